@@ -1,0 +1,53 @@
+/** Who asks: an immutable answer, made once per login and cached; the store takes it first. */
+import type { Rules } from './policy.ts'
+
+/** The Project a Principal works in, as the store needs it. */
+export interface ProjectContext {
+  /** Id of the Project resource. */
+  readonly id: string
+  /** The small integer that leads every primary key (table `tenant`). */
+  readonly number: number
+  readonly name: string
+  readonly superAdmin: boolean
+  readonly strictMode: boolean
+  readonly features: readonly string[]
+  readonly checkReferencesOnWrite: boolean
+  /** Project.systemSetting `updateAsCreate`. */
+  readonly updateAsCreate: boolean
+}
+
+export interface Principal {
+  readonly project: ProjectContext
+  /** Undefined only for the system's own work. */
+  readonly membershipId: string | undefined
+  readonly loginId: string | undefined
+  /** `Type/id` of the member's profile: `meta.author` of what it writes. */
+  readonly profile: string | undefined
+  readonly profileDisplay: string | undefined
+  readonly clientId: string | undefined
+  readonly scope: string
+  /** A member of a super admin project; project isolation does not apply to it. */
+  readonly isSuperAdmin: boolean
+  readonly isProjectAdmin: boolean
+  /** Compiled access policy; undefined is unrestricted inside the project. */
+  readonly rules: Rules | undefined
+}
+
+/** The system project holds the platform's registry (see `REGISTRY_TYPES` in policy.ts). */
+export const SYSTEM_PROJECT_NUMBER = 1
+
+/** The service's own work inside one project: no policy, no author. */
+export function systemPrincipal(project: ProjectContext): Principal {
+  return {
+    project,
+    membershipId: undefined,
+    loginId: undefined,
+    profile: undefined,
+    profileDisplay: undefined,
+    clientId: undefined,
+    scope: '',
+    isSuperAdmin: true,
+    isProjectAdmin: true,
+    rules: undefined,
+  }
+}

@@ -1,0 +1,35 @@
+/**
+ * FHIR requests as plain values. One router for the web server, for bundle entries and for a bot's
+ * client, so that all three behave the same.
+ */
+import type { Principal } from '../access/principal.ts'
+import type { Services } from '../services.ts'
+
+export interface FhirRequest {
+  readonly method: string
+  /** Path after `fhir/R4/`, without query, `%24` already `$`; no leading or trailing slash. */
+  readonly path: string
+  readonly query: URLSearchParams
+  /** Lower-case names. */
+  readonly headers: Readonly<Record<string, string | undefined>>
+  /** The raw body; undefined when there is none. */
+  readonly body: Buffer | string | undefined
+  readonly requestId: string
+  readonly traceId: string
+  /** Aborts when the caller has gone. */
+  readonly signal?: AbortSignal
+}
+
+export interface FhirReply {
+  readonly status: number
+  readonly headers: Readonly<Record<string, string>>
+  /** Ready to send; undefined is an empty body. */
+  readonly body: string | Buffer | undefined
+}
+
+/** Never throws for a caller's fault: failures are replies with an OperationOutcome. */
+export type Handle = (
+  services: Services,
+  principal: Principal,
+  request: FhirRequest,
+) => Promise<FhirReply>

@@ -1,0 +1,205 @@
+/**
+ * Every setting of the service: name, default, meaning. Read once at start; all complaints are
+ * printed together. The table in README.md has the same names in the same order.
+ */
+
+export type FetchRule = 'off' | 'public' | 'all'
+
+export interface Config {
+  readonly port: number
+  /** Ends in a slash; every absolute URL of an answer starts with it. */
+  readonly baseUrl: string
+  readonly databaseUrl: string
+  readonly databasePool: number
+  readonly redisUrl: string
+  readonly redisTlsInsecure: boolean
+  readonly storageUrl: string
+  readonly dataDir: string
+  readonly superAdminEmail: string
+  readonly superAdminPassword: string | undefined
+  readonly superAdminClientId: string | undefined
+  readonly superAdminClientSecret: string | undefined
+  /** One private JWK or an array of them, as text. */
+  readonly signingKey: string | undefined
+  readonly appUrl: string
+  readonly logLevel: string
+  readonly corsOrigins: readonly string[]
+  readonly trustProxy: boolean
+  readonly maxBodyBytes: number
+  readonly rateLimitPerMinute: number
+  readonly authRateLimitPerMinute: number
+  readonly executeWaitMs: number
+  readonly executeDeadline: 'accept' | 'fail'
+  readonly botTimeoutMs: number
+  readonly botTimeoutMaxMs: number
+  readonly botMemoryMb: number
+  readonly botResultMaxBytes: number
+  readonly botLogMaxBytes: number
+  readonly botFetch: FetchRule
+  readonly workerConcurrency: number
+  readonly workerQueues: readonly string[]
+  readonly queueBacklogMax: number
+  readonly exportTtlHours: number
+  readonly defaultProjectFeatures: readonly string[]
+  readonly metricsToken: string | undefined
+}
+
+export class ConfigError extends Error {}
+
+const LOG_LEVELS = ['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent']
+export const QUEUE_NAMES = [
+  'bots-sync',
+  'bots-async',
+  'export',
+  'change',
+  'mail',
+  'upkeep',
+] as const
+
+/** Throws ConfigError whose message has one line a complaint. */
+export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
+  const read = new Reader(env)
+  const port = read.whole('PORT', 8103, 0, 65_535)
+  const baseUrl = withSlash(read.url('BASE_URL', `http://localhost:${port}/`))
+  const dataDir = read.text('DATA_DIR') ?? '.data'
+  const onLoopback = ['localhost', '127.0.0.1', '[::1]'].includes(new URL(baseUrl).hostname)
+  const config: Config = {
+    port,
+    baseUrl,
+    databaseUrl: read.required('DATABASE_URL'),
+    databasePool: read.whole('DATABASE_POOL', 10, 3, 500),
+    redisUrl: read.required('REDIS_URL'),
+    redisTlsInsecure: read.flag('REDIS_TLS_INSECURE', false),
+    storageUrl: read.text('STORAGE_URL') ?? `file:${dataDir}/storage`,
+    dataDir,
+    superAdminEmail: read.text('SUPER_ADMIN_EMAIL') ?? 'admin@example.com',
+    superAdminPassword: read.secret('SUPER_ADMIN_PASSWORD', 8),
+    superAdminClientId: read.uuid('SUPER_ADMIN_CLIENT_ID'),
+    superAdminClientSecret: read.secret('SUPER_ADMIN_CLIENT_SECRET', 16),
+    signingKey: read.text('SIGNING_KEY'),
+    appUrl: withSlash(read.url('APP_URL', baseUrl)),
+    logLevel: read.oneOf('LOG_LEVEL', 'info', LOG_LEVELS),
+    corsOrigins: read.list('CORS_ORIGINS', ['*']),
+    trustProxy: read.flag('TRUST_PROXY', false),
+    maxBodyBytes: read.whole('MAX_BODY_BYTES', 16_777_216, 1024),
+    rateLimitPerMinute: read.whole('RATE_LIMIT_PER_MINUTE', 60_000, 0),
+    authRateLimitPerMinute: read.whole('AUTH_RATE_LIMIT_PER_MINUTE', 160, 0),
+    executeWaitMs: read.whole('EXECUTE_WAIT_MS', 25_000, 1, 110_000),
+    executeDeadline: read.oneOf('EXECUTE_DEADLINE', 'accept', ['accept', 'fail']),
+    botTimeoutMs: read.whole('BOT_TIMEOUT_MS', 10_000, 1),
+    botTimeoutMaxMs: read.whole('BOT_TIMEOUT_MAX_MS', 900_000, 1),
+    botMemoryMb: read.whole('BOT_MEMORY_MB', 128, 16, 512),
+    botResultMaxBytes: read.whole('BOT_RESULT_MAX_BYTES', 6_291_456, 1024),
+    botLogMaxBytes: read.whole('BOT_LOG_MAX_BYTES', 262_144, 1024),
+    botFetch: read.oneOf('BOT_FETCH', onLoopback ? 'all' : 'public', ['off', 'public', 'all']),
+    workerConcurrency: read.whole('WORKER_CONCURRENCY', 8, 1, 1000),
+    workerQueues: read.list('WORKER_QUEUES', QUEUE_NAMES, QUEUE_NAMES),
+    queueBacklogMax: read.whole('QUEUE_BACKLOG_MAX', 10_000, 1),
+    exportTtlHours: read.whole('EXPORT_TTL_HOURS', 24, 1),
+    defaultProjectFeatures: read.list('DEFAULT_PROJECT_FEATURES', [
+      'bots',
+      'cron',
+      'email',
+      'websocket-subscriptions',
+      'transaction-bundles',
+      'graphql-introspection',
+    ]),
+    metricsToken: read.text('METRICS_TOKEN'),
+  }
+  read.done()
+  return config
+}
+
+function withSlash(url: string): string {
+  return url.endsWith('/') ? url : `${url}/`
+}
+
+/** Collects complaints, so that one start shows them all. A secret's value is never repeated. */
+class Reader {
+  readonly #env: NodeJS.ProcessEnv
+  readonly #complaints: string[] = []
+
+  constructor(env: NodeJS.ProcessEnv) {
+    this.#env = env
+  }
+
+  done(): void {
+    if (this.#complaints.length > 0) throw new ConfigError(this.#complaints.join('\n'))
+  }
+
+  text(name: string): string | undefined {
+    const value = this.#env[name]?.trim()
+    return value === '' ? undefined : value
+  }
+
+  required(name: string): string {
+    const value = this.text(name)
+    if (value === undefined) this.#complain(name, 'is not set; `npm start` provides a local one')
+    return value ?? ''
+  }
+
+  secret(name: string, minLength: number): string | undefined {
+    const value = this.text(name)
+    if (value !== undefined && value.length < minLength) {
+      this.#complain(name, `must have at least ${minLength} characters`)
+    }
+    return value
+  }
+
+  uuid(name: string): string | undefined {
+    const value = this.text(name)
+    if (value !== undefined && !/^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i.test(value)) {
+      this.#complain(name, `is "${value}"; it must be a UUID`)
+    }
+    return value?.toLowerCase()
+  }
+
+  whole(name: string, otherwise: number, min: number, max = Number.MAX_SAFE_INTEGER): number {
+    const value = this.text(name)
+    if (value === undefined) return otherwise
+    const number = /^\d+$/.test(value) ? Number(value) : Number.NaN
+    if (number >= min && number <= max) return number
+    const range =
+      max === Number.MAX_SAFE_INTEGER ? `of at least ${min}` : `between ${min} and ${max}`
+    this.#complain(name, `is "${value}"; it must be a whole number ${range}`)
+    return otherwise
+  }
+
+  flag(name: string, otherwise: boolean): boolean {
+    return this.oneOf(name, String(otherwise), ['true', 'false']) === 'true'
+  }
+
+  oneOf<T extends string>(name: string, otherwise: T, allowed: readonly T[]): T {
+    const value = this.text(name)
+    if (value === undefined) return otherwise
+    const found = allowed.find((item) => item === value)
+    if (found === undefined)
+      this.#complain(name, `is "${value}"; it must be one of ${allowed.join(', ')}`)
+    return found ?? otherwise
+  }
+
+  list(name: string, otherwise: readonly string[], allowed?: readonly string[]): readonly string[] {
+    const value = this.text(name)
+    if (value === undefined) return otherwise
+    const items = value
+      .split(',')
+      .map((item) => item.trim())
+      .filter((item) => item !== '')
+    const odd = items.find((item) => allowed && !allowed.includes(item))
+    if (odd !== undefined)
+      this.#complain(name, `names "${odd}"; it may name ${allowed?.join(', ')}`)
+    return items
+  }
+
+  url(name: string, otherwise: string): string {
+    const value = this.text(name)
+    if (value === undefined) return otherwise
+    if (URL.canParse(value) && /^https?:/.test(value)) return value
+    this.#complain(name, `is "${value}"; it must be an http or https address`)
+    return otherwise
+  }
+
+  #complain(name: string, what: string): void {
+    this.#complaints.push(`${name} ${what}`)
+  }
+}

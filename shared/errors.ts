@@ -1,0 +1,90 @@
+/** Every failure a caller may see: an HTTP status and an OperationOutcome, thrown as one class. */
+import { type Issue, issue, type OperationOutcome, outcome } from './fhir/outcome.ts'
+
+export class HttpError extends Error {
+  readonly status: number
+  readonly outcome: OperationOutcome
+  readonly headers: Readonly<Record<string, string>>
+
+  constructor(
+    status: number,
+    body: OperationOutcome,
+    options: { cause?: unknown; headers?: Record<string, string> } = {},
+  ) {
+    super(body.issue[0]?.details.text ?? `HTTP ${status}`, { cause: options.cause })
+    this.status = status
+    this.outcome = body
+    this.headers = options.headers ?? {}
+  }
+}
+
+const failure = (status: number, id: string | undefined, code: string) => {
+  return (text: string, expression?: string, diagnostics?: string) =>
+    new HttpError(status, outcome(id, issue('error', code, text, expression, diagnostics)))
+}
+
+/** 400 for a broken business rule or value. */
+export const badRequest = failure(400, undefined, 'invalid')
+/** 400 for a body that has not the shape of its type. */
+export const badStructure = failure(400, undefined, 'structure')
+export const notSupported = failure(400, undefined, 'not-supported')
+/** 400 for work that is asked for but costs too much. */
+export const tooCostly = failure(400, undefined, 'too-costly')
+export const forbidden = () => failure(403, 'forbidden', 'forbidden')('Forbidden')
+export const notFound = () => failure(404, 'not-found', 'not-found')('Not found')
+export const gone = (text = 'Gone') => failure(410, 'gone', 'deleted')(text)
+export const methodNotAllowed = (allow: string) =>
+  new HttpError(
+    405,
+    outcome(undefined, issue('error', 'not-supported', `Method not allowed; use ${allow}`)),
+    {
+      headers: { Allow: allow },
+    },
+  )
+export const notAcceptable = failure(406, undefined, 'not-supported')
+export const conflict = failure(409, 'conflict', 'conflict')
+export const preconditionFailed = (text = 'Precondition failed') =>
+  failure(412, 'precondition-failed', 'processing')(text)
+export const multipleMatches = (text = 'Multiple resources found matching condition') =>
+  failure(412, 'multiple-matches', 'multiple-matches')(text)
+export const tooLarge = () => failure(413, 'too-large', 'too-long')('File too large')
+export const unsupportedMediaType = () =>
+  failure(415, 'unsupported-media-type', 'not-supported')('Unsupported media type')
+export const businessRule = failure(422, 'business-rule', 'business-rule')
+export const serverTimeout = () => failure(504, 'server-timeout', 'timeout')('Server timeout')
+
+/** 400 with several issues, one a field. */
+export const invalid = (issues: readonly Issue[]) =>
+  new HttpError(400, outcome(undefined, ...issues))
+
+/** 401; `tokenGiven` adds the RFC 6750 §3 error so that a client knows its token was looked at. */
+export function unauthorized(baseUrl: string, tokenGiven = false): HttpError {
+  const challenge = `Bearer realm="${baseUrl}"${tokenGiven ? ', error="invalid_token"' : ''}`
+  return new HttpError(401, outcome('unauthorized', issue('error', 'login', 'Unauthorized')), {
+    headers: { 'WWW-Authenticate': challenge },
+  })
+}
+
+/** 429; `seconds` is when to come back. */
+export function tooManyRequests(seconds: number, diagnostics?: string): HttpError {
+  return new HttpError(
+    429,
+    outcome(
+      'too-many-requests',
+      issue('error', 'throttled', 'Too Many Requests', undefined, diagnostics),
+    ),
+    { headers: { 'Retry-After': String(seconds) } },
+  )
+}
+
+/** 503: what we stand on is away; the caller should repeat. */
+export function unavailable(what: string, cause?: unknown): HttpError {
+  return new HttpError(
+    503,
+    outcome('unavailable', issue('error', 'transient', `${what} is not available, try again`)),
+    {
+      cause,
+      headers: { 'Retry-After': '2' },
+    },
+  )
+}

@@ -1,0 +1,58 @@
+/** FHIR resources are plain JSON: no classes, no wrappers. https://hl7.org/fhir/R4/json.html */
+
+export interface Reference {
+  readonly reference?: string
+  readonly type?: string
+  readonly display?: string
+  readonly identifier?: Identifier
+}
+
+export interface Identifier {
+  readonly system?: string
+  readonly value?: string
+}
+
+export interface Meta {
+  readonly versionId?: string
+  readonly lastUpdated?: string
+  readonly project?: string
+  readonly author?: Reference
+  readonly onBehalfOf?: Reference
+  readonly account?: Reference
+  readonly accounts?: readonly Reference[]
+  readonly compartment?: readonly Reference[]
+  readonly profile?: readonly string[]
+  readonly [key: string]: unknown
+}
+
+export interface Resource {
+  readonly resourceType: string
+  readonly id?: string
+  readonly meta?: Meta
+  readonly [key: string]: unknown
+}
+
+/** True for a JSON object; arrays and null are not. */
+export function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
+}
+
+export function isResource(value: unknown): value is Resource {
+  return isObject(value) && typeof value.resourceType === 'string'
+}
+
+/** `Type/id` of a stored resource. */
+export function referenceTo(resource: {
+  readonly resourceType: string
+  readonly id?: string
+}): string {
+  return `${resource.resourceType}/${resource.id}`
+}
+
+/** Splits a literal relative reference, version part dropped; undefined for anything else. */
+export function parseReference(text: string | undefined): { type: string; id: string } | undefined {
+  const match = /^([A-Z][A-Za-z]+)\/([A-Za-z0-9\-.]{1,64})(?:\/_history\/[^/]+)?$/.exec(text ?? '')
+  if (!match) return undefined
+  const [, type = '', id = ''] = match
+  return { type, id }
+}
