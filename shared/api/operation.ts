@@ -1,0 +1,26 @@
+/** An operation states what it is as data, then does it; `operations/table.ts` lists them all. */
+import type { Principal } from '../access/principal.ts'
+import type { Services } from '../services.ts'
+import type { FhirReply, FhirRequest } from './handle.ts'
+
+export interface OperationCall {
+  readonly services: Services
+  readonly principal: Principal
+  readonly request: FhirRequest
+  /** Resource type of a type or instance call. */
+  readonly type: string | undefined
+  readonly id: string | undefined
+  /** Path after the operation's name, without a leading slash (`$execute/a/b` → `a/b`). */
+  readonly rest: string
+}
+
+export interface Operation {
+  /** Without the dollar. */
+  readonly name: string
+  readonly on: readonly {
+    readonly type?: string
+    readonly level: 'system' | 'type' | 'instance'
+  }[]
+  readonly methods: readonly string[]
+  run(call: OperationCall): Promise<FhirReply>
+}
