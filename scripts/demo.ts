@@ -7,7 +7,7 @@ import { readdir, readFile } from 'node:fs/promises'
 import path from 'node:path'
 import { parseArgs } from 'node:util'
 import { SingleBar } from 'cli-progress'
-import { connect, type Session } from './service.ts'
+import { connect, type Session } from './session.ts'
 
 const root = path.join(import.meta.dirname, '..')
 
