@@ -93,7 +93,8 @@ function decode(body: Buffer): string {
   }
 }
 
-function isDeeper(value: unknown, levels: number): boolean {
+/** True when objects and arrays nest deeper than `levels`. */
+export function isDeeper(value: unknown, levels: number): boolean {
   if (typeof value !== 'object' || value === null || value instanceof Decimal) return false
   if (levels === 0) return true
   if (Array.isArray(value)) {
