@@ -14,7 +14,12 @@ type Component = NonNullable<SearchParameter['components']>[number]
 
 interface ComponentWalk {
   readonly type: Component['type']
-  readonly legs: readonly { readonly type: string; readonly walk: Walk<unknown[]> }[]
+  readonly legs: readonly Walk<Value[]>[]
+}
+
+interface Value {
+  readonly type: string
+  readonly value: unknown
 }
 
 export function planComposite(
@@ -27,47 +32,47 @@ export function planComposite(
   )
   if (first === undefined || others.length === 0) return undefined
   return leg.bind((element, into) => {
+    const values = others.map((other) => valuesOf(other, element))
+    if (values.every((found) => found.length === 0)) return
     const p = into.p(index)
-    const keys = keysOf(first, element, p, into)
+    const keys = keysOf(first.type, valuesOf(first, element), p, into)
     if (keys.length === 0) return
     others.forEach((other, i) => {
-      joinComponent(other, element, p, keys, i + 1, into)
+      const rows = { p, keys, position: i + 1 }
+      joinComponent(other.type, values[i] ?? [], rows, into)
     })
   })
 }
 
 function compileComponent(parent: string, { type, expression }: Component): ComponentWalk {
-  const legs = compileExpression(parent, expression).map((leg) => ({
-    type: leg.type,
-    walk: leg.bind<unknown[]>((value, found) => {
-      found.push(value)
+  const legs = compileExpression(parent, expression).map((leg) =>
+    leg.bind<Value[]>((value, found) => {
+      found.push({ type: leg.type, value })
     }),
-  }))
+  )
   return { type, legs }
 }
 
 function joinComponent(
-  component: ComponentWalk,
-  element: unknown,
-  p: bigint,
-  keys: readonly bigint[],
-  position: number,
+  kind: Component['type'],
+  values: readonly Value[],
+  { p, keys, position }: { p: bigint; keys: readonly bigint[]; position: number },
   into: Derivation,
 ): void {
-  if (component.type === 'token' || component.type === 'reference' || component.type === 'uri') {
-    const seconds = keysOf(component, element, p, into)
-    for (const key of keys) {
-      for (const second of seconds) into.others.add(into.keys.composite(p, key, position, second))
+  if (kind === 'token' || kind === 'reference' || kind === 'uri') {
+    for (const second of keysOf(kind, values, p, into)) {
+      for (const key of keys) into.others.add(into.keys.composite(key, position, second))
     }
     return
   }
-  const rows = keys.map((key) => into.keys.composite(p, key, position))
-  for (const { type, value } of valuesOf(component, element)) {
-    if (component.type === 'date') {
+  if (values.length === 0) return
+  const rows = keys.map((key) => into.keys.composite(key, position))
+  for (const { type, value } of values) {
+    if (kind === 'date') {
       const range = dateOf(type, value)
       if (range === undefined) continue
       for (const row of rows) into.ranges.push({ p: row, lo: range.low, hi: range.high, u: 0n })
-    } else if (component.type === 'string') {
+    } else if (kind === 'string') {
       const parts = stringsOf(type, value).map(normaliseString)
       for (const v of parts) for (const row of rows) if (v !== '') into.strings.push({ p: row, v })
     } else {
@@ -77,37 +82,36 @@ function joinComponent(
   }
 }
 
-/** Keys of a token, reference or uri component, as Keys makes them from the composite's own P. */
+/**
+ * Keys of a token, reference or uri component, as Keys makes them from the composite's own P. The
+ * free text of a concept is left out: it would add a row for each value.
+ */
 function keysOf(
-  component: ComponentWalk,
-  element: unknown,
+  kind: Component['type'],
+  values: readonly Value[],
   p: bigint,
   into: Derivation,
 ): readonly bigint[] {
-  const keys: bigint[] = []
-  for (const { type, value } of valuesOf(component, element)) {
-    if (component.type === 'token') {
-      for (const { system, code } of tokensOf(type, value)) {
-        keys.push(into.keys.token(p, undefined, code))
-        if (system !== undefined) keys.push(into.keys.token(p, system, code))
+  const found: bigint[] = []
+  for (const { type, value } of values) {
+    if (kind === 'token') {
+      for (const token of tokensOf(type, value)) {
+        if (token.kind === 'text') continue
+        found.push(into.keys.token(p, undefined, token.code))
+        if (token.system !== undefined) found.push(into.keys.token(p, token.system, token.code))
       }
-    } else if (component.type === 'reference') {
+    } else if (kind === 'reference') {
       const literal = targetOf(type, value)?.literal
-      if (literal !== undefined) keys.push(into.keys.reference(p, into.target(literal)))
+      if (literal !== undefined) found.push(into.keys.reference(p, into.target(literal)))
     } else {
-      for (const uri of urisOf(value)) keys.push(into.keys.uri(p, uri))
+      for (const uri of urisOf(value)) found.push(into.keys.uri(p, uri))
     }
   }
-  return keys
+  return found
 }
 
-function valuesOf(
-  component: ComponentWalk,
-  element: unknown,
-): readonly { readonly type: string; readonly value: unknown }[] {
-  return component.legs.flatMap(({ type, walk }) => {
-    const found: unknown[] = []
-    walk(element, found)
-    return found.map((value) => ({ type, value }))
-  })
+function valuesOf(component: ComponentWalk, element: unknown): readonly Value[] {
+  const values: Value[] = []
+  for (const walk of component.legs) walk(element, values)
+  return values
 }

@@ -1,5 +1,6 @@
 /** Collects the rows of one resource while its plan runs. Measured in test/indexes.test.ts. */
 import { LRUCache } from 'lru-cache'
+import { COMPARTMENTS } from '../fhir/definitions.ts'
 import { isObject } from '../fhir/resource.ts'
 import {
   dateOf,
@@ -21,7 +22,13 @@ const MAX_CODE = 1000
 const MAX_DISPLAY = 500
 const CACHED_CONSTANTS = 2000
 
-/** What a parameter's keys start from, in one project. */
+/** What the keys of a type start from, in one project. */
+interface TypeConstants {
+  readonly self: bigint
+  readonly compartment: bigint
+  readonly parameters: readonly Constants[]
+}
+
 interface Constants {
   readonly p: bigint
   readonly present: bigint
@@ -39,7 +46,7 @@ export class Derivation {
   low: number | undefined
   high: number | undefined
   readonly #project: number
-  readonly #constants: readonly Constants[]
+  readonly #constants: TypeConstants
   #lastReference = ''
   #lastTarget = 0n
 
@@ -47,8 +54,8 @@ export class Derivation {
     this.keys = keys
     this.#project = project
     this.#constants = constantsOf(keys, project, plan)
-    this.references.add(keys.self(project, plan.type, self))
-    if (OWN_COMPARTMENT.has(plan.type)) this.references.add(keys.compartment(project, self))
+    this.references.add(keys.reference(this.#constants.self, this.target(self)))
+    if (OWN_COMPARTMENT.has(plan.type)) this.#compartment(self)
   }
 
   /** P(type, param) of the parameter at `index` in the plan. */
@@ -149,7 +156,7 @@ export class Derivation {
   }
 
   #of(index: number): Constants {
-    return this.#constants[index] as Constants
+    return this.#constants.parameters[index] as Constants
   }
 
   #token(p: bigint, { system, code, display, kind }: Token): void {
@@ -174,22 +181,15 @@ export class Derivation {
   }
 
   #compartment(reference: string): void {
-    const constant = this.keys.param(this.#project, '*', '_compartment')
-    this.references.add(this.keys.reference(constant, this.target(reference)))
+    this.references.add(this.keys.reference(this.#constants.compartment, this.target(reference)))
   }
 }
 
-const OWN_COMPARTMENT: ReadonlySet<string> = new Set<string>([
-  'Patient',
-  'Encounter',
-  'RelatedPerson',
-  'Practitioner',
-  'Device',
-])
+const OWN_COMPARTMENT: ReadonlySet<string> = new Set<string>(COMPARTMENTS)
 
-const caches = new WeakMap<Keys, LRUCache<string, readonly Constants[]>>()
+const caches = new WeakMap<Keys, LRUCache<string, TypeConstants>>()
 
-function constantsOf(keys: Keys, project: number, plan: Plan): readonly Constants[] {
+function constantsOf(keys: Keys, project: number, plan: Plan): TypeConstants {
   let cache = caches.get(keys)
   if (cache === undefined) {
     cache = new LRUCache({ max: CACHED_CONSTANTS })
@@ -198,10 +198,15 @@ function constantsOf(keys: Keys, project: number, plan: Plan): readonly Constant
   const name = `${project}|${plan.type}`
   const known = cache.get(name)
   if (known !== undefined) return known
-  const made = plan.parameters.map(({ code }) => {
+  const parameters = plan.parameters.map(({ code }) => {
     const p = keys.param(project, plan.type, code)
     return { p, present: keys.present(p), logical: keys.logical(p), words: keys.words(p) }
   })
+  const made = {
+    self: keys.param(project, plan.type, '_self'),
+    compartment: keys.param(project, '*', '_compartment'),
+    parameters,
+  }
   cache.set(name, made)
   return made
 }

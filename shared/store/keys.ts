@@ -27,6 +27,8 @@ const KIND = {
   idLow: 13,
   idHigh: 14,
 } as const
+/** Above the largest kind; the position in a composite is counted in it. */
+const KINDS = 16
 
 const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
 const CACHED_PARAMETERS = 20_000
@@ -116,9 +118,8 @@ export class Keys {
    * Composite, by the key of its first component (token or reference key under the composite's P):
    * with the key of the second one the stored key; `p` of the range or string row for other types.
    */
-  composite(p: bigint, first: bigint, position: number, second?: bigint): bigint {
-    const text = `${first}|${position}|${second ?? ''}`
-    return this.#sip.hash(KIND.composite, p, text, '')
+  composite(first: bigint, position: number, second?: bigint): bigint {
+    return this.#sip.join(KIND.composite + position * KINDS, first, second ?? 0n)
   }
 
   /** The `id` column: a UUID is itself in lower case, any other FHIR id a keyed hash in its shape. */

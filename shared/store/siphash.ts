@@ -46,6 +46,15 @@ export class SipHash {
     return this.#run(n >> 1, length)
   }
 
+  /** Hash of (kind, a, b) of two keys; never the message of a text hash. */
+  join(kind: number, a: bigint, b: bigint): bigint {
+    longs[0] = a
+    words[2] = kind
+    words[3] = -1
+    longs[2] = b
+    return this.#run(6, 24)
+  }
+
   /** Hash of the first `count` (even) words; the last word of the message is its length. */
   #run(count: number, length: number): bigint {
     let v0l = this.#k0l ^ 0x70736575
