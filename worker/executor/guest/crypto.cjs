@@ -12,9 +12,7 @@ const subtleAlgorithms = {
 }
 
 function askBytes(kind, request) {
-  const answer = host.sync(kind, JSON.stringify(request))
-  if (answer.startsWith('{')) throw new Error(JSON.parse(answer).error)
-  return base64Decode(answer)
+  return base64Decode(host.sync(kind, JSON.stringify(request)))
 }
 
 function dataBytes(data, encoding) {
