@@ -55,7 +55,9 @@ export class BotCode {
   async #loadModule(isolate: ivm.Isolate, context: ivm.Context, enter: Enter, timeout: number) {
     const module = await isolate.compileModule(this.#text, this.#options(0))
     this.#keepCache(module)
-    await module.instantiate(context, (name) => importedModule(isolate, context, enter, name))
+    await module.instantiate(context, (name) =>
+      importedModule(isolate, context, enter, name, this.#text),
+    )
     await module.evaluate({ timeout })
     enter.applyIgnored(undefined, ['adopt', module.namespace.derefInto()], { timeout })
   }
@@ -79,11 +81,17 @@ async function importedModule(
   context: ivm.Context,
   enter: Enter,
   name: string,
+  importer: string,
 ): Promise<ivm.Module> {
   const names: unknown = JSON.parse(String(await enter.apply(undefined, ['offer', name])))
-  const lines = ['const found = globalThis.__imported', 'export default found.default ?? found']
+  // Reading a name loads the file behind it, so names that the importer cannot mean stay untouched.
+  const wantsAll = /\*\s*(as|from)\b/.test(importer)
+  const lines = [
+    `const found = globalThis[${JSON.stringify(`import ${name}`)}]`,
+    'export default found.default ?? found',
+  ]
   for (const [index, key] of Array.isArray(names) ? names.entries() : []) {
-    if (key === 'default' || key === '__esModule') continue
+    if (key === 'default' || !(wantsAll || importer.includes(key))) continue
     const text = JSON.stringify(key)
     lines.push(`const v${index} = found[${text}]`, `export { v${index} as ${text} }`)
   }
@@ -92,6 +100,6 @@ async function importedModule(
     throw new Error(`Cannot find module '${name}'`)
   })
   await module.evaluate()
-  await enter.apply(undefined, ['withdraw'])
+  await enter.apply(undefined, ['withdraw', name])
   return module
 }

@@ -11,7 +11,10 @@ const ALGORITHMS = ['md5', 'sha1', 'sha224', 'sha256', 'sha384', 'sha512']
 
 const answers: Readonly<Record<string, (question: Readonly<Record<string, unknown>>) => unknown>> =
   {
-    url: ({ url, base }) => parseUrl(text(url), base === undefined ? undefined : text(base)),
+    url: ({ input, base }) =>
+      urlParts(() => new URL(text(input), base === undefined ? undefined : text(base))),
+    'url-set': ({ href, property, value }) =>
+      urlParts(() => changedUrl(text(href), property, text(value))),
     hash: ({ algorithm, data }) =>
       createHash(digest(algorithm)).update(text(data), 'base64').digest('base64'),
     hmac: ({ algorithm, key, data }) =>
@@ -56,32 +59,31 @@ function count(value: unknown): number {
   return wanted
 }
 
-function parseUrl(url: string, base: string | undefined): unknown {
-  if (!URL.canParse(url, base)) throw new TypeError('Invalid URL')
-  const {
-    href,
-    origin,
-    protocol,
-    username,
-    password,
-    host,
-    hostname,
-    port,
-    pathname,
-    search,
-    hash,
-  } = new URL(url, base)
-  return {
-    href,
-    origin,
-    protocol,
-    username,
-    password,
-    host,
-    hostname,
-    port,
-    pathname,
-    search,
-    hash,
+const SETTABLE = [
+  'href',
+  'protocol',
+  'username',
+  'password',
+  'host',
+  'hostname',
+  'port',
+  'pathname',
+  'search',
+  'hash',
+] as const
+
+function changedUrl(href: string, property: unknown, value: string): URL {
+  const url = new URL(href)
+  const known = SETTABLE.find((one) => one === property)
+  if (known) url[known] = value
+  return url
+}
+
+function urlParts(make: () => URL): Readonly<Record<string, string>> {
+  try {
+    const url = make()
+    return Object.fromEntries([...SETTABLE, 'origin' as const].map((part) => [part, url[part]]))
+  } catch {
+    return { error: 'Invalid URL' }
   }
 }

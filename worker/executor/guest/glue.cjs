@@ -11,6 +11,7 @@ lockdown(globalThis)
 const { createJournal, botFrames } = require('./journal.cjs')
 const { createTimers } = require('./timers.cjs')
 const { createCalls } = require('./calls.cjs')
+const { createConsole } = require('./console.cjs')
 const { createResults } = require('./results.cjs')
 
 const { apply } = Reflect
@@ -44,6 +45,7 @@ exports.boot = function boot(send, ask) {
     if (run !== 0) journal.add(`${level}`, `${text}`)
   }
   timers.install(globalThis)
+  globalThis.console = createConsole(host.log)
   require('./globals.cjs').install(globalThis, host)
 
   const botModules = { __proto__: null }
@@ -131,10 +133,11 @@ exports.boot = function boot(send, ask) {
     send('done', ended, result.failure, result.kind, result.body, journal.read())
   }
 
-  // Names of a module for `import`; the module itself waits in a global until its wrapper has read it.
+  // Names of a module for `import`; the module itself waits in a global until its wrapper has read it,
+  // which is before any code of the bot runs.
   function offer(name) {
     const found = botRequire(name)
-    globalThis.__imported = found
+    globalThis[`import ${name}`] = found
     return apply(results.stringify, undefined, [keys(found)])
   }
 
@@ -147,7 +150,7 @@ exports.boot = function boot(send, ask) {
     } else if (what === 'load') load(a)
     else if (what === 'adopt') adopt(a)
     else if (what === 'offer') return offer(a)
-    else if (what === 'withdraw') delete globalThis.__imported
+    else if (what === 'withdraw') delete globalThis[`import ${a}`]
     else if (what === 'log') return a === run ? journal.read() : ''
   }
 }
