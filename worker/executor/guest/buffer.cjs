@@ -1,0 +1,181 @@
+/** The part of Node's Buffer that bots use: text encodings, joining, slicing, comparing. */
+
+const encoding = require('./encoding.cjs')
+const { concatBytes } = require('./blob.cjs')
+
+const { base64Decode, base64Encode, bytesOf, latin1Decode, latin1Encode } = encoding
+
+function hexEncode(bytes) {
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, '0')).join('')
+}
+
+/** Stops at the first pair that is not hexadecimal, as Node does. */
+function hexDecode(text) {
+  const digits = /^(?:[0-9a-f]{2})*/i.exec(text)[0]
+  const byteAt = (_, at) => Number.parseInt(digits.slice(2 * at, 2 * at + 2), 16)
+  return Uint8Array.from({ length: digits.length / 2 }, byteAt)
+}
+
+const utf8 = { encode: encoding.utf8Encode, decode: (bytes) => encoding.utf8Decode(bytes) }
+const utf16le = { encode: encoding.utf16leEncode, decode: encoding.utf16leDecode }
+const latin1 = { encode: latin1Encode, decode: latin1Decode }
+const base64 = { encode: base64Decode, decode: base64Encode }
+const base64url = {
+  encode: base64Decode,
+  decode: (bytes) =>
+    base64Encode(bytes).replaceAll('+', '-').replaceAll('/', '_').replace(/=+$/, ''),
+}
+const ascii = {
+  encode: latin1Encode,
+  decode: (bytes) => latin1Decode(Uint8Array.from(bytes, (byte) => byte & 127)),
+}
+
+const codecs = {
+  utf8,
+  'utf-8': utf8,
+  utf16le,
+  'utf-16le': utf16le,
+  ucs2: utf16le,
+  'ucs-2': utf16le,
+  latin1,
+  binary: latin1,
+  ascii,
+  base64,
+  base64url,
+  hex: { encode: hexDecode, decode: hexEncode },
+}
+
+function codec(name = 'utf8') {
+  const found = codecs[String(name).toLowerCase()]
+  if (found === undefined) throw new TypeError(`Unknown encoding: ${name}`)
+  return found
+}
+
+function viewOf(bytes) {
+  return new Buffer(bytes.buffer, bytes.byteOffset, bytes.byteLength)
+}
+
+function compareBytes(left, right) {
+  const length = Math.min(left.length, right.length)
+  for (let at = 0; at < length; at++) {
+    if (left[at] !== right[at]) return left[at] < right[at] ? -1 : 1
+  }
+  return Math.sign(left.length - right.length)
+}
+
+class Buffer extends Uint8Array {
+  static from(source, encodingOrOffset, length) {
+    if (typeof source === 'string') return viewOf(codec(encodingOrOffset).encode(source))
+    if (source instanceof ArrayBuffer) return new Buffer(source, encodingOrOffset, length)
+    if (source?.type === 'Buffer' && Array.isArray(source.data)) return Buffer.from(source.data)
+    if (ArrayBuffer.isView(source) && !(source instanceof Uint8Array)) {
+      return viewOf(Uint8Array.from(source))
+    }
+    if (typeof source !== 'object' || source === null || typeof source.length !== 'number') {
+      throw new TypeError('The first argument must be a string, a buffer or an array')
+    }
+    return viewOf(Uint8Array.from(source))
+  }
+
+  static alloc(size, fill, encodingName) {
+    const buffer = new Buffer(size)
+    return fill === undefined ? buffer : buffer.fill(fill, 0, size, encodingName)
+  }
+
+  static allocUnsafe(size) {
+    return new Buffer(size)
+  }
+
+  static concat(list, totalLength) {
+    const bytes = concatBytes(list)
+    if (totalLength === undefined) return viewOf(bytes)
+    const buffer = new Buffer(totalLength)
+    buffer.set(bytes.subarray(0, totalLength))
+    return buffer
+  }
+
+  static isBuffer(value) {
+    return value instanceof Buffer
+  }
+
+  static isEncoding(name) {
+    return typeof name === 'string' && name.toLowerCase() in codecs
+  }
+
+  static byteLength(source, name) {
+    return typeof source === 'string' ? codec(name).encode(source).length : source.byteLength
+  }
+
+  static compare(left, right) {
+    return compareBytes(left, right)
+  }
+
+  toString(name, start = 0, end = this.length) {
+    return codec(name).decode(Uint8Array.prototype.subarray.call(this, start, end))
+  }
+
+  toJSON() {
+    return { type: 'Buffer', data: Array.from(this) }
+  }
+
+  equals(other) {
+    return compareBytes(this, bytesOf(other)) === 0
+  }
+
+  compare(other) {
+    return compareBytes(this, other)
+  }
+
+  /** Shares the memory, other than the slice of typed arrays. */
+  slice(start, end) {
+    return this.subarray(start, end)
+  }
+
+  write(text, offset = 0, length = this.length - offset, name = 'utf8') {
+    const bytes = codec(name)
+      .encode(text)
+      .subarray(0, Math.min(length, this.length - offset))
+    this.set(bytes, offset)
+    return bytes.length
+  }
+
+  copy(target, targetStart = 0, start = 0, end = this.length) {
+    const bytes = this.subarray(start, Math.min(end, start + target.length - targetStart))
+    target.set(bytes, targetStart)
+    return bytes.length
+  }
+
+  fill(value, start = 0, end = this.length, name = 'utf8') {
+    if (typeof value === 'number') return super.fill(value, start, end)
+    const bytes = typeof value === 'string' ? codec(name).encode(value) : value
+    for (let at = start; at < end; at++) this[at] = bytes[(at - start) % bytes.length]
+    return this
+  }
+
+  indexOf(value, from = 0, name = 'utf8') {
+    if (typeof value === 'number') return super.indexOf(value, from)
+    const wanted = typeof value === 'string' ? codec(name).encode(value) : value
+    for (let at = from; at + wanted.length <= this.length; at++) {
+      if (wanted.every((byte, index) => this[at + index] === byte)) return at
+    }
+    return -1
+  }
+
+  includes(value, from, name) {
+    return this.indexOf(value, from, name) >= 0
+  }
+
+  readUInt8(offset = 0) {
+    return this[offset]
+  }
+
+  readUInt16BE(offset = 0) {
+    return new DataView(this.buffer, this.byteOffset).getUint16(offset)
+  }
+
+  readUInt32BE(offset = 0) {
+    return new DataView(this.buffer, this.byteOffset).getUint32(offset)
+  }
+}
+
+module.exports = { Buffer }

@@ -1,0 +1,43 @@
+/**
+ * The globals bots expect beyond ECMAScript. Each is read from its file when it is first touched,
+ * so that a new isolate costs nothing for what its bot does not use.
+ */
+
+const files = {
+  './abort.cjs': ['AbortController', 'AbortSignal', 'DOMException'],
+  './blob.cjs': ['Blob', 'File'],
+  './buffer.cjs': ['Buffer'],
+  './client.cjs': ['MedplumClient'],
+  './clone.cjs': ['structuredClone'],
+  './constants.cjs': ['ContentType'],
+  './encoding.cjs': ['TextDecoder', 'TextEncoder', 'atob', 'btoa'],
+  './fetch.cjs': ['Request', 'Response', 'fetch'],
+  './form-data.cjs': ['FormData'],
+  './headers.cjs': ['Headers'],
+  './hl7.cjs': ['Hl7Message'],
+  './url.cjs': ['URL', 'URLSearchParams'],
+}
+
+function define(target, name, read) {
+  const put = (value) => {
+    const descriptor = { configurable: true, enumerable: false, writable: true, value }
+    Object.defineProperty(target, name, descriptor)
+    return value
+  }
+  Object.defineProperty(target, name, {
+    configurable: true,
+    enumerable: false,
+    get: () => put(read()),
+    set: put,
+  })
+}
+
+/** Adds the globals to the global object of an isolate. */
+function install(target) {
+  for (const [file, names] of Object.entries(files)) {
+    for (const name of names) define(target, name, () => require(file)[name])
+  }
+  define(target, 'crypto', () => require('./crypto.cjs').webcrypto)
+}
+
+module.exports = { install }

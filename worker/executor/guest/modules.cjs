@@ -1,0 +1,72 @@
+/** What a bot may import: everything else does not exist. */
+
+/** A module that is also its own default export, as Node's are. */
+function withDefault(module) {
+  return Object.assign(module, { default: module })
+}
+
+function read(file, names) {
+  const module = require(file)
+  return withDefault(Object.fromEntries(names.map((name) => [name, module[name]])))
+}
+
+/** https://nodejs.org/api/querystring.html: repeated names become lists. */
+function parseQuery(text) {
+  const { URLSearchParams } = require('./url.cjs')
+  const query = Object.create(null)
+  for (const [name, value] of new URLSearchParams(String(text))) {
+    query[name] = name in query ? [query[name], value].flat() : value
+  }
+  return query
+}
+
+function stringifyQuery(query) {
+  const pairs = Object.entries(query).flatMap(([name, value]) =>
+    [value].flat().map((item) => [name, item ?? '']),
+  )
+  return pairs.map((pair) => pair.map(encodeURIComponent).join('=')).join('&')
+}
+
+const builders = {
+  '@medplum/core': () => require('./core.cjs'),
+  '@medplum/fhirtypes': () => ({}),
+  buffer: () => read('./buffer.cjs', ['Buffer']),
+  crypto: () =>
+    read('./crypto.cjs', [
+      'createHash',
+      'createHmac',
+      'randomBytes',
+      'randomUUID',
+      'timingSafeEqual',
+    ]),
+  'node-fetch': () => {
+    const { Headers, Request, Response, fetch } = require('./fetch.cjs')
+    const exported = { Headers, Request, Response, default: fetch }
+    return Object.assign((...given) => fetch(...given), exported)
+  },
+  querystring: () =>
+    withDefault({
+      decode: parseQuery,
+      encode: stringifyQuery,
+      escape: encodeURIComponent,
+      parse: parseQuery,
+      stringify: stringifyQuery,
+      unescape: decodeURIComponent,
+    }),
+  url: () => read('./url.cjs', ['URL', 'URLSearchParams']),
+  util: () => read('./encoding.cjs', ['TextDecoder', 'TextEncoder']),
+}
+
+const nodeModules = ['buffer', 'crypto', 'querystring', 'url', 'util']
+const loaded = new Map()
+
+/** The module of that name; the same object each time. */
+function resolve(name) {
+  const plain = String(name).replace(/^node:/, '')
+  const isKnown = plain === name ? Object.hasOwn(builders, name) : nodeModules.includes(plain)
+  if (!isKnown) throw new Error(`Cannot find module '${name}'`)
+  if (!loaded.has(plain)) loaded.set(plain, builders[plain]())
+  return loaded.get(plain)
+}
+
+module.exports = { names: Object.keys(builders), nodeModules, resolve }

@@ -1,0 +1,176 @@
+/** Reading and filling the parts that FHIR resources have in common. */
+
+const { OperationOutcomeError, badRequest } = require('./outcomes.cjs')
+const { formatCodeableConcept, formatHumanName } = require('./format.cjs')
+const { isObject } = require('./values.cjs')
+
+const people = ['Patient', 'Practitioner', 'RelatedPerson']
+
+function isResource(value, resourceType) {
+  if (!isObject(value) || !('resourceType' in value)) return false
+  return resourceType === undefined || value.resourceType === resourceType
+}
+
+function isReference(value, resourceType) {
+  if (!isObject(value) || typeof value.reference !== 'string') return false
+  if (resourceType === undefined) return true
+  return (
+    value.reference.startsWith(`${resourceType}/`) || value.reference.startsWith(`${resourceType}?`)
+  )
+}
+
+/** `Patient/123` of a reference or a resource. */
+function getReferenceString(input) {
+  if (input?.reference) return input.reference
+  return input?.resourceType && input.id ? `${input.resourceType}/${input.id}` : undefined
+}
+
+/** `[type, id]` of a literal reference. */
+function parseReference(reference) {
+  if (!reference?.reference) {
+    throw new OperationOutcomeError(badRequest('Reference missing reference property.'))
+  }
+  const [type, id] = reference.reference.split('/')
+  if (!type || !id) {
+    throw new OperationOutcomeError(badRequest('Unable to parse reference string.'))
+  }
+  return [type, id]
+}
+
+/** The id of a resource, or the one a reference names. */
+function resolveId(input) {
+  if (!input) return undefined
+  if (input.reference) return input.reference.split('/')[1]
+  return input.id
+}
+
+function ownName(resource) {
+  const { resourceType } = resource
+  if (people.includes(resourceType)) {
+    const name = Array.isArray(resource.name) ? resource.name[0] : undefined
+    const text = formatHumanName(name) || name?.text
+    if (text) return text
+  }
+  if (resourceType === 'Device' && resource.deviceName?.[0]?.name)
+    return resource.deviceName[0].name
+  if (resourceType === 'User' && resource.email) return resource.email
+  if (resourceType === 'MedicationRequest' && resource.medicationCodeableConcept) {
+    return formatCodeableConcept(resource.medicationCodeableConcept)
+  }
+  if (resourceType === 'PractitionerRole' && resource.code?.[0]?.text) return resource.code[0].text
+  if (resourceType === 'Subscription' && resource.criteria) return resource.criteria
+  return undefined
+}
+
+/** What a person calls the resource; its reference when it has no name. */
+function getDisplayString(resource) {
+  const named = ownName(resource)
+  if (named) return named
+  if (typeof resource.name === 'string' && resource.name) return resource.name
+  if (isObject(resource.code) && !Array.isArray(resource.code)) {
+    const code = resource.code.text || formatCodeableConcept(resource.code)
+    if (code) return code
+  }
+  return getReferenceString(resource) ?? ''
+}
+
+function createReference(resource) {
+  const reference = getReferenceString(resource) ?? 'undefined/undefined'
+  const display = getDisplayString(resource)
+  return display === reference ? { reference } : { reference, display }
+}
+
+function getIdentifier(resource, system) {
+  return [resource.identifier ?? []].flat().find((found) => found.system === system)?.value
+}
+
+/** Replaces or adds the value of one system, in place. */
+function setIdentifier(resource, system, value) {
+  resource.identifier ??= []
+  const found = [resource.identifier].flat().find((identifier) => identifier.system === system)
+  if (found) found.value = value
+  else resource.identifier.push({ system, value })
+}
+
+/** The extension at a path of urls. */
+function getExtension(resource, ...urls) {
+  return urls.reduce(
+    (found, url) => found?.extension?.find((extension) => extension.url === url),
+    resource,
+  )
+}
+
+function getExtensionValue(resource, ...urls) {
+  const extension = getExtension(resource, ...urls)
+  if (!isObject(extension)) return undefined
+  const key = Object.keys(extension).find((name) => name.startsWith('value'))
+  return key === undefined ? undefined : extension[key]
+}
+
+function getCodeBySystem(concept, system) {
+  return concept.coding?.find((coding) => coding.system === system)?.code
+}
+
+function setCodeBySystem(concept, system, code) {
+  concept.coding ??= []
+  const found = concept.coding.find((coding) => coding.system === system)
+  if (found) found.code = code
+  else concept.coding.push({ system, code })
+}
+
+/** The first resource with the same code in a system, given as text or as a concept. */
+function findResourceByCode(resources, code, system) {
+  const wanted = typeof code === 'string' ? code : getCodeBySystem(code, system)
+  return resources.find((resource) => getCodeBySystem(resource.code ?? {}, system) === wanted)
+}
+
+function addProfileToResource(resource, profileUrl) {
+  const profiles = resource.meta?.profile ?? []
+  if (!profiles.includes(profileUrl)) {
+    resource.meta = { ...resource.meta, profile: [...profiles, profileUrl] }
+  }
+  return resource
+}
+
+/** Every item below with a linkId and answers, in the order of the document. */
+function answeredItems(items) {
+  return (items ?? []).flatMap((item) => {
+    const own = item.linkId && item.answer?.length ? [item] : []
+    return [...own, ...answeredItems(item.item)]
+  })
+}
+
+/** First answer by linkId; of a repeated item the last one counts. */
+function getQuestionnaireAnswers(response) {
+  const items = answeredItems(response.item)
+  return Object.fromEntries(items.map((item) => [item.linkId, item.answer[0]]))
+}
+
+/** All answers by linkId, those of repeated items together. */
+function getAllQuestionnaireAnswers(response) {
+  const answers = {}
+  for (const item of answeredItems(response.item)) {
+    answers[item.linkId] = [...(answers[item.linkId] ?? []), ...item.answer]
+  }
+  return answers
+}
+
+module.exports = {
+  addProfileToResource,
+  createReference,
+  findResourceByCode,
+  getAllQuestionnaireAnswers,
+  getCodeBySystem,
+  getDisplayString,
+  getExtension,
+  getExtensionValue,
+  getIdentifier,
+  getQuestionnaireAnswers,
+  getReferenceString,
+  isReference,
+  isResource,
+  parseReference,
+  resolveId,
+  setCodeBySystem,
+  setIdentifier,
+}
