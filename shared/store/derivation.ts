@@ -180,7 +180,8 @@ export class Derivation {
   #code(p: bigint, k: bigint, system: string, code: string, display: string | undefined): void {
     if (system.length + code.length > MAX_CODE) return
     if (system.includes('\0') || code.includes('\0')) return
-    const shown = display?.slice(0, MAX_DISPLAY).replaceAll('\0', '')
+    const isOdd = display !== undefined && (display.length > MAX_DISPLAY || display.includes('\0'))
+    const shown = isOdd ? display.slice(0, MAX_DISPLAY).replaceAll('\0', '') : display
     this.codes.push({ p, k, system, code, display: shown })
   }
 

@@ -2,6 +2,7 @@
 import {
   COMPARTMENTS,
   compartmentParams,
+  isResourceType,
   mainDate,
   searchParameters,
   storedParameters,
@@ -38,10 +39,11 @@ export function plannedParameter(type: string, code: string): PlannedParameter |
   return planOf(type).parameters.find((parameter) => parameter.code === code)
 }
 
-/** Compiled when the type is first met. */
+/** Compiled when the type is first met. Throws for what is no resource type. */
 export function planOf(type: string): Plan {
   const known = plans.get(type)
   if (known) return known
+  if (!isResourceType(type)) throw new Error(`No resource type "${type}"`)
   const plan = makePlan(type)
   plans.set(type, plan)
   return plan
