@@ -9,7 +9,7 @@ export type CodeFormat = 'commonjs' | 'module'
 export function codeFormat(code: string, filename: string): CodeFormat {
   if (/\.c[jt]s$/i.test(filename)) return 'commonjs'
   if (/\.m[jt]s$/i.test(filename)) return 'module'
-  const hasExport = /^\s*export\s*[{*\w]/m.test(code)
+  const hasExport = /^\s*export(\s+\w|\s*[{*])/m.test(code)
   return hasExport && !/\bmodule\.exports\b/.test(code) ? 'module' : 'commonjs'
 }
 
