@@ -6,30 +6,17 @@ import { createHash } from 'node:crypto'
 import program from '../../package.json' with { type: 'json' }
 import { isPlatformType, resourceTypes, searchParameters } from '../fhir/definitions.ts'
 import type { Services } from '../services.ts'
-import type { FhirReply, FhirRequest } from './handle.ts'
+import type { FhirReply } from './handle.ts'
 import type { Interaction } from './interaction.ts'
-import { readPreferences } from './negotiate.ts'
 import type { Operation } from './operation.ts'
 import { operations } from './operations/table.ts'
 import { emptyReply, textReply } from './reply.ts'
 
-/** Needs no principal; built once a process. */
-export async function capabilities(
-  interaction: Pick<Interaction, 'services' | 'request'>,
-): Promise<FhirReply> {
-  const { text, etag } = statement(interaction.services)
-  if (interaction.request.headers['if-none-match']?.includes(etag)) {
-    return emptyReply(304, { ETag: etag })
-  }
+/** Built once a process; the same for every caller, also for one without a token. */
+export async function capabilities({ services, request }: Interaction): Promise<FhirReply> {
+  const { text, etag } = statement(services)
+  if (request.headers['if-none-match']?.includes(etag)) return emptyReply(304, { ETag: etag })
   return textReply(200, text, { ETag: etag })
-}
-
-/** `/metadata` for callers without a token. Errors: 406. */
-export async function metadata(services: Services, request: FhirRequest): Promise<FhirReply> {
-  const { contentType } = readPreferences(request)
-  const reply = await capabilities({ services, request })
-  if (reply.body === undefined) return reply
-  return { ...reply, headers: { ...reply.headers, 'Content-Type': contentType } }
 }
 
 /** The statement changes with a release only, so that its ETag is the same on every process. */
