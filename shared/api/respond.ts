@@ -14,6 +14,7 @@ import {
 import type { FhirReply, FhirRequest } from './handle.ts'
 import { history } from './history.ts'
 import type { Interaction } from './interaction.ts'
+import { handleJob, isJobPath } from './jobs.ts'
 import { capabilities } from './metadata.ts'
 import { type Preferences, readPreferences } from './negotiate.ts'
 import { FHIR_JSON } from './reply.ts'
@@ -27,6 +28,7 @@ export async function respond(
   principal: Principal,
   request: FhirRequest,
 ): Promise<FhirReply> {
+  if (isJobPath(request.path)) return handleJob(services, principal, request)
   const route = findRoute(request.method, request.path)
   if (route.kind === 'operation') {
     const { operation, type, id, rest } = route

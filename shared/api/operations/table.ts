@@ -1,6 +1,8 @@
 /** Every operation of the service: routing, the CapabilityStatement and checks read this table. */
+import { cancel } from '../jobs.ts'
 import type { Operation } from '../operation.ts'
+import { deploy } from './deploy.ts'
 import { execute } from './execute.ts'
 import { versions } from './versions.ts'
 
-export const operations: readonly Operation[] = [execute, versions]
+export const operations: readonly Operation[] = [cancel, deploy, execute, versions]
