@@ -36,7 +36,7 @@ export async function openServices(config: Config, log: Logger): Promise<Service
   opened.defer(() => database.close())
   await untilAnswering(database, log)
   await requireTables(database)
-  const repository = await openRepository(database, log)
+  const repository = await openRepository(database)
   const principals = await openPrincipals(database, repository, log)
   const keys = await openSigningKeys(config, database, repository)
   const redis = openRedis(config, 'request', log)
