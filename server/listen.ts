@@ -18,18 +18,23 @@ const KEEP_ALIVE_MS = 75_000
 /** Port 0 takes a free one. Errors: EADDRINUSE, EACCES. */
 export async function listen(app: Koa<State>, port: number): Promise<Listening> {
   let stopping = false
-  const running = new Set<ServerResponse>()
+  const connections = new Map<Socket, Set<ServerResponse>>()
   const handler = app.callback()
   const server = createServer({ maxHeaderSize: MAX_HEADER_BYTES }, (req, res) => {
+    const running = connections.get(req.socket)
     if (stopping) res.setHeader('Connection', 'close')
-    running.add(res)
+    running?.add(res)
     res.once('close', () => {
-      running.delete(res)
+      running?.delete(res)
       // An answer whose head was sent before the stop leaves its connection open.
-      if (stopping) server.closeIdleConnections()
+      if (stopping && running?.size === 0) req.socket.end()
     })
     // Koa answers every failure itself; its promise does not reject.
     void handler(req, res)
+  })
+  server.on('connection', (socket) => {
+    connections.set(socket, new Set())
+    socket.once('close', () => connections.delete(socket))
   })
   server.keepAliveTimeout = KEEP_ALIVE_MS
   server.on('clientError', refuse)
@@ -40,10 +45,13 @@ export async function listen(app: Koa<State>, port: number): Promise<Listening> 
     async stop(patienceMs) {
       stopping = true
       const closed = new Promise<void>((resolve) => server.close(() => resolve()))
-      for (const res of running) {
-        if (!res.headersSent) res.setHeader('Connection', 'close')
+      // Node's own closeIdleConnections spares a connection that has not sent a request yet.
+      for (const [socket, running] of connections) {
+        if (running.size === 0) socket.destroy()
+        for (const res of running) {
+          if (!res.headersSent) res.setHeader('Connection', 'close')
+        }
       }
-      server.closeIdleConnections()
       const timer = setTimeout(() => server.closeAllConnections(), patienceMs)
       await closed
       clearTimeout(timer)

@@ -17,7 +17,10 @@ interface TokenAnswer {
   readonly [key: string]: unknown
 }
 
-async function askToken(form: Record<string, string> | string, headers: Record<string, string> = {}) {
+async function askToken(
+  form: Record<string, string> | string,
+  headers: Record<string, string> = {},
+) {
   const response = await fetch(`${baseUrl}oauth2/token`, {
     method: 'POST',
     headers,
