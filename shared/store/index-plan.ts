@@ -16,6 +16,8 @@ export interface PlannedParameter {
   readonly code: string
   readonly index: number
   readonly isMainDate: boolean
+  /** Types of its elements: `Coding`, `Identifier`, `code` …; tells which keys a token has. */
+  readonly types: readonly string[]
   /** `Patient/`, … for the compartments this parameter puts a resource into. */
   readonly compartments: readonly string[]
 }
@@ -29,6 +31,11 @@ export interface Plan {
   readonly whole: readonly Walk<Derivation>[]
   /** In the order of COMPARTMENTS: walks that collect `Type/id`. */
   readonly compartments: readonly (readonly Walk<Set<string>>[])[]
+}
+
+/** Undefined for what has no rows of its own: columns, unions, unknown parameters. */
+export function plannedParameter(type: string, code: string): PlannedParameter | undefined {
+  return planOf(type).parameters.find((parameter) => parameter.code === code)
 }
 
 /** Compiled when the type is first met. */
@@ -57,16 +64,18 @@ function makePlan(type: string): Plan {
     if (parameter.expression === undefined || COLUMNS.has(parameter.code)) continue
     if (storedParameters(type, parameter.code)[0] !== parameter.code) continue
     const index = parameters.length
+    const legs = compileExpression(type, parameter.expression)
     const inside = members.map((codes) => codes.has(parameter.code))
     const planned: PlannedParameter = {
       code: parameter.code,
       index,
       isMainDate: parameter.code === main,
+      types: [...new Set(legs.map((leg) => leg.type))],
       compartments: COMPARTMENTS.filter((_, i) => inside[i]).map((name) => `${name}/`),
     }
     parameters.push(planned)
-    for (const leg of compileExpression(type, parameter.expression)) {
-      const walk = bindLeg(parameter, planned, leg)
+    for (const leg of legs) {
+      const walk = bindLeg(type, parameter, planned, leg)
       if (walk === undefined) continue
       if (leg.root === undefined) whole.push(walk)
       else roots.set(leg.root, [...(roots.get(leg.root) ?? []), walk])
@@ -87,6 +96,7 @@ function collectTargets(type: string, prefix: string): Walk<Set<string>> {
 }
 
 function bindLeg(
+  owner: string,
   parameter: SearchParameter,
   planned: PlannedParameter,
   leg: Leg,
@@ -110,7 +120,7 @@ function bindLeg(
     case 'uri':
       return leg.bind((value, into) => into.uri(index, value))
     case 'composite':
-      return planComposite(parameter, index, leg)
+      return planComposite(owner, parameter, index, leg)
     case 'special':
       return leg.bind((value, into) => into.position(index, value))
     default: {
