@@ -57,12 +57,15 @@ export async function startPostgres(options: PostgresOptions): Promise<Service> 
       data,
       ...Object.entries(settings).flatMap(([key, value]) => ['-c', `${key}=${value}`]),
     ],
-    logFile: join(folder, 'log'),
+    env: { LANG: 'C.UTF-8', TZ: 'UTC' },
+    folder,
+    account: serviceAccount(),
     stopSignal: 'SIGINT',
     isReady: () => answers(`${url}/postgres`),
   })
-  await createDatabase(`${url}/postgres`)
-  return service
+  const ready = service.ready.then(() => createDatabase(`${url}/postgres`))
+  ready.catch(() => undefined)
+  return { ...service, ready }
 }
 
 /** Copies the binaries to a place that the service's account can reach; returns it. */

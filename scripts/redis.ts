@@ -5,7 +5,7 @@ import { accessSync, constants, existsSync, lstatSync, symlinkSync } from 'node:
 import { connect } from 'node:net'
 import { delimiter, join } from 'node:path'
 import { promisify } from 'node:util'
-import { programsFolder, serviceFolder } from './account.ts'
+import { programsFolder, serviceAccount, serviceFolder } from './account.ts'
 import { freePort, type Service, startService } from './service.ts'
 
 export interface RedisOptions {
@@ -40,7 +40,9 @@ export async function startRedis(options: RedisOptions): Promise<Service> {
       'databases 256',
       '',
     ].join('\n'),
-    logFile: join(folder, 'log'),
+    env: { LANG: 'C.UTF-8', TZ: 'UTC' },
+    folder,
+    account: serviceAccount(),
     stopSignal: 'SIGTERM',
     isReady: () => answers(port, password),
   })
@@ -98,8 +100,7 @@ function answers(port: number, password: string): Promise<boolean> {
     let said = ''
     socket.on('data', (data) => {
       said += data.toString()
-      if (said.includes('+PONG')) socket.destroy()
-      if (said.includes('-')) socket.destroy()
+      if (said.includes('+PONG') || said.includes('-')) socket.destroy()
     })
     socket.on('error', () => undefined)
     socket.on('close', () => resolve(said.includes('+PONG')))

@@ -1,19 +1,24 @@
 /** A program in the background: started with its log in a file, watched until ready, stopped. */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { closeSync, openSync, readFileSync } from 'node:fs'
+import { closeSync, openSync, readFileSync, renameSync, rmSync } from 'node:fs'
 import { type AddressInfo, createServer } from 'node:net'
+import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
-import { serviceAccount } from './account.ts'
+import type { Account } from './account.ts'
+import { endSurvivor, noteProcess } from './processes.ts'
 
 export interface Service {
   readonly name: string
   readonly url: string
-  readonly pid: number
-  /** Settles when the process is gone, whatever the reason. */
-  readonly ended: Promise<void>
-  /** Asks it to end and waits; kills it after 15 s. */
-  stop(): Promise<void>
+  /** Holds its log. */
+  readonly folder: string
+  /** Rejects with its last words when it ends first, or takes longer than 40 s. */
+  readonly ready: Promise<void>
+  /** Settles when the process is gone, whatever the reason, with how it went. */
+  readonly ended: Promise<string>
+  /** Asks it to end, waits, and kills it after so many milliseconds. */
+  stop(withinMs: number): Promise<void>
 }
 
 export interface Program {
@@ -21,55 +26,61 @@ export interface Program {
   readonly url: string
   readonly command: string
   readonly args: readonly string[]
+  readonly cwd?: string
+  readonly env: NodeJS.ProcessEnv
   /** Written to its standard input: the place for secrets, which `ps` would show as arguments. */
   readonly input?: string
-  readonly logFile: string
+  /** Holds `log`, the log before (`log.old`) and a note of the process. */
+  readonly folder: string
+  /** The account to run as; the caller's own when undefined. */
+  readonly account: Account | undefined
   readonly stopSignal: NodeJS.Signals
   isReady(): Promise<boolean>
 }
 
-const READY_MS = 30_000
-const STOP_MS = 15_000
+const READY_MS = 40_000
 
-/** Throws with the last line of its log when it ends, or is not ready within 30 s. */
+/** Returns as soon as the process runs; the caller awaits `ready`, and stops it in any case. */
 export async function startService(program: Program): Promise<Service> {
-  const child = spawnProgram(program)
-  const ended = new Promise<void>((resolve) => child.once('close', () => resolve()))
-  const failed = new Promise<never>((_, reject) => child.once('error', reject))
-  failed.catch(() => undefined)
-  const deadline = Date.now() + READY_MS
-  while (!(await Promise.race([program.isReady(), failed]))) {
-    if (child.exitCode !== null || child.signalCode !== null || Date.now() > deadline) {
-      child.kill('SIGKILL')
-      throw new Error(`${program.name} did not start: ${lastLine(program.logFile)}`)
-    }
-    await delay(20)
-  }
+  const note = join(program.folder, 'process.json')
+  await endSurvivor(note, program.stopSignal)
+  const child = await spawnProgram(program)
+  noteProcess(note, child.pid ?? 0)
+  const ended = new Promise<string>((resolve) => {
+    child.once('close', (code, signal) => resolve(signal ? `by ${signal}` : `with code ${code}`))
+  })
+  const ready = untilReady(program, child)
+  ready.catch(() => undefined)
   return {
     name: program.name,
     url: program.url,
-    pid: child.pid ?? 0,
+    folder: program.folder,
+    ready,
     ended,
-    async stop() {
+    async stop(withinMs) {
       child.kill(program.stopSignal)
-      const timer = setTimeout(() => child.kill('SIGKILL'), STOP_MS)
+      const timer = setTimeout(() => child.kill('SIGKILL'), withinMs)
       await ended
       clearTimeout(timer)
+      rmSync(note, { force: true })
     },
   }
 }
 
 // Its own process group: Ctrl-C in a terminal must reach our script alone, which stops all in order.
-function spawnProgram(program: Program): ChildProcess {
-  const log = openSync(program.logFile, 'a', 0o600)
+async function spawnProgram(program: Program): Promise<ChildProcess> {
+  const file = join(program.folder, 'log')
+  keepOldLog(file)
+  const log = openSync(file, 'w', 0o600)
   try {
     const child = spawn(program.command, program.args, {
-      ...serviceAccount(),
-      cwd: '/',
+      ...program.account,
+      cwd: program.cwd ?? '/',
       detached: true,
-      env: { PATH: process.env.PATH, LANG: 'C.UTF-8', TZ: 'UTC' },
+      env: program.env,
       stdio: ['pipe', log, log],
     })
+    await once(child, 'spawn')
     child.stdin?.on('error', () => undefined)
     child.stdin?.end(program.input ?? '')
     return child
@@ -78,8 +89,39 @@ function spawnProgram(program: Program): ChildProcess {
   }
 }
 
-export function lastLine(file: string): string {
-  return readFileSync(file, 'utf8').trim().split('\n').at(-1) || 'it said nothing'
+function keepOldLog(file: string): void {
+  try {
+    renameSync(file, `${file}.old`)
+  } catch {
+    // The first start has no log before it.
+  }
+}
+
+async function untilReady(program: Program, child: ChildProcess): Promise<void> {
+  const deadline = Date.now() + READY_MS
+  while (!(await program.isReady())) {
+    const isGone = child.exitCode !== null || child.signalCode !== null
+    if (isGone || Date.now() > deadline) {
+      throw new Error(`${program.name} did not start: ${lastWords(program.folder)}`)
+    }
+    await delay(25)
+  }
+}
+
+/** What a program said last in its log: the message of a JSON line, else the error or the line itself. */
+export function lastWords(folder: string): string {
+  const lines = readFileSync(join(folder, 'log'), 'utf8').trim().split('\n')
+  const line = lines.findLast((text) => /^\w*Error\b/.test(text)) ?? lines.at(-1)
+  return messageOf(line ?? '') || 'it said nothing'
+}
+
+function messageOf(line: string): string {
+  try {
+    const { msg, err }: { msg?: string; err?: { message?: string } } = JSON.parse(line)
+    return [msg, err?.message].filter(Boolean).join(': ')
+  } catch {
+    return line
+  }
 }
 
 export async function freePort(): Promise<number> {

@@ -1,5 +1,11 @@
 /** PostgreSQL: knex keeps the pool, transactions and migrations; hot statements are named and prepared. */
+import { fileURLToPath } from 'node:url'
 import type { Knex } from 'knex'
+import createKnex from 'knex'
+import type { Client } from 'pg'
+import type { Config } from './config.ts'
+import { HttpError, serverTimeout, unavailable } from './errors.ts'
+import type { Logger } from './log.ts'
 
 export interface Statement {
   /** Given: a named prepared statement (fixed shapes only). Absent: planned for its own values. */
@@ -21,4 +27,194 @@ export interface Database extends Connection {
   /** Milliseconds of `select 1`; throws when PostgreSQL is away. */
   ping(): Promise<number>
   close(): Promise<void>
+}
+
+/**
+ * A statement that PostgreSQL refused. Holds the SQLSTATE and the constraint only: PostgreSQL's
+ * own text and detail repeat values, which must reach neither a reply nor a log.
+ */
+export class SqlError extends Error {
+  readonly code: string
+  readonly constraint: string | undefined
+
+  constructor(code: string, constraint: string | undefined, what: string) {
+    super(`PostgreSQL refused ${what}: SQLSTATE ${code}${constraint ? ` (${constraint})` : ''}`)
+    this.code = code
+    this.constraint = constraint
+  }
+}
+
+const STATEMENT_TIMEOUT_MS = 20_000
+const LOCK_TIMEOUT_MS = 3000
+const ACQUIRE_TIMEOUT_MS = 2000
+const MIGRATION_LOCK = 6_221_483_007_210_001n
+const MIGRATIONS = fileURLToPath(new URL('./store/migrations', import.meta.url))
+
+// What knex keeps on a raw connection: set, it is not handed out again.
+interface RawConnection extends Client {
+  __knex__disposed?: unknown
+}
+
+interface RawPool {
+  acquireConnection(): Promise<RawConnection>
+  releaseConnection(connection: RawConnection): Promise<void>
+  readonly config: Knex.Config
+}
+
+/** Opens no connection yet: the first statement does, and every later one heals the pool. */
+export function openDatabase(
+  config: Pick<Config, 'databaseUrl' | 'databasePool'>,
+  log: Logger,
+): Database {
+  return new PooledDatabase(config, log)
+}
+
+class PooledDatabase implements Database {
+  readonly knex: Knex
+  readonly #pool: RawPool
+  #statements = 0
+
+  constructor(config: Pick<Config, 'databaseUrl' | 'databasePool'>, log: Logger) {
+    // knex's types do not know all that it hands on to pg.
+    const settings = {
+      connectionString: config.databaseUrl,
+      application_name: 'botica',
+      statement_timeout: STATEMENT_TIMEOUT_MS,
+      lock_timeout: LOCK_TIMEOUT_MS,
+      connectionTimeoutMillis: ACQUIRE_TIMEOUT_MS,
+      keepAlive: true,
+    }
+    this.knex = createKnex({
+      client: 'pg',
+      connection: settings,
+      pool: { min: 0, max: config.databasePool },
+      acquireConnectionTimeout: ACQUIRE_TIMEOUT_MS,
+      log: knexLog(log),
+    })
+    this.#pool = rawPool(this.knex)
+  }
+
+  get statements(): number {
+    return this.#statements
+  }
+
+  async query<Row extends object>(statement: Statement): Promise<Row[]> {
+    const connection = await this.#acquire()
+    try {
+      return await this.#send<Row>(connection, statement)
+    } finally {
+      await this.#pool.releaseConnection(connection)
+    }
+  }
+
+  async transaction<T>(work: (connection: Connection) => Promise<T>): Promise<T> {
+    const connection = await this.#acquire()
+    const send = <Row extends object>(statement: Statement) =>
+      this.#send<Row>(connection, statement)
+    try {
+      await send({ text: 'begin', values: [] })
+      const result = await work({ query: send })
+      await send({ text: 'commit', values: [] })
+      return result
+    } catch (error) {
+      await send({ text: 'rollback', values: [] }).catch((failure: unknown) => {
+        connection.__knex__disposed ??= failure
+      })
+      throw error
+    } finally {
+      await this.#pool.releaseConnection(connection)
+    }
+  }
+
+  async ping(): Promise<number> {
+    const start = performance.now()
+    await this.query({ text: 'select 1', values: [] })
+    return performance.now() - start
+  }
+
+  async close(): Promise<void> {
+    await this.knex.destroy()
+  }
+
+  async #acquire(): Promise<RawConnection> {
+    try {
+      return await this.#pool.acquireConnection()
+    } catch (error) {
+      throw unavailable('Database', error)
+    }
+  }
+
+  async #send<Row extends object>(connection: RawConnection, statement: Statement): Promise<Row[]> {
+    this.#statements += 1
+    try {
+      // pg's types ask for a mutable array; it does not change it.
+      const result = await connection.query<Row>({
+        ...statement,
+        values: statement.values as unknown[],
+      })
+      return result.rows
+    } catch (error) {
+      const failure = toFailure(error, statement)
+      if (failure instanceof HttpError && failure.status === 503) {
+        connection.__knex__disposed ??= failure
+      }
+      throw failure
+    }
+  }
+}
+
+function rawPool(knex: Knex): RawPool {
+  // knex declares `client` as `any`; these three members are what its own runner uses.
+  return knex.client as RawPool
+}
+
+function toFailure(error: unknown, statement: Statement): Error {
+  if (!(error instanceof Error)) return new Error('The database driver threw a non-error')
+  const code = 'code' in error && typeof error.code === 'string' ? error.code : undefined
+  if (isConnectionLoss(code, error.message)) return unavailable('Database', error)
+  if (code === undefined) return error
+  if (code === '57014') return serverTimeout()
+  const constraint =
+    'constraint' in error && typeof error.constraint === 'string' ? error.constraint : undefined
+  // Class 42 is a mistake in our own text, which holds no values.
+  const what = code.startsWith('42')
+    ? `"${error.message}"`
+    : (statement.name ?? statement.text.slice(0, 40))
+  return new SqlError(code, constraint, what)
+}
+
+// Class 08 and 57P0x: the server goes or is not ready yet; 53300: no slot; 25006: a standby.
+// The rest are Node's own socket errors and pg's texts, which have no code.
+function isConnectionLoss(code: string | undefined, message: string): boolean {
+  if (code !== undefined) return /^(08...|57P0.|53300|25006|E[A-Z_]{4,})$/.test(code)
+  return /^(Connection terminated|Client |timeout expired)/i.test(message)
+}
+
+function knexLog(log: Logger) {
+  return {
+    warn: (message: unknown) => log.warn({ knex: String(message) }, 'knex warning'),
+    error: (message: unknown) => log.error({ knex: String(message) }, 'knex error'),
+    deprecate: (method: string) => log.warn({ method }, 'knex deprecation'),
+    debug: () => undefined,
+  }
+}
+
+/** Brings the schema up to date; safe to run twice and from several machines at once. */
+export async function migrate(database: Database): Promise<void> {
+  const { connection } = rawPool(database.knex).config
+  // Building an index may take longer than any request is given.
+  const settings = { ...Object(connection), statement_timeout: 0, lock_timeout: 0 }
+  const guard = createKnex({ client: 'pg', connection: settings, pool: { min: 0, max: 1 } })
+  const runner = createKnex({ client: 'pg', connection: settings, pool: { min: 0, max: 1 } })
+  try {
+    await guard.raw(`select pg_advisory_lock(${MIGRATION_LOCK})`)
+    const source = { directory: MIGRATIONS, loadExtensions: ['.ts'] }
+    // Whoever holds the advisory lock is alone: knex's own lock can only be a leftover of a crash.
+    await runner.migrate.forceFreeMigrationsLock(source)
+    await runner.migrate.latest(source)
+  } finally {
+    // Closing the session gives the advisory lock back.
+    await runner.destroy()
+    await guard.destroy()
+  }
 }

@@ -1,12 +1,35 @@
-/** Queue names, job types, add, add-and-wait. The only place besides worker/main.ts that knows BullMQ. */
+/**
+ * Queue names, job types, add, add-and-wait: the caller's end of the queues (`queue-runs.ts` is the
+ * worker's). A job carries ids and the input of the run; the answer travels on one pub/sub channel a
+ * web process, since BullMQ's own events double the cost of waiting and lose finished jobs.
+ */
+import { randomUUID } from 'node:crypto'
+import { Queue } from 'bullmq'
+import type { Config } from './config.ts'
+import { HttpError, tooManyRequests, unavailable } from './errors.ts'
+import type { Logger } from './log.ts'
+import { openReplies, type Replies } from './queue-replies.ts'
+import { ADMIT, ALIVE, CANCEL_CHANNEL, keys, LATE, PREFIX, runScript } from './queue-scripts.ts'
+import { openRedis, type Redis, untilReady } from './redis.ts'
+
+export type BotQueue = 'bots-sync' | 'bots-async'
+export const BOT_QUEUES: readonly BotQueue[] = ['bots-sync', 'bots-async']
+
+/** Larger inputs and results travel under a key of their own: measured break-even of BullMQ. */
+export const INLINE_BYTES = 65_536
+/** BullMQ's largest priority; larger numbers run later. */
+const PRIORITY_MAX = 2_097_151
+const LEASE_SLACK_MS = 60_000
 
 /** One bot run, as the job carries it. */
 export interface ExecuteJob {
-  /** Execution id = BullMQ job id, a UUID; stable across attempts. */
+  /** Execution id = BullMQ job id = id of an AsyncJob, a UUID; stable across attempts. */
   readonly runId: string
+  /** Project of the caller: whose share of the workers it uses, and where an AsyncJob lives. */
+  readonly projectId: string
   readonly botId: string
-  /** Number of the tenant the Bot lives in. */
-  readonly botProject: number
+  /** Project the Bot lives in. */
+  readonly botProjectId: string
   readonly botVersion: number
   /** Run-as membership. */
   readonly membershipId: string
@@ -15,20 +38,27 @@ export interface ExecuteJob {
   readonly contentType: string | undefined
   /** How `event.input` is made of the text. */
   readonly inputKind: 'text' | 'json' | 'hl7' | 'bytes' | 'none'
-  /** Inline up to 64 KB; else `inputKey` names a Redis key. Bytes travel as base64. */
+  /** Bytes travel as base64. */
   readonly input?: string
+  /** Redis key that holds the input when it is larger than INLINE_BYTES. */
   readonly inputKey?: string
   readonly headers: Readonly<Record<string, string>>
   /** Extra path after `$execute/`. */
   readonly path?: string
   readonly traceId: string
   readonly requestId: string
-  /** Epoch ms after which nobody wants the answer any more. */
+  /** How many bots called each other to get here. */
+  readonly depth: number
+  /** Epoch ms when the job was added. */
+  readonly added: number
+  /** Epoch ms after which the run is not started any more. */
   readonly deadline: number
+  /** Epoch ms until which the caller waits for the reply; absent for asynchronous runs. */
+  readonly waitUntil?: number
   /** Reply channel of the web process that waits; absent for asynchronous runs. */
   readonly reply?: string
-  /** AsyncJob that takes the result of an asynchronous run. */
-  readonly asyncJobId?: string
+  /** The result goes to the AsyncJob with the run's id. */
+  readonly asynchronous?: true
 }
 
 export interface ExecuteReply {
@@ -37,12 +67,234 @@ export interface ExecuteReply {
   /** How the handler's result is to be written (bots.md §5.4). */
   readonly kind: 'undefined' | 'json' | 'string' | 'hl7' | 'outcome'
   readonly body?: string
-  /** The body when it is larger than 64 KB. */
+  /** The body when it is larger than INLINE_BYTES. */
   readonly bodyKey?: string
-  readonly log?: string
+}
+
+export interface Wait {
+  readonly waitMs: number
+  readonly signal?: AbortSignal | undefined
 }
 
 export interface Queues {
+  /** Redis commands sent for callers since the process started; tests pin the difference. */
+  readonly commands: number
+  /**
+   * Adds a run and waits for its reply; undefined when `waitMs` ended first: the run goes on and its
+   * result belongs to an AsyncJob. Errors: 429 backlog, 503 no worker or no Redis.
+   */
+  execute(job: ExecuteJob, wait: Wait): Promise<ExecuteReply | undefined>
+  /** Admits a run, calls `store` to make it durable, adds it. Errors as `execute`. */
+  enqueue(job: ExecuteJob, store: () => Promise<void>): Promise<void>
+  /** Marks a run as late; answers its reply if it ended meanwhile. */
+  late(job: ExecuteJob): Promise<ExecuteReply | undefined>
+  /** Adds a stored run again unless it is still queued; true when it was added. */
+  restore(job: ExecuteJob): Promise<boolean>
+  has(queue: BotQueue, runId: string): Promise<boolean>
+  /** Removes a waiting run, stops a running one. */
+  cancel(runId: string, projectId: string): Promise<void>
+  /** How many workers take jobs of the queue. */
+  workers(queue?: BotQueue): Promise<number>
+  /** Jobs by state of every queue. */
+  depths(): Promise<Readonly<Record<string, Readonly<Record<string, number>>>>>
+  /** What the workers last published of their metrics, as JSON text each. */
+  workerMetrics(): Promise<readonly string[]>
   ping(): Promise<number>
   close(): Promise<void>
+}
+
+/** Waits up to 30 s for Redis. */
+export async function openQueues(config: Config, log: Logger): Promise<Queues> {
+  const redis = openRedis(config, 'request', log)
+  const subscriber = openRedis(config, 'subscribe', log)
+  await Promise.all([untilReady(redis, log), untilReady(subscriber, log)])
+  const counter = countCommands(redis)
+  const queues = new Map(
+    BOT_QUEUES.map((name) => {
+      const queue = new Queue(name, { connection: redis, prefix: PREFIX })
+      queue.on('error', (error) => log.debug({ queue: name, reason: error.message }, 'Queue'))
+      return [name, queue] as const
+    }),
+  )
+  const queueOf = (name: BotQueue): Queue => {
+    const queue = queues.get(name)
+    if (queue === undefined) throw new Error(`Queue ${name} is not open`)
+    return queue
+  }
+  await Promise.all([...queues.values()].map((queue) => queue.waitUntilReady()))
+  const has = async (name: BotQueue, runId: string) =>
+    (await redis.exists(queueOf(name).toKey(runId))) === 1
+  const channel = `${PREFIX}:replies:${randomUUID()}`
+  const add = (name: BotQueue, job: ExecuteJob, priority: number) =>
+    queueOf(name).add('execute', job, {
+      jobId: job.runId,
+      priority: Math.min(priority, PRIORITY_MAX),
+      removeOnComplete: true,
+      removeOnFail: true,
+    })
+  const remove = (name: BotQueue, runId: string) => queueOf(name).remove(runId)
+  const replies: Replies = await openReplies({
+    redis,
+    subscriber,
+    channel,
+    log,
+    has: (runId) => has('bots-sync', runId),
+    add: async (job) => void (await add('bots-sync', job, 1)),
+    remove: (runId) => remove('bots-sync', runId),
+  })
+
+  async function admit(name: BotQueue, job: ExecuteJob, durable: boolean): Promise<number> {
+    const lease = job.deadline - Date.now() + LEASE_SLACK_MS
+    const names = [keys.flight(name, job.projectId), keys.workers(name)]
+    const inFlight = Number(
+      await runScript(redis, ADMIT, names, [
+        job.runId,
+        lease,
+        config.queueBacklogMax,
+        durable ? 1 : 0,
+      ]),
+    )
+    if (inFlight === -1) throw backlogFull()
+    if (inFlight === -2) throw unavailable('Queue')
+    return inFlight
+  }
+
+  /** The key is written before the job: a worker can be faster than a second connection. */
+  async function checkIn(job: ExecuteJob): Promise<ExecuteJob> {
+    const { input, ...rest } = job
+    if (input === undefined || Buffer.byteLength(input) <= INLINE_BYTES) return job
+    const inputKey = keys.input(job.runId)
+    await redis.set(inputKey, input, 'PX', job.deadline - Date.now() + LEASE_SLACK_MS)
+    return { ...rest, inputKey }
+  }
+
+  async function cancel(runId: string, projectId: string): Promise<void> {
+    for (const name of BOT_QUEUES) {
+      if ((await remove(name, runId)) === 1) {
+        await redis.zrem(keys.flight(name, projectId), runId)
+      }
+    }
+    await redis.unlink(keys.input(runId))
+    await redis.publish(CANCEL_CHANNEL, runId)
+  }
+
+  return {
+    get commands() {
+      return counter.count
+    },
+    async execute(job, { waitMs, signal }) {
+      return failAs503(async () => {
+        signal?.throwIfAborted()
+        const priority = await admit('bots-sync', job, false)
+        const ready = await checkIn({ ...job, reply: channel, waitUntil: Date.now() + waitMs })
+        const waiter = replies.wait(ready, waitMs, signal)
+        try {
+          await add('bots-sync', ready, priority)
+        } catch (error) {
+          waiter.abandon()
+          throw error
+        }
+        const reply = await waiter.reply
+        if (reply === 'gone') {
+          await cancel(job.runId, job.projectId)
+          throw signal?.reason
+        }
+        return reply === undefined ? undefined : withBody(redis, reply)
+      })
+    },
+    async enqueue(job, store) {
+      const priority = await failAs503(() => admit('bots-async', job, true))
+      await store()
+      try {
+        await add('bots-async', await checkIn({ ...job, asynchronous: true }), priority)
+      } catch (error) {
+        // It is stored: the upkeep of a worker adds it when Redis is back.
+        log.warn({ runId: job.runId, cause: error }, 'An asynchronous run waits for Redis')
+      }
+    },
+    async late(job) {
+      return failAs503(async () => {
+        const names = [keys.reply(job.runId), keys.late(job.runId)]
+        const lease = job.deadline - Date.now() + 2 * LEASE_SLACK_MS + config.botTimeoutMaxMs
+        const reply = await runScript(redis, LATE, names, [lease])
+        return typeof reply === 'string' ? withBody(redis, JSON.parse(reply)) : undefined
+      })
+    },
+    async restore(job) {
+      if (await has('bots-async', job.runId)) return false
+      await add('bots-async', await checkIn({ ...job, asynchronous: true }), 1)
+      return true
+    },
+    has,
+    cancel: (runId, projectId) => failAs503(() => cancel(runId, projectId)),
+    async workers(queue = 'bots-sync') {
+      return (await alive(redis, queue)).length
+    },
+    async depths() {
+      const counts = await Promise.all(
+        [...queues].map(async ([name, queue]) => [name, await queue.getJobCounts()] as const),
+      )
+      return Object.fromEntries(counts)
+    },
+    async workerMetrics() {
+      const ids = new Set((await Promise.all(BOT_QUEUES.map((name) => alive(redis, name)))).flat())
+      if (ids.size === 0) return []
+      const texts = await redis.mget([...ids].map(keys.metrics))
+      return texts.filter((text) => text !== null)
+    },
+    async ping() {
+      const started = performance.now()
+      await redis.ping()
+      return performance.now() - started
+    },
+    async close() {
+      replies.close()
+      await Promise.allSettled([...queues.values()].map((queue) => queue.close()))
+      redis.disconnect()
+      subscriber.disconnect()
+    },
+  }
+}
+
+/** A claim-checked body is fetched once and forgotten. */
+async function withBody(redis: Redis, reply: ExecuteReply): Promise<ExecuteReply> {
+  if (reply.bodyKey === undefined) return reply
+  const body = await redis.getdel(reply.bodyKey)
+  if (body === null) throw new Error(`The result of run ${reply.runId} has expired`)
+  return { ...reply, body }
+}
+
+async function alive(redis: Redis, queue: BotQueue): Promise<readonly string[]> {
+  const ids = await runScript(redis, ALIVE, [keys.workers(queue)], [])
+  return Array.isArray(ids) ? ids.map(String) : []
+}
+
+async function failAs503<T>(work: () => Promise<T>): Promise<T> {
+  try {
+    return await work()
+  } catch (error) {
+    if (error instanceof HttpError || (error instanceof Error && error.name === 'AbortError')) {
+      throw error
+    }
+    throw unavailable('Queue', error)
+  }
+}
+
+/** 429; with `t` of at least 3 the SDK hands it to its caller instead of repeating at once. */
+function backlogFull(): HttpError {
+  const seconds = 5
+  const { outcome, headers } = tooManyRequests(seconds)
+  return new HttpError(429, outcome, {
+    headers: { ...headers, RateLimit: `"bots";r=0;t=${seconds}` },
+  })
+}
+
+function countCommands(redis: Redis): { count: number } {
+  const counter = { count: 0 }
+  const send = redis.sendCommand.bind(redis)
+  redis.sendCommand = (command, stream) => {
+    counter.count++
+    return send(command, stream)
+  }
+  return counter
 }

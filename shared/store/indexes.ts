@@ -1,4 +1,14 @@
-/** Resource → the rows that make it findable: keys, main date, strings, ranges, codings. */
+/**
+ * Resource → the rows that make it findable: keys, main date, strings, ranges, codings. The write
+ * path, the policy checks in memory and the subscriptions all use what is derived here.
+ */
+import { tooCostly } from '../errors.ts'
+import { COMPARTMENTS, type Compartment } from '../fhir/definitions.ts'
+import type { Resource } from '../fhir/resource.ts'
+import { timestamp } from '../fhir/values-date.ts'
+import { Derivation } from './derivation.ts'
+import { type Plan, planOf } from './index-plan.ts'
+import type { Keys } from './keys.ts'
 
 export interface StringRow {
   readonly p: bigint
@@ -30,4 +40,58 @@ export interface IndexRows {
   readonly strings: readonly StringRow[]
   readonly ranges: readonly RangeRow[]
   readonly codes: readonly CodeRow[]
+}
+
+/** `nref` is a smallint column. */
+const MAX_REFERENCES = 32_767
+const MAX_ROWS = 100_000
+
+/** The resource must have its id. Errors: 400 too-costly for more than 32,767 references. */
+export function deriveIndexes(keys: Keys, project: number, resource: Resource): IndexRows {
+  const plan = planOf(resource.resourceType)
+  const derived = new Derivation(keys, project, plan, `${resource.resourceType}/${resource.id}`)
+  runPlan(plan, resource, derived)
+  const nref = derived.references.size
+  const size = nref + derived.others.size
+  if (nref > MAX_REFERENCES) throw tooCostly(`A resource may hold ${MAX_REFERENCES} references`)
+  if (size + derived.strings.length + derived.ranges.length > MAX_ROWS) {
+    throw tooCostly(`A resource may hold ${MAX_ROWS} searchable values`)
+  }
+  const { low, high } = derived
+  const hasDate = low !== undefined && high !== undefined
+  return {
+    keys: [...derived.references, ...derived.others],
+    nref,
+    dateLow: hasDate ? timestamp(low) : undefined,
+    dateHigh: hasDate ? timestamp(high) : undefined,
+    strings: derived.strings,
+    ranges: derived.ranges,
+    codes: derived.codes,
+  }
+}
+
+/** `Patient/<id>` of every patient whose compartment the resource is in, itself included. */
+export function patientCompartments(resource: Resource): readonly string[] {
+  return compartmentsOf('Patient', resource)
+}
+
+/** `Type/<id>` of every compartment of one kind that the resource is in. */
+export function compartmentsOf(compartment: Compartment, resource: Resource): readonly string[] {
+  const plan = planOf(resource.resourceType)
+  const found = new Set<string>()
+  if (resource.resourceType === compartment && resource.id !== undefined) {
+    found.add(`${compartment}/${resource.id}`)
+  }
+  for (const walk of plan.compartments[COMPARTMENTS.indexOf(compartment)] ?? []) {
+    walk(resource, found)
+  }
+  return [...found]
+}
+
+function runPlan(plan: Plan, resource: Resource, derived: Derivation): void {
+  for (const name in resource) {
+    const walks = plan.roots.get(name)
+    if (walks !== undefined) for (const walk of walks) walk(resource, derived)
+  }
+  for (const walk of plan.whole) walk(resource, derived)
 }

@@ -1,0 +1,47 @@
+/** The super admin's credentials of the first start, kept in DATA_DIR for whoever runs `npm start`. */
+import { randomBytes, randomUUID } from 'node:crypto'
+import { existsSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+
+/** What credentials.json holds; the demo and the benchmarks sign in with it. */
+export interface Credentials {
+  readonly email: string
+  readonly password: string
+  readonly clientId: string
+  readonly clientSecret: string
+}
+
+export function credentialsFile(folder: string): string {
+  return join(folder, 'credentials.json')
+}
+
+/** From the environment, else from the file, else made at random. */
+export function readCredentials(folder: string, env: NodeJS.ProcessEnv): Credentials {
+  const file = credentialsFile(folder)
+  const kept: Partial<Credentials> = existsSync(file) ? JSON.parse(readFileSync(file, 'utf8')) : {}
+  return {
+    email: env.SUPER_ADMIN_EMAIL || kept.email || 'admin@example.com',
+    password: env.SUPER_ADMIN_PASSWORD || kept.password || randomSecret(),
+    clientId: env.SUPER_ADMIN_CLIENT_ID || kept.clientId || randomUUID(),
+    clientSecret: env.SUPER_ADMIN_CLIENT_SECRET || kept.clientSecret || randomSecret(),
+  }
+}
+
+/** Readable by its owner alone. */
+export function writeCredentials(folder: string, credentials: Credentials): void {
+  const text = `${JSON.stringify(credentials, undefined, 2)}\n`
+  writeFileSync(credentialsFile(folder), text, { mode: 0o600 })
+}
+
+export function asEnvironment(credentials: Credentials): NodeJS.ProcessEnv {
+  return {
+    SUPER_ADMIN_EMAIL: credentials.email,
+    SUPER_ADMIN_PASSWORD: credentials.password,
+    SUPER_ADMIN_CLIENT_ID: credentials.clientId,
+    SUPER_ADMIN_CLIENT_SECRET: credentials.clientSecret,
+  }
+}
+
+function randomSecret(): string {
+  return randomBytes(24).toString('base64url')
+}

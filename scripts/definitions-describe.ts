@@ -1,0 +1,201 @@
+/** StructureDefinitions, SearchParameters and CompartmentDefinitions → the compact lines we ship. */
+import type {
+  CompartmentLine,
+  Constraint,
+  ElementDefinition,
+  SearchLine,
+  SearchParameter,
+  TypeDefinition,
+} from '../shared/fhir/definitions-data.ts'
+
+/** A published definition, as far as it is read here. */
+export interface Definition {
+  readonly resourceType: string
+  readonly name: string
+  readonly url: string
+  readonly kind: TypeDefinition['kind'] | 'logical'
+  readonly abstract?: boolean
+  readonly derivation?: string
+  readonly type: string
+  readonly baseDefinition?: string
+  readonly snapshot?: { readonly element: readonly Snapshot[] }
+  readonly code: string
+  readonly base: readonly string[]
+  readonly expression?: string
+  readonly target?: readonly string[]
+  readonly component?: readonly { readonly definition: string; readonly expression: string }[]
+  readonly resource: readonly { readonly code: string; readonly param?: readonly string[] }[]
+}
+
+interface Snapshot {
+  readonly path: string
+  readonly min: number
+  readonly max: string
+  readonly type?: readonly {
+    readonly code: string
+    readonly targetProfile?: readonly string[]
+    readonly extension?: readonly { readonly url: string; readonly valueUrl?: string }[]
+  }[]
+  readonly contentReference?: string
+  readonly binding?: { readonly strength: string; readonly valueSet?: string }
+  readonly constraint?: readonly Constraint[]
+  readonly isSummary?: boolean
+  readonly isModifier?: boolean
+}
+
+/** These hold for every element, extension, reference or narrative and are checked by plain code. */
+const UNIVERSAL = new Set(['ele-1', 'ext-1', 'dom-3', 'ref-1', 'txt-1', 'txt-2'])
+const PROFILE = 'http://hl7.org/fhir/StructureDefinition/'
+/** More targets than this: any resource. */
+const ANY = 140
+
+export function describeTypes(structures: readonly Definition[]): TypeDefinition[] {
+  const types: TypeDefinition[] = []
+  for (const structure of structures) {
+    if (structure.kind === 'logical' || structure.derivation === 'constraint') continue
+    const [root, ...elements] = structure.snapshot?.element ?? []
+    const constraints = describeConstraints(root)
+    types.push({
+      name: structure.name,
+      kind: structure.kind,
+      ...(structure.abstract ? { abstract: true } : {}),
+      ...(structure.url.startsWith(PROFILE) ? {} : { platform: true }),
+      ...(structure.baseDefinition ? { base: lastPart(structure.baseDefinition) } : {}),
+      ...(constraints.length > 0 ? { constraints } : {}),
+      elements: elements.map((element) => describeElement(structure.name, element)),
+    })
+  }
+  return types.sort((a, b) => compare(a.name, b.name))
+}
+
+function describeElement(owner: string, element: Snapshot): ElementDefinition {
+  const path = element.path.slice(owner.length + 1)
+  const constraints = describeConstraints(element)
+  const types = (element.type ?? []).map((type) => {
+    const fhirType = type.extension?.find((item) => item.url.endsWith('fhir-type'))?.valueUrl
+    const code = type.code.startsWith('http') ? (fhirType ?? 'string') : type.code
+    const targets = (type.targetProfile ?? []).map(lastPart).sort()
+    const isOpen = targets.length === 0 || targets.includes('Resource')
+    return isOpen ? { code } : { code, targets }
+  })
+  return {
+    path: path.endsWith('[x]') ? path.slice(0, -3) : path,
+    ...(path.endsWith('[x]') ? { choice: true } : {}),
+    ...(element.min > 0 ? { min: element.min } : {}),
+    ...(element.max === '1' ? {} : { max: element.max }),
+    types,
+    ...(element.contentReference ? { content: element.contentReference.replace(/^.*#/, '') } : {}),
+    ...(element.binding?.strength === 'required' && element.binding.valueSet
+      ? { binding: element.binding.valueSet.replace(/\|.*$/, '') }
+      : {}),
+    ...(element.isSummary ? { summary: true } : {}),
+    ...(element.isModifier ? { modifier: true } : {}),
+    ...(constraints.length > 0 ? { constraints } : {}),
+  }
+}
+
+function describeConstraints(element: Snapshot | undefined): Constraint[] {
+  return (element?.constraint ?? [])
+    .filter(({ key, expression }) => expression !== undefined && !UNIVERSAL.has(key))
+    .map(({ key, severity, human, expression }) => ({ key, severity, human, expression }))
+}
+
+export function describeSearch(
+  types: readonly TypeDefinition[],
+  parameters: readonly Definition[],
+  compartments: readonly Definition[],
+): { compartments: CompartmentLine; types: SearchLine[] } {
+  const known = new Map(types.map((type) => [type.name, type]))
+  const typeOf = new Map(parameters.map((item) => [item.url, item.type as SearchParameter['type']]))
+  const lines = new Map<string, Map<string, SearchParameter>>()
+  for (const parameter of parameters) {
+    for (const base of parameter.base) {
+      if (known.get(base)?.kind !== 'resource') throw new Error(`${parameter.url}: no type ${base}`)
+      const line = lines.get(base) ?? new Map()
+      lines.set(base, line.set(parameter.code, describeParameter(base, parameter, known, typeOf)))
+    }
+  }
+  const bases = [...lines.keys(), ...known.keys()].filter(
+    (name) => known.get(name)?.kind === 'resource',
+  )
+  return {
+    compartments: { name: 'compartments', compartments: describeCompartments(compartments) },
+    types: [...new Set(bases)].sort(compare).map((name) => ({
+      name,
+      parameters: [...(lines.get(name)?.values() ?? [])].sort((a, b) => compare(a.code, b.code)),
+    })),
+  }
+}
+
+function describeParameter(
+  base: string,
+  parameter: Definition,
+  known: ReadonlyMap<string, TypeDefinition>,
+  typeOf: ReadonlyMap<string, SearchParameter['type']>,
+): SearchParameter {
+  const targets = (parameter.target ?? []).filter((name) => known.has(name)).sort()
+  return {
+    code: parameter.code,
+    type: parameter.type as SearchParameter['type'],
+    url: parameter.url,
+    ...(parameter.expression ? { expression: ownPart(base, parameter.expression) } : {}),
+    ...(targets.length > 0 && targets.length < ANY ? { targets } : {}),
+    ...(parameter.component
+      ? {
+          components: parameter.component.map(({ definition, expression }) => {
+            // The components of ResearchStudy-progress-status-* name parameters that nobody defines.
+            const type = typeOf.get(definition) ?? (expression === 'period' ? 'date' : 'token')
+            return { type, expression }
+          }),
+        }
+      : {}),
+  }
+}
+
+/** A parameter of many types unites one path a type; each type keeps its own. */
+function ownPart(base: string, expression: string): string {
+  const parts = splitUnion(expression)
+  const own = parts.filter((part) => {
+    const root = /^\(*([A-Z]\w*)/.exec(part)?.[1]
+    return root === undefined || root === base || root === 'Resource' || root === 'DomainResource'
+  })
+  if (own.length === 0) throw new Error(`No part for ${base} in ${expression}`)
+  return own.join(' | ')
+}
+
+function splitUnion(expression: string): string[] {
+  const parts: string[] = []
+  let depth = 0
+  let start = 0
+  for (let i = 0; i < expression.length; i++) {
+    const char = expression[i]
+    if (char === '(') depth++
+    if (char === ')') depth--
+    if (char === '|' && depth === 0) {
+      parts.push(expression.slice(start, i).trim())
+      start = i + 1
+    }
+  }
+  return [...parts, expression.slice(start).trim()]
+}
+
+function describeCompartments(definitions: readonly Definition[]): CompartmentLine['compartments'] {
+  const found: Record<string, Record<string, string[]>> = {}
+  for (const definition of definitions) {
+    const members = found[definition.code] ?? {}
+    found[definition.code] = members
+    for (const { code, param = [] } of definition.resource) {
+      const merged = new Set([...(members[code] ?? []), ...param])
+      if (merged.size > 0) members[code] = [...merged].sort(compare)
+    }
+  }
+  return found
+}
+
+function lastPart(url: string): string {
+  return url.slice(url.lastIndexOf('/') + 1)
+}
+
+function compare(a: string, b: string): number {
+  return a < b ? -1 : a > b ? 1 : 0
+}

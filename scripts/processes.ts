@@ -1,0 +1,58 @@
+/**
+ * Notes of running processes, so that what a killed run left behind is found and ended by the next
+ * one. A note tells a process from a later one with the same number by its start time.
+ */
+import { readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { setTimeout as delay } from 'node:timers/promises'
+
+interface Note {
+  readonly pid: number
+  readonly started: string
+}
+
+const SURVIVOR_MS = 10_000
+
+export function noteProcess(file: string, pid: number): void {
+  const note: Note = { pid, started: startOf(pid) ?? '' }
+  writeFileSync(file, JSON.stringify(note), { mode: 0o600 })
+}
+
+/** The number of the process that the note is about, when that very process still runs. */
+export function notedProcess(file: string): number | undefined {
+  const note = readNote(file)
+  if (note === undefined || note.started !== startOf(note.pid)) return undefined
+  return note.pid
+}
+
+/** Ends what a killed run left behind: asks, then kills after 10 s. */
+export async function endSurvivor(file: string, signal: NodeJS.Signals): Promise<void> {
+  const pid = notedProcess(file)
+  if (pid === undefined) return
+  process.kill(pid, signal)
+  const deadline = Date.now() + SURVIVOR_MS
+  while (notedProcess(file) === pid) {
+    if (Date.now() > deadline) process.kill(pid, 'SIGKILL')
+    await delay(50)
+  }
+  rmSync(file, { force: true })
+}
+
+function readNote(file: string): Note | undefined {
+  try {
+    return JSON.parse(readFileSync(file, 'utf8'))
+  } catch {
+    return undefined
+  }
+}
+
+/** Boot and ticks since boot: field 22 of /proc/<pid>/stat, counted behind the name's bracket. */
+function startOf(pid: number): string | undefined {
+  try {
+    const stat = readFileSync(`/proc/${pid}/stat`, 'utf8')
+    const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
+    if (fields[0] === 'Z') return undefined
+    return `${readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim()} ${fields[19]}`
+  } catch {
+    return undefined
+  }
+}

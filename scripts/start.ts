@@ -1,0 +1,206 @@
+/**
+ * `npm start`: PostgreSQL and Redis where none is given, migrations, the first project, then one web
+ * and one worker process; ends all of them in order. Everything it keeps is under DATA_DIR.
+ */
+import { once } from 'node:events'
+import { existsSync, mkdirSync, rmSync } from 'node:fs'
+import { createServer } from 'node:net'
+import { join, resolve } from 'node:path'
+import { type Config, readConfig } from '../shared/config.ts'
+import { asEnvironment, credentialsFile, readCredentials, writeCredentials } from './credentials.ts'
+import { prepare } from './migrate.ts'
+import { startPostgres } from './postgres.ts'
+import { endSurvivor, notedProcess, noteProcess } from './processes.ts'
+import { startRedis } from './redis.ts'
+import { freePort, lastWords, type Service, startService } from './service.ts'
+import { requireDatabase, requireRedis } from './stores.ts'
+
+const ROOT = resolve(import.meta.dirname, '..')
+const NAMES = ['web', 'worker', 'redis', 'postgres'] as const
+type Name = (typeof NAMES)[number]
+
+/** Together below 30 s; web and worker finish what is in flight. */
+const STOP_MS: Record<Name, number> = { web: 13_000, worker: 10_000, redis: 3000, postgres: 3000 }
+
+const running = new Map<Name, Service>()
+let stopping: Promise<void> | undefined
+
+async function main(): Promise<void> {
+  const env = { ...process.env }
+  if (env.PORT?.trim() === '0') env.PORT = String(await freePort())
+  // Addresses that are not given are made below; every other setting is judged before anything starts.
+  const first = readConfig({
+    ...env,
+    DATABASE_URL: env.DATABASE_URL || 'local',
+    REDIS_URL: env.REDIS_URL || 'local',
+  })
+  const folder = resolve(first.dataDir)
+  env.DATA_DIR = folder
+  takeFolder(folder)
+  await endSurvivors(folder)
+  await requireFreePort(first.port)
+
+  await openStores(folder, env)
+  const isFirst = await prepareWith(folder, env)
+  const config = readConfig(env)
+  await startProcesses(config, folder, env)
+
+  const place = credentialsFile(folder)
+  const hint = isFirst && existsSync(place) ? `; the super admin's credentials are in ${place}` : ''
+  console.log(`Botica is ready at ${config.baseUrl}${hint}`)
+}
+
+function takeFolder(folder: string): void {
+  const note = join(folder, 'start.json')
+  try {
+    mkdirSync(folder, { recursive: true, mode: 0o711 })
+  } catch (error) {
+    throw new Error(`The data folder ${folder} cannot be made: ${messageOf(error)}; see DATA_DIR`)
+  }
+  const other = notedProcess(note)
+  if (other !== undefined) {
+    throw new Error(
+      `Botica already runs on the data in ${folder} (process ${other}); stop it first, or set DATA_DIR`,
+    )
+  }
+  try {
+    noteProcess(note, process.pid)
+  } catch (error) {
+    throw new Error(
+      `The data folder ${folder} cannot be written: ${messageOf(error)}; see DATA_DIR`,
+    )
+  }
+  process.once('exit', () => rmSync(note, { force: true }))
+}
+
+/** A killed `npm start` leaves its children; their port and data must be free again. */
+async function endSurvivors(folder: string): Promise<void> {
+  for (const name of NAMES) {
+    const signal = name === 'postgres' ? 'SIGINT' : 'SIGTERM'
+    await endSurvivor(join(folder, name, 'process.json'), signal)
+  }
+}
+
+async function requireFreePort(port: number): Promise<void> {
+  const server = createServer().listen(port)
+  try {
+    await once(server, 'listening')
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException // what a listening socket fails with
+    if (code === 'EADDRINUSE') throw new Error(`Port ${port} is in use; set PORT to a free one`)
+    throw new Error(`Port ${port} cannot be used: ${messageOf(error)}; set PORT to another one`)
+  }
+  server.close()
+  await once(server, 'close')
+}
+
+/** Local stores for the addresses that are not given; writes them into `env`. */
+async function openStores(folder: string, env: NodeJS.ProcessEnv): Promise<void> {
+  const local: Promise<void>[] = []
+  if (!env.DATABASE_URL) {
+    const options = { folder: join(folder, 'postgres'), sharedBuffersMb: 512, durable: true }
+    local.push(
+      startPostgres(options).then((service) => {
+        env.DATABASE_URL = service.url
+        return keep('postgres', service)
+      }),
+    )
+  }
+  if (!env.REDIS_URL) {
+    local.push(
+      startRedis({ folder: join(folder, 'redis'), durable: true }).then((service) => {
+        env.REDIS_URL = service.url
+        return keep('redis', service)
+      }),
+    )
+  }
+  await Promise.all(local)
+  const { databaseUrl, redisUrl, redisTlsInsecure } = readConfig(env)
+  await Promise.all([requireDatabase(databaseUrl), requireRedis(redisUrl, redisTlsInsecure)])
+}
+
+/** Migrates and seeds; true when the super admin was made now, with the credentials that are kept. */
+async function prepareWith(folder: string, env: NodeJS.ProcessEnv): Promise<boolean> {
+  const credentials = readCredentials(folder, env)
+  const isNew = !existsSync(credentialsFile(folder))
+  const isGiven = env.SUPER_ADMIN_PASSWORD && env.SUPER_ADMIN_CLIENT_SECRET
+  // Before the seeding: a start killed in between must not lose what the database knows.
+  if (isNew && !isGiven) writeCredentials(folder, credentials)
+  const isFirst = await prepare(readConfig({ ...env, ...asEnvironment(credentials) }))
+  if (isNew && !isFirst) rmSync(credentialsFile(folder), { force: true })
+  return isFirst
+}
+
+async function startProcesses(
+  config: Config,
+  folder: string,
+  env: NodeJS.ProcessEnv,
+): Promise<void> {
+  const url = `http://127.0.0.1:${config.port}/`
+  const start = async (name: 'web' | 'worker', args: string[], isReady: () => Promise<boolean>) => {
+    const place = join(folder, name)
+    mkdirSync(place, { recursive: true, mode: 0o700 })
+    const service = await startService({
+      name: name === 'web' ? 'The web process' : 'The worker',
+      url,
+      command: process.execPath,
+      args,
+      cwd: ROOT,
+      env,
+      folder: place,
+      account: undefined,
+      stopSignal: 'SIGTERM',
+      isReady,
+    })
+    await keep(name, service)
+  }
+  await Promise.all([
+    start('web', ['server/main.ts'], () => answers(`${url}livez`)),
+    start('worker', ['--no-node-snapshot', 'worker/main.ts'], () => answers(`${url}healthcheck`)),
+  ])
+}
+
+async function keep(name: Name, service: Service): Promise<void> {
+  running.set(name, service)
+  if (stopping) return service.stop(STOP_MS[name])
+  await service.ready
+  void service.ended.then((how) => {
+    if (!stopping) void fail(`${service.name} ended ${how}: ${lastWords(service.folder)}`)
+  })
+}
+
+async function answers(url: string): Promise<boolean> {
+  try {
+    const response = await fetch(url, { signal: AbortSignal.timeout(5000) })
+    const body = await response.text()
+    return response.ok && !body.includes('"workers":false')
+  } catch {
+    return false
+  }
+}
+
+function stopAll(): Promise<void> {
+  stopping ??= (async () => {
+    for (const name of NAMES) await running.get(name)?.stop(STOP_MS[name])
+  })()
+  return stopping
+}
+
+async function fail(sentence: string): Promise<void> {
+  console.error(sentence)
+  await stopAll()
+  process.exit(1)
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error)
+}
+
+for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
+  process.on(signal, () => void stopAll().then(() => process.exit(0)))
+}
+try {
+  await main()
+} catch (error) {
+  if (!stopping) await fail(messageOf(error))
+}

@@ -1,0 +1,56 @@
+/** Are PostgreSQL and Redis there? Asked once before anything is started upon them. */
+import { Redis } from 'ioredis'
+import { Client } from 'pg'
+
+/** Throws with one sentence that names the place, never the password. */
+export async function requireDatabase(url: string): Promise<void> {
+  const client = new Client({ connectionString: url, connectionTimeoutMillis: 5000 })
+  client.on('error', () => undefined)
+  try {
+    await client.connect()
+  } catch (error) {
+    throw new Error(
+      `PostgreSQL at ${placeOf(url)} cannot be used: ${reasonOf(error)}; see DATABASE_URL`,
+    )
+  } finally {
+    await client.end().catch(() => undefined)
+  }
+}
+
+/** Throws with one sentence that names the place, never the password. */
+export async function requireRedis(url: string, isTlsInsecure: boolean): Promise<void> {
+  const redis = new Redis(url, {
+    lazyConnect: true,
+    connectTimeout: 5000,
+    maxRetriesPerRequest: 0,
+    retryStrategy: () => null,
+    ...(isTlsInsecure ? { tls: { rejectUnauthorized: false } } : {}),
+  })
+  let reason: unknown
+  redis.on('error', (error) => {
+    reason = error
+  })
+  try {
+    await redis.connect()
+    await redis.ping()
+  } catch (error) {
+    throw new Error(
+      `Redis at ${placeOf(url)} cannot be used: ${reasonOf(reason ?? error)}; see REDIS_URL`,
+    )
+  } finally {
+    redis.disconnect()
+  }
+}
+
+function placeOf(url: string): string {
+  if (!URL.canParse(url)) return 'an address that is none'
+  const { host, pathname } = new URL(url)
+  return `${host}${pathname}`
+}
+
+/** A refused connection to a name with several addresses has an empty message and a code. */
+function reasonOf(error: unknown): string {
+  if (!(error instanceof Error)) return String(error)
+  const { code } = error as NodeJS.ErrnoException // pg and Node put it on their errors
+  return error.message || code || error.name
+}

@@ -1,0 +1,97 @@
+/**
+ * `npm test [-- tap's arguments]`: a PostgreSQL and a Redis of its own in a throw-away folder, migrated
+ * and seeded once, then tap. TEST_DATABASE_URL and TEST_REDIS_URL replace them; DATABASE_URL and
+ * REDIS_URL are left alone, since tests write. The last line says how many assertions passed and failed.
+ */
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { chmodSync, existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join, resolve } from 'node:path'
+import { readConfig } from '../shared/config.ts'
+import { asEnvironment, readCredentials } from './credentials.ts'
+import { prepare } from './migrate.ts'
+import { startPostgres } from './postgres.ts'
+import { startRedis } from './redis.ts'
+import type { Service } from './service.ts'
+import { readCounts, readFailures } from './tap-report.ts'
+
+const ROOT = resolve(import.meta.dirname, '..')
+const STOP_MS = 5000
+
+const services: Service[] = []
+let tap: ChildProcess | undefined
+let isInterrupted = false
+
+async function main(folder: string): Promise<number> {
+  const env: NodeJS.ProcessEnv = {
+    ...process.env,
+    ...asEnvironment(readCredentials(folder, {})),
+    DATA_DIR: folder,
+    // The log goes to standard output, which in a test file is its report to tap.
+    LOG_LEVEL: process.env.LOG_LEVEL ?? 'silent',
+  }
+  const [postgres, redis] = await Promise.all([databaseUrl(folder), redisUrl(folder)])
+  env.DATABASE_URL = postgres
+  env.REDIS_URL = redis
+  await prepare(readConfig(env))
+  if (isInterrupted) return 1
+
+  const results = join(folder, 'results.tap')
+  tap = spawn('tap', ['--reporter=base', `--output-file=${results}`, ...process.argv.slice(2)], {
+    cwd: ROOT,
+    env: {
+      ...env,
+      PATH: `${join(ROOT, 'node_modules/.bin')}:${env.PATH}`,
+      // tap's reporter redraws its lines, unless it believes itself in a build.
+      ...(process.stdout.isTTY ? {} : { CI: 'true' }),
+    },
+    stdio: 'inherit',
+  })
+  const [code] = await once(tap, 'close')
+  const report = existsSync(results) ? readFileSync(results, 'utf8') : ''
+  // Where it does not redraw its lines, the reporter keeps the differences to itself.
+  if (!process.stdout.isTTY) console.log(readFailures(report).join('\n\n'))
+  const counts = readCounts(report)
+  // A run that tap calls failed for a reason of its own, a bail-out say, shows as one failure.
+  const failed = code !== 0 && counts.passed > 0 ? Math.max(counts.failed, 1) : counts.failed
+  console.log(`${counts.passed} passed, ${failed} failed`)
+  return code === 0 && failed === 0 && counts.passed > 0 ? 0 : 1
+}
+
+async function databaseUrl(folder: string): Promise<string> {
+  if (process.env.TEST_DATABASE_URL) return process.env.TEST_DATABASE_URL
+  const options = { folder: join(folder, 'postgres'), sharedBuffersMb: 256, durable: false }
+  return await keep(await startPostgres(options))
+}
+
+async function redisUrl(folder: string): Promise<string> {
+  if (process.env.TEST_REDIS_URL) return process.env.TEST_REDIS_URL
+  return await keep(await startRedis({ folder: join(folder, 'redis'), durable: false }))
+}
+
+async function keep(service: Service): Promise<string> {
+  services.push(service)
+  await service.ready
+  return service.url
+}
+
+for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
+  process.on(signal, () => {
+    isInterrupted = true
+    tap?.kill(signal)
+  })
+}
+
+const folder = mkdtempSync(join(tmpdir(), 'botica-test-'))
+// Another account runs PostgreSQL when root tests.
+chmodSync(folder, 0o711)
+try {
+  process.exitCode = await main(folder)
+} catch (error) {
+  console.error(error instanceof Error ? error.message : error)
+  process.exitCode = 1
+} finally {
+  await Promise.all(services.map((service) => service.stop(STOP_MS)))
+  rmSync(folder, { recursive: true, force: true })
+}

@@ -1,0 +1,132 @@
+/**
+ * AsyncJob of a bot run (bots.md §7): made when the caller is sent away with a status URL, finished
+ * once, by whoever comes first. Its author is the caller, whoever writes it.
+ */
+import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
+import { HttpError } from '../errors.ts'
+import { allOk } from '../fhir/outcome.ts'
+import { isObject, type Resource } from '../fhir/resource.ts'
+import type { ExecuteJob, ExecuteReply } from '../queue.ts'
+import type { Services } from '../services.ts'
+import { addPendingRun, removePendingRun } from '../store/pending-runs.ts'
+import { encodeReply } from './operations/execute-reply.ts'
+
+export interface NewJob {
+  readonly runId: string
+  readonly status: 'accepted' | 'active'
+  /** URL of the request. */
+  readonly request: string
+  /** The queue's job as JSON text when the run may be started from it again. */
+  readonly job: string | undefined
+}
+
+/** Stores the AsyncJob and the row that survives a loss of Redis. */
+export async function createAsyncJob(
+  { repository, database }: Services,
+  caller: Principal,
+  { runId, status, request, job }: NewJob,
+): Promise<void> {
+  await addPendingRun(database, { id: runId, projectId: caller.project.id, job })
+  const resource: Resource = {
+    resourceType: 'AsyncJob',
+    id: runId,
+    status,
+    request,
+    requestTime: new Date().toISOString(),
+  }
+  await repository.create(jobPrincipal(caller.project, caller.profile), resource, { keepId: true })
+}
+
+export type JobEnd =
+  | { readonly status: 'completed' | 'error'; readonly parameter: readonly unknown[] }
+  | { readonly status: 'cancelled' }
+
+export class JobFinished extends Error {
+  readonly status: string
+
+  constructor(status: string) {
+    super(`The job is ${status}`)
+    this.status = status
+  }
+}
+
+/** Errors: JobFinished when somebody was first, 404 without such a job. */
+export async function finishAsyncJob(
+  { repository, database }: Services,
+  project: ProjectContext,
+  author: string | undefined,
+  runId: string,
+  end: JobEnd,
+): Promise<void> {
+  await repository.patch(jobPrincipal(project, author), 'AsyncJob', runId, (current) => {
+    if (current.status !== 'accepted' && current.status !== 'active') {
+      throw new JobFinished(String(current.status))
+    }
+    const { output: _, ...rest } = current
+    return {
+      ...rest,
+      status: end.status,
+      transactionTime: new Date().toISOString(),
+      ...(end.status === 'cancelled'
+        ? {}
+        : { output: { resourceType: 'Parameters', parameter: end.parameter } }),
+    }
+  })
+  await removePendingRun(database, runId)
+}
+
+/** As `finishAsyncJob`, for a reply; being second is no failure, a lost job neither. */
+export async function settleAsyncJob(
+  services: Services,
+  job: ExecuteJob,
+  reply: ExecuteReply,
+): Promise<void> {
+  const project = await services.principals.project(job.projectId)
+  if (project === undefined) return
+  const asked = { method: 'POST', headers: { 'content-type': job.contentType } }
+  const { headers } = await encodeReply(reply, asked, async () => undefined)
+  const end: JobEnd = {
+    status: reply.status === 'ok' ? 'completed' : 'error',
+    parameter: [
+      ...resultParameters(reply),
+      { name: 'contentType', valueString: headers['Content-Type'] },
+      { name: 'runId', valueString: reply.runId },
+    ],
+  }
+  try {
+    await finishAsyncJob(services, project, job.requester, reply.runId, end)
+  } catch (error) {
+    const isLost = error instanceof HttpError && (error.status === 404 || error.status === 410)
+    if (!isLost && !(error instanceof JobFinished)) throw error
+    await removePendingRun(services.database, reply.runId)
+  }
+}
+
+function resultParameters({ status, kind, body = '' }: ExecuteReply): readonly unknown[] {
+  if (kind === 'undefined') {
+    return [{ name: 'outcome', resource: allOk }]
+  }
+  if (kind === 'json' && (body === 'true' || body === 'false')) {
+    return [{ name: 'responseBody', valueBoolean: body === 'true' }]
+  }
+  if (status === 'error' || kind === 'outcome' || body.includes('"OperationOutcome"')) {
+    const resource = outcomeIn(body)
+    if (resource !== undefined) return [{ name: 'outcome', resource }]
+  }
+  // FHIR has no empty strings: an empty result is no parameter.
+  return body === '' ? [] : [{ name: 'responseBody', valueString: body }]
+}
+
+function outcomeIn(text: string): unknown {
+  try {
+    const value: unknown = JSON.parse(text)
+    return isObject(value) && value.resourceType === 'OperationOutcome' ? value : undefined
+  } catch {
+    return undefined
+  }
+}
+
+/** The service's own rights, in the name of the caller. */
+function jobPrincipal(project: ProjectContext, author: string | undefined): Principal {
+  return { ...systemPrincipal(project), profile: author }
+}

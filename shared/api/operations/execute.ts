@@ -1,0 +1,178 @@
+/** `Bot/$execute`: request → job on the queue → reply, or 202 with a status URL (bots.md §5, §7). */
+import { randomUUID } from 'node:crypto'
+import type { Config } from '../../config.ts'
+import { badRequest, HttpError } from '../../errors.ts'
+import { accepted, issue, outcome } from '../../fhir/outcome.ts'
+import type { ExecuteJob, ExecuteReply } from '../../queue.ts'
+import { createAsyncJob, settleAsyncJob } from '../async-jobs.ts'
+import { botLimits, maxQueueMs } from '../bot.ts'
+import type { FhirReply } from '../handle.ts'
+import type { Operation, OperationCall } from '../operation.ts'
+import { outcomeReply } from '../reply.ts'
+import { type FoundBot, findBot, runAs } from './execute-bot.ts'
+import { readInput, visibleHeaders } from './execute-input.ts'
+import { encodeReply } from './execute-reply.ts'
+
+/** Counts bots that call each other; a bot cannot set it, the worker writes it over. */
+export const DEPTH_HEADER = 'x-bot-depth'
+const MAX_DEPTH = 10
+const LONGEST_WAIT_S = 110
+
+export const execute: Operation = {
+  name: 'execute',
+  on: [
+    { type: 'Bot', level: 'type' },
+    { type: 'Bot', level: 'instance' },
+  ],
+  methods: ['GET', 'POST'],
+  async run(call) {
+    const found = await findBot(call)
+    const membershipId = await runAs(call.services, call.principal, found)
+    const job = createJob(call, found, membershipId)
+    const prefer = readPrefer(call.request.headers.prefer)
+    if (prefer.respondAsync && prefer.waitMs === undefined) return await runLater(call, job)
+    return await runNow(call, found, job, prefer)
+  },
+}
+
+/** Errors: 400 for a body that cannot be read and for bots that call each other without end. */
+function createJob(call: OperationCall, found: FoundBot, membershipId: string): ExecuteJob {
+  const { services, principal, request, rest } = call
+  const { kind, text } = readInput(request)
+  const depth = Number(request.headers[DEPTH_HEADER] ?? 0)
+  if (depth > MAX_DEPTH) throw badRequest('Bots call each other more than 10 deep')
+  const added = Date.now()
+  return {
+    runId: randomUUID(),
+    projectId: principal.project.id,
+    botId: found.bot.id,
+    botProjectId: found.projectId,
+    botVersion: found.version,
+    membershipId,
+    requester: principal.profile,
+    contentType: request.headers['content-type'],
+    inputKind: kind,
+    input: text,
+    headers: visibleHeaders(request.headers, found.bot.runAsUser === true),
+    ...(rest === '' ? {} : { path: rest }),
+    traceId: request.traceId,
+    requestId: request.requestId,
+    depth: depth > 0 ? depth : 0,
+    added,
+    deadline: added + maxQueueMs(found.bot, services.config),
+  }
+}
+
+async function runNow(
+  call: OperationCall,
+  found: FoundBot,
+  job: ExecuteJob,
+  prefer: Prefer,
+): Promise<FhirReply> {
+  const { services, principal, request } = call
+  const { config, queues } = services
+  const waitMs = prefer.waitMs ?? config.executeWaitMs
+  const reply =
+    (await queues.execute(job, { waitMs, signal: request.signal })) ??
+    (await sendAway(call, found, job, prefer))
+  if ('headers' in reply) return reply
+  const encoded = await encodeReply(reply, request, async (id) => {
+    const version = await services.repository.read(principal, 'Binary', id).catch(() => undefined)
+    const binary: { data?: string } = JSON.parse(version?.content ?? '{}')
+    return binary.data
+  })
+  const headers = {
+    ...encoded.headers,
+    ...runHeaders(job, appliedOf({ ...prefer, respondAsync: false })),
+  }
+  return { ...encoded, headers }
+}
+
+/** The wait is over: the run goes on under a status URL, or is given up where 202 is not wanted. */
+async function sendAway(
+  call: OperationCall,
+  found: FoundBot,
+  job: ExecuteJob,
+  prefer: Prefer,
+): Promise<FhirReply | ExecuteReply> {
+  const { services, principal, request } = call
+  const { config, queues } = services
+  if (config.executeDeadline === 'fail' && !prefer.respondAsync) {
+    await queues.cancel(job.runId, job.projectId)
+    const seconds = Math.min(
+      prefer.waitMs ?? config.executeWaitMs,
+      botLimits(found.bot, config).wallMs,
+    )
+    const text = `Bot timed out after ${seconds / 1000} s`
+    const body = outcome(undefined, issue('error', 'timeout', text, undefined, job.runId))
+    throw new HttpError(400, body, { headers: runHeaders(job, '') })
+  }
+  const url = requestUrl(config, request)
+  await createAsyncJob(services, principal, {
+    runId: job.runId,
+    status: 'active',
+    request: url,
+    job: undefined,
+  })
+  const reply = await queues.late(job)
+  if (reply === undefined) return acceptedReply(config, job, prefer)
+  await settleAsyncJob(services, job, reply)
+  return reply
+}
+
+async function runLater(call: OperationCall, job: ExecuteJob): Promise<FhirReply> {
+  const { services, principal, request } = call
+  const stored: ExecuteJob = { ...job, asynchronous: true }
+  await services.queues.enqueue(stored, () =>
+    createAsyncJob(services, principal, {
+      runId: job.runId,
+      status: 'accepted',
+      request: requestUrl(services.config, request),
+      job: JSON.stringify(stored),
+    }),
+  )
+  return acceptedReply(services.config, job, { respondAsync: true, waitMs: undefined })
+}
+
+/** The SDK reads the header, then `diagnostics`; both hold the URL. */
+function acceptedReply(config: Config, job: ExecuteJob, prefer: Prefer): FhirReply {
+  const url = `${config.baseUrl}fhir/R4/job/${job.runId}/status`
+  return outcomeReply(202, accepted(url), {
+    'Content-Location': url,
+    'Retry-After': '1',
+    ...runHeaders(job, appliedOf(prefer)),
+  })
+}
+
+function runHeaders(job: ExecuteJob, applied: string): Record<string, string> {
+  return {
+    'X-Bot-Run-Id': job.runId,
+    ...(applied === '' ? {} : { 'Preference-Applied': applied }),
+  }
+}
+
+function appliedOf({ respondAsync, waitMs }: Prefer): string {
+  const wait = waitMs === undefined ? [] : [`wait=${waitMs / 1000}`]
+  return [...(respondAsync ? ['respond-async'] : []), ...wait].join(', ')
+}
+
+function requestUrl({ baseUrl }: Config, { path, query }: OperationCall['request']): string {
+  const search = query.toString()
+  return `${baseUrl}fhir/R4/${path}${search === '' ? '' : `?${search}`}`
+}
+
+interface Prefer {
+  readonly respondAsync: boolean
+  readonly waitMs: number | undefined
+}
+
+/** A list of preferences with parameters: https://www.rfc-editor.org/rfc/rfc7240#section-2 */
+function readPrefer(header: string | undefined): Prefer {
+  const items = (header ?? '').split(/[,;]/).map((item) => item.trim().toLowerCase())
+  const waits = items.flatMap((item) => /^wait\s*=\s*"?(\d{1,9})"?$/.exec(item)?.[1] ?? [])
+  const [wait] = waits
+  return {
+    respondAsync: items.includes('respond-async'),
+    waitMs: wait === undefined ? undefined : Math.min(Number(wait), LONGEST_WAIT_S) * 1000,
+  }
+}

@@ -1,0 +1,72 @@
+/** Shapes of the lines in data/; absent members have the default given here. */
+import type { SearchParamType } from './search.ts'
+
+export interface Constraint {
+  readonly key: string
+  readonly severity: 'error' | 'warning'
+  readonly human: string
+  readonly expression: string
+}
+
+export interface ElementType {
+  readonly code: string
+  /** Resource types a Reference or canonical may point at; absent: any. */
+  readonly targets?: readonly string[]
+}
+
+export interface ElementDefinition {
+  /** Below the type, without `[x]`: `component.value`. */
+  readonly path: string
+  /** `value[x]`: the property is the path plus the capitalised type. */
+  readonly choice?: true
+  /** Absent: 0. */
+  readonly min?: number
+  /** Absent: `1`. */
+  readonly max?: string
+  readonly types: readonly ElementType[]
+  /** Path with its type (`Observation.referenceRange`) whose children this element has. */
+  readonly content?: string
+  /** Value set of a required binding, without version. */
+  readonly binding?: string
+  readonly summary?: true
+  readonly modifier?: true
+  readonly constraints?: readonly Constraint[]
+}
+
+export interface TypeDefinition {
+  readonly name: string
+  readonly kind: 'resource' | 'complex-type' | 'primitive-type'
+  readonly abstract?: true
+  /** Not a type of the standard but of the platform. */
+  readonly platform?: true
+  readonly base?: string
+  readonly constraints?: readonly Constraint[]
+  readonly elements: readonly ElementDefinition[]
+}
+
+export interface SearchParameter {
+  readonly code: string
+  readonly type: SearchParamType
+  readonly url: string
+  /** Absent: the server answers it by itself (`_text`, `_content`, `_query`). */
+  readonly expression?: string
+  /** Absent: any. */
+  readonly targets?: readonly string[]
+  readonly components?: readonly { readonly type: SearchParamType; readonly expression: string }[]
+}
+
+export interface SearchLine {
+  readonly name: string
+  readonly parameters: readonly SearchParameter[]
+}
+
+export interface CompartmentLine {
+  readonly name: 'compartments'
+  /** compartment → type → parameters that put a resource into it (`{def}`: the resource itself). */
+  readonly compartments: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>>
+}
+
+export interface ValueSetLine {
+  readonly url: string
+  readonly systems: Readonly<Record<string, readonly string[]>>
+}

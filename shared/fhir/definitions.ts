@@ -1,0 +1,178 @@
+/**
+ * What FHIR R4 and the platform define, read from data/. A file is unpacked at its first question
+ * and stays as text; a type is parsed when it is first asked for. Measured: unpacking 2–8 ms a file.
+ */
+import numbers from './data/type-numbers.json' with { type: 'json' }
+import type {
+  CompartmentLine,
+  ElementDefinition,
+  SearchLine,
+  SearchParameter,
+  TypeDefinition,
+  ValueSetLine,
+} from './definitions-data.ts'
+import { openLines, openOnce } from './definitions-lines.ts'
+
+export const COMPARTMENTS = [
+  'Patient',
+  'Encounter',
+  'RelatedPerson',
+  'Practitioner',
+  'Device',
+] as const
+export type Compartment = (typeof COMPARTMENTS)[number]
+
+const numberOf = new Map(Object.entries(numbers))
+const nameOf = new Map(Object.entries(numbers).map(([name, number]) => [number, name]))
+
+/** Every resource type that can be stored, sorted. */
+export const resourceTypes: readonly string[] = [...numberOf.keys()].sort()
+
+export function isResourceType(name: string): boolean {
+  return numberOf.has(name)
+}
+
+/** The number a row carries for its type; never changes. Throws for an unknown type. */
+export function typeNumber(name: string): number {
+  const number = numberOf.get(name)
+  if (number === undefined) throw new Error(`No resource type "${name}"`)
+  return number
+}
+
+/** Throws for a number that was never given. */
+export function typeName(number: number): string {
+  const name = nameOf.get(number)
+  if (name === undefined) throw new Error(`No resource type has number ${number}`)
+  return name
+}
+
+/** A resource or data type, `Observation` or `CodeableConcept`; undefined if there is none. */
+export function typeDefinition(name: string): TypeDefinition | undefined {
+  return types().get(name)
+}
+
+/** Elements below a type in the order of the standard; empty for an unknown type. */
+export function elementsOf(type: string): readonly ElementDefinition[] {
+  return types().get(type)?.elements ?? []
+}
+
+/** True for the types that are the platform's own, not of the standard. */
+export function isPlatformType(type: string): boolean {
+  return types().get(type)?.platform === true
+}
+
+/** Codes by system of an enumerable required binding; undefined where they cannot be listed. */
+export function valueSet(url: string): ValueSetLine | undefined {
+  return valueSets().get(url)
+}
+
+/** The search parameters of a type, those of Resource and DomainResource included. */
+export function searchParameters(type: string): ReadonlyMap<string, SearchParameter> {
+  const known = parametersOf.get(type)
+  if (known) return known
+  const own = search().get(type)
+  const all = new Map<string, SearchParameter>()
+  if (own) {
+    const isDomain = types().get(type)?.base === 'DomainResource'
+    const inherited = isDomain ? ['Resource', 'DomainResource'] : ['Resource']
+    for (const base of inherited) add(all, search().get(base))
+    for (const parameter of OWN_PARAMETERS) all.set(parameter.code, parameter)
+    add(all, own)
+    parametersOf.set(type, all)
+  }
+  return all
+}
+
+export function searchParameter(type: string, code: string): SearchParameter | undefined {
+  return searchParameters(type).get(code)
+}
+
+/**
+ * The parameters whose rows answer a search: `combo-code` of Observation has no rows of its own, it
+ * is the union of `code` and `component-code`.
+ */
+export function storedParameters(type: string, code: string): readonly string[] {
+  if (type !== 'Observation' || !code.startsWith('combo-')) return [code]
+  const plain = code.slice('combo-'.length)
+  return [plain, `component-${plain}`]
+}
+
+/** Parameters that put a resource of `type` into a compartment; `{def}` is the resource itself. */
+export function compartmentParams(compartment: Compartment, type: string): readonly string[] {
+  return compartments()[compartment]?.[type] ?? []
+}
+
+export function patientCompartmentParams(type: string): readonly string[] {
+  return compartmentParams('Patient', type)
+}
+
+/** The date parameter kept in the row itself (`d_lo`, `d_hi`); undefined where a type has none. */
+export function mainDate(type: string): string | undefined {
+  const chosen = MAIN_DATE[type]
+  if (chosen !== undefined) return chosen
+  for (const parameter of searchParameters(type).values()) {
+    if (parameter.type === 'date' && isSingle(type, parameter)) return parameter.code
+  }
+  return undefined
+}
+
+const MAIN_DATE: Readonly<Record<string, string>> = {
+  Observation: 'date',
+  Encounter: 'date',
+  Procedure: 'date',
+  Immunization: 'date',
+  DiagnosticReport: 'date',
+  CarePlan: 'date',
+  AllergyIntolerance: 'date',
+  Condition: 'onset-date',
+  MedicationRequest: 'authoredon',
+  Claim: 'created',
+  Goal: 'start-date',
+  ImagingStudy: 'started',
+  Patient: 'birthdate',
+  Slot: 'start',
+  Communication: 'sent',
+}
+
+/** Meta of the platform; every type has it. */
+const OWN_PARAMETERS: readonly SearchParameter[] = [
+  {
+    code: '_author',
+    type: 'reference',
+    url: 'urn:botica:search:_author',
+    expression: 'Resource.meta.author',
+  },
+  {
+    code: '_account',
+    type: 'reference',
+    url: 'urn:botica:search:_account',
+    expression: 'Resource.meta.account | Resource.meta.accounts',
+  },
+]
+
+/** One plain path of elements that occur once at most: the row has one place for the main date. */
+function isSingle(type: string, parameter: SearchParameter): boolean {
+  const path = /^\(?(\w+)\.([\w.]+)(?: as \w+)?\)?(?:\.as\(\w+\))?$/.exec(
+    parameter.expression ?? '',
+  )
+  if (path?.[1] !== type || path[2] === undefined) return false
+  const steps = path[2].split('.')
+  return steps.every((_, i) => {
+    const wanted = steps.slice(0, i + 1).join('.')
+    const element = elementsOf(type).find((item) => item.path === wanted)
+    return element !== undefined && element.max === undefined
+  })
+}
+
+function add(all: Map<string, SearchParameter>, line: SearchLine | undefined): void {
+  for (const parameter of line?.parameters ?? []) all.set(parameter.code, parameter)
+}
+
+const parametersOf = new Map<string, ReadonlyMap<string, SearchParameter>>()
+
+const types = openOnce(() => openLines<TypeDefinition>('types', 'name'))
+const search = openOnce(() => openLines<SearchLine>('search', 'name'))
+const valueSets = openOnce(() => openLines<ValueSetLine>('valuesets', 'url'))
+const compartments = openOnce(
+  () => openLines<CompartmentLine>('compartments', 'name').get('compartments')?.compartments ?? {},
+)

@@ -1,0 +1,208 @@
+/**
+ * Elements → the values a search compares: tokens, ranges, strings, references, uris. The type of an
+ * element is known from the definitions; its shape is not, so whatever does not fit is left out.
+ * https://hl7.org/fhir/R4/search.html#ptypes
+ */
+import { isObject } from './resource.ts'
+import { type DateRange, parseDate, parsePeriod } from './values-date.ts'
+
+export interface Token {
+  /** Undefined: the element has no place for a system (code, boolean, string, id). */
+  readonly system: string | undefined
+  readonly code: string
+  readonly display?: string | undefined
+  /** Type codings of an Identifier, for `:of-type`. */
+  readonly types?: readonly Token[]
+  readonly kind: 'coding' | 'identifier' | 'contact' | 'plain' | 'text'
+}
+
+export interface QuantityRange {
+  readonly low: number
+  readonly high: number
+  readonly system: string
+  readonly code: string | undefined
+  readonly unit: string | undefined
+}
+
+export interface Target {
+  /** `Type/id` without version, a full address, or a canonical; not `#contained`. */
+  readonly literal: string | undefined
+  readonly identifier: Token | undefined
+}
+
+type Fields = Readonly<Record<string, unknown>>
+
+const CURRENCY = 'urn:iso:std:iso:4217'
+const NONE: readonly never[] = []
+
+/** Tokens of one element of a token parameter; `isFolded` for `email` and `phone`. */
+export function tokensOf(type: string, value: unknown, isFolded = false): readonly Token[] {
+  if (typeof value === 'boolean') return [plain(String(value))]
+  if (typeof value === 'string') return value === '' ? NONE : [plain(value)]
+  if (!isObject(value)) return NONE
+  switch (type) {
+    case 'CodeableConcept':
+      return conceptTokens(value)
+    case 'Coding':
+      return codingTokens(value)
+    case 'Identifier': {
+      const token = identifierToken(value)
+      return token === undefined ? NONE : [token]
+    }
+    case 'ContactPoint': {
+      const code = text(value.value)
+      if (code === undefined) return NONE
+      const folded = isFolded ? code.toLowerCase() : code
+      return [{ kind: 'contact', system: text(value.system) ?? '', code: folded }]
+    }
+    default:
+      return NONE
+  }
+}
+
+function conceptTokens(concept: Fields): readonly Token[] {
+  const tokens: Token[] = []
+  if (Array.isArray(concept.coding)) {
+    for (const coding of concept.coding) {
+      if (isObject(coding)) tokens.push(...codingTokens(coding))
+    }
+  }
+  const free = text(concept.text)
+  if (free !== undefined) tokens.push({ kind: 'text', system: undefined, code: free })
+  return tokens
+}
+
+function codingTokens(coding: Fields): readonly Token[] {
+  const code = text(coding.code)
+  if (code === undefined) return NONE
+  const system = text(coding.system) ?? ''
+  return [{ kind: 'coding', system, code, display: text(coding.display) }]
+}
+
+function identifierToken(identifier: Fields): Token | undefined {
+  const code = text(identifier.value)
+  if (code === undefined) return undefined
+  const types = isObject(identifier.type) ? conceptTokens(identifier.type) : NONE
+  return {
+    kind: 'identifier',
+    system: text(identifier.system) ?? '',
+    code,
+    types: types.filter((token) => token.kind === 'coding'),
+  }
+}
+
+/** Range of one element of a date parameter. */
+export function dateOf(type: string, value: unknown): DateRange | undefined {
+  if (typeof value === 'string') return parseDate(value)
+  if (!isObject(value)) return undefined
+  if (type === 'Period') return parsePeriod(value)
+  return type === 'Timing' ? timingRange(value) : undefined
+}
+
+/** From the first event or bound to the last. */
+function timingRange(timing: Fields): DateRange | undefined {
+  const events = Array.isArray(timing.event) ? timing.event.map(parseDate) : []
+  const bounds = isObject(timing.repeat) ? timing.repeat.boundsPeriod : undefined
+  const ranges = [...events, isObject(bounds) ? parsePeriod(bounds) : undefined].filter(
+    (range) => range !== undefined,
+  )
+  if (ranges.length === 0) return undefined
+  return ranges.reduce((a, b) => ({ low: Math.min(a.low, b.low), high: Math.max(a.high, b.high) }))
+}
+
+/** Range of one element of a number or quantity parameter; a Range has open ends. */
+export function quantityOf(type: string, value: unknown): QuantityRange | undefined {
+  if (typeof value === 'number') return exact(value, '', undefined, undefined)
+  if (!isObject(value)) return undefined
+  if (type === 'Range') return rangeOf(value)
+  if (typeof value.value !== 'number') return undefined
+  if (type === 'Money') return exact(value.value, CURRENCY, text(value.currency), undefined)
+  const code = text(value.code)
+  const system = code === undefined ? '' : (text(value.system) ?? '')
+  return withComparator(exact(value.value, system, code, text(value.unit)), value.comparator)
+}
+
+function exact(
+  value: number,
+  system: string,
+  code: string | undefined,
+  unit: string | undefined,
+): QuantityRange {
+  return { low: value, high: value, system, code, unit }
+}
+
+function withComparator(quantity: QuantityRange, comparator: unknown): QuantityRange {
+  if (comparator === '<' || comparator === '<=') return { ...quantity, low: -Infinity }
+  if (comparator === '>' || comparator === '>=') return { ...quantity, high: Infinity }
+  return quantity
+}
+
+function rangeOf(range: Fields): QuantityRange | undefined {
+  const low = quantityOf('Quantity', range.low)
+  const high = quantityOf('Quantity', range.high)
+  const either = low ?? high
+  if (either === undefined) return undefined
+  return { ...either, low: low?.low ?? -Infinity, high: high?.high ?? Infinity }
+}
+
+/** Parts of one element of a string parameter, as written. */
+export function stringsOf(type: string, value: unknown): readonly string[] {
+  if (typeof value === 'string') return value === '' ? NONE : [value]
+  if (!isObject(value)) return NONE
+  const names = PARTS[type]
+  if (names === undefined) return NONE
+  const parts: string[] = []
+  for (const name of names) {
+    const part = value[name]
+    if (typeof part === 'string') parts.push(part)
+    else if (Array.isArray(part)) {
+      for (const item of part) if (typeof item === 'string') parts.push(item)
+    }
+  }
+  return parts
+}
+
+const PARTS: Readonly<Record<string, readonly string[]>> = {
+  HumanName: ['family', 'given', 'prefix', 'suffix', 'text'],
+  Address: ['line', 'city', 'district', 'state', 'postalCode', 'country', 'text'],
+}
+
+/** Target of one element of a reference parameter. */
+export function targetOf(type: string, value: unknown): Target | undefined {
+  if (typeof value === 'string') return literalTarget(value, undefined)
+  if (!isObject(value)) return undefined
+  if (type === 'Resource') {
+    const [name, id] = [text(value.resourceType), text(value.id)]
+    return name && id ? { literal: `${name}/${id}`, identifier: undefined } : undefined
+  }
+  if (type !== 'Reference') return undefined
+  const identifier = isObject(value.identifier) ? identifierToken(value.identifier) : undefined
+  return literalTarget(text(value.reference), identifier)
+}
+
+function literalTarget(
+  reference: string | undefined,
+  identifier: Token | undefined,
+): Target | undefined {
+  if (reference === undefined || reference.startsWith('#')) {
+    return identifier === undefined ? undefined : { literal: undefined, identifier }
+  }
+  const version = reference.indexOf('/_history/')
+  return { literal: version === -1 ? reference : reference.slice(0, version), identifier }
+}
+
+/** A uri or canonical; a canonical with a version is found with and without it. */
+export function urisOf(value: unknown): readonly string[] {
+  const uri = text(value)
+  if (uri === undefined) return NONE
+  const version = uri.indexOf('|')
+  return version === -1 ? [uri] : [uri, uri.slice(0, version)]
+}
+
+function text(value: unknown): string | undefined {
+  return typeof value === 'string' && value !== '' ? value : undefined
+}
+
+function plain(code: string): Token {
+  return { kind: 'plain', system: undefined, code }
+}

@@ -1,0 +1,127 @@
+/**
+ * The reply channel of one process and who waits on it. A message can be missed while Redis is away;
+ * after a reconnect every waiter looks for its stored reply, and a job that Redis has lost is added
+ * once more under its own id, unless its run has already written something.
+ */
+import type { Logger } from './log.ts'
+import type { ExecuteJob, ExecuteReply } from './queue.ts'
+import { keys } from './queue-scripts.ts'
+import type { Redis } from './redis.ts'
+
+export interface Waiter {
+  /** Undefined when the time is over, `gone` when the caller is. */
+  readonly reply: Promise<ExecuteReply | 'gone' | undefined>
+  /** The job may or may not have reached Redis; it is removed when Redis is back. */
+  abandon(): void
+}
+
+export interface Replies {
+  wait(job: ExecuteJob, waitMs: number, signal: AbortSignal | undefined): Waiter
+  close(): void
+}
+
+export interface RepliesOptions {
+  readonly redis: Redis
+  readonly subscriber: Redis
+  readonly channel: string
+  readonly log: Logger
+  has(runId: string): Promise<boolean>
+  add(job: ExecuteJob): Promise<void>
+  remove(runId: string): Promise<unknown>
+}
+
+interface Waiting {
+  readonly job: ExecuteJob
+  readonly settle: (reply: ExecuteReply | 'gone' | undefined) => void
+  addedAgain: boolean
+}
+
+/** Subscribes to the channel; `close` lets every waiter end without a reply. */
+export async function openReplies(options: RepliesOptions): Promise<Replies> {
+  const { redis, subscriber, channel, log } = options
+  const waiting = new Map<string, Waiting>()
+  const abandoned = new Set<string>()
+
+  subscriber.on('message', (_channel: string, text: string) => {
+    const reply: ExecuteReply = JSON.parse(text)
+    waiting.get(reply.runId)?.settle(reply)
+  })
+  await subscriber.subscribe(channel)
+
+  async function recover(): Promise<void> {
+    if (redis.status !== 'ready' || subscriber.status !== 'ready') return
+    // First hear, then look: a reply between the two is seen by one of them.
+    await subscriber.subscribe(channel)
+    for (const runId of abandoned) {
+      abandoned.delete(runId)
+      await options.remove(runId)
+    }
+    for (const entry of [...waiting.values()]) {
+      const { runId } = entry.job
+      const stored = await redis.get(keys.reply(runId))
+      if (stored !== null) entry.settle(JSON.parse(stored))
+      else if (!(await options.has(runId))) await addAgain(entry)
+    }
+  }
+
+  async function addAgain(entry: Waiting): Promise<void> {
+    const { runId } = entry.job
+    if (entry.addedAgain || (await redis.exists(keys.journal(runId))) === 1) {
+      entry.settle(interrupted(runId))
+      return
+    }
+    entry.addedAgain = true
+    await options.add(entry.job)
+  }
+
+  const onReady = () => {
+    recover().catch((error: unknown) => log.warn({ cause: error }, 'Replies may be missing'))
+  }
+  redis.on('ready', onReady)
+  subscriber.on('ready', onReady)
+
+  return {
+    wait(job, waitMs, signal) {
+      const { promise, resolve } = Promise.withResolvers<ExecuteReply | 'gone' | undefined>()
+      const settle = (reply: ExecuteReply | 'gone' | undefined) => {
+        clearTimeout(timer)
+        signal?.removeEventListener('abort', onAbort)
+        waiting.delete(job.runId)
+        resolve(reply)
+      }
+      const onAbort = () => settle('gone')
+      const timer = setTimeout(settle, waitMs, undefined)
+      signal?.addEventListener('abort', onAbort, { once: true })
+      waiting.set(job.runId, { job, settle, addedAgain: false })
+      if (signal?.aborted) onAbort()
+      return {
+        reply: promise,
+        abandon: () => {
+          abandoned.add(job.runId)
+          settle(undefined)
+        },
+      }
+    },
+    close() {
+      redis.off('ready', onReady)
+      subscriber.off('ready', onReady)
+      for (const { settle } of [...waiting.values()]) settle(undefined)
+    },
+  }
+}
+
+/** The reply of a run that stopped midway and cannot be repeated (bots.md §9). */
+export function interrupted(runId: string): ExecuteReply {
+  const outcome = {
+    resourceType: 'OperationOutcome',
+    issue: [
+      {
+        severity: 'error',
+        code: 'incomplete',
+        details: { text: 'Bot run interrupted' },
+        diagnostics: runId,
+      },
+    ],
+  }
+  return { runId, status: 'error', kind: 'outcome', body: JSON.stringify(outcome) }
+}

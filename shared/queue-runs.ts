@@ -1,0 +1,151 @@
+/** The worker's end of the bot queues: inputs, replies, the journal of writes, cancels, heartbeat. */
+import { randomUUID } from 'node:crypto'
+import type { Config } from './config.ts'
+import type { Logger } from './log.ts'
+import {
+  BOT_QUEUES,
+  type BotQueue,
+  type ExecuteJob,
+  type ExecuteReply,
+  INLINE_BYTES,
+} from './queue.ts'
+import { CANCEL_CHANNEL, FINISH, HEARTBEAT, keys, runScript } from './queue-scripts.ts'
+import { openRedis, type Redis, untilReady } from './redis.ts'
+
+const HEARTBEAT_MS = 2000
+/** Three missed heartbeats: the worker counts as gone. */
+const WORKER_TTL_MS = 6500
+/** Replies of longer runs are stored too: the channel may have broken meanwhile. */
+const KEEP_AFTER_MS = 2000
+const REPLY_TTL_MS = 60_000
+const CANCEL_MEMORY_MS = 60_000
+
+export interface Runs {
+  readonly workerId: string
+  /** Workers of `bots-sync` that were alive at the last heartbeat, this one included. */
+  readonly liveWorkers: number
+  /** Errors: the key has expired. */
+  input(job: ExecuteJob): Promise<string | undefined>
+  /** Resolves when Redis knows that the run is about to write. */
+  markWrite(job: ExecuteJob): Promise<void>
+  hasWritten(runId: string): Promise<boolean>
+  /** True when the caller was sent away with a status URL. */
+  isLate(runId: string): Promise<boolean>
+  /** Publishes the reply and frees the run's place; true when an AsyncJob takes the result. */
+  finish(job: ExecuteJob, reply: ExecuteReply, ranMs: number): Promise<boolean>
+  /** True when a cancel for the run came before it started here. */
+  wasCancelled(runId: string): boolean
+  onCancel(listener: (runId: string) => void): void
+  close(): Promise<void>
+}
+
+/** Announces the worker on `served` queues until `close`; `metrics` is asked at every heartbeat. */
+export async function openRuns(
+  config: Config,
+  log: Logger,
+  served: readonly BotQueue[],
+  metrics: () => Promise<string>,
+): Promise<Runs> {
+  const redis = openRedis(config, 'worker', log)
+  const subscriber = openRedis(config, 'subscribe', log)
+  await Promise.all([untilReady(redis, log), untilReady(subscriber, log)])
+  const workerId = randomUUID()
+  const cancelled = new Map<string, number>()
+  const listeners: ((runId: string) => void)[] = []
+  let liveWorkers = 1
+
+  subscriber.on('message', (_channel: string, runId: string) => {
+    const now = Date.now()
+    for (const [id, at] of cancelled) {
+      if (now - at < CANCEL_MEMORY_MS) break
+      cancelled.delete(id)
+    }
+    cancelled.set(runId, now)
+    for (const listener of listeners) listener(runId)
+  })
+  await subscriber.subscribe(CANCEL_CHANNEL)
+
+  async function beat(): Promise<void> {
+    if (redis.status !== 'ready') return
+    for (const name of served) {
+      const count = await runScript(
+        redis,
+        HEARTBEAT,
+        [keys.workers(name)],
+        [workerId, WORKER_TTL_MS],
+      )
+      if (name === 'bots-sync') liveWorkers = Math.max(1, Number(count))
+    }
+    await redis.set(keys.metrics(workerId), await metrics(), 'PX', WORKER_TTL_MS)
+  }
+  const tick = () => {
+    beat().catch((error: unknown) => log.warn({ cause: error }, 'Heartbeat failed'))
+  }
+  await beat()
+  const timer = setInterval(tick, HEARTBEAT_MS)
+  redis.on('ready', tick)
+
+  async function checkOut(reply: ExecuteReply): Promise<ExecuteReply> {
+    const { body, ...rest } = reply
+    if (body === undefined || Buffer.byteLength(body) <= INLINE_BYTES) return reply
+    const bodyKey = keys.body(reply.runId)
+    await redis.set(bodyKey, body, 'PX', REPLY_TTL_MS)
+    return { ...rest, bodyKey }
+  }
+
+  return {
+    workerId,
+    get liveWorkers() {
+      return liveWorkers
+    },
+    async input(job) {
+      if (job.inputKey === undefined) return job.input
+      const text = await redis.get(job.inputKey)
+      if (text === null) throw new Error(`The input of run ${job.runId} has expired`)
+      return text
+    },
+    async markWrite(job) {
+      const ttl = Math.max(job.deadline - Date.now(), 0) + config.botTimeoutMaxMs + REPLY_TTL_MS
+      await redis.set(keys.journal(job.runId), workerId, 'PX', ttl)
+    },
+    hasWritten: async (runId) => (await redis.exists(keys.journal(runId))) === 1,
+    isLate: async (runId) => (await redis.exists(keys.late(runId))) === 1,
+    async finish(job, reply, ranMs) {
+      const queue = job.asynchronous ? 'bots-async' : 'bots-sync'
+      const { runId } = job
+      const names = [
+        keys.flight(queue, job.projectId),
+        keys.reply(runId),
+        keys.late(runId),
+        keys.input(runId),
+      ]
+      const awaited = job.reply !== undefined
+      const nearEnd = Date.now() > (job.waitUntil ?? 0) - KEEP_AFTER_MS
+      const keep = awaited && (ranMs > KEEP_AFTER_MS || nearEnd)
+      const message = awaited ? JSON.stringify(await checkOut(reply)) : ''
+      const values = [runId, job.reply ?? '', message, keep ? 1 : 0]
+      const late = await runScript(redis, FINISH, names, values)
+      return job.asynchronous === true || late !== null
+    },
+    wasCancelled: (runId) => cancelled.has(runId),
+    onCancel: (listener) => void listeners.push(listener),
+    async close() {
+      clearInterval(timer)
+      await leave(redis, served, workerId)
+      redis.disconnect()
+      subscriber.disconnect()
+    },
+  }
+}
+
+/** A worker that stops is no reason to accept work: it leaves at once. */
+async function leave(redis: Redis, served: readonly BotQueue[], workerId: string): Promise<void> {
+  if (redis.status !== 'ready') return
+  await Promise.all(served.map((name) => redis.zrem(keys.workers(name), workerId)))
+  await redis.unlink(keys.metrics(workerId))
+}
+
+/** The bot queues among the names of WORKER_QUEUES. */
+export function botQueues(names: readonly string[]): readonly BotQueue[] {
+  return BOT_QUEUES.filter((name) => names.includes(name))
+}

@@ -1,0 +1,212 @@
+/** Collects the rows of one resource while its plan runs. Measured in test/indexes.test.ts. */
+import { LRUCache } from 'lru-cache'
+import { COMPARTMENTS } from '../fhir/definitions.ts'
+import { isObject } from '../fhir/resource.ts'
+import {
+  dateOf,
+  type QuantityRange,
+  quantityOf,
+  stringsOf,
+  type Token,
+  targetOf,
+  tokensOf,
+  urisOf,
+} from '../fhir/values.ts'
+import { laterWords, normaliseString } from '../fhir/values-string.ts'
+import type { Plan, PlannedParameter } from './index-plan.ts'
+import type { CodeRow, RangeRow, StringRow } from './indexes.ts'
+import type { Keys } from './keys.ts'
+
+const UCUM = 'http://unitsofmeasure.org'
+const MAX_CODE = 1000
+const MAX_DISPLAY = 500
+const CACHED_CONSTANTS = 2000
+
+/** What the keys of a type start from, in one project. */
+interface TypeConstants {
+  readonly self: bigint
+  readonly compartment: bigint
+  readonly parameters: readonly Constants[]
+}
+
+interface Constants {
+  readonly p: bigint
+  readonly present: bigint
+  readonly logical: bigint
+  readonly words: bigint
+}
+
+export class Derivation {
+  readonly keys: Keys
+  readonly references = new Set<bigint>()
+  readonly others = new Set<bigint>()
+  readonly strings: StringRow[] = []
+  readonly ranges: RangeRow[] = []
+  readonly codes: CodeRow[] = []
+  low: number | undefined
+  high: number | undefined
+  readonly #project: number
+  readonly #constants: TypeConstants
+  #lastReference = ''
+  #lastTarget = 0n
+
+  constructor(keys: Keys, project: number, plan: Plan, self: string) {
+    this.keys = keys
+    this.#project = project
+    this.#constants = constantsOf(keys, project, plan)
+    this.references.add(keys.reference(this.#constants.self, this.target(self)))
+    if (OWN_COMPARTMENT.has(plan.type)) this.#compartment(self)
+  }
+
+  /** P(type, param) of the parameter at `index` in the plan. */
+  p(index: number): bigint {
+    return this.#of(index).p
+  }
+
+  token(index: number, type: string, value: unknown, isFolded: boolean): void {
+    const { p, present } = this.#of(index)
+    for (const token of tokensOf(type, value, isFolded)) {
+      this.others.add(present)
+      this.#token(p, token)
+      for (const { system = '', code } of token.types ?? []) {
+        this.others.add(this.keys.ofType(p, system, code, token.code))
+      }
+    }
+  }
+
+  reference(parameter: PlannedParameter, type: string, value: unknown): void {
+    const target = targetOf(type, value)
+    if (target === undefined) return
+    const { p, present, logical } = this.#of(parameter.index)
+    this.others.add(present)
+    if (target.identifier !== undefined) this.#token(logical, target.identifier)
+    if (target.literal === undefined) return
+    this.references.add(this.keys.reference(p, this.target(target.literal)))
+    const version = type === 'canonical' ? target.literal.indexOf('|') : -1
+    if (version > 0) {
+      const unversioned = this.target(target.literal.slice(0, version))
+      this.references.add(this.keys.reference(p, unversioned))
+    }
+    for (const prefix of parameter.compartments) {
+      if (target.literal.startsWith(prefix)) this.#compartment(target.literal)
+    }
+  }
+
+  string(index: number, type: string, value: unknown): void {
+    const { p, words } = this.#of(index)
+    for (const part of stringsOf(type, value)) {
+      const v = normaliseString(part)
+      if (v === '') continue
+      this.strings.push({ p, v })
+      for (const word of laterWords(v)) this.strings.push({ p: words, v: word })
+    }
+  }
+
+  date(parameter: PlannedParameter, type: string, value: unknown): void {
+    const range = dateOf(type, value)
+    if (range === undefined) return
+    if (!parameter.isMainDate) {
+      this.ranges.push({ p: this.p(parameter.index), lo: range.low, hi: range.high, u: 0n })
+      return
+    }
+    this.low = Math.min(this.low ?? Infinity, range.low)
+    this.high = Math.max(this.high ?? -Infinity, range.high)
+  }
+
+  quantity(index: number, type: string, value: unknown): void {
+    const quantity = quantityOf(type, value)
+    if (quantity !== undefined) this.range(this.p(index), quantity)
+  }
+
+  uri(index: number, value: unknown): void {
+    const { p, present } = this.#of(index)
+    for (const uri of urisOf(value)) {
+      this.others.add(present)
+      this.others.add(this.keys.uri(p, uri))
+    }
+  }
+
+  /** Location.position: one row with the latitude as `lo` and the longitude as `hi`. */
+  position(index: number, value: unknown): void {
+    if (!isObject(value)) return
+    const { latitude, longitude } = value
+    if (typeof latitude !== 'number' || typeof longitude !== 'number') return
+    this.ranges.push({ p: this.p(index), lo: latitude, hi: longitude, u: 0n })
+  }
+
+  /** R(target); consecutive parameters often read one reference. */
+  target(reference: string): bigint {
+    if (reference === this.#lastReference) return this.#lastTarget
+    this.#lastReference = reference
+    this.#lastTarget = this.keys.target(this.#project, reference)
+    return this.#lastTarget
+  }
+
+  /** One row by unit code; a second one by the human unit where that or the system is unusual. */
+  range(p: bigint, { low, high, system, code, unit }: QuantityRange): void {
+    const u = code === undefined ? 0n : this.keys.unit(system, code)
+    this.ranges.push({ p, lo: low, hi: high, u })
+    const isPlain = code === undefined || (system !== UCUM && system !== '')
+    const names = new Set([isPlain ? code : undefined, unit === code ? undefined : unit])
+    for (const name of names) {
+      if (name !== undefined) {
+        this.ranges.push({ p, lo: low, hi: high, u: this.keys.unit('', name) })
+      }
+    }
+  }
+
+  #of(index: number): Constants {
+    return this.#constants.parameters[index] as Constants
+  }
+
+  #token(p: bigint, { system, code, display, kind }: Token): void {
+    const any = this.keys.token(p, undefined, code)
+    this.others.add(any)
+    if (system === undefined) {
+      if (kind === 'plain') this.#code(p, any, '', code, undefined)
+      return
+    }
+    const exact = this.keys.token(p, system, code)
+    this.others.add(exact)
+    if (kind === 'identifier') this.others.add(this.keys.system(p, system))
+    if (kind === 'coding') this.#code(p, exact, system, code, display)
+  }
+
+  /** PostgreSQL text cannot hold NUL, and a code of a thousand characters is none. */
+  #code(p: bigint, k: bigint, system: string, code: string, display: string | undefined): void {
+    if (system.length + code.length > MAX_CODE) return
+    if (system.includes('\0') || code.includes('\0')) return
+    const shown = display?.slice(0, MAX_DISPLAY).replaceAll('\0', '')
+    this.codes.push({ p, k, system, code, display: shown })
+  }
+
+  #compartment(reference: string): void {
+    this.references.add(this.keys.reference(this.#constants.compartment, this.target(reference)))
+  }
+}
+
+const OWN_COMPARTMENT: ReadonlySet<string> = new Set<string>(COMPARTMENTS)
+
+const caches = new WeakMap<Keys, LRUCache<string, TypeConstants>>()
+
+function constantsOf(keys: Keys, project: number, plan: Plan): TypeConstants {
+  let cache = caches.get(keys)
+  if (cache === undefined) {
+    cache = new LRUCache({ max: CACHED_CONSTANTS })
+    caches.set(keys, cache)
+  }
+  const name = `${project}|${plan.type}`
+  const known = cache.get(name)
+  if (known !== undefined) return known
+  const parameters = plan.parameters.map(({ code }) => {
+    const p = keys.param(project, plan.type, code)
+    return { p, present: keys.present(p), logical: keys.logical(p), words: keys.words(p) }
+  })
+  const made = {
+    self: keys.param(project, plan.type, '_self'),
+    compartment: keys.param(project, '*', '_compartment'),
+    parameters,
+  }
+  cache.set(name, made)
+  return made
+}

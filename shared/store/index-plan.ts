@@ -1,0 +1,121 @@
+/** One plan a resource type: every parameter's compiled walks, grouped by the property they need. */
+import {
+  COMPARTMENTS,
+  compartmentParams,
+  mainDate,
+  searchParameters,
+  storedParameters,
+} from '../fhir/definitions.ts'
+import type { SearchParameter } from '../fhir/definitions-data.ts'
+import { compileExpression, type Leg, type Walk } from '../fhir/path-extract.ts'
+import { targetOf } from '../fhir/values.ts'
+import { planComposite } from './composite-plan.ts'
+import type { Derivation } from './derivation.ts'
+
+export interface PlannedParameter {
+  readonly code: string
+  readonly index: number
+  readonly isMainDate: boolean
+  /** `Patient/`, … for the compartments this parameter puts a resource into. */
+  readonly compartments: readonly string[]
+}
+
+export interface Plan {
+  readonly type: string
+  readonly parameters: readonly PlannedParameter[]
+  /** Root property → walks from the resource. */
+  readonly roots: ReadonlyMap<string, readonly Walk<Derivation>[]>
+  /** Walks that answer for an absent element too (`deceased` is false). */
+  readonly whole: readonly Walk<Derivation>[]
+  /** In the order of COMPARTMENTS: walks that collect `Type/id`. */
+  readonly compartments: readonly (readonly Walk<Set<string>>[])[]
+}
+
+/** Compiled when the type is first met. */
+export function planOf(type: string): Plan {
+  const known = plans.get(type)
+  if (known) return known
+  const plan = makePlan(type)
+  plans.set(type, plan)
+  return plan
+}
+
+const plans = new Map<string, Plan>()
+
+/** Answered from columns of the row. */
+const COLUMNS = new Set(['_id', '_lastUpdated'])
+
+function makePlan(type: string): Plan {
+  const parameters: PlannedParameter[] = []
+  const roots = new Map<string, Walk<Derivation>[]>()
+  const whole: Walk<Derivation>[] = []
+  const compartments: Walk<Set<string>>[][] = COMPARTMENTS.map(() => [])
+  const members = COMPARTMENTS.map((compartment) => new Set(compartmentParams(compartment, type)))
+  const main = mainDate(type)
+
+  for (const parameter of searchParameters(type).values()) {
+    if (parameter.expression === undefined || COLUMNS.has(parameter.code)) continue
+    if (storedParameters(type, parameter.code)[0] !== parameter.code) continue
+    const index = parameters.length
+    const inside = members.map((codes) => codes.has(parameter.code))
+    const planned: PlannedParameter = {
+      code: parameter.code,
+      index,
+      isMainDate: parameter.code === main,
+      compartments: COMPARTMENTS.filter((_, i) => inside[i]).map((name) => `${name}/`),
+    }
+    parameters.push(planned)
+    for (const leg of compileExpression(type, parameter.expression)) {
+      const walk = bindLeg(parameter, planned, leg)
+      if (walk === undefined) continue
+      if (leg.root === undefined) whole.push(walk)
+      else roots.set(leg.root, [...(roots.get(leg.root) ?? []), walk])
+      if (parameter.type !== 'reference') continue
+      COMPARTMENTS.forEach((name, i) => {
+        if (inside[i]) compartments[i]?.push(leg.bind(collectTargets(leg.type, `${name}/`)))
+      })
+    }
+  }
+  return { type, parameters, roots, whole, compartments }
+}
+
+function collectTargets(type: string, prefix: string): Walk<Set<string>> {
+  return (value, found) => {
+    const literal = targetOf(type, value)?.literal
+    if (literal?.startsWith(prefix)) found.add(literal)
+  }
+}
+
+function bindLeg(
+  parameter: SearchParameter,
+  planned: PlannedParameter,
+  leg: Leg,
+): Walk<Derivation> | undefined {
+  const { index } = planned
+  const { type } = leg
+  switch (parameter.type) {
+    case 'token': {
+      const isFolded = parameter.code === 'email' || parameter.code === 'phone'
+      return leg.bind((value, into) => into.token(index, type, value, isFolded))
+    }
+    case 'reference':
+      return leg.bind((value, into) => into.reference(planned, type, value))
+    case 'string':
+      return leg.bind((value, into) => into.string(index, type, value))
+    case 'date':
+      return leg.bind((value, into) => into.date(planned, type, value))
+    case 'number':
+    case 'quantity':
+      return leg.bind((value, into) => into.quantity(index, type, value))
+    case 'uri':
+      return leg.bind((value, into) => into.uri(index, value))
+    case 'composite':
+      return planComposite(parameter, index, leg)
+    case 'special':
+      return leg.bind((value, into) => into.position(index, value))
+    default: {
+      const never: never = parameter.type
+      return never
+    }
+  }
+}
