@@ -1,0 +1,242 @@
+/**
+ * One executor: a child process without environment and without rights, and what this worker knows about it.
+ * It is killed, never asked to stop: its threads may be past listening.
+ */
+import { type ChildProcess, spawn } from 'node:child_process'
+import { readFileSync } from 'node:fs'
+import { createRequire } from 'node:module'
+import { platform } from 'node:process'
+import type { Duplex } from 'node:stream'
+import { fileURLToPath } from 'node:url'
+import { encodeFrame, type Frame, FrameReader } from '../executor/frames.ts'
+import type { FromExecutor, ToExecutor } from '../executor/messages.ts'
+import { type ActiveRun, answerCall, type Death, type Ended, remainingMs } from './active-run.ts'
+
+const FOLDER = fileURLToPath(new URL('../executor/', import.meta.url))
+const PACKAGE = fileURLToPath(new URL('../../package.json', import.meta.url))
+/** An executor that has nothing to do for so long has lost its beat: two are missing. */
+const BEATS_MISSING_MS = 3000
+const CANCEL_MS = 1000
+const DEADLINE_GRACE_MS = 500
+/** Codes an executor keeps by hash. */
+const MAX_CODES = 200
+
+export class ExecutorProcess {
+  readonly startedAt = Date.now()
+  /** Resolves at the first heartbeat, rejects when the process ends before. */
+  readonly ready: Promise<void>
+  readonly died: Promise<Death>
+  rssMb = 0
+  isolates = 0
+  readonly active = new Map<number, ActiveRun>()
+  readonly #child: ChildProcess
+  readonly #pipe: Duplex
+  readonly #codes = new Set<string>()
+  #death: Death | undefined
+  #isDead = false
+  #lastRun = 0
+  #lastHeard = Date.now()
+  #restingRssMb = 0
+  #stderr = ''
+
+  constructor() {
+    this.#child = spawn(process.execPath, executorArguments(), {
+      env: {},
+      cwd: FOLDER,
+      stdio: ['ignore', 'ignore', 'pipe', 'pipe'],
+    })
+    // `stdio` above makes the fourth a pipe, which Node opens in both directions.
+    this.#pipe = this.#child.stdio[3] as Duplex
+    const ready = Promise.withResolvers<void>()
+    const died = Promise.withResolvers<Death>()
+    this.ready = ready.promise
+    this.died = died.promise
+    const reader = new FrameReader<FromExecutor>()
+    this.#pipe.on('data', (chunk: Buffer) => {
+      this.#lastHeard = Date.now()
+      try {
+        for (const frame of reader.push(chunk)) this.#hear(frame)
+      } catch {
+        this.kill({ cause: 'exit' })
+      }
+      ready.resolve()
+    })
+    // The exit tells all there is to know about a broken pipe.
+    this.#pipe.on('error', () => {})
+    this.#child.stderr?.on('data', (chunk) => {
+      this.#stderr = `${this.#stderr}${chunk}`.slice(-2000)
+    })
+    const onEnd = (reason: unknown) => {
+      if (this.#isDead) return
+      this.#isDead = true
+      this.#death ??= { cause: 'exit' }
+      this.#endAll(this.#death)
+      ready.reject(new Error(`Executor did not start: ${reason} ${this.#stderr}`))
+      died.resolve(this.#death)
+    }
+    this.#child.on('exit', (code, signal) => onEnd(signal ?? code))
+    this.#child.on('error', onEnd)
+    this.ready.catch(() => {})
+  }
+
+  get pid(): number {
+    return this.#child.pid ?? 0
+  }
+
+  /** False from the moment it is to be killed. */
+  get isAlive(): boolean {
+    return this.#death === undefined
+  }
+
+  /** Sends the run with its wall limit, or what is left of it. */
+  start(run: ActiveRun): Promise<Ended> {
+    const wallMs = Math.max(1, remainingMs(run))
+    run.deadline ??= Date.now() + wallMs
+    const id = ++this.#lastRun
+    const { promise, resolve } = Promise.withResolvers<Ended>()
+    if (this.active.size === 0) this.#restingRssMb = this.rssMb
+    const deadline = setTimeout(
+      () => this.kill({ cause: 'timeout', guilty: id }),
+      wallMs + DEADLINE_GRACE_MS,
+    )
+    const onAbort = () => {
+      this.#say({ t: 'cancel', run: id })
+      const late = setTimeout(() => this.kill({ cause: 'cancelled', guilty: id }), CANCEL_MS)
+      void promise.then(() => clearTimeout(late))
+    }
+    run.signal.addEventListener('abort', onAbort, { once: true })
+    run.end = (ended) => {
+      clearTimeout(deadline)
+      run.signal.removeEventListener('abort', onAbort)
+      this.active.delete(id)
+      resolve(ended)
+    }
+    this.active.set(id, run)
+    this.#sendCode(run)
+    const { botKey, membershipId, codeHash, inputKind, limits, event, input, fresh } = run.run
+    this.#say(
+      {
+        t: 'run',
+        run: id,
+        bot: botKey,
+        membership: membershipId,
+        hash: codeHash,
+        inputKind,
+        limits: { ...limits, wallMs },
+        fresh: fresh === true,
+      },
+      event,
+      ...(input === undefined ? [] : [input]),
+    )
+    return promise
+  }
+
+  kill(death: Death): void {
+    this.#death ??= death
+    this.#child.kill('SIGKILL')
+  }
+
+  /** Kills a process that lost its heartbeat or takes more memory than its runs may. */
+  check(): void {
+    if (!this.isAlive) return
+    if (Date.now() - this.#lastHeard > BEATS_MISSING_MS) this.kill({ cause: 'heartbeat' })
+    this.rssMb = residentMb(this.pid) ?? this.rssMb
+    if (this.active.size === 0) return
+    const limits = [...this.active.values()].map(({ run }) => run.limits.memoryMb)
+    const allowedMb = limits.reduce((sum, limit) => sum + limit, 0) * 1.5 + 64
+    if (this.rssMb > this.#restingRssMb + allowedMb) this.kill({ cause: 'memory' })
+  }
+
+  /** The event loop of this worker stood still, so silence means nothing. */
+  forgive(): void {
+    this.#lastHeard = Date.now()
+  }
+
+  #sendCode({ run: { codeHash, code, format } }: ActiveRun): void {
+    if (this.#codes.delete(codeHash)) {
+      this.#codes.add(codeHash)
+      return
+    }
+    const [oldest] = this.#codes
+    if (this.#codes.size >= MAX_CODES && oldest !== undefined) {
+      this.#codes.delete(oldest)
+      this.#say({ t: 'forget', hash: oldest })
+    }
+    this.#codes.add(codeHash)
+    this.#say({ t: 'code', hash: codeHash, format }, code)
+  }
+
+  #hear({ header, parts: [first = '', second = ''] }: Frame<FromExecutor>): void {
+    switch (header.t) {
+      case 'done':
+        this.active.get(header.run)?.end({ t: 'done', message: header, body: first, log: second })
+        return
+      case 'call': {
+        const run = this.active.get(header.run)
+        if (run) void answerCall(run, header, first, (reply, text) => this.#say(reply, text))
+        return
+      }
+      case 'fatal':
+        this.kill({ cause: header.failure, guilty: header.run })
+        return
+      case 'beat':
+        this.isolates = header.isolates
+        return
+      default:
+        header satisfies never
+    }
+  }
+
+  #say(message: ToExecutor, ...parts: string[]): void {
+    if (this.isAlive) this.#pipe.write(encodeFrame(message, parts))
+  }
+
+  #endAll(death: Death): void {
+    const isAloneInMemory = death.cause === 'memory' && this.active.size === 1
+    for (const [id, run] of [...this.active]) {
+      const isGuilty = 'guilty' in death ? death.guilty === id : isAloneInMemory || undefined
+      run.end({ t: 'died', death, isGuilty })
+    }
+  }
+}
+
+function executorArguments(): string[] {
+  const addon = addonPath()
+  return [
+    // Without it V8 refuses the code caches made at run time.
+    '--no-node-snapshot',
+    '--permission',
+    '--allow-addons',
+    `--allow-fs-read=${FOLDER}`,
+    `--allow-fs-read=${PACKAGE}`,
+    `--allow-fs-read=${addon}`,
+    '--disable-warning=ExperimentalWarning',
+    '--disable-warning=SecurityWarning',
+    `${FOLDER}main.ts`,
+    addon,
+  ]
+}
+
+let foundAddon: string | undefined
+
+/** The prebuilt addon of this platform, found the way isolated-vm's own loader finds it. */
+function addonPath(): string {
+  if (foundAddon === undefined) {
+    const own = createRequire(import.meta.url).resolve('isolated-vm')
+    const folder = own.slice(0, own.lastIndexOf('/'))
+    const loader: { path(folder: string): string } = createRequire(own)('node-gyp-build')
+    foundAddon = loader.path(folder)
+  }
+  return foundAddon
+}
+
+/** Linux only; elsewhere memory is bounded by the isolates' own limits. */
+function residentMb(pid: number): number | undefined {
+  if (platform !== 'linux') return undefined
+  try {
+    const match = /^VmRSS:\s+(\d+) kB/m.exec(readFileSync(`/proc/${pid}/status`, 'latin1'))
+    return match ? Number(match[1]) / 1024 : undefined
+  } catch {
+    return undefined
+  }
+}

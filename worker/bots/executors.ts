@@ -1,0 +1,229 @@
+/**
+ * Where bots run: the worker's side of the executors. One child process a project, blank spares, and the
+ * rules for what happens when a process dies with runs in it.
+ *
+ * A process that was killed for one run's sake fails that run; its neighbours start again elsewhere. When
+ * nobody knows whose fault it was, each run is repeated once, alone, and the guilty one shows itself. A run
+ * that may have had an effect is never repeated.
+ */
+import { unavailable } from '../../shared/errors.ts'
+import type { Logger } from '../../shared/log.ts'
+import { type ActiveRun, type Death, type Ended, type Host, remainingMs } from './active-run.ts'
+import type { ExecutorProcess } from './executor-process.ts'
+import { Quarantine } from './quarantine.ts'
+import { type BotRun, failed, type RunFailure, type RunResult, resultOf } from './run-result.ts'
+import { Spares } from './spares.ts'
+import { Tenant } from './tenant.ts'
+
+export interface ExecutorsOptions {
+  readonly log: Logger
+  /** Projects that have an executor at a time; the one longest unused makes room. */
+  readonly maxExecutors: number
+  readonly spares: number
+  readonly isolatesPerBot: number
+  readonly runsPerExecutor?: number
+  readonly recycleRssMb?: number
+  readonly idleMs?: number
+}
+
+export interface ExecutorsStats {
+  readonly executors: number
+  readonly spares: number
+  readonly quarantined: number
+  readonly isolates: number
+  readonly running: number
+  readonly waiting: number
+  readonly rssMb: number
+  readonly deaths: Readonly<Record<Death['cause'], number>>
+}
+
+const CHECK_MS = 100
+const IDLE_MS = 10 * 60_000
+const MAX_AGE_MS = 60 * 60_000
+const MAX_REPEATS = 2
+/** Less is not worth a start. */
+const SHORTEST_REPEAT_MS = 20
+
+/** Starts the spares; `close` ends every process. */
+export async function openExecutors(options: ExecutorsOptions): Promise<Executors> {
+  const executors = new Executors(options)
+  await executors.ready()
+  return executors
+}
+
+export class Executors {
+  readonly #options: ExecutorsOptions
+  readonly #spares: Spares
+  readonly #quarantine: Quarantine
+  /** In the order of last use. */
+  readonly #tenants = new Map<string, Tenant>()
+  readonly #deaths = { exit: 0, heartbeat: 0, memory: 0, timeout: 0, cancelled: 0, closed: 0 }
+  readonly #checks: NodeJS.Timeout
+  readonly #binding = new Set<Tenant>()
+  #lastCheck = Date.now()
+  #isClosed = false
+
+  constructor(options: ExecutorsOptions) {
+    this.#options = options
+    this.#spares = new Spares(options.log, options.spares)
+    this.#quarantine = new Quarantine(this.#spares)
+    this.#checks = setInterval(() => this.#check(), CHECK_MS)
+  }
+
+  async ready(): Promise<void> {
+    await Promise.all(this.#spares.processes.map((spare) => spare.ready))
+  }
+
+  /** Never rejects for what a bot does; 503 when no executor can be had. */
+  async run(run: BotRun, host: Host, signal: AbortSignal): Promise<RunResult> {
+    const active: ActiveRun = {
+      run,
+      host,
+      signal,
+      deadline: undefined,
+      sideEffects: 0,
+      end: () => {},
+    }
+    let isApart = this.#quarantine.holds(run)
+    for (let repeats = 0; ; repeats++) {
+      if (signal.aborted) return this.#failed(active, 'cancelled')
+      const ended = await (isApart ? this.#quarantine.run(active) : this.#runAtHome(active))
+      if (signal.aborted) return this.#failed(active, 'cancelled')
+      if (ended === undefined) {
+        if (active.deadline === undefined) throw unavailable('Bot executor')
+        return this.#failed(active, 'crash')
+      }
+      if (ended.t === 'done') {
+        return resultOf(run, ended.message, ended.body, ended.log, active.sideEffects)
+      }
+      const failure = this.#judge(active, ended.death, isApart || ended.isGuilty, repeats)
+      if (failure) return this.#failed(active, failure)
+      isApart = ended.isGuilty === undefined || this.#quarantine.holds(run)
+    }
+  }
+
+  stats(): ExecutorsStats {
+    const tenants = [...this.#tenants.values()]
+    const processes = this.#processes()
+    const sum = (numbers: number[]) => numbers.reduce((total, number) => total + number, 0)
+    return {
+      executors: tenants.filter(({ executor }) => executor?.isAlive).length,
+      spares: this.#spares.processes.length,
+      quarantined: this.#quarantine.processes.size,
+      isolates: sum(processes.map(({ isolates }) => isolates)),
+      running: sum(processes.map(({ active }) => active.size)),
+      waiting: sum(tenants.map(({ waiting }) => waiting)),
+      rssMb: sum(processes.map(({ rssMb }) => rssMb)),
+      deaths: { ...this.#deaths },
+    }
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true
+    clearInterval(this.#checks)
+    const processes = this.#processes()
+    this.#spares.close()
+    for (const tenant of this.#tenants.values()) tenant.abandon()
+    for (const process of processes) process.kill({ cause: 'closed' })
+    await Promise.all(processes.map(({ died }) => died))
+  }
+
+  /** What the death of the process means for this run; undefined: try again. */
+  #judge(
+    active: ActiveRun,
+    { cause }: Death,
+    isGuilty: boolean | undefined,
+    repeats: number,
+  ): RunFailure | undefined {
+    if (cause === 'closed') return 'interrupted'
+    if (isGuilty) {
+      this.#quarantine.recordKill(active.run)
+      return cause === 'exit' || cause === 'heartbeat' ? 'crash' : cause
+    }
+    if (active.sideEffects > 0) return 'interrupted'
+    const mayRepeat = repeats < MAX_REPEATS && remainingMs(active) > SHORTEST_REPEAT_MS
+    if (mayRepeat) return undefined
+    return isGuilty === false ? 'interrupted' : 'crash'
+  }
+
+  #failed(active: ActiveRun, failure: RunFailure): RunResult {
+    const { run, deadline, sideEffects } = active
+    const wallMs = deadline === undefined ? 0 : Date.now() - (deadline - run.limits.wallMs)
+    return failed(run, failure, { sideEffects, wallMs })
+  }
+
+  async #runAtHome(active: ActiveRun): Promise<Ended | undefined> {
+    const { projectId } = active.run
+    const tenant = this.#tenants.get(projectId) ?? new Tenant(this.#tenantLimits())
+    this.#tenants.delete(projectId)
+    this.#tenants.set(projectId, tenant)
+    const ended = tenant.run(active)
+    if (!tenant.executor?.isAlive) void this.#bind(tenant)
+    const end = await ended
+    if (tenant.isIdle) this.#bindWaiting()
+    return end
+  }
+
+  /** Gives the tenant a spare, unless all executors are busy with others; then it waits. */
+  async #bind(tenant: Tenant): Promise<void> {
+    if (this.#binding.has(tenant) || !this.#hasRoom()) return
+    this.#binding.add(tenant)
+    try {
+      const executor = await this.#spares.take()
+      tenant.executor = executor
+      void executor.died.then(({ cause }) => {
+        this.#deaths[cause]++
+        if (tenant.executor === executor) tenant.executor = undefined
+        this.#bindWaiting()
+      })
+    } catch (error) {
+      if (!this.#isClosed) this.#options.log.error({ err: error }, 'No executor for a project')
+      tenant.abandon()
+    } finally {
+      this.#binding.delete(tenant)
+      tenant.pump()
+    }
+  }
+
+  #bindWaiting(): void {
+    for (const tenant of this.#tenants.values()) {
+      if (tenant.waiting > 0 && !tenant.executor?.isAlive) void this.#bind(tenant)
+    }
+  }
+
+  #hasRoom(): boolean {
+    const bound = [...this.#tenants.values()].filter(({ executor }) => executor?.isAlive)
+    if (bound.length + this.#binding.size < this.#options.maxExecutors) return true
+    const idle = bound.find((tenant) => tenant.isIdle)
+    idle?.retire()
+    return idle !== undefined
+  }
+
+  #tenantLimits() {
+    const { isolatesPerBot, runsPerExecutor = 64, recycleRssMb = 400 } = this.#options
+    return { isolatesPerBot, runsPerExecutor, recycleRssMb, maxAgeMs: MAX_AGE_MS }
+  }
+
+  #processes(): ExecutorProcess[] {
+    const bound = [...this.#tenants.values()].flatMap(({ executor, draining }) => [
+      ...(executor ? [executor] : []),
+      ...draining,
+    ])
+    return [...bound, ...this.#spares.processes, ...this.#quarantine.processes]
+  }
+
+  #check(): void {
+    const isLate = Date.now() - this.#lastCheck > 5 * CHECK_MS
+    this.#lastCheck = Date.now()
+    for (const process of this.#processes()) {
+      if (isLate) process.forgive()
+      process.check()
+    }
+    const since = Date.now() - (this.#options.idleMs ?? IDLE_MS)
+    for (const [project, tenant] of this.#tenants) {
+      if (!tenant.isIdle || tenant.lastUsedAt > since) continue
+      tenant.retire()
+      if (tenant.draining.size === 0) this.#tenants.delete(project)
+    }
+  }
+}

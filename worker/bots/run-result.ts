@@ -1,0 +1,112 @@
+/** What a run asks for, what it comes to, and the words for everything that can end it (bots.md §5.4). */
+import { issue, outcome } from '../../shared/fhir/outcome.ts'
+import type {
+  CallKind,
+  DoneMessage,
+  Failure,
+  InputKind,
+  Limits,
+  ResultKind,
+} from '../executor/messages.ts'
+
+export interface BotRun {
+  readonly runId: string
+  readonly projectId: string
+  /** The Bot; its versions differ in `codeHash`. */
+  readonly botKey: string
+  readonly membershipId: string
+  readonly code: string
+  readonly codeHash: string
+  readonly format: 'commonjs' | 'module'
+  readonly limits: Limits
+  /** JSON of the event without its input, `context` {baseUrl, project, membership, profile} included. */
+  readonly event: string
+  readonly inputKind: InputKind
+  /** `bytes` travel as base64, `form` as a JSON object. */
+  readonly input: string | undefined
+  /** True: an isolate of its own that no other run has used or will use. */
+  readonly fresh?: boolean
+}
+
+export type RunFailure = Failure | 'crash' | 'interrupted'
+
+export interface RunResult {
+  readonly status: 'ok' | 'error'
+  readonly failure?: RunFailure
+  readonly kind: ResultKind
+  readonly body: string
+  readonly log: string
+  readonly cpuMs: number
+  readonly wallMs: number
+  /** Calls that may have changed something: all but reads of FHIR and GET fetches. */
+  readonly sideEffects: number
+}
+
+export interface HostCall {
+  readonly kind: CallKind
+  readonly payload: string
+}
+
+interface Ended {
+  readonly body?: string
+  readonly log?: string
+  readonly cpuMs?: number
+  readonly wallMs?: number
+  readonly sideEffects?: number
+}
+
+/** The executor's answer; a failure's body becomes an OperationOutcome with the run id. */
+export function resultOf(
+  run: BotRun,
+  done: DoneMessage,
+  body: string,
+  log: string,
+  sideEffects: number,
+): RunResult {
+  const { status, failure, kind, cpuMs, wallMs } = done
+  const ended = { body, log, cpuMs, wallMs, sideEffects }
+  if (status === 'ok') return { status, kind, ...ended }
+  if (failure === 'thrown' && kind === 'outcome') return { status, failure, kind, ...ended }
+  return failed(run, failure ?? 'crash', ended)
+}
+
+/** `body` of a thrown error or of a result that has no text is the message to tell. */
+export function failed(run: BotRun, failure: RunFailure, ended: Ended = {}): RunResult {
+  const [code, text] = describe(run, failure, ended.body ?? '')
+  return {
+    status: 'error',
+    failure,
+    kind: 'outcome',
+    body: JSON.stringify(outcome(undefined, issue('error', code, text, undefined, run.runId))),
+    log: ended.log ?? '',
+    cpuMs: ended.cpuMs ?? 0,
+    wallMs: ended.wallMs ?? 0,
+    sideEffects: ended.sideEffects ?? 0,
+  }
+}
+
+function describe({ limits }: BotRun, failure: RunFailure, message: string): [string, string] {
+  switch (failure) {
+    case 'thrown':
+      return ['invalid', message || 'Error']
+    case 'timeout':
+      return ['timeout', `Bot timed out after ${limits.wallMs / 1000} s`]
+    case 'memory':
+      return ['too-costly', `Bot exceeded memory limit of ${limits.memoryMb} MB`]
+    case 'cpu':
+      return ['too-costly', `Bot exceeded CPU limit of ${limits.cpuMs / 1000} s`]
+    case 'result':
+      if (message) return ['invalid', `Bot result could not be serialized: ${message}`]
+      return ['too-costly', `Bot result is larger than ${megabytes(limits.resultBytes)} MB`]
+    case 'crash':
+      return ['exception', 'Bot executor crashed']
+    case 'cancelled':
+      return ['processing', 'Bot run cancelled']
+    case 'interrupted':
+      return ['incomplete', 'Bot run interrupted']
+  }
+}
+
+function megabytes(bytes: number): number {
+  return Math.round((bytes / (1024 * 1024)) * 100) / 100
+}

@@ -1,0 +1,116 @@
+/** The executor of one project, and the runs that wait for a place in it. */
+import type { ActiveRun, Ended } from './active-run.ts'
+import type { ExecutorProcess } from './executor-process.ts'
+
+export interface TenantLimits {
+  /** Runs of one bot at a time: each needs an isolate. */
+  readonly isolatesPerBot: number
+  readonly runsPerExecutor: number
+  /** Resident size at which an executor takes no new run and ends after its last. */
+  readonly recycleRssMb: number
+  readonly maxAgeMs: number
+}
+
+interface Waiting {
+  readonly active: ActiveRun
+  readonly resolve: (ended: Ended | undefined) => void
+}
+
+export class Tenant {
+  executor: ExecutorProcess | undefined
+  lastUsedAt = Date.now()
+  /** Executors that take no new run; gone when their last run is. */
+  readonly draining = new Set<ExecutorProcess>()
+  readonly #limits: TenantLimits
+  readonly #waiting: Waiting[] = []
+  readonly #running = new Map<string, number>()
+  #active = 0
+
+  constructor(limits: TenantLimits) {
+    this.#limits = limits
+  }
+
+  get isIdle(): boolean {
+    return this.#active === 0 && this.#waiting.length === 0
+  }
+
+  get waiting(): number {
+    return this.#waiting.length
+  }
+
+  get running(): number {
+    return this.#active
+  }
+
+  /** Resolves with the end of the run, or undefined when it was cancelled before it started. */
+  run(active: ActiveRun): Promise<Ended | undefined> {
+    return new Promise((resolve) => {
+      const waiting = { active, resolve }
+      this.#waiting.push(waiting)
+      const onAbort = () => {
+        const at = this.#waiting.indexOf(waiting)
+        if (at < 0) return
+        this.#waiting.splice(at, 1)
+        resolve(undefined)
+      }
+      active.signal.addEventListener('abort', onAbort, { once: true })
+      this.pump()
+    })
+  }
+
+  /** Starts what may start; called when a place, or the executor, becomes free. */
+  pump(): void {
+    const { isolatesPerBot, runsPerExecutor } = this.#limits
+    for (let at = 0; at < this.#waiting.length && this.#active < runsPerExecutor; ) {
+      const waiting = this.#waiting[at]
+      if (!this.executor?.isAlive || !waiting) return
+      const bot = waiting.active.run.botKey
+      if ((this.#running.get(bot) ?? 0) >= isolatesPerBot) at++
+      else {
+        this.#waiting.splice(at, 1)
+        void this.#start(this.executor, waiting)
+      }
+    }
+  }
+
+  /** Fails everything that waits; the executor could not be started. */
+  abandon(): void {
+    for (const { resolve } of this.#waiting.splice(0)) resolve(undefined)
+  }
+
+  /** Lets the executor finish its runs and then end; the next run gets another. */
+  retire(): void {
+    const old = this.executor
+    this.executor = undefined
+    if (!old) return
+    this.draining.add(old)
+    void old.died.then(() => this.draining.delete(old))
+    if (old.active.size === 0) old.kill({ cause: 'closed' })
+  }
+
+  async #start(executor: ExecutorProcess, { active, resolve }: Waiting) {
+    const bot = active.run.botKey
+    this.#active++
+    this.#running.set(bot, (this.#running.get(bot) ?? 0) + 1)
+    this.lastUsedAt = Date.now()
+    const ended = await executor.start(active)
+    this.#active--
+    const left = (this.#running.get(bot) ?? 1) - 1
+    if (left > 0) this.#running.set(bot, left)
+    else this.#running.delete(bot)
+    this.#recycle(executor)
+    resolve(ended)
+    this.pump()
+  }
+
+  // The allocator keeps what disposed isolates gave back, so only a new process returns memory.
+  #recycle(executor: ExecutorProcess): void {
+    if (executor !== this.executor) {
+      if (executor.active.size === 0) executor.kill({ cause: 'closed' })
+      return
+    }
+    const { recycleRssMb, maxAgeMs } = this.#limits
+    const isOld = Date.now() - executor.startedAt > maxAgeMs
+    if (executor.rssMb > recycleRssMb || isOld) this.retire()
+  }
+}

@@ -1,0 +1,105 @@
+/**
+ * The code of one bot version and how it gets into an isolate. The compiled form is kept beside the text, in
+ * memory only: it is machine code, so it is never taken from elsewhere.
+ */
+import type ivm from 'isolated-vm'
+import { cachedDataOf, type Enter } from './guest-code.ts'
+
+export const BOT_FILE = 'bot.js'
+
+const OPEN = '(function (exports, require, module) {'
+const METHOD_OPEN = '({ m() {'
+const CLOSE = '\n})'
+
+export class BotCode {
+  readonly #text: string
+  readonly #format: 'commonjs' | 'module'
+  #isChecked = false
+  #cachedData: ivm.ExternalCopy<ArrayBuffer> | undefined
+
+  constructor(format: 'commonjs' | 'module', text: string) {
+    this.#format = format
+    this.#text = text.startsWith('#!') ? `//${text}` : text
+  }
+
+  /** Ends with the handler on its way, or rejects with what compiling or the top level threw. */
+  async load(
+    isolate: ivm.Isolate,
+    context: ivm.Context,
+    enter: Enter,
+    timeout: number,
+  ): Promise<void> {
+    if (this.#format === 'module') await this.#loadModule(isolate, context, enter, timeout)
+    else await this.#loadScript(isolate, context, enter, timeout)
+  }
+
+  async #loadScript(isolate: ivm.Isolate, context: ivm.Context, enter: Enter, timeout: number) {
+    if (!this.#isChecked) {
+      // Text that closes the wrapper would run outside the glue's try. It cannot close both of these.
+      const method = await isolate.compileScript(`${METHOD_OPEN}${this.#text}\n} })`, {
+        filename: BOT_FILE,
+        columnOffset: 0 - METHOD_OPEN.length,
+      })
+      method.release()
+      this.#isChecked = true
+    }
+    const script = await isolate.compileScript(
+      OPEN + this.#text + CLOSE,
+      this.#options(OPEN.length),
+    )
+    this.#keepCache(script)
+    const main = await script.run(context, { reference: true, release: true })
+    enter.applyIgnored(undefined, ['load', main.derefInto({ release: true })], { timeout })
+  }
+
+  async #loadModule(isolate: ivm.Isolate, context: ivm.Context, enter: Enter, timeout: number) {
+    const module = await isolate.compileModule(this.#text, this.#options(0))
+    this.#keepCache(module)
+    await module.instantiate(context, (name) =>
+      importedModule(isolate, context, enter, name, this.#text),
+    )
+    await module.evaluate({ timeout })
+    enter.applyIgnored(undefined, ['adopt', module.namespace.derefInto()], { timeout })
+  }
+
+  #options(columns: number): ivm.ScriptInfo {
+    return {
+      filename: BOT_FILE,
+      columnOffset: 0 - columns,
+      ...(this.#cachedData ? { cachedData: this.#cachedData } : { produceCachedData: true }),
+    }
+  }
+
+  #keepCache(compiled: ivm.Script | ivm.Module): void {
+    this.#cachedData ??= cachedDataOf(compiled)
+  }
+}
+
+/** A module of the table (@medplum/core, crypto, …) as an ES module. Runs before any bot code. */
+async function importedModule(
+  isolate: ivm.Isolate,
+  context: ivm.Context,
+  enter: Enter,
+  name: string,
+  importer: string,
+): Promise<ivm.Module> {
+  const names: unknown = JSON.parse(String(await enter.apply(undefined, ['offer', name])))
+  // Reading a name loads the file behind it, so names that the importer cannot mean stay untouched.
+  const wantsAll = /\*\s*(as|from)\b/.test(importer)
+  const lines = [
+    `const found = globalThis[${JSON.stringify(`import ${name}`)}]`,
+    'export default found.default ?? found',
+  ]
+  for (const [index, key] of Array.isArray(names) ? names.entries() : []) {
+    if (key === 'default' || !(wantsAll || importer.includes(key))) continue
+    const text = JSON.stringify(key)
+    lines.push(`const v${index} = found[${text}]`, `export { v${index} as ${text} }`)
+  }
+  const module = await isolate.compileModule(lines.join('\n'), { filename: 'botica:import' })
+  await module.instantiate(context, () => {
+    throw new Error(`Cannot find module '${name}'`)
+  })
+  await module.evaluate()
+  await enter.apply(undefined, ['withdraw', name])
+  return module
+}

@@ -1,0 +1,55 @@
+// Calls to the worker: text out, a promise for text back. At most MAX_IN_FLIGHT travel at a time, the others
+// wait here; what arrives after the end of its run is dropped.
+
+const PromiseOf = Promise
+const ErrorOf = Error
+
+const MAX_IN_FLIGHT = 32
+const MAX_CALLS = 10_000
+const MAX_PAYLOAD = 16 * 1024 * 1024
+
+exports.createCalls = function createCalls(send, currentRun) {
+  let pending = { __proto__: null }
+  let inFlight = 0
+  let sent = 0
+  let made = 0
+
+  function call(kind, payload) {
+    return new PromiseOf((resolve, reject) => {
+      const text = `${payload}`
+      if (currentRun() === 0) throw new ErrorOf('The run has ended')
+      if (text.length > MAX_PAYLOAD) throw new ErrorOf('The request is too large')
+      if (made >= MAX_CALLS) throw new ErrorOf(`A run may make ${MAX_CALLS} calls`)
+      pending[++made] = { __proto__: null, kind: `${kind}`, text, resolve, reject }
+      advance()
+    })
+  }
+
+  function advance() {
+    while (inFlight < MAX_IN_FLIGHT && sent < made) {
+      const next = pending[++sent]
+      inFlight++
+      send('call', currentRun(), sent, next.kind, next.text)
+      next.text = ''
+    }
+  }
+
+  function settle(id, ok, text) {
+    const waiting = pending[id]
+    if (waiting === undefined) return
+    delete pending[id]
+    inFlight--
+    if (ok) waiting.resolve(text)
+    else waiting.reject(new ErrorOf(text))
+    advance()
+  }
+
+  function clear() {
+    pending = { __proto__: null }
+    inFlight = 0
+    sent = 0
+    made = 0
+  }
+
+  return { __proto__: null, call, settle, clear }
+}

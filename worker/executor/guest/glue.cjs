@@ -1,0 +1,168 @@
+// The first code of an isolate and the only one that talks to the executor. `enter` is how the executor comes
+// in; `send` (fire and forget) and `ask` (answered at once) are the ways out. All three carry strings and
+// numbers only and stay in closures: bot code never sees them, nor any object of another isolate.
+//
+// Bot code may have replaced every global and every method, so whatever runs after it uses intrinsics taken
+// here, null-prototype objects and index loops, and turns results and errors into bounded text by itself.
+
+const { lockdown } = require('./lockdown.cjs')
+lockdown(globalThis)
+
+const { createJournal, botFrames } = require('./journal.cjs')
+const { createTimers } = require('./timers.cjs')
+const { createCalls } = require('./calls.cjs')
+const { createConsole } = require('./console.cjs')
+const { createResults } = require('./results.cjs')
+
+const { apply } = Reflect
+const { parse } = JSON
+const { keys } = Object
+const { slice, charCodeAt } = String.prototype
+const ErrorOf = Error
+
+const SHORTEST_SECRET = 8
+
+exports.boot = function boot(send, ask) {
+  let run = 0
+  let limits
+  let journal
+  let medplum
+  let event
+  let handler
+
+  const currentRun = () => run
+  const timers = createTimers(send, currentRun, fail)
+  const calls = createCalls(send, currentRun)
+  const results = createResults(() => require.loaded['./hl7.cjs']?.exports.Hl7Message)
+
+  host.call = calls.call
+  host.sync = (kind, question) => {
+    const answer = ask(`${kind}`, `${question}`)
+    if (apply(charCodeAt, answer, [0]) === 49) return apply(slice, answer, [1])
+    throw new ErrorOf(apply(slice, answer, [1]))
+  }
+  host.log = (level, text) => {
+    if (run !== 0) journal.add(`${level}`, `${text}`)
+  }
+  timers.install(globalThis)
+  globalThis.console = createConsole(host.log)
+  require('./globals.cjs').install(globalThis, host)
+
+  const botModules = { __proto__: null }
+  function botRequire(name) {
+    const key = `${name}`
+    botModules[key] ??= { __proto__: null, exports: require('./modules.cjs').resolve(key, host) }
+    return botModules[key].exports
+  }
+
+  function begin(id, eventText, inputKind, input, resultBytes, logBytes) {
+    run = id
+    limits = { __proto__: null, resultBytes, logBytes }
+    journal = createJournal(logBytes, [])
+    try {
+      event = parse(eventText)
+      journal = createJournal(logBytes, secretsOf(event))
+      host.context = event.context
+      delete event.context
+      host.event = event
+      event.input = inputOf(inputKind, input)
+      medplum = require('./client.cjs').createClient(host, host.context)
+    } catch (error) {
+      fail(error)
+      return
+    }
+    if (handler !== undefined) void invoke()
+  }
+
+  function inputOf(kind, input) {
+    if (kind === 'none' || input === undefined) return {}
+    if (kind === 'json' || kind === 'form') return parse(input)
+    if (kind === 'hl7') return require('./hl7.cjs').Hl7Message.parse(input)
+    if (kind === 'bytes') return require('./encoding.cjs').base64Decode(input)
+    return input
+  }
+
+  function load(main) {
+    try {
+      const module = { exports: {} }
+      apply(main, module.exports, [module.exports, botRequire, module])
+      choose(module.exports?.handler, module.exports)
+    } catch (error) {
+      fail(error)
+    }
+  }
+
+  function adopt(namespace) {
+    try {
+      choose(namespace.handler, namespace.default)
+    } catch (error) {
+      fail(error)
+    }
+  }
+
+  function choose(first, second) {
+    handler = typeof first === 'function' ? first : second
+    if (typeof handler !== 'function') throw new ErrorOf('Bot has no handler export')
+    send('loaded', run)
+    void invoke()
+  }
+
+  async function invoke() {
+    const id = run
+    try {
+      const value = await handler(medplum, event)
+      if (id === run) finish(results.ofValue(value, limits.resultBytes))
+    } catch (error) {
+      if (id === run) fail(error)
+    }
+  }
+
+  function fail(error) {
+    if (run === 0) return
+    const result = results.ofError(error, limits.resultBytes)
+    if (result.stack !== '') journal.add('ERROR', botFrames(result.stack))
+    finish(result)
+  }
+
+  function finish(result) {
+    const ended = run
+    run = 0
+    timers.clear()
+    calls.clear()
+    medplum = event = undefined
+    send('done', ended, result.failure, result.kind, result.body, journal.read())
+  }
+
+  // Names of a module for `import`; the module itself waits in a global until its wrapper has read it,
+  // which is before any code of the bot runs.
+  function offer(name) {
+    const found = botRequire(name)
+    globalThis[`import ${name}`] = found
+    return apply(results.stringify, undefined, [keys(found)])
+  }
+
+  return function enter(what, a, b, c, d, e, f) {
+    if (what === 'settle') {
+      if (a === run) calls.settle(b, c, d)
+    } else if (what === 'begin') begin(a, b, c, d, e, f)
+    else if (what === 'fire') {
+      if (a === run) timers.fire(b)
+    } else if (what === 'load') load(a)
+    else if (what === 'adopt') adopt(a)
+    else if (what === 'offer') return offer(a)
+    else if (what === 'withdraw') delete globalThis[`import ${a}`]
+    else if (what === 'log') return a === run ? journal.read() : ''
+  }
+}
+
+function secretsOf(event) {
+  const secrets = []
+  const all = event.secrets
+  if (typeof all !== 'object' || all === null) return secrets
+  const names = keys(all)
+  for (let index = 0; index < names.length; index++) {
+    const value = all[names[index]]?.valueString
+    if (typeof value === 'string' && value.length >= SHORTEST_SECRET) secrets[secrets.length] = value
+  }
+  return secrets
+}

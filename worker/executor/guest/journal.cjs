@@ -1,0 +1,80 @@
+// The log of one run: lines within a byte budget of which the first half keeps the head and the second half
+// the tail. It lives in the isolate and leaves it once, with the result, so that a flood of lines costs the
+// bot's own time only. Uses intrinsics taken before any bot code ran.
+
+const { apply } = Reflect
+const { toISOString } = Date.prototype
+const { slice, split, lastIndexOf } = String.prototype
+const { join } = Array.prototype
+const DateTime = Date
+
+const MAX_LINE = 8192
+const MAX_TEXT = 65_536
+
+exports.createJournal = function createJournal(budget, secrets) {
+  const half = budget / 2
+  const longest = longestOf(secrets)
+  const tail = { __proto__: null }
+  let head = ''
+  let headFull = false
+  let first = 0
+  let next = 0
+  let tailSize = 0
+  let dropped = 0
+
+  function clean(text) {
+    const isCut = text.length > MAX_TEXT
+    let line = isCut ? apply(slice, text, [0, MAX_TEXT]) : text
+    for (let index = 0; index < secrets.length; index++) {
+      line = apply(join, apply(split, line, [secrets[index]]), ['***'])
+    }
+    // The cut may have gone through a secret, whose half is not recognised.
+    if (isCut) line = apply(slice, line, [0, line.length - longest])
+    return line.length > MAX_LINE ? `${apply(slice, line, [0, MAX_LINE])}…` : line
+  }
+
+  function add(level, text) {
+    const line = `${apply(toISOString, new DateTime(), [])} ${level} ${clean(text)}\n`
+    if (!headFull && head.length + line.length <= half) {
+      head += line
+      return
+    }
+    headFull = true
+    tail[next++] = line
+    tailSize += line.length
+    while (tailSize > half && first < next - 1) {
+      tailSize -= tail[first].length
+      delete tail[first++]
+      dropped++
+    }
+  }
+
+  function read() {
+    let text = head
+    if (dropped > 0) text += `… ${dropped} lines left out\n`
+    for (let index = first; index < next; index++) text += tail[index]
+    return text
+  }
+
+  return { __proto__: null, add, read }
+}
+
+// Only frames of the bot's own file tell its author something.
+exports.botFrames = function botFrames(stack) {
+  const lines = apply(split, stack, ['\n'])
+  let text = ''
+  for (let index = 0; index < lines.length && index < 50; index++) {
+    const line = lines[index]
+    if (apply(lastIndexOf, line, ['botica:guest']) !== -1) continue
+    text += text !== '' ? `\n${line}` : line
+  }
+  return text
+}
+
+function longestOf(secrets) {
+  let longest = 0
+  for (let index = 0; index < secrets.length; index++) {
+    if (secrets[index].length > longest) longest = secrets[index].length
+  }
+  return longest
+}

@@ -1,0 +1,42 @@
+// Takes away what no bot needs and a hostile one could use. Runs before any other code of the isolate.
+
+const blocked = function Function() {
+  throw new EvalError('Code generation from strings disallowed for this context')
+}
+
+exports.lockdown = function lockdown(global) {
+  // WebAssembly memory and shared buffers are outside the memory limit, Atomics.wait blocks a thread, and
+  // finalizers run as tasks of their own that no timeout covers.
+  const absent = [
+    'WebAssembly',
+    'SharedArrayBuffer',
+    'Atomics',
+    'FinalizationRegistry',
+    'ShadowRealm',
+    'console',
+  ]
+  for (const name of absent) delete global[name]
+
+  // V8 would still compile strings here (isolated-vm allows it), so every way to its compilers is closed.
+  Object.defineProperty(blocked, 'prototype', { value: Function.prototype, writable: false })
+  const prototypes = [
+    Function.prototype,
+    Object.getPrototypeOf(async function () {}),
+    Object.getPrototypeOf(function* () {}),
+    Object.getPrototypeOf(async function* () {}),
+  ]
+  for (const prototype of prototypes) fix(prototype, 'constructor', blocked)
+  fix(global, 'Function', blocked)
+  fix(global, 'eval', function () {
+    throw new EvalError('Code generation from strings disallowed for this context')
+  })
+}
+
+function fix(target, name, value) {
+  Object.defineProperty(target, name, {
+    value,
+    writable: false,
+    configurable: false,
+    enumerable: false,
+  })
+}

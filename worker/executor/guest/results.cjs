@@ -1,0 +1,91 @@
+// What a handler returned or threw, as text. Getters, proxies and toJSON of the bot run here, inside the
+// isolate and under its timeout; only primitive strings leave.
+
+const { apply } = Reflect
+const { stringify } = JSON
+const { slice } = String.prototype
+const TypeErrorOf = TypeError
+const ErrorOf = Error
+const StringOf = String
+
+const MAX_MESSAGE = 4096
+const MAX_STACK = 8192
+
+exports.createResults = function createResults(hl7Message) {
+  // A message can only exist once its module was loaded.
+  function isHl7(value) {
+    const Hl7Message = hl7Message()
+    return Hl7Message !== undefined && value instanceof Hl7Message
+  }
+
+  function ofValue(value, maxLength) {
+    let kind
+    let body
+    try {
+      if (value === undefined) return result('', 'undefined', '')
+      if (typeof value === 'string') {
+        kind = 'string'
+        body = value
+      } else if (typeof value === 'object' && value !== null && isHl7(value)) {
+        kind = 'hl7'
+        body = StringOf(value.toString())
+      } else {
+        body = stringify(value)
+        kind = value?.resourceType === 'OperationOutcome' ? 'outcome' : 'json'
+      }
+      if (typeof body !== 'string') throw new TypeErrorOf(`A ${typeof value} has no JSON form`)
+    } catch (error) {
+      return result('result', 'string', messageOf(error))
+    }
+    return body.length > maxLength ? result('result', 'undefined', '') : result('', kind, body)
+  }
+
+  function ofError(error, maxLength) {
+    const stack = stackOf(error)
+    const outcome = outcomeOf(error)
+    if (outcome !== undefined && outcome.length <= maxLength) {
+      return result('thrown', 'outcome', outcome, stack)
+    }
+    return result('thrown', 'string', messageOf(error), stack)
+  }
+
+  return { __proto__: null, ofValue, ofError, stringify }
+}
+
+function result(failure, kind, body, stack = '') {
+  return { __proto__: null, failure, kind, body, stack }
+}
+
+function outcomeOf(error) {
+  try {
+    if (typeof error !== 'object' || error === null) return undefined
+    if (error.resourceType === 'OperationOutcome') return stringify(error)
+    const { outcome } = error
+    return outcome?.resourceType === 'OperationOutcome' ? stringify(outcome) : undefined
+  } catch {
+    return undefined
+  }
+}
+
+function messageOf(error) {
+  try {
+    let message
+    if (typeof error === 'object' && error !== null) {
+      message = typeof error.message === 'string' ? error.message : stringify(error)
+    } else message = StringOf(error)
+    return apply(slice, message || 'Error', [0, MAX_MESSAGE])
+  } catch {
+    return 'Error'
+  }
+}
+
+function stackOf(error) {
+  try {
+    if (error instanceof ErrorOf && typeof error.stack === 'string') {
+      return apply(slice, error.stack, [0, MAX_STACK])
+    }
+    return messageOf(error)
+  } catch {
+    return ''
+  }
+}

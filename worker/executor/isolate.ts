@@ -1,0 +1,234 @@
+/**
+ * One isolate: built once for a bot version and membership, then used for one run after the other. Its life
+ * ends with `dispose`, after any failure that V8 or a limit caused, and by the rules of warm-isolates.ts.
+ */
+import type ivm from 'isolated-vm'
+import type { BotCode } from './bot-code.ts'
+import type { Enter, GuestCode } from './guest-code.ts'
+import type { CallKind, DoneMessage, Failure, ResultKind, RunMessage } from './messages.ts'
+import { answerSyncCall } from './sync-calls.ts'
+
+const MAX_IN_FLIGHT = 32
+const MAX_CALLS = 10_000
+const MAX_TIMERS = 100
+/** How long a run that ran out of time may take to hand over its log. */
+const LOG_GRACE_MS = 150
+
+export interface RunEnd {
+  readonly message: Omit<DoneMessage, 't' | 'run'>
+  readonly body: string
+  readonly log: string
+}
+
+export interface IsolatePort {
+  readonly ivm: typeof ivm
+  readonly guest: GuestCode
+  call(run: number, call: number, kind: CallKind, payload: string): void
+  fatal(run: number, failure: 'memory' | 'timeout'): void
+}
+
+interface ActiveRun {
+  readonly run: number
+  readonly message: RunMessage
+  readonly startedAt: number
+  readonly cpuAtStart: bigint
+  readonly timers: Map<number, NodeJS.Timeout>
+  readonly deadline: NodeJS.Timeout
+  readonly end: (end: RunEnd) => void
+  readonly calls: Set<number>
+  made: number
+}
+
+export class BotIsolate {
+  runs = 0
+  idleSince = 0
+  readonly #port: IsolatePort
+  readonly #isolate: ivm.Isolate
+  readonly #context: ivm.Context
+  readonly #enter: Enter
+  #isLoaded = false
+  #active: ActiveRun | undefined
+  #lastCpuMs = 0
+
+  constructor(port: IsolatePort, memoryMb: number) {
+    this.#port = port
+    this.#isolate = new port.ivm.Isolate({
+      memoryLimit: memoryMb,
+      onCatastrophicError: (message) => this.#onCatastrophe(message),
+    })
+    this.#context = this.#isolate.createContextSync()
+    const send = new port.ivm.Callback((...said: unknown[]) => this.#onSent(said), {
+      ignored: true,
+    })
+    const ask = new port.ivm.Callback(answerSyncCall)
+    this.#enter = port.guest.boot(this.#isolate, this.#context, send, ask)
+  }
+
+  get isUsable(): boolean {
+    return this.#isLoaded && !this.#isolate.isDisposed
+  }
+
+  /** Never rejects: whatever ends the run is told in the result. */
+  run(message: RunMessage, code: BotCode, event: string, input: string | undefined) {
+    const { promise, resolve } = Promise.withResolvers<RunEnd>()
+    const { wallMs, resultBytes, logBytes } = message.limits
+    this.#lastCpuMs = 0
+    this.#active = {
+      run: message.run,
+      message,
+      startedAt: performance.now(),
+      cpuAtStart: this.#isolate.cpuTime,
+      timers: new Map(),
+      deadline: setTimeout(() => void this.#onDeadline(), wallMs),
+      end: resolve,
+      calls: new Set(),
+      made: 0,
+    }
+    this.#reenter('begin', message.run, event, message.inputKind, input, resultBytes, logBytes)
+    if (!this.#isLoaded) void this.#load(code, message.run)
+    return promise
+  }
+
+  /** The answer to a host call; one that comes after the end of its run is dropped. */
+  reply(run: number, call: number, ok: boolean, text: string): void {
+    if (this.#active?.run !== run || !this.#active.calls.delete(call)) return
+    this.#reenter('settle', run, call, ok, text)
+  }
+
+  /** Ends the run, if there is one, and the isolate with it. */
+  stop(failure: Failure, log = ''): void {
+    const cpuMs = this.#cpuMs()
+    this.dispose()
+    this.#end({ status: 'error', failure, kind: 'undefined', cpuMs }, '', log)
+  }
+
+  /** Called often while a run is under way: what no event reports. */
+  watch(): void {
+    const active = this.#active
+    if (!active) return
+    if (this.#isolate.isDisposed) this.stop('memory')
+    else if (this.#cpuMs() > active.message.limits.cpuMs) this.stop('cpu')
+  }
+
+  /** Used heap in MB. */
+  async heapMb(): Promise<number> {
+    const { used_heap_size, externally_allocated_size } = await this.#isolate.getHeapStatistics()
+    return (used_heap_size + externally_allocated_size) / (1024 * 1024)
+  }
+
+  dispose(): void {
+    if (!this.#isolate.isDisposed) this.#isolate.dispose()
+  }
+
+  async #load(code: BotCode, run: number): Promise<void> {
+    try {
+      await code.load(this.#isolate, this.#context, this.#enter, this.#remainingMs())
+    } catch (error) {
+      if (this.#active?.run !== run) return
+      if (this.#isolate.isDisposed) this.stop('memory')
+      else if (this.#remainingMs() > 1) this.#failLoading(error)
+      // Otherwise the deadline is about to end the run.
+    }
+  }
+
+  // Isolated-vm made this error of primitive copies, so reading it runs no bot code.
+  #failLoading(error: unknown): void {
+    const cpuMs = this.#cpuMs()
+    const message = error instanceof Error ? error.message : 'Bot could not be loaded'
+    this.#end({ status: 'error', failure: 'thrown', kind: 'string', cpuMs }, message, '')
+  }
+
+  #remainingMs(): number {
+    if (!this.#active) return 1
+    const { startedAt, message } = this.#active
+    return Math.max(1, Math.ceil(startedAt + message.limits.wallMs - performance.now()))
+  }
+
+  // A handler that only waits still answers and hands over its log; a busy one was just interrupted by the
+  // timeout of its entry and does so too. One that does neither is disposed of without.
+  async #onDeadline(): Promise<void> {
+    const run = this.#active?.run
+    const log = this.#enter
+      .apply(undefined, ['log', run], { timeout: LOG_GRACE_MS })
+      .catch(() => '')
+    const late = new Promise<string>((resolve) => setTimeout(resolve, LOG_GRACE_MS, ''))
+    const text = await Promise.race([log, late])
+    if (this.#active?.run === run) this.stop('timeout', typeof text === 'string' ? text : '')
+  }
+
+  #onSent(said: readonly unknown[]): void {
+    const [what, run, first, second, third, fourth] = said
+    const active = this.#active
+    if (!active || run !== active.run) return
+    if (what === 'done') this.#onDone(String(first), String(second), String(third), String(fourth))
+    else if (what === 'call') this.#onCall(active, Number(first), String(second), String(third))
+    else if (what === 'loaded') this.#isLoaded = true
+    else if (what === 'timer') this.#setTimer(active, Number(first), Number(second))
+    else if (what === 'untimer') this.#clearTimer(active, Number(first))
+  }
+
+  #onDone(failure: string, kind: string, body: string, log: string): void {
+    const cpuMs = this.#cpuMs()
+    const resultKind = RESULT_KINDS.find((known) => known === kind) ?? 'undefined'
+    if (failure === '') this.#end({ status: 'ok', kind: resultKind, cpuMs }, body, log)
+    else {
+      const known = failure === 'result' ? 'result' : 'thrown'
+      this.#end({ status: 'error', failure: known, kind: resultKind, cpuMs }, body, log)
+    }
+  }
+
+  // The glue keeps these bounds too; here they hold even against a glue that was tricked.
+  #onCall(active: ActiveRun, call: number, kind: string, payload: string): void {
+    const known = CALL_KINDS.find((one) => one === kind)
+    if (active.calls.size >= MAX_IN_FLIGHT || ++active.made > MAX_CALLS) return
+    active.calls.add(call)
+    if (known) this.#port.call(active.run, call, known, payload)
+    else this.reply(active.run, call, false, `Unknown call ${kind.slice(0, 100)}`)
+  }
+
+  #setTimer(active: ActiveRun, id: number, delayMs: number): void {
+    if (active.timers.size >= MAX_TIMERS || active.timers.has(id)) return
+    const fire = () => {
+      active.timers.delete(id)
+      this.#reenter('fire', active.run, id)
+    }
+    active.timers.set(id, setTimeout(fire, delayMs))
+  }
+
+  #clearTimer(active: ActiveRun, id: number): void {
+    clearTimeout(active.timers.get(id))
+    active.timers.delete(id)
+  }
+
+  #reenter(what: string, ...args: ivm.Transferable[]): void {
+    if (this.#isolate.isDisposed) return
+    this.#enter.applyIgnored(undefined, [what, ...args], { timeout: this.#remainingMs() })
+  }
+
+  #cpuMs(): number {
+    if (this.#active && !this.#isolate.isDisposed) {
+      this.#lastCpuMs = Number((this.#isolate.cpuTime - this.#active.cpuAtStart) / 1000n) / 1000
+    }
+    return this.#lastCpuMs
+  }
+
+  #end(message: Omit<RunEnd['message'], 'wallMs'>, body: string, log: string): void {
+    const active = this.#active
+    if (!active) return
+    this.#active = undefined
+    this.runs++
+    this.idleSince = Date.now()
+    clearTimeout(active.deadline)
+    for (const timer of active.timers.values()) clearTimeout(timer)
+    const wallMs = performance.now() - active.startedAt
+    active.end({ message: { ...message, wallMs }, body, log })
+  }
+
+  #onCatastrophe(message: string): void {
+    const failure = message.includes('memory') ? 'memory' : 'timeout'
+    this.#port.fatal(this.#active?.run ?? 0, failure)
+  }
+}
+
+const RESULT_KINDS: readonly ResultKind[] = ['undefined', 'json', 'string', 'hl7', 'outcome']
+const CALL_KINDS: readonly CallKind[] = ['fhir', 'fetch', 'token']

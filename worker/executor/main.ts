@@ -1,0 +1,125 @@
+/**
+ * The executor: a child process of the worker that runs the bots of one project and holds nothing of value.
+ * It has no environment, no credentials and may read its own code only. Frames come in and go out on file
+ * descriptor 3; the one argument is the path of isolated-vm's addon, because its own loader would probe
+ * files that this process may not read.
+ */
+import { createRequire } from 'node:module'
+import { Socket } from 'node:net'
+import type ivm from 'isolated-vm'
+import { BotCode } from './bot-code.ts'
+import { encodeFrame, type Frame, FrameReader } from './frames.ts'
+import { GuestCode } from './guest-code.ts'
+import type { BotIsolate, IsolatePort, RunEnd } from './isolate.ts'
+import type { FromExecutor, RunMessage, ToExecutor } from './messages.ts'
+import { WarmIsolates } from './warm-isolates.ts'
+
+const BEAT_MS = 1000
+const WATCH_MS = 25
+
+const pipe = new Socket({ fd: 3, readable: true, writable: true })
+const reader = new FrameReader<ToExecutor>()
+const codes = new Map<string, BotCode>()
+const running = new Map<number, BotIsolate>()
+let watch: NodeJS.Timeout | undefined
+
+const port: IsolatePort = {
+  ivm: loadAddon(process.argv[2] ?? ''),
+  guest: new GuestCode(new URL('guest/', import.meta.url)),
+  call: (run, call, kind, payload) => say({ t: 'call', run, call, kind }, payload),
+  fatal(run, failure) {
+    say({ t: 'fatal', run, failure })
+    // V8 is beyond saving in one of the threads; time for the frame to leave, then the end.
+    setTimeout(die, 20)
+  },
+}
+const warm = new WarmIsolates(port)
+
+pipe.on('data', (chunk: Buffer) => {
+  for (const frame of reader.push(chunk)) hear(frame)
+})
+// Without a worker there is no work. `exit` would wait for threads that may never end.
+pipe.on('close', die)
+pipe.on('error', die)
+setInterval(beat, BEAT_MS)
+// The first isolate fills the code cache of the guest, before anybody waits.
+warm.warmUp()
+beat()
+
+function hear({ header, parts: [first = '', second] }: Frame<ToExecutor>): void {
+  switch (header.t) {
+    case 'run':
+      start(header, first, second)
+      return
+    case 'reply':
+      running.get(header.run)?.reply(header.run, header.call, header.ok, first)
+      return
+    case 'cancel':
+      running.get(header.run)?.stop('cancelled')
+      return
+    case 'code':
+      codes.set(header.hash, new BotCode(header.format, first))
+      return
+    case 'forget':
+      codes.delete(header.hash)
+      return
+    default:
+      header satisfies never
+  }
+}
+
+function start(message: RunMessage, event: string, input: string | undefined): void {
+  const code = codes.get(message.hash)
+  if (!code) throw new Error('A run came before its code')
+  const isolate = warm.take(message)
+  running.set(message.run, isolate)
+  watch ??= setInterval(watchAll, WATCH_MS)
+  void isolate.run(message, code, event, input).then((end) => finish(message, isolate, end))
+}
+
+function finish(message: RunMessage, isolate: BotIsolate, end: RunEnd): void {
+  running.delete(message.run)
+  const { status, failure, kind, cpuMs, wallMs } = end.message
+  const { resultBytes, logBytes } = message.limits
+  const log = withinBytes(end.log, logBytes)
+  const done = { t: 'done', run: message.run, cpuMs, wallMs } as const
+  if (Buffer.byteLength(end.body) > resultBytes) {
+    say({ ...done, status: 'error', failure: 'result', kind: 'undefined' }, '', log)
+  } else {
+    say({ ...done, status, kind, ...(failure ? { failure } : {}) }, end.body, log)
+  }
+  void warm.giveBack(message, isolate)
+}
+
+function watchAll(): void {
+  for (const isolate of running.values()) isolate.watch()
+  if (running.size > 0) return
+  clearInterval(watch)
+  watch = undefined
+}
+
+function beat(): void {
+  warm.sweep()
+  say({ t: 'beat', isolates: running.size + warm.idleCount })
+}
+
+function say(message: FromExecutor, ...parts: string[]): void {
+  pipe.write(encodeFrame(message, parts))
+}
+
+/** The head and the tail of a text that is too long; the glue counted characters, not bytes. */
+function withinBytes(text: string, limit: number): string {
+  if (text.length * 3 <= limit || Buffer.byteLength(text) <= limit) return text
+  const bytes = Buffer.from(text)
+  const half = Math.floor((limit - 16) / 2)
+  return `${bytes.subarray(0, half).toString()}\n…\n${bytes.subarray(-half).toString()}`
+}
+
+function loadAddon(path: string): typeof ivm {
+  const addon: { readonly ivm: typeof ivm } = createRequire(import.meta.url)(path)
+  return addon.ivm
+}
+
+function die(): void {
+  process.kill(process.pid, 'SIGKILL')
+}

@@ -1,0 +1,94 @@
+/**
+ * What worker and executor tell each other; the texts named in brackets are the parts of the frame.
+ * `run` and `call` are small numbers that mean something on one pipe only.
+ */
+
+export type InputKind = 'text' | 'json' | 'form' | 'hl7' | 'bytes' | 'none'
+
+export type ResultKind = 'undefined' | 'json' | 'string' | 'hl7' | 'outcome'
+
+/** Why a run ended without a result, as far as the executor can tell. */
+export type Failure = 'thrown' | 'timeout' | 'memory' | 'cpu' | 'result' | 'cancelled'
+
+export type CallKind = 'fhir' | 'fetch' | 'token'
+
+export interface Limits {
+  readonly wallMs: number
+  readonly cpuMs: number
+  readonly memoryMb: number
+  readonly resultBytes: number
+  readonly logBytes: number
+}
+
+/** [code]: precedes the first run of that code on this pipe. */
+export interface CodeMessage {
+  readonly t: 'code'
+  readonly hash: string
+  readonly format: 'commonjs' | 'module'
+}
+
+export interface ForgetMessage {
+  readonly t: 'forget'
+  readonly hash: string
+}
+
+/** [event, input]; `input` is missing when there is none. */
+export interface RunMessage {
+  readonly t: 'run'
+  readonly run: number
+  readonly bot: string
+  readonly membership: string
+  readonly hash: string
+  readonly inputKind: InputKind
+  readonly limits: Limits
+  readonly fresh: boolean
+}
+
+/** [text]: what a host call came to; `ok` false makes the call reject with the text. */
+export interface ReplyMessage {
+  readonly t: 'reply'
+  readonly run: number
+  readonly call: number
+  readonly ok: boolean
+}
+
+export interface CancelMessage {
+  readonly t: 'cancel'
+  readonly run: number
+}
+
+export type ToExecutor = CodeMessage | ForgetMessage | RunMessage | ReplyMessage | CancelMessage
+
+/** [payload] */
+export interface CallMessage {
+  readonly t: 'call'
+  readonly run: number
+  readonly call: number
+  readonly kind: CallKind
+}
+
+/** [body, log]; the body of a failure is an OperationOutcome (`kind` outcome) or a message. */
+export interface DoneMessage {
+  readonly t: 'done'
+  readonly run: number
+  readonly status: 'ok' | 'error'
+  readonly failure?: Failure
+  readonly kind: ResultKind
+  readonly cpuMs: number
+  readonly wallMs: number
+}
+
+/** V8 has lost control of the isolate of this run; the process ends itself. */
+export interface FatalMessage {
+  readonly t: 'fatal'
+  readonly run: number
+  readonly failure: 'memory' | 'timeout'
+}
+
+/** Each second, and once at the start: the event loop of the executor turns. */
+export interface BeatMessage {
+  readonly t: 'beat'
+  readonly isolates: number
+}
+
+export type FromExecutor = CallMessage | DoneMessage | FatalMessage | BeatMessage

@@ -1,0 +1,116 @@
+/**
+ * The isolates of this executor that wait for their next run. One run at a time in each; an isolate is
+ * dropped after a limit or V8 ended its run, after MAX_RUNS, when its heap fills, or when nobody wants it.
+ */
+import { BotIsolate, type IsolatePort } from './isolate.ts'
+import type { RunMessage } from './messages.ts'
+
+const MAX_RUNS = 1000
+const RUNS_BETWEEN_HEAP_CHECKS = 20
+const WARM_UP_MB = 16
+const IDLE_MS = 10 * 60_000
+const IDLE_PER_BOT = 4
+const IDLE_IN_ALL = 64
+
+interface Idle {
+  readonly fit: string
+  readonly hash: string
+  readonly isolate: BotIsolate
+}
+
+export class WarmIsolates {
+  readonly #port: IsolatePort
+  readonly #idle = new Map<string, Idle[]>()
+  #count = 0
+
+  constructor(port: IsolatePort) {
+    this.#port = port
+  }
+
+  get idleCount(): number {
+    return this.#count
+  }
+
+  /** Builds an isolate and drops it, so that the guest's code cache is there before the first run. */
+  warmUp(): void {
+    new BotIsolate(this.#port, WARM_UP_MB).dispose()
+  }
+
+  /** A warm isolate of this bot version and membership, or a new one. */
+  take(message: RunMessage): BotIsolate {
+    const idle = this.#idle.get(message.bot) ?? []
+    // A new version was deployed: its predecessor's isolates will not be asked for again.
+    for (const old of idle.filter((one) => one.hash !== message.hash)) this.#drop(message.bot, old)
+    const fit = fitOf(message)
+    while (!message.fresh) {
+      const found = idle.findLast((one) => one.fit === fit)
+      if (!found) break
+      this.#remove(message.bot, found)
+      if (found.isolate.isUsable) return found.isolate
+    }
+    return new BotIsolate(this.#port, message.limits.memoryMb)
+  }
+
+  async giveBack(message: RunMessage, isolate: BotIsolate): Promise<void> {
+    if (message.fresh || !isolate.isUsable || isolate.runs >= MAX_RUNS) {
+      isolate.dispose()
+      return
+    }
+    if (isolate.runs % RUNS_BETWEEN_HEAP_CHECKS === 0) {
+      const heapMb = await isolate.heapMb().catch(() => Number.POSITIVE_INFINITY)
+      if (heapMb > message.limits.memoryMb / 2) {
+        isolate.dispose()
+        return
+      }
+    }
+    this.#keep(message, isolate)
+  }
+
+  /** Drops what has been idle for too long. */
+  sweep(): void {
+    const since = Date.now() - IDLE_MS
+    for (const [bot, idle] of this.#idle) {
+      for (const one of idle.filter(({ isolate }) => isolate.idleSince < since)) {
+        this.#drop(bot, one)
+      }
+    }
+  }
+
+  #keep(message: RunMessage, isolate: BotIsolate): void {
+    const idle = this.#idle.get(message.bot) ?? []
+    this.#idle.delete(message.bot)
+    this.#idle.set(message.bot, idle)
+    idle.push({ fit: fitOf(message), hash: message.hash, isolate })
+    this.#count++
+    const [oldest] = idle
+    if (idle.length > IDLE_PER_BOT && oldest) this.#drop(message.bot, oldest)
+    if (this.#count > IDLE_IN_ALL) this.#dropLeastRecentlyUsed()
+  }
+
+  // The map is in the order of last use, each list in the order of return.
+  #dropLeastRecentlyUsed(): void {
+    for (const [bot, [oldest]] of this.#idle) {
+      if (!oldest) continue
+      this.#drop(bot, oldest)
+      return
+    }
+  }
+
+  #drop(bot: string, one: Idle): void {
+    this.#remove(bot, one)
+    one.isolate.dispose()
+  }
+
+  #remove(bot: string, one: Idle): void {
+    const idle = this.#idle.get(bot)
+    const at = idle?.indexOf(one) ?? -1
+    if (!idle || at < 0) return
+    idle.splice(at, 1)
+    this.#count--
+    if (idle.length === 0) this.#idle.delete(bot)
+  }
+}
+
+function fitOf(message: RunMessage): string {
+  return `${message.hash} ${message.limits.memoryMb} ${message.membership}`
+}
