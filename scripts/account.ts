@@ -35,7 +35,11 @@ export function serviceAccount(): Account | undefined {
 export function programsFolder(): string {
   const folder =
     process.getuid?.() === 0 ? SYSTEM_FOLDER : resolve(import.meta.dirname, '../.data/programs')
-  mkdirSync(folder, { recursive: true })
+  try {
+    mkdirSync(folder, { recursive: true })
+  } catch (cause) {
+    throw new Error(`The folder ${folder} for PostgreSQL's programs cannot be made`, { cause })
+  }
   if (folder === SYSTEM_FOLDER) chmodSync(folder, 0o755)
   return folder
 }

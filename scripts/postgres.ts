@@ -44,6 +44,8 @@ export async function startPostgres(options: PostgresOptions): Promise<Service> 
     max_wal_size: '2GB',
     random_page_cost: 1.1,
     jit: 'off',
+    // A detail line would repeat the values of a refused statement.
+    log_error_verbosity: 'terse',
     fsync: options.durable ? 'on' : 'off',
     synchronous_commit: options.durable ? 'on' : 'off',
     full_page_writes: options.durable ? 'on' : 'off',

@@ -19,8 +19,8 @@ const ROOT = resolve(import.meta.dirname, '..')
 const NAMES = ['web', 'worker', 'redis', 'postgres'] as const
 type Name = (typeof NAMES)[number]
 
-/** Together below 30 s; web and worker finish what is in flight. */
-const STOP_MS: Record<Name, number> = { web: 13_000, worker: 10_000, redis: 3000, postgres: 3000 }
+/** All in all below 30 s. Requests that wait for a bot need the worker, so web goes first. */
+const STOP_MS = { processes: 24_000, web: 12_000, store: 2500 }
 
 const running = new Map<Name, Service>()
 let stopping: Promise<void> | undefined
@@ -162,7 +162,7 @@ async function startProcesses(
 
 async function keep(name: Name, service: Service): Promise<void> {
   running.set(name, service)
-  if (stopping) return service.stop(STOP_MS[name])
+  if (stopping) return service.stop(STOP_MS.store)
   await service.ready
   void service.ended.then((how) => {
     if (!stopping) void fail(`${service.name} ended ${how}: ${lastWords(service.folder)}`)
@@ -180,10 +180,16 @@ async function answers(url: string): Promise<boolean> {
 }
 
 function stopAll(): Promise<void> {
-  stopping ??= (async () => {
-    for (const name of NAMES) await running.get(name)?.stop(STOP_MS[name])
-  })()
+  stopping ??= stopInOrder()
   return stopping
+}
+
+async function stopInOrder(): Promise<void> {
+  const deadline = Date.now() + STOP_MS.processes
+  await running.get('web')?.stop(STOP_MS.web)
+  await running.get('worker')?.stop(deadline - Date.now())
+  await running.get('redis')?.stop(STOP_MS.store)
+  await running.get('postgres')?.stop(STOP_MS.store)
 }
 
 async function fail(sentence: string): Promise<void> {
