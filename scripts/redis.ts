@@ -6,7 +6,7 @@ import { connect } from 'node:net'
 import { delimiter, join } from 'node:path'
 import { promisify } from 'node:util'
 import { programsFolder, serviceAccount, serviceFolder } from './account.ts'
-import { freePort, type Service, startService } from './service.ts'
+import { freePort, type OnSpawn, type Program, type Service, startService } from './service.ts'
 
 export interface RedisOptions {
   /** Made when missing; keeps the append-only file and the log. */
@@ -19,12 +19,12 @@ const NO_REDIS =
   'There is no redis-server or valkey-server here; install one, or set REDIS_URL to a running one'
 
 /** Listens on a free port of 127.0.0.1 only, with a password made for this run. */
-export async function startRedis(options: RedisOptions): Promise<Service> {
+export async function startRedis(options: RedisOptions, onSpawn?: OnSpawn): Promise<Service> {
   const command = findServer() ?? (await installServer())
   const folder = serviceFolder(options.folder)
   const port = await freePort()
   const password = randomBytes(24).toString('base64url')
-  return await startService({
+  const program: Program = {
     name: 'Redis',
     url: `redis://:${password}@127.0.0.1:${port}`,
     command,
@@ -45,7 +45,8 @@ export async function startRedis(options: RedisOptions): Promise<Service> {
     account: serviceAccount(),
     stopSignal: 'SIGTERM',
     isReady: () => answers(port, password),
-  })
+  }
+  return await startService(program, onSpawn)
 }
 
 function findServer(): string | undefined {
