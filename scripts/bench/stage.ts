@@ -6,9 +6,9 @@ import path from 'node:path'
 import { type Config, readConfig } from '../../shared/config.ts'
 import { createLogger } from '../../shared/log.ts'
 import { openServices, type Services } from '../../shared/services.ts'
+import { prepare } from '../migrate.ts'
 import { startPostgres } from '../postgres.ts'
 import { startRedis } from '../redis.ts'
-import { seed } from '../seed.ts'
 
 export interface Stage {
   /** Settings for child processes. */
@@ -38,8 +38,8 @@ export async function openStage(settings: NodeJS.ProcessEnv = {}): Promise<Stage
     ...settings,
   }
   const config = readConfig(env)
+  await prepare(config)
   const services = await openServices(config, createLogger('warn', 'script'))
-  await seed(services)
   return {
     env,
     config,
