@@ -50,11 +50,24 @@ export async function startRedis(options: RedisOptions, onSpawn?: OnSpawn): Prom
 }
 
 function findServer(): string | undefined {
+  return onPath('redis-server') ?? onPath('valkey-server') ?? linkServer()
+}
+
+function onPath(name: string): string | undefined {
   const folders = (process.env.PATH ?? '').split(delimiter)
-  const onPath = folders.flatMap((folder) =>
-    ['redis-server', 'valkey-server'].map((name) => join(folder, name)),
-  )
-  return [...onPath, join(programsFolder(), 'redis-server')].find(isExecutable)
+  return folders.map((folder) => join(folder, name)).find(isExecutable)
+}
+
+/**
+ * Debian's redis-tools holds the server itself under the name redis-check-rdb: the program looks at
+ * the name it is called by. Its redis-server package would add a system service on port 6379.
+ */
+function linkServer(): string | undefined {
+  const program = onPath('redis-check-rdb')
+  if (program === undefined) return undefined
+  const link = join(programsFolder(), 'redis-server')
+  if (lstatSync(link, { throwIfNoEntry: false }) === undefined) symlinkSync(program, link)
+  return link
 }
 
 function isExecutable(file: string): boolean {
@@ -66,10 +79,6 @@ function isExecutable(file: string): boolean {
   }
 }
 
-/**
- * Debian's redis-tools holds the server itself under the name redis-check-rdb: the program looks at
- * the name it is called by. Its redis-server package would add a system service on port 6379.
- */
 async function installServer(): Promise<string> {
   if (process.getuid?.() !== 0 || !existsSync('/usr/bin/apt-get')) throw new Error(NO_REDIS)
   console.log("Installing Redis from the system's packages …")
@@ -79,11 +88,9 @@ async function installServer(): Promise<string> {
   } catch (cause) {
     throw new Error(NO_REDIS, { cause })
   }
-  const installed = '/usr/bin/redis-check-rdb'
-  if (!isExecutable(installed)) throw new Error(NO_REDIS)
-  const link = join(programsFolder(), 'redis-server')
-  if (lstatSync(link, { throwIfNoEntry: false }) === undefined) symlinkSync(installed, link)
-  return link
+  const installed = linkServer()
+  if (installed === undefined) throw new Error(NO_REDIS)
+  return installed
 }
 
 async function aptGet(...args: string[]): Promise<void> {
