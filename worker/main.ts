@@ -1,5 +1,5 @@
 /** The worker process: read settings, open services, take jobs; on SIGTERM finish what runs and leave. */
-import { type Job, WaitingError, Worker } from 'bullmq'
+import { DelayedError, type Job, WaitingError, Worker } from 'bullmq'
 import { type Config, ConfigError, readConfig } from '../shared/config.ts'
 import { createLogger, type Logger } from '../shared/log.ts'
 import type { BotQueue, ExecuteJob } from '../shared/queue.ts'
@@ -11,6 +11,7 @@ import { createAudit } from './bots/audit.ts'
 import { openExecutors } from './bots/executors.ts'
 import { createMetrics } from './bots/metrics.ts'
 import { createRunner, HandedBack, type Runner } from './bots/run.ts'
+import { Deferred } from './bots/slots.ts'
 import { startSweep } from './bots/sweep.ts'
 
 /** Platforms kill after 30 s. */
@@ -103,6 +104,10 @@ async function take(
     await runner.process(job.data, attempt)
     return null
   } catch (error) {
+    if (error instanceof Deferred) {
+      await job.moveToDelayed(Date.now() + error.delayMs, token)
+      throw new DelayedError()
+    }
     if (!(error instanceof HandedBack)) throw error
     await job.moveToWait(token)
     throw new WaitingError()
