@@ -18,10 +18,13 @@ import { startSweep } from './bots/sweep.ts'
 const FINISH_MS = 20_000
 const GIVE_BACK_MS = 3000
 
-/** A waiting caller cannot wait for a slow lock; a background run can (bot-runtime.md §8). */
+/**
+ * After a kill a job is taken up within lock + interval: a waiting caller gives little time, a run in
+ * the background is promised 30 s.
+ */
 const LOCKS = {
   'bots-sync': { lockDuration: 10_000, stalledInterval: 5000 },
-  'bots-async': { lockDuration: 30_000, stalledInterval: 30_000 },
+  'bots-async': { lockDuration: 20_000, stalledInterval: 5000 },
 } as const
 
 async function main(): Promise<void> {
