@@ -6,9 +6,9 @@ import path from 'node:path'
 import { type Config, readConfig } from '../../shared/config.ts'
 import { createLogger } from '../../shared/log.ts'
 import { openServices, type Services } from '../../shared/services.ts'
+import { prepare } from '../migrate.ts'
 import { startPostgres } from '../postgres.ts'
 import { startRedis } from '../redis.ts'
-import { seed } from '../seed.ts'
 
 export interface Stage {
   /** Settings for child processes. */
@@ -18,6 +18,8 @@ export interface Stage {
   close(): Promise<void>
 }
 
+const STOP_MS = 5000
+
 /** fsync is on, as in production: a bench without it would flatter the writes. */
 export async function openStage(settings: NodeJS.ProcessEnv = {}): Promise<Stage> {
   const folder = await mkdtemp(path.join(tmpdir(), 'botica-bench-'))
@@ -25,6 +27,7 @@ export async function openStage(settings: NodeJS.ProcessEnv = {}): Promise<Stage
     startPostgres({ folder: path.join(folder, 'postgres'), sharedBuffersMb: 1024, durable: true }),
     startRedis({ folder: path.join(folder, 'redis'), durable: true }),
   ])
+  await Promise.all([postgres.ready, redis.ready])
   const env = {
     ...process.env,
     DATABASE_URL: postgres.url,
@@ -38,15 +41,15 @@ export async function openStage(settings: NodeJS.ProcessEnv = {}): Promise<Stage
     ...settings,
   }
   const config = readConfig(env)
+  await prepare(config)
   const services = await openServices(config, createLogger('warn', 'script'))
-  await seed(services)
   return {
     env,
     config,
     services,
     async close() {
       await services.close()
-      await Promise.all([postgres.stop(), redis.stop()])
+      await Promise.all([postgres.stop(STOP_MS), redis.stop(STOP_MS)])
       await rm(folder, { recursive: true, force: true })
     },
   }
