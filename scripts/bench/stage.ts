@@ -18,6 +18,8 @@ export interface Stage {
   close(): Promise<void>
 }
 
+const STOP_MS = 5000
+
 /** fsync is on, as in production: a bench without it would flatter the writes. */
 export async function openStage(settings: NodeJS.ProcessEnv = {}): Promise<Stage> {
   const folder = await mkdtemp(path.join(tmpdir(), 'botica-bench-'))
@@ -25,6 +27,7 @@ export async function openStage(settings: NodeJS.ProcessEnv = {}): Promise<Stage
     startPostgres({ folder: path.join(folder, 'postgres'), sharedBuffersMb: 1024, durable: true }),
     startRedis({ folder: path.join(folder, 'redis'), durable: true }),
   ])
+  await Promise.all([postgres.ready, redis.ready])
   const env = {
     ...process.env,
     DATABASE_URL: postgres.url,
@@ -46,7 +49,7 @@ export async function openStage(settings: NodeJS.ProcessEnv = {}): Promise<Stage
     services,
     async close() {
       await services.close()
-      await Promise.all([postgres.stop(), redis.stop()])
+      await Promise.all([postgres.stop(STOP_MS), redis.stop(STOP_MS)])
       await rm(folder, { recursive: true, force: true })
     },
   }
