@@ -23,8 +23,8 @@ const COMPRESS_FROM_BYTES = 1024
 
 /** Listens to nothing; opens nothing. */
 export function createApp(services: Services): Koa<State> {
-  const { config, log, redis, database } = services
-  const metrics = createMetrics(database)
+  const { config, log, redis } = services
+  const metrics = createMetrics(services)
   const web: Web = { services, metrics }
   const authenticated = authenticate(web)
   const app = new Koa<State>({ proxy: config.trustProxy })
