@@ -30,7 +30,7 @@ export function createApp(services: Services): Koa<State> {
   const app = new Koa<State>({ proxy: config.trustProxy })
   // A proxy appends the address it saw; all before it is what the caller claims.
   app.maxIpsCount = 1
-  app.silent = true
+  app.on('error', (error: Error) => log.warn({ reason: error.message }, 'An answer was cut off'))
 
   app.use(requests(log, metrics))
   app.use(securityHeaders(config))

@@ -3,6 +3,7 @@
  * Errors: 401, 403.
  */
 import { isActiveClient, secretMatches } from '../../shared/access/clients.ts'
+import { narrowRules } from '../../shared/access/scopes.ts'
 import type { TokenClaims } from '../../shared/access/tokens.ts'
 import { forbidden, HttpError, unauthorized } from '../../shared/errors.ts'
 import { issue, outcome } from '../../shared/fhir/outcome.ts'
@@ -71,7 +72,7 @@ function withClient(session: Session, clientId: string): Session {
   return { ...session, principal: { ...session.principal, clientId } }
 }
 
-/** Rights are the other member's, the author stays the caller. Errors: 403. */
+/** Rights are the other member's within the caller's scope; the author stays the caller. Errors: 403. */
 async function actingSession(
   principals: Principals,
   session: Session,
@@ -87,10 +88,11 @@ async function actingSession(
       : await principals.forProfile(target)
   if (member === undefined || member.principal.project.id !== principal.project.id)
     throw forbidden()
-  const { loginId, profile, profileDisplay, clientId } = principal
+  const { loginId, profile, profileDisplay, clientId, scope } = principal
+  const rules = narrowRules(member.principal.rules, scope)
   return {
     ...member,
-    principal: { ...member.principal, loginId, profile, profileDisplay, clientId },
+    principal: { ...member.principal, rules, loginId, profile, profileDisplay, clientId, scope },
   }
 }
 
