@@ -13,6 +13,7 @@ import {
   statSync,
   symlinkSync,
 } from 'node:fs'
+import { tmpdir } from 'node:os'
 import { dirname, join, resolve } from 'node:path'
 
 export interface Account {
@@ -54,6 +55,13 @@ export function serviceFolder(path: string): string {
   const folder = makeFolder(path, account !== undefined)
   chmodSync(folder, 0o700)
   if (account) chownSync(folder, account.uid, account.gid)
+  return folder
+}
+
+/** A new folder for services whose data is thrown away with it. */
+export function temporaryFolder(prefix: string): string {
+  const folder = mkdtempSync(join(tmpdir(), prefix))
+  chmodSync(folder, 0o711)
   return folder
 }
 

@@ -12,7 +12,7 @@ import { prepare } from './migrate.ts'
 import { startPostgres } from './postgres.ts'
 import { endSurvivor, notedProcess, noteProcess } from './processes.ts'
 import { startRedis } from './redis.ts'
-import { freePort, lastWords, type Service, startService } from './service.ts'
+import { freePort, lastWords, type Program, type Service, startService } from './service.ts'
 import { requireDatabase, requireRedis } from './stores.ts'
 
 const ROOT = resolve(import.meta.dirname, '..')
@@ -99,18 +99,19 @@ async function openStores(folder: string, env: NodeJS.ProcessEnv): Promise<void>
   const local: Promise<void>[] = []
   if (!env.DATABASE_URL) {
     const options = { folder: join(folder, 'postgres'), sharedBuffersMb: 512, durable: true }
+    const started = startPostgres(options, (service) => keep('postgres', service))
     local.push(
-      startPostgres(options).then((service) => {
-        env.DATABASE_URL = service.url
-        return keep('postgres', service)
+      started.then(({ url }) => {
+        env.DATABASE_URL = url
       }),
     )
   }
   if (!env.REDIS_URL) {
+    const options = { folder: join(folder, 'redis'), durable: true }
+    const started = startRedis(options, (service) => keep('redis', service))
     local.push(
-      startRedis({ folder: join(folder, 'redis'), durable: true }).then((service) => {
-        env.REDIS_URL = service.url
-        return keep('redis', service)
+      started.then(({ url }) => {
+        env.REDIS_URL = url
       }),
     )
   }
@@ -123,7 +124,8 @@ async function openStores(folder: string, env: NodeJS.ProcessEnv): Promise<void>
 async function prepareWith(folder: string, env: NodeJS.ProcessEnv): Promise<boolean> {
   const credentials = readCredentials(folder, env)
   const isNew = !existsSync(credentialsFile(folder))
-  const isGiven = env.SUPER_ADMIN_PASSWORD && env.SUPER_ADMIN_CLIENT_SECRET
+  const { SUPER_ADMIN_PASSWORD, SUPER_ADMIN_CLIENT_ID, SUPER_ADMIN_CLIENT_SECRET } = env
+  const isGiven = SUPER_ADMIN_PASSWORD && SUPER_ADMIN_CLIENT_ID && SUPER_ADMIN_CLIENT_SECRET
   // Before the seeding: a start killed in between must not lose what the database knows.
   if (isNew && !isGiven) writeCredentials(folder, credentials)
   const isFirst = await prepare(readConfig({ ...env, ...asEnvironment(credentials) }))
@@ -140,7 +142,7 @@ async function startProcesses(
   const start = async (name: 'web' | 'worker', args: string[], isReady: () => Promise<boolean>) => {
     const place = join(folder, name)
     mkdirSync(place, { recursive: true, mode: 0o700 })
-    const service = await startService({
+    const program: Program = {
       name: name === 'web' ? 'The web process' : 'The worker',
       url,
       command: process.execPath,
@@ -151,8 +153,8 @@ async function startProcesses(
       account: undefined,
       stopSignal: 'SIGTERM',
       isReady,
-    })
-    await keep(name, service)
+    }
+    await startService(program, (service) => keep(name, service))
   }
   await Promise.all([
     start('web', ['server/main.ts'], () => answers(`${url}livez`)),
@@ -160,10 +162,10 @@ async function startProcesses(
   ])
 }
 
-async function keep(name: Name, service: Service): Promise<void> {
+/** One that ends by itself, before or after it is ready, ends them all. */
+function keep(name: Name, service: Service): void {
   running.set(name, service)
-  if (stopping) return service.stop(STOP_MS.store)
-  await service.ready
+  if (stopping) void service.stop(STOP_MS.store)
   void service.ended.then((how) => {
     if (!stopping) void fail(`${service.name} ended ${how}: ${lastWords(service.folder)}`)
   })

@@ -67,7 +67,11 @@ async function untilAnswering(database: Database, log: Logger): Promise<void> {
     try {
       await database.ping()
       return
-    } catch {
+    } catch (error) {
+      const reason = refusalOf(error)
+      if (reason !== undefined) {
+        throw new StartError(`PostgreSQL refuses the connection: ${reason}; look at DATABASE_URL`)
+      }
       if (Date.now() >= deadline) {
         throw new StartError('PostgreSQL does not answer; look at DATABASE_URL')
       }
@@ -75,6 +79,13 @@ async function untilAnswering(database: Database, log: Logger): Promise<void> {
       await delay(RETRY_MS)
     }
   }
+}
+
+/** What no waiting mends: SQLSTATE class 28, a wrong account, and 3D000, no such database. */
+function refusalOf(error: unknown): string | undefined {
+  const cause = error instanceof Error && error.cause !== undefined ? error.cause : error
+  if (!(cause instanceof Error && 'code' in cause)) return undefined
+  return /^(28...|3D000)$/.test(String(cause.code)) ? cause.message : undefined
 }
 
 async function requireTables(database: Database): Promise<void> {

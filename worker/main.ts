@@ -1,5 +1,5 @@
 /** The worker process: read settings, open services, take jobs; on SIGTERM finish what runs and leave. */
-import { type Job, WaitingError, Worker } from 'bullmq'
+import { DelayedError, type Job, WaitingError, Worker } from 'bullmq'
 import { type Config, ConfigError, readConfig } from '../shared/config.ts'
 import { createLogger, type Logger } from '../shared/log.ts'
 import type { BotQueue, ExecuteJob } from '../shared/queue.ts'
@@ -11,16 +11,20 @@ import { createAudit } from './bots/audit.ts'
 import { openExecutors } from './bots/executors.ts'
 import { createMetrics } from './bots/metrics.ts'
 import { createRunner, HandedBack, type Runner } from './bots/run.ts'
+import { Deferred } from './bots/slots.ts'
 import { startSweep } from './bots/sweep.ts'
 
 /** Platforms kill after 30 s. */
 const FINISH_MS = 20_000
 const GIVE_BACK_MS = 3000
 
-/** A waiting caller cannot wait for a slow lock; a background run can (bot-runtime.md §8). */
+/**
+ * After a kill a job is taken up within lock + interval: a waiting caller gives little time, a run in
+ * the background is promised 30 s.
+ */
 const LOCKS = {
   'bots-sync': { lockDuration: 10_000, stalledInterval: 5000 },
-  'bots-async': { lockDuration: 30_000, stalledInterval: 30_000 },
+  'bots-async': { lockDuration: 20_000, stalledInterval: 5000 },
 } as const
 
 async function main(): Promise<void> {
@@ -103,6 +107,10 @@ async function take(
     await runner.process(job.data, attempt)
     return null
   } catch (error) {
+    if (error instanceof Deferred) {
+      await job.moveToDelayed(Date.now() + error.delayMs, token)
+      throw new DelayedError()
+    }
     if (!(error instanceof HandedBack)) throw error
     await job.moveToWait(token)
     throw new WaitingError()

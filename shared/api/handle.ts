@@ -39,9 +39,15 @@ export type Handle = (
 /** Never throws for a caller's fault: failures are replies with an OperationOutcome. */
 export const handle: Handle = async (services, principal, request) => {
   try {
-    return withTracing(await respond(services, principal, request), request)
+    const reply = await respond(services, principal, request)
+    return isStored(request.path) ? reply : withTracing(reply, request)
   } catch (error) {
     if (error instanceof HttpError) return withTracing(failureReply(error), request)
     throw error
   }
+}
+
+/** An outcome that is a resource, or that an operation (a bot, say) has made, is given as it is. */
+function isStored(path: string): boolean {
+  return path.startsWith('OperationOutcome') || path.includes('$')
 }

@@ -17,10 +17,6 @@ export async function find(
   return page.versions.map(parseVersion)
 }
 
-export function referencing(code: string, value: string): Condition {
-  return { code, type: 'reference', modifier: undefined, values: [value] }
-}
-
 function searchFor(type: string, conditions: readonly Condition[], count: number): SearchRequest {
   return {
     type,

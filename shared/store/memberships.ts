@@ -6,7 +6,7 @@ import { SYSTEM_PROJECT_NUMBER } from '../access/principal.ts'
 import type { Database } from '../database.ts'
 import { isResourceType, typeNumber } from '../fhir/definitions.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
-import type { Keys } from './keys.ts'
+import { type Keys, keysLiteral } from './keys.ts'
 
 export interface MembershipContext {
   readonly project: Resource
@@ -56,6 +56,26 @@ export async function readLoginMembership(
   const row = rows[0]
   if (typeof row?.login !== 'string') return undefined
   return { login: parse(row.login), membership: row.membership ? parse(row.membership) : undefined }
+}
+
+/** Memberships whose profile is the given `Type/id`, oldest first. One statement. */
+export async function readMembershipsOf(
+  { database, keys }: Place,
+  reference: string,
+): Promise<Resource[]> {
+  const type = 'ProjectMembership'
+  const base = keys.param(SYSTEM_PROJECT_NUMBER, type, 'profile')
+  const key = keys.reference(base, keys.target(SYSTEM_PROJECT_NUMBER, reference))
+  const rows = await database.query<{ content: string }>({
+    text: `
+      select v.content from resource r join version v using (project, type, id, ver)
+      where r.project = $1 and r.type = $2 and r.keys @> $3::bigint[]
+      order by r.lu, r.id limit 100`,
+    values: [SYSTEM_PROJECT_NUMBER, typeNumber(type), keysLiteral([key])],
+  })
+  // A key is a hash: the content has the last word.
+  const found = rows.map((row) => parse(row.content))
+  return found.filter((membership) => referenceIn(membership.profile) === reference)
 }
 
 /** Project, profile and policies in one statement; undefined when project or profile is gone. */

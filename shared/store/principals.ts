@@ -13,11 +13,11 @@ import type { Database } from '../database.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
 import type { Logger } from '../log.ts'
 import { Keys } from './keys.ts'
-import { find, referencing } from './lookups.ts'
 import {
   type Place,
   readContext,
   readLoginMembership,
+  readMembershipsOf,
   readProject,
   referenceIn,
 } from './memberships.ts'
@@ -107,8 +107,7 @@ export async function openPrincipals(
     return await sessionOf(JSON.parse(version.content) as Resource)
   })
   const profiles = sessionCache(async (reference) => {
-    const condition = referencing('profile', reference)
-    const found = await find(repository, system, 'ProjectMembership', [condition], 20)
+    const found = await readMembershipsOf(place, reference)
     return await sessionOf(found.find((membership) => membership.active !== false))
   })
   const projects = sessionCache(async (id) => {

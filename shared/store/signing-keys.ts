@@ -16,8 +16,8 @@ import { systemPrincipal } from '../access/principal.ts'
 import type { KeySet, SigningKey } from '../access/tokens.ts'
 import { type Config, ConfigError } from '../config.ts'
 import type { Database } from '../database.ts'
+import { typeNumber } from '../fhir/definitions.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
-import { find } from './lookups.ts'
 import { SYSTEM_PROJECT } from './projects.ts'
 import type { Repository } from './repository.ts'
 import { readSalt } from './salt.ts'
@@ -102,8 +102,16 @@ interface KeyStore {
   readonly seal: Buffer
 }
 
-async function load({ repository, seal }: KeyStore): Promise<SigningKey[]> {
-  const found = await find(repository, systemPrincipal(SYSTEM_PROJECT), 'JsonWebKey', [], 100)
+/** The newest key comes first and signs. */
+async function load({ database, seal }: KeyStore): Promise<SigningKey[]> {
+  const rows = await database.query<{ content: string }>({
+    text: `
+      select v.content from resource r join version v using (project, type, id, ver)
+      where r.project = $1 and r.type = $2 order by r.id desc limit 100`,
+    values: [SYSTEM_PROJECT.number, typeNumber('JsonWebKey')],
+  })
+  // Content is written by the store alone and is a resource.
+  const found = rows.map((row) => JSON.parse(row.content) as Resource)
   const live = found.filter((key) => key.active !== false)
   return await Promise.all(live.map((key) => signingKey(unseal(key, seal))))
 }

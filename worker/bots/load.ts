@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto'
 import { LRUCache } from 'lru-cache'
 import { systemPrincipal } from '../../shared/access/principal.ts'
-import { type BotLimits, botLimits, codeLocation } from '../../shared/api/bot.ts'
+import { type BotLimits, botLimits, codeLocation, maxConcurrency } from '../../shared/api/bot.ts'
 import { type CodeFormat, codeFormat } from '../../shared/api/operations/bot-code.ts'
 import { badRequest } from '../../shared/errors.ts'
 import { isObject, type Resource } from '../../shared/fhir/resource.ts'
@@ -16,6 +16,8 @@ export interface LoadedBot {
   readonly codeHash: string
   readonly format: CodeFormat
   readonly limits: BotLimits
+  /** Over all workers. */
+  readonly maxConcurrency: number
 }
 
 export interface Secrets {
@@ -98,6 +100,7 @@ async function loadBot(services: Services, job: ExecuteJob): Promise<LoadedBot> 
     codeHash: createHash('sha256').update(code).digest('hex'),
     format: codeFormat(code, titleOf(bot)),
     limits: botLimits(bot, config),
+    maxConcurrency: maxConcurrency(bot, config),
   }
 }
 

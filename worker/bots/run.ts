@@ -17,6 +17,7 @@ import type { Executors } from './executors.ts'
 import { createLoader } from './load.ts'
 import type { RunMetrics } from './metrics.ts'
 import type { RunFailure } from './run-result.ts'
+import { createSlots, Deferred } from './slots.ts'
 import { mintToken } from './token.ts'
 
 export interface RunnerOptions {
@@ -38,7 +39,7 @@ export interface Attempt {
 }
 
 export interface Runner {
-  /** Resolves when the job may be acknowledged. Errors: HandedBack; others leave it to upkeep. */
+  /** Resolves when the job may be acknowledged. Errors: HandedBack, Deferred; others leave it to upkeep. */
   process(job: ExecuteJob, attempt: Attempt): Promise<void>
   /** Answers for a job that BullMQ gave up. */
   giveUp(job: ExecuteJob): Promise<void>
@@ -52,6 +53,8 @@ interface Done {
   readonly failure: RunFailure | 'unavailable' | undefined
 }
 
+/** Runs of one project at a time, over all workers. */
+const PROJECT_CONCURRENCY = 20
 const SETTLE_ATTEMPTS = 5
 const SETTLE_PAUSE_MS = 500
 const SHUTDOWN = new Error('The worker stops')
@@ -62,6 +65,7 @@ export function createRunner(options: RunnerOptions): Runner {
   const services: Services = { ...options.services, queues: nested(options.services.queues) }
   const { config } = services
   const loader = createLoader(services)
+  const slots = createSlots(() => runs.liveWorkers)
 
   runs.onCancel((runId) => active.get(runId)?.abort(new Error('The run was cancelled')))
 
@@ -166,13 +170,32 @@ export function createRunner(options: RunnerOptions): Runner {
     }
   }
 
+  async function runInSlot(
+    job: ExecuteJob,
+    attempt: Attempt,
+    controller: AbortController,
+  ): Promise<Done> {
+    const refused = await refusal(job, attempt)
+    if (refused !== undefined) return refused
+    const { maxConcurrency } = await loader.bot(job)
+    const free = slots.take([
+      { name: job.botId, cap: maxConcurrency },
+      { name: job.projectId, cap: PROJECT_CONCURRENCY },
+    ])
+    try {
+      return await run(job, attempt, controller)
+    } finally {
+      free()
+    }
+  }
+
   async function runOrFail(job: ExecuteJob, attempt: Attempt): Promise<Done> {
     const controller = new AbortController()
     active.set(job.runId, controller)
     try {
-      return (await refusal(job, attempt)) ?? (await run(job, attempt, controller))
+      return await runInSlot(job, attempt, controller)
     } catch (error) {
-      if (error instanceof HandedBack) throw error
+      if (error instanceof HandedBack || error instanceof Deferred) throw error
       const { runId } = job
       if (error instanceof HttpError && error.status < 500) {
         const body = withRunId(JSON.stringify(error.outcome), runId)

@@ -9,8 +9,7 @@ export function checkImports(program: Program, filename: string): void {
     for (const { module, names } of importsOf(node)) {
       const known = Object.hasOwn(botModules, module) ? botModules[module] : undefined
       if (known === undefined) throw unknown(filename, node, `Cannot find module "${module}"`)
-      // Type packages are imported for names that are gone at run time.
-      const odd = known.length === 0 ? undefined : names.find((name) => !known.includes(name))
+      const odd = names.find((name) => !known.includes(name))
       if (odd !== undefined) throw unknown(filename, node, `"${module}" has no "${odd}"`)
     }
   })
@@ -89,8 +88,8 @@ function nameOf(node: AnyNode): string {
   return node.type === 'Literal' ? String(node.value) : 'default'
 }
 
-/** Without recursion: nesting is the author's to choose, our stack is not. */
-function walk(root: Node, visit: (node: AnyNode) => void): void {
+/** Visits every node. Without recursion: nesting is the author's to choose, our stack is not. */
+export function walk(root: Node, visit: (node: AnyNode) => void): void {
   const open: Node[] = [root]
   for (let node = open.pop(); node !== undefined; node = open.pop()) {
     // Every node of acorn's tree is one of AnyNode.

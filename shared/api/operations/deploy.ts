@@ -1,5 +1,4 @@
 /** `Bot/:id/$deploy`: code → Binary → `executableCode`, in one transaction (bots.md §2, §3). */
-import { stripTypeScriptTypes } from 'node:module'
 import { systemPrincipal } from '../../access/principal.ts'
 import { badRequest, notFound } from '../../errors.ts'
 import { allOk } from '../../fhir/outcome.ts'
@@ -9,6 +8,7 @@ import { codeLocation, platformMeta } from '../bot.ts'
 import type { Operation, OperationCall } from '../operation.ts'
 import { outcomeReply } from '../reply.ts'
 import { checkCode } from './bot-code.ts'
+import { toJavaScript } from './bot-typescript.ts'
 
 const MAX_CODE_BYTES = 5 * 1024 * 1024
 const JAVASCRIPT = 'text/javascript'
@@ -87,27 +87,6 @@ function fromParameters(body: Record<string, unknown>): Record<string, unknown> 
 function baseName(filename: string | undefined): string {
   const name = (filename ?? '').split(/[\\/]/).at(-1)?.trim().slice(0, 200) ?? ''
   return name === '' ? 'index.js' : name
-}
-
-/** TypeScript loses its types and keeps its lines, so that an error's place stays true. */
-function toJavaScript(code: string, filename: string): { code: string; filename: string } {
-  if (!/\.[cm]?ts$/i.test(filename)) return { code, filename }
-  try {
-    const stripped = stripTypeScriptTypes(code, { mode: 'strip' })
-    return { code: stripped, filename: filename.replace(/ts$/i, 'js') }
-  } catch (error) {
-    if (!(error instanceof Error)) throw error
-    throw badRequest(`${filename}: ${error.message}${placeIn(error.stack ?? '')}`)
-  }
-}
-
-/** Node tells the place only by a picture: `:line`, the line, a caret below the column. */
-function placeIn(stack: string): string {
-  const [head = '', ...rest] = stack.split('\n')
-  const line = /:(\d+)$/.exec(head)?.[1]
-  const caret = rest.find((text) => /^\s*\^+$/.test(text))
-  if (line === undefined || caret === undefined) return ''
-  return ` (line ${line}, column ${caret.indexOf('^') + 1})`
 }
 
 async function currentCode(
