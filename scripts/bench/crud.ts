@@ -9,6 +9,7 @@ import { gunzipSync } from 'node:zlib'
 import pg from 'pg'
 import { type Principal, systemPrincipal } from '../../shared/access/principal.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
+import { SYSTEM_PROJECT } from '../../shared/store/projects.ts'
 import type { Figure } from '../bench.ts'
 import { type Load, measure, median } from './load.ts'
 import { openStage, type Stage } from './stage.ts'
@@ -138,7 +139,7 @@ async function prepare({ services, config }: Stage) {
 }
 
 async function benchPrincipal(services: Stage['services']): Promise<Principal> {
-  const { id } = await services.repository.create(systemPrincipal(await systemProject(services)), {
+  const { id } = await services.repository.create(systemPrincipal(SYSTEM_PROJECT), {
     resourceType: 'Project',
     name: 'Bench',
     strictMode: true,
@@ -146,16 +147,6 @@ async function benchPrincipal(services: Stage['services']): Promise<Principal> {
   const project = await services.principals.project(id)
   if (!project) throw new Error('The bench project was not made')
   return { ...systemPrincipal(project), isSuperAdmin: false }
-}
-
-async function systemProject({ database, principals }: Stage['services']) {
-  const [row] = await database.query<{ fhir_id: string }>({
-    text: 'select fhir_id from tenant where project = 1',
-    values: [],
-  })
-  const project = row && (await principals.project(row.fhir_id))
-  if (!project) throw new Error('The system project is not seeded')
-  return project
 }
 
 /** Every Observation of the Synthea bundles in test/data, about 1 kB each, without their bundle's links. */

@@ -1,14 +1,14 @@
 /** Throw-away PostgreSQL and Redis with durable settings, migrated, for one bench run. */
 import { randomBytes, randomUUID } from 'node:crypto'
-import { mkdtemp, rm } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
+import { rm } from 'node:fs/promises'
 import path from 'node:path'
 import { type Config, readConfig } from '../../shared/config.ts'
 import { createLogger } from '../../shared/log.ts'
 import { openServices, type Services } from '../../shared/services.ts'
+import { temporaryFolder } from '../account.ts'
+import { prepare } from '../migrate.ts'
 import { startPostgres } from '../postgres.ts'
 import { startRedis } from '../redis.ts'
-import { seed } from '../seed.ts'
 
 export interface Stage {
   /** Settings for child processes. */
@@ -18,9 +18,11 @@ export interface Stage {
   close(): Promise<void>
 }
 
+const STOP_MS = 5000
+
 /** fsync is on, as in production: a bench without it would flatter the writes. */
 export async function openStage(settings: NodeJS.ProcessEnv = {}): Promise<Stage> {
-  const folder = await mkdtemp(path.join(tmpdir(), 'botica-bench-'))
+  const folder = temporaryFolder('botica-bench-')
   const [postgres, redis] = await Promise.all([
     startPostgres({ folder: path.join(folder, 'postgres'), sharedBuffersMb: 1024, durable: true }),
     startRedis({ folder: path.join(folder, 'redis'), durable: true }),
@@ -38,15 +40,15 @@ export async function openStage(settings: NodeJS.ProcessEnv = {}): Promise<Stage
     ...settings,
   }
   const config = readConfig(env)
+  await prepare(config)
   const services = await openServices(config, createLogger('warn', 'script'))
-  await seed(services)
   return {
     env,
     config,
     services,
     async close() {
       await services.close()
-      await Promise.all([postgres.stop(), redis.stop()])
+      await Promise.all([postgres.stop(STOP_MS), redis.stop(STOP_MS)])
       await rm(folder, { recursive: true, force: true })
     },
   }

@@ -35,6 +35,7 @@ export function remainingMs({ run, deadline }: ActiveRun): number {
   return deadline === undefined ? run.limits.wallMs : deadline - Date.now()
 }
 
+const MAX_READ_LENGTH = 16_384
 const MAX_MESSAGE = 2000
 
 /** Hands the call to the host and its answer to the executor, unless the run ended meanwhile. */
@@ -55,8 +56,15 @@ export async function answerCall(
   }
 }
 
-// The client writes `method` first. Anything that looks different counts as an effect: the price is one
-// repeat less after a crash.
+// Requests that only read are small; a large one, or one that is not understood, counts as an effect: the
+// price is one repeat less after a crash.
 function mayHaveEffect(kind: string, payload: string): boolean {
-  return kind !== 'token' && !/^\{"method":"(GET|HEAD)"/.test(payload)
+  if (kind === 'token') return false
+  if (payload.length > MAX_READ_LENGTH) return true
+  try {
+    const { method }: { method?: unknown } = JSON.parse(payload)
+    return method !== 'GET' && method !== 'HEAD'
+  } catch {
+    return true
+  }
 }

@@ -11,11 +11,14 @@ import { fileURLToPath } from 'node:url'
 import { encodeFrame, type Frame, FrameReader } from '../executor/frames.ts'
 import type { FromExecutor, ToExecutor } from '../executor/messages.ts'
 import { type ActiveRun, answerCall, type Death, type Ended, remainingMs } from './active-run.ts'
+import type { BotRun } from './run-result.ts'
 
 const FOLDER = fileURLToPath(new URL('../executor/', import.meta.url))
 const PACKAGE = fileURLToPath(new URL('../../package.json', import.meta.url))
 /** An executor that has nothing to do for so long has lost its beat: two are missing. */
 const BEATS_MISSING_MS = 3000
+/** How long after the end of a run its thread may still be reported as stuck. */
+const STOPPED_MS = 5000
 const CANCEL_MS = 1000
 const DEADLINE_GRACE_MS = 500
 /** Codes an executor keeps by hash. */
@@ -28,9 +31,12 @@ export class ExecutorProcess {
   readonly died: Promise<Death>
   rssMb = 0
   isolates = 0
+  /** The run whose thread cannot be ended: the process should take no more and end after its last. */
+  spentBy: BotRun | undefined
   readonly active = new Map<number, ActiveRun>()
   readonly #child: ChildProcess
   readonly #pipe: Duplex
+  readonly #stopped = new Map<number, BotRun>()
   readonly #codes = new Set<string>()
   #death: Death | undefined
   #isDead = false
@@ -109,6 +115,7 @@ export class ExecutorProcess {
       clearTimeout(deadline)
       run.signal.removeEventListener('abort', onAbort)
       this.active.delete(id)
+      if (ended.t === 'done' && ended.message.status === 'error') this.#rememberStopped(id, run.run)
       resolve(ended)
     }
     this.active.set(id, run)
@@ -152,6 +159,11 @@ export class ExecutorProcess {
     this.#lastHeard = Date.now()
   }
 
+  #rememberStopped(id: number, run: BotRun): void {
+    this.#stopped.set(id, run)
+    setTimeout(() => this.#stopped.delete(id), STOPPED_MS).unref()
+  }
+
   #sendCode({ run: { codeHash, code, format } }: ActiveRun): void {
     if (this.#codes.delete(codeHash)) {
       this.#codes.add(codeHash)
@@ -178,6 +190,9 @@ export class ExecutorProcess {
       }
       case 'fatal':
         this.kill({ cause: header.failure, guilty: header.run })
+        return
+      case 'stuck':
+        this.spentBy = this.#stopped.get(header.run)
         return
       case 'beat':
         this.isolates = header.isolates

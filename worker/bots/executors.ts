@@ -30,6 +30,8 @@ export interface ExecutorsStats {
   readonly executors: number
   readonly spares: number
   readonly quarantined: number
+  /** Bot versions that always run alone. */
+  readonly heldVersions: number
   readonly isolates: number
   readonly running: number
   readonly waiting: number
@@ -110,6 +112,7 @@ export class Executors {
       executors: tenants.filter(({ executor }) => executor?.isAlive).length,
       spares: this.#spares.processes.length,
       quarantined: this.#quarantine.processes.size,
+      heldVersions: this.#quarantine.heldVersions,
       isolates: sum(processes.map(({ isolates }) => isolates)),
       running: sum(processes.map(({ active }) => active.size)),
       waiting: sum(tenants.map(({ waiting }) => waiting)),
@@ -221,6 +224,11 @@ export class Executors {
     }
     const since = Date.now() - (this.#options.idleMs ?? IDLE_MS)
     for (const [project, tenant] of this.#tenants) {
+      const spentBy = tenant.executor?.spentBy
+      if (spentBy) {
+        this.#quarantine.recordKill(spentBy)
+        tenant.retire()
+      }
       if (!tenant.isIdle || tenant.lastUsedAt > since) continue
       tenant.retire()
       if (tenant.draining.size === 0) this.#tenants.delete(project)

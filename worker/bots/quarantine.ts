@@ -29,6 +29,10 @@ export class Quarantine {
     return (this.#kills.get(versionOf(run))?.length ?? 0) >= KILLS
   }
 
+  get heldVersions(): number {
+    return [...this.#kills.values()].filter(({ length }) => length >= KILLS).length
+  }
+
   recordKill(run: BotRun): void {
     const since = Date.now() - KILLS_WITHIN_MS
     const before = this.#kills.get(versionOf(run)) ?? []

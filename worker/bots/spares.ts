@@ -3,6 +3,7 @@ import type { Logger } from '../../shared/log.ts'
 import { ExecutorProcess } from './executor-process.ts'
 
 const START_MS = 10_000
+const MAX_ATTEMPTS = 3
 const RETRY_MS = 1000
 
 export class Spares {
@@ -24,16 +25,20 @@ export class Spares {
 
   /** A blank executor, ready to run; rejects when none can be started. */
   async take(): Promise<ExecutorProcess> {
-    if (this.#isClosed) throw new Error('Executors are closed')
-    const spare = this.#spares.shift() ?? new ExecutorProcess()
-    // The one who waits comes first.
-    setImmediate(() => this.#refill())
-    const timer = setTimeout(() => spare.kill({ cause: 'heartbeat' }), START_MS)
-    try {
-      await spare.ready
-      return spare
-    } finally {
-      clearTimeout(timer)
+    for (let attempt = 1; ; attempt++) {
+      if (this.#isClosed) throw new Error('Executors are closed')
+      const spare = this.#spares.shift() ?? new ExecutorProcess()
+      // The one who waits comes first.
+      setImmediate(() => this.#refill())
+      const timer = setTimeout(() => spare.kill({ cause: 'heartbeat' }), START_MS)
+      try {
+        await spare.ready
+        if (spare.isAlive) return spare
+      } catch (error) {
+        if (attempt >= MAX_ATTEMPTS) throw error
+      } finally {
+        clearTimeout(timer)
+      }
     }
   }
 

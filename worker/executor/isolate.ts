@@ -13,6 +13,7 @@ const MAX_CALLS = 10_000
 const MAX_TIMERS = 100
 /** How long a run that ran out of time may take to hand over its log. */
 const LOG_GRACE_MS = 150
+const STUCK_MS = 1000
 
 export interface RunEnd {
   readonly message: Omit<DoneMessage, 't' | 'run'>
@@ -25,6 +26,8 @@ export interface IsolatePort {
   readonly guest: GuestCode
   call(run: number, call: number, kind: CallKind, payload: string): void
   fatal(run: number, failure: 'memory' | 'timeout'): void
+  /** A thread still runs though its isolate was disposed of. */
+  stuck(run: number): void
 }
 
 interface ActiveRun {
@@ -98,6 +101,7 @@ export class BotIsolate {
   /** Ends the run, if there is one, and the isolate with it. */
   stop(failure: Failure, log = ''): void {
     const cpuMs = this.#cpuMs()
+    if (!this.#isolate.isDisposed) this.#reportStuckThread()
     this.dispose()
     this.#end({ status: 'error', failure, kind: 'undefined', cpuMs }, '', log)
   }
@@ -154,6 +158,15 @@ export class BotIsolate {
     const late = new Promise<string>((resolve) => setTimeout(resolve, LOG_GRACE_MS, ''))
     const text = await Promise.race([log, late])
     if (this.#active?.run === run) this.stop('timeout', typeof text === 'string' ? text : '')
+  }
+
+  // Native code (filling an array, multiplying a BigInt) may not look at interrupts for a long time. What is
+  // queued behind it fails as soon as the thread has left the isolate.
+  #reportStuckThread(): void {
+    const run = this.#active?.run ?? 0
+    const late = setTimeout(() => this.#port.stuck(run), STUCK_MS)
+    const settle = () => clearTimeout(late)
+    this.#enter.apply(undefined, ['log', 0], { timeout: 1 }).then(settle, settle)
   }
 
   #onSent(said: readonly unknown[]): void {

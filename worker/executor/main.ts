@@ -32,6 +32,7 @@ const port: IsolatePort = {
     // V8 is beyond saving in one of the threads; time for the frame to leave, then the end.
     setTimeout(die, 20)
   },
+  stuck: (run) => say({ t: 'stuck', run }),
 }
 const warm = new WarmIsolates(port)
 

@@ -85,10 +85,16 @@ export interface FatalMessage {
   readonly failure: 'memory' | 'timeout'
 }
 
+/** The thread of a run that was stopped cannot be ended; the process should be, once its other runs are over. */
+export interface StuckMessage {
+  readonly t: 'stuck'
+  readonly run: number
+}
+
 /** Each second, and once at the start: the event loop of the executor turns. */
 export interface BeatMessage {
   readonly t: 'beat'
   readonly isolates: number
 }
 
-export type FromExecutor = CallMessage | DoneMessage | FatalMessage | BeatMessage
+export type FromExecutor = CallMessage | DoneMessage | FatalMessage | StuckMessage | BeatMessage

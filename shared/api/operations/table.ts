@@ -3,5 +3,7 @@ import { cancel } from '../jobs.ts'
 import type { Operation } from '../operation.ts'
 import { deploy } from './deploy.ts'
 import { execute } from './execute.ts'
+import { init } from './init.ts'
+import { versions } from './versions.ts'
 
-export const operations: readonly Operation[] = [execute, deploy, cancel]
+export const operations: readonly Operation[] = [cancel, deploy, execute, init, versions]

@@ -65,8 +65,8 @@ exports.botFrames = function botFrames(stack) {
   let text = ''
   for (let index = 0; index < lines.length && index < 50; index++) {
     const line = lines[index]
-    if (index > 0 && apply(lastIndexOf, line, ['bot.js']) === -1) continue
-    text += index > 0 ? `\n${line}` : line
+    if (apply(lastIndexOf, line, ['botica:guest']) !== -1) continue
+    text += text !== '' ? `\n${line}` : line
   }
   return text
 }

@@ -1,0 +1,133 @@
+import t from 'tap'
+import { aRun, handler, openTestExecutors, run, textOf } from './fixtures/bot-runs.ts'
+
+const executors = await openTestExecutors(t)
+
+async function resultOf(code: string): Promise<unknown> {
+  const result = await run(executors, aRun(code))
+  if (result.status === 'error') throw new Error(textOf(result))
+  return result.body === '' ? undefined : JSON.parse(result.body)
+}
+
+t.test('what a bot could use against the process is absent', async (t) => {
+  const names = [
+    'WebAssembly',
+    'SharedArrayBuffer',
+    'Atomics',
+    'FinalizationRegistry',
+    'ShadowRealm',
+    'process',
+    'require',
+    'global',
+    'Deno',
+    'gc',
+    'ivm',
+    'host',
+  ]
+  const code = `const outer = typeof global; ${handler(`return ${JSON.stringify(names)}.filter((n) => n !== 'require' && n in globalThis)`)}`
+  t.same(await resultOf(code), [])
+})
+
+t.test('no way leads to code from strings', async (t) => {
+  const ways = [
+    'eval("1")',
+    '(0, eval)("1")',
+    'new Function("return 1")()',
+    'Function("return 1")()',
+    '(() => {}).constructor("return 1")()',
+    '(async () => {}).constructor("return 1")()',
+    '(function* () {}).constructor("return 1")()',
+    '(async function* () {}).constructor("return 1")()',
+    'Object.getPrototypeOf(async () => {}).constructor("return 1")',
+    'Reflect.construct(Object.getPrototypeOf(Object.getPrototypeOf(async () => {})).constructor, ["return 1"])',
+    'Reflect.construct(Object, [], (class A {}).constructor)("return 1")',
+    'medplum.constructor.constructor("return 1")()',
+    'console.log.constructor("return 1")()',
+    'setTimeout.constructor("return 1")()',
+    'setTimeout("globalThis.x = 1")',
+    'new (class extends (() => {}).constructor {})("return 1")',
+  ]
+  for (const way of ways) {
+    const result = await run(executors, aRun(handler(`return (${way}, 'made it')`)))
+    t.equal(result.failure, 'thrown', way)
+  }
+})
+
+t.test('call sites give no functions of the glue away', async (t) => {
+  const code = handler(`
+    Error.prepareStackTrace = (e, sites) => sites.map((s) => [typeof s.getFunction(), typeof s.getThis()])
+    return new Error('x').stack.flat().filter((kind) => kind !== 'undefined')`)
+  t.same(await resultOf(`'use strict'; ${code}`), [])
+})
+
+t.test('functions of the glue carry nothing but functions of the same realm', async (t) => {
+  const code = handler(`
+    const seen = new Set(), found = []
+    const visit = (value, path) => {
+      if ((typeof value !== 'object' && typeof value !== 'function') || value === null || seen.has(value)) return
+      seen.add(value)
+      if (value !== Function.prototype && typeof value === 'function' && !(value instanceof Function)) found.push(path)
+      const proto = Object.getPrototypeOf(value)
+      visit(proto, path + '.__proto__')
+      for (const key of Reflect.ownKeys(value)) {
+        let inner
+        try { inner = value[key] } catch { continue }
+        if (/^(Isolate|Context|Script|Module|Reference|ExternalCopy|Callback|NativeModule)$/.test(inner?.constructor?.name ?? '')) found.push(path + '.' + String(key))
+        visit(inner, path + '.' + String(key))
+      }
+    }
+    visit(globalThis, 'globalThis'); visit(medplum, 'medplum'); visit(event, 'event')
+    visit(require('@medplum/core'), 'core'); visit(require('crypto'), 'crypto')
+    return found`)
+  t.same(await resultOf(code), [])
+})
+
+t.test('a bot that breaks the built-ins breaks only itself', async (t) => {
+  const code = `
+    for (const proto of [Object.prototype, Array.prototype, Promise.prototype, String.prototype, Map.prototype]) {
+      for (const key of Object.getOwnPropertyNames(proto)) {
+        if (key === 'constructor') continue
+        try { proto[key] = () => { throw 'polluted' } } catch {}
+      }
+    }
+    Object.defineProperty(Object.prototype, 'run', { set() { throw 'polluted' }, get() { throw 'polluted' } })
+    Object.defineProperty(Object.prototype, '0', { set() { throw 'polluted' } })
+    Array.prototype[Symbol.iterator] = function* () { for (;;) yield 1 }
+    JSON.stringify = () => { throw 'polluted' }; JSON.parse = () => ({ resourceType: 'polluted' })
+    globalThis.Promise = globalThis.Error = globalThis.String = globalThis.Reflect = undefined
+    exports.handler = async () => 'still here'`
+  const broken = aRun(code)
+  const same = aRun(handler('return event.input'))
+
+  for (let round = 0; round < 3; round++) {
+    const result = await run(executors, broken)
+    t.match(result, { status: 'ok', kind: 'string', body: 'still here' })
+    t.equal((await run(executors, same)).body, '{"a":1}')
+  }
+})
+
+t.test('a run leaves nothing that wakes up in the next', async (t) => {
+  const bot = aRun(
+    `let n = 0; ${handler('setTimeout(() => n++, 1); setInterval(() => n++, 1); return n')}`,
+  )
+
+  t.equal((await run(executors, bot)).body, '0')
+  await run(executors, aRun(handler('await new Promise((r) => setTimeout(r, 30))')))
+  t.equal((await run(executors, bot)).body, '0')
+})
+
+t.test('bots of one project share no isolate, nor do memberships of one bot', async (t) => {
+  const code = `globalThis.n ??= 0; ${handler('return ++globalThis.n')}`
+  const counts = []
+  for (const changes of [
+    {},
+    {},
+    { membershipId: 'other' },
+    { botKey: 'Bot/other' },
+    { projectId: 'other' },
+    { fresh: true },
+  ]) {
+    counts.push((await run(executors, aRun(code, changes))).body)
+  }
+  t.same(counts, ['1', '2', '1', '1', '1', '1'])
+})
