@@ -92,12 +92,12 @@ t.test('both module systems and all forms of export work', async (t) => {
 })
 
 t.test('failures have the words of the contract and the run id', async (t) => {
-  const small = { ...limits, wallMs: 1500, cpuMs: 300, resultBytes: 1024 * 1024, memoryMb: 16 }
+  const small = { ...limits, wallMs: 1500, cpuMs: 900, resultBytes: 1024 * 1024, memoryMb: 16 }
   const cases: readonly [string, string, string, string][] = [
     ['throw new Error("no such thing")', 'thrown', 'invalid', 'no such thing'],
     ['throw "plain text"', 'thrown', 'invalid', 'plain text'],
     ['await new Promise(() => {})', 'timeout', 'timeout', 'Bot timed out after 1.5 s'],
-    ['for (;;);', 'cpu', 'too-costly', 'Bot exceeded CPU limit of 0.3 s'],
+    ['for (;;);', 'cpu', 'too-costly', 'Bot exceeded CPU limit of 0.9 s'],
     [
       'const a = []; for (;;) a.push({ a: [a.length] })',
       'memory',
