@@ -13,6 +13,7 @@ import {
   statSync,
   symlinkSync,
 } from 'node:fs'
+import { tmpdir } from 'node:os'
 import { dirname, join, resolve } from 'node:path'
 
 export interface Account {
@@ -35,7 +36,11 @@ export function serviceAccount(): Account | undefined {
 export function programsFolder(): string {
   const folder =
     process.getuid?.() === 0 ? SYSTEM_FOLDER : resolve(import.meta.dirname, '../.data/programs')
-  mkdirSync(folder, { recursive: true })
+  try {
+    mkdirSync(folder, { recursive: true })
+  } catch (cause) {
+    throw new Error(`The folder ${folder} for PostgreSQL's programs cannot be made`, { cause })
+  }
   if (folder === SYSTEM_FOLDER) chmodSync(folder, 0o755)
   return folder
 }
@@ -50,6 +55,13 @@ export function serviceFolder(path: string): string {
   const folder = makeFolder(path, account !== undefined)
   chmodSync(folder, 0o700)
   if (account) chownSync(folder, account.uid, account.gid)
+  return folder
+}
+
+/** A new folder for services whose data is thrown away with it. */
+export function temporaryFolder(prefix: string): string {
+  const folder = mkdtempSync(join(tmpdir(), prefix))
+  chmodSync(folder, 0o711)
   return folder
 }
 

@@ -2,13 +2,18 @@
 import { type Config, readConfig } from '../shared/config.ts'
 import { migrate, openDatabase } from '../shared/database.ts'
 import { createLogger } from '../shared/log.ts'
+import { openRepository } from '../shared/store/repository.ts'
+import { isSeeded, seed, superAdminOf } from './seed.ts'
 
 /** Safe to run twice and from two machines at a time. True when the super admin was made now. */
 export async function prepare(config: Config): Promise<boolean> {
   const database = openDatabase(config, createLogger(config.logLevel, 'script'))
   try {
     await migrate(database)
-    return false
+    const repository = await openRepository(database)
+    // Only a first start needs the super admin's credentials.
+    if (await isSeeded(repository)) return false
+    return (await seed({ database, repository }, superAdminOf(config))) === 'created'
   } finally {
     await database.close()
   }
@@ -16,7 +21,9 @@ export async function prepare(config: Config): Promise<boolean> {
 
 if (import.meta.main) {
   try {
-    await prepare(readConfig())
+    const config = readConfig()
+    const isFirst = await prepare(config)
+    console.log(isFirst ? `Migrated; the super admin is ${config.superAdminEmail}` : 'Migrated')
   } catch (error) {
     console.error(error instanceof Error ? error.message : error)
     process.exitCode = 1

@@ -16,7 +16,7 @@ import { basename, dirname, join, resolve } from 'node:path'
 import { promisify } from 'node:util'
 import { Client } from 'pg'
 import { programsFolder, serviceAccount, serviceFolder } from './account.ts'
-import { freePort, type Service, startService } from './service.ts'
+import { freePort, type OnSpawn, type Program, type Service, startService } from './service.ts'
 
 export interface PostgresOptions {
   /** Made when missing; keeps the data, the password and the log. */
@@ -27,7 +27,7 @@ export interface PostgresOptions {
 }
 
 /** Listens on a free port of 127.0.0.1 only; the url is the superuser's, of the database `botica`. */
-export async function startPostgres(options: PostgresOptions): Promise<Service> {
+export async function startPostgres(options: PostgresOptions, onSpawn?: OnSpawn): Promise<Service> {
   const binaries = join(installPrograms(), 'bin')
   const folder = serviceFolder(options.folder)
   const data = join(folder, 'data')
@@ -44,11 +44,13 @@ export async function startPostgres(options: PostgresOptions): Promise<Service> 
     max_wal_size: '2GB',
     random_page_cost: 1.1,
     jit: 'off',
+    // A detail line would repeat the values of a refused statement.
+    log_error_verbosity: 'terse',
     fsync: options.durable ? 'on' : 'off',
     synchronous_commit: options.durable ? 'on' : 'off',
     full_page_writes: options.durable ? 'on' : 'off',
   }
-  const service = await startService({
+  const program: Program = {
     name: 'PostgreSQL',
     url: `${url}/botica`,
     command: join(binaries, 'postgres'),
@@ -62,10 +64,10 @@ export async function startPostgres(options: PostgresOptions): Promise<Service> 
     account: serviceAccount(),
     stopSignal: 'SIGINT',
     isReady: () => answers(`${url}/postgres`),
-  })
-  const ready = service.ready.then(() => createDatabase(`${url}/postgres`))
-  ready.catch(() => undefined)
-  return { ...service, ready }
+  }
+  const service = await startService(program, onSpawn)
+  await createDatabase(`${url}/postgres`)
+  return service
 }
 
 /** Copies the binaries to a place that the service's account can reach; returns it. */

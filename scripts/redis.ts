@@ -6,7 +6,7 @@ import { connect } from 'node:net'
 import { delimiter, join } from 'node:path'
 import { promisify } from 'node:util'
 import { programsFolder, serviceAccount, serviceFolder } from './account.ts'
-import { freePort, type Service, startService } from './service.ts'
+import { freePort, type OnSpawn, type Program, type Service, startService } from './service.ts'
 
 export interface RedisOptions {
   /** Made when missing; keeps the append-only file and the log. */
@@ -19,12 +19,12 @@ const NO_REDIS =
   'There is no redis-server or valkey-server here; install one, or set REDIS_URL to a running one'
 
 /** Listens on a free port of 127.0.0.1 only, with a password made for this run. */
-export async function startRedis(options: RedisOptions): Promise<Service> {
+export async function startRedis(options: RedisOptions, onSpawn?: OnSpawn): Promise<Service> {
   const command = findServer() ?? (await installServer())
   const folder = serviceFolder(options.folder)
   const port = await freePort()
   const password = randomBytes(24).toString('base64url')
-  return await startService({
+  const program: Program = {
     name: 'Redis',
     url: `redis://:${password}@127.0.0.1:${port}`,
     command,
@@ -45,15 +45,29 @@ export async function startRedis(options: RedisOptions): Promise<Service> {
     account: serviceAccount(),
     stopSignal: 'SIGTERM',
     isReady: () => answers(port, password),
-  })
+  }
+  return await startService(program, onSpawn)
 }
 
 function findServer(): string | undefined {
+  return onPath('redis-server') ?? onPath('valkey-server') ?? linkServer()
+}
+
+function onPath(name: string): string | undefined {
   const folders = (process.env.PATH ?? '').split(delimiter)
-  const onPath = folders.flatMap((folder) =>
-    ['redis-server', 'valkey-server'].map((name) => join(folder, name)),
-  )
-  return [...onPath, join(programsFolder(), 'redis-server')].find(isExecutable)
+  return folders.map((folder) => join(folder, name)).find(isExecutable)
+}
+
+/**
+ * Debian's redis-tools holds the server itself under the name redis-check-rdb: the program looks at
+ * the name it is called by. Its redis-server package would add a system service on port 6379.
+ */
+function linkServer(): string | undefined {
+  const program = onPath('redis-check-rdb')
+  if (program === undefined) return undefined
+  const link = join(programsFolder(), 'redis-server')
+  if (lstatSync(link, { throwIfNoEntry: false }) === undefined) symlinkSync(program, link)
+  return link
 }
 
 function isExecutable(file: string): boolean {
@@ -65,10 +79,6 @@ function isExecutable(file: string): boolean {
   }
 }
 
-/**
- * Debian's redis-tools holds the server itself under the name redis-check-rdb: the program looks at
- * the name it is called by. Its redis-server package would add a system service on port 6379.
- */
 async function installServer(): Promise<string> {
   if (process.getuid?.() !== 0 || !existsSync('/usr/bin/apt-get')) throw new Error(NO_REDIS)
   console.log("Installing Redis from the system's packages …")
@@ -78,11 +88,9 @@ async function installServer(): Promise<string> {
   } catch (cause) {
     throw new Error(NO_REDIS, { cause })
   }
-  const installed = '/usr/bin/redis-check-rdb'
-  if (!isExecutable(installed)) throw new Error(NO_REDIS)
-  const link = join(programsFolder(), 'redis-server')
-  if (lstatSync(link, { throwIfNoEntry: false }) === undefined) symlinkSync(installed, link)
-  return link
+  const installed = linkServer()
+  if (installed === undefined) throw new Error(NO_REDIS)
+  return installed
 }
 
 async function aptGet(...args: string[]): Promise<void> {

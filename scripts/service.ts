@@ -13,12 +13,10 @@ export interface Service {
   readonly url: string
   /** Holds its log. */
   readonly folder: string
-  /** Rejects with its last words when it ends first, or takes longer than 40 s. */
-  readonly ready: Promise<void>
   /** Settles when the process is gone, whatever the reason, with how it went. */
   readonly ended: Promise<string>
-  /** Asks it to end, waits, and kills it after so many milliseconds. */
-  stop(withinMs: number): Promise<void>
+  /** Asks it to end, waits, and kills it after so many milliseconds; 15 s unless told. */
+  stop(withinMs?: number): Promise<void>
 }
 
 export interface Program {
@@ -39,9 +37,13 @@ export interface Program {
 }
 
 const READY_MS = 40_000
+const STOP_MS = 15_000
 
-/** Returns as soon as the process runs; the caller awaits `ready`, and stops it in any case. */
-export async function startService(program: Program): Promise<Service> {
+/** Told of a process as soon as it runs, to be able to stop it before it is ready. */
+export type OnSpawn = (service: Service) => void
+
+/** Resolves when it is ready; throws its last words when it ends first or takes longer than 40 s. */
+export async function startService(program: Program, onSpawn?: OnSpawn): Promise<Service> {
   const note = join(program.folder, 'process.json')
   await endSurvivor(note, program.stopSignal)
   const child = await spawnProgram(program)
@@ -49,15 +51,12 @@ export async function startService(program: Program): Promise<Service> {
   const ended = new Promise<string>((resolve) => {
     child.once('close', (code, signal) => resolve(signal ? `by ${signal}` : `with code ${code}`))
   })
-  const ready = untilReady(program, child)
-  ready.catch(() => undefined)
-  return {
+  const service: Service = {
     name: program.name,
     url: program.url,
     folder: program.folder,
-    ready,
     ended,
-    async stop(withinMs) {
+    async stop(withinMs = STOP_MS) {
       child.kill(program.stopSignal)
       const timer = setTimeout(() => child.kill('SIGKILL'), withinMs)
       await ended
@@ -65,6 +64,9 @@ export async function startService(program: Program): Promise<Service> {
       rmSync(note, { force: true })
     },
   }
+  onSpawn?.(service)
+  await untilReady(program, child)
+  return service
 }
 
 // Its own process group: Ctrl-C in a terminal must reach our script alone, which stops all in order.
@@ -102,6 +104,7 @@ async function untilReady(program: Program, child: ChildProcess): Promise<void> 
   while (!(await program.isReady())) {
     const isGone = child.exitCode !== null || child.signalCode !== null
     if (isGone || Date.now() > deadline) {
+      child.kill('SIGKILL')
       throw new Error(`${program.name} did not start: ${lastWords(program.folder)}`)
     }
     await delay(25)

@@ -10,7 +10,7 @@ is_current() {
   if [ -e node_modules/.package-lock.installed ]; then
     cmp -s package-lock.json node_modules/.package-lock.installed
   else
-    [ node_modules/.package-lock.json -nt package-lock.json ]
+    [ ! package-lock.json -nt node_modules/.package-lock.json ]
   fi
 }
 

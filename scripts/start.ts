@@ -12,15 +12,15 @@ import { prepare } from './migrate.ts'
 import { startPostgres } from './postgres.ts'
 import { endSurvivor, notedProcess, noteProcess } from './processes.ts'
 import { startRedis } from './redis.ts'
-import { freePort, lastWords, type Service, startService } from './service.ts'
+import { freePort, lastWords, type Program, type Service, startService } from './service.ts'
 import { requireDatabase, requireRedis } from './stores.ts'
 
 const ROOT = resolve(import.meta.dirname, '..')
 const NAMES = ['web', 'worker', 'redis', 'postgres'] as const
 type Name = (typeof NAMES)[number]
 
-/** Together below 30 s; web and worker finish what is in flight. */
-const STOP_MS: Record<Name, number> = { web: 13_000, worker: 10_000, redis: 3000, postgres: 3000 }
+/** All in all below 30 s. Requests that wait for a bot need the worker, so web goes first. */
+const STOP_MS = { processes: 24_000, web: 12_000, store: 2500 }
 
 const running = new Map<Name, Service>()
 let stopping: Promise<void> | undefined
@@ -99,18 +99,19 @@ async function openStores(folder: string, env: NodeJS.ProcessEnv): Promise<void>
   const local: Promise<void>[] = []
   if (!env.DATABASE_URL) {
     const options = { folder: join(folder, 'postgres'), sharedBuffersMb: 512, durable: true }
+    const started = startPostgres(options, (service) => keep('postgres', service))
     local.push(
-      startPostgres(options).then((service) => {
-        env.DATABASE_URL = service.url
-        return keep('postgres', service)
+      started.then(({ url }) => {
+        env.DATABASE_URL = url
       }),
     )
   }
   if (!env.REDIS_URL) {
+    const options = { folder: join(folder, 'redis'), durable: true }
+    const started = startRedis(options, (service) => keep('redis', service))
     local.push(
-      startRedis({ folder: join(folder, 'redis'), durable: true }).then((service) => {
-        env.REDIS_URL = service.url
-        return keep('redis', service)
+      started.then(({ url }) => {
+        env.REDIS_URL = url
       }),
     )
   }
@@ -123,7 +124,8 @@ async function openStores(folder: string, env: NodeJS.ProcessEnv): Promise<void>
 async function prepareWith(folder: string, env: NodeJS.ProcessEnv): Promise<boolean> {
   const credentials = readCredentials(folder, env)
   const isNew = !existsSync(credentialsFile(folder))
-  const isGiven = env.SUPER_ADMIN_PASSWORD && env.SUPER_ADMIN_CLIENT_SECRET
+  const { SUPER_ADMIN_PASSWORD, SUPER_ADMIN_CLIENT_ID, SUPER_ADMIN_CLIENT_SECRET } = env
+  const isGiven = SUPER_ADMIN_PASSWORD && SUPER_ADMIN_CLIENT_ID && SUPER_ADMIN_CLIENT_SECRET
   // Before the seeding: a start killed in between must not lose what the database knows.
   if (isNew && !isGiven) writeCredentials(folder, credentials)
   const isFirst = await prepare(readConfig({ ...env, ...asEnvironment(credentials) }))
@@ -140,7 +142,7 @@ async function startProcesses(
   const start = async (name: 'web' | 'worker', args: string[], isReady: () => Promise<boolean>) => {
     const place = join(folder, name)
     mkdirSync(place, { recursive: true, mode: 0o700 })
-    const service = await startService({
+    const program: Program = {
       name: name === 'web' ? 'The web process' : 'The worker',
       url,
       command: process.execPath,
@@ -151,8 +153,8 @@ async function startProcesses(
       account: undefined,
       stopSignal: 'SIGTERM',
       isReady,
-    })
-    await keep(name, service)
+    }
+    await startService(program, (service) => keep(name, service))
   }
   await Promise.all([
     start('web', ['server/main.ts'], () => answers(`${url}livez`)),
@@ -160,10 +162,10 @@ async function startProcesses(
   ])
 }
 
-async function keep(name: Name, service: Service): Promise<void> {
+/** One that ends by itself, before or after it is ready, ends them all. */
+function keep(name: Name, service: Service): void {
   running.set(name, service)
-  if (stopping) return service.stop(STOP_MS[name])
-  await service.ready
+  if (stopping) void service.stop(STOP_MS.store)
   void service.ended.then((how) => {
     if (!stopping) void fail(`${service.name} ended ${how}: ${lastWords(service.folder)}`)
   })
@@ -180,10 +182,16 @@ async function answers(url: string): Promise<boolean> {
 }
 
 function stopAll(): Promise<void> {
-  stopping ??= (async () => {
-    for (const name of NAMES) await running.get(name)?.stop(STOP_MS[name])
-  })()
+  stopping ??= stopInOrder()
   return stopping
+}
+
+async function stopInOrder(): Promise<void> {
+  const deadline = Date.now() + STOP_MS.processes
+  await running.get('web')?.stop(STOP_MS.web)
+  await running.get('worker')?.stop(deadline - Date.now())
+  await running.get('redis')?.stop(STOP_MS.store)
+  await running.get('postgres')?.stop(STOP_MS.store)
 }
 
 async function fail(sentence: string): Promise<void> {

@@ -5,10 +5,10 @@
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { chmodSync, existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { existsSync, readFileSync, rmSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { readConfig } from '../shared/config.ts'
+import { temporaryFolder } from './account.ts'
 import { asEnvironment, readCredentials } from './credentials.ts'
 import { prepare } from './migrate.ts'
 import { startPostgres } from './postgres.ts'
@@ -62,18 +62,16 @@ async function main(folder: string): Promise<number> {
 async function databaseUrl(folder: string): Promise<string> {
   if (process.env.TEST_DATABASE_URL) return process.env.TEST_DATABASE_URL
   const options = { folder: join(folder, 'postgres'), sharedBuffersMb: 256, durable: false }
-  return await keep(await startPostgres(options))
+  return (await startPostgres(options, keep)).url
 }
 
 async function redisUrl(folder: string): Promise<string> {
   if (process.env.TEST_REDIS_URL) return process.env.TEST_REDIS_URL
-  return await keep(await startRedis({ folder: join(folder, 'redis'), durable: false }))
+  return (await startRedis({ folder: join(folder, 'redis'), durable: false }, keep)).url
 }
 
-async function keep(service: Service): Promise<string> {
+function keep(service: Service): void {
   services.push(service)
-  await service.ready
-  return service.url
 }
 
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
@@ -83,9 +81,7 @@ for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
   })
 }
 
-const folder = mkdtempSync(join(tmpdir(), 'botica-test-'))
-// Another account runs PostgreSQL when root tests.
-chmodSync(folder, 0o711)
+const folder = temporaryFolder('botica-test-')
 try {
   process.exitCode = await main(folder)
 } catch (error) {

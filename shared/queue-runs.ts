@@ -22,6 +22,8 @@ const CANCEL_MEMORY_MS = 60_000
 
 export interface Runs {
   readonly workerId: string
+  /** Callers may count on this worker from now until `close`; `metrics` is asked at every heartbeat. */
+  announce(served: readonly BotQueue[], metrics: () => Promise<string>): Promise<void>
   /** Workers of `bots-sync` that were alive at the last heartbeat, this one included. */
   readonly liveWorkers: number
   /** Errors: the key has expired. */
@@ -39,13 +41,8 @@ export interface Runs {
   close(): Promise<void>
 }
 
-/** Announces the worker on `served` queues until `close`; `metrics` is asked at every heartbeat. */
-export async function openRuns(
-  config: Config,
-  log: Logger,
-  served: readonly BotQueue[],
-  metrics: () => Promise<string>,
-): Promise<Runs> {
+/** Waits up to 30 s for Redis. */
+export async function openRuns(config: Config, log: Logger): Promise<Runs> {
   const redis = openRedis(config, 'worker', log)
   const subscriber = openRedis(config, 'subscribe', log)
   await Promise.all([untilReady(redis, log), untilReady(subscriber, log)])
@@ -65,7 +62,10 @@ export async function openRuns(
   })
   await subscriber.subscribe(CANCEL_CHANNEL)
 
-  async function beat(): Promise<void> {
+  let served: readonly BotQueue[] = []
+  let timer: NodeJS.Timeout | undefined
+
+  async function beat(metrics: () => Promise<string>): Promise<void> {
     if (redis.status !== 'ready') return
     for (const name of served) {
       const count = await runScript(
@@ -78,13 +78,6 @@ export async function openRuns(
     }
     await redis.set(keys.metrics(workerId), await metrics(), 'PX', WORKER_TTL_MS)
   }
-  const tick = () => {
-    beat().catch((error: unknown) => log.warn({ cause: error }, 'Heartbeat failed'))
-  }
-  await beat()
-  const timer = setInterval(tick, HEARTBEAT_MS)
-  redis.on('ready', tick)
-
   async function checkOut(reply: ExecuteReply): Promise<ExecuteReply> {
     const { body, ...rest } = reply
     if (body === undefined || Buffer.byteLength(body) <= INLINE_BYTES) return reply
@@ -95,6 +88,16 @@ export async function openRuns(
 
   return {
     workerId,
+    async announce(queues, metrics) {
+      served = queues
+      const tick = () => {
+        beat(metrics).catch((error: unknown) => log.warn({ cause: error }, 'Heartbeat failed'))
+      }
+      await beat(metrics)
+      timer = setInterval(tick, HEARTBEAT_MS)
+      // After an outage callers are refused until they hear of a worker again.
+      redis.on('ready', tick)
+    },
     get liveWorkers() {
       return liveWorkers
     },
@@ -131,6 +134,7 @@ export async function openRuns(
     onCancel: (listener) => void listeners.push(listener),
     async close() {
       clearInterval(timer)
+      redis.removeAllListeners('ready')
       await leave(redis, served, workerId)
       redis.disconnect()
       subscriber.disconnect()

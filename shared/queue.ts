@@ -6,7 +6,7 @@
 import { randomUUID } from 'node:crypto'
 import { Queue } from 'bullmq'
 import type { Config } from './config.ts'
-import { HttpError, tooManyRequests, unavailable } from './errors.ts'
+import { badRequest, HttpError, tooManyRequests, unavailable } from './errors.ts'
 import type { Logger } from './log.ts'
 import { openReplies, type Replies } from './queue-replies.ts'
 import { ADMIT, ALIVE, CANCEL_CHANNEL, keys, LATE, PREFIX, runScript } from './queue-scripts.ts'
@@ -63,7 +63,8 @@ export interface ExecuteJob {
 
 export interface ExecuteReply {
   readonly runId: string
-  readonly status: 'ok' | 'error'
+  /** `unavailable`: the handler was never called, the caller may repeat. */
+  readonly status: 'ok' | 'error' | 'unavailable'
   /** How the handler's result is to be written (bots.md §5.4). */
   readonly kind: 'undefined' | 'json' | 'string' | 'hl7' | 'outcome'
   readonly body?: string
@@ -184,7 +185,6 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
     },
     async execute(job, { waitMs, signal }) {
       return failAs503(async () => {
-        signal?.throwIfAborted()
         const priority = await admit('bots-sync', job, false)
         const ready = await checkIn({ ...job, reply: channel, waitUntil: Date.now() + waitMs })
         const waiter = replies.wait(ready, waitMs, signal)
@@ -197,7 +197,7 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
         const reply = await waiter.reply
         if (reply === 'gone') {
           await cancel(job.runId, job.projectId)
-          throw signal?.reason
+          throw badRequest('The caller has gone')
         }
         return reply === undefined ? undefined : withBody(redis, reply)
       })
@@ -273,9 +273,7 @@ async function failAs503<T>(work: () => Promise<T>): Promise<T> {
   try {
     return await work()
   } catch (error) {
-    if (error instanceof HttpError || (error instanceof Error && error.name === 'AbortError')) {
-      throw error
-    }
+    if (error instanceof HttpError) throw error
     throw unavailable('Queue', error)
   }
 }

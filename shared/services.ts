@@ -1,10 +1,14 @@
 /** What a process opened; passed as one object, closed in reverse order. */
+import { setTimeout as delay } from 'node:timers/promises'
+import { createTokens, type Tokens } from './access/tokens.ts'
 import type { Config } from './config.ts'
-import type { Database } from './database.ts'
+import { type Database, openDatabase } from './database.ts'
 import type { Logger } from './log.ts'
-import type { Queues } from './queue.ts'
-import type { Principals } from './store/principals.ts'
-import type { Repository } from './store/repository.ts'
+import { openQueues, type Queues } from './queue.ts'
+import { openRedis, type Redis, untilReady } from './redis.ts'
+import { openPrincipals, type Principals } from './store/principals.ts'
+import { openRepository, type Repository } from './store/repository.ts'
+import { openSigningKeys } from './store/signing-keys.ts'
 
 export interface Services {
   readonly config: Config
@@ -12,6 +16,84 @@ export interface Services {
   readonly database: Database
   readonly repository: Repository
   readonly principals: Principals
+  readonly tokens: Tokens
+  /** For small counters and caches of a request; jobs go through `queues`. */
+  readonly redis: Redis
   readonly queues: Queues
   close(): Promise<void>
+}
+
+/** Why a process cannot start, in one sentence for whoever starts it. */
+export class StartError extends Error {}
+
+const PATIENCE_MS = 30_000
+const RETRY_MS = 1000
+
+/** Waits up to 30 s for PostgreSQL and Redis. Errors: StartError, ConfigError. */
+export async function openServices(config: Config, log: Logger): Promise<Services> {
+  await using opened = new AsyncDisposableStack()
+  const database = openDatabase(config, log)
+  opened.defer(() => database.close())
+  await untilAnswering(database, log)
+  await requireTables(database)
+  const repository = await openRepository(database)
+  const principals = await openPrincipals(database, repository, log)
+  const keys = await openSigningKeys(config, database, repository)
+  const redis = openRedis(config, 'request', log)
+  opened.defer(() => redis.disconnect())
+  await untilReady(redis, log).catch((error: Error) => {
+    throw new StartError(error.message)
+  })
+  const queues = await openQueues(config, log)
+  opened.defer(() => queues.close())
+  const closing = opened.move()
+  return {
+    config,
+    log,
+    database,
+    repository,
+    principals,
+    tokens: createTokens(config.baseUrl, keys),
+    redis,
+    queues,
+    close: () => closing.disposeAsync(),
+  }
+}
+
+/** One line a second tells what is waited for. */
+async function untilAnswering(database: Database, log: Logger): Promise<void> {
+  const deadline = Date.now() + PATIENCE_MS
+  for (;;) {
+    try {
+      await database.ping()
+      return
+    } catch (error) {
+      const reason = refusalOf(error)
+      if (reason !== undefined) {
+        throw new StartError(`PostgreSQL refuses the connection: ${reason}; look at DATABASE_URL`)
+      }
+      if (Date.now() >= deadline) {
+        throw new StartError('PostgreSQL does not answer; look at DATABASE_URL')
+      }
+      log.warn('Waiting for PostgreSQL')
+      await delay(RETRY_MS)
+    }
+  }
+}
+
+/** What no waiting mends: SQLSTATE class 28, a wrong account, and 3D000, no such database. */
+function refusalOf(error: unknown): string | undefined {
+  const cause = error instanceof Error && error.cause !== undefined ? error.cause : error
+  if (!(cause instanceof Error && 'code' in cause)) return undefined
+  return /^(28...|3D000)$/.test(String(cause.code)) ? cause.message : undefined
+}
+
+async function requireTables(database: Database): Promise<void> {
+  const rows = await database.query<{ found: boolean }>({
+    text: `select to_regclass('version') is not null and to_regclass('search_key_salt') is not null as found`,
+    values: [],
+  })
+  if (rows[0]?.found !== true) {
+    throw new StartError('The database has no tables yet; run `node scripts/migrate.ts` first')
+  }
 }

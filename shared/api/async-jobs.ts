@@ -78,7 +78,7 @@ export async function finishAsyncJob(
 /** As `finishAsyncJob`, for a reply; being second is no failure, a lost job neither. */
 export async function settleAsyncJob(
   services: Services,
-  job: ExecuteJob,
+  job: Pick<ExecuteJob, 'projectId' | 'requester' | 'contentType'>,
   reply: ExecuteReply,
 ): Promise<void> {
   const project = await services.principals.project(job.projectId)

@@ -3,7 +3,10 @@
  * client, so that all three behave the same.
  */
 import type { Principal } from '../access/principal.ts'
+import { HttpError } from '../errors.ts'
 import type { Services } from '../services.ts'
+import { failureReply, withTracing } from './reply.ts'
+import { respond } from './respond.ts'
 
 export interface FhirRequest {
   readonly method: string
@@ -27,9 +30,24 @@ export interface FhirReply {
   readonly body: string | Buffer | undefined
 }
 
-/** Never throws for a caller's fault: failures are replies with an OperationOutcome. */
 export type Handle = (
   services: Services,
   principal: Principal,
   request: FhirRequest,
 ) => Promise<FhirReply>
+
+/** Never throws for a caller's fault: failures are replies with an OperationOutcome. */
+export const handle: Handle = async (services, principal, request) => {
+  try {
+    const reply = await respond(services, principal, request)
+    return isStored(request.path) ? reply : withTracing(reply, request)
+  } catch (error) {
+    if (error instanceof HttpError) return withTracing(failureReply(error), request)
+    throw error
+  }
+}
+
+/** An outcome that is a resource, or that an operation (a bot, say) has made, is given as it is. */
+function isStored(path: string): boolean {
+  return path.startsWith('OperationOutcome') || path.includes('$')
+}

@@ -1,7 +1,7 @@
 /** Replies as values. */
 import type { HttpError } from '../errors.ts'
 import type { OperationOutcome } from '../fhir/outcome.ts'
-import type { FhirReply } from './handle.ts'
+import type { FhirReply, FhirRequest } from './handle.ts'
 
 export const FHIR_JSON = 'application/fhir+json; charset=utf-8'
 
@@ -10,11 +10,23 @@ export function jsonReply(
   body: unknown,
   headers: Readonly<Record<string, string>> = {},
 ): FhirReply {
-  return {
-    status,
-    headers: { 'Content-Type': FHIR_JSON, ...headers },
-    body: JSON.stringify(body),
-  }
+  return textReply(status, JSON.stringify(body), headers)
+}
+
+/** `body` is FHIR JSON already. */
+export function textReply(
+  status: number,
+  body: string,
+  headers: Readonly<Record<string, string>> = {},
+): FhirReply {
+  return { status, headers: { 'Content-Type': FHIR_JSON, ...headers }, body }
+}
+
+export function emptyReply(
+  status: number,
+  headers: Readonly<Record<string, string>> = {},
+): FhirReply {
+  return { status, headers, body: undefined }
 }
 
 export function outcomeReply(
@@ -27,4 +39,24 @@ export function outcomeReply(
 
 export function failureReply(error: HttpError): FhirReply {
   return jsonReply(error.status, error.outcome, error.headers)
+}
+
+const TRACING = 'https://medplum.com/fhir/StructureDefinition/tracing'
+const OUTCOME_START = '{"resourceType":"OperationOutcome"'
+
+/** Adds the request's ids to a reply whose body is an outcome of ours. */
+export function withTracing(
+  reply: FhirReply,
+  request: Pick<FhirRequest, 'requestId' | 'traceId'>,
+): FhirReply {
+  const { body } = reply
+  if (typeof body !== 'string' || !body.startsWith(OUTCOME_START)) return reply
+  const extension = {
+    url: TRACING,
+    extension: [
+      { url: 'requestId', valueId: request.requestId },
+      { url: 'traceId', valueId: request.traceId },
+    ],
+  }
+  return { ...reply, body: `${body.slice(0, -1)},"extension":[${JSON.stringify(extension)}]}` }
 }

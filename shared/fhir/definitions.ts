@@ -70,7 +70,7 @@ export function valueSet(url: string): ValueSetLine | undefined {
 export function searchParameters(type: string): ReadonlyMap<string, SearchParameter> {
   const known = parametersOf.get(type)
   if (known) return known
-  const own = search().get(type)
+  const own = isResourceType(type) ? search().get(type) : undefined
   const all = new Map<string, SearchParameter>()
   if (own) {
     const isDomain = types().get(type)?.base === 'DomainResource'
@@ -99,7 +99,7 @@ export function storedParameters(type: string, code: string): readonly string[] 
 
 /** Parameters that put a resource of `type` into a compartment; `{def}` is the resource itself. */
 export function compartmentParams(compartment: Compartment, type: string): readonly string[] {
-  return compartments()[compartment]?.[type] ?? []
+  return isResourceType(type) ? (compartments()[compartment]?.[type] ?? []) : []
 }
 
 export function patientCompartmentParams(type: string): readonly string[] {
@@ -108,7 +108,7 @@ export function patientCompartmentParams(type: string): readonly string[] {
 
 /** The date parameter kept in the row itself (`d_lo`, `d_hi`); undefined where a type has none. */
 export function mainDate(type: string): string | undefined {
-  const chosen = MAIN_DATE[type]
+  const chosen = MAIN_DATE.get(type)
   if (chosen !== undefined) return chosen
   for (const parameter of searchParameters(type).values()) {
     if (parameter.type === 'date' && isSingle(type, parameter)) return parameter.code
@@ -116,23 +116,23 @@ export function mainDate(type: string): string | undefined {
   return undefined
 }
 
-const MAIN_DATE: Readonly<Record<string, string>> = {
-  Observation: 'date',
-  Encounter: 'date',
-  Procedure: 'date',
-  Immunization: 'date',
-  DiagnosticReport: 'date',
-  CarePlan: 'date',
-  AllergyIntolerance: 'date',
-  Condition: 'onset-date',
-  MedicationRequest: 'authoredon',
-  Claim: 'created',
-  Goal: 'start-date',
-  ImagingStudy: 'started',
-  Patient: 'birthdate',
-  Slot: 'start',
-  Communication: 'sent',
-}
+const MAIN_DATE: ReadonlyMap<string, string> = new Map([
+  ['Observation', 'date'],
+  ['Encounter', 'date'],
+  ['Procedure', 'date'],
+  ['Immunization', 'date'],
+  ['DiagnosticReport', 'date'],
+  ['CarePlan', 'date'],
+  ['AllergyIntolerance', 'date'],
+  ['Condition', 'onset-date'],
+  ['MedicationRequest', 'authoredon'],
+  ['Claim', 'created'],
+  ['Goal', 'start-date'],
+  ['ImagingStudy', 'started'],
+  ['Patient', 'birthdate'],
+  ['Slot', 'start'],
+  ['Communication', 'sent'],
+])
 
 /** Meta of the platform; every type has it. */
 const OWN_PARAMETERS: readonly SearchParameter[] = [

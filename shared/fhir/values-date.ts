@@ -52,11 +52,23 @@ export function parsePeriod(value: Readonly<Record<string, unknown>>): DateRange
   return { low: start?.low ?? -Infinity, high: end?.high ?? Infinity }
 }
 
+/** The two ends of a range are often on one day; toISOString was 8 % of deriving a resource. */
+let lastDay = { number: Number.NaN, text: '' }
+
 /** timestamptz text for PostgreSQL; outside the years 1 to 9999 it is infinite. */
 export function timestamp(ms: number): string {
   if (ms < FIRST) return '-infinity'
   if (ms > LAST) return 'infinity'
-  return new Date(ms).toISOString()
+  const day = Math.floor(ms / DAY)
+  if (day !== lastDay.number) lastDay = { number: day, text: new Date(day * DAY).toISOString() }
+  const time = ms - day * DAY
+  const seconds = Math.floor(time / 1000)
+  const clock = [seconds / 3600, (seconds / 60) % 60, seconds % 60].map(twoDigits).join(':')
+  return `${lastDay.text.slice(0, 11)}${clock}.${String(1000 + (time % 1000)).slice(1)}Z`
+}
+
+function twoDigits(value: number): string {
+  return String(100 + Math.floor(value)).slice(1)
 }
 
 function utc(year: number, month: number, day: number): number {

@@ -3,6 +3,7 @@
  * element is known from the definitions; its shape is not, so whatever does not fit is left out.
  * https://hl7.org/fhir/R4/search.html#ptypes
  */
+import { numberOf } from './json.ts'
 import { isObject } from './resource.ts'
 import { type DateRange, parseDate, parsePeriod } from './values-date.ts'
 
@@ -13,7 +14,8 @@ export interface Token {
   readonly display?: string | undefined
   /** Type codings of an Identifier, for `:of-type`. */
   readonly types?: readonly Token[]
-  readonly kind: 'coding' | 'identifier' | 'contact' | 'plain' | 'text'
+  /** `code` is a value of a short list; `plain` any other text, which may be a secret. */
+  readonly kind: 'coding' | 'code' | 'identifier' | 'contact' | 'plain' | 'text'
 }
 
 export interface QuantityRange {
@@ -37,8 +39,11 @@ const NONE: readonly never[] = []
 
 /** Tokens of one element of a token parameter; `isFolded` for `email` and `phone`. */
 export function tokensOf(type: string, value: unknown, isFolded = false): readonly Token[] {
-  if (typeof value === 'boolean') return [plain(String(value))]
-  if (typeof value === 'string') return value === '' ? NONE : [plain(value)]
+  if (typeof value === 'boolean') return [{ kind: 'code', system: undefined, code: String(value) }]
+  if (typeof value === 'string') {
+    const kind = type === 'code' ? 'code' : 'plain'
+    return value === '' ? NONE : [{ kind, system: undefined, code: value }]
+  }
   if (!isObject(value)) return NONE
   switch (type) {
     case 'CodeableConcept':
@@ -112,14 +117,16 @@ function timingRange(timing: Fields): DateRange | undefined {
 
 /** Range of one element of a number or quantity parameter; a Range has open ends. */
 export function quantityOf(type: string, value: unknown): QuantityRange | undefined {
-  if (typeof value === 'number') return exact(value, '', undefined, undefined)
+  const bare = numberOf(value)
+  if (bare !== undefined) return exact(bare, '', undefined, undefined)
   if (!isObject(value)) return undefined
   if (type === 'Range') return rangeOf(value)
-  if (typeof value.value !== 'number') return undefined
-  if (type === 'Money') return exact(value.value, CURRENCY, text(value.currency), undefined)
+  const number = numberOf(value.value)
+  if (number === undefined) return undefined
+  if (type === 'Money') return exact(number, CURRENCY, text(value.currency), undefined)
   const code = text(value.code)
   const system = code === undefined ? '' : (text(value.system) ?? '')
-  return withComparator(exact(value.value, system, code, text(value.unit)), value.comparator)
+  return withComparator(exact(number, system, code, text(value.unit)), value.comparator)
 }
 
 function exact(
@@ -201,8 +208,4 @@ export function urisOf(value: unknown): readonly string[] {
 
 function text(value: unknown): string | undefined {
   return typeof value === 'string' && value !== '' ? value : undefined
-}
-
-function plain(code: string): Token {
-  return { kind: 'plain', system: undefined, code }
 }

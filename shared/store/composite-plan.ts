@@ -12,8 +12,12 @@ import type { Derivation } from './derivation.ts'
 
 type Component = NonNullable<SearchParameter['components']>[number]
 
+const RESOURCE = '%resource.'
+
 interface ComponentWalk {
   readonly type: Component['type']
+  /** Written `%resource.…`: read from the whole resource, not from the element. */
+  readonly isOfResource: boolean
   readonly legs: readonly Walk<Value[]>[]
 }
 
@@ -23,19 +27,20 @@ interface Value {
 }
 
 export function planComposite(
+  type: string,
   parameter: SearchParameter,
   index: number,
   leg: Leg,
 ): Walk<Derivation> | undefined {
   const [first, ...others] = (parameter.components ?? []).map((component) =>
-    compileComponent(leg.type, component),
+    compileComponent(type, leg.type, component),
   )
   if (first === undefined || others.length === 0) return undefined
   return leg.bind((element, into) => {
-    const values = others.map((other) => valuesOf(other, element))
+    const values = others.map((other) => valuesOf(other, element, into))
     if (values.every((found) => found.length === 0)) return
     const p = into.p(index)
-    const keys = keysOf(first.type, valuesOf(first, element), p, into)
+    const keys = keysOf(first.type, valuesOf(first, element, into), p, into)
     if (keys.length === 0) return
     others.forEach((other, i) => {
       const rows = { p, keys, position: i + 1 }
@@ -44,13 +49,19 @@ export function planComposite(
   })
 }
 
-function compileComponent(parent: string, { type, expression }: Component): ComponentWalk {
-  const legs = compileExpression(parent, expression).map((leg) =>
+function compileComponent(
+  type: string,
+  parent: string,
+  { type: kind, expression }: Component,
+): ComponentWalk {
+  const isOfResource = expression.startsWith(RESOURCE)
+  const path = isOfResource ? expression.slice(RESOURCE.length) : expression
+  const legs = compileExpression(isOfResource ? type : parent, path).map((leg) =>
     leg.bind<Value[]>((value, found) => {
       found.push({ type: leg.type, value })
     }),
   )
-  return { type, legs }
+  return { type: kind, isOfResource, legs }
 }
 
 function joinComponent(
@@ -110,8 +121,9 @@ function keysOf(
   return found
 }
 
-function valuesOf(component: ComponentWalk, element: unknown): readonly Value[] {
+function valuesOf(component: ComponentWalk, element: unknown, into: Derivation): readonly Value[] {
   const values: Value[] = []
-  for (const walk of component.legs) walk(element, values)
+  const node = component.isOfResource ? into.resource : element
+  for (const walk of component.legs) walk(node, values)
   return values
 }

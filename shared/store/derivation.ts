@@ -1,7 +1,8 @@
 /** Collects the rows of one resource while its plan runs. Measured in test/indexes.test.ts. */
 import { LRUCache } from 'lru-cache'
 import { COMPARTMENTS } from '../fhir/definitions.ts'
-import { isObject } from '../fhir/resource.ts'
+import { numberOf } from '../fhir/json.ts'
+import { isObject, type Resource, referenceTo } from '../fhir/resource.ts'
 import {
   dateOf,
   type QuantityRange,
@@ -38,6 +39,7 @@ interface Constants {
 
 export class Derivation {
   readonly keys: Keys
+  readonly resource: Resource
   readonly references = new Set<bigint>()
   readonly others = new Set<bigint>()
   readonly strings: StringRow[] = []
@@ -50,7 +52,9 @@ export class Derivation {
   #lastReference = ''
   #lastTarget = 0n
 
-  constructor(keys: Keys, project: number, plan: Plan, self: string) {
+  constructor(keys: Keys, project: number, plan: Plan, resource: Resource) {
+    const self = referenceTo(resource)
+    this.resource = resource
     this.keys = keys
     this.#project = project
     this.#constants = constantsOf(keys, project, plan)
@@ -129,8 +133,8 @@ export class Derivation {
   /** Location.position: one row with the latitude as `lo` and the longitude as `hi`. */
   position(index: number, value: unknown): void {
     if (!isObject(value)) return
-    const { latitude, longitude } = value
-    if (typeof latitude !== 'number' || typeof longitude !== 'number') return
+    const [latitude, longitude] = [numberOf(value.latitude), numberOf(value.longitude)]
+    if (latitude === undefined || longitude === undefined) return
     this.ranges.push({ p: this.p(index), lo: latitude, hi: longitude, u: 0n })
   }
 
@@ -163,7 +167,7 @@ export class Derivation {
     const any = this.keys.token(p, undefined, code)
     this.others.add(any)
     if (system === undefined) {
-      if (kind === 'plain') this.#code(p, any, '', code, undefined)
+      if (kind === 'code') this.#code(p, any, '', code, undefined)
       return
     }
     const exact = this.keys.token(p, system, code)
@@ -176,7 +180,8 @@ export class Derivation {
   #code(p: bigint, k: bigint, system: string, code: string, display: string | undefined): void {
     if (system.length + code.length > MAX_CODE) return
     if (system.includes('\0') || code.includes('\0')) return
-    const shown = display?.slice(0, MAX_DISPLAY).replaceAll('\0', '')
+    const isOdd = display !== undefined && (display.length > MAX_DISPLAY || display.includes('\0'))
+    const shown = isOdd ? display.slice(0, MAX_DISPLAY).replaceAll('\0', '') : display
     this.codes.push({ p, k, system, code, display: shown })
   }
 

@@ -2,6 +2,7 @@
 import {
   COMPARTMENTS,
   compartmentParams,
+  isResourceType,
   mainDate,
   searchParameters,
   storedParameters,
@@ -16,6 +17,8 @@ export interface PlannedParameter {
   readonly code: string
   readonly index: number
   readonly isMainDate: boolean
+  /** Types of its elements: `Coding`, `Identifier`, `code` …; tells which keys a token has. */
+  readonly types: readonly string[]
   /** `Patient/`, … for the compartments this parameter puts a resource into. */
   readonly compartments: readonly string[]
 }
@@ -31,10 +34,16 @@ export interface Plan {
   readonly compartments: readonly (readonly Walk<Set<string>>[])[]
 }
 
-/** Compiled when the type is first met. */
+/** Undefined for what has no rows of its own: columns, unions, unknown parameters. */
+export function plannedParameter(type: string, code: string): PlannedParameter | undefined {
+  return planOf(type).parameters.find((parameter) => parameter.code === code)
+}
+
+/** Compiled when the type is first met. Throws for what is no resource type. */
 export function planOf(type: string): Plan {
   const known = plans.get(type)
   if (known) return known
+  if (!isResourceType(type)) throw new Error(`No resource type "${type}"`)
   const plan = makePlan(type)
   plans.set(type, plan)
   return plan
@@ -57,16 +66,18 @@ function makePlan(type: string): Plan {
     if (parameter.expression === undefined || COLUMNS.has(parameter.code)) continue
     if (storedParameters(type, parameter.code)[0] !== parameter.code) continue
     const index = parameters.length
+    const legs = compileExpression(type, parameter.expression)
     const inside = members.map((codes) => codes.has(parameter.code))
     const planned: PlannedParameter = {
       code: parameter.code,
       index,
       isMainDate: parameter.code === main,
+      types: [...new Set(legs.map((leg) => leg.type))],
       compartments: COMPARTMENTS.filter((_, i) => inside[i]).map((name) => `${name}/`),
     }
     parameters.push(planned)
-    for (const leg of compileExpression(type, parameter.expression)) {
-      const walk = bindLeg(parameter, planned, leg)
+    for (const leg of legs) {
+      const walk = bindLeg(type, parameter, planned, leg)
       if (walk === undefined) continue
       if (leg.root === undefined) whole.push(walk)
       else roots.set(leg.root, [...(roots.get(leg.root) ?? []), walk])
@@ -87,6 +98,7 @@ function collectTargets(type: string, prefix: string): Walk<Set<string>> {
 }
 
 function bindLeg(
+  owner: string,
   parameter: SearchParameter,
   planned: PlannedParameter,
   leg: Leg,
@@ -110,7 +122,7 @@ function bindLeg(
     case 'uri':
       return leg.bind((value, into) => into.uri(index, value))
     case 'composite':
-      return planComposite(parameter, index, leg)
+      return planComposite(owner, parameter, index, leg)
     case 'special':
       return leg.bind((value, into) => into.position(index, value))
     default: {

@@ -49,7 +49,7 @@ const MAX_ROWS = 100_000
 /** The resource must have its id. Errors: 400 too-costly for more than 32,767 references. */
 export function deriveIndexes(keys: Keys, project: number, resource: Resource): IndexRows {
   const plan = planOf(resource.resourceType)
-  const derived = new Derivation(keys, project, plan, `${resource.resourceType}/${resource.id}`)
+  const derived = new Derivation(keys, project, plan, resource)
   runPlan(plan, resource, derived)
   const nref = derived.references.size
   const size = nref + derived.others.size

@@ -1,7 +1,26 @@
 /** The one door to resources: every read and write, as a Principal. */
+
+import { LRUCache } from 'lru-cache'
 import type { Principal } from '../access/principal.ts'
+import type { Database } from '../database.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { SearchRequest } from '../fhir/search.ts'
+import { createCoalescer, retrying, submitAlone } from './coalesce.ts'
+import {
+  createConditional,
+  createTurns,
+  deleteConditional,
+  type Transact,
+  updateConditional,
+} from './conditional.ts'
+import type { Store } from './context.ts'
+import { Keys } from './keys.ts'
+import { history, read, readMany, readVersion } from './read.ts'
+import { type CheckedReference, checkReferences } from './references.ts'
+import { search } from './search/page.ts'
+import { openStatistics } from './search/statistics.ts'
+import { createTenants } from './tenants.ts'
+import { create, patch, remove, update } from './write.ts'
 
 /** One stored version. `content` is the JSON text as stored; undefined marks a deletion. */
 export interface Version {
@@ -93,4 +112,74 @@ export interface Repository {
   deleteConditional(principal: Principal, condition: SearchRequest, limit: number): Promise<number>
   /** All or nothing: everything `work` does through the Repository it is given. */
   transaction<T>(work: (repository: Repository) => Promise<T>): Promise<T>
+}
+
+const SEEN_CODES = 50_000
+
+export interface RepositoryOptions {
+  /** True when a change of this type must leave an outbox row; no events by default. */
+  readonly wantsEvent?: Store['wantsEvent']
+}
+
+/** Reads the salt of the search keys, so the schema must be there. Errors: 503. */
+export async function openRepository(
+  database: Database,
+  options: RepositoryOptions = {},
+): Promise<Repository> {
+  const [row] = await database.query<{ salt: Buffer }>({
+    text: 'select salt from search_key_salt',
+    values: [],
+  })
+  if (row === undefined) throw new Error('The table search_key_salt is empty: restore its row')
+  const seen = new LRUCache<bigint, true>({ max: SEEN_CODES })
+  const store: Store = {
+    connection: database,
+    submit: createCoalescer(database),
+    keys: new Keys(row.salt),
+    tenants: createTenants(),
+    statistics: openStatistics(database),
+    seenCodes: { has: (key) => seen.has(key), add: (key) => void seen.set(key, true) },
+    wantsEvent: options.wantsEvent ?? (() => false),
+    turns: createTurns(),
+    deferred: undefined,
+  }
+  return repositoryOf(store, (work) => retrying(() => inTransaction(database, store, work)))
+}
+
+function repositoryOf(store: Store, transact: Transact): Repository {
+  return {
+    create: (principal, resource, options) => create(store, principal, resource, options),
+    read: (principal, type, id) => read(store, principal, type, id),
+    readMany: (principal, references) => readMany(store, principal, references),
+    readVersion: (principal, type, id, ver) => readVersion(store, principal, type, id, ver),
+    history: (principal, type, id, page) => history(store, principal, type, id, page),
+    update: (principal, resource, options) => update(store, principal, resource, options),
+    patch: (principal, type, id, change, options) =>
+      patch(store, principal, type, id, change, options),
+    delete: (principal, type, id, options) => remove(store, principal, type, id, options),
+    search: (principal, request) => search(store, principal, request),
+    createConditional: (principal, resource, condition, options) =>
+      createConditional(store, transact, principal, resource, condition, options),
+    updateConditional: (principal, resource, condition, options) =>
+      updateConditional(store, transact, principal, resource, condition, options),
+    deleteConditional: (principal, condition, limit) =>
+      deleteConditional(store, transact, principal, condition, limit),
+    transaction: (work) =>
+      transact((inner) => work(repositoryOf(inner, (nested) => nested(inner)))),
+  }
+}
+
+/** References are checked when all is written, so the order inside does not matter. */
+function inTransaction<T>(
+  database: Database,
+  store: Store,
+  work: (inner: Store) => Promise<T>,
+): Promise<T> {
+  return database.transaction(async (connection) => {
+    const deferred: CheckedReference[] = []
+    const submit = submitAlone(connection)
+    const result = await work({ ...store, connection, submit, deferred })
+    await checkReferences(connection, deferred)
+    return result
+  })
 }

@@ -16,9 +16,9 @@ export function readInput(request: FhirRequest): ExecuteInput {
   const { body } = request
   if (body === undefined || body.length === 0) return { kind: 'json', text: '{}' }
   const type = mediaType(request.headers['content-type'])
-  if (isJson(type)) return parsed(body.toString())
+  if (isJson(type)) return parsed(withoutMark(body.toString()))
   if (type === HL7) {
-    const text = body.toString()
+    const text = withoutMark(body.toString())
     if (!text.startsWith('MSH')) throw badRequest('Content could not be parsed')
     return { kind: 'hl7', text }
   }
@@ -38,6 +38,11 @@ export function mediaType(contentType: string | undefined): string {
 
 function isJson(type: string): boolean {
   return type === 'application/json' || type === 'text/json' || type.endsWith('+json')
+}
+
+/** Real systems send a byte order mark before HL7v2 and JSON; it is no part of either. */
+function withoutMark(text: string): string {
+  return text.startsWith('\uFEFF') ? text.slice(1) : text
 }
 
 /** The text is handed on as it came; it is parsed here only to refuse what is no JSON. */

@@ -1,4 +1,5 @@
 /** The handler's result → HTTP (bots.md §5.4). A failed bot is always 400: SDKs repeat a 5xx. */
+import { unavailable } from '../../errors.ts'
 import { allOk } from '../../fhir/outcome.ts'
 import { isObject } from '../../fhir/resource.ts'
 import type { ExecuteReply } from '../../queue.ts'
@@ -15,12 +16,14 @@ export type Asked = Pick<FhirRequest, 'method' | 'headers'>
 /** Base64 content of a stored Binary; undefined when the caller may not see it. */
 export type ReadBinary = (id: string) => Promise<string | undefined>
 
+/** Errors: 503 when the handler was never called. */
 export async function encodeReply(
   reply: ExecuteReply,
   asked: Asked,
   readBinary: ReadBinary,
 ): Promise<FhirReply> {
   const body = reply.body ?? ''
+  if (reply.status === 'unavailable') throw unavailable('Bot execution')
   if (reply.status === 'error') return answer(400, FHIR_JSON, body)
   switch (reply.kind) {
     case 'undefined':

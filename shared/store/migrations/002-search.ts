@@ -22,7 +22,7 @@ create table idx_range (
   hi float8 not null,
   u bigint not null,
   id uuid not null,
-  primary key (project, p, lo, id, u)
+  primary key (project, p, lo, hi, id, u)
 );
 create index idx_range_id on idx_range (id);
 

@@ -132,8 +132,8 @@ function untilAborted(promise, signal) {
 /** Performs the request; a failure of the network or a refusal is a TypeError with its cause. */
 async function fetch(input, init) {
   const request = new Request(input, init)
-  request.signal?.throwIfAborted()
   const { bytes, type } = await readBody(request.body)
+  request.signal?.throwIfAborted()
   if (type !== undefined && !request.headers.has('content-type')) {
     request.headers.set('content-type', type)
   }

@@ -24,15 +24,16 @@ function formatHumanName(name, options) {
     ...((options?.suffix !== false && name.suffix) || []),
   ]
   if (name.use && (options?.all || options?.use)) parts.push(`[${name.use}]`)
-  return joined(parts, ' ')
+  return joined(parts, ' ') || (name.text ?? '')
 }
 
+/** One line of text; `lineSeparator` puts the lines apart, city to postal code share one. */
 function formatAddress(address, options) {
   if (!address) return ''
-  const parts = [...(address.line ?? [])]
-  for (const part of [address.city, address.state, address.postalCode]) if (part) parts.push(part)
-  if (address.use && (options?.all || options?.use)) parts.push(`[${address.use}]`)
-  return joined(parts, options?.lineSeparator ?? ', ')
+  const place = [address.city, address.state, address.postalCode].filter(Boolean)
+  const lines = [...(address.line ?? []), ...(place.length > 0 ? [place.join(', ')] : [])]
+  if (address.use && (options?.all || options?.use)) lines.push(`[${address.use}]`)
+  return joined(lines, options?.lineSeparator ?? ', ')
 }
 
 function dateOf(text) {

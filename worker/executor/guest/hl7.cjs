@@ -179,14 +179,14 @@ class Hl7Message {
   }
 
   /** Reads ER7 text; segments may end in CR, LF or both. */
-  static parse(text) {
-    if (typeof text !== 'string' || !text.startsWith('MSH')) throw new Error('Invalid HL7 message')
+  static parse(source) {
+    // Files often start with a byte order mark, which belongs to the encoding and not to the text.
+    const text = typeof source === 'string' ? source.replace(/^\ufeff/, '') : ''
+    if (!text.startsWith('MSH')) throw new Error('Invalid HL7 message')
     const context = readContext(text)
     const lines = text.replace(/[\r\n]+$/, '').split(/[\r\n]+/)
-    return new Hl7Message(
-      lines.map((line) => Hl7Segment.parse(line, context)),
-      context,
-    )
+    const segments = lines.map((line) => Hl7Segment.parse(line, context))
+    return new Hl7Message(segments, context)
   }
 
   get header() {

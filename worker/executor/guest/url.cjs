@@ -3,17 +3,13 @@
 const { utf8Decode, utf8Encode } = require('./encoding.cjs')
 
 const hidden = Symbol('parts')
-const unescaped = /[A-Za-z0-9*\-._]/
 
+/** https://url.spec.whatwg.org/#concept-urlencoded-serializer */
 function percentEncode(text) {
-  let encoded = ''
-  for (const byte of utf8Encode(text)) {
-    const character = String.fromCharCode(byte)
-    if (byte === 32) encoded += '+'
-    else if (unescaped.test(character)) encoded += character
-    else encoded += `%${byte.toString(16).toUpperCase().padStart(2, '0')}`
-  }
-  return encoded
+  const escaped = (sign) => `%${sign.charCodeAt(0).toString(16).toUpperCase()}`
+  return encodeURIComponent(text.toWellFormed())
+    .replace(/[!'()~]/g, escaped)
+    .replaceAll('%20', '+')
 }
 
 function percentDecode(text) {

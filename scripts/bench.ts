@@ -1,0 +1,29 @@
+/**
+ * `npm run bench -- <area> [seconds]`: our figure, the physical limit measured in the same run, and the
+ * ratio of both. Areas: crud, execute. Absolute figures vary with the machine; ratios are what to compare.
+ */
+import { crud } from './bench/crud.ts'
+import { execute } from './bench/execute.ts'
+
+/** One line of a bench's table. `required` is the ratio to reach, where the design names one. */
+export interface Figure {
+  readonly what: string
+  readonly ours: string
+  readonly limit: string
+  readonly ratio: string
+  readonly required: string
+}
+
+const areas: Readonly<Record<string, (seconds: number) => Promise<readonly Figure[]>>> = {
+  crud,
+  execute,
+}
+
+const [area = '', seconds = '3'] = process.argv.slice(2)
+const run = areas[area]
+if (run === undefined || !(Number(seconds) > 0)) {
+  console.error(`Usage: npm run bench -- <${Object.keys(areas).join('|')}> [seconds a round]`)
+  process.exit(1)
+}
+const figures = await run(Number(seconds))
+console.table(Object.fromEntries(figures.map(({ what, ...figure }) => [what, figure] as const)))

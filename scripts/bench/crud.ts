@@ -1,0 +1,166 @@
+/**
+ * The repository against the same PostgreSQL holding the same bytes in one plain table. Both run in this
+ * process, round about, so that the client's CPU is part of both.
+ */
+import { randomUUID } from 'node:crypto'
+import { readdir, readFile } from 'node:fs/promises'
+import path from 'node:path'
+import { gunzipSync } from 'node:zlib'
+import pg from 'pg'
+import { type Principal, systemPrincipal } from '../../shared/access/principal.ts'
+import type { Resource } from '../../shared/fhir/resource.ts'
+import { SYSTEM_PROJECT } from '../../shared/store/projects.ts'
+import type { Figure } from '../bench.ts'
+import { type Load, measure, median } from './load.ts'
+import { openStage, type Stage } from './stage.ts'
+
+const ROUNDS = 5
+
+export async function crud(seconds: number): Promise<readonly Figure[]> {
+  const stage = await openStage()
+  try {
+    const bench = await prepare(stage)
+    const figures: Figure[] = []
+    for (const [callers, required] of [
+      [1, '0.65'],
+      [16, '0.6'],
+      [64, '0.9'],
+    ] as const) {
+      figures.push(
+        await compare(`create, ${callers} callers`, required, callers, seconds, {
+          ours: bench.create,
+          limit: bench.rawInsert,
+        }),
+      )
+    }
+    for (const callers of [1, 16]) {
+      figures.push(
+        await compare(`read, ${callers} callers`, '0.7', callers, seconds, {
+          ours: bench.read,
+          limit: bench.rawRead,
+        }),
+      )
+      figures.push(
+        await compare(`update, ${callers} callers`, '0.6', callers, seconds, {
+          ours: bench.update,
+          limit: bench.rawUpdate,
+        }),
+      )
+    }
+    await bench.close()
+    return figures
+  } finally {
+    await stage.close()
+  }
+}
+
+type Call = (caller: number) => Promise<boolean>
+
+/** Alternating rounds; the median of the rounds' ratios is the one that counts. */
+async function compare(
+  what: string,
+  required: string,
+  callers: number,
+  seconds: number,
+  calls: { ours: Call; limit: Call },
+): Promise<Figure> {
+  const rounds: { ours: Load; limit: Load }[] = []
+  for (let round = 0; round < ROUNDS; round++) {
+    const limit = await measure(callers, seconds, calls.limit)
+    const ours = await measure(callers, seconds, calls.ours)
+    if (ours.failed + limit.failed > 0) throw new Error(`${what}: calls failed`)
+    rounds.push({ ours, limit })
+  }
+  const rate = (side: 'ours' | 'limit') =>
+    `${Math.round(median(rounds.map((round) => round[side].perSecond)))}/s, p99 ${median(
+      rounds.map((round) => round[side].p99Ms),
+    ).toFixed(1)} ms`
+  const ratio = median(rounds.map(({ ours, limit }) => ours.perSecond / limit.perSecond))
+  return { what, ours: rate('ours'), limit: rate('limit'), ratio: ratio.toFixed(2), required }
+}
+
+async function prepare({ services, config }: Stage) {
+  const { repository } = services
+  const principal = await benchPrincipal(services)
+  const resources = await observations()
+  const texts = resources.map((resource) => JSON.stringify(resource))
+  const pool = new pg.Pool({ connectionString: config.databaseUrl, max: 64 })
+  await pool.query('create table bench_raw (id uuid primary key, content text not null)')
+  const any = <T>(list: readonly T[]): T => {
+    const item = list[Math.floor(Math.random() * list.length)]
+    if (item === undefined) throw new Error('There is nothing to choose from')
+    return item
+  }
+
+  const stored: string[] = []
+  const raw: string[] = []
+  const create: Call = async () => {
+    const { id } = await repository.create(principal, any(resources))
+    stored.push(id)
+    return true
+  }
+  const rawInsert: Call = async () => {
+    const id = randomUUID()
+    await pool.query({
+      name: 'bench_insert',
+      text: 'insert into bench_raw values ($1, $2)',
+      values: [id, any(texts)],
+    })
+    raw.push(id)
+    return true
+  }
+  const read: Call = async () => {
+    const version = await repository.read(principal, 'Observation', any(stored))
+    return version.content !== undefined
+  }
+  const rawRead: Call = async () => {
+    const { rows } = await pool.query({
+      name: 'bench_read',
+      text: 'select content from bench_raw where id = $1',
+      values: [any(raw)],
+    })
+    return rows.length === 1
+  }
+  let turn = 0
+  const update: Call = async () => {
+    const resource = { ...any(resources), id: any(stored), language: `x-${turn++}` }
+    const { outcome } = await repository.update(principal, resource)
+    return outcome === 'updated'
+  }
+  const rawUpdate: Call = async () => {
+    const { rowCount } = await pool.query({
+      name: 'bench_update',
+      text: 'update bench_raw set content = $2 where id = $1',
+      values: [any(raw), any(texts)],
+    })
+    return rowCount === 1
+  }
+  return { create, rawInsert, read, rawRead, update, rawUpdate, close: () => pool.end() }
+}
+
+async function benchPrincipal(services: Stage['services']): Promise<Principal> {
+  const { id } = await services.repository.create(systemPrincipal(SYSTEM_PROJECT), {
+    resourceType: 'Project',
+    name: 'Bench',
+    strictMode: true,
+  })
+  const project = await services.principals.project(id)
+  if (!project) throw new Error('The bench project was not made')
+  return { ...systemPrincipal(project), isSuperAdmin: false }
+}
+
+/** Every Observation of the Synthea bundles in test/data, about 1 kB each, without their bundle's links. */
+async function observations(): Promise<Resource[]> {
+  const folder = path.join(import.meta.dirname, '..', '..', 'test', 'data', 'synthea')
+  const files = (await readdir(folder)).filter((name) => /^patient-.*\.json\.gz$/.test(name))
+  const bundles = await Promise.all(files.map((name) => readFile(path.join(folder, name))))
+  return bundles.flatMap((zipped) => {
+    const text = gunzipSync(zipped)
+      .toString()
+      .replaceAll(/urn:uuid:([0-9a-f-]{36})/g, 'Patient/$1')
+    const bundle = JSON.parse(text) as { entry: { resource: Resource }[] }
+    return bundle.entry
+      .map(({ resource }) => resource)
+      .filter((resource) => resource.resourceType === 'Observation')
+  })
+}

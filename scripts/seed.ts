@@ -1,0 +1,112 @@
+/**
+ * The first project: a super admin user and a super admin client. Part of the release step; run by
+ * `scripts/migrate.ts` after the migrations, and safe to run again at any time.
+ */
+import { hashPassword } from '../shared/access/passwords.ts'
+import { systemPrincipal } from '../shared/access/principal.ts'
+import { createMembership } from '../shared/api/provision.ts'
+import { type Config, ConfigError } from '../shared/config.ts'
+import type { Services } from '../shared/services.ts'
+import { SYSTEM_PROJECT } from '../shared/store/projects.ts'
+import type { Repository } from '../shared/store/repository.ts'
+
+export interface SuperAdmin {
+  readonly email: string
+  readonly password: string
+  /** A UUID. */
+  readonly clientId: string
+  readonly clientSecret: string
+}
+
+const SEED_LOCK = 726_002
+const CLIENT_NAME = 'Super Admin Client'
+
+/** Idempotent; racing processes take turns. `present` leaves everything as it is. */
+export async function seed(
+  services: Pick<Services, 'database' | 'repository'>,
+  admin: SuperAdmin,
+): Promise<'created' | 'present'> {
+  const { database, repository } = services
+  const passwordHash = (await isSeeded(repository)) ? '' : await hashPassword(admin.password)
+  return await database.transaction(async (connection) => {
+    await connection.query({ text: 'select pg_advisory_xact_lock($1)', values: [SEED_LOCK] })
+    if (await isSeeded(repository)) return 'present'
+    await repository.transaction((inside) => createAll(inside, admin, passwordHash))
+    return 'created'
+  })
+}
+
+/** The values of the settings. Errors: ConfigError naming what a first start still needs. */
+export function superAdminOf(config: Config): SuperAdmin {
+  const { superAdminEmail, superAdminPassword, superAdminClientId, superAdminClientSecret } = config
+  if (!superAdminPassword || !superAdminClientId || !superAdminClientSecret) {
+    throw new ConfigError(
+      'A first start needs SUPER_ADMIN_PASSWORD, SUPER_ADMIN_CLIENT_ID and SUPER_ADMIN_CLIENT_SECRET; `npm start` makes them at random',
+    )
+  }
+  return {
+    email: superAdminEmail,
+    password: superAdminPassword,
+    clientId: superAdminClientId,
+    clientSecret: superAdminClientSecret,
+  }
+}
+
+/** True once the super admin project is there. */
+export async function isSeeded(repository: Repository): Promise<boolean> {
+  const project = { type: 'Project', id: SYSTEM_PROJECT.id }
+  const [found] = await repository.readMany(systemPrincipal(SYSTEM_PROJECT), [project])
+  return found?.content !== undefined
+}
+
+async function createAll(
+  repository: Repository,
+  admin: SuperAdmin,
+  passwordHash: string,
+): Promise<void> {
+  const system = systemPrincipal(SYSTEM_PROJECT)
+  const email = admin.email.toLowerCase()
+  await repository.create(
+    system,
+    {
+      resourceType: 'Project',
+      id: SYSTEM_PROJECT.id,
+      name: SYSTEM_PROJECT.name,
+      superAdmin: true,
+      strictMode: true,
+    },
+    { keepId: true },
+  )
+  const user = await repository.create(
+    system,
+    {
+      resourceType: 'User',
+      firstName: 'Super',
+      lastName: 'Admin',
+      email,
+      emailVerified: true,
+      passwordHash,
+    },
+    { unique: [{ scope: 'server', value: email }] },
+  )
+  const profile = await repository.create(system, {
+    resourceType: 'Practitioner',
+    name: [{ given: ['Super'], family: 'Admin' }],
+    telecom: [{ system: 'email', use: 'work', value: email }],
+  })
+  const person = { reference: `User/${user.id}`, display: email }
+  const practitioner = { reference: `Practitioner/${profile.id}`, display: 'Super Admin' }
+  await createMembership(repository, system, SYSTEM_PROJECT, person, practitioner, { admin: true })
+  const client = await repository.create(
+    system,
+    {
+      resourceType: 'ClientApplication',
+      id: admin.clientId,
+      name: CLIENT_NAME,
+      secret: admin.clientSecret,
+    },
+    { keepId: true },
+  )
+  const program = { reference: `ClientApplication/${client.id}`, display: CLIENT_NAME }
+  await createMembership(repository, system, SYSTEM_PROJECT, program, program)
+}

@@ -1,0 +1,57 @@
+/** Clients and bots of a Project, each with the membership that lets it in. */
+import type { Principal } from '../../shared/access/principal.ts'
+import { createBot, createClient, onBehalfOf } from '../../shared/api/provision.ts'
+import type { Services } from '../../shared/services.ts'
+import type { WriteResult } from '../../shared/store/repository.ts'
+import { administeredProject, requireUnlessLimited } from './access.ts'
+import { defined, Fields } from './fields.ts'
+
+/** Errors: 403, 404, 400 with one issue a field. */
+export async function addClient(
+  { repository, principals }: Services,
+  caller: Principal,
+  projectId: string,
+  body: Record<string, unknown>,
+): Promise<WriteResult> {
+  const project = await administeredProject(principals, caller, projectId)
+  requireUnlessLimited(caller, ['ClientApplication', 'create'], ['ProjectMembership', 'create'])
+  const fields = new Fields(body)
+  const client = defined({
+    name: fields.requiredText('name', 'Client name is required'),
+    description: fields.text('description'),
+    redirectUris: fields.texts('redirectUris'),
+    redirectUri: fields.text('redirectUri'),
+    identityProvider: fields.object('identityProvider'),
+    accessTokenLifetime: fields.lifetime('accessTokenLifetime'),
+    refreshTokenLifetime: fields.lifetime('refreshTokenLifetime'),
+  })
+  const accessPolicy = fields.reference('accessPolicy')
+  fields.check()
+  const actor = onBehalfOf(caller)
+  return await repository.transaction((inside) =>
+    createClient(inside, actor, project, client, accessPolicy),
+  )
+}
+
+/** Errors: 403, 404, 400 with one issue a field. */
+export async function addBot(
+  { repository, principals }: Services,
+  caller: Principal,
+  projectId: string,
+  body: Record<string, unknown>,
+): Promise<WriteResult> {
+  const project = await administeredProject(principals, caller, projectId)
+  requireUnlessLimited(caller, ['Bot', 'create'], ['ProjectMembership', 'create'])
+  const fields = new Fields(body)
+  const bot = defined({
+    name: fields.requiredText('name', 'Bot name is required'),
+    description: fields.text('description'),
+    runtimeVersion: fields.text('runtimeVersion'),
+  })
+  const accessPolicy = fields.reference('accessPolicy')
+  fields.check()
+  const actor = onBehalfOf(caller)
+  return await repository.transaction((inside) =>
+    createBot(inside, actor, project, bot, accessPolicy),
+  )
+}

@@ -1,0 +1,75 @@
+/** The Koa app: middleware in the order a request passes it, then the routes. */
+import { constants } from 'node:zlib'
+import Koa from 'koa'
+import compress from 'koa-compress'
+import { methodNotAllowed, notFound } from '../shared/errors.ts'
+import type { Services } from '../shared/services.ts'
+import type { Middleware, State, Web } from './context.ts'
+import { createMetrics } from './metrics.ts'
+import { authenticate } from './middleware/authenticate.ts'
+import { failures } from './middleware/failures.ts'
+import { corsHeaders, securityHeaders } from './middleware/headers.ts'
+import { limits } from './middleware/limits.ts'
+import { paths } from './middleware/paths.ts'
+import { requests } from './middleware/requests.ts'
+import { adminRoutes } from './routes/admin.ts'
+import { authRoutes } from './routes/auth.ts'
+import { discoveryRoutes } from './routes/discovery.ts'
+import { fhirRoutes } from './routes/fhir.ts'
+import { healthRoutes } from './routes/health.ts'
+import { oauthRoutes } from './routes/oauth.ts'
+
+const COMPRESS_FROM_BYTES = 1024
+
+/** Listens to nothing; opens nothing. */
+export function createApp(services: Services): Koa<State> {
+  const { config, log, redis, database } = services
+  const metrics = createMetrics(database)
+  const web: Web = { services, metrics }
+  const authenticated = authenticate(web)
+  const app = new Koa<State>({ proxy: config.trustProxy })
+  // A proxy appends the address it saw; all before it is what the caller claims.
+  app.maxIpsCount = 1
+  app.silent = true
+
+  app.use(requests(log, metrics))
+  app.use(securityHeaders(config))
+  app.use(corsHeaders(config))
+  app.use(compression())
+  app.use(failures(log))
+  app.use(paths)
+  app.use(limits(config, redis, log))
+  const routers = [
+    healthRoutes(web),
+    discoveryRoutes(web),
+    fhirRoutes(web, authenticated),
+    oauthRoutes(web, authenticated),
+    authRoutes(authenticated),
+    adminRoutes(web, authenticated),
+  ]
+  for (const router of routers) app.use(router.routes())
+  app.use(unmatched)
+  return app
+}
+
+function compression(): Middleware {
+  return compress({
+    threshold: COMPRESS_FROM_BYTES,
+    br: { params: { [constants.BROTLI_PARAM_QUALITY]: 4 } },
+    gzip: { level: 4 },
+    deflate: false,
+  })
+}
+
+interface MatchedLayer {
+  readonly methods: readonly string[]
+}
+
+/** A path that some route has, with another method, is a 405. */
+const unmatched: Middleware = async (ctx) => {
+  // The router leaves the layers whose path fits in `matched`; its types do not tell.
+  const { matched = [] } = ctx as { matched?: readonly MatchedLayer[] }
+  const allowed = [...new Set(matched.flatMap((layer) => layer.methods))]
+  if (allowed.length > 0) throw methodNotAllowed(allowed.join(', '))
+  throw notFound()
+}

@@ -1,0 +1,37 @@
+/** What `ctx.state` holds, and the short names of Koa's types that carry it. */
+import type { Middleware as KoaMiddleware, ParameterizedContext } from 'koa'
+import type { Principal } from '../shared/access/principal.ts'
+import type { TokenClaims } from '../shared/access/tokens.ts'
+import type { Services } from '../shared/services.ts'
+import type { Session } from '../shared/store/principals.ts'
+import type { Metrics } from './metrics.ts'
+
+/** A type and not an interface: Koa wants it assignable to a record. */
+export type State = {
+  requestId: string
+  traceId: string
+  /** Shape of a FHIR path, for log and metrics: it holds no ids. Other routes are known by pattern. */
+  route?: string
+  /** Set by `authenticate`. */
+  principal?: Principal
+  session?: Session
+  claims?: TokenClaims
+}
+
+export type Context = ParameterizedContext<State>
+export type Middleware = KoaMiddleware<State>
+
+/** What the routes are made of. */
+export interface Web {
+  readonly services: Services
+  readonly metrics: Metrics
+}
+
+/** The caller; only behind `authenticate`. */
+export function caller(ctx: Context): { readonly principal: Principal; readonly session: Session } {
+  const { principal, session } = ctx.state
+  if (principal === undefined || session === undefined) {
+    throw new Error(`${ctx.path} reads the caller without authenticate`)
+  }
+  return { principal, session }
+}

@@ -1,0 +1,53 @@
+/** The web process: read settings, open services, listen; on SIGTERM finish what runs and leave. */
+import { ConfigError, readConfig } from '../shared/config.ts'
+import { createLogger, type Logger } from '../shared/log.ts'
+import { openServices, type Services, StartError } from '../shared/services.ts'
+import { createApp } from './app.ts'
+import { type Listening, listen } from './listen.ts'
+
+const FINISH_MS = 25_000
+
+async function main(): Promise<void> {
+  const config = readConfig()
+  const log = createLogger(config.logLevel, 'web')
+  const services = await openServices(config, log)
+  const listening = await listen(createApp(services), config.port).catch((error: unknown) => {
+    throw explained(error, config.port)
+  })
+  log.info({ port: listening.port, baseUrl: config.baseUrl }, 'listening')
+  stopOnSignal(listening, services, log)
+}
+
+/** A second signal does not wait any longer. */
+function stopOnSignal(listening: Listening, services: Services, log: Logger): void {
+  let stopping = false
+  const stop = async (signal: NodeJS.Signals) => {
+    if (stopping) process.exit(1)
+    stopping = true
+    log.info({ signal }, 'stopping')
+    await listening.stop(FINISH_MS)
+    await services.close()
+    log.info('stopped')
+    process.exit(0)
+  }
+  for (const signal of ['SIGTERM', 'SIGINT'] as const) {
+    process.on(signal, () => void stop(signal))
+  }
+}
+
+function explained(error: unknown, port: number): unknown {
+  const code = error instanceof Error && 'code' in error ? error.code : undefined
+  if (code === 'EADDRINUSE') {
+    return new StartError(`Port ${port} is in use; stop what listens there or set PORT`)
+  }
+  if (code === 'EACCES') {
+    return new StartError(`Port ${port} may not be used by this account; set PORT to another one`)
+  }
+  return error
+}
+
+main().catch((error: unknown) => {
+  const isPlain = error instanceof ConfigError || error instanceof StartError
+  const text = error instanceof Error && !isPlain ? error.stack : String((error as Error).message)
+  process.stderr.write(`${text}\n`, () => process.exit(1))
+})

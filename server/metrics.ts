@@ -1,0 +1,66 @@
+/** The Prometheus registry of the web process. https://prometheus.io/docs/instrumenting/exposition_formats/ */
+import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
+import type { Database } from '../shared/database.ts'
+
+export interface Metrics {
+  readonly contentType: string
+  text(): Promise<string>
+  /** One answered request; `route` is a pattern, never a path with ids. */
+  request(method: string, route: string, status: number, seconds: number): void
+}
+
+const BUCKETS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30]
+
+export function createMetrics(database: Database): Metrics {
+  const registry = new Registry()
+  collectDefaultMetrics({ register: registry })
+  const requests = new Counter({
+    name: 'http_requests_total',
+    help: 'Answered requests',
+    labelNames: ['method', 'route', 'status'],
+    registers: [registry],
+  })
+  const durations = new Histogram({
+    name: 'http_request_duration_seconds',
+    help: 'Time from the first byte of a request to the last of its answer',
+    labelNames: ['method', 'route'],
+    buckets: BUCKETS,
+    registers: [registry],
+  })
+  new Gauge({
+    name: 'database_pool_connections',
+    help: 'Connections of the pool by state',
+    labelNames: ['state'],
+    registers: [registry],
+    collect() {
+      const pool: unknown = database.knex.client.pool
+      for (const [state, count] of poolStates(pool)) this.set({ state }, count)
+    },
+  })
+  new Gauge({
+    name: 'database_statements_total',
+    help: 'Statements sent since the process started',
+    registers: [registry],
+    collect() {
+      this.set(database.statements)
+    },
+  })
+  return {
+    contentType: registry.contentType,
+    text: () => registry.metrics(),
+    request(method, route, status, seconds) {
+      requests.inc({ method, route, status })
+      durations.observe({ method, route }, seconds)
+    },
+  }
+}
+
+/** knex does not type its pool; these four methods are tarn's. */
+function poolStates(pool: unknown): [string, number][] {
+  const counts = pool as Record<string, (() => number) | undefined> | undefined
+  return [
+    ['used', counts?.numUsed?.() ?? 0],
+    ['free', counts?.numFree?.() ?? 0],
+    ['waiting', counts?.numPendingAcquires?.() ?? 0],
+  ]
+}

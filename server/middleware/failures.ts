@@ -1,0 +1,97 @@
+/** Anything thrown → a status and an OperationOutcome, or the error object of RFC 6749 §5.2. */
+import { FHIR_JSON } from '../../shared/api/reply.ts'
+import { HttpError, unavailable } from '../../shared/errors.ts'
+import { issue, outcome } from '../../shared/fhir/outcome.ts'
+import type { Logger } from '../../shared/log.ts'
+import type { Context, Middleware } from '../context.ts'
+
+const TRACING = 'https://medplum.com/fhir/StructureDefinition/tracing'
+/** Codes of a socket that is gone, and SQLSTATE classes 08 and 57P of a server that is going. */
+const AWAY =
+  /^(ECONNREFUSED|ECONNRESET|EPIPE|ETIMEDOUT|ENOTFOUND|EAI_AGAIN|EHOSTUNREACH|08\w{3}|57P0[123])$/
+
+/** A failure of an OAuth endpoint; `error` is a code of RFC 6749 §5.2 or RFC 6750 §3.1. */
+export class OAuthError extends Error {
+  readonly status: number
+  readonly error: string
+  readonly headers: Readonly<Record<string, string>>
+
+  constructor(
+    error: string,
+    description: string,
+    status = 400,
+    headers: Readonly<Record<string, string>> = {},
+  ) {
+    super(description)
+    this.error = error
+    this.status = status
+    this.headers = headers
+  }
+}
+
+export function failures(log: Logger): Middleware {
+  return async (ctx, next) => {
+    try {
+      await next()
+    } catch (error) {
+      answer(ctx, error, log)
+    }
+  }
+}
+
+function answer(ctx: Context, error: unknown, log: Logger): void {
+  if (error instanceof OAuthError) {
+    sendOAuth(ctx, error)
+    return
+  }
+  const failure = failureOf(error)
+  if (failure.status >= 500) {
+    const { requestId, traceId } = ctx.state
+    log.error({ err: failure.cause ?? failure, requestId, traceId }, failure.message)
+  }
+  if (ctx.path.startsWith('/oauth2/')) {
+    sendOAuth(ctx, oauthErrorOf(failure))
+    return
+  }
+  ctx.status = failure.status
+  ctx.set(failure.headers)
+  ctx.set('Content-Type', FHIR_JSON)
+  ctx.body = JSON.stringify({ ...failure.outcome, extension: [tracing(ctx)] })
+}
+
+function failureOf(error: unknown): HttpError {
+  if (error instanceof HttpError) return error
+  if (error instanceof Error && 'code' in error && AWAY.test(String(error.code))) {
+    return unavailable('The service', error)
+  }
+  const body = outcome(undefined, issue('error', 'exception', 'Internal server error'))
+  return new HttpError(500, body, { cause: error })
+}
+
+/** The extension that names request and trace in every outcome. */
+function tracing(ctx: Context) {
+  return {
+    url: TRACING,
+    extension: [
+      { url: 'requestId', valueId: ctx.state.requestId },
+      { url: 'traceId', valueId: ctx.state.traceId },
+    ],
+  }
+}
+
+function sendOAuth(ctx: Context, error: OAuthError): void {
+  ctx.status = error.status
+  ctx.set(error.headers)
+  ctx.set('Content-Type', 'application/json; charset=utf-8')
+  ctx.body = JSON.stringify({ error: error.error, error_description: error.message })
+}
+
+function oauthErrorOf(failure: HttpError): OAuthError {
+  const { status, message, headers } = failure
+  if (status === 401) return new OAuthError('invalid_token', message, status, headers)
+  if (status === 429 || status === 503) {
+    return new OAuthError('temporarily_unavailable', message, status, headers)
+  }
+  const code = status >= 500 ? 'server_error' : 'invalid_request'
+  return new OAuthError(code, message, status, headers)
+}

@@ -1,0 +1,49 @@
+/** Security headers and CORS of every answer. */
+import cors from '@koa/cors'
+import type { Config } from '../../shared/config.ts'
+import type { Context, Middleware } from '../context.ts'
+
+const SECURITY = {
+  'Cache-Control': 'no-store, no-cache, must-revalidate',
+  Pragma: 'no-cache',
+  'X-Content-Type-Options': 'nosniff',
+  'X-Frame-Options': 'DENY',
+  'Referrer-Policy': 'no-referrer',
+  'Content-Security-Policy':
+    "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+}
+const EXPOSED = [
+  'Content-Location',
+  'ETag',
+  'Last-Modified',
+  'Location',
+  'RateLimit',
+  'Retry-After',
+  'Preference-Applied',
+  'X-Request-Id',
+  'X-Bot-Run-Id',
+]
+
+export function securityHeaders(config: Config): Middleware {
+  const isHttps = config.baseUrl.startsWith('https:')
+  return async (ctx, next) => {
+    ctx.set(SECURITY)
+    if (isHttps) ctx.set('Strict-Transport-Security', 'max-age=31536000; includeSubDomains')
+    await next()
+  }
+}
+
+/** The origin is echoed, never `*`: the SDK sends credentials. */
+export function corsHeaders(config: Config): Middleware {
+  const allowed = new Set([new URL(config.appUrl).origin, ...config.corsOrigins])
+  return cors({
+    origin: (ctx: Context) => {
+      const origin = ctx.get('Origin')
+      return allowed.has('*') || allowed.has(origin) ? origin : ''
+    },
+    credentials: true,
+    exposeHeaders: EXPOSED,
+    allowMethods: 'GET,HEAD,POST,PUT,PATCH,DELETE',
+    maxAge: 86_400,
+  })
+}

@@ -1,0 +1,60 @@
+/** Request id, trace id, one log line and one count a request. */
+import { randomUUID } from 'node:crypto'
+import type { Logger } from '../../shared/log.ts'
+import type { Context, Middleware } from '../context.ts'
+import type { Metrics } from '../metrics.ts'
+
+const SANE_ID = /^[A-Za-z0-9._-]{1,128}$/
+/** W3C Trace Context: version, trace id, parent id, flags; an all-zero trace id is invalid. */
+const TRACEPARENT = /^[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}/
+const TRACE_ID = /^([0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})$/i
+const KNOWN_METHODS = new Set(['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS'])
+
+/** Outermost: everything below finds `requestId` and `traceId` in the state. */
+export function requests(log: Logger, metrics: Metrics): Middleware {
+  return async (ctx, next) => {
+    const startedAt = performance.now()
+    ctx.state.requestId = SANE_ID.test(ctx.get('X-Request-Id'))
+      ? ctx.get('X-Request-Id')
+      : randomUUID()
+    ctx.state.traceId = traceId(ctx)
+    ctx.set('X-Request-Id', ctx.state.requestId)
+    const correlation = ctx.get('X-Correlation-Id')
+    if (SANE_ID.test(correlation)) ctx.set('X-Correlation-Id', correlation)
+
+    ctx.res.once('close', () => {
+      const { requestId, principal } = ctx.state
+      const route = routeOf(ctx)
+      const { method, res } = ctx
+      const ms = performance.now() - startedAt
+      const known = KNOWN_METHODS.has(method) ? method : 'other'
+      metrics.request(known, route, res.statusCode, ms / 1000)
+      log.info(
+        {
+          method: known,
+          route,
+          status: res.statusCode,
+          ms: Math.round(ms * 10) / 10,
+          requestId,
+          project: principal?.project.id,
+          ...(res.writableFinished ? {} : { aborted: true }),
+        },
+        'request',
+      )
+    })
+    await next()
+  }
+}
+
+function traceId(ctx: Context): string {
+  const parent = TRACEPARENT.exec(ctx.get('traceparent'))?.[1]
+  if (parent !== undefined) return parent
+  const given = ctx.get('X-Trace-Id')
+  return TRACE_ID.test(given) ? given.toLowerCase() : randomUUID()
+}
+
+/** The router leaves the pattern that fitted on the context; its types do not tell. */
+function routeOf(ctx: Context): string {
+  const { _matchedRoute: matched } = ctx as { _matchedRoute?: unknown }
+  return ctx.state.route ?? (typeof matched === 'string' ? matched : 'unmatched')
+}

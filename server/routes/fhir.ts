@@ -1,0 +1,80 @@
+/** `/fhir/R4/**`: ctx → FhirRequest → shared/api → ctx. */
+import Router from '@koa/router'
+import type { Principal } from '../../shared/access/principal.ts'
+import { systemPrincipal } from '../../shared/access/principal.ts'
+import { type FhirRequest, handle } from '../../shared/api/handle.ts'
+import { operations } from '../../shared/api/operations/table.ts'
+import { SYSTEM_PROJECT } from '../../shared/store/projects.ts'
+import { type Context, caller, type Middleware, type State, type Web } from '../context.ts'
+import { readBody } from '../middleware/body.ts'
+
+const ROOT = '/fhir/R4'
+/** Answered without a token. */
+const PUBLIC: ReadonlySet<string> = new Set(['metadata', '$versions'])
+const NOBODY: Principal = {
+  ...systemPrincipal(SYSTEM_PROJECT),
+  isSuperAdmin: false,
+  isProjectAdmin: false,
+  rules: new Map(),
+}
+
+export function fhirRoutes({ services }: Web, authenticate: Middleware): Router<State> {
+  const serve = async (ctx: Context, principal: Principal) => {
+    const request = await requestOf(ctx, services.config.maxBodyBytes)
+    const reply = await handle(services, principal, request)
+    ctx.set(reply.headers)
+    ctx.body = reply.body ?? null
+    // After the body: Koa turns an empty one into a 204.
+    ctx.status = reply.status
+  }
+  const router = new Router<State>()
+  router.all(`${ROOT}{/*path}`, async (ctx) => {
+    const path = pathOf(ctx)
+    ctx.state.route = routeOf(path)
+    if (PUBLIC.has(path)) return await serve(ctx, NOBODY)
+    await authenticate(ctx, () => serve(ctx, caller(ctx).principal))
+  })
+  return router
+}
+
+async function requestOf(ctx: Context, maxBytes: number): Promise<FhirRequest> {
+  const { requestId, traceId } = ctx.state
+  return {
+    // Koa leaves the body of a HEAD answer out, all else is as for GET.
+    method: ctx.method === 'HEAD' ? 'GET' : ctx.method,
+    path: pathOf(ctx),
+    query: new URLSearchParams(ctx.querystring),
+    // Node joins repeated headers into one text; only set-cookie is a list, and nobody sends it.
+    headers: ctx.req.headers as Record<string, string | undefined>,
+    body: await readBody(ctx, maxBytes),
+    requestId,
+    traceId,
+    signal: goneSignal(ctx),
+  }
+}
+
+function goneSignal(ctx: Context): AbortSignal {
+  const controller = new AbortController()
+  ctx.res.once('close', () => {
+    if (!ctx.res.writableFinished) controller.abort(new Error('The caller has gone'))
+  })
+  return controller.signal
+}
+
+function pathOf(ctx: Context): string {
+  return ctx.path.slice(ROOT.length + 1)
+}
+
+/** The shape of a path: few enough shapes to count by. */
+function routeOf(path: string): string {
+  const shapes = path.split('/').slice(0, 4).map(shapeOf)
+  return ['', 'fhir', 'R4', ...shapes.filter((shape) => shape !== '')].join('/')
+}
+
+function shapeOf(segment: string): string {
+  if (segment.startsWith('$')) {
+    return operations.some(({ name }) => `$${name}` === segment) ? segment : '$operation'
+  }
+  if (['', 'metadata', '_history', '_search'].includes(segment)) return segment
+  return /^[A-Z]/.test(segment) ? ':type' : ':id'
+}

@@ -1,0 +1,112 @@
+/** Whether this process, and what it stands on, is well. */
+
+import { timingSafeEqual } from 'node:crypto'
+import { constants, readFileSync } from 'node:fs'
+import { access, mkdir } from 'node:fs/promises'
+import Router from '@koa/router'
+import { unauthorized } from '../../shared/errors.ts'
+import type { Services } from '../../shared/services.ts'
+import type { Context, State, Web } from '../context.ts'
+
+const CHECK_MS = 2000
+
+export function healthRoutes({ services, metrics }: Web): Router<State> {
+  const router = new Router<State>()
+  const version = productVersion()
+
+  router.get('/', (ctx) => {
+    ctx.body = { name: 'botica', version, fhir: `${services.config.baseUrl}fhir/R4` }
+  })
+  router.get('/robots.txt', (ctx) => {
+    ctx.type = 'text/plain'
+    ctx.body = 'User-agent: *\nDisallow: /\n'
+  })
+  router.get('/livez', (ctx) => {
+    ctx.body = { ok: true }
+  })
+  router.get('/healthcheck', async (ctx) => {
+    if (ctx.query.live !== undefined) {
+      ctx.body = { ok: true, version }
+      return
+    }
+    const parts = await checkParts(services)
+    const ok = parts.postgres.ok && parts.redis.ok
+    ctx.status = ok ? 200 : 503
+    if (!ok) ctx.set('Retry-After', '2')
+    ctx.body = {
+      ok,
+      version,
+      platform: process.platform,
+      runtime: process.version,
+      ...mapParts(parts, (part) => part.ok),
+      latencyMs: mapParts(parts, (part) => part.ms),
+    }
+  })
+  router.get('/metrics', async (ctx) => {
+    if (!mayScrape(ctx, services.config.metricsToken)) {
+      throw unauthorized(services.config.baseUrl, ctx.get('Authorization') !== '')
+    }
+    ctx.set('Content-Type', metrics.contentType)
+    ctx.body = await metrics.text()
+  })
+  return router
+}
+
+interface Part {
+  readonly ok: boolean
+  readonly ms: number
+}
+
+type Parts = Readonly<Record<'postgres' | 'redis' | 'storage' | 'workers', Part>>
+
+async function checkParts(services: Services): Promise<Parts> {
+  const { database, queues, config } = services
+  const [postgres, redis, storage, workers] = await Promise.all([
+    check(async () => (await database.ping()) >= 0),
+    check(async () => (await queues.ping()) >= 0),
+    check(() => isStorageReady(config.storageUrl)),
+    check(async () => (await queues.workers()) > 0),
+  ])
+  return { postgres, redis, storage, workers }
+}
+
+/** A check that hangs is a failed one. */
+async function check(ask: () => Promise<boolean>): Promise<Part> {
+  const startedAt = performance.now()
+  const timer = Promise.withResolvers<boolean>()
+  const timeout = setTimeout(timer.resolve, CHECK_MS, false)
+  const asked = ask().catch(() => false)
+  const ok = await Promise.race([asked, timer.promise])
+  clearTimeout(timeout)
+  return { ok, ms: Math.round((performance.now() - startedAt) * 10) / 10 }
+}
+
+/** A folder must take files; an object store is asked by those who use it. */
+async function isStorageReady(storageUrl: string): Promise<boolean> {
+  if (!storageUrl.startsWith('file:')) return true
+  const folder = storageUrl.slice('file:'.length)
+  await mkdir(folder, { recursive: true })
+  await access(folder, constants.W_OK)
+  return true
+}
+
+function mapParts<T>(parts: Parts, read: (part: Part) => T): Record<string, T> {
+  return Object.fromEntries(Object.entries(parts).map(([name, part]) => [name, read(part)]))
+}
+
+/** With a proxy in front every caller looks like loopback, so a forwarded request needs the token. */
+function mayScrape(ctx: Context, token: string | undefined): boolean {
+  const given = /^Bearer (.+)$/.exec(ctx.get('Authorization'))?.[1]
+  if (token !== undefined && given !== undefined) {
+    const [a, b] = [Buffer.from(given), Buffer.from(token)]
+    if (a.length === b.length && timingSafeEqual(a, b)) return true
+  }
+  const isLoopback = /^(::ffff:)?127\.|^::1$/.test(ctx.req.socket.remoteAddress ?? '')
+  return isLoopback && ctx.get('X-Forwarded-For') === '' && ctx.get('Forwarded') === ''
+}
+
+function productVersion(): string {
+  const file = new URL('../../package.json', import.meta.url)
+  const parsed: unknown = JSON.parse(readFileSync(file, 'utf8'))
+  return String((parsed as { version?: unknown }).version)
+}

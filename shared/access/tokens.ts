@@ -1,0 +1,159 @@
+/** Signing and verifying of access tokens: RFC 9068 over ES256. Knows keys, no storage. */
+import { hash, randomUUID } from 'node:crypto'
+import { type CryptoKey, decodeProtectedHeader, errors, type JWK, jwtVerify, SignJWT } from 'jose'
+import { LRUCache } from 'lru-cache'
+
+export interface SigningKey {
+  readonly kid: string
+  readonly alg: string
+  readonly privateKey: CryptoKey
+  readonly publicKey: CryptoKey
+  /** As published: no private part. */
+  readonly publicJwk: JWK
+}
+
+export interface KeySet {
+  /** The first one signs, all verify. */
+  readonly keys: readonly SigningKey[]
+  /** Looks again for keys another process may have added; at most every 10 s. */
+  reload(): Promise<void>
+}
+
+export interface TokenSubject {
+  readonly loginId: string
+  /** Id of the User, ClientApplication or Bot. */
+  readonly subject: string
+  readonly clientId: string | undefined
+  /** `Type/id`. */
+  readonly profile: string
+  readonly scope: string
+  readonly lifetimeSeconds: number
+}
+
+export interface TokenClaims {
+  readonly loginId: string
+  readonly subject: string
+  readonly clientId: string | undefined
+  readonly profile: string
+  readonly scope: string
+  /** Epoch seconds. */
+  readonly issuedAt: number
+  readonly expiresAt: number
+  readonly id: string
+}
+
+export interface Tokens {
+  readonly keys: KeySet
+  issue(subject: TokenSubject): Promise<string>
+  /** Undefined for anything that is no access token of ours. */
+  verify(token: string): Promise<TokenClaims | 'expired' | undefined>
+}
+
+const SKEW_SECONDS = 30
+const CACHED_TOKENS = 20_000
+const LONGEST_TOKEN = 8192
+
+/** `baseUrl` is issuer and audience. Verified tokens are cached by their digest. */
+export function createTokens(baseUrl: string, keys: KeySet): Tokens {
+  const verified = new LRUCache<string, TokenClaims>({ max: CACHED_TOKENS })
+
+  return {
+    keys,
+
+    async issue(subject) {
+      const key = keys.keys[0]
+      if (key === undefined) throw new Error('There is no key to sign tokens with')
+      const claims = {
+        login_id: subject.loginId,
+        username: subject.subject,
+        scope: subject.scope,
+        profile: subject.profile,
+        ...(subject.clientId === undefined ? {} : { client_id: subject.clientId }),
+      }
+      const now = Math.floor(Date.now() / 1000)
+      return await new SignJWT(claims)
+        .setProtectedHeader({ alg: key.alg, kid: key.kid, typ: 'at+jwt' })
+        .setIssuer(baseUrl)
+        .setAudience(baseUrl)
+        .setSubject(subject.subject)
+        .setJti(randomUUID())
+        .setIssuedAt(now)
+        .setNotBefore(now)
+        .setExpirationTime(now + subject.lifetimeSeconds)
+        .sign(key.privateKey)
+    },
+
+    async verify(token) {
+      if (token.length > LONGEST_TOKEN) return undefined
+      const digest = hash('sha256', token, 'base64')
+      const known = verified.get(digest)
+      if (known !== undefined) return isLive(known) ? known : 'expired'
+      const claims = await check(token, baseUrl, keys)
+      if (typeof claims === 'object') verified.set(digest, claims)
+      return claims
+    },
+  }
+}
+
+function isLive(claims: TokenClaims): boolean {
+  return claims.expiresAt + SKEW_SECONDS > Date.now() / 1000
+}
+
+async function check(
+  token: string,
+  baseUrl: string,
+  keys: KeySet,
+): Promise<TokenClaims | 'expired' | undefined> {
+  const key = await findKey(token, keys)
+  if (key === undefined) return undefined
+  const payload = await payloadOf(token, key, baseUrl)
+  if (payload === undefined || payload === 'expired') return payload
+  const { login_id: loginId, profile, scope, client_id: clientId, sub, iat, exp, jti } = payload
+  if (typeof loginId !== 'string' || typeof profile !== 'string') return undefined
+  if (sub === undefined || exp === undefined || iat === undefined || jti === undefined) {
+    return undefined
+  }
+  return {
+    loginId,
+    subject: sub,
+    clientId: typeof clientId === 'string' ? clientId : undefined,
+    profile,
+    scope: typeof scope === 'string' ? scope : '',
+    issuedAt: iat,
+    expiresAt: exp,
+    id: jti,
+  }
+}
+
+async function findKey(token: string, keys: KeySet): Promise<SigningKey | undefined> {
+  const kid = kidOf(token)
+  if (kid === undefined) return undefined
+  const known = keys.keys.find((key) => key.kid === kid)
+  if (known !== undefined) return known
+  await keys.reload()
+  return keys.keys.find((key) => key.kid === kid)
+}
+
+function kidOf(token: string): string | undefined {
+  try {
+    return decodeProtectedHeader(token).kid
+  } catch {
+    return undefined
+  }
+}
+
+async function payloadOf(token: string, key: SigningKey, baseUrl: string) {
+  try {
+    const { payload } = await jwtVerify(token, key.publicKey, {
+      algorithms: [key.alg],
+      issuer: baseUrl,
+      audience: baseUrl,
+      typ: 'at+jwt',
+      clockTolerance: SKEW_SECONDS,
+      requiredClaims: ['exp', 'iat', 'nbf', 'jti', 'login_id'],
+    })
+    return payload
+  } catch (error) {
+    return error instanceof errors.JWTExpired ? 'expired' : undefined
+  }
+}

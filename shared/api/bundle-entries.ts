@@ -1,0 +1,137 @@
+/** What the entries of a batch or transaction ask for. https://hl7.org/fhir/R4/http.html#transaction */
+import { badRequest, HttpError, tooCostly } from '../errors.ts'
+import { isObject, isResource, type Resource } from '../fhir/resource.ts'
+import { findRoute, type Route } from './route.ts'
+
+export interface Entry {
+  readonly index: number
+  readonly method: string
+  readonly path: string
+  readonly query: URLSearchParams
+  readonly route: Route
+  readonly fullUrl: string | undefined
+  readonly resource: Resource | undefined
+  /** If-* headers of the entry. */
+  readonly headers: Readonly<Record<string, string>>
+}
+
+export interface BundleRequest {
+  readonly type: 'batch' | 'transaction'
+  /** In the order of the bundle; an error stands for an entry that cannot even be tried. */
+  readonly entries: readonly (Entry | HttpError)[]
+}
+
+export const MAX_BATCH_ENTRIES = 10_000
+export const MAX_TRANSACTION_WRITES = 2000
+
+/** Errors: 400 for what is no batch or transaction, or one above the limits. */
+export function readBundle(body: unknown): BundleRequest {
+  if (!isObject(body) || body.resourceType !== 'Bundle') throw badRequest('Not a bundle')
+  const { type, entry } = body
+  if (type !== 'batch' && type !== 'transaction') {
+    throw badRequest(`Unrecognized bundle type: ${String(type).slice(0, 64)}`)
+  }
+  if (!Array.isArray(entry) || entry.length === 0) throw badRequest('Missing bundle entries')
+  if (entry.length > MAX_BATCH_ENTRIES) {
+    throw tooCostly(`More than ${MAX_BATCH_ENTRIES} bundle entries`)
+  }
+  const entries = entry.map(readEntry)
+  const writes = entries.filter((item) => !(item instanceof HttpError) && item.method !== 'GET')
+  if (type === 'transaction' && writes.length > MAX_TRANSACTION_WRITES) {
+    throw tooCostly(`More than ${MAX_TRANSACTION_WRITES} writes in a transaction`)
+  }
+  return { type, entries }
+}
+
+/** Where an entry's fault is, as FHIRPath. */
+export function entryPath(index: number, below = ''): string {
+  return `Bundle.entry[${index}]${below}`
+}
+
+function readEntry(entry: unknown, index: number): Entry | HttpError {
+  try {
+    return parseEntry(entry, index)
+  } catch (error) {
+    if (error instanceof HttpError) return error
+    throw error
+  }
+}
+
+function parseEntry(entry: unknown, index: number): Entry {
+  const request = isObject(entry) ? entry.request : undefined
+  if (!isObject(entry) || !isObject(request)) {
+    throw badRequest('Missing Bundle entry request', entryPath(index, '.request'))
+  }
+  const { method, url } = request
+  if (typeof method !== 'string') {
+    throw badRequest('Missing Bundle entry request method', entryPath(index, '.request.method'))
+  }
+  if (typeof url !== 'string') {
+    throw badRequest('Missing Bundle entry request url', entryPath(index, '.request.url'))
+  }
+  const { path, query } = splitUrl(url)
+  const route = findRoute(method, path)
+  if (route.kind === 'bundle') {
+    throw badRequest('Nested bundles are not allowed', entryPath(index, '.request.url'))
+  }
+  if (method !== 'POST' && /urn(:|%3a)uuid(:|%3a)/i.test(query.toString())) {
+    throw badRequest(
+      'A urn:uuid in a conditional url cannot be resolved',
+      entryPath(index, '.request.url'),
+    )
+  }
+  return {
+    index,
+    method,
+    path,
+    query,
+    route,
+    fullUrl: typeof entry.fullUrl === 'string' ? entry.fullUrl : undefined,
+    resource: isResource(entry.resource) ? entry.resource : undefined,
+    headers: readHeaders(request),
+  }
+}
+
+function splitUrl(url: string): { path: string; query: URLSearchParams } {
+  const mark = url.indexOf('?')
+  const path = mark < 0 ? url : url.slice(0, mark)
+  return {
+    path: path.replace(/^\/+|\/+$/g, '').replaceAll('%24', '$'),
+    query: new URLSearchParams(mark < 0 ? '' : url.slice(mark + 1)),
+  }
+}
+
+const CONDITIONS = [
+  ['ifMatch', 'if-match'],
+  ['ifNoneMatch', 'if-none-match'],
+  ['ifModifiedSince', 'if-modified-since'],
+  ['ifNoneExist', 'if-none-exist'],
+] as const
+
+function readHeaders(request: Readonly<Record<string, unknown>>): Record<string, string> {
+  const headers: Record<string, string> = {}
+  for (const [member, header] of CONDITIONS) {
+    const value = request[member]
+    if (typeof value === 'string') headers[header] = value
+  }
+  return headers
+}
+
+// FHIR fixes the order whatever the order in the bundle.
+// https://hl7.org/fhir/R4/http.html#trules
+const ORDER = ['DELETE', 'POST', 'PUT', 'PATCH', 'operation', 'search', 'GET']
+
+/** Entries grouped by the step in which they are processed. */
+export function inSteps(entries: readonly Entry[]): readonly (readonly Entry[])[] {
+  const steps = Map.groupBy(entries, stepOf)
+  return ORDER.flatMap((step) => {
+    const group = steps.get(step)
+    return group === undefined ? [] : [group]
+  })
+}
+
+function stepOf({ method, route }: Entry): string {
+  if (route.kind === 'operation') return 'operation'
+  if (route.kind === 'search' || route.kind === 'search-form') return 'search'
+  return method === 'HEAD' ? 'GET' : method
+}

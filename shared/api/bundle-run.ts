@@ -1,0 +1,172 @@
+/** One entry of a bundle: carried out like a request of its own, answered as an entry. */
+import type { Principal } from '../access/principal.ts'
+import { badRequest, conflict, HttpError } from '../errors.ts'
+import type { ResponseEntry } from '../fhir/bundle.ts'
+import { parseBody } from '../fhir/json.ts'
+import { issue, outcome } from '../fhir/outcome.ts'
+import type { Resource } from '../fhir/resource.ts'
+import type { Services } from '../services.ts'
+import { type Entry, entryPath } from './bundle-entries.ts'
+import { type Identity, IdentityLost } from './bundle-identities.ts'
+import { type Identities, rewrite } from './bundle-references.ts'
+import type { FhirReply, FhirRequest } from './handle.ts'
+import { acceptResource, type Interaction, writeReply } from './interaction.ts'
+import { createFrom, patchFrom, updateFrom } from './resources.ts'
+
+/** The router, handed down because it leads here. */
+export type Respond = (
+  services: Services,
+  principal: Principal,
+  request: FhirRequest,
+) => Promise<FhirReply>
+
+export interface Step {
+  readonly entry: Entry
+  readonly identity: Identity | undefined
+  readonly identities: Identities
+}
+
+export async function runEntry(
+  outer: Interaction,
+  step: Step,
+  respond: Respond,
+): Promise<ResponseEntry> {
+  const interaction = { ...outer, request: requestOf(outer.request, step.entry) }
+  return entryOf(step, await carryOut(interaction, step, respond))
+}
+
+async function carryOut(
+  interaction: Interaction,
+  step: Step,
+  respond: Respond,
+): Promise<FhirReply> {
+  const { entry, identity, identities } = step
+  const { route } = entry
+  if (identity === undefined || route.kind === 'delete') {
+    const { services, principal, request } = interaction
+    const { resource } = entry
+    if (resource === undefined) return respond(services, principal, request)
+    const body = JSON.stringify(rewrite(resource, identities))
+    return respond(services, principal, { ...request, body })
+  }
+  const { type, id } = identity
+  const body = rewrite(bodyOf(entry), identities)
+  switch (route.kind) {
+    case 'create':
+      return identity.condition === undefined
+        ? createFrom(interaction, type, body, id)
+        : createMatched(interaction, identity, body)
+    case 'conditional-update':
+      return identity.isNew
+        ? createMatched(interaction, identity, body)
+        : updateFrom(interaction, type, id, { ...body, id })
+    case 'update':
+      return updateFrom(interaction, type, id, body)
+    default:
+      return patchFrom(interaction, type, id, patchOf(body, entry))
+  }
+}
+
+function bodyOf({ resource, index }: Entry): Resource {
+  if (resource !== undefined) return resource
+  throw badRequest('Missing Bundle entry resource', entryPath(index, '.resource'))
+}
+
+/** Creates under the id that other entries already refer to, unless a match has appeared. */
+async function createMatched(
+  interaction: Interaction,
+  identity: Identity,
+  body: Resource,
+): Promise<FhirReply> {
+  const { services, principal } = interaction
+  const { type, id, condition } = identity
+  const { resource, warnings } = acceptResource(interaction, type, { ...body, id })
+  if (condition === undefined) return createFrom(interaction, type, body, id)
+  const options = { keepId: true }
+  try {
+    const { repository } = services
+    const written = await repository.createConditional(principal, resource, condition, options)
+    return writeReply(interaction, written, warnings)
+  } catch (error) {
+    // The store's word for a match under another id than the one promised to the other entries.
+    const isLost =
+      error instanceof HttpError && error.message.startsWith('Resource ID did not match')
+    throw isLost ? new IdentityLost() : error
+  }
+}
+
+/** A JSON Patch travels as a Binary. https://hl7.org/fhir/R4/http.html#patch */
+function patchOf(body: Resource, { index }: Entry): unknown {
+  if (body.resourceType !== 'Binary') return body
+  if (typeof body.data !== 'string') {
+    throw badRequest('Empty patch body', entryPath(index, '.resource.data'))
+  }
+  return parseBody(Buffer.from(body.data, 'base64'))
+}
+
+function requestOf(outer: FhirRequest, entry: Entry): FhirRequest {
+  const { accept, prefer } = outer.headers
+  return {
+    ...outer,
+    method: entry.method,
+    path: entry.path,
+    query: entry.query,
+    headers: {
+      accept,
+      prefer,
+      'x-medplum': outer.headers['x-medplum'],
+      'content-type': 'application/fhir+json',
+      ...entry.headers,
+    },
+    body: undefined,
+  }
+}
+
+function entryOf({ entry, identity }: Step, reply: FhirReply): ResponseEntry {
+  const { status, headers, body } = reply
+  const text = body?.toString()
+  const isOutcome = text?.startsWith('{"resourceType":"OperationOutcome"') ?? false
+  const hasBody = text !== undefined && text !== '' && entry.method !== 'HEAD'
+  return {
+    status,
+    location: status < 300 ? locationOf(entry, identity) : undefined,
+    etag: headers.ETag,
+    lastModified: instantOf(text, headers['Last-Modified']),
+    outcome: hasBody && isOutcome ? text : undefined,
+    resource: hasBody && !isOutcome ? resourceText(text, headers['Content-Type']) : undefined,
+  }
+}
+
+/** The header has whole seconds only, the start of every stored resource has the milliseconds. */
+function instantOf(text: string | undefined, header: string | undefined): string | undefined {
+  if (header === undefined) return undefined
+  const exact = /^.{0,200}?"lastUpdated":"([^"]+)"/.exec(text?.slice(0, 300) ?? '')?.[1]
+  return exact ?? new Date(header).toISOString()
+}
+
+function locationOf({ route }: Entry, identity: Identity | undefined): string | undefined {
+  if (route.kind === 'delete') return undefined
+  if (identity !== undefined) return `${identity.type}/${identity.id}`
+  return route.kind === 'read' || route.kind === 'vread' ? `${route.type}/${route.id}` : undefined
+}
+
+/** What an operation answers need not be FHIR; inside a bundle it travels as a Binary. */
+function resourceText(text: string, contentType = 'application/octet-stream'): string {
+  if (text.startsWith('{"resourceType":"')) return text
+  const data = Buffer.from(text).toString('base64')
+  return JSON.stringify({ resourceType: 'Binary', contentType, data })
+}
+
+/** The entry of a batch that failed; what is no fault of the caller is logged and shown without details. */
+export function failedEntry(interaction: Interaction, error: unknown): ResponseEntry {
+  if (error instanceof HttpError) {
+    return { status: error.status, outcome: JSON.stringify(error.outcome) }
+  }
+  if (error instanceof IdentityLost) {
+    return failedEntry(interaction, conflict('Too many concurrent changes, try again'))
+  }
+  const { services, request } = interaction
+  services.log.error({ err: error, requestId: request.requestId }, 'bundle entry failed')
+  const failure = outcome(undefined, issue('error', 'exception', 'Internal server error'))
+  return { status: 500, outcome: JSON.stringify(failure) }
+}

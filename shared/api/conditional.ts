@@ -1,0 +1,86 @@
+/** Interactions on whatever matches a search. https://hl7.org/fhir/R4/http.html#ccreate, #cond-update */
+import { badRequest, multipleMatches, notFound } from '../errors.ts'
+import { allOk } from '../fhir/outcome.ts'
+import type { SearchRequest } from '../fhir/search.ts'
+import { parseSearch } from '../fhir/search.ts'
+import type { FhirReply } from './handle.ts'
+import { absoluteUrl, acceptResource, type Interaction, writeReply } from './interaction.ts'
+import { readJson } from './negotiate.ts'
+import { writeOptions } from './preconditions.ts'
+import { emptyReply, outcomeReply } from './reply.ts'
+import { patch } from './resources.ts'
+import { canonicalId } from './route.ts'
+
+/** More matches than this are never deleted by one request. */
+const MAX_DELETIONS = 1000
+
+/** `If-None-Exist`: 1 match is answered with 200, more with 412. */
+export async function createConditional(
+  interaction: Interaction,
+  type: string,
+  criteria: string,
+): Promise<FhirReply> {
+  const { services, principal, request } = interaction
+  const condition = readCondition(interaction, type, criteriaOf(criteria))
+  const body = readJson(request)
+  const { resource, warnings } = acceptResource(interaction, type, body)
+  const { repository } = services
+  const written = await repository.createConditional(principal, resource, condition)
+  const isMatch = written.outcome !== 'created'
+  if (isMatch && typeof resource.id === 'string' && canonicalId(resource.id) !== written.id) {
+    throw badRequest('Resource ID did not match resolved ID', `${type}.id`)
+  }
+  return writeReply(interaction, written, warnings)
+}
+
+export async function updateConditional(
+  interaction: Interaction,
+  type: string,
+): Promise<FhirReply> {
+  const { services, principal, request } = interaction
+  const condition = readCondition(interaction, type, request.query)
+  const { resource, warnings } = acceptResource(interaction, type, readJson(request))
+  const options = writeOptions(request)
+  const { repository } = services
+  const written = await repository.updateConditional(principal, resource, condition, options)
+  return writeReply(interaction, written, warnings)
+}
+
+/** No match is 404, several are 412. */
+export async function patchConditional(interaction: Interaction, type: string): Promise<FhirReply> {
+  const { services, principal, request } = interaction
+  const condition = readCondition(interaction, type, request.query)
+  const { versions } = await services.repository.search(principal, { ...condition, count: 2 })
+  const [match, second] = versions
+  if (match === undefined) throw notFound()
+  if (second !== undefined) throw multipleMatches()
+  return patch(interaction, type, match.id)
+}
+
+export async function deleteConditional(
+  interaction: Interaction,
+  type: string,
+): Promise<FhirReply> {
+  const { services, principal, request } = interaction
+  const condition = readCondition(interaction, type, request.query)
+  const limit = request.query.has('_count') ? Math.min(condition.count, MAX_DELETIONS) : 1
+  await services.repository.deleteConditional(principal, condition, limit)
+  if (interaction.preferences.returned === 'minimal') return emptyReply(200)
+  return outcomeReply(200, allOk)
+}
+
+/** The query of `If-None-Exist`, which may carry the type and a question mark before it. */
+export function criteriaOf(text: string): URLSearchParams {
+  return new URLSearchParams(text.replace(/^[^=]*\?/, ''))
+}
+
+/** Errors: 400 without any criteria, which would mean every resource of the type. */
+export function readCondition(
+  { services }: Interaction,
+  type: string,
+  query: URLSearchParams,
+): SearchRequest {
+  const condition = parseSearch(type, query, { fhirUrl: absoluteUrl(services, '') })
+  if (condition.conditions.length === 0) throw badRequest('Search criteria are required')
+  return condition
+}

@@ -1,0 +1,120 @@
+/** Status, result and cancel of an AsyncJob (bots.md §7.2). Visible to its creator and to admins. */
+import { type Principal, systemPrincipal } from '../access/principal.ts'
+import { badRequest, conflict, type HttpError, methodNotAllowed, notFound } from '../errors.ts'
+import { accepted, allOk } from '../fhir/outcome.ts'
+import { isObject, type Resource } from '../fhir/resource.ts'
+import type { Services } from '../services.ts'
+import { finishAsyncJob, JobFinished } from './async-jobs.ts'
+import { platformMeta } from './bot.ts'
+import type { FhirReply, FhirRequest } from './handle.ts'
+import type { Operation } from './operation.ts'
+import { FHIR_JSON, jsonReply, outcomeReply } from './reply.ts'
+
+interface Job {
+  readonly resource: Resource
+  readonly author: string | undefined
+}
+
+/** `POST AsyncJob/:id/$cancel`: 200; a finished job is 400. */
+export const cancel: Operation = {
+  name: 'cancel',
+  on: [{ type: 'AsyncJob', level: 'instance' }],
+  methods: ['POST'],
+  async run({ services, principal, id }) {
+    await cancelJob(services, principal, id ?? '')
+    return outcomeReply(200, allOk)
+  },
+}
+
+/** Whether a path below `fhir/R4/` belongs to this file. */
+export function isJobPath(path: string): boolean {
+  return /^job\/[^/]+\/(status|result)$/.test(path)
+}
+
+/** `job/:id/status` and `job/:id/result`. Errors: 404, 405, 409 while it runs. */
+export async function handleJob(
+  services: Services,
+  principal: Principal,
+  request: FhirRequest,
+): Promise<FhirReply> {
+  const [, id = '', what] = request.path.split('/')
+  if (what === 'result') {
+    if (request.method !== 'GET') throw methodNotAllowed('GET')
+    return result(await readJob(services, principal, id))
+  }
+  const url = statusUrl(services, id)
+  if (request.method === 'DELETE') {
+    await cancelJob(services, principal, id)
+    return outcomeReply(202, accepted(url), { 'Content-Location': url })
+  }
+  if (request.method !== 'GET') throw methodNotAllowed('GET, DELETE')
+  const { resource } = await readJob(services, principal, id)
+  if (!isRunning(resource)) return jsonReply(200, resource)
+  return jsonReply(202, resource, { 'Content-Location': url, 'Retry-After': '1' })
+}
+
+function statusUrl({ config }: Services, id: string): string {
+  return `${config.baseUrl}fhir/R4/job/${id}/status`
+}
+
+function isRunning({ status }: Resource): boolean {
+  return status === 'accepted' || status === 'active'
+}
+
+async function readJob({ repository }: Services, principal: Principal, id: string): Promise<Job> {
+  const reader = systemPrincipal(principal.project)
+  const version = await repository.read(reader, 'AsyncJob', id)
+  const { project, author } = platformMeta(version)
+  const isOwn = author?.reference !== undefined && author.reference === principal.profile
+  const isHere = project === principal.project.id
+  const maySee = principal.isSuperAdmin || (isHere && (isOwn || principal.isProjectAdmin))
+  if (!maySee || version.content === undefined) throw notFound()
+  // A stored version is a resource.
+  return { resource: JSON.parse(version.content) as Resource, author: author?.reference }
+}
+
+async function cancelJob(services: Services, principal: Principal, id: string): Promise<void> {
+  const { resource, author } = await readJob(services, principal, id)
+  if (!isRunning(resource)) throw notCancellable(resource.status)
+  try {
+    await finishAsyncJob(services, principal.project, author, id, { status: 'cancelled' })
+  } catch (error) {
+    if (error instanceof JobFinished) throw notCancellable(error.status)
+    throw error
+  }
+  await services.queues.cancel(id, principal.project.id)
+}
+
+function notCancellable(status: unknown): HttpError {
+  return badRequest(
+    `AsyncJob cannot be cancelled if status is not 'accepted', job had status '${status}'`,
+  )
+}
+
+/** The reply that a waiting caller would have got. */
+function result({ resource }: Job): FhirReply {
+  if (isRunning(resource)) throw conflict('The job is still running')
+  if (resource.status === 'cancelled') throw badRequest('The job was cancelled')
+  const status = resource.status === 'completed' ? 200 : 400
+  const parameters = parametersOf(resource.output)
+  const contentType = parameters.find(({ name }) => name === 'contentType')?.valueString
+  const outcome = parameters.find(({ name }) => name === 'outcome')?.resource
+  const body = parameters.find(({ name }) => name === 'responseBody')
+  const runId = parameters.find(({ name }) => name === 'runId')?.valueString
+  return {
+    status,
+    headers: {
+      'Content-Type': typeof contentType === 'string' ? contentType : FHIR_JSON,
+      ...(typeof runId === 'string' ? { 'X-Bot-Run-Id': runId } : {}),
+    },
+    body:
+      outcome === undefined
+        ? String(body?.valueString ?? body?.valueBoolean ?? '')
+        : JSON.stringify(outcome),
+  }
+}
+
+function parametersOf(output: unknown): readonly Record<string, unknown>[] {
+  if (!isObject(output) || !Array.isArray(output.parameter)) return []
+  return output.parameter.filter(isObject)
+}

@@ -1,0 +1,183 @@
+/** `Project/$init`: a Project with its default client and, when somebody owns it, their membership. */
+import { randomBytes } from 'node:crypto'
+import { hashPassword } from '../../access/passwords.ts'
+import { may } from '../../access/policy.ts'
+import { type Principal, systemPrincipal } from '../../access/principal.ts'
+import { badRequest, badStructure, forbidden } from '../../errors.ts'
+import { isObject, parseReference, type Resource, referenceTo } from '../../fhir/resource.ts'
+import { find } from '../../store/lookups.ts'
+import { referenceIn } from '../../store/memberships.ts'
+import { displayOf } from '../../store/principals.ts'
+import { SYSTEM_PROJECT } from '../../store/projects.ts'
+import type { Repository } from '../../store/repository.ts'
+import { parseVersion, present } from '../../store/rows.ts'
+import type { Operation, OperationCall } from '../operation.ts'
+import { createClient, createMembership, onBehalfOf, projectDefaults } from '../provision.ts'
+import { FHIR_JSON } from '../reply.ts'
+
+const EMAIL = /^[^\s@]{1,64}@[^\s@]{1,255}$/
+
+/** All of it in one transaction. Errors: 400, 403. */
+export const init: Operation = {
+  name: 'init',
+  on: [{ type: 'Project', level: 'type' }],
+  methods: ['POST'],
+  async run(call) {
+    const { services, principal, request } = call
+    if (!principal.isSuperAdmin || !may(principal, 'Project', 'create')) throw forbidden()
+    const { name, ownerReference, ownerEmail } = readParameters(request.body)
+    const actor = onBehalfOf(principal)
+    const written = await services.repository.transaction(async (inside) => {
+      const owner = await ownerOf(inside, actor, call, ownerReference, ownerEmail)
+      const project = await inside.create(
+        actor,
+        projectDefaults(
+          {
+            resourceType: 'Project',
+            name,
+            ...(owner ? { owner: { reference: referenceTo(owner) } } : {}),
+          },
+          services.config,
+        ),
+      )
+      const home = { id: project.id, name }
+      await createClient(inside, actor, home, { name: `${name} Default Client` })
+      if (owner !== undefined) await admitOwner(inside, actor, home, owner)
+      return project
+    })
+    const isExtended = request.headers['x-medplum'] === 'extended'
+    return {
+      status: 201,
+      headers: {
+        'Content-Type': FHIR_JSON,
+        Location: `${services.config.baseUrl}fhir/R4/Project/${written.id}`,
+        ETag: `W/"${written.ver}"`,
+        'Last-Modified': written.lastUpdated.toUTCString(),
+      },
+      body: present(written, principal, isExtended),
+    }
+  },
+}
+
+interface InitParameters {
+  readonly name: string
+  readonly ownerReference: string | undefined
+  readonly ownerEmail: string | undefined
+}
+
+function readParameters(body: Buffer | string | undefined): InitParameters {
+  const parameters = parseParameters(body)
+  const find = (name: string) =>
+    parameters.find((item): item is Record<string, unknown> => isObject(item) && item.name === name)
+  const name = find('name')?.valueString
+  if (typeof name !== 'string' || name.trim() === '') {
+    throw badRequest('Expected one value for parameter name', 'Parameters.parameter')
+  }
+  const ownerEmail = find('ownerEmail')?.valueString
+  if (ownerEmail !== undefined && !(typeof ownerEmail === 'string' && EMAIL.test(ownerEmail))) {
+    throw badRequest('ownerEmail must be an e-mail address', 'Parameters.parameter')
+  }
+  const owner = find('owner')
+  if (owner !== undefined && referenceIn(owner.valueReference) === undefined) {
+    throw badRequest('owner must be a Reference', 'Parameters.parameter')
+  }
+  return {
+    name,
+    ownerReference: referenceIn(owner?.valueReference),
+    ownerEmail: ownerEmail?.toLowerCase(),
+  }
+}
+
+function parseParameters(body: Buffer | string | undefined): readonly unknown[] {
+  try {
+    const parsed: unknown = JSON.parse(String(body ?? ''))
+    if (isObject(parsed) && parsed.resourceType === 'Parameters') {
+      return Array.isArray(parsed.parameter) ? parsed.parameter : []
+    }
+  } catch {
+    throw badStructure('Content could not be parsed')
+  }
+  throw badRequest('Expected Parameters', 'resourceType')
+}
+
+/** The one who is named, else the caller, if the caller is a User. */
+async function ownerOf(
+  repository: Repository,
+  actor: Principal,
+  { services, principal }: OperationCall,
+  ownerReference: string | undefined,
+  ownerEmail: string | undefined,
+): Promise<Resource | undefined> {
+  if (ownerReference !== undefined) return await existingOwner(repository, ownerReference)
+  if (ownerEmail !== undefined) return await ownerByEmail(repository, actor, ownerEmail)
+  if (principal.membershipId === undefined) return undefined
+  const session = await services.principals.forMembership(principal.membershipId)
+  const user = referenceIn(session?.membership.user)
+  if (parseReference(user)?.type !== 'User') return undefined
+  return await existingOwner(repository, user ?? '')
+}
+
+async function existingOwner(repository: Repository, reference: string): Promise<Resource> {
+  const parsed = parseReference(reference)
+  const [found] =
+    parsed?.type === 'User'
+      ? await repository.readMany(systemPrincipal(SYSTEM_PROJECT), [parsed])
+      : []
+  if (found?.content === undefined) {
+    throw badRequest('Only Users are permitted to be the owner of a new Project')
+  }
+  const user = parseVersion(found)
+  if (user.project !== undefined) {
+    throw badRequest('Project owner must not belong to another Project')
+  }
+  return user
+}
+
+/** A server scoped User; an unknown address gets one whose password nobody knows. */
+async function ownerByEmail(
+  repository: Repository,
+  actor: Principal,
+  email: string,
+): Promise<Resource> {
+  const condition = { code: 'email', type: 'string', modifier: 'exact', values: [email] } as const
+  const found = await find(repository, systemPrincipal(SYSTEM_PROJECT), 'User', [condition], 100)
+  const known = found.find((user) => user.email === email && user.project === undefined)
+  if (known !== undefined) return known
+  const [firstName = email] = email.split('@')
+  const written = await repository.create(
+    actor,
+    {
+      resourceType: 'User',
+      firstName,
+      lastName: 'Owner',
+      email,
+      passwordHash: await hashPassword(randomBytes(32).toString('base64url')),
+    },
+    { unique: [{ scope: 'server', value: email }] },
+  )
+  return parseVersion(written)
+}
+
+async function admitOwner(
+  repository: Repository,
+  actor: Principal,
+  home: { readonly id: string; readonly name: string },
+  owner: Resource,
+): Promise<void> {
+  const telecom =
+    typeof owner.email === 'string'
+      ? { telecom: [{ system: 'email', use: 'work', value: owner.email }] }
+      : {}
+  const profile = parseVersion(
+    await repository.create(actor, {
+      resourceType: 'Practitioner',
+      meta: { project: home.id },
+      name: [{ given: [owner.firstName], family: owner.lastName }],
+      ...telecom,
+    }),
+  )
+  const user = { reference: referenceTo(owner), display: String(owner.email ?? owner.id) }
+  const display = displayOf(profile)
+  const person = { reference: referenceTo(profile), ...(display === undefined ? {} : { display }) }
+  await createMembership(repository, actor, home, user, person, { admin: true })
+}

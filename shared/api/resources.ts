@@ -1,0 +1,164 @@
+/** Interactions on one resource. https://hl7.org/fhir/R4/http.html */
+import {
+  badRequest,
+  type HttpError,
+  notFound,
+  notSupported,
+  preconditionFailed,
+} from '../errors.ts'
+import { allOk } from '../fhir/outcome.ts'
+import { applyPatch, readPatch } from '../fhir/patch.ts'
+import { isObject, type Resource } from '../fhir/resource.ts'
+import { viewOf } from '../fhir/view.ts'
+import type { Version } from '../store/repository.ts'
+import type { FhirReply } from './handle.ts'
+import { acceptResource, acceptValid, type Interaction, textOf, writeReply } from './interaction.ts'
+import { readJson, readPatchBody } from './negotiate.ts'
+import {
+  demandsExistence,
+  etagOf,
+  isUnmodified,
+  versionHeaders,
+  writeOptions,
+} from './preconditions.ts'
+import { emptyReply, outcomeReply, textReply } from './reply.ts'
+import { canonicalId } from './route.ts'
+
+export async function read(interaction: Interaction, type: string, id: string): Promise<FhirReply> {
+  const { services, principal } = interaction
+  return versionReply(interaction, await services.repository.read(principal, type, id))
+}
+
+export async function vread(
+  interaction: Interaction,
+  type: string,
+  id: string,
+  vid: string,
+): Promise<FhirReply> {
+  if (!/^[1-9]\d{0,8}$/.test(vid)) throw notFound()
+  const { services, principal } = interaction
+  return versionReply(interaction, await services.repository.readVersion(principal, type, id, vid))
+}
+
+function versionReply(interaction: Interaction, version: Version): FhirReply {
+  const { request } = interaction
+  const headers = versionHeaders(version)
+  if (isUnmodified(request, version)) return emptyReply(304, headers)
+  const view = viewOf(version.type, request.query)
+  const text = textOf(interaction, version)
+  return textReply(200, view === undefined ? text : view(text), headers)
+}
+
+export async function create(interaction: Interaction, type: string): Promise<FhirReply> {
+  return createFrom(interaction, type, readJson(interaction.request), undefined)
+}
+
+/** Creates under a given new id, or under one that the store makes. */
+export async function createFrom(
+  interaction: Interaction,
+  type: string,
+  body: unknown,
+  id: string | undefined,
+): Promise<FhirReply> {
+  const { services, principal } = interaction
+  const { resource, warnings } = acceptResource(interaction, type, withoutId(body))
+  const written =
+    id === undefined
+      ? await services.repository.create(principal, resource)
+      : await services.repository.create(principal, { ...resource, id }, { keepId: true })
+  return writeReply(interaction, written, warnings)
+}
+
+/** The id of a created resource is the server's: whatever was sent in its place is dropped unread. */
+function withoutId(body: unknown): unknown {
+  if (!isObject(body)) return body
+  const { id: _id, ...rest } = body
+  return rest
+}
+
+export async function update(
+  interaction: Interaction,
+  type: string,
+  id: string,
+): Promise<FhirReply> {
+  return updateFrom(interaction, type, id, readJson(interaction.request))
+}
+
+export async function updateFrom(
+  interaction: Interaction,
+  type: string,
+  id: string,
+  body: unknown,
+): Promise<FhirReply> {
+  const { services, principal, request } = interaction
+  if (isObject(body) && body.resourceType === type) requireSameId(body.id, id)
+  const { resource, warnings } = acceptResource(interaction, type, body)
+  const options = writeOptions(request)
+  if (demandsExistence(request)) await requireExisting(interaction, type, id)
+  const written = await services.repository.update(principal, { ...resource, id }, options)
+  return writeReply(interaction, written, warnings)
+}
+
+function requireSameId(sent: unknown, id: string): void {
+  if (sent === undefined) throw badRequest('Missing id', 'id')
+  if (typeof sent !== 'string' || canonicalId(sent) !== id) {
+    throw badRequest('Incorrect resource ID', 'id')
+  }
+}
+
+export async function patch(
+  interaction: Interaction,
+  type: string,
+  id: string,
+): Promise<FhirReply> {
+  return patchFrom(interaction, type, id, readPatchBody(interaction.request))
+}
+
+export async function patchFrom(
+  interaction: Interaction,
+  type: string,
+  id: string,
+  body: unknown,
+): Promise<FhirReply> {
+  const { services, principal, request } = interaction
+  if (isObject(body) && body.resourceType === 'Parameters') {
+    throw notSupported('FHIRPath Patch is not supported')
+  }
+  const operations = readPatch(body)
+  const options = writeOptions(request)
+  if (demandsExistence(request)) await requireExisting(interaction, type, id)
+  const change = (current: Resource) =>
+    acceptValid(interaction, applyPatch(current, operations)).resource
+  const written = await services.repository.patch(principal, type, id, change, options)
+  return writeReply(interaction, written, [])
+}
+
+export async function remove(
+  interaction: Interaction,
+  type: string,
+  id: string,
+): Promise<FhirReply> {
+  const { services, principal, request } = interaction
+  const options = writeOptions(request)
+  if (demandsExistence(request)) await requireExisting(interaction, type, id)
+  const deletion = await services.repository.delete(principal, type, id, options)
+  const headers = { ETag: etagOf(deletion) }
+  if (interaction.preferences.returned === 'minimal') return emptyReply(200, headers)
+  return outcomeReply(200, allOk, headers)
+}
+
+/** `If-Match: *` is 412 for what does not exist. */
+async function requireExisting(interaction: Interaction, type: string, id: string): Promise<void> {
+  const { services, principal } = interaction
+  try {
+    await services.repository.read(principal, type, id)
+  } catch (error) {
+    if (isAbsent(error)) throw preconditionFailed()
+    throw error
+  }
+}
+
+function isAbsent(error: unknown): boolean {
+  const { status } = error as Partial<HttpError>
+  return status === 404 || status === 410
+}

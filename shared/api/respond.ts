@@ -1,0 +1,105 @@
+/** Route → handler, then what every reply has in common. */
+
+import type { Principal } from '../access/principal.ts'
+import { badRequest, notSupported } from '../errors.ts'
+import { parseJson } from '../fhir/json.ts'
+import type { Services } from '../services.ts'
+import { bundle } from './bundle.ts'
+import {
+  createConditional,
+  deleteConditional,
+  patchConditional,
+  updateConditional,
+} from './conditional.ts'
+import type { FhirReply, FhirRequest } from './handle.ts'
+import { history } from './history.ts'
+import type { Interaction } from './interaction.ts'
+import { handleJob, isJobPath } from './jobs.ts'
+import { capabilities } from './metadata.ts'
+import { type Preferences, readPreferences } from './negotiate.ts'
+import { FHIR_JSON } from './reply.ts'
+import { create, patch, read, remove, update, vread } from './resources.ts'
+import { findRoute, type Route } from './route.ts'
+import { search, searchForm } from './search.ts'
+
+/** Answers one request. Errors: HttpError for whatever is the caller's fault. */
+export async function respond(
+  services: Services,
+  principal: Principal,
+  request: FhirRequest,
+): Promise<FhirReply> {
+  if (isJobPath(request.path)) return handleJob(services, principal, request)
+  const route = findRoute(request.method, request.path)
+  if (route.kind === 'operation') {
+    const { operation, type, id, rest } = route
+    return operation.run({ services, principal, request, type, id, rest })
+  }
+  const preferences = readPreferences(request)
+  const reply = await run({ services, principal, request, preferences }, route)
+  return finish(reply, preferences)
+}
+
+type InteractionRoute = Exclude<Route, { readonly kind: 'operation' }>
+
+async function run(interaction: Interaction, route: InteractionRoute): Promise<FhirReply> {
+  const { headers } = interaction.request
+  switch (route.kind) {
+    case 'read':
+      return read(interaction, route.type, route.id)
+    case 'vread':
+      return vread(interaction, route.type, route.id, route.vid)
+    case 'history':
+      return history(interaction, route.type, route.id)
+    case 'create': {
+      const criteria = headers['if-none-exist']
+      return criteria === undefined
+        ? create(interaction, route.type)
+        : createConditional(interaction, route.type, criteria)
+    }
+    case 'update':
+      return update(interaction, route.type, route.id)
+    case 'patch':
+      return patch(interaction, route.type, route.id)
+    case 'delete':
+      return remove(interaction, route.type, route.id)
+    case 'conditional-update':
+      return updateConditional(interaction, route.type)
+    case 'conditional-patch':
+      return patchConditional(interaction, route.type)
+    case 'conditional-delete':
+      return deleteConditional(interaction, route.type)
+    case 'search':
+      return search(interaction, route.type)
+    case 'search-form':
+      return searchForm(interaction, route.type)
+    case 'bundle':
+      return bundle(interaction, respond)
+    case 'metadata':
+      return capabilities(interaction)
+    case 'system-search':
+      return searchSystem(interaction)
+    case 'type-history':
+    case 'system-history':
+      throw notSupported('Only the history of one resource is supported')
+    case 'compartment-search':
+      throw notSupported('Compartment search is not supported')
+    default:
+      return route satisfies never
+  }
+}
+
+function searchSystem({ request }: Interaction): never {
+  if (!request.query.has('_type')) throw badRequest('No types specified')
+  throw notSupported('Search over several types is not supported')
+}
+
+/** Content type, applied preferences and indentation, the same for every interaction. */
+function finish(reply: FhirReply, preferences: Preferences): FhirReply {
+  const { contentType, applied, pretty } = preferences
+  const headers: Record<string, string> = { ...reply.headers }
+  if (headers['Content-Type'] === FHIR_JSON) headers['Content-Type'] = contentType
+  if (applied !== '') headers['Preference-Applied'] = applied
+  const { status, body } = reply
+  if (!pretty || typeof body !== 'string') return { status, headers, body }
+  return { status, headers, body: JSON.stringify(parseJson(body), null, 2) }
+}

@@ -1,0 +1,127 @@
+/** Method + path → what answers it. https://hl7.org/fhir/R4/http.html#summary */
+import { badStructure, methodNotAllowed, notFound } from '../errors.ts'
+import { isResourceType } from '../fhir/definitions.ts'
+import type { Operation } from './operation.ts'
+import { operations } from './operations/table.ts'
+
+export type Route =
+  | { readonly kind: 'metadata' | 'bundle' | 'system-search' | 'system-history' }
+  | ({ readonly kind: 'operation'; readonly operation: Operation } & OperationTarget)
+  | {
+      readonly kind: 'search' | 'search-form' | 'create' | 'type-history'
+      readonly type: string
+    }
+  | {
+      readonly kind: 'conditional-update' | 'conditional-patch' | 'conditional-delete'
+      readonly type: string
+    }
+  | {
+      readonly kind: 'read' | 'update' | 'patch' | 'delete' | 'history'
+      readonly type: string
+      readonly id: string
+    }
+  | { readonly kind: 'vread'; readonly type: string; readonly id: string; readonly vid: string }
+  | {
+      readonly kind: 'compartment-search'
+      readonly type: string
+      readonly id: string
+      readonly target: string
+    }
+
+interface OperationTarget {
+  readonly type: string | undefined
+  readonly id: string | undefined
+  readonly rest: string
+}
+
+/** Errors: 404 unknown path or operation, 400 unknown resource type, 405 with Allow. */
+export function findRoute(method: string, path: string): Route {
+  const segments = path.split('/').filter((segment) => segment !== '')
+  const [first, second, third, fourth] = segments
+  if (first === undefined) return pick(method, { GET: 'system-search', POST: 'bundle' }, {})
+  if (first.startsWith('$')) return operationRoute(method, segments, {})
+  if (segments.length === 1 && first === 'metadata') return pick(method, { GET: 'metadata' }, {})
+  if (segments.length === 1 && first === '_history') {
+    return pick(method, { GET: 'system-history' }, {})
+  }
+  if (segments.length === 1 && first === '_search') {
+    return pick(method, { POST: 'system-search' }, {})
+  }
+  if (!/^[A-Za-z]+$/.test(first) || first === 'job') throw notFound()
+  if (!isResourceType(first)) throw badStructure('Unknown resource type')
+  const type = first
+  if (second === undefined) return pick(method, TYPE_ROUTES, { type })
+  if (second.startsWith('$')) return operationRoute(method, segments.slice(1), { type })
+  if (segments.length === 2 && second === '_search') {
+    return pick(method, { POST: 'search-form' }, { type })
+  }
+  if (segments.length === 2 && second === '_history') {
+    return pick(method, { GET: 'type-history' }, { type })
+  }
+  if (!/^[A-Za-z0-9\-.]{1,64}$/.test(second)) throw notFound()
+  const id = canonicalId(second)
+  if (third === undefined) return pick(method, INSTANCE_ROUTES, { type, id })
+  if (third.startsWith('$')) return operationRoute(method, segments.slice(2), { type, id })
+  if (third === '_history' && segments.length === 3) {
+    return pick(method, { GET: 'history' }, { type, id })
+  }
+  if (third === '_history' && segments.length === 4) {
+    return pick(method, { GET: 'vread' }, { type, id, vid: fourth ?? '' })
+  }
+  const isSearch = segments.length === 3 || (segments.length === 4 && fourth === '_search')
+  if (!isSearch || (third !== '*' && !isResourceType(third))) throw notFound()
+  const search = fourth === undefined ? 'GET' : 'POST'
+  return pick(method, { [search]: 'compartment-search' }, { type, id, target: third })
+}
+
+const TYPE_ROUTES = {
+  GET: 'search',
+  POST: 'create',
+  PUT: 'conditional-update',
+  PATCH: 'conditional-patch',
+  DELETE: 'conditional-delete',
+} as const
+
+const INSTANCE_ROUTES = { GET: 'read', PUT: 'update', PATCH: 'patch', DELETE: 'delete' } as const
+
+/** UUIDs are the same in either case; other ids are not. */
+export function canonicalId(id: string): string {
+  const isUuid = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i.test(id)
+  return isUuid ? id.toLowerCase() : id
+}
+
+function pick(
+  method: string,
+  kinds: Readonly<Record<string, Route['kind']>>,
+  target: Readonly<Record<string, string>>,
+): Route {
+  const kind = kinds[method === 'HEAD' ? 'GET' : method]
+  if (kind === undefined || !Object.hasOwn(kinds, method === 'HEAD' ? 'GET' : method)) {
+    throw methodNotAllowed(allowed(Object.keys(kinds)))
+  }
+  // Each table above gives a kind only together with the target that it needs.
+  return { kind, ...target } as Route
+}
+
+function allowed(methods: readonly string[]): string {
+  const all = methods.includes('GET') ? ['HEAD', ...methods] : methods
+  return [...all].sort().join(', ')
+}
+
+function operationRoute(
+  method: string,
+  segments: readonly string[],
+  target: { readonly type?: string; readonly id?: string },
+): Route {
+  const name = segments[0]?.slice(1) ?? ''
+  const level = target.id !== undefined ? 'instance' : target.type === undefined ? 'system' : 'type'
+  const operation = operations.find(
+    (candidate) =>
+      candidate.name === name &&
+      candidate.on.some((on) => on.level === level && (on.type ?? target.type) === target.type),
+  )
+  if (operation === undefined) throw notFound()
+  if (!operation.methods.includes(method)) throw methodNotAllowed(allowed(operation.methods))
+  const rest = segments.slice(1).join('/')
+  return { kind: 'operation', operation, type: target.type, id: target.id, rest }
+}

@@ -1,0 +1,101 @@
+/**
+ * Bundles as text: resources inside are the stored text, never parsed and written again.
+ * https://hl7.org/fhir/R4/bundle.html
+ */
+
+export interface Link {
+  readonly relation: 'self' | 'first' | 'next' | 'previous'
+  readonly url: string
+}
+
+export interface BundleHead {
+  readonly type: 'searchset' | 'history' | 'batch-response' | 'transaction-response'
+  /** Left out when undefined. */
+  readonly total?: number | undefined
+  readonly links: readonly Link[]
+}
+
+export interface SearchEntry {
+  readonly fullUrl: string
+  /** JSON text of the resource. */
+  readonly resource: string
+  readonly mode: 'match' | 'include' | 'outcome'
+}
+
+export interface HistoryEntry {
+  readonly fullUrl: string
+  readonly method: 'POST' | 'PUT' | 'DELETE'
+  readonly url: string
+  readonly location: string
+  readonly etag: string
+  readonly lastModified: string
+  /** JSON text; undefined for a deletion. */
+  readonly resource: string | undefined
+}
+
+export interface ResponseEntry {
+  readonly status: number
+  readonly location?: string | undefined
+  readonly etag?: string | undefined
+  readonly lastModified?: string | undefined
+  /** JSON text of an OperationOutcome. */
+  readonly outcome?: string | undefined
+  /** JSON text. */
+  readonly resource?: string | undefined
+}
+
+export function searchBundle(head: BundleHead, entries: readonly SearchEntry[]): string {
+  return bundleText(
+    head,
+    entries.map(({ fullUrl, resource, mode }) =>
+      // An outcome about the search is not a resource of the server and has no address.
+      mode === 'outcome'
+        ? `{"search":{"mode":"outcome"},"resource":${resource}}`
+        : `{"fullUrl":${JSON.stringify(fullUrl)},"search":{"mode":"${mode}"},"resource":${resource}}`,
+    ),
+  )
+}
+
+export function historyBundle(head: BundleHead, entries: readonly HistoryEntry[]): string {
+  return bundleText(head, entries.map(historyEntry))
+}
+
+export function responseBundle(head: BundleHead, entries: readonly ResponseEntry[]): string {
+  return bundleText(head, entries.map(responseEntry))
+}
+
+function bundleText(head: BundleHead, entries: readonly string[]): string {
+  const members = [`"resourceType":"Bundle"`, `"type":"${head.type}"`]
+  if (head.total !== undefined) members.push(`"total":${head.total}`)
+  if (head.links.length > 0) members.push(`"link":${JSON.stringify(head.links)}`)
+  if (entries.length > 0) members.push(`"entry":[${entries.join(',')}]`)
+  return `{${members.join(',')}}`
+}
+
+function historyEntry(entry: HistoryEntry): string {
+  const { fullUrl, method, url, location, etag, lastModified, resource } = entry
+  const isDeletion = resource === undefined
+  const response = {
+    status: isDeletion ? '410' : method === 'POST' ? '201' : '200',
+    ...(isDeletion ? { outcome: deletionOutcome(lastModified) } : {}),
+    location,
+    etag,
+    lastModified,
+  }
+  const head = `"fullUrl":${JSON.stringify(fullUrl)},"request":${JSON.stringify({ method, url })}`
+  const tail = isDeletion ? '' : `,"resource":${resource}`
+  return `{${head},"response":${JSON.stringify(response)}${tail}}`
+}
+
+function deletionOutcome(instant: string): object {
+  const text = `Deleted on ${instant}`
+  const issue = [{ severity: 'error', code: 'deleted', details: { text } }]
+  return { resourceType: 'OperationOutcome', id: 'gone', issue }
+}
+
+function responseEntry(entry: ResponseEntry): string {
+  const { status, location, etag, lastModified, outcome, resource } = entry
+  const plain = JSON.stringify({ status: String(status), location, etag, lastModified })
+  const response = outcome === undefined ? plain : `${plain.slice(0, -1)},"outcome":${outcome}}`
+  return `{"response":${response}${resource === undefined ? '' : `,"resource":${resource}`}}`
+}

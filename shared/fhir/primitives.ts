@@ -1,0 +1,124 @@
+/** Primitive values as the standard writes them in JSON. https://hl7.org/fhir/R4/datatypes.html#primitive */
+import { numberOf } from './json.ts'
+
+/** Says what is wrong with a value, undefined when nothing is. */
+export type PrimitiveCheck = (value: unknown) => string | undefined
+
+export function isPrimitive(type: string): boolean {
+  return checks.has(type)
+}
+
+/** Throws for a type that is no primitive. */
+export function primitiveCheck(type: string): PrimitiveCheck {
+  const check = checks.get(type)
+  if (check === undefined) throw new Error(`"${type}" is no primitive type`)
+  return check
+}
+
+export const EMPTY_STRING = 'String must contain non-whitespace content'
+const MAX_STRING = 1_048_576
+
+const YEAR = '(?:[1-9]\\d{3}|0[1-9]\\d\\d|00[1-9]\\d|000[1-9])'
+const MONTH = '(?:0[1-9]|1[0-2])'
+const DAY = '(?:0[1-9]|[12]\\d|3[01])'
+const CLOCK = '(?:[01]\\d|2[0-3]):[0-5]\\d:(?:[0-5]\\d|60)(?:\\.\\d{1,20})?'
+const ZONE = '(?:Z|[+-](?:(?:0\\d|1[0-3]):[0-5]\\d|14:00))'
+
+const date = new RegExp(`^${YEAR}(?:-${MONTH}(?:-${DAY})?)?$`)
+const dateTime = new RegExp(`^${YEAR}(?:-${MONTH}(?:-${DAY}(?:T${CLOCK}${ZONE})?)?)?$`)
+const instant = new RegExp(`^${YEAR}-${MONTH}-${DAY}T${CLOCK}${ZONE}$`)
+const time = new RegExp(`^${CLOCK}$`)
+
+const checks: ReadonlyMap<string, PrimitiveCheck> = new Map<string, PrimitiveCheck>([
+  ['boolean', (value) => (typeof value === 'boolean' ? undefined : wrongType('boolean', value))],
+  ['decimal', (value) => checkNumber(value, () => undefined)],
+  ['integer', (value) => checkNumber(value, checkInteger)],
+  ['unsignedInt', (value) => checkNumber(value, checkUnsigned)],
+  ['positiveInt', (value) => checkNumber(value, checkPositive)],
+  ['string', checkText],
+  ['markdown', checkText],
+  ['xhtml', (value) => checkString(value, () => true, 'xhtml')],
+  ['code', (value) => checkString(value, matches(/^\S+(?:\s\S+)*$/), 'code')],
+  ['id', (value) => checkString(value, matches(/^[A-Za-z0-9\-.]{1,64}$/), 'id')],
+  ['uri', (value) => checkString(value, matches(/^\S+$/), 'uri')],
+  ['url', (value) => checkString(value, matches(/^\S+$/), 'url')],
+  ['canonical', (value) => checkString(value, matches(/^\S+$/), 'canonical')],
+  ['oid', (value) => checkString(value, matches(/^urn:oid:[0-2](?:\.(?:0|[1-9]\d*))+$/), 'oid')],
+  [
+    'uuid',
+    (value) =>
+      checkString(
+        value,
+        matches(/^urn:uuid:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i),
+        'uuid',
+      ),
+  ],
+  ['base64Binary', (value) => checkString(value, matches(/^[0-9A-Za-z+/=\s]+$/), 'base64Binary')],
+  ['date', (value) => checkString(value, matchesDay(date), 'date')],
+  ['dateTime', (value) => checkString(value, matchesDay(dateTime), 'dateTime')],
+  ['instant', (value) => checkString(value, matchesDay(instant), 'instant')],
+  ['time', (value) => checkString(value, matches(time), 'time')],
+])
+
+function wrongType(expected: string, value: unknown): string {
+  const actual = numberOf(value) === undefined ? typeof value : 'number'
+  return `Invalid JSON type: expected ${expected}, but got ${actual}`
+}
+
+function checkText(value: unknown): string | undefined {
+  if (typeof value !== 'string') return wrongType('string', value)
+  if (value.length > MAX_STRING) return 'String cannot be larger than 1 MB'
+  return /\S/.test(value) ? undefined : EMPTY_STRING
+}
+
+function checkString(
+  value: unknown,
+  isMatch: (text: string) => boolean,
+  type: string,
+): string | undefined {
+  if (typeof value !== 'string') return wrongType('string', value)
+  if (isMatch(value)) return undefined
+  return /\S/.test(value) ? `Invalid ${type} format` : EMPTY_STRING
+}
+
+function matches(pattern: RegExp): (text: string) => boolean {
+  return (text) => pattern.test(text)
+}
+
+/** The pattern, and a day that the month has. */
+function matchesDay(pattern: RegExp): (text: string) => boolean {
+  return (text) => {
+    if (!pattern.test(text)) return false
+    const day = Number(text.slice(8, 10))
+    if (day < 29) return true
+    return day <= new Date(Date.UTC(leapKeeping(text), Number(text.slice(5, 7)), 0)).getUTCDate()
+  }
+}
+
+/** Date.UTC takes years below 100 for the twentieth century; 400 years later has the same leap years. */
+function leapKeeping(text: string): number {
+  return Number(text.slice(0, 4)) + 400
+}
+
+function checkNumber(
+  value: unknown,
+  check: (number: number) => string | undefined,
+): string | undefined {
+  const number = numberOf(value)
+  if (number === undefined) return wrongType('number', value)
+  return Number.isFinite(number) ? check(number) : 'Invalid numeric value'
+}
+
+/** Integers of the standard have 32 bits. */
+function checkInteger(number: number): string | undefined {
+  if (!Number.isInteger(number)) return 'Expected number to be an integer'
+  return Math.abs(number) <= 2_147_483_648 ? undefined : 'Invalid numeric value'
+}
+
+function checkUnsigned(number: number): string | undefined {
+  return checkInteger(number) ?? (number < 0 ? 'Expected number to be non-negative' : undefined)
+}
+
+function checkPositive(number: number): string | undefined {
+  return checkInteger(number) ?? (number <= 0 ? 'Expected number to be positive' : undefined)
+}

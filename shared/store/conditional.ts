@@ -1,0 +1,147 @@
+/**
+ * Writes that depend on a search. Equal conditional requests queue up on an advisory lock for
+ * (project, type, criteria), so racing ones never make twins: https://hl7.org/fhir/R4/http.html#ccreate
+ */
+import type { Principal } from '../access/principal.ts'
+import { badRequest, multipleMatches } from '../errors.ts'
+import type { Resource } from '../fhir/resource.ts'
+import type { SearchRequest } from '../fhir/search.ts'
+import { normalId, type Store, scopeOf } from './context.ts'
+import { allow } from './read.ts'
+import type { Version, WriteOptions, WriteResult } from './repository.ts'
+import { search } from './search/page.ts'
+import { create, remove, update } from './write.ts'
+
+/** Runs `work` in a transaction, with a store that writes and reads inside it. */
+export type Transact = <T>(work: (inner: Store) => Promise<T>) => Promise<T>
+
+/** Runs work with equal keys one after the other. */
+export type Turns = <T>(key: bigint, work: () => Promise<T>) => Promise<T>
+
+/** Waiting for the lock in PostgreSQL costs a connection each; waiting here costs none. */
+export function createTurns(): Turns {
+  const last = new Map<bigint, Promise<void>>()
+  return async (key, work) => {
+    const before = last.get(key)
+    const turn = Promise.withResolvers<void>()
+    last.set(key, turn.promise)
+    try {
+      await before
+      return await work()
+    } finally {
+      turn.resolve()
+      if (last.get(key) === turn.promise) last.delete(key)
+    }
+  }
+}
+
+export async function createConditional(
+  store: Store,
+  transact: Transact,
+  principal: Principal,
+  resource: Resource,
+  condition: SearchRequest,
+  options: WriteOptions = {},
+): Promise<WriteResult> {
+  allow(principal, resource.resourceType, 'create')
+  const answer = (match: Version): WriteResult => {
+    requireMatchedId(resource, match)
+    return { ...match, outcome: 'unchanged' }
+  }
+  const match = await findOne(store, principal, condition)
+  if (match !== undefined) return answer(match)
+  return locked(store, transact, principal, condition, async (inner) => {
+    const late = await findOne(inner, principal, condition)
+    return late === undefined ? create(inner, principal, resource, options) : answer(late)
+  })
+}
+
+export async function updateConditional(
+  store: Store,
+  transact: Transact,
+  principal: Principal,
+  resource: Resource,
+  condition: SearchRequest,
+  options: WriteOptions = {},
+): Promise<WriteResult> {
+  allow(principal, resource.resourceType, 'update')
+  const overwrite = (inner: Store, match: Version) => {
+    requireMatchedId(resource, match)
+    return update(inner, principal, { ...resource, id: match.id }, options)
+  }
+  const match = await findOne(store, principal, condition)
+  if (match !== undefined) return overwrite(store, match)
+  return locked(store, transact, principal, condition, async (inner) => {
+    const late = await findOne(inner, principal, condition)
+    if (late !== undefined) return overwrite(inner, late)
+    if (resource.id === undefined) return create(inner, principal, resource, options)
+    if (!principal.isSuperAdmin && !principal.project.updateAsCreate) {
+      throw badRequest('Cannot perform create as update with client-assigned ID')
+    }
+    return update(inner, principal, resource, options)
+  })
+}
+
+export async function deleteConditional(
+  store: Store,
+  transact: Transact,
+  principal: Principal,
+  condition: SearchRequest,
+  limit: number,
+): Promise<number> {
+  allow(principal, condition.type, 'delete')
+  if (condition.conditions.length === 0) throw badRequest('Search criteria are required')
+  return locked(store, transact, principal, condition, async (inner) => {
+    const { versions } = await search(inner, principal, firstPage(condition, limit + 1))
+    if (versions.length > limit) throw multipleMatches()
+    for (const { type, id } of versions) await remove(inner, principal, type, id)
+    return versions.length
+  })
+}
+
+/** Throws 412 for more than one. */
+async function findOne(
+  store: Store,
+  principal: Principal,
+  condition: SearchRequest,
+): Promise<Version | undefined> {
+  const { versions } = await search(store, principal, firstPage(condition, 2))
+  if (versions.length > 1) throw multipleMatches()
+  return versions[0]
+}
+
+function firstPage(condition: SearchRequest, count: number): SearchRequest {
+  return { ...condition, sort: [], count, offset: 0, cursor: undefined, total: 'none' }
+}
+
+async function locked<T>(
+  store: Store,
+  transact: Transact,
+  principal: Principal,
+  condition: SearchRequest,
+  work: (inner: Store) => Promise<T>,
+): Promise<T> {
+  const { type, conditions } = condition
+  const criteria = conditions.map(({ code, modifier, values }) =>
+    JSON.stringify([code, modifier ?? '', values.toSorted()]),
+  )
+  const { project } = scopeOf(principal, type)
+  const p = store.keys.param(project, type, '_condition')
+  const key = store.keys.token(p, undefined, criteria.toSorted().join('&'))
+  const run = () =>
+    transact(async (inner) => {
+      await inner.connection.query({
+        name: 'lock-condition',
+        text: 'select pg_advisory_xact_lock($1)',
+        values: [key],
+      })
+      return work(inner)
+    })
+  return store.deferred ? run() : store.turns(key, run)
+}
+
+function requireMatchedId(resource: Resource, match: Version): void {
+  if (resource.id !== undefined && normalId(resource.id) !== match.id) {
+    throw badRequest('Resource ID did not match resolved ID', `${resource.resourceType}.id`)
+  }
+}

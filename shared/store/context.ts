@@ -1,0 +1,67 @@
+/** What the parts of the store share; one a process, and a copy for each transaction. */
+import { REGISTRY_TYPES } from '../access/policy.ts'
+import type { Principal } from '../access/principal.ts'
+import type { Connection } from '../database.ts'
+import type { Submit } from './coalesce.ts'
+import type { Turns } from './conditional.ts'
+import type { Keys } from './keys.ts'
+import type { CheckedReference } from './references.ts'
+import type { KeyStatistics } from './search/statistics.ts'
+import { REGISTRY_PROJECT, type Tenants } from './tenants.ts'
+
+export interface Store {
+  /** The pool, or the one connection of a transaction. */
+  readonly connection: Connection
+  readonly submit: Submit
+  readonly keys: Keys
+  readonly tenants: Tenants
+  readonly statistics: KeyStatistics
+  /** Codings this process has seen in the dictionary. */
+  readonly seenCodes: { has(key: bigint): boolean; add(key: bigint): void }
+  /** True when a change of such a resource must leave an outbox row. */
+  readonly wantsEvent: (project: number, type: string) => boolean
+  /** One at a time for equal conditional writes of this process. */
+  readonly turns: Turns
+  /** Inside a transaction: references that are checked at its end. */
+  readonly deferred: CheckedReference[] | undefined
+}
+
+/** Where a Principal finds a type, and what the rows it may see begin their platform meta with. */
+export interface Scope {
+  readonly project: number
+  /** Empty: every row of the project. */
+  readonly metaPrefix: string
+  /** Ids are looked for in every project: a super admin and not a registry type. */
+  readonly everywhere: boolean
+}
+
+export function scopeOf(principal: Principal, type: string): Scope {
+  if (!REGISTRY_TYPES.has(type)) {
+    const everywhere = principal.isSuperAdmin
+    return { project: principal.project.number, metaPrefix: '', everywhere }
+  }
+  const metaPrefix = principal.isSuperAdmin ? '' : metaPrefixOf(principal.project.id)
+  return { project: REGISTRY_PROJECT, metaPrefix, everywhere: false }
+}
+
+/** Every row's platform meta begins with its Project. */
+export function metaPrefixOf(projectId: string): string {
+  return `"project":${JSON.stringify(projectId)}`
+}
+
+/** The key that registry rows are found by within one Project. */
+export function projectKey(keys: Keys, type: string, projectId: string): bigint {
+  return keys.token(keys.param(REGISTRY_PROJECT, type, '_project'), undefined, projectId)
+}
+
+const ID = /^[A-Za-z0-9\-.]{1,64}$/
+const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
+
+export function isLegalId(id: string): boolean {
+  return ID.test(id)
+}
+
+/** UUIDs compare case-insensitively and are stored in lower case. */
+export function normalId(id: string): string {
+  return UUID.test(id) ? id.toLowerCase() : id
+}

@@ -1,0 +1,169 @@
+/** A resource as a Principal sends it → the version and the rows that are written for it. */
+import { REGISTRY_TYPES } from '../access/policy.ts'
+import type { Principal } from '../access/principal.ts'
+import { typeNumber } from '../fhir/definitions.ts'
+import type { Meta, Reference, Resource } from '../fhir/resource.ts'
+import { composeContent } from './content.ts'
+import { projectKey, type Store } from './context.ts'
+import { deriveIndexes, type IndexRows, patientCompartments } from './indexes.ts'
+import { type CheckedReference, referencesToCheck } from './references.ts'
+import type { WriteOptions } from './repository.ts'
+import type { UniqueKey } from './side-rows.ts'
+import type { Write } from './statements.ts'
+
+/** Which version of which row is written. */
+export interface Place {
+  readonly kind: Write['kind']
+  /** Number and id of the Project: for registry types the number is the system project's. */
+  readonly project: number
+  readonly projectId: string
+  readonly id: string
+  readonly ver: number
+  readonly after: Date | undefined
+}
+
+export interface Prepared {
+  readonly write: Write
+  /** In the order of `write.targets`. */
+  readonly references: readonly CheckedReference[]
+}
+
+/** `stored` is the live version, with its platform meta. Errors: 400. */
+export function prepare(
+  store: Store,
+  principal: Principal,
+  resource: Resource,
+  place: Place,
+  stored: Resource | undefined,
+  options: WriteOptions,
+): Prepared {
+  const { resourceType: type } = resource
+  const { id, project } = place
+  const content = composeContent(resource, id, place.ver)
+  const meta = platformMeta(principal, { ...resource, id }, place.projectId, stored?.meta)
+  const indexed = { ...resource, id, meta: { ...resource.meta, ...meta } }
+  const rows = indexRows(store, project, indexed)
+  const before = stored && deriveIndexes(store.keys, project, stored)
+  const references = referencesToCheck(store, principal, project, resource, id)
+  const deferred = store.deferred !== undefined
+  if (deferred) store.deferred.push(...references)
+  const author = meta.author?.reference
+  return {
+    references,
+    write: {
+      kind: place.kind,
+      project,
+      type: typeNumber(type),
+      id: store.keys.rowId(type, id),
+      ver: place.ver,
+      after: place.after,
+      author: author && authorId(store, author),
+      ...content,
+      // Without the outer braces: these members are spliced into the `meta` of an extended reply.
+      metaExtension: JSON.stringify(meta).slice(1, -1),
+      rows: { ...rows, codes: rows.codes.filter(({ k }) => !store.seenCodes.has(k)) },
+      sideRows: before === undefined || !sameSideRows(rows, before),
+      unique: options.unique?.map((value) => uniqueKey(store, project, type, value)),
+      targets: deferred ? [] : references,
+      tenant: type === 'Project' && place.ver === 1 ? store.keys.rowId(type, id) : undefined,
+      event: store.wantsEvent(project, type),
+    },
+  }
+}
+
+/** True for equal platform meta, the author aside: who sends the same again changes nothing. */
+export function isSameMeta(a: string, b: string): boolean {
+  return withoutAuthor(a) === withoutAuthor(b)
+}
+
+function withoutAuthor(extension: string): string {
+  const { author: _author, ...rest } = JSON.parse(`{${extension}}`) as Meta
+  return JSON.stringify(rest)
+}
+
+/** `author` column of what a Principal writes. */
+export function authorId(store: Store, reference: string): string {
+  const [type = '', id = ''] = reference.split('/')
+  return store.keys.rowId(type, id)
+}
+
+// `project` comes first: scopes compare the beginning of the text (context.ts).
+function platformMeta(
+  principal: Principal,
+  resource: Resource,
+  projectId: string,
+  stored: Meta | undefined,
+): Meta {
+  const sent = resource.meta
+  const author = (principal.isSuperAdmin ? sent?.author : undefined) ?? authorOf(principal)
+  const accounts = accountsOf(principal.isProjectAdmin ? sent : undefined) ?? accountsOf(stored)
+  const [account] = accounts ?? []
+  const compartment = new Set([
+    `Project/${projectId}`,
+    ...(accounts ?? []).flatMap((item) => item.reference ?? []),
+    ...patientCompartments(resource),
+  ])
+  return {
+    project: projectId,
+    author,
+    ...(account && accounts ? { account, accounts } : {}),
+    compartment: [...compartment].map((reference) => ({ reference })),
+  }
+}
+
+function authorOf(principal: Principal): Reference {
+  if (principal.profile === undefined) return { reference: 'system' }
+  const { profile, profileDisplay } = principal
+  return {
+    reference: profile,
+    ...(profileDisplay === undefined ? {} : { display: profileDisplay }),
+  }
+}
+
+function accountsOf(meta: Meta | undefined): readonly Reference[] | undefined {
+  return meta?.accounts ?? (meta?.account && [meta.account])
+}
+
+function indexRows(store: Store, project: number, resource: Resource): IndexRows {
+  const rows = deriveIndexes(store.keys, project, resource)
+  const held = new Set(rows.keys)
+  const accounts = (accountsOf(resource.meta) ?? [])
+    .flatMap((account) => account.reference ?? [])
+    .map((reference) => store.keys.compartment(project, reference))
+    .filter((key) => !held.has(key))
+  const own = REGISTRY_TYPES.has(resource.resourceType)
+    ? [projectKey(store.keys, resource.resourceType, resource.meta?.project ?? '')]
+    : []
+  return {
+    ...rows,
+    nref: rows.nref + accounts.length,
+    keys: [
+      ...rows.keys.slice(0, rows.nref),
+      ...new Set(accounts),
+      ...rows.keys.slice(rows.nref),
+      ...own,
+    ],
+  }
+}
+
+function sameSideRows(a: IndexRows, b: IndexRows): boolean {
+  return (
+    a.strings.length === b.strings.length &&
+    a.ranges.length === b.ranges.length &&
+    a.strings.every((row, i) => row.p === b.strings[i]?.p && row.v === b.strings[i]?.v) &&
+    a.ranges.every((row, i) => {
+      const other = b.ranges[i]
+      return row.p === other?.p && row.lo === other.lo && row.hi === other.hi && row.u === other.u
+    })
+  )
+}
+
+function uniqueKey(
+  store: Store,
+  project: number,
+  type: string,
+  value: { readonly scope: string; readonly value: string },
+): UniqueKey {
+  const p = store.keys.param(project, type, `_unique:${value.scope}`)
+  return { p, k: store.keys.token(p, undefined, value.value) }
+}

@@ -1,0 +1,36 @@
+/** Project resource → what the store and the rules need to know of it. */
+import { type ProjectContext, SYSTEM_PROJECT_NUMBER } from '../access/principal.ts'
+import { isObject, type Resource } from '../fhir/resource.ts'
+
+/** `number` is the Project's row in table `tenant`. */
+export function projectContext(project: Resource, number: number): ProjectContext {
+  const features = Array.isArray(project.features) ? project.features : []
+  return {
+    id: project.id ?? '',
+    number,
+    name: typeof project.name === 'string' ? project.name : '',
+    superAdmin: project.superAdmin === true,
+    strictMode: project.strictMode !== false,
+    features: features.filter((item) => typeof item === 'string'),
+    checkReferencesOnWrite: project.checkReferencesOnWrite === true,
+    updateAsCreate: systemSetting(project, 'updateAsCreate') === true,
+  }
+}
+
+function systemSetting(project: Resource, name: string): unknown {
+  const settings = Array.isArray(project.systemSetting) ? project.systemSetting : []
+  const found = settings.find((item) => isObject(item) && item.name === name)
+  return isObject(found) ? found.valueBoolean : undefined
+}
+
+/** The system project as the service's own work sees it; its row is made by the first migration. */
+export const SYSTEM_PROJECT: ProjectContext = {
+  id: '00000000-0000-0000-0000-000000000001',
+  number: SYSTEM_PROJECT_NUMBER,
+  name: 'Super Admin',
+  superAdmin: true,
+  strictMode: true,
+  features: [],
+  checkReferencesOnWrite: false,
+  updateAsCreate: false,
+}

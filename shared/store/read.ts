@@ -1,0 +1,180 @@
+/** Read, vread, history and reads of many: one statement each, on primary keys. */
+import { may } from '../access/policy.ts'
+import type { Principal } from '../access/principal.ts'
+import { badStructure, forbidden, gone, notFound } from '../errors.ts'
+import { isResourceType, typeNumber } from '../fhir/definitions.ts'
+import { isLegalId, type Store, scopeOf } from './context.ts'
+import type { HistoryPage, Repository, Version } from './repository.ts'
+import { toVersion, type VersionRow, versionColumns } from './rows.ts'
+
+const V = versionColumns('v')
+
+/** The newest version in sight, a deletion included; undefined for unknown or invisible ids. */
+export async function readRow(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+): Promise<VersionRow | undefined> {
+  if (!isLegalId(id)) return undefined
+  const scope = scopeOf(principal, type)
+  const values = [scope.project, typeNumber(type), store.keys.rowId(type, id), scope.metaPrefix]
+  const [row] = await store.connection.query<VersionRow>(
+    scope.everywhere
+      ? { name: 'read-everywhere', text: READ_EVERYWHERE, values: values.slice(0, 3) }
+      : { name: 'read', text: READ, values },
+  )
+  return row
+}
+
+// The newest version decides, so it is taken before the prefix is looked at.
+const READ = `select ${V} from (
+    select * from version where project = $1 and type = $2 and id = $3 order by ver desc limit 1
+  ) v where starts_with(v.meta_ext, $4)`
+
+// PostgreSQL runs the second half only when the first has no row: other projects cost a probe each.
+const READ_EVERYWHERE = `
+  (select ${V} from version v
+    where v.project = $1 and v.type = $2 and v.id = $3 order by v.ver desc limit 1)
+  union all
+  (select ${V} from tenant t cross join lateral (
+      select * from version where project = t.project and type = $2 and id = $3
+      order by ver desc limit 1
+    ) v where t.project <> $1 limit 1)
+  limit 1`
+
+export async function read(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+): Promise<Version> {
+  allow(principal, type, 'read')
+  const row = await readRow(store, principal, type, id)
+  if (row === undefined) throw notFound()
+  if (row.content === null) throw gone()
+  return toVersion(row)
+}
+
+export async function readVersion(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+  ver: string,
+): Promise<Version> {
+  allow(principal, type, 'read')
+  allow(principal, type, 'vread')
+  // Larger numbers are no versions, and no int of PostgreSQL either.
+  if (!isLegalId(id) || !/^[1-9]\d{0,8}$/.test(ver)) throw notFound()
+  const { project, metaPrefix, everywhere } = scopeOf(principal, type)
+  const [row] = await store.connection.query<VersionRow>({
+    name: everywhere ? 'vread-everywhere' : 'vread',
+    text: `select ${V} from version v where ${projectTest(everywhere)} and v.type = $2
+      and v.id = $3 and v.ver = $5 and starts_with(v.meta_ext, $4)
+      order by v.project = $1 desc limit 1`,
+    values: [project, typeNumber(type), store.keys.rowId(type, id), metaPrefix, Number(ver)],
+  })
+  if (row === undefined) throw notFound()
+  if (row.content === null) throw gone()
+  return toVersion(row)
+}
+
+const projectTest = (everywhere: boolean) =>
+  everywhere ? 'v.project = any(array(select project from tenant))' : 'v.project = $1'
+
+/** Newest first, deletions included; 404 when the id was never used or is not in sight. */
+export async function history(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+  page: Parameters<Repository['history']>[3],
+): Promise<HistoryPage> {
+  allow(principal, type, 'read')
+  allow(principal, type, 'history')
+  if (!isLegalId(id)) throw notFound()
+  const { project, metaPrefix, everywhere } = scopeOf(principal, type)
+  const rows = await store.connection.query<HistoryRow>({
+    name: everywhere ? 'history-everywhere' : 'history',
+    text: `with h as materialized (
+        select v.project, v.ver, v.lu from version v where ${projectTest(everywhere)}
+          and v.type = $2 and v.id = $3 and starts_with(v.meta_ext, $4))
+      select t.known::int, t.total::int, v.* from (
+        select count(*) as known, count(*) filter (where $5::timestamptz is null or lu >= $5) as total
+        from h) t
+      left join lateral (
+        select ${V} from h join version v
+          on v.project = h.project and v.type = $2 and v.id = $3 and v.ver = h.ver
+        where $5::timestamptz is null or h.lu >= $5
+        order by h.project = $1 desc, h.ver desc limit $6 offset $7) v on true`,
+    values: [
+      project,
+      typeNumber(type),
+      store.keys.rowId(type, id),
+      metaPrefix,
+      page.since ?? null,
+      page.count,
+      page.offset,
+    ],
+  })
+  const [first] = rows
+  if (first === undefined || first.known === 0) throw notFound()
+  // The outer join gives one row of nulls when the page is empty.
+  const versions = rows.filter((row) => row.ver !== null).map((row) => toVersion(row, id))
+  return { total: first.total, versions }
+}
+
+interface HistoryRow extends VersionRow {
+  readonly known: number
+  readonly total: number
+}
+
+export async function readMany(
+  store: Store,
+  principal: Principal,
+  references: Parameters<Repository['readMany']>[1],
+): Promise<readonly (Version | undefined)[]> {
+  const asked = references.map(({ type, id }, place) => ({ type, id, place }))
+  const sought = asked.filter(
+    ({ type, id }) => isLegalId(id) && isResourceType(type) && may(principal, type, 'read'),
+  )
+  if (sought.length === 0) return references.map(() => undefined)
+  const scopes = sought.map(({ type }) => scopeOf(principal, type))
+  const everywhere = scopes.some((scope) => scope.everywhere)
+  const rows = await store.connection.query<VersionRow & { place: number }>({
+    name: everywhere ? 'read-many-everywhere' : 'read-many',
+    text: `select distinct on (x.place) x.place, ${V}
+      from unnest($1::int[], $2::int[], $3::smallint[], $4::uuid[], $5::text[], $6::boolean[])
+        as x(place, project, type, id, prefix, everywhere)
+      ${everywhere ? 'join tenant t on x.everywhere or t.project = x.project' : ''}
+      cross join lateral (
+        select * from version where project = ${everywhere ? 't' : 'x'}.project
+          and type = x.type and id = x.id order by ver desc limit 1) v
+      where starts_with(v.meta_ext, x.prefix)
+      order by x.place, v.project = x.project desc`,
+    values: [
+      `{${sought.map(({ place }) => place).join(',')}}`,
+      `{${scopes.map((scope) => scope.project).join(',')}}`,
+      `{${sought.map(({ type }) => typeNumber(type)).join(',')}}`,
+      `{${sought.map(({ type, id }) => store.keys.rowId(type, id)).join(',')}}`,
+      scopes.map((scope) => scope.metaPrefix),
+      `{${scopes.map((scope) => scope.everywhere).join(',')}}`,
+    ],
+  })
+  const found = new Map(rows.map((row) => [row.place, row]))
+  return references.map((_, place) => {
+    const row = found.get(place)
+    return row === undefined || row.content === null ? undefined : toVersion(row)
+  })
+}
+
+/** Throws 403, or 400 for an unknown type. */
+export function allow(
+  principal: Principal,
+  type: string,
+  interaction: Parameters<typeof may>[2],
+): void {
+  if (!isResourceType(type)) throw badStructure('Unknown resource type')
+  if (!may(principal, type, interaction)) throw forbidden()
+}

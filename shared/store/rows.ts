@@ -1,0 +1,54 @@
+/** Rows of `version` as values, and what of them a Principal may see. */
+import { hiddenFields, strip } from '../access/fields.ts'
+import type { Principal } from '../access/principal.ts'
+import { typeName } from '../fhir/definitions.ts'
+import { parseJson } from '../fhir/json.ts'
+import type { Resource } from '../fhir/resource.ts'
+import { extendedText, idOf } from './content.ts'
+import type { Version } from './repository.ts'
+
+export interface VersionRow {
+  readonly project: number
+  readonly type: number
+  readonly id: string
+  readonly ver: number
+  readonly lu: Date
+  readonly content: string | null
+  readonly meta_at: number
+  readonly meta_ext: string
+}
+
+export const versionColumns = (alias: string): string =>
+  ['project', 'type', 'id', 'ver', 'lu', 'content', 'meta_at', 'meta_ext']
+    .map((column) => `${alias}.${column}`)
+    .join(', ')
+
+/** `id` is needed for deletions, whose rows have no content to read it from. */
+export function toVersion(row: VersionRow, id?: string): Version {
+  return {
+    type: typeName(row.type),
+    id: id ?? idOf(row.content ?? ''),
+    ver: row.ver,
+    lastUpdated: row.lu,
+    content: row.content ?? undefined,
+    metaAt: row.meta_at,
+    metaExtension: row.meta_ext,
+  }
+}
+
+/** The stored resource with its platform meta; throws for a deletion. */
+export function parseVersion(version: Version): Resource {
+  // Our own text, checked when it was written.
+  return parseJson(extendedText(version)) as Resource
+}
+
+/**
+ * The text a Principal is shown: the stored one as it is, except for types that hold secrets.
+ * `extended` adds the platform meta (`X-Medplum: extended`).
+ */
+export function present(version: Version, principal: Principal, extended: boolean): string {
+  const text = extended ? extendedText(version) : (version.content ?? '')
+  const hidden = hiddenFields(principal, version.type)
+  if (hidden.length === 0) return text
+  return JSON.stringify(strip(parseJson(text) as Resource, hidden))
+}

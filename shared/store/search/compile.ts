@@ -1,0 +1,126 @@
+/**
+ * A search → one statement. Narrow rows of `resource` are found, ordered and cut to a page first;
+ * only the page's contents are fetched from `version`. Never a named statement: a generic plan is up
+ * to a hundred times slower than one made for its values.
+ */
+import type { Statement } from '../../database.ts'
+import { versionColumns } from '../rows.ts'
+import type { Bind } from '../side-rows.ts'
+import type { Driver } from './driver.ts'
+import { afterSql, type Order, orderAfterSql, orderSql, type Position } from './order.ts'
+import { sqlOf, type Test } from './row-test.ts'
+
+export interface Query {
+  readonly project: number
+  readonly typeNumber: number
+  readonly tests: readonly Test[]
+  readonly order: Order
+  readonly after: Position | undefined
+  readonly limit: number
+  readonly offset: number
+}
+
+const COLUMNS = 'r.project, r.type, r.id, r.ver, r.lu, r.d_lo'
+
+/** Rows are SortedRow, in order. */
+export function pageStatement(query: Query, driver: Driver): Statement {
+  const { bind, statement } = statementBuilder()
+  const { order, limit, offset } = query
+  const most = bind(offset + limit, 'int')
+  const rows =
+    driver.kind === 'keys'
+      ? keysFirst(query, most, bind)
+      : driver.kind === 'order'
+        ? ordered(query, query.tests, COLUMNS, most, bind)
+        : walked(query, driver.cap, most, bind)
+  const page = `select * from (${rows}) r limit ${most} offset ${bind(offset, 'int')}`
+  return statement(`select r.d_lo, ${versionColumns('v')} from (${page}) r
+    join version v using (project, type, id, ver) order by ${orderSql(order, 'r')}`)
+}
+
+/** `count` rows, counted up to `max` when given. */
+export function countStatement(query: Query, max: number | undefined): Statement {
+  const { bind, statement } = statementBuilder()
+  const rows = `select 1 from resource r where ${where(query, query.tests, bind)}`
+  const capped = max === undefined ? rows : `${rows} limit ${bind(max, 'int')}`
+  return statement(`select count(*)::int as count from (${capped}) r`)
+}
+
+function statementBuilder() {
+  const values: unknown[] = []
+  const bind: Bind = (value, type) => {
+    values.push(value)
+    return `$${values.length}::${type}`
+  }
+  return { bind, statement: (text: string): Statement => ({ text, values }) }
+}
+
+function where(query: Query, tests: readonly Test[], bind: Bind, forced = false): string {
+  return [
+    `r.project = ${bind(query.project, 'int')}`,
+    `r.type = ${bind(query.typeNumber, 'smallint')}`,
+    ...tests.map((test) => sqlOf(test, bind, forced)),
+  ].join(' and ')
+}
+
+function keysFirst(query: Query, most: string, bind: Bind): string {
+  const after = query.after ? ` and ${afterSql(query.order, query.after, bind)}` : ''
+  return `select ${COLUMNS} from resource r
+    where ${where(query, query.tests, bind)}${after}
+    order by ${orderAfterSql(query.order, 'r')} limit ${most}`
+}
+
+/**
+ * Rows in the order of a B-tree, at most `most` of them. Those without a main date are in an index
+ * of their own, so an order by date is two runs, the second read only when the first is used up.
+ */
+function ordered(query: Query, tests: readonly Test[], columns: string, most: string, bind: Bind) {
+  const { order, after } = query
+  const run = (condition: string, by: string) => `select ${columns} from resource r
+    where ${where(query, tests, bind, true)}${condition} order by ${by} limit ${most}`
+  if (order.column !== 'd_lo') {
+    const rest = after ? ` and ${afterSql(order, after, bind)}` : ''
+    return run(rest, orderSql(order, 'r'))
+  }
+  const beyond = order.descending ? '<' : '>'
+  const dated = () => {
+    const rest = after?.value
+      ? ` and (r.d_lo, r.id) ${beyond} (${bind(after.value, 'timestamptz')}, ${bind(after.id, 'uuid')})`
+      : ''
+    return run(` and r.d_lo is not null${rest}`, orderSql(order, 'r'))
+  }
+  const dateless = () => {
+    const rest = after?.value === null ? ` and r.id ${beyond} ${bind(after.id, 'uuid')}` : ''
+    return run(` and r.d_lo is null${rest}`, `r.id${order.descending ? ' desc' : ''}`)
+  }
+  const isAmongDateless = after?.value === null
+  const wantsDateless =
+    !tests.some((test) => test.kind === 'date') &&
+    (after === undefined || isAmongDateless || !order.descending)
+  const wantsDated = order.descending || !isAmongDateless
+  const runs: string[] = []
+  if (wantsDateless && order.descending) runs.push(dateless())
+  if (wantsDated) runs.push(dated())
+  if (wantsDateless && !order.descending) runs.push(dateless())
+  return `select * from (${runs.map((sql) => `(${sql})`).join(' union all ')}) r limit ${most}`
+}
+
+/** The rows that a capped walk finds if they fill the page, else those of key-first. */
+function walked(query: Query, cap: number, most: string, bind: Bind): string {
+  // Bounds on the order's own column belong inside: they end the walk, not only filter it.
+  const isBound = (test: Test) => test.kind === 'date' && query.order.column === 'd_lo'
+  const inside = query.tests.filter(isBound)
+  const outside = query.tests.filter((test) => !isBound(test))
+  const columns = `${COLUMNS}, r.d_hi, r.keys`
+  const walk = ordered(query, inside, columns, bind(cap, 'int'), bind)
+  const tested = outside.map((test) => sqlOf(test, bind, true)).join(' and ')
+  return `with w as materialized (
+      select ${COLUMNS} from (${walk}) r
+      where ${tested} order by ${orderSql(query.order, 'r')} limit ${most})
+    select * from (
+      select * from w where (select count(*) from w) >= ${most}
+      union all
+      select * from (${keysFirst(query, most, bind)}) k
+      where (select count(*) from w) < ${most}
+    ) r order by ${orderSql(query.order, 'r')}`
+}

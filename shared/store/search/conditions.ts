@@ -1,0 +1,134 @@
+/** One Condition of a search → one test on a row of `resource r`; a function a parameter type. */
+import { badRequest, notSupported } from '../../errors.ts'
+import { resourceTypes, searchParameter, storedParameters } from '../../fhir/definitions.ts'
+import type { SearchParameter } from '../../fhir/definitions-data.ts'
+import type { Condition } from '../../fhir/search.ts'
+import { parseReferenceValue, parseTokenValue, unescapeValue } from '../../fhir/search-values.ts'
+import { normalId } from '../context.ts'
+import { keysLiteral } from '../keys.ts'
+import { dateTest, lastUpdatedTest, mainDateTest, numberTest, quantityTest } from './ranges.ts'
+import { filter, isMissing, type Scene, sqlOf, type Test } from './row-test.ts'
+import { stringTest } from './strings.ts'
+
+/** Errors: 400 for what cannot be searched. */
+export function testOf(scene: Scene, condition: Condition): Test {
+  const { type, keys, project } = scene
+  const { code, values, modifier } = condition
+  if (code === '_id') return idTest(scene, condition)
+  if (code === '_lastUpdated') return filter(lastUpdatedTest(values))
+  if (code === '_compartment') return compartmentTest(scene, values)
+  const parameter = searchParameter(type, code)
+  if (parameter === undefined) throw badRequest(`Unknown search parameter: ${code}`)
+  const ps = storedParameters(type, code).map((stored) => keys.param(project, type, stored))
+  switch (parameter.type) {
+    case 'token':
+      return negated(modifier, tokenTest(scene, ps, condition))
+    case 'reference':
+      return negated(modifier, referenceTest(scene, ps, parameter, condition))
+    case 'uri':
+      if (modifier === 'missing') return presence(scene, ps, values)
+      return negated(modifier, { kind: 'keys', any: uriKeys(scene, ps, values) })
+    case 'string':
+      return stringTest(scene, ps, condition)
+    case 'date':
+      return mainDateTest(scene, condition) ?? dateTest(scene, ps, condition)
+    case 'number':
+      return numberTest(scene, ps, condition)
+    case 'quantity':
+      return quantityTest(scene, ps, condition)
+    case 'composite':
+    case 'special':
+      throw notSupported(`Search parameters of type ${parameter.type} are not supported`)
+    default:
+      return parameter.type satisfies never
+  }
+}
+
+function negated(modifier: string | undefined, test: Test): Test {
+  return modifier === 'not' ? filter((bind) => `not coalesce(${sqlOf(test, bind)}, false)`) : test
+}
+
+/** `:missing` by the presence key. */
+function presence({ keys }: Scene, ps: readonly bigint[], values: readonly string[]): Test {
+  const test: Test = { kind: 'keys', any: ps.map((p) => keys.present(p)) }
+  return isMissing(values) ? filter((bind) => `not (${sqlOf(test, bind)})`) : test
+}
+
+function idTest({ keys, type }: Scene, { values, modifier }: Condition): Test {
+  const ids = values.map((value) => {
+    const text = unescapeValue(value)
+    const id = text.startsWith(`${type}/`) ? text.slice(type.length + 1) : text
+    return keys.rowId(type, normalId(id))
+  })
+  if (modifier === 'not') return filter((bind) => `r.id <> all(${bind(ids, 'uuid[]')})`)
+  return { kind: 'narrow', sql: (bind) => `r.id = any(${bind(ids, 'uuid[]')})` }
+}
+
+/** `Type/id`, or the bare id of a patient. */
+function compartmentTest({ keys, project }: Scene, values: readonly string[]): Test {
+  const any = values.map((value) => {
+    const text = unescapeValue(value)
+    return keys.compartment(project, text.includes('/') ? text : `Patient/${text}`)
+  })
+  return { kind: 'keys', any }
+}
+
+function tokenTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
+  const { keys, project } = scene
+  const { code, modifier, values } = condition
+  if (modifier === 'missing') return presence(scene, ps, values)
+  const isFolded = code === 'email' || code === 'phone'
+  const any: bigint[] = []
+  const systems: { p: bigint; system: string }[] = []
+  for (const value of values) {
+    const token = parseTokenValue(value)
+    for (const p of ps) {
+      if (token.code === undefined) systems.push({ p, system: token.system ?? '' })
+      else any.push(keys.token(p, token.system, isFolded ? token.code.toLowerCase() : token.code))
+    }
+  }
+  for (const { p, system } of systems) any.push(keys.system(p, system))
+  if (systems.length === 0) return { kind: 'keys', any }
+  // Coded elements hold no key for a system alone: the dictionary knows its codes.
+  return {
+    kind: 'narrow',
+    sql: (bind) => `r.keys && (${bind(keysLiteral(any), 'bigint[]')} || array(
+      select c.k from code c join unnest(
+        ${bind(keysLiteral(systems.map(({ p }) => p)), 'bigint[]')},
+        ${bind(
+          systems.map(({ system }) => system),
+          'text[]',
+        )}
+      ) as x(p, system) on c.p = x.p and c.system = x.system
+      where c.project = ${bind(project, 'int')}))`,
+  }
+}
+
+function referenceTest(
+  scene: Scene,
+  ps: readonly bigint[],
+  parameter: SearchParameter,
+  { modifier, values }: Condition,
+): Test {
+  const { keys, project } = scene
+  if (modifier === 'missing') return presence(scene, ps, values)
+  if (modifier === 'identifier') {
+    const logical = { code: '', type: 'token', modifier: undefined, values } as const
+    return tokenTest(
+      scene,
+      ps.map((p) => keys.logical(p)),
+      logical,
+    )
+  }
+  const targetType = resourceTypes.includes(modifier ?? '') ? modifier : undefined
+  const any = values.flatMap((value) =>
+    parseReferenceValue(parameter, targetType, value).flatMap((reference) =>
+      ps.map((p) => keys.reference(p, keys.target(project, reference))),
+    ),
+  )
+  return { kind: 'keys', any }
+}
+
+function uriKeys({ keys }: Scene, ps: readonly bigint[], values: readonly string[]): bigint[] {
+  return values.flatMap((value) => ps.map((p) => keys.uri(p, unescapeValue(value))))
+}

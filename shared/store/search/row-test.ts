@@ -1,0 +1,40 @@
+/** What a row of `resource r` must fulfil, as data that the driver can weigh and SQL can say. */
+import { type Keys, keysLiteral } from '../keys.ts'
+import type { Bind } from '../side-rows.ts'
+
+/** Whose rows are searched. */
+export interface Scene {
+  readonly keys: Keys
+  readonly project: number
+  readonly type: string
+}
+
+export type Test =
+  /** It holds one of the keys. */
+  | { readonly kind: 'keys'; readonly any: readonly bigint[] }
+  /** `narrow`: found by an index of its own; `date`: a range of the main date; else a mere filter. */
+  | {
+      readonly kind: 'narrow' | 'date' | 'filter'
+      readonly sql: (bind: Bind) => string
+    }
+
+/** `forced` keeps a test for keys from becoming an index condition. */
+export function sqlOf(test: Test, bind: Bind, forced = false): string {
+  if (test.kind !== 'keys') return test.sql(bind)
+  const [first] = test.any
+  // `@>` of an empty array would match every row, `&&` of one matches none.
+  const held =
+    first !== undefined && test.any.length === 1
+      ? `r.keys @> array[${bind(first, 'bigint')}]`
+      : `r.keys && ${bind(keysLiteral(test.any), 'bigint[]')}`
+  return forced ? `(${held}) is true` : held
+}
+
+export function filter(sql: (bind: Bind) => string): Test {
+  return { kind: 'filter', sql }
+}
+
+/** Of the value of `:missing`. */
+export function isMissing([value]: readonly string[]): boolean {
+  return value === 'true'
+}

@@ -1,0 +1,148 @@
+/** The parts of the writing statement for rows beside the resource: see statements.ts. */
+import type { CodeRow, RangeRow, StringRow } from './indexes.ts'
+
+export interface UniqueKey {
+  readonly p: bigint
+  readonly k: bigint
+}
+
+/** A reference that must exist; `key`, when given, must be among the keys of its row. */
+export interface Target {
+  readonly project: number
+  readonly type: number
+  readonly id: string
+  readonly key: bigint | undefined
+}
+
+/** Adds a parameter to the statement and answers its placeholder. */
+export type Bind = (value: unknown, type: string) => string
+
+/** A row and the number of the write it belongs to, from 1. */
+export interface Listed<T> {
+  readonly n: number
+  readonly item: T
+}
+
+type Column<T> = readonly [name: string, type: string, value: (item: T) => unknown]
+
+/** References that do not resolve, by place in their write, from 0. */
+export function missingTargets(targets: readonly Listed<Target>[], bind: Bind): string {
+  const places = targets.map(({ n, item }, i) => ({
+    n,
+    item: { ...item, place: i - targets.findIndex((first) => first.n === n) },
+  }))
+  const list = unnest(places, bind, [
+    ['project', 'int', (x) => x.project],
+    ['type', 'smallint', (x) => x.type],
+    ['id', 'uuid', (x) => x.id],
+    ['key', 'bigint', (x) => x.key ?? null],
+    ['target', 'int', (x) => x.place],
+  ])
+  return `bad as (select x.n, x.target from ${list}
+    where not exists (select 1 from resource r
+      where r.project = x.project and r.type = x.type and r.id = x.id
+        and (x.key is null or r.keys @> array[x.key])))`
+}
+
+export function stringRows(
+  rows: readonly Listed<StringRow>[],
+  isUpdate: boolean,
+  bind: Bind,
+): string[] {
+  const sorted = rows.toSorted((a, b) => compare(a.item.p, b.item.p) || compare(a.item.v, b.item.v))
+  const list = unnest(sorted, bind, [
+    ['p', 'bigint', (row) => row.p],
+    ['v', 'text', (row) => row.v],
+  ])
+  const remove = `sd as (delete from idx_string s using w
+    where s.id = w.id and s.project = w.project and s.type = w.type and w.side
+      and not exists (select 1 from sx where sx.n = w.n and sx.p = s.p and sx.v = s.v))`
+  return [
+    `sx as materialized (select * from ${list})`,
+    ...(isUpdate ? [remove] : []),
+    `si as (insert into idx_string (project, type, p, v, id)
+    select w.project, w.type, sx.p, sx.v, w.id from sx join w using (n) on conflict do nothing)`,
+  ]
+}
+
+export function rangeRows(
+  rows: readonly Listed<RangeRow>[],
+  isUpdate: boolean,
+  bind: Bind,
+): string[] {
+  const sorted = rows.toSorted((a, b) => compare(a.item.p, b.item.p) || a.item.lo - b.item.lo)
+  const list = unnest(sorted, bind, [
+    ['p', 'bigint', (row) => row.p],
+    ['lo', 'float8', (row) => row.lo],
+    ['hi', 'float8', (row) => row.hi],
+    ['u', 'bigint', (row) => row.u],
+  ])
+  const remove = `gd as (delete from idx_range g using w
+    where g.id = w.id and g.project = w.project and g.type = w.type and w.side
+      and not exists (select 1 from gx
+        where gx.n = w.n and gx.p = g.p and gx.lo = g.lo and gx.hi = g.hi and gx.u = g.u))`
+  return [
+    `gx as materialized (select * from ${list})`,
+    ...(isUpdate ? [remove] : []),
+    `gi as (insert into idx_range (project, type, p, lo, hi, u, id)
+    select w.project, w.type, gx.p, gx.lo, gx.hi, gx.u, w.id from gx join w using (n)
+    on conflict do nothing)`,
+  ]
+}
+
+/** The dictionary keeps the display it saw first. */
+export function codeRows(rows: readonly Listed<CodeRow>[], bind: Bind): string {
+  const sorted = rows.toSorted((a, b) => compare(a.item.p, b.item.p) || compare(a.item.k, b.item.k))
+  const list = unnest(sorted, bind, [
+    ['p', 'bigint', (row) => row.p],
+    ['k', 'bigint', (row) => row.k],
+    ['system', 'text', (row) => row.system],
+    ['code', 'text', (row) => row.code],
+    ['display', 'text', (row) => row.display ?? null],
+  ])
+  return `c as (insert into code (project, p, k, system, code, display)
+    select w.project, x.p, x.k, x.system, x.code, x.display from ${list} join w using (n)
+    on conflict do nothing)`
+}
+
+/** `owners` are the writes whose unique values are set anew; a second owner breaks unique_key_pkey. */
+export function uniqueRows(
+  rows: readonly Listed<UniqueKey>[],
+  owners: readonly number[],
+  bind: Bind,
+): string[] {
+  const sorted = rows.toSorted((a, b) => compare(a.item.p, b.item.p) || compare(a.item.k, b.item.k))
+  const list = unnest(sorted, bind, [
+    ['p', 'bigint', (row) => row.p],
+    ['k', 'bigint', (row) => row.k],
+  ])
+  return [
+    `qx as materialized (select * from ${list})`,
+    `qd as (delete from unique_key q using w
+    where q.id = w.id and q.project = w.project and q.type = w.type
+      and w.n = any(${bind(`{${owners.join(',')}}`, 'int[]')})
+      and not exists (select 1 from qx where qx.n = w.n and qx.p = q.p and qx.k = q.k))`,
+    `qi as (insert into unique_key (project, type, p, k, id)
+    select w.project, w.type, qx.p, qx.k, w.id from qx join w using (n)
+    where not exists (select 1 from unique_key q
+      where q.project = w.project and q.p = qx.p and q.k = qx.k and q.id = w.id))`,
+  ]
+}
+
+function unnest<T>(rows: readonly Listed<T>[], bind: Bind, columns: readonly Column<T>[]): string {
+  const lists = columns.map(([, type, value]) => {
+    const items = rows.map(({ item }) => value(item))
+    // pg would quote each element of a list; only texts need that.
+    return bind(
+      type === 'text' ? items : `{${items.map((x) => x ?? 'null').join(',')}}`,
+      `${type}[]`,
+    )
+  })
+  const ns = bind(`{${rows.map(({ n }) => n).join(',')}}`, 'int[]')
+  const names = columns.map(([name]) => name)
+  return `unnest(${[ns, ...lists].join(', ')}) as x(n, ${names.join(', ')})`
+}
+
+function compare<T extends bigint | string>(a: T, b: T): number {
+  return a < b ? -1 : a > b ? 1 : 0
+}

@@ -1,0 +1,163 @@
+/**
+ * The keys that sign access tokens: SIGNING_KEY when it is set, else JsonWebKey resources of the
+ * system project, the first of them made at the first start. The private part is stored sealed, so
+ * that no way of reading resources gives it away.
+ */
+import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from 'node:crypto'
+import {
+  type CryptoKey,
+  calculateJwkThumbprint,
+  exportJWK,
+  generateKeyPair,
+  importJWK,
+  type JWK,
+} from 'jose'
+import { systemPrincipal } from '../access/principal.ts'
+import type { KeySet, SigningKey } from '../access/tokens.ts'
+import { type Config, ConfigError } from '../config.ts'
+import type { Database } from '../database.ts'
+import { typeNumber } from '../fhir/definitions.ts'
+import { isObject, type Resource } from '../fhir/resource.ts'
+import { SYSTEM_PROJECT } from './projects.ts'
+import type { Repository } from './repository.ts'
+import { readSalt } from './salt.ts'
+
+const RELOAD_AFTER_MS = 10_000
+/** Any number that no other advisory lock of the service uses. */
+const KEY_LOCK = 726_001
+
+/** One statement at a normal start; makes a key when there is none. Errors: ConfigError. */
+export async function openSigningKeys(
+  config: Config,
+  database: Database,
+  repository: Repository,
+): Promise<KeySet> {
+  if (config.signingKey !== undefined) {
+    const given = await keysOf(config.signingKey)
+    return { keys: given, reload: async () => {} }
+  }
+  const store = { database, repository, seal: await sealOf(database) }
+  let keys = await load(store)
+  if (keys.length === 0) keys = await createFirst(store)
+  let loadedAt = Date.now()
+  return {
+    get keys() {
+      return keys
+    },
+    async reload() {
+      if (Date.now() - loadedAt < RELOAD_AFTER_MS) return
+      loadedAt = Date.now()
+      keys = await load(store)
+    },
+  }
+}
+
+/** SIGNING_KEY: one private JWK or an array of them. */
+async function keysOf(text: string): Promise<SigningKey[]> {
+  const jwks = parseJwks(text)
+  return await Promise.all(
+    jwks.map(async (jwk) => {
+      try {
+        return await signingKey(jwk)
+      } catch {
+        throw new ConfigError('SIGNING_KEY holds a key that is no private ES256 JWK')
+      }
+    }),
+  )
+}
+
+function parseJwks(text: string): JWK[] {
+  try {
+    const value: unknown = JSON.parse(text)
+    const list = Array.isArray(value) ? value : [value]
+    if (list.length > 0 && list.every(isObject)) return list
+  } catch {
+    // Falls through to the one complaint; the value is a secret and is not repeated.
+  }
+  throw new ConfigError('SIGNING_KEY must be a private JWK or a JSON array of them')
+}
+
+async function signingKey(jwk: JWK): Promise<SigningKey> {
+  if (jwk.kty !== 'EC' || jwk.crv !== 'P-256' || jwk.d === undefined) throw new Error('not ES256')
+  const { d, ...open } = jwk
+  const kid = jwk.kid ?? (await calculateJwkThumbprint(jwk))
+  const publicPart = { kty: 'EC', crv: 'P-256', x: open.x, y: open.y } as JWK
+  const [privateKey, publicKey] = await Promise.all([
+    importJWK({ ...publicPart, d }, 'ES256'),
+    importJWK(publicPart, 'ES256'),
+  ])
+  return {
+    kid,
+    alg: 'ES256',
+    // importJWK answers raw bytes only for symmetric keys; this one is an EC key.
+    privateKey: privateKey as CryptoKey,
+    publicKey: publicKey as CryptoKey,
+    publicJwk: { ...publicPart, kid, alg: 'ES256', use: 'sig' },
+  }
+}
+
+interface KeyStore {
+  readonly database: Database
+  readonly repository: Repository
+  readonly seal: Buffer
+}
+
+/** The newest key comes first and signs. */
+async function load({ database, seal }: KeyStore): Promise<SigningKey[]> {
+  const rows = await database.query<{ content: string }>({
+    text: `
+      select v.content from resource r join version v using (project, type, id, ver)
+      where r.project = $1 and r.type = $2 order by r.id desc limit 100`,
+    values: [SYSTEM_PROJECT.number, typeNumber('JsonWebKey')],
+  })
+  // Content is written by the store alone and is a resource.
+  const found = rows.map((row) => JSON.parse(row.content) as Resource)
+  const live = found.filter((key) => key.active !== false)
+  return await Promise.all(live.map((key) => signingKey(unseal(key, seal))))
+}
+
+/** Racing processes take turns; the second one finds the key of the first. */
+async function createFirst(store: KeyStore): Promise<SigningKey[]> {
+  return await store.database.transaction(async (connection) => {
+    await connection.query({ text: 'select pg_advisory_xact_lock($1)', values: [KEY_LOCK] })
+    const found = await load(store)
+    if (found.length > 0) return found
+    const pair = await generateKeyPair('ES256', { extractable: true })
+    const jwk = await exportJWK(pair.privateKey)
+    const kid = await calculateJwkThumbprint(jwk)
+    const { x, y, d = '' } = jwk
+    await store.repository.create(systemPrincipal(SYSTEM_PROJECT), {
+      resourceType: 'JsonWebKey',
+      active: true,
+      alg: 'ES256',
+      kty: 'EC',
+      crv: 'P-256',
+      use: 'sig',
+      kid,
+      x,
+      y,
+      d: sealed(d, store.seal),
+    })
+    return await load(store)
+  })
+}
+
+async function sealOf(database: Database): Promise<Buffer> {
+  const salt = await readSalt(database)
+  return Buffer.from(hkdfSync('sha256', salt, Buffer.alloc(0), 'signing-key', 32))
+}
+
+function sealed(secret: string, seal: Buffer): string {
+  const iv = randomBytes(12)
+  const cipher = createCipheriv('aes-256-gcm', seal, iv)
+  const text = Buffer.concat([cipher.update(secret), cipher.final()])
+  return Buffer.concat([iv, cipher.getAuthTag(), text]).toString('base64url')
+}
+
+function unseal(key: Resource, seal: Buffer): JWK {
+  const bytes = Buffer.from(String(key.d ?? ''), 'base64url')
+  const decipher = createDecipheriv('aes-256-gcm', seal, bytes.subarray(0, 12))
+  decipher.setAuthTag(bytes.subarray(12, 28))
+  const d = Buffer.concat([decipher.update(bytes.subarray(28)), decipher.final()]).toString()
+  return { kty: 'EC', crv: 'P-256', x: String(key.x), y: String(key.y), kid: String(key.kid), d }
+}

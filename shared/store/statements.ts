@@ -1,0 +1,269 @@
+/**
+ * The writing statement: one for a single write and for a batch of coalesced ones, with only the
+ * parts that the batch needs. Its name says which, so each shape is planned once a connection.
+ *
+ *   i   the rows as sent, from parameters        ok  without those whose references do not resolve
+ *   w   the rows really written: for creates all of ok, for updates those whose version was current
+ *
+ * All parts of one statement see the same snapshot, so no part may delete what another inserts:
+ * side rows are compared by their whole primary key. Every list is sorted, so that concurrent
+ * batches take their locks in one order.
+ */
+import type { Statement } from '../database.ts'
+import type { IndexRows } from './indexes.ts'
+import { keysLiteral } from './keys.ts'
+import type { VersionRow } from './rows.ts'
+import {
+  type Bind,
+  codeRows,
+  type Listed,
+  missingTargets,
+  rangeRows,
+  stringRows,
+  type Target,
+  type UniqueKey,
+  uniqueRows,
+} from './side-rows.ts'
+
+/** A version ready to be written. */
+export interface Write {
+  /** `insert` also brings a deleted resource back; `update` needs `ver - 1` to be the live version. */
+  readonly kind: 'insert' | 'update'
+  readonly project: number
+  readonly type: number
+  readonly id: string
+  /** The version that is written. */
+  readonly ver: number
+  /** `lastUpdated` of the version before: time never runs backwards for a resource. */
+  readonly after: Date | undefined
+  readonly author: string | undefined
+  readonly head: string
+  readonly tail: string
+  readonly metaAt: number
+  readonly metaExtension: string
+  readonly rows: IndexRows
+  /** False when an update leaves strings and ranges as they are. */
+  readonly sideRows: boolean
+  readonly unique: readonly UniqueKey[] | undefined
+  readonly targets: readonly Target[]
+  /** Row id of a new Project, which gets a number. */
+  readonly tenant: string | undefined
+  readonly event: boolean
+}
+
+/** A row of the answer: `lu` of a written row, or `target`: the place of a reference not found. */
+export interface Written {
+  readonly n: number
+  readonly lu: Date | null
+  readonly target: number | null
+}
+
+const COLUMNS = [
+  ['project', 'int'],
+  ['type', 'smallint'],
+  ['id', 'uuid'],
+  ['ver', 'int'],
+  ['after', 'timestamptz'],
+  ['author', 'uuid'],
+  ['head', 'text'],
+  ['tail', 'text'],
+  ['meta_at', 'int'],
+  ['meta_ext', 'text'],
+  ['d_lo', 'timestamptz'],
+  ['d_hi', 'timestamptz'],
+  ['nref', 'smallint'],
+  ['keys', 'bigint[]'],
+  ['side', 'boolean'],
+  ['event', 'boolean'],
+] as const
+
+/** One statement for 1 to 100 writes of the same kind to different resources. */
+export function writeStatement(writes: readonly Write[]): Statement {
+  const isUpdate = writes[0]?.kind === 'update'
+  const values: unknown[] = []
+  const bind: Bind = (value, type) => {
+    values.push(value)
+    return `$${values.length}::${type}`
+  }
+  const shape: string[] = [isUpdate ? 'update' : 'insert', writes.length === 1 ? '1' : 'n']
+  const parts = [`i as (${inputRows(writes, bind)})`]
+
+  const targets = listed(writes, (write) => write.targets)
+  if (targets.length > 0) {
+    shape.push('targets')
+    parts.push(missingTargets(targets, bind))
+  }
+  parts.push(`ok as materialized (
+    select i.*, greatest(date_trunc('milliseconds', clock_timestamp()), i.after) as lu
+    from i ${targets.length > 0 ? 'where i.n not in (select n from bad)' : ''})`)
+  parts.push(isUpdate ? UPDATE_RESOURCE : INSERT_RESOURCE, INSERT_VERSION)
+
+  const strings = listed(writes, (write) => (write.sideRows ? write.rows.strings : []))
+  const ranges = listed(writes, (write) => (write.sideRows ? write.rows.ranges : []))
+  const hasSides = isUpdate && writes.some((write) => write.sideRows)
+  if (strings.length > 0 || hasSides) {
+    shape.push('strings')
+    parts.push(...stringRows(strings, isUpdate, bind))
+  }
+  if (ranges.length > 0 || hasSides) {
+    shape.push('ranges')
+    parts.push(...rangeRows(ranges, isUpdate, bind))
+  }
+  const codes = listed(writes, (write) => write.rows.codes)
+  if (codes.length > 0) {
+    shape.push('codes')
+    parts.push(codeRows(codes, bind))
+  }
+  const unique = listed(writes, (write) => write.unique ?? [])
+  const owners = writes.flatMap((write, n) => (write.unique ? [n + 1] : []))
+  if (owners.length > 0) {
+    shape.push('unique')
+    parts.push(...uniqueRows(unique, owners, bind))
+  }
+  const tenants = writes.flatMap((write) => write.tenant ?? [])
+  if (tenants.length > 0) {
+    shape.push('tenants')
+    parts.push(`t as (insert into tenant (fhir_id) select unnest(${bind(tenants, 'uuid[]')})
+      on conflict do nothing)`)
+  }
+  if (writes.some((write) => write.event)) {
+    shape.push('events')
+    parts.push(`o as (insert into outbox (project, type, id, ver, op)
+      select project, type, id, ver, '${isUpdate ? 'u' : 'c'}' from w where event)`)
+  }
+  const missing = targets.length > 0 ? 'union all select n, null::timestamptz, target from bad' : ''
+  return {
+    name: shape.join('-'),
+    text: `with ${parts.join(',\n')}
+      select w.n, w.lu, null::int as target from w ${missing}`,
+    values,
+  }
+}
+
+const INSERT_RESOURCE = `r as (
+  insert into resource (project, type, id, ver, lu, d_lo, d_hi, nref, keys)
+  select project, type, id, ver, lu, d_lo, d_hi, nref, keys from ok),
+w as (select * from ok)`
+
+const UPDATE_RESOURCE = `u as (
+  update resource r set ver = ok.ver, lu = ok.lu, d_lo = ok.d_lo, d_hi = ok.d_hi,
+    nref = ok.nref, keys = ok.keys
+  from ok
+  where r.project = ok.project and r.type = ok.type and r.id = ok.id and r.ver = ok.ver - 1
+  returning ok.n),
+w as (select ok.* from ok join u using (n))`
+
+const INSERT_VERSION = `v as (
+  insert into version (project, type, id, ver, lu, author, content, meta_at, meta_ext)
+  select project, type, id, ver, lu, author,
+    head || to_char(lu at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') || tail,
+    meta_at, meta_ext
+  from w)`
+
+function inputRows(writes: readonly Write[], bind: Bind): string {
+  const rows = writes.map(inputRow)
+  const [first] = rows
+  if (first && rows.length === 1) {
+    const columns = COLUMNS.map(([name, type], i) => `${bind(first[i], type)} as ${name}`)
+    return `select 1 as n, ${columns.join(', ')}`
+  }
+  // bigint[] travels as text: unnest would flatten an array of arrays.
+  const lists = COLUMNS.map(([, type], i) => {
+    const column = rows.map((row) => row[i])
+    return bind(column, type === 'bigint[]' ? 'text[]' : `${type}[]`)
+  })
+  const names = COLUMNS.map(([name, type]) =>
+    type === 'bigint[]' ? `x.${name}::bigint[] as ${name}` : `x.${name}`,
+  )
+  return `select x.n::int as n, ${names.join(', ')} from unnest(${lists.join(', ')})
+    with ordinality as x(${COLUMNS.map(([name]) => name).join(', ')}, n)`
+}
+
+function inputRow(write: Write): readonly unknown[] {
+  const { rows } = write
+  return [
+    write.project,
+    write.type,
+    write.id,
+    write.ver,
+    write.after ?? null,
+    write.author ?? null,
+    write.head,
+    write.tail,
+    write.metaAt,
+    write.metaExtension,
+    rows.dateLow ?? null,
+    rows.dateHigh ?? null,
+    rows.nref,
+    keysLiteral(rows.keys),
+    write.sideRows,
+    write.event,
+  ]
+}
+
+function listed<T>(writes: readonly Write[], items: (write: Write) => readonly T[]): Listed<T>[] {
+  return writes.flatMap((write, i) => items(write).map((item) => ({ n: i + 1, item })))
+}
+
+/** A row of the delete statement's answer. */
+export interface Deleted extends VersionRow {
+  /** This row is the deletion just written; otherwise it is what was there before. */
+  readonly deleted: boolean
+  /** The version is itself a deletion. */
+  readonly gone: boolean
+}
+
+/**
+ * Deletes the live row and its side rows and writes the deletion. Answers what was there (`was`) and
+ * the deletion (`now`): no `was` is an unknown id; `was` without `now` was deleted before, or has a
+ * version that `vers` does not allow.
+ */
+export function deleteStatement(where: {
+  readonly project: number
+  readonly type: number
+  readonly id: string
+  readonly vers: readonly number[] | undefined
+  readonly metaPrefix: string
+  readonly author: string | undefined
+  readonly event: boolean
+}): Statement {
+  const event = where.event
+    ? `o as (insert into outbox (project, type, id, ver, op)
+        select project, type, id, ver, 'd' from now),`
+    : ''
+  return {
+    name: where.event ? 'delete-event' : 'delete',
+    text: `with was as materialized (
+        select project, type, id, ver, lu, content, meta_at, meta_ext from version
+        where project = $1 and type = $2 and id = $3 order by ver desc limit 1),
+      d as (
+        delete from resource r using was
+        where r.project = $1 and r.type = $2 and r.id = $3
+          and ($4::int[] is null or r.ver = any($4)) and starts_with(was.meta_ext, $5)
+        returning r.project, r.type, r.id, r.ver + 1 as ver, was.meta_ext,
+          greatest(date_trunc('milliseconds', clock_timestamp()), r.lu) as lu),
+      now as (
+        insert into version (project, type, id, ver, lu, author, content, meta_at, meta_ext)
+        select project, type, id, ver, lu, $6::uuid, null, 0, meta_ext from d
+        returning project, type, id, ver, lu, content, meta_at, meta_ext),
+      s as (delete from idx_string x using d
+        where x.id = d.id and x.project = d.project and x.type = d.type),
+      g as (delete from idx_range x using d
+        where x.id = d.id and x.project = d.project and x.type = d.type),
+      ${event}
+      q as (delete from unique_key x using d
+        where x.id = d.id and x.project = d.project and x.type = d.type)
+      select true as deleted, true as gone, now.* from now
+      union all
+      select false, content is null, project, type, id, ver, lu, null, meta_at, meta_ext
+      from was where starts_with(meta_ext, $5)`,
+    values: [
+      where.project,
+      where.type,
+      where.id,
+      where.vers === undefined ? null : `{${where.vers.join(',')}}`,
+      where.metaPrefix,
+      where.author ?? null,
+    ],
+  }
+}

@@ -1,0 +1,266 @@
+/** Create, update, patch and delete: policy, then one statement each, after commit the answer. */
+import { randomUUIDv7 } from 'node:crypto'
+import { isDeepStrictEqual } from 'node:util'
+import { hiddenFields, keep, keptFields, strip } from '../access/fields.ts'
+import { REGISTRY_TYPES } from '../access/policy.ts'
+import type { Principal } from '../access/principal.ts'
+import { SqlError } from '../database.ts'
+import { badRequest, conflict, gone, HttpError, notFound, preconditionFailed } from '../errors.ts'
+import { typeNumber } from '../fhir/definitions.ts'
+import type { Meta, Resource } from '../fhir/resource.ts'
+import { retrying } from './coalesce.ts'
+import { tailOf, timeText } from './content.ts'
+import { isLegalId, normalId, type Store, scopeOf } from './context.ts'
+import { authorId, isSameMeta, type Place, type Prepared, prepare } from './prepare.ts'
+import { allow, readRow } from './read.ts'
+import { invalidReferences } from './references.ts'
+import type { Version, WriteOptions, WriteResult } from './repository.ts'
+import { parseVersion, toVersion, type VersionRow } from './rows.ts'
+import { type Deleted, deleteStatement } from './statements.ts'
+import { REGISTRY_PROJECT } from './tenants.ts'
+
+const LOST_RACES = 3
+
+export async function create(
+  store: Store,
+  principal: Principal,
+  resource: Resource,
+  options: WriteOptions = {},
+): Promise<WriteResult> {
+  const { resourceType: type } = resource
+  allow(principal, type, 'create')
+  const id = options.keepId && resource.id !== undefined ? givenId(resource.id) : randomUUIDv7()
+  const { project, projectId } = await projectOf(store, principal, resource, id)
+  const place: Place = { kind: 'insert', project, projectId, id, ver: 1, after: undefined }
+  const sent = keep(resource, undefined, keptFields(principal, type))
+  const prepared = prepare(store, principal, sent, place, undefined, options)
+  const written = await submit(store, type, prepared).catch((error: unknown) => {
+    throw isTaken(error) ? conflict(`${type}/${id} exists already`) : error
+  })
+  if (written === undefined) throw new Error('An insert wrote no row')
+  return toResult(type, id, prepared, written, 'created')
+}
+
+/** Errors: 400, 403, 404, 409, 412. A lost race is run again on the new state, up to 3 times. */
+export async function update(
+  store: Store,
+  principal: Principal,
+  resource: Resource,
+  options: WriteOptions = {},
+): Promise<WriteResult> {
+  const { resourceType: type } = resource
+  const id = givenId(resource.id ?? '')
+  return change(store, principal, type, id, options, () => resource)
+}
+
+/** As update, of what `apply` makes of the live version; 404 or 410 when there is none. */
+export async function patch(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+  apply: (current: Resource) => Resource,
+  options: WriteOptions = {},
+): Promise<WriteResult> {
+  return change(store, principal, type, givenId(id), options, (row, live) => {
+    if (row === undefined) throw notFound()
+    if (live === undefined) throw gone()
+    const shown = strip(parseVersion(live), hiddenFields(principal, type))
+    return apply(shown)
+  })
+}
+
+/** The resource to write, from the newest row and its live version. */
+type Next = (row: VersionRow | undefined, live: Version | undefined) => Resource
+
+async function change(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+  options: WriteOptions,
+  next: Next,
+): Promise<WriteResult> {
+  allow(principal, type, 'update')
+  allow(principal, type, 'read')
+  for (let attempt = 0; attempt <= LOST_RACES; attempt++) {
+    const row = await readRow(store, principal, type, id)
+    const result = await tryChange(store, principal, type, id, options, next, row)
+    if (result !== undefined) return result
+    if (options.ifMatch) throw preconditionFailed()
+  }
+  throw conflict('Too many concurrent changes, try again')
+}
+
+/** Undefined when another write came first. */
+async function tryChange(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+  options: WriteOptions,
+  next: Next,
+  row: VersionRow | undefined,
+): Promise<WriteResult | undefined> {
+  const live = row !== undefined && row.content !== null ? toVersion(row) : undefined
+  if (options.ifMatch && !(live && options.ifMatch.includes(live.ver))) throw preconditionFailed()
+  if (options.onlyIfAbsent && live) throw preconditionFailed(`${type}/${id} exists already`)
+  const resource = next(row, live)
+  if (resource.resourceType !== type) throw badRequest('Incorrect resource type')
+  if (normalId(resource.id ?? '') !== id) throw badRequest('Incorrect resource ID')
+  if (row === undefined) return createAt(store, principal, resource, options)
+
+  const stored = live && parseVersion(live)
+  const { project: projectId = '' } = JSON.parse(`{${row.meta_ext}}`) as Meta
+  const place: Place = {
+    kind: live ? 'update' : 'insert',
+    project: row.project,
+    projectId,
+    id: live?.id ?? id,
+    ver: row.ver + 1,
+    after: row.lu,
+  }
+  const kept = keep(resource, stored, keptFields(principal, type))
+  const prepared = prepare(store, principal, kept, place, stored, options)
+  if (live && saysTheSame(live, prepared)) return { ...live, outcome: 'unchanged' }
+  const written = await submit(store, type, prepared).catch((error: unknown) => {
+    if (live || !isTaken(error)) throw error
+    // Somebody else has brought the deleted resource back. A failed statement ends a transaction.
+    if (store.deferred) throw conflict('Too many concurrent changes, try again')
+    return undefined
+  })
+  return written && toResult(type, place.id, prepared, written, 'updated')
+}
+
+async function createAt(
+  store: Store,
+  principal: Principal,
+  resource: Resource,
+  options: WriteOptions,
+): Promise<WriteResult | undefined> {
+  const mayChoose = principal.isSuperAdmin || principal.project.updateAsCreate || options.keepId
+  if (!mayChoose) throw notFound()
+  try {
+    return await create(store, principal, resource, { ...options, keepId: true })
+  } catch (error) {
+    const isLostRace = error instanceof HttpError && error.status === 409
+    if (!isLostRace || store.deferred) throw error
+    // Another create took this id: the next attempt finds the row, if it is in sight.
+    const found = await readRow(store, principal, resource.resourceType, resource.id ?? '')
+    if (found !== undefined) return undefined
+    throw error
+  }
+}
+
+/** Idempotent. Errors: 403, 404 unknown or not in sight, 412. */
+export async function remove(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+  options: WriteOptions = {},
+): Promise<Version> {
+  allow(principal, type, 'delete')
+  if (!isLegalId(id)) throw notFound()
+  const scope = scopeOf(principal, type)
+  const removeIn = (project: number) => {
+    const statement = deleteStatement({
+      project,
+      type: typeNumber(type),
+      id: store.keys.rowId(type, id),
+      vers: options.ifMatch,
+      metaPrefix: scope.metaPrefix,
+      author: principal.profile && authorId(store, principal.profile),
+      event: store.wantsEvent(project, type),
+    })
+    const run = () => store.connection.query<Deleted>(statement)
+    return store.deferred ? run() : retrying(run)
+  }
+  let rows = await removeIn(scope.project)
+  if (rows.length === 0 && scope.everywhere) {
+    const row = await readRow(store, principal, type, id)
+    if (row && row.project !== scope.project) rows = await removeIn(row.project)
+  }
+  const found = rows.find((row) => row.deleted) ?? rows[0]
+  if (found === undefined) throw notFound()
+  if (found.gone) return toVersion(found, id)
+  if (options.ifMatch) throw preconditionFailed()
+  throw conflict('Too many concurrent changes, try again')
+}
+
+/** The time of the write; undefined when an update found another version than it expected. */
+async function submit(store: Store, type: string, prepared: Prepared): Promise<Date | undefined> {
+  const { write, references } = prepared
+  const rows = await store.submit(write).catch((error: unknown) => {
+    const isSecond = error instanceof SqlError && error.constraint === 'unique_key_pkey'
+    throw isSecond ? conflict(`${type} with this value exists already`) : error
+  })
+  const missing = rows.flatMap(({ target }) => target ?? [])
+  if (missing.length > 0) {
+    throw invalidReferences(missing.map((place) => references[place]?.path ?? type))
+  }
+  // What a transaction wrote may still be rolled back, so it proves nothing about the dictionary.
+  if (rows.length > 0 && store.deferred === undefined) {
+    for (const { k } of write.rows.codes) store.seenCodes.add(k)
+  }
+  return rows[0]?.lu ?? undefined
+}
+
+function toResult(
+  type: string,
+  id: string,
+  { write }: Prepared,
+  lastUpdated: Date,
+  outcome: WriteResult['outcome'],
+): WriteResult {
+  return {
+    type,
+    id,
+    ver: write.ver,
+    lastUpdated,
+    content: write.head + timeText(lastUpdated) + write.tail,
+    metaAt: write.metaAt,
+    metaExtension: write.metaExtension,
+    outcome,
+  }
+}
+
+/** Equal texts, or equal values whose keys came in another order (then the lengths agree). */
+function saysTheSame(live: Version, { write }: Prepared): boolean {
+  if (write.unique !== undefined) return false
+  const before = tailOf(live.content ?? '', live.type, live.id, live.ver)
+  if (before.length !== write.tail.length) return false
+  if (!isSameMeta(live.metaExtension, write.metaExtension)) return false
+  if (before === write.tail) return true
+  const asJson = (tail: string): unknown => JSON.parse(`{"meta":{"_":"${tail}`)
+  return isDeepStrictEqual(asJson(before), asJson(write.tail))
+}
+
+/** The Project a new resource goes to: the Principal's, or the one a super admin names in `meta`. */
+async function projectOf(
+  store: Store,
+  principal: Principal,
+  resource: Resource,
+  id: string,
+): Promise<{ project: number; projectId: string }> {
+  const { resourceType: type } = resource
+  const named = principal.isSuperAdmin ? resource.meta?.project : undefined
+  const projectId = type === 'Project' ? id : (named ?? principal.project.id)
+  if (REGISTRY_TYPES.has(type)) return { project: REGISTRY_PROJECT, projectId }
+  if (projectId === principal.project.id) return { project: principal.project.number, projectId }
+  const project = await store.tenants.numberOf(
+    store.connection,
+    store.keys.rowId('Project', projectId),
+  )
+  if (project === undefined) throw badRequest('No such Project', `${type}.meta.project`)
+  return { project, projectId }
+}
+
+function isTaken(error: unknown): boolean {
+  return error instanceof SqlError && /^(version|resource)_pkey$/.test(error.constraint ?? '')
+}
+
+function givenId(id: string): string {
+  if (!isLegalId(id)) throw badRequest('Incorrect resource ID')
+  return normalId(id)
+}

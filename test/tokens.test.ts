@@ -1,0 +1,374 @@
+import { createPrivateKey, sign } from 'node:crypto'
+import { exportJWK, generateKeyPair } from 'jose'
+import t from 'tap'
+import { systemPrincipal } from '../shared/access/principal.ts'
+import { SYSTEM_PROJECT } from '../shared/store/projects.ts'
+import { createClient } from './fixtures/client.ts'
+import { aMember, aProject, openWeb, until } from './fixtures/web.ts'
+
+const web = await openWeb(t)
+const { baseUrl, services } = web
+const projectId = await aProject(web)
+const system = systemPrincipal(SYSTEM_PROJECT)
+
+interface TokenAnswer {
+  readonly access_token: string
+  readonly expires_in: number
+  readonly [key: string]: unknown
+}
+
+async function askToken(
+  form: Record<string, string> | string,
+  headers: Record<string, string> = {},
+) {
+  const response = await fetch(`${baseUrl}oauth2/token`, {
+    method: 'POST',
+    headers,
+    body: new URLSearchParams(form),
+  })
+  // Asserted on by each caller.
+  const body = (await response.json()) as TokenAnswer
+  return { status: response.status, headers: response.headers, body }
+}
+
+const basic = (id: string, secret: string) => ({
+  Authorization: `Basic ${Buffer.from(`${encodeURIComponent(id)}:${encodeURIComponent(secret)}`).toString('base64')}`,
+})
+
+function partOf(token: string, place: 0 | 1): Record<string, unknown> {
+  return JSON.parse(Buffer.from(token.split('.')[place] ?? '', 'base64url').toString())
+}
+
+t.test('client credentials in the form give a token with the claims of the contract', async (t) => {
+  const { id, secret } = await aMember(web, projectId)
+  const { status, headers, body } = await askToken({
+    grant_type: 'client_credentials',
+    client_id: id,
+    client_secret: secret,
+  })
+  t.equal(status, 200)
+  t.match(headers.get('cache-control'), /no-store/)
+  t.match(body, {
+    token_type: 'Bearer',
+    expires_in: 3600,
+    scope: 'openid',
+    project: { reference: `Project/${projectId}`, display: 'Test project' },
+    profile: { reference: `ClientApplication/${id}`, display: 'Test client' },
+  })
+  t.match(partOf(body.access_token, 0), { alg: 'ES256', typ: 'at+jwt', kid: String })
+  const claims = partOf(body.access_token, 1)
+  t.match(claims, {
+    iss: services.config.baseUrl,
+    aud: services.config.baseUrl,
+    sub: id,
+    client_id: id,
+    username: id,
+    scope: 'openid',
+    profile: `ClientApplication/${id}`,
+    login_id: String,
+    jti: String,
+  })
+  t.equal(Number(claims.exp) - Number(claims.iat), 3600)
+  t.equal(claims.cid, undefined)
+})
+
+t.test('Basic credentials and agreeing body credentials are accepted together', async (t) => {
+  const { id, secret } = await aMember(web, projectId)
+  const grant = { grant_type: 'client_credentials' }
+  t.match(await askToken(grant, basic(id, secret)), { status: 200 })
+  const both = { ...grant, client_id: id, client_secret: secret }
+  t.match(await askToken(both, basic(id, secret)), { status: 200 })
+  t.match(await askToken(both, basic(id, 'another')), {
+    status: 400,
+    body: { error: 'invalid_request' },
+  })
+})
+
+t.test('every refusal has the error of the contract', async (t) => {
+  const { id, secret } = await aMember(web, projectId)
+  const grant = { grant_type: 'client_credentials' }
+  const nobody = '00000000-0000-4000-8000-000000000000'
+  const cases: [string, Record<string, string>, number, string, string][] = [
+    ['no grant', {}, 400, 'invalid_request', 'Missing grant_type'],
+    ['empty grant', { grant_type: '' }, 400, 'invalid_request', 'Missing grant_type'],
+    ['odd grant', { grant_type: 'x' }, 400, 'unsupported_grant_type', 'Unsupported grant_type'],
+    ['no client', grant, 400, 'invalid_request', 'Missing client_id'],
+    ['no secret', { ...grant, client_id: id }, 400, 'invalid_request', 'Missing client_secret'],
+    [
+      'unknown client',
+      { ...grant, client_id: nobody, client_secret: 'x' },
+      401,
+      'invalid_client',
+      'Invalid client',
+    ],
+    [
+      'no client id at all',
+      { ...grant, client_id: '../x', client_secret: 'x' },
+      401,
+      'invalid_client',
+      'Invalid client',
+    ],
+    [
+      'wrong secret',
+      { ...grant, client_id: id, client_secret: `${secret}x` },
+      401,
+      'invalid_client',
+      'Invalid secret',
+    ],
+  ]
+  for (const [name, form, status, error, description] of cases) {
+    const found = await askToken(form)
+    t.match(found, { status, body: { error, error_description: description } }, name)
+  }
+  const viaBasic = await askToken(grant, basic(id, 'wrong'))
+  t.match(viaBasic.headers.get('www-authenticate'), /^Basic /)
+  const json = await fetch(`${baseUrl}oauth2/token`, {
+    method: 'POST',
+    headers: { 'Content-Type': 'application/json' },
+    body: JSON.stringify({ ...grant, client_id: id, client_secret: secret }),
+  })
+  t.equal(json.status, 400)
+  t.match(await json.json(), { error: 'invalid_request' })
+  const twice = `grant_type=client_credentials&client_id=${id}&client_id=${id}`
+  t.match(await askToken(twice), { status: 400, body: { error: 'invalid_request' } })
+})
+
+t.test('a client without membership cannot sign in', async (t) => {
+  const { id } = await services.repository.create(system, {
+    resourceType: 'ClientApplication',
+    meta: { project: projectId },
+    name: 'Bare',
+    secret: 'a'.repeat(64),
+  })
+  const form = {
+    grant_type: 'client_credentials',
+    client_id: id,
+    client_secret: 'a'.repeat(64),
+  }
+  t.match(await askToken(form), { status: 401, body: { error_description: 'Invalid client' } })
+})
+
+t.test('accessTokenLifetime sets the life of a token', async (t) => {
+  const { id, secret } = await aMember(web, projectId, { accessTokenLifetime: '5m' })
+  const { body } = await askToken({ grant_type: 'client_credentials' }, basic(id, secret))
+  t.equal(body.expires_in, 300)
+  const claims = partOf(body.access_token, 1)
+  t.equal(Number(claims.exp) - Number(claims.iat), 300)
+})
+
+t.test('a token costs at most three statements, a known session none', async (t) => {
+  const { id, secret } = await aMember(web, projectId)
+  services.principals.forget()
+  let before = services.database.statements
+  const { body } = await askToken({ grant_type: 'client_credentials' }, basic(id, secret))
+  t.ok(services.database.statements - before <= 3, `${services.database.statements - before}`)
+
+  const client = createClient(baseUrl, body.access_token)
+  t.equal((await client.get('/auth/me')).status, 200)
+  before = services.database.statements
+  t.equal((await client.get('/auth/me')).status, 200)
+  t.equal(services.database.statements - before, 0)
+})
+
+t.test('the second authenticated read is one statement in total', async (t) => {
+  const { client } = await aMember(web, projectId)
+  const patient = await client.create({ resourceType: 'Patient' })
+  await client.get(`Patient/${patient.id}`)
+  const before = services.database.statements
+  t.equal((await client.get(`Patient/${patient.id}`)).status, 200)
+  t.equal(services.database.statements - before, 1)
+})
+
+t.test('/auth/me tells a client who it is, and no secret', async (t) => {
+  const { client, id, secret } = await aMember(web, projectId)
+  const { status, body, text } = await client.get<Record<string, unknown>>('/auth/me')
+  t.equal(status, 200)
+  t.match(body, {
+    project: { resourceType: 'Project', id: projectId, strictMode: true, superAdmin: false },
+    membership: {
+      resourceType: 'ProjectMembership',
+      user: { reference: `ClientApplication/${id}` },
+      profile: { reference: `ClientApplication/${id}` },
+    },
+    profile: { resourceType: 'ClientApplication', id },
+    config: { resourceType: 'UserConfiguration', menu: [{ title: 'Favorites' }] },
+    accessPolicy: { resourceType: 'AccessPolicy', resource: [{ resourceType: '*' }] },
+  })
+  t.equal(body.user, undefined)
+  t.notMatch(text, secret)
+})
+
+t.test('Basic credentials open the API without a token', async (t) => {
+  const { id, secret } = await aMember(web, projectId)
+  t.equal((await web.nobody.get('/auth/me', basic(id, secret))).status, 200)
+  const refused = await web.nobody.get('/auth/me', basic(id, 'wrong'))
+  t.equal(refused.status, 401)
+  t.equal((await web.nobody.get('/auth/me', { Authorization: 'Basic !' })).status, 401)
+})
+
+t.test('no token, a broken one and a foreign one are 401 with a challenge', async (t) => {
+  const none = await web.nobody.get('Patient/1')
+  t.match(none, { status: 401, body: { id: 'unauthorized', issue: [{ code: 'login' }] } })
+  t.equal(none.headers.get('www-authenticate'), `Bearer realm="${services.config.baseUrl}"`)
+
+  const [header = '', payload = ''] = (web.admin.token ?? '').split('.')
+  const foreign = await generateKeyPair('ES256', { extractable: true })
+  const key = createPrivateKey({ key: await exportJWK(foreign.privateKey), format: 'jwk' })
+  const input = `${header}.${payload}`
+  const signature = sign('sha256', Buffer.from(input), { key, dsaEncoding: 'ieee-p1363' })
+  const unsigned = Buffer.from('{"alg":"none","typ":"at+jwt"}').toString('base64url')
+  const tokens = [
+    'x',
+    'a.b.c',
+    `${input}.${signature.toString('base64url')}`,
+    `${unsigned}.${payload}.`,
+    'y'.repeat(10_000),
+  ]
+  for (const token of tokens) {
+    const refused = await createClient(baseUrl, token).get('Patient/1')
+    t.equal(refused.status, 401)
+    t.match(refused.headers.get('www-authenticate'), /error="invalid_token"/)
+  }
+  const prompted = await web.nobody.get('/auth/me?_medplum-prompt-basic-auth=1')
+  t.match(prompted.headers.get('www-authenticate'), /^Basic /)
+})
+
+t.test('a token that has expired is told so', async (t) => {
+  const { id } = await aMember(web, projectId)
+  const token = await services.tokens.issue({
+    loginId: '00000000-0000-4000-8000-000000000000',
+    subject: id,
+    clientId: id,
+    profile: `ClientApplication/${id}`,
+    scope: 'openid',
+    lifetimeSeconds: -60,
+  })
+  const refused = await createClient(baseUrl, token).get('/auth/me')
+  t.match(refused, { status: 401, body: { issue: [{ code: 'login' }, { code: 'expired' }] } })
+})
+
+t.test('a revoked token is refused, and revoking twice is no error', async (t) => {
+  const { id, secret, client } = await aMember(web, projectId)
+  t.equal((await client.get('/auth/me')).status, 200)
+  for (const token of [client.token ?? '', client.token ?? '', 'unknown']) {
+    const response = await fetch(`${baseUrl}oauth2/revoke`, {
+      method: 'POST',
+      headers: basic(id, secret),
+      body: new URLSearchParams({ token }),
+    })
+    t.equal(response.status, 200)
+    t.equal(response.headers.get('content-length'), '0')
+  }
+  t.equal((await client.get('/auth/me')).status, 401)
+})
+
+t.test('introspection tells the tokens of the own project only', async (t) => {
+  const { id, secret, client } = await aMember(web, projectId)
+  const ask = async (token: string) => {
+    const response = await fetch(`${baseUrl}oauth2/introspect`, {
+      method: 'POST',
+      headers: basic(id, secret),
+      body: new URLSearchParams({ token }),
+    })
+    return await response.json()
+  }
+  t.match(await ask(client.token ?? ''), { active: true, client_id: id, sub: id })
+  t.same(await ask(web.admin.token ?? ''), { active: false })
+  t.same(await ask('x'), { active: false })
+})
+
+t.test('what ends a login takes effect in another process within 5 s', async (t) => {
+  const other = await openWeb(t)
+  const { repository } = services
+  const membershipOf = async (id: string) => {
+    const session = await services.principals.forProfile(`ClientApplication/${id}`)
+    return session?.membership.id ?? ''
+  }
+  const ends: Record<string, (id: string) => Promise<unknown>> = {
+    'an inactive membership': async (id) =>
+      repository.patch(system, 'ProjectMembership', await membershipOf(id), (current) => ({
+        ...current,
+        active: false,
+      })),
+    'a deleted membership': async (id) =>
+      repository.delete(system, 'ProjectMembership', await membershipOf(id)),
+    'a deleted client': (id) => repository.delete(system, 'ClientApplication', id),
+    'a client that is off': (id) =>
+      repository.patch(system, 'ClientApplication', id, (current) => ({
+        ...current,
+        status: 'off',
+      })),
+  }
+  await Promise.all(
+    Object.entries(ends).map(async ([name, end]) => {
+      const { id, client } = await aMember(web, projectId)
+      const there = createClient(other.baseUrl, client.token)
+      t.equal((await there.get('/auth/me')).status, 200, name)
+      await end(id)
+      await until(async () => (await there.get('/auth/me')).status === 401, 5000)
+      t.pass(`${name} is refused`)
+    }),
+  )
+})
+
+t.test('a policy limits what a client may do, and takes effect on its tokens', async (t) => {
+  const policy = await services.repository.create(system, {
+    resourceType: 'AccessPolicy',
+    meta: { project: projectId },
+    name: 'Patients, read only',
+    resource: [
+      { resourceType: 'Patient', readonly: true },
+      { resourceType: 'Observation', criteria: 'Observation?status=final' },
+    ],
+  })
+  const accessPolicy = { reference: `AccessPolicy/${policy.id}` }
+  const { client } = await aMember(web, projectId, { accessPolicy })
+  t.equal((await client.post('Patient', { resourceType: 'Patient' })).status, 403)
+  t.equal((await client.get('Patient/00000000-0000-4000-8000-000000000000')).status, 404)
+  t.equal((await client.get('Observation/00000000-0000-4000-8000-000000000000')).status, 403)
+  const me = await client.get<Record<string, unknown>>('/auth/me')
+  t.match(me.body, {
+    accessPolicy: {
+      basedOn: [accessPolicy],
+      resource: [
+        { resourceType: 'Patient', interaction: ['read', 'vread', 'search', 'history'] },
+        { resourceType: 'SearchParameter' },
+        { resourceType: 'StructureDefinition' },
+      ],
+    },
+  })
+})
+
+t.test('SMART scopes narrow a token', async (t) => {
+  const { id, secret } = await aMember(web, projectId)
+  const form = { grant_type: 'client_credentials', scope: 'system/Patient.rs odd fhircast/x' }
+  const { body } = await askToken(form, basic(id, secret))
+  t.equal(body.scope, 'system/Patient.rs')
+  const client = createClient(baseUrl, body.access_token)
+  t.equal((await client.post('Patient', { resourceType: 'Patient' })).status, 403)
+  t.equal((await client.get('Patient/00000000-0000-4000-8000-000000000000')).status, 404)
+  t.equal((await client.get('Encounter/00000000-0000-4000-8000-000000000000')).status, 403)
+})
+
+t.test('discovery names what is served, and keys without their private part', async (t) => {
+  const jwks = await web.nobody.get<{ keys: Record<string, unknown>[] }>('/.well-known/jwks.json')
+  t.equal(jwks.headers.get('cache-control'), 'public, max-age=300')
+  t.match(jwks.body.keys[0], { kty: 'EC', crv: 'P-256', alg: 'ES256', use: 'sig', kid: String })
+  t.ok(jwks.body.keys.every((key) => key.d === undefined))
+  for (const path of [
+    '/.well-known/openid-configuration',
+    '/.well-known/oauth-authorization-server',
+    '/.well-known/smart-configuration',
+    '/fhir/R4/.well-known/smart-configuration',
+  ]) {
+    t.match(await web.nobody.get(path), {
+      status: 200,
+      body: {
+        issuer: services.config.baseUrl,
+        token_endpoint: `${services.config.baseUrl}oauth2/token`,
+        grant_types_supported: ['client_credentials'],
+      },
+    })
+  }
+  t.equal((await web.nobody.get('/.well-known/oauth-protected-resource')).status, 200)
+})

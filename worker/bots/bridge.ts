@@ -1,0 +1,179 @@
+/**
+ * What a bot may ask of the worker: FHIR requests as its run-as identity, outbound fetches, a token.
+ * Counted per run; the first call that may change something is journalled before it is made.
+ */
+import type { Principal } from '../../shared/access/principal.ts'
+import { handle } from '../../shared/api/handle.ts'
+import { DEPTH_HEADER } from '../../shared/api/operations/execute.ts'
+import { notFound } from '../../shared/errors.ts'
+import { isObject } from '../../shared/fhir/resource.ts'
+import type { ExecuteJob } from '../../shared/queue.ts'
+import type { Services } from '../../shared/services.ts'
+import { type Fetched, fetchOutside } from './fetch.ts'
+import type { HostCall } from './run-result.ts'
+
+export interface BridgeOptions {
+  readonly services: Services
+  readonly principal: Principal
+  readonly job: ExecuteJob
+  readonly signal: AbortSignal
+  /** Resolves when a crash of this process can no longer hide the write. */
+  markWrite(): Promise<void>
+  mintToken(): Promise<string>
+}
+
+export interface Bridge {
+  answer(call: HostCall): Promise<string>
+  /** True once a call that may have changed something has begun. */
+  readonly hasWritten: boolean
+}
+
+const MAX_CONCURRENT = 20
+const MAX_FHIR_CALLS = 1000
+const MAX_FETCHES = 50
+const ROOT = '/fhir/R4/'
+/** POST by form only: nothing is changed. */
+const READING_POST = /(^|\/)(_search|\$validate|\$expand|\$lookup)$/
+/** The worker's own say; a bot's would let it hide how deep it is. */
+const RESERVED_HEADERS = new Set(['authorization', 'cookie', 'host', DEPTH_HEADER])
+
+interface Asked {
+  readonly method: string
+  readonly path: string
+  readonly headers: Record<string, string>
+  readonly body: Buffer | string | undefined
+}
+
+export function createBridge(options: BridgeOptions): Bridge {
+  const { services, principal, job, signal } = options
+  const left = { fhir: MAX_FHIR_CALLS, fetch: MAX_FETCHES }
+  const places = createPlaces(MAX_CONCURRENT)
+  let marked: Promise<void> | undefined
+  let token: Promise<string> | undefined
+
+  const write = () => {
+    marked ??= options.markWrite()
+    return marked
+  }
+
+  async function fhir(asked: Asked): Promise<string> {
+    if (left.fhir-- <= 0) return problem(`A run may make ${MAX_FHIR_CALLS} requests`)
+    const url = new URL(asked.path, `http://localhost${ROOT}`)
+    const path = url.pathname.replaceAll('%24', '$')
+    if (!path.startsWith(ROOT) && `${path}/` !== ROOT) return outcomeOf(404, notFound().outcome)
+    if (!isRead(asked.method, path)) await write()
+    await places.take()
+    try {
+      signal.throwIfAborted()
+      const reply = await handle(services, principal, {
+        method: asked.method,
+        path: path.slice(ROOT.length).replace(/\/+$/, ''),
+        query: url.searchParams,
+        headers: { ...asked.headers, [DEPTH_HEADER]: String(job.depth + 1) },
+        body: asked.body,
+        requestId: job.requestId,
+        traceId: job.traceId,
+        signal,
+      })
+      return replyText(reply.status, reply.headers, reply.body)
+    } finally {
+      places.free()
+    }
+  }
+
+  async function fetchCall(asked: Asked & { url: string; redirect: string }): Promise<string> {
+    if (left.fetch-- <= 0) return problem(`A run may make ${MAX_FETCHES} fetches`)
+    if (asked.method !== 'GET' && asked.method !== 'HEAD') await write()
+    const fetched: Fetched = await fetchOutside(asked, services.config.botFetch, signal)
+    return JSON.stringify({ ...fetched, body: fetched.body.toString('base64') })
+  }
+
+  return {
+    get hasWritten() {
+      return marked !== undefined
+    },
+    async answer({ kind, payload }) {
+      try {
+        const asked = readPayload(payload)
+        switch (kind) {
+          case 'fhir':
+            return await fhir(asked)
+          case 'fetch':
+            return await fetchCall(asked)
+          case 'token':
+            token ??= options.mintToken()
+            return JSON.stringify({ accessToken: await token })
+          default:
+            return kind satisfies never
+        }
+      } catch (error) {
+        return problem(error instanceof Error ? error.message : 'The call failed')
+      }
+    },
+  }
+}
+
+function isRead(method: string, path: string): boolean {
+  return method === 'GET' || method === 'HEAD' || (method === 'POST' && READING_POST.test(path))
+}
+
+/** The sandbox is not trusted: every member is checked. */
+function readPayload(payload: string): Asked & { url: string; redirect: string } {
+  const value: unknown = JSON.parse(payload)
+  if (!isObject(value)) throw new Error('The call is not an object')
+  const { method, path, url, body, encoding, redirect } = value
+  const headers = isObject(value.headers) ? Object.entries(value.headers) : []
+  return {
+    method: typeof method === 'string' ? method.toUpperCase() : 'GET',
+    path: typeof path === 'string' ? path : '',
+    url: typeof url === 'string' ? url : '',
+    redirect: typeof redirect === 'string' ? redirect : 'follow',
+    headers: Object.fromEntries(
+      headers
+        .map(([name, text]) => [name.toLowerCase(), String(text)] as const)
+        .filter(([name]) => !RESERVED_HEADERS.has(name)),
+    ),
+    body: readPayloadBody(body, encoding, url),
+  }
+}
+
+/** The body of a fetch is base64 always, that of a FHIR request when it says so. */
+function readPayloadBody(body: unknown, encoding: unknown, url: unknown): Asked['body'] {
+  if (typeof body !== 'string') return undefined
+  return encoding === 'base64' || url !== undefined ? Buffer.from(body, 'base64') : body
+}
+
+function replyText(
+  status: number,
+  headers: Readonly<Record<string, string>>,
+  body: string | Buffer | undefined,
+): string {
+  if (!Buffer.isBuffer(body)) return JSON.stringify({ status, headers, body })
+  return JSON.stringify({ status, headers, body: body.toString('base64'), encoding: 'base64' })
+}
+
+function outcomeOf(status: number, outcome: unknown): string {
+  const headers = { 'Content-Type': 'application/fhir+json' }
+  return replyText(status, headers, JSON.stringify(outcome))
+}
+
+function problem(error: string): string {
+  return JSON.stringify({ error })
+}
+
+function createPlaces(count: number): { take(): Promise<void>; free(): void } {
+  const waiting: (() => void)[] = []
+  let taken = 0
+  return {
+    async take() {
+      if (taken < count) taken++
+      else await new Promise<void>((resolve) => waiting.push(resolve))
+    },
+    free() {
+      // The next in line takes over the place, so the count stays.
+      const next = waiting.shift()
+      if (next === undefined) taken--
+      else next()
+    },
+  }
+}

@@ -1,0 +1,72 @@
+/** Job → the JSON text that becomes the handler's `event` (bots.md §5.3), and what `medplum` knows preset. */
+import { isObject, type Resource } from '../../shared/fhir/resource.ts'
+import type { ExecuteJob } from '../../shared/queue.ts'
+import type { Session } from '../../shared/store/principals.ts'
+import type { LoadedBot } from './load.ts'
+
+/** Elements of a Project that its members do not see. */
+const HIDDEN_OF_PROJECT = new Set(['secret', 'systemSecret', 'systemSetting', 'site'])
+
+// A session is shared by all runs of a membership until it is read again, and its text with it.
+const contexts = new WeakMap<Session, string>()
+
+export interface EventTimes {
+  readonly attempt: number
+  /** Epoch ms. */
+  readonly deadline: number
+}
+
+/** `secrets` is JSON text already. */
+export function eventText(
+  job: ExecuteJob,
+  { bot }: LoadedBot,
+  session: Session,
+  secrets: string,
+  times: EventTimes,
+  baseUrl: string,
+): string {
+  const head = JSON.stringify({
+    bot: {
+      reference: `Bot/${job.botId}`,
+      ...(typeof bot.name === 'string' ? { display: bot.name } : {}),
+    },
+    contentType: job.contentType,
+    requester: job.requester === undefined ? undefined : { reference: job.requester },
+    traceId: job.traceId,
+    headers: job.headers,
+    path: job.path,
+    runId: job.runId,
+    ...times,
+  })
+  return `${head.slice(0, -1)},"secrets":${secrets},"context":${contextText(session, baseUrl)}}`
+}
+
+function contextText(session: Session, baseUrl: string): string {
+  let text = contexts.get(session)
+  if (text === undefined) {
+    const { project, membership, profile } = session
+    text = JSON.stringify({ baseUrl, project: visible(project), membership, profile })
+    contexts.set(session, text)
+  }
+  return text
+}
+
+function visible(project: Resource): Record<string, unknown> {
+  return Object.fromEntries(
+    Object.entries(project).filter(([name]) => !HIDDEN_OF_PROJECT.has(name)),
+  )
+}
+
+/** Replaces values of secrets by `***`. */
+export function redact(log: string, secrets: readonly string[]): string {
+  return secrets.reduce((text, secret) => text.replaceAll(secret, '***'), log)
+}
+
+/** An OperationOutcome as text, with the run's id in its first issue. */
+export function withRunId(body: string, runId: string): string {
+  const outcome: unknown = JSON.parse(body)
+  if (!isObject(outcome) || !Array.isArray(outcome.issue)) return body
+  const [first, ...rest] = outcome.issue
+  if (!isObject(first) || first.diagnostics !== undefined) return body
+  return JSON.stringify({ ...outcome, issue: [{ ...first, diagnostics: runId }, ...rest] })
+}

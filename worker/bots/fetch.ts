@@ -1,0 +1,208 @@
+/**
+ * Outbound requests of bots (bots.md §6.4). A host is resolved once and the connection goes to the
+ * address that was checked, so that a second answer of the name server changes nothing; every hop of
+ * a redirect is checked like the first.
+ */
+import { lookup } from 'node:dns/promises'
+import type { IncomingMessage } from 'node:http'
+import { request as requestHttp } from 'node:http'
+import { request as requestHttps } from 'node:https'
+import { isIP } from 'node:net'
+import { promisify } from 'node:util'
+import { brotliDecompress, gunzip, inflate } from 'node:zlib'
+import type { FetchRule } from '../../shared/config.ts'
+import { isPublicAddress } from './addresses.ts'
+
+export interface Outgoing {
+  readonly url: string
+  readonly method: string
+  readonly headers: Readonly<Record<string, string>>
+  readonly body: Buffer | string | undefined
+  readonly redirect: string
+}
+
+export interface Fetched {
+  readonly status: number
+  readonly statusText: string
+  readonly headers: Readonly<Record<string, string>>
+  readonly url: string
+  readonly body: Buffer
+}
+
+const MAX_BYTES = 10 * 1024 * 1024
+const TIMEOUT_MS = 30_000
+const MAX_REDIRECTS = 10
+const PUBLIC_PORTS = new Set(['', '80', '443'])
+const HOP_BY_HOP = new Set([
+  'connection',
+  'content-length',
+  'keep-alive',
+  'proxy-authorization',
+  'te',
+  'trailer',
+  'transfer-encoding',
+  'upgrade',
+])
+
+/** Errors: an Error whose message a bot may read. */
+export async function fetchOutside(
+  outgoing: Outgoing,
+  rule: FetchRule,
+  signal: AbortSignal,
+): Promise<Fetched> {
+  if (rule === 'off') throw new Error('fetch is switched off')
+  const limit = AbortSignal.any([signal, AbortSignal.timeout(TIMEOUT_MS)])
+  let hop = outgoing
+  for (let redirects = 0; ; redirects++) {
+    const url = readUrl(hop.url, rule)
+    const fetched = await fetchOnce(hop, url, await addressOf(url, rule), limit)
+    const location = fetched.headers.location
+    if (!isRedirect(fetched.status) || location === undefined) return fetched
+    if (hop.redirect === 'manual') return fetched
+    if (hop.redirect === 'error') throw new Error('The answer is a redirect')
+    if (redirects >= MAX_REDIRECTS) throw new Error('Too many redirects')
+    hop = follow(hop, fetched.status, url, new URL(location, url))
+  }
+}
+
+function isRedirect(status: number): boolean {
+  return [301, 302, 303, 307, 308].includes(status)
+}
+
+/** https://fetch.spec.whatwg.org/#http-redirect-fetch: credentials stay with their origin. */
+function follow(hop: Outgoing, status: number, from: URL, to: URL): Outgoing {
+  const becomesGet = status === 303 || (status < 303 && hop.method === 'POST')
+  const drop = new Set([
+    ...(from.origin === to.origin ? [] : ['authorization', 'cookie']),
+    ...(becomesGet ? ['content-type', 'content-encoding', 'content-language'] : []),
+  ])
+  return {
+    ...hop,
+    url: to.href,
+    method: becomesGet && hop.method !== 'HEAD' ? 'GET' : hop.method,
+    body: becomesGet ? undefined : hop.body,
+    headers: Object.fromEntries(Object.entries(hop.headers).filter(([name]) => !drop.has(name))),
+  }
+}
+
+function readUrl(text: string, rule: FetchRule): URL {
+  if (!URL.canParse(text)) throw new Error('The address is no URL')
+  const url = new URL(text)
+  if (url.protocol !== 'https:' && url.protocol !== 'http:') {
+    throw new Error(`fetch knows http and https, not ${url.protocol}`)
+  }
+  if (rule === 'public' && !PUBLIC_PORTS.has(url.port)) {
+    throw new Error(`Port ${url.port} is not allowed`)
+  }
+  return url
+}
+
+/** All addresses of the name must be allowed; the first is used. */
+async function addressOf(url: URL, rule: FetchRule): Promise<string> {
+  const host = url.hostname.replace(/^\[|\]$/g, '')
+  const found = isIP(host) ? [{ address: host }] : await resolve(host)
+  const [first] = found
+  if (first === undefined) throw new Error(`${host} has no address`)
+  if (rule === 'public' && !found.every(({ address }) => isPublicAddress(address))) {
+    throw new Error(`${host} is not a public address`)
+  }
+  return first.address
+}
+
+async function resolve(host: string): Promise<{ address: string }[]> {
+  try {
+    return await lookup(host, { all: true })
+  } catch (error) {
+    throw new Error(`${host} could not be resolved`, { cause: error })
+  }
+}
+
+async function fetchOnce(
+  { method, headers, body }: Outgoing,
+  url: URL,
+  address: string,
+  signal: AbortSignal,
+): Promise<Fetched> {
+  const send = url.protocol === 'https:' ? requestHttps : requestHttp
+  const bytes = body === undefined ? undefined : Buffer.from(body)
+  const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>()
+  const req = send(url, {
+    method,
+    signal,
+    // No pooled connection: it might lead to an address that was not checked.
+    agent: false,
+    lookup: (_host, options, done) => {
+      const family = isIP(address)
+      if (options.all) done(null, [{ address, family }])
+      else done(null, address, family)
+    },
+    headers: {
+      'accept-encoding': 'gzip, deflate, br',
+      accept: '*/*',
+      ...Object.fromEntries(Object.entries(headers).filter(([name]) => !HOP_BY_HOP.has(name))),
+      ...(bytes === undefined ? {} : { 'content-length': String(bytes.length) }),
+    },
+  })
+  req.on('response', resolve)
+  req.on('error', (error) => reject(describe(error, signal)))
+  req.end(bytes)
+  const response = await promise
+  try {
+    const raw = await readAll(response)
+    return {
+      status: response.statusCode ?? 0,
+      statusText: response.statusMessage ?? '',
+      headers: flatten(response.headers),
+      url: url.href,
+      body: await decode(raw, response.headers['content-encoding']),
+    }
+  } catch (error) {
+    throw describe(error, signal)
+  } finally {
+    req.destroy()
+  }
+}
+
+async function readAll(response: IncomingMessage): Promise<Buffer> {
+  const chunks: Buffer[] = []
+  let size = 0
+  for await (const chunk of response) {
+    size += chunk.length
+    if (size > MAX_BYTES) throw new Error('The answer is larger than 10 MB')
+    chunks.push(chunk)
+  }
+  return Buffer.concat(chunks)
+}
+
+const decoders: Readonly<Record<string, (raw: Buffer) => Promise<Buffer>>> = {
+  gzip: (raw) => promisify(gunzip)(raw, { maxOutputLength: MAX_BYTES }),
+  'x-gzip': (raw) => promisify(gunzip)(raw, { maxOutputLength: MAX_BYTES }),
+  deflate: (raw) => promisify(inflate)(raw, { maxOutputLength: MAX_BYTES }),
+  br: (raw) => promisify(brotliDecompress)(raw, { maxOutputLength: MAX_BYTES }),
+}
+
+async function decode(raw: Buffer, encoding: string | undefined): Promise<Buffer> {
+  const decoder = raw.length === 0 ? undefined : decoders[encoding?.toLowerCase() ?? '']
+  if (decoder === undefined) return raw
+  try {
+    return await decoder(raw)
+  } catch (error) {
+    throw new Error('The answer could not be decompressed', { cause: error })
+  }
+}
+
+function flatten(headers: IncomingMessage['headers']): Record<string, string> {
+  return Object.fromEntries(
+    Object.entries(headers).flatMap(([name, value]) =>
+      value === undefined ? [] : [[name, Array.isArray(value) ? value.join(', ') : value] as const],
+    ),
+  )
+}
+
+/** Only what concerns the address: no paths and no stacks of ours. */
+function describe(error: unknown, signal: AbortSignal): Error {
+  if (signal.aborted) return new Error('The request took too long or the run has ended')
+  if (!(error instanceof Error)) return new Error('The request failed')
+  const code = 'code' in error && typeof error.code === 'string' ? error.code : undefined
+  return code === undefined ? error : new Error(`The request failed: ${code}`, { cause: error })
+}

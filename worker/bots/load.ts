@@ -1,0 +1,139 @@
+/** What a run needs besides its input: bot, code and limits by version, secrets and context by session. */
+import { createHash } from 'node:crypto'
+import { LRUCache } from 'lru-cache'
+import { systemPrincipal } from '../../shared/access/principal.ts'
+import { type BotLimits, botLimits, codeLocation, maxConcurrency } from '../../shared/api/bot.ts'
+import { type CodeFormat, codeFormat } from '../../shared/api/operations/bot-code.ts'
+import { badRequest } from '../../shared/errors.ts'
+import { isObject, type Resource } from '../../shared/fhir/resource.ts'
+import type { ExecuteJob } from '../../shared/queue.ts'
+import type { Services } from '../../shared/services.ts'
+import type { Session } from '../../shared/store/principals.ts'
+
+export interface LoadedBot {
+  readonly bot: Resource
+  readonly code: string
+  readonly codeHash: string
+  readonly format: CodeFormat
+  readonly limits: BotLimits
+  /** Over all workers. */
+  readonly maxConcurrency: number
+}
+
+export interface Secrets {
+  /** `event.secrets` as JSON text. */
+  readonly text: string
+  /** What a log must not show. */
+  readonly values: readonly string[]
+}
+
+export interface Loader {
+  /** Errors: 400 when the code is gone. */
+  bot(job: ExecuteJob): Promise<LoadedBot>
+  /** As whom the run acts. Errors: 400 when the membership is gone. */
+  session(job: ExecuteJob): Promise<Session>
+  secrets(job: ExecuteJob, bot: Resource, session: Session): Promise<Secrets>
+}
+
+/** Characters of code kept; a bot has at most 5 MB. */
+const CODE_CACHE = 64 * 1024 * 1024
+const BOT_OVERHEAD = 10_000
+const PROJECT_FRESH_MS = 4000
+/** Shorter values are ordinary words in a log. */
+const SECRET_MIN_LENGTH = 8
+
+export function createLoader(services: Services): Loader {
+  const bots = new LRUCache<string, LoadedBot, ExecuteJob>({
+    maxSize: CODE_CACHE,
+    sizeCalculation: ({ code }) => code.length + BOT_OVERHEAD,
+    fetchMethod: (_key, _stale, { context }) => loadBot(services, context),
+  })
+  const projects = new LRUCache<string, Resource>({
+    max: 1000,
+    ttl: PROJECT_FRESH_MS,
+    fetchMethod: (id) => loadProject(services, id),
+  })
+
+  return {
+    async bot(job) {
+      // A version never changes, so what is cached is never stale.
+      const key = `${job.botId}/${job.botVersion}`
+      const found = bots.get(key) ?? (await bots.fetch(key, { context: job }))
+      if (found === undefined) throw badRequest('No executable code')
+      return found
+    },
+    async session(job) {
+      const session = await services.principals.forMembership(job.membershipId)
+      if (session === undefined) throw badRequest('The membership that the bot runs as is gone')
+      return session
+    },
+    async secrets(job, bot, session) {
+      const withSystem = bot.system === true
+      const isOwn = session.principal.project.id === job.botProjectId
+      const botProject = isOwn ? session.project : await projects.fetch(job.botProjectId)
+      const sources = [botProject, ...(isOwn ? [] : [session.project])]
+      return mergeSecrets(sources, withSystem)
+    },
+  }
+}
+
+async function loadBot(services: Services, job: ExecuteJob): Promise<LoadedBot> {
+  const { repository, principals, config } = services
+  const project = await principals.project(job.botProjectId)
+  if (project === undefined) throw badRequest('No executable code')
+  const system = systemPrincipal(project)
+  const version = await repository.readVersion(system, 'Bot', job.botId, String(job.botVersion))
+  // A stored version is a resource.
+  const bot = JSON.parse(version.content ?? '{}') as Resource
+  const location = codeLocation(bot, config.baseUrl)
+  if (!location) throw badRequest('No executable code')
+  let code = String(bot.code)
+  if (location !== 'inline') {
+    const { content } = await repository.read(system, 'Binary', location.binary)
+    const { data }: { data?: string } = JSON.parse(content ?? '{}')
+    if (data === undefined) throw badRequest('No executable code')
+    code = Buffer.from(data, 'base64').toString()
+  }
+  return {
+    bot,
+    code,
+    codeHash: createHash('sha256').update(code).digest('hex'),
+    format: codeFormat(code, titleOf(bot)),
+    limits: botLimits(bot, config),
+    maxConcurrency: maxConcurrency(bot, config),
+  }
+}
+
+function titleOf(bot: Resource): string {
+  const title = isObject(bot.executableCode) ? bot.executableCode.title : undefined
+  return typeof title === 'string' ? title : 'index.js'
+}
+
+async function loadProject(services: Services, id: string): Promise<Resource | undefined> {
+  const context = await services.principals.project(id)
+  if (context === undefined) return undefined
+  const [version] = await services.repository.readMany(systemPrincipal(context), [
+    { type: 'Project', id },
+  ])
+  // A stored version is a resource.
+  return version?.content === undefined ? undefined : (JSON.parse(version.content) as Resource)
+}
+
+/** Later projects win over earlier ones, `secret` over `systemSecret` (bots.md §4.5). */
+function mergeSecrets(projects: readonly (Resource | undefined)[], withSystem: boolean): Secrets {
+  const merged = new Map<string, Record<string, unknown>>()
+  for (const project of projects) {
+    const lists = [...(withSystem ? [project?.systemSecret] : []), project?.secret]
+    for (const secret of lists.flatMap((list) => (Array.isArray(list) ? list : []))) {
+      if (isObject(secret) && typeof secret.name === 'string') merged.set(secret.name, secret)
+    }
+  }
+  return {
+    text: JSON.stringify(Object.fromEntries(merged)),
+    values: [...merged.values()].flatMap(({ valueString }) =>
+      typeof valueString === 'string' && valueString.length >= SECRET_MIN_LENGTH
+        ? [valueString]
+        : [],
+    ),
+  }
+}

@@ -1,0 +1,94 @@
+/**
+ * Upkeep of accepted runs. Redis may lose a second of its memory, or all of it: what PostgreSQL knows
+ * to be accepted and Redis does not is queued again, or ended when it may have had an effect.
+ */
+
+import { systemPrincipal } from '../../shared/access/principal.ts'
+import { settleAsyncJob } from '../../shared/api/async-jobs.ts'
+import { platformMeta } from '../../shared/api/bot.ts'
+import { HttpError } from '../../shared/errors.ts'
+import type { ExecuteJob } from '../../shared/queue.ts'
+import { interrupted } from '../../shared/queue-replies.ts'
+import type { Runs } from '../../shared/queue-runs.ts'
+import type { Services } from '../../shared/services.ts'
+import { type PendingRun, pendingRuns, removePendingRun } from '../../shared/store/pending-runs.ts'
+
+const EVERY_MS = 10_000
+/** Younger runs may be on their way into the queue. */
+const OLDER_THAN_MS = 10_000
+const PAGE = 200
+const BEFORE_ALL = '00000000-0000-0000-0000-000000000000'
+
+/** Runs until `stop`; workers do it side by side, adding a job twice is harmless. */
+export function startSweep(services: Services, runs: Runs): { stop(): Promise<void> } {
+  let sweeping = Promise.resolve()
+  let stopped = false
+  const tick = async () => {
+    try {
+      await sweep(services, runs, () => stopped)
+    } catch (error) {
+      services.log.warn({ cause: error }, 'Upkeep of accepted runs failed')
+    }
+  }
+  const timer = setInterval(() => {
+    sweeping = sweeping.then(tick)
+  }, EVERY_MS)
+  return {
+    async stop() {
+      stopped = true
+      clearInterval(timer)
+      await sweeping
+    },
+  }
+}
+
+async function sweep(services: Services, runs: Runs, isStopped: () => boolean): Promise<void> {
+  let after = BEFORE_ALL
+  for (;;) {
+    const page = await pendingRuns(services.database, OLDER_THAN_MS, after, PAGE)
+    for (const run of page) {
+      if (isStopped()) return
+      await look(services, runs, run)
+    }
+    const last = page.at(-1)
+    if (last === undefined || page.length < PAGE) return
+    after = last.id
+  }
+}
+
+async function look(services: Services, runs: Runs, run: PendingRun): Promise<void> {
+  const { queues, log, database } = services
+  const queue = run.job === undefined ? 'bots-sync' : 'bots-async'
+  if (await queues.has(queue, run.id)) return
+  // After the look at the queue: a run that ended in between has its AsyncJob finished.
+  const open = await openJob(services, run)
+  if (open === undefined) return await removePendingRun(database, run.id)
+  if (run.job === undefined || (await runs.hasWritten(run.id))) {
+    const job = { projectId: run.projectId, requester: open.author, contentType: undefined }
+    await settleAsyncJob(services, job, interrupted(run.id))
+    log.warn({ runId: run.id }, 'An accepted run was lost and is ended')
+    return
+  }
+  // Written by `createAsyncJob` from a job.
+  if (await queues.restore(JSON.parse(run.job) as ExecuteJob)) {
+    log.warn({ runId: run.id }, 'An accepted run was lost and is queued again')
+  }
+}
+
+/** Undefined when its AsyncJob is finished or gone. */
+async function openJob(
+  services: Services,
+  { id, projectId }: PendingRun,
+): Promise<{ readonly author: string | undefined } | undefined> {
+  const project = await services.principals.project(projectId)
+  if (project === undefined) return undefined
+  try {
+    const version = await services.repository.read(systemPrincipal(project), 'AsyncJob', id)
+    const { status }: { status?: string } = JSON.parse(version.content ?? '{}')
+    if (status !== 'accepted' && status !== 'active') return undefined
+    return { author: platformMeta(version).author?.reference }
+  } catch (error) {
+    if (error instanceof HttpError && error.status < 500) return undefined
+    throw error
+  }
+}

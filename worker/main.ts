@@ -1,0 +1,128 @@
+/** The worker process: read settings, open services, take jobs; on SIGTERM finish what runs and leave. */
+import { DelayedError, type Job, WaitingError, Worker } from 'bullmq'
+import { type Config, ConfigError, readConfig } from '../shared/config.ts'
+import { createLogger, type Logger } from '../shared/log.ts'
+import type { BotQueue, ExecuteJob } from '../shared/queue.ts'
+import { botQueues, openRuns } from '../shared/queue-runs.ts'
+import { PREFIX } from '../shared/queue-scripts.ts'
+import { openRedis } from '../shared/redis.ts'
+import { openServices, StartError } from '../shared/services.ts'
+import { createAudit } from './bots/audit.ts'
+import { openExecutors } from './bots/executors.ts'
+import { createMetrics } from './bots/metrics.ts'
+import { createRunner, HandedBack, type Runner } from './bots/run.ts'
+import { Deferred } from './bots/slots.ts'
+import { startSweep } from './bots/sweep.ts'
+
+/** Platforms kill after 30 s. */
+const FINISH_MS = 20_000
+const GIVE_BACK_MS = 3000
+
+/**
+ * After a kill a job is taken up within lock + interval: a waiting caller gives little time, a run in
+ * the background is promised 30 s.
+ */
+const LOCKS = {
+  'bots-sync': { lockDuration: 10_000, stalledInterval: 5000 },
+  'bots-async': { lockDuration: 20_000, stalledInterval: 5000 },
+} as const
+
+async function main(): Promise<void> {
+  const config = readConfig()
+  const log = createLogger(config.logLevel, 'worker')
+  const services = await openServices(config, log)
+  const executors = await openExecutors({
+    log,
+    maxExecutors: 8,
+    spares: 1,
+    isolatesPerBot: 4,
+  })
+  const served = botQueues(config.workerQueues)
+  const runs = await openRuns(config, log)
+  const metrics = createMetrics({
+    slots_used: () => runner.active,
+    executors: () => executors.stats().executors,
+    isolates: () => executors.stats().isolates,
+    executor_rss_megabytes: () => executors.stats().rssMb,
+  })
+  const audit = createAudit(services)
+  const runner: Runner = createRunner({ services, runs, executors, audit, metrics })
+  const sweep = startSweep(services, runs)
+  const workers = served.map((queue) => startWorker(config, log, queue, runner))
+  await Promise.all(workers.map((worker) => worker.waitUntilReady()))
+  await runs.announce(served, () => metrics.text())
+  log.info({ queues: served, concurrency: config.workerConcurrency }, 'taking jobs')
+
+  let stopping = false
+  const stop = async (signal: NodeJS.Signals) => {
+    if (stopping) process.exit(1)
+    stopping = true
+    log.info({ signal, active: runner.active }, 'stopping')
+    const closed = Promise.all(workers.map((worker) => worker.close()))
+    await Promise.race([closed, pause(FINISH_MS)])
+    runner.abandonAll()
+    await Promise.race([closed, pause(GIVE_BACK_MS)])
+    await Promise.all([sweep.stop(), runs.close(), executors.close()])
+    await audit.flush()
+    await services.close()
+    log.info('stopped')
+    process.exit(0)
+  }
+  for (const signal of ['SIGTERM', 'SIGINT'] as const) {
+    process.on(signal, () => void stop(signal))
+  }
+}
+
+function startWorker(config: Config, log: Logger, queue: BotQueue, runner: Runner): Worker {
+  const worker = new Worker<ExecuteJob, null>(queue, (job, token) => take(job, token, runner), {
+    connection: openRedis(config, 'worker', log),
+    prefix: PREFIX,
+    concurrency: config.workerConcurrency,
+    ...LOCKS[queue],
+    maxStalledCount: 1,
+    removeOnComplete: { count: 0 },
+    removeOnFail: { count: 0 },
+    // After an outage of Redis a finished job is acknowledged as soon as it is back.
+    runRetryDelay: 500,
+  })
+  worker.on('error', (error) => log.warn({ queue, reason: error.message }, 'Worker'))
+  worker.on('failed', (job, error) => {
+    if (job === undefined) return
+    log.error({ queue, runId: job.id, cause: error }, 'A bot job failed')
+    runner.giveUp(job.data).catch((cause: unknown) => {
+      log.error({ runId: job.id, cause }, 'A failed run could not be answered')
+    })
+  })
+  worker.on('stalled', (runId) => log.warn({ queue, runId }, 'A bot job lost its worker'))
+  return worker
+}
+
+async function take(
+  job: Job<ExecuteJob>,
+  token: string | undefined,
+  runner: Runner,
+): Promise<null> {
+  const attempt = { number: job.stalledCounter + 1, isRepeat: job.attemptsStarted > 1 }
+  try {
+    await runner.process(job.data, attempt)
+    return null
+  } catch (error) {
+    if (error instanceof Deferred) {
+      await job.moveToDelayed(Date.now() + error.delayMs, token)
+      throw new DelayedError()
+    }
+    if (!(error instanceof HandedBack)) throw error
+    await job.moveToWait(token)
+    throw new WaitingError()
+  }
+}
+
+function pause(ms: number): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, ms).unref())
+}
+
+main().catch((error: unknown) => {
+  const isPlain = error instanceof ConfigError || error instanceof StartError
+  const text = error instanceof Error && !isPlain ? error.stack : String((error as Error).message)
+  process.stderr.write(`${text}\n`, () => process.exit(1))
+})
