@@ -6,7 +6,7 @@ import { BotIsolate, type IsolatePort } from './isolate.ts'
 import type { RunMessage } from './messages.ts'
 
 const MAX_RUNS = 1000
-const RUNS_BETWEEN_HEAP_CHECKS = 20
+const RUNS_BETWEEN_HEAP_CHECKS = 50
 const WARM_UP_MB = 16
 const IDLE_MS = 10 * 60_000
 const IDLE_PER_BOT = 4
