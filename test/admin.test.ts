@@ -29,6 +29,13 @@ async function aProjectAdmin(projectId: string): Promise<Client> {
   return await signIn(web.baseUrl, id, secret)
 }
 
+/** Clients of a project, as the service itself sees them. */
+async function clientsOf(id: string): Promise<Resource[]> {
+  const project = await services.principals.project(id)
+  if (project === undefined) throw new Error(`No Project ${id}`)
+  return await find(repository, systemPrincipal(project), 'ClientApplication', [], 1000)
+}
+
 const projectId = await aProject(web)
 const projectAdmin = await aProjectAdmin(projectId)
 const { client: member } = await aMember(web, projectId)
@@ -150,8 +157,9 @@ t.test('a client whose policy does not exist leaves nothing behind', async (t) =
     status: 400,
     body: { issue: [{ details: { text: `Access policy ${reference} does not exist` } }] },
   })
-  const clients = await find(repository, system, 'ClientApplication', [], 1000)
-  t.equal(clients.filter((client) => client.name === name).length, 0)
+  const names = (await clientsOf(projectId)).map((client) => client.name)
+  t.ok(names.includes('Test client'))
+  t.notOk(names.includes(name))
 })
 
 t.test('a policy of another Project does not exist here', async (t) => {
@@ -256,8 +264,8 @@ t.test('$init makes a Project with its default client', async (t) => {
   }
   const made = await admin.post('Project/$init', body)
   t.match(made, { status: 201, body: { resourceType: 'Project', name: 'Initialised' } })
-  const clients = await find(repository, system, 'ClientApplication', [], 1000)
-  t.ok(clients.some(({ name }) => name === 'Initialised Default Client'))
+  const [client] = await clientsOf(made.body.id ?? '')
+  t.match(client, { name: 'Initialised Default Client', secret: /^[0-9a-f]{64}$/ })
   t.equal((await projectAdmin.post('Project/$init', body)).status, 403)
   t.match(await admin.post('Project/$init', { resourceType: 'Parameters' }), {
     status: 400,

@@ -217,6 +217,15 @@ t.test('settings that are wrong end the process with a line each', async (t) => 
   t.match(output(), /^PORT is "x"[^\n]*\nLOG_LEVEL is "loud"[^\n]*\n$/)
 })
 
+t.test('a database that is not there ends the process with one sentence', async (t) => {
+  const url = new URL(process.env.DATABASE_URL ?? '')
+  url.pathname = '/botica_is_not_here'
+  const { child, output } = startMain({ DATABASE_URL: url.href, LOG_LEVEL: 'silent' })
+  const [code] = await once(child, 'exit')
+  t.equal(code, 1)
+  t.match(output(), /^PostgreSQL refuses the connection: [^\n]*DATABASE_URL\n$/)
+})
+
 t.test('a port in use ends the process with one sentence', async (t) => {
   const { child, output } = startMain({ PORT: new URL(baseUrl).port })
   const [code] = await once(child, 'exit')

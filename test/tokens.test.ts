@@ -339,6 +339,21 @@ t.test('a policy limits what a client may do, and takes effect on its tokens', a
   })
 })
 
+t.test('an administrator acts for a member of the same project', async (t) => {
+  const target = await aMember(web, SYSTEM_PROJECT.id)
+  const onBehalfOf = (reference: string) => ({ 'X-Medplum-On-Behalf-Of': reference })
+  const acting = onBehalfOf(`ClientApplication/${target.id}`)
+  t.match(await web.admin.get('/auth/me', acting), {
+    status: 200,
+    body: { profile: { id: target.id } },
+  })
+  const { id, client } = await aMember(web, projectId)
+  const foreign = onBehalfOf(`ClientApplication/${id}`)
+  t.equal((await web.admin.get('/auth/me', foreign)).status, 403)
+  t.equal((await web.admin.get('/auth/me', onBehalfOf('nobody'))).status, 403)
+  t.equal((await client.get('/auth/me', acting)).status, 403)
+})
+
 t.test('SMART scopes narrow a token', async (t) => {
   const { id, secret } = await aMember(web, projectId)
   const form = { grant_type: 'client_credentials', scope: 'system/Patient.rs odd fhircast/x' }

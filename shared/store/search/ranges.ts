@@ -25,7 +25,7 @@ export function mainDateTest({ type }: Scene, condition: Condition): Test | unde
   return {
     kind: 'date',
     sql: (bind) => {
-      const at = (ms: number) => bind(timestamp(ms), 'timestamptz')
+      const at = (ms: number) => bind(timestamp(Math.floor(ms)), 'timestamptz')
       return anyOf(values.map((value) => dateSql(value, 'r.d_lo', 'r.d_hi', at)))
     },
   }
@@ -35,7 +35,7 @@ export function mainDateTest({ type }: Scene, condition: Condition): Test | unde
 export function lastUpdatedTest(values: readonly string[]): (bind: Bind) => string {
   const parsed = values.map((value) => parseDateValue(value))
   return (bind) => {
-    const at = (ms: number) => bind(timestamp(ms), 'timestamptz')
+    const at = (ms: number) => bind(timestamp(Math.floor(ms)), 'timestamptz')
     const high = `(r.lu + interval '1 millisecond')`
     return anyOf(parsed.map((value) => dateSql(value, 'r.lu', high, at)))
   }

@@ -1,0 +1,98 @@
+import t from 'tap'
+import { typeNumber } from '../shared/fhir/definitions.ts'
+import { parseSearch } from '../shared/fhir/search.ts'
+import { Keys } from '../shared/store/keys.ts'
+import { pageStatement, type Query } from '../shared/store/search/compile.ts'
+import { chooseDriver, type Driver } from '../shared/store/search/driver.ts'
+import { orderOf, type SortedRow } from '../shared/store/search/order.ts'
+import type { Test } from '../shared/store/search/row-test.ts'
+import { openStatistics } from '../shared/store/search/statistics.ts'
+import { openTestStore } from './fixtures/store.ts'
+
+const { database, repository, aMember } = await openTestStore(t)
+const [salt] = await database.query<{ salt: Buffer }>({
+  text: 'select salt from search_key_salt',
+  values: [],
+})
+const hash = new Keys(salt?.salt ?? Buffer.alloc(0))
+const member = await aMember()
+const project = member.project.number
+await Promise.all(
+  Array.from({ length: 40 }, (_, i) =>
+    repository.create(member, {
+      resourceType: 'Observation',
+      status: i % 4 ? 'final' : 'amended',
+      code: { text: 'x' },
+      ...(i % 3 ? { effectiveDateTime: `2024-01-${String((i % 28) + 1).padStart(2, '0')}` } : {}),
+    }),
+  ),
+)
+
+const keys = (any: bigint[]): Test => ({ kind: 'keys', any })
+const narrow: Test = { kind: 'narrow', sql: () => 'true' }
+const counts = new Map([
+  [1n, 400_000],
+  [2n, 1000],
+  [3n, 5000],
+])
+const statistics = { matches: (key: bigint) => counts.get(key) }
+
+t.test('a common key is tested on a walk, a rare one found first', async (t) => {
+  const choose = (tests: Test[]) => chooseDriver(statistics, tests, 480_000, 21).kind
+  t.equal(choose([]), 'order')
+  t.equal(choose([keys([1n])]), 'walk')
+  t.equal(choose([keys([3n])]), 'walk')
+  t.equal(choose([keys([2n])]), 'keys')
+  t.equal(choose([keys([9n])]), 'keys', 'a key without statistics is rare')
+  t.equal(choose([keys([1n]), keys([2n])]), 'keys', 'the rarest decides')
+  t.equal(choose([keys([1n]), narrow]), 'keys')
+  t.equal(choose([{ kind: 'filter', sql: () => 'true' }]), 'order')
+})
+
+t.test('a walk is capped', async (t) => {
+  const cap = (key: bigint, limit: number) => {
+    const driver = chooseDriver(statistics, [keys([key])], 480_000, limit)
+    return driver.kind === 'walk' ? driver.cap : undefined
+  }
+  t.equal(cap(1n, 21), 2000)
+  t.equal(cap(3n, 21), 8064)
+  t.equal(cap(3n, 101), 20_000)
+})
+
+const DRIVERS: readonly Driver[] = [
+  { kind: 'keys' },
+  { kind: 'order' },
+  { kind: 'walk', cap: 2000 },
+  { kind: 'walk', cap: 3 },
+]
+
+for (const sort of ['-_lastUpdated', '_lastUpdated', '_id', '-_id', 'date', '-date']) {
+  t.test(`every driver finds the same rows sorted by ${sort}`, async (t) => {
+    const p = hash.param(project, 'Observation', 'status')
+    const query: Query = {
+      project,
+      typeNumber: typeNumber('Observation'),
+      tests: [keys([hash.token(p, undefined, 'final')])],
+      order: orderOf(parseSearch('Observation', `_sort=${sort}`)),
+      after: undefined,
+      limit: 12,
+      offset: 0,
+    }
+    const pages = await Promise.all(
+      DRIVERS.map((driver) => database.query<SortedRow>(pageStatement(query, driver))),
+    )
+    const [first = [], ...others] = pages.map((rows) => rows.map(({ id }) => id))
+    t.equal(first.length, 12)
+    for (const [i, ids] of others.entries()) t.same(ids, first, JSON.stringify(DRIVERS[i + 1]))
+  })
+}
+
+t.test('statistics know the keys of many rows', async (t) => {
+  await database.query({ text: 'analyze resource', values: [] })
+  const known = openStatistics(database)
+  await known.refresh()
+  const p = hash.param(project, 'Observation', 'status')
+  const matches = known.matches(hash.token(p, undefined, 'final'))
+  t.ok(matches === undefined || matches > 0)
+  t.ok(known.rowsOf(project, typeNumber('Observation')) > 0)
+})

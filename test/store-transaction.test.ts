@@ -1,0 +1,169 @@
+import { randomUUID } from 'node:crypto'
+import t from 'tap'
+import { migrate, openDatabase } from '../shared/database.ts'
+import { parseSearch } from '../shared/fhir/search.ts'
+import { createLogger } from '../shared/log.ts'
+import { databaseUrl, openTestStore, statementsOf, statusOf } from './fixtures/store.ts'
+
+const { database, repository, aMember } = await openTestStore(t)
+const member = await aMember()
+const log = createLogger('silent', 'script')
+
+const aPatient = (mrn: string) => ({
+  resourceType: 'Patient',
+  identifier: [{ system: 'urn:mrn', value: mrn }],
+})
+const byMrn = (mrn: string) => parseSearch('Patient', `identifier=urn:mrn|${mrn}`)
+const countOf = async (mrn: string) => (await repository.search(member, byMrn(mrn))).versions.length
+
+t.test('a transaction that fails leaves nothing', async (t) => {
+  const mrn = randomUUID()
+  const failure = repository.transaction(async (inner) => {
+    const { id } = await inner.create(member, aPatient(mrn))
+    t.equal((await inner.search(member, byMrn(mrn))).versions.length, 1, 'it sees its own writes')
+    t.equal(await statusOf(repository.read(member, 'Patient', id)), 404, 'others do not')
+    await inner.read(member, 'Patient', randomUUID())
+  })
+  t.equal(await statusOf(failure), 404)
+  t.equal(await countOf(mrn), 0)
+})
+
+t.test('a transaction writes all or nothing at once', async (t) => {
+  const mrn = randomUUID()
+  const ids = await repository.transaction(async (inner) => {
+    const a = await inner.create(member, aPatient(mrn))
+    const b = await inner.create(member, aPatient(mrn))
+    await inner.update(member, { ...aPatient(mrn), id: a.id, active: true })
+    await inner.delete(member, 'Patient', b.id)
+    return [a.id, b.id]
+  })
+  t.match(await repository.read(member, 'Patient', ids[0] ?? ''), { ver: 2 })
+  t.equal(await statusOf(repository.read(member, 'Patient', ids[1] ?? '')), 410)
+})
+
+t.test('a conditional create raced 20 times makes one resource', async (t) => {
+  const mrn = randomUUID()
+  const written = await Promise.all(
+    Array.from({ length: 20 }, () =>
+      repository.createConditional(member, aPatient(mrn), byMrn(mrn)),
+    ),
+  )
+  t.equal(new Set(written.map(({ id }) => id)).size, 1)
+  t.equal(written.filter(({ outcome }) => outcome === 'created').length, 1)
+  t.equal(await countOf(mrn), 1)
+})
+
+t.test('conditional updates raced from two processes make one resource', async (t) => {
+  const other = await openTestStore(t)
+  const mrn = randomUUID()
+  const written = await Promise.all(
+    Array.from({ length: 12 }, (_, i) =>
+      (i % 2 ? repository : other.repository).updateConditional(
+        member,
+        { ...aPatient(mrn), multipleBirthInteger: i },
+        byMrn(mrn),
+      ),
+    ),
+  )
+  t.equal(new Set(written.map(({ id }) => id)).size, 1)
+  t.equal(await countOf(mrn), 1)
+})
+
+t.test('a condition that several resources fulfil is refused', async (t) => {
+  const mrn = randomUUID()
+  await repository.create(member, aPatient(mrn))
+  await repository.create(member, aPatient(mrn))
+  const condition = byMrn(mrn)
+  t.equal(await statusOf(repository.createConditional(member, aPatient(mrn), condition)), 412)
+  t.equal(await statusOf(repository.updateConditional(member, aPatient(mrn), condition)), 412)
+  t.equal(await statusOf(repository.deleteConditional(member, condition, 1)), 412)
+  t.equal(await countOf(mrn), 2)
+  t.equal(await repository.deleteConditional(member, condition, 2), 2)
+  t.equal(await repository.deleteConditional(member, condition, 2), 0)
+  const everything = parseSearch('Patient', '')
+  t.equal(await statusOf(repository.deleteConditional(member, everything, 1000)), 400)
+})
+
+t.test('references are checked in the writing statement where the Project wants it', async (t) => {
+  const strict = await aMember({}, { checkReferencesOnWrite: true })
+  const { id } = await repository.create(strict, aPatient(randomUUID()))
+  const theirs = await repository.create(member, aPatient(randomUUID()))
+  const observation = (...references: string[]) => ({
+    resourceType: 'Observation',
+    status: 'final',
+    code: { text: 'x' },
+    subject: { reference: references[0] ?? '' },
+    performer: references.slice(1).map((reference) => ({ reference })),
+  })
+  const good = observation(`Patient/${id}`, '#contained', 'https://example.org/Patient/1')
+  t.equal(await statementsOf(database, () => repository.create(strict, good)), 1)
+  await t.rejects(
+    repository.create(strict, observation(`Patient/${id}`, `Patient/${randomUUID()}`)),
+    Object.assign(new Error('Invalid reference (Not found)'), {
+      outcome: { issue: [{ code: 'structure', expression: ['Observation.performer[0]'] }] },
+    }),
+  )
+  const foreign = observation(`Patient/${theirs.id}`)
+  t.equal(await statusOf(repository.create(strict, foreign)), 400)
+  const [x, y] = [randomUUID(), randomUUID()]
+  await repository.transaction(async (inner) => {
+    const link = (other: string) => ({
+      ...aPatient(randomUUID()),
+      link: [{ other: { reference: `Patient/${other}` }, type: 'seealso' }],
+    })
+    await inner.create(strict, { ...link(y), id: x }, { keepId: true })
+    await inner.create(strict, { ...link(x), id: y }, { keepId: true })
+  })
+  t.match(await repository.read(strict, 'Patient', x), { id: x }, 'order inside does not matter')
+})
+
+t.test('migrations may run twice and at once', async (t) => {
+  await t.resolves(Promise.all([migrate(database), migrate(database), migrate(database)]))
+})
+
+t.test('a database that is away is 503, and soon', async (t) => {
+  const settings = { databaseUrl: 'postgres://x:y@127.0.0.1:1/none', databasePool: 3 }
+  const away = openDatabase(settings, log)
+  t.teardown(() => away.close())
+  const start = performance.now()
+  t.equal(await statusOf(away.ping()), 503)
+  t.ok(performance.now() - start < 4000)
+})
+
+t.test('lost connections are 503 once and then replaced', async (t) => {
+  const name = `test-${randomUUID()}`
+  const url = new URL(databaseUrl())
+  url.searchParams.set('application_name', name)
+  const settings = { databaseUrl: url.toString(), databasePool: 4 }
+  const own = openDatabase(settings, log)
+  t.teardown(() => own.close())
+  await Promise.all([own.ping(), own.ping(), own.ping()])
+  const running = statusOf(own.query({ text: 'select pg_sleep(10)', values: [] }))
+  const ended = () =>
+    database.query<{ ended: boolean }>({
+      text: `select pg_terminate_backend(pid) as ended from pg_stat_activity
+        where application_name = $1`,
+      values: [name],
+    })
+  const deadline = Date.now() + 5000
+  while ((await ended()).length > 0 && Date.now() < deadline);
+  t.equal(await running, 503)
+  t.same(await Promise.all([1, 2, 3, 4].map(() => own.ping().then(() => 'up'))), [
+    'up',
+    'up',
+    'up',
+    'up',
+  ])
+})
+
+t.test('a statement that takes too long is 504, and others leak no text', async (t) => {
+  const slow = database.transaction(async (connection) => {
+    await connection.query({ text: 'set local statement_timeout = 50', values: [] })
+    await connection.query({ text: 'select pg_sleep(5)', values: [] })
+  })
+  t.equal(await statusOf(slow), 504)
+  await t.rejects(database.query({ text: 'select $1::uuid', values: ['a secret'] }), {
+    name: 'Error',
+    message: /^PostgreSQL refused select \$1::uuid: SQLSTATE 22P02$/,
+  })
+})
