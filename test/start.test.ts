@@ -1,3 +1,4 @@
+import './fixtures/bare-spawn.ts'
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readFileSync, rmSync, statSync } from 'node:fs'
