@@ -31,7 +31,7 @@ export class WarmIsolates {
     return this.#count
   }
 
-  /** Builds an isolate and drops it, so that the guest's code cache is there before the first run. */
+  /** Builds an isolate and drops it: the first one of a process takes longest. */
   warmUp(): void {
     new BotIsolate(this.#port, WARM_UP_MB).dispose()
   }
