@@ -87,7 +87,7 @@ async function savePatient(
   pid: Hl7Segment,
   number: Identifier,
 ): Promise<Patient> {
-  const others = repetitions(pid, 3).map((field) => identifierOf(field, 'mrn'))
+  const others = repetitions(pid, 3).map((field) => identifierOf(field, 'id'))
   const patient: Patient = {
     resourceType: 'Patient',
     ...filled<Omit<Patient, 'resourceType'>>({

@@ -23,14 +23,14 @@ const COMPRESS_FROM_BYTES = 1024
 
 /** Listens to nothing; opens nothing. */
 export function createApp(services: Services): Koa<State> {
-  const { config, log, redis, database } = services
-  const metrics = createMetrics(database)
+  const { config, log, redis } = services
+  const metrics = createMetrics(services)
   const web: Web = { services, metrics }
   const authenticated = authenticate(web)
   const app = new Koa<State>({ proxy: config.trustProxy })
   // A proxy appends the address it saw; all before it is what the caller claims.
   app.maxIpsCount = 1
-  app.silent = true
+  app.on('error', (error: Error) => log.warn({ reason: error.message }, 'An answer was cut off'))
 
   app.use(requests(log, metrics))
   app.use(securityHeaders(config))

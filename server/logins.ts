@@ -35,5 +35,5 @@ export async function revokeLogin({ repository, principals }: Services, id: stri
     ...login,
     revoked: true,
   }))
-  principals.forget()
+  principals.forget(id)
 }

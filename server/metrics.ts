@@ -1,9 +1,17 @@
 /** The Prometheus registry of the web process. https://prometheus.io/docs/instrumenting/exposition_formats/ */
-import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
-import type { Database } from '../shared/database.ts'
+import {
+  AggregatorRegistry,
+  Counter,
+  collectDefaultMetrics,
+  Gauge,
+  Histogram,
+  Registry,
+} from 'prom-client'
+import type { Services } from '../shared/services.ts'
 
 export interface Metrics {
   readonly contentType: string
+  /** This process and all workers; without Redis, this process alone. */
   text(): Promise<string>
   /** One answered request; `route` is a pattern, never a path with ids. */
   request(method: string, route: string, status: number, seconds: number): void
@@ -11,7 +19,10 @@ export interface Metrics {
 
 const BUCKETS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30]
 
-export function createMetrics(database: Database): Metrics {
+export function createMetrics({
+  database,
+  queues,
+}: Pick<Services, 'database' | 'queues'>): Metrics {
   const registry = new Registry()
   collectDefaultMetrics({ register: registry })
   const requests = new Counter({
@@ -45,9 +56,26 @@ export function createMetrics(database: Database): Metrics {
       this.set(database.statements)
     },
   })
+  new Gauge({
+    name: 'queue_jobs',
+    help: 'Jobs by queue and state',
+    labelNames: ['queue', 'state'],
+    registers: [registry],
+    async collect() {
+      this.reset()
+      const depths = await queues.depths().catch(() => ({}))
+      for (const [queue, states] of Object.entries(depths)) {
+        for (const [state, count] of Object.entries(states)) this.set({ queue, state }, count)
+      }
+    },
+  })
   return {
     contentType: registry.contentType,
-    text: () => registry.metrics(),
+    async text() {
+      const published = await queues.workerMetrics().catch(() => [])
+      const workers = AggregatorRegistry.aggregate(published.map((text) => JSON.parse(text)))
+      return `${await registry.metrics()}\n${await workers.metrics()}`
+    },
     request(method, route, status, seconds) {
       requests.inc({ method, route, status })
       durations.observe({ method, route }, seconds)

@@ -4,7 +4,7 @@
  * once more under its own id, unless its run has already written something.
  */
 import type { Logger } from './log.ts'
-import type { ExecuteJob, ExecuteReply } from './queue.ts'
+import type { ExecuteJob, ExecuteReply } from './queue-jobs.ts'
 import { keys } from './queue-scripts.ts'
 import type { Redis } from './redis.ts'
 

@@ -8,7 +8,7 @@ import {
   type ExecuteJob,
   type ExecuteReply,
   INLINE_BYTES,
-} from './queue.ts'
+} from './queue-jobs.ts'
 import { CANCEL_CHANNEL, FINISH, HEARTBEAT, keys, runScript } from './queue-scripts.ts'
 import { openRedis, type Redis, untilReady } from './redis.ts'
 

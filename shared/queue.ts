@@ -1,76 +1,27 @@
 /**
- * Queue names, job types, add, add-and-wait: the caller's end of the queues (`queue-runs.ts` is the
- * worker's). A job carries ids and the input of the run; the answer travels on one pub/sub channel a
+ * Add, add-and-wait, cancel: the caller's end of the queues (`queue-runs.ts` is the worker's). A job
+ * carries ids and the input of the run; the answer travels on one pub/sub channel a
  * web process, since BullMQ's own events double the cost of waiting and lose finished jobs.
  */
-import { randomUUID } from 'node:crypto'
+import { createHash, randomUUID } from 'node:crypto'
 import { Queue } from 'bullmq'
 import type { Config } from './config.ts'
 import { badRequest, HttpError, tooManyRequests, unavailable } from './errors.ts'
 import type { Logger } from './log.ts'
+import {
+  BOT_QUEUES,
+  type BotQueue,
+  type ExecuteJob,
+  type ExecuteReply,
+  INLINE_BYTES,
+} from './queue-jobs.ts'
 import { openReplies, type Replies } from './queue-replies.ts'
 import { ADMIT, ALIVE, CANCEL_CHANNEL, keys, LATE, PREFIX, runScript } from './queue-scripts.ts'
 import { openRedis, type Redis, untilReady } from './redis.ts'
 
-export type BotQueue = 'bots-sync' | 'bots-async'
-export const BOT_QUEUES: readonly BotQueue[] = ['bots-sync', 'bots-async']
-
-/** Larger inputs and results travel under a key of their own: measured break-even of BullMQ. */
-export const INLINE_BYTES = 65_536
 /** BullMQ's largest priority; larger numbers run later. */
 const PRIORITY_MAX = 2_097_151
 const LEASE_SLACK_MS = 60_000
-
-/** One bot run, as the job carries it. */
-export interface ExecuteJob {
-  /** Execution id = BullMQ job id = id of an AsyncJob, a UUID; stable across attempts. */
-  readonly runId: string
-  /** Project of the caller: whose share of the workers it uses, and where an AsyncJob lives. */
-  readonly projectId: string
-  readonly botId: string
-  /** Project the Bot lives in. */
-  readonly botProjectId: string
-  readonly botVersion: number
-  /** Run-as membership. */
-  readonly membershipId: string
-  /** `Type/id` of the caller's profile. */
-  readonly requester: string | undefined
-  readonly contentType: string | undefined
-  /** How `event.input` is made of the text. */
-  readonly inputKind: 'text' | 'json' | 'hl7' | 'bytes' | 'none'
-  /** Bytes travel as base64. */
-  readonly input?: string
-  /** Redis key that holds the input when it is larger than INLINE_BYTES. */
-  readonly inputKey?: string
-  readonly headers: Readonly<Record<string, string>>
-  /** Extra path after `$execute/`. */
-  readonly path?: string
-  readonly traceId: string
-  readonly requestId: string
-  /** How many bots called each other to get here. */
-  readonly depth: number
-  /** Epoch ms when the job was added. */
-  readonly added: number
-  /** Epoch ms after which the run is not started any more. */
-  readonly deadline: number
-  /** Epoch ms until which the caller waits for the reply; absent for asynchronous runs. */
-  readonly waitUntil?: number
-  /** Reply channel of the web process that waits; absent for asynchronous runs. */
-  readonly reply?: string
-  /** The result goes to the AsyncJob with the run's id. */
-  readonly asynchronous?: true
-}
-
-export interface ExecuteReply {
-  readonly runId: string
-  /** `unavailable`: the handler was never called, the caller may repeat. */
-  readonly status: 'ok' | 'error' | 'unavailable'
-  /** How the handler's result is to be written (bots.md §5.4). */
-  readonly kind: 'undefined' | 'json' | 'string' | 'hl7' | 'outcome'
-  readonly body?: string
-  /** The body when it is larger than INLINE_BYTES. */
-  readonly bodyKey?: string
-}
 
 export interface Wait {
   readonly waitMs: number
@@ -78,6 +29,8 @@ export interface Wait {
 }
 
 export interface Queues {
+  /** Which Redis this is: a job is known in one only. */
+  readonly home: string
   /** Redis commands sent for callers since the process started; tests pin the difference. */
   readonly commands: number
   /**
@@ -180,6 +133,7 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
   }
 
   return {
+    home: homeOf(config.redisUrl),
     get commands() {
       return counter.count
     },
@@ -285,6 +239,12 @@ function backlogFull(): HttpError {
   return new HttpError(429, outcome, {
     headers: { ...headers, RateLimit: `"bots";r=0;t=${seconds}` },
   })
+}
+
+/** Host, port and number of the database; never the password. */
+function homeOf(redisUrl: string): string {
+  const { host, pathname } = new URL(redisUrl)
+  return createHash('sha256').update(`${host}${pathname}`).digest('hex').slice(0, 16)
 }
 
 function countCommands(redis: Redis): { count: number } {

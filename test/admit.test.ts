@@ -128,10 +128,10 @@ t.test('PID becomes the whole patient', async (t) => {
         value: '0000000001',
       },
       {
-        system: 'https://example.org/fhir/sid/mrn/EHRID',
+        system: 'https://example.org/fhir/sid/id/EHRID',
         value: 'e167267c-16c9-4fe3-96ae-9cff5703e90a',
       },
-      { system: 'https://example.org/fhir/sid/mrn/NIST', value: 'a1d4ee8aba494ca' },
+      { system: 'https://example.org/fhir/sid/id/NIST', value: 'a1d4ee8aba494ca' },
     ],
     active: true,
     name: [{ family: 'Bixby', given: ['Timothy', 'Paul'] }],

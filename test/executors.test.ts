@@ -1,4 +1,6 @@
-import { readdirSync, readFileSync } from 'node:fs'
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import t from 'tap'
 import { aRun, handler, limits, openTestExecutors, run, textOf } from './fixtures/bot-runs.ts'
 
@@ -14,13 +16,21 @@ async function until(isTrue: () => boolean): Promise<void> {
   }
 }
 
-function childPids(): number[] {
+function isZombie(pid: number): boolean {
+  try {
+    return / Z /.test(readFileSync(`/proc/${pid}/stat`, 'utf8'))
+  } catch {
+    return true
+  }
+}
+
+function childPids(parent = process.pid): number[] {
   return readdirSync('/proc')
     .filter((name) => /^\d+$/.test(name))
     .filter((pid) => {
       try {
         const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ')
-        return fields?.[1] === String(process.pid)
+        return fields?.[1] === String(parent)
       } catch {
         return false
       }
@@ -92,12 +102,12 @@ t.test('both module systems and all forms of export work', async (t) => {
 })
 
 t.test('failures have the words of the contract and the run id', async (t) => {
-  const small = { ...limits, wallMs: 1500, cpuMs: 300, resultBytes: 1024 * 1024, memoryMb: 16 }
+  const small = { ...limits, wallMs: 1500, cpuMs: 900, resultBytes: 1024 * 1024, memoryMb: 16 }
   const cases: readonly [string, string, string, string][] = [
     ['throw new Error("no such thing")', 'thrown', 'invalid', 'no such thing'],
     ['throw "plain text"', 'thrown', 'invalid', 'plain text'],
     ['await new Promise(() => {})', 'timeout', 'timeout', 'Bot timed out after 1.5 s'],
-    ['for (;;);', 'cpu', 'too-costly', 'Bot exceeded CPU limit of 0.3 s'],
+    ['for (;;);', 'cpu', 'too-costly', 'Bot exceeded CPU limit of 0.9 s'],
     [
       'const a = []; for (;;) a.push({ a: [a.length] })',
       'memory',
@@ -294,4 +304,26 @@ t.test('closing ends every process', async (t) => {
   await own.close()
   t.match(await hanging, { status: 'error', failure: 'interrupted' })
   t.ok(childPids().length < before.length)
+})
+
+t.test('an executor does not outlive its worker', async (t) => {
+  const fixture = new URL('fixtures/bot-runs.ts', import.meta.url)
+  const code = `
+    import { aRun, handler, openTestExecutors, run } from ${JSON.stringify(fixture.href)}
+    const executors = await openTestExecutors({ teardown() {} }, { spares: 1 })
+    void run(executors, aRun(handler('for (;;);')))
+    await run(executors, aRun(handler('return 1')))
+    process.kill(process.pid, 'SIGKILL')`
+  const worker = spawn(process.execPath, ['--input-type=module', '--eval', code])
+  let children: number[] = []
+  const watch = setInterval(() => {
+    const found = childPids(worker.pid)
+    if (found.length > 0) children = found
+  }, 5)
+  const [, signal] = await once(worker, 'exit')
+  clearInterval(watch)
+
+  t.equal(signal, 'SIGKILL')
+  t.ok(children.length > 0)
+  await until(() => children.every((pid) => !existsSync(`/proc/${pid}`) || isZombie(pid)))
 })

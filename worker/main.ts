@@ -2,7 +2,7 @@
 import { DelayedError, type Job, WaitingError, Worker } from 'bullmq'
 import { type Config, ConfigError, readConfig } from '../shared/config.ts'
 import { createLogger, type Logger } from '../shared/log.ts'
-import type { BotQueue, ExecuteJob } from '../shared/queue.ts'
+import type { BotQueue, ExecuteJob } from '../shared/queue-jobs.ts'
 import { botQueues, openRuns } from '../shared/queue-runs.ts'
 import { PREFIX } from '../shared/queue-scripts.ts'
 import { openRedis } from '../shared/redis.ts'
@@ -85,7 +85,8 @@ function startWorker(config: Config, log: Logger, queue: BotQueue, runner: Runne
     // After an outage of Redis a finished job is acknowledged as soon as it is back.
     runRetryDelay: 500,
   })
-  worker.on('error', (error) => log.warn({ queue, reason: error.message }, 'Worker'))
+  // That Redis is away is said once, by its connection.
+  worker.on('error', (error) => log.debug({ queue, reason: error.message }, 'Worker'))
   worker.on('failed', (job, error) => {
     if (job === undefined) return
     log.error({ queue, runId: job.id, cause: error }, 'A bot job failed')

@@ -120,8 +120,8 @@ async function untilReady(baseUrl: string): Promise<void> {
   for (const deadline = Date.now() + 30_000; Date.now() < deadline; await delay(100)) {
     const answer = await fetch(`${baseUrl}healthcheck`).catch(() => undefined)
     if (!answer?.ok) continue
-    const { workers } = (await answer.json()) as { workers: number }
-    if (workers > 0) return
+    const { workers } = (await answer.json()) as { workers: boolean }
+    if (workers) return
   }
   throw new Error('The service was not ready within 30 s')
 }

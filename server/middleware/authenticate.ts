@@ -1,10 +1,17 @@
-/** Bearer token or client credentials → Principal and Session. Errors: 401. */
+/**
+ * Bearer token or client credentials → Principal and Session, or those of the member it acts for.
+ * Errors: 401, 403.
+ */
 import { isActiveClient, secretMatches } from '../../shared/access/clients.ts'
+import { narrowRules } from '../../shared/access/scopes.ts'
 import type { TokenClaims } from '../../shared/access/tokens.ts'
-import { HttpError, unauthorized } from '../../shared/errors.ts'
+import { forbidden, HttpError, unauthorized } from '../../shared/errors.ts'
 import { issue, outcome } from '../../shared/fhir/outcome.ts'
-import type { Session } from '../../shared/store/principals.ts'
+import { parseReference } from '../../shared/fhir/resource.ts'
+import type { Principals, Session } from '../../shared/store/principals.ts'
 import type { Context, Middleware, Web } from '../context.ts'
+
+const ON_BEHALF_OF = 'X-Medplum-On-Behalf-Of'
 
 export function authenticate({ services }: Web): Middleware {
   const { config, principals, tokens } = services
@@ -32,8 +39,9 @@ export function authenticate({ services }: Web): Middleware {
       /^(\w+) +([^ ]+) *$/.exec(ctx.get('Authorization')) ?? []
     const found = await lookUp(scheme.toLowerCase(), credentials, byBearer, byBasic)
     if (found === undefined) throw challenge(ctx, config.baseUrl, scheme !== '')
-    ctx.state.session = found.session
-    ctx.state.principal = found.session.principal
+    const session = await actingSession(principals, found.session, ctx.get(ON_BEHALF_OF))
+    ctx.state.session = session
+    ctx.state.principal = session.principal
     if (found.claims !== undefined) ctx.state.claims = found.claims
     await next()
   }
@@ -62,6 +70,30 @@ export function parseBasic(encoded: string): { id: string; secret: string } | un
 
 function withClient(session: Session, clientId: string): Session {
   return { ...session, principal: { ...session.principal, clientId } }
+}
+
+/** Rights are the other member's within the caller's scope; the author stays the caller. Errors: 403. */
+async function actingSession(
+  principals: Principals,
+  session: Session,
+  target: string,
+): Promise<Session> {
+  if (target === '') return session
+  const { principal } = session
+  const parsed = parseReference(target)
+  if (!principal.isProjectAdmin || parsed === undefined) throw forbidden()
+  const member =
+    parsed.type === 'ProjectMembership'
+      ? await principals.forMembership(parsed.id)
+      : await principals.forProfile(target)
+  if (member === undefined || member.principal.project.id !== principal.project.id)
+    throw forbidden()
+  const { loginId, profile, profileDisplay, clientId, scope } = principal
+  const rules = narrowRules(member.principal.rules, scope)
+  return {
+    ...member,
+    principal: { ...member.principal, rules, loginId, profile, profileDisplay, clientId, scope },
+  }
 }
 
 function challenge(ctx: Context, baseUrl: string, wasGiven: boolean): HttpError {

@@ -6,7 +6,7 @@ import { type Principal, type ProjectContext, systemPrincipal } from '../access/
 import { HttpError } from '../errors.ts'
 import { allOk } from '../fhir/outcome.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
-import type { ExecuteJob, ExecuteReply } from '../queue.ts'
+import type { ExecuteJob, ExecuteReply } from '../queue-jobs.ts'
 import type { Services } from '../services.ts'
 import { addPendingRun, removePendingRun } from '../store/pending-runs.ts'
 import { encodeReply } from './operations/execute-reply.ts'
@@ -22,11 +22,16 @@ export interface NewJob {
 
 /** Stores the AsyncJob and the row that survives a loss of Redis. */
 export async function createAsyncJob(
-  { repository, database }: Services,
+  { repository, database, queues }: Services,
   caller: Principal,
   { runId, status, request, job }: NewJob,
 ): Promise<void> {
-  await addPendingRun(database, { id: runId, projectId: caller.project.id, job })
+  await addPendingRun(database, {
+    id: runId,
+    projectId: caller.project.id,
+    home: queues.home,
+    job,
+  })
   const resource: Resource = {
     resourceType: 'AsyncJob',
     id: runId,

@@ -102,7 +102,7 @@ const STANDARD_PROFILES = 'http://hl7.org/fhir/StructureDefinition/'
 const PLATFORM_PROFILES = 'https://medplum.com/fhir/StructureDefinition/'
 
 /** Types of parameters that a search can be asked for today. */
-const SEARCHED = new Set(['token', 'string', 'reference', 'uri', 'date'])
+const SEARCHED = new Set(['token', 'string', 'reference', 'uri', 'date', 'number', 'quantity'])
 
 function searchParametersOf(type: string): object[] {
   return [...searchParameters(type).values()]

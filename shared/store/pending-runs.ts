@@ -1,10 +1,14 @@
 /** The durable side of asynchronous bot runs: a row from acceptance until the AsyncJob is finished. */
 import type { Connection } from '../database.ts'
 
+const FOREIGN_MS = 30 * 60_000
+
 export interface PendingRun {
   readonly id: string
   /** Id of the Project its AsyncJob lives in. */
   readonly projectId: string
+  /** The Redis that knows its job. */
+  readonly home: string
   /** The job as JSON text; undefined for a run that must not be started a second time. */
   readonly job: string | undefined
 }
@@ -12,8 +16,9 @@ export interface PendingRun {
 export async function addPendingRun(database: Connection, run: PendingRun): Promise<void> {
   await database.query({
     name: 'pending-run-add',
-    text: 'insert into pending_run (id, project, job) values ($1, $2, $3) on conflict do nothing',
-    values: [run.id, run.projectId, run.job ?? null],
+    text: `insert into pending_run (id, project, home, job) values ($1, $2, $3, $4)
+      on conflict do nothing`,
+    values: [run.id, run.projectId, run.home, run.job ?? null],
   })
 }
 
@@ -25,20 +30,35 @@ export async function removePendingRun(database: Connection, id: string): Promis
   })
 }
 
-/** Runs accepted longer ago than `olderThanMs`, in the order of their ids, those after `after`. */
+/**
+ * Runs accepted longer ago than `olderThanMs`, in the order of their ids, those after `after`. Runs
+ * of another Redis come much later: while a deployment moves from one to the other, workers of both
+ * see this table.
+ */
 export async function pendingRuns(
   database: Connection,
+  home: string,
   olderThanMs: number,
   after: string,
   count: number,
 ): Promise<readonly PendingRun[]> {
-  const rows = await database.query<{ id: string; project: string; job: string | null }>({
+  const rows = await database.query<{
+    id: string
+    project: string
+    home: string
+    job: string | null
+  }>({
     name: 'pending-runs',
     text: `
-      select id, project, job from pending_run
-      where added < clock_timestamp() - $1 * interval '1 millisecond' and id > $2::uuid
-      order by id limit $3`,
-    values: [olderThanMs, after, count],
+      select id, project, home, job from pending_run
+      where id > $1::uuid
+        and added < clock_timestamp() - case when home = $2 then $3::float8 else $4::float8 end * interval '1 ms'
+      order by id limit $5`,
+    values: [after, home, olderThanMs, FOREIGN_MS, count],
   })
-  return rows.map(({ id, project, job }) => ({ id, projectId: project, job: job ?? undefined }))
+  return rows.map(({ project, job, ...row }) => ({
+    ...row,
+    projectId: project,
+    job: job ?? undefined,
+  }))
 }

@@ -42,8 +42,8 @@ export interface Principals {
   /** The membership whose profile is the given `Type/id`, e.g. of a Bot or ClientApplication. */
   forProfile(reference: string): Promise<Session | undefined>
   project(id: string): Promise<ProjectContext | undefined>
-  /** Drops what this process has cached. */
-  forget(): void
+  /** Drops what this process has cached, of one login or of all. */
+  forget(loginId?: string): void
 }
 
 const FRESH_MS = 2_000
@@ -120,7 +120,11 @@ export async function openPrincipals(
     forMembership: (id) => memberships.get(id),
     forProfile: (reference) => profiles.get(reference),
     project: (id) => projects.get(id),
-    forget() {
+    forget(loginId) {
+      if (loginId !== undefined) {
+        logins.delete(loginId)
+        return
+      }
       for (const cache of [logins, memberships, profiles, projects]) cache.clear()
     },
   }
@@ -202,6 +206,7 @@ function sessionCache<T>(read: (key: string) => Promise<T | undefined>) {
       }
       return entry.next ?? start(key)
     },
+    delete: (key: string) => entries.delete(key),
     clear: () => entries.clear(),
   }
 }

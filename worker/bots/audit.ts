@@ -1,7 +1,7 @@
 /** One AuditEvent a run (bots.md §8), written in batches after the caller has its answer. */
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { isResource, type Resource, referenceTo } from '../../shared/fhir/resource.ts'
-import type { ExecuteJob } from '../../shared/queue.ts'
+import type { ExecuteJob } from '../../shared/queue-jobs.ts'
 import type { Services } from '../../shared/services.ts'
 import type { Session } from '../../shared/store/principals.ts'
 import type { RunFailure } from './run-result.ts'

@@ -1,6 +1,6 @@
 /** Job → the JSON text that becomes the handler's `event` (bots.md §5.3), and what `medplum` knows preset. */
 import { isObject, type Resource } from '../../shared/fhir/resource.ts'
-import type { ExecuteJob } from '../../shared/queue.ts'
+import type { ExecuteJob } from '../../shared/queue-jobs.ts'
 import type { Session } from '../../shared/store/principals.ts'
 import type { LoadedBot } from './load.ts'
 

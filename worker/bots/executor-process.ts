@@ -21,6 +21,7 @@ const BEATS_MISSING_MS = 3000
 const STOPPED_MS = 5000
 const CANCEL_MS = 1000
 const DEADLINE_GRACE_MS = 500
+const WARM_ISOLATE_MB = 4
 /** Codes an executor keeps by hash. */
 const MAX_CODES = 200
 
@@ -100,7 +101,7 @@ export class ExecutorProcess {
     run.deadline ??= Date.now() + wallMs
     const id = ++this.#lastRun
     const { promise, resolve } = Promise.withResolvers<Ended>()
-    if (this.active.size === 0) this.#restingRssMb = this.rssMb
+    if (this.active.size === 0) this.#restingRssMb = this.rssMb || (residentMb(this.pid) ?? 0)
     const deadline = setTimeout(
       () => this.kill({ cause: 'timeout', guilty: id }),
       wallMs + DEADLINE_GRACE_MS,
@@ -150,7 +151,9 @@ export class ExecutorProcess {
     this.rssMb = residentMb(this.pid) ?? this.rssMb
     if (this.active.size === 0) return
     const limits = [...this.active.values()].map(({ run }) => run.limits.memoryMb)
-    const allowedMb = limits.reduce((sum, limit) => sum + limit, 0) * 1.5 + 64
+    const runsMb = limits.reduce((sum, limit) => sum + limit, 0)
+    // V8 enforces the limits late, and warm isolates that came since the process last rested take their part.
+    const allowedMb = runsMb * 1.5 + 64 + this.isolates * WARM_ISOLATE_MB
     if (this.rssMb > this.#restingRssMb + allowedMb) this.kill({ cause: 'memory' })
   }
 

@@ -6,7 +6,7 @@ import { type BotLimits, botLimits, codeLocation, maxConcurrency } from '../../s
 import { type CodeFormat, codeFormat } from '../../shared/api/operations/bot-code.ts'
 import { badRequest } from '../../shared/errors.ts'
 import { isObject, type Resource } from '../../shared/fhir/resource.ts'
-import type { ExecuteJob } from '../../shared/queue.ts'
+import type { ExecuteJob } from '../../shared/queue-jobs.ts'
 import type { Services } from '../../shared/services.ts'
 import type { Session } from '../../shared/store/principals.ts'
 

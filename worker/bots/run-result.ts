@@ -28,6 +28,8 @@ export interface BotRun {
   readonly fresh?: boolean
 }
 
+const FAILURES: readonly Failure[] = ['thrown', 'timeout', 'memory', 'cpu', 'result', 'cancelled']
+
 export type RunFailure = Failure | 'crash' | 'interrupted'
 
 export interface RunResult {
@@ -67,7 +69,7 @@ export function resultOf(
   const ended = { body, log, cpuMs, wallMs, sideEffects }
   if (status === 'ok') return { status, kind, ...ended }
   if (failure === 'thrown' && kind === 'outcome') return { status, failure, kind, ...ended }
-  return failed(run, failure ?? 'crash', ended)
+  return failed(run, FAILURES.find((known) => known === failure) ?? 'crash', ended)
 }
 
 /** `body` of a thrown error or of a result that has no text is the message to tell. */

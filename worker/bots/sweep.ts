@@ -7,7 +7,7 @@ import { systemPrincipal } from '../../shared/access/principal.ts'
 import { settleAsyncJob } from '../../shared/api/async-jobs.ts'
 import { platformMeta } from '../../shared/api/bot.ts'
 import { HttpError } from '../../shared/errors.ts'
-import type { ExecuteJob } from '../../shared/queue.ts'
+import type { ExecuteJob } from '../../shared/queue-jobs.ts'
 import { interrupted } from '../../shared/queue-replies.ts'
 import type { Runs } from '../../shared/queue-runs.ts'
 import type { Services } from '../../shared/services.ts'
@@ -45,7 +45,8 @@ export function startSweep(services: Services, runs: Runs): { stop(): Promise<vo
 async function sweep(services: Services, runs: Runs, isStopped: () => boolean): Promise<void> {
   let after = BEFORE_ALL
   for (;;) {
-    const page = await pendingRuns(services.database, OLDER_THAN_MS, after, PAGE)
+    const { database, queues } = services
+    const page = await pendingRuns(database, queues.home, OLDER_THAN_MS, after, PAGE)
     for (const run of page) {
       if (isStopped()) return
       await look(services, runs, run)

@@ -44,9 +44,11 @@ export class Tenant {
 
   /** Resolves with the end of the run, or undefined when it was cancelled before it started. */
   run(active: ActiveRun): Promise<Ended | undefined> {
-    return new Promise((resolve) => {
-      const waiting = { active, resolve }
-      this.#waiting.push(waiting)
+    const { promise, resolve } = Promise.withResolvers<Ended | undefined>()
+    const waiting = { active, resolve }
+    this.#waiting.push(waiting)
+    this.pump()
+    if (this.#waiting.includes(waiting)) {
       const onAbort = () => {
         const at = this.#waiting.indexOf(waiting)
         if (at < 0) return
@@ -54,8 +56,9 @@ export class Tenant {
         resolve(undefined)
       }
       active.signal.addEventListener('abort', onAbort, { once: true })
-      this.pump()
-    })
+      void promise.then(() => active.signal.removeEventListener('abort', onAbort))
+    }
+    return promise
   }
 
   /** Starts what may start; called when a place, or the executor, becomes free. */

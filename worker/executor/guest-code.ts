@@ -4,29 +4,29 @@
  * made here, kept in memory and never taken from elsewhere.
  */
 import { readdirSync, readFileSync } from 'node:fs'
+import { createContext, Script } from 'node:vm'
 import type ivm from 'isolated-vm'
 
 /** The way into an isolate: what to do, and up to six strings, numbers or references. */
 export type Enter = ivm.Reference<(what: string, ...args: ivm.Transferable[]) => unknown>
 
+const FILE = 'botica:guest'
+
 export class GuestCode {
   readonly #source: string
-  #cachedData: ivm.ExternalCopy<ArrayBuffer> | undefined
+  readonly #cachedData: ivm.ExternalCopy<ArrayBuffer>
 
-  constructor(folder: URL) {
-    this.#source = readGuestFiles(folder)
+  constructor(source: string, cachedData: ivm.ExternalCopy<ArrayBuffer>) {
+    this.#source = source
+    this.#cachedData = cachedData
   }
 
   /** Runs the glue in a new context; the reference is its way in. `send` and `ask` are its ways out. */
   boot(isolate: ivm.Isolate, context: ivm.Context, send: ivm.Callback, ask: ivm.Callback): Enter {
-    const options = this.#cachedData
-      ? { cachedData: this.#cachedData }
-      : { produceCachedData: true as const }
     const script = isolate.compileScriptSync(this.#source, {
-      filename: 'botica:guest',
-      ...options,
+      filename: FILE,
+      cachedData: this.#cachedData,
     })
-    this.#cachedData ??= cachedDataOf(script)
     const main = script.runSync(context, { reference: true, release: true })
     const enter = main.applySync(undefined, [send, ask], { result: { reference: true } })
     main.release()
@@ -34,6 +34,31 @@ export class GuestCode {
     return enter as Enter
   }
 }
+
+/** Reads the guest files and runs a small bot on them, so that the cache holds what every run needs. */
+export async function readGuestCode(library: typeof ivm, folder: URL): Promise<GuestCode> {
+  const source = readGuestFiles(folder)
+  const script = new Script(source, { filename: FILE })
+  const context = createContext()
+  const enter = script.runInContext(context)(
+    () => {},
+    () => '1',
+  )
+  enter('begin', 1, '{"context":{"baseUrl":"http://localhost/"}}', 'json', '{}', 1024, 1024)
+  enter('load', new Script(SMALL_BOT).runInContext(context))
+  await new Promise((resolve) => setImmediate(resolve))
+  // Taken now and not at compile time it covers the functions that ran: 0.9 instead of 1.6 ms a boot and
+  // first run, 4 ms without any.
+  const data = new Uint8Array(script.createCachedData())
+  return new GuestCode(source, new library.ExternalCopy(data.buffer))
+}
+
+const SMALL_BOT = `(function (exports) {
+  exports.handler = async (medplum, event) => {
+    console.log('input', event.input)
+    return event.input
+  }
+})`
 
 /** The code cache that `produceCachedData` left on a script or module; the types do not know it. */
 export function cachedDataOf(compiled: object): ivm.ExternalCopy<ArrayBuffer> | undefined {

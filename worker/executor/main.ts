@@ -9,7 +9,7 @@ import { Socket } from 'node:net'
 import type ivm from 'isolated-vm'
 import { BotCode } from './bot-code.ts'
 import { encodeFrame, type Frame, FrameReader } from './frames.ts'
-import { GuestCode } from './guest-code.ts'
+import { readGuestCode } from './guest-code.ts'
 import type { BotIsolate, IsolatePort, RunEnd } from './isolate.ts'
 import type { FromExecutor, RunMessage, ToExecutor } from './messages.ts'
 import { WarmIsolates } from './warm-isolates.ts'
@@ -23,9 +23,10 @@ const codes = new Map<string, BotCode>()
 const running = new Map<number, BotIsolate>()
 let watch: NodeJS.Timeout | undefined
 
+const library = loadAddon(process.argv[2] ?? '')
 const port: IsolatePort = {
-  ivm: loadAddon(process.argv[2] ?? ''),
-  guest: new GuestCode(new URL('guest/', import.meta.url)),
+  ivm: library,
+  guest: await readGuestCode(library, new URL('guest/', import.meta.url)),
   call: (run, call, kind, payload) => say({ t: 'call', run, call, kind }, payload),
   fatal(run, failure) {
     say({ t: 'fatal', run, failure })
@@ -43,7 +44,7 @@ pipe.on('data', (chunk: Buffer) => {
 pipe.on('close', die)
 pipe.on('error', die)
 setInterval(beat, BEAT_MS)
-// The first isolate fills the code cache of the guest, before anybody waits.
+// The first isolate sets up V8's threads and tables, before anybody waits.
 warm.warmUp()
 beat()
 

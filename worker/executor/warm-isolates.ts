@@ -6,7 +6,7 @@ import { BotIsolate, type IsolatePort } from './isolate.ts'
 import type { RunMessage } from './messages.ts'
 
 const MAX_RUNS = 1000
-const RUNS_BETWEEN_HEAP_CHECKS = 20
+const RUNS_BETWEEN_HEAP_CHECKS = 50
 const WARM_UP_MB = 16
 const IDLE_MS = 10 * 60_000
 const IDLE_PER_BOT = 4
@@ -31,7 +31,7 @@ export class WarmIsolates {
     return this.#count
   }
 
-  /** Builds an isolate and drops it, so that the guest's code cache is there before the first run. */
+  /** Builds an isolate and drops it: the first one of a process takes longest. */
   warmUp(): void {
     new BotIsolate(this.#port, WARM_UP_MB).dispose()
   }

@@ -1,6 +1,6 @@
 /** Request → `event.input`, as text that the sandbox parses (bots.md §5.2). */
 import { badRequest } from '../../errors.ts'
-import type { ExecuteJob } from '../../queue.ts'
+import type { ExecuteJob } from '../../queue-jobs.ts'
 import type { FhirRequest } from '../handle.ts'
 
 export interface ExecuteInput {

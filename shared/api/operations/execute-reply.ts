@@ -2,7 +2,7 @@
 import { unavailable } from '../../errors.ts'
 import { allOk } from '../../fhir/outcome.ts'
 import { isObject } from '../../fhir/resource.ts'
-import type { ExecuteReply } from '../../queue.ts'
+import type { ExecuteReply } from '../../queue-jobs.ts'
 import type { FhirReply, FhirRequest } from '../handle.ts'
 import { FHIR_JSON } from '../reply.ts'
 import { HL7, mediaType } from './execute-input.ts'

@@ -5,6 +5,7 @@ const TABLES = `
 create table pending_run (
   id uuid primary key,
   project uuid not null,
+  home text not null,
   added timestamptz not null default clock_timestamp(),
   job text
 );

@@ -1,0 +1,57 @@
+/** Queue names and what a job and its reply carry: where web and worker meet. */
+
+export type BotQueue = 'bots-sync' | 'bots-async'
+export const BOT_QUEUES: readonly BotQueue[] = ['bots-sync', 'bots-async']
+
+/** Larger inputs and results travel under a key of their own: measured break-even of BullMQ. */
+export const INLINE_BYTES = 65_536
+/** One bot run, as the job carries it. */
+export interface ExecuteJob {
+  /** Execution id = BullMQ job id = id of an AsyncJob, a UUID; stable across attempts. */
+  readonly runId: string
+  /** Project of the caller: whose share of the workers it uses, and where an AsyncJob lives. */
+  readonly projectId: string
+  readonly botId: string
+  /** Project the Bot lives in. */
+  readonly botProjectId: string
+  readonly botVersion: number
+  /** Run-as membership. */
+  readonly membershipId: string
+  /** `Type/id` of the caller's profile. */
+  readonly requester: string | undefined
+  readonly contentType: string | undefined
+  /** How `event.input` is made of the text. */
+  readonly inputKind: 'text' | 'json' | 'hl7' | 'bytes' | 'none'
+  /** Bytes travel as base64. */
+  readonly input?: string
+  /** Redis key that holds the input when it is larger than INLINE_BYTES. */
+  readonly inputKey?: string
+  readonly headers: Readonly<Record<string, string>>
+  /** Extra path after `$execute/`. */
+  readonly path?: string
+  readonly traceId: string
+  readonly requestId: string
+  /** How many bots called each other to get here. */
+  readonly depth: number
+  /** Epoch ms when the job was added. */
+  readonly added: number
+  /** Epoch ms after which the run is not started any more. */
+  readonly deadline: number
+  /** Epoch ms until which the caller waits for the reply; absent for asynchronous runs. */
+  readonly waitUntil?: number
+  /** Reply channel of the web process that waits; absent for asynchronous runs. */
+  readonly reply?: string
+  /** The result goes to the AsyncJob with the run's id. */
+  readonly asynchronous?: true
+}
+
+export interface ExecuteReply {
+  readonly runId: string
+  /** `unavailable`: the handler was never called, the caller may repeat. */
+  readonly status: 'ok' | 'error' | 'unavailable'
+  /** How the handler's result is to be written (bots.md §5.4). */
+  readonly kind: 'undefined' | 'json' | 'string' | 'hl7' | 'outcome'
+  readonly body?: string
+  /** The body when it is larger than INLINE_BYTES. */
+  readonly bodyKey?: string
+}
