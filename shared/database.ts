@@ -24,6 +24,11 @@ export interface Database extends Connection {
   readonly statements: number
   /** READ COMMITTED; `work` gets the one connection. */
   transaction<T>(work: (connection: Connection) => Promise<T>): Promise<T>
+  /**
+   * A connection that is kept out of the pool once it is used, so that its prepared statements stay
+   * warm; replaced when it is lost. Statements wait for each other.
+   */
+  lane(): Connection
   /** Milliseconds of `select 1`; throws when PostgreSQL is away. */
   ping(): Promise<number>
   close(): Promise<void>
@@ -73,6 +78,7 @@ class PooledDatabase implements Database {
   readonly knex: Knex
   readonly #pool: RawPool
   readonly #log: Logger
+  readonly #lanes: (() => Promise<void>)[] = []
   #statements = 0
   #isAway = false
 
@@ -129,6 +135,22 @@ class PooledDatabase implements Database {
     }
   }
 
+  lane(): Connection {
+    let held: RawConnection | undefined
+    const release = async () => {
+      if (held !== undefined) await this.#pool.releaseConnection(held)
+      held = undefined
+    }
+    this.#lanes.push(release)
+    return {
+      query: async (statement) => {
+        if (held?.__knex__disposed !== undefined) await release()
+        held ??= await this.#acquire()
+        return this.#send(held, statement)
+      },
+    }
+  }
+
   async ping(): Promise<number> {
     const start = performance.now()
     await this.query({ text: 'select 1', values: [] })
@@ -136,6 +158,7 @@ class PooledDatabase implements Database {
   }
 
   async close(): Promise<void> {
+    for (const release of this.#lanes) await release()
     await this.knex.destroy()
   }
 

@@ -6,28 +6,14 @@ import { systemPrincipal } from '../shared/access/principal.ts'
 import type { Resource } from '../shared/fhir/resource.ts'
 import { find } from '../shared/store/lookups.ts'
 import { SYSTEM_PROJECT } from '../shared/store/projects.ts'
-import { type Client, createClient, signIn } from './fixtures/client.ts'
-import { aMember, aProject, openWeb } from './fixtures/web.ts'
+import { openBotica } from './fixtures/botica.ts'
+import { createClient, signIn } from './fixtures/client.ts'
 
-const web = await openWeb(t)
-const { admin, nobody, services } = web
+const botica = await openBotica(t)
+const { superAdmin: admin, anonymous: nobody, admin: projectAdmin, services } = botica
 const { repository } = services
 const system = systemPrincipal(SYSTEM_PROJECT)
 const unknownId = '00000000-0000-4000-8000-000000000000'
-
-/** A client whose membership administers the project. */
-async function aProjectAdmin(projectId: string): Promise<Client> {
-  const { id, secret } = await aMember(web, projectId)
-  const session = await services.principals.forProfile(`ClientApplication/${id}`)
-  await repository.patch(
-    system,
-    'ProjectMembership',
-    session?.membership.id ?? '',
-    (membership) => ({ ...membership, admin: true }),
-  )
-  services.principals.forget()
-  return await signIn(web.baseUrl, id, secret)
-}
 
 /** Clients of a project, as the service itself sees them. */
 async function clientsOf(id: string): Promise<Resource[]> {
@@ -36,9 +22,8 @@ async function clientsOf(id: string): Promise<Resource[]> {
   return await find(repository, systemPrincipal(project), 'ClientApplication', [], 1000)
 }
 
-const projectId = await aProject(web)
-const projectAdmin = await aProjectAdmin(projectId)
-const { client: member } = await aMember(web, projectId)
+const projectId = botica.project.id
+const { client: member } = await botica.createMember()
 
 t.test('seeding again leaves everything as it is', async (t) => {
   const other = {
@@ -122,7 +107,7 @@ t.test('a client comes with a secret and a membership', async (t) => {
     body: { resourceType: 'ClientApplication', name: 'Lab', secret: /^[0-9a-f]{64}$/ },
   })
   t.equal(made.body.description, undefined)
-  const client = await signIn(web.baseUrl, made.body.id ?? '', made.body.secret)
+  const client = await signIn(botica.baseUrl, made.body.id ?? '', made.body.secret)
   t.match(await client.get('/auth/me'), { status: 200, body: { project: { id: projectId } } })
 })
 
@@ -165,7 +150,7 @@ t.test('a client whose policy does not exist leaves nothing behind', async (t) =
 t.test('a policy of another Project does not exist here', async (t) => {
   const foreign = await repository.create(system, {
     resourceType: 'AccessPolicy',
-    meta: { project: await aProject(web) },
+    meta: { project: (await botica.createTenant()).project.id },
     name: 'Foreign',
   })
   const accessPolicy = { reference: `AccessPolicy/${foreign.id}` }
@@ -189,7 +174,7 @@ t.test('a bot comes with a template and a membership', async (t) => {
 })
 
 t.test('only administrators of the very Project reach its routes', async (t) => {
-  const foreign = await aProject(web)
+  const foreign = (await botica.createTenant()).project.id
   const routes: [string, unknown][] = [
     ['client', { name: 'x' }],
     ['bot', { name: 'x' }],
@@ -200,7 +185,7 @@ t.test('only administrators of the very Project reach its routes', async (t) => 
   for (const [route, body] of routes) {
     const own = `/admin/projects/${projectId}/${route}`
     t.equal((await nobody.post(own, body)).status, 401)
-    t.equal((await createClient(web.baseUrl, 'bad').post(own, body)).status, 401)
+    t.equal((await createClient(botica.baseUrl, 'bad').post(own, body)).status, 401)
     t.equal((await member.post(own, body)).status, 403)
     t.equal((await projectAdmin.post(`/admin/projects/${foreign}/${route}`, body)).status, 403)
     t.equal((await projectAdmin.post(`/admin/projects/${unknownId}/${route}`, body)).status, 403)
@@ -228,7 +213,7 @@ t.test('secrets, settings and sites are replaced as a whole', async (t) => {
   t.match(await post('sites', site), { status: 200, body: { site } })
   t.match(await projectAdmin.get(`/admin/projects/${projectId}`), {
     status: 200,
-    body: { project: { id: projectId, name: 'Test project', secret, setting, site } },
+    body: { project: { id: projectId, name: botica.project.name, secret, setting, site } },
   })
   const emptied = await post('secrets', [])
   t.equal(emptied.status, 200)
@@ -248,7 +233,7 @@ t.test('a super admin with a policy gets only what the policy lists', async (t) 
     resource: [{ resourceType: 'Project', interaction: ['create'] }],
   })
   const accessPolicy = { reference: `AccessPolicy/${policy.id}` }
-  const { client } = await aMember(web, SYSTEM_PROJECT.id, { accessPolicy })
+  const { client } = await botica.createMember({ accessPolicy }, SYSTEM_PROJECT.id)
   const made = await client.post('/admin/Project', { resourceType: 'Project', name: 'Allowed' })
   t.equal(made.status, 201)
   const own = `/admin/projects/${made.body.id}`

@@ -1,10 +1,10 @@
 import t from 'tap'
 import { isObject, type Resource } from '../shared/fhir/resource.ts'
+import { openBotica } from './fixtures/botica.ts'
 import { anObservation, aPatient, MRN_SYSTEM, syntheaBundles } from './fixtures/resources.ts'
-import { aMember, aProject, openWeb } from './fixtures/web.ts'
 
-const web = await openWeb(t)
-const { client } = await aMember(web, await aProject(web))
+const botica = await openBotica(t)
+const { client } = await botica.createMember()
 
 interface ResponseEntry {
   readonly response: {

@@ -1,11 +1,11 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import type { Resource } from '../shared/fhir/resource.ts'
+import { openBotica } from './fixtures/botica.ts'
 import { aPatient, MRN_SYSTEM } from './fixtures/resources.ts'
-import { aMember, aProject, openWeb } from './fixtures/web.ts'
 
-const web = await openWeb(t)
-const { client } = await aMember(web, await aProject(web))
+const botica = await openBotica(t)
+const { client } = await botica.createMember()
 
 interface SearchBundle extends Resource {
   readonly total?: number

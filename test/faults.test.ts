@@ -2,12 +2,11 @@ import { Redis } from 'ioredis'
 import t, { type Test } from 'tap'
 import { freePort } from '../scripts/service.ts'
 import { keys, PREFIX } from '../shared/queue-scripts.ts'
-import type { Tenant } from './fixtures/botica.ts'
+import { type Tenant, until } from './fixtures/botica.ts'
 import { aBot, execute, handler } from './fixtures/bots.ts'
 import { type Answer, createClient } from './fixtures/client.ts'
 import { childrenOf, complaints, openCluster, type Running, said } from './fixtures/cluster.ts'
 import { aPatient } from './fixtures/resources.ts'
-import { until } from './fixtures/web.ts'
 
 const CALLER_WAITS_MS = 25_000
 /** Longer than any process keeps a session without reading it again. */

@@ -1,13 +1,13 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import type { Resource } from '../shared/fhir/resource.ts'
+import { openBotica } from './fixtures/botica.ts'
 import { anObservation, aPatient } from './fixtures/resources.ts'
-import { aMember, aProject, openWeb } from './fixtures/web.ts'
 
-const web = await openWeb(t)
-const projectId = await aProject(web)
-const { client } = await aMember(web, projectId)
-const { client: stranger } = await aMember(web, await aProject(web))
+const botica = await openBotica(t)
+const projectId = botica.project.id
+const { client } = await botica.createMember()
+const { admin: stranger } = await botica.createTenant()
 
 type Outcome = Resource & {
   readonly issue: readonly { code: string; details: { text: string }; expression?: string[] }[]
@@ -108,7 +108,7 @@ t.test('an update does not create, except for those who may choose ids', async (
   const id = randomUUID()
   const body = aPatient({ id })
   t.equal((await client.put(`Patient/${id}`, body)).status, 404)
-  t.equal((await web.admin.put(`Patient/${id}`, body)).status, 201)
+  t.equal((await botica.superAdmin.put(`Patient/${id}`, body)).status, 201)
 })
 
 t.test('a patch changes what it names and keeps decimals', async (t) => {
@@ -203,7 +203,7 @@ t.test('a reader who is up to date gets 304', async (t) => {
 
 t.test('HEAD answers as GET without a body', async (t) => {
   const { id } = await client.create(aPatient())
-  const answer = await fetch(`${web.baseUrl}fhir/R4/Patient/${id}`, {
+  const answer = await fetch(`${botica.baseUrl}fhir/R4/Patient/${id}`, {
     method: 'HEAD',
     headers: { Authorization: `Bearer ${client.token}` },
   })

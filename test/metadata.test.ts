@@ -1,9 +1,9 @@
 import t from 'tap'
 import { operations } from '../shared/api/operations/table.ts'
 import type { Resource } from '../shared/fhir/resource.ts'
-import { openWeb } from './fixtures/web.ts'
+import { openBotica } from './fixtures/botica.ts'
 
-const web = await openWeb(t)
+const { anonymous } = await openBotica(t)
 
 interface Statement extends Resource {
   readonly rest: readonly [
@@ -19,7 +19,7 @@ interface Statement extends Resource {
   ]
 }
 
-const answer = await web.nobody.get<Statement>('metadata')
+const answer = await anonymous.get<Statement>('metadata')
 
 t.test('the capability statement is open to everybody', async (t) => {
   t.equal(answer.status, 200)
@@ -53,17 +53,17 @@ t.test('it lists every operation where it can be called', async (t) => {
 
 t.test('a reader who has it gets 304', async (t) => {
   const etag = answer.headers.get('etag') ?? ''
-  const again = await web.nobody.get('metadata', { 'If-None-Match': etag })
+  const again = await anonymous.get('metadata', { 'If-None-Match': etag })
   t.equal(again.status, 304)
   t.equal(again.text, '')
 })
 
 t.test('a wish for XML is 406', async (t) => {
-  t.equal((await web.nobody.get('metadata?_format=xml')).status, 406)
+  t.equal((await anonymous.get('metadata?_format=xml')).status, 406)
 })
 
 t.test('the versions served are open to everybody', async (t) => {
-  const versions = await web.nobody.get('$versions')
+  const versions = await anonymous.get('$versions')
   t.equal(versions.status, 200)
   t.same(versions.body, { versions: ['4.0'], default: '4.0' })
 })

@@ -4,10 +4,15 @@ import { connect, createServer } from 'node:net'
 import { gzipSync } from 'node:zlib'
 import t from 'tap'
 import { addressOf } from '../server/middleware/limits.ts'
-import { openWeb, until } from './fixtures/web.ts'
+import { openBotica, until } from './fixtures/botica.ts'
 
-const web = await openWeb(t, { maxBodyBytes: 100_000 })
-const { admin, nobody, baseUrl } = web
+const {
+  superAdmin: admin,
+  anonymous: nobody,
+  baseUrl,
+} = await openBotica(t, {
+  env: { MAX_BODY_BYTES: '100000' },
+})
 const json = { 'Content-Type': 'application/fhir+json' }
 
 t.test('every answer carries the security headers and a request id', async (t) => {
@@ -142,8 +147,8 @@ t.test('CORS echoes the origin and allows credentials', async (t) => {
   t.match(refused.headers.get('access-control-expose-headers'), /ETag/)
   t.equal(refused.headers.get('access-control-allow-origin'), 'https://app.example.org')
 
-  const strict = await openWeb(t, { corsOrigins: ['https://only.example.org'] })
-  const foreign = await strict.nobody.get('/livez', { Origin: 'https://app.example.org' })
+  const strict = await openBotica(t, { env: { CORS_ORIGINS: 'https://only.example.org' } })
+  const foreign = await strict.anonymous.get('/livez', { Origin: 'https://app.example.org' })
   t.equal(foreign.headers.get('access-control-allow-origin'), null)
 })
 
@@ -171,8 +176,10 @@ t.test('health tells of every part, and metrics count by route', async (t) => {
 })
 
 t.test('requests beyond the limit of the minute are 429 and say when to come back', async (t) => {
-  const limited = await openWeb(t, { rateLimitPerMinute: 1000, authRateLimitPerMinute: 5 })
-  const ask = () => limited.nobody.post('/oauth2/token')
+  const limited = await openBotica(t, {
+    env: { RATE_LIMIT_PER_MINUTE: '1000', AUTH_RATE_LIMIT_PER_MINUTE: '5' },
+  })
+  const ask = () => limited.anonymous.post('/oauth2/token')
   // A minute may turn between two requests, so the limit is reached within two rounds of it.
   const answers = []
   for (let count = 0; count < 12; count++) answers.push(await ask())
@@ -180,11 +187,11 @@ t.test('requests beyond the limit of the minute are 429 and say when to come bac
   t.match(refused?.headers.get('ratelimit'), /^"requests";r=0;t=\d+$/)
   t.match(refused?.headers.get('retry-after'), /^\d+$/)
   t.match(answers[0]?.headers.get('ratelimit'), /^"requests";r=[0-4];t=\d+$/)
-  t.equal((await limited.nobody.get('/livez')).status, 200)
-  t.match((await limited.nobody.get('/livez')).headers.get('ratelimit'), /^"requests";r=9\d\d;/)
+  t.equal((await limited.anonymous.get('/livez')).status, 200)
+  t.match((await limited.anonymous.get('/livez')).headers.get('ratelimit'), /^"requests";r=9\d\d;/)
 
-  const free = await openWeb(t, { rateLimitPerMinute: 0 })
-  t.equal((await free.nobody.get('/livez')).headers.get('ratelimit'), null)
+  const free = await openBotica(t, { env: { RATE_LIMIT_PER_MINUTE: '0' } })
+  t.equal((await free.anonymous.get('/livez')).headers.get('ratelimit'), null)
 })
 
 t.test('IPv6 is counted by its subnet', async (t) => {

@@ -3,12 +3,12 @@ import { exportJWK, generateKeyPair } from 'jose'
 import t from 'tap'
 import { systemPrincipal } from '../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../shared/store/projects.ts'
+import { openBotica, until } from './fixtures/botica.ts'
 import { createClient } from './fixtures/client.ts'
-import { aMember, aProject, openWeb, until } from './fixtures/web.ts'
 
-const web = await openWeb(t)
-const { baseUrl, services } = web
-const projectId = await aProject(web)
+const botica = await openBotica(t)
+const { baseUrl, services } = botica
+const projectId = botica.project.id
 const system = systemPrincipal(SYSTEM_PROJECT)
 
 interface TokenAnswer {
@@ -40,7 +40,7 @@ function partOf(token: string, place: 0 | 1): Record<string, unknown> {
 }
 
 t.test('client credentials in the form give a token with the claims of the contract', async (t) => {
-  const { id, secret } = await aMember(web, projectId)
+  const { id, secret } = await botica.createMember()
   const { status, headers, body } = await askToken({
     grant_type: 'client_credentials',
     client_id: id,
@@ -52,7 +52,7 @@ t.test('client credentials in the form give a token with the claims of the contr
     token_type: 'Bearer',
     expires_in: 3600,
     scope: 'openid',
-    project: { reference: `Project/${projectId}`, display: 'Test project' },
+    project: { reference: `Project/${projectId}`, display: botica.project.name },
     profile: { reference: `ClientApplication/${id}`, display: 'Test client' },
   })
   t.match(partOf(body.access_token, 0), { alg: 'ES256', typ: 'at+jwt', kid: String })
@@ -73,7 +73,7 @@ t.test('client credentials in the form give a token with the claims of the contr
 })
 
 t.test('Basic credentials and agreeing body credentials are accepted together', async (t) => {
-  const { id, secret } = await aMember(web, projectId)
+  const { id, secret } = await botica.createMember()
   const grant = { grant_type: 'client_credentials' }
   t.match(await askToken(grant, basic(id, secret)), { status: 200 })
   const both = { ...grant, client_id: id, client_secret: secret }
@@ -85,7 +85,7 @@ t.test('Basic credentials and agreeing body credentials are accepted together', 
 })
 
 t.test('every refusal has the error of the contract', async (t) => {
-  const { id, secret } = await aMember(web, projectId)
+  const { id, secret } = await botica.createMember()
   const grant = { grant_type: 'client_credentials' }
   const nobody = '00000000-0000-4000-8000-000000000000'
   const cases: [string, Record<string, string>, number, string, string][] = [
@@ -149,7 +149,7 @@ t.test('a client without membership cannot sign in', async (t) => {
 })
 
 t.test('accessTokenLifetime sets the life of a token', async (t) => {
-  const { id, secret } = await aMember(web, projectId, { accessTokenLifetime: '5m' })
+  const { id, secret } = await botica.createMember({ accessTokenLifetime: '5m' })
   const { body } = await askToken({ grant_type: 'client_credentials' }, basic(id, secret))
   t.equal(body.expires_in, 300)
   const claims = partOf(body.access_token, 1)
@@ -157,7 +157,7 @@ t.test('accessTokenLifetime sets the life of a token', async (t) => {
 })
 
 t.test('a token costs at most three statements, a known session none', async (t) => {
-  const { id, secret } = await aMember(web, projectId)
+  const { id, secret } = await botica.createMember()
   services.principals.forget()
   let before = services.database.statements
   const { body } = await askToken({ grant_type: 'client_credentials' }, basic(id, secret))
@@ -171,7 +171,7 @@ t.test('a token costs at most three statements, a known session none', async (t)
 })
 
 t.test('the second authenticated read is one statement in total', async (t) => {
-  const { client } = await aMember(web, projectId)
+  const { client } = await botica.createMember()
   const patient = await client.create({ resourceType: 'Patient' })
   await client.get(`Patient/${patient.id}`)
   const before = services.database.statements
@@ -180,7 +180,7 @@ t.test('the second authenticated read is one statement in total', async (t) => {
 })
 
 t.test('/auth/me tells a client who it is, and no secret', async (t) => {
-  const { client, id, secret } = await aMember(web, projectId)
+  const { client, id, secret } = await botica.createMember()
   const { status, body, text } = await client.get<Record<string, unknown>>('/auth/me')
   t.equal(status, 200)
   t.match(body, {
@@ -199,19 +199,19 @@ t.test('/auth/me tells a client who it is, and no secret', async (t) => {
 })
 
 t.test('Basic credentials open the API without a token', async (t) => {
-  const { id, secret } = await aMember(web, projectId)
-  t.equal((await web.nobody.get('/auth/me', basic(id, secret))).status, 200)
-  const refused = await web.nobody.get('/auth/me', basic(id, 'wrong'))
+  const { id, secret } = await botica.createMember()
+  t.equal((await botica.anonymous.get('/auth/me', basic(id, secret))).status, 200)
+  const refused = await botica.anonymous.get('/auth/me', basic(id, 'wrong'))
   t.equal(refused.status, 401)
-  t.equal((await web.nobody.get('/auth/me', { Authorization: 'Basic !' })).status, 401)
+  t.equal((await botica.anonymous.get('/auth/me', { Authorization: 'Basic !' })).status, 401)
 })
 
 t.test('no token, a broken one and a foreign one are 401 with a challenge', async (t) => {
-  const none = await web.nobody.get('Patient/1')
+  const none = await botica.anonymous.get('Patient/1')
   t.match(none, { status: 401, body: { id: 'unauthorized', issue: [{ code: 'login' }] } })
   t.equal(none.headers.get('www-authenticate'), `Bearer realm="${services.config.baseUrl}"`)
 
-  const [header = '', payload = ''] = (web.admin.token ?? '').split('.')
+  const [header = '', payload = ''] = (botica.superAdmin.token ?? '').split('.')
   const foreign = await generateKeyPair('ES256', { extractable: true })
   const key = createPrivateKey({ key: await exportJWK(foreign.privateKey), format: 'jwk' })
   const input = `${header}.${payload}`
@@ -229,12 +229,12 @@ t.test('no token, a broken one and a foreign one are 401 with a challenge', asyn
     t.equal(refused.status, 401)
     t.match(refused.headers.get('www-authenticate'), /error="invalid_token"/)
   }
-  const prompted = await web.nobody.get('/auth/me?_medplum-prompt-basic-auth=1')
+  const prompted = await botica.anonymous.get('/auth/me?_medplum-prompt-basic-auth=1')
   t.match(prompted.headers.get('www-authenticate'), /^Basic /)
 })
 
 t.test('a token that has expired is told so', async (t) => {
-  const { id } = await aMember(web, projectId)
+  const { id } = await botica.createMember()
   const token = await services.tokens.issue({
     loginId: '00000000-0000-4000-8000-000000000000',
     subject: id,
@@ -248,7 +248,7 @@ t.test('a token that has expired is told so', async (t) => {
 })
 
 t.test('a revoked token is refused, and revoking twice is no error', async (t) => {
-  const { id, secret, client } = await aMember(web, projectId)
+  const { id, secret, client } = await botica.createMember()
   t.equal((await client.get('/auth/me')).status, 200)
   for (const token of [client.token ?? '', client.token ?? '', 'unknown']) {
     const response = await fetch(`${baseUrl}oauth2/revoke`, {
@@ -263,7 +263,7 @@ t.test('a revoked token is refused, and revoking twice is no error', async (t) =
 })
 
 t.test('introspection tells the tokens of the own project only', async (t) => {
-  const { id, secret, client } = await aMember(web, projectId)
+  const { id, secret, client } = await botica.createMember()
   const ask = async (token: string) => {
     const response = await fetch(`${baseUrl}oauth2/introspect`, {
       method: 'POST',
@@ -273,12 +273,12 @@ t.test('introspection tells the tokens of the own project only', async (t) => {
     return await response.json()
   }
   t.match(await ask(client.token ?? ''), { active: true, client_id: id, sub: id })
-  t.same(await ask(web.admin.token ?? ''), { active: false })
+  t.same(await ask(botica.superAdmin.token ?? ''), { active: false })
   t.same(await ask('x'), { active: false })
 })
 
 t.test('what ends a login takes effect in another process within 5 s', async (t) => {
-  const other = await openWeb(t)
+  const elsewhere = await botica.startWeb()
   const { repository } = services
   const membershipOf = async (id: string) => {
     const session = await services.principals.forProfile(`ClientApplication/${id}`)
@@ -301,8 +301,8 @@ t.test('what ends a login takes effect in another process within 5 s', async (t)
   }
   await Promise.all(
     Object.entries(ends).map(async ([name, end]) => {
-      const { id, client } = await aMember(web, projectId)
-      const there = createClient(other.baseUrl, client.token)
+      const { id, client } = await botica.createMember()
+      const there = createClient(elsewhere, client.token)
       t.equal((await there.get('/auth/me')).status, 200, name)
       await end(id)
       await until(async () => (await there.get('/auth/me')).status === 401, 5000)
@@ -322,7 +322,7 @@ t.test('a policy limits what a client may do, and takes effect on its tokens', a
     ],
   })
   const accessPolicy = { reference: `AccessPolicy/${policy.id}` }
-  const { client } = await aMember(web, projectId, { accessPolicy })
+  const { client } = await botica.createMember({ accessPolicy })
   t.equal((await client.post('Patient', { resourceType: 'Patient' })).status, 403)
   t.equal((await client.get('Patient/00000000-0000-4000-8000-000000000000')).status, 404)
   t.equal((await client.get('Observation/00000000-0000-4000-8000-000000000000')).status, 403)
@@ -340,22 +340,22 @@ t.test('a policy limits what a client may do, and takes effect on its tokens', a
 })
 
 t.test('an administrator acts for a member of the same project', async (t) => {
-  const target = await aMember(web, SYSTEM_PROJECT.id)
+  const target = await botica.createMember({}, SYSTEM_PROJECT.id)
   const onBehalfOf = (reference: string) => ({ 'X-Medplum-On-Behalf-Of': reference })
   const acting = onBehalfOf(`ClientApplication/${target.id}`)
-  t.match(await web.admin.get('/auth/me', acting), {
+  t.match(await botica.superAdmin.get('/auth/me', acting), {
     status: 200,
     body: { profile: { id: target.id } },
   })
-  const { id, client } = await aMember(web, projectId)
+  const { id, client } = await botica.createMember()
   const foreign = onBehalfOf(`ClientApplication/${id}`)
-  t.equal((await web.admin.get('/auth/me', foreign)).status, 403)
-  t.equal((await web.admin.get('/auth/me', onBehalfOf('nobody'))).status, 403)
+  t.equal((await botica.superAdmin.get('/auth/me', foreign)).status, 403)
+  t.equal((await botica.superAdmin.get('/auth/me', onBehalfOf('nobody'))).status, 403)
   t.equal((await client.get('/auth/me', acting)).status, 403)
 })
 
 t.test('SMART scopes narrow a token', async (t) => {
-  const { id, secret } = await aMember(web, projectId)
+  const { id, secret } = await botica.createMember()
   const form = { grant_type: 'client_credentials', scope: 'system/Patient.rs odd fhircast/x' }
   const { body } = await askToken(form, basic(id, secret))
   t.equal(body.scope, 'system/Patient.rs')
@@ -366,7 +366,9 @@ t.test('SMART scopes narrow a token', async (t) => {
 })
 
 t.test('discovery names what is served, and keys without their private part', async (t) => {
-  const jwks = await web.nobody.get<{ keys: Record<string, unknown>[] }>('/.well-known/jwks.json')
+  const jwks = await botica.anonymous.get<{ keys: Record<string, unknown>[] }>(
+    '/.well-known/jwks.json',
+  )
   t.equal(jwks.headers.get('cache-control'), 'public, max-age=300')
   t.match(jwks.body.keys[0], { kty: 'EC', crv: 'P-256', alg: 'ES256', use: 'sig', kid: String })
   t.ok(jwks.body.keys.every((key) => key.d === undefined))
@@ -376,7 +378,7 @@ t.test('discovery names what is served, and keys without their private part', as
     '/.well-known/smart-configuration',
     '/fhir/R4/.well-known/smart-configuration',
   ]) {
-    t.match(await web.nobody.get(path), {
+    t.match(await botica.anonymous.get(path), {
       status: 200,
       body: {
         issuer: services.config.baseUrl,
@@ -385,5 +387,5 @@ t.test('discovery names what is served, and keys without their private part', as
       },
     })
   }
-  t.equal((await web.nobody.get('/.well-known/oauth-protected-resource')).status, 200)
+  t.equal((await botica.anonymous.get('/.well-known/oauth-protected-resource')).status, 200)
 })
