@@ -319,7 +319,10 @@ t.test('a Project without bots refuses to run them', async (t) => {
   const other = await botica.createTenant()
   const id = await aBot(other, handler('return 1'))
   const current = await botica.superAdmin.get<Untyped>(`Project/${other.project.id}`)
-  await botica.superAdmin.put(`Project/${other.project.id}`, { ...current.body, features: [] })
+  await botica.superAdmin.put(`Project/${other.project.id}`, {
+    ...current.body,
+    features: ['email'],
+  })
   const refused = await eventually(async () => {
     const answer = await execute(other.admin, id)
     return answer.status === 400 ? answer : undefined
