@@ -89,7 +89,7 @@ t.test('searches give bundles, resources and all their pages once', async (t) =>
   t.match(bundle, { resourceType: 'Bundle', type: 'searchset', total: 23 })
   t.equal(bundle.entry?.length, 5)
   t.match(bundle.entry?.[0]?.search, { mode: 'match' })
-  const one = await medplum.searchOne('Patient', queryOf(made[7]))
+  const one = await medplum.searchOne('Patient', queryOf(made[7] ?? aPatient()))
   t.equal(one?.id, made[7]?.id)
   t.equal(await medplum.searchOne('Patient', { identifier: 'nobody' }), undefined)
   const found = await medplum.searchResources('Patient', { family, _count: '100' })
