@@ -63,7 +63,7 @@ async function main(): Promise<void> {
     runner.abandonAll()
     await Promise.race([closed, pause(GIVE_BACK_MS)])
     await Promise.all([sweep.stop(), runs.close(), executors.close()])
-    await audit.flush()
+    await audit.close()
     await services.close()
     log.info('stopped')
     process.exit(0)

@@ -58,7 +58,7 @@ export function stringRows(
     where s.id = w.id and s.project = w.project and s.type = w.type and w.side
       and not exists (select 1 from sx where sx.n = w.n and sx.p = s.p and sx.v = s.v))`
   return [
-    `sx as materialized (select * from ${list})`,
+    `sx as (select * from ${list})`,
     ...(isUpdate ? [remove] : []),
     `si as (insert into idx_string (project, type, p, v, id)
     select w.project, w.type, sx.p, sx.v, w.id from sx join w using (n) on conflict do nothing)`,
@@ -82,7 +82,7 @@ export function rangeRows(
       and not exists (select 1 from gx
         where gx.n = w.n and gx.p = g.p and gx.lo = g.lo and gx.hi = g.hi and gx.u = g.u))`
   return [
-    `gx as materialized (select * from ${list})`,
+    `gx as (select * from ${list})`,
     ...(isUpdate ? [remove] : []),
     `gi as (insert into idx_range (project, type, p, lo, hi, u, id)
     select w.project, w.type, gx.p, gx.lo, gx.hi, gx.u, w.id from gx join w using (n)
@@ -117,7 +117,7 @@ export function uniqueRows(
     ['k', 'bigint', (row) => row.k],
   ])
   return [
-    `qx as materialized (select * from ${list})`,
+    `qx as (select * from ${list})`,
     `qd as (delete from unique_key q using w
     where q.id = w.id and q.project = w.project and q.type = w.type
       and w.n = any(${bind(`{${owners.join(',')}}`, 'int[]')})
