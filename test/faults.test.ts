@@ -4,7 +4,7 @@ import { freePort } from '../scripts/service.ts'
 import { keys, PREFIX } from '../shared/queue-scripts.ts'
 import { type Tenant, until } from './fixtures/botica.ts'
 import { aBot, execute, handler } from './fixtures/bots.ts'
-import { type Answer, createClient } from './fixtures/client.ts'
+import { type Answer, createClient, signIn } from './fixtures/client.ts'
 import { childrenOf, complaints, openCluster, type Running, said } from './fixtures/cluster.ts'
 import { aPatient } from './fixtures/resources.ts'
 
@@ -19,6 +19,7 @@ const { web, redis, postgres, baseUrl } = cluster
 const nobody = createClient(baseUrl)
 const tenant = await cluster.createTenant('Faults')
 const { admin } = tenant
+const { id, secret } = tenant.adminCredentials
 const queue = new Redis(redis.url, { maxRetriesPerRequest: 0 })
 queue.on('error', () => undefined)
 t.teardown(() => queue.disconnect())
@@ -239,6 +240,7 @@ t.test('without Redis all but runs is answered, and a run in flight has its answ
   ])
   t.equal((await admin.get(`Patient/${patient.id}`)).status, 200)
   t.equal((await admin.post('Patient', aPatient())).status, 201)
+  await signIn(baseUrl, id, secret)
   t.match(await nobody.get('/healthcheck'), {
     status: 503,
     body: { ok: false, redis: false, postgres: true },
@@ -287,6 +289,7 @@ t.test('without PostgreSQL the answer is 503, and nothing acknowledged is lost',
     admin.get('Patient?_count=1'),
     execute(admin, bot),
   ])
+  await t.rejects(signIn(baseUrl, id, secret), { message: /answered 503: .*temporarily_unavail/ })
   t.match(await nobody.get('/healthcheck'), {
     status: 503,
     body: { ok: false, redis: true, postgres: false },

@@ -2,13 +2,14 @@
 import type { Principal } from '../access/principal.ts'
 import { badStructure } from '../errors.ts'
 import { allOk, created, type Issue, outcome } from '../fhir/outcome.ts'
-import { isResource, type Resource } from '../fhir/resource.ts'
+import { isResource, parseReference, type Resource } from '../fhir/resource.ts'
 import { requireValid } from '../fhir/validate.ts'
 import { withoutEmpty } from '../fhir/without-empty.ts'
 import type { Services } from '../services.ts'
 import type { Version, WriteResult } from '../store/repository.ts'
 import { present } from '../store/rows.ts'
 import type { FhirReply, FhirRequest } from './handle.ts'
+import { mapStrings } from './map-strings.ts'
 import type { Preferences } from './negotiate.ts'
 import { versionHeaders } from './preconditions.ts'
 import { emptyReply, outcomeReply, textReply } from './reply.ts'
@@ -49,8 +50,18 @@ export function acceptResource(interaction: Interaction, type: string, body: unk
 
 export function acceptValid(interaction: Interaction, body: Resource): Accepted {
   const strict = interaction.principal.project.strictMode
-  const resource = strict ? body : withoutEmpty(body)
+  const resource = withRelativeReferences(interaction, strict ? body : withoutEmpty(body))
   return { resource, warnings: requireValid(resource, { strict }) }
+}
+
+/** Literal references under our own base address become `Type/id`, the form that is searched. */
+function withRelativeReferences({ services }: Interaction, resource: Resource): Resource {
+  const base = absoluteUrl(services, '')
+  return mapStrings(resource, (text, name) => {
+    if (name !== 'reference' || !text.startsWith(base)) return text
+    const relative = text.slice(base.length)
+    return parseReference(relative) === undefined ? text : relative
+  })
 }
 
 /** The answer to a write, as the Prefer header wants it. */

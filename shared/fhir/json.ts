@@ -5,6 +5,7 @@
  * plain numbers. Arithmetic and `<` work on a Decimal as on a number, `===` and `typeof` do not: code
  * that reads numbers of a resource goes through `numberOf`, code that walks objects asks `isDecimal`.
  */
+import { isDeepStrictEqual } from 'node:util'
 import { badRequest } from '../errors.ts'
 
 // TypeScript's library does not know it yet.
@@ -61,6 +62,14 @@ function keepText(_key: string, value: unknown, context?: { source?: string }): 
   const source = context?.source
   if (typeof value !== 'number' || source === undefined || String(value) === source) return value
   return new Decimal(source)
+}
+
+/** True for the same values in any order of keys; numbers are compared as they are written. */
+export function isSameJson(a: string, b: string): boolean {
+  // A boxed text is equal to no string, so that 1.0 and "1.0" differ.
+  const box = (_key: string, value: unknown, context?: { source?: string }) =>
+    typeof value === 'number' ? new String(context?.source) : value
+  return isDeepStrictEqual(JSON.parse(a, box), JSON.parse(b, box))
 }
 
 export const MAX_DEPTH = 64

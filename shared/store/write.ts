@@ -1,12 +1,12 @@
 /** Create, update, patch and delete: policy, then one statement each, after commit the answer. */
 import { randomUUIDv7 } from 'node:crypto'
-import { isDeepStrictEqual } from 'node:util'
 import { hiddenFields, keep, keptFields, strip } from '../access/fields.ts'
 import { REGISTRY_TYPES } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { SqlError } from '../database.ts'
 import { badRequest, conflict, gone, HttpError, notFound, preconditionFailed } from '../errors.ts'
 import { typeNumber } from '../fhir/definitions.ts'
+import { isSameJson } from '../fhir/json.ts'
 import type { Meta, Resource } from '../fhir/resource.ts'
 import { retrying } from './coalesce.ts'
 import { tailOf, timeText } from './content.ts'
@@ -239,8 +239,8 @@ function saysTheSame(live: Version, { write }: Prepared): boolean {
   if (before.length !== write.tail.length) return false
   if (!isSameMeta(live.metaExtension, write.metaExtension)) return false
   if (before === write.tail) return true
-  const asJson = (tail: string): unknown => JSON.parse(`{"meta":{"_":"${tail}`)
-  return isDeepStrictEqual(asJson(before), asJson(write.tail))
+  const asJson = (tail: string): string => `{"meta":{"_":"${tail}`
+  return isSameJson(asJson(before), asJson(write.tail))
 }
 
 /** The Project a new resource goes to: the Principal's, or the one a super admin names in `meta`. */

@@ -13,6 +13,7 @@ const { createTimers } = require('./timers.cjs')
 const { createCalls } = require('./calls.cjs')
 const { createConsole } = require('./console.cjs')
 const { createResults } = require('./results.cjs')
+const decimals = require('./decimals.cjs')
 
 const { apply } = Reflect
 const { parse } = JSON
@@ -76,7 +77,7 @@ exports.boot = function boot(send, ask) {
 
   function inputOf(kind, input) {
     if (kind === 'none' || input === undefined) return {}
-    if (kind === 'json' || kind === 'form') return parse(input)
+    if (kind === 'json' || kind === 'form') return decimals.parse(input)
     if (kind === 'hl7') return require('./hl7.cjs').Hl7Message.parse(input)
     if (kind === 'bytes') return require('./encoding.cjs').base64Decode(input)
     return input

@@ -4,6 +4,7 @@
  */
 
 const { ContentType } = require('./constants.cjs')
+const decimals = require('./decimals.cjs')
 const { OperationOutcomeError, badRequest, isOperationOutcome } = require('./outcomes.cjs')
 
 const maxConcurrent = 20
@@ -73,7 +74,7 @@ function bodyText(body, contentType) {
     const { URLSearchParams } = require('./url.cjs')
     return new URLSearchParams(body).toString()
   }
-  return JSON.stringify(body)
+  return decimals.stringify(body)
 }
 
 function encodeBody(body, contentType) {
@@ -111,7 +112,7 @@ function answerBytes(answer) {
 function parsed(answer) {
   const text = answerText(answer)
   if (text === '') return undefined
-  return headerOf(answer, 'content-type').includes('json') ? JSON.parse(text) : text
+  return headerOf(answer, 'content-type').includes('json') ? decimals.parse(text) : text
 }
 
 function failure(answer) {

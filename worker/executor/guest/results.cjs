@@ -1,8 +1,9 @@
 // What a handler returned or threw, as text. Getters, proxies and toJSON of the bot run here, inside the
 // isolate and under its timeout; only primitive strings leave.
 
+const { stringify } = require('./decimals.cjs')
+
 const { apply } = Reflect
-const { stringify } = JSON
 const { slice } = String.prototype
 const TypeErrorOf = TypeError
 const ErrorOf = Error

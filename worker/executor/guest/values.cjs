@@ -1,5 +1,7 @@
 /** Questions about plain values, copies and comparisons. */
 
+const decimals = require('./decimals.cjs')
+
 const millisecondsPerDay = 86_400_000
 
 // What the server changes on each write, and so no difference of content.
@@ -24,7 +26,7 @@ function capitalize(word) {
 }
 
 function deepClone(value) {
-  return value === undefined ? undefined : JSON.parse(JSON.stringify(value))
+  return value === undefined ? undefined : decimals.parse(decimals.stringify(value))
 }
 
 /** Same content, empty values alike; `meta` is compared without version, time and author. */

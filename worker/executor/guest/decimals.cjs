@@ -1,0 +1,46 @@
+// JSON that keeps decimals as they were written, since `1.00` is not `1` to FHIR. To a bot they are plain
+// numbers: the text of one that JavaScript would write otherwise is remembered beside the object that holds
+// it, and written again as long as the number there is the same. A copy of that object starts anew. Uses
+// intrinsics taken before any bot code ran.
+
+const { apply } = Reflect
+const { parse, stringify, rawJSON } = JSON
+const { exec } = RegExp.prototype
+const { get, set } = WeakMap.prototype
+const NumberOf = Number
+const StringOf = String
+
+const held = new WeakMap()
+let isHolding = false
+
+// Trailing zeros of a fraction, exponents, more than 15 digits, below 1e-6, minus zero; in strings, too.
+const oddNumber =
+  /[:[,]\s*-?(?:\d+\.\d*0|[\d.]+[eE][-+]?\d+|[\d.]{16,}|0\.000000\d*|0(?<=-0))(?=\s*[,}\]])/
+
+function parseText(text) {
+  return apply(exec, oddNumber, [text]) === null ? parse(text) : parse(text, remember)
+}
+
+function remember(key, value, context) {
+  if (typeof value !== 'number' || StringOf(value) === context.source) return value
+  let texts = apply(get, held, [this])
+  if (texts === undefined) {
+    texts = { __proto__: null }
+    apply(set, held, [this, texts])
+  }
+  texts[key] = context.source
+  isHolding = true
+  return value
+}
+
+function stringifyValue(value) {
+  return isHolding ? stringify(value, write) : stringify(value)
+}
+
+function write(key, value) {
+  if (typeof value !== 'number') return value
+  const text = apply(get, held, [this])?.[key]
+  return text !== undefined && NumberOf(text) === value ? rawJSON(text) : value
+}
+
+module.exports = { parse: parseText, stringify: stringifyValue }
