@@ -24,16 +24,18 @@ export interface PostgresOptions {
   readonly sharedBuffersMb: number
   /** False for throw-away data. */
   readonly durable: boolean
+  /** A free one unless given: that of an earlier start, for those who go on looking there. */
+  readonly port?: number
 }
 
-/** Listens on a free port of 127.0.0.1 only; the url is the superuser's, of the database `botica`. */
+/** Listens on 127.0.0.1 only; the url is the superuser's, of the database `botica`. */
 export async function startPostgres(options: PostgresOptions, onSpawn?: OnSpawn): Promise<Service> {
   const binaries = join(installPrograms(), 'bin')
   const folder = serviceFolder(options.folder)
   const data = join(folder, 'data')
   const password = keepPassword(folder)
   if (!existsSync(data)) await initialise(binaries, folder, data)
-  const port = await freePort()
+  const port = options.port ?? (await freePort())
   const url = `postgres://botica:${password}@127.0.0.1:${port}`
   const settings = {
     port,

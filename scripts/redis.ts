@@ -13,17 +13,21 @@ export interface RedisOptions {
   readonly folder: string
   /** Append-only file on; off for throw-away data. */
   readonly durable: boolean
+  /** A free one unless given: that of an earlier start, for those who go on looking there. */
+  readonly port?: number
+  /** Random unless given. */
+  readonly password?: string
 }
 
 const NO_REDIS =
   'There is no redis-server or valkey-server here; install one, or set REDIS_URL to a running one'
 
-/** Listens on a free port of 127.0.0.1 only, with a password made for this run. */
+/** Listens on 127.0.0.1 only, with a password. */
 export async function startRedis(options: RedisOptions, onSpawn?: OnSpawn): Promise<Service> {
   const command = findServer() ?? (await installServer())
   const folder = serviceFolder(options.folder)
-  const port = await freePort()
-  const password = randomBytes(24).toString('base64url')
+  const port = options.port ?? (await freePort())
+  const password = options.password ?? randomBytes(24).toString('base64url')
   const program: Program = {
     name: 'Redis',
     url: `redis://:${password}@127.0.0.1:${port}`,

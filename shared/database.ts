@@ -24,6 +24,11 @@ export interface Database extends Connection {
   readonly statements: number
   /** READ COMMITTED; `work` gets the one connection. */
   transaction<T>(work: (connection: Connection) => Promise<T>): Promise<T>
+  /**
+   * A connection that is kept out of the pool once it is used, so that its prepared statements stay
+   * warm; replaced when it is lost. Statements wait for each other.
+   */
+  lane(): Connection
   /** Milliseconds of `select 1`; throws when PostgreSQL is away. */
   ping(): Promise<number>
   close(): Promise<void>
@@ -72,7 +77,10 @@ export function openDatabase(
 class PooledDatabase implements Database {
   readonly knex: Knex
   readonly #pool: RawPool
+  readonly #log: Logger
+  readonly #lanes: (() => Promise<void>)[] = []
   #statements = 0
+  #isAway = false
 
   constructor(config: Pick<Config, 'databaseUrl' | 'databasePool'>, log: Logger) {
     // knex's types do not know all that it hands on to pg.
@@ -92,6 +100,7 @@ class PooledDatabase implements Database {
       log: knexLog(log),
     })
     this.#pool = rawPool(this.knex)
+    this.#log = log
   }
 
   get statements(): number {
@@ -126,6 +135,22 @@ class PooledDatabase implements Database {
     }
   }
 
+  lane(): Connection {
+    let held: RawConnection | undefined
+    const release = async () => {
+      if (held !== undefined) await this.#pool.releaseConnection(held)
+      held = undefined
+    }
+    this.#lanes.push(release)
+    return {
+      query: async (statement) => {
+        if (held?.__knex__disposed !== undefined) await release()
+        held ??= await this.#acquire()
+        return this.#send(held, statement)
+      },
+    }
+  }
+
   async ping(): Promise<number> {
     const start = performance.now()
     await this.query({ text: 'select 1', values: [] })
@@ -133,6 +158,7 @@ class PooledDatabase implements Database {
   }
 
   async close(): Promise<void> {
+    for (const release of this.#lanes) await release()
     await this.knex.destroy()
   }
 
@@ -140,6 +166,7 @@ class PooledDatabase implements Database {
     try {
       return await this.#pool.acquireConnection()
     } catch (error) {
+      this.#noteAway(error)
       throw unavailable('Database', error)
     }
   }
@@ -152,14 +179,24 @@ class PooledDatabase implements Database {
         ...statement,
         values: statement.values as unknown[],
       })
+      if (this.#isAway) this.#log.info('PostgreSQL is back')
+      this.#isAway = false
       return result.rows
     } catch (error) {
       const failure = toFailure(error, statement)
       if (failure instanceof HttpError && failure.status === 503) {
         connection.__knex__disposed ??= failure
+        this.#noteAway(error)
       }
       throw failure
     }
+  }
+
+  /** Said once for all requests that meet it. A pool that is merely busy is not away. */
+  #noteAway(error: unknown): void {
+    if (this.#isAway || !(error instanceof Error) || error.name === 'KnexTimeoutError') return
+    this.#isAway = true
+    this.#log.error({ reason: error.message }, 'PostgreSQL is away')
   }
 }
 
@@ -192,7 +229,12 @@ function isConnectionLoss(code: string | undefined, message: string): boolean {
 
 function knexLog(log: Logger) {
   return {
-    warn: (message: unknown) => log.warn({ knex: String(message) }, 'knex warning'),
+    warn: (message: unknown) => {
+      const [line = ''] = String(message).split('\n')
+      // One for each connection and each attempt; that PostgreSQL is away is said once, above.
+      if (/connection error/i.test(line)) log.debug({ knex: line }, 'knex warning')
+      else log.warn({ knex: line }, 'knex warning')
+    },
     error: (message: unknown) => log.error({ knex: String(message) }, 'knex error'),
     deprecate: (method: string) => log.warn({ method }, 'knex deprecation'),
     debug: () => undefined,

@@ -38,15 +38,34 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)`
 
 /**
  * KEYS flight, workers; ARGV runId, lease ms, most in flight, durable (1: it may wait for a worker).
- * Answers how many of the project were in flight before, -1 when too many, -2 without a worker.
+ * Answers the lane of the run, -1 when too many of the project are in flight, -2 without a worker.
+ *
+ * Lanes are fairness between projects: BullMQ takes lane 0 first, and a project with 48, 96, 192, …
+ * runs in flight adds to lane 1, 2, 3, …, behind projects with fewer. Inside a lane it is first come,
+ * first served; the plain number in flight as priority would let late runs overtake earlier ones of
+ * their own project whenever some finish. For the same reason a project leaves a lane only at half
+ * of what brought it there. The lane lives in the same sorted set, above all leases.
  */
 export const ADMIT = script(`${NOW}
 if ARGV[4] == '0' and redis.call('ZCOUNT', KEYS[2], now, '+inf') == 0 then return -2 end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+local lane = redis.call('ZSCORE', KEYS[1], 'lane')
 local count = redis.call('ZCARD', KEYS[1])
+if lane then
+  lane = lane - 1e15
+  count = count - 1
+else
+  lane = 0
+end
 if count >= tonumber(ARGV[3]) then return -1 end
+local before = lane
+while count >= 48 * 2 ^ lane do lane = lane + 1 end
+while lane > 0 and count < 48 * 2 ^ (lane - 2) do lane = lane - 1 end
+if lane ~= before then
+  if lane == 0 then redis.call('ZREM', KEYS[1], 'lane') else redis.call('ZADD', KEYS[1], 1e15 + lane, 'lane') end
+end
 redis.call('ZADD', KEYS[1], now + tonumber(ARGV[2]), ARGV[1])
-return count`)
+return lane`)
 
 /**
  * KEYS flight, reply, late, input, journal; ARGV runId, channel, message, keep (1: store the reply

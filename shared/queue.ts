@@ -19,8 +19,6 @@ import { openReplies, type Replies } from './queue-replies.ts'
 import { ADMIT, ALIVE, CANCEL_CHANNEL, keys, LATE, PREFIX, runScript } from './queue-scripts.ts'
 import { openRedis, type Redis, untilReady } from './redis.ts'
 
-/** BullMQ's largest priority; larger numbers run later. */
-const PRIORITY_MAX = 2_097_151
 const LEASE_SLACK_MS = 60_000
 
 export interface Wait {
@@ -79,10 +77,10 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
   const has = async (name: BotQueue, runId: string) =>
     (await redis.exists(queueOf(name).toKey(runId))) === 1
   const channel = `${PREFIX}:replies:${randomUUID()}`
-  const add = (name: BotQueue, job: ExecuteJob, priority: number) =>
+  const add = (name: BotQueue, job: ExecuteJob, lane: number) =>
     queueOf(name).add('execute', job, {
       jobId: job.runId,
-      priority: Math.min(priority, PRIORITY_MAX),
+      priority: lane,
       removeOnComplete: true,
       removeOnFail: true,
     })
@@ -93,14 +91,14 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
     channel,
     log,
     has: (runId) => has('bots-sync', runId),
-    add: async (job) => void (await add('bots-sync', job, 1)),
+    add: async (job) => void (await add('bots-sync', job, 0)),
     remove: (runId) => remove('bots-sync', runId),
   })
 
   async function admit(name: BotQueue, job: ExecuteJob, durable: boolean): Promise<number> {
     const lease = job.deadline - Date.now() + LEASE_SLACK_MS
     const names = [keys.flight(name, job.projectId), keys.workers(name)]
-    const inFlight = Number(
+    const lane = Number(
       await runScript(redis, ADMIT, names, [
         job.runId,
         lease,
@@ -108,9 +106,9 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
         durable ? 1 : 0,
       ]),
     )
-    if (inFlight === -1) throw backlogFull()
-    if (inFlight === -2) throw unavailable('Queue')
-    return inFlight
+    if (lane === -1) throw backlogFull()
+    if (lane === -2) throw unavailable('Queue')
+    return lane
   }
 
   /** The key is written before the job: a worker can be faster than a second connection. */
@@ -139,11 +137,11 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
     },
     async execute(job, { waitMs, signal }) {
       return failAs503(async () => {
-        const priority = await admit('bots-sync', job, false)
+        const lane = await admit('bots-sync', job, false)
         const ready = await checkIn({ ...job, reply: channel, waitUntil: Date.now() + waitMs })
         const waiter = replies.wait(ready, waitMs, signal)
         try {
-          await add('bots-sync', ready, priority)
+          await add('bots-sync', ready, lane)
         } catch (error) {
           waiter.abandon()
           throw error
@@ -157,10 +155,10 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
       })
     },
     async enqueue(job, store) {
-      const priority = await failAs503(() => admit('bots-async', job, true))
+      const lane = await failAs503(() => admit('bots-async', job, true))
       await store()
       try {
-        await add('bots-async', await checkIn({ ...job, asynchronous: true }), priority)
+        await add('bots-async', await checkIn({ ...job, asynchronous: true }), lane)
       } catch (error) {
         // It is stored: the upkeep of a worker adds it when Redis is back.
         log.warn({ runId: job.runId, cause: error }, 'An asynchronous run waits for Redis')
@@ -176,7 +174,7 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
     },
     async restore(job) {
       if (await has('bots-async', job.runId)) return false
-      await add('bots-async', await checkIn({ ...job, asynchronous: true }), 1)
+      await add('bots-async', await checkIn({ ...job, asynchronous: true }), 0)
       return true
     },
     has,

@@ -13,6 +13,8 @@ export type RedisPurpose = 'request' | 'subscribe' | 'worker'
 
 const COMMAND_TIMEOUT_MS = 2000
 const START_PATIENCE_MS = 30_000
+/** A wrong password or account, or a database number that is not there: ioredis would use number 0. */
+const REFUSAL = /^(WRONGPASS|NOAUTH|NOPERM|ERR (invalid password|invalid DB|DB index|AUTH))/
 
 /** Connects in the background; `untilReady` waits for it. */
 export function openRedis(config: Config, purpose: RedisPurpose, log: Logger): Redis {
@@ -31,19 +33,32 @@ export function openRedis(config: Config, purpose: RedisPurpose, log: Logger): R
         }
       : { maxRetriesPerRequest: null }),
   })
-  let away = false
+  const away = awayOf(log)
   redis.on('error', (error: Error) => {
-    if (!away) log.error({ purpose, reason: error.message }, 'Redis is away')
-    away = true
+    if (away.size === 0) log.error({ reason: error.message }, 'Redis is away')
+    away.add(redis)
   })
   redis.on('ready', () => {
-    if (away) log.info({ purpose }, 'Redis is back')
-    away = false
+    if (away.delete(redis) && away.size === 0) log.info('Redis is back')
   })
+  redis.on('end', () => away.delete(redis))
   return redis
 }
 
-/** Resolves when the connection can be used; after 30 s without Redis it throws. */
+const awayByLog = new WeakMap<Logger, Set<Redis>>()
+
+/** Connections without Redis: of all that a process has, the first to go and the last to come back tell. */
+function awayOf(log: Logger): Set<Redis> {
+  const known = awayByLog.get(log)
+  if (known !== undefined) return known
+  const away = new Set<Redis>()
+  awayByLog.set(log, away)
+  return away
+}
+
+/**
+ * Resolves when the connection can be used. Errors: 30 s without Redis; at once what no waiting mends.
+ */
 export async function untilReady(redis: Redis, log: Logger): Promise<void> {
   if (redis.status === 'ready') return
   const started = Date.now()
@@ -53,18 +68,26 @@ export async function untilReady(redis: Redis, log: Logger): Promise<void> {
         log.warn('Waiting for Redis')
         return
       }
-      settle()
-      redis.disconnect()
-      reject(new Error('Redis does not answer; look at REDIS_URL'))
+      fail('Redis does not answer')
     }, 1000)
     const settle = () => {
       clearInterval(timer)
       redis.off('ready', onReady)
+      redis.off('error', onError)
+    }
+    const fail = (what: string) => {
+      settle()
+      redis.disconnect()
+      reject(new Error(`${what}; look at REDIS_URL`))
+    }
+    const onError = ({ message }: Error) => {
+      if (REFUSAL.test(message)) fail(`Redis refuses the connection: ${message.replace(/\.$/, '')}`)
     }
     const onReady = () => {
       settle()
       resolve()
     }
     redis.on('ready', onReady)
+    redis.on('error', onError)
   })
 }

@@ -60,7 +60,8 @@ t.test('a walk is capped', async (t) => {
 })
 
 const DRIVERS: readonly Driver[] = [
-  { kind: 'keys' },
+  { kind: 'keys', ids: false },
+  { kind: 'keys', ids: true },
   { kind: 'order' },
   { kind: 'walk', cap: 2000 },
   { kind: 'walk', cap: 3 },

@@ -130,7 +130,7 @@ t.test('a database that is away is 503, and soon', async (t) => {
   t.ok(performance.now() - start < 4000)
 })
 
-t.test('lost connections are 503 once and then replaced', async (t) => {
+t.test('lost connections are 503 and soon replaced', async (t) => {
   const name = `test-${randomUUID()}`
   const url = new URL(databaseUrl())
   url.searchParams.set('application_name', name)
@@ -148,12 +148,8 @@ t.test('lost connections are 503 once and then replaced', async (t) => {
   const deadline = Date.now() + 5000
   while ((await ended()).length > 0 && Date.now() < deadline);
   t.equal(await running, 503)
-  t.same(await Promise.all([1, 2, 3, 4].map(() => own.ping().then(() => 'up'))), [
-    'up',
-    'up',
-    'up',
-    'up',
-  ])
+  while ((await statusOf(own.ping())) === 503 && Date.now() < deadline);
+  for (let i = 0; i < 8; i++) t.equal(await statusOf(own.ping()), undefined, 'all are replaced')
 })
 
 t.test('a statement that takes too long is 504, and others leak no text', async (t) => {

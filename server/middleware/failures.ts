@@ -47,7 +47,8 @@ function answer(ctx: Context, error: unknown, log: Logger): void {
   const failure = failureOf(error)
   if (failure.status >= 500) {
     const { requestId, traceId } = ctx.state
-    log.error({ err: failure.cause ?? failure, requestId, traceId }, failure.message)
+    const what = failure.status === 503 ? { cause: failure } : { err: failure.cause ?? failure }
+    log.error({ ...what, requestId, traceId }, failure.message)
   }
   if (ctx.path.startsWith('/oauth2/')) {
     sendOAuth(ctx, oauthErrorOf(failure))

@@ -4,7 +4,7 @@
  * If a batch fails its members run one by one, so that each gets its own error.
  */
 import { setImmediate as nextTurn } from 'node:timers/promises'
-import { type Connection, SqlError } from '../database.ts'
+import { type Connection, type Database, SqlError } from '../database.ts'
 import { conflict } from '../errors.ts'
 import { type Write, type Written, writeStatement } from './statements.ts'
 
@@ -47,34 +47,34 @@ export function submitAlone(connection: Connection): Submit {
   return (write) => connection.query<Written>(writeStatement([write]))
 }
 
-export function createCoalescer(connection: Connection): Submit {
+export function createCoalescer(database: Pick<Database, 'query' | 'lane'>): Submit {
   let queue: Pending[] = []
-  let writers = 0
-  const alone = submitAlone(connection)
+  // Connections of their own keep the prepared statements of all shapes warm: planning one anew
+  // takes as long as running it.
+  const idle = Array.from({ length: WRITERS }, () => database.lane())
+  const alone = submitAlone(database)
 
   return (write) =>
     new Promise((resolve, reject) => {
       queue.push({ write, resolve, reject })
-      if (writers < WRITERS) {
-        writers += 1
-        // Failures reach the callers through `reject`; the loop itself does not throw.
-        void drain()
-      }
+      const writer = idle.pop()
+      // Failures reach the callers through `reject`; the loop itself does not throw.
+      if (writer !== undefined) void drain(writer)
     })
 
-  async function drain(): Promise<void> {
+  async function drain(writer: Connection): Promise<void> {
     await nextTurn()
     while (queue.length > 0) {
       const [batch, rest] = takeBatch(queue)
       queue = rest
-      await run(batch)
+      await run(writer, batch)
     }
-    writers -= 1
+    idle.push(writer)
   }
 
-  async function run(batch: readonly Pending[]): Promise<void> {
+  async function run(writer: Connection, batch: readonly Pending[]): Promise<void> {
     try {
-      const rows = await connection.query<Written>(writeStatement(batch.map(({ write }) => write)))
+      const rows = await writer.query<Written>(writeStatement(batch.map(({ write }) => write)))
       const found = Map.groupBy(rows, (row) => row.n)
       batch.forEach(({ resolve }, i) => {
         resolve(found.get(i + 1) ?? [])

@@ -20,7 +20,7 @@ export interface Store {
   readonly seenCodes: { has(key: bigint): boolean; add(key: bigint): void }
   /** True when a change of such a resource must leave an outbox row. */
   readonly wantsEvent: (project: number, type: string) => boolean
-  /** One at a time for equal conditional writes of this process. */
+  /** One at a time for equal conditional writes, and changes of one resource, of this process. */
   readonly turns: Turns
   /** Inside a transaction: references that are checked at its end. */
   readonly deferred: CheckedReference[] | undefined

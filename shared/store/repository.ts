@@ -82,7 +82,7 @@ export interface Repository {
   ): Promise<HistoryPage>
   /** Errors: 403, 404, 412. An unchanged body writes nothing. */
   update(principal: Principal, resource: Resource, options?: WriteOptions): Promise<WriteResult>
-  /** Reads, applies `change`, writes; a lost race re-reads and applies again up to 3 times. */
+  /** Reads, applies `change`, writes; a lost race re-reads and applies it again. */
   patch(
     principal: Principal,
     type: string,

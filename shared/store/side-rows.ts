@@ -55,10 +55,10 @@ export function stringRows(
     ['v', 'text', (row) => row.v],
   ])
   const remove = `sd as (delete from idx_string s using w
-    where s.id = w.id and s.project = w.project and s.type = w.type and w.side
+    where ${ownRows('s')} and w.side
       and not exists (select 1 from sx where sx.n = w.n and sx.p = s.p and sx.v = s.v))`
   return [
-    `sx as materialized (select * from ${list})`,
+    `sx as (select * from ${list})`,
     ...(isUpdate ? [remove] : []),
     `si as (insert into idx_string (project, type, p, v, id)
     select w.project, w.type, sx.p, sx.v, w.id from sx join w using (n) on conflict do nothing)`,
@@ -78,11 +78,11 @@ export function rangeRows(
     ['u', 'bigint', (row) => row.u],
   ])
   const remove = `gd as (delete from idx_range g using w
-    where g.id = w.id and g.project = w.project and g.type = w.type and w.side
+    where ${ownRows('g')} and w.side
       and not exists (select 1 from gx
         where gx.n = w.n and gx.p = g.p and gx.lo = g.lo and gx.hi = g.hi and gx.u = g.u))`
   return [
-    `gx as materialized (select * from ${list})`,
+    `gx as (select * from ${list})`,
     ...(isUpdate ? [remove] : []),
     `gi as (insert into idx_range (project, type, p, lo, hi, u, id)
     select w.project, w.type, gx.p, gx.lo, gx.hi, gx.u, w.id from gx join w using (n)
@@ -117,9 +117,9 @@ export function uniqueRows(
     ['k', 'bigint', (row) => row.k],
   ])
   return [
-    `qx as materialized (select * from ${list})`,
+    `qx as (select * from ${list})`,
     `qd as (delete from unique_key q using w
-    where q.id = w.id and q.project = w.project and q.type = w.type
+    where ${ownRows('q')}
       and w.n = any(${bind(`{${owners.join(',')}}`, 'int[]')})
       and not exists (select 1 from qx where qx.n = w.n and qx.p = q.p and qx.k = q.k))`,
     `qi as (insert into unique_key (project, type, p, k, id)
@@ -127,6 +127,15 @@ export function uniqueRows(
     where not exists (select 1 from unique_key q
       where q.project = w.project and q.p = qx.p and q.k = qx.k and q.id = w.id))`,
   ]
+}
+
+/**
+ * The side rows of a written row, found by their id alone: without statistics (a new database, a bulk
+ * load) PostgreSQL would walk the rows of the whole project instead. Measured at 6,400 rows: 1.1 ms
+ * against 0.05.
+ */
+function ownRows(table: string): string {
+  return `${table}.id = w.id and ${table}.project + 0 = w.project and ${table}.type + 0 = w.type`
 }
 
 function unnest<T>(rows: readonly Listed<T>[], bind: Bind, columns: readonly Column<T>[]): string {

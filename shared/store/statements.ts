@@ -2,8 +2,10 @@
  * The writing statement: one for a single write and for a batch of coalesced ones, with only the
  * parts that the batch needs. Its name says which, so each shape is planned once a connection.
  *
- *   i   the rows as sent, from parameters        ok  without those whose references do not resolve
- *   w   the rows really written: for creates all of ok, for updates those whose version was current
+ *   i    the rows as sent, from parameters
+ *   bad  references that do not resolve: their rows are not written
+ *   ok   updates with the time they get; those whose version is current go into w
+ *   w    the rows really written
  *
  * All parts of one statement see the same snapshot, so no part may delete what another inserts:
  * side rows are compared by their whole primary key. Every list is sorted, so that concurrent
@@ -93,7 +95,7 @@ export function writeStatement(writes: readonly Write[]): Statement {
     shape.push('targets')
     parts.push(missingTargets(targets, bind))
   }
-  parts.push(`ok as materialized (
+  parts.push(`${isUpdate ? 'ok' : 'w'} as materialized (
     select i.*, greatest(date_trunc('milliseconds', clock_timestamp()), i.after) as lu
     from i ${targets.length > 0 ? 'where i.n not in (select n from bad)' : ''})`)
   parts.push(isUpdate ? UPDATE_RESOURCE : INSERT_RESOURCE, INSERT_VERSION)
@@ -142,8 +144,7 @@ export function writeStatement(writes: readonly Write[]): Statement {
 
 const INSERT_RESOURCE = `r as (
   insert into resource (project, type, id, ver, lu, d_lo, d_hi, nref, keys)
-  select project, type, id, ver, lu, d_lo, d_hi, nref, keys from ok),
-w as (select * from ok)`
+  select project, type, id, ver, lu, d_lo, d_hi, nref, keys from w)`
 
 const UPDATE_RESOURCE = `u as (
   update resource r set ver = ok.ver, lu = ok.lu, d_lo = ok.d_lo, d_hi = ok.d_hi,

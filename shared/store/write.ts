@@ -19,7 +19,8 @@ import { parseVersion, toVersion, type VersionRow } from './rows.ts'
 import { type Deleted, deleteStatement } from './statements.ts'
 import { REGISTRY_PROJECT } from './tenants.ts'
 
-const LOST_RACES = 3
+/** Writes of this process take turns, so only other processes win races: one of them at a time. */
+const LOST_RACES = 8
 
 export async function create(
   store: Store,
@@ -41,7 +42,7 @@ export async function create(
   return toResult(type, id, prepared, written, 'created')
 }
 
-/** Errors: 400, 403, 404, 409, 412. A lost race is run again on the new state, up to 3 times. */
+/** Errors: 400, 403, 404, 409, 412. A lost race is run again on the new state. */
 export async function update(
   store: Store,
   principal: Principal,
@@ -83,13 +84,19 @@ async function change(
 ): Promise<WriteResult> {
   allow(principal, type, 'update')
   allow(principal, type, 'read')
-  for (let attempt = 0; attempt <= LOST_RACES; attempt++) {
-    const row = await readRow(store, principal, type, id)
-    const result = await tryChange(store, principal, type, id, options, next, row)
-    if (result !== undefined) return result
-    if (options.ifMatch) throw preconditionFailed()
+  const run = async () => {
+    for (let attempt = 0; attempt <= LOST_RACES; attempt++) {
+      const row = await readRow(store, principal, type, id)
+      const result = await tryChange(store, principal, type, id, options, next, row)
+      if (result !== undefined) return result
+      if (options.ifMatch) throw preconditionFailed()
+    }
+    throw conflict('Too many concurrent changes, try again')
   }
-  throw conflict('Too many concurrent changes, try again')
+  // A transaction may hold the row that the one before it in the line is waiting for.
+  if (store.deferred) return run()
+  const { project } = scopeOf(principal, type)
+  return store.turns(store.keys.self(project, type, `${type}/${id}`), run)
 }
 
 /** Undefined when another write came first. */

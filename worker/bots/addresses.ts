@@ -34,12 +34,16 @@ const RESERVED: readonly (readonly [string, number, 'ipv4' | 'ipv6'])[] = [
   ['ff00::', 8, 'ipv6'],
 ]
 
-const reserved = new BlockList()
-for (const [network, prefix, family] of RESERVED) reserved.addSubnet(network, prefix, family)
+// One list a family: a list that holds the mapped addresses would match every IPv4 address.
+const reserved = { ipv4: new BlockList(), ipv6: new BlockList() }
+for (const [network, prefix, family] of RESERVED) {
+  reserved[family].addSubnet(network, prefix, family)
+}
 
 /** False for loopback, private, link-local, metadata, multicast and all other special addresses. */
 export function isPublicAddress(address: string): boolean {
-  const family = isIP(address)
-  if (family === 0) return false
-  return !reserved.check(address, family === 4 ? 'ipv4' : 'ipv6')
+  const version = isIP(address)
+  if (version === 0) return false
+  const family = version === 4 ? 'ipv4' : 'ipv6'
+  return !reserved[family].check(address, family)
 }

@@ -1,5 +1,6 @@
 /** One AuditEvent a run (bots.md §8), written in batches after the caller has its answer. */
 import { systemPrincipal } from '../../shared/access/principal.ts'
+import { HttpError } from '../../shared/errors.ts'
 import { isResource, type Resource, referenceTo } from '../../shared/fhir/resource.ts'
 import type { ExecuteJob } from '../../shared/queue-jobs.ts'
 import type { Services } from '../../shared/services.ts'
@@ -20,14 +21,15 @@ export interface RunRecord {
 export interface Audit {
   /** Queues the record; a full batch or 100 ms later it is written. */
   add(record: RunRecord): void
-  /** Writes what is queued. */
-  flush(): Promise<void>
+  /** Writes what is queued, if it can be written now. */
+  close(): Promise<void>
 }
 
 const BATCH = 100
 const BATCH_MS = 100
 /** Beyond it records are dropped, with a line in the log: runs must not wait for their audit. */
 const MAX_QUEUED = 10_000
+const AGAIN_MS = 1000
 const LOG_TAIL_BYTES = 10 * 1024
 const KILLED: ReadonlySet<RunFailure> = new Set(['timeout', 'memory', 'cpu', 'crash'])
 
@@ -36,8 +38,10 @@ export function createAudit(services: Services): Audit {
   let queued: RunRecord[] = []
   let writing = Promise.resolve()
   let timer: NodeJS.Timeout | undefined
+  let isWaiting = false
+  let isClosing = false
 
-  /** Concurrent creates become one statement in the store. */
+  /** Concurrent creates become one statement in the store. What PostgreSQL is away for comes back. */
   async function write(records: readonly RunRecord[]): Promise<void> {
     const results = await Promise.allSettled(
       records.map(({ session, ...record }) =>
@@ -47,14 +51,23 @@ export function createAudit(services: Services): Audit {
         ),
       ),
     )
-    const lost = results.filter((result) => result.status === 'rejected')
-    const [first] = lost
-    if (first) log.error({ count: lost.length, cause: first.reason }, 'AuditEvents were lost')
+    const failures = results.map((result) => (result.status === 'rejected' ? result.reason : ''))
+    const again = records.filter((_, i) => isAway(failures[i]))
+    if (!isClosing && again.length > 0) {
+      queued = [...again, ...queued]
+      isWaiting = true
+      timer ??= setTimeout(next, AGAIN_MS)
+    }
+    const lost = failures.filter((reason) => reason !== '' && (isClosing || !isAway(reason)))
+    if (lost.length > 0) {
+      log.error({ count: lost.length, cause: lost[0] }, 'AuditEvents were lost')
+    }
   }
 
   function next(): void {
     clearTimeout(timer)
     timer = undefined
+    isWaiting = false
     const records = queued
     queued = []
     writing = writing.then(() => write(records))
@@ -74,14 +87,19 @@ export function createAudit(services: Services): Audit {
         return
       }
       queued.push(record)
-      if (queued.length >= BATCH) next()
+      if (queued.length >= BATCH && !isWaiting) next()
       else timer ??= setTimeout(next, BATCH_MS)
     },
-    async flush() {
+    async close() {
+      isClosing = true
       next()
       await writing
     },
   }
+}
+
+function isAway(error: unknown): boolean {
+  return error instanceof HttpError && error.status === 503
 }
 
 function isWanted({ bot, failure, log }: RunRecord): boolean {

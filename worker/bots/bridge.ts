@@ -114,6 +114,8 @@ export function createBridge(options: BridgeOptions): Bridge {
 }
 
 function isRead(method: string, path: string): boolean {
+  // A called bot may write, whatever the method of the call.
+  if (/\/\$execute(\/|$)/.test(path)) return false
   return method === 'GET' || method === 'HEAD' || (method === 'POST' && READING_POST.test(path))
 }
 

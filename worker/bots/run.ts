@@ -121,7 +121,7 @@ export function createRunner(options: RunnerOptions): Runner {
       {
         runId,
         projectId: session.principal.project.id,
-        botKey: `${job.botId}/${job.botVersion}`,
+        botKey: botKey(job),
         membershipId: job.membershipId,
         code: loaded.code,
         codeHash: loaded.codeHash,
@@ -247,6 +247,14 @@ export function createRunner(options: RunnerOptions): Runner {
       for (const controller of active.values()) controller.abort(SHUTDOWN)
     },
   }
+}
+
+/**
+ * An executor takes a few runs of a key at a time. Each depth has its own key: a called bot waits for
+ * places that only deeper calls hold, so calls that wait for each other in a ring cannot be.
+ */
+function botKey({ botId, botVersion, depth }: ExecuteJob): string {
+  return depth === 0 ? `${botId}/${botVersion}` : `${botId}/${botVersion}/${depth}`
 }
 
 function ended(runId: string, code: string, text: string): ExecuteReply {

@@ -29,7 +29,7 @@ export function pageStatement(query: Query, driver: Driver): Statement {
   const most = bind(offset + limit, 'int')
   const rows =
     driver.kind === 'keys'
-      ? keysFirst(query, most, bind)
+      ? keysFirst(query, driver.ids, most, bind)
       : driver.kind === 'order'
         ? ordered(query, query.tests, COLUMNS, most, bind)
         : walked(query, driver.cap, most, bind)
@@ -63,10 +63,17 @@ function where(query: Query, tests: readonly Test[], bind: Bind, forced = false)
   ].join(' and ')
 }
 
-function keysFirst(query: Query, most: string, bind: Bind): string {
+/**
+ * An array of ids, unlike `in`, is made before anything else is looked at: PostgreSQL cannot guess
+ * how few they are and would rather sort every row of the type first.
+ */
+function keysFirst(query: Query, withIds: boolean, most: string, bind: Bind): string {
+  const first = withIds ? query.tests.find((test) => test.kind === 'ids') : undefined
+  const ids = first ? ` and r.id = any(array(${first.ids(bind)}))` : ''
+  const others = query.tests.filter((test) => test !== first)
   const after = query.after ? ` and ${afterSql(query.order, query.after, bind)}` : ''
   return `select ${COLUMNS} from resource r
-    where ${where(query, query.tests, bind)}${after}
+    where ${where(query, others, bind)}${ids}${after}
     order by ${orderAfterSql(query.order, 'r')} limit ${most}`
 }
 
@@ -105,7 +112,10 @@ function ordered(query: Query, tests: readonly Test[], columns: string, most: st
   return `select * from (${runs.map((sql) => `(${sql})`).join(' union all ')}) r limit ${most}`
 }
 
-/** The rows that a capped walk finds if they fill the page, else those of key-first. */
+/**
+ * The rows that a capped walk finds if they fill the page, else those of key-first. The walk is in
+ * order already; to ask for that order again would make PostgreSQL walk to the cap before it sorts.
+ */
 function walked(query: Query, cap: number, most: string, bind: Bind): string {
   // Bounds on the order's own column belong inside: they end the walk, not only filter it.
   const isBound = (test: Test) => test.kind === 'date' && query.order.column === 'd_lo'
@@ -115,12 +125,11 @@ function walked(query: Query, cap: number, most: string, bind: Bind): string {
   const walk = ordered(query, inside, columns, bind(cap, 'int'), bind)
   const tested = outside.map((test) => sqlOf(test, bind, true)).join(' and ')
   return `with w as materialized (
-      select ${COLUMNS} from (${walk}) r
-      where ${tested} order by ${orderSql(query.order, 'r')} limit ${most})
+      select ${COLUMNS} from (${walk}) r where ${tested} limit ${most})
     select * from (
       select * from w where (select count(*) from w) >= ${most}
       union all
-      select * from (${keysFirst(query, most, bind)}) k
+      select * from (${keysFirst(query, false, most, bind)}) k
       where (select count(*) from w) < ${most}
     ) r order by ${orderSql(query.order, 'r')}`
 }

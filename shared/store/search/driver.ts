@@ -9,8 +9,8 @@ import type { Test } from './row-test.ts'
 import type { KeyStatistics } from './statistics.ts'
 
 export type Driver =
-  /** Keys and other narrow tests first, then sort. */
-  | { readonly kind: 'keys' }
+  /** Keys and other narrow tests first, then sort; `ids`: begin with the ids of a side table. */
+  | { readonly kind: 'keys'; readonly ids: boolean }
   /** Nothing narrows: the order's own index. */
   | { readonly kind: 'order' }
   /** Walk the order at most `cap` rows far, testing keys. */
@@ -28,11 +28,12 @@ export function chooseDriver(
   rows: number,
   limit: number,
 ): Driver {
-  if (tests.some((test) => test.kind === 'narrow')) return { kind: 'keys' }
   const counts = tests.flatMap((test) => (test.kind === 'keys' ? matchesOf(statistics, test) : []))
-  if (counts.length === 0) return { kind: 'order' }
   const fewest = Math.min(...counts)
-  if (fewest <= Math.sqrt(0.25 * limit * rows)) return { kind: 'keys' }
+  const isRare = fewest <= Math.sqrt(0.25 * limit * rows)
+  if (isRare || tests.some((test) => test.kind === 'narrow')) return { kind: 'keys', ids: false }
+  if (tests.some((test) => test.kind === 'ids')) return { kind: 'keys', ids: true }
+  if (counts.length === 0) return { kind: 'order' }
   const even = (limit * rows) / fewest
   return { kind: 'walk', cap: Math.round(Math.min(Math.max(PATIENCE * even, MIN_WALK), MAX_WALK)) }
 }

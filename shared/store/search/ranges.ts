@@ -11,7 +11,7 @@ import {
 import { timestamp } from '../../fhir/values-date.ts'
 import { keysLiteral } from '../keys.ts'
 import type { Bind } from '../side-rows.ts'
-import { filter, isMissing, type Scene, type Test } from './row-test.ts'
+import { filter, isMissing, parameterSql, type Scene, type Test } from './row-test.ts'
 
 const UCUM = 'http://unitsofmeasure.org'
 
@@ -131,17 +131,16 @@ function numberSql({ prefix, value, low, high }: NumberValue, bind: Bind): strin
 
 function inRanges({ project }: Scene, ps: readonly bigint[], sql: (bind: Bind) => string): Test {
   return {
-    kind: 'narrow',
-    sql: (bind) => `r.id in (select g.id from idx_range g
-      where g.project = ${bind(project, 'int')}
-        and g.p = any(${bind(keysLiteral(ps), 'bigint[]')}) and ${sql(bind)})`,
+    kind: 'ids',
+    ids: (bind) => `select g.id from idx_range g where g.project = ${bind(project, 'int')}
+      and ${parameterSql('g', ps, bind)} and ${sql(bind)}`,
   }
 }
 
 function missingRange(ps: readonly bigint[], { values }: Condition): Test {
   return filter((bind) => {
     const exists = `exists (select 1 from idx_range g where g.id = r.id
-      and g.project = r.project and g.p = any(${bind(keysLiteral(ps), 'bigint[]')}))`
+      and g.project = r.project and ${parameterSql('g', ps, bind)})`
     return isMissing(values) ? `not ${exists}` : exists
   })
 }

@@ -12,6 +12,8 @@ export interface Scene {
 export type Test =
   /** It holds one of the keys. */
   | { readonly kind: 'keys'; readonly any: readonly bigint[] }
+  /** Its id is among those of a subselect on a side table. */
+  | { readonly kind: 'ids'; readonly ids: (bind: Bind) => string }
   /** `narrow`: found by an index of its own; `date`: a range of the main date; else a mere filter. */
   | {
       readonly kind: 'narrow' | 'date' | 'filter'
@@ -20,6 +22,7 @@ export type Test =
 
 /** `forced` keeps a test for keys from becoming an index condition. */
 export function sqlOf(test: Test, bind: Bind, forced = false): string {
+  if (test.kind === 'ids') return `r.id in (${test.ids(bind)})`
   if (test.kind !== 'keys') return test.sql(bind)
   const [first] = test.any
   // `@>` of an empty array would match every row, `&&` of one matches none.
@@ -28,6 +31,13 @@ export function sqlOf(test: Test, bind: Bind, forced = false): string {
       ? `r.keys @> array[${bind(first, 'bigint')}]`
       : `r.keys && ${bind(keysLiteral(test.any), 'bigint[]')}`
   return forced ? `(${held}) is true` : held
+}
+
+/** A row of a side table belongs to one of the parameters; one alone bounds an index best. */
+export function parameterSql(alias: string, ps: readonly bigint[], bind: Bind): string {
+  const [first] = ps
+  if (first !== undefined && ps.length === 1) return `${alias}.p = ${bind(first, 'bigint')}`
+  return `${alias}.p = any(${bind(keysLiteral(ps), 'bigint[]')})`
 }
 
 export function filter(sql: (bind: Bind) => string): Test {

@@ -1,0 +1,142 @@
+import { once } from 'node:events'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { gzipSync } from 'node:zlib'
+import t from 'tap'
+import { isPublicAddress } from '../worker/bots/addresses.ts'
+import { fetchOutside, type Outgoing } from '../worker/bots/fetch.ts'
+
+const server = createServer((req, res) => {
+  if (req.url === '/redirect') res.writeHead(302, { Location: '/json' }).end()
+  else if (req.url === '/elsewhere') res.writeHead(307, { Location: `${other}/seen` }).end()
+  else if (req.url === '/loop') res.writeHead(302, { Location: '/loop' }).end()
+  else if (req.url === '/large') res.end(Buffer.alloc(10 * 1024 * 1024 + 1))
+  else if (req.url === '/bomb') {
+    res.writeHead(200, { 'Content-Encoding': 'gzip' }).end(gzipSync(Buffer.alloc(11 * 1024 * 1024)))
+  } else if (req.url === '/gzip') {
+    res.writeHead(200, { 'Content-Encoding': 'gzip' }).end(gzipSync('unpacked'))
+  } else {
+    const chunks: Buffer[] = []
+    req.on('data', (chunk) => chunks.push(chunk))
+    req.on('end', () => {
+      const { method, headers } = req
+      res.setHeader('Content-Type', 'application/json')
+      res.end(JSON.stringify({ method, headers, body: Buffer.concat(chunks).toString() }))
+    })
+  }
+})
+server.listen(0, '127.0.0.1')
+await once(server, 'listening')
+t.teardown(() => server.close())
+const { port } = server.address() as AddressInfo
+const base = `http://127.0.0.1:${port}`
+// The same server under another name: another origin.
+const other = `http://localhost:${port}`
+const { signal } = new AbortController()
+
+function outgoing(url: string, more: Partial<Outgoing> = {}): Outgoing {
+  return { url, method: 'GET', headers: {}, body: undefined, redirect: 'follow', ...more }
+}
+
+t.test('only public addresses are public', async (t) => {
+  for (const address of [
+    '127.0.0.1',
+    '10.1.2.3',
+    '172.16.0.1',
+    '192.168.1.1',
+    '169.254.169.254',
+    '100.64.0.1',
+    '0.0.0.0',
+    '224.0.0.1',
+    '255.255.255.255',
+    '::1',
+    '::',
+    '::ffff:127.0.0.1',
+    '::ffff:7f00:1',
+    '64:ff9b::7f00:1',
+    '2002:7f00:1::',
+    'fe80::1',
+    'fd00:ec2::254',
+    'ff02::1',
+    'localhost',
+  ]) {
+    t.notOk(isPublicAddress(address), address)
+  }
+  for (const address of ['1.1.1.1', '93.184.216.34', '2606:4700:4700::1111']) {
+    t.ok(isPublicAddress(address), address)
+  }
+})
+
+t.test('under the public rule private networks cannot be reached by any spelling', async (t) => {
+  for (const url of [
+    base,
+    'http://localhost/',
+    'http://127.0.0.1/',
+    'http://127.1/',
+    'http://2130706433/',
+    'http://0x7f000001/',
+    'http://0177.0.0.1/',
+    'http://[::1]/',
+    'http://[::ffff:127.0.0.1]/',
+    'http://169.254.169.254/latest/meta-data/',
+    'http://example.com:22/',
+    'file:///etc/passwd',
+    'ftp://example.com/',
+    'not a url',
+  ]) {
+    await t.rejects(fetchOutside(outgoing(url), 'public', signal), url)
+  }
+  await t.rejects(fetchOutside(outgoing(base), 'off', signal), { message: 'fetch is switched off' })
+})
+
+t.test('method, headers and body arrive, and the answer comes back', async (t) => {
+  const answer = await fetchOutside(
+    outgoing(`${base}/x`, {
+      method: 'POST',
+      headers: { 'content-type': 'text/plain', 'x-mine': 'yes', connection: 'upgrade' },
+      body: Buffer.from('héllo'),
+    }),
+    'all',
+    signal,
+  )
+  t.equal(answer.status, 200)
+  t.equal(answer.url, `${base}/x`)
+  t.match(JSON.parse(answer.body.toString()), {
+    method: 'POST',
+    headers: { 'content-type': 'text/plain', 'x-mine': 'yes', 'content-length': '6' },
+    body: 'héllo',
+  })
+  t.equal((await fetchOutside(outgoing(`${base}/gzip`), 'all', signal)).body.toString(), 'unpacked')
+})
+
+t.test('redirects are followed as fetch does, and credentials stay at home', async (t) => {
+  const headers = { authorization: 'Bearer x', cookie: 'a=b' }
+  const asked = outgoing(`${base}/redirect`, { method: 'POST', headers, body: 'x' })
+  const same = JSON.parse((await fetchOutside(asked, 'all', signal)).body.toString())
+  t.match(same, { method: 'GET', body: '', headers })
+  const away = await fetchOutside({ ...asked, url: `${base}/elsewhere` }, 'all', signal)
+  const seen = JSON.parse(away.body.toString())
+  t.match(seen, { method: 'POST', body: 'x' })
+  t.notOk('authorization' in seen.headers || 'cookie' in seen.headers)
+  const manual = outgoing(`${base}/redirect`, { redirect: 'manual' })
+  t.equal((await fetchOutside(manual, 'all', signal)).status, 302)
+  const refused = outgoing(`${base}/redirect`, { redirect: 'error' })
+  await t.rejects(fetchOutside(refused, 'all', signal))
+  await t.rejects(fetchOutside(outgoing(`${base}/loop`), 'all', signal), /Too many redirects/)
+})
+
+t.test('an answer has its limit, packed or not', async (t) => {
+  for (const path of ['/large', '/bomb']) {
+    await t.rejects(fetchOutside(outgoing(base + path), 'all', signal), path)
+  }
+})
+
+t.test('a request ends with its run', async (t) => {
+  const controller = new AbortController()
+  const silent = createServer(() => controller.abort())
+  silent.listen(0, '127.0.0.1')
+  await once(silent, 'listening')
+  t.teardown(() => silent.close())
+  const url = `http://127.0.0.1:${(silent.address() as AddressInfo).port}/`
+  await t.rejects(fetchOutside(outgoing(url), 'all', controller.signal), /run has ended/)
+})

@@ -1,0 +1,123 @@
+import { once } from 'node:events'
+import { Redis } from 'ioredis'
+import t from 'tap'
+import { type Botica, openBotica } from './fixtures/botica.ts'
+import { aBot, eventually, execute, finished, handler, type Untyped } from './fixtures/bots.ts'
+
+const later = { Prefer: 'respond-async' }
+const slow = handler(`await new Promise((resolve) => setTimeout(resolve, event.input.ms ?? 500))
+  return 'attempt ' + event.attempt`)
+
+t.test('a killed worker loses no answer', { timeout: 90_000 }, async (t) => {
+  const fragile = await openBotica(t)
+  const worker = await fragile.startWorker()
+  const pause = 'await new Promise((resolve) => setTimeout(resolve, 1500));'
+  const writer = await aBot(
+    fragile,
+    handler(
+      `const { id } = await medplum.createResource({ resourceType: 'Patient' }); ${pause} return id`,
+    ),
+  )
+  const reader = await aBot(fragile, handler(`${pause} return 'attempt ' + event.attempt`))
+  const wrote = execute(fragile.admin, writer)
+  const read = execute(fragile.admin, reader)
+  const accepted = await execute(fragile.admin, reader, {}, later)
+  await eventually(async () => {
+    const found = await fragile.admin.get<Untyped>('Patient')
+    return found.body.entry?.length === 1 ? true : undefined
+  })
+  const killed = once(worker, 'close')
+  worker.kill('SIGKILL')
+  await killed
+  await fragile.startWorker()
+  const interrupted = await wrote
+  t.equal(interrupted.status, 400)
+  t.equal(interrupted.body.issue[0].details.text, 'Bot run interrupted')
+  t.equal((await read).text, 'attempt 2')
+  const job = await finished(fragile.admin, accepted.headers.get('content-location'), 40_000)
+  t.match(job.output.parameter[0], { valueString: 'attempt 2' })
+  const patients = await fragile.admin.get<Untyped>('Patient')
+  t.equal(patients.body.entry.length, 1, 'what was written is there once')
+})
+
+t.test('of 200 runs none hangs when their worker is killed', { timeout: 90_000 }, async (t) => {
+  const fragile = await openBotica(t)
+  const worker = await fragile.startWorker()
+  const id = await aBot(
+    fragile,
+    handler(`if (event.input.n % 2) await medplum.createResource({ resourceType: 'Patient' })
+      await new Promise((resolve) => setTimeout(resolve, 20))
+      return event.input.n`),
+  )
+  let answered = 0
+  const runs = Array.from({ length: 200 }, async (_, n) => {
+    const answer = await execute(fragile.admin, id, { n })
+    answered++
+    return answer
+  })
+  await eventually(async () => (answered >= 40 ? true : undefined), 20_000)
+  worker.kill('SIGKILL')
+  await fragile.startWorker()
+  const answers = await Promise.all(runs)
+  for (const [n, { status, text, body }] of answers.entries()) {
+    if (status === 200) t.equal(text, String(n))
+    else t.match(body.issue[0], { details: { text: 'Bot run interrupted' } })
+  }
+  const interrupted = answers.filter(({ status }) => status !== 200)
+  t.ok(interrupted.length <= 8, 'at most the runs it had in hand')
+  t.equal((await execute(fragile.admin, id, { n: 0 })).text, '0')
+})
+
+t.test('answers outlive the connections to Redis', async (t) => {
+  const botica = await openBotica(t, { worker: true })
+  const id = await aBot(botica, slow)
+  const running = [execute(botica.admin, id, { ms: 1500 }), execute(botica.admin, id, { ms: 3000 })]
+  await eventually(async () => ((await active(botica)) === 2 ? true : undefined))
+  await breakConnections(botica)
+  const texts = (await Promise.all(running)).map(({ text }) => text)
+  t.same(texts, ['attempt 1', 'attempt 1'])
+  t.equal((await execute(botica.admin, id, { ms: 0 })).status, 200)
+})
+
+t.test('a run whose job Redis has lost is made all the same', { timeout: 60_000 }, async (t) => {
+  const lonely = await openBotica(t)
+  const id = await aBot(lonely, handler('return "found again"'))
+  const accepted = await execute(lonely.admin, id, {}, later)
+  t.equal(accepted.status, 202)
+  const redis = new Redis(lonely.services.config.redisUrl)
+  await redis.flushdb()
+  redis.disconnect()
+  await lonely.startWorker()
+  const job = await finished(lonely.admin, accepted.headers.get('content-location'), 40_000)
+  t.match(job.output.parameter[0], { valueString: 'found again' })
+})
+
+t.test('a worker that is asked to stop finishes what it has', async (t) => {
+  const leaving = await openBotica(t)
+  const worker = await leaving.startWorker()
+  const running = execute(leaving.admin, await aBot(leaving, slow), { ms: 1500 })
+  await eventually(async () => ((await active(leaving)) === 1 ? true : undefined))
+  const closed = once(worker, 'close')
+  worker.kill('SIGTERM')
+  t.equal((await running).text, 'attempt 1')
+  t.same(await closed, [0, null])
+  t.equal((await execute(leaving.admin, await aBot(leaving, slow))).status, 503)
+})
+
+async function active({ services }: Botica): Promise<number | undefined> {
+  return (await services.queues.depths())['bots-sync']?.active
+}
+
+/** Ends every connection of web and worker at once, as a restart of Redis does. */
+async function breakConnections({ services }: Botica): Promise<void> {
+  const { redisUrl } = services.config
+  const redis = new Redis(redisUrl)
+  const own = `db=${new URL(redisUrl).pathname.slice(1)} `
+  const clients = String(await redis.client('LIST')).split('\n')
+  const me = await redis.client('ID')
+  for (const line of clients.filter((line) => line.includes(own))) {
+    const id = Number(/^id=(\d+)/.exec(line)?.[1])
+    if (id !== me) await redis.client('KILL', 'ID', id)
+  }
+  redis.disconnect()
+}

@@ -1,0 +1,378 @@
+import { Redis } from 'ioredis'
+import t, { type Test } from 'tap'
+import { freePort } from '../scripts/service.ts'
+import { keys, PREFIX } from '../shared/queue-scripts.ts'
+import { type Tenant, until } from './fixtures/botica.ts'
+import { aBot, execute, handler } from './fixtures/bots.ts'
+import { type Answer, createClient, signIn } from './fixtures/client.ts'
+import { childrenOf, complaints, openCluster, type Running, said } from './fixtures/cluster.ts'
+import { aPatient } from './fixtures/resources.ts'
+
+const CALLER_WAITS_MS = 25_000
+/** Longer than any process keeps a session without reading it again. */
+const SESSION_USABLE_MS = 5000
+const NOWHERE = `127.0.0.1:${await freePort()}`
+
+t.setTimeout(150_000)
+const cluster = await openCluster(t)
+const { web, redis, postgres, baseUrl } = cluster
+const nobody = createClient(baseUrl)
+const tenant = await cluster.createTenant('Faults')
+const { admin } = tenant
+const { id, secret } = tenant.adminCredentials
+const queue = new Redis(redis.url, { maxRetriesPerRequest: 0 })
+queue.on('error', () => undefined)
+t.teardown(() => queue.disconnect())
+
+/** Writes a Basic that names the run when `n` is odd, takes `ms`, answers `n`. */
+const CODE = handler(`
+  const { n = 0, ms = 50 + (n * 37) % 150 } = event.input
+  const code = { text: event.runId }
+  if (n % 2 === 1) await medplum.createResource({ resourceType: 'Basic', code })
+  await new Promise((resolve) => setTimeout(resolve, ms))
+  return { n }`)
+const bot = await aBot(tenant, CODE)
+
+interface Timed {
+  readonly n: number
+  readonly answer: Answer
+  readonly ms: number
+}
+
+async function timed(n: number, asked: Promise<Answer>): Promise<Timed> {
+  const startedAt = Date.now()
+  const answer = await asked
+  return { n, answer, ms: Date.now() - startedAt }
+}
+
+/** Runs with n from 0 on, all at once; `onAnswer` hears of each. */
+function runMany(
+  { admin }: Tenant,
+  id: string,
+  count: number,
+  onAnswer: () => void = () => undefined,
+): Promise<Timed[]> {
+  const one = async (n: number) => {
+    const done = await timed(n, execute(admin, id, { n }))
+    onAnswer()
+    return done
+  }
+  return Promise.all(Array.from({ length: count }, (_, n) => one(n)))
+}
+
+/** In time, with its own result or the outcome of a run that was interrupted after a write. */
+function assertAnswered(t: Test, runs: readonly Timed[]): void {
+  const slowest = Math.max(...runs.map(({ ms }) => ms))
+  t.ok(slowest < CALLER_WAITS_MS + 2000, `the slowest caller waited ${slowest} ms`)
+  const odd = runs.filter(({ n, answer }) => !isResult(n, answer) && !(n % 2 && isCut(answer)))
+  t.same(
+    odd.map(({ n, answer }) => `${n}: ${answer.status} ${answer.text}`),
+    [],
+  )
+}
+
+const isResult = (n: number, { status, text }: Answer) =>
+  status === 200 && text === JSON.stringify({ n })
+const isCut = ({ status, text }: Answer) => status === 400 && text.includes('Bot run interrupted')
+
+/** No run wrote twice; one that answered had written once. */
+async function assertWrittenOnce(
+  t: Test,
+  { admin }: Tenant,
+  runs: readonly Timed[],
+): Promise<void> {
+  const found = await admin.get<{ entry?: { resource: { code: { text: string } } }[] }>(
+    'Basic?_count=1000',
+  )
+  const ids = (found.body.entry ?? []).map(({ resource }) => resource.code.text)
+  t.equal(new Set(ids).size, ids.length, 'no run wrote twice')
+  const written = new Set(ids)
+  const answered = runs.filter(({ n, answer }) => n % 2 === 1 && answer.status === 200)
+  t.ok(answered.every(({ answer }) => written.has(String(answer.headers.get('x-bot-run-id')))))
+}
+
+async function assertCountersAtZero(t: Test, { project }: Tenant): Promise<void> {
+  const flight = () => queue.zcard(keys.flight('bots-sync', project.id))
+  await until(async () => (await flight()) === 0 && (await activeRuns()) === 0, 5000)
+  t.equal(await queue.llen(`${PREFIX}:bots-sync:wait`), 0)
+}
+
+const activeRuns = () => queue.llen(`${PREFIX}:bots-sync:active`)
+
+const unavailable = {
+  status: 503,
+  body: { resourceType: 'OperationOutcome', issue: [{ code: 'transient' }] },
+}
+
+/** Undefined for a 503 in time that says when to come back; else what it was. */
+async function otherThan503(asked: Promise<Answer>, withinMs: number): Promise<string | undefined> {
+  const { answer, ms } = await timed(0, asked)
+  const { status, headers, text } = answer
+  const isRight = status === 503 && text.includes('"transient"') && headers.has('retry-after')
+  return isRight && ms < withinMs ? undefined : `${status} after ${ms} ms: ${text}`
+}
+
+/** Every answer for so long is a 503 in time. */
+async function assertUnavailable(
+  t: Test,
+  forMs: number,
+  withinMs: number,
+  ask: () => readonly Promise<Answer>[],
+): Promise<void> {
+  const since = Date.now()
+  const odd = new Set<string>()
+  await until(async () => {
+    const found = await Promise.all(ask().map((asked) => otherThan503(asked, withinMs)))
+    for (const text of found) if (text !== undefined) odd.add(text)
+    return Date.now() - since > forMs
+  }, 30_000)
+  t.same([...odd], [])
+}
+
+/** One line for an outage and one for each request that met it; no stack, nothing secret. */
+function assertQuietLog(t: Test, running: Running, seen: number): void {
+  const lines = complaints(running).slice(seen)
+  t.same(
+    lines.filter((line) => /stack|\n\s+at |known-to-redis|postgres:\/\//.test(line)).slice(0, 3),
+    [],
+  )
+  const outage = lines.filter((line) => !line.includes('"requestId"'))
+  t.match(outage.join('\n'), /(Redis|PostgreSQL) is away/)
+  t.same(outage.slice(5), [], 'no more than five lines')
+}
+
+const wrong = (url: string, part: 'password' | 'pathname', value: string) => {
+  const changed = new URL(url)
+  changed[part] = value
+  return changed.href
+}
+const refusal = (what: string) =>
+  new RegExp(`^${what} refuses the connection: .*; look at (DATABASE|REDIS)_URL$`, 'm')
+const refusals: readonly (readonly [Record<string, string>, RegExp])[] = [
+  [{ DATABASE_URL: wrong(postgres.url, 'password', 's3cret') }, refusal('PostgreSQL')],
+  [{ DATABASE_URL: wrong(postgres.url, 'pathname', '/none') }, refusal('PostgreSQL')],
+  [{ REDIS_URL: wrong(redis.url, 'password', 's3cret') }, refusal('Redis')],
+  [{ REDIS_URL: wrong(redis.url, 'pathname', '/999') }, refusal('Redis')],
+]
+const refused = refusals.map(([settings], i) => cluster.run(i % 2 ? 'worker' : 'server', settings))
+const hopeless = [
+  cluster.run('server', { DATABASE_URL: `postgres://botica:s3cret@${NOWHERE}/botica` }),
+  cluster.run('worker', { REDIS_URL: `redis://:s3cret@${NOWHERE}` }),
+]
+
+const lost = await execute(admin, bot, { n: 1 }, { Prefer: 'respond-async' })
+await queue.flushdb()
+
+let worker = await cluster.startWorker()
+
+t.test('a worker is killed in the middle of 200 runs: each caller has an answer', async (t) => {
+  let answered = 0
+  const all = runMany(tenant, bot, 200, () => answered++)
+  await until(async () => answered >= 40, 15_000)
+  worker.child.kill('SIGKILL')
+  await worker.ended
+  t.ok(answered < 190, `${answered} were answered before the kill`)
+  worker = await cluster.startWorker()
+  const runs = await all
+  assertAnswered(t, runs)
+  await assertWrittenOnce(t, tenant, runs)
+  await assertCountersAtZero(t, tenant)
+  t.equal((await execute(admin, bot, { n: 2 })).status, 200)
+})
+
+t.test('one worker of two is killed: the other answers all callers', async (t) => {
+  const second = await cluster.startWorker()
+  let answered = 0
+  const all = runMany(tenant, bot, 60, () => answered++)
+  await until(async () => answered >= 10, 15_000)
+  second.child.kill('SIGKILL')
+  const runs = await all
+  assertAnswered(t, runs)
+  await assertWrittenOnce(t, tenant, runs)
+  await assertCountersAtZero(t, tenant)
+})
+
+t.test('an accepted run that Redis has forgotten is run all the same', async (t) => {
+  t.equal(lost.status, 202)
+  const status = lost.headers.get('content-location') ?? ''
+  await until(async () => (await admin.get(status)).status !== 202, 30_000)
+  t.match((await admin.get(status)).body, { resourceType: 'AsyncJob', status: 'completed' })
+})
+
+t.test('a killed executor takes nothing of other projects with it', async (t) => {
+  const [other, victim] = await Promise.all(['Other', 'Victim'].map(cluster.createTenant))
+  if (other === undefined || victim === undefined) throw new Error('There are two')
+  const [otherBot, victimBot] = await Promise.all([aBot(other, CODE), aBot(victim, CODE)])
+  const before = new Set(childrenOf(worker))
+  // The first run takes the spare, and the next project takes the one that is started in its place.
+  t.equal((await execute(other.admin, otherBot)).status, 200)
+  let next: number | undefined
+  await until(async () => {
+    next = childrenOf(worker).find((pid) => !before.has(pid))
+    return next !== undefined
+  }, 5000)
+  t.equal((await execute(victim.admin, victimBot)).status, 200)
+
+  let answered = 0
+  const hit = runMany(victim, victimBot, 40, () => answered++)
+  const spared = runMany(other, otherBot, 40)
+  await until(async () => answered >= 5, 10_000)
+  process.kill(next ?? 0, 'SIGKILL')
+  const runs = await hit
+  assertAnswered(t, runs)
+  await assertWrittenOnce(t, victim, runs)
+  t.ok((await spared).every(({ n, answer }) => isResult(n, answer)))
+  t.equal((await execute(victim.admin, victimBot)).status, 200)
+  t.notOk(childrenOf(worker).includes(next ?? 0))
+})
+
+t.test('without Redis all but runs is answered, and a run in flight has its answer', async (t) => {
+  const patient = await admin.create(aPatient())
+  const seen = [complaints(web).length, complaints(worker).length] as const
+  const slow = [0, 1].map((n) => execute(admin, bot, { n, ms: 2000 }))
+  await until(async () => (await activeRuns()) === 2, 5000)
+  await redis.kill()
+
+  // Longer than the runs in flight take: they end without Redis.
+  await assertUnavailable(t, 2500, 2500, () => [
+    execute(admin, bot),
+    execute(admin, bot, {}, { Prefer: 'respond-async' }),
+  ])
+  t.equal((await admin.get(`Patient/${patient.id}`)).status, 200)
+  t.equal((await admin.post('Patient', aPatient())).status, 201)
+  await signIn(baseUrl, id, secret)
+  t.match(await nobody.get('/healthcheck'), {
+    status: 503,
+    body: { ok: false, redis: false, postgres: true },
+  })
+  t.equal((await nobody.get('/livez')).status, 200)
+
+  await redis.start()
+  await until(async () => (await execute(admin, bot)).status === 200, 10_000)
+  await until(async () => (await nobody.get('/healthcheck')).status === 200, 5000)
+  t.same(
+    (await Promise.all(slow)).map(({ status, text }) => `${status} ${text}`),
+    ['200 {"n":0}', '200 {"n":1}'],
+  )
+  await assertCountersAtZero(t, tenant)
+  assertQuietLog(t, web, seen[0])
+  assertQuietLog(t, worker, seen[1])
+})
+
+t.test('without PostgreSQL the answer is 503, and nothing acknowledged is lost', async (t) => {
+  const patient = await admin.create(aPatient())
+  const polling = await aBot(
+    tenant,
+    handler(`for (;;) {
+      try {
+        await medplum.readResource('Patient', event.input.id)
+      } catch (error) {
+        return { caught: error.outcome?.issue?.[0]?.code ?? String(error) }
+      }
+      await new Promise((resolve) => setTimeout(resolve, 100))
+    }`),
+  )
+  const seen = [complaints(web).length, complaints(worker).length] as const
+  const caught = execute(admin, polling, { id: patient.id })
+  await until(async () => (await activeRuns()) === 1, 5000)
+  const acknowledged: string[] = []
+  const writing = writeUntilRefused(acknowledged)
+  await until(async () => acknowledged.length >= 20, 10_000)
+  await postgres.kill()
+  const refused = await writing
+  t.match(refused, unavailable)
+
+  // The first answers find the session cached, the last ones do not.
+  await assertUnavailable(t, SESSION_USABLE_MS, 5000, () => [
+    admin.get(`Patient/${patient.id}`),
+    admin.post('Patient', aPatient()),
+    admin.get('Patient?_count=1'),
+    execute(admin, bot),
+  ])
+  await t.rejects(signIn(baseUrl, id, secret), { message: /answered 503: .*temporarily_unavail/ })
+  t.match(await nobody.get('/healthcheck'), {
+    status: 503,
+    body: { ok: false, redis: true, postgres: false },
+  })
+  t.match(await caught, { status: 200, body: { caught: 'transient' } })
+
+  await postgres.start()
+  await until(async () => (await execute(admin, bot)).status === 200, 10_000)
+  await until(async () => (await nobody.get('/healthcheck')).status === 200, 5000)
+  const found = await Promise.all(acknowledged.map((id) => admin.get(`Patient/${id}`)))
+  t.ok(found.every(({ status }) => status === 200))
+  await assertCountersAtZero(t, tenant)
+  assertQuietLog(t, web, seen[0])
+  assertQuietLog(t, worker, seen[1])
+})
+
+async function writeUntilRefused(acknowledged: string[]): Promise<Answer> {
+  for (;;) {
+    const answer = await admin.post('Patient', aPatient())
+    if (answer.status !== 201) return answer
+    acknowledged.push(String(answer.body.id))
+  }
+}
+
+t.test('a worker that is told to stop ends its runs and leaves the others', async (t) => {
+  const leaving = worker
+  worker = await cluster.startWorker()
+  const all = Promise.all(
+    Array.from({ length: 40 }, (_, n) => timed(n, execute(admin, bot, { n, ms: 500 }))),
+  )
+  await until(async () => (await activeRuns()) >= 10, 5000)
+  const toldAt = Date.now()
+  leaving.child.kill('SIGTERM')
+  t.equal(await leaving.ended, 0)
+  t.ok(Date.now() - toldAt < 25_000)
+  const runs = await all
+  t.ok(runs.every(({ n, answer }) => isResult(n, answer)))
+  await assertWrittenOnce(t, tenant, runs)
+  await assertCountersAtZero(t, tenant)
+})
+
+t.test('a web process that is told to stop answers what it has begun', async (t) => {
+  const port = String(await freePort())
+  const leaving = cluster.run('server', { PORT: port })
+  await said(leaving, '"listening"')
+  const there = createClient(`http://127.0.0.1:${port}/`, admin.token)
+  const running = execute(there, bot, { n: 1, ms: 1500 })
+  await until(async () => (await activeRuns()) === 1, 5000)
+  leaving.child.kill('SIGTERM')
+  await said(leaving, '"stopping"')
+  await t.rejects(fetch(`http://127.0.0.1:${port}/livez`), 'new connections are refused')
+  const answer = await running
+  t.match([answer.status, answer.text], [200, '{"n":1}'])
+  t.equal(answer.headers.get('connection'), 'close')
+  t.equal(await leaving.ended, 0)
+})
+
+t.test('a second signal ends a process at once', async (t) => {
+  const port = String(await freePort())
+  const impatient = cluster.run('server', { PORT: port })
+  await said(impatient, '"listening"')
+  const there = createClient(`http://127.0.0.1:${port}/`, admin.token)
+  const cut = t.rejects(execute(there, bot, { ms: 9000 }))
+  await until(async () => (await activeRuns()) === 1, 5000)
+  for (const running of [impatient, worker]) {
+    running.child.kill('SIGTERM')
+    await said(running, '"stopping"')
+    running.child.kill('SIGTERM')
+    t.equal(await running.ended, 1)
+  }
+  await cut
+})
+
+t.test('what it stands on refuses or stays away: it ends with one sentence', async (t) => {
+  for (const [i, { ended, said }] of refused.entries()) {
+    t.equal(await ended, 1)
+    t.match(said(), refusals[i]?.[1])
+    t.notMatch(said(), /s3cret|\n\s+at /)
+  }
+  for (const { ended, said } of hopeless) {
+    t.equal(await ended, 1)
+    t.match(said(), /(PostgreSQL|Redis) does not answer; look at (DATABASE|REDIS)_URL\n$/)
+    t.notMatch(said(), /s3cret|\n\s+at /)
+    t.ok(said().split('\n').length < 40)
+  }
+})

@@ -1,0 +1,38 @@
+/** Keeps the tables quick to search while rows pour in. */
+import type { Services } from '../../shared/services.ts'
+import { analyzeGrown, cleanPendingKeys, insertedResources } from '../../shared/store/upkeep.ts'
+
+const EVERY_MS = 2000
+/** A look at the statistics every so many ticks. */
+const ANALYZE_EVERY = 5
+/** Fewer new rows leave a backlog that nobody notices. */
+const MANY_ROWS = 500
+
+/** Runs until `stop`; an outage of PostgreSQL is told by those who wait for it. */
+export function startTableUpkeep({ database, log }: Services): { stop(): Promise<void> } {
+  let inserted = 0
+  let ticks = 0
+  let working = Promise.resolve()
+
+  async function tick(): Promise<void> {
+    const now = await insertedResources(database)
+    if (now - inserted > MANY_ROWS) {
+      await cleanPendingKeys(database)
+      inserted = now
+    }
+    ticks += 1
+    if (ticks % ANALYZE_EVERY === 0) await analyzeGrown(database)
+  }
+
+  const timer = setInterval(() => {
+    working = working.then(tick).catch((error: Error) => {
+      log.debug({ reason: error.message }, 'Upkeep of the tables failed')
+    })
+  }, EVERY_MS)
+  return {
+    async stop() {
+      clearInterval(timer)
+      await working
+    },
+  }
+}
