@@ -104,7 +104,11 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
 
   async function admit(name: BotQueue, job: ExecuteJob, durable: boolean): Promise<number> {
     const lease = job.deadline - Date.now() + LEASE_SLACK_MS
-    const names = [keys.flight(name, job.projectId), keys.workers(name)]
+    const names = [
+      keys.flight(name, job.projectId),
+      keys.workers(name),
+      keys.lane(name, job.projectId),
+    ]
     const lane = Number(
       await runScript(redis, ADMIT, names, [
         job.runId,

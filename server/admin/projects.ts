@@ -4,6 +4,7 @@ import { onBehalfOf, projectDefaults } from '../../shared/api/provision.ts'
 import { badRequest, forbidden, invalid } from '../../shared/errors.ts'
 import { type Issue, issue } from '../../shared/fhir/outcome.ts'
 import { isObject, isResource, type Resource } from '../../shared/fhir/resource.ts'
+import { requireValid } from '../../shared/fhir/validate.ts'
 import type { Services } from '../../shared/services.ts'
 import type { WriteResult } from '../../shared/store/repository.ts'
 import { parseVersion } from '../../shared/store/rows.ts'
@@ -28,7 +29,9 @@ export async function createProject(
   if (typeof body.name !== 'string' || body.name.trim() === '') {
     throw badRequest('Project name is required', 'name')
   }
-  return await repository.create(caller, projectDefaults(body, config))
+  const project = projectDefaults(body, config)
+  requireValid(project, { strict: true })
+  return await repository.create(caller, project)
 }
 
 /** Errors: 403, 404. */
@@ -59,7 +62,9 @@ export async function replaceProjectList(
   return await repository.patch(actor, 'Project', projectId, (current) => {
     const { [list]: _, ...rest } = current
     // An empty array is no FHIR: without items the element goes.
-    return (items.length === 0 ? rest : { ...rest, [list]: items }) as Resource
+    const next = (items.length === 0 ? rest : { ...rest, [list]: items }) as Resource
+    requireValid(next, { strict: true })
+    return next
   })
 }
 

@@ -2,7 +2,14 @@
 import { promisify } from 'node:util'
 import { brotliDecompress, gunzip, inflate } from 'node:zlib'
 import getRawBody from 'raw-body'
-import { badStructure, notSupported, tooLarge, unsupportedMediaType } from '../../shared/errors.ts'
+import {
+  badRequest,
+  badStructure,
+  notSupported,
+  tooLarge,
+  unsupportedMediaType,
+} from '../../shared/errors.ts'
+import { parseBody } from '../../shared/fhir/json.ts'
 import { isObject } from '../../shared/fhir/resource.ts'
 import type { Context } from '../context.ts'
 
@@ -30,9 +37,9 @@ export async function readBody(ctx: Context, maxBytes: number): Promise<Buffer |
 /** Parses the body as a JSON object or array. Errors: 415, 400, 413. */
 export async function readJson(ctx: Context, maxBytes: number): Promise<unknown> {
   const body = await readBody(ctx, maxBytes)
-  if (body === undefined) throw badStructure('Content could not be parsed')
+  if (body === undefined) throw badRequest('Content could not be parsed')
   if (!isJsonType(ctx.get('Content-Type'))) throw unsupportedMediaType()
-  return parseJson(body)
+  return parseBody(body)
 }
 
 /** The same for routes that want an object. */
@@ -84,12 +91,4 @@ function isJsonType(header: string): boolean {
   const charset = parameters.find((item) => item.trim().startsWith('charset='))
   if (charset !== undefined && !/=\s*"?utf-?8"?\s*$/.test(charset)) return false
   return /^\s*(application\/([\w.+-]+\+)?json|text\/json)\s*$/.test(type)
-}
-
-function parseJson(body: Buffer): unknown {
-  try {
-    return JSON.parse(body.toString('utf8'))
-  } catch {
-    throw badStructure('Content could not be parsed')
-  }
 }

@@ -8,13 +8,13 @@ export interface DateRange {
 }
 
 const DATE =
-  /^(\d{4})(?:-(\d\d)(?:-(\d\d)(?:T(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:\d\d)?)?)?)?$/
+  /^(\d{4})(?:-(\d\d)(?:-(\d\d)(?:T(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,20}))?)?(Z|[+-]\d\d:\d\d)?)?)?)?$/
 const MINUTE = 60_000
 const DAY = 86_400_000
 
 /** date, dateTime or instant of any precision; without a zone it is UTC. Undefined if not a date. */
 export function parseDate(text: unknown): DateRange | undefined {
-  if (typeof text !== 'string' || text.length > 40) return undefined
+  if (typeof text !== 'string' || text.length > 50) return undefined
   const match = DATE.exec(text)
   if (!match) return undefined
   const [, yyyy, mm, dd, hour, minute, second, fraction, zone] = match
