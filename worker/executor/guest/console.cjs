@@ -32,12 +32,12 @@ exports.createConsole = function createConsole(log) {
   const console = {}
   for (const name in levels) {
     const level = levels[name]
-    console[name] = function (...values) {
+    console[name] = (...values) => {
       log(level, lineOf(values))
     }
   }
-  for (const name of silent) console[name] = function () {}
-  console.assert = function (isTrue, ...values) {
+  for (const name of silent) console[name] = () => {}
+  console.assert = (isTrue, ...values) => {
     if (!isTrue) log('ERROR', `Assertion failed ${lineOf(values)}`)
   }
   return console

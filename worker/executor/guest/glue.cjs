@@ -163,7 +163,8 @@ function secretsOf(event) {
   const names = keys(all)
   for (let index = 0; index < names.length; index++) {
     const value = all[names[index]]?.valueString
-    if (typeof value === 'string' && value.length >= SHORTEST_SECRET) secrets[secrets.length] = value
+    if (typeof value === 'string' && value.length >= SHORTEST_SECRET)
+      secrets[secrets.length] = value
   }
   return secrets
 }

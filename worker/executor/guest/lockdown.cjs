@@ -1,6 +1,6 @@
 // Takes away what no bot needs and a hostile one could use. Runs before any other code of the isolate.
 
-const blocked = function Function() {
+function blocked() {
   throw new EvalError('Code generation from strings disallowed for this context')
 }
 
@@ -18,16 +18,17 @@ exports.lockdown = function lockdown(global) {
   for (const name of absent) delete global[name]
 
   // V8 would still compile strings here (isolated-vm allows it), so every way to its compilers is closed.
+  Object.defineProperty(blocked, 'name', { value: 'Function' })
   Object.defineProperty(blocked, 'prototype', { value: Function.prototype, writable: false })
   const prototypes = [
     Function.prototype,
-    Object.getPrototypeOf(async function () {}),
+    Object.getPrototypeOf(async () => {}),
     Object.getPrototypeOf(function* () {}),
     Object.getPrototypeOf(async function* () {}),
   ]
   for (const prototype of prototypes) fix(prototype, 'constructor', blocked)
   fix(global, 'Function', blocked)
-  fix(global, 'eval', function () {
+  fix(global, 'eval', () => {
     throw new EvalError('Code generation from strings disallowed for this context')
   })
 }
