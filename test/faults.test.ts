@@ -321,6 +321,8 @@ t.test('without PostgreSQL the answer is 503, and nothing acknowledged is lost',
   await until(async () => (await nobody.get('/healthcheck')).status === 200, 5000)
   const found = await Promise.all(acknowledged.map((id) => admin.get(`Patient/${id}`)))
   t.ok(found.every(({ status }) => status === 200))
+  const audited = () => admin.get(`AuditEvent?entity=Bot/${polling}`)
+  await until(async () => (await audited()).text.includes('"execute"'), 5000)
   await assertCountersAtZero(t, tenant)
   assertQuietLog(t, web, seen[0])
   assertQuietLog(t, worker, seen[1])
