@@ -157,7 +157,9 @@ async function startProcesses(
     await startService(program, (service) => keep(name, service))
   }
   await Promise.all([
-    start('web', ['server/main.ts'], () => answers(`${url}livez`)),
+    start('web', ['--disable-warning=ExperimentalWarning', 'server/main.ts'], () =>
+      answers(`${url}livez`),
+    ),
     start('worker', ['--no-node-snapshot', 'worker/main.ts'], () => answers(`${url}healthcheck`)),
   ])
 }

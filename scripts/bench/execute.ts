@@ -23,7 +23,7 @@ export async function execute(seconds: number): Promise<readonly Figure[]> {
   const stage = await openStage({ PORT: String(port), BASE_URL: baseUrl, WORKER_CONCURRENCY: '8' })
   const raw = await openRawQueue(stage.config.redisUrl)
   const children = [
-    startChild(stage.env, 'server/main.ts'),
+    startChild(stage.env, '--disable-warning=ExperimentalWarning', 'server/main.ts'),
     startChild(stage.env, '--no-node-snapshot', 'worker/main.ts'),
   ]
   try {

@@ -62,8 +62,9 @@ function mayHaveEffect(kind: string, payload: string): boolean {
   if (kind === 'token') return false
   if (payload.length > MAX_READ_LENGTH) return true
   try {
-    const { method }: { method?: unknown } = JSON.parse(payload)
-    return method !== 'GET' && method !== 'HEAD'
+    const { method, path }: { method?: unknown; path?: unknown } = JSON.parse(payload)
+    // A bot may be run by GET, too.
+    return !(method === 'GET' || method === 'HEAD') || String(path).includes('$execute')
   } catch {
     return true
   }
