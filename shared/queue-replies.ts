@@ -11,12 +11,12 @@ import type { Redis } from './redis.ts'
 export interface Waiter {
   /** Undefined when the time is over, `gone` when the caller is. */
   readonly reply: Promise<ExecuteReply | 'gone' | undefined>
-  /** The job may or may not have reached Redis; it is removed when Redis is back. */
-  abandon(): void
 }
 
 export interface Replies {
   wait(job: ExecuteJob, waitMs: number, signal: AbortSignal | undefined): Waiter
+  /** The job may or may not have reached Redis; it is withdrawn, at the latest when Redis is back. */
+  abandon(job: ExecuteJob): void
   close(): void
 }
 
@@ -27,7 +27,7 @@ export interface RepliesOptions {
   readonly log: Logger
   has(runId: string): Promise<boolean>
   add(job: ExecuteJob): Promise<void>
-  remove(runId: string): Promise<unknown>
+  withdraw(job: ExecuteJob): Promise<unknown>
 }
 
 interface Waiting {
@@ -40,7 +40,7 @@ interface Waiting {
 export async function openReplies(options: RepliesOptions): Promise<Replies> {
   const { redis, subscriber, channel, log } = options
   const waiting = new Map<string, Waiting>()
-  const abandoned = new Set<string>()
+  const abandoned = new Map<string, ExecuteJob>()
 
   subscriber.on('message', (_channel: string, text: string) => {
     const reply: ExecuteReply = JSON.parse(text)
@@ -52,16 +52,18 @@ export async function openReplies(options: RepliesOptions): Promise<Replies> {
     if (redis.status !== 'ready' || subscriber.status !== 'ready') return
     // First hear, then look: a reply between the two is seen by one of them.
     await subscriber.subscribe(channel)
-    for (const runId of abandoned) {
-      abandoned.delete(runId)
-      await options.remove(runId)
-    }
+    await Promise.all([...abandoned.values()].map(withdraw))
     for (const entry of [...waiting.values()]) {
       const { runId } = entry.job
       const stored = await redis.get(keys.reply(runId))
       if (stored !== null) entry.settle(JSON.parse(stored))
       else if (!(await options.has(runId))) await addAgain(entry)
     }
+  }
+
+  async function withdraw(job: ExecuteJob): Promise<void> {
+    await options.withdraw(job)
+    abandoned.delete(job.runId)
   }
 
   async function addAgain(entry: Waiting): Promise<void> {
@@ -94,13 +96,13 @@ export async function openReplies(options: RepliesOptions): Promise<Replies> {
       signal?.addEventListener('abort', onAbort, { once: true })
       waiting.set(job.runId, { job, settle, addedAgain: false })
       if (signal?.aborted) onAbort()
-      return {
-        reply: promise,
-        abandon: () => {
-          abandoned.add(job.runId)
-          settle(undefined)
-        },
-      }
+      return { reply: promise }
+    },
+    abandon(job) {
+      abandoned.set(job.runId, job)
+      waiting.get(job.runId)?.settle(undefined)
+      // A Redis that was merely silent does what it was asked in order, this last.
+      withdraw(job).catch(() => undefined)
     },
     close() {
       redis.off('ready', onReady)

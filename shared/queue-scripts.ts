@@ -8,6 +8,8 @@ export const PREFIX = 'botica'
 export const keys = {
   /** Sorted set of run ids that are waiting or running; the score is the end of their lease. */
   flight: (queue: string, projectId: string) => `${PREFIX}:flight:${queue}:${projectId}`,
+  /** The lane that the project's next run gets, while it has many. */
+  lane: (queue: string, projectId: string) => `${PREFIX}:lane:${queue}:${projectId}`,
   /** Sorted set of workers that take jobs of a queue; the score is when to forget them. */
   workers: (queue: string) => `${PREFIX}:workers:${queue}`,
   input: (runId: string) => `${PREFIX}:input:${runId}`,
@@ -37,38 +39,31 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)`
 
 /**
- * KEYS flight, workers; ARGV runId, lease ms, most in flight, durable (1: it may wait for a worker).
- * Answers the lane of the run, -1 when too many of the project are in flight, -2 without a worker.
+ * KEYS flight, workers, lane; ARGV runId, lease ms, most in flight, durable (1: it may wait for a
+ * worker). Answers the lane of the run, -1 when too many of the project are in flight, -2 without a
+ * worker.
  *
  * Lanes are fairness between projects: BullMQ takes lane 0 first, and a project with 48, 96, 192, …
  * runs in flight adds to lane 1, 2, 3, …, behind projects with fewer. Inside a lane it is first come,
  * first served; the plain number in flight as priority would let late runs overtake earlier ones of
  * their own project whenever some finish. For the same reason a project leaves a lane only at half
- * of what brought it there. The lane lives in the same sorted set, above all leases.
+ * of what brought it there.
  */
 export const ADMIT = script(`${NOW}
 if ARGV[4] == '0' and redis.call('ZCOUNT', KEYS[2], now, '+inf') == 0 then return -2 end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
-local lane = redis.call('ZSCORE', KEYS[1], 'lane')
 local count = redis.call('ZCARD', KEYS[1])
-if lane then
-  lane = lane - 1e15
-  count = count - 1
-else
-  lane = 0
-end
 if count >= tonumber(ARGV[3]) then return -1 end
-local before = lane
+local lane = 0
+if count > 0 then lane = tonumber(redis.call('GET', KEYS[3]) or 0) end
 while count >= 48 * 2 ^ lane do lane = lane + 1 end
 while lane > 0 and count < 48 * 2 ^ (lane - 2) do lane = lane - 1 end
-if lane ~= before then
-  if lane == 0 then redis.call('ZREM', KEYS[1], 'lane') else redis.call('ZADD', KEYS[1], 1e15 + lane, 'lane') end
-end
+if lane > 0 then redis.call('SET', KEYS[3], lane, 'PX', 60000) else redis.call('UNLINK', KEYS[3]) end
 redis.call('ZADD', KEYS[1], now + tonumber(ARGV[2]), ARGV[1])
 return lane`)
 
 /**
- * KEYS flight, reply, late, input, journal; ARGV runId, channel, message, keep (1: store the reply
+ * KEYS flight, reply, late, input; ARGV runId, channel, message, keep (1: store the reply
  * even if somebody heard it). Answers the late mark, nil without one. The reply is published here,
  * before BullMQ completes the job: a worker that dies in between has answered its caller.
  */

@@ -15,7 +15,7 @@ import {
   type ExecuteReply,
   INLINE_BYTES,
 } from './queue-jobs.ts'
-import { openReplies, type Replies } from './queue-replies.ts'
+import { openReplies, type Replies, type Waiter } from './queue-replies.ts'
 import { ADMIT, ALIVE, CANCEL_CHANNEL, keys, LATE, PREFIX, runScript } from './queue-scripts.ts'
 import { openRedis, type Redis, untilReady } from './redis.ts'
 
@@ -85,6 +85,13 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
       removeOnFail: true,
     })
   const remove = (name: BotQueue, runId: string) => queueOf(name).remove(runId)
+  const withdraw = async (name: BotQueue, { runId, projectId }: ExecuteJob) => {
+    await Promise.all([
+      remove(name, runId),
+      redis.zrem(keys.flight(name, projectId), runId),
+      redis.unlink(keys.input(runId)),
+    ])
+  }
   const replies: Replies = await openReplies({
     redis,
     subscriber,
@@ -92,12 +99,16 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
     log,
     has: (runId) => has('bots-sync', runId),
     add: async (job) => void (await add('bots-sync', job, 0)),
-    remove: (runId) => remove('bots-sync', runId),
+    withdraw: (job) => withdraw('bots-sync', job),
   })
 
   async function admit(name: BotQueue, job: ExecuteJob, durable: boolean): Promise<number> {
     const lease = job.deadline - Date.now() + LEASE_SLACK_MS
-    const names = [keys.flight(name, job.projectId), keys.workers(name)]
+    const names = [
+      keys.flight(name, job.projectId),
+      keys.workers(name),
+      keys.lane(name, job.projectId),
+    ]
     const lane = Number(
       await runScript(redis, ADMIT, names, [
         job.runId,
@@ -120,6 +131,14 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
     return { ...rest, inputKey }
   }
 
+  async function start(job: ExecuteJob, { waitMs, signal }: Wait): Promise<Waiter> {
+    const lane = await admit('bots-sync', job, false)
+    const ready = await checkIn({ ...job, reply: channel, waitUntil: Date.now() + waitMs })
+    const waiter = replies.wait(ready, waitMs, signal)
+    await add('bots-sync', ready, lane)
+    return waiter
+  }
+
   async function cancel(runId: string, projectId: string): Promise<void> {
     for (const name of BOT_QUEUES) {
       if ((await remove(name, runId)) === 1) {
@@ -137,15 +156,10 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
     },
     async execute(job, { waitMs, signal }) {
       return failAs503(async () => {
-        const lane = await admit('bots-sync', job, false)
-        const ready = await checkIn({ ...job, reply: channel, waitUntil: Date.now() + waitMs })
-        const waiter = replies.wait(ready, waitMs, signal)
-        try {
-          await add('bots-sync', ready, lane)
-        } catch (error) {
-          waiter.abandon()
+        const waiter = await start(job, { waitMs, signal }).catch((error: unknown) => {
+          if (!(error instanceof HttpError)) replies.abandon(job)
           throw error
-        }
+        })
         const reply = await waiter.reply
         if (reply === 'gone') {
           await cancel(job.runId, job.projectId)

@@ -40,34 +40,6 @@ t.test('a killed worker loses no answer', { timeout: 90_000 }, async (t) => {
   t.equal(patients.body.entry.length, 1, 'what was written is there once')
 })
 
-t.test('of 200 runs none hangs when their worker is killed', { timeout: 90_000 }, async (t) => {
-  const fragile = await openBotica(t)
-  const worker = await fragile.startWorker()
-  const id = await aBot(
-    fragile,
-    handler(`if (event.input.n % 2) await medplum.createResource({ resourceType: 'Patient' })
-      await new Promise((resolve) => setTimeout(resolve, 20))
-      return event.input.n`),
-  )
-  let answered = 0
-  const runs = Array.from({ length: 200 }, async (_, n) => {
-    const answer = await execute(fragile.admin, id, { n })
-    answered++
-    return answer
-  })
-  await eventually(async () => (answered >= 40 ? true : undefined), 20_000)
-  worker.kill('SIGKILL')
-  await fragile.startWorker()
-  const answers = await Promise.all(runs)
-  for (const [n, { status, text, body }] of answers.entries()) {
-    if (status === 200) t.equal(text, String(n))
-    else t.match(body.issue[0], { details: { text: 'Bot run interrupted' } })
-  }
-  const interrupted = answers.filter(({ status }) => status !== 200)
-  t.ok(interrupted.length <= 8, 'at most the runs it had in hand')
-  t.equal((await execute(fragile.admin, id, { n: 0 })).text, '0')
-})
-
 t.test('answers outlive the connections to Redis', async (t) => {
   const botica = await openBotica(t, { worker: true })
   const id = await aBot(botica, slow)
@@ -77,31 +49,6 @@ t.test('answers outlive the connections to Redis', async (t) => {
   const texts = (await Promise.all(running)).map(({ text }) => text)
   t.same(texts, ['attempt 1', 'attempt 1'])
   t.equal((await execute(botica.admin, id, { ms: 0 })).status, 200)
-})
-
-t.test('a run whose job Redis has lost is made all the same', { timeout: 60_000 }, async (t) => {
-  const lonely = await openBotica(t)
-  const id = await aBot(lonely, handler('return "found again"'))
-  const accepted = await execute(lonely.admin, id, {}, later)
-  t.equal(accepted.status, 202)
-  const redis = new Redis(lonely.services.config.redisUrl)
-  await redis.flushdb()
-  redis.disconnect()
-  await lonely.startWorker()
-  const job = await finished(lonely.admin, accepted.headers.get('content-location'), 40_000)
-  t.match(job.output.parameter[0], { valueString: 'found again' })
-})
-
-t.test('a worker that is asked to stop finishes what it has', async (t) => {
-  const leaving = await openBotica(t)
-  const worker = await leaving.startWorker()
-  const running = execute(leaving.admin, await aBot(leaving, slow), { ms: 1500 })
-  await eventually(async () => ((await active(leaving)) === 1 ? true : undefined))
-  const closed = once(worker, 'close')
-  worker.kill('SIGTERM')
-  t.equal((await running).text, 'attempt 1')
-  t.same(await closed, [0, null])
-  t.equal((await execute(leaving.admin, await aBot(leaving, slow))).status, 503)
 })
 
 async function active({ services }: Botica): Promise<number | undefined> {

@@ -75,16 +75,17 @@ const isResult = (n: number, { status, text }: Answer) =>
   status === 200 && text === JSON.stringify({ n })
 const isCut = ({ status, text }: Answer) => status === 400 && text.includes('Bot run interrupted')
 
-/** No run wrote twice; one that answered had written once. */
-async function assertWrittenOnce(
-  t: Test,
-  { admin }: Tenant,
-  runs: readonly Timed[],
-): Promise<void> {
+/** Names of the runs that wrote, once for each time. */
+async function basics({ admin }: Tenant): Promise<readonly string[]> {
   const found = await admin.get<{ entry?: { resource: { code: { text: string } } }[] }>(
     'Basic?_count=1000',
   )
-  const ids = (found.body.entry ?? []).map(({ resource }) => resource.code.text)
+  return (found.body.entry ?? []).map(({ resource }) => resource.code.text)
+}
+
+/** No run wrote twice; one that answered had written once. */
+async function assertWrittenOnce(t: Test, tenant: Tenant, runs: readonly Timed[]): Promise<void> {
+  const ids = await basics(tenant)
   t.equal(new Set(ids).size, ids.length, 'no run wrote twice')
   const written = new Set(ids)
   const answered = runs.filter(({ n, answer }) => n % 2 === 1 && answer.status === 200)
@@ -257,6 +258,22 @@ t.test('without Redis all but runs is answered, and a run in flight has its answ
   await assertCountersAtZero(t, tenant)
   assertQuietLog(t, web, seen[0])
   assertQuietLog(t, worker, seen[1])
+})
+
+t.test('a silent Redis is as good as none, and what it was asked is withdrawn', async (t) => {
+  const patient = await admin.create(aPatient())
+  const written = await basics(tenant)
+  redis.silence()
+  await assertUnavailable(t, 2500, 2500, () => [execute(admin, bot, { n: 1 })])
+  t.equal((await admin.get(`Patient/${patient.id}`)).status, 200)
+  t.match(await nobody.get('/healthcheck'), {
+    status: 503,
+    body: { ok: false, redis: false, postgres: true },
+  })
+  redis.resume()
+  await until(async () => (await execute(admin, bot)).status === 200, 10_000)
+  await assertCountersAtZero(t, tenant)
+  t.same(await basics(tenant), written, 'no run of a refused caller has written')
 })
 
 t.test('without PostgreSQL the answer is 503, and nothing acknowledged is lost', async (t) => {
