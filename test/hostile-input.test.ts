@@ -282,6 +282,25 @@ t.test('no credentials and no form are answered with a 5xx', async (t) => {
   t.equal((await admin.post('Patient/_search', '{"name":[null]}', json)).status, 400)
 })
 
+t.test('what a bot is sent is UTF-8 or refused, never damaged', async (t) => {
+  const bot = await admin.post(`/admin/projects/${project.id}/bot`, { name: 'Reader' })
+  const path = `Bot/${bot.body.id}`
+  const latin = Buffer.from('MSH|^~\\&|A|B|C|D|20260101||ADT^A01|1|P|2.5\rPID|1||Müller', 'latin1')
+  const code = Buffer.from('{"code":"exports.handler = async () => \'ü\'"}', 'latin1')
+  t.equal((await admin.post(`${path}/$deploy`, code, json)).status, 400)
+  t.equal((await superAdmin.post('Project/$init', code, json)).status, 400)
+  const deployed = await admin.post(`${path}/$deploy`, {
+    code: 'exports.handler = async () => 1',
+    filename: 'index.js',
+  })
+  t.equal(deployed.status, 200)
+  for (const type of ['x-application/hl7-v2+er7', 'text/plain', 'application/json']) {
+    const answer = await admin.post(`${path}/$execute`, latin, { 'Content-Type': type })
+    t.equal(answer.status, 400, type)
+    t.equal(textOf(answer), 'Content could not be parsed')
+  }
+})
+
 t.test('the database is consistent after all of this', async (t) => {
   const { database } = services
   const [odd] = await database.query<Record<string, string>>({

@@ -79,7 +79,7 @@ export const MAX_DEPTH = 64
  * Errors: 400.
  */
 export function parseBody(body: Buffer | string): unknown {
-  const text = typeof body === 'string' ? body.replace(/^\uFEFF/, '') : decode(body)
+  const text = decodeText(body)
   // PostgreSQL text cannot hold NUL, and nothing in FHIR may.
   if (text.includes('\\u0000') && /(?<!\\)(?:\\\\)*\\u0000/.test(text)) {
     throw badRequest('Null bytes are not allowed')
@@ -94,7 +94,9 @@ export function parseBody(body: Buffer | string): unknown {
   return value
 }
 
-function decode(body: Buffer): string {
+/** The text of a body without a byte order mark. Errors: 400 for what is not UTF-8, lest it be lost. */
+export function decodeText(body: Buffer | string): string {
+  if (typeof body === 'string') return body.startsWith('\uFEFF') ? body.slice(1) : body
   try {
     return new TextDecoder('utf-8', { fatal: true }).decode(body)
   } catch {

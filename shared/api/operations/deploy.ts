@@ -1,6 +1,7 @@
 /** `Bot/:id/$deploy`: code → Binary → `executableCode`, in one transaction (bots.md §2, §3). */
 import { systemPrincipal } from '../../access/principal.ts'
 import { badRequest, notFound } from '../../errors.ts'
+import { parseBody } from '../../fhir/json.ts'
 import { allOk } from '../../fhir/outcome.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
 import type { Repository } from '../../store/repository.ts'
@@ -60,13 +61,8 @@ interface Deployment {
 
 /** JSON `{code, filename}` or Parameters with the same names. */
 function readBody({ request }: OperationCall): Deployment {
-  const text = request.body?.toString() ?? ''
-  let body: unknown = {}
-  try {
-    if (text !== '') body = JSON.parse(text)
-  } catch {
-    throw badRequest('Content could not be parsed')
-  }
+  const isEmpty = request.body === undefined || request.body.length === 0
+  const body = isEmpty ? {} : parseBody(request.body ?? '')
   if (!isObject(body)) throw badRequest('Expected an object with "code" and "filename"')
   const fields = body.resourceType === 'Parameters' ? fromParameters(body) : body
   const { code, filename } = fields

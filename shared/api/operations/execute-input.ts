@@ -1,5 +1,6 @@
 /** Request → `event.input`, as text that the sandbox parses (bots.md §5.2). */
 import { badRequest } from '../../errors.ts'
+import { decodeText } from '../../fhir/json.ts'
 import type { ExecuteJob } from '../../queue-jobs.ts'
 import type { FhirRequest } from '../handle.ts'
 
@@ -16,17 +17,17 @@ export function readInput(request: FhirRequest): ExecuteInput {
   const { body } = request
   if (body === undefined || body.length === 0) return { kind: 'json', text: '{}' }
   const type = mediaType(request.headers['content-type'])
-  if (isJson(type)) return parsed(withoutMark(body.toString()))
+  if (isJson(type)) return parsed(decodeText(body))
   if (type === HL7) {
-    const text = withoutMark(body.toString())
+    const text = decodeText(body)
     if (!text.startsWith('MSH')) throw badRequest('Content could not be parsed')
     return { kind: 'hl7', text }
   }
   if (type === 'application/x-www-form-urlencoded') {
-    return json(stringMap(new URLSearchParams(body.toString())))
+    return json(stringMap(new URLSearchParams(decodeText(body))))
   }
   if (type.startsWith('text/') || type === 'application/xml' || type.endsWith('+xml')) {
-    return { kind: 'text', text: body.toString() }
+    return { kind: 'text', text: decodeText(body) }
   }
   return { kind: 'bytes', text: Buffer.from(body).toString('base64') }
 }
@@ -38,11 +39,6 @@ export function mediaType(contentType: string | undefined): string {
 
 function isJson(type: string): boolean {
   return type === 'application/json' || type === 'text/json' || type.endsWith('+json')
-}
-
-/** Real systems send a byte order mark before HL7v2 and JSON; it is no part of either. */
-function withoutMark(text: string): string {
-  return text.startsWith('\uFEFF') ? text.slice(1) : text
 }
 
 /** The text is handed on as it came; it is parsed here only to refuse what is no JSON. */

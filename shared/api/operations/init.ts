@@ -3,7 +3,8 @@ import { randomBytes } from 'node:crypto'
 import { hashPassword } from '../../access/passwords.ts'
 import { may } from '../../access/policy.ts'
 import { type Principal, systemPrincipal } from '../../access/principal.ts'
-import { badRequest, badStructure, forbidden } from '../../errors.ts'
+import { badRequest, forbidden } from '../../errors.ts'
+import { parseBody } from '../../fhir/json.ts'
 import { isObject, parseReference, type Resource, referenceTo } from '../../fhir/resource.ts'
 import { find } from '../../store/lookups.ts'
 import { referenceIn } from '../../store/memberships.ts'
@@ -89,13 +90,9 @@ function readParameters(body: Buffer | string | undefined): InitParameters {
 }
 
 function parseParameters(body: Buffer | string | undefined): readonly unknown[] {
-  try {
-    const parsed: unknown = JSON.parse(String(body ?? ''))
-    if (isObject(parsed) && parsed.resourceType === 'Parameters') {
-      return Array.isArray(parsed.parameter) ? parsed.parameter : []
-    }
-  } catch {
-    throw badStructure('Content could not be parsed')
+  const parsed = parseBody(body ?? '')
+  if (isObject(parsed) && parsed.resourceType === 'Parameters') {
+    return Array.isArray(parsed.parameter) ? parsed.parameter : []
   }
   throw badRequest('Expected Parameters', 'resourceType')
 }
