@@ -12,6 +12,7 @@ import { type Write, type Written, writeStatement } from './statements.ts'
 export type Submit = (write: Write) => Promise<readonly Written[]>
 
 const WRITERS = 2
+const FEWEST_ROWS = 4
 const MAX_ROWS = 100
 const MAX_BATCH_CHARACTERS = 4_000_000
 const RETRIES = 3
@@ -49,6 +50,7 @@ export function submitAlone(connection: Connection): Submit {
 
 export function createCoalescer(database: Pick<Database, 'query' | 'lane'>): Submit {
   let queue: Pending[] = []
+  let isStarting = false
   // Connections of their own keep the prepared statements of all shapes warm: planning one anew
   // takes as long as running it.
   const idle = Array.from({ length: WRITERS }, () => database.lane())
@@ -57,16 +59,28 @@ export function createCoalescer(database: Pick<Database, 'query' | 'lane'>): Sub
   return (write) =>
     new Promise((resolve, reject) => {
       queue.push({ write, resolve, reject })
-      const writer = idle.pop()
-      // Failures reach the callers through `reject`; the loop itself does not throw.
-      if (writer !== undefined) void drain(writer)
+      startWriter()
     })
+
+  function startWriter(): void {
+    if (isStarting) return
+    const writer = idle.pop()
+    if (writer === undefined) return
+    isStarting = true
+    // Failures reach the callers through `reject`; the loop itself does not throw.
+    void drain(writer)
+  }
 
   async function drain(writer: Connection): Promise<void> {
     await nextTurn()
+    isStarting = false
     while (queue.length > 0) {
-      const [batch, rest] = takeBatch(queue)
+      // One batch of all would let every caller wait at once: this process would rest while PostgreSQL
+      // works, and the other way round. So a writer leaves an idle one its share.
+      const share = Math.ceil(queue.length / (1 + idle.length))
+      const [batch, rest] = takeBatch(queue, Math.max(share, FEWEST_ROWS))
       queue = rest
+      if (queue.length > 0) startWriter()
       await run(writer, batch)
     }
     idle.push(writer)
@@ -91,7 +105,8 @@ export function createCoalescer(database: Pick<Database, 'query' | 'lane'>): Sub
 }
 
 /** The longest head of the queue that one statement can hold: one kind, each resource once. */
-function takeBatch(queue: readonly Pending[]): [Pending[], Pending[]] {
+function takeBatch(queue: readonly Pending[], share: number): [Pending[], Pending[]] {
+  const most = Math.min(share, MAX_ROWS)
   const batch: Pending[] = []
   const rest: Pending[] = []
   const taken = new Set<string>()
@@ -101,7 +116,7 @@ function takeBatch(queue: readonly Pending[]): [Pending[], Pending[]] {
     const { write } = pending
     const row = `${write.project}/${write.type}/${write.id}`
     size += write.tail.length
-    const fits = batch.length < MAX_ROWS && (batch.length === 0 || size < MAX_BATCH_CHARACTERS)
+    const fits = batch.length < most && (batch.length === 0 || size < MAX_BATCH_CHARACTERS)
     if (fits && write.kind === kind && !taken.has(row)) batch.push(pending)
     else rest.push(pending)
     taken.add(row)
