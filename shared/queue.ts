@@ -6,8 +6,9 @@
 import { createHash, randomUUID } from 'node:crypto'
 import { Queue } from 'bullmq'
 import type { Config } from './config.ts'
-import { badRequest, HttpError, tooManyRequests, unavailable } from './errors.ts'
+import { badRequest, HttpError, unavailable } from './errors.ts'
 import type { Logger } from './log.ts'
+import { createAdmission, LEASE_SLACK_MS } from './queue-admission.ts'
 import {
   BOT_QUEUES,
   type BotQueue,
@@ -16,10 +17,8 @@ import {
   INLINE_BYTES,
 } from './queue-jobs.ts'
 import { openReplies, type Replies, type Waiter } from './queue-replies.ts'
-import { ADMIT, ALIVE, CANCEL_CHANNEL, keys, LATE, PREFIX, runScript } from './queue-scripts.ts'
+import { ALIVE, CANCEL_CHANNEL, keys, LATE, PREFIX, runScript } from './queue-scripts.ts'
 import { openRedis, type Redis, untilReady } from './redis.ts'
-
-const LEASE_SLACK_MS = 60_000
 
 export interface Wait {
   readonly waitMs: number
@@ -76,6 +75,7 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
   await Promise.all([...queues.values()].map((queue) => queue.waitUntilReady()))
   const has = async (name: BotQueue, runId: string) =>
     (await redis.exists(queueOf(name).toKey(runId))) === 1
+  const admission = createAdmission(redis, config.queueBacklogMax)
   const channel = `${PREFIX}:replies:${randomUUID()}`
   const add = (name: BotQueue, job: ExecuteJob, lane: number) =>
     queueOf(name).add('execute', job, {
@@ -102,26 +102,6 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
     withdraw: (job) => withdraw('bots-sync', job),
   })
 
-  async function admit(name: BotQueue, job: ExecuteJob, durable: boolean): Promise<number> {
-    const lease = job.deadline - Date.now() + LEASE_SLACK_MS
-    const names = [
-      keys.flight(name, job.projectId),
-      keys.workers(name),
-      keys.lane(name, job.projectId),
-    ]
-    const lane = Number(
-      await runScript(redis, ADMIT, names, [
-        job.runId,
-        lease,
-        config.queueBacklogMax,
-        durable ? 1 : 0,
-      ]),
-    )
-    if (lane === -1) throw backlogFull()
-    if (lane === -2) throw unavailable('Queue')
-    return lane
-  }
-
   /** The key is written before the job: a worker can be faster than a second connection. */
   async function checkIn(job: ExecuteJob): Promise<ExecuteJob> {
     const { input, ...rest } = job
@@ -132,10 +112,14 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
   }
 
   async function start(job: ExecuteJob, { waitMs, signal }: Wait): Promise<Waiter> {
-    const lane = await admit('bots-sync', job, false)
+    const recent = admission.recentLane(job.projectId)
+    const lane = recent ?? (await admission.admit('bots-sync', job, false))
     const ready = await checkIn({ ...job, reply: channel, waitUntil: Date.now() + waitMs })
     const waiter = replies.wait(ready, waitMs, signal)
-    await add('bots-sync', ready, lane)
+    await Promise.all([
+      recent === undefined ? undefined : admission.admit('bots-sync', job, false),
+      add('bots-sync', ready, lane),
+    ])
     return waiter
   }
 
@@ -157,7 +141,7 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
     async execute(job, { waitMs, signal }) {
       return failAs503(async () => {
         const waiter = await start(job, { waitMs, signal }).catch((error: unknown) => {
-          if (!(error instanceof HttpError)) replies.abandon(job)
+          replies.abandon(job)
           throw error
         })
         const reply = await waiter.reply
@@ -169,7 +153,7 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
       })
     },
     async enqueue(job, store) {
-      const lane = await failAs503(() => admit('bots-async', job, true))
+      const lane = await failAs503(() => admission.admit('bots-async', job, true))
       await store()
       try {
         await add('bots-async', await checkIn({ ...job, asynchronous: true }), lane)
@@ -242,15 +226,6 @@ async function failAs503<T>(work: () => Promise<T>): Promise<T> {
     if (error instanceof HttpError) throw error
     throw unavailable('Queue', error)
   }
-}
-
-/** 429; with `t` of at least 3 the SDK hands it to its caller instead of repeating at once. */
-function backlogFull(): HttpError {
-  const seconds = 5
-  const { outcome, headers } = tooManyRequests(seconds)
-  return new HttpError(429, outcome, {
-    headers: { ...headers, RateLimit: `"bots";r=0;t=${seconds}` },
-  })
 }
 
 /** Host, port and number of the database; never the password. */
