@@ -168,16 +168,25 @@ function inputRows(writes: readonly Write[], bind: Bind): string {
     const columns = COLUMNS.map(([name, type], i) => `${bind(first[i], type)} as ${name}`)
     return `select 1 as n, ${columns.join(', ')}`
   }
-  // bigint[] travels as text: unnest would flatten an array of arrays.
   const lists = COLUMNS.map(([, type], i) => {
     const column = rows.map((row) => row[i])
-    return bind(column, type === 'bigint[]' ? 'text[]' : `${type}[]`)
+    if (type !== 'text' && type !== 'bigint[]') return bind(literal(column), `${type}[]`)
+    // bigint[] travels as text: unnest would flatten an array of arrays.
+    return `string_to_array(${bind(column.join(SEPARATOR), 'text')}, '${SEPARATOR}')`
   })
   const names = COLUMNS.map(([name, type]) =>
     type === 'bigint[]' ? `x.${name}::bigint[] as ${name}` : `x.${name}`,
   )
   return `select x.n::int as n, ${names.join(', ')} from unnest(${lists.join(', ')})
     with ordinality as x(${COLUMNS.map(([name]) => name).join(', ')}, n)`
+}
+
+/** JSON text holds no raw control character, so long texts are joined by one instead of being quoted. */
+const SEPARATOR = '\u0001'
+
+/** An array of values that need no quotes. */
+function literal(values: readonly unknown[]): string {
+  return `{${values.map((value) => (value instanceof Date ? value.toISOString() : (value ?? 'null'))).join(',')}}`
 }
 
 function inputRow(write: Write): readonly unknown[] {
