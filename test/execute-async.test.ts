@@ -156,7 +156,7 @@ t.test('the flood of one Project does not hold up another', async (t) => {
   await execute(calm.admin, id)
   let answered = 0
   const runs = Array.from({ length: 200 }, async () => {
-    await execute(flooded.admin, flood, { ms: 20 })
+    await execute(flooded.admin, flood, { ms: 150 })
     answered++
   })
   const waiting = async () => {
