@@ -264,7 +264,10 @@ async function projectOf(
 }
 
 function isTaken(error: unknown): boolean {
-  return error instanceof SqlError && /^(version|resource|idx_string|idx_range)_pkey$/.test(error.constraint ?? '')
+  return (
+    error instanceof SqlError &&
+    /^(version|resource|idx_string|idx_range)_pkey$/.test(error.constraint ?? '')
+  )
 }
 
 function givenId(id: string): string {
