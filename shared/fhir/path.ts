@@ -142,7 +142,10 @@ function withOfType(expression: string): string {
 
 /** The constants of FHIR that an expression uses. https://hl7.org/fhir/R4/fhirpath.html#variables */
 function constantsOf(expression: string): Variables {
-  const constants: Record<string, string> = {
+  const constants: Record<string, string | undefined> = {
+    // The engine's objects of these names make instances and ask servers.
+    factory: undefined,
+    terminologies: undefined,
     sct: 'http://snomed.info/sct',
     loinc: 'http://loinc.org',
   }
