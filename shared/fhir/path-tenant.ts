@@ -5,7 +5,7 @@
  */
 import vm from 'node:vm'
 import { notSupported, tooCostly } from '../errors.ts'
-import { type CompiledPath, compileNodes, type Nodes, valuesOf } from './path.ts'
+import { type CompiledPath, compileNodes, type NodePath, type Nodes, valuesOf } from './path.ts'
 import { forgetPatterns } from './path-functions.ts'
 import { plain } from './path-plain.ts'
 import { isObject } from './resource.ts'
@@ -30,10 +30,16 @@ const TIMEOUT_MS = 100
  * into one `withinLimits`. Errors: 400, `too-costly` above a limit, here and when it is called.
  */
 export function compileTenant(expression: string, base?: string): CompiledPath {
+  const run = compileTenantNodes(expression, base)
+  return (node, variables) => valuesOf(run(node, variables))
+}
+
+/** As `compileTenant`, for callers that need the places of the elements. */
+export function compileTenantNodes(expression: string, base?: string): NodePath {
   const run = compileNodes(requireModest(expression), base)
   return (node, variables) => {
     const data = plain(node)
-    return withinLimits(() => valuesOf(run(data, variables, { debugger: createMeter() })))
+    return withinLimits(() => run(data, variables, { debugger: createMeter() }))
   }
 }
 

@@ -94,7 +94,7 @@ function make(expression: string, base: string): NodePath {
     // Otherwise trace() prints what it sees.
     traceFn: () => {},
   }
-  const text = withOfType(expression)
+  const text = adapted(expression)
   const constants = constantsOf(expression)
   try {
     const compiled = fhirpath.compile(text, r4, options)
@@ -127,14 +127,16 @@ function failed(what: string, error: unknown): unknown {
 }
 
 /**
- * `as` → `ofType`: the published expressions use it on collections, where the language knows no answer.
- * Texts, comments and quoted names stay.
+ * What published expressions write otherwise than the grammar has it: `as` on collections, where it
+ * means `ofType`, and the element `div`, which is a word of the language. Texts, comments and quoted
+ * names stay.
  */
-function withOfType(expression: string): string {
+function adapted(expression: string): string {
   return expression.replace(
-    /'(?:\\.|[^'\\])*'|`(?:\\.|[^`\\])*`|\/\*[\s\S]*?\*\/|\/\/.*|(?<=[\w)\]`])\s+as\s+([\w.`]+)|\.as(?=\s*\()/g,
+    /'(?:\\.|[^'\\])*'|`(?:\\.|[^`\\])*`|\/\*[\s\S]*?\*\/|\/\/.*|(?<=[\w)\]`])\s+as\s+([\w.`]+)|\.as(?=\s*\()|\.div\b/g,
     (found, type?: string) => {
       if (type !== undefined) return `.ofType(${type})`
+      if (found === '.div') return '.`div`'
       return found === '.as' ? '.ofType' : found
     },
   )
