@@ -18,6 +18,7 @@ export const functions: UserInvocationTable = {
     compiled(pattern, flags).testExact(text),
   ),
   replaceMatches: withTexts([2], (text, pattern, replacement = '') => {
+    if (pattern === '') return text
     const matcher = compiled(pattern).matcher(text)
     let matches = 0
     while (matcher.find()) matches++

@@ -5,7 +5,14 @@
  */
 import vm from 'node:vm'
 import { notSupported, tooCostly } from '../errors.ts'
-import { type CompiledPath, compileNodes, type NodePath, type Nodes, valuesOf } from './path.ts'
+import {
+  type CompiledPath,
+  compileNodes,
+  type NodePath,
+  type Nodes,
+  quietly,
+  valuesOf,
+} from './path.ts'
 import { forgetPatterns } from './path-functions.ts'
 import { plain } from './path-plain.ts'
 import { isObject } from './resource.ts'
@@ -52,7 +59,8 @@ export function withinLimits<T>(batch: () => T): T {
   for (let attempt = 1; ; attempt++) {
     const start = process.threadCpuUsage()
     try {
-      return runTimed(batch)
+      // What is stopped runs no `finally`; this one does.
+      return quietly(() => runTimed(batch))
     } catch (error) {
       if (!isTimeout(error)) throw error
       forgetPatterns()

@@ -106,13 +106,25 @@ function make(expression: string, base: string): NodePath {
       const own = isResource ? { resource: data, rootResource: data } : undefined
       const run = isResource || !isObject(data) ? compiled : based
       try {
-        return run(data, Object.assign({}, constants, own, plain(variables)), runOptions)
+        const all = Object.assign({}, constants, own, plain(variables))
+        return quietly(() => run(data, all, runOptions))
       } catch (error) {
         throw failed('could not be evaluated', error)
       }
     }
   } catch (error) {
     throw failed('is invalid', error)
+  }
+}
+
+/** Runs without the engine's warnings on the console, which quote the data. */
+export function quietly<T>(run: () => T): T {
+  const { warn } = console
+  console.warn = () => {}
+  try {
+    return run()
+  } finally {
+    console.warn = warn
   }
 }
 
