@@ -312,7 +312,7 @@ t.test('a caller that goes stops its run', async (t) => {
   await eventually(async () => ((await active()) === 1 ? true : undefined))
   controller.abort()
   await t.rejects(asked)
-  await eventually(async () => ((await active()) === 0 ? true : undefined), 2000)
+  await eventually(async () => ((await active()) === 0 ? true : undefined), 7000)
 })
 
 t.test('a Project without bots refuses to run them', async (t) => {
