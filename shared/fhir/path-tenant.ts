@@ -8,6 +8,7 @@ import { notSupported, tooCostly } from '../errors.ts'
 import {
   type CompiledPath,
   compileNodes,
+  createPathCache,
   type NodePath,
   type Nodes,
   quietly,
@@ -18,7 +19,7 @@ import { plain } from './path-plain.ts'
 import { isObject } from './resource.ts'
 
 const MAX_LENGTH = 2_000
-/** The parser needs about 100 ms for the worst expression of this many tokens, and more than twice that for twice as many. */
+/** The parser needs up to 100 ms for so many. */
 const MAX_TOKENS = 400
 const MAX_NESTING = 32
 
@@ -32,6 +33,9 @@ const MAX_INTEGER = 2n ** 63n
 
 const TIMEOUT_MS = 100
 
+// Of their own, lest tenants push out what every write needs.
+const cache = createPathCache(100_000)
+
 /**
  * Compiles an expression of a tenant. The function keeps to the limits by itself; several calls belong
  * into one `withinLimits`. Errors: 400, `too-costly` above a limit, here and when it is called.
@@ -43,7 +47,7 @@ export function compileTenant(expression: string, base?: string): CompiledPath {
 
 /** As `compileTenant`, for callers that need the places of the elements. */
 export function compileTenantNodes(expression: string, base?: string): NodePath {
-  const run = compileNodes(requireModest(expression), base)
+  const run = compileNodes(requireModest(expression), base, cache)
   return (node, variables) => {
     const data = plain(node)
     return withinLimits(() => run(data, variables, { debugger: createMeter() }))
@@ -52,7 +56,7 @@ export function compileTenantNodes(expression: string, base?: string): NodePath 
 
 /**
  * Runs a synchronous batch of evaluations, which together have 100 ms of this thread; some fifty a
- * batch make its own cost (0.1 ms) vanish. Errors: those of the batch, 400 `too-costly` over time.
+ * batch make its own cost (0.1 ms) vanish. Expressions are compiled before it. Errors: those of the batch, 400 `too-costly` over time.
  */
 export function withinLimits<T>(batch: () => T): T {
   if (isInside) return batch()

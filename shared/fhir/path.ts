@@ -52,11 +52,20 @@ export type Nodes = readonly unknown[]
 
 export type NodePath = (node: unknown, variables?: Variables, options?: RunOptions) => Nodes
 
-const MAX_COMPILED = 2_000
-const cache = new LRUCache<string, NodePath>({ max: MAX_COMPILED })
+/** Compiled expressions by their text, up to so many characters of it: some 0.1 kB each, 0.5 at worst. */
+export function createPathCache(maxLength: number): PathCache {
+  return new LRUCache<string, NodePath>({
+    maxSize: maxLength,
+    sizeCalculation: (_path, key) => key.length,
+  })
+}
+
+export type PathCache = LRUCache<string, NodePath>
+
+const own = createPathCache(300_000)
 
 /** As `compile`, for callers that need the places of the elements. */
-export function compileNodes(expression: string, base = ''): NodePath {
+export function compileNodes(expression: string, base = '', cache = own): NodePath {
   const key = `${base}\n${expression}`
   const known = cache.get(key)
   if (known !== undefined) return known
@@ -103,10 +112,10 @@ function make(expression: string, base: string): NodePath {
     return (node, variables, runOptions) => {
       const data = plain(node)
       const isResource = isObject(data) && data.resourceType !== undefined
-      const own = isResource ? { resource: data, rootResource: data } : undefined
+      const itself = isResource ? { resource: data, rootResource: data } : undefined
       const run = isResource || !isObject(data) ? compiled : based
       try {
-        const all = Object.assign({}, constants, own, plain(variables))
+        const all = Object.assign({}, constants, itself, plain(variables))
         return quietly(() => run(data, all, runOptions))
       } catch (error) {
         throw failed('could not be evaluated', error)
