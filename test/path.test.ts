@@ -88,3 +88,11 @@ t.test('an invariant that yields nothing passes', async (t) => {
   t.equal(holds(compile('subject.exists()'), observation), true)
   t.equal(holds(compile('subject.empty()'), observation), false)
 })
+
+t.test('the engine keeps the data off the console', async (t) => {
+  const warnings = t.capture(console, 'warn')
+  const logs = t.capture(console, 'log')
+  t.same(evaluate("@2020-01-01 + 1.5 days | name.trace('x')", observation), ['2020-01-02'])
+  t.same(evaluate("'abc'.startsWith()", observation), [])
+  t.same([...warnings(), ...logs()], [])
+})

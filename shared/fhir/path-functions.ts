@@ -18,6 +18,7 @@ export const functions: UserInvocationTable = {
     compiled(pattern, flags).testExact(text),
   ),
   replaceMatches: withTexts([2], (text, pattern, replacement = '') => {
+    if (pattern === '') return text
     const matcher = compiled(pattern).matcher(text)
     let matches = 0
     while (matcher.find()) matches++
@@ -70,7 +71,11 @@ function withTexts(
   return { fn, arity, internalStructures: true }
 }
 
-const MAX_PATTERNS = 500
+/** Compiled patterns take up to 1 MB each within these bounds. */
+const MAX_PATTERNS = 100
+const MAX_PATTERN_LENGTH = 500
+const MAX_PROGRAM = 2_000
+
 // Not an LRU cache: a tenant's evaluation is stopped anywhere, and a Map stays whole then.
 const patterns = new Map<string, RE2JS>()
 
@@ -80,11 +85,13 @@ function compiled(pattern: string, flags = ''): RE2JS {
   const known = patterns.get(key)
   if (known !== undefined) return known
   if (!/^[im]*$/.test(flags)) throw new Error('The flags of a pattern are only i and m')
+  if (pattern.length > MAX_PATTERN_LENGTH) throw tooCostly('A pattern is too long')
   const modes =
     RE2JS.DOTALL |
     (flags.includes('i') ? RE2JS.CASE_INSENSITIVE : 0) |
     (flags.includes('m') ? RE2JS.MULTILINE : 0)
   const made = RE2JS.compile(RE2JS.translateRegExp(pattern), modes)
+  if (made.programSize() > MAX_PROGRAM) throw tooCostly('A pattern has too many states')
   if (patterns.size >= MAX_PATTERNS) patterns.clear()
   patterns.set(key, made)
   return made

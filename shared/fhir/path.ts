@@ -52,11 +52,20 @@ export type Nodes = readonly unknown[]
 
 export type NodePath = (node: unknown, variables?: Variables, options?: RunOptions) => Nodes
 
-const MAX_COMPILED = 2_000
-const cache = new LRUCache<string, NodePath>({ max: MAX_COMPILED })
+/** Compiled expressions by their text, up to so many characters of it: some 0.1 kB each, 0.5 at worst. */
+export function createPathCache(maxLength: number): PathCache {
+  return new LRUCache<string, NodePath>({
+    maxSize: maxLength,
+    sizeCalculation: (_path, key) => key.length,
+  })
+}
+
+export type PathCache = LRUCache<string, NodePath>
+
+const own = createPathCache(300_000)
 
 /** As `compile`, for callers that need the places of the elements. */
-export function compileNodes(expression: string, base = ''): NodePath {
+export function compileNodes(expression: string, base = '', cache = own): NodePath {
   const key = `${base}\n${expression}`
   const known = cache.get(key)
   if (known !== undefined) return known
@@ -94,7 +103,7 @@ function make(expression: string, base: string): NodePath {
     // Otherwise trace() prints what it sees.
     traceFn: () => {},
   }
-  const text = withOfType(expression)
+  const text = adapted(expression)
   const constants = constantsOf(expression)
   try {
     const compiled = fhirpath.compile(text, r4, options)
@@ -103,16 +112,28 @@ function make(expression: string, base: string): NodePath {
     return (node, variables, runOptions) => {
       const data = plain(node)
       const isResource = isObject(data) && data.resourceType !== undefined
-      const own = isResource ? { resource: data, rootResource: data } : undefined
+      const itself = isResource ? { resource: data, rootResource: data } : undefined
       const run = isResource || !isObject(data) ? compiled : based
       try {
-        return run(data, Object.assign({}, constants, own, plain(variables)), runOptions)
+        const all = Object.assign({}, constants, itself, plain(variables))
+        return quietly(() => run(data, all, runOptions))
       } catch (error) {
         throw failed('could not be evaluated', error)
       }
     }
   } catch (error) {
     throw failed('is invalid', error)
+  }
+}
+
+/** Runs without the engine's warnings on the console, which quote the data. */
+export function quietly<T>(run: () => T): T {
+  const { warn } = console
+  console.warn = () => {}
+  try {
+    return run()
+  } finally {
+    console.warn = warn
   }
 }
 
@@ -127,14 +148,16 @@ function failed(what: string, error: unknown): unknown {
 }
 
 /**
- * `as` → `ofType`: the published expressions use it on collections, where the language knows no answer.
- * Texts, comments and quoted names stay.
+ * What published expressions write otherwise than the grammar has it: `as` on collections, where it
+ * means `ofType`, and the element `div`, which is a word of the language. Texts, comments and quoted
+ * names stay.
  */
-function withOfType(expression: string): string {
+function adapted(expression: string): string {
   return expression.replace(
-    /'(?:\\.|[^'\\])*'|`(?:\\.|[^`\\])*`|\/\*[\s\S]*?\*\/|\/\/.*|(?<=[\w)\]`])\s+as\s+([\w.`]+)|\.as(?=\s*\()/g,
+    /'(?:\\.|[^'\\])*'|`(?:\\.|[^`\\])*`|\/\*[\s\S]*?\*\/|\/\/.*|(?<=[\w)\]`])\s+as\s+([\w.`]+)|\.as(?=\s*\()|\.div\b/g,
     (found, type?: string) => {
       if (type !== undefined) return `.ofType(${type})`
+      if (found === '.div') return '.`div`'
       return found === '.as' ? '.ofType' : found
     },
   )
@@ -142,7 +165,10 @@ function withOfType(expression: string): string {
 
 /** The constants of FHIR that an expression uses. https://hl7.org/fhir/R4/fhirpath.html#variables */
 function constantsOf(expression: string): Variables {
-  const constants: Record<string, string> = {
+  const constants: Record<string, string | undefined> = {
+    // The engine's objects of these names make instances and ask servers.
+    factory: undefined,
+    terminologies: undefined,
     sct: 'http://snomed.info/sct',
     loinc: 'http://loinc.org',
   }
