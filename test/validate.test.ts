@@ -17,7 +17,8 @@ t.test('every official example is valid, but for a defect of its own', async (t)
   const lines = unpack('r4-examples/one-per-type.ndjson.gz').split('\n').filter(Boolean)
   for (const line of lines) {
     const resource = parseJson(line) as Resource
-    const faults = validate(resource, { strict: true, thorough: true })
+    const issues = validate(resource, { strict: true, thorough: true })
+    const faults = issues.filter(({ severity }) => severity === 'error')
     const found = faults.map(({ details, expression }) => `${details.text} at ${expression}`)
     t.same(found, r4Defects.get(resource.resourceType) ?? [], resource.resourceType)
   }

@@ -2,11 +2,14 @@
  * Invariants of severity error, compiled at their first use. Those that hold for every element,
  * extension, reference and narrative are plain code. https://hl7.org/fhir/R4/conformance-rules.html
  */
+
+import { HttpError } from '../errors.ts'
 import type { Constraint } from './definitions-data.ts'
 import { compilePlain, type Truth, type Variables } from './invariant-plain.ts'
 import { NOT_PLAIN } from './invariant-values.ts'
 import { hasOnlyBasicHtml, hasText } from './narrative.ts'
 import { compile, holds } from './path.ts'
+import { compileTenant } from './path-tenant.ts'
 import { isObject } from './resource.ts'
 
 export interface Invariant {
@@ -29,7 +32,7 @@ export function invariantsOf(
     .map((constraint) => invariantOf(constraint, evaluator(constraint.expression, type, false)))
 }
 
-/** The same for a profile: its expressions are a tenant's. */
+/** The same for a profile: its expressions are a tenant's, `holds` throws 400 for a bad one. */
 export function tenantInvariant(constraint: Constraint, type: string): Invariant {
   return invariantOf(constraint, evaluator(constraint.expression, type, true))
 }
@@ -49,14 +52,31 @@ function evaluator(expression: string, type: string, isTenants: boolean): Invari
     if (!isTried) {
       isTried = true
       plain = plainly(() => compilePlain(expression, type, isTenants))
-      guards = plain === undefined ? guardsOf(expression, type) : undefined
+      guards = plain === undefined && !isTenants ? guardsOf(expression, type) : undefined
     }
     if (plain !== undefined) {
       const isTrue = plainly(() => plain?.(focus, variables) !== false)
       if (isTrue !== undefined) return isTrue
     }
     if (guards !== undefined && !hasAny(focus, guards)) return true
+    return isTenants
+      ? holds(compileTenant(expression, type), focus, { ...variables })
+      : holdsOrFails(expression, type, focus, variables)
+  }
+}
+
+/** What the engine cannot evaluate for odd data is no fault of the data. */
+function holdsOrFails(
+  expression: string,
+  type: string,
+  focus: unknown,
+  variables: Variables,
+): boolean {
+  try {
     return holds(compile(expression, type), focus, { ...variables })
+  } catch (error) {
+    if (error instanceof HttpError) return true
+    throw error
   }
 }
 

@@ -4,25 +4,55 @@
  */
 import { invalid } from '../errors.ts'
 import type { Issue } from './outcome.ts'
+import type { Profile, Run } from './profile-run.ts'
 import type { Resource } from './resource.ts'
+import { checkBindings } from './validate-bindings.ts'
 import { validateStructure } from './validate-structure.ts'
+import { Report } from './validation-report.ts'
 
 export interface ValidationOptions {
   /** False: only unknown properties, JSON types and formats are errors, the rest are warnings. */
   readonly strict: boolean
-  /** As the operation `$validate` asks: every stage, and warnings of a write that are errors to it. */
+  readonly profiles?: readonly Profile[]
+  /** Codes are looked up in the value sets of required bindings. */
+  readonly terminology?: boolean
+  /** As the operation `$validate` asks: every stage, and what a write only warns of is an error. */
   readonly thorough?: boolean
 }
 
-/** The issues up to the first stage that has an error, at most 100 each. The type must be a known one. */
+/**
+ * The issues up to the first stage that has an error, at most 100 a stage. The type must be a known
+ * one. Errors: 400 `too-costly` for invariants of profiles.
+ */
 export function validate(resource: Resource, options: ValidationOptions): readonly Issue[] {
-  const { strict, thorough = false } = options
+  const { strict, thorough = false, profiles = [], terminology = false } = options
   const { structure, invariants } = validateStructure(resource, {
     isStrict: strict,
     refusesChoices: thorough && strict,
   })
   if (structure.hasErrors) return structure.issues
-  return [...structure.issues, ...invariants.issues]
+  const stages = [structure, invariants]
+  const isOver = () => !thorough && stages.some(({ hasErrors }) => hasErrors)
+  const steps = [resource.resourceType]
+  const codes = new Report(strict, steps)
+  if (profiles.length > 0 && !isOver()) {
+    const faults = new Report(strict, steps)
+    checkProfiles(profiles, { faults, terminology: codes, resource, spent: { ms: 0 } })
+    stages.push(faults)
+  }
+  if ((terminology || thorough) && !isOver()) {
+    checkBindings(resource, codes)
+    stages.push(codes)
+  }
+  return stages.flatMap(({ issues }) => issues)
+}
+
+function checkProfiles(profiles: readonly Profile[], run: Run): void {
+  const { resource, faults } = run
+  for (const { url, type, check } of profiles) {
+    if (type === resource.resourceType) check(resource, run)
+    else faults.rule(`Profile ${url} is for ${type}`, 'meta.profile')
+  }
 }
 
 /** Throws 400 with the issues when one is an error; answers the warnings otherwise. */
