@@ -7,6 +7,7 @@ import type { Logger } from './log.ts'
 import { openQueues, type Queues } from './queue.ts'
 import { openRedis, type Redis, untilReady } from './redis.ts'
 import { openPrincipals, type Principals } from './store/principals.ts'
+import { openProfiles, type Profiles } from './store/profiles.ts'
 import { openRepository, type Repository } from './store/repository.ts'
 import { openSigningKeys } from './store/signing-keys.ts'
 
@@ -16,6 +17,8 @@ export interface Services {
   readonly database: Database
   readonly repository: Repository
   readonly principals: Principals
+  /** Compiled StructureDefinitions of Projects. */
+  readonly profiles: Profiles
   readonly tokens: Tokens
   /** For small counters and caches of a request; jobs go through `queues`. */
   readonly redis: Redis
@@ -53,6 +56,7 @@ export async function openServices(config: Config, log: Logger): Promise<Service
     database,
     repository,
     principals,
+    profiles: openProfiles(repository, principals, log),
     tokens: createTokens(config.baseUrl, keys),
     redis,
     queues,

@@ -12,6 +12,7 @@ import type { FhirReply, FhirRequest } from './handle.ts'
 import { mapStrings } from './map-strings.ts'
 import type { Preferences } from './negotiate.ts'
 import { versionHeaders } from './preconditions.ts'
+import { findProfiles, profilesOf, withDefaultProfiles } from './profiles.ts'
 import { emptyReply, outcomeReply, textReply } from './reply.ts'
 
 export interface Interaction {
@@ -38,7 +39,11 @@ export interface Accepted {
 }
 
 /** Checks the body of a create or update. Errors: 400 wrong type, 400 with the issues of validation. */
-export function acceptResource(interaction: Interaction, type: string, body: unknown): Accepted {
+export async function acceptResource(
+  interaction: Interaction,
+  type: string,
+  body: unknown,
+): Promise<Accepted> {
   const found = isResource(body) ? body.resourceType : undefined
   if (!isResource(body) || found !== type) {
     throw badStructure(
@@ -48,10 +53,21 @@ export function acceptResource(interaction: Interaction, type: string, body: unk
   return acceptValid(interaction, body)
 }
 
-export function acceptValid(interaction: Interaction, body: Resource): Accepted {
-  const strict = interaction.principal.project.strictMode
-  const resource = withRelativeReferences(interaction, strict ? body : withoutEmpty(body))
-  return { resource, warnings: requireValid(resource, { strict }) }
+/** Errors: 400 with the issues of validation. What they warn of is logged, its text may quote a value and is not. */
+export async function acceptValid(interaction: Interaction, body: Resource): Promise<Accepted> {
+  const { services, principal } = interaction
+  const { project } = principal
+  const strict = project.strictMode
+  const sent = withRelativeReferences(interaction, strict ? body : withoutEmpty(body))
+  const resource = withDefaultProfiles(sent, project)
+  const { profiles } = await findProfiles(interaction, profilesOf(resource))
+  const terminology = project.features.includes('validate-terminology')
+  const warnings = requireValid(resource, { strict, profiles, terminology })
+  if (warnings.length > 0) {
+    const issues = warnings.map(({ code, expression }) => `${code} ${expression}`)
+    services.log.warn({ project: project.id, issues: issues.slice(0, 10) }, 'validation warnings')
+  }
+  return { resource, warnings }
 }
 
 /** Literal references under our own base address become `Type/id`, the form that is searched. */
@@ -71,6 +87,7 @@ export function writeReply(
   warnings: readonly Issue[],
 ): FhirReply {
   const { returned } = interaction.preferences
+  if (written.type === 'StructureDefinition') interaction.services.profiles.forget()
   const isNew = written.outcome === 'created'
   const status = isNew ? 201 : 200
   const location = `${written.type}/${written.id}/_history/${written.ver}`

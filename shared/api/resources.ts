@@ -55,7 +55,7 @@ export async function createFrom(
   id: string | undefined,
 ): Promise<FhirReply> {
   const { services, principal } = interaction
-  const { resource, warnings } = acceptResource(interaction, type, withoutId(body))
+  const { resource, warnings } = await acceptResource(interaction, type, withoutId(body))
   const written =
     id === undefined
       ? await services.repository.create(principal, resource)
@@ -86,7 +86,7 @@ export async function updateFrom(
 ): Promise<FhirReply> {
   const { services, principal, request } = interaction
   if (isObject(body) && body.resourceType === type) requireSameId(body.id, id)
-  const { resource, warnings } = acceptResource(interaction, type, body)
+  const { resource, warnings } = await acceptResource(interaction, type, body)
   const options = writeOptions(request)
   if (demandsExistence(request)) await requireExisting(interaction, type, id)
   const written = await services.repository.update(principal, { ...resource, id }, options)
@@ -118,7 +118,10 @@ export async function patchFrom(
   const patched = changeOf(body)
   const options = writeOptions(request)
   if (demandsExistence(request)) await requireExisting(interaction, type, id)
-  const change = (current: Resource) => acceptValid(interaction, patched(current)).resource
+  const change = async (current: Resource) => {
+    const { resource } = await acceptValid(interaction, patched(current))
+    return resource
+  }
   const written = await services.repository.patch(principal, type, id, change, options)
   return writeReply(interaction, written, [])
 }
@@ -132,6 +135,7 @@ export async function remove(
   const options = writeOptions(request)
   if (demandsExistence(request)) await requireExisting(interaction, type, id)
   const deletion = await services.repository.delete(principal, type, id, options)
+  if (type === 'StructureDefinition') services.profiles.forget()
   const headers = { ETag: etagOf(deletion) }
   if (interaction.preferences.returned === 'minimal') return emptyReply(200, headers)
   return outcomeReply(200, allOk, headers)

@@ -1,10 +1,11 @@
 /** Slices: values of one element told apart by their content. https://hl7.org/fhir/R4/profiling.html#slicing */
+
+import { bindingFault } from './bindings.ts'
 import { patternOf } from './profile-patterns.ts'
 import { at, type Item, type ItemCheck, maxOf, type Run, rangeText } from './profile-run.ts'
 import type { Discriminator, ElementNode } from './profile-tree.ts'
 import { isObject } from './resource.ts'
 import type { Property } from './shapes.ts'
-import { bindingFault } from './terminology.ts'
 
 type IsMember = (item: Item) => boolean
 type Test = (value: unknown) => boolean

@@ -1,6 +1,6 @@
 /** The elements of a StructureDefinition as a tree. https://hl7.org/fhir/R4/elementdefinition.html */
 import type { Constraint } from './definitions-data.ts'
-import { isObject } from './resource.ts'
+import { isObject, type Meta } from './resource.ts'
 
 export interface ProfileElement {
   readonly id?: string
@@ -28,6 +28,9 @@ export interface Discriminator {
 
 /** A profile, as far as it is read: https://hl7.org/fhir/R4/structuredefinition.html */
 export interface StructureDefinition {
+  readonly id?: string | undefined
+  readonly meta?: Meta | undefined
+  readonly version?: string | undefined
   readonly url: string
   readonly type: string
   readonly baseDefinition?: string | undefined

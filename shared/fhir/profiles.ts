@@ -4,6 +4,7 @@
  * https://hl7.org/fhir/R4/profiling.html
  */
 import { HttpError, tooCostly } from '../errors.ts'
+import { bindingFault } from './bindings.ts'
 import { typeDefinition } from './definitions.ts'
 import type { Variables } from './invariant-plain.ts'
 import { type Invariant, tenantInvariant } from './invariants.ts'
@@ -22,7 +23,6 @@ import { compileSlices } from './profile-slices.ts'
 import { type ElementNode, type StructureDefinition, treeOf } from './profile-tree.ts'
 import { isObject } from './resource.ts'
 import { type Property, shapeOf } from './shapes.ts'
-import { bindingFault } from './terminology.ts'
 import type { Report } from './validation-report.ts'
 
 /** Finds the other profiles that one names; undefined for those nobody has. */

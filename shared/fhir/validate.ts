@@ -6,7 +6,7 @@ import { invalid } from '../errors.ts'
 import type { Issue } from './outcome.ts'
 import type { Profile, Run } from './profile-run.ts'
 import type { Resource } from './resource.ts'
-import { checkBindings } from './validate-bindings.ts'
+import { checkBindings } from './validate-codes.ts'
 import { validateStructure } from './validate-structure.ts'
 import { Report } from './validation-report.ts'
 

@@ -1,8 +1,9 @@
 /** Codes of required bindings and types of references, where the definitions list what is allowed. */
+
+import { bindingFault } from './bindings.ts'
 import { isResourceType } from './definitions.ts'
 import { isObject, parseReference, type Resource } from './resource.ts'
 import { type Property, type Shape, shapeOf } from './shapes.ts'
-import { bindingFault } from './terminology.ts'
 import type { Report } from './validation-report.ts'
 
 /** The resource has passed the check of its structure; `report` stands at it. */
