@@ -195,6 +195,32 @@ for (const [what, fields, message] of refused) {
   })
 }
 
+t.test('a value in parts becomes an element without a type of its own', async (t) => {
+  const part = (name: string, fields: Record<string, unknown>) => ({ name, ...fields })
+  const value = part('value', {
+    part: [
+      part('relationship', { valueCodeableConcept: { text: 'aunt' } }),
+      part('name', { valueHumanName: { family: 'X' } }),
+      part('telecom', { valueContactPoint: { value: '1' } }),
+      part('telecom', { valueContactPoint: { value: '2' } }),
+      part('gender', { valueCode: 'female', _valueCode: { id: 'g' } }),
+    ],
+  })
+  const add = operation({ type: 'add', path: 'Patient', name: 'contact' })
+  const body = { resourceType: 'Parameters', parameter: [{ ...add, part: [...add.part, value] }] }
+  t.match(changeOf(body)(patient), {
+    contact: [
+      {
+        relationship: [{ text: 'aunt' }],
+        name: { family: 'X' },
+        telecom: [{ value: '1' }, { value: '2' }],
+        gender: 'female',
+        _gender: { id: 'g' },
+      },
+    ],
+  })
+})
+
 t.test('one bad operation undoes the others', async (t) => {
   const good = { type: 'replace', path: 'Patient.birthDate', valueDate: '2000-01-01' }
   t.throws(() => patched(good, { type: 'replace', path: 'Patient.photo', valueString: 'x' }), {

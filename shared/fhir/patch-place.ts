@@ -122,7 +122,8 @@ export function withSlots(
   return changeAt(document, steps, change) as Json
 }
 
-function put(holder: Json, { name, isArray }: Property, slots: readonly Slot[]): Json {
+/** The object with the elements of one name. */
+export function put(holder: Json, { name, isArray }: Property, slots: readonly Slot[]): Json {
   const values = slots.map(({ value }) => value ?? null)
   const twins = slots.map(({ twin }) => twin ?? null)
   const changed = withMember(holder, name, isArray ? filled(values) : slots[0]?.value)

@@ -1,6 +1,6 @@
 /** The value of a FHIRPath Patch operation: a `value[x]`, or named parts for a type without a name. */
 import { PatchFault } from './patch.ts'
-import { propertyFor, type Slot } from './patch-place.ts'
+import { propertyFor, put, type Slot } from './patch-place.ts'
 import { isObject } from './resource.ts'
 import type { Property, Shape } from './shapes.ts'
 
@@ -47,20 +47,13 @@ export function slotOf(property: Property, value: PatchValue): Slot {
   if (!('parts' in value)) return { value: value.value, twin: value.twin }
   const shape = property.shape?.()
   if (shape === undefined) throw new PatchFault('cannot take parts as its value')
-  const object: Record<string, unknown> = {}
+  const elements = new Map<Property, Slot[]>()
   for (const { name, value: part } of value.parts) {
     const inner = requireProperty(shape, name, part)
-    const slot = slotOf(inner, part)
-    for (const [key, half] of [
-      [inner.name, slot.value],
-      [`_${inner.name}`, slot.twin],
-    ] as const) {
-      if (half === undefined) continue
-      const known = object[key]
-      if (known !== undefined && !inner.isArray)
-        throw new PatchFault(`has two values for "${name}"`)
-      object[key] = inner.isArray ? [...(Array.isArray(known) ? known : []), half] : half
-    }
+    const slots = elements.get(inner) ?? []
+    if (slots.length > 0 && !inner.isArray) throw new PatchFault(`has two values for "${name}"`)
+    slots.push(slotOf(inner, part))
+    elements.set(inner, slots)
   }
-  return { value: object }
+  return { value: [...elements].reduce((object, [inner, slots]) => put(object, inner, slots), {}) }
 }

@@ -29,6 +29,7 @@ export const functions: UserInvocationTable = {
     return compiled(pattern).matcher(text).replaceAll(replacement)
   }),
   replace: withTexts([2], (text, pattern, replacement = '') => {
+    requireShort(text.length)
     const matches = pattern === '' ? text.length + 1 : text.split(pattern).length - 1
     requireShort(text.length + matches * replacement.length)
     // A function, because a replacement text would have its `$&` read as the match.

@@ -138,9 +138,9 @@ export function quietly<T>(run: () => T): T {
 }
 
 /** Engine errors become the caller's; values of the data that they quote are left out. */
-function failed(what: string, error: unknown): unknown {
-  if (error instanceof HttpError || !(error instanceof Error)) return error
-  const why = error.message
+function failed(what: string, error: unknown): HttpError {
+  if (error instanceof HttpError) return error
+  const why = String(error instanceof Error ? error.message : error)
     .replace(/[[{].*/s, '')
     .slice(0, 200)
     .trim()
