@@ -5,23 +5,11 @@
  * https://hl7.org/fhirpath/N1/, of three-valued logic `undefined` is the empty collection.
  */
 import { isDeepStrictEqual } from 'node:util'
+import { LOGIC, singleton, TESTS, type Truth, type Variables } from './invariant-logic.ts'
+import { childrenOf, collect, presence, typesOf } from './invariant-members.ts'
 import { compareValues, isEqualValue, NO_VALUE, NOT_PLAIN } from './invariant-values.ts'
 import { numberOf } from './json.ts'
-import { propertiesOf } from './path-extract.ts'
 import { type Expression, parsePath } from './path-parse.ts'
-import { isPrimitive } from './primitives.ts'
-import { isObject } from './resource.ts'
-
-/** What the variables of an invariant stand for. */
-export interface Variables {
-  /** The element that the invariant belongs to. */
-  readonly context: unknown
-  /** `%resource`: the innermost resource around it. */
-  readonly resource: unknown
-  readonly rootResource: unknown
-}
-
-export type Truth = (focus: unknown, variables: Variables) => boolean | undefined
 
 /**
  * The truth of `expression` about an element of `type` (`Patient.contact`). Throws NOT_PLAIN, here or
@@ -57,11 +45,9 @@ function parse(expression: string): Expression {
 
 function truth(expression: Expression, context: Context): Truth {
   if (expression.kind === 'binary') {
-    const logic = LOGIC.get(expression.op)
-    if (logic !== undefined) {
-      const left = truth(expression.left, context)
-      const right = truth(expression.right, context)
-      return (focus, variables) => logic(left(focus, variables), right(focus, variables))
+    const connect = LOGIC.get(expression.op)
+    if (connect !== undefined) {
+      return connect(truth(expression.left, context), truth(expression.right, context))
     }
     return comparison(expression, context)
   }
@@ -72,30 +58,6 @@ function truth(expression: Expression, context: Context): Truth {
   const { evaluate } = values(expression, context)
   return (focus, variables) => singleton(evaluate(focus, variables))
 }
-
-/** https://hl7.org/fhirpath/N1/#singleton-evaluation-of-collections */
-function singleton(found: readonly unknown[]): boolean | undefined {
-  if (found.length === 0) return undefined
-  if (found.length > 1) throw NOT_PLAIN
-  return typeof found[0] === 'boolean' ? found[0] : true
-}
-
-type Logic = (a: boolean | undefined, b: boolean | undefined) => boolean | undefined
-
-const LOGIC: ReadonlyMap<string, Logic> = new Map<string, Logic>([
-  [
-    'and',
-    (a, b) =>
-      a === false || b === false ? false : a === undefined || b === undefined ? undefined : true,
-  ],
-  ['or', (a, b) => (a || b ? true : a === undefined || b === undefined ? undefined : false)],
-  ['xor', (a, b) => (a === undefined || b === undefined ? undefined : a !== b)],
-  [
-    'implies',
-    (a, b) =>
-      a === false || b === true ? true : a === undefined || b === undefined ? undefined : false,
-  ],
-])
 
 type Binary = Extract<Expression, { kind: 'binary' }>
 type Call = Extract<Expression, { kind: 'call' }>
@@ -158,6 +120,14 @@ function truthOfCall({ name, of, args }: Call, context: Context): Truth | undefi
   }
   const test = TESTS.get(name)
   const [first] = args
+  if ((name === 'exists' || name === 'empty') && first === undefined) {
+    const path = of && pathOf(of)
+    if (path !== undefined && !(context.isStart && context.types?.includes(path[0] ?? ''))) {
+      const isThere = presence(path, context.types)
+      const wanted = name === 'exists'
+      return (focus) => isThere(focus) === wanted
+    }
+  }
   if (test !== undefined && first === undefined) {
     const { evaluate } = source(of, context)
     return (focus, variables) => test(evaluate(focus, variables))
@@ -186,21 +156,12 @@ function truthOfCall({ name, of, args }: Call, context: Context): Truth | undefi
   return undefined
 }
 
-const TESTS: ReadonlyMap<string, (found: readonly unknown[]) => boolean> = new Map([
-  ['exists', (found: readonly unknown[]) => found.length > 0],
-  ['empty', (found: readonly unknown[]) => found.length === 0],
-  [
-    'hasValue',
-    (found: readonly unknown[]) =>
-      found.length === 1 && found[0] !== NO_VALUE && !isObject(found[0]),
-  ],
-  ['isDistinct', isDistinct],
-  ['allFalse', (found: readonly unknown[]) => found.every((item) => item === false)],
-])
-
-function isDistinct(found: readonly unknown[]): boolean {
-  for (const item of found) if (typeof item !== 'string') throw NOT_PLAIN
-  return new Set(found).size === found.length
+/** `a.b.c`; undefined for anything else. */
+function pathOf(expression: Expression): readonly string[] | undefined {
+  if (expression.kind !== 'member') return undefined
+  if (expression.of === undefined) return [expression.name]
+  const path = pathOf(expression.of)
+  return path && [...path, expression.name]
 }
 
 function source(of: Expression | undefined, context: Context): Compiled {
@@ -262,9 +223,7 @@ function member(of: Expression | undefined, name: string, context: Context): Com
   }
   const parent = of === undefined ? undefined : values(of, context)
   const properties = childrenOf(parent === undefined ? context.types : parent.types, name)
-  const types = properties.some(({ type }) => type === undefined)
-    ? undefined
-    : properties.flatMap(({ type }) => type ?? [])
+  const types = typesOf(properties)
   const evaluate: Evaluate = (focus, variables) => {
     const found: unknown[] = []
     if (parent === undefined) collect(focus, properties, found)
@@ -272,35 +231,6 @@ function member(of: Expression | undefined, name: string, context: Context): Com
     return found
   }
   return { evaluate, types }
-}
-
-interface Child {
-  readonly property: string
-  readonly type: string | undefined
-  readonly isPrimitive: boolean
-}
-
-function childrenOf(types: readonly string[] | undefined, name: string): readonly Child[] {
-  if (types === undefined || types.includes('Resource')) {
-    return [{ property: name, type: undefined, isPrimitive: false }]
-  }
-  const found = new Map<string, Child>()
-  for (const parent of types) {
-    for (const { property, type } of propertiesOf(parent, name)) {
-      found.set(property, { property, type, isPrimitive: isPrimitive(type) })
-    }
-  }
-  return [...found.values()]
-}
-
-function collect(focus: unknown, children: readonly Child[], found: unknown[]): void {
-  if (!isObject(focus)) return
-  for (const { property, isPrimitive } of children) {
-    const value = focus[property]
-    if (Array.isArray(value)) for (const item of value) found.push(item ?? NO_VALUE)
-    else if (value !== undefined && value !== null) found.push(value)
-    else if (isPrimitive && focus[`_${property}`] !== undefined) found.push(NO_VALUE)
-  }
 }
 
 function union(parts: readonly Expression[], context: Context): Compiled {

@@ -5,7 +5,8 @@
 
 import { HttpError } from '../errors.ts'
 import type { Constraint } from './definitions-data.ts'
-import { compilePlain, type Truth, type Variables } from './invariant-plain.ts'
+import type { Truth, Variables } from './invariant-logic.ts'
+import { compilePlain } from './invariant-plain.ts'
 import { NOT_PLAIN } from './invariant-values.ts'
 import { hasOnlyBasicHtml, hasText } from './narrative.ts'
 import { compile, holds } from './path.ts'

@@ -6,7 +6,7 @@
 import { HttpError, tooCostly } from '../errors.ts'
 import { bindingFault } from './bindings.ts'
 import { typeDefinition } from './definitions.ts'
-import type { Variables } from './invariant-plain.ts'
+import type { Variables } from './invariant-logic.ts'
 import { type Invariant, tenantInvariant } from './invariants.ts'
 import { patternOf } from './profile-patterns.ts'
 import {

@@ -3,7 +3,6 @@
  * https://hl7.org/fhir/R4/validation.html, levels "structure", "cardinality", "values", "invariants".
  */
 import { isResourceType } from './definitions.ts'
-import type { Variables } from './invariant-plain.ts'
 import type { Invariant } from './invariants.ts'
 import { isDecimal } from './json.ts'
 import { EMPTY_STRING } from './primitives.ts'
@@ -32,8 +31,11 @@ class Walk {
   readonly structure: Report
   readonly invariants: Report
   readonly #refusesChoices: boolean
-  #resource: unknown
-  #rootResource: unknown
+  readonly #variables: { context: unknown; resource: unknown; rootResource: unknown } = {
+    context: undefined,
+    resource: undefined,
+    rootResource: undefined,
+  }
 
   constructor({ isStrict, refusesChoices }: StructureOptions) {
     const steps: (string | number)[] = []
@@ -45,9 +47,10 @@ class Walk {
   /** `property`: where it is inside another resource. */
   resource(value: object, step: string | number, property: Property | undefined): void {
     const { resourceType } = value as Record<string, unknown>
-    const outer = { resource: this.#resource, rootResource: this.#rootResource }
-    this.#resource = value
-    if (property?.name !== 'contained') this.#rootResource = value
+    const variables = this.#variables
+    const outer = { ...variables }
+    variables.resource = value
+    if (property?.name !== 'contained') variables.rootResource = value
     this.structure.enter(step)
     if (typeof resourceType !== 'string' || !isResourceType(resourceType)) {
       this.structure.error('Unknown resource type', 'resourceType')
@@ -55,8 +58,7 @@ class Walk {
       this.#object(value as Record<string, unknown>, shapeOf(resourceType), property)
     }
     this.structure.leave()
-    this.#resource = outer.resource
-    this.#rootResource = outer.rootResource
+    Object.assign(variables, outer)
   }
 
   #object(value: Record<string, unknown>, shape: Shape, property: Property | undefined): void {
@@ -146,13 +148,9 @@ class Walk {
   /** Nothing is asked of a resource whose shape is wrong: the caller hears of that first. */
   #check(invariants: readonly Invariant[], value: unknown, step?: string | number): void {
     if (invariants.length === 0 || this.structure.hasErrors) return
-    const variables: Variables = {
-      context: value,
-      resource: this.#resource,
-      rootResource: this.#rootResource,
-    }
+    this.#variables.context = value
     for (const { text, expression, holds } of invariants) {
-      if (holds(value, variables)) continue
+      if (holds(value, this.#variables)) continue
       this.invariants.rule(text, step, 'invariant', JSON.stringify({ fhirpath: expression }))
     }
   }
