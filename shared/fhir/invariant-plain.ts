@@ -7,7 +7,14 @@
 import { isDeepStrictEqual } from 'node:util'
 import { LOGIC, singleton, TESTS, type Truth, type Variables } from './invariant-logic.ts'
 import { childrenOf, collect, presence, typesOf } from './invariant-members.ts'
-import { compareValues, isEqualValue, NO_VALUE, NOT_PLAIN } from './invariant-values.ts'
+import {
+  compareValues,
+  isEqualValue,
+  isMember,
+  isOrder,
+  NO_VALUE,
+  NOT_PLAIN,
+} from './invariant-values.ts'
 import { numberOf } from './json.ts'
 import { type Expression, parsePath } from './path-parse.ts'
 
@@ -97,16 +104,6 @@ function comparison({ op, left, right }: Binary, context: Context): Truth {
     default:
       throw NOT_PLAIN
   }
-}
-
-function isOrder(order: number | undefined, test: (order: number) => boolean): boolean | undefined {
-  return order === undefined ? undefined : test(order)
-}
-
-function isMember(one: readonly unknown[], all: readonly unknown[]): boolean | undefined {
-  if (one.length === 0) return undefined
-  if (one.length > 1) throw NOT_PLAIN
-  return all.some((item) => isEqualValue(item, one[0]) === true)
 }
 
 function truthOfCall({ name, of, args }: Call, context: Context): Truth | undefined {

@@ -61,3 +61,17 @@ function compareQuantities(
   if (!isSameUnit) throw NOT_PLAIN
   return x - y
 }
+
+export function isOrder(
+  order: number | undefined,
+  test: (order: number) => boolean,
+): boolean | undefined {
+  return order === undefined ? undefined : test(order)
+}
+
+/** `one in all`. */
+export function isMember(one: readonly unknown[], all: readonly unknown[]): boolean | undefined {
+  if (one.length === 0) return undefined
+  if (one.length > 1) throw NOT_PLAIN
+  return all.some((item) => isEqualValue(item, one[0]) === true)
+}
