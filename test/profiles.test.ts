@@ -303,6 +303,14 @@ t.test('an invariant of a tenant that costs too much is stopped', async (t) => {
   t.match(body.issue, [{ code: 'too-costly' }])
 })
 
+t.test('a slice of a hundred thousand values is counted', async (t) => {
+  const identifier = Array.from({ length: 100_000 }, () => mrn({ type: undefined }))
+  const { status, body } = await send(admin, usLikePatient({ identifier }))
+  t.equal(status, 400)
+  const texts = body.issue.map(({ details }) => details.text).join()
+  t.match(texts, /but found 100000|take too long/)
+})
+
 function constraint(key: string, expression: string): object {
   return { key, severity: 'error', human: key, expression }
 }

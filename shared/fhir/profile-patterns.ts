@@ -1,7 +1,10 @@
 /** `fixed[x]` and `pattern[x]`. https://hl7.org/fhir/R4/elementdefinition-definitions.html#ElementDefinition.pattern_x_ */
+import { tooCostly } from '../errors.ts'
 import { numberOf } from './json.ts'
 import type { ProfileElement } from './profile-tree.ts'
 import { isObject } from './resource.ts'
+
+const MAX_PAIRS = 100_000
 
 /** Whether a value is as the element demands; undefined when it demands nothing. */
 export function patternOf(
@@ -35,6 +38,7 @@ function isFixed(value: unknown, expected: unknown): boolean {
 function hasPattern(value: unknown, expected: unknown): boolean {
   if (Array.isArray(expected)) {
     if (!Array.isArray(value)) return false
+    if (expected.length * value.length > MAX_PAIRS) throw tooCostly('A pattern has too many values')
     return expected.every((item) => value.some((found) => hasPattern(found, item)))
   }
   const number = numberOf(expected)

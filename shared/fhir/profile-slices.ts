@@ -2,7 +2,15 @@
 
 import { bindingFault } from './bindings.ts'
 import { patternOf } from './profile-patterns.ts'
-import { at, type Item, type ItemCheck, maxOf, type Run, rangeText } from './profile-run.ts'
+import {
+  at,
+  type Item,
+  type ItemCheck,
+  maxOf,
+  type Run,
+  rangeText,
+  requireTime,
+} from './profile-run.ts'
 import type { Discriminator, ElementNode } from './profile-tree.ts'
 import { isObject } from './resource.ts'
 import type { Property } from './shapes.ts'
@@ -29,7 +37,9 @@ export function compileSlices(
     let rest = items
     for (const { name, isMember, checks, min, max } of slices) {
       const members = rest.filter(isMember)
-      rest = rest.filter((item) => !members.includes(item))
+      const taken = new Set(members)
+      rest = rest.filter((item) => !taken.has(item))
+      requireTime(run)
       if (members.length < min || members.length > max) {
         const range = `expected ${rangeText(min, max)}, but found ${members.length}`
         run.faults.rule(`Incorrect number of values provided for slice '${name}': ${range}`, label)

@@ -22,7 +22,7 @@ export interface ValidationOptions {
 
 /**
  * The issues up to the first stage that has an error, at most 100 a stage. The type must be a known
- * one. Errors: 400 `too-costly` for invariants of profiles.
+ * one. Errors: 400 `too-costly` for profiles.
  */
 export function validate(resource: Resource, options: ValidationOptions): readonly Issue[] {
   const { strict, thorough = false, profiles = [], terminology = false } = options
@@ -37,7 +37,7 @@ export function validate(resource: Resource, options: ValidationOptions): readon
   const codes = new Report(strict, steps)
   if (profiles.length > 0 && !isOver()) {
     const faults = new Report(strict, steps)
-    checkProfiles(profiles, { faults, terminology: codes, resource, spent: { ms: 0 } })
+    checkProfiles(profiles, { faults, terminology: codes, resource, startedAt: performance.now() })
     stages.push(faults)
   }
   if ((terminology || thorough) && !isOver()) {
