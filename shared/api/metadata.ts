@@ -79,7 +79,7 @@ function describeType(type: string): object {
   const codes = canSearch ? [...INTERACTIONS, 'search-type'] : INTERACTIONS
   const parameters = canSearch ? searchParametersOf(type) : []
   const offered = operationsAt((operation) =>
-    operation.on.some((on) => on.level !== 'system' && on.type === type),
+    operation.on.some((on) => on.level !== 'system' && (on.type ?? type) === type),
   )
   return {
     type,

@@ -22,5 +22,7 @@ export interface Operation {
     readonly level: 'system' | 'type' | 'instance'
   }[]
   readonly methods: readonly string[]
+  /** The reply has a form of its own, which `Accept` and `_pretty` do not change. */
+  readonly ownFormat?: true
   run(call: OperationCall): Promise<FhirReply>
 }

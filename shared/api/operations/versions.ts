@@ -6,6 +6,7 @@ export const versions: Operation = {
   name: 'versions',
   on: [{ level: 'system' }],
   methods: ['GET'],
+  ownFormat: true,
   async run() {
     const body = { versions: ['4.0'], default: '4.0' }
     return jsonReply(200, body, { 'Content-Type': 'application/json; charset=utf-8' })
