@@ -22,7 +22,8 @@ export function describeTerminology(resources: readonly unknown[]): Terminology 
     const { url, version, name, title } = item
     const head = { url, version, name, title }
     if (item.resourceType === 'CodeSystem') {
-      const { content, caseSensitive, hierarchyMeaning, property, concept = [] } = item
+      const { content, caseSensitive, hierarchyMeaning, property } = item
+      const concept = isSample(item) ? [] : (item.concept ?? [])
       const rest = { content, caseSensitive, hierarchyMeaning, property: property?.map(plain) }
       codeSystems.set(url, { ...head, ...rest, concept: concept.map(describeConcept) })
     }
@@ -38,6 +39,11 @@ export function describeTerminology(resources: readonly unknown[]): Terminology 
     valueSets: sorted(valueSets),
     conceptMaps: sorted(conceptMaps),
   }
+}
+
+/** A handful of codes of a large system that others publish (LOINC, ICD-10) is no content. */
+function isSample({ url, content }: Published): boolean {
+  return content === 'example' && !url.startsWith('http://terminology.hl7.org/')
 }
 
 function plain({ code, type }: { readonly code: string; readonly type?: string | undefined }) {
