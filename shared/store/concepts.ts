@@ -172,14 +172,14 @@ export function storedName(property: string): string {
 function isBelow(root: string, own: string, isFew: boolean, bind: Bind): string {
   const from = bind(root, 'text')
   if (isFew) return `(${from} in (${upwards('c.code', own)}))`
-  return `c.code in (with recursive d(code) as (select ${from}
+  return `c.code in (with recursive d(code) as (select ${from} collate "C"
     union select p.code from concept_property p join d on p.value = d.code
       where p.owner = ${own} and p.property = 'parent') select code from d)`
 }
 
 /** A code and all above it; `union` ends a hierarchy that runs in a circle. */
 function upwards(from: string, own: string): string {
-  return `with recursive up(code) as (select ${from}
+  return `with recursive up(code) as (select ${from} collate "C"
     union select p.value from concept_property p join up on p.code = up.code
       where p.owner = ${own} and p.property = 'parent') select code from up`
 }

@@ -4,9 +4,11 @@ import type { Operation } from '../operation.ts'
 import { deploy } from './deploy.ts'
 import { execute } from './execute.ts'
 import { expand } from './expand.ts'
+import { importRows } from './import.ts'
 import { init } from './init.ts'
 import { lookup, subsumes } from './lookup.ts'
 import { meta, metaAdd, metaDelete } from './meta.ts'
+import { translate } from './translate.ts'
 import { validateCode } from './validate-code.ts'
 import { versions } from './versions.ts'
 
@@ -15,12 +17,14 @@ export const operations: readonly Operation[] = [
   deploy,
   execute,
   expand,
+  importRows,
   init,
   lookup,
   meta,
   metaAdd,
   metaDelete,
   subsumes,
+  translate,
   validateCode,
   versions,
 ]

@@ -43,6 +43,7 @@ create table concept_mapping (
   seq bigint generated always as identity,
   primary key (owner, source_system, source, target_system, target)
 );
+create index concept_mapping_target on concept_mapping (owner, target);
 `
 
 export async function up(knex: Knex): Promise<void> {
