@@ -2,6 +2,7 @@
 import { cancel } from '../jobs.ts'
 import type { Operation } from '../operation.ts'
 import { deploy } from './deploy.ts'
+import { everything } from './everything.ts'
 import { execute } from './execute.ts'
 import { expand } from './expand.ts'
 import { importRows } from './import.ts'
@@ -15,6 +16,7 @@ import { versions } from './versions.ts'
 export const operations: readonly Operation[] = [
   cancel,
   deploy,
+  everything,
   execute,
   expand,
   importRows,
