@@ -15,6 +15,7 @@ import {
 } from './conditional.ts'
 import type { Store } from './context.ts'
 import { Keys } from './keys.ts'
+import { createMaintenance, type Maintenance } from './maintenance.ts'
 import { history, read, readMany, readVersion } from './read.ts'
 import { type CheckedReference, checkReferences } from './references.ts'
 import {
@@ -117,6 +118,7 @@ export interface Repository {
   ): Promise<WriteResult>
   /** `DELETE Type?query`; answers how many were deleted; more matches than `limit` is 412. */
   deleteConditional(principal: Principal, condition: SearchRequest, limit: number): Promise<number>
+  readonly maintenance: Maintenance
   /** All or nothing: everything `work` does through the Repository it is given. */
   transaction<T>(work: (repository: Repository) => Promise<T>): Promise<T>
 }
@@ -172,6 +174,7 @@ function repositoryOf(store: Store, transact: Transact): Repository {
       updateConditional(store, transact, principal, resource, condition, options),
     deleteConditional: (principal, condition, limit) =>
       deleteConditional(store, transact, principal, condition, limit),
+    maintenance: createMaintenance(store),
     transaction: (work) =>
       transact((inner) => work(repositoryOf(inner, (nested) => nested(inner)))),
   }

@@ -6,10 +6,12 @@ import { deploy } from './deploy.ts'
 import { everything } from './everything.ts'
 import { execute } from './execute.ts'
 import { expand } from './expand.ts'
+import { expunge } from './expunge.ts'
 import { importRows } from './import.ts'
 import { init } from './init.ts'
 import { lookup, subsumes } from './lookup.ts'
 import { meta, metaAdd, metaDelete } from './meta.ts'
+import { reindex } from './reindex.ts'
 import { translate } from './translate.ts'
 import { validateCode } from './validate-code.ts'
 import { versions } from './versions.ts'
@@ -21,12 +23,14 @@ export const operations: readonly Operation[] = [
   everything,
   execute,
   expand,
+  expunge,
   importRows,
   init,
   lookup,
   meta,
   metaAdd,
   metaDelete,
+  reindex,
   subsumes,
   translate,
   validateCode,
