@@ -6,6 +6,13 @@ export function coreCodeSystem(url: string): CodeSystem | undefined {
   return codeSystems().get(url)
 }
 
+/** Urls of those whose concepts are packaged. */
+export function coreCodeSystems(): readonly string[] {
+  return codeSystems()
+    .names()
+    .filter((url) => (coreCodeSystem(url)?.concept ?? []).length > 0)
+}
+
 export function coreValueSet(url: string): ValueSet | undefined {
   return valueSets().get(url)
 }

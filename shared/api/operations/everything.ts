@@ -43,6 +43,7 @@ export const everything: Operation = {
     { type: 'Encounter', level: 'instance' },
     { type: 'Group', level: 'instance' },
   ],
+  standard: 'type',
   methods: ['GET', 'POST'],
   async run(call) {
     const inputs = readInputs(call, [

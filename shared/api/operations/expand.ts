@@ -20,6 +20,7 @@ export const expand: Operation = {
     { type: 'ValueSet', level: 'type' },
     { type: 'ValueSet', level: 'instance' },
   ],
+  standard: 'type',
   methods: ['GET', 'POST'],
   async run(call) {
     const inputs = readInputs(call, [

@@ -22,6 +22,7 @@ const ON = [
 export const lookup: Operation = {
   name: 'lookup',
   on: ON,
+  standard: 'type',
   methods: ['GET', 'POST'],
   async run(call) {
     const inputs = readInputs(call, [
@@ -92,6 +93,7 @@ function properties(node: ConceptNode): readonly { name: string; output: Output 
 export const subsumes: Operation = {
   name: 'subsumes',
   on: ON,
+  standard: 'type',
   methods: ['GET', 'POST'],
   async run(call) {
     const inputs = readInputs(call, [

@@ -11,6 +11,7 @@ import { readInputs } from './parameters.ts'
 export const meta: Operation = {
   name: 'meta',
   on: [{ level: 'instance' }],
+  standard: 'Resource',
   methods: ['GET', 'POST'],
   async run({ services, principal, type = '', id = '' }) {
     const { content } = await services.repository.read(principal, type, id)
@@ -21,6 +22,7 @@ export const meta: Operation = {
 export const metaAdd: Operation = {
   name: 'meta-add',
   on: [{ level: 'instance' }],
+  standard: 'Resource',
   methods: ['POST'],
   run: (call) => change(call, (items, given) => [...items, ...given.filter(isNew(items))]),
 }
@@ -29,6 +31,7 @@ export const metaAdd: Operation = {
 export const metaDelete: Operation = {
   name: 'meta-delete',
   on: [{ level: 'instance' }],
+  standard: 'Resource',
   methods: ['POST'],
   run: (call) => change(call, (items, given) => items.filter(isNew(given))),
 }

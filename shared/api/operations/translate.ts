@@ -32,6 +32,7 @@ export const translate: Operation = {
     { type: 'ConceptMap', level: 'type' },
     { type: 'ConceptMap', level: 'instance' },
   ],
+  standard: 'type',
   methods: ['GET', 'POST'],
   async run(call) {
     const inputs = readInputs(call, [

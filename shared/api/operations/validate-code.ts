@@ -28,6 +28,7 @@ export const validateCode: Operation = {
     { type: 'ValueSet', level: 'type' },
     { type: 'ValueSet', level: 'instance' },
   ],
+  standard: 'type',
   methods: ['GET', 'POST'],
   async run(call) {
     const inputs = readInputs(call, [

@@ -5,6 +5,7 @@ import { jsonReply } from '../reply.ts'
 export const versions: Operation = {
   name: 'versions',
   on: [{ level: 'system' }],
+  standard: 'CapabilityStatement',
   methods: ['GET'],
   ownFormat: true,
   async run() {
