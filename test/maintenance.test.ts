@@ -1,6 +1,7 @@
 import t from 'tap'
 import type { Resource } from '../shared/fhir/resource.ts'
-import { openBotica, until } from './fixtures/botica.ts'
+import { openBotica } from './fixtures/botica.ts'
+import { finished } from './fixtures/bots.ts'
 import type { Client } from './fixtures/client.ts'
 import { anObservation, anOrganization, aPatient } from './fixtures/resources.ts'
 
@@ -26,12 +27,9 @@ async function damage(id: string): Promise<void> {
   })
 }
 
-/** Waits for the job of a 202; answers its resource. */
-async function finished(client: Client, started: { status: number; headers: Headers }) {
-  t.equal(started.status, 202)
-  const url = started.headers.get('content-location') ?? ''
-  await until(async () => (await client.get(url)).status === 200, 20_000)
-  return (await client.get(url)).body
+/** The AsyncJob of a 202, when it is done. */
+function jobOf(client: Client, { headers }: { headers: Headers }): Promise<unknown> {
+  return finished(client, headers.get('content-location'))
 }
 
 t.test('one resource is made findable again at once', async (t) => {
@@ -52,7 +50,7 @@ t.test('a type is made findable again by a worker, in every project', async (t) 
   )
   for (const { id } of organizations) await damage(id)
   t.equal(await count(admin, 'Organization?name=refound'), 0)
-  const job = await finished(superAdmin, await superAdmin.post('Organization/$reindex'))
+  const job = await jobOf(superAdmin, await superAdmin.post('Organization/$reindex'))
   t.match(job, { resourceType: 'AsyncJob', status: 'completed' })
   t.equal(await count(admin, 'Organization?name=refound'), 1)
   t.equal(await count(other.admin, 'Organization?name=refound'), 1)
@@ -83,7 +81,7 @@ t.test('everything of a patient is expunged, and nothing else', async (t) => {
   const own = await admin.create(anObservation(`Patient/${patient.id}`))
   const kept = await admin.create(anObservation(`Patient/${other.id}`))
   const started = await admin.post(`Patient/${patient.id}/$expunge?everything=true`)
-  t.match(await finished(admin, started), { status: 'completed' })
+  t.match(await jobOf(admin, started), { status: 'completed' })
   t.equal((await admin.get(`Patient/${patient.id}`)).status, 404)
   t.equal((await admin.get(`Observation/${own.id}`)).status, 404)
   t.equal((await admin.get(`Observation/${kept.id}`)).status, 200)
@@ -95,7 +93,7 @@ t.test('a whole project is expunged by a super admin', async (t) => {
   const patient = await doomed.admin.create(aPatient())
   const path = `Project/${doomed.project.id}`
   t.equal((await doomed.admin.post(`${path}/$expunge`)).status, 403)
-  const job = await finished(superAdmin, await superAdmin.post(`${path}/$expunge`))
+  const job = await jobOf(superAdmin, await superAdmin.post(`${path}/$expunge`))
   t.match(job, { status: 'completed' })
   t.equal((await superAdmin.get(path)).status, 404)
   t.equal((await superAdmin.get(`Patient/${patient.id}`)).status, 404)

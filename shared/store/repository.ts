@@ -16,6 +16,7 @@ import {
 import type { Store } from './context.ts'
 import { Keys } from './keys.ts'
 import { createMaintenance, type Maintenance } from './maintenance.ts'
+import { type MetaSummary, metaSummary } from './meta-summary.ts'
 import { history, read, readMany, readVersion } from './read.ts'
 import { type CheckedReference, checkReferences } from './references.ts'
 import {
@@ -118,6 +119,8 @@ export interface Repository {
   ): Promise<WriteResult>
   /** `DELETE Type?query`; answers how many were deleted; more matches than `limit` is 412. */
   deleteConditional(principal: Principal, condition: SearchRequest, limit: number): Promise<number>
+  /** What is in use in `meta` of a type, or of all. Errors: 403. */
+  metaSummary(principal: Principal, type: string | undefined): Promise<MetaSummary>
   readonly maintenance: Maintenance
   /** All or nothing: everything `work` does through the Repository it is given. */
   transaction<T>(work: (repository: Repository) => Promise<T>): Promise<T>
@@ -174,6 +177,7 @@ function repositoryOf(store: Store, transact: Transact): Repository {
       updateConditional(store, transact, principal, resource, condition, options),
     deleteConditional: (principal, condition, limit) =>
       deleteConditional(store, transact, principal, condition, limit),
+    metaSummary: (principal, type) => metaSummary(store, principal, type),
     maintenance: createMaintenance(store),
     transaction: (work) =>
       transact((inner) => work(repositoryOf(inner, (nested) => nested(inner)))),

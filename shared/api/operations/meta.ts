@@ -1,4 +1,4 @@
-/** Tags, security labels and profiles of one resource: https://hl7.org/fhir/R4/resource-operation-meta.html */
+/** Tags, security labels and profiles: https://hl7.org/fhir/R4/resource-operation-meta.html */
 import { badRequest } from '../../errors.ts'
 import { parseJson } from '../../fhir/json.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
@@ -10,10 +10,15 @@ import { readInputs } from './parameters.ts'
 
 export const meta: Operation = {
   name: 'meta',
-  on: [{ level: 'instance' }],
+  on: [{ level: 'system' }, { level: 'type' }, { level: 'instance' }],
   standard: 'Resource',
   methods: ['GET', 'POST'],
-  async run({ services, principal, type = '', id = '' }) {
+  async run({ services, principal, type = '', id }) {
+    if (id === undefined) {
+      const summary = await services.repository.metaSummary(principal, type || undefined)
+      const lists = Object.entries(summary).filter(([, list]) => list.length > 0)
+      return parametersReply([['return', 'valueMeta', Object.fromEntries(lists)]])
+    }
     const { content } = await services.repository.read(principal, type, id)
     return metaReply(content)
   },

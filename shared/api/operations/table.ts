@@ -12,6 +12,7 @@ import { init } from './init.ts'
 import { lookup, subsumes } from './lookup.ts'
 import { meta, metaAdd, metaDelete } from './meta.ts'
 import { reindex } from './reindex.ts'
+import { setAccounts } from './set-accounts.ts'
 import { translate } from './translate.ts'
 import { validateCode } from './validate-code.ts'
 import { versions } from './versions.ts'
@@ -31,6 +32,7 @@ export const operations: readonly Operation[] = [
   metaAdd,
   metaDelete,
   reindex,
+  setAccounts,
   subsumes,
   translate,
   validateCode,
