@@ -62,6 +62,19 @@ t.test('a whole record comes in one bundle, or in pages with the same content', 
   t.ok(paged.pages > 5)
   t.same(paged.match, whole.match, 'in the same order')
   t.same(sorted(paged.include), sorted(whole.include), 'each included once')
+  const posted = await admin.post<Page>(`${patient}/$everything`, {
+    resourceType: 'Parameters',
+    parameter: [
+      { name: '_count', valueInteger: 7 },
+      { name: '_type', valueCode: 'Condition' },
+      { name: '_type', valueCode: 'Encounter' },
+    ],
+  })
+  t.ok((posted.body.entry ?? []).length <= 7)
+  const rest = posted.body.link.find(({ relation }) => relation === 'next')
+  const next = await admin.get<Page>(rest?.url ?? '')
+  t.equal(next.status, 200)
+  t.ok(next.body.entry?.every(({ resource }) => /Condition|Encounter/.test(resource.resourceType)))
   const offset = await admin.get<Page>(`${patient}/$everything?_count=2&_offset=3`)
   t.equal(offset.body.entry?.[0]?.resource.id, whole.match[3]?.split('/')[1])
 

@@ -18,7 +18,7 @@ import { mapStrings } from '../map-strings.ts'
 import type { Operation } from '../operation.ts'
 import { textReply } from '../reply.ts'
 import { interactionOf } from './output.ts'
-import { type Inputs, readInputs } from './parameters.ts'
+import { type Inputs, type ParameterDefinition, readInputs } from './parameters.ts'
 
 const MAX_COUNT = 10_000
 const DEFAULT_COUNT = 1000
@@ -36,6 +36,16 @@ const INCLUDED = new Set([
   'Device',
 ])
 
+const PARAMETERS: readonly ParameterDefinition[] = [
+  { name: 'start', kind: 'text' },
+  { name: 'end', kind: 'text' },
+  { name: '_since', kind: 'text' },
+  { name: '_type', kind: 'text', many: true },
+  { name: '_count', kind: 'whole' },
+  { name: '_offset', kind: 'whole' },
+  { name: '_cursor', kind: 'text' },
+]
+
 export const everything: Operation = {
   name: 'everything',
   on: [
@@ -46,15 +56,7 @@ export const everything: Operation = {
   standard: 'type',
   methods: ['GET', 'POST'],
   async run(call) {
-    const inputs = readInputs(call, [
-      { name: 'start', kind: 'text' },
-      { name: 'end', kind: 'text' },
-      { name: '_since', kind: 'text' },
-      { name: '_type', kind: 'text', many: true },
-      { name: '_count', kind: 'whole' },
-      { name: '_offset', kind: 'whole' },
-      { name: '_cursor', kind: 'text' },
-    ])
+    const inputs = readInputs(call, PARAMETERS)
     const interaction = interactionOf(call)
     const { services, principal, id = '' } = call
     // The table above names no other types.
@@ -81,9 +83,9 @@ export const everything: Operation = {
       ...page.versions.map((version) => entryOf(interaction, version, 'match')),
       ...included.map((version) => entryOf(interaction, version, 'include')),
     ]
-    const links: Link[] = [linkOf(interaction, 'self', undefined)]
+    const links: Link[] = [linkOf(interaction, inputs, 'self', undefined)]
     if (page.next !== undefined) {
-      links.push(linkOf(interaction, 'next', writeCursor(page.next, seen)))
+      links.push(linkOf(interaction, inputs, 'next', writeCursor(page.next, seen)))
     }
     const isWhole = page.next === undefined && cursor === undefined && !inputs.whole('_offset')
     const total = isWhole ? page.versions.length : undefined
@@ -182,10 +184,16 @@ function entryOf(interaction: Interaction, version: Version, mode: SearchEntry['
 
 function linkOf(
   { services, request }: Interaction,
+  inputs: Inputs,
   relation: Link['relation'],
   cursor: string | undefined,
 ): Link {
   const query = new URLSearchParams(request.query)
+  // What came in a body goes into the link, which is followed by GET.
+  for (const { name } of PARAMETERS) {
+    query.delete(name)
+    for (const value of inputs.texts(name)) query.append(name, String(value))
+  }
   if (cursor !== undefined) {
     query.delete('_offset')
     query.set('_cursor', cursor)

@@ -7,6 +7,7 @@ import { everything } from './everything.ts'
 import { execute } from './execute.ts'
 import { expand } from './expand.ts'
 import { expunge } from './expunge.ts'
+import { graph } from './graph.ts'
 import { importRows } from './import.ts'
 import { init } from './init.ts'
 import { lookup, subsumes } from './lookup.ts'
@@ -25,6 +26,7 @@ export const operations: readonly Operation[] = [
   execute,
   expand,
   expunge,
+  graph,
   importRows,
   init,
   lookup,
