@@ -5,9 +5,11 @@ const MAX_WORDS = 10
 
 /** Words of a text as they are compared: without case and accents. */
 export function wordsOf(text: string): readonly string[] {
-  return normaliseString(text)
-    .split(/[^\p{L}\p{N}]+/u)
-    .filter((word) => word !== '')
+  return split(normaliseString(text))
+}
+
+function split(normalised: string): readonly string[] {
+  return normalised.split(/[^\p{L}\p{N}]+/u).filter((word) => word !== '')
 }
 
 /** The words of a filter; words beyond the tenth are not looked at. */
@@ -25,13 +27,16 @@ export function rankingOf(text: string): Ranking {
   const [first = ''] = words
   return (code, display = '') => {
     const shown = normaliseString(display)
-    const own = wordsOf(display)
     const folded = normaliseString(code)
+    if (folded === wanted) return 0
+    // Most displays are told apart by this alone, without a look at their words.
+    if (!words.every((word) => shown.includes(word) || folded.startsWith(word))) return undefined
+    const own = split(shown)
     const isMatch = words.every(
       (word) => folded.startsWith(word) || own.some((item) => item.startsWith(word)),
     )
-    if (!isMatch) return folded.startsWith(wanted) && wanted !== '' ? 1 : undefined
-    if (shown === wanted || folded === wanted) return 0
+    if (!isMatch || words.length === 0) return undefined
+    if (shown === wanted) return 0
     if (shown.startsWith(wanted)) return 1
     return own[0]?.startsWith(first) ? 2 : 3
   }

@@ -45,23 +45,23 @@ export function indexConcepts(codeSystem: CodeSystem): ConceptIndex {
   const nodes = new Map<string, Draft>()
   collect(codeSystem.concept ?? [], undefined, nodes, fold)
   for (const { code, parents, children } of nodes.values()) {
-    for (const parent of parents) nodes.get(fold(parent))?.children.add(code)
-    for (const child of children) nodes.get(fold(child))?.parents.add(code)
+    for (const parent of parents) nodes.get(fold(parent))?.children.push(code)
+    for (const child of children) nodes.get(fold(child))?.parents.push(code)
   }
-  return {
-    fold,
-    nodes: new Map(
-      [...nodes].map(([key, { parents, children, ...node }]) => [
-        key,
-        { ...node, parents: [...parents], children: [...children] },
-      ]),
-    ),
+  for (const node of nodes.values()) {
+    node.parents = distinct(node.parents)
+    node.children = distinct(node.children)
   }
+  return { fold, nodes }
 }
 
 interface Draft extends Omit<ConceptNode, 'parents' | 'children'> {
-  readonly parents: Set<string>
-  readonly children: Set<string>
+  parents: string[]
+  children: string[]
+}
+
+function distinct(codes: string[]): string[] {
+  return codes.length < 2 ? codes : [...new Set(codes)]
 }
 
 const same = (code: string) => code
@@ -74,8 +74,8 @@ function collect(
   fold: (code: string) => string,
 ): void {
   for (const { code, display, definition, designation, property = [], concept = [] } of concepts) {
-    const parents = new Set(codesOf(property, PARENT))
-    if (parent !== undefined) parents.add(parent)
+    const parents = codesOf(property, PARENT)
+    if (parent !== undefined) parents.push(parent)
     nodes.set(fold(code), {
       code,
       display,
@@ -83,7 +83,7 @@ function collect(
       designations: designation ?? [],
       properties: property.filter((item) => !PARENT.has(item.code) && item.code !== 'child'),
       parents,
-      children: new Set(codesOf(property, CHILD)),
+      children: codesOf(property, CHILD),
     })
     collect(concept, code, nodes, fold)
   }
