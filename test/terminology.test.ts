@@ -114,6 +114,22 @@ t.test('value sets import each other', async (t) => {
   ])
 })
 
+t.test('a value set that is stored as an expansion is its list', async (t) => {
+  const url = 'https://example.org/vs/expanded'
+  const contains = [{ system: animals, code: 'cat', contains: [{ system: animals, code: 'dog' }] }]
+  await admin.create({
+    resourceType: 'ValueSet',
+    url,
+    status: 'active',
+    expansion: { timestamp: '2026-01-02T03:04:05Z', contains },
+  })
+  const { body } = await admin.get<Expansion>(`ValueSet/$expand?url=${url}`)
+  t.match(body.expansion, { total: 2, contains: [{ code: 'cat' }, { code: 'dog' }] })
+  t.equal(body.meta, undefined, 'nor what the platform knows of it')
+  const valid = await admin.get(`ValueSet/$validate-code?url=${url}&code=dog`)
+  t.match(valid.body, { parameter: [{ valueBoolean: true }, { valueString: 'Dog' }] })
+})
+
 t.test('a text finds words by their beginning, the best first', async (t) => {
   const filter = (text: string) => [{ name: 'filter', valueString: text }]
   const all = { include: [{ system: animals }] }
@@ -166,6 +182,10 @@ t.test('what cannot be expanded is 400 or 404, never a hang', async (t) => {
     { include: { system: animals } },
     { include: [{ system: animals, filter: 'x' }] },
     { include: Array.from({ length: 3000 }, () => ({ system: animals })) },
+    {
+      include: [{ system: animals }],
+      exclude: Array.from({ length: 3000 }, () => ({ system: animals, concept: [{ code: 'x' }] })),
+    },
   ]
   for (const compose of wrong) {
     const answer = await admin.post('ValueSet/$expand', valueSet(compose))

@@ -53,6 +53,15 @@ export interface Include {
 
 export interface ValueSet extends Named {
   readonly compose?: Compose | undefined
+  readonly expansion?: { readonly contains?: readonly Contained[] } | undefined
+}
+
+export interface Contained {
+  readonly system?: string
+  readonly code?: string
+  readonly display?: string
+  readonly abstract?: boolean
+  readonly contains?: readonly Contained[]
 }
 
 export interface Compose {

@@ -44,10 +44,12 @@ export const expand: Operation = {
     const language = inputs.text('displayLanguage')
     const shown = inputs.flag('excludeNotForUI') ? codes.filter((code) => !code.isAbstract) : codes
     const page = shown.slice(offset, offset + Math.min(count, MAX_COUNT))
-    const { compose: _, ...rest } = valueSet
     return jsonReply(200, {
       status: 'active',
-      ...rest,
+      ...valueSet,
+      // What is expanded is another resource than what is stored: undefined members are left out.
+      compose: undefined,
+      meta: undefined,
       resourceType: 'ValueSet',
       expansion: {
         identifier: `urn:uuid:${randomUUID()}`,

@@ -15,7 +15,7 @@ import {
   sentAs,
 } from '../terminology/codes.ts'
 import { type CodeSource, openTerminology, type Terminology } from '../terminology/find.ts'
-import { evaluation, membersOf } from '../terminology/members.ts'
+import { composeOf, evaluation, membersOf } from '../terminology/members.ts'
 import { valueSetOf } from './expand.ts'
 import { parametersReply } from './output.ts'
 import { type Inputs, readInputs } from './parameters.ts'
@@ -74,7 +74,8 @@ async function inValueSet(
 ): Promise<FhirReply> {
   const valueSet = await valueSetOf(call, terminology, inputs)
   for (const code of codes) {
-    const systems = code.system === undefined ? systemsOf(valueSet.compose?.include) : [code.system]
+    const systems =
+      code.system === undefined ? systemsOf(composeOf(valueSet).include) : [code.system]
     for (const system of systems) {
       const members = await membersOf(evaluation(terminology), valueSet, system, [code.code])
       if (members.size === 0) continue
@@ -95,8 +96,8 @@ function systemsOf(
 }
 
 /** What the ValueSet itself calls a code whose CodeSystem is not here. */
-function listedDisplay({ compose }: ValueSet, system: string, code: string): string | undefined {
-  const lists = (compose?.include ?? []).filter((part) => part.system === system)
+function listedDisplay(valueSet: ValueSet, system: string, code: string): string | undefined {
+  const lists = (composeOf(valueSet).include ?? []).filter((part) => part.system === system)
   const concepts = lists.flatMap(({ concept }) => concept ?? [])
   return concepts.find((concept) => concept.code === code)?.display
 }

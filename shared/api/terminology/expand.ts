@@ -3,12 +3,14 @@ import { tooCostly } from '../../errors.ts'
 import { type ConceptNode, isAbstract, isInactive, ranked } from '../../fhir/concepts.ts'
 import type { Concept, Designation, Include, ValueSet } from '../../fhir/terminology-data.ts'
 import {
+  composeOf,
   contentOf,
   type Evaluation,
   enter,
   importedValueSet,
   includedOf,
   membersOf,
+  spend,
 } from './members.ts'
 
 export interface Code {
@@ -44,7 +46,7 @@ export async function expandValueSet(
   wish: Wish,
 ): Promise<Expansion> {
   const inner = enter(outer, valueSet)
-  const { include = [], exclude = [], inactive } = valueSet.compose ?? {}
+  const { include = [], exclude = [], inactive } = composeOf(valueSet)
   const activeOnly = wish.activeOnly || inactive === false
   const found = new Map<string, Code>()
   let isCut = false
@@ -70,6 +72,7 @@ function tooMany() {
 }
 
 async function expandInclude(outer: Evaluation, part: Include, wish: Wish): Promise<Expansion> {
+  spend(outer, 1)
   const [first, ...others] = part.valueSet ?? []
   if (part.system !== undefined) {
     const list = await expandSystem(outer, part, wish)
@@ -158,6 +161,7 @@ async function removeExcluded(
   part: Include,
   found: Map<string, Code>,
 ): Promise<void> {
+  spend(outer, Math.floor(found.size / 1000))
   for (const [system, own] of Map.groupBy(found.values(), (code) => code.system)) {
     const names = own.map(({ code }) => code)
     for (const code of await includedOf(outer, part, system, names, false)) {

@@ -1,6 +1,6 @@
 /** Which codes are in a ValueSet, without listing it. https://hl7.org/fhir/R4/valueset.html#compositions */
 import { badRequest, tooCostly } from '../../errors.ts'
-import type { Include, ValueSet } from '../../fhir/terminology-data.ts'
+import type { Compose, Contained, Include, ValueSet } from '../../fhir/terminology-data.ts'
 import type { CodeSource, Terminology } from './find.ts'
 
 /** Deeper nets of imports are refused. */
@@ -30,7 +30,8 @@ export function enter(outer: Evaluation, { url }: ValueSet): Evaluation {
   return { ...outer, path: [...path, url] }
 }
 
-function spend({ work }: Evaluation, amount: number): void {
+/** Errors: 400 when the sum is too large. */
+export function spend({ work }: Evaluation, amount: number): void {
   work.done += amount
   if (work.done > MOST_WORK) throw tooCostly('The ValueSet has too many parts')
 }
@@ -59,6 +60,21 @@ export async function contentOf(
   return source
 }
 
+/** A ValueSet that is stored as nothing but an expansion is the list of its codes. */
+export function composeOf({ compose, expansion }: ValueSet): Compose {
+  if (compose !== undefined || expansion?.contains === undefined) return compose ?? {}
+  const listed = (items: readonly Contained[]): Contained[] =>
+    items.flatMap((item) => [item, ...listed(item.contains ?? [])])
+  const systems = Map.groupBy(listed(expansion.contains), ({ system }) => system)
+  const include = [...systems].map(([system, items]) => ({
+    system,
+    concept: items.flatMap(({ code, display, abstract }) =>
+      code === undefined || abstract ? [] : [{ code, ...(display ? { display } : {}) }],
+    ),
+  }))
+  return { include }
+}
+
 /** Those of `codes`, all of one system, that the ValueSet holds. */
 export async function membersOf(
   outer: Evaluation,
@@ -67,7 +83,7 @@ export async function membersOf(
   codes: readonly string[],
 ): Promise<ReadonlySet<string>> {
   const inner = enter(outer, valueSet)
-  const { include = [], exclude = [], inactive } = valueSet.compose ?? {}
+  const { include = [], exclude = [], inactive } = composeOf(valueSet)
   const found = new Set<string>()
   for (const part of include) {
     const open = codes.filter((code) => !found.has(code))
@@ -90,6 +106,7 @@ export async function includedOf(
   codes: readonly string[],
   activeOnly: boolean,
 ): Promise<ReadonlySet<string>> {
+  spend(outer, 1 + Math.floor(codes.length / 1000))
   let members = new Set(codes)
   if (part.system !== undefined) {
     if (part.system !== system) return new Set()
