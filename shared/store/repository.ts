@@ -16,8 +16,15 @@ import {
 import type { Store } from './context.ts'
 import { createFetch, fetchAlone } from './fetch.ts'
 import { Keys } from './keys.ts'
+import { createMaintenance, type Maintenance } from './maintenance.ts'
+import { type MetaSummary, metaSummary } from './meta-summary.ts'
 import { history, read, readMany, readVersion } from './read.ts'
 import { type CheckedReference, checkReferences } from './references.ts'
+import {
+  type CompartmentPage,
+  type CompartmentRequest,
+  readCompartment,
+} from './search/compartment.ts'
 import { search } from './search/page.ts'
 import { openStatistics } from './search/statistics.ts'
 import { createTenants } from './tenants.ts'
@@ -95,6 +102,8 @@ export interface Repository {
   delete(principal: Principal, type: string, id: string, options?: WriteOptions): Promise<Version>
   /** One SQL statement; a second one only for `_total`. */
   search(principal: Principal, request: SearchRequest): Promise<SearchPage>
+  /** All types of a compartment in one order. Errors: 403, 404, 410. Two SQL statements. */
+  compartment(principal: Principal, request: CompartmentRequest): Promise<CompartmentPage>
   /** If-None-Exist: 0 matches creates, 1 returns it as `unchanged`, more is 412. Racing calls never make twins. */
   createConditional(
     principal: Principal,
@@ -111,6 +120,9 @@ export interface Repository {
   ): Promise<WriteResult>
   /** `DELETE Type?query`; answers how many were deleted; more matches than `limit` is 412. */
   deleteConditional(principal: Principal, condition: SearchRequest, limit: number): Promise<number>
+  /** What is in use in `meta` of a type, or of all. Errors: 403. */
+  metaSummary(principal: Principal, type: string | undefined): Promise<MetaSummary>
+  readonly maintenance: Maintenance
   /** All or nothing: everything `work` does through the Repository it is given. */
   transaction<T>(work: (repository: Repository) => Promise<T>): Promise<T>
 }
@@ -160,12 +172,15 @@ function repositoryOf(store: Store, transact: Transact): Repository {
       patch(store, principal, type, id, change, options),
     delete: (principal, type, id, options) => remove(store, principal, type, id, options),
     search: (principal, request) => search(store, principal, request),
+    compartment: (principal, request) => readCompartment(store, principal, request),
     createConditional: (principal, resource, condition, options) =>
       createConditional(store, transact, principal, resource, condition, options),
     updateConditional: (principal, resource, condition, options) =>
       updateConditional(store, transact, principal, resource, condition, options),
     deleteConditional: (principal, condition, limit) =>
       deleteConditional(store, transact, principal, condition, limit),
+    metaSummary: (principal, type) => metaSummary(store, principal, type),
+    maintenance: createMaintenance(store),
     transaction: (work) =>
       transact((inner) => work(repositoryOf(inner, (nested) => nested(inner)))),
   }
