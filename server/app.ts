@@ -18,6 +18,7 @@ import { discoveryRoutes } from './routes/discovery.ts'
 import { fhirRoutes } from './routes/fhir.ts'
 import { healthRoutes } from './routes/health.ts'
 import { oauthRoutes } from './routes/oauth.ts'
+import { storageRoutes } from './routes/storage.ts'
 
 const COMPRESS_FROM_BYTES = 1024
 
@@ -43,6 +44,7 @@ export function createApp(services: Services): Koa<State> {
     healthRoutes(web),
     discoveryRoutes(web),
     fhirRoutes(web, authenticated),
+    storageRoutes(web),
     oauthRoutes(web, authenticated),
     authRoutes(authenticated),
     adminRoutes(web, authenticated),
