@@ -1,9 +1,10 @@
 /**
  * `npm run bench -- <area> [seconds]`: our figure, the physical limit measured in the same run, and the
- * ratio of both. Areas: crud, execute. Absolute figures vary with the machine; ratios are what to compare.
+ * ratio of both. Areas: crud, execute, http. Absolute figures vary with the machine; ratios are what to compare.
  */
 import { crud } from './bench/crud.ts'
 import { execute } from './bench/execute.ts'
+import { http } from './bench/http.ts'
 
 /** One line of a bench's table. `required` is the ratio to reach, where the design names one. */
 export interface Figure {
@@ -17,6 +18,7 @@ export interface Figure {
 const areas: Readonly<Record<string, (seconds: number) => Promise<readonly Figure[]>>> = {
   crud,
   execute,
+  http,
 }
 
 const [area = '', seconds = '3'] = process.argv.slice(2)
