@@ -36,10 +36,15 @@ export function openBucket(url: URL, maxBytes: number): Storage {
   return {
     async put(key, source) {
       const body = Readable.from(source, { objectMode: false })
+      const broken: unknown[] = []
+      body.once('error', (error) => broken.push(error))
       const params = { ...object(key), Body: body }
       try {
         // A failure on the way takes back the parts that were sent.
         await new Upload({ client, params, partSize, queueSize: PARTS_IN_FLIGHT }).done()
+      } catch (error) {
+        // Why the source broke off is what the caller must hear, whatever came of it in the bucket.
+        throw broken[0] ?? error
       } finally {
         body.destroy()
       }

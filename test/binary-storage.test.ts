@@ -19,10 +19,10 @@ const disk = await openBotica(t, { env: { STORAGE_URL: `file:${folder}`, ...limi
 const s3 = await openBotica(t, { env: { ...bucket.env, ...limits } })
 const type = { 'Content-Type': 'application/octet-stream' }
 
-/** Files that hold content, unfinished uploads included. */
+/** Files of content, in a folder those of unfinished uploads too. */
 function filesIn(directory: string): string[] {
   return readdirSync(directory, { recursive: true, withFileTypes: true })
-    .filter((entry) => entry.isFile() && !/\.(json|md5|xml)$|_metadata/.test(entry.name))
+    .filter((entry) => /^[0-9a-f-]{36}(\._S3rver_object)?$/.test(entry.name) && entry.isFile())
     .map((entry) => join(entry.parentPath, entry.name))
 }
 

@@ -128,6 +128,8 @@ async function inflated(raw: Buffer, coding: Coding, maxBytes: number): Promise<
 function inflating(req: Readable, coding: Coding): Readable {
   const decoder = STREAM_DECODERS[coding]()
   req.once('error', (error) => decoder.destroy(error))
+  // Whoever reads it is told; until then nobody listens.
+  decoder.on('error', () => undefined)
   return Readable.from(inflatedChunks(req.pipe(decoder), coding), { objectMode: false })
 }
 

@@ -7,8 +7,9 @@ import { createHash, type Hash, randomUUID } from 'node:crypto'
 import { Readable } from 'node:stream'
 import { badStructure, HttpError, tooLarge } from '../errors.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
+import type { Logger } from '../log.ts'
 import type { Services } from '../services.ts'
-import type { ByteRange } from '../storage.ts'
+import type { ByteRange, Storage } from '../storage.ts'
 import type { Version } from '../store/repository.ts'
 
 export interface BinaryContent {
@@ -99,7 +100,31 @@ export function isSameContent(url: string, other: unknown): boolean {
 
 /** Takes back what `storeContent` answered; the resource was not stored. */
 export async function removeContent({ storage, log }: Services, url: string): Promise<void> {
-  const { pathname: key } = new URL(url)
+  await discard(storage, log, new URL(url).pathname)
+}
+
+/**
+ * The same services for work that may be taken back as a whole: `undo` removes what was stored by it.
+ */
+export function undoable(services: Services): {
+  readonly services: Services
+  undo(): Promise<void>
+} {
+  const { storage, log } = services
+  const keys: string[] = []
+  const put: Storage['put'] = (key, source) => {
+    keys.push(key)
+    return storage.put(key, source)
+  }
+  return {
+    services: { ...services, storage: { ...storage, put } },
+    async undo() {
+      await Promise.all(keys.splice(0).map((key) => discard(storage, log, key)))
+    },
+  }
+}
+
+async function discard(storage: Storage, log: Logger, key: string): Promise<void> {
   await storage.delete(key).catch((error: Error) => {
     log.warn({ key, reason: error.message }, 'Content without a resource was left in the storage')
   })
