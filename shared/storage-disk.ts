@@ -7,6 +7,7 @@ import { constants } from 'node:fs'
 import { access, mkdir, open, readdir, rename, rm, stat } from 'node:fs/promises'
 import path from 'node:path'
 import { contentMissing } from './errors.ts'
+import { release } from './release.ts'
 import type { Storage } from './storage.ts'
 
 /** Longer than any upload; what is older was left by a crash. */
@@ -53,7 +54,10 @@ async function makeFolder(folder: string): Promise<void> {
 async function writeWhole(file: string, source: AsyncIterable<Uint8Array>): Promise<void> {
   const handle = await open(file, 'wx', 0o600)
   try {
-    await handle.writeFile(source)
+    for await (const chunk of source) {
+      await handle.writeFile(chunk)
+      release(chunk)
+    }
     await handle.datasync()
   } finally {
     await handle.close()
