@@ -26,14 +26,15 @@ const MEMBER = /("(?:url|path)":\s*)"Binary\/([A-Za-z0-9\-.]{1,64})"/g
 
 /**
  * The JSON text of a reply with its Binaries signed: one statement for all of them, one signature each.
- * A text without any costs one look for `"Binary/`: 0.1 µs a kB, with no parse and no copy.
+ * A text without any costs one look for `Binary/`: 0.2 to 0.4 µs a kB, with no parse and no copy; a
+ * pattern that starts with a quote, which JSON is full of, takes ten times as long.
  */
 export async function signAttachments(
   { repository, signedUrls }: Services,
   principal: Principal,
   text: string,
 ): Promise<string> {
-  if (!text.includes('"Binary/')) return text
+  if (!text.includes('Binary/')) return text
   const ids = new Set<string>()
   for (const { 2: id = '', index } of text.matchAll(MEMBER)) {
     if (!isRequest(text, index)) ids.add(id)
