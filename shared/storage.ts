@@ -11,7 +11,10 @@ export interface ByteRange {
 
 /** Keys are ours: lower-case letters, digits and hyphens, in parts with slashes between. */
 export interface Storage {
-  /** Keeps all that `source` gives under a new key, or nothing when `source` or the storage fails. */
+  /**
+   * Keeps all that `source` gives under a new key, or nothing when `source` or the storage fails.
+   * The chunks are the storage's from then on: nobody else may read them again.
+   */
   put(key: string, source: AsyncIterable<Uint8Array>): Promise<void>
   /** The caller reads the stream or destroys it. Errors: 404 when it is not there. */
   get(key: string, range?: ByteRange): Promise<Readable>
