@@ -5,6 +5,7 @@ import type { Principal } from '../access/principal.ts'
 import type { Database } from '../database.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { SearchRequest } from '../fhir/search.ts'
+import { historyInSight, inSight, manyInSight, readBinaries, requireInSight } from './binaries.ts'
 import { createCoalescer, retrying, submitAlone } from './coalesce.ts'
 import {
   createConditional,
@@ -64,6 +65,12 @@ export interface HistoryPage {
   readonly versions: readonly Version[]
 }
 
+/** Of the newest version of a Binary. */
+export interface BinaryHead {
+  readonly projectId: string
+  readonly ver: number
+}
+
 export interface SearchPage {
   readonly versions: readonly Version[]
   readonly total: number | undefined
@@ -81,6 +88,11 @@ export interface Repository {
     principal: Principal,
     references: readonly { readonly type: string; readonly id: string }[],
   ): Promise<readonly (Version | undefined)[]>
+  /** Those Binaries that exist and are in sight. Two SQL statements at most. */
+  readBinaries(
+    principal: Principal,
+    ids: readonly string[],
+  ): Promise<ReadonlyMap<string, BinaryHead>>
   readVersion(principal: Principal, type: string, id: string, ver: string): Promise<Version>
   history(
     principal: Principal,
@@ -163,14 +175,37 @@ export async function openRepository(
 function repositoryOf(store: Store, transact: Transact): Repository {
   return {
     create: (principal, resource, options) => create(store, principal, resource, options),
-    read: (principal, type, id) => read(store, principal, type, id),
-    readMany: (principal, references) => readMany(store, principal, references),
-    readVersion: (principal, type, id, ver) => readVersion(store, principal, type, id, ver),
-    history: (principal, type, id, page) => history(store, principal, type, id, page),
-    update: (principal, resource, options) => update(store, principal, resource, options),
-    patch: (principal, type, id, change, options) =>
-      patch(store, principal, type, id, change, options),
-    delete: (principal, type, id, options) => remove(store, principal, type, id, options),
+    read: async (principal, type, id) => {
+      const version = await read(store, principal, type, id)
+      return type === 'Binary' ? inSight(store, principal, version) : version
+    },
+    readMany: async (principal, references) => {
+      const versions = await readMany(store, principal, references)
+      const hasBinary = references.some(({ type }) => type === 'Binary')
+      return hasBinary ? manyInSight(store, principal, versions) : versions
+    },
+    readBinaries: (principal, ids) => readBinaries(store, principal, ids),
+    readVersion: async (principal, type, id, ver) => {
+      const version = await readVersion(store, principal, type, id, ver)
+      return type === 'Binary' ? inSight(store, principal, version) : version
+    },
+    history: async (principal, type, id, page) => {
+      const found = await history(store, principal, type, id, page)
+      return type === 'Binary' ? historyInSight(store, principal, found) : found
+    },
+    update: async (principal, resource, options) => {
+      const { resourceType: type, id = '' } = resource
+      if (type === 'Binary') await requireInSight(store, principal, id)
+      return update(store, principal, resource, options)
+    },
+    patch: async (principal, type, id, change, options) => {
+      if (type === 'Binary') await requireInSight(store, principal, id)
+      return patch(store, principal, type, id, change, options)
+    },
+    delete: async (principal, type, id, options) => {
+      if (type === 'Binary') await requireInSight(store, principal, id)
+      return remove(store, principal, type, id, options)
+    },
     search: (principal, request) => search(store, principal, request),
     compartment: (principal, request) => readCompartment(store, principal, request),
     createConditional: (principal, resource, condition, options) =>
