@@ -49,6 +49,8 @@ function evaluator(expression: string, type: string, isTenants: boolean): Invari
   let plain: Truth | undefined
   let isTried = false
   let guards: readonly string[] | undefined
+  // The engine copies every variable that it is given, the resource in each evaluation.
+  const isNaming = expression.includes('%')
   return (focus, variables) => {
     if (!isTried) {
       isTried = true
@@ -60,9 +62,10 @@ function evaluator(expression: string, type: string, isTenants: boolean): Invari
       if (isTrue !== undefined) return isTrue
     }
     if (guards !== undefined && !hasAny(focus, guards)) return true
+    const used = isNaming ? { ...variables } : {}
     return isTenants
-      ? holds(compileTenant(expression, type), focus, { ...variables })
-      : holdsOrFails(expression, type, focus, variables)
+      ? holds(compileTenant(expression, type), focus, used)
+      : holdsOrFails(expression, type, focus, used)
   }
 }
 
@@ -71,10 +74,10 @@ function holdsOrFails(
   expression: string,
   type: string,
   focus: unknown,
-  variables: Variables,
+  variables: Readonly<Record<string, unknown>>,
 ): boolean {
   try {
-    return holds(compile(expression, type), focus, { ...variables })
+    return holds(compile(expression, type), focus, variables)
   } catch (error) {
     if (error instanceof HttpError) return true
     throw error

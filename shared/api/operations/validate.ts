@@ -1,6 +1,6 @@
 /** Says what is wrong with a resource and stores nothing: https://hl7.org/fhir/R4/resource-operation-validate.html */
 import { may } from '../../access/policy.ts'
-import { badRequest, badStructure, forbidden, methodNotAllowed, notFound } from '../../errors.ts'
+import { badRequest, badStructure, forbidden, notFound } from '../../errors.ts'
 import { parseJson } from '../../fhir/json.ts'
 import { allOk, type Issue, issue, outcome } from '../../fhir/outcome.ts'
 import { isObject, isResource, type Resource } from '../../fhir/resource.ts'
@@ -17,9 +17,8 @@ export const validate: Operation = {
   on: [{ level: 'type' }, { level: 'instance' }],
   methods: ['GET', 'POST'],
   async run(call) {
-    const { principal, request, type = '', id } = call
+    const { principal, type = '', id } = call
     if (!may(principal, type, id === undefined ? 'search' : 'read')) throw forbidden()
-    if (id === undefined && request.method !== 'POST') throw methodNotAllowed('POST')
     const asked = readAsked(call)
     const issues = await issuesOf(call, asked)
     const isValid = issues.every(({ severity }) => severity !== 'error')
