@@ -93,11 +93,12 @@ async function prepare({ services, config }: Stage) {
     return item
   }
 
-  const stored: string[] = []
+  const stored: { readonly id: string; readonly resource: Resource }[] = []
   const raw: string[] = []
   const create: Call = async () => {
-    const { id } = await repository.create(principal, any(resources))
-    stored.push(id)
+    const resource = any(resources)
+    const { id } = await repository.create(principal, resource)
+    stored.push({ id, resource })
     return true
   }
   const rawInsert: Call = async () => {
@@ -111,7 +112,7 @@ async function prepare({ services, config }: Stage) {
     return true
   }
   const read: Call = async () => {
-    const version = await repository.read(principal, 'Observation', any(stored))
+    const version = await repository.read(principal, 'Observation', any(stored).id)
     return version.content !== undefined
   }
   const rawRead: Call = async () => {
@@ -129,9 +130,14 @@ async function prepare({ services, config }: Stage) {
     await measure(16, FILL_SECONDS, rawInsert)
     await pool.query('analyze')
   }
+  /** One element changes, as in most updates of a hospital's day. */
   const update: Call = async () => {
-    const resource = { ...any(resources), id: any(stored), language: `x-${turn++}` }
-    const { outcome } = await repository.update(principal, resource)
+    const { id, resource } = any(stored)
+    const { outcome } = await repository.update(principal, {
+      ...resource,
+      id,
+      language: `x-${turn++}`,
+    })
     return outcome === 'updated'
   }
   const rawUpdate: Call = async () => {
