@@ -119,19 +119,23 @@ function readHeaders(request: Readonly<Record<string, unknown>>): Record<string,
 
 // FHIR fixes the order whatever the order in the bundle.
 // https://hl7.org/fhir/R4/http.html#trules
-const ORDER = ['DELETE', 'POST', 'PUT', 'PATCH', 'operation', 'search', 'GET']
+const ORDER = ['DELETE', 'POST', 'PUT', 'PATCH', 'operation', 'search', 'GET'] as const
 
-/** Entries grouped by the step in which they are processed. */
-export function inSteps(entries: readonly Entry[]): readonly (readonly Entry[])[] {
-  const steps = Map.groupBy(entries, stepOf)
-  return ORDER.flatMap((step) => {
-    const group = steps.get(step)
-    return group === undefined ? [] : [group]
+export type Stage = (typeof ORDER)[number]
+
+/** What belongs to entries, in the order in which these are processed. */
+export function inStages<T extends { readonly entry: Entry }>(
+  items: readonly T[],
+): readonly { readonly stage: Stage; readonly items: readonly T[] }[] {
+  const stages = Map.groupBy(items, ({ entry }) => stageOf(entry))
+  return ORDER.flatMap((stage) => {
+    const found = stages.get(stage)
+    return found === undefined ? [] : [{ stage, items: found }]
   })
 }
 
-function stepOf({ method, route }: Entry): string {
+function stageOf({ method, route }: Entry): Stage {
   if (route.kind === 'operation') return 'operation'
   if (route.kind === 'search' || route.kind === 'search-form') return 'search'
-  return method === 'HEAD' ? 'GET' : method
+  return ORDER.find((stage) => stage === method) ?? 'GET'
 }

@@ -11,6 +11,7 @@ import { applyPatch, readPatch } from '../fhir/patch.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import { viewOf } from '../fhir/view.ts'
 import type { Version } from '../store/repository.ts'
+import { withLiteralReferences } from './conditional-references.ts'
 import type { FhirReply } from './handle.ts'
 import { acceptResource, acceptValid, type Interaction, textOf, writeReply } from './interaction.ts'
 import { readJson, readPatchBody } from './negotiate.ts'
@@ -61,7 +62,8 @@ export async function createFrom(
   id: string | undefined,
 ): Promise<FhirReply> {
   const { services, principal } = interaction
-  const { resource, warnings } = acceptResource(interaction, type, withoutId(body))
+  const literal = await withLiteralReferences(interaction, withoutId(body))
+  const { resource, warnings } = acceptResource(interaction, type, literal)
   const written =
     id === undefined
       ? await services.repository.create(principal, resource)
@@ -92,7 +94,8 @@ export async function updateFrom(
 ): Promise<FhirReply> {
   const { services, principal, request } = interaction
   if (isObject(body) && body.resourceType === type) requireSameId(body.id, id)
-  const { resource, warnings } = acceptResource(interaction, type, body)
+  const literal = await withLiteralReferences(interaction, body)
+  const { resource, warnings } = acceptResource(interaction, type, literal)
   const options = writeOptions(request)
   if (demandsExistence(request)) await requireExisting(interaction, type, id)
   const written = await services.repository.update(principal, { ...resource, id }, options)

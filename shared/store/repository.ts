@@ -5,7 +5,7 @@ import type { Principal } from '../access/principal.ts'
 import type { Database } from '../database.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { SearchRequest } from '../fhir/search.ts'
-import { createCoalescer, retrying, submitAlone } from './coalesce.ts'
+import { createCoalescer, retrying } from './coalesce.ts'
 import {
   createConditional,
   createTurns,
@@ -14,12 +14,13 @@ import {
   updateConditional,
 } from './conditional.ts'
 import type { Store } from './context.ts'
+import { deleteStatement } from './deletions.ts'
 import { Keys } from './keys.ts'
-import { history, read, readMany, readVersion } from './read.ts'
-import { type CheckedReference, checkReferences } from './references.ts'
-import { search } from './search/page.ts'
+import { history, read, readAlone, readMany, readTogether, readVersion } from './read.ts'
+import { search, searchMany } from './search/page.ts'
 import { openStatistics } from './search/statistics.ts'
 import { createTenants } from './tenants.ts'
+import { type Inner, inTransaction, runTogether, runTransaction } from './transaction.ts'
 import { create, patch, remove, update } from './write.ts'
 
 /** One stored version. `content` is the JSON text as stored; undefined marks a deletion. */
@@ -110,8 +111,36 @@ export interface Repository {
   ): Promise<WriteResult>
   /** `DELETE Type?query`; answers how many were deleted; more matches than `limit` is 412. */
   deleteConditional(principal: Principal, condition: SearchRequest, limit: number): Promise<number>
-  /** All or nothing: everything `work` does through the Repository it is given. */
-  transaction<T>(work: (repository: Repository) => Promise<T>): Promise<T>
+  /** As `search` for each; a request that cannot be answered fails alone. One statement for 200. */
+  searchMany(
+    principal: Principal,
+    requests: readonly SearchRequest[],
+  ): Promise<readonly PromiseSettledResult<SearchPage>[]>
+  /**
+   * All or nothing: everything `work` does through the Repository it is given. What PostgreSQL cannot
+   * serialise is run again from the start, up to three times, then 409.
+   */
+  transaction<T>(work: (repository: Transaction) => Promise<T>, guard?: Guard): Promise<T>
+  /** The same for work that runs side by side: rows read by id in one turn are one statement. */
+  readingTogether(): Repository
+}
+
+/** Conditions that no other conditional write of equal criteria may decide on meanwhile. */
+export interface Guard {
+  readonly principal: Principal
+  readonly conditions: readonly SearchRequest[]
+}
+
+export interface Transaction extends Repository {
+  /**
+   * Runs pieces of work side by side, each through a Repository of its own: their reads by id are one
+   * statement, their inserts one, their updates one, their deletions one. Throws the failure of the
+   * first that failed, in their order, as `failed` makes it; 400 for references that do not resolve.
+   */
+  together<T>(
+    pieces: readonly ((repository: Repository) => Promise<T>)[],
+    failed: (index: number, error: unknown) => unknown,
+  ): Promise<T[]>
 }
 
 const SEEN_CODES = 50_000
@@ -135,6 +164,8 @@ export async function openRepository(
   const store: Store = {
     connection: database,
     submit: createCoalescer(database),
+    readRow: readAlone(database),
+    remove: (deletion) => database.query(deleteStatement([deletion])),
     keys: new Keys(row.salt),
     tenants: createTenants(),
     statistics: openStatistics(database),
@@ -143,10 +174,39 @@ export async function openRepository(
     turns: createTurns(),
     deferred: undefined,
   }
-  return repositoryOf(store, (work) => retrying(() => inTransaction(database, store, work)))
+  return repositoryOf(store, {
+    run: (work) =>
+      retrying(() => inTransaction(database, store, (inner) => work(inner.store), false)),
+    runAll: (work, guard) =>
+      runTransaction(database, store, (inner) => work(transactionOf(inner)), guard),
+  })
 }
 
-function repositoryOf(store: Store, transact: Transact): Repository {
+/** What is begun inside a transaction is a part of it. */
+function transactionOf(inner: Inner): Transaction {
+  const repositoryIn = (store: Store): Repository =>
+    repositoryOf(store, {
+      run: (work) => work(store),
+      runAll: (work) => work(transactionOf({ ...inner, store })),
+    })
+  return {
+    ...repositoryIn(inner.store),
+    together: (pieces, failed) =>
+      runTogether(
+        inner,
+        pieces.map((piece) => (store: Store) => piece(repositoryIn(store))),
+        failed,
+      ),
+  }
+}
+
+interface Transactions {
+  readonly run: Transact
+  readonly runAll: Repository['transaction']
+}
+
+function repositoryOf(store: Store, transactions: Transactions): Repository {
+  const transact = transactions.run
   return {
     create: (principal, resource, options) => create(store, principal, resource, options),
     read: (principal, type, id) => read(store, principal, type, id),
@@ -158,28 +218,15 @@ function repositoryOf(store: Store, transact: Transact): Repository {
       patch(store, principal, type, id, change, options),
     delete: (principal, type, id, options) => remove(store, principal, type, id, options),
     search: (principal, request) => search(store, principal, request),
+    searchMany: (principal, requests) => searchMany(store, principal, requests),
     createConditional: (principal, resource, condition, options) =>
       createConditional(store, transact, principal, resource, condition, options),
     updateConditional: (principal, resource, condition, options) =>
       updateConditional(store, transact, principal, resource, condition, options),
     deleteConditional: (principal, condition, limit) =>
       deleteConditional(store, transact, principal, condition, limit),
-    transaction: (work) =>
-      transact((inner) => work(repositoryOf(inner, (nested) => nested(inner)))),
+    transaction: transactions.runAll,
+    readingTogether: () =>
+      repositoryOf({ ...store, readRow: readTogether(store.connection) }, transactions),
   }
-}
-
-/** References are checked when all is written, so the order inside does not matter. */
-function inTransaction<T>(
-  database: Database,
-  store: Store,
-  work: (inner: Store) => Promise<T>,
-): Promise<T> {
-  return database.transaction(async (connection) => {
-    const deferred: CheckedReference[] = []
-    const submit = submitAlone(connection)
-    const result = await work({ ...store, connection, submit, deferred })
-    await checkReferences(connection, deferred)
-    return result
-  })
 }
