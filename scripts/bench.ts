@@ -1,7 +1,8 @@
 /**
  * `npm run bench -- <area> [seconds]`: our figure, the physical limit measured in the same run, and the
- * ratio of both. Areas: crud, execute. Absolute figures vary with the machine; ratios are what to compare.
+ * ratio of both. Areas: bundle, crud, execute. Absolute figures vary with the machine; ratios are what to compare.
  */
+import { bundle } from './bench/bundle.ts'
 import { crud } from './bench/crud.ts'
 import { execute } from './bench/execute.ts'
 
@@ -15,6 +16,7 @@ export interface Figure {
 }
 
 const areas: Readonly<Record<string, (seconds: number) => Promise<readonly Figure[]>>> = {
+  bundle,
   crud,
   execute,
 }

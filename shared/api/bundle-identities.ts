@@ -58,8 +58,9 @@ const WRITTEN: ReadonlySet<string> = new Set(['create', 'update', 'conditional-u
 
 /** Errors: 400 at the entry for criteria or a reference that is no search. */
 export function planEntry(interaction: Interaction, entry: Entry): Plan {
-  const isWritten = WRITTEN.has(entry.route.kind) && entry.resource !== undefined
-  const references = isWritten ? conditionalReferences(interaction, entry.resource) : []
+  const { resource } = entry
+  const isWritten = WRITTEN.has(entry.route.kind) && resource !== undefined
+  const references = isWritten ? conditionalReferences(interaction, resource) : []
   const criteria = criteriaFor(entry)
   if (criteria === undefined) return { entry, key: '', condition: undefined, references }
   const { type, query } = criteria

@@ -49,21 +49,29 @@ function lockedKeys(store: Store, { principal, conditions }: Guard): bigint[] {
 }
 
 /** References are checked when all is written, so the order inside does not matter. */
-export function inTransaction<T>(
+export async function inTransaction<T>(
   database: Database,
   store: Store,
   work: (inner: Inner) => Promise<T>,
   alone: boolean,
 ): Promise<T> {
-  return database.transaction(async (connection) => {
+  const codes = new Set<bigint>()
+  // What may still be rolled back proves nothing about the dictionary.
+  const seenCodes: Store['seenCodes'] = {
+    has: (key) => store.seenCodes.has(key),
+    add: (key) => void codes.add(key),
+  }
+  const result = await database.transaction(async (connection) => {
     const deferred: CheckedReference[] = []
     const group = createGroup(connection, alone)
     const { readRow, submit, remove } = group
-    const inner: Store = { ...store, connection, readRow, submit, remove, deferred }
+    const inner: Store = { ...store, connection, readRow, submit, remove, seenCodes, deferred }
     const result = await work({ store: inner, group })
     await checkReferences(connection, deferred)
     return result
   })
+  for (const key of codes) store.seenCodes.add(key)
+  return result
 }
 
 /** As `Transaction.together`: each piece gets a store that knows which references are its own. */

@@ -205,10 +205,7 @@ async function submit(store: Store, type: string, prepared: Prepared): Promise<D
   if (missing.length > 0) {
     throw invalidReferences(missing.map((place) => references[place]?.path ?? type))
   }
-  // What a transaction wrote may still be rolled back, so it proves nothing about the dictionary.
-  if (rows.length > 0 && store.deferred === undefined) {
-    for (const { k } of write.rows.codes) store.seenCodes.add(k)
-  }
+  if (rows.length > 0) for (const { k } of write.rows.codes) store.seenCodes.add(k)
   return rows[0]?.lu ?? undefined
 }
 
