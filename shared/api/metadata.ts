@@ -48,7 +48,7 @@ function describe(baseUrl: string): object {
         mode: 'server',
         security: security(baseUrl),
         resource: resourceTypes.map(describeType),
-        interaction: [{ code: 'transaction' }, { code: 'batch' }],
+        interaction: [{ code: 'transaction' }, { code: 'batch' }, { code: 'history-system' }],
         operation: operationsAt((operation) =>
           operation.on.some(({ level }) => level === 'system'),
         ),
@@ -72,7 +72,16 @@ function security(baseUrl: string): object {
   return { extension: [oauthUris], cors: true, service: services }
 }
 
-const INTERACTIONS = ['create', 'read', 'vread', 'update', 'patch', 'delete', 'history-instance']
+const INTERACTIONS = [
+  'create',
+  'read',
+  'vread',
+  'update',
+  'patch',
+  'delete',
+  'history-instance',
+  'history-type',
+]
 
 function describeType(type: string): object {
   const canSearch = type !== 'Binary'

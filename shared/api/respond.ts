@@ -12,7 +12,7 @@ import {
   updateConditional,
 } from './conditional.ts'
 import type { FhirReply, FhirRequest } from './handle.ts'
-import { history } from './history.ts'
+import { history, historyOf } from './history.ts'
 import type { Interaction } from './interaction.ts'
 import { handleJob, isJobPath } from './jobs.ts'
 import { capabilities } from './metadata.ts'
@@ -79,8 +79,9 @@ async function run(interaction: Interaction, route: InteractionRoute): Promise<F
     case 'system-search':
       return searchSystem(interaction)
     case 'type-history':
+      return historyOf(interaction, route.type)
     case 'system-history':
-      throw notSupported('Only the history of one resource is supported')
+      return historyOf(interaction, undefined)
     case 'compartment-search':
       throw notSupported('Compartment search is not supported')
     default:

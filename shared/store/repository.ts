@@ -15,8 +15,9 @@ import {
 } from './conditional.ts'
 import type { Store } from './context.ts'
 import { deleteStatement } from './deletions.ts'
+import { history, historyOf } from './history.ts'
 import { Keys } from './keys.ts'
-import { history, read, readAlone, readMany, readTogether, readVersion } from './read.ts'
+import { read, readAlone, readMany, readTogether, readVersion } from './read.ts'
 import { search, searchMany } from './search/page.ts'
 import { openStatistics } from './search/statistics.ts'
 import { createTenants } from './tenants.ts'
@@ -52,9 +53,24 @@ export interface WriteOptions {
   readonly unique?: readonly { readonly scope: string; readonly value: string }[]
 }
 
+export interface HistoryRequest {
+  readonly count: number
+  readonly offset: number
+  readonly since?: Date | undefined
+  /** Versions that were current at some point from `start` until before `end`. */
+  readonly at?: { readonly start: Date; readonly end: Date } | undefined
+  /** Newest first by default. */
+  readonly ascending?: boolean
+  readonly cursor?: string | undefined
+  /** The history of one resource has its total anyway. */
+  readonly total?: boolean
+}
+
 export interface HistoryPage {
-  readonly total: number
+  readonly total: number | undefined
   readonly versions: readonly Version[]
+  /** Opaque cursor of the next page. */
+  readonly next: string | undefined
 }
 
 export interface SearchPage {
@@ -75,11 +91,18 @@ export interface Repository {
     references: readonly { readonly type: string; readonly id: string }[],
   ): Promise<readonly (Version | undefined)[]>
   readVersion(principal: Principal, type: string, id: string, ver: string): Promise<Version>
+  /** Errors: 403, 404 for an id that was never used or is not in sight, 400 for a bad cursor. */
   history(
     principal: Principal,
     type: string,
     id: string,
-    page: { readonly count: number; readonly offset: number; readonly since?: Date | undefined },
+    request: HistoryRequest,
+  ): Promise<HistoryPage>
+  /** Of a type, or of all types when undefined. One SQL statement; a second one for a total. */
+  historyOf(
+    principal: Principal,
+    type: string | undefined,
+    request: HistoryRequest,
   ): Promise<HistoryPage>
   /** Errors: 403, 404, 412. An unchanged body writes nothing. */
   update(principal: Principal, resource: Resource, options?: WriteOptions): Promise<WriteResult>
@@ -212,7 +235,8 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
     read: (principal, type, id) => read(store, principal, type, id),
     readMany: (principal, references) => readMany(store, principal, references),
     readVersion: (principal, type, id, ver) => readVersion(store, principal, type, id, ver),
-    history: (principal, type, id, page) => history(store, principal, type, id, page),
+    history: (principal, type, id, request) => history(store, principal, type, id, request),
+    historyOf: (principal, type, request) => historyOf(store, principal, type, request),
     update: (principal, resource, options) => update(store, principal, resource, options),
     patch: (principal, type, id, change, options) =>
       patch(store, principal, type, id, change, options),
