@@ -5,6 +5,7 @@
 import type { Principal } from '../access/principal.ts'
 import { HttpError } from '../errors.ts'
 import type { Services } from '../services.ts'
+import { answerOnce, isIdempotent } from './idempotency.ts'
 import { failureReply, withTracing } from './reply.ts'
 import { respond } from './respond.ts'
 
@@ -38,6 +39,17 @@ export type Handle = (
 
 /** Never throws for a caller's fault: failures are replies with an OperationOutcome. */
 export const handle: Handle = async (services, principal, request) => {
+  try {
+    return isIdempotent(request, principal)
+      ? await answerOnce(services, principal, request, answer)
+      : await answer(services, principal, request)
+  } catch (error) {
+    if (error instanceof HttpError) return withTracing(failureReply(error), request)
+    throw error
+  }
+}
+
+const answer: Handle = async (services, principal, request) => {
   try {
     const reply = await respond(services, principal, request)
     return isStored(request.path) ? reply : withTracing(reply, request)
