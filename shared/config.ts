@@ -26,6 +26,9 @@ export interface Config {
   readonly corsOrigins: readonly string[]
   readonly trustProxy: boolean
   readonly maxBodyBytes: number
+  readonly maxBundleBytes: number
+  readonly maxBatchEntries: number
+  readonly maxTransactionWrites: number
   readonly rateLimitPerMinute: number
   readonly authRateLimitPerMinute: number
   readonly executeWaitMs: number
@@ -82,6 +85,9 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     corsOrigins: read.list('CORS_ORIGINS', ['*']),
     trustProxy: read.flag('TRUST_PROXY', false),
     maxBodyBytes: read.whole('MAX_BODY_BYTES', 16_777_216, 1024),
+    maxBundleBytes: read.whole('MAX_BUNDLE_BYTES', 52_428_800, 1024),
+    maxBatchEntries: read.whole('MAX_BATCH_ENTRIES', 10_000, 1),
+    maxTransactionWrites: read.whole('MAX_TRANSACTION_WRITES', 2000, 1),
     rateLimitPerMinute: read.whole('RATE_LIMIT_PER_MINUTE', 60_000, 0),
     authRateLimitPerMinute: read.whole('AUTH_RATE_LIMIT_PER_MINUTE', 160, 0),
     executeWaitMs: read.whole('EXECUTE_WAIT_MS', 25_000, 1, 110_000),

@@ -4,6 +4,7 @@ import type { Principal } from '../../shared/access/principal.ts'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { type FhirRequest, handle } from '../../shared/api/handle.ts'
 import { operations } from '../../shared/api/operations/table.ts'
+import type { Config } from '../../shared/config.ts'
 import { SYSTEM_PROJECT } from '../../shared/store/projects.ts'
 import { type Context, caller, type Middleware, type State, type Web } from '../context.ts'
 import { readBody } from '../middleware/body.ts'
@@ -20,7 +21,7 @@ const NOBODY: Principal = {
 
 export function fhirRoutes({ services }: Web, authenticate: Middleware): Router<State> {
   const serve = async (ctx: Context, principal: Principal) => {
-    const request = await requestOf(ctx, services.config.maxBodyBytes)
+    const request = await requestOf(ctx, bodyLimit(ctx, services.config))
     const reply = await handle(services, principal, request)
     ctx.set(reply.headers)
     ctx.body = reply.body ?? null
@@ -51,6 +52,11 @@ async function requestOf(ctx: Context, maxBytes: number): Promise<FhirRequest> {
     traceId,
     signal: goneSignal(ctx),
   }
+}
+
+function bodyLimit(ctx: Context, config: Config): number {
+  const isBundle = ctx.method === 'POST' && pathOf(ctx) === ''
+  return isBundle ? config.maxBundleBytes : config.maxBodyBytes
 }
 
 function goneSignal(ctx: Context): AbortSignal {

@@ -19,7 +19,7 @@ import { textReply } from './reply.ts'
 
 /** Errors: 400 for the bundle as a whole; of a transaction, the failure of any entry. */
 export async function bundle(interaction: Interaction, respond: Respond): Promise<FhirReply> {
-  const request = readBundle(readJson(interaction.request))
+  const request = readBundle(readJson(interaction.request), interaction.services.config)
   const responses =
     request.type === 'batch'
       ? await runBatch(interaction, request, respond)
