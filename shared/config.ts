@@ -53,6 +53,7 @@ const LOG_LEVELS = ['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent'
 export const QUEUE_NAMES = [
   'bots-sync',
   'bots-async',
+  'requests',
   'export',
   'change',
   'mail',

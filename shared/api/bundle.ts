@@ -54,6 +54,7 @@ async function runBatch(
   const steps = await identify(interaction, plans, failed)
   const inside = through(interaction, interaction.services.repository.readingTogether())
   const run = async (step: Step) => {
+    requireWanted(interaction)
     try {
       responses[step.entry.index] = await runEntry(inside, step, respond, false)
     } catch (error) {
@@ -126,13 +127,20 @@ async function runAll(
   requireDistinct(steps)
   const responses: ResponseEntry[] = []
   for (const group of inGroups(steps)) {
+    requireWanted(interaction)
     const pieces = group.map((step) => async (repository: Repository) => {
       const inside = through(interaction, repository)
       responses[step.entry.index] = await runEntry(inside, step, respond, true)
     })
     await transaction.together(pieces, (i, error) => atEntry(group[i]?.entry.index ?? 0, error))
   }
+  requireWanted(interaction)
   return responses
+}
+
+/** Throws why an accepted request is not to go on. */
+function requireWanted({ request }: Interaction): void {
+  if (request.signal?.reason instanceof HttpError) throw request.signal.reason
 }
 
 /** All writes share their statements; those of a twin, and reads, need what was written before. */

@@ -4,7 +4,9 @@ import type { Principal } from '../access/principal.ts'
 import { badRequest, notSupported } from '../errors.ts'
 import { parseJson } from '../fhir/json.ts'
 import type { Services } from '../services.ts'
+import { acceptRequest } from './async-requests.ts'
 import { bundle } from './bundle.ts'
+import { readBundle } from './bundle-entries.ts'
 import {
   createConditional,
   deleteConditional,
@@ -16,7 +18,7 @@ import { history, historyOf } from './history.ts'
 import type { Interaction } from './interaction.ts'
 import { handleJob, isJobPath } from './jobs.ts'
 import { capabilities } from './metadata.ts'
-import { type Preferences, readPreferences } from './negotiate.ts'
+import { type Preferences, readJson, readPreferences } from './negotiate.ts'
 import { FHIR_JSON } from './reply.ts'
 import { create, patch, read, remove, update, vread } from './resources.ts'
 import { findRoute, type Route } from './route.ts'
@@ -73,6 +75,10 @@ async function run(interaction: Interaction, route: InteractionRoute): Promise<F
     case 'search-form':
       return searchForm(interaction, route.type)
     case 'bundle':
+      if (interaction.preferences.respondAsync) {
+        readBundle(readJson(interaction.request), interaction.services.config)
+        return acceptRequest(interaction)
+      }
       return bundle(interaction, respond)
     case 'metadata':
       return capabilities(interaction)
@@ -99,7 +105,7 @@ function finish(reply: FhirReply, preferences: Preferences): FhirReply {
   const { contentType, applied, pretty } = preferences
   const headers: Record<string, string> = { ...reply.headers }
   if (headers['Content-Type'] === FHIR_JSON) headers['Content-Type'] = contentType
-  if (applied !== '') headers['Preference-Applied'] = applied
+  if (applied !== '') headers['Preference-Applied'] ??= applied
   const { status, body } = reply
   if (!pretty || typeof body !== 'string') return { status, headers, body }
   return { status, headers, body: JSON.stringify(parseJson(body), null, 2) }
