@@ -1,10 +1,12 @@
 /**
  * `npm run bench -- <area> [seconds]`: our figure, the physical limit measured in the same run, and the
- * ratio of both. Areas: bundle, crud, execute. Absolute figures vary with the machine; ratios are what to compare.
+ * ratio of both. Areas: bundle, crud, execute, http. Absolute figures vary with the machine; ratios are
+ * what to compare.
  */
 import { bundle } from './bench/bundle.ts'
 import { crud } from './bench/crud.ts'
 import { execute } from './bench/execute.ts'
+import { http } from './bench/http.ts'
 
 /** One line of a bench's table. `required` is the ratio to reach, where the design names one. */
 export interface Figure {
@@ -19,6 +21,7 @@ const areas: Readonly<Record<string, (seconds: number) => Promise<readonly Figur
   bundle,
   crud,
   execute,
+  http,
 }
 
 const [area = '', seconds = '3'] = process.argv.slice(2)

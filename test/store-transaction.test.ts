@@ -127,7 +127,7 @@ t.test('a database that is away is 503, and soon', async (t) => {
   t.teardown(() => away.close())
   const start = performance.now()
   t.equal(await statusOf(away.ping()), 503)
-  t.ok(performance.now() - start < 4000)
+  t.ok(performance.now() - start < 10_000)
 })
 
 t.test('lost connections are 503 and soon replaced', async (t) => {
@@ -145,7 +145,7 @@ t.test('lost connections are 503 and soon replaced', async (t) => {
         where application_name = $1`,
       values: [name],
     })
-  const deadline = Date.now() + 5000
+  const deadline = Date.now() + 30_000
   while ((await ended()).length > 0 && Date.now() < deadline);
   t.equal(await running, 503)
   while ((await statusOf(own.ping())) === 503 && Date.now() < deadline);

@@ -4,8 +4,11 @@ import { readdirSync, readFileSync } from 'node:fs'
 /** The kernel reports in hundredths of a second, whatever its own clock. */
 const TICK_US = 10_000
 
-/** User and system time in microseconds of every living descendant of this process. */
-export function descendantsCpuUs(): number {
+/**
+ * User and system time in microseconds of the living descendants of this process whose command line
+ * `isCounted` (of all without it), with that of their children that ended.
+ */
+export function descendantsCpuUs(isCounted = (_command: string): boolean => true): number {
   const parents = new Map<number, number>()
   const used = new Map<number, number>()
   for (const name of readdirSync('/proc')) {
@@ -14,11 +17,16 @@ export function descendantsCpuUs(): number {
     const fields = statOf(pid)
     if (fields === undefined) continue
     parents.set(pid, Number(fields[1]))
-    used.set(pid, (Number(fields[11]) + Number(fields[12])) * TICK_US)
+    used.set(pid, sum(fields.slice(11, 15).map(Number)) * TICK_US)
   }
-  let sum = 0
-  for (const [pid, us] of used) if (isDescendant(pid, parents)) sum += us
-  return sum
+  const counted = [...used].filter(
+    ([pid]) => isDescendant(pid, parents) && isCounted(commandOf(pid)),
+  )
+  return sum(counted.map(([, us]) => us))
+}
+
+function sum(values: readonly number[]): number {
+  return values.reduce((a, b) => a + b, 0)
 }
 
 /** The fields after the command, which may hold spaces and brackets itself (proc(5)). */
@@ -29,6 +37,14 @@ function statOf(pid: number): string[] | undefined {
   } catch {
     // The process ended meanwhile.
     return undefined
+  }
+}
+
+function commandOf(pid: number): string {
+  try {
+    return readFileSync(`/proc/${pid}/cmdline`, 'latin1')
+  } catch {
+    return ''
   }
 }
 

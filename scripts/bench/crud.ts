@@ -3,15 +3,13 @@
  * process, round about, so that the client's CPU is part of both.
  */
 import { randomUUID } from 'node:crypto'
-import { readdir, readFile } from 'node:fs/promises'
-import path from 'node:path'
-import { gunzipSync } from 'node:zlib'
 import pg from 'pg'
 import { type Principal, systemPrincipal } from '../../shared/access/principal.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { SYSTEM_PROJECT } from '../../shared/store/projects.ts'
 import type { Figure } from '../bench.ts'
 import { type Load, measure, median } from './load.ts'
+import { syntheaResources } from './samples.ts'
 import { openStage, type Stage } from './stage.ts'
 
 const ROUNDS = 5
@@ -83,7 +81,8 @@ async function compare(
 async function prepare({ services, config }: Stage) {
   const { repository } = services
   const principal = await benchPrincipal(services)
-  const resources = await observations()
+  const all = await syntheaResources()
+  const resources = all.filter(({ resourceType }) => resourceType === 'Observation')
   const texts = resources.map((resource) => JSON.stringify(resource))
   const pool = new pg.Pool({ connectionString: config.databaseUrl, max: 64 })
   await pool.query('create table bench_raw (id uuid primary key, content text not null)')
@@ -161,20 +160,4 @@ export async function benchPrincipal(services: Stage['services']): Promise<Princ
   const project = await services.principals.project(id)
   if (!project) throw new Error('The bench project was not made')
   return { ...systemPrincipal(project), isSuperAdmin: false }
-}
-
-/** Every Observation of the Synthea bundles in test/data, about 1 kB each, without their bundle's links. */
-async function observations(): Promise<Resource[]> {
-  const folder = path.join(import.meta.dirname, '..', '..', 'test', 'data', 'synthea')
-  const files = (await readdir(folder)).filter((name) => /^patient-.*\.json\.gz$/.test(name))
-  const bundles = await Promise.all(files.map((name) => readFile(path.join(folder, name))))
-  return bundles.flatMap((zipped) => {
-    const text = gunzipSync(zipped)
-      .toString()
-      .replaceAll(/urn:uuid:([0-9a-f-]{36})/g, 'Patient/$1')
-    const bundle = JSON.parse(text) as { entry: { resource: Resource }[] }
-    return bundle.entry
-      .map(({ resource }) => resource)
-      .filter((resource) => resource.resourceType === 'Observation')
-  })
 }

@@ -2,20 +2,16 @@
  * `$execute` of a trivial bot over HTTP, through web, Redis, worker and sandbox, against the raw BullMQ
  * round trip of the same payload; both with 8 worker slots, in alternating rounds.
  */
-import { type ChildProcess, spawn } from 'node:child_process'
-import { once } from 'node:events'
-import path from 'node:path'
-import { setTimeout as delay } from 'node:timers/promises'
 import type { Figure } from '../bench.ts'
 import { freePort } from '../service.ts'
 import { connect } from '../session.ts'
+import { startWeb, startWorker, stopChild, untilReady } from './children.ts'
 import { descendantsCpuUs } from './cpu.ts'
 import { type Load, measure, median, openWire } from './load.ts'
 import { openRawQueue } from './raw-queue.ts'
 import { openStage } from './stage.ts'
 
 const ROUNDS = 5
-const root = path.join(import.meta.dirname, '..', '..')
 const input = JSON.stringify({ text: 'x'.repeat(190) })
 
 export async function execute(seconds: number): Promise<readonly Figure[]> {
@@ -23,12 +19,9 @@ export async function execute(seconds: number): Promise<readonly Figure[]> {
   const baseUrl = `http://127.0.0.1:${port}/`
   const stage = await openStage({ PORT: String(port), BASE_URL: baseUrl, WORKER_CONCURRENCY: '8' })
   const raw = await openRawQueue(stage.config.redisUrl)
-  const children = [
-    startChild(stage.env, '--disable-warning=ExperimentalWarning', 'server/main.ts'),
-    startChild(stage.env, '--no-node-snapshot', 'worker/main.ts'),
-  ]
+  const children = [startWeb(stage.env), startWorker(stage.env)]
   try {
-    await untilReady(baseUrl)
+    await untilReady(baseUrl, true)
     Object.assign(process.env, {
       BASE_URL: baseUrl,
       SUPER_ADMIN_CLIENT_ID: stage.env.SUPER_ADMIN_CLIENT_ID,
@@ -39,7 +32,7 @@ export async function execute(seconds: number): Promise<readonly Figure[]> {
     for (const callers of [1, 64, 256]) {
       const wire = await openWire(baseUrl, callers, token, 'application/json')
       const post = (url: string) => async (caller: number) =>
-        (await wire.send(caller, 'POST', url, input)) === 200
+        (await wire.send(caller, 'POST', url, input)).status === 200
       const rounds: Round[] = []
       for (let round = 0; round < ROUNDS; round++) {
         rounds.push({
@@ -152,23 +145,4 @@ async function deployEcho(): Promise<{ token: string; silent: string; audited: s
     return `/fhir/R4/Bot/${bot.id}/$execute`
   }
   return { token, silent: await deploy('on-error'), audited: await deploy('always') }
-}
-
-function startChild(env: NodeJS.ProcessEnv, ...args: string[]): ChildProcess {
-  return spawn(process.execPath, args, { cwd: root, env, stdio: ['ignore', 'inherit', 'inherit'] })
-}
-
-async function stopChild(child: ChildProcess): Promise<void> {
-  child.kill('SIGTERM')
-  if (child.exitCode === null && child.signalCode === null) await once(child, 'exit')
-}
-
-async function untilReady(baseUrl: string): Promise<void> {
-  for (const deadline = Date.now() + 30_000; Date.now() < deadline; await delay(100)) {
-    const answer = await fetch(`${baseUrl}healthcheck`).catch(() => undefined)
-    if (!answer?.ok) continue
-    const { workers } = (await answer.json()) as { workers: boolean }
-    if (workers) return
-  }
-  throw new Error('The service was not ready within 30 s')
 }

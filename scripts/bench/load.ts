@@ -43,9 +43,15 @@ export async function measure(
   }
 }
 
+export interface WireAnswer {
+  readonly status: number
+  /** Header `Location`, empty when there is none. */
+  readonly location: string
+}
+
 export interface Wire {
-  /** Sends one request on the caller's connection; the status of its answer. */
-  send(caller: number, method: string, path: string, body: string): Promise<number>
+  /** Sends one request on the caller's connection. */
+  send(caller: number, method: string, path: string, body: string): Promise<WireAnswer>
   close(): void
 }
 
@@ -75,14 +81,14 @@ export async function openWire(
   }
 }
 
-type Connection = ((request: string) => Promise<number>) & { end(): void }
+type Connection = ((request: string) => Promise<WireAnswer>) & { end(): void }
 
 async function openConnection(host: string, port: number): Promise<Connection> {
   const socket = net.connect({ host, port, noDelay: true })
   await new Promise<void>((resolve, reject) => {
     socket.once('connect', resolve).once('error', reject)
   })
-  let waiting: { resolve(status: number): void; reject(error: Error): void } | undefined
+  let waiting: { resolve(answer: WireAnswer): void; reject(error: Error): void } | undefined
   let received = Buffer.alloc(0)
   socket.on('data', (chunk) => {
     received = received.length === 0 ? chunk : Buffer.concat([received, chunk])
@@ -94,12 +100,13 @@ async function openConnection(host: string, port: number): Promise<Connection> {
     received = received.subarray(end + 4 + length)
     const { resolve } = waiting ?? {}
     waiting = undefined
-    resolve?.(Number(headers.slice(9, 12)))
+    const location = /\r\nlocation: ([^\r]*)/i.exec(headers)?.[1] ?? ''
+    resolve?.({ status: Number(headers.slice(9, 12)), location })
   })
   socket.on('error', (error) => waiting?.reject(error))
   socket.on('close', () => waiting?.reject(new Error('The connection was closed')))
   const send = (request: string) =>
-    new Promise<number>((resolve, reject) => {
+    new Promise<WireAnswer>((resolve, reject) => {
       waiting = { resolve, reject }
       socket.write(request)
     })

@@ -1,0 +1,36 @@
+/** Processes of the service for one bench run: started on a Stage, ended with it. */
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import path from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
+
+const root = path.join(import.meta.dirname, '..', '..')
+const READY_MS = 30_000
+
+export function startWeb(env: NodeJS.ProcessEnv): ChildProcess {
+  return start(env, '--disable-warning=ExperimentalWarning', 'server/main.ts')
+}
+
+export function startWorker(env: NodeJS.ProcessEnv): ChildProcess {
+  return start(env, '--no-node-snapshot', 'worker/main.ts')
+}
+
+export async function stopChild(child: ChildProcess): Promise<void> {
+  child.kill('SIGTERM')
+  if (child.exitCode === null && child.signalCode === null) await once(child, 'exit')
+}
+
+/** Throws after 30 s; `needsWorker` waits for one that takes jobs, too. */
+export async function untilReady(baseUrl: string, needsWorker: boolean): Promise<void> {
+  for (const deadline = Date.now() + READY_MS; Date.now() < deadline; await delay(100)) {
+    const answer = await fetch(`${baseUrl}healthcheck`).catch(() => undefined)
+    if (!answer?.ok) continue
+    const { workers } = (await answer.json()) as { workers: boolean }
+    if (workers || !needsWorker) return
+  }
+  throw new Error(`The service was not ready within ${READY_MS / 1000} s`)
+}
+
+function start(env: NodeJS.ProcessEnv, ...args: string[]): ChildProcess {
+  return spawn(process.execPath, args, { cwd: root, env, stdio: ['ignore', 'inherit', 'inherit'] })
+}
