@@ -59,8 +59,10 @@ const WRITTEN: ReadonlySet<string> = new Set(['create', 'update', 'conditional-u
 /** Errors: 400 at the entry for criteria or a reference that is no search. */
 export function planEntry(interaction: Interaction, entry: Entry): Plan {
   const { resource } = entry
-  const isWritten = WRITTEN.has(entry.route.kind) && resource !== undefined
-  const references = isWritten ? conditionalReferences(interaction, resource) : []
+  const references =
+    resource !== undefined && WRITTEN.has(entry.route.kind)
+      ? conditionalReferences(interaction, resource)
+      : []
   const criteria = criteriaFor(entry)
   if (criteria === undefined) return { entry, key: '', condition: undefined, references }
   const { type, query } = criteria

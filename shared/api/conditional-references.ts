@@ -24,11 +24,12 @@ export type Matches = ReadonlyMap<string, PromiseSettledResult<SearchPage>>
 
 const FORM = /^([A-Za-z]+)\?(.+)$/
 
-/** Errors: 400 at the element for what is no search. */
+/** None, without a look at it, for what came in a body without a question mark. Errors: 400. */
 export function conditionalReferences(
   interaction: Interaction,
   resource: Resource,
 ): readonly ConditionalReference[] {
+  if (interaction.request.body?.includes('?') !== true) return []
   const found: ConditionalReference[] = []
   visitReferences(resource, resource.resourceType, (text, path) => {
     const [, type, query] = FORM.exec(text) ?? []
@@ -70,12 +71,9 @@ export function targetOf({ text, path }: ConditionalReference, matches: Matches)
   return `${match.type}/${match.id}`
 }
 
-/**
- * The body of a request with its conditional references made literal. One statement for all of them;
- * a body without a question mark is not even looked through.
- */
+/** The body of a request with its conditional references made literal; one statement for all of them. */
 export async function withLiteralReferences<T>(interaction: Interaction, body: T): Promise<T> {
-  if (interaction.request.body?.includes('?') !== true || !isResource(body)) return body
+  if (!isResource(body)) return body
   const references = conditionalReferences(interaction, body)
   if (references.length === 0) return body
   const asked = new Map(references.map(({ text, condition }) => [text, condition]))
