@@ -76,17 +76,17 @@ export function createGroup(connection: Connection, alone: boolean): Group {
     }
     // In the order of FHIR, and the rows of a kind in one order for all transactions.
     // https://hl7.org/fhir/R4/http.html#trules
-    const kinds = [
-      { list: written.filter(({ call }) => call.kind === 'insert'), send: sendRows },
-      { list: written.filter(({ call }) => call.kind === 'update'), send: sendRows },
-    ]
     await answerAll(removed, sendDeletions)
-    for (const { list, send } of kinds) await answerAll(list, send)
+    for (const kind of ['insert', 'update'] as const) {
+      const list = written.filter(({ call }) => call.kind === kind)
+      await answerAll(list, sendRows)
+    }
   }
 
   const sendDeletions = async (calls: readonly Deletion[]) => {
     const rows = await connection.query<Deleted>(deleteStatement(calls))
-    return calls.map((_, i) => rows.filter(({ n }) => n === i + 1))
+    const found = Map.groupBy(rows, ({ n }) => n)
+    return calls.map((_, i) => found.get(i + 1) ?? [])
   }
 
   const sendRows = async (calls: readonly Write[]) => {

@@ -34,7 +34,10 @@ export async function history(
     bind(typeNumber(type), 'smallint'),
     bind(store.keys.rowId(type, id), 'uuid'),
   ]
+  const isPlain = !(request.since ?? request.at ?? request.cursor ?? request.ascending)
+  const name = everywhere ? 'history-everywhere' : 'history'
   const rows = await store.connection.query<VersionRow & { known: number; total: number }>({
+    ...(isPlain ? { name } : {}),
     text: `with h as materialized (
         select v.project, v.type, v.id, v.ver, v.lu from version v
         where ${projectTest(everywhere)} and v.type = ${rowType} and v.id = ${rowId}
