@@ -18,6 +18,7 @@ import { discoveryRoutes } from './routes/discovery.ts'
 import { fhirRoutes } from './routes/fhir.ts'
 import { healthRoutes } from './routes/health.ts'
 import { oauthRoutes } from './routes/oauth.ts'
+import { openapiRoutes } from './routes/openapi.ts'
 
 const COMPRESS_FROM_BYTES = 1024
 
@@ -47,6 +48,7 @@ export function createApp(services: Services): Koa<State> {
     authRoutes(authenticated),
     adminRoutes(web, authenticated),
   ]
+  routers.push(openapiRoutes(config.baseUrl, routers))
   for (const router of routers) app.use(router.routes())
   app.use(unmatched)
   return app

@@ -14,6 +14,7 @@ import { createRunner, HandedBack, type Runner } from './bots/run.ts'
 import { Deferred } from './bots/slots.ts'
 import { startSweep } from './bots/sweep.ts'
 import { type Requests, startRequests } from './requests/run.ts'
+import { startUpkeepJobs } from './upkeep/jobs.ts'
 import { startTableUpkeep } from './upkeep/tables.ts'
 
 /** Platforms kill after 30 s. */
@@ -52,7 +53,8 @@ async function main(): Promise<void> {
   const audit = createAudit(services)
   const runner: Runner = createRunner({ services, runs, executors, audit, metrics })
   const sweep = startSweep(services, runs)
-  const tables = config.workerQueues.includes('upkeep') ? startTableUpkeep(services) : undefined
+  const hasUpkeep = config.workerQueues.includes('upkeep')
+  const upkeep = hasUpkeep ? [startTableUpkeep(services), startUpkeepJobs(services)] : []
   const requests = config.workerQueues.includes(REQUESTS)
     ? startRequests(services, runs)
     : undefined
@@ -76,7 +78,7 @@ async function main(): Promise<void> {
     await Promise.all([
       sweep.stop(),
       requests?.stop(),
-      tables?.stop(),
+      ...upkeep.map((item) => item.stop()),
       runs.close(),
       executors.close(),
     ])

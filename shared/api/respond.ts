@@ -34,7 +34,10 @@ export async function respond(
   const route = findRoute(request.method, request.path)
   if (route.kind === 'operation') {
     const { operation, type, id, rest } = route
-    return operation.run({ services, principal, request, type, id, rest })
+    const call = { services, principal, request, type, id, rest }
+    if (operation.ownFormat) return operation.run(call)
+    const asked = readPreferences(request)
+    return finish(await operation.run(call), asked)
   }
   const preferences = readPreferences(request)
   const reply = await run({ services, principal, request, preferences }, route)

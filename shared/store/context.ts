@@ -5,8 +5,8 @@ import type { Connection } from '../database.ts'
 import type { Submit } from './coalesce.ts'
 import type { Turns } from './conditional.ts'
 import type { Deleted, Deletion } from './deletions.ts'
+import type { Fetch } from './fetch.ts'
 import type { Keys } from './keys.ts'
-import type { ReadRow } from './read.ts'
 import type { CheckedReference } from './references.ts'
 import type { KeyStatistics } from './search/statistics.ts'
 import { REGISTRY_PROJECT, type Tenants } from './tenants.ts'
@@ -16,7 +16,7 @@ export interface Store {
   readonly connection: Connection
   readonly submit: Submit
   /** The newest version of a row, and deletions: those of one bundle share their statements. */
-  readonly readRow: ReadRow
+  readonly fetch: Fetch
   readonly remove: (deletion: Deletion) => Promise<readonly Deleted[]>
   readonly keys: Keys
   readonly tenants: Tenants

@@ -8,11 +8,12 @@ import { setImmediate as nextTurn } from 'node:timers/promises'
 import { type Connection, SqlError } from '../database.ts'
 import { isTransient, type Submit } from './coalesce.ts'
 import { type Deleted, type Deletion, deleteStatement } from './deletions.ts'
-import { type ReadRow, readRows } from './read.ts'
+import { type Fetch, fetchAll, type RowKey } from './fetch.ts'
+import type { VersionRow } from './rows.ts'
 import { type Write, type Written, writeStatement } from './statements.ts'
 
 export interface Group {
-  readonly readRow: ReadRow
+  readonly fetch: Fetch
   readonly submit: Submit
   readonly remove: (deletion: Deletion) => Promise<readonly Deleted[]>
   /** Throws the failure of the first piece that failed, in their order, as `failed` makes it. */
@@ -46,7 +47,7 @@ interface Waiting<Call, Answer> {
 export function createGroup(connection: Connection, alone: boolean): Group {
   let live = 0
   let hasFailed = false
-  const reads: Waiting<Parameters<ReadRow>[0], Awaited<ReturnType<ReadRow>>>[] = []
+  const reads: Waiting<RowKey, VersionRow | undefined>[] = []
   const deletions: Waiting<Deletion, readonly Deleted[]>[] = []
   const writes: Waiting<Write, readonly Written[]>[] = []
 
@@ -66,7 +67,7 @@ export function createGroup(connection: Connection, alone: boolean): Group {
   }
 
   async function sendReads(asked: typeof reads): Promise<void> {
-    await answer(asked, (calls) => readRows(connection, calls))
+    await answer(asked, (calls) => fetchAll(connection, calls))
   }
 
   async function sendWrites(removed: typeof deletions, written: typeof writes): Promise<void> {
@@ -129,7 +130,7 @@ export function createGroup(connection: Connection, alone: boolean): Group {
   }
 
   return {
-    readRow: (place) => wait(reads, place),
+    fetch: (key) => wait(reads, key),
     submit: (write) => wait(writes, write),
     remove: (deletion) => wait(deletions, deletion),
     async run<T>(

@@ -15,9 +15,17 @@ import {
 } from './conditional.ts'
 import type { Store } from './context.ts'
 import { deleteStatement } from './deletions.ts'
+import { createFetch, fetchTogether } from './fetch.ts'
 import { history, historyOf } from './history.ts'
 import { Keys } from './keys.ts'
-import { read, readAlone, readMany, readTogether, readVersion } from './read.ts'
+import { createMaintenance, type Maintenance } from './maintenance.ts'
+import { type MetaSummary, metaSummary } from './meta-summary.ts'
+import { read, readMany, readVersion } from './read.ts'
+import {
+  type CompartmentPage,
+  type CompartmentRequest,
+  readCompartment,
+} from './search/compartment.ts'
 import { search, searchMany } from './search/page.ts'
 import { openStatistics } from './search/statistics.ts'
 import { createTenants } from './tenants.ts'
@@ -118,6 +126,8 @@ export interface Repository {
   delete(principal: Principal, type: string, id: string, options?: WriteOptions): Promise<Version>
   /** One SQL statement; a second one only for `_total`. */
   search(principal: Principal, request: SearchRequest): Promise<SearchPage>
+  /** All types of a compartment in one order. Errors: 403, 404, 410. Two SQL statements. */
+  compartment(principal: Principal, request: CompartmentRequest): Promise<CompartmentPage>
   /** If-None-Exist: 0 matches creates, 1 returns it as `unchanged`, more is 412. Racing calls never make twins. */
   createConditional(
     principal: Principal,
@@ -139,6 +149,9 @@ export interface Repository {
     principal: Principal,
     requests: readonly SearchRequest[],
   ): Promise<readonly PromiseSettledResult<SearchPage>[]>
+  /** What is in use in `meta` of a type, or of all. Errors: 403. */
+  metaSummary(principal: Principal, type: string | undefined): Promise<MetaSummary>
+  readonly maintenance: Maintenance
   /**
    * All or nothing: everything `work` does through the Repository it is given. What PostgreSQL cannot
    * serialise is run again from the start, up to three times, then 409.
@@ -187,7 +200,7 @@ export async function openRepository(
   const store: Store = {
     connection: database,
     submit: createCoalescer(database),
-    readRow: readAlone(database),
+    fetch: createFetch(database),
     remove: (deletion) => database.query(deleteStatement([deletion])),
     keys: new Keys(row.salt),
     tenants: createTenants(),
@@ -243,14 +256,17 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
     delete: (principal, type, id, options) => remove(store, principal, type, id, options),
     search: (principal, request) => search(store, principal, request),
     searchMany: (principal, requests) => searchMany(store, principal, requests),
+    compartment: (principal, request) => readCompartment(store, principal, request),
     createConditional: (principal, resource, condition, options) =>
       createConditional(store, transact, principal, resource, condition, options),
     updateConditional: (principal, resource, condition, options) =>
       updateConditional(store, transact, principal, resource, condition, options),
     deleteConditional: (principal, condition, limit) =>
       deleteConditional(store, transact, principal, condition, limit),
+    metaSummary: (principal, type) => metaSummary(store, principal, type),
+    maintenance: createMaintenance(store),
     transaction: transactions.runAll,
     readingTogether: () =>
-      repositoryOf({ ...store, readRow: readTogether(store.connection) }, transactions),
+      repositoryOf({ ...store, fetch: fetchTogether(store.connection) }, transactions),
   }
 }

@@ -64,8 +64,8 @@ export async function inTransaction<T>(
   const result = await database.transaction(async (connection) => {
     const deferred: CheckedReference[] = []
     const group = createGroup(connection, alone)
-    const { readRow, submit, remove } = group
-    const inner: Store = { ...store, connection, readRow, submit, remove, seenCodes, deferred }
+    const { fetch, submit, remove } = group
+    const inner: Store = { ...store, connection, fetch, submit, remove, seenCodes, deferred }
     const result = await work({ store: inner, group })
     await checkReferences(connection, deferred)
     return result

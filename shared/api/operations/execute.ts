@@ -25,6 +25,7 @@ export const execute: Operation = {
     { type: 'Bot', level: 'instance' },
   ],
   methods: ['GET', 'POST'],
+  ownFormat: true,
   async run(call) {
     const found = await findBot(call)
     const membershipId = await runAs(call.services, call.principal, found)
