@@ -19,6 +19,7 @@ import { fhirRoutes } from './routes/fhir.ts'
 import { healthRoutes } from './routes/health.ts'
 import { oauthRoutes } from './routes/oauth.ts'
 import { openapiRoutes } from './routes/openapi.ts'
+import { storageRoutes } from './routes/storage.ts'
 
 const COMPRESS_FROM_BYTES = 1024
 
@@ -44,6 +45,7 @@ export function createApp(services: Services): Koa<State> {
     healthRoutes(web),
     discoveryRoutes(web),
     fhirRoutes(web, authenticated),
+    storageRoutes(web),
     oauthRoutes(web, authenticated),
     authRoutes(authenticated),
     adminRoutes(web, authenticated),

@@ -3,6 +3,7 @@ import { HttpError } from '../errors.ts'
 import { type ResponseEntry, responseBundle } from '../fhir/bundle.ts'
 import { outcome } from '../fhir/outcome.ts'
 import type { Repository, Transaction } from '../store/repository.ts'
+import { undoable } from './binary-content.ts'
 import {
   type BundleRequest,
   entryPath,
@@ -99,7 +100,7 @@ async function runTransaction(
   { entries }: BundleRequest,
   respond: Respond,
 ): Promise<ResponseEntry[]> {
-  const { services, principal } = interaction
+  const { principal } = interaction
   const plans = entries.map((entry, index) => {
     try {
       if (entry instanceof HttpError) throw entry
@@ -109,10 +110,20 @@ async function runTransaction(
     }
   })
   const conditions = plans.flatMap(({ condition }) => condition ?? [])
-  return services.repository.transaction(
-    (transaction) => runAll(through(interaction, transaction), transaction, plans, respond),
-    { principal, conditions },
-  )
+  const { services, undo } = undoable(interaction.services)
+  try {
+    return await services.repository.transaction(
+      async (transaction) => {
+        await undo()
+        const inside = through({ ...interaction, services }, transaction)
+        return await runAll(inside, transaction, plans, respond)
+      },
+      { principal, conditions },
+    )
+  } catch (error) {
+    await undo()
+    throw error
+  }
 }
 
 async function runAll(

@@ -12,10 +12,15 @@ import type { FhirReply, FhirRequest, Handle } from './handle.ts'
 const WRITES = new Set(['POST', 'PUT', 'PATCH', 'DELETE'])
 const KEY = /^[\x20-\x7e]{1,128}$/
 
-/** Whether a request asks to be answered once. Errors: 400 for a key of another form. */
-export function isIdempotent({ method, headers }: FhirRequest, principal: Principal): boolean {
+/**
+ * Whether a request asks to be answered once; an upload is not, since it goes on as it arrives.
+ * Errors: 400 for a key of another form.
+ */
+export function isIdempotent(request: FhirRequest, principal: Principal): boolean {
+  const { method, headers, upload } = request
   const key = headers['idempotency-key']
-  if (key === undefined || !WRITES.has(method) || principal.membershipId === undefined) return false
+  if (key === undefined || !WRITES.has(method) || upload !== undefined) return false
+  if (principal.membershipId === undefined) return false
   if (!KEY.test(key)) throw badRequest('Idempotency-Key must be 1 to 128 printable characters')
   return true
 }

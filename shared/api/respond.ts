@@ -4,7 +4,9 @@ import type { Principal } from '../access/principal.ts'
 import { badRequest, notSupported } from '../errors.ts'
 import { parseJson } from '../fhir/json.ts'
 import type { Services } from '../services.ts'
+import type { Version } from '../store/repository.ts'
 import { acceptRequest } from './async-requests.ts'
+import { contentReply, wantsContent } from './binary-read.ts'
 import { bundle } from './bundle.ts'
 import { readBundle } from './bundle-entries.ts'
 import {
@@ -39,9 +41,24 @@ export async function respond(
     const asked = readPreferences(request)
     return finish(await operation.run(call), asked)
   }
+  const version = await versionWithContent(services, principal, request, route)
+  if (version !== undefined) return contentReply(services, request, version)
   const preferences = readPreferences(request)
   const reply = await run({ services, principal, request, preferences }, route)
   return finish(reply, preferences)
+}
+
+/** The Accept of content names its media type, which is not for `readPreferences` to judge. */
+function versionWithContent(
+  { repository }: Services,
+  principal: Principal,
+  request: FhirRequest,
+  route: Route,
+): Promise<Version> | undefined {
+  if (!('type' in route) || route.type !== 'Binary' || !wantsContent(request)) return undefined
+  if (route.kind === 'read') return repository.read(principal, route.type, route.id)
+  if (route.kind !== 'vread') return undefined
+  return repository.readVersion(principal, route.type, route.id, route.vid)
 }
 
 type InteractionRoute = Exclude<Route, { readonly kind: 'operation' }>

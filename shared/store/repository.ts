@@ -5,6 +5,7 @@ import type { Principal } from '../access/principal.ts'
 import type { Database } from '../database.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { SearchRequest } from '../fhir/search.ts'
+import { historyInSight, inSight, manyInSight, readBinaries, requireInSight } from './binaries.ts'
 import { createCoalescer, retrying } from './coalesce.ts'
 import {
   createConditional,
@@ -81,6 +82,12 @@ export interface HistoryPage {
   readonly next: string | undefined
 }
 
+/** Of the newest version of a Binary. */
+export interface BinaryHead {
+  readonly projectId: string
+  readonly ver: number
+}
+
 export interface SearchPage {
   readonly versions: readonly Version[]
   readonly total: number | undefined
@@ -98,6 +105,11 @@ export interface Repository {
     principal: Principal,
     references: readonly { readonly type: string; readonly id: string }[],
   ): Promise<readonly (Version | undefined)[]>
+  /** Those Binaries that exist and are in sight. Two SQL statements at most. */
+  readBinaries(
+    principal: Principal,
+    ids: readonly string[],
+  ): Promise<ReadonlyMap<string, BinaryHead>>
   readVersion(principal: Principal, type: string, id: string, ver: string): Promise<Version>
   /** Errors: 403, 404 for an id that was never used or is not in sight, 400 for a bad cursor. */
   history(
@@ -245,15 +257,42 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
   const transact = transactions.run
   return {
     create: (principal, resource, options) => create(store, principal, resource, options),
-    read: (principal, type, id) => read(store, principal, type, id),
-    readMany: (principal, references) => readMany(store, principal, references),
-    readVersion: (principal, type, id, ver) => readVersion(store, principal, type, id, ver),
-    history: (principal, type, id, request) => history(store, principal, type, id, request),
-    historyOf: (principal, type, request) => historyOf(store, principal, type, request),
-    update: (principal, resource, options) => update(store, principal, resource, options),
-    patch: (principal, type, id, change, options) =>
-      patch(store, principal, type, id, change, options),
-    delete: (principal, type, id, options) => remove(store, principal, type, id, options),
+    read: async (principal, type, id) => {
+      const version = await read(store, principal, type, id)
+      return type === 'Binary' ? inSight(store, principal, version) : version
+    },
+    readMany: async (principal, references) => {
+      const versions = await readMany(store, principal, references)
+      const hasBinary = references.some(({ type }) => type === 'Binary')
+      return hasBinary ? manyInSight(store, principal, versions) : versions
+    },
+    readBinaries: (principal, ids) => readBinaries(store, principal, ids),
+    readVersion: async (principal, type, id, ver) => {
+      const version = await readVersion(store, principal, type, id, ver)
+      return type === 'Binary' ? inSight(store, principal, version) : version
+    },
+    history: async (principal, type, id, request) => {
+      const found = await history(store, principal, type, id, request)
+      return type === 'Binary' ? historyInSight(store, principal, found) : found
+    },
+    historyOf: async (principal, type, request) => {
+      const found = await historyOf(store, principal, type, request)
+      const versions = await manyInSight(store, principal, found.versions)
+      return { ...found, versions: versions.filter((version) => version !== undefined) }
+    },
+    update: async (principal, resource, options) => {
+      const { resourceType: type, id = '' } = resource
+      if (type === 'Binary') await requireInSight(store, principal, id)
+      return update(store, principal, resource, options)
+    },
+    patch: async (principal, type, id, change, options) => {
+      if (type === 'Binary') await requireInSight(store, principal, id)
+      return patch(store, principal, type, id, change, options)
+    },
+    delete: async (principal, type, id, options) => {
+      if (type === 'Binary') await requireInSight(store, principal, id)
+      return remove(store, principal, type, id, options)
+    },
     search: (principal, request) => search(store, principal, request),
     searchMany: (principal, requests) => searchMany(store, principal, requests),
     compartment: (principal, request) => readCompartment(store, principal, request),
