@@ -34,10 +34,11 @@ export function startRequests(services: Services, runs: Runs): Requests {
   let sweeping = Promise.resolve()
   runs.onCancel((id) => running.get(id)?.abort(conflict('The job was cancelled')))
   const timer = setInterval(() => {
+    // An outage of PostgreSQL is told by those who wait for it.
     sweeping = sweeping
       .then(() => sweep(services))
-      .catch((cause: unknown) => {
-        services.log.warn({ cause }, 'Upkeep of accepted requests failed')
+      .catch((error: Error) => {
+        services.log.debug({ reason: error.message }, 'Upkeep of accepted requests failed')
       })
   }, SWEEP_MS)
   return {
