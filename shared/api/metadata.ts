@@ -93,7 +93,7 @@ function describe(baseUrl: string): object {
         mode: 'server',
         security: security(baseUrl),
         resource: resourceTypes.map(describeType),
-        interaction: [{ code: 'transaction' }, { code: 'batch' }],
+        interaction: [{ code: 'transaction' }, { code: 'batch' }, { code: 'history-system' }],
         searchParam: RESULT_PARAMETERS,
         operation: operationsAt(undefined),
       },
@@ -116,7 +116,16 @@ function security(baseUrl: string): object {
   return { extension: [oauthUris], cors: true, service: services }
 }
 
-const INTERACTIONS = ['create', 'read', 'vread', 'update', 'patch', 'delete', 'history-instance']
+const INTERACTIONS = [
+  'create',
+  'read',
+  'vread',
+  'update',
+  'patch',
+  'delete',
+  'history-instance',
+  'history-type',
+]
 
 function describeType(type: string): object {
   const canSearch = type !== 'Binary'

@@ -25,6 +25,21 @@ const COLUMNS = 'r.project, r.type, r.id, r.ver, r.lu, r.d_lo'
 /** Rows are SortedRow, in order. */
 export function pageStatement(query: Query, driver: Driver): Statement {
   const { bind, statement } = statementBuilder()
+  return statement(pageSql(query, driver, bind))
+}
+
+/** The same of several searches at once: `n` says whose row it is. */
+export function pagesStatement(
+  pages: readonly { readonly n: number; readonly query: Query; readonly driver: Driver }[],
+): Statement {
+  const { bind, statement } = statementBuilder()
+  const parts = pages.map(({ n, query, driver }) => {
+    return `(select ${bind(n, 'int')} as n, p.* from (${pageSql(query, driver, bind)}) p)`
+  })
+  return statement(parts.join(' union all '))
+}
+
+function pageSql(query: Query, driver: Driver, bind: Bind): string {
   const { order, limit, offset } = query
   const most = bind(offset + limit, 'int')
   const rows =
@@ -34,8 +49,8 @@ export function pageStatement(query: Query, driver: Driver): Statement {
         ? ordered(query, query.tests, COLUMNS, most, bind)
         : walked(query, driver.cap, most, bind)
   const page = `select * from (${rows}) r limit ${most} offset ${bind(offset, 'int')}`
-  return statement(`select r.d_lo, ${versionColumns('v')} from (${page}) r
-    join version v using (project, type, id, ver) order by ${orderSql(order, 'r')}`)
+  return `select r.d_lo, ${versionColumns('v')} from (${page}) r
+    join version v using (project, type, id, ver) order by ${orderSql(order, 'r')}`
 }
 
 /** `count` rows, counted up to `max` when given. */

@@ -9,9 +9,9 @@ import { projectKey, type Store, scopeOf } from '../context.ts'
 import { allow } from '../read.ts'
 import type { SearchPage } from '../repository.ts'
 import { toVersion } from '../rows.ts'
-import { countStatement, pageStatement, type Query } from './compile.ts'
+import { countStatement, pageStatement, pagesStatement, type Query } from './compile.ts'
 import { testOf } from './conditions.ts'
-import { chooseDriver, matchesOf } from './driver.ts'
+import { chooseDriver, type Driver, matchesOf } from './driver.ts'
 import { orderOf, readCursor, type SortedRow, writeCursor } from './order.ts'
 import type { Test } from './row-test.ts'
 
@@ -26,6 +26,52 @@ export async function search(
   principal: Principal,
   request: SearchRequest,
 ): Promise<SearchPage> {
+  const query = await queryOf(store, principal, request)
+  if (query === undefined) return { ...EMPTY, total: request.total === 'none' ? undefined : 0 }
+  const [rows, total] = await Promise.all([
+    request.count === 0 ? [] : findRows(store, query),
+    request.total === 'none' ? undefined : countRows(store, query, request.total),
+  ])
+  return { ...pageOf(request, query, rows), total }
+}
+
+/** More searches than this are several statements: PostgreSQL plans each of them. */
+const SEARCHES = 200
+
+/** The first pages of several searches, without totals; each may fail alone. */
+export async function searchMany(
+  store: Store,
+  principal: Principal,
+  requests: readonly SearchRequest[],
+): Promise<readonly PromiseSettledResult<SearchPage>[]> {
+  const queries = await Promise.allSettled(
+    requests.map((request) => queryOf(store, principal, request)),
+  )
+  const asked = queries.flatMap((result, n) =>
+    result.status === 'fulfilled' && result.value !== undefined ? [{ n, query: result.value }] : [],
+  )
+  const found = new Map<number, SortedRow[]>()
+  for (let from = 0; from < asked.length; from += SEARCHES) {
+    const part = asked.slice(from, from + SEARCHES)
+    const driven = part.map(({ n, query }) => ({ n, query, driver: driverOf(store, query) }))
+    const rows = await store.connection.query<SortedRow & { n: number }>(pagesStatement(driven))
+    for (const [n, own] of Map.groupBy(rows, (row) => row.n)) found.set(n, own)
+  }
+  return requests.map((request, n) => {
+    const query = queries[n]
+    if (query?.status === 'rejected') return query
+    const rows = found.get(n) ?? []
+    const value = query?.value === undefined ? EMPTY : pageOf(request, query.value, rows)
+    return { status: 'fulfilled', value }
+  })
+}
+
+/** Undefined when nothing can be in sight. */
+async function queryOf(
+  store: Store,
+  principal: Principal,
+  request: SearchRequest,
+): Promise<Query | undefined> {
   const { type } = request
   allow(principal, type, 'search')
   if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
@@ -35,34 +81,36 @@ export async function search(
   const order = orderOf(request)
   const after = request.cursor === undefined ? undefined : readCursor(order, request.cursor)
   const wanted = await testsOf(store, principal, request)
-  if (wanted === undefined) return { ...EMPTY, total: request.total === 'none' ? undefined : 0 }
-  // One row more than asked for tells whether there is a next page.
-  const query: Query = {
+  if (wanted === undefined) return undefined
+  return {
     ...wanted,
     typeNumber: typeNumber(type),
     order,
     after,
+    // One row more than asked for tells whether there is a next page.
     limit: request.count + 1,
     offset: request.offset,
   }
-  const [rows, total] = await Promise.all([
-    request.count === 0 ? [] : findRows(store, query),
-    request.total === 'none' ? undefined : countRows(store, query, request.total),
-  ])
+}
+
+function pageOf(request: SearchRequest, { order }: Query, rows: readonly SortedRow[]): SearchPage {
   const shown = rows.slice(0, request.count)
   const last = rows.length > request.count ? shown.at(-1) : undefined
   return {
     versions: shown.map((row) => toVersion(row)),
-    total,
+    total: undefined,
     next: last && writeCursor(order, last),
   }
 }
 
 function findRows(store: Store, query: Query): Promise<SortedRow[]> {
+  return store.connection.query<SortedRow>(pageStatement(query, driverOf(store, query)))
+}
+
+function driverOf(store: Store, query: Query): Driver {
   const rows = store.statistics.rowsOf(query.project, query.typeNumber)
   const limit = query.limit + query.offset
-  const driver = chooseDriver(store.statistics, query.tests, rows, limit)
-  return store.connection.query<SortedRow>(pageStatement(query, driver))
+  return chooseDriver(store.statistics, query.tests, rows, limit)
 }
 
 async function countRows(
