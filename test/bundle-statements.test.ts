@@ -1,13 +1,12 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import type { Resource } from '../shared/fhir/resource.ts'
-import { openBotica } from './fixtures/botica.ts'
+import { openBotica, statementsAsked } from './fixtures/botica.ts'
 import { anObservation, aPatient, MRN_SYSTEM, syntheaTexts } from './fixtures/resources.ts'
-import { statementsOf } from './fixtures/store.ts'
 
 const botica = await openBotica(t)
 const { client } = await botica.createMember()
-const { database } = botica.services
+const { services } = botica
 // The first request of a client reads its membership.
 await client.get('Patient')
 
@@ -42,7 +41,7 @@ const FRAME = 2
 
 t.test('a Synthea record is written by one statement', async (t) => {
   for (const text of await syntheaTexts()) {
-    const cost = await statementsOf(database, async () => {
+    const cost = await statementsAsked(services, client, async () => {
       t.equal(
         (await client.post('', text, { 'Content-Type': 'application/fhir+json' })).status,
         200,
@@ -85,7 +84,7 @@ t.test('a transaction of 500 entries takes one statement for each kind of work',
     }),
   )
 
-  const cost = await statementsOf(database, async () => {
+  const cost = await statementsAsked(services, client, async () => {
     const answer = await run('transaction', entries)
     t.equal(answer.status, 200)
     const statuses = Map.groupBy(answer.body.entry, ({ response }) => response.status)
@@ -105,7 +104,7 @@ t.test('references of a transaction are checked by one statement', async (t) => 
   const bundle = { resourceType: 'Bundle', type: 'transaction', entry }
   const send = () => strict.admin.post<ResponseBundle>('', bundle)
   t.equal((await send()).status, 200)
-  const cost = await statementsOf(database, async () => {
+  const cost = await statementsAsked(services, strict.admin, async () => {
     t.equal((await send()).status, 200)
   })
   t.equal(cost, FRAME + 2)
@@ -127,7 +126,7 @@ t.test('references of a transaction are checked by one statement', async (t) => 
 t.test('a batch reads many resources by one statement', async (t) => {
   const { id } = await client.create(aPatient())
   const url = `Patient/${id}`
-  const cost = await statementsOf(database, async () => {
+  const cost = await statementsAsked(services, client, async () => {
     const answer = await run(
       'batch',
       many(200, () => ({ request: { method: 'GET', url } })),
@@ -138,7 +137,7 @@ t.test('a batch reads many resources by one statement', async (t) => {
 })
 
 t.test('a batch of creates shares its statements', async (t) => {
-  const cost = await statementsOf(database, async () => {
+  const cost = await statementsAsked(services, client, async () => {
     const answer = await run(
       'batch',
       many(200, () => post(aPatient())),

@@ -1,9 +1,8 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import type { Resource } from '../shared/fhir/resource.ts'
-import { openBotica } from './fixtures/botica.ts'
+import { openBotica, statementsAsked } from './fixtures/botica.ts'
 import { anObservation, aPatient, MRN_SYSTEM } from './fixtures/resources.ts'
-import { statementsOf } from './fixtures/store.ts'
 
 const botica = await openBotica(t)
 const { client } = await botica.createMember()
@@ -21,7 +20,7 @@ const pointing = (reference: string) => anObservation(reference)
 
 t.test('a create resolves its conditional references by one statement', async (t) => {
   const body = anObservation(search(mrn), { focus: [{ reference: search(mrn) }] })
-  const cost = await statementsOf(botica.services.database, async () => {
+  const cost = await statementsAsked(botica.services, client, async () => {
     const made = await client.post('Observation', body)
     t.equal(made.status, 201)
     t.match(made.body, { subject: { reference: literal }, focus: [{ reference: literal }] })
@@ -100,7 +99,7 @@ t.test('all conditional references of a transaction are one statement', async (t
     { request: { method: 'POST', url: 'Observation' }, resource: pointing(search(mrnOf(other))) },
     { request: { method: 'POST', url: 'Observation' }, resource: pointing(search(mrn)) },
   ])
-  const cost = await statementsOf(botica.services.database, async () => {
+  const cost = await statementsAsked(botica.services, client, async () => {
     const answer = await client.post<{ entry: { resource: Resource }[] }>('', {
       resourceType: 'Bundle',
       type: 'transaction',

@@ -1,13 +1,12 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import type { Resource } from '../shared/fhir/resource.ts'
-import { openBotica } from './fixtures/botica.ts'
+import { openBotica, statementsAsked } from './fixtures/botica.ts'
 import type { Client } from './fixtures/client.ts'
 import { anObservation, aPatient } from './fixtures/resources.ts'
-import { statementsOf } from './fixtures/store.ts'
 
 const botica = await openBotica(t)
-const { database } = botica.services
+const { services } = botica
 
 interface HistoryBundle extends Resource {
   readonly total?: number
@@ -155,7 +154,7 @@ t.test('a page of a history is one statement', async (t) => {
   const { client } = await aRecord()
   await client.get('Patient')
   for (const path of ['_history', 'Patient/_history', 'Patient/_history?_at=2001&_count=3']) {
-    t.equal(await statementsOf(database, () => client.get(path)), 1, path)
+    t.equal(await statementsAsked(services, client, () => client.get(path)), 1, path)
   }
 })
 
