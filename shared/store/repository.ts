@@ -14,6 +14,7 @@ import {
   updateConditional,
 } from './conditional.ts'
 import type { Store } from './context.ts'
+import { createFetch, fetchAlone } from './fetch.ts'
 import { Keys } from './keys.ts'
 import { history, read, readMany, readVersion } from './read.ts'
 import { type CheckedReference, checkReferences } from './references.ts'
@@ -141,6 +142,7 @@ export async function openRepository(
   const store: Store = {
     connection: database,
     submit: createCoalescer(database),
+    fetch: createFetch(database),
     keys: new Keys(row.salt),
     tenants: createTenants(),
     statistics: openStatistics(database),
@@ -185,7 +187,8 @@ function inTransaction<T>(
   return database.transaction(async (connection) => {
     const deferred: CheckedReference[] = []
     const submit = submitAlone(connection)
-    const result = await work({ ...store, connection, submit, deferred })
+    const fetch = fetchAlone(connection)
+    const result = await work({ ...store, connection, submit, fetch, deferred })
     await checkReferences(connection, deferred)
     return result
   })
