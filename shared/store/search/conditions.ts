@@ -85,7 +85,7 @@ function negated(modifier: string | undefined, test: Test): Test {
 }
 
 function negation(test: Test): Test {
-  return filter((bind) => `not coalesce(${sqlOf(test, bind)}, false)`)
+  return filter((bind) => `not coalesce(${sqlOf(test, bind, true)}, false)`)
 }
 
 /** `:missing` by the presence key. */
