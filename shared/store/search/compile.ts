@@ -13,7 +13,8 @@ import { fewSql, sqlOf, type Test } from './row-test.ts'
 
 export interface Query {
   readonly project: number
-  readonly typeNumber: number
+  /** More than one: tests and order are the same for all of them, and keys are found first. */
+  readonly typeNumbers: readonly number[]
   readonly tests: readonly Test[]
   readonly order: Order
   readonly after: Position | undefined
@@ -68,6 +69,11 @@ export function countStatement(queries: readonly Query[], max: number | undefine
   return statement(`select count(*)::int as count from (${capped}) r`)
 }
 
+function typeSql([first, ...others]: readonly number[], bind: Bind): string {
+  if (others.length === 0) return `r.type = ${bind(first, 'smallint')}`
+  return `r.type = any(${bind([first, ...others], 'smallint[]')})`
+}
+
 /** Every row is looked at. */
 const countSql: TestSql = (test, bind) => sqlOf(test, bind, test.kind === 'join')
 
@@ -92,7 +98,7 @@ const forced: TestSql = (test, bind) => sqlOf(test, bind, true)
 function where(query: Query, tests: readonly Test[], bind: Bind, testSql: TestSql): string {
   return [
     `r.project = ${bind(query.project, 'int')}`,
-    `r.type = ${bind(query.typeNumber, 'smallint')}`,
+    typeSql(query.typeNumbers, bind),
     ...tests.map((test) => testSql(test, bind)),
   ].join(' and ')
 }

@@ -24,6 +24,8 @@ export function testOf(scene: Scene, criterion: Criterion): Test {
     case 'chain':
     case 'has':
       return joinTest(scene, criterion, testOf)
+    case 'compartment':
+      return { kind: 'keys', any: [scene.keys.compartment(scene.project, criterion.reference)] }
     case 'not':
       return negation(testOf(scene, criterion.criterion))
     case 'and':

@@ -44,7 +44,7 @@ export interface JoinTest {
 export function sqlOf(test: Test, bind: Bind, forced = false): string {
   if (test.kind === 'ids') return `r.id in (${test.ids(bind)})`
   if (test.kind === 'join') {
-    return forced ? test.check(test.keys(bind)) : `r.id = any(array(${heldIds(test, bind)}))`
+    return forced ? test.check(test.keys(bind)) : heldSql(test.keys(bind))
   }
   if (test.kind !== 'keys') return test.sql(bind)
   const [first] = test.any
@@ -69,9 +69,18 @@ export function fewSql(test: Test, bind: Bind): string {
   return test.probe?.(bind) ?? test.check(test.keys(bind))
 }
 
-function heldIds({ keys }: JoinTest, bind: Bind): string {
-  return `select h.id from unnest(${keys(bind)}) j(k) cross join lateral (
-    select r.id from resource r where r.keys @> array[j.k] offset 0) h`
+/** It holds one of `keys`; a list of any length costs a probe a key. */
+export function heldTest(keys: readonly bigint[]): Test {
+  if (keys.length <= FEW_KEYS) return { kind: 'keys', any: keys }
+  return { kind: 'narrow', sql: (bind) => heldSql(bind(keysLiteral(keys), 'bigint[]')) }
+}
+
+/** Below this an overlap with all of them is as quick. */
+const FEW_KEYS = 16
+
+function heldSql(keys: string): string {
+  return `r.id = any(array(select h.id from unnest(${keys}) j(k) cross join lateral (
+    select r.id from resource r where r.keys @> array[j.k] offset 0) h))`
 }
 
 /** For an `or`: an array of ids can be a condition of an index there, a subselect cannot. */
