@@ -9,7 +9,7 @@ import { versionColumns } from '../rows.ts'
 import type { Bind } from '../side-rows.ts'
 import type { Driver } from './driver.ts'
 import { afterSql, type Order, orderAfterSql, orderSql, type Position } from './order.ts'
-import { fewSql, sqlOf, type Test } from './row-test.ts'
+import { fewSql, heldRows, sqlOf, type Test } from './row-test.ts'
 
 export interface Query {
   readonly project: number
@@ -152,13 +152,6 @@ function ordered(query: Query, tests: readonly Test[], columns: string, most: st
   return `select * from (${runs.map((sql) => `(${sql})`).join(' union all ')}) r limit ${most}`
 }
 
-/** Above this the keys of a join are looked up on a walk in order, not followed one by one. */
-const FEW_KEYS = 500
-
-/**
- * Only when its statement runs is known how many keys a join has, so it holds both ways. A row may
- * be found by several keys.
- */
 function joined(query: Query, most: string, bind: Bind): string {
   const join = query.tests.find((test) => test.kind === 'join')
   if (join === undefined) throw new Error('There is nothing to join')
@@ -166,18 +159,13 @@ function joined(query: Query, most: string, bind: Bind): string {
   const keys = '(select k from j)'
   const looked: Test = { kind: 'filter', sql: () => join.check(keys) }
   const after = query.after ? ` and ${afterSql(query.order, query.after, bind)}` : ''
+  const found = (overlap: string) => `select ${COLUMNS} from resource r
+    where ${where(query, others, bind, fewSql)} and ${overlap}${after}`
+  const walk = ordered(query, [...others, looked], COLUMNS, most, bind)
+  const { few, many } = heldRows(keys, found, walk)
   return `with j as materialized (select ${join.keys(bind)} as k)
-    select * from (
-      select * from (
-        select distinct f.* from unnest(${keys}) h(k) cross join lateral (
-          select ${COLUMNS} from resource r
-          where ${where(query, others, bind, fewSql)} and r.keys @> array[h.k]${after} offset 0) f
-        where cardinality(${keys}) <= ${FEW_KEYS}
-      ) a
-      union all
-      select * from (${ordered(query, [...others, looked], COLUMNS, most, bind)}) b
-      where cardinality(${keys}) > ${FEW_KEYS}
-    ) r order by ${orderSql(query.order, 'r')} limit ${most}`
+    select * from (select distinct * from (${few}) a union all ${many}) r
+    order by ${orderSql(query.order, 'r')} limit ${most}`
 }
 
 /**
