@@ -14,6 +14,12 @@ export interface ProjectContext {
   readonly checkReferencesOnWrite: boolean
   /** Project.systemSetting `updateAsCreate`. */
   readonly updateAsCreate: boolean
+  /** Ids of Projects whose shared resources this one may read (`Project.link`). */
+  readonly links?: readonly string[]
+  /** Types that linking Projects may read (`Project.exportedResourceType`); empty: all. */
+  readonly exports?: readonly string[]
+  /** By resource type: profiles of a resource that names none (`Project.defaultProfile`). */
+  readonly defaultProfiles?: ReadonlyMap<string, readonly string[]>
 }
 
 export interface Principal {

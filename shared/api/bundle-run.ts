@@ -80,7 +80,7 @@ async function createMatched(
 ): Promise<FhirReply> {
   const { services, principal } = interaction
   const { type, id, condition } = identity
-  const { resource, warnings } = acceptResource(interaction, type, { ...body, id })
+  const { resource, warnings } = await acceptResource(interaction, type, { ...body, id })
   if (condition === undefined) return createFrom(interaction, type, body, id)
   const options = { keepId: true }
   try {
@@ -105,14 +105,15 @@ function patchOf(body: Resource, { index }: Entry): unknown {
 }
 
 function requestOf(outer: FhirRequest, entry: Entry): FhirRequest {
-  const { accept, prefer } = outer.headers
+  const { prefer } = outer.headers
   return {
     ...outer,
     method: entry.method,
     path: entry.path,
     query: entry.query,
     headers: {
-      accept,
+      // An entry holds resources only: of a Binary never the bare content.
+      accept: 'application/fhir+json',
       prefer,
       'x-medplum': outer.headers['x-medplum'],
       'content-type': 'application/fhir+json',

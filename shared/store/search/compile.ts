@@ -61,7 +61,8 @@ export function countStatement(queries: readonly Query[], max: number | undefine
   const rows = queries
     .map((query) => {
       const narrows = query.tests.some(({ kind }) => kind !== 'join' && kind !== 'filter')
-      const testSql = narrows ? fewSql : countSql
+      // Otherwise every row is looked at.
+      const testSql = narrows ? fewSql : sqlOf
       return `select 1 from resource r where ${where(query, query.tests, bind, testSql)}`
     })
     .join(' union all ')
@@ -73,9 +74,6 @@ function typeSql([first, ...others]: readonly number[], bind: Bind): string {
   if (others.length === 0) return `r.type = ${bind(first, 'smallint')}`
   return `r.type = any(${bind([first, ...others], 'smallint[]')})`
 }
-
-/** Every row is looked at. */
-const countSql: TestSql = (test, bind) => sqlOf(test, bind, test.kind === 'join')
 
 function statementBuilder() {
   const values: unknown[] = []
@@ -152,6 +150,7 @@ function ordered(query: Query, tests: readonly Test[], columns: string, most: st
   return `select * from (${runs.map((sql) => `(${sql})`).join(' union all ')}) r limit ${most}`
 }
 
+/** By the keys of a join when they are few, else looked up in order. A row may hold several of them. */
 function joined(query: Query, most: string, bind: Bind): string {
   const join = query.tests.find((test) => test.kind === 'join')
   if (join === undefined) throw new Error('There is nothing to join')

@@ -99,7 +99,7 @@ export function heldRows(
   }
 }
 
-/** For an `or`: an array of ids can be a condition of an index there, a subselect cannot. */
+/** In a group an array of ids can be a condition of an index, a subselect cannot. */
 export function alternativeSql(test: Test, bind: Bind): string {
   return test.kind === 'ids' ? `r.id = any(array(${test.ids(bind)}))` : sqlOf(test, bind)
 }
