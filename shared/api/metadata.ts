@@ -94,7 +94,9 @@ function describe(baseUrl: string): object {
         mode: 'server',
         security: security(baseUrl),
         resource: resourceTypes.map(describeType),
-        interaction: [{ code: 'transaction' }, { code: 'batch' }, { code: 'search-system' }],
+        interaction: ['transaction', 'batch', 'history-system', 'search-system'].map((code) => ({
+          code,
+        })),
         searchParam: sharedParameters,
         compartment: compartments,
         operation: operationsAt(undefined),
@@ -118,7 +120,16 @@ function security(baseUrl: string): object {
   return { extension: [oauthUris], cors: true, service: services }
 }
 
-const INTERACTIONS = ['create', 'read', 'vread', 'update', 'patch', 'delete', 'history-instance']
+const INTERACTIONS = [
+  'create',
+  'read',
+  'vread',
+  'update',
+  'patch',
+  'delete',
+  'history-instance',
+  'history-type',
+]
 
 function describeType(type: string): object {
   const canSearch = type !== 'Binary'

@@ -34,6 +34,19 @@ export interface Part {
 /** Rows are SortedRow, in order. Parts differ in type and tests only: several are several types. */
 export function pageStatement(parts: readonly Part[]): Statement {
   const { bind, statement } = statementBuilder()
+  return statement(pageSql(parts, bind))
+}
+
+/** The same of several searches at once: `n` says whose row it is. */
+export function pagesStatement(pages: readonly (Part & { readonly n: number })[]): Statement {
+  const { bind, statement } = statementBuilder()
+  const rows = pages.map((part) => {
+    return `(select ${bind(part.n, 'int')} as n, p.* from (${pageSql([part], bind)}) p)`
+  })
+  return statement(rows.join(' union all '))
+}
+
+function pageSql(parts: readonly Part[], bind: Bind): string {
   const [first] = parts
   if (first === undefined) throw new Error('A search has at least one type')
   const { order, limit, offset } = first.query
@@ -44,8 +57,8 @@ export function pageStatement(parts: readonly Part[]): Statement {
       ? `(${rows[0]}) r`
       : `(${rows.map((sql) => `(${sql})`).join(' union all ')}) r order by ${orderSql(order, 'r')}`
   const page = `select * from ${found} limit ${most} offset ${bind(offset, 'int')}`
-  return statement(`select r.d_lo, ${versionColumns('v')} from (${page}) r
-    join version v using (project, type, id, ver) order by ${orderSql(order, 'r')}`)
+  return `select r.d_lo, ${versionColumns('v')} from (${page}) r
+    join version v using (project, type, id, ver) order by ${orderSql(order, 'r')}`
 }
 
 function rowsSql({ query, driver }: Part, most: string, bind: Bind): string {

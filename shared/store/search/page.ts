@@ -9,9 +9,9 @@ import { projectKey, type Store } from '../context.ts'
 import { allow } from '../read.ts'
 import type { SearchPage } from '../repository.ts'
 import { toVersion } from '../rows.ts'
-import { countStatement, pageStatement, type Query } from './compile.ts'
+import { countStatement, pageStatement, pagesStatement, type Query } from './compile.ts'
 import { testOf } from './conditions.ts'
-import { chooseDriver, matchesOf } from './driver.ts'
+import { chooseDriver, type Driver, matchesOf } from './driver.ts'
 import { followIncludes } from './include.ts'
 import {
   type Order,
@@ -52,6 +52,39 @@ export async function searchTypes(
   return searchPage(store, principal, orderOfTypes(first), first, allowed)
 }
 
+/** More searches than this are several statements: PostgreSQL plans each of them. */
+const SEARCHES = 200
+
+/** The first pages of several searches, without totals and includes; each may fail alone. */
+export async function searchMany(
+  store: Store,
+  principal: Principal,
+  requests: readonly SearchRequest[],
+): Promise<readonly PromiseSettledResult<SearchPage>[]> {
+  const prepared = await Promise.allSettled(
+    requests.map(async (request) => {
+      allow(principal, request.type, 'search')
+      return prepare(store, principal, orderOf(request), request, [request])
+    }),
+  )
+  const asked = prepared.flatMap((result, n) =>
+    result.status === 'fulfilled' ? result.value.queries.map((query) => ({ n, query })) : [],
+  )
+  const found = new Map<number, SortedRow[]>()
+  for (let from = 0; from < asked.length; from += SEARCHES) {
+    const part = asked.slice(from, from + SEARCHES)
+    const driven = part.map(({ n, query }) => ({ n, query, driver: driverOf(store, query) }))
+    const rows = await store.connection.query<SortedRow & { n: number }>(pagesStatement(driven))
+    for (const [n, own] of Map.groupBy(rows, (row) => row.n)) found.set(n, own)
+  }
+  return requests.map((request, n) => {
+    const own = prepared[n]
+    if (own?.status === 'rejected') return own
+    const value = pageOf(request, orderOf(request), found.get(n) ?? [])
+    return { status: 'fulfilled', value }
+  })
+}
+
 async function searchPage(
   store: Store,
   principal: Principal,
@@ -59,41 +92,59 @@ async function searchPage(
   paging: SearchRequest,
   requests: readonly SearchRequest[],
 ): Promise<SearchPage> {
-  const { count, offset, cursor, includes } = paging
+  const { count, total, includes } = paging
+  const { project, queries } = await prepare(store, principal, order, paging, requests)
+  const [rows, counted] = await Promise.all([
+    count === 0 || queries.length === 0 ? [] : findRows(store, queries),
+    total === 'none' ? undefined : countRows(store, queries, total),
+  ])
+  const page = { ...pageOf(paging, order, rows), total: counted }
+  if (project === undefined || includes.length === 0) return page
+  return { ...page, ...(await followIncludes(store, principal, project, includes, page.versions)) }
+}
+
+interface Prepared {
+  /** Undefined: there is no such project in sight, and no query. */
+  readonly project: number | undefined
+  readonly queries: readonly Query[]
+}
+
+async function prepare(
+  store: Store,
+  principal: Principal,
+  order: Order,
+  { count, offset, cursor }: SearchRequest,
+  requests: readonly SearchRequest[],
+): Promise<Prepared> {
   if (requests.some(({ type }) => type === 'Binary')) {
     throw badRequest('Cannot search on Binary resource type')
   }
   if (cursor !== undefined && offset > 0) throw badRequest('Cannot use both offset and cursor')
   const after = cursor === undefined ? undefined : readCursor(order, cursor)
   const project = await projectOf(store, principal, requests)
-  // One row more than asked for tells whether there is a next page.
-  const page = { order, after, limit: count + 1, offset }
   const wanted = project === undefined ? [] : wantedOf(store, principal, project, requests)
-  const queries = wanted.map((query) => ({ ...query, ...page }))
-  const [rows, total] = await Promise.all([
-    count === 0 || queries.length === 0 ? [] : findRows(store, queries),
-    paging.total === 'none' ? undefined : countRows(store, queries, paging.total),
-  ])
+  // One row more than asked for tells whether there is a next page.
+  const queries = wanted.map((query) => ({ ...query, order, after, limit: count + 1, offset }))
+  return { project, queries }
+}
+
+function pageOf({ count }: SearchRequest, order: Order, rows: readonly SortedRow[]): SearchPage {
   const shown = rows.slice(0, count)
   const last = rows.length > count ? shown.at(-1) : undefined
   const versions = shown.map((row) => toVersion(row))
-  const follow = project !== undefined && includes.length > 0
-  const { included, isCut } = follow
-    ? await followIncludes(store, principal, project, includes, versions)
-    : { included: [], isCut: false }
-  return { versions, total, next: last && writeCursor(order, last), included, isCut }
+  const next = last && writeCursor(order, last)
+  return { versions, total: undefined, next, included: [], isCut: false }
 }
 
 function findRows(store: Store, queries: readonly Query[]): Promise<SortedRow[]> {
-  const { statistics, connection } = store
-  const parts = queries.map((query) => {
-    if (query.typeNumbers.length > 1)
-      return { query, driver: { kind: 'keys', ids: false } as const }
-    const rows = rowsOf(store, query)
-    const limit = query.limit + query.offset
-    return { query, driver: chooseDriver(statistics, query.tests, rows, limit) }
-  })
-  return connection.query<SortedRow>(pageStatement(parts))
+  const parts = queries.map((query) => ({ query, driver: driverOf(store, query) }))
+  return store.connection.query<SortedRow>(pageStatement(parts))
+}
+
+function driverOf(store: Store, query: Query): Driver {
+  if (query.typeNumbers.length > 1) return { kind: 'keys', ids: false }
+  const limit = query.limit + query.offset
+  return chooseDriver(store.statistics, query.tests, rowsOf(store, query), limit)
 }
 
 async function countRows(
