@@ -4,7 +4,7 @@ import type { Knex } from 'knex'
 import createKnex from 'knex'
 import type { Client } from 'pg'
 import type { Config } from './config.ts'
-import { HttpError, serverTimeout, unavailable } from './errors.ts'
+import { HttpError, serverTimeout, tooCostly, unavailable } from './errors.ts'
 import type { Logger } from './log.ts'
 
 export interface Statement {
@@ -50,6 +50,8 @@ export class SqlError extends Error {
   }
 }
 
+/** Raised by the function search_cap (migrations/006-joins.ts). */
+const TOO_MANY = 'BT001'
 const STATEMENT_TIMEOUT_MS = 20_000
 const LOCK_TIMEOUT_MS = 3000
 const ACQUIRE_TIMEOUT_MS = 2000
@@ -226,6 +228,8 @@ function toFailure(error: unknown, statement: Statement): Error {
   if (isConnectionLoss(code, error.message)) return unavailable('Database', error)
   if (code === undefined) return error
   if (code === '57014') return serverTimeout()
+  if (code === TOO_MANY)
+    return tooCostly('A chain or _has of the search matches too many resources')
   const constraint =
     'constraint' in error && typeof error.constraint === 'string' ? error.constraint : undefined
   // Class 42 is a mistake in our own text, which holds no values.

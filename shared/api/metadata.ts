@@ -4,11 +4,12 @@
  */
 import { createHash } from 'node:crypto'
 import program from '../../package.json' with { type: 'json' }
-import { isPlatformType, resourceTypes, searchParameters } from '../fhir/definitions.ts'
+import { isPlatformType, resourceTypes } from '../fhir/definitions.ts'
 import { coreCodeSystems } from '../fhir/terminology.ts'
 import type { Services } from '../services.ts'
 import type { FhirReply } from './handle.ts'
 import type { Interaction } from './interaction.ts'
+import { compartments, describeSearch, sharedParameters } from './metadata-search.ts'
 import type { Operation } from './operation.ts'
 import { operations } from './operations/table.ts'
 import { emptyReply, textReply } from './reply.ts'
@@ -93,8 +94,11 @@ function describe(baseUrl: string): object {
         mode: 'server',
         security: security(baseUrl),
         resource: resourceTypes.map(describeType),
-        interaction: [{ code: 'transaction' }, { code: 'batch' }, { code: 'history-system' }],
-        searchParam: RESULT_PARAMETERS,
+        interaction: ['transaction', 'batch', 'history-system', 'search-system'].map((code) => ({
+          code,
+        })),
+        searchParam: sharedParameters,
+        compartment: compartments,
         operation: operationsAt(undefined),
       },
     ],
@@ -130,7 +134,6 @@ const INTERACTIONS = [
 function describeType(type: string): object {
   const canSearch = type !== 'Binary'
   const codes = canSearch ? [...INTERACTIONS, 'search-type'] : INTERACTIONS
-  const parameters = canSearch ? searchParametersOf(type) : []
   const offered = operationsAt(type)
   return {
     type,
@@ -144,7 +147,7 @@ function describeType(type: string): object {
     conditionalUpdate: canSearch,
     conditionalDelete: canSearch ? 'multiple' : 'not-supported',
     referencePolicy: ['literal', 'logical', 'local'],
-    ...(parameters.length === 0 ? {} : { searchParam: parameters }),
+    ...(canSearch ? describeSearch(type) : {}),
     ...(offered.length === 0 ? {} : { operation: offered }),
   }
 }
@@ -154,24 +157,6 @@ const PLATFORM_PROFILES = 'https://medplum.com/fhir/StructureDefinition/'
 
 const STANDARD_OPERATIONS = 'http://hl7.org/fhir/OperationDefinition/'
 const PLATFORM_OPERATIONS = 'https://medplum.com/fhir/OperationDefinition/'
-
-/** They shape the answer of every search. */
-const RESULT_PARAMETERS = [
-  ['_count', 'number'],
-  ['_sort', 'string'],
-  ['_total', 'token'],
-  ['_summary', 'token'],
-  ['_elements', 'string'],
-].map(([name, type]) => ({ name, type }))
-
-/** Types of parameters that a search can be asked for today. */
-const SEARCHED = new Set(['token', 'string', 'reference', 'uri', 'date', 'number', 'quantity'])
-
-function searchParametersOf(type: string): object[] {
-  return [...searchParameters(type).values()]
-    .filter((parameter) => SEARCHED.has(parameter.type) && parameter.expression !== undefined)
-    .map(({ code, url, type: kind }) => ({ name: code, definition: url, type: kind }))
-}
 
 /** Those that can be called at the level of the system, or of a type and its instances. */
 function operationsAt(type: string | undefined): object[] {

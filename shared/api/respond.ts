@@ -1,7 +1,6 @@
 /** Route → handler, then what every reply has in common. */
 
 import type { Principal } from '../access/principal.ts'
-import { badRequest, notSupported } from '../errors.ts'
 import { parseJson } from '../fhir/json.ts'
 import type { Services } from '../services.ts'
 import type { Version } from '../store/repository.ts'
@@ -24,7 +23,7 @@ import { type Preferences, readJson, readPreferences } from './negotiate.ts'
 import { FHIR_JSON } from './reply.ts'
 import { create, patch, read, remove, update, vread } from './resources.ts'
 import { findRoute, type Route } from './route.ts'
-import { search, searchForm } from './search.ts'
+import { search, searchCompartment, searchSystem } from './search.ts'
 
 /** Answers one request. Errors: HttpError for whatever is the caller's fault. */
 export async function respond(
@@ -91,9 +90,8 @@ async function run(interaction: Interaction, route: InteractionRoute): Promise<F
     case 'conditional-delete':
       return deleteConditional(interaction, route.type)
     case 'search':
-      return search(interaction, route.type)
     case 'search-form':
-      return searchForm(interaction, route.type)
+      return search(interaction, route.type)
     case 'bundle':
       if (interaction.preferences.respondAsync) {
         readBundle(readJson(interaction.request), interaction.services.config)
@@ -109,15 +107,10 @@ async function run(interaction: Interaction, route: InteractionRoute): Promise<F
     case 'system-history':
       return historyOf(interaction, undefined)
     case 'compartment-search':
-      throw notSupported('Compartment search is not supported')
+      return searchCompartment(interaction, route)
     default:
       return route satisfies never
   }
-}
-
-function searchSystem({ request }: Interaction): never {
-  if (!request.query.has('_type')) throw badRequest('No types specified')
-  throw notSupported('Search over several types is not supported')
 }
 
 /** Content type, applied preferences and indentation, the same for every interaction. */

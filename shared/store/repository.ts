@@ -27,7 +27,7 @@ import {
   type CompartmentRequest,
   readCompartment,
 } from './search/compartment.ts'
-import { search, searchMany } from './search/page.ts'
+import { search, searchMany, searchTypes } from './search/page.ts'
 import { openStatistics } from './search/statistics.ts'
 import { createTenants } from './tenants.ts'
 import { type Inner, inTransaction, runTogether, runTransaction } from './transaction.ts'
@@ -93,6 +93,10 @@ export interface SearchPage {
   readonly total: number | undefined
   /** Opaque cursor of the next page. */
   readonly next: string | undefined
+  /** What the matches of the page led to; each once, and none of the matches. */
+  readonly included: readonly Version[]
+  /** More was to be included than a page may hold. */
+  readonly isCut: boolean
 }
 
 export interface Repository {
@@ -136,8 +140,10 @@ export interface Repository {
   ): Promise<WriteResult>
   /** Idempotent; the version returned is the deletion. */
   delete(principal: Principal, type: string, id: string, options?: WriteOptions): Promise<Version>
-  /** One SQL statement; a second one only for `_total`. */
+  /** One SQL statement; one more for `_total` and for each step of includes. */
   search(principal: Principal, request: SearchRequest): Promise<SearchPage>
+  /** The same over several types, one request each; what they share is taken from the first. */
+  searchTypes(principal: Principal, requests: readonly SearchRequest[]): Promise<SearchPage>
   /** All types of a compartment in one order. Errors: 403, 404, 410. Two SQL statements. */
   compartment(principal: Principal, request: CompartmentRequest): Promise<CompartmentPage>
   /** If-None-Exist: 0 matches creates, 1 returns it as `unchanged`, more is 412. Racing calls never make twins. */
@@ -294,6 +300,7 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
       return remove(store, principal, type, id, options)
     },
     search: (principal, request) => search(store, principal, request),
+    searchTypes: (principal, requests) => searchTypes(store, principal, requests),
     searchMany: (principal, requests) => searchMany(store, principal, requests),
     compartment: (principal, request) => readCompartment(store, principal, request),
     createConditional: (principal, resource, condition, options) =>

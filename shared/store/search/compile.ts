@@ -4,15 +4,17 @@
  * to a hundred times slower than one made for its values.
  */
 import type { Statement } from '../../database.ts'
+import { tooCostly } from '../../errors.ts'
 import { versionColumns } from '../rows.ts'
 import type { Bind } from '../side-rows.ts'
 import type { Driver } from './driver.ts'
 import { afterSql, type Order, orderAfterSql, orderSql, type Position } from './order.ts'
-import { sqlOf, type Test } from './row-test.ts'
+import { fewSql, heldRows, sqlOf, type Test } from './row-test.ts'
 
 export interface Query {
   readonly project: number
-  readonly typeNumber: number
+  /** More than one: tests and order are the same for all of them, and keys are found first. */
+  readonly typeNumbers: readonly number[]
   readonly tests: readonly Test[]
   readonly order: Order
   readonly after: Position | undefined
@@ -20,45 +22,70 @@ export interface Query {
   readonly offset: number
 }
 
+const MAX_BINDINGS = 65_535
 const COLUMNS = 'r.project, r.type, r.id, r.ver, r.lu, r.d_lo'
 
-/** Rows are SortedRow, in order. */
-export function pageStatement(query: Query, driver: Driver): Statement {
+/** A type of a search, and how its rows are found. */
+export interface Part {
+  readonly query: Query
+  readonly driver: Driver
+}
+
+/** Rows are SortedRow, in order. Parts differ in type and tests only: several are several types. */
+export function pageStatement(parts: readonly Part[]): Statement {
   const { bind, statement } = statementBuilder()
-  return statement(pageSql(query, driver, bind))
+  return statement(pageSql(parts, bind))
 }
 
 /** The same of several searches at once: `n` says whose row it is. */
-export function pagesStatement(
-  pages: readonly { readonly n: number; readonly query: Query; readonly driver: Driver }[],
-): Statement {
+export function pagesStatement(pages: readonly (Part & { readonly n: number })[]): Statement {
   const { bind, statement } = statementBuilder()
-  const parts = pages.map(({ n, query, driver }) => {
-    return `(select ${bind(n, 'int')} as n, p.* from (${pageSql(query, driver, bind)}) p)`
+  const rows = pages.map((part) => {
+    return `(select ${bind(part.n, 'int')} as n, p.* from (${pageSql([part], bind)}) p)`
   })
-  return statement(parts.join(' union all '))
+  return statement(rows.join(' union all '))
 }
 
-function pageSql(query: Query, driver: Driver, bind: Bind): string {
-  const { order, limit, offset } = query
+function pageSql(parts: readonly Part[], bind: Bind): string {
+  const [first] = parts
+  if (first === undefined) throw new Error('A search has at least one type')
+  const { order, limit, offset } = first.query
   const most = bind(offset + limit, 'int')
-  const rows =
-    driver.kind === 'keys'
-      ? keysFirst(query, driver.ids, most, bind)
-      : driver.kind === 'order'
-        ? ordered(query, query.tests, COLUMNS, most, bind)
-        : walked(query, driver.cap, most, bind)
-  const page = `select * from (${rows}) r limit ${most} offset ${bind(offset, 'int')}`
+  const rows = parts.map((part) => rowsSql(part, most, bind))
+  const found =
+    rows.length === 1
+      ? `(${rows[0]}) r`
+      : `(${rows.map((sql) => `(${sql})`).join(' union all ')}) r order by ${orderSql(order, 'r')}`
+  const page = `select * from ${found} limit ${most} offset ${bind(offset, 'int')}`
   return `select r.d_lo, ${versionColumns('v')} from (${page}) r
     join version v using (project, type, id, ver) order by ${orderSql(order, 'r')}`
 }
 
+function rowsSql({ query, driver }: Part, most: string, bind: Bind): string {
+  if (driver.kind === 'keys') return keysFirst(query, driver.ids, most, bind)
+  if (driver.kind === 'join') return joined(query, most, bind)
+  if (driver.kind === 'order') return ordered(query, query.tests, COLUMNS, most, bind)
+  return walked(query, driver.cap, most, bind)
+}
+
 /** `count` rows, counted up to `max` when given. */
-export function countStatement(query: Query, max: number | undefined): Statement {
+export function countStatement(queries: readonly Query[], max: number | undefined): Statement {
   const { bind, statement } = statementBuilder()
-  const rows = `select 1 from resource r where ${where(query, query.tests, bind)}`
+  const rows = queries
+    .map((query) => {
+      const narrows = query.tests.some(({ kind }) => kind !== 'join' && kind !== 'filter')
+      // Otherwise every row is looked at.
+      const testSql = narrows ? fewSql : sqlOf
+      return `select 1 from resource r where ${where(query, query.tests, bind, testSql)}`
+    })
+    .join(' union all ')
   const capped = max === undefined ? rows : `${rows} limit ${bind(max, 'int')}`
   return statement(`select count(*)::int as count from (${capped}) r`)
+}
+
+function typeSql([first, ...others]: readonly number[], bind: Bind): string {
+  if (others.length === 0) return `r.type = ${bind(first, 'smallint')}`
+  return `r.type = any(${bind([first, ...others], 'smallint[]')})`
 }
 
 function statementBuilder() {
@@ -67,14 +94,23 @@ function statementBuilder() {
     values.push(value)
     return `$${values.length}::${type}`
   }
-  return { bind, statement: (text: string): Statement => ({ text, values }) }
+  const statement = (text: string): Statement => {
+    // The protocol counts them in 16 bits.
+    if (values.length > MAX_BINDINGS) throw tooCostly('The search has too many values')
+    return { text, values }
+  }
+  return { bind, statement }
 }
 
-function where(query: Query, tests: readonly Test[], bind: Bind, forced = false): string {
+type TestSql = (test: Test, bind: Bind) => string
+
+const forced: TestSql = (test, bind) => sqlOf(test, bind, true)
+
+function where(query: Query, tests: readonly Test[], bind: Bind, testSql: TestSql): string {
   return [
     `r.project = ${bind(query.project, 'int')}`,
-    `r.type = ${bind(query.typeNumber, 'smallint')}`,
-    ...tests.map((test) => sqlOf(test, bind, forced)),
+    typeSql(query.typeNumbers, bind),
+    ...tests.map((test) => testSql(test, bind)),
   ].join(' and ')
 }
 
@@ -88,7 +124,7 @@ function keysFirst(query: Query, withIds: boolean, most: string, bind: Bind): st
   const others = query.tests.filter((test) => test !== first)
   const after = query.after ? ` and ${afterSql(query.order, query.after, bind)}` : ''
   return `select ${COLUMNS} from resource r
-    where ${where(query, others, bind)}${ids}${after}
+    where ${where(query, others, bind, fewSql)}${ids}${after}
     order by ${orderAfterSql(query.order, 'r')} limit ${most}`
 }
 
@@ -99,7 +135,7 @@ function keysFirst(query: Query, withIds: boolean, most: string, bind: Bind): st
 function ordered(query: Query, tests: readonly Test[], columns: string, most: string, bind: Bind) {
   const { order, after } = query
   const run = (condition: string, by: string) => `select ${columns} from resource r
-    where ${where(query, tests, bind, true)}${condition} order by ${by} limit ${most}`
+    where ${where(query, tests, bind, forced)}${condition} order by ${by} limit ${most}`
   if (order.column !== 'd_lo') {
     const rest = after ? ` and ${afterSql(order, after, bind)}` : ''
     return run(rest, orderSql(order, 'r'))
@@ -127,6 +163,23 @@ function ordered(query: Query, tests: readonly Test[], columns: string, most: st
   return `select * from (${runs.map((sql) => `(${sql})`).join(' union all ')}) r limit ${most}`
 }
 
+/** By the keys of a join when they are few, else looked up in order. A row may hold several of them. */
+function joined(query: Query, most: string, bind: Bind): string {
+  const join = query.tests.find((test) => test.kind === 'join')
+  if (join === undefined) throw new Error('There is nothing to join')
+  const others = query.tests.filter((test) => test !== join)
+  const keys = '(select k from j)'
+  const looked: Test = { kind: 'filter', sql: () => join.check(keys) }
+  const after = query.after ? ` and ${afterSql(query.order, query.after, bind)}` : ''
+  const found = (overlap: string) => `select ${COLUMNS} from resource r
+    where ${where(query, others, bind, fewSql)} and ${overlap}${after}`
+  const walk = ordered(query, [...others, looked], COLUMNS, most, bind)
+  const { few, many } = heldRows(keys, found, walk)
+  return `with j as materialized (select ${join.keys(bind)} as k)
+    select * from (select distinct * from (${few}) a union all ${many}) r
+    order by ${orderSql(query.order, 'r')} limit ${most}`
+}
+
 /**
  * The rows that a capped walk finds if they fill the page, else those of key-first. The walk is in
  * order already; to ask for that order again would make PostgreSQL walk to the cap before it sorts.
@@ -138,7 +191,7 @@ function walked(query: Query, cap: number, most: string, bind: Bind): string {
   const outside = query.tests.filter((test) => !isBound(test))
   const columns = `${COLUMNS}, r.d_hi, r.keys`
   const walk = ordered(query, inside, columns, bind(cap, 'int'), bind)
-  const tested = outside.map((test) => sqlOf(test, bind, true)).join(' and ')
+  const tested = outside.map((test) => forced(test, bind)).join(' and ')
   return `with w as materialized (
       select ${COLUMNS} from (${walk}) r where ${tested} limit ${most})
     select * from (

@@ -1,24 +1,31 @@
-/** One page of a search, as a Principal sees it: one statement, a second one only for a total. */
+/** One page of a search, as a Principal sees it: one statement, one more for a total and each step of includes. */
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
-import { badRequest } from '../../errors.ts'
+import { badRequest, forbidden } from '../../errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
-import type { Condition, SearchRequest } from '../../fhir/search.ts'
+import { type Condition, isCondition, type SearchRequest } from '../../fhir/search.ts'
 import { unescapeValue } from '../../fhir/search-values.ts'
-import { projectKey, type Store, scopeOf } from '../context.ts'
+import { projectKey, type Store } from '../context.ts'
 import { allow } from '../read.ts'
 import type { SearchPage } from '../repository.ts'
 import { toVersion } from '../rows.ts'
 import { countStatement, pageStatement, pagesStatement, type Query } from './compile.ts'
 import { testOf } from './conditions.ts'
 import { chooseDriver, type Driver, matchesOf } from './driver.ts'
-import { orderOf, readCursor, type SortedRow, writeCursor } from './order.ts'
+import { followIncludes } from './include.ts'
+import {
+  type Order,
+  orderOf,
+  orderOfTypes,
+  readCursor,
+  type SortedRow,
+  writeCursor,
+} from './order.ts'
 import type { Test } from './row-test.ts'
+import { sightOf } from './sight.ts'
 
 /** Up to here even an estimated total is counted: 9 ms, and pages of small results stay exact. */
 const EXACT_COUNT = 10_000
-
-const EMPTY: SearchPage = { versions: [], total: undefined, next: undefined }
 
 /** Errors: 403, 400 for what cannot be searched or sorted by and for a damaged cursor. */
 export async function search(
@@ -26,29 +33,42 @@ export async function search(
   principal: Principal,
   request: SearchRequest,
 ): Promise<SearchPage> {
-  const query = await queryOf(store, principal, request)
-  if (query === undefined) return { ...EMPTY, total: request.total === 'none' ? undefined : 0 }
-  const [rows, total] = await Promise.all([
-    request.count === 0 ? [] : findRows(store, query),
-    request.total === 'none' ? undefined : countRows(store, query, request.total),
-  ])
-  return { ...pageOf(request, query, rows), total }
+  allow(principal, request.type, 'search')
+  return searchPage(store, principal, orderOf(request), request, [request])
+}
+
+/**
+ * Several types as one result; the requests differ in type and conditions only. Types that may not
+ * be searched are left out. Errors: as `search`; 403 when no type is left.
+ */
+export async function searchTypes(
+  store: Store,
+  principal: Principal,
+  requests: readonly SearchRequest[],
+): Promise<SearchPage> {
+  const allowed = requests.filter(({ type }) => sightOf(store, principal, type, 'search'))
+  const [first] = allowed
+  if (first === undefined) throw forbidden()
+  return searchPage(store, principal, orderOfTypes(first), first, allowed)
 }
 
 /** More searches than this are several statements: PostgreSQL plans each of them. */
 const SEARCHES = 200
 
-/** The first pages of several searches, without totals; each may fail alone. */
+/** The first pages of several searches, without totals and includes; each may fail alone. */
 export async function searchMany(
   store: Store,
   principal: Principal,
   requests: readonly SearchRequest[],
 ): Promise<readonly PromiseSettledResult<SearchPage>[]> {
-  const queries = await Promise.allSettled(
-    requests.map((request) => queryOf(store, principal, request)),
+  const prepared = await Promise.allSettled(
+    requests.map(async (request) => {
+      allow(principal, request.type, 'search')
+      return prepare(store, principal, orderOf(request), request, [request])
+    }),
   )
-  const asked = queries.flatMap((result, n) =>
-    result.status === 'fulfilled' && result.value !== undefined ? [{ n, query: result.value }] : [],
+  const asked = prepared.flatMap((result, n) =>
+    result.status === 'fulfilled' ? result.value.queries.map((query) => ({ n, query })) : [],
   )
   const found = new Map<number, SortedRow[]>()
   for (let from = 0; from < asked.length; from += SEARCHES) {
@@ -58,115 +78,164 @@ export async function searchMany(
     for (const [n, own] of Map.groupBy(rows, (row) => row.n)) found.set(n, own)
   }
   return requests.map((request, n) => {
-    const query = queries[n]
-    if (query?.status === 'rejected') return query
-    const rows = found.get(n) ?? []
-    const value = query?.value === undefined ? EMPTY : pageOf(request, query.value, rows)
+    const own = prepared[n]
+    if (own?.status === 'rejected') return own
+    const value = pageOf(request, orderOf(request), found.get(n) ?? [])
     return { status: 'fulfilled', value }
   })
 }
 
-/** Undefined when nothing can be in sight. */
-async function queryOf(
+async function searchPage(
   store: Store,
   principal: Principal,
-  request: SearchRequest,
-): Promise<Query | undefined> {
-  const { type } = request
-  allow(principal, type, 'search')
-  if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
-  if (request.cursor !== undefined && request.offset > 0) {
-    throw badRequest('Cannot use both offset and cursor')
-  }
-  const order = orderOf(request)
-  const after = request.cursor === undefined ? undefined : readCursor(order, request.cursor)
-  const wanted = await testsOf(store, principal, request)
-  if (wanted === undefined) return undefined
-  return {
-    ...wanted,
-    typeNumber: typeNumber(type),
-    order,
-    after,
-    // One row more than asked for tells whether there is a next page.
-    limit: request.count + 1,
-    offset: request.offset,
-  }
+  order: Order,
+  paging: SearchRequest,
+  requests: readonly SearchRequest[],
+): Promise<SearchPage> {
+  const { count, total, includes } = paging
+  const { project, queries } = await prepare(store, principal, order, paging, requests)
+  const [rows, counted] = await Promise.all([
+    count === 0 || queries.length === 0 ? [] : findRows(store, queries),
+    total === 'none' ? undefined : countRows(store, queries, total),
+  ])
+  const page = { ...pageOf(paging, order, rows), total: counted }
+  if (project === undefined || includes.length === 0) return page
+  return { ...page, ...(await followIncludes(store, principal, project, includes, page.versions)) }
 }
 
-function pageOf(request: SearchRequest, { order }: Query, rows: readonly SortedRow[]): SearchPage {
-  const shown = rows.slice(0, request.count)
-  const last = rows.length > request.count ? shown.at(-1) : undefined
-  return {
-    versions: shown.map((row) => toVersion(row)),
-    total: undefined,
-    next: last && writeCursor(order, last),
-  }
+interface Prepared {
+  /** Undefined: there is no such project in sight, and no query. */
+  readonly project: number | undefined
+  readonly queries: readonly Query[]
 }
 
-function findRows(store: Store, query: Query): Promise<SortedRow[]> {
-  return store.connection.query<SortedRow>(pageStatement(query, driverOf(store, query)))
+async function prepare(
+  store: Store,
+  principal: Principal,
+  order: Order,
+  { count, offset, cursor }: SearchRequest,
+  requests: readonly SearchRequest[],
+): Promise<Prepared> {
+  if (requests.some(({ type }) => type === 'Binary')) {
+    throw badRequest('Cannot search on Binary resource type')
+  }
+  if (cursor !== undefined && offset > 0) throw badRequest('Cannot use both offset and cursor')
+  const after = cursor === undefined ? undefined : readCursor(order, cursor)
+  const project = await projectOf(store, principal, requests)
+  const wanted = project === undefined ? [] : wantedOf(store, principal, project, requests)
+  // One row more than asked for tells whether there is a next page.
+  const queries = wanted.map((query) => ({ ...query, order, after, limit: count + 1, offset }))
+  return { project, queries }
+}
+
+function pageOf({ count }: SearchRequest, order: Order, rows: readonly SortedRow[]): SearchPage {
+  const shown = rows.slice(0, count)
+  const last = rows.length > count ? shown.at(-1) : undefined
+  const versions = shown.map((row) => toVersion(row))
+  const next = last && writeCursor(order, last)
+  return { versions, total: undefined, next, included: [], isCut: false }
+}
+
+function findRows(store: Store, queries: readonly Query[]): Promise<SortedRow[]> {
+  const parts = queries.map((query) => ({ query, driver: driverOf(store, query) }))
+  return store.connection.query<SortedRow>(pageStatement(parts))
 }
 
 function driverOf(store: Store, query: Query): Driver {
-  const rows = store.statistics.rowsOf(query.project, query.typeNumber)
+  if (query.typeNumbers.length > 1) return { kind: 'keys', ids: false }
   const limit = query.limit + query.offset
-  return chooseDriver(store.statistics, query.tests, rows, limit)
+  return chooseDriver(store.statistics, query.tests, rowsOf(store, query), limit)
 }
 
 async function countRows(
   store: Store,
-  query: Query,
+  queries: readonly Query[],
   total: 'estimate' | 'accurate',
 ): Promise<number> {
+  if (queries.length === 0) return 0
   const max = total === 'accurate' ? undefined : EXACT_COUNT + 1
-  const [row] = await store.connection.query<{ count: number }>(countStatement(query, max))
+  const [row] = await store.connection.query<{ count: number }>(countStatement(queries, max))
   const count = row?.count ?? 0
   if (total === 'accurate' || count <= EXACT_COUNT) return count
   const { statistics } = store
-  const estimates = query.tests.flatMap((test) =>
-    test.kind === 'keys' ? matchesOf(statistics, test) || [] : [],
-  )
-  const rows = statistics.rowsOf(query.project, query.typeNumber)
-  return Math.max(count, Math.round(Math.min(rows, ...estimates)))
+  const estimates = queries.map((query) => {
+    const matches = query.tests.flatMap((test) =>
+      test.kind === 'keys' ? matchesOf(statistics, test) || [] : [],
+    )
+    return Math.min(rowsOf(store, query), ...matches)
+  })
+  return Math.max(count, Math.round(estimates.reduce((sum, estimate) => sum + estimate, 0)))
 }
 
-interface Wanted {
-  readonly project: number
-  readonly tests: readonly Test[]
+function rowsOf({ statistics }: Store, { project, typeNumbers }: Query): number {
+  return typeNumbers.reduce((sum, number) => sum + statistics.rowsOf(project, number), 0)
 }
 
-/** Undefined when nothing can be in sight. */
-async function testsOf(
+type Wanted = Pick<Query, 'project' | 'typeNumbers' | 'tests'>
+
+/** Planning a type costs half a millisecond; a compartment says the same of all its types. */
+function wantedOf(
   store: Store,
   principal: Principal,
-  { type, conditions }: SearchRequest,
-): Promise<Wanted | undefined> {
-  const { keys } = store
-  const isRegistry = REGISTRY_TYPES.has(type)
-  let { project } = scopeOf(principal, type)
-  const tests: Test[] = []
-  if (isRegistry && !principal.isSuperAdmin) {
-    tests.push({ kind: 'keys', any: [projectKey(keys, type, principal.project.id)] })
-  }
-  const named = conditions.filter(({ code }) => code === '_project')
-  for (const condition of named) {
-    const ids = projectIds(condition)
-    if (isRegistry) tests.push({ kind: 'keys', any: ids.map((id) => projectKey(keys, type, id)) })
-    else {
-      const found = await projectNumber(store, principal, ids)
-      if (found === undefined) return undefined
-      project = found
-    }
-  }
-  const scene = { keys, project, type }
-  for (const condition of conditions) {
-    if (condition.code !== '_project') tests.push(testOf(scene, condition))
-  }
-  return { project, tests }
+  project: number,
+  requests: readonly SearchRequest[],
+): readonly Wanted[] {
+  const wanted = requests.map((request) => wantedOfType(store, principal, project, request))
+  const isAlike = ({ conditions }: SearchRequest, i: number) =>
+    wanted[i]?.project === project &&
+    wanted[i]?.tests.length === conditions.length &&
+    conditions.length > 0 &&
+    conditions.every((criterion) => 'kind' in criterion && criterion.kind === 'compartment')
+  if (!requests.every(isAlike)) return wanted
+  return wanted.slice(0, 1).map((first) => ({
+    ...first,
+    typeNumbers: wanted.flatMap(({ typeNumbers }) => typeNumbers),
+  }))
 }
 
-function projectIds({ values, modifier }: Condition): string[] {
-  if (modifier !== undefined) throw badRequest(`Invalid modifier :${modifier} for _project`)
+/** The caller has asked whether the type may be searched. */
+function wantedOfType(
+  store: Store,
+  principal: Principal,
+  project: number,
+  { type, conditions }: SearchRequest,
+): Wanted {
+  const scene = sightOf(store, principal, type, 'search', project)
+  if (scene === undefined) throw forbidden()
+  const tests = conditions.flatMap((criterion): Test | readonly Test[] => {
+    if (!isCondition(criterion) || criterion.code !== '_project') return testOf(scene, criterion)
+    // Outside the registry the project itself was chosen by it.
+    if (!REGISTRY_TYPES.has(type)) return []
+    const any = projectIds(criterion).map((id) => projectKey(store.keys, type, id))
+    return { kind: 'keys', any }
+  })
+  return {
+    project: scene.project,
+    typeNumbers: [typeNumber(type)],
+    tests: [...scene.visible, ...tests],
+  }
+}
+
+/** The Principal's own project or the one that `_project` names; undefined: none in sight. */
+async function projectOf(
+  store: Store,
+  principal: Principal,
+  requests: readonly SearchRequest[],
+): Promise<number | undefined> {
+  const conditions = requests
+    .filter(({ type }) => !REGISTRY_TYPES.has(type))
+    .flatMap((request) => request.conditions)
+  let { number } = principal.project
+  for (const condition of conditions) {
+    if (!isCondition(condition) || condition.code !== '_project') continue
+    const found = await projectNumber(store, principal, projectIds(condition))
+    if (found === undefined) return undefined
+    number = found
+  }
+  return number
+}
+
+function projectIds({ values }: Condition): string[] {
   return values.map((value) => unescapeValue(value).replace(/^Project\//, ''))
 }
 

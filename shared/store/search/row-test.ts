@@ -1,12 +1,17 @@
 /** What a row of `resource r` must fulfil, as data that the driver can weigh and SQL can say. */
+import { typeNumber } from '../../fhir/definitions.ts'
 import { type Keys, keysLiteral } from '../keys.ts'
 import type { Bind } from '../side-rows.ts'
 
-/** Whose rows are searched. */
+/** Whose rows are searched, in the eyes of one Principal. */
 export interface Scene {
   readonly keys: Keys
   readonly project: number
   readonly type: string
+  /** What the Principal sees of them: part of every statement that reads such rows. */
+  readonly visible: readonly Test[]
+  /** The other end of a join; undefined for a type the Principal may not search. */
+  readonly enter: (type: string) => Scene | undefined
 }
 
 export type Test =
@@ -14,15 +19,28 @@ export type Test =
   | { readonly kind: 'keys'; readonly any: readonly bigint[] }
   /** Its id is among those of a subselect on a side table. */
   | { readonly kind: 'ids'; readonly ids: (bind: Bind) => string }
+  | JoinTest
   /** `narrow`: found by an index of its own; `date`: a range of the main date; else a mere filter. */
   | {
       readonly kind: 'narrow' | 'date' | 'filter'
       readonly sql: (bind: Bind) => string
     }
 
+/** It holds one of the keys that the other side of a reference gives. */
+export interface JoinTest {
+  readonly kind: 'join'
+  /** One bigint[] of those keys; more than allowed is an error. */
+  readonly keys: (bind: Bind) => string
+  /** Looks the row up in the keys, given as a bigint[]; for many rows. */
+  readonly check: (keys: string) => string
+  /** Looks for the other side of this row; for few rows, where the keys may be many. */
+  readonly probe?: (bind: Bind) => string
+}
+
 /** `forced` keeps a test for keys from becoming an index condition. */
 export function sqlOf(test: Test, bind: Bind, forced = false): string {
   if (test.kind === 'ids') return `r.id in (${test.ids(bind)})`
+  if (test.kind === 'join') return test.check(test.keys(bind))
   if (test.kind !== 'keys') return test.sql(bind)
   const [first] = test.any
   // `@>` of an empty array would match every row, `&&` of one matches none.
@@ -38,6 +56,65 @@ export function parameterSql(alias: string, ps: readonly bigint[], bind: Bind): 
   const [first] = ps
   if (first !== undefined && ps.length === 1) return `${alias}.p = ${bind(first, 'bigint')}`
   return `${alias}.p = any(${bind(keysLiteral(ps), 'bigint[]')})`
+}
+
+/** As a test of rows that another test has found. */
+export function fewSql(test: Test, bind: Bind): string {
+  if (test.kind !== 'join') return sqlOf(test, bind)
+  return test.probe?.(bind) ?? test.check(test.keys(bind))
+}
+
+/** True when `key` is among the keys. Not as a condition, which PostgreSQL would make a join a row. */
+export function isHeldSql(key: string, keys: string): string {
+  return `(${key} in (select unnest(${keys}))) is true`
+}
+
+/** True when the row holds one of the keys. */
+export function holdsSql(keys: string): string {
+  return `exists (select 1 from unnest(r.keys[1:r.nref]) x where ${isHeldSql('x', keys)})`
+}
+
+/**
+ * Measured: a probe a key reads the pending list of the index each time (0.4 ms when it is full), an
+ * overlap with many keys costs their number for each row it finds; so some at a time.
+ */
+const CHUNK = 64
+/** Above this the keys of a join are looked up row by row, not searched for. */
+const FEW_KEYS = 200
+
+/**
+ * Rows that hold one of `keys`: only when the statement runs is known how many keys there are, so it
+ * holds both ways, `found` for few of them and `walked` for many. `found` may repeat a row.
+ */
+export function heldRows(
+  keys: string,
+  found: (overlap: string) => string,
+  walked: string,
+): { readonly few: string; readonly many: string } {
+  const overlap = `r.keys && ${keys}[s.start:s.start + ${CHUNK - 1}]`
+  return {
+    few: `select f.* from generate_series(1, cardinality(${keys}), ${CHUNK}) s(start)
+      cross join lateral (${found(overlap)} offset 0) f where cardinality(${keys}) <= ${FEW_KEYS}`,
+    many: `select * from (${walked}) b where cardinality(${keys}) > ${FEW_KEYS}`,
+  }
+}
+
+/** In a group an array of ids can be a condition of an index, a subselect cannot. */
+export function alternativeSql(test: Test, bind: Bind): string {
+  return test.kind === 'ids' ? `r.id = any(array(${test.ids(bind)}))` : sqlOf(test, bind)
+}
+
+/** Rows of one type that are in sight and fulfil the tests. */
+export function whereSql(
+  { project, type, visible }: Scene,
+  tests: readonly Test[],
+  bind: Bind,
+): string {
+  return [
+    `r.project = ${bind(project, 'int')}`,
+    `r.type = ${bind(typeNumber(type), 'smallint')}`,
+    ...[...visible, ...tests].map((test) => fewSql(test, bind)),
+  ].join(' and ')
 }
 
 export function filter(sql: (bind: Bind) => string): Test {

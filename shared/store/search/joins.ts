@@ -1,0 +1,140 @@
+/**
+ * Chains and `_has`. A reference key is P ^ R and the self key of its target is P' ^ R, so the keys of
+ * one side become those of the other by XOR with a constant, in SQL. Stray values that go through it
+ * are random 64-bit numbers and match nothing. Every end is read with what the Principal sees of it.
+ */
+import { badRequest, notSupported } from '../../errors.ts'
+import { type Criterion, isCondition, type Join } from '../../fhir/search.ts'
+import { CANONICAL_KEY } from '../derivation.ts'
+import { isCanonicalParameter, plannedParameter } from '../index-plan.ts'
+import type { Keys } from '../keys.ts'
+import type { Bind } from '../side-rows.ts'
+import {
+  filter,
+  heldRows,
+  holdsSql,
+  isHeldSql,
+  type Scene,
+  type Test,
+  whereSql,
+} from './row-test.ts'
+
+/** More than this on one side of a join is 400 too-costly. */
+const MAX_KEYS = 50_000
+
+type TestOf = (scene: Scene, criterion: Criterion) => Test
+
+/** Errors: 400 for a join between the registry and a Project, whose keys have nothing in common. */
+export function joinTest(scene: Scene, join: Join, testOf: TestOf): Test {
+  const byId = referenceTest(scene, join, testOf)
+  if (byId !== undefined) return byId
+  const entered = join.ends.flatMap(({ type, criterion }) => {
+    const inner = scene.enter(type)
+    return inner === undefined ? [] : [{ inner, criterion }]
+  })
+  if (entered.length === 0) return filter(() => 'false')
+  const sides = entered.filter(({ inner }) => inner.project === scene.project)
+  if (sides.length === 0) {
+    const [other] = entered
+    throw notSupported(`A search cannot join ${scene.type} and ${other?.inner.type}`, join.code)
+  }
+  const parts = sides.flatMap(({ inner, criterion }) => {
+    const test = testOf(inner, criterion)
+    const links =
+      join.kind === 'chain'
+        ? linksOf(scene.keys, scene.project, scene.type, join.code, inner.type)
+        : linksOf(scene.keys, scene.project, inner.type, join.code, scene.type)
+    return links.map((link): Side => ({ link, inner, test }))
+  })
+  const isChain = join.kind === 'chain'
+  const bySelf = !isChain && parts.every(({ link }) => !link.isCanonical)
+  return {
+    kind: 'join',
+    keys: (bind) => {
+      const found = parts.map((part) => keysSql(isChain, part, bind)).join(' union all ')
+      const most = bind(MAX_KEYS, 'int')
+      return `(select search_cap(array(
+        select distinct k from (${found}) j(k) limit ${most} + 1), ${most}))`
+    },
+    check: (keys) => (bySelf ? isHeldSql('r.keys[1]', keys) : holdsSql(keys)),
+    ...(isChain
+      ? {}
+      : { probe: (bind) => `(${parts.map((part) => probeSql(part, bind)).join(' or ')})` }),
+  }
+}
+
+/** `subject._id=x` says what `subject=x` says. */
+function referenceTest(scene: Scene, join: Join, testOf: TestOf): Test | undefined {
+  if (join.kind !== 'chain' || isCanonicalParameter(scene.type, join.code)) return undefined
+  const values: string[] = []
+  for (const { type, criterion } of join.ends) {
+    if (!isCondition(criterion) || criterion.code !== '_id' || criterion.modifier !== undefined) {
+      return undefined
+    }
+    values.push(...criterion.values.map((id) => `${type}/${id}`))
+  }
+  const { code } = join
+  return testOf(scene, { code, type: 'reference', modifier: undefined, values })
+}
+
+interface Link {
+  readonly constant: bigint
+  /** The target is found by its url, not by its id. */
+  readonly isCanonical: boolean
+}
+
+/** From references of `source` to what identifies a `target`, and back. */
+function linksOf(
+  keys: Keys,
+  project: number,
+  source: string,
+  code: string,
+  target: string,
+): readonly Link[] {
+  const types = plannedParameter(source, code)?.types
+  if (types === undefined) throw badRequest(`Unknown search parameter: ${code}`, code)
+  const p = keys.param(project, source, code)
+  const by = (identity: string) => p ^ keys.param(project, target, identity)
+  const links: Link[] = []
+  const isCanonical = isCanonicalParameter(source, code)
+  if (!isCanonical || types.includes('Reference')) {
+    links.push({ constant: by('_self'), isCanonical: false })
+  }
+  if (isCanonical) links.push({ constant: by(CANONICAL_KEY), isCanonical })
+  return links
+}
+
+/** The other end of a join, and how its rows are found. */
+interface Side {
+  readonly link: Link
+  readonly inner: Scene
+  readonly test: Test
+}
+
+/** A chain starts from what its target is, `_has` from all that its source refers to. */
+function keysSql(isChain: boolean, { link, inner, test }: Side, bind: Bind): string {
+  const c = bind(link.constant, 'bigint')
+  const rows = rowsSql(inner, test, bind)
+  if (isChain && !link.isCanonical) return `select r.keys[1] # ${c} from (${rows}) r`
+  return `select x # ${c} from (${rows}) r cross join unnest(r.keys[2:r.nref]) x`
+}
+
+function rowsSql(inner: Scene, test: Test, bind: Bind): string {
+  const where = (tests: readonly Test[]) =>
+    `select r.keys, r.nref from resource r where ${whereSql(inner, tests, bind)}`
+  if (test.kind !== 'join') return where([test])
+  const keys = '(select k from j)'
+  const found = (overlap: string) => `${where([])} and ${overlap}`
+  const { few, many } = heldRows(keys, found, `${where([])} and ${test.check(keys)}`)
+  return `with j as materialized (select ${test.keys(bind)} as k) ${few} union all ${many}`
+}
+
+/** Whether a row of the source refers to this one. */
+function probeSql({ link, inner, test }: Side, bind: Bind): string {
+  const c = bind(link.constant, 'bigint')
+  const own = link.isCanonical
+    ? `select x # ${c} from unnest(r.keys[1:r.nref]) x`
+    : `select r.keys[1] # ${c}`
+  return `exists (select 1 from (${own}) o(k) cross join lateral (
+    select 1 from resource r where r.keys @> array[o.k] and ${whereSql(inner, [test], bind)} limit 1) s)`
+}
