@@ -72,12 +72,13 @@ t.test('of a repeated key the last one counts', async (t) => {
 })
 
 t.test('64 levels are taken', async (t) => {
-  const items = nested(31, '"item":[{"linkId":"a","type":"group",', '}]', '"_text":{"id":"x"}')
-  const body = `{"resourceType":"Questionnaire","status":"draft",${items}}`
-  const made = await admin.post('Questionnaire', body, json)
+  const value = '"valueCode":"x","_valueCode":{"id":"x"}'
+  const extensions = nested(31, '"extension":[{"url":"http://example.org/",', '}]', value)
+  const body = aPatient(extensions)
+  const made = await post(body)
   t.equal(made.status, 201, textOf(made))
-  const deeper = body.replace('"_text":{"id":"x"}', '"code":[{"code":"x"}]')
-  t.match(textOf(await admin.post('Questionnaire', deeper, json)), 'nested deeper than 64')
+  const inner = '{"extension":[{"url":"http://example.org/","valueCode":"x"}]}'
+  t.match(textOf(await post(body.replace('{"id":"x"}', inner))), 'nested deeper than 64')
 })
 
 t.test('a lone surrogate is kept as it was escaped', async (t) => {
@@ -96,7 +97,9 @@ t.test('a lone surrogate is kept as it was escaped', async (t) => {
 t.test('a body may have 16 MiB and no byte more', async (t) => {
   const limit = 16 * 1024 * 1024
   const sized = (bytes: number) => {
-    const [head, tail] = aPatient('"text":{"status":"generated","div":"|"}').split('|')
+    const [head, tail] = aPatient(
+      '"text":{"status":"generated","div":"<div xmlns=\\"http://www.w3.org/1999/xhtml\\">|</div>"}',
+    ).split('|')
     return `${head}${'x'.repeat(bytes - `${head}${tail}`.length)}${tail}`
   }
   const made = await post(sized(limit))
