@@ -172,7 +172,7 @@ export class Derivation {
     }
     const exact = this.keys.token(p, system, code)
     this.others.add(exact)
-    if (kind === 'identifier') this.others.add(this.keys.system(p, system))
+    if (kind === 'identifier' || kind === 'contact') this.others.add(this.keys.system(p, system))
     if (kind === 'coding') this.#code(p, exact, system, code, display)
   }
 

@@ -64,7 +64,7 @@ export class Keys {
     return this.#sip.hash(KIND.token, p, system, code)
   }
 
-  /** `system|` of an Identifier; of coded elements ask the `code` table. */
+  /** `system|` of an Identifier or a ContactPoint; of coded elements ask the `code` table. */
   system(p: bigint, system: string): bigint {
     return this.#sip.hash(KIND.system, p, system, '')
   }
