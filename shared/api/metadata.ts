@@ -42,7 +42,7 @@ function describe(baseUrl: string): object {
     implementation: { description: 'Botica FHIR server', url: `${baseUrl}fhir/R4` },
     fhirVersion: '4.0.1',
     format: ['json', 'application/fhir+json'],
-    patchFormat: ['application/json-patch+json'],
+    patchFormat: ['application/json-patch+json', 'application/fhir+json'],
     rest: [
       {
         mode: 'server',

@@ -1,13 +1,7 @@
 /** Interactions on one resource. https://hl7.org/fhir/R4/http.html */
-import {
-  badRequest,
-  type HttpError,
-  notFound,
-  notSupported,
-  preconditionFailed,
-} from '../errors.ts'
+import { badRequest, type HttpError, notFound, preconditionFailed } from '../errors.ts'
 import { allOk } from '../fhir/outcome.ts'
-import { applyPatch, readPatch } from '../fhir/patch.ts'
+import { changeOf } from '../fhir/patch-body.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import { viewOf } from '../fhir/view.ts'
 import type { Version } from '../store/repository.ts'
@@ -121,14 +115,10 @@ export async function patchFrom(
   body: unknown,
 ): Promise<FhirReply> {
   const { services, principal, request } = interaction
-  if (isObject(body) && body.resourceType === 'Parameters') {
-    throw notSupported('FHIRPath Patch is not supported')
-  }
-  const operations = readPatch(body)
+  const patched = changeOf(body)
   const options = writeOptions(request)
   if (demandsExistence(request)) await requireExisting(interaction, type, id)
-  const change = (current: Resource) =>
-    acceptValid(interaction, applyPatch(current, operations)).resource
+  const change = (current: Resource) => acceptValid(interaction, patched(current)).resource
   const written = await services.repository.patch(principal, type, id, change, options)
   return writeReply(interaction, written, [])
 }

@@ -64,6 +64,11 @@ export function applyPatch(resource: Resource, operations: readonly PatchOperati
       throw failed(index, operation.path, error.message)
     }
   })
+  return requireSameResource(resource, document)
+}
+
+/** The patched document, if it is still that resource. Errors: 400. */
+export function requireSameResource(resource: Resource, document: unknown): Resource {
   if (!isObject(document) || document.resourceType !== resource.resourceType) {
     throw badRequest('Incorrect resource type', 'resourceType')
   }
@@ -73,7 +78,7 @@ export function applyPatch(resource: Resource, operations: readonly PatchOperati
 }
 
 /** Why one operation cannot be applied; becomes a 400 with its index and path. */
-class PatchFault extends Error {}
+export class PatchFault extends Error {}
 
 function applyOne(document: unknown, operation: PatchOperation): unknown {
   const path = tokensOf(operation.path)
@@ -213,7 +218,8 @@ function sizeOf(value: unknown, limit: number): number {
   return size
 }
 
-function failed(index: number, path: unknown, why: string): HttpError {
+/** 400 that names the operation. */
+export function failed(index: number, path: unknown, why: string): HttpError {
   const where = typeof path === 'string' ? ` (${path.slice(0, 200)})` : ''
   return badRequest(`Patch operation ${index}${where} ${why}`)
 }
