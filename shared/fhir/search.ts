@@ -5,9 +5,12 @@ import type { SearchParameter } from './definitions-data.ts'
 import { readPaging } from './search-paging.ts'
 import {
   parseDateValue,
+  parseNearValue,
   parseNumberValue,
+  parseOfTypeValue,
   parseQuantityValue,
   parseTokenValue,
+  splitComposite,
   splitValue,
 } from './search-values.ts'
 
@@ -26,7 +29,7 @@ export type SearchParamType =
 export interface Condition {
   readonly code: string
   readonly type: SearchParamType
-  /** `missing`, `not`, `exact`, `contains`, `identifier` or a resource type. */
+  /** `missing`, `not`, `exact`, `contains`, `text`, … or a resource type. */
   readonly modifier: string | undefined
   /** Not empty, without repeats; still escaped, to be read with search-values.ts. */
   readonly values: readonly string[]
@@ -102,18 +105,21 @@ interface Modifiers {
 
 const MODIFIERS: Readonly<Record<SearchParamType, Modifiers>> = {
   token: {
-    supported: ['not', 'missing'],
-    known: ['text', 'in', 'not-in', 'above', 'below', 'of-type', 'contains'],
+    supported: ['not', 'missing', 'text', 'of-type', 'contains'],
+    known: ['in', 'not-in', 'above', 'below'],
   },
   reference: { supported: ['identifier', 'not', 'missing'], known: ['above', 'below'] },
-  string: { supported: ['exact', 'contains', 'missing'], known: ['text', 'not'] },
+  string: { supported: ['exact', 'contains', 'text', 'not', 'missing'], known: [] },
   date: { supported: ['missing'], known: [] },
   number: { supported: ['missing'], known: [] },
   quantity: { supported: ['missing'], known: [] },
-  uri: { supported: ['missing'], known: ['above', 'below', 'contains'] },
+  uri: { supported: ['above', 'below', 'contains', 'missing'], known: [] },
   composite: { supported: [], known: [] },
   special: { supported: [], known: [] },
 }
+
+/** The token parameters that `:contains` is good for. */
+const CONTACTS = new Set(['email', 'phone', 'telecom'])
 
 /** Errors: 400 as search.html and the contract say; 400 not-supported for what is not answered. */
 export function parseSearch(
@@ -162,17 +168,15 @@ function readName(type: string, name: string): Named | { readonly reason: Error 
   }
   const parameter = searchParameter(type, code)
   if (parameter === undefined) return { reason: badRequest(`Unknown search parameter: ${code}`) }
-  if (parameter.type === 'composite' || parameter.type === 'special') {
-    return { reason: notSupported(`Search parameters of type ${parameter.type} are not supported`) }
-  }
   if (modifier !== undefined) checkModifier(parameter, modifier)
   return { parameter, modifier }
 }
 
 function checkModifier(parameter: SearchParameter, modifier: string): void {
   const { supported, known } = MODIFIERS[parameter.type]
-  const isOfId = parameter.code === '_id' && modifier === 'missing'
-  if (supported.includes(modifier) && !isOfId) return
+  const isOfId = parameter.code === '_id' && modifier !== 'not'
+  const isContact = parameter.type !== 'token' || CONTACTS.has(parameter.code)
+  if (supported.includes(modifier) && !isOfId && (modifier !== 'contains' || isContact)) return
   if (parameter.type === 'reference' && isResourceType(modifier)) return
   const id = parameter.url.slice(parameter.url.lastIndexOf('/') + 1)
   if (known.includes(modifier)) {
@@ -225,5 +229,19 @@ function checkValue(parameter: SearchParameter, modifier: string | undefined, va
   if (parameter.type === 'date') parseDateValue(value)
   if (parameter.type === 'number') parseNumberValue(value)
   if (parameter.type === 'quantity') parseQuantityValue(value)
-  if (parameter.type === 'token' || modifier === 'identifier') parseTokenValue(value)
+  if (parameter.type === 'composite') checkComposite(parameter, value)
+  if (parameter.type === 'special') parseNearValue(value)
+  if (modifier === 'of-type') parseOfTypeValue(value)
+  else if (modifier === 'text' || modifier === 'contains') return
+  else if (parameter.type === 'token' || modifier === 'identifier') parseTokenValue(value)
+}
+
+function checkComposite(parameter: SearchParameter, value: string): void {
+  const parts = splitComposite(parameter, value)
+  parameter.components?.forEach(({ type }, i) => {
+    const part = parts[i] ?? ''
+    checkValue({ ...parameter, type }, undefined, part)
+    if (type !== 'token' || parseTokenValue(part).code !== undefined) return
+    throw badRequest(`${parameter.code} needs a code in ${value}`)
+  })
 }

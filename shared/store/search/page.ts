@@ -14,6 +14,7 @@ import { testOf } from './conditions.ts'
 import { chooseDriver, matchesOf } from './driver.ts'
 import { orderOf, readCursor, type SortedRow, writeCursor } from './order.ts'
 import type { Test } from './row-test.ts'
+import { unitsOf } from './units.ts'
 
 /** Up to here even an estimated total is counted: 9 ms, and pages of small results stay exact. */
 const EXACT_COUNT = 10_000
@@ -110,7 +111,8 @@ async function testsOf(
       project = found
     }
   }
-  const scene = { keys, project, type }
+  const units = await unitsOf(store, project, conditions)
+  const scene = { keys, project, type, units }
   for (const condition of conditions) {
     if (condition.code !== '_project') tests.push(testOf(scene, condition))
   }

@@ -7,6 +7,8 @@ export interface Scene {
   readonly keys: Keys
   readonly project: number
   readonly type: string
+  /** UCUM codes in the data of the project, for quantities with a unit; empty when none is asked for. */
+  readonly units: readonly string[]
 }
 
 export type Test =
