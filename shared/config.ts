@@ -67,7 +67,7 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     port,
     baseUrl,
     databaseUrl: read.required('DATABASE_URL'),
-    databasePool: read.whole('DATABASE_POOL', 10, 3, 500),
+    databasePool: read.whole('DATABASE_POOL', 10, 5, 500),
     redisUrl: read.required('REDIS_URL'),
     redisTlsInsecure: read.flag('REDIS_TLS_INSECURE', false),
     storageUrl: read.text('STORAGE_URL') ?? `file:${dataDir}/storage`,

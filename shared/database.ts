@@ -4,7 +4,7 @@ import type { Knex } from 'knex'
 import createKnex from 'knex'
 import type { Client } from 'pg'
 import type { Config } from './config.ts'
-import { HttpError, serverTimeout, unavailable } from './errors.ts'
+import { HttpError, serverTimeout, tooCostly, unavailable } from './errors.ts'
 import type { Logger } from './log.ts'
 
 export interface Statement {
@@ -26,7 +26,8 @@ export interface Database extends Connection {
   transaction<T>(work: (connection: Connection) => Promise<T>): Promise<T>
   /**
    * A connection that is kept out of the pool once it is used, so that its prepared statements stay
-   * warm; replaced when it is lost. Statements wait for each other.
+   * warm; replaced when it is lost. A statement is sent while those before it still run, so that
+   * PostgreSQL goes on without a pause; each commits by itself.
    */
   lane(): Connection
   /** Milliseconds of `select 1`; throws when PostgreSQL is away. */
@@ -49,6 +50,8 @@ export class SqlError extends Error {
   }
 }
 
+/** Raised by the function search_cap (migrations/006-joins.ts). */
+const TOO_MANY = 'BT001'
 const STATEMENT_TIMEOUT_MS = 20_000
 const LOCK_TIMEOUT_MS = 3000
 const ACQUIRE_TIMEOUT_MS = 2000
@@ -58,6 +61,7 @@ const MIGRATIONS = fileURLToPath(new URL('./store/migrations', import.meta.url))
 // What knex keeps on a raw connection: set, it is not handed out again.
 interface RawConnection extends Client {
   __knex__disposed?: unknown
+  pipeline: boolean
 }
 
 interface RawPool {
@@ -136,19 +140,32 @@ class PooledDatabase implements Database {
   }
 
   lane(): Connection {
-    let held: RawConnection | undefined
-    const release = async () => {
-      if (held !== undefined) await this.#pool.releaseConnection(held)
-      held = undefined
+    let opening: Promise<RawConnection> | undefined
+    const open = async () => {
+      const connection = await this.#acquire()
+      connection.pipeline = true
+      return connection
     }
-    this.#lanes.push(release)
-    return {
-      query: async (statement) => {
-        if (held?.__knex__disposed !== undefined) await release()
-        held ??= await this.#acquire()
-        return this.#send(held, statement)
-      },
+    const close = async () => {
+      const connection = await opening?.catch(() => undefined)
+      opening = undefined
+      if (connection === undefined) return
+      connection.pipeline = false
+      await this.#pool.releaseConnection(connection)
     }
+    this.#lanes.push(close)
+    const connected = async () => {
+      opening ??= open()
+      const used = opening
+      const connection = await used.catch((error: unknown) => {
+        if (opening === used) opening = undefined
+        throw error
+      })
+      if (connection.__knex__disposed === undefined) return connection
+      if (opening === used) await close()
+      return connected()
+    }
+    return { query: async (statement) => this.#send(await connected(), statement) }
   }
 
   async ping(): Promise<number> {
@@ -211,6 +228,8 @@ function toFailure(error: unknown, statement: Statement): Error {
   if (isConnectionLoss(code, error.message)) return unavailable('Database', error)
   if (code === undefined) return error
   if (code === '57014') return serverTimeout()
+  if (code === TOO_MANY)
+    return tooCostly('A chain or _has of the search matches too many resources')
   const constraint =
     'constraint' in error && typeof error.constraint === 'string' ? error.constraint : undefined
   // Class 42 is a mistake in our own text, which holds no values.

@@ -8,10 +8,13 @@ const { anonymous } = await openBotica(t)
 interface Statement extends Resource {
   readonly rest: readonly [
     {
+      readonly interaction: readonly { code: string }[]
       readonly resource: readonly {
         readonly type: string
         readonly interaction: readonly { code: string }[]
         readonly searchParam?: readonly { name: string; type: string }[]
+        readonly searchInclude?: readonly string[]
+        readonly searchRevInclude?: readonly string[]
         readonly operation?: readonly { name: string }[]
       }[]
       readonly operation?: readonly { name: string }[]
@@ -39,6 +42,20 @@ t.test('it lists every stored type with what is served', async (t) => {
   t.ok(resource.some(({ type }) => type === 'Project'))
   t.ok(patient?.interaction.some(({ code }) => code === 'search-type'))
   t.ok(patient?.searchParam?.some(({ name, type }) => name === 'identifier' && type === 'token'))
+})
+
+t.test('it says what can be included, and which compartments there are', async (t) => {
+  const [rest] = answer.body.rest
+  const patient = rest.resource.find(({ type }) => type === 'Patient')
+  t.ok(patient?.searchInclude?.includes('Patient:organization'))
+  t.ok(patient?.searchRevInclude?.includes('Observation:patient'))
+  t.notOk(patient?.searchRevInclude?.includes('Patient:organization'))
+  const binary = rest.resource.find(({ type }) => type === 'Binary')
+  t.equal(binary?.searchInclude, undefined)
+  t.ok(rest.interaction.some(({ code }) => code === 'search-system'))
+  t.match(rest, {
+    compartment: ['http://hl7.org/fhir/CompartmentDefinition/patient'],
+  })
 })
 
 t.test('it lists every operation where it can be called', async (t) => {

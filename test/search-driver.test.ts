@@ -80,7 +80,7 @@ for (const sort of ['-_lastUpdated', '_lastUpdated', '_id', '-_id', 'date', '-da
       offset: 0,
     }
     const pages = await Promise.all(
-      DRIVERS.map((driver) => database.query<SortedRow>(pageStatement(query, driver))),
+      DRIVERS.map((driver) => database.query<SortedRow>(pageStatement([{ query, driver }]))),
     )
     const [first = [], ...others] = pages.map((rows) => rows.map(({ id }) => id))
     t.equal(first.length, 12)

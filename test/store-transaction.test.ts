@@ -84,6 +84,25 @@ t.test('a condition that several resources fulfil is refused', async (t) => {
   t.equal(await statusOf(repository.deleteConditional(member, everything, 1000)), 400)
 })
 
+t.test('writes that wait for a lock hold up no others', async (t) => {
+  const { id } = await repository.create(member, aPatient(randomUUID()))
+  let waiting: Promise<unknown> | undefined
+  let isOver = false
+  await database.transaction(async (connection) => {
+    await connection.query({
+      text: 'select 1 from resource where id = $1 for update',
+      values: [id],
+    })
+    waiting = repository.update(member, { ...aPatient(randomUUID()), id }).finally(() => {
+      isOver = true
+    })
+    for (let n = 0; n < 5; n++) await repository.create(member, aPatient(randomUUID()))
+    t.notOk(isOver, 'the update still waits')
+  })
+  await waiting
+  t.ok(isOver)
+})
+
 t.test('references are checked in the writing statement where the Project wants it', async (t) => {
   const strict = await aMember({}, { checkReferencesOnWrite: true })
   const { id } = await repository.create(strict, aPatient(randomUUID()))

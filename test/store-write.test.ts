@@ -255,3 +255,24 @@ t.test('a NUL in any string is refused', async (t) => {
   t.equal(await statusOf(repository.create(member, aPatient({ gender: 'a\0b' }))), 400)
   await t.resolves(repository.create(member, aPatient({ gender: 'a\\u0000b' })))
 })
+
+t.test('64 concurrent reads share a few statements, each with its own answer', async (t) => {
+  const made = await Promise.all(
+    Array.from({ length: 64 }, (_, n) =>
+      repository.create(member, { resourceType: 'Basic', language: `x-${n}` }),
+    ),
+  )
+  const stranger = await aMember()
+  const before = database.statements
+  const reads = made.map(({ id }) => repository.read(member, 'Basic', id))
+  const strange = repository.read(stranger, 'Basic', made[0]?.id ?? '')
+  const missing = repository.read(member, 'Basic', randomUUID())
+  t.equal(await statusOf(strange), 404)
+  t.equal(await statusOf(missing), 404)
+  const found = await Promise.all(reads)
+  t.strictSame(
+    found.map(({ content }) => content),
+    made.map(({ content }) => content),
+  )
+  t.ok(database.statements - before <= 8, `${database.statements - before} statements`)
+})

@@ -4,10 +4,11 @@
  */
 import { createHash } from 'node:crypto'
 import program from '../../package.json' with { type: 'json' }
-import { isPlatformType, resourceTypes, searchParameters } from '../fhir/definitions.ts'
+import { isPlatformType, resourceTypes } from '../fhir/definitions.ts'
 import type { Services } from '../services.ts'
 import type { FhirReply } from './handle.ts'
 import type { Interaction } from './interaction.ts'
+import { compartments, describeSearch, sharedParameters } from './metadata-search.ts'
 import type { Operation } from './operation.ts'
 import { operations } from './operations/table.ts'
 import { emptyReply, textReply } from './reply.ts'
@@ -48,7 +49,9 @@ function describe(baseUrl: string): object {
         mode: 'server',
         security: security(baseUrl),
         resource: resourceTypes.map(describeType),
-        interaction: [{ code: 'transaction' }, { code: 'batch' }],
+        interaction: [{ code: 'transaction' }, { code: 'batch' }, { code: 'search-system' }],
+        searchParam: sharedParameters,
+        compartment: compartments,
         operation: operationsAt((operation) =>
           operation.on.some(({ level }) => level === 'system'),
         ),
@@ -77,7 +80,6 @@ const INTERACTIONS = ['create', 'read', 'vread', 'update', 'patch', 'delete', 'h
 function describeType(type: string): object {
   const canSearch = type !== 'Binary'
   const codes = canSearch ? [...INTERACTIONS, 'search-type'] : INTERACTIONS
-  const parameters = canSearch ? searchParametersOf(type) : []
   const offered = operationsAt((operation) =>
     operation.on.some((on) => on.level !== 'system' && on.type === type),
   )
@@ -93,22 +95,13 @@ function describeType(type: string): object {
     conditionalUpdate: canSearch,
     conditionalDelete: canSearch ? 'multiple' : 'not-supported',
     referencePolicy: ['literal', 'logical', 'local'],
-    ...(parameters.length === 0 ? {} : { searchParam: parameters }),
+    ...(canSearch ? describeSearch(type) : {}),
     ...(offered.length === 0 ? {} : { operation: offered }),
   }
 }
 
 const STANDARD_PROFILES = 'http://hl7.org/fhir/StructureDefinition/'
 const PLATFORM_PROFILES = 'https://medplum.com/fhir/StructureDefinition/'
-
-/** Types of parameters that a search can be asked for today. */
-const SEARCHED = new Set(['token', 'string', 'reference', 'uri', 'date', 'number', 'quantity'])
-
-function searchParametersOf(type: string): object[] {
-  return [...searchParameters(type).values()]
-    .filter((parameter) => SEARCHED.has(parameter.type) && parameter.expression !== undefined)
-    .map(({ code, url, type: kind }) => ({ name: code, definition: url, type: kind }))
-}
 
 function operationsAt(isOffered: (operation: Operation) => boolean): object[] {
   return operations.filter(isOffered).map(({ name }) => ({

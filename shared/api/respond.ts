@@ -1,7 +1,7 @@
 /** Route → handler, then what every reply has in common. */
 
 import type { Principal } from '../access/principal.ts'
-import { badRequest, notSupported } from '../errors.ts'
+import { notSupported } from '../errors.ts'
 import { parseJson } from '../fhir/json.ts'
 import type { Services } from '../services.ts'
 import { bundle } from './bundle.ts'
@@ -20,7 +20,7 @@ import { type Preferences, readPreferences } from './negotiate.ts'
 import { FHIR_JSON } from './reply.ts'
 import { create, patch, read, remove, update, vread } from './resources.ts'
 import { findRoute, type Route } from './route.ts'
-import { search, searchForm } from './search.ts'
+import { search, searchCompartment, searchSystem } from './search.ts'
 
 /** Answers one request. Errors: HttpError for whatever is the caller's fault. */
 export async function respond(
@@ -69,9 +69,8 @@ async function run(interaction: Interaction, route: InteractionRoute): Promise<F
     case 'conditional-delete':
       return deleteConditional(interaction, route.type)
     case 'search':
-      return search(interaction, route.type)
     case 'search-form':
-      return searchForm(interaction, route.type)
+      return search(interaction, route.type)
     case 'bundle':
       return bundle(interaction, respond)
     case 'metadata':
@@ -82,15 +81,10 @@ async function run(interaction: Interaction, route: InteractionRoute): Promise<F
     case 'system-history':
       throw notSupported('Only the history of one resource is supported')
     case 'compartment-search':
-      throw notSupported('Compartment search is not supported')
+      return searchCompartment(interaction, route)
     default:
       return route satisfies never
   }
-}
-
-function searchSystem({ request }: Interaction): never {
-  if (!request.query.has('_type')) throw badRequest('No types specified')
-  throw notSupported('Search over several types is not supported')
 }
 
 /** Content type, applied preferences and indentation, the same for every interaction. */

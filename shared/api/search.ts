@@ -1,70 +1,179 @@
-/** Search of one type. https://hl7.org/fhir/R4/http.html#search */
+/** Search: of one type, of several, of a compartment. https://hl7.org/fhir/R4/http.html#search */
 import { badRequest } from '../errors.ts'
 import { type Link, type SearchEntry, searchBundle } from '../fhir/bundle.ts'
+import {
+  COMPARTMENTS,
+  compartmentParams,
+  isResourceType,
+  resourceTypes,
+} from '../fhir/definitions.ts'
 import { issue, outcome } from '../fhir/outcome.ts'
-import { parseSearch, type SearchRequest } from '../fhir/search.ts'
-import { viewOf } from '../fhir/view.ts'
-import type { SearchPage } from '../store/repository.ts'
+import { type Condition, parseSearch, type SearchRequest } from '../fhir/search.ts'
+import { type View, viewOf } from '../fhir/view.ts'
+import type { SearchPage, Version } from '../store/repository.ts'
 import type { FhirReply } from './handle.ts'
 import { absoluteUrl, type Interaction, textOf } from './interaction.ts'
 import { readForm } from './negotiate.ts'
 import { textReply } from './reply.ts'
 
-/** `GET Type?…`; a search result is never 404, only empty. */
+/** `GET Type?…` and `POST Type/_search`; a search result is never 404, only empty. */
 export async function search(interaction: Interaction, type: string): Promise<FhirReply> {
-  return searchWith(interaction, type, interaction.request.query)
+  if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
+  const query = queryOf(interaction)
+  const request = parse(interaction, type, query)
+  const page = await interaction.services.repository.search(interaction.principal, request)
+  return pageReply(interaction, type, query, request, page)
 }
 
-/** `POST Type/_search`: the parameters of the form join those of the URL. */
-export async function searchForm(interaction: Interaction, type: string): Promise<FhirReply> {
-  const { request } = interaction
-  const query = new URLSearchParams([...request.query, ...readForm(request)])
-  return searchWith(interaction, type, query)
+/** `GET ?_type=A,B&…` and `POST _search`. Errors: 400 without types, 403 when none may be searched. */
+export async function searchSystem(interaction: Interaction): Promise<FhirReply> {
+  const query = queryOf(interaction)
+  const types = typesOf(query)
+  if (types === undefined) throw badRequest('No types specified', '_type')
+  return searchTypes(interaction, '', types, query)
 }
 
-async function searchWith(
+/** `GET Patient/1/Observation?…`, `GET Patient/1/*?…` and their forms by POST. */
+export async function searchCompartment(
   interaction: Interaction,
+  { type, id, target }: { readonly type: string; readonly id: string; readonly target: string },
+): Promise<FhirReply> {
+  const compartment = COMPARTMENTS.find((name) => name === type)
+  if (compartment === undefined) throw badRequest(`There is no ${type} compartment`)
+  const query = queryOf(interaction)
+  const members = resourceTypes.filter(
+    (member) => member === type || compartmentParams(compartment, member).length > 0,
+  )
+  const named = target === '*' ? typesOf(query) : [target]
+  const outside = named?.find((name) => !members.includes(name))
+  if (outside !== undefined) throw badRequest(`${outside} is not in the ${type} compartment`)
+  return searchTypes(
+    interaction,
+    `${type}/${id}/${target}`,
+    named ?? members,
+    query,
+    `${type}/${id}`,
+  )
+}
+
+async function searchTypes(
+  interaction: Interaction,
+  path: string,
+  types: readonly string[],
+  query: URLSearchParams,
+  compartment?: string,
+): Promise<FhirReply> {
+  const { services, principal } = interaction
+  if (types.includes('Binary')) throw badRequest('Cannot search on Binary resource type')
+  const named = new URLSearchParams(query)
+  named.delete('_type')
+  const parseAll = () => types.map((type) => parse(interaction, type, named))
+  const strict = parseAll()
+  // A parameter that one of the types does not know is ignored for all of them.
+  const ignored = [...new Set(strict.flatMap((request) => request.ignored))]
+  for (const name of ignored) named.delete(name)
+  const inside = compartment === undefined ? [] : [insideOf(compartment)]
+  const requests = (ignored.length === 0 ? strict : parseAll()).map((request) => ({
+    ...request,
+    conditions: [...inside, ...request.conditions],
+    ignored,
+  }))
+  const [first] = requests
+  if (first === undefined) throw badRequest('No types specified', '_type')
+  const page =
+    requests.length === 1
+      ? await services.repository.search(principal, first)
+      : await services.repository.searchTypes(principal, requests)
+  return pageReply(interaction, path, query, first, page)
+}
+
+function insideOf(compartment: string): Condition {
+  const values = [compartment]
+  return { code: '_compartment', type: 'reference', modifier: undefined, values }
+}
+
+/** The parameters of a form join those of the URL. */
+function queryOf({ request }: Interaction): URLSearchParams {
+  if (request.method !== 'POST') return request.query
+  return new URLSearchParams([...request.query, ...readForm(request)])
+}
+
+/** Undefined when none is named. Errors: 400 for an unknown one. */
+function typesOf(query: URLSearchParams): readonly string[] | undefined {
+  const names = query.getAll('_type').flatMap((value) => value.split(','))
+  const types = [...new Set(names.filter((name) => name !== ''))]
+  const unknown = types.find((type) => !isResourceType(type))
+  if (unknown !== undefined) throw badRequest(`Unknown resource type: ${unknown}`, '_type')
+  return types.length === 0 ? undefined : types
+}
+
+function parse(
+  { services, preferences }: Interaction,
   type: string,
   query: URLSearchParams,
-): Promise<FhirReply> {
-  if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
-  const { services, principal, preferences } = interaction
-  const wanted = parseSearch(type, query, {
+): SearchRequest {
+  const request = parseSearch(type, query, {
     handling: preferences.handling,
     fhirUrl: absoluteUrl(services, ''),
   })
-  const isCount = query.get('_summary') === 'count'
-  const request: SearchRequest = isCount ? { ...wanted, count: 0, total: 'accurate' } : wanted
-  const view = viewOf(type, query)
-  const page = await services.repository.search(principal, request)
-  const entries: SearchEntry[] = page.versions.map((version) => {
+  const isCount = request.summary === 'count'
+  return isCount ? { ...request, count: 0, total: 'accurate' } : request
+}
+
+function pageReply(
+  interaction: Interaction,
+  path: string,
+  query: URLSearchParams,
+  request: SearchRequest,
+  page: SearchPage,
+): FhirReply {
+  const views = new Map<string, View | undefined>()
+  const viewFor = (type: string) => {
+    if (!views.has(type)) views.set(type, viewOf(type, query))
+    return views.get(type)
+  }
+  const entryOf = (version: Version, mode: SearchEntry['mode']): SearchEntry => {
     const text = textOf(interaction, version)
+    // What is included was asked for as a whole.
+    const view = mode === 'match' ? viewFor(version.type) : undefined
     return {
-      fullUrl: absoluteUrl(services, `${type}/${version.id}`),
+      fullUrl: absoluteUrl(interaction.services, `${version.type}/${version.id}`),
       resource: view === undefined ? text : view(text),
-      mode: 'match',
+      mode,
     }
-  })
-  if (request.ignored.length > 0) entries.push(ignoredEntry(request.ignored))
-  const links = linksOf(interaction, request, query, page)
+  }
+  const entries = [
+    ...page.versions.map((version) => entryOf(version, 'match')),
+    ...page.included.map((version) => entryOf(version, 'include')),
+    ...warnings(request, page),
+  ]
+  const links = linksOf(interaction, path, request, query, page)
   return textReply(200, searchBundle({ type: 'searchset', total: page.total, links }, entries))
 }
 
-function ignoredEntry(names: readonly string[]): SearchEntry {
-  const issues = names.map((name) =>
-    issue('warning', 'not-supported', `Unknown search parameter: ${name}`),
+/** One entry, the last one. */
+function warnings({ ignored }: SearchRequest, { isCut }: SearchPage): SearchEntry[] {
+  const issues = ignored.map((name) =>
+    issue('warning', 'not-supported', `Unknown search parameter: ${name}`, name),
   )
-  return { fullUrl: '', resource: JSON.stringify(outcome(undefined, ...issues)), mode: 'outcome' }
+  if (isCut) {
+    const text = 'Not everything is included: there are too many resources or steps'
+    issues.push(issue('warning', 'too-costly', text))
+  }
+  if (issues.length === 0) return []
+  const resource = JSON.stringify(outcome(undefined, ...issues))
+  return [{ fullUrl: '', resource, mode: 'outcome' }]
 }
 
 /** Links carry the query as it was understood, its parameters in the order of their names. */
 function linksOf(
   interaction: Interaction,
+  path: string,
   request: SearchRequest,
   query: URLSearchParams,
   page: SearchPage,
 ): Link[] {
-  const { type, count, offset, cursor, ignored } = request
+  const { count, offset, cursor, ignored } = request
   const understood = new URLSearchParams(query)
   for (const name of [...ignored, '_']) understood.delete(name)
   const link = (relation: Link['relation'], changes: Readonly<Record<string, string>> = {}) => {
@@ -76,8 +185,8 @@ function linksOf(
     for (const [name, value] of Object.entries(changes)) changed.set(name, value)
     changed.sort()
     const text = changed.toString()
-    const path = text === '' ? type : `${type}?${text}`
-    return { relation, url: absoluteUrl(interaction.services, path) }
+    const url = absoluteUrl(interaction.services, text === '' ? path : `${path}?${text}`)
+    return { relation, url }
   }
   const links: Link[] = [link('self')]
   if (count === 0 || page.versions.length === 0) return links

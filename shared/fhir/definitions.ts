@@ -148,6 +148,8 @@ const OWN_PARAMETERS: readonly SearchParameter[] = [
     url: 'urn:botica:search:_account',
     expression: 'Resource.meta.account | Resource.meta.accounts',
   },
+  { code: '_compartment', type: 'reference', url: 'urn:botica:search:_compartment' },
+  { code: '_project', type: 'reference', url: 'urn:botica:search:_project' },
 ]
 
 /** One plain path of elements that occur once at most: the row has one place for the main date. */

@@ -8,7 +8,7 @@ const MAX_COUNT = 1000
 const MAX_OFFSET = 10_000
 const SUMMARIES = ['true', 'text', 'data', 'count', 'false']
 
-type Paging = Omit<SearchRequest, 'type' | 'conditions' | 'ignored'>
+type Paging = Omit<SearchRequest, 'type' | 'conditions' | 'includes' | 'ignored'>
 
 /** Of a repeated parameter the last one counts; `_sort` and the element lists add up. */
 export function readPaging(type: string, query: URLSearchParams): Paging {

@@ -5,7 +5,7 @@
 import type { Principal } from '../access/principal.ts'
 import { badRequest, multipleMatches } from '../errors.ts'
 import type { Resource } from '../fhir/resource.ts'
-import type { SearchRequest } from '../fhir/search.ts'
+import { isCondition, type SearchRequest } from '../fhir/search.ts'
 import { normalId, type Store, scopeOf } from './context.ts'
 import { allow } from './read.ts'
 import type { Version, WriteOptions, WriteResult } from './repository.ts'
@@ -110,8 +110,10 @@ async function findOne(
   return versions[0]
 }
 
+const FIRST = { sort: [], includes: [], offset: 0, cursor: undefined, total: 'none' } as const
+
 function firstPage(condition: SearchRequest, count: number): SearchRequest {
-  return { ...condition, sort: [], count, offset: 0, cursor: undefined, total: 'none' }
+  return { ...condition, ...FIRST, count }
 }
 
 async function locked<T>(
@@ -122,8 +124,10 @@ async function locked<T>(
   work: (inner: Store) => Promise<T>,
 ): Promise<T> {
   const { type, conditions } = condition
-  const criteria = conditions.map(({ code, modifier, values }) =>
-    JSON.stringify([code, modifier ?? '', values.toSorted()]),
+  const criteria = conditions.map((criterion) =>
+    isCondition(criterion)
+      ? JSON.stringify([criterion.code, criterion.modifier ?? '', criterion.values.toSorted()])
+      : JSON.stringify(criterion),
   )
   const { project } = scopeOf(principal, type)
   const p = store.keys.param(project, type, '_condition')

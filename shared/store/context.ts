@@ -4,6 +4,7 @@ import type { Principal } from '../access/principal.ts'
 import type { Connection } from '../database.ts'
 import type { Submit } from './coalesce.ts'
 import type { Turns } from './conditional.ts'
+import type { Fetch } from './fetch.ts'
 import type { Keys } from './keys.ts'
 import type { CheckedReference } from './references.ts'
 import type { KeyStatistics } from './search/statistics.ts'
@@ -13,6 +14,7 @@ export interface Store {
   /** The pool, or the one connection of a transaction. */
   readonly connection: Connection
   readonly submit: Submit
+  readonly fetch: Fetch
   readonly keys: Keys
   readonly tenants: Tenants
   readonly statistics: KeyStatistics

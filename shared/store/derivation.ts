@@ -19,6 +19,9 @@ import type { Plan, PlannedParameter } from './index-plan.ts'
 import type { CodeRow, RangeRow, StringRow } from './indexes.ts'
 import type { Keys } from './keys.ts'
 
+/** P(type, this) ^ R(url) is held by a resource that canonical references name by `url`. */
+export const CANONICAL_KEY = '_canonical'
+
 const MAX_CODE = 1000
 const MAX_DISPLAY = 500
 const CACHED_CONSTANTS = 2000
@@ -28,6 +31,7 @@ interface TypeConstants {
   readonly self: bigint
   readonly compartment: bigint
   readonly units: bigint
+  readonly canonical: bigint
   readonly parameters: readonly Constants[]
 }
 
@@ -139,6 +143,16 @@ export class Derivation {
     }
   }
 
+  /** The url of a conformance resource: also what canonical references to it are joined by. */
+  canonicalUrl(index: number, value: unknown): void {
+    this.uri(index, value)
+    const { version } = this.resource
+    for (const url of urisOf(value)) {
+      this.#canonical(url)
+      if (typeof version === 'string') this.#canonical(`${url}|${version}`)
+    }
+  }
+
   /** Location.position: one row with the latitude as `lo` and the longitude as `hi`. */
   position(index: number, value: unknown): void {
     if (!isObject(value)) return
@@ -217,6 +231,10 @@ export class Derivation {
     this.codes.push({ p, k, system, code, display: shown })
   }
 
+  #canonical(url: string): void {
+    this.references.add(this.keys.reference(this.#constants.canonical, this.target(url)))
+  }
+
   #compartment(reference: string): void {
     this.references.add(this.keys.reference(this.#constants.compartment, this.target(reference)))
   }
@@ -249,6 +267,7 @@ function constantsOf(keys: Keys, project: number, plan: Plan): TypeConstants {
     self: keys.param(project, plan.type, '_self'),
     compartment: keys.param(project, '*', '_compartment'),
     units: keys.units(project),
+    canonical: keys.param(project, plan.type, CANONICAL_KEY),
     parameters,
   }
   cache.set(name, made)

@@ -39,6 +39,12 @@ export function plannedParameter(type: string, code: string): PlannedParameter |
   return planOf(type).parameters.find((parameter) => parameter.code === code)
 }
 
+/** True for a reference parameter that holds urls of conformance resources. */
+export function isCanonicalParameter(type: string, code: string): boolean {
+  const types = plannedParameter(type, code)?.types ?? []
+  return types.includes('canonical') || types.includes('uri')
+}
+
 /** Compiled when the type is first met. Throws for what is no resource type. */
 export function planOf(type: string): Plan {
   const known = plans.get(type)
@@ -120,7 +126,9 @@ function bindLeg(
     case 'quantity':
       return leg.bind((value, into) => into.quantity(index, type, value))
     case 'uri':
-      return leg.bind((value, into) => into.uri(index, value))
+      return parameter.code === 'url' && parameter.expression === `${owner}.url`
+        ? leg.bind((value, into) => into.canonicalUrl(index, value))
+        : leg.bind((value, into) => into.uri(index, value))
     case 'composite':
       return planComposite(owner, parameter, index, leg)
     case 'special':

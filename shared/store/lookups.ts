@@ -21,6 +21,7 @@ function searchFor(type: string, conditions: readonly Condition[], count: number
   return {
     type,
     conditions,
+    includes: [],
     sort: [],
     count,
     offset: 0,

@@ -17,20 +17,16 @@ export async function readRow(
   id: string,
 ): Promise<VersionRow | undefined> {
   if (!isLegalId(id)) return undefined
-  const scope = scopeOf(principal, type)
-  const values = [scope.project, typeNumber(type), store.keys.rowId(type, id), scope.metaPrefix]
-  const [row] = await store.connection.query<VersionRow>(
-    scope.everywhere
-      ? { name: 'read-everywhere', text: READ_EVERYWHERE, values: values.slice(0, 3) }
-      : { name: 'read', text: READ, values },
-  )
+  const { project, metaPrefix, everywhere } = scopeOf(principal, type)
+  const key = { project, type: typeNumber(type), id: store.keys.rowId(type, id), metaPrefix }
+  if (!everywhere) return store.fetch(key)
+  const [row] = await store.connection.query<VersionRow>({
+    name: 'read-everywhere',
+    text: READ_EVERYWHERE,
+    values: [key.project, key.type, key.id],
+  })
   return row
 }
-
-// The newest version decides, so it is taken before the prefix is looked at.
-const READ = `select ${V} from (
-    select * from version where project = $1 and type = $2 and id = $3 order by ver desc limit 1
-  ) v where starts_with(v.meta_ext, $4)`
 
 // PostgreSQL runs the second half only when the first has no row: other projects cost a probe each.
 const READ_EVERYWHERE = `

@@ -14,10 +14,11 @@ import {
   updateConditional,
 } from './conditional.ts'
 import type { Store } from './context.ts'
+import { createFetch, fetchAlone } from './fetch.ts'
 import { Keys } from './keys.ts'
 import { history, read, readMany, readVersion } from './read.ts'
 import { type CheckedReference, checkReferences } from './references.ts'
-import { search } from './search/page.ts'
+import { search, searchTypes } from './search/page.ts'
 import { openStatistics } from './search/statistics.ts'
 import { createTenants } from './tenants.ts'
 import { create, patch, remove, update } from './write.ts'
@@ -61,6 +62,10 @@ export interface SearchPage {
   readonly total: number | undefined
   /** Opaque cursor of the next page. */
   readonly next: string | undefined
+  /** What the matches of the page led to; each once, and none of the matches. */
+  readonly included: readonly Version[]
+  /** More was to be included than a page may hold. */
+  readonly isCut: boolean
 }
 
 export interface Repository {
@@ -92,8 +97,10 @@ export interface Repository {
   ): Promise<WriteResult>
   /** Idempotent; the version returned is the deletion. */
   delete(principal: Principal, type: string, id: string, options?: WriteOptions): Promise<Version>
-  /** One SQL statement; a second one only for `_total`. */
+  /** One SQL statement; one more for `_total` and for each step of includes. */
   search(principal: Principal, request: SearchRequest): Promise<SearchPage>
+  /** The same over several types, one request each; what they share is taken from the first. */
+  searchTypes(principal: Principal, requests: readonly SearchRequest[]): Promise<SearchPage>
   /** If-None-Exist: 0 matches creates, 1 returns it as `unchanged`, more is 412. Racing calls never make twins. */
   createConditional(
     principal: Principal,
@@ -135,6 +142,7 @@ export async function openRepository(
   const store: Store = {
     connection: database,
     submit: createCoalescer(database),
+    fetch: createFetch(database),
     keys: new Keys(row.salt),
     tenants: createTenants(),
     statistics: openStatistics(database),
@@ -158,6 +166,7 @@ function repositoryOf(store: Store, transact: Transact): Repository {
       patch(store, principal, type, id, change, options),
     delete: (principal, type, id, options) => remove(store, principal, type, id, options),
     search: (principal, request) => search(store, principal, request),
+    searchTypes: (principal, requests) => searchTypes(store, principal, requests),
     createConditional: (principal, resource, condition, options) =>
       createConditional(store, transact, principal, resource, condition, options),
     updateConditional: (principal, resource, condition, options) =>
@@ -178,7 +187,8 @@ function inTransaction<T>(
   return database.transaction(async (connection) => {
     const deferred: CheckedReference[] = []
     const submit = submitAlone(connection)
-    const result = await work({ ...store, connection, submit, deferred })
+    const fetch = fetchAlone(connection)
+    const result = await work({ ...store, connection, submit, fetch, deferred })
     await checkReferences(connection, deferred)
     return result
   })

@@ -67,6 +67,7 @@ async function findByIdentifier(
   const page = await repository.search(principal, {
     type: 'Bot',
     conditions: [{ code: 'identifier', type: 'token', modifier: undefined, values: [identifier] }],
+    includes: [],
     sort: [],
     count: 100,
     offset: 0,

@@ -4,6 +4,7 @@
  * to a hundred times slower than one made for its values.
  */
 import type { Statement } from '../../database.ts'
+import { tooCostly } from '../../errors.ts'
 import { versionColumns } from '../rows.ts'
 import type { Bind } from '../side-rows.ts'
 import type { Driver } from './driver.ts'
@@ -20,28 +21,44 @@ export interface Query {
   readonly offset: number
 }
 
+const MAX_BINDINGS = 65_535
 const COLUMNS = 'r.project, r.type, r.id, r.ver, r.lu, r.d_lo'
 
-/** Rows are SortedRow, in order. */
-export function pageStatement(query: Query, driver: Driver): Statement {
+/** A type of a search, and how its rows are found. */
+export interface Part {
+  readonly query: Query
+  readonly driver: Driver
+}
+
+/** Rows are SortedRow, in order. Parts differ in type and tests only: several are several types. */
+export function pageStatement(parts: readonly Part[]): Statement {
   const { bind, statement } = statementBuilder()
-  const { order, limit, offset } = query
+  const [first] = parts
+  if (first === undefined) throw new Error('A search has at least one type')
+  const { order, limit, offset } = first.query
   const most = bind(offset + limit, 'int')
-  const rows =
-    driver.kind === 'keys'
-      ? keysFirst(query, driver.ids, most, bind)
-      : driver.kind === 'order'
-        ? ordered(query, query.tests, COLUMNS, most, bind)
-        : walked(query, driver.cap, most, bind)
-  const page = `select * from (${rows}) r limit ${most} offset ${bind(offset, 'int')}`
+  const rows = parts.map((part) => rowsSql(part, most, bind))
+  const found =
+    rows.length === 1
+      ? `(${rows[0]}) r`
+      : `(${rows.map((sql) => `(${sql})`).join(' union all ')}) r order by ${orderSql(order, 'r')}`
+  const page = `select * from ${found} limit ${most} offset ${bind(offset, 'int')}`
   return statement(`select r.d_lo, ${versionColumns('v')} from (${page}) r
     join version v using (project, type, id, ver) order by ${orderSql(order, 'r')}`)
 }
 
+function rowsSql({ query, driver }: Part, most: string, bind: Bind): string {
+  if (driver.kind === 'keys') return keysFirst(query, driver.ids, most, bind)
+  if (driver.kind === 'order') return ordered(query, query.tests, COLUMNS, most, bind)
+  return walked(query, driver.cap, most, bind)
+}
+
 /** `count` rows, counted up to `max` when given. */
-export function countStatement(query: Query, max: number | undefined): Statement {
+export function countStatement(queries: readonly Query[], max: number | undefined): Statement {
   const { bind, statement } = statementBuilder()
-  const rows = `select 1 from resource r where ${where(query, query.tests, bind)}`
+  const rows = queries
+    .map((query) => `select 1 from resource r where ${where(query, query.tests, bind)}`)
+    .join(' union all ')
   const capped = max === undefined ? rows : `${rows} limit ${bind(max, 'int')}`
   return statement(`select count(*)::int as count from (${capped}) r`)
 }
@@ -52,7 +69,12 @@ function statementBuilder() {
     values.push(value)
     return `$${values.length}::${type}`
   }
-  return { bind, statement: (text: string): Statement => ({ text, values }) }
+  const statement = (text: string): Statement => {
+    // The protocol counts them in 16 bits.
+    if (values.length > MAX_BINDINGS) throw tooCostly('The search has too many values')
+    return { text, values }
+  }
+  return { bind, statement }
 }
 
 function where(query: Query, tests: readonly Test[], bind: Bind, forced = false): string {

@@ -1,8 +1,13 @@
-/** One Condition of a search → one test on a row of `resource r`; a function a parameter type. */
-import { badRequest } from '../../errors.ts'
-import { resourceTypes, searchParameter, storedParameters } from '../../fhir/definitions.ts'
+/** One Criterion of a search → one test on a row of `resource r`; a function a parameter type. */
+import { badRequest, notSupported } from '../../errors.ts'
+import {
+  COMPARTMENTS,
+  resourceTypes,
+  searchParameter,
+  storedParameters,
+} from '../../fhir/definitions.ts'
 import type { SearchParameter } from '../../fhir/definitions-data.ts'
-import type { Condition } from '../../fhir/search.ts'
+import { type Condition, type Criterion, isCondition } from '../../fhir/search.ts'
 import {
   parseOfTypeValue,
   parseReferenceValue,
@@ -10,8 +15,10 @@ import {
   unescapeValue,
 } from '../../fhir/search-values.ts'
 import { normalId } from '../context.ts'
+import type { Bind } from '../side-rows.ts'
 import { compositeTest } from './composites.ts'
 import { aboveKeys, belowTest, systemTest, textTest, uriContainsTest } from './dictionary.ts'
+import { joinTest } from './joins.ts'
 import {
   dateTest,
   lastUpdatedTest,
@@ -20,16 +27,45 @@ import {
   numberTest,
   quantityTest,
 } from './ranges.ts'
-import { filter, isMissing, type Scene, sqlOf, type Test } from './row-test.ts'
+import { alternativeSql, filter, isMissing, type Scene, sqlOf, type Test } from './row-test.ts'
 import { containsTest, stringTest } from './strings.ts'
 
 /** Errors: 400 for what cannot be searched. */
-export function testOf(scene: Scene, condition: Condition): Test {
+export function testOf(scene: Scene, criterion: Criterion): Test {
+  if (isCondition(criterion)) return conditionTest(scene, criterion)
+  switch (criterion.kind) {
+    case 'chain':
+    case 'has':
+      return joinTest(scene, criterion, testOf)
+    case 'not':
+      return negation(testOf(scene, criterion.criterion))
+    case 'and':
+    case 'or':
+      return groupTest(
+        criterion.kind,
+        criterion.criteria.map((item) => testOf(scene, item)),
+      )
+    default:
+      return criterion satisfies never
+  }
+}
+
+/** An `or` narrows when each alternative does, an `and` when one part does. */
+function groupTest(kind: 'and' | 'or', tests: readonly Test[]): Test {
+  const isNarrow = (test: Test) => test.kind !== 'filter' && test.kind !== 'date'
+  const narrows = kind === 'or' ? tests.every(isNarrow) : tests.some(isNarrow)
+  const sql = (bind: Bind) =>
+    `(${tests.map((test) => alternativeSql(test, bind)).join(` ${kind} `)})`
+  return { kind: narrows ? 'narrow' : 'filter', sql }
+}
+
+function conditionTest(scene: Scene, condition: Condition): Test {
   const { type, keys, project } = scene
   const { code, values, modifier } = condition
   if (code === '_id') return idTest(scene, condition)
-  if (code === '_lastUpdated') return filter(lastUpdatedTest(values))
+  if (code === '_lastUpdated') return filter(lastUpdatedTest(condition))
   if (code === '_compartment') return compartmentTest(scene, values)
+  if (code === '_project') throw notSupported('_project belongs to the searched type itself')
   const parameter = searchParameter(type, code)
   if (parameter === undefined) throw badRequest(`Unknown search parameter: ${code}`)
   const ps = storedParameters(type, code).map((stored) => keys.param(project, type, stored))
@@ -58,7 +94,11 @@ export function testOf(scene: Scene, condition: Condition): Test {
 }
 
 function negated(modifier: string | undefined, test: Test): Test {
-  return modifier === 'not' ? filter((bind) => `not coalesce(${sqlOf(test, bind)}, false)`) : test
+  return modifier === 'not' ? negation(test) : test
+}
+
+function negation(test: Test): Test {
+  return filter((bind) => `not coalesce(${sqlOf(test, bind)}, false)`)
 }
 
 /** `:missing` by the presence key. */
@@ -77,11 +117,16 @@ function idTest({ keys, type }: Scene, { values, modifier }: Condition): Test {
   return { kind: 'narrow', sql: (bind) => `r.id = any(${bind(ids, 'uuid[]')})` }
 }
 
-/** `Type/id`, or the bare id of a patient. */
-function compartmentTest({ keys, project }: Scene, values: readonly string[]): Test {
-  const any = values.map((value) => {
+/** A compartment of the standard, or an account; a bare id may be that of any compartment. */
+function compartmentTest({ keys, project, type }: Scene, values: readonly string[]): Test {
+  const account = keys.param(project, type, '_account')
+  const any = values.flatMap((value) => {
     const text = unescapeValue(value)
-    return keys.compartment(project, text.includes('/') ? text : `Patient/${text}`)
+    const names = text.includes('/') ? [text] : COMPARTMENTS.map((kind) => `${kind}/${text}`)
+    return names.flatMap((name) => [
+      keys.compartment(project, name),
+      keys.reference(account, keys.target(project, name)),
+    ])
   })
   return { kind: 'keys', any }
 }

@@ -1,6 +1,6 @@
 /** The order of a page and the cursor that continues it: keyset paging, with the id as tie-break. */
 import { badRequest, notSupported } from '../../errors.ts'
-import { mainDate } from '../../fhir/definitions.ts'
+import { mainDate, resourceTypes, typeNumber } from '../../fhir/definitions.ts'
 import type { SearchRequest } from '../../fhir/search.ts'
 import type { VersionRow } from '../rows.ts'
 import type { Bind } from '../side-rows.ts'
@@ -8,12 +8,16 @@ import type { Bind } from '../side-rows.ts'
 export interface Order {
   readonly column: 'lu' | 'd_lo' | 'id'
   readonly descending: boolean
+  /** Several types: the type is the last tie-break, as two of them may share an id. */
+  readonly byType: boolean
 }
 
 /** The last row of the page before; `value` null is a row without a date. */
 export interface Position {
   readonly value: string | null
   readonly id: string
+  /** Number of its type, in an order by type. */
+  readonly type: number
 }
 
 export interface SortedRow extends VersionRow {
@@ -24,31 +28,43 @@ export interface SortedRow extends VersionRow {
 /** Newest first when nothing is asked. Errors: 400 for orders that no index serves. */
 export function orderOf({ type, sort }: SearchRequest): Order {
   const [rule, second] = sort
-  if (rule === undefined) return { column: 'lu', descending: true }
+  const byType = false
+  if (rule === undefined) return { column: 'lu', descending: true, byType }
   if (second !== undefined) throw notSupported('Sorting by several parameters is not supported')
   const { code, descending } = rule
-  if (code === '_lastUpdated') return { column: 'lu', descending }
-  if (code === '_id') return { column: 'id', descending }
-  if (code === mainDate(type)) return { column: 'd_lo', descending }
+  if (code === '_lastUpdated') return { column: 'lu', descending, byType }
+  if (code === '_id') return { column: 'id', descending, byType }
+  if (code === mainDate(type)) return { column: 'd_lo', descending, byType }
   throw notSupported(`Sorting ${type} by ${code} is not supported`)
 }
 
+/** Of several types at once. Errors: 400 for what is not in the row of every type. */
+export function orderOfTypes(request: SearchRequest): Order {
+  const order = orderOf(request)
+  if (order.column !== 'd_lo') return { ...order, byType: true }
+  throw notSupported('Several types are sorted by _lastUpdated or _id')
+}
+
+/** Of a cursor; 0 is that of an order without the type. */
+const TYPE_NUMBERS = new Set([0, ...resourceTypes.map(typeNumber)])
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
 const TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/
 
 export function writeCursor(order: Order, row: SortedRow): string {
   const value = order.column === 'id' ? null : timeOf(order.column === 'lu' ? row.lu : row.d_lo)
-  return Buffer.from(JSON.stringify([name(order), value, row.id])).toString('base64url')
+  const type = order.byType ? [row.type] : []
+  return Buffer.from(JSON.stringify([name(order), value, row.id, ...type])).toString('base64url')
 }
 
 /** Errors: 400 for a damaged cursor or one of another order. It tells a position and no secret. */
 export function readCursor(order: Order, cursor: string): Position {
   const parts: unknown = parse(cursor)
-  if (Array.isArray(parts) && parts.length === 3 && parts[0] === name(order)) {
-    const [, value, id]: unknown[] = parts
+  if (Array.isArray(parts) && parts[0] === name(order) && parts.length === (order.byType ? 4 : 3)) {
+    const [, value, id, type = 0]: unknown[] = parts
     const isValue = value === null ? order.column !== 'lu' : isTime(value)
-    if (isValue && typeof id === 'string' && UUID.test(id)) {
-      return { value: typeof value === 'string' ? value : null, id }
+    const isId = typeof id === 'string' && UUID.test(id)
+    if (isValue && isId && typeof type === 'number' && TYPE_NUMBERS.has(type)) {
+      return { value: typeof value === 'string' ? value : null, id, type }
     }
   }
   throw badRequest('Invalid cursor')
@@ -74,34 +90,46 @@ function timeOf(time: Date | number | null): string | null {
   return time.toISOString()
 }
 
-const name = ({ column, descending }: Order) => `${descending ? '-' : ''}${column}`
+const name = ({ column, descending, byType }: Order) =>
+  `${descending ? '-' : ''}${column}${byType ? ',type' : ''}`
 
 /** `order by` that the B-tree of the order serves: rows without a date come last ascending. */
-export function orderSql({ column, descending }: Order, alias: string): string {
+export function orderSql({ column, descending, byType }: Order, alias: string): string {
   const direction = descending ? ' desc' : ''
-  if (column === 'id') return `${alias}.id${direction}`
-  return `${alias}.${column}${direction}, ${alias}.id${direction}`
+  return columnsOf(column, byType)
+    .map((name) => `${alias}.${name}${direction}`)
+    .join(', ')
 }
 
 /** The same order in words that no index serves, so that the rows are found by their keys. */
-export function orderAfterSql({ column, descending }: Order, alias: string): string {
-  const direction = descending ? 'desc nulls last' : 'asc nulls first'
+export function orderAfterSql(order: Order, alias: string): string {
   // The index of dates holds only rows that have one, so it cannot serve all of them anyway.
-  if (column === 'd_lo') return orderSql({ column, descending }, alias)
-  if (column === 'id') return `${alias}.id ${direction}`
-  return `${alias}.lu ${direction}, ${alias}.id ${direction}`
+  if (order.column === 'd_lo') return orderSql(order, alias)
+  const direction = order.descending ? 'desc nulls last' : 'asc nulls first'
+  return columnsOf(order.column, order.byType)
+    .map((name) => `${alias}.${name} ${direction}`)
+    .join(', ')
 }
 
 /** What comes after a position, as one condition; rows without a date are after all ascending. */
-export function afterSql({ column, descending }: Order, position: Position, bind: Bind): string {
+export function afterSql(order: Order, position: Position, bind: Bind): string {
+  const { column, descending, byType } = order
   const beyond = descending ? '<' : '>'
   const id = bind(position.id, 'uuid')
-  if (column === 'id') return `r.id ${beyond} ${id}`
-  if (position.value === null) {
+  if (position.value === null && column !== 'id') {
     const sameIds = `(r.d_lo is null and r.id ${beyond} ${id})`
     return descending ? `(${sameIds} or r.d_lo is not null)` : sameIds
   }
-  const value = bind(position.value, 'timestamptz')
-  const later = `(r.${column}, r.id) ${beyond} (${value}, ${id})`
+  const place = [
+    ...(column === 'id' ? [] : [bind(position.value, 'timestamptz')]),
+    id,
+    ...(byType ? [bind(position.type, 'smallint')] : []),
+  ]
+  const columns = columnsOf(column, byType).map((name) => `r.${name}`)
+  const later = `(${columns.join(', ')}) ${beyond} (${place.join(', ')})`
   return column === 'd_lo' && !descending ? `(${later} or r.d_lo is null)` : later
+}
+
+function columnsOf(column: Order['column'], byType: boolean): readonly string[] {
+  return [...(column === 'id' ? [] : [column]), 'id', ...(byType ? ['type'] : [])]
 }

@@ -1,25 +1,32 @@
-/** One page of a search, as a Principal sees it: one statement, a second one only for a total. */
+/** One page of a search, as a Principal sees it: one statement, one more for a total and each step of includes. */
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
-import { badRequest } from '../../errors.ts'
+import { badRequest, forbidden } from '../../errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
-import type { Condition, SearchRequest } from '../../fhir/search.ts'
+import { type Condition, isCondition, type SearchRequest } from '../../fhir/search.ts'
 import { unescapeValue } from '../../fhir/search-values.ts'
-import { projectKey, type Store, scopeOf } from '../context.ts'
+import { projectKey, type Store } from '../context.ts'
 import { allow } from '../read.ts'
 import type { SearchPage } from '../repository.ts'
 import { toVersion } from '../rows.ts'
 import { countStatement, pageStatement, type Query } from './compile.ts'
 import { testOf } from './conditions.ts'
 import { chooseDriver, matchesOf } from './driver.ts'
-import { orderOf, readCursor, type SortedRow, writeCursor } from './order.ts'
+import { followIncludes } from './include.ts'
+import {
+  type Order,
+  orderOf,
+  orderOfTypes,
+  readCursor,
+  type SortedRow,
+  writeCursor,
+} from './order.ts'
 import type { Test } from './row-test.ts'
+import { sightOf } from './sight.ts'
 import { unitsOf } from './units.ts'
 
 /** Up to here even an estimated total is counted: 9 ms, and pages of small results stay exact. */
 const EXACT_COUNT = 10_000
-
-const EMPTY: SearchPage = { versions: [], total: undefined, next: undefined }
 
 /** Errors: 403, 400 for what cannot be searched or sorted by and for a damaged cursor. */
 export async function search(
@@ -27,100 +34,136 @@ export async function search(
   principal: Principal,
   request: SearchRequest,
 ): Promise<SearchPage> {
-  const { type } = request
-  allow(principal, type, 'search')
-  if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
-  if (request.cursor !== undefined && request.offset > 0) {
-    throw badRequest('Cannot use both offset and cursor')
-  }
-  const order = orderOf(request)
-  const after = request.cursor === undefined ? undefined : readCursor(order, request.cursor)
-  const wanted = await testsOf(store, principal, request)
-  if (wanted === undefined) return { ...EMPTY, total: request.total === 'none' ? undefined : 0 }
-  // One row more than asked for tells whether there is a next page.
-  const query: Query = {
-    ...wanted,
-    typeNumber: typeNumber(type),
-    order,
-    after,
-    limit: request.count + 1,
-    offset: request.offset,
-  }
-  const [rows, total] = await Promise.all([
-    request.count === 0 ? [] : findRows(store, query),
-    request.total === 'none' ? undefined : countRows(store, query, request.total),
-  ])
-  const shown = rows.slice(0, request.count)
-  const last = rows.length > request.count ? shown.at(-1) : undefined
-  return {
-    versions: shown.map((row) => toVersion(row)),
-    total,
-    next: last && writeCursor(order, last),
-  }
+  allow(principal, request.type, 'search')
+  return searchPage(store, principal, orderOf(request), request, [request])
 }
 
-function findRows(store: Store, query: Query): Promise<SortedRow[]> {
-  const rows = store.statistics.rowsOf(query.project, query.typeNumber)
-  const limit = query.limit + query.offset
-  const driver = chooseDriver(store.statistics, query.tests, rows, limit)
-  return store.connection.query<SortedRow>(pageStatement(query, driver))
+/**
+ * Several types as one result; the requests differ in type and conditions only. Types that may not
+ * be searched are left out. Errors: as `search`; 403 when no type is left.
+ */
+export async function searchTypes(
+  store: Store,
+  principal: Principal,
+  requests: readonly SearchRequest[],
+): Promise<SearchPage> {
+  const allowed = requests.filter(({ type }) => sightOf(store, principal, type, 'search'))
+  const [first] = allowed
+  if (first === undefined) throw forbidden()
+  return searchPage(store, principal, orderOfTypes(first), first, allowed)
+}
+
+async function searchPage(
+  store: Store,
+  principal: Principal,
+  order: Order,
+  paging: SearchRequest,
+  requests: readonly SearchRequest[],
+): Promise<SearchPage> {
+  const { count, offset, cursor, includes } = paging
+  if (requests.some(({ type }) => type === 'Binary')) {
+    throw badRequest('Cannot search on Binary resource type')
+  }
+  if (cursor !== undefined && offset > 0) throw badRequest('Cannot use both offset and cursor')
+  const after = cursor === undefined ? undefined : readCursor(order, cursor)
+  const project = await projectOf(store, principal, requests)
+  // One row more than asked for tells whether there is a next page.
+  const page = { order, after, limit: count + 1, offset }
+  const units = project === undefined ? [] : await unitsOf(store, project, requests)
+  const queries =
+    project === undefined
+      ? []
+      : requests.map(
+          (request): Query => ({ ...wanted(store, principal, project, units, request), ...page }),
+        )
+  const [rows, total] = await Promise.all([
+    count === 0 || queries.length === 0 ? [] : findRows(store, queries),
+    paging.total === 'none' ? undefined : countRows(store, queries, paging.total),
+  ])
+  const shown = rows.slice(0, count)
+  const last = rows.length > count ? shown.at(-1) : undefined
+  const versions = shown.map((row) => toVersion(row))
+  const follow = project !== undefined && includes.length > 0
+  const { included, isCut } = follow
+    ? await followIncludes(store, principal, project, includes, versions)
+    : { included: [], isCut: false }
+  return { versions, total, next: last && writeCursor(order, last), included, isCut }
+}
+
+function findRows(store: Store, queries: readonly Query[]): Promise<SortedRow[]> {
+  const { statistics, connection } = store
+  const parts = queries.map((query) => {
+    const rows = statistics.rowsOf(query.project, query.typeNumber)
+    const limit = query.limit + query.offset
+    return { query, driver: chooseDriver(statistics, query.tests, rows, limit) }
+  })
+  return connection.query<SortedRow>(pageStatement(parts))
 }
 
 async function countRows(
   store: Store,
-  query: Query,
+  queries: readonly Query[],
   total: 'estimate' | 'accurate',
 ): Promise<number> {
+  if (queries.length === 0) return 0
   const max = total === 'accurate' ? undefined : EXACT_COUNT + 1
-  const [row] = await store.connection.query<{ count: number }>(countStatement(query, max))
+  const [row] = await store.connection.query<{ count: number }>(countStatement(queries, max))
   const count = row?.count ?? 0
   if (total === 'accurate' || count <= EXACT_COUNT) return count
   const { statistics } = store
-  const estimates = query.tests.flatMap((test) =>
-    test.kind === 'keys' ? matchesOf(statistics, test) || [] : [],
-  )
-  const rows = statistics.rowsOf(query.project, query.typeNumber)
-  return Math.max(count, Math.round(Math.min(rows, ...estimates)))
+  const estimates = queries.map((query) => {
+    const matches = query.tests.flatMap((test) =>
+      test.kind === 'keys' ? matchesOf(statistics, test) || [] : [],
+    )
+    return Math.min(statistics.rowsOf(query.project, query.typeNumber), ...matches)
+  })
+  return Math.max(count, Math.round(estimates.reduce((sum, estimate) => sum + estimate, 0)))
 }
 
-interface Wanted {
-  readonly project: number
-  readonly tests: readonly Test[]
-}
-
-/** Undefined when nothing can be in sight. */
-async function testsOf(
+/** The caller has asked whether the type may be searched. */
+function wanted(
   store: Store,
   principal: Principal,
+  project: number,
+  units: readonly string[],
   { type, conditions }: SearchRequest,
-): Promise<Wanted | undefined> {
-  const { keys } = store
-  const isRegistry = REGISTRY_TYPES.has(type)
-  let { project } = scopeOf(principal, type)
-  const tests: Test[] = []
-  if (isRegistry && !principal.isSuperAdmin) {
-    tests.push({ kind: 'keys', any: [projectKey(keys, type, principal.project.id)] })
+): Pick<Query, 'project' | 'typeNumber' | 'tests'> {
+  const scene = sightOf(store, principal, type, 'search', project, units)
+  if (scene === undefined) throw forbidden()
+  const tests = conditions.flatMap((criterion): Test | readonly Test[] => {
+    if (!isCondition(criterion) || criterion.code !== '_project') return testOf(scene, criterion)
+    // Outside the registry the project itself was chosen by it.
+    if (!REGISTRY_TYPES.has(type)) return []
+    const any = projectIds(criterion).map((id) => projectKey(store.keys, type, id))
+    return { kind: 'keys', any }
+  })
+  return {
+    project: scene.project,
+    typeNumber: typeNumber(type),
+    tests: [...scene.visible, ...tests],
   }
-  const named = conditions.filter(({ code }) => code === '_project')
-  for (const condition of named) {
-    const ids = projectIds(condition)
-    if (isRegistry) tests.push({ kind: 'keys', any: ids.map((id) => projectKey(keys, type, id)) })
-    else {
-      const found = await projectNumber(store, principal, ids)
-      if (found === undefined) return undefined
-      project = found
-    }
-  }
-  const units = await unitsOf(store, project, conditions)
-  const scene = { keys, project, type, units }
-  for (const condition of conditions) {
-    if (condition.code !== '_project') tests.push(testOf(scene, condition))
-  }
-  return { project, tests }
 }
 
-function projectIds({ values, modifier }: Condition): string[] {
-  if (modifier !== undefined) throw badRequest(`Invalid modifier :${modifier} for _project`)
+/** The Principal's own project or the one that `_project` names; undefined: none in sight. */
+async function projectOf(
+  store: Store,
+  principal: Principal,
+  requests: readonly SearchRequest[],
+): Promise<number | undefined> {
+  const conditions = requests
+    .filter(({ type }) => !REGISTRY_TYPES.has(type))
+    .flatMap((request) => request.conditions)
+  let { number } = principal.project
+  for (const condition of conditions) {
+    if (!isCondition(condition) || condition.code !== '_project') continue
+    const found = await projectNumber(store, principal, projectIds(condition))
+    if (found === undefined) return undefined
+    number = found
+  }
+  return number
+}
+
+function projectIds({ values }: Condition): string[] {
   return values.map((value) => unescapeValue(value).replace(/^Project\//, ''))
 }
 

@@ -23,7 +23,7 @@ export function mainDateTest({ type }: Scene, condition: Condition): Test | unde
   if (condition.modifier === 'missing') {
     return filter(() => `r.d_lo is ${isMissing(condition.values) ? '' : 'not '}null`)
   }
-  const values = condition.values.map((value) => parseDateValue(value))
+  const values = dateValues(condition)
   return {
     kind: 'date',
     sql: (bind) => {
@@ -34,8 +34,8 @@ export function mainDateTest({ type }: Scene, condition: Condition): Test | unde
 }
 
 /** `_lastUpdated`: an instant, as a range of one millisecond. */
-export function lastUpdatedTest(values: readonly string[]): (bind: Bind) => string {
-  const parsed = values.map((value) => parseDateValue(value))
+export function lastUpdatedTest(condition: Condition): (bind: Bind) => string {
+  const parsed = dateValues(condition)
   return (bind) => {
     const at = (ms: number) => bind(timestamp(Math.floor(ms)), 'timestamptz')
     const high = `(r.lu + interval '1 millisecond')`
@@ -45,7 +45,7 @@ export function lastUpdatedTest(values: readonly string[]): (bind: Bind) => stri
 
 export function dateTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
   if (condition.modifier === 'missing') return missingRange(ps, condition)
-  const values = condition.values.map((value) => parseDateValue(value))
+  const values = dateValues(condition)
   return inRanges(scene, ps, (bind) => {
     const at = (ms: number) => bind(ms, 'float8')
     return anyOf(values.map((value) => dateSql(value, 'g.lo', 'g.hi', at)))
@@ -122,6 +122,12 @@ function distanceSql({ latitude, longitude }: NearValue, bind: Bind): string {
   return `${2 * EARTH_KM} * asin(least(1, sqrt(sin(radians(g.lo - ${lat}) / 2) ^ 2
     + cos(radians(${lat})) * cos(radians(g.lo))
     * sin(radians(g.hi - ${bind(longitude, 'float8')}) / 2) ^ 2)))`
+}
+
+/** Of a `_filter`: `po` is what `ap` tests, without its margin. */
+function dateValues({ values, modifier }: Condition): readonly DateValue[] {
+  const parsed = values.map((value) => parseDateValue(value))
+  return modifier === 'po' ? parsed.map((value) => ({ ...value, prefix: 'ap' })) : parsed
 }
 
 // The table of search.md A5, v = query range [low, high), r = resource range [lo, hi). The bounds on

@@ -1,14 +1,19 @@
 /** What a row of `resource r` must fulfil, as data that the driver can weigh and SQL can say. */
+import { typeNumber } from '../../fhir/definitions.ts'
 import { type Keys, keysLiteral } from '../keys.ts'
 import type { Bind } from '../side-rows.ts'
 
-/** Whose rows are searched. */
+/** Whose rows are searched, in the eyes of one Principal. */
 export interface Scene {
   readonly keys: Keys
   readonly project: number
   readonly type: string
   /** UCUM codes in the data of the project, for quantities with a unit; empty when none is asked for. */
   readonly units: readonly string[]
+  /** What the Principal sees of them: part of every statement that reads such rows. */
+  readonly visible: readonly Test[]
+  /** The other end of a join; undefined for a type the Principal may not search. */
+  readonly enter: (type: string) => Scene | undefined
 }
 
 export type Test =
@@ -40,6 +45,24 @@ export function parameterSql(alias: string, ps: readonly bigint[], bind: Bind): 
   const [first] = ps
   if (first !== undefined && ps.length === 1) return `${alias}.p = ${bind(first, 'bigint')}`
   return `${alias}.p = any(${bind(keysLiteral(ps), 'bigint[]')})`
+}
+
+/** For an `or`: an array of ids can be a condition of an index there, a subselect cannot. */
+export function alternativeSql(test: Test, bind: Bind): string {
+  return test.kind === 'ids' ? `r.id = any(array(${test.ids(bind)}))` : sqlOf(test, bind)
+}
+
+/** Rows of one type that are in sight and fulfil the tests. */
+export function whereSql(
+  { project, type, visible }: Scene,
+  tests: readonly Test[],
+  bind: Bind,
+): string {
+  return [
+    `r.project = ${bind(project, 'int')}`,
+    `r.type = ${bind(typeNumber(type), 'smallint')}`,
+    ...[...visible, ...tests].map((test) => sqlOf(test, bind)),
+  ].join(' and ')
 }
 
 export function filter(sql: (bind: Bind) => string): Test {

@@ -18,8 +18,7 @@ export function stringTest(scene: Scene, ps: readonly bigint[], condition: Condi
       return isMissing(values) ? `not ${exists}` : exists
     })
   }
-  const isInside = modifier === 'contains' || modifier === 'text'
-  const alternative = modifier === 'exact' ? exactly : isInside ? inside : words
+  const alternative = ALTERNATIVES.get(modifier) ?? words
   const texts = values.map(unescapeValue).filter((text) => normaliseString(text) !== '')
   if (texts.length === 0) return filter(() => (modifier === 'not' ? 'true' : 'false'))
   const test: Test = {
@@ -55,8 +54,19 @@ export function containsTest(scene: Scene, ps: readonly bigint[], texts: readonl
   }
 }
 
-function inside({ project }: Scene, ps: readonly bigint[], text: string, bind: Bind): string {
-  const pattern = `%${normaliseString(text).replace(/[\\%_]/g, '\\$&')}%`
+function inside(scene: Scene, ps: readonly bigint[], text: string, bind: Bind): string {
+  return like(scene, ps, `%${escapeLike(text)}%`, bind)
+}
+
+function atEnd(scene: Scene, ps: readonly bigint[], text: string, bind: Bind): string {
+  return like(scene, ps, `%${escapeLike(text)}`, bind)
+}
+
+function escapeLike(text: string): string {
+  return normaliseString(text).replace(/[\\%_]/g, '\\$&')
+}
+
+function like({ project }: Scene, ps: readonly bigint[], pattern: string, bind: Bind): string {
   return `${select(project, ps, bind)} and s.v like ${bind(pattern, 'text')}`
 }
 
@@ -67,6 +77,13 @@ function exactly({ project }: Scene, ps: readonly bigint[], text: string, bind: 
       where k.project = s.project and k.type = s.type and k.id = s.id
         and position(${bind(JSON.stringify(text), 'text')} in c.content) > 0)`
 }
+
+const ALTERNATIVES = new Map<string | undefined, typeof words>([
+  ['exact', exactly],
+  ['contains', inside],
+  ['text', inside],
+  ['ew', atEnd],
+])
 
 function select(project: number, ps: readonly bigint[], bind: Bind): string {
   return `select s.id from idx_string s where s.project = ${bind(project, 'int')}

@@ -1,0 +1,61 @@
+/** What the CapabilityStatement says of search, from the definitions that search itself uses. */
+import {
+  COMPARTMENTS,
+  isResourceType,
+  resourceTypes,
+  searchParameter,
+  searchParameters,
+} from '../fhir/definitions.ts'
+import { referenceParameters } from '../fhir/reference-values.ts'
+
+/** `searchParam`, `searchInclude`, `searchRevInclude` of a type. */
+export function describeSearch(type: string): object {
+  return {
+    searchInclude: ['*', ...includesOf(type)],
+    searchRevInclude: ['*', ...(referrers().get(type) ?? [])],
+    searchParam: searchParametersOf(type),
+  }
+}
+
+export const compartments = COMPARTMENTS.map(
+  (name) => `http://hl7.org/fhir/CompartmentDefinition/${name.toLowerCase()}`,
+)
+
+/** Parameters without an expression that are answered for every type. */
+export const sharedParameters = [
+  ['_has', 'string'],
+  ['_list', 'string'],
+  ['_filter', 'special'],
+  ['_compartment', 'reference'],
+].map(([name, type]) => ({ name, type }))
+
+/** Types of parameters that a search can be asked for today. */
+const SEARCHED = new Set(['token', 'string', 'reference', 'uri', 'date', 'number', 'quantity'])
+
+function searchParametersOf(type: string): object[] {
+  return [...searchParameters(type).values()]
+    .filter((parameter) => SEARCHED.has(parameter.type) && parameter.expression !== undefined)
+    .map(({ code, url, type: kind }) => ({ name: code, definition: url, type: kind }))
+}
+
+function includesOf(type: string): readonly string[] {
+  return referenceParameters(type).map((code) => `${type}:${code}`)
+}
+
+let known: ReadonlyMap<string, readonly string[]> | undefined
+
+/** A reference to anything is left out: `*` covers it, and each would be listed at every type. */
+function referrers(): ReadonlyMap<string, readonly string[]> {
+  if (known !== undefined) return known
+  const found = new Map<string, string[]>()
+  for (const source of resourceTypes) {
+    for (const code of referenceParameters(source)) {
+      for (const target of searchParameter(source, code)?.targets ?? []) {
+        if (!isResourceType(target)) continue
+        found.set(target, [...(found.get(target) ?? []), `${source}:${code}`])
+      }
+    }
+  }
+  known = found
+  return found
+}

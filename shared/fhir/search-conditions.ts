@@ -1,0 +1,158 @@
+/** One parameter without a chain → Condition: which there are, which modifiers, which values. */
+import { badRequest, notSupported, tooCostly } from '../errors.ts'
+import { isResourceType, searchParameter } from './definitions.ts'
+import type { SearchParameter } from './definitions-data.ts'
+import type { Condition, SearchParamType } from './search.ts'
+import {
+  parseDateValue,
+  parseNearValue,
+  parseNumberValue,
+  parseOfTypeValue,
+  parseQuantityValue,
+  parseTokenValue,
+  splitComposite,
+  splitValue,
+} from './search-values.ts'
+
+/** Why a parameter cannot be answered; `handling=lenient` ignores it then. */
+export interface Refusal {
+  readonly reason: Error
+}
+
+const MAX_VALUES = 1000
+
+const UNSUPPORTED = new Set([
+  '_contained',
+  '_containedType',
+  '_content',
+  '_deleted',
+  '_explain',
+  '_query',
+  '_text',
+  '_type',
+])
+
+interface Modifiers {
+  readonly supported: readonly string[]
+  /** Of the standard or the contract, but not answered. */
+  readonly known: readonly string[]
+}
+
+const MODIFIERS: Readonly<Record<SearchParamType, Modifiers>> = {
+  token: {
+    supported: ['not', 'missing', 'text', 'of-type', 'contains'],
+    known: ['in', 'not-in', 'above', 'below'],
+  },
+  reference: { supported: ['identifier', 'not', 'missing'], known: ['above', 'below'] },
+  string: { supported: ['exact', 'contains', 'text', 'not', 'missing'], known: [] },
+  date: { supported: ['missing'], known: [] },
+  number: { supported: ['missing'], known: [] },
+  quantity: { supported: ['missing'], known: [] },
+  uri: { supported: ['above', 'below', 'contains', 'missing'], known: [] },
+  composite: { supported: [], known: [] },
+  special: { supported: [], known: [] },
+}
+
+/** The token parameters that `:contains` is good for. */
+const CONTACTS = new Set(['email', 'phone', 'telecom'])
+
+interface Named {
+  readonly parameter: SearchParameter
+  readonly modifier: string | undefined
+}
+
+/** What a name without a chain means. An impossible modifier throws always. */
+function readName(type: string, name: string): Named | Refusal {
+  const colon = name.indexOf(':')
+  const code = colon === -1 ? name : name.slice(0, colon)
+  const modifier = colon === -1 ? undefined : name.slice(colon + 1)
+  if (UNSUPPORTED.has(code)) return { reason: notSupported(`${code} is not supported`, name) }
+  const parameter = searchParameter(type, code)
+  if (parameter === undefined) return unknownParameter(code, name)
+  if (modifier !== undefined) checkModifier(parameter, modifier)
+  return { parameter, modifier }
+}
+
+export function unknownParameter(code: string, name: string): Refusal {
+  return { reason: badRequest(`Unknown search parameter: ${code}`, name) }
+}
+
+function checkModifier(parameter: SearchParameter, modifier: string): void {
+  const { supported, known } = MODIFIERS[parameter.type]
+  const isOfId = parameter.code === '_id' && modifier !== 'not'
+  const isPlain = parameter.expression === undefined
+  const isApt =
+    modifier !== 'contains' || parameter.type !== 'token' || CONTACTS.has(parameter.code)
+  if (supported.includes(modifier) && !isOfId && !isPlain && isApt) return
+  if (parameter.type === 'reference' && isResourceType(modifier) && !isPlain) return
+  const id = parameter.url.slice(parameter.url.lastIndexOf('/') + 1)
+  if (known.includes(modifier)) {
+    throw notSupported(`Modifier :${modifier} is not supported for ${id}`)
+  }
+  throw badRequest(`Invalid modifier :${modifier} for ${id}`)
+}
+
+/** Undefined when nothing but commas is left. Errors: 400 for a value that is none of its type. */
+export function readCondition(
+  type: string,
+  name: string,
+  text: string,
+  fhirUrl: string | undefined,
+): Condition | Refusal | undefined {
+  const named = readName(type, name)
+  if ('reason' in named) return named
+  const { parameter, modifier } = named
+  const isOneValue = modifier === 'missing'
+  const parts = (isOneValue ? [text] : splitValue(text, ',')).filter((part) => part !== '')
+  if (parts.length > MAX_VALUES) {
+    const text = `${parameter.code} has ${parts.length} values; ${MAX_VALUES} are allowed`
+    throw tooCostly(text, name)
+  }
+  if (parts.length === 0) return undefined
+  const values = parts.map((part) => relative(type, parameter, part, fhirUrl))
+  for (const value of values) checkValue(parameter, modifier, value)
+  return {
+    code: parameter.code,
+    type: parameter.type,
+    modifier,
+    values: [...new Set(values)],
+  }
+}
+
+/** Our own absolute references become `Type/id`; so does `_id=Patient/1` of Patient become `1`. */
+function relative(
+  type: string,
+  parameter: SearchParameter,
+  value: string,
+  fhirUrl: string | undefined,
+): string {
+  if (parameter.code === '_id' && value.startsWith(`${type}/`)) return value.slice(type.length + 1)
+  if (parameter.type !== 'reference' || fhirUrl === undefined) return value
+  return value.startsWith(fhirUrl) ? value.slice(fhirUrl.length) : value
+}
+
+function checkValue(parameter: SearchParameter, modifier: string | undefined, value: string): void {
+  if (value.includes('\0')) throw badRequest(`Invalid value for ${parameter.code}`)
+  if (modifier === 'missing') {
+    if (value === 'true' || value === 'false') return
+    throw badRequest(`${parameter.code}:missing must be true or false, not ${value}`)
+  }
+  if (parameter.type === 'date') parseDateValue(value)
+  if (parameter.type === 'number') parseNumberValue(value)
+  if (parameter.type === 'quantity') parseQuantityValue(value)
+  if (parameter.type === 'composite') checkComposite(parameter, value)
+  if (parameter.type === 'special' && parameter.expression !== undefined) parseNearValue(value)
+  if (modifier === 'of-type') parseOfTypeValue(value)
+  else if (modifier === 'text' || modifier === 'contains') return
+  else if (parameter.type === 'token' || modifier === 'identifier') parseTokenValue(value)
+}
+
+function checkComposite(parameter: SearchParameter, value: string): void {
+  const parts = splitComposite(parameter, value)
+  parameter.components?.forEach(({ type }, i) => {
+    const part = parts[i] ?? ''
+    checkValue({ ...parameter, type }, undefined, part)
+    if (type !== 'token' || parseTokenValue(part).code !== undefined) return
+    throw badRequest(`${parameter.code} needs a code in ${value}`)
+  })
+}

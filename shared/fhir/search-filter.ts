@@ -1,0 +1,167 @@
+/**
+ * `_filter` → Criterion. `and` and `or` bind alike, from left to right; only parentheses group.
+ * https://hl7.org/fhir/R4/search_filter.html
+ */
+import { badRequest, notSupported, tooCostly } from '../errors.ts'
+import { resourceTypes, searchParameter } from './definitions.ts'
+import type { Condition, Criterion, SearchParamType } from './search.ts'
+import type { Refusal } from './search-conditions.ts'
+
+const MAX_DEPTH = 16
+const MAX_COMPARISONS = 64
+
+/** Reads a path with a modifier as the name of a parameter would be read. */
+export type ReadComparison = (name: string, value: string) => Criterion | Refusal | undefined
+
+/** Errors: 400 for what does not parse, an unknown operator, too many comparisons. */
+export function readFilter(type: string, text: string, read: ReadComparison): Criterion {
+  const words = wordsOf(text)
+  let place = 0
+  let comparisons = 0
+
+  function expression(depth: number): Criterion {
+    if (depth > MAX_DEPTH) throw tooCostly(`_filter may be ${MAX_DEPTH} levels deep`, '_filter')
+    let left = operand(depth)
+    for (;;) {
+      const word = words[place]
+      if (!isPlain(word, 'and') && !isPlain(word, 'or')) return left
+      place += 1
+      left = { kind: word.text === 'and' ? 'and' : 'or', criteria: [left, operand(depth)] }
+    }
+  }
+
+  function operand(depth: number): Criterion {
+    const isNegated = isPlain(words[place], 'not') && isPlain(words[place + 1], '(')
+    if (isNegated) place += 1
+    if (!isPlain(words[place], '(')) return comparison()
+    place += 1
+    const inner = expression(depth + 1)
+    if (!isPlain(words[place], ')')) throw invalid(text)
+    place += 1
+    return isNegated ? { kind: 'not', criterion: inner } : inner
+  }
+
+  function comparison(): Criterion {
+    const [path, operator, value] = words.slice(place, place + 3)
+    if (path === undefined || operator === undefined || value === undefined) throw invalid(text)
+    if ([path, operator, value].some((word) => isPlain(word, '(') || isPlain(word, ')'))) {
+      throw invalid(text)
+    }
+    place += 3
+    comparisons += 1
+    if (comparisons > MAX_COMPARISONS) {
+      throw tooCostly(`_filter may have ${MAX_COMPARISONS} comparisons`, '_filter')
+    }
+    return compare(type, path.text, operator.text, value.text, read)
+  }
+
+  const found = expression(1)
+  if (place < words.length) throw invalid(text)
+  return found
+}
+
+interface Word {
+  readonly text: string
+  readonly quoted: boolean
+}
+
+const WORD = /\s*(?:([()])|"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s()"']+))/gsy
+
+function wordsOf(text: string): readonly Word[] {
+  if (text.includes('[')) throw notSupported('Filters inside a path are not supported', '_filter')
+  const trimmed = text.trimEnd()
+  const words: Word[] = []
+  let end = 0
+  for (const match of trimmed.matchAll(WORD)) {
+    const [whole, bracket, double, single, plain] = match
+    const inner = double ?? single
+    end = match.index + whole.length
+    if (inner === undefined) words.push({ text: bracket ?? plain ?? '', quoted: false })
+    else words.push({ text: inner.replace(/\\(.)/gs, '$1'), quoted: true })
+  }
+  if (end < trimmed.length) throw invalid(text)
+  return words
+}
+
+function isPlain(word: Word | undefined, text: string): word is Word {
+  return word !== undefined && !word.quoted && word.text === text
+}
+
+function invalid(text: string): Error {
+  return badRequest(`Invalid _filter: ${text.slice(0, 200)}`, '_filter')
+}
+
+const PREFIXES = ['eq', 'ne', 'gt', 'lt', 'ge', 'le', 'ap', 'sa', 'eb']
+const OPERATORS = [
+  ...PREFIXES,
+  ...['co', 'sw', 'ew', 'pr', 'po', 'ss', 'sb', 'in', 'ni', 're', 'identifier'],
+]
+
+/** Operators as the modifiers that say the same; an empty one is the parameter's own comparison. */
+const MODIFIERS: Readonly<Partial<Record<SearchParamType, Readonly<Record<string, string>>>>> = {
+  string: { eq: ':exact', ne: ':exact', co: ':contains', sw: '', ew: ':contains' },
+  token: { eq: '', ne: '', co: ':contains', in: ':in', ni: ':not-in', ss: ':below', sb: ':above' },
+  reference: { eq: '', ne: '', re: '', identifier: ':identifier' },
+  uri: { eq: '', ne: '', co: ':contains', sw: ':below' },
+  date: { po: '' },
+}
+
+function compare(
+  type: string,
+  path: string,
+  operator: string,
+  value: string,
+  read: ReadComparison,
+): Criterion {
+  if (!OPERATORS.includes(operator)) throw badRequest(`Invalid operator: ${operator}`, '_filter')
+  // A bar parts system and code here as elsewhere; a comma means itself.
+  const text = value.replace(/[\\,$]/g, '\\$&')
+  if (operator === 'pr') {
+    if (value !== 'true' && value !== 'false') throw badRequest('pr takes true or false', '_filter')
+    return required(read(`${path}:missing`, value === 'true' ? 'false' : 'true'), path)
+  }
+  const kind = endType(type, path)
+  const isOrdered = kind === 'date' || kind === 'number' || kind === 'quantity'
+  if (isOrdered && PREFIXES.includes(operator)) {
+    return required(read(path, `${operator}${text}`), path)
+  }
+  // An unknown parameter is refused by `read`, with its own words.
+  const modifier = kind === undefined ? '' : MODIFIERS[kind]?.[operator]
+  if (modifier === undefined) {
+    throw badRequest(`Invalid operator: ${operator} for ${path}`, '_filter')
+  }
+  const found = required(read(`${path}${modifier}`, text), path)
+  if (operator === 'ne') return mapEnds(found, (criterion) => ({ kind: 'not', criterion }))
+  if (operator !== 'ew' && operator !== 'po') return found
+  return mapEnds(found, (condition) => ({ ...condition, modifier: operator }))
+}
+
+function required(found: Criterion | Refusal | undefined, path: string): Criterion {
+  if (found === undefined) throw badRequest(`Empty value for ${path}`, '_filter')
+  if ('reason' in found) throw found.reason
+  return found
+}
+
+/** The type of what a path ends with; undefined for an unknown one. */
+function endType(type: string, path: string): SearchParamType | undefined {
+  const [, code = '', target, rest] = /^([^:.]+)(?::([A-Za-z]+))?(?:\.(.+))?$/s.exec(path) ?? []
+  const parameter = searchParameter(type, code)
+  if (rest === undefined || parameter === undefined) return parameter?.type
+  const targets = target === undefined ? (parameter.targets ?? resourceTypes) : [target]
+  for (const end of targets) {
+    const found = endType(end, rest)
+    if (found !== undefined) return found
+  }
+  return undefined
+}
+
+/** Changes the Conditions that chains end with. */
+function mapEnds(criterion: Criterion, change: (condition: Condition) => Criterion): Criterion {
+  if (!('kind' in criterion)) return change(criterion)
+  if (criterion.kind !== 'chain') return criterion
+  const ends = criterion.ends.map((end) => ({
+    ...end,
+    criterion: mapEnds(end.criterion, change),
+  }))
+  return { ...criterion, ends }
+}

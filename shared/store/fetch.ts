@@ -1,0 +1,85 @@
+/** The newest version of one resource by its row key; concurrent ones become one statement. */
+import type { Connection, Database } from '../database.ts'
+import { createBatches } from './batches.ts'
+import { type VersionRow, versionColumns } from './rows.ts'
+
+export interface RowKey {
+  readonly project: number
+  readonly type: number
+  readonly id: string
+  /** What the platform meta of a row in sight begins with. */
+  readonly metaPrefix: string
+}
+
+/** A deletion included; undefined for unknown or invisible ids. */
+export type Fetch = (key: RowKey) => Promise<VersionRow | undefined>
+
+/** Contents may be large, and all of a batch are in memory at once. */
+const MAX_ROWS = 16
+const V = versionColumns('v')
+
+// The newest version decides, so it is taken before the prefix is looked at.
+const ONE = `select ${V} from (
+    select * from version where project = $1 and type = $2 and id = $3 order by ver desc limit 1
+  ) v where starts_with(v.meta_ext, $4)`
+
+const MANY = `select x.n::int, ${V}
+  from unnest($1::int[], $2::smallint[], $3::uuid[], $4::text[]) with ordinality
+    as x(project, type, id, prefix, n)
+  cross join lateral (
+    select * from version where project = x.project and type = x.type and id = x.id
+    order by ver desc limit 1) v
+  where starts_with(v.meta_ext, x.prefix)`
+
+/** One key, one statement: inside a transaction. */
+export function fetchAlone(connection: Connection): Fetch {
+  return async ({ project, type, id, metaPrefix }) => {
+    const values = [project, type, id, metaPrefix]
+    const [row] = await connection.query<VersionRow>({ name: 'read', text: ONE, values })
+    return row
+  }
+}
+
+export function createFetch(database: Pick<Database, 'lane'>): Fetch {
+  return createBatches<RowKey, VersionRow | undefined>(database, {
+    take(queue, share) {
+      const count = Math.min(share, MAX_ROWS)
+      return [queue.slice(0, count), queue.slice(count)]
+    },
+    async run(connection, batch) {
+      try {
+        const found = await fetchAll(
+          connection,
+          batch.map(({ item }) => item),
+        )
+        batch.forEach(({ resolve }, i) => {
+          resolve(found[i])
+        })
+      } catch (error) {
+        for (const { reject } of batch) reject(error)
+      }
+    },
+  })
+}
+
+async function fetchAll(
+  connection: Connection,
+  keys: readonly RowKey[],
+): Promise<readonly (VersionRow | undefined)[]> {
+  const [only] = keys
+  if (only !== undefined && keys.length === 1) return [await fetchAlone(connection)(only)]
+  const list = (of: (key: RowKey) => number | string) => `{${keys.map(of).join(',')}}`
+  const rows = await connection.query<VersionRow & { n: number }>({
+    name: 'read-n',
+    text: MANY,
+    values: [
+      list((key) => key.project),
+      list((key) => key.type),
+      list((key) => key.id),
+      keys.map((key) => key.metaPrefix),
+    ],
+  })
+  const found: (VersionRow | undefined)[] = keys.map(() => undefined)
+  for (const row of rows) found[row.n - 1] = row
+  return found
+}

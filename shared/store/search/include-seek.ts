@@ -1,0 +1,88 @@
+/** What the includes of a search look for from the resources at hand, before the store is asked. */
+import { isResourceType, resourceTypes, searchParameter } from '../../fhir/definitions.ts'
+import { literalsOf, referenceParameters } from '../../fhir/reference-values.ts'
+import { parseReference, type Resource, referenceTo } from '../../fhir/resource.ts'
+import type { Include } from '../../fhir/search.ts'
+import { isCanonicalParameter } from '../index-plan.ts'
+
+export interface Targets {
+  readonly ids: Set<string>
+  /** What canonical references hold. */
+  readonly urls: Set<string>
+}
+
+export interface Sought {
+  /** By type. */
+  readonly targets: Map<string, Targets>
+  /** Type → reference parameter → texts that it may hold. */
+  readonly holders: Map<string, Map<string, Set<string>>>
+  /** Texts in `holders`. */
+  readonly holderCount: number
+}
+
+export function seekIncludes(includes: readonly Include[], resources: readonly Resource[]): Sought {
+  const targets = new Map<string, Targets>()
+  const holders = new Map<string, Map<string, Set<string>>>()
+  for (const include of includes) {
+    for (const resource of resources) {
+      if (include.kind === 'include') seekTargets(include, resource, targets)
+      else seekHolders(include, resource, holders)
+    }
+  }
+  const counts = [...holders.values()].flatMap((byCode) => [...byCode.values()])
+  return { targets, holders, holderCount: counts.reduce((sum, texts) => sum + texts.size, 0) }
+}
+
+function seekTargets(include: Include, resource: Resource, found: Map<string, Targets>): void {
+  const { resourceType: type } = resource
+  if (include.type !== undefined && include.type !== type) return
+  const of = (target: string) => entry(found, target, () => ({ ids: new Set(), urls: new Set() }))
+  const codes = include.code === undefined ? referenceParameters(type) : [include.code]
+  for (const code of codes) {
+    for (const literal of literalsOf(resource, code)) {
+      const reference = parseReference(literal)
+      if (reference !== undefined) {
+        const isWanted = include.target === undefined || include.target === reference.type
+        if (isWanted && isResourceType(reference.type)) of(reference.type).ids.add(reference.id)
+      } else if (isCanonicalParameter(type, code)) {
+        const { targets = CANONICAL_RESOURCES } = searchParameter(type, code) ?? {}
+        const wanted = include.target === undefined ? targets : [include.target]
+        for (const target of wanted) of(target).urls.add(literal)
+      }
+    }
+  }
+}
+
+function seekHolders(
+  include: Include,
+  resource: Resource,
+  found: Map<string, Map<string, Set<string>>>,
+): void {
+  const { resourceType, url } = resource
+  if (include.target !== undefined && include.target !== resourceType) return
+  const types = include.type === undefined ? resourceTypes : [include.type]
+  for (const type of types) {
+    const codes = include.code === undefined ? referenceParameters(type) : [include.code]
+    for (const code of codes) {
+      const { targets } = searchParameter(type, code) ?? {}
+      if (targets !== undefined && !targets.includes(resourceType)) continue
+      const byCode = entry(found, type, () => new Map<string, Set<string>>())
+      const texts = entry(byCode, code, () => new Set<string>())
+      texts.add(referenceTo(resource))
+      if (typeof url === 'string' && isCanonicalParameter(type, code)) texts.add(url)
+    }
+  }
+}
+
+/** Types that a canonical may point at: those whose `url` is their own. */
+const CANONICAL_RESOURCES = resourceTypes.filter(
+  (type) => searchParameter(type, 'url')?.expression === `${type}.url`,
+)
+
+function entry<K, V>(map: Map<K, V>, key: K, make: () => V): V {
+  const known = map.get(key)
+  if (known !== undefined) return known
+  const made = make()
+  map.set(key, made)
+  return made
+}

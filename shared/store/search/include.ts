@@ -1,0 +1,120 @@
+/**
+ * `_include` and `_revinclude`: one statement a step, for all types and both directions at once.
+ * https://hl7.org/fhir/R4/search.html#revinclude
+ */
+import type { Principal } from '../../access/principal.ts'
+import { typeNumber } from '../../fhir/definitions.ts'
+import type { Include } from '../../fhir/search.ts'
+import { normalId, type Store } from '../context.ts'
+import { CANONICAL_KEY } from '../derivation.ts'
+import { keysLiteral } from '../keys.ts'
+import type { Version } from '../repository.ts'
+import { parseVersion, toVersion } from '../rows.ts'
+import type { Bind } from '../side-rows.ts'
+import { pageStatement, type Query } from './compile.ts'
+import { type Sought, seekIncludes } from './include-seek.ts'
+import type { SortedRow } from './order.ts'
+import type { Scene, Test } from './row-test.ts'
+import { sightOf } from './sight.ts'
+
+export interface Followed {
+  /** Each once, and none of the matches. */
+  readonly included: readonly Version[]
+  /** A limit has left something out. */
+  readonly isCut: boolean
+}
+
+const MAX_STEPS = 5
+const MAX_INCLUDED = 1000
+/** Of one step: `_revinclude=*` asks for every reference parameter of every type. */
+const MAX_KEYS = 50_000
+
+export async function followIncludes(
+  store: Store,
+  principal: Principal,
+  project: number,
+  includes: readonly Include[],
+  matches: readonly Version[],
+): Promise<Followed> {
+  const seen = new Set(matches.map(nameOf))
+  const included: Version[] = []
+  let newest = matches
+  let wanted = includes
+  for (let step = 1; newest.length > 0 && wanted.length > 0; step++) {
+    const sought = seekIncludes(wanted, newest.map(parseVersion))
+    const limit = MAX_INCLUDED + seen.size + 1
+    const queries = queriesOf(store, principal, project, sought, seen, limit)
+    if (queries.length === 0) break
+    if (step > MAX_STEPS || sought.holderCount > MAX_KEYS) return { included, isCut: true }
+    const parts = queries.map((query) => ({ query, driver: { kind: 'keys', ids: false } as const }))
+    const rows = await store.connection.query<SortedRow>(pageStatement(parts))
+    const found = rows.map((row) => toVersion(row)).filter((version) => !seen.has(nameOf(version)))
+    for (const version of found) seen.add(nameOf(version))
+    const room = MAX_INCLUDED - included.length
+    included.push(...found.slice(0, room))
+    if (found.length > room) return { included, isCut: true }
+    newest = found
+    wanted = includes.filter(({ iterate }) => iterate)
+  }
+  return { included, isCut: false }
+}
+
+function nameOf({ type, id }: { readonly type: string; readonly id: string }): string {
+  return `${type}/${normalId(id)}`
+}
+
+/** One query a type; what refers to the page needs `search`, what the page refers to `read`. */
+function queriesOf(
+  store: Store,
+  principal: Principal,
+  project: number,
+  { targets, holders }: Sought,
+  seen: ReadonlySet<string>,
+  limit: number,
+): Query[] {
+  const queries: Query[] = []
+  const add = (scene: Scene, test: Test) => {
+    const order = { column: 'lu', descending: true, byType: true } as const
+    queries.push({
+      project: scene.project,
+      typeNumber: typeNumber(scene.type),
+      tests: [...scene.visible, test],
+      order,
+      after: undefined,
+      limit,
+      offset: 0,
+    })
+  }
+  for (const [type, { ids, urls }] of targets) {
+    const unseen = [...ids].map(normalId).filter((id) => !seen.has(`${type}/${id}`))
+    if (unseen.length + urls.size === 0) continue
+    const scene = sightOf(store, principal, type, 'read', project)
+    if (scene !== undefined) add(scene, targetTest(scene, unseen, urls))
+  }
+  for (const [type, parameters] of holders) {
+    const scene = sightOf(store, principal, type, 'search', project)
+    if (scene === undefined) continue
+    const any = [...parameters].flatMap(([code, texts]) => {
+      const p = scene.keys.param(scene.project, type, code)
+      return [...texts].map((text) => p ^ scene.keys.target(scene.project, text))
+    })
+    add(scene, { kind: 'keys', any })
+  }
+  return queries
+}
+
+function targetTest(
+  { keys, project, type }: Scene,
+  ids: readonly string[],
+  urls: ReadonlySet<string>,
+): Test {
+  const p = keys.param(project, type, CANONICAL_KEY)
+  const rowIds = ids.map((id) => keys.rowId(type, id))
+  const any = [...urls].map((url) => p ^ keys.target(project, url))
+  const sql = (bind: Bind) => {
+    const byId = `r.id = any(${bind(rowIds, 'uuid[]')})`
+    if (any.length === 0) return byId
+    return `(${byId} or r.keys && ${bind(keysLiteral(any), 'bigint[]')})`
+  }
+  return { kind: 'narrow', sql }
+}

@@ -1,0 +1,107 @@
+/**
+ * Chains and `_has`. A reference key is P ^ R and the self key of its target is P' ^ R, so the keys of
+ * one side become those of the other by XOR with a constant, in SQL. Stray values that go through it
+ * are random 64-bit numbers and match nothing. Every end is read with what the Principal sees of it.
+ */
+import { badRequest, notSupported } from '../../errors.ts'
+import { type Criterion, isCondition, type Join } from '../../fhir/search.ts'
+import { CANONICAL_KEY } from '../derivation.ts'
+import { isCanonicalParameter, plannedParameter } from '../index-plan.ts'
+import type { Keys } from '../keys.ts'
+import type { Bind } from '../side-rows.ts'
+import { filter, type Scene, type Test, whereSql } from './row-test.ts'
+
+/** More than this on one side of a join is 400 too-costly. */
+const MAX_KEYS = 50_000
+
+type TestOf = (scene: Scene, criterion: Criterion) => Test
+
+/** Errors: 400 for a join between the registry and a Project, whose keys have nothing in common. */
+export function joinTest(scene: Scene, join: Join, testOf: TestOf): Test {
+  const byId = referenceTest(scene, join, testOf)
+  if (byId !== undefined) return byId
+  const entered = join.ends.flatMap(({ type, criterion }) => {
+    const inner = scene.enter(type)
+    return inner === undefined ? [] : [{ inner, criterion }]
+  })
+  if (entered.length === 0) return filter(() => 'false')
+  const sides = entered.filter(({ inner }) => inner.project === scene.project)
+  if (sides.length === 0) {
+    const [other] = entered
+    throw notSupported(`A search cannot join ${scene.type} and ${other?.inner.type}`, join.code)
+  }
+  const parts = sides.flatMap(({ inner, criterion }) => {
+    const test = testOf(inner, criterion)
+    const links =
+      join.kind === 'chain'
+        ? linksOf(scene.keys, scene.project, scene.type, join.code, inner.type)
+        : linksOf(scene.keys, scene.project, inner.type, join.code, scene.type)
+    return links.map((link) => (bind: Bind) => keysSql(join.kind, link, inner, test, bind))
+  })
+  return {
+    kind: 'narrow',
+    sql: (bind) => {
+      const found = parts.map((part) => part(bind)).join(' union all ')
+      const most = bind(MAX_KEYS, 'int')
+      return `r.keys && (select search_cap(array(
+        select distinct k from (${found}) j(k) limit ${most} + 1), ${most}))`
+    },
+  }
+}
+
+/** `subject._id=x` says what `subject=x` says. */
+function referenceTest(scene: Scene, join: Join, testOf: TestOf): Test | undefined {
+  if (join.kind !== 'chain' || isCanonicalParameter(scene.type, join.code)) return undefined
+  const values: string[] = []
+  for (const { type, criterion } of join.ends) {
+    if (!isCondition(criterion) || criterion.code !== '_id' || criterion.modifier !== undefined) {
+      return undefined
+    }
+    values.push(...criterion.values.map((id) => `${type}/${id}`))
+  }
+  const { code } = join
+  return testOf(scene, { code, type: 'reference', modifier: undefined, values })
+}
+
+interface Link {
+  readonly constant: bigint
+  /** The target is found by its url, not by its id. */
+  readonly isCanonical: boolean
+}
+
+/** From references of `source` to what identifies a `target`, and back. */
+function linksOf(
+  keys: Keys,
+  project: number,
+  source: string,
+  code: string,
+  target: string,
+): readonly Link[] {
+  const types = plannedParameter(source, code)?.types
+  if (types === undefined) throw badRequest(`Unknown search parameter: ${code}`, code)
+  const p = keys.param(project, source, code)
+  const by = (identity: string) => p ^ keys.param(project, target, identity)
+  const links: Link[] = []
+  const isCanonical = isCanonicalParameter(source, code)
+  if (!isCanonical || types.includes('Reference')) {
+    links.push({ constant: by('_self'), isCanonical: false })
+  }
+  if (isCanonical) links.push({ constant: by(CANONICAL_KEY), isCanonical })
+  return links
+}
+
+/** A chain starts from what its target is, `_has` from all that its source refers to. */
+function keysSql(
+  kind: Join['kind'],
+  { constant, isCanonical }: Link,
+  inner: Scene,
+  test: Test,
+  bind: Bind,
+): string {
+  const c = bind(constant, 'bigint')
+  const where = whereSql(inner, [test], bind)
+  if (kind === 'chain' && !isCanonical) {
+    return `select r.keys[1] # ${c} from resource r where ${where}`
+  }
+  return `select x # ${c} from resource r cross join unnest(r.keys[2:r.nref]) x where ${where}`
+}
