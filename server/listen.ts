@@ -14,6 +14,8 @@ export interface Listening {
 const MAX_HEADER_BYTES = 65_536
 /** Above the idle time of common load balancers, so that they close first. */
 const KEEP_ALIVE_MS = 75_000
+/** The largest upload over a slow line; Node's own 5 minutes would cut it off. */
+const REQUEST_MS = 3_600_000
 
 /** Port 0 takes a free one. Errors: EADDRINUSE, EACCES. */
 export async function listen(app: Koa<State>, port: number): Promise<Listening> {
@@ -37,6 +39,7 @@ export async function listen(app: Koa<State>, port: number): Promise<Listening> 
     socket.once('close', () => connections.delete(socket))
   })
   server.keepAliveTimeout = KEEP_ALIVE_MS
+  server.requestTimeout = REQUEST_MS
   server.on('clientError', refuse)
   await started(server, port)
   return {

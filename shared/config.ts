@@ -26,6 +26,7 @@ export interface Config {
   readonly corsOrigins: readonly string[]
   readonly trustProxy: boolean
   readonly maxBodyBytes: number
+  readonly maxUploadBytes: number
   readonly rateLimitPerMinute: number
   readonly authRateLimitPerMinute: number
   readonly executeWaitMs: number
@@ -70,7 +71,7 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     databasePool: read.whole('DATABASE_POOL', 10, 5, 500),
     redisUrl: read.required('REDIS_URL'),
     redisTlsInsecure: read.flag('REDIS_TLS_INSECURE', false),
-    storageUrl: read.text('STORAGE_URL') ?? `file:${dataDir}/storage`,
+    storageUrl: read.storage('STORAGE_URL', `file:${dataDir}/storage`),
     dataDir,
     superAdminEmail: read.text('SUPER_ADMIN_EMAIL') ?? 'admin@example.com',
     superAdminPassword: read.secret('SUPER_ADMIN_PASSWORD', 8),
@@ -82,6 +83,7 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     corsOrigins: read.list('CORS_ORIGINS', ['*']),
     trustProxy: read.flag('TRUST_PROXY', false),
     maxBodyBytes: read.whole('MAX_BODY_BYTES', 16_777_216, 1024),
+    maxUploadBytes: read.whole('MAX_UPLOAD_BYTES', 5_368_709_120, 1024),
     rateLimitPerMinute: read.whole('RATE_LIMIT_PER_MINUTE', 60_000, 0),
     authRateLimitPerMinute: read.whole('AUTH_RATE_LIMIT_PER_MINUTE', 160, 0),
     executeWaitMs: read.whole('EXECUTE_WAIT_MS', 25_000, 1, 110_000),
@@ -197,6 +199,15 @@ class Reader {
     if (URL.canParse(value) && /^https?:/.test(value)) return value
     this.#complain(name, `is "${value}"; it must be an http or https address`)
     return otherwise
+  }
+
+  storage(name: string, otherwise: string): string {
+    const value = this.text(name) ?? otherwise
+    const isBucket = URL.canParse(value) && /^s3:\/\/[a-z0-9][a-z0-9.-]+/.test(value)
+    if (!isBucket && !/^file:./.test(value)) {
+      this.#complain(name, `is "${value}"; it must be file:<folder> or s3://<bucket>/<prefix>`)
+    }
+    return value
   }
 
   #complain(name: string, what: string): void {

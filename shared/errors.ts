@@ -32,6 +32,11 @@ export const notSupported = failure(400, undefined, 'not-supported')
 export const tooCostly = failure(400, undefined, 'too-costly')
 export const forbidden = () => failure(403, 'forbidden', 'forbidden')('Forbidden')
 export const notFound = () => failure(404, 'not-found', 'not-found')('Not found')
+/** 404 for content that its resource names and the storage has not. */
+export const contentMissing = (cause: unknown) =>
+  new HttpError(404, outcome('not-found', issue('error', 'not-found', 'Content not found')), {
+    cause,
+  })
 export const gone = (text = 'Gone') => failure(410, 'gone', 'deleted')(text)
 export const methodNotAllowed = (allow: string) =>
   new HttpError(

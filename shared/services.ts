@@ -1,11 +1,13 @@
 /** What a process opened; passed as one object, closed in reverse order. */
 import { setTimeout as delay } from 'node:timers/promises'
+import { createSignedUrls, type SignedUrls } from './access/signed-urls.ts'
 import { createTokens, type Tokens } from './access/tokens.ts'
 import type { Config } from './config.ts'
 import { type Database, openDatabase } from './database.ts'
 import type { Logger } from './log.ts'
 import { openQueues, type Queues } from './queue.ts'
 import { openRedis, type Redis, untilReady } from './redis.ts'
+import { openStorage, type Storage } from './storage.ts'
 import { openPrincipals, type Principals } from './store/principals.ts'
 import { openRepository, type Repository } from './store/repository.ts'
 import { openSigningKeys } from './store/signing-keys.ts'
@@ -17,6 +19,8 @@ export interface Services {
   readonly repository: Repository
   readonly principals: Principals
   readonly tokens: Tokens
+  readonly signedUrls: SignedUrls
+  readonly storage: Storage
   /** For small counters and caches of a request; jobs go through `queues`. */
   readonly redis: Redis
   readonly queues: Queues
@@ -39,6 +43,8 @@ export async function openServices(config: Config, log: Logger): Promise<Service
   const repository = await openRepository(database)
   const principals = await openPrincipals(database, repository, log)
   const keys = await openSigningKeys(config, database, repository)
+  const storage = await openStorage(config)
+  opened.defer(() => storage.close())
   const redis = openRedis(config, 'request', log)
   opened.defer(() => redis.disconnect())
   await untilReady(redis, log).catch((error: Error) => {
@@ -54,6 +60,8 @@ export async function openServices(config: Config, log: Logger): Promise<Service
     repository,
     principals,
     tokens: createTokens(config.baseUrl, keys),
+    signedUrls: createSignedUrls(config.baseUrl, keys),
+    storage,
     redis,
     queues,
     close: () => closing.disposeAsync(),

@@ -78,7 +78,7 @@ t.test('a deploy answers ok and names the code in the Bot', async (t) => {
   t.equal(answer.body.issue[0].details.text, 'All OK')
   const bot = await admin.get<Untyped>(`Bot/${id}`)
   t.match(bot.body.executableCode, { contentType: 'text/javascript', title: 'my-bot.js' })
-  t.match(bot.body.executableCode.url, /^Binary\/[0-9a-f-]{36}$/)
+  t.match(bot.body.executableCode.url, /\/storage\/[0-9a-f-]{36}\/1\?Expires=/)
 })
 
 t.test('a deploy takes Parameters, and checks again what is there without code', async (t) => {

@@ -13,6 +13,7 @@ import { createMetrics } from './bots/metrics.ts'
 import { createRunner, HandedBack, type Runner } from './bots/run.ts'
 import { Deferred } from './bots/slots.ts'
 import { startSweep } from './bots/sweep.ts'
+import { startUpkeepJobs } from './upkeep/jobs.ts'
 import { startTableUpkeep } from './upkeep/tables.ts'
 
 /** Platforms kill after 30 s. */
@@ -49,7 +50,8 @@ async function main(): Promise<void> {
   const audit = createAudit(services)
   const runner: Runner = createRunner({ services, runs, executors, audit, metrics })
   const sweep = startSweep(services, runs)
-  const tables = config.workerQueues.includes('upkeep') ? startTableUpkeep(services) : undefined
+  const hasUpkeep = config.workerQueues.includes('upkeep')
+  const upkeep = hasUpkeep ? [startTableUpkeep(services), startUpkeepJobs(services)] : []
   const workers = served.map((queue) => startWorker(config, log, queue, runner))
   await Promise.all(workers.map((worker) => worker.waitUntilReady()))
   await runs.announce(served, () => metrics.text())
@@ -64,7 +66,12 @@ async function main(): Promise<void> {
     await Promise.race([closed, pause(FINISH_MS)])
     runner.abandonAll()
     await Promise.race([closed, pause(GIVE_BACK_MS)])
-    await Promise.all([sweep.stop(), tables?.stop(), runs.close(), executors.close()])
+    await Promise.all([
+      sweep.stop(),
+      ...upkeep.map((item) => item.stop()),
+      runs.close(),
+      executors.close(),
+    ])
     await audit.close()
     await services.close()
     log.info('stopped')

@@ -1,6 +1,15 @@
 /** Reads a request body within its limit, whatever coding it travels in. */
+import { Readable, type Transform } from 'node:stream'
 import { promisify } from 'node:util'
-import { brotliDecompress, gunzip, inflate } from 'node:zlib'
+import {
+  brotliDecompress,
+  createBrotliDecompress,
+  createGunzip,
+  createInflate,
+  gunzip,
+  inflate,
+  type Zlib,
+} from 'node:zlib'
 import getRawBody from 'raw-body'
 import {
   badRequest,
@@ -20,6 +29,13 @@ const DECODERS = {
   deflate: promisify(inflate),
   br: promisify(brotliDecompress),
 }
+const STREAM_DECODERS = {
+  gzip: createGunzip,
+  deflate: createInflate,
+  br: createBrotliDecompress,
+}
+/** An upload may take its time, but not stand still. */
+const IDLE_MS = 60_000
 
 /** Undefined when there is no body. Errors: 413 beyond `maxBytes`, 400 for a bad coding. */
 export async function readBody(ctx: Context, maxBytes: number): Promise<Buffer | undefined> {
@@ -27,11 +43,25 @@ export async function readBody(ctx: Context, maxBytes: number): Promise<Buffer |
   if (headers['transfer-encoding'] === undefined && !Number(headers['content-length'] ?? 0)) {
     return undefined
   }
-  const coding = (headers['content-encoding'] ?? 'identity').trim().toLowerCase()
-  if (coding !== 'identity' && !isCoding(coding)) throw notSupported('Unsupported content encoding')
+  const coding = codingOf(ctx)
   const raw = await readRaw(ctx, maxBytes)
   if (raw.length === 0) return undefined
-  return isCoding(coding) ? await inflated(raw, coding, maxBytes) : raw
+  return coding === undefined ? raw : await inflated(raw, coding, maxBytes)
+}
+
+/** The body as it arrives, its coding taken off. Errors: 413 for an announced size, 400 for a bad coding. */
+export function openBody(ctx: Context, maxBytes: number): Readable {
+  const { req } = ctx
+  const coding = codingOf(ctx)
+  if (Number(req.headers['content-length'] ?? 0) > maxBytes) {
+    ctx.set('Connection', 'close')
+    throw tooLarge()
+  }
+  const stop = () => req.destroy(new Error('The upload stands still'))
+  req.setTimeout(IDLE_MS, stop)
+  // The connection lives on.
+  req.once('close', () => req.setTimeout(0, stop))
+  return coding === undefined ? req : inflating(req, coding)
 }
 
 /** Parses the body as a JSON object or array. Errors: 415, 400, 413. */
@@ -53,6 +83,14 @@ export async function readJsonObject(
 }
 
 type Coding = keyof typeof DECODERS
+
+/** Errors: 400. */
+function codingOf(ctx: Context): Coding | undefined {
+  const coding = (ctx.req.headers['content-encoding'] ?? 'identity').trim().toLowerCase()
+  if (isCoding(coding)) return coding
+  if (coding !== 'identity') throw notSupported('Unsupported content encoding')
+  return undefined
+}
 
 function isCoding(name: string): name is Coding {
   return Object.hasOwn(DECODERS, name)
@@ -83,6 +121,29 @@ async function inflated(raw: Buffer, coding: Coding, maxBytes: number): Promise<
   } catch (error) {
     if ((error as { code?: string }).code === 'ERR_BUFFER_TOO_LARGE') throw tooLarge()
     throw badStructure(`Content is not ${coding} encoded`)
+  }
+}
+
+/** Errors, while it is read: 413 for a bomb, 400 for what is not in this coding. */
+function inflating(req: Readable, coding: Coding): Readable {
+  const decoder = STREAM_DECODERS[coding]()
+  req.once('error', (error) => decoder.destroy(error))
+  // Whoever reads it is told; until then nobody listens.
+  decoder.on('error', () => undefined)
+  return Readable.from(inflatedChunks(req.pipe(decoder), coding), { objectMode: false })
+}
+
+async function* inflatedChunks(decoder: Transform & Zlib, coding: Coding): AsyncGenerator<Buffer> {
+  let size = 0
+  try {
+    for await (const chunk of decoder as AsyncIterable<Buffer>) {
+      size += chunk.length
+      if (size > decoder.bytesWritten * HIGHEST_RATIO) throw tooLarge()
+      yield chunk
+    }
+  } catch (error) {
+    const isBroken = (error as { code?: string }).code?.match(/^(Z_|ERR_BROTLI|ERR__)/)
+    throw isBroken ? badStructure(`Content is not ${coding} encoded`) : error
   }
 }
 

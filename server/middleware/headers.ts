@@ -13,7 +13,10 @@ const SECURITY = {
     "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 }
 const EXPOSED = [
+  'Accept-Ranges',
+  'Content-Disposition',
   'Content-Location',
+  'Content-Range',
   'ETag',
   'Last-Modified',
   'Location',

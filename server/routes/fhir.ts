@@ -4,9 +4,11 @@ import type { Principal } from '../../shared/access/principal.ts'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { type FhirRequest, handle } from '../../shared/api/handle.ts'
 import { operations } from '../../shared/api/operations/table.ts'
+import type { Config } from '../../shared/config.ts'
 import { SYSTEM_PROJECT } from '../../shared/store/projects.ts'
 import { type Context, caller, type Middleware, type State, type Web } from '../context.ts'
-import { readBody } from '../middleware/body.ts'
+import { openBody, readBody } from '../middleware/body.ts'
+import { send } from '../send.ts'
 
 const ROOT = '/fhir/R4'
 /** Answered without a token. */
@@ -20,12 +22,8 @@ const NOBODY: Principal = {
 
 export function fhirRoutes({ services }: Web, authenticate: Middleware): Router<State> {
   const serve = async (ctx: Context, principal: Principal) => {
-    const request = await requestOf(ctx, services.config.maxBodyBytes)
-    const reply = await handle(services, principal, request)
-    ctx.set(reply.headers)
-    ctx.body = reply.body ?? null
-    // After the body: Koa turns an empty one into a 204.
-    ctx.status = reply.status
+    const request = await requestOf(ctx, services.config)
+    await send(ctx, await handle(services, principal, request))
   }
   const router = new Router<State>()
   router.all(`${ROOT}{/*path}`, async (ctx) => {
@@ -37,7 +35,7 @@ export function fhirRoutes({ services }: Web, authenticate: Middleware): Router<
   return router
 }
 
-async function requestOf(ctx: Context, maxBytes: number): Promise<FhirRequest> {
+async function requestOf(ctx: Context, config: Config): Promise<FhirRequest> {
   const { requestId, traceId } = ctx.state
   return {
     // Koa leaves the body of a HEAD answer out, all else is as for GET.
@@ -46,11 +44,20 @@ async function requestOf(ctx: Context, maxBytes: number): Promise<FhirRequest> {
     query: new URLSearchParams(ctx.querystring),
     // Node joins repeated headers into one text; only set-cookie is a list, and nobody sends it.
     headers: ctx.req.headers as Record<string, string | undefined>,
-    body: await readBody(ctx, maxBytes),
+    ...(isUpload(ctx)
+      ? { body: undefined, upload: openBody(ctx, config.maxUploadBytes) }
+      : { body: await readBody(ctx, config.maxBodyBytes) }),
     requestId,
     traceId,
     signal: goneSignal(ctx),
   }
+}
+
+/** The content of a Binary goes on as it arrives. */
+function isUpload(ctx: Context): boolean {
+  const path = pathOf(ctx)
+  if (ctx.method === 'POST') return path === 'Binary'
+  return ctx.method === 'PUT' && /^Binary\/[^/]+$/.test(path)
 }
 
 function goneSignal(ctx: Context): AbortSignal {

@@ -1,8 +1,7 @@
 /** Whether this process, and what it stands on, is well. */
 
 import { timingSafeEqual } from 'node:crypto'
-import { constants, readFileSync } from 'node:fs'
-import { access, mkdir } from 'node:fs/promises'
+import { readFileSync } from 'node:fs'
 import Router from '@koa/router'
 import { unauthorized } from '../../shared/errors.ts'
 import type { Services } from '../../shared/services.ts'
@@ -60,11 +59,14 @@ interface Part {
 type Parts = Readonly<Record<'postgres' | 'redis' | 'storage' | 'workers', Part>>
 
 async function checkParts(services: Services): Promise<Parts> {
-  const { database, queues, config } = services
+  const { database, queues, storage: files } = services
   const [postgres, redis, storage, workers] = await Promise.all([
     check(async () => (await database.ping()) >= 0),
     check(async () => (await queues.ping()) >= 0),
-    check(() => isStorageReady(config.storageUrl)),
+    check(async () => {
+      await files.check()
+      return true
+    }),
     check(async () => (await queues.workers()) > 0),
   ])
   return { postgres, redis, storage, workers }
@@ -79,15 +81,6 @@ async function check(ask: () => Promise<boolean>): Promise<Part> {
   const ok = await Promise.race([asked, timer.promise])
   clearTimeout(timeout)
   return { ok, ms: Math.round((performance.now() - startedAt) * 10) / 10 }
-}
-
-/** A folder must take files; an object store is asked by those who use it. */
-async function isStorageReady(storageUrl: string): Promise<boolean> {
-  if (!storageUrl.startsWith('file:')) return true
-  const folder = storageUrl.slice('file:'.length)
-  await mkdir(folder, { recursive: true })
-  await access(folder, constants.W_OK)
-  return true
 }
 
 function mapParts<T>(parts: Parts, read: (part: Part) => T): Record<string, T> {

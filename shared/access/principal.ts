@@ -14,6 +14,10 @@ export interface ProjectContext {
   readonly checkReferencesOnWrite: boolean
   /** Project.systemSetting `updateAsCreate`. */
   readonly updateAsCreate: boolean
+  /** Ids of Projects whose shared resources this one may read (`Project.link`). */
+  readonly links?: readonly string[]
+  /** Types that linking Projects may read (`Project.exportedResourceType`); empty: all. */
+  readonly exports?: readonly string[]
 }
 
 export interface Principal {

@@ -10,6 +10,8 @@ export interface SigningKey {
   readonly publicKey: CryptoKey
   /** As published: no private part. */
   readonly publicJwk: JWK
+  /** Derived from the private part: signs what is not a token (signed-urls.ts). */
+  readonly urlSecret: Buffer
 }
 
 export interface KeySet {

@@ -11,6 +11,7 @@ export interface BotLimits {
   readonly logBytes: number
 }
 
+export const MAX_CODE_BYTES = 5 * 1024 * 1024
 const CPU_MS = 10_000
 const CPU_MAX_MS = 300_000
 const MEMORY_MIN_MB = 16

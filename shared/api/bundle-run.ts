@@ -105,14 +105,15 @@ function patchOf(body: Resource, { index }: Entry): unknown {
 }
 
 function requestOf(outer: FhirRequest, entry: Entry): FhirRequest {
-  const { accept, prefer } = outer.headers
+  const { prefer } = outer.headers
   return {
     ...outer,
     method: entry.method,
     path: entry.path,
     query: entry.query,
     headers: {
-      accept,
+      // An entry holds resources only: of a Binary never the bare content.
+      accept: 'application/fhir+json',
       prefer,
       'x-medplum': outer.headers['x-medplum'],
       'content-type': 'application/fhir+json',

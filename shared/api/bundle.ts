@@ -2,6 +2,7 @@
 import { conflict, HttpError } from '../errors.ts'
 import { type ResponseEntry, responseBundle } from '../fhir/bundle.ts'
 import { outcome } from '../fhir/outcome.ts'
+import { undoable } from './binary-content.ts'
 import { type BundleRequest, type Entry, entryPath, inSteps, readBundle } from './bundle-entries.ts'
 import {
   type Identity,
@@ -89,13 +90,19 @@ async function runTransaction(
   request: BundleRequest,
   respond: Respond,
 ): Promise<ResponseEntry[]> {
+  const { services, undo } = undoable(interaction.services)
   for (let retry = 0; ; retry++) {
     try {
-      return await interaction.services.repository.transaction((repository) => {
-        const services = { ...interaction.services, repository }
-        return runAll({ ...interaction, services }, request, respond)
+      return await services.repository.transaction(async (repository) => {
+        await undo()
+        return await runAll(
+          { ...interaction, services: { ...services, repository } },
+          request,
+          respond,
+        )
       })
     } catch (error) {
+      await undo()
       if (!(error instanceof IdentityLost)) throw error
       if (retry === MAX_RETRIES) throw conflict('Too many concurrent changes, try again')
     }

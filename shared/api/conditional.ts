@@ -80,6 +80,7 @@ export function readCondition(
   type: string,
   query: URLSearchParams,
 ): SearchRequest {
+  if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
   const condition = parseSearch(type, query, { fhirUrl: absoluteUrl(services, '') })
   if (condition.conditions.length === 0) throw badRequest('Search criteria are required')
   return condition

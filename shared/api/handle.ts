@@ -2,9 +2,12 @@
  * FHIR requests as plain values. One router for the web server, for bundle entries and for a bot's
  * client, so that all three behave the same.
  */
+import type { Readable } from 'node:stream'
 import type { Principal } from '../access/principal.ts'
 import { HttpError } from '../errors.ts'
 import type { Services } from '../services.ts'
+import { signAttachments } from './attachments.ts'
+import { signedContent } from './binary-read.ts'
 import { failureReply, withTracing } from './reply.ts'
 import { respond } from './respond.ts'
 
@@ -17,6 +20,8 @@ export interface FhirRequest {
   readonly headers: Readonly<Record<string, string | undefined>>
   /** The raw body; undefined when there is none. */
   readonly body: Buffer | string | undefined
+  /** Instead of `body`: the content of a Binary, as it arrives. */
+  readonly upload?: Readable
   readonly requestId: string
   readonly traceId: string
   /** Aborts when the caller has gone. */
@@ -28,6 +33,8 @@ export interface FhirReply {
   readonly headers: Readonly<Record<string, string>>
   /** Ready to send; undefined is an empty body. */
   readonly body: string | Buffer | undefined
+  /** Instead of `body`: content of a Binary. The caller reads the stream to its end or destroys it. */
+  open?(): Promise<Readable>
 }
 
 export type Handle = (
@@ -37,14 +44,41 @@ export type Handle = (
 ) => Promise<FhirReply>
 
 /** Never throws for a caller's fault: failures are replies with an OperationOutcome. */
-export const handle: Handle = async (services, principal, request) => {
-  try {
+export const handle: Handle = (services, principal, request) =>
+  answered(request, async () => {
     const reply = await respond(services, principal, request)
-    return isStored(request.path) ? reply : withTracing(reply, request)
+    const signed = await withSigned(services, principal, request, reply)
+    return isStored(request.path) ? signed : withTracing(signed, request)
+  })
+
+/** `storage/{id}/{vid}` with the signature in its query: needs no Principal. */
+export function handleSigned(services: Services, request: FhirRequest): Promise<FhirReply> {
+  return answered(request, () => signedContent(services, request))
+}
+
+async function answered(
+  request: FhirRequest,
+  answer: () => Promise<FhirReply>,
+): Promise<FhirReply> {
+  try {
+    return await answer()
   } catch (error) {
     if (error instanceof HttpError) return withTracing(failureReply(error), request)
     throw error
   }
+}
+
+/** Here and not in the parts, so that a page of resources or a bundle has all its Binaries read at once. */
+async function withSigned(
+  services: Services,
+  principal: Principal,
+  { path }: FhirRequest,
+  reply: FhirReply,
+): Promise<FhirReply> {
+  // What a bot answers is its own.
+  if (typeof reply.body !== 'string' || /\$execute|^job\//.test(path)) return reply
+  const body = await signAttachments(services, principal, reply.body)
+  return body === reply.body ? reply : { ...reply, body }
 }
 
 /** An outcome that is a resource, or that an operation (a bot, say) has made, is given as it is. */

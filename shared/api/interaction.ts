@@ -1,6 +1,6 @@
 /** One FHIR interaction on its way: who asks, what, and how the answer is to look. */
 import type { Principal } from '../access/principal.ts'
-import { badStructure } from '../errors.ts'
+import { badRequest, badStructure } from '../errors.ts'
 import { allOk, created, type Issue, outcome } from '../fhir/outcome.ts'
 import { isResource, parseReference, type Resource } from '../fhir/resource.ts'
 import { requireValid } from '../fhir/validate.ts'
@@ -8,11 +8,13 @@ import { withoutEmpty } from '../fhir/without-empty.ts'
 import type { Services } from '../services.ts'
 import type { Version, WriteResult } from '../store/repository.ts'
 import { present } from '../store/rows.ts'
+import { signBinary, toBinaryPath } from './attachments.ts'
 import type { FhirReply, FhirRequest } from './handle.ts'
 import { mapStrings } from './map-strings.ts'
 import type { Preferences } from './negotiate.ts'
 import { versionHeaders } from './preconditions.ts'
 import { emptyReply, outcomeReply, textReply } from './reply.ts'
+import { canonicalId } from './route.ts'
 
 export interface Interaction {
   readonly services: Services
@@ -28,7 +30,9 @@ export function absoluteUrl(services: Services, path: string): string {
 
 /** The text of a version as the caller of this interaction may see it. */
 export function textOf(interaction: Interaction, version: Version): string {
-  return present(version, interaction.principal, interaction.preferences.extended)
+  const { services, principal, preferences } = interaction
+  const text = present(version, principal, preferences.extended)
+  return version.type === 'Binary' ? signBinary(services, version, text) : text
 }
 
 /** A body that has passed validation, with what validation had to remark. */
@@ -48,16 +52,25 @@ export function acceptResource(interaction: Interaction, type: string, body: unk
   return acceptValid(interaction, body)
 }
 
+/** Errors: 400 when the body of an update has another id than the address, or none. */
+export function requireSameId(sent: unknown, id: string): void {
+  if (sent === undefined) throw badRequest('Missing id', 'id')
+  if (typeof sent !== 'string' || canonicalId(sent) !== id) {
+    throw badRequest('Incorrect resource ID', 'id')
+  }
+}
+
 export function acceptValid(interaction: Interaction, body: Resource): Accepted {
   const strict = interaction.principal.project.strictMode
-  const resource = withRelativeReferences(interaction, strict ? body : withoutEmpty(body))
+  const resource = withRelativeAddresses(interaction, strict ? body : withoutEmpty(body))
   return { resource, warnings: requireValid(resource, { strict }) }
 }
 
-/** Literal references under our own base address become `Type/id`, the form that is searched. */
-function withRelativeReferences({ services }: Interaction, resource: Resource): Resource {
+/** References and addresses of Binaries under our own base become `Type/id`, the form that is stored. */
+function withRelativeAddresses({ services }: Interaction, resource: Resource): Resource {
   const base = absoluteUrl(services, '')
   return mapStrings(resource, (text, name) => {
+    if (name === 'url' || name === 'path') return toBinaryPath(services.config.baseUrl, text)
     if (name !== 'reference' || !text.startsWith(base)) return text
     const relative = text.slice(base.length)
     return parseReference(relative) === undefined ? text : relative

@@ -5,6 +5,7 @@
 import { createHash } from 'node:crypto'
 import program from '../../package.json' with { type: 'json' }
 import { isPlatformType, resourceTypes } from '../fhir/definitions.ts'
+import { coreCodeSystems } from '../fhir/terminology.ts'
 import type { Services } from '../services.ts'
 import type { FhirReply } from './handle.ts'
 import type { Interaction } from './interaction.ts'
@@ -15,7 +16,8 @@ import { emptyReply, textReply } from './reply.ts'
 
 /** Built once a process; the same for every caller, also for one without a token. */
 export async function capabilities({ services, request }: Interaction): Promise<FhirReply> {
-  const { text, etag } = statement(services)
+  const isTerminology = request.query.get('mode') === 'terminology'
+  const { text, etag } = statement(services, isTerminology ? describeTerminology : describe)
   if (request.headers['if-none-match']?.includes(etag)) return emptyReply(304, { ETag: etag })
   return textReply(200, text, { ETag: etag })
 }
@@ -23,24 +25,67 @@ export async function capabilities({ services, request }: Interaction): Promise<
 /** The statement changes with a release only, so that its ETag is the same on every process. */
 const RELEASED = '2026-11-21'
 
-let built: { readonly baseUrl: string; readonly text: string; readonly etag: string } | undefined
-
-function statement({ config }: Services): { readonly text: string; readonly etag: string } {
-  if (built?.baseUrl === config.baseUrl) return built
-  const text = JSON.stringify(describe(config.baseUrl))
-  const hash = createHash('sha256').update(text).digest('base64url').slice(0, 16)
-  built = { baseUrl: config.baseUrl, text, etag: `W/"${hash}"` }
-  return built
+interface Statement {
+  readonly baseUrl: string
+  readonly text: string
+  readonly etag: string
 }
 
-function describe(baseUrl: string): object {
+const built = new Map<(baseUrl: string) => object, Statement>()
+
+function statement({ config }: Services, make: (baseUrl: string) => object): Statement {
+  const { baseUrl } = config
+  const known = built.get(make)
+  if (known?.baseUrl === baseUrl) return known
+  const text = JSON.stringify(make(baseUrl))
+  const hash = createHash('sha256').update(text).digest('base64url').slice(0, 16)
+  const made = { baseUrl, text, etag: `W/"${hash}"` }
+  built.set(make, made)
+  return made
+}
+
+/** https://hl7.org/fhir/R4/terminologycapabilities.html */
+function describeTerminology(baseUrl: string): object {
+  const parameters = [
+    'activeOnly',
+    'count',
+    'displayLanguage',
+    'excludeNotForUI',
+    'filter',
+    'offset',
+  ]
   return {
-    resourceType: 'CapabilityStatement',
+    resourceType: 'TerminologyCapabilities',
+    ...head(baseUrl),
+    codeSystem: coreCodeSystems().map((uri) => ({ uri })),
+    expansion: {
+      hierarchical: false,
+      paging: true,
+      incomplete: true,
+      parameter: parameters.map((name) => ({ name })),
+      textFilter:
+        'Every word must begin a word of the display; letter case and accents are ignored.',
+    },
+    codeSearch: 'all',
+    validateCode: { translations: false },
+    translation: { needsMap: true },
+  }
+}
+
+function head(baseUrl: string): object {
+  return {
     status: 'active',
     date: RELEASED,
     kind: 'instance',
     software: { name: 'Botica', version: program.version },
     implementation: { description: 'Botica FHIR server', url: `${baseUrl}fhir/R4` },
+  }
+}
+
+function describe(baseUrl: string): object {
+  return {
+    resourceType: 'CapabilityStatement',
+    ...head(baseUrl),
     fhirVersion: '4.0.1',
     format: ['json', 'application/fhir+json'],
     patchFormat: ['application/json-patch+json', 'application/fhir+json'],
@@ -50,11 +95,9 @@ function describe(baseUrl: string): object {
         security: security(baseUrl),
         resource: resourceTypes.map(describeType),
         interaction: [{ code: 'transaction' }, { code: 'batch' }, { code: 'search-system' }],
-        searchParam: sharedParameters,
+        searchParam: [...RESULT_PARAMETERS, ...sharedParameters],
         compartment: compartments,
-        operation: operationsAt((operation) =>
-          operation.on.some(({ level }) => level === 'system'),
-        ),
+        operation: operationsAt(undefined),
       },
     ],
   }
@@ -64,7 +107,7 @@ function security(baseUrl: string): object {
   const services = ['OAuth', 'SMART-on-FHIR', 'Basic'].map((code) => ({
     coding: [{ system: 'http://terminology.hl7.org/CodeSystem/restful-security-service', code }],
   }))
-  const addresses = ['token', 'authorize', 'introspect'].map((name) => ({
+  const addresses = ['token', 'introspect', 'revoke'].map((name) => ({
     url: name,
     valueUri: `${baseUrl}oauth2/${name}`,
   }))
@@ -80,9 +123,7 @@ const INTERACTIONS = ['create', 'read', 'vread', 'update', 'patch', 'delete', 'h
 function describeType(type: string): object {
   const canSearch = type !== 'Binary'
   const codes = canSearch ? [...INTERACTIONS, 'search-type'] : INTERACTIONS
-  const offered = operationsAt((operation) =>
-    operation.on.some((on) => on.level !== 'system' && on.type === type),
-  )
+  const offered = operationsAt(type)
   return {
     type,
     profile: `${isPlatformType(type) ? PLATFORM_PROFILES : STANDARD_PROFILES}${type}`,
@@ -103,9 +144,32 @@ function describeType(type: string): object {
 const STANDARD_PROFILES = 'http://hl7.org/fhir/StructureDefinition/'
 const PLATFORM_PROFILES = 'https://medplum.com/fhir/StructureDefinition/'
 
-function operationsAt(isOffered: (operation: Operation) => boolean): object[] {
-  return operations.filter(isOffered).map(({ name }) => ({
-    name,
-    definition: `https://medplum.com/fhir/OperationDefinition/${name}`,
+const STANDARD_OPERATIONS = 'http://hl7.org/fhir/OperationDefinition/'
+const PLATFORM_OPERATIONS = 'https://medplum.com/fhir/OperationDefinition/'
+
+/** They shape the answer of every search. */
+const RESULT_PARAMETERS = [
+  ['_count', 'number'],
+  ['_sort', 'string'],
+  ['_total', 'token'],
+  ['_summary', 'token'],
+  ['_elements', 'string'],
+].map(([name, type]) => ({ name, type }))
+
+/** Those that can be called at the level of the system, or of a type and its instances. */
+function operationsAt(type: string | undefined): object[] {
+  const offered = operations.filter(({ on }) =>
+    on.some(({ level, type: only }) =>
+      type === undefined ? level === 'system' : level !== 'system' && (only ?? type) === type,
+    ),
+  )
+  return offered.map((operation) => ({
+    name: operation.name,
+    definition: definitionOf(operation, type),
   }))
+}
+
+function definitionOf({ name, standard }: Operation, type: string | undefined): string {
+  if (standard === undefined) return `${PLATFORM_OPERATIONS}${name}`
+  return `${STANDARD_OPERATIONS}${standard === 'type' ? type : standard}-${name}`
 }

@@ -1,12 +1,22 @@
 /** Interactions on one resource. https://hl7.org/fhir/R4/http.html */
-import { badRequest, type HttpError, notFound, preconditionFailed } from '../errors.ts'
+import { type HttpError, notFound, preconditionFailed } from '../errors.ts'
 import { allOk } from '../fhir/outcome.ts'
 import { changeOf } from '../fhir/patch-body.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import { viewOf } from '../fhir/view.ts'
 import type { Version } from '../store/repository.ts'
+import { isBinary, keepContent } from './binary-content.ts'
+import { withData } from './binary-read.ts'
+import { createBinary, createBinaryFrom, updateBinary, updateBinaryFrom } from './binary-write.ts'
 import type { FhirReply } from './handle.ts'
-import { acceptResource, acceptValid, type Interaction, textOf, writeReply } from './interaction.ts'
+import {
+  acceptResource,
+  acceptValid,
+  type Interaction,
+  requireSameId,
+  textOf,
+  writeReply,
+} from './interaction.ts'
 import { readJson, readPatchBody } from './negotiate.ts'
 import {
   demandsExistence,
@@ -16,11 +26,10 @@ import {
   writeOptions,
 } from './preconditions.ts'
 import { emptyReply, outcomeReply, textReply } from './reply.ts'
-import { canonicalId } from './route.ts'
 
 export async function read(interaction: Interaction, type: string, id: string): Promise<FhirReply> {
   const { services, principal } = interaction
-  return versionReply(interaction, await services.repository.read(principal, type, id))
+  return replyWith(interaction, await services.repository.read(principal, type, id))
 }
 
 export async function vread(
@@ -31,7 +40,18 @@ export async function vread(
 ): Promise<FhirReply> {
   if (!/^[1-9]\d{0,8}$/.test(vid)) throw notFound()
   const { services, principal } = interaction
-  return versionReply(interaction, await services.repository.readVersion(principal, type, id, vid))
+  return replyWith(interaction, await services.repository.readVersion(principal, type, id, vid))
+}
+
+/** `_data=true` puts the content of a Binary into its JSON. */
+async function replyWith(interaction: Interaction, version: Version): Promise<FhirReply> {
+  const { services, request } = interaction
+  const reply = versionReply(interaction, version)
+  const { body } = reply
+  if (version.type !== 'Binary' || request.query.get('_data') !== 'true') return reply
+  return typeof body === 'string'
+    ? { ...reply, body: await withData(services, version, body) }
+    : reply
 }
 
 function versionReply(interaction: Interaction, version: Version): FhirReply {
@@ -44,6 +64,7 @@ function versionReply(interaction: Interaction, version: Version): FhirReply {
 }
 
 export async function create(interaction: Interaction, type: string): Promise<FhirReply> {
+  if (type === 'Binary') return createBinary(interaction)
   return createFrom(interaction, type, readJson(interaction.request), undefined)
 }
 
@@ -55,6 +76,7 @@ export async function createFrom(
   id: string | undefined,
 ): Promise<FhirReply> {
   const { services, principal } = interaction
+  if (isBinary(body) && type === 'Binary') return createBinaryFrom(interaction, body, id)
   const { resource, warnings } = acceptResource(interaction, type, withoutId(body))
   const written =
     id === undefined
@@ -75,6 +97,7 @@ export async function update(
   type: string,
   id: string,
 ): Promise<FhirReply> {
+  if (type === 'Binary') return updateBinary(interaction, id)
   return updateFrom(interaction, type, id, readJson(interaction.request))
 }
 
@@ -86,18 +109,12 @@ export async function updateFrom(
 ): Promise<FhirReply> {
   const { services, principal, request } = interaction
   if (isObject(body) && body.resourceType === type) requireSameId(body.id, id)
+  if (isBinary(body) && type === 'Binary') return updateBinaryFrom(interaction, body, id)
   const { resource, warnings } = acceptResource(interaction, type, body)
   const options = writeOptions(request)
   if (demandsExistence(request)) await requireExisting(interaction, type, id)
   const written = await services.repository.update(principal, { ...resource, id }, options)
   return writeReply(interaction, written, warnings)
-}
-
-function requireSameId(sent: unknown, id: string): void {
-  if (sent === undefined) throw badRequest('Missing id', 'id')
-  if (typeof sent !== 'string' || canonicalId(sent) !== id) {
-    throw badRequest('Incorrect resource ID', 'id')
-  }
 }
 
 export async function patch(
@@ -118,7 +135,10 @@ export async function patchFrom(
   const patched = changeOf(body)
   const options = writeOptions(request)
   if (demandsExistence(request)) await requireExisting(interaction, type, id)
-  const change = (current: Resource) => acceptValid(interaction, patched(current)).resource
+  const change = (current: Resource) => {
+    const next = patched(current)
+    return acceptValid(interaction, type === 'Binary' ? keepContent(current, next) : next).resource
+  }
   const written = await services.repository.patch(principal, type, id, change, options)
   return writeReply(interaction, written, [])
 }

@@ -4,6 +4,8 @@ import type { Principal } from '../access/principal.ts'
 import { notSupported } from '../errors.ts'
 import { parseJson } from '../fhir/json.ts'
 import type { Services } from '../services.ts'
+import type { Version } from '../store/repository.ts'
+import { contentReply, wantsContent } from './binary-read.ts'
 import { bundle } from './bundle.ts'
 import {
   createConditional,
@@ -32,11 +34,29 @@ export async function respond(
   const route = findRoute(request.method, request.path)
   if (route.kind === 'operation') {
     const { operation, type, id, rest } = route
-    return operation.run({ services, principal, request, type, id, rest })
+    const call = { services, principal, request, type, id, rest }
+    if (operation.ownFormat) return operation.run(call)
+    const asked = readPreferences(request)
+    return finish(await operation.run(call), asked)
   }
+  const version = await versionWithContent(services, principal, request, route)
+  if (version !== undefined) return contentReply(services, request, version)
   const preferences = readPreferences(request)
   const reply = await run({ services, principal, request, preferences }, route)
   return finish(reply, preferences)
+}
+
+/** The Accept of content names its media type, which is not for `readPreferences` to judge. */
+function versionWithContent(
+  { repository }: Services,
+  principal: Principal,
+  request: FhirRequest,
+  route: Route,
+): Promise<Version> | undefined {
+  if (!('type' in route) || route.type !== 'Binary' || !wantsContent(request)) return undefined
+  if (route.kind === 'read') return repository.read(principal, route.type, route.id)
+  if (route.kind !== 'vread') return undefined
+  return repository.readVersion(principal, route.type, route.id, route.vid)
 }
 
 type InteractionRoute = Exclude<Route, { readonly kind: 'operation' }>

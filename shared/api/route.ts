@@ -2,6 +2,7 @@
 import { badStructure, methodNotAllowed, notFound } from '../errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import type { Operation } from './operation.ts'
+import { customOperation } from './operations/custom.ts'
 import { operations } from './operations/table.ts'
 
 export type Route =
@@ -115,12 +116,14 @@ function operationRoute(
 ): Route {
   const name = segments[0]?.slice(1) ?? ''
   const level = target.id !== undefined ? 'instance' : target.type === undefined ? 'system' : 'type'
-  const operation = operations.find(
+  const known = operations.find(
     (candidate) =>
       candidate.name === name &&
       candidate.on.some((on) => on.level === level && (on.type ?? target.type) === target.type),
   )
-  if (operation === undefined) throw notFound()
+  const operation = known ?? customOperation(name)
+  // A name that nobody has defined is not found, whatever the method.
+  if (known === undefined && !operation.methods.includes(method)) throw notFound()
   if (!operation.methods.includes(method)) throw methodNotAllowed(allowed(operation.methods))
   const rest = segments.slice(1).join('/')
   return { kind: 'operation', operation, type: target.type, id: target.id, rest }

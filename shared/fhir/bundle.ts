@@ -9,7 +9,7 @@ export interface Link {
 }
 
 export interface BundleHead {
-  readonly type: 'searchset' | 'history' | 'batch-response' | 'transaction-response'
+  readonly type: 'searchset' | 'history' | 'batch-response' | 'transaction-response' | 'collection'
   /** Left out when undefined. */
   readonly total?: number | undefined
   readonly links: readonly Link[]
@@ -58,6 +58,16 @@ export function searchBundle(head: BundleHead, entries: readonly SearchEntry[]):
 
 export function historyBundle(head: BundleHead, entries: readonly HistoryEntry[]): string {
   return bundleText(head, entries.map(historyEntry))
+}
+
+/** A collection: entries without a word on how they were found. */
+export function graphBundle(entries: readonly Omit<SearchEntry, 'mode'>[]): string {
+  return bundleText(
+    { type: 'collection', links: [] },
+    entries.map(
+      ({ fullUrl, resource }) => `{"fullUrl":${JSON.stringify(fullUrl)},"resource":${resource}}`,
+    ),
+  )
 }
 
 export function responseBundle(head: BundleHead, entries: readonly ResponseEntry[]): string {

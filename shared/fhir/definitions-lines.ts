@@ -1,20 +1,30 @@
 /** A gzipped file of one JSON object a line, unpacked once and parsed line by line when asked. */
 import { readFileSync } from 'node:fs'
 import { gunzipSync } from 'node:zlib'
+import { LRUCache } from 'lru-cache'
 
 export interface Lines<T> {
   get(name: string): T | undefined
+  names(): readonly string[]
 }
 
-/** Opens `data/<file>.json.gz`, whose lines all begin with their `nameMember`. */
-export function openLines<T>(file: string, nameMember: string): Lines<T> {
+/**
+ * Opens `data/<file>.json.gz`, whose lines all begin with their `nameMember`. At most `maxParsed` of
+ * them are kept as values; absent: all that were asked for.
+ */
+export function openLines<T extends object>(
+  file: string,
+  nameMember: string,
+  maxParsed?: number,
+): Lines<T> {
   const packed = readFileSync(new URL(`data/${file}.json.gz`, import.meta.url))
   const start = `{"${nameMember}":"`
   const texts = new Map<string, string>()
   for (const line of gunzipSync(packed).toString().split('\n')) {
     texts.set(line.slice(start.length, line.indexOf('"', start.length)), line)
   }
-  const parsed = new Map<string, T>()
+  const parsed =
+    maxParsed === undefined ? new Map<string, T>() : new LRUCache<string, T>({ max: maxParsed })
   return {
     get(name) {
       const known = parsed.get(name)
@@ -24,6 +34,7 @@ export function openLines<T>(file: string, nameMember: string): Lines<T> {
       parsed.set(name, line)
       return line
     },
+    names: () => [...texts.keys()],
   }
 }
 

@@ -124,7 +124,11 @@ function accountsOf(meta: Meta | undefined): readonly Reference[] | undefined {
   return meta?.accounts ?? (meta?.account && [meta.account])
 }
 
-function indexRows(store: Store, project: number, resource: Resource): IndexRows {
+export function indexRows(
+  store: Pick<Store, 'keys'>,
+  project: number,
+  resource: Resource,
+): IndexRows {
   const rows = deriveIndexes(store.keys, project, resource)
   const held = new Set(rows.keys)
   const accounts = (accountsOf(resource.meta) ?? [])

@@ -1,20 +1,33 @@
 /** Project resource → what the store and the rules need to know of it. */
 import { type ProjectContext, SYSTEM_PROJECT_NUMBER } from '../access/principal.ts'
-import { isObject, type Resource } from '../fhir/resource.ts'
+import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
 
 /** `number` is the Project's row in table `tenant`. */
 export function projectContext(project: Resource, number: number): ProjectContext {
-  const features = Array.isArray(project.features) ? project.features : []
   return {
     id: project.id ?? '',
     number,
     name: typeof project.name === 'string' ? project.name : '',
     superAdmin: project.superAdmin === true,
     strictMode: project.strictMode !== false,
-    features: features.filter((item) => typeof item === 'string'),
+    features: textsOf(project.features),
     checkReferencesOnWrite: project.checkReferencesOnWrite === true,
     updateAsCreate: systemSetting(project, 'updateAsCreate') === true,
+    links: linksOf(project),
+    exports: textsOf(project.exportedResourceType),
   }
+}
+
+function textsOf(value: unknown): readonly string[] {
+  return Array.isArray(value) ? value.filter((item) => typeof item === 'string') : []
+}
+
+function linksOf({ link }: Resource): readonly string[] {
+  return (Array.isArray(link) ? link : []).flatMap((item) => {
+    const reference = isObject(item) && isObject(item.project) ? item.project.reference : undefined
+    const target = typeof reference === 'string' ? parseReference(reference) : undefined
+    return target?.type === 'Project' ? [target.id] : []
+  })
 }
 
 function systemSetting(project: Resource, name: string): unknown {

@@ -5,6 +5,7 @@ import type { Principal } from '../access/principal.ts'
 import type { Database } from '../database.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { SearchRequest } from '../fhir/search.ts'
+import { historyInSight, inSight, manyInSight, readBinaries, requireInSight } from './binaries.ts'
 import { createCoalescer, retrying, submitAlone } from './coalesce.ts'
 import {
   createConditional,
@@ -16,8 +17,15 @@ import {
 import type { Store } from './context.ts'
 import { createFetch, fetchAlone } from './fetch.ts'
 import { Keys } from './keys.ts'
+import { createMaintenance, type Maintenance } from './maintenance.ts'
+import { type MetaSummary, metaSummary } from './meta-summary.ts'
 import { history, read, readMany, readVersion } from './read.ts'
 import { type CheckedReference, checkReferences } from './references.ts'
+import {
+  type CompartmentPage,
+  type CompartmentRequest,
+  readCompartment,
+} from './search/compartment.ts'
 import { search, searchTypes } from './search/page.ts'
 import { openStatistics } from './search/statistics.ts'
 import { createTenants } from './tenants.ts'
@@ -57,6 +65,12 @@ export interface HistoryPage {
   readonly versions: readonly Version[]
 }
 
+/** Of the newest version of a Binary. */
+export interface BinaryHead {
+  readonly projectId: string
+  readonly ver: number
+}
+
 export interface SearchPage {
   readonly versions: readonly Version[]
   readonly total: number | undefined
@@ -78,6 +92,11 @@ export interface Repository {
     principal: Principal,
     references: readonly { readonly type: string; readonly id: string }[],
   ): Promise<readonly (Version | undefined)[]>
+  /** Those Binaries that exist and are in sight. Two SQL statements at most. */
+  readBinaries(
+    principal: Principal,
+    ids: readonly string[],
+  ): Promise<ReadonlyMap<string, BinaryHead>>
   readVersion(principal: Principal, type: string, id: string, ver: string): Promise<Version>
   history(
     principal: Principal,
@@ -101,6 +120,8 @@ export interface Repository {
   search(principal: Principal, request: SearchRequest): Promise<SearchPage>
   /** The same over several types, one request each; what they share is taken from the first. */
   searchTypes(principal: Principal, requests: readonly SearchRequest[]): Promise<SearchPage>
+  /** All types of a compartment in one order. Errors: 403, 404, 410. Two SQL statements. */
+  compartment(principal: Principal, request: CompartmentRequest): Promise<CompartmentPage>
   /** If-None-Exist: 0 matches creates, 1 returns it as `unchanged`, more is 412. Racing calls never make twins. */
   createConditional(
     principal: Principal,
@@ -117,6 +138,9 @@ export interface Repository {
   ): Promise<WriteResult>
   /** `DELETE Type?query`; answers how many were deleted; more matches than `limit` is 412. */
   deleteConditional(principal: Principal, condition: SearchRequest, limit: number): Promise<number>
+  /** What is in use in `meta` of a type, or of all. Errors: 403. */
+  metaSummary(principal: Principal, type: string | undefined): Promise<MetaSummary>
+  readonly maintenance: Maintenance
   /** All or nothing: everything `work` does through the Repository it is given. */
   transaction<T>(work: (repository: Repository) => Promise<T>): Promise<T>
 }
@@ -157,22 +181,48 @@ export async function openRepository(
 function repositoryOf(store: Store, transact: Transact): Repository {
   return {
     create: (principal, resource, options) => create(store, principal, resource, options),
-    read: (principal, type, id) => read(store, principal, type, id),
-    readMany: (principal, references) => readMany(store, principal, references),
-    readVersion: (principal, type, id, ver) => readVersion(store, principal, type, id, ver),
-    history: (principal, type, id, page) => history(store, principal, type, id, page),
-    update: (principal, resource, options) => update(store, principal, resource, options),
-    patch: (principal, type, id, change, options) =>
-      patch(store, principal, type, id, change, options),
-    delete: (principal, type, id, options) => remove(store, principal, type, id, options),
+    read: async (principal, type, id) => {
+      const version = await read(store, principal, type, id)
+      return type === 'Binary' ? inSight(store, principal, version) : version
+    },
+    readMany: async (principal, references) => {
+      const versions = await readMany(store, principal, references)
+      const hasBinary = references.some(({ type }) => type === 'Binary')
+      return hasBinary ? manyInSight(store, principal, versions) : versions
+    },
+    readBinaries: (principal, ids) => readBinaries(store, principal, ids),
+    readVersion: async (principal, type, id, ver) => {
+      const version = await readVersion(store, principal, type, id, ver)
+      return type === 'Binary' ? inSight(store, principal, version) : version
+    },
+    history: async (principal, type, id, page) => {
+      const found = await history(store, principal, type, id, page)
+      return type === 'Binary' ? historyInSight(store, principal, found) : found
+    },
+    update: async (principal, resource, options) => {
+      const { resourceType: type, id = '' } = resource
+      if (type === 'Binary') await requireInSight(store, principal, id)
+      return update(store, principal, resource, options)
+    },
+    patch: async (principal, type, id, change, options) => {
+      if (type === 'Binary') await requireInSight(store, principal, id)
+      return patch(store, principal, type, id, change, options)
+    },
+    delete: async (principal, type, id, options) => {
+      if (type === 'Binary') await requireInSight(store, principal, id)
+      return remove(store, principal, type, id, options)
+    },
     search: (principal, request) => search(store, principal, request),
     searchTypes: (principal, requests) => searchTypes(store, principal, requests),
+    compartment: (principal, request) => readCompartment(store, principal, request),
     createConditional: (principal, resource, condition, options) =>
       createConditional(store, transact, principal, resource, condition, options),
     updateConditional: (principal, resource, condition, options) =>
       updateConditional(store, transact, principal, resource, condition, options),
     deleteConditional: (principal, condition, limit) =>
       deleteConditional(store, transact, principal, condition, limit),
+    metaSummary: (principal, type) => metaSummary(store, principal, type),
+    maintenance: createMaintenance(store),
     transaction: (work) =>
       transact((inner) => work(repositoryOf(inner, (nested) => nested(inner)))),
   }

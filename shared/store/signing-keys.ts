@@ -93,6 +93,7 @@ async function signingKey(jwk: JWK): Promise<SigningKey> {
     privateKey: privateKey as CryptoKey,
     publicKey: publicKey as CryptoKey,
     publicJwk: { ...publicPart, kid, alg: 'ES256', use: 'sig' },
+    urlSecret: derived(Buffer.from(d, 'base64url'), 'signed-url'),
   }
 }
 
@@ -143,8 +144,11 @@ async function createFirst(store: KeyStore): Promise<SigningKey[]> {
 }
 
 async function sealOf(database: Database): Promise<Buffer> {
-  const salt = await readSalt(database)
-  return Buffer.from(hkdfSync('sha256', salt, Buffer.alloc(0), 'signing-key', 32))
+  return derived(await readSalt(database), 'signing-key')
+}
+
+function derived(secret: Buffer, purpose: string): Buffer {
+  return Buffer.from(hkdfSync('sha256', secret, Buffer.alloc(0), purpose, 32))
 }
 
 function sealed(secret: string, seal: Buffer): string {

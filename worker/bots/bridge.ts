@@ -3,7 +3,7 @@
  * Counted per run; the first call that may change something is journalled before it is made.
  */
 import type { Principal } from '../../shared/access/principal.ts'
-import { handle } from '../../shared/api/handle.ts'
+import { type FhirReply, handle, handleSigned } from '../../shared/api/handle.ts'
 import { DEPTH_HEADER } from '../../shared/api/operations/execute.ts'
 import { notFound } from '../../shared/errors.ts'
 import { isObject } from '../../shared/fhir/resource.ts'
@@ -31,6 +31,7 @@ export interface Bridge {
 const MAX_CONCURRENT = 20
 const MAX_FHIR_CALLS = 1000
 const MAX_FETCHES = 50
+const MAX_CONTENT_BYTES = 20 * 1024 * 1024
 const ROOT = '/fhir/R4/'
 /** POST by form only: nothing is changed. */
 const READING_POST = /(^|\/)(_search|\$validate|\$expand|\$lookup)$/
@@ -60,22 +61,27 @@ export function createBridge(options: BridgeOptions): Bridge {
     if (left.fhir-- <= 0) return problem(`A run may make ${MAX_FHIR_CALLS} requests`)
     const url = new URL(asked.path, `http://localhost${ROOT}`)
     const path = url.pathname.replaceAll('%24', '$')
-    if (!path.startsWith(ROOT) && `${path}/` !== ROOT) return outcomeOf(404, notFound().outcome)
+    const isSigned = path.startsWith('/storage/')
+    const isFhir = path.startsWith(ROOT) || `${path}/` === ROOT
+    if (!isFhir && !isSigned) return outcomeOf(404, notFound().outcome)
     if (!isRead(asked.method, path)) await write()
     await places.take()
     try {
       signal.throwIfAborted()
-      const reply = await handle(services, principal, {
+      const request = {
         method: asked.method,
-        path: path.slice(ROOT.length).replace(/\/+$/, ''),
+        path: path.slice(isSigned ? 1 : ROOT.length).replace(/\/+$/, ''),
         query: url.searchParams,
         headers: { ...asked.headers, [DEPTH_HEADER]: String(job.depth + 1) },
         body: asked.body,
         requestId: job.requestId,
         traceId: job.traceId,
         signal,
-      })
-      return replyText(reply.status, reply.headers, reply.body)
+      }
+      const reply = isSigned
+        ? await handleSigned(services, request)
+        : await handle(services, principal, request)
+      return replyText(reply.status, reply.headers, await wholeBody(reply))
     } finally {
       places.free()
     }
@@ -152,6 +158,15 @@ function replyText(
 ): string {
   if (!Buffer.isBuffer(body)) return JSON.stringify({ status, headers, body })
   return JSON.stringify({ status, headers, body: body.toString('base64'), encoding: 'base64' })
+}
+
+/** A bot has it in its memory anyway. Errors: for content that no run could hold. */
+async function wholeBody({ headers, body, open }: FhirReply): Promise<string | Buffer | undefined> {
+  if (open === undefined) return body
+  if (Number(headers['Content-Length']) > MAX_CONTENT_BYTES) {
+    throw new Error(`The content is larger than ${MAX_CONTENT_BYTES / 1024 / 1024} MB`)
+  }
+  return Buffer.concat(await (await open()).toArray())
 }
 
 function outcomeOf(status: number, outcome: unknown): string {

@@ -2,7 +2,14 @@
 import { createHash } from 'node:crypto'
 import { LRUCache } from 'lru-cache'
 import { systemPrincipal } from '../../shared/access/principal.ts'
-import { type BotLimits, botLimits, codeLocation, maxConcurrency } from '../../shared/api/bot.ts'
+import { contentOf, readWhole } from '../../shared/api/binary-content.ts'
+import {
+  type BotLimits,
+  botLimits,
+  codeLocation,
+  MAX_CODE_BYTES,
+  maxConcurrency,
+} from '../../shared/api/bot.ts'
 import { type CodeFormat, codeFormat } from '../../shared/api/operations/bot-code.ts'
 import { badRequest } from '../../shared/errors.ts'
 import { isObject, type Resource } from '../../shared/fhir/resource.ts'
@@ -89,10 +96,9 @@ async function loadBot(services: Services, job: ExecuteJob): Promise<LoadedBot> 
   if (!location) throw badRequest('No executable code')
   let code = String(bot.code)
   if (location !== 'inline') {
-    const { content } = await repository.read(system, 'Binary', location.binary)
-    const { data }: { data?: string } = JSON.parse(content ?? '{}')
-    if (data === undefined) throw badRequest('No executable code')
-    code = Buffer.from(data, 'base64').toString()
+    const content = contentOf(await repository.read(system, 'Binary', location.binary))
+    if (content.size === 0) throw badRequest('No executable code')
+    code = (await readWhole(services, content, MAX_CODE_BYTES)).toString()
   }
   return {
     bot,

@@ -5,13 +5,13 @@ import { parseBody } from '../../fhir/json.ts'
 import { allOk } from '../../fhir/outcome.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
 import type { Repository } from '../../store/repository.ts'
-import { codeLocation, platformMeta } from '../bot.ts'
+import { contentOf, readWhole } from '../binary-content.ts'
+import { codeLocation, MAX_CODE_BYTES, platformMeta } from '../bot.ts'
 import type { Operation, OperationCall } from '../operation.ts'
 import { outcomeReply } from '../reply.ts'
 import { checkCode } from './bot-code.ts'
 import { toJavaScript } from './bot-typescript.ts'
 
-const MAX_CODE_BYTES = 5 * 1024 * 1024
 const JAVASCRIPT = 'text/javascript'
 
 export const deploy: Operation = {
@@ -94,9 +94,8 @@ async function currentCode(
   if (location === undefined) throw badRequest('Bot missing executable code')
   if (location === null) throw badRequest('Executable code is not a Binary')
   if (location === 'inline') return String(bot.code)
-  const { content } = await repository.read(principal, 'Binary', location.binary)
-  const { data }: { data?: string } = JSON.parse(content ?? '{}')
-  return Buffer.from(data ?? '', 'base64').toString()
+  const content = contentOf(await repository.read(principal, 'Binary', location.binary))
+  return (await readWhole(services, content, MAX_CODE_BYTES)).toString()
 }
 
 function titleOf(bot: Resource): string | undefined {

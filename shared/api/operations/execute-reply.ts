@@ -3,6 +3,7 @@ import { unavailable } from '../../errors.ts'
 import { allOk } from '../../fhir/outcome.ts'
 import { isObject } from '../../fhir/resource.ts'
 import type { ExecuteReply } from '../../queue-jobs.ts'
+import { safeContentType } from '../content-headers.ts'
 import type { FhirReply, FhirRequest } from '../handle.ts'
 import { FHIR_JSON } from '../reply.ts'
 import { HL7, mediaType } from './execute-input.ts'
@@ -13,8 +14,8 @@ const TEXT_TYPE = 'text/plain; charset=utf-8'
 /** What of the request the reply depends on. */
 export type Asked = Pick<FhirRequest, 'method' | 'headers'>
 
-/** Base64 content of a stored Binary; undefined when the caller may not see it. */
-export type ReadBinary = (id: string) => Promise<string | undefined>
+/** Content of a stored Binary; undefined when the caller may not see it. */
+export type ReadBinary = (id: string) => Promise<Buffer | undefined>
 
 /** Errors: 503 when the handler was never called. */
 export async function encodeReply(
@@ -70,25 +71,18 @@ async function encodeJson(text: string, asked: Asked, readBinary: ReadBinary): P
   }
   const asResource = mediaTypes(asked.headers.accept).includes('application/fhir+json')
   if (value.resourceType === 'Binary' && asked.method === 'GET' && !asResource) {
-    const { data = typeof value.id === 'string' ? await readBinary(value.id) : undefined } = value
-    if (typeof data === 'string') {
-      return answer(200, contentTypeOf(value), Buffer.from(data, 'base64'))
-    }
+    const { data, id } = value
+    const bytes =
+      typeof data === 'string'
+        ? Buffer.from(data, 'base64')
+        : typeof id === 'string' && (await readBinary(id))
+    if (bytes) return answer(200, safeContentType(value.contentType), bytes)
   }
   return answer(200, FHIR_JSON, text)
 }
 
 function mediaTypes(accept: string | undefined): string[] {
   return (accept ?? '').split(',').map(mediaType)
-}
-
-/** A bot may write anything there; what is no media type must not reach a header. */
-function contentTypeOf(binary: Record<string, unknown>): string {
-  const { contentType } = binary
-  return typeof contentType === 'string' &&
-    /^[\w.+-]+\/[\w.+-]+(\s*;[\x20-\x7e]*)?$/.test(contentType)
-    ? contentType
-    : 'application/octet-stream'
 }
 
 function answer(status: number, type: string, body: string | Buffer): FhirReply {

@@ -5,6 +5,7 @@ import { badRequest, HttpError } from '../../errors.ts'
 import { accepted, issue, outcome } from '../../fhir/outcome.ts'
 import type { ExecuteJob, ExecuteReply } from '../../queue-jobs.ts'
 import { createAsyncJob, settleAsyncJob } from '../async-jobs.ts'
+import { contentOf, readWhole } from '../binary-content.ts'
 import { botLimits, maxQueueMs } from '../bot.ts'
 import type { FhirReply } from '../handle.ts'
 import type { Operation, OperationCall } from '../operation.ts'
@@ -25,6 +26,7 @@ export const execute: Operation = {
     { type: 'Bot', level: 'instance' },
   ],
   methods: ['GET', 'POST'],
+  ownFormat: true,
   async run(call) {
     const found = await findBot(call)
     const membershipId = await runAs(call.services, call.principal, found)
@@ -78,8 +80,8 @@ async function runNow(
   if ('headers' in reply) return reply
   const encoded = await encodeReply(reply, request, async (id) => {
     const version = await services.repository.read(principal, 'Binary', id).catch(() => undefined)
-    const binary: { data?: string } = JSON.parse(version?.content ?? '{}')
-    return binary.data
+    if (version === undefined) return undefined
+    return await readWhole(services, contentOf(version), config.botResultMaxBytes)
   })
   const headers = {
     ...encoded.headers,

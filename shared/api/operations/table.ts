@@ -1,9 +1,42 @@
 /** Every operation of the service: routing, the CapabilityStatement and checks read this table. */
 import { cancel } from '../jobs.ts'
 import type { Operation } from '../operation.ts'
+import { csv } from './csv.ts'
 import { deploy } from './deploy.ts'
+import { everything } from './everything.ts'
 import { execute } from './execute.ts'
+import { expand } from './expand.ts'
+import { expunge } from './expunge.ts'
+import { graph } from './graph.ts'
+import { importRows } from './import.ts'
 import { init } from './init.ts'
+import { lookup, subsumes } from './lookup.ts'
+import { meta, metaAdd, metaDelete } from './meta.ts'
+import { reindex } from './reindex.ts'
+import { setAccounts } from './set-accounts.ts'
+import { translate } from './translate.ts'
+import { validateCode } from './validate-code.ts'
 import { versions } from './versions.ts'
 
-export const operations: readonly Operation[] = [cancel, deploy, execute, init, versions]
+export const operations: readonly Operation[] = [
+  cancel,
+  csv,
+  deploy,
+  everything,
+  execute,
+  expand,
+  expunge,
+  graph,
+  importRows,
+  init,
+  lookup,
+  meta,
+  metaAdd,
+  metaDelete,
+  reindex,
+  setAccounts,
+  subsumes,
+  translate,
+  validateCode,
+  versions,
+]

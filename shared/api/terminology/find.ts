@@ -1,0 +1,218 @@
+/**
+ * Where terminology is found: the caller's Project first, then the Projects it links to, then the
+ * standard. What the caller may not search is as if it were not there.
+ */
+import { LRUCache } from 'lru-cache'
+import { may } from '../../access/policy.ts'
+import type { Principal } from '../../access/principal.ts'
+import {
+  type ConceptIndex,
+  type ConceptList,
+  type ConceptQuery,
+  indexConcepts,
+  listConcepts,
+} from '../../fhir/concepts.ts'
+import type { Resource } from '../../fhir/resource.ts'
+import { escapeValue } from '../../fhir/search-values.ts'
+import { coreCodeSystem, coreConceptMap, coreValueSet } from '../../fhir/terminology.ts'
+import type { CodeSystem, ConceptMap, ValueSet } from '../../fhir/terminology-data.ts'
+import type { Services } from '../../services.ts'
+import { conceptOwner, listImported } from '../../store/concepts.ts'
+import { find } from '../../store/lookups.ts'
+
+/** A CodeSystem with whatever concepts are known of it. */
+export interface CodeSource {
+  readonly codeSystem: CodeSystem
+  /** False where the concepts are somebody else's and none were imported. */
+  readonly hasConcepts: boolean
+  /** Concepts that are held in memory. */
+  readonly size: number
+  list(query: ConceptQuery): Promise<ConceptList>
+}
+
+/** Of a stored ConceptMap also the number of its imported rows. */
+export interface FoundMap {
+  readonly conceptMap: ConceptMap
+  readonly owner: number | undefined
+}
+
+/** Remembers what it has found, so it lives for one request. */
+export interface Terminology {
+  /** By `url` or `url|version`. */
+  codeSystem(canonical: string): Promise<CodeSource | undefined>
+  valueSet(canonical: string): Promise<ValueSet | undefined>
+  conceptMap(canonical: string): Promise<FoundMap | undefined>
+  /** Of a resource that was read or sent. */
+  sourceOf(codeSystem: Resource): Promise<CodeSource>
+}
+
+type Kind = 'CodeSystem' | 'ValueSet' | 'ConceptMap'
+
+const LARGEST_CACHE = 200_000
+const CANDIDATES = 50
+
+/** Parsed hierarchies of large CodeSystems; the size is the number of concepts. */
+const indexes = new LRUCache<string, ConceptIndex>({
+  maxSize: LARGEST_CACHE,
+  sizeCalculation: (index) => index.nodes.size + 1,
+})
+
+export function openTerminology(services: Services, principal: Principal): Terminology {
+  const found = new Map<string, Promise<Resource | undefined>>()
+  const sources = new Map<string, Promise<CodeSource | undefined>>()
+
+  const stored = (kind: Kind, canonical: string) => {
+    const key = `${kind} ${canonical}`
+    const known = found.get(key) ?? findStored(services, principal, kind, canonical)
+    found.set(key, known)
+    return known
+  }
+
+  const sourceOf = async (resource: Resource): Promise<CodeSource> => {
+    // Validated when it was written, or checked by its use: all members are optional.
+    const codeSystem = resource as unknown as CodeSystem
+    const owner = await ownerOf(services, resource)
+    return sourceFrom(services, codeSystem, owner, versionKey(resource))
+  }
+
+  const codeSystem = async (canonical: string): Promise<CodeSource | undefined> => {
+    const resource = await stored('CodeSystem', canonical)
+    if (resource !== undefined) return sourceOf(resource)
+    const core = ofVersion(coreCodeSystem(urlOf(canonical)), canonical)
+    return core && sourceFrom(services, core, undefined, core.url)
+  }
+
+  return {
+    sourceOf,
+    codeSystem(canonical) {
+      const known = sources.get(canonical) ?? codeSystem(canonical)
+      sources.set(canonical, known)
+      return known
+    },
+    async valueSet(canonical) {
+      const resource = await stored('ValueSet', canonical)
+      // As above.
+      if (resource !== undefined) return resource as unknown as ValueSet
+      return ofVersion(coreValueSet(urlOf(canonical)), canonical)
+    },
+    async conceptMap(canonical) {
+      const resource = await stored('ConceptMap', canonical)
+      if (resource !== undefined) return await foundMap(services, resource)
+      const core = ofVersion(coreConceptMap(urlOf(canonical)), canonical)
+      return core && { conceptMap: core, owner: undefined }
+    },
+  }
+}
+
+export async function foundMap(services: Services, resource: Resource): Promise<FoundMap> {
+  // As in sourceOf.
+  const conceptMap = resource as unknown as ConceptMap
+  return { conceptMap, owner: await ownerOf(services, resource) }
+}
+
+/** The caller as a reader of its own Project and of those it is linked to. */
+export async function readersOf(
+  { principals }: Services,
+  principal: Principal,
+  type: string,
+): Promise<readonly Principal[]> {
+  const links = await Promise.all(
+    (principal.project.links ?? []).map((id) => principals.project(id)),
+  )
+  const linked = links.flatMap((project) => {
+    if (project === undefined) return []
+    const isShared = (project.exports ?? []).length === 0 || project.exports?.includes(type)
+    if (!isShared) return []
+    return [{ ...principal, project, isSuperAdmin: false, isProjectAdmin: false }]
+  })
+  return [principal, ...linked].filter((reader) => may(reader, type, 'search'))
+}
+
+/** The version asked for, else the highest one. */
+async function findStored(
+  services: Services,
+  principal: Principal,
+  kind: Kind,
+  canonical: string,
+): Promise<Resource | undefined> {
+  const version = versionOf(canonical)
+  const url = escapeValue(urlOf(canonical))
+  const conditions = [{ code: 'url', type: 'uri', modifier: undefined, values: [url] } as const]
+  for (const reader of await readersOf(services, principal, kind)) {
+    const all = await find(services.repository, reader, kind, conditions, CANDIDATES)
+    const fitting = all.filter((item) => version === undefined || item.version === version)
+    const [first, ...others] = fitting
+    if (first === undefined) continue
+    return others.reduce((best, item) => (isHigher(item, best) ? item : best), first)
+  }
+  return undefined
+}
+
+function isHigher(a: Resource, b: Resource): boolean {
+  const compare = new Intl.Collator('en', { numeric: true }).compare
+  return compare(String(a.version ?? ''), String(b.version ?? '')) > 0
+}
+
+export function urlOf(canonical: string): string {
+  return canonical.split('|', 1)[0] ?? canonical
+}
+
+function versionOf(canonical: string): string | undefined {
+  const version = canonical.slice(urlOf(canonical).length + 1)
+  return version === '' ? undefined : version
+}
+
+function ofVersion<T extends { readonly version?: string | undefined }>(
+  core: T | undefined,
+  canonical: string,
+): T | undefined {
+  const version = versionOf(canonical)
+  return version === undefined || core?.version === version ? core : undefined
+}
+
+/** Undefined for a resource that was sent and not stored, or that nothing was imported into. */
+async function ownerOf({ database }: Services, resource: Resource): Promise<number | undefined> {
+  const { resourceType, id, meta } = resource
+  if (meta?.project === undefined || id === undefined) return undefined
+  const type = resourceType === 'ConceptMap' ? 'ConceptMap' : 'CodeSystem'
+  return conceptOwner(database, meta.project, type, id)
+}
+
+/** Undefined for what was sent and not stored. */
+function versionKey({ id, meta }: Resource): string | undefined {
+  if (meta?.project === undefined || meta.versionId === undefined) return undefined
+  return `${meta.project} ${id} ${meta.versionId}`
+}
+
+function sourceFrom(
+  { database }: Services,
+  codeSystem: CodeSystem,
+  owner: number | undefined,
+  key: string | undefined,
+): CodeSource {
+  let made: ConceptIndex | undefined
+  const index = () => {
+    const known = key === undefined ? undefined : indexes.get(key)
+    if (known !== undefined) return known
+    made ??= indexConcepts(codeSystem)
+    if (key !== undefined) indexes.set(key, made)
+    return made
+  }
+  return {
+    codeSystem,
+    hasConcepts: owner !== undefined || (codeSystem.concept ?? []).length > 0,
+    get size() {
+      return index().nodes.size
+    },
+    async list(query) {
+      const inside = listConcepts(index(), query)
+      if (owner === undefined) return inside
+      const imported = await listImported(database, owner, query)
+      const known = new Set(inside.concepts.map(({ code }) => code))
+      return {
+        concepts: [...inside.concepts, ...imported.concepts.filter(({ code }) => !known.has(code))],
+        isCut: inside.isCut || imported.isCut,
+      }
+    },
+  }
+}

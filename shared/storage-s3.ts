@@ -1,0 +1,71 @@
+/** Storage in a bucket; credentials come from where the client library looks for them (`AWS_*`). */
+import { Readable } from 'node:stream'
+import {
+  DeleteObjectCommand,
+  GetObjectCommand,
+  HeadBucketCommand,
+  NoSuchKey,
+  S3Client,
+} from '@aws-sdk/client-s3'
+import { Upload } from '@aws-sdk/lib-storage'
+import { contentMissing } from './errors.ts'
+import type { Storage } from './storage.ts'
+
+/** The smallest part S3 takes. With two on their way an upload holds about four of them. */
+const PART_BYTES = 5 * 1024 * 1024
+const PARTS_IN_FLIGHT = 2
+/** A bucket takes no more parts of one object. */
+const MAX_PARTS = 10_000
+
+/** `maxBytes` is the largest content there will be. */
+export function openBucket(url: URL, maxBytes: number): Storage {
+  const bucket = url.hostname
+  const prefix = url.pathname.replace(/^\/+|\/+$/g, '')
+  const { searchParams } = url
+  const endpoint = searchParams.get('endpoint')
+  const client = new S3Client({
+    region: searchParams.get('region') ?? 'us-east-1',
+    forcePathStyle: searchParams.get('forcePathStyle') === 'true',
+    ...(endpoint === null ? {} : { endpoint }),
+  })
+  const partSize = Math.max(PART_BYTES, Math.ceil(maxBytes / MAX_PARTS))
+  const object = (key: string) => ({
+    Bucket: bucket,
+    Key: prefix === '' ? key : `${prefix}/${key}`,
+  })
+  return {
+    async put(key, source) {
+      const body = Readable.from(source, { objectMode: false })
+      const broken: unknown[] = []
+      body.once('error', (error) => broken.push(error))
+      const params = { ...object(key), Body: body }
+      try {
+        // A failure on the way takes back the parts that were sent.
+        await new Upload({ client, params, partSize, queueSize: PARTS_IN_FLIGHT }).done()
+      } catch (error) {
+        // Why the source broke off is what the caller must hear, whatever came of it in the bucket.
+        throw broken[0] ?? error
+      } finally {
+        body.destroy()
+      }
+    },
+    async get(key, range) {
+      const Range = range && `bytes=${range.start}-${range.end}`
+      const command = new GetObjectCommand({ ...object(key), ...(Range && { Range }) })
+      const { Body } = await client.send(command).catch((error: unknown) => {
+        throw error instanceof NoSuchKey ? contentMissing(error) : error
+      })
+      if (!(Body instanceof Readable)) throw new Error('The bucket gave no stream')
+      return Body
+    },
+    async delete(key) {
+      await client.send(new DeleteObjectCommand(object(key)))
+    },
+    async check() {
+      await client.send(new HeadBucketCommand({ Bucket: bucket }))
+    },
+    async close() {
+      client.destroy()
+    },
+  }
+}

@@ -1,0 +1,37 @@
+/** Where the content of files goes: a folder, or a bucket of an S3 service. Nothing holds a whole file. */
+import type { Readable } from 'node:stream'
+import type { Config } from './config.ts'
+import { openDisk } from './storage-disk.ts'
+
+/** Offsets of the first and the last byte. */
+export interface ByteRange {
+  readonly start: number
+  readonly end: number
+}
+
+/** Keys are ours: lower-case letters, digits and hyphens, in parts with slashes between. */
+export interface Storage {
+  /**
+   * Keeps all that `source` gives under a new key, or nothing when `source` or the storage fails.
+   * The chunks are the storage's from then on: nobody else may read them again.
+   */
+  put(key: string, source: AsyncIterable<Uint8Array>): Promise<void>
+  /** The caller reads the stream or destroys it. Errors: 404 when it is not there. */
+  get(key: string, range?: ByteRange): Promise<Readable>
+  /** Idempotent. */
+  delete(key: string): Promise<void>
+  /** Throws when nothing can be stored at present. */
+  check(): Promise<void>
+  close(): Promise<void>
+}
+
+/** `file:<folder>` or `s3://bucket/prefix?region=…&endpoint=…&forcePathStyle=true`. */
+export async function openStorage({
+  storageUrl,
+  maxUploadBytes,
+}: Pick<Config, 'storageUrl' | 'maxUploadBytes'>): Promise<Storage> {
+  if (storageUrl.startsWith('file:')) return openDisk(storageUrl.slice('file:'.length))
+  // Loading the client takes 0.3 s and 30 MB, which a folder need not pay.
+  const { openBucket } = await import('./storage-s3.ts')
+  return openBucket(new URL(storageUrl), maxUploadBytes)
+}

@@ -1,0 +1,78 @@
+/** What is expunged is gone with its history, as if it had never been. */
+import type { Principal } from '../access/principal.ts'
+import type { Connection } from '../database.ts'
+import { notFound } from '../errors.ts'
+import { typeNumber } from '../fhir/definitions.ts'
+import type { Store } from './context.ts'
+import { readRow } from './read.ts'
+import type { Version } from './repository.ts'
+import { toVersion } from './rows.ts'
+import { REGISTRY_PROJECT } from './tenants.ts'
+
+/** Live or deleted; who may do it was asked before. Errors: 404. Two statements. */
+export async function expunge(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+): Promise<Version> {
+  const row = await readRow(store, principal, type, id)
+  if (row === undefined) throw notFound()
+  await store.connection.query({
+    name: 'expunge',
+    text: `with v as (delete from version where project = $1 and type = $2 and id = $3),
+      r as (delete from resource where project = $1 and type = $2 and id = $3),
+      s as (delete from idx_string where id = $3 and project + 0 = $1 and type + 0 = $2),
+      g as (delete from idx_range where id = $3 and project + 0 = $1 and type + 0 = $2),
+      u as (delete from unique_key where id = $3 and project = $1 and type = $2),
+      c as (delete from concept_owner where type = $2 and id = $4
+        and project = (select fhir_id from tenant where project = $1))
+      select 1`,
+    values: [row.project, row.type, row.id, id],
+  })
+  return toVersion(row, id)
+}
+
+const CHUNK = 5000
+const TABLES = ['resource', 'idx_string', 'idx_range', 'code', 'unique_key', 'outbox', 'version']
+
+/**
+ * The next rows of a Project, from whatever table still has some; false when there are none left.
+ * Rows of the registry go with it: memberships, logins, its own users.
+ */
+export async function expungeProjectPart(
+  connection: Connection,
+  project: number,
+  projectId: string,
+): Promise<boolean> {
+  for (const table of TABLES) {
+    // The names come from the fixed list above.
+    const rows = await connection.query({
+      text: `delete from ${table} where ctid = any(array(
+        select ctid from ${table} where project = $1 limit $2)) returning 1`,
+      values: [project, CHUNK],
+    })
+    if (rows.length > 0) return true
+  }
+  await connection.query({
+    text: 'delete from concept_owner where project = $1',
+    values: [projectId],
+  })
+  const members = await connection.query({
+    text: `with gone as (select distinct type, id from version
+        where project = $1 and starts_with(meta_ext, $2) and type <> $3 limit $4),
+      v as (delete from version v using gone where v.project = $1 and v.type = gone.type and v.id = gone.id),
+      r as (delete from resource r using gone where r.project = $1 and r.type = gone.type and r.id = gone.id),
+      s as (delete from idx_string s using gone where s.id = gone.id and s.project = $1 and s.type = gone.type),
+      g as (delete from idx_range g using gone where g.id = gone.id and g.project = $1 and g.type = gone.type),
+      u as (delete from unique_key u using gone where u.id = gone.id and u.project = $1 and u.type = gone.type)
+      select 1 from gone`,
+    values: [
+      REGISTRY_PROJECT,
+      `"project":${JSON.stringify(projectId)}`,
+      typeNumber('Project'),
+      CHUNK,
+    ],
+  })
+  return members.length > 0
+}

@@ -1,0 +1,87 @@
+/** Reindex and expunge as a Principal: who may, and where. */
+import { may, REGISTRY_TYPES } from '../access/policy.ts'
+import type { Principal } from '../access/principal.ts'
+import { badRequest, forbidden, gone, notFound } from '../errors.ts'
+import type { Store } from './context.ts'
+import { expunge, expungeProjectPart } from './expunge.ts'
+import { SYSTEM_PROJECT } from './projects.ts'
+import { readRow } from './read.ts'
+import { type ReindexPosition, reindexPage, rewrite } from './reindex.ts'
+import type { Version } from './repository.ts'
+
+/** Where a reindex of all Projects stands. */
+export interface ReindexProgress {
+  readonly project: number
+  readonly after: ReindexPosition | undefined
+}
+
+export interface Maintenance {
+  /** Errors: 403 unless an admin, 404, 410. */
+  reindex(principal: Principal, type: string, id: string): Promise<void>
+  /** The next `count` resources of a type, or of all, in all Projects; undefined when all are done. Errors: 403. */
+  reindexNext(
+    principal: Principal,
+    type: string | undefined,
+    from: ReindexProgress | undefined,
+    count: number,
+  ): Promise<{ readonly seen: number; readonly progress: ReindexProgress } | undefined>
+  /** The resource with its history, live or deleted. Errors: 403 unless an admin, 404. */
+  expunge(principal: Principal, type: string, id: string): Promise<Version>
+  /** The next rows of a whole Project, at last itself; false when nothing is left. Errors: 400, 403. */
+  expungeProject(principal: Principal, projectId: string): Promise<boolean>
+}
+
+export function createMaintenance(store: Store): Maintenance {
+  return {
+    async reindex(principal, type, id) {
+      requireAdmin(principal, type)
+      const row = await readRow(store, principal, type, id)
+      if (row === undefined) throw notFound()
+      if (row.content === null) throw gone()
+      await rewrite(store, row.project, [row])
+    },
+    async reindexNext(principal, type, from, count) {
+      if (!principal.isSuperAdmin) throw forbidden()
+      const project = from?.after === undefined ? await nextProject(store, from) : from.project
+      if (project === undefined) return undefined
+      const after = from?.after
+      const { seen, next } = await reindexPage(store, { project, type, after, count })
+      return { seen, progress: { project, after: next } }
+    },
+    async expunge(principal, type, id) {
+      requireAdmin(principal, type)
+      if (!may(principal, type, 'delete')) throw forbidden()
+      return expunge(store, principal, type, id)
+    },
+    async expungeProject(principal, projectId) {
+      if (!principal.isSuperAdmin) throw forbidden()
+      if (projectId === SYSTEM_PROJECT.id || projectId === principal.project.id) {
+        throw badRequest('This Project cannot be expunged')
+      }
+      const number = await store.tenants.numberOf(store.connection, projectId)
+      if (number === undefined) return false
+      if (await expungeProjectPart(store.connection, number, projectId)) return true
+      const row = await readRow(store, principal, 'Project', projectId)
+      if (row !== undefined) await expunge(store, principal, 'Project', projectId)
+      return false
+    },
+  }
+}
+
+/** Users, Projects and the like are for super admins. */
+function requireAdmin(principal: Principal, type: string): void {
+  const isEnough = REGISTRY_TYPES.has(type) ? principal.isSuperAdmin : principal.isProjectAdmin
+  if (!isEnough) throw forbidden()
+}
+
+async function nextProject(
+  { connection }: Store,
+  from: ReindexProgress | undefined,
+): Promise<number | undefined> {
+  const [row] = await connection.query<{ project: number }>({
+    name: 'next-tenant',
+    text: 'select project from tenant where project > $1 order by project limit 1',
+    values: [from?.project ?? 0],
+  })
+  return row?.project
+}

@@ -1,0 +1,112 @@
+/**
+ * Index rows of live resources made anew from their content, for those whose rows differ. A resource
+ * that is written meanwhile is left alone: its writer has used the same code.
+ */
+import type { Connection } from '../database.ts'
+import { typeName, typeNumber } from '../fhir/definitions.ts'
+import type { Store } from './context.ts'
+import { keysLiteral } from './keys.ts'
+import { indexRows } from './prepare.ts'
+import { parseVersion, toVersion, type VersionRow, versionColumns } from './rows.ts'
+import { type Bind, codeRows, type Listed, rangeRows, stringRows } from './side-rows.ts'
+
+export interface ReindexPosition {
+  readonly type: string
+  /** Row id. */
+  readonly id: string
+}
+
+export interface ReindexPage {
+  readonly project: number
+  /** Undefined: all types. */
+  readonly type: string | undefined
+  readonly after: ReindexPosition | undefined
+  readonly count: number
+}
+
+export interface Reindexed {
+  readonly seen: number
+  /** Undefined at the end. */
+  readonly next: ReindexPosition | undefined
+}
+
+/** Two statements. */
+export async function reindexPage(store: Store, page: ReindexPage): Promise<Reindexed> {
+  const { project, type, after, count } = page
+  const rows = await store.connection.query<VersionRow>({
+    text: `select ${versionColumns('v')} from (
+        select project, type, id, ver from resource
+        where project = $1 and ($2::smallint is null or type = $2)
+          and ($3::smallint is null or (type, id) > ($3, $4))
+        order by type, id limit $5) r
+      join version v using (project, type, id, ver) order by v.type, v.id`,
+    values: [
+      project,
+      type === undefined ? null : typeNumber(type),
+      after === undefined ? null : typeNumber(after.type),
+      after?.id ?? null,
+      count,
+    ],
+  })
+  await rewrite(store, project, rows)
+  const last = rows.at(-1)
+  const isEnd = last === undefined || rows.length < count
+  return { seen: rows.length, next: isEnd ? undefined : { type: typeName(last.type), id: last.id } }
+}
+
+/** One statement; also tells the dictionary of codings. */
+export async function rewrite(
+  store: Pick<Store, 'keys'> & { readonly connection: Connection },
+  project: number,
+  rows: readonly VersionRow[],
+): Promise<void> {
+  if (rows.length === 0) return
+  const values: unknown[] = []
+  const bind: Bind = (value, type) => {
+    values.push(value)
+    return `$${values.length}::${type}`
+  }
+  const made = rows.map((row) => ({
+    row,
+    index: indexRows(store, project, parseVersion(toVersion(row))),
+  }))
+  const list = <T>(items: (made_: (typeof made)[number]) => readonly T[]): Listed<T>[] =>
+    made.flatMap((item, i) => items(item).map((one) => ({ n: i + 1, item: one })))
+  const column = (value: (item: (typeof made)[number]) => unknown, type: string) =>
+    bind(`{${made.map((item) => value(item) ?? 'null').join(',')}}`, `${type}[]`)
+  // unnest would flatten an array of arrays, so each list of keys travels as text.
+  const keys = bind(
+    made.map(({ index }) => keysLiteral(index.keys)),
+    'text[]',
+  )
+  const parts = [
+    `i as (select x.n::int as n, x.type, x.id, x.ver, x.d_lo, x.d_hi, x.nref, x.keys::bigint[] as keys
+      from unnest(${column(({ row }) => row.type, 'smallint')}, ${column(({ row }) => row.id, 'uuid')},
+        ${column(({ row }) => row.ver, 'int')},
+        ${column(({ index }) => index.dateLow, 'timestamptz')},
+        ${column(({ index }) => index.dateHigh, 'timestamptz')},
+        ${column(({ index }) => index.nref, 'smallint')}, ${keys})
+      with ordinality as x(type, id, ver, d_lo, d_hi, nref, keys, n))`,
+    `w as materialized (select i.*, r.project, true as side from i join resource r
+      on r.project = ${bind(project, 'int')} and r.type = i.type and r.id = i.id and r.ver = i.ver
+      order by r.type, r.id for update of r)`,
+    `u as (update resource r set d_lo = w.d_lo, d_hi = w.d_hi, nref = w.nref, keys = w.keys from w
+      where r.project = w.project and r.type = w.type and r.id = w.id
+        and (r.keys, r.nref, r.d_lo, r.d_hi) is distinct from (w.keys, w.nref, w.d_lo, w.d_hi))`,
+    ...stringRows(
+      list(({ index }) => index.strings),
+      true,
+      bind,
+    ),
+    ...rangeRows(
+      list(({ index }) => index.ranges),
+      true,
+      bind,
+    ),
+    codeRows(
+      list(({ index }) => index.codes),
+      bind,
+    ),
+  ]
+  await store.connection.query({ text: `with ${parts.join(',\n')} select count(*) from w`, values })
+}

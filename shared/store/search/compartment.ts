@@ -1,0 +1,177 @@
+/**
+ * All resources of a compartment, whatever their types: every member holds the compartment's key, so
+ * it is one statement a page. https://hl7.org/fhir/R4/compartmentdefinition.html
+ */
+import { may, REGISTRY_TYPES } from '../../access/policy.ts'
+import type { Principal } from '../../access/principal.ts'
+import { gone, notFound, tooCostly } from '../../errors.ts'
+import {
+  type Compartment,
+  compartmentParams,
+  mainDate,
+  resourceTypes,
+  typeNumber,
+} from '../../fhir/definitions.ts'
+import { isObject, parseReference, type Resource } from '../../fhir/resource.ts'
+import { timestamp } from '../../fhir/values-date.ts'
+import type { Store } from '../context.ts'
+import { keysLiteral } from '../keys.ts'
+import { allow, readRow } from '../read.ts'
+import type { Version } from '../repository.ts'
+import { parseVersion, toVersion, type VersionRow, versionColumns } from '../rows.ts'
+import type { Bind } from '../side-rows.ts'
+
+export interface CompartmentRequest {
+  /** The resource that is asked about: of a Group the compartments of its patients. */
+  readonly type: Compartment | 'Group'
+  readonly id: string
+  /** Empty: all types. */
+  readonly types: readonly string[]
+  readonly since: Date | undefined
+  /** Half-open range of the main date, epoch ms; what has no care date is always in it. */
+  readonly start: number | undefined
+  readonly end: number | undefined
+  readonly count: number
+  readonly offset: number
+  /** What the page before ended with. */
+  readonly after: CompartmentPosition | undefined
+}
+
+export interface CompartmentPosition {
+  readonly type: string
+  /** Row id. */
+  readonly id: string
+}
+
+export interface CompartmentPage {
+  /** The resource itself first, then by type and id. */
+  readonly versions: readonly Version[]
+  readonly next: CompartmentPosition | undefined
+}
+
+/** Groups of more patients are for `$export`. */
+const MOST_PATIENTS = 1000
+
+/** Errors: 403, 404, 410 of the resource itself; 400 for a large Group. Two statements. */
+export async function readCompartment(
+  store: Store,
+  principal: Principal,
+  request: CompartmentRequest,
+): Promise<CompartmentPage> {
+  const { type, id, count, offset, after } = request
+  allow(principal, type, 'read')
+  const row = await readRow(store, principal, type, id)
+  if (row === undefined) throw notFound()
+  if (row.content === null) throw gone()
+  const own = toVersion(row)
+  const showsOwn =
+    isWanted(request, type) && (request.since === undefined || row.lu >= request.since)
+  const isFirst = after === undefined && offset === 0
+  const first = isFirst && showsOwn && count > 0 ? [own] : []
+  const limit = count - first.length
+  const skipped = after === undefined && showsOwn ? Math.max(0, offset - 1) : offset
+  const keys = compartmentKeys(store, row.project, own)
+  const rows =
+    keys.length === 0 ? [] : await findRows(store, principal, request, row, keys, limit, skipped)
+  const shown = rows.slice(0, limit)
+  const last = shown.at(-1)
+  const hasMore = count > 0 && rows.length > limit
+  const versions = [...first, ...shown.map((item) => toVersion(item))]
+  const position = last === undefined ? undefined : { type: toVersion(last).type, id: last.id }
+  return { versions, next: hasMore ? (position ?? START) : undefined }
+}
+
+/** Before every row. */
+const START: CompartmentPosition = { type: '', id: '00000000-0000-0000-0000-000000000000' }
+
+function compartmentKeys(store: Store, project: number, own: Version): readonly bigint[] {
+  if (own.type !== 'Group') return [store.keys.compartment(project, `${own.type}/${own.id}`)]
+  const patients = patientsOf(parseVersion(own))
+  if (patients.length > MOST_PATIENTS) {
+    throw tooCostly(`A Group of more than ${MOST_PATIENTS} patients is for $export`)
+  }
+  return patients.map((reference) => store.keys.compartment(project, reference))
+}
+
+/** `Patient/id` of the members of a Group. */
+export function patientsOf({ member }: Resource): readonly string[] {
+  const members = Array.isArray(member) ? member.filter(isObject) : []
+  const found = members.flatMap(({ entity }) => {
+    const text = isObject(entity) ? entity.reference : undefined
+    const reference = typeof text === 'string' ? parseReference(text) : undefined
+    return reference?.type === 'Patient' ? [`Patient/${reference.id}`] : []
+  })
+  return [...new Set(found)]
+}
+
+function isWanted({ types }: CompartmentRequest, type: string): boolean {
+  return types.length === 0 || types.includes(type)
+}
+
+/** Those of the request that can be in the compartment and that the Principal may read. */
+function typesOf(principal: Principal, request: CompartmentRequest): readonly string[] {
+  const compartment = request.type === 'Group' ? 'Patient' : request.type
+  return resourceTypes.filter(
+    (type) =>
+      (type === compartment || compartmentParams(compartment, type).length > 0) &&
+      isWanted(request, type) &&
+      !REGISTRY_TYPES.has(type) &&
+      may(principal, type, 'read'),
+  )
+}
+
+/** One row more than `limit`, which tells whether there is more. */
+async function findRows(
+  store: Store,
+  principal: Principal,
+  request: CompartmentRequest,
+  own: VersionRow,
+  keys: readonly bigint[],
+  limit: number,
+  offset: number,
+): Promise<readonly VersionRow[]> {
+  const types = typesOf(principal, request)
+  const values: unknown[] = []
+  const bind: Bind = (value, type) => {
+    values.push(value)
+    return `$${values.length}::${type}`
+  }
+  const numbers = (names: readonly string[]) => bind(names.map(typeNumber), 'smallint[]')
+  const { since, after } = request
+  const tests = [
+    `r.project = ${bind(own.project, 'int')}`,
+    `r.keys && ${bind(keysLiteral(keys), 'bigint[]')}`,
+    `r.type = any(${numbers(types)})`,
+    `not (r.type = ${bind(own.type, 'smallint')} and r.id = ${bind(own.id, 'uuid')})`,
+    ...(since === undefined ? [] : [`r.lu >= ${bind(since, 'timestamptz')}`]),
+    ...dateTests(request, types, numbers, bind),
+  ]
+  if (after !== undefined && after.type !== '') {
+    const type = bind(typeNumber(after.type), 'smallint')
+    tests.push(`(r.type, r.id) > (${type}, ${bind(after.id, 'uuid')})`)
+  }
+  return store.connection.query<VersionRow>({
+    text: `select ${versionColumns('v')} from (
+        select r.project, r.type, r.id, r.ver from resource r where ${tests.join(' and ')}
+        order by r.type, r.id limit ${bind(limit + 1, 'int')} offset ${bind(offset, 'int')}
+      ) r join version v using (project, type, id, ver) order by v.type, v.id`,
+    values,
+  })
+}
+
+function dateTests(
+  { start, end }: CompartmentRequest,
+  types: readonly string[],
+  numbers: (names: readonly string[]) => string,
+  bind: Bind,
+): string[] {
+  if (start === undefined && end === undefined) return []
+  // A date of birth is no date of care.
+  const dated = types.filter((type) => ![undefined, 'birthdate'].includes(mainDate(type)))
+  const bounds = [
+    ...(start === undefined ? [] : [`r.d_hi > ${bind(timestamp(start), 'timestamptz')}`]),
+    ...(end === undefined ? [] : [`r.d_lo < ${bind(timestamp(end), 'timestamptz')}`]),
+  ]
+  const isInside = `(${bounds.join(' and ')})`
+  return [`(r.type <> all(${numbers(dated)}) or r.d_lo is null or ${isInside})`]
+}

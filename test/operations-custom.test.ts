@@ -1,0 +1,98 @@
+import t from 'tap'
+import { openBotica } from './fixtures/botica.ts'
+import { aBot, handler } from './fixtures/bots.ts'
+import { anObservation, aPatient } from './fixtures/resources.ts'
+
+const botica = await openBotica(t, { worker: true })
+const { admin } = botica
+
+const URL = 'https://medplum.com/fhir/StructureDefinition/operationDefinition-implementation'
+
+function definition(code: string, bot: string, more: object): object {
+  return {
+    resourceType: 'OperationDefinition',
+    extension: [{ url: URL, valueReference: { reference: `Bot/${bot}` } }],
+    name: code,
+    status: 'active',
+    kind: 'operation',
+    code,
+    system: false,
+    type: false,
+    instance: false,
+    ...more,
+  }
+}
+
+t.test('an operation of a project is carried out by its bot', async (t) => {
+  const bot = await aBot(botica, handler('return event.input'))
+  await admin.post('OperationDefinition', definition('echo', bot, { system: true }))
+  const typed = { type: true, instance: true, resource: ['Patient'] }
+  await admin.post('OperationDefinition', definition('about', bot, typed))
+
+  const echoed = await admin.get('$echo?a=b')
+  t.match(echoed, { status: 200, body: { a: 'b' } })
+  const json = { 'Content-Type': 'application/json' }
+  for (const path of ['$echo', 'Patient/$about', 'Patient/1/$about']) {
+    t.match(await admin.post(path, '{"c":1}', json), { status: 200, body: { c: 1 } }, path)
+  }
+  for (const path of ['$about', 'Patient/$echo', 'Observation/$about']) {
+    t.equal((await admin.post(path, '{}', json)).status, 404, path)
+  }
+  t.equal((await admin.del('$echo')).status, 404)
+  const other = await botica.createTenant()
+  t.equal((await other.admin.get('$echo?a=b')).status, 404)
+})
+
+t.test('what is in use in a project is summed up', async (t) => {
+  const own = await botica.createTenant()
+  const tag = { system: 'urn:tags', code: 'a', display: 'A' }
+  const profile = ['http://hl7.org/fhir/StructureDefinition/vitalsigns']
+  await own.admin.create(aPatient({ meta: { tag: [tag] } }))
+  await own.admin.create(anObservation('Patient/1', { meta: { profile, security: [tag] } }))
+  const gone = await own.admin.create(aPatient({ meta: { tag: [{ ...tag, code: 'b' }] } }))
+  await own.admin.del(`Patient/${gone.id}`)
+  const all = {
+    parameter: [{ name: 'return', valueMeta: { profile, security: [tag], tag: [tag] } }],
+  }
+  t.same((await own.admin.get('$meta')).body, { resourceType: 'Parameters', ...all })
+  const patients = await own.admin.get('Patient/$meta')
+  t.same(patients.body.parameter, [{ name: 'return', valueMeta: { tag: [tag] } }])
+  t.notOk((await admin.get('$meta')).text.includes('urn:tags'))
+})
+
+t.test('accounts are set, and passed on to what belongs to a patient', async (t) => {
+  const { id } = await admin.create(aPatient())
+  const observation = await admin.create(anObservation(`Patient/${id}`))
+  const accounts = (...ids: string[]) => ({
+    resourceType: 'Parameters',
+    parameter: [
+      ...ids.map((item) => ({
+        name: 'accounts',
+        valueReference: { reference: `Organization/${item}` },
+      })),
+      { name: 'propagate', valueBoolean: true },
+    ],
+  })
+  const extended = { 'X-Medplum': 'extended' }
+  const path = `Patient/${id}/$set-accounts`
+  const set = await admin.post(path, accounts('1', '2'))
+  t.match(set.body, { parameter: [{ name: 'resourcesUpdated', valueInteger: 2 }] })
+  const two = [{ reference: 'Organization/1' }, { reference: 'Organization/2' }]
+  for (const item of [`Patient/${id}`, `Observation/${observation.id}`]) {
+    t.match(await admin.get(item, extended), { body: { meta: { accounts: two } } }, item)
+  }
+  t.match((await admin.post(path, accounts('2'))).body, { parameter: [{ valueInteger: 2 }] })
+  const left = await admin.get(`Observation/${observation.id}`, extended)
+  t.same(left.body.meta?.accounts, [{ reference: 'Organization/2' }])
+  t.match((await admin.post(path, accounts('2'))).body, { parameter: [{ valueInteger: 0 }] })
+  await admin.post(path, accounts())
+  const none = await admin.get(`Patient/${id}`, extended)
+  t.equal(none.body.meta?.accounts, undefined)
+
+  const { client } = await botica.createMember()
+  t.equal((await client.post(path, accounts('1'))).status, 403)
+  t.equal((await admin.post('Patient/none/$set-accounts', accounts('1'))).status, 404)
+  const wrong = { name: 'accounts', valueReference: { display: 'x' } }
+  const refused = await admin.post(path, { resourceType: 'Parameters', parameter: [wrong] })
+  t.equal(refused.status, 400)
+})
