@@ -74,7 +74,7 @@ for (const sort of ['-_lastUpdated', '_lastUpdated', '_id', '-_id', 'date', '-da
       project,
       typeNumber: typeNumber('Observation'),
       tests: [keys([hash.token(p, undefined, 'final')])],
-      order: orderOf(parseSearch('Observation', `_sort=${sort}`)),
+      order: orderOf(parseSearch('Observation', `_sort=${sort}`), hash),
       after: undefined,
       limit: 12,
       offset: 0,

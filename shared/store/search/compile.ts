@@ -10,6 +10,7 @@ import type { Bind } from '../side-rows.ts'
 import type { Driver } from './driver.ts'
 import { afterSql, type Order, orderAfterSql, orderSql, type Position } from './order.ts'
 import { sqlOf, type Test } from './row-test.ts'
+import { afterTermsSql } from './sort-cursor.ts'
 
 export interface Query {
   readonly project: number
@@ -43,11 +44,13 @@ export function pageStatement(parts: readonly Part[]): Statement {
       ? `(${rows[0]}) r`
       : `(${rows.map((sql) => `(${sql})`).join(' union all ')}) r order by ${orderSql(order, 'r')}`
   const page = `select * from ${found} limit ${most} offset ${bind(offset, 'int')}`
-  return statement(`select r.d_lo, ${versionColumns('v')} from (${page}) r
+  const sorted = ['d_lo', ...order.terms.map((_, i) => `s${i}`)].map((name) => `r.${name}`)
+  return statement(`select ${sorted.join(', ')}, ${versionColumns('v')} from (${page}) r
     join version v using (project, type, id, ver) order by ${orderSql(order, 'r')}`)
 }
 
 function rowsSql({ query, driver }: Part, most: string, bind: Bind): string {
+  if (query.order.terms.length > 0) return byTerms(query, driver, most, bind)
   if (driver.kind === 'keys') return keysFirst(query, driver.ids, most, bind)
   if (driver.kind === 'order') return ordered(query, query.tests, COLUMNS, most, bind)
   return walked(query, driver.cap, most, bind)
@@ -97,6 +100,25 @@ function keysFirst(query: Query, withIds: boolean, most: string, bind: Bind): st
   return `select ${COLUMNS} from resource r
     where ${where(query, others, bind)}${ids}${after}
     order by ${orderAfterSql(query.order, 'r')} limit ${most}`
+}
+
+/**
+ * All matches with what they are sorted by. Few of them look it up one by one; where nothing narrows
+ * the search, all values are read at once. `offset 0` keeps a value from being looked up twice.
+ */
+function byTerms(query: Query, driver: Driver, most: string, bind: Bind): string {
+  const { order, tests, after, project } = query
+  const isNarrow = driver.kind === 'keys'
+  const values = order.terms.map(({ one, all }, i) => {
+    if (isNarrow || all === undefined) return { value: `${one(project, bind)} as s${i}`, join: '' }
+    const join = ` left join (${all(project, bind)}) t${i} on t${i}.id = r.id`
+    return { value: `t${i}.v as s${i}`, join }
+  })
+  const rows = `select ${[COLUMNS, ...values.map(({ value }) => value)].join(', ')}
+    from resource r${values.map(({ join }) => join).join('')}
+    where ${where(query, tests, bind)} offset 0`
+  const rest = after === undefined ? '' : ` where ${afterTermsSql(order.terms, after, bind)}`
+  return `select * from (${rows}) r${rest} order by ${orderSql(order, 'r')} limit ${most}`
 }
 
 /**

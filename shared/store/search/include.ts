@@ -74,7 +74,7 @@ function queriesOf(
 ): Query[] {
   const queries: Query[] = []
   const add = (scene: Scene, test: Test) => {
-    const order = { column: 'lu', descending: true, byType: true } as const
+    const order = { column: 'lu', descending: true, byType: true, terms: [] } as const
     queries.push({
       project: scene.project,
       typeNumber: typeNumber(scene.type),

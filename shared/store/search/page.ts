@@ -1,7 +1,7 @@
 /** One page of a search, as a Principal sees it: one statement, one more for a total and each step of includes. */
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
-import { badRequest, forbidden } from '../../errors.ts'
+import { badRequest, forbidden, tooCostly } from '../../errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import { type Condition, isCondition, type SearchRequest } from '../../fhir/search.ts'
 import { unescapeValue } from '../../fhir/search-values.ts'
@@ -27,6 +27,7 @@ import { unitsOf } from './units.ts'
 
 /** Up to here even an estimated total is counted: 9 ms, and pages of small results stay exact. */
 const EXACT_COUNT = 10_000
+const MAX_SORTED = 100_000
 
 /** Errors: 403, 400 for what cannot be searched or sorted by and for a damaged cursor. */
 export async function search(
@@ -35,7 +36,7 @@ export async function search(
   request: SearchRequest,
 ): Promise<SearchPage> {
   allow(principal, request.type, 'search')
-  return searchPage(store, principal, orderOf(request), request, [request])
+  return searchPage(store, principal, orderOf(request, store.keys), request, [request])
 }
 
 /**
@@ -50,7 +51,7 @@ export async function searchTypes(
   const allowed = requests.filter(({ type }) => sightOf(store, principal, type, 'search'))
   const [first] = allowed
   if (first === undefined) throw forbidden()
-  return searchPage(store, principal, orderOfTypes(first), first, allowed)
+  return searchPage(store, principal, orderOfTypes(first, store.keys), first, allowed)
 }
 
 async function searchPage(
@@ -95,9 +96,23 @@ function findRows(store: Store, queries: readonly Query[]): Promise<SortedRow[]>
   const parts = queries.map((query) => {
     const rows = statistics.rowsOf(query.project, query.typeNumber)
     const limit = query.limit + query.offset
+    checkSortable(statistics, query, rows)
     return { query, driver: chooseDriver(statistics, query.tests, rows, limit) }
   })
   return connection.query<SortedRow>(pageStatement(parts))
+}
+
+/** A sort by values looks at every match. Errors: 400 too-costly. */
+function checkSortable(statistics: Store['statistics'], { order, tests }: Query, rows: number) {
+  if (order.terms.length === 0 || tests.some(({ kind }) => kind === 'ids' || kind === 'narrow')) {
+    return
+  }
+  const counts = tests.flatMap((test) => (test.kind === 'keys' ? matchesOf(statistics, test) : []))
+  const estimate = Math.round(Math.min(rows, ...counts))
+  if (estimate <= MAX_SORTED) return
+  const names = order.terms.map(({ name }) => name).join(',')
+  const text = `About ${estimate} matches are too many to sort by ${names}; ${MAX_SORTED} are allowed`
+  throw tooCostly(text, '_sort')
 }
 
 async function countRows(
