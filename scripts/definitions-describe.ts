@@ -19,6 +19,7 @@ export interface Definition {
   readonly type: string
   readonly baseDefinition?: string
   readonly snapshot?: { readonly element: readonly Snapshot[] }
+  readonly differential?: { readonly element: readonly object[] }
   readonly code: string
   readonly base: readonly string[]
   readonly expression?: string
@@ -33,6 +34,7 @@ interface Snapshot {
   readonly max: string
   readonly type?: readonly {
     readonly code: string
+    readonly profile?: readonly string[]
     readonly targetProfile?: readonly string[]
     readonly extension?: readonly { readonly url: string; readonly valueUrl?: string }[]
   }[]
@@ -56,6 +58,7 @@ const ANY = 140
 
 export function describeTypes(structures: readonly Definition[]): TypeDefinition[] {
   const types: TypeDefinition[] = []
+  const own = constraintsOfProfiles(structures)
   for (const structure of structures) {
     if (structure.kind === 'logical' || structure.derivation === 'constraint') continue
     const [root, ...elements] = structure.snapshot?.element ?? []
@@ -67,15 +70,39 @@ export function describeTypes(structures: readonly Definition[]): TypeDefinition
       ...(structure.url.startsWith(PROFILE) ? {} : { platform: true }),
       ...(structure.baseDefinition ? { base: lastPart(structure.baseDefinition) } : {}),
       ...(constraints.length > 0 ? { constraints } : {}),
-      elements: elements.map((element) => describeElement(structure.name, element)),
+      elements: elements.map((element) => describeElement(structure.name, element, own)),
     })
   }
   return types.sort((a, b) => compare(a.name, b.name))
 }
 
-function describeElement(owner: string, element: Snapshot): ElementDefinition {
+/** What the profiles of data types add to them, SimpleQuantity for one, by url. */
+function constraintsOfProfiles(
+  structures: readonly Definition[],
+): ReadonlyMap<string, readonly Constraint[]> {
+  const root = (structure: Definition | undefined) =>
+    describeConstraints(structure?.snapshot?.element[0])
+  const profiles = structures.filter(({ derivation }) => derivation === 'constraint')
+  return new Map(
+    profiles.map((profile) => {
+      const base = root(structures.find(({ url }) => url === profile.baseDefinition))
+      const isNew = ({ key }: Constraint) => base.every((constraint) => constraint.key !== key)
+      return [profile.url, root(profile).filter(isNew)]
+    }),
+  )
+}
+
+function describeElement(
+  owner: string,
+  element: Snapshot,
+  profiles: ReadonlyMap<string, readonly Constraint[]>,
+): ElementDefinition {
   const path = element.path.slice(owner.length + 1)
-  const constraints = describeConstraints(element)
+  const named = (element.type ?? []).flatMap(({ profile = [] }) => profile)
+  const constraints = [
+    ...describeConstraints(element),
+    ...named.flatMap((url) => profiles.get(url) ?? []),
+  ]
   const types = (element.type ?? []).map((type) => {
     const fhirType = type.extension?.find((item) => item.url.endsWith('fhir-type'))?.valueUrl
     const code = type.code.startsWith('http') ? (fhirType ?? 'string') : type.code

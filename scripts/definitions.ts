@@ -8,6 +8,7 @@
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { gzipSync } from 'node:zlib'
 import { type Definition, describeSearch, describeTypes } from './definitions-describe.ts'
+import { describeProfiles } from './definitions-profiles.ts'
 import { describeTerminology } from './definitions-terminology.ts'
 import { enumerateValueSets } from './definitions-valuesets.ts'
 
@@ -50,6 +51,12 @@ const published = [
 const valueSets = enumerateValueSets([...bound].sort(), published)
 const terminology = describeTerminology(published)
 
+const profiles = describeProfiles([
+  ...structures,
+  ...read('profiles-others.json', 'StructureDefinition'),
+  ...read('extension-definitions.json', 'StructureDefinition'),
+])
+
 const numbers = numberTypes(resources.map((type) => type.name))
 writeFileSync(new URL('type-numbers.json', TARGET), `${JSON.stringify(numbers, null, 2)}\n`)
 const sizes = [
@@ -57,10 +64,16 @@ const sizes = [
   writeLines('search', search.types),
   writeLines('compartments', [search.compartments]),
   writeLines('valuesets', valueSets.enumerated),
+  writeLines('profiles', profiles),
   writeLines('codesystems', terminology.codeSystems),
   writeLines('composes', terminology.valueSets),
   writeLines('conceptmaps', terminology.conceptMaps),
 ]
+const errors = types.flatMap((type) =>
+  [type, ...type.elements].flatMap(({ constraints = [] }) =>
+    constraints.flatMap(({ key, severity }) => (severity === 'error' ? [key] : [])),
+  ),
+)
 const pairs = search.types.flatMap((type) => type.parameters)
 const perType = (name: string) => types.find((type) => type.name === name)?.elements.length ?? 0
 const summary = [
@@ -69,6 +82,8 @@ const summary = [
   `search parameters (type/parameter pairs): ${pairs.length}`,
   ...[...count(pairs.map((pair) => pair.type))].map(([type, n]) => `  ${type}: ${n}`),
   `value sets of required bindings: ${bound.size}, enumerated: ${valueSets.enumerated.length}`,
+  `invariants of severity error: ${new Set(errors).size}`,
+  `profiles and extensions: ${profiles.length}`,
   ...valueSets.open.map((url) => `  not enumerated: ${url}`),
   ...sizes,
   'type: elements / search parameters',

@@ -9,6 +9,7 @@ import { openQueues, type Queues } from './queue.ts'
 import { openRedis, type Redis, untilReady } from './redis.ts'
 import { openStorage, type Storage } from './storage.ts'
 import { openPrincipals, type Principals } from './store/principals.ts'
+import { openProfiles, type Profiles } from './store/profiles.ts'
 import { openRepository, type Repository } from './store/repository.ts'
 import { openSigningKeys } from './store/signing-keys.ts'
 
@@ -18,6 +19,8 @@ export interface Services {
   readonly database: Database
   readonly repository: Repository
   readonly principals: Principals
+  /** Compiled StructureDefinitions of Projects. */
+  readonly profiles: Profiles
   readonly tokens: Tokens
   readonly signedUrls: SignedUrls
   readonly storage: Storage
@@ -59,6 +62,7 @@ export async function openServices(config: Config, log: Logger): Promise<Service
     database,
     repository,
     principals,
+    profiles: openProfiles(repository, principals, log),
     tokens: createTokens(config.baseUrl, keys),
     signedUrls: createSignedUrls(config.baseUrl, keys),
     storage,

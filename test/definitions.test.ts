@@ -6,6 +6,7 @@ import {
   isResourceType,
   mainDate,
   patientCompartmentParams,
+  publishedProfile,
   resourceTypes,
   searchParameter,
   searchParameters,
@@ -60,6 +61,18 @@ t.test('elements carry what a validator needs', async (t) => {
     typeDefinition('Observation')?.constraints?.map(({ key }) => key),
     ['dom-2', 'dom-4', 'dom-5', 'dom-6', 'obs-6', 'obs-7'],
   )
+})
+
+t.test('an element of a profiled data type has the invariants of that profile', async (t) => {
+  const low = elementsOf('Observation').find(({ path }) => path === 'referenceRange.low')
+  t.match(low?.constraints, [{ key: 'sqty-1', severity: 'error' }])
+})
+
+t.test('the profiles of the standard are found by their url', async (t) => {
+  const weight = publishedProfile('http://hl7.org/fhir/StructureDefinition/bodyweight')
+  t.equal(weight?.type, 'Observation')
+  t.ok(weight?.differential.element.length)
+  t.equal(publishedProfile('http://example.org/none'), undefined)
 })
 
 t.test('a required value set lists its codes by system', async (t) => {

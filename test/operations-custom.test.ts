@@ -48,7 +48,10 @@ t.test('what is in use in a project is summed up', async (t) => {
   const tag = { system: 'urn:tags', code: 'a', display: 'A' }
   const profile = ['http://hl7.org/fhir/StructureDefinition/vitalsigns']
   await own.admin.create(aPatient({ meta: { tag: [tag] } }))
-  await own.admin.create(anObservation('Patient/1', { meta: { profile, security: [tag] } }))
+  const system = 'http://terminology.hl7.org/CodeSystem/observation-category'
+  const category = [{ coding: [{ system, code: 'vital-signs' }] }]
+  const meta = { profile, security: [tag] }
+  await own.admin.create(anObservation('Patient/1', { meta, category }))
   const gone = await own.admin.create(aPatient({ meta: { tag: [{ ...tag, code: 'b' }] } }))
   await own.admin.del(`Patient/${gone.id}`)
   const all = {

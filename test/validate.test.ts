@@ -5,6 +5,7 @@ import { parseJson } from '../shared/fhir/json.ts'
 import type { Resource } from '../shared/fhir/resource.ts'
 import { requireValid, validate } from '../shared/fhir/validate.ts'
 import { withoutEmpty } from '../shared/fhir/without-empty.ts'
+import { r4Defects } from './fixtures/resources.ts'
 
 const strict = { strict: true }
 
@@ -12,11 +13,14 @@ function unpack(path: string): string {
   return gunzipSync(readFileSync(new URL(`data/${path}`, import.meta.url))).toString()
 }
 
-t.test('every official example is valid', async (t) => {
+t.test('every official example is valid, but for a defect of its own', async (t) => {
   const lines = unpack('r4-examples/one-per-type.ndjson.gz').split('\n').filter(Boolean)
   for (const line of lines) {
     const resource = parseJson(line) as Resource
-    t.same(validate(resource, strict), [], resource.resourceType)
+    const issues = validate(resource, { strict: true, thorough: true })
+    const faults = issues.filter(({ severity }) => severity === 'error')
+    const found = faults.map(({ details, expression }) => `${details.text} at ${expression}`)
+    t.same(found, r4Defects.get(resource.resourceType) ?? [], resource.resourceType)
   }
 })
 
@@ -108,12 +112,6 @@ const cases: readonly Case[] = [
     { contained: [{ resourceType: 'Basic', code: { text: 'x' }, contained: [] }] },
     'Invalid empty value',
     'Patient.contained[0].contained',
-  ],
-  [
-    'a reference to nothing contained',
-    { managingOrganization: { reference: '#o' } },
-    'Contained resource "o" not found',
-    'Patient.managingOrganization.reference',
   ],
 ]
 for (const [name, members, text, expression] of cases) {

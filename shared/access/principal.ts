@@ -18,6 +18,8 @@ export interface ProjectContext {
   readonly links?: readonly string[]
   /** Types that linking Projects may read (`Project.exportedResourceType`); empty: all. */
   readonly exports?: readonly string[]
+  /** By resource type: profiles of a resource that names none (`Project.defaultProfile`). */
+  readonly defaultProfiles?: ReadonlyMap<string, readonly string[]>
 }
 
 export interface Principal {

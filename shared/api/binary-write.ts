@@ -38,7 +38,7 @@ export async function createBinaryFrom(
   id: string | undefined,
 ): Promise<FhirReply> {
   requireRight(interaction, 'create')
-  return create(interaction, resourceDraft(interaction, body), id)
+  return create(interaction, await resourceDraft(interaction, body), id)
 }
 
 function create(
@@ -70,7 +70,7 @@ export async function updateBinaryFrom(
   id: string,
 ): Promise<FhirReply> {
   requireRight(interaction, 'update')
-  return update(interaction, resourceDraft(interaction, body), id)
+  return update(interaction, await resourceDraft(interaction, body), id)
 }
 
 function update(interaction: Interaction, draft: Draft, id: string): Promise<FhirReply> {
@@ -190,9 +190,13 @@ function joined(start: Buffer, rest: Upload): Readable {
   return Readable.from(both(), { objectMode: false })
 }
 
-function bareDraft(interaction: Interaction, contentType: string, content: Upload): Draft {
+async function bareDraft(
+  interaction: Interaction,
+  contentType: string,
+  content: Upload,
+): Promise<Draft> {
   const context = interaction.request.headers['x-security-context']?.trim()
-  const { resource, warnings } = acceptBinary(interaction, {
+  const { resource, warnings } = await acceptBinary(interaction, {
     resourceType: 'Binary',
     contentType,
     ...(context ? { securityContext: { reference: context } } : {}),
@@ -200,15 +204,15 @@ function bareDraft(interaction: Interaction, contentType: string, content: Uploa
   return { resource, warnings, content, filename: filenameOf(interaction), isBare: true }
 }
 
-function resourceDraft(interaction: Interaction, body: Resource): Draft {
+async function resourceDraft(interaction: Interaction, body: Resource): Promise<Draft> {
   const { data, url: _url, ...rest } = body
-  const accepted = acceptBinary(interaction, rest)
+  const accepted = await acceptBinary(interaction, rest)
   const content = data === undefined ? undefined : readData(data)
   return { ...accepted, content, filename: filenameOf(interaction), isBare: false }
 }
 
-function acceptBinary(interaction: Interaction, body: unknown) {
-  const accepted = acceptResource(interaction, 'Binary', body)
+async function acceptBinary(interaction: Interaction, body: unknown) {
+  const accepted = await acceptResource(interaction, 'Binary', body)
   const { securityContext } = accepted.resource
   if (securityContext !== undefined) requireContext(securityContext)
   return accepted

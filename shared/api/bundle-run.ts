@@ -80,7 +80,7 @@ async function createMatched(
 ): Promise<FhirReply> {
   const { services, principal } = interaction
   const { type, id, condition } = identity
-  const { resource, warnings } = acceptResource(interaction, type, { ...body, id })
+  const { resource, warnings } = await acceptResource(interaction, type, { ...body, id })
   if (condition === undefined) return createFrom(interaction, type, body, id)
   const options = { keepId: true }
   try {

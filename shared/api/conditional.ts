@@ -23,7 +23,7 @@ export async function createConditional(
   const { services, principal, request } = interaction
   const condition = readCondition(interaction, type, criteriaOf(criteria))
   const body = readJson(request)
-  const { resource, warnings } = acceptResource(interaction, type, body)
+  const { resource, warnings } = await acceptResource(interaction, type, body)
   const { repository } = services
   const written = await repository.createConditional(principal, resource, condition)
   const isMatch = written.outcome !== 'created'
@@ -39,7 +39,7 @@ export async function updateConditional(
 ): Promise<FhirReply> {
   const { services, principal, request } = interaction
   const condition = readCondition(interaction, type, request.query)
-  const { resource, warnings } = acceptResource(interaction, type, readJson(request))
+  const { resource, warnings } = await acceptResource(interaction, type, readJson(request))
   const options = writeOptions(request)
   const { repository } = services
   const written = await repository.updateConditional(principal, resource, condition, options)

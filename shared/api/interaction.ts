@@ -6,6 +6,7 @@ import { isResource, parseReference, type Resource } from '../fhir/resource.ts'
 import { requireValid } from '../fhir/validate.ts'
 import { withoutEmpty } from '../fhir/without-empty.ts'
 import type { Services } from '../services.ts'
+import { normalId } from '../store/context.ts'
 import type { Version, WriteResult } from '../store/repository.ts'
 import { present } from '../store/rows.ts'
 import { signBinary, toBinaryPath } from './attachments.ts'
@@ -13,8 +14,8 @@ import type { FhirReply, FhirRequest } from './handle.ts'
 import { mapStrings } from './map-strings.ts'
 import type { Preferences } from './negotiate.ts'
 import { versionHeaders } from './preconditions.ts'
+import { findProfiles, profilesOf, withDefaultProfiles } from './profiles.ts'
 import { emptyReply, outcomeReply, textReply } from './reply.ts'
-import { canonicalId } from './route.ts'
 
 export interface Interaction {
   readonly services: Services
@@ -42,7 +43,11 @@ export interface Accepted {
 }
 
 /** Checks the body of a create or update. Errors: 400 wrong type, 400 with the issues of validation. */
-export function acceptResource(interaction: Interaction, type: string, body: unknown): Accepted {
+export async function acceptResource(
+  interaction: Interaction,
+  type: string,
+  body: unknown,
+): Promise<Accepted> {
   const found = isResource(body) ? body.resourceType : undefined
   if (!isResource(body) || found !== type) {
     throw badStructure(
@@ -55,15 +60,26 @@ export function acceptResource(interaction: Interaction, type: string, body: unk
 /** Errors: 400 when the body of an update has another id than the address, or none. */
 export function requireSameId(sent: unknown, id: string): void {
   if (sent === undefined) throw badRequest('Missing id', 'id')
-  if (typeof sent !== 'string' || canonicalId(sent) !== id) {
+  if (typeof sent !== 'string' || normalId(sent) !== id) {
     throw badRequest('Incorrect resource ID', 'id')
   }
 }
 
-export function acceptValid(interaction: Interaction, body: Resource): Accepted {
-  const strict = interaction.principal.project.strictMode
-  const resource = withRelativeAddresses(interaction, strict ? body : withoutEmpty(body))
-  return { resource, warnings: requireValid(resource, { strict }) }
+/** Errors: 400 with the issues of validation. What they warn of is logged, its text may quote a value and is not. */
+export async function acceptValid(interaction: Interaction, body: Resource): Promise<Accepted> {
+  const { services, principal } = interaction
+  const { project } = principal
+  const strict = project.strictMode
+  const sent = withRelativeAddresses(interaction, strict ? body : withoutEmpty(body))
+  const resource = withDefaultProfiles(sent, project)
+  const { profiles } = await findProfiles(interaction, profilesOf(resource))
+  const terminology = project.features.includes('validate-terminology')
+  const warnings = requireValid(resource, { strict, profiles, terminology })
+  if (warnings.length > 0) {
+    const issues = warnings.map(({ code, expression }) => `${code} ${expression}`)
+    services.log.warn({ project: project.id, issues: issues.slice(0, 10) }, 'validation warnings')
+  }
+  return { resource, warnings }
 }
 
 /** References and addresses of Binaries under our own base become `Type/id`, the form that is stored. */
@@ -84,6 +100,7 @@ export function writeReply(
   warnings: readonly Issue[],
 ): FhirReply {
   const { returned } = interaction.preferences
+  if (written.type === 'StructureDefinition') interaction.services.profiles.forget()
   const isNew = written.outcome === 'created'
   const status = isNew ? 201 : 200
   const location = `${written.type}/${written.id}/_history/${written.ver}`

@@ -77,7 +77,7 @@ export async function createFrom(
 ): Promise<FhirReply> {
   const { services, principal } = interaction
   if (isBinary(body) && type === 'Binary') return createBinaryFrom(interaction, body, id)
-  const { resource, warnings } = acceptResource(interaction, type, withoutId(body))
+  const { resource, warnings } = await acceptResource(interaction, type, withoutId(body))
   const written =
     id === undefined
       ? await services.repository.create(principal, resource)
@@ -110,7 +110,7 @@ export async function updateFrom(
   const { services, principal, request } = interaction
   if (isObject(body) && body.resourceType === type) requireSameId(body.id, id)
   if (isBinary(body) && type === 'Binary') return updateBinaryFrom(interaction, body, id)
-  const { resource, warnings } = acceptResource(interaction, type, body)
+  const { resource, warnings } = await acceptResource(interaction, type, body)
   const options = writeOptions(request)
   if (demandsExistence(request)) await requireExisting(interaction, type, id)
   const written = await services.repository.update(principal, { ...resource, id }, options)
@@ -135,9 +135,11 @@ export async function patchFrom(
   const patched = changeOf(body)
   const options = writeOptions(request)
   if (demandsExistence(request)) await requireExisting(interaction, type, id)
-  const change = (current: Resource) => {
+  const change = async (current: Resource) => {
     const next = patched(current)
-    return acceptValid(interaction, type === 'Binary' ? keepContent(current, next) : next).resource
+    const kept = type === 'Binary' ? keepContent(current, next) : next
+    const { resource } = await acceptValid(interaction, kept)
+    return resource
   }
   const written = await services.repository.patch(principal, type, id, change, options)
   return writeReply(interaction, written, [])
@@ -152,6 +154,7 @@ export async function remove(
   const options = writeOptions(request)
   if (demandsExistence(request)) await requireExisting(interaction, type, id)
   const deletion = await services.repository.delete(principal, type, id, options)
+  if (type === 'StructureDefinition') services.profiles.forget()
   const headers = { ETag: etagOf(deletion) }
   if (interaction.preferences.returned === 'minimal') return emptyReply(200, headers)
   return outcomeReply(200, allOk, headers)

@@ -70,3 +70,11 @@ export interface ValueSetLine {
   readonly url: string
   readonly systems: Readonly<Record<string, readonly string[]>>
 }
+
+/** A published profile or extension, as StructureDefinition. */
+export interface ProfileLine {
+  readonly url: string
+  readonly type: string
+  readonly baseDefinition?: string | undefined
+  readonly differential: { readonly element: readonly object[] }
+}

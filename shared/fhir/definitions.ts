@@ -6,6 +6,7 @@ import numbers from './data/type-numbers.json' with { type: 'json' }
 import type {
   CompartmentLine,
   ElementDefinition,
+  ProfileLine,
   SearchLine,
   SearchParameter,
   TypeDefinition,
@@ -64,6 +65,11 @@ export function isPlatformType(type: string): boolean {
 /** Codes by system of an enumerable required binding; undefined where they cannot be listed. */
 export function valueSet(url: string): ValueSetLine | undefined {
   return valueSets().get(url)
+}
+
+/** A profile or extension that the standard itself publishes. */
+export function publishedProfile(url: string): ProfileLine | undefined {
+  return profiles().get(url)
 }
 
 /** The search parameters of a type, those of Resource and DomainResource included. */
@@ -175,6 +181,7 @@ const parametersOf = new Map<string, ReadonlyMap<string, SearchParameter>>()
 const types = openOnce(() => openLines<TypeDefinition>('types', 'name'))
 const search = openOnce(() => openLines<SearchLine>('search', 'name'))
 const valueSets = openOnce(() => openLines<ValueSetLine>('valuesets', 'url'))
+const profiles = openOnce(() => openLines<ProfileLine>('profiles', 'url'))
 const compartments = openOnce(
   () => openLines<CompartmentLine>('compartments', 'name').get('compartments')?.compartments ?? {},
 )

@@ -64,6 +64,8 @@ function compile(expression: Expression, foci: readonly Focus[]): readonly Focus
         : isType(compile(expression.of, foci), expression.type)
     case 'call':
       return call(expression, foci)
+    case 'variable':
+      throw new Error('Search expressions have no variables')
     case 'binary':
     case 'literal':
       return [computed('boolean', evaluator(expression, foci))]
@@ -132,7 +134,8 @@ function child(focus: Focus, name: string, index?: number): Focus[] {
   }))
 }
 
-function propertiesOf(parent: string, name: string): { property: string; type: string }[] {
+/** Properties that the element `name` of `Patient.contact` or `HumanName` may be written as. */
+export function propertiesOf(parent: string, name: string): { property: string; type: string }[] {
   const [owner = '', ...below] = parent.split('.')
   const prefix = below.map((part) => `${part}.`).join('')
   const elements = elementsOf(owner).filter((element) => element.path.startsWith(prefix))
@@ -255,6 +258,7 @@ function evaluator(
   const right = evaluator(expression.right, foci)
   if (op === 'and') return (node) => [left(node)[0] === true && right(node)[0] === true]
   if (op === 'or') return (node) => [left(node)[0] === true || right(node)[0] === true]
+  if (op !== '=' && op !== '!=') throw new Error(`Search expressions have no operator "${op}"`)
   return (node) => {
     const [a, b] = [left(node), right(node)]
     if (a.length === 0 || b.length === 0) return []

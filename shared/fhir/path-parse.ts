@@ -1,6 +1,6 @@
 /**
- * The FHIRPath of SearchParameter expressions → a tree. Not the whole language: what the published
- * parameters use (paths, `|`, `as`, `is`, `=`, `!=`, `and`, `or`, functions, `[n]`, literals).
+ * The FHIRPath of SearchParameters and invariants → a tree. Not the whole language: what the
+ * published definitions use (paths, operators, functions, `[n]`, `$this`, `%variables`, literals).
  */
 export type Expression =
   | { readonly kind: 'member'; readonly of: Expression | undefined; readonly name: string }
@@ -19,19 +19,37 @@ export type Expression =
     }
   | {
       readonly kind: 'binary'
-      readonly op: '=' | '!=' | 'and' | 'or'
+      readonly op: BinaryOperator
       readonly left: Expression
       readonly right: Expression
     }
   | { readonly kind: 'union'; readonly parts: readonly Expression[] }
   | { readonly kind: 'literal'; readonly value: string | number | boolean }
+  /** `this` is `$this`; `%resource` is `resource`. */
+  | { readonly kind: 'variable'; readonly name: string }
 
-const TOKEN = /\s*(?:('(?:[^'\\]|\\.)*')|(\d+(?:\.\d+)?)|([A-Za-z_]\w*|`[^`]+`)|(!=|[|=().,[\]]))/y
+export type BinaryOperator =
+  | (typeof EQUALITY)[number]
+  | (typeof INEQUALITY)[number]
+  | (typeof MEMBERSHIP)[number]
+  | (typeof ADDITIVE)[number]
+  | 'and'
+  | 'or'
+  | 'xor'
+  | 'implies'
+
+const EQUALITY = ['=', '!='] as const
+const INEQUALITY = ['<=', '>=', '<', '>'] as const
+const MEMBERSHIP = ['in', 'contains'] as const
+const ADDITIVE = ['+', '&'] as const
+
+const TOKEN =
+  /\s*(?:('(?:[^'\\]|\\.)*')|(\d+(?:\.\d+)?)|([%$]?[A-Za-z_]\w*|`[^`]+`)|([!<>]=|[<>+&|=().,[\]]))/y
 
 /** Throws an Error that names the expression when it is outside the subset. */
 export function parsePath(text: string): Expression {
   const parser = new Parser(text)
-  const expression = parser.or()
+  const expression = parser.implies()
   parser.end()
   return expression
 }
@@ -56,24 +74,38 @@ class Parser {
     if (this.#at < this.#tokens.length) this.#fail()
   }
 
-  or(): Expression {
-    let left = this.#and()
-    while (this.#take('or')) left = { kind: 'binary', op: 'or', left, right: this.#and() }
-    return left
+  implies(): Expression {
+    return this.#binary(['implies'], () => this.#or())
+  }
+
+  #or(): Expression {
+    return this.#binary(['or', 'xor'], () => this.#and())
   }
 
   #and(): Expression {
-    let left = this.#equality()
-    while (this.#take('and')) left = { kind: 'binary', op: 'and', left, right: this.#equality() }
-    return left
+    return this.#binary(['and'], () => this.#membership())
+  }
+
+  #membership(): Expression {
+    return this.#binary(MEMBERSHIP, () => this.#equality())
   }
 
   #equality(): Expression {
-    const left = this.#union()
-    for (const op of ['=', '!='] as const) {
-      if (this.#take(op)) return { kind: 'binary', op, left, right: this.#union() }
+    return this.#binary(EQUALITY, () => this.#inequality())
+  }
+
+  #inequality(): Expression {
+    return this.#binary(INEQUALITY, () => this.#union())
+  }
+
+  /** Left-associative operators of one precedence. */
+  #binary(operators: readonly BinaryOperator[], operand: () => Expression): Expression {
+    let left = operand()
+    for (;;) {
+      const op = operators.find((name) => this.#take(name))
+      if (op === undefined) return left
+      left = { kind: 'binary', op, left, right: operand() }
     }
-    return left
   }
 
   #union(): Expression {
@@ -84,7 +116,7 @@ class Parser {
   }
 
   #typed(): Expression {
-    const of = this.#chain()
+    const of = this.#binary(ADDITIVE, () => this.#chain())
     for (const op of ['as', 'is'] as const) {
       if (this.#take(op)) return { kind: 'type', op, of, type: this.#name() }
     }
@@ -106,7 +138,7 @@ class Parser {
 
   #primary(): Expression {
     if (this.#take('(')) {
-      const inner = this.or()
+      const inner = this.implies()
       this.#expect(')')
       return inner
     }
@@ -119,6 +151,7 @@ class Parser {
     if (token === 'true' || token === 'false') {
       return { kind: 'literal', value: this.#next() === 'true' }
     }
+    if (/^[%$]/.test(token)) return { kind: 'variable', name: this.#next().slice(1) }
     return this.#invocation(undefined)
   }
 
@@ -128,7 +161,7 @@ class Parser {
     const args: Expression[] = []
     while (!this.#take(')')) {
       if (args.length > 0) this.#expect(',')
-      args.push(this.or())
+      args.push(this.implies())
     }
     return { kind: 'call', of, name, args }
   }
@@ -158,6 +191,6 @@ class Parser {
   }
 
   #fail(): never {
-    throw new Error(`Not a search expression: ${this.#text}`)
+    throw new Error(`Outside the subset of FHIRPath: ${this.#text}`)
   }
 }

@@ -1,10 +1,15 @@
 /** What properties an object of a type may have, made once per type from the definitions. */
-import { elementsOf, isResourceType, typeDefinition } from './definitions.ts'
+import { isResourceType, typeDefinition } from './definitions.ts'
 import type { ElementDefinition } from './definitions-data.ts'
+import { type Invariant, invariantsOf, UNIVERSAL } from './invariants.ts'
 import { isPrimitive, type PrimitiveCheck, primitiveCheck } from './primitives.ts'
 
 export interface Property {
   readonly name: string
+  /** `value` of `valueQuantity`; undefined for an element of one type. */
+  readonly choice: string | undefined
+  /** `Quantity`, `code`, `Claim.item`; `Resource` for any resource. */
+  readonly type: string
   readonly isArray: boolean
   readonly min: number
   readonly max: number
@@ -15,10 +20,17 @@ export interface Property {
   readonly isReference: boolean
   /** Holds id and extensions of a primitive: `_birthDate`. */
   readonly isSibling: boolean
+  /** Of this element alone; those of its type are in the shape. */
+  readonly invariants: readonly Invariant[]
+  /** Value set of a required binding. */
+  readonly binding: string | undefined
+  /** Types that a Reference may point at; undefined: any. */
+  readonly targets: readonly string[] | undefined
 }
 
 export interface Shape {
   readonly name: string
+  readonly invariants: readonly Invariant[]
   readonly properties: ReadonlyMap<string, Property>
   /** Elements of which one name must be there. */
   readonly required: readonly Alternatives[]
@@ -45,9 +57,10 @@ const shapes = new Map<string, Shape>()
 
 function compile(name: string): Shape {
   const [type = '', ...steps] = name.split('.')
-  if (typeDefinition(type) === undefined) throw new Error(`No definition of "${name}"`)
+  const definition = typeDefinition(type)
+  if (definition === undefined) throw new Error(`No definition of "${name}"`)
   const prefix = steps.length === 0 ? '' : `${steps.join('.')}.`
-  const all = elementsOf(type)
+  const all = definition.elements
   const properties = new Map<string, Property>()
   const required: Alternatives[] = []
   const choices: Alternatives[] = []
@@ -62,7 +75,9 @@ function compile(name: string): Shape {
     if (element.min) required.push(alternatives)
     if (element.choice) choices.push({ ...alternatives, names: names.filter(isPlainName) })
   }
-  return { name, properties, required, choices }
+  const { constraints } = all.find(({ path }) => `${path}.` === prefix) ?? definition
+  const invariants = [...invariantsOf(constraints, name), ...(UNIVERSAL.get(name) ?? [])]
+  return { name, invariants, properties, required, choices }
 }
 
 function isPlainName(name: string): boolean {
@@ -70,46 +85,60 @@ function isPlainName(name: string): boolean {
 }
 
 function propertiesOf(
-  type: string,
+  owner: string,
   name: string,
   element: ElementDefinition,
   all: readonly ElementDefinition[],
 ): Property[] {
   const max = element.max === '*' ? Number.POSITIVE_INFINITY : Number(element.max ?? 1)
-  const counts = { isArray: max > 1, min: element.min ?? 0, max }
-  if (element.content !== undefined) return [objectProperty(name, element.content, counts)]
-  const isInner = all.some((other) => other.path.startsWith(`${element.path}.`))
-  if (isInner) return [objectProperty(name, `${type}.${element.path}`, counts)]
-  return element.types.flatMap(({ code }) => {
-    const suffix = element.choice ? code.charAt(0).toUpperCase() + code.slice(1) : ''
-    // The definitions call the id of a resource a string; it has the format of an id.
-    const isResourceId = element.path === 'id' && isResourceType(type)
-    return typedProperties(name + suffix, isResourceId ? 'id' : code, counts)
-  })
-}
-
-type Counts = Pick<Property, 'isArray' | 'min' | 'max'>
-
-function typedProperties(name: string, code: string, counts: Counts): Property[] {
-  if (!isPrimitive(code)) {
-    const isAnyResource = code === 'Resource' || isResourceType(code)
-    return [objectProperty(name, isAnyResource ? undefined : code, counts)]
-  }
-  const primitive: Property = {
-    ...counts,
+  const path = `${owner}.${element.path}`
+  const base: Property = {
     name,
-    check: primitiveCheck(code),
+    choice: element.choice ? name : undefined,
+    type: element.content ?? path,
+    isArray: max > 1,
+    min: element.min ?? 0,
+    max,
+    check: undefined,
     shape: undefined,
     isReference: false,
     isSibling: false,
+    invariants: [],
+    binding: element.binding,
+    targets: undefined,
   }
-  return [primitive, { ...objectProperty(`_${name}`, 'Element', counts), isSibling: true }]
+  if (element.content !== undefined) return [objectProperty(base, element.content)]
+  const isInner = all.some((other) => other.path.startsWith(`${element.path}.`))
+  if (isInner) return [objectProperty(base, path)]
+  return element.types.flatMap(({ code, targets }) => {
+    const suffix = element.choice ? code.charAt(0).toUpperCase() + code.slice(1) : ''
+    // The definitions call the id of a resource a string; it has the format of an id.
+    const isResourceId = element.path === 'id' && isResourceType(owner)
+    const type = isResourceId ? 'id' : code
+    const invariants = [...invariantsOf(element.constraints, code), ...(UNIVERSAL.get(path) ?? [])]
+    return typedProperties({ ...base, name: name + suffix, type, invariants, targets })
+  })
 }
 
-function objectProperty(name: string, shape: string | undefined, counts: Counts): Property {
-  const isReference = shape === 'Reference'
-  const properties = { ...counts, name, check: undefined, isReference, isSibling: false }
-  return { ...properties, shape: shape === undefined ? undefined : later(() => shapeOf(shape)) }
+function typedProperties(property: Property): Property[] {
+  const { name, type, choice } = property
+  if (!isPrimitive(type)) {
+    const isAnyResource = type === 'Resource' || isResourceType(type)
+    return [objectProperty(property, isAnyResource ? undefined : type)]
+  }
+  const sibling = { ...property, name: `_${name}`, type: 'Element', invariants: [] }
+  return [
+    { ...property, check: primitiveCheck(type) },
+    { ...objectProperty(sibling, 'Element'), choice, isSibling: true },
+  ]
+}
+
+function objectProperty(property: Property, shape: string | undefined): Property {
+  return {
+    ...property,
+    isReference: shape === 'Reference',
+    shape: shape === undefined ? undefined : later(() => shapeOf(shape)),
+  }
 }
 
 /** Types refer to each other in circles, so a shape is looked up when it is first met. */

@@ -3,7 +3,6 @@
  * again, and never served beyond 4 s; so a change takes effect in every process within 5 s and a
  * busy session never waits for the database.
  */
-import { LRUCache } from 'lru-cache'
 import { isActiveClient } from '../access/clients.ts'
 import { compilePolicies } from '../access/compile.ts'
 import type { Rules } from '../access/policy.ts'
@@ -12,6 +11,7 @@ import { narrowRules } from '../access/scopes.ts'
 import type { Database } from '../database.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
 import type { Logger } from '../log.ts'
+import { freshCache } from './fresh-cache.ts'
 import { Keys } from './keys.ts'
 import {
   type Place,
@@ -46,9 +46,7 @@ export interface Principals {
   forget(loginId?: string): void
 }
 
-const FRESH_MS = 2_000
-const USABLE_MS = 4_000
-const CACHED_SESSIONS = 20_000
+const TIMES = { freshMs: 2_000, usableMs: 4_000, max: 20_000 }
 
 /** One statement, for the salt of row ids. */
 export async function openPrincipals(
@@ -96,21 +94,21 @@ export async function openPrincipals(
     return { principal, project, membership, profile, policies }
   }
 
-  const logins = sessionCache(async (loginId) => {
+  const logins = freshCache(TIMES, async (loginId: string) => {
     const found = await readLoginMembership(place, loginId)
     if (found === undefined || found.login.revoked === true) return undefined
     return await sessionOf(found.membership, found.login)
   })
-  const memberships = sessionCache(async (id) => {
+  const memberships = freshCache(TIMES, async (id: string) => {
     const [version] = await repository.readMany(system, [{ type: 'ProjectMembership', id }])
     if (version?.content === undefined) return undefined
     return await sessionOf(JSON.parse(version.content) as Resource)
   })
-  const profiles = sessionCache(async (reference) => {
+  const profiles = freshCache(TIMES, async (reference: string) => {
     const found = await readMembershipsOf(place, reference)
     return await sessionOf(found.find((membership) => membership.active !== false))
   })
-  const projects = sessionCache(async (id) => {
+  const projects = freshCache(TIMES, async (id: string) => {
     const found = await readProject(place, id)
     return found === undefined ? undefined : projectContext(found.project, found.number)
   })
@@ -154,59 +152,4 @@ export function displayOf(profile: Resource): string | undefined {
   if (!isObject(name)) return undefined
   const given = Array.isArray(name.given) ? name.given : []
   return [...given, name.family].filter((part) => typeof part === 'string').join(' ') || undefined
-}
-
-interface Entry<T> {
-  readonly value: Promise<T | undefined>
-  readonly readAt: number
-  next: Promise<T | undefined> | undefined
-}
-
-/** Single flight: callers that ask for the same key while it is read share the one reading. */
-function sessionCache<T>(read: (key: string) => Promise<T | undefined>) {
-  const entries = new LRUCache<string, Entry<T>>({ max: CACHED_SESSIONS })
-
-  const start = (key: string): Promise<T | undefined> => {
-    // A change committed while the reading runs may be missed by it: the time before it counts.
-    const readAt = Date.now()
-    const value = read(key)
-    const entry: Entry<T> = { value, readAt, next: undefined }
-    entries.set(key, entry)
-    value.catch(() => {
-      if (entries.peek(key) === entry) entries.delete(key)
-    })
-    return value
-  }
-
-  const refresh = (key: string, entry: Entry<T>): void => {
-    const readAt = Date.now()
-    const next = read(key)
-    entry.next = next
-    next.then(
-      () => {
-        if (entries.peek(key) === entry) {
-          entries.set(key, { value: next, readAt, next: undefined })
-        }
-      },
-      () => {
-        entry.next = undefined
-      },
-    )
-  }
-
-  return {
-    get(key: string): Promise<T | undefined> {
-      const entry = entries.get(key)
-      if (entry === undefined) return start(key)
-      const age = Date.now() - entry.readAt
-      if (age < FRESH_MS) return entry.value
-      if (age < USABLE_MS) {
-        if (entry.next === undefined) refresh(key, entry)
-        return entry.value
-      }
-      return entry.next ?? start(key)
-    },
-    delete: (key: string) => entries.delete(key),
-    clear: () => entries.clear(),
-  }
 }

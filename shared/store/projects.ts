@@ -15,6 +15,7 @@ export function projectContext(project: Resource, number: number): ProjectContex
     updateAsCreate: systemSetting(project, 'updateAsCreate') === true,
     links: linksOf(project),
     exports: textsOf(project.exportedResourceType),
+    defaultProfiles: defaultProfilesOf(project),
   }
 }
 
@@ -28,6 +29,11 @@ function linksOf({ link }: Resource): readonly string[] {
     const target = typeof reference === 'string' ? parseReference(reference) : undefined
     return target?.type === 'Project' ? [target.id] : []
   })
+}
+
+function defaultProfilesOf({ defaultProfile }: Resource): ReadonlyMap<string, readonly string[]> {
+  const items = Array.isArray(defaultProfile) ? defaultProfile.filter(isObject) : []
+  return new Map(items.map((item) => [String(item.resourceType), textsOf(item.profile)]))
 }
 
 function systemSetting(project: Resource, name: string): unknown {

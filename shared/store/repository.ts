@@ -111,7 +111,7 @@ export interface Repository {
     principal: Principal,
     type: string,
     id: string,
-    change: (current: Resource) => Resource,
+    change: (current: Resource) => Resource | Promise<Resource>,
     options?: WriteOptions,
   ): Promise<WriteResult>
   /** Idempotent; the version returned is the deletion. */

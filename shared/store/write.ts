@@ -60,7 +60,7 @@ export async function patch(
   principal: Principal,
   type: string,
   id: string,
-  apply: (current: Resource) => Resource,
+  apply: (current: Resource) => Resource | Promise<Resource>,
   options: WriteOptions = {},
 ): Promise<WriteResult> {
   return change(store, principal, type, givenId(id), options, (row, live) => {
@@ -72,7 +72,7 @@ export async function patch(
 }
 
 /** The resource to write, from the newest row and its live version. */
-type Next = (row: VersionRow | undefined, live: Version | undefined) => Resource
+type Next = (row: VersionRow | undefined, live: Version | undefined) => Resource | Promise<Resource>
 
 async function change(
   store: Store,
@@ -112,7 +112,7 @@ async function tryChange(
   const live = row !== undefined && row.content !== null ? toVersion(row) : undefined
   if (options.ifMatch && !(live && options.ifMatch.includes(live.ver))) throw preconditionFailed()
   if (options.onlyIfAbsent && live) throw preconditionFailed(`${type}/${id} exists already`)
-  const resource = next(row, live)
+  const resource = await next(row, live)
   if (resource.resourceType !== type) throw badRequest('Incorrect resource type')
   if (normalId(resource.id ?? '') !== id) throw badRequest('Incorrect resource ID')
   if (row === undefined) return createAt(store, principal, resource, options)

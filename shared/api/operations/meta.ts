@@ -56,14 +56,15 @@ async function change(call: OperationCall, apply: Change): Promise<FhirReply> {
     }
   }
   const interaction = interactionOf(call)
-  const written = await services.repository.patch(principal, type, id, (current) => {
+  const written = await services.repository.patch(principal, type, id, async (current) => {
     const changed: Record<string, unknown> = { ...current.meta }
     for (const name of LISTS) {
       const items = apply(listOf(current.meta?.[name]), listOf(given[name]))
       if (items.length > 0) changed[name] = items
       else delete changed[name]
     }
-    return acceptValid(interaction, { ...current, meta: changed } as Resource).resource
+    const { resource } = await acceptValid(interaction, { ...current, meta: changed } as Resource)
+    return resource
   })
   return metaReply(written.content)
 }

@@ -15,6 +15,7 @@ import { meta, metaAdd, metaDelete } from './meta.ts'
 import { reindex } from './reindex.ts'
 import { setAccounts } from './set-accounts.ts'
 import { translate } from './translate.ts'
+import { validate } from './validate.ts'
 import { validateCode } from './validate-code.ts'
 import { versions } from './versions.ts'
 
@@ -37,6 +38,7 @@ export const operations: readonly Operation[] = [
   setAccounts,
   subsumes,
   translate,
+  validate,
   validateCode,
   versions,
 ]

@@ -1,0 +1,77 @@
+/** Equality and order of FHIRPath values, as far as plain code decides them with certainty. */
+import { numberOf } from './json.ts'
+import { isObject } from './resource.ts'
+
+/** Thrown where plain closures end and the FHIRPath engine must be asked. */
+export const NOT_PLAIN = new Error('Not a plain invariant')
+
+/** An element that is there without a value: it has only an id or extensions. */
+export const NO_VALUE = Symbol('no value')
+
+/** Undefined: empty, as a comparison with nothing is. */
+export function isEqualValue(a: unknown, b: unknown): boolean | undefined {
+  if (a === NO_VALUE || b === NO_VALUE) return undefined
+  if (typeof a === 'object' || typeof b === 'object') {
+    const [x, y] = [numberOf(a), numberOf(b)]
+    if (x === undefined || y === undefined) throw NOT_PLAIN
+    return x === y
+  }
+  if (isDate(a) && isDate(b)) throw NOT_PLAIN
+  return a === b
+}
+
+/** Negative, zero or positive; undefined where the standard leaves the order open. */
+export function compareValues(a: unknown, b: unknown): number | undefined {
+  if (a === NO_VALUE || b === NO_VALUE) return undefined
+  const [x, y] = [numberOf(a), numberOf(b)]
+  if (x !== undefined && y !== undefined) return x - y
+  if (isDate(a) && isDate(b)) return compareDates(a, b)
+  if (isObject(a) && isObject(b)) return compareQuantities(a, b)
+  throw NOT_PLAIN
+}
+
+const DATE = /^\d{4}(?:-\d\d(?:-\d\d(?:T\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d))?)?)?$/
+
+function isDate(value: unknown): value is string {
+  return typeof value === 'string' && DATE.test(value)
+}
+
+/** Dates of one precision; https://hl7.org/fhirpath/N1/#datetime-equality leaves others open. */
+function compareDates(a: string, b: string): number | undefined {
+  const hasTime = a.length > 10
+  if (hasTime !== b.length > 10) throw NOT_PLAIN
+  if (hasTime) return Date.parse(a) - Date.parse(b)
+  const length = Math.min(a.length, b.length)
+  const [x, y] = [a.slice(0, length), b.slice(0, length)]
+  if (x !== y) return x < y ? -1 : 1
+  return a.length === b.length ? 0 : undefined
+}
+
+/** Amounts of one unit; converting is the engine's. */
+function compareQuantities(
+  a: Record<string, unknown>,
+  b: Record<string, unknown>,
+): number | undefined {
+  const [x, y] = [numberOf(a.value), numberOf(b.value)]
+  if (x === undefined || y === undefined) return undefined
+  const isSameUnit =
+    a.code === undefined && b.code === undefined
+      ? a.unit === b.unit
+      : a.code === b.code && a.system === b.system
+  if (!isSameUnit) throw NOT_PLAIN
+  return x - y
+}
+
+export function isOrder(
+  order: number | undefined,
+  test: (order: number) => boolean,
+): boolean | undefined {
+  return order === undefined ? undefined : test(order)
+}
+
+/** `one in all`. */
+export function isMember(one: readonly unknown[], all: readonly unknown[]): boolean | undefined {
+  if (one.length === 0) return undefined
+  if (one.length > 1) throw NOT_PLAIN
+  return all.some((item) => isEqualValue(item, one[0]) === true)
+}

@@ -1,0 +1,179 @@
+/**
+ * The profiles that resources of a Project claim: StructureDefinitions of the Project itself, then of
+ * the Projects it links to, then of the standard. A changed one is in use within 10 s in every
+ * process, at once in the one that changed it.
+ */
+import { LRUCache } from 'lru-cache'
+import { type ProjectContext, systemPrincipal } from '../access/principal.ts'
+import { publishedProfile } from '../fhir/definitions.ts'
+import type { Profile } from '../fhir/profile-run.ts'
+import { isStructureDefinition, type StructureDefinition } from '../fhir/profile-tree.ts'
+import { compileProfile, profilesNamedIn } from '../fhir/profiles.ts'
+import { escapeValue } from '../fhir/search-values.ts'
+import type { Logger } from '../log.ts'
+import { freshCache } from './fresh-cache.ts'
+import { find } from './lookups.ts'
+import type { Principals } from './principals.ts'
+import type { Repository } from './repository.ts'
+
+export interface Profiles {
+  /** By `url` or `url|version`. `repository` reads for the caller who waits, be it in a transaction. */
+  find(
+    repository: Repository,
+    project: ProjectContext,
+    canonical: string,
+  ): Promise<Profile | undefined>
+  /** A StructureDefinition has changed. */
+  forget(): void
+}
+
+const TIMES = { freshMs: 5_000, usableMs: 10_000, max: 5_000 }
+const COMPILED = 500
+/** Profiles that one profile needs, and how long a chain of them may be. */
+const MAX_NEEDED = 300
+const MAX_ROUNDS = 8
+const CANDIDATES = 100
+
+export function openProfiles(
+  repository: Repository,
+  principals: Principals,
+  log: Logger,
+): Profiles {
+  const compiled = new LRUCache<string, Profile>({ max: COMPILED })
+  const unknown = new LRUCache<string, true>({ max: COMPILED })
+
+  const readFrom = async (from: Repository, key: string): Promise<Profile | undefined> => {
+    const [projectId = '', canonical = ''] = split(key, ' ')
+    const found = await gather(from, await placesOf(principals, projectId), canonical)
+    const top = found.get(canonical)
+    if (top === undefined) {
+      if (!unknown.has(key)) log.warn({ project: projectId, profile: canonical }, 'unknown profile')
+      unknown.set(key, true)
+      return undefined
+    }
+    const stamp = [canonical, ...[...found.values()].map(stampOf)].join(' ')
+    const known = compiled.get(stamp)
+    if (known !== undefined) return known
+    const profile = compileProfile(top, (name) => found.get(name))
+    compiled.set(stamp, profile)
+    return profile
+  }
+
+  const cache = freshCache<Profile>(TIMES, (key) => readFrom(repository, key))
+  return {
+    async find(own, project, canonical) {
+      const key = `${project.id} ${canonical}`
+      try {
+        return await cache.get(key, (name) => readFrom(own, name))
+      } catch {
+        // The reading may have been another caller's, whose transaction has failed.
+        return await readFrom(own, key)
+      }
+    },
+    forget: () => cache.clear(),
+  }
+}
+
+/** The Project, then those it links to that share their StructureDefinitions. */
+async function placesOf(
+  principals: Principals,
+  projectId: string,
+): Promise<readonly ProjectContext[]> {
+  const project = await principals.project(projectId)
+  if (project === undefined) return []
+  const linked = await Promise.all((project.links ?? []).map((id) => principals.project(id)))
+  const shared = linked.flatMap((item) => {
+    const { exports = [] } = item ?? {}
+    const isShared = exports.length === 0 || exports.includes('StructureDefinition')
+    return item !== undefined && isShared ? [item] : []
+  })
+  return [project, ...shared]
+}
+
+type Found = Map<string, StructureDefinition>
+
+/** A profile and all that it needs, by the canonical that asks for it. */
+async function gather(
+  repository: Repository,
+  places: readonly ProjectContext[],
+  canonical: string,
+): Promise<Found> {
+  const found: Found = new Map()
+  let wanted: readonly string[] = [canonical]
+  for (let round = 0; round < MAX_ROUNDS && wanted.length > 0; round++) {
+    const read = await readAll(repository, places, wanted)
+    for (const [name, definition] of read) found.set(name, definition)
+    const named = new Set([...read.values()].flatMap(profilesNamedIn))
+    wanted = [...named].filter((name) => !found.has(name)).slice(0, MAX_NEEDED - found.size)
+  }
+  return found
+}
+
+async function readAll(
+  repository: Repository,
+  places: readonly ProjectContext[],
+  canonicals: readonly string[],
+): Promise<Found> {
+  const found: Found = new Map()
+  for (const place of places) {
+    const missing = canonicals.filter((name) => !found.has(name))
+    if (missing.length === 0) break
+    for (const [name, definition] of await readIn(repository, place, missing)) {
+      found.set(name, definition)
+    }
+  }
+  for (const name of canonicals) {
+    const [url = '', version] = split(name, '|')
+    const published = publishedProfile(url)
+    if (!found.has(name) && published !== undefined && (version ?? CORE) === CORE) {
+      // Its elements are those of a StructureDefinition.
+      found.set(name, published as StructureDefinition)
+    }
+  }
+  return found
+}
+
+const CORE = '4.0.1'
+
+async function readIn(
+  repository: Repository,
+  project: ProjectContext,
+  canonicals: readonly string[],
+): Promise<Found> {
+  const reader = { ...systemPrincipal(project), isSuperAdmin: false }
+  const values = [...new Set(canonicals.map((name) => escapeValue(split(name, '|')[0] ?? '')))]
+  const condition = { code: 'url', type: 'uri', modifier: undefined, values } as const
+  const count = Math.max(CANDIDATES, 2 * values.length)
+  const all = await find(repository, reader, 'StructureDefinition', [condition], count)
+  const definitions = all.flatMap((item: unknown) => (isStructureDefinition(item) ? [item] : []))
+  return new Map(
+    canonicals.flatMap((name) => {
+      const chosen = choose(definitions, name)
+      return chosen === undefined ? [] : [[name, chosen] as const]
+    }),
+  )
+}
+
+/** The version asked for, else the highest. */
+function choose(
+  definitions: readonly StructureDefinition[],
+  canonical: string,
+): StructureDefinition | undefined {
+  const [url, version] = split(canonical, '|')
+  return definitions
+    .filter((item) => item.url === url && (version === undefined || item.version === version))
+    .sort((a, b) => compareVersions(b.version ?? '', a.version ?? ''))[0]
+}
+
+const { compare: compareVersions } = new Intl.Collator('en', { numeric: true })
+
+/** Of a published one the url is enough. */
+function stampOf({ url, id, meta }: StructureDefinition): string {
+  return `${url}/${id ?? ''}/${meta?.versionId ?? ''}`
+}
+
+/** At the first separator. */
+function split(text: string, separator: string): readonly (string | undefined)[] {
+  const place = text.indexOf(separator)
+  return place === -1 ? [text] : [text.slice(0, place), text.slice(place + 1)]
+}
