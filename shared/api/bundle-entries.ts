@@ -1,6 +1,7 @@
 /** What the entries of a batch or transaction ask for. https://hl7.org/fhir/R4/http.html#transaction */
 import { badRequest, HttpError, tooCostly } from '../errors.ts'
 import { isObject, isResource, type Resource } from '../fhir/resource.ts'
+import { readQuery } from './negotiate.ts'
 import { findRoute, type Route } from './route.ts'
 
 export interface Entry {
@@ -97,7 +98,7 @@ function splitUrl(url: string): { path: string; query: URLSearchParams } {
   const path = mark < 0 ? url : url.slice(0, mark)
   return {
     path: path.replace(/^\/+|\/+$/g, '').replaceAll('%24', '$'),
-    query: new URLSearchParams(mark < 0 ? '' : url.slice(mark + 1)),
+    query: readQuery(mark < 0 ? '' : url.slice(mark + 1)),
   }
 }
 

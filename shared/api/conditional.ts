@@ -5,7 +5,7 @@ import type { SearchRequest } from '../fhir/search.ts'
 import { parseSearch } from '../fhir/search.ts'
 import type { FhirReply } from './handle.ts'
 import { absoluteUrl, acceptResource, type Interaction, writeReply } from './interaction.ts'
-import { readJson } from './negotiate.ts'
+import { readJson, readQuery } from './negotiate.ts'
 import { writeOptions } from './preconditions.ts'
 import { emptyReply, outcomeReply } from './reply.ts'
 import { patch } from './resources.ts'
@@ -71,7 +71,7 @@ export async function deleteConditional(
 
 /** The query of `If-None-Exist`, which may carry the type and a question mark before it. */
 export function criteriaOf(text: string): URLSearchParams {
-  return new URLSearchParams(text.replace(/^[^=]*\?/, ''))
+  return readQuery(text.replace(/^[^=]*\?/, ''))
 }
 
 /** Errors: 400 without any criteria, which would mean every resource of the type. */

@@ -16,9 +16,10 @@ export function textTest(scene: Scene, ps: readonly bigint[], values: readonly s
     ps.map((p) => scene.keys.texts(p)),
     (bind) =>
       texts.map((words) => {
-        const each = words.map((word) => `' ' || c.code like ${like(`% ${escaped(word)}%`, bind)}`)
         // A value without letters and digits names nothing.
-        return words.includes('') ? 'false' : each.join(' and ')
+        if (words.includes('')) return 'false'
+        const each = words.map((word) => `' ' || c.code like ${like(`% ${escaped(word)}%`, bind)}`)
+        return each.join(' and ')
       }),
   )
 }

@@ -79,7 +79,7 @@ export function readCursor(order: Order, cursor: string): Position {
       return { value: typeof value === 'string' ? value : null, values: [], id, type }
     }
   }
-  throw badRequest('Invalid cursor')
+  throw badRequest('Invalid cursor', '_cursor')
 }
 
 function parse(cursor: string): unknown {
