@@ -2,9 +2,10 @@
  * FHIRPath functions that replace the engine's own: regular expressions in linear time, text that
  * cannot grow without bound, and a `resolve()` that never leaves the process.
  */
-import fhirpath, { type ResourceNode, type UserInvocationTable } from 'fhirpath'
+import type { ResourceNode, UserInvocationTable } from 'fhirpath'
 import { RE2JS } from 're2js'
 import { tooCostly } from '../errors.ts'
+import { engine } from './path-engine.ts'
 import { isObject, parseReference } from './resource.ts'
 
 /** Characters one function may answer. */
@@ -37,7 +38,7 @@ export const functions: UserInvocationTable = {
   }),
   join: {
     fn: (items: readonly unknown[], separator: Text = '') => {
-      const texts = items.map(fhirpath.util.valData).filter((item) => item != null)
+      const texts = items.map(engine().fhirpath.util.valData).filter((item) => item != null)
       if (texts.length === 0 || typeof separator !== 'string') return []
       if (!texts.every((text) => typeof text === 'string')) {
         throw new Error('Join requires a collection of strings.')
@@ -62,7 +63,7 @@ function withTexts(
 ): UserInvocationTable[string] {
   const fn = (items: readonly unknown[], first: Text, second?: Text) => {
     if (items.length > 1) throw new Error('Expected a single text')
-    const text = fhirpath.util.valData(items[0])
+    const text = engine().fhirpath.util.valData(items[0])
     if (text === undefined || text === null || typeof first !== 'string') return []
     if (typeof text !== 'string') throw new Error('Expected a text')
     if (second !== undefined && typeof second !== 'string') return []
@@ -109,7 +110,7 @@ export function forgetPatterns(): void {
  */
 function resolve(this: unknown, items: readonly unknown[]): unknown[] {
   return items.flatMap((item) => {
-    const value = fhirpath.util.valData(item)
+    const value = engine().fhirpath.util.valData(item)
     const text = isObject(value) ? value.reference : value
     if (typeof text !== 'string') return []
     const target = text.startsWith('#')
@@ -119,7 +120,7 @@ function resolve(this: unknown, items: readonly unknown[]): unknown[] {
         )
     if (target === undefined) return []
     const parent = { path: null, parentResNode: null, data: { target } }
-    return fhirpath.util.makeChildResNodes(this, parent, 'target')
+    return engine().fhirpath.util.makeChildResNodes(this, parent, 'target')
   })
 }
 

@@ -12,10 +12,10 @@
  * those of the resource itself, dates and quantities texts. Evaluation is synchronous, reads nothing
  * and leaves the node as it is. Errors: HttpError 400, for whatever is wrong with the expression.
  */
-import fhirpath, { type OptionVariants, type ResourceNode } from 'fhirpath'
-import r4 from 'fhirpath/fhir-context/r4'
+import type { OptionVariants, ResourceNode } from 'fhirpath'
 import { LRUCache } from 'lru-cache'
 import { badRequest, HttpError } from '../errors.ts'
+import { engine } from './path-engine.ts'
 import { functions } from './path-functions.ts'
 import { plain, sourceOfPlain } from './path-plain.ts'
 import { isObject } from './resource.ts'
@@ -78,7 +78,7 @@ export function compileNodes(expression: string, base = '', cache = own): NodePa
 export function valuesOf(nodes: Nodes): unknown[] {
   const values: unknown[] = []
   for (const node of nodes) {
-    const value: unknown = fhirpath.util.valData(node)
+    const value: unknown = engine().fhirpath.util.valData(node)
     if (value === null || value === undefined || typeof value === 'function') continue
     if (typeof value === 'bigint') values.push(String(value))
     else if (typeof value !== 'object') values.push(value)
@@ -106,6 +106,7 @@ function make(expression: string, base: string): NodePath {
   const text = adapted(expression)
   const constants = constantsOf(expression)
   try {
+    const { fhirpath, r4 } = engine()
     const compiled = fhirpath.compile(text, r4, options)
     // With a base the engine fails on primitives.
     const based = base === '' ? compiled : fhirpath.compile({ base, expression: text }, r4, options)
