@@ -72,7 +72,7 @@ for (const sort of ['-_lastUpdated', '_lastUpdated', '_id', '-_id', 'date', '-da
     const p = hash.param(project, 'Observation', 'status')
     const query: Query = {
       project,
-      typeNumber: typeNumber('Observation'),
+      typeNumbers: [typeNumber('Observation')],
       tests: [keys([hash.token(p, undefined, 'final')])],
       order: orderOf(parseSearch('Observation', `_sort=${sort}`), hash),
       after: undefined,

@@ -8,7 +8,7 @@ import {
   resourceTypes,
 } from '../fhir/definitions.ts'
 import { issue, outcome } from '../fhir/outcome.ts'
-import { type Condition, parseSearch, type SearchRequest } from '../fhir/search.ts'
+import { parseSearch, type SearchRequest } from '../fhir/search.ts'
 import { type View, viewOf } from '../fhir/view.ts'
 import type { SearchPage, Version } from '../store/repository.ts'
 import type { FhirReply } from './handle.ts'
@@ -72,7 +72,8 @@ async function searchTypes(
   // A parameter that one of the types does not know is ignored for all of them.
   const ignored = [...new Set(strict.flatMap((request) => request.ignored))]
   for (const name of ignored) named.delete(name)
-  const inside = compartment === undefined ? [] : [insideOf(compartment)]
+  const inside =
+    compartment === undefined ? [] : [{ kind: 'compartment', reference: compartment } as const]
   const requests = (ignored.length === 0 ? strict : parseAll()).map((request) => ({
     ...request,
     conditions: [...inside, ...request.conditions],
@@ -85,11 +86,6 @@ async function searchTypes(
       ? await services.repository.search(principal, first)
       : await services.repository.searchTypes(principal, requests)
   return pageReply(interaction, path, query, first, page)
-}
-
-function insideOf(compartment: string): Condition {
-  const values = [compartment]
-  return { code: '_compartment', type: 'reference', modifier: undefined, values }
 }
 
 /** The parameters of a form join those of the URL. */

@@ -44,6 +44,13 @@ export interface JoinEnd {
   readonly criterion: Criterion
 }
 
+/** It is in a compartment of the standard. https://hl7.org/fhir/R4/compartmentdefinition.html */
+export interface Membership {
+  readonly kind: 'compartment'
+  /** `Patient/id`. */
+  readonly reference: string
+}
+
 /** Part of a `_filter`. */
 export interface Group {
   readonly kind: 'and' | 'or'
@@ -55,7 +62,7 @@ export interface Negation {
   readonly criterion: Criterion
 }
 
-export type Criterion = Condition | Join | Group | Negation
+export type Criterion = Condition | Join | Membership | Group | Negation
 
 export function isCondition(criterion: Criterion): criterion is Condition {
   return !('kind' in criterion)

@@ -9,12 +9,13 @@ import { versionColumns } from '../rows.ts'
 import type { Bind } from '../side-rows.ts'
 import type { Driver } from './driver.ts'
 import { afterSql, type Order, orderAfterSql, orderSql, type Position } from './order.ts'
-import { sqlOf, type Test } from './row-test.ts'
+import { fewSql, sqlOf, type Test } from './row-test.ts'
 import { afterTermsSql } from './sort-cursor.ts'
 
 export interface Query {
   readonly project: number
-  readonly typeNumber: number
+  /** More than one: tests and order are the same for all of them, and keys are found first. */
+  readonly typeNumbers: readonly number[]
   readonly tests: readonly Test[]
   readonly order: Order
   readonly after: Position | undefined
@@ -52,6 +53,7 @@ export function pageStatement(parts: readonly Part[]): Statement {
 function rowsSql({ query, driver }: Part, most: string, bind: Bind): string {
   if (query.order.terms.length > 0) return byTerms(query, driver, most, bind)
   if (driver.kind === 'keys') return keysFirst(query, driver.ids, most, bind)
+  if (driver.kind === 'join') return joined(query, most, bind)
   if (driver.kind === 'order') return ordered(query, query.tests, COLUMNS, most, bind)
   return walked(query, driver.cap, most, bind)
 }
@@ -60,11 +62,23 @@ function rowsSql({ query, driver }: Part, most: string, bind: Bind): string {
 export function countStatement(queries: readonly Query[], max: number | undefined): Statement {
   const { bind, statement } = statementBuilder()
   const rows = queries
-    .map((query) => `select 1 from resource r where ${where(query, query.tests, bind)}`)
+    .map((query) => {
+      const narrows = query.tests.some(({ kind }) => kind !== 'join' && kind !== 'filter')
+      const testSql = narrows ? fewSql : countSql
+      return `select 1 from resource r where ${where(query, query.tests, bind, testSql)}`
+    })
     .join(' union all ')
   const capped = max === undefined ? rows : `${rows} limit ${bind(max, 'int')}`
   return statement(`select count(*)::int as count from (${capped}) r`)
 }
+
+function typeSql([first, ...others]: readonly number[], bind: Bind): string {
+  if (others.length === 0) return `r.type = ${bind(first, 'smallint')}`
+  return `r.type = any(${bind([first, ...others], 'smallint[]')})`
+}
+
+/** Every row is looked at. */
+const countSql: TestSql = (test, bind) => sqlOf(test, bind, test.kind === 'join')
 
 function statementBuilder() {
   const values: unknown[] = []
@@ -80,11 +94,15 @@ function statementBuilder() {
   return { bind, statement }
 }
 
-function where(query: Query, tests: readonly Test[], bind: Bind, forced = false): string {
+type TestSql = (test: Test, bind: Bind) => string
+
+const forced: TestSql = (test, bind) => sqlOf(test, bind, true)
+
+function where(query: Query, tests: readonly Test[], bind: Bind, testSql: TestSql): string {
   return [
     `r.project = ${bind(query.project, 'int')}`,
-    `r.type = ${bind(query.typeNumber, 'smallint')}`,
-    ...tests.map((test) => sqlOf(test, bind, forced)),
+    typeSql(query.typeNumbers, bind),
+    ...tests.map((test) => testSql(test, bind)),
   ].join(' and ')
 }
 
@@ -98,7 +116,7 @@ function keysFirst(query: Query, withIds: boolean, most: string, bind: Bind): st
   const others = query.tests.filter((test) => test !== first)
   const after = query.after ? ` and ${afterSql(query.order, query.after, bind)}` : ''
   return `select ${COLUMNS} from resource r
-    where ${where(query, others, bind)}${ids}${after}
+    where ${where(query, others, bind, fewSql)}${ids}${after}
     order by ${orderAfterSql(query.order, 'r')} limit ${most}`
 }
 
@@ -108,7 +126,8 @@ function keysFirst(query: Query, withIds: boolean, most: string, bind: Bind): st
  */
 function byTerms(query: Query, driver: Driver, most: string, bind: Bind): string {
   const { order, tests, after, project } = query
-  const isNarrow = driver.kind === 'keys'
+  const isNarrow = driver.kind === 'keys' || driver.kind === 'join'
+  const testSql: TestSql = driver.kind === 'keys' ? fewSql : (test, b) => sqlOf(test, b)
   const values = order.terms.map(({ one, all }, i) => {
     if (isNarrow || all === undefined) return { value: `${one(project, bind)} as s${i}`, join: '' }
     const join = ` left join (${all(project, bind)}) t${i} on t${i}.id = r.id`
@@ -116,7 +135,7 @@ function byTerms(query: Query, driver: Driver, most: string, bind: Bind): string
   })
   const rows = `select ${[COLUMNS, ...values.map(({ value }) => value)].join(', ')}
     from resource r${values.map(({ join }) => join).join('')}
-    where ${where(query, tests, bind)} offset 0`
+    where ${where(query, tests, bind, testSql)} offset 0`
   const rest = after === undefined ? '' : ` where ${afterTermsSql(order.terms, after, bind)}`
   return `select * from (${rows}) r${rest} order by ${orderSql(order, 'r')} limit ${most}`
 }
@@ -128,7 +147,7 @@ function byTerms(query: Query, driver: Driver, most: string, bind: Bind): string
 function ordered(query: Query, tests: readonly Test[], columns: string, most: string, bind: Bind) {
   const { order, after } = query
   const run = (condition: string, by: string) => `select ${columns} from resource r
-    where ${where(query, tests, bind, true)}${condition} order by ${by} limit ${most}`
+    where ${where(query, tests, bind, forced)}${condition} order by ${by} limit ${most}`
   if (order.column !== 'd_lo') {
     const rest = after ? ` and ${afterSql(order, after, bind)}` : ''
     return run(rest, orderSql(order, 'r'))
@@ -156,6 +175,34 @@ function ordered(query: Query, tests: readonly Test[], columns: string, most: st
   return `select * from (${runs.map((sql) => `(${sql})`).join(' union all ')}) r limit ${most}`
 }
 
+/** Above this the keys of a join are looked up on a walk in order, not followed one by one. */
+const FEW_KEYS = 500
+
+/**
+ * Only when its statement runs is known how many keys a join has, so it holds both ways. A row may
+ * be found by several keys.
+ */
+function joined(query: Query, most: string, bind: Bind): string {
+  const join = query.tests.find((test) => test.kind === 'join')
+  if (join === undefined) throw new Error('There is nothing to join')
+  const others = query.tests.filter((test) => test !== join)
+  const keys = '(select k from j)'
+  const looked: Test = { kind: 'filter', sql: () => join.check(keys) }
+  const after = query.after ? ` and ${afterSql(query.order, query.after, bind)}` : ''
+  return `with j as materialized (select ${join.keys(bind)} as k)
+    select * from (
+      select * from (
+        select distinct f.* from unnest(${keys}) h(k) cross join lateral (
+          select ${COLUMNS} from resource r
+          where ${where(query, others, bind, fewSql)} and r.keys @> array[h.k]${after} offset 0) f
+        where cardinality(${keys}) <= ${FEW_KEYS}
+      ) a
+      union all
+      select * from (${ordered(query, [...others, looked], COLUMNS, most, bind)}) b
+      where cardinality(${keys}) > ${FEW_KEYS}
+    ) r order by ${orderSql(query.order, 'r')} limit ${most}`
+}
+
 /**
  * The rows that a capped walk finds if they fill the page, else those of key-first. The walk is in
  * order already; to ask for that order again would make PostgreSQL walk to the cap before it sorts.
@@ -167,7 +214,7 @@ function walked(query: Query, cap: number, most: string, bind: Bind): string {
   const outside = query.tests.filter((test) => !isBound(test))
   const columns = `${COLUMNS}, r.d_hi, r.keys`
   const walk = ordered(query, inside, columns, bind(cap, 'int'), bind)
-  const tested = outside.map((test) => sqlOf(test, bind, true)).join(' and ')
+  const tested = outside.map((test) => forced(test, bind)).join(' and ')
   return `with w as materialized (
       select ${COLUMNS} from (${walk}) r where ${tested} limit ${most})
     select * from (

@@ -37,6 +37,8 @@ export function testOf(scene: Scene, criterion: Criterion): Test {
     case 'chain':
     case 'has':
       return joinTest(scene, criterion, testOf)
+    case 'compartment':
+      return { kind: 'keys', any: [scene.keys.compartment(scene.project, criterion.reference)] }
     case 'not':
       return negation(testOf(scene, criterion.criterion))
     case 'and':
@@ -98,7 +100,7 @@ function negated(modifier: string | undefined, test: Test): Test {
 }
 
 function negation(test: Test): Test {
-  return filter((bind) => `not coalesce(${sqlOf(test, bind)}, false)`)
+  return filter((bind) => `not coalesce(${sqlOf(test, bind, true)}, false)`)
 }
 
 /** `:missing` by the presence key. */

@@ -6,7 +6,7 @@ import { parseTokenValue, unescapeValue } from '../../fhir/search-values.ts'
 import { plainWords } from '../../fhir/values-string.ts'
 import { keysLiteral } from '../keys.ts'
 import type { Bind } from '../side-rows.ts'
-import { parameterSql, type Scene, type Test } from './row-test.ts'
+import { heldSql, parameterSql, type Scene, type Test } from './row-test.ts'
 
 /** `:text`: each word of the value begins some word of one display, concept or identifier type. */
 export function textTest(scene: Scene, ps: readonly bigint[], values: readonly string[]): Test {
@@ -84,12 +84,13 @@ function held(
 ): Test {
   return {
     kind: 'narrow',
-    sql: (bind) => `r.keys && (${bind(keysLiteral(keys), 'bigint[]')} || array(
-      select c.k from code c where c.project = ${bind(project, 'int')}
-        and ${parameterSql('c', ps, bind)}
-        and (${alternatives(bind)
-          .map((sql) => `(${sql})`)
-          .join(' or ')})))`,
+    sql: (bind) =>
+      heldSql(`(${bind(keysLiteral(keys), 'bigint[]')} || array(
+        select c.k from code c where c.project = ${bind(project, 'int')}
+          and ${parameterSql('c', ps, bind)}
+          and (${alternatives(bind)
+            .map((sql) => `(${sql})`)
+            .join(' or ')})))`),
   }
 }
 

@@ -11,6 +11,8 @@ import type { KeyStatistics } from './statistics.ts'
 export type Driver =
   /** Keys and other narrow tests first, then sort; `ids`: begin with the ids of a side table. */
   | { readonly kind: 'keys'; readonly ids: boolean }
+  /** A reference narrows: its keys first when they are few, else the order's own index. */
+  | { readonly kind: 'join' }
   /** Nothing narrows: the order's own index. */
   | { readonly kind: 'order' }
   /** Walk the order at most `cap` rows far, testing keys. */
@@ -33,6 +35,7 @@ export function chooseDriver(
   const isRare = fewest <= Math.sqrt(0.25 * limit * rows)
   if (isRare || tests.some((test) => test.kind === 'narrow')) return { kind: 'keys', ids: false }
   if (tests.some((test) => test.kind === 'ids')) return { kind: 'keys', ids: true }
+  if (tests.some((test) => test.kind === 'join')) return { kind: 'join' }
   if (counts.length === 0) return { kind: 'order' }
   const even = (limit * rows) / fewest
   return { kind: 'walk', cap: Math.round(Math.min(Math.max(PATIENCE * even, MIN_WALK), MAX_WALK)) }

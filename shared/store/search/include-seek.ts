@@ -16,21 +16,26 @@ export interface Sought {
   readonly targets: Map<string, Targets>
   /** Type → reference parameter → texts that it may hold. */
   readonly holders: Map<string, Map<string, Set<string>>>
-  /** Texts in `holders`. */
-  readonly holderCount: number
+  /** `holders` would have had more texts than allowed. */
+  readonly isCut: boolean
 }
 
-export function seekIncludes(includes: readonly Include[], resources: readonly Resource[]): Sought {
+/** At most `maxHolders` texts are looked for, those of the first resources. */
+export function seekIncludes(
+  includes: readonly Include[],
+  resources: readonly Resource[],
+  maxHolders: number,
+): Sought {
   const targets = new Map<string, Targets>()
   const holders = new Map<string, Map<string, Set<string>>>()
-  for (const include of includes) {
-    for (const resource of resources) {
+  let count = 0
+  for (const resource of resources) {
+    for (const include of includes) {
       if (include.kind === 'include') seekTargets(include, resource, targets)
-      else seekHolders(include, resource, holders)
+      else if (count < maxHolders) count += seekHolders(include, resource, holders)
     }
   }
-  const counts = [...holders.values()].flatMap((byCode) => [...byCode.values()])
-  return { targets, holders, holderCount: counts.reduce((sum, texts) => sum + texts.size, 0) }
+  return { targets, holders, isCut: count >= maxHolders }
 }
 
 function seekTargets(include: Include, resource: Resource, found: Map<string, Targets>): void {
@@ -53,13 +58,15 @@ function seekTargets(include: Include, resource: Resource, found: Map<string, Ta
   }
 }
 
+/** Answers how many texts it added. */
 function seekHolders(
   include: Include,
   resource: Resource,
   found: Map<string, Map<string, Set<string>>>,
-): void {
+): number {
   const { resourceType, url } = resource
-  if (include.target !== undefined && include.target !== resourceType) return
+  if (include.target !== undefined && include.target !== resourceType) return 0
+  let count = 0
   const types = include.type === undefined ? resourceTypes : [include.type]
   for (const type of types) {
     const codes = include.code === undefined ? referenceParameters(type) : [include.code]
@@ -68,10 +75,13 @@ function seekHolders(
       if (targets !== undefined && !targets.includes(resourceType)) continue
       const byCode = entry(found, type, () => new Map<string, Set<string>>())
       const texts = entry(byCode, code, () => new Set<string>())
+      const before = texts.size
       texts.add(referenceTo(resource))
       if (typeof url === 'string' && isCanonicalParameter(type, code)) texts.add(url)
+      count += texts.size - before
     }
   }
+  return count
 }
 
 /** Types that a canonical may point at: those whose `url` is their own. */

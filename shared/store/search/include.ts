@@ -14,7 +14,7 @@ import type { Bind } from '../side-rows.ts'
 import { pageStatement, type Query } from './compile.ts'
 import { type Sought, seekIncludes } from './include-seek.ts'
 import type { SortedRow } from './order.ts'
-import type { Scene, Test } from './row-test.ts'
+import { heldTest, type Scene, type Test } from './row-test.ts'
 import { sightOf } from './sight.ts'
 
 export interface Followed {
@@ -27,7 +27,7 @@ export interface Followed {
 const MAX_STEPS = 5
 const MAX_INCLUDED = 1000
 /** Of one step: `_revinclude=*` asks for every reference parameter of every type. */
-const MAX_KEYS = 50_000
+const MAX_KEYS = 10_000
 
 export async function followIncludes(
   store: Store,
@@ -41,18 +41,18 @@ export async function followIncludes(
   let newest = matches
   let wanted = includes
   for (let step = 1; newest.length > 0 && wanted.length > 0; step++) {
-    const sought = seekIncludes(wanted, newest.map(parseVersion))
+    const sought = seekIncludes(wanted, newest.map(parseVersion), MAX_KEYS)
     const limit = MAX_INCLUDED + seen.size + 1
     const queries = queriesOf(store, principal, project, sought, seen, limit)
     if (queries.length === 0) break
-    if (step > MAX_STEPS || sought.holderCount > MAX_KEYS) return { included, isCut: true }
+    if (step > MAX_STEPS) return { included, isCut: true }
     const parts = queries.map((query) => ({ query, driver: { kind: 'keys', ids: false } as const }))
     const rows = await store.connection.query<SortedRow>(pageStatement(parts))
     const found = rows.map((row) => toVersion(row)).filter((version) => !seen.has(nameOf(version)))
     for (const version of found) seen.add(nameOf(version))
     const room = MAX_INCLUDED - included.length
     included.push(...found.slice(0, room))
-    if (found.length > room) return { included, isCut: true }
+    if (found.length > room || sought.isCut) return { included, isCut: true }
     newest = found
     wanted = includes.filter(({ iterate }) => iterate)
   }
@@ -77,7 +77,7 @@ function queriesOf(
     const order = { column: 'lu', descending: true, byType: true, terms: [] } as const
     queries.push({
       project: scene.project,
-      typeNumber: typeNumber(scene.type),
+      typeNumbers: [typeNumber(scene.type)],
       tests: [...scene.visible, test],
       order,
       after: undefined,
@@ -98,7 +98,7 @@ function queriesOf(
       const p = scene.keys.param(scene.project, type, code)
       return [...texts].map((text) => p ^ scene.keys.target(scene.project, text))
     })
-    add(scene, { kind: 'keys', any })
+    add(scene, heldTest(any))
   }
   return queries
 }

@@ -36,16 +36,27 @@ export function joinTest(scene: Scene, join: Join, testOf: TestOf): Test {
       join.kind === 'chain'
         ? linksOf(scene.keys, scene.project, scene.type, join.code, inner.type)
         : linksOf(scene.keys, scene.project, inner.type, join.code, scene.type)
-    return links.map((link) => (bind: Bind) => keysSql(join.kind, link, inner, test, bind))
+    return links.map((link): Side => ({ link, inner, test }))
   })
+  const isChain = join.kind === 'chain'
+  const bySelf = !isChain && parts.every(({ link }) => !link.isCanonical)
   return {
-    kind: 'narrow',
-    sql: (bind) => {
-      const found = parts.map((part) => part(bind)).join(' union all ')
+    kind: 'join',
+    keys: (bind) => {
+      const found = parts.map((part) => keysSql(isChain, part, bind)).join(' union all ')
       const most = bind(MAX_KEYS, 'int')
-      return `r.keys && (select search_cap(array(
+      return `(select search_cap(array(
         select distinct k from (${found}) j(k) limit ${most} + 1), ${most}))`
     },
+    check: (keys) => {
+      // Not as a condition of its own, which PostgreSQL would turn into a join for each row.
+      const isHeld = (key: string) => `(${key} in (select unnest(${keys}))) is true`
+      if (bySelf) return isHeld('r.keys[1]')
+      return `exists (select 1 from unnest(r.keys[1:r.nref]) x where ${isHeld('x')})`
+    },
+    ...(isChain
+      ? {}
+      : { probe: (bind) => `(${parts.map((part) => probeSql(part, bind)).join(' or ')})` }),
   }
 }
 
@@ -90,18 +101,29 @@ function linksOf(
   return links
 }
 
+/** The other end of a join, and how its rows are found. */
+interface Side {
+  readonly link: Link
+  readonly inner: Scene
+  readonly test: Test
+}
+
 /** A chain starts from what its target is, `_has` from all that its source refers to. */
-function keysSql(
-  kind: Join['kind'],
-  { constant, isCanonical }: Link,
-  inner: Scene,
-  test: Test,
-  bind: Bind,
-): string {
-  const c = bind(constant, 'bigint')
+function keysSql(isChain: boolean, { link, inner, test }: Side, bind: Bind): string {
+  const c = bind(link.constant, 'bigint')
   const where = whereSql(inner, [test], bind)
-  if (kind === 'chain' && !isCanonical) {
+  if (isChain && !link.isCanonical) {
     return `select r.keys[1] # ${c} from resource r where ${where}`
   }
   return `select x # ${c} from resource r cross join unnest(r.keys[2:r.nref]) x where ${where}`
+}
+
+/** Whether a row of the source refers to this one. */
+function probeSql({ link, inner, test }: Side, bind: Bind): string {
+  const c = bind(link.constant, 'bigint')
+  const own = link.isCanonical
+    ? `select x # ${c} from unnest(r.keys[1:r.nref]) x`
+    : `select r.keys[1] # ${c}`
+  return `exists (select 1 from (${own}) o(k) cross join lateral (
+    select 1 from resource r where r.keys @> array[o.k] and ${whereSql(inner, [test], bind)} limit 1) s)`
 }

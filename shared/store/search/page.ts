@@ -71,12 +71,8 @@ async function searchPage(
   // One row more than asked for tells whether there is a next page.
   const page = { order, after, limit: count + 1, offset }
   const units = project === undefined ? [] : await unitsOf(store, project, requests)
-  const queries =
-    project === undefined
-      ? []
-      : requests.map(
-          (request): Query => ({ ...wanted(store, principal, project, units, request), ...page }),
-        )
+  const wanted = project === undefined ? [] : wantedOf(store, principal, project, units, requests)
+  const queries = wanted.map((query) => ({ ...query, ...page }))
   const [rows, total] = await Promise.all([
     count === 0 || queries.length === 0 ? [] : findRows(store, queries),
     paging.total === 'none' ? undefined : countRows(store, queries, paging.total),
@@ -94,7 +90,9 @@ async function searchPage(
 function findRows(store: Store, queries: readonly Query[]): Promise<SortedRow[]> {
   const { statistics, connection } = store
   const parts = queries.map((query) => {
-    const rows = statistics.rowsOf(query.project, query.typeNumber)
+    if (query.typeNumbers.length > 1)
+      return { query, driver: { kind: 'keys', ids: false } as const }
+    const rows = rowsOf(store, query)
     const limit = query.limit + query.offset
     checkSortable(statistics, query, rows)
     return { query, driver: chooseDriver(statistics, query.tests, rows, limit) }
@@ -130,19 +128,46 @@ async function countRows(
     const matches = query.tests.flatMap((test) =>
       test.kind === 'keys' ? matchesOf(statistics, test) || [] : [],
     )
-    return Math.min(statistics.rowsOf(query.project, query.typeNumber), ...matches)
+    return Math.min(rowsOf(store, query), ...matches)
   })
   return Math.max(count, Math.round(estimates.reduce((sum, estimate) => sum + estimate, 0)))
 }
 
+function rowsOf({ statistics }: Store, { project, typeNumbers }: Query): number {
+  return typeNumbers.reduce((sum, number) => sum + statistics.rowsOf(project, number), 0)
+}
+
+type Wanted = Pick<Query, 'project' | 'typeNumbers' | 'tests'>
+
+/** Planning a type costs half a millisecond; a compartment says the same of all its types. */
+function wantedOf(
+  store: Store,
+  principal: Principal,
+  project: number,
+  units: readonly string[],
+  requests: readonly SearchRequest[],
+): readonly Wanted[] {
+  const wanted = requests.map((request) => wantedOfType(store, principal, project, units, request))
+  const isAlike = ({ conditions }: SearchRequest, i: number) =>
+    wanted[i]?.project === project &&
+    wanted[i]?.tests.length === conditions.length &&
+    conditions.length > 0 &&
+    conditions.every((criterion) => 'kind' in criterion && criterion.kind === 'compartment')
+  if (!requests.every(isAlike)) return wanted
+  return wanted.slice(0, 1).map((first) => ({
+    ...first,
+    typeNumbers: wanted.flatMap(({ typeNumbers }) => typeNumbers),
+  }))
+}
+
 /** The caller has asked whether the type may be searched. */
-function wanted(
+function wantedOfType(
   store: Store,
   principal: Principal,
   project: number,
   units: readonly string[],
   { type, conditions }: SearchRequest,
-): Pick<Query, 'project' | 'typeNumber' | 'tests'> {
+): Wanted {
   const scene = sightOf(store, principal, type, 'search', project, units)
   if (scene === undefined) throw forbidden()
   const tests = conditions.flatMap((criterion): Test | readonly Test[] => {
@@ -154,7 +179,7 @@ function wanted(
   })
   return {
     project: scene.project,
-    typeNumber: typeNumber(type),
+    typeNumbers: [typeNumber(type)],
     tests: [...scene.visible, ...tests],
   }
 }
