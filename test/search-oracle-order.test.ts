@@ -105,6 +105,28 @@ function orders(query: string, found: readonly string[]) {
   }
 }
 
+interface Page {
+  readonly link: readonly { readonly relation: string; readonly url: string }[]
+  readonly entry?: readonly { readonly resource: { readonly id: string } }[]
+}
+
+/** To the last page by `next`, then to the first by `previous`. */
+async function idsBackwards(query: string): Promise<string[]> {
+  const linkOf = ({ link }: Page, relation: string) =>
+    link.find((one) => one.relation === relation)?.url
+  let { body: page } = await admin.get<Page>(query)
+  for (let url = linkOf(page, 'next'); url !== undefined; url = linkOf(page, 'next')) {
+    page = (await admin.get<Page>(url)).body
+  }
+  let ids: string[] = []
+  for (;;) {
+    ids = [...(page.entry ?? []).map(({ resource }) => resource.id), ...ids]
+    const url = linkOf(page, 'previous')
+    if (url === undefined) return ids
+    page = (await admin.get<Page>(url)).body
+  }
+}
+
 for (const query of SORTS) {
   t.test(`${query} is in order, whole and in pages`, async (t) => {
     const found = await idsFound(admin, `${query}&_count=1000`)
@@ -114,6 +136,7 @@ for (const query of SORTS) {
     const size = Math.max(1, Math.ceil(expected.length / 5))
     t.same(await idsFound(admin, `${query}&_count=${size}`), found, 'by cursor')
     t.same(await idsFound(admin, `${query}&_count=${size}&_offset=0`), found, 'by offset')
+    t.same(await idsBackwards(`${query}&_count=${size}`), found, 'and back again')
   })
 }
 

@@ -196,5 +196,6 @@ function linksOf(
     )
   }
   if (offset > 0) links.push(link('previous', { _offset: String(Math.max(0, offset - count)) }))
+  if (page.previous !== undefined) links.push(link('previous', { _cursor: page.previous }))
   return links
 }

@@ -76,6 +76,8 @@ export interface SearchPage {
   readonly total: number | undefined
   /** Opaque cursor of the next page. */
   readonly next: string | undefined
+  /** Of the page before, when this one was reached by a cursor. */
+  readonly previous: string | undefined
   /** What the matches of the page led to; each once, and none of the matches. */
   readonly included: readonly Version[]
   /** More was to be included than a page may hold. */

@@ -136,7 +136,7 @@ function byTerms(query: Query, driver: Driver, most: string, bind: Bind): string
   const rows = `select ${[COLUMNS, ...values.map(({ value }) => value)].join(', ')}
     from resource r${values.map(({ join }) => join).join('')}
     where ${where(query, tests, bind, testSql)} offset 0`
-  const rest = after === undefined ? '' : ` where ${afterTermsSql(order.terms, after, bind)}`
+  const rest = after === undefined ? '' : ` where ${afterTermsSql(order, after, bind)}`
   return `select * from (${rows}) r${rest} order by ${orderSql(order, 'r')} limit ${most}`
 }
 

@@ -5,7 +5,13 @@ import type { SearchRequest } from '../../fhir/search.ts'
 import type { Keys } from '../keys.ts'
 import type { VersionRow } from '../rows.ts'
 import type { Bind } from '../side-rows.ts'
-import { readTermCursor, type TermValue, termOrderSql, writeTermCursor } from './sort-cursor.ts'
+import {
+  BACK,
+  readTermCursor,
+  type TermValue,
+  termOrderSql,
+  writeTermCursor,
+} from './sort-cursor.ts'
 import { type Term, termOf } from './sort-terms.ts'
 
 export interface Order {
@@ -25,6 +31,8 @@ export interface Position {
   readonly id: string
   /** Number of its type, in an order by type. */
   readonly type: number
+  /** The page ends before this row instead of beginning after it. */
+  readonly isBackwards: boolean
 }
 
 export interface SortedRow extends VersionRow {
@@ -48,6 +56,12 @@ export function orderOf({ type, sort }: SearchRequest, keys: Keys): Order {
   return { column: 'id', descending: false, byType: false, terms }
 }
 
+/** The same from its end to its beginning. */
+export function reversed(order: Order): Order {
+  const terms = order.terms.map((term) => ({ ...term, descending: !term.descending }))
+  return { ...order, descending: !order.descending, terms }
+}
+
 /** Of several types at once. Errors: 400 for what is not in the row of every type. */
 export function orderOfTypes(request: SearchRequest, keys: Keys): Order {
   const order = orderOf(request, keys)
@@ -60,23 +74,28 @@ const TYPE_NUMBERS = new Set([0, ...resourceTypes.map(typeNumber)])
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
 const TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/
 
-export function writeCursor(order: Order, row: SortedRow): string {
-  if (order.terms.length > 0) return writeTermCursor(order.terms, row)
+/** `isBackwards`: of the page that ends before the row. */
+export function writeCursor(order: Order, row: SortedRow, isBackwards = false): string {
+  if (order.terms.length > 0) return writeTermCursor(order.terms, row, isBackwards)
   const value = order.column === 'id' ? null : timeOf(order.column === 'lu' ? row.lu : row.d_lo)
   const type = order.byType ? [row.type] : []
-  return Buffer.from(JSON.stringify([name(order), value, row.id, ...type])).toString('base64url')
+  return Buffer.from(
+    JSON.stringify([`${isBackwards ? BACK : ''}${name(order)}`, value, row.id, ...type]),
+  ).toString('base64url')
 }
 
 /** Errors: 400 for a damaged cursor or one of another order. It tells a position and no secret. */
 export function readCursor(order: Order, cursor: string): Position {
   if (order.terms.length > 0) return readTermCursor(order.terms, cursor)
   const parts: unknown = parse(cursor)
-  if (Array.isArray(parts) && parts[0] === name(order) && parts.length === (order.byType ? 4 : 3)) {
-    const [, value, id, type = 0]: unknown[] = parts
+  const isOfOrder = Array.isArray(parts) && [name(order), BACK + name(order)].includes(parts[0])
+  if (isOfOrder && parts.length === (order.byType ? 4 : 3)) {
+    const [start, value, id, type = 0]: unknown[] = parts
     const isValue = value === null ? order.column !== 'lu' : isTime(value)
     const isId = typeof id === 'string' && UUID.test(id)
     if (isValue && isId && typeof type === 'number' && TYPE_NUMBERS.has(type)) {
-      return { value: typeof value === 'string' ? value : null, values: [], id, type }
+      const isBackwards = start !== name(order)
+      return { value: typeof value === 'string' ? value : null, values: [], id, type, isBackwards }
     }
   }
   throw badRequest('Invalid cursor', '_cursor')
@@ -107,7 +126,7 @@ const name = ({ column, descending, byType }: Order) =>
 
 /** `order by` that the B-tree of the order serves: rows without a date come last ascending. */
 export function orderSql({ column, descending, byType, terms }: Order, alias: string): string {
-  if (terms.length > 0) return termOrderSql(terms, alias)
+  if (terms.length > 0) return termOrderSql(terms, descending, alias)
   const direction = descending ? ' desc' : ''
   return columnsOf(column, byType)
     .map((name) => `${alias}.${name}${direction}`)

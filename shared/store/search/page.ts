@@ -1,7 +1,8 @@
 /** One page of a search, as a Principal sees it: one statement, one more for a total and each step of includes. */
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
-import { badRequest, forbidden, tooCostly } from '../../errors.ts'
+import type { Statement } from '../../database.ts'
+import { badRequest, forbidden } from '../../errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import { type Condition, isCondition, type SearchRequest } from '../../fhir/search.ts'
 import { unescapeValue } from '../../fhir/search-values.ts'
@@ -9,25 +10,24 @@ import { projectKey, type Store } from '../context.ts'
 import { allow } from '../read.ts'
 import type { SearchPage } from '../repository.ts'
 import { toVersion } from '../rows.ts'
-import { countStatement, pageStatement, type Query } from './compile.ts'
+import { type Part, pageStatement, type Query } from './compile.ts'
 import { testOf } from './conditions.ts'
-import { chooseDriver, matchesOf } from './driver.ts'
+import { chooseDriver, type Driver } from './driver.ts'
 import { followIncludes } from './include.ts'
 import {
   type Order,
   orderOf,
   orderOfTypes,
+  type Position,
   readCursor,
+  reversed,
   type SortedRow,
   writeCursor,
 } from './order.ts'
 import type { Test } from './row-test.ts'
 import { sightOf } from './sight.ts'
+import { checkSortable, countRows, rowsOf } from './total.ts'
 import { unitsOf } from './units.ts'
-
-/** Up to here even an estimated total is counted: 9 ms, and pages of small results stay exact. */
-const EXACT_COUNT = 10_000
-const MAX_SORTED = 100_000
 
 /** Errors: 403, 400 for what cannot be searched or sorted by and for a damaged cursor. */
 export async function search(
@@ -54,6 +54,21 @@ export async function searchTypes(
   return searchPage(store, principal, orderOfTypes(first, store.keys), first, allowed)
 }
 
+/** What search would do: the statement of its page and how it was chosen. Errors: as `search`. */
+export async function plan(
+  store: Store,
+  principal: Principal,
+  request: SearchRequest,
+): Promise<{ readonly statement: Statement; readonly driver: Driver } | undefined> {
+  allow(principal, request.type, 'search')
+  const order = orderOf(request, store.keys)
+  const [part] = partsOf(
+    store,
+    (await planned(store, principal, order, request, [request])).queries,
+  )
+  return part && { statement: pageStatement([part]), driver: part.driver }
+}
+
 async function searchPage(
   store: Store,
   principal: Principal,
@@ -61,80 +76,86 @@ async function searchPage(
   paging: SearchRequest,
   requests: readonly SearchRequest[],
 ): Promise<SearchPage> {
-  const { count, offset, cursor, includes } = paging
-  if (requests.some(({ type }) => type === 'Binary')) {
-    throw badRequest('Cannot search on Binary resource type')
-  }
-  if (cursor !== undefined && offset > 0) throw badRequest('Cannot use both offset and cursor')
-  const after = cursor === undefined ? undefined : readCursor(order, cursor)
-  const project = await projectOf(store, principal, requests)
-  // One row more than asked for tells whether there is a next page.
-  const page = { order, after, limit: count + 1, offset }
-  const units = project === undefined ? [] : await unitsOf(store, project, requests)
-  const wanted = project === undefined ? [] : wantedOf(store, principal, project, units, requests)
-  const queries = wanted.map((query) => ({ ...query, ...page }))
+  const { count, includes } = paging
+  const { project, after, queries } = await planned(store, principal, order, paging, requests)
   const [rows, total] = await Promise.all([
     count === 0 || queries.length === 0 ? [] : findRows(store, queries),
     paging.total === 'none' ? undefined : countRows(store, queries, paging.total),
   ])
   const shown = rows.slice(0, count)
-  const last = rows.length > count ? shown.at(-1) : undefined
+  const isBackwards = after?.isBackwards === true
+  if (isBackwards) shown.reverse()
   const versions = shown.map((row) => toVersion(row))
   const follow = project !== undefined && includes.length > 0
   const { included, isCut } = follow
     ? await followIncludes(store, principal, project, includes, versions)
     : { included: [], isCut: false }
-  return { versions, total, next: last && writeCursor(order, last), included, isCut }
+  const hasMore = rows.length > count
+  const [first, last] = [shown.at(0), shown.at(-1)]
+  // The page that a cursor comes from lies on its other side.
+  const previous = (isBackwards ? hasMore : after !== undefined) ? first : undefined
+  const next = hasMore || isBackwards ? last : undefined
+  return {
+    versions,
+    total,
+    next: next && writeCursor(order, next),
+    previous: previous && writeCursor(order, previous, true),
+    included,
+    isCut,
+  }
+}
+
+interface Planned {
+  /** Undefined: none in sight. */
+  readonly project: number | undefined
+  readonly after: Position | undefined
+  readonly queries: readonly Query[]
+}
+
+async function planned(
+  store: Store,
+  principal: Principal,
+  order: Order,
+  paging: SearchRequest,
+  requests: readonly SearchRequest[],
+): Promise<Planned> {
+  const { count, offset, cursor } = paging
+  if (requests.some(({ type }) => type === 'Binary')) {
+    throw badRequest('Cannot search on Binary resource type')
+  }
+  if (cursor !== undefined && offset > 0) {
+    throw badRequest('Cannot use both offset and cursor', '_cursor')
+  }
+  const after = cursor === undefined ? undefined : readCursor(order, cursor)
+  const project = await projectOf(store, principal, requests)
+  if (project === undefined) return { project, after, queries: [] }
+  const units = await unitsOf(store, project, requests)
+  // One row more than asked for tells whether there is a next page.
+  const page = {
+    order: after?.isBackwards ? reversed(order) : order,
+    after,
+    limit: count + 1,
+    offset,
+  }
+  const wanted = wantedOf(store, principal, project, units, requests)
+  return { project, after, queries: wanted.map((query) => ({ ...query, ...page })) }
 }
 
 function findRows(store: Store, queries: readonly Query[]): Promise<SortedRow[]> {
-  const { statistics, connection } = store
-  const parts = queries.map((query) => {
-    if (query.typeNumbers.length > 1)
-      return { query, driver: { kind: 'keys', ids: false } as const }
-    const rows = rowsOf(store, query)
+  return store.connection.query<SortedRow>(pageStatement(partsOf(store, queries)))
+}
+
+/** Errors: 400 too-costly for a sort by values, which looks at every match. */
+function partsOf({ statistics }: Store, queries: readonly Query[]): readonly Part[] {
+  return queries.map((query) => {
+    checkSortable(statistics, query)
+    if (query.typeNumbers.length > 1) return { query, driver: { kind: 'keys', ids: false } }
     const limit = query.limit + query.offset
-    checkSortable(statistics, query, rows)
-    return { query, driver: chooseDriver(statistics, query.tests, rows, limit) }
+    return {
+      query,
+      driver: chooseDriver(statistics, query.tests, rowsOf(statistics, query), limit),
+    }
   })
-  return connection.query<SortedRow>(pageStatement(parts))
-}
-
-/** A sort by values looks at every match. Errors: 400 too-costly. */
-function checkSortable(statistics: Store['statistics'], { order, tests }: Query, rows: number) {
-  if (order.terms.length === 0 || tests.some(({ kind }) => kind === 'ids' || kind === 'narrow')) {
-    return
-  }
-  const counts = tests.flatMap((test) => (test.kind === 'keys' ? matchesOf(statistics, test) : []))
-  const estimate = Math.round(Math.min(rows, ...counts))
-  if (estimate <= MAX_SORTED) return
-  const names = order.terms.map(({ name }) => name).join(',')
-  const text = `About ${estimate} matches are too many to sort by ${names}; ${MAX_SORTED} are allowed`
-  throw tooCostly(text, '_sort')
-}
-
-async function countRows(
-  store: Store,
-  queries: readonly Query[],
-  total: 'estimate' | 'accurate',
-): Promise<number> {
-  if (queries.length === 0) return 0
-  const max = total === 'accurate' ? undefined : EXACT_COUNT + 1
-  const [row] = await store.connection.query<{ count: number }>(countStatement(queries, max))
-  const count = row?.count ?? 0
-  if (total === 'accurate' || count <= EXACT_COUNT) return count
-  const { statistics } = store
-  const estimates = queries.map((query) => {
-    const matches = query.tests.flatMap((test) =>
-      test.kind === 'keys' ? matchesOf(statistics, test) || [] : [],
-    )
-    return Math.min(rowsOf(store, query), ...matches)
-  })
-  return Math.max(count, Math.round(estimates.reduce((sum, estimate) => sum + estimate, 0)))
-}
-
-function rowsOf({ statistics }: Store, { project, typeNumbers }: Query): number {
-  return typeNumbers.reduce((sum, number) => sum + statistics.rowsOf(project, number), 0)
 }
 
 type Wanted = Pick<Query, 'project' | 'typeNumbers' | 'tests'>

@@ -1,8 +1,11 @@
 /** The place of a row among rows sorted by terms: its values and its id, as SQL and as a cursor. */
 import { badRequest } from '../../errors.ts'
 import type { Bind } from '../side-rows.ts'
-import type { Position, SortedRow } from './order.ts'
+import type { Order, Position, SortedRow } from './order.ts'
 import type { Term } from './sort-terms.ts'
+
+/** Begins the cursor of a page that ends before its row. */
+export const BACK = '<'
 
 /** As JSON says it; infinite numbers and times are texts. */
 export type TermValue = string | number | null
@@ -12,34 +15,44 @@ const TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/
 /** Longer than any value that is kept in an order, but those read from the content. */
 const MAX_TEXT = 10_000
 
-export function writeTermCursor(terms: readonly Term[], row: SortedRow): string {
+export function writeTermCursor(
+  terms: readonly Term[],
+  row: SortedRow,
+  isBackwards: boolean,
+): string {
   const values = terms.map(({ type }, i) => termValue(type, row[`s${i}`] ?? null))
-  return Buffer.from(JSON.stringify([nameOf(terms), values, row.id])).toString('base64url')
+  return Buffer.from(
+    JSON.stringify([`${isBackwards ? BACK : ''}${nameOf(terms)}`, values, row.id]),
+  ).toString('base64url')
 }
 
 /** Errors: 400 for a damaged cursor or one of another order. */
 export function readTermCursor(terms: readonly Term[], cursor: string): Position {
   const parts = parse(cursor)
-  if (Array.isArray(parts) && parts.length === 3 && parts[0] === nameOf(terms)) {
-    const [, values, id]: unknown[] = parts
+  const names = [nameOf(terms), BACK + nameOf(terms)]
+  if (Array.isArray(parts) && parts.length === 3 && names.includes(parts[0])) {
+    const [start, values, id]: unknown[] = parts
     const isId = typeof id === 'string' && UUID.test(id)
     if (isId && Array.isArray(values) && values.length === terms.length) {
       const isSound = terms.every(({ type }, i) => isTermValue(type, values[i]))
-      if (isSound) return { value: null, values, id, type: 0 }
+      if (isSound) return { value: null, values, id, type: 0, isBackwards: start !== names[0] }
     }
   }
   throw badRequest('Invalid cursor', '_cursor')
 }
 
 /** `order by` of rows that carry the terms as s0, s1, …; without a value last, first descending. */
-export function termOrderSql(terms: readonly Term[], alias: string): string {
+export function termOrderSql(terms: readonly Term[], idDescending: boolean, alias: string): string {
   const each = terms.map(({ descending }, i) => `${alias}.s${i}${descending ? ' desc' : ''}`)
-  return [...each, `${alias}.id`].join(', ')
+  return [...each, `${alias}.id${idDescending ? ' desc' : ''}`].join(', ')
 }
 
 /** What comes after a position. */
-export function afterTermsSql(terms: readonly Term[], position: Position, bind: Bind): string {
-  const { id, values } = position
+export function afterTermsSql(
+  { terms, descending: idDescending }: Order,
+  { id, values }: Position,
+  bind: Bind,
+): string {
   return terms.reduceRight(
     (rest, { descending, type }, i) => {
       const column = `r.s${i}`
@@ -54,7 +67,7 @@ export function afterTermsSql(terms: readonly Term[], position: Position, bind: 
         : `(${column} > ${bound} or ${column} is null)`
       return `(${beyond} or (${column} = ${bound} and ${rest}))`
     },
-    `r.id > ${bind(id, 'uuid')}`,
+    `r.id ${idDescending ? '<' : '>'} ${bind(id, 'uuid')}`,
   )
 }
 
