@@ -26,7 +26,6 @@ const UNSUPPORTED = new Set([
   '_containedType',
   '_content',
   '_deleted',
-  '_explain',
   '_query',
   '_text',
   '_type',

@@ -121,6 +121,7 @@ const CONTROL = new Set([
   '_total',
   '_summary',
   '_elements',
+  '_explain',
   '_fields',
   '_format',
   '_pretty',

@@ -26,6 +26,7 @@ import {
   type CompartmentRequest,
   readCompartment,
 } from './search/compartment.ts'
+import { type Explanation, explain } from './search/explain.ts'
 import { search, searchTypes } from './search/page.ts'
 import { openStatistics } from './search/statistics.ts'
 import { createTenants } from './tenants.ts'
@@ -120,6 +121,8 @@ export interface Repository {
   delete(principal: Principal, type: string, id: string, options?: WriteOptions): Promise<Version>
   /** One SQL statement; one more for `_total` and for each step of includes. */
   search(principal: Principal, request: SearchRequest): Promise<SearchPage>
+  /** How a search would be answered, by running it. Errors: as `search`. */
+  explain(principal: Principal, request: SearchRequest): Promise<Explanation>
   /** The same over several types, one request each; what they share is taken from the first. */
   searchTypes(principal: Principal, requests: readonly SearchRequest[]): Promise<SearchPage>
   /** All types of a compartment in one order. Errors: 403, 404, 410. Two SQL statements. */
@@ -215,6 +218,7 @@ function repositoryOf(store: Store, transact: Transact): Repository {
       return remove(store, principal, type, id, options)
     },
     search: (principal, request) => search(store, principal, request),
+    explain: (principal, request) => explain(store, principal, request),
     searchTypes: (principal, requests) => searchTypes(store, principal, requests),
     compartment: (principal, request) => readCompartment(store, principal, request),
     createConditional: (principal, resource, condition, options) =>
