@@ -1,9 +1,10 @@
 /**
- * `npm run bench -- <area> [seconds] [resources]`: our figure, the physical limit measured in the same run, and the
- * ratio of both. Areas: binary, crud, execute, http,
- * search. Absolute figures vary with the machine; ratios are what to compare.
+ * `npm run bench -- <area> [seconds] [resources]`: our figure, the physical limit measured in the same
+ * run, and the ratio of both. Areas: binary, bundle, crud, execute, http, search. Absolute figures vary
+ * with the machine; ratios are what to compare.
  */
 import { binary } from './bench/binary.ts'
+import { bundle } from './bench/bundle.ts'
 import { crud } from './bench/crud.ts'
 import { execute } from './bench/execute.ts'
 import { http } from './bench/http.ts'
@@ -22,6 +23,7 @@ const areas: Readonly<
   Record<string, (seconds: number, resources: number) => Promise<readonly Figure[]>>
 > = {
   binary,
+  bundle,
   crud,
   execute,
   http,

@@ -26,6 +26,9 @@ export interface Config {
   readonly corsOrigins: readonly string[]
   readonly trustProxy: boolean
   readonly maxBodyBytes: number
+  readonly maxBundleBytes: number
+  readonly maxBatchEntries: number
+  readonly maxTransactionWrites: number
   readonly maxUploadBytes: number
   readonly rateLimitPerMinute: number
   readonly authRateLimitPerMinute: number
@@ -51,6 +54,7 @@ const LOG_LEVELS = ['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent'
 export const QUEUE_NAMES = [
   'bots-sync',
   'bots-async',
+  'requests',
   'export',
   'change',
   'mail',
@@ -83,6 +87,9 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     corsOrigins: read.list('CORS_ORIGINS', ['*']),
     trustProxy: read.flag('TRUST_PROXY', false),
     maxBodyBytes: read.whole('MAX_BODY_BYTES', 16_777_216, 1024),
+    maxBundleBytes: read.whole('MAX_BUNDLE_BYTES', 52_428_800, 1024),
+    maxBatchEntries: read.whole('MAX_BATCH_ENTRIES', 10_000, 1),
+    maxTransactionWrites: read.whole('MAX_TRANSACTION_WRITES', 2000, 1),
     maxUploadBytes: read.whole('MAX_UPLOAD_BYTES', 5_368_709_120, 1024),
     rateLimitPerMinute: read.whole('RATE_LIMIT_PER_MINUTE', 60_000, 0),
     authRateLimitPerMinute: read.whole('AUTH_RATE_LIMIT_PER_MINUTE', 160, 0),

@@ -1,6 +1,8 @@
 /** Queue names and what a job and its reply carry: where web and worker meet. */
 
 export type BotQueue = 'bots-sync' | 'bots-async'
+/** The queue of requests that are answered later; its jobs carry no data, their id says all. */
+export const REQUESTS = 'requests'
 export const BOT_QUEUES: readonly BotQueue[] = ['bots-sync', 'bots-async']
 
 /** Larger inputs and results travel under a key of their own: measured break-even of BullMQ. */

@@ -15,6 +15,7 @@ import {
   type ExecuteJob,
   type ExecuteReply,
   INLINE_BYTES,
+  REQUESTS,
 } from './queue-jobs.ts'
 import { openReplies, type Replies, type Waiter } from './queue-replies.ts'
 import { ALIVE, CANCEL_CHANNEL, keys, LATE, PREFIX, runScript } from './queue-scripts.ts'
@@ -42,6 +43,9 @@ export interface Queues {
   /** Adds a stored run again unless it is still queued; true when it was added. */
   restore(job: ExecuteJob): Promise<boolean>
   has(queue: BotQueue, runId: string): Promise<boolean>
+  /** Adds a stored request, unless it is queued already; while Redis is away the upkeep of a worker does. */
+  addRequest(id: string): Promise<void>
+  hasRequest(id: string): Promise<boolean>
   /** Removes a waiting run, stops a running one. */
   cancel(runId: string, projectId: string): Promise<void>
   /** How many workers take jobs of the queue. */
@@ -72,7 +76,9 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
     if (queue === undefined) throw new Error(`Queue ${name} is not open`)
     return queue
   }
-  await Promise.all([...queues.values()].map((queue) => queue.waitUntilReady()))
+  const requests = new Queue(REQUESTS, { connection: redis, prefix: PREFIX })
+  requests.on('error', (error) => log.debug({ queue: REQUESTS, reason: error.message }, 'Queue'))
+  await Promise.all([...queues.values(), requests].map((queue) => queue.waitUntilReady()))
   const has = async (name: BotQueue, runId: string) =>
     (await redis.exists(queueOf(name).toKey(runId))) === 1
   const admission = createAdmission(redis, config.queueBacklogMax)
@@ -129,6 +135,7 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
         await redis.zrem(keys.flight(name, projectId), runId)
       }
     }
+    await requests.remove(runId)
     await redis.unlink(keys.input(runId))
     await redis.publish(CANCEL_CHANNEL, runId)
   }
@@ -176,13 +183,22 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
       return true
     },
     has,
+    async addRequest(id) {
+      const options = { jobId: id, removeOnComplete: true, removeOnFail: true }
+      await requests.add('request', {}, options).catch((cause: unknown) => {
+        log.warn({ jobId: id, cause }, 'An accepted request waits for Redis')
+      })
+    },
+    hasRequest: async (id) => (await redis.exists(requests.toKey(id))) === 1,
     cancel: (runId, projectId) => failAs503(() => cancel(runId, projectId)),
     async workers(queue = 'bots-sync') {
       return (await alive(redis, queue)).length
     },
     async depths() {
       const counts = await Promise.all(
-        [...queues].map(async ([name, queue]) => [name, await queue.getJobCounts()] as const),
+        [...queues, [REQUESTS, requests] as const].map(
+          async ([name, queue]) => [name, await queue.getJobCounts()] as const,
+        ),
       )
       return Object.fromEntries(counts)
     },
@@ -199,7 +215,7 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
     },
     async close() {
       replies.close()
-      await Promise.allSettled([...queues.values()].map((queue) => queue.close()))
+      await Promise.allSettled([...queues.values(), requests].map((queue) => queue.close()))
       redis.disconnect()
       subscriber.disconnect()
     },

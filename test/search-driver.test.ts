@@ -30,6 +30,7 @@ await Promise.all(
 
 const keys = (any: bigint[]): Test => ({ kind: 'keys', any })
 const narrow: Test = { kind: 'narrow', sql: () => 'true' }
+const join: Test = { kind: 'join', keys: () => 'null', check: () => 'true' }
 const counts = new Map([
   [1n, 400_000],
   [2n, 1000],
@@ -46,6 +47,8 @@ t.test('a common key is tested on a walk, a rare one found first', async (t) => 
   t.equal(choose([keys([9n])]), 'keys', 'a key without statistics is rare')
   t.equal(choose([keys([1n]), keys([2n])]), 'keys', 'the rarest decides')
   t.equal(choose([keys([1n]), narrow]), 'keys')
+  t.equal(choose([keys([1n]), join]), 'join')
+  t.equal(choose([keys([2n]), join]), 'keys', 'a reference is only looked up for few rows')
   t.equal(choose([{ kind: 'filter', sql: () => 'true' }]), 'order')
 })
 

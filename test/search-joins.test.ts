@@ -293,3 +293,15 @@ t.test(
     t.same((await find('Observation?_include=*&_revinclude=*', stranger)).included, [])
   },
 )
+
+t.test('a Binary is neither included nor joined', async (t) => {
+  const binary = await create({ resourceType: 'Binary', contentType: 'text/plain', data: 'eA==' })
+  const recorded = '2025-01-01T00:00:00Z'
+  const agent = [{ who: to('Organization', ward) }]
+  await create({ resourceType: 'Provenance', target: [to('Binary', binary)], recorded, agent })
+  const query = 'Provenance?agent.name=ward'
+  const { versions, included } = await find(`${query}&_include=*`)
+  t.equal(versions.length, 1)
+  t.equal(names(included), 'ward')
+  t.same((await find(`${query}&target:Binary._lastUpdated=gt2000`)).versions, [])
+})

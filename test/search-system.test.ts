@@ -233,3 +233,45 @@ t.test('memberships are found by the type of their profile', async (t) => {
   t.equal(await profiles('profile-type:not=ClientApplication,Bot'), 0)
   t.equal(await profiles('profile-type:not=Patient,Bot'), all)
 })
+
+t.test('whatever a query holds, the answer is never a fault of the server', async (t) => {
+  const nul = '%00'
+  const sql = "x'%20or%201=1--"
+  const names = Array.from({ length: 1000 }, (_, i) => `n${i}`).join(',')
+  for (const query of [
+    `Patient?_filter=name eq "${nul}"`,
+    `Patient?_filter=${sql}`,
+    'Patient?_filter=name eq "x',
+    'Patient?_filter=birthdate gt soon',
+    `Patient?_has:Observation:patient:code=${nul}`,
+    `Patient?_has:Observation:patient:code:${sql}=x`,
+    `Patient?_has:Observation:patient:_has:Observation:patient=x`,
+    `Patient?_has:${sql}=x`,
+    'Observation?patient..name=x',
+    'Observation?patient:.name=x',
+    `Observation?patient.${sql}=x`,
+    `Observation?patient.name:${sql}=x`,
+    'Observation?patient.birthdate=x',
+    `Patient?_include=${nul}`,
+    `Patient?_include=Patient:organization:${sql}`,
+    'Patient?_revinclude=:::',
+    'Patient?_include:iterate:x=*',
+    '?_type=Patient,Group&_sort=_id&_cursor=WyJpZCx0eXBlIixudWxsLCJ4Iiw5OTldCg',
+    'AuditEvent?entity.entity._tag=x',
+    `Patient?_compartment=${nul}`,
+  ]) {
+    const { status, body } = await get(query)
+    t.equal(status, 400, query)
+    t.match(body, { resourceType: 'OperationOutcome' }, query)
+  }
+  for (const query of [`Patient?_list=${sql}`, 'Patient?_list=*']) {
+    t.equal((await get(query)).status, 200, query)
+  }
+  const type = { 'Content-Type': 'application/x-www-form-urlencoded' }
+  const form = Array.from({ length: 35 }, (_, i) => `name=${names},${i}x`.replace('n0,', '')).join(
+    '&',
+  )
+  const many = await admin.post('Patient/_search', form, type)
+  t.equal(many.status, 400)
+  t.match(many.body, { issue: [{ code: 'too-costly' }] })
+})

@@ -2,7 +2,7 @@
 import { DelayedError, type Job, WaitingError, Worker } from 'bullmq'
 import { type Config, ConfigError, readConfig } from '../shared/config.ts'
 import { createLogger, type Logger } from '../shared/log.ts'
-import type { BotQueue, ExecuteJob } from '../shared/queue-jobs.ts'
+import { type BotQueue, type ExecuteJob, REQUESTS } from '../shared/queue-jobs.ts'
 import { botQueues, openRuns } from '../shared/queue-runs.ts'
 import { PREFIX } from '../shared/queue-scripts.ts'
 import { openRedis } from '../shared/redis.ts'
@@ -13,12 +13,15 @@ import { createMetrics } from './bots/metrics.ts'
 import { createRunner, HandedBack, type Runner } from './bots/run.ts'
 import { Deferred } from './bots/slots.ts'
 import { startSweep } from './bots/sweep.ts'
+import { type Requests, startRequests } from './requests/run.ts'
 import { startUpkeepJobs } from './upkeep/jobs.ts'
 import { startTableUpkeep } from './upkeep/tables.ts'
 
 /** Platforms kill after 30 s. */
 const FINISH_MS = 20_000
 const GIVE_BACK_MS = 3000
+/** Bundles are large: more at once would only share the same processor and connections. */
+const REQUESTS_AT_ONCE = 2
 
 /**
  * After a kill a job is taken up within lock + interval: a waiting caller gives little time, a run in
@@ -52,7 +55,13 @@ async function main(): Promise<void> {
   const sweep = startSweep(services, runs)
   const hasUpkeep = config.workerQueues.includes('upkeep')
   const upkeep = hasUpkeep ? [startTableUpkeep(services), startUpkeepJobs(services)] : []
-  const workers = served.map((queue) => startWorker(config, log, queue, runner))
+  const requests = config.workerQueues.includes(REQUESTS)
+    ? startRequests(services, runs)
+    : undefined
+  const workers = [
+    ...served.map((queue) => startWorker(config, log, queue, runner)),
+    ...(requests ? [startRequestWorker(config, log, requests)] : []),
+  ]
   await Promise.all(workers.map((worker) => worker.waitUntilReady()))
   await runs.announce(served, () => metrics.text())
   log.info({ queues: served, concurrency: config.workerConcurrency }, 'taking jobs')
@@ -68,6 +77,7 @@ async function main(): Promise<void> {
     await Promise.race([closed, pause(GIVE_BACK_MS)])
     await Promise.all([
       sweep.stop(),
+      requests?.stop(),
       ...upkeep.map((item) => item.stop()),
       runs.close(),
       executors.close(),
@@ -104,6 +114,24 @@ function startWorker(config: Config, log: Logger, queue: BotQueue, runner: Runne
     })
   })
   worker.on('stalled', (runId) => log.warn({ queue, runId }, 'A bot job lost its worker'))
+  return worker
+}
+
+/** A lost request is not run again, so BullMQ need not notice soon; see requests/run.ts. */
+function startRequestWorker(config: Config, log: Logger, requests: Requests): Worker {
+  const worker = new Worker(REQUESTS, async ({ id = '' }) => requests.process(id), {
+    connection: openRedis(config, 'worker', log),
+    prefix: PREFIX,
+    concurrency: REQUESTS_AT_ONCE,
+    maxStalledCount: 0,
+    removeOnComplete: { count: 0 },
+    removeOnFail: { count: 0 },
+    runRetryDelay: 500,
+  })
+  worker.on('error', (error) => log.debug({ queue: REQUESTS, reason: error.message }, 'Worker'))
+  worker.on('failed', (job, cause) => {
+    log.error({ queue: REQUESTS, jobId: job?.id, cause }, 'An accepted request failed')
+  })
   return worker
 }
 

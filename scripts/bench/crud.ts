@@ -151,7 +151,7 @@ async function prepare({ services, config }: Stage) {
   return { create, rawInsert, read, rawRead, update, rawUpdate, close: () => pool.end() }
 }
 
-async function benchPrincipal(services: Stage['services']): Promise<Principal> {
+export async function benchPrincipal(services: Stage['services']): Promise<Principal> {
   const { id } = await services.repository.create(systemPrincipal(SYSTEM_PROJECT), {
     resourceType: 'Project',
     name: 'Bench',

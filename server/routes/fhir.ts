@@ -47,11 +47,16 @@ async function requestOf(ctx: Context, config: Config): Promise<FhirRequest> {
     headers: ctx.req.headers as Record<string, string | undefined>,
     ...(isUpload(ctx)
       ? { body: undefined, upload: openBody(ctx, config.maxUploadBytes) }
-      : { body: await readBody(ctx, config.maxBodyBytes) }),
+      : { body: await readBody(ctx, bodyLimit(ctx, config)) }),
     requestId,
     traceId,
     signal: goneSignal(ctx),
   }
+}
+
+function bodyLimit(ctx: Context, config: Config): number {
+  const isBundle = ctx.method === 'POST' && pathOf(ctx) === ''
+  return isBundle ? config.maxBundleBytes : config.maxBodyBytes
 }
 
 /** The content of a Binary goes on as it arrives. */

@@ -22,16 +22,25 @@ export interface NewJob {
 
 /** Stores the AsyncJob and the row that survives a loss of Redis. */
 export async function createAsyncJob(
-  { repository, database, queues }: Services,
+  services: Services,
   caller: Principal,
-  { runId, status, request, job }: NewJob,
+  { job, ...made }: NewJob,
 ): Promise<void> {
-  await addPendingRun(database, {
-    id: runId,
+  await addPendingRun(services.database, {
+    id: made.runId,
     projectId: caller.project.id,
-    home: queues.home,
+    home: services.queues.home,
     job,
   })
+  await storeAsyncJob(services, caller, made)
+}
+
+/** The AsyncJob alone, in the name of the caller. */
+export async function storeAsyncJob(
+  { repository }: Services,
+  caller: Principal,
+  { runId, status, request }: Omit<NewJob, 'job'>,
+): Promise<void> {
   const resource: Resource = {
     resourceType: 'AsyncJob',
     id: runId,
@@ -53,6 +62,19 @@ export class JobFinished extends Error {
     super(`The job is ${status}`)
     this.status = status
   }
+}
+
+/** Marks an accepted job as active. Errors: as `finishAsyncJob`. */
+export async function startAsyncJob(
+  { repository }: Services,
+  project: ProjectContext,
+  author: string | undefined,
+  runId: string,
+): Promise<void> {
+  await repository.patch(jobPrincipal(project, author), 'AsyncJob', runId, (current) => {
+    if (current.status !== 'accepted') throw new JobFinished(String(current.status))
+    return { ...current, status: 'active' }
+  })
 }
 
 /** Errors: JobFinished when somebody was first, 404 without such a job. */
@@ -132,6 +154,6 @@ function outcomeIn(text: string): unknown {
 }
 
 /** The service's own rights, in the name of the caller. */
-function jobPrincipal(project: ProjectContext, author: string | undefined): Principal {
+export function jobPrincipal(project: ProjectContext, author: string | undefined): Principal {
   return { ...systemPrincipal(project), profile: author }
 }

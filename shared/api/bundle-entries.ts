@@ -1,4 +1,5 @@
 /** What the entries of a batch or transaction ask for. https://hl7.org/fhir/R4/http.html#transaction */
+import type { Config } from '../config.ts'
 import { badRequest, HttpError, tooCostly } from '../errors.ts'
 import { isObject, isResource, type Resource } from '../fhir/resource.ts'
 import { readQuery } from './negotiate.ts'
@@ -22,24 +23,24 @@ export interface BundleRequest {
   readonly entries: readonly (Entry | HttpError)[]
 }
 
-export const MAX_BATCH_ENTRIES = 10_000
-export const MAX_TRANSACTION_WRITES = 2000
-
 /** Errors: 400 for what is no batch or transaction, or one above the limits. */
-export function readBundle(body: unknown): BundleRequest {
+export function readBundle(
+  body: unknown,
+  limits: Pick<Config, 'maxBatchEntries' | 'maxTransactionWrites'>,
+): BundleRequest {
   if (!isObject(body) || body.resourceType !== 'Bundle') throw badRequest('Not a bundle')
   const { type, entry } = body
   if (type !== 'batch' && type !== 'transaction') {
     throw badRequest(`Unrecognized bundle type: ${String(type).slice(0, 64)}`)
   }
   if (!Array.isArray(entry) || entry.length === 0) throw badRequest('Missing bundle entries')
-  if (entry.length > MAX_BATCH_ENTRIES) {
-    throw tooCostly(`More than ${MAX_BATCH_ENTRIES} bundle entries`)
+  if (entry.length > limits.maxBatchEntries) {
+    throw tooCostly(`More than ${limits.maxBatchEntries} bundle entries`)
   }
   const entries = entry.map(readEntry)
   const writes = entries.filter((item) => !(item instanceof HttpError) && item.method !== 'GET')
-  if (type === 'transaction' && writes.length > MAX_TRANSACTION_WRITES) {
-    throw tooCostly(`More than ${MAX_TRANSACTION_WRITES} writes in a transaction`)
+  if (type === 'transaction' && writes.length > limits.maxTransactionWrites) {
+    throw tooCostly(`More than ${limits.maxTransactionWrites} writes in a transaction`)
   }
   return { type, entries }
 }
@@ -120,19 +121,23 @@ function readHeaders(request: Readonly<Record<string, unknown>>): Record<string,
 
 // FHIR fixes the order whatever the order in the bundle.
 // https://hl7.org/fhir/R4/http.html#trules
-const ORDER = ['DELETE', 'POST', 'PUT', 'PATCH', 'operation', 'search', 'GET']
+const ORDER = ['DELETE', 'POST', 'PUT', 'PATCH', 'operation', 'search', 'GET'] as const
 
-/** Entries grouped by the step in which they are processed. */
-export function inSteps(entries: readonly Entry[]): readonly (readonly Entry[])[] {
-  const steps = Map.groupBy(entries, stepOf)
-  return ORDER.flatMap((step) => {
-    const group = steps.get(step)
-    return group === undefined ? [] : [group]
+export type Stage = (typeof ORDER)[number]
+
+/** What belongs to entries, in the order in which these are processed. */
+export function inStages<T extends { readonly entry: Entry }>(
+  items: readonly T[],
+): readonly { readonly stage: Stage; readonly items: readonly T[] }[] {
+  const stages = Map.groupBy(items, ({ entry }) => stageOf(entry))
+  return ORDER.flatMap((stage) => {
+    const found = stages.get(stage)
+    return found === undefined ? [] : [{ stage, items: found }]
   })
 }
 
-function stepOf({ method, route }: Entry): string {
+function stageOf({ method, route }: Entry): Stage {
   if (route.kind === 'operation') return 'operation'
   if (route.kind === 'search' || route.kind === 'search-form') return 'search'
-  return method === 'HEAD' ? 'GET' : method
+  return ORDER.find((stage) => stage === method) ?? 'GET'
 }

@@ -1,15 +1,24 @@
 /**
  * Which resource each writing entry of a bundle is about, found out before anything is written, so
- * that entries may refer to each other in any order and in circles.
+ * that entries may refer to each other in any order and in circles. All searches that this takes,
+ * those of conditional references among them, are one statement.
  */
 import { randomUUIDv7 } from 'node:crypto'
 import type { Principal } from '../access/principal.ts'
 import { badRequest, HttpError, multipleMatches } from '../errors.ts'
 import { issue, outcome } from '../fhir/outcome.ts'
 import type { SearchRequest } from '../fhir/search.ts'
+import type { Version } from '../store/repository.ts'
 import { type Entry, entryPath } from './bundle-entries.ts'
 import { type Identities, urnKey } from './bundle-references.ts'
-import { criteriaOf, readCondition } from './conditional.ts'
+import {
+  type ConditionalReference,
+  conditionalReferences,
+  findMatches,
+  type Matches,
+  targetOf,
+} from './conditional-references.ts'
+import { criteriaOf, readCondition } from './criteria.ts'
 import type { Interaction } from './interaction.ts'
 import { canonicalId } from './route.ts'
 
@@ -18,65 +27,153 @@ export interface Identity {
   readonly id: string
   /** The criteria of a conditional entry. */
   readonly condition: SearchRequest | undefined
+  /** What fulfils the criteria. */
+  readonly match: Version | undefined
   /** The id was made for this entry; nothing exists under it yet. */
   readonly isNew: boolean
 }
 
-/** A racing request made the resource that this bundle was to make; a second try finds it. */
+/** A racing request made the resource that this bundle was to make. */
 export class IdentityLost extends Error {}
 
-/** Undefined for entries that write no resource of their own. Errors: 400, 412 at the entry's url. */
-export async function identify(
-  interaction: Interaction,
-  entry: Entry,
-  known: Map<string, Identity>,
-): Promise<Identity | undefined> {
-  const { route } = entry
+/** An entry and the searches that decide what it does. */
+export interface Plan {
+  readonly entry: Entry
+  readonly key: string
+  readonly condition: SearchRequest | undefined
+  readonly references: readonly ConditionalReference[]
+}
+
+/** An entry that is ready to be carried out. */
+export interface Step {
+  readonly entry: Entry
+  /** Undefined for entries that write no resource of their own. */
+  readonly identity: Identity | undefined
+  /** An entry before it has the same criteria, found nothing and makes the resource of both. */
+  readonly isTwin: boolean
+  readonly identities: Identities
+}
+
+const WRITTEN: ReadonlySet<string> = new Set(['create', 'update', 'conditional-update'])
+
+/** Errors: 400 at the entry for criteria or a reference that is no search. */
+export function planEntry(interaction: Interaction, entry: Entry): Plan {
+  const { resource } = entry
+  const references =
+    resource !== undefined && WRITTEN.has(entry.route.kind)
+      ? conditionalReferences(interaction, resource)
+      : []
+  const criteria = criteriaFor(entry)
+  if (criteria === undefined) return { entry, key: '', condition: undefined, references }
+  const { type, query } = criteria
+  const condition = readCondition(interaction, type, query)
+  const key = `${type}?${[...query]
+    .map((pair) => pair.join('='))
+    .sort()
+    .join('&')}`
+  return { entry, key: `entry ${key}`, condition, references }
+}
+
+function criteriaFor({ route, headers, query }: Entry) {
   switch (route.kind) {
     case 'create': {
-      const criteria = entry.headers['if-none-exist']
-      if (criteria === undefined) return fresh(route.type)
-      const query = criteriaOf(criteria)
-      return matched(interaction, entry, route.type, query, known)
+      const criteria = headers['if-none-exist']
+      return criteria === undefined ? undefined : { type: route.type, query: criteriaOf(criteria) }
     }
     case 'conditional-update':
     case 'conditional-patch':
-      return matched(interaction, entry, route.type, entry.query, known)
+    case 'conditional-delete':
+      return { type: route.type, query }
+    default:
+      return undefined
+  }
+}
+
+/**
+ * Plans → steps; `failed` is told of each entry that cannot be carried out, and may throw.
+ * Errors of an entry: 400, 403, 412 at its url or at a reference.
+ */
+export async function identify(
+  interaction: Interaction,
+  plans: readonly Plan[],
+  failed: (entry: Entry, error: unknown) => void,
+): Promise<Step[]> {
+  const asked = new Map<string, SearchRequest>()
+  for (const { entry, key, condition, references } of plans) {
+    if (condition !== undefined && entry.route.kind !== 'conditional-delete') {
+      asked.set(key, condition)
+    }
+    for (const { text, condition: search } of references) asked.set(text, search)
+  }
+  const matches = await findMatches(interaction, asked)
+  const targets = new Map<string, string>()
+  const known = new Map<string, Identity>()
+  const identified: { entry: Entry; identity: Identity | undefined; isTwin: boolean }[] = []
+  for (const plan of plans) {
+    try {
+      for (const reference of plan.references) {
+        targets.set(reference.text, targetOf(reference, matches))
+      }
+      const isTwin = known.get(plan.key)?.isNew === true
+      identified.push({
+        entry: plan.entry,
+        identity: identityOf(interaction, plan, matches, known),
+        isTwin,
+      })
+    } catch (error) {
+      failed(plan.entry, error)
+    }
+  }
+  const identities = identitiesOf(identified, targets)
+  return identified.map((step) => ({ ...step, identities }))
+}
+
+function identityOf(
+  interaction: Interaction,
+  plan: Plan,
+  matches: Matches,
+  known: Map<string, Identity>,
+): Identity | undefined {
+  const { route } = plan.entry
+  switch (route.kind) {
+    case 'create':
+      if (plan.condition === undefined) return fresh(route.type)
+      return matched(interaction, plan, route.type, matches, known)
+    case 'conditional-update':
+    case 'conditional-patch':
+      return matched(interaction, plan, route.type, matches, known)
     case 'update':
     case 'patch':
-    case 'delete':
-      return { type: route.type, id: route.id, condition: undefined, isNew: false }
+    case 'delete': {
+      const { type, id } = route
+      return { type, id, condition: undefined, match: undefined, isNew: false }
+    }
     default:
       return undefined
   }
 }
 
 function fresh(type: string, condition?: SearchRequest): Identity {
-  return { type, id: randomUUIDv7(), condition, isNew: true }
+  return { type, id: randomUUIDv7(), condition, match: undefined, isNew: true }
 }
 
-async function matched(
+function matched(
   interaction: Interaction,
-  entry: Entry,
+  { entry, key, condition }: Plan,
   type: string,
-  query: URLSearchParams,
+  matches: Matches,
   known: Map<string, Identity>,
-): Promise<Identity> {
-  const condition = readCondition(interaction, type, query)
-  const key = `${type}?${[...query]
-    .map((pair) => pair.join('='))
-    .sort()
-    .join('&')}`
+): Identity {
   const same = known.get(key)
   if (same !== undefined) return same
-  const { services, principal } = interaction
-  const page = await services.repository.search(principal, { ...condition, count: 2 })
-  const [match, second] = page.versions
+  const found = matches.get(key)
+  if (found?.status !== 'fulfilled') throw found?.reason
+  const [match, second] = found.value.versions
+  if (second !== undefined) throw severalMatches(entry)
   const identity =
     match === undefined
       ? unmatched(interaction, entry, type, condition)
-      : { type, id: match.id, condition, isNew: false }
-  if (second !== undefined) throw severalMatches(entry)
+      : { type, id: match.id, condition, match, isNew: false }
   known.set(key, identity)
   return identity
 }
@@ -85,7 +182,7 @@ function unmatched(
   interaction: Interaction,
   entry: Entry,
   type: string,
-  condition: SearchRequest,
+  condition: SearchRequest | undefined,
 ): Identity {
   if (entry.route.kind === 'conditional-patch') {
     const text = 'Conditional PATCH did not match any resources'
@@ -97,7 +194,7 @@ function unmatched(
   if (!mayChooseId(interaction.principal)) {
     throw badRequest('Cannot perform create as update with client-assigned ID')
   }
-  return { type, id: canonicalId(chosen), condition, isNew: true }
+  return { type, id: canonicalId(chosen), condition, match: undefined, isNew: true }
 }
 
 function mayChooseId(principal: Principal): boolean {
@@ -112,10 +209,11 @@ function severalMatches(entry: Entry): HttpError {
 }
 
 /** What the links inside a bundle stand for. */
-export function identitiesOf(
+function identitiesOf(
   entries: readonly { readonly entry: Entry; readonly identity: Identity | undefined }[],
+  targets: ReadonlyMap<string, string>,
 ): Identities {
-  const identities = new Map<string, string>()
+  const identities = new Map(targets)
   for (const { entry, identity } of entries) {
     const { fullUrl, method } = entry
     if (fullUrl === undefined || identity === undefined) continue
@@ -132,11 +230,9 @@ export function identitiesOf(
 }
 
 /** Errors: 400 when two entries of a transaction change the same resource. */
-export function requireDistinct(
-  entries: readonly { readonly entry: Entry; readonly identity: Identity | undefined }[],
-): void {
+export function requireDistinct(steps: readonly Step[]): void {
   const seen = new Set<string>()
-  for (const { entry, identity } of entries) {
+  for (const { entry, identity } of steps) {
     if (identity === undefined || entry.method === 'POST') continue
     const key = `${identity.type}/${canonicalId(identity.id)}`
     if (seen.has(key)) {

@@ -1,14 +1,15 @@
 /** One entry of a bundle: carried out like a request of its own, answered as an entry. */
+import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import { badRequest, conflict, HttpError } from '../errors.ts'
+import { badRequest, conflict, forbidden, HttpError, preconditionFailed } from '../errors.ts'
 import type { ResponseEntry } from '../fhir/bundle.ts'
 import { parseBody } from '../fhir/json.ts'
 import { issue, outcome } from '../fhir/outcome.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { Services } from '../services.ts'
 import { type Entry, entryPath } from './bundle-entries.ts'
-import { type Identity, IdentityLost } from './bundle-identities.ts'
-import { type Identities, rewrite } from './bundle-references.ts'
+import { type Identity, IdentityLost, type Step } from './bundle-identities.ts'
+import { rewrite } from './bundle-references.ts'
 import type { FhirReply, FhirRequest } from './handle.ts'
 import { acceptResource, type Interaction, writeReply } from './interaction.ts'
 import { createFrom, patchFrom, updateFrom } from './resources.ts'
@@ -20,27 +21,24 @@ export type Respond = (
   request: FhirRequest,
 ) => Promise<FhirReply>
 
-export interface Step {
-  readonly entry: Entry
-  readonly identity: Identity | undefined
-  readonly identities: Identities
-}
-
+/** `isLocked`: nobody else can decide on the conditions of this bundle until it is done. */
 export async function runEntry(
   outer: Interaction,
   step: Step,
   respond: Respond,
+  isLocked: boolean,
 ): Promise<ResponseEntry> {
   const interaction = { ...outer, request: requestOf(outer.request, step.entry) }
-  return entryOf(step, await carryOut(interaction, step, respond))
+  return entryOf(step, await carryOut(interaction, step, respond, isLocked))
 }
 
 async function carryOut(
   interaction: Interaction,
   step: Step,
   respond: Respond,
+  isLocked: boolean,
 ): Promise<FhirReply> {
-  const { entry, identity, identities } = step
+  const { entry, identity, identities, isTwin } = step
   const { route } = entry
   if (identity === undefined || route.kind === 'delete') {
     const { services, principal, request } = interaction
@@ -51,15 +49,19 @@ async function carryOut(
   }
   const { type, id } = identity
   const body = rewrite(bodyOf(entry), identities)
+  const isMade = identity.isNew && !isTwin
   switch (route.kind) {
     case 'create':
-      return identity.condition === undefined
+      if (!isMade) return answerMatch(interaction, identity, body)
+      return identity.condition === undefined || isLocked
         ? createFrom(interaction, type, body, id)
         : createMatched(interaction, identity, body)
     case 'conditional-update':
-      return identity.isNew
-        ? createMatched(interaction, identity, body)
-        : updateFrom(interaction, type, id, { ...body, id })
+      if (!isMade) return updateFrom(interaction, type, id, { ...body, id })
+      if (entry.headers['if-match'] !== undefined) throw preconditionFailed()
+      return isLocked
+        ? createFrom(interaction, type, body, id)
+        : createMatched(interaction, identity, body)
     case 'update':
       return updateFrom(interaction, type, id, body)
     default:
@@ -70,6 +72,19 @@ async function carryOut(
 function bodyOf({ resource, index }: Entry): Resource {
   if (resource !== undefined) return resource
   throw badRequest('Missing Bundle entry resource', entryPath(index, '.resource'))
+}
+
+/** What fulfils the criteria is there already: it is the answer, the body only has to be valid. */
+async function answerMatch(
+  interaction: Interaction,
+  { type, id, match }: Identity,
+  body: Resource,
+): Promise<FhirReply> {
+  const { services, principal } = interaction
+  if (!may(principal, type, 'create')) throw forbidden()
+  await acceptResource(interaction, type, { ...body, id })
+  const version = match ?? (await services.repository.read(principal, type, id))
+  return writeReply(interaction, { ...version, outcome: 'unchanged' }, [])
 }
 
 /** Creates under the id that other entries already refer to, unless a match has appeared. */

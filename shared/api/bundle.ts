@@ -1,17 +1,18 @@
 /** Batch and transaction. https://hl7.org/fhir/R4/http.html#transaction */
-import { conflict, HttpError } from '../errors.ts'
+import { HttpError } from '../errors.ts'
 import { type ResponseEntry, responseBundle } from '../fhir/bundle.ts'
 import { outcome } from '../fhir/outcome.ts'
+import type { Repository, Transaction } from '../store/repository.ts'
 import { undoable } from './binary-content.ts'
-import { type BundleRequest, type Entry, entryPath, inSteps, readBundle } from './bundle-entries.ts'
 import {
-  type Identity,
-  IdentityLost,
-  identify,
-  identitiesOf,
-  requireDistinct,
-} from './bundle-identities.ts'
-import { failedEntry, type Respond, runEntry, type Step } from './bundle-run.ts'
+  type BundleRequest,
+  entryPath,
+  inStages,
+  readBundle,
+  type Stage,
+} from './bundle-entries.ts'
+import { identify, type Plan, planEntry, requireDistinct, type Step } from './bundle-identities.ts'
+import { failedEntry, type Respond, runEntry } from './bundle-run.ts'
 import type { FhirReply } from './handle.ts'
 import type { Interaction } from './interaction.ts'
 import { readJson } from './negotiate.ts'
@@ -19,7 +20,7 @@ import { textReply } from './reply.ts'
 
 /** Errors: 400 for the bundle as a whole; of a transaction, the failure of any entry. */
 export async function bundle(interaction: Interaction, respond: Respond): Promise<FhirReply> {
-  const request = readBundle(readJson(interaction.request))
+  const request = readBundle(readJson(interaction.request), interaction.services.config)
   const responses =
     request.type === 'batch'
       ? await runBatch(interaction, request, respond)
@@ -27,8 +28,11 @@ export async function bundle(interaction: Interaction, respond: Respond): Promis
   return textReply(200, responseBundle({ type: `${request.type}-response`, links: [] }, responses))
 }
 
-/** Entries that do not write wait for nothing, so some of them run side by side. */
-const CONCURRENT = 8
+/**
+ * Entries run side by side. Those that read or write one row share statements and may be many; each
+ * of the others takes a connection.
+ */
+const LANES = { sharing: 256, alone: 4 }
 
 async function runBatch(
   interaction: Interaction,
@@ -36,122 +40,147 @@ async function runBatch(
   respond: Respond,
 ): Promise<ResponseEntry[]> {
   const responses: ResponseEntry[] = []
-  const known = new Map<string, Identity>()
-  const steps: { entry: Entry; identity: Identity | undefined }[] = []
+  const failed = ({ index }: { readonly index: number }, error: unknown) => {
+    responses[index] = failedEntry(interaction, error)
+  }
+  const plans: Plan[] = []
   for (const [index, entry] of entries.entries()) {
     try {
       if (entry instanceof HttpError) throw entry
-      steps.push({ entry, identity: await identify(interaction, entry, known) })
+      plans.push(planEntry(interaction, entry))
     } catch (error) {
-      responses[index] = failedEntry(interaction, error)
+      failed({ index }, error)
     }
   }
-  const identities = identitiesOf(steps)
-  const identityOf = new Map(steps.map(({ entry, identity }) => [entry, identity]))
-  for (const group of inSteps(steps.map(({ entry }) => entry))) {
-    await inParallel(
-      group,
-      group[0]?.method === 'POST' || group[0]?.method === 'GET',
-      async (entry) => {
-        const step: Step = { entry, identity: identityOf.get(entry), identities }
-        try {
-          responses[entry.index] = await runEntry(interaction, step, respond)
-        } catch (error) {
-          responses[entry.index] = failedEntry(interaction, error)
-        }
-      },
+  const steps = await identify(interaction, plans, failed)
+  const inside = through(interaction, interaction.services.repository.readingTogether())
+  const run = async (step: Step) => {
+    requireWanted(interaction)
+    try {
+      responses[step.entry.index] = await runEntry(inside, step, respond, false)
+    } catch (error) {
+      failed(step.entry, error)
+    }
+  }
+  for (const { stage, items } of inStages(steps)) {
+    const isSharing = (step: Step) => sharesStatements(stage, step)
+    await inLanes(LANES.sharing, items.filter(isSharing), run)
+    await inLanes(
+      stage === 'operation' ? 1 : LANES.alone,
+      items.filter((step) => !isSharing(step)),
+      run,
     )
   }
   return responses
 }
 
-async function inParallel(
-  entries: readonly Entry[],
-  isIndependent: boolean,
-  work: (entry: Entry) => Promise<void>,
+function sharesStatements(stage: Stage, { entry, identity }: Step): boolean {
+  if (stage === 'GET') return entry.route.kind === 'read'
+  return identity !== undefined && identity.condition === undefined && stage !== 'DELETE'
+}
+
+async function inLanes(
+  lanes: number,
+  steps: readonly Step[],
+  run: (step: Step) => Promise<void>,
 ): Promise<void> {
   let next = 0
   const lane = async () => {
-    for (let entry = entries[next++]; entry !== undefined; entry = entries[next++]) {
-      await work(entry)
-    }
+    for (let step = steps[next++]; step !== undefined; step = steps[next++]) await run(step)
   }
-  await Promise.all(Array.from({ length: isIndependent ? CONCURRENT : 1 }, lane))
+  await Promise.all(Array.from({ length: Math.min(lanes, steps.length) }, lane))
 }
 
-const MAX_RETRIES = 3
-
 /**
- * The store repeats what PostgreSQL could not serialise, this repeats what lost a race for an id;
- * every try begins with the bundle as it was sent, nothing of a rolled back one is kept.
+ * The store begins anew what PostgreSQL could not serialise: every try begins with the bundle as it
+ * was sent, nothing of a rolled back one is kept.
  */
 async function runTransaction(
   interaction: Interaction,
-  request: BundleRequest,
+  { entries }: BundleRequest,
   respond: Respond,
 ): Promise<ResponseEntry[]> {
-  const { services, undo } = undoable(interaction.services)
-  for (let retry = 0; ; retry++) {
+  const { principal } = interaction
+  const plans = entries.map((entry, index) => {
     try {
-      return await services.repository.transaction(async (repository) => {
-        await undo()
-        return await runAll(
-          { ...interaction, services: { ...services, repository } },
-          request,
-          respond,
-        )
-      })
+      if (entry instanceof HttpError) throw entry
+      return planEntry(interaction, entry)
     } catch (error) {
-      await undo()
-      if (!(error instanceof IdentityLost)) throw error
-      if (retry === MAX_RETRIES) throw conflict('Too many concurrent changes, try again')
+      throw atEntry(index, error)
     }
+  })
+  const conditions = plans.flatMap(({ condition }) => condition ?? [])
+  const { services, undo } = undoable(interaction.services)
+  try {
+    return await services.repository.transaction(
+      async (transaction) => {
+        await undo()
+        const inside = through({ ...interaction, services }, transaction)
+        return await runAll(inside, transaction, plans, respond)
+      },
+      { principal, conditions },
+    )
+  } catch (error) {
+    await undo()
+    throw error
   }
 }
 
 async function runAll(
   interaction: Interaction,
-  { entries }: BundleRequest,
+  transaction: Transaction,
+  plans: readonly Plan[],
   respond: Respond,
 ): Promise<ResponseEntry[]> {
-  const responses: ResponseEntry[] = []
-  const known = new Map<string, Identity>()
-  const steps: { entry: Entry; identity: Identity | undefined }[] = []
-  for (const [index, entry] of entries.entries()) {
-    await atEntry(index, async () => {
-      if (entry instanceof HttpError) throw entry
-      steps.push({ entry, identity: await identify(interaction, entry, known) })
-    })
-  }
+  const steps = await identify(interaction, plans, ({ index }, error) => {
+    throw atEntry(index, error)
+  })
   requireDistinct(steps)
-  const identities = identitiesOf(steps)
-  const identityOf = new Map(steps.map(({ entry, identity }) => [entry, identity]))
-  for (const entry of inSteps(steps.map(({ entry }) => entry)).flat()) {
-    await atEntry(entry.index, async () => {
-      const step: Step = { entry, identity: identityOf.get(entry), identities }
-      responses[entry.index] = await runEntry(interaction, step, respond)
+  const responses: ResponseEntry[] = []
+  for (const group of inGroups(steps)) {
+    requireWanted(interaction)
+    const pieces = group.map((step) => async (repository: Repository) => {
+      const inside = through(interaction, repository)
+      responses[step.entry.index] = await runEntry(inside, step, respond, true)
     })
+    await transaction.together(pieces, (i, error) => atEntry(group[i]?.entry.index ?? 0, error))
   }
+  requireWanted(interaction)
   return responses
 }
 
-/** A failure inside says at which entry of the bundle it happened. */
-async function atEntry(index: number, work: () => Promise<void>): Promise<void> {
-  try {
-    await work()
-  } catch (error) {
-    if (!(error instanceof HttpError)) throw error
-    const issues = error.outcome.issue.map((item) => ({
-      ...item,
-      expression: [entryPath(index), ...(item.expression ?? [])].filter(isFirst),
-    }))
-    throw new HttpError(error.status, outcome(error.outcome.id, ...issues), {
-      cause: error,
-      headers: error.headers,
-    })
-  }
+/** Throws why an accepted request is not to go on. */
+function requireWanted({ request }: Interaction): void {
+  if (request.signal?.reason instanceof HttpError) throw request.signal.reason
 }
 
-function isFirst(item: string, index: number, all: readonly string[]): boolean {
-  return all.indexOf(item) === index
+/** All writes share their statements; those of a twin, and reads, need what was written before. */
+function inGroups(steps: readonly Step[]): readonly (readonly Step[])[] {
+  const writes: Step[] = []
+  const twins: Step[] = []
+  const operations: Step[][] = []
+  const reads: Step[] = []
+  for (const { stage, items } of inStages(steps)) {
+    if (stage === 'operation') operations.push(...items.map((step) => [step]))
+    else if (stage === 'search' || stage === 'GET') reads.push(...items)
+    else for (const step of items) (step.isTwin ? twins : writes).push(step)
+  }
+  return [writes, twins, ...operations, reads].filter((group) => group.length > 0)
+}
+
+function through(interaction: Interaction, repository: Repository): Interaction {
+  return { ...interaction, services: { ...interaction.services, repository } }
+}
+
+/** A failure inside says at which entry of the bundle it happened. */
+function atEntry(index: number, error: unknown): unknown {
+  if (!(error instanceof HttpError)) return error
+  const issues = error.outcome.issue.map((item) => ({
+    ...item,
+    expression: [...new Set([entryPath(index), ...(item.expression ?? [])])],
+  }))
+  return new HttpError(error.status, outcome(error.outcome.id, ...issues), {
+    cause: error,
+    headers: error.headers,
+  })
 }

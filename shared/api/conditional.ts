@@ -1,11 +1,11 @@
 /** Interactions on whatever matches a search. https://hl7.org/fhir/R4/http.html#ccreate, #cond-update */
 import { badRequest, multipleMatches, notFound } from '../errors.ts'
 import { allOk } from '../fhir/outcome.ts'
-import type { SearchRequest } from '../fhir/search.ts'
-import { parseSearch } from '../fhir/search.ts'
+import { withLiteralReferences } from './conditional-references.ts'
+import { criteriaOf, readCondition } from './criteria.ts'
 import type { FhirReply } from './handle.ts'
-import { absoluteUrl, acceptResource, type Interaction, writeReply } from './interaction.ts'
-import { readJson, readQuery } from './negotiate.ts'
+import { acceptResource, type Interaction, writeReply } from './interaction.ts'
+import { readJson } from './negotiate.ts'
 import { writeOptions } from './preconditions.ts'
 import { emptyReply, outcomeReply } from './reply.ts'
 import { patch } from './resources.ts'
@@ -22,7 +22,7 @@ export async function createConditional(
 ): Promise<FhirReply> {
   const { services, principal, request } = interaction
   const condition = readCondition(interaction, type, criteriaOf(criteria))
-  const body = readJson(request)
+  const body = await withLiteralReferences(interaction, readJson(request))
   const { resource, warnings } = await acceptResource(interaction, type, body)
   const { repository } = services
   const written = await repository.createConditional(principal, resource, condition)
@@ -39,7 +39,8 @@ export async function updateConditional(
 ): Promise<FhirReply> {
   const { services, principal, request } = interaction
   const condition = readCondition(interaction, type, request.query)
-  const { resource, warnings } = await acceptResource(interaction, type, readJson(request))
+  const body = await withLiteralReferences(interaction, readJson(request))
+  const { resource, warnings } = await acceptResource(interaction, type, body)
   const options = writeOptions(request)
   const { repository } = services
   const written = await repository.updateConditional(principal, resource, condition, options)
@@ -67,21 +68,4 @@ export async function deleteConditional(
   await services.repository.deleteConditional(principal, condition, limit)
   if (interaction.preferences.returned === 'minimal') return emptyReply(200)
   return outcomeReply(200, allOk)
-}
-
-/** The query of `If-None-Exist`, which may carry the type and a question mark before it. */
-export function criteriaOf(text: string): URLSearchParams {
-  return readQuery(text.replace(/^[^=]*\?/, ''))
-}
-
-/** Errors: 400 without any criteria, which would mean every resource of the type. */
-export function readCondition(
-  { services }: Interaction,
-  type: string,
-  query: URLSearchParams,
-): SearchRequest {
-  if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
-  const condition = parseSearch(type, query, { fhirUrl: absoluteUrl(services, '') })
-  if (condition.conditions.length === 0) throw badRequest('Search criteria are required')
-  return condition
 }

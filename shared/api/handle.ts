@@ -8,6 +8,7 @@ import { HttpError } from '../errors.ts'
 import type { Services } from '../services.ts'
 import { signAttachments } from './attachments.ts'
 import { signedContent } from './binary-read.ts'
+import { answerOnce, isIdempotent } from './idempotency.ts'
 import { failureReply, withTracing } from './reply.ts'
 import { respond } from './respond.ts'
 
@@ -45,6 +46,13 @@ export type Handle = (
 
 /** Never throws for a caller's fault: failures are replies with an OperationOutcome. */
 export const handle: Handle = (services, principal, request) =>
+  answered(request, async () =>
+    isIdempotent(request, principal)
+      ? answerOnce(services, principal, request, answer)
+      : answer(services, principal, request),
+  )
+
+const answer: Handle = (services, principal, request) =>
   answered(request, async () => {
     const reply = await respond(services, principal, request)
     const signed = await withSigned(services, principal, request, reply)

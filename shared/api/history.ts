@@ -1,7 +1,8 @@
-/** History of one resource. https://hl7.org/fhir/R4/http.html#history */
+/** History of a resource, a type and a Project. https://hl7.org/fhir/R4/http.html#history */
 import { badRequest, notSupported } from '../errors.ts'
 import { type HistoryEntry, historyBundle, type Link } from '../fhir/bundle.ts'
-import type { HistoryPage, Version } from '../store/repository.ts'
+import { type DateRange, parseDate } from '../fhir/values-date.ts'
+import type { HistoryPage, HistoryRequest, Version } from '../store/repository.ts'
 import type { FhirReply } from './handle.ts'
 import { absoluteUrl, type Interaction, textOf } from './interaction.ts'
 import { etagOf } from './preconditions.ts'
@@ -19,30 +20,52 @@ export async function history(
   const { services, principal, request } = interaction
   const page = readPage(request.query)
   const found = await services.repository.history(principal, type, id, page)
+  return historyReply(interaction, `${type}/${id}/_history`, page, found)
+}
+
+/** History of a type, or of all that the caller may read. */
+export async function historyOf(
+  interaction: Interaction,
+  type: string | undefined,
+): Promise<FhirReply> {
+  const { services, principal, request } = interaction
+  const page = readPage(request.query)
+  const found = await services.repository.historyOf(principal, type, page)
+  const path = type === undefined ? '_history' : `${type}/_history`
+  return historyReply(interaction, path, page, found)
+}
+
+function historyReply(
+  interaction: Interaction,
+  path: string,
+  page: HistoryRequest,
+  found: HistoryPage,
+): FhirReply {
   const entries = found.versions.map((version) => historyEntry(interaction, version))
-  const links = linksOf(interaction, `${type}/${id}/_history`, page, found)
+  const links = linksOf(interaction, path, page, found)
   return textReply(200, historyBundle({ type: 'history', total: found.total, links }, entries))
 }
 
-interface Page {
-  readonly count: number
-  readonly offset: number
-  readonly since: Date | undefined
-}
-
-function readPage(query: URLSearchParams): Page {
-  for (const name of ['_at', '_cursor']) {
-    if (query.has(name)) throw notSupported(`${name} is not supported in a history`)
-  }
-  if ((query.get('_sort') ?? '-_lastUpdated') !== '-_lastUpdated') {
-    throw notSupported('A history is sorted by -_lastUpdated')
-  }
+/** Errors: 400. */
+function readPage(query: URLSearchParams): HistoryRequest {
   const count = Math.min(readWhole(query, '_count', DEFAULT_COUNT), MAX_COUNT)
   const offset = readWhole(query, '_offset', 0)
   if (offset > MAX_OFFSET) {
     throw badRequest(`Search offset exceeds maximum (got ${offset}, max ${MAX_OFFSET})`)
   }
-  return { count, offset, since: readSince(query.get('_since')) }
+  const cursor = query.get('_cursor') || undefined
+  if (cursor !== undefined && offset > 0) throw badRequest('Cannot use both offset and cursor')
+  const since = readTime(query, '_since')
+  const at = readTime(query, '_at')
+  return {
+    count,
+    offset,
+    since: since && new Date(since.low),
+    at: at && { start: new Date(at.low), end: new Date(at.high) },
+    ascending: isAscending(query),
+    cursor,
+    total: isCounted(query),
+  }
 }
 
 function readWhole(query: URLSearchParams, name: string, otherwise: number): number {
@@ -52,14 +75,26 @@ function readWhole(query: URLSearchParams, name: string, otherwise: number): num
   return Number(text)
 }
 
-function readSince(text: string | null): Date | undefined {
+function readTime(query: URLSearchParams, name: string): DateRange | undefined {
+  const text = query.get(name)
   if (text === null || text === '') return undefined
   // A plus sign that was not percent-encoded arrives as a space.
-  const since = new Date(text.replace(' ', '+'))
-  if (!/^\d{4}(-\d\d){0,2}/.test(text) || Number.isNaN(since.getTime())) {
-    throw badRequest('_since must be an instant or a date')
-  }
-  return since
+  const range = parseDate(text.replace(' ', '+'))
+  if (range === undefined) throw badRequest(`${name} must be an instant or a date`)
+  return range
+}
+
+function isAscending(query: URLSearchParams): boolean {
+  const sort = query.get('_sort') || '-_lastUpdated'
+  if (sort === '_lastUpdated') return true
+  if (sort === '-_lastUpdated') return false
+  throw notSupported('A history is sorted by _lastUpdated or -_lastUpdated')
+}
+
+function isCounted(query: URLSearchParams): boolean {
+  const total = query.get('_total') || 'none'
+  if (total === 'none' || total === 'accurate') return total === 'accurate'
+  throw notSupported('_total of a history is none or accurate')
 }
 
 function historyEntry(interaction: Interaction, version: Version): HistoryEntry {
@@ -77,20 +112,33 @@ function historyEntry(interaction: Interaction, version: Version): HistoryEntry 
   }
 }
 
-function linksOf(interaction: Interaction, path: string, page: Page, found: HistoryPage): Link[] {
+function linksOf(
+  interaction: Interaction,
+  path: string,
+  { count, offset }: HistoryRequest,
+  { next }: HistoryPage,
+): Link[] {
   const { services, request } = interaction
-  const link = (relation: Link['relation'], offset: number | undefined): Link => {
+  const link = (
+    relation: Link['relation'],
+    changes: Readonly<Record<string, string>> | undefined,
+  ): Link => {
     const query = new URLSearchParams(request.query)
-    if (offset !== undefined) query.set('_offset', String(offset))
+    if (changes !== undefined) for (const name of ['_offset', '_cursor']) query.delete(name)
+    for (const [name, value] of Object.entries(changes ?? {})) query.set(name, value)
     query.sort()
     const text = query.toString()
     return { relation, url: absoluteUrl(services, text === '' ? path : `${path}?${text}`) }
   }
+  const isOffset = request.query.has('_offset')
+  const at = (start: number) => ({ _offset: String(Math.max(0, start)) })
   const links = [link('self', undefined)]
-  if (page.count === 0) return links
-  links.push(link('first', 0))
-  const end = page.offset + page.count
-  if (end < found.total && end <= MAX_OFFSET) links.push(link('next', end))
-  if (page.offset > 0) links.push(link('previous', Math.max(0, page.offset - page.count)))
+  if (count === 0) return links
+  links.push(link('first', isOffset ? at(0) : {}))
+  const end = offset + count
+  if (next !== undefined && (!isOffset || end <= MAX_OFFSET)) {
+    links.push(link('next', isOffset ? at(end) : { _cursor: next }))
+  }
+  if (offset > 0) links.push(link('previous', at(offset - count)))
   return links
 }

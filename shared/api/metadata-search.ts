@@ -21,12 +21,17 @@ export const compartments = COMPARTMENTS.map(
   (name) => `http://hl7.org/fhir/CompartmentDefinition/${name.toLowerCase()}`,
 )
 
-/** Parameters without an expression that are answered for every type. */
+/** Answered for every type; the last ones shape the answer. */
 export const sharedParameters = [
   ['_has', 'string'],
   ['_list', 'string'],
   ['_filter', 'special'],
   ['_compartment', 'reference'],
+  ['_count', 'number'],
+  ['_sort', 'string'],
+  ['_total', 'token'],
+  ['_summary', 'token'],
+  ['_elements', 'string'],
 ].map(([name, type]) => ({ name, type }))
 
 function searchParametersOf(type: string): object[] {

@@ -94,8 +94,10 @@ function describe(baseUrl: string): object {
         mode: 'server',
         security: security(baseUrl),
         resource: resourceTypes.map(describeType),
-        interaction: [{ code: 'transaction' }, { code: 'batch' }, { code: 'search-system' }],
-        searchParam: [...RESULT_PARAMETERS, ...sharedParameters],
+        interaction: ['transaction', 'batch', 'history-system', 'search-system'].map((code) => ({
+          code,
+        })),
+        searchParam: sharedParameters,
         compartment: compartments,
         operation: operationsAt(undefined),
       },
@@ -118,7 +120,16 @@ function security(baseUrl: string): object {
   return { extension: [oauthUris], cors: true, service: services }
 }
 
-const INTERACTIONS = ['create', 'read', 'vread', 'update', 'patch', 'delete', 'history-instance']
+const INTERACTIONS = [
+  'create',
+  'read',
+  'vread',
+  'update',
+  'patch',
+  'delete',
+  'history-instance',
+  'history-type',
+]
 
 function describeType(type: string): object {
   const canSearch = type !== 'Binary'
@@ -146,15 +157,6 @@ const PLATFORM_PROFILES = 'https://medplum.com/fhir/StructureDefinition/'
 
 const STANDARD_OPERATIONS = 'http://hl7.org/fhir/OperationDefinition/'
 const PLATFORM_OPERATIONS = 'https://medplum.com/fhir/OperationDefinition/'
-
-/** They shape the answer of every search. */
-const RESULT_PARAMETERS = [
-  ['_count', 'number'],
-  ['_sort', 'string'],
-  ['_total', 'token'],
-  ['_summary', 'token'],
-  ['_elements', 'string'],
-].map(([name, type]) => ({ name, type }))
 
 /** Those that can be called at the level of the system, or of a type and its instances. */
 function operationsAt(type: string | undefined): object[] {

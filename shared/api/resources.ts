@@ -8,6 +8,7 @@ import type { Version } from '../store/repository.ts'
 import { isBinary, keepContent } from './binary-content.ts'
 import { withData } from './binary-read.ts'
 import { createBinary, createBinaryFrom, updateBinary, updateBinaryFrom } from './binary-write.ts'
+import { withLiteralReferences } from './conditional-references.ts'
 import type { FhirReply } from './handle.ts'
 import {
   acceptResource,
@@ -77,7 +78,8 @@ export async function createFrom(
 ): Promise<FhirReply> {
   const { services, principal } = interaction
   if (isBinary(body) && type === 'Binary') return createBinaryFrom(interaction, body, id)
-  const { resource, warnings } = await acceptResource(interaction, type, withoutId(body))
+  const literal = await withLiteralReferences(interaction, withoutId(body))
+  const { resource, warnings } = await acceptResource(interaction, type, literal)
   const written =
     id === undefined
       ? await services.repository.create(principal, resource)
@@ -110,7 +112,8 @@ export async function updateFrom(
   const { services, principal, request } = interaction
   if (isObject(body) && body.resourceType === type) requireSameId(body.id, id)
   if (isBinary(body) && type === 'Binary') return updateBinaryFrom(interaction, body, id)
-  const { resource, warnings } = await acceptResource(interaction, type, body)
+  const literal = await withLiteralReferences(interaction, body)
+  const { resource, warnings } = await acceptResource(interaction, type, literal)
   const options = writeOptions(request)
   if (demandsExistence(request)) await requireExisting(interaction, type, id)
   const written = await services.repository.update(principal, { ...resource, id }, options)

@@ -1,12 +1,13 @@
 /** Route → handler, then what every reply has in common. */
 
 import type { Principal } from '../access/principal.ts'
-import { notSupported } from '../errors.ts'
 import { parseJson } from '../fhir/json.ts'
 import type { Services } from '../services.ts'
 import type { Version } from '../store/repository.ts'
+import { acceptRequest } from './async-requests.ts'
 import { contentReply, wantsContent } from './binary-read.ts'
 import { bundle } from './bundle.ts'
+import { readBundle } from './bundle-entries.ts'
 import {
   createConditional,
   deleteConditional,
@@ -14,11 +15,11 @@ import {
   updateConditional,
 } from './conditional.ts'
 import type { FhirReply, FhirRequest } from './handle.ts'
-import { history } from './history.ts'
+import { history, historyOf } from './history.ts'
 import type { Interaction } from './interaction.ts'
 import { handleJob, isJobPath } from './jobs.ts'
 import { capabilities } from './metadata.ts'
-import { type Preferences, readPreferences } from './negotiate.ts'
+import { type Preferences, readJson, readPreferences } from './negotiate.ts'
 import { FHIR_JSON } from './reply.ts'
 import { create, patch, read, remove, update, vread } from './resources.ts'
 import { findRoute, type Route } from './route.ts'
@@ -92,14 +93,19 @@ async function run(interaction: Interaction, route: InteractionRoute): Promise<F
     case 'search-form':
       return search(interaction, route.type)
     case 'bundle':
+      if (interaction.preferences.respondAsync) {
+        readBundle(readJson(interaction.request), interaction.services.config)
+        return acceptRequest(interaction)
+      }
       return bundle(interaction, respond)
     case 'metadata':
       return capabilities(interaction)
     case 'system-search':
       return searchSystem(interaction)
     case 'type-history':
+      return historyOf(interaction, route.type)
     case 'system-history':
-      throw notSupported('Only the history of one resource is supported')
+      return historyOf(interaction, undefined)
     case 'compartment-search':
       return searchCompartment(interaction, route)
     default:
@@ -112,7 +118,7 @@ function finish(reply: FhirReply, preferences: Preferences): FhirReply {
   const { contentType, applied, pretty } = preferences
   const headers: Record<string, string> = { ...reply.headers }
   if (headers['Content-Type'] === FHIR_JSON) headers['Content-Type'] = contentType
-  if (applied !== '') headers['Preference-Applied'] = applied
+  if (applied !== '') headers['Preference-Applied'] ??= applied
   const { status, body } = reply
   if (!pretty || typeof body !== 'string') return { status, headers, body }
   return { status, headers, body: JSON.stringify(parseJson(body), null, 2) }

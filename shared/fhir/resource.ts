@@ -56,3 +56,20 @@ export function parseReference(text: string | undefined): { type: string; id: st
   const [, type = '', id = ''] = match
   return { type, id }
 }
+
+/** Calls `found` with every literal reference in a value and the FHIRPath of the element it stands in. */
+export function visitReferences(
+  value: unknown,
+  path: string,
+  found: (text: string, path: string) => void,
+): void {
+  if (Array.isArray(value)) {
+    value.forEach((item, i) => {
+      visitReferences(item, `${path}[${i}]`, found)
+    })
+    return
+  }
+  if (!isObject(value)) return
+  if (typeof value.reference === 'string') found(value.reference, path)
+  for (const [name, item] of Object.entries(value)) visitReferences(item, `${path}.${name}`, found)
+}

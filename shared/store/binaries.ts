@@ -39,7 +39,7 @@ export async function historyInSight(
   const versions = await keepInSight(store, principal, page.versions, contextOf)
   const hidden = page.versions.length - versions.length
   if (versions.length === 0 && hidden > 0) throw notFound()
-  return { total: page.total - hidden, versions }
+  return { ...page, total: page.total && page.total - hidden, versions }
 }
 
 /** Those out of sight become undefined; other types stay. */

@@ -123,6 +123,17 @@ async function locked<T>(
   condition: SearchRequest,
   work: (inner: Store) => Promise<T>,
 ): Promise<T> {
+  const key = conditionKey(store, principal, condition)
+  const run = () =>
+    transact(async (inner) => {
+      await lockKeys(inner, [key])
+      return work(inner)
+    })
+  return store.deferred ? run() : store.turns(key, run)
+}
+
+/** Equal for equal criteria of a project. */
+export function conditionKey(store: Store, principal: Principal, condition: SearchRequest): bigint {
   const { type, conditions } = condition
   const criteria = conditions.map((criterion) =>
     isCondition(criterion)
@@ -131,17 +142,16 @@ async function locked<T>(
   )
   const { project } = scopeOf(principal, type)
   const p = store.keys.param(project, type, '_condition')
-  const key = store.keys.token(p, undefined, criteria.toSorted().join('&'))
-  const run = () =>
-    transact(async (inner) => {
-      await inner.connection.query({
-        name: 'lock-condition',
-        text: 'select pg_advisory_xact_lock($1)',
-        values: [key],
-      })
-      return work(inner)
-    })
-  return store.deferred ? run() : store.turns(key, run)
+  return store.keys.token(p, undefined, criteria.toSorted().join('&'))
+}
+
+/** Until the transaction ends. Who takes several gives them in ascending order. */
+export async function lockKeys(store: Store, keys: readonly bigint[]): Promise<void> {
+  await store.connection.query({
+    name: 'lock-conditions',
+    text: 'select pg_advisory_xact_lock(k) from unnest($1::bigint[]) k',
+    values: [`{${keys.join(',')}}`],
+  })
 }
 
 function requireMatchedId(resource: Resource, match: Version): void {

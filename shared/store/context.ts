@@ -4,6 +4,7 @@ import type { Principal } from '../access/principal.ts'
 import type { Connection } from '../database.ts'
 import type { Submit } from './coalesce.ts'
 import type { Turns } from './conditional.ts'
+import type { Deleted, Deletion } from './deletions.ts'
 import type { Fetch } from './fetch.ts'
 import type { Keys } from './keys.ts'
 import type { CheckedReference } from './references.ts'
@@ -14,7 +15,9 @@ export interface Store {
   /** The pool, or the one connection of a transaction. */
   readonly connection: Connection
   readonly submit: Submit
+  /** The newest version of a row, and deletions: those of one bundle share their statements. */
   readonly fetch: Fetch
+  readonly remove: (deletion: Deletion) => Promise<readonly Deleted[]>
   readonly keys: Keys
   readonly tenants: Tenants
   readonly statistics: KeyStatistics

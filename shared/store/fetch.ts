@@ -31,12 +31,39 @@ const MANY = `select x.n::int, ${V}
     order by ver desc limit 1) v
   where starts_with(v.meta_ext, x.prefix)`
 
-/** One key, one statement: inside a transaction. */
-export function fetchAlone(connection: Connection): Fetch {
+/** One key, one statement. */
+function fetchAlone(connection: Connection): Fetch {
   return async ({ project, type, id, metaPrefix }) => {
     const values = [project, type, id, metaPrefix]
     const [row] = await connection.query<VersionRow>({ name: 'read', text: ONE, values })
     return row
+  }
+}
+
+/** What is asked for in one turn of the event loop is one statement. */
+export function fetchTogether(connection: Connection): Fetch {
+  let asked: { key: RowKey; answer: PromiseWithResolvers<VersionRow | undefined> }[] = []
+  const send = async () => {
+    const sent = asked
+    asked = []
+    try {
+      const found = await fetchAll(
+        connection,
+        sent.map(({ key }) => key),
+      )
+      sent.forEach(({ answer }, i) => {
+        answer.resolve(found[i])
+      })
+    } catch (error) {
+      for (const { answer } of sent) answer.reject(error)
+    }
+  }
+  return (key) => {
+    // Failures reach the callers; `send` itself does not throw.
+    if (asked.length === 0) setImmediate(() => void send())
+    const answer = Promise.withResolvers<VersionRow | undefined>()
+    asked.push({ key, answer })
+    return answer.promise
   }
 }
 
@@ -62,7 +89,8 @@ export function createFetch(database: Pick<Database, 'lane'>): Fetch {
   })
 }
 
-async function fetchAll(
+/** In the order of the keys; one statement. */
+export async function fetchAll(
   connection: Connection,
   keys: readonly RowKey[],
 ): Promise<readonly (VersionRow | undefined)[]> {

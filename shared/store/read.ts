@@ -1,10 +1,10 @@
-/** Read, vread, history and reads of many: one statement each, on primary keys. */
+/** Read, vread and reads of many: one statement each, on primary keys. */
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { badStructure, forbidden, gone, notFound } from '../errors.ts'
 import { isResourceType, typeNumber } from '../fhir/definitions.ts'
 import { isLegalId, type Store, scopeOf } from './context.ts'
-import type { HistoryPage, Repository, Version } from './repository.ts'
+import type { Repository, Version } from './repository.ts'
 import { toVersion, type VersionRow, versionColumns } from './rows.ts'
 
 const V = versionColumns('v')
@@ -76,55 +76,9 @@ export async function readVersion(
   return toVersion(row)
 }
 
-const projectTest = (everywhere: boolean) =>
+/** Of `v.project`; `$1` is the Principal's own. */
+export const projectTest = (everywhere: boolean) =>
   everywhere ? 'v.project = any(array(select project from tenant))' : 'v.project = $1'
-
-/** Newest first, deletions included; 404 when the id was never used or is not in sight. */
-export async function history(
-  store: Store,
-  principal: Principal,
-  type: string,
-  id: string,
-  page: Parameters<Repository['history']>[3],
-): Promise<HistoryPage> {
-  allow(principal, type, 'read')
-  allow(principal, type, 'history')
-  if (!isLegalId(id)) throw notFound()
-  const { project, metaPrefix, everywhere } = scopeOf(principal, type)
-  const rows = await store.connection.query<HistoryRow>({
-    name: everywhere ? 'history-everywhere' : 'history',
-    text: `with h as materialized (
-        select v.project, v.ver, v.lu from version v where ${projectTest(everywhere)}
-          and v.type = $2 and v.id = $3 and starts_with(v.meta_ext, $4))
-      select t.known::int, t.total::int, v.* from (
-        select count(*) as known, count(*) filter (where $5::timestamptz is null or lu >= $5) as total
-        from h) t
-      left join lateral (
-        select ${V} from h join version v
-          on v.project = h.project and v.type = $2 and v.id = $3 and v.ver = h.ver
-        where $5::timestamptz is null or h.lu >= $5
-        order by h.project = $1 desc, h.ver desc limit $6 offset $7) v on true`,
-    values: [
-      project,
-      typeNumber(type),
-      store.keys.rowId(type, id),
-      metaPrefix,
-      page.since ?? null,
-      page.count,
-      page.offset,
-    ],
-  })
-  const [first] = rows
-  if (first === undefined || first.known === 0) throw notFound()
-  // The outer join gives one row of nulls when the page is empty.
-  const versions = rows.filter((row) => row.ver !== null).map((row) => toVersion(row, id))
-  return { total: first.total, versions }
-}
-
-interface HistoryRow extends VersionRow {
-  readonly known: number
-  readonly total: number
-}
 
 export async function readMany(
   store: Store,

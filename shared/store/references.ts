@@ -5,7 +5,7 @@ import type { Connection } from '../database.ts'
 import { invalid } from '../errors.ts'
 import { isResourceType, typeNumber } from '../fhir/definitions.ts'
 import { issue } from '../fhir/outcome.ts'
-import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
+import { parseReference, type Resource, visitReferences } from '../fhir/resource.ts'
 import { projectKey, type Store, scopeOf } from './context.ts'
 import { type Bind, missingTargets, type Target } from './side-rows.ts'
 
@@ -24,7 +24,7 @@ export function referencesToCheck(
   if (!principal.project.checkReferencesOnWrite) return []
   const found: CheckedReference[] = []
   const { meta: _meta, ...rest } = resource
-  visit(rest, resource.resourceType, (text, path) => {
+  visitReferences(rest, resource.resourceType, (text, path) => {
     const reference = parseReference(text)
     if (reference === undefined) return
     const { type, id } = reference
@@ -51,12 +51,21 @@ export function invalidReferences(paths: readonly string[]) {
   )
 }
 
-/** One statement for all; throws 400 naming the paths. */
+/** Throws 400 naming the paths. */
 export async function checkReferences(
   connection: Connection,
   references: readonly CheckedReference[],
 ): Promise<void> {
-  if (references.length === 0) return
+  const missing = await missingReferences(connection, references)
+  if (missing.length > 0) throw invalidReferences(missing.map(({ path }) => path))
+}
+
+/** Those that do not resolve, in their order. One statement for all, none for none. */
+export async function missingReferences<T extends CheckedReference>(
+  connection: Connection,
+  references: readonly T[],
+): Promise<readonly T[]> {
+  if (references.length === 0) return []
   const values: unknown[] = []
   const bind: Bind = (value, type) => {
     values.push(value)
@@ -71,18 +80,5 @@ export async function checkReferences(
     text: `with ${bad} select target from bad order by target`,
     values,
   })
-  if (rows.length === 0) return
-  throw invalidReferences(rows.map((row) => references[row.target]?.path ?? ''))
-}
-
-function visit(value: unknown, path: string, found: (text: string, path: string) => void): void {
-  if (Array.isArray(value)) {
-    value.forEach((item, i) => {
-      visit(item, `${path}[${i}]`, found)
-    })
-    return
-  }
-  if (!isObject(value)) return
-  if (typeof value.reference === 'string') found(value.reference, path)
-  for (const [name, item] of Object.entries(value)) visit(item, `${path}.${name}`, found)
+  return rows.flatMap((row) => references[row.target] ?? [])
 }

@@ -6,7 +6,7 @@ import type { Database } from '../database.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { SearchRequest } from '../fhir/search.ts'
 import { historyInSight, inSight, manyInSight, readBinaries, requireInSight } from './binaries.ts'
-import { createCoalescer, retrying, submitAlone } from './coalesce.ts'
+import { createCoalescer, retrying } from './coalesce.ts'
 import {
   createConditional,
   createTurns,
@@ -15,21 +15,23 @@ import {
   updateConditional,
 } from './conditional.ts'
 import type { Store } from './context.ts'
-import { createFetch, fetchAlone } from './fetch.ts'
+import { deleteStatement } from './deletions.ts'
+import { createFetch, fetchTogether } from './fetch.ts'
+import { history, historyOf } from './history.ts'
 import { Keys } from './keys.ts'
 import { createMaintenance, type Maintenance } from './maintenance.ts'
 import { type MetaSummary, metaSummary } from './meta-summary.ts'
-import { history, read, readMany, readVersion } from './read.ts'
-import { type CheckedReference, checkReferences } from './references.ts'
+import { read, readMany, readVersion } from './read.ts'
 import {
   type CompartmentPage,
   type CompartmentRequest,
   readCompartment,
 } from './search/compartment.ts'
 import { type Explanation, explain } from './search/explain.ts'
-import { search, searchTypes } from './search/page.ts'
+import { search, searchMany, searchTypes } from './search/page.ts'
 import { openStatistics } from './search/statistics.ts'
 import { createTenants } from './tenants.ts'
+import { type Inner, inTransaction, runTogether, runTransaction } from './transaction.ts'
 import { create, patch, remove, update } from './write.ts'
 
 /** One stored version. `content` is the JSON text as stored; undefined marks a deletion. */
@@ -61,9 +63,24 @@ export interface WriteOptions {
   readonly unique?: readonly { readonly scope: string; readonly value: string }[]
 }
 
+export interface HistoryRequest {
+  readonly count: number
+  readonly offset: number
+  readonly since?: Date | undefined
+  /** Versions that were current at some point from `start` until before `end`. */
+  readonly at?: { readonly start: Date; readonly end: Date } | undefined
+  /** Newest first by default. */
+  readonly ascending?: boolean
+  readonly cursor?: string | undefined
+  /** The history of one resource has its total anyway. */
+  readonly total?: boolean
+}
+
 export interface HistoryPage {
-  readonly total: number
+  readonly total: number | undefined
   readonly versions: readonly Version[]
+  /** Opaque cursor of the next page. */
+  readonly next: string | undefined
 }
 
 /** Of the newest version of a Binary. */
@@ -101,11 +118,18 @@ export interface Repository {
     ids: readonly string[],
   ): Promise<ReadonlyMap<string, BinaryHead>>
   readVersion(principal: Principal, type: string, id: string, ver: string): Promise<Version>
+  /** Errors: 403, 404 for an id that was never used or is not in sight, 400 for a bad cursor. */
   history(
     principal: Principal,
     type: string,
     id: string,
-    page: { readonly count: number; readonly offset: number; readonly since?: Date | undefined },
+    request: HistoryRequest,
+  ): Promise<HistoryPage>
+  /** Of a type, or of all types when undefined. One SQL statement; a second one for a total. */
+  historyOf(
+    principal: Principal,
+    type: string | undefined,
+    request: HistoryRequest,
   ): Promise<HistoryPage>
   /** Errors: 403, 404, 412. An unchanged body writes nothing. */
   update(principal: Principal, resource: Resource, options?: WriteOptions): Promise<WriteResult>
@@ -143,11 +167,39 @@ export interface Repository {
   ): Promise<WriteResult>
   /** `DELETE Type?query`; answers how many were deleted; more matches than `limit` is 412. */
   deleteConditional(principal: Principal, condition: SearchRequest, limit: number): Promise<number>
+  /** As `search` for each; a request that cannot be answered fails alone. One statement for 200. */
+  searchMany(
+    principal: Principal,
+    requests: readonly SearchRequest[],
+  ): Promise<readonly PromiseSettledResult<SearchPage>[]>
   /** What is in use in `meta` of a type, or of all. Errors: 403. */
   metaSummary(principal: Principal, type: string | undefined): Promise<MetaSummary>
   readonly maintenance: Maintenance
-  /** All or nothing: everything `work` does through the Repository it is given. */
-  transaction<T>(work: (repository: Repository) => Promise<T>): Promise<T>
+  /**
+   * All or nothing: everything `work` does through the Repository it is given. What PostgreSQL cannot
+   * serialise is run again from the start, up to three times, then 409.
+   */
+  transaction<T>(work: (repository: Transaction) => Promise<T>, guard?: Guard): Promise<T>
+  /** The same for work that runs side by side: rows read by id in one turn are one statement. */
+  readingTogether(): Repository
+}
+
+/** Conditions that no other conditional write of equal criteria may decide on meanwhile. */
+export interface Guard {
+  readonly principal: Principal
+  readonly conditions: readonly SearchRequest[]
+}
+
+export interface Transaction extends Repository {
+  /**
+   * Runs pieces of work side by side, each through a Repository of its own: their reads by id are one
+   * statement, their inserts one, their updates one, their deletions one. Throws the failure of the
+   * first that failed, in their order, as `failed` makes it; 400 for references that do not resolve.
+   */
+  together<T>(
+    pieces: readonly ((repository: Repository) => Promise<T>)[],
+    failed: (index: number, error: unknown) => unknown,
+  ): Promise<T[]>
 }
 
 const SEEN_CODES = 50_000
@@ -172,6 +224,7 @@ export async function openRepository(
     connection: database,
     submit: createCoalescer(database),
     fetch: createFetch(database),
+    remove: (deletion) => database.query(deleteStatement([deletion])),
     keys: new Keys(row.salt),
     tenants: createTenants(),
     statistics: openStatistics(database),
@@ -180,10 +233,39 @@ export async function openRepository(
     turns: createTurns(),
     deferred: undefined,
   }
-  return repositoryOf(store, (work) => retrying(() => inTransaction(database, store, work)))
+  return repositoryOf(store, {
+    run: (work) =>
+      retrying(() => inTransaction(database, store, (inner) => work(inner.store), false)),
+    runAll: (work, guard) =>
+      runTransaction(database, store, (inner) => work(transactionOf(inner)), guard),
+  })
 }
 
-function repositoryOf(store: Store, transact: Transact): Repository {
+/** What is begun inside a transaction is a part of it. */
+function transactionOf(inner: Inner): Transaction {
+  const repositoryIn = (store: Store): Repository =>
+    repositoryOf(store, {
+      run: (work) => work(store),
+      runAll: (work) => work(transactionOf({ ...inner, store })),
+    })
+  return {
+    ...repositoryIn(inner.store),
+    together: (pieces, failed) =>
+      runTogether(
+        inner,
+        pieces.map((piece) => (store: Store) => piece(repositoryIn(store))),
+        failed,
+      ),
+  }
+}
+
+interface Transactions {
+  readonly run: Transact
+  readonly runAll: Repository['transaction']
+}
+
+function repositoryOf(store: Store, transactions: Transactions): Repository {
+  const transact = transactions.run
   return {
     create: (principal, resource, options) => create(store, principal, resource, options),
     read: async (principal, type, id) => {
@@ -200,9 +282,14 @@ function repositoryOf(store: Store, transact: Transact): Repository {
       const version = await readVersion(store, principal, type, id, ver)
       return type === 'Binary' ? inSight(store, principal, version) : version
     },
-    history: async (principal, type, id, page) => {
-      const found = await history(store, principal, type, id, page)
+    history: async (principal, type, id, request) => {
+      const found = await history(store, principal, type, id, request)
       return type === 'Binary' ? historyInSight(store, principal, found) : found
+    },
+    historyOf: async (principal, type, request) => {
+      const found = await historyOf(store, principal, type, request)
+      const versions = await manyInSight(store, principal, found.versions)
+      return { ...found, versions: versions.filter((version) => version !== undefined) }
     },
     update: async (principal, resource, options) => {
       const { resourceType: type, id = '' } = resource
@@ -220,6 +307,7 @@ function repositoryOf(store: Store, transact: Transact): Repository {
     search: (principal, request) => search(store, principal, request),
     explain: (principal, request) => explain(store, principal, request),
     searchTypes: (principal, requests) => searchTypes(store, principal, requests),
+    searchMany: (principal, requests) => searchMany(store, principal, requests),
     compartment: (principal, request) => readCompartment(store, principal, request),
     createConditional: (principal, resource, condition, options) =>
       createConditional(store, transact, principal, resource, condition, options),
@@ -229,23 +317,8 @@ function repositoryOf(store: Store, transact: Transact): Repository {
       deleteConditional(store, transact, principal, condition, limit),
     metaSummary: (principal, type) => metaSummary(store, principal, type),
     maintenance: createMaintenance(store),
-    transaction: (work) =>
-      transact((inner) => work(repositoryOf(inner, (nested) => nested(inner)))),
+    transaction: transactions.runAll,
+    readingTogether: () =>
+      repositoryOf({ ...store, fetch: fetchTogether(store.connection) }, transactions),
   }
-}
-
-/** References are checked when all is written, so the order inside does not matter. */
-function inTransaction<T>(
-  database: Database,
-  store: Store,
-  work: (inner: Store) => Promise<T>,
-): Promise<T> {
-  return database.transaction(async (connection) => {
-    const deferred: CheckedReference[] = []
-    const submit = submitAlone(connection)
-    const fetch = fetchAlone(connection)
-    const result = await work({ ...store, connection, submit, fetch, deferred })
-    await checkReferences(connection, deferred)
-    return result
-  })
 }

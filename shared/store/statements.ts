@@ -14,7 +14,6 @@
 import type { Statement } from '../database.ts'
 import type { IndexRows } from './indexes.ts'
 import { keysLiteral } from './keys.ts'
-import type { VersionRow } from './rows.ts'
 import {
   type Bind,
   codeRows,
@@ -213,67 +212,4 @@ function inputRow(write: Write): readonly unknown[] {
 
 function listed<T>(writes: readonly Write[], items: (write: Write) => readonly T[]): Listed<T>[] {
   return writes.flatMap((write, i) => items(write).map((item) => ({ n: i + 1, item })))
-}
-
-/** A row of the delete statement's answer. */
-export interface Deleted extends VersionRow {
-  /** This row is the deletion just written; otherwise it is what was there before. */
-  readonly deleted: boolean
-  /** The version is itself a deletion. */
-  readonly gone: boolean
-}
-
-/**
- * Deletes the live row and its side rows and writes the deletion. Answers what was there (`was`) and
- * the deletion (`now`): no `was` is an unknown id; `was` without `now` was deleted before, or has a
- * version that `vers` does not allow.
- */
-export function deleteStatement(where: {
-  readonly project: number
-  readonly type: number
-  readonly id: string
-  readonly vers: readonly number[] | undefined
-  readonly metaPrefix: string
-  readonly author: string | undefined
-  readonly event: boolean
-}): Statement {
-  const event = where.event
-    ? `o as (insert into outbox (project, type, id, ver, op)
-        select project, type, id, ver, 'd' from now),`
-    : ''
-  return {
-    name: where.event ? 'delete-event' : 'delete',
-    text: `with was as materialized (
-        select project, type, id, ver, lu, content, meta_at, meta_ext from version
-        where project = $1 and type = $2 and id = $3 order by ver desc limit 1),
-      d as (
-        delete from resource r using was
-        where r.project = $1 and r.type = $2 and r.id = $3
-          and ($4::int[] is null or r.ver = any($4)) and starts_with(was.meta_ext, $5)
-        returning r.project, r.type, r.id, r.ver + 1 as ver, was.meta_ext,
-          greatest(date_trunc('milliseconds', clock_timestamp()), r.lu) as lu),
-      now as (
-        insert into version (project, type, id, ver, lu, author, content, meta_at, meta_ext)
-        select project, type, id, ver, lu, $6::uuid, null, 0, meta_ext from d
-        returning project, type, id, ver, lu, content, meta_at, meta_ext),
-      s as (delete from idx_string x using d
-        where x.id = d.id and x.project = d.project and x.type = d.type),
-      g as (delete from idx_range x using d
-        where x.id = d.id and x.project = d.project and x.type = d.type),
-      ${event}
-      q as (delete from unique_key x using d
-        where x.id = d.id and x.project = d.project and x.type = d.type)
-      select true as deleted, true as gone, now.* from now
-      union all
-      select false, content is null, project, type, id, ver, lu, null, meta_at, meta_ext
-      from was where starts_with(meta_ext, $5)`,
-    values: [
-      where.project,
-      where.type,
-      where.id,
-      where.vers === undefined ? null : `{${where.vers.join(',')}}`,
-      where.metaPrefix,
-      where.author ?? null,
-    ],
-  }
 }

@@ -16,7 +16,6 @@ import { allow, readRow } from './read.ts'
 import { invalidReferences } from './references.ts'
 import type { Version, WriteOptions, WriteResult } from './repository.ts'
 import { parseVersion, toVersion, type VersionRow } from './rows.ts'
-import { type Deleted, deleteStatement } from './statements.ts'
 import { REGISTRY_PROJECT } from './tenants.ts'
 
 /** Writes of this process take turns, so only other processes win races: one of them at a time. */
@@ -171,7 +170,7 @@ export async function remove(
   if (!isLegalId(id)) throw notFound()
   const scope = scopeOf(principal, type)
   const removeIn = (project: number) => {
-    const statement = deleteStatement({
+    const deletion = {
       project,
       type: typeNumber(type),
       id: store.keys.rowId(type, id),
@@ -179,8 +178,8 @@ export async function remove(
       metaPrefix: scope.metaPrefix,
       author: principal.profile && authorId(store, principal.profile),
       event: store.wantsEvent(project, type),
-    })
-    const run = () => store.connection.query<Deleted>(statement)
+    }
+    const run = () => store.remove(deletion)
     return store.deferred ? run() : retrying(run)
   }
   let rows = await removeIn(scope.project)
@@ -206,10 +205,7 @@ async function submit(store: Store, type: string, prepared: Prepared): Promise<D
   if (missing.length > 0) {
     throw invalidReferences(missing.map((place) => references[place]?.path ?? type))
   }
-  // What a transaction wrote may still be rolled back, so it proves nothing about the dictionary.
-  if (rows.length > 0 && store.deferred === undefined) {
-    for (const { k } of write.rows.codes) store.seenCodes.add(k)
-  }
+  if (rows.length > 0) for (const { k } of write.rows.codes) store.seenCodes.add(k)
   return rows[0]?.lu ?? undefined
 }
 

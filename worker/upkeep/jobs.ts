@@ -31,7 +31,9 @@ export function startUpkeepJobs(services: Services): { stop(): Promise<void> } {
   const loop = async () => {
     while (!signal.aborted) {
       const isBusy = await takeAndRun(services, signal).catch((error: Error) => {
-        services.log.warn({ reason: error.message }, 'Upkeep jobs failed')
+        // That PostgreSQL is away is said once, by its pool.
+        const isAway = error instanceof HttpError && error.status === 503
+        services.log[isAway ? 'debug' : 'warn']({ reason: error.message }, 'Upkeep jobs failed')
         return false
       })
       if (!isBusy) await delay(EVERY_MS, undefined, { signal }).catch(() => undefined)

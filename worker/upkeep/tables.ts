@@ -1,10 +1,13 @@
 /** Keeps the tables quick to search while rows pour in. */
 import type { Services } from '../../shared/services.ts'
+import { removeOldRequests } from '../../shared/store/idempotent-requests.ts'
 import { analyzeGrown, cleanPendingKeys, insertedResources } from '../../shared/store/upkeep.ts'
 
 const EVERY_MS = 2000
 /** A look at the statistics every so many ticks. */
 const ANALYZE_EVERY = 5
+/** Answers that are old enough are forgotten a thousand at a time. */
+const FORGET_EVERY = 15
 /** Fewer new rows leave a backlog that nobody notices. */
 const MANY_ROWS = 500
 
@@ -22,6 +25,7 @@ export function startTableUpkeep({ database, log }: Services): { stop(): Promise
     }
     ticks += 1
     if (ticks % ANALYZE_EVERY === 0) await analyzeGrown(database)
+    if (ticks % FORGET_EVERY === 0) await removeOldRequests(database)
   }
 
   const timer = setInterval(() => {

@@ -9,7 +9,7 @@ import { versionColumns } from '../rows.ts'
 import type { Bind } from '../side-rows.ts'
 import type { Driver } from './driver.ts'
 import { afterSql, type Order, orderAfterSql, orderSql, type Position } from './order.ts'
-import { fewSql, sqlOf, type Test } from './row-test.ts'
+import { fewSql, heldRows, sqlOf, type Test } from './row-test.ts'
 import { afterTermsSql } from './sort-cursor.ts'
 
 export interface Query {
@@ -35,6 +35,19 @@ export interface Part {
 /** Rows are SortedRow, in order. Parts differ in type and tests only: several are several types. */
 export function pageStatement(parts: readonly Part[]): Statement {
   const { bind, statement } = statementBuilder()
+  return statement(pageSql(parts, bind))
+}
+
+/** The same of several searches at once: `n` says whose row it is. */
+export function pagesStatement(pages: readonly (Part & { readonly n: number })[]): Statement {
+  const { bind, statement } = statementBuilder()
+  const rows = pages.map((part) => {
+    return `(select ${bind(part.n, 'int')} as n, p.* from (${pageSql([part], bind)}) p)`
+  })
+  return statement(rows.join(' union all '))
+}
+
+function pageSql(parts: readonly Part[], bind: Bind): string {
   const [first] = parts
   if (first === undefined) throw new Error('A search has at least one type')
   const { order, limit, offset } = first.query
@@ -46,8 +59,8 @@ export function pageStatement(parts: readonly Part[]): Statement {
       : `(${rows.map((sql) => `(${sql})`).join(' union all ')}) r order by ${orderSql(order, 'r')}`
   const page = `select * from ${found} limit ${most} offset ${bind(offset, 'int')}`
   const sorted = ['d_lo', ...order.terms.map((_, i) => `s${i}`)].map((name) => `r.${name}`)
-  return statement(`select ${sorted.join(', ')}, ${versionColumns('v')} from (${page}) r
-    join version v using (project, type, id, ver) order by ${orderSql(order, 'r')}`)
+  return `select ${sorted.join(', ')}, ${versionColumns('v')} from (${page}) r
+    join version v using (project, type, id, ver) order by ${orderSql(order, 'r')}`
 }
 
 function rowsSql({ query, driver }: Part, most: string, bind: Bind): string {
@@ -64,7 +77,8 @@ export function countStatement(queries: readonly Query[], max: number | undefine
   const rows = queries
     .map((query) => {
       const narrows = query.tests.some(({ kind }) => kind !== 'join' && kind !== 'filter')
-      const testSql = narrows ? fewSql : countSql
+      // Otherwise every row is looked at.
+      const testSql = narrows ? fewSql : sqlOf
       return `select 1 from resource r where ${where(query, query.tests, bind, testSql)}`
     })
     .join(' union all ')
@@ -76,9 +90,6 @@ function typeSql([first, ...others]: readonly number[], bind: Bind): string {
   if (others.length === 0) return `r.type = ${bind(first, 'smallint')}`
   return `r.type = any(${bind([first, ...others], 'smallint[]')})`
 }
-
-/** Every row is looked at. */
-const countSql: TestSql = (test, bind) => sqlOf(test, bind, test.kind === 'join')
 
 function statementBuilder() {
   const values: unknown[] = []
@@ -175,13 +186,7 @@ function ordered(query: Query, tests: readonly Test[], columns: string, most: st
   return `select * from (${runs.map((sql) => `(${sql})`).join(' union all ')}) r limit ${most}`
 }
 
-/** Above this the keys of a join are looked up on a walk in order, not followed one by one. */
-const FEW_KEYS = 500
-
-/**
- * Only when its statement runs is known how many keys a join has, so it holds both ways. A row may
- * be found by several keys.
- */
+/** By the keys of a join when they are few, else looked up in order. A row may hold several of them. */
 function joined(query: Query, most: string, bind: Bind): string {
   const join = query.tests.find((test) => test.kind === 'join')
   if (join === undefined) throw new Error('There is nothing to join')
@@ -189,18 +194,13 @@ function joined(query: Query, most: string, bind: Bind): string {
   const keys = '(select k from j)'
   const looked: Test = { kind: 'filter', sql: () => join.check(keys) }
   const after = query.after ? ` and ${afterSql(query.order, query.after, bind)}` : ''
+  const found = (overlap: string) => `select ${COLUMNS} from resource r
+    where ${where(query, others, bind, fewSql)} and ${overlap}${after}`
+  const walk = ordered(query, [...others, looked], COLUMNS, most, bind)
+  const { few, many } = heldRows(keys, found, walk)
   return `with j as materialized (select ${join.keys(bind)} as k)
-    select * from (
-      select * from (
-        select distinct f.* from unnest(${keys}) h(k) cross join lateral (
-          select ${COLUMNS} from resource r
-          where ${where(query, others, bind, fewSql)} and r.keys @> array[h.k]${after} offset 0) f
-        where cardinality(${keys}) <= ${FEW_KEYS}
-      ) a
-      union all
-      select * from (${ordered(query, [...others, looked], COLUMNS, most, bind)}) b
-      where cardinality(${keys}) > ${FEW_KEYS}
-    ) r order by ${orderSql(query.order, 'r')} limit ${most}`
+    select * from (select distinct * from (${few}) a union all ${many}) r
+    order by ${orderSql(query.order, 'r')} limit ${most}`
 }
 
 /**

@@ -54,7 +54,7 @@ export function testOf(scene: Scene, criterion: Criterion): Test {
 
 /** An `or` narrows when each alternative does, an `and` when one part does. */
 function groupTest(kind: 'and' | 'or', tests: readonly Test[]): Test {
-  const isNarrow = (test: Test) => test.kind !== 'filter' && test.kind !== 'date'
+  const isNarrow = ({ kind }: Test) => kind === 'keys' || kind === 'ids' || kind === 'narrow'
   const narrows = kind === 'or' ? tests.every(isNarrow) : tests.some(isNarrow)
   const sql = (bind: Bind) =>
     `(${tests.map((test) => alternativeSql(test, bind)).join(` ${kind} `)})`

@@ -1,12 +1,12 @@
 /**
  * What is found through the dictionary of distinct values (table `code`): its keys first, then the
- * rows that hold one of them. The dictionary of a parameter is small, so it is read whole.
+ * rows that hold one of them, as in a join. The dictionary of a parameter is small, so it is read whole.
  */
 import { parseTokenValue, unescapeValue } from '../../fhir/search-values.ts'
 import { plainWords } from '../../fhir/values-string.ts'
 import { keysLiteral } from '../keys.ts'
 import type { Bind } from '../side-rows.ts'
-import { heldSql, parameterSql, type Scene, type Test } from './row-test.ts'
+import { isHeldSql, parameterSql, type Scene, type Test } from './row-test.ts'
 
 /** `:text`: each word of the value begins some word of one display, concept or identifier type. */
 export function textTest(scene: Scene, ps: readonly bigint[], values: readonly string[]): Test {
@@ -82,15 +82,17 @@ function held(
   alternatives: (bind: Bind) => readonly string[],
   keys: readonly bigint[] = [],
 ): Test {
+  const own = (bind: Bind) => `(${bind(keysLiteral(keys), 'bigint[]')} || array(
+    select c.k from code c where c.project = ${bind(project, 'int')}
+      and ${parameterSql('c', ps, bind)}
+      and (${alternatives(bind)
+        .map((sql) => `(${sql})`)
+        .join(' or ')})))`
   return {
-    kind: 'narrow',
-    sql: (bind) =>
-      heldSql(`(${bind(keysLiteral(keys), 'bigint[]')} || array(
-        select c.k from code c where c.project = ${bind(project, 'int')}
-          and ${parameterSql('c', ps, bind)}
-          and (${alternatives(bind)
-            .map((sql) => `(${sql})`)
-            .join(' or ')})))`),
+    kind: 'join',
+    keys: own,
+    check: (found) => `exists (select 1 from unnest(r.keys) x where ${isHeldSql('x', found)})`,
+    probe: (bind) => `r.keys && ${own(bind)}`,
   }
 }
 

@@ -12,9 +12,10 @@ import type { Version } from '../repository.ts'
 import { parseVersion, toVersion } from '../rows.ts'
 import type { Bind } from '../side-rows.ts'
 import { pageStatement, type Query } from './compile.ts'
+import type { Driver } from './driver.ts'
 import { type Sought, seekIncludes } from './include-seek.ts'
 import type { SortedRow } from './order.ts'
-import { heldTest, type Scene, type Test } from './row-test.ts'
+import { holdsSql, type Scene, type Test } from './row-test.ts'
 import { sightOf } from './sight.ts'
 
 export interface Followed {
@@ -46,7 +47,7 @@ export async function followIncludes(
     const queries = queriesOf(store, principal, project, sought, seen, limit)
     if (queries.length === 0) break
     if (step > MAX_STEPS) return { included, isCut: true }
-    const parts = queries.map((query) => ({ query, driver: { kind: 'keys', ids: false } as const }))
+    const parts = queries.map((query) => ({ query, driver: driverOf(query) }))
     const rows = await store.connection.query<SortedRow>(pageStatement(parts))
     const found = rows.map((row) => toVersion(row)).filter((version) => !seen.has(nameOf(version)))
     for (const version of found) seen.add(nameOf(version))
@@ -57,6 +58,10 @@ export async function followIncludes(
     wanted = includes.filter(({ iterate }) => iterate)
   }
   return { included, isCut: false }
+}
+
+function driverOf({ tests }: Query): Driver {
+  return tests.some(({ kind }) => kind === 'join') ? { kind: 'join' } : { kind: 'keys', ids: false }
 }
 
 function nameOf({ type, id }: { readonly type: string; readonly id: string }): string {
@@ -98,7 +103,11 @@ function queriesOf(
       const p = scene.keys.param(scene.project, type, code)
       return [...texts].map((text) => p ^ scene.keys.target(scene.project, text))
     })
-    add(scene, heldTest(any))
+    add(scene, {
+      kind: 'join',
+      keys: (bind) => bind(keysLiteral(any), 'bigint[]'),
+      check: holdsSql,
+    })
   }
   return queries
 }

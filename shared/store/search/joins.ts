@@ -9,7 +9,15 @@ import { CANONICAL_KEY } from '../derivation.ts'
 import { isCanonicalParameter, plannedParameter } from '../index-plan.ts'
 import type { Keys } from '../keys.ts'
 import type { Bind } from '../side-rows.ts'
-import { filter, type Scene, type Test, whereSql } from './row-test.ts'
+import {
+  filter,
+  heldRows,
+  holdsSql,
+  isHeldSql,
+  type Scene,
+  type Test,
+  whereSql,
+} from './row-test.ts'
 
 /** More than this on one side of a join is 400 too-costly. */
 const MAX_KEYS = 50_000
@@ -48,12 +56,7 @@ export function joinTest(scene: Scene, join: Join, testOf: TestOf): Test {
       return `(select search_cap(array(
         select distinct k from (${found}) j(k) limit ${most} + 1), ${most}))`
     },
-    check: (keys) => {
-      // Not as a condition of its own, which PostgreSQL would turn into a join for each row.
-      const isHeld = (key: string) => `(${key} in (select unnest(${keys}))) is true`
-      if (bySelf) return isHeld('r.keys[1]')
-      return `exists (select 1 from unnest(r.keys[1:r.nref]) x where ${isHeld('x')})`
-    },
+    check: (keys) => (bySelf ? isHeldSql('r.keys[1]', keys) : holdsSql(keys)),
     ...(isChain
       ? {}
       : { probe: (bind) => `(${parts.map((part) => probeSql(part, bind)).join(' or ')})` }),
@@ -111,11 +114,19 @@ interface Side {
 /** A chain starts from what its target is, `_has` from all that its source refers to. */
 function keysSql(isChain: boolean, { link, inner, test }: Side, bind: Bind): string {
   const c = bind(link.constant, 'bigint')
-  const where = whereSql(inner, [test], bind)
-  if (isChain && !link.isCanonical) {
-    return `select r.keys[1] # ${c} from resource r where ${where}`
-  }
-  return `select x # ${c} from resource r cross join unnest(r.keys[2:r.nref]) x where ${where}`
+  const rows = rowsSql(inner, test, bind)
+  if (isChain && !link.isCanonical) return `select r.keys[1] # ${c} from (${rows}) r`
+  return `select x # ${c} from (${rows}) r cross join unnest(r.keys[2:r.nref]) x`
+}
+
+function rowsSql(inner: Scene, test: Test, bind: Bind): string {
+  const where = (tests: readonly Test[]) =>
+    `select r.keys, r.nref from resource r where ${whereSql(inner, tests, bind)}`
+  if (test.kind !== 'join') return where([test])
+  const keys = '(select k from j)'
+  const found = (overlap: string) => `${where([])} and ${overlap}`
+  const { few, many } = heldRows(keys, found, `${where([])} and ${test.check(keys)}`)
+  return `with j as materialized (select ${test.keys(bind)} as k) ${few} union all ${many}`
 }
 
 /** Whether a row of the source refers to this one. */

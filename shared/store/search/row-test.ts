@@ -28,26 +28,21 @@ export type Test =
       readonly sql: (bind: Bind) => string
     }
 
-/**
- * It holds one of the keys that the other side of a reference gives. Measured: `&&` with a thousand
- * keys is quadratic, in the index as on the row; a probe a key and a hashed set are not.
- */
+/** It holds one of the keys that the other side of a reference gives, or a dictionary. */
 export interface JoinTest {
   readonly kind: 'join'
   /** One bigint[] of those keys; more than allowed is an error. */
   readonly keys: (bind: Bind) => string
   /** Looks the row up in the keys, given as a bigint[]; for many rows. */
   readonly check: (keys: string) => string
-  /** Looks for the other side of this row; for few rows, where the keys may be many. */
+  /** Of this row alone; for few rows, where the keys may be many. */
   readonly probe?: (bind: Bind) => string
 }
 
 /** `forced` keeps a test for keys from becoming an index condition. */
 export function sqlOf(test: Test, bind: Bind, forced = false): string {
   if (test.kind === 'ids') return `r.id in (${test.ids(bind)})`
-  if (test.kind === 'join') {
-    return forced ? test.check(test.keys(bind)) : heldSql(test.keys(bind))
-  }
+  if (test.kind === 'join') return test.check(test.keys(bind))
   if (test.kind !== 'keys') return test.sql(bind)
   const [first] = test.any
   // `@>` of an empty array would match every row, `&&` of one matches none.
@@ -71,22 +66,42 @@ export function fewSql(test: Test, bind: Bind): string {
   return test.probe?.(bind) ?? test.check(test.keys(bind))
 }
 
-/** It holds one of `keys`; a list of any length costs a probe a key. */
-export function heldTest(keys: readonly bigint[]): Test {
-  if (keys.length <= FEW_KEYS) return { kind: 'keys', any: keys }
-  return { kind: 'narrow', sql: (bind) => heldSql(bind(keysLiteral(keys), 'bigint[]')) }
+/** True when `key` is among the keys. Not as a condition, which PostgreSQL would make a join a row. */
+export function isHeldSql(key: string, keys: string): string {
+  return `(${key} in (select unnest(${keys}))) is true`
 }
 
-/** Below this an overlap with all of them is as quick. */
-const FEW_KEYS = 16
-
-/** `keys` is the SQL of a bigint[] of any length. */
-export function heldSql(keys: string): string {
-  return `r.id = any(array(select h.id from unnest(${keys}) j(k) cross join lateral (
-    select r.id from resource r where r.keys @> array[j.k] offset 0) h))`
+/** True when the row holds one of the keys. */
+export function holdsSql(keys: string): string {
+  return `exists (select 1 from unnest(r.keys[1:r.nref]) x where ${isHeldSql('x', keys)})`
 }
 
-/** For an `or`: an array of ids can be a condition of an index there, a subselect cannot. */
+/**
+ * Measured: a probe a key reads the pending list of the index each time (0.4 ms when it is full), an
+ * overlap with many keys costs their number for each row it finds; so some at a time.
+ */
+const CHUNK = 64
+/** Above this the keys of a join are looked up row by row, not searched for. */
+const FEW_KEYS = 200
+
+/**
+ * Rows that hold one of `keys`: only when the statement runs is known how many keys there are, so it
+ * holds both ways, `found` for few of them and `walked` for many. `found` may repeat a row.
+ */
+export function heldRows(
+  keys: string,
+  found: (overlap: string) => string,
+  walked: string,
+): { readonly few: string; readonly many: string } {
+  const overlap = `r.keys && ${keys}[s.start:s.start + ${CHUNK - 1}]`
+  return {
+    few: `select f.* from generate_series(1, cardinality(${keys}), ${CHUNK}) s(start)
+      cross join lateral (${found(overlap)} offset 0) f where cardinality(${keys}) <= ${FEW_KEYS}`,
+    many: `select * from (${walked}) b where cardinality(${keys}) > ${FEW_KEYS}`,
+  }
+}
+
+/** In a group an array of ids can be a condition of an index, a subselect cannot. */
 export function alternativeSql(test: Test, bind: Bind): string {
   return test.kind === 'ids' ? `r.id = any(array(${test.ids(bind)}))` : sqlOf(test, bind)
 }
@@ -100,7 +115,7 @@ export function whereSql(
   return [
     `r.project = ${bind(project, 'int')}`,
     `r.type = ${bind(typeNumber(type), 'smallint')}`,
-    ...[...visible, ...tests].map((test) => sqlOf(test, bind)),
+    ...[...visible, ...tests].map((test) => fewSql(test, bind)),
   ].join(' and ')
 }
 

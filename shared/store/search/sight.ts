@@ -14,7 +14,8 @@ export function sightOf(
   project: number = principal.project.number,
   units: Scene['units'] = [],
 ): Scene | undefined {
-  if (!may(principal, type, interaction)) return undefined
+  // Who sees a Binary is for its securityContext to say, not for a search.
+  if (type === 'Binary' || !may(principal, type, interaction)) return undefined
   const { keys } = store
   const isRegistry = REGISTRY_TYPES.has(type)
   const own: Test = { kind: 'keys', any: [projectKey(keys, type, principal.project.id)] }

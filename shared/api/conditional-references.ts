@@ -1,0 +1,91 @@
+/**
+ * References that say what they mean instead of where it is: `"reference": "Patient?identifier=…"`.
+ * https://hl7.org/fhir/R4/http.html#trules
+ */
+import { badRequest, HttpError } from '../errors.ts'
+import { outcome } from '../fhir/outcome.ts'
+import { isResource, type Resource, visitReferences } from '../fhir/resource.ts'
+import type { SearchRequest } from '../fhir/search.ts'
+import type { SearchPage } from '../store/repository.ts'
+import { readCondition } from './criteria.ts'
+import type { Interaction } from './interaction.ts'
+import { mapStrings } from './map-strings.ts'
+
+export interface ConditionalReference {
+  /** As it stands in the resource. */
+  readonly text: string
+  /** FHIRPath of the element. */
+  readonly path: string
+  readonly condition: SearchRequest
+}
+
+/** What was found for each search, by the name it was asked under. */
+export type Matches = ReadonlyMap<string, PromiseSettledResult<SearchPage>>
+
+const FORM = /^([A-Za-z]+)\?(.+)$/
+
+/** None, without a look at it, for what came in a body without a question mark. Errors: 400. */
+export function conditionalReferences(
+  interaction: Interaction,
+  resource: Resource,
+): readonly ConditionalReference[] {
+  if (interaction.request.body?.includes('?') !== true) return []
+  const found: ConditionalReference[] = []
+  visitReferences(resource, resource.resourceType, (text, path) => {
+    const [, type, query] = FORM.exec(text) ?? []
+    if (type === undefined) return
+    try {
+      const condition = readCondition(interaction, type, new URLSearchParams(query))
+      found.push({ text, path, condition })
+    } catch (error) {
+      throw located(error, path)
+    }
+  })
+  return found
+}
+
+/** Up to two matches of each search; one statement for 200 of them. */
+export async function findMatches(
+  { services, principal }: Interaction,
+  asked: ReadonlyMap<string, SearchRequest>,
+): Promise<Matches> {
+  if (asked.size === 0) return new Map()
+  const requests = [...asked.values()].map((request) => ({ ...request, sort: [], count: 2 }))
+  const pages = await services.repository.searchMany(principal, requests)
+  const found = new Map<string, PromiseSettledResult<SearchPage>>()
+  for (const [i, name] of [...asked.keys()].entries()) {
+    const page = pages[i]
+    if (page !== undefined) found.set(name, page)
+  }
+  return found
+}
+
+/** `Type/id` of the only match. Errors: 400 at the element, 403. */
+export function targetOf({ text, path }: ConditionalReference, matches: Matches): string {
+  const found = matches.get(text)
+  if (found?.status !== 'fulfilled') throw located(found?.reason, path)
+  const [match, second] = found.value.versions
+  const what = `Conditional reference '${text.slice(0, 256)}'`
+  if (match === undefined) throw badRequest(`${what} did not match any resources`, path)
+  if (second !== undefined) throw badRequest(`${what} matched multiple resources`, path)
+  return `${match.type}/${match.id}`
+}
+
+/** The body of a request with its conditional references made literal; one statement for all of them. */
+export async function withLiteralReferences<T>(interaction: Interaction, body: T): Promise<T> {
+  if (!isResource(body)) return body
+  const references = conditionalReferences(interaction, body)
+  if (references.length === 0) return body
+  const asked = new Map(references.map(({ text, condition }) => [text, condition]))
+  const matches = await findMatches(interaction, asked)
+  const targets = new Map(
+    references.map((reference) => [reference.text, targetOf(reference, matches)]),
+  )
+  return mapStrings(body, (text, name) => (name === 'reference' && targets.get(text)) || text)
+}
+
+function located(error: unknown, path: string): unknown {
+  if (!(error instanceof HttpError)) return error
+  const issues = error.outcome.issue.map((item) => ({ ...item, expression: [path] }))
+  return new HttpError(error.status, outcome(error.outcome.id, ...issues), { cause: error })
+}

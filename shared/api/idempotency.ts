@@ -1,0 +1,81 @@
+/**
+ * `Idempotency-Key`: a repeat of a write from the same member, with the same method and URL, is given
+ * the answer of the first for a day. What failed on our side, or was to be repeated later, is not kept.
+ */
+import { createHash } from 'node:crypto'
+import type { Principal } from '../access/principal.ts'
+import { badRequest, businessRule, conflict, HttpError } from '../errors.ts'
+import type { Services } from '../services.ts'
+import { claimRequest, forgetRequest, keepReply } from '../store/idempotent-requests.ts'
+import type { FhirReply, FhirRequest, Handle } from './handle.ts'
+
+const WRITES = new Set(['POST', 'PUT', 'PATCH', 'DELETE'])
+const KEY = /^[\x20-\x7e]{1,128}$/
+
+/**
+ * Whether a request asks to be answered once; an upload is not, since it goes on as it arrives.
+ * Errors: 400 for a key of another form.
+ */
+export function isIdempotent(request: FhirRequest, principal: Principal): boolean {
+  const { method, headers, upload } = request
+  const key = headers['idempotency-key']
+  if (key === undefined || !WRITES.has(method) || upload !== undefined) return false
+  if (principal.membershipId === undefined) return false
+  if (!KEY.test(key)) throw badRequest('Idempotency-Key must be 1 to 128 printable characters')
+  return true
+}
+
+/** Errors: 422 for another body under the same key, 409 while the first still runs. */
+export async function answerOnce(
+  services: Services,
+  principal: Principal,
+  request: FhirRequest,
+  answer: Handle,
+): Promise<FhirReply> {
+  const id = identityOf(principal, request)
+  const found = await claimRequest(services.database, id, digest(request.body ?? ''))
+  switch (found.kind) {
+    case 'answered':
+      return found.reply
+    case 'other-body':
+      throw businessRule('This Idempotency-Key was used with another body')
+    case 'running': {
+      const { status, outcome } = conflict('The request with this Idempotency-Key still runs')
+      throw new HttpError(status, outcome, { headers: { 'Retry-After': '1' } })
+    }
+    case 'first':
+      break
+    default:
+      return found satisfies never
+  }
+  const reply = await answer(services, principal, request).catch(async (error: unknown) => {
+    await giveUp(services, id)
+    throw error
+  })
+  if (reply.status >= 500 || reply.status === 429) {
+    await giveUp(services, id)
+    return reply
+  }
+  const body = reply.body === undefined ? undefined : Buffer.from(reply.body)
+  // What is done is done: the answer goes out even if it cannot be kept.
+  await keepReply(services.database, id, { ...reply, body }).catch((cause: unknown) => {
+    services.log.warn({ cause, requestId: request.requestId }, 'An answer could not be kept')
+  })
+  return reply
+}
+
+/** A claim that cannot be given up ends by itself after some minutes. */
+async function giveUp({ database, log }: Services, id: Buffer): Promise<void> {
+  await forgetRequest(database, id).catch((cause: unknown) => {
+    log.warn({ cause }, 'An Idempotency-Key stays claimed')
+  })
+}
+
+function identityOf(principal: Principal, { method, path, query, headers }: FhirRequest): Buffer {
+  const key = headers['idempotency-key']
+  return digest(JSON.stringify([principal.membershipId, method, path, query.toString(), key]))
+}
+
+function digest(content: Buffer | string): Buffer {
+  return createHash('sha256').update(content).digest()
+}

@@ -1,0 +1,85 @@
+/** The deleting statement: one for a single deletion and for those of a bundle. */
+import type { Statement } from '../database.ts'
+import type { VersionRow } from './rows.ts'
+
+export interface Deletion {
+  readonly project: number
+  readonly type: number
+  readonly id: string
+  /** The live versions that may be deleted; undefined: any. */
+  readonly vers: readonly number[] | undefined
+  readonly metaPrefix: string
+  readonly author: string | undefined
+  readonly event: boolean
+}
+
+/** A row of the delete statement's answer. */
+export interface Deleted extends VersionRow {
+  /** Which deletion it belongs to, from 1. */
+  readonly n: number
+  /** This row is the deletion just written; otherwise it is what was there before. */
+  readonly deleted: boolean
+  /** The version is itself a deletion. */
+  readonly gone: boolean
+}
+
+/**
+ * Deletes the live rows and their side rows and writes the deletions. Answers what was there (`was`)
+ * and the deletion (`now`): no `was` is an unknown id; `was` without `now` was deleted before, or has
+ * a version that `vers` does not allow.
+ */
+export function deleteStatement(deletions: readonly Deletion[]): Statement {
+  const hasEvents = deletions.some(({ event }) => event)
+  const events = hasEvents
+    ? `o as (insert into outbox (project, type, id, ver, op)
+        select project, type, id, ver, 'd' from now join x using (project, type, id) where x.event),`
+    : ''
+  const column = <T>(value: (deletion: Deletion) => T) => deletions.map(value)
+  return {
+    name: hasEvents ? 'delete-event' : 'delete',
+    text: `with x as materialized (
+        select * from unnest($1::int[], $2::smallint[], $3::uuid[], $4::text[], $5::text[], $6::uuid[],
+          $7::boolean[]) with ordinality as x(project, type, id, vers, prefix, author, event, n)),
+      was as materialized (
+        select x.n, x.vers, x.author, starts_with(v.meta_ext, x.prefix) as seen, v.*
+        from x cross join lateral (
+          select project, type, id, ver, lu, content, meta_at, meta_ext from version
+          where project = x.project and type = x.type and id = x.id order by ver desc limit 1) v),
+      d as (
+        delete from resource r using was
+        where r.project = was.project and r.type = was.type and r.id = was.id
+          and (was.vers is null or r.ver = any(was.vers::int[])) and was.seen
+        returning was.n, was.author, r.project, r.type, r.id, r.ver + 1 as ver, was.meta_ext,
+          greatest(date_trunc('milliseconds', clock_timestamp()), r.lu) as lu),
+      now as (
+        insert into version (project, type, id, ver, lu, author, content, meta_at, meta_ext)
+        select project, type, id, ver, lu, author, null, 0, meta_ext from d
+        returning project, type, id, ver, lu, content, meta_at, meta_ext),
+      s as (delete from idx_string x using d
+        where x.id = d.id and x.project = d.project and x.type = d.type),
+      g as (delete from idx_range x using d
+        where x.id = d.id and x.project = d.project and x.type = d.type),
+      ${events}
+      q as (delete from unique_key x using d
+        where x.id = d.id and x.project = d.project and x.type = d.type)
+      select d.n::int, true as deleted, true as gone, now.*
+      from now join d using (project, type, id)
+      union all
+      select n::int, false, content is null, project, type, id, ver, lu, null, meta_at, meta_ext
+      from was where seen`,
+    values: [
+      list(column(({ project }) => project)),
+      list(column(({ type }) => type)),
+      list(column(({ id }) => id)),
+      column(({ vers }) => (vers === undefined ? null : `{${vers.join(',')}}`)),
+      column(({ metaPrefix }) => metaPrefix),
+      list(column(({ author }) => author ?? null)),
+      list(column(({ event }) => event)),
+    ],
+  }
+}
+
+/** An array of values that need no quotes. */
+function list(values: readonly unknown[]): string {
+  return `{${values.map((value) => value ?? 'null').join(',')}}`
+}

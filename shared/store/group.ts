@@ -1,0 +1,173 @@
+/**
+ * Work that runs side by side in one transaction and shares its statements. Each piece of work asks
+ * for one row, write or deletion at a time and waits; when all wait, what they ask for is sent: rows
+ * first, and only when nobody waits for a row any more the deletions, inserts and updates, one
+ * statement a kind. Nothing is written once a piece has failed, since the transaction is lost.
+ */
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import { type Connection, SqlError } from '../database.ts'
+import { isTransient, type Submit } from './coalesce.ts'
+import { type Deleted, type Deletion, deleteStatement } from './deletions.ts'
+import { type Fetch, fetchAll, type RowKey } from './fetch.ts'
+import type { VersionRow } from './rows.ts'
+import { type Write, type Written, writeStatement } from './statements.ts'
+
+export interface Group {
+  readonly fetch: Fetch
+  readonly submit: Submit
+  readonly remove: (deletion: Deletion) => Promise<readonly Deleted[]>
+  /** Throws the failure of the first piece that failed, in their order, as `failed` makes it. */
+  run<T>(
+    pieces: readonly (() => Promise<T>)[],
+    failed: (index: number, error: unknown) => unknown,
+  ): Promise<T[]>
+}
+
+/**
+ * A statement for several writes was refused and PostgreSQL does not say for which of them. The
+ * transaction is to be run again with a statement each.
+ */
+export class GroupRefused extends Error {}
+
+/** Why a piece did not go on: another one has failed. */
+class Abandoned extends Error {}
+
+/** Pieces are started in portions, so that other requests get their turn. */
+const PORTION = 32
+/** Larger statements are worth a plan of their own: the one for all sizes expects few rows. */
+const NAMED_ROWS = 20
+
+interface Waiting<Call, Answer> {
+  readonly call: Call
+  resolve(answer: Answer): void
+  reject(error: unknown): void
+}
+
+/** `alone` sends a statement a write, so that each failure finds its owner. */
+export function createGroup(connection: Connection, alone: boolean): Group {
+  let live = 0
+  let hasFailed = false
+  const reads: Waiting<RowKey, VersionRow | undefined>[] = []
+  const deletions: Waiting<Deletion, readonly Deleted[]>[] = []
+  const writes: Waiting<Write, readonly Written[]>[] = []
+
+  function wait<Call, Answer>(list: Waiting<Call, Answer>[], call: Call): Promise<Answer> {
+    return new Promise((resolve, reject) => {
+      list.push({ call, resolve, reject })
+      sendWhenAllWait()
+    })
+  }
+
+  function sendWhenAllWait(): void {
+    const waiting = reads.length + deletions.length + writes.length
+    if (waiting === 0 || waiting < live) return
+    // Failures reach the pieces through `reject`; the functions themselves do not throw.
+    if (reads.length > 0) void sendReads(reads.splice(0))
+    else void sendWrites(deletions.splice(0), writes.splice(0))
+  }
+
+  async function sendReads(asked: typeof reads): Promise<void> {
+    await answer(asked, (calls) => fetchAll(connection, calls))
+  }
+
+  async function sendWrites(removed: typeof deletions, written: typeof writes): Promise<void> {
+    if (hasFailed) {
+      for (const { reject } of [...removed, ...written]) reject(new Abandoned())
+      return
+    }
+    // In the order of FHIR, and the rows of a kind in one order for all transactions.
+    // https://hl7.org/fhir/R4/http.html#trules
+    await answerAll(removed, sendDeletions)
+    for (const kind of ['insert', 'update'] as const) {
+      const list = written.filter(({ call }) => call.kind === kind)
+      await answerAll(list, sendRows)
+    }
+  }
+
+  const sendDeletions = async (calls: readonly Deletion[]) => {
+    const rows = await connection.query<Deleted>(deleteStatement(calls))
+    const found = Map.groupBy(rows, ({ n }) => n)
+    return calls.map((_, i) => found.get(i + 1) ?? [])
+  }
+
+  const sendRows = async (calls: readonly Write[]) => {
+    const { name, ...statement } = writeStatement(calls)
+    const isNamed = name !== undefined && calls.length <= NAMED_ROWS
+    const rows = await connection.query<Written>(isNamed ? { name, ...statement } : statement)
+    const found = Map.groupBy(rows, ({ n }) => n)
+    return calls.map((_, i) => found.get(i + 1) ?? [])
+  }
+
+  async function answerAll<Call extends Deletion | Write, Answer>(
+    list: Waiting<Call, Answer>[],
+    send: (calls: readonly Call[]) => Promise<readonly Answer[]>,
+  ): Promise<void> {
+    if (list.length === 0) return
+    const sorted = list.toSorted((a, b) => compareRows(a.call, b.call))
+    if (!alone) return answer(sorted, send)
+    for (const one of sorted) {
+      if (hasFailed) one.reject(new Abandoned())
+      else await answer([one], send)
+    }
+  }
+
+  async function answer<Call, Answer>(
+    list: readonly Waiting<Call, Answer>[],
+    send: (calls: readonly Call[]) => Promise<readonly Answer[]>,
+  ): Promise<void> {
+    try {
+      const answers = await send(list.map(({ call }) => call))
+      // Each place of the answers belongs to the call in that place.
+      list.forEach(({ resolve }, i) => {
+        resolve(answers[i] as Answer)
+      })
+    } catch (error) {
+      hasFailed = true
+      const isRefused = error instanceof SqlError && !isTransient(error) && list.length > 1
+      const failure = isRefused ? new GroupRefused(error.message, { cause: error }) : error
+      for (const { reject } of list) reject(failure)
+    }
+  }
+
+  return {
+    fetch: (key) => wait(reads, key),
+    submit: (write) => wait(writes, write),
+    remove: (deletion) => wait(deletions, deletion),
+    async run<T>(
+      pieces: readonly (() => Promise<T>)[],
+      failed: (index: number, error: unknown) => unknown,
+    ) {
+      live += pieces.length
+      const running: Promise<unknown>[] = []
+      const failures: { index: number; error: unknown }[] = []
+      const results: T[] = []
+      for (const [index, piece] of pieces.entries()) {
+        if (index % PORTION === PORTION - 1) await nextTurn()
+        running.push(
+          piece()
+            .then((result) => {
+              results[index] = result
+            })
+            .catch((error: unknown) => {
+              hasFailed = true
+              failures.push({ index, error })
+            })
+            .finally(() => {
+              live -= 1
+              sendWhenAllWait()
+            }),
+        )
+      }
+      await Promise.all(running)
+      const first = failures
+        .filter(({ error }) => !(error instanceof Abandoned))
+        .sort((a, b) => a.index - b.index)[0]
+      if (first !== undefined) throw failed(first.index, first.error)
+      return results
+    },
+  }
+}
+
+function compareRows(a: Deletion | Write, b: Deletion | Write): number {
+  return a.project - b.project || a.type - b.type || (a.id < b.id ? -1 : a.id > b.id ? 1 : 0)
+}

@@ -1,0 +1,227 @@
+/**
+ * History of a resource, of a type and of a Project, newest first unless asked otherwise. Versions are
+ * in the order (lu, type, id, ver), which no two share, so a page continues where the last one ended.
+ */
+import { may } from '../access/policy.ts'
+import type { Principal } from '../access/principal.ts'
+import type { Statement } from '../database.ts'
+import { badRequest, notFound } from '../errors.ts'
+import { resourceTypes, typeNumber } from '../fhir/definitions.ts'
+import { idOf } from './content.ts'
+import { isLegalId, type Store, scopeOf } from './context.ts'
+import { allow, projectTest } from './read.ts'
+import type { HistoryPage, HistoryRequest } from './repository.ts'
+import { toVersion, type VersionRow, versionColumns } from './rows.ts'
+import type { Bind } from './side-rows.ts'
+
+const V = versionColumns('v')
+
+/** Deletions included; 404 when the id was never used or is not in sight. */
+export async function history(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+  request: HistoryRequest,
+): Promise<HistoryPage> {
+  allow(principal, type, 'read')
+  allow(principal, type, 'history')
+  if (!isLegalId(id)) throw notFound()
+  const { project, metaPrefix, everywhere } = scopeOf(principal, type)
+  const { values, bind } = binder()
+  const [own, rowType, rowId] = [
+    bind(project, 'int'),
+    bind(typeNumber(type), 'smallint'),
+    bind(store.keys.rowId(type, id), 'uuid'),
+  ]
+  const isPlain = !(request.since ?? request.at ?? request.cursor ?? request.ascending)
+  const name = everywhere ? 'history-everywhere' : 'history'
+  const rows = await store.connection.query<VersionRow & { known: number; total: number }>({
+    ...(isPlain ? { name } : {}),
+    text: `with h as materialized (
+        select v.project, v.type, v.id, v.ver, v.lu from version v
+        where ${projectTest(everywhere)} and v.type = ${rowType} and v.id = ${rowId}
+          and starts_with(v.meta_ext, ${bind(metaPrefix, 'text')})),
+      m as materialized (select * from h v where ${windowSql(request, bind)})
+      select t.known::int, t.total::int, v.* from (
+        select (select count(*) from h) as known, (select count(*) from m) as total) t
+      left join lateral (
+        select ${V} from m join version v using (project, type, id, ver)
+        where ${afterSql(request, bind)}
+        order by v.project = ${own} desc, ${orderSql(request)}
+        limit ${bind(request.count + 1, 'int')} offset ${bind(request.offset, 'int')}) v on true`,
+    values,
+  })
+  const [first] = rows
+  if (first === undefined || first.known === 0) throw notFound()
+  // The outer join gives one row of nulls when the page is empty.
+  const found = rows.filter((row) => row.ver !== null)
+  return { total: first.total, ...pageOf(request, found, () => id) }
+}
+
+/** Of one type, or of all that the Principal may read. Errors: 403 for a type that is denied. */
+export async function historyOf(
+  store: Store,
+  principal: Principal,
+  type: string | undefined,
+  request: HistoryRequest,
+): Promise<HistoryPage> {
+  if (type !== undefined) {
+    allow(principal, type, 'read')
+    allow(principal, type, 'history')
+  }
+  const types = type === undefined ? readableTypes(principal) : [type]
+  const [rows, total] = await Promise.all([
+    store.connection.query<ManyRow>(pageStatement(principal, types, request)),
+    request.total ? countAll(store, principal, types, request) : undefined,
+  ])
+  return { total, ...pageOf(request, rows, textId) }
+}
+
+function readableTypes(principal: Principal): readonly string[] {
+  return resourceTypes.filter(
+    (type) => may(principal, type, 'read') && may(principal, type, 'history'),
+  )
+}
+
+interface ManyRow extends VersionRow {
+  /** Start of the text of the version before a deletion. */
+  readonly before: string | null
+}
+
+// The row's id is the FHIR id only for UUIDs, so that of a deletion is read from what was deleted.
+function textId({ id, before }: ManyRow): string {
+  return before === null ? id : idOf(before)
+}
+
+/** A probe of the index by time for each type: a page costs a page, however long the history is. */
+function pageStatement(
+  principal: Principal,
+  types: readonly string[],
+  request: HistoryRequest,
+): Statement {
+  const { values, bind } = binder()
+  const most = bind(request.offset + request.count + 1, 'int')
+  const after = afterSql(request, bind)
+  const window = windowSql(request, bind)
+  return {
+    text: `select ${V}, case when v.content is null then (
+        select left(b.content, 256) from version b
+        where b.project = v.project and b.type = v.type and b.id = v.id and b.ver = v.ver - 1
+      ) end as before
+      from ${sources(principal, types, bind)} cross join lateral (
+        select ${V} from version v
+        where v.project = x.project and v.type = x.type and starts_with(v.meta_ext, x.prefix)
+          and ${window} and ${after}
+        order by ${orderSql(request)} limit ${most}) v
+      order by ${orderSql(request)}
+      limit ${bind(request.count + 1, 'int')} offset ${bind(request.offset, 'int')}`,
+    values,
+  }
+}
+
+async function countAll(
+  store: Store,
+  principal: Principal,
+  types: readonly string[],
+  request: HistoryRequest,
+): Promise<number> {
+  const { values, bind } = binder()
+  const [row] = await store.connection.query<{ count: number }>({
+    text: `select count(*)::int as count from ${sources(principal, types, bind)}
+      join version v on v.project = x.project and v.type = x.type
+      where starts_with(v.meta_ext, x.prefix) and ${windowSql(request, bind)}`,
+    values,
+  })
+  return row?.count ?? 0
+}
+
+function sources(principal: Principal, types: readonly string[], bind: Bind): string {
+  const scopes = types.map((type) => scopeOf(principal, type))
+  const numbers = bind(`{${types.map((type) => typeNumber(type)).join(',')}}`, 'smallint[]')
+  const projects = bind(`{${scopes.map(({ project }) => project).join(',')}}`, 'int[]')
+  const prefixes = bind(
+    scopes.map(({ metaPrefix }) => metaPrefix),
+    'text[]',
+  )
+  return `unnest(${numbers}, ${projects}, ${prefixes}) x(type, project, prefix)`
+}
+
+/** `_since`, and `_at`: versions that were current at some point of a period. */
+function windowSql({ since, at }: HistoryRequest, bind: Bind): string {
+  const tests = ['true']
+  if (since !== undefined) tests.push(`v.lu >= ${bind(since.toISOString(), 'timestamptz')}`)
+  if (at !== undefined) {
+    tests.push(
+      `v.lu < ${bind(at.end.toISOString(), 'timestamptz')}`,
+      `not exists (select 1 from version n where n.project = v.project and n.type = v.type
+        and n.id = v.id and n.ver = v.ver + 1
+        and n.lu <= ${bind(at.start.toISOString(), 'timestamptz')})`,
+    )
+  }
+  return tests.join(' and ')
+}
+
+function orderSql({ ascending }: HistoryRequest): string {
+  const direction = ascending ? '' : ' desc'
+  return ['lu', 'type', 'id', 'ver'].map((column) => `v.${column}${direction}`).join(', ')
+}
+
+/** The bound on `lu` alone is what the index by time can use. */
+function afterSql({ ascending, cursor }: HistoryRequest, bind: Bind): string {
+  if (cursor === undefined) return 'true'
+  const { lu, type, id, ver } = readCursor(cursor)
+  const beyond = ascending ? '>' : '<'
+  const time = bind(lu, 'timestamptz')
+  const position = [time, bind(type, 'smallint'), bind(id, 'uuid'), bind(ver, 'int')].join(', ')
+  return `v.lu ${beyond}= ${time} and (v.lu, v.type, v.id, v.ver) ${beyond} (${position})`
+}
+
+function pageOf<Row extends VersionRow>(
+  { count }: HistoryRequest,
+  rows: readonly Row[],
+  idFor: (row: Row) => string,
+): Pick<HistoryPage, 'versions' | 'next'> {
+  const shown = rows.slice(0, count)
+  const last = rows.length > count ? shown.at(-1) : undefined
+  return {
+    versions: shown.map((row) => toVersion(row, row.content === null ? idFor(row) : undefined)),
+    next: last && writeCursor(last),
+  }
+}
+
+function writeCursor({ lu, type, id, ver }: VersionRow): string {
+  return Buffer.from(JSON.stringify([lu.toISOString(), type, id, ver])).toString('base64url')
+}
+
+const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
+
+/** Errors: 400 for a damaged cursor. It tells a position and no secret. */
+function readCursor(cursor: string) {
+  const [lu, type, id, ver] = parts(cursor)
+  const isTime = typeof lu === 'string' && !Number.isNaN(Date.parse(lu)) && lu.length <= 32
+  const isType = typeof type === 'number' && Number.isInteger(type) && Math.abs(type) < 32_768
+  const isVersion = typeof ver === 'number' && Number.isInteger(ver) && ver > 0 && ver < 2 ** 31
+  if (!isTime || !isType || !isVersion || typeof id !== 'string' || !UUID.test(id)) {
+    throw badRequest('Invalid cursor')
+  }
+  return { lu: new Date(lu).toISOString(), type, id, ver }
+}
+
+function parts(cursor: string): readonly unknown[] {
+  try {
+    const value: unknown = JSON.parse(Buffer.from(cursor, 'base64url').toString())
+    return Array.isArray(value) ? value : []
+  } catch {
+    return []
+  }
+}
+
+function binder(): { values: unknown[]; bind: Bind } {
+  const values: unknown[] = []
+  const bind: Bind = (value, type) => {
+    values.push(value)
+    return `$${values.length}::${type}`
+  }
+  return { values, bind }
+}

@@ -1,0 +1,124 @@
+import { randomUUID } from 'node:crypto'
+import t from 'tap'
+import type { Resource } from '../shared/fhir/resource.ts'
+import { openBotica } from './fixtures/botica.ts'
+import { anObservation, aPatient, MRN_SYSTEM } from './fixtures/resources.ts'
+import { statementsOf } from './fixtures/store.ts'
+
+const botica = await openBotica(t)
+const { client } = await botica.createMember()
+
+const mrn = randomUUID()
+const twin = randomUUID()
+const withMrn = (value: string) => aPatient({ identifier: [{ system: MRN_SYSTEM, value }] })
+const patient = await client.create(withMrn(mrn))
+await client.create(withMrn(twin))
+await client.create(withMrn(twin))
+
+const search = (value: string) => `Patient?identifier=${MRN_SYSTEM}|${value}`
+const literal = `Patient/${patient.id}`
+const pointing = (reference: string) => anObservation(reference)
+
+t.test('a create resolves its conditional references by one statement', async (t) => {
+  const body = anObservation(search(mrn), { focus: [{ reference: search(mrn) }] })
+  const cost = await statementsOf(botica.services.database, async () => {
+    const made = await client.post('Observation', body)
+    t.equal(made.status, 201)
+    t.match(made.body, { subject: { reference: literal }, focus: [{ reference: literal }] })
+  })
+  t.equal(cost, 2)
+})
+
+t.test('updates and conditional writes resolve them too', async (t) => {
+  const made = await client.create(pointing(literal))
+  const put = await client.put(`Observation/${made.id}`, {
+    ...made,
+    focus: [{ reference: search(mrn) }],
+  })
+  t.match(put.body, { focus: [{ reference: literal }] })
+  const value = randomUUID()
+  const body = { ...pointing(search(mrn)), identifier: [{ system: MRN_SYSTEM, value }] }
+  const query = `identifier=${MRN_SYSTEM}|${value}`
+  const created = await client.post('Observation', body, { 'If-None-Exist': query })
+  t.match(created.body, { subject: { reference: literal } })
+  const updated = await client.put(`Observation?${query}`, {
+    ...body,
+    focus: [{ reference: search(mrn) }],
+  })
+  t.equal(updated.status, 200)
+  t.match(updated.body, { subject: { reference: literal }, focus: [{ reference: literal }] })
+})
+
+const faults: [string, string, RegExp][] = [
+  ['nothing', search(randomUUID()), /^Conditional reference '.*' did not match any resources$/],
+  ['several resources', search(twin), /^Conditional reference '.*' matched multiple resources$/],
+  ['no criteria', 'Patient?_count=1', /Search criteria are required/],
+  ['an unknown parameter', 'Patient?nmae=x', /nmae/],
+  ['an unknown type', 'Nothing?name=x', /Unknown resource type/],
+]
+for (const [what, reference, text] of faults) {
+  t.test(`a conditional reference to ${what} is refused at its element`, async (t) => {
+    const alone = await client.post('Observation', pointing(reference))
+    t.equal(alone.status, 400)
+    t.match(alone.body, { issue: [{ details: { text }, expression: ['Observation.subject'] }] })
+    const entry = [literal, reference].map((target) => ({
+      request: { method: 'POST', url: 'Observation' },
+      resource: pointing(target),
+    }))
+    const transaction = await client.post('', {
+      resourceType: 'Bundle',
+      type: 'transaction',
+      entry,
+    })
+    t.equal(transaction.status, 400)
+    t.match(transaction.body, {
+      issue: [{ details: { text }, expression: ['Bundle.entry[1]', 'Observation.subject'] }],
+    })
+    const batch = await client.post<{ entry: { response: { status: string } }[] }>('', {
+      resourceType: 'Bundle',
+      type: 'batch',
+      entry,
+    })
+    t.same(
+      batch.body.entry.map(({ response }) => response.status),
+      ['201', '400'],
+    )
+  })
+}
+
+t.test('a reference does not find what another Project has', async (t) => {
+  const { admin } = await botica.createTenant()
+  t.equal((await admin.post('Observation', pointing(search(mrn)))).status, 400)
+})
+
+t.test('all conditional references of a transaction are one statement', async (t) => {
+  const others = await Promise.all(
+    Array.from({ length: 20 }, () => client.create(withMrn(randomUUID()))),
+  )
+  const mrnOf = ({ identifier }: Resource) => (identifier as { value: string }[])[0]?.value ?? ''
+  const entry = others.flatMap((other) => [
+    { request: { method: 'POST', url: 'Observation' }, resource: pointing(search(mrnOf(other))) },
+    { request: { method: 'POST', url: 'Observation' }, resource: pointing(search(mrn)) },
+  ])
+  const cost = await statementsOf(botica.services.database, async () => {
+    const answer = await client.post<{ entry: { resource: Resource }[] }>('', {
+      resourceType: 'Bundle',
+      type: 'transaction',
+      entry,
+    })
+    t.equal(answer.status, 200)
+    t.match(
+      answer.body.entry.map(({ resource }) => resource.subject),
+      others.flatMap(({ id }) => [{ reference: `Patient/${id}` }, { reference: literal }]),
+    )
+  })
+  t.equal(cost, 4, 'begin, searches, inserts, commit')
+})
+
+t.test('a question mark elsewhere is no search', async (t) => {
+  const made = await client.post('Observation', {
+    ...pointing(literal),
+    note: [{ text: 'Patient?name=x' }],
+  })
+  t.match(made, { status: 201, body: { note: [{ text: 'Patient?name=x' }] } })
+})
