@@ -61,7 +61,7 @@ export async function followIncludes(
 }
 
 function driverOf({ tests }: Query): Driver {
-  return tests.some(({ kind }) => kind === 'join') ? { kind: 'join' } : { kind: 'keys', ids: false }
+  return tests.some(({ kind }) => kind === 'join') ? { kind: 'join' } : { kind: 'keys' }
 }
 
 function nameOf({ type, id }: { readonly type: string; readonly id: string }): string {

@@ -55,7 +55,7 @@ export async function prepare(
 /** Errors: 400 too-costly for a sort by values, which looks at every match. */
 export function driverOf({ statistics }: Store, query: Query): Driver {
   checkSortable(statistics, query)
-  if (query.typeNumbers.length > 1) return { kind: 'keys', ids: false }
+  if (query.typeNumbers.length > 1) return { kind: 'keys' }
   const limit = query.limit + query.offset
   return chooseDriver(statistics, query.tests, rowsOf(statistics, query), limit)
 }

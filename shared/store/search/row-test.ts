@@ -66,6 +66,11 @@ export function fewSql(test: Test, bind: Bind): string {
   return test.probe?.(bind) ?? test.check(test.keys(bind))
 }
 
+/** The side table is asked for this row alone; `offset 0` keeps PostgreSQL from reading all of it. */
+export function probeSql({ ids }: Extract<Test, { kind: 'ids' }>, bind: Bind): string {
+  return `exists (select 1 from (${ids(bind)}) x(id) where x.id = r.id offset 0)`
+}
+
 /** True when `key` is among the keys. Not as a condition, which PostgreSQL would make a join a row. */
 export function isHeldSql(key: string, keys: string): string {
   return `(${key} in (select unnest(${keys}))) is true`
