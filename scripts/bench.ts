@@ -1,13 +1,14 @@
 /**
- * `npm run bench -- <area> [seconds]`: our figure, the physical limit measured in the same run, and the
- * ratio of both. Areas: binary, bundle, crud, execute, http. Absolute figures vary with the machine; ratios are
- * what to compare.
+ * `npm run bench -- <area> [seconds] [resources]`: our figure, the physical limit measured in the same
+ * run, and the ratio of both. Areas: binary, bundle, crud, execute, http, search. Absolute figures vary
+ * with the machine; ratios are what to compare.
  */
 import { binary } from './bench/binary.ts'
 import { bundle } from './bench/bundle.ts'
 import { crud } from './bench/crud.ts'
 import { execute } from './bench/execute.ts'
 import { http } from './bench/http.ts'
+import { search } from './bench/search.ts'
 
 /** One line of a bench's table. `required` is the ratio to reach, where the design names one. */
 export interface Figure {
@@ -18,19 +19,24 @@ export interface Figure {
   readonly required: string
 }
 
-const areas: Readonly<Record<string, (seconds: number) => Promise<readonly Figure[]>>> = {
+const areas: Readonly<
+  Record<string, (seconds: number, resources: number) => Promise<readonly Figure[]>>
+> = {
   binary,
   bundle,
   crud,
   execute,
   http,
+  search,
 }
 
-const [area = '', seconds = '3'] = process.argv.slice(2)
+const [area = '', seconds = '3', resources = '35000'] = process.argv.slice(2)
 const run = areas[area]
-if (run === undefined || !(Number(seconds) > 0)) {
-  console.error(`Usage: npm run bench -- <${Object.keys(areas).join('|')}> [seconds a round]`)
+if (run === undefined || !(Number(seconds) > 0) || !(Number(resources) > 0)) {
+  console.error(
+    `Usage: npm run bench -- <${Object.keys(areas).join('|')}> [seconds a round] [resources]`,
+  )
   process.exit(1)
 }
-const figures = await run(Number(seconds))
+const figures = await run(Number(seconds), Number(resources))
 console.table(Object.fromEntries(figures.map(({ what, ...figure }) => [what, figure] as const)))

@@ -48,6 +48,11 @@ interface Snapshot {
 /** These hold for every element, extension, reference or narrative and are checked by plain code. */
 const UNIVERSAL = new Set(['ele-1', 'ext-1', 'dom-3', 'ref-1', 'txt-1', 'txt-2'])
 const PROFILE = 'http://hl7.org/fhir/StructureDefinition/'
+/** R4 gives the two components of DocumentReference-relationship each other's expression. */
+const MISPRINTED: ReadonlyMap<string, string> = new Map([
+  ['http://hl7.org/fhir/SearchParameter/DocumentReference-relatesto', 'target'],
+  ['http://hl7.org/fhir/SearchParameter/DocumentReference-relation', 'code'],
+])
 /** More targets than this: any resource. */
 const ANY = 140
 
@@ -169,7 +174,8 @@ function describeParameter(
     ...(targets.length > 0 && targets.length < ANY ? { targets } : {}),
     ...(parameter.component
       ? {
-          components: parameter.component.map(({ definition, expression }) => {
+          components: parameter.component.map(({ definition, expression: given }) => {
+            const expression = MISPRINTED.get(definition) ?? given
             // The components of ResearchStudy-progress-status-* name parameters that nobody defines.
             const type = typeOf.get(definition) ?? (expression === 'period' ? 'date' : 'token')
             return { type, expression }

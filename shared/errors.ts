@@ -58,6 +58,13 @@ export const unsupportedMediaType = () =>
 export const businessRule = failure(422, 'business-rule', 'business-rule')
 export const serverTimeout = () => failure(504, 'server-timeout', 'timeout')('Server timeout')
 
+/** The same failure, with the parameter or element at fault named in each issue. */
+export function located(error: unknown, expression: string): unknown {
+  if (!(error instanceof HttpError)) return error
+  const issues = error.outcome.issue.map((one) => ({ ...one, expression: [expression] }))
+  return new HttpError(error.status, { ...error.outcome, issue: issues }, { cause: error })
+}
+
 /** 400 with several issues, one a field. */
 export const invalid = (issues: readonly Issue[]) =>
   new HttpError(400, outcome(undefined, ...issues))

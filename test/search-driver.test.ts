@@ -23,6 +23,7 @@ await Promise.all(
       resourceType: 'Observation',
       status: i % 4 ? 'final' : 'amended',
       code: { text: 'x' },
+      valueQuantity: { value: i },
       ...(i % 3 ? { effectiveDateTime: `2024-01-${String((i % 28) + 1).padStart(2, '0')}` } : {}),
     }),
   ),
@@ -63,8 +64,7 @@ t.test('a walk is capped', async (t) => {
 })
 
 const DRIVERS: readonly Driver[] = [
-  { kind: 'keys', ids: false },
-  { kind: 'keys', ids: true },
+  { kind: 'keys' },
   { kind: 'order' },
   { kind: 'walk', cap: 2000 },
   { kind: 'walk', cap: 3 },
@@ -77,7 +77,7 @@ for (const sort of ['-_lastUpdated', '_lastUpdated', '_id', '-_id', 'date', '-da
       project,
       typeNumbers: [typeNumber('Observation')],
       tests: [keys([hash.token(p, undefined, 'final')])],
-      order: orderOf(parseSearch('Observation', `_sort=${sort}`)),
+      order: orderOf(parseSearch('Observation', `_sort=${sort}`), hash),
       after: undefined,
       limit: 12,
       offset: 0,
@@ -88,6 +88,41 @@ for (const sort of ['-_lastUpdated', '_lastUpdated', '_id', '-_id', 'date', '-da
     const [first = [], ...others] = pages.map((rows) => rows.map(({ id }) => id))
     t.equal(first.length, 12)
     for (const [i, ids] of others.entries()) t.same(ids, first, JSON.stringify(DRIVERS[i + 1]))
+  })
+}
+
+const ID_DRIVERS: readonly Driver[] = [
+  { kind: 'ids', few: 2000, cap: 2000 },
+  { kind: 'ids', few: 5, cap: 2000 },
+  { kind: 'ids', few: 5, cap: 3 },
+  { kind: 'keys' },
+]
+
+for (const sort of ['-_lastUpdated', '_id', 'date', '-date']) {
+  t.test(`few and many ids of a side table give the same rows sorted by ${sort}`, async (t) => {
+    const p = hash.param(project, 'Observation', 'value-quantity')
+    const ids: Test = {
+      kind: 'ids',
+      ids: (bind) => `select g.id from idx_range g where g.project = ${bind(project, 'int')}
+        and g.p = ${bind(p, 'bigint')} and g.lo > ${bind(7, 'float8')}`,
+    }
+    const query: Query = {
+      project,
+      typeNumbers: [typeNumber('Observation')],
+      tests: [ids],
+      order: orderOf(parseSearch('Observation', `_sort=${sort}`), hash),
+      after: undefined,
+      limit: 12,
+      offset: 0,
+    }
+    const pages = await Promise.all(
+      ID_DRIVERS.map((driver) => database.query<SortedRow>(pageStatement([{ query, driver }]))),
+    )
+    const [first = [], ...others] = pages.map((rows) => rows.map(({ id }) => id))
+    t.equal(first.length, 12)
+    for (const [i, found] of others.entries()) {
+      t.same(found, first, JSON.stringify(ID_DRIVERS[i + 1]))
+    }
   })
 }
 

@@ -179,10 +179,31 @@ t.test('what cannot be answered is refused with its reason', async (t) => {
       `_filter=name eq y${' or name eq y'.repeat(64)}`,
       '400 too-costly _filter may have 64 comparisons',
     ],
+    ['Observation', 'code-value-quantity=a$b', '400 invalid Invalid number value: b'],
     [
       'Observation',
-      'code-value-quantity=a$b',
-      '400 not-supported Search parameters of type composite are not supported',
+      'code-value-quantity=a',
+      '400 invalid code-value-quantity needs 2 values joined by $, not a',
+    ],
+    [
+      'Observation',
+      'code-value-quantity=s|$5',
+      '400 invalid code-value-quantity needs a code in s|$5',
+    ],
+    [
+      'Location',
+      'near=91|0',
+      '400 invalid Invalid value of near: 91|0; use latitude|longitude|distance|unit',
+    ],
+    [
+      'Patient',
+      'identifier:of-type=s|c',
+      '400 invalid Invalid value of :of-type: s|c; use system|code|value',
+    ],
+    [
+      'Patient',
+      'gender:contains=m',
+      '400 invalid Invalid modifier :contains for individual-gender',
     ],
   ]
   for (const [type, query, expected] of cases) {

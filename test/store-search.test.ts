@@ -116,11 +116,19 @@ t.test('a search finds what its parameters say', async (t) => {
   }
 })
 
-t.test('what no index serves and what is damaged is refused', async (t) => {
+const cursor = (...parts: unknown[]) => Buffer.from(JSON.stringify(parts)).toString('base64url')
+
+t.test('a damaged cursor, or one of another order, is refused', async (t) => {
   for (const query of [
-    'Observation?_sort=code',
-    'Observation?_sort=date,_id',
     'Observation?_cursor=xx',
+    'Observation?_sort=code&_cursor=xx',
+    `Observation?_sort=code&_cursor=${cursor('-code', ['a'], randomUUID())}`,
+    `Observation?_sort=code&_cursor=${cursor('code', ['a', 'b'], randomUUID())}`,
+    `Observation?_sort=code&_cursor=${cursor('code', [5], randomUUID())}`,
+    `Observation?_sort=code&_cursor=${cursor('code', ['\0'], randomUUID())}`,
+    `Observation?_sort=code,date&_cursor=${cursor('code,date', ['a', '2024'], randomUUID())}`,
+    `Observation?_sort=value-quantity&_cursor=${cursor('value-quantity', ['x'], randomUUID())}`,
+    `Observation?_sort=code&_cursor=${cursor('code', ['a'], 'x')}`,
     `Observation?_cursor=${Buffer.from('["-lu",null,"x"]').toString('base64url')}`,
     `Observation?_cursor=${Buffer.from(`["-lu","2024-13-01T00:00:00.000Z","${randomUUID()}"]`).toString('base64url')}`,
     `Observation?_sort=_id&_cursor=${Buffer.from(`["-lu","2024-01-01T00:00:00.000Z","${randomUUID()}"]`).toString('base64url')}`,

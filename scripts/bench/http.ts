@@ -9,10 +9,10 @@ import pg from 'pg'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import type { Figure } from '../bench.ts'
 import { freePort } from '../service.ts'
-import { connect } from '../session.ts'
 import { startWeb, stopChild, untilReady } from './children.ts'
 import { descendantsCpuUs } from './cpu.ts'
 import { measure, median, openWire, type Wire } from './load.ts'
+import { openProject } from './project.ts'
 import { syntheaResources } from './samples.ts'
 import { openStage, type Stage } from './stage.ts'
 
@@ -43,7 +43,7 @@ export async function http(seconds: number): Promise<readonly Figure[]> {
   try {
     const raw = await openRaw(stage, pool, templates.Observation)
     await untilReady(baseUrl, false)
-    const token = await signIn(stage, baseUrl)
+    const { token } = await openProject(stage, baseUrl)
     const wire = await openWire(baseUrl, CALLERS, token, 'application/fhir+json')
     const rawWire = await openWire(raw.url, CALLERS, token, 'application/json')
     const figures = [
@@ -202,20 +202,6 @@ async function openRaw(stage: Stage, pool: pg.Pool, content: string) {
     ids: rows.map(({ id }) => id),
     close: () => child.kill(),
   }
-}
-
-async function signIn(stage: Stage, baseUrl: string): Promise<string> {
-  const { SUPER_ADMIN_CLIENT_ID, SUPER_ADMIN_CLIENT_SECRET } = stage.env
-  Object.assign(process.env, {
-    BASE_URL: baseUrl,
-    SUPER_ADMIN_CLIENT_ID,
-    SUPER_ADMIN_CLIENT_SECRET,
-  })
-  const admin = await connect()
-  const project = await admin.post('admin/Project/', { resourceType: 'Project', name: 'Bench' })
-  const client = await admin.post(`admin/projects/${project.id}/client`, { name: 'Caller' })
-  const { token } = await connect({ id: String(client.id), secret: String(client.secret) })
-  return token
 }
 
 /** One real resource a type; of Location, which Synthea leaves out, a plain one. */

@@ -3,6 +3,7 @@ import Router from '@koa/router'
 import type { Principal } from '../../shared/access/principal.ts'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { type FhirRequest, handle } from '../../shared/api/handle.ts'
+import { readQuery } from '../../shared/api/negotiate.ts'
 import { operations } from '../../shared/api/operations/table.ts'
 import type { Config } from '../../shared/config.ts'
 import { SYSTEM_PROJECT } from '../../shared/store/projects.ts'
@@ -41,7 +42,7 @@ async function requestOf(ctx: Context, config: Config): Promise<FhirRequest> {
     // Koa leaves the body of a HEAD answer out, all else is as for GET.
     method: ctx.method === 'HEAD' ? 'GET' : ctx.method,
     path: pathOf(ctx),
-    query: new URLSearchParams(ctx.querystring),
+    query: readQuery(ctx.querystring),
     // Node joins repeated headers into one text; only set-cookie is a list, and nobody sends it.
     headers: ctx.req.headers as Record<string, string | undefined>,
     ...(isUpload(ctx)

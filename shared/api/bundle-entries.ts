@@ -2,6 +2,7 @@
 import type { Config } from '../config.ts'
 import { badRequest, HttpError, tooCostly } from '../errors.ts'
 import { isObject, isResource, type Resource } from '../fhir/resource.ts'
+import { readQuery } from './negotiate.ts'
 import { findRoute, type Route } from './route.ts'
 
 export interface Entry {
@@ -98,7 +99,7 @@ function splitUrl(url: string): { path: string; query: URLSearchParams } {
   const path = mark < 0 ? url : url.slice(0, mark)
   return {
     path: path.replace(/^\/+|\/+$/g, '').replaceAll('%24', '$'),
-    query: new URLSearchParams(mark < 0 ? '' : url.slice(mark + 1)),
+    query: readQuery(mark < 0 ? '' : url.slice(mark + 1)),
   }
 }
 

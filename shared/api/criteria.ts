@@ -2,10 +2,11 @@
 import { badRequest } from '../errors.ts'
 import { parseSearch, type SearchRequest } from '../fhir/search.ts'
 import { absoluteUrl, type Interaction } from './interaction.ts'
+import { readQuery } from './negotiate.ts'
 
 /** The query of `If-None-Exist`, which may carry the type and a question mark before it. */
 export function criteriaOf(text: string): URLSearchParams {
-  return new URLSearchParams(text.replace(/^[^=]*\?/, ''))
+  return readQuery(text.replace(/^[^=]*\?/, ''))
 }
 
 /** Errors: 400 without any criteria, which would mean every resource of the type. */

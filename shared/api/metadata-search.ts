@@ -34,12 +34,9 @@ export const sharedParameters = [
   ['_elements', 'string'],
 ].map(([name, type]) => ({ name, type }))
 
-/** Types of parameters that a search can be asked for today. */
-const SEARCHED = new Set(['token', 'string', 'reference', 'uri', 'date', 'number', 'quantity'])
-
 function searchParametersOf(type: string): object[] {
   return [...searchParameters(type).values()]
-    .filter((parameter) => SEARCHED.has(parameter.type) && parameter.expression !== undefined)
+    .filter(({ expression }) => expression !== undefined)
     .map(({ code, url, type: kind }) => ({ name: code, definition: url, type: kind }))
 }
 

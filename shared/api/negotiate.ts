@@ -1,4 +1,5 @@
 /** What a caller wants back and what it sent: Accept, `_format`, `_pretty`, Prefer, content types. */
+import { isUtf8 } from 'node:buffer'
 import { badRequest, notAcceptable, unsupportedMediaType } from '../errors.ts'
 import { parseBody } from '../fhir/json.ts'
 import type { FhirRequest } from './handle.ts'
@@ -114,7 +115,26 @@ export function readForm(request: FhirRequest): URLSearchParams {
   if (body === undefined || body.length === 0) return new URLSearchParams()
   if (JSON_TYPES.has(type)) return jsonForm(parseBody(body))
   requireType(request, (name) => name === 'application/x-www-form-urlencoded')
-  return new URLSearchParams(body.toString())
+  if (typeof body !== 'string' && !isUtf8(body)) throw badRequest(NOT_UTF8)
+  return readQuery(body.toString())
+}
+
+const NOT_UTF8 = 'The query is not valid UTF-8'
+
+/** Errors: 400 for escaped bytes that are not UTF-8: they would be read as some other text. */
+export function readQuery(text: string): URLSearchParams {
+  const query = new URLSearchParams(text)
+  const isDoubtful = [...query].some((pair) => pair.some((part) => part.includes('\ufffd')))
+  if (isDoubtful) for (const [escapes] of text.matchAll(/(?:%[0-9a-f]{2})+/gi)) checkUtf8(escapes)
+  return query
+}
+
+function checkUtf8(escapes: string): void {
+  try {
+    decodeURIComponent(escapes)
+  } catch {
+    throw badRequest(NOT_UTF8)
+  }
 }
 
 function jsonForm(body: unknown): URLSearchParams {

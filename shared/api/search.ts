@@ -1,5 +1,5 @@
 /** Search: of one type, of several, of a compartment. https://hl7.org/fhir/R4/http.html#search */
-import { badRequest } from '../errors.ts'
+import { badRequest, forbidden } from '../errors.ts'
 import { type Link, type SearchEntry, searchBundle } from '../fhir/bundle.ts'
 import {
   COMPARTMENTS,
@@ -21,8 +21,35 @@ export async function search(interaction: Interaction, type: string): Promise<Fh
   if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
   const query = queryOf(interaction)
   const request = parse(interaction, type, query)
+  if (isExplained(query)) return explain(interaction, type, query, request)
   const page = await interaction.services.repository.search(interaction.principal, request)
   return pageReply(interaction, type, query, request, page)
+}
+
+/** Errors: 400 for what is neither true nor false. */
+function isExplained(query: URLSearchParams): boolean {
+  const value = query.get('_explain') ?? 'false'
+  if (value === 'true' || value === 'false') return value === 'true'
+  throw badRequest(`Invalid _explain: ${value}; use true or false`, '_explain')
+}
+
+/** No rows, but what they cost. The plan tells of more than the caller's own data. Errors: 403. */
+async function explain(
+  { services, principal }: Interaction,
+  type: string,
+  query: URLSearchParams,
+  request: SearchRequest,
+): Promise<FhirReply> {
+  if (!principal.isProjectAdmin && !principal.isSuperAdmin) throw forbidden()
+  const { driver, sql, plan } = await services.repository.explain(principal, request)
+  const text = `Found by ${driver ?? 'nothing'}`
+  const told = issue('information', 'informational', text, undefined, [sql, ...plan].join('\n'))
+  const resource = JSON.stringify(outcome(undefined, told))
+  const links: Link[] = [
+    { relation: 'self', url: absoluteUrl(services, `${type}?${query.toString()}`) },
+  ]
+  const entries: SearchEntry[] = [{ fullUrl: '', resource, mode: 'outcome' }]
+  return textReply(200, searchBundle({ type: 'searchset', links }, entries))
 }
 
 /** `GET ?_type=A,B&…` and `POST _search`. Errors: 400 without types, 403 when none may be searched. */
@@ -65,6 +92,7 @@ async function searchTypes(
 ): Promise<FhirReply> {
   const { services, principal } = interaction
   if (types.includes('Binary')) throw badRequest('Cannot search on Binary resource type')
+  if (isExplained(query)) throw badRequest('_explain is for searches of one type', '_explain')
   const named = new URLSearchParams(query)
   named.delete('_type')
   const parseAll = () => types.map((type) => parse(interaction, type, named))
@@ -196,5 +224,6 @@ function linksOf(
     )
   }
   if (offset > 0) links.push(link('previous', { _offset: String(Math.max(0, offset - count)) }))
+  if (page.previous !== undefined) links.push(link('previous', { _cursor: page.previous }))
   return links
 }

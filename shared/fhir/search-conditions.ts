@@ -5,9 +5,12 @@ import type { SearchParameter } from './definitions-data.ts'
 import type { Condition, SearchParamType } from './search.ts'
 import {
   parseDateValue,
+  parseNearValue,
   parseNumberValue,
+  parseOfTypeValue,
   parseQuantityValue,
   parseTokenValue,
+  splitComposite,
   splitValue,
 } from './search-values.ts'
 
@@ -23,7 +26,6 @@ const UNSUPPORTED = new Set([
   '_containedType',
   '_content',
   '_deleted',
-  '_explain',
   '_query',
   '_text',
   '_type',
@@ -37,18 +39,21 @@ interface Modifiers {
 
 const MODIFIERS: Readonly<Record<SearchParamType, Modifiers>> = {
   token: {
-    supported: ['not', 'missing'],
-    known: ['text', 'in', 'not-in', 'above', 'below', 'of-type', 'contains'],
+    supported: ['not', 'missing', 'text', 'of-type', 'contains'],
+    known: ['in', 'not-in', 'above', 'below'],
   },
   reference: { supported: ['identifier', 'not', 'missing'], known: ['above', 'below'] },
-  string: { supported: ['exact', 'contains', 'missing'], known: ['text', 'not'] },
+  string: { supported: ['exact', 'contains', 'text', 'not', 'missing'], known: [] },
   date: { supported: ['missing'], known: [] },
   number: { supported: ['missing'], known: [] },
   quantity: { supported: ['missing'], known: [] },
-  uri: { supported: ['missing'], known: ['above', 'below', 'contains'] },
+  uri: { supported: ['above', 'below', 'contains', 'missing'], known: [] },
   composite: { supported: [], known: [] },
   special: { supported: [], known: [] },
 }
+
+/** The token parameters that `:contains` is good for. */
+const CONTACTS = new Set(['email', 'phone', 'telecom'])
 
 interface Named {
   readonly parameter: SearchParameter
@@ -63,10 +68,6 @@ function readName(type: string, name: string): Named | Refusal {
   if (UNSUPPORTED.has(code)) return { reason: notSupported(`${code} is not supported`, name) }
   const parameter = searchParameter(type, code)
   if (parameter === undefined) return unknownParameter(code, name)
-  if (parameter.type === 'composite' || parameter.type === 'special') {
-    const text = `Search parameters of type ${parameter.type} are not supported`
-    return { reason: notSupported(text, name) }
-  }
   if (modifier !== undefined) checkModifier(parameter, modifier)
   return { parameter, modifier }
 }
@@ -77,9 +78,11 @@ export function unknownParameter(code: string, name: string): Refusal {
 
 function checkModifier(parameter: SearchParameter, modifier: string): void {
   const { supported, known } = MODIFIERS[parameter.type]
-  const isOfId = parameter.code === '_id' && modifier === 'missing'
+  const isOfId = parameter.code === '_id' && modifier !== 'not'
   const isPlain = parameter.expression === undefined
-  if (supported.includes(modifier) && !isOfId && !isPlain) return
+  const isApt =
+    modifier !== 'contains' || parameter.type !== 'token' || CONTACTS.has(parameter.code)
+  if (supported.includes(modifier) && !isOfId && !isPlain && isApt) return
   if (parameter.type === 'reference' && isResourceType(modifier) && !isPlain) return
   const id = parameter.url.slice(parameter.url.lastIndexOf('/') + 1)
   if (known.includes(modifier)) {
@@ -136,5 +139,19 @@ function checkValue(parameter: SearchParameter, modifier: string | undefined, va
   if (parameter.type === 'date') parseDateValue(value)
   if (parameter.type === 'number') parseNumberValue(value)
   if (parameter.type === 'quantity') parseQuantityValue(value)
-  if (parameter.type === 'token' || modifier === 'identifier') parseTokenValue(value)
+  if (parameter.type === 'composite') checkComposite(parameter, value)
+  if (parameter.type === 'special' && parameter.expression !== undefined) parseNearValue(value)
+  if (modifier === 'of-type') parseOfTypeValue(value)
+  else if (modifier === 'text' || modifier === 'contains') return
+  else if (parameter.type === 'token' || modifier === 'identifier') parseTokenValue(value)
+}
+
+function checkComposite(parameter: SearchParameter, value: string): void {
+  const parts = splitComposite(parameter, value)
+  parameter.components?.forEach(({ type }, i) => {
+    const part = parts[i] ?? ''
+    checkValue({ ...parameter, type }, undefined, part)
+    if (type !== 'token' || parseTokenValue(part).code !== undefined) return
+    throw badRequest(`${parameter.code} needs a code in ${value}`)
+  })
 }

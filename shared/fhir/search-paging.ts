@@ -15,7 +15,7 @@ export function readPaging(type: string, query: URLSearchParams): Paging {
   const offset = readOffset(last(query, '_offset'))
   const cursor = last(query, '_cursor')
   if (cursor !== undefined && query.has('_offset')) {
-    throw badRequest('Cannot use both offset and cursor')
+    throw badRequest('Cannot use both offset and cursor', '_cursor')
   }
   const elements = [...lists(query, '_elements'), ...lists(query, '_fields')]
   return {
@@ -31,16 +31,17 @@ export function readPaging(type: string, query: URLSearchParams): Paging {
 
 function readCount(text: string | undefined): number {
   if (text === undefined) return DEFAULT_COUNT
-  if (!/^\d+$/.test(text)) throw badRequest(`Invalid _count: ${text}`)
+  if (!/^\d+$/.test(text)) throw badRequest(`Invalid _count: ${text}`, '_count')
   return Math.min(Number(text), MAX_COUNT)
 }
 
 function readOffset(text: string | undefined): number {
   if (text === undefined) return 0
-  if (!/^\d+$/.test(text)) throw badRequest(`Invalid _offset: ${text}`)
+  if (!/^\d+$/.test(text)) throw badRequest(`Invalid _offset: ${text}`, '_offset')
   const offset = Number(text)
   if (offset > MAX_OFFSET) {
-    throw badRequest(`Search offset exceeds maximum (got ${text}, max ${MAX_OFFSET})`)
+    const reason = `Search offset exceeds maximum (got ${text}, max ${MAX_OFFSET})`
+    throw badRequest(reason, '_offset')
   }
   return offset
 }
@@ -48,12 +49,12 @@ function readOffset(text: string | undefined): number {
 function readTotal(text: string | undefined): SearchRequest['total'] {
   if (text === undefined) return 'none'
   if (text === 'none' || text === 'estimate' || text === 'accurate') return text
-  throw badRequest(`Invalid _total: ${text}; use none, estimate or accurate`)
+  throw badRequest(`Invalid _total: ${text}; use none, estimate or accurate`, '_total')
 }
 
 function readSummary(text: string | undefined): string | undefined {
   if (text === undefined || SUMMARIES.includes(text)) return text
-  throw badRequest(`Invalid _summary: ${text}; use ${SUMMARIES.join(', ')}`)
+  throw badRequest(`Invalid _summary: ${text}; use ${SUMMARIES.join(', ')}`, '_summary')
 }
 
 function readSort(type: string, names: readonly string[]): SortRule[] {
@@ -61,13 +62,13 @@ function readSort(type: string, names: readonly string[]): SortRule[] {
   for (const name of names) {
     const descending = name.startsWith('-')
     const code = descending ? name.slice(1) : name
-    if (code === '_score') throw notSupported('Sorting by _score is not supported')
+    if (code === '_score') throw notSupported('Sorting by _score is not supported', '_sort')
     const parameter = searchParameter(type, code)
     if (parameter?.expression === undefined) {
-      throw badRequest(`Unknown search parameter: ${code}`)
+      throw badRequest(`Unknown search parameter: ${code}`, '_sort')
     }
     if (parameter.type === 'composite' || parameter.type === 'special') {
-      throw notSupported(`Sorting by ${code} is not supported`)
+      throw notSupported(`Sorting by ${code} is not supported`, '_sort')
     }
     if (!rules.has(code)) rules.set(code, { code, descending })
   }

@@ -73,6 +73,57 @@ export function parseTokenValue(value: string): TokenValue {
   return { system, code: code === '' ? undefined : code }
 }
 
+export interface OfTypeValue {
+  readonly system: string
+  readonly code: string
+  readonly value: string
+}
+
+/** `system|code|value` of `:of-type`. Errors: 400 when a part is missing. */
+export function parseOfTypeValue(text: string): OfTypeValue {
+  const [system = '', code = '', value = '', ...more] = splitValue(text, '|').map(unescapeValue)
+  if (code === '' || value === '' || more.length > 0) {
+    throw badRequest(`Invalid value of :of-type: ${text}; use system|code|value`)
+  }
+  return { system, code, value }
+}
+
+/** One part for each component, escapes in place. Errors: 400 for too few or too many. */
+export function splitComposite(parameter: SearchParameter, value: string): readonly string[] {
+  const parts = splitValue(value, '$')
+  const wanted = parameter.components?.length ?? 0
+  if (parts.length === wanted && !parts.includes('')) return parts
+  throw badRequest(`${parameter.code} needs ${wanted} values joined by $, not ${value}`)
+}
+
+export interface NearValue {
+  readonly latitude: number
+  readonly longitude: number
+  /** Infinite when the query names none. */
+  readonly km: number
+}
+
+const KM: ReadonlyMap<string, number> = new Map([
+  ['', 1],
+  ['km', 1],
+  ['m', 0.001],
+  ['[mi_us]', 1.609347],
+  ['[mi_i]', 1.609344],
+])
+
+/** `latitude|longitude|distance|unit`; the unit is km when absent. Errors: 400. */
+export function parseNearValue(text: string): NearValue {
+  const [first = '', second = '', third = '', unit = '', ...more] = splitValue(text, '|')
+  const [latitude, longitude, distance] = [first, second, third || 'Infinity'].map(Number)
+  const km = KM.get(unit)
+  const isNamed = first.trim() !== '' && second.trim() !== ''
+  const isPlace = Math.abs(latitude ?? NaN) <= 90 && Math.abs(longitude ?? NaN) <= 180
+  if (!isNamed || !isPlace || !(Number(distance) >= 0) || km === undefined || more.length > 0) {
+    throw badRequest(`Invalid value of near: ${text}; use latitude|longitude|distance|unit`)
+  }
+  return { latitude: Number(latitude), longitude: Number(longitude), km: Number(distance) * km }
+}
+
 /** Errors: 400 `Invalid date value`. `now` is for `ap`. */
 export function parseDateValue(value: string, now = Date.now()): DateValue {
   const { prefix, rest } = splitPrefix(value)
@@ -114,17 +165,17 @@ export function parseQuantityValue(value: string): QuantityValue {
 
 /**
  * Every `Type/id` or address that a reference value may mean: a bare id stands for each target of
- * the parameter, or for the type given as modifier.
+ * the parameter (without one for any type), or for the type given as modifier.
  */
 export function parseReferenceValue(
-  parameter: SearchParameter,
+  parameter: SearchParameter | undefined,
   modifier: string | undefined,
   value: string,
 ): readonly string[] {
   const text = unescapeValue(value).replace(/\/_history\/[^/]*$/, '')
   if (!/^[A-Za-z0-9\-.]{1,64}$/.test(text)) return [text]
   if (modifier !== undefined && /^[A-Z]/.test(modifier)) return [`${modifier}/${text}`]
-  const targets = parameter.targets ?? resourceTypes
+  const targets = parameter?.targets ?? resourceTypes
   return [...targets.map((type) => `${type}/${text}`), text]
 }
 

@@ -1,5 +1,5 @@
 /** Query string → SearchRequest, as plain data. https://hl7.org/fhir/R4/search.html */
-import { badRequest, tooCostly } from '../errors.ts'
+import { badRequest, located, tooCostly } from '../errors.ts'
 import { isResourceType } from './definitions.ts'
 import type { Refusal } from './search-conditions.ts'
 import { readCriterion } from './search-criteria.ts'
@@ -121,6 +121,7 @@ const CONTROL = new Set([
   '_total',
   '_summary',
   '_elements',
+  '_explain',
   '_fields',
   '_format',
   '_pretty',
@@ -146,18 +147,25 @@ export function parseSearch(
     ignored.add(name)
     return false
   }
-  for (const [name, value] of pairs) {
-    if (CONTROL.has(name) || value === '' || (name === '_contained' && value === 'false')) continue
+  const read = (name: string, value: string) => {
     if (/^_(rev)?include(:|$)/.test(name)) {
       const include = readInclude(name, value)
       if (isAccepted(name, include)) includes.set(JSON.stringify(include), include)
-      continue
+      return
     }
     const criterion = readCriterion(type, name, value, scope)
-    if (criterion === undefined || !isAccepted(name, criterion)) continue
+    if (criterion === undefined || !isAccepted(name, criterion)) return
     conditions.set(JSON.stringify([name, criterion]), criterion)
     if (conditions.size > MAX_CONDITIONS) {
       throw tooCostly(`A search may have ${MAX_CONDITIONS} conditions`)
+    }
+  }
+  for (const [name, value] of pairs) {
+    if (CONTROL.has(name) || value === '' || (name === '_contained' && value === 'false')) continue
+    try {
+      read(name, value)
+    } catch (error) {
+      throw located(error, name)
     }
   }
   if (includes.size > MAX_INCLUDES) throw tooCostly(`A search may have ${MAX_INCLUDES} includes`)

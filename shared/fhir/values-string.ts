@@ -16,6 +16,13 @@ export function normaliseString(text: string): string {
   return spaced.length > MAX_STRING ? spaced.slice(0, MAX_STRING).toWellFormed().trimEnd() : spaced
 }
 
+/** Letters and digits only, in words parted by single blanks: what `:text` of a token compares. */
+export function plainWords(text: string): string {
+  return normaliseString(text)
+    .replace(/[^\p{L}\p{N}]+/gu, ' ')
+    .trim()
+}
+
 /** Words of a normalised string after its first, which the string itself begins with. */
 export function laterWords(normalised: string): readonly string[] {
   if (!normalised.includes(' ')) return []

@@ -12,7 +12,7 @@ export interface Token {
   readonly system: string | undefined
   readonly code: string
   readonly display?: string | undefined
-  /** Type codings of an Identifier, for `:of-type`. */
+  /** Type of an Identifier, for `:of-type` and `:text`. */
   readonly types?: readonly Token[]
   /** `code` is a value of a short list; `plain` any other text, which may be a secret. */
   readonly kind: 'coding' | 'code' | 'identifier' | 'contact' | 'plain' | 'text'
@@ -92,7 +92,7 @@ function identifierToken(identifier: Fields): Token | undefined {
     kind: 'identifier',
     system: text(identifier.system) ?? '',
     code,
-    types: types.filter((token) => token.kind === 'coding'),
+    types,
   }
 }
 

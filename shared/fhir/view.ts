@@ -13,8 +13,10 @@ export type View = (text: string) => string
 
 /** The view a query asks for; undefined is the whole resource. Errors: 400 for an unknown value. */
 export function viewOf(type: string, query: URLSearchParams): View | undefined {
-  const elements = [query.get('_elements'), query.get('_fields')].find((list) => list)
-  if (elements) return keep(type, namedBy(elements))
+  const elements = ['_elements', '_fields'].flatMap((name) => query.getAll(name)).join(',')
+  const paths = elements.split(',').map((path) => path.trim().replaceAll('[x]', ''))
+  const wanted = paths.filter((path) => path !== '').map((path) => path.split('.'))
+  if (wanted.length > 0) return keep(type, named(wanted))
   const summary = query.get('_summary')
   switch (summary) {
     case null:
@@ -23,38 +25,100 @@ export function viewOf(type: string, query: URLSearchParams): View | undefined {
     case 'count':
       return undefined
     case 'true':
-      return keep(type, (element) => element.summary === true)
+      return keep(type, inSummary)
     case 'text':
-      return keep(type, (element) => element.path === 'text')
+      return keep(type, ({ path }) => path === 'text')
     case 'data':
       return subset(({ text: _text, ...rest }) => rest)
     default:
-      throw badRequest(`Invalid value of _summary: ${summary.slice(0, 100)}`)
+      throw badRequest(`Invalid value of _summary: ${summary.slice(0, 100)}`, '_summary')
   }
 }
 
-function namedBy(list: string): (element: ElementDefinition) => boolean {
-  const names = list.split(',').map((name) => name.trim().split('.')[0] ?? '')
-  const wanted = new Set(names.map((name) => name.replace(/\[x\]$/, '')))
-  return (element) => namesOf(element).some((name) => wanted.has(name)) || wanted.has(element.path)
+/** Whole, not at all, or what the next Choose says of its children. */
+type Choice = boolean | Choose
+/** `name` is the last step of the element's path. */
+type Choose = (element: ElementDefinition, name: string) => Choice
+
+const inSummary: Choose = (element) => {
+  if (element.summary !== true) return false
+  return isBackbone(element) ? inSummary : true
+}
+
+/** `name` wants all of it, `name.family` only that. */
+function named(paths: readonly (readonly string[])[]): Choose {
+  return (element, name) => {
+    const names = [name, ...namesOf(element, name)]
+    const own = paths.filter(([first = '']) => names.includes(first))
+    if (own.length === 0) return false
+    return own.some((path) => path.length === 1) || named(own.map(([, ...below]) => below))
+  }
+}
+
+/** `resourceType`, `id` and `meta` always stay. */
+function keep(type: string, choose: Choose): View {
+  const always = new Set(['resourceType', 'id', 'meta'])
+  return subset((resource) => cut(resource, type, '', choose, always))
 }
 
 /** Mandatory and modifier elements always stay: without them the rest may be misread. */
-function keep(type: string, isWanted: (element: ElementDefinition) => boolean): View {
-  const kept = new Set(['resourceType', 'id', 'meta'])
-  for (const element of elementsOf(type)) {
-    if (element.path.includes('.')) continue
-    if (!isWanted(element) && !element.min && !element.modifier) continue
-    for (const name of namesOf(element)) kept.add(name).add(`_${name}`)
+function cut(
+  value: Readonly<Record<string, unknown>>,
+  owner: string,
+  prefix: string,
+  choose: Choose,
+  always: ReadonlySet<string>,
+): Record<string, unknown> {
+  const choices = new Map<string, { choice: Choice; element: ElementDefinition }>()
+  for (const element of elementsOf(owner)) {
+    const name = element.path.slice(prefix.length)
+    if (!element.path.startsWith(prefix) || name.includes('.')) continue
+    const chosen = choose(element, name)
+    const choice = chosen === false && (element.min || element.modifier) ? true : chosen
+    if (choice === false) continue
+    for (const one of namesOf(element, name)) choices.set(one, { choice, element })
   }
-  return subset((resource) =>
-    Object.fromEntries(Object.entries(resource).filter(([name]) => kept.has(name))),
-  )
+  const kept = Object.entries(value).flatMap(([name, child]): [string, unknown][] => {
+    const found = choices.get(name.replace(/^_/, ''))
+    if (always.has(name)) return [[name, child]]
+    if (found === undefined) return []
+    if (typeof found.choice === 'boolean') return [[name, child]]
+    return [[name, cutChild(child, owner, found.element, found.choice)]]
+  })
+  return Object.fromEntries(kept)
 }
 
-function namesOf({ path, choice, types }: ElementDefinition): string[] {
-  if (!choice) return [path]
-  return types.map(({ code }) => path + code.charAt(0).toUpperCase() + code.slice(1))
+const ONLY_ID: ReadonlySet<string> = new Set(['id'])
+
+function cutChild(
+  value: unknown,
+  owner: string,
+  element: ElementDefinition,
+  choose: Choose,
+): unknown {
+  if (Array.isArray(value)) return value.map((item) => cutChild(item, owner, element, choose))
+  if (!isObject(value)) return value
+  const [inside, prefix] = insideOf(owner, element)
+  return cut(value, inside, prefix, choose, ONLY_ID)
+}
+
+/** The type whose elements are the children of an element, and what their paths begin with. */
+function insideOf(owner: string, element: ElementDefinition): [type: string, prefix: string] {
+  if (element.content !== undefined) {
+    const [type = '', ...path] = element.content.split('.')
+    return [type, `${path.join('.')}.`]
+  }
+  if (isBackbone(element)) return [owner, `${element.path}.`]
+  return [element.types[0]?.code ?? '', '']
+}
+
+function isBackbone({ types: [only], content }: ElementDefinition): boolean {
+  return content !== undefined || only?.code === 'BackboneElement' || only?.code === 'Element'
+}
+
+function namesOf({ choice, types }: ElementDefinition, name: string): string[] {
+  if (!choice) return [name]
+  return types.map(({ code }) => name + code.charAt(0).toUpperCase() + code.slice(1))
 }
 
 const SUBSETTED = {

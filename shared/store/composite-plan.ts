@@ -1,8 +1,8 @@
 /**
- * Composite parameters: rows under the key of the first component, so that both values come from one
- * element. Two key components make one key; a date, number, quantity or string after the first makes
- * a range or string row whose `p` is Keys.composite. With three components the second and third are
- * each joined to the first only, so a match of all three must be checked on the content.
+ * Composite parameters: rows under the key of the first component, so that all values come from one
+ * element. Components that are keys (token, reference, uri) are joined to one key. What is left makes
+ * range or string rows whose `p` is Keys.composite of that key; where two are left, `u` of their rows
+ * is the mark of the element instead of a unit.
  */
 import type { SearchParameter } from '../fhir/definitions-data.ts'
 import { compileExpression, type Leg, type Walk } from '../fhir/path-extract.ts'
@@ -36,17 +36,29 @@ export function planComposite(
     compileComponent(type, leg.type, component),
   )
   if (first === undefined || others.length === 0) return undefined
+  const joined = others.map((component, i) => ({ component, position: i + 1 }))
+  const exact = joined.filter(({ component }) => isKey(component))
+  const ranged = joined.filter(({ component }) => !isKey(component))
   return leg.bind((element, into) => {
-    const values = others.map((other) => valuesOf(other, element, into))
-    if (values.every((found) => found.length === 0)) return
     const p = into.p(index)
-    const keys = keysOf(first.type, valuesOf(first, element, into), p, into)
+    let keys = keysOf(first.type, valuesOf(first, element, into), p, into)
+    for (const { component, position } of exact) {
+      const seconds = keysOf(component.type, valuesOf(component, element, into), p, into)
+      keys = keys.flatMap((key) => seconds.map((it) => into.keys.composite(key, position, it)))
+    }
+    if (ranged.length === 0) for (const key of keys) into.others.add(key)
     if (keys.length === 0) return
-    others.forEach((other, i) => {
-      const rows = { p, keys, position: i + 1 }
-      joinComponent(other.type, values[i] ?? [], rows, into)
-    })
+    // Tells the values of one element from those of the next where two of them must be joined.
+    const mark = ranged.length > 1 ? BigInt(into.ranges.length + 1) : undefined
+    for (const { component, position } of ranged) {
+      const rows = keys.map((key) => into.keys.composite(key, position))
+      addRows(component.type, valuesOf(component, element, into), rows, mark, into)
+    }
   })
+}
+
+function isKey({ type }: ComponentWalk): boolean {
+  return type === 'token' || type === 'reference' || type === 'uri'
 }
 
 function compileComponent(
@@ -64,31 +76,31 @@ function compileComponent(
   return { type: kind, isOfResource, legs }
 }
 
-function joinComponent(
+/** Ranges or strings under each of `rows`, which are values of `p`. */
+function addRows(
   kind: Component['type'],
   values: readonly Value[],
-  { p, keys, position }: { p: bigint; keys: readonly bigint[]; position: number },
+  rows: readonly bigint[],
+  mark: bigint | undefined,
   into: Derivation,
 ): void {
-  if (kind === 'token' || kind === 'reference' || kind === 'uri') {
-    for (const second of keysOf(kind, values, p, into)) {
-      for (const key of keys) into.others.add(into.keys.composite(key, position, second))
-    }
-    return
-  }
-  if (values.length === 0) return
-  const rows = keys.map((key) => into.keys.composite(key, position))
   for (const { type, value } of values) {
     if (kind === 'date') {
       const range = dateOf(type, value)
       if (range === undefined) continue
-      for (const row of rows) into.ranges.push({ p: row, lo: range.low, hi: range.high, u: 0n })
+      const { low: lo, high: hi } = range
+      for (const p of rows) into.ranges.push({ p, lo, hi, u: mark ?? 0n })
     } else if (kind === 'string') {
       const parts = stringsOf(type, value).map(normaliseString)
-      for (const v of parts) for (const row of rows) if (v !== '') into.strings.push({ p: row, v })
+      for (const v of parts) for (const p of rows) if (v !== '') into.strings.push({ p, v })
     } else {
       const quantity = quantityOf(type, value)
-      if (quantity !== undefined) for (const row of rows) into.range(row, quantity)
+      if (quantity === undefined) continue
+      const { low: lo, high: hi } = quantity
+      for (const p of rows) {
+        if (mark === undefined) into.range(p, quantity)
+        else into.ranges.push({ p, lo, hi, u: mark })
+      }
     }
   }
 }

@@ -3,6 +3,7 @@ import { LRUCache } from 'lru-cache'
 import { COMPARTMENTS } from '../fhir/definitions.ts'
 import { numberOf } from '../fhir/json.ts'
 import { isObject, type Resource, referenceTo } from '../fhir/resource.ts'
+import { UCUM } from '../fhir/ucum.ts'
 import {
   dateOf,
   type QuantityRange,
@@ -13,7 +14,7 @@ import {
   tokensOf,
   urisOf,
 } from '../fhir/values.ts'
-import { laterWords, normaliseString } from '../fhir/values-string.ts'
+import { laterWords, normaliseString, plainWords } from '../fhir/values-string.ts'
 import type { Plan, PlannedParameter } from './index-plan.ts'
 import type { CodeRow, RangeRow, StringRow } from './indexes.ts'
 import type { Keys } from './keys.ts'
@@ -21,7 +22,6 @@ import type { Keys } from './keys.ts'
 /** P(type, this) ^ R(url) is held by a resource that canonical references name by `url`. */
 export const CANONICAL_KEY = '_canonical'
 
-const UCUM = 'http://unitsofmeasure.org'
 const MAX_CODE = 1000
 const MAX_DISPLAY = 500
 const CACHED_CONSTANTS = 2000
@@ -30,6 +30,7 @@ const CACHED_CONSTANTS = 2000
 interface TypeConstants {
   readonly self: bigint
   readonly compartment: bigint
+  readonly units: bigint
   readonly canonical: bigint
   readonly parameters: readonly Constants[]
 }
@@ -39,6 +40,7 @@ interface Constants {
   readonly present: bigint
   readonly logical: bigint
   readonly words: bigint
+  readonly texts: bigint
 }
 
 export class Derivation {
@@ -55,6 +57,7 @@ export class Derivation {
   readonly #constants: TypeConstants
   #lastReference = ''
   #lastTarget = 0n
+  #lastUnit = ''
 
   constructor(keys: Keys, project: number, plan: Plan, resource: Resource) {
     const self = referenceTo(resource)
@@ -72,12 +75,16 @@ export class Derivation {
   }
 
   token(index: number, type: string, value: unknown, isFolded: boolean): void {
-    const { p, present } = this.#of(index)
+    const { p, present, texts } = this.#of(index)
     for (const token of tokensOf(type, value, isFolded)) {
       this.others.add(present)
       this.#token(p, token)
-      for (const { system = '', code } of token.types ?? []) {
-        this.others.add(this.keys.ofType(p, system, code, token.code))
+      if (token.kind === 'text') this.#text(texts, token.code)
+      if (token.display !== undefined) this.#text(texts, token.display)
+      if (token.kind === 'contact') this.#contact(p, token.code)
+      for (const { kind, system = '', code } of token.types ?? []) {
+        if (kind === 'text') this.#text(texts, code)
+        else this.others.add(this.keys.ofType(p, system, code, token.code))
       }
     }
   }
@@ -129,8 +136,10 @@ export class Derivation {
   uri(index: number, value: unknown): void {
     const { p, present } = this.#of(index)
     for (const uri of urisOf(value)) {
+      const key = this.keys.uri(p, uri)
       this.others.add(present)
-      this.others.add(this.keys.uri(p, uri))
+      this.others.add(key)
+      this.#code(p, key, '', uri, undefined)
     }
   }
 
@@ -165,6 +174,7 @@ export class Derivation {
     const u = code === undefined ? 0n : this.keys.unit(system, code)
     this.ranges.push({ p, lo: low, hi: high, u })
     const isPlain = code === undefined || (system !== UCUM && system !== '')
+    if (system === UCUM && code !== undefined) this.#unit(code)
     const names = new Set([isPlain ? code : undefined, unit === code ? undefined : unit])
     for (const name of names) {
       if (name !== undefined) {
@@ -186,8 +196,30 @@ export class Derivation {
     }
     const exact = this.keys.token(p, system, code)
     this.others.add(exact)
-    if (kind === 'identifier') this.others.add(this.keys.system(p, system))
+    if (kind === 'identifier' || kind === 'contact') this.others.add(this.keys.system(p, system))
     if (kind === 'coding') this.#code(p, exact, system, code, display)
+  }
+
+  #text(texts: bigint, text: string): void {
+    const words = plainWords(text)
+    if (words === '') return
+    const key = this.keys.token(texts, undefined, words)
+    this.others.add(key)
+    this.#code(texts, key, '', words, undefined)
+  }
+
+  /** For `:contains`; a value of its own, so a dictionary would hold as many rows. */
+  #contact(p: bigint, value: string): void {
+    const v = normaliseString(value)
+    if (v !== '') this.strings.push({ p, v })
+  }
+
+  /** The dictionary tells a search which units there are to convert to. */
+  #unit(code: string): void {
+    if (code === this.#lastUnit) return
+    this.#lastUnit = code
+    const { units } = this.#constants
+    this.#code(units, this.keys.token(units, UCUM, code), UCUM, code, undefined)
   }
 
   /** PostgreSQL text cannot hold NUL, and a code of a thousand characters is none. */
@@ -223,11 +255,18 @@ function constantsOf(keys: Keys, project: number, plan: Plan): TypeConstants {
   if (known !== undefined) return known
   const parameters = plan.parameters.map(({ code }) => {
     const p = keys.param(project, plan.type, code)
-    return { p, present: keys.present(p), logical: keys.logical(p), words: keys.words(p) }
+    return {
+      p,
+      present: keys.present(p),
+      logical: keys.logical(p),
+      words: keys.words(p),
+      texts: keys.texts(p),
+    }
   })
   const made = {
     self: keys.param(project, plan.type, '_self'),
     compartment: keys.param(project, '*', '_compartment'),
+    units: keys.units(project),
     canonical: keys.param(project, plan.type, CANONICAL_KEY),
     parameters,
   }

@@ -26,6 +26,7 @@ const KIND = {
   logical: 12,
   idLow: 13,
   idHigh: 14,
+  texts: 15,
 } as const
 /** Above the largest kind; the position in a composite is counted in it. */
 const KINDS = 16
@@ -64,7 +65,7 @@ export class Keys {
     return this.#sip.hash(KIND.token, p, system, code)
   }
 
-  /** `system|` of an Identifier; of coded elements ask the `code` table. */
+  /** `system|` of an Identifier or a ContactPoint; of coded elements ask the `code` table. */
   system(p: bigint, system: string): bigint {
     return this.#sip.hash(KIND.system, p, system, '')
   }
@@ -112,6 +113,16 @@ export class Keys {
   /** `p` of the rows of string words after the first, for a search by several words. */
   words(p: bigint): bigint {
     return this.#sip.hash(KIND.words, p, '', '')
+  }
+
+  /** `p` of the dictionary of what tokens are called, for `:text`. */
+  texts(p: bigint): bigint {
+    return this.#sip.hash(KIND.texts, p, '', '')
+  }
+
+  /** `p` of the dictionary of a project's UCUM units. */
+  units(project: number): bigint {
+    return this.param(project, '*', '_unit')
   }
 
   /**

@@ -27,6 +27,7 @@ import {
   type CompartmentRequest,
   readCompartment,
 } from './search/compartment.ts'
+import { type Explanation, explain } from './search/explain.ts'
 import { search, searchMany, searchTypes } from './search/page.ts'
 import { openStatistics } from './search/statistics.ts'
 import { createTenants } from './tenants.ts'
@@ -93,6 +94,8 @@ export interface SearchPage {
   readonly total: number | undefined
   /** Opaque cursor of the next page. */
   readonly next: string | undefined
+  /** Of the page before, when this one was reached by a cursor. */
+  readonly previous: string | undefined
   /** What the matches of the page led to; each once, and none of the matches. */
   readonly included: readonly Version[]
   /** More was to be included than a page may hold. */
@@ -142,6 +145,8 @@ export interface Repository {
   delete(principal: Principal, type: string, id: string, options?: WriteOptions): Promise<Version>
   /** One SQL statement; one more for `_total` and for each step of includes. */
   search(principal: Principal, request: SearchRequest): Promise<SearchPage>
+  /** How a search would be answered, by running it. Errors: as `search`. */
+  explain(principal: Principal, request: SearchRequest): Promise<Explanation>
   /** The same over several types, one request each; what they share is taken from the first. */
   searchTypes(principal: Principal, requests: readonly SearchRequest[]): Promise<SearchPage>
   /** All types of a compartment in one order. Errors: 403, 404, 410. Two SQL statements. */
@@ -300,6 +305,7 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
       return remove(store, principal, type, id, options)
     },
     search: (principal, request) => search(store, principal, request),
+    explain: (principal, request) => explain(store, principal, request),
     searchTypes: (principal, requests) => searchTypes(store, principal, requests),
     searchMany: (principal, requests) => searchMany(store, principal, requests),
     compartment: (principal, request) => readCompartment(store, principal, request),

@@ -9,7 +9,8 @@ import { versionColumns } from '../rows.ts'
 import type { Bind } from '../side-rows.ts'
 import type { Driver } from './driver.ts'
 import { afterSql, type Order, orderAfterSql, orderSql, type Position } from './order.ts'
-import { fewSql, heldRows, sqlOf, type Test } from './row-test.ts'
+import { fewSql, heldRows, probeSql, sqlOf, type Test } from './row-test.ts'
+import { afterTermsSql } from './sort-cursor.ts'
 
 export interface Query {
   readonly project: number
@@ -57,12 +58,15 @@ function pageSql(parts: readonly Part[], bind: Bind): string {
       ? `(${rows[0]}) r`
       : `(${rows.map((sql) => `(${sql})`).join(' union all ')}) r order by ${orderSql(order, 'r')}`
   const page = `select * from ${found} limit ${most} offset ${bind(offset, 'int')}`
-  return `select r.d_lo, ${versionColumns('v')} from (${page}) r
+  const sorted = ['d_lo', ...order.terms.map((_, i) => `s${i}`)].map((name) => `r.${name}`)
+  return `select ${sorted.join(', ')}, ${versionColumns('v')} from (${page}) r
     join version v using (project, type, id, ver) order by ${orderSql(order, 'r')}`
 }
 
 function rowsSql({ query, driver }: Part, most: string, bind: Bind): string {
-  if (driver.kind === 'keys') return keysFirst(query, driver.ids, most, bind)
+  if (query.order.terms.length > 0) return byTerms(query, driver, most, bind)
+  if (driver.kind === 'keys') return keysFirst(query, undefined, most, bind)
+  if (driver.kind === 'ids') return byIds(query, driver, most, bind)
   if (driver.kind === 'join') return joined(query, most, bind)
   if (driver.kind === 'order') return ordered(query, query.tests, COLUMNS, most, bind)
   return walked(query, driver.cap, most, bind)
@@ -114,18 +118,84 @@ function where(query: Query, tests: readonly Test[], bind: Bind, testSql: TestSq
   ].join(' and ')
 }
 
-/**
- * An array of ids, unlike `in`, is made before anything else is looked at: PostgreSQL cannot guess
- * how few they are and would rather sort every row of the type first.
- */
-function keysFirst(query: Query, withIds: boolean, most: string, bind: Bind): string {
-  const first = withIds ? query.tests.find((test) => test.kind === 'ids') : undefined
-  const ids = first ? ` and r.id = any(array(${first.ids(bind)}))` : ''
-  const others = query.tests.filter((test) => test !== first)
-  const after = query.after ? ` and ${afterSql(query.order, query.after, bind)}` : ''
+/** `ids` are those of the first test on a side table, if it narrows most. */
+function keysFirst(query: Query, ids: string | undefined, most: string, bind: Bind): string {
+  const { order, tests } = query
+  const first = ids === undefined ? undefined : idsTest(query)
+  const others = tests.filter((test) => test !== first)
+  // An array of ids, unlike `in`, is made before anything else is looked at: PostgreSQL cannot guess
+  // how few they are and would rather sort every row of the type first.
+  const found = ids === undefined ? '' : ` and r.id = any(array(${ids}))`
+  const after = query.after ? ` and ${afterSql(order, query.after, bind)}` : ''
   return `select ${COLUMNS} from resource r
-    where ${where(query, others, bind, fewSql)}${ids}${after}
-    order by ${orderAfterSql(query.order, 'r')} limit ${most}`
+    where ${where(query, others, bind, probed)}${found}${after}
+    order by ${orderAfterSql(order, 'r')} limit ${most}`
+}
+
+function idsTest({ tests }: Query): Extract<Test, { kind: 'ids' }> {
+  const found = tests.find((test) => test.kind === 'ids')
+  if (found === undefined) throw new Error('There is no test on a side table')
+  return found
+}
+
+/** Of few rows: a side table is asked for each of them, not read for all. */
+const probed: TestSql = (test, bind) =>
+  test.kind === 'ids' ? probeSql(test, bind) : fewSql(test, bind)
+
+/**
+ * How many rows of a side table match is only known when they are read, so the statement holds every
+ * way: few ids, or a capped walk in order, or all the ids where the walk does not fill the page.
+ */
+function byIds(
+  query: Query,
+  { few, cap }: Extract<Driver, { kind: 'ids' }>,
+  most: string,
+  bind: Bind,
+): string {
+  const first = idsTest(query)
+  const isBound = (test: Test) => test.kind === 'date' && query.order.column === 'd_lo'
+  const walk = ordered(query, query.tests.filter(isBound), WALKED, bind(cap, 'int'), bind)
+  const tested = query.tests.filter((test) => !isBound(test)).map((test) => walkedSql(test, bind))
+  const isFew = `(select count(*) from f) <= ${bind(few, 'int')}`
+  return `with f as materialized (
+      select x.id from (${first.ids(bind)}) x(id) limit ${bind(few + 1, 'int')}),
+    w as materialized (
+      select ${COLUMNS} from (${walk}) r
+      where not (${isFew}) and ${tested.join(' and ')} limit ${most})
+    select * from (
+      select * from (${keysFirst(query, 'select id from f', most, bind)}) a where ${isFew}
+      union all
+      select * from w where (select count(*) from w) >= ${most}
+      union all
+      select * from (${keysFirst(query, first.ids(bind), most, bind)}) k
+      where not (${isFew}) and (select count(*) from w) < ${most}
+    ) r order by ${orderSql(query.order, 'r')}`
+}
+
+/** Columns that a test may look at. */
+const WALKED = `${COLUMNS}, r.d_hi, r.nref, r.keys`
+
+const walkedSql: TestSql = (test, bind) =>
+  test.kind === 'ids' ? probeSql(test, bind) : forced(test, bind)
+
+/**
+ * All matches with what they are sorted by. Few of them look it up one by one; where nothing narrows
+ * the search, all values are read at once. `offset 0` keeps a value from being looked up twice.
+ */
+function byTerms(query: Query, driver: Driver, most: string, bind: Bind): string {
+  const { order, tests, after, project } = query
+  const isNarrow = driver.kind !== 'order' && driver.kind !== 'walk'
+  const testSql: TestSql = driver.kind === 'keys' ? fewSql : (test, b) => sqlOf(test, b)
+  const values = order.terms.map(({ one, all }, i) => {
+    if (isNarrow || all === undefined) return { value: `${one(project, bind)} as s${i}`, join: '' }
+    const join = ` left join (${all(project, bind)}) t${i} on t${i}.id = r.id`
+    return { value: `t${i}.v as s${i}`, join }
+  })
+  const rows = `select ${[COLUMNS, ...values.map(({ value }) => value)].join(', ')}
+    from resource r${values.map(({ join }) => join).join('')}
+    where ${where(query, tests, bind, testSql)} offset 0`
+  const rest = after === undefined ? '' : ` where ${afterTermsSql(order, after, bind)}`
+  return `select * from (${rows}) r${rest} order by ${orderSql(order, 'r')} limit ${most}`
 }
 
 /**
@@ -189,15 +259,14 @@ function walked(query: Query, cap: number, most: string, bind: Bind): string {
   const isBound = (test: Test) => test.kind === 'date' && query.order.column === 'd_lo'
   const inside = query.tests.filter(isBound)
   const outside = query.tests.filter((test) => !isBound(test))
-  const columns = `${COLUMNS}, r.d_hi, r.keys`
-  const walk = ordered(query, inside, columns, bind(cap, 'int'), bind)
+  const walk = ordered(query, inside, WALKED, bind(cap, 'int'), bind)
   const tested = outside.map((test) => forced(test, bind)).join(' and ')
   return `with w as materialized (
       select ${COLUMNS} from (${walk}) r where ${tested} limit ${most})
     select * from (
       select * from w where (select count(*) from w) >= ${most}
       union all
-      select * from (${keysFirst(query, false, most, bind)}) k
+      select * from (${keysFirst(query, undefined, most, bind)}) k
       where (select count(*) from w) < ${most}
     ) r order by ${orderSql(query.order, 'r')}`
 }

@@ -8,14 +8,27 @@ import {
 } from '../../fhir/definitions.ts'
 import type { SearchParameter } from '../../fhir/definitions-data.ts'
 import { type Condition, type Criterion, isCondition } from '../../fhir/search.ts'
-import { parseReferenceValue, parseTokenValue, unescapeValue } from '../../fhir/search-values.ts'
+import {
+  parseOfTypeValue,
+  parseReferenceValue,
+  parseTokenValue,
+  unescapeValue,
+} from '../../fhir/search-values.ts'
 import { normalId } from '../context.ts'
-import { keysLiteral } from '../keys.ts'
 import type { Bind } from '../side-rows.ts'
+import { compositeTest } from './composites.ts'
+import { aboveKeys, belowTest, systemTest, textTest, uriContainsTest } from './dictionary.ts'
 import { joinTest } from './joins.ts'
-import { dateTest, lastUpdatedTest, mainDateTest, numberTest, quantityTest } from './ranges.ts'
+import {
+  dateTest,
+  lastUpdatedTest,
+  mainDateTest,
+  nearTest,
+  numberTest,
+  quantityTest,
+} from './ranges.ts'
 import { alternativeSql, filter, isMissing, type Scene, sqlOf, type Test } from './row-test.ts'
-import { stringTest } from './strings.ts'
+import { containsTest, stringTest } from './strings.ts'
 
 /** Errors: 400 for what cannot be searched. */
 export function testOf(scene: Scene, criterion: Criterion): Test {
@@ -64,8 +77,7 @@ function conditionTest(scene: Scene, condition: Condition): Test {
     case 'reference':
       return negated(modifier, referenceTest(scene, ps, parameter, condition))
     case 'uri':
-      if (modifier === 'missing') return presence(scene, ps, values)
-      return negated(modifier, { kind: 'keys', any: uriKeys(scene, ps, values) })
+      return uriTest(scene, ps, condition)
     case 'string':
       return stringTest(scene, ps, condition)
     case 'date':
@@ -75,8 +87,9 @@ function conditionTest(scene: Scene, condition: Condition): Test {
     case 'quantity':
       return quantityTest(scene, ps, condition)
     case 'composite':
+      return compositeTest(scene, ps, parameter, condition)
     case 'special':
-      throw notSupported(`Search parameters of type ${parameter.type} are not supported`)
+      return nearTest(scene, ps, condition)
     default:
       return parameter.type satisfies never
   }
@@ -121,34 +134,29 @@ function compartmentTest({ keys, project, type }: Scene, values: readonly string
 }
 
 function tokenTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
-  const { keys, project } = scene
+  const { keys } = scene
   const { code, modifier, values } = condition
   if (modifier === 'missing') return presence(scene, ps, values)
+  if (modifier === 'text') return textTest(scene, ps, values)
+  if (modifier === 'contains') return containsTest(scene, ps, values.map(unescapeValue))
+  if (modifier === 'of-type') {
+    const any = values
+      .map(parseOfTypeValue)
+      .flatMap(({ system, code, value }) => ps.map((p) => keys.ofType(p, system, code, value)))
+    return { kind: 'keys', any }
+  }
   const isFolded = code === 'email' || code === 'phone'
   const any: bigint[] = []
-  const systems: { p: bigint; system: string }[] = []
+  const systems: string[] = []
   for (const value of values) {
     const token = parseTokenValue(value)
+    if (token.code === undefined) systems.push(value)
     for (const p of ps) {
-      if (token.code === undefined) systems.push({ p, system: token.system ?? '' })
+      if (token.code === undefined) any.push(keys.system(p, token.system ?? ''))
       else any.push(keys.token(p, token.system, isFolded ? token.code.toLowerCase() : token.code))
     }
   }
-  for (const { p, system } of systems) any.push(keys.system(p, system))
-  if (systems.length === 0) return { kind: 'keys', any }
-  // Coded elements hold no key for a system alone: the dictionary knows its codes.
-  return {
-    kind: 'narrow',
-    sql: (bind) => `r.keys && (${bind(keysLiteral(any), 'bigint[]')} || array(
-      select c.k from code c join unnest(
-        ${bind(keysLiteral(systems.map(({ p }) => p)), 'bigint[]')},
-        ${bind(
-          systems.map(({ system }) => system),
-          'text[]',
-        )}
-      ) as x(p, system) on c.p = x.p and c.system = x.system
-      where c.project = ${bind(project, 'int')}))`,
-  }
+  return systems.length === 0 ? { kind: 'keys', any } : systemTest(scene, ps, systems, any)
 }
 
 function referenceTest(
@@ -176,6 +184,11 @@ function referenceTest(
   return { kind: 'keys', any }
 }
 
-function uriKeys({ keys }: Scene, ps: readonly bigint[], values: readonly string[]): bigint[] {
-  return values.flatMap((value) => ps.map((p) => keys.uri(p, unescapeValue(value))))
+function uriTest(scene: Scene, ps: readonly bigint[], { modifier, values }: Condition): Test {
+  if (modifier === 'missing') return presence(scene, ps, values)
+  if (modifier === 'below') return belowTest(scene, ps, values)
+  if (modifier === 'contains') return uriContainsTest(scene, ps, values)
+  if (modifier === 'above') return { kind: 'keys', any: aboveKeys(scene, ps, values) }
+  const any = values.flatMap((value) => ps.map((p) => scene.keys.uri(p, unescapeValue(value))))
+  return { kind: 'keys', any }
 }

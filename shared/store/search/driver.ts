@@ -9,8 +9,10 @@ import type { Test } from './row-test.ts'
 import type { KeyStatistics } from './statistics.ts'
 
 export type Driver =
-  /** Keys and other narrow tests first, then sort; `ids`: begin with the ids of a side table. */
-  | { readonly kind: 'keys'; readonly ids: boolean }
+  /** Keys and other narrow tests first, then sort. */
+  | { readonly kind: 'keys' }
+  /** Begin with the ids of a side table; where they are more than `few`, walk at most `cap` rows far. */
+  | { readonly kind: 'ids'; readonly few: number; readonly cap: number }
   /** A reference narrows: its keys first when they are few, else the order's own index. */
   | { readonly kind: 'join' }
   /** Nothing narrows: the order's own index. */
@@ -20,6 +22,8 @@ export type Driver =
 
 const MIN_WALK = 2000
 const MAX_WALK = 20_000
+/** As many ids cost as much as the walk that finds a page where so many match. */
+const FEW_IDS = 2000
 /** Rows walked beyond what an even spread needs. */
 const PATIENCE = 4
 
@@ -33,8 +37,8 @@ export function chooseDriver(
   const counts = tests.flatMap((test) => (test.kind === 'keys' ? matchesOf(statistics, test) : []))
   const fewest = Math.min(...counts)
   const isRare = fewest <= Math.sqrt(0.25 * limit * rows)
-  if (isRare || tests.some((test) => test.kind === 'narrow')) return { kind: 'keys', ids: false }
-  if (tests.some((test) => test.kind === 'ids')) return { kind: 'keys', ids: true }
+  if (isRare || tests.some((test) => test.kind === 'narrow')) return { kind: 'keys' }
+  if (tests.some((test) => test.kind === 'ids')) return { kind: 'ids', few: FEW_IDS, cap: MAX_WALK }
   if (tests.some((test) => test.kind === 'join')) return { kind: 'join' }
   if (counts.length === 0) return { kind: 'order' }
   const even = (limit * rows) / fewest

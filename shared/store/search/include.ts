@@ -61,7 +61,7 @@ export async function followIncludes(
 }
 
 function driverOf({ tests }: Query): Driver {
-  return tests.some(({ kind }) => kind === 'join') ? { kind: 'join' } : { kind: 'keys', ids: false }
+  return tests.some(({ kind }) => kind === 'join') ? { kind: 'join' } : { kind: 'keys' }
 }
 
 function nameOf({ type, id }: { readonly type: string; readonly id: string }): string {
@@ -79,7 +79,7 @@ function queriesOf(
 ): Query[] {
   const queries: Query[] = []
   const add = (scene: Scene, test: Test) => {
-    const order = { column: 'lu', descending: true, byType: true } as const
+    const order = { column: 'lu', descending: true, byType: true, terms: [] } as const
     queries.push({
       project: scene.project,
       typeNumbers: [typeNumber(scene.type)],

@@ -2,46 +2,70 @@
 import { badRequest, notSupported } from '../../errors.ts'
 import { mainDate, resourceTypes, typeNumber } from '../../fhir/definitions.ts'
 import type { SearchRequest } from '../../fhir/search.ts'
+import type { Keys } from '../keys.ts'
 import type { VersionRow } from '../rows.ts'
 import type { Bind } from '../side-rows.ts'
+import {
+  BACK,
+  readTermCursor,
+  type TermValue,
+  termOrderSql,
+  writeTermCursor,
+} from './sort-cursor.ts'
+import { type Term, termOf } from './sort-terms.ts'
 
 export interface Order {
   readonly column: 'lu' | 'd_lo' | 'id'
   readonly descending: boolean
   /** Several types: the type is the last tie-break, as two of them may share an id. */
   readonly byType: boolean
+  /** Not empty: the order is by these, then by id, and the column says nothing. */
+  readonly terms: readonly Term[]
 }
 
 /** The last row of the page before; `value` null is a row without a date. */
 export interface Position {
   readonly value: string | null
+  /** In the order of the terms. */
+  readonly values: readonly TermValue[]
   readonly id: string
   /** Number of its type, in an order by type. */
   readonly type: number
+  /** The page ends before this row instead of beginning after it. */
+  readonly isBackwards: boolean
 }
 
 export interface SortedRow extends VersionRow {
   /** Infinite for the open end of a period. */
   readonly d_lo: Date | number | null
+  /** `s0`, `s1`, …: what the terms of the order give. */
+  readonly [term: `s${number}`]: Date | number | string | null
 }
 
-/** Newest first when nothing is asked. Errors: 400 for orders that no index serves. */
-export function orderOf({ type, sort }: SearchRequest): Order {
-  const [rule, second] = sort
-  const byType = false
-  if (rule === undefined) return { column: 'lu', descending: true, byType }
-  if (second !== undefined) throw notSupported('Sorting by several parameters is not supported')
+/** Newest first when nothing is asked. Errors: 400 for values that are not kept in any order. */
+export function orderOf({ type, sort }: SearchRequest, keys: Keys): Order {
+  const [rule = { code: '_lastUpdated', descending: true }, second] = sort
   const { code, descending } = rule
-  if (code === '_lastUpdated') return { column: 'lu', descending, byType }
-  if (code === '_id') return { column: 'id', descending, byType }
-  if (code === mainDate(type)) return { column: 'd_lo', descending, byType }
-  throw notSupported(`Sorting ${type} by ${code} is not supported`)
+  const plain = { descending, byType: false, terms: [] }
+  if (second === undefined || code === '_id') {
+    if (code === '_lastUpdated') return { ...plain, column: 'lu' }
+    if (code === '_id') return { ...plain, column: 'id' }
+    if (code === mainDate(type)) return { ...plain, column: 'd_lo' }
+  }
+  const terms = sort.map((one) => termOf(keys, type, one))
+  return { column: 'id', descending: false, byType: false, terms }
+}
+
+/** The same from its end to its beginning. */
+export function reversed(order: Order): Order {
+  const terms = order.terms.map((term) => ({ ...term, descending: !term.descending }))
+  return { ...order, descending: !order.descending, terms }
 }
 
 /** Of several types at once. Errors: 400 for what is not in the row of every type. */
-export function orderOfTypes(request: SearchRequest): Order {
-  const order = orderOf(request)
-  if (order.column !== 'd_lo') return { ...order, byType: true }
+export function orderOfTypes(request: SearchRequest, keys: Keys): Order {
+  const order = orderOf(request, keys)
+  if (order.column !== 'd_lo' && order.terms.length === 0) return { ...order, byType: true }
   throw notSupported('Several types are sorted by _lastUpdated or _id')
 }
 
@@ -50,24 +74,31 @@ const TYPE_NUMBERS = new Set([0, ...resourceTypes.map(typeNumber)])
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
 const TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/
 
-export function writeCursor(order: Order, row: SortedRow): string {
+/** `isBackwards`: of the page that ends before the row. */
+export function writeCursor(order: Order, row: SortedRow, isBackwards = false): string {
+  if (order.terms.length > 0) return writeTermCursor(order.terms, row, isBackwards)
   const value = order.column === 'id' ? null : timeOf(order.column === 'lu' ? row.lu : row.d_lo)
   const type = order.byType ? [row.type] : []
-  return Buffer.from(JSON.stringify([name(order), value, row.id, ...type])).toString('base64url')
+  return Buffer.from(
+    JSON.stringify([`${isBackwards ? BACK : ''}${name(order)}`, value, row.id, ...type]),
+  ).toString('base64url')
 }
 
 /** Errors: 400 for a damaged cursor or one of another order. It tells a position and no secret. */
 export function readCursor(order: Order, cursor: string): Position {
+  if (order.terms.length > 0) return readTermCursor(order.terms, cursor)
   const parts: unknown = parse(cursor)
-  if (Array.isArray(parts) && parts[0] === name(order) && parts.length === (order.byType ? 4 : 3)) {
-    const [, value, id, type = 0]: unknown[] = parts
+  const isOfOrder = Array.isArray(parts) && [name(order), BACK + name(order)].includes(parts[0])
+  if (isOfOrder && parts.length === (order.byType ? 4 : 3)) {
+    const [start, value, id, type = 0]: unknown[] = parts
     const isValue = value === null ? order.column !== 'lu' : isTime(value)
     const isId = typeof id === 'string' && UUID.test(id)
     if (isValue && isId && typeof type === 'number' && TYPE_NUMBERS.has(type)) {
-      return { value: typeof value === 'string' ? value : null, id, type }
+      const isBackwards = start !== name(order)
+      return { value: typeof value === 'string' ? value : null, values: [], id, type, isBackwards }
     }
   }
-  throw badRequest('Invalid cursor')
+  throw badRequest('Invalid cursor', '_cursor')
 }
 
 function parse(cursor: string): unknown {
@@ -94,7 +125,8 @@ const name = ({ column, descending, byType }: Order) =>
   `${descending ? '-' : ''}${column}${byType ? ',type' : ''}`
 
 /** `order by` that the B-tree of the order serves: rows without a date come last ascending. */
-export function orderSql({ column, descending, byType }: Order, alias: string): string {
+export function orderSql({ column, descending, byType, terms }: Order, alias: string): string {
+  if (terms.length > 0) return termOrderSql(terms, descending, alias)
   const direction = descending ? ' desc' : ''
   return columnsOf(column, byType)
     .map((name) => `${alias}.${name}${direction}`)

@@ -1,31 +1,26 @@
 /** One page of a search, as a Principal sees it: one statement, one more for a total and each step of includes. */
-import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
-import { badRequest, forbidden } from '../../errors.ts'
-import { typeNumber } from '../../fhir/definitions.ts'
-import { type Condition, isCondition, type SearchRequest } from '../../fhir/search.ts'
-import { unescapeValue } from '../../fhir/search-values.ts'
-import { projectKey, type Store } from '../context.ts'
+import type { Statement } from '../../database.ts'
+import { forbidden } from '../../errors.ts'
+import type { SearchRequest } from '../../fhir/search.ts'
+import type { Store } from '../context.ts'
 import { allow } from '../read.ts'
 import type { SearchPage } from '../repository.ts'
 import { toVersion } from '../rows.ts'
-import { countStatement, pageStatement, pagesStatement, type Query } from './compile.ts'
-import { testOf } from './conditions.ts'
-import { chooseDriver, type Driver, matchesOf } from './driver.ts'
+import { pageStatement, pagesStatement, type Query } from './compile.ts'
+import type { Driver } from './driver.ts'
 import { followIncludes } from './include.ts'
 import {
   type Order,
   orderOf,
   orderOfTypes,
-  readCursor,
+  type Position,
   type SortedRow,
   writeCursor,
 } from './order.ts'
-import type { Test } from './row-test.ts'
+import { driverOf, prepare } from './prepare.ts'
 import { sightOf } from './sight.ts'
-
-/** Up to here even an estimated total is counted: 9 ms, and pages of small results stay exact. */
-const EXACT_COUNT = 10_000
+import { countRows } from './total.ts'
 
 /** Errors: 403, 400 for what cannot be searched or sorted by and for a damaged cursor. */
 export async function search(
@@ -34,7 +29,7 @@ export async function search(
   request: SearchRequest,
 ): Promise<SearchPage> {
   allow(principal, request.type, 'search')
-  return searchPage(store, principal, orderOf(request), request, [request])
+  return searchPage(store, principal, orderOf(request, store.keys), request, [request])
 }
 
 /**
@@ -49,7 +44,22 @@ export async function searchTypes(
   const allowed = requests.filter(({ type }) => sightOf(store, principal, type, 'search'))
   const [first] = allowed
   if (first === undefined) throw forbidden()
-  return searchPage(store, principal, orderOfTypes(first), first, allowed)
+  return searchPage(store, principal, orderOfTypes(first, store.keys), first, allowed)
+}
+
+/** What search would do: the statement of its page and how it was chosen. Errors: as `search`. */
+export async function plan(
+  store: Store,
+  principal: Principal,
+  request: SearchRequest,
+): Promise<{ readonly statement: Statement; readonly driver: Driver } | undefined> {
+  allow(principal, request.type, 'search')
+  const order = orderOf(request, store.keys)
+  const { queries } = await prepare(store, principal, order, request, [request])
+  const [query] = queries
+  if (query === undefined) return undefined
+  const driver = driverOf(store, query)
+  return { statement: pageStatement([{ query, driver }]), driver }
 }
 
 /** More searches than this are several statements: PostgreSQL plans each of them. */
@@ -64,23 +74,36 @@ export async function searchMany(
   const prepared = await Promise.allSettled(
     requests.map(async (request) => {
       allow(principal, request.type, 'search')
-      return prepare(store, principal, orderOf(request), request, [request])
+      const order = orderOf(request, store.keys)
+      const { after, queries } = await prepare(store, principal, order, request, [request])
+      return {
+        order,
+        after,
+        parts: queries.map((query) => ({ query, driver: driverOf(store, query) })),
+      }
     }),
   )
   const asked = prepared.flatMap((result, n) =>
-    result.status === 'fulfilled' ? result.value.queries.map((query) => ({ n, query })) : [],
+    result.status === 'fulfilled' ? result.value.parts.map((part) => ({ n, ...part })) : [],
   )
+  // Rows sorted by values have columns of their own, so each such search is a statement of its own.
+  const [alone, alike] = [true, false].map((isAlone) =>
+    asked.filter(({ query }) => query.order.terms.length > 0 === isAlone),
+  )
+  const groups = (alone ?? []).map((part) => [part])
+  for (let from = 0; from < (alike?.length ?? 0); from += SEARCHES) {
+    groups.push((alike ?? []).slice(from, from + SEARCHES))
+  }
   const found = new Map<number, SortedRow[]>()
-  for (let from = 0; from < asked.length; from += SEARCHES) {
-    const part = asked.slice(from, from + SEARCHES)
-    const driven = part.map(({ n, query }) => ({ n, query, driver: driverOf(store, query) }))
-    const rows = await store.connection.query<SortedRow & { n: number }>(pagesStatement(driven))
+  for (const group of groups) {
+    const rows = await store.connection.query<SortedRow & { n: number }>(pagesStatement(group))
     for (const [n, own] of Map.groupBy(rows, (row) => row.n)) found.set(n, own)
   }
   return requests.map((request, n) => {
     const own = prepared[n]
-    if (own?.status === 'rejected') return own
-    const value = pageOf(request, orderOf(request), found.get(n) ?? [])
+    if (own?.status !== 'fulfilled') return own ?? { status: 'rejected', reason: undefined }
+    const { order, after } = own.value
+    const value = pageOf(request, order, after, found.get(n) ?? [])
     return { status: 'fulfilled', value }
   })
 }
@@ -93,47 +116,14 @@ async function searchPage(
   requests: readonly SearchRequest[],
 ): Promise<SearchPage> {
   const { count, total, includes } = paging
-  const { project, queries } = await prepare(store, principal, order, paging, requests)
+  const { project, after, queries } = await prepare(store, principal, order, paging, requests)
   const [rows, counted] = await Promise.all([
     count === 0 || queries.length === 0 ? [] : findRows(store, queries),
     total === 'none' ? undefined : countRows(store, queries, total),
   ])
-  const page = { ...pageOf(paging, order, rows), total: counted }
+  const page = { ...pageOf(paging, order, after, rows), total: counted }
   if (project === undefined || includes.length === 0) return page
   return { ...page, ...(await followIncludes(store, principal, project, includes, page.versions)) }
-}
-
-interface Prepared {
-  /** Undefined: there is no such project in sight, and no query. */
-  readonly project: number | undefined
-  readonly queries: readonly Query[]
-}
-
-async function prepare(
-  store: Store,
-  principal: Principal,
-  order: Order,
-  { count, offset, cursor }: SearchRequest,
-  requests: readonly SearchRequest[],
-): Promise<Prepared> {
-  if (requests.some(({ type }) => type === 'Binary')) {
-    throw badRequest('Cannot search on Binary resource type')
-  }
-  if (cursor !== undefined && offset > 0) throw badRequest('Cannot use both offset and cursor')
-  const after = cursor === undefined ? undefined : readCursor(order, cursor)
-  const project = await projectOf(store, principal, requests)
-  const wanted = project === undefined ? [] : wantedOf(store, principal, project, requests)
-  // One row more than asked for tells whether there is a next page.
-  const queries = wanted.map((query) => ({ ...query, order, after, limit: count + 1, offset }))
-  return { project, queries }
-}
-
-function pageOf({ count }: SearchRequest, order: Order, rows: readonly SortedRow[]): SearchPage {
-  const shown = rows.slice(0, count)
-  const last = rows.length > count ? shown.at(-1) : undefined
-  const versions = shown.map((row) => toVersion(row))
-  const next = last && writeCursor(order, last)
-  return { versions, total: undefined, next, included: [], isCut: false }
 }
 
 function findRows(store: Store, queries: readonly Query[]): Promise<SortedRow[]> {
@@ -141,114 +131,26 @@ function findRows(store: Store, queries: readonly Query[]): Promise<SortedRow[]>
   return store.connection.query<SortedRow>(pageStatement(parts))
 }
 
-function driverOf(store: Store, query: Query): Driver {
-  if (query.typeNumbers.length > 1) return { kind: 'keys', ids: false }
-  const limit = query.limit + query.offset
-  return chooseDriver(store.statistics, query.tests, rowsOf(store, query), limit)
-}
-
-async function countRows(
-  store: Store,
-  queries: readonly Query[],
-  total: 'estimate' | 'accurate',
-): Promise<number> {
-  if (queries.length === 0) return 0
-  const max = total === 'accurate' ? undefined : EXACT_COUNT + 1
-  const [row] = await store.connection.query<{ count: number }>(countStatement(queries, max))
-  const count = row?.count ?? 0
-  if (total === 'accurate' || count <= EXACT_COUNT) return count
-  const { statistics } = store
-  const estimates = queries.map((query) => {
-    const matches = query.tests.flatMap((test) =>
-      test.kind === 'keys' ? matchesOf(statistics, test) || [] : [],
-    )
-    return Math.min(rowsOf(store, query), ...matches)
-  })
-  return Math.max(count, Math.round(estimates.reduce((sum, estimate) => sum + estimate, 0)))
-}
-
-function rowsOf({ statistics }: Store, { project, typeNumbers }: Query): number {
-  return typeNumbers.reduce((sum, number) => sum + statistics.rowsOf(project, number), 0)
-}
-
-type Wanted = Pick<Query, 'project' | 'typeNumbers' | 'tests'>
-
-/** Planning a type costs half a millisecond; a compartment says the same of all its types. */
-function wantedOf(
-  store: Store,
-  principal: Principal,
-  project: number,
-  requests: readonly SearchRequest[],
-): readonly Wanted[] {
-  const wanted = requests.map((request) => wantedOfType(store, principal, project, request))
-  const isAlike = ({ conditions }: SearchRequest, i: number) =>
-    wanted[i]?.project === project &&
-    wanted[i]?.tests.length === conditions.length &&
-    conditions.length > 0 &&
-    conditions.every((criterion) => 'kind' in criterion && criterion.kind === 'compartment')
-  if (!requests.every(isAlike)) return wanted
-  return wanted.slice(0, 1).map((first) => ({
-    ...first,
-    typeNumbers: wanted.flatMap(({ typeNumbers }) => typeNumbers),
-  }))
-}
-
-/** The caller has asked whether the type may be searched. */
-function wantedOfType(
-  store: Store,
-  principal: Principal,
-  project: number,
-  { type, conditions }: SearchRequest,
-): Wanted {
-  const scene = sightOf(store, principal, type, 'search', project)
-  if (scene === undefined) throw forbidden()
-  const tests = conditions.flatMap((criterion): Test | readonly Test[] => {
-    if (!isCondition(criterion) || criterion.code !== '_project') return testOf(scene, criterion)
-    // Outside the registry the project itself was chosen by it.
-    if (!REGISTRY_TYPES.has(type)) return []
-    const any = projectIds(criterion).map((id) => projectKey(store.keys, type, id))
-    return { kind: 'keys', any }
-  })
+function pageOf(
+  { count }: SearchRequest,
+  order: Order,
+  after: Position | undefined,
+  rows: readonly SortedRow[],
+): SearchPage {
+  const shown = rows.slice(0, count)
+  const isBackwards = after?.isBackwards === true
+  if (isBackwards) shown.reverse()
+  const hasMore = rows.length > count
+  const [first, last] = [shown.at(0), shown.at(-1)]
+  // The page that a cursor comes from lies on its other side.
+  const previous = (isBackwards ? hasMore : after !== undefined) ? first : undefined
+  const next = hasMore || isBackwards ? last : undefined
   return {
-    project: scene.project,
-    typeNumbers: [typeNumber(type)],
-    tests: [...scene.visible, ...tests],
+    versions: shown.map((row) => toVersion(row)),
+    total: undefined,
+    next: next && writeCursor(order, next),
+    previous: previous && writeCursor(order, previous, true),
+    included: [],
+    isCut: false,
   }
-}
-
-/** The Principal's own project or the one that `_project` names; undefined: none in sight. */
-async function projectOf(
-  store: Store,
-  principal: Principal,
-  requests: readonly SearchRequest[],
-): Promise<number | undefined> {
-  const conditions = requests
-    .filter(({ type }) => !REGISTRY_TYPES.has(type))
-    .flatMap((request) => request.conditions)
-  let { number } = principal.project
-  for (const condition of conditions) {
-    if (!isCondition(condition) || condition.code !== '_project') continue
-    const found = await projectNumber(store, principal, projectIds(condition))
-    if (found === undefined) return undefined
-    number = found
-  }
-  return number
-}
-
-function projectIds({ values }: Condition): string[] {
-  return values.map((value) => unescapeValue(value).replace(/^Project\//, ''))
-}
-
-/** A super admin names any one Project, everybody else only their own. */
-async function projectNumber(
-  store: Store,
-  principal: Principal,
-  ids: readonly string[],
-): Promise<number | undefined> {
-  if (!principal.isSuperAdmin) {
-    return ids.includes(principal.project.id) ? principal.project.number : undefined
-  }
-  const [id, second] = ids
-  if (id === undefined || second !== undefined) throw badRequest('_project takes one Project')
-  return store.tenants.numberOf(store.connection, store.keys.rowId('Project', id))
 }

@@ -3,17 +3,19 @@ import { mainDate } from '../../fhir/definitions.ts'
 import type { Condition } from '../../fhir/search.ts'
 import {
   type DateValue,
+  type NearValue,
   type NumberValue,
   parseDateValue,
+  parseNearValue,
   parseNumberValue,
   parseQuantityValue,
+  type QuantityValue,
 } from '../../fhir/search-values.ts'
+import { convert, UCUM } from '../../fhir/ucum.ts'
 import { timestamp } from '../../fhir/values-date.ts'
 import { keysLiteral } from '../keys.ts'
 import type { Bind } from '../side-rows.ts'
 import { filter, isMissing, parameterSql, type Scene, type Test } from './row-test.ts'
-
-const UCUM = 'http://unitsofmeasure.org'
 
 /** Undefined when the parameter is not the main date of the type. */
 export function mainDateTest({ type }: Scene, condition: Condition): Test | undefined {
@@ -53,25 +55,73 @@ export function dateTest(scene: Scene, ps: readonly bigint[], condition: Conditi
 export function numberTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
   if (condition.modifier === 'missing') return missingRange(ps, condition)
   const values = condition.values.map((value) => parseNumberValue(value))
-  return inRanges(scene, ps, (bind) => anyOf(values.map((value) => numberSql(value, bind))))
+  return inRanges(scene, ps, (bind) => anyOf(values.map((value) => numberSql(value, 'g', bind))))
 }
 
-/** A unit without a system matches a UCUM code or a human unit. */
 export function quantityTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
   if (condition.modifier === 'missing') return missingRange(ps, condition)
-  const { keys } = scene
   const values = condition.values.map((value) => parseQuantityValue(value))
   return inRanges(scene, ps, (bind) =>
+    anyOf(values.map((value) => quantitySql(scene, value, 'g', bind))),
+  )
+}
+
+/**
+ * On a row of idx_range. A unit without a system matches a UCUM code or a human unit; one of UCUM is
+ * converted to every unit of the data that measures the same.
+ */
+export function quantitySql(
+  { keys, units }: Scene,
+  value: QuantityValue,
+  alias: string,
+  bind: Bind,
+): string {
+  const { code, system } = value
+  const number = numberSql(value, alias, bind)
+  if (code === undefined) return number
+  const systems = system === undefined ? ['', UCUM] : [system]
+  const same = systems.map((one) => keys.unit(one, code))
+  const withUnit = (test: string, among: readonly bigint[]) =>
+    `(${test} and ${alias}.u = any(${bind(keysLiteral(among), 'bigint[]')}))`
+  const converted = (system === UCUM ? units : []).flatMap((unit) => {
+    const there = unit === code ? undefined : convertNumber(value, code, unit)
+    return there ? withUnit(numberSql(there, alias, bind), [keys.unit(UCUM, unit)]) : []
+  })
+  return anyOf([withUnit(number, same), ...converted])
+}
+
+function convertNumber(number: NumberValue, from: string, to: string): NumberValue | undefined {
+  const [value, low, high] = [number.value, number.low, number.high].map((one) =>
+    convert(one, from, to),
+  )
+  if (value === undefined || low === undefined || high === undefined) return undefined
+  return { prefix: number.prefix, value, low, high }
+}
+
+/** `near`: rows hold the latitude in `lo` and the longitude in `hi`; the latitude bounds the index. */
+export function nearTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
+  const places = condition.values.map((value) => parseNearValue(value))
+  return inRanges(scene, ps, (bind) =>
     anyOf(
-      values.map((value) => {
-        const number = numberSql(value, bind)
-        if (value.code === undefined) return number
-        const systems = value.system === undefined ? ['', UCUM] : [value.system]
-        const units = systems.map((system) => keys.unit(system, value.code ?? ''))
-        return `(${number} and g.u = any(${bind(keysLiteral(units), 'bigint[]')}))`
+      places.map((place) => {
+        if (place.km === Infinity) return 'true'
+        const degrees = (place.km / EARTH_KM) * (180 / Math.PI)
+        const [south, north] = [place.latitude - degrees, place.latitude + degrees]
+        return `(g.lo between ${bind(south, 'float8')} and ${bind(north, 'float8')}
+          and ${distanceSql(place, bind)} <= ${bind(place.km, 'float8')})`
       }),
     ),
   )
+}
+
+const EARTH_KM = 6371
+
+/** Kilometres on the sphere, by the haversine. */
+function distanceSql({ latitude, longitude }: NearValue, bind: Bind): string {
+  const lat = bind(latitude, 'float8')
+  return `${2 * EARTH_KM} * asin(least(1, sqrt(sin(radians(g.lo - ${lat}) / 2) ^ 2
+    + cos(radians(${lat})) * cos(radians(g.lo))
+    * sin(radians(g.hi - ${bind(longitude, 'float8')}) / 2) ^ 2)))`
 }
 
 /** Of a `_filter`: `po` is what `ap` tests, without its margin. */
@@ -82,7 +132,12 @@ function dateValues({ values, modifier }: Condition): readonly DateValue[] {
 
 // The table of search.md A5, v = query range [low, high), r = resource range [lo, hi). The bounds on
 // `lo` that follow from the others are spelled out: the index is ordered by it.
-function dateSql(value: DateValue, lo: string, hi: string, at: (ms: number) => string): string {
+export function dateSql(
+  value: DateValue,
+  lo: string,
+  hi: string,
+  at: (ms: number) => string,
+): string {
   const { low, high } = value
   const equals = () => `(${lo} >= ${at(low)} and ${lo} <= ${at(high)} and ${hi} <= ${at(high)})`
   switch (value.prefix) {
@@ -109,9 +164,10 @@ function dateSql(value: DateValue, lo: string, hi: string, at: (ms: number) => s
   }
 }
 
-function numberSql({ prefix, value, low, high }: NumberValue, bind: Bind): string {
+export function numberSql(number: NumberValue, alias: string, bind: Bind): string {
+  const { prefix, value, low, high } = number
   const at = (number: number) => bind(number, 'float8')
-  const overlaps = () => `(g.lo < ${at(high)} and g.hi >= ${at(low)})`
+  const overlaps = () => `(${alias}.lo < ${at(high)} and ${alias}.hi >= ${at(low)})`
   switch (prefix) {
     case 'eq':
     case 'ap':
@@ -119,17 +175,17 @@ function numberSql({ prefix, value, low, high }: NumberValue, bind: Bind): strin
     case 'ne':
       return `not ${overlaps()}`
     case 'gt':
-      return `g.hi > ${at(value)}`
+      return `${alias}.hi > ${at(value)}`
     case 'lt':
-      return `g.lo < ${at(value)}`
+      return `${alias}.lo < ${at(value)}`
     case 'ge':
-      return `g.hi >= ${at(value)}`
+      return `${alias}.hi >= ${at(value)}`
     case 'le':
-      return `g.lo <= ${at(value)}`
+      return `${alias}.lo <= ${at(value)}`
     case 'sa':
-      return `g.lo > ${at(value)}`
+      return `${alias}.lo > ${at(value)}`
     case 'eb':
-      return `g.hi < ${at(value)}`
+      return `${alias}.hi < ${at(value)}`
     default:
       return prefix satisfies never
   }
@@ -151,6 +207,6 @@ function missingRange(ps: readonly bigint[], { values }: Condition): Test {
   })
 }
 
-function anyOf(alternatives: readonly string[]): string {
+export function anyOf(alternatives: readonly string[]): string {
   return `(${alternatives.join(' or ')})`
 }

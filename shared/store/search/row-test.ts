@@ -8,6 +8,8 @@ export interface Scene {
   readonly keys: Keys
   readonly project: number
   readonly type: string
+  /** UCUM codes in the data of the project, for quantities with a unit; empty when none is asked for. */
+  readonly units: readonly string[]
   /** What the Principal sees of them: part of every statement that reads such rows. */
   readonly visible: readonly Test[]
   /** The other end of a join; undefined for a type the Principal may not search. */
@@ -26,14 +28,14 @@ export type Test =
       readonly sql: (bind: Bind) => string
     }
 
-/** It holds one of the keys that the other side of a reference gives. */
+/** It holds one of the keys that the other side of a reference gives, or a dictionary. */
 export interface JoinTest {
   readonly kind: 'join'
   /** One bigint[] of those keys; more than allowed is an error. */
   readonly keys: (bind: Bind) => string
   /** Looks the row up in the keys, given as a bigint[]; for many rows. */
   readonly check: (keys: string) => string
-  /** Looks for the other side of this row; for few rows, where the keys may be many. */
+  /** Of this row alone; for few rows, where the keys may be many. */
   readonly probe?: (bind: Bind) => string
 }
 
@@ -62,6 +64,11 @@ export function parameterSql(alias: string, ps: readonly bigint[], bind: Bind): 
 export function fewSql(test: Test, bind: Bind): string {
   if (test.kind !== 'join') return sqlOf(test, bind)
   return test.probe?.(bind) ?? test.check(test.keys(bind))
+}
+
+/** The side table is asked for this row alone; `offset 0` keeps PostgreSQL from reading all of it. */
+export function probeSql({ ids }: Extract<Test, { kind: 'ids' }>, bind: Bind): string {
+  return `exists (select 1 from (${ids(bind)}) x(id) where x.id = r.id offset 0)`
 }
 
 /** True when `key` is among the keys. Not as a condition, which PostgreSQL would make a join a row. */

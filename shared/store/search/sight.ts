@@ -12,6 +12,7 @@ export function sightOf(
   type: string,
   interaction: Interaction,
   project: number = principal.project.number,
+  units: Scene['units'] = [],
 ): Scene | undefined {
   // Who sees a Binary is for its securityContext to say, not for a search.
   if (type === 'Binary' || !may(principal, type, interaction)) return undefined
@@ -22,7 +23,8 @@ export function sightOf(
     keys,
     project: isRegistry ? REGISTRY_PROJECT : project,
     type,
+    units,
     visible: isRegistry && !principal.isSuperAdmin ? [own] : [],
-    enter: (other) => sightOf(store, principal, other, 'search', project),
+    enter: (other) => sightOf(store, principal, other, 'search', project, units),
   }
 }

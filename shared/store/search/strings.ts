@@ -3,7 +3,7 @@ import type { Condition } from '../../fhir/search.ts'
 import { unescapeValue } from '../../fhir/search-values.ts'
 import { normaliseString } from '../../fhir/values-string.ts'
 import type { Bind } from '../side-rows.ts'
-import { filter, isMissing, parameterSql, type Scene, type Test } from './row-test.ts'
+import { filter, isMissing, parameterSql, type Scene, sqlOf, type Test } from './row-test.ts'
 
 /** No text sorts behind a prefix followed by this, bytewise. */
 const LAST = '\u{10ffff}'
@@ -20,11 +20,12 @@ export function stringTest(scene: Scene, ps: readonly bigint[], condition: Condi
   }
   const alternative = ALTERNATIVES.get(modifier) ?? words
   const texts = values.map(unescapeValue).filter((text) => normaliseString(text) !== '')
-  if (texts.length === 0) return filter(() => 'false')
-  return {
+  if (texts.length === 0) return filter(() => (modifier === 'not' ? 'true' : 'false'))
+  const test: Test = {
     kind: 'ids',
     ids: (bind) => texts.map((text) => alternative(scene, ps, text, bind)).join(' union '),
   }
+  return modifier === 'not' ? filter((bind) => `not (${sqlOf(test, bind)})`) : test
 }
 
 function words({ keys, project }: Scene, ps: readonly bigint[], text: string, bind: Bind): string {
@@ -37,8 +38,20 @@ function words({ keys, project }: Scene, ps: readonly bigint[], text: string, bi
 }
 
 function startsWith(project: number, ps: readonly bigint[], value: string, bind: Bind): string {
-  return `${select(project, ps, bind)}
-    and s.v >= ${bind(value, 'text')} and s.v < ${bind(value + LAST, 'text')}`
+  return `${select(project, ps, bind)} and ${prefixSql('s', value, bind)}`
+}
+
+/** `value` is normalised. */
+export function prefixSql(alias: string, value: string, bind: Bind): string {
+  return `${alias}.v >= ${bind(value, 'text')} and ${alias}.v < ${bind(value + LAST, 'text')}`
+}
+
+/** Anywhere in a row of `p`; `text` is as the caller wrote it. */
+export function containsTest(scene: Scene, ps: readonly bigint[], texts: readonly string[]): Test {
+  return {
+    kind: 'ids',
+    ids: (bind) => texts.map((text) => inside(scene, ps, text, bind)).join(' union '),
+  }
 }
 
 function inside(scene: Scene, ps: readonly bigint[], text: string, bind: Bind): string {
@@ -68,6 +81,7 @@ function exactly({ project }: Scene, ps: readonly bigint[], text: string, bind: 
 const ALTERNATIVES = new Map<string | undefined, typeof words>([
   ['exact', exactly],
   ['contains', inside],
+  ['text', inside],
   ['ew', atEnd],
 ])
 

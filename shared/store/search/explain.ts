@@ -1,0 +1,28 @@
+/** What a search costs, for who may know: its statement, how its rows are found, PostgreSQL's plan. */
+import type { Principal } from '../../access/principal.ts'
+import type { SearchRequest } from '../../fhir/search.ts'
+import type { Store } from '../context.ts'
+import { plan } from './page.ts'
+
+export interface Explanation {
+  /** `keys`, `order`, `walk` or `join`; undefined when nothing is in sight. */
+  readonly driver: string | undefined
+  readonly sql: string
+  readonly plan: readonly string[]
+}
+
+/** Errors: as `search`. The statement is run, but its rows stay in PostgreSQL. */
+export async function explain(
+  store: Store,
+  principal: Principal,
+  request: SearchRequest,
+): Promise<Explanation> {
+  const found = await plan(store, principal, request)
+  if (found === undefined) return { driver: undefined, sql: '', plan: [] }
+  const { text, values } = found.statement
+  const rows = await store.connection.query<{ 'QUERY PLAN': string }>({
+    text: `explain (analyze, buffers) ${text}`,
+    values,
+  })
+  return { driver: found.driver.kind, sql: text, plan: rows.map((row) => row['QUERY PLAN']) }
+}

@@ -1,0 +1,93 @@
+/**
+ * One rule of a `_sort` that no B-tree of `resource` serves → the value a row is sorted by: ascending
+ * the least of many, descending the greatest; null without one. https://hl7.org/fhir/R4/search.html#sort
+ */
+import { notSupported } from '../../errors.ts'
+import { mainDate, searchParameter, storedParameters } from '../../fhir/definitions.ts'
+import type { SortRule } from '../../fhir/search.ts'
+import { plannedParameter } from '../index-plan.ts'
+import type { Keys } from '../keys.ts'
+import type { Bind } from '../side-rows.ts'
+import { parameterSql } from './row-test.ts'
+import { jsonPaths } from './sort-paths.ts'
+
+export interface Term {
+  readonly name: string
+  readonly descending: boolean
+  readonly type: 'text' | 'float8' | 'timestamptz' | 'uuid'
+  /** Of `resource r`, looked up for each row. */
+  readonly one: (project: number, bind: Bind) => string
+  /** `id` and `v` of all rows at once: quicker where most of them are sorted. */
+  readonly all: ((project: number, bind: Bind) => string) | undefined
+}
+
+/** Errors: 400 for a parameter whose values are not kept in any order. */
+export function termOf(keys: Keys, type: string, { code, descending }: SortRule): Term {
+  const name = `${descending ? '-' : ''}${code}`
+  const column = columnOf(type, code)
+  if (column !== undefined) {
+    return { name, descending, type: column.type, one: () => column.sql, all: undefined }
+  }
+  const pick = descending ? 'max' : 'min'
+  const parameter = searchParameter(type, code)
+  const ps = (project: number) =>
+    storedParameters(type, code).map((stored) => keys.param(project, type, stored))
+  switch (parameter?.type) {
+    case 'string':
+      return { name, descending, type: 'text', ...sideTable('idx_string', `${pick}(s.v)`, ps) }
+    case 'date':
+    case 'number':
+    case 'quantity':
+      return { name, descending, type: 'float8', ...sideTable('idx_range', `${pick}(s.lo)`, ps) }
+    default: {
+      const one = isCoded(type, code) ? codeSql(pick, ps) : contentSql(pick, type, code)
+      return { name, descending, type: 'text', one, all: undefined }
+    }
+  }
+}
+
+function columnOf(type: string, code: string): { type: Term['type']; sql: string } | undefined {
+  if (code === '_id') return { type: 'uuid', sql: 'r.id' }
+  if (code === '_lastUpdated') return { type: 'timestamptz', sql: 'r.lu' }
+  return code === mainDate(type) ? { type: 'timestamptz', sql: 'r.d_lo' } : undefined
+}
+
+function sideTable(
+  table: 'idx_string' | 'idx_range',
+  value: string,
+  ps: (project: number) => readonly bigint[],
+): Pick<Term, 'one' | 'all'> {
+  const rows = (project: number, bind: Bind) =>
+    `from ${table} s where s.project = ${bind(project, 'int')}
+      and ${parameterSql('s', ps(project), bind)}`
+  return {
+    one: (project, bind) => `(select ${value} ${rows(project, bind)} and s.id = r.id)`,
+    all: (project, bind) => `select s.id, ${value} as v ${rows(project, bind)} group by s.id`,
+  }
+}
+
+const CODED = new Set(['Coding', 'CodeableConcept', 'code', 'boolean'])
+
+function isCoded(type: string, code: string): boolean {
+  return storedParameters(type, code).some((stored) =>
+    plannedParameter(type, stored)?.types.some((element) => CODED.has(element)),
+  )
+}
+
+/** By the dictionary: the least code among those of the row's keys. */
+function codeSql(pick: string, ps: (project: number) => readonly bigint[]): Term['one'] {
+  return (project, bind) => `(select ${pick}(c.code collate "C") from code c
+    where c.project = ${bind(project, 'int')} and ${parameterSql('c', ps(project), bind)}
+      and c.k = any(r.keys))`
+}
+
+/** Identifiers, references and urls are kept as keys only, so their texts are read from the content. */
+function contentSql(pick: string, type: string, code: string): Term['one'] {
+  const paths = jsonPaths(type, code)
+  if (paths === undefined)
+    throw notSupported(`Sorting ${type} by ${code} is not supported`, '_sort')
+  return (_project, bind) => `(select ${pick}((x #>> '{}') collate "C")
+    from version v cross join unnest(${bind(paths, 'text[]')}) path
+      cross join jsonb_path_query(v.content::jsonb, path::jsonpath) x
+    where v.project = r.project and v.type = r.type and v.id = r.id and v.ver = r.ver)`
+}

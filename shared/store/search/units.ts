@@ -1,0 +1,19 @@
+/** Which UCUM units a project's data has, so that a quantity is found in whatever unit it is. */
+import type { SearchRequest } from '../../fhir/search.ts'
+import { UCUM } from '../../fhir/ucum.ts'
+import type { Store } from '../context.ts'
+
+/** One small statement, and only for a search that names a unit of UCUM somewhere. */
+export async function unitsOf(
+  { connection, keys }: Store,
+  project: number,
+  requests: readonly SearchRequest[],
+): Promise<readonly string[]> {
+  const asked = JSON.stringify(requests.map(({ conditions }) => conditions))
+  if (!asked.includes(`|${UCUM}|`)) return []
+  const rows = await connection.query<{ code: string }>({
+    text: 'select code from code where project = $1 and p = $2',
+    values: [project, keys.units(project)],
+  })
+  return rows.map(({ code }) => code)
+}

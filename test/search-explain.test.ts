@@ -1,0 +1,68 @@
+import { randomUUID } from 'node:crypto'
+import t from 'tap'
+import { prepare } from '../scripts/migrate.ts'
+import { readConfig } from '../shared/config.ts'
+import { openDatabase } from '../shared/database.ts'
+import { createLogger } from '../shared/log.ts'
+import { openBotica } from './fixtures/botica.ts'
+import type { Raw } from './fixtures/oracle-values.ts'
+
+const { admin, createMember } = await openBotica(t)
+await admin.create({ resourceType: 'Patient', name: [{ family: 'Plan' }], gender: 'male' })
+
+t.test('a project admin is told the statement and the plan of a search', async (t) => {
+  for (const query of [
+    'Patient?gender=male',
+    'Patient?name=plan&_sort=name',
+    'Patient?birthdate=ge1980&_sort=-birthdate',
+    'Patient?_has:Observation:patient:code=x',
+    'Observation?patient.name=plan',
+  ]) {
+    const { status, body } = await admin.get<Raw>(`${query}&_explain=true`)
+    t.equal(status, 200, query)
+    t.equal(body.entry.length, 1, query)
+    const [{ resource, search }] = body.entry
+    t.equal(search.mode, 'outcome')
+    t.match(resource.issue, [{ severity: 'information', details: { text: /^Found by / } }])
+    t.match(resource.issue[0].diagnostics, /select[\s\S]*from resource r[\s\S]*Execution Time/)
+  }
+})
+
+t.test('_explain=false is a plain search, anything else is refused', async (t) => {
+  t.equal((await admin.get<Raw>('Patient?_explain=false')).body.entry[0].search.mode, 'match')
+  const { status, body } = await admin.get<Raw>('Patient?_explain=yes')
+  t.equal(status, 400)
+  t.match(body.issue, [{ expression: ['_explain'] }])
+  t.equal((await admin.get('?_type=Patient,Observation&_explain=true')).status, 400)
+})
+
+t.test('who is no admin is told nothing', async (t) => {
+  const { client } = await createMember()
+  t.equal((await client.get('Patient?name=plan')).status, 200)
+  const { status, text } = await client.get('Patient?name=plan&_explain=true')
+  t.equal(status, 403)
+  t.notMatch(text, 'select')
+})
+
+t.test('a search past its time is cancelled in PostgreSQL and answered 504', async (t) => {
+  const name = `slow_${randomUUID().replaceAll('-', '')}`
+  const log = createLogger('silent', 'script')
+  const main = openDatabase({ databaseUrl: process.env.DATABASE_URL ?? '', databasePool: 1 }, log)
+  t.teardown(() => main.close())
+  await main.query({ text: `create database ${name}`, values: [] })
+  const url = new URL(process.env.DATABASE_URL ?? '')
+  url.pathname = `/${name}`
+  await prepare(readConfig({ ...process.env, DATABASE_URL: url.href }))
+  const slow = await openBotica(t, { env: { DATABASE_URL: url.href } })
+  await slow.admin.create({ resourceType: 'Basic', code: { text: 'x' } })
+  const run = (text: string) => slow.services.database.query({ text, values: [] })
+  await run('alter table version rename to stored')
+  await run('create view version as select stored.* from stored, pg_sleep(600)')
+
+  const { status, body } = await slow.admin.get<Raw>('Basic?_count=5')
+  t.equal(status, 504)
+  t.match(body.issue, [{ code: 'timeout', details: { text: 'Server timeout' } }])
+  const running = await run(`select 1 from pg_stat_activity
+    where datname = current_database() and wait_event = 'PgSleep'`)
+  t.same(running, [])
+})
