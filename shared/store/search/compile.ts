@@ -153,6 +153,7 @@ function byIds(
   bind: Bind,
 ): string {
   const first = idsTest(query)
+  if (few === undefined) return keysFirst(query, first.ids(bind), most, bind)
   const isBound = (test: Test) => test.kind === 'date' && query.order.column === 'd_lo'
   const walk = ordered(query, query.tests.filter(isBound), WALKED, bind(cap, 'int'), bind)
   const tested = query.tests.filter((test) => !isBound(test)).map((test) => walkedSql(test, bind))
