@@ -53,6 +53,14 @@ t.test('a common key is tested on a walk, a rare one found first', async (t) => 
   t.equal(choose([{ kind: 'filter', sql: () => 'true' }]), 'order')
 })
 
+t.test('the more rows a type has, the more ids of a side table are few', async (t) => {
+  const choose = (rows: number, limit: number) =>
+    chooseDriver(statistics, [{ kind: 'ids', ids: () => '' }], rows, limit)
+  t.same(choose(100, 21), { kind: 'ids', few: 200, cap: 2000 })
+  t.same(choose(18_000, 21), { kind: 'ids', few: 615, cap: 2460 })
+  t.same(choose(10_000_000, 101), { kind: 'ids', few: 5000, cap: 20_000 })
+})
+
 t.test('a walk is capped', async (t) => {
   const cap = (key: bigint, limit: number) => {
     const driver = chooseDriver(statistics, [keys([key])], 480_000, limit)

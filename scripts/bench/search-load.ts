@@ -2,7 +2,7 @@
  * Synthea's patients again and again: each copy has ids, names, identifiers and dates of its own, codes
  * and values stay. So what belongs to one patient stays as rare as it was, and what all share grows.
  */
-import { randomUUID } from 'node:crypto'
+import { randomUUIDv7 } from 'node:crypto'
 import type { Principal } from '../../shared/access/principal.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import type { Repository } from '../../shared/store/repository.ts'
@@ -52,7 +52,7 @@ function copyOf(originals: readonly string[], copy: number): Resource[] {
   const shifted = new Map<string, string>()
   return originals.map((text, place) => {
     const own = text
-      .replace(UUID, (id) => entry(ids, id, randomUUID))
+      .replace(UUID, (id) => entry(ids, id, randomUUIDv7))
       .replace(DATE, (date) => entry(shifted, date, () => shift(date, days)))
     const resource: Resource = JSON.parse(own)
     if (resource.resourceType === 'Patient') return { ...resource, name: [nameOf(copy, place)] }

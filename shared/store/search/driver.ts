@@ -22,8 +22,8 @@ export type Driver =
 
 const MIN_WALK = 2000
 const MAX_WALK = 20_000
-/** As many ids cost as much as the walk that finds a page where so many match. */
-const FEW_IDS = 2000
+const MIN_IDS = 200
+const MAX_IDS = 5000
 /** Rows walked beyond what an even spread needs. */
 const PATIENCE = 4
 
@@ -38,11 +38,17 @@ export function chooseDriver(
   const fewest = Math.min(...counts)
   const isRare = fewest <= Math.sqrt(0.25 * limit * rows)
   if (isRare || tests.some((test) => test.kind === 'narrow')) return { kind: 'keys' }
-  if (tests.some((test) => test.kind === 'ids')) return { kind: 'ids', few: FEW_IDS, cap: MAX_WALK }
+  if (tests.some((test) => test.kind === 'ids')) return idsDriver(rows, limit)
   if (tests.some((test) => test.kind === 'join')) return { kind: 'join' }
   if (counts.length === 0) return { kind: 'order' }
   const even = (limit * rows) / fewest
   return { kind: 'walk', cap: Math.round(Math.min(Math.max(PATIENCE * even, MIN_WALK), MAX_WALK)) }
+}
+
+/** As many ids as rows are walked for a page where so many match: neither way costs more. */
+function idsDriver(rows: number, limit: number): Driver {
+  const few = Math.round(Math.min(Math.max(Math.sqrt(limit * rows), MIN_IDS), MAX_IDS))
+  return { kind: 'ids', few, cap: Math.min(Math.max(PATIENCE * few, MIN_WALK), MAX_WALK) }
 }
 
 /** Rows that hold one of the keys; 0 when all of them are rare. */
