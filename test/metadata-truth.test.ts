@@ -91,12 +91,18 @@ t.test('every interaction that is claimed of the system is served', async (t) =>
 
 /** A value that the parameter can be asked with. */
 function valueFor(type: string, { name, type: kind }: { name: string; type: string }): string {
+  const parameter = searchParameter(type, name)
+  if (kind === 'reference') return `${parameter?.targets?.[0] ?? 'Patient'}/x`
+  if (kind !== 'composite') return plainValue(kind)
+  return (parameter?.components ?? []).map((component) => plainValue(component.type)).join('$')
+}
+
+function plainValue(kind: string): string {
   if (kind === 'date') return '2020'
   if (kind === 'number' || kind === 'quantity') return '1'
   if (kind === 'uri') return 'urn:x'
-  if (kind === 'composite') return 'a$b'
-  if (kind !== 'reference') return 'x'
-  return `${searchParameter(type, name)?.targets?.[0] ?? 'Patient'}/x`
+  if (kind === 'special') return '48.2|16.4|5|km'
+  return kind === 'reference' ? 'Patient/x' : 'x'
 }
 
 t.test('every search parameter that is claimed can be searched by', async (t) => {

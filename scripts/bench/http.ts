@@ -34,11 +34,11 @@ const TYPES = [
 ] as const
 
 export async function http(seconds: number): Promise<readonly Figure[]> {
+  const templates = await readTemplates()
   const port = await freePort()
   const baseUrl = `http://127.0.0.1:${port}/`
   const stage = await openStage({ PORT: String(port), BASE_URL: baseUrl })
   const pool = new pg.Pool({ connectionString: stage.config.databaseUrl, max: 4 })
-  const templates = await readTemplates()
   const web = startWeb(stage.env)
   try {
     const raw = await openRaw(stage, pool, templates.Observation)
