@@ -9,7 +9,7 @@ import { versionColumns } from '../rows.ts'
 import type { Bind } from '../side-rows.ts'
 import type { Driver } from './driver.ts'
 import { afterSql, type Order, orderAfterSql, orderSql, type Position } from './order.ts'
-import { fewSql, heldRows, probeSql, sqlOf, type Test } from './row-test.ts'
+import { fewSql, heldRows, isByKeys, probeSql, scopeSql, sqlOf, type Test } from './row-test.ts'
 import { afterTermsSql } from './sort-cursor.ts'
 
 export interface Query {
@@ -87,11 +87,6 @@ export function countStatement(queries: readonly Query[], max: number | undefine
   return statement(`select count(*)::int as count from (${capped}) r`)
 }
 
-function typeSql([first, ...others]: readonly number[], bind: Bind): string {
-  if (others.length === 0) return `r.type = ${bind(first, 'smallint')}`
-  return `r.type = any(${bind([first, ...others], 'smallint[]')})`
-}
-
 function statementBuilder() {
   const values: unknown[] = []
   const bind: Bind = (value, type) => {
@@ -110,10 +105,16 @@ type TestSql = (test: Test, bind: Bind) => string
 
 const forced: TestSql = (test, bind) => sqlOf(test, bind, true)
 
-function where(query: Query, tests: readonly Test[], bind: Bind, testSql: TestSql): string {
+/** `isHeld`: the rows are found by keys. */
+function where(
+  { project, typeNumbers }: Query,
+  tests: readonly Test[],
+  bind: Bind,
+  testSql: TestSql,
+  isHeld = isByKeys(tests),
+): string {
   return [
-    `r.project = ${bind(query.project, 'int')}`,
-    typeSql(query.typeNumbers, bind),
+    ...scopeSql(project, typeNumbers, bind, isHeld),
     ...tests.map((test) => testSql(test, bind)),
   ].join(' and ')
 }
@@ -126,9 +127,10 @@ function keysFirst(query: Query, ids: string | undefined, most: string, bind: Bi
   // An array of ids, unlike `in`, is made before anything else is looked at: PostgreSQL cannot guess
   // how few they are and would rather sort every row of the type first.
   const found = ids === undefined ? '' : ` and r.id = any(array(${ids}))`
+  const isHeld = ids === undefined && isByKeys(others)
   const after = query.after ? ` and ${afterSql(order, query.after, bind)}` : ''
   return `select ${COLUMNS} from resource r
-    where ${where(query, others, bind, probed)}${found}${after}
+    where ${where(query, others, bind, probed, isHeld)}${found}${after}
     order by ${orderAfterSql(order, 'r')} limit ${most}`
 }
 
@@ -206,7 +208,7 @@ function byTerms(query: Query, driver: Driver, most: string, bind: Bind): string
 function ordered(query: Query, tests: readonly Test[], columns: string, most: string, bind: Bind) {
   const { order, after } = query
   const run = (condition: string, by: string) => `select ${columns} from resource r
-    where ${where(query, tests, bind, forced)}${condition} order by ${by} limit ${most}`
+    where ${where(query, tests, bind, forced, false)}${condition} order by ${by} limit ${most}`
   if (order.column !== 'd_lo') {
     const rest = after ? ` and ${afterSql(order, after, bind)}` : ''
     return run(rest, orderSql(order, 'r'))
@@ -243,7 +245,7 @@ function joined(query: Query, most: string, bind: Bind): string {
   const looked: Test = { kind: 'filter', sql: () => join.check(keys) }
   const after = query.after ? ` and ${afterSql(query.order, query.after, bind)}` : ''
   const found = (overlap: string) => `select ${COLUMNS} from resource r
-    where ${where(query, others, bind, fewSql)} and ${overlap}${after}`
+    where ${where(query, others, bind, fewSql, true)} and ${overlap}${after}`
   const walk = ordered(query, [...others, looked], COLUMNS, most, bind)
   const { few, many } = heldRows(keys, found, walk)
   return `with j as materialized (select ${join.keys(bind)} as k)

@@ -120,11 +120,11 @@ function keysSql(isChain: boolean, { link, inner, test }: Side, bind: Bind): str
 }
 
 function rowsSql(inner: Scene, test: Test, bind: Bind): string {
-  const where = (tests: readonly Test[]) =>
-    `select r.keys, r.nref from resource r where ${whereSql(inner, tests, bind)}`
+  const where = (tests: readonly Test[], isHeld = false) =>
+    `select r.keys, r.nref from resource r where ${whereSql(inner, tests, bind, isHeld)}`
   if (test.kind !== 'join') return where([test])
   const keys = '(select k from j)'
-  const found = (overlap: string) => `${where([])} and ${overlap}`
+  const found = (overlap: string) => `${where([], true)} and ${overlap}`
   const { few, many } = heldRows(keys, found, `${where([])} and ${test.check(keys)}`)
   return `with j as materialized (select ${test.keys(bind)} as k) ${few} union all ${many}`
 }
@@ -136,5 +136,5 @@ function probeSql({ link, inner, test }: Side, bind: Bind): string {
     ? `select x # ${c} from unnest(r.keys[1:r.nref]) x`
     : `select r.keys[1] # ${c}`
   return `exists (select 1 from (${own}) o(k) cross join lateral (
-    select 1 from resource r where r.keys @> array[o.k] and ${whereSql(inner, [test], bind)} limit 1) s)`
+    select 1 from resource r where r.keys @> array[o.k] and ${whereSql(inner, [test], bind, true)} limit 1) s)`
 }

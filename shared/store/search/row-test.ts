@@ -111,17 +111,46 @@ export function alternativeSql(test: Test, bind: Bind): string {
   return test.kind === 'ids' ? `r.id = any(array(${test.ids(bind)}))` : sqlOf(test, bind)
 }
 
-/** Rows of one type that are in sight and fulfil the tests. */
+/** Rows of one type that are in sight and fulfil the tests; `isHeld`: and hold a key that is looked for. */
 export function whereSql(
   { project, type, visible }: Scene,
   tests: readonly Test[],
   bind: Bind,
+  isHeld = false,
 ): string {
+  const all = [...visible, ...tests]
   return [
-    `r.project = ${bind(project, 'int')}`,
-    `r.type = ${bind(typeNumber(type), 'smallint')}`,
-    ...[...visible, ...tests].map((test) => fewSql(test, bind)),
+    ...scopeSql(project, [typeNumber(type)], bind, isHeld || isByKeys(all)),
+    ...all.map((test) => fewSql(test, bind)),
   ].join(' and ')
+}
+
+/** Found by keys and by nothing else that has an index. */
+export function isByKeys(tests: readonly Test[]): boolean {
+  return (
+    tests.some(({ kind }) => kind === 'keys') &&
+    !tests.some(({ kind }) => kind === 'ids' || kind === 'narrow')
+  )
+}
+
+/**
+ * Whose rows, and of which types. Keys say both already: where rows are found by them, the words here
+ * are such that no index serves them, or PostgreSQL would read every row of the type beside the keys.
+ */
+export function scopeSql(
+  project: number,
+  types: readonly number[],
+  bind: Bind,
+  isByKeys: boolean,
+): string[] {
+  const [first, ...others] = types
+  const tests = [
+    `r.project = ${bind(project, 'int')}`,
+    others.length === 0
+      ? `r.type = ${bind(first, 'smallint')}`
+      : `r.type = any(${bind(types, 'smallint[]')})`,
+  ]
+  return isByKeys ? tests.map((test) => `(${test}) is true`) : tests
 }
 
 export function filter(sql: (bind: Bind) => string): Test {
