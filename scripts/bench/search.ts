@@ -87,7 +87,7 @@ async function measureShape(
   const limit = await measure(CALLERS, seconds, bare)
   const own = await measure(CALLERS, seconds, ours)
   if (own.failed > 0) throw new Error(`${shape.name}: ${own.failed} searches failed`)
-  return { shape, ours: own, bare: limit, ...(await explain(pool, statements[0]?.[0])) }
+  return { shape, ours: own, bare: limit, ...(await explain(pool, pageOf(statements[0]))) }
 }
 
 /** What the repository sends for a search, in this process. */
@@ -119,6 +119,11 @@ async function openRecorder({ services }: Stage, principal: Principal): Promise<
   return statementsOf
 }
 
+/** Before the page a search may ask for units, beside it for a total, after it for includes. */
+function pageOf(statements: readonly Statement[] = []): Statement | undefined {
+  return statements.find(({ text }) => text.includes('join version'))
+}
+
 async function explain(
   pool: pg.Pool,
   statement: Statement | undefined,
@@ -132,7 +137,18 @@ async function explain(
   // Those of the topmost node are the whole statement's.
   const [, hit = '0', read = '0'] =
     /Buffers: shared(?: hit=(\d+))?(?: read=(\d+))?/.exec(lines.join('\n')) ?? []
-  return { buffers: Number(hit) + Number(read), plan: lines.join('\n') }
+  return { buffers: Number(hit) + Number(read), plan: executed(lines).join('\n') }
+}
+
+/** Without the branches that did not run: a statement holds the ways it may not take. */
+function executed(lines: readonly string[]): string[] {
+  const depthOf = (line: string) => line.search(/\S/)
+  let skipped = Number.POSITIVE_INFINITY
+  return lines.filter((line) => {
+    if (depthOf(line) > skipped || /^\s*(Index Searches|Storage):/.test(line)) return false
+    skipped = line.includes('(never executed)') ? depthOf(line) : Number.POSITIVE_INFINITY
+    return skipped === Number.POSITIVE_INFINITY
+  })
 }
 
 async function sizes(pool: pg.Pool): Promise<string> {
