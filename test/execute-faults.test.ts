@@ -8,7 +8,7 @@ const later = { Prefer: 'respond-async' }
 const slow = handler(`await new Promise((resolve) => setTimeout(resolve, event.input.ms ?? 500))
   return 'attempt ' + event.attempt`)
 
-t.test('a killed worker loses no answer', { timeout: 90_000 }, async (t) => {
+t.test('a killed worker loses no answer', { timeout: 300_000 }, async (t) => {
   const fragile = await openBotica(t)
   const worker = await fragile.startWorker()
   const pause = 'await new Promise((resolve) => setTimeout(resolve, 1500));'
