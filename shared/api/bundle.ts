@@ -1,5 +1,5 @@
 /** Batch and transaction. https://hl7.org/fhir/R4/http.html#transaction */
-import { HttpError } from '../errors.ts'
+import { Contended, HttpError } from '../errors.ts'
 import { type ResponseEntry, responseBundle } from '../fhir/bundle.ts'
 import { outcome } from '../fhir/outcome.ts'
 import type { Repository, Transaction } from '../store/repository.ts'
@@ -118,7 +118,7 @@ async function runTransaction(
         const inside = through({ ...interaction, services }, transaction)
         return await runAll(inside, transaction, plans, respond)
       },
-      { principal, conditions },
+      { principal, conditions, oneState: plans.some(readsMore) },
     )
   } catch (error) {
     await undo()
@@ -126,12 +126,35 @@ async function runTransaction(
   }
 }
 
+/**
+ * Reads by id are one statement, which sees one state anyway, and writes look at what they change again.
+ * Searches and operations read several times.
+ */
+function readsMore({ entry }: Plan): boolean {
+  const { kind } = entry.route
+  return !WRITES.has(kind) && kind !== 'read' && kind !== 'vread'
+}
+
+const WRITES: ReadonlySet<string> = new Set([
+  'create',
+  'update',
+  'patch',
+  'delete',
+  'conditional-update',
+  'conditional-patch',
+  'conditional-delete',
+])
+
 async function runAll(
   interaction: Interaction,
   transaction: Transaction,
   plans: readonly Plan[],
   respond: Respond,
 ): Promise<ResponseEntry[]> {
+  const changed = plans.flatMap(({ entry: { route } }) =>
+    route.kind === 'update' || route.kind === 'patch' ? [route] : [],
+  )
+  transaction.readAhead(interaction.principal, changed)
   const steps = await identify(interaction, plans, ({ index }, error) => {
     throw atEntry(index, error)
   })
@@ -174,7 +197,7 @@ function through(interaction: Interaction, repository: Repository): Interaction 
 
 /** A failure inside says at which entry of the bundle it happened. */
 function atEntry(index: number, error: unknown): unknown {
-  if (!(error instanceof HttpError)) return error
+  if (!(error instanceof HttpError) || error instanceof Contended) return error
   const issues = error.outcome.issue.map((item) => ({
     ...item,
     expression: [...new Set([entryPath(index), ...(item.expression ?? [])])],
