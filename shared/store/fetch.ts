@@ -1,6 +1,6 @@
 /** The newest version of one resource by its row key; concurrent ones become one statement. */
 import type { Connection, Database } from '../database.ts'
-import { createBatches } from './batches.ts'
+import { createBatches, inOneTurn } from './batches.ts'
 import { type VersionRow, versionColumns } from './rows.ts'
 
 export interface RowKey {
@@ -50,29 +50,7 @@ const MANY_EVERYWHERE = `select x.n::int, ${V}
 
 /** What is asked for in one turn of the event loop is one statement. */
 export function fetchTogether(connection: Connection): Fetch {
-  let asked: { key: RowKey; answer: PromiseWithResolvers<VersionRow | undefined> }[] = []
-  const send = async () => {
-    const sent = asked
-    asked = []
-    try {
-      const found = await fetchAll(
-        connection,
-        sent.map(({ key }) => key),
-      )
-      sent.forEach(({ answer }, i) => {
-        answer.resolve(found[i])
-      })
-    } catch (error) {
-      for (const { answer } of sent) answer.reject(error)
-    }
-  }
-  return (key) => {
-    // Failures reach the callers; `send` itself does not throw.
-    if (asked.length === 0) setImmediate(() => void send())
-    const answer = Promise.withResolvers<VersionRow | undefined>()
-    asked.push({ key, answer })
-    return answer.promise
-  }
+  return inOneTurn((keys) => fetchAll(connection, keys))
 }
 
 export function createFetch(database: Pick<Database, 'lane'>): Fetch {

@@ -7,7 +7,7 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { type Connection, SqlError } from '../database.ts'
 import type { Submit } from './coalesce.ts'
-import { type Deleted, type Deletion, deleteStatement } from './deletions.ts'
+import { compareRows, type Deleted, type Deletion, deleteStatement } from './deletions.ts'
 import { type Fetch, fetchAll, type RowKey } from './fetch.ts'
 import type { VersionRow } from './rows.ts'
 import { type Write, type Written, writeStatement } from './statements.ts'
@@ -186,8 +186,4 @@ export function createGroup(connection: Connection, alone: boolean): Group {
       return results
     },
   }
-}
-
-function compareRows(a: Deletion | Write, b: Deletion | Write): number {
-  return a.project - b.project || a.type - b.type || (a.id < b.id ? -1 : a.id > b.id ? 1 : 0)
 }

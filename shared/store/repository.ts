@@ -16,7 +16,7 @@ import {
   updateConditional,
 } from './conditional.ts'
 import type { Store } from './context.ts'
-import { deleteStatement } from './deletions.ts'
+import { deleteStatement, removeTogether } from './deletions.ts'
 import { createFetch, fetchTogether } from './fetch.ts'
 import { history, historyOf } from './history.ts'
 import { Keys } from './keys.ts'
@@ -181,8 +181,8 @@ export interface Repository {
    * serialise is run again from the start, up to three times, then 409.
    */
   transaction<T>(work: (repository: Transaction) => Promise<T>, guard?: Guard): Promise<T>
-  /** The same for work that runs side by side: rows read by id in one turn are one statement. */
-  readingTogether(): Repository
+  /** For work that runs side by side: rows that are read by id, or deleted, in one turn are one statement. */
+  sideBySide(): Repository
 }
 
 /** Conditions that no other conditional write of equal criteria may decide on meanwhile. */
@@ -331,7 +331,10 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
     metaSummary: (principal, type) => metaSummary(store, principal, type),
     maintenance: createMaintenance(store),
     transaction: transactions.runAll,
-    readingTogether: () =>
-      repositoryOf({ ...store, fetch: fetchTogether(store.connection) }, transactions),
+    sideBySide: () => {
+      const { connection } = store
+      const shared = { fetch: fetchTogether(connection), remove: removeTogether(connection) }
+      return repositoryOf({ ...store, ...shared }, transactions)
+    },
   }
 }
