@@ -2,6 +2,7 @@ import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import type { Resource } from '../shared/fhir/resource.ts'
 import { openBotica, until } from './fixtures/botica.ts'
+import { holdRow, waitingFor } from './fixtures/held-rows.ts'
 import { anObservation, aPatient, MRN_SYSTEM } from './fixtures/resources.ts'
 
 const botica = await openBotica(t)
@@ -35,38 +36,6 @@ const withMrn = (value: string) => aPatient({ identifier: [{ system: MRN_SYSTEM,
 async function countOf(value: string): Promise<number> {
   const found = await client.get(`Patient?identifier=${MRN_SYSTEM}|${value}&_total=accurate`)
   return Number(found.body.total)
-}
-
-/** Holds a row until `release`, as a transaction of another process would. */
-async function holdRow(id: string | undefined) {
-  const held = Promise.withResolvers<number | undefined>()
-  const released = Promise.withResolvers<void>()
-  const done = database.transaction(async (connection) => {
-    await connection.query({
-      text: 'select 1 from resource where id = $1 for update',
-      values: [id],
-    })
-    const [own] = await connection.query<{ pid: number }>({
-      text: 'select pg_backend_pid() as pid',
-      values: [],
-    })
-    held.resolve(own?.pid)
-    await released.promise
-  })
-  const pid = await held.promise
-  const release = async () => {
-    released.resolve()
-    await done
-  }
-  return { pid, release }
-}
-
-async function waitingFor(pid: number | undefined): Promise<number[]> {
-  const rows = await database.query<{ pid: number }>({
-    text: 'select pid from pg_stat_activity where $1 = any(pg_blocking_pids(pid))',
-    values: [pid],
-  })
-  return rows.map(({ pid }) => pid)
 }
 
 t.test(
@@ -168,11 +137,11 @@ t.test(
 t.test('a transaction whose connection is killed leaves nothing', async (t) => {
   const made = await client.create(aPatient())
   const mrn = randomUUID()
-  const { pid, release } = await holdRow(made.id)
+  const { pid, release } = await holdRow(database, made.id)
   const sent = transact([post(withMrn(mrn)), put({ ...made, gender: 'other' })])
   let pids: number[] = []
   await until(async () => {
-    pids = await waitingFor(pid)
+    pids = await waitingFor(database, pid)
     return pids.length > 0
   }, WAIT_MS)
   await database.query({ text: 'select pg_terminate_backend($1)', values: [pids[0]] })
