@@ -109,6 +109,27 @@ t.test('equal conditional creates in racing transactions make one resource', asy
   }
 })
 
+t.test('those that search as well make one, too, and find it', async (t) => {
+  const mrn = randomUUID()
+  const query = `identifier=${MRN_SYSTEM}|${mrn}`
+  const other = `${await botica.startWeb()}fhir/R4/`
+  const entry = [
+    post(withMrn(mrn), { ifNoneExist: query }),
+    { request: { method: 'GET', url: `Patient?${query}&_total=accurate` } },
+  ]
+  const bundle = { resourceType: 'Bundle', type: 'transaction', entry }
+  const answers = await Promise.all(
+    Array.from({ length: 10 }, (_, i) =>
+      client.post<ResponseBundle>(i % 2 === 0 ? '' : other, bundle),
+    ),
+  )
+  t.same(
+    answers.map(({ status, body }) => [status, body.entry?.[1]?.resource?.total]),
+    Array.from({ length: 10 }, () => [200, 1]),
+  )
+  t.equal(await countOf(mrn), 1)
+})
+
 t.test(
   'conditional writes alone and in transactions, of two web processes, make one',
   async (t) => {
