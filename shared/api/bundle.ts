@@ -128,7 +128,8 @@ async function runTransaction(
       { principal, conditions, oneState: plans.some(readsMore) },
     )
   } catch (error) {
-    await undo()
+    // After any other failure it may be committed all the same; the sweep of contents will know.
+    if (error instanceof HttpError && error.status < 500) await undo()
     throw error
   }
 }

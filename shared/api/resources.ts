@@ -5,7 +5,7 @@ import { changeOf } from '../fhir/patch-body.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import { viewOf } from '../fhir/view.ts'
 import type { Version } from '../store/repository.ts'
-import { isBinary, keepContent } from './binary-content.ts'
+import { isBinary, withContentOf } from './binary-content.ts'
 import { withData } from './binary-read.ts'
 import { createBinary, createBinaryFrom, updateBinary, updateBinaryFrom } from './binary-write.ts'
 import { literalReferences, withLiteralReferences } from './conditional-references.ts'
@@ -141,7 +141,7 @@ export async function patchFrom(
   const hasQuestion = JSON.stringify(body).includes('?')
   const change = async (current: Resource) => {
     const next = patched(current)
-    const kept = type === 'Binary' ? keepContent(current, next) : next
+    const kept = type === 'Binary' ? withContentOf(current, next) : next
     const literal = hasQuestion ? await literalReferences(interaction, kept) : kept
     const { resource } = await acceptValid(interaction, literal)
     return resource
