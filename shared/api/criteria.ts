@@ -10,13 +10,36 @@ export function criteriaOf(text: string): URLSearchParams {
 }
 
 /** Errors: 400 without any criteria, which would mean every resource of the type. */
-export function readCondition(
-  { services }: Interaction,
-  type: string,
-  query: URLSearchParams,
-): SearchRequest {
+export function readCondition(asking: Asking, type: string, query: URLSearchParams): SearchRequest {
   if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
-  const condition = parseSearch(type, query, { fhirUrl: absoluteUrl(services, '') })
+  const condition = parsed(asking, type, query, 'strict')
   if (condition.conditions.length === 0) throw badRequest('Search criteria are required')
   return condition
+}
+
+export type Asking = Pick<Interaction, 'services' | 'principal'>
+
+/** A search with the parameters that the caller's Project knows. Errors: 400. */
+export function parsed(
+  { services, principal }: Asking,
+  type: string,
+  query: URLSearchParams,
+  handling: 'strict' | 'lenient',
+): SearchRequest {
+  return parseSearch(type, query, {
+    handling,
+    fhirUrl: absoluteUrl(services, ''),
+    own: principal.project.parameters,
+  })
+}
+
+/** The search of a request. Errors: 400. */
+export async function readSearch(
+  interaction: Interaction,
+  type: string,
+  query: URLSearchParams,
+): Promise<SearchRequest> {
+  const request = parsed(interaction, type, query, interaction.preferences.handling)
+  const isCount = request.summary === 'count'
+  return isCount ? { ...request, count: 0, total: 'accurate' } : request
 }

@@ -1,6 +1,7 @@
 /** Query string → SearchRequest, as plain data. https://hl7.org/fhir/R4/search.html */
 import { badRequest, located, tooCostly } from '../errors.ts'
 import { isResourceType } from './definitions.ts'
+import type { OwnParameters } from './own-parameters.ts'
 import type { Refusal } from './search-conditions.ts'
 import { readCriterion } from './search-criteria.ts'
 import { readInclude } from './search-includes.ts'
@@ -107,6 +108,8 @@ export interface SearchOptions {
   readonly handling?: 'strict' | 'lenient'
   /** Base of our own absolute references, `https://host/fhir/R4/`. */
   readonly fhirUrl?: string
+  /** Search parameters of the caller's Project. */
+  readonly own?: OwnParameters | undefined
 }
 
 const MAX_CONDITIONS = 200
@@ -140,7 +143,8 @@ export function parseSearch(
   const conditions = new Map<string, Criterion>()
   const includes = new Map<string, Include>()
   const ignored = new Set<string>()
-  const scope = { fhirUrl: options.fhirUrl, joins: 0 }
+  const { own } = options
+  const scope = { fhirUrl: options.fhirUrl, own, joins: 0 }
   const isAccepted = <T extends object>(name: string, found: T | Refusal): found is T => {
     if (!('reason' in found)) return true
     if (!isLenient) throw found.reason
@@ -149,7 +153,7 @@ export function parseSearch(
   }
   const read = (name: string, value: string) => {
     if (/^_(rev)?include(:|$)/.test(name)) {
-      const include = readInclude(name, value)
+      const include = readInclude(name, value, own)
       if (isAccepted(name, include)) includes.set(JSON.stringify(include), include)
       return
     }
@@ -173,7 +177,7 @@ export function parseSearch(
     type,
     conditions: [...conditions.values()],
     includes: [...includes.values()],
-    ...readPaging(type, pairs),
+    ...readPaging(type, pairs, own),
     ignored: [...ignored],
   }
 }

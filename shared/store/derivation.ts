@@ -2,6 +2,7 @@
 import { LRUCache } from 'lru-cache'
 import { COMPARTMENTS } from '../fhir/definitions.ts'
 import { numberOf } from '../fhir/json.ts'
+import type { OwnParameter } from '../fhir/own-parameters.ts'
 import { isObject, type Resource, referenceTo } from '../fhir/resource.ts'
 import { UCUM } from '../fhir/ucum.ts'
 import {
@@ -51,6 +52,8 @@ export class Derivation {
   readonly strings: StringRow[] = []
   readonly ranges: RangeRow[] = []
   readonly codes: CodeRow[] = []
+  /** Parameters of the Project that have failed on this resource. */
+  readonly failed: OwnParameter[] = []
   low: number | undefined
   high: number | undefined
   readonly #project: number
@@ -250,7 +253,7 @@ function constantsOf(keys: Keys, project: number, plan: Plan): TypeConstants {
     cache = new LRUCache({ max: CACHED_CONSTANTS })
     caches.set(keys, cache)
   }
-  const name = `${project}|${plan.type}`
+  const name = `${project}|${plan.type}|${plan.stamp}`
   const known = cache.get(name)
   if (known !== undefined) return known
   const parameters = plan.parameters.map(({ code }) => {

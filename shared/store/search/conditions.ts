@@ -62,13 +62,13 @@ function groupTest(kind: 'and' | 'or', tests: readonly Test[]): Test {
 }
 
 function conditionTest(scene: Scene, condition: Condition): Test {
-  const { type, keys, project } = scene
+  const { type, keys, project, own } = scene
   const { code, values, modifier } = condition
   if (code === '_id') return idTest(scene, condition)
   if (code === '_lastUpdated') return filter(lastUpdatedTest(condition))
   if (code === '_compartment') return compartmentTest(scene, values)
   if (code === '_project') throw notSupported('_project belongs to the searched type itself')
-  const parameter = searchParameter(type, code)
+  const parameter = searchParameter(type, code, own)
   if (parameter === undefined) throw badRequest(`Unknown search parameter: ${code}`)
   const ps = storedParameters(type, code).map((stored) => keys.param(project, type, stored))
   switch (parameter.type) {
