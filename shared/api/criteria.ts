@@ -3,6 +3,7 @@ import { badRequest } from '../errors.ts'
 import { parseSearch, type SearchRequest } from '../fhir/search.ts'
 import { absoluteUrl, type Interaction } from './interaction.ts'
 import { readQuery } from './negotiate.ts'
+import { withCodes } from './search-codes.ts'
 
 /** The query of `If-None-Exist`, which may carry the type and a question mark before it. */
 export function criteriaOf(text: string): URLSearchParams {
@@ -33,13 +34,14 @@ export function parsed(
   })
 }
 
-/** The search of a request. Errors: 400. */
+/** The search of a request, its ValueSets expanded. Errors: 400. */
 export async function readSearch(
   interaction: Interaction,
   type: string,
   query: URLSearchParams,
 ): Promise<SearchRequest> {
-  const request = parsed(interaction, type, query, interaction.preferences.handling)
+  const { handling } = interaction.preferences
+  const request = await withCodes(interaction, parsed(interaction, type, query, handling))
   const isCount = request.summary === 'count'
   return isCount ? { ...request, count: 0, total: 'accurate' } : request
 }

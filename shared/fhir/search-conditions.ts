@@ -41,10 +41,13 @@ interface Modifiers {
 
 const MODIFIERS: Readonly<Record<SearchParamType, Modifiers>> = {
   token: {
-    supported: ['not', 'missing', 'text', 'of-type', 'contains'],
-    known: ['in', 'not-in', 'above', 'below'],
+    supported: [
+      ...['not', 'missing', 'text', 'of-type', 'contains'],
+      ...['in', 'not-in', 'above', 'below'],
+    ],
+    known: [],
   },
-  reference: { supported: ['identifier', 'not', 'missing'], known: ['above', 'below'] },
+  reference: { supported: ['identifier', 'not', 'missing', 'above', 'below'], known: [] },
   string: { supported: ['exact', 'contains', 'text', 'not', 'missing'], known: [] },
   date: { supported: ['missing'], known: [] },
   number: { supported: ['missing'], known: [] },
@@ -53,6 +56,9 @@ const MODIFIERS: Readonly<Record<SearchParamType, Modifiers>> = {
   composite: { supported: [], known: [] },
   special: { supported: [], known: [] },
 }
+
+/** With these the value is no token. */
+const PLAIN: ReadonlySet<string> = new Set(['text', 'contains', 'in', 'not-in'])
 
 /** The token parameters that `:contains` is good for. */
 const CONTACTS = new Set(['email', 'phone', 'telecom'])
@@ -144,7 +150,7 @@ function checkValue(parameter: SearchParameter, modifier: string | undefined, va
   if (parameter.type === 'composite') checkComposite(parameter, value)
   if (parameter.type === 'special' && parameter.expression !== undefined) parseNearValue(value)
   if (modifier === 'of-type') parseOfTypeValue(value)
-  else if (modifier === 'text' || modifier === 'contains') return
+  else if (modifier !== undefined && PLAIN.has(modifier)) return
   else if (parameter.type === 'token' || modifier === 'identifier') parseTokenValue(value)
 }
 

@@ -23,12 +23,19 @@ export interface Condition {
   readonly code: string
   readonly type: SearchParamType
   /**
-   * `missing`, `not`, `exact`, `contains`, `identifier` or a resource type; from a `_filter` also
+   * `missing`, `not`, `exact`, `contains`, `in`, `identifier` … or a resource type; from a `_filter` also
    * `ew` (ends with) and `po` (periods overlap).
    */
   readonly modifier: string | undefined
   /** Not empty, without repeats; still escaped, to be read with search-values.ts. */
   readonly values: readonly string[]
+  /** What `:in`, `:not-in`, `:above` and `:below` of a token mean, once the terminology was asked. */
+  readonly codes?: readonly ListedCode[]
+}
+
+export interface ListedCode {
+  readonly system: string
+  readonly code: string
 }
 
 /** Resources at the other end of a reference fulfil a criterion. https://hl7.org/fhir/R4/search.html#chaining */

@@ -99,9 +99,11 @@ export class Derivation {
     this.others.add(present)
     if (target.identifier !== undefined) this.#token(logical, target.identifier)
     if (target.literal === undefined) return
-    this.references.add(this.keys.reference(p, this.target(target.literal)))
+    const exact = this.keys.reference(p, this.target(target.literal))
+    this.references.add(exact)
     const version = type === 'canonical' ? target.literal.indexOf('|') : -1
     if (version > 0) {
+      this.#code(p, exact, '', target.literal, undefined)
       const unversioned = this.target(target.literal.slice(0, version))
       this.references.add(this.keys.reference(p, unversioned))
     }

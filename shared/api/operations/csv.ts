@@ -7,6 +7,7 @@ import { present } from '../../store/rows.ts'
 import { parsed } from '../criteria.ts'
 import { readPreferences } from '../negotiate.ts'
 import type { Operation } from '../operation.ts'
+import { withCodes } from '../search-codes.ts'
 
 const DEFAULT_ROWS = 1000
 const MOST_ROWS = 100_000
@@ -32,7 +33,7 @@ export const csv: Operation = {
     // The form is CSV whatever is accepted: a browser that follows a link names HTML.
     const headers = { ...request.headers, accept: undefined }
     const { handling } = readPreferences({ ...request, headers })
-    const search = parsed(call, type, query, handling)
+    const search = await withCodes(call, parsed(call, type, query, handling))
     let left = rowsOf(request.query.get('_count'))
     let { cursor, offset } = search
     const lines = [BYTE_ORDER_MARK, csvLine(fields)]
