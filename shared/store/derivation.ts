@@ -103,7 +103,7 @@ export class Derivation {
     this.references.add(exact)
     const version = type === 'canonical' ? target.literal.indexOf('|') : -1
     if (version > 0) {
-      this.#code(p, exact, '', target.literal, undefined)
+      this.code(p, exact, '', target.literal, undefined)
       const unversioned = this.target(target.literal.slice(0, version))
       this.references.add(this.keys.reference(p, unversioned))
     }
