@@ -65,6 +65,8 @@ const TOO_MANY = 'BT001'
 /** Serialization failure, deadlock, lock timeout. */
 const CONTENTION = new Set(['40001', '40P01', '55P03'])
 const STATEMENT_TIMEOUT_MS = 20_000
+/** PostgreSQL ends a statement before: without a word from it by then, it or the way to it is gone. */
+const SILENCE_MS = STATEMENT_TIMEOUT_MS + 5000
 const LOCK_TIMEOUT_MS = 3000
 const ACQUIRE_TIMEOUT_MS = 2000
 const MIGRATION_LOCK = 6_221_483_007_210_001n
@@ -107,6 +109,7 @@ class PooledDatabase implements Database {
       application_name: 'botica',
       statement_timeout: STATEMENT_TIMEOUT_MS,
       lock_timeout: LOCK_TIMEOUT_MS,
+      query_timeout: SILENCE_MS,
       connectionTimeoutMillis: ACQUIRE_TIMEOUT_MS,
       keepAlive: true,
     }
@@ -277,7 +280,7 @@ function isAway(failure: Error): boolean {
 // The rest are Node's own socket errors and pg's texts, which have no code.
 function isConnectionLoss(code: string | undefined, message: string): boolean {
   if (code !== undefined) return /^(08...|57P0.|53300|25006|E[A-Z_]{4,})$/.test(code)
-  return /^(Connection terminated|Client |timeout expired)/i.test(message)
+  return /^(Connection terminated|Client |timeout expired|Query read timeout)/i.test(message)
 }
 
 function knexLog(log: Logger) {
@@ -298,7 +301,8 @@ function knexLog(log: Logger) {
 export async function migrate(database: Database): Promise<void> {
   const { connection } = rawPool(database.knex).config
   // Building an index may take longer than any request is given.
-  const settings = { ...Object(connection), statement_timeout: 0, lock_timeout: 0 }
+  const limits = { statement_timeout: 0, lock_timeout: 0, query_timeout: 0 }
+  const settings = { ...Object(connection), ...limits }
   const guard = createKnex({ client: 'pg', connection: settings, pool: { min: 0, max: 1 } })
   const runner = createKnex({ client: 'pg', connection: settings, pool: { min: 0, max: 1 } })
   try {

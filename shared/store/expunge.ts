@@ -4,11 +4,13 @@ import type { Connection } from '../database.ts'
 import { notFound } from '../errors.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import type { Store } from './context.ts'
+import { SEARCH_PARAMETER } from './own-parameters.ts'
 import { readRow } from './read.ts'
 import type { Version } from './repository.ts'
 import { toVersion } from './rows.ts'
 import { CONDEMN } from './stored-contents.ts'
 import { REGISTRY_PROJECT } from './tenants.ts'
+import { addOwnParametersJob } from './upkeep-jobs.ts'
 
 /** Live or deleted; who may do it was asked before. Errors: 404. Two statements. */
 export async function expunge(
@@ -33,11 +35,21 @@ export async function expunge(
       select 1`,
     values: [row.project, row.type, row.id, id],
   })
+  if (type === SEARCH_PARAMETER) await addOwnParametersJob(store.connection, row.project)
   return toVersion(row, id)
 }
 
 const CHUNK = 5000
-const TABLES = ['resource', 'idx_string', 'idx_range', 'code', 'unique_key', 'outbox', 'version']
+const TABLES = [
+  'resource',
+  'idx_string',
+  'idx_range',
+  'code',
+  'unique_key',
+  'outbox',
+  'indexed_parameter',
+  'version',
+]
 
 /**
  * The next rows of a Project, from whatever table still has some; false when there are none left.

@@ -6,6 +6,7 @@ import type { Database } from '../database.ts'
 import { lockStatement } from '../database-transaction.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { SearchRequest } from '../fhir/search.ts'
+import type { Logger } from '../log.ts'
 import { historyInSight, inSight, manyInSight, readBinaries, requireInSight } from './binaries.ts'
 import { createCoalescer, retrying } from './coalesce.ts'
 import {
@@ -22,6 +23,7 @@ import { history, historyOf } from './history.ts'
 import { Keys } from './keys.ts'
 import { createMaintenance, type Maintenance } from './maintenance.ts'
 import { type MetaSummary, metaSummary } from './meta-summary.ts'
+import { type OwnParametersReader, openOwnParameters } from './own-parameters.ts'
 import { read, readMany, readVersion, rowKey } from './read.ts'
 import {
   type CompartmentPage,
@@ -211,11 +213,16 @@ export interface Transaction extends Repository {
 }
 
 const SEEN_CODES = 50_000
+const WARNED = 10_000
 
 export interface RepositoryOptions {
+  readonly ownParameters?: OwnParametersReader
+  readonly log?: Logger
   /** True when a change of this type must leave an outbox row; no events by default. */
   readonly wantsEvent?: Store['wantsEvent']
 }
+
+const FAILED = 'A search parameter of a Project fails on a resource, which has no rows of it'
 
 /** Reads the salt of the search keys, so the schema must be there. Errors: 503. */
 export async function openRepository(
@@ -228,12 +235,19 @@ export async function openRepository(
   })
   if (row === undefined) throw new Error('The table search_key_salt is empty: restore its row')
   const seen = new LRUCache<bigint, true>({ max: SEEN_CODES })
+  const warned = new LRUCache<string, true>({ max: WARNED })
   const store: Store = {
     connection: database,
     submit: createCoalescer(database),
     fetch: createFetch(database),
     remove: (deletion) => database.query(deleteStatement([deletion])),
     keys: new Keys(row.salt),
+    ownParameters: options.ownParameters ?? openOwnParameters(database),
+    warn({ stamp, base, code }) {
+      const name = `${stamp} ${base}`
+      if (!warned.has(name)) options.log?.warn({ parameter: `${base}.${code}` }, FAILED)
+      warned.set(name, true)
+    },
     tenants: createTenants(),
     statistics: openStatistics(database),
     seenCodes: { has: (key) => seen.has(key), add: (key) => void seen.set(key, true) },
