@@ -2,6 +2,7 @@
 import { once } from 'node:events'
 import { Readable } from 'node:stream'
 import type { FhirReply } from '../shared/api/handle.ts'
+import { chunksOf } from '../shared/chunks.ts'
 import { release } from '../shared/release.ts'
 import type { Context } from './context.ts'
 
@@ -33,7 +34,7 @@ async function sendContent(ctx: Context, status: number, content: Readable): Pro
   // Also ends the wait for a caller that has gone.
   res.once('close', () => content.destroy())
   try {
-    for await (const chunk of content as AsyncIterable<Uint8Array>) {
+    for await (const chunk of chunksOf(content)) {
       await new Promise<void>((resolve, reject) => {
         res.write(chunk, (error) => (error ? reject(error) : resolve()))
       })
