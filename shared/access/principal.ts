@@ -15,6 +15,8 @@ export interface ProjectContext {
   readonly checkReferencesOnWrite: boolean
   /** Project.systemSetting `updateAsCreate`. */
   readonly updateAsCreate: boolean
+  /** Load units a minute of each member and of all (`enableFhirQuota`); negative: no limit. */
+  readonly quota?: { readonly member: number; readonly project: number } | undefined
   /** Ids of Projects whose shared resources this one may read (`Project.link`). */
   readonly links?: readonly string[]
   /** Types that linking Projects may read (`Project.exportedResourceType`); empty: all. */
