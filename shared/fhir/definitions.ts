@@ -13,6 +13,7 @@ import type {
   ValueSetLine,
 } from './definitions-data.ts'
 import { openLines, openOnce } from './definitions-lines.ts'
+import type { OwnParameters } from './own-parameters.ts'
 
 export const COMPARTMENTS = [
   'Patient',
@@ -72,8 +73,25 @@ export function publishedProfile(url: string): ProfileLine | undefined {
   return profiles().get(url)
 }
 
-/** The search parameters of a type, those of Resource and DomainResource included. */
-export function searchParameters(type: string): ReadonlyMap<string, SearchParameter> {
+/** The search parameters of a type, those of Resource and DomainResource included, and a Project's own. */
+export function searchParameters(
+  type: string,
+  own?: OwnParameters,
+): ReadonlyMap<string, SearchParameter> {
+  const added = own?.types.get(type)
+  const standard = standardParameters(type)
+  return added === undefined ? standard : new Map([...added, ...standard])
+}
+
+export function searchParameter(
+  type: string,
+  code: string,
+  own?: OwnParameters,
+): SearchParameter | undefined {
+  return standardParameters(type).get(code) ?? own?.types.get(type)?.get(code)
+}
+
+function standardParameters(type: string): ReadonlyMap<string, SearchParameter> {
   const known = parametersOf.get(type)
   if (known) return known
   const own = isResourceType(type) ? search().get(type) : undefined
@@ -87,10 +105,6 @@ export function searchParameters(type: string): ReadonlyMap<string, SearchParame
     parametersOf.set(type, all)
   }
   return all
-}
-
-export function searchParameter(type: string, code: string): SearchParameter | undefined {
-  return searchParameters(type).get(code)
 }
 
 /**

@@ -2,6 +2,7 @@
 import { LRUCache } from 'lru-cache'
 import { COMPARTMENTS } from '../fhir/definitions.ts'
 import { numberOf } from '../fhir/json.ts'
+import type { OwnParameter } from '../fhir/own-parameters.ts'
 import { isObject, type Resource, referenceTo } from '../fhir/resource.ts'
 import { UCUM } from '../fhir/ucum.ts'
 import {
@@ -51,6 +52,8 @@ export class Derivation {
   readonly strings: StringRow[] = []
   readonly ranges: RangeRow[] = []
   readonly codes: CodeRow[] = []
+  /** Parameters of the Project that have failed on this resource. */
+  readonly failed: OwnParameter[] = []
   low: number | undefined
   high: number | undefined
   readonly #project: number
@@ -96,9 +99,11 @@ export class Derivation {
     this.others.add(present)
     if (target.identifier !== undefined) this.#token(logical, target.identifier)
     if (target.literal === undefined) return
-    this.references.add(this.keys.reference(p, this.target(target.literal)))
+    const exact = this.keys.reference(p, this.target(target.literal))
+    this.references.add(exact)
     const version = type === 'canonical' ? target.literal.indexOf('|') : -1
     if (version > 0) {
+      this.code(p, exact, '', target.literal, undefined)
       const unversioned = this.target(target.literal.slice(0, version))
       this.references.add(this.keys.reference(p, unversioned))
     }
@@ -251,7 +256,7 @@ function constantsOf(keys: Keys, project: number, plan: Plan): TypeConstants {
     cache = new LRUCache({ max: CACHED_CONSTANTS })
     caches.set(keys, cache)
   }
-  const name = `${project}|${plan.type}`
+  const name = `${project}|${plan.type}|${plan.stamp}`
   const known = cache.get(name)
   if (known !== undefined) return known
   const parameters = plan.parameters.map(({ code }) => {
