@@ -24,7 +24,8 @@ export async function search(interaction: Interaction, type: string): Promise<Fh
   const query = queryOf(interaction)
   if (isExplained(query)) return explain(interaction, type, query)
   const request = await readSearch(interaction, type, query)
-  const page = await interaction.services.repository.search(interaction.principal, request)
+  const { services, principal } = interaction
+  const page = await services.repository.search(principal, request, interaction.request.signal)
   return pageReply(interaction, type, query, request, page)
 }
 
@@ -86,10 +87,11 @@ async function searchTypes(
   }))
   const [first] = requests
   if (first === undefined) throw badRequest('No types specified', '_type')
+  const { signal } = interaction.request
   const page =
     requests.length === 1
-      ? await services.repository.search(principal, first)
-      : await services.repository.searchTypes(principal, requests)
+      ? await services.repository.search(principal, first, signal)
+      : await services.repository.searchTypes(principal, requests, signal)
   return pageReply(interaction, path, query, first, page)
 }
 
