@@ -1,11 +1,7 @@
-import { randomUUID } from 'node:crypto'
 import t from 'tap'
-import { prepare } from '../scripts/migrate.ts'
-import { readConfig } from '../shared/config.ts'
-import { openDatabase } from '../shared/database.ts'
-import { createLogger } from '../shared/log.ts'
 import { openBotica } from './fixtures/botica.ts'
 import type { Raw } from './fixtures/oracle-values.ts'
+import { createDatabase } from './fixtures/own-database.ts'
 
 const { admin, createMember } = await openBotica(t)
 await admin.create({ resourceType: 'Patient', name: [{ family: 'Plan' }], gender: 'male' })
@@ -45,15 +41,8 @@ t.test('who is no admin is told nothing', async (t) => {
 })
 
 t.test('a search past its time is cancelled in PostgreSQL and answered 504', async (t) => {
-  const name = `slow_${randomUUID().replaceAll('-', '')}`
-  const log = createLogger('silent', 'script')
-  const main = openDatabase({ databaseUrl: process.env.DATABASE_URL ?? '', databasePool: 1 }, log)
-  t.teardown(() => main.close())
-  await main.query({ text: `create database ${name}`, values: [] })
-  const url = new URL(process.env.DATABASE_URL ?? '')
-  url.pathname = `/${name}`
-  await prepare(readConfig({ ...process.env, DATABASE_URL: url.href }))
-  const slow = await openBotica(t, { env: { DATABASE_URL: url.href } })
+  const url = await createDatabase(t)
+  const slow = await openBotica(t, { env: { DATABASE_URL: url } })
   await slow.admin.create({ resourceType: 'Basic', code: { text: 'x' } })
   const run = (text: string) => slow.services.database.query({ text, values: [] })
   await run('alter table version rename to stored')
