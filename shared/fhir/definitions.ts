@@ -109,12 +109,18 @@ function standardParameters(type: string): ReadonlyMap<string, SearchParameter> 
 
 /**
  * The parameters whose rows answer a search: `combo-code` of Observation has no rows of its own, it
- * is the union of `code` and `component-code`.
+ * is the union of `code` and `component-code`; `phonetic` is `name` by another name.
  */
 export function storedParameters(type: string, code: string): readonly string[] {
+  if (code === 'phonetic' && isSame(type, code, 'name')) return ['name']
   if (type !== 'Observation' || !code.startsWith('combo-')) return [code]
   const plain = code.slice('combo-'.length)
   return [plain, `component-${plain}`]
+}
+
+function isSame(type: string, one: string, other: string): boolean {
+  const { expression } = searchParameter(type, one) ?? {}
+  return expression !== undefined && expression === searchParameter(type, other)?.expression
 }
 
 /** Parameters that put a resource of `type` into a compartment; `{def}` is the resource itself. */

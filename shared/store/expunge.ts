@@ -8,6 +8,7 @@ import { SEARCH_PARAMETER } from './own-parameters.ts'
 import { readRow } from './read.ts'
 import type { Version } from './repository.ts'
 import { toVersion } from './rows.ts'
+import { CONDEMN } from './stored-contents.ts'
 import { REGISTRY_PROJECT } from './tenants.ts'
 import { addOwnParametersJob } from './upkeep-jobs.ts'
 
@@ -20,9 +21,11 @@ export async function expunge(
 ): Promise<Version> {
   const row = await readRow(store, principal, type, id)
   if (row === undefined) throw notFound()
+  const isBinary = type === 'Binary'
   await store.connection.query({
-    name: 'expunge',
-    text: `with v as (delete from version where project = $1 and type = $2 and id = $3),
+    name: isBinary ? 'expunge-binary' : 'expunge',
+    text: `with v as (delete from version where project = $1 and type = $2 and id = $3 returning content),
+      ${isBinary ? `${CONDEMN},` : ''}
       r as (delete from resource where project = $1 and type = $2 and id = $3),
       s as (delete from idx_string where id = $3 and project + 0 = $1 and type + 0 = $2),
       g as (delete from idx_range where id = $3 and project + 0 = $1 and type + 0 = $2),
@@ -57,6 +60,14 @@ export async function expungeProjectPart(
   project: number,
   projectId: string,
 ): Promise<boolean> {
+  const contents = await connection.query({
+    text: `with v as (delete from version where ctid = any(array(
+        select ctid from version where project = $1 and type = $2 limit $3)) returning content),
+      ${CONDEMN}
+      select 1 from v`,
+    values: [project, typeNumber('Binary'), CHUNK],
+  })
+  if (contents.length > 0) return true
   for (const table of TABLES) {
     // The names come from the fixed list above.
     const rows = await connection.query({

@@ -3,6 +3,7 @@
 import { LRUCache } from 'lru-cache'
 import type { Principal } from '../access/principal.ts'
 import type { Database } from '../database.ts'
+import { lockStatement } from '../database-transaction.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { SearchRequest } from '../fhir/search.ts'
 import type { Logger } from '../log.ts'
@@ -16,14 +17,14 @@ import {
   updateConditional,
 } from './conditional.ts'
 import type { Store } from './context.ts'
-import { deleteStatement } from './deletions.ts'
+import { deleteStatement, removeTogether } from './deletions.ts'
 import { createFetch, fetchTogether } from './fetch.ts'
 import { history, historyOf } from './history.ts'
 import { Keys } from './keys.ts'
 import { createMaintenance, type Maintenance } from './maintenance.ts'
 import { type MetaSummary, metaSummary } from './meta-summary.ts'
 import { type OwnParametersReader, openOwnParameters } from './own-parameters.ts'
-import { read, readMany, readVersion } from './read.ts'
+import { read, readMany, readVersion, rowKey } from './read.ts'
 import {
   type CompartmentPage,
   type CompartmentRequest,
@@ -182,17 +183,24 @@ export interface Repository {
    * serialise is run again from the start, up to three times, then 409.
    */
   transaction<T>(work: (repository: Transaction) => Promise<T>, guard?: Guard): Promise<T>
-  /** The same for work that runs side by side: rows read by id in one turn are one statement. */
-  readingTogether(): Repository
+  /** For work that runs side by side: rows that are read by id, or deleted, in one turn are one statement. */
+  sideBySide(): Repository
 }
 
 /** Conditions that no other conditional write of equal criteria may decide on meanwhile. */
 export interface Guard {
   readonly principal: Principal
   readonly conditions: readonly SearchRequest[]
+  /** All reads of the transaction see one state; else each statement sees what is there by then. */
+  readonly oneState: boolean
 }
 
 export interface Transaction extends Repository {
+  /** Rows that are read by id later on are asked for now, in the same round trip as what comes next. */
+  readAhead(
+    principal: Principal,
+    references: readonly { readonly type: string; readonly id: string }[],
+  ): void
   /**
    * Runs pieces of work side by side, each through a Repository of its own: their reads by id are one
    * statement, their inserts one, their updates one, their deletions one. Throws the failure of the
@@ -248,8 +256,8 @@ export async function openRepository(
     deferred: undefined,
   }
   return repositoryOf(store, {
-    run: (work) =>
-      retrying(() => inTransaction(database, store, (inner) => work(inner.store), false)),
+    run: (work, locks) =>
+      retrying(() => inTransaction(database, store, (inner) => work(inner.store), { locks })),
     runAll: (work, guard) =>
       runTransaction(database, store, (inner) => work(transactionOf(inner)), guard),
   })
@@ -259,11 +267,16 @@ export async function openRepository(
 function transactionOf(inner: Inner): Transaction {
   const repositoryIn = (store: Store): Repository =>
     repositoryOf(store, {
-      run: (work) => work(store),
+      run: async (work, locks) => {
+        await store.connection.query(lockStatement(locks))
+        return work(store)
+      },
       runAll: (work) => work(transactionOf({ ...inner, store })),
     })
   return {
     ...repositoryIn(inner.store),
+    readAhead: (principal, references) =>
+      inner.readAhead(references.map(({ type, id }) => rowKey(inner.store, principal, type, id))),
     together: (pieces, failed) =>
       runTogether(
         inner,
@@ -332,7 +345,10 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
     metaSummary: (principal, type) => metaSummary(store, principal, type),
     maintenance: createMaintenance(store),
     transaction: transactions.runAll,
-    readingTogether: () =>
-      repositoryOf({ ...store, fetch: fetchTogether(store.connection) }, transactions),
+    sideBySide: () => {
+      const { connection } = store
+      const shared = { fetch: fetchTogether(connection), remove: removeTogether(connection) }
+      return repositoryOf({ ...store, ...shared }, transactions)
+    },
   }
 }
