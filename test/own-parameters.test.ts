@@ -229,7 +229,11 @@ t.test('what cannot be searched by is refused with the element at fault', async 
     [{ code: 'eyes!' }, 'code', /cannot be called/],
     [{ code: '_eyes' }, 'code', /cannot be called/],
     [{ base: ['Binary'] }, 'base', /no resource type that can be searched/],
-    [{ base: ['User'] }, 'base', /no search parameters of a Project/],
+    [
+      { base: ['User'], expression: 'User.email', type: 'string' },
+      'base',
+      /no search parameters of a Project/,
+    ],
     [{ type: 'special' }, 'type', /not supported/],
     [{ expression: undefined }, 'expression', /no expression/],
     [{ expression: 'Patient.nmae' }, 'expression', /no element "nmae"/],

@@ -1,5 +1,5 @@
 /** One page of a search, as a Principal sees it: one statement, one more for a total and each step of includes. */
-import type { Principal } from '../../access/principal.ts'
+import { type Principal, unlinked } from '../../access/principal.ts'
 import type { Statement } from '../../database.ts'
 import { forbidden } from '../../errors.ts'
 import type { SearchRequest } from '../../fhir/search.ts'
@@ -71,12 +71,13 @@ export async function plan(
 /** More searches than this are several statements: PostgreSQL plans each of them. */
 const SEARCHES = 200
 
-/** The first pages of several searches, without totals and includes; each may fail alone. */
+/** The first pages of several searches of one Project, without totals and includes; each may fail alone. */
 export async function searchMany(
   store: Store,
-  principal: Principal,
+  member: Principal,
   requests: readonly SearchRequest[],
 ): Promise<readonly PromiseSettledResult<SearchPage>[]> {
+  const principal = unlinked(member)
   const prepared = await Promise.allSettled(
     requests.map(async (request) => {
       allow(principal, request.type, 'search')
@@ -122,14 +123,14 @@ async function searchPage(
   requests: readonly SearchRequest[],
 ): Promise<SearchPage> {
   const { count, total, includes } = paging
-  const { project, after, queries } = await prepare(store, principal, order, paging, requests)
+  const { projects, after, queries } = await prepare(store, principal, order, paging, requests)
   const [rows, counted] = await Promise.all([
     count === 0 || queries.length === 0 ? [] : findRows(store, queries),
     total === 'none' ? undefined : countRows(store, queries, total),
   ])
   const page = { ...pageOf(paging, order, after, rows), total: counted }
-  if (project === undefined || includes.length === 0) return page
-  return { ...page, ...(await followIncludes(store, principal, project, includes, page.versions)) }
+  if (projects.length === 0 || includes.length === 0) return page
+  return { ...page, ...(await followIncludes(store, principal, projects, includes, page.versions)) }
 }
 
 function findRows(store: Store, queries: readonly Query[]): Promise<SortedRow[]> {
