@@ -5,7 +5,7 @@ import { forbidden } from '../../errors.ts'
 import type { SearchRequest } from '../../fhir/search.ts'
 import type { Store } from '../context.ts'
 import { allow } from '../read.ts'
-import type { SearchPage } from '../repository.ts'
+import type { SearchPage, Version } from '../repository.ts'
 import { toVersion } from '../rows.ts'
 import { pageStatement, pagesStatement, type Query } from './compile.ts'
 import type { Driver } from './driver.ts'
@@ -64,8 +64,8 @@ export async function plan(
   const { queries } = await prepare(store, principal, order, request, [request])
   const [query] = queries
   if (query === undefined) return undefined
-  const driver = driverOf(store, query)
-  return { statement: pageStatement([{ query, driver }]), driver }
+  const parts = queries.map((one) => ({ query: one, driver: driverOf(store, one) }))
+  return { statement: pageStatement(parts), driver: driverOf(store, query) }
 }
 
 /** More searches than this are several statements: PostgreSQL plans each of them. */
@@ -138,11 +138,13 @@ function findRows(store: Store, queries: readonly Query[]): Promise<SortedRow[]>
   return store.connection.query<SortedRow>(pageStatement(parts))
 }
 
-function pageOf(
+/** `show` makes a version of a row. */
+export function pageOf<Row extends SortedRow>(
   { count }: SearchRequest,
   order: Order,
   after: Position | undefined,
-  rows: readonly SortedRow[],
+  rows: readonly Row[],
+  show: (row: Row) => Version = (row) => toVersion(row),
 ): SearchPage {
   const shown = rows.slice(0, count)
   const isBackwards = after?.isBackwards === true
@@ -153,7 +155,7 @@ function pageOf(
   const previous = (isBackwards ? hasMore : after !== undefined) ? first : undefined
   const next = hasMore || isBackwards ? last : undefined
   return {
-    versions: shown.map((row) => toVersion(row)),
+    versions: shown.map(show),
     total: undefined,
     next: next && writeCursor(order, next),
     previous: previous && writeCursor(order, previous, true),

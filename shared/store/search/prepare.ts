@@ -3,7 +3,12 @@ import { REGISTRY_TYPES } from '../../access/policy.ts'
 import { linkedProjects, type Principal } from '../../access/principal.ts'
 import { badRequest, forbidden } from '../../errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
-import { type Condition, isCondition, type SearchRequest } from '../../fhir/search.ts'
+import {
+  type Condition,
+  type Criterion,
+  isCondition,
+  type SearchRequest,
+} from '../../fhir/search.ts'
 import { unescapeValue } from '../../fhir/search-values.ts'
 import { projectKey, type Store } from '../context.ts'
 import type { Query } from './compile.ts'
@@ -106,7 +111,7 @@ function wantedOfType(
   const scene = sightOf(store, principal, type, 'search', project, units)
   if (scene === undefined) throw forbidden()
   const tests = conditions.flatMap((criterion): Test | readonly Test[] => {
-    if (!isCondition(criterion) || criterion.code !== '_project') return testOf(scene, criterion)
+    if (!isNamed(criterion)) return testOf(scene, criterion)
     // Outside the registry the project itself was chosen by it.
     if (!REGISTRY_TYPES.has(type)) return []
     const any = projectIds(criterion).map((id) => projectKey(store.keys, type, id))
@@ -129,13 +134,17 @@ async function projectsOf(
   const conditions = requests
     .filter(({ type }) => !REGISTRY_TYPES.has(type))
     .flatMap((request) => request.conditions)
-    .filter((criterion) => isCondition(criterion) && criterion.code === '_project')
-  // As filtered.
-  const named = (conditions as Condition[]).map(projectIds)
+    .filter(isNamed)
+  const named = conditions.map(projectIds)
   if (isSuperAdmin) return namedProjects(store, principal, named)
   return [project, ...(project.linked ?? [])]
     .filter(({ id }) => named.every((ids) => ids.includes(id)))
     .map(({ number }) => number)
+}
+
+/** True for a `_project` that names Projects. */
+function isNamed(criterion: Criterion): criterion is Condition {
+  return isCondition(criterion) && criterion.code === '_project' && criterion.modifier === undefined
 }
 
 function projectIds({ values }: Condition): string[] {
