@@ -155,7 +155,9 @@ t.test('a rare key keeps a sort of its rows allowed, whatever the type has', asy
   t.doesNotThrow(() => checkSortable(huge, query([keys([9n])])))
   t.doesNotThrow(() => checkSortable(huge, query([keys([9n]), keys([1n])])))
   t.throws(() => checkSortable(huge, query([])), { message: /too many to sort/ })
-  t.throws(() => checkSortable({ ...huge, rare: undefined }, query([keys([9n])])), { message: /too many to sort/ })
+  t.throws(() => checkSortable({ ...huge, rare: undefined }, query([keys([9n])])), {
+    message: /too many to sort/,
+  })
 })
 
 t.test('statistics know the keys of many rows', async (t) => {

@@ -30,6 +30,7 @@ import {
   type CompartmentRequest,
   readCompartment,
 } from './search/compartment.ts'
+import { searchDeleted } from './search/deleted.ts'
 import { type Explanation, explain } from './search/explain.ts'
 import { search, searchMany, searchTypes } from './search/page.ts'
 import { openStatistics } from './search/statistics.ts'
@@ -153,6 +154,8 @@ export interface Repository {
     /** Cancels its statements in PostgreSQL. Errors: its reason. */
     signal?: AbortSignal,
   ): Promise<SearchPage>
+  /** The deletions that a search with `_deleted=true` asks for. One statement, one more for a total. */
+  searchDeleted(principal: Principal, request: SearchRequest): Promise<SearchPage>
   /** How a search would be answered, by running it. Errors: as `search`. */
   explain(principal: Principal, request: SearchRequest): Promise<Explanation>
   /** The same over several types, one request each; what they share is taken from the first. */
@@ -341,6 +344,7 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
       return remove(store, principal, type, id, options)
     },
     search: (principal, request, signal) => search(until(store, signal), principal, request),
+    searchDeleted: (principal, request) => searchDeleted(store, principal, request),
     explain: (principal, request) => explain(store, principal, request),
     searchTypes: (principal, requests, signal) =>
       searchTypes(until(store, signal), principal, requests),
