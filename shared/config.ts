@@ -4,6 +4,7 @@
  */
 
 export type FetchRule = 'off' | 'public' | 'all'
+export type PasswordCheck = 'off' | 'list' | 'remote'
 
 export interface Config {
   readonly port: number
@@ -52,6 +53,20 @@ export interface Config {
   readonly exportTtlHours: number
   readonly defaultProjectFeatures: readonly string[]
   readonly metricsToken: string | undefined
+  readonly productName: string
+  /** Anybody may make a user, and a project for it. */
+  readonly registerEnabled: boolean
+  /** What a new password is looked up in. */
+  readonly passwordCheck: PasswordCheck
+  /** The client of the command line tool is there without being stored. */
+  readonly cliClientEnabled: boolean
+  /** `/oauth2/introspect` answers callers it does not know. */
+  readonly introspectionOpen: boolean
+  /** Where keys of clients and identity providers may be fetched from. */
+  readonly hookTargets: Exclude<FetchRule, 'off'>
+  readonly googleClientId: string | undefined
+  readonly recaptchaSiteKey: string | undefined
+  readonly recaptchaSecret: string | undefined
 }
 
 export class ConfigError extends Error {}
@@ -124,6 +139,15 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
       'graphql-introspection',
     ]),
     metricsToken: read.text('METRICS_TOKEN'),
+    productName: read.text('PRODUCT_NAME') ?? 'Botica',
+    registerEnabled: read.flag('REGISTER_ENABLED', false),
+    passwordCheck: read.oneOf('PASSWORD_CHECK', 'list', ['off', 'list', 'remote']),
+    cliClientEnabled: read.flag('CLI_CLIENT_ENABLED', true),
+    introspectionOpen: read.flag('INTROSPECTION_OPEN', false),
+    hookTargets: read.oneOf('HOOK_TARGETS', onLoopback ? 'all' : 'public', ['public', 'all']),
+    googleClientId: read.text('GOOGLE_CLIENT_ID'),
+    recaptchaSiteKey: read.text('RECAPTCHA_SITE_KEY'),
+    recaptchaSecret: read.text('RECAPTCHA_SECRET'),
   }
   read.done()
   return config

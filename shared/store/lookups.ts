@@ -1,7 +1,7 @@
 /** Short forms of the searches that the service does for itself. */
 import type { Principal } from '../access/principal.ts'
 import type { Resource } from '../fhir/resource.ts'
-import type { Condition, SearchRequest } from '../fhir/search.ts'
+import type { Condition, SearchRequest, SortRule } from '../fhir/search.ts'
 import type { Repository } from './repository.ts'
 import { parseVersion } from './rows.ts'
 
@@ -12,17 +12,23 @@ export async function find(
   type: string,
   conditions: readonly Condition[],
   count: number,
+  sort: readonly SortRule[] = [],
 ): Promise<Resource[]> {
-  const page = await repository.search(principal, searchFor(type, conditions, count))
+  const page = await repository.search(principal, searchFor(type, conditions, count, sort))
   return page.versions.map(parseVersion)
 }
 
-function searchFor(type: string, conditions: readonly Condition[], count: number): SearchRequest {
+function searchFor(
+  type: string,
+  conditions: readonly Condition[],
+  count: number,
+  sort: readonly SortRule[],
+): SearchRequest {
   return {
     type,
     conditions,
     includes: [],
-    sort: [],
+    sort,
     count,
     offset: 0,
     cursor: undefined,

@@ -1,12 +1,9 @@
 /** `Project/$init`: a Project with its default client and, when somebody owns it, their membership. */
-import { randomBytes } from 'node:crypto'
-import { hashPassword } from '../../access/passwords.ts'
 import { may } from '../../access/policy.ts'
 import { type Principal, systemPrincipal } from '../../access/principal.ts'
 import { badRequest, forbidden } from '../../errors.ts'
 import { parseBody } from '../../fhir/json.ts'
 import { isObject, parseReference, type Resource, referenceTo } from '../../fhir/resource.ts'
-import { find } from '../../store/lookups.ts'
 import { referenceIn } from '../../store/memberships.ts'
 import { displayOf } from '../../store/principals.ts'
 import { SYSTEM_PROJECT } from '../../store/projects.ts'
@@ -15,6 +12,7 @@ import { parseVersion, present } from '../../store/rows.ts'
 import type { Operation, OperationCall } from '../operation.ts'
 import { createClient, createMembership, onBehalfOf, projectDefaults } from '../provision.ts'
 import { FHIR_JSON } from '../reply.ts'
+import { createUser, findUser } from '../users.ts'
 
 const EMAIL = /^[^\s@]{1,64}@[^\s@]{1,255}$/
 
@@ -130,29 +128,16 @@ async function existingOwner(repository: Repository, reference: string): Promise
   return user
 }
 
-/** A server scoped User; an unknown address gets one whose password nobody knows. */
+/** A server scoped User; an unknown address gets one who has to set a password first. */
 async function ownerByEmail(
   repository: Repository,
   actor: Principal,
   email: string,
 ): Promise<Resource> {
-  const condition = { code: 'email', type: 'string', modifier: 'exact', values: [email] } as const
-  const found = await find(repository, systemPrincipal(SYSTEM_PROJECT), 'User', [condition], 100)
-  const known = found.find((user) => user.email === email && user.project === undefined)
+  const known = await findUser(repository, email, undefined)
   if (known !== undefined) return known
   const [firstName = email] = email.split('@')
-  const written = await repository.create(
-    actor,
-    {
-      resourceType: 'User',
-      firstName,
-      lastName: 'Owner',
-      email,
-      passwordHash: await hashPassword(randomBytes(32).toString('base64url')),
-    },
-    { unique: [{ scope: 'server', value: email }] },
-  )
-  return parseVersion(written)
+  return await createUser(repository, actor, { firstName, lastName: 'Owner', email })
 }
 
 async function admitOwner(
