@@ -27,7 +27,6 @@ export interface Config {
   readonly mailFrom: string
   /** Addresses that clients may send from. */
   readonly mailApprovedSenders: readonly string[]
-  readonly productName: string
   readonly appUrl: string
   readonly logLevel: string
   readonly corsOrigins: readonly string[]
@@ -106,7 +105,6 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     smtpUrl: read.smtp('SMTP_URL'),
     mailFrom: read.text('MAIL_FROM') ?? 'Botica <no-reply@localhost>',
     mailApprovedSenders: read.list('MAIL_APPROVED_SENDERS', []),
-    productName: read.text('PRODUCT_NAME') ?? 'Botica',
     appUrl: withSlash(read.url('APP_URL', baseUrl)),
     logLevel: read.oneOf('LOG_LEVEL', 'info', LOG_LEVELS),
     corsOrigins: read.list('CORS_ORIGINS', ['*']),
