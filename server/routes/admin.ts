@@ -3,6 +3,7 @@ import Router from '@koa/router'
 import { FHIR_JSON } from '../../shared/api/reply.ts'
 import type { Version } from '../../shared/store/repository.ts'
 import { present } from '../../shared/store/rows.ts'
+import { inviteMember } from '../admin/invite.ts'
 import { addBot, addClient } from '../admin/programs.ts'
 import { createProject, readProject, replaceProjectList } from '../admin/projects.ts'
 import { type Context, caller, type Middleware, type State, type Web } from '../context.ts'
@@ -36,6 +37,13 @@ export function adminRoutes({ services }: Web, authenticate: Middleware): Router
     const body = await readJsonObject(ctx, maxBodyBytes)
     const bot = await addBot(services, caller(ctx).principal, ctx.params.id ?? '', body)
     send(ctx, 201, bot, baseUrl)
+  })
+  router.post('/projects/:id/invite', async (ctx) => {
+    const body = await readJsonObject(ctx, maxBodyBytes)
+    const { principal, session } = caller(ctx)
+    const id = ctx.params.id ?? ''
+    const { membership } = await inviteMember(services, principal, session, id, body)
+    send(ctx, 200, membership, baseUrl)
   })
   for (const [path, list] of LISTS) {
     router.post(`/projects/:id/${path}`, async (ctx) => {
