@@ -16,6 +16,8 @@ export type State = {
   principal?: Principal
   session?: Session
   claims?: TokenClaims
+  /** A body that was read before its route asked for it. */
+  body?: Buffer | undefined
 }
 
 export type Context = ParameterizedContext<State>
