@@ -7,6 +7,7 @@ import { readJson, readJsonObject } from '../middleware/body.ts'
 import { once } from '../middleware/once.ts'
 import { sendVersion } from '../send.ts'
 import { memberRoutes } from './members.ts'
+import { superRoutes } from './super.ts'
 
 const LISTS = [
   ['secrets', 'secret'],
@@ -48,5 +49,6 @@ export function adminRoutes(web: Web, authenticate: Middleware): Router<State> {
     })
   }
   memberRoutes(router, web)
+  superRoutes(router, web)
   return router
 }
