@@ -19,6 +19,7 @@ import { fhirRoutes } from './routes/fhir.ts'
 import { healthRoutes } from './routes/health.ts'
 import { oauthRoutes } from './routes/oauth.ts'
 import { openapiRoutes } from './routes/openapi.ts'
+import { scimRoutes } from './routes/scim.ts'
 import { storageRoutes } from './routes/storage.ts'
 
 const COMPRESS_FROM_BYTES = 1024
@@ -49,6 +50,7 @@ export function createApp(services: Services): Koa<State> {
     oauthRoutes(web, authenticated),
     authRoutes(authenticated),
     adminRoutes(web, authenticated),
+    scimRoutes(web, authenticated),
   ]
   routers.push(openapiRoutes(config.baseUrl, routers))
   for (const router of routers) app.use(router.routes())
