@@ -16,8 +16,8 @@ export type State = {
   principal?: Principal
   session?: Session
   claims?: TokenClaims
-  /** A body that was read before its route asked for it. */
-  body?: Buffer | undefined
+  /** Read already, by `once`. */
+  body?: Buffer
 }
 
 export type Context = ParameterizedContext<State>

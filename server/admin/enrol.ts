@@ -21,7 +21,13 @@ import { requirePolicies } from '../../shared/store/registry.ts'
 import type { Guard, Transaction, WriteResult } from '../../shared/store/repository.ts'
 import { parseVersion } from '../../shared/store/rows.ts'
 import type { Enrollee, Inviter } from './invitation.ts'
-import { findOrCreateProfile, named, profileIn, withoutPlatformMeta } from './profiles.ts'
+import {
+  findOrCreateProfile,
+  named,
+  profileIn,
+  profileSearch,
+  withoutPlatformMeta,
+} from './profiles.ts'
 
 export interface Enrolment {
   readonly membership: WriteResult
@@ -53,21 +59,19 @@ export async function enrol(
   }
 }
 
-function guardOf({ project }: Inviter, { email, externalId }: Enrollee): Guard {
-  const conditions = [
-    ...(email === undefined ? [] : [searchFor('User', [exactly('email', email)], 1, [])]),
-    ...(externalId === undefined
+/** What is decided on is locked before the transaction sees its one state of the database. */
+function guardOf({ project }: Inviter, { resourceType, email, externalId }: Enrollee): Guard {
+  const byEmail =
+    email === undefined
       ? []
-      : [
-          searchFor(
-            'ProjectMembership',
-            [reference('project', `Project/${project.id}`), exactly('external-id', externalId)],
-            1,
-            [],
-          ),
-        ]),
-  ]
-  return { principal: systemPrincipal(project), conditions }
+      : [searchFor('User', [exactly('email', email)], 1, []), profileSearch(resourceType, email)]
+  const inProject = reference('project', `Project/${project.id}`)
+  const byExternalId =
+    externalId === undefined
+      ? []
+      : [searchFor('ProjectMembership', [inProject, exactly('external-id', externalId)], 1, [])]
+  const conditions = [...byEmail, ...byExternalId]
+  return { principal: systemPrincipal(project), conditions, oneState: true }
 }
 
 async function enrolIn(

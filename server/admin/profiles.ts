@@ -8,7 +8,7 @@ import {
   type Resource,
   referenceTo,
 } from '../../shared/fhir/resource.ts'
-import type { Condition } from '../../shared/fhir/search.ts'
+import type { Condition, SearchRequest } from '../../shared/fhir/search.ts'
 import { escapeValue } from '../../shared/fhir/search-values.ts'
 import { requireValid } from '../../shared/fhir/validate.ts'
 import { searchFor } from '../../shared/store/lookups.ts'
@@ -56,14 +56,15 @@ export async function findOrCreateProfile(
   // What linked Projects share is not this Project's.
   const own = { ...onBehalfOf(caller), project: { ...project, links: [] } }
   if (email === undefined) return parseVersion(await inside.create(own, profile))
-  const condition: Condition = {
-    code: 'email',
-    type: 'token',
-    modifier: undefined,
-    values: [escapeValue(email)],
-  }
-  const request = searchFor(resourceType, [condition], 2, [])
+  const request = profileSearch(resourceType, email)
   return parseVersion(await inside.createConditional(own, profile, request))
+}
+
+/** What a profile of an address is found by. */
+export function profileSearch(type: string, email: string): SearchRequest {
+  const values = [escapeValue(email)]
+  const condition: Condition = { code: 'email', type: 'token', modifier: undefined, values }
+  return searchFor(type, [condition], 2, [])
 }
 
 async function patientIn(
