@@ -1,6 +1,7 @@
 /** Every operation of the service: routing, the CapabilityStatement and checks read this table. */
 import { cancel } from '../jobs.ts'
 import type { Operation } from '../operation.ts'
+import { clone } from './clone.ts'
 import { csv } from './csv.ts'
 import { deploy } from './deploy.ts'
 import { everything } from './everything.ts'
@@ -21,6 +22,7 @@ import { versions } from './versions.ts'
 
 export const operations: readonly Operation[] = [
   cancel,
+  clone,
   csv,
   deploy,
   everything,
