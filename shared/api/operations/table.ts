@@ -16,6 +16,7 @@ import { meta, metaAdd, metaDelete } from './meta.ts'
 import { reindex } from './reindex.ts'
 import { setAccounts } from './set-accounts.ts'
 import { translate } from './translate.ts'
+import { updateEmail } from './update-email.ts'
 import { validate } from './validate.ts'
 import { validateCode } from './validate-code.ts'
 import { versions } from './versions.ts'
@@ -40,6 +41,7 @@ export const operations: readonly Operation[] = [
   setAccounts,
   subsumes,
   translate,
+  updateEmail,
   validate,
   validateCode,
   versions,
