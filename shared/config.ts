@@ -22,6 +22,12 @@ export interface Config {
   readonly superAdminClientSecret: string | undefined
   /** One private JWK or an array of them, as text. */
   readonly signingKey: string | undefined
+  readonly smtpUrl: string | undefined
+  /** Sender of every mail that names no approved one. */
+  readonly mailFrom: string
+  /** Addresses that clients may send from. */
+  readonly mailApprovedSenders: readonly string[]
+  readonly productName: string
   readonly appUrl: string
   readonly logLevel: string
   readonly corsOrigins: readonly string[]
@@ -97,6 +103,10 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     superAdminClientId: read.uuid('SUPER_ADMIN_CLIENT_ID'),
     superAdminClientSecret: read.secret('SUPER_ADMIN_CLIENT_SECRET', 16),
     signingKey: read.text('SIGNING_KEY'),
+    smtpUrl: read.smtp('SMTP_URL'),
+    mailFrom: read.text('MAIL_FROM') ?? 'Botica <no-reply@localhost>',
+    mailApprovedSenders: read.list('MAIL_APPROVED_SENDERS', []),
+    productName: read.text('PRODUCT_NAME') ?? 'Botica',
     appUrl: withSlash(read.url('APP_URL', baseUrl)),
     logLevel: read.oneOf('LOG_LEVEL', 'info', LOG_LEVELS),
     corsOrigins: read.list('CORS_ORIGINS', ['*']),
@@ -230,6 +240,16 @@ class Reader {
     if (URL.canParse(value) && /^https?:/.test(value)) return value
     this.#complain(name, `is "${value}"; it must be an http or https address`)
     return otherwise
+  }
+
+  /** The address may hold a password, so it is not repeated. */
+  smtp(name: string): string | undefined {
+    const value = this.text(name)
+    if (value === undefined) return undefined
+    if (!URL.canParse(value) || !/^smtps?:\/\/[^/]/.test(value)) {
+      this.#complain(name, 'must be smtp://<user>:<password>@<host>:<port>')
+    }
+    return value
   }
 
   storage(name: string, otherwise: string): string {

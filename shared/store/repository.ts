@@ -19,6 +19,7 @@ import { deleteStatement } from './deletions.ts'
 import { createFetch, fetchTogether } from './fetch.ts'
 import { history, historyOf } from './history.ts'
 import { Keys } from './keys.ts'
+import { addMail, type Mail } from './mails.ts'
 import { createMaintenance, type Maintenance } from './maintenance.ts'
 import { type MetaSummary, metaSummary } from './meta-summary.ts'
 import { read, readMany, readVersion } from './read.ts'
@@ -191,6 +192,8 @@ export interface Guard {
 }
 
 export interface Transaction extends Repository {
+  /** Sent by a worker once all is committed. One SQL statement. */
+  addMail(projectId: string, mail: Mail): Promise<string>
   /**
    * Runs pieces of work side by side, each through a Repository of its own: their reads by id are one
    * statement, their inserts one, their updates one, their deletions one. Throws the failure of the
@@ -250,6 +253,7 @@ function transactionOf(inner: Inner): Transaction {
     })
   return {
     ...repositoryIn(inner.store),
+    addMail: (projectId, mail) => addMail(inner.store.connection, projectId, mail),
     together: (pieces, failed) =>
       runTogether(
         inner,
