@@ -47,7 +47,7 @@ export function createApp(services: Services): Koa<State> {
     fhirRoutes(web, authenticated),
     storageRoutes(web),
     oauthRoutes(web, authenticated),
-    authRoutes(authenticated),
+    authRoutes(web, authenticated),
     adminRoutes(web, authenticated),
   ]
   routers.push(openapiRoutes(config.baseUrl, routers))

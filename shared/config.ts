@@ -53,7 +53,6 @@ export interface Config {
   readonly exportTtlHours: number
   readonly defaultProjectFeatures: readonly string[]
   readonly metricsToken: string | undefined
-  readonly productName: string
   /** Anybody may make a user, and a project for it. */
   readonly registerEnabled: boolean
   /** What a new password is looked up in. */
@@ -64,7 +63,6 @@ export interface Config {
   readonly introspectionOpen: boolean
   /** Where keys of clients and identity providers may be fetched from. */
   readonly hookTargets: Exclude<FetchRule, 'off'>
-  readonly googleClientId: string | undefined
   readonly recaptchaSiteKey: string | undefined
   readonly recaptchaSecret: string | undefined
 }
@@ -139,13 +137,11 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
       'graphql-introspection',
     ]),
     metricsToken: read.text('METRICS_TOKEN'),
-    productName: read.text('PRODUCT_NAME') ?? 'Botica',
     registerEnabled: read.flag('REGISTER_ENABLED', false),
     passwordCheck: read.oneOf('PASSWORD_CHECK', 'list', ['off', 'list', 'remote']),
     cliClientEnabled: read.flag('CLI_CLIENT_ENABLED', true),
     introspectionOpen: read.flag('INTROSPECTION_OPEN', false),
     hookTargets: read.oneOf('HOOK_TARGETS', onLoopback ? 'all' : 'public', ['public', 'all']),
-    googleClientId: read.text('GOOGLE_CLIENT_ID'),
     recaptchaSiteKey: read.text('RECAPTCHA_SITE_KEY'),
     recaptchaSecret: read.text('RECAPTCHA_SECRET'),
   }

@@ -88,11 +88,21 @@ async function actingSession(
       : await principals.forProfile(target)
   if (member === undefined || member.principal.project.id !== principal.project.id)
     throw forbidden()
-  const { loginId, profile, profileDisplay, clientId, scope } = principal
+  const { loginId, profile, profileDisplay, clientId, scope, scopes, patient } = principal
   const rules = narrowRules(member.principal.rules, scope)
   return {
     ...member,
-    principal: { ...member.principal, rules, loginId, profile, profileDisplay, clientId, scope },
+    principal: {
+      ...member.principal,
+      rules,
+      loginId,
+      profile,
+      profileDisplay,
+      clientId,
+      scope,
+      scopes,
+      patient,
+    },
   }
 }
 
