@@ -19,6 +19,7 @@ import { fhirRoutes } from './routes/fhir.ts'
 import { healthRoutes } from './routes/health.ts'
 import { oauthRoutes } from './routes/oauth.ts'
 import { openapiRoutes } from './routes/openapi.ts'
+import { pageRoutes } from './routes/pages.ts'
 import { storageRoutes } from './routes/storage.ts'
 
 const COMPRESS_FROM_BYTES = 1024
@@ -48,6 +49,7 @@ export function createApp(services: Services): Koa<State> {
     storageRoutes(web),
     oauthRoutes(web, authenticated),
     authRoutes(web, authenticated),
+    pageRoutes(web),
     adminRoutes(web, authenticated),
   ]
   routers.push(openapiRoutes(config.baseUrl, routers))

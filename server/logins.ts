@@ -4,6 +4,7 @@
  * lives ten minutes.
  */
 import { hash, randomBytes, timingSafeEqual } from 'node:crypto'
+import { CLI_CLIENT } from '../shared/access/clients.ts'
 import { systemPrincipal } from '../shared/access/principal.ts'
 import { badRequest } from '../shared/errors.ts'
 import { parseReference, type Resource } from '../shared/fhir/resource.ts'
@@ -15,8 +16,8 @@ import { parseVersion } from '../shared/store/rows.ts'
 
 const system = systemPrincipal(SYSTEM_PROJECT)
 const UNGRANTED_MS = 600_000
-/** A code of the command line tool, which has neither secret nor challenge. */
-const CLI_CODE_MS = 60_000
+/** The command line tool has neither secret nor challenge. */
+const CLI_LOGIN_MS = 60_000
 const SECRET_BYTES = 32
 const UUID_BYTES = 16
 
@@ -78,16 +79,18 @@ export async function revokeLogin(services: Services, id: string): Promise<void>
 export function requireOpen(login: Resource): void {
   if (login.revoked === true) throw badRequest('Login revoked', 'login')
   if (login.granted === true) throw badRequest('Login already granted', 'login')
-  if (isOver(login, UNGRANTED_MS)) throw badRequest('Login expired', 'login')
+  if (isExpired(login)) throw badRequest('Login expired', 'login')
 }
 
-/** True when its code is too old to become tokens. */
-export function isCodeExpired(login: Resource): boolean {
-  return isOver(login, clientIdOf(login) === 'medplum-cli' ? CLI_CODE_MS : UNGRANTED_MS)
+/** When a Login that begins now dies, unless it is granted before. */
+export function expiryOf(clientId: string | undefined): string {
+  const lifetimeMs = clientId === CLI_CLIENT.id ? CLI_LOGIN_MS : UNGRANTED_MS
+  return new Date(Date.now() + lifetimeMs).toISOString()
 }
 
-function isOver(login: Resource, lifetimeMs: number): boolean {
-  return !(Date.parse(String(login.authTime)) + lifetimeMs > Date.now())
+/** True when it is too old to be granted, and its code with it. */
+export function isExpired(login: Resource): boolean {
+  return !(Date.parse(String(login.expires)) > Date.now())
 }
 
 export function clientIdOf(login: Resource): string | undefined {

@@ -14,6 +14,7 @@ import {
   clientIdOf,
   connection,
   digestOf,
+  expiryOf,
   newLoginSecret,
   patchLogin,
   requireOpen,
@@ -61,6 +62,7 @@ export async function beginLogin(
     user: { reference: referenceTo(user) },
     authMethod: method,
     authTime: new Date().toISOString(),
+    expires: expiryOf(client?.id),
     scope,
     ...(client === undefined ? {} : { client: { reference: referenceTo(client) } }),
     ...(projectId === undefined ? {} : { project: { reference: `Project/${projectId}` } }),
@@ -174,12 +176,12 @@ function summary({ id, project, profile, identifier }: Resource) {
   return { id, project, profile, identifier }
 }
 
-/** Every call makes another code; the one before is worth nothing. */
-async function withCode(
+/** Every call makes another code; the one before is worth nothing. Errors: 400. */
+export async function withCode(
   services: Services,
   ctx: Context,
   login: Resource,
-): Promise<Record<string, unknown>> {
+): Promise<{ login: string; code: string }> {
   const id = login.id ?? ''
   const code = newLoginSecret(id)
   const clientId = clientIdOf(login)

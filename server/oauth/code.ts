@@ -9,8 +9,8 @@ import { findClient } from '../auth/apps.ts'
 import type { Context } from '../context.ts'
 import {
   clientIdOf,
-  isCodeExpired,
   isDigestOf,
+  isExpired,
   loginIdOf,
   patchLogin,
   readLogin,
@@ -36,7 +36,7 @@ export async function grantCode(
   const given = presented(ctx, form)
   const client = await requireSameClient(services, keys, login, given)
   await requireUnused(services, login)
-  if (isCodeExpired(login)) throw invalidGrant('Invalid code')
+  if (isExpired(login)) throw invalidGrant('Invalid code')
   if (typeof login.redirectUri === 'string' && login.redirectUri !== form.get('redirect_uri')) {
     throw invalidGrant('Invalid redirect_uri')
   }

@@ -42,14 +42,7 @@ export async function grantToken(
   if (grant === undefined) throw new OAuthError('unsupported_grant_type', 'Unsupported grant_type')
   try {
     const answer = await grant(services, keys, ctx, form)
-    const { principal } = ctx.state
-    audit(services, ctx, {
-      kind: 'login',
-      outcome: '0',
-      what: `Tokens by ${type}`,
-      who: principal?.profile,
-      projectId: principal?.project.id,
-    })
+    if (grant !== grantClient) auditGrant(services, ctx, type)
     return answer
   } catch (error) {
     const isRefusal = error instanceof OAuthError && error.error.startsWith('invalid_')
@@ -58,6 +51,17 @@ export async function grantToken(
     }
     throw error
   }
+}
+
+function auditGrant(services: Services, ctx: Context, type: string): void {
+  const { principal } = ctx.state
+  audit(services, ctx, {
+    kind: 'login',
+    outcome: '0',
+    what: `Tokens by ${type}`,
+    who: principal?.profile,
+    projectId: principal?.project.id,
+  })
 }
 
 /** RFC 6749 §4.4. Three SQL statements at most before the answer; one when the client is known. */
@@ -70,6 +74,9 @@ async function grantClient(
   const session = await requireClientSession(services, keys, presented(ctx, form))
   const { principal, profile: client } = session
   const scope = grantedScope(form.get('scope') || DEFAULT_SCOPE)
+  ctx.state.principal = principal
+  // Written together with the Login, by one statement.
+  auditGrant(services, ctx, 'client_credentials')
   const loginId = await createClientLogin(services, session, {
     scope,
     remoteAddress: ctx.ip,
@@ -79,7 +86,6 @@ async function grantClient(
   const clientId = client.id ?? ''
   const profile = principal.profile ?? ''
   const subject = { loginId, subject: clientId, clientId, profile, scope, lifetimeSeconds }
-  ctx.state.principal = principal
   const display = principal.profileDisplay
   return {
     token_type: 'Bearer',

@@ -171,6 +171,7 @@ const OWN_ELEMENTS: ReadonlyMap<string, readonly ElementDefinition[]> = new Map(
   [
     'Login',
     [
+      { path: 'expires', types: [{ code: 'instant' }] },
       { path: 'redirectUri', types: [{ code: 'uri' }] },
       { path: 'patient', types: [{ code: 'Reference', targets: ['Patient'] }] },
       { path: 'encounter', types: [{ code: 'Reference', targets: ['Encounter'] }] },
