@@ -3,7 +3,7 @@
  * Errors: 401, 403.
  */
 import { isActiveClient, secretMatches } from '../../shared/access/clients.ts'
-import { narrowRules } from '../../shared/access/scopes.ts'
+import { narrowRules, smartScopes } from '../../shared/access/scopes.ts'
 import type { TokenClaims } from '../../shared/access/tokens.ts'
 import { forbidden, HttpError, unauthorized } from '../../shared/errors.ts'
 import { issue, outcome } from '../../shared/fhir/outcome.ts'
@@ -21,7 +21,7 @@ export function authenticate({ services }: Web): Middleware {
     if (claims === 'expired') throw expired(config.baseUrl)
     if (claims === undefined) return undefined
     const session = await principals.forLogin(claims.loginId)
-    return session === undefined ? undefined : { session, claims }
+    return session === undefined ? undefined : { session: within(session, claims.scope), claims }
   }
 
   const byBasic = async (encoded: string) => {
@@ -66,6 +66,14 @@ export function parseBasic(encoded: string): { id: string; secret: string } | un
   const colon = text.indexOf(':')
   if (colon < 1) return undefined
   return { id: text.slice(0, colon), secret: text.slice(colon + 1) }
+}
+
+/** A token may be narrower than its Login (RFC 6749 §6). */
+function within(session: Session, scope: string): Session {
+  const { principal } = session
+  if (scope === principal.scope) return session
+  const rules = narrowRules(principal.rules, scope)
+  return { ...session, principal: { ...principal, scope, scopes: smartScopes(scope), rules } }
 }
 
 function withClient(session: Session, clientId: string): Session {

@@ -11,6 +11,7 @@ import type { Meta, Resource } from '../fhir/resource.ts'
 import { retrying } from './coalesce.ts'
 import { tailOf, timeText } from './content.ts'
 import { isLegalId, normalId, type Store, scopeOf } from './context.ts'
+import { ownParametersOf } from './own-parameters.ts'
 import { authorId, isSameMeta, type Place, type Prepared, prepare } from './prepare.ts'
 import { allow, readRow } from './read.ts'
 import { invalidReferences } from './references.ts'
@@ -31,7 +32,8 @@ export async function create(
   allow(principal, type, 'create')
   const id = options.keepId && resource.id !== undefined ? givenId(resource.id) : randomUUIDv7()
   const { project, projectId } = await projectOf(store, principal, resource, id)
-  const place: Place = { kind: 'insert', project, projectId, id, ver: 1, after: undefined }
+  const own = await ownParametersOf(store.ownParameters, store.connection, principal, project)
+  const place: Place = { kind: 'insert', project, projectId, id, ver: 1, after: undefined, own }
   const sent = keep(resource, undefined, keptFields(principal, type))
   const prepared = prepare(store, principal, sent, place, undefined, options)
   const written = await submit(store, type, prepared).catch((error: unknown) => {
@@ -118,8 +120,10 @@ async function tryChange(
 
   const stored = live && parseVersion(live)
   const { project: projectId = '' } = JSON.parse(`{${row.meta_ext}}`) as Meta
+  const own = await ownParametersOf(store.ownParameters, store.connection, principal, row.project)
   const place: Place = {
     kind: live ? 'update' : 'insert',
+    own,
     project: row.project,
     projectId,
     id: live?.id ?? id,
