@@ -27,7 +27,6 @@ export interface Config {
   readonly mailFrom: string
   /** Addresses that clients may send from. */
   readonly mailApprovedSenders: readonly string[]
-  readonly productName: string
   readonly appUrl: string
   readonly logLevel: string
   readonly corsOrigins: readonly string[]
@@ -53,6 +52,7 @@ export interface Config {
   readonly exportTtlHours: number
   readonly defaultProjectFeatures: readonly string[]
   readonly metricsToken: string | undefined
+  readonly productName: string
   /** Anybody may make a user, and a project for it. */
   readonly registerEnabled: boolean
   /** What a new password is looked up in. */
@@ -104,7 +104,6 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     smtpUrl: read.smtp('SMTP_URL'),
     mailFrom: read.text('MAIL_FROM') ?? 'Botica <no-reply@localhost>',
     mailApprovedSenders: read.list('MAIL_APPROVED_SENDERS', []),
-    productName: read.text('PRODUCT_NAME') ?? 'Botica',
     appUrl: withSlash(read.url('APP_URL', baseUrl)),
     logLevel: read.oneOf('LOG_LEVEL', 'info', LOG_LEVELS),
     corsOrigins: read.list('CORS_ORIGINS', ['*']),
@@ -137,6 +136,7 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
       'graphql-introspection',
     ]),
     metricsToken: read.text('METRICS_TOKEN'),
+    productName: read.text('PRODUCT_NAME') ?? 'Botica',
     registerEnabled: read.flag('REGISTER_ENABLED', false),
     passwordCheck: read.oneOf('PASSWORD_CHECK', 'list', ['off', 'list', 'remote']),
     cliClientEnabled: read.flag('CLI_CLIENT_ENABLED', true),

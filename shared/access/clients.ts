@@ -24,10 +24,11 @@ export function isActiveClient(client: Resource): boolean {
 /** Compares with `secret` and `retiringSecret` in constant time. */
 export function secretMatches(client: Resource, given: string): boolean {
   const wanted = [client.secret, client.retiringSecret].filter((item) => typeof item === 'string')
-  return wanted.map((secret) => equalTexts(secret, given)).includes(true)
+  return wanted.map((secret) => isSameSecret(secret, given)).includes(true)
 }
 
-function equalTexts(a: string, b: string): boolean {
+/** In constant time. */
+export function isSameSecret(a: string, b: string): boolean {
   // Digests have one length; the secrets need not, and theirs must not show.
   return timingSafeEqual(hash('sha256', a, 'buffer'), hash('sha256', b, 'buffer'))
 }

@@ -27,6 +27,9 @@ export interface KeySet {
   readonly keys: readonly SigningKey[]
   /** Looks again for keys another process may have added; at most every 10 s. */
   reload(): Promise<void>
+  /** Makes another key, which signs in ten minutes. Errors: 400 where keys are set from outside. */
+  rotate(): Promise<void>
+  close(): void
 }
 
 export interface TokenSubject {

@@ -2,9 +2,9 @@
 import { randomBytes } from 'node:crypto'
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import type { Config } from '../config.ts'
-import { badRequest } from '../errors.ts'
-import { parseReference, type Reference, type Resource } from '../fhir/resource.ts'
+import type { Reference, Resource } from '../fhir/resource.ts'
 import { SYSTEM_PROJECT } from '../store/projects.ts'
+import { requirePolicies } from '../store/registry.ts'
 import type { Repository, WriteResult } from '../store/repository.ts'
 import { parseVersion } from '../store/rows.ts'
 
@@ -73,7 +73,7 @@ export async function createClient(
   client: Readonly<Record<string, unknown>>,
   accessPolicy?: Reference,
 ): Promise<WriteResult> {
-  await requirePolicy(repository, home, accessPolicy)
+  await requireOwnPolicies(repository, home, accessPolicy)
   const written = await repository.create(actor, {
     ...client,
     resourceType: 'ClientApplication',
@@ -92,7 +92,7 @@ export async function createBot(
   bot: Readonly<Record<string, unknown>>,
   accessPolicy?: Reference,
 ): Promise<WriteResult> {
-  await requirePolicy(repository, home, accessPolicy)
+  await requireOwnPolicies(repository, home, accessPolicy)
   const source = await repository.create(actor, {
     resourceType: 'Binary',
     meta: { project: home.id },
@@ -113,6 +113,17 @@ export async function createBot(
   return written
 }
 
+/** Errors: 400 for a policy that is not in the project. */
+async function requireOwnPolicies(
+  repository: Repository,
+  home: Home,
+  accessPolicy: Reference | undefined,
+): Promise<void> {
+  const read = (references: readonly { type: string; id: string }[]) =>
+    repository.readMany(systemPrincipal(SYSTEM_PROJECT), references)
+  await requirePolicies(read, home, { accessPolicy }, false)
+}
+
 async function admit(
   repository: Repository,
   actor: Principal,
@@ -126,21 +137,4 @@ async function admit(
   }
   const details = accessPolicy === undefined ? {} : { accessPolicy }
   await createMembership(repository, actor, home, reference, reference, details)
-}
-
-/** Errors: 400 for a policy that is not in the project. */
-async function requirePolicy(
-  repository: Repository,
-  home: Home,
-  accessPolicy: Reference | undefined,
-): Promise<void> {
-  if (accessPolicy === undefined) return
-  const parsed = parseReference(accessPolicy.reference)
-  if (parsed?.type === 'AccessPolicy') {
-    const [found] = await repository.readMany(systemPrincipal(SYSTEM_PROJECT), [parsed])
-    const { meta } = found?.content === undefined ? {} : parseVersion(found)
-    if (meta?.project === home.id) return
-  }
-  const name = accessPolicy.reference ?? 'without a reference'
-  throw badRequest(`Access policy ${name} does not exist`, 'accessPolicy')
 }

@@ -18,7 +18,8 @@ export async function find(
   return page.versions.map(parseVersion)
 }
 
-function searchFor(
+/** The smallest search that asks for this. */
+export function searchFor(
   type: string,
   conditions: readonly Condition[],
   count: number,
