@@ -19,6 +19,7 @@ import { fhirRoutes } from './routes/fhir.ts'
 import { healthRoutes } from './routes/health.ts'
 import { oauthRoutes } from './routes/oauth.ts'
 import { openapiRoutes } from './routes/openapi.ts'
+import { pageRoutes } from './routes/pages.ts'
 import { scimRoutes } from './routes/scim.ts'
 import { storageRoutes } from './routes/storage.ts'
 
@@ -48,7 +49,8 @@ export function createApp(services: Services): Koa<State> {
     fhirRoutes(web, authenticated),
     storageRoutes(web),
     oauthRoutes(web, authenticated),
-    authRoutes(authenticated),
+    authRoutes(web, authenticated),
+    pageRoutes(web),
     adminRoutes(web, authenticated),
     scimRoutes(web, authenticated),
   ]

@@ -63,7 +63,6 @@ export interface Config {
   readonly introspectionOpen: boolean
   /** Where keys of clients and identity providers may be fetched from. */
   readonly hookTargets: Exclude<FetchRule, 'off'>
-  readonly googleClientId: string | undefined
   readonly recaptchaSiteKey: string | undefined
   readonly recaptchaSecret: string | undefined
 }
@@ -143,7 +142,6 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     cliClientEnabled: read.flag('CLI_CLIENT_ENABLED', true),
     introspectionOpen: read.flag('INTROSPECTION_OPEN', false),
     hookTargets: read.oneOf('HOOK_TARGETS', onLoopback ? 'all' : 'public', ['public', 'all']),
-    googleClientId: read.text('GOOGLE_CLIENT_ID'),
     recaptchaSiteKey: read.text('RECAPTCHA_SITE_KEY'),
     recaptchaSecret: read.text('RECAPTCHA_SECRET'),
   }

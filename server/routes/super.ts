@@ -17,6 +17,7 @@ import {
   type SuperCall,
   startReindex,
 } from '../admin/super.ts'
+import { audit } from '../auth/audit.ts'
 import { type Context, caller, type State, type Web } from '../context.ts'
 import { readBody, readJsonObject } from '../middleware/body.ts'
 import { send } from '../send.ts'
@@ -77,6 +78,13 @@ export function superRoutes(router: Router<State>, { services }: Web): void {
   router.post('/super/removebotidjobsfromqueue', async (ctx) => {
     callOf(ctx, 'removebotidjobsfromqueue')
     requireBotId(await readJsonObject(ctx, maxBodyBytes))
+    sendOk(ctx)
+  })
+  router.post('/super/rotatekeys', async (ctx) => {
+    const { principal } = callOf(ctx, 'rotatekeys')
+    await services.tokens.keys.rotate()
+    const who = principal.profile
+    audit(services, ctx, { kind: 'login', outcome: '0', what: 'Signing keys rotated', who })
     sendOk(ctx)
   })
   for (const [name, start] of Object.entries(ASYNC)) {

@@ -188,7 +188,15 @@ const OWN_PARAMETERS: readonly SearchParameter[] = [
 /** Elements the platform's own types have besides those that are published. */
 const OWN_ELEMENTS: ReadonlyMap<string, readonly ElementDefinition[]> = new Map([
   ['ClientApplication', [{ path: 'jwks', types: [{ code: 'string' }] }]],
-  ['Login', [{ path: 'redirectUri', types: [{ code: 'uri' }] }]],
+  [
+    'Login',
+    [
+      { path: 'expires', types: [{ code: 'instant' }] },
+      { path: 'redirectUri', types: [{ code: 'uri' }] },
+      { path: 'patient', types: [{ code: 'Reference', targets: ['Patient'] }] },
+      { path: 'encounter', types: [{ code: 'Reference', targets: ['Encounter'] }] },
+    ],
+  ],
   ['UserSecurityRequest', [{ path: 'expires', types: [{ code: 'instant' }] }]],
 ])
 const extended = new Map<string, TypeDefinition>()

@@ -3,14 +3,14 @@ import { may } from '../../access/policy.ts'
 import { type Principal, systemPrincipal } from '../../access/principal.ts'
 import { badRequest, forbidden } from '../../errors.ts'
 import { parseBody } from '../../fhir/json.ts'
-import { isObject, parseReference, type Resource, referenceTo } from '../../fhir/resource.ts'
+import { isObject, parseReference, type Resource } from '../../fhir/resource.ts'
 import { referenceIn } from '../../store/memberships.ts'
-import { displayOf } from '../../store/principals.ts'
 import { SYSTEM_PROJECT } from '../../store/projects.ts'
 import type { Repository } from '../../store/repository.ts'
 import { parseVersion, present } from '../../store/rows.ts'
+import { foundProject } from '../found-project.ts'
 import type { Operation, OperationCall } from '../operation.ts'
-import { createClient, createMembership, onBehalfOf, projectDefaults } from '../provision.ts'
+import { onBehalfOf } from '../provision.ts'
 import { FHIR_JSON } from '../reply.ts'
 import { createUser, findUser } from '../users.ts'
 
@@ -28,20 +28,7 @@ export const init: Operation = {
     const actor = onBehalfOf(principal)
     const written = await services.repository.transaction(async (inside) => {
       const owner = await ownerOf(inside, actor, call, ownerReference, ownerEmail)
-      const project = await inside.create(
-        actor,
-        projectDefaults(
-          {
-            resourceType: 'Project',
-            name,
-            ...(owner ? { owner: { reference: referenceTo(owner) } } : {}),
-          },
-          services.config,
-        ),
-      )
-      const home = { id: project.id, name }
-      await createClient(inside, actor, home, { name: `${name} Default Client` })
-      if (owner !== undefined) await admitOwner(inside, actor, home, owner)
+      const { project } = await foundProject(inside, actor, name, owner, services.config)
       return project
     })
     const isExtended = request.headers['x-medplum'] === 'extended'
@@ -138,28 +125,4 @@ async function ownerByEmail(
   if (known !== undefined) return known
   const [firstName = email] = email.split('@')
   return await createUser(repository, actor, { firstName, lastName: 'Owner', email })
-}
-
-async function admitOwner(
-  repository: Repository,
-  actor: Principal,
-  home: { readonly id: string; readonly name: string },
-  owner: Resource,
-): Promise<void> {
-  const telecom =
-    typeof owner.email === 'string'
-      ? { telecom: [{ system: 'email', use: 'work', value: owner.email }] }
-      : {}
-  const profile = parseVersion(
-    await repository.create(actor, {
-      resourceType: 'Practitioner',
-      meta: { project: home.id },
-      name: [{ given: [owner.firstName], family: owner.lastName }],
-      ...telecom,
-    }),
-  )
-  const user = { reference: referenceTo(owner), display: String(owner.email ?? owner.id) }
-  const display = displayOf(profile)
-  const person = { reference: referenceTo(profile), ...(display === undefined ? {} : { display }) }
-  await createMembership(repository, actor, home, user, person, { admin: true })
 }

@@ -14,7 +14,9 @@ import { init } from './init.ts'
 import { lookup, subsumes } from './lookup.ts'
 import { meta, metaAdd, metaDelete } from './meta.ts'
 import { reindex } from './reindex.ts'
+import { rotateSecret } from './rotate-secret.ts'
 import { setAccounts } from './set-accounts.ts'
+import { smartLaunch } from './smart-launch.ts'
 import { translate } from './translate.ts'
 import { updateEmail } from './update-email.ts'
 import { validate } from './validate.ts'
@@ -38,7 +40,9 @@ export const operations: readonly Operation[] = [
   metaAdd,
   metaDelete,
   reindex,
+  rotateSecret,
   setAccounts,
+  smartLaunch,
   subsumes,
   translate,
   updateEmail,
