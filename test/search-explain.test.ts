@@ -1,7 +1,6 @@
 import t from 'tap'
 import { openBotica } from './fixtures/botica.ts'
 import type { Raw } from './fixtures/oracle-values.ts'
-import { createDatabase } from './fixtures/own-database.ts'
 
 const { admin, createMember } = await openBotica(t)
 await admin.create({ resourceType: 'Patient', name: [{ family: 'Plan' }], gender: 'male' })

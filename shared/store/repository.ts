@@ -21,6 +21,7 @@ import { deleteStatement, removeTogether } from './deletions.ts'
 import { createFetch, fetchTogether } from './fetch.ts'
 import { history, historyOf } from './history.ts'
 import { Keys } from './keys.ts'
+import { addMail, type Mail } from './mails.ts'
 import { createMaintenance, type Maintenance } from './maintenance.ts'
 import { type MetaSummary, metaSummary } from './meta-summary.ts'
 import { type OwnParametersReader, openOwnParameters } from './own-parameters.ts'
@@ -208,6 +209,8 @@ export interface Guard {
 }
 
 export interface Transaction extends Repository {
+  /** Sent by a worker once all is committed. One SQL statement. */
+  addMail(projectId: string, mail: Mail): Promise<string>
   /** Rows that are read by id later on are asked for now, in the same round trip as what comes next. */
   readAhead(
     principal: Principal,
@@ -287,6 +290,7 @@ function transactionOf(inner: Inner): Transaction {
     })
   return {
     ...repositoryIn(inner.store),
+    addMail: (projectId, mail) => addMail(inner.store.connection, projectId, mail),
     readAhead: (principal, references) =>
       inner.readAhead(references.map(({ type, id }) => rowKey(inner.store, principal, type, id))),
     together: (pieces, failed) =>
