@@ -108,6 +108,7 @@ async function run(interaction: Interaction, route: InteractionRoute): Promise<F
       return deleteConditional(interaction, route.type)
     case 'search':
     case 'search-form':
+      if (interaction.preferences.respondAsync) return acceptRequest(interaction)
       return search(interaction, route.type)
     case 'bundle':
       if (interaction.preferences.respondAsync) {
