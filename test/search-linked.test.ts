@@ -69,6 +69,21 @@ t.test('what is in a linked Project is included', async (t) => {
   t.same(found, [observation.id, theirs.id])
 })
 
+t.test('what a linked Project shares is read by its id and never written', async (t) => {
+  const path = `Practitioner/${theirs.id}`
+  t.match(await admin.get(path), { status: 200, body: { id: theirs.id } })
+  t.equal((await admin.get(`${path}/_history/1`)).status, 200)
+  t.equal((await admin.get(`${path}/_history`)).status, 200)
+  t.equal((await admin.put(path, { ...theirs, active: true })).status, 403)
+  t.equal((await admin.patch(path, [{ op: 'add', path: '/active', value: true }])).status, 403)
+  t.equal((await admin.del(path)).status, 403)
+  t.equal((await foreign.admin.get(path)).status, 404)
+  t.equal((await shared.admin.get(`Practitioner/${own.id}`)).status, 404)
+  const hidden = await shared.admin.create(aPatient())
+  t.equal((await admin.get(`Patient/${hidden.id}`)).status, 404)
+  t.equal((await admin.del(`Patient/${hidden.id}`)).status, 404)
+})
+
 t.test('a conditional create looks into its own Project alone', async (t) => {
   await shared.admin.create({ resourceType: 'Organization', name: 'Linked house' })
   const headers = { 'If-None-Exist': 'name=linked house' }
