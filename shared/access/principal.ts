@@ -1,6 +1,7 @@
 /** Who asks: an immutable answer, made once per login and cached; the store takes it first. */
 import type { OwnParameters } from '../fhir/own-parameters.ts'
 import type { Rules } from './policy.ts'
+import type { SmartScope } from './scopes.ts'
 
 /** A Project whose resources another one may read. */
 export interface LinkedProject {
@@ -23,6 +24,8 @@ export interface ProjectContext {
   readonly checkReferencesOnWrite: boolean
   /** Project.systemSetting `updateAsCreate`. */
   readonly updateAsCreate: boolean
+  /** Load units a minute of each member and of all (`enableFhirQuota`); negative: no limit. */
+  readonly quota?: { readonly member: number; readonly project: number } | undefined
   /** Ids of Projects whose shared resources this one may read (`Project.link`). */
   readonly links?: readonly string[]
   /** Those Projects, as far as they exist; of sessions only. */
@@ -47,6 +50,10 @@ export interface Principal {
   readonly profileDisplay: string | undefined
   readonly clientId: string | undefined
   readonly scope: string
+  /** The SMART words of `scope`; empty: it narrows nothing. */
+  readonly scopes: readonly SmartScope[]
+  /** Id of the Patient in context, which `patient/` scopes are about. */
+  readonly patient: string | undefined
   /** A member of a super admin project; project isolation does not apply to it. */
   readonly isSuperAdmin: boolean
   readonly isProjectAdmin: boolean
@@ -81,6 +88,8 @@ export function systemPrincipal(project: ProjectContext): Principal {
     profileDisplay: undefined,
     clientId: undefined,
     scope: '',
+    scopes: [],
+    patient: undefined,
     isSuperAdmin: true,
     isProjectAdmin: true,
     rules: undefined,

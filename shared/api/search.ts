@@ -30,7 +30,7 @@ export async function search(interaction: Interaction, type: string): Promise<Fh
   const { repository } = services
   const page = isDeleted(query)
     ? await repository.searchDeleted(principal, request)
-    : await repository.search(principal, request)
+    : await repository.search(principal, request, interaction.request.signal)
   return pageReply(interaction, type, query, request, page)
 }
 
@@ -99,10 +99,11 @@ async function searchTypes(
   }))
   const [first] = requests
   if (first === undefined) throw badRequest('No types specified', '_type')
+  const { signal } = interaction.request
   const page =
     requests.length === 1
-      ? await services.repository.search(principal, first)
-      : await services.repository.searchTypes(principal, requests)
+      ? await services.repository.search(principal, first, signal)
+      : await services.repository.searchTypes(principal, requests, signal)
   return pageReply(interaction, path, query, first, page)
 }
 

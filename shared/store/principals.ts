@@ -7,7 +7,7 @@ import { isActiveClient } from '../access/clients.ts'
 import { compilePolicies } from '../access/compile.ts'
 import type { Rules } from '../access/policy.ts'
 import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
-import { narrowRules } from '../access/scopes.ts'
+import { narrowRules, smartScopes } from '../access/scopes.ts'
 import type { Database } from '../database.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
 import type { Logger } from '../log.ts'
@@ -34,6 +34,8 @@ export interface Session {
   readonly membership: Resource
   readonly profile: Resource
   readonly policies: readonly Resource[]
+  /** Undefined for a membership without a login. */
+  readonly login: Resource | undefined
 }
 
 export interface Principals {
@@ -112,16 +114,18 @@ export async function openPrincipals(
       profileDisplay: displayOf(profile),
       clientId: parseReference(referenceIn(login?.client))?.id,
       scope,
+      scopes: smartScopes(scope),
+      patient: parseReference(referenceIn(login?.patient))?.id,
       isSuperAdmin: projectOf.superAdmin,
       isProjectAdmin: projectOf.superAdmin || membership.admin === true,
       rules: narrowRules(compiled.rules, scope),
     }
-    return { principal, project, membership, profile, policies }
+    return { principal, project, membership, profile, policies, login }
   }
 
   const logins = freshCache(TIMES, async (loginId: string) => {
     const found = await readLoginMembership(place, loginId)
-    if (found === undefined || found.login.revoked === true) return undefined
+    if (found?.login.granted !== true || found.login.revoked === true) return undefined
     return await sessionOf(found.membership, found.login)
   })
   const memberships = freshCache(TIMES, async (id: string) => {
