@@ -92,6 +92,17 @@ t.test('a conditional create looks into its own Project alone', async (t) => {
   t.equal((await ids(admin, 'Organization?name=linked house')).length, 2)
 })
 
+t.test('a Project that shares everything keeps its clients and members to itself', async (t) => {
+  await change(shared.project.id, { exportedResourceType: undefined })
+  await until(async () => (await ids(admin, 'Patient?name=linkman')).length === 1, 5_000)
+  const path = `ClientApplication/${shared.adminCredentials.id}`
+  t.equal((await shared.admin.get(path)).status, 200)
+  t.equal((await admin.get(path)).status, 404)
+  t.notOk((await ids(admin, 'ClientApplication')).includes(shared.adminCredentials.id))
+  t.equal((await admin.get(`Project/${shared.project.id}`)).status, 404)
+  t.same(await ids(admin, 'Project'), [project.id])
+})
+
 t.test('what is no longer linked is no longer found', async (t) => {
   await change(project.id, { link: undefined })
   await until(async () => (await ids(admin, 'Practitioner?name=linkman')).length === 1, 5_000)
