@@ -2,7 +2,8 @@
  * Writes that depend on a search. Equal conditional requests queue up on an advisory lock for
  * (project, type, criteria), so racing ones never make twins: https://hl7.org/fhir/R4/http.html#ccreate
  */
-import { type Principal, unlinked } from '../access/principal.ts'
+import { unlinked } from '../access/links.ts'
+import type { Principal } from '../access/principal.ts'
 import { badRequest, multipleMatches } from '../errors.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { isCondition, type SearchRequest } from '../fhir/search.ts'

@@ -1,5 +1,6 @@
 /** Short forms of the searches that the service does for itself. */
-import { type Principal, unlinked } from '../access/principal.ts'
+import { unlinked } from '../access/links.ts'
+import type { Principal } from '../access/principal.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { Condition, SearchRequest, SortRule } from '../fhir/search.ts'
 import type { Repository } from './repository.ts'

@@ -21,6 +21,7 @@ import { deleteStatement, removeTogether } from './deletions.ts'
 import { createFetch, fetchTogether } from './fetch.ts'
 import { history, historyOf } from './history.ts'
 import { Keys } from './keys.ts'
+import { withLinked } from './linked.ts'
 import { addMail, type Mail } from './mails.ts'
 import { createMaintenance, type Maintenance } from './maintenance.ts'
 import { type MetaSummary, metaSummary } from './meta-summary.ts'
@@ -314,6 +315,11 @@ interface Transactions {
 }
 
 function repositoryOf(store: Store, transactions: Transactions): Repository {
+  return withLinked(ownRepository(store, transactions))
+}
+
+/** Of the Principal's own Project, searches aside. */
+function ownRepository(store: Store, transactions: Transactions): Repository {
   const transact = transactions.run
   return {
     create: (principal, resource, options) => create(store, principal, resource, options),
