@@ -3,6 +3,7 @@ import { typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/own-parameters.ts'
 import { type Keys, keysLiteral } from '../keys.ts'
 import type { Bind } from '../side-rows.ts'
+import type { KeyStatistics } from './statistics.ts'
 
 /** Whose rows are searched, in the eyes of one Principal. */
 export interface Scene {
@@ -40,7 +41,18 @@ export interface JoinTest {
   readonly check: (keys: string) => string
   /** Of this row alone; for few rows, where the keys may be many. */
   readonly probe?: (bind: Bind) => string
+  /** A walk that is worth a try before the keys are looked for, which may be many or held by many rows. */
+  readonly walk?: JoinWalk
 }
+
+export interface JoinWalk {
+  /** How far; 0 is not worth it. */
+  readonly rows: (statistics: Matches) => number
+  readonly test: (bind: Bind) => string
+}
+
+/** What is known of keys. */
+export type Matches = Pick<KeyStatistics, 'matches'>
 
 /** `forced` keeps a test for keys from becoming an index condition. */
 export function sqlOf(test: Test, bind: Bind, forced = false): string {
