@@ -9,7 +9,16 @@ import { versionColumns } from '../rows.ts'
 import type { Bind } from '../side-rows.ts'
 import type { Driver } from './driver.ts'
 import { afterSql, type Order, orderAfterSql, orderSql, type Position } from './order.ts'
-import { fewSql, heldRows, isByKeys, probeSql, scopeSql, sqlOf, type Test } from './row-test.ts'
+import {
+  fewSql,
+  heldRows,
+  type IdsTest,
+  isByKeys,
+  probeSql,
+  scopeSql,
+  sqlOf,
+  type Test,
+} from './row-test.ts'
 import { sortedRows } from './sort-rows.ts'
 
 export interface Query {
@@ -147,7 +156,7 @@ function keysFirst(query: Query, ids: string | undefined, most: string, bind: Bi
     order by ${orderAfterSql(order, 'r')} limit ${most}`
 }
 
-function idsTest({ tests }: Query): Extract<Test, { kind: 'ids' }> {
+function idsTest({ tests }: Query): IdsTest {
   const found = tests.find((test) => test.kind === 'ids')
   if (found === undefined) throw new Error('There is no test on a side table')
   return found

@@ -24,13 +24,20 @@ export type Test =
   /** It holds one of the keys. */
   | { readonly kind: 'keys'; readonly any: readonly bigint[] }
   /** Its id is among those of a subselect on a side table. */
-  | { readonly kind: 'ids'; readonly ids: (bind: Bind) => string }
+  | IdsTest
   | JoinTest
   /** `narrow`: found by an index of its own; `date`: a range of the main date; else a mere filter. */
   | {
       readonly kind: 'narrow' | 'date' | 'filter'
       readonly sql: (bind: Bind) => string
     }
+
+export interface IdsTest {
+  readonly kind: 'ids'
+  readonly ids: (bind: Bind) => string
+  /** The same in fewer words, for a row at hand: the ranges of the index that `ids` reads are no help then. */
+  readonly few?: (bind: Bind) => string
+}
 
 /** It holds one of the keys that the other side of a reference gives, or a dictionary. */
 export interface JoinTest {
@@ -82,8 +89,8 @@ export function fewSql(test: Test, bind: Bind): string {
 }
 
 /** The side table is asked for this row alone; `offset 0` keeps PostgreSQL from reading all of it. */
-export function probeSql({ ids }: Extract<Test, { kind: 'ids' }>, bind: Bind): string {
-  return `exists (select 1 from (${ids(bind)}) x(id) where x.id = r.id offset 0)`
+export function probeSql({ ids, few = ids }: IdsTest, bind: Bind): string {
+  return `exists (select 1 from (${few(bind)}) x(id) where x.id = r.id offset 0)`
 }
 
 /** True when `key` is among the keys. Not as a condition, which PostgreSQL would make a join a row. */
