@@ -27,6 +27,8 @@ export interface FhirRequest {
   readonly traceId: string
   /** The caller can send an answer as it is made. */
   readonly takesPieces?: boolean
+  /** Nobody waits for the answer: a quota is waited for, not answered with 429. */
+  readonly mayWait?: boolean
   /** Aborts when the caller has gone. */
   readonly signal?: AbortSignal
 }

@@ -23,10 +23,22 @@ export async function search(interaction: Interaction, type: string): Promise<Fh
   if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
   const query = queryOf(interaction)
   if (isExplained(query)) return explain(interaction, type, query)
-  const request = await readSearch(interaction, type, query)
   const { services, principal } = interaction
-  const page = await services.repository.search(principal, request, interaction.request.signal)
+  const live = new URLSearchParams(query)
+  live.delete('_deleted')
+  const request = await readSearch(interaction, type, live)
+  const { repository } = services
+  const page = isDeleted(query)
+    ? await repository.searchDeleted(principal, request)
+    : await repository.search(principal, request, interaction.request.signal)
   return pageReply(interaction, type, query, request, page)
+}
+
+/** Errors: 400 for what is neither true nor false. */
+function isDeleted(query: URLSearchParams): boolean {
+  const value = query.get('_deleted') || 'false'
+  if (value === 'true' || value === 'false') return value === 'true'
+  throw badRequest(`Invalid _deleted: ${value}; use true or false`, '_deleted')
 }
 
 /** `GET ?_type=A,B&…` and `POST _search`. Errors: 400 without types, 403 when none may be searched. */

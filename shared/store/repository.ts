@@ -21,6 +21,7 @@ import { deleteStatement, removeTogether } from './deletions.ts'
 import { createFetch, fetchTogether } from './fetch.ts'
 import { history, historyOf } from './history.ts'
 import { Keys } from './keys.ts'
+import { addMail, type Mail } from './mails.ts'
 import { createMaintenance, type Maintenance } from './maintenance.ts'
 import { type MetaSummary, metaSummary } from './meta-summary.ts'
 import { type OwnParametersReader, openOwnParameters } from './own-parameters.ts'
@@ -30,6 +31,7 @@ import {
   type CompartmentRequest,
   readCompartment,
 } from './search/compartment.ts'
+import { searchDeleted } from './search/deleted.ts'
 import { type Explanation, explain } from './search/explain.ts'
 import { search, searchMany, searchTypes } from './search/page.ts'
 import { openStatistics } from './search/statistics.ts'
@@ -53,6 +55,12 @@ export interface Version {
 
 export interface WriteResult extends Version {
   readonly outcome: 'created' | 'updated' | 'unchanged'
+}
+
+/** The version that marks it. */
+export interface Deletion extends Version {
+  /** A ProjectMembership of which the deleted resource was the profile. */
+  readonly membership: string | undefined
 }
 
 export interface WriteOptions {
@@ -145,7 +153,7 @@ export interface Repository {
     options?: WriteOptions,
   ): Promise<WriteResult>
   /** Idempotent; the version returned is the deletion. */
-  delete(principal: Principal, type: string, id: string, options?: WriteOptions): Promise<Version>
+  delete(principal: Principal, type: string, id: string, options?: WriteOptions): Promise<Deletion>
   /** One SQL statement; one more for `_total` and for each step of includes. */
   search(
     principal: Principal,
@@ -153,6 +161,8 @@ export interface Repository {
     /** Cancels its statements in PostgreSQL. Errors: its reason. */
     signal?: AbortSignal,
   ): Promise<SearchPage>
+  /** The deletions that a search with `_deleted=true` asks for. One statement, one more for a total. */
+  searchDeleted(principal: Principal, request: SearchRequest): Promise<SearchPage>
   /** How a search would be answered, by running it. Errors: as `search`. */
   explain(principal: Principal, request: SearchRequest): Promise<Explanation>
   /** The same over several types, one request each; what they share is taken from the first. */
@@ -205,6 +215,8 @@ export interface Guard {
 }
 
 export interface Transaction extends Repository {
+  /** Sent by a worker once all is committed. One SQL statement. */
+  addMail(projectId: string, mail: Mail): Promise<string>
   /** Rows that are read by id later on are asked for now, in the same round trip as what comes next. */
   readAhead(
     principal: Principal,
@@ -284,6 +296,7 @@ function transactionOf(inner: Inner): Transaction {
     })
   return {
     ...repositoryIn(inner.store),
+    addMail: (projectId, mail) => addMail(inner.store.connection, projectId, mail),
     readAhead: (principal, references) =>
       inner.readAhead(references.map(({ type, id }) => rowKey(inner.store, principal, type, id))),
     together: (pieces, failed) =>
@@ -341,6 +354,7 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
       return remove(store, principal, type, id, options)
     },
     search: (principal, request, signal) => search(until(store, signal), principal, request),
+    searchDeleted: (principal, request) => searchDeleted(store, principal, request),
     explain: (principal, request) => explain(store, principal, request),
     searchTypes: (principal, requests, signal) =>
       searchTypes(until(store, signal), principal, requests),

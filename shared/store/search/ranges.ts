@@ -121,7 +121,7 @@ export function nearTest(scene: Scene, ps: readonly bigint[], condition: Conditi
 const EARTH_KM = 6371
 
 /** Kilometres on the sphere, by the haversine. */
-function distanceSql({ latitude, longitude }: NearValue, bind: Bind): string {
+export function distanceSql({ latitude, longitude }: NearValue, bind: Bind): string {
   const lat = bind(latitude, 'float8')
   return `${2 * EARTH_KM} * asin(least(1, sqrt(sin(radians(g.lo - ${lat}) / 2) ^ 2
     + cos(radians(${lat})) * cos(radians(g.lo))
