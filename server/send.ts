@@ -11,13 +11,14 @@ import { present } from '../shared/store/rows.ts'
 import { type Context, caller } from './context.ts'
 
 export async function send(ctx: Context, reply: FhirReply): Promise<void> {
-  const { status, headers, body, open } = reply
+  const { status, headers, body, pieces, open } = reply
   // An upload that is refused before its end is not read on.
   if (!ctx.req.complete) ctx.set('Connection', 'close')
   ctx.set({ ...headers, ...rateLimits(ctx, headers) })
   // Content-Length and byte ranges speak of the content as it is stored.
   ctx.compress = open === undefined
-  if (open === undefined) ctx.body = body ?? null
+  if (pieces !== undefined) ctx.body = Readable.from(pieces)
+  else if (open === undefined) ctx.body = body ?? null
   else if (ctx.method === 'HEAD') ctx.body = Readable.from([])
   else await sendContent(ctx, status, await open())
   // After the body: Koa turns an empty one into a 204.

@@ -161,6 +161,7 @@ function requestOf(outer: FhirRequest, entry: Entry): FhirRequest {
       ...entry.headers,
     },
     body: undefined,
+    takesPieces: false,
   }
 }
 

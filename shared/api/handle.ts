@@ -25,6 +25,8 @@ export interface FhirRequest {
   readonly upload?: Readable
   readonly requestId: string
   readonly traceId: string
+  /** The caller can send an answer as it is made. */
+  readonly takesPieces?: boolean
   /** Nobody waits for the answer: a quota is waited for, not answered with 429. */
   readonly mayWait?: boolean
   /** Aborts when the caller has gone. */
@@ -36,6 +38,8 @@ export interface FhirReply {
   readonly headers: Readonly<Record<string, string>>
   /** Ready to send; undefined is an empty body. */
   readonly body: string | Buffer | undefined
+  /** Instead of `body`: a large page, to be read once; only for who takes pieces. */
+  readonly pieces?: Iterable<string>
   /** Instead of `body`: content of a Binary. The caller reads the stream to its end or destroys it. */
   open?(): Promise<Readable>
 }

@@ -22,6 +22,11 @@ export function textReply(
   return { status, headers: { 'Content-Type': FHIR_JSON, ...headers }, body }
 }
 
+/** FHIR JSON as it is made. */
+export function piecesReply(status: number, pieces: Iterable<string>): FhirReply {
+  return { status, headers: { 'Content-Type': FHIR_JSON }, body: undefined, pieces }
+}
+
 export function emptyReply(
   status: number,
   headers: Readonly<Record<string, string>> = {},

@@ -8,11 +8,14 @@ import { type Criterion, isCondition, type Join } from '../../fhir/search.ts'
 import { CANONICAL_KEY } from '../derivation.ts'
 import { isCanonicalParameter, plannedParameter } from '../index-plan.ts'
 import type { Bind } from '../side-rows.ts'
+import { matchesOf } from './driver.ts'
 import {
   filter,
   heldRows,
   holdsSql,
   isHeldSql,
+  type JoinTest,
+  type Matches,
   type Scene,
   type Test,
   whereSql,
@@ -56,11 +59,28 @@ export function joinTest(scene: Scene, join: Join, testOf: TestOf): Test {
         select distinct k from (${found}) j(k) limit ${most} + 1), ${most}))`
     },
     check: (keys) => (bySelf ? isHeldSql('r.keys[1]', keys) : holdsSql(keys)),
-    ...(isChain
-      ? {}
-      : { probe: (bind) => `(${parts.map((part) => probeSql(part, bind)).join(' or ')})` }),
+    ...(isChain ? {} : probing(parts)),
   }
 }
+
+/** Of `_has`: where very many rows of the other side match, the first rows that are looked at fill a page. */
+function probing(parts: readonly Side[]): Pick<JoinTest, 'probe' | 'walk'> {
+  const probe = (bind: Bind) => `(${parts.map((part) => probeSql(part, bind)).join(' or ')})`
+  const rows = (statistics: Matches) => {
+    const matches = parts.map(({ test }) =>
+      test.kind === 'keys' ? matchesOf(statistics, test) : 0,
+    )
+    const walked = Math.min(...matches) / MATCHES_A_PROBE
+    return walked < FEWEST_PROBES ? 0 : Math.min(Math.round(walked), MOST_PROBES)
+  }
+  return { probe, walk: { rows, test: probe } }
+}
+
+/** A probe costs as much as to read so many rows of the other side. */
+const MATCHES_A_PROBE = 8
+/** More than twice a page. */
+const FEWEST_PROBES = 50
+const MOST_PROBES = 500
 
 /** `subject._id=x` says what `subject=x` says. */
 function referenceTest(scene: Scene, join: Join, testOf: TestOf): Test | undefined {
