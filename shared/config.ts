@@ -45,6 +45,7 @@ export interface Config {
   readonly queueBacklogMax: number
   readonly exportTtlHours: number
   readonly defaultProjectFeatures: readonly string[]
+  readonly openPatientAccess: boolean
   readonly metricsToken: string | undefined
 }
 
@@ -113,6 +114,7 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
       'transaction-bundles',
       'graphql-introspection',
     ]),
+    openPatientAccess: read.flag('OPEN_PATIENT_ACCESS', false),
     metricsToken: read.text('METRICS_TOKEN'),
   }
   read.done()

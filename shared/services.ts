@@ -44,7 +44,7 @@ export async function openServices(config: Config, log: Logger): Promise<Service
   await untilAnswering(database, log)
   await requireTables(database)
   const repository = await openRepository(database)
-  const principals = await openPrincipals(database, repository, log)
+  const principals = await openPrincipals(database, repository, log, config)
   const keys = await openSigningKeys(config, database, repository)
   const storage = await openStorage(config)
   opened.defer(() => storage.close())

@@ -1,20 +1,10 @@
 /** `/auth/**`: who the caller is. */
 import Router from '@koa/router'
-import { type Interaction, may, REGISTRY_TYPES } from '../../shared/access/policy.ts'
+import { effectiveEntries } from '../../shared/access/effective.ts'
 import type { Principal } from '../../shared/access/principal.ts'
 import { type Resource, referenceTo } from '../../shared/fhir/resource.ts'
 import type { Session } from '../../shared/store/principals.ts'
 import { caller, type Middleware, type State } from '../context.ts'
-
-const INTERACTIONS: readonly Interaction[] = [
-  'create',
-  'read',
-  'vread',
-  'update',
-  'delete',
-  'search',
-  'history',
-]
 
 export function authRoutes(authenticate: Middleware): Router<State> {
   const router = new Router<State>()
@@ -53,22 +43,13 @@ function withoutSecrets(profile: Resource): Resource {
 }
 
 function effectivePolicy({ principal, policies }: Session) {
-  const named = principal.rules === undefined ? ['*'] : [...principal.rules.keys()]
-  const clinical = named.filter((type) => !REGISTRY_TYPES.has(type))
   return {
     resourceType: 'AccessPolicy',
     ...(policies.length === 0
       ? {}
       : { basedOn: policies.map((policy) => ({ reference: referenceTo(policy) })) }),
-    resource: [...clinical, ...REGISTRY_TYPES].flatMap((type) => entryFor(principal, type)),
+    resource: effectiveEntries(principal),
   }
-}
-
-function entryFor(principal: Principal, type: string) {
-  const interaction = INTERACTIONS.filter((item) => may(principal, type, item))
-  if (interaction.length === 0) return []
-  if (interaction.length === INTERACTIONS.length) return [{ resourceType: type }]
-  return [{ resourceType: type, interaction }]
 }
 
 function configurationOf(principal: Principal, membership: Resource) {

@@ -1,4 +1,5 @@
 /** Who asks: an immutable answer, made once per login and cached; the store takes it first. */
+import type { IpRule } from './ip-rules.ts'
 import type { Rules } from './policy.ts'
 
 /** The Project a Principal works in, as the store needs it. */
@@ -37,6 +38,10 @@ export interface Principal {
   readonly isProjectAdmin: boolean
   /** Compiled access policy; undefined is unrestricted inside the project. */
   readonly rules: Rules | undefined
+  /** `Patient/id` in context: scopes of a patient are limited to it. */
+  readonly patient?: string | undefined
+  /** From where its policies let it ask; absent: from anywhere. */
+  readonly ipRules?: readonly IpRule[]
 }
 
 /** The system project holds the platform's registry (see `REGISTRY_TYPES` in policy.ts). */

@@ -20,10 +20,14 @@ export interface Place {
   readonly id: string
   readonly ver: number
   readonly after: Date | undefined
+  /** Of a new resource, when it names none: the account that the policy gives it. */
+  readonly account?: string | undefined
 }
 
 export interface Prepared {
   readonly write: Write
+  /** With its id and platform meta, as write constraints see it. */
+  readonly resource: Resource
   /** In the order of `write.targets`. */
   readonly references: readonly CheckedReference[]
 }
@@ -40,15 +44,14 @@ export function prepare(
   const { resourceType: type } = resource
   const { id, project } = place
   const content = composeContent(resource, id, place.ver)
-  const meta = platformMeta(principal, { ...resource, id }, place.projectId, stored?.meta)
+  const meta = platformMeta(principal, { ...resource, id }, place, stored?.meta)
   const indexed = { ...resource, id, meta: { ...resource.meta, ...meta } }
   const rows = indexRows(store, project, indexed)
   const before = stored && deriveIndexes(store.keys, project, stored)
   const references = referencesToCheck(store, principal, project, resource, id)
-  const deferred = store.deferred !== undefined
-  if (deferred) store.deferred.push(...references)
   const author = meta.author?.reference
   return {
+    resource: indexed,
     references,
     write: {
       kind: place.kind,
@@ -64,7 +67,7 @@ export function prepare(
       rows: { ...rows, codes: rows.codes.filter(({ k }) => !store.seenCodes.has(k)) },
       sideRows: before === undefined || !sameSideRows(rows, before),
       unique: options.unique?.map((value) => uniqueKey(store, project, type, value)),
-      targets: deferred ? [] : references,
+      targets: store.deferred === undefined ? references : [],
       tenant: type === 'Project' && place.ver === 1 ? store.keys.rowId(type, id) : undefined,
       event: store.wantsEvent(project, type),
     },
@@ -91,12 +94,15 @@ export function authorId(store: Store, reference: string): string {
 function platformMeta(
   principal: Principal,
   resource: Resource,
-  projectId: string,
+  { projectId, account: given }: Place,
   stored: Meta | undefined,
 ): Meta {
   const sent = resource.meta
   const author = (principal.isSuperAdmin ? sent?.author : undefined) ?? authorOf(principal)
-  const accounts = accountsOf(principal.isProjectAdmin ? sent : undefined) ?? accountsOf(stored)
+  const accounts =
+    accountsOf(principal.isProjectAdmin ? sent : undefined) ??
+    accountsOf(stored) ??
+    (given === undefined ? undefined : [{ reference: given }])
   const [account] = accounts ?? []
   const compartment = new Set([
     `Project/${projectId}`,

@@ -18,10 +18,11 @@ import type { Store } from './context.ts'
 import { deleteStatement } from './deletions.ts'
 import { createFetch, fetchTogether } from './fetch.ts'
 import { history, historyOf } from './history.ts'
+import { needsSql } from './judge.ts'
 import { Keys } from './keys.ts'
 import { createMaintenance, type Maintenance } from './maintenance.ts'
 import { type MetaSummary, metaSummary } from './meta-summary.ts'
-import { read, readMany, readVersion } from './read.ts'
+import { read, readMany, readVersion } from './read-judged.ts'
 import {
   type CompartmentPage,
   type CompartmentRequest,
@@ -266,8 +267,18 @@ interface Transactions {
 
 function repositoryOf(store: Store, transactions: Transactions): Repository {
   const transact = transactions.run
+  /** In a transaction where a policy takes PostgreSQL to judge what was written. */
+  const judged = <T>(
+    principal: Principal,
+    type: string,
+    interaction: 'create' | 'update',
+    work: (inner: Store) => Promise<T>,
+  ): Promise<T> => (needsSql(store, principal, type, interaction) ? transact(work) : work(store))
   return {
-    create: (principal, resource, options) => create(store, principal, resource, options),
+    create: (principal, resource, options) =>
+      judged(principal, resource.resourceType, 'create', (inner) =>
+        create(inner, principal, resource, options),
+      ),
     read: async (principal, type, id) => {
       const version = await read(store, principal, type, id)
       return type === 'Binary' ? inSight(store, principal, version) : version
@@ -294,11 +305,15 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
     update: async (principal, resource, options) => {
       const { resourceType: type, id = '' } = resource
       if (type === 'Binary') await requireInSight(store, principal, id)
-      return update(store, principal, resource, options)
+      return judged(principal, type, 'update', (inner) =>
+        update(inner, principal, resource, options),
+      )
     },
     patch: async (principal, type, id, change, options) => {
       if (type === 'Binary') await requireInSight(store, principal, id)
-      return patch(store, principal, type, id, change, options)
+      return judged(principal, type, 'update', (inner) =>
+        patch(inner, principal, type, id, change, options),
+      )
     },
     delete: async (principal, type, id, options) => {
       if (type === 'Binary') await requireInSight(store, principal, id)

@@ -4,6 +4,7 @@
  * are random 64-bit numbers and match nothing. Every end is read with what the Principal sees of it.
  */
 import { badRequest, notSupported } from '../../errors.ts'
+import { testedCodes } from '../../fhir/parameter-paths.ts'
 import { type Criterion, isCondition, type Join } from '../../fhir/search.ts'
 import { CANONICAL_KEY } from '../derivation.ts'
 import { isCanonicalParameter, plannedParameter } from '../index-plan.ts'
@@ -29,7 +30,8 @@ export function joinTest(scene: Scene, join: Join, testOf: TestOf): Test {
   const byId = referenceTest(scene, join, testOf)
   if (byId !== undefined) return byId
   const entered = join.ends.flatMap(({ type, criterion }) => {
-    const inner = scene.enter(type)
+    const codes = testedCodes(type, criterion)
+    const inner = scene.enter(type, join.kind === 'has' ? [join.code, ...codes] : codes)
     return inner === undefined ? [] : [{ inner, criterion }]
   })
   if (entered.length === 0) return filter(() => 'false')

@@ -6,7 +6,7 @@ import type { SearchRequest } from '../../fhir/search.ts'
 import type { Store } from '../context.ts'
 import { allow } from '../read.ts'
 import type { SearchPage } from '../repository.ts'
-import { toVersion } from '../rows.ts'
+import { showAll } from '../shown.ts'
 import { pageStatement, pagesStatement, type Query } from './compile.ts'
 import type { Driver } from './driver.ts'
 import { followIncludes } from './include.ts'
@@ -99,13 +99,14 @@ export async function searchMany(
     const rows = await store.connection.query<SortedRow & { n: number }>(pagesStatement(group))
     for (const [n, own] of Map.groupBy(rows, (row) => row.n)) found.set(n, own)
   }
-  return requests.map((request, n) => {
-    const own = prepared[n]
-    if (own?.status !== 'fulfilled') return own ?? { status: 'rejected', reason: undefined }
-    const { order, after } = own.value
-    const value = pageOf(request, order, after, found.get(n) ?? [])
-    return { status: 'fulfilled', value }
-  })
+  return Promise.allSettled(
+    requests.map(async (request, n) => {
+      const own = prepared[n]
+      if (own?.status !== 'fulfilled') throw own?.reason
+      const { order, after } = own.value
+      return pageOf(store, principal, request, order, after, found.get(n) ?? [])
+    }),
+  )
 }
 
 async function searchPage(
@@ -121,7 +122,8 @@ async function searchPage(
     count === 0 || queries.length === 0 ? [] : findRows(store, queries),
     total === 'none' ? undefined : countRows(store, queries, total),
   ])
-  const page = { ...pageOf(paging, order, after, rows), total: counted }
+  const found = await pageOf(store, principal, paging, order, after, rows)
+  const page = { ...found, total: counted }
   if (project === undefined || includes.length === 0) return page
   return { ...page, ...(await followIncludes(store, principal, project, includes, page.versions)) }
 }
@@ -131,12 +133,14 @@ function findRows(store: Store, queries: readonly Query[]): Promise<SortedRow[]>
   return store.connection.query<SortedRow>(pageStatement(parts))
 }
 
-function pageOf(
+async function pageOf(
+  store: Store,
+  principal: Principal,
   { count }: SearchRequest,
   order: Order,
   after: Position | undefined,
   rows: readonly SortedRow[],
-): SearchPage {
+): Promise<SearchPage> {
   const shown = rows.slice(0, count)
   const isBackwards = after?.isBackwards === true
   if (isBackwards) shown.reverse()
@@ -146,7 +150,7 @@ function pageOf(
   const previous = (isBackwards ? hasMore : after !== undefined) ? first : undefined
   const next = hasMore || isBackwards ? last : undefined
   return {
-    versions: shown.map((row) => toVersion(row)),
+    versions: await showAll(store, principal, () => 'search', shown),
     total: undefined,
     next: next && writeCursor(order, next),
     previous: previous && writeCursor(order, previous, true),

@@ -3,6 +3,7 @@ import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { badRequest, forbidden } from '../../errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
+import { testedCodes } from '../../fhir/parameter-paths.ts'
 import { type Condition, isCondition, type SearchRequest } from '../../fhir/search.ts'
 import { unescapeValue } from '../../fhir/search-values.ts'
 import { projectKey, type Store } from '../context.ts'
@@ -89,9 +90,13 @@ function wantedOfType(
   principal: Principal,
   project: number,
   units: readonly string[],
-  { type, conditions }: SearchRequest,
+  { type, conditions, sort }: SearchRequest,
 ): Wanted {
-  const scene = sightOf(store, principal, type, 'search', project, units)
+  const codes = [
+    ...conditions.flatMap((criterion) => testedCodes(type, criterion)),
+    ...sort.map(({ code }) => code),
+  ]
+  const scene = sightOf(store, principal, type, 'search', project, units, codes)
   if (scene === undefined) throw forbidden()
   const tests = conditions.flatMap((criterion): Test | readonly Test[] => {
     if (!isCondition(criterion) || criterion.code !== '_project') return testOf(scene, criterion)

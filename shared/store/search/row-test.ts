@@ -12,8 +12,11 @@ export interface Scene {
   readonly units: readonly string[]
   /** What the Principal sees of them: part of every statement that reads such rows. */
   readonly visible: readonly Test[]
-  /** The other end of a join; undefined for a type the Principal may not search. */
-  readonly enter: (type: string) => Scene | undefined
+  /**
+   * The other end of a join, whose rows `codes` tell apart; undefined for a type the Principal may not
+   * search. Errors: 403 for a hidden one.
+   */
+  readonly enter: (type: string, codes: readonly string[]) => Scene | undefined
 }
 
 export type Test =
