@@ -14,7 +14,7 @@ import { readJudged } from './judge.ts'
 import { allow, projectTest } from './read.ts'
 import type { HistoryPage, HistoryRequest } from './repository.ts'
 import { type VersionRow, versionColumns } from './rows.ts'
-import type { Bind } from './side-rows.ts'
+import { type Bind, binder } from './side-rows.ts'
 
 const V = versionColumns('v')
 
@@ -236,13 +236,4 @@ function parts(cursor: string): readonly unknown[] {
   } catch {
     return []
   }
-}
-
-function binder(): { values: unknown[]; bind: Bind } {
-  const values: unknown[] = []
-  const bind: Bind = (value, type) => {
-    values.push(value)
-    return `$${values.length}::${type}`
-  }
-  return { values, bind }
 }

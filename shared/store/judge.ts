@@ -17,7 +17,7 @@ import {
   type HeldKeys,
   type Place,
 } from './search/grant-tests.ts'
-import type { Bind } from './side-rows.ts'
+import { type Bind, binder } from './side-rows.ts'
 import { REGISTRY_PROJECT } from './tenants.ts'
 
 /** `all`: no policy applies; undefined: nothing lets it through. */
@@ -310,13 +310,4 @@ function rulingsIn(
 function placeOf(keys: Store['keys'], principal: Principal, type: string): Place {
   const project = REGISTRY_TYPES.has(type) ? REGISTRY_PROJECT : principal.project.number
   return { keys, project, type }
-}
-
-function binder(): { values: unknown[]; bind: Bind } {
-  const values: unknown[] = []
-  const bind: Bind = (value, type) => {
-    values.push(value)
-    return `$${values.length}::${type}`
-  }
-  return { values, bind }
 }

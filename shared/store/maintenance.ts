@@ -4,6 +4,7 @@ import type { Principal } from '../access/principal.ts'
 import { badRequest, forbidden, gone, notFound } from '../errors.ts'
 import type { Store } from './context.ts'
 import { expunge, expungeProjectPart } from './expunge.ts'
+import { readJudged } from './judge.ts'
 import { SYSTEM_PROJECT } from './projects.ts'
 import { readRow } from './read.ts'
 import { type ReindexPosition, reindexPage, rewrite } from './reindex.ts'
@@ -35,8 +36,9 @@ export function createMaintenance(store: Store): Maintenance {
   return {
     async reindex(principal, type, id) {
       requireAdmin(principal, type)
-      const row = await readRow(store, principal, type, id)
-      if (row === undefined) throw notFound()
+      const found = await readJudged(store, principal, type, id, ['read'])
+      if (found?.rulings.read === undefined) throw notFound()
+      const { row } = found
       if (row.content === null) throw gone()
       await rewrite(store, row.project, [row])
     },
@@ -51,6 +53,9 @@ export function createMaintenance(store: Store): Maintenance {
     async expunge(principal, type, id) {
       requireAdmin(principal, type)
       if (!may(principal, type, 'delete')) throw forbidden()
+      const found = await readJudged(store, principal, type, id, ['read', 'delete'])
+      if (found?.rulings.read === undefined) throw notFound()
+      if (found.rulings.delete === undefined) throw forbidden()
       return expunge(store, principal, type, id)
     },
     async expungeProject(principal, projectId) {
