@@ -38,7 +38,7 @@ export interface Principal {
   readonly isProjectAdmin: boolean
   /** Compiled access policy; undefined is unrestricted inside the project. */
   readonly rules: Rules | undefined
-  /** `Patient/id` in context: scopes of a patient are limited to it. */
+  /** Id of the Patient in context: scopes of a patient are limited to it. */
   readonly patient?: string | undefined
   /** From where its policies let it ask; absent: from anywhere. */
   readonly ipRules?: readonly IpRule[]

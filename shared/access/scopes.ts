@@ -40,7 +40,7 @@ export function grantedScope(asked: string): string {
 
 /**
  * `rules` undefined is unrestricted; a scope without SMART words leaves them as they are. `patient` is
- * the reference of the patient in context: without one, scopes of a patient grant nothing.
+ * the id of the Patient in context: without one, scopes of a patient grant nothing.
  */
 export function narrowRules(
   rules: Rules | undefined,
@@ -98,7 +98,7 @@ function scopeGrant(word: string, patient: string | undefined): Grant | undefine
         : parseCriteria(type, `${type}${query}`, { projectId: undefined, values: new Map() })
     const inside =
       context === 'patient' && patient !== undefined
-        ? [{ kind: 'compartment', reference: patient } as const]
+        ? [{ kind: 'compartment', reference: `Patient/${patient}` } as const]
         : []
     return { ...plain, criteria: [...named, ...inside], said: [word] }
   } catch {

@@ -88,7 +88,7 @@ export async function openPrincipals(
     if (profile.resourceType === 'ClientApplication' && !isActiveClient(profile)) return undefined
     const compiled = rulesOf(membership, context, options)
     warn(compiled.warnings)
-    const patient = profile.resourceType === 'Patient' ? `Patient/${profile.id}` : undefined
+    const patient = profile.resourceType === 'Patient' ? profile.id : undefined
     const scope = typeof login?.scope === 'string' ? login.scope : 'openid'
     const projectOf = projectContext(project, number)
     const principal: Principal = {
