@@ -3,8 +3,8 @@ import t from 'tap'
 import { compilePolicies } from '../shared/access/compile.ts'
 import type { Principal } from '../shared/access/principal.ts'
 import { variablesOf } from '../shared/access/variables.ts'
-import { handle } from '../shared/api/handle.ts'
 import { openBotica } from './fixtures/botica.ts'
+import { asking } from './fixtures/policy.ts'
 import {
   entryOf,
   governing,
@@ -72,19 +72,7 @@ function principalUnder(rules: readonly Rule[]): Principal {
   return { ...(session as { principal: Principal }).principal, rules: compiled.rules }
 }
 
-async function ask(principal: Principal, path: string): Promise<{ status: number; body: Json }> {
-  const [route = '', query = ''] = path.split('?')
-  const { status, body } = await handle(services, principal, {
-    method: 'GET',
-    path: route,
-    query: new URLSearchParams(query),
-    headers: { accept: 'application/fhir+json' },
-    body: undefined,
-    requestId: 'r',
-    traceId: 't',
-  })
-  return { status, body: body === undefined ? undefined : JSON.parse(String(body)) }
-}
+const ask = (principal: Principal, path: string) => asking(services, principal)('GET', path)
 
 const namesIn = (body: Json, mode?: string): string[] =>
   (body.entry ?? [])

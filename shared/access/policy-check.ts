@@ -27,6 +27,22 @@ export function checkPolicy(policy: Resource): void {
 }
 
 function problemOf(entry: unknown, policy: Resource): string | undefined {
+  for (const part of partsOf(entry)) {
+    const problem = problemWith(part, policy)
+    if (problem !== undefined) return problem
+  }
+  return undefined
+}
+
+/** Each parameter of the criteria by itself: what fits the variable of one may not fit that of another. */
+function partsOf(entry: unknown): readonly unknown[] {
+  if (!isObject(entry) || typeof entry.criteria !== 'string') return [entry]
+  const question = entry.criteria.indexOf('?') + 1
+  const [start, query] = [entry.criteria.slice(0, question), entry.criteria.slice(question)]
+  return query.split('&').map((pair) => ({ ...entry, criteria: start + pair }))
+}
+
+function problemWith(entry: unknown, policy: Resource): string | undefined {
   let first: string | undefined
   for (const placeholder of PLACEHOLDERS) {
     const variables: Variables = { projectId: undefined, values: { get: () => placeholder } }
