@@ -8,6 +8,7 @@ import type { Logger } from './log.ts'
 import { openQueues, type Queues } from './queue.ts'
 import { openRedis, type Redis, untilReady } from './redis.ts'
 import { openStorage, type Storage } from './storage.ts'
+import { openOwnParameters } from './store/own-parameters.ts'
 import { openPrincipals, type Principals } from './store/principals.ts'
 import { openProfiles, type Profiles } from './store/profiles.ts'
 import { openRepository, type Repository } from './store/repository.ts'
@@ -43,8 +44,9 @@ export async function openServices(config: Config, log: Logger): Promise<Service
   opened.defer(() => database.close())
   await untilAnswering(database, log)
   await requireTables(database)
-  const repository = await openRepository(database)
-  const principals = await openPrincipals(database, repository, log, config)
+  const ownParameters = openOwnParameters(database)
+  const repository = await openRepository(database, { ownParameters, log })
+  const principals = await openPrincipals(database, repository, ownParameters, log, config)
   const keys = await openSigningKeys(config, database, repository)
   const storage = await openStorage(config)
   opened.defer(() => storage.close())

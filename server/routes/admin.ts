@@ -7,6 +7,7 @@ import { addBot, addClient } from '../admin/programs.ts'
 import { createProject, readProject, replaceProjectList } from '../admin/projects.ts'
 import { type Context, caller, type Middleware, type State, type Web } from '../context.ts'
 import { readJson, readJsonObject } from '../middleware/body.ts'
+import { once } from '../middleware/once.ts'
 
 const LISTS = [
   ['secrets', 'secret'],
@@ -14,10 +15,11 @@ const LISTS = [
   ['sites', 'site'],
 ] as const
 
-export function adminRoutes({ services }: Web, authenticate: Middleware): Router<State> {
+export function adminRoutes(web: Web, authenticate: Middleware): Router<State> {
+  const { services } = web
   const router = new Router<State>({ prefix: '/admin' })
   const { baseUrl, maxBodyBytes } = services.config
-  router.use(authenticate)
+  router.use(authenticate, once(web))
 
   router.post('/Project', async (ctx) => {
     const body = await readJsonObject(ctx, maxBodyBytes)

@@ -30,7 +30,9 @@ export function fhirRoutes({ services }: Web, authenticate: Middleware): Router<
   router.all(`${ROOT}{/*path}`, async (ctx) => {
     const path = pathOf(ctx)
     ctx.state.route = routeOf(path)
-    if (PUBLIC.has(path)) return await serve(ctx, NOBODY)
+    // Who says who they are is told what their Project has of its own.
+    const isTold = path === 'metadata' && ctx.get('authorization') !== ''
+    if (PUBLIC.has(path) && !isTold) return await serve(ctx, NOBODY)
     await authenticate(ctx, () => serve(ctx, caller(ctx).principal))
   })
   return router

@@ -1,4 +1,6 @@
 /** Who asks: an immutable answer, made once per login and cached; the store takes it first. */
+
+import type { OwnParameters } from '../fhir/own-parameters.ts'
 import type { IpRule } from './ip-rules.ts'
 import type { Rules } from './policy.ts'
 
@@ -21,6 +23,10 @@ export interface ProjectContext {
   readonly exports?: readonly string[]
   /** By resource type: profiles of a resource that names none (`Project.defaultProfile`). */
   readonly defaultProfiles?: ReadonlyMap<string, readonly string[]>
+  /** Search parameters that it defines for itself. */
+  readonly parameters?: OwnParameters | undefined
+  /** When all this was read, epoch ms; undefined for what is not read from the database. */
+  readonly readAt?: number
 }
 
 export interface Principal {

@@ -48,7 +48,7 @@ export type Handle = (
 export const handle: Handle = (services, principal, request) =>
   answered(request, async () =>
     isIdempotent(request, principal)
-      ? answerOnce(services, principal, request, answer)
+      ? answerOnce(services, principal, request, () => answer(services, principal, request))
       : answer(services, principal, request),
   )
 

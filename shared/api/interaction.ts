@@ -7,6 +7,7 @@ import { requireValid } from '../fhir/validate.ts'
 import { withoutEmpty } from '../fhir/without-empty.ts'
 import type { Services } from '../services.ts'
 import { normalId } from '../store/context.ts'
+import { SEARCH_PARAMETER } from '../store/own-parameters.ts'
 import type { Version, WriteResult } from '../store/repository.ts'
 import { present } from '../store/rows.ts'
 import { signBinary, toBinaryPath } from './attachments.ts'
@@ -16,6 +17,7 @@ import type { Preferences } from './negotiate.ts'
 import { versionHeaders } from './preconditions.ts'
 import { findProfiles, profilesOf, withDefaultProfiles } from './profiles.ts'
 import { emptyReply, outcomeReply, textReply } from './reply.ts'
+import { requireUsable } from './search-parameters.ts'
 
 export interface Interaction {
   readonly services: Services
@@ -75,6 +77,7 @@ export async function acceptValid(interaction: Interaction, body: Resource): Pro
   const { profiles } = await findProfiles(interaction, profilesOf(resource))
   const terminology = project.features.includes('validate-terminology')
   const warnings = requireValid(resource, { strict, profiles, terminology })
+  if (resource.resourceType === SEARCH_PARAMETER) await requireUsable(interaction, resource)
   if (warnings.length > 0) {
     const issues = warnings.map(({ code, expression }) => `${code} ${expression}`)
     services.log.warn({ project: project.id, issues: issues.slice(0, 10) }, 'validation warnings')

@@ -5,10 +5,10 @@ import { changeOf } from '../fhir/patch-body.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import { viewOf } from '../fhir/view.ts'
 import type { Version } from '../store/repository.ts'
-import { isBinary, keepContent } from './binary-content.ts'
+import { isBinary, withContentOf } from './binary-content.ts'
 import { withData } from './binary-read.ts'
 import { createBinary, createBinaryFrom, updateBinary, updateBinaryFrom } from './binary-write.ts'
-import { withLiteralReferences } from './conditional-references.ts'
+import { literalReferences, withLiteralReferences } from './conditional-references.ts'
 import type { FhirReply } from './handle.ts'
 import {
   acceptResource,
@@ -138,10 +138,12 @@ export async function patchFrom(
   const patched = changeOf(body)
   const options = writeOptions(request)
   if (demandsExistence(request)) await requireExisting(interaction, type, id)
+  const hasQuestion = JSON.stringify(body).includes('?')
   const change = async (current: Resource) => {
     const next = patched(current)
-    const kept = type === 'Binary' ? keepContent(current, next) : next
-    const { resource } = await acceptValid(interaction, kept)
+    const kept = type === 'Binary' ? withContentOf(current, next) : next
+    const literal = hasQuestion ? await literalReferences(interaction, kept) : kept
+    const { resource } = await acceptValid(interaction, literal)
     return resource
   }
   const written = await services.repository.patch(principal, type, id, change, options)

@@ -13,6 +13,7 @@ import type {
   ValueSetLine,
 } from './definitions-data.ts'
 import { openLines, openOnce } from './definitions-lines.ts'
+import type { OwnParameters } from './own-parameters.ts'
 
 export const COMPARTMENTS = [
   'Patient',
@@ -72,8 +73,25 @@ export function publishedProfile(url: string): ProfileLine | undefined {
   return profiles().get(url)
 }
 
-/** The search parameters of a type, those of Resource and DomainResource included. */
-export function searchParameters(type: string): ReadonlyMap<string, SearchParameter> {
+/** The search parameters of a type, those of Resource and DomainResource included, and a Project's own. */
+export function searchParameters(
+  type: string,
+  own?: OwnParameters,
+): ReadonlyMap<string, SearchParameter> {
+  const added = own?.types.get(type)
+  const standard = standardParameters(type)
+  return added === undefined ? standard : new Map([...added, ...standard])
+}
+
+export function searchParameter(
+  type: string,
+  code: string,
+  own?: OwnParameters,
+): SearchParameter | undefined {
+  return standardParameters(type).get(code) ?? own?.types.get(type)?.get(code)
+}
+
+function standardParameters(type: string): ReadonlyMap<string, SearchParameter> {
   const known = parametersOf.get(type)
   if (known) return known
   const own = isResourceType(type) ? search().get(type) : undefined
@@ -89,18 +107,20 @@ export function searchParameters(type: string): ReadonlyMap<string, SearchParame
   return all
 }
 
-export function searchParameter(type: string, code: string): SearchParameter | undefined {
-  return searchParameters(type).get(code)
-}
-
 /**
  * The parameters whose rows answer a search: `combo-code` of Observation has no rows of its own, it
- * is the union of `code` and `component-code`.
+ * is the union of `code` and `component-code`; `phonetic` is `name` by another name.
  */
 export function storedParameters(type: string, code: string): readonly string[] {
+  if (code === 'phonetic' && isSame(type, code, 'name')) return ['name']
   if (type !== 'Observation' || !code.startsWith('combo-')) return [code]
   const plain = code.slice('combo-'.length)
   return [plain, `component-${plain}`]
+}
+
+function isSame(type: string, one: string, other: string): boolean {
+  const { expression } = searchParameter(type, one) ?? {}
+  return expression !== undefined && expression === searchParameter(type, other)?.expression
 }
 
 /** Parameters that put a resource of `type` into a compartment; `{def}` is the resource itself. */

@@ -5,6 +5,8 @@ import {
   searchParameter,
   storedParameters,
 } from './definitions.ts'
+import type { SearchParameter } from './definitions-data.ts'
+import type { OwnParameters } from './own-parameters.ts'
 import { type Expression, parsePath } from './path-parse.ts'
 import { type Criterion, isCondition } from './search.ts'
 
@@ -31,24 +33,37 @@ export function testedCodes(type: string, criterion: Criterion): readonly string
   }
 }
 
-/** Element paths below the type, `name.family`; a choice is named without its type. */
-export function pathsRead(type: string, code: string): readonly string[] {
+/**
+ * Element paths below the type, `name.family`; a choice is named without its type. Undefined: a parameter
+ * of a Project's own may read anything.
+ */
+export function pathsRead(
+  type: string,
+  code: string,
+  own: OwnParameters | undefined,
+): readonly string[] | undefined {
+  const mine = own?.types.get(type)?.get(code)
+  if (mine !== undefined) return mine.isGeneral ? undefined : pathsOfParameter(type, mine)
   const key = `${type} ${code}`
   const known = read.get(key)
   if (known !== undefined) return known
-  const expressions = storedParameters(type, code).flatMap((stored) => {
-    const { expression, components } = searchParameter(type, stored) ?? {}
-    if (expression === undefined) return []
-    const whole = pathsOf(parsePath(expression), [''], type)
-    const parts = components?.flatMap((part) => pathsOf(parsePath(part.expression), whole, type))
-    return [...whole, ...(parts ?? [])]
-  })
-  const found = [...new Set(expressions)].filter((path) => path !== '')
+  const found = storedParameters(type, code).flatMap((stored) =>
+    pathsOfParameter(type, searchParameter(type, stored)),
+  )
   read.set(key, found)
   return found
 }
 
 const read = new Map<string, readonly string[]>()
+
+function pathsOfParameter(type: string, parameter: SearchParameter | undefined): readonly string[] {
+  if (parameter?.expression === undefined) return []
+  const whole = pathsOf(parsePath(parameter.expression), [''], type)
+  const parts = (parameter.components ?? []).flatMap((part) =>
+    pathsOf(parsePath(part.expression), whole, type),
+  )
+  return [...new Set([...whole, ...parts])].filter((path) => path !== '')
+}
 
 /** Paths from `context`, those that conditions on the way look at included. */
 function pathsOf(

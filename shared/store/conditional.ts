@@ -13,8 +13,11 @@ import type { Version, WriteOptions, WriteResult } from './repository.ts'
 import { search } from './search/page.ts'
 import { create, remove, update } from './write.ts'
 
-/** Runs `work` in a transaction, with a store that writes and reads inside it. */
-export type Transact = <T>(work: (inner: Store) => Promise<T>) => Promise<T>
+/** Runs `work` in a transaction, with a store that writes and reads inside it and holds these locks. */
+export type Transact = <T>(
+  work: (inner: Store) => Promise<T>,
+  locks: readonly bigint[],
+) => Promise<T>
 
 /** Runs work with equal keys one after the other. */
 export type Turns = <T>(key: bigint, work: () => Promise<T>) => Promise<T>
@@ -73,7 +76,7 @@ export async function updateConditional(
   const match = await findOne(store, principal, condition)
   if (match !== undefined) {
     const isJudgedLate = needsSql(store, principal, match.type, 'update')
-    return isJudgedLate ? transact((inner) => overwrite(inner, match)) : overwrite(store, match)
+    return isJudgedLate ? transact((inner) => overwrite(inner, match), []) : overwrite(store, match)
   }
   return locked(store, transact, principal, condition, async (inner) => {
     const late = await findOne(inner, principal, condition)
@@ -128,15 +131,14 @@ async function locked<T>(
   work: (inner: Store) => Promise<T>,
 ): Promise<T> {
   const key = conditionKey(store, principal, condition)
-  const run = () =>
-    transact(async (inner) => {
-      await lockKeys(inner, [key])
-      return work(inner)
-    })
+  const run = () => transact(work, [key])
   return store.deferred ? run() : store.turns(key, run)
 }
 
-/** Equal for equal criteria of a project. */
+/** PostgreSQL has room for some thousands of locks; a bundle may have as many conditions. */
+const LOCKS_OF_PROJECT = 256n
+
+/** The lock of these criteria in their project; others may share it. */
 export function conditionKey(store: Store, principal: Principal, condition: SearchRequest): bigint {
   const { type, conditions } = condition
   const criteria = conditions.map((criterion) =>
@@ -146,16 +148,9 @@ export function conditionKey(store: Store, principal: Principal, condition: Sear
   )
   const { project } = scopeOf(principal, type)
   const p = store.keys.param(project, type, '_condition')
-  return store.keys.token(p, undefined, criteria.toSorted().join('&'))
-}
-
-/** Until the transaction ends. Who takes several gives them in ascending order. */
-export async function lockKeys(store: Store, keys: readonly bigint[]): Promise<void> {
-  await store.connection.query({
-    name: 'lock-conditions',
-    text: 'select pg_advisory_xact_lock(k) from unnest($1::bigint[]) k',
-    values: [`{${keys.join(',')}}`],
-  })
+  const key = store.keys.token(p, undefined, criteria.toSorted().join('&'))
+  const first = store.keys.param(project, '*', '_lock')
+  return BigInt.asIntN(64, first + (BigInt.asUintN(64, key) % LOCKS_OF_PROJECT))
 }
 
 function requireMatchedId(resource: Resource, match: Version): void {

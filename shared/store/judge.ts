@@ -88,7 +88,8 @@ export function rulingOfRow(
 function heldBy(store: Store, row: VersionRow): HeldKeys {
   const known = held.get(row)
   if (known !== undefined) return known
-  const { keys } = indexRows(store, row.project, parseVersion(toVersion(row)))
+  // A policy knows the parameters of the standard alone.
+  const { keys } = indexRows(store, row.project, parseVersion(toVersion(row)), undefined)
   const made = { rowId: row.id, keys: new Set(keys) }
   held.set(row, made)
   return made

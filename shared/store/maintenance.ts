@@ -5,10 +5,12 @@ import { badRequest, forbidden, gone, notFound } from '../errors.ts'
 import type { Store } from './context.ts'
 import { expunge, expungeProjectPart } from './expunge.ts'
 import { readJudged } from './judge.ts'
+import { indexOwnNext, type OwnIndexProgress, type OwnIndexStep } from './own-parameters-index.ts'
 import { SYSTEM_PROJECT } from './projects.ts'
 import { readRow } from './read.ts'
 import { type ReindexPosition, reindexPage, rewrite } from './reindex.ts'
 import type { Version } from './repository.ts'
+import { ownJobProgress } from './upkeep-jobs.ts'
 
 /** Where a reindex of all Projects stands. */
 export interface ReindexProgress {
@@ -26,6 +28,15 @@ export interface Maintenance {
     from: ReindexProgress | undefined,
     count: number,
   ): Promise<{ readonly seen: number; readonly progress: ReindexProgress } | undefined>
+  /** The next `count` resources of a Project, by its search parameters of now. Errors: 403. */
+  indexOwnNext(
+    principal: Principal,
+    project: number,
+    from: OwnIndexProgress | undefined,
+    count: number,
+  ): Promise<OwnIndexStep>
+  /** Of the Principal's Project; undefined when nothing is to be done. */
+  ownIndexProgress(principal: Principal): ReturnType<typeof ownJobProgress>
   /** The resource with its history, live or deleted. Errors: 403 unless an admin, 404. */
   expunge(principal: Principal, type: string, id: string): Promise<Version>
   /** The next rows of a whole Project, at last itself; false when nothing is left. Errors: 400, 403. */
@@ -40,16 +51,23 @@ export function createMaintenance(store: Store): Maintenance {
       if (found?.rulings.read === undefined) throw notFound()
       const { row } = found
       if (row.content === null) throw gone()
-      await rewrite(store, row.project, [row])
+      const own = await store.ownParameters.now(store.connection, row.project)
+      await rewrite(store, row.project, [row], own)
     },
     async reindexNext(principal, type, from, count) {
       if (!principal.isSuperAdmin) throw forbidden()
       const project = from?.after === undefined ? await nextProject(store, from) : from.project
       if (project === undefined) return undefined
       const after = from?.after
-      const { seen, next } = await reindexPage(store, { project, type, after, count })
+      const own = await store.ownParameters.now(store.connection, project)
+      const { seen, next } = await reindexPage(store, { project, own, type, after, count })
       return { seen, progress: { project, after: next } }
     },
+    async indexOwnNext(principal, project, from, count) {
+      if (!principal.isSuperAdmin) throw forbidden()
+      return indexOwnNext(store, project, from, count)
+    },
+    ownIndexProgress: ({ project }) => ownJobProgress(store.connection, project.number),
     async expunge(principal, type, id) {
       requireAdmin(principal, type)
       if (!may(principal, type, 'delete')) throw forbidden()

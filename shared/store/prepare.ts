@@ -2,10 +2,12 @@
 import { REGISTRY_TYPES } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { typeNumber } from '../fhir/definitions.ts'
+import type { OwnParameters } from '../fhir/own-parameters.ts'
 import type { Meta, Reference, Resource } from '../fhir/resource.ts'
 import { composeContent } from './content.ts'
 import { projectKey, type Store } from './context.ts'
 import { deriveIndexes, type IndexRows, patientCompartments } from './indexes.ts'
+import { SEARCH_PARAMETER } from './own-parameters.ts'
 import { type CheckedReference, referencesToCheck } from './references.ts'
 import type { WriteOptions } from './repository.ts'
 import type { UniqueKey } from './side-rows.ts'
@@ -22,6 +24,8 @@ export interface Place {
   readonly after: Date | undefined
   /** Of a new resource, when it names none: the account that the policy gives it. */
   readonly account?: string | undefined
+  /** Search parameters of that Project's own. */
+  readonly own: OwnParameters | undefined
 }
 
 export interface Prepared {
@@ -42,12 +46,12 @@ export function prepare(
   options: WriteOptions,
 ): Prepared {
   const { resourceType: type } = resource
-  const { id, project } = place
+  const { id, project, own } = place
   const content = composeContent(resource, id, place.ver)
   const meta = platformMeta(principal, { ...resource, id }, place, stored?.meta)
   const indexed = { ...resource, id, meta: { ...resource.meta, ...meta } }
-  const rows = indexRows(store, project, indexed)
-  const before = stored && deriveIndexes(store.keys, project, stored)
+  const rows = indexRows(store, project, indexed, own)
+  const before = stored && deriveIndexes(store.keys, project, stored, own)
   const references = referencesToCheck(store, principal, project, resource, id)
   const author = meta.author?.reference
   return {
@@ -69,6 +73,7 @@ export function prepare(
       unique: options.unique?.map((value) => uniqueKey(store, project, type, value)),
       targets: store.deferred === undefined ? references : [],
       tenant: type === 'Project' && place.ver === 1 ? store.keys.rowId(type, id) : undefined,
+      reindexes: type === SEARCH_PARAMETER,
       event: store.wantsEvent(project, type),
     },
   }
@@ -131,11 +136,13 @@ function accountsOf(meta: Meta | undefined): readonly Reference[] | undefined {
 }
 
 export function indexRows(
-  store: Pick<Store, 'keys'>,
+  store: Pick<Store, 'keys' | 'warn'>,
   project: number,
   resource: Resource,
+  parameters: OwnParameters | undefined,
 ): IndexRows {
-  const rows = deriveIndexes(store.keys, project, resource)
+  const rows = deriveIndexes(store.keys, project, resource, parameters)
+  for (const parameter of rows.failed) store.warn(parameter)
   const held = new Set(rows.keys)
   const accounts = (accountsOf(resource.meta) ?? [])
     .flatMap((account) => account.reference ?? [])

@@ -26,6 +26,7 @@ import {
   readProject,
   referenceIn,
 } from './memberships.ts'
+import type { OwnParametersReader } from './own-parameters.ts'
 import { projectContext, SYSTEM_PROJECT } from './projects.ts'
 import type { Repository } from './repository.ts'
 import { readSalt } from './salt.ts'
@@ -62,6 +63,7 @@ const TIMES = { freshMs: 2_000, usableMs: 4_000, max: 20_000 }
 export async function openPrincipals(
   database: Database,
   repository: Repository,
+  own: OwnParametersReader,
   log: Logger,
   options: PrincipalsOptions = {},
 ): Promise<Principals> {
@@ -77,20 +79,30 @@ export async function openPrincipals(
     }
   }
 
+  const contextOf = async (
+    found: Pick<MembershipContext, 'project' | 'number' | 'own'>,
+    readAt: number,
+  ): Promise<ProjectContext> => {
+    const { project, number } = found
+    const parameters = await own.compiled(database, number, found.own)
+    return { ...projectContext(project, number), parameters, readAt }
+  }
+
   const sessionOf = async (
     membership: Resource | undefined,
     login?: Resource,
   ): Promise<Session | undefined> => {
     if (membership === undefined || membership.active === false) return undefined
+    const readAt = Date.now()
     const context = await readContext(place, membership)
     if (context === undefined) return undefined
-    const { project, number, profile, policies } = context
+    const { project, profile, policies } = context
     if (profile.resourceType === 'ClientApplication' && !isActiveClient(profile)) return undefined
     const compiled = rulesOf(membership, context, options)
     warn(compiled.warnings)
     const patient = profile.resourceType === 'Patient' ? profile.id : undefined
     const scope = typeof login?.scope === 'string' ? login.scope : 'openid'
-    const projectOf = projectContext(project, number)
+    const projectOf = await contextOf(context, readAt)
     const principal: Principal = {
       project: projectOf,
       membershipId: membership.id,
@@ -123,8 +135,9 @@ export async function openPrincipals(
     return await sessionOf(found.find((membership) => membership.active !== false))
   })
   const projects = freshCache(TIMES, async (id: string) => {
+    const readAt = Date.now()
     const found = await readProject(place, id)
-    return found === undefined ? undefined : projectContext(found.project, found.number)
+    return found && contextOf(found, readAt)
   })
 
   return {

@@ -3,8 +3,10 @@
 import { LRUCache } from 'lru-cache'
 import type { Principal } from '../access/principal.ts'
 import type { Database } from '../database.ts'
+import { lockStatement } from '../database-transaction.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { SearchRequest } from '../fhir/search.ts'
+import type { Logger } from '../log.ts'
 import { historyInSight, inSight, manyInSight, readBinaries, requireInSight } from './binaries.ts'
 import { createCoalescer, retrying } from './coalesce.ts'
 import {
@@ -15,13 +17,15 @@ import {
   updateConditional,
 } from './conditional.ts'
 import type { Store } from './context.ts'
-import { deleteStatement } from './deletions.ts'
+import { deleteStatement, removeTogether } from './deletions.ts'
 import { createFetch, fetchTogether } from './fetch.ts'
 import { history, historyOf } from './history.ts'
 import { needsSql } from './judge.ts'
 import { Keys } from './keys.ts'
 import { createMaintenance, type Maintenance } from './maintenance.ts'
 import { type MetaSummary, metaSummary } from './meta-summary.ts'
+import { type OwnParametersReader, openOwnParameters } from './own-parameters.ts'
+import { rowKey } from './read.ts'
 import { read, readMany, readVersion } from './read-judged.ts'
 import {
   type CompartmentPage,
@@ -181,17 +185,24 @@ export interface Repository {
    * serialise is run again from the start, up to three times, then 409.
    */
   transaction<T>(work: (repository: Transaction) => Promise<T>, guard?: Guard): Promise<T>
-  /** The same for work that runs side by side: rows read by id in one turn are one statement. */
-  readingTogether(): Repository
+  /** For work that runs side by side: rows that are read by id, or deleted, in one turn are one statement. */
+  sideBySide(): Repository
 }
 
 /** Conditions that no other conditional write of equal criteria may decide on meanwhile. */
 export interface Guard {
   readonly principal: Principal
   readonly conditions: readonly SearchRequest[]
+  /** All reads of the transaction see one state; else each statement sees what is there by then. */
+  readonly oneState: boolean
 }
 
 export interface Transaction extends Repository {
+  /** Rows that are read by id later on are asked for now, in the same round trip as what comes next. */
+  readAhead(
+    principal: Principal,
+    references: readonly { readonly type: string; readonly id: string }[],
+  ): void
   /**
    * Runs pieces of work side by side, each through a Repository of its own: their reads by id are one
    * statement, their inserts one, their updates one, their deletions one. Throws the failure of the
@@ -204,11 +215,16 @@ export interface Transaction extends Repository {
 }
 
 const SEEN_CODES = 50_000
+const WARNED = 10_000
 
 export interface RepositoryOptions {
+  readonly ownParameters?: OwnParametersReader
+  readonly log?: Logger
   /** True when a change of this type must leave an outbox row; no events by default. */
   readonly wantsEvent?: Store['wantsEvent']
 }
+
+const FAILED = 'A search parameter of a Project fails on a resource, which has no rows of it'
 
 /** Reads the salt of the search keys, so the schema must be there. Errors: 503. */
 export async function openRepository(
@@ -221,12 +237,19 @@ export async function openRepository(
   })
   if (row === undefined) throw new Error('The table search_key_salt is empty: restore its row')
   const seen = new LRUCache<bigint, true>({ max: SEEN_CODES })
+  const warned = new LRUCache<string, true>({ max: WARNED })
   const store: Store = {
     connection: database,
     submit: createCoalescer(database),
     fetch: createFetch(database),
     remove: (deletion) => database.query(deleteStatement([deletion])),
     keys: new Keys(row.salt),
+    ownParameters: options.ownParameters ?? openOwnParameters(database),
+    warn({ stamp, base, code }) {
+      const name = `${stamp} ${base}`
+      if (!warned.has(name)) options.log?.warn({ parameter: `${base}.${code}` }, FAILED)
+      warned.set(name, true)
+    },
     tenants: createTenants(),
     statistics: openStatistics(database),
     seenCodes: { has: (key) => seen.has(key), add: (key) => void seen.set(key, true) },
@@ -235,8 +258,8 @@ export async function openRepository(
     deferred: undefined,
   }
   return repositoryOf(store, {
-    run: (work) =>
-      retrying(() => inTransaction(database, store, (inner) => work(inner.store), false)),
+    run: (work, locks) =>
+      retrying(() => inTransaction(database, store, (inner) => work(inner.store), { locks })),
     runAll: (work, guard) =>
       runTransaction(database, store, (inner) => work(transactionOf(inner)), guard),
   })
@@ -246,11 +269,16 @@ export async function openRepository(
 function transactionOf(inner: Inner): Transaction {
   const repositoryIn = (store: Store): Repository =>
     repositoryOf(store, {
-      run: (work) => work(store),
+      run: async (work, locks) => {
+        if (locks.length > 0) await store.connection.query(lockStatement(locks))
+        return work(store)
+      },
       runAll: (work) => work(transactionOf({ ...inner, store })),
     })
   return {
     ...repositoryIn(inner.store),
+    readAhead: (principal, references) =>
+      inner.readAhead(references.map(({ type, id }) => rowKey(inner.store, principal, type, id))),
     together: (pieces, failed) =>
       runTogether(
         inner,
@@ -273,7 +301,12 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
     type: string,
     interaction: 'create' | 'update',
     work: (inner: Store) => Promise<T>,
-  ): Promise<T> => (needsSql(store, principal, type, interaction) ? transact(work) : work(store))
+  ): Promise<T> => {
+    // An update may create.
+    const asked = ['create', interaction] as const
+    const isLate = asked.some((item) => needsSql(store, principal, type, item))
+    return isLate ? transact(work, []) : work(store)
+  }
   return {
     create: (principal, resource, options) =>
       judged(principal, resource.resourceType, 'create', (inner) =>
@@ -333,7 +366,10 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
     metaSummary: (principal, type) => metaSummary(store, principal, type),
     maintenance: createMaintenance(store),
     transaction: transactions.runAll,
-    readingTogether: () =>
-      repositoryOf({ ...store, fetch: fetchTogether(store.connection) }, transactions),
+    sideBySide: () => {
+      const { connection } = store
+      const shared = { fetch: fetchTogether(connection), remove: removeTogether(connection) }
+      return repositoryOf({ ...store, ...shared }, transactions)
+    },
   }
 }

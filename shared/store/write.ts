@@ -30,6 +30,7 @@ import {
   judgeWritten,
   readonlyBy,
 } from './judge-write.ts'
+import { ownParametersOf } from './own-parameters.ts'
 import { authorId, isSameMeta, type Place, type Prepared, prepare } from './prepare.ts'
 import { allow, readRow } from './read.ts'
 import { invalidReferences } from './references.ts'
@@ -52,8 +53,10 @@ export async function create(
   if (type === 'AccessPolicy') checkPolicy(resource)
   const id = options.keepId && resource.id !== undefined ? givenId(resource.id) : randomUUIDv7()
   const { project, projectId } = await projectOf(store, principal, resource, id)
+  const own = await ownParametersOf(store.ownParameters, store.connection, principal, project)
   const account = accountGiven(principal, type)
-  const place: Place = { kind: 'insert', project, projectId, id, ver: 1, after: undefined, account }
+  const start = { kind: 'insert', ver: 1, after: undefined } as const
+  const place: Place = { ...start, project, projectId, id, account, own }
   const sent = keep(resource, undefined, keptFields(principal, type))
   const { prepared, ruling } = judgeNew(store, principal, sent, (next) =>
     prepare(store, principal, next, place, undefined, options),
@@ -154,8 +157,10 @@ async function tryChange(
 
   const stored = live && parseVersion(live)
   const { project: projectId = '' } = JSON.parse(`{${row.meta_ext}}`) as Meta
+  const own = await ownParametersOf(store.ownParameters, store.connection, principal, row.project)
   const place: Place = {
     kind: live ? 'update' : 'insert',
+    own,
     project: row.project,
     projectId,
     id: live?.id ?? id,

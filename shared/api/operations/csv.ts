@@ -3,11 +3,11 @@ import { badRequest } from '../../errors.ts'
 import { columnOf, csvLine } from '../../fhir/csv.ts'
 import { parseJson } from '../../fhir/json.ts'
 import type { Resource } from '../../fhir/resource.ts'
-import { parseSearch } from '../../fhir/search.ts'
 import { present } from '../../store/rows.ts'
-import { absoluteUrl } from '../interaction.ts'
+import { parsed } from '../criteria.ts'
 import { readPreferences } from '../negotiate.ts'
 import type { Operation } from '../operation.ts'
+import { withCodes } from '../search-codes.ts'
 
 const DEFAULT_ROWS = 1000
 const MOST_ROWS = 100_000
@@ -33,8 +33,7 @@ export const csv: Operation = {
     // The form is CSV whatever is accepted: a browser that follows a link names HTML.
     const headers = { ...request.headers, accept: undefined }
     const { handling } = readPreferences({ ...request, headers })
-    const fhirUrl = absoluteUrl(services, '')
-    const search = parseSearch(type, query, { handling, fhirUrl })
+    const search = await withCodes(call, parsed(call, type, query, handling))
     let left = rowsOf(request.query.get('_count'))
     let { cursor, offset } = search
     const lines = [BYTE_ORDER_MARK, csvLine(fields)]

@@ -11,6 +11,7 @@ import {
   unescapeValue,
 } from '../../fhir/search-values.ts'
 import { normaliseString } from '../../fhir/values-string.ts'
+import { keysLiteral } from '../keys.ts'
 import type { Bind } from '../side-rows.ts'
 import { dateSql, numberSql, quantitySql } from './ranges.ts'
 import { parameterSql, type Scene, type Test } from './row-test.ts'
@@ -39,7 +40,9 @@ export function compositeTest(
       value: texts[position] ?? '',
     }))
     const ranged = parts.filter(({ kind }) => !isKey(kind))
-    return { keys: ps.flatMap((p) => joinedKeys(scene, p, parts.filter(isKeyed))), ranged }
+    const keyed = parts.filter(isKeyed)
+    const keys = ps.flatMap((p) => joinedKeys(scene, p, keyed))
+    return { keys, ranged, isInDictionary: keyed.length === 1 && hasNoSystem(keyed) }
   })
   if (alternatives.every(({ ranged }) => ranged.length === 0)) {
     return { kind: 'keys', any: alternatives.flatMap(({ keys }) => keys) }
@@ -47,8 +50,19 @@ export function compositeTest(
   return {
     kind: 'ids',
     ids: (bind) =>
-      alternatives.map(({ keys, ranged }) => rowsSql(scene, keys, ranged, bind)).join(' union '),
+      alternatives.map((alternative) => rowsSql(scene, alternative, bind)).join(' union '),
   }
+}
+
+interface Alternative {
+  readonly keys: readonly bigint[]
+  readonly ranged: readonly Part[]
+  /** A code of any system: most rows are under their system, which the dictionary knows. */
+  readonly isInDictionary: boolean
+}
+
+function hasNoSystem([first]: readonly Part[]): boolean {
+  return first?.kind === 'token' && parseTokenValue(first.value).system === undefined
 }
 
 const isKey = (kind: Component['type']) =>
@@ -81,8 +95,7 @@ function componentKeys({ keys, project }: Scene, p: bigint, { kind, value }: Par
 /** The rows of several ranges belong to one element when they carry one mark in `u`. */
 function rowsSql(
   scene: Scene,
-  keys: readonly bigint[],
-  parts: readonly Part[],
+  { keys, ranged: parts, isInDictionary }: Alternative,
   bind: Bind,
 ): string {
   const project = bind(scene.project, 'int')
@@ -92,7 +105,11 @@ function rowsSql(
     const ps = keys.map((key) => scene.keys.composite(key, part.position))
     const table = part.kind === 'string' ? 'idx_string' : 'idx_range'
     const same = i > 0 ? ` on g0.id = ${alias}.id and g0.u = ${alias}.u` : ''
-    const test = `${alias}.project = ${project} and ${parameterSql(alias, ps, bind)}
+    const isOfParameter = isInDictionary
+      ? `${alias}.p = any(${bind(keysLiteral(ps), 'bigint[]')} || array(select c.k from code c
+        where c.project = ${project} and ${parameterSql('c', ps, bind)}))`
+      : parameterSql(alias, ps, bind)
+    const test = `${alias}.project = ${project} and ${isOfParameter}
       and ${partSql(scene, part, alias, isMarked, bind)}`
     return { from: `${table} ${alias}${same}`, test }
   })

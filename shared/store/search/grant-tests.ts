@@ -4,6 +4,7 @@
  */
 import { overlaps } from '../../access/field-paths.ts'
 import { type Grant, REGISTRY_TYPES } from '../../access/policy.ts'
+import type { OwnParameters } from '../../fhir/own-parameters.ts'
 import { pathsRead } from '../../fhir/parameter-paths.ts'
 import { type Criterion, isCondition } from '../../fhir/search.ts'
 import type { Bind } from '../side-rows.ts'
@@ -37,12 +38,13 @@ export function visibleTests(
   place: Place,
   grants: readonly Grant[],
   codes: readonly string[],
+  own?: OwnParameters,
 ): readonly Test[] | undefined {
   const hiding: (readonly Test[])[] = []
   const alternatives: Alternative[] = []
   for (const grant of grants) {
     const { tests } = grantTests(place, grant)
-    if (hidesAny(grant, place.type, codes)) hiding.push(tests)
+    if (hidesAny(grant, place.type, codes, own)) hiding.push(tests)
     else alternatives.push({ tests, not: [...hiding] })
   }
   const [only] = alternatives
@@ -88,11 +90,17 @@ function widerTest(alternatives: readonly Alternative[]): Test | undefined {
 }
 
 /** True when an element that one of the parameters reads is hidden by the grant. */
-export function hidesAny({ hidden }: Grant, type: string, codes: readonly string[]): boolean {
+export function hidesAny(
+  { hidden }: Grant,
+  type: string,
+  codes: readonly string[],
+  own: OwnParameters | undefined,
+): boolean {
   if (hidden.length === 0) return false
-  return codes.some((code) =>
-    pathsRead(type, code).some((path) => hidden.some((one) => overlaps(type, path, one))),
-  )
+  return codes.some((code) => {
+    const paths = pathsRead(type, code, own)
+    return paths?.some((path) => hidden.some((one) => overlaps(type, path, one))) ?? true
+  })
 }
 
 /** Undefined: it takes PostgreSQL to tell whether a row fulfils the criteria of the grant. */
@@ -135,6 +143,8 @@ function policyScene({ keys, project, type }: Place): Scene {
     keys,
     project,
     type,
+    // A policy knows the parameters of the standard alone.
+    own: undefined,
     units: [],
     visible: [],
     enter: (other) =>

@@ -39,12 +39,13 @@ export async function followIncludes(
   includes: readonly Include[],
   matches: readonly Version[],
 ): Promise<Followed> {
+  const own = principal.project.parameters
   const seen = new Set(matches.map(nameOf))
   const included: Version[] = []
   let newest = matches
   let wanted = includes
   for (let step = 1; newest.length > 0 && wanted.length > 0; step++) {
-    const sought = seekIncludes(wanted, newest.map(parseVersion), MAX_KEYS)
+    const sought = seekIncludes(wanted, newest.map(parseVersion), MAX_KEYS, own)
     const limit = MAX_INCLUDED + seen.size + 1
     const queries = queriesOf(store, principal, project, sought, seen, limit)
     if (queries.length === 0) break

@@ -1,6 +1,7 @@
 /** The order of a page and the cursor that continues it: keyset paging, with the id as tie-break. */
 import { badRequest, notSupported } from '../../errors.ts'
 import { mainDate, resourceTypes, typeNumber } from '../../fhir/definitions.ts'
+import type { OwnParameters } from '../../fhir/own-parameters.ts'
 import type { SearchRequest } from '../../fhir/search.ts'
 import type { Keys } from '../keys.ts'
 import type { VersionRow } from '../rows.ts'
@@ -43,7 +44,7 @@ export interface SortedRow extends VersionRow {
 }
 
 /** Newest first when nothing is asked. Errors: 400 for values that are not kept in any order. */
-export function orderOf({ type, sort }: SearchRequest, keys: Keys): Order {
+export function orderOf({ type, sort }: SearchRequest, keys: Keys, own?: OwnParameters): Order {
   const [rule = { code: '_lastUpdated', descending: true }, second] = sort
   const { code, descending } = rule
   const plain = { descending, byType: false, terms: [] }
@@ -52,7 +53,7 @@ export function orderOf({ type, sort }: SearchRequest, keys: Keys): Order {
     if (code === '_id') return { ...plain, column: 'id' }
     if (code === mainDate(type)) return { ...plain, column: 'd_lo' }
   }
-  const terms = sort.map((one) => termOf(keys, type, one))
+  const terms = sort.map((one) => termOf(keys, type, one, own))
   return { column: 'id', descending: false, byType: false, terms }
 }
 

@@ -29,7 +29,13 @@ export async function search(
   request: SearchRequest,
 ): Promise<SearchPage> {
   allow(principal, request.type, 'search')
-  return searchPage(store, principal, orderOf(request, store.keys), request, [request])
+  return searchPage(
+    store,
+    principal,
+    orderOf(request, store.keys, principal.project.parameters),
+    request,
+    [request],
+  )
 }
 
 /**
@@ -54,7 +60,7 @@ export async function plan(
   request: SearchRequest,
 ): Promise<{ readonly statement: Statement; readonly driver: Driver } | undefined> {
   allow(principal, request.type, 'search')
-  const order = orderOf(request, store.keys)
+  const order = orderOf(request, store.keys, principal.project.parameters)
   const { queries } = await prepare(store, principal, order, request, [request])
   const [query] = queries
   if (query === undefined) return undefined
@@ -74,7 +80,7 @@ export async function searchMany(
   const prepared = await Promise.allSettled(
     requests.map(async (request) => {
       allow(principal, request.type, 'search')
-      const order = orderOf(request, store.keys)
+      const order = orderOf(request, store.keys, principal.project.parameters)
       const { after, queries } = await prepare(store, principal, order, request, [request])
       return {
         order,

@@ -28,13 +28,17 @@ export function sightOf(
   const own: Test = { kind: 'keys', any: [projectKey(keys, type, principal.project.id)] }
   const place = { keys, project: isRegistry ? REGISTRY_PROJECT : project, type }
   const grants = grantsFor(principal, type, interaction)
-  const granted = grants === undefined ? [] : visibleTests(place, grants, codes)
+  const parameters = ownOf(principal, project)
+  const granted = grants === undefined ? [] : visibleTests(place, grants, codes, parameters)
   if (granted === undefined) {
-    const hidden = codes.find((code) => grants?.every((grant) => hidesAny(grant, type, [code])))
+    const hidden = codes.find((code) =>
+      grants?.every((grant) => hidesAny(grant, type, [code], parameters)),
+    )
     throw hiddenParameter(hidden ?? codes[0])
   }
   return {
     ...place,
+    own: parameters,
     units,
     visible: [...(isRegistry && !principal.isSuperAdmin ? [own] : []), ...granted],
     enter: (other, inner) => sightOf(store, principal, other, 'search', project, units, inner),
@@ -52,5 +56,10 @@ export function isHidden(
 ): boolean {
   const grants = grantsFor(principal, type, interaction)
   if (grants === undefined || grants.length === 0) return false
-  return visibleTests({ keys, project, type }, grants, codes) === undefined
+  const parameters = ownOf(principal, project)
+  return visibleTests({ keys, project, type }, grants, codes, parameters) === undefined
+}
+
+function ownOf(principal: Principal, project: number): Scene['own'] {
+  return project === principal.project.number ? principal.project.parameters : undefined
 }

@@ -4,6 +4,7 @@
  */
 import { notSupported } from '../../errors.ts'
 import { mainDate, searchParameter, storedParameters } from '../../fhir/definitions.ts'
+import type { OwnParameters } from '../../fhir/own-parameters.ts'
 import type { SortRule } from '../../fhir/search.ts'
 import { plannedParameter } from '../index-plan.ts'
 import type { Keys } from '../keys.ts'
@@ -22,14 +23,19 @@ export interface Term {
 }
 
 /** Errors: 400 for a parameter whose values are not kept in any order. */
-export function termOf(keys: Keys, type: string, { code, descending }: SortRule): Term {
+export function termOf(
+  keys: Keys,
+  type: string,
+  { code, descending }: SortRule,
+  own: OwnParameters | undefined,
+): Term {
   const name = `${descending ? '-' : ''}${code}`
   const column = columnOf(type, code)
   if (column !== undefined) {
     return { name, descending, type: column.type, one: () => column.sql, all: undefined }
   }
   const pick = descending ? 'max' : 'min'
-  const parameter = searchParameter(type, code)
+  const parameter = searchParameter(type, code, own)
   const ps = (project: number) =>
     storedParameters(type, code).map((stored) => keys.param(project, type, stored))
   switch (parameter?.type) {
@@ -40,7 +46,7 @@ export function termOf(keys: Keys, type: string, { code, descending }: SortRule)
     case 'quantity':
       return { name, descending, type: 'float8', ...sideTable('idx_range', `${pick}(s.lo)`, ps) }
     default: {
-      const one = isCoded(type, code) ? codeSql(pick, ps) : contentSql(pick, type, code)
+      const one = isCoded(type, code, own) ? codeSql(pick, ps) : contentSql(pick, type, code, own)
       return { name, descending, type: 'text', one, all: undefined }
     }
   }
@@ -68,9 +74,9 @@ function sideTable(
 
 const CODED = new Set(['Coding', 'CodeableConcept', 'code', 'boolean'])
 
-function isCoded(type: string, code: string): boolean {
+function isCoded(type: string, code: string, own: OwnParameters | undefined): boolean {
   return storedParameters(type, code).some((stored) =>
-    plannedParameter(type, stored)?.types.some((element) => CODED.has(element)),
+    plannedParameter(type, stored, own)?.types.some((element) => CODED.has(element)),
   )
 }
 
@@ -82,8 +88,13 @@ function codeSql(pick: string, ps: (project: number) => readonly bigint[]): Term
 }
 
 /** Identifiers, references and urls are kept as keys only, so their texts are read from the content. */
-function contentSql(pick: string, type: string, code: string): Term['one'] {
-  const paths = jsonPaths(type, code)
+function contentSql(
+  pick: string,
+  type: string,
+  code: string,
+  own: OwnParameters | undefined,
+): Term['one'] {
+  const paths = jsonPaths(type, code, own)
   if (paths === undefined)
     throw notSupported(`Sorting ${type} by ${code} is not supported`, '_sort')
   return (_project, bind) => `(select ${pick}((x #>> '{}') collate "C")
