@@ -19,7 +19,7 @@ import {
   shows,
 } from './fixtures/policy-oracle.ts'
 
-const POLICIES = 60
+const POLICIES = 30
 const SEED = Number(process.env.POLICY_SEED ?? 20_261_121)
 
 const botica = await openBotica(t)

@@ -1,9 +1,11 @@
 /** The one door to resources: every read and write, as a Principal. */
 
 import { LRUCache } from 'lru-cache'
+import { INTERACTIONS } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import type { Database } from '../database.ts'
 import { lockStatement } from '../database-transaction.ts'
+import { notFound } from '../errors.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { SearchRequest } from '../fhir/search.ts'
 import type { Logger } from '../log.ts'
@@ -20,7 +22,7 @@ import type { Store } from './context.ts'
 import { deleteStatement, removeTogether } from './deletions.ts'
 import { createFetch, fetchTogether } from './fetch.ts'
 import { history, historyOf } from './history.ts'
-import { needsSql } from './judge.ts'
+import { type Judged, needsSql, readJudged } from './judge.ts'
 import { Keys } from './keys.ts'
 import { createMaintenance, type Maintenance } from './maintenance.ts'
 import { type MetaSummary, metaSummary } from './meta-summary.ts'
@@ -146,6 +148,8 @@ export interface Repository {
     change: (current: Resource) => Resource | Promise<Resource>,
     options?: WriteOptions,
   ): Promise<WriteResult>
+  /** What the policy of a Principal says of a resource, whatever of it is allowed. Errors: 404. */
+  rulings(principal: Principal, type: string, id: string): Promise<Judged['rulings']>
   /** Idempotent; the version returned is the deletion. */
   delete(principal: Principal, type: string, id: string, options?: WriteOptions): Promise<Version>
   /** One SQL statement; one more for `_total` and for each step of includes. */
@@ -352,6 +356,11 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
       if (type === 'Binary') await requireInSight(store, principal, id)
       return remove(store, principal, type, id, options)
     },
+    rulings: async (principal, type, id) => {
+      const found = await readJudged(store, principal, type, id, INTERACTIONS)
+      if (found === undefined) throw notFound()
+      return found.rulings
+    },
     search: (principal, request) => search(store, principal, request),
     explain: (principal, request) => explain(store, principal, request),
     searchTypes: (principal, requests) => searchTypes(store, principal, requests),
@@ -369,7 +378,7 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
     sideBySide: () => {
       const { connection } = store
       const shared = { fetch: fetchTogether(connection), remove: removeTogether(connection) }
-      return repositoryOf({ ...store, ...shared }, transactions)
+      return repositoryOf({ ...store, ...shared, sharesReads: true }, transactions)
     },
   }
 }

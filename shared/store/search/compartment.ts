@@ -24,7 +24,7 @@ import type { Version } from '../repository.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from '../rows.ts'
 import { showAll, without } from '../shown.ts'
 import type { Bind } from '../side-rows.ts'
-import { allSql, visibleTests } from './grant-tests.ts'
+import { fewRowsSql, visibleTests } from './grant-tests.ts'
 
 export interface CompartmentRequest {
   /** The resource that is asked about: of a Group the compartments of its patients. */
@@ -185,7 +185,7 @@ function typeTests(
     const [type = ''] = group
     const grants = grantsFor(principal, type, 'read')
     const tests = grants === undefined ? [] : visibleTests({ keys, project, type }, grants, [])
-    const isSeen = tests === undefined ? 'false' : allSql(tests, bind)
+    const isSeen = tests === undefined ? 'false' : fewRowsSql(tests, bind)
     return `r.type = any(${numbers(group)}) and ${isSeen}`
   })
   return [`(${alternatives.map((sql) => `(${sql})`).join(' or ') || 'false'})`]

@@ -10,7 +10,7 @@ import { type Criterion, isCondition } from '../../fhir/search.ts'
 import type { Bind } from '../side-rows.ts'
 import { REGISTRY_PROJECT } from '../tenants.ts'
 import { testOf } from './conditions.ts'
-import { filter, type Scene, sqlOf, type Test } from './row-test.ts'
+import { fewSql, filter, probeSql, type Scene, sqlOf, type Test } from './row-test.ts'
 
 /** Whose rows are looked at. */
 export type Place = Pick<Scene, 'keys' | 'project' | 'type'>
@@ -51,7 +51,9 @@ export function visibleTests(
   if (only === undefined) return undefined
   if (alternatives.some(({ tests, not }) => tests.length + not.length === 0)) return []
   if (alternatives.length === 1 && only.not.length === 0) return only.tests
-  const exact = filter((bind) => `(${alternatives.map((one) => anySql(one, bind)).join(' or ')})`)
+  const exactSql = (testsSql: TestsSql) => (bind: Bind) =>
+    `(${alternatives.map((one) => anySql(one, bind, testsSql)).join(' or ')})`
+  const exact: Test = { kind: 'filter', sql: exactSql(allSql), few: exactSql(fewRowsSql) }
   const wider = widerTest(alternatives)
   if (wider === undefined) return [exact]
   const isExact = alternatives.every(({ tests, not }) => tests.length === 1 && not.length === 0)
@@ -64,10 +66,10 @@ interface Alternative {
   readonly not: readonly (readonly Test[])[]
 }
 
-function anySql({ tests, not }: Alternative, bind: Bind): string {
+function anySql({ tests, not }: Alternative, bind: Bind, testsSql: TestsSql): string {
   const parts = [
-    allSql(tests, bind),
-    ...not.map((other) => `not coalesce(${allSql(other, bind)}, false)`),
+    testsSql(tests, bind),
+    ...not.map((other) => `not coalesce(${testsSql(other, bind)}, false)`),
   ]
   return `(${parts.join(' and ')})`
 }
@@ -76,6 +78,36 @@ function anySql({ tests, not }: Alternative, bind: Bind): string {
 export function allSql(tests: readonly Test[], bind: Bind): string {
   if (tests.length === 0) return 'true'
   return `(${tests.map((test) => `(${sqlOf(test, bind, true)}) is true`).join(' and ')})`
+}
+
+/** The same for few rows: what is at the other end of a join is looked up for each. */
+export function fewRowsSql(tests: readonly Test[], bind: Bind): string {
+  if (tests.length === 0) return 'true'
+  const sqlFor = (test: Test) =>
+    test.kind === 'ids'
+      ? probeSql(test, bind)
+      : test.kind === 'keys'
+        ? sqlOf(test, bind, true)
+        : fewSql(test, bind)
+  return `(${tests.map((test) => `(${sqlFor(test)}) is true`).join(' and ')})`
+}
+
+type TestsSql = (tests: readonly Test[], bind: Bind) => string
+
+/**
+ * The tests of a search with those of a policy, by which rows are found only where it lets few through
+ * or nothing else narrows the search; elsewhere it filters what the search finds.
+ */
+export function withVisible(
+  visible: readonly Test[],
+  tests: readonly Test[],
+  isRare: (test: Test) => boolean,
+): readonly Test[] {
+  const isNarrowed = tests.some(({ kind }) => kind !== 'filter')
+  if (visible.length === 0 || !isNarrowed || visible.some(isRare)) return [...visible, ...tests]
+  const isFew = tests.some((test) => test.kind === 'narrow' || isRare(test))
+  const few = (bind: Bind) => fewRowsSql(visible, bind)
+  return [...tests, { kind: 'filter', sql: isFew ? few : (bind) => allSql(visible, bind), few }]
 }
 
 /** Keys of which every row that is let through holds one: by them rows are found, and counted. */
@@ -145,6 +177,7 @@ function policyScene({ keys, project, type }: Place): Scene {
     type,
     // A policy knows the parameters of the standard alone.
     own: undefined,
+    isPolicy: true,
     units: [],
     visible: [],
     enter: (other) =>

@@ -9,9 +9,10 @@ import { unescapeValue } from '../../fhir/search-values.ts'
 import { projectKey, type Store } from '../context.ts'
 import type { Query } from './compile.ts'
 import { testOf } from './conditions.ts'
-import { chooseDriver, type Driver } from './driver.ts'
+import { chooseDriver, type Driver, matchesOf, rareBelow } from './driver.ts'
+import { withVisible } from './grant-tests.ts'
 import { type Order, type Position, readCursor, reversed } from './order.ts'
-import type { Test } from './row-test.ts'
+import type { Scene, Test } from './row-test.ts'
 import { sightOf } from './sight.ts'
 import { checkSortable, rowsOf } from './total.ts'
 import { unitsOf } from './units.ts'
@@ -90,7 +91,7 @@ function wantedOfType(
   principal: Principal,
   project: number,
   units: readonly string[],
-  { type, conditions, sort }: SearchRequest,
+  { type, conditions, sort, count, offset }: SearchRequest,
 ): Wanted {
   const codes = [
     ...conditions.flatMap((criterion) => testedCodes(type, criterion)),
@@ -108,8 +109,20 @@ function wantedOfType(
   return {
     project: scene.project,
     typeNumbers: [typeNumber(type)],
-    tests: [...scene.visible, ...tests],
+    tests: withVisible(scene.visible, tests, (test) => isRare(store, scene, test, count + offset)),
   }
+}
+
+/** As the driver would find its rows by it. */
+function isRare(
+  { statistics }: Store,
+  { project, type }: Scene,
+  test: Test,
+  limit: number,
+): boolean {
+  if (test.kind !== 'keys') return false
+  const rows = statistics.rowsOf(project, typeNumber(type))
+  return matchesOf(statistics, test) <= rareBelow(rows, limit)
 }
 
 /** The Principal's own project or the one that `_project` names; undefined: none in sight. */
