@@ -32,6 +32,43 @@ const LETTERS: Readonly<Record<string, readonly Interaction[]>> = {
 }
 const VERSION_1: Readonly<Record<string, string>> = { read: 'rs', write: 'cud', '*': 'cruds' }
 
+/** One SMART word of a scope, read. */
+export interface SmartScope {
+  readonly context: 'patient' | 'user' | 'system'
+  /** A resource type or `*`. */
+  readonly type: string
+  readonly interactions: ReadonlySet<Interaction>
+  /** Search that narrows the word further, without its question mark. */
+  readonly criteria: string | undefined
+}
+
+/** Empty: the scope narrows nothing. */
+export function smartScopes(scope: string): readonly SmartScope[] {
+  return scope.split(' ').flatMap((word) => {
+    const match = SMART.exec(word)
+    if (match === null) return []
+    const [, context, type = '', access = '', criteria] = match
+    const letters = [...(VERSION_1[access] ?? access)]
+    return [
+      {
+        // The pattern allows these three alone.
+        context: context as SmartScope['context'],
+        type,
+        interactions: new Set(letters.flatMap((letter) => LETTERS[letter] ?? [])),
+        criteria: criteria?.slice(1),
+      },
+    ]
+  })
+}
+
+/** True when no word of `asked` is missing in `granted`; words we do not know do not count. */
+export function isWithin(asked: string, granted: string): boolean {
+  const words = new Set(granted.split(' '))
+  return grantedScope(asked)
+    .split(' ')
+    .every((word) => word === '' || words.has(word))
+}
+
 /** Keeps the words we know, in their order; unknown ones are no error. */
 export function grantedScope(asked: string): string {
   const words = asked.split(/\s+/).filter((word) => PLAIN.has(word) || SMART.test(word))
@@ -47,7 +84,7 @@ export function narrowRules(
   scope: string,
   patient?: string,
 ): Rules | undefined {
-  const words = scope.split(' ').filter((word) => SMART.test(word))
+  const words = smartScopes(scope)
   if (words.length === 0) return rules
   const scoped = words.flatMap((word) => scopeGrant(word, patient) ?? [])
   const narrowed = rules === undefined ? scoped : intersection(rules.grants, scoped)
@@ -80,27 +117,19 @@ function both(a: Grant, b: Grant): Grant | undefined {
 }
 
 /** Undefined for a word that grants nothing. */
-function scopeGrant(word: string, patient: string | undefined): Grant | undefined {
-  const [, context, type = '', access = '', query] = SMART.exec(word) ?? []
+function scopeGrant(word: SmartScope, patient: string | undefined): Grant | undefined {
+  const { context, type, interactions, criteria } = word
   if (type !== '*' && !isResourceType(type)) return undefined
   if (context === 'patient' && patient === undefined) return undefined
-  const letters = [...(VERSION_1[access] ?? access)]
-  const wanted = new Set(letters.flatMap((letter) => LETTERS[letter] ?? []))
-  const plain = plainGrant(
-    type,
-    INTERACTIONS.filter((item) => wanted.has(item)),
-    `scope ${word}`,
-  )
+  const allowed = INTERACTIONS.filter((item) => interactions.has(item))
+  const plain = plainGrant(type, allowed, `scope of ${context}/${type}`)
+  const inside =
+    context === 'patient' ? [{ kind: 'compartment', reference: `Patient/${patient}` } as const] : []
+  if (criteria === undefined) return { ...plain, criteria: inside }
+  const said = `${type}?${criteria}`
   try {
-    const named =
-      query === undefined
-        ? []
-        : parseCriteria(type, `${type}${query}`, { projectId: undefined, values: new Map() })
-    const inside =
-      context === 'patient' && patient !== undefined
-        ? [{ kind: 'compartment', reference: `Patient/${patient}` } as const]
-        : []
-    return { ...plain, criteria: [...named, ...inside], said: [word] }
+    const named = parseCriteria(type, said, { projectId: undefined, values: new Map() })
+    return { ...plain, criteria: [...named, ...inside], said: [said] }
   } catch {
     // Criteria that cannot be read might have narrowed it.
     return undefined

@@ -7,7 +7,7 @@ import { type Grant, grantsFor, type Interaction, REGISTRY_TYPES } from '../acce
 import type { Principal } from '../access/principal.ts'
 import { typeName, typeNumber } from '../fhir/definitions.ts'
 import { isLegalId, type Store, scopeOf } from './context.ts'
-import { indexRows } from './prepare.ts'
+import { indexRows } from './index-rows.ts'
 import { readRow } from './read.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from './rows.ts'
 import {

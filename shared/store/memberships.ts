@@ -91,7 +91,7 @@ export async function readContext(
   const profile = parseReference(referenceIn(membership.profile))
   if (project === undefined || profile === undefined) return undefined
   if (!isResourceType(profile.type)) return undefined
-  const named = policiesOf(membership)
+  const named = namedPolicies(membership)
   const policies = [...new Set(named.map(({ reference }) => reference))].flatMap((reference) => {
     const parsed = parseReference(reference)
     return parsed?.type === 'AccessPolicy' ? [{ ...parsed, reference }] : []
@@ -170,7 +170,7 @@ interface NamedPolicy {
 }
 
 /** `accessPolicy` is the older form and comes first. */
-function policiesOf(membership: Resource): readonly NamedPolicy[] {
+function namedPolicies(membership: Resource): readonly NamedPolicy[] {
   const access = Array.isArray(membership.access) ? membership.access : []
   const named = access.map((item) => (isObject(item) ? item : {}))
   const older = membership.accessPolicy === undefined ? [] : [{ policy: membership.accessPolicy }]
@@ -178,6 +178,11 @@ function policiesOf(membership: Resource): readonly NamedPolicy[] {
     reference: referenceIn(item.policy) ?? 'policy',
     parameters: item.parameter,
   }))
+}
+
+/** References to policies, in their order. */
+export function policiesOf(membership: Resource): string[] {
+  return namedPolicies(membership).map(({ reference }) => reference)
 }
 
 export function referenceIn(value: unknown): string | undefined {

@@ -1,14 +1,15 @@
 /** A resource as a Principal sends it → the version and the rows that are written for it. */
-import { REGISTRY_TYPES } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/own-parameters.ts'
 import type { Meta, Reference, Resource } from '../fhir/resource.ts'
 import { composeContent } from './content.ts'
-import { projectKey, type Store } from './context.ts'
+import type { Store } from './context.ts'
+import { accountsOf, indexRows } from './index-rows.ts'
 import { deriveIndexes, type IndexRows, patientCompartments } from './indexes.ts'
 import { SEARCH_PARAMETER } from './own-parameters.ts'
 import { type CheckedReference, referencesToCheck } from './references.ts'
+import { uniqueValues } from './registry.ts'
 import type { WriteOptions } from './repository.ts'
 import type { UniqueKey } from './side-rows.ts'
 import type { Write } from './statements.ts'
@@ -53,6 +54,7 @@ export function prepare(
   const rows = indexRows(store, project, indexed, own)
   const before = stored && deriveIndexes(store.keys, project, stored, own)
   const references = referencesToCheck(store, principal, project, resource, id)
+  const unique = options.unique ?? newUniqueValues(indexed, stored)
   const author = meta.author?.reference
   return {
     resource: indexed,
@@ -70,7 +72,7 @@ export function prepare(
       metaExtension: JSON.stringify(meta).slice(1, -1),
       rows: { ...rows, codes: rows.codes.filter(({ k }) => !store.seenCodes.has(k)) },
       sideRows: before === undefined || !sameSideRows(rows, before),
-      unique: options.unique?.map((value) => uniqueKey(store, project, type, value)),
+      unique: unique?.map((value) => uniqueKey(store, project, type, value)),
       targets: store.deferred === undefined ? references : [],
       tenant: type === 'Project' && place.ver === 1 ? store.keys.rowId(type, id) : undefined,
       reindexes: type === SEARCH_PARAMETER,
@@ -131,36 +133,11 @@ function authorOf(principal: Principal): Reference {
   }
 }
 
-function accountsOf(meta: Meta | undefined): readonly Reference[] | undefined {
-  return meta?.accounts ?? (meta?.account && [meta.account])
-}
-
-export function indexRows(
-  store: Pick<Store, 'keys' | 'warn'>,
-  project: number,
-  resource: Resource,
-  parameters: OwnParameters | undefined,
-): IndexRows {
-  const rows = deriveIndexes(store.keys, project, resource, parameters)
-  for (const parameter of rows.failed) store.warn(parameter)
-  const held = new Set(rows.keys)
-  const accounts = (accountsOf(resource.meta) ?? [])
-    .flatMap((account) => account.reference ?? [])
-    .map((reference) => store.keys.compartment(project, reference))
-    .filter((key) => !held.has(key))
-  const own = REGISTRY_TYPES.has(resource.resourceType)
-    ? [projectKey(store.keys, resource.resourceType, resource.meta?.project ?? '')]
-    : []
-  return {
-    ...rows,
-    nref: rows.nref + accounts.length,
-    keys: [
-      ...rows.keys.slice(0, rows.nref),
-      ...new Set(accounts),
-      ...rows.keys.slice(rows.nref),
-      ...own,
-    ],
-  }
+/** Undefined when the stored version has the same: its rows stay. */
+function newUniqueValues(resource: Resource, stored: Resource | undefined) {
+  const values = uniqueValues(resource)
+  const before = stored ? uniqueValues(stored) : values && []
+  return JSON.stringify(values) === JSON.stringify(before) ? undefined : values
 }
 
 function sameSideRows(a: IndexRows, b: IndexRows): boolean {

@@ -10,7 +10,7 @@ import { type Access, compilePolicies } from '../access/compile.ts'
 import { readIpRules } from '../access/ip-rules.ts'
 import type { Rules } from '../access/policy.ts'
 import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
-import { narrowRules } from '../access/scopes.ts'
+import { narrowRules, smartScopes } from '../access/scopes.ts'
 import { variablesOf } from '../access/variables.ts'
 import type { Database } from '../database.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
@@ -38,6 +38,8 @@ export interface Session {
   readonly membership: Resource
   readonly profile: Resource
   readonly policies: readonly Resource[]
+  /** Undefined for a membership without a login. */
+  readonly login: Resource | undefined
 }
 
 export interface Principals {
@@ -88,6 +90,18 @@ export async function openPrincipals(
     return { ...projectContext(project, number), parameters, readAt }
   }
 
+  /** Read anew, as a session may be as old as a change of it allows. */
+  const withLinks = async (context: ProjectContext): Promise<ProjectContext> => {
+    if ((context.links ?? []).length === 0) return context
+    const found = await Promise.all((context.links ?? []).map((id) => readProject(place, id)))
+    const linked = found.flatMap((item) => {
+      if (item === undefined) return []
+      const { id, number, exports = [] } = projectContext(item.project, item.number)
+      return number === context.number ? [] : [{ id, number, exports }]
+    })
+    return { ...context, linked }
+  }
+
   const sessionOf = async (
     membership: Resource | undefined,
     login?: Resource,
@@ -100,9 +114,10 @@ export async function openPrincipals(
     if (profile.resourceType === 'ClientApplication' && !isActiveClient(profile)) return undefined
     const compiled = rulesOf(membership, context, options)
     warn(compiled.warnings)
-    const patient = profile.resourceType === 'Patient' ? profile.id : undefined
+    const own = profile.resourceType === 'Patient' ? profile.id : undefined
+    const patient = parseReference(referenceIn(login?.patient))?.id ?? own
     const scope = typeof login?.scope === 'string' ? login.scope : 'openid'
-    const projectOf = await contextOf(context, readAt)
+    const projectOf = await withLinks(await contextOf(context, readAt))
     const principal: Principal = {
       project: projectOf,
       membershipId: membership.id,
@@ -111,18 +126,19 @@ export async function openPrincipals(
       profileDisplay: displayOf(profile),
       clientId: parseReference(referenceIn(login?.client))?.id,
       scope,
+      scopes: smartScopes(scope),
       isSuperAdmin: projectOf.superAdmin,
       isProjectAdmin: projectOf.superAdmin || membership.admin === true,
       rules: narrowRules(compiled.rules, scope, patient),
       patient,
       ipRules: readIpRules(policies),
     }
-    return { principal, project, membership, profile, policies }
+    return { principal, project, membership, profile, policies, login }
   }
 
   const logins = freshCache(TIMES, async (loginId: string) => {
     const found = await readLoginMembership(place, loginId)
-    if (found === undefined || found.login.revoked === true) return undefined
+    if (found?.login.granted !== true || found.login.revoked === true) return undefined
     return await sessionOf(found.membership, found.login)
   })
   const memberships = freshCache(TIMES, async (id: string) => {

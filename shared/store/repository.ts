@@ -24,6 +24,7 @@ import { createFetch, fetchTogether } from './fetch.ts'
 import { history, historyOf } from './history.ts'
 import { type Judged, needsSql, readJudged } from './judge.ts'
 import { Keys } from './keys.ts'
+import { addMail, type Mail } from './mails.ts'
 import { createMaintenance, type Maintenance } from './maintenance.ts'
 import { type MetaSummary, metaSummary } from './meta-summary.ts'
 import { type OwnParametersReader, openOwnParameters } from './own-parameters.ts'
@@ -34,6 +35,7 @@ import {
   type CompartmentRequest,
   readCompartment,
 } from './search/compartment.ts'
+import { searchDeleted } from './search/deleted.ts'
 import { type Explanation, explain } from './search/explain.ts'
 import { search, searchMany, searchTypes } from './search/page.ts'
 import { openStatistics } from './search/statistics.ts'
@@ -153,11 +155,22 @@ export interface Repository {
   /** Idempotent; the version returned is the deletion. */
   delete(principal: Principal, type: string, id: string, options?: WriteOptions): Promise<Version>
   /** One SQL statement; one more for `_total` and for each step of includes. */
-  search(principal: Principal, request: SearchRequest): Promise<SearchPage>
+  search(
+    principal: Principal,
+    request: SearchRequest,
+    /** Cancels its statements in PostgreSQL. Errors: its reason. */
+    signal?: AbortSignal,
+  ): Promise<SearchPage>
+  /** The deletions that a search with `_deleted=true` asks for. One statement, one more for a total. */
+  searchDeleted(principal: Principal, request: SearchRequest): Promise<SearchPage>
   /** How a search would be answered, by running it. Errors: as `search`. */
   explain(principal: Principal, request: SearchRequest): Promise<Explanation>
   /** The same over several types, one request each; what they share is taken from the first. */
-  searchTypes(principal: Principal, requests: readonly SearchRequest[]): Promise<SearchPage>
+  searchTypes(
+    principal: Principal,
+    requests: readonly SearchRequest[],
+    signal?: AbortSignal,
+  ): Promise<SearchPage>
   /** All types of a compartment in one order. Errors: 403, 404, 410. Two SQL statements. */
   compartment(principal: Principal, request: CompartmentRequest): Promise<CompartmentPage>
   /** If-None-Exist: 0 matches creates, 1 returns it as `unchanged`, more is 412. Racing calls never make twins. */
@@ -202,6 +215,8 @@ export interface Guard {
 }
 
 export interface Transaction extends Repository {
+  /** Sent by a worker once all is committed. One SQL statement. */
+  addMail(projectId: string, mail: Mail): Promise<string>
   /** Rows that are read by id later on are asked for now, in the same round trip as what comes next. */
   readAhead(
     principal: Principal,
@@ -281,6 +296,7 @@ function transactionOf(inner: Inner): Transaction {
     })
   return {
     ...repositoryIn(inner.store),
+    addMail: (projectId, mail) => addMail(inner.store.connection, projectId, mail),
     readAhead: (principal, references) =>
       inner.readAhead(references.map(({ type, id }) => rowKey(inner.store, principal, type, id))),
     together: (pieces, failed) =>
@@ -361,9 +377,11 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
       if (found === undefined) throw notFound()
       return found.rulings
     },
-    search: (principal, request) => search(store, principal, request),
+    search: (principal, request, signal) => search(until(store, signal), principal, request),
+    searchDeleted: (principal, request) => searchDeleted(store, principal, request),
     explain: (principal, request) => explain(store, principal, request),
-    searchTypes: (principal, requests) => searchTypes(store, principal, requests),
+    searchTypes: (principal, requests, signal) =>
+      searchTypes(until(store, signal), principal, requests),
     searchMany: (principal, requests) => searchMany(store, principal, requests),
     compartment: (principal, request) => readCompartment(store, principal, request),
     createConditional: (principal, resource, condition, options) =>
@@ -381,4 +399,9 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
       return repositoryOf({ ...store, ...shared, sharesReads: true }, transactions)
     },
   }
+}
+
+function until(store: Store, signal: AbortSignal | undefined): Store {
+  const connection = signal && store.connection.until?.(signal)
+  return connection === undefined ? store : { ...store, connection }
 }

@@ -1,7 +1,7 @@
 /** Create, update, patch and delete: policy, then one statement each, after commit the answer. */
 import { randomUUIDv7 } from 'node:crypto'
 import { keepPaths, withoutPaths } from '../access/field-paths.ts'
-import { hiddenFields, keep, keptFields, strip } from '../access/fields.ts'
+import { fieldsNotCreated, hiddenFields, keep, keptFields, strip } from '../access/fields.ts'
 import { may, REGISTRY_TYPES } from '../access/policy.ts'
 import { checkPolicy } from '../access/policy-check.ts'
 import type { Principal } from '../access/principal.ts'
@@ -34,6 +34,7 @@ import { ownParametersOf } from './own-parameters.ts'
 import { authorId, isSameMeta, type Place, type Prepared, prepare } from './prepare.ts'
 import { allow, readRow } from './read.ts'
 import { invalidReferences } from './references.ts'
+import { checkChange, checkDeletion, filed } from './registry.ts'
 import type { Version, WriteOptions, WriteResult } from './repository.ts'
 import { parseVersion, toVersion, type VersionRow } from './rows.ts'
 import { without } from './shown.ts'
@@ -52,12 +53,13 @@ export async function create(
   allow(principal, type, 'create')
   if (type === 'AccessPolicy') checkPolicy(resource)
   const id = options.keepId && resource.id !== undefined ? givenId(resource.id) : randomUUIDv7()
-  const { project, projectId } = await projectOf(store, principal, resource, id)
+  const sent = filed(keep(resource, undefined, fieldsNotCreated(principal, type)))
+  await checkChange(store, principal, undefined, sent)
+  const { project, projectId } = await projectOf(store, principal, sent, id)
   const own = await ownParametersOf(store.ownParameters, store.connection, principal, project)
   const account = accountGiven(principal, type)
   const start = { kind: 'insert', ver: 1, after: undefined } as const
   const place: Place = { ...start, project, projectId, id, account, own }
-  const sent = keep(resource, undefined, keptFields(principal, type))
   const { prepared, ruling } = judgeNew(store, principal, sent, (next) =>
     prepare(store, principal, next, place, undefined, options),
   )
@@ -167,11 +169,14 @@ async function tryChange(
     ver: row.ver + 1,
     after: row.lu,
   }
-  const kept = keepPaths(keep(resource, stored, keptFields(principal, type)), stored, [
-    ...hidden,
-    ...hiddenBy(changing),
-    ...readonlyBy(changing),
-  ])
+  const kept = filed(
+    keepPaths(keep(resource, stored, keptFields(principal, type)), stored, [
+      ...hidden,
+      ...hiddenBy(changing),
+      ...readonlyBy(changing),
+    ]),
+  )
+  await checkChange(store, principal, stored, kept)
   const prepared = prepare(store, principal, kept, place, stored, options)
   if (live && saysTheSame(live, prepared)) return { ...without(live, hidden), outcome: 'unchanged' }
   const ruling = judgeChanged(store, principal, prepared, stored)
@@ -261,6 +266,7 @@ async function removeRow(
   id: string,
   options: WriteOptions,
 ): Promise<Version> {
+  await checkDeletion(store, principal, type, id)
   const scope = scopeOf(principal, type)
   const removeIn = (project: number) => {
     const deletion = {
@@ -293,7 +299,7 @@ async function submit(store: Store, type: string, prepared: Prepared): Promise<D
   store.deferred?.push(...references)
   const rows = await store.submit(write).catch((error: unknown) => {
     const isSecond = error instanceof SqlError && error.constraint === 'unique_key_pkey'
-    throw isSecond ? conflict(`${type} with this value exists already`) : error
+    throw isSecond ? conflict(`${type} with this value already exists`) : error
   })
   const missing = rows.flatMap(({ target }) => target ?? [])
   if (missing.length > 0) {

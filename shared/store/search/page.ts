@@ -1,11 +1,12 @@
 /** One page of a search, as a Principal sees it: one statement, one more for a total and each step of includes. */
-import type { Principal } from '../../access/principal.ts'
+import { type Principal, unlinked } from '../../access/principal.ts'
 import type { Statement } from '../../database.ts'
 import { forbidden } from '../../errors.ts'
 import type { SearchRequest } from '../../fhir/search.ts'
 import type { Store } from '../context.ts'
 import { allow } from '../read.ts'
-import type { SearchPage } from '../repository.ts'
+import type { SearchPage, Version } from '../repository.ts'
+import { toVersion } from '../rows.ts'
 import { showAll } from '../shown.ts'
 import { pageStatement, pagesStatement, type Query } from './compile.ts'
 import type { Driver } from './driver.ts'
@@ -64,19 +65,20 @@ export async function plan(
   const { queries } = await prepare(store, principal, order, request, [request])
   const [query] = queries
   if (query === undefined) return undefined
-  const driver = driverOf(store, query)
-  return { statement: pageStatement([{ query, driver }]), driver }
+  const parts = queries.map((one) => ({ query: one, driver: driverOf(store, one) }))
+  return { statement: pageStatement(parts), driver: driverOf(store, query) }
 }
 
 /** More searches than this are several statements: PostgreSQL plans each of them. */
 const SEARCHES = 200
 
-/** The first pages of several searches, without totals and includes; each may fail alone. */
+/** The first pages of several searches of one Project, without totals and includes; each may fail alone. */
 export async function searchMany(
   store: Store,
-  principal: Principal,
+  member: Principal,
   requests: readonly SearchRequest[],
 ): Promise<readonly PromiseSettledResult<SearchPage>[]> {
+  const principal = unlinked(member)
   const prepared = await Promise.allSettled(
     requests.map(async (request) => {
       allow(principal, request.type, 'search')
@@ -110,7 +112,8 @@ export async function searchMany(
       const own = prepared[n]
       if (own?.status !== 'fulfilled') throw own?.reason
       const { order, after } = own.value
-      return pageOf(store, principal, request, order, after, found.get(n) ?? [])
+      const rows = found.get(n) ?? []
+      return pageOf(request, order, after, rows, await showRows(store, principal, rows))
     }),
   )
 }
@@ -123,15 +126,15 @@ async function searchPage(
   requests: readonly SearchRequest[],
 ): Promise<SearchPage> {
   const { count, total, includes } = paging
-  const { project, after, queries } = await prepare(store, principal, order, paging, requests)
+  const { projects, after, queries } = await prepare(store, principal, order, paging, requests)
   const [rows, counted] = await Promise.all([
     count === 0 || queries.length === 0 ? [] : findRows(store, queries),
     total === 'none' ? undefined : countRows(store, queries, total),
   ])
-  const found = await pageOf(store, principal, paging, order, after, rows)
-  const page = { ...found, total: counted }
-  if (project === undefined || includes.length === 0) return page
-  return { ...page, ...(await followIncludes(store, principal, project, includes, page.versions)) }
+  const show = await showRows(store, principal, rows)
+  const page = { ...pageOf(paging, order, after, rows, show), total: counted }
+  if (projects.length === 0 || includes.length === 0) return page
+  return { ...page, ...(await followIncludes(store, principal, projects, includes, page.versions)) }
 }
 
 function findRows(store: Store, queries: readonly Query[]): Promise<SortedRow[]> {
@@ -139,14 +142,25 @@ function findRows(store: Store, queries: readonly Query[]): Promise<SortedRow[]>
   return store.connection.query<SortedRow>(pageStatement(parts))
 }
 
-async function pageOf(
+/** What the Principal sees of rows that it may see. */
+async function showRows(
   store: Store,
   principal: Principal,
+  rows: readonly SortedRow[],
+): Promise<(row: SortedRow) => Version> {
+  const versions = await showAll(store, principal, () => 'search', rows)
+  const shown = new Map(rows.map((row, i) => [row, versions[i]] as const))
+  return (row) => shown.get(row) ?? toVersion(row)
+}
+
+/** `show` makes a version of a row. */
+export function pageOf<Row extends SortedRow>(
   { count }: SearchRequest,
   order: Order,
   after: Position | undefined,
-  rows: readonly SortedRow[],
-): Promise<SearchPage> {
+  rows: readonly Row[],
+  show: (row: Row) => Version = (row) => toVersion(row),
+): SearchPage {
   const shown = rows.slice(0, count)
   const isBackwards = after?.isBackwards === true
   if (isBackwards) shown.reverse()
@@ -156,7 +170,7 @@ async function pageOf(
   const previous = (isBackwards ? hasMore : after !== undefined) ? first : undefined
   const next = hasMore || isBackwards ? last : undefined
   return {
-    versions: await showAll(store, principal, () => 'search', shown),
+    versions: shown.map(show),
     total: undefined,
     next: next && writeCursor(order, next),
     previous: previous && writeCursor(order, previous, true),

@@ -28,7 +28,7 @@ export function sightOf(
   const own: Test = { kind: 'keys', any: [projectKey(keys, type, principal.project.id)] }
   const place = { keys, project: isRegistry ? REGISTRY_PROJECT : project, type }
   const grants = grantsFor(principal, type, interaction)
-  const parameters = ownOf(principal, project)
+  const parameters = principal.project.parameters
   const granted = grants === undefined ? [] : visibleTests(place, grants, codes, parameters)
   if (granted === undefined) {
     const hidden = codes.find((code) =>
@@ -56,10 +56,6 @@ export function isHidden(
 ): boolean {
   const grants = grantsFor(principal, type, interaction)
   if (grants === undefined || grants.length === 0) return false
-  const parameters = ownOf(principal, project)
+  const parameters = principal.project.parameters
   return visibleTests({ keys, project, type }, grants, codes, parameters) === undefined
-}
-
-function ownOf(principal: Principal, project: number): Scene['own'] {
-  return project === principal.project.number ? principal.project.parameters : undefined
 }
