@@ -1,6 +1,6 @@
 /**
  * `npm run bench -- <area> [seconds] [resources]`: our figure, the physical limit measured in the same
- * run, and the ratio of both. Areas: binary, bundle, crud, execute, http, search. Absolute figures vary
+ * run, and the ratio of both. Areas: binary, bundle, crud, execute, http, policy, search. Absolute figures vary
  * with the machine; ratios are what to compare.
  */
 import { binary } from './bench/binary.ts'
@@ -8,6 +8,7 @@ import { bundle } from './bench/bundle.ts'
 import { crud } from './bench/crud.ts'
 import { execute } from './bench/execute.ts'
 import { http } from './bench/http.ts'
+import { policy } from './bench/policy.ts'
 import { search } from './bench/search.ts'
 
 /** One line of a bench's table. `required` is the ratio to reach, where the design names one. */
@@ -27,6 +28,7 @@ const areas: Readonly<
   crud,
   execute,
   http,
+  policy,
   search,
 }
 

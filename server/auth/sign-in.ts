@@ -1,5 +1,6 @@
 /** From a proven identity to a Login with a membership and a code, in as many steps as it takes. */
 
+import { isAllowedFrom } from '../../shared/access/ip-rules.ts'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { projectOfUser, readUser } from '../../shared/api/users.ts'
 import { badRequest } from '../../shared/errors.ts'
@@ -127,7 +128,10 @@ export async function withMembership(
   if (membership.active === false) throw badRequest('Profile not active')
   const session = await principals.forMembership(membership.id ?? '')
   if (session === undefined) throw badRequest('Profile not found')
-  const { project } = session.principal
+  const { project, ipRules } = session.principal
+  if (!isAllowedFrom(ipRules, String(login.remoteAddress ?? ''))) {
+    throw badRequest('This address is not allowed')
+  }
   if (project.features.includes('google-auth-required') && login.authMethod !== 'google') {
     throw badRequest('Google authentication is required')
   }

@@ -3,6 +3,7 @@
  * Errors: 401, 403.
  */
 import { isActiveClient, secretMatches } from '../../shared/access/clients.ts'
+import { isAllowedFrom } from '../../shared/access/ip-rules.ts'
 import { narrowRules, smartScopes } from '../../shared/access/scopes.ts'
 import type { TokenClaims } from '../../shared/access/tokens.ts'
 import { forbidden, HttpError, unauthorized } from '../../shared/errors.ts'
@@ -39,6 +40,7 @@ export function authenticate({ services }: Web): Middleware {
       /^(\w+) +([^ ]+) *$/.exec(ctx.get('Authorization')) ?? []
     const found = await lookUp(scheme.toLowerCase(), credentials, byBearer, byBasic)
     if (found === undefined) throw challenge(ctx, config.baseUrl, scheme !== '')
+    if (!isAllowedFrom(found.session.principal.ipRules, ctx.ip)) throw forbidden()
     const session = await actingSession(principals, found.session, ctx.get(ON_BEHALF_OF))
     ctx.state.session = session
     ctx.state.principal = session.principal
@@ -97,7 +99,7 @@ async function actingSession(
   if (member === undefined || member.principal.project.id !== principal.project.id)
     throw forbidden()
   const { loginId, profile, profileDisplay, clientId, scope, scopes, patient } = principal
-  const rules = narrowRules(member.principal.rules, scope)
+  const rules = narrowRules(member.principal.rules, scope, patient)
   return {
     ...member,
     principal: {

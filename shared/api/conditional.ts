@@ -1,5 +1,6 @@
 /** Interactions on whatever matches a search. https://hl7.org/fhir/R4/http.html#ccreate, #cond-update */
-import { badRequest, multipleMatches, notFound } from '../errors.ts'
+import { may } from '../access/policy.ts'
+import { badRequest, forbidden, multipleMatches, notFound } from '../errors.ts'
 import { allOk } from '../fhir/outcome.ts'
 import type { SearchRequest } from '../fhir/search.ts'
 import { withLiteralReferences } from './conditional-references.ts'
@@ -52,6 +53,7 @@ export async function updateConditional(
 export async function patchConditional(interaction: Interaction, type: string): Promise<FhirReply> {
   const { services, principal, request } = interaction
   const condition = readCondition(interaction, type, request.query)
+  if (!may(principal, type, 'update')) throw forbidden()
   const { versions } = await services.repository.search(principal, { ...condition, count: 2 })
   const [match, second] = versions
   if (match === undefined) throw notFound()
