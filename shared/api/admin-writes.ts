@@ -2,7 +2,7 @@
 import { systemPrincipal } from '../access/principal.ts'
 import { type Issue, issue } from '../fhir/outcome.ts'
 import type { Resource } from '../fhir/resource.ts'
-import { find } from '../store/lookups.ts'
+import { membershipOf } from '../store/logins-of.ts'
 import { SYSTEM_PROJECT } from '../store/projects.ts'
 import type { WriteResult } from '../store/repository.ts'
 import { parseVersion } from '../store/rows.ts'
@@ -50,13 +50,7 @@ export async function afterDeletion(
     await recordChange(repository, principal, principal.project, 'delete', reference)
   }
   if (!PROFILES.has(type)) return []
-  const condition = {
-    code: 'profile',
-    type: 'reference',
-    modifier: undefined,
-    values: [reference],
-  } as const
-  const [membership] = await find(repository, system, 'ProjectMembership', [condition], 1)
+  const membership = await membershipOf(repository, reference)
   if (membership === undefined) return []
   principals.forget()
   const text = `The login of ProjectMembership/${membership.id} works no more`
