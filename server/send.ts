@@ -13,7 +13,7 @@ export async function send(ctx: Context, reply: FhirReply): Promise<void> {
   const { status, headers, body, open } = reply
   // An upload that is refused before its end is not read on.
   if (!ctx.req.complete) ctx.set('Connection', 'close')
-  ctx.set({ ...headers })
+  ctx.set({ ...headers, ...rateLimits(ctx, headers) })
   // Content-Length and byte ranges speak of the content as it is stored.
   ctx.compress = open === undefined
   if (open === undefined) ctx.body = body ?? null
@@ -21,6 +21,12 @@ export async function send(ctx: Context, reply: FhirReply): Promise<void> {
   else await sendContent(ctx, status, await open())
   // After the body: Koa turns an empty one into a 204.
   ctx.status = status
+}
+
+/** The limit of the address stands there already. */
+function rateLimits(ctx: Context, { RateLimit }: FhirReply['headers']): Record<string, string> {
+  const own = ctx.response.get('RateLimit')
+  return RateLimit && own ? { RateLimit: `${own}, ${RateLimit}` } : {}
 }
 
 /** As the caller may see it. A new resource says where it is; `X-Medplum: extended` adds the platform's meta. */

@@ -2,7 +2,8 @@
 import { randomBytes } from 'node:crypto'
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import type { Config } from '../config.ts'
-import type { Reference, Resource } from '../fhir/resource.ts'
+import { badRequest } from '../errors.ts'
+import { isResource, type Reference, type Resource } from '../fhir/resource.ts'
 import { SYSTEM_PROJECT } from '../store/projects.ts'
 import { requirePolicies } from '../store/registry.ts'
 import type { Repository, WriteResult } from '../store/repository.ts'
@@ -38,6 +39,17 @@ export function newSecret(): string {
 /** A new Project is strict, and has the default features unless its creator names others. */
 export function projectDefaults(project: Resource, config: Config): Resource {
   return { strictMode: true, features: [...config.defaultProjectFeatures], ...project }
+}
+
+/** A Project as a caller sends it. Errors: 400 for another type, and without a name. */
+export function newProject(body: unknown, config: Config): Resource {
+  if (!isResource(body) || body.resourceType !== 'Project') {
+    throw badRequest('resourceType must be Project', 'resourceType')
+  }
+  if (typeof body.name !== 'string' || body.name.trim() === '') {
+    throw badRequest('Project name is required', 'name')
+  }
+  return projectDefaults(body, config)
 }
 
 interface MembershipDetails {

@@ -9,6 +9,7 @@ import { SYSTEM_PROJECT } from './projects.ts'
 import { readRow } from './read.ts'
 import { type ReindexPosition, reindexPage, rewrite } from './reindex.ts'
 import type { Version } from './repository.ts'
+import { type ScanPage, type ScanPosition, scanPage } from './scan.ts'
 import { ownJobProgress } from './upkeep-jobs.ts'
 
 /** Where a reindex of all Projects stands. */
@@ -40,6 +41,13 @@ export interface Maintenance {
   expunge(principal: Principal, type: string, id: string): Promise<Version>
   /** Those last changed before a time, with their history, in all Projects; answers how many. Errors: 403. */
   purge(principal: Principal, type: string, before: Date): Promise<number>
+  /** The next `count` live resources of a Project; those of the registry are not among them. Errors: 403, 404. */
+  scan(
+    principal: Principal,
+    projectId: string,
+    after: ScanPosition | undefined,
+    count: number,
+  ): Promise<ScanPage>
   /** The next rows of a whole Project, at last itself; false when nothing is left. Errors: 400, 403. */
   expungeProject(principal: Principal, projectId: string): Promise<boolean>
 }
@@ -83,6 +91,13 @@ export function createMaintenance(store: Store): Maintenance {
         if (gone === 0) project = await nextProject(store, { project, after: undefined })
       }
       return purged
+    },
+    async scan(principal, projectId, after, count) {
+      if (!principal.isSuperAdmin) throw forbidden()
+      const rowId = store.keys.rowId('Project', projectId)
+      const number = await store.tenants.numberOf(store.connection, rowId)
+      if (number === undefined) throw notFound()
+      return await scanPage(store.connection, number, after, count)
     },
     async expungeProject(principal, projectId) {
       if (!principal.isSuperAdmin) throw forbidden()

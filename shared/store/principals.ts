@@ -80,6 +80,18 @@ export async function openPrincipals(
     return { ...projectContext(project, number), parameters, readAt }
   }
 
+  /** Read anew, as a session may be as old as a change of it allows. */
+  const withLinks = async (context: ProjectContext): Promise<ProjectContext> => {
+    if ((context.links ?? []).length === 0) return context
+    const found = await Promise.all((context.links ?? []).map((id) => readProject(place, id)))
+    const linked = found.flatMap((item) => {
+      if (item === undefined) return []
+      const { id, number, exports = [] } = projectContext(item.project, item.number)
+      return number === context.number ? [] : [{ id, number, exports }]
+    })
+    return { ...context, linked }
+  }
+
   const sessionOf = async (
     membership: Resource | undefined,
     login?: Resource,
@@ -93,7 +105,7 @@ export async function openPrincipals(
     const compiled = rulesOf(membership, policies, missing)
     warn(compiled.warnings)
     const scope = typeof login?.scope === 'string' ? login.scope : 'openid'
-    const projectOf = await contextOf(context, readAt)
+    const projectOf = await withLinks(await contextOf(context, readAt))
     const principal: Principal = {
       project: projectOf,
       membershipId: membership.id,

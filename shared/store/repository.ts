@@ -31,6 +31,7 @@ import {
   type CompartmentRequest,
   readCompartment,
 } from './search/compartment.ts'
+import { searchDeleted } from './search/deleted.ts'
 import { type Explanation, explain } from './search/explain.ts'
 import { search, searchMany, searchTypes } from './search/page.ts'
 import { openStatistics } from './search/statistics.ts'
@@ -148,11 +149,22 @@ export interface Repository {
   /** Idempotent; the version returned is the deletion. */
   delete(principal: Principal, type: string, id: string, options?: WriteOptions): Promise<Version>
   /** One SQL statement; one more for `_total` and for each step of includes. */
-  search(principal: Principal, request: SearchRequest): Promise<SearchPage>
+  search(
+    principal: Principal,
+    request: SearchRequest,
+    /** Cancels its statements in PostgreSQL. Errors: its reason. */
+    signal?: AbortSignal,
+  ): Promise<SearchPage>
+  /** The deletions that a search with `_deleted=true` asks for. One statement, one more for a total. */
+  searchDeleted(principal: Principal, request: SearchRequest): Promise<SearchPage>
   /** How a search would be answered, by running it. Errors: as `search`. */
   explain(principal: Principal, request: SearchRequest): Promise<Explanation>
   /** The same over several types, one request each; what they share is taken from the first. */
-  searchTypes(principal: Principal, requests: readonly SearchRequest[]): Promise<SearchPage>
+  searchTypes(
+    principal: Principal,
+    requests: readonly SearchRequest[],
+    signal?: AbortSignal,
+  ): Promise<SearchPage>
   /** All types of a compartment in one order. Errors: 403, 404, 410. Two SQL statements. */
   compartment(principal: Principal, request: CompartmentRequest): Promise<CompartmentPage>
   /** If-None-Exist: 0 matches creates, 1 returns it as `unchanged`, more is 412. Racing calls never make twins. */
@@ -335,9 +347,11 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
       if (type === 'Binary') await requireInSight(store, principal, id)
       return remove(store, principal, type, id, options)
     },
-    search: (principal, request) => search(store, principal, request),
+    search: (principal, request, signal) => search(until(store, signal), principal, request),
+    searchDeleted: (principal, request) => searchDeleted(store, principal, request),
     explain: (principal, request) => explain(store, principal, request),
-    searchTypes: (principal, requests) => searchTypes(store, principal, requests),
+    searchTypes: (principal, requests, signal) =>
+      searchTypes(until(store, signal), principal, requests),
     searchMany: (principal, requests) => searchMany(store, principal, requests),
     compartment: (principal, request) => readCompartment(store, principal, request),
     createConditional: (principal, resource, condition, options) =>
@@ -355,4 +369,9 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
       return repositoryOf({ ...store, ...shared }, transactions)
     },
   }
+}
+
+function until(store: Store, signal: AbortSignal | undefined): Store {
+  const connection = signal && store.connection.until?.(signal)
+  return connection === undefined ? store : { ...store, connection }
 }

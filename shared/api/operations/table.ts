@@ -1,6 +1,7 @@
 /** Every operation of the service: routing, the CapabilityStatement and checks read this table. */
 import { cancel } from '../jobs.ts'
 import type { Operation } from '../operation.ts'
+import { clone } from './clone.ts'
 import { csv } from './csv.ts'
 import { deploy } from './deploy.ts'
 import { everything } from './everything.ts'
@@ -17,12 +18,14 @@ import { rotateSecret } from './rotate-secret.ts'
 import { setAccounts } from './set-accounts.ts'
 import { smartLaunch } from './smart-launch.ts'
 import { translate } from './translate.ts'
+import { updateEmail } from './update-email.ts'
 import { validate } from './validate.ts'
 import { validateCode } from './validate-code.ts'
 import { versions } from './versions.ts'
 
 export const operations: readonly Operation[] = [
   cancel,
+  clone,
   csv,
   deploy,
   everything,
@@ -42,6 +45,7 @@ export const operations: readonly Operation[] = [
   smartLaunch,
   subsumes,
   translate,
+  updateEmail,
   validate,
   validateCode,
   versions,
