@@ -1,6 +1,6 @@
 /**
  * `npm run bench -- <area> [seconds] [resources]`: our figure, the physical limit measured in the same
- * run, and the ratio of both. Areas: binary, bundle, crud, execute, http, search. Absolute figures vary
+ * run, and the ratio of both. Areas: binary, bundle, crud, execute, http, search, token. Absolute figures vary
  * with the machine; ratios are what to compare.
  */
 import { binary } from './bench/binary.ts'
@@ -9,6 +9,7 @@ import { crud } from './bench/crud.ts'
 import { execute } from './bench/execute.ts'
 import { http } from './bench/http.ts'
 import { search } from './bench/search.ts'
+import { token } from './bench/token.ts'
 
 /** One line of a bench's table. `required` is the ratio to reach, where the design names one. */
 export interface Figure {
@@ -28,6 +29,7 @@ const areas: Readonly<
   execute,
   http,
   search,
+  token,
 }
 
 const [area = '', seconds = '3', resources = '35000'] = process.argv.slice(2)
