@@ -1,13 +1,14 @@
 /**
  * `npm run bench -- <area> [seconds] [resources]`: our figure, the physical limit measured in the same
- * run, and the ratio of both. Areas: binary, bundle, crud, execute, http, search, token. Absolute figures vary
- * with the machine; ratios are what to compare.
+ * run, and the ratio of both. Areas: binary, bundle, crud, execute, http, policy, search, token. Absolute
+ * figures vary with the machine; ratios are what to compare.
  */
 import { binary } from './bench/binary.ts'
 import { bundle } from './bench/bundle.ts'
 import { crud } from './bench/crud.ts'
 import { execute } from './bench/execute.ts'
 import { http } from './bench/http.ts'
+import { policy } from './bench/policy.ts'
 import { search } from './bench/search.ts'
 import { token } from './bench/token.ts'
 
@@ -28,6 +29,7 @@ const areas: Readonly<
   crud,
   execute,
   http,
+  policy,
   search,
   token,
 }

@@ -1,5 +1,7 @@
 /** Who asks: an immutable answer, made once per login and cached; the store takes it first. */
+
 import type { OwnParameters } from '../fhir/own-parameters.ts'
+import type { IpRule } from './ip-rules.ts'
 import type { Rules } from './policy.ts'
 import type { SmartScope } from './scopes.ts'
 
@@ -59,6 +61,8 @@ export interface Principal {
   readonly isProjectAdmin: boolean
   /** Compiled access policy; undefined is unrestricted inside the project. */
   readonly rules: Rules | undefined
+  /** From where its policies let it ask; absent: from anywhere. */
+  readonly ipRules?: readonly IpRule[]
 }
 
 /** Linked Projects that share a type with the Principal's; a super admin names Projects instead. */

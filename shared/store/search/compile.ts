@@ -69,7 +69,7 @@ function rowsSql({ query, driver }: Part, most: string, bind: Bind): string {
   if (driver.kind === 'ids') return byIds(query, driver, most, bind)
   if (driver.kind === 'join') return joined(query, most, bind)
   if (driver.kind === 'order') return ordered(query, query.tests, COLUMNS, most, bind)
-  return walked(query, driver.cap, most, bind)
+  return walked(query, driver, most, bind)
 }
 
 /** `count` rows, counted up to `max` when given. */
@@ -257,19 +257,25 @@ function joined(query: Query, most: string, bind: Bind): string {
  * The rows that a capped walk finds if they fill the page, else those of key-first. The walk is in
  * order already; to ask for that order again would make PostgreSQL walk to the cap before it sorts.
  */
-function walked(query: Query, cap: number, most: string, bind: Bind): string {
+function walked(
+  query: Query,
+  { cap, thenJoin }: Extract<Driver, { kind: 'walk' }>,
+  most: string,
+  bind: Bind,
+): string {
   // Bounds on the order's own column belong inside: they end the walk, not only filter it.
   const isBound = (test: Test) => test.kind === 'date' && query.order.column === 'd_lo'
   const inside = query.tests.filter(isBound)
   const outside = query.tests.filter((test) => !isBound(test))
   const walk = ordered(query, inside, WALKED, bind(cap, 'int'), bind)
   const tested = outside.map((test) => forced(test, bind)).join(' and ')
+  const rest = thenJoin ? joined(query, most, bind) : keysFirst(query, undefined, most, bind)
   return `with w as materialized (
       select ${COLUMNS} from (${walk}) r where ${tested} limit ${most})
     select * from (
       select * from w where (select count(*) from w) >= ${most}
       union all
-      select * from (${keysFirst(query, undefined, most, bind)}) k
+      select * from (${rest}) k
       where (select count(*) from w) < ${most}
     ) r order by ${orderSql(query.order, 'r')}`
 }

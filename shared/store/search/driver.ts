@@ -18,7 +18,7 @@ export type Driver =
   /** Nothing narrows: the order's own index. */
   | { readonly kind: 'order' }
   /** Walk the order at most `cap` rows far, testing keys. */
-  | { readonly kind: 'walk'; readonly cap: number }
+  | { readonly kind: 'walk'; readonly cap: number; readonly thenJoin?: true }
 
 const MIN_WALK = 2000
 const MAX_WALK = 20_000
@@ -35,13 +35,20 @@ export function chooseDriver(
 ): Driver {
   const counts = tests.flatMap((test) => (test.kind === 'keys' ? matchesOf(statistics, test) : []))
   const fewest = Math.min(...counts)
-  const isRare = fewest <= Math.sqrt(0.25 * limit * rows)
+  const isRare = fewest <= rareBelow(rows, limit)
   if (isRare || tests.some((test) => test.kind === 'narrow')) return { kind: 'keys' }
   if (tests.some((test) => test.kind === 'ids')) return idsDriver(rows, limit)
-  if (tests.some((test) => test.kind === 'join')) return { kind: 'join' }
+  const join = tests.find((test) => test.kind === 'join')
+  if (join?.walkFirst) return { kind: 'walk', cap: MIN_WALK, thenJoin: true }
+  if (join !== undefined) return { kind: 'join' }
   if (counts.length === 0) return { kind: 'order' }
   const even = (limit * rows) / fewest
   return { kind: 'walk', cap: Math.round(Math.min(Math.max(PATIENCE * even, MIN_WALK), MAX_WALK)) }
+}
+
+/** Matches up to which fetching and sorting all of them is faster than a walk in order. */
+export function rareBelow(rows: number, limit: number): number {
+  return Math.sqrt(0.25 * limit * rows)
 }
 
 /** As many ids as rows are walked for a page where so many match: neither way costs more. */

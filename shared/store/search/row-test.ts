@@ -15,8 +15,13 @@ export interface Scene {
   readonly units: readonly string[]
   /** What the Principal sees of them: part of every statement that reads such rows. */
   readonly visible: readonly Test[]
-  /** The other end of a join; undefined for a type the Principal may not search. */
-  readonly enter: (type: string) => Scene | undefined
+  /**
+   * The other end of a join, whose rows `codes` tell apart; undefined for a type the Principal may not
+   * search. Errors: 403 for a hidden one.
+   */
+  readonly enter: (type: string, codes: readonly string[]) => Scene | undefined
+  /** Its tests are a policy's: as many resources as there are may be at the other end of a join. */
+  readonly isPolicy?: true
 }
 
 export type Test =
@@ -29,6 +34,8 @@ export type Test =
   | {
       readonly kind: 'narrow' | 'date' | 'filter'
       readonly sql: (bind: Bind) => string
+      /** The same for few rows. */
+      readonly few?: (bind: Bind) => string
     }
 
 /** It holds one of the keys that the other side of a reference gives, or a dictionary. */
@@ -40,6 +47,8 @@ export interface JoinTest {
   readonly check: (keys: string) => string
   /** Of this row alone; for few rows, where the keys may be many. */
   readonly probe?: (bind: Bind) => string
+  /** Most rows may hold one of the keys, so rows are walked in order before they are looked for. */
+  readonly walkFirst?: true
 }
 
 /** `forced` keeps a test for keys from becoming an index condition. */
@@ -65,6 +74,7 @@ export function parameterSql(alias: string, ps: readonly bigint[], bind: Bind): 
 
 /** As a test of rows that another test has found. */
 export function fewSql(test: Test, bind: Bind): string {
+  if (test.kind === 'filter' && test.few !== undefined) return test.few(bind)
   if (test.kind !== 'join') return sqlOf(test, bind)
   return test.probe?.(bind) ?? test.check(test.keys(bind))
 }
