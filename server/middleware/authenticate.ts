@@ -87,7 +87,7 @@ export function parseBasic(encoded: string): { id: string; secret: string } | un
 function within(session: Session, scope: string): Session {
   const { principal } = session
   if (scope === principal.scope) return session
-  const rules = narrowRules(principal.rules, scope)
+  const rules = narrowRules(principal.rules, scope, principal.patient)
   return { ...session, principal: { ...principal, scope, scopes: smartScopes(scope), rules } }
 }
 
