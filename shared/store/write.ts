@@ -34,8 +34,8 @@ import { ownParametersOf } from './own-parameters.ts'
 import { authorId, isSameMeta, type Place, type Prepared, prepare } from './prepare.ts'
 import { allow, readRow } from './read.ts'
 import { invalidReferences } from './references.ts'
-import { checkChange, checkDeletion, filed } from './registry.ts'
-import type { Version, WriteOptions, WriteResult } from './repository.ts'
+import { checkChange, checkDeletion, filed, profileKey } from './registry.ts'
+import type { Deletion, Version, WriteOptions, WriteResult } from './repository.ts'
 import { parseVersion, toVersion, type VersionRow } from './rows.ts'
 import { without } from './shown.ts'
 import { REGISTRY_PROJECT } from './tenants.ts'
@@ -220,7 +220,7 @@ export async function remove(
   type: string,
   id: string,
   options: WriteOptions = {},
-): Promise<Version> {
+): Promise<Deletion> {
   allow(principal, type, 'delete')
   if (!isLegalId(id)) throw notFound()
   if (!isPlain(principal, type, 'delete') || !isSeen(principal, type)) {
@@ -277,6 +277,7 @@ async function removeRow(
       metaPrefix: scope.metaPrefix,
       author: principal.profile && authorId(store, principal.profile),
       event: store.wantsEvent(project, type),
+      profileKey: profileKey(store.keys, type, id),
     }
     const run = () => store.remove(deletion)
     return store.deferred ? run() : retrying(run)
@@ -288,7 +289,7 @@ async function removeRow(
   }
   const found = rows.find((row) => row.deleted) ?? rows[0]
   if (found === undefined) throw notFound()
-  if (found.gone) return toVersion(found, id)
+  if (found.gone) return { ...toVersion(found, id), membership: found.membership ?? undefined }
   if (options.ifMatch) throw preconditionFailed()
   throw conflict('Too many concurrent changes, try again')
 }
