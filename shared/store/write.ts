@@ -241,12 +241,12 @@ async function removeJudged(
   type: string,
   id: string,
   options: WriteOptions,
-): Promise<Version> {
+): Promise<Deletion> {
   for (let attempt = 0; attempt <= LOST_RACES; attempt++) {
     const before = await readJudged(store, principal, type, id, ['read', 'delete'])
     if (before?.rulings.read === undefined) throw notFound()
     const { row } = before
-    if (row.content === null) return toVersion(row, id)
+    if (row.content === null) return { ...toVersion(row, id), membership: undefined }
     if (before.rulings.delete === undefined) throw forbidden()
     if (options.ifMatch && !options.ifMatch.includes(row.ver)) throw preconditionFailed()
     try {
@@ -265,7 +265,7 @@ async function removeRow(
   type: string,
   id: string,
   options: WriteOptions,
-): Promise<Version> {
+): Promise<Deletion> {
   await checkDeletion(store, principal, type, id)
   const scope = scopeOf(principal, type)
   const removeIn = (project: number) => {
