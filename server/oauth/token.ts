@@ -9,7 +9,7 @@ import { createClientLogin } from '../logins.ts'
 import { OAuthError } from '../middleware/failures.ts'
 import type { ClientKeys } from './client-keys.ts'
 import { presented, requireClientSession } from './clients.ts'
-import { grantCode } from './code.ts'
+import { grantCode, requireAddress } from './code.ts'
 import { grantExchange } from './exchange.ts'
 import { grantRefresh } from './refresh.ts'
 
@@ -73,6 +73,7 @@ async function grantClient(
   form: URLSearchParams,
 ): Promise<Record<string, unknown>> {
   const session = await requireClientSession(services, keys, presented(ctx, form))
+  requireAddress(session, ctx)
   const { principal, profile: client } = session
   if (!isAllowedFrom(principal.ipRules, ctx.ip)) {
     throw new OAuthError('access_denied', 'This address is not allowed')

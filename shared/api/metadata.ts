@@ -122,7 +122,7 @@ function security(baseUrl: string): object {
   const services = ['OAuth', 'SMART-on-FHIR', 'Basic'].map((code) => ({
     coding: [{ system: 'http://terminology.hl7.org/CodeSystem/restful-security-service', code }],
   }))
-  const addresses = ['token', 'introspect', 'revoke'].map((name) => ({
+  const addresses = ['authorize', 'token', 'introspect', 'revoke', 'register'].map((name) => ({
     url: name,
     valueUri: `${baseUrl}oauth2/${name}`,
   }))
