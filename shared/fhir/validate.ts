@@ -3,7 +3,9 @@
  * https://hl7.org/fhir/R4/validation.html
  */
 import { invalid } from '../errors.ts'
+import type { CodeList } from './bindings.ts'
 import type { Issue } from './outcome.ts'
+import { createMeter } from './profile-meter.ts'
 import type { Profile, Run } from './profile-run.ts'
 import type { Resource } from './resource.ts'
 import { checkBindings } from './validate-codes.ts'
@@ -14,6 +16,8 @@ export interface ValidationOptions {
   /** False: only unknown properties, JSON types and formats are errors, the rest are warnings. */
   readonly strict: boolean
   readonly profiles?: readonly Profile[]
+  /** Of value sets that the profiles name, as they name them. */
+  readonly codes?: ReadonlyMap<string, CodeList>
   /** Codes are looked up in the value sets of required bindings. */
   readonly terminology?: boolean
   /** As the operation `$validate` asks: every stage, and what a write only warns of is an error. */
@@ -26,6 +30,7 @@ export interface ValidationOptions {
  */
 export function validate(resource: Resource, options: ValidationOptions): readonly Issue[] {
   const { strict, thorough = false, profiles = [], terminology = false } = options
+  const { codes: lists = new Map() } = options
   const { structure, invariants } = validateStructure(resource, {
     isStrict: strict,
     refusesChoices: thorough && strict,
@@ -37,7 +42,8 @@ export function validate(resource: Resource, options: ValidationOptions): readon
   const codes = new Report(strict, steps)
   if (profiles.length > 0 && !isOver()) {
     const faults = new Report(strict, steps)
-    checkProfiles(profiles, { faults, terminology: codes, resource, startedAt: performance.now() })
+    const spend = createMeter()
+    checkProfiles(profiles, { faults, terminology: codes, resource, codes: lists, spend })
     stages.push(faults)
   }
   if ((terminology || thorough) && !isOver()) {

@@ -54,7 +54,7 @@ export function openProfiles(
     const stamp = [canonical, ...[...found.values()].map(stampOf)].join(' ')
     const known = compiled.get(stamp)
     if (known !== undefined) return known
-    const profile = compileProfile(top, (name) => found.get(name))
+    const profile = compileProfile(top, found)
     compiled.set(stamp, profile)
     return profile
   }
