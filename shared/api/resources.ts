@@ -26,6 +26,7 @@ import {
   versionHeaders,
   writeOptions,
 } from './preconditions.ts'
+import { forgetDefinitions } from './profiles.ts'
 import { emptyReply, outcomeReply, textReply } from './reply.ts'
 
 export async function read(interaction: Interaction, type: string, id: string): Promise<FhirReply> {
@@ -157,7 +158,7 @@ export async function remove(
   const options = writeOptions(request)
   if (demandsExistence(request)) await requireExisting(interaction, type, id)
   const deletion = await services.repository.delete(principal, type, id, options)
-  if (type === 'StructureDefinition') services.profiles.forget()
+  forgetDefinitions(services, type)
   const headers = { ETag: etagOf(deletion) }
   if (interaction.preferences.returned === 'minimal') return emptyReply(200, headers)
   return outcomeReply(200, allOk, headers)

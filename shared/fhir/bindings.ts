@@ -38,6 +38,14 @@ export function publishedCodes(canonical: string): CodeList | undefined {
   }
 }
 
+/** Those that the definitions list, else those that somebody has found. */
+export function codesOf(
+  canonical: string,
+  found: ReadonlyMap<string, CodeList>,
+): CodeList | undefined {
+  return publishedCodes(canonical) ?? found.get(canonical)
+}
+
 /** What is wrong with a code, Coding, CodeableConcept or Quantity; undefined when nothing is. */
 export function bindingFault(
   value: unknown,

@@ -1,5 +1,5 @@
 /** Which values belong to a slice: what its discriminators tell. https://hl7.org/fhir/R4/profiling.html#discriminator */
-import { isBound, publishedCodes } from './bindings.ts'
+import { codesOf, isBound } from './bindings.ts'
 import {
   extensionUrl,
   isNamed,
@@ -11,10 +11,21 @@ import {
 } from './profile-paths.ts'
 import { patternOf } from './profile-patterns.ts'
 import { type Check, conforms, type Item, type Run, type Test } from './profile-run.ts'
-import type { Discriminator, ElementNode, ProfileElement } from './profile-tree.ts'
+import {
+  type Discriminator,
+  type ElementNode,
+  type ProfileElement,
+  requiredSet,
+} from './profile-tree.ts'
 import { isObject } from './resource.ts'
 
-export type IsMember = (item: Item, run: Run) => boolean
+export interface Membership {
+  has(item: Item, run: Run): boolean
+  /** Value sets whose codes must be known to tell. */
+  readonly valueSets: ReadonlySet<string>
+}
+
+type IsMember = Membership['has']
 
 /** What else is known of profiles, by their canonical. */
 export interface Others {
@@ -28,13 +39,15 @@ export function membership(
   discriminators: readonly Discriminator[],
   slice: ElementNode,
   others: Others,
-): IsMember | undefined {
+): Membership | undefined {
+  const valueSets = new Set<string>()
   const tests = discriminators.flatMap(({ type, path }) => {
     const steps = stepsOf(path)
-    const test = steps && memberTest(type, steps, slice, others)
+    const test = steps && memberTest(type, steps, slice, others, valueSets)
     return test === undefined ? [] : [test]
   })
-  return tests.length === 0 ? undefined : (item, run) => tests.every((test) => test(item, run))
+  if (tests.length === 0) return undefined
+  return { valueSets, has: (item, run) => tests.every((test) => test(item, run)) }
 }
 
 function memberTest(
@@ -42,6 +55,7 @@ function memberTest(
   steps: readonly Step[],
   slice: ElementNode,
   others: Others,
+  valueSets: Set<string>,
 ): IsMember | undefined {
   if (type === 'type') return typeTest(steps, slice, others)
   if (type === 'profile') return profileTest(steps, slice, others)
@@ -49,7 +63,7 @@ function memberTest(
     type === 'exists'
       ? existenceTest(steps, slice)
       : type === 'value' || type === 'pattern'
-        ? valueTest(steps, slice)
+        ? valueTest(steps, slice, valueSets)
         : undefined
   return test && (({ value }, run) => test(value, run))
 }
@@ -113,40 +127,59 @@ function existenceTest(steps: readonly Step[], slice: ElementNode): Test | undef
 }
 
 /** What the slice fixes at, above or below the end of the path. */
-function valueTest(steps: readonly Step[], node: ElementNode): Test | undefined {
+function valueTest(
+  steps: readonly Step[],
+  node: ElementNode,
+  valueSets: Set<string>,
+): Test | undefined {
   const pattern = patternOf(node.element)
   if (pattern !== undefined) return pattern
   const [first, ...rest] = steps
-  if (first === undefined) return bindingTest(node.element) ?? childrenTest(node)
+  if (first === undefined) {
+    return bindingTest(node.element, valueSets) ?? childrenTest(node, valueSets)
+  }
   const next = nodeAt(node, [first])
-  const inner = next && (valueTest(rest, next) ?? slicesTest(rest, next))
-  if (inner !== undefined) return someTest([first], inner)
+  const inner = next && fixedTest(rest, next, valueSets)
+  if (inner !== undefined) return someTest(first, inner)
   const url = first.kind === 'child' && first.name === 'url' ? extensionUrl(node) : undefined
   return url === undefined ? undefined : (value) => isObject(value) && value.url === url
 }
 
-function someTest(steps: readonly Step[], inner: Test): Test {
-  return (value, run) => valuesAt(value, steps, run).some((found) => inner(found.value, run))
+/** What is fixed may be fixed by slices of the element. */
+function fixedTest(
+  steps: readonly Step[],
+  node: ElementNode,
+  valueSets: Set<string>,
+): Test | undefined {
+  const own = valueTest(steps, node, valueSets)
+  if (own !== undefined) return own
+  const tests = [...node.slices.values()].flatMap(
+    (slice) => valueTest(steps, slice, valueSets) ?? [],
+  )
+  return tests.length === 0 ? undefined : (value, run) => tests.some((test) => test(value, run))
 }
 
-function bindingTest(element: ProfileElement | undefined): Test | undefined {
-  const { strength, valueSet } = element?.binding ?? {}
-  if (strength !== 'required' || valueSet === undefined) return undefined
+function someTest(step: Step, inner: Test): Test {
+  return (value, run) => valuesAt(value, [step], run).some((found) => inner(found.value, run))
+}
+
+function bindingTest(
+  element: ProfileElement | undefined,
+  valueSets: Set<string>,
+): Test | undefined {
+  const valueSet = requiredSet(element)
+  if (valueSet === undefined) return undefined
+  valueSets.add(valueSet)
   return (value, { codes }) => {
-    const list = publishedCodes(valueSet) ?? codes.get(valueSet)
+    const list = codesOf(valueSet, codes)
     return list !== undefined && isBound(value, list)
   }
 }
 
-function childrenTest(node: ElementNode): Test | undefined {
+function childrenTest(node: ElementNode, valueSets: Set<string>): Test | undefined {
   const tests = [...node.children].flatMap(([name, child]) => {
-    const test = valueTest([], child) ?? slicesTest([], child)
-    return test === undefined ? [] : [someTest([{ kind: 'child', name, type: undefined }], test)]
+    const test = fixedTest([], child, valueSets)
+    return test === undefined ? [] : [someTest({ kind: 'child', name, type: undefined }, test)]
   })
   return tests.length === 0 ? undefined : (value, run) => tests.every((test) => test(value, run))
-}
-
-function slicesTest(steps: readonly Step[], node: ElementNode): Test | undefined {
-  const tests = [...node.slices.values()].flatMap((slice) => valueTest(steps, slice) ?? [])
-  return tests.length === 0 ? undefined : (value, run) => tests.some((test) => test(value, run))
 }

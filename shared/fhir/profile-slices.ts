@@ -1,5 +1,6 @@
 /** Slices: values of one element told apart by their content. https://hl7.org/fhir/R4/profiling.html#slicing */
-import { type IsMember, membership, type Others } from './profile-members.ts'
+import { codesOf } from './bindings.ts'
+import { type Membership, membership, type Others } from './profile-members.ts'
 import { at, type Item, type ItemCheck, maxOf, type Run, rangeText } from './profile-run.ts'
 import type { Discriminator, ElementNode } from './profile-tree.ts'
 import type { Property } from './shapes.ts'
@@ -8,7 +9,7 @@ type SlicesCheck = (items: readonly Item[], label: string, run: Run) => void
 
 interface Slice {
   readonly name: string
-  readonly isMember: IsMember
+  readonly members: Membership
   readonly checks: ReadonlyMap<Property, ItemCheck>
   readonly min: number
   readonly max: number
@@ -29,21 +30,22 @@ export function compileSlices(
   const { slicing } = node.element ?? {}
   const { discriminator = defaultsFor(node), rules, ordered } = slicing ?? {}
   const slices = [...node.slices].flatMap(([name, slice]): Slice[] => {
-    const isMember = membership(discriminator, slice, others)
-    if (isMember === undefined) return []
+    const members = membership(discriminator, slice, others)
+    if (members === undefined) return []
     const checks = new Map(properties.map((item) => [item, compileItem(slice, item)]))
     const { min = 0, max } = slice.element ?? {}
     const inner = compileSlices(slice, properties, others, compileItem)
-    return [{ name, isMember, checks, min, max: maxOf(max) ?? Number.POSITIVE_INFINITY, inner }]
+    return [{ name, members, checks, min, max: maxOf(max) ?? Number.POSITIVE_INFINITY, inner }]
   })
-  const areAll = slices.length === node.slices.size
-  const isClosed = rules === 'closed' && areAll
-  const isOpenAtEnd = rules === 'openAtEnd' && areAll
   return (items, label, run) => {
+    const known = slices.filter((slice) => isKnown(slice, run))
+    const areAll = known.length === node.slices.size
+    const isClosed = rules === 'closed' && areAll
+    const isOpenAtEnd = rules === 'openAtEnd' && areAll
     let rest = items
     const places = new Map<Item, number>()
-    for (const [place, slice] of slices.entries()) {
-      const members = rest.filter((item) => slice.isMember(item, run))
+    for (const [place, slice] of known.entries()) {
+      const members = rest.filter((item) => slice.members.has(item, run))
       for (const item of members) places.set(item, place)
       if (members.length > 0) rest = rest.filter((item) => !places.has(item))
       run.spend(items.length)
@@ -57,6 +59,10 @@ export function compileSlices(
       run.faults.rule('Values outside of the slices must come after them', label)
     }
   }
+}
+
+function isKnown({ members }: Slice, { codes }: Run): boolean {
+  return members.valueSets.values().every((valueSet) => codesOf(valueSet, codes) !== undefined)
 }
 
 function checkSlice(slice: Slice, members: readonly Item[], label: string, run: Run): void {

@@ -61,6 +61,12 @@ export function elementsOf({
   return snapshot?.element ?? differential?.element ?? []
 }
 
+/** The value set of a required binding. */
+export function requiredSet(element: ProfileElement | undefined): string | undefined {
+  const { strength, valueSet } = element?.binding ?? {}
+  return strength === 'required' ? valueSet : undefined
+}
+
 /** The root of a profile and of those that it is derived from, each of which adds to the one after it. */
 export function treeOf(derived: readonly StructureDefinition[]): ElementNode {
   const root = nodeOf('')

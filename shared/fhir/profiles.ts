@@ -3,7 +3,7 @@
  * demands is left out: every resource has passed that already.
  * https://hl7.org/fhir/R4/profiling.html
  */
-import { bindingFault, publishedCodes } from './bindings.ts'
+import { bindingFault, codesOf, publishedCodes } from './bindings.ts'
 import { isResourceType, typeDefinition } from './definitions.ts'
 import { checkInvariants, invariantsOf } from './profile-invariants.ts'
 import { checkCount, itemsOf, rangeOf } from './profile-items.ts'
@@ -15,7 +15,7 @@ import { compileSlices } from './profile-slices.ts'
 import {
   type ElementNode,
   elementsOf,
-  type ProfileElement,
+  requiredSet,
   type StructureDefinition,
   treeOf,
 } from './profile-tree.ts'
@@ -60,11 +60,6 @@ export function compileProfile(definition: StructureDefinition, found: Found): P
     valueSets: [...valueSets].filter((canonical) => publishedCodes(canonical) === undefined),
     check: new Compiler(found).profile(definition),
   }
-}
-
-function requiredSet(element: ProfileElement | undefined): string | undefined {
-  const { strength, valueSet } = element?.binding ?? {}
-  return strength === 'required' ? valueSet : undefined
 }
 
 type ParentCheck = (parent: Record<string, unknown>, run: Run) => void
@@ -252,7 +247,7 @@ function isAnyResource({ check, shape }: Property): boolean {
 }
 
 function checkBinding(value: unknown, valueSet: string, { codes, terminology }: Run): void {
-  const list = publishedCodes(valueSet) ?? codes.get(valueSet)
+  const list = codesOf(valueSet, codes)
   const fault = list && bindingFault(value, valueSet, list)
   if (fault !== undefined) terminology.rule(fault, undefined, 'value')
 }
