@@ -78,12 +78,14 @@ function typedAt({ value, property }: Item, steps: readonly Step[], run: Run): r
 function typeTest(
   steps: readonly Step[],
   slice: ElementNode,
-  { typeOf }: Others,
+  others: Others,
 ): IsMember | undefined {
   const types = nodeAt(slice, steps)?.element?.type ?? []
   const codes =
     steps.at(-1)?.kind === 'resolve'
-      ? types.flatMap(({ targetProfile = [] }) => targetProfile.flatMap((url) => typeOf(url) ?? []))
+      ? types.flatMap(({ targetProfile = [] }) =>
+          targetProfile.flatMap((url) => others.typeOf(url) ?? []),
+        )
       : types.map(({ code }) => code)
   if (codes.length === 0) return undefined
   return (item, run) =>
@@ -94,7 +96,7 @@ function typeTest(
 function profileTest(
   steps: readonly Step[],
   slice: ElementNode,
-  { check, typeOf }: Others,
+  others: Others,
 ): IsMember | undefined {
   const types = nodeAt(slice, steps)?.element?.type ?? []
   const isResolved = steps.at(-1)?.kind === 'resolve'
@@ -102,8 +104,8 @@ function profileTest(
     isResolved ? targetProfile : profile,
   )
   const known = urls.flatMap((url) => {
-    const type = typeOf(url)
-    return type === undefined ? [] : [{ type, check: check(url) }]
+    const type = others.typeOf(url)
+    return type === undefined ? [] : [{ type, check: others.check(url) }]
   })
   if (known.length === 0) return undefined
   return (item, run) =>
