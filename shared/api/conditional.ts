@@ -1,6 +1,7 @@
 /** Interactions on whatever matches a search. https://hl7.org/fhir/R4/http.html#ccreate, #cond-update */
 import { badRequest, multipleMatches, notFound } from '../errors.ts'
 import { allOk } from '../fhir/outcome.ts'
+import { normalId } from '../store/context.ts'
 import { withLiteralReferences } from './conditional-references.ts'
 import { criteriaOf, readCondition } from './criteria.ts'
 import type { FhirReply } from './handle.ts'
@@ -9,7 +10,6 @@ import { readJson } from './negotiate.ts'
 import { writeOptions } from './preconditions.ts'
 import { emptyReply, outcomeReply } from './reply.ts'
 import { patch } from './resources.ts'
-import { canonicalId } from './route.ts'
 
 /** More matches than this are never deleted by one request. */
 const MAX_DELETIONS = 1000
@@ -27,7 +27,7 @@ export async function createConditional(
   const { repository } = services
   const written = await repository.createConditional(principal, resource, condition)
   const isMatch = written.outcome !== 'created'
-  if (isMatch && typeof resource.id === 'string' && canonicalId(resource.id) !== written.id) {
+  if (isMatch && typeof resource.id === 'string' && normalId(resource.id) !== written.id) {
     throw badRequest('Resource ID did not match resolved ID', `${type}.id`)
   }
   return writeReply(interaction, written, warnings)

@@ -1,4 +1,5 @@
 /** Required bindings to value sets whose codes are known. https://hl7.org/fhir/R4/terminologies.html#strength */
+import { urlOf } from './canonical.ts'
 import { valueSet } from './definitions.ts'
 import { isObject } from './resource.ts'
 
@@ -61,10 +62,6 @@ export function bindingFault(
 /** Whether one of the codes of a value is in the list. */
 export function isBound(value: unknown, codes: CodeList): boolean {
   return codingsOf(value).some(({ system, code }) => codes.has(system, code))
-}
-
-function urlOf(canonical: string): string {
-  return canonical.replace(/\|.*$/, '')
 }
 
 interface Code {

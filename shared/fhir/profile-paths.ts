@@ -2,6 +2,7 @@
  * The paths of discriminators, a small part of FHIRPath: children, `extension(url)`, `resolve()`,
  * `ofType(type)`. https://hl7.org/fhir/R4/profiling.html#discriminator
  */
+import { urlOf } from './canonical.ts'
 import type { Run } from './profile-run.ts'
 import type { ElementNode } from './profile-tree.ts'
 import { isObject } from './resource.ts'
@@ -48,7 +49,7 @@ function nextNode(node: ElementNode, step: Step): ElementNode | undefined {
 /** An extension has the url of its definition: https://hl7.org/fhir/R4/extensibility.html */
 export function extensionUrl({ element, children }: ElementNode): unknown {
   const [profile] = element?.type?.flatMap((type) => type.profile ?? []) ?? []
-  return profile?.replace(/\|.*$/, '') ?? children.get('url')?.element?.fixedUri
+  return (profile && urlOf(profile)) ?? children.get('url')?.element?.fixedUri
 }
 
 /** A value and the type that the name of its property tells: `Quantity` of `valueQuantity`. */

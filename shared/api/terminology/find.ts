@@ -5,6 +5,7 @@
 import { LRUCache } from 'lru-cache'
 import { may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
+import { chosen, urlOf, versionOf } from '../../fhir/canonical.ts'
 import {
   type ConceptIndex,
   type ConceptList,
@@ -18,6 +19,7 @@ import { coreCodeSystem, coreConceptMap, coreValueSet } from '../../fhir/termino
 import type { CodeSystem, ConceptMap, ValueSet } from '../../fhir/terminology-data.ts'
 import type { Services } from '../../services.ts'
 import { conceptOwner, listImported } from '../../store/concepts.ts'
+import { withLinked } from '../../store/linked-projects.ts'
 import { find } from '../../store/lookups.ts'
 
 /** A CodeSystem with whatever concepts are known of it. */
@@ -116,50 +118,27 @@ export async function readersOf(
   principal: Principal,
   type: string,
 ): Promise<readonly Principal[]> {
-  const links = await Promise.all(
-    (principal.project.links ?? []).map((id) => principals.project(id)),
-  )
-  const linked = links.flatMap((project) => {
-    if (project === undefined) return []
-    const isShared = (project.exports ?? []).length === 0 || project.exports?.includes(type)
-    if (!isShared) return []
-    return [{ ...principal, project, isSuperAdmin: false, isProjectAdmin: false }]
+  const [, ...linked] = await withLinked(principals, principal.project, type)
+  const readers = linked.map((project) => {
+    return { ...principal, project, isSuperAdmin: false, isProjectAdmin: false }
   })
-  return [principal, ...linked].filter((reader) => may(reader, type, 'search'))
+  return [principal, ...readers].filter((reader) => may(reader, type, 'search'))
 }
 
-/** The version asked for, else the highest one. */
 async function findStored(
   services: Services,
   principal: Principal,
   kind: Kind,
   canonical: string,
 ): Promise<Resource | undefined> {
-  const version = versionOf(canonical)
   const url = escapeValue(urlOf(canonical))
   const conditions = [{ code: 'url', type: 'uri', modifier: undefined, values: [url] } as const]
   for (const reader of await readersOf(services, principal, kind)) {
     const all = await find(services.repository, reader, kind, conditions, CANDIDATES)
-    const fitting = all.filter((item) => version === undefined || item.version === version)
-    const [first, ...others] = fitting
-    if (first === undefined) continue
-    return others.reduce((best, item) => (isHigher(item, best) ? item : best), first)
+    const found = chosen(all, canonical)
+    if (found !== undefined) return found
   }
   return undefined
-}
-
-function isHigher(a: Resource, b: Resource): boolean {
-  const compare = new Intl.Collator('en', { numeric: true }).compare
-  return compare(String(a.version ?? ''), String(b.version ?? '')) > 0
-}
-
-export function urlOf(canonical: string): string {
-  return canonical.split('|', 1)[0] ?? canonical
-}
-
-function versionOf(canonical: string): string | undefined {
-  const version = canonical.slice(urlOf(canonical).length + 1)
-  return version === '' ? undefined : version
 }
 
 function ofVersion<T extends { readonly version?: string | undefined }>(
