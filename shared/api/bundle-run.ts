@@ -12,6 +12,7 @@ import { type Identity, IdentityLost, type Step } from './bundle-identities.ts'
 import { rewrite } from './bundle-references.ts'
 import type { FhirReply, FhirRequest } from './handle.ts'
 import { acceptResource, type Interaction, writeReply } from './interaction.ts'
+import { wholeBody } from './reply.ts'
 import { createFrom, patchFrom, updateFrom } from './resources.ts'
 
 /** The router, handed down because it leads here. */
@@ -29,7 +30,8 @@ export async function runEntry(
   isLocked: boolean,
 ): Promise<ResponseEntry> {
   const interaction = { ...outer, request: requestOf(outer.request, step.entry) }
-  return entryOf(step, await carryOut(interaction, step, respond, isLocked))
+  const reply = await carryOut(interaction, step, respond, isLocked)
+  return entryOf(step, { ...reply, body: await wholeBody(reply) })
 }
 
 async function carryOut(
