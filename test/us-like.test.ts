@@ -340,6 +340,23 @@ t.test(
   },
 )
 
+t.test('a profile is given with all that it needs', async (t) => {
+  const path = (url: string) => `StructureDefinition/$expand-profile?url=${encodeURIComponent(url)}`
+  const names = (answer: { readonly body: Raw }) =>
+    answer.body.entry.map(({ resource }: Raw) => resource.name)
+  const patient = await admin.post<Raw>(path(`${PROFILE}/patient`), {})
+  t.match(patient, { status: 200, body: { resourceType: 'Bundle', type: 'searchset' } })
+  const extensions = ['UsLikeRace', 'UsLikeEthnicity', 'UsLikeBirthsex']
+  t.same(names(patient).slice(0, 1), ['UsLikeCorePatient'])
+  t.same(new Set(names(patient)), new Set(['UsLikeCorePatient', ...extensions]))
+  const pressure = await admin.get<Raw>(path(`${PROFILE}/blood-pressure|1.0.0`))
+  t.same(names(pressure), ['UsLikeCoreBloodPressure', 'UsLikeVitalSigns'])
+  t.equal((await admin.get(path(`${PROFILE}/blood-pressure|2.0.0`))).status, 404)
+  t.equal((await admin.get('StructureDefinition/$expand-profile')).status, 400)
+  const stranger = await botica.createTenant()
+  t.equal((await stranger.admin.get(path(`${PROFILE}/patient`))).status, 404)
+})
+
 t.test('a changed value set counts at once', async (t) => {
   const url = `${OWN}/ValueSet/smoking-status`
   const found = await admin.get<Raw>(`ValueSet?url=${url}`)

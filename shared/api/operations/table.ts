@@ -6,6 +6,7 @@ import { deploy } from './deploy.ts'
 import { everything } from './everything.ts'
 import { execute } from './execute.ts'
 import { expand } from './expand.ts'
+import { expandProfile } from './expand-profile.ts'
 import { expunge } from './expunge.ts'
 import { graph } from './graph.ts'
 import { importRows } from './import.ts'
@@ -26,6 +27,7 @@ export const operations: readonly Operation[] = [
   everything,
   execute,
   expand,
+  expandProfile,
   expunge,
   graph,
   importRows,
