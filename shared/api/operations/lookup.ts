@@ -1,6 +1,6 @@
 /** `CodeSystem/$lookup` and `$subsumes`: https://hl7.org/fhir/R4/codesystem-operations.html */
 import { badRequest, notFound } from '../../errors.ts'
-import { type ConceptNode, textOf } from '../../fhir/concepts.ts'
+import { type ConceptNode, textOf } from '../../fhir/concept-index.ts'
 import type { Operation } from '../operation.ts'
 import {
   CODE_PARAMETERS,

@@ -2,7 +2,7 @@
  * `$validate-code` of CodeSystem and ValueSet:
  * https://hl7.org/fhir/R4/valueset-operation-validate-code.html
  */
-import type { ConceptNode } from '../../fhir/concepts.ts'
+import type { ConceptNode } from '../../fhir/concept-index.ts'
 import type { ValueSet } from '../../fhir/terminology-data.ts'
 import { normaliseString } from '../../fhir/values-string.ts'
 import type { FhirReply } from '../handle.ts'

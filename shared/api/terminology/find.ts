@@ -6,13 +6,8 @@ import { LRUCache } from 'lru-cache'
 import { may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { chosen, urlOf, versionOf } from '../../fhir/canonical.ts'
-import {
-  type ConceptIndex,
-  type ConceptList,
-  type ConceptQuery,
-  indexConcepts,
-  listConcepts,
-} from '../../fhir/concepts.ts'
+import { type ConceptIndex, indexConcepts } from '../../fhir/concept-index.ts'
+import { type ConceptList, type ConceptQuery, listConcepts } from '../../fhir/concepts.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { escapeValue } from '../../fhir/search-values.ts'
 import { coreCodeSystem, coreConceptMap, coreValueSet } from '../../fhir/terminology.ts'
@@ -20,7 +15,9 @@ import type { CodeSystem, ConceptMap, ValueSet } from '../../fhir/terminology-da
 import type { Services } from '../../services.ts'
 import { conceptOwner, listImported } from '../../store/concepts.ts'
 import { withLinked } from '../../store/linked-projects.ts'
-import { find } from '../../store/lookups.ts'
+import { findVersions } from '../../store/lookups.ts'
+
+import { parsedOnce } from './parsed.ts'
 
 /** A CodeSystem with whatever concepts are known of it. */
 export interface CodeSource {
@@ -28,7 +25,7 @@ export interface CodeSource {
   /** False where the concepts are somebody else's and none were imported. */
   readonly hasConcepts: boolean
   /** Concepts that are held in memory. */
-  readonly size: number
+  size(): Promise<number>
   list(query: ConceptQuery): Promise<ConceptList>
 }
 
@@ -58,6 +55,8 @@ const indexes = new LRUCache<string, ConceptIndex>({
   maxSize: LARGEST_CACHE,
   sizeCalculation: (index) => index.nodes.size + 1,
 })
+
+const indexing = new Map<string, Promise<ConceptIndex>>()
 
 export function openTerminology(services: Services, principal: Principal): Terminology {
   const found = new Map<string, Promise<Resource | undefined>>()
@@ -134,8 +133,9 @@ async function findStored(
   const url = escapeValue(urlOf(canonical))
   const conditions = [{ code: 'url', type: 'uri', modifier: undefined, values: [url] } as const]
   for (const reader of await readersOf(services, principal, kind)) {
-    const all = await find(services.repository, reader, kind, conditions, CANDIDATES)
-    const found = chosen(all, canonical)
+    const { repository } = services
+    const all = await findVersions(repository, reader, kind, conditions, CANDIDATES)
+    const found = chosen(all.map(parsedOnce), canonical)
     if (found !== undefined) return found
   }
   return undefined
@@ -163,28 +163,37 @@ function versionKey({ id, meta }: Resource): string | undefined {
   return `${meta.project} ${id} ${meta.versionId}`
 }
 
+/** Made once, however many ask meanwhile. */
+function indexOf(codeSystem: CodeSystem, key: string): Promise<ConceptIndex> {
+  const known = indexes.get(key)
+  if (known !== undefined) return Promise.resolve(known)
+  const begun = indexing.get(key) ?? indexConcepts(codeSystem)
+  indexing.set(key, begun)
+  return begun
+    .then((index) => {
+      indexes.set(key, index)
+      return index
+    })
+    .finally(() => indexing.delete(key))
+}
+
 function sourceFrom(
   { database }: Services,
   codeSystem: CodeSystem,
   owner: number | undefined,
   key: string | undefined,
 ): CodeSource {
-  let made: ConceptIndex | undefined
+  let made: Promise<ConceptIndex> | undefined
   const index = () => {
-    const known = key === undefined ? undefined : indexes.get(key)
-    if (known !== undefined) return known
-    made ??= indexConcepts(codeSystem)
-    if (key !== undefined) indexes.set(key, made)
+    made ??= key === undefined ? indexConcepts(codeSystem) : indexOf(codeSystem, key)
     return made
   }
   return {
     codeSystem,
     hasConcepts: owner !== undefined || (codeSystem.concept ?? []).length > 0,
-    get size() {
-      return index().nodes.size
-    },
+    size: async () => (await index()).nodes.size,
     async list(query) {
-      const inside = listConcepts(index(), query)
+      const inside = await listConcepts(await index(), query)
       if (owner === undefined) return inside
       const imported = await listImported(database, owner, query)
       const known = new Set(inside.concepts.map(({ code }) => code))
