@@ -5,6 +5,7 @@
 import { invalid } from '../errors.ts'
 import type { CodeList } from './bindings.ts'
 import type { Issue } from './outcome.ts'
+import { withinTime } from './path-tenant.ts'
 import { createMeter } from './profile-meter.ts'
 import type { Profile, Run } from './profile-run.ts'
 import type { Resource } from './resource.ts'
@@ -24,11 +25,32 @@ export interface ValidationOptions {
   readonly thorough?: boolean
 }
 
+/** An invariant may compare each value with each other: what has more of them gets so much time. */
+const MANY_VALUES = 10_000
+const MAX_MS = 5_000
+
 /**
  * The issues up to the first stage that has an error, at most 100 a stage. The type must be a known
- * one. Errors: 400 `too-costly` for profiles.
+ * one. Errors: 400 `too-costly` for profiles, and for a large resource that takes too long.
  */
 export function validate(resource: Resource, options: ValidationOptions): readonly Issue[] {
+  const check = () => validateNow(resource, options)
+  if (countTo(MANY_VALUES, resource) > 0) return check()
+  return withinTime(MAX_MS, 'The resource takes too long to validate', check)
+}
+
+/** What is left of a number when each value in an object has been taken from it; 0 when there are more. */
+function countTo(most: number, value: object): number {
+  let left = most
+  for (const member of Object.values(value)) {
+    left -= 1
+    if (left > 0 && typeof member === 'object' && member !== null) left = countTo(left, member)
+    if (left <= 0) return 0
+  }
+  return left
+}
+
+function validateNow(resource: Resource, options: ValidationOptions): readonly Issue[] {
   const { strict, thorough = false, profiles = [], terminology = false } = options
   const { codes: lists = new Map() } = options
   const { structure, invariants } = validateStructure(resource, {
