@@ -64,8 +64,9 @@ t.test('every path that is named is served with every method', async (t) => {
   t.ok(calls.length > 50)
   for (const { path, method, described } of calls) {
     const address = path
-      .replace('{resourceType}', 'Basic')
+      .replace('{resourceType}', path.includes('{target}') ? 'Patient' : 'Basic')
       .replace('{versionId}', '1')
+      .replace('{target}', 'Basic')
       .replace(/\{\w+\}/g, randomUUID())
     const client = described.security === undefined ? admin : anonymous
     // Whoever is not there is 404 as well, so a path with an id tells by the method it refuses.
@@ -91,8 +92,9 @@ t.test('a path with an id refuses the methods that are not named', async (t) => 
     const unnamed = METHODS.find((method) => item[method] === undefined)
     if (unnamed === undefined) continue
     const address = path
-      .replace('{resourceType}', 'Basic')
+      .replace('{resourceType}', path.includes('{target}') ? 'Patient' : 'Basic')
       .replace('{versionId}', '1')
+      .replace('{target}', 'Basic')
       .replace(/\{\w+\}/g, randomUUID())
     const response = await fetch(new URL(address, baseUrl), {
       method: unnamed.toUpperCase(),

@@ -45,12 +45,12 @@ export const expand: Operation = {
     const shown = inputs.flag('excludeNotForUI') ? codes.filter((code) => !code.isAbstract) : codes
     const page = shown.slice(offset, offset + Math.min(count, MAX_COUNT))
     return jsonReply(200, {
-      status: 'active',
+      resourceType: 'ValueSet',
       ...valueSet,
+      ...('status' in valueSet ? {} : { status: 'active' }),
       // What is expanded is another resource than what is stored: undefined members are left out.
       compose: undefined,
       meta: undefined,
-      resourceType: 'ValueSet',
       expansion: {
         identifier: `urn:uuid:${randomUUID()}`,
         timestamp: new Date().toISOString(),

@@ -16,6 +16,7 @@ import { boundCodes } from '../terminology/bound-codes.ts'
 export const validate: Operation = {
   name: 'validate',
   on: [{ level: 'type' }, { level: 'instance' }],
+  standard: 'Resource',
   methods: ['GET', 'POST'],
   async run(call) {
     const { principal, type = '', id } = call
