@@ -1,4 +1,5 @@
 /** StructureDefinitions, SearchParameters and CompartmentDefinitions → the compact lines we ship. */
+
 import type {
   CompartmentLine,
   Constraint,
@@ -7,6 +8,7 @@ import type {
   SearchParameter,
   TypeDefinition,
 } from '../shared/fhir/definitions-data.ts'
+import { partFor } from '../shared/fhir/own-parameters.ts'
 
 /** A published definition, as far as it is read here. */
 export interface Definition {
@@ -185,31 +187,10 @@ function describeParameter(
   }
 }
 
-/** A parameter of many types unites one path a type; each type keeps its own. */
 function ownPart(base: string, expression: string): string {
-  const parts = splitUnion(expression)
-  const own = parts.filter((part) => {
-    const root = /^\(*([A-Z]\w*)/.exec(part)?.[1]
-    return root === undefined || root === base || root === 'Resource' || root === 'DomainResource'
-  })
-  if (own.length === 0) throw new Error(`No part for ${base} in ${expression}`)
-  return own.join(' | ')
-}
-
-function splitUnion(expression: string): string[] {
-  const parts: string[] = []
-  let depth = 0
-  let start = 0
-  for (let i = 0; i < expression.length; i++) {
-    const char = expression[i]
-    if (char === '(') depth++
-    if (char === ')') depth--
-    if (char === '|' && depth === 0) {
-      parts.push(expression.slice(start, i).trim())
-      start = i + 1
-    }
-  }
-  return [...parts, expression.slice(start).trim()]
+  const own = partFor(base, expression)
+  if (own === undefined) throw new Error(`No part for ${base} in ${expression}`)
+  return own
 }
 
 function describeCompartments(definitions: readonly Definition[]): CompartmentLine['compartments'] {

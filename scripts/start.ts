@@ -11,6 +11,7 @@ import { asEnvironment, credentialsFile, readCredentials, writeCredentials } fro
 import { prepare } from './migrate.ts'
 import { startPostgres } from './postgres.ts'
 import { endSurvivor, notedProcess, noteProcess } from './processes.ts'
+import { nodeArguments } from './procfile.ts'
 import { startRedis } from './redis.ts'
 import { freePort, lastWords, type Program, type Service, startService } from './service.ts'
 import { requireDatabase, requireRedis } from './stores.ts'
@@ -139,14 +140,14 @@ async function startProcesses(
   env: NodeJS.ProcessEnv,
 ): Promise<void> {
   const url = `http://127.0.0.1:${config.port}/`
-  const start = async (name: 'web' | 'worker', args: string[], isReady: () => Promise<boolean>) => {
+  const start = async (name: 'web' | 'worker', isReady: () => Promise<boolean>) => {
     const place = join(folder, name)
     mkdirSync(place, { recursive: true, mode: 0o700 })
     const program: Program = {
       name: name === 'web' ? 'The web process' : 'The worker',
       url,
       command: process.execPath,
-      args,
+      args: nodeArguments(name),
       cwd: ROOT,
       env,
       folder: place,
@@ -157,10 +158,8 @@ async function startProcesses(
     await startService(program, (service) => keep(name, service))
   }
   await Promise.all([
-    start('web', ['--disable-warning=ExperimentalWarning', 'server/main.ts'], () =>
-      answers(`${url}livez`),
-    ),
-    start('worker', ['--no-node-snapshot', 'worker/main.ts'], () => answers(`${url}healthcheck`)),
+    start('web', () => answers(`${url}livez`)),
+    start('worker', () => answers(`${url}healthcheck`)),
   ])
 }
 

@@ -16,6 +16,8 @@ export type State = {
   principal?: Principal
   session?: Session
   claims?: TokenClaims
+  /** Read already, by `once`. */
+  body?: Buffer
 }
 
 export type Context = ParameterizedContext<State>

@@ -2,9 +2,20 @@
 import { fileURLToPath } from 'node:url'
 import type { Knex } from 'knex'
 import createKnex from 'knex'
-import type { Client } from 'pg'
 import type { Config } from './config.ts'
-import { HttpError, serverTimeout, tooCostly, unavailable } from './errors.ts'
+import {
+  cancelStatement,
+  knexLog,
+  type RawConnection,
+  type RawPool,
+  rawPool,
+} from './database-pool.ts'
+import {
+  runTransaction,
+  type TransactionOptions,
+  type TransactionPool,
+} from './database-transaction.ts'
+import { Contended, HttpError, serverTimeout, tooCostly, unavailable } from './errors.ts'
 import type { Logger } from './log.ts'
 
 export interface Statement {
@@ -16,14 +27,24 @@ export interface Statement {
 
 export interface Connection {
   query<Row extends object>(statement: Statement): Promise<Row[]>
+  /**
+   * A statement that still runs when `signal` aborts is cancelled in PostgreSQL. Errors: the signal's
+   * reason. Absent inside a transaction.
+   */
+  until?(signal: AbortSignal): Connection
 }
 
 export interface Database extends Connection {
   readonly knex: Knex
   /** Statements sent since the process started; tests pin the difference. */
   readonly statements: number
-  /** READ COMMITTED; `work` gets the one connection. */
-  transaction<T>(work: (connection: Connection) => Promise<T>): Promise<T>
+  /** Times a connection was given something to do while it had nothing. */
+  readonly roundTrips: number
+  /** `work` gets the one connection, as database-transaction.ts describes. */
+  transaction<T>(
+    work: (connection: Connection) => Promise<T>,
+    options?: TransactionOptions,
+  ): Promise<T>
   /**
    * A connection that is kept out of the pool once it is used, so that its prepared statements stay
    * warm; replaced when it is lost. A statement is sent while those before it still run, so that
@@ -52,23 +73,15 @@ export class SqlError extends Error {
 
 /** Raised by the function search_cap (migrations/006-joins.ts). */
 const TOO_MANY = 'BT001'
+/** Serialization failure, deadlock, lock timeout. */
+const CONTENTION = new Set(['40001', '40P01', '55P03'])
 const STATEMENT_TIMEOUT_MS = 20_000
+/** PostgreSQL ends a statement before: without a word from it by then, it or the way to it is gone. */
+const SILENCE_MS = STATEMENT_TIMEOUT_MS + 5000
 const LOCK_TIMEOUT_MS = 3000
 const ACQUIRE_TIMEOUT_MS = 2000
 const MIGRATION_LOCK = 6_221_483_007_210_001n
 const MIGRATIONS = fileURLToPath(new URL('./store/migrations', import.meta.url))
-
-// What knex keeps on a raw connection: set, it is not handed out again.
-interface RawConnection extends Client {
-  __knex__disposed?: unknown
-  pipeline: boolean
-}
-
-interface RawPool {
-  acquireConnection(): Promise<RawConnection>
-  releaseConnection(connection: RawConnection): Promise<void>
-  readonly config: Knex.Config
-}
 
 /** Opens no connection yet: the first statement does, and every later one heals the pool. */
 export function openDatabase(
@@ -83,7 +96,9 @@ class PooledDatabase implements Database {
   readonly #pool: RawPool
   readonly #log: Logger
   readonly #lanes: (() => Promise<void>)[] = []
+  readonly #inFlight = new WeakMap<RawConnection, number>()
   #statements = 0
+  #roundTrips = 0
   #isAway = false
 
   constructor(config: Pick<Config, 'databaseUrl' | 'databasePool'>, log: Logger) {
@@ -93,6 +108,7 @@ class PooledDatabase implements Database {
       application_name: 'botica',
       statement_timeout: STATEMENT_TIMEOUT_MS,
       lock_timeout: LOCK_TIMEOUT_MS,
+      query_timeout: SILENCE_MS,
       connectionTimeoutMillis: ACQUIRE_TIMEOUT_MS,
       keepAlive: true,
     }
@@ -111,6 +127,10 @@ class PooledDatabase implements Database {
     return this.#statements
   }
 
+  get roundTrips(): number {
+    return this.#roundTrips
+  }
+
   async query<Row extends object>(statement: Statement): Promise<Row[]> {
     const connection = await this.#acquire()
     try {
@@ -120,42 +140,58 @@ class PooledDatabase implements Database {
     }
   }
 
-  async transaction<T>(work: (connection: Connection) => Promise<T>): Promise<T> {
+  until(signal: AbortSignal): Connection {
+    return { query: (statement) => this.#queryUntil(signal, statement) }
+  }
+
+  async #queryUntil<Row extends object>(signal: AbortSignal, statement: Statement): Promise<Row[]> {
+    signal.throwIfAborted()
     const connection = await this.#acquire()
-    const send = <Row extends object>(statement: Statement) =>
-      this.#send<Row>(connection, statement)
+    let cancelling: Promise<void> | undefined
+    const cancel = () => {
+      // The signal may arrive late and hit what runs there next, so nothing will.
+      connection.__knex__disposed ??= signal.reason
+      cancelling = cancelStatement(this.#pool, connection.processID, this.#log)
+    }
     try {
-      await send({ text: 'begin', values: [] })
-      const result = await work({ query: send })
-      await send({ text: 'commit', values: [] })
-      return result
+      signal.throwIfAborted()
+      signal.addEventListener('abort', cancel)
+      return await this.#send<Row>(connection, statement)
     } catch (error) {
-      await send({ text: 'rollback', values: [] }).catch((failure: unknown) => {
-        connection.__knex__disposed ??= failure
-      })
+      signal.throwIfAborted()
       throw error
     } finally {
+      signal.removeEventListener('abort', cancel)
+      await cancelling
       await this.#pool.releaseConnection(connection)
     }
   }
 
+  async transaction<T>(
+    work: (connection: Connection) => Promise<T>,
+    options?: TransactionOptions,
+  ): Promise<T> {
+    const pool: TransactionPool<RawConnection> = {
+      acquire: () => this.#acquirePipelined(),
+      send: (connection, statement) => this.#send(connection, statement),
+      release: (connection, failure) => {
+        if (failure !== undefined) connection.__knex__disposed ??= failure
+        return this.#releasePipelined(connection)
+      },
+    }
+    return runTransaction(pool, work, options)
+  }
+
   lane(): Connection {
     let opening: Promise<RawConnection> | undefined
-    const open = async () => {
-      const connection = await this.#acquire()
-      connection.pipeline = true
-      return connection
-    }
     const close = async () => {
       const connection = await opening?.catch(() => undefined)
       opening = undefined
-      if (connection === undefined) return
-      connection.pipeline = false
-      await this.#pool.releaseConnection(connection)
+      if (connection !== undefined) await this.#releasePipelined(connection)
     }
     this.#lanes.push(close)
     const connected = async () => {
-      opening ??= open()
+      opening ??= this.#acquirePipelined()
       const used = opening
       const connection = await used.catch((error: unknown) => {
         if (opening === used) opening = undefined
@@ -188,8 +224,22 @@ class PooledDatabase implements Database {
     }
   }
 
+  async #acquirePipelined(): Promise<RawConnection> {
+    const connection = await this.#acquire()
+    connection.pipeline = true
+    return connection
+  }
+
+  async #releasePipelined(connection: RawConnection): Promise<void> {
+    connection.pipeline = false
+    await this.#pool.releaseConnection(connection)
+  }
+
   async #send<Row extends object>(connection: RawConnection, statement: Statement): Promise<Row[]> {
     this.#statements += 1
+    const inFlight = this.#inFlight.get(connection) ?? 0
+    if (inFlight === 0) this.#roundTrips += 1
+    this.#inFlight.set(connection, inFlight + 1)
     try {
       // pg's types ask for a mutable array; it does not change it.
       const result = await connection.query<Row>({
@@ -201,11 +251,13 @@ class PooledDatabase implements Database {
       return result.rows
     } catch (error) {
       const failure = toFailure(error, statement)
-      if (failure instanceof HttpError && failure.status === 503) {
+      if (isAway(failure)) {
         connection.__knex__disposed ??= failure
         this.#noteAway(error)
       }
       throw failure
+    } finally {
+      this.#inFlight.set(connection, (this.#inFlight.get(connection) ?? 1) - 1)
     }
   }
 
@@ -217,54 +269,47 @@ class PooledDatabase implements Database {
   }
 }
 
-function rawPool(knex: Knex): RawPool {
-  // knex declares `client` as `any`; these three members are what its own runner uses.
-  return knex.client as RawPool
-}
-
 function toFailure(error: unknown, statement: Statement): Error {
   if (!(error instanceof Error)) return new Error('The database driver threw a non-error')
   const code = 'code' in error && typeof error.code === 'string' ? error.code : undefined
   if (isConnectionLoss(code, error.message)) return unavailable('Database', error)
   if (code === undefined) return error
   if (code === '57014') return serverTimeout()
+  if (CONTENTION.has(code))
+    return new Contended(code, new SqlError(code, undefined, what(statement)))
   if (code === TOO_MANY)
     return tooCostly('A chain or _has of the search matches too many resources')
   const constraint =
     'constraint' in error && typeof error.constraint === 'string' ? error.constraint : undefined
   // Class 42 is a mistake in our own text, which holds no values.
-  const what = code.startsWith('42')
-    ? `"${error.message}"`
-    : (statement.name ?? statement.text.slice(0, 40))
-  return new SqlError(code, constraint, what)
+  return new SqlError(
+    code,
+    constraint,
+    code.startsWith('42') ? `"${error.message}"` : what(statement),
+  )
+}
+
+function what({ name, text }: Statement): string {
+  return name ?? text.slice(0, 40)
+}
+
+function isAway(failure: Error): boolean {
+  return failure instanceof HttpError && failure.status === 503 && !(failure instanceof Contended)
 }
 
 // Class 08 and 57P0x: the server goes or is not ready yet; 53300: no slot; 25006: a standby.
 // The rest are Node's own socket errors and pg's texts, which have no code.
 function isConnectionLoss(code: string | undefined, message: string): boolean {
   if (code !== undefined) return /^(08...|57P0.|53300|25006|E[A-Z_]{4,})$/.test(code)
-  return /^(Connection terminated|Client |timeout expired)/i.test(message)
-}
-
-function knexLog(log: Logger) {
-  return {
-    warn: (message: unknown) => {
-      const [line = ''] = String(message).split('\n')
-      // One for each connection and each attempt; that PostgreSQL is away is said once, above.
-      if (/connection error/i.test(line)) log.debug({ knex: line }, 'knex warning')
-      else log.warn({ knex: line }, 'knex warning')
-    },
-    error: (message: unknown) => log.error({ knex: String(message) }, 'knex error'),
-    deprecate: (method: string) => log.warn({ method }, 'knex deprecation'),
-    debug: () => undefined,
-  }
+  return /^(Connection terminated|Client |timeout expired|Query read timeout)/i.test(message)
 }
 
 /** Brings the schema up to date; safe to run twice and from several machines at once. */
 export async function migrate(database: Database): Promise<void> {
   const { connection } = rawPool(database.knex).config
   // Building an index may take longer than any request is given.
-  const settings = { ...Object(connection), statement_timeout: 0, lock_timeout: 0 }
+  const limits = { statement_timeout: 0, lock_timeout: 0, query_timeout: 0 }
+  const settings = { ...Object(connection), ...limits }
   const guard = createKnex({ client: 'pg', connection: settings, pool: { min: 0, max: 1 } })
   const runner = createKnex({ client: 'pg', connection: settings, pool: { min: 0, max: 1 } })
   try {

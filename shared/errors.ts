@@ -58,6 +58,30 @@ export const unsupportedMediaType = () =>
 export const businessRule = failure(422, 'business-rule', 'business-rule')
 export const serverTimeout = () => failure(504, 'server-timeout', 'timeout')('Server timeout')
 
+/**
+ * PostgreSQL gave way to another transaction: the same work may succeed the next time. Who does not try
+ * again answers 503.
+ */
+export class Contended extends HttpError {
+  readonly sqlState: string
+
+  constructor(sqlState: string, cause: unknown) {
+    const { status, outcome, headers } = unavailable('What was asked for', cause)
+    super(status, outcome, { cause, headers: { ...headers } })
+    this.sqlState = sqlState
+  }
+}
+
+/** 409 for work that was tried again and again; the SQLSTATE tells a caller that one more try may do. */
+export function racesLost(sqlState: string): HttpError {
+  const { id, issue: issues } = conflict('Too many concurrent changes, try again').outcome
+  const coded = issues.map(({ details, ...rest }) => ({
+    ...rest,
+    details: { coding: [{ code: sqlState }], ...details },
+  }))
+  return new HttpError(409, outcome(id, ...coded))
+}
+
 /** The same failure, with the parameter or element at fault named in each issue. */
 export function located(error: unknown, expression: string): unknown {
   if (!(error instanceof HttpError)) return error
@@ -77,15 +101,24 @@ export function unauthorized(baseUrl: string, tokenGiven = false): HttpError {
   })
 }
 
-/** 429; `seconds` is when to come back. */
-export function tooManyRequests(seconds: number, diagnostics?: string): HttpError {
+/** 429; `seconds` is when to come back, `rateLimit` an item of the header of that name. */
+export function tooManyRequests(
+  seconds: number,
+  diagnostics?: string,
+  rateLimit?: string,
+): HttpError {
   return new HttpError(
     429,
     outcome(
       'too-many-requests',
       issue('error', 'throttled', 'Too Many Requests', undefined, diagnostics),
     ),
-    { headers: { 'Retry-After': String(seconds) } },
+    {
+      headers: {
+        'Retry-After': String(seconds),
+        ...(rateLimit === undefined ? {} : { RateLimit: rateLimit }),
+      },
+    },
   )
 }
 

@@ -4,10 +4,12 @@ import { createSignedUrls, type SignedUrls } from './access/signed-urls.ts'
 import { createTokens, type Tokens } from './access/tokens.ts'
 import type { Config } from './config.ts'
 import { type Database, openDatabase } from './database.ts'
+import { createLimiter, type Limiter } from './limiter.ts'
 import type { Logger } from './log.ts'
 import { openQueues, type Queues } from './queue.ts'
 import { openRedis, type Redis, untilReady } from './redis.ts'
 import { openStorage, type Storage } from './storage.ts'
+import { openOwnParameters } from './store/own-parameters.ts'
 import { openPrincipals, type Principals } from './store/principals.ts'
 import { openProfiles, type Profiles } from './store/profiles.ts'
 import { openRepository, type Repository } from './store/repository.ts'
@@ -27,6 +29,8 @@ export interface Services {
   /** For small counters and caches of a request; jobs go through `queues`. */
   readonly redis: Redis
   readonly queues: Queues
+  /** Load units of members and Projects. */
+  readonly load: Limiter
   close(): Promise<void>
 }
 
@@ -43,9 +47,11 @@ export async function openServices(config: Config, log: Logger): Promise<Service
   opened.defer(() => database.close())
   await untilAnswering(database, log)
   await requireTables(database)
-  const repository = await openRepository(database)
-  const principals = await openPrincipals(database, repository, log)
-  const keys = await openSigningKeys(config, database, repository)
+  const ownParameters = openOwnParameters(database)
+  const repository = await openRepository(database, { ownParameters, log })
+  const principals = await openPrincipals(database, repository, ownParameters, log)
+  const keys = await openSigningKeys(config, database, repository, log)
+  opened.defer(() => keys.close())
   const storage = await openStorage(config)
   opened.defer(() => storage.close())
   const redis = openRedis(config, 'request', log)
@@ -68,6 +74,7 @@ export async function openServices(config: Config, log: Logger): Promise<Service
     storage,
     redis,
     queues,
+    load: createLimiter('load', redis, log),
     close: () => closing.disposeAsync(),
   }
 }

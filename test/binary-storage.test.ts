@@ -6,6 +6,8 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { brotliCompressSync, deflateSync, gzipSync } from 'node:zlib'
 import t from 'tap'
+import { storeContent } from '../shared/api/binary-content.ts'
+import { placeOf, sweepContents } from '../shared/api/stored-contents.ts'
 import { type Binary, download, openBucket, upload } from './fixtures/binaries.ts'
 import { type Botica, openBotica, until } from './fixtures/botica.ts'
 import { openSdk } from './fixtures/sdk.ts'
@@ -92,6 +94,44 @@ for (const [name, botica, directory] of [
     })
     t.ok(refused.status >= 400)
     t.equal(filesIn(directory).length, before)
+  })
+
+  t.test(`content leaves ${name} when no version names it any more`, async (t) => {
+    const { services } = botica
+    const [kept, deleted, expunged] = [
+      await upload(admin, 'kept', 'text/plain'),
+      await upload(admin, 'deleted', 'text/plain'),
+      await upload(admin, 'first', 'text/plain'),
+    ]
+    t.equal((await admin.put(`Binary/${expunged.id}`, 'second', type)).status, 200)
+    t.equal((await admin.del(`Binary/${deleted.id}`)).status, 200)
+    const before = filesIn(directory).length
+    await sweepContents(services)
+    t.equal(filesIn(directory).length, before)
+    t.equal((await admin.post(`Binary/${expunged.id}/$expunge`)).status, 200)
+    await sweepContents(services)
+    t.equal(filesIn(directory).length, before - 2)
+    t.equal((await download(botica, `Binary/${kept.id}`, admin)).bytes.toString(), 'kept')
+    const version = await download(botica, `Binary/${deleted.id}/_history/1`, admin)
+    t.equal(version.bytes.toString(), 'deleted', 'history keeps its content')
+  })
+
+  t.test(`content that a crash left in ${name} goes when it is old`, async (t) => {
+    const { services, project } = botica
+    const { database } = services
+    const before = filesIn(directory).length
+    const left = await storeContent(services, project.id, Buffer.from('left'), undefined)
+    const { id } = await upload(admin, 'named', 'text/plain')
+    await database.query({
+      text: `update stored_content set added = added - interval '1 hour',
+        due = clock_timestamp() where place = $1`,
+      values: [placeOf(services.config)],
+    })
+    t.equal(filesIn(directory).length, before + 2)
+    while ((await sweepContents(services)) > 0);
+    t.equal(filesIn(directory).length, before + 1)
+    t.notOk(filesIn(directory).some((file) => file.includes(new URL(left).pathname.slice(-36))))
+    t.equal((await download(botica, `Binary/${id}`, admin)).bytes.toString(), 'named')
   })
 
   t.test(`the SDK creates, attaches and downloads with ${name}`, async (t) => {

@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { openBotica, until } from './fixtures/botica.ts'
+import { holdRow, waitingFor } from './fixtures/held-rows.ts'
 import { aPatient, MRN_SYSTEM } from './fixtures/resources.ts'
 
 const botica = await openBotica(t)
@@ -67,4 +68,48 @@ t.test('a worker takes up what Redis lost and ends what a lost worker began', as
       values: [botica.project.id],
     })
   await until(async () => (await left()).length === 0, DONE_MS)
+})
+
+/** A transaction of a worker that has begun and waits for a row that somebody holds. */
+async function begunTransaction(mrn: string) {
+  const made = await client.create(aPatient())
+  const held = await holdRow(database, made.id)
+  const entry = [
+    {
+      request: { method: 'POST', url: 'Patient' },
+      resource: aPatient({ identifier: [{ system: MRN_SYSTEM, value: mrn }] }),
+    },
+    { request: { method: 'DELETE', url: `Patient/${made.id}` } },
+  ]
+  const bundle = { resourceType: 'Bundle', type: 'transaction', entry }
+  const answer = await client.post('', bundle, { Prefer: 'respond-async' })
+  const url = answer.headers.get('content-location') ?? ''
+  const id = /job\/([^/]+)\/status/.exec(url)?.[1] ?? ''
+  await until(async () => (await waitingFor(database, held.pid)).length > 0, DONE_MS)
+  return { url, id, held }
+}
+
+t.test('a transaction that is cancelled while it runs says what became of it', async (t) => {
+  const mrn = randomUUID()
+  const { url, held } = await begunTransaction(mrn)
+  t.equal((await client.del(url)).status, 202)
+  t.match(await client.get(url), { status: 202, body: { status: 'active' } })
+  await held.release()
+  await until(async () => (await client.get(url)).status === 200, DONE_MS)
+  // Whether the cancel or the row reaches the worker first is not for us to say.
+  const { status } = (await client.get(url)).body
+  t.equal(status, (await countOf(mrn)) === 0 ? 'cancelled' : 'completed')
+})
+
+t.test('a cancel that comes after the commit finds the job completed', async (t) => {
+  const mrn = randomUUID()
+  const { url, id, held } = await begunTransaction(mrn)
+  // The worker cannot write down that it is done.
+  const job = await holdRow(database, id)
+  await held.release()
+  await until(async () => (await countOf(mrn)) === 1, DONE_MS)
+  t.equal((await client.del(url)).status, 202)
+  await job.release()
+  await until(async () => (await client.get(url)).status === 200, DONE_MS)
+  t.match((await client.get(url)).body, { status: 'completed' })
 })

@@ -2,6 +2,7 @@ import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import type { Resource } from '../shared/fhir/resource.ts'
 import { openBotica, until } from './fixtures/botica.ts'
+import { holdRow, waitingFor } from './fixtures/held-rows.ts'
 import { anObservation, aPatient, MRN_SYSTEM } from './fixtures/resources.ts'
 
 const botica = await openBotica(t)
@@ -35,38 +36,6 @@ const withMrn = (value: string) => aPatient({ identifier: [{ system: MRN_SYSTEM,
 async function countOf(value: string): Promise<number> {
   const found = await client.get(`Patient?identifier=${MRN_SYSTEM}|${value}&_total=accurate`)
   return Number(found.body.total)
-}
-
-/** Holds a row until `release`, as a transaction of another process would. */
-async function holdRow(id: string | undefined) {
-  const held = Promise.withResolvers<number | undefined>()
-  const released = Promise.withResolvers<void>()
-  const done = database.transaction(async (connection) => {
-    await connection.query({
-      text: 'select 1 from resource where id = $1 for update',
-      values: [id],
-    })
-    const [own] = await connection.query<{ pid: number }>({
-      text: 'select pg_backend_pid() as pid',
-      values: [],
-    })
-    held.resolve(own?.pid)
-    await released.promise
-  })
-  const pid = await held.promise
-  const release = async () => {
-    released.resolve()
-    await done
-  }
-  return { pid, release }
-}
-
-async function waitingFor(pid: number | undefined): Promise<number[]> {
-  const rows = await database.query<{ pid: number }>({
-    text: 'select pid from pg_stat_activity where $1 = any(pg_blocking_pids(pid))',
-    values: [pid],
-  })
-  return rows.map(({ pid }) => pid)
 }
 
 t.test(
@@ -140,6 +109,27 @@ t.test('equal conditional creates in racing transactions make one resource', asy
   }
 })
 
+t.test('those that search as well make one, too, and find it', async (t) => {
+  const mrn = randomUUID()
+  const query = `identifier=${MRN_SYSTEM}|${mrn}`
+  const other = `${await botica.startWeb()}fhir/R4/`
+  const entry = [
+    post(withMrn(mrn), { ifNoneExist: query }),
+    { request: { method: 'GET', url: `Patient?${query}&_total=accurate` } },
+  ]
+  const bundle = { resourceType: 'Bundle', type: 'transaction', entry }
+  const answers = await Promise.all(
+    Array.from({ length: 10 }, (_, i) =>
+      client.post<ResponseBundle>(i % 2 === 0 ? '' : other, bundle),
+    ),
+  )
+  t.same(
+    answers.map(({ status, body }) => [status, body.entry?.[1]?.resource?.total]),
+    Array.from({ length: 10 }, () => [200, 1]),
+  )
+  t.equal(await countOf(mrn), 1)
+})
+
 t.test(
   'conditional writes alone and in transactions, of two web processes, make one',
   async (t) => {
@@ -168,11 +158,11 @@ t.test(
 t.test('a transaction whose connection is killed leaves nothing', async (t) => {
   const made = await client.create(aPatient())
   const mrn = randomUUID()
-  const { pid, release } = await holdRow(made.id)
+  const { pid, release } = await holdRow(database, made.id)
   const sent = transact([post(withMrn(mrn)), put({ ...made, gender: 'other' })])
   let pids: number[] = []
   await until(async () => {
-    pids = await waitingFor(pid)
+    pids = await waitingFor(database, pid)
     return pids.length > 0
   }, WAIT_MS)
   await database.query({ text: 'select pg_terminate_backend($1)', values: [pids[0]] })

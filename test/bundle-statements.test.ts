@@ -1,7 +1,8 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import type { Resource } from '../shared/fhir/resource.ts'
-import { openBotica, statementsAsked } from './fixtures/botica.ts'
+import { openBotica, roundTripsAsked, statementsAsked } from './fixtures/botica.ts'
+import type { Client } from './fixtures/client.ts'
 import { anObservation, aPatient, MRN_SYSTEM, syntheaTexts } from './fixtures/resources.ts'
 
 const botica = await openBotica(t)
@@ -51,48 +52,68 @@ t.test('a Synthea record is written by one statement', async (t) => {
   }
 })
 
-t.test('a transaction of 500 entries takes one statement for each kind of work', async (t) => {
+const patchOf = (operations: string): Resource => ({
+  resourceType: 'Binary',
+  contentType: 'application/json-patch+json',
+  data: Buffer.from(operations).toString('base64'),
+})
+
+/** 500 entries of every kind about 300 patients that `asked` has just made. */
+async function mixed(asked: Client): Promise<Entry[]> {
   const mrn = randomUUID()
-  const made = await run(
-    'transaction',
-    many(300, (i) => post(withMrn(`${mrn}-${i}`))),
+  const bundle = (entry: readonly Entry[]) => ({ resourceType: 'Bundle', type: 'batch', entry })
+  const made = await asked.post<ResponseBundle>(
+    '',
+    bundle(many(300, (i) => post(withMrn(`${mrn}-${i}`)))),
   )
-  const known = made.body.entry.map(({ resource }) => resource)
-  const entries: Entry[] = []
-  for (const [i, resource] of known.entries()) {
+  const query = (i: number) => `identifier=${MRN_SYSTEM}|${mrn}-${i}`
+  const entries = made.body.entry.map(({ resource }, i): Entry => {
     if (resource === undefined) throw new Error('A patient was not made')
     const url = `Patient/${resource.id}`
-    if (i < 100) entries.push(put({ ...resource, gender: 'other' }))
-    else if (i < 150) entries.push({ request: { method: 'DELETE', url } })
-    else if (i < 250) entries.push({ request: { method: 'GET', url } })
-    else {
-      const patch = Buffer.from('[{"op":"add","path":"/active","value":false}]').toString('base64')
-      const data = {
-        resourceType: 'Binary',
-        contentType: 'application/json-patch+json',
-        data: patch,
-      }
-      entries.push({ request: { method: 'PATCH', url }, resource: data })
-    }
-  }
-  const subject = `Patient?identifier=${MRN_SYSTEM}|${mrn}-200`
-  entries.push(...many(100, () => post(anObservation(subject))))
-  entries.push(
-    ...many(100, (i) => {
-      const ifNoneExist = `identifier=${MRN_SYSTEM}|${mrn}-${200 + i}`
-      return post(withMrn(`${mrn}-${200 + i}`), { ifNoneExist })
-    }),
-  )
-
-  const cost = await statementsAsked(services, client, async () => {
-    const answer = await run('transaction', entries)
-    t.equal(answer.status, 200)
-    const statuses = Map.groupBy(answer.body.entry, ({ response }) => response.status)
-    t.equal(statuses.get('201')?.length, 100)
-    t.equal(statuses.get('200')?.length, 400)
+    const conditional = `Patient?${query(i)}`
+    const changed = { ...withMrn(`${mrn}-${i}`), gender: 'other' }
+    if (i < 60) return put({ ...resource, gender: 'other' })
+    if (i < 90) return { request: { method: 'DELETE', url } }
+    if (i < 110) return { request: { method: 'DELETE', url: conditional } }
+    if (i < 210) return { request: { method: 'GET', url } }
+    if (i < 240) return { request: { method: 'PUT', url: conditional }, resource: changed }
+    const resourceOf = patchOf('[{"op":"add","path":"/active","value":false}]')
+    if (i < 260) return { request: { method: 'PATCH', url: conditional }, resource: resourceOf }
+    return { request: { method: 'PATCH', url }, resource: resourceOf }
   })
-  // Locks, criteria, rows to change, deletions, inserts, updates, and rows to show.
-  t.ok(cost <= FRAME + 7, `${cost} statements`)
+  return [
+    ...entries,
+    ...many(100, () => post(anObservation(`Patient?${query(150)}`))),
+    ...many(100, (i) => post(withMrn(`${mrn}-${250 + i}`), { ifNoneExist: query(250 + i) })),
+  ]
+}
+
+for (const [who, as] of [
+  ['a member', client],
+  ['a super admin', botica.superAdmin],
+] as const) {
+  t.test(`a transaction of 500 entries of every kind is five round trips for ${who}`, async (t) => {
+    const entry = await mixed(as)
+    t.equal(entry.length, 500)
+    const bundle = { resourceType: 'Bundle', type: 'transaction', entry }
+    const trips = await roundTripsAsked(services, as, async () => {
+      const answer = await as.post<ResponseBundle>('', bundle)
+      t.equal(answer.status, 200)
+      const statuses = Map.groupBy(answer.body.entry, ({ response }) => response.status)
+      t.equal(statuses.get('201')?.length, 150)
+      t.equal(statuses.get('200')?.length, 350)
+    })
+    // Criteria with the rows to change, rows of conditional changes, writes, rows to show, commit.
+    t.ok(trips <= 5, `${trips} round trips`)
+  })
+}
+
+t.test('a transaction without changes of others is begun with its first statement', async (t) => {
+  const trips = await roundTripsAsked(services, client, async () => {
+    const entry = many(100, () => post(aPatient()))
+    t.equal((await run('transaction', entry)).status, 200)
+  })
+  t.equal(trips, 2)
 })
 
 t.test('references of a transaction are checked by one statement', async (t) => {
@@ -134,6 +155,31 @@ t.test('a batch reads many resources by one statement', async (t) => {
     t.ok(answer.body.entry.every(({ response }) => response.status === '200'))
   })
   t.equal(cost, 1)
+  const admin = await statementsAsked(services, botica.superAdmin, async () => {
+    const entry = many(200, () => ({ request: { method: 'GET', url } }))
+    const bundle = { resourceType: 'Bundle', type: 'batch', entry }
+    const answer = await botica.superAdmin.post<ResponseBundle>('', bundle)
+    t.ok(answer.body.entry.every(({ response }) => response.status === '200'))
+  })
+  t.equal(admin, 1, 'a super admin reads those of another project')
+})
+
+t.test('a batch deletes many resources by one statement, one named twice by two', async (t) => {
+  const mrn = randomUUID()
+  const made = await run(
+    'batch',
+    many(50, (i) => post(withMrn(`${mrn}-${i}`))),
+  )
+  const urls = made.body.entry.map(({ resource }) => `Patient/${resource?.id}`)
+  const entries = [...urls, urls[7]].map((url = '') => ({ request: { method: 'DELETE', url } }))
+  const cost = await statementsAsked(services, client, async () => {
+    const answer = await run('batch', entries)
+    t.ok(answer.body.entry.every(({ response }) => response.status === '200'))
+  })
+  t.equal(cost, 2)
+  t.equal((await client.get(urls[7] ?? '')).status, 410)
+  const found = await client.get(`${urls[7]}/_history`)
+  t.equal((found.body as { total?: number }).total, 2, 'it was deleted once')
 })
 
 t.test('a batch of creates shares its statements', async (t) => {

@@ -121,3 +121,65 @@ t.test('a question mark elsewhere is no search', async (t) => {
   })
   t.match(made, { status: 201, body: { note: [{ text: 'Patient?name=x' }] } })
 })
+
+interface Answered extends Resource {
+  readonly entry: readonly {
+    readonly response: { readonly location: string }
+    readonly resource?: Resource
+  }[]
+}
+
+t.test('patches resolve what they put in, alone and in bundles', async (t) => {
+  const path = `Observation/${(await client.create(anObservation(literal))).id}`
+  const asJson = [{ op: 'add', path: '/focus', value: [{ reference: search(mrn) }] }]
+  const patched = await client.patch(path, asJson)
+  t.match(patched, { status: 200, body: { focus: [{ reference: literal }] } })
+
+  const parameters = (reference: string) => ({
+    resourceType: 'Parameters',
+    parameter: [
+      {
+        name: 'operation',
+        part: [
+          { name: 'type', valueCode: 'add' },
+          { name: 'path', valueString: 'Observation' },
+          { name: 'name', valueString: 'subject' },
+          { name: 'value', valueReference: { reference } },
+        ],
+      },
+    ],
+  })
+  const bare = { resourceType: 'Observation', status: 'final', code: { text: 'x' } }
+  const other = `Observation/${(await client.create(bare)).id}`
+  t.match(await client.patch(other, parameters(search(mrn))), {
+    status: 200,
+    body: { subject: { reference: literal } },
+  })
+  t.match(await client.patch(path, [{ ...asJson[0], value: [{ reference: search(twin) }] }]), {
+    status: 400,
+    body: { issue: [{ expression: ['Observation.focus[0]'] }] },
+  })
+
+  const fullUrl = `urn:uuid:${randomUUID()}`
+  const operations = [
+    { op: 'add', path: '/focus', value: [{ reference: search(mrn) }, { reference: fullUrl }] },
+  ]
+  const data = Buffer.from(JSON.stringify(operations)).toString('base64')
+  const contentType = 'application/json-patch+json'
+  const answer = await client.post<Answered>('', {
+    resourceType: 'Bundle',
+    type: 'transaction',
+    entry: [
+      {
+        request: { method: 'PATCH', url: path },
+        resource: { resourceType: 'Binary', contentType, data },
+      },
+      { fullUrl, request: { method: 'POST', url: 'Patient' }, resource: aPatient() },
+    ],
+  })
+  t.equal(answer.status, 200)
+  const [changed, made] = answer.body.entry
+  t.match(changed?.resource, {
+    focus: [{ reference: literal }, { reference: made?.response.location }],
+  })
+})

@@ -138,3 +138,26 @@ t.test('a key of another form is refused, and one on a read is ignored', async (
   t.equal((await client.post('Patient', aPatient(), withKey('x'.repeat(128)))).status, 201)
   t.equal((await client.get('Patient', withKey('x'.repeat(129)))).status, 200)
 })
+
+t.test('a repeated request of an administrator is answered as the first', async (t) => {
+  const key = withKey()
+  const path = `/admin/projects/${botica.project.id}/client`
+  const body = { name: `Once ${randomUUID()}` }
+  const first = await botica.admin.post(path, body, key)
+  const again = await botica.admin.post(path, body, key)
+  t.equal(first.status, 201)
+  t.equal(again.status, 201)
+  t.equal(again.text, first.text)
+  t.equal(again.headers.get('location'), first.headers.get('location'))
+  t.equal(again.headers.get('content-type'), first.headers.get('content-type'))
+  const found = await botica.admin.get(
+    `ClientApplication?name=${encodeURIComponent(body.name)}&_total=accurate`,
+  )
+  t.equal(found.body.total, 1)
+  t.equal((await botica.admin.post(path, { name: 'Other' }, key)).status, 422)
+
+  const refusedKey = withKey()
+  const refused = await botica.admin.post(path, [], refusedKey)
+  t.equal(refused.status, 400)
+  t.equal((await botica.admin.post(path, [], refusedKey)).text, refused.text)
+})

@@ -211,7 +211,7 @@ t.test('a quantity is a range with its unit, and so it is in a composite', async
     rows.ranges.filter((row) => row.p === keys.composite(first, 1)),
     [{ lo: -Infinity, hi: 5, u }],
   )
-  t.equal(rows.ranges.length, 3)
+  t.equal(rows.ranges.length, 2)
 })
 
 t.test('two tokens of one element make one composite key', async (t) => {

@@ -132,11 +132,8 @@ t.test('what cannot be answered is refused with its reason', async (t) => {
     ['RiskAssessment', 'probability=x', '400 invalid Invalid number value: x'],
     ['Patient', `name=${many(1001)}`, '400 too-costly name has 1001 values; 1000 are allowed'],
     ['Patient', `name=${many(1000)}`, 'accepted'],
-    [
-      'Observation',
-      'code:in=http://vs',
-      '400 not-supported Modifier :in is not supported for clinical-code',
-    ],
+    ['Observation', 'code:in=http://vs', 'accepted'],
+    ['Observation', 'date:in=http://vs', '400 invalid Invalid modifier :in for clinical-date'],
     ['Observation', 'subject:Patient.nmae=x', '400 invalid Unknown search parameter: nmae'],
     ['Observation', 'sbject.name=x', '400 invalid Unknown search parameter: sbject'],
     ['Observation', 'subject:Nope.name=x', '400 invalid Unknown resource type: Nope'],

@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { migrate, openDatabase } from '../shared/database.ts'
+import { HttpError } from '../shared/errors.ts'
 import { parseSearch } from '../shared/fhir/search.ts'
 import { createLogger } from '../shared/log.ts'
 import { databaseUrl, openTestStore, statementsOf, statusOf } from './fixtures/store.ts'
@@ -181,4 +182,90 @@ t.test('a statement that takes too long is 504, and others leak no text', async 
     name: 'Error',
     message: /^PostgreSQL refused select \$1::uuid: SQLSTATE 22P02$/,
   })
+})
+
+t.test('a read that waits too long for a lock is 503, to be tried again', async (t) => {
+  const table = `held_${randomUUID().replaceAll('-', '')}`
+  await database.query({ text: `create table ${table} ()`, values: [] })
+  t.teardown(() => database.query({ text: `drop table ${table}`, values: [] }))
+  const read = { text: `select * from ${table}`, values: [] }
+  await database.transaction(async (connection) => {
+    await connection.query({ text: `lock table ${table} in access exclusive mode`, values: [] })
+    const failure = await database.query(read).catch((error: unknown) => error)
+    t.ok(failure instanceof HttpError)
+    t.match(failure, {
+      status: 503,
+      headers: { 'Retry-After': '2' },
+      outcome: { id: 'unavailable', issue: [{ code: 'transient' }] },
+    })
+  })
+  t.same(await database.query(read), [])
+})
+
+t.test('a transaction of one state does not see what others commit meanwhile', async (t) => {
+  const mrn = randomUUID()
+  const seen = (oneState: boolean) =>
+    repository.transaction(
+      async (inner) => {
+        const before = (await inner.search(member, byMrn(mrn))).versions.length
+        await repository.create(member, aPatient(mrn))
+        return (await inner.search(member, byMrn(mrn))).versions.length - before
+      },
+      { principal: member, conditions: [byMrn(mrn)], oneState },
+    )
+  t.equal(await seen(true), 0)
+  t.equal(await seen(false), 1)
+  t.equal(await countOf(mrn), 2)
+})
+
+t.test('of one state, a change of what others changed is run again on the new state', async (t) => {
+  const { id } = await repository.create(member, aPatient(randomUUID()))
+  let tries = 0
+  await repository.transaction(
+    async (inner) => {
+      tries += 1
+      await inner.search(member, byMrn('none'))
+      if (tries === 1) {
+        const other = { ...aPatient('other'), id, multipleBirthInteger: 1 }
+        await repository.update(member, other)
+      }
+      await inner.patch(member, 'Patient', id, (current) => ({
+        ...current,
+        multipleBirthInteger: Number(current.multipleBirthInteger) + 1,
+      }))
+    },
+    { principal: member, conditions: [], oneState: true },
+  )
+  t.equal(tries, 2)
+  const { content = '' } = await repository.read(member, 'Patient', id)
+  t.match(JSON.parse(content), { multipleBirthInteger: 2 }, 'neither change is lost')
+})
+
+t.test('locks of conditions end with their transaction, whatever becomes of it', async (t) => {
+  const mrn = randomUUID()
+  const guard = { principal: member, conditions: [byMrn(mrn)], oneState: true }
+  const failure = repository.transaction(async (inner) => {
+    await inner.search(member, byMrn(mrn))
+    await inner.read(member, 'Patient', randomUUID())
+  }, guard)
+  t.equal(await statusOf(failure), 404)
+  const other = await openTestStore(t)
+  const written = await Promise.all(
+    [repository, other.repository].map((one) =>
+      one.createConditional(member, aPatient(mrn), byMrn(mrn)),
+    ),
+  )
+  t.equal(new Set(written.map(({ id }) => id)).size, 1)
+})
+
+t.test('a transaction whose failure nobody looked at is not committed', async (t) => {
+  const mrn = randomUUID()
+  const work = repository.transaction(async (inner) => {
+    await inner.create(member, aPatient(mrn))
+    await database.transaction(async (connection) => {
+      void connection.query({ text: 'select 1/0', values: [] }).catch(() => undefined)
+    })
+  })
+  await t.rejects(work, { code: '22012' })
+  t.equal(await countOf(mrn), 0)
 })

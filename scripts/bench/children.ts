@@ -3,16 +3,17 @@ import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import path from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
+import { nodeArguments } from '../procfile.ts'
 
 const root = path.join(import.meta.dirname, '..', '..')
 const READY_MS = 30_000
 
 export function startWeb(env: NodeJS.ProcessEnv): ChildProcess {
-  return start(env, '--disable-warning=ExperimentalWarning', 'server/main.ts')
+  return start(env, 'web')
 }
 
 export function startWorker(env: NodeJS.ProcessEnv): ChildProcess {
-  return start(env, '--no-node-snapshot', 'worker/main.ts')
+  return start(env, 'worker')
 }
 
 export async function stopChild(child: ChildProcess): Promise<void> {
@@ -31,6 +32,10 @@ export async function untilReady(baseUrl: string, needsWorker: boolean): Promise
   throw new Error(`The service was not ready within ${READY_MS / 1000} s`)
 }
 
-function start(env: NodeJS.ProcessEnv, ...args: string[]): ChildProcess {
-  return spawn(process.execPath, args, { cwd: root, env, stdio: ['ignore', 'inherit', 'inherit'] })
+function start(env: NodeJS.ProcessEnv, name: 'web' | 'worker'): ChildProcess {
+  return spawn(process.execPath, nodeArguments(name), {
+    cwd: root,
+    env,
+    stdio: ['ignore', 'inherit', 'inherit'],
+  })
 }

@@ -97,12 +97,13 @@ async function openRecorder({ services }: Stage, principal: Principal): Promise<
   const repository = await openRepository({
     knex: database.knex,
     statements: 0,
+    roundTrips: 0,
     query: (statement) => {
       // Not what the repository asks for itself, now and then.
       if (statement.values.length > 0) seen.push(statement)
       return database.query(statement)
     },
-    transaction: (work) => database.transaction(work),
+    transaction: (work, options) => database.transaction(work, options),
     lane: () => database.lane(),
     ping: () => database.ping(),
     close: async () => undefined,

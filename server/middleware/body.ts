@@ -40,6 +40,7 @@ const IDLE_MS = 60_000
 /** Undefined when there is no body. Errors: 413 beyond `maxBytes`, 400 for a bad coding. */
 export async function readBody(ctx: Context, maxBytes: number): Promise<Buffer | undefined> {
   const { headers } = ctx.req
+  if (ctx.state.body !== undefined) return ctx.state.body
   if (headers['transfer-encoding'] === undefined && !Number(headers['content-length'] ?? 0)) {
     return undefined
   }

@@ -9,6 +9,7 @@ import type { Config } from '../../shared/config.ts'
 import { SYSTEM_PROJECT } from '../../shared/store/projects.ts'
 import { type Context, caller, type Middleware, type State, type Web } from '../context.ts'
 import { openBody, readBody } from '../middleware/body.ts'
+import { CallerGone } from '../middleware/failures.ts'
 import { send } from '../send.ts'
 
 const ROOT = '/fhir/R4'
@@ -30,7 +31,9 @@ export function fhirRoutes({ services }: Web, authenticate: Middleware): Router<
   router.all(`${ROOT}{/*path}`, async (ctx) => {
     const path = pathOf(ctx)
     ctx.state.route = routeOf(path)
-    if (PUBLIC.has(path)) return await serve(ctx, NOBODY)
+    // Who says who they are is told what their Project has of its own.
+    const isTold = path === 'metadata' && ctx.get('authorization') !== ''
+    if (PUBLIC.has(path) && !isTold) return await serve(ctx, NOBODY)
     await authenticate(ctx, () => serve(ctx, caller(ctx).principal))
   })
   return router
@@ -69,7 +72,7 @@ function isUpload(ctx: Context): boolean {
 function goneSignal(ctx: Context): AbortSignal {
   const controller = new AbortController()
   ctx.res.once('close', () => {
-    if (!ctx.res.writableFinished) controller.abort(new Error('The caller has gone'))
+    if (!ctx.res.writableFinished) controller.abort(new CallerGone())
   })
   return controller.signal
 }

@@ -53,7 +53,7 @@ export async function storeAsyncJob(
 
 export type JobEnd =
   | { readonly status: 'completed' | 'error'; readonly parameter: readonly unknown[] }
-  | { readonly status: 'cancelled' }
+  | { readonly status: 'cancelled'; readonly onlyIf?: 'accepted' }
 
 export class JobFinished extends Error {
   readonly status: string
@@ -77,7 +77,7 @@ export async function startAsyncJob(
   })
 }
 
-/** Errors: JobFinished when somebody was first, 404 without such a job. */
+/** Errors: JobFinished when somebody was first, or `onlyIf` is not so; 404 without such a job. */
 export async function finishAsyncJob(
   { repository, database }: Services,
   project: ProjectContext,
@@ -86,9 +86,9 @@ export async function finishAsyncJob(
   end: JobEnd,
 ): Promise<void> {
   await repository.patch(jobPrincipal(project, author), 'AsyncJob', runId, (current) => {
-    if (current.status !== 'accepted' && current.status !== 'active') {
-      throw new JobFinished(String(current.status))
-    }
+    const isOpen = current.status === 'accepted' || current.status === 'active'
+    const isRight = !('onlyIf' in end) || current.status === end.onlyIf
+    if (!isOpen || !isRight) throw new JobFinished(String(current.status))
     const { output: _, ...rest } = current
     return {
       ...rest,

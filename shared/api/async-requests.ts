@@ -80,7 +80,10 @@ function keptHeaders(
   return prefer.trim() === '' ? kept : { ...kept, prefer }
 }
 
-/** Carries out a request that waits; does nothing for one that does not. A batch may end half done. */
+/**
+ * Carries out a request that waits; does nothing for one that does not. A batch may end half done; one
+ * that is done before a cancel arrives is completed.
+ */
 export async function runRequest(
   services: Services,
   id: string,
@@ -112,6 +115,7 @@ async function endOf(
 ): Promise<JobEnd> {
   try {
     const reply = await answer(services, stored, signal, handle)
+    if (reply.status >= 400 && signal.aborted) return { status: 'cancelled' }
     if (reply.status >= 400) return failedWith(JSON.parse(String(reply.body)))
     const reference = await storeResult(services, stored, reply, handle)
     return {
@@ -145,7 +149,7 @@ async function answer(
   const rules = narrowRules(session.principal.rules, scope)
   const principal = { ...session.principal, rules, scope, profile, profileDisplay, clientId }
   const { method, path, query, headers, body, requestId, traceId } = stored
-  const request = { method, path, headers, body, requestId, traceId, signal }
+  const request = { method, path, headers, body, requestId, traceId, signal, mayWait: true }
   return handle(services, principal, { ...request, query: new URLSearchParams(query) })
 }
 

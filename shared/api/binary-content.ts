@@ -7,10 +7,11 @@ import { createHash, type Hash, randomUUID } from 'node:crypto'
 import { Readable } from 'node:stream'
 import { badStructure, HttpError, tooLarge } from '../errors.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
-import type { Logger } from '../log.ts'
 import type { Services } from '../services.ts'
 import type { ByteRange, Storage } from '../storage.ts'
 import type { Version } from '../store/repository.ts'
+import { forgetContent, keepContent, noteContent } from '../store/stored-contents.ts'
+import { placeOf } from './stored-contents.ts'
 
 export interface BinaryContent {
   readonly contentType: string
@@ -72,7 +73,7 @@ export type Upload = Buffer | Readable
  * resource calls `removeContent`. Errors: 413 beyond MAX_UPLOAD_BYTES, 400 when it breaks off.
  */
 export async function storeContent(
-  { storage, config }: Services,
+  { storage, config, database }: Services,
   projectId: string,
   upload: Upload,
   filename: string | undefined,
@@ -80,6 +81,7 @@ export async function storeContent(
   const id = randomUUID()
   const key = `binary/${projectId}/${id.slice(0, 2)}/${id}`
   const meter = { bytes: 0, digest: createHash('sha256') }
+  await noteContent(database, placeOf(config), key)
   await storage.put(key, metered(upload, config.maxUploadBytes, meter))
   const query = new URLSearchParams({
     size: String(meter.bytes),
@@ -87,6 +89,13 @@ export async function storeContent(
     ...(filename === undefined ? {} : { filename }),
   })
   return `storage:${key}?${query}`
+}
+
+/** The resource that names what `storeContent` answered is stored. What fails here is made up for by the sweep. */
+export async function settleContent({ database, log }: Services, url: string): Promise<void> {
+  await keepContent(database, new URL(url).pathname).catch((error: Error) => {
+    log.debug({ reason: error.message }, 'Content stays in doubt')
+  })
 }
 
 /** True when both say the same of the same bytes. */
@@ -99,8 +108,8 @@ export function isSameContent(url: string, other: unknown): boolean {
 }
 
 /** Takes back what `storeContent` answered; the resource was not stored. */
-export async function removeContent({ storage, log }: Services, url: string): Promise<void> {
-  await discard(storage, log, new URL(url).pathname)
+export async function removeContent(services: Services, url: string): Promise<void> {
+  await discard(services, new URL(url).pathname)
 }
 
 /**
@@ -110,7 +119,7 @@ export function undoable(services: Services): {
   readonly services: Services
   undo(): Promise<void>
 } {
-  const { storage, log } = services
+  const { storage } = services
   const keys: string[] = []
   const put: Storage['put'] = (key, source) => {
     keys.push(key)
@@ -119,15 +128,19 @@ export function undoable(services: Services): {
   return {
     services: { ...services, storage: { ...storage, put } },
     async undo() {
-      await Promise.all(keys.splice(0).map((key) => discard(storage, log, key)))
+      await Promise.all(keys.splice(0).map((key) => discard(services, key)))
     },
   }
 }
 
-async function discard(storage: Storage, log: Logger, key: string): Promise<void> {
-  await storage.delete(key).catch((error: Error) => {
-    log.warn({ key, reason: error.message }, 'Content without a resource was left in the storage')
-  })
+async function discard({ storage, database, log }: Services, key: string): Promise<void> {
+  try {
+    await storage.delete(key)
+    await forgetContent(database, key)
+  } catch (error) {
+    // The sweep finds it in a day.
+    log.debug({ key, reason: (error as Error).message }, 'Content without a resource was left')
+  }
 }
 
 async function* metered(
@@ -158,7 +171,7 @@ async function* asUpload(
 }
 
 /** Stored elements a caller neither sees nor sets. */
-export function keepContent(current: Resource, next: Resource): Resource {
+export function withContentOf(current: Resource, next: Resource): Resource {
   const { data: _data, url: _url, ...rest } = next
   return {
     ...rest,

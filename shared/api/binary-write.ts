@@ -2,7 +2,7 @@
  * Create and update of a Binary: as a resource with base64 `data`, or as the content itself in any media
  * type, which goes to the storage as it arrives. https://hl7.org/fhir/R4/binary.html#rest
  * Content is stored first and taken back when the resource is not; a crash between leaves content that
- * no resource names.
+ * no resource names, for the sweep.
  */
 import { Readable } from 'node:stream'
 import { may } from '../access/policy.ts'
@@ -15,10 +15,11 @@ import type { WriteResult } from '../store/repository.ts'
 import {
   decodeBase64,
   isSameContent,
-  keepContent,
   removeContent,
+  settleContent,
   storeContent,
   type Upload,
+  withContentOf,
 } from './binary-content.ts'
 import { cleanFilename } from './content-headers.ts'
 import type { FhirReply } from './handle.ts'
@@ -94,7 +95,7 @@ function update(interaction: Interaction, draft: Draft, id: string): Promise<Fhi
 /** A resource replaces all but the content it leaves out; bare content leaves what it says nothing of. */
 function changed(current: Resource, draft: Draft, url: string | undefined): Resource {
   const { resource, isBare } = draft
-  if (url === undefined) return keepContent(current, resource)
+  if (url === undefined) return withContentOf(current, resource)
   const place = isSameContent(url, current.url) ? current.url : url
   if (!isBare) return { ...resource, url: place }
   const { data: _data, meta: { author: _author, ...meta } = {}, ...rest } = current
@@ -123,10 +124,14 @@ async function write(
   try {
     const written = await store(url)
     // What was stored already is kept where it is.
-    if (url !== undefined && !written.content?.includes(url)) await removeContent(services, url)
+    const isKept = url !== undefined && written.content?.includes(url)
+    if (isKept) await settleContent(services, url)
+    else if (url !== undefined) await removeContent(services, url)
     return writeReply({ services, principal, ...interaction }, written, warnings)
   } catch (error) {
-    if (url !== undefined) await removeContent(services, url)
+    // After any other failure the resource may be stored all the same; the sweep will know.
+    const isRefused = error instanceof HttpError && error.status < 500
+    if (url !== undefined && isRefused) await removeContent(services, url)
     throw error
   }
 }

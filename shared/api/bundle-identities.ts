@@ -12,6 +12,7 @@ import { normalId } from '../store/context.ts'
 import type { Version } from '../store/repository.ts'
 import { type Entry, entryPath } from './bundle-entries.ts'
 import { type Identities, urnKey } from './bundle-references.ts'
+import { mostDeletions } from './conditional.ts'
 import {
   type ConditionalReference,
   conditionalReferences,
@@ -51,22 +52,29 @@ export interface Step {
   readonly identity: Identity | undefined
   /** An entry before it has the same criteria, found nothing and makes the resource of both. */
   readonly isTwin: boolean
+  /** What a conditional delete is to delete. */
+  readonly matches: readonly Version[]
   readonly identities: Identities
 }
 
 const WRITTEN: ReadonlySet<string> = new Set(['create', 'update', 'conditional-update'])
 
-/** Errors: 400 at the entry for criteria or a reference that is no search. */
-export function planEntry(interaction: Interaction, entry: Entry): Plan {
+/**
+ * `hasQuestion`: the bundle holds a question mark, so there may be conditional references. Errors: 400
+ * at the entry for criteria or a reference that is no search.
+ */
+export function planEntry(interaction: Interaction, entry: Entry, hasQuestion: boolean): Plan {
   const { resource } = entry
   const references =
-    resource !== undefined && WRITTEN.has(entry.route.kind)
+    hasQuestion && resource !== undefined && WRITTEN.has(entry.route.kind)
       ? conditionalReferences(interaction, resource)
       : []
   const criteria = criteriaFor(entry)
   if (criteria === undefined) return { entry, key: '', condition: undefined, references }
   const { type, query } = criteria
-  const condition = readCondition(interaction, type, query)
+  const criterion = readCondition(interaction, type, query)
+  const most = entry.route.kind === 'conditional-delete' ? mostDeletions(criterion, query) : 1
+  const condition = { ...criterion, count: most + 1 }
   const key = `${type}?${[...query]
     .map((pair) => pair.join('='))
     .sort()
@@ -99,16 +107,14 @@ export async function identify(
   failed: (entry: Entry, error: unknown) => void,
 ): Promise<Step[]> {
   const asked = new Map<string, SearchRequest>()
-  for (const { entry, key, condition, references } of plans) {
-    if (condition !== undefined && entry.route.kind !== 'conditional-delete') {
-      asked.set(key, condition)
-    }
+  for (const { key, condition, references } of plans) {
+    if (condition !== undefined) asked.set(key, condition)
     for (const { text, condition: search } of references) asked.set(text, search)
   }
   const matches = await findMatches(interaction, asked)
   const targets = new Map<string, string>()
   const known = new Map<string, Identity>()
-  const identified: { entry: Entry; identity: Identity | undefined; isTwin: boolean }[] = []
+  const identified: Omit<Step, 'identities'>[] = []
   for (const plan of plans) {
     try {
       for (const reference of plan.references) {
@@ -119,6 +125,7 @@ export async function identify(
         entry: plan.entry,
         identity: identityOf(interaction, plan, matches, known),
         isTwin,
+        matches: deletedBy(plan, matches),
       })
     } catch (error) {
       failed(plan.entry, error)
@@ -126,6 +133,16 @@ export async function identify(
   }
   const identities = identitiesOf(identified, targets)
   return identified.map((step) => ({ ...step, identities }))
+}
+
+/** Errors: 412 for more than may be deleted. */
+function deletedBy({ entry, key, condition }: Plan, matches: Matches): readonly Version[] {
+  if (entry.route.kind !== 'conditional-delete' || condition === undefined) return []
+  const found = matches.get(key)
+  if (found?.status !== 'fulfilled') throw found?.reason
+  const { versions } = found.value
+  if (versions.length >= condition.count) throw severalMatches(entry)
+  return versions
 }
 
 function identityOf(
@@ -232,13 +249,15 @@ function identitiesOf(
 /** Errors: 400 when two entries of a transaction change the same resource. */
 export function requireDistinct(steps: readonly Step[]): void {
   const seen = new Set<string>()
-  for (const { entry, identity } of steps) {
-    if (identity === undefined || entry.method === 'POST') continue
-    const key = `${identity.type}/${normalId(identity.id)}`
-    if (seen.has(key)) {
-      const text = 'Duplicate resource identity found in Bundle'
-      throw badRequest(text, entryPath(entry.index))
+  for (const { entry, identity, matches } of steps) {
+    const own = identity === undefined || entry.method === 'POST' ? [] : [identity]
+    for (const { type, id } of [...own, ...matches]) {
+      const key = `${type}/${normalId(id)}`
+      if (seen.has(key)) {
+        const text = 'Duplicate resource identity found in Bundle'
+        throw badRequest(text, entryPath(entry.index))
+      }
+      seen.add(key)
     }
-    seen.add(key)
   }
 }

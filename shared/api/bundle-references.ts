@@ -3,16 +3,15 @@
  * string, and absolute addresses of entries that get a new id.
  * https://hl7.org/fhir/R4/http.html#trules
  */
-import type { Resource } from '../fhir/resource.ts'
 import { mapStrings } from './map-strings.ts'
 
 /** fullUrl of an entry → `Type/id` it stands for. */
 export type Identities = ReadonlyMap<string, string>
 
-/** The resource with every link replaced; the same object when there is none. */
-export function rewrite(resource: Resource, identities: Identities): Resource {
-  if (identities.size === 0) return resource
-  return mapStrings(resource, (text, name) => rewriteText(text, identities, name))
+/** The resource or patch with every link replaced; the same value when there is none. */
+export function rewrite<T>(content: T, identities: Identities): T {
+  if (identities.size === 0) return content
+  return mapStrings(content, (text, name) => rewriteText(text, identities, name))
 }
 
 const URN =

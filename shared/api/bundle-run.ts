@@ -7,9 +7,11 @@ import { parseBody } from '../fhir/json.ts'
 import { issue, outcome } from '../fhir/outcome.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { Services } from '../services.ts'
+import type { Repository, Version } from '../store/repository.ts'
 import { type Entry, entryPath } from './bundle-entries.ts'
 import { type Identity, IdentityLost, type Step } from './bundle-identities.ts'
 import { rewrite } from './bundle-references.ts'
+import { deletedReply } from './conditional.ts'
 import type { FhirReply, FhirRequest } from './handle.ts'
 import { acceptResource, type Interaction, writeReply } from './interaction.ts'
 import { wholeBody } from './reply.ts'
@@ -34,14 +36,24 @@ export async function runEntry(
   return entryOf(step, { ...reply, body: await wholeBody(reply) })
 }
 
+/** What a conditional delete found, one piece of work each: the pieces of a transaction share statements. */
+export function deletions({ principal }: Interaction, { matches }: Step) {
+  return matches.map(({ type, id }) => async (repository: Repository) => {
+    await repository.delete(principal, type, id)
+  })
+}
+
 async function carryOut(
   interaction: Interaction,
   step: Step,
   respond: Respond,
   isLocked: boolean,
 ): Promise<FhirReply> {
-  const { entry, identity, identities, isTwin } = step
+  const { entry, identity, identities, isTwin, matches } = step
   const { route } = entry
+  if (route.kind === 'conditional-delete' && (isLocked || matches.length < 2)) {
+    return deleteMatches(interaction, route.type, matches, isLocked)
+  }
   if (identity === undefined || route.kind === 'delete') {
     const { services, principal, request } = interaction
     const { resource } = entry
@@ -67,8 +79,22 @@ async function carryOut(
     case 'update':
       return updateFrom(interaction, type, id, body)
     default:
-      return patchFrom(interaction, type, id, patchOf(body, entry))
+      return patchFrom(interaction, type, id, rewrite(patchOf(body, entry), identities))
   }
+}
+
+/** In a transaction the matches are deleted by `deletions`. */
+async function deleteMatches(
+  interaction: Interaction,
+  type: string,
+  matches: readonly Version[],
+  isLocked: boolean,
+): Promise<FhirReply> {
+  const { services, principal } = interaction
+  if (!may(principal, type, 'delete')) throw forbidden()
+  const [only] = isLocked ? [] : matches
+  if (only !== undefined) await services.repository.delete(principal, type, only.id)
+  return deletedReply(interaction)
 }
 
 function bodyOf({ resource, index }: Entry): Resource {

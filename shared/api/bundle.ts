@@ -1,5 +1,5 @@
 /** Batch and transaction. https://hl7.org/fhir/R4/http.html#transaction */
-import { HttpError } from '../errors.ts'
+import { Contended, HttpError } from '../errors.ts'
 import { type ResponseEntry, responseBundle } from '../fhir/bundle.ts'
 import { outcome } from '../fhir/outcome.ts'
 import type { Repository, Transaction } from '../store/repository.ts'
@@ -12,9 +12,10 @@ import {
   type Stage,
 } from './bundle-entries.ts'
 import { identify, type Plan, planEntry, requireDistinct, type Step } from './bundle-identities.ts'
-import { failedEntry, type Respond, runEntry } from './bundle-run.ts'
+import { deletions, failedEntry, type Respond, runEntry } from './bundle-run.ts'
 import type { FhirReply } from './handle.ts'
 import type { Interaction } from './interaction.ts'
+import { charge, unitsOf } from './load.ts'
 import { readJson } from './negotiate.ts'
 import { textReply } from './reply.ts'
 
@@ -30,9 +31,9 @@ export async function bundle(interaction: Interaction, respond: Respond): Promis
 
 /**
  * Entries run side by side. Those that read or write one row share statements and may be many; each
- * of the others takes a connection.
+ * of the others takes a connection. A twin needs what the entry before it has made.
  */
-const LANES = { sharing: 256, alone: 4 }
+const LANES = { sharing: 256, alone: 4, twin: 4 }
 
 async function runBatch(
   interaction: Interaction,
@@ -44,39 +45,46 @@ async function runBatch(
     responses[index] = failedEntry(interaction, error)
   }
   const plans: Plan[] = []
+  const hasQuestion = asksSomewhere(interaction)
   for (const [index, entry] of entries.entries()) {
     try {
       if (entry instanceof HttpError) throw entry
-      plans.push(planEntry(interaction, entry))
+      plans.push(planEntry(interaction, entry, hasQuestion))
     } catch (error) {
       failed({ index }, error)
     }
   }
   const steps = await identify(interaction, plans, failed)
-  const inside = through(interaction, interaction.services.repository.readingTogether())
+  const inside = through(interaction, interaction.services.repository.sideBySide())
   const run = async (step: Step) => {
     requireWanted(interaction)
     try {
+      await charge(
+        interaction.services,
+        interaction.principal,
+        interaction.request,
+        unitsOf(step.entry.route),
+      )
       responses[step.entry.index] = await runEntry(inside, step, respond, false)
     } catch (error) {
       failed(step.entry, error)
     }
   }
   for (const { stage, items } of inStages(steps)) {
-    const isSharing = (step: Step) => sharesStatements(stage, step)
-    await inLanes(LANES.sharing, items.filter(isSharing), run)
-    await inLanes(
-      stage === 'operation' ? 1 : LANES.alone,
-      items.filter((step) => !isSharing(step)),
-      run,
-    )
+    const ways = Map.groupBy(items, (step) => wayOf(stage, step))
+    for (const way of ['sharing', 'alone', 'twin'] as const) {
+      await inLanes(stage === 'operation' ? 1 : LANES[way], ways.get(way) ?? [], run)
+    }
   }
   return responses
 }
 
-function sharesStatements(stage: Stage, { entry, identity }: Step): boolean {
-  if (stage === 'GET') return entry.route.kind === 'read'
-  return identity !== undefined && identity.condition === undefined && stage !== 'DELETE'
+function wayOf(stage: Stage, { entry, identity, isTwin, matches }: Step): keyof typeof LANES {
+  if (isTwin) return 'twin'
+  if (stage === 'GET') return entry.route.kind === 'read' ? 'sharing' : 'alone'
+  if (stage === 'DELETE') return matches.length < 2 ? 'sharing' : 'alone'
+  const isMade = identity?.condition !== undefined && identity.isNew
+  return identity === undefined || isMade ? 'alone' : 'sharing'
 }
 
 async function inLanes(
@@ -91,6 +99,11 @@ async function inLanes(
   await Promise.all(Array.from({ length: Math.min(lanes, steps.length) }, lane))
 }
 
+/** Whether there can be a conditional reference at all; looked for once, bundles are long. */
+function asksSomewhere({ request }: Interaction): boolean {
+  return request.body?.includes('?') === true
+}
+
 /**
  * The store begins anew what PostgreSQL could not serialise: every try begins with the bundle as it
  * was sent, nothing of a rolled back one is kept.
@@ -101,14 +114,17 @@ async function runTransaction(
   respond: Respond,
 ): Promise<ResponseEntry[]> {
   const { principal } = interaction
+  const hasQuestion = asksSomewhere(interaction)
   const plans = entries.map((entry, index) => {
     try {
       if (entry instanceof HttpError) throw entry
-      return planEntry(interaction, entry)
+      return planEntry(interaction, entry, hasQuestion)
     } catch (error) {
       throw atEntry(index, error)
     }
   })
+  const units = plans.reduce((sum, { entry }) => sum + unitsOf(entry.route), 0)
+  await charge(interaction.services, principal, interaction.request, units, true)
   const conditions = plans.flatMap(({ condition }) => condition ?? [])
   const { services, undo } = undoable(interaction.services)
   try {
@@ -118,13 +134,33 @@ async function runTransaction(
         const inside = through({ ...interaction, services }, transaction)
         return await runAll(inside, transaction, plans, respond)
       },
-      { principal, conditions },
+      { principal, conditions, oneState: plans.some(readsMore) },
     )
   } catch (error) {
-    await undo()
+    // After any other failure it may be committed all the same; the sweep of contents will know.
+    if (error instanceof HttpError && error.status < 500) await undo()
     throw error
   }
 }
+
+/**
+ * Reads by id are one statement, which sees one state anyway, and writes look at what they change again.
+ * Searches and operations read several times.
+ */
+function readsMore({ entry }: Plan): boolean {
+  const { kind } = entry.route
+  return !WRITES.has(kind) && kind !== 'read' && kind !== 'vread'
+}
+
+const WRITES: ReadonlySet<string> = new Set([
+  'create',
+  'update',
+  'patch',
+  'delete',
+  'conditional-update',
+  'conditional-patch',
+  'conditional-delete',
+])
 
 async function runAll(
   interaction: Interaction,
@@ -132,6 +168,10 @@ async function runAll(
   plans: readonly Plan[],
   respond: Respond,
 ): Promise<ResponseEntry[]> {
+  const changed = plans.flatMap(({ entry: { route } }) =>
+    route.kind === 'update' || route.kind === 'patch' ? [route] : [],
+  )
+  transaction.readAhead(interaction.principal, changed)
   const steps = await identify(interaction, plans, ({ index }, error) => {
     throw atEntry(index, error)
   })
@@ -139,11 +179,17 @@ async function runAll(
   const responses: ResponseEntry[] = []
   for (const group of inGroups(steps)) {
     requireWanted(interaction)
-    const pieces = group.map((step) => async (repository: Repository) => {
-      const inside = through(interaction, repository)
-      responses[step.entry.index] = await runEntry(inside, step, respond, true)
+    const pieces = group.flatMap((step) => {
+      const { index } = step.entry
+      const answer = async (repository: Repository) => {
+        responses[index] = await runEntry(through(interaction, repository), step, respond, true)
+      }
+      return [answer, ...deletions(interaction, step)].map((run) => ({ index, run }))
     })
-    await transaction.together(pieces, (i, error) => atEntry(group[i]?.entry.index ?? 0, error))
+    await transaction.together(
+      pieces.map(({ run }) => run),
+      (i, error) => atEntry(pieces[i]?.index ?? 0, error),
+    )
   }
   requireWanted(interaction)
   return responses
@@ -174,7 +220,7 @@ function through(interaction: Interaction, repository: Repository): Interaction 
 
 /** A failure inside says at which entry of the bundle it happened. */
 function atEntry(index: number, error: unknown): unknown {
-  if (!(error instanceof HttpError)) return error
+  if (!(error instanceof HttpError) || error instanceof Contended) return error
   const issues = error.outcome.issue.map((item) => ({
     ...item,
     expression: [...new Set([entryPath(index), ...(item.expression ?? [])])],

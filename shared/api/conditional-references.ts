@@ -24,19 +24,18 @@ export type Matches = ReadonlyMap<string, PromiseSettledResult<SearchPage>>
 
 const FORM = /^([A-Za-z]+)\?(.+)$/
 
-/** None, without a look at it, for what came in a body without a question mark. Errors: 400. */
+/** Errors: 400 at a reference that is no search. */
 export function conditionalReferences(
   interaction: Interaction,
   resource: Resource,
 ): readonly ConditionalReference[] {
-  if (interaction.request.body?.includes('?') !== true) return []
   const found: ConditionalReference[] = []
   visitReferences(resource, resource.resourceType, (text, path) => {
     const [, type, query] = FORM.exec(text) ?? []
     if (type === undefined) return
     try {
       const condition = readCondition(interaction, type, new URLSearchParams(query))
-      found.push({ text, path, condition })
+      found.push({ text, path, condition: { ...condition, count: 2 } })
     } catch (error) {
       throw located(error, path)
     }
@@ -44,13 +43,13 @@ export function conditionalReferences(
   return found
 }
 
-/** Up to two matches of each search; one statement for 200 of them. */
+/** As many matches as each search counts; one statement for 200 of them. */
 export async function findMatches(
   { services, principal }: Interaction,
   asked: ReadonlyMap<string, SearchRequest>,
 ): Promise<Matches> {
   if (asked.size === 0) return new Map()
-  const requests = [...asked.values()].map((request) => ({ ...request, sort: [], count: 2 }))
+  const requests = [...asked.values()].map((request) => ({ ...request, sort: [] }))
   const pages = await services.repository.searchMany(principal, requests)
   const found = new Map<string, PromiseSettledResult<SearchPage>>()
   for (const [i, name] of [...asked.keys()].entries()) {
@@ -71,9 +70,19 @@ export function targetOf({ text, path }: ConditionalReference, matches: Matches)
   return `${match.type}/${match.id}`
 }
 
-/** The body of a request with its conditional references made literal; one statement for all of them. */
+/**
+ * The body of a request with its conditional references made literal; one statement for all of them.
+ * It is not looked at when the request came without a question mark.
+ */
 export async function withLiteralReferences<T>(interaction: Interaction, body: T): Promise<T> {
-  if (!isResource(body)) return body
+  if (!isResource(body) || interaction.request.body?.includes('?') !== true) return body
+  return literalReferences(interaction, body)
+}
+
+export async function literalReferences<T extends Resource>(
+  interaction: Interaction,
+  body: T,
+): Promise<T> {
   const references = conditionalReferences(interaction, body)
   if (references.length === 0) return body
   const asked = new Map(references.map(({ text, condition }) => [text, condition]))

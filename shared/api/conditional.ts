@@ -1,6 +1,7 @@
 /** Interactions on whatever matches a search. https://hl7.org/fhir/R4/http.html#ccreate, #cond-update */
 import { badRequest, multipleMatches, notFound } from '../errors.ts'
 import { allOk } from '../fhir/outcome.ts'
+import type { SearchRequest } from '../fhir/search.ts'
 import { normalId } from '../store/context.ts'
 import { withLiteralReferences } from './conditional-references.ts'
 import { criteriaOf, readCondition } from './criteria.ts'
@@ -58,14 +59,22 @@ export async function patchConditional(interaction: Interaction, type: string): 
   return patch(interaction, type, match.id)
 }
 
+/** How many a conditional delete may delete: one, unless `_count` says otherwise. */
+export function mostDeletions({ count }: SearchRequest, query: URLSearchParams): number {
+  return query.has('_count') ? Math.min(count, MAX_DELETIONS) : 1
+}
+
 export async function deleteConditional(
   interaction: Interaction,
   type: string,
 ): Promise<FhirReply> {
   const { services, principal, request } = interaction
   const condition = readCondition(interaction, type, request.query)
-  const limit = request.query.has('_count') ? Math.min(condition.count, MAX_DELETIONS) : 1
+  const limit = mostDeletions(condition, request.query)
   await services.repository.deleteConditional(principal, condition, limit)
-  if (interaction.preferences.returned === 'minimal') return emptyReply(200)
-  return outcomeReply(200, allOk)
+  return deletedReply(interaction)
+}
+
+export function deletedReply({ preferences }: Interaction): FhirReply {
+  return preferences.returned === 'minimal' ? emptyReply(200) : outcomeReply(200, allOk)
 }

@@ -3,6 +3,7 @@ import { badRequest } from '../errors.ts'
 import { parseSearch, type SearchRequest } from '../fhir/search.ts'
 import { absoluteUrl, type Interaction } from './interaction.ts'
 import { readQuery } from './negotiate.ts'
+import { withCodes } from './search-codes.ts'
 
 /** The query of `If-None-Exist`, which may carry the type and a question mark before it. */
 export function criteriaOf(text: string): URLSearchParams {
@@ -10,13 +11,37 @@ export function criteriaOf(text: string): URLSearchParams {
 }
 
 /** Errors: 400 without any criteria, which would mean every resource of the type. */
-export function readCondition(
-  { services }: Interaction,
-  type: string,
-  query: URLSearchParams,
-): SearchRequest {
+export function readCondition(asking: Asking, type: string, query: URLSearchParams): SearchRequest {
   if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
-  const condition = parseSearch(type, query, { fhirUrl: absoluteUrl(services, '') })
+  const condition = parsed(asking, type, query, 'strict')
   if (condition.conditions.length === 0) throw badRequest('Search criteria are required')
   return condition
+}
+
+export type Asking = Pick<Interaction, 'services' | 'principal'>
+
+/** A search with the parameters that the caller's Project knows. Errors: 400. */
+export function parsed(
+  { services, principal }: Asking,
+  type: string,
+  query: URLSearchParams,
+  handling: 'strict' | 'lenient',
+): SearchRequest {
+  return parseSearch(type, query, {
+    handling,
+    fhirUrl: absoluteUrl(services, ''),
+    own: principal.project.parameters,
+  })
+}
+
+/** The search of a request, its ValueSets expanded. Errors: 400. */
+export async function readSearch(
+  interaction: Interaction,
+  type: string,
+  query: URLSearchParams,
+): Promise<SearchRequest> {
+  const { handling } = interaction.preferences
+  const request = await withCodes(interaction, parsed(interaction, type, query, handling))
+  const isCount = request.summary === 'count'
+  return isCount ? { ...request, count: 0, total: 'accurate' } : request
 }

@@ -26,6 +26,8 @@ export interface FhirRequest {
   readonly upload?: Readable
   readonly requestId: string
   readonly traceId: string
+  /** Nobody waits for the answer: a quota is waited for, not answered with 429. */
+  readonly mayWait?: boolean
   /** Aborts when the caller has gone. */
   readonly signal?: AbortSignal
 }
@@ -49,7 +51,7 @@ export type Handle = (
 export const handle: Handle = (services, principal, request) =>
   answered(request, async () =>
     isIdempotent(request, principal)
-      ? answerOnce(services, principal, request, answer)
+      ? answerOnce(services, principal, request, () => answer(services, principal, request))
       : answer(services, principal, request),
   )
 

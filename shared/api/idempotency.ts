@@ -7,7 +7,7 @@ import type { Principal } from '../access/principal.ts'
 import { badRequest, businessRule, conflict, HttpError } from '../errors.ts'
 import type { Services } from '../services.ts'
 import { claimRequest, forgetRequest, keepReply } from '../store/idempotent-requests.ts'
-import type { FhirReply, FhirRequest, Handle } from './handle.ts'
+import type { FhirReply, FhirRequest } from './handle.ts'
 
 const WRITES = new Set(['POST', 'PUT', 'PATCH', 'DELETE'])
 const KEY = /^[\x20-\x7e]{1,128}$/
@@ -16,7 +16,10 @@ const KEY = /^[\x20-\x7e]{1,128}$/
  * Whether a request asks to be answered once; an upload is not, since it goes on as it arrives.
  * Errors: 400 for a key of another form.
  */
-export function isIdempotent(request: FhirRequest, principal: Principal): boolean {
+export function isIdempotent(
+  request: Pick<FhirRequest, 'method' | 'headers' | 'upload'>,
+  principal: Principal,
+): boolean {
   const { method, headers, upload } = request
   const key = headers['idempotency-key']
   if (key === undefined || !WRITES.has(method) || upload !== undefined) return false
@@ -25,12 +28,15 @@ export function isIdempotent(request: FhirRequest, principal: Principal): boolea
   return true
 }
 
+/** What a repeat is known by. */
+type Asked = Pick<FhirRequest, 'method' | 'path' | 'query' | 'headers' | 'body' | 'requestId'>
+
 /** Errors: 422 for another body under the same key, 409 while the first still runs. */
 export async function answerOnce(
   services: Services,
   principal: Principal,
-  request: FhirRequest,
-  answer: Handle,
+  request: Asked,
+  answer: () => Promise<FhirReply>,
 ): Promise<FhirReply> {
   const id = identityOf(principal, request)
   const found = await claimRequest(services.database, id, digest(request.body ?? ''))
@@ -48,7 +54,7 @@ export async function answerOnce(
     default:
       return found satisfies never
   }
-  const reply = await answer(services, principal, request).catch(async (error: unknown) => {
+  const reply = await answer().catch(async (error: unknown) => {
     await giveUp(services, id)
     throw error
   })
@@ -57,8 +63,9 @@ export async function answerOnce(
     return reply
   }
   const body = reply.body === undefined ? undefined : Buffer.from(reply.body)
+  const { RateLimit: _, ...headers } = reply.headers
   // What is done is done: the answer goes out even if it cannot be kept.
-  await keepReply(services.database, id, { ...reply, body }).catch((cause: unknown) => {
+  await keepReply(services.database, id, { ...reply, headers, body }).catch((cause: unknown) => {
     services.log.warn({ cause, requestId: request.requestId }, 'An answer could not be kept')
   })
   return reply
@@ -71,7 +78,7 @@ async function giveUp({ database, log }: Services, id: Buffer): Promise<void> {
   })
 }
 
-function identityOf(principal: Principal, { method, path, query, headers }: FhirRequest): Buffer {
+function identityOf(principal: Principal, { method, path, query, headers }: Asked): Buffer {
   const key = headers['idempotency-key']
   return digest(JSON.stringify([principal.membershipId, method, path, query.toString(), key]))
 }

@@ -7,8 +7,10 @@ import { requireValid } from '../fhir/validate.ts'
 import { withoutEmpty } from '../fhir/without-empty.ts'
 import type { Services } from '../services.ts'
 import { normalId } from '../store/context.ts'
+import { SEARCH_PARAMETER } from '../store/own-parameters.ts'
 import type { Version, WriteResult } from '../store/repository.ts'
 import { present } from '../store/rows.ts'
+import { recordWrite } from './admin-writes.ts'
 import { signBinary, toBinaryPath } from './attachments.ts'
 import type { FhirReply, FhirRequest } from './handle.ts'
 import { mapStrings } from './map-strings.ts'
@@ -16,6 +18,7 @@ import type { Preferences } from './negotiate.ts'
 import { versionHeaders } from './preconditions.ts'
 import { findProfiles, forgetDefinitions, profilesOf, withDefaultProfiles } from './profiles.ts'
 import { emptyReply, outcomeReply, textReply } from './reply.ts'
+import { requireUsable } from './search-parameters.ts'
 import { boundCodes } from './terminology/bound-codes.ts'
 
 export interface Interaction {
@@ -78,6 +81,7 @@ export async function acceptValid(interaction: Interaction, body: Resource): Pro
   const valueSets = profiles.flatMap((profile) => profile.valueSets)
   const { codes } = await boundCodes(services, project, valueSets, resource)
   const warnings = requireValid(resource, { strict, profiles, codes, terminology })
+  if (resource.resourceType === SEARCH_PARAMETER) await requireUsable(interaction, resource)
   if (warnings.length > 0) {
     const issues = warnings.map(({ code, expression }) => `${code} ${expression}`)
     services.log.warn({ project: project.id, issues: issues.slice(0, 10) }, 'validation warnings')
@@ -97,11 +101,12 @@ function withRelativeAddresses({ services }: Interaction, resource: Resource): R
 }
 
 /** The answer to a write, as the Prefer header wants it. */
-export function writeReply(
+export async function writeReply(
   interaction: Interaction,
   written: WriteResult,
   warnings: readonly Issue[],
-): FhirReply {
+): Promise<FhirReply> {
+  await recordWrite(interaction, written)
   const { returned } = interaction.preferences
   forgetDefinitions(interaction.services, written.type)
   const isNew = written.outcome === 'created'

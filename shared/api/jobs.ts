@@ -4,6 +4,7 @@ import { badRequest, conflict, type HttpError, methodNotAllowed, notFound } from
 import { accepted, allOk } from '../fhir/outcome.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import type { Services } from '../services.ts'
+import { isAcceptedRequest } from '../store/async-requests.ts'
 import { finishAsyncJob, JobFinished } from './async-jobs.ts'
 import { platformMeta } from './bot.ts'
 import type { FhirReply, FhirRequest } from './handle.ts'
@@ -76,11 +77,17 @@ async function readJob({ repository }: Services, principal: Principal, id: strin
 async function cancelJob(services: Services, principal: Principal, id: string): Promise<void> {
   const { resource, author } = await readJob(services, principal, id)
   if (!isRunning(resource)) throw notCancellable(resource.status)
+  // What has begun is ended by its worker, who knows whether it is done already.
+  const isRequest = await isAcceptedRequest(services.database, id)
+  const onlyIf = isRequest ? ({ onlyIf: 'accepted' } as const) : {}
   try {
-    await finishAsyncJob(services, principal.project, author, id, { status: 'cancelled' })
+    await finishAsyncJob(services, principal.project, author, id, {
+      status: 'cancelled',
+      ...onlyIf,
+    })
   } catch (error) {
-    if (error instanceof JobFinished) throw notCancellable(error.status)
-    throw error
+    if (!(error instanceof JobFinished)) throw error
+    if (!isRequest || error.status !== 'active') throw notCancellable(error.status)
   }
   await services.queues.cancel(id, principal.project.id)
 }

@@ -6,14 +6,15 @@ import {
   searchParameter,
   searchParameters,
 } from '../fhir/definitions.ts'
+import { isReady, type OwnParameters } from '../fhir/own-parameters.ts'
 import { referenceParameters } from '../fhir/reference-values.ts'
 
 /** `searchParam`, `searchInclude`, `searchRevInclude` of a type. */
-export function describeSearch(type: string): object {
+export function describeSearch(type: string, own: OwnParameters | undefined): object {
   return {
-    searchInclude: ['*', ...includesOf(type)],
+    searchInclude: ['*', ...includesOf(type, own)],
     searchRevInclude: ['*', ...(referrers().get(type) ?? [])],
-    searchParam: searchParametersOf(type),
+    searchParam: searchParametersOf(type, own),
   }
 }
 
@@ -34,14 +35,14 @@ export const sharedParameters = [
   ['_elements', 'string'],
 ].map(([name, type]) => ({ name, type }))
 
-function searchParametersOf(type: string): object[] {
-  return [...searchParameters(type).values()]
-    .filter(({ expression }) => expression !== undefined)
+function searchParametersOf(type: string, own: OwnParameters | undefined): object[] {
+  return [...searchParameters(type, own).values()]
+    .filter((parameter) => parameter.expression !== undefined && isReady(parameter))
     .map(({ code, url, type: kind }) => ({ name: code, definition: url, type: kind }))
 }
 
-function includesOf(type: string): readonly string[] {
-  return referenceParameters(type).map((code) => `${type}:${code}`)
+function includesOf(type: string, own: OwnParameters | undefined): readonly string[] {
+  return referenceParameters(type, own).map((code) => `${type}:${code}`)
 }
 
 let known: ReadonlyMap<string, readonly string[]> | undefined

@@ -3,8 +3,10 @@
  * Made from the tables that routing and search use, so it cannot claim what is not served.
  */
 import { createHash } from 'node:crypto'
+import { LRUCache } from 'lru-cache'
 import program from '../../package.json' with { type: 'json' }
 import { isPlatformType, publishedProfilesOf, resourceTypes } from '../fhir/definitions.ts'
+import type { OwnParameters } from '../fhir/own-parameters.ts'
 import { coreCodeSystems } from '../fhir/terminology.ts'
 import type { Services } from '../services.ts'
 import type { FhirReply } from './handle.ts'
@@ -14,10 +16,18 @@ import type { Operation } from './operation.ts'
 import { operations } from './operations/table.ts'
 import { emptyReply, textReply } from './reply.ts'
 
-/** Built once a process; the same for every caller, also for one without a token. */
-export async function capabilities({ services, request }: Interaction): Promise<FhirReply> {
+/** The same for every caller, also for one without a token, but for what a Project has of its own. */
+export async function capabilities({
+  services,
+  principal,
+  request,
+}: Interaction): Promise<FhirReply> {
   const isTerminology = request.query.get('mode') === 'terminology'
-  const { text, etag } = statement(services, isTerminology ? describeTerminology : describe)
+  const own = principal.project.parameters
+  const { text, etag } =
+    own === undefined || isTerminology
+      ? statement(services, isTerminology ? describeTerminology : describe)
+      : statement(services, (baseUrl) => describe(baseUrl, own), own)
   if (request.headers['if-none-match']?.includes(etag)) return emptyReply(304, { ETag: etag })
   return textReply(200, text, { ETag: etag })
 }
@@ -31,16 +41,19 @@ interface Statement {
   readonly etag: string
 }
 
-const built = new Map<(baseUrl: string) => object, Statement>()
+type Make = (baseUrl: string) => object
 
-function statement({ config }: Services, make: (baseUrl: string) => object): Statement {
+const built = new LRUCache<Make | OwnParameters, Statement>({ max: 50 })
+
+/** Built once a process. */
+function statement({ config }: Services, make: Make, name: Make | OwnParameters = make): Statement {
   const { baseUrl } = config
-  const known = built.get(make)
+  const known = built.get(name)
   if (known?.baseUrl === baseUrl) return known
   const text = JSON.stringify(make(baseUrl))
   const hash = createHash('sha256').update(text).digest('base64url').slice(0, 16)
   const made = { baseUrl, text, etag: `W/"${hash}"` }
-  built.set(make, made)
+  built.set(name, made)
   return made
 }
 
@@ -82,7 +95,7 @@ function head(baseUrl: string): object {
   }
 }
 
-function describe(baseUrl: string): object {
+function describe(baseUrl: string, own?: OwnParameters): object {
   return {
     resourceType: 'CapabilityStatement',
     ...head(baseUrl),
@@ -93,7 +106,7 @@ function describe(baseUrl: string): object {
       {
         mode: 'server',
         security: security(baseUrl),
-        resource: resourceTypes.map(describeType),
+        resource: resourceTypes.map((type) => describeType(type, own)),
         interaction: ['transaction', 'batch', 'history-system', 'search-system'].map((code) => ({
           code,
         })),
@@ -131,7 +144,7 @@ const INTERACTIONS = [
   'history-type',
 ]
 
-function describeType(type: string): object {
+function describeType(type: string, own: OwnParameters | undefined): object {
   const canSearch = type !== 'Binary'
   const codes = canSearch ? [...INTERACTIONS, 'search-type'] : INTERACTIONS
   // The content of a Binary is no table.
@@ -150,7 +163,7 @@ function describeType(type: string): object {
     conditionalUpdate: canSearch,
     conditionalDelete: canSearch ? 'multiple' : 'not-supported',
     referencePolicy: ['literal', 'logical', 'local'],
-    ...(canSearch ? describeSearch(type) : {}),
+    ...(canSearch ? describeSearch(type, own) : {}),
     ...(offered.length === 0 ? {} : { operation: offered }),
   }
 }

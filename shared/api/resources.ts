@@ -1,14 +1,15 @@
 /** Interactions on one resource. https://hl7.org/fhir/R4/http.html */
 import { type HttpError, notFound, preconditionFailed } from '../errors.ts'
-import { allOk } from '../fhir/outcome.ts'
+import { allOk, outcome } from '../fhir/outcome.ts'
 import { changeOf } from '../fhir/patch-body.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import { viewOf } from '../fhir/view.ts'
 import type { Version } from '../store/repository.ts'
-import { isBinary, keepContent } from './binary-content.ts'
+import { afterDeletion } from './admin-writes.ts'
+import { isBinary, withContentOf } from './binary-content.ts'
 import { withData } from './binary-read.ts'
 import { createBinary, createBinaryFrom, updateBinary, updateBinaryFrom } from './binary-write.ts'
-import { withLiteralReferences } from './conditional-references.ts'
+import { literalReferences, withLiteralReferences } from './conditional-references.ts'
 import type { FhirReply } from './handle.ts'
 import {
   acceptResource,
@@ -27,6 +28,7 @@ import {
   writeOptions,
 } from './preconditions.ts'
 import { forgetDefinitions } from './profiles.ts'
+import { newProject } from './provision.ts'
 import { emptyReply, outcomeReply, textReply } from './reply.ts'
 
 export async function read(interaction: Interaction, type: string, id: string): Promise<FhirReply> {
@@ -79,7 +81,10 @@ export async function createFrom(
 ): Promise<FhirReply> {
   const { services, principal } = interaction
   if (isBinary(body) && type === 'Binary') return createBinaryFrom(interaction, body, id)
-  const literal = await withLiteralReferences(interaction, withoutId(body))
+  const sent = withoutId(body)
+  // A Project is the same whichever way it is made.
+  const whole = type === 'Project' ? newProject(sent, services.config) : sent
+  const literal = await withLiteralReferences(interaction, whole)
   const { resource, warnings } = await acceptResource(interaction, type, literal)
   const written =
     id === undefined
@@ -139,10 +144,12 @@ export async function patchFrom(
   const patched = changeOf(body)
   const options = writeOptions(request)
   if (demandsExistence(request)) await requireExisting(interaction, type, id)
+  const hasQuestion = JSON.stringify(body).includes('?')
   const change = async (current: Resource) => {
     const next = patched(current)
-    const kept = type === 'Binary' ? keepContent(current, next) : next
-    const { resource } = await acceptValid(interaction, kept)
+    const kept = type === 'Binary' ? withContentOf(current, next) : next
+    const literal = hasQuestion ? await literalReferences(interaction, kept) : kept
+    const { resource } = await acceptValid(interaction, literal)
     return resource
   }
   const written = await services.repository.patch(principal, type, id, change, options)
@@ -159,9 +166,10 @@ export async function remove(
   if (demandsExistence(request)) await requireExisting(interaction, type, id)
   const deletion = await services.repository.delete(principal, type, id, options)
   forgetDefinitions(services, type)
+  const warnings = await afterDeletion(interaction, type, id)
   const headers = { ETag: etagOf(deletion) }
   if (interaction.preferences.returned === 'minimal') return emptyReply(200, headers)
-  return outcomeReply(200, allOk, headers)
+  return outcomeReply(200, outcome(allOk.id, ...allOk.issue, ...warnings), headers)
 }
 
 /** `If-Match: *` is 412 for what does not exist. */

@@ -1,5 +1,5 @@
 /** Search: of one type, of several, of a compartment. https://hl7.org/fhir/R4/http.html#search */
-import { badRequest, forbidden } from '../errors.ts'
+import { badRequest } from '../errors.ts'
 import { type Link, type SearchEntry, searchBundle } from '../fhir/bundle.ts'
 import {
   COMPARTMENTS,
@@ -8,48 +8,37 @@ import {
   resourceTypes,
 } from '../fhir/definitions.ts'
 import { issue, outcome } from '../fhir/outcome.ts'
-import { parseSearch, type SearchRequest } from '../fhir/search.ts'
+import type { SearchRequest } from '../fhir/search.ts'
 import { type View, viewOf } from '../fhir/view.ts'
 import type { SearchPage, Version } from '../store/repository.ts'
+import { readSearch } from './criteria.ts'
 import type { FhirReply } from './handle.ts'
 import { absoluteUrl, type Interaction, textOf } from './interaction.ts'
 import { readForm } from './negotiate.ts'
 import { textReply } from './reply.ts'
+import { explain, isExplained } from './search-explain.ts'
 
 /** `GET Type?…` and `POST Type/_search`; a search result is never 404, only empty. */
 export async function search(interaction: Interaction, type: string): Promise<FhirReply> {
   if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
   const query = queryOf(interaction)
-  const request = parse(interaction, type, query)
-  if (isExplained(query)) return explain(interaction, type, query, request)
-  const page = await interaction.services.repository.search(interaction.principal, request)
+  if (isExplained(query)) return explain(interaction, type, query)
+  const { services, principal } = interaction
+  const live = new URLSearchParams(query)
+  live.delete('_deleted')
+  const request = await readSearch(interaction, type, live)
+  const { repository } = services
+  const page = isDeleted(query)
+    ? await repository.searchDeleted(principal, request)
+    : await repository.search(principal, request, interaction.request.signal)
   return pageReply(interaction, type, query, request, page)
 }
 
 /** Errors: 400 for what is neither true nor false. */
-function isExplained(query: URLSearchParams): boolean {
-  const value = query.get('_explain') ?? 'false'
+function isDeleted(query: URLSearchParams): boolean {
+  const value = query.get('_deleted') || 'false'
   if (value === 'true' || value === 'false') return value === 'true'
-  throw badRequest(`Invalid _explain: ${value}; use true or false`, '_explain')
-}
-
-/** No rows, but what they cost. The plan tells of more than the caller's own data. Errors: 403. */
-async function explain(
-  { services, principal }: Interaction,
-  type: string,
-  query: URLSearchParams,
-  request: SearchRequest,
-): Promise<FhirReply> {
-  if (!principal.isProjectAdmin && !principal.isSuperAdmin) throw forbidden()
-  const { driver, sql, plan } = await services.repository.explain(principal, request)
-  const text = `Found by ${driver ?? 'nothing'}`
-  const told = issue('information', 'informational', text, undefined, [sql, ...plan].join('\n'))
-  const resource = JSON.stringify(outcome(undefined, told))
-  const links: Link[] = [
-    { relation: 'self', url: absoluteUrl(services, `${type}?${query.toString()}`) },
-  ]
-  const entries: SearchEntry[] = [{ fullUrl: '', resource, mode: 'outcome' }]
-  return textReply(200, searchBundle({ type: 'searchset', links }, entries))
+  throw badRequest(`Invalid _deleted: ${value}; use true or false`, '_deleted')
 }
 
 /** `GET ?_type=A,B&…` and `POST _search`. Errors: 400 without types, 403 when none may be searched. */
@@ -95,24 +84,26 @@ async function searchTypes(
   if (isExplained(query)) throw badRequest('_explain is for searches of one type', '_explain')
   const named = new URLSearchParams(query)
   named.delete('_type')
-  const parseAll = () => types.map((type) => parse(interaction, type, named))
-  const strict = parseAll()
+  const parseAll = () => Promise.all(types.map((type) => readSearch(interaction, type, named)))
+  const strict = await parseAll()
   // A parameter that one of the types does not know is ignored for all of them.
   const ignored = [...new Set(strict.flatMap((request) => request.ignored))]
   for (const name of ignored) named.delete(name)
   const inside =
     compartment === undefined ? [] : [{ kind: 'compartment', reference: compartment } as const]
-  const requests = (ignored.length === 0 ? strict : parseAll()).map((request) => ({
+  const understood = ignored.length === 0 ? strict : await parseAll()
+  const requests = understood.map((request) => ({
     ...request,
     conditions: [...inside, ...request.conditions],
     ignored,
   }))
   const [first] = requests
   if (first === undefined) throw badRequest('No types specified', '_type')
+  const { signal } = interaction.request
   const page =
     requests.length === 1
-      ? await services.repository.search(principal, first)
-      : await services.repository.searchTypes(principal, requests)
+      ? await services.repository.search(principal, first, signal)
+      : await services.repository.searchTypes(principal, requests, signal)
   return pageReply(interaction, path, query, first, page)
 }
 
@@ -129,19 +120,6 @@ function typesOf(query: URLSearchParams): readonly string[] | undefined {
   const unknown = types.find((type) => !isResourceType(type))
   if (unknown !== undefined) throw badRequest(`Unknown resource type: ${unknown}`, '_type')
   return types.length === 0 ? undefined : types
-}
-
-function parse(
-  { services, preferences }: Interaction,
-  type: string,
-  query: URLSearchParams,
-): SearchRequest {
-  const request = parseSearch(type, query, {
-    handling: preferences.handling,
-    fhirUrl: absoluteUrl(services, ''),
-  })
-  const isCount = request.summary === 'count'
-  return isCount ? { ...request, count: 0, total: 'accurate' } : request
 }
 
 function pageReply(

@@ -13,6 +13,7 @@ import type {
   ValueSetLine,
 } from './definitions-data.ts'
 import { openLines, openOnce } from './definitions-lines.ts'
+import type { OwnParameters } from './own-parameters.ts'
 
 export const COMPARTMENTS = [
   'Patient',
@@ -49,12 +50,19 @@ export function typeName(number: number): string {
 
 /** A resource or data type, `Observation` or `CodeableConcept`; undefined if there is none. */
 export function typeDefinition(name: string): TypeDefinition | undefined {
-  return types().get(name)
+  const own = OWN_ELEMENTS.get(name)
+  const published = types().get(name)
+  if (own === undefined || published === undefined) return published
+  const known = extended.get(name)
+  if (known !== undefined) return known
+  const definition = { ...published, elements: [...published.elements, ...own] }
+  extended.set(name, definition)
+  return definition
 }
 
 /** Elements below a type in the order of the standard; empty for an unknown type. */
 export function elementsOf(type: string): readonly ElementDefinition[] {
-  return types().get(type)?.elements ?? []
+  return typeDefinition(type)?.elements ?? []
 }
 
 /** True for the types that are the platform's own, not of the standard. */
@@ -80,8 +88,25 @@ export function publishedProfilesOf(type: string): readonly string[] {
 
 let byType: ReadonlyMap<string | undefined, readonly string[]> | undefined
 
-/** The search parameters of a type, those of Resource and DomainResource included. */
-export function searchParameters(type: string): ReadonlyMap<string, SearchParameter> {
+/** The search parameters of a type, those of Resource and DomainResource included, and a Project's own. */
+export function searchParameters(
+  type: string,
+  own?: OwnParameters,
+): ReadonlyMap<string, SearchParameter> {
+  const added = own?.types.get(type)
+  const standard = standardParameters(type)
+  return added === undefined ? standard : new Map([...added, ...standard])
+}
+
+export function searchParameter(
+  type: string,
+  code: string,
+  own?: OwnParameters,
+): SearchParameter | undefined {
+  return standardParameters(type).get(code) ?? own?.types.get(type)?.get(code)
+}
+
+function standardParameters(type: string): ReadonlyMap<string, SearchParameter> {
   const known = parametersOf.get(type)
   if (known) return known
   const own = isResourceType(type) ? search().get(type) : undefined
@@ -97,18 +122,20 @@ export function searchParameters(type: string): ReadonlyMap<string, SearchParame
   return all
 }
 
-export function searchParameter(type: string, code: string): SearchParameter | undefined {
-  return searchParameters(type).get(code)
-}
-
 /**
  * The parameters whose rows answer a search: `combo-code` of Observation has no rows of its own, it
- * is the union of `code` and `component-code`.
+ * is the union of `code` and `component-code`; `phonetic` is `name` by another name.
  */
 export function storedParameters(type: string, code: string): readonly string[] {
+  if (code === 'phonetic' && isSame(type, code, 'name')) return ['name']
   if (type !== 'Observation' || !code.startsWith('combo-')) return [code]
   const plain = code.slice('combo-'.length)
   return [plain, `component-${plain}`]
+}
+
+function isSame(type: string, one: string, other: string): boolean {
+  const { expression } = searchParameter(type, one) ?? {}
+  return expression !== undefined && expression === searchParameter(type, other)?.expression
 }
 
 /** Parameters that put a resource of `type` into a compartment; `{def}` is the resource itself. */
@@ -165,6 +192,22 @@ const OWN_PARAMETERS: readonly SearchParameter[] = [
   { code: '_compartment', type: 'reference', url: 'urn:botica:search:_compartment' },
   { code: '_project', type: 'reference', url: 'urn:botica:search:_project' },
 ]
+
+/** Elements the platform's own types have besides those that are published. */
+const OWN_ELEMENTS: ReadonlyMap<string, readonly ElementDefinition[]> = new Map([
+  ['ClientApplication', [{ path: 'jwks', types: [{ code: 'string' }] }]],
+  [
+    'Login',
+    [
+      { path: 'expires', types: [{ code: 'instant' }] },
+      { path: 'redirectUri', types: [{ code: 'uri' }] },
+      { path: 'patient', types: [{ code: 'Reference', targets: ['Patient'] }] },
+      { path: 'encounter', types: [{ code: 'Reference', targets: ['Encounter'] }] },
+    ],
+  ],
+  ['UserSecurityRequest', [{ path: 'expires', types: [{ code: 'instant' }] }]],
+])
+const extended = new Map<string, TypeDefinition>()
 
 /** One plain path of elements that occur once at most: the row has one place for the main date. */
 function isSingle(type: string, parameter: SearchParameter): boolean {

@@ -19,7 +19,10 @@ export interface Leg {
   bind<Sink>(handle: Walk<Sink>): Walk<Sink>
 }
 
-/** Throws an Error for an expression outside the subset or an element that `type` has not. */
+/** An expression that names an element which its type has not. */
+export class UnknownElement extends Error {}
+
+/** Throws an Error for an expression outside the subset, UnknownElement for what `type` has not. */
 export function compileExpression(type: string, expression: string): readonly Leg[] {
   const start: Focus = { type, root: undefined, steps: [] }
   return compile(parsePath(expression), [start]).map((focus) => ({
@@ -120,7 +123,8 @@ function isRoot(name: string, foci: readonly Focus[]): boolean {
 function children(foci: readonly Focus[], name: string, index?: number): readonly Focus[] {
   const found = foci.flatMap((focus) => child(focus, name, index))
   if (found.length > 0) return found
-  throw new Error(`${foci.map((focus) => focus.type).join(', ')}: no element "${name}"`)
+  const types = [...new Set(foci.map((focus) => focus.type))].slice(0, 5).join(', ')
+  throw new UnknownElement(`${types}: no element "${name}"`)
 }
 
 /** The element `name` below a focus; an element of several types is several foci. */

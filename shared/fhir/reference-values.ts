@@ -1,37 +1,49 @@
 /** Resource → what its reference parameters refer to. */
 import { searchParameter, searchParameters } from './definitions.ts'
-import { compileExpression, type Walk } from './path-extract.ts'
+import type { SearchParameter } from './definitions-data.ts'
+import type { OwnParameters } from './own-parameters.ts'
+import { compileExpression, type Leg, type Walk } from './path-extract.ts'
 import type { Resource } from './resource.ts'
 import { targetOf } from './values.ts'
 
 /** `Type/id`, full addresses and canonicals that one reference parameter of the resource holds. */
-export function literalsOf(resource: Resource, code: string): readonly string[] {
+export function literalsOf(
+  resource: Resource,
+  code: string,
+  own?: OwnParameters,
+): readonly string[] {
   const found = new Set<string>()
-  for (const walk of walksOf(resource.resourceType, code)) walk(resource, found)
+  const parameter = searchParameter(resource.resourceType, code, own)
+  if (parameter === undefined) return []
+  for (const walk of walksOf(resource.resourceType, parameter)) walk(resource, found)
   return [...found]
 }
 
 /** The reference parameters that `*` of an include stands for: those of the standard's elements. */
-export function referenceParameters(type: string): readonly string[] {
-  return [...searchParameters(type).values()]
+export function referenceParameters(type: string, own?: OwnParameters): readonly string[] {
+  return [...searchParameters(type, own).values()]
     .filter((parameter) => parameter.type === 'reference' && !parameter.code.startsWith('_'))
     .map(({ code }) => code)
 }
 
-const compiled = new Map<string, readonly Walk<Set<string>>[]>()
+const compiled = new WeakMap<SearchParameter, readonly Walk<Set<string>>[]>()
 
-function walksOf(type: string, code: string): readonly Walk<Set<string>>[] {
-  const name = `${type}|${code}`
-  const known = compiled.get(name)
+function walksOf(type: string, parameter: SearchParameter): readonly Walk<Set<string>>[] {
+  const known = compiled.get(parameter)
   if (known !== undefined) return known
-  const { expression } = searchParameter(type, code) ?? {}
-  const legs = expression === undefined ? [] : compileExpression(type, expression)
-  const walks = legs.map((leg) =>
+  const walks = legsOf(type, parameter).map((leg) =>
     leg.bind<Set<string>>((value, found) => {
       const literal = targetOf(leg.type, value)?.literal
       if (literal !== undefined) found.add(literal)
     }),
   )
-  compiled.set(name, walks)
+  compiled.set(parameter, walks)
   return walks
+}
+
+/** What only the FHIRPath engine can follow is found by its keys, but not included. */
+function legsOf(type: string, parameter: SearchParameter): readonly Leg[] {
+  const { expression } = parameter
+  const isPath = expression !== undefined && !('isGeneral' in parameter && parameter.isGeneral)
+  return isPath ? compileExpression(type, expression) : []
 }

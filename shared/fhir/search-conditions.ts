@@ -1,8 +1,10 @@
 /** One parameter without a chain → Condition: which there are, which modifiers, which values. */
 import { badRequest, notSupported, tooCostly } from '../errors.ts'
-import { isResourceType, searchParameter } from './definitions.ts'
+import { isResourceType } from './definitions.ts'
 import type { SearchParameter } from './definitions-data.ts'
+import { readyParameter } from './own-parameters.ts'
 import type { Condition, SearchParamType } from './search.ts'
+import type { CriteriaScope } from './search-criteria.ts'
 import {
   parseDateValue,
   parseNearValue,
@@ -39,10 +41,13 @@ interface Modifiers {
 
 const MODIFIERS: Readonly<Record<SearchParamType, Modifiers>> = {
   token: {
-    supported: ['not', 'missing', 'text', 'of-type', 'contains'],
-    known: ['in', 'not-in', 'above', 'below'],
+    supported: [
+      ...['not', 'missing', 'text', 'of-type', 'contains'],
+      ...['in', 'not-in', 'above', 'below'],
+    ],
+    known: [],
   },
-  reference: { supported: ['identifier', 'not', 'missing'], known: ['above', 'below'] },
+  reference: { supported: ['identifier', 'not', 'missing', 'above', 'below'], known: [] },
   string: { supported: ['exact', 'contains', 'text', 'not', 'missing'], known: [] },
   date: { supported: ['missing'], known: [] },
   number: { supported: ['missing'], known: [] },
@@ -51,6 +56,9 @@ const MODIFIERS: Readonly<Record<SearchParamType, Modifiers>> = {
   composite: { supported: [], known: [] },
   special: { supported: [], known: [] },
 }
+
+/** With these the value is no token. */
+const PLAIN: ReadonlySet<string> = new Set(['text', 'contains', 'in', 'not-in'])
 
 /** The token parameters that `:contains` is good for. */
 const CONTACTS = new Set(['email', 'phone', 'telecom'])
@@ -61,12 +69,12 @@ interface Named {
 }
 
 /** What a name without a chain means. An impossible modifier throws always. */
-function readName(type: string, name: string): Named | Refusal {
+function readName(type: string, name: string, { own }: CriteriaScope): Named | Refusal {
   const colon = name.indexOf(':')
   const code = colon === -1 ? name : name.slice(0, colon)
   const modifier = colon === -1 ? undefined : name.slice(colon + 1)
   if (UNSUPPORTED.has(code)) return { reason: notSupported(`${code} is not supported`, name) }
-  const parameter = searchParameter(type, code)
+  const parameter = readyParameter(type, code, own)
   if (parameter === undefined) return unknownParameter(code, name)
   if (modifier !== undefined) checkModifier(parameter, modifier)
   return { parameter, modifier }
@@ -79,7 +87,7 @@ export function unknownParameter(code: string, name: string): Refusal {
 function checkModifier(parameter: SearchParameter, modifier: string): void {
   const { supported, known } = MODIFIERS[parameter.type]
   const isOfId = parameter.code === '_id' && modifier !== 'not'
-  const isPlain = parameter.expression === undefined
+  const isPlain = parameter.expression === undefined && !isOfProject(parameter, modifier)
   const isApt =
     modifier !== 'contains' || parameter.type !== 'token' || CONTACTS.has(parameter.code)
   if (supported.includes(modifier) && !isOfId && !isPlain && isApt) return
@@ -91,14 +99,19 @@ function checkModifier(parameter: SearchParameter, modifier: string): void {
   throw badRequest(`Invalid modifier :${modifier} for ${id}`)
 }
 
+/** A project is what every resource has. */
+function isOfProject({ code }: SearchParameter, modifier: string): boolean {
+  return code === '_project' && modifier === 'missing'
+}
+
 /** Undefined when nothing but commas is left. Errors: 400 for a value that is none of its type. */
 export function readCondition(
   type: string,
   name: string,
   text: string,
-  fhirUrl: string | undefined,
+  scope: CriteriaScope,
 ): Condition | Refusal | undefined {
-  const named = readName(type, name)
+  const named = readName(type, name, scope)
   if ('reason' in named) return named
   const { parameter, modifier } = named
   const isOneValue = modifier === 'missing'
@@ -108,7 +121,7 @@ export function readCondition(
     throw tooCostly(text, name)
   }
   if (parts.length === 0) return undefined
-  const values = parts.map((part) => relative(type, parameter, part, fhirUrl))
+  const values = parts.map((part) => relative(type, parameter, part, scope.fhirUrl))
   for (const value of values) checkValue(parameter, modifier, value)
   return {
     code: parameter.code,
@@ -142,7 +155,7 @@ function checkValue(parameter: SearchParameter, modifier: string | undefined, va
   if (parameter.type === 'composite') checkComposite(parameter, value)
   if (parameter.type === 'special' && parameter.expression !== undefined) parseNearValue(value)
   if (modifier === 'of-type') parseOfTypeValue(value)
-  else if (modifier === 'text' || modifier === 'contains') return
+  else if (modifier !== undefined && PLAIN.has(modifier)) return
   else if (parameter.type === 'token' || modifier === 'identifier') parseTokenValue(value)
 }
 

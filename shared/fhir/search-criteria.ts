@@ -3,8 +3,9 @@
  * https://hl7.org/fhir/R4/search.html#chaining, #has
  */
 import { badRequest, notSupported, tooCostly } from '../errors.ts'
-import { isResourceType, resourceTypes, searchParameter } from './definitions.ts'
+import { isResourceType, resourceTypes } from './definitions.ts'
 import type { SearchParameter } from './definitions-data.ts'
+import { type OwnParameters, readyParameter } from './own-parameters.ts'
 import type { Criterion, JoinEnd } from './search.ts'
 import { type Refusal, readCondition, unknownParameter } from './search-conditions.ts'
 import { readFilter } from './search-filter.ts'
@@ -12,6 +13,8 @@ import { readFilter } from './search-filter.ts'
 /** What the parameters of one search share. */
 export interface CriteriaScope {
   readonly fhirUrl: string | undefined
+  /** Search parameters of the caller's Project. */
+  readonly own: OwnParameters | undefined
   /** Ends of joins so far: a chain over a reference to anything has one a type. */
   joins: number
 }
@@ -36,12 +39,13 @@ export function readCriterion(
   if (/^_has(:|$)/.test(name)) return readHas(type, name, value, scope, links + 1)
   if (/^_list(:|$)/.test(name)) return readList(type, name, value, scope, links + 1)
   if (name === '_filter') {
-    return readFilter(type, value, (path, text) => readCriterion(type, path, text, scope, links))
+    const read = (path: string, text: string) => readCriterion(type, path, text, scope, links)
+    return readFilter(type, value, scope.own, read)
   }
   const chain = CHAIN.exec(name)
-  if (chain === null) return readCondition(type, name, value, scope.fhirUrl)
+  if (chain === null) return readCondition(type, name, value, scope)
   const [, code = '', target, rest = ''] = chain
-  const parameter = searchParameter(type, code)
+  const parameter = readyParameter(type, code, scope.own)
   if (parameter === undefined) return unknownParameter(code, name)
   if (parameter.type !== 'reference') {
     throw badRequest(`Search parameter ${code} is no reference and cannot be chained`, name)
@@ -93,7 +97,7 @@ function readHas(
   if (rest === '')
     throw badRequest(`Invalid _has: ${name}; use _has:Type:reference:parameter`, name)
   requireType(source, name)
-  const parameter = searchParameter(source, code)
+  const parameter = readyParameter(source, code, scope.own)
   if (parameter === undefined) return unknownParameter(code, name)
   if (parameter.type !== 'reference' || !targetsOf(parameter).includes(type)) {
     throw badRequest(`Invalid _has: ${source}:${code} does not refer to ${type}`, name)

@@ -4,6 +4,7 @@
  */
 import { badRequest, notSupported, tooCostly } from '../errors.ts'
 import { resourceTypes, searchParameter } from './definitions.ts'
+import type { OwnParameters } from './own-parameters.ts'
 import type { Condition, Criterion, SearchParamType } from './search.ts'
 import type { Refusal } from './search-conditions.ts'
 
@@ -14,7 +15,12 @@ const MAX_COMPARISONS = 64
 export type ReadComparison = (name: string, value: string) => Criterion | Refusal | undefined
 
 /** Errors: 400 for what does not parse, an unknown operator, too many comparisons. */
-export function readFilter(type: string, text: string, read: ReadComparison): Criterion {
+export function readFilter(
+  type: string,
+  text: string,
+  own: OwnParameters | undefined,
+  read: ReadComparison,
+): Criterion {
   const words = wordsOf(text)
   let place = 0
   let comparisons = 0
@@ -52,7 +58,8 @@ export function readFilter(type: string, text: string, read: ReadComparison): Cr
     if (comparisons > MAX_COMPARISONS) {
       throw tooCostly(`_filter may have ${MAX_COMPARISONS} comparisons`, '_filter')
     }
-    return compare(type, path.text, operator.text, value.text, read)
+    const kind = endType(type, path.text, own)
+    return compare(kind, path.text, operator.text, value.text, read)
   }
 
   const found = expression(1)
@@ -107,7 +114,7 @@ const MODIFIERS: Readonly<Partial<Record<SearchParamType, Readonly<Record<string
 }
 
 function compare(
-  type: string,
+  kind: SearchParamType | undefined,
   path: string,
   operator: string,
   value: string,
@@ -120,7 +127,6 @@ function compare(
     if (value !== 'true' && value !== 'false') throw badRequest('pr takes true or false', '_filter')
     return required(read(`${path}:missing`, value === 'true' ? 'false' : 'true'), path)
   }
-  const kind = endType(type, path)
   const isOrdered = kind === 'date' || kind === 'number' || kind === 'quantity'
   if (isOrdered && PREFIXES.includes(operator)) {
     return required(read(path, `${operator}${text}`), path)
@@ -143,13 +149,17 @@ function required(found: Criterion | Refusal | undefined, path: string): Criteri
 }
 
 /** The type of what a path ends with; undefined for an unknown one. */
-function endType(type: string, path: string): SearchParamType | undefined {
+function endType(
+  type: string,
+  path: string,
+  own: OwnParameters | undefined,
+): SearchParamType | undefined {
   const [, code = '', target, rest] = /^([^:.]+)(?::([A-Za-z]+))?(?:\.(.+))?$/s.exec(path) ?? []
-  const parameter = searchParameter(type, code)
+  const parameter = searchParameter(type, code, own)
   if (rest === undefined || parameter === undefined) return parameter?.type
   const targets = target === undefined ? (parameter.targets ?? resourceTypes) : [target]
   for (const end of targets) {
-    const found = endType(end, rest)
+    const found = endType(end, rest, own)
     if (found !== undefined) return found
   }
   return undefined

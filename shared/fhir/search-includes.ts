@@ -1,11 +1,16 @@
 /** `_include` and `_revinclude` → Include. https://hl7.org/fhir/R4/search.html#revinclude */
 import { badRequest } from '../errors.ts'
-import { isResourceType, searchParameter } from './definitions.ts'
+import { isResourceType } from './definitions.ts'
+import { type OwnParameters, readyParameter } from './own-parameters.ts'
 import type { Include } from './search.ts'
 import type { Refusal } from './search-conditions.ts'
 
 /** Errors: 400 for an impossible modifier; a refusal for what names no reference. */
-export function readInclude(name: string, value: string): Include | Refusal {
+export function readInclude(
+  name: string,
+  value: string,
+  own: OwnParameters | undefined,
+): Include | Refusal {
   const [kind = '', modifier, ...others] = name.slice(1).split(':')
   if (others.length > 0 || ![undefined, 'iterate', 'recurse'].includes(modifier)) {
     throw badRequest(`Invalid modifier :${name.slice(kind.length + 2)} for _${kind}`, name)
@@ -20,7 +25,7 @@ export function readInclude(name: string, value: string): Include | Refusal {
     more.length === 0 &&
     isResourceType(type) &&
     (target === undefined || isResourceType(target)) &&
-    (code === '*' || searchParameter(type, code)?.type === 'reference')
+    (code === '*' || readyParameter(type, code, own)?.type === 'reference')
   if (!isKnown) return { reason: badRequest(`Invalid include parameter: ${value}`, name) }
   return { ...found, type, code: code === '*' ? undefined : code, target }
 }

@@ -1,6 +1,6 @@
 /** The result parameters of a search: how many, in what order, which view of them. */
 import { badRequest, notSupported } from '../errors.ts'
-import { searchParameter } from './definitions.ts'
+import { type OwnParameters, readyParameter } from './own-parameters.ts'
 import type { SearchRequest, SortRule } from './search.ts'
 
 const DEFAULT_COUNT = 20
@@ -11,7 +11,11 @@ const SUMMARIES = ['true', 'text', 'data', 'count', 'false']
 type Paging = Omit<SearchRequest, 'type' | 'conditions' | 'includes' | 'ignored'>
 
 /** Of a repeated parameter the last one counts; `_sort` and the element lists add up. */
-export function readPaging(type: string, query: URLSearchParams): Paging {
+export function readPaging(
+  type: string,
+  query: URLSearchParams,
+  own: OwnParameters | undefined,
+): Paging {
   const offset = readOffset(last(query, '_offset'))
   const cursor = last(query, '_cursor')
   if (cursor !== undefined && query.has('_offset')) {
@@ -19,7 +23,7 @@ export function readPaging(type: string, query: URLSearchParams): Paging {
   }
   const elements = [...lists(query, '_elements'), ...lists(query, '_fields')]
   return {
-    sort: readSort(type, lists(query, '_sort')),
+    sort: readSort(type, lists(query, '_sort'), own),
     count: readCount(last(query, '_count')),
     offset,
     cursor,
@@ -57,17 +61,21 @@ function readSummary(text: string | undefined): string | undefined {
   throw badRequest(`Invalid _summary: ${text}; use ${SUMMARIES.join(', ')}`, '_summary')
 }
 
-function readSort(type: string, names: readonly string[]): SortRule[] {
+function readSort(
+  type: string,
+  names: readonly string[],
+  own: OwnParameters | undefined,
+): SortRule[] {
   const rules = new Map<string, SortRule>()
   for (const name of names) {
     const descending = name.startsWith('-')
     const code = descending ? name.slice(1) : name
     if (code === '_score') throw notSupported('Sorting by _score is not supported', '_sort')
-    const parameter = searchParameter(type, code)
+    const parameter = readyParameter(type, code, own, '_sort')
     if (parameter?.expression === undefined) {
       throw badRequest(`Unknown search parameter: ${code}`, '_sort')
     }
-    if (parameter.type === 'composite' || parameter.type === 'special') {
+    if (parameter.type === 'composite') {
       throw notSupported(`Sorting by ${code} is not supported`, '_sort')
     }
     if (!rules.has(code)) rules.set(code, { code, descending })

@@ -1,6 +1,7 @@
 /** Query string → SearchRequest, as plain data. https://hl7.org/fhir/R4/search.html */
 import { badRequest, located, tooCostly } from '../errors.ts'
 import { isResourceType } from './definitions.ts'
+import type { OwnParameters } from './own-parameters.ts'
 import type { Refusal } from './search-conditions.ts'
 import { readCriterion } from './search-criteria.ts'
 import { readInclude } from './search-includes.ts'
@@ -22,12 +23,19 @@ export interface Condition {
   readonly code: string
   readonly type: SearchParamType
   /**
-   * `missing`, `not`, `exact`, `contains`, `identifier` or a resource type; from a `_filter` also
+   * `missing`, `not`, `exact`, `contains`, `in`, `identifier` … or a resource type; from a `_filter` also
    * `ew` (ends with) and `po` (periods overlap).
    */
   readonly modifier: string | undefined
   /** Not empty, without repeats; still escaped, to be read with search-values.ts. */
   readonly values: readonly string[]
+  /** What `:in`, `:not-in`, `:above` and `:below` of a token mean, once the terminology was asked. */
+  readonly codes?: readonly ListedCode[]
+}
+
+export interface ListedCode {
+  readonly system: string
+  readonly code: string
 }
 
 /** Resources at the other end of a reference fulfil a criterion. https://hl7.org/fhir/R4/search.html#chaining */
@@ -107,6 +115,8 @@ export interface SearchOptions {
   readonly handling?: 'strict' | 'lenient'
   /** Base of our own absolute references, `https://host/fhir/R4/`. */
   readonly fhirUrl?: string
+  /** Search parameters of the caller's Project. */
+  readonly own?: OwnParameters | undefined
 }
 
 const MAX_CONDITIONS = 200
@@ -140,7 +150,8 @@ export function parseSearch(
   const conditions = new Map<string, Criterion>()
   const includes = new Map<string, Include>()
   const ignored = new Set<string>()
-  const scope = { fhirUrl: options.fhirUrl, joins: 0 }
+  const { own } = options
+  const scope = { fhirUrl: options.fhirUrl, own, joins: 0 }
   const isAccepted = <T extends object>(name: string, found: T | Refusal): found is T => {
     if (!('reason' in found)) return true
     if (!isLenient) throw found.reason
@@ -149,7 +160,7 @@ export function parseSearch(
   }
   const read = (name: string, value: string) => {
     if (/^_(rev)?include(:|$)/.test(name)) {
-      const include = readInclude(name, value)
+      const include = readInclude(name, value, own)
       if (isAccepted(name, include)) includes.set(JSON.stringify(include), include)
       return
     }
@@ -173,7 +184,7 @@ export function parseSearch(
     type,
     conditions: [...conditions.values()],
     includes: [...includes.values()],
-    ...readPaging(type, pairs),
+    ...readPaging(type, pairs, own),
     ignored: [...ignored],
   }
 }

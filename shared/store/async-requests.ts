@@ -39,6 +39,16 @@ export async function addRequest(
   return rows.length > 0
 }
 
+/** True until it has ended. */
+export async function isAcceptedRequest(database: Connection, id: string): Promise<boolean> {
+  const rows = await database.query({
+    name: 'request-is',
+    text: `select 1 from job where id = $1 and kind = '${KIND}'`,
+    values: [id],
+  })
+  return rows.length > 0
+}
+
 /** Undefined when it is not waiting: another worker has it, or it has ended. */
 export async function claimRequest(
   database: Connection,

@@ -102,3 +102,29 @@ export function createBatches<Item, Answer>(
     start()
   }
 }
+
+/** Items of one turn of the event loop are sent together; answers in the order of the items. */
+export function inOneTurn<Item, Answer>(
+  send: (items: readonly Item[]) => Promise<readonly Answer[]>,
+): (item: Item) => Promise<Answer> {
+  let queue: Pending<Item, Answer>[] = []
+  const flush = async () => {
+    const sent = queue
+    queue = []
+    try {
+      const answers = await send(sent.map(({ item }) => item))
+      // Each place of the answers belongs to the item in that place.
+      sent.forEach(({ resolve }, i) => {
+        resolve(answers[i] as Answer)
+      })
+    } catch (error) {
+      for (const { reject } of sent) reject(error)
+    }
+  }
+  return (item) =>
+    new Promise((resolve, reject) => {
+      // Failures reach the callers through `reject`; `flush` itself does not throw.
+      if (queue.length === 0) setImmediate(() => void flush())
+      queue.push({ item, resolve, reject })
+    })
+}

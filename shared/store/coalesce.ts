@@ -3,7 +3,7 @@
  * run one by one, so that each gets its own error.
  */
 import { type Connection, type Database, SqlError } from '../database.ts'
-import { conflict } from '../errors.ts'
+import { Contended, racesLost } from '../errors.ts'
 import { createBatches, type Pending } from './batches.ts'
 import { type Write, type Written, writeStatement } from './statements.ts'
 
@@ -13,14 +13,8 @@ export type Submit = (write: Write) => Promise<readonly Written[]>
 const MAX_ROWS = 100
 const MAX_BATCH_CHARACTERS = 4_000_000
 const RETRIES = 3
-/** Serialization failure, deadlock, lock timeout: the same statement may succeed the next time. */
-const TRANSIENT = new Set(['40001', '40P01', '55P03'])
 
 type Waiting = Pending<Write, readonly Written[]>
-
-export function isTransient(error: unknown): boolean {
-  return error instanceof SqlError && TRANSIENT.has(error.code)
-}
 
 /** Runs `work` again, up to three times with jitter, when PostgreSQL asks for it; then 409. */
 export async function retrying<T>(work: () => Promise<T>): Promise<T> {
@@ -28,8 +22,8 @@ export async function retrying<T>(work: () => Promise<T>): Promise<T> {
     try {
       return await work()
     } catch (error) {
-      if (!isTransient(error)) throw error
-      if (attempt === RETRIES) throw conflict('Too many concurrent changes, try again')
+      if (!(error instanceof Contended)) throw error
+      if (attempt === RETRIES) throw racesLost(error.sqlState)
       const pauseMs = 50 * 2 ** attempt * (0.75 + Math.random() / 2)
       await new Promise((resolve) => setTimeout(resolve, pauseMs))
     }
@@ -54,7 +48,7 @@ export function createCoalescer(database: Pick<Database, 'query' | 'lane'>): Sub
         })
       } catch (error) {
         // Without an answer from PostgreSQL nobody knows what was committed: do not write again.
-        const again = error instanceof SqlError && (batch.length > 1 || isTransient(error))
+        const again = error instanceof Contended || (error instanceof SqlError && batch.length > 1)
         for (const { item, resolve, reject } of batch) {
           if (again) await retrying(() => alone(item)).then(resolve, reject)
           else reject(error)

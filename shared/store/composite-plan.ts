@@ -2,7 +2,8 @@
  * Composite parameters: rows under the key of the first component, so that all values come from one
  * element. Components that are keys (token, reference, uri) are joined to one key. What is left makes
  * range or string rows whose `p` is Keys.composite of that key; where two are left, `u` of their rows
- * is the mark of the element instead of a unit.
+ * is the mark of the element instead of a unit. Where a token is the only key, a coding has rows under
+ * its system alone: the dictionary tells which those are for a code without one.
  */
 import type { SearchParameter } from '../fhir/definitions-data.ts'
 import { compileExpression, type Leg, type Walk } from '../fhir/path-extract.ts'
@@ -39,6 +40,14 @@ export function planComposite(
   const joined = others.map((component, i) => ({ component, position: i + 1 }))
   const exact = joined.filter(({ component }) => isKey(component))
   const ranged = joined.filter(({ component }) => !isKey(component))
+  if (first.type === 'token' && exact.length === 0) {
+    return leg.bind((element, into) => {
+      const values = valuesOf(first, element, into)
+      const codings = codingsOf(values, into.p(index), into)
+      const rowsAt = (position: number) => codings.map((coding) => linked(coding, position, into))
+      addRanges(ranged, element, rowsAt, into)
+    })
+  }
   return leg.bind((element, into) => {
     const p = into.p(index)
     let keys = keysOf(first.type, valuesOf(first, element, into), p, into)
@@ -47,14 +56,56 @@ export function planComposite(
       keys = keys.flatMap((key) => seconds.map((it) => into.keys.composite(key, position, it)))
     }
     if (ranged.length === 0) for (const key of keys) into.others.add(key)
-    if (keys.length === 0) return
-    // Tells the values of one element from those of the next where two of them must be joined.
-    const mark = ranged.length > 1 ? BigInt(into.ranges.length + 1) : undefined
-    for (const { component, position } of ranged) {
-      const rows = keys.map((key) => into.keys.composite(key, position))
-      addRows(component.type, valuesOf(component, element, into), rows, mark, into)
-    }
+    addRanges(ranged, element, (at) => keys.map((key) => into.keys.composite(key, at)), into)
   })
+}
+
+interface Joined {
+  readonly component: ComponentWalk
+  readonly position: number
+}
+
+/** `rowsAt`: the `p` of the rows of a component. */
+function addRanges(
+  ranged: readonly Joined[],
+  element: unknown,
+  rowsAt: (position: number) => readonly bigint[],
+  into: Derivation,
+): void {
+  // Tells the values of one element from those of the next where two of them must be joined.
+  const mark = ranged.length > 1 ? BigInt(into.ranges.length + 1) : undefined
+  for (const { component, position } of ranged) {
+    const values = valuesOf(component, element, into)
+    if (values.length === 0) continue
+    addRows(component.type, values, rowsAt(position), mark, into)
+  }
+}
+
+/** A token as a component: its key in any system, and under its own if it names one. */
+interface Coding {
+  readonly any: bigint
+  readonly exact: bigint | undefined
+  readonly system: string
+  readonly code: string
+}
+
+function codingsOf(values: readonly Value[], p: bigint, into: Derivation): readonly Coding[] {
+  return values.flatMap(({ type, value }) =>
+    tokensOf(type, value).flatMap(({ kind, system, code }) => {
+      if (kind === 'text') return []
+      const any = into.keys.token(p, undefined, code)
+      const exact = system === undefined ? undefined : into.keys.token(p, system, code)
+      return [{ any, exact, system: system ?? '', code }]
+    }),
+  )
+}
+
+/** `p` of its rows at a position; the dictionary leads there from the code alone. */
+function linked({ any, exact, system, code }: Coding, position: number, into: Derivation): bigint {
+  const plain = into.keys.composite(any, position)
+  if (exact === undefined) return plain
+  const own = into.keys.composite(exact, position)
+  return into.code(plain, own, system, code, undefined) ? own : plain
 }
 
 function isKey({ type }: ComponentWalk): boolean {

@@ -2,7 +2,7 @@
  * Writes that depend on a search. Equal conditional requests queue up on an advisory lock for
  * (project, type, criteria), so racing ones never make twins: https://hl7.org/fhir/R4/http.html#ccreate
  */
-import type { Principal } from '../access/principal.ts'
+import { type Principal, unlinked } from '../access/principal.ts'
 import { badRequest, multipleMatches } from '../errors.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { isCondition, type SearchRequest } from '../fhir/search.ts'
@@ -12,8 +12,11 @@ import type { Version, WriteOptions, WriteResult } from './repository.ts'
 import { search } from './search/page.ts'
 import { create, remove, update } from './write.ts'
 
-/** Runs `work` in a transaction, with a store that writes and reads inside it. */
-export type Transact = <T>(work: (inner: Store) => Promise<T>) => Promise<T>
+/** Runs `work` in a transaction, with a store that writes and reads inside it and holds these locks. */
+export type Transact = <T>(
+  work: (inner: Store) => Promise<T>,
+  locks: readonly bigint[],
+) => Promise<T>
 
 /** Runs work with equal keys one after the other. */
 export type Turns = <T>(key: bigint, work: () => Promise<T>) => Promise<T>
@@ -92,7 +95,7 @@ export async function deleteConditional(
   allow(principal, condition.type, 'delete')
   if (condition.conditions.length === 0) throw badRequest('Search criteria are required')
   return locked(store, transact, principal, condition, async (inner) => {
-    const { versions } = await search(inner, principal, firstPage(condition, limit + 1))
+    const { versions } = await search(inner, unlinked(principal), firstPage(condition, limit + 1))
     if (versions.length > limit) throw multipleMatches()
     for (const { type, id } of versions) await remove(inner, principal, type, id)
     return versions.length
@@ -105,7 +108,7 @@ async function findOne(
   principal: Principal,
   condition: SearchRequest,
 ): Promise<Version | undefined> {
-  const { versions } = await search(store, principal, firstPage(condition, 2))
+  const { versions } = await search(store, unlinked(principal), firstPage(condition, 2))
   if (versions.length > 1) throw multipleMatches()
   return versions[0]
 }
@@ -124,15 +127,14 @@ async function locked<T>(
   work: (inner: Store) => Promise<T>,
 ): Promise<T> {
   const key = conditionKey(store, principal, condition)
-  const run = () =>
-    transact(async (inner) => {
-      await lockKeys(inner, [key])
-      return work(inner)
-    })
+  const run = () => transact(work, [key])
   return store.deferred ? run() : store.turns(key, run)
 }
 
-/** Equal for equal criteria of a project. */
+/** PostgreSQL has room for some thousands of locks; a bundle may have as many conditions. */
+const LOCKS_OF_PROJECT = 256n
+
+/** The lock of these criteria in their project; others may share it. */
 export function conditionKey(store: Store, principal: Principal, condition: SearchRequest): bigint {
   const { type, conditions } = condition
   const criteria = conditions.map((criterion) =>
@@ -142,16 +144,9 @@ export function conditionKey(store: Store, principal: Principal, condition: Sear
   )
   const { project } = scopeOf(principal, type)
   const p = store.keys.param(project, type, '_condition')
-  return store.keys.token(p, undefined, criteria.toSorted().join('&'))
-}
-
-/** Until the transaction ends. Who takes several gives them in ascending order. */
-export async function lockKeys(store: Store, keys: readonly bigint[]): Promise<void> {
-  await store.connection.query({
-    name: 'lock-conditions',
-    text: 'select pg_advisory_xact_lock(k) from unnest($1::bigint[]) k',
-    values: [`{${keys.join(',')}}`],
-  })
+  const key = store.keys.token(p, undefined, criteria.toSorted().join('&'))
+  const first = store.keys.param(project, '*', '_lock')
+  return BigInt.asIntN(64, first + (BigInt.asUintN(64, key) % LOCKS_OF_PROJECT))
 }
 
 function requireMatchedId(resource: Resource, match: Version): void {

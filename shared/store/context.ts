@@ -2,11 +2,13 @@
 import { REGISTRY_TYPES } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import type { Connection } from '../database.ts'
+import type { OwnParameter } from '../fhir/own-parameters.ts'
 import type { Submit } from './coalesce.ts'
 import type { Turns } from './conditional.ts'
 import type { Deleted, Deletion } from './deletions.ts'
 import type { Fetch } from './fetch.ts'
 import type { Keys } from './keys.ts'
+import type { OwnParametersReader } from './own-parameters.ts'
 import type { CheckedReference } from './references.ts'
 import type { KeyStatistics } from './search/statistics.ts'
 import { REGISTRY_PROJECT, type Tenants } from './tenants.ts'
@@ -19,6 +21,9 @@ export interface Store {
   readonly fetch: Fetch
   readonly remove: (deletion: Deletion) => Promise<readonly Deleted[]>
   readonly keys: Keys
+  readonly ownParameters: OwnParametersReader
+  /** Told once of each search parameter of a Project that fails. */
+  readonly warn: (parameter: OwnParameter) => void
   readonly tenants: Tenants
   readonly statistics: KeyStatistics
   /** Codings this process has seen in the dictionary. */

@@ -1,6 +1,13 @@
 /** The deleting statement: one for a single deletion and for those of a bundle. */
-import type { Statement } from '../database.ts'
+import type { Connection, Statement } from '../database.ts'
+import { typeNumber } from '../fhir/definitions.ts'
+import { inOneTurn } from './batches.ts'
+import { SEARCH_PARAMETER } from './own-parameters.ts'
 import type { VersionRow } from './rows.ts'
+import type { Write } from './statements.ts'
+import { ownParametersJob } from './upkeep-jobs.ts'
+
+const SEARCH_PARAMETER_NUMBER = typeNumber(SEARCH_PARAMETER)
 
 export interface Deletion {
   readonly project: number
@@ -30,13 +37,18 @@ export interface Deleted extends VersionRow {
  */
 export function deleteStatement(deletions: readonly Deletion[]): Statement {
   const hasEvents = deletions.some(({ event }) => event)
+  const reindexes = deletions.some(({ type }) => type === SEARCH_PARAMETER_NUMBER)
   const events = hasEvents
     ? `o as (insert into outbox (project, type, id, ver, op)
         select project, type, id, ver, 'd' from now join x using (project, type, id) where x.event),`
     : ''
+  const jobs = reindexes
+    ? `p as (${ownParametersJob(`array(select distinct project from now
+        where type = ${SEARCH_PARAMETER_NUMBER})`)}),`
+    : ''
   const column = <T>(value: (deletion: Deletion) => T) => deletions.map(value)
   return {
-    name: hasEvents ? 'delete-event' : 'delete',
+    name: ['delete', ...(hasEvents ? ['event'] : []), ...(reindexes ? ['reindex'] : [])].join('-'),
     text: `with x as materialized (
         select * from unnest($1::int[], $2::smallint[], $3::uuid[], $4::text[], $5::text[], $6::uuid[],
           $7::boolean[]) with ordinality as x(project, type, id, vers, prefix, author, event, n)),
@@ -60,6 +72,7 @@ export function deleteStatement(deletions: readonly Deletion[]): Statement {
       g as (delete from idx_range x using d
         where x.id = d.id and x.project = d.project and x.type = d.type),
       ${events}
+      ${jobs}
       q as (delete from unique_key x using d
         where x.id = d.id and x.project = d.project and x.type = d.type)
       select d.n::int, true as deleted, true as gone, now.*
@@ -77,6 +90,43 @@ export function deleteStatement(deletions: readonly Deletion[]): Statement {
       list(column(({ event }) => event)),
     ],
   }
+}
+
+/** Deletions of one turn of the event loop are one statement; of a resource that is named again, the next. */
+export function removeTogether(connection: Connection) {
+  return inOneTurn<Deletion, readonly Deleted[]>((deletions) => removeAll(connection, deletions))
+}
+
+async function removeAll(
+  connection: Connection,
+  deletions: readonly Deletion[],
+): Promise<readonly (readonly Deleted[])[]> {
+  const answers: (readonly Deleted[])[] = []
+  let left = deletions.map((deletion, place) => ({ deletion, place }))
+  while (left.length > 0) {
+    const seen = new Set<string>()
+    const now: typeof left = []
+    const later: typeof left = []
+    for (const item of left.toSorted((a, b) => compareRows(a.deletion, b.deletion))) {
+      const { project, type, id } = item.deletion
+      const row = `${project}/${type}/${id}`
+      const list = seen.has(row) ? later : now
+      list.push(item)
+      seen.add(row)
+    }
+    const rows = await connection.query<Deleted>(
+      deleteStatement(now.map(({ deletion }) => deletion)),
+    )
+    const found = Map.groupBy(rows, ({ n }) => n)
+    for (const [i, { place }] of now.entries()) answers[place] = found.get(i + 1) ?? []
+    left = later
+  }
+  return answers
+}
+
+/** The order in which rows are locked, the same for all transactions. */
+export function compareRows(a: Deletion | Write, b: Deletion | Write): number {
+  return a.project - b.project || a.type - b.type || (a.id < b.id ? -1 : a.id > b.id ? 1 : 0)
 }
 
 /** An array of values that need no quotes. */

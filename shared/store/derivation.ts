@@ -2,6 +2,7 @@
 import { LRUCache } from 'lru-cache'
 import { COMPARTMENTS } from '../fhir/definitions.ts'
 import { numberOf } from '../fhir/json.ts'
+import type { OwnParameter } from '../fhir/own-parameters.ts'
 import { isObject, type Resource, referenceTo } from '../fhir/resource.ts'
 import { UCUM } from '../fhir/ucum.ts'
 import {
@@ -51,6 +52,8 @@ export class Derivation {
   readonly strings: StringRow[] = []
   readonly ranges: RangeRow[] = []
   readonly codes: CodeRow[] = []
+  /** Parameters of the Project that have failed on this resource. */
+  readonly failed: OwnParameter[] = []
   low: number | undefined
   high: number | undefined
   readonly #project: number
@@ -96,9 +99,11 @@ export class Derivation {
     this.others.add(present)
     if (target.identifier !== undefined) this.#token(logical, target.identifier)
     if (target.literal === undefined) return
-    this.references.add(this.keys.reference(p, this.target(target.literal)))
+    const exact = this.keys.reference(p, this.target(target.literal))
+    this.references.add(exact)
     const version = type === 'canonical' ? target.literal.indexOf('|') : -1
     if (version > 0) {
+      this.code(p, exact, '', target.literal, undefined)
       const unversioned = this.target(target.literal.slice(0, version))
       this.references.add(this.keys.reference(p, unversioned))
     }
@@ -139,7 +144,7 @@ export class Derivation {
       const key = this.keys.uri(p, uri)
       this.others.add(present)
       this.others.add(key)
-      this.#code(p, key, '', uri, undefined)
+      this.code(p, key, '', uri, undefined)
     }
   }
 
@@ -183,6 +188,16 @@ export class Derivation {
     }
   }
 
+  /** False for what the dictionary cannot keep: PostgreSQL text holds no NUL, and long codes are none. */
+  code(p: bigint, k: bigint, system: string, code: string, display: string | undefined): boolean {
+    if (system.length + code.length > MAX_CODE) return false
+    if (system.includes('\0') || code.includes('\0')) return false
+    const isOdd = display !== undefined && (display.length > MAX_DISPLAY || display.includes('\0'))
+    const shown = isOdd ? display.slice(0, MAX_DISPLAY).replaceAll('\0', '') : display
+    this.codes.push({ p, k, system, code, display: shown })
+    return true
+  }
+
   #of(index: number): Constants {
     return this.#constants.parameters[index] as Constants
   }
@@ -191,13 +206,13 @@ export class Derivation {
     const any = this.keys.token(p, undefined, code)
     this.others.add(any)
     if (system === undefined) {
-      if (kind === 'code') this.#code(p, any, '', code, undefined)
+      if (kind === 'code') this.code(p, any, '', code, undefined)
       return
     }
     const exact = this.keys.token(p, system, code)
     this.others.add(exact)
     if (kind === 'identifier' || kind === 'contact') this.others.add(this.keys.system(p, system))
-    if (kind === 'coding') this.#code(p, exact, system, code, display)
+    if (kind === 'coding') this.code(p, exact, system, code, display)
   }
 
   #text(texts: bigint, text: string): void {
@@ -205,7 +220,7 @@ export class Derivation {
     if (words === '') return
     const key = this.keys.token(texts, undefined, words)
     this.others.add(key)
-    this.#code(texts, key, '', words, undefined)
+    this.code(texts, key, '', words, undefined)
   }
 
   /** For `:contains`; a value of its own, so a dictionary would hold as many rows. */
@@ -219,16 +234,7 @@ export class Derivation {
     if (code === this.#lastUnit) return
     this.#lastUnit = code
     const { units } = this.#constants
-    this.#code(units, this.keys.token(units, UCUM, code), UCUM, code, undefined)
-  }
-
-  /** PostgreSQL text cannot hold NUL, and a code of a thousand characters is none. */
-  #code(p: bigint, k: bigint, system: string, code: string, display: string | undefined): void {
-    if (system.length + code.length > MAX_CODE) return
-    if (system.includes('\0') || code.includes('\0')) return
-    const isOdd = display !== undefined && (display.length > MAX_DISPLAY || display.includes('\0'))
-    const shown = isOdd ? display.slice(0, MAX_DISPLAY).replaceAll('\0', '') : display
-    this.codes.push({ p, k, system, code, display: shown })
+    this.code(units, this.keys.token(units, UCUM, code), UCUM, code, undefined)
   }
 
   #canonical(url: string): void {
@@ -250,7 +256,7 @@ function constantsOf(keys: Keys, project: number, plan: Plan): TypeConstants {
     cache = new LRUCache({ max: CACHED_CONSTANTS })
     caches.set(keys, cache)
   }
-  const name = `${project}|${plan.type}`
+  const name = `${project}|${plan.type}|${plan.stamp}`
   const known = cache.get(name)
   if (known !== undefined) return known
   const parameters = plan.parameters.map(({ code }) => {

@@ -4,10 +4,13 @@ import type { Connection } from '../database.ts'
 import { notFound } from '../errors.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import type { Store } from './context.ts'
+import { SEARCH_PARAMETER } from './own-parameters.ts'
 import { readRow } from './read.ts'
 import type { Version } from './repository.ts'
 import { toVersion } from './rows.ts'
+import { CONDEMN } from './stored-contents.ts'
 import { REGISTRY_PROJECT } from './tenants.ts'
+import { addOwnParametersJob } from './upkeep-jobs.ts'
 
 /** Live or deleted; who may do it was asked before. Errors: 404. Two statements. */
 export async function expunge(
@@ -18,9 +21,11 @@ export async function expunge(
 ): Promise<Version> {
   const row = await readRow(store, principal, type, id)
   if (row === undefined) throw notFound()
+  const isBinary = type === 'Binary'
   await store.connection.query({
-    name: 'expunge',
-    text: `with v as (delete from version where project = $1 and type = $2 and id = $3),
+    name: isBinary ? 'expunge-binary' : 'expunge',
+    text: `with v as (delete from version where project = $1 and type = $2 and id = $3 returning content),
+      ${isBinary ? `${CONDEMN},` : ''}
       r as (delete from resource where project = $1 and type = $2 and id = $3),
       s as (delete from idx_string where id = $3 and project + 0 = $1 and type + 0 = $2),
       g as (delete from idx_range where id = $3 and project + 0 = $1 and type + 0 = $2),
@@ -30,11 +35,44 @@ export async function expunge(
       select 1`,
     values: [row.project, row.type, row.id, id],
   })
+  if (type === SEARCH_PARAMETER) await addOwnParametersJob(store.connection, row.project)
   return toVersion(row, id)
 }
 
 const CHUNK = 5000
-const TABLES = ['resource', 'idx_string', 'idx_range', 'code', 'unique_key', 'outbox', 'version']
+const TABLES = [
+  'resource',
+  'idx_string',
+  'idx_range',
+  'code',
+  'unique_key',
+  'outbox',
+  'indexed_parameter',
+  'version',
+]
+
+/** The oldest rows of a type in a Project, among those last changed before a time; answers how many. */
+export async function purgePart(
+  connection: Connection,
+  project: number,
+  type: string,
+  before: Date,
+): Promise<number> {
+  const [row] = await connection.query<{ count: number }>({
+    name: 'purge',
+    text: `with gone as materialized (select id from resource
+        where project = $1 and type = $2 and lu < $3 order by lu limit $4),
+      v as (delete from version v using gone where v.project = $1 and v.type = $2 and v.id = gone.id),
+      r as (delete from resource r using gone where r.project = $1 and r.type = $2 and r.id = gone.id),
+      s as (delete from idx_string s using gone
+        where s.id = gone.id and s.project = $1 and s.type = $2),
+      g as (delete from idx_range g using gone
+        where g.id = gone.id and g.project = $1 and g.type = $2)
+      select count(*)::int as count from gone`,
+    values: [project, typeNumber(type), before, CHUNK],
+  })
+  return row?.count ?? 0
+}
 
 /**
  * The next rows of a Project, from whatever table still has some; false when there are none left.
@@ -45,6 +83,14 @@ export async function expungeProjectPart(
   project: number,
   projectId: string,
 ): Promise<boolean> {
+  const contents = await connection.query({
+    text: `with v as (delete from version where ctid = any(array(
+        select ctid from version where project = $1 and type = $2 limit $3)) returning content),
+      ${CONDEMN}
+      select 1 from v`,
+    values: [project, typeNumber('Binary'), CHUNK],
+  })
+  if (contents.length > 0) return true
   for (const table of TABLES) {
     // The names come from the fixed list above.
     const rows = await connection.query({

@@ -1,6 +1,6 @@
 /** The newest version of one resource by its row key; concurrent ones become one statement. */
 import type { Connection, Database } from '../database.ts'
-import { createBatches } from './batches.ts'
+import { createBatches, inOneTurn } from './batches.ts'
 import { type VersionRow, versionColumns } from './rows.ts'
 
 export interface RowKey {
@@ -9,6 +9,8 @@ export interface RowKey {
   readonly id: string
   /** What the platform meta of a row in sight begins with. */
   readonly metaPrefix: string
+  /** Where the project has no such row, that of another one. */
+  readonly everywhere: boolean
 }
 
 /** A deletion included; undefined for unknown or invisible ids. */
@@ -31,40 +33,24 @@ const MANY = `select x.n::int, ${V}
     order by ver desc limit 1) v
   where starts_with(v.meta_ext, x.prefix)`
 
-/** One key, one statement. */
-function fetchAlone(connection: Connection): Fetch {
-  return async ({ project, type, id, metaPrefix }) => {
-    const values = [project, type, id, metaPrefix]
-    const [row] = await connection.query<VersionRow>({ name: 'read', text: ONE, values })
-    return row
-  }
-}
+// PostgreSQL runs the second half only when the first has no row: other projects cost a probe each.
+const MANY_EVERYWHERE = `select x.n::int, ${V}
+  from unnest($1::int[], $2::smallint[], $3::uuid[], $4::text[], $5::boolean[]) with ordinality
+    as x(project, type, id, prefix, everywhere, n)
+  cross join lateral (
+    (select * from version where project = x.project and type = x.type and id = x.id
+      order by ver desc limit 1)
+    union all
+    (select o.* from tenant t cross join lateral (
+        select * from version where project = t.project and type = x.type and id = x.id
+        order by ver desc limit 1
+      ) o where x.everywhere and t.project <> x.project limit 1)
+    limit 1) v
+  where starts_with(v.meta_ext, x.prefix)`
 
 /** What is asked for in one turn of the event loop is one statement. */
 export function fetchTogether(connection: Connection): Fetch {
-  let asked: { key: RowKey; answer: PromiseWithResolvers<VersionRow | undefined> }[] = []
-  const send = async () => {
-    const sent = asked
-    asked = []
-    try {
-      const found = await fetchAll(
-        connection,
-        sent.map(({ key }) => key),
-      )
-      sent.forEach(({ answer }, i) => {
-        answer.resolve(found[i])
-      })
-    } catch (error) {
-      for (const { answer } of sent) answer.reject(error)
-    }
-  }
-  return (key) => {
-    // Failures reach the callers; `send` itself does not throw.
-    if (asked.length === 0) setImmediate(() => void send())
-    const answer = Promise.withResolvers<VersionRow | undefined>()
-    asked.push({ key, answer })
-    return answer.promise
-  }
+  return inOneTurn((keys) => fetchAll(connection, keys))
 }
 
 export function createFetch(database: Pick<Database, 'lane'>): Fetch {
@@ -94,19 +80,29 @@ export async function fetchAll(
   connection: Connection,
   keys: readonly RowKey[],
 ): Promise<readonly (VersionRow | undefined)[]> {
+  const everywhere = keys.some((key) => key.everywhere)
   const [only] = keys
-  if (only !== undefined && keys.length === 1) return [await fetchAlone(connection)(only)]
-  const list = (of: (key: RowKey) => number | string) => `{${keys.map(of).join(',')}}`
-  const rows = await connection.query<VersionRow & { n: number }>({
-    name: 'read-n',
-    text: MANY,
-    values: [
-      list((key) => key.project),
-      list((key) => key.type),
-      list((key) => key.id),
-      keys.map((key) => key.metaPrefix),
-    ],
-  })
+  if (only !== undefined && keys.length === 1 && !everywhere) {
+    const { project, type, id, metaPrefix } = only
+    const values = [project, type, id, metaPrefix]
+    return connection.query<VersionRow>({ name: 'read', text: ONE, values })
+  }
+  const list = (of: (key: RowKey) => number | string | boolean) => `{${keys.map(of).join(',')}}`
+  const values = [
+    list((key) => key.project),
+    list((key) => key.type),
+    list((key) => key.id),
+    keys.map((key) => key.metaPrefix),
+  ]
+  const rows = await connection.query<VersionRow & { n: number }>(
+    everywhere
+      ? {
+          name: 'read-everywhere',
+          text: MANY_EVERYWHERE,
+          values: [...values, list((key) => key.everywhere)],
+        }
+      : { name: 'read-n', text: MANY, values },
+  )
   const found: (VersionRow | undefined)[] = keys.map(() => undefined)
   for (const row of rows) found[row.n - 1] = row
   return found

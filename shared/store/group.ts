@@ -6,8 +6,8 @@
  */
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { type Connection, SqlError } from '../database.ts'
-import { isTransient, type Submit } from './coalesce.ts'
-import { type Deleted, type Deletion, deleteStatement } from './deletions.ts'
+import type { Submit } from './coalesce.ts'
+import { compareRows, type Deleted, type Deletion, deleteStatement } from './deletions.ts'
 import { type Fetch, fetchAll, type RowKey } from './fetch.ts'
 import type { VersionRow } from './rows.ts'
 import { type Write, type Written, writeStatement } from './statements.ts'
@@ -16,10 +16,14 @@ export interface Group {
   readonly fetch: Fetch
   readonly submit: Submit
   readonly remove: (deletion: Deletion) => Promise<readonly Deleted[]>
-  /** Throws the failure of the first piece that failed, in their order, as `failed` makes it. */
+  /**
+   * Throws the failure of the first piece that failed, in their order, as `failed` makes it. Whatever
+   * `sent` sends goes out behind the writes, before these are answered.
+   */
   run<T>(
     pieces: readonly (() => Promise<T>)[],
     failed: (index: number, error: unknown) => unknown,
+    sent: () => void,
   ): Promise<T[]>
 }
 
@@ -47,6 +51,8 @@ interface Waiting<Call, Answer> {
 export function createGroup(connection: Connection, alone: boolean): Group {
   let live = 0
   let hasFailed = false
+  let failure: unknown
+  let afterWrites = () => {}
   const reads: Waiting<RowKey, VersionRow | undefined>[] = []
   const deletions: Waiting<Deletion, readonly Deleted[]>[] = []
   const writes: Waiting<Write, readonly Written[]>[] = []
@@ -77,11 +83,20 @@ export function createGroup(connection: Connection, alone: boolean): Group {
     }
     // In the order of FHIR, and the rows of a kind in one order for all transactions.
     // https://hl7.org/fhir/R4/http.html#trules
-    await answerAll(removed, sendDeletions)
-    for (const kind of ['insert', 'update'] as const) {
-      const list = written.filter(({ call }) => call.kind === kind)
-      await answerAll(list, sendRows)
+    const kinds = [
+      () => answerAll(removed, sendDeletions),
+      ...(['insert', 'update'] as const).map((kind) => () => {
+        const list = written.filter(({ call }) => call.kind === kind)
+        return answerAll(list, sendRows)
+      }),
+    ]
+    const answered: Promise<void>[] = []
+    for (const send of kinds) {
+      answered.push(send())
+      if (alone) await answered.at(-1)
     }
+    afterWrites()
+    await Promise.all(answered)
   }
 
   const sendDeletions = async (calls: readonly Deletion[]) => {
@@ -122,10 +137,13 @@ export function createGroup(connection: Connection, alone: boolean): Group {
         resolve(answers[i] as Answer)
       })
     } catch (error) {
+      // What was sent behind a statement that failed is given the reason of that one.
+      const isEcho = error === failure
       hasFailed = true
-      const isRefused = error instanceof SqlError && !isTransient(error) && list.length > 1
-      const failure = isRefused ? new GroupRefused(error.message, { cause: error }) : error
-      for (const { reject } of list) reject(failure)
+      failure ??= error
+      const isRefused = error instanceof SqlError && list.length > 1
+      const refused = isRefused ? new GroupRefused(error.message, { cause: error }) : error
+      for (const { reject } of list) reject(isEcho ? new Abandoned() : refused)
     }
   }
 
@@ -136,8 +154,10 @@ export function createGroup(connection: Connection, alone: boolean): Group {
     async run<T>(
       pieces: readonly (() => Promise<T>)[],
       failed: (index: number, error: unknown) => unknown,
+      sent: () => void,
     ) {
       live += pieces.length
+      afterWrites = sent
       const running: Promise<unknown>[] = []
       const failures: { index: number; error: unknown }[] = []
       const results: T[] = []
@@ -166,8 +186,4 @@ export function createGroup(connection: Connection, alone: boolean): Group {
       return results
     },
   }
-}
-
-function compareRows(a: Deletion | Write, b: Deletion | Write): number {
-  return a.project - b.project || a.type - b.type || (a.id < b.id ? -1 : a.id > b.id ? 1 : 0)
 }

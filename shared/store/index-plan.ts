@@ -8,10 +8,12 @@ import {
   storedParameters,
 } from '../fhir/definitions.ts'
 import type { SearchParameter } from '../fhir/definitions-data.ts'
+import { isReadable, type OwnParameter, type OwnParameters } from '../fhir/own-parameters.ts'
 import { compileExpression, type Leg, type Walk } from '../fhir/path-extract.ts'
 import { targetOf } from '../fhir/values.ts'
 import { planComposite } from './composite-plan.ts'
 import type { Derivation } from './derivation.ts'
+import { generalWalk } from './general-walk.ts'
 
 export interface PlannedParameter {
   readonly code: string
@@ -25,6 +27,8 @@ export interface PlannedParameter {
 
 export interface Plan {
   readonly type: string
+  /** Of a Project's own parameters in it; empty without any. */
+  readonly stamp: string
   readonly parameters: readonly PlannedParameter[]
   /** Root property → walks from the resource. */
   readonly roots: ReadonlyMap<string, readonly Walk<Derivation>[]>
@@ -35,32 +39,44 @@ export interface Plan {
 }
 
 /** Undefined for what has no rows of its own: columns, unions, unknown parameters. */
-export function plannedParameter(type: string, code: string): PlannedParameter | undefined {
-  return planOf(type).parameters.find((parameter) => parameter.code === code)
+export function plannedParameter(
+  type: string,
+  code: string,
+  own?: OwnParameters,
+): PlannedParameter | undefined {
+  return planOf(type, own).parameters.find((parameter) => parameter.code === code)
 }
 
 /** True for a reference parameter that holds urls of conformance resources. */
-export function isCanonicalParameter(type: string, code: string): boolean {
-  const types = plannedParameter(type, code)?.types ?? []
+export function isCanonicalParameter(type: string, code: string, own?: OwnParameters): boolean {
+  const types = plannedParameter(type, code, own)?.types ?? []
   return types.includes('canonical') || types.includes('uri')
 }
 
 /** Compiled when the type is first met. Throws for what is no resource type. */
-export function planOf(type: string): Plan {
+export function planOf(type: string, own?: OwnParameters): Plan {
+  if (own === undefined || !own.types.has(type)) return planIn(standard, type, undefined)
+  const plans = ownPlans.get(own) ?? new Map<string, Plan>()
+  ownPlans.set(own, plans)
+  return planIn(plans, type, own)
+}
+
+const standard = new Map<string, Plan>()
+const ownPlans = new WeakMap<OwnParameters, Map<string, Plan>>()
+
+function planIn(plans: Map<string, Plan>, type: string, own: OwnParameters | undefined): Plan {
   const known = plans.get(type)
   if (known) return known
   if (!isResourceType(type)) throw new Error(`No resource type "${type}"`)
-  const plan = makePlan(type)
+  const plan = makePlan(type, own)
   plans.set(type, plan)
   return plan
 }
 
-const plans = new Map<string, Plan>()
-
 /** Answered from columns of the row. */
 const COLUMNS = new Set(['_id', '_lastUpdated'])
 
-function makePlan(type: string): Plan {
+function makePlan(type: string, own: OwnParameters | undefined): Plan {
   const parameters: PlannedParameter[] = []
   const roots = new Map<string, Walk<Derivation>[]>()
   const whole: Walk<Derivation>[] = []
@@ -68,11 +84,21 @@ function makePlan(type: string): Plan {
   const members = COMPARTMENTS.map((compartment) => new Set(compartmentParams(compartment, type)))
   const main = mainDate(type)
 
-  for (const parameter of searchParameters(type).values()) {
+  for (const parameter of searchParameters(type, own).values()) {
     if (parameter.expression === undefined || COLUMNS.has(parameter.code)) continue
     if (storedParameters(type, parameter.code)[0] !== parameter.code) continue
     const index = parameters.length
-    const legs = compileExpression(type, parameter.expression)
+    const ownParameter = own?.types.get(type)?.get(parameter.code)
+    if (ownParameter?.isGeneral) {
+      const planned = generalParameter(ownParameter, index)
+      parameters.push(planned)
+      whole.push(bindGeneral(type, ownParameter, planned))
+      continue
+    }
+    const compiled = compileExpression(type, parameter.expression)
+    const legs = ownParameter
+      ? compiled.filter((leg) => isReadable(parameter.type, leg.type))
+      : compiled
     const inside = members.map((codes) => codes.has(parameter.code))
     const planned: PlannedParameter = {
       code: parameter.code,
@@ -93,7 +119,7 @@ function makePlan(type: string): Plan {
       })
     }
   }
-  return { type, parameters, roots, whole, compartments }
+  return { type, stamp: own?.stamp ?? '', parameters, roots, whole, compartments }
 }
 
 function collectTargets(type: string, prefix: string): Walk<Set<string>> {
@@ -103,36 +129,66 @@ function collectTargets(type: string, prefix: string): Walk<Set<string>> {
   }
 }
 
+/** Nothing is known of its elements beforehand but what its type can read. */
+function generalParameter({ code, type }: OwnParameter, index: number): PlannedParameter {
+  const types = type === 'token' ? ['Coding'] : type === 'reference' ? ['Reference'] : []
+  return { code, index, isMainDate: false, types, compartments: [] }
+}
+
+function bindGeneral(
+  owner: string,
+  parameter: OwnParameter,
+  planned: PlannedParameter,
+): Walk<Derivation> {
+  const handlers = new Map<string, Walk<Derivation> | undefined>()
+  return generalWalk(parameter, (type) => {
+    if (!isReadable(parameter.type, type)) return undefined
+    if (!handlers.has(type)) handlers.set(type, handlerOf(owner, parameter, planned, type))
+    return handlers.get(type)
+  })
+}
+
 function bindLeg(
   owner: string,
   parameter: SearchParameter,
   planned: PlannedParameter,
   leg: Leg,
 ): Walk<Derivation> | undefined {
+  if (parameter.type === 'composite') return planComposite(owner, parameter, planned.index, leg)
+  const handler = handlerOf(owner, parameter, planned, leg.type)
+  return handler && leg.bind(handler)
+}
+
+/** What a value of a type becomes. */
+function handlerOf(
+  owner: string,
+  parameter: SearchParameter,
+  planned: PlannedParameter,
+  type: string,
+): Walk<Derivation> | undefined {
   const { index } = planned
-  const { type } = leg
   switch (parameter.type) {
     case 'token': {
       const isFolded = parameter.code === 'email' || parameter.code === 'phone'
-      return leg.bind((value, into) => into.token(index, type, value, isFolded))
+      return (value, into) => into.token(index, type, value, isFolded)
     }
     case 'reference':
-      return leg.bind((value, into) => into.reference(planned, type, value))
+      return (value, into) => into.reference(planned, type, value)
     case 'string':
-      return leg.bind((value, into) => into.string(index, type, value))
+      return (value, into) => into.string(index, type, value)
     case 'date':
-      return leg.bind((value, into) => into.date(planned, type, value))
+      return (value, into) => into.date(planned, type, value)
     case 'number':
     case 'quantity':
-      return leg.bind((value, into) => into.quantity(index, type, value))
+      return (value, into) => into.quantity(index, type, value)
     case 'uri':
       return parameter.code === 'url' && parameter.expression === `${owner}.url`
-        ? leg.bind((value, into) => into.canonicalUrl(index, value))
-        : leg.bind((value, into) => into.uri(index, value))
-    case 'composite':
-      return planComposite(owner, parameter, index, leg)
+        ? (value, into) => into.canonicalUrl(index, value)
+        : (value, into) => into.uri(index, value)
     case 'special':
-      return leg.bind((value, into) => into.position(index, value))
+      return (value, into) => into.position(index, value)
+    case 'composite':
+      return undefined
     default: {
       const never: never = parameter.type
       return never

@@ -4,6 +4,7 @@
  */
 import { tooCostly } from '../errors.ts'
 import { COMPARTMENTS, type Compartment } from '../fhir/definitions.ts'
+import type { OwnParameter, OwnParameters } from '../fhir/own-parameters.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { timestamp } from '../fhir/values-date.ts'
 import { Derivation } from './derivation.ts'
@@ -40,6 +41,8 @@ export interface IndexRows {
   readonly strings: readonly StringRow[]
   readonly ranges: readonly RangeRow[]
   readonly codes: readonly CodeRow[]
+  /** Parameters of the Project whose expressions have failed: they have no rows. */
+  readonly failed: readonly OwnParameter[]
 }
 
 /** `nref` is a smallint column. */
@@ -47,8 +50,13 @@ const MAX_REFERENCES = 32_767
 const MAX_ROWS = 100_000
 
 /** The resource must have its id. Errors: 400 too-costly for more than 32,767 references. */
-export function deriveIndexes(keys: Keys, project: number, resource: Resource): IndexRows {
-  const plan = planOf(resource.resourceType)
+export function deriveIndexes(
+  keys: Keys,
+  project: number,
+  resource: Resource,
+  own?: OwnParameters,
+): IndexRows {
+  const plan = planOf(resource.resourceType, own)
   const derived = new Derivation(keys, project, plan, resource)
   runPlan(plan, resource, derived)
   const nref = derived.references.size
@@ -67,6 +75,7 @@ export function deriveIndexes(keys: Keys, project: number, resource: Resource): 
     strings: derived.strings,
     ranges: derived.ranges,
     codes: derived.codes,
+    failed: derived.failed,
   }
 }
 

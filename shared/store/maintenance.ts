@@ -3,11 +3,14 @@ import { may, REGISTRY_TYPES } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { badRequest, forbidden, gone, notFound } from '../errors.ts'
 import type { Store } from './context.ts'
-import { expunge, expungeProjectPart } from './expunge.ts'
+import { expunge, expungeProjectPart, purgePart } from './expunge.ts'
+import { indexOwnNext, type OwnIndexProgress, type OwnIndexStep } from './own-parameters-index.ts'
 import { SYSTEM_PROJECT } from './projects.ts'
 import { readRow } from './read.ts'
 import { type ReindexPosition, reindexPage, rewrite } from './reindex.ts'
 import type { Version } from './repository.ts'
+import { type ScanPage, type ScanPosition, scanPage } from './scan.ts'
+import { ownJobProgress } from './upkeep-jobs.ts'
 
 /** Where a reindex of all Projects stands. */
 export interface ReindexProgress {
@@ -25,8 +28,26 @@ export interface Maintenance {
     from: ReindexProgress | undefined,
     count: number,
   ): Promise<{ readonly seen: number; readonly progress: ReindexProgress } | undefined>
+  /** The next `count` resources of a Project, by its search parameters of now. Errors: 403. */
+  indexOwnNext(
+    principal: Principal,
+    project: number,
+    from: OwnIndexProgress | undefined,
+    count: number,
+  ): Promise<OwnIndexStep>
+  /** Of the Principal's Project; undefined when nothing is to be done. */
+  ownIndexProgress(principal: Principal): ReturnType<typeof ownJobProgress>
   /** The resource with its history, live or deleted. Errors: 403 unless an admin, 404. */
   expunge(principal: Principal, type: string, id: string): Promise<Version>
+  /** Those last changed before a time, with their history, in all Projects; answers how many. Errors: 403. */
+  purge(principal: Principal, type: string, before: Date): Promise<number>
+  /** The next `count` live resources of a Project; those of the registry are not among them. Errors: 403, 404. */
+  scan(
+    principal: Principal,
+    projectId: string,
+    after: ScanPosition | undefined,
+    count: number,
+  ): Promise<ScanPage>
   /** The next rows of a whole Project, at last itself; false when nothing is left. Errors: 400, 403. */
   expungeProject(principal: Principal, projectId: string): Promise<boolean>
 }
@@ -38,20 +59,45 @@ export function createMaintenance(store: Store): Maintenance {
       const row = await readRow(store, principal, type, id)
       if (row === undefined) throw notFound()
       if (row.content === null) throw gone()
-      await rewrite(store, row.project, [row])
+      const own = await store.ownParameters.now(store.connection, row.project)
+      await rewrite(store, row.project, [row], own)
     },
     async reindexNext(principal, type, from, count) {
       if (!principal.isSuperAdmin) throw forbidden()
       const project = from?.after === undefined ? await nextProject(store, from) : from.project
       if (project === undefined) return undefined
       const after = from?.after
-      const { seen, next } = await reindexPage(store, { project, type, after, count })
+      const own = await store.ownParameters.now(store.connection, project)
+      const { seen, next } = await reindexPage(store, { project, own, type, after, count })
       return { seen, progress: { project, after: next } }
     },
+    async indexOwnNext(principal, project, from, count) {
+      if (!principal.isSuperAdmin) throw forbidden()
+      return indexOwnNext(store, project, from, count)
+    },
+    ownIndexProgress: ({ project }) => ownJobProgress(store.connection, project.number),
     async expunge(principal, type, id) {
       requireAdmin(principal, type)
       if (!may(principal, type, 'delete')) throw forbidden()
       return expunge(store, principal, type, id)
+    },
+    async purge(principal, type, before) {
+      if (!principal.isSuperAdmin) throw forbidden()
+      let purged = 0
+      let project = await nextProject(store, undefined)
+      while (project !== undefined) {
+        const gone = await purgePart(store.connection, project, type, before)
+        purged += gone
+        if (gone === 0) project = await nextProject(store, { project, after: undefined })
+      }
+      return purged
+    },
+    async scan(principal, projectId, after, count) {
+      if (!principal.isSuperAdmin) throw forbidden()
+      const rowId = store.keys.rowId('Project', projectId)
+      const number = await store.tenants.numberOf(store.connection, rowId)
+      if (number === undefined) throw notFound()
+      return await scanPage(store.connection, number, after, count)
     },
     async expungeProject(principal, projectId) {
       if (!principal.isSuperAdmin) throw forbidden()

@@ -7,11 +7,13 @@ import type { Database } from '../database.ts'
 import { isResourceType, typeNumber } from '../fhir/definitions.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
 import { type Keys, keysLiteral } from './keys.ts'
+import { type OwnVersions, ownVersionsSql } from './own-parameters.ts'
 
 export interface MembershipContext {
   readonly project: Resource
   /** Row of the Project in table `tenant`. */
   readonly number: number
+  readonly own: OwnVersions
   readonly profile: Resource
   readonly policies: readonly Resource[]
   /** Policies that the membership names and that do not exist. */
@@ -93,14 +95,10 @@ export async function readContext(
     return parsed?.type === 'AccessPolicy' ? [parsed] : []
   })
   const wanted = [profile, ...policies]
-  const rows = await database.query<{
-    number: number
-    project: string | null
-    contents: (string | null)[]
-  }>({
+  const rows = await database.query<ProjectRow & { contents: (string | null)[] }>({
     name: 'membership-context',
     text: `
-      select t.project as number, p.content as project, array(
+      select t.project as number, p.content as project, ${ownVersionsSql('t.project')}, array(
         select (
           select v.content from version v
           where v.project = t.project and v.type = w.type and v.id = w.id
@@ -127,6 +125,7 @@ export async function readContext(
   return {
     project: parse(row.project),
     number: row.number,
+    own: row,
     profile: parse(profileText),
     policies: found.map(parse),
     missing: [
@@ -136,25 +135,30 @@ export async function readContext(
   }
 }
 
+interface ProjectRow extends OwnVersions {
+  readonly number: number
+  readonly project: string | null
+}
+
 /** One statement; undefined when there is no such Project. */
 export async function readProject(
   { database, keys }: Place,
   id: string,
-): Promise<{ readonly project: Resource; readonly number: number } | undefined> {
-  const rows = await database.query<{ number: number; project: string | null }>({
+): Promise<Pick<MembershipContext, 'project' | 'number' | 'own'> | undefined> {
+  const rows = await database.query<ProjectRow>({
     name: 'project-context',
     text: `
-      select t.project as number, v.content as project
+      select t.project as number, v.content as project, ${ownVersionsSql('t.project')}
       from tenant t join version v on v.project = $1 and v.type = $2 and v.id = t.fhir_id
       where t.fhir_id = $3 order by v.ver desc limit 1`,
     values: [SYSTEM_PROJECT_NUMBER, typeNumber('Project'), keys.rowId('Project', id)],
   })
   const row = rows[0]
-  return row?.project ? { project: parse(row.project), number: row.number } : undefined
+  return row?.project ? { project: parse(row.project), number: row.number, own: row } : undefined
 }
 
-/** `accessPolicy` is the older form and comes first. */
-function policiesOf(membership: Resource): string[] {
+/** References to policies; `accessPolicy` is the older form and comes first. */
+export function policiesOf(membership: Resource): string[] {
   const access = Array.isArray(membership.access) ? membership.access : []
   const named = access.map((item) => (isObject(item) ? referenceIn(item.policy) : undefined))
   const first = membership.accessPolicy === undefined ? [] : [referenceIn(membership.accessPolicy)]

@@ -2,11 +2,14 @@
 import { REGISTRY_TYPES } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { typeNumber } from '../fhir/definitions.ts'
+import type { OwnParameters } from '../fhir/own-parameters.ts'
 import type { Meta, Reference, Resource } from '../fhir/resource.ts'
 import { composeContent } from './content.ts'
 import { projectKey, type Store } from './context.ts'
 import { deriveIndexes, type IndexRows, patientCompartments } from './indexes.ts'
+import { SEARCH_PARAMETER } from './own-parameters.ts'
 import { type CheckedReference, referencesToCheck } from './references.ts'
+import { uniqueValues } from './registry.ts'
 import type { WriteOptions } from './repository.ts'
 import type { UniqueKey } from './side-rows.ts'
 import type { Write } from './statements.ts'
@@ -20,6 +23,8 @@ export interface Place {
   readonly id: string
   readonly ver: number
   readonly after: Date | undefined
+  /** Search parameters of that Project's own. */
+  readonly own: OwnParameters | undefined
 }
 
 export interface Prepared {
@@ -38,15 +43,16 @@ export function prepare(
   options: WriteOptions,
 ): Prepared {
   const { resourceType: type } = resource
-  const { id, project } = place
+  const { id, project, own } = place
   const content = composeContent(resource, id, place.ver)
   const meta = platformMeta(principal, { ...resource, id }, place.projectId, stored?.meta)
   const indexed = { ...resource, id, meta: { ...resource.meta, ...meta } }
-  const rows = indexRows(store, project, indexed)
-  const before = stored && deriveIndexes(store.keys, project, stored)
+  const rows = indexRows(store, project, indexed, own)
+  const before = stored && deriveIndexes(store.keys, project, stored, own)
   const references = referencesToCheck(store, principal, project, resource, id)
   const deferred = store.deferred !== undefined
   if (deferred) store.deferred.push(...references)
+  const unique = options.unique ?? newUniqueValues(indexed, stored)
   const author = meta.author?.reference
   return {
     references,
@@ -63,9 +69,10 @@ export function prepare(
       metaExtension: JSON.stringify(meta).slice(1, -1),
       rows: { ...rows, codes: rows.codes.filter(({ k }) => !store.seenCodes.has(k)) },
       sideRows: before === undefined || !sameSideRows(rows, before),
-      unique: options.unique?.map((value) => uniqueKey(store, project, type, value)),
+      unique: unique?.map((value) => uniqueKey(store, project, type, value)),
       targets: deferred ? [] : references,
       tenant: type === 'Project' && place.ver === 1 ? store.keys.rowId(type, id) : undefined,
+      reindexes: type === SEARCH_PARAMETER,
       event: store.wantsEvent(project, type),
     },
   }
@@ -125,11 +132,13 @@ function accountsOf(meta: Meta | undefined): readonly Reference[] | undefined {
 }
 
 export function indexRows(
-  store: Pick<Store, 'keys'>,
+  store: Pick<Store, 'keys' | 'warn'>,
   project: number,
   resource: Resource,
+  parameters: OwnParameters | undefined,
 ): IndexRows {
-  const rows = deriveIndexes(store.keys, project, resource)
+  const rows = deriveIndexes(store.keys, project, resource, parameters)
+  for (const parameter of rows.failed) store.warn(parameter)
   const held = new Set(rows.keys)
   const accounts = (accountsOf(resource.meta) ?? [])
     .flatMap((account) => account.reference ?? [])
@@ -148,6 +157,13 @@ export function indexRows(
       ...own,
     ],
   }
+}
+
+/** Undefined when the stored version has the same: its rows stay. */
+function newUniqueValues(resource: Resource, stored: Resource | undefined) {
+  const values = uniqueValues(resource)
+  const before = stored ? uniqueValues(stored) : values && []
+  return JSON.stringify(values) === JSON.stringify(before) ? undefined : values
 }
 
 function sameSideRows(a: IndexRows, b: IndexRows): boolean {

@@ -7,13 +7,14 @@ import { isActiveClient } from '../access/clients.ts'
 import { compilePolicies } from '../access/compile.ts'
 import type { Rules } from '../access/policy.ts'
 import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
-import { narrowRules } from '../access/scopes.ts'
+import { narrowRules, smartScopes } from '../access/scopes.ts'
 import type { Database } from '../database.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
 import type { Logger } from '../log.ts'
 import { freshCache } from './fresh-cache.ts'
 import { Keys } from './keys.ts'
 import {
+  type MembershipContext,
   type Place,
   readContext,
   readLoginMembership,
@@ -21,6 +22,7 @@ import {
   readProject,
   referenceIn,
 } from './memberships.ts'
+import type { OwnParametersReader } from './own-parameters.ts'
 import { projectContext, SYSTEM_PROJECT } from './projects.ts'
 import type { Repository } from './repository.ts'
 import { readSalt } from './salt.ts'
@@ -32,6 +34,8 @@ export interface Session {
   readonly membership: Resource
   readonly profile: Resource
   readonly policies: readonly Resource[]
+  /** Undefined for a membership without a login. */
+  readonly login: Resource | undefined
 }
 
 export interface Principals {
@@ -52,6 +56,7 @@ const TIMES = { freshMs: 2_000, usableMs: 4_000, max: 20_000 }
 export async function openPrincipals(
   database: Database,
   repository: Repository,
+  own: OwnParametersReader,
   log: Logger,
 ): Promise<Principals> {
   const place: Place = { database, keys: new Keys(await readSalt(database)) }
@@ -66,19 +71,41 @@ export async function openPrincipals(
     }
   }
 
+  const contextOf = async (
+    found: Pick<MembershipContext, 'project' | 'number' | 'own'>,
+    readAt: number,
+  ): Promise<ProjectContext> => {
+    const { project, number } = found
+    const parameters = await own.compiled(database, number, found.own)
+    return { ...projectContext(project, number), parameters, readAt }
+  }
+
+  /** Read anew, as a session may be as old as a change of it allows. */
+  const withLinks = async (context: ProjectContext): Promise<ProjectContext> => {
+    if ((context.links ?? []).length === 0) return context
+    const found = await Promise.all((context.links ?? []).map((id) => readProject(place, id)))
+    const linked = found.flatMap((item) => {
+      if (item === undefined) return []
+      const { id, number, exports = [] } = projectContext(item.project, item.number)
+      return number === context.number ? [] : [{ id, number, exports }]
+    })
+    return { ...context, linked }
+  }
+
   const sessionOf = async (
     membership: Resource | undefined,
     login?: Resource,
   ): Promise<Session | undefined> => {
     if (membership === undefined || membership.active === false) return undefined
+    const readAt = Date.now()
     const context = await readContext(place, membership)
     if (context === undefined) return undefined
-    const { project, number, profile, policies, missing } = context
+    const { project, profile, policies, missing } = context
     if (profile.resourceType === 'ClientApplication' && !isActiveClient(profile)) return undefined
     const compiled = rulesOf(membership, policies, missing)
     warn(compiled.warnings)
     const scope = typeof login?.scope === 'string' ? login.scope : 'openid'
-    const projectOf = projectContext(project, number)
+    const projectOf = await withLinks(await contextOf(context, readAt))
     const principal: Principal = {
       project: projectOf,
       membershipId: membership.id,
@@ -87,16 +114,18 @@ export async function openPrincipals(
       profileDisplay: displayOf(profile),
       clientId: parseReference(referenceIn(login?.client))?.id,
       scope,
+      scopes: smartScopes(scope),
+      patient: parseReference(referenceIn(login?.patient))?.id,
       isSuperAdmin: projectOf.superAdmin,
       isProjectAdmin: projectOf.superAdmin || membership.admin === true,
       rules: narrowRules(compiled.rules, scope),
     }
-    return { principal, project, membership, profile, policies }
+    return { principal, project, membership, profile, policies, login }
   }
 
   const logins = freshCache(TIMES, async (loginId: string) => {
     const found = await readLoginMembership(place, loginId)
-    if (found === undefined || found.login.revoked === true) return undefined
+    if (found?.login.granted !== true || found.login.revoked === true) return undefined
     return await sessionOf(found.membership, found.login)
   })
   const memberships = freshCache(TIMES, async (id: string) => {
@@ -109,8 +138,9 @@ export async function openPrincipals(
     return await sessionOf(found.find((membership) => membership.active !== false))
   })
   const projects = freshCache(TIMES, async (id: string) => {
+    const readAt = Date.now()
     const found = await readProject(place, id)
-    return found === undefined ? undefined : projectContext(found.project, found.number)
+    return found && contextOf(found, readAt)
   })
 
   return {

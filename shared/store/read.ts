@@ -4,6 +4,7 @@ import type { Principal } from '../access/principal.ts'
 import { badStructure, forbidden, gone, notFound } from '../errors.ts'
 import { isResourceType, typeNumber } from '../fhir/definitions.ts'
 import { isLegalId, type Store, scopeOf } from './context.ts'
+import type { RowKey } from './fetch.ts'
 import type { Repository, Version } from './repository.ts'
 import { toVersion, type VersionRow, versionColumns } from './rows.ts'
 
@@ -17,27 +18,15 @@ export async function readRow(
   id: string,
 ): Promise<VersionRow | undefined> {
   if (!isLegalId(id)) return undefined
-  const { project, metaPrefix, everywhere } = scopeOf(principal, type)
-  const key = { project, type: typeNumber(type), id: store.keys.rowId(type, id), metaPrefix }
-  if (!everywhere) return store.fetch(key)
-  const [row] = await store.connection.query<VersionRow>({
-    name: 'read-everywhere',
-    text: READ_EVERYWHERE,
-    values: [key.project, key.type, key.id],
-  })
-  return row
+  return store.fetch(rowKey(store, principal, type, id))
 }
 
-// PostgreSQL runs the second half only when the first has no row: other projects cost a probe each.
-const READ_EVERYWHERE = `
-  (select ${V} from version v
-    where v.project = $1 and v.type = $2 and v.id = $3 order by v.ver desc limit 1)
-  union all
-  (select ${V} from tenant t cross join lateral (
-      select * from version where project = t.project and type = $2 and id = $3
-      order by ver desc limit 1
-    ) v where t.project <> $1 limit 1)
-  limit 1`
+/** Where the newest version of a resource is looked for. */
+export function rowKey(store: Store, principal: Principal, type: string, id: string): RowKey {
+  const { project, metaPrefix, everywhere } = scopeOf(principal, type)
+  const row = store.keys.rowId(type, id)
+  return { project, type: typeNumber(type), id: row, metaPrefix, everywhere }
+}
 
 export async function read(
   store: Store,

@@ -4,6 +4,7 @@
  */
 import type { Connection } from '../database.ts'
 import { typeName, typeNumber } from '../fhir/definitions.ts'
+import type { OwnParameters } from '../fhir/own-parameters.ts'
 import type { Store } from './context.ts'
 import { keysLiteral } from './keys.ts'
 import { indexRows } from './prepare.ts'
@@ -18,6 +19,8 @@ export interface ReindexPosition {
 
 export interface ReindexPage {
   readonly project: number
+  /** Search parameters of that Project's own. */
+  readonly own: OwnParameters | undefined
   /** Undefined: all types. */
   readonly type: string | undefined
   readonly after: ReindexPosition | undefined
@@ -32,7 +35,7 @@ export interface Reindexed {
 
 /** Two statements. */
 export async function reindexPage(store: Store, page: ReindexPage): Promise<Reindexed> {
-  const { project, type, after, count } = page
+  const { project, own, type, after, count } = page
   const rows = await store.connection.query<VersionRow>({
     text: `select ${versionColumns('v')} from (
         select project, type, id, ver from resource
@@ -48,7 +51,7 @@ export async function reindexPage(store: Store, page: ReindexPage): Promise<Rein
       count,
     ],
   })
-  await rewrite(store, project, rows)
+  await rewrite(store, project, rows, own)
   const last = rows.at(-1)
   const isEnd = last === undefined || rows.length < count
   return { seen: rows.length, next: isEnd ? undefined : { type: typeName(last.type), id: last.id } }
@@ -56,9 +59,10 @@ export async function reindexPage(store: Store, page: ReindexPage): Promise<Rein
 
 /** One statement; also tells the dictionary of codings. */
 export async function rewrite(
-  store: Pick<Store, 'keys'> & { readonly connection: Connection },
+  store: Pick<Store, 'keys' | 'warn'> & { readonly connection: Connection },
   project: number,
   rows: readonly VersionRow[],
+  own: OwnParameters | undefined,
 ): Promise<void> {
   if (rows.length === 0) return
   const values: unknown[] = []
@@ -68,7 +72,7 @@ export async function rewrite(
   }
   const made = rows.map((row) => ({
     row,
-    index: indexRows(store, project, parseVersion(toVersion(row))),
+    index: indexRows(store, project, parseVersion(toVersion(row)), own),
   }))
   const list = <T>(items: (made_: (typeof made)[number]) => readonly T[]): Listed<T>[] =>
     made.flatMap((item, i) => items(item).map((one) => ({ n: i + 1, item: one })))

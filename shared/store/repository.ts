@@ -3,8 +3,10 @@
 import { LRUCache } from 'lru-cache'
 import type { Principal } from '../access/principal.ts'
 import type { Database } from '../database.ts'
+import { lockStatement } from '../database-transaction.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { SearchRequest } from '../fhir/search.ts'
+import type { Logger } from '../log.ts'
 import { historyInSight, inSight, manyInSight, readBinaries, requireInSight } from './binaries.ts'
 import { createCoalescer, retrying } from './coalesce.ts'
 import {
@@ -15,18 +17,21 @@ import {
   updateConditional,
 } from './conditional.ts'
 import type { Store } from './context.ts'
-import { deleteStatement } from './deletions.ts'
+import { deleteStatement, removeTogether } from './deletions.ts'
 import { createFetch, fetchTogether } from './fetch.ts'
 import { history, historyOf } from './history.ts'
 import { Keys } from './keys.ts'
+import { addMail, type Mail } from './mails.ts'
 import { createMaintenance, type Maintenance } from './maintenance.ts'
 import { type MetaSummary, metaSummary } from './meta-summary.ts'
-import { read, readMany, readVersion } from './read.ts'
+import { type OwnParametersReader, openOwnParameters } from './own-parameters.ts'
+import { read, readMany, readVersion, rowKey } from './read.ts'
 import {
   type CompartmentPage,
   type CompartmentRequest,
   readCompartment,
 } from './search/compartment.ts'
+import { searchDeleted } from './search/deleted.ts'
 import { type Explanation, explain } from './search/explain.ts'
 import { search, searchMany, searchTypes } from './search/page.ts'
 import { openStatistics } from './search/statistics.ts'
@@ -144,11 +149,22 @@ export interface Repository {
   /** Idempotent; the version returned is the deletion. */
   delete(principal: Principal, type: string, id: string, options?: WriteOptions): Promise<Version>
   /** One SQL statement; one more for `_total` and for each step of includes. */
-  search(principal: Principal, request: SearchRequest): Promise<SearchPage>
+  search(
+    principal: Principal,
+    request: SearchRequest,
+    /** Cancels its statements in PostgreSQL. Errors: its reason. */
+    signal?: AbortSignal,
+  ): Promise<SearchPage>
+  /** The deletions that a search with `_deleted=true` asks for. One statement, one more for a total. */
+  searchDeleted(principal: Principal, request: SearchRequest): Promise<SearchPage>
   /** How a search would be answered, by running it. Errors: as `search`. */
   explain(principal: Principal, request: SearchRequest): Promise<Explanation>
   /** The same over several types, one request each; what they share is taken from the first. */
-  searchTypes(principal: Principal, requests: readonly SearchRequest[]): Promise<SearchPage>
+  searchTypes(
+    principal: Principal,
+    requests: readonly SearchRequest[],
+    signal?: AbortSignal,
+  ): Promise<SearchPage>
   /** All types of a compartment in one order. Errors: 403, 404, 410. Two SQL statements. */
   compartment(principal: Principal, request: CompartmentRequest): Promise<CompartmentPage>
   /** If-None-Exist: 0 matches creates, 1 returns it as `unchanged`, more is 412. Racing calls never make twins. */
@@ -180,17 +196,26 @@ export interface Repository {
    * serialise is run again from the start, up to three times, then 409.
    */
   transaction<T>(work: (repository: Transaction) => Promise<T>, guard?: Guard): Promise<T>
-  /** The same for work that runs side by side: rows read by id in one turn are one statement. */
-  readingTogether(): Repository
+  /** For work that runs side by side: rows that are read by id, or deleted, in one turn are one statement. */
+  sideBySide(): Repository
 }
 
 /** Conditions that no other conditional write of equal criteria may decide on meanwhile. */
 export interface Guard {
   readonly principal: Principal
   readonly conditions: readonly SearchRequest[]
+  /** All reads of the transaction see one state; else each statement sees what is there by then. */
+  readonly oneState: boolean
 }
 
 export interface Transaction extends Repository {
+  /** Sent by a worker once all is committed. One SQL statement. */
+  addMail(projectId: string, mail: Mail): Promise<string>
+  /** Rows that are read by id later on are asked for now, in the same round trip as what comes next. */
+  readAhead(
+    principal: Principal,
+    references: readonly { readonly type: string; readonly id: string }[],
+  ): void
   /**
    * Runs pieces of work side by side, each through a Repository of its own: their reads by id are one
    * statement, their inserts one, their updates one, their deletions one. Throws the failure of the
@@ -203,11 +228,16 @@ export interface Transaction extends Repository {
 }
 
 const SEEN_CODES = 50_000
+const WARNED = 10_000
 
 export interface RepositoryOptions {
+  readonly ownParameters?: OwnParametersReader
+  readonly log?: Logger
   /** True when a change of this type must leave an outbox row; no events by default. */
   readonly wantsEvent?: Store['wantsEvent']
 }
+
+const FAILED = 'A search parameter of a Project fails on a resource, which has no rows of it'
 
 /** Reads the salt of the search keys, so the schema must be there. Errors: 503. */
 export async function openRepository(
@@ -220,12 +250,19 @@ export async function openRepository(
   })
   if (row === undefined) throw new Error('The table search_key_salt is empty: restore its row')
   const seen = new LRUCache<bigint, true>({ max: SEEN_CODES })
+  const warned = new LRUCache<string, true>({ max: WARNED })
   const store: Store = {
     connection: database,
     submit: createCoalescer(database),
     fetch: createFetch(database),
     remove: (deletion) => database.query(deleteStatement([deletion])),
     keys: new Keys(row.salt),
+    ownParameters: options.ownParameters ?? openOwnParameters(database),
+    warn({ stamp, base, code }) {
+      const name = `${stamp} ${base}`
+      if (!warned.has(name)) options.log?.warn({ parameter: `${base}.${code}` }, FAILED)
+      warned.set(name, true)
+    },
     tenants: createTenants(),
     statistics: openStatistics(database),
     seenCodes: { has: (key) => seen.has(key), add: (key) => void seen.set(key, true) },
@@ -234,8 +271,8 @@ export async function openRepository(
     deferred: undefined,
   }
   return repositoryOf(store, {
-    run: (work) =>
-      retrying(() => inTransaction(database, store, (inner) => work(inner.store), false)),
+    run: (work, locks) =>
+      retrying(() => inTransaction(database, store, (inner) => work(inner.store), { locks })),
     runAll: (work, guard) =>
       runTransaction(database, store, (inner) => work(transactionOf(inner)), guard),
   })
@@ -245,11 +282,17 @@ export async function openRepository(
 function transactionOf(inner: Inner): Transaction {
   const repositoryIn = (store: Store): Repository =>
     repositoryOf(store, {
-      run: (work) => work(store),
+      run: async (work, locks) => {
+        await store.connection.query(lockStatement(locks))
+        return work(store)
+      },
       runAll: (work) => work(transactionOf({ ...inner, store })),
     })
   return {
     ...repositoryIn(inner.store),
+    addMail: (projectId, mail) => addMail(inner.store.connection, projectId, mail),
+    readAhead: (principal, references) =>
+      inner.readAhead(references.map(({ type, id }) => rowKey(inner.store, principal, type, id))),
     together: (pieces, failed) =>
       runTogether(
         inner,
@@ -304,9 +347,11 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
       if (type === 'Binary') await requireInSight(store, principal, id)
       return remove(store, principal, type, id, options)
     },
-    search: (principal, request) => search(store, principal, request),
+    search: (principal, request, signal) => search(until(store, signal), principal, request),
+    searchDeleted: (principal, request) => searchDeleted(store, principal, request),
     explain: (principal, request) => explain(store, principal, request),
-    searchTypes: (principal, requests) => searchTypes(store, principal, requests),
+    searchTypes: (principal, requests, signal) =>
+      searchTypes(until(store, signal), principal, requests),
     searchMany: (principal, requests) => searchMany(store, principal, requests),
     compartment: (principal, request) => readCompartment(store, principal, request),
     createConditional: (principal, resource, condition, options) =>
@@ -318,7 +363,15 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
     metaSummary: (principal, type) => metaSummary(store, principal, type),
     maintenance: createMaintenance(store),
     transaction: transactions.runAll,
-    readingTogether: () =>
-      repositoryOf({ ...store, fetch: fetchTogether(store.connection) }, transactions),
+    sideBySide: () => {
+      const { connection } = store
+      const shared = { fetch: fetchTogether(connection), remove: removeTogether(connection) }
+      return repositoryOf({ ...store, ...shared }, transactions)
+    },
   }
+}
+
+function until(store: Store, signal: AbortSignal | undefined): Store {
+  const connection = signal && store.connection.until?.(signal)
+  return connection === undefined ? store : { ...store, connection }
 }

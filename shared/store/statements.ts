@@ -25,6 +25,7 @@ import {
   type UniqueKey,
   uniqueRows,
 } from './side-rows.ts'
+import { ownParametersJob } from './upkeep-jobs.ts'
 
 /** A version ready to be written. */
 export interface Write {
@@ -49,6 +50,8 @@ export interface Write {
   readonly targets: readonly Target[]
   /** Row id of a new Project, which gets a number. */
   readonly tenant: string | undefined
+  /** What its Project is indexed by changes with it. */
+  readonly reindexes: boolean
   readonly event: boolean
 }
 
@@ -126,6 +129,13 @@ export function writeStatement(writes: readonly Write[]): Statement {
     shape.push('tenants')
     parts.push(`t as (insert into tenant (fhir_id) select unnest(${bind(tenants, 'uuid[]')})
       on conflict do nothing)`)
+  }
+  const reindexed = writes.filter((write) => write.reindexes).map((write) => write.project)
+  if (reindexed.length > 0) {
+    shape.push('reindex')
+    parts.push(
+      `p as (${ownParametersJob(bind(`{${[...new Set(reindexed)].join(',')}}`, 'int[]'))})`,
+    )
   }
   if (writes.some((write) => write.event)) {
     shape.push('events')

@@ -1,8 +1,10 @@
 /** Transactions of the repository: one connection, a group that shares statements, one check at the end. */
-import type { Database } from '../database.ts'
+import type { Connection, Database } from '../database.ts'
+import type { TransactionOptions } from '../database-transaction.ts'
 import { retrying } from './coalesce.ts'
-import { conditionKey, lockKeys } from './conditional.ts'
+import { conditionKey } from './conditional.ts'
 import type { Store } from './context.ts'
+import { type Fetch, fetchAll, type RowKey } from './fetch.ts'
 import { createGroup, type Group, GroupRefused } from './group.ts'
 import {
   type CheckedReference,
@@ -11,11 +13,14 @@ import {
   missingReferences,
 } from './references.ts'
 import type { Guard } from './repository.ts'
+import type { VersionRow } from './rows.ts'
 
 /** A store inside a transaction, and the group of it. */
 export interface Inner {
   readonly store: Store
   readonly group: Group
+  /** Asks for rows that will be fetched, together with whatever statement comes next. */
+  readonly readAhead: (keys: readonly RowKey[]) => void
 }
 
 /** Equal conditions are waited for in this process first, then in PostgreSQL. */
@@ -25,21 +30,18 @@ export async function runTransaction<T>(
   work: (inner: Inner) => Promise<T>,
   guard: Guard | undefined,
 ): Promise<T> {
-  const keys = guard === undefined ? [] : lockedKeys(store, guard)
-  const guarded = async (inner: Inner) => {
-    if (keys.length > 0) await lockKeys(inner.store, keys)
-    return work(inner)
-  }
+  const locks = guard === undefined ? [] : lockedKeys(store, guard)
+  const options = { locks, oneState: guard?.oneState ?? false }
   const run = () =>
     retrying(async () => {
       try {
-        return await inTransaction(database, store, guarded, false)
+        return await inTransaction(database, store, work, options)
       } catch (error) {
         if (!(error instanceof GroupRefused)) throw error
-        return await inTransaction(database, store, guarded, true)
+        return await inTransaction(database, store, work, { ...options, alone: true })
       }
     })
-  return keys.reduceRight<() => Promise<T>>((inside, key) => () => store.turns(key, inside), run)()
+  return locks.reduceRight<() => Promise<T>>((inside, key) => () => store.turns(key, inside), run)()
 }
 
 /** In one order for all, so that nobody waits in a circle. */
@@ -48,12 +50,17 @@ function lockedKeys(store: Store, { principal, conditions }: Guard): bigint[] {
   return [...keys].sort((a, b) => (a < b ? -1 : 1))
 }
 
+interface Options extends TransactionOptions {
+  /** A statement for each write. */
+  readonly alone?: boolean
+}
+
 /** References are checked when all is written, so the order inside does not matter. */
 export async function inTransaction<T>(
   database: Database,
   store: Store,
   work: (inner: Inner) => Promise<T>,
-  alone: boolean,
+  { alone = false, ...options }: Options,
 ): Promise<T> {
   const codes = new Set<bigint>()
   // What may still be rolled back proves nothing about the dictionary.
@@ -64,14 +71,47 @@ export async function inTransaction<T>(
   const result = await database.transaction(async (connection) => {
     const deferred: CheckedReference[] = []
     const group = createGroup(connection, alone)
-    const { fetch, submit, remove } = group
-    const inner: Store = { ...store, connection, fetch, submit, remove, seenCodes, deferred }
-    const result = await work({ store: inner, group })
+    const ahead = createReadAhead(connection, group.fetch)
+    const { submit, remove } = group
+    const inner: Store = {
+      ...store,
+      connection,
+      fetch: ahead.fetch,
+      submit,
+      remove,
+      seenCodes,
+      deferred,
+    }
+    const result = await work({ store: inner, group, readAhead: ahead.read })
     await checkReferences(connection, deferred)
     return result
-  })
+  }, options)
   for (const key of codes) store.seenCodes.add(key)
   return result
+}
+
+/** What is asked for early is one statement, and is given once: whoever asks again sees what is there by then. */
+function createReadAhead(connection: Connection, fetch: Fetch) {
+  const ahead = new Map<string, Promise<VersionRow | undefined>>()
+  const nameOf = ({ project, type, id }: RowKey) => `${project}/${type}/${id}`
+  return {
+    read(keys: readonly RowKey[]) {
+      if (keys.length === 0) return
+      const rows = fetchAll(connection, keys)
+      for (const [i, key] of keys.entries()) {
+        const row = rows.then((found) => found[i])
+        // A failure ends the transaction; nobody may be waiting for this row yet.
+        row.catch(() => undefined)
+        ahead.set(nameOf(key), row)
+      }
+    },
+    fetch(key: RowKey) {
+      const name = nameOf(key)
+      const row = ahead.get(name)
+      ahead.delete(name)
+      return row ?? fetch(key)
+    },
+  }
 }
 
 /** As `Transaction.together`: each piece gets a store that knows which references are its own. */
@@ -81,14 +121,26 @@ export async function runTogether<T>(
   failed: (index: number, error: unknown) => unknown,
 ): Promise<T[]> {
   const own = pieces.map((): CheckedReference[] => [])
+  const owned = () =>
+    own.flatMap((list, owner) => list.map((reference) => ({ ...reference, owner })))
+  const check = () => {
+    const references = owned()
+    const missing = missingReferences(store.connection, references)
+    missing.catch(() => undefined)
+    return { count: references.length, missing }
+  }
+  let checked: ReturnType<typeof check> | undefined
   const results = await group.run(
     pieces.map((piece, i) => () => piece({ ...store, deferred: own[i] })),
     failed,
+    () => {
+      checked = check()
+    },
   )
-  const owned = own.flatMap((list, owner) => list.map((reference) => ({ ...reference, owner })))
-  const missing = await missingReferences(store.connection, owned)
-  const [first] = missing.map(({ owner }) => owner).sort((a, b) => a - b)
+  // A piece that changes nothing writes nothing, and its references are checked all the same.
+  if (checked?.count !== owned().length) checked = check()
+  const [first] = (await checked.missing).toSorted((a, b) => a.owner - b.owner)
   if (first === undefined) return results
-  const paths = missing.filter(({ owner }) => owner === first).map(({ path }) => path)
-  throw failed(first, invalidReferences(paths))
+  const paths = (await checked.missing).filter(({ owner }) => owner === first.owner)
+  throw failed(first.owner, invalidReferences(paths.map(({ path }) => path)))
 }

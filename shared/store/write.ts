@@ -1,6 +1,6 @@
 /** Create, update, patch and delete: policy, then one statement each, after commit the answer. */
 import { randomUUIDv7 } from 'node:crypto'
-import { hiddenFields, keep, keptFields, strip } from '../access/fields.ts'
+import { fieldsNotCreated, hiddenFields, keep, keptFields, strip } from '../access/fields.ts'
 import { REGISTRY_TYPES } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { SqlError } from '../database.ts'
@@ -11,9 +11,11 @@ import type { Meta, Resource } from '../fhir/resource.ts'
 import { retrying } from './coalesce.ts'
 import { tailOf, timeText } from './content.ts'
 import { isLegalId, normalId, type Store, scopeOf } from './context.ts'
+import { ownParametersOf } from './own-parameters.ts'
 import { authorId, isSameMeta, type Place, type Prepared, prepare } from './prepare.ts'
 import { allow, readRow } from './read.ts'
 import { invalidReferences } from './references.ts'
+import { checkChange, checkDeletion, filed } from './registry.ts'
 import type { Version, WriteOptions, WriteResult } from './repository.ts'
 import { parseVersion, toVersion, type VersionRow } from './rows.ts'
 import { REGISTRY_PROJECT } from './tenants.ts'
@@ -30,9 +32,11 @@ export async function create(
   const { resourceType: type } = resource
   allow(principal, type, 'create')
   const id = options.keepId && resource.id !== undefined ? givenId(resource.id) : randomUUIDv7()
-  const { project, projectId } = await projectOf(store, principal, resource, id)
-  const place: Place = { kind: 'insert', project, projectId, id, ver: 1, after: undefined }
-  const sent = keep(resource, undefined, keptFields(principal, type))
+  const sent = filed(keep(resource, undefined, fieldsNotCreated(principal, type)))
+  await checkChange(store, principal, undefined, sent)
+  const { project, projectId } = await projectOf(store, principal, sent, id)
+  const own = await ownParametersOf(store.ownParameters, store.connection, principal, project)
+  const place: Place = { kind: 'insert', project, projectId, id, ver: 1, after: undefined, own }
   const prepared = prepare(store, principal, sent, place, undefined, options)
   const written = await submit(store, type, prepared).catch((error: unknown) => {
     throw isTaken(error) ? conflict(`${type}/${id} exists already`) : error
@@ -118,15 +122,18 @@ async function tryChange(
 
   const stored = live && parseVersion(live)
   const { project: projectId = '' } = JSON.parse(`{${row.meta_ext}}`) as Meta
+  const own = await ownParametersOf(store.ownParameters, store.connection, principal, row.project)
   const place: Place = {
     kind: live ? 'update' : 'insert',
+    own,
     project: row.project,
     projectId,
     id: live?.id ?? id,
     ver: row.ver + 1,
     after: row.lu,
   }
-  const kept = keep(resource, stored, keptFields(principal, type))
+  const kept = filed(keep(resource, stored, keptFields(principal, type)))
+  await checkChange(store, principal, stored, kept)
   const prepared = prepare(store, principal, kept, place, stored, options)
   if (live && saysTheSame(live, prepared)) return { ...live, outcome: 'unchanged' }
   const written = await submit(store, type, prepared).catch((error: unknown) => {
@@ -168,6 +175,7 @@ export async function remove(
 ): Promise<Version> {
   allow(principal, type, 'delete')
   if (!isLegalId(id)) throw notFound()
+  await checkDeletion(store, principal, type, id)
   const scope = scopeOf(principal, type)
   const removeIn = (project: number) => {
     const deletion = {
@@ -199,7 +207,7 @@ async function submit(store: Store, type: string, prepared: Prepared): Promise<D
   const { write, references } = prepared
   const rows = await store.submit(write).catch((error: unknown) => {
     const isSecond = error instanceof SqlError && error.constraint === 'unique_key_pkey'
-    throw isSecond ? conflict(`${type} with this value exists already`) : error
+    throw isSecond ? conflict(`${type} with this value already exists`) : error
   })
   const missing = rows.flatMap(({ target }) => target ?? [])
   if (missing.length > 0) {

@@ -10,32 +10,35 @@ import { HttpError } from '../../shared/errors.ts'
 import type { Compartment } from '../../shared/fhir/definitions.ts'
 import { allOk } from '../../shared/fhir/outcome.ts'
 import type { Services } from '../../shared/services.ts'
+import { checkIndexRevision } from '../../shared/store/index-revision.ts'
 import type { ReindexProgress } from '../../shared/store/maintenance.ts'
 import type { Repository } from '../../shared/store/repository.ts'
 import {
+  isOwnJob,
   releaseUpkeepJob,
   removeUpkeepJob,
   saveProgress,
   takeUpkeepJob,
   type UpkeepJob,
 } from '../../shared/store/upkeep-jobs.ts'
+import { runOwnJob, STEP } from './own-jobs.ts'
 
 const EVERY_MS = 500
-/** Resources of a step. */
-const STEP = 200
 
 /** Takes one job at a time until `stop`, which leaves the rest of a job to another worker. */
 export function startUpkeepJobs(services: Services): { stop(): Promise<void> } {
   const stopping = new AbortController()
   const { signal } = stopping
+  const tell = (error: Error) => {
+    // That PostgreSQL is away is said once, by its pool.
+    const isAway = error instanceof HttpError && error.status === 503
+    services.log[isAway ? 'debug' : 'warn']({ reason: error.message }, 'Upkeep jobs failed')
+    return false
+  }
   const loop = async () => {
+    await checkIndexRevision(services.database).catch(tell)
     while (!signal.aborted) {
-      const isBusy = await takeAndRun(services, signal).catch((error: Error) => {
-        // That PostgreSQL is away is said once, by its pool.
-        const isAway = error instanceof HttpError && error.status === 503
-        services.log[isAway ? 'debug' : 'warn']({ reason: error.message }, 'Upkeep jobs failed')
-        return false
-      })
+      const isBusy = await takeAndRun(services, signal).catch(tell)
       if (!isBusy) await delay(EVERY_MS, undefined, { signal }).catch(() => undefined)
     }
   }
@@ -52,7 +55,12 @@ async function takeAndRun(services: Services, signal: AbortSignal): Promise<bool
   const { database, log } = services
   const job = await takeUpkeepJob(database)
   if (job === undefined) return false
-  const { id, kind } = job
+  const { id, kind, project } = job
+  if (isOwnJob(job)) {
+    const outcome = await runOwnJob(services, job, signal)
+    log.info({ job: id, kind, project, outcome }, 'Upkeep job')
+    return true
+  }
   try {
     const outcome = await runJob(services, job, signal)
     if (outcome === 'stopped') await releaseUpkeepJob(database, id)
@@ -124,11 +132,14 @@ type Step = (
   progress: unknown,
 ) => Promise<unknown>
 
+/** Several types, in a comma list, come one after the other. */
 const reindexStep: Step = async ({ repository }, principal, { input }, progress) => {
+  const types = input.type?.split(',') ?? [undefined]
   // Written by this step.
-  const from = (progress ?? undefined) as ReindexProgress | undefined
-  const done = await repository.maintenance.reindexNext(principal, input.type, from, STEP)
-  return done?.progress
+  const { place = 0, from } = (progress ?? {}) as { place?: number; from?: ReindexProgress }
+  const done = await repository.maintenance.reindexNext(principal, types[place], from, STEP)
+  if (done !== undefined) return { place, from: done.progress }
+  return place + 1 < types.length ? { place: place + 1 } : undefined
 }
 
 const expungeStep: Step = async ({ repository }, principal, { input }, progress) => {

@@ -1,4 +1,5 @@
-/** Keeps the tables quick to search while rows pour in. */
+/** Keeps the tables quick to search while rows pour in, and the storage free of what nobody names. */
+import { sweepContents } from '../../shared/api/stored-contents.ts'
 import type { Services } from '../../shared/services.ts'
 import { removeOldRequests } from '../../shared/store/idempotent-requests.ts'
 import { analyzeGrown, cleanPendingKeys, insertedResources } from '../../shared/store/upkeep.ts'
@@ -6,13 +7,14 @@ import { analyzeGrown, cleanPendingKeys, insertedResources } from '../../shared/
 const EVERY_MS = 2000
 /** A look at the statistics every so many ticks. */
 const ANALYZE_EVERY = 5
-/** Answers that are old enough are forgotten a thousand at a time. */
+/** Answers that are old enough are forgotten a thousand at a time, content a hundred. */
 const FORGET_EVERY = 15
 /** Fewer new rows leave a backlog that nobody notices. */
 const MANY_ROWS = 500
 
 /** Runs until `stop`; an outage of PostgreSQL is told by those who wait for it. */
-export function startTableUpkeep({ database, log }: Services): { stop(): Promise<void> } {
+export function startTableUpkeep(services: Services): { stop(): Promise<void> } {
+  const { database, log } = services
   let inserted = 0
   let ticks = 0
   let working = Promise.resolve()
@@ -25,7 +27,9 @@ export function startTableUpkeep({ database, log }: Services): { stop(): Promise
     }
     ticks += 1
     if (ticks % ANALYZE_EVERY === 0) await analyzeGrown(database)
-    if (ticks % FORGET_EVERY === 0) await removeOldRequests(database)
+    if (ticks % FORGET_EVERY !== 0) return
+    await removeOldRequests(database)
+    await sweepContents(services)
   }
 
   const timer = setInterval(() => {

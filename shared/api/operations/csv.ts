@@ -4,11 +4,12 @@ import { badRequest } from '../../errors.ts'
 import { columnOf, csvLine } from '../../fhir/csv.ts'
 import { parseJson } from '../../fhir/json.ts'
 import type { Resource } from '../../fhir/resource.ts'
-import { parseSearch, type SearchRequest } from '../../fhir/search.ts'
+import type { SearchRequest } from '../../fhir/search.ts'
 import { present } from '../../store/rows.ts'
-import { absoluteUrl } from '../interaction.ts'
+import { parsed } from '../criteria.ts'
 import { readPreferences } from '../negotiate.ts'
 import type { Operation, OperationCall } from '../operation.ts'
+import { withCodes } from '../search-codes.ts'
 
 const DEFAULT_ROWS = 1000
 const MOST_ROWS = 100_000
@@ -23,7 +24,7 @@ export const csv: Operation = {
   methods: ['GET'],
   ownFormat: true,
   async run(call) {
-    const { services, request, type = '' } = call
+    const { request, type = '' } = call
     if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
     const fields = (request.query.get('_fields') ?? '').split(',').filter((name) => name !== '')
     if (fields.length === 0) throw badRequest('Missing _fields parameter')
@@ -34,8 +35,7 @@ export const csv: Operation = {
     // The form is CSV whatever is accepted: a browser that follows a link names HTML.
     const headers = { ...request.headers, accept: undefined }
     const { handling } = readPreferences({ ...request, headers })
-    const fhirUrl = absoluteUrl(services, '')
-    const search = parseSearch(type, query, { handling, fhirUrl })
+    const search = await withCodes(call, parsed(call, type, query, handling))
     const table = pagesOf(call, search, rowsOf(request.query.get('_count')), columns)
     // What cannot be answered is told before the table begins.
     const first = await table.next()

@@ -4,11 +4,11 @@ import { plainBundle } from '../../fhir/bundle.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
 import { compileExpression, type Walk } from '../../fhir/path-extract.ts'
 import { isObject, parseReference, type Resource, referenceTo } from '../../fhir/resource.ts'
-import { parseSearch } from '../../fhir/search.ts'
 import { escapeValue } from '../../fhir/search-values.ts'
 import { find } from '../../store/lookups.ts'
 import type { Version } from '../../store/repository.ts'
 import { parseVersion } from '../../store/rows.ts'
+import { parsed } from '../criteria.ts'
 import { absoluteUrl, type Interaction, textOf } from '../interaction.ts'
 import type { Operation } from '../operation.ts'
 import { textReply } from '../reply.ts'
@@ -126,7 +126,7 @@ async function searched(
   }
   const { services, principal } = interaction
   const query = new URLSearchParams(params.replaceAll('{ref}', referenceTo(source)))
-  const request = parseSearch(type, query, { fhirUrl: absoluteUrl(services, '') })
+  const request = parsed(interaction, type, query, 'strict')
   const count = MOST_RESULTS + 1 - found.size
   const { versions } = await services.repository.search(principal, { ...request, count })
   return versions

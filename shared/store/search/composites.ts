@@ -11,8 +11,9 @@ import {
   unescapeValue,
 } from '../../fhir/search-values.ts'
 import { normaliseString } from '../../fhir/values-string.ts'
+import { keysLiteral } from '../keys.ts'
 import type { Bind } from '../side-rows.ts'
-import { dateSql, numberSql, quantitySql } from './ranges.ts'
+import { anyOf, dateSql, numberBounds, quantityBounds } from './ranges.ts'
 import { parameterSql, type Scene, type Test } from './row-test.ts'
 import { prefixSql } from './strings.ts'
 
@@ -39,7 +40,9 @@ export function compositeTest(
       value: texts[position] ?? '',
     }))
     const ranged = parts.filter(({ kind }) => !isKey(kind))
-    return { keys: ps.flatMap((p) => joinedKeys(scene, p, parts.filter(isKeyed))), ranged }
+    const keyed = parts.filter(isKeyed)
+    const keys = ps.flatMap((p) => joinedKeys(scene, p, keyed))
+    return { keys, ranged, isInDictionary: keyed.length === 1 && hasNoSystem(keyed) }
   })
   if (alternatives.every(({ ranged }) => ranged.length === 0)) {
     return { kind: 'keys', any: alternatives.flatMap(({ keys }) => keys) }
@@ -47,8 +50,19 @@ export function compositeTest(
   return {
     kind: 'ids',
     ids: (bind) =>
-      alternatives.map(({ keys, ranged }) => rowsSql(scene, keys, ranged, bind)).join(' union '),
+      alternatives.map((alternative) => rowsSql(scene, alternative, bind)).join(' union all '),
   }
+}
+
+interface Alternative {
+  readonly keys: readonly bigint[]
+  readonly ranged: readonly Part[]
+  /** A code of any system: most rows are under their system, which the dictionary knows. */
+  readonly isInDictionary: boolean
+}
+
+function hasNoSystem([first]: readonly Part[]): boolean {
+  return first?.kind === 'token' && parseTokenValue(first.value).system === undefined
 }
 
 const isKey = (kind: Component['type']) =>
@@ -81,8 +95,7 @@ function componentKeys({ keys, project }: Scene, p: bigint, { kind, value }: Par
 /** The rows of several ranges belong to one element when they carry one mark in `u`. */
 function rowsSql(
   scene: Scene,
-  keys: readonly bigint[],
-  parts: readonly Part[],
+  { keys, ranged: parts, isInDictionary }: Alternative,
   bind: Bind,
 ): string {
   const project = bind(scene.project, 'int')
@@ -92,21 +105,41 @@ function rowsSql(
     const ps = keys.map((key) => scene.keys.composite(key, part.position))
     const table = part.kind === 'string' ? 'idx_string' : 'idx_range'
     const same = i > 0 ? ` on g0.id = ${alias}.id and g0.u = ${alias}.u` : ''
-    const test = `${alias}.project = ${project} and ${parameterSql(alias, ps, bind)}
-      and ${partSql(scene, part, alias, isMarked, bind)}`
-    return { from: `${table} ${alias}${same}`, test }
+    const isOfParameter = isInDictionary
+      ? `${alias}.p = any(${bind(keysLiteral(ps), 'bigint[]')} || array(select c.k from code c
+        where c.project = ${project} and ${parameterSql('c', ps, bind)}))`
+      : parameterSql(alias, ps, bind)
+    const test = `${alias}.project = ${project} and ${isOfParameter}`
+    return {
+      from: `${table} ${alias}${same}`,
+      test,
+      values: partSql(scene, part, alias, bind, isMarked),
+    }
   })
-  return `select g0.id from ${joins.map(({ from }) => from).join(' join ')}
-    where ${joins.map(({ test }) => test).join(' and ')}`
+  const from = joins.map(({ from }) => from).join(' join ')
+  const tests = joins.map(({ test }) => test).join(' and ')
+  const rows = `select g0.id from ${from} where ${tests}`
+  const [first, ...others] = joins.map(({ values }) => values)
+  // One range is read by each part of the index that it bounds; several are looked up from the first.
+  if (others.length === 0)
+    return (first ?? []).map((sql) => `${rows} and ${sql}`).join(' union all ')
+  const each = [first ?? [], ...others].map((values) => anyOf(values.map((sql) => `(${sql})`)))
+  return `${rows} and ${each.join(' and ')}`
 }
 
-function partSql(scene: Scene, part: Part, alias: string, isMarked: boolean, bind: Bind): string {
-  const { kind, value } = part
-  if (kind === 'string') return prefixSql(alias, normaliseString(unescapeValue(value)), bind)
+/** Alternatives. */
+function partSql(
+  scene: Scene,
+  { kind, value }: Part,
+  alias: string,
+  bind: Bind,
+  isMarked: boolean,
+): readonly string[] {
+  if (kind === 'string') return [prefixSql(alias, normaliseString(unescapeValue(value)), bind)]
   if (kind === 'date') {
     const at = (ms: number) => bind(ms, 'float8')
-    return dateSql(parseDateValue(value), `${alias}.lo`, `${alias}.hi`, at)
+    return [dateSql(parseDateValue(value), `${alias}.lo`, `${alias}.hi`, at)]
   }
-  if (kind === 'number' || isMarked) return numberSql(parseNumberValue(value), alias, bind)
-  return quantitySql(scene, parseQuantityValue(value), alias, bind)
+  if (kind === 'number' || isMarked) return numberBounds(parseNumberValue(value), alias, bind)
+  return quantityBounds(scene, parseQuantityValue(value), alias, bind)
 }

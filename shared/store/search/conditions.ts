@@ -15,9 +15,18 @@ import {
   unescapeValue,
 } from '../../fhir/search-values.ts'
 import { normalId } from '../context.ts'
+import { plannedParameter } from '../index-plan.ts'
 import type { Bind } from '../side-rows.ts'
 import { compositeTest } from './composites.ts'
-import { aboveKeys, belowTest, systemTest, textTest, uriContainsTest } from './dictionary.ts'
+import {
+  aboveKeys,
+  belowTest,
+  knownTest,
+  systemTest,
+  textTest,
+  uriContainsTest,
+  versionsTest,
+} from './dictionary.ts'
 import { joinTest } from './joins.ts'
 import {
   dateTest,
@@ -62,17 +71,23 @@ function groupTest(kind: 'and' | 'or', tests: readonly Test[]): Test {
 }
 
 function conditionTest(scene: Scene, condition: Condition): Test {
-  const { type, keys, project } = scene
+  const { type, keys, project, own } = scene
   const { code, values, modifier } = condition
   if (code === '_id') return idTest(scene, condition)
+  if (ALWAYS.has(code) && modifier === 'missing') {
+    return filter(() => (isMissing(values) ? 'false' : 'true'))
+  }
   if (code === '_lastUpdated') return filter(lastUpdatedTest(condition))
   if (code === '_compartment') return compartmentTest(scene, values)
   if (code === '_project') throw notSupported('_project belongs to the searched type itself')
-  const parameter = searchParameter(type, code)
+  const parameter = searchParameter(type, code, own)
   if (parameter === undefined) throw badRequest(`Unknown search parameter: ${code}`)
   const ps = storedParameters(type, code).map((stored) => keys.param(project, type, stored))
   switch (parameter.type) {
     case 'token':
+      if (modifier !== undefined && LISTED.has(modifier)) {
+        return negated(modifier, codesTest(scene, ps, condition))
+      }
       return negated(modifier, tokenTest(scene, ps, condition))
     case 'reference':
       return negated(modifier, referenceTest(scene, ps, parameter, condition))
@@ -95,8 +110,11 @@ function conditionTest(scene: Scene, condition: Condition): Test {
   }
 }
 
+/** What no resource is without. */
+const ALWAYS: ReadonlySet<string> = new Set(['_lastUpdated', '_project'])
+
 function negated(modifier: string | undefined, test: Test): Test {
-  return modifier === 'not' ? negation(test) : test
+  return modifier === 'not' || modifier === 'not-in' ? negation(test) : test
 }
 
 function negation(test: Test): Test {
@@ -146,6 +164,9 @@ function tokenTest(scene: Scene, ps: readonly bigint[], condition: Condition): T
     return { kind: 'keys', any }
   }
   const isFolded = code === 'email' || code === 'phone'
+  const isTruth = plannedParameter(scene.type, code, scene.own)?.types.includes('boolean') === true
+  const folded = (text: string) =>
+    isFolded || (isTruth && /^(true|false)$/i.test(text)) ? text.toLowerCase() : text
   const any: bigint[] = []
   const systems: string[] = []
   for (const value of values) {
@@ -153,10 +174,34 @@ function tokenTest(scene: Scene, ps: readonly bigint[], condition: Condition): T
     if (token.code === undefined) systems.push(value)
     for (const p of ps) {
       if (token.code === undefined) any.push(keys.system(p, token.system ?? ''))
-      else any.push(keys.token(p, token.system, isFolded ? token.code.toLowerCase() : token.code))
+      else any.push(keys.token(p, token.system, folded(token.code)))
     }
   }
   return systems.length === 0 ? { kind: 'keys', any } : systemTest(scene, ps, systems, any)
+}
+
+const LISTED: ReadonlySet<string> = new Set(['in', 'not-in', 'above', 'below'])
+/** Types of elements whose codes have no system of their own. */
+const BARE = ['code', 'boolean', 'string', 'id']
+/** More keys are looked for in the dictionary first: few of them are in use. */
+const MANY_KEYS = 64
+
+/** One of the codes that a ValueSet or a hierarchy lists. */
+function codesTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
+  const { keys, type, own } = scene
+  const { code, modifier, codes } = condition
+  if (codes === undefined) throw notSupported(`:${modifier} is not supported here`, code)
+  const types = storedParameters(type, code).flatMap(
+    (stored) => plannedParameter(type, stored, own)?.types ?? [],
+  )
+  const isBare = types.some((one) => BARE.includes(one))
+  const any = codes.flatMap((listed) =>
+    ps.flatMap((p) => [
+      keys.token(p, listed.system, listed.code),
+      ...(isBare ? [keys.token(p, undefined, listed.code)] : []),
+    ]),
+  )
+  return any.length <= MANY_KEYS ? { kind: 'keys', any } : knownTest(scene, ps, any)
 }
 
 function referenceTest(
@@ -175,12 +220,35 @@ function referenceTest(
       logical,
     )
   }
+  if (modifier === 'above' || modifier === 'below') {
+    return versionTest(scene, ps, modifier, values)
+  }
   const targetType = resourceTypes.includes(modifier ?? '') ? modifier : undefined
   const any = values.flatMap((value) =>
     parseReferenceValue(parameter, targetType, value).flatMap((reference) =>
       ps.map((p) => keys.reference(p, keys.target(project, reference))),
     ),
   )
+  return { kind: 'keys', any }
+}
+
+/** Of a canonical: its versions below `url|1` begin with it and a point, those above it are its beginnings. */
+function versionTest(
+  scene: Scene,
+  ps: readonly bigint[],
+  modifier: 'above' | 'below',
+  values: readonly string[],
+): Test {
+  const { keys, project } = scene
+  const keysOf = (canonical: string) =>
+    ps.map((p) => keys.reference(p, keys.target(project, canonical)))
+  const texts = values.map(unescapeValue)
+  if (modifier === 'below') return versionsTest(scene, ps, texts, texts.flatMap(keysOf))
+  const any = texts.flatMap((text) => {
+    const bar = text.indexOf('|')
+    const ends = bar < 0 ? [] : [...text.matchAll(/\./g)].map(({ index }) => index)
+    return [text, ...ends.filter((at) => at > bar).map((at) => text.slice(0, at))].flatMap(keysOf)
+  })
   return { kind: 'keys', any }
 }
 

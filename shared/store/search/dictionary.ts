@@ -48,6 +48,23 @@ export function belowTest(scene: Scene, ps: readonly bigint[], values: readonly 
   )
 }
 
+/** Those of many keys that are in use at all. */
+export function knownTest(scene: Scene, ps: readonly bigint[], any: readonly bigint[]): Test {
+  return held(scene, ps, (bind) => [`c.k = any(${bind(keysLiteral(any), 'bigint[]')})`])
+}
+
+/** Versions of canonical references that begin with one of these; `keys` are those of the texts themselves. */
+export function versionsTest(
+  scene: Scene,
+  ps: readonly bigint[],
+  texts: readonly string[],
+  keys: readonly bigint[],
+): Test {
+  const alternatives = (bind: Bind) =>
+    texts.map((text) => `starts_with(c.code, ${bind(`${text}.`, 'text')})`)
+  return held(scene, ps, alternatives, keys)
+}
+
 /** `:contains` of a uri, case-insensitive. */
 export function uriContainsTest(
   scene: Scene,

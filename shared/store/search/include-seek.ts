@@ -1,5 +1,6 @@
 /** What the includes of a search look for from the resources at hand, before the store is asked. */
 import { isResourceType, resourceTypes, searchParameter } from '../../fhir/definitions.ts'
+import type { OwnParameters } from '../../fhir/own-parameters.ts'
 import { literalsOf, referenceParameters } from '../../fhir/reference-values.ts'
 import { parseReference, type Resource, referenceTo } from '../../fhir/resource.ts'
 import type { Include } from '../../fhir/search.ts'
@@ -25,32 +26,38 @@ export function seekIncludes(
   includes: readonly Include[],
   resources: readonly Resource[],
   maxHolders: number,
+  own: OwnParameters | undefined,
 ): Sought {
   const targets = new Map<string, Targets>()
   const holders = new Map<string, Map<string, Set<string>>>()
   let count = 0
   for (const resource of resources) {
     for (const include of includes) {
-      if (include.kind === 'include') seekTargets(include, resource, targets)
-      else if (count < maxHolders) count += seekHolders(include, resource, holders)
+      if (include.kind === 'include') seekTargets(include, resource, own, targets)
+      else if (count < maxHolders) count += seekHolders(include, resource, own, holders)
     }
   }
   return { targets, holders, isCut: count >= maxHolders }
 }
 
-function seekTargets(include: Include, resource: Resource, found: Map<string, Targets>): void {
+function seekTargets(
+  include: Include,
+  resource: Resource,
+  own: OwnParameters | undefined,
+  found: Map<string, Targets>,
+): void {
   const { resourceType: type } = resource
   if (include.type !== undefined && include.type !== type) return
   const of = (target: string) => entry(found, target, () => ({ ids: new Set(), urls: new Set() }))
-  const codes = include.code === undefined ? referenceParameters(type) : [include.code]
+  const codes = include.code === undefined ? referenceParameters(type, own) : [include.code]
   for (const code of codes) {
-    for (const literal of literalsOf(resource, code)) {
+    for (const literal of literalsOf(resource, code, own)) {
       const reference = parseReference(literal)
       if (reference !== undefined) {
         const isWanted = include.target === undefined || include.target === reference.type
         if (isWanted && isResourceType(reference.type)) of(reference.type).ids.add(reference.id)
-      } else if (isCanonicalParameter(type, code)) {
-        const { targets = CANONICAL_RESOURCES } = searchParameter(type, code) ?? {}
+      } else if (isCanonicalParameter(type, code, own)) {
+        const { targets = CANONICAL_RESOURCES } = searchParameter(type, code, own) ?? {}
         const wanted = include.target === undefined ? targets : [include.target]
         for (const target of wanted) of(target).urls.add(literal)
       }
@@ -62,6 +69,7 @@ function seekTargets(include: Include, resource: Resource, found: Map<string, Ta
 function seekHolders(
   include: Include,
   resource: Resource,
+  own: OwnParameters | undefined,
   found: Map<string, Map<string, Set<string>>>,
 ): number {
   const { resourceType, url } = resource
@@ -69,15 +77,15 @@ function seekHolders(
   let count = 0
   const types = include.type === undefined ? resourceTypes : [include.type]
   for (const type of types) {
-    const codes = include.code === undefined ? referenceParameters(type) : [include.code]
+    const codes = include.code === undefined ? referenceParameters(type, own) : [include.code]
     for (const code of codes) {
-      const { targets } = searchParameter(type, code) ?? {}
+      const { targets } = searchParameter(type, code, own) ?? {}
       if (targets !== undefined && !targets.includes(resourceType)) continue
       const byCode = entry(found, type, () => new Map<string, Set<string>>())
       const texts = entry(byCode, code, () => new Set<string>())
       const before = texts.size
       texts.add(referenceTo(resource))
-      if (typeof url === 'string' && isCanonicalParameter(type, code)) texts.add(url)
+      if (typeof url === 'string' && isCanonicalParameter(type, code, own)) texts.add(url)
       count += texts.size - before
     }
   }

@@ -7,7 +7,6 @@ import { badRequest, notSupported } from '../../errors.ts'
 import { type Criterion, isCondition, type Join } from '../../fhir/search.ts'
 import { CANONICAL_KEY } from '../derivation.ts'
 import { isCanonicalParameter, plannedParameter } from '../index-plan.ts'
-import type { Keys } from '../keys.ts'
 import type { Bind } from '../side-rows.ts'
 import {
   filter,
@@ -42,8 +41,8 @@ export function joinTest(scene: Scene, join: Join, testOf: TestOf): Test {
     const test = testOf(inner, criterion)
     const links =
       join.kind === 'chain'
-        ? linksOf(scene.keys, scene.project, scene.type, join.code, inner.type)
-        : linksOf(scene.keys, scene.project, inner.type, join.code, scene.type)
+        ? linksOf(scene, scene.type, join.code, inner.type)
+        : linksOf(scene, inner.type, join.code, scene.type)
     return links.map((link): Side => ({ link, inner, test }))
   })
   const isChain = join.kind === 'chain'
@@ -65,7 +64,8 @@ export function joinTest(scene: Scene, join: Join, testOf: TestOf): Test {
 
 /** `subject._id=x` says what `subject=x` says. */
 function referenceTest(scene: Scene, join: Join, testOf: TestOf): Test | undefined {
-  if (join.kind !== 'chain' || isCanonicalParameter(scene.type, join.code)) return undefined
+  if (join.kind !== 'chain' || isCanonicalParameter(scene.type, join.code, scene.own))
+    return undefined
   const values: string[] = []
   for (const { type, criterion } of join.ends) {
     if (!isCondition(criterion) || criterion.code !== '_id' || criterion.modifier !== undefined) {
@@ -85,18 +85,17 @@ interface Link {
 
 /** From references of `source` to what identifies a `target`, and back. */
 function linksOf(
-  keys: Keys,
-  project: number,
+  { keys, project, own }: Scene,
   source: string,
   code: string,
   target: string,
 ): readonly Link[] {
-  const types = plannedParameter(source, code)?.types
+  const types = plannedParameter(source, code, own)?.types
   if (types === undefined) throw badRequest(`Unknown search parameter: ${code}`, code)
   const p = keys.param(project, source, code)
   const by = (identity: string) => p ^ keys.param(project, target, identity)
   const links: Link[] = []
-  const isCanonical = isCanonicalParameter(source, code)
+  const isCanonical = isCanonicalParameter(source, code, own)
   if (!isCanonical || types.includes('Reference')) {
     links.push({ constant: by('_self'), isCanonical: false })
   }

@@ -1,5 +1,6 @@
 /** What a row of `resource r` must fulfil, as data that the driver can weigh and SQL can say. */
 import { typeNumber } from '../../fhir/definitions.ts'
+import type { OwnParameters } from '../../fhir/own-parameters.ts'
 import { type Keys, keysLiteral } from '../keys.ts'
 import type { Bind } from '../side-rows.ts'
 
@@ -8,6 +9,8 @@ export interface Scene {
   readonly keys: Keys
   readonly project: number
   readonly type: string
+  /** Search parameters of the Principal's Project; in others nothing is indexed by them. */
+  readonly own: OwnParameters | undefined
   /** UCUM codes in the data of the project, for quantities with a unit; empty when none is asked for. */
   readonly units: readonly string[]
   /** What the Principal sees of them: part of every statement that reads such rows. */

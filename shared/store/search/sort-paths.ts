@@ -1,5 +1,6 @@
 /** Search expressions that are one plain path → the same path for PostgreSQL's jsonpath. */
 import { searchParameter } from '../../fhir/definitions.ts'
+import type { OwnParameters } from '../../fhir/own-parameters.ts'
 import { plannedParameter } from '../index-plan.ts'
 
 /** Member of an element that is compared; the element itself where it is a plain value. */
@@ -14,9 +15,13 @@ const PATH =
   /^\(?(\w+)\.([\w.]+?)(?: as (\w+)|\.as\((\w+)\)|\.where\(resolve\(\) is (\w+)\)|\.where\((\w+) ?= ?'([\w-]+)'\))?\)?$/
 
 /** Undefined when a part of the expression is not so simple. */
-export function jsonPaths(type: string, code: string): readonly string[] | undefined {
-  const expression = searchParameter(type, code)?.expression
-  const [kind, second] = plannedParameter(type, code)?.types ?? []
+export function jsonPaths(
+  type: string,
+  code: string,
+  own: OwnParameters | undefined,
+): readonly string[] | undefined {
+  const expression = searchParameter(type, code, own)?.expression
+  const [kind, second] = plannedParameter(type, code, own)?.types ?? []
   if (expression === undefined || kind === undefined || second !== undefined) return undefined
   const paths = expression.split(' | ').map((part) => jsonPath(part, COMPARED.get(kind) ?? ''))
   return paths.every((path) => path !== undefined) ? paths : undefined

@@ -1,0 +1,22 @@
+/** The revision of the code that derives index rows, and whether all that is stored has been made by it. */
+import type { Connection } from '../database.ts'
+import { addRevisionJob } from './upkeep-jobs.ts'
+
+/**
+ * Counted up with every change of keys or side rows: what older code has written is then made anew in
+ * the background.
+ */
+export const INDEX_REVISION = 1
+
+/** Adds the job when the index was made by other code. */
+export async function checkIndexRevision(connection: Connection): Promise<void> {
+  const [row] = await connection.query<{ rev: number }>({
+    text: 'select rev from index_revision',
+    values: [],
+  })
+  if (row?.rev !== INDEX_REVISION) await addRevisionJob(connection)
+}
+
+export async function settleIndexRevision(connection: Connection): Promise<void> {
+  await connection.query({ text: 'update index_revision set rev = $1', values: [INDEX_REVISION] })
+}

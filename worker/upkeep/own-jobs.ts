@@ -1,0 +1,75 @@
+/** Jobs that the service gives itself: the index of a Project's search parameters, and that of all after an upgrade. */
+import { setTimeout as delay } from 'node:timers/promises'
+import { systemPrincipal } from '../../shared/access/principal.ts'
+import type { Services } from '../../shared/services.ts'
+import { settleIndexRevision } from '../../shared/store/index-revision.ts'
+import type { ReindexProgress } from '../../shared/store/maintenance.ts'
+import type { OwnIndexProgress } from '../../shared/store/own-parameters-index.ts'
+import { SYSTEM_PROJECT } from '../../shared/store/projects.ts'
+import {
+  endOwnJob,
+  type OwnJob,
+  postponeOwnJob,
+  releaseUpkeepJob,
+  saveProgress,
+} from '../../shared/store/upkeep-jobs.ts'
+
+/** Resources of a step. */
+export const STEP = 200
+const WAIT_MS = 200
+
+type Outcome = 'done' | 'stopped' | 'postponed'
+
+export function runOwnJob(services: Services, job: OwnJob, signal: AbortSignal): Promise<Outcome> {
+  return job.kind === 'own-parameters'
+    ? indexOwn(services, job, signal)
+    : indexAll(services, job, signal)
+}
+
+const system = systemPrincipal(SYSTEM_PROJECT)
+
+async function indexOwn(
+  { repository, database }: Services,
+  job: OwnJob,
+  signal: AbortSignal,
+): Promise<Outcome> {
+  // Written by this loop.
+  let progress = (job.progress ?? undefined) as OwnIndexProgress | undefined
+  while (!signal.aborted) {
+    const step = await repository.maintenance.indexOwnNext(system, job.project, progress, STEP)
+    if (step.kind === 'done') {
+      await endOwnJob(database, job)
+      return 'done'
+    }
+    if (step.kind === 'changed') {
+      await postponeOwnJob(database, job.id)
+      return 'postponed'
+    }
+    progress = step.progress
+    await saveProgress(database, job.id, progress)
+    if (step.kind === 'wait') await delay(WAIT_MS, undefined, { signal }).catch(() => undefined)
+  }
+  await releaseUpkeepJob(database, job.id)
+  return 'stopped'
+}
+
+async function indexAll(
+  { repository, database }: Services,
+  job: OwnJob,
+  signal: AbortSignal,
+): Promise<Outcome> {
+  // As above.
+  let progress = (job.progress ?? undefined) as ReindexProgress | undefined
+  while (!signal.aborted) {
+    const next = await repository.maintenance.reindexNext(system, undefined, progress, STEP)
+    if (next === undefined) {
+      await settleIndexRevision(database)
+      await endOwnJob(database, job)
+      return 'done'
+    }
+    progress = next.progress
+    await saveProgress(database, job.id, progress)
+  }
+  await releaseUpkeepJob(database, job.id)
+  return 'stopped'
+}
