@@ -20,6 +20,7 @@ import type { Store } from './context.ts'
 import { deleteStatement, removeTogether } from './deletions.ts'
 import { createFetch, fetchTogether } from './fetch.ts'
 import { history, historyOf } from './history.ts'
+import { createImportedConcepts, type ImportedConcepts } from './imported-concepts.ts'
 import { Keys } from './keys.ts'
 import { addMail, type Mail } from './mails.ts'
 import { createMaintenance, type Maintenance } from './maintenance.ts'
@@ -190,6 +191,7 @@ export interface Repository {
   ): Promise<readonly PromiseSettledResult<SearchPage>[]>
   /** What is in use in `meta` of a type, or of all. Errors: 403. */
   metaSummary(principal: Principal, type: string | undefined): Promise<MetaSummary>
+  readonly concepts: ImportedConcepts
   readonly maintenance: Maintenance
   /**
    * All or nothing: everything `work` does through the Repository it is given. What PostgreSQL cannot
@@ -361,6 +363,7 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
     deleteConditional: (principal, condition, limit) =>
       deleteConditional(store, transact, principal, condition, limit),
     metaSummary: (principal, type) => metaSummary(store, principal, type),
+    concepts: createImportedConcepts(store.connection),
     maintenance: createMaintenance(store),
     transaction: transactions.runAll,
     sideBySide: () => {

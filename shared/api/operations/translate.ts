@@ -2,7 +2,6 @@
 import { badRequest, notFound } from '../../errors.ts'
 import { coreConceptMaps } from '../../fhir/terminology.ts'
 import type { ConceptMap, MapGroup } from '../../fhir/terminology-data.ts'
-import { importedMappings } from '../../store/concept-mappings.ts'
 import { find } from '../../store/lookups.ts'
 import type { OperationCall } from '../operation.ts'
 import {
@@ -146,7 +145,7 @@ async function importedIn(
   reverse: boolean,
 ): Promise<readonly Match[]> {
   if (owner === undefined) return []
-  const rows = await importedMappings(services.database, owner, system, code, reverse)
+  const rows = await services.repository.concepts.mappings(owner, system, code, reverse)
   return rows.map((row) => ({
     equivalence: reverse ? reversed(row.equivalence) : row.equivalence,
     system: reverse ? row.sourceSystem : row.targetSystem,

@@ -13,7 +13,6 @@ import { escapeValue } from '../../fhir/search-values.ts'
 import { coreCodeSystem, coreConceptMap, coreValueSet } from '../../fhir/terminology.ts'
 import type { CodeSystem, ConceptMap, ValueSet } from '../../fhir/terminology-data.ts'
 import type { Services } from '../../services.ts'
-import { conceptOwner, listImported } from '../../store/concepts.ts'
 import { withLinked } from '../../store/linked-projects.ts'
 import { findVersions } from '../../store/lookups.ts'
 
@@ -150,17 +149,18 @@ function ofVersion<T extends { readonly version?: string | undefined }>(
 }
 
 /** Undefined for a resource that was sent and not stored, or that nothing was imported into. */
-async function ownerOf({ database }: Services, resource: Resource): Promise<number | undefined> {
+async function ownerOf({ repository }: Services, resource: Resource): Promise<number | undefined> {
   const { resourceType, id, meta } = resource
   if (meta?.project === undefined || id === undefined) return undefined
   const type = resourceType === 'ConceptMap' ? 'ConceptMap' : 'CodeSystem'
-  return conceptOwner(database, meta.project, type, id)
+  return repository.concepts.owner(meta.project, type, id)
 }
 
 /** Undefined for what was sent and not stored. */
 function versionKey({ id, meta }: Resource): string | undefined {
   if (meta?.project === undefined || meta.versionId === undefined) return undefined
-  return `${meta.project} ${id} ${meta.versionId}`
+  // The time tells a version from one of the same number that was rolled back.
+  return `${meta.project} ${id} ${meta.versionId} ${meta.lastUpdated}`
 }
 
 /** Made once, however many ask meanwhile. */
@@ -178,7 +178,7 @@ function indexOf(codeSystem: CodeSystem, key: string): Promise<ConceptIndex> {
 }
 
 function sourceFrom(
-  { database }: Services,
+  { repository }: Services,
   codeSystem: CodeSystem,
   owner: number | undefined,
   key: string | undefined,
@@ -195,7 +195,7 @@ function sourceFrom(
     async list(query) {
       const inside = await listConcepts(await index(), query)
       if (owner === undefined) return inside
-      const imported = await listImported(database, owner, query)
+      const imported = await repository.concepts.list(owner, query)
       const known = new Set(inside.concepts.map(({ code }) => code))
       return {
         concepts: [...inside.concepts, ...imported.concepts.filter(({ code }) => !known.has(code))],

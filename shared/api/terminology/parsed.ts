@@ -14,8 +14,9 @@ const kept = new LRUCache<string, Resource>({ maxSize: MOST_KEPT })
 export function parsedOnce(version: Version): Resource {
   const size = version.content?.length ?? 0
   if (size < SMALLEST_KEPT) return parseVersion(version)
-  // It begins with the Project.
-  const key = `${version.metaExtension} ${version.type} ${version.id} ${version.ver}`
+  // It begins with the Project; the time tells a version from one that was rolled back.
+  const { metaExtension, type, id, ver, lastUpdated } = version
+  const key = `${metaExtension} ${type} ${id} ${ver} ${lastUpdated.getTime()}`
   const known = kept.get(key)
   if (known !== undefined) return known
   const resource = parseVersion(version)
