@@ -2,15 +2,13 @@
 import { systemPrincipal } from '../access/principal.ts'
 import { type Issue, issue } from '../fhir/outcome.ts'
 import type { Resource } from '../fhir/resource.ts'
-import { find } from '../store/lookups.ts'
 import { SYSTEM_PROJECT } from '../store/projects.ts'
-import type { WriteResult } from '../store/repository.ts'
+import type { Deletion, WriteResult } from '../store/repository.ts'
 import { parseVersion } from '../store/rows.ts'
 import { changedFields, recordChange } from './admin-audit.ts'
 import type { Interaction } from './interaction.ts'
 
 const ADMINISTRATIVE = new Set(['Project', 'ProjectMembership', 'User'])
-const PROFILES = new Set(['Patient', 'Practitioner', 'RelatedPerson', 'Bot', 'ClientApplication'])
 const system = systemPrincipal(SYSTEM_PROJECT)
 
 /** Tells the audit of a write, in the Project of the caller. */
@@ -41,24 +39,14 @@ async function versionBefore(
 /** Tells the audit of a deletion, and the caller of a login that works no more. */
 export async function afterDeletion(
   { services, principal }: Interaction,
-  type: string,
-  id: string,
+  { type, id, membership }: Deletion,
 ): Promise<readonly Issue[]> {
-  const { repository, principals } = services
-  const reference = `${type}/${id}`
   if (ADMINISTRATIVE.has(type) && principal.membershipId !== undefined) {
-    await recordChange(repository, principal, principal.project, 'delete', reference)
+    const { repository } = services
+    await recordChange(repository, principal, principal.project, 'delete', `${type}/${id}`)
   }
-  if (!PROFILES.has(type)) return []
-  const condition = {
-    code: 'profile',
-    type: 'reference',
-    modifier: undefined,
-    values: [reference],
-  } as const
-  const [membership] = await find(repository, system, 'ProjectMembership', [condition], 1)
   if (membership === undefined) return []
-  principals.forget()
-  const text = `The login of ProjectMembership/${membership.id} works no more`
+  services.principals.forget()
+  const text = `The login of ProjectMembership/${membership} works no more`
   return [issue('warning', 'business-rule', text)]
 }

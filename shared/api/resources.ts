@@ -166,7 +166,7 @@ export async function remove(
   if (demandsExistence(request)) await requireExisting(interaction, type, id)
   const deletion = await services.repository.delete(principal, type, id, options)
   forgetDefinitions(services, type)
-  const warnings = await afterDeletion(interaction, type, id)
+  const warnings = await afterDeletion(interaction, deletion)
   const headers = { ETag: etagOf(deletion) }
   if (interaction.preferences.returned === 'minimal') return emptyReply(200, headers)
   return outcomeReply(200, outcome(allOk.id, ...allOk.issue, ...warnings), headers)

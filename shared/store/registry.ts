@@ -7,12 +7,14 @@ import { badRequest } from '../errors.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
 import type { Condition } from '../fhir/search.ts'
 import type { Store } from './context.ts'
+import type { Keys } from './keys.ts'
 import { searchFor } from './lookups.ts'
 import { referenceIn } from './memberships.ts'
 import { readMany, readRow } from './read.ts'
 import type { Repository } from './repository.ts'
 import { parseVersion, toVersion } from './rows.ts'
 import { search } from './search/page.ts'
+import { REGISTRY_PROJECT } from './tenants.ts'
 
 type UniqueValue = { readonly scope: string; readonly value: string }
 
@@ -43,6 +45,15 @@ export function filed(resource: Resource): Resource {
     ...(project === undefined ? {} : { meta: { ...resource.meta, project } }),
     ...(typeof email === 'string' ? { email: email.trim().toLowerCase() } : {}),
   }
+}
+
+const PROFILES = new Set(['Patient', 'Practitioner', 'RelatedPerson', 'Bot', 'ClientApplication'])
+
+/** Key that the ProjectMemberships of this profile hold; undefined for what is no profile. */
+export function profileKey(keys: Keys, type: string, id: string): bigint | undefined {
+  if (!PROFILES.has(type)) return undefined
+  const p = keys.param(REGISTRY_PROJECT, 'ProjectMembership', 'profile')
+  return keys.reference(p, keys.target(REGISTRY_PROJECT, `${type}/${id}`))
 }
 
 /** Errors: 400 for what a membership must not be or become. */

@@ -58,6 +58,12 @@ export interface WriteResult extends Version {
   readonly outcome: 'created' | 'updated' | 'unchanged'
 }
 
+/** The version that marks it. */
+export interface Deletion extends Version {
+  /** A ProjectMembership of which the deleted resource was the profile. */
+  readonly membership: string | undefined
+}
+
 export interface WriteOptions {
   /** Allowed current versions (from `If-Match`); undefined: any. */
   readonly ifMatch?: readonly number[] | undefined
@@ -148,7 +154,7 @@ export interface Repository {
     options?: WriteOptions,
   ): Promise<WriteResult>
   /** Idempotent; the version returned is the deletion. */
-  delete(principal: Principal, type: string, id: string, options?: WriteOptions): Promise<Version>
+  delete(principal: Principal, type: string, id: string, options?: WriteOptions): Promise<Deletion>
   /** One SQL statement; one more for `_total` and for each step of includes. */
   search(
     principal: Principal,

@@ -15,8 +15,8 @@ import { ownParametersOf } from './own-parameters.ts'
 import { authorId, isSameMeta, type Place, type Prepared, prepare } from './prepare.ts'
 import { allow, readRow } from './read.ts'
 import { invalidReferences } from './references.ts'
-import { checkChange, checkDeletion, filed } from './registry.ts'
-import type { Version, WriteOptions, WriteResult } from './repository.ts'
+import { checkChange, checkDeletion, filed, profileKey } from './registry.ts'
+import type { Deletion, Version, WriteOptions, WriteResult } from './repository.ts'
 import { parseVersion, toVersion, type VersionRow } from './rows.ts'
 import { REGISTRY_PROJECT } from './tenants.ts'
 
@@ -172,7 +172,7 @@ export async function remove(
   type: string,
   id: string,
   options: WriteOptions = {},
-): Promise<Version> {
+): Promise<Deletion> {
   allow(principal, type, 'delete')
   if (!isLegalId(id)) throw notFound()
   await checkDeletion(store, principal, type, id)
@@ -186,6 +186,7 @@ export async function remove(
       metaPrefix: scope.metaPrefix,
       author: principal.profile && authorId(store, principal.profile),
       event: store.wantsEvent(project, type),
+      profileKey: profileKey(store.keys, type, id),
     }
     const run = () => store.remove(deletion)
     return store.deferred ? run() : retrying(run)
@@ -197,7 +198,7 @@ export async function remove(
   }
   const found = rows.find((row) => row.deleted) ?? rows[0]
   if (found === undefined) throw notFound()
-  if (found.gone) return toVersion(found, id)
+  if (found.gone) return { ...toVersion(found, id), membership: found.membership ?? undefined }
   if (options.ifMatch) throw preconditionFailed()
   throw conflict('Too many concurrent changes, try again')
 }
