@@ -3,6 +3,7 @@ import { may } from '../access/policy.ts'
 import { badRequest, forbidden, multipleMatches, notFound } from '../errors.ts'
 import { allOk } from '../fhir/outcome.ts'
 import type { SearchRequest } from '../fhir/search.ts'
+import { normalId } from '../store/context.ts'
 import { withLiteralReferences } from './conditional-references.ts'
 import { criteriaOf, readCondition } from './criteria.ts'
 import type { FhirReply } from './handle.ts'
@@ -11,7 +12,6 @@ import { readJson } from './negotiate.ts'
 import { writeOptions } from './preconditions.ts'
 import { emptyReply, outcomeReply } from './reply.ts'
 import { patch } from './resources.ts'
-import { canonicalId } from './route.ts'
 
 /** More matches than this are never deleted by one request. */
 const MAX_DELETIONS = 1000
@@ -29,7 +29,7 @@ export async function createConditional(
   const { repository } = services
   const written = await repository.createConditional(principal, resource, condition)
   const isMatch = written.outcome !== 'created'
-  if (isMatch && typeof resource.id === 'string' && canonicalId(resource.id) !== written.id) {
+  if (isMatch && typeof resource.id === 'string' && normalId(resource.id) !== written.id) {
     throw badRequest('Resource ID did not match resolved ID', `${type}.id`)
   }
   return writeReply(interaction, written, warnings)

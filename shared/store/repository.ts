@@ -22,6 +22,7 @@ import type { Store } from './context.ts'
 import { deleteStatement, removeTogether } from './deletions.ts'
 import { createFetch, fetchTogether } from './fetch.ts'
 import { history, historyOf } from './history.ts'
+import { createImportedConcepts, type ImportedConcepts } from './imported-concepts.ts'
 import { type Judged, needsSql, readJudged } from './judge.ts'
 import { Keys } from './keys.ts'
 import { withLinked } from './linked.ts'
@@ -203,6 +204,7 @@ export interface Repository {
   ): Promise<readonly PromiseSettledResult<SearchPage>[]>
   /** What is in use in `meta` of a type, or of all. Errors: 403. */
   metaSummary(principal: Principal, type: string | undefined): Promise<MetaSummary>
+  readonly concepts: ImportedConcepts
   readonly maintenance: Maintenance
   /**
    * All or nothing: everything `work` does through the Repository it is given. What PostgreSQL cannot
@@ -403,6 +405,7 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
     deleteConditional: (principal, condition, limit) =>
       deleteConditional(store, transact, principal, condition, limit),
     metaSummary: (principal, type) => metaSummary(store, principal, type),
+    concepts: createImportedConcepts(store.connection),
     maintenance: createMaintenance(store),
     transaction: transactions.runAll,
     sideBySide: () => {

@@ -6,6 +6,7 @@ import type { Principal } from '../../shared/access/principal.ts'
 import { sendEmail } from '../../shared/api/email.ts'
 import { type FhirReply, handle, handleSigned } from '../../shared/api/handle.ts'
 import { DEPTH_HEADER } from '../../shared/api/operations/execute.ts'
+import { wholeBody } from '../../shared/api/reply.ts'
 import { HttpError, notFound } from '../../shared/errors.ts'
 import { type Fetched, fetchOutside } from '../../shared/fetch-outside.ts'
 import { parseBody } from '../../shared/fhir/json.ts'
@@ -85,7 +86,7 @@ export function createBridge(options: BridgeOptions): Bridge {
       const reply = isSigned
         ? await handleSigned(services, request)
         : await handle(services, principal, request)
-      return replyText(reply.status, reply.headers, await wholeBody(reply))
+      return replyText(reply.status, reply.headers, await modestBody(reply))
     } finally {
       places.free()
     }
@@ -176,12 +177,11 @@ function replyText(
 }
 
 /** A bot has it in its memory anyway. Errors: for content that no run could hold. */
-async function wholeBody({ headers, body, open }: FhirReply): Promise<string | Buffer | undefined> {
-  if (open === undefined) return body
-  if (Number(headers['Content-Length']) > MAX_CONTENT_BYTES) {
+async function modestBody(reply: FhirReply): Promise<FhirReply['body']> {
+  if (Number(reply.headers['Content-Length']) > MAX_CONTENT_BYTES) {
     throw new Error(`The content is larger than ${MAX_CONTENT_BYTES / 1024 / 1024} MB`)
   }
-  return Buffer.concat(await (await open()).toArray())
+  return wholeBody(reply)
 }
 
 function outcomeOf(status: number, outcome: unknown): string {
