@@ -1,14 +1,16 @@
 /**
  * `npm run bench -- <area> [seconds] [resources]`: our figure, the physical limit measured in the same
- * run, and the ratio of both. Areas: binary, bundle, crud, execute, http, search. Absolute figures vary
- * with the machine; ratios are what to compare.
+ * run, and the ratio of both. Areas: binary, bundle, crud, execute, http, policy, search, token. Absolute
+ * figures vary with the machine; ratios are what to compare.
  */
 import { binary } from './bench/binary.ts'
 import { bundle } from './bench/bundle.ts'
 import { crud } from './bench/crud.ts'
 import { execute } from './bench/execute.ts'
 import { http } from './bench/http.ts'
+import { policy } from './bench/policy.ts'
 import { search } from './bench/search.ts'
+import { token } from './bench/token.ts'
 
 /** One line of a bench's table. `required` is the ratio to reach, where the design names one. */
 export interface Figure {
@@ -27,7 +29,9 @@ const areas: Readonly<
   crud,
   execute,
   http,
+  policy,
   search,
+  token,
 }
 
 const [area = '', seconds = '3', resources = '35000'] = process.argv.slice(2)

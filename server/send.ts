@@ -4,6 +4,7 @@ import { Readable } from 'node:stream'
 import type { FhirReply } from '../shared/api/handle.ts'
 import { versionHeaders } from '../shared/api/preconditions.ts'
 import { FHIR_JSON } from '../shared/api/reply.ts'
+import { chunksOf } from '../shared/chunks.ts'
 import { release } from '../shared/release.ts'
 import type { Version } from '../shared/store/repository.ts'
 import { present } from '../shared/store/rows.ts'
@@ -48,7 +49,7 @@ async function sendContent(ctx: Context, status: number, content: Readable): Pro
   // Also ends the wait for a caller that has gone.
   res.once('close', () => content.destroy())
   try {
-    for await (const chunk of content as AsyncIterable<Uint8Array>) {
+    for await (const chunk of chunksOf(content)) {
       await new Promise<void>((resolve, reject) => {
         res.write(chunk, (error) => (error ? reject(error) : resolve()))
       })

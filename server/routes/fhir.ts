@@ -19,7 +19,7 @@ const NOBODY: Principal = {
   ...systemPrincipal(SYSTEM_PROJECT),
   isSuperAdmin: false,
   isProjectAdmin: false,
-  rules: new Map(),
+  rules: { grants: [] },
 }
 
 export function fhirRoutes({ services }: Web, authenticate: Middleware): Router<State> {

@@ -9,6 +9,7 @@ import type { Services } from '../services.ts'
 import { signAttachments } from './attachments.ts'
 import { signedContent } from './binary-read.ts'
 import { answerOnce, isIdempotent } from './idempotency.ts'
+import { operations } from './operations/table.ts'
 import { failureReply, withTracing } from './reply.ts'
 import { respond } from './respond.ts'
 
@@ -95,7 +96,9 @@ async function withSigned(
   return body === reply.body ? reply : { ...reply, body }
 }
 
-/** An outcome that is a resource, or that an operation (a bot, say) has made, is given as it is. */
+/** An outcome that is a resource, or that a bot has made, is given as it is. */
 function isStored(path: string): boolean {
-  return path.startsWith('OperationOutcome') || path.includes('$')
+  const [, operation] = /\$([\w-]+)/.exec(path) ?? []
+  if (operation === undefined) return path.startsWith('OperationOutcome')
+  return operation === 'execute' || operations.every(({ name }) => name !== operation)
 }

@@ -75,9 +75,13 @@ export function historyBundle(head: BundleHead, entries: readonly HistoryEntry[]
 }
 
 /** A collection: entries without a word on how they were found. */
-export function graphBundle(entries: readonly Omit<SearchEntry, 'mode'>[]): string {
+/** Resources and no more. */
+export function plainBundle(
+  type: 'collection' | 'searchset',
+  entries: readonly Omit<SearchEntry, 'mode'>[],
+): string {
   return bundleText(
-    { type: 'collection', links: [] },
+    { type, links: [] },
     entries.map(
       ({ fullUrl, resource }) => `{"fullUrl":${JSON.stringify(fullUrl)},"resource":${resource}}`,
     ),

@@ -204,7 +204,7 @@ const walkedSql: TestSql = (test, bind) =>
   test.kind === 'ids' ? probeSql(test, bind) : forced(test, bind)
 
 const visitedSql: TestSql = (test, bind) =>
-  (test.kind === 'join' ? test.walk?.test(bind) : undefined) ?? forced(test, bind)
+  (test.kind === 'join' ? test.walk?.test?.(bind) : undefined) ?? forced(test, bind)
 
 /**
  * Rows in the order of a B-tree, at most `most` of them. Those without a main date are in an index

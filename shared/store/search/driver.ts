@@ -34,7 +34,7 @@ export function chooseDriver(
 ): Driver {
   const counts = tests.flatMap((test) => (test.kind === 'keys' ? matchesOf(statistics, test) : []))
   const fewest = Math.min(...counts)
-  const isRare = fewest <= Math.sqrt(0.25 * limit * rows)
+  const isRare = fewest <= rareBelow(rows, limit)
   if (isRare || tests.some((test) => test.kind === 'narrow')) return { kind: 'keys' }
   if (tests.some((test) => test.kind === 'ids')) return idsDriver(rows, limit)
   const joins = tests.filter((test) => test.kind === 'join')
@@ -45,6 +45,11 @@ export function chooseDriver(
   if (counts.length === 0) return { kind: 'order' }
   const even = (limit * rows) / fewest
   return { kind: 'walk', cap: Math.round(Math.min(Math.max(PATIENCE * even, MIN_WALK), MAX_WALK)) }
+}
+
+/** Matches up to which fetching and sorting all of them is faster than a walk in order. */
+export function rareBelow(rows: number, limit: number): number {
+  return Math.sqrt(0.25 * limit * rows)
 }
 
 /** As many ids as rows are walked for a page where so many match: neither way costs more. */

@@ -16,8 +16,13 @@ export interface Scene {
   readonly units: readonly string[]
   /** What the Principal sees of them: part of every statement that reads such rows. */
   readonly visible: readonly Test[]
-  /** The other end of a join; undefined for a type the Principal may not search. */
-  readonly enter: (type: string) => Scene | undefined
+  /**
+   * The other end of a join, whose rows `codes` tell apart; undefined for a type the Principal may not
+   * search. Errors: 403 for a hidden one.
+   */
+  readonly enter: (type: string, codes: readonly string[]) => Scene | undefined
+  /** Its tests are a policy's: as many resources as there are may be at the other end of a join. */
+  readonly isPolicy?: true
 }
 
 export type Test =
@@ -30,6 +35,8 @@ export type Test =
   | {
       readonly kind: 'narrow' | 'date' | 'filter'
       readonly sql: (bind: Bind) => string
+      /** The same for few rows. */
+      readonly few?: (bind: Bind) => string
     }
 
 export interface IdsTest {
@@ -55,7 +62,8 @@ export interface JoinTest {
 export interface JoinWalk {
   /** How far; 0 is not worth it. */
   readonly rows: (statistics: Matches) => number
-  readonly test: (bind: Bind) => string
+  /** Of one row; without it, whether it holds one of the keys. */
+  readonly test?: (bind: Bind) => string
 }
 
 /** What is known of keys. */
@@ -84,6 +92,7 @@ export function parameterSql(alias: string, ps: readonly bigint[], bind: Bind): 
 
 /** As a test of rows that another test has found. */
 export function fewSql(test: Test, bind: Bind): string {
+  if (test.kind === 'filter' && test.few !== undefined) return test.few(bind)
   if (test.kind !== 'join') return sqlOf(test, bind)
   return test.probe?.(bind) ?? test.check(test.keys(bind))
 }
