@@ -90,10 +90,8 @@ export async function readJudged(
   id: string,
   interactions: readonly Interaction[],
 ): Promise<Judged | undefined> {
-  // To ask PostgreSQL costs less than to make the keys of a content, unless it is a statement more.
-  const asked = interactions.filter((item) =>
-    store.sharesReads ? needsSql(store, principal, type, item) : !isPlain(principal, type, item),
-  )
+  // Reads by key are batched with those of other callers, which is worth more than the keys cost.
+  const asked = interactions.filter((item) => needsSql(store, principal, type, item))
   if (asked.length === 0) {
     const row = await readRow(store, principal, type, id)
     return row && judged(store, principal, type, row, interactions, {})

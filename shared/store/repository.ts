@@ -404,7 +404,7 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
     sideBySide: () => {
       const { connection } = store
       const shared = { fetch: fetchTogether(connection), remove: removeTogether(connection) }
-      return repositoryOf({ ...store, ...shared, sharesReads: true }, transactions)
+      return repositoryOf({ ...store, ...shared }, transactions)
     },
   }
 }
