@@ -23,7 +23,8 @@ import { deleteStatement, removeTogether } from './deletions.ts'
 import { createFetch, fetchTogether } from './fetch.ts'
 import { history, historyOf } from './history.ts'
 import { createImportedConcepts, type ImportedConcepts } from './imported-concepts.ts'
-import { type Judged, needsSql, readJudged } from './judge.ts'
+import { needsSql, readJudged } from './judge.ts'
+import type { Judged } from './judge-rows.ts'
 import { Keys } from './keys.ts'
 import { withLinked } from './linked.ts'
 import { addMail, type Mail } from './mails.ts'
@@ -32,6 +33,7 @@ import { type MetaSummary, metaSummary } from './meta-summary.ts'
 import { type OwnParametersReader, openOwnParameters } from './own-parameters.ts'
 import { rowKey } from './read.ts'
 import { read, readMany, readVersion } from './read-judged.ts'
+import { remove } from './remove.ts'
 import {
   type CompartmentPage,
   type CompartmentRequest,
@@ -43,7 +45,7 @@ import { search, searchMany, searchTypes } from './search/page.ts'
 import { openStatistics } from './search/statistics.ts'
 import { createTenants } from './tenants.ts'
 import { type Inner, inTransaction, runTogether, runTransaction } from './transaction.ts'
-import { create, patch, remove, update } from './write.ts'
+import { create, patch, update } from './write.ts'
 
 /** One stored version. `content` is the JSON text as stored; undefined marks a deletion. */
 export interface Version {
@@ -411,7 +413,7 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
     sideBySide: () => {
       const { connection } = store
       const shared = { fetch: fetchTogether(connection), remove: removeTogether(connection) }
-      return repositoryOf({ ...store, ...shared, sharesReads: true }, transactions)
+      return repositoryOf({ ...store, ...shared }, transactions)
     },
   }
 }
