@@ -32,6 +32,11 @@ import {
 } from './search/compartment.ts'
 import { type Explanation, explain } from './search/explain.ts'
 import { search, searchMany, searchTypes } from './search/page.ts'
+import {
+  countPerReference,
+  type ReferenceSearch,
+  searchPerReference,
+} from './search/per-reference.ts'
 import { openStatistics } from './search/statistics.ts'
 import { createTenants } from './tenants.ts'
 import { type Inner, inTransaction, runTogether, runTransaction } from './transaction.ts'
@@ -175,6 +180,13 @@ export interface Repository {
     principal: Principal,
     requests: readonly SearchRequest[],
   ): Promise<readonly PromiseSettledResult<SearchPage>[]>
+  /** A page for each of many references, in their order. One SQL statement, one more for common ones. */
+  searchPerReference(principal: Principal, search: ReferenceSearch): Promise<readonly SearchPage[]>
+  /** How many there are for each of many references, in their order. One SQL statement. */
+  countPerReference(
+    principal: Principal,
+    search: Omit<ReferenceSearch, 'maxRows'>,
+  ): Promise<readonly number[]>
   /** What is in use in `meta` of a type, or of all. Errors: 403. */
   metaSummary(principal: Principal, type: string | undefined): Promise<MetaSummary>
   readonly maintenance: Maintenance
@@ -335,6 +347,8 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
     explain: (principal, request) => explain(store, principal, request),
     searchTypes: (principal, requests) => searchTypes(store, principal, requests),
     searchMany: (principal, requests) => searchMany(store, principal, requests),
+    searchPerReference: (principal, wanted) => searchPerReference(store, principal, wanted),
+    countPerReference: (principal, wanted) => countPerReference(store, principal, wanted),
     compartment: (principal, request) => readCompartment(store, principal, request),
     createConditional: (principal, resource, condition, options) =>
       createConditional(store, transact, principal, resource, condition, options),

@@ -8,6 +8,7 @@ import { execute } from './execute.ts'
 import { expand } from './expand.ts'
 import { expunge } from './expunge.ts'
 import { graph } from './graph.ts'
+import { graphql } from './graphql.ts'
 import { importRows } from './import.ts'
 import { init } from './init.ts'
 import { lookup, subsumes } from './lookup.ts'
@@ -28,6 +29,7 @@ export const operations: readonly Operation[] = [
   expand,
   expunge,
   graph,
+  graphql,
   importRows,
   init,
   lookup,

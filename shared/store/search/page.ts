@@ -137,7 +137,7 @@ function findRows(store: Store, queries: readonly Query[]): Promise<SortedRow[]>
   return store.connection.query<SortedRow>(pageStatement(parts))
 }
 
-function pageOf(
+export function pageOf(
   { count }: SearchRequest,
   order: Order,
   after: Position | undefined,
