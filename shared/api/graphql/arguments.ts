@@ -58,14 +58,23 @@ const searches = new Map<string, Arguments>()
 /** Of a nested list; `isShort` where the type refers to anything: `_filter` says all else. */
 export function reverseArguments(
   type: string,
-  { codes, isShort, name }: { codes: readonly string[]; isShort: boolean; name: string },
+  codes: readonly string[],
+  isShort: boolean,
 ): Arguments {
+  // Many types are referred to by the same parameters.
+  const name = [type, ...codes.map(snake), isShort ? 'any' : 'reference'].join('_')
+  const known = reverses.get(name)
+  if (known !== undefined) return known
   const values = Object.fromEntries(codes.map((code) => [snake(code), { value: code }]))
   const reference = { type: new GraphQLNonNull(new GraphQLEnumType({ name, values })) }
   const { _id, ...all } = searchArguments(type)
   const others = isShort ? { ...PAGING, _filter: texts, _lastUpdated: texts } : all
-  return { _reference: reference, ...others }
+  const made = { _reference: reference, ...others }
+  reverses.set(name, made)
+  return made
 }
+
+const reverses = new Map<string, Arguments>()
 
 /** The query string of REST that says the same. */
 export function queryOf(type: string, given: Given): URLSearchParams {

@@ -57,7 +57,8 @@ export function inputNamed(parts: Parts, name: string): GraphQLInputObjectType |
 }
 
 function elementInput(parts: Parts, place: Place): GraphQLInputObjectType {
-  return once(parts, `${nameOf(place)}Input`, (name) => {
+  // With a sign between: StructureMap.group has an element `input`.
+  return once(parts, `${nameOf(place)}_Input`, (name) => {
     return new LazyInput(parts.gate, { name, fields: () => fieldsOf(parts, place) })
   })
 }

@@ -222,8 +222,7 @@ function reverseFields(parts: Parts, target: string): Fields {
   const fields: Fields = {}
   for (const { type, codes, isNamed } of referringTo(target)) {
     if (!parts.resourceTypes.includes(type)) continue
-    const name = `${target}${type}Reference`
-    const args = reverseArguments(type, { codes, isShort: !isNamed, name })
+    const args = reverseArguments(type, codes, !isNamed)
     const resource = typeOf(parts, { type, path: '' })
     fields[`${type}List`] = {
       type: new GraphQLList(new GraphQLNonNull(resource)),

@@ -1,0 +1,5 @@
+import { createRequire } from 'node:module'
+import { serverAudits } from 'graphql-http/lib/audits/server.js'
+import t from 'tap'
+import { openBotica } from './fixtures/botica.ts'
+import { ask } from './fixtures/graphql.ts'
