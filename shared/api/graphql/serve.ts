@@ -58,6 +58,7 @@ export async function serveGraphql(
   root: Root | undefined,
 ): Promise<FhirReply> {
   const { request } = interaction
+  if (request.body !== undefined && request.body.length > MAX_BODY_BYTES) throw tooLarge()
   const serving: Serving = {
     interaction,
     root,
@@ -100,9 +101,7 @@ function isQueryText(type: string): boolean {
   return /^application\/graphql\s*(;|$)/i.test(type)
 }
 
-/** Errors: 413. */
 function bodyOf({ body, headers }: FhirRequest): Record<string, unknown> {
-  if (body !== undefined && body.length > MAX_BODY_BYTES) throw tooLarge()
   if (isQueryText(headers['content-type'] ?? '')) return { query: String(body ?? '') }
   // graphql-http looks whether it is an object.
   return parseBody(body ?? '') as Record<string, unknown>
@@ -112,7 +111,7 @@ async function begin(
   serving: Serving,
   method: string,
   { query, operationName, variables }: RequestParams,
-): Promise<OperationArgs<GraphqlContext> | readonly GraphQLError[] | Response | undefined> {
+): Promise<OperationArgs<GraphqlContext> | readonly GraphQLError[] | Response> {
   const { interaction, root } = serving
   const { principal } = interaction
   const audience = { isSuperAdmin: principal.isSuperAdmin, instance: root?.type }
@@ -123,7 +122,9 @@ async function begin(
   const operation = getOperationAST(document, operationName)
   if (!operation) return [new GraphQLError('The document has no such operation, or several')]
   // graphql-http refuses it, before anything is done.
-  if (method === 'GET' && operation.operation === 'mutation') return undefined
+  if (method === 'GET' && operation.operation === 'mutation') {
+    return { schema, document, operationName }
+  }
   if (isIntrospection(document)) {
     if (!mayIntrospect(interaction)) return forbiddenResponse(serving.form)
     if (!isPureIntrospection(document, operation)) {
