@@ -19,6 +19,8 @@ import { fhirRoutes } from './routes/fhir.ts'
 import { healthRoutes } from './routes/health.ts'
 import { oauthRoutes } from './routes/oauth.ts'
 import { openapiRoutes } from './routes/openapi.ts'
+import { pageRoutes } from './routes/pages.ts'
+import { scimRoutes } from './routes/scim.ts'
 import { storageRoutes } from './routes/storage.ts'
 
 const COMPRESS_FROM_BYTES = 1024
@@ -47,8 +49,10 @@ export function createApp(services: Services): Koa<State> {
     fhirRoutes(web, authenticated),
     storageRoutes(web),
     oauthRoutes(web, authenticated),
-    authRoutes(authenticated),
+    authRoutes(web, authenticated),
+    pageRoutes(web),
     adminRoutes(web, authenticated),
+    scimRoutes(web, authenticated),
   ]
   routers.push(openapiRoutes(config.baseUrl, routers))
   for (const router of routers) app.use(router.routes())

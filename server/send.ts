@@ -2,14 +2,18 @@
 import { once } from 'node:events'
 import { Readable } from 'node:stream'
 import type { FhirReply } from '../shared/api/handle.ts'
+import { versionHeaders } from '../shared/api/preconditions.ts'
+import { FHIR_JSON } from '../shared/api/reply.ts'
 import { release } from '../shared/release.ts'
-import type { Context } from './context.ts'
+import type { Version } from '../shared/store/repository.ts'
+import { present } from '../shared/store/rows.ts'
+import { type Context, caller } from './context.ts'
 
 export async function send(ctx: Context, reply: FhirReply): Promise<void> {
   const { status, headers, body, open } = reply
   // An upload that is refused before its end is not read on.
   if (!ctx.req.complete) ctx.set('Connection', 'close')
-  ctx.set({ ...headers })
+  ctx.set({ ...headers, ...rateLimits(ctx, headers) })
   // Content-Length and byte ranges speak of the content as it is stored.
   ctx.compress = open === undefined
   if (open === undefined) ctx.body = body ?? null
@@ -17,6 +21,22 @@ export async function send(ctx: Context, reply: FhirReply): Promise<void> {
   else await sendContent(ctx, status, await open())
   // After the body: Koa turns an empty one into a 204.
   ctx.status = status
+}
+
+/** The limit of the address stands there already. */
+function rateLimits(ctx: Context, { RateLimit }: FhirReply['headers']): Record<string, string> {
+  const own = ctx.response.get('RateLimit')
+  return RateLimit && own ? { RateLimit: `${own}, ${RateLimit}` } : {}
+}
+
+/** As the caller may see it. A new resource says where it is; `X-Medplum: extended` adds the platform's meta. */
+export function sendVersion(ctx: Context, status: number, version: Version, baseUrl: string): void {
+  const { principal } = caller(ctx)
+  ctx.status = status
+  if (status === 201) ctx.set('Location', `${baseUrl}fhir/R4/${version.type}/${version.id}`)
+  ctx.set(versionHeaders(version))
+  ctx.set('Content-Type', FHIR_JSON)
+  ctx.body = present(version, principal, ctx.get('X-Medplum') === 'extended')
 }
 
 /** Past Koa, which does not tell when a chunk has left: its memory is then given back. */

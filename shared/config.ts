@@ -4,6 +4,7 @@
  */
 
 export type FetchRule = 'off' | 'public' | 'all'
+export type PasswordCheck = 'off' | 'list' | 'remote'
 
 export interface Config {
   readonly port: number
@@ -21,6 +22,11 @@ export interface Config {
   readonly superAdminClientSecret: string | undefined
   /** One private JWK or an array of them, as text. */
   readonly signingKey: string | undefined
+  readonly smtpUrl: string | undefined
+  /** Sender of every mail that names no approved one. */
+  readonly mailFrom: string
+  /** Addresses that clients may send from. */
+  readonly mailApprovedSenders: readonly string[]
   readonly appUrl: string
   readonly logLevel: string
   readonly corsOrigins: readonly string[]
@@ -46,6 +52,19 @@ export interface Config {
   readonly exportTtlHours: number
   readonly defaultProjectFeatures: readonly string[]
   readonly metricsToken: string | undefined
+  readonly productName: string
+  /** Anybody may make a user, and a project for it. */
+  readonly registerEnabled: boolean
+  /** What a new password is looked up in. */
+  readonly passwordCheck: PasswordCheck
+  /** The client of the command line tool is there without being stored. */
+  readonly cliClientEnabled: boolean
+  /** `/oauth2/introspect` answers callers it does not know. */
+  readonly introspectionOpen: boolean
+  /** Where keys of clients and identity providers may be fetched from. */
+  readonly hookTargets: Exclude<FetchRule, 'off'>
+  readonly recaptchaSiteKey: string | undefined
+  readonly recaptchaSecret: string | undefined
 }
 
 export class ConfigError extends Error {}
@@ -82,6 +101,9 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     superAdminClientId: read.uuid('SUPER_ADMIN_CLIENT_ID'),
     superAdminClientSecret: read.secret('SUPER_ADMIN_CLIENT_SECRET', 16),
     signingKey: read.text('SIGNING_KEY'),
+    smtpUrl: read.smtp('SMTP_URL'),
+    mailFrom: read.text('MAIL_FROM') ?? 'Botica <no-reply@localhost>',
+    mailApprovedSenders: read.list('MAIL_APPROVED_SENDERS', []),
     appUrl: withSlash(read.url('APP_URL', baseUrl)),
     logLevel: read.oneOf('LOG_LEVEL', 'info', LOG_LEVELS),
     corsOrigins: read.list('CORS_ORIGINS', ['*']),
@@ -114,6 +136,14 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
       'graphql-introspection',
     ]),
     metricsToken: read.text('METRICS_TOKEN'),
+    productName: read.text('PRODUCT_NAME') ?? 'Botica',
+    registerEnabled: read.flag('REGISTER_ENABLED', false),
+    passwordCheck: read.oneOf('PASSWORD_CHECK', 'list', ['off', 'list', 'remote']),
+    cliClientEnabled: read.flag('CLI_CLIENT_ENABLED', true),
+    introspectionOpen: read.flag('INTROSPECTION_OPEN', false),
+    hookTargets: read.oneOf('HOOK_TARGETS', onLoopback ? 'all' : 'public', ['public', 'all']),
+    recaptchaSiteKey: read.text('RECAPTCHA_SITE_KEY'),
+    recaptchaSecret: read.text('RECAPTCHA_SECRET'),
   }
   read.done()
   return config
@@ -206,6 +236,16 @@ class Reader {
     if (URL.canParse(value) && /^https?:/.test(value)) return value
     this.#complain(name, `is "${value}"; it must be an http or https address`)
     return otherwise
+  }
+
+  /** The address may hold a password, so it is not repeated. */
+  smtp(name: string): string | undefined {
+    const value = this.text(name)
+    if (value === undefined) return undefined
+    if (!URL.canParse(value) || !/^smtps?:\/\/[^/]/.test(value)) {
+      this.#complain(name, 'must be smtp://<user>:<password>@<host>:<port>')
+    }
+    return value
   }
 
   storage(name: string, otherwise: string): string {

@@ -2,8 +2,14 @@
 import { fileURLToPath } from 'node:url'
 import type { Knex } from 'knex'
 import createKnex from 'knex'
-import type { Client } from 'pg'
 import type { Config } from './config.ts'
+import {
+  cancelStatement,
+  knexLog,
+  type RawConnection,
+  type RawPool,
+  rawPool,
+} from './database-pool.ts'
 import {
   runTransaction,
   type TransactionOptions,
@@ -21,6 +27,11 @@ export interface Statement {
 
 export interface Connection {
   query<Row extends object>(statement: Statement): Promise<Row[]>
+  /**
+   * A statement that still runs when `signal` aborts is cancelled in PostgreSQL. Errors: the signal's
+   * reason. Absent inside a transaction.
+   */
+  until?(signal: AbortSignal): Connection
 }
 
 export interface Database extends Connection {
@@ -71,18 +82,6 @@ const LOCK_TIMEOUT_MS = 3000
 const ACQUIRE_TIMEOUT_MS = 2000
 const MIGRATION_LOCK = 6_221_483_007_210_001n
 const MIGRATIONS = fileURLToPath(new URL('./store/migrations', import.meta.url))
-
-// What knex keeps on a raw connection: set, it is not handed out again.
-interface RawConnection extends Client {
-  __knex__disposed?: unknown
-  pipeline: boolean
-}
-
-interface RawPool {
-  acquireConnection(): Promise<RawConnection>
-  releaseConnection(connection: RawConnection): Promise<void>
-  readonly config: Knex.Config
-}
 
 /** Opens no connection yet: the first statement does, and every later one heals the pool. */
 export function openDatabase(
@@ -137,6 +136,33 @@ class PooledDatabase implements Database {
     try {
       return await this.#send<Row>(connection, statement)
     } finally {
+      await this.#pool.releaseConnection(connection)
+    }
+  }
+
+  until(signal: AbortSignal): Connection {
+    return { query: (statement) => this.#queryUntil(signal, statement) }
+  }
+
+  async #queryUntil<Row extends object>(signal: AbortSignal, statement: Statement): Promise<Row[]> {
+    signal.throwIfAborted()
+    const connection = await this.#acquire()
+    let cancelling: Promise<void> | undefined
+    const cancel = () => {
+      // The signal may arrive late and hit what runs there next, so nothing will.
+      connection.__knex__disposed ??= signal.reason
+      cancelling = cancelStatement(this.#pool, connection.processID, this.#log)
+    }
+    try {
+      signal.throwIfAborted()
+      signal.addEventListener('abort', cancel)
+      return await this.#send<Row>(connection, statement)
+    } catch (error) {
+      signal.throwIfAborted()
+      throw error
+    } finally {
+      signal.removeEventListener('abort', cancel)
+      await cancelling
       await this.#pool.releaseConnection(connection)
     }
   }
@@ -243,11 +269,6 @@ class PooledDatabase implements Database {
   }
 }
 
-function rawPool(knex: Knex): RawPool {
-  // knex declares `client` as `any`; these three members are what its own runner uses.
-  return knex.client as RawPool
-}
-
 function toFailure(error: unknown, statement: Statement): Error {
   if (!(error instanceof Error)) return new Error('The database driver threw a non-error')
   const code = 'code' in error && typeof error.code === 'string' ? error.code : undefined
@@ -281,20 +302,6 @@ function isAway(failure: Error): boolean {
 function isConnectionLoss(code: string | undefined, message: string): boolean {
   if (code !== undefined) return /^(08...|57P0.|53300|25006|E[A-Z_]{4,})$/.test(code)
   return /^(Connection terminated|Client |timeout expired|Query read timeout)/i.test(message)
-}
-
-function knexLog(log: Logger) {
-  return {
-    warn: (message: unknown) => {
-      const [line = ''] = String(message).split('\n')
-      // One for each connection and each attempt; that PostgreSQL is away is said once, above.
-      if (/connection error/i.test(line)) log.debug({ knex: line }, 'knex warning')
-      else log.warn({ knex: line }, 'knex warning')
-    },
-    error: (message: unknown) => log.error({ knex: String(message) }, 'knex error'),
-    deprecate: (method: string) => log.warn({ method }, 'knex deprecation'),
-    debug: () => undefined,
-  }
 }
 
 /** Brings the schema up to date; safe to run twice and from several machines at once. */

@@ -101,15 +101,24 @@ export function unauthorized(baseUrl: string, tokenGiven = false): HttpError {
   })
 }
 
-/** 429; `seconds` is when to come back. */
-export function tooManyRequests(seconds: number, diagnostics?: string): HttpError {
+/** 429; `seconds` is when to come back, `rateLimit` an item of the header of that name. */
+export function tooManyRequests(
+  seconds: number,
+  diagnostics?: string,
+  rateLimit?: string,
+): HttpError {
   return new HttpError(
     429,
     outcome(
       'too-many-requests',
       issue('error', 'throttled', 'Too Many Requests', undefined, diagnostics),
     ),
-    { headers: { 'Retry-After': String(seconds) } },
+    {
+      headers: {
+        'Retry-After': String(seconds),
+        ...(rateLimit === undefined ? {} : { RateLimit: rateLimit }),
+      },
+    },
   )
 }
 

@@ -4,6 +4,7 @@ import { createSignedUrls, type SignedUrls } from './access/signed-urls.ts'
 import { createTokens, type Tokens } from './access/tokens.ts'
 import type { Config } from './config.ts'
 import { type Database, openDatabase } from './database.ts'
+import { createLimiter, type Limiter } from './limiter.ts'
 import type { Logger } from './log.ts'
 import { openQueues, type Queues } from './queue.ts'
 import { openRedis, type Redis, untilReady } from './redis.ts'
@@ -28,6 +29,8 @@ export interface Services {
   /** For small counters and caches of a request; jobs go through `queues`. */
   readonly redis: Redis
   readonly queues: Queues
+  /** Load units of members and Projects. */
+  readonly load: Limiter
   close(): Promise<void>
 }
 
@@ -47,7 +50,8 @@ export async function openServices(config: Config, log: Logger): Promise<Service
   const ownParameters = openOwnParameters(database)
   const repository = await openRepository(database, { ownParameters, log })
   const principals = await openPrincipals(database, repository, ownParameters, log)
-  const keys = await openSigningKeys(config, database, repository)
+  const keys = await openSigningKeys(config, database, repository, log)
+  opened.defer(() => keys.close())
   const storage = await openStorage(config)
   opened.defer(() => storage.close())
   const redis = openRedis(config, 'request', log)
@@ -70,6 +74,7 @@ export async function openServices(config: Config, log: Logger): Promise<Service
     storage,
     redis,
     queues,
+    load: createLimiter('load', redis, log),
     close: () => closing.disposeAsync(),
   }
 }

@@ -3,8 +3,8 @@ import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { gzipSync } from 'node:zlib'
 import t from 'tap'
-import { isPublicAddress } from '../worker/bots/addresses.ts'
-import { fetchOutside, type Outgoing } from '../worker/bots/fetch.ts'
+import { isPublicAddress } from '../shared/addresses.ts'
+import { fetchOutside, type Outgoing } from '../shared/fetch-outside.ts'
 
 const server = createServer((req, res) => {
   if (req.url === '/redirect') res.writeHead(302, { Location: '/json' }).end()

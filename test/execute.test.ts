@@ -271,7 +271,9 @@ t.test('secrets of the Project reach the bot, and not its log', async (t) => {
   })
   t.same(answer.body, { KEY: secret[0] })
   const logged = await eventually(async () => {
-    const found = await other.admin.get<Untyped>('AuditEvent?_sort=-_lastUpdated&_count=1')
+    const found = await other.admin.get<Untyped>(
+      'AuditEvent?type=execute&_sort=-_lastUpdated&_count=1',
+    )
     return found.body.entry?.[0]?.resource
   })
   t.match(logged.outcomeDesc, /key is \*\*\*/)

@@ -41,7 +41,7 @@ const REFUSED: readonly (readonly [query: string, text: string, expression: stri
   ['Patient?_sort=name&_cursor=WyJuYW1lIl0', 'Invalid cursor', '_cursor'],
   ['Patient?_sort=nope', 'Unknown search parameter: nope', '_sort'],
   ['Patient?_sort=name;drop', 'Unknown search parameter: name;drop', '_sort'],
-  ['Location?_sort=near', 'Sorting by near is not supported', '_sort'],
+  ['Location?_sort=near', 'Sorting by near needs a place to be near to', '_sort'],
   ['Patient?_total=all', 'Invalid _total: all; use none, estimate or accurate', '_total'],
   ['Patient?_summary=x', 'Invalid _summary: x; use true, text, data, count, false', '_summary'],
   ['Patient?name=a%00b', 'Invalid value for name', 'name'],

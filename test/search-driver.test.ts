@@ -7,6 +7,7 @@ import { chooseDriver, type Driver } from '../shared/store/search/driver.ts'
 import { orderOf, type SortedRow } from '../shared/store/search/order.ts'
 import type { Test } from '../shared/store/search/row-test.ts'
 import { openStatistics } from '../shared/store/search/statistics.ts'
+import { checkSortable } from '../shared/store/search/total.ts'
 import { openTestStore } from './fixtures/store.ts'
 
 const { database, repository, aMember } = await openTestStore(t)
@@ -134,6 +135,30 @@ for (const sort of ['-_lastUpdated', '_id', 'date', '-date']) {
     }
   })
 }
+
+t.test('a rare key keeps a sort of its rows allowed, whatever the type has', async (t) => {
+  const huge = {
+    matches: () => undefined,
+    rare: 100,
+    rowsOf: () => 5_000_000,
+    refresh: async () => undefined,
+  }
+  const query = (tests: Test[]): Query => ({
+    project,
+    typeNumbers: [typeNumber('Observation')],
+    tests,
+    order: orderOf(parseSearch('Observation', '_sort=code,-date'), hash),
+    after: undefined,
+    limit: 21,
+    offset: 0,
+  })
+  t.doesNotThrow(() => checkSortable(huge, query([keys([9n])])))
+  t.doesNotThrow(() => checkSortable(huge, query([keys([9n]), keys([1n])])))
+  t.throws(() => checkSortable(huge, query([])), { message: /too many to sort/ })
+  t.throws(() => checkSortable({ ...huge, rare: undefined }, query([keys([9n])])), {
+    message: /too many to sort/,
+  })
+})
 
 t.test('statistics know the keys of many rows', async (t) => {
   await database.query({ text: 'analyze resource', values: [] })

@@ -1,9 +1,4 @@
-import { randomUUID } from 'node:crypto'
 import t from 'tap'
-import { prepare } from '../scripts/migrate.ts'
-import { readConfig } from '../shared/config.ts'
-import { openDatabase } from '../shared/database.ts'
-import { createLogger } from '../shared/log.ts'
 import { openBotica } from './fixtures/botica.ts'
 import type { Raw } from './fixtures/oracle-values.ts'
 
@@ -42,27 +37,4 @@ t.test('who is no admin is told nothing', async (t) => {
   const { status, text } = await client.get('Patient?name=plan&_explain=true')
   t.equal(status, 403)
   t.notMatch(text, 'select')
-})
-
-t.test('a search past its time is cancelled in PostgreSQL and answered 504', async (t) => {
-  const name = `slow_${randomUUID().replaceAll('-', '')}`
-  const log = createLogger('silent', 'script')
-  const main = openDatabase({ databaseUrl: process.env.DATABASE_URL ?? '', databasePool: 1 }, log)
-  t.teardown(() => main.close())
-  await main.query({ text: `create database ${name}`, values: [] })
-  const url = new URL(process.env.DATABASE_URL ?? '')
-  url.pathname = `/${name}`
-  await prepare(readConfig({ ...process.env, DATABASE_URL: url.href }))
-  const slow = await openBotica(t, { env: { DATABASE_URL: url.href } })
-  await slow.admin.create({ resourceType: 'Basic', code: { text: 'x' } })
-  const run = (text: string) => slow.services.database.query({ text, values: [] })
-  await run('alter table version rename to stored')
-  await run('create view version as select stored.* from stored, pg_sleep(600)')
-
-  const { status, body } = await slow.admin.get<Raw>('Basic?_count=5')
-  t.equal(status, 504)
-  t.match(body.issue, [{ code: 'timeout', details: { text: 'Server timeout' } }])
-  const running = await run(`select 1 from pg_stat_activity
-    where datname = current_database() and wait_event = 'PgSleep'`)
-  t.same(running, [])
 })

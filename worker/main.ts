@@ -13,6 +13,7 @@ import { createMetrics } from './bots/metrics.ts'
 import { createRunner, HandedBack, type Runner } from './bots/run.ts'
 import { Deferred } from './bots/slots.ts'
 import { startSweep } from './bots/sweep.ts'
+import { startMail } from './mail/run.ts'
 import { type Requests, startRequests } from './requests/run.ts'
 import { startUpkeepJobs } from './upkeep/jobs.ts'
 import { startTableUpkeep } from './upkeep/tables.ts'
@@ -55,6 +56,7 @@ async function main(): Promise<void> {
   const sweep = startSweep(services, runs)
   const hasUpkeep = config.workerQueues.includes('upkeep')
   const upkeep = hasUpkeep ? [startTableUpkeep(services), startUpkeepJobs(services)] : []
+  const mail = config.workerQueues.includes('mail') ? startMail(services) : undefined
   const requests = config.workerQueues.includes(REQUESTS)
     ? startRequests(services, runs)
     : undefined
@@ -78,6 +80,7 @@ async function main(): Promise<void> {
     await Promise.all([
       sweep.stop(),
       requests?.stop(),
+      mail?.stop(),
       ...upkeep.map((item) => item.stop()),
       runs.close(),
       executors.close(),

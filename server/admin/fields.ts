@@ -4,18 +4,32 @@ import { invalid } from '../../shared/errors.ts'
 import { type Issue, issue } from '../../shared/fhir/outcome.ts'
 import { isObject, type Reference } from '../../shared/fhir/resource.ts'
 
+/** Good enough to be written to; no sign that a mail header or a list of addresses could be made of. */
+const EMAIL = /^[^\s@,;:<>()[\]\\"]{1,64}@[^\s@,;:<>()[\]\\"]{1,253}$/
+
 /** An empty string is an absent field: the SDK sends its unset strings so. */
 export class Fields {
   readonly #body: Record<string, unknown>
+  readonly #prefix: string
   readonly #issues: Issue[] = []
 
-  constructor(body: Record<string, unknown>) {
+  /** `name` is the element that the body is found in; none for a whole body. */
+  constructor(body: Record<string, unknown>, name?: string) {
     this.#body = body
+    this.#prefix = name === undefined ? '' : `${name}.`
+  }
+
+  get issues(): readonly Issue[] {
+    return this.#issues
   }
 
   /** Errors: 400 with every complaint. */
   check(): void {
     if (this.#issues.length > 0) throw invalid(this.#issues)
+  }
+
+  hasProblem(name: string): boolean {
+    return this.#issues.some(({ expression }) => expression?.includes(`${this.#prefix}${name}`))
   }
 
   requiredText(name: string, complaint: string): string {
@@ -27,6 +41,50 @@ export class Fields {
 
   text(name: string): string | undefined {
     return this.#typed(name, 'a string', (value) => typeof value === 'string') as string | undefined
+  }
+
+  /** Published examples send the words instead of the values. */
+  flag(name: string): boolean | undefined {
+    const isFlag = (value: unknown) =>
+      typeof value === 'boolean' || value === 'true' || value === 'false'
+    const value = this.#typed(name, 'true or false', isFlag)
+    return value === undefined ? undefined : String(value) === 'true'
+  }
+
+  oneOf<T extends string>(name: string, allowed: readonly T[]): T | undefined {
+    const value = this.#typed(name, `one of ${allowed.join(', ')}`, (item) =>
+      allowed.some((one) => one === item),
+    )
+    return value as T | undefined
+  }
+
+  requiredOneOf<T extends string>(
+    name: string,
+    allowed: readonly T[],
+    complaint: string,
+  ): T | undefined {
+    if (this.#value(name) !== undefined) return this.oneOf(name, allowed)
+    this.#complain(name, complaint)
+    return undefined
+  }
+
+  /** In lower case. */
+  email(name: string): string | undefined {
+    const isEmail = (value: unknown) => typeof value === 'string' && EMAIL.test(value.trim())
+    const value = this.#typed(name, 'an e-mail address', isEmail)
+    return typeof value === 'string' ? value.trim().toLowerCase() : undefined
+  }
+
+  requiredEmail(name: string, complaint: string): string {
+    if (this.#value(name) === undefined) this.#complain(name, complaint)
+    return this.email(name) ?? ''
+  }
+
+  objects(name: string): readonly Record<string, unknown>[] | undefined {
+    const isObjects = (value: unknown) => Array.isArray(value) && value.every(isObject)
+    return this.#typed(name, 'an array of objects', isObjects) as
+      | readonly Record<string, unknown>[]
+      | undefined
   }
 
   texts(name: string): readonly string[] | undefined {
@@ -63,7 +121,7 @@ export class Fields {
   }
 
   #complain(name: string, text: string): void {
-    this.#issues.push(issue('error', 'invalid', text, name))
+    this.#issues.push(issue('error', 'invalid', text, `${this.#prefix}${name}`))
   }
 }
 

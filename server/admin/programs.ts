@@ -1,5 +1,6 @@
 /** Clients and bots of a Project, each with the membership that lets it in. */
 import type { Principal } from '../../shared/access/principal.ts'
+import { recordChange } from '../../shared/api/admin-audit.ts'
 import { createBot, createClient, onBehalfOf } from '../../shared/api/provision.ts'
 import type { Services } from '../../shared/services.ts'
 import type { WriteResult } from '../../shared/store/repository.ts'
@@ -28,9 +29,11 @@ export async function addClient(
   const accessPolicy = fields.reference('accessPolicy')
   fields.check()
   const actor = onBehalfOf(caller)
-  return await repository.transaction((inside) =>
-    createClient(inside, actor, project, client, accessPolicy),
-  )
+  return await repository.transaction(async (inside) => {
+    const written = await createClient(inside, actor, project, client, accessPolicy)
+    await recordChange(inside, caller, project, 'create', `ClientApplication/${written.id}`)
+    return written
+  })
 }
 
 /** Errors: 403, 404, 400 with one issue a field. */
@@ -51,7 +54,9 @@ export async function addBot(
   const accessPolicy = fields.reference('accessPolicy')
   fields.check()
   const actor = onBehalfOf(caller)
-  return await repository.transaction((inside) =>
-    createBot(inside, actor, project, bot, accessPolicy),
-  )
+  return await repository.transaction(async (inside) => {
+    const written = await createBot(inside, actor, project, bot, accessPolicy)
+    await recordChange(inside, caller, project, 'create', `Bot/${written.id}`)
+    return written
+  })
 }

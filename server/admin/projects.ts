@@ -1,9 +1,10 @@
 /** Projects: made by super admins, read and changed by their administrators. */
 import type { Principal } from '../../shared/access/principal.ts'
-import { onBehalfOf, projectDefaults } from '../../shared/api/provision.ts'
+import { givenFields, recordChange } from '../../shared/api/admin-audit.ts'
+import { newProject, onBehalfOf } from '../../shared/api/provision.ts'
 import { badRequest, forbidden, invalid } from '../../shared/errors.ts'
 import { type Issue, issue } from '../../shared/fhir/outcome.ts'
-import { isObject, isResource, type Resource } from '../../shared/fhir/resource.ts'
+import { isObject, type Resource } from '../../shared/fhir/resource.ts'
 import { requireValid } from '../../shared/fhir/validate.ts'
 import type { Services } from '../../shared/services.ts'
 import type { WriteResult } from '../../shared/store/repository.ts'
@@ -23,15 +24,14 @@ export async function createProject(
 ): Promise<WriteResult> {
   if (!caller.isSuperAdmin) throw forbidden()
   requireUnlessLimited(caller, ['Project', 'create'])
-  if (!isResource(body) || body.resourceType !== 'Project') {
-    throw badRequest('resourceType must be Project', 'resourceType')
-  }
-  if (typeof body.name !== 'string' || body.name.trim() === '') {
-    throw badRequest('Project name is required', 'name')
-  }
-  const project = projectDefaults(body, config)
+  const project = newProject(body, config)
   requireValid(project, { strict: true })
-  return await repository.create(caller, project)
+  return await repository.transaction(async (inside) => {
+    const written = await inside.create(caller, project)
+    const target = `Project/${written.id}`
+    await recordChange(inside, caller, caller.project, 'create', target, givenFields(project))
+    return written
+  })
 }
 
 /** Errors: 403, 404. */
@@ -55,16 +55,20 @@ export async function replaceProjectList(
   list: ProjectList,
   body: unknown,
 ): Promise<WriteResult> {
-  await administeredProject(principals, caller, projectId)
+  const project = await administeredProject(principals, caller, projectId)
   requireUnlessLimited(caller, ['Project', 'update'])
   const items = checkedItems(list, body)
   const actor = onBehalfOf(caller)
-  return await repository.patch(actor, 'Project', projectId, (current) => {
-    const { [list]: _, ...rest } = current
-    // An empty array is no FHIR: without items the element goes.
-    const next = (items.length === 0 ? rest : { ...rest, [list]: items }) as Resource
-    requireValid(next, { strict: true })
-    return next
+  return await repository.transaction(async (inside) => {
+    const written = await inside.patch(actor, 'Project', projectId, (current) => {
+      const { [list]: _, ...rest } = current
+      // An empty array is no FHIR: without items the element goes.
+      const next = (items.length === 0 ? rest : { ...rest, [list]: items }) as Resource
+      requireValid(next, { strict: true })
+      return next
+    })
+    await recordChange(inside, caller, project, 'update', `Project/${projectId}`, [list])
+    return written
   })
 }
 

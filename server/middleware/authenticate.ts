@@ -3,7 +3,7 @@
  * Errors: 401, 403.
  */
 import { isActiveClient, secretMatches } from '../../shared/access/clients.ts'
-import { narrowRules } from '../../shared/access/scopes.ts'
+import { narrowRules, smartScopes } from '../../shared/access/scopes.ts'
 import type { TokenClaims } from '../../shared/access/tokens.ts'
 import { forbidden, HttpError, unauthorized } from '../../shared/errors.ts'
 import { issue, outcome } from '../../shared/fhir/outcome.ts'
@@ -21,7 +21,7 @@ export function authenticate({ services }: Web): Middleware {
     if (claims === 'expired') throw expired(config.baseUrl)
     if (claims === undefined) return undefined
     const session = await principals.forLogin(claims.loginId)
-    return session === undefined ? undefined : { session, claims }
+    return session === undefined ? undefined : { session: within(session, claims.scope), claims }
   }
 
   const byBasic = async (encoded: string) => {
@@ -68,6 +68,14 @@ export function parseBasic(encoded: string): { id: string; secret: string } | un
   return { id: text.slice(0, colon), secret: text.slice(colon + 1) }
 }
 
+/** A token may be narrower than its Login (RFC 6749 §6). */
+function within(session: Session, scope: string): Session {
+  const { principal } = session
+  if (scope === principal.scope) return session
+  const rules = narrowRules(principal.rules, scope)
+  return { ...session, principal: { ...principal, scope, scopes: smartScopes(scope), rules } }
+}
+
 function withClient(session: Session, clientId: string): Session {
   return { ...session, principal: { ...session.principal, clientId } }
 }
@@ -88,11 +96,21 @@ async function actingSession(
       : await principals.forProfile(target)
   if (member === undefined || member.principal.project.id !== principal.project.id)
     throw forbidden()
-  const { loginId, profile, profileDisplay, clientId, scope } = principal
+  const { loginId, profile, profileDisplay, clientId, scope, scopes, patient } = principal
   const rules = narrowRules(member.principal.rules, scope)
   return {
     ...member,
-    principal: { ...member.principal, rules, loginId, profile, profileDisplay, clientId, scope },
+    principal: {
+      ...member.principal,
+      rules,
+      loginId,
+      profile,
+      profileDisplay,
+      clientId,
+      scope,
+      scopes,
+      patient,
+    },
   }
 }
 

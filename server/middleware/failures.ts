@@ -29,6 +29,9 @@ export class OAuthError extends Error {
   }
 }
 
+/** Why work for a caller that has closed its connection ends: there is nobody to answer. */
+export class CallerGone extends Error {}
+
 export function failures(log: Logger): Middleware {
   return async (ctx, next) => {
     try {
@@ -40,6 +43,7 @@ export function failures(log: Logger): Middleware {
 }
 
 function answer(ctx: Context, error: unknown, log: Logger): void {
+  if (error instanceof CallerGone) return
   if (error instanceof OAuthError) {
     sendOAuth(ctx, error)
     return

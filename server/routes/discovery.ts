@@ -5,8 +5,53 @@
 import Router from '@koa/router'
 import type { Config } from '../../shared/config.ts'
 import type { State, Web } from '../context.ts'
+import { GRANTS } from '../oauth/token.ts'
 
-const SCOPES = ['openid', 'profile', 'email', 'phone', 'address', 'fhirUser']
+const SCOPES = ['openid', 'profile', 'email', 'phone', 'address', 'fhirUser', 'offline_access']
+const SMART_SCOPES = [
+  'openid',
+  'fhirUser',
+  'launch',
+  'launch/patient',
+  'offline_access',
+  'online_access',
+  'patient/*.rs',
+  'user/*.cruds',
+  'system/*.cruds',
+]
+const CAPABILITIES = [
+  'launch-ehr',
+  'launch-standalone',
+  'authorize-post',
+  'client-public',
+  'client-confidential-symmetric',
+  'client-confidential-asymmetric',
+  'sso-openid-connect',
+  'context-banner',
+  'context-style',
+  'context-ehr-patient',
+  'context-ehr-encounter',
+  'context-standalone-patient',
+  'permission-offline',
+  'permission-patient',
+  'permission-user',
+  'permission-v1',
+  'permission-v2',
+]
+/** https://hl7.org/fhir/smart-app-launch/scopes-and-launch-context.html#styling */
+const STYLES = {
+  color_background: '#ffffff',
+  color_error: '#b3261e',
+  color_highlight: '#0b57d0',
+  color_modal_backdrop: '',
+  color_success: '#146c2e',
+  color_text: '#1f1f1f',
+  dim_border_radius: '6px',
+  dim_font_size: '16px',
+  dim_spacing_size: '16px',
+  font_family_body: 'system-ui, sans-serif',
+  font_family_heading: 'system-ui, sans-serif',
+}
 
 export function discoveryRoutes({ services }: Web): Router<State> {
   const router = new Router<State>()
@@ -35,9 +80,16 @@ export function discoveryRoutes({ services }: Web): Router<State> {
     (ctx) => {
       ctx.body = {
         ...issuer,
-        scopes_supported: ['openid', 'fhirUser', 'system/*.cruds'],
-        capabilities: ['client-confidential-symmetric', 'permission-v1', 'permission-v2'],
+        token_endpoint_auth_signing_alg_values_supported: ['RS384', 'ES384', 'RS256', 'ES256'],
+        scopes_supported: SMART_SCOPES,
+        capabilities: CAPABILITIES,
       }
+    },
+  )
+  router.get(
+    ['/.well-known/smart-styles.json', '/fhir/R4/.well-known/smart-styles.json'],
+    (ctx) => {
+      ctx.body = STYLES
     },
   )
   router.get('/.well-known/oauth-protected-resource', (ctx) => {
@@ -54,13 +106,22 @@ export function discoveryRoutes({ services }: Web): Router<State> {
 function issuerOf({ baseUrl }: Config) {
   return {
     issuer: baseUrl,
+    authorization_endpoint: `${baseUrl}oauth2/authorize`,
     token_endpoint: `${baseUrl}oauth2/token`,
     userinfo_endpoint: `${baseUrl}oauth2/userinfo`,
     jwks_uri: `${baseUrl}.well-known/jwks.json`,
     introspection_endpoint: `${baseUrl}oauth2/introspect`,
     revocation_endpoint: `${baseUrl}oauth2/revoke`,
-    response_types_supported: [],
-    grant_types_supported: ['client_credentials'],
-    token_endpoint_auth_methods_supported: ['client_secret_basic', 'client_secret_post'],
+    end_session_endpoint: `${baseUrl}oauth2/logout`,
+    registration_endpoint: `${baseUrl}oauth2/register`,
+    response_types_supported: ['code'],
+    grant_types_supported: [...GRANTS.keys()],
+    token_endpoint_auth_methods_supported: [
+      'client_secret_basic',
+      'client_secret_post',
+      'private_key_jwt',
+    ],
+    code_challenge_methods_supported: ['S256'],
+    authorization_response_iss_parameter_supported: true,
   }
 }

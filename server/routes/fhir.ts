@@ -9,6 +9,7 @@ import type { Config } from '../../shared/config.ts'
 import { SYSTEM_PROJECT } from '../../shared/store/projects.ts'
 import { type Context, caller, type Middleware, type State, type Web } from '../context.ts'
 import { openBody, readBody } from '../middleware/body.ts'
+import { CallerGone } from '../middleware/failures.ts'
 import { send } from '../send.ts'
 
 const ROOT = '/fhir/R4'
@@ -71,7 +72,7 @@ function isUpload(ctx: Context): boolean {
 function goneSignal(ctx: Context): AbortSignal {
   const controller = new AbortController()
   ctx.res.once('close', () => {
-    if (!ctx.res.writableFinished) controller.abort(new Error('The caller has gone'))
+    if (!ctx.res.writableFinished) controller.abort(new CallerGone())
   })
   return controller.signal
 }

@@ -1,8 +1,10 @@
 /** What a ClientApplication proves itself with. */
 import { hash, timingSafeEqual } from 'node:crypto'
-import type { Resource } from '../fhir/resource.ts'
+import { isObject, type Resource } from '../fhir/resource.ts'
 
 const LONGEST_ACCESS_SECONDS = 86_400
+const LONGEST_REFRESH_SECONDS = 90 * 86_400
+const DEFAULT_REFRESH_SECONDS = 14 * 86_400
 const DEFAULT_ACCESS_SECONDS = 3600
 const UNIT_SECONDS: Readonly<Record<string, number>> = {
   s: 1,
@@ -22,18 +24,68 @@ export function isActiveClient(client: Resource): boolean {
 /** Compares with `secret` and `retiringSecret` in constant time. */
 export function secretMatches(client: Resource, given: string): boolean {
   const wanted = [client.secret, client.retiringSecret].filter((item) => typeof item === 'string')
-  return wanted.map((secret) => equalTexts(secret, given)).includes(true)
+  return wanted.map((secret) => isSameSecret(secret, given)).includes(true)
 }
 
-function equalTexts(a: string, b: string): boolean {
+/** In constant time. */
+export function isSameSecret(a: string, b: string): boolean {
   // Digests have one length; the secrets need not, and theirs must not show.
   return timingSafeEqual(hash('sha256', a, 'buffer'), hash('sha256', b, 'buffer'))
 }
 
-/** Seconds an access token of this client lives; at most 24 h. */
-export function accessTokenSeconds(client: Resource): number {
-  const match = LIFETIME.exec(String(client.accessTokenLifetime ?? ''))
-  if (!match) return DEFAULT_ACCESS_SECONDS
-  const seconds = Number(match[1]) * (UNIT_SECONDS[match[2] ?? ''] ?? 0)
-  return Math.max(1, Math.min(seconds, LONGEST_ACCESS_SECONDS))
+/** Seconds an access token of this client lives; at most 24 h. No client has the default. */
+export function accessTokenSeconds(client: Resource | undefined): number {
+  return seconds(client?.accessTokenLifetime, DEFAULT_ACCESS_SECONDS, LONGEST_ACCESS_SECONDS)
+}
+
+/** Seconds after its issue that a refresh token dies; at most 90 days. */
+export function refreshTokenSeconds(client: Resource | undefined): number {
+  return seconds(client?.refreshTokenLifetime, DEFAULT_REFRESH_SECONDS, LONGEST_REFRESH_SECONDS)
+}
+
+function seconds(lifetime: unknown, otherwise: number, longest: number): number {
+  const match = LIFETIME.exec(String(lifetime ?? ''))
+  if (!match) return otherwise
+  const wanted = Number(match[1]) * (UNIT_SECONDS[match[2] ?? ''] ?? 0)
+  return Math.max(1, Math.min(wanted, longest))
+}
+
+/** The command line tool: no row, no secret, no PKCE. */
+export const CLI_CLIENT: Resource = {
+  resourceType: 'ClientApplication',
+  id: 'medplum-cli',
+  name: 'Command line',
+  redirectUris: ['http://localhost:9615'],
+  pkceOptional: true,
+}
+
+export function ownsSecret(client: Resource | undefined): boolean {
+  return client?.secret !== undefined || client?.retiringSecret !== undefined
+}
+
+export function redirectUrisOf(client: Resource): readonly string[] {
+  const list = Array.isArray(client.redirectUris) ? client.redirectUris : []
+  return [...list, client.redirectUri].filter((uri) => typeof uri === 'string')
+}
+
+/**
+ * Equal to a registered one, character by character. A loopback address may have another port:
+ * https://datatracker.ietf.org/doc/html/rfc8252#section-7.3
+ */
+export function isRegisteredRedirect(client: Resource, uri: string): boolean {
+  const plain = withoutLoopbackPort(uri)
+  return redirectUrisOf(client).some(
+    (known) => known === uri || (plain !== undefined && plain === withoutLoopbackPort(known)),
+  )
+}
+
+function withoutLoopbackPort(uri: string): string | undefined {
+  const match = /^(http:\/\/(?:127\.0\.0\.1|\[::1\]))(?::\d{1,5})?((?:[/?].*)?)$/.exec(uri)
+  return match ? `${match[1]}${match[2]}` : undefined
+}
+
+/** What the sign-in page shows of a client. */
+export function signInFormOf(client: Resource): Readonly<Record<string, unknown>> {
+  const { welcomeString, logo } = isObject(client.signInForm) ? client.signInForm : {}
+  return { welcomeString, logo }
 }

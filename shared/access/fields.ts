@@ -14,6 +14,8 @@ interface Masks {
   readonly admin?: readonly string[]
   /** Changed by super admins only. */
   readonly readonly?: readonly string[]
+  /** Changed by nobody once it is written. */
+  readonly fixed?: readonly string[]
 }
 
 const MASKS: Readonly<Record<string, Masks>> = {
@@ -27,7 +29,7 @@ const MASKS: Readonly<Record<string, Masks>> = {
     superAdmin: ['superAdmin', 'systemSecret', 'strictMode'],
     readonly: ['features', 'link', 'systemSetting', 'owner'],
   },
-  ProjectMembership: { readonly: ['project', 'user'] },
+  ProjectMembership: { fixed: ['project', 'user'] },
   ClientApplication: { admin: ['secret', 'retiringSecret'] },
 }
 
@@ -42,8 +44,14 @@ export function hiddenFields(principal: Principal, type: string): readonly strin
   ]
 }
 
-/** Elements a write of this Principal leaves as they are stored: hidden and read-only ones. */
+/** Elements a change by this Principal leaves as they are stored: hidden, read-only and fixed ones. */
 export function keptFields(principal: Principal, type: string): readonly string[] {
+  const fixed = isService(principal) ? [] : (MASKS[type]?.fixed ?? [])
+  return [...fieldsNotCreated(principal, type), ...fixed]
+}
+
+/** Elements that a new resource does not get from this Principal: hidden and read-only ones. */
+export function fieldsNotCreated(principal: Principal, type: string): readonly string[] {
   const hidden = hiddenFields(principal, type)
   return principal.isSuperAdmin ? hidden : [...hidden, ...(MASKS[type]?.readonly ?? [])]
 }

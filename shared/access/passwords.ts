@@ -1,9 +1,27 @@
-/** Passwords as self-describing scrypt strings: `scrypt$N$r$p$salt$hash`, both parts base64url. */
+/**
+ * Passwords as self-describing scrypt strings: `scrypt$N$r$p$salt$hash`, both parts base64url. The
+ * work is done in libuv's pool, two at a time: its four threads serve files and signatures as well.
+ */
 import { randomBytes, scrypt, timingSafeEqual } from 'node:crypto'
 
-const COST = { N: 2 ** 17, r: 8, p: 1 }
+interface Cost {
+  readonly N: number
+  readonly r: number
+  readonly p: number
+}
+
+interface Stored {
+  readonly cost: Cost
+  readonly salt: Buffer
+  readonly hash: Buffer
+}
+
+const COST: Cost = { N: 2 ** 17, r: 8, p: 1 }
 const HASH_BYTES = 32
 const SALT_BYTES = 16
+const AT_ONCE = 2
+/** What a password is compared with where there is none, so that the answer takes as long. */
+const NOBODY: Stored = { cost: COST, salt: Buffer.alloc(SALT_BYTES), hash: Buffer.alloc(0) }
 
 /** Takes about 0.3 s and 128 MiB, off the main thread. */
 export async function hashPassword(password: string): Promise<string> {
@@ -13,18 +31,50 @@ export async function hashPassword(password: string): Promise<string> {
   return ['scrypt', N, r, p, salt.toString('base64url'), hash.toString('base64url')].join('$')
 }
 
-/** False for a wrong password and for a string that is no hash of ours. */
-export async function verifyPassword(password: string, stored: string): Promise<boolean> {
-  const match = /^scrypt\$(\d{1,7})\$(\d{1,2})\$(\d{1,2})\$([\w-]+)\$([\w-]+)$/.exec(stored)
-  if (!match) return false
-  const [, N, r, p, salt = '', hash = ''] = match
-  const wanted = Buffer.from(hash, 'base64url')
-  const cost = { N: Number(N), r: Number(r), p: Number(p) }
-  const found = await derive(password, Buffer.from(salt, 'base64url'), cost)
-  return wanted.length === found.length && timingSafeEqual(wanted, found)
+/** False, after the same work, where nothing is stored that could be a hash of ours. */
+export async function verifyPassword(
+  password: string,
+  stored: string | undefined,
+): Promise<boolean> {
+  const { cost, salt, hash } = parse(stored) ?? NOBODY
+  const found = await derive(password, salt, cost)
+  return hash.length === found.length && timingSafeEqual(hash, found)
 }
 
-function derive(password: string, salt: Buffer, cost: typeof COST): Promise<Buffer> {
+/** True for a hash of other parameters than those of new ones. */
+export function isOutdated(stored: string): boolean {
+  const { N, r, p } = COST
+  return !stored.startsWith(`scrypt$${N}$${r}$${p}$`)
+}
+
+function parse(stored: string | undefined): Stored | undefined {
+  const match = /^scrypt\$(\d{1,7})\$(\d{1,2})\$(\d{1,2})\$([\w-]+)\$([\w-]+)$/.exec(stored ?? '')
+  if (!match) return undefined
+  const [, N, r, p, salt = '', hash = ''] = match
+  return {
+    cost: { N: Number(N), r: Number(r), p: Number(p) },
+    salt: Buffer.from(salt, 'base64url'),
+    hash: Buffer.from(hash, 'base64url'),
+  }
+}
+
+let running = 0
+const waiting: (() => void)[] = []
+
+async function derive(password: string, salt: Buffer, cost: Cost): Promise<Buffer> {
+  if (running >= AT_ONCE) await new Promise<void>((resolve) => waiting.push(resolve))
+  else running += 1
+  try {
+    return await scryptOf(password, salt, cost)
+  } finally {
+    // Whoever waits takes over the place.
+    const next = waiting.shift()
+    if (next === undefined) running -= 1
+    else next()
+  }
+}
+
+function scryptOf(password: string, salt: Buffer, cost: Cost): Promise<Buffer> {
   // Node refuses more than 32 MiB unless told; scrypt needs 128·N·r bytes and a little.
   const maxmem = 128 * cost.N * cost.r + 2 ** 20
   const normal = password.normalize('NFKC')

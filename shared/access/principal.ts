@@ -1,6 +1,15 @@
 /** Who asks: an immutable answer, made once per login and cached; the store takes it first. */
 import type { OwnParameters } from '../fhir/own-parameters.ts'
 import type { Rules } from './policy.ts'
+import type { SmartScope } from './scopes.ts'
+
+/** A Project whose resources another one may read. */
+export interface LinkedProject {
+  readonly id: string
+  readonly number: number
+  /** Types that it shares; empty: all. */
+  readonly exports: readonly string[]
+}
 
 /** The Project a Principal works in, as the store needs it. */
 export interface ProjectContext {
@@ -15,8 +24,12 @@ export interface ProjectContext {
   readonly checkReferencesOnWrite: boolean
   /** Project.systemSetting `updateAsCreate`. */
   readonly updateAsCreate: boolean
+  /** Load units a minute of each member and of all (`enableFhirQuota`); negative: no limit. */
+  readonly quota?: { readonly member: number; readonly project: number } | undefined
   /** Ids of Projects whose shared resources this one may read (`Project.link`). */
   readonly links?: readonly string[]
+  /** Those Projects, as far as they exist; of sessions only. */
+  readonly linked?: readonly LinkedProject[]
   /** Types that linking Projects may read (`Project.exportedResourceType`); empty: all. */
   readonly exports?: readonly string[]
   /** By resource type: profiles of a resource that names none (`Project.defaultProfile`). */
@@ -37,11 +50,29 @@ export interface Principal {
   readonly profileDisplay: string | undefined
   readonly clientId: string | undefined
   readonly scope: string
+  /** The SMART words of `scope`; empty: it narrows nothing. */
+  readonly scopes: readonly SmartScope[]
+  /** Id of the Patient in context, which `patient/` scopes are about. */
+  readonly patient: string | undefined
   /** A member of a super admin project; project isolation does not apply to it. */
   readonly isSuperAdmin: boolean
   readonly isProjectAdmin: boolean
   /** Compiled access policy; undefined is unrestricted inside the project. */
   readonly rules: Rules | undefined
+}
+
+/** Linked Projects that share a type with the Principal's; a super admin names Projects instead. */
+export function linkedProjects(
+  { project, isSuperAdmin }: Principal,
+  type: string,
+): readonly LinkedProject[] {
+  if (isSuperAdmin || project.linked === undefined) return []
+  return project.linked.filter(({ exports }) => exports.length === 0 || exports.includes(type))
+}
+
+/** The Principal in its own Project, without those it is linked to. */
+export function unlinked(principal: Principal): Principal {
+  return { ...principal, project: { ...principal.project, linked: [] } }
 }
 
 /** The system project holds the platform's registry (see `REGISTRY_TYPES` in policy.ts). */
@@ -57,6 +88,8 @@ export function systemPrincipal(project: ProjectContext): Principal {
     profileDisplay: undefined,
     clientId: undefined,
     scope: '',
+    scopes: [],
+    patient: undefined,
     isSuperAdmin: true,
     isProjectAdmin: true,
     rules: undefined,

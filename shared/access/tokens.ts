@@ -1,6 +1,14 @@
-/** Signing and verifying of access tokens: RFC 9068 over ES256. Knows keys, no storage. */
+/** Signing and verifying of access tokens (RFC 9068) and ID tokens. Knows keys, no storage. */
 import { hash, randomUUID } from 'node:crypto'
-import { type CryptoKey, decodeProtectedHeader, errors, type JWK, jwtVerify, SignJWT } from 'jose'
+import {
+  type CryptoKey,
+  decodeProtectedHeader,
+  errors,
+  type JWK,
+  type JWTPayload,
+  jwtVerify,
+  SignJWT,
+} from 'jose'
 import { LRUCache } from 'lru-cache'
 
 export interface SigningKey {
@@ -19,6 +27,9 @@ export interface KeySet {
   readonly keys: readonly SigningKey[]
   /** Looks again for keys another process may have added; at most every 10 s. */
   reload(): Promise<void>
+  /** Makes another key, which signs in ten minutes. Errors: 400 where keys are set from outside. */
+  rotate(): Promise<void>
+  close(): void
 }
 
 export interface TokenSubject {
@@ -29,7 +40,18 @@ export interface TokenSubject {
   /** `Type/id`. */
   readonly profile: string
   readonly scope: string
+  /** Only with scope `email`. */
+  readonly email?: string | undefined
   readonly lifetimeSeconds: number
+}
+
+/** What an ID token says besides. https://openid.net/specs/openid-connect-core-1_0.html#IDToken */
+export interface IdTokenSubject extends TokenSubject {
+  readonly nonce: string | undefined
+  /** Epoch seconds. */
+  readonly authTime: number
+  /** Absolute address of the profile. */
+  readonly fhirUser: string
 }
 
 export interface TokenClaims {
@@ -47,6 +69,10 @@ export interface TokenClaims {
 export interface Tokens {
   readonly keys: KeySet
   issue(subject: TokenSubject): Promise<string>
+  /** Lives an hour. */
+  issueIdToken(subject: IdTokenSubject): Promise<string>
+  /** Id of the Login an ID token of ours was issued for, expired or not. */
+  loginOfIdToken(token: string): Promise<string | undefined>
   /** Undefined for anything that is no access token of ours. */
   verify(token: string): Promise<TokenClaims | 'expired' | undefined>
 }
@@ -54,35 +80,66 @@ export interface Tokens {
 const SKEW_SECONDS = 30
 const CACHED_TOKENS = 20_000
 const LONGEST_TOKEN = 8192
+const ID_TOKEN_SECONDS = 3600
 
 /** `baseUrl` is issuer and audience. Verified tokens are cached by their digest. */
 export function createTokens(baseUrl: string, keys: KeySet): Tokens {
   const verified = new LRUCache<string, TokenClaims>({ max: CACHED_TOKENS })
 
+  const sign = async (
+    typ: string,
+    claims: JWTPayload,
+    subject: string,
+    audience: string,
+    lifetimeSeconds: number,
+  ) => {
+    const key = keys.keys[0]
+    if (key === undefined) throw new Error('There is no key to sign tokens with')
+    const now = Math.floor(Date.now() / 1000)
+    return await new SignJWT(claims)
+      .setProtectedHeader({ alg: key.alg, kid: key.kid, typ })
+      .setIssuer(baseUrl)
+      .setAudience(audience)
+      .setSubject(subject)
+      .setIssuedAt(now)
+      .setNotBefore(now)
+      .setExpirationTime(now + lifetimeSeconds)
+      .sign(key.privateKey)
+  }
+
   return {
     keys,
 
     async issue(subject) {
-      const key = keys.keys[0]
-      if (key === undefined) throw new Error('There is no key to sign tokens with')
       const claims = {
         login_id: subject.loginId,
         username: subject.subject,
         scope: subject.scope,
         profile: subject.profile,
-        ...(subject.clientId === undefined ? {} : { client_id: subject.clientId }),
+        jti: randomUUID(),
+        ...clientAndEmail(subject),
       }
-      const now = Math.floor(Date.now() / 1000)
-      return await new SignJWT(claims)
-        .setProtectedHeader({ alg: key.alg, kid: key.kid, typ: 'at+jwt' })
-        .setIssuer(baseUrl)
-        .setAudience(baseUrl)
-        .setSubject(subject.subject)
-        .setJti(randomUUID())
-        .setIssuedAt(now)
-        .setNotBefore(now)
-        .setExpirationTime(now + subject.lifetimeSeconds)
-        .sign(key.privateKey)
+      const { subject: sub, lifetimeSeconds } = subject
+      return await sign('at+jwt', claims, sub, baseUrl, lifetimeSeconds)
+    },
+
+    async issueIdToken(subject) {
+      const claims = {
+        login_id: subject.loginId,
+        auth_time: subject.authTime,
+        fhirUser: subject.fhirUser,
+        ...(subject.nonce === undefined ? {} : { nonce: subject.nonce }),
+        ...clientAndEmail(subject),
+      }
+      const audience = subject.clientId ?? baseUrl
+      return await sign('JWT', claims, subject.subject, audience, ID_TOKEN_SECONDS)
+    },
+
+    async loginOfIdToken(token) {
+      if (token.length > LONGEST_TOKEN) return undefined
+      const key = await findKey(token, keys)
+      const payload = key && (await hintOf(token, key, baseUrl))
+      return typeof payload?.login_id === 'string' ? payload.login_id : undefined
     },
 
     async verify(token) {
@@ -94,6 +151,13 @@ export function createTokens(baseUrl: string, keys: KeySet): Tokens {
       if (typeof claims === 'object') verified.set(digest, claims)
       return claims
     },
+  }
+}
+
+function clientAndEmail({ clientId, email }: TokenSubject) {
+  return {
+    ...(clientId === undefined ? {} : { client_id: clientId }),
+    ...(email === undefined ? {} : { email }),
   }
 }
 
@@ -157,5 +221,24 @@ async function payloadOf(token: string, key: SigningKey, baseUrl: string) {
     return payload
   } catch (error) {
     return error instanceof errors.JWTExpired ? 'expired' : undefined
+  }
+}
+
+/** An expired hint is a hint all the same: OpenID Connect RP-Initiated Logout §4. */
+async function hintOf(
+  token: string,
+  key: SigningKey,
+  baseUrl: string,
+): Promise<JWTPayload | undefined> {
+  try {
+    const { payload } = await jwtVerify(token, key.publicKey, {
+      algorithms: [key.alg],
+      issuer: baseUrl,
+      typ: 'JWT',
+      clockTolerance: Number.MAX_SAFE_INTEGER / 2,
+    })
+    return payload
+  } catch {
+    return undefined
   }
 }

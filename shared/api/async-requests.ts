@@ -149,7 +149,7 @@ async function answer(
   const rules = narrowRules(session.principal.rules, scope)
   const principal = { ...session.principal, rules, scope, profile, profileDisplay, clientId }
   const { method, path, query, headers, body, requestId, traceId } = stored
-  const request = { method, path, headers, body, requestId, traceId, signal }
+  const request = { method, path, headers, body, requestId, traceId, signal, mayWait: true }
   return handle(services, principal, { ...request, query: new URLSearchParams(query) })
 }
 

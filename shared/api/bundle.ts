@@ -15,6 +15,7 @@ import { identify, type Plan, planEntry, requireDistinct, type Step } from './bu
 import { deletions, failedEntry, type Respond, runEntry } from './bundle-run.ts'
 import type { FhirReply } from './handle.ts'
 import type { Interaction } from './interaction.ts'
+import { charge, unitsOf } from './load.ts'
 import { readJson } from './negotiate.ts'
 import { textReply } from './reply.ts'
 
@@ -58,6 +59,12 @@ async function runBatch(
   const run = async (step: Step) => {
     requireWanted(interaction)
     try {
+      await charge(
+        interaction.services,
+        interaction.principal,
+        interaction.request,
+        unitsOf(step.entry.route),
+      )
       responses[step.entry.index] = await runEntry(inside, step, respond, false)
     } catch (error) {
       failed(step.entry, error)
@@ -116,6 +123,8 @@ async function runTransaction(
       throw atEntry(index, error)
     }
   })
+  const units = plans.reduce((sum, { entry }) => sum + unitsOf(entry.route), 0)
+  await charge(interaction.services, principal, interaction.request, units, true)
   const conditions = plans.flatMap(({ condition }) => condition ?? [])
   const { services, undo } = undoable(interaction.services)
   try {

@@ -25,6 +25,8 @@ export interface FhirRequest {
   readonly upload?: Readable
   readonly requestId: string
   readonly traceId: string
+  /** Nobody waits for the answer: a quota is waited for, not answered with 429. */
+  readonly mayWait?: boolean
   /** Aborts when the caller has gone. */
   readonly signal?: AbortSignal
 }

@@ -63,8 +63,9 @@ export async function answerOnce(
     return reply
   }
   const body = reply.body === undefined ? undefined : Buffer.from(reply.body)
+  const { RateLimit: _, ...headers } = reply.headers
   // What is done is done: the answer goes out even if it cannot be kept.
-  await keepReply(services.database, id, { ...reply, body }).catch((cause: unknown) => {
+  await keepReply(services.database, id, { ...reply, headers, body }).catch((cause: unknown) => {
     services.log.warn({ cause, requestId: request.requestId }, 'An answer could not be kept')
   })
   return reply

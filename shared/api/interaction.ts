@@ -10,6 +10,7 @@ import { normalId } from '../store/context.ts'
 import { SEARCH_PARAMETER } from '../store/own-parameters.ts'
 import type { Version, WriteResult } from '../store/repository.ts'
 import { present } from '../store/rows.ts'
+import { recordWrite } from './admin-writes.ts'
 import { signBinary, toBinaryPath } from './attachments.ts'
 import type { FhirReply, FhirRequest } from './handle.ts'
 import { mapStrings } from './map-strings.ts'
@@ -97,11 +98,12 @@ function withRelativeAddresses({ services }: Interaction, resource: Resource): R
 }
 
 /** The answer to a write, as the Prefer header wants it. */
-export function writeReply(
+export async function writeReply(
   interaction: Interaction,
   written: WriteResult,
   warnings: readonly Issue[],
-): FhirReply {
+): Promise<FhirReply> {
+  await recordWrite(interaction, written)
   const { returned } = interaction.preferences
   if (written.type === 'StructureDefinition') interaction.services.profiles.forget()
   const isNew = written.outcome === 'created'

@@ -29,7 +29,7 @@ function matchesTag(header: string, ver: number): boolean {
 }
 
 /** What If-Match and If-None-Match demand of a write. Errors: 412 when no listed version can exist. */
-export function writeOptions(request: FhirRequest): WriteOptions {
+export function writeOptions(request: Pick<FhirRequest, 'headers'>): WriteOptions {
   const noneMatch = request.headers['if-none-match']
   if (noneMatch !== undefined && noneMatch.trim() !== '*') {
     throw badRequest('If-None-Match of a write must be *')

@@ -3,8 +3,9 @@ import { randomBytes } from 'node:crypto'
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import type { Config } from '../config.ts'
 import { badRequest } from '../errors.ts'
-import { parseReference, type Reference, type Resource } from '../fhir/resource.ts'
+import { isResource, type Reference, type Resource } from '../fhir/resource.ts'
 import { SYSTEM_PROJECT } from '../store/projects.ts'
+import { requirePolicies } from '../store/registry.ts'
 import type { Repository, WriteResult } from '../store/repository.ts'
 import { parseVersion } from '../store/rows.ts'
 
@@ -40,6 +41,17 @@ export function projectDefaults(project: Resource, config: Config): Resource {
   return { strictMode: true, features: [...config.defaultProjectFeatures], ...project }
 }
 
+/** A Project as a caller sends it. Errors: 400 for another type, and without a name. */
+export function newProject(body: unknown, config: Config): Resource {
+  if (!isResource(body) || body.resourceType !== 'Project') {
+    throw badRequest('resourceType must be Project', 'resourceType')
+  }
+  if (typeof body.name !== 'string' || body.name.trim() === '') {
+    throw badRequest('Project name is required', 'name')
+  }
+  return projectDefaults(body, config)
+}
+
 interface MembershipDetails {
   readonly admin?: boolean
   readonly accessPolicy?: Reference
@@ -73,7 +85,7 @@ export async function createClient(
   client: Readonly<Record<string, unknown>>,
   accessPolicy?: Reference,
 ): Promise<WriteResult> {
-  await requirePolicy(repository, home, accessPolicy)
+  await requireOwnPolicies(repository, home, accessPolicy)
   const written = await repository.create(actor, {
     ...client,
     resourceType: 'ClientApplication',
@@ -92,7 +104,7 @@ export async function createBot(
   bot: Readonly<Record<string, unknown>>,
   accessPolicy?: Reference,
 ): Promise<WriteResult> {
-  await requirePolicy(repository, home, accessPolicy)
+  await requireOwnPolicies(repository, home, accessPolicy)
   const source = await repository.create(actor, {
     resourceType: 'Binary',
     meta: { project: home.id },
@@ -113,6 +125,17 @@ export async function createBot(
   return written
 }
 
+/** Errors: 400 for a policy that is not in the project. */
+async function requireOwnPolicies(
+  repository: Repository,
+  home: Home,
+  accessPolicy: Reference | undefined,
+): Promise<void> {
+  const read = (references: readonly { type: string; id: string }[]) =>
+    repository.readMany(systemPrincipal(SYSTEM_PROJECT), references)
+  await requirePolicies(read, home, { accessPolicy }, false)
+}
+
 async function admit(
   repository: Repository,
   actor: Principal,
@@ -126,21 +149,4 @@ async function admit(
   }
   const details = accessPolicy === undefined ? {} : { accessPolicy }
   await createMembership(repository, actor, home, reference, reference, details)
-}
-
-/** Errors: 400 for a policy that is not in the project. */
-async function requirePolicy(
-  repository: Repository,
-  home: Home,
-  accessPolicy: Reference | undefined,
-): Promise<void> {
-  if (accessPolicy === undefined) return
-  const parsed = parseReference(accessPolicy.reference)
-  if (parsed?.type === 'AccessPolicy') {
-    const [found] = await repository.readMany(systemPrincipal(SYSTEM_PROJECT), [parsed])
-    const { meta } = found?.content === undefined ? {} : parseVersion(found)
-    if (meta?.project === home.id) return
-  }
-  const name = accessPolicy.reference ?? 'without a reference'
-  throw badRequest(`Access policy ${name} does not exist`, 'accessPolicy')
 }

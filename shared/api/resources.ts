@@ -1,10 +1,11 @@
 /** Interactions on one resource. https://hl7.org/fhir/R4/http.html */
 import { type HttpError, notFound, preconditionFailed } from '../errors.ts'
-import { allOk } from '../fhir/outcome.ts'
+import { allOk, outcome } from '../fhir/outcome.ts'
 import { changeOf } from '../fhir/patch-body.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import { viewOf } from '../fhir/view.ts'
 import type { Version } from '../store/repository.ts'
+import { afterDeletion } from './admin-writes.ts'
 import { isBinary, withContentOf } from './binary-content.ts'
 import { withData } from './binary-read.ts'
 import { createBinary, createBinaryFrom, updateBinary, updateBinaryFrom } from './binary-write.ts'
@@ -26,6 +27,7 @@ import {
   versionHeaders,
   writeOptions,
 } from './preconditions.ts'
+import { newProject } from './provision.ts'
 import { emptyReply, outcomeReply, textReply } from './reply.ts'
 
 export async function read(interaction: Interaction, type: string, id: string): Promise<FhirReply> {
@@ -78,7 +80,10 @@ export async function createFrom(
 ): Promise<FhirReply> {
   const { services, principal } = interaction
   if (isBinary(body) && type === 'Binary') return createBinaryFrom(interaction, body, id)
-  const literal = await withLiteralReferences(interaction, withoutId(body))
+  const sent = withoutId(body)
+  // A Project is the same whichever way it is made.
+  const whole = type === 'Project' ? newProject(sent, services.config) : sent
+  const literal = await withLiteralReferences(interaction, whole)
   const { resource, warnings } = await acceptResource(interaction, type, literal)
   const written =
     id === undefined
@@ -160,9 +165,10 @@ export async function remove(
   if (demandsExistence(request)) await requireExisting(interaction, type, id)
   const deletion = await services.repository.delete(principal, type, id, options)
   if (type === 'StructureDefinition') services.profiles.forget()
+  const warnings = await afterDeletion(interaction, deletion)
   const headers = { ETag: etagOf(deletion) }
   if (interaction.preferences.returned === 'minimal') return emptyReply(200, headers)
-  return outcomeReply(200, allOk, headers)
+  return outcomeReply(200, outcome(allOk.id, ...allOk.issue, ...warnings), headers)
 }
 
 /** `If-Match: *` is 412 for what does not exist. */

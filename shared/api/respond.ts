@@ -8,6 +8,7 @@ import { acceptRequest } from './async-requests.ts'
 import { contentReply, wantsContent } from './binary-read.ts'
 import { bundle } from './bundle.ts'
 import { readBundle } from './bundle-entries.ts'
+import type { Respond } from './bundle-run.ts'
 import {
   createConditional,
   deleteConditional,
@@ -18,6 +19,7 @@ import type { FhirReply, FhirRequest } from './handle.ts'
 import { history, historyOf } from './history.ts'
 import type { Interaction } from './interaction.ts'
 import { handleJob, isJobPath } from './jobs.ts'
+import { charge, unitsOf } from './load.ts'
 import { capabilities } from './metadata.ts'
 import { type Preferences, readJson, readPreferences } from './negotiate.ts'
 import { FHIR_JSON } from './reply.ts'
@@ -33,6 +35,17 @@ export async function respond(
 ): Promise<FhirReply> {
   if (isJobPath(request.path)) return handleJob(services, principal, request)
   const route = findRoute(request.method, request.path)
+  const item = await charge(services, principal, request, unitsOf(route))
+  const reply = await answer(services, principal, request, route)
+  return item === undefined ? reply : { ...reply, headers: { ...reply.headers, RateLimit: item } }
+}
+
+async function answer(
+  services: Services,
+  principal: Principal,
+  request: FhirRequest,
+  route: Route,
+): Promise<FhirReply> {
   if (route.kind === 'operation') {
     const { operation, type, id, rest } = route
     const call = { services, principal, request, type, id, rest }
@@ -46,6 +59,10 @@ export async function respond(
   const reply = await run({ services, principal, request, preferences }, route)
   return finish(reply, preferences)
 }
+
+/** What the entries of a bundle cost is charged by the bundle. */
+const answerEntry: Respond = (services, principal, request) =>
+  answer(services, principal, request, findRoute(request.method, request.path))
 
 /** The Accept of content names its media type, which is not for `readPreferences` to judge. */
 function versionWithContent(
@@ -91,13 +108,14 @@ async function run(interaction: Interaction, route: InteractionRoute): Promise<F
       return deleteConditional(interaction, route.type)
     case 'search':
     case 'search-form':
+      if (interaction.preferences.respondAsync) return acceptRequest(interaction)
       return search(interaction, route.type)
     case 'bundle':
       if (interaction.preferences.respondAsync) {
         readBundle(readJson(interaction.request), interaction.services.config)
         return acceptRequest(interaction)
       }
-      return bundle(interaction, respond)
+      return bundle(interaction, answerEntry)
     case 'metadata':
       return capabilities(interaction)
     case 'system-search':

@@ -23,9 +23,22 @@ export async function search(interaction: Interaction, type: string): Promise<Fh
   if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
   const query = queryOf(interaction)
   if (isExplained(query)) return explain(interaction, type, query)
-  const request = await readSearch(interaction, type, query)
-  const page = await interaction.services.repository.search(interaction.principal, request)
+  const { services, principal } = interaction
+  const live = new URLSearchParams(query)
+  live.delete('_deleted')
+  const request = await readSearch(interaction, type, live)
+  const { repository } = services
+  const page = isDeleted(query)
+    ? await repository.searchDeleted(principal, request)
+    : await repository.search(principal, request, interaction.request.signal)
   return pageReply(interaction, type, query, request, page)
+}
+
+/** Errors: 400 for what is neither true nor false. */
+function isDeleted(query: URLSearchParams): boolean {
+  const value = query.get('_deleted') || 'false'
+  if (value === 'true' || value === 'false') return value === 'true'
+  throw badRequest(`Invalid _deleted: ${value}; use true or false`, '_deleted')
 }
 
 /** `GET ?_type=A,B&…` and `POST _search`. Errors: 400 without types, 403 when none may be searched. */
@@ -86,10 +99,11 @@ async function searchTypes(
   }))
   const [first] = requests
   if (first === undefined) throw badRequest('No types specified', '_type')
+  const { signal } = interaction.request
   const page =
     requests.length === 1
-      ? await services.repository.search(principal, first)
-      : await services.repository.searchTypes(principal, requests)
+      ? await services.repository.search(principal, first, signal)
+      : await services.repository.searchTypes(principal, requests, signal)
   return pageReply(interaction, path, query, first, page)
 }
 

@@ -50,12 +50,19 @@ export function typeName(number: number): string {
 
 /** A resource or data type, `Observation` or `CodeableConcept`; undefined if there is none. */
 export function typeDefinition(name: string): TypeDefinition | undefined {
-  return types().get(name)
+  const own = OWN_ELEMENTS.get(name)
+  const published = types().get(name)
+  if (own === undefined || published === undefined) return published
+  const known = extended.get(name)
+  if (known !== undefined) return known
+  const definition = { ...published, elements: [...published.elements, ...own] }
+  extended.set(name, definition)
+  return definition
 }
 
 /** Elements below a type in the order of the standard; empty for an unknown type. */
 export function elementsOf(type: string): readonly ElementDefinition[] {
-  return types().get(type)?.elements ?? []
+  return typeDefinition(type)?.elements ?? []
 }
 
 /** True for the types that are the platform's own, not of the standard. */
@@ -177,6 +184,22 @@ const OWN_PARAMETERS: readonly SearchParameter[] = [
   { code: '_compartment', type: 'reference', url: 'urn:botica:search:_compartment' },
   { code: '_project', type: 'reference', url: 'urn:botica:search:_project' },
 ]
+
+/** Elements the platform's own types have besides those that are published. */
+const OWN_ELEMENTS: ReadonlyMap<string, readonly ElementDefinition[]> = new Map([
+  ['ClientApplication', [{ path: 'jwks', types: [{ code: 'string' }] }]],
+  [
+    'Login',
+    [
+      { path: 'expires', types: [{ code: 'instant' }] },
+      { path: 'redirectUri', types: [{ code: 'uri' }] },
+      { path: 'patient', types: [{ code: 'Reference', targets: ['Patient'] }] },
+      { path: 'encounter', types: [{ code: 'Reference', targets: ['Encounter'] }] },
+    ],
+  ],
+  ['UserSecurityRequest', [{ path: 'expires', types: [{ code: 'instant' }] }]],
+])
+const extended = new Map<string, TypeDefinition>()
 
 /** One plain path of elements that occur once at most: the row has one place for the main date. */
 function isSingle(type: string, parameter: SearchParameter): boolean {

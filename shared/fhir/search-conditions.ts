@@ -87,7 +87,7 @@ export function unknownParameter(code: string, name: string): Refusal {
 function checkModifier(parameter: SearchParameter, modifier: string): void {
   const { supported, known } = MODIFIERS[parameter.type]
   const isOfId = parameter.code === '_id' && modifier !== 'not'
-  const isPlain = parameter.expression === undefined
+  const isPlain = parameter.expression === undefined && !isOfProject(parameter, modifier)
   const isApt =
     modifier !== 'contains' || parameter.type !== 'token' || CONTACTS.has(parameter.code)
   if (supported.includes(modifier) && !isOfId && !isPlain && isApt) return
@@ -97,6 +97,11 @@ function checkModifier(parameter: SearchParameter, modifier: string): void {
     throw notSupported(`Modifier :${modifier} is not supported for ${id}`)
   }
   throw badRequest(`Invalid modifier :${modifier} for ${id}`)
+}
+
+/** A project is what every resource has. */
+function isOfProject({ code }: SearchParameter, modifier: string): boolean {
+  return code === '_project' && modifier === 'missing'
 }
 
 /** Undefined when nothing but commas is left. Errors: 400 for a value that is none of its type. */

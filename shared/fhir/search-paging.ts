@@ -75,7 +75,7 @@ function readSort(
     if (parameter?.expression === undefined) {
       throw badRequest(`Unknown search parameter: ${code}`, '_sort')
     }
-    if (parameter.type === 'composite' || parameter.type === 'special') {
+    if (parameter.type === 'composite') {
       throw notSupported(`Sorting by ${code} is not supported`, '_sort')
     }
     if (!rules.has(code)) rules.set(code, { code, descending })

@@ -2,7 +2,7 @@
  * Writes that depend on a search. Equal conditional requests queue up on an advisory lock for
  * (project, type, criteria), so racing ones never make twins: https://hl7.org/fhir/R4/http.html#ccreate
  */
-import type { Principal } from '../access/principal.ts'
+import { type Principal, unlinked } from '../access/principal.ts'
 import { badRequest, multipleMatches } from '../errors.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { isCondition, type SearchRequest } from '../fhir/search.ts'
@@ -95,7 +95,7 @@ export async function deleteConditional(
   allow(principal, condition.type, 'delete')
   if (condition.conditions.length === 0) throw badRequest('Search criteria are required')
   return locked(store, transact, principal, condition, async (inner) => {
-    const { versions } = await search(inner, principal, firstPage(condition, limit + 1))
+    const { versions } = await search(inner, unlinked(principal), firstPage(condition, limit + 1))
     if (versions.length > limit) throw multipleMatches()
     for (const { type, id } of versions) await remove(inner, principal, type, id)
     return versions.length
@@ -108,7 +108,7 @@ async function findOne(
   principal: Principal,
   condition: SearchRequest,
 ): Promise<Version | undefined> {
-  const { versions } = await search(store, principal, firstPage(condition, 2))
+  const { versions } = await search(store, unlinked(principal), firstPage(condition, 2))
   if (versions.length > 1) throw multipleMatches()
   return versions[0]
 }

@@ -5,9 +5,11 @@ import { inOneTurn } from './batches.ts'
 import { SEARCH_PARAMETER } from './own-parameters.ts'
 import type { VersionRow } from './rows.ts'
 import type { Write } from './statements.ts'
+import { REGISTRY_PROJECT } from './tenants.ts'
 import { ownParametersJob } from './upkeep-jobs.ts'
 
 const SEARCH_PARAMETER_NUMBER = typeNumber(SEARCH_PARAMETER)
+const MEMBERSHIP = typeNumber('ProjectMembership')
 
 export interface Deletion {
   readonly project: number
@@ -18,6 +20,8 @@ export interface Deletion {
   readonly metaPrefix: string
   readonly author: string | undefined
   readonly event: boolean
+  /** Key of the ProjectMemberships of which it is the profile, for what may be one. */
+  readonly profileKey: bigint | undefined
 }
 
 /** A row of the delete statement's answer. */
@@ -28,6 +32,8 @@ export interface Deleted extends VersionRow {
   readonly deleted: boolean
   /** The version is itself a deletion. */
   readonly gone: boolean
+  /** A ProjectMembership whose profile was just deleted. */
+  readonly membership: string | null
 }
 
 /**
@@ -46,14 +52,26 @@ export function deleteStatement(deletions: readonly Deletion[]): Statement {
     ? `p as (${ownParametersJob(`array(select distinct project from now
         where type = ${SEARCH_PARAMETER_NUMBER})`)}),`
     : ''
+  const hasProfiles = deletions.some(({ profileKey }) => profileKey !== undefined)
+  const membership = hasProfiles
+    ? `(select m.id from resource m where m.project = ${REGISTRY_PROJECT} and m.type = ${MEMBERSHIP}
+        and m.keys @> array[profile] limit 1)`
+    : 'null::uuid'
+  const name = [
+    'delete',
+    ...(hasEvents ? ['event'] : []),
+    ...(reindexes ? ['reindex'] : []),
+    ...(hasProfiles ? ['profile'] : []),
+  ]
   const column = <T>(value: (deletion: Deletion) => T) => deletions.map(value)
   return {
-    name: ['delete', ...(hasEvents ? ['event'] : []), ...(reindexes ? ['reindex'] : [])].join('-'),
+    name: name.join('-'),
     text: `with x as materialized (
         select * from unnest($1::int[], $2::smallint[], $3::uuid[], $4::text[], $5::text[], $6::uuid[],
-          $7::boolean[]) with ordinality as x(project, type, id, vers, prefix, author, event, n)),
+          $7::boolean[], $8::bigint[])
+          with ordinality as x(project, type, id, vers, prefix, author, event, profile, n)),
       was as materialized (
-        select x.n, x.vers, x.author, starts_with(v.meta_ext, x.prefix) as seen, v.*
+        select x.n, x.vers, x.author, x.profile, starts_with(v.meta_ext, x.prefix) as seen, v.*
         from x cross join lateral (
           select project, type, id, ver, lu, content, meta_at, meta_ext from version
           where project = x.project and type = x.type and id = x.id order by ver desc limit 1) v),
@@ -61,7 +79,7 @@ export function deleteStatement(deletions: readonly Deletion[]): Statement {
         delete from resource r using was
         where r.project = was.project and r.type = was.type and r.id = was.id
           and (was.vers is null or r.ver = any(was.vers::int[])) and was.seen
-        returning was.n, was.author, r.project, r.type, r.id, r.ver + 1 as ver, was.meta_ext,
+        returning was.n, was.author, was.profile, r.project, r.type, r.id, r.ver + 1 as ver, was.meta_ext,
           greatest(date_trunc('milliseconds', clock_timestamp()), r.lu) as lu),
       now as (
         insert into version (project, type, id, ver, lu, author, content, meta_at, meta_ext)
@@ -75,10 +93,10 @@ export function deleteStatement(deletions: readonly Deletion[]): Statement {
       ${jobs}
       q as (delete from unique_key x using d
         where x.id = d.id and x.project = d.project and x.type = d.type)
-      select d.n::int, true as deleted, true as gone, now.*
+      select d.n::int, true as deleted, true as gone, ${membership} as membership, now.*
       from now join d using (project, type, id)
       union all
-      select n::int, false, content is null, project, type, id, ver, lu, null, meta_at, meta_ext
+      select n::int, false, content is null, null, project, type, id, ver, lu, null, meta_at, meta_ext
       from was where seen`,
     values: [
       list(column(({ project }) => project)),
@@ -88,6 +106,7 @@ export function deleteStatement(deletions: readonly Deletion[]): Statement {
       column(({ metaPrefix }) => metaPrefix),
       list(column(({ author }) => author ?? null)),
       list(column(({ event }) => event)),
+      list(column(({ profileKey }) => profileKey ?? null)),
     ],
   }
 }

@@ -51,6 +51,29 @@ const TABLES = [
   'version',
 ]
 
+/** The oldest rows of a type in a Project, among those last changed before a time; answers how many. */
+export async function purgePart(
+  connection: Connection,
+  project: number,
+  type: string,
+  before: Date,
+): Promise<number> {
+  const [row] = await connection.query<{ count: number }>({
+    name: 'purge',
+    text: `with gone as materialized (select id from resource
+        where project = $1 and type = $2 and lu < $3 order by lu limit $4),
+      v as (delete from version v using gone where v.project = $1 and v.type = $2 and v.id = gone.id),
+      r as (delete from resource r using gone where r.project = $1 and r.type = $2 and r.id = gone.id),
+      s as (delete from idx_string s using gone
+        where s.id = gone.id and s.project = $1 and s.type = $2),
+      g as (delete from idx_range g using gone
+        where g.id = gone.id and g.project = $1 and g.type = $2)
+      select count(*)::int as count from gone`,
+    values: [project, typeNumber(type), before, CHUNK],
+  })
+  return row?.count ?? 0
+}
+
 /**
  * The next rows of a Project, from whatever table still has some; false when there are none left.
  * Rows of the registry go with it: memberships, logins, its own users.

@@ -1,28 +1,36 @@
 /** Short forms of the searches that the service does for itself. */
-import type { Principal } from '../access/principal.ts'
+import { type Principal, unlinked } from '../access/principal.ts'
 import type { Resource } from '../fhir/resource.ts'
-import type { Condition, SearchRequest } from '../fhir/search.ts'
+import type { Condition, SearchRequest, SortRule } from '../fhir/search.ts'
 import type { Repository } from './repository.ts'
 import { parseVersion } from './rows.ts'
 
-/** Live resources of a type that meet all conditions; at most `count`. One statement. */
+/** Live resources of a type and of one Project that meet all conditions; at most `count`. One statement. */
 export async function find(
   repository: Repository,
   principal: Principal,
   type: string,
   conditions: readonly Condition[],
   count: number,
+  sort: readonly SortRule[] = [],
 ): Promise<Resource[]> {
-  const page = await repository.search(principal, searchFor(type, conditions, count))
+  const request = searchFor(type, conditions, count, sort)
+  const page = await repository.search(unlinked(principal), request)
   return page.versions.map(parseVersion)
 }
 
-function searchFor(type: string, conditions: readonly Condition[], count: number): SearchRequest {
+/** The smallest search that asks for this. */
+export function searchFor(
+  type: string,
+  conditions: readonly Condition[],
+  count: number,
+  sort: readonly SortRule[],
+): SearchRequest {
   return {
     type,
     conditions,
     includes: [],
-    sort: [],
+    sort,
     count,
     offset: 0,
     cursor: undefined,

@@ -3,12 +3,13 @@ import { may, REGISTRY_TYPES } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { badRequest, forbidden, gone, notFound } from '../errors.ts'
 import type { Store } from './context.ts'
-import { expunge, expungeProjectPart } from './expunge.ts'
+import { expunge, expungeProjectPart, purgePart } from './expunge.ts'
 import { indexOwnNext, type OwnIndexProgress, type OwnIndexStep } from './own-parameters-index.ts'
 import { SYSTEM_PROJECT } from './projects.ts'
 import { readRow } from './read.ts'
 import { type ReindexPosition, reindexPage, rewrite } from './reindex.ts'
 import type { Version } from './repository.ts'
+import { type ScanPage, type ScanPosition, scanPage } from './scan.ts'
 import { ownJobProgress } from './upkeep-jobs.ts'
 
 /** Where a reindex of all Projects stands. */
@@ -38,6 +39,15 @@ export interface Maintenance {
   ownIndexProgress(principal: Principal): ReturnType<typeof ownJobProgress>
   /** The resource with its history, live or deleted. Errors: 403 unless an admin, 404. */
   expunge(principal: Principal, type: string, id: string): Promise<Version>
+  /** Those last changed before a time, with their history, in all Projects; answers how many. Errors: 403. */
+  purge(principal: Principal, type: string, before: Date): Promise<number>
+  /** The next `count` live resources of a Project; those of the registry are not among them. Errors: 403, 404. */
+  scan(
+    principal: Principal,
+    projectId: string,
+    after: ScanPosition | undefined,
+    count: number,
+  ): Promise<ScanPage>
   /** The next rows of a whole Project, at last itself; false when nothing is left. Errors: 400, 403. */
   expungeProject(principal: Principal, projectId: string): Promise<boolean>
 }
@@ -70,6 +80,24 @@ export function createMaintenance(store: Store): Maintenance {
       requireAdmin(principal, type)
       if (!may(principal, type, 'delete')) throw forbidden()
       return expunge(store, principal, type, id)
+    },
+    async purge(principal, type, before) {
+      if (!principal.isSuperAdmin) throw forbidden()
+      let purged = 0
+      let project = await nextProject(store, undefined)
+      while (project !== undefined) {
+        const gone = await purgePart(store.connection, project, type, before)
+        purged += gone
+        if (gone === 0) project = await nextProject(store, { project, after: undefined })
+      }
+      return purged
+    },
+    async scan(principal, projectId, after, count) {
+      if (!principal.isSuperAdmin) throw forbidden()
+      const rowId = store.keys.rowId('Project', projectId)
+      const number = await store.tenants.numberOf(store.connection, rowId)
+      if (number === undefined) throw notFound()
+      return await scanPage(store.connection, number, after, count)
     },
     async expungeProject(principal, projectId) {
       if (!principal.isSuperAdmin) throw forbidden()

@@ -157,8 +157,8 @@ export async function readProject(
   return row?.project ? { project: parse(row.project), number: row.number, own: row } : undefined
 }
 
-/** `accessPolicy` is the older form and comes first. */
-function policiesOf(membership: Resource): string[] {
+/** References to policies; `accessPolicy` is the older form and comes first. */
+export function policiesOf(membership: Resource): string[] {
   const access = Array.isArray(membership.access) ? membership.access : []
   const named = access.map((item) => (isObject(item) ? referenceIn(item.policy) : undefined))
   const first = membership.accessPolicy === undefined ? [] : [referenceIn(membership.accessPolicy)]

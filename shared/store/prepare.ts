@@ -9,6 +9,7 @@ import { projectKey, type Store } from './context.ts'
 import { deriveIndexes, type IndexRows, patientCompartments } from './indexes.ts'
 import { SEARCH_PARAMETER } from './own-parameters.ts'
 import { type CheckedReference, referencesToCheck } from './references.ts'
+import { uniqueValues } from './registry.ts'
 import type { WriteOptions } from './repository.ts'
 import type { UniqueKey } from './side-rows.ts'
 import type { Write } from './statements.ts'
@@ -51,6 +52,7 @@ export function prepare(
   const references = referencesToCheck(store, principal, project, resource, id)
   const deferred = store.deferred !== undefined
   if (deferred) store.deferred.push(...references)
+  const unique = options.unique ?? newUniqueValues(indexed, stored)
   const author = meta.author?.reference
   return {
     references,
@@ -67,7 +69,7 @@ export function prepare(
       metaExtension: JSON.stringify(meta).slice(1, -1),
       rows: { ...rows, codes: rows.codes.filter(({ k }) => !store.seenCodes.has(k)) },
       sideRows: before === undefined || !sameSideRows(rows, before),
-      unique: options.unique?.map((value) => uniqueKey(store, project, type, value)),
+      unique: unique?.map((value) => uniqueKey(store, project, type, value)),
       targets: deferred ? [] : references,
       tenant: type === 'Project' && place.ver === 1 ? store.keys.rowId(type, id) : undefined,
       reindexes: type === SEARCH_PARAMETER,
@@ -155,6 +157,13 @@ export function indexRows(
       ...own,
     ],
   }
+}
+
+/** Undefined when the stored version has the same: its rows stay. */
+function newUniqueValues(resource: Resource, stored: Resource | undefined) {
+  const values = uniqueValues(resource)
+  const before = stored ? uniqueValues(stored) : values && []
+  return JSON.stringify(values) === JSON.stringify(before) ? undefined : values
 }
 
 function sameSideRows(a: IndexRows, b: IndexRows): boolean {

@@ -7,7 +7,7 @@ import { isActiveClient } from '../access/clients.ts'
 import { compilePolicies } from '../access/compile.ts'
 import type { Rules } from '../access/policy.ts'
 import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
-import { narrowRules } from '../access/scopes.ts'
+import { narrowRules, smartScopes } from '../access/scopes.ts'
 import type { Database } from '../database.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
 import type { Logger } from '../log.ts'
@@ -34,6 +34,8 @@ export interface Session {
   readonly membership: Resource
   readonly profile: Resource
   readonly policies: readonly Resource[]
+  /** Undefined for a membership without a login. */
+  readonly login: Resource | undefined
 }
 
 export interface Principals {
@@ -78,6 +80,18 @@ export async function openPrincipals(
     return { ...projectContext(project, number), parameters, readAt }
   }
 
+  /** Read anew, as a session may be as old as a change of it allows. */
+  const withLinks = async (context: ProjectContext): Promise<ProjectContext> => {
+    if ((context.links ?? []).length === 0) return context
+    const found = await Promise.all((context.links ?? []).map((id) => readProject(place, id)))
+    const linked = found.flatMap((item) => {
+      if (item === undefined) return []
+      const { id, number, exports = [] } = projectContext(item.project, item.number)
+      return number === context.number ? [] : [{ id, number, exports }]
+    })
+    return { ...context, linked }
+  }
+
   const sessionOf = async (
     membership: Resource | undefined,
     login?: Resource,
@@ -91,7 +105,7 @@ export async function openPrincipals(
     const compiled = rulesOf(membership, policies, missing)
     warn(compiled.warnings)
     const scope = typeof login?.scope === 'string' ? login.scope : 'openid'
-    const projectOf = await contextOf(context, readAt)
+    const projectOf = await withLinks(await contextOf(context, readAt))
     const principal: Principal = {
       project: projectOf,
       membershipId: membership.id,
@@ -100,16 +114,18 @@ export async function openPrincipals(
       profileDisplay: displayOf(profile),
       clientId: parseReference(referenceIn(login?.client))?.id,
       scope,
+      scopes: smartScopes(scope),
+      patient: parseReference(referenceIn(login?.patient))?.id,
       isSuperAdmin: projectOf.superAdmin,
       isProjectAdmin: projectOf.superAdmin || membership.admin === true,
       rules: narrowRules(compiled.rules, scope),
     }
-    return { principal, project, membership, profile, policies }
+    return { principal, project, membership, profile, policies, login }
   }
 
   const logins = freshCache(TIMES, async (loginId: string) => {
     const found = await readLoginMembership(place, loginId)
-    if (found === undefined || found.login.revoked === true) return undefined
+    if (found?.login.granted !== true || found.login.revoked === true) return undefined
     return await sessionOf(found.membership, found.login)
   })
   const memberships = freshCache(TIMES, async (id: string) => {

@@ -12,7 +12,8 @@ export function projectContext(project: Resource, number: number): ProjectContex
     strictMode: project.strictMode !== false,
     features: textsOf(project.features),
     checkReferencesOnWrite: project.checkReferencesOnWrite === true,
-    updateAsCreate: systemSetting(project, 'updateAsCreate') === true,
+    updateAsCreate: systemSetting(project, 'updateAsCreate')?.valueBoolean === true,
+    quota: quotaOf(project),
     links: linksOf(project),
     exports: textsOf(project.exportedResourceType),
     defaultProfiles: defaultProfilesOf(project),
@@ -36,10 +37,25 @@ function defaultProfilesOf({ defaultProfile }: Resource): ReadonlyMap<string, re
   return new Map(items.map((item) => [String(item.resourceType), textsOf(item.profile)]))
 }
 
-function systemSetting(project: Resource, name: string): unknown {
+const MEMBER_QUOTA = 50_000
+
+/** Off by default: a large transaction alone would use up the default of a member. */
+function quotaOf(project: Resource): ProjectContext['quota'] {
+  if (systemSetting(project, 'enableFhirQuota')?.valueBoolean !== true) return undefined
+  const unitsOf = (name: string) => {
+    const value = systemSetting(project, name)?.valueInteger
+    return typeof value === 'number' ? value : undefined
+  }
+  const member = unitsOf('userFhirQuota') ?? MEMBER_QUOTA
+  return { member, project: unitsOf('totalFhirQuota') ?? 10 * member }
+}
+
+function systemSetting(
+  project: Resource,
+  name: string,
+): Readonly<Record<string, unknown>> | undefined {
   const settings = Array.isArray(project.systemSetting) ? project.systemSetting : []
-  const found = settings.find((item) => isObject(item) && item.name === name)
-  return isObject(found) ? found.valueBoolean : undefined
+  return settings.filter(isObject).find((item) => item.name === name)
 }
 
 /** The system project as the service's own work sees it; its row is made by the first migration. */

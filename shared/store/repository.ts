@@ -21,6 +21,7 @@ import { deleteStatement, removeTogether } from './deletions.ts'
 import { createFetch, fetchTogether } from './fetch.ts'
 import { history, historyOf } from './history.ts'
 import { Keys } from './keys.ts'
+import { addMail, type Mail } from './mails.ts'
 import { createMaintenance, type Maintenance } from './maintenance.ts'
 import { type MetaSummary, metaSummary } from './meta-summary.ts'
 import { type OwnParametersReader, openOwnParameters } from './own-parameters.ts'
@@ -30,6 +31,7 @@ import {
   type CompartmentRequest,
   readCompartment,
 } from './search/compartment.ts'
+import { searchDeleted } from './search/deleted.ts'
 import { type Explanation, explain } from './search/explain.ts'
 import { search, searchMany, searchTypes } from './search/page.ts'
 import {
@@ -58,6 +60,12 @@ export interface Version {
 
 export interface WriteResult extends Version {
   readonly outcome: 'created' | 'updated' | 'unchanged'
+}
+
+/** The version that marks it. */
+export interface Deletion extends Version {
+  /** A ProjectMembership of which the deleted resource was the profile. */
+  readonly membership: string | undefined
 }
 
 export interface WriteOptions {
@@ -150,13 +158,24 @@ export interface Repository {
     options?: WriteOptions,
   ): Promise<WriteResult>
   /** Idempotent; the version returned is the deletion. */
-  delete(principal: Principal, type: string, id: string, options?: WriteOptions): Promise<Version>
+  delete(principal: Principal, type: string, id: string, options?: WriteOptions): Promise<Deletion>
   /** One SQL statement; one more for `_total` and for each step of includes. */
-  search(principal: Principal, request: SearchRequest): Promise<SearchPage>
+  search(
+    principal: Principal,
+    request: SearchRequest,
+    /** Cancels its statements in PostgreSQL. Errors: its reason. */
+    signal?: AbortSignal,
+  ): Promise<SearchPage>
+  /** The deletions that a search with `_deleted=true` asks for. One statement, one more for a total. */
+  searchDeleted(principal: Principal, request: SearchRequest): Promise<SearchPage>
   /** How a search would be answered, by running it. Errors: as `search`. */
   explain(principal: Principal, request: SearchRequest): Promise<Explanation>
   /** The same over several types, one request each; what they share is taken from the first. */
-  searchTypes(principal: Principal, requests: readonly SearchRequest[]): Promise<SearchPage>
+  searchTypes(
+    principal: Principal,
+    requests: readonly SearchRequest[],
+    signal?: AbortSignal,
+  ): Promise<SearchPage>
   /** All types of a compartment in one order. Errors: 403, 404, 410. Two SQL statements. */
   compartment(principal: Principal, request: CompartmentRequest): Promise<CompartmentPage>
   /** If-None-Exist: 0 matches creates, 1 returns it as `unchanged`, more is 412. Racing calls never make twins. */
@@ -180,13 +199,14 @@ export interface Repository {
     principal: Principal,
     requests: readonly SearchRequest[],
   ): Promise<readonly PromiseSettledResult<SearchPage>[]>
-  /** A page for each of many references, in their order. One SQL statement, one more for common ones. */
-  searchPerReference(principal: Principal, search: ReferenceSearch): Promise<readonly SearchPage[]>
-  /** How many there are for each of many references, in their order. One SQL statement. */
-  countPerReference(
+  /** A page for each of many references, in their order. One SQL statement; one more for each that is common. */
+  searchPerReference(
     principal: Principal,
-    search: Omit<ReferenceSearch, 'maxRows'>,
-  ): Promise<readonly number[]>
+    search: ReferenceSearch,
+    maxRows: number,
+  ): Promise<readonly SearchPage[]>
+  /** How many there are for each of many references, in their order. One SQL statement. */
+  countPerReference(principal: Principal, search: ReferenceSearch): Promise<readonly number[]>
   /** What is in use in `meta` of a type, or of all. Errors: 403. */
   metaSummary(principal: Principal, type: string | undefined): Promise<MetaSummary>
   readonly maintenance: Maintenance
@@ -208,6 +228,8 @@ export interface Guard {
 }
 
 export interface Transaction extends Repository {
+  /** Sent by a worker once all is committed. One SQL statement. */
+  addMail(projectId: string, mail: Mail): Promise<string>
   /** Rows that are read by id later on are asked for now, in the same round trip as what comes next. */
   readAhead(
     principal: Principal,
@@ -287,6 +309,7 @@ function transactionOf(inner: Inner): Transaction {
     })
   return {
     ...repositoryIn(inner.store),
+    addMail: (projectId, mail) => addMail(inner.store.connection, projectId, mail),
     readAhead: (principal, references) =>
       inner.readAhead(references.map(({ type, id }) => rowKey(inner.store, principal, type, id))),
     together: (pieces, failed) =>
@@ -343,11 +366,14 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
       if (type === 'Binary') await requireInSight(store, principal, id)
       return remove(store, principal, type, id, options)
     },
-    search: (principal, request) => search(store, principal, request),
+    search: (principal, request, signal) => search(until(store, signal), principal, request),
+    searchDeleted: (principal, request) => searchDeleted(store, principal, request),
     explain: (principal, request) => explain(store, principal, request),
-    searchTypes: (principal, requests) => searchTypes(store, principal, requests),
+    searchTypes: (principal, requests, signal) =>
+      searchTypes(until(store, signal), principal, requests),
     searchMany: (principal, requests) => searchMany(store, principal, requests),
-    searchPerReference: (principal, wanted) => searchPerReference(store, principal, wanted),
+    searchPerReference: (principal, wanted, maxRows) =>
+      searchPerReference(store, principal, wanted, maxRows),
     countPerReference: (principal, wanted) => countPerReference(store, principal, wanted),
     compartment: (principal, request) => readCompartment(store, principal, request),
     createConditional: (principal, resource, condition, options) =>
@@ -365,4 +391,9 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
       return repositoryOf({ ...store, ...shared }, transactions)
     },
   }
+}
+
+function until(store: Store, signal: AbortSignal | undefined): Store {
+  const connection = signal && store.connection.until?.(signal)
+  return connection === undefined ? store : { ...store, connection }
 }

@@ -1,7 +1,8 @@
 /**
  * The keys that sign access tokens: SIGNING_KEY when it is set, else JsonWebKey resources of the
- * system project, the first of them made at the first start. The private part is stored sealed, so
- * that no way of reading resources gives it away.
+ * system project, the first of them made at the first start and another one every 90 days. A key is
+ * published ten minutes before it signs, and as long as something it has signed may live. The private
+ * part is stored sealed, so that no way of reading resources gives it away.
  */
 import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from 'node:crypto'
 import {
@@ -16,13 +17,21 @@ import { systemPrincipal } from '../access/principal.ts'
 import type { KeySet, SigningKey } from '../access/tokens.ts'
 import { type Config, ConfigError } from '../config.ts'
 import type { Database } from '../database.ts'
+import { notSupported } from '../errors.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
+import type { Logger } from '../log.ts'
 import { SYSTEM_PROJECT } from './projects.ts'
 import type { Repository } from './repository.ts'
 import { readSalt } from './salt.ts'
 
 const RELOAD_AFTER_MS = 10_000
+/** Within the ten minutes that a key is published before it signs, every process has seen it. */
+const LOOK_EVERY_MS = 240_000
+const PUBLISHED_BEFORE_MS = 600_000
+const ROTATE_AFTER_MS = 90 * 86_400_000
+/** The longest life of an access token, and some skew. */
+const SIGNED_LIVES_MS = 86_400_000 + 300_000
 /** Any number that no other advisory lock of the service uses. */
 const KEY_LOCK = 726_001
 
@@ -31,25 +40,62 @@ export async function openSigningKeys(
   config: Config,
   database: Database,
   repository: Repository,
+  log: Logger,
 ): Promise<KeySet> {
   if (config.signingKey !== undefined) {
     const given = await keysOf(config.signingKey)
-    return { keys: given, reload: async () => {} }
+    const rotate = async () => {
+      throw notSupported('The keys are those of SIGNING_KEY; set another one first in its list')
+    }
+    return { keys: given, reload: async () => {}, rotate, close: () => {} }
   }
   const store = { database, repository, seal: await sealOf(database) }
-  let keys = await load(store)
-  if (keys.length === 0) keys = await createFirst(store)
+  let stored = await load(store)
+  if (stored.length === 0) stored = await createUnless(store, (found) => found.length > 0)
   let loadedAt = Date.now()
+  const look = async () => {
+    loadedAt = Date.now()
+    stored = await load(store)
+    if (isOld(stored)) stored = await createUnless(store, (found) => !isOld(found))
+  }
+  const timer = setInterval(() => {
+    look().catch((cause: unknown) => log.warn({ cause }, 'Signing keys could not be looked at'))
+  }, LOOK_EVERY_MS)
+  timer.unref()
   return {
     get keys() {
-      return keys
+      return inUse(stored, Date.now())
     },
     async reload() {
-      if (Date.now() - loadedAt < RELOAD_AFTER_MS) return
-      loadedAt = Date.now()
-      keys = await load(store)
+      if (Date.now() - loadedAt >= RELOAD_AFTER_MS) await look()
     },
+    async rotate() {
+      stored = await createUnless(store, () => false)
+    },
+    close: () => clearInterval(timer),
   }
+}
+
+interface StoredKey {
+  readonly key: SigningKey
+  /** Epoch ms. */
+  readonly madeAt: number
+}
+
+function isOld([newest]: readonly StoredKey[]): boolean {
+  return newest !== undefined && newest.madeAt + ROTATE_AFTER_MS < Date.now()
+}
+
+/** The one that signs, then the others that are published. `stored` is newest first. */
+export function inUse(stored: readonly StoredKey[], now: number): readonly SigningKey[] {
+  const begun = stored.findIndex(({ madeAt }) => madeAt + PUBLISHED_BEFORE_MS <= now)
+  const signer = begun === -1 ? stored.length - 1 : begun
+  const published = stored.filter((_, place) => {
+    // Each stopped signing when the next newer one began.
+    const stoppedAt = (stored[place - 1]?.madeAt ?? now) + PUBLISHED_BEFORE_MS
+    return place !== signer && (place < signer || stoppedAt + SIGNED_LIVES_MS > now)
+  })
+  return [...stored.slice(signer, signer + 1), ...published].map(({ key }) => key)
 }
 
 /** SIGNING_KEY: one private JWK or an array of them. */
@@ -103,26 +149,34 @@ interface KeyStore {
   readonly seal: Buffer
 }
 
-/** The newest key comes first and signs. */
-async function load({ database, seal }: KeyStore): Promise<SigningKey[]> {
-  const rows = await database.query<{ content: string }>({
+/** The newest key comes first. */
+async function load({ database, seal }: KeyStore): Promise<StoredKey[]> {
+  const rows = await database.query<{ content: string; lu: Date }>({
     text: `
-      select v.content from resource r join version v using (project, type, id, ver)
+      select v.content, v.lu from resource r join version v using (project, type, id, ver)
       where r.project = $1 and r.type = $2 order by r.id desc limit 100`,
     values: [SYSTEM_PROJECT.number, typeNumber('JsonWebKey')],
   })
   // Content is written by the store alone and is a resource.
-  const found = rows.map((row) => JSON.parse(row.content) as Resource)
-  const live = found.filter((key) => key.active !== false)
-  return await Promise.all(live.map((key) => signingKey(unseal(key, seal))))
+  const found = rows.map(({ content, lu }) => ({ jwk: JSON.parse(content) as Resource, lu }))
+  const live = found.filter(({ jwk }) => jwk.active !== false)
+  return await Promise.all(
+    live.map(async ({ jwk, lu }) => ({
+      key: await signingKey(unseal(jwk, seal)),
+      madeAt: lu.getTime(),
+    })),
+  )
 }
 
 /** Racing processes take turns; the second one finds the key of the first. */
-async function createFirst(store: KeyStore): Promise<SigningKey[]> {
+async function createUnless(
+  store: KeyStore,
+  isEnough: (found: readonly StoredKey[]) => boolean,
+): Promise<StoredKey[]> {
   return await store.database.transaction(async (connection) => {
     await connection.query({ text: 'select pg_advisory_xact_lock($1)', values: [KEY_LOCK] })
     const found = await load(store)
-    if (found.length > 0) return found
+    if (isEnough(found)) return found
     const pair = await generateKeyPair('ES256', { extractable: true })
     const jwk = await exportJWK(pair.privateKey)
     const kid = await calculateJwkThumbprint(jwk)

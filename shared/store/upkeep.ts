@@ -1,5 +1,5 @@
 /** What PostgreSQL's own autovacuum does too late for us: statistics of new rows, the GIN index's backlog. */
-import type { Database } from '../database.ts'
+import type { Connection, Database } from '../database.ts'
 
 const TABLES = ['resource', 'version', 'idx_string', 'idx_range', 'code', 'unique_key'] as const
 const UPKEEP_LOCK = 726_010
@@ -15,6 +15,15 @@ export async function insertedResources(database: Database): Promise<number> {
     values: [],
   })
   return Number(row?.inserted ?? 0)
+}
+
+/** Names of the migrations that have run, in their order. */
+export async function appliedMigrations(connection: Connection): Promise<readonly string[]> {
+  const rows = await connection.query<{ name: string }>({
+    text: 'select name from knex_migrations order by id',
+    values: [],
+  })
+  return rows.map(({ name }) => name)
 }
 
 /** Moves new keys into the tree of the GIN index, so that neither searches nor writes pay for it. */

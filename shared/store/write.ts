@@ -1,6 +1,6 @@
 /** Create, update, patch and delete: policy, then one statement each, after commit the answer. */
 import { randomUUIDv7 } from 'node:crypto'
-import { hiddenFields, keep, keptFields, strip } from '../access/fields.ts'
+import { fieldsNotCreated, hiddenFields, keep, keptFields, strip } from '../access/fields.ts'
 import { REGISTRY_TYPES } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { SqlError } from '../database.ts'
@@ -15,7 +15,8 @@ import { ownParametersOf } from './own-parameters.ts'
 import { authorId, isSameMeta, type Place, type Prepared, prepare } from './prepare.ts'
 import { allow, readRow } from './read.ts'
 import { invalidReferences } from './references.ts'
-import type { Version, WriteOptions, WriteResult } from './repository.ts'
+import { checkChange, checkDeletion, filed, profileKey } from './registry.ts'
+import type { Deletion, Version, WriteOptions, WriteResult } from './repository.ts'
 import { parseVersion, toVersion, type VersionRow } from './rows.ts'
 import { REGISTRY_PROJECT } from './tenants.ts'
 
@@ -31,10 +32,11 @@ export async function create(
   const { resourceType: type } = resource
   allow(principal, type, 'create')
   const id = options.keepId && resource.id !== undefined ? givenId(resource.id) : randomUUIDv7()
-  const { project, projectId } = await projectOf(store, principal, resource, id)
+  const sent = filed(keep(resource, undefined, fieldsNotCreated(principal, type)))
+  await checkChange(store, principal, undefined, sent)
+  const { project, projectId } = await projectOf(store, principal, sent, id)
   const own = await ownParametersOf(store.ownParameters, store.connection, principal, project)
   const place: Place = { kind: 'insert', project, projectId, id, ver: 1, after: undefined, own }
-  const sent = keep(resource, undefined, keptFields(principal, type))
   const prepared = prepare(store, principal, sent, place, undefined, options)
   const written = await submit(store, type, prepared).catch((error: unknown) => {
     throw isTaken(error) ? conflict(`${type}/${id} exists already`) : error
@@ -130,7 +132,8 @@ async function tryChange(
     ver: row.ver + 1,
     after: row.lu,
   }
-  const kept = keep(resource, stored, keptFields(principal, type))
+  const kept = filed(keep(resource, stored, keptFields(principal, type)))
+  await checkChange(store, principal, stored, kept)
   const prepared = prepare(store, principal, kept, place, stored, options)
   if (live && saysTheSame(live, prepared)) return { ...live, outcome: 'unchanged' }
   const written = await submit(store, type, prepared).catch((error: unknown) => {
@@ -169,9 +172,10 @@ export async function remove(
   type: string,
   id: string,
   options: WriteOptions = {},
-): Promise<Version> {
+): Promise<Deletion> {
   allow(principal, type, 'delete')
   if (!isLegalId(id)) throw notFound()
+  await checkDeletion(store, principal, type, id)
   const scope = scopeOf(principal, type)
   const removeIn = (project: number) => {
     const deletion = {
@@ -182,6 +186,7 @@ export async function remove(
       metaPrefix: scope.metaPrefix,
       author: principal.profile && authorId(store, principal.profile),
       event: store.wantsEvent(project, type),
+      profileKey: profileKey(store.keys, type, id),
     }
     const run = () => store.remove(deletion)
     return store.deferred ? run() : retrying(run)
@@ -193,7 +198,7 @@ export async function remove(
   }
   const found = rows.find((row) => row.deleted) ?? rows[0]
   if (found === undefined) throw notFound()
-  if (found.gone) return toVersion(found, id)
+  if (found.gone) return { ...toVersion(found, id), membership: found.membership ?? undefined }
   if (options.ifMatch) throw preconditionFailed()
   throw conflict('Too many concurrent changes, try again')
 }
@@ -203,7 +208,7 @@ async function submit(store: Store, type: string, prepared: Prepared): Promise<D
   const { write, references } = prepared
   const rows = await store.submit(write).catch((error: unknown) => {
     const isSecond = error instanceof SqlError && error.constraint === 'unique_key_pkey'
-    throw isSecond ? conflict(`${type} with this value exists already`) : error
+    throw isSecond ? conflict(`${type} with this value already exists`) : error
   })
   const missing = rows.flatMap(({ target }) => target ?? [])
   if (missing.length > 0) {

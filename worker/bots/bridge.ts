@@ -6,10 +6,10 @@ import type { Principal } from '../../shared/access/principal.ts'
 import { type FhirReply, handle, handleSigned } from '../../shared/api/handle.ts'
 import { DEPTH_HEADER } from '../../shared/api/operations/execute.ts'
 import { notFound } from '../../shared/errors.ts'
+import { type Fetched, fetchOutside } from '../../shared/fetch-outside.ts'
 import { isObject } from '../../shared/fhir/resource.ts'
 import type { ExecuteJob } from '../../shared/queue-jobs.ts'
 import type { Services } from '../../shared/services.ts'
-import { type Fetched, fetchOutside } from './fetch.ts'
 import type { HostCall } from './run-result.ts'
 
 export interface BridgeOptions {

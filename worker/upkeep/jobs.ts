@@ -132,11 +132,14 @@ type Step = (
   progress: unknown,
 ) => Promise<unknown>
 
+/** Several types, in a comma list, come one after the other. */
 const reindexStep: Step = async ({ repository }, principal, { input }, progress) => {
+  const types = input.type?.split(',') ?? [undefined]
   // Written by this step.
-  const from = (progress ?? undefined) as ReindexProgress | undefined
-  const done = await repository.maintenance.reindexNext(principal, input.type, from, STEP)
-  return done?.progress
+  const { place = 0, from } = (progress ?? {}) as { place?: number; from?: ReindexProgress }
+  const done = await repository.maintenance.reindexNext(principal, types[place], from, STEP)
+  if (done !== undefined) return { place, from: done.progress }
+  return place + 1 < types.length ? { place: place + 1 } : undefined
 }
 
 const expungeStep: Step = async ({ repository }, principal, { input }, progress) => {

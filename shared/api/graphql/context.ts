@@ -14,6 +14,7 @@ import { parseJson } from '../../fhir/json.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import type { SearchRequest } from '../../fhir/search.ts'
 import type { SearchPage, Version } from '../../store/repository.ts'
+import type { ReferenceSearch } from '../../store/search/per-reference.ts'
 import { parsed } from '../criteria.ts'
 import { type Interaction, textOf } from '../interaction.ts'
 import { withCodes } from '../search-codes.ts'
@@ -135,12 +136,8 @@ export async function searchReferring(
     const distinct = [...new Set(references)]
     const allowed = distinct.slice(0, Math.max(0, MAX_SEARCHES - context.used.searches))
     context.used.searches += distinct.length
-    const maxRows = Math.max(0, MAX_RESOURCES - context.used.resources)
-    const wanted = { request, code, references: allowed, maxRows }
-    const pages =
-      request.cursor === undefined
-        ? await pagesOf(context, wanted)
-        : await oneByOne(context, wanted)
+    const wanted = { request, code, references: allowed }
+    const pages = await pagesOf(context, wanted)
     const rows = pages.reduce((sum, page) => sum + page.versions.length, 0)
     spend(context, 'resources', rows)
     const totals = parts.hasTotal
@@ -162,13 +159,6 @@ export interface Parts {
   readonly hasRows: boolean
 }
 
-interface Wanted {
-  readonly request: SearchRequest
-  readonly code: string
-  readonly references: readonly string[]
-  readonly maxRows: number
-}
-
 const NO_ROWS: SearchPage = {
   versions: [],
   total: undefined,
@@ -178,27 +168,23 @@ const NO_ROWS: SearchPage = {
   isCut: false,
 }
 
-async function pagesOf(context: GraphqlContext, wanted: Wanted): Promise<readonly SearchPage[]> {
-  const { services, principal } = context.interaction
-  if (wanted.request.count === 0) return wanted.references.map(() => NO_ROWS)
-  return services.repository.searchPerReference(principal, { ...wanted })
-}
-
-/** A cursor continues the list of one parent. */
-async function oneByOne(
-  { interaction }: GraphqlContext,
-  { request, code, references }: Wanted,
+async function pagesOf(
+  { interaction, used }: GraphqlContext,
+  wanted: ReferenceSearch,
 ): Promise<readonly SearchPage[]> {
   const { services, principal } = interaction
-  const requests = references.map((reference) => {
-    const condition = { code, type: 'reference', modifier: undefined, values: [reference] } as const
-    return { ...request, conditions: [condition, ...request.conditions] }
-  })
-  const pages = await services.repository.searchMany(principal, requests)
-  return pages.map((page) => {
-    if (page.status === 'rejected') throw page.reason
-    return page.value
-  })
+  const { request, code, references } = wanted
+  if (request.count === 0) return references.map(() => NO_ROWS)
+  if (request.cursor === undefined) {
+    const maxRows = Math.max(0, MAX_RESOURCES - used.resources)
+    return services.repository.searchPerReference(principal, wanted, maxRows)
+  }
+  const [reference, second] = references
+  if (reference === undefined) return []
+  if (second !== undefined) throw badRequest('A cursor continues one list only', '_cursor')
+  const condition = { code, type: 'reference', modifier: undefined, values: [reference] } as const
+  const conditions = [condition, ...request.conditions]
+  return [await services.repository.search(principal, { ...request, conditions, total: 'none' })]
 }
 
 function requestOf(

@@ -1,20 +1,18 @@
 /** `Project/$init`: a Project with its default client and, when somebody owns it, their membership. */
-import { randomBytes } from 'node:crypto'
-import { hashPassword } from '../../access/passwords.ts'
 import { may } from '../../access/policy.ts'
 import { type Principal, systemPrincipal } from '../../access/principal.ts'
 import { badRequest, forbidden } from '../../errors.ts'
 import { parseBody } from '../../fhir/json.ts'
-import { isObject, parseReference, type Resource, referenceTo } from '../../fhir/resource.ts'
-import { find } from '../../store/lookups.ts'
+import { isObject, parseReference, type Resource } from '../../fhir/resource.ts'
 import { referenceIn } from '../../store/memberships.ts'
-import { displayOf } from '../../store/principals.ts'
 import { SYSTEM_PROJECT } from '../../store/projects.ts'
 import type { Repository } from '../../store/repository.ts'
 import { parseVersion, present } from '../../store/rows.ts'
+import { foundProject } from '../found-project.ts'
 import type { Operation, OperationCall } from '../operation.ts'
-import { createClient, createMembership, onBehalfOf, projectDefaults } from '../provision.ts'
+import { onBehalfOf } from '../provision.ts'
 import { FHIR_JSON } from '../reply.ts'
+import { createUser, findUser } from '../users.ts'
 
 const EMAIL = /^[^\s@]{1,64}@[^\s@]{1,255}$/
 
@@ -30,20 +28,7 @@ export const init: Operation = {
     const actor = onBehalfOf(principal)
     const written = await services.repository.transaction(async (inside) => {
       const owner = await ownerOf(inside, actor, call, ownerReference, ownerEmail)
-      const project = await inside.create(
-        actor,
-        projectDefaults(
-          {
-            resourceType: 'Project',
-            name,
-            ...(owner ? { owner: { reference: referenceTo(owner) } } : {}),
-          },
-          services.config,
-        ),
-      )
-      const home = { id: project.id, name }
-      await createClient(inside, actor, home, { name: `${name} Default Client` })
-      if (owner !== undefined) await admitOwner(inside, actor, home, owner)
+      const { project } = await foundProject(inside, actor, name, owner, services.config)
       return project
     })
     const isExtended = request.headers['x-medplum'] === 'extended'
@@ -130,51 +115,14 @@ async function existingOwner(repository: Repository, reference: string): Promise
   return user
 }
 
-/** A server scoped User; an unknown address gets one whose password nobody knows. */
+/** A server scoped User; an unknown address gets one who has to set a password first. */
 async function ownerByEmail(
   repository: Repository,
   actor: Principal,
   email: string,
 ): Promise<Resource> {
-  const condition = { code: 'email', type: 'string', modifier: 'exact', values: [email] } as const
-  const found = await find(repository, systemPrincipal(SYSTEM_PROJECT), 'User', [condition], 100)
-  const known = found.find((user) => user.email === email && user.project === undefined)
+  const known = await findUser(repository, email, undefined)
   if (known !== undefined) return known
   const [firstName = email] = email.split('@')
-  const written = await repository.create(
-    actor,
-    {
-      resourceType: 'User',
-      firstName,
-      lastName: 'Owner',
-      email,
-      passwordHash: await hashPassword(randomBytes(32).toString('base64url')),
-    },
-    { unique: [{ scope: 'server', value: email }] },
-  )
-  return parseVersion(written)
-}
-
-async function admitOwner(
-  repository: Repository,
-  actor: Principal,
-  home: { readonly id: string; readonly name: string },
-  owner: Resource,
-): Promise<void> {
-  const telecom =
-    typeof owner.email === 'string'
-      ? { telecom: [{ system: 'email', use: 'work', value: owner.email }] }
-      : {}
-  const profile = parseVersion(
-    await repository.create(actor, {
-      resourceType: 'Practitioner',
-      meta: { project: home.id },
-      name: [{ given: [owner.firstName], family: owner.lastName }],
-      ...telecom,
-    }),
-  )
-  const user = { reference: referenceTo(owner), display: String(owner.email ?? owner.id) }
-  const display = displayOf(profile)
-  const person = { reference: referenceTo(profile), ...(display === undefined ? {} : { display }) }
-  await createMembership(repository, actor, home, user, person, { admin: true })
+  return await createUser(repository, actor, { firstName, lastName: 'Owner', email })
 }

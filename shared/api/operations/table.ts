@@ -1,6 +1,7 @@
 /** Every operation of the service: routing, the CapabilityStatement and checks read this table. */
 import { cancel } from '../jobs.ts'
 import type { Operation } from '../operation.ts'
+import { clone } from './clone.ts'
 import { csv } from './csv.ts'
 import { deploy } from './deploy.ts'
 import { everything } from './everything.ts'
@@ -14,14 +15,18 @@ import { init } from './init.ts'
 import { lookup, subsumes } from './lookup.ts'
 import { meta, metaAdd, metaDelete } from './meta.ts'
 import { reindex } from './reindex.ts'
+import { rotateSecret } from './rotate-secret.ts'
 import { setAccounts } from './set-accounts.ts'
+import { smartLaunch } from './smart-launch.ts'
 import { translate } from './translate.ts'
+import { updateEmail } from './update-email.ts'
 import { validate } from './validate.ts'
 import { validateCode } from './validate-code.ts'
 import { versions } from './versions.ts'
 
 export const operations: readonly Operation[] = [
   cancel,
+  clone,
   csv,
   deploy,
   everything,
@@ -37,9 +42,12 @@ export const operations: readonly Operation[] = [
   metaAdd,
   metaDelete,
   reindex,
+  rotateSecret,
   setAccounts,
+  smartLaunch,
   subsumes,
   translate,
+  updateEmail,
   validate,
   validateCode,
   versions,

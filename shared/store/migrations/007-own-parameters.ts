@@ -13,7 +13,8 @@ create table indexed_parameter (
 );
 
 create table index_revision (rev int not null);
-insert into index_revision (rev) values (0);
+insert into index_revision (rev)
+  select case when exists (select 1 from resource) then 0 else 1 end;
 
 create unique index job_own_parameters on job (project) where kind = 'own-parameters';
 create unique index job_index_revision on job (kind) where kind = 'index-revision';

@@ -13,7 +13,7 @@ import {
 import { normaliseString } from '../../fhir/values-string.ts'
 import { keysLiteral } from '../keys.ts'
 import type { Bind } from '../side-rows.ts'
-import { dateSql, numberSql, quantitySql } from './ranges.ts'
+import { anyOf, dateSql, numberBounds, quantityBounds } from './ranges.ts'
 import { parameterSql, type Scene, type Test } from './row-test.ts'
 import { prefixSql } from './strings.ts'
 
@@ -50,7 +50,7 @@ export function compositeTest(
   return {
     kind: 'ids',
     ids: (bind) =>
-      alternatives.map((alternative) => rowsSql(scene, alternative, bind)).join(' union '),
+      alternatives.map((alternative) => rowsSql(scene, alternative, bind)).join(' union all '),
   }
 }
 
@@ -109,21 +109,37 @@ function rowsSql(
       ? `${alias}.p = any(${bind(keysLiteral(ps), 'bigint[]')} || array(select c.k from code c
         where c.project = ${project} and ${parameterSql('c', ps, bind)}))`
       : parameterSql(alias, ps, bind)
-    const test = `${alias}.project = ${project} and ${isOfParameter}
-      and ${partSql(scene, part, alias, isMarked, bind)}`
-    return { from: `${table} ${alias}${same}`, test }
+    const test = `${alias}.project = ${project} and ${isOfParameter}`
+    return {
+      from: `${table} ${alias}${same}`,
+      test,
+      values: partSql(scene, part, alias, bind, isMarked),
+    }
   })
-  return `select g0.id from ${joins.map(({ from }) => from).join(' join ')}
-    where ${joins.map(({ test }) => test).join(' and ')}`
+  const from = joins.map(({ from }) => from).join(' join ')
+  const tests = joins.map(({ test }) => test).join(' and ')
+  const rows = `select g0.id from ${from} where ${tests}`
+  const [first, ...others] = joins.map(({ values }) => values)
+  // One range is read by each part of the index that it bounds; several are looked up from the first.
+  if (others.length === 0)
+    return (first ?? []).map((sql) => `${rows} and ${sql}`).join(' union all ')
+  const each = [first ?? [], ...others].map((values) => anyOf(values.map((sql) => `(${sql})`)))
+  return `${rows} and ${each.join(' and ')}`
 }
 
-function partSql(scene: Scene, part: Part, alias: string, isMarked: boolean, bind: Bind): string {
-  const { kind, value } = part
-  if (kind === 'string') return prefixSql(alias, normaliseString(unescapeValue(value)), bind)
+/** Alternatives. */
+function partSql(
+  scene: Scene,
+  { kind, value }: Part,
+  alias: string,
+  bind: Bind,
+  isMarked: boolean,
+): readonly string[] {
+  if (kind === 'string') return [prefixSql(alias, normaliseString(unescapeValue(value)), bind)]
   if (kind === 'date') {
     const at = (ms: number) => bind(ms, 'float8')
-    return dateSql(parseDateValue(value), `${alias}.lo`, `${alias}.hi`, at)
+    return [dateSql(parseDateValue(value), `${alias}.lo`, `${alias}.hi`, at)]
   }
-  if (kind === 'number' || isMarked) return numberSql(parseNumberValue(value), alias, bind)
-  return quantitySql(scene, parseQuantityValue(value), alias, bind)
+  if (kind === 'number' || isMarked) return numberBounds(parseNumberValue(value), alias, bind)
+  return quantityBounds(scene, parseQuantityValue(value), alias, bind)
 }

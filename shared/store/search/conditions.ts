@@ -74,6 +74,9 @@ function conditionTest(scene: Scene, condition: Condition): Test {
   const { type, keys, project, own } = scene
   const { code, values, modifier } = condition
   if (code === '_id') return idTest(scene, condition)
+  if (ALWAYS.has(code) && modifier === 'missing') {
+    return filter(() => (isMissing(values) ? 'false' : 'true'))
+  }
   if (code === '_lastUpdated') return filter(lastUpdatedTest(condition))
   if (code === '_compartment') return compartmentTest(scene, values)
   if (code === '_project') throw notSupported('_project belongs to the searched type itself')
@@ -106,6 +109,9 @@ function conditionTest(scene: Scene, condition: Condition): Test {
       return parameter.type satisfies never
   }
 }
+
+/** What no resource is without. */
+const ALWAYS: ReadonlySet<string> = new Set(['_lastUpdated', '_project'])
 
 function negated(modifier: string | undefined, test: Test): Test {
   return modifier === 'not' || modifier === 'not-in' ? negation(test) : test
@@ -158,6 +164,9 @@ function tokenTest(scene: Scene, ps: readonly bigint[], condition: Condition): T
     return { kind: 'keys', any }
   }
   const isFolded = code === 'email' || code === 'phone'
+  const isTruth = plannedParameter(scene.type, code, scene.own)?.types.includes('boolean') === true
+  const folded = (text: string) =>
+    isFolded || (isTruth && /^(true|false)$/i.test(text)) ? text.toLowerCase() : text
   const any: bigint[] = []
   const systems: string[] = []
   for (const value of values) {
@@ -165,7 +174,7 @@ function tokenTest(scene: Scene, ps: readonly bigint[], condition: Condition): T
     if (token.code === undefined) systems.push(value)
     for (const p of ps) {
       if (token.code === undefined) any.push(keys.system(p, token.system ?? ''))
-      else any.push(keys.token(p, token.system, isFolded ? token.code.toLowerCase() : token.code))
+      else any.push(keys.token(p, token.system, folded(token.code)))
     }
   }
   return systems.length === 0 ? { kind: 'keys', any } : systemTest(scene, ps, systems, any)

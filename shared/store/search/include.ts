@@ -15,6 +15,7 @@ import { pageStatement, type Query } from './compile.ts'
 import type { Driver } from './driver.ts'
 import { type Sought, seekIncludes } from './include-seek.ts'
 import type { SortedRow } from './order.ts'
+import { isShared } from './prepare.ts'
 import { holdsSql, type Scene, type Test } from './row-test.ts'
 import { sightOf } from './sight.ts'
 
@@ -33,7 +34,7 @@ const MAX_KEYS = 10_000
 export async function followIncludes(
   store: Store,
   principal: Principal,
-  project: number,
+  projects: readonly number[],
   includes: readonly Include[],
   matches: readonly Version[],
 ): Promise<Followed> {
@@ -45,7 +46,9 @@ export async function followIncludes(
   for (let step = 1; newest.length > 0 && wanted.length > 0; step++) {
     const sought = seekIncludes(wanted, newest.map(parseVersion), MAX_KEYS, own)
     const limit = MAX_INCLUDED + seen.size + 1
-    const queries = queriesOf(store, principal, project, sought, seen, limit)
+    const queries = projects.flatMap((project) =>
+      queriesOf(store, principal, project, sought, seen, limit),
+    )
     if (queries.length === 0) break
     if (step > MAX_STEPS) return { included, isCut: true }
     const parts = queries.map((query) => ({ query, driver: driverOf(query) }))
@@ -93,11 +96,12 @@ function queriesOf(
   }
   for (const [type, { ids, urls }] of targets) {
     const unseen = [...ids].map(normalId).filter((id) => !seen.has(`${type}/${id}`))
-    if (unseen.length + urls.size === 0) continue
+    if (unseen.length + urls.size === 0 || !isShared(principal, project, type)) continue
     const scene = sightOf(store, principal, type, 'read', project)
     if (scene !== undefined) add(scene, targetTest(scene, unseen, urls))
   }
   for (const [type, parameters] of holders) {
+    if (!isShared(principal, project, type)) continue
     const scene = sightOf(store, principal, type, 'search', project)
     if (scene === undefined) continue
     const any = [...parameters].flatMap(([code, texts]) => {

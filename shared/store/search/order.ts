@@ -44,7 +44,8 @@ export interface SortedRow extends VersionRow {
 }
 
 /** Newest first when nothing is asked. Errors: 400 for values that are not kept in any order. */
-export function orderOf({ type, sort }: SearchRequest, keys: Keys, own?: OwnParameters): Order {
+export function orderOf(request: SearchRequest, keys: Keys, own?: OwnParameters): Order {
+  const { type, sort, conditions } = request
   const [rule = { code: '_lastUpdated', descending: true }, second] = sort
   const { code, descending } = rule
   const plain = { descending, byType: false, terms: [] }
@@ -53,7 +54,7 @@ export function orderOf({ type, sort }: SearchRequest, keys: Keys, own?: OwnPara
     if (code === '_id') return { ...plain, column: 'id' }
     if (code === mainDate(type)) return { ...plain, column: 'd_lo' }
   }
-  const terms = sort.map((one) => termOf(keys, type, one, own))
+  const terms = sort.map((one) => termOf(keys, type, one, own, conditions))
   return { column: 'id', descending: false, byType: false, terms }
 }
 
@@ -88,6 +89,8 @@ export function writeCursor(order: Order, row: SortedRow, isBackwards = false): 
 /** Errors: 400 for a damaged cursor or one of another order. It tells a position and no secret. */
 export function readCursor(order: Order, cursor: string): Position {
   if (order.terms.length > 0) return readTermCursor(order.terms, cursor)
+  const foreign = order.column === 'lu' && !order.descending ? FOREIGN.exec(cursor) : null
+  if (foreign !== null) return foreignPosition(foreign)
   const parts: unknown = parse(cursor)
   const isOfOrder = Array.isArray(parts) && [name(order), BACK + name(order)].includes(parts[0])
   if (isOfOrder && parts.length === (order.byType ? 4 : 3)) {
@@ -100,6 +103,17 @@ export function readCursor(order: Order, cursor: string): Position {
     }
   }
   throw badRequest('Invalid cursor', '_cursor')
+}
+
+/** Medplum's: `1-<ms>-<id>` begins at a time, `2-<ms>-<id>,<id>…` after those that share it. */
+const FOREIGN = /^([12])-(\d{1,13})-([0-9a-f,-]*)$/
+const FIRST_ID = '00000000-0000-0000-0000-000000000000'
+
+function foreignPosition([, version, ms, ids = '']: RegExpExecArray): Position {
+  const seen = version === '2' ? ids.split(',').filter((id) => UUID.test(id)) : []
+  const id = seen.sort().at(-1) ?? FIRST_ID
+  const value = new Date(Number(ms)).toISOString()
+  return { value, values: [], id, type: 0, isBackwards: false }
 }
 
 function parse(cursor: string): unknown {

@@ -1,11 +1,11 @@
 /** One page of a search, as a Principal sees it: one statement, one more for a total and each step of includes. */
-import type { Principal } from '../../access/principal.ts'
+import { type Principal, unlinked } from '../../access/principal.ts'
 import type { Statement } from '../../database.ts'
 import { forbidden } from '../../errors.ts'
 import type { SearchRequest } from '../../fhir/search.ts'
 import type { Store } from '../context.ts'
 import { allow } from '../read.ts'
-import type { SearchPage } from '../repository.ts'
+import type { SearchPage, Version } from '../repository.ts'
 import { toVersion } from '../rows.ts'
 import { pageStatement, pagesStatement, type Query } from './compile.ts'
 import type { Driver } from './driver.ts'
@@ -64,19 +64,20 @@ export async function plan(
   const { queries } = await prepare(store, principal, order, request, [request])
   const [query] = queries
   if (query === undefined) return undefined
-  const driver = driverOf(store, query)
-  return { statement: pageStatement([{ query, driver }]), driver }
+  const parts = queries.map((one) => ({ query: one, driver: driverOf(store, one) }))
+  return { statement: pageStatement(parts), driver: driverOf(store, query) }
 }
 
 /** More searches than this are several statements: PostgreSQL plans each of them. */
 const SEARCHES = 200
 
-/** The first pages of several searches, without totals and includes; each may fail alone. */
+/** The first pages of several searches of one Project, without totals and includes; each may fail alone. */
 export async function searchMany(
   store: Store,
-  principal: Principal,
+  member: Principal,
   requests: readonly SearchRequest[],
 ): Promise<readonly PromiseSettledResult<SearchPage>[]> {
+  const principal = unlinked(member)
   const prepared = await Promise.allSettled(
     requests.map(async (request) => {
       allow(principal, request.type, 'search')
@@ -122,14 +123,14 @@ async function searchPage(
   requests: readonly SearchRequest[],
 ): Promise<SearchPage> {
   const { count, total, includes } = paging
-  const { project, after, queries } = await prepare(store, principal, order, paging, requests)
+  const { projects, after, queries } = await prepare(store, principal, order, paging, requests)
   const [rows, counted] = await Promise.all([
     count === 0 || queries.length === 0 ? [] : findRows(store, queries),
     total === 'none' ? undefined : countRows(store, queries, total),
   ])
   const page = { ...pageOf(paging, order, after, rows), total: counted }
-  if (project === undefined || includes.length === 0) return page
-  return { ...page, ...(await followIncludes(store, principal, project, includes, page.versions)) }
+  if (projects.length === 0 || includes.length === 0) return page
+  return { ...page, ...(await followIncludes(store, principal, projects, includes, page.versions)) }
 }
 
 function findRows(store: Store, queries: readonly Query[]): Promise<SortedRow[]> {
@@ -137,11 +138,13 @@ function findRows(store: Store, queries: readonly Query[]): Promise<SortedRow[]>
   return store.connection.query<SortedRow>(pageStatement(parts))
 }
 
-export function pageOf(
+/** `show` makes a version of a row. */
+export function pageOf<Row extends SortedRow>(
   { count }: SearchRequest,
   order: Order,
   after: Position | undefined,
-  rows: readonly SortedRow[],
+  rows: readonly Row[],
+  show: (row: Row) => Version = (row) => toVersion(row),
 ): SearchPage {
   const shown = rows.slice(0, count)
   const isBackwards = after?.isBackwards === true
@@ -152,7 +155,7 @@ export function pageOf(
   const previous = (isBackwards ? hasMore : after !== undefined) ? first : undefined
   const next = hasMore || isBackwards ? last : undefined
   return {
-    versions: shown.map((row) => toVersion(row)),
+    versions: shown.map(show),
     total: undefined,
     next: next && writeCursor(order, next),
     previous: previous && writeCursor(order, previous, true),

@@ -17,8 +17,8 @@ import type { Bind } from '../side-rows.ts'
 import type { Query } from './compile.ts'
 import { testOf } from './conditions.ts'
 import { matchesOf } from './driver.ts'
-import { orderOf, orderSql, type SortedRow } from './order.ts'
-import { pageOf, searchMany } from './page.ts'
+import { type Order, orderOf, orderSql, type SortedRow } from './order.ts'
+import { pageOf, search } from './page.ts'
 import { prepare } from './prepare.ts'
 import { fewSql, scopeSql } from './row-test.ts'
 import { sightOf } from './sight.ts'
@@ -29,8 +29,6 @@ export interface ReferenceSearch {
   readonly code: string
   /** `Type/id`, each once. */
   readonly references: readonly string[]
-  /** Rows of all pages together. */
-  readonly maxRows: number
 }
 
 /** Rows of one reference above which they are not all fetched. */
@@ -40,132 +38,137 @@ const COMMON = 5_000
 export async function searchPerReference(
   store: Store,
   principal: Principal,
-  { request, code, references, maxRows }: ReferenceSearch,
+  { request, code, references }: ReferenceSearch,
+  maxRows: number,
 ): Promise<readonly SearchPage[]> {
-  allow(principal, request.type, 'search')
-  const order = orderOf(request, store.keys, principal.project.parameters)
-  const { project, queries } = await prepare(store, principal, order, request, [request])
-  const [query] = queries
-  const scene = query && sightOf(store, principal, request.type, 'search', project)
-  if (query === undefined || scene === undefined || references.length === 0) {
-    return references.map(() => pageOf(request, order, undefined, []))
-  }
-  const conditions = references.map(
-    (reference): Condition => ({
-      code,
-      type: 'reference',
-      modifier: undefined,
-      values: [reference],
-    }),
-  )
-  const tests = conditions.map((condition) => testOf(scene, condition))
-  const isCommon = (place: number) => {
-    const test = tests[place]
-    return test?.kind !== 'keys' || matchesOf(store.statistics, test) > COMMON
-  }
-  const places = [...references.keys()]
-  const found = new Map<number, SearchPage>()
-  const common = places.filter(isCommon)
-  const rest = places.filter((place) => !isCommon(place))
-  const keys = rest.map((place) => {
-    const test = tests[place]
-    return test?.kind === 'keys' ? test.any : []
+  const asked = await ask(store, principal, request, code, references)
+  const common = asked.sought.filter(({ isCommon }) => isCommon)
+  const rest = asked.sought.filter(({ isCommon }) => !isCommon)
+  const pages = new Map<string, SearchPage>()
+  const alone = common.map(async ({ reference, condition }) => {
+    const conditions = [condition, ...request.conditions]
+    pages.set(reference, await search(store, principal, { ...request, conditions }))
   })
-  await Promise.all([searchCommon(), searchRest()])
-  return places.map((place) => found.get(place) ?? pageOf(request, order, undefined, []))
-
-  async function searchCommon(): Promise<void> {
-    if (common.length === 0) return
-    const requests = common.flatMap((place) => {
-      const condition = conditions[place]
-      return condition ? [{ ...request, conditions: [condition, ...request.conditions] }] : []
-    })
-    const pages = await searchMany(store, principal, requests)
-    for (const [i, page] of pages.entries()) {
-      if (page.status === 'rejected') throw page.reason
-      found.set(common[i] ?? 0, page.value)
-    }
-  }
-
-  async function searchRest(): Promise<void> {
-    if (rest.length === 0 || query === undefined) return
-    const statement = pagesStatement(query, keys, maxRows + 1)
+  const together = async () => {
+    if (asked.queries.length === 0 || rest.length === 0) return
+    const statement = pagesStatement(asked, rest, maxRows + 1)
     const rows = await store.connection.query<SortedRow & { n: number }>(statement)
     if (rows.length > maxRows) throw tooCostly(`More than ${maxRows} resources were found`)
     for (const [n, own] of Map.groupBy(rows, (row) => row.n)) {
-      found.set(rest[n - 1] ?? 0, pageOf(request, order, undefined, own))
+      pages.set(rest[n - 1]?.reference ?? '', pageOf(request, asked.order, undefined, own))
     }
   }
+  await Promise.all([...alone, together()])
+  const empty = pageOf(request, asked.order, undefined, [])
+  return references.map((reference) => pages.get(reference) ?? empty)
 }
 
 /** How many match for each reference, in their order. One statement. Errors: 403, 400. */
 export async function countPerReference(
   store: Store,
   principal: Principal,
-  { request, code, references }: Omit<ReferenceSearch, 'maxRows'>,
+  { request, code, references }: ReferenceSearch,
 ): Promise<readonly number[]> {
-  allow(principal, request.type, 'search')
-  const order = orderOf(request, store.keys, principal.project.parameters)
-  const { project, queries } = await prepare(store, principal, order, request, [request])
-  const [query] = queries
-  const scene = query && sightOf(store, principal, request.type, 'search', project)
-  if (query === undefined || scene === undefined) return references.map(() => 0)
-  const keys = references.map((reference) => {
-    const values = [reference]
-    const test = testOf(scene, { code, type: 'reference', modifier: undefined, values })
-    return test.kind === 'keys' ? test.any : []
-  })
-  const rows = await store.connection.query<{ n: number; count: number }>(
-    countsStatement(query, keys),
-  )
+  const asked = await ask(store, principal, request, code, references)
+  if (asked.queries.length === 0 || references.length === 0) return references.map(() => 0)
+  const statement = countsStatement(asked, asked.sought)
+  const rows = await store.connection.query<{ n: number; count: number }>(statement)
   const counts = new Map(rows.map(({ n, count }) => [n, count]))
   return references.map((_, i) => counts.get(i + 1) ?? 0)
 }
 
+interface Asked {
+  readonly order: Order
+  /** One a Project in sight. */
+  readonly queries: readonly Query[]
+  readonly sought: readonly Sought[]
+}
+
+interface Sought {
+  readonly reference: string
+  readonly condition: Condition
+  /** In the order of the queries. */
+  readonly keys: readonly (readonly bigint[])[]
+  readonly isCommon: boolean
+}
+
+async function ask(
+  store: Store,
+  principal: Principal,
+  request: SearchRequest,
+  code: string,
+  references: readonly string[],
+): Promise<Asked> {
+  const { type } = request
+  allow(principal, type, 'search')
+  const order = orderOf(request, store.keys, principal.project.parameters)
+  const { queries } = await prepare(store, principal, order, request, [request])
+  const scenes = queries.map(({ project }) => sightOf(store, principal, type, 'search', project))
+  const sought = references.map((reference): Sought => {
+    const values = [reference]
+    const condition: Condition = { code, type: 'reference', modifier: undefined, values }
+    const tests = scenes.flatMap((scene) => (scene === undefined ? [] : testOf(scene, condition)))
+    const byKeys = tests.filter((test) => test.kind === 'keys')
+    const isCommon = byKeys.some((test) => matchesOf(store.statistics, test) > COMMON)
+    return { reference, condition, keys: byKeys.map(({ any }) => any), isCommon }
+  })
+  return { order, queries, sought }
+}
+
 const COLUMNS = 'r.project, r.type, r.id, r.ver, r.lu, r.d_lo'
-type Keys = readonly (readonly bigint[])[]
 
-function pagesStatement(query: Query, keys: Keys, maxRows: number): Statement {
-  const values: unknown[] = []
-  const bind = binder(values)
-  const { order, limit, offset, project } = query
-  const terms = order.terms.map(({ one }, i) => `${one(project, bind)} as s${i}`)
-  const columns = [COLUMNS, ...terms].join(', ')
-  const sorted = ['d_lo', ...order.terms.map((_, i) => `s${i}`)].map((name) => `r.${name}`)
-  const text = `select x.n::int, p.* from ${keysSql(keys, bind)} cross join lateral (
-      select ${sorted.join(', ')}, ${versionColumns('v')} from (
-        select * from (${rowsSql(query, columns, bind)} offset 0) r
-        order by ${orderSql(order, 'r')} limit ${bind(limit, 'int')} offset ${bind(offset, 'int')}
+function pagesStatement({ order, queries }: Asked, sought: readonly Sought[], most: number) {
+  const { values, bind } = binder()
+  const [first] = queries
+  const names = order.terms.map((_, i) => `s${i}`)
+  const rows = queries.map((query, i) => {
+    const terms = order.terms.map(({ one }, s) => `${one(query.project, bind)} as s${s}`)
+    return rowsSql(query, `x.k${i}`, [COLUMNS, ...terms].join(', '), bind)
+  })
+  const sorted = ['d_lo', ...names].map((name) => `r.${name}`).join(', ')
+  const text = `select x.n::int, p.* from ${keysSql(queries, sought, bind)} cross join lateral (
+      select ${sorted}, ${versionColumns('v')} from (
+        select * from (${rows.join(' union all ')}) r order by ${orderSql(order, 'r')}
+        limit ${bind(first?.limit, 'int')} offset ${bind(first?.offset, 'int')}
       ) r join version v using (project, type, id, ver) order by ${orderSql(order, 'r')}) p
-    limit ${bind(maxRows, 'int')}`
+    limit ${bind(most, 'int')}`
   return { text, values }
 }
 
-function countsStatement(query: Query, keys: Keys): Statement {
+function countsStatement({ queries }: Asked, sought: readonly Sought[]): Statement {
+  const { values, bind } = binder()
+  const rows = queries.map((query, i) => rowsSql(query, `x.k${i}`, 'r.id', bind))
+  const text = `select x.n::int, p.count::int from ${keysSql(queries, sought, bind)}
+    cross join lateral (select count(*) from (${rows.join(' union all ')}) r) p`
+  return { text, values }
+}
+
+function binder(): { readonly values: unknown[]; readonly bind: Bind } {
   const values: unknown[] = []
-  const bind = binder(values)
-  const text = `select x.n::int, p.count::int from ${keysSql(keys, bind)} cross join lateral (
-    select count(*) from (${rowsSql(query, 'r.id', bind)} offset 0) r) p`
-  return { text, values }
-}
-
-function binder(values: unknown[]): Bind {
-  return (value, type) => {
+  const bind: Bind = (value, type) => {
     values.push(value)
     return `$${values.length}::${type}`
   }
+  return { values, bind }
 }
 
-/** Keys as texts of arrays: each reference may have several. */
-function keysSql(keys: Keys, bind: Bind): string {
-  return `unnest(${bind(keys.map(keysLiteral), 'text[]')}) with ordinality x(k, n)`
+/** Keys as texts of arrays, a column for each query: a reference may have several. */
+function keysSql(queries: readonly Query[], sought: readonly Sought[], bind: Bind): string {
+  const columns = queries.map((_, i) => `k${i}`)
+  const lists = queries.map((_, i) =>
+    bind(
+      sought.map(({ keys }) => keysLiteral(keys[i] ?? [])),
+      'text[]',
+    ),
+  )
+  return `unnest(${lists.join(', ')}) with ordinality x(${columns.join(', ')}, n)`
 }
 
-function rowsSql({ project, typeNumbers, tests }: Query, columns: string, bind: Bind): string {
+function rowsSql(query: Query, keys: string, columns: string, bind: Bind): string {
   const conditions = [
-    ...scopeSql(project, typeNumbers, bind, true),
-    'r.keys && x.k::bigint[]',
-    ...tests.map((test) => fewSql(test, bind)),
+    ...scopeSql(query.project, query.typeNumbers, bind, true),
+    `r.keys && ${keys}::bigint[]`,
+    ...query.tests.map((test) => fewSql(test, bind)),
   ]
-  return `select ${columns} from resource r where ${conditions.join(' and ')}`
+  return `(select ${columns} from resource r where ${conditions.join(' and ')} offset 0)`
 }

@@ -1,9 +1,14 @@
 /** A search → what is to be asked of `resource`, in whose eyes, and by which way. */
 import { REGISTRY_TYPES } from '../../access/policy.ts'
-import type { Principal } from '../../access/principal.ts'
+import { linkedProjects, type Principal } from '../../access/principal.ts'
 import { badRequest, forbidden } from '../../errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
-import { type Condition, isCondition, type SearchRequest } from '../../fhir/search.ts'
+import {
+  type Condition,
+  type Criterion,
+  isCondition,
+  type SearchRequest,
+} from '../../fhir/search.ts'
 import { unescapeValue } from '../../fhir/search-values.ts'
 import { projectKey, type Store } from '../context.ts'
 import type { Query } from './compile.ts'
@@ -16,8 +21,8 @@ import { checkSortable, rowsOf } from './total.ts'
 import { unitsOf } from './units.ts'
 
 export interface Prepared {
-  /** Undefined: there is no such project in sight, and no query. */
-  readonly project: number | undefined
+  /** The Principal's own or the one it names, then linked ones; none: none is in sight. */
+  readonly projects: readonly number[]
   readonly after: Position | undefined
   readonly queries: readonly Query[]
 }
@@ -38,9 +43,7 @@ export async function prepare(
     throw badRequest('Cannot use both offset and cursor', '_cursor')
   }
   const after = cursor === undefined ? undefined : readCursor(order, cursor)
-  const project = await projectOf(store, principal, requests)
-  if (project === undefined) return { project, after, queries: [] }
-  const units = await unitsOf(store, project, requests)
+  const projects = await projectsOf(store, principal, requests)
   const page = {
     order: after?.isBackwards ? reversed(order) : order,
     after,
@@ -48,8 +51,22 @@ export async function prepare(
     limit: count + 1,
     offset,
   }
-  const wanted = wantedOf(store, principal, project, units, requests)
-  return { project, after, queries: wanted.map((query) => ({ ...query, ...page })) }
+  const wanted = await Promise.all(
+    projects.map(async (project) => {
+      const shared = requests.filter(({ type }) => isShared(principal, project, type))
+      const units = await unitsOf(store, project, shared)
+      return wantedOf(store, principal, project, units, shared)
+    }),
+  )
+  return { projects, after, queries: wanted.flat().map((query) => ({ ...query, ...page })) }
+}
+
+/** A Project that is only linked shows the types that it shares. */
+export function isShared(principal: Principal, project: number, type: string): boolean {
+  const links = principal.project.linked ?? []
+  if (project === principal.project.number || principal.isSuperAdmin) return true
+  if (REGISTRY_TYPES.has(type) || !links.some(({ number }) => number === project)) return false
+  return linkedProjects(principal, type).some(({ number }) => number === project)
 }
 
 /** Errors: 400 too-costly for a sort by values, which looks at every match. */
@@ -94,7 +111,7 @@ function wantedOfType(
   const scene = sightOf(store, principal, type, 'search', project, units)
   if (scene === undefined) throw forbidden()
   const tests = conditions.flatMap((criterion): Test | readonly Test[] => {
-    if (!isCondition(criterion) || criterion.code !== '_project') return testOf(scene, criterion)
+    if (!isNamed(criterion)) return testOf(scene, criterion)
     // Outside the registry the project itself was chosen by it.
     if (!REGISTRY_TYPES.has(type)) return []
     const any = projectIds(criterion).map((id) => projectKey(store.keys, type, id))
@@ -107,39 +124,44 @@ function wantedOfType(
   }
 }
 
-/** The Principal's own project or the one that `_project` names; undefined: none in sight. */
-async function projectOf(
+/** The Principal's own Project and those it is linked to, or the ones that `_project` names of them. */
+async function projectsOf(
   store: Store,
   principal: Principal,
   requests: readonly SearchRequest[],
-): Promise<number | undefined> {
+): Promise<readonly number[]> {
+  const { project, isSuperAdmin } = principal
   const conditions = requests
     .filter(({ type }) => !REGISTRY_TYPES.has(type))
     .flatMap((request) => request.conditions)
-  let { number } = principal.project
-  for (const condition of conditions) {
-    if (!isCondition(condition) || condition.code !== '_project') continue
-    const found = await projectNumber(store, principal, projectIds(condition))
-    if (found === undefined) return undefined
-    number = found
-  }
-  return number
+    .filter(isNamed)
+  const named = conditions.map(projectIds)
+  if (isSuperAdmin) return namedProjects(store, principal, named)
+  return [project, ...(project.linked ?? [])]
+    .filter(({ id }) => named.every((ids) => ids.includes(id)))
+    .map(({ number }) => number)
+}
+
+/** True for a `_project` that names Projects. */
+function isNamed(criterion: Criterion): criterion is Condition {
+  return isCondition(criterion) && criterion.code === '_project' && criterion.modifier === undefined
 }
 
 function projectIds({ values }: Condition): string[] {
   return values.map((value) => unescapeValue(value).replace(/^Project\//, ''))
 }
 
-/** A super admin names any one Project, everybody else only their own. */
-async function projectNumber(
+/** A super admin names any one Project. */
+async function namedProjects(
   store: Store,
-  principal: Principal,
-  ids: readonly string[],
-): Promise<number | undefined> {
-  if (!principal.isSuperAdmin) {
-    return ids.includes(principal.project.id) ? principal.project.number : undefined
-  }
+  { project }: Principal,
+  named: readonly (readonly string[])[],
+): Promise<readonly number[]> {
+  const [ids] = named
+  if (ids === undefined) return [project.number]
   const [id, second] = ids
   if (id === undefined || second !== undefined) throw badRequest('_project takes one Project')
-  return store.tenants.numberOf(store.connection, store.keys.rowId('Project', id))
+  if (named.some((others) => others[0] !== id)) return []
+  const found = await store.tenants.numberOf(store.connection, store.keys.rowId('Project', id))
+  return found === undefined ? [] : [found]
 }

@@ -48,46 +48,49 @@ export function dateTest(scene: Scene, ps: readonly bigint[], condition: Conditi
   const values = dateValues(condition)
   return inRanges(scene, ps, (bind) => {
     const at = (ms: number) => bind(ms, 'float8')
-    return anyOf(values.map((value) => dateSql(value, 'g.lo', 'g.hi', at)))
+    return [anyOf(values.map((value) => dateSql(value, 'g.lo', 'g.hi', at)))]
   })
 }
 
 export function numberTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
   if (condition.modifier === 'missing') return missingRange(ps, condition)
   const values = condition.values.map((value) => parseNumberValue(value))
-  return inRanges(scene, ps, (bind) => anyOf(values.map((value) => numberSql(value, 'g', bind))))
+  return inRanges(scene, ps, (bind) => values.flatMap((value) => numberBounds(value, 'g', bind)))
 }
 
 export function quantityTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
   if (condition.modifier === 'missing') return missingRange(ps, condition)
   const values = condition.values.map((value) => parseQuantityValue(value))
   return inRanges(scene, ps, (bind) =>
-    anyOf(values.map((value) => quantitySql(scene, value, 'g', bind))),
+    values.flatMap((value) => quantityBounds(scene, value, 'g', bind)),
   )
 }
 
 /**
- * On a row of idx_range. A unit without a system matches a UCUM code or a human unit; one of UCUM is
- * converted to every unit of the data that measures the same.
+ * On a row of idx_range, as alternatives. A unit without a system matches a UCUM code or a human unit;
+ * one of UCUM is converted to every unit of the data that measures the same.
  */
-export function quantitySql(
+export function quantityBounds(
   { keys, units }: Scene,
   value: QuantityValue,
   alias: string,
   bind: Bind,
-): string {
+): readonly string[] {
   const { code, system } = value
-  const number = numberSql(value, alias, bind)
-  if (code === undefined) return number
+  if (code === undefined) return numberBounds(value, alias, bind)
+  const withUnit = (number: NumberValue, among: readonly bigint[]) => {
+    const isUnit = `${alias}.u = any(${bind(keysLiteral(among), 'bigint[]')})`
+    return numberBounds(number, alias, bind).map((bounds) => `${bounds} and ${isUnit}`)
+  }
   const systems = system === undefined ? ['', UCUM] : [system]
-  const same = systems.map((one) => keys.unit(one, code))
-  const withUnit = (test: string, among: readonly bigint[]) =>
-    `(${test} and ${alias}.u = any(${bind(keysLiteral(among), 'bigint[]')}))`
   const converted = (system === UCUM ? units : []).flatMap((unit) => {
     const there = unit === code ? undefined : convertNumber(value, code, unit)
-    return there ? withUnit(numberSql(there, alias, bind), [keys.unit(UCUM, unit)]) : []
+    return there ? withUnit(there, [keys.unit(UCUM, unit)]) : []
   })
-  return anyOf([withUnit(number, same), ...converted])
+  // Of UCUM it is known which units there are.
+  if (system === UCUM && !units.includes(code)) return converted.length > 0 ? converted : ['false']
+  const same = systems.map((one) => keys.unit(one, code))
+  return [...withUnit(value, same), ...converted]
 }
 
 function convertNumber(number: NumberValue, from: string, to: string): NumberValue | undefined {
@@ -102,22 +105,20 @@ function convertNumber(number: NumberValue, from: string, to: string): NumberVal
 export function nearTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
   const places = condition.values.map((value) => parseNearValue(value))
   return inRanges(scene, ps, (bind) =>
-    anyOf(
-      places.map((place) => {
-        if (place.km === Infinity) return 'true'
-        const degrees = (place.km / EARTH_KM) * (180 / Math.PI)
-        const [south, north] = [place.latitude - degrees, place.latitude + degrees]
-        return `(g.lo between ${bind(south, 'float8')} and ${bind(north, 'float8')}
+    places.map((place) => {
+      if (place.km === Infinity) return 'true'
+      const degrees = (place.km / EARTH_KM) * (180 / Math.PI)
+      const [south, north] = [place.latitude - degrees, place.latitude + degrees]
+      return `(g.lo between ${bind(south, 'float8')} and ${bind(north, 'float8')}
           and ${distanceSql(place, bind)} <= ${bind(place.km, 'float8')})`
-      }),
-    ),
+    }),
   )
 }
 
 const EARTH_KM = 6371
 
 /** Kilometres on the sphere, by the haversine. */
-function distanceSql({ latitude, longitude }: NearValue, bind: Bind): string {
+export function distanceSql({ latitude, longitude }: NearValue, bind: Bind): string {
   const lat = bind(latitude, 'float8')
   return `${2 * EARTH_KM} * asin(least(1, sqrt(sin(radians(g.lo - ${lat}) / 2) ^ 2
     + cos(radians(${lat})) * cos(radians(g.lo))
@@ -164,7 +165,31 @@ export function dateSql(
   }
 }
 
-export function numberSql(number: NumberValue, alias: string, bind: Bind): string {
+/** No more than this lies between the bounds of most values, and of all above LARGE nothing is said. */
+const NARROW = 1
+const LARGE = 1_000_000_000
+
+/**
+ * On a row of idx_range, as alternatives that bound `lo`, which the index is ordered by: nearly all values
+ * are narrow, so that none far below can reach up; the others have an index of their own, idx_range_wide.
+ */
+export function numberBounds(number: NumberValue, alias: string, bind: Bind): readonly string[] {
+  const test = numberSql(number, alias, bind)
+  const least = leastOf(number)
+  if (least === undefined || least > LARGE) return [test]
+  // Half as much again for what is lost in rounding.
+  const floor = bind(least - 1.5 * NARROW, 'float8')
+  const isWide = `${alias}.hi - ${alias}.lo > ${NARROW} and ${alias}.lo < ${LARGE}`
+  return [`${alias}.lo >= ${floor} and ${test}`, `${isWide} and ${alias}.lo < ${floor} and ${test}`]
+}
+
+/** What `hi` of a match is not below. */
+function leastOf({ prefix, value, low }: NumberValue): number | undefined {
+  if (prefix === 'eq' || prefix === 'ap') return low
+  return prefix === 'gt' || prefix === 'ge' ? value : undefined
+}
+
+function numberSql(number: NumberValue, alias: string, bind: Bind): string {
   const { prefix, value, low, high } = number
   const at = (number: number) => bind(number, 'float8')
   const overlaps = () => `(${alias}.lo < ${at(high)} and ${alias}.hi >= ${at(low)})`
@@ -191,11 +216,21 @@ export function numberSql(number: NumberValue, alias: string, bind: Bind): strin
   }
 }
 
-function inRanges({ project }: Scene, ps: readonly bigint[], sql: (bind: Bind) => string): Test {
+/** Alternatives are read one by one, each by the part of the index that it bounds. */
+function inRanges(
+  { project }: Scene,
+  ps: readonly bigint[],
+  alternatives: (bind: Bind) => readonly string[],
+): Test {
   return {
     kind: 'ids',
-    ids: (bind) => `select g.id from idx_range g where g.project = ${bind(project, 'int')}
-      and ${parameterSql('g', ps, bind)} and ${sql(bind)}`,
+    ids: (bind) => {
+      const rows = `select g.id from idx_range g where g.project = ${bind(project, 'int')}
+        and ${parameterSql('g', ps, bind)}`
+      return alternatives(bind)
+        .map((sql) => `${rows} and ${sql}`)
+        .join(' union all ')
+    },
   }
 }
 

@@ -9,7 +9,7 @@ export interface Scene {
   readonly keys: Keys
   readonly project: number
   readonly type: string
-  /** Search parameters of the Project's own. */
+  /** Search parameters of the Principal's Project; in others nothing is indexed by them. */
   readonly own: OwnParameters | undefined
   /** UCUM codes in the data of the project, for quantities with a unit; empty when none is asked for. */
   readonly units: readonly string[]

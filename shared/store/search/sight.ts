@@ -23,7 +23,7 @@ export function sightOf(
     keys,
     project: isRegistry ? REGISTRY_PROJECT : project,
     type,
-    own: project === principal.project.number ? principal.project.parameters : undefined,
+    own: principal.project.parameters,
     units,
     visible: isRegistry && !principal.isSuperAdmin ? [own] : [],
     enter: (other) => sightOf(store, principal, other, 'search', project, units),

@@ -2,13 +2,15 @@
  * One rule of a `_sort` that no B-tree of `resource` serves → the value a row is sorted by: ascending
  * the least of many, descending the greatest; null without one. https://hl7.org/fhir/R4/search.html#sort
  */
-import { notSupported } from '../../errors.ts'
+import { badRequest, notSupported } from '../../errors.ts'
 import { mainDate, searchParameter, storedParameters } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/own-parameters.ts'
-import type { SortRule } from '../../fhir/search.ts'
+import { type Criterion, isCondition, type SortRule } from '../../fhir/search.ts'
+import { type NearValue, parseNearValue } from '../../fhir/search-values.ts'
 import { plannedParameter } from '../index-plan.ts'
 import type { Keys } from '../keys.ts'
 import type { Bind } from '../side-rows.ts'
+import { distanceSql } from './ranges.ts'
 import { parameterSql } from './row-test.ts'
 import { jsonPaths } from './sort-paths.ts'
 
@@ -28,6 +30,7 @@ export function termOf(
   type: string,
   { code, descending }: SortRule,
   own: OwnParameters | undefined,
+  conditions: readonly Criterion[],
 ): Term {
   const name = `${descending ? '-' : ''}${code}`
   const column = columnOf(type, code)
@@ -39,6 +42,8 @@ export function termOf(
   const ps = (project: number) =>
     storedParameters(type, code).map((stored) => keys.param(project, type, stored))
   switch (parameter?.type) {
+    case 'special':
+      return { name, descending, type: 'float8', ...distance(nearOf(conditions), pick, ps) }
     case 'string':
       return { name, descending, type: 'text', ...sideTable('idx_string', `${pick}(s.v)`, ps) }
     case 'date':
@@ -56,6 +61,30 @@ function columnOf(type: string, code: string): { type: Term['type']; sql: string
   if (code === '_id') return { type: 'uuid', sql: 'r.id' }
   if (code === '_lastUpdated') return { type: 'timestamptz', sql: 'r.lu' }
   return code === mainDate(type) ? { type: 'timestamptz', sql: 'r.d_lo' } : undefined
+}
+
+/** The places that a search asks for. Errors: 400 without any. */
+function nearOf(conditions: readonly Criterion[]): readonly NearValue[] {
+  const near = conditions.find((one) => isCondition(one) && one.type === 'special')
+  if (near === undefined || !isCondition(near)) {
+    throw badRequest('Sorting by near needs a place to be near to', '_sort')
+  }
+  return near.values.map(parseNearValue)
+}
+
+/** From the nearest of the places. */
+function distance(
+  places: readonly NearValue[],
+  pick: string,
+  ps: (project: number) => readonly bigint[],
+): Pick<Term, 'one' | 'all'> {
+  const one = (project: number, bind: Bind) => {
+    const each = places.map((place) => distanceSql(place, bind)).join(', ')
+    return `(select ${pick}(least(${each})) from idx_range g
+      where g.project = ${bind(project, 'int')} and ${parameterSql('g', ps(project), bind)}
+        and g.id = r.id)`
+  }
+  return { one, all: undefined }
 }
 
 function sideTable(

@@ -7,6 +7,8 @@ import type { Connection } from '../../database.ts'
 export interface KeyStatistics {
   /** Estimated rows that hold the key; undefined is rare. */
   matches(key: bigint): number | undefined
+  /** No key that is rare is held by more rows; undefined before the statistics are read. */
+  readonly rare: number | undefined
   /** Estimated live rows of a type in a project. */
   rowsOf(project: number, type: number): number
   /** Reads the statistics now, e.g. after a bulk load. */
@@ -20,11 +22,19 @@ const RARE = 0.001
 interface Snapshot {
   readonly rows: number
   readonly keys: ReadonlyMap<string, number>
+  /** The lowest frequency among `keys`. */
+  readonly lowest: number
   readonly projects: ReadonlyMap<number, number>
   readonly types: ReadonlyMap<number, number>
 }
 
-const EMPTY: Snapshot = { rows: 0, keys: new Map(), projects: new Map(), types: new Map() }
+const EMPTY: Snapshot = {
+  rows: 0,
+  keys: new Map(),
+  lowest: 1,
+  projects: new Map(),
+  types: new Map(),
+}
 
 /** Reads nothing yet; the first search starts the first refresh and does not wait for it. */
 export function openStatistics(connection: Connection): KeyStatistics {
@@ -50,6 +60,10 @@ export function openStatistics(connection: Connection): KeyStatistics {
       const { keys, rows } = current()
       const frequency = keys.get(String(key))
       return frequency && frequency * rows
+    },
+    get rare() {
+      const { keys, rows, lowest } = current()
+      return keys.size === 0 ? undefined : Math.ceil(lowest * rows)
     },
     rowsOf: (project, type) => {
       const { rows, projects, types } = current()
@@ -81,9 +95,11 @@ async function readSnapshot(connection: Connection): Promise<Snapshot> {
   const of = (name: string) => rows.filter(({ attname }) => attname === name)
   const numbers = (name: string) =>
     new Map(of(name).map(({ value, frequency }) => [Number(value), frequency]))
+  const keys = new Map(of('keys').map(({ value, frequency }) => [value, frequency]))
   return {
     rows: Math.max(rows[0]?.rows ?? 0, 0),
-    keys: new Map(of('keys').map(({ value, frequency }) => [value, frequency])),
+    keys,
+    lowest: keys.values().reduce((least, frequency) => Math.min(least, frequency), 1),
     projects: numbers('project'),
     types: numbers('type'),
   }

@@ -44,10 +44,13 @@ export function rowsOf(statistics: KeyStatistics, { project, typeNumbers }: Quer
   return typeNumbers.reduce((sum, number) => sum + statistics.rowsOf(project, number), 0)
 }
 
-/** Keys that the statistics do not know say nothing. */
+/** Of the rarest of its keys; before there are statistics keys say nothing. */
 function estimateOf(statistics: KeyStatistics, query: Query): number {
+  const { rare } = statistics
+  const all = rowsOf(statistics, query)
+  if (rare === undefined) return all
   const matches = query.tests.flatMap((test) =>
-    test.kind === 'keys' ? matchesOf(statistics, test) || [] : [],
+    test.kind === 'keys' ? Math.max(matchesOf(statistics, test), rare * test.any.length) : [],
   )
-  return Math.min(rowsOf(statistics, query), ...matches)
+  return Math.min(all, ...matches)
 }

@@ -1,5 +1,5 @@
 /**
- * Outbound requests of bots (bots.md §6.4). A host is resolved once and the connection goes to the
+ * Outbound requests on behalf of others (bots.md §6.4, events.md §5.3). A host is resolved once and the connection goes to the
  * address that was checked, so that a second answer of the name server changes nothing; every hop of
  * a redirect is checked like the first.
  */
@@ -10,8 +10,8 @@ import { request as requestHttps } from 'node:https'
 import { isIP } from 'node:net'
 import { promisify } from 'node:util'
 import { brotliDecompress, gunzip, inflate } from 'node:zlib'
-import type { FetchRule } from '../../shared/config.ts'
 import { isPublicAddress } from './addresses.ts'
+import type { FetchRule } from './config.ts'
 
 export interface Outgoing {
   readonly url: string
@@ -19,6 +19,10 @@ export interface Outgoing {
   readonly headers: Readonly<Record<string, string>>
   readonly body: Buffer | string | undefined
   readonly redirect: string
+  /** Of the answer; 10 MB by default. */
+  readonly maxBytes?: number
+  /** 30 s by default. */
+  readonly timeoutMs?: number
 }
 
 export interface Fetched {
@@ -44,14 +48,14 @@ const HOP_BY_HOP = new Set([
   'upgrade',
 ])
 
-/** Errors: an Error whose message a bot may read. */
+/** Errors: an Error whose message a bot or caller may read. */
 export async function fetchOutside(
   outgoing: Outgoing,
   rule: FetchRule,
   signal: AbortSignal,
 ): Promise<Fetched> {
   if (rule === 'off') throw new Error('fetch is switched off')
-  const limit = AbortSignal.any([signal, AbortSignal.timeout(TIMEOUT_MS)])
+  const limit = AbortSignal.any([signal, AbortSignal.timeout(outgoing.timeoutMs ?? TIMEOUT_MS)])
   let hop = outgoing
   for (let redirects = 0; ; redirects++) {
     const url = readUrl(hop.url, rule)
@@ -118,7 +122,7 @@ async function resolve(host: string): Promise<{ address: string }[]> {
 }
 
 async function fetchOnce(
-  { method, headers, body }: Outgoing,
+  { method, headers, body, maxBytes = MAX_BYTES }: Outgoing,
   url: URL,
   address: string,
   signal: AbortSignal,
@@ -148,13 +152,13 @@ async function fetchOnce(
   req.end(bytes)
   const response = await promise
   try {
-    const raw = await readAll(response)
+    const raw = await readAll(response, maxBytes)
     return {
       status: response.statusCode ?? 0,
       statusText: response.statusMessage ?? '',
       headers: flatten(response.headers),
       url: url.href,
-      body: await decode(raw, response.headers['content-encoding']),
+      body: await decode(raw, response.headers['content-encoding'], maxBytes),
     }
   } catch (error) {
     throw describe(error, signal)
@@ -163,29 +167,35 @@ async function fetchOnce(
   }
 }
 
-async function readAll(response: IncomingMessage): Promise<Buffer> {
+async function readAll(response: IncomingMessage, maxBytes: number): Promise<Buffer> {
   const chunks: Buffer[] = []
   let size = 0
   for await (const chunk of response) {
     size += chunk.length
-    if (size > MAX_BYTES) throw new Error('The answer is larger than 10 MB')
+    if (size > maxBytes) throw new Error(`The answer is larger than ${maxBytes} bytes`)
     chunks.push(chunk)
   }
   return Buffer.concat(chunks)
 }
 
-const decoders: Readonly<Record<string, (raw: Buffer) => Promise<Buffer>>> = {
-  gzip: (raw) => promisify(gunzip)(raw, { maxOutputLength: MAX_BYTES }),
-  'x-gzip': (raw) => promisify(gunzip)(raw, { maxOutputLength: MAX_BYTES }),
-  deflate: (raw) => promisify(inflate)(raw, { maxOutputLength: MAX_BYTES }),
-  br: (raw) => promisify(brotliDecompress)(raw, { maxOutputLength: MAX_BYTES }),
+type Decoder = (raw: Buffer, options: { readonly maxOutputLength: number }) => Promise<Buffer>
+
+const decoders: Readonly<Record<string, Decoder>> = {
+  gzip: promisify(gunzip),
+  'x-gzip': promisify(gunzip),
+  deflate: promisify(inflate),
+  br: promisify(brotliDecompress),
 }
 
-async function decode(raw: Buffer, encoding: string | undefined): Promise<Buffer> {
+async function decode(
+  raw: Buffer,
+  encoding: string | undefined,
+  maxOutputLength: number,
+): Promise<Buffer> {
   const decoder = raw.length === 0 ? undefined : decoders[encoding?.toLowerCase() ?? '']
   if (decoder === undefined) return raw
   try {
-    return await decoder(raw)
+    return await decoder(raw, { maxOutputLength })
   } catch (error) {
     throw new Error('The answer could not be decompressed', { cause: error })
   }

@@ -1,4 +1,4 @@
-/** Which addresses a bot may reach under BOT_FETCH=public (events.md §5.3). */
+/** Which addresses may be reached under BOT_FETCH=public and HOOK_TARGETS=public (events.md §5.3). */
 import { BlockList, isIP } from 'node:net'
 
 // https://www.iana.org/assignments/iana-ipv4-special-registry and -ipv6-special-registry

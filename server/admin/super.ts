@@ -1,0 +1,97 @@
+/** What only super admins without a policy may do. */
+import type { Principal } from '../../shared/access/principal.ts'
+import type { FhirReply, FhirRequest } from '../../shared/api/handle.ts'
+import { completedJob, startUpkeep } from '../../shared/api/upkeep.ts'
+import { badRequest, forbidden } from '../../shared/errors.ts'
+import { isResourceType } from '../../shared/fhir/definitions.ts'
+import type { Services } from '../../shared/services.ts'
+import { mailDepths, readMails } from '../../shared/store/mails.ts'
+import { appliedMigrations } from '../../shared/store/upkeep.ts'
+import { Fields } from './fields.ts'
+
+/** A super admin's request; `request.path` says what the AsyncJob was asked for by. */
+export interface SuperCall {
+  readonly services: Services
+  readonly principal: Principal
+  readonly request: FhirRequest
+}
+
+const MAILS = 1000
+
+/** Errors: 403. */
+export function requireSuperAdmin(principal: Principal): void {
+  if (!principal.isSuperAdmin || principal.rules !== undefined) throw forbidden()
+}
+
+/** Errors: 400 unless the caller will look at the status URL. */
+export function requireAsync({ headers }: FhirRequest): void {
+  if (/(^|[,;\s])respond-async\b/i.test(headers.prefer ?? '')) return
+  throw badRequest('Operation requires "Prefer: respond-async"')
+}
+
+/** `resourceType` is `*` or a comma list. What is up to date is left as it is, whatever is asked. */
+export async function startReindex(
+  call: SuperCall,
+  body: Record<string, unknown>,
+): Promise<FhirReply> {
+  const fields = new Fields(body)
+  const asked = fields.requiredText('resourceType', 'Resource type is required')
+  fields.oneOf('reindexType', ['outdated', 'all', 'specific'])
+  fields.check()
+  const types = asked.split(',').map((type) => type.trim())
+  const odd = types.find((type) => type !== '*' && !isResourceType(type))
+  if (odd !== undefined) throw badRequest(`Unknown resource type ${odd}`, 'resourceType')
+  const type = types.includes('*') ? undefined : [...new Set(types)].join(',')
+  const operation = { ...call, type, id: undefined, rest: '' }
+  return await startUpkeep(operation, 'reindex', call.principal.project.id)
+}
+
+/** Work that a start of the service has done already: its AsyncJob is complete at once. */
+export async function nothingToDo(call: SuperCall): Promise<FhirReply> {
+  return await completedJob(call)
+}
+
+/** Rows older than `before` are gone with their history; answers how many. Errors: 400. */
+export async function purge(
+  { services, principal }: SuperCall,
+  body: Record<string, unknown>,
+): Promise<{ readonly purged: number }> {
+  const fields = new Fields(body)
+  const type = fields.requiredOneOf(
+    'resourceType',
+    ['AuditEvent', 'Login'],
+    'Resource type is required',
+  )
+  const before = fields.requiredText('before', 'Before is required')
+  fields.check()
+  const isDate = /^\d{4}-\d{2}-\d{2}/.test(before) && !Number.isNaN(Date.parse(before))
+  if (!isDate) throw badRequest('before must be a date of ISO 8601', 'before')
+  const { maintenance } = services.repository
+  return { purged: await maintenance.purge(principal, type ?? '', new Date(before)) }
+}
+
+/** Errors: 400. */
+export function requireBotId(body: Record<string, unknown>): void {
+  const fields = new Fields(body)
+  fields.requiredText('botId', 'Bot ID is required')
+  fields.check()
+}
+
+/** Jobs of every queue by state, and mails by Project. */
+export async function queueDepths({ services }: SuperCall) {
+  const [queues, mail] = await Promise.all([
+    services.queues.depths(),
+    mailDepths(services.database),
+  ])
+  return { queues, mail }
+}
+
+/** The outbox of mails, newest first: without a mail server it is where invitations are found. */
+export async function keptMails({ services }: SuperCall) {
+  return { mails: await readMails(services.database, MAILS) }
+}
+
+/** Migrations of the database that have run, by name; those that wait are run by the release step. */
+export async function migrations({ services }: SuperCall) {
+  return { migrations: await appliedMigrations(services.database) }
+}

@@ -1,0 +1,51 @@
+/** reCAPTCHA: asked for only where a secret is configured, for the server or for the Project's site. */
+import { badRequest } from '../../shared/errors.ts'
+import { fetchOutside } from '../../shared/fetch-outside.ts'
+import { isObject, type Resource } from '../../shared/fhir/resource.ts'
+import type { Services } from '../../shared/services.ts'
+import type { Fields } from './fields.ts'
+
+const VERIFY_URL = 'https://www.google.com/recaptcha/api/siteverify'
+const PATIENCE_MS = 5000
+
+export interface Captcha {
+  readonly token: string | undefined
+  readonly siteKey: string | undefined
+}
+
+export function captchaIn(fields: Fields): Captcha {
+  return { token: fields.optional('recaptchaToken'), siteKey: fields.optional('recaptchaSiteKey') }
+}
+
+/** Errors: 400. */
+export async function requireHuman(
+  { config }: Services,
+  { token, siteKey }: Captcha,
+  project: Resource | undefined,
+): Promise<void> {
+  const isServers = siteKey === undefined || siteKey === config.recaptchaSiteKey
+  const secret = isServers ? config.recaptchaSecret : secretOf(project, siteKey)
+  if (secret === undefined) return
+  if (token === undefined) throw badRequest('Recaptcha token is required', 'recaptchaToken')
+  const { body } = await fetchOutside(
+    {
+      url: VERIFY_URL,
+      method: 'POST',
+      headers: { 'content-type': 'application/x-www-form-urlencoded' },
+      body: new URLSearchParams({ secret, response: token }).toString(),
+      redirect: 'error',
+      timeoutMs: PATIENCE_MS,
+    },
+    config.hookTargets,
+    new AbortController().signal,
+  ).catch(() => ({ body: Buffer.from('{}') }))
+  if (!/"success":\s*true/.test(body.toString('utf8'))) {
+    throw badRequest('Recaptcha failed', 'recaptchaToken')
+  }
+}
+
+function secretOf(project: Resource | undefined, siteKey: string): string | undefined {
+  const sites = Array.isArray(project?.site) ? project.site.filter(isObject) : []
+  const site = sites.find(({ recaptchaSiteKey }) => recaptchaSiteKey === siteKey)
+  return typeof site?.recaptchaSecretKey === 'string' ? site.recaptchaSecretKey : undefined
+}

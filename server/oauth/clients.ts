@@ -1,0 +1,148 @@
+/** How a client proves itself at the token endpoint (auth.md §6.1). */
+import {
+  AssertionError,
+  readAssertion,
+  verifyAssertion,
+} from '../../shared/access/client-assertions.ts'
+import { secretMatches } from '../../shared/access/clients.ts'
+import type { Resource } from '../../shared/fhir/resource.ts'
+import type { Services } from '../../shared/services.ts'
+import type { Session } from '../../shared/store/principals.ts'
+import type { Context } from '../context.ts'
+import { parseBasic } from '../middleware/authenticate.ts'
+import { OAuthError } from '../middleware/failures.ts'
+import type { ClientKeys } from './client-keys.ts'
+import { optional } from './form.ts'
+
+const JWT_BEARER = 'urn:ietf:params:oauth:client-assertion-type:jwt-bearer'
+
+/** What a request brings to prove a client with; none of it looked at yet. */
+export interface Presented {
+  readonly id: string | undefined
+  readonly secret: string | undefined
+  readonly assertion: string | undefined
+  readonly viaBasic: boolean
+}
+
+/** Errors: `invalid_request` for contradictions. */
+export function presented(ctx: Context, form: URLSearchParams): Presented {
+  const header = /^Basic +([^ ]+) *$/i.exec(ctx.get('Authorization'))?.[1]
+  const basic = header === undefined ? undefined : decodedBasic(header)
+  const id = optional(form, 'client_id')
+  const secret = optional(form, 'client_secret')
+  const assertion = assertionOf(form)
+  const differs =
+    basic !== undefined &&
+    ((id !== undefined && id !== basic.id) || (secret !== undefined && secret !== basic.secret))
+  const isTwofold = assertion !== undefined && (basic !== undefined || secret !== undefined)
+  if (differs || isTwofold) throw new OAuthError('invalid_request', 'Client credentials differ')
+  return {
+    id: id ?? basic?.id ?? (assertion && idIn(assertion)),
+    secret: secret ?? basic?.secret,
+    assertion,
+    viaBasic: basic !== undefined,
+  }
+}
+
+function assertionOf(form: URLSearchParams): string | undefined {
+  const type = optional(form, 'client_assertion_type')
+  const assertion = optional(form, 'client_assertion')
+  if (type === undefined && assertion === undefined) return undefined
+  if (type !== JWT_BEARER) throw new OAuthError('invalid_request', 'Invalid client_assertion_type')
+  if (assertion === undefined) throw new OAuthError('invalid_request', 'Missing client_assertion')
+  return assertion
+}
+
+function idIn(assertion: string): string {
+  try {
+    return readAssertion(assertion).clientId
+  } catch (error) {
+    throw refused(error)
+  }
+}
+
+/** A client with a membership of its own. Errors: the rows of auth.md §6.4 about clients. */
+export async function requireClientSession(
+  services: Services,
+  keys: ClientKeys,
+  given: Presented,
+): Promise<Session> {
+  const { id, secret, assertion } = given
+  if (id === undefined) throw new OAuthError('invalid_request', 'Missing client_id')
+  if (secret === undefined && assertion === undefined) {
+    throw new OAuthError('invalid_request', 'Missing client_secret')
+  }
+  const session = await services.principals.forProfile(`ClientApplication/${id}`)
+  if (session === undefined) throw invalidClient(services, given, 'Invalid client')
+  await requireProof(services, keys, session.profile, given)
+  return session
+}
+
+/** Looks at what was presented; there must be something. Errors: `invalid_client`. */
+export async function requireProof(
+  services: Services,
+  keys: ClientKeys,
+  client: Resource,
+  given: Presented,
+): Promise<void> {
+  if (given.assertion !== undefined) {
+    await requireAssertion(services, keys, client, given.assertion)
+    return
+  }
+  if (given.secret === undefined) {
+    throw new OAuthError('invalid_request', 'Missing client_secret')
+  }
+  if (!secretMatches(client, given.secret)) throw invalidClient(services, given, 'Invalid secret')
+}
+
+async function requireAssertion(
+  { config, redis }: Services,
+  keys: ClientKeys,
+  client: Resource,
+  text: string,
+): Promise<void> {
+  try {
+    const assertion = readAssertion(text)
+    if (assertion.clientId !== client.id) throw new AssertionError('is of another client')
+    const audiences = [`${config.baseUrl}oauth2/token`, config.baseUrl]
+    const candidates = await keys.find(client, assertion.kid)
+    const { id, expiresAt } = await verifyAssertion(assertion, candidates, audiences)
+    const key = `botica:assertion:${client.id}:${Buffer.from(id).toString('base64url').slice(0, 512)}`
+    const seconds = Math.max(60, Math.ceil(expiresAt - Date.now() / 1000) + 60)
+    const isFirst = await redis.set(key, '1', 'EX', seconds, 'NX')
+    if (isFirst !== 'OK') throw new AssertionError('was used before')
+  } catch (error) {
+    throw refused(error)
+  }
+}
+
+function refused(error: unknown): unknown {
+  if (!(error instanceof AssertionError)) return error
+  return new OAuthError('invalid_client', `Invalid client assertion: it ${error.message}`, 401)
+}
+
+export function invalidClient(
+  { config }: Services,
+  { viaBasic }: Presented,
+  description: string,
+): OAuthError {
+  const headers: Record<string, string> = viaBasic
+    ? { 'WWW-Authenticate': `Basic realm="${config.baseUrl}"` }
+    : {}
+  return new OAuthError('invalid_client', description, 401, headers)
+}
+
+/** RFC 6749 §2.3.1: both halves are form-encoded inside the header. */
+function decodedBasic(header: string): { id: string; secret: string } {
+  const basic = parseBasic(header)
+  if (basic === undefined) throw new OAuthError('invalid_request', 'Invalid Authorization header')
+  return { id: formDecoded(basic.id), secret: formDecoded(basic.secret) }
+}
+
+function formDecoded(text: string): string {
+  try {
+    return decodeURIComponent(text.replace(/\+/g, ' '))
+  } catch {
+    throw new OAuthError('invalid_request', 'Invalid Authorization header')
+  }
+}

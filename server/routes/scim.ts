@@ -1,0 +1,77 @@
+/** `/scim/v2/Users`, with the media type and the error object of RFC 7644. */
+import Router from '@koa/router'
+import { HttpError } from '../../shared/errors.ts'
+import { type Context, caller, type Middleware, type State, type Web } from '../context.ts'
+import { readJsonObject } from '../middleware/body.ts'
+import { once } from '../middleware/once.ts'
+import {
+  createUser,
+  listUsers,
+  patchUser,
+  readUser,
+  removeUser,
+  replaceUser,
+  type ScimCall,
+} from '../scim/users.ts'
+
+const SCIM_JSON = 'application/scim+json; charset=utf-8'
+
+export function scimRoutes(web: Web, authenticate: Middleware): Router<State> {
+  const { services } = web
+  const { maxBodyBytes } = services.config
+  const router = new Router<State>({ prefix: '/scim/v2' })
+  router.use(scimErrors, authenticate, once(web))
+
+  const callOf = (ctx: Context): ScimCall => {
+    const { principal, session } = caller(ctx)
+    return { services, caller: principal, session }
+  }
+  router.get('/Users', async (ctx) => {
+    sendScim(ctx, 200, await listUsers(callOf(ctx), new URLSearchParams(ctx.querystring)))
+  })
+  router.post('/Users', async (ctx) => {
+    const user = await createUser(callOf(ctx), await readJsonObject(ctx, maxBodyBytes))
+    ctx.set('Location', user.meta.location)
+    sendScim(ctx, 201, user)
+  })
+  router.get('/Users/:id', async (ctx) => {
+    sendScim(ctx, 200, await readUser(callOf(ctx), ctx.params.id ?? ''))
+  })
+  router.put('/Users/:id', async (ctx) => {
+    const body = await readJsonObject(ctx, maxBodyBytes)
+    sendScim(ctx, 200, await replaceUser(callOf(ctx), ctx.params.id ?? '', body))
+  })
+  router.patch('/Users/:id', async (ctx) => {
+    const body = await readJsonObject(ctx, maxBodyBytes)
+    sendScim(ctx, 200, await patchUser(callOf(ctx), ctx.params.id ?? '', body))
+  })
+  router.delete('/Users/:id', async (ctx) => {
+    await removeUser(callOf(ctx), ctx.params.id ?? '')
+    ctx.status = 204
+  })
+  return router
+}
+
+/** https://datatracker.ietf.org/doc/html/rfc7644#section-3.12 */
+const scimErrors: Middleware = async (ctx, next) => {
+  try {
+    await next()
+  } catch (error) {
+    if (!(error instanceof HttpError) || error.status >= 500) throw error
+    const { status, headers, outcome } = error
+    const texts = outcome.issue.map(({ details }) => details.text)
+    ctx.set(headers)
+    sendScim(ctx, status, {
+      schemas: ['urn:ietf:params:scim:api:messages:2.0:Error'],
+      status: String(status),
+      ...(status === 409 ? { scimType: 'uniqueness' } : {}),
+      detail: texts.join('; '),
+    })
+  }
+}
+
+function sendScim(ctx: Context, status: number, body: object): void {
+  ctx.status = status
+  ctx.set('Content-Type', SCIM_JSON)
+  ctx.body = JSON.stringify(body)
+}

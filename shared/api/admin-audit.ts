@@ -1,0 +1,58 @@
+/** An AuditEvent for each administrative write: who changed what, and which fields; never a value. */
+import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
+import { isSameJson } from '../fhir/json.ts'
+import type { Resource } from '../fhir/resource.ts'
+import type { Repository } from '../store/repository.ts'
+
+type Interaction = 'create' | 'update' | 'patch' | 'delete' | 'operation'
+
+/** Fields whose change is told by name. */
+const WATCHED = ['admin', 'access', 'accessPolicy', 'secret', 'superAdmin', 'features', 'active']
+
+/** Written with the change, in its transaction. `fields` are the paths that have changed. */
+export async function recordChange(
+  repository: Repository,
+  caller: Principal,
+  project: ProjectContext,
+  interaction: Interaction,
+  target: string,
+  fields: readonly string[] = [],
+): Promise<void> {
+  const { profile, profileDisplay, membershipId } = caller
+  const detail = fields.map((path) => ({ type: 'changed', valueString: path }))
+  await repository.create(
+    { ...systemPrincipal(project), profile, profileDisplay },
+    {
+      resourceType: 'AuditEvent',
+      type: { system: 'http://terminology.hl7.org/CodeSystem/audit-event-type', code: 'rest' },
+      subtype: [{ system: 'http://hl7.org/fhir/restful-interaction', code: interaction }],
+      recorded: new Date().toISOString(),
+      agent: [
+        { who: { reference: profile ?? 'system' }, requestor: true },
+        // The rights may have been another member's.
+        ...(membershipId === undefined
+          ? []
+          : [{ who: { reference: `ProjectMembership/${membershipId}` }, requestor: false }]),
+      ],
+      source: { observer: { reference: `Project/${project.id}` } },
+      entity: [{ what: { reference: target }, ...(detail.length > 0 ? { detail } : {}) }],
+      outcome: '0',
+    },
+  )
+}
+
+/** Which of the watched fields differ. */
+export function changedFields(
+  before: Readonly<Record<string, unknown>>,
+  after: Readonly<Record<string, unknown>>,
+): readonly string[] {
+  return WATCHED.filter((name) => {
+    const [a, b] = [before[name], after[name]].map((value) => JSON.stringify(value) ?? 'null')
+    return a !== b && !isSameJson(a ?? '', b ?? '')
+  })
+}
+
+/** Paths of the watched fields that a new resource has. */
+export function givenFields(resource: Resource): readonly string[] {
+  return changedFields({}, resource)
+}

@@ -1,0 +1,52 @@
+/** What writes of people, memberships and Projects bring with them, wherever they come from. */
+import { systemPrincipal } from '../access/principal.ts'
+import { type Issue, issue } from '../fhir/outcome.ts'
+import type { Resource } from '../fhir/resource.ts'
+import { SYSTEM_PROJECT } from '../store/projects.ts'
+import type { Deletion, WriteResult } from '../store/repository.ts'
+import { parseVersion } from '../store/rows.ts'
+import { changedFields, recordChange } from './admin-audit.ts'
+import type { Interaction } from './interaction.ts'
+
+const ADMINISTRATIVE = new Set(['Project', 'ProjectMembership', 'User'])
+const system = systemPrincipal(SYSTEM_PROJECT)
+
+/** Tells the audit of a write, in the Project of the caller. */
+export async function recordWrite(
+  { services, principal }: Interaction,
+  written: WriteResult,
+): Promise<void> {
+  const { type, id, ver, outcome } = written
+  if (!ADMINISTRATIVE.has(type) || principal.membershipId === undefined) return
+  if (outcome === 'unchanged') return
+  const before = ver === 1 ? undefined : await versionBefore(services, type, id, ver)
+  const fields = changedFields(before ?? {}, parseVersion(written))
+  const interaction = outcome === 'created' ? 'create' : 'update'
+  const { repository } = services
+  await recordChange(repository, principal, principal.project, interaction, `${type}/${id}`, fields)
+}
+
+async function versionBefore(
+  { repository }: Interaction['services'],
+  type: string,
+  id: string,
+  ver: number,
+): Promise<Resource | undefined> {
+  const before = await repository.readVersion(system, type, id, String(ver - 1))
+  return before.content === undefined ? undefined : parseVersion(before)
+}
+
+/** Tells the audit of a deletion, and the caller of a login that works no more. */
+export async function afterDeletion(
+  { services, principal }: Interaction,
+  { type, id, membership }: Deletion,
+): Promise<readonly Issue[]> {
+  if (ADMINISTRATIVE.has(type) && principal.membershipId !== undefined) {
+    const { repository } = services
+    await recordChange(repository, principal, principal.project, 'delete', `${type}/${id}`)
+  }
+  if (membership === undefined) return []
+  services.principals.forget()
+  const text = `The login of ProjectMembership/${membership} works no more`
+  return [issue('warning', 'business-rule', text)]
+}

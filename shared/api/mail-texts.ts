@@ -1,0 +1,90 @@
+/** What the service itself writes to people: subject, plain text and HTML of each event. */
+import type { Config } from '../config.ts'
+import type { Mail } from '../store/mails.ts'
+
+type Settings = Pick<Config, 'appUrl' | 'productName'>
+
+/** A UserSecurityRequest, as far as a link needs it. */
+export interface SecurityLink {
+  readonly id: string
+  readonly secret: string
+}
+
+/** To a new user: sets the first password. */
+export function inviteMail(
+  settings: Settings,
+  to: string,
+  projectName: string,
+  link: SecurityLink,
+): Mail {
+  const { productName } = settings
+  return composed('invite', to, `Welcome to ${productName}`, [
+    `You have been invited to ${projectName} on ${productName}.`,
+    'Please choose a password by this link. It works once, for 7 days:',
+    `${settings.appUrl}setpassword/${link.id}/${link.secret}`,
+  ])
+}
+
+/** To a user who has a password already. */
+export function welcomeMail(settings: Settings, to: string, projectName: string): Mail {
+  const { productName } = settings
+  return composed('welcome', to, `${productName}: Welcome to ${projectName}`, [
+    `You are now a member of ${projectName} on ${productName}.`,
+    'Please sign in:',
+    `${settings.appUrl}signin`,
+  ])
+}
+
+export function resetMail(settings: Settings, to: string, link: SecurityLink): Mail {
+  const { productName } = settings
+  return composed('reset', to, `${productName} Password Reset`, [
+    `Somebody, probably you, has asked for a new password on ${productName}.`,
+    'Please choose it by this link. It works once, for an hour:',
+    `${settings.appUrl}setpassword/${link.id}/${link.secret}`,
+    'If it was not you, nothing needs to be done.',
+  ])
+}
+
+/** To the new address. */
+export function verifyEmailMail(settings: Settings, to: string, link: SecurityLink): Mail {
+  const { productName } = settings
+  return composed('verify-email', to, `${productName} Email Address Updated`, [
+    `This address is now the one you are known by on ${productName}.`,
+    'Please confirm it by this link. It works once, for 24 hours:',
+    `${settings.appUrl}verifyemail/${link.id}/${link.secret}`,
+  ])
+}
+
+const LINK_SECRET = /((?:setpassword|verifyemail)\/[^/\s]+\/)\S+/g
+
+/** For the log. */
+export function withoutLinkSecret(text: string): string {
+  return text.replace(LINK_SECRET, '$1***')
+}
+
+function composed(kind: Mail['kind'], to: string, subject: string, lines: readonly string[]): Mail {
+  return {
+    kind,
+    to: [to],
+    // A name with a line break must not become a header of its own.
+    subject: subject.replace(/\s+/g, ' '),
+    text: `${lines.join('\n\n')}\n`,
+    html: `<!doctype html><html lang="en"><body>${lines.map(paragraph).join('')}</body></html>`,
+  }
+}
+
+function paragraph(line: string): string {
+  const text = escaped(line)
+  return /^https?:\S+$/.test(line) ? `<p><a href="${text}">${text}</a></p>` : `<p>${text}</p>`
+}
+
+function escaped(text: string): string {
+  const names: Readonly<Record<string, string>> = {
+    '&': '&amp;',
+    '<': '&lt;',
+    '>': '&gt;',
+    '"': '&quot;',
+    "'": '&#39;',
+  }
+  return text.replace(/[&<>"']/g, (character) => names[character] ?? '')
+}

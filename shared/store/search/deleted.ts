@@ -1,0 +1,131 @@
+/** `_deleted=true`: the deletions of a type that nothing was written after, newest first unless asked otherwise. */
+import { REGISTRY_TYPES } from '../../access/policy.ts'
+import type { Principal } from '../../access/principal.ts'
+import { badRequest, forbidden } from '../../errors.ts'
+import { COMPARTMENTS, typeNumber } from '../../fhir/definitions.ts'
+import { type Condition, isCondition, type SearchRequest } from '../../fhir/search.ts'
+import { unescapeValue } from '../../fhir/search-values.ts'
+import { idOf } from '../content.ts'
+import { normalId, type Store } from '../context.ts'
+import { allow } from '../read.ts'
+import type { SearchPage, Version } from '../repository.ts'
+import { toVersion, versionColumns } from '../rows.ts'
+import type { Bind } from '../side-rows.ts'
+import { afterSql, orderOf, orderSql, readCursor, reversed, type SortedRow } from './order.ts'
+import { pageOf } from './page.ts'
+import { lastUpdatedTest } from './ranges.ts'
+
+interface Row extends SortedRow {
+  /** Start of the text of the version before. */
+  readonly before: string
+}
+
+/**
+ * Errors: 403 for who does not see all of the type, since a deletion has no content to judge by; 400 for
+ * other parameters than `_id`, `_lastUpdated` and `_compartment`, and for other orders.
+ */
+export async function searchDeleted(
+  store: Store,
+  principal: Principal,
+  request: SearchRequest,
+): Promise<SearchPage> {
+  const { type, count, offset, cursor, total } = request
+  allow(principal, type, 'search')
+  const seesAll = principal.rules === undefined || principal.isProjectAdmin
+  if (!seesAll || REGISTRY_TYPES.has(type)) throw forbidden()
+  const order = orderOf(request, store.keys)
+  if (order.terms.length > 0 || order.column === 'd_lo') {
+    throw badRequest('Deletions are sorted by _lastUpdated or _id', '_sort')
+  }
+  const after = cursor === undefined ? undefined : readCursor(order, cursor)
+  const way = after?.isBackwards ? reversed(order) : order
+  const { bind, values } = binder()
+  const tests = deletionTests(store, principal, request, bind)
+  const place = after === undefined ? '' : ` and ${afterSql(way, after, bind)}`
+  const text = `select ${versionColumns('r')}, null as d_lo, (
+      select left(b.content, 256) from version b where b.project = r.project and b.type = r.type
+        and b.id = r.id and b.ver = r.ver - 1) as before
+    from version r where ${tests.join(' and ')}${place}
+    order by ${orderSql(way, 'r')}
+    limit ${bind(count + 1, 'int')} offset ${bind(offset, 'int')}`
+  const rows = count === 0 ? [] : await store.connection.query<Row>({ text, values })
+  const page = pageOf(request, order, after, rows, shownAs)
+  return total === 'none' ? page : { ...page, total: await countDeleted(store, principal, request) }
+}
+
+async function countDeleted(
+  store: Store,
+  principal: Principal,
+  request: SearchRequest,
+): Promise<number> {
+  const { bind, values } = binder()
+  const tests = deletionTests(store, principal, request, bind)
+  const text = `select count(*)::int as count from version r where ${tests.join(' and ')}`
+  const [row] = await store.connection.query<{ count: number }>({ text, values })
+  return row?.count ?? 0
+}
+
+function deletionTests(
+  store: Store,
+  { project }: Principal,
+  { type, conditions }: SearchRequest,
+  bind: Bind,
+): string[] {
+  const named = conditions.map((condition) => {
+    if (!isCondition(condition) || condition.modifier !== undefined) throw unfit()
+    return conditionSql(store, type, condition, bind)
+  })
+  return [
+    `r.project = ${bind(project.number, 'int')}`,
+    `r.type = ${bind(typeNumber(type), 'smallint')}`,
+    'r.content is null',
+    `not exists (select 1 from version n where n.project = r.project and n.type = r.type
+      and n.id = r.id and n.ver = r.ver + 1)`,
+    ...named,
+  ]
+}
+
+function conditionSql({ keys }: Store, type: string, condition: Condition, bind: Bind): string {
+  const texts = condition.values.map(unescapeValue)
+  switch (condition.code) {
+    case '_id': {
+      const ids = texts.map((id) => keys.rowId(type, normalId(id)))
+      return `r.id = any(${bind(ids, 'uuid[]')})`
+    }
+    case '_lastUpdated':
+      return lastUpdatedTest(condition)(bind)
+    case '_compartment': {
+      const names = texts.flatMap((text) =>
+        text.includes('/') ? [text] : COMPARTMENTS.map((kind) => `${kind}/${text}`),
+      )
+      return `exists (select 1
+        from jsonb_array_elements(('{' || r.meta_ext || '}')::jsonb -> 'compartment') c
+        where c ->> 'reference' = any(${bind(names, 'text[]')}))`
+    }
+    default:
+      throw unfit()
+  }
+}
+
+function unfit() {
+  return badRequest('_deleted goes with _id, _lastUpdated and _compartment only', '_deleted')
+}
+
+/** What is left of a resource: which it was, and when it was deleted. */
+function shownAs(row: Row): Version {
+  const id = idOf(row.before)
+  const version = toVersion(row, id)
+  const { type, ver, lastUpdated } = version
+  const meta = { versionId: String(ver), lastUpdated: lastUpdated.toISOString() }
+  const content = JSON.stringify({ resourceType: type, id, meta })
+  return { ...version, content, metaAt: content.length - 2 }
+}
+
+function binder(): { values: unknown[]; bind: Bind } {
+  const values: unknown[] = []
+  const bind: Bind = (value, type) => {
+    values.push(value)
+    return `$${values.length}::${type}`
+  }
+  return { values, bind }
+}

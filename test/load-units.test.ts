@@ -1,0 +1,123 @@
+import t from 'tap'
+import type { Resource } from '../shared/fhir/resource.ts'
+import { openBotica } from './fixtures/botica.ts'
+import type { Answer, Client } from './fixtures/client.ts'
+import { aPatient } from './fixtures/resources.ts'
+
+const botica = await openBotica(t, { env: { RATE_LIMIT_PER_MINUTE: '60000' } })
+const { services, superAdmin } = botica
+
+interface Answered extends Resource {
+  readonly entry: readonly { readonly response: { readonly status: string } }[]
+}
+
+/** A Project whose members may cause so much load a minute. */
+async function aProject(settings: Record<string, boolean | number>) {
+  const tenant = await botica.createTenant()
+  const systemSetting = Object.entries(settings).map(([name, value]) =>
+    typeof value === 'number' ? { name, valueInteger: value } : { name, valueBoolean: value },
+  )
+  const path = `Project/${tenant.project.id}`
+  const saved = await superAdmin.put(path, { ...tenant.project, systemSetting })
+  if (saved.status !== 200) throw new Error(saved.text)
+  services.principals.forget()
+  return tenant
+}
+
+/** Load units left, as the SDK reads them. */
+function leftOf({ headers }: Answer<unknown>): number | undefined {
+  const found = /"fhirInteractions";r=(\d+);t=\d+/.exec(headers.get('ratelimit') ?? '')?.[1]
+  return found === undefined ? undefined : Number(found)
+}
+
+/** Counts begin anew with every minute: what meets that moment is done once more. */
+async function inOneMinute<T>(work: () => Promise<T>): Promise<T> {
+  for (;;) {
+    const minute = Math.floor(Date.now() / 60_000)
+    const result = await work()
+    if (Math.floor(Date.now() / 60_000) === minute) return result
+  }
+}
+
+const create = (client: Client) => client.post('Patient', aPatient())
+const post = (count: number) =>
+  Array.from({ length: count }, () => ({
+    request: { method: 'POST', url: 'Patient' },
+    resource: aPatient(),
+  }))
+
+t.test('no quota is counted unless the Project asks for it', async (t) => {
+  const { admin } = await aProject({ enableFhirQuota: false, userFhirQuota: 1 })
+  const answer = await admin.get('Patient')
+  t.equal(answer.status, 200)
+  t.match(answer.headers.get('ratelimit'), /^"requests";r=\d+;t=\d+$/)
+})
+
+t.test('each interaction costs its units', async (t) => {
+  const left = await inOneMinute(async () => {
+    const { admin } = await aProject({ enableFhirQuota: true })
+    return [
+      leftOf(await admin.get('Patient')),
+      leftOf(await create(admin)),
+      leftOf(await admin.get('Patient/_history')),
+      leftOf(await admin.get('Patient?_count=1')),
+      leftOf(await admin.get('Patient/$csv?_fields=id')),
+      leftOf(await admin.get('metadata')),
+    ]
+  })
+  t.same(left, [49_980, 49_880, 49_870, 49_850, 49_830, undefined])
+})
+
+t.test('a member beyond its quota is told when to come back', async (t) => {
+  const [first, refused] = await inOneMinute(async () => {
+    const { admin } = await aProject({ enableFhirQuota: true, userFhirQuota: 150 })
+    return [await create(admin), await create(admin)] as const
+  })
+  t.equal(first.status, 201)
+  t.match(refused, {
+    status: 429,
+    body: { id: 'too-many-requests', issue: [{ code: 'throttled', diagnostics: /"limit":150/ }] },
+  })
+  const limits = /^"requests";r=\d+;t=\d+, "fhirInteractions";r=0;t=\d+$/
+  t.match(refused.headers.get('ratelimit'), limits)
+  t.ok(Number(refused.headers.get('retry-after')) > 0)
+})
+
+t.test('the members of a Project share its quota, -1 switches a limit off', async (t) => {
+  const statuses = await inOneMinute(async () => {
+    const settings = { enableFhirQuota: true, userFhirQuota: -1, totalFhirQuota: 250 }
+    const { project, admin } = await aProject(settings)
+    const other = await botica.createMember({}, project.id)
+    return [await create(admin), await create(other.client), await create(admin)]
+  })
+  t.same(
+    statuses.map(({ status }) => status),
+    [201, 201, 429],
+  )
+})
+
+t.test('the entry of a batch that meets the limit is refused, and all after it', async (t) => {
+  const { status, body } = await inOneMinute(async () => {
+    const { admin } = await aProject({ enableFhirQuota: true, userFhirQuota: 350 })
+    const read = { request: { method: 'GET', url: 'Patient/unknown' } }
+    const entry = [read, ...post(5)]
+    return admin.post<Answered>('', { resourceType: 'Bundle', type: 'batch', entry })
+  })
+  t.equal(status, 200)
+  t.same(
+    body.entry.map(({ response }) => response.status),
+    ['429', '201', '201', '201', '429', '429'],
+  )
+})
+
+t.test('a transaction is let in while anything is left, and costs what it costs', async (t) => {
+  const statuses = await inOneMinute(async () => {
+    const { admin } = await aProject({ enableFhirQuota: true, userFhirQuota: 150 })
+    const bundle = { resourceType: 'Bundle', type: 'transaction', entry: post(20) }
+    return [await admin.post('', bundle), await admin.post('', bundle), await admin.get('Patient')]
+  })
+  t.same(
+    statuses.map(({ status }) => status),
+    [200, 429, 429],
+  )
+})

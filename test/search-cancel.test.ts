@@ -1,0 +1,62 @@
+/** What a search does to PostgreSQL when it takes too long or nobody waits for it any more. */
+import { randomUUID } from 'node:crypto'
+import t from 'tap'
+import { prepare } from '../scripts/migrate.ts'
+import { readConfig } from '../shared/config.ts'
+import { openDatabase } from '../shared/database.ts'
+import { createLogger } from '../shared/log.ts'
+import { openBotica, until } from './fixtures/botica.ts'
+import type { Raw } from './fixtures/oracle-values.ts'
+
+const name = `slow_${randomUUID().replaceAll('-', '')}`
+const log = createLogger('silent', 'script')
+const main = openDatabase({ databaseUrl: process.env.DATABASE_URL ?? '', databasePool: 1 }, log)
+t.teardown(() => main.close())
+await main.query({ text: `create database ${name}`, values: [] })
+const url = new URL(process.env.DATABASE_URL ?? '')
+url.pathname = `/${name}`
+await prepare(readConfig({ ...process.env, DATABASE_URL: url.href }))
+const { admin, services, baseUrl } = await openBotica(t, { env: { DATABASE_URL: url.href } })
+await admin.create({ resourceType: 'Basic', code: { text: 'x' } })
+// Whatever reads a content from now on sleeps.
+await services.database.query({ text: 'alter table version rename to stored', values: [] })
+await services.database.query({
+  text: 'create view version as select stored.* from stored, pg_sleep(600)',
+  values: [],
+})
+
+/** Statements that run in the file's own database, seen from another one. */
+async function running(): Promise<number> {
+  const rows = await main.query({
+    text: `select 1 from pg_stat_activity where datname = $1 and wait_event = 'PgSleep'`,
+    values: [name],
+  })
+  return rows.length
+}
+
+t.test('a search whose caller has gone is cancelled in PostgreSQL', async (t) => {
+  // More than the pool has: nothing is left there to cancel one with.
+  const callers = services.config.databasePool + 2
+  const controller = new AbortController()
+  const calls = Array.from({ length: callers }, () =>
+    fetch(`${baseUrl}fhir/R4/Basic?_count=5`, {
+      headers: { Authorization: `Bearer ${admin.token}` },
+      signal: controller.signal,
+    }),
+  )
+  const ended = Promise.allSettled(calls)
+  await until(async () => (await running()) >= 4, 10_000)
+  controller.abort()
+  // Far less than the time a statement is given.
+  await until(async () => (await running()) === 0, 10_000)
+  const results = await ended
+  t.ok(results.every(({ status }) => status === 'rejected'))
+  t.equal((await admin.get('Basic?_count=0&_total=accurate')).status, 200, 'the pool is whole')
+})
+
+t.test('a search past its time is cancelled in PostgreSQL and answered 504', async (t) => {
+  const { status, body } = await admin.get<Raw>('Basic?_count=5')
+  t.equal(status, 504)
+  t.match(body.issue, [{ code: 'timeout', details: { text: 'Server timeout' } }])
+  t.equal(await running(), 0)
+})

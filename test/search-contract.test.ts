@@ -1,0 +1,113 @@
+import t from 'tap'
+import type { Resource } from '../shared/fhir/resource.ts'
+import { openBotica } from './fixtures/botica.ts'
+import { finished } from './fixtures/bots.ts'
+import type { Raw } from './fixtures/oracle-values.ts'
+import { anObservation, aPatient } from './fixtures/resources.ts'
+
+const botica = await openBotica(t, { worker: true })
+const { admin } = botica
+
+async function ask(query: string): Promise<Raw> {
+  const { status, body } = await admin.get<Raw>(query)
+  if (status !== 200) throw new Error(`${query}: ${JSON.stringify(body)}`)
+  return body
+}
+
+const idsIn = (body: Raw): string[] => (body.entry ?? []).map((entry: Raw) => entry.resource.id)
+const linkOf = (body: Raw, name: string): string | undefined =>
+  body.link.find(({ relation }: Raw) => relation === name)?.url
+
+t.test('places are sorted by how far they are', async (t) => {
+  const places = { Berlin: [52.52, 13.405], Potsdam: [52.39, 13.06], Paris: [48.85, 2.35] }
+  const made: Record<string, string> = {}
+  for (const [name, [latitude, longitude]] of Object.entries(places)) {
+    const place = { resourceType: 'Location', name, position: { latitude, longitude } }
+    made[name] = (await admin.create(place as Resource)).id
+  }
+  const nowhere = await admin.create({ resourceType: 'Location', name: 'Nowhere' })
+  const { Berlin, Potsdam, Paris } = made
+  const near = (place: string, sort: string) =>
+    `Location?near=${encodeURIComponent(place)}&_sort=${sort}`
+  t.same(idsIn(await ask(near('52.5|13.4', 'near'))), [Berlin, Potsdam, Paris])
+  t.same(idsIn(await ask(near('52.5|13.4', '-near'))), [Paris, Potsdam, Berlin])
+  t.same(idsIn(await ask(near('48|2,52.39|13', 'near'))), [Potsdam, Berlin, Paris])
+  t.notOk(idsIn(await ask(near('52.5|13.4', 'near'))).includes(nowhere.id))
+  const first = await ask(`${near('52.5|13.4', 'near')}&_count=1`)
+  const second = await ask(linkOf(first, 'next') ?? '')
+  const third = await ask(linkOf(second, 'next') ?? '')
+  t.same([first, second, third].flatMap(idsIn), [Berlin, Potsdam, Paris])
+  t.equal(linkOf(third, 'next'), undefined)
+  t.equal((await admin.get('Location?_sort=near')).status, 400)
+})
+
+t.test('_deleted finds what was deleted and did not come back', async (t) => {
+  const patient = await admin.create(aPatient())
+  const reference = `Patient/${patient.id}`
+  const made = await Promise.all([1, 2, 3].map(() => admin.create(anObservation(reference))))
+  const [one, two, three] = made.map(({ id }) => id)
+  await admin.del(`Observation/${one}`)
+  await admin.del(`Observation/${two}`)
+  await admin.del(`Observation/${three}`)
+  await botica.superAdmin.put(`Observation/${three}`, { ...anObservation(reference), id: three })
+  const body = await ask('Observation?_deleted=true&_total=accurate')
+  t.same(idsIn(body), [two, one])
+  t.equal(body.total, 2)
+  t.match(body.entry[0], {
+    search: { mode: 'match' },
+    resource: { resourceType: 'Observation', meta: { versionId: '2' } },
+  })
+  t.same(idsIn(await ask(`Observation?_deleted=true&_id=${one},${three}`)), [one])
+  t.same(idsIn(await ask(`Observation?_deleted=true&_compartment=${reference}`)), [two, one])
+  t.same(idsIn(await ask('Observation?_deleted=true&_compartment=Patient/x')), [])
+  t.same(idsIn(await ask('Observation?_deleted=true&_lastUpdated=lt2020')), [])
+  const page = await ask('Observation?_deleted=true&_sort=_lastUpdated&_count=1')
+  t.same([...idsIn(page), ...idsIn(await ask(linkOf(page, 'next') ?? ''))], [one, two])
+  t.ok(idsIn(await ask('Observation?_deleted=false')).includes(three ?? ''))
+  for (const query of ['_deleted=true&code=x', '_deleted=maybe', '_deleted=true&_sort=code']) {
+    t.equal((await admin.get(`Observation?${query}`)).status, 400, query)
+  }
+  const stranger = await botica.createTenant()
+  t.same(idsIn((await stranger.admin.get<Raw>('Observation?_deleted=true')).body), [])
+})
+
+t.test('cursors that Medplum wrote continue an ascending _lastUpdated', async (t) => {
+  const made: string[] = []
+  for (let i = 0; i < 3; i++)
+    made.push((await admin.create({ resourceType: 'Basic', code: { text: 'x' } })).id)
+  const all = await ask('Basic?_sort=_lastUpdated')
+  t.same(idsIn(all), made)
+  const ms = Date.parse(all.entry[1].resource.meta.lastUpdated)
+  const after = async (cursor: string) =>
+    idsIn(await ask(`Basic?_sort=_lastUpdated&_cursor=${cursor}`))
+  t.same(await after(`1-${ms}-${made[1]}`), made.slice(1))
+  t.same(await after(`2-${ms}-${made[1]}`), made.slice(2))
+  t.equal((await admin.get(`Basic?_sort=-_lastUpdated&_cursor=1-${ms}-`)).status, 400)
+  t.equal((await admin.get('Basic?_sort=_lastUpdated&_cursor=3-1-')).status, 400)
+})
+
+t.test('truth has no letter case, and no resource lacks a time or a Project', async (t) => {
+  const { id } = await admin.create(aPatient({ active: true, name: [{ family: 'Truth' }] }))
+  const CASES: [string, string[]][] = [
+    ['active=TRUE', [id]],
+    ['active=False', []],
+    ['_lastUpdated:missing=false', [id]],
+    ['_lastUpdated:missing=true', []],
+    ['_project:missing=false', [id]],
+    ['_project:missing=true', []],
+  ]
+  for (const [query, expected] of CASES) {
+    t.same(idsIn(await ask(`Patient?family=truth&${query}`)), expected, query)
+  }
+})
+
+t.test('a search that need not be waited for is answered by a worker', async (t) => {
+  const { id } = await admin.create(aPatient({ name: [{ family: 'Later' }] }))
+  const started = await admin.get('Patient?family=later', { Prefer: 'respond-async' })
+  t.equal(started.status, 202)
+  const job = (await finished(admin, started.headers.get('content-location'))) as Raw
+  t.equal(job.status, 'completed')
+  const results = job.output.parameter.find(({ name }: Raw) => name === 'results')
+  const { text } = await admin.get<Raw>(results.valueReference.reference, { Accept: '*/*' })
+  t.match(text, new RegExp(id))
+})

@@ -1,0 +1,95 @@
+/** Sends what the outbox holds: five attempts, the pause doubling; what is refused for good is not repeated. */
+import { setTimeout as delay } from 'node:timers/promises'
+import { systemPrincipal } from '../../shared/access/principal.ts'
+import { withoutLinkSecret } from '../../shared/api/mail-texts.ts'
+import { HttpError } from '../../shared/errors.ts'
+import { MailError, type Mailer, openMailer } from '../../shared/mail.ts'
+import type { Services } from '../../shared/services.ts'
+import {
+  keepMail,
+  removeMail,
+  repeatMail,
+  type StoredMail,
+  takeMail,
+} from '../../shared/store/mails.ts'
+
+const EVERY_MS = 500
+const ATTEMPTS = 5
+const FIRST_PAUSE_MS = 10_000
+
+/** Sends one mail at a time until `stop`. */
+export function startMail(services: Services): { stop(): Promise<void> } {
+  const stopping = new AbortController()
+  const { signal } = stopping
+  const mailer = openMailer(services.config)
+  const loop = async () => {
+    while (!signal.aborted) {
+      const isBusy = await takeAndSend(services, mailer).catch((error: Error) => {
+        // That PostgreSQL is away is said once, by its pool.
+        const isAway = error instanceof HttpError && error.status === 503
+        services.log[isAway ? 'debug' : 'warn']({ reason: error.message }, 'Mail failed')
+        return false
+      })
+      if (!isBusy) await delay(EVERY_MS, undefined, { signal }).catch(() => undefined)
+    }
+  }
+  const working = loop()
+  return {
+    async stop() {
+      stopping.abort()
+      await working
+      mailer?.close()
+    },
+  }
+}
+
+/** False when none was waiting. */
+async function takeAndSend(services: Services, mailer: Mailer | undefined): Promise<boolean> {
+  const mail = await takeMail(services.database)
+  if (mail === undefined) return false
+  if (mailer === undefined) await keepUnsent(services, mail)
+  else await attempt(services, mailer, mail)
+  return true
+}
+
+/** Without a mail server the log tells of it, and the outbox keeps it for the super admin. */
+async function keepUnsent({ database, log }: Services, { id, message }: StoredMail): Promise<void> {
+  const { kind, to, subject, text = '' } = message
+  const told = kind === 'client' ? {} : { to, subject, text: withoutLinkSecret(text) }
+  log.info({ mail: id, kind, ...told }, 'Mail is kept: there is no SMTP_URL')
+  await keepMail(database, id, 'kept')
+}
+
+async function attempt(services: Services, mailer: Mailer, mail: StoredMail): Promise<void> {
+  const { database, log } = services
+  const { id, attempts, message } = mail
+  try {
+    await mailer.send(mail)
+  } catch (error) {
+    if (!(error instanceof MailError)) throw error
+    const isLast = error.isPermanent || attempts >= ATTEMPTS
+    log.warn({ mail: id, kind: message.kind, attempts, isLast, reason: error.message }, 'Mail')
+    if (!isLast) {
+      return await repeatMail(database, id, FIRST_PAUSE_MS * 2 ** (attempts - 1), error.message)
+    }
+    await keepMail(database, id, 'failed', error.message)
+    return await tellFailure(services, mail)
+  }
+  await removeMail(database, id)
+  log.info({ mail: id, kind: message.kind, attempts }, 'Mail is sent')
+}
+
+async function tellFailure({ principals, repository }: Services, mail: StoredMail): Promise<void> {
+  const project = await principals.project(mail.project)
+  if (project === undefined) return
+  await repository.create(systemPrincipal(project), {
+    resourceType: 'AuditEvent',
+    type: { system: 'https://medplum.com/CodeSystem/audit-event', code: 'mail' },
+    recorded: new Date().toISOString(),
+    agent: [{ who: { display: 'Botica' }, requestor: false }],
+    source: { observer: { display: 'Botica' } },
+    entity: [{ what: { identifier: { value: mail.id } }, name: mail.message.kind }],
+    outcome: '8',
+    outcomeDesc: 'A mail could not be sent',
+  })
+}
