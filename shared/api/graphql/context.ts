@@ -22,9 +22,8 @@ import { type Given, queryOf } from './arguments.ts'
 import type { Slices } from './directives.ts'
 import { type Levels, openLevels } from './levels.ts'
 
-const MAX_SEARCHES = 5_000
-const MAX_RESOURCES = 20_000
-const MAX_EVALUATIONS = 10_000
+/** Of one request. */
+const MOST = { searches: 5_000, resources: 20_000, evaluations: 10_000 } as const
 const DEADLINE_MS = 30_000
 
 /** A type and not an interface: graphql-http wants it assignable to a record. */
@@ -134,8 +133,8 @@ export async function searchReferring(
   const key = `refer ${code} ${keyOf(type, given, parts)}`
   return context.levels.ask(key, reference, async (references) => {
     const distinct = [...new Set(references)]
-    const allowed = distinct.slice(0, Math.max(0, MAX_SEARCHES - context.used.searches))
-    context.used.searches += distinct.length
+    const allowed = distinct.slice(0, Math.max(0, MOST.searches - context.used.searches))
+    context.used.searches += allowed.length
     const wanted = { request, code, references: allowed }
     const pages = await pagesOf(context, wanted)
     const rows = pages.reduce((sum, page) => sum + page.versions.length, 0)
@@ -176,7 +175,7 @@ async function pagesOf(
   const { request, code, references } = wanted
   if (request.count === 0) return references.map(() => NO_ROWS)
   if (request.cursor === undefined) {
-    const maxRows = Math.max(0, MAX_RESOURCES - used.resources)
+    const maxRows = Math.max(0, MOST.resources - used.resources)
     return services.repository.searchPerReference(principal, wanted, maxRows)
   }
   const [reference, second] = references
@@ -260,11 +259,8 @@ function parse({ interaction, owners }: GraphqlContext, version: Version): Resou
 
 function spend({ used }: GraphqlContext, what: keyof GraphqlContext['used'], amount: number): void {
   used[what] += amount
-  if (used.searches > MAX_SEARCHES) throw tooManySearches()
-  if (used.resources > MAX_RESOURCES) throw tooCostly(`More than ${MAX_RESOURCES} resources`)
-  if (used.evaluations > MAX_EVALUATIONS) {
-    throw tooCostly(`More than ${MAX_EVALUATIONS} FHIRPath evaluations`)
-  }
+  if (used[what] <= MOST[what]) return
+  throw what === 'searches' ? tooManySearches() : tooCostly(`More than ${MOST[what]} ${what}`)
 }
 
 export function spendEvaluations(context: GraphqlContext, amount: number): void {
