@@ -42,6 +42,11 @@ import {
 import { searchDeleted } from './search/deleted.ts'
 import { type Explanation, explain } from './search/explain.ts'
 import { search, searchMany, searchTypes } from './search/page.ts'
+import {
+  countPerReference,
+  type ReferenceSearch,
+  searchPerReference,
+} from './search/per-reference.ts'
 import { openStatistics } from './search/statistics.ts'
 import { createTenants } from './tenants.ts'
 import { type Inner, inTransaction, runTogether, runTransaction } from './transaction.ts'
@@ -204,6 +209,14 @@ export interface Repository {
     principal: Principal,
     requests: readonly SearchRequest[],
   ): Promise<readonly PromiseSettledResult<SearchPage>[]>
+  /** A page for each of many references, in their order. One SQL statement; one more for each that is common. */
+  searchPerReference(
+    principal: Principal,
+    search: ReferenceSearch,
+    maxRows: number,
+  ): Promise<readonly SearchPage[]>
+  /** How many there are for each of many references, in their order. One SQL statement. */
+  countPerReference(principal: Principal, search: ReferenceSearch): Promise<readonly number[]>
   /** What is in use in `meta` of a type, or of all. Errors: 403. */
   metaSummary(principal: Principal, type: string | undefined): Promise<MetaSummary>
   readonly concepts: ImportedConcepts
@@ -399,6 +412,9 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
     searchTypes: (principal, requests, signal) =>
       searchTypes(until(store, signal), principal, requests),
     searchMany: (principal, requests) => searchMany(store, principal, requests),
+    searchPerReference: (principal, wanted, maxRows) =>
+      searchPerReference(store, principal, wanted, maxRows),
+    countPerReference: (principal, wanted) => countPerReference(store, principal, wanted),
     compartment: (principal, request) => readCompartment(store, principal, request),
     createConditional: (principal, resource, condition, options) =>
       createConditional(store, transact, principal, resource, condition, options),

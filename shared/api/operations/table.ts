@@ -11,6 +11,7 @@ import { expandProfile } from './expand-profile.ts'
 import { explainPolicy } from './explain-policy.ts'
 import { expunge } from './expunge.ts'
 import { graph } from './graph.ts'
+import { graphql } from './graphql.ts'
 import { importRows } from './import.ts'
 import { init } from './init.ts'
 import { lookup, subsumes } from './lookup.ts'
@@ -37,6 +38,7 @@ export const operations: readonly Operation[] = [
   explainPolicy,
   expunge,
   graph,
+  graphql,
   importRows,
   init,
   lookup,
