@@ -67,9 +67,11 @@ t.test('every path that is named is served with every method', async (t) => {
       .replace('{resourceType}', 'Basic')
       .replace('{versionId}', '1')
       .replace(/\{\w+\}/g, randomUUID())
-    const client = described.security === undefined ? admin : anonymous
+    // A logout would end the session that asks for all the others.
+    const isNamed = described.security === undefined && path !== '/oauth2/logout'
+    const client = isNamed ? admin : anonymous
     // Whoever is not there is 404 as well, so a path with an id tells by the method it refuses.
-    const hasId = path.includes('{id}') || path.includes('{versionId}')
+    const hasId = /\{(id|versionId|clientId)\}/.test(path)
     const response = await fetch(new URL(address, baseUrl), {
       method: method.toUpperCase(),
       headers: client.token === undefined ? {} : { Authorization: `Bearer ${client.token}` },
