@@ -1,12 +1,13 @@
 /**
  * `npm run bench -- <area> [seconds] [resources]`: our figure, the physical limit measured in the same
- * run, and the ratio of both. Areas: binary, bundle, crud, execute, http, policy, search, token. Absolute
- * figures vary with the machine; ratios are what to compare.
+ * run, and the ratio of both. Areas: binary, bundle, crud, execute, graphql, http, policy, search, token.
+ * Absolute figures vary with the machine; ratios are what to compare.
  */
 import { binary } from './bench/binary.ts'
 import { bundle } from './bench/bundle.ts'
 import { crud } from './bench/crud.ts'
 import { execute } from './bench/execute.ts'
+import { graphql } from './bench/graphql.ts'
 import { http } from './bench/http.ts'
 import { policy } from './bench/policy.ts'
 import { search } from './bench/search.ts'
@@ -28,6 +29,7 @@ const areas: Readonly<
   bundle,
   crud,
   execute,
+  graphql,
   http,
   policy,
   search,

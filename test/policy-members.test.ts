@@ -3,6 +3,7 @@ import t from 'tap'
 import type { Principal } from '../shared/access/principal.ts'
 import { narrowRules } from '../shared/access/scopes.ts'
 import { openBotica } from './fixtures/botica.ts'
+import { signIn } from './fixtures/client.ts'
 import { type Ask, asking, changeMembership, idsIn, memberUnder } from './fixtures/policy.ts'
 import { anObservation, aPatient } from './fixtures/resources.ts'
 
@@ -168,6 +169,7 @@ t.test('addresses are let in by the first rule that fits', async (t) => {
   const entries = [{ resourceType: 'Patient' }]
   const blocked = await memberUnder(botica, { entries, more })
   t.equal((await blocked.client.get('Patient')).status, 403)
+  await t.rejects(signIn(botica.baseUrl, blocked.id, blocked.secret), /400.*access_denied/)
   const first = { ipAccessRule: [{ value: '127.', action: 'allow' }, ...more.ipAccessRule] }
   const allowed = await memberUnder(botica, { entries, more: first })
   t.equal((await allowed.client.get('Patient')).status, 200)

@@ -65,20 +65,6 @@ export interface Principal {
   readonly ipRules?: readonly IpRule[]
 }
 
-/** Linked Projects that share a type with the Principal's; a super admin names Projects instead. */
-export function linkedProjects(
-  { project, isSuperAdmin }: Principal,
-  type: string,
-): readonly LinkedProject[] {
-  if (isSuperAdmin || project.linked === undefined) return []
-  return project.linked.filter(({ exports }) => exports.length === 0 || exports.includes(type))
-}
-
-/** The Principal in its own Project, without those it is linked to. */
-export function unlinked(principal: Principal): Principal {
-  return { ...principal, project: { ...principal.project, linked: [] } }
-}
-
 /** The system project holds the platform's registry (see `REGISTRY_TYPES` in policy.ts). */
 export const SYSTEM_PROJECT_NUMBER = 1
 

@@ -89,9 +89,15 @@ function parseEntry(entry: unknown, index: number): Entry {
     query,
     route,
     fullUrl: typeof entry.fullUrl === 'string' ? entry.fullUrl : undefined,
-    resource: isResource(entry.resource) ? entry.resource : undefined,
+    resource: resourceOf(entry.resource, route),
     headers: readHeaders(request),
   }
+}
+
+/** An operation may take what is no resource, a GraphQL query for one: its own reading of it decides. */
+function resourceOf(value: unknown, { kind }: Route): Resource | undefined {
+  if (isResource(value)) return value
+  return kind === 'operation' && isObject(value) ? (value as Resource) : undefined
 }
 
 function splitUrl(url: string): { path: string; query: URLSearchParams } {

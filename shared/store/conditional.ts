@@ -2,16 +2,18 @@
  * Writes that depend on a search. Equal conditional requests queue up on an advisory lock for
  * (project, type, criteria), so racing ones never make twins: https://hl7.org/fhir/R4/http.html#ccreate
  */
-import { type Principal, unlinked } from '../access/principal.ts'
+import { unlinked } from '../access/links.ts'
+import type { Principal } from '../access/principal.ts'
 import { badRequest, multipleMatches } from '../errors.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { isCondition, type SearchRequest } from '../fhir/search.ts'
 import { normalId, type Store, scopeOf } from './context.ts'
 import { needsSql } from './judge.ts'
 import { allow } from './read.ts'
+import { remove } from './remove.ts'
 import type { Version, WriteOptions, WriteResult } from './repository.ts'
 import { search } from './search/page.ts'
-import { create, remove, update } from './write.ts'
+import { create, update } from './write.ts'
 
 /** Runs `work` in a transaction, with a store that writes and reads inside it and holds these locks. */
 export type Transact = <T>(

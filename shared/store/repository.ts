@@ -22,14 +22,18 @@ import type { Store } from './context.ts'
 import { deleteStatement, removeTogether } from './deletions.ts'
 import { createFetch, fetchTogether } from './fetch.ts'
 import { history, historyOf } from './history.ts'
-import { type Judged, needsSql, readJudged } from './judge.ts'
+import { createImportedConcepts, type ImportedConcepts } from './imported-concepts.ts'
+import { needsSql, readJudged } from './judge.ts'
+import type { Judged } from './judge-rows.ts'
 import { Keys } from './keys.ts'
+import { withLinked } from './linked.ts'
 import { addMail, type Mail } from './mails.ts'
 import { createMaintenance, type Maintenance } from './maintenance.ts'
 import { type MetaSummary, metaSummary } from './meta-summary.ts'
 import { type OwnParametersReader, openOwnParameters } from './own-parameters.ts'
 import { rowKey } from './read.ts'
 import { read, readMany, readVersion } from './read-judged.ts'
+import { remove } from './remove.ts'
 import {
   type CompartmentPage,
   type CompartmentRequest,
@@ -38,10 +42,15 @@ import {
 import { searchDeleted } from './search/deleted.ts'
 import { type Explanation, explain } from './search/explain.ts'
 import { search, searchMany, searchTypes } from './search/page.ts'
+import {
+  countPerReference,
+  type ReferenceSearch,
+  searchPerReference,
+} from './search/per-reference.ts'
 import { openStatistics } from './search/statistics.ts'
 import { createTenants } from './tenants.ts'
 import { type Inner, inTransaction, runTogether, runTransaction } from './transaction.ts'
-import { create, patch, remove, update } from './write.ts'
+import { create, patch, update } from './write.ts'
 
 /** One stored version. `content` is the JSON text as stored; undefined marks a deletion. */
 export interface Version {
@@ -200,8 +209,17 @@ export interface Repository {
     principal: Principal,
     requests: readonly SearchRequest[],
   ): Promise<readonly PromiseSettledResult<SearchPage>[]>
+  /** A page for each of many references, in their order. One SQL statement; one more for each that is common. */
+  searchPerReference(
+    principal: Principal,
+    search: ReferenceSearch,
+    maxRows: number,
+  ): Promise<readonly SearchPage[]>
+  /** How many there are for each of many references, in their order. One SQL statement. */
+  countPerReference(principal: Principal, search: ReferenceSearch): Promise<readonly number[]>
   /** What is in use in `meta` of a type, or of all. Errors: 403. */
   metaSummary(principal: Principal, type: string | undefined): Promise<MetaSummary>
+  readonly concepts: ImportedConcepts
   readonly maintenance: Maintenance
   /**
    * All or nothing: everything `work` does through the Repository it is given. What PostgreSQL cannot
@@ -320,6 +338,11 @@ interface Transactions {
 }
 
 function repositoryOf(store: Store, transactions: Transactions): Repository {
+  return withLinked(ownRepository(store, transactions))
+}
+
+/** Of the Principal's own Project, searches aside. */
+function ownRepository(store: Store, transactions: Transactions): Repository {
   const transact = transactions.run
   /** In a transaction where a policy takes PostgreSQL to judge what was written. */
   const judged = <T>(
@@ -389,6 +412,9 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
     searchTypes: (principal, requests, signal) =>
       searchTypes(until(store, signal), principal, requests),
     searchMany: (principal, requests) => searchMany(store, principal, requests),
+    searchPerReference: (principal, wanted, maxRows) =>
+      searchPerReference(store, principal, wanted, maxRows),
+    countPerReference: (principal, wanted) => countPerReference(store, principal, wanted),
     compartment: (principal, request) => readCompartment(store, principal, request),
     createConditional: (principal, resource, condition, options) =>
       createConditional(store, transact, principal, resource, condition, options),
@@ -397,12 +423,13 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
     deleteConditional: (principal, condition, limit) =>
       deleteConditional(store, transact, principal, condition, limit),
     metaSummary: (principal, type) => metaSummary(store, principal, type),
+    concepts: createImportedConcepts(store.connection),
     maintenance: createMaintenance(store),
     transaction: transactions.runAll,
     sideBySide: () => {
       const { connection } = store
       const shared = { fetch: fetchTogether(connection), remove: removeTogether(connection) }
-      return repositoryOf({ ...store, ...shared, sharesReads: true }, transactions)
+      return repositoryOf({ ...store, ...shared }, transactions)
     },
   }
 }

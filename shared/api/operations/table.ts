@@ -7,9 +7,11 @@ import { deploy } from './deploy.ts'
 import { everything } from './everything.ts'
 import { execute } from './execute.ts'
 import { expand } from './expand.ts'
+import { expandProfile } from './expand-profile.ts'
 import { explainPolicy } from './explain-policy.ts'
 import { expunge } from './expunge.ts'
 import { graph } from './graph.ts'
+import { graphql } from './graphql.ts'
 import { importRows } from './import.ts'
 import { init } from './init.ts'
 import { lookup, subsumes } from './lookup.ts'
@@ -32,9 +34,11 @@ export const operations: readonly Operation[] = [
   everything,
   execute,
   expand,
+  expandProfile,
   explainPolicy,
   expunge,
   graph,
+  graphql,
   importRows,
   init,
   lookup,

@@ -5,8 +5,7 @@
  * choice costs a hundredfold. The statistics know nothing of correlation (a code that was not used
  * for years, sorted by date), so a walk is capped and falls back to key-first in the same statement.
  */
-import type { Test } from './row-test.ts'
-import type { KeyStatistics } from './statistics.ts'
+import type { Matches, Test } from './row-test.ts'
 
 export type Driver =
   /** Keys and other narrow tests first, then sort. */
@@ -17,8 +16,8 @@ export type Driver =
   | { readonly kind: 'join' }
   /** Nothing narrows: the order's own index. */
   | { readonly kind: 'order' }
-  /** Walk the order at most `cap` rows far, testing keys. */
-  | { readonly kind: 'walk'; readonly cap: number; readonly thenJoin?: true }
+  /** Walk the order at most `cap` rows far, testing keys, and joins where they are worth a walk. */
+  | { readonly kind: 'walk'; readonly cap: number }
 
 const MIN_WALK = 2000
 const MAX_WALK = 20_000
@@ -28,7 +27,7 @@ const PATIENCE = 4
 
 /** `rows`: live rows of the type; `limit`: rows wanted, offset included. */
 export function chooseDriver(
-  statistics: Pick<KeyStatistics, 'matches'>,
+  statistics: Matches,
   tests: readonly Test[],
   rows: number,
   limit: number,
@@ -38,9 +37,11 @@ export function chooseDriver(
   const isRare = fewest <= rareBelow(rows, limit)
   if (isRare || tests.some((test) => test.kind === 'narrow')) return { kind: 'keys' }
   if (tests.some((test) => test.kind === 'ids')) return idsDriver(rows, limit)
-  const join = tests.find((test) => test.kind === 'join')
-  if (join?.walkFirst) return { kind: 'walk', cap: MIN_WALK, thenJoin: true }
-  if (join !== undefined) return { kind: 'join' }
+  const joins = tests.filter((test) => test.kind === 'join')
+  if (joins.length > 0) {
+    const cap = Math.min(...joins.map(({ walk }) => walk?.rows(statistics) ?? 0))
+    return cap === 0 ? { kind: 'join' } : { kind: 'walk', cap }
+  }
   if (counts.length === 0) return { kind: 'order' }
   const even = (limit * rows) / fewest
   return { kind: 'walk', cap: Math.round(Math.min(Math.max(PATIENCE * even, MIN_WALK), MAX_WALK)) }
@@ -60,9 +61,6 @@ function idsDriver(rows: number, limit: number): Driver {
 }
 
 /** Rows that hold one of the keys; 0 when all of them are rare. */
-export function matchesOf(
-  statistics: Pick<KeyStatistics, 'matches'>,
-  test: Extract<Test, { kind: 'keys' }>,
-): number {
+export function matchesOf(statistics: Matches, test: Extract<Test, { kind: 'keys' }>): number {
   return test.any.reduce((sum, key) => sum + (statistics.matches(key) ?? 0), 0)
 }

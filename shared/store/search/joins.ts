@@ -9,11 +9,14 @@ import { type Criterion, isCondition, type Join } from '../../fhir/search.ts'
 import { CANONICAL_KEY } from '../derivation.ts'
 import { isCanonicalParameter, plannedParameter } from '../index-plan.ts'
 import type { Bind } from '../side-rows.ts'
+import { matchesOf } from './driver.ts'
 import {
   filter,
   heldRows,
   holdsSql,
   isHeldSql,
+  type JoinTest,
+  type Matches,
   type Scene,
   type Test,
   whereSql,
@@ -60,14 +63,38 @@ export function joinTest(scene: Scene, join: Join, testOf: TestOf): Test {
         select distinct k from (${found}) j(k) limit ${most} + 1), ${most}))`
     },
     check: (keys) => (bySelf ? isHeldSql('r.keys[1]', keys) : holdsSql(keys)),
-    ...(isChain && !scene.isPolicy
-      ? {}
-      : {
-          probe: (bind) => `(${parts.map((part) => probeSql(isChain, part, bind)).join(' or ')})`,
-        }),
-    ...(scene.isPolicy ? { walkFirst: true } : {}),
+    ...(isChain ? {} : probing(parts)),
+    ...(scene.isPolicy ? judging(isChain, parts) : {}),
   }
 }
+
+/** Of `_has`: where very many rows of the other side match, the first rows that are looked at fill a page. */
+function probing(parts: readonly Side[]): Pick<JoinTest, 'probe' | 'walk'> {
+  const probe = (bind: Bind) => `(${parts.map((part) => probeSql(false, part, bind)).join(' or ')})`
+  const rows = (statistics: Matches) => {
+    const matches = parts.map(({ test }) =>
+      test.kind === 'keys' ? matchesOf(statistics, test) : 0,
+    )
+    const walked = Math.min(...matches) / MATCHES_A_PROBE
+    return walked < FEWEST_PROBES ? 0 : Math.min(Math.round(walked), MOST_PROBES)
+  }
+  return { probe, walk: { rows, test: probe } }
+}
+
+/** Of a policy: most rows of a type hold one of the keys, so rows are walked in order before they are looked for. */
+function judging(isChain: boolean, parts: readonly Side[]): Pick<JoinTest, 'probe' | 'walk'> {
+  const probe = (bind: Bind) =>
+    `(${parts.map((part) => probeSql(isChain, part, bind)).join(' or ')})`
+  return { probe, walk: { rows: () => POLICY_WALK } }
+}
+
+/** A probe costs as much as to read so many rows of the other side. */
+const MATCHES_A_PROBE = 8
+/** More than twice a page. */
+const FEWEST_PROBES = 50
+const MOST_PROBES = 500
+/** Rows that are tested for keys found once. */
+const POLICY_WALK = 2000
 
 /** `subject._id=x` says what `subject=x` says. */
 function referenceTest(scene: Scene, join: Join, testOf: TestOf): Test | undefined {

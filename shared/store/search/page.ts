@@ -1,5 +1,6 @@
 /** One page of a search, as a Principal sees it: one statement, one more for a total and each step of includes. */
-import { type Principal, unlinked } from '../../access/principal.ts'
+import { unlinked } from '../../access/links.ts'
+import type { Principal } from '../../access/principal.ts'
 import type { Statement } from '../../database.ts'
 import { forbidden } from '../../errors.ts'
 import type { SearchRequest } from '../../fhir/search.ts'

@@ -1,6 +1,8 @@
 /** A search → what is to be asked of `resource`, in whose eyes, and by which way. */
+
+import { linkedProjects } from '../../access/links.ts'
 import { REGISTRY_TYPES } from '../../access/policy.ts'
-import { linkedProjects, type Principal } from '../../access/principal.ts'
+import type { Principal } from '../../access/principal.ts'
 import { badRequest, forbidden } from '../../errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import { testedCodes } from '../../fhir/parameter-paths.ts'
@@ -65,9 +67,7 @@ export async function prepare(
 
 /** A Project that is only linked shows the types that it shares. */
 export function isShared(principal: Principal, project: number, type: string): boolean {
-  const links = principal.project.linked ?? []
   if (project === principal.project.number || principal.isSuperAdmin) return true
-  if (REGISTRY_TYPES.has(type) || !links.some(({ number }) => number === project)) return false
   return linkedProjects(principal, type).some(({ number }) => number === project)
 }
 

@@ -1,0 +1,272 @@
+/** What the resolvers of one request share: who asks, the levels, and what was used up. */
+
+import { may } from '../../access/policy.ts'
+import {
+  badRequest,
+  forbidden,
+  type HttpError,
+  notFound,
+  serverTimeout,
+  tooCostly,
+} from '../../errors.ts'
+import { isResourceType } from '../../fhir/definitions.ts'
+import { parseJson } from '../../fhir/json.ts'
+import type { Resource } from '../../fhir/resource.ts'
+import type { SearchRequest } from '../../fhir/search.ts'
+import type { SearchPage, Version } from '../../store/repository.ts'
+import type { ReferenceSearch } from '../../store/search/per-reference.ts'
+import { parsed } from '../criteria.ts'
+import { type Interaction, textOf } from '../interaction.ts'
+import { withCodes } from '../search-codes.ts'
+import { type Given, queryOf } from './arguments.ts'
+import type { Slices } from './directives.ts'
+import { type Levels, openLevels } from './levels.ts'
+
+/** Of one request. */
+const MOST = { searches: 5_000, resources: 20_000, evaluations: 10_000 } as const
+const DEADLINE_MS = 30_000
+
+/** A type and not an interface: graphql-http wants it assignable to a record. */
+export type GraphqlContext = {
+  readonly interaction: Interaction
+  readonly levels: Levels
+  /** The resource that an element or a contained resource belongs to. */
+  readonly owners: WeakMap<object, Resource>
+  readonly used: { searches: number; resources: number; evaluations: number }
+  /** Shared by the searches of equal arguments. */
+  readonly requests: Map<string, Promise<SearchRequest>>
+  readonly slices: Slices
+}
+
+export function openContext(interaction: Interaction, now = Date.now): GraphqlContext {
+  const deadline = now() + DEADLINE_MS
+  const { signal } = interaction.request
+  const check = () => {
+    if (now() > deadline || signal?.aborted) throw serverTimeout()
+  }
+  return {
+    interaction,
+    levels: openLevels(check),
+    owners: new WeakMap(),
+    used: { searches: 0, resources: 0, evaluations: 0 },
+    requests: new Map(),
+    slices: new Map(),
+  }
+}
+
+/** Resources in the order of their pages, each parsed when its turn comes. */
+export interface ResourcePage extends Omit<SearchPage, 'versions'> {
+  readonly resources: readonly Promise<Resource>[]
+}
+
+/** Undefined for what is absent, deleted or not in sight. All of one level are one statement. */
+export function load(
+  context: GraphqlContext,
+  type: string,
+  id: string,
+): Promise<Resource | undefined> {
+  const { services, principal } = context.interaction
+  return context.levels.ask('read', { type, id }, async (references) => {
+    const distinct = new Map(references.map((one) => [`${one.type}/${one.id}`, one]))
+    spend(context, 'resources', distinct.size)
+    const versions = await services.repository.readMany(principal, [...distinct.values()])
+    const found = new Map([...distinct.keys()].map((name, i) => [name, versions[i]]))
+    const resources = new Map<string, Resource>()
+    return references.map((one) => () => {
+      const name = `${one.type}/${one.id}`
+      const version = found.get(name)
+      const resource = resources.get(name) ?? (version && parse(context, version))
+      if (resource !== undefined) resources.set(name, resource)
+      return resource
+    })
+  })
+}
+
+/** Errors: 403 for a type that is not to be read, 404. */
+export async function read(context: GraphqlContext, type: string, id: string): Promise<Resource> {
+  if (!isResourceType(type)) throw notFound()
+  if (!may(context.interaction.principal, type, 'read')) throw forbidden()
+  const resource = await load(context, type, id)
+  if (resource === undefined) throw notFound()
+  return resource
+}
+
+/** The resource that a document is about. Errors: 403, 404, 410. */
+export async function readRoot(
+  context: GraphqlContext,
+  type: string,
+  id: string,
+): Promise<Resource> {
+  const { services, principal } = context.interaction
+  return parse(context, await services.repository.read(principal, type, id))
+}
+
+/** One search of a root field. Errors: those of a search. */
+export async function search(
+  context: GraphqlContext,
+  type: string,
+  given: Given,
+  parts: Parts,
+): Promise<ResourcePage> {
+  const request = await requestOf(context, type, given, parts)
+  const { services, principal } = context.interaction
+  return context.levels.ask(`search ${keyOf(type, given, parts)}`, request, async (requests) => {
+    spend(context, 'searches', 1)
+    const page = await services.repository.search(principal, request)
+    spend(context, 'resources', page.versions.length)
+    return requests.map(() => () => pageOf(context, page))
+  })
+}
+
+/** What refers to a resource. All of equal arguments and one level are one statement. */
+export async function searchReferring(
+  context: GraphqlContext,
+  type: string,
+  reference: string,
+  { _reference, ...given }: Given,
+  parts: Parts,
+): Promise<ResourcePage> {
+  const code = String(_reference)
+  const request = await requestOf(context, type, given, parts)
+  const { services, principal } = context.interaction
+  const { repository } = services
+  const key = `refer ${code} ${keyOf(type, given, parts)}`
+  return context.levels.ask(key, reference, async (references) => {
+    const distinct = [...new Set(references)]
+    const allowed = distinct.slice(0, Math.max(0, MOST.searches - context.used.searches))
+    context.used.searches += allowed.length
+    const wanted = { request, code, references: allowed }
+    const pages = await pagesOf(context, wanted)
+    const rows = pages.reduce((sum, page) => sum + page.versions.length, 0)
+    spend(context, 'resources', rows)
+    const totals = parts.hasTotal
+      ? await repository.countPerReference(principal, wanted)
+      : undefined
+    const places = new Map(allowed.map((name, i) => [name, i]))
+    return references.map((name) => () => {
+      const place = places.get(name)
+      const page = place === undefined ? undefined : pages[place]
+      if (place === undefined || page === undefined) throw tooManySearches()
+      return pageOf(context, { ...page, total: totals?.[place] })
+    })
+  })
+}
+
+/** Which parts of a page are asked for. */
+export interface Parts {
+  readonly hasTotal: boolean
+  readonly hasRows: boolean
+}
+
+const NO_ROWS: SearchPage = {
+  versions: [],
+  total: undefined,
+  next: undefined,
+  previous: undefined,
+  included: [],
+  isCut: false,
+}
+
+async function pagesOf(
+  { interaction, used }: GraphqlContext,
+  wanted: ReferenceSearch,
+): Promise<readonly SearchPage[]> {
+  const { services, principal } = interaction
+  const { request, code, references } = wanted
+  if (request.count === 0) return references.map(() => NO_ROWS)
+  if (request.cursor === undefined) {
+    const maxRows = Math.max(0, MOST.resources - used.resources)
+    return services.repository.searchPerReference(principal, wanted, maxRows)
+  }
+  const [reference, second] = references
+  if (reference === undefined) return []
+  if (second !== undefined) throw badRequest('A cursor continues one list only', '_cursor')
+  const condition = { code, type: 'reference', modifier: undefined, values: [reference] } as const
+  const conditions = [condition, ...request.conditions]
+  return [await services.repository.search(principal, { ...request, conditions, total: 'none' })]
+}
+
+function requestOf(
+  context: GraphqlContext,
+  type: string,
+  given: Given,
+  parts: Parts,
+): Promise<SearchRequest> {
+  const key = keyOf(type, given, parts)
+  const known = context.requests.get(key)
+  if (known !== undefined) return known
+  const made = readRequest(context, type, given, parts)
+  context.requests.set(key, made)
+  return made
+}
+
+async function readRequest(
+  { interaction }: GraphqlContext,
+  type: string,
+  given: Given,
+  { hasTotal, hasRows }: Parts,
+): Promise<SearchRequest> {
+  if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
+  const request = await withCodes(
+    interaction,
+    parsed(interaction, type, queryOf(type, given), 'strict'),
+  )
+  return {
+    ...request,
+    count: hasRows ? request.count : 0,
+    total: hasTotal ? 'accurate' : 'none',
+  }
+}
+
+function keyOf(type: string, given: Given, { hasTotal, hasRows }: Parts): string {
+  return JSON.stringify([type, given, hasTotal, hasRows])
+}
+
+/** A page whose resources are handed out some at a time. */
+function pageOf(context: GraphqlContext, { versions, ...page }: SearchPage): ResourcePage {
+  const slots = versions.map(() => Promise.withResolvers<Resource>())
+  void handOut(context, versions, slots)
+  return { ...page, resources: slots.map(({ promise }) => promise) }
+}
+
+async function handOut(
+  context: GraphqlContext,
+  versions: readonly Version[],
+  slots: readonly PromiseWithResolvers<Resource>[],
+): Promise<void> {
+  // Nobody may be listening yet when one of them fails.
+  for (const { promise } of slots) promise.catch(() => undefined)
+  for (const [i, version] of versions.entries()) {
+    const slot = slots[i]
+    try {
+      await context.levels.pace(RESOURCE_WORK)
+      slot?.resolve(parse(context, version))
+    } catch (error) {
+      slot?.reject(error)
+    }
+  }
+}
+
+/** A resource weighs as much as so many values of a list. */
+const RESOURCE_WORK = 50
+
+function parse({ interaction, owners }: GraphqlContext, version: Version): Resource {
+  // Our own text, checked when it was written, and cut to what the Principal may see.
+  const resource = parseJson(textOf(interaction, version)) as Resource
+  owners.set(resource, resource)
+  return resource
+}
+
+function spend({ used }: GraphqlContext, what: keyof GraphqlContext['used'], amount: number): void {
+  used[what] += amount
+  if (used[what] <= MOST[what]) return
+  throw what === 'searches' ? tooManySearches() : tooCostly(`More than ${MOST[what]} ${what}`)
+}
+
+export function spendEvaluations(context: GraphqlContext, amount: number): void {
+  spend(context, 'evaluations', amount)
+}
+
+function tooManySearches(): HttpError {
+  return tooCostly('Maximum number of searches exceeded')
+}

@@ -1,0 +1,199 @@
+/**
+ * The directives of FHIR, which run over the finished result and leave its schema.
+ * https://hl7.org/fhir/R4/graphql.html#flatten
+ */
+import {
+  DirectiveLocation,
+  type DirectiveNode,
+  type DocumentNode,
+  type FieldNode,
+  type FragmentDefinitionNode,
+  GraphQLDirective,
+  GraphQLError,
+  type GraphQLResolveInfo,
+  GraphQLString,
+  type OperationDefinitionNode,
+  type SelectionNode,
+  specifiedDirectives,
+} from 'graphql'
+import { isObject } from '../../fhir/resource.ts'
+
+const onFields = (name: string, args = {}) =>
+  new GraphQLDirective({ name, locations: [DirectiveLocation.FIELD], args })
+
+const text = { type: GraphQLString }
+
+export const directives: readonly GraphQLDirective[] = [
+  ...specifiedDirectives,
+  onFields('first'),
+  onFields('flatten'),
+  onFields('singleton'),
+  onFields('slice', { fhirpath: text, path: text }),
+]
+
+const NAMES: ReadonlySet<string> = new Set(['first', 'flatten', 'singleton', 'slice'])
+
+/** Texts of the slices of a list, by the response path of its field. */
+export type Slices = Map<string, readonly string[]>
+
+/** The expression that a field is sliced by. */
+export function sliceOf({ fieldNodes, variableValues }: GraphQLResolveInfo): string | undefined {
+  const slice = fieldNodes
+    .flatMap(({ directives = [] }) => directives)
+    .find(({ name }) => name.value === 'slice')
+  const value = slice?.arguments?.[0]?.value
+  if (value?.kind === 'StringValue') return value.value
+  if (value?.kind !== 'Variable') return undefined
+  const given = variableValues.coerced[value.name.value]
+  return typeof given === 'string' ? given : undefined
+}
+
+export function pathText(path: GraphQLResolveInfo['path'] | undefined): string {
+  return path === undefined ? '' : `${pathText(path.prev)}/${path.key}`
+}
+
+interface Shaping {
+  readonly fragments: ReadonlyMap<string, FragmentDefinitionNode>
+  readonly slices: Slices
+  readonly errors: GraphQLError[]
+}
+
+/** The result with the directives carried out; adds to `errors`. */
+export function withDirectives(
+  data: unknown,
+  document: DocumentNode,
+  operation: OperationDefinitionNode,
+  slices: Slices,
+): { readonly data: unknown; readonly errors: readonly GraphQLError[] } {
+  const fragments = new Map(
+    document.definitions
+      .filter((definition) => definition.kind === 'FragmentDefinition')
+      .map((definition) => [definition.name.value, definition]),
+  )
+  const shaping: Shaping = { fragments, slices, errors: [] }
+  const isUsed = document.definitions.some((definition) => usesDirectives(definition))
+  if (!isUsed) return { data, errors: [] }
+  return { data: shaped(shaping, data, [operation], ''), errors: shaping.errors }
+}
+
+function usesDirectives(node: unknown): boolean {
+  if (Array.isArray(node)) return node.some(usesDirectives)
+  if (!isObject(node)) return false
+  const { directives, selectionSet, selections } = node
+  const isOwn = Array.isArray(directives) && directives.some((one) => NAMES.has(one.name.value))
+  return isOwn || usesDirectives(selectionSet) || usesDirectives(selections)
+}
+
+type Selecting = Pick<FieldNode, 'selectionSet'>
+
+function shaped(
+  shaping: Shaping,
+  value: unknown,
+  nodes: readonly Selecting[],
+  path: string,
+): unknown {
+  if (Array.isArray(value)) {
+    return value.map((item, i) => shaped(shaping, item, nodes, `${path}/${i}`))
+  }
+  if (!isObject(value)) return value
+  const fields = new Map<string, FieldNode[]>()
+  for (const node of nodes) gather(shaping, node.selectionSet?.selections ?? [], fields)
+  const made = new Map<string, unknown>()
+  for (const [key, child] of Object.entries(value)) {
+    place(shaping, made, key, child, fields.get(key) ?? [], `${path}/${key}`)
+  }
+  return Object.fromEntries(made)
+}
+
+function gather(
+  shaping: Shaping,
+  selections: readonly SelectionNode[],
+  fields: Map<string, FieldNode[]>,
+): void {
+  for (const selection of selections) {
+    if (selection.kind === 'Field') {
+      const key = (selection.alias ?? selection.name).value
+      fields.set(key, [...(fields.get(key) ?? []), selection])
+      continue
+    }
+    const { selectionSet } =
+      selection.kind === 'InlineFragment'
+        ? selection
+        : (shaping.fragments.get(selection.name.value) ?? {})
+    gather(shaping, selectionSet?.selections ?? [], fields)
+  }
+}
+
+function place(
+  shaping: Shaping,
+  target: Map<string, unknown>,
+  key: string,
+  value: unknown,
+  nodes: readonly FieldNode[],
+  path: string,
+): void {
+  const used = new Set(nodes.flatMap(({ directives = [] }) => directives.map(nameOf)))
+  const isList = Array.isArray(value)
+  const all: readonly unknown[] = isList ? value : value === null ? [] : [value]
+  const items = (used.has('first') ? all.slice(0, 1) : all).map((item, i) => ({
+    item: shaped(shaping, item, nodes, isList ? `${path}/${i}` : path),
+    suffix: used.has('slice') ? `.${shaping.slices.get(path)?.[i] ?? i}` : '',
+  }))
+  if (!used.has('flatten') && !used.has('slice')) {
+    const list = items.map(({ item }) => item)
+    target.set(key, value === null ? null : isList ? list : list[0])
+    if (used.has('singleton')) single(shaping, target, key, nodes)
+    return
+  }
+  const collected = new Map<string, unknown[]>()
+  const singles = used.has('flatten') ? singlesIn(shaping, nodes) : new Set<string>()
+  for (const { item, suffix } of items) {
+    const entries =
+      used.has('flatten') && isObject(item) ? Object.entries(item) : [[key, item] as const]
+    for (const [name, part] of entries) {
+      if (part === null) continue
+      const list = collected.get(name + suffix) ?? []
+      list.push(...(Array.isArray(part) ? part : [part]))
+      collected.set(name + suffix, list)
+      if (singles.has(name)) singles.add(name + suffix)
+    }
+  }
+  for (const [name, list] of collected) {
+    const isSingle = singles.has(name) || (!isList && !isListIn(items[0]?.item, name))
+    target.set(name, isSingle && list.length === 1 ? list[0] : list)
+    if (singles.has(name)) single(shaping, target, name, nodes)
+  }
+}
+
+function isListIn(item: unknown, name: string): boolean {
+  return isObject(item) && Array.isArray(item[name])
+}
+
+/** More than one value of a `@singleton` is an error. */
+function single(
+  { errors }: Shaping,
+  target: Map<string, unknown>,
+  key: string,
+  nodes: readonly FieldNode[],
+): void {
+  const value = target.get(key)
+  if (!Array.isArray(value)) return
+  if (value.length <= 1) {
+    target.set(key, value[0] ?? null)
+    return
+  }
+  target.set(key, null)
+  errors.push(new GraphQLError(`${key} is marked as a singleton and has several values`, { nodes }))
+}
+
+/** Keys of the direct children that are to stay single. */
+function singlesIn(shaping: Shaping, nodes: readonly FieldNode[]): Set<string> {
+  const fields = new Map<string, FieldNode[]>()
+  for (const { selectionSet } of nodes) gather(shaping, selectionSet?.selections ?? [], fields)
+  const isSingle = (field: FieldNode) => field.directives?.map(nameOf).includes('singleton')
+  return new Set([...fields].filter(([, list]) => list.some(isSingle)).map(([key]) => key))
+}
+
+function nameOf({ name }: DirectiveNode): string {
+  return name.value
+}

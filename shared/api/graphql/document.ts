@@ -1,0 +1,75 @@
+/** Text → a document that is valid for a schema; those of the last queries are kept. */
+import { createHash } from 'node:crypto'
+import {
+  type DocumentNode,
+  GraphQLError,
+  type GraphQLSchema,
+  KnownTypeNamesRule,
+  parse,
+  specifiedRules,
+  type ValidationRule,
+  validate,
+} from 'graphql'
+import { LRUCache } from 'lru-cache'
+import { shapeErrors } from './limits.ts'
+
+const MAX_TOKENS = 20_000
+const MAX_QUERY_BYTES = 262_144
+const MAX_ERRORS = 20
+const KEPT = 1_000
+
+/** Either is empty or absent. */
+export interface Prepared {
+  readonly document: DocumentNode | undefined
+  readonly errors: readonly GraphQLError[]
+  /** The text itself is wrong. */
+  readonly isSyntax: boolean
+}
+
+/** By schema, then by the hash of the text. */
+const prepared = new WeakMap<GraphQLSchema, LRUCache<string, Prepared>>()
+
+export function prepareDocument(schema: GraphQLSchema, query: string): Prepared {
+  const cache = prepared.get(schema) ?? new LRUCache<string, Prepared>({ max: KEPT })
+  prepared.set(schema, cache)
+  const key = createHash('sha256').update(query).digest('base64')
+  const known = cache.get(key)
+  if (known !== undefined) return known
+  const made = make(schema, query)
+  cache.set(key, made)
+  return made
+}
+
+function make(schema: GraphQLSchema, query: string): Prepared {
+  const refused = (errors: readonly GraphQLError[], isSyntax = false) => ({
+    document: undefined,
+    errors,
+    isSyntax,
+  })
+  if (Buffer.byteLength(query) > MAX_QUERY_BYTES) {
+    return refused([new GraphQLError(`A query may have ${MAX_QUERY_BYTES} bytes`)])
+  }
+  let document: DocumentNode
+  try {
+    document = parse(query, { maxTokens: MAX_TOKENS })
+  } catch (error) {
+    if (error instanceof GraphQLError) return refused([error], true)
+    throw error
+  }
+  const odd = shapeErrors(document)
+  if (odd.length > 0) return refused(odd)
+  // Suggestions would have every type of a union made.
+  const options = { maxErrors: MAX_ERRORS, hideSuggestions: true }
+  const errors = validate(schema, document, RULES, options)
+  return errors.length > 0 ? refused(errors) : { document, errors, isSyntax: false }
+}
+
+/** The standard's rule looks at the types that were made, not at those that can be. */
+const knownTypeNames: ValidationRule = (context) => ({
+  NamedType(node) {
+    if (context.getSchema().getType(node.name.value) !== undefined) return
+    context.reportError(new GraphQLError(`Unknown type "${node.name.value}".`, { nodes: node }))
+  },
+})
+
+const RULES = [...specifiedRules.filter((rule) => rule !== KnownTypeNamesRule), knownTypeNames]

@@ -1,0 +1,93 @@
+/** Lists inside a resource: filters by child and by FHIRPath, then a part. https://hl7.org/fhir/R4/graphql.html#list */
+import { badRequest, notSupported } from '../../errors.ts'
+import { compileTenant, withinLimits } from '../../fhir/path-tenant.ts'
+import { isObject, type Resource } from '../../fhir/resource.ts'
+import type { Given } from './arguments.ts'
+import { type GraphqlContext, spendEvaluations } from './context.ts'
+import type { Child } from './elements.ts'
+
+/** Evaluations that share one time limit. */
+const BATCH = 50
+
+/** The items that pass the filters; null for an element that is absent. */
+export async function listOf(
+  context: GraphqlContext,
+  owner: Resource | undefined,
+  value: unknown,
+  child: Child,
+  { fhirpath, _count, _offset, ...filters }: Given,
+): Promise<readonly unknown[] | null> {
+  if (!Array.isArray(value)) return null
+  let items: readonly unknown[] = value
+  for (const [name, wanted] of Object.entries(filters)) {
+    if (wanted === null) continue
+    items = items.filter((item) => isObject(item) && item[name] === wanted)
+  }
+  if (typeof fhirpath === 'string') items = await holding(context, owner, items, child, fhirpath)
+  const start = wholeOf('_offset', _offset) ?? 0
+  const count = wholeOf('_count', _count)
+  return items.slice(start, count === undefined ? undefined : start + count)
+}
+
+/** Text that an expression has for each item: `$index` is its place. */
+export async function textsOf(
+  context: GraphqlContext,
+  owner: Resource | undefined,
+  items: readonly unknown[],
+  child: Child,
+  expression: string,
+): Promise<readonly string[]> {
+  if (expression === '$index') return items.map((_, i) => String(i))
+  const values = await evaluateAll(context, owner, items, baseOf(child), expression)
+  return values.map((found) => found.map(String).join(','))
+}
+
+async function holding(
+  context: GraphqlContext,
+  owner: Resource | undefined,
+  items: readonly unknown[],
+  child: Child,
+  expression: string,
+): Promise<readonly unknown[]> {
+  const values = await evaluateAll(context, owner, items, baseOf(child), expression)
+  return items.filter((_, i) => values[i]?.length === 1 && values[i][0] === true)
+}
+
+/** The path of its type, as FHIRPath has it. */
+function baseOf({ content }: Child): string {
+  if (content.kind !== 'object') return ''
+  const { type, path } = content.place
+  return path === '' ? type : `${type}.${path}`
+}
+
+/** Reach other resources or servers, or write to the log. */
+const REFUSED =
+  /\b(resolve|trace|memberOf|validateVS|translate|subsumes|subsumedBy|conformsTo)\s*\(/
+
+async function evaluateAll(
+  context: GraphqlContext,
+  owner: Resource | undefined,
+  items: readonly unknown[],
+  base: string,
+  expression: string,
+): Promise<readonly unknown[][]> {
+  const refused = REFUSED.exec(expression.replace(/'(?:\\.|[^'\\])*'/g, "''"))?.[1]
+  if (refused !== undefined)
+    throw notSupported(`FHIRPath function ${refused}() is not available here`)
+  const run = compileTenant(expression, base)
+  const variables = owner === undefined ? {} : { resource: owner, rootResource: owner }
+  spendEvaluations(context, items.length)
+  const values: unknown[][] = []
+  for (let start = 0; start < items.length; start += BATCH) {
+    await context.levels.pace(BATCH)
+    const batch = items.slice(start, start + BATCH)
+    values.push(...withinLimits(() => batch.map((item) => run(item, variables))))
+  }
+  return values
+}
+
+function wholeOf(name: string, value: unknown): number | undefined {
+  if (typeof value !== 'number') return undefined
+  if (value < 0) throw badRequest(`Invalid ${name}: ${value}`, name)
+  return value
+}

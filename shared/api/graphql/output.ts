@@ -1,0 +1,259 @@
+/** Output types of the schema, made when they are first named. https://hl7.org/fhir/R4/graphql.html */
+import {
+  GraphQLBoolean,
+  type GraphQLFieldConfig,
+  type GraphQLFieldConfigMap,
+  GraphQLList,
+  type GraphQLNamedType,
+  GraphQLNonNull,
+  type GraphQLScalarType,
+  GraphQLString,
+  GraphQLUnionType,
+} from 'graphql'
+import { isObject, isResource, type Resource, referenceTo } from '../../fhir/resource.ts'
+import { listArguments, reverseArguments } from './arguments.ts'
+import type { GraphqlContext } from './context.ts'
+import { pathText, sliceOf } from './directives.ts'
+import {
+  type Child,
+  type Content,
+  childrenOf,
+  isKnownType,
+  nameOf,
+  type Place,
+  placeNamed,
+} from './elements.ts'
+import { type Gate, LazyObject } from './lazy.ts'
+import { listOf, textsOf } from './lists.ts'
+import { targetOf } from './references.ts'
+import { connectionOfReferring, listOfReferring } from './resolvers.ts'
+import { referringTo } from './reverse.ts'
+import { Float, scalarOf } from './scalars.ts'
+
+/** The types of one schema, by name; each is made once. */
+export interface Parts {
+  readonly gate: Gate
+  readonly made: Map<string, GraphQLNamedType>
+  /** Resource types that its callers may know of. */
+  readonly resourceTypes: readonly string[]
+}
+
+type Field = GraphQLFieldConfig<unknown, GraphqlContext>
+type Fields = GraphQLFieldConfigMap<unknown, GraphqlContext>
+
+export function typeOf(parts: Parts, place: Place): LazyObject {
+  return once(parts, nameOf(place), (name) => {
+    return new LazyObject(parts.gate, {
+      name,
+      fields: () => fieldsOf(parts, place),
+      isTypeOf: undefined,
+    })
+  })
+}
+
+/** An output type by its name, for fragments on what was not reached before. */
+export function outputNamed(parts: Parts, name: string): GraphQLNamedType | undefined {
+  const known = parts.made.get(name)
+  if (known !== undefined) return known
+  const of = /^(\w+?)Connection(Edge)?$/.exec(name)
+  if (of?.[1] !== undefined && parts.resourceTypes.includes(of[1])) {
+    return of[2] === undefined ? connectionOf(parts, of[1]) : edgeOf(parts, of[1])
+  }
+  if (isResourceLike(parts, name)) return typeOf(parts, { type: name, path: '' })
+  const place = placeNamed(name)
+  return place && typeOf(parts, place)
+}
+
+function isResourceLike({ resourceTypes }: Parts, name: string): boolean {
+  if (resourceTypes.includes(name)) return true
+  const content = childrenOf({ type: name, path: '' })
+  return isKnownType(name) && content.length > 0 && !content.some(isOfResource)
+}
+
+const isOfResource = ({ name }: Child) => name === 'implicitRules'
+
+/** Any resource. */
+export function anyResource(parts: Parts): GraphQLUnionType {
+  return once(parts, 'ResourceList', (name) => {
+    return new GraphQLUnionType({
+      name,
+      types: () => parts.resourceTypes.map((type) => typeOf(parts, { type, path: '' })),
+      resolveType: (value) => (isResource(value) ? value.resourceType : undefined),
+    })
+  })
+}
+
+/** https://hl7.org/fhir/R4/graphql.html#connection */
+export function connectionOf(parts: Parts, type: string): LazyObject {
+  return once(parts, `${type}Connection`, (name) => {
+    const text = { type: GraphQLString }
+    const number = { type: Float }
+    return new LazyObject(parts.gate, {
+      name,
+      fields: () => ({
+        count: number,
+        offset: number,
+        pageSize: number,
+        pagesize: number,
+        first: text,
+        previous: text,
+        next: text,
+        last: text,
+        edges: { type: new GraphQLList(new GraphQLNonNull(edgeOf(parts, type))) },
+      }),
+    })
+  })
+}
+
+function edgeOf(parts: Parts, type: string): LazyObject {
+  return once(parts, `${type}ConnectionEdge`, (name) => {
+    return new LazyObject(parts.gate, {
+      name,
+      fields: () => ({
+        mode: { type: GraphQLString },
+        score: { type: Float },
+        resource: { type: typeOf(parts, { type, path: '' }) },
+      }),
+    })
+  })
+}
+
+export function once<T extends GraphQLNamedType>(
+  { made }: Parts,
+  name: string,
+  make: (name: string) => T,
+): T {
+  const known = made.get(name)
+  // A name is only ever asked for as one kind of type.
+  if (known !== undefined) return known as T
+  const type = make(name)
+  made.set(name, type)
+  return type
+}
+
+function fieldsOf(parts: Parts, place: Place): Fields {
+  const fields: Fields = {}
+  const isResourceType = place.path === '' && parts.resourceTypes.includes(place.type)
+  if (isResourceType) fields.resourceType = { type: new GraphQLNonNull(GraphQLString) }
+  for (const child of childrenOf(place)) {
+    fields[child.name] = fieldOf(parts, child)
+    if (child.content.kind === 'primitive') fields[`_${child.name}`] = siblingOf(parts, child)
+  }
+  if (place.type === 'Reference') fields.resource = referenceField(parts)
+  if (isResourceType) Object.assign(fields, reverseFields(parts, place.type))
+  return fields
+}
+
+function fieldOf(parts: Parts, child: Child): Field {
+  const { content, isList, name } = child
+  const type = outputOf(parts, content)
+  if (isList) {
+    return {
+      type: new GraphQLList(new GraphQLNonNull(type)),
+      args: listArguments(child),
+      resolve: async (source, given, context, info) => {
+        const owner = ownerOf(context, source)
+        const value = memberOf(source, name)
+        const items = await listOf(context, owner, value, child, given)
+        if (items === null) return null
+        await context.levels.pace(items.length)
+        for (const item of items) own(context, owner, item)
+        const slice = sliceOf(info)
+        if (slice !== undefined) {
+          const texts = await textsOf(context, owner, items, child, slice)
+          context.slices.set(pathText(info.path), texts)
+        }
+        // In a list of primitives null stands for one that has extensions only.
+        return items.filter((item) => item !== null)
+      },
+    }
+  }
+  if (content.kind === 'primitive') return { type, resolve: (source) => memberOf(source, name) }
+  return {
+    type,
+    resolve: (source, _given, context) => {
+      const value = memberOf(source, name)
+      own(context, ownerOf(context, source), value)
+      return value
+    },
+  }
+}
+
+/** `_birthDate`: id and extensions of a primitive. https://hl7.org/fhir/R4/json.html#primitive */
+function siblingOf(parts: Parts, { name, isList }: Child): Field {
+  const element = typeOf(parts, { type: 'Element', path: '' })
+  return {
+    type: isList ? new GraphQLList(element) : element,
+    resolve: (source, _given, context) => {
+      const value = memberOf(source, `_${name}`)
+      for (const item of Array.isArray(value) ? value : [value]) {
+        own(context, ownerOf(context, source), item)
+      }
+      return value
+    },
+  }
+}
+
+function outputOf(
+  parts: Parts,
+  content: Content,
+): GraphQLScalarType | LazyObject | GraphQLUnionType {
+  switch (content.kind) {
+    case 'primitive':
+      return scalarOf(content.code)
+    case 'object':
+      return typeOf(parts, content.place)
+    case 'resource':
+      return anyResource(parts)
+    default:
+      return content satisfies never
+  }
+}
+
+function referenceField(parts: Parts): Field {
+  return {
+    type: anyResource(parts),
+    args: { optional: { type: GraphQLBoolean }, type: { type: GraphQLString } },
+    resolve: (source, given, context) => targetOf(context, source, given),
+  }
+}
+
+function reverseFields(parts: Parts, target: string): Fields {
+  const fields: Fields = {}
+  for (const { type, codes, isNamed } of referringTo(target)) {
+    if (!parts.resourceTypes.includes(type)) continue
+    const args = reverseArguments(type, codes, !isNamed)
+    const resource = typeOf(parts, { type, path: '' })
+    fields[`${type}List`] = {
+      type: new GraphQLList(new GraphQLNonNull(resource)),
+      args,
+      resolve: (source, given, context) =>
+        listOfReferring(context, type, referenceOf(source), given),
+    }
+    if (!isNamed) continue
+    fields[`${type}Connection`] = {
+      type: connectionOf(parts, type),
+      args,
+      resolve: (source, given, context, info) =>
+        connectionOfReferring(context, type, referenceOf(source), given, info),
+    }
+  }
+  return fields
+}
+
+/** Nothing refers to a contained resource, which has no address of its own. */
+function referenceOf(source: unknown): string {
+  return isResource(source) ? referenceTo(source) : ''
+}
+
+function memberOf(source: unknown, name: string): unknown {
+  return isObject(source) ? (source[name] ?? null) : null
+}
+
+function ownerOf({ owners }: GraphqlContext, source: unknown): Resource | undefined {
+  return isObject(source) ? owners.get(source) : undefined
+}
+
+function own({ owners }: GraphqlContext, owner: Resource | undefined, value: unknown): void {
+  if (owner !== undefined && isObject(value)) owners.set(value, owner)
+}

@@ -1,0 +1,215 @@
+/**
+ * GraphQL over HTTP: graphql-http reads the request and knows which statuses its specification wants;
+ * here are the forms of FHIR clients before and after it. https://graphql.github.io/graphql-over-http/draft/
+ */
+import {
+  type ExecutionResult,
+  GraphQLError,
+  getOperationAST,
+  type OperationDefinitionNode,
+} from 'graphql'
+import { createHandler, type OperationArgs, type RequestParams, type Response } from 'graphql-http'
+import {
+  forbidden,
+  HttpError,
+  methodNotAllowed,
+  tooLarge,
+  unsupportedMediaType,
+} from '../../errors.ts'
+import { parseBody } from '../../fhir/json.ts'
+import type { FhirReply, FhirRequest } from '../handle.ts'
+import type { Interaction } from '../interaction.ts'
+import { textReply } from '../reply.ts'
+import { type Form, formOf } from './accept.ts'
+import { type GraphqlContext, openContext, readRoot } from './context.ts'
+import { withDirectives } from './directives.ts'
+import { prepareDocument } from './document.ts'
+import { fieldError, outcomeOf } from './errors.ts'
+import { introspect, isIntrospection, isPureIntrospection } from './introspection.ts'
+import { NOTABLE, weigh, weightErrors } from './limits.ts'
+import { schemaFor } from './schema.ts'
+import { writeJson } from './write-json.ts'
+
+/** The resource that the document is about; none: the whole Project. */
+export interface Root {
+  readonly type: string
+  readonly id: string
+}
+
+/** One request on its way through graphql-http. */
+interface Serving {
+  readonly interaction: Interaction
+  readonly root: Root | undefined
+  readonly form: Form
+  /** Set when the text of the query could not be parsed. */
+  isSyntax: boolean
+}
+
+const MAX_BODY_BYTES = 1_310_720
+const TYPES: Readonly<Record<Form, string>> = {
+  graphql: 'application/graphql-response+json; charset=utf-8',
+  json: 'application/json; charset=utf-8',
+  fhir: 'application/json; charset=utf-8',
+}
+
+/** Errors: 404 and 410 for the root, 405, 406, 413, 415; 400 and 403 for a FHIR client. */
+export async function serveGraphql(
+  interaction: Interaction,
+  root: Root | undefined,
+): Promise<FhirReply> {
+  const { request } = interaction
+  if (request.body !== undefined && request.body.length > MAX_BODY_BYTES) throw tooLarge()
+  const serving: Serving = {
+    interaction,
+    root,
+    form: formOf(request.headers.accept),
+    isSyntax: false,
+  }
+  const [body, { status, headers }] = await handler({
+    method: request.method,
+    url: `?${request.query}`,
+    headers: {
+      accept: serving.form === 'json' ? 'application/json' : 'application/graphql-response+json',
+      'content-type': contentType(request),
+    },
+    body: () => bodyOf(request),
+    raw: undefined,
+    context: serving,
+  })
+  if (status === 415) throw unsupportedMediaType()
+  const isForeign = serving.form !== 'fhir'
+  if (status >= 400 && !isForeign) throw asOutcome(status, body ?? '', serving.isSyntax)
+  const allow: Record<string, string> = headers?.allow === undefined ? {} : { Allow: headers.allow }
+  return textReply(status, body ?? '', { ...allow, 'Content-Type': TYPES[serving.form] })
+}
+
+const handler = createHandler<undefined, Serving, GraphqlContext>({
+  onSubscribe: (req, params) => begin(req.context, req.method, params),
+  onOperation: (req, args, result) => finish(req.context, args, result),
+})
+
+const JSON_TYPE = /^application\/([a-z0-9.+-]+\+)?json\s*(;\s*charset="?utf-?8"?\s*)?$/i
+
+/** As graphql-http knows it; what it does not know is a 415. */
+function contentType({ headers }: FhirRequest): string {
+  const type = headers['content-type'] ?? ''
+  const isKnown = JSON_TYPE.test(type) || isQueryText(type)
+  return isKnown ? 'application/json; charset=utf-8' : type
+}
+
+function isQueryText(type: string): boolean {
+  return /^application\/graphql\s*(;|$)/i.test(type)
+}
+
+function bodyOf({ body, headers }: FhirRequest): Record<string, unknown> {
+  if (isQueryText(headers['content-type'] ?? '')) return { query: String(body ?? '') }
+  // graphql-http looks whether it is an object.
+  return parseBody(body ?? '') as Record<string, unknown>
+}
+
+async function begin(
+  serving: Serving,
+  method: string,
+  { query, operationName, variables }: RequestParams,
+): Promise<OperationArgs<GraphqlContext> | readonly GraphQLError[] | Response> {
+  const { interaction, root } = serving
+  const { principal } = interaction
+  const audience = { isSuperAdmin: principal.isSuperAdmin, instance: root?.type }
+  const schema = schemaFor(audience)
+  const { document, errors, isSyntax } = prepareDocument(schema, query)
+  serving.isSyntax = isSyntax
+  if (document === undefined) return errors
+  const operation = getOperationAST(document, operationName)
+  if (!operation) return [new GraphQLError('The document has no such operation, or several')]
+  // graphql-http refuses it, before anything is done.
+  if (method === 'GET' && operation.operation === 'mutation') {
+    return { schema, document, operationName }
+  }
+  if (isIntrospection(document)) {
+    if (!mayIntrospect(interaction)) return forbiddenResponse(serving.form)
+    if (!isPureIntrospection(document, operation)) {
+      return [new GraphQLError('Introspection must be asked for alone')]
+    }
+    const named = operationName ?? undefined
+    const text = await introspect(document, {
+      ...audience,
+      operationName: named,
+      variables: variables ?? {},
+    })
+    return respond(200, text, serving.form)
+  }
+  const tooMuch = checkWeight(interaction, weigh(document, operation, variables ?? {}))
+  if (tooMuch.length > 0) return tooMuch
+  const contextValue = openContext(interaction)
+  return {
+    schema,
+    document,
+    operationName,
+    variableValues: variables,
+    contextValue,
+    hideSuggestions: true,
+    rootValue: root === undefined ? undefined : await readRoot(contextValue, root.type, root.id),
+  }
+}
+
+function checkWeight(
+  { services, principal }: Interaction,
+  weight: ReturnType<typeof weigh>,
+): readonly GraphQLError[] {
+  const { depth, cost } = weight
+  if (depth > NOTABLE.depth || cost > NOTABLE.cost) {
+    services.log.info(
+      { project: principal.project.id, depth, cost },
+      'A GraphQL query asks for much',
+    )
+  }
+  return weightErrors(weight)
+}
+
+function mayIntrospect({ principal }: Interaction): boolean {
+  const { isSuperAdmin, isProjectAdmin, project } = principal
+  return isSuperAdmin || isProjectAdmin || project.features.includes('graphql-introspection')
+}
+
+async function finish(
+  { interaction, form }: Serving,
+  { document, operationName, contextValue }: OperationArgs<GraphqlContext>,
+  result: ExecutionResult,
+): Promise<Response> {
+  const { log } = interaction.services
+  const errors = result.errors?.map((error) => fieldError(error, log)) ?? []
+  if (result.data === undefined) {
+    return respond(form === 'graphql' ? 400 : 200, JSON.stringify({ errors }), form)
+  }
+  // Its document and context are those that `begin` has given.
+  const operation = getOperationAST(document, operationName) as OperationDefinitionNode
+  const context = contextValue as GraphqlContext
+  const shaped = withDirectives(result.data, document, operation, context.slices)
+  const all = [...errors, ...shaped.errors].map((error) => error.toJSON())
+  const answer = { data: shaped.data, ...(all.length === 0 ? {} : { errors: all }) }
+  return respond(200, await writeJson(answer, () => context.levels.rest()), form)
+}
+
+function respond(status: number, body: string, form: Form): Response {
+  return [body, { status, statusText: '', headers: { 'content-type': TYPES[form] } }]
+}
+
+function forbiddenResponse(form: Form): Response {
+  return respond(403, JSON.stringify({ errors: [{ message: forbidden().message }] }), form)
+}
+
+/** What graphql-http says, in the words of FHIR clients. */
+const WORDS: Readonly<Record<string, string>> = {
+  'Missing query': 'Must provide query.',
+  'Missing body': 'Must provide query.',
+  'Unparsable JSON body': 'Content could not be parsed',
+}
+
+function asOutcome(status: number, body: string, isSyntax: boolean): HttpError {
+  if (status === 403) return forbidden()
+  if (status === 405) return methodNotAllowed('POST')
+  if (isSyntax) return new HttpError(status, outcomeOf(['GraphQL syntax error.']))
+  // Made by graphql-http or above.
+  const { errors } = JSON.parse(body) as { errors: readonly { message: string }[] }
+  return new HttpError(status, outcomeOf(errors.map(({ message }) => WORDS[message] ?? message)))
+}

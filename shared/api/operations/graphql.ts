@@ -1,0 +1,19 @@
+/** `$graphql`, on everything or on one resource. https://hl7.org/fhir/R4/graphql.html */
+import { serveGraphql } from '../graphql/serve.ts'
+import { readPreferences } from '../negotiate.ts'
+import type { Operation } from '../operation.ts'
+
+export const graphql: Operation = {
+  name: 'graphql',
+  on: [{ level: 'system' }, { level: 'instance' }],
+  standard: 'Resource',
+  methods: ['GET', 'POST'],
+  ownFormat: true,
+  async run({ services, principal, request, type, id }) {
+    // Its media types are its own.
+    const { accept: _accept, ...headers } = request.headers
+    const preferences = readPreferences({ ...request, headers })
+    const root = type === undefined || id === undefined ? undefined : { type, id }
+    return serveGraphql({ services, principal, request, preferences }, root)
+  },
+}

@@ -1,0 +1,174 @@
+/**
+ * One search for each of many references at once: the lists of what refers to the rows of a page. One
+ * plan serves them all. Their keys are found by a lateral join, fenced so that PostgreSQL cannot walk
+ * the order of the type for every one of them. A reference so common that fetching and sorting all its
+ * rows costs more than walking the order is searched for like any other search.
+ */
+import type { Principal } from '../../access/principal.ts'
+import type { Statement } from '../../database.ts'
+import { tooCostly } from '../../errors.ts'
+import type { Condition, SearchRequest } from '../../fhir/search.ts'
+import type { Store } from '../context.ts'
+import { keysLiteral } from '../keys.ts'
+import { allow } from '../read.ts'
+import type { SearchPage } from '../repository.ts'
+import { versionColumns } from '../rows.ts'
+import type { Bind } from '../side-rows.ts'
+import type { Query } from './compile.ts'
+import { testOf } from './conditions.ts'
+import { matchesOf } from './driver.ts'
+import { type Order, orderOf, orderSql, type SortedRow } from './order.ts'
+import { pageOf, search } from './page.ts'
+import { prepare } from './prepare.ts'
+import { fewSql, scopeSql } from './row-test.ts'
+import { sightOf } from './sight.ts'
+
+export interface ReferenceSearch {
+  /** Without the condition on the reference, and without a cursor. */
+  readonly request: SearchRequest
+  readonly code: string
+  /** `Type/id`, each once. */
+  readonly references: readonly string[]
+}
+
+/** Rows of one reference above which they are not all fetched. */
+const COMMON = 5_000
+
+/** A page for each reference, in their order. Errors: 403, 400; `too-costly` beyond `maxRows`. */
+export async function searchPerReference(
+  store: Store,
+  principal: Principal,
+  { request, code, references }: ReferenceSearch,
+  maxRows: number,
+): Promise<readonly SearchPage[]> {
+  const asked = await ask(store, principal, request, code, references)
+  const common = asked.sought.filter(({ isCommon }) => isCommon)
+  const rest = asked.sought.filter(({ isCommon }) => !isCommon)
+  const pages = new Map<string, SearchPage>()
+  const alone = common.map(async ({ reference, condition }) => {
+    const conditions = [condition, ...request.conditions]
+    pages.set(reference, await search(store, principal, { ...request, conditions }))
+  })
+  const together = async () => {
+    if (asked.queries.length === 0 || rest.length === 0) return
+    const statement = pagesStatement(asked, rest, maxRows + 1)
+    const rows = await store.connection.query<SortedRow & { n: number }>(statement)
+    if (rows.length > maxRows) throw tooCostly(`More than ${maxRows} resources were found`)
+    for (const [n, own] of Map.groupBy(rows, (row) => row.n)) {
+      pages.set(rest[n - 1]?.reference ?? '', pageOf(request, asked.order, undefined, own))
+    }
+  }
+  await Promise.all([...alone, together()])
+  const empty = pageOf(request, asked.order, undefined, [])
+  return references.map((reference) => pages.get(reference) ?? empty)
+}
+
+/** How many match for each reference, in their order. One statement. Errors: 403, 400. */
+export async function countPerReference(
+  store: Store,
+  principal: Principal,
+  { request, code, references }: ReferenceSearch,
+): Promise<readonly number[]> {
+  const asked = await ask(store, principal, request, code, references)
+  if (asked.queries.length === 0 || references.length === 0) return references.map(() => 0)
+  const statement = countsStatement(asked, asked.sought)
+  const rows = await store.connection.query<{ n: number; count: number }>(statement)
+  const counts = new Map(rows.map(({ n, count }) => [n, count]))
+  return references.map((_, i) => counts.get(i + 1) ?? 0)
+}
+
+interface Asked {
+  readonly order: Order
+  /** One a Project in sight. */
+  readonly queries: readonly Query[]
+  readonly sought: readonly Sought[]
+}
+
+interface Sought {
+  readonly reference: string
+  readonly condition: Condition
+  /** In the order of the queries. */
+  readonly keys: readonly (readonly bigint[])[]
+  readonly isCommon: boolean
+}
+
+async function ask(
+  store: Store,
+  principal: Principal,
+  request: SearchRequest,
+  code: string,
+  references: readonly string[],
+): Promise<Asked> {
+  const { type } = request
+  allow(principal, type, 'search')
+  const order = orderOf(request, store.keys, principal.project.parameters)
+  const { queries } = await prepare(store, principal, order, request, [request])
+  const scenes = queries.map(({ project }) => sightOf(store, principal, type, 'search', project))
+  const sought = references.map((reference): Sought => {
+    const values = [reference]
+    const condition: Condition = { code, type: 'reference', modifier: undefined, values }
+    const tests = scenes.flatMap((scene) => (scene === undefined ? [] : testOf(scene, condition)))
+    const byKeys = tests.filter((test) => test.kind === 'keys')
+    const isCommon = byKeys.some((test) => matchesOf(store.statistics, test) > COMMON)
+    return { reference, condition, keys: byKeys.map(({ any }) => any), isCommon }
+  })
+  return { order, queries, sought }
+}
+
+const COLUMNS = 'r.project, r.type, r.id, r.ver, r.lu, r.d_lo'
+
+function pagesStatement({ order, queries }: Asked, sought: readonly Sought[], most: number) {
+  const { values, bind } = binder()
+  const [first] = queries
+  const names = order.terms.map((_, i) => `s${i}`)
+  const rows = queries.map((query, i) => {
+    const terms = order.terms.map(({ one }, s) => `${one(query.project, bind)} as s${s}`)
+    return rowsSql(query, `x.k${i}`, [COLUMNS, ...terms].join(', '), bind)
+  })
+  const sorted = ['d_lo', ...names].map((name) => `r.${name}`).join(', ')
+  const text = `select x.n::int, p.* from ${keysSql(queries, sought, bind)} cross join lateral (
+      select ${sorted}, ${versionColumns('v')} from (
+        select * from (${rows.join(' union all ')}) r order by ${orderSql(order, 'r')}
+        limit ${bind(first?.limit, 'int')} offset ${bind(first?.offset, 'int')}
+      ) r join version v using (project, type, id, ver) order by ${orderSql(order, 'r')}) p
+    limit ${bind(most, 'int')}`
+  return { text, values }
+}
+
+function countsStatement({ queries }: Asked, sought: readonly Sought[]): Statement {
+  const { values, bind } = binder()
+  const rows = queries.map((query, i) => rowsSql(query, `x.k${i}`, 'r.id', bind))
+  const text = `select x.n::int, p.count::int from ${keysSql(queries, sought, bind)}
+    cross join lateral (select count(*) from (${rows.join(' union all ')}) r) p`
+  return { text, values }
+}
+
+function binder(): { readonly values: unknown[]; readonly bind: Bind } {
+  const values: unknown[] = []
+  const bind: Bind = (value, type) => {
+    values.push(value)
+    return `$${values.length}::${type}`
+  }
+  return { values, bind }
+}
+
+/** Keys as texts of arrays, a column for each query: a reference may have several. */
+function keysSql(queries: readonly Query[], sought: readonly Sought[], bind: Bind): string {
+  const columns = queries.map((_, i) => `k${i}`)
+  const lists = queries.map((_, i) =>
+    bind(
+      sought.map(({ keys }) => keysLiteral(keys[i] ?? [])),
+      'text[]',
+    ),
+  )
+  return `unnest(${lists.join(', ')}) with ordinality x(${columns.join(', ')}, n)`
+}
+
+function rowsSql(query: Query, keys: string, columns: string, bind: Bind): string {
+  const conditions = [
+    ...scopeSql(query.project, query.typeNumbers, bind, true),
+    `r.keys && ${keys}::bigint[]`,
+    ...query.tests.map((test) => fewSql(test, bind)),
+  ]
+  return `(select ${columns} from resource r where ${conditions.join(' and ')} offset 0)`
+}
