@@ -1,4 +1,4 @@
-import { randomUUID } from 'node:crypto'
+import { hash, randomUUID } from 'node:crypto'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import t from 'tap'
@@ -15,6 +15,8 @@ const redirectUri = 'https://app.example/callback'
 /** Whom a token of the provider belongs to; `busy` is a provider that wants us to wait. */
 const identities = new Map<string, Record<string, string>>()
 const seen: string[] = []
+/** What came with a code. */
+const verifiers = new Map<string, string | null>()
 const provider = createServer((req, res) => {
   const token = (req.headers.authorization ?? '').replace('Bearer ', '')
   seen.push(`${req.method} ${req.url} ${req.headers.authorization}`)
@@ -24,7 +26,9 @@ const provider = createServer((req, res) => {
       body += data
     })
     req.on('end', () => {
-      const code = new URLSearchParams(body).get('code') ?? ''
+      const form = new URLSearchParams(body)
+      const code = form.get('code') ?? ''
+      verifiers.set(code, form.get('code_verifier'))
       if (identities.has(code)) res.end(JSON.stringify({ access_token: code }))
       else res.writeHead(400).end('{}')
     })
@@ -170,4 +174,41 @@ t.test('the people of a domain are sent to its provider and come back with a cod
   ]
   for (const [state, code] of refused) t.equal((await back(state, code)).status, 400)
   t.equal((await anonymous.get('/auth/external?code=x&state=nonsense')).status, 400)
+})
+
+t.test('a provider that wants PKCE is given the verifier of its challenge, once', async (t) => {
+  const domain = `d${randomUUID()}.example`
+  const wanting = { ...identityProvider, usePkce: true }
+  await superAdmin.create({
+    resourceType: 'DomainConfiguration',
+    domain,
+    identityProvider: wanting,
+  })
+  const { email } = await aPerson(services, project, { email: `ada@${domain}` })
+  const { body } = await anonymous.post<{ authorizeUrl: string }>('/auth/method', { email })
+  const { searchParams } = new URL(body.authorizeUrl)
+  t.equal(searchParams.get('code_challenge_method'), 'S256')
+  const state = searchParams.get('state') ?? ''
+  identities.set('pkce', { email })
+  const back = (text: string) =>
+    anonymous.get(`/auth/external?${new URLSearchParams({ code: 'pkce', state: text })}`)
+  const signedIn = await back(state)
+  t.equal(signedIn.status, 302, signedIn.text)
+  const verifier = verifiers.get('pkce') ?? ''
+  t.equal(hash('sha256', verifier, 'base64url'), searchParams.get('code_challenge'))
+  t.notMatch(state, verifier)
+  t.match(await back(state), { status: 400, body: { issue: [{ expression: ['state'] }] } })
+  t.equal((await back(JSON.stringify({ domain }))).status, 400, 'no way round it')
+
+  // The SDK keeps its verifier in the browser, so that only `plain` can work.
+  const app = await aClient({ usePkce: true })
+  const asked = { clientId: app.id, redirectUri, codeChallenge: 'c'.repeat(43) }
+  const plainly = await back(JSON.stringify({ ...asked, codeChallengeMethod: 'plain' }))
+  t.equal(plainly.status, 302, plainly.text)
+  t.equal(verifiers.get('pkce'), asked.codeChallenge)
+  const hashed = await back(JSON.stringify({ ...asked, codeChallengeMethod: 'S256' }))
+  t.match(hashed, {
+    status: 400,
+    body: { issue: [{ details: { text: /^Missing code verifier/ } }] },
+  })
 })

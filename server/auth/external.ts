@@ -12,7 +12,15 @@ import { SYSTEM_PROJECT } from '../../shared/store/projects.ts'
 import type { Context } from '../context.ts'
 import { type App, findApp, projectOfClient, type SignInRequest } from './apps.ts'
 import { audit } from './audit.ts'
-import { type Identity, identityOf, providerOf, providerOfDomain, redeemCode } from './provider.ts'
+import {
+  type Identity,
+  identityOf,
+  type Provider,
+  providerOf,
+  providerOfDomain,
+  redeemCode,
+  takeVerifier,
+} from './provider.ts'
 import { beginLogin, type LoginOptions, loginResult } from './sign-in.ts'
 
 /** GET `/auth/external`: the address that the browser goes to next. Errors: 400. */
@@ -27,8 +35,8 @@ export async function finishExternal(services: Services, ctx: Context): Promise<
     providerOf(app.client) ??
     (domain === undefined ? undefined : await providerOfDomain(services, domain))
   if (provider === undefined) throw badRequest('Identity provider not found')
-  // The SDK's verifier never leaves the browser, so the challenge is used as it is with `plain`.
-  const token = await redeemCode(services, provider, code, request.codeChallenge)
+  const verifier = await verifierOf(services, provider, state, request)
+  const token = await redeemCode(services, provider, code, verifier)
   const identity = await identityOf(services, provider, token)
   // A domain's provider speaks for the addresses of that domain only.
   const isForeign = domain !== undefined && !identity.email?.toLowerCase().endsWith(`@${domain}`)
@@ -36,6 +44,23 @@ export async function finishExternal(services: Services, ctx: Context): Promise<
   const login = await loginOf(services, ctx, app, request, identity, provider.useSubject)
   const result = await loginResult(services, ctx, login)
   return destination(services, app, request, result)
+}
+
+/**
+ * An address that the SDK has made carries its challenge, whose verifier stays in the browser: with `plain`
+ * the two are one, with any other method the code is worth nothing here. Errors: 400.
+ */
+async function verifierOf(
+  services: Services,
+  provider: Provider,
+  state: Record<string, unknown>,
+  { codeChallenge, codeChallengeMethod }: SignInRequest,
+): Promise<string | undefined> {
+  if (!provider.usePkce) return undefined
+  const pkce = textOf(state.pkce)
+  if (pkce !== undefined) return await takeVerifier(services, pkce)
+  if (codeChallenge !== undefined && codeChallengeMethod === 'plain') return codeChallenge
+  throw badRequest('Missing code verifier: begin at /auth/method', 'state')
 }
 
 function destination(

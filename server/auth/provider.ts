@@ -1,4 +1,5 @@
 /** An external identity provider: who holds its token, what a code of its is worth. */
+import { hash, randomBytes, randomUUID } from 'node:crypto'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { badRequest, tooManyRequests } from '../../shared/errors.ts'
 import { fetchOutside } from '../../shared/fetch-outside.ts'
@@ -10,6 +11,8 @@ import { SYSTEM_PROJECT } from '../../shared/store/projects.ts'
 
 const MAX_BYTES = 262_144
 const PATIENCE_MS = 10_000
+/** Who needs longer at the provider begins again. */
+const VERIFIER_SECONDS = 600
 
 export interface Provider {
   readonly authorizeUrl: string
@@ -57,19 +60,42 @@ export async function providerOfDomain(
   return providerOf(found)
 }
 
-/** Where the browser goes; it comes back to `/auth/external` with `state`. */
-export function authorizeUrlOf(
-  { config }: Services,
+/**
+ * Where the browser goes; it comes back to `/auth/external` with `state`. The verifier of a provider that
+ * wants one stays here: `state` names it.
+ */
+export async function authorizeUrlOf(
+  { config, redis }: Services,
   provider: Provider,
   state: Readonly<Record<string, unknown>>,
-): string {
+): Promise<string> {
   const url = new URL(provider.authorizeUrl)
   url.searchParams.set('response_type', 'code')
   url.searchParams.set('client_id', provider.clientId)
   url.searchParams.set('redirect_uri', `${config.baseUrl}auth/external`)
   url.searchParams.set('scope', 'openid profile email')
-  url.searchParams.set('state', JSON.stringify(state))
+  if (!provider.usePkce) {
+    url.searchParams.set('state', JSON.stringify(state))
+    return url.href
+  }
+  const verifier = randomBytes(32).toString('base64url')
+  const pkce = randomUUID()
+  await redis.set(verifierKey(pkce), verifier, 'EX', VERIFIER_SECONDS)
+  url.searchParams.set('state', JSON.stringify({ ...state, pkce }))
+  url.searchParams.set('code_challenge', hash('sha256', verifier, 'base64url'))
+  url.searchParams.set('code_challenge_method', 'S256')
   return url.href
+}
+
+/** Once. Errors: 400. */
+export async function takeVerifier({ redis }: Services, pkce: string): Promise<string> {
+  const verifier = await redis.getdel(verifierKey(pkce))
+  if (verifier === null) throw badRequest('Invalid state', 'state')
+  return verifier
+}
+
+function verifierKey(pkce: string): string {
+  return `botica:provider-verifier:${pkce}`
 }
 
 /** Errors: 400 when the provider does not know the token, 429 when it wants us to wait. */
@@ -102,7 +128,7 @@ export async function redeemCode(
     grant_type: 'authorization_code',
     redirect_uri: `${services.config.baseUrl}auth/external`,
     code,
-    ...(provider.usePkce && verifier !== undefined ? { code_verifier: verifier } : {}),
+    ...(verifier === undefined ? {} : { code_verifier: verifier }),
     ...(isPost ? { client_id: clientId, client_secret: clientSecret } : {}),
   })
   const answer = await ask(services, provider.tokenUrl, {

@@ -70,7 +70,7 @@ export function authRoutes({ services }: Web, authenticate: Middleware): Router<
     ctx.body =
       provider === undefined
         ? {}
-        : { domain, authorizeUrl: authorizeUrlOf(services, provider, state) }
+        : { domain, authorizeUrl: await authorizeUrlOf(services, provider, state) }
   })
   router.post('/login', async (ctx) => {
     ctx.body = await logIn(services, ctx, guesses, await readFields(ctx))
