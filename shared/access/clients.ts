@@ -1,5 +1,7 @@
 /** What a ClientApplication proves itself with. */
 import { hash, timingSafeEqual } from 'node:crypto'
+import { invalid } from '../errors.ts'
+import { issue } from '../fhir/outcome.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 
 const LONGEST_ACCESS_SECONDS = 86_400
@@ -15,6 +17,17 @@ const UNIT_SECONDS: Readonly<Record<string, number>> = {
   y: 31_536_000,
 }
 export const LIFETIME = /^(\d+)([smhdwy])$/
+
+/** Errors: 400 naming the lifetimes that cannot be read. */
+export function checkClient(client: Resource): void {
+  const issues = ['accessTokenLifetime', 'refreshTokenLifetime'].flatMap((name) => {
+    const value = client[name]
+    if (value === undefined || (typeof value === 'string' && LIFETIME.test(value))) return []
+    const text = `${name} must be a lifetime such as "1h"`
+    return [issue('error', 'invalid', text, `ClientApplication.${name}`)]
+  })
+  if (issues.length > 0) throw invalid(issues)
+}
 
 /** Absent status is active. */
 export function isActiveClient(client: Resource): boolean {

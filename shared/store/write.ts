@@ -1,5 +1,6 @@
 /** Create, update and patch: policy, then one statement each, after commit the answer. */
 import { randomUUIDv7 } from 'node:crypto'
+import { checkClient } from '../access/clients.ts'
 import { keepPaths, withoutPaths } from '../access/field-paths.ts'
 import { fieldsNotCreated, hiddenFields, keep, keptFields, strip } from '../access/fields.ts'
 import { REGISTRY_TYPES } from '../access/policy.ts'
@@ -50,7 +51,7 @@ export async function create(
 ): Promise<WriteResult> {
   const { resourceType: type } = resource
   allow(principal, type, 'create')
-  if (type === 'AccessPolicy') checkPolicy(resource)
+  checkTerms(resource)
   const id = options.keepId && resource.id !== undefined ? givenId(resource.id) : randomUUIDv7()
   const sent = filed(keep(resource, undefined, fieldsNotCreated(principal, type)))
   await checkChange(store, principal, undefined, sent)
@@ -151,7 +152,7 @@ async function tryChange(
   if (options.onlyIfAbsent && live) throw preconditionFailed(`${type}/${id} exists already`)
   const hidden = hiddenBy(seen)
   const resource = await next(row, live, hidden)
-  if (type === 'AccessPolicy') checkPolicy(resource)
+  checkTerms(resource)
   if (resource.resourceType !== type) throw badRequest('Incorrect resource type')
   if (normalId(resource.id ?? '') !== id) throw badRequest('Incorrect resource ID')
   if (row === undefined) return createAt(store, principal, resource, options)
@@ -210,6 +211,12 @@ async function createAt(
     if (found !== undefined) return undefined
     throw error
   }
+}
+
+/** Errors: 400 for what could not be carried out when somebody signs in. */
+function checkTerms(resource: Resource): void {
+  if (resource.resourceType === 'AccessPolicy') checkPolicy(resource)
+  if (resource.resourceType === 'ClientApplication') checkClient(resource)
 }
 
 /** The time of the write; undefined when an update found another version than it expected. */
