@@ -98,7 +98,13 @@ const OPEN = [
   /^\/\.well-known\//,
   /^\/fhir\/R4\/(metadata|\$versions|\.well-known\/)/,
   /^\/storage\//,
+  /^\/auth\/(method|login|profile|scope|newuser|newproject|newpatient|resetpassword|setpassword)\b/,
+  /^\/auth\/(verifyemail|clientinfo|google|external|exchange|mfa\/(login-enroll|verify))\b/,
+  /^\/oauth2\/(authorize|register|token)$/,
+  /^\/(oauth|signin|resetpassword|setpassword|verifyemail|pages)\b(?!2)/,
 ]
+/** A client proves itself by Basic or in the form. */
+const CLIENTS_OWN = /^\/oauth2\/(introspect|revoke)$/
 
 function describeMethod(path: string, method: string): object {
   const isOpen = OPEN.some((pattern) => pattern.test(path))
@@ -107,6 +113,7 @@ function describeMethod(path: string, method: string): object {
     operationId: `${method.toLowerCase()}${path.replace(/[^A-Za-z0-9]+/g, '-')}`.replace(/-$/, ''),
     tags: [tagOf(path)],
     ...(isOpen ? { security: [] } : {}),
+    ...(CLIENTS_OWN.test(path) ? { security: [{ basic: [] }, { bearer: [] }] } : {}),
     ...(hasBody ? { requestBody: { content: contentOf(path, method) } } : {}),
     responses: {
       '2XX': { description: 'Done' },

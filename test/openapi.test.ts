@@ -51,6 +51,21 @@ t.test('it names the paths of every part of the service', async (t) => {
   }
 })
 
+t.test('it tells which calls need a token', async (t) => {
+  const securityOf = (path: string, method = 'post') => body.paths[path]?.[method]?.security
+  for (const path of ['/auth/login', '/auth/newuser', '/auth/mfa/verify', '/oauth2/token']) {
+    t.same(securityOf(path), [], path)
+  }
+  t.same(securityOf('/auth/external', 'get'), [])
+  t.same(securityOf('/signin', 'get'), [])
+  for (const path of ['/auth/changepassword', '/auth/revoke', '/auth/mfa/enroll']) {
+    t.ok(body.paths[path]?.post, path)
+    t.equal(securityOf(path), undefined, path)
+  }
+  t.equal(securityOf('/auth/me', 'get'), undefined)
+  t.same(securityOf('/oauth2/introspect'), [{ basic: [] }, { bearer: [] }])
+})
+
 t.test('each call has an id of its own and its path parameters', async (t) => {
   const ids = calls.map(({ described }) => described.operationId)
   t.equal(new Set(ids).size, ids.length)
@@ -69,7 +84,7 @@ t.test('every path that is named is served with every method', async (t) => {
       .replace('{target}', 'Basic')
       .replace(/\{\w+\}/g, randomUUID())
     // A logout would end the session that asks for all the others.
-    const isNamed = described.security === undefined && path !== '/oauth2/logout'
+    const isNamed = described.security?.length !== 0 && path !== '/oauth2/logout'
     const client = isNamed ? admin : anonymous
     // Whoever is not there is 404 as well, so a path with an id tells by the method it refuses.
     const hasId = /\{(?!resourceType)/.test(path)
@@ -82,7 +97,7 @@ t.test('every path that is named is served with every method', async (t) => {
     t.ok(response.status < 500, what)
     if (!hasId) t.not(response.status, 404, what)
     // An address under /storage is 401 without the signature that it carries.
-    const isOpen = described.security !== undefined && !path.startsWith('/storage/')
+    const isOpen = described.security?.length === 0 && !path.startsWith('/storage/')
     if (isOpen) t.not(response.status, 401, what)
     await response.body?.cancel()
   }
