@@ -28,7 +28,7 @@ const COMPRESS_FROM_BYTES = 1024
 
 /** Listens to nothing; opens nothing. */
 export function createApp(services: Services): Koa<State> {
-  const { config, log, redis } = services
+  const { config, log } = services
   const metrics = createMetrics(services)
   const web: Web = { services, metrics }
   const authenticated = authenticate(web)
@@ -43,7 +43,7 @@ export function createApp(services: Services): Koa<State> {
   app.use(compression())
   app.use(failures(log))
   app.use(paths)
-  app.use(limits(config, redis, log))
+  app.use(limits(services))
   const routers = [
     healthRoutes(web),
     discoveryRoutes(web),

@@ -1,6 +1,6 @@
 /** What `ctx.state` holds, and the short names of Koa's types that carry it. */
 import type { Middleware as KoaMiddleware, ParameterizedContext } from 'koa'
-import type { Principal } from '../shared/access/principal.ts'
+import type { Principal, ProjectContext } from '../shared/access/principal.ts'
 import type { TokenClaims } from '../shared/access/tokens.ts'
 import type { Services } from '../shared/services.ts'
 import type { Session } from '../shared/store/principals.ts'
@@ -12,6 +12,8 @@ export type State = {
   traceId: string
   /** Shape of a FHIR path, for log and metrics: it holds no ids. Other routes are known by pattern. */
   route?: string
+  /** Set by `limits`: applies what a Project allows instead. Errors: 429. */
+  limitTo?: (own: ProjectContext['rateLimits']) => void
   /** Set by `authenticate`. */
   principal?: Principal
   session?: Session

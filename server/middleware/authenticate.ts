@@ -1,6 +1,6 @@
 /**
  * Bearer token or client credentials → Principal and Session, or those of the member it acts for.
- * Errors: 401, 403.
+ * Errors: 401, 403, 429.
  */
 import { isActiveClient, secretMatches } from '../../shared/access/clients.ts'
 import { isAllowedFrom } from '../../shared/access/ip-rules.ts'
@@ -42,6 +42,7 @@ export function authenticate({ services }: Web): Middleware {
       /^(\w+) +([^ ]+) *$/.exec(ctx.get('Authorization')) ?? []
     const found = await lookUp(scheme.toLowerCase(), credentials, byBearer, byBasic)
     if (found === undefined) throw challenge(ctx, config.baseUrl, scheme !== '')
+    ctx.state.limitTo?.(found.session.principal.project.rateLimits)
     if (!isAllowedFrom(found.session.principal.ipRules, ctx.ip)) throw forbidden()
     const session = await actingSession(principals, found.session, ctx.get(ON_BEHALF_OF))
     if (session !== found.session) auditActing(services, ctx, found.session, session)

@@ -1,31 +1,58 @@
-/** Requests per minute and address. */
+/** Requests per minute and address; a Project may have limits of its own for those who come with a token. */
 import { isIPv6 } from 'node:net'
-import type { Config } from '../../shared/config.ts'
+import type { ProjectContext } from '../../shared/access/principal.ts'
 import { tooManyRequests } from '../../shared/errors.ts'
 import { createLimiter, rateLimitItem, secondsOf } from '../../shared/limiter.ts'
-import type { Logger } from '../../shared/log.ts'
-import type { Redis } from '../../shared/redis.ts'
-import type { Middleware } from '../context.ts'
+import type { Services } from '../../shared/services.ts'
+import type { Context, Middleware } from '../context.ts'
 
-/** Errors: 429 with RateLimit and Retry-After. A limit of 0 is none. */
-export function limits(config: Config, redis: Redis, log: Logger): Middleware {
-  const general = createLimiter('requests', redis, log)
-  const sensitive = createLimiter('auth', redis, log)
-  const { rateLimitPerMinute, authRateLimitPerMinute } = config
+/**
+ * `authenticate` asks `ctx.state.limitTo` for what the caller's Project allows. Errors: 429 with RateLimit
+ * and Retry-After. A limit of 0 is none.
+ */
+export function limits(services: Services): Middleware {
+  const { config, redis, log } = services
+  const limiters = {
+    requests: createLimiter('requests', redis, log),
+    auth: createLimiter('auth', redis, log),
+  }
+  const usual = { requests: config.rateLimitPerMinute, auth: config.authRateLimitPerMinute }
   return async (ctx, next) => {
-    const [limiter, limit] = isSensitive(ctx.path)
-      ? [sensitive, authRateLimitPerMinute]
-      : [general, rateLimitPerMinute]
-    if (limit > 0) {
-      const spent = limiter.spend(addressOf(ctx.ip), 1, limit)
+    const kind = isSensitive(ctx.path) ? 'auth' : 'requests'
+    const judge = (units: number, limit: number) => {
+      const isNone = limit <= 0
+      const most = isNone ? Number.MAX_SAFE_INTEGER : limit
+      const spent = limiters[kind].spend(addressOf(ctx.ip), units, most)
+      if (isNone) return undefined
       ctx.set('RateLimit', rateLimitItem('requests', spent))
-      if (spent.left < 0) {
-        const diagnostics = JSON.stringify({ msBeforeNext: spent.resetMs, limit })
-        throw tooManyRequests(secondsOf(spent.resetMs), diagnostics)
-      }
+      if (spent.left >= 0) return undefined
+      const diagnostics = JSON.stringify({ msBeforeNext: spent.resetMs, limit })
+      return tooManyRequests(secondsOf(spent.resetMs), diagnostics)
+    }
+    const limitTo = (limit: number | undefined) => {
+      const refusal = limit === undefined ? undefined : judge(0, limit)
+      if (refusal !== undefined) throw refusal
+    }
+    ctx.state.limitTo = (own) => limitTo(own?.[kind])
+    const refusal = judge(1, usual[kind])
+    if (refusal !== undefined) {
+      const own = (await projectLimits(services, ctx))?.[kind]
+      if (own === undefined) throw refusal
+      limitTo(own)
     }
     await next()
   }
+}
+
+/** Of the Project whose token is shown; asked for only where the usual limit is used up. */
+async function projectLimits(
+  { tokens, principals }: Services,
+  ctx: Context,
+): Promise<ProjectContext['rateLimits']> {
+  const [, token = ''] = /^bearer +([^ ]+) *$/i.exec(ctx.get('Authorization')) ?? []
+  const claims = token === '' ? undefined : await tokens.verify(token)
+  if (claims === undefined || claims === 'expired') return undefined
+  return (await principals.forLogin(claims.loginId))?.principal.project.rateLimits
 }
 
 function isSensitive(path: string): boolean {

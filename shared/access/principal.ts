@@ -28,6 +28,13 @@ export interface ProjectContext {
   readonly updateAsCreate: boolean
   /** Load units a minute of each member and of all (`enableFhirQuota`); negative: no limit. */
   readonly quota?: { readonly member: number; readonly project: number } | undefined
+  /** Requests a minute and address (`rateLimit`, `authRateLimit`); 0 or less: no limit. */
+  readonly rateLimits?:
+    | {
+        readonly requests: number | undefined
+        readonly auth: number | undefined
+      }
+    | undefined
   /** Ids of Projects whose shared resources this one may read (`Project.link`). */
   readonly links?: readonly string[]
   /** Those Projects, as far as they exist; of sessions only. */

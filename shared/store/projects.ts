@@ -14,6 +14,10 @@ export function projectContext(project: Resource, number: number): ProjectContex
     checkReferencesOnWrite: project.checkReferencesOnWrite === true,
     updateAsCreate: systemSetting(project, 'updateAsCreate')?.valueBoolean === true,
     quota: quotaOf(project),
+    rateLimits: {
+      requests: wholeSetting(project, 'rateLimit'),
+      auth: wholeSetting(project, 'authRateLimit'),
+    },
     links: linksOf(project),
     exports: textsOf(project.exportedResourceType),
     defaultProfiles: defaultProfilesOf(project),
@@ -42,12 +46,13 @@ const MEMBER_QUOTA = 50_000
 /** Off by default: a large transaction alone would use up the default of a member. */
 function quotaOf(project: Resource): ProjectContext['quota'] {
   if (systemSetting(project, 'enableFhirQuota')?.valueBoolean !== true) return undefined
-  const unitsOf = (name: string) => {
-    const value = systemSetting(project, name)?.valueInteger
-    return typeof value === 'number' ? value : undefined
-  }
-  const member = unitsOf('userFhirQuota') ?? MEMBER_QUOTA
-  return { member, project: unitsOf('totalFhirQuota') ?? 10 * member }
+  const member = wholeSetting(project, 'userFhirQuota') ?? MEMBER_QUOTA
+  return { member, project: wholeSetting(project, 'totalFhirQuota') ?? 10 * member }
+}
+
+function wholeSetting(project: Resource, name: string): number | undefined {
+  const value = systemSetting(project, name)?.valueInteger
+  return typeof value === 'number' ? value : undefined
 }
 
 function systemSetting(
