@@ -64,6 +64,10 @@ export interface Config {
   readonly introspectionOpen: boolean
   /** Where keys of clients and identity providers may be fetched from. */
   readonly hookTargets: Exclude<FetchRule, 'off'>
+  /** Google client of people who sign in; Projects have their own in `site`. */
+  readonly googleClientId: string | undefined
+  /** Where the keys of Google's ID tokens are. */
+  readonly googleJwksUrl: string
   readonly recaptchaSiteKey: string | undefined
   readonly recaptchaSecret: string | undefined
 }
@@ -144,6 +148,8 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     cliClientEnabled: read.flag('CLI_CLIENT_ENABLED', true),
     introspectionOpen: read.flag('INTROSPECTION_OPEN', false),
     hookTargets: read.oneOf('HOOK_TARGETS', onLoopback ? 'all' : 'public', ['public', 'all']),
+    googleClientId: read.text('GOOGLE_CLIENT_ID'),
+    googleJwksUrl: read.url('GOOGLE_JWKS_URL', 'https://www.googleapis.com/oauth2/v3/certs'),
     recaptchaSiteKey: read.text('RECAPTCHA_SITE_KEY'),
     recaptchaSecret: read.text('RECAPTCHA_SECRET'),
   }

@@ -40,9 +40,7 @@ export async function registerUser(
   const app = await findApp(services, ctx, request)
   const { projectId } = app
   const project = projectId === undefined ? undefined : await readProject(services, projectId)
-  const isOpen =
-    services.config.registerEnabled || project?.defaultPatientAccessPolicy !== undefined
-  if (!isOpen) throw badRequest('Registration is disabled')
+  requireOpenRegistration(services, project)
   await requireHuman(services, captcha, project)
   await requireGoodPassword(password, 'password', services.config.passwordCheck)
   const isTaken = (await findUser(services.repository, email, projectId)) !== undefined
@@ -62,6 +60,12 @@ export async function registerUser(
     isRegistration: true,
   })
   return { login: login?.id }
+}
+
+/** Errors: 400 unless anybody may register, here or in this Project. */
+export function requireOpenRegistration({ config }: Services, project: Resource | undefined): void {
+  if (config.registerEnabled || project?.defaultPatientAccessPolicy !== undefined) return
+  throw badRequest('Registration is disabled')
 }
 
 /** Project, profile, admin membership and default client, or none of them. Errors: 400. */
@@ -123,7 +127,10 @@ async function finish(
   return await loginResult(services, ctx, await choose(services, ctx, login, membership))
 }
 
-async function readProject({ repository }: Services, id: string): Promise<Resource | undefined> {
+export async function readProject(
+  { repository }: Services,
+  id: string,
+): Promise<Resource | undefined> {
   const [found] = await repository.readMany(system, [{ type: 'Project', id }])
   return found?.content === undefined ? undefined : parseVersion(found)
 }

@@ -21,6 +21,8 @@ interface Fetched {
 export interface ClientKeys {
   /** Those of the client; looked up again when none has this `kid`. Errors: AssertionError. */
   find(client: Resource, kid: string): Promise<readonly JWK[]>
+  /** The same of a key set's address. */
+  at(uri: string, kid: string): Promise<readonly JWK[]>
 }
 
 export function createClientKeys({ config }: Services): ClientKeys {
@@ -36,17 +38,22 @@ export function createClientKeys({ config }: Services): ClientKeys {
     return fetched
   }
 
+  const at = async (uri: string, kid: string): Promise<readonly JWK[]> => {
+    const known = sets.get(uri) ?? fetchKeys(uri)
+    const keys = await known.keys
+    const isKnown = keys.some((key) => key.kid === kid)
+    if (isKnown || Date.now() - known.at < AGAIN_MS) return keys
+    return await fetchKeys(uri).keys
+  }
+
   return {
+    at,
     async find(client, kid) {
       if (typeof client.jwks === 'string') return readKeySet(client.jwks)
       if (typeof client.jwksUri !== 'string') {
         throw new AssertionError('cannot be checked: the client has no keys')
       }
-      const known = sets.get(client.jwksUri) ?? fetchKeys(client.jwksUri)
-      const keys = await known.keys
-      const isKnown = keys.some((key) => key.kid === kid)
-      if (isKnown || Date.now() - known.at < AGAIN_MS) return keys
-      return await fetchKeys(client.jwksUri).keys
+      return await at(client.jwksUri, kid)
     },
   }
 }

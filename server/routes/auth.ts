@@ -14,6 +14,7 @@ import { findClient } from '../auth/apps.ts'
 import { audit } from '../auth/audit.ts'
 import { finishExternal } from '../auth/external.ts'
 import { readFields } from '../auth/fields.ts'
+import { logInByGoogle } from '../auth/google.ts'
 import { createGuesses } from '../auth/guesses.ts'
 import {
   chooseProfile,
@@ -31,6 +32,7 @@ import { registerPatient, registerProject, registerUser } from '../auth/register
 import { loginResult } from '../auth/sign-in.ts'
 import { type Context, caller, type Middleware, type State, type Web } from '../context.ts'
 import { readLogin, revokeLogin, userIdOf } from '../logins.ts'
+import { createClientKeys } from '../oauth/client-keys.ts'
 import { exchange } from '../oauth/exchange.ts'
 
 const system = systemPrincipal(SYSTEM_PROJECT)
@@ -38,6 +40,7 @@ const system = systemPrincipal(SYSTEM_PROJECT)
 export function authRoutes({ services }: Web, authenticate: Middleware): Router<State> {
   const router = new Router<State>({ prefix: '/auth' })
   const guesses = createGuesses(services.redis)
+  const keys = createClientKeys(services)
 
   /** The User who calls, with secrets. Errors: 403 for programs. */
   const callingUser = async (ctx: Context): Promise<Resource> => {
@@ -137,8 +140,7 @@ export function authRoutes({ services }: Web, authenticate: Middleware): Router<
     ctx.body = signInFormOf(client)
   })
   router.post('/google', async (ctx) => {
-    await readFields(ctx)
-    throw badRequest('Invalid googleClientId', 'googleClientId')
+    ctx.body = await logInByGoogle(services, ctx, keys, await readFields(ctx))
   })
   router.get('/external', async (ctx) => {
     ctx.redirect(await finishExternal(services, ctx))
