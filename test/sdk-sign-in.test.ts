@@ -1,19 +1,26 @@
-import { createHmac } from 'node:crypto'
+import { createHmac, randomUUID } from 'node:crypto'
 import { MedplumClient } from '@medplum/core'
+import { type CryptoKey, exportJWK, generateKeyPair, SignJWT } from 'jose'
 import t from 'tap'
+import { systemPrincipal } from '../shared/access/principal.ts'
+import { SYSTEM_PROJECT } from '../shared/store/projects.ts'
+import { parseVersion } from '../shared/store/rows.ts'
 import { openBotica } from './fixtures/botica.ts'
 import { aPerson, PASSWORD } from './fixtures/people.ts'
 
 const botica = await openBotica(t)
 const { baseUrl, services, project } = botica
 
-/** The SDK keeps its verifier in the browser's session, which Node has not. */
+/** What the SDK looks for in a browser: it hashes its verifier there, and keeps it in the session. */
 const kept = new Map<string, string>()
 Object.assign(globalThis, {
+  location: { protocol: 'https:', host: 'app.example', pathname: '/', search: '' },
+  window: { btoa, atob, TextEncoder, TextDecoder, addEventListener: () => undefined },
   sessionStorage: {
     getItem: (key: string) => kept.get(key) ?? null,
     setItem: (key: string, value: string) => kept.set(key, value),
     removeItem: (key: string) => kept.delete(key),
+    clear: () => kept.clear(),
   },
 })
 
@@ -25,6 +32,10 @@ t.test('the SDK signs a person in by PKCE, reads as them, and signs out', async 
   const medplum = sdk()
   const login = await medplum.startLogin({ email, password: PASSWORD, remember: false })
   t.ok(login.code)
+  const [stored] = await services.repository.readMany(systemPrincipal(SYSTEM_PROJECT), [
+    { type: 'Login', id: login.login },
+  ])
+  t.match(stored && parseVersion(stored), { codeChallengeMethod: 'S256' })
   const signedIn = await medplum.processCode(login.code ?? '')
   t.equal(signedIn.id, profile.id)
   t.match(medplum.getProject(), { id: project.id })
@@ -41,7 +52,7 @@ t.test('the SDK refreshes what is about to end', async (t) => {
   const app = await botica.admin.create({
     resourceType: 'ClientApplication',
     name: 'Short',
-    accessTokenLifetime: '1s',
+    accessTokenLifetime: '10m',
   })
   const { email } = await aPerson(services, project)
   const medplum = sdk({ clientId: app.id, refreshGracePeriod: 0 })
@@ -96,3 +107,29 @@ t.test('the SDK’s assertion by a shared secret is no proof', async (t) => {
   const jwt = `${head}.${createHmac('sha256', secret).update(head).digest('base64url')}`
   await t.rejects(sdk().startJwtAssertionLogin(jwt), Error)
 })
+
+for (const alg of ['RS384', 'ES384']) {
+  t.test(`the SDK signs a backend service in by an assertion of ${alg}`, async (t) => {
+    const { publicKey, privateKey } = await generateKeyPair(alg)
+    const jwks = JSON.stringify({ keys: [{ ...(await exportJWK(publicKey)), kid: 'k1', alg }] })
+    const { id } = await botica.createMember()
+    const { body } = await botica.admin.get(`ClientApplication/${id}`)
+    t.equal((await botica.admin.put(`ClientApplication/${id}`, { ...body, jwks })).status, 200)
+    services.principals.forget()
+    const assertion = (key: CryptoKey) =>
+      new SignJWT()
+        .setProtectedHeader({ alg, kid: 'k1', typ: 'JWT' })
+        .setIssuer(id)
+        .setSubject(id)
+        .setAudience(`${baseUrl}oauth2/token`)
+        .setJti(randomUUID())
+        .setExpirationTime('4m')
+        .sign(key)
+    const medplum = sdk()
+    const profile = await medplum.startJwtAssertionLogin(await assertion(privateKey))
+    t.match(profile, { resourceType: 'ClientApplication', id })
+    t.equal((await medplum.search('Patient')).resourceType, 'Bundle')
+    const stranger = await generateKeyPair(alg)
+    await t.rejects(sdk().startJwtAssertionLogin(await assertion(stranger.privateKey)), Error)
+  })
+}
