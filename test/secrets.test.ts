@@ -137,6 +137,25 @@ t.test('no answer tells one, not even to super admins', async (t) => {
   }
 })
 
+t.test('no answer of GraphQL tells one', async (t) => {
+  const queries = [
+    '{ ClientApplicationList(_count: 1000) { id name secret retiringSecret } }',
+    '{ UserList(_count: 1000) { id email passwordHash mfaSecret } }',
+    '{ LoginList(_count: 1000) { id code cookie refreshSecret codeChallenge } }',
+    '{ UserSecurityRequestList(_count: 1000) { id secret } }',
+    '{ AuditEventList(_count: 1000) { id outcomeDesc entity { name description } } }',
+    '{ __type(name: "User") { fields { name } } }',
+  ]
+  for (const query of queries) {
+    for (const asking of [superAdmin, admin, member.client]) {
+      const answer = await asking.post('$graphql', { query })
+      const isAdmin = asking !== member.client
+      t.same(found(answer.text, isAdmin ? ['client secret', 'super admin secret'] : []), [], query)
+      t.ok(answer.status < 500, query)
+    }
+  }
+})
+
 t.test('no search finds one', async (t) => {
   for (const [name, secret] of secrets) {
     for (const path of ['User', 'Login', 'ClientApplication', 'AuditEvent']) {
