@@ -161,3 +161,17 @@ t.test('a repeated request of an administrator is answered as the first', async 
   t.equal(refused.status, 400)
   t.equal((await botica.admin.post(path, [], refusedKey)).text, refused.text)
 })
+
+t.test('the table of kept answers does not tell the secret of a new client', async (t) => {
+  const path = `/admin/projects/${botica.project.id}/client`
+  const key = withKey()
+  const first = await botica.admin.post<{ secret: string }>(path, { name: 'Sealed' }, key)
+  const again = await botica.admin.post<{ secret: string }>(path, { name: 'Sealed' }, key)
+  t.equal(first.status, 201)
+  t.equal(again.text, first.text)
+  const [row] = await database.query<{ held: boolean }>({
+    text: 'select bool_or(position($1::bytea in reply) > 0) as held from idempotent_request',
+    values: [Buffer.from(first.body.secret)],
+  })
+  t.equal(row?.held, false)
+})
