@@ -10,7 +10,7 @@ import type { Scene, Test } from './row-test.ts'
 /**
  * Undefined for what the Principal may not do; `project` is that of the types outside the registry.
  * `codes` are the parameters that rows are told apart by. Errors: 403 for one whose element is hidden
- * in every row.
+ * in every row. `from`: the type that a reference leads here from.
  */
 export function sightOf(
   store: Pick<Store, 'keys'>,
@@ -20,6 +20,7 @@ export function sightOf(
   project: number = principal.project.number,
   units: Scene['units'] = [],
   codes: readonly string[] = [],
+  from?: string,
 ): Scene | undefined {
   // Who sees a Binary is for its securityContext to say, not for a search.
   if (type === 'Binary' || !may(principal, type, interaction)) return undefined
@@ -27,6 +28,9 @@ export function sightOf(
   const isRegistry = REGISTRY_TYPES.has(type)
   const own: Test = { kind: 'keys', any: [projectKey(keys, type, principal.project.id)] }
   const place = { keys, project: isRegistry ? REGISTRY_PROJECT : project, type }
+  // A member's User may be the platform's: who sees the membership is told its address there.
+  const isMember = type === 'User' && from === 'ProjectMembership'
+  const isLimited = isRegistry && !principal.isSuperAdmin && !isMember
   const grants = grantsFor(principal, type, interaction)
   const parameters = principal.project.parameters
   const granted = grants === undefined ? [] : visibleTests(place, grants, codes, parameters)
@@ -40,8 +44,9 @@ export function sightOf(
     ...place,
     own: parameters,
     units,
-    visible: [...(isRegistry && !principal.isSuperAdmin ? [own] : []), ...granted],
-    enter: (other, inner) => sightOf(store, principal, other, 'search', project, units, inner),
+    visible: [...(isLimited ? [own] : []), ...granted],
+    enter: (other, inner) =>
+      sightOf(store, principal, other, 'search', project, units, inner, type),
   }
 }
 
