@@ -52,11 +52,16 @@ export interface Queues {
   workers(queue?: BotQueue): Promise<number>
   /** Jobs by state of every queue. */
   depths(): Promise<Readonly<Record<string, Readonly<Record<string, number>>>>>
+  /** Since when the longest waiting job of each queue that has one waits, epoch ms. */
+  waitingSince(): Promise<Readonly<Record<string, number>>>
   /** What the workers last published of their metrics, as JSON text each. */
   workerMetrics(): Promise<readonly string[]>
   ping(): Promise<number>
   close(): Promise<void>
 }
+
+/** So many jobs at the head of a queue are looked at for the oldest. */
+const OLDEST_OF = 100
 
 /** Waits up to 30 s for Redis. */
 export async function openQueues(config: Config, log: Logger): Promise<Queues> {
@@ -201,6 +206,22 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
         ),
       )
       return Object.fromEntries(counts)
+    },
+    async waitingSince() {
+      const oldest = await Promise.all(
+        [...queues, [REQUESTS, requests] as const].map(async ([name, queue]) => {
+          // Lanes make the order in the queue another one than that of arrival.
+          const found = await Promise.all(
+            (['waiting', 'prioritized'] as const).map((state) =>
+              queue.getJobs([state], 0, OLDEST_OF - 1, true),
+            ),
+          )
+          // A job that is taken meanwhile is no longer there.
+          const times = found.flat().flatMap((job) => job?.timestamp ?? [])
+          return times.length === 0 ? [] : [[name, Math.min(...times)] as const]
+        }),
+      )
+      return Object.fromEntries(oldest.flat())
     },
     async workerMetrics() {
       const ids = new Set((await Promise.all(BOT_QUEUES.map((name) => alive(redis, name)))).flat())

@@ -150,8 +150,9 @@ t.test('migrations and queues are shown; a schedule is taken off', async (t) => 
   const migrations = await superAdmin.get<{ migrations: string[] }>('/admin/super/migrations')
   t.ok(migrations.body.migrations.includes('009-mail.ts'))
   t.match((await superAdmin.get('/admin/super/queues')).body, {
-    queues: { 'bots-sync': {} },
+    queues: { 'bots-sync': { waiting: 0, oldestMs: null } },
     mail: [],
+    upkeep: [],
   })
   const path = '/admin/super/removebotidjobsfromqueue'
   t.equal((await superAdmin.post(path, { botId: randomUUID() })).status, 200)

@@ -7,6 +7,7 @@ import { isResourceType } from '../../shared/fhir/definitions.ts'
 import type { Services } from '../../shared/services.ts'
 import { mailDepths, readMails } from '../../shared/store/mails.ts'
 import { appliedMigrations } from '../../shared/store/upkeep.ts'
+import { upkeepDepths } from '../../shared/store/upkeep-jobs.ts'
 import { Fields } from './fields.ts'
 
 /** A super admin's request; `request.path` says what the AsyncJob was asked for by. */
@@ -77,13 +78,21 @@ export function requireBotId(body: Record<string, unknown>): void {
   fields.check()
 }
 
-/** Jobs of every queue by state, and mails by Project. */
+/** Jobs of every queue by state and since when the oldest waits, mails by Project, and long work by kind. */
 export async function queueDepths({ services }: SuperCall) {
-  const [queues, mail] = await Promise.all([
-    services.queues.depths(),
-    mailDepths(services.database),
+  const { queues, database } = services
+  const [depths, since, mail, upkeep] = await Promise.all([
+    queues.depths(),
+    queues.waitingSince(),
+    mailDepths(database),
+    upkeepDepths(database),
   ])
-  return { queues, mail }
+  const now = Date.now()
+  const shown = Object.entries(depths).map(([name, states]) => {
+    const oldest = since[name]
+    return [name, { ...states, oldestMs: oldest === undefined ? null : now - oldest }] as const
+  })
+  return { queues: Object.fromEntries(shown), mail, upkeep }
 }
 
 /** The outbox of mails, newest first: without a mail server it is where invitations are found. */

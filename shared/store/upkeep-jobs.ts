@@ -174,6 +174,27 @@ export async function ownJobProgress(
   return job
 }
 
+interface UpkeepDepth {
+  readonly kind: string
+  readonly waiting: number
+  readonly active: number
+  /** Since it was last worked on. */
+  readonly oldestMs: number
+}
+
+/** Long work that is not done, by kind. */
+export async function upkeepDepths(connection: Connection): Promise<readonly UpkeepDepth[]> {
+  return await connection.query<UpkeepDepth>({
+    name: 'upkeep-job-depths',
+    text: `select kind, count(*) filter (where state = 'waiting')::int as waiting,
+        count(*) filter (where state = 'active')::int as active,
+        greatest(0, extract(epoch from clock_timestamp() - min(touched)) * 1000)::float8
+          as "oldestMs"
+      from job group by kind order by kind`,
+    values: [],
+  })
+}
+
 export async function removeUpkeepJob(connection: Connection, id: string): Promise<void> {
   await connection.query({
     name: 'upkeep-job-remove',
