@@ -36,9 +36,19 @@ async function versionBefore(
   return before.content === undefined ? undefined : parseVersion(before)
 }
 
+/** The same of several, one after the other: each of them is an entry of the audit. */
+export async function afterDeletions(
+  interaction: Pick<Interaction, 'services' | 'principal'>,
+  deleted: readonly Deletion[],
+): Promise<readonly Issue[]> {
+  const warnings: Issue[] = []
+  for (const deletion of deleted) warnings.push(...(await afterDeletion(interaction, deletion)))
+  return warnings
+}
+
 /** Tells the audit of a deletion, and the caller of a login that works no more. */
 export async function afterDeletion(
-  { services, principal }: Interaction,
+  { services, principal }: Pick<Interaction, 'services' | 'principal'>,
   { type, id, membership }: Deletion,
 ): Promise<readonly Issue[]> {
   if (ADMINISTRATIVE.has(type) && principal.membershipId !== undefined) {

@@ -8,6 +8,7 @@ import { issue, outcome } from '../fhir/outcome.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { Services } from '../services.ts'
 import type { Repository, Version } from '../store/repository.ts'
+import { afterDeletion } from './admin-writes.ts'
 import { type Entry, entryPath } from './bundle-entries.ts'
 import { type Identity, IdentityLost, type Step } from './bundle-identities.ts'
 import { rewrite } from './bundle-references.ts'
@@ -37,9 +38,10 @@ export async function runEntry(
 }
 
 /** What a conditional delete found, one piece of work each: the pieces of a transaction share statements. */
-export function deletions({ principal }: Interaction, { matches }: Step) {
+export function deletions({ services, principal }: Interaction, { matches }: Step) {
   return matches.map(({ type, id }) => async (repository: Repository) => {
-    await repository.delete(principal, type, id)
+    const deleted = await repository.delete(principal, type, id)
+    await afterDeletion({ services: { ...services, repository }, principal }, deleted)
   })
 }
 
@@ -93,8 +95,9 @@ async function deleteMatches(
   const { services, principal } = interaction
   if (!may(principal, type, 'delete')) throw forbidden()
   const [only] = isLocked ? [] : matches
-  if (only !== undefined) await services.repository.delete(principal, type, only.id)
-  return deletedReply(interaction)
+  if (only === undefined) return deletedReply(interaction)
+  const deleted = await services.repository.delete(principal, type, only.id)
+  return deletedReply(interaction, await afterDeletion(interaction, deleted))
 }
 
 function bodyOf({ resource, index }: Entry): Resource {

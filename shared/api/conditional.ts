@@ -1,9 +1,10 @@
 /** Interactions on whatever matches a search. https://hl7.org/fhir/R4/http.html#ccreate, #cond-update */
 import { may } from '../access/policy.ts'
 import { badRequest, forbidden, multipleMatches, notFound } from '../errors.ts'
-import { allOk } from '../fhir/outcome.ts'
+import { allOk, type Issue, outcome } from '../fhir/outcome.ts'
 import type { SearchRequest } from '../fhir/search.ts'
 import { normalId } from '../store/context.ts'
+import { afterDeletions } from './admin-writes.ts'
 import { withLiteralReferences } from './conditional-references.ts'
 import { criteriaOf, readCondition } from './criteria.ts'
 import type { FhirReply } from './handle.ts'
@@ -73,10 +74,14 @@ export async function deleteConditional(
   const { services, principal, request } = interaction
   const condition = readCondition(interaction, type, request.query)
   const limit = mostDeletions(condition, request.query)
-  await services.repository.deleteConditional(principal, condition, limit)
-  return deletedReply(interaction)
+  const deleted = await services.repository.deleteConditional(principal, condition, limit)
+  return deletedReply(interaction, await afterDeletions(interaction, deleted))
 }
 
-export function deletedReply({ preferences }: Interaction): FhirReply {
-  return preferences.returned === 'minimal' ? emptyReply(200) : outcomeReply(200, allOk)
+export function deletedReply(
+  { preferences }: Interaction,
+  warnings: readonly Issue[] = [],
+): FhirReply {
+  if (preferences.returned === 'minimal') return emptyReply(200)
+  return outcomeReply(200, outcome(allOk.id, ...allOk.issue, ...warnings))
 }

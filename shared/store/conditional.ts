@@ -11,7 +11,7 @@ import { normalId, type Store, scopeOf } from './context.ts'
 import { needsSql } from './judge.ts'
 import { allow } from './read.ts'
 import { remove } from './remove.ts'
-import type { Version, WriteOptions, WriteResult } from './repository.ts'
+import type { Deletion, Version, WriteOptions, WriteResult } from './repository.ts'
 import { search } from './search/page.ts'
 import { create, update } from './write.ts'
 
@@ -97,14 +97,15 @@ export async function deleteConditional(
   principal: Principal,
   condition: SearchRequest,
   limit: number,
-): Promise<number> {
+): Promise<readonly Deletion[]> {
   allow(principal, condition.type, 'delete')
   if (condition.conditions.length === 0) throw badRequest('Search criteria are required')
   return locked(store, transact, principal, condition, async (inner) => {
     const { versions } = await search(inner, unlinked(principal), firstPage(condition, limit + 1))
     if (versions.length > limit) throw multipleMatches()
-    for (const { type, id } of versions) await remove(inner, principal, type, id)
-    return versions.length
+    const deleted: Deletion[] = []
+    for (const { type, id } of versions) deleted.push(await remove(inner, principal, type, id))
+    return deleted
   })
 }
 

@@ -162,8 +162,12 @@ export interface Repository {
     condition: SearchRequest,
     options?: WriteOptions,
   ): Promise<WriteResult>
-  /** `DELETE Type?query`; answers how many were deleted; more matches than `limit` is 412. */
-  deleteConditional(principal: Principal, condition: SearchRequest, limit: number): Promise<number>
+  /** `DELETE Type?query`; more matches than `limit` is 412. */
+  deleteConditional(
+    principal: Principal,
+    condition: SearchRequest,
+    limit: number,
+  ): Promise<readonly Deletion[]>
   /** As `search` for each; a request that cannot be answered fails alone. One statement for 200. */
   searchMany(
     principal: Principal,
