@@ -62,15 +62,23 @@ t.test('a person signs in on the page and the app gets its tokens', async (t) =>
   t.equal(await page.value('document.activeElement.id'), 'email', 'the first field has the focus')
   const unlabelled = `[...document.querySelectorAll('input')].filter((i) => i.labels.length === 0).length`
   t.equal(await page.value(unlabelled), 0, 'every field has a label')
+  t.equal(await page.value('document.documentElement.lang'), 'en')
+  t.equal(await page.value('document.title'), 'Sign in – Botica')
+  t.equal(await page.value(`document.querySelectorAll('main h1').length`), 1)
+  t.equal(await page.value(`document.getElementById('problem').getAttribute('role')`), 'alert')
 
   await page.type('email', email)
   await page.type('password', 'a wrong one')
   await page.press('button')
   await page.shows(`document.getElementById('problem').textContent.includes('invalid')`)
+  t.equal(await page.value('document.activeElement.id'), 'password', 'it is to be typed again')
+  const described = `document.activeElement.getAttribute('aria-describedby')`
+  t.equal(await page.value(described), 'problem')
   await page.type('password', PASSWORD)
   await page.press('button')
   await page.shows(`document.querySelector('input[type=checkbox]')`)
   t.equal(await heading(), 'Allow access')
+  t.equal(await page.value('document.title'), 'Allow access – Botica')
   await page.press('input[value="user/Observation.rs"]')
   await page.press('button')
 

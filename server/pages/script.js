@@ -7,6 +7,7 @@ const asked = new URLSearchParams(location.search)
 const content = document.getElementById('content')
 const problem = document.getElementById('problem')
 const heading = document.querySelector('h1')
+const product = document.title.split(' – ').at(-1)
 
 /** Throws with what the server says is wrong. */
 async function call(path, body) {
@@ -35,7 +36,8 @@ function element(name, attributes = {}, ...children) {
 }
 
 function field(name, label, attributes) {
-  const input = element('input', { id: name, name, required: '', ...attributes })
+  const described = { 'aria-describedby': 'problem' }
+  const input = element('input', { id: name, name, required: '', ...described, ...attributes })
   return [element('label', { for: name }, label), input]
 }
 
@@ -60,6 +62,8 @@ function step(title, children, label, submit) {
       await submit(new FormData(form))
     } catch (error) {
       problem.textContent = error.message
+      // What has to be typed again; where there is nothing of the kind the alert is read out all the same.
+      form.querySelector('[type=password], [inputmode=numeric]')?.select()
     } finally {
       button.disabled = false
     }
@@ -70,6 +74,7 @@ function step(title, children, label, submit) {
 
 function show(title, ...children) {
   heading.textContent = title
+  document.title = `${title} – ${product}`
   problem.textContent = ''
   content.replaceChildren(...children)
   heading.focus()

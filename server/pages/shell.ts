@@ -16,8 +16,9 @@ fieldset { border: 1px solid GrayText; border-radius: 6px; padding: .5rem 1rem }
 fieldset label { font-weight: 400; margin: .5rem 0 }
 button { margin-top: 1.25rem; width: 100%; min-height: 2.75rem; border: 0; border-radius: 6px; font: inherit; font-weight: 600; background: #0b57d0; color: #fff; cursor: pointer }
 button:disabled { opacity: .6 }
-:focus-visible { outline: 3px solid #0b57d0; outline-offset: 2px }
-[role=alert]:not(:empty) { margin-top: 1rem; padding: .5rem 1rem; border-left: 4px solid #b3261e }
+:focus-visible { outline: 3px solid light-dark(#0b57d0, #a8c7fa); outline-offset: 2px }
+[role=alert]:not(:empty) { padding: .5rem 1rem; border-left: 4px solid light-dark(#b3261e, #f2b8b5); border-radius: 2px }
+a { display: inline-block; padding: .5rem 0; color: light-dark(#0b57d0, #a8c7fa) }
 img { max-width: 100%; background: #fff }
 `
 
@@ -56,8 +57,8 @@ export function sendPage(
 <body data-page="${name}"${attributes.join('')}>
 <main>
 <h1 tabindex="-1">${escaped(title)}</h1>
-<div id="content"><noscript>Please switch JavaScript on to sign in.</noscript></div>
 <div role="alert" id="problem"></div>
+<div id="content"><noscript>Please switch JavaScript on to sign in.</noscript></div>
 </main>
 </body>
 </html>
