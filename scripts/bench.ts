@@ -1,7 +1,7 @@
 /**
  * `npm run bench -- <area> [seconds] [resources]`: our figure, the physical limit measured in the same
- * run, and the ratio of both. Areas: binary, bundle, crud, execute, graphql, http, search. Absolute figures vary
- * with the machine; ratios are what to compare.
+ * run, and the ratio of both. Areas: binary, bundle, crud, execute, graphql, http, policy, search, token.
+ * Absolute figures vary with the machine; ratios are what to compare.
  */
 import { binary } from './bench/binary.ts'
 import { bundle } from './bench/bundle.ts'
@@ -9,7 +9,9 @@ import { crud } from './bench/crud.ts'
 import { execute } from './bench/execute.ts'
 import { graphql } from './bench/graphql.ts'
 import { http } from './bench/http.ts'
+import { policy } from './bench/policy.ts'
 import { search } from './bench/search.ts'
+import { token } from './bench/token.ts'
 
 /** One line of a bench's table. `required` is the ratio to reach, where the design names one. */
 export interface Figure {
@@ -29,7 +31,9 @@ const areas: Readonly<
   execute,
   graphql,
   http,
+  policy,
   search,
+  token,
 }
 
 const [area = '', seconds = '3', resources = '35000'] = process.argv.slice(2)

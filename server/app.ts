@@ -15,6 +15,7 @@ import { requests } from './middleware/requests.ts'
 import { adminRoutes } from './routes/admin.ts'
 import { authRoutes } from './routes/auth.ts'
 import { discoveryRoutes } from './routes/discovery.ts'
+import { emailRoutes } from './routes/email.ts'
 import { fhirRoutes } from './routes/fhir.ts'
 import { healthRoutes } from './routes/health.ts'
 import { oauthRoutes } from './routes/oauth.ts'
@@ -53,6 +54,7 @@ export function createApp(services: Services): Koa<State> {
     pageRoutes(web),
     adminRoutes(web, authenticated),
     scimRoutes(web, authenticated),
+    emailRoutes(web, authenticated),
   ]
   routers.push(openapiRoutes(config.baseUrl, routers))
   for (const router of routers) app.use(router.routes())

@@ -56,13 +56,18 @@ const FHIR = '/fhir/R4'
 
 /** As in shared/api/route.ts and shared/api/jobs.ts. */
 const INTERACTIONS: readonly Served[] = [
-  { path: FHIR, methods: ['POST'] },
+  { path: FHIR, methods: ['GET', 'POST'] },
+  { path: `${FHIR}/_history`, methods: ['GET'] },
+  { path: `${FHIR}/_search`, methods: ['POST'] },
   { path: `${FHIR}/metadata`, methods: ['GET'] },
   { path: `${FHIR}/{resourceType}`, methods: ['GET', 'POST', 'PUT', 'PATCH', 'DELETE'] },
   { path: `${FHIR}/{resourceType}/_search`, methods: ['POST'] },
+  { path: `${FHIR}/{resourceType}/_history`, methods: ['GET'] },
   { path: `${FHIR}/{resourceType}/{id}`, methods: ['GET', 'PUT', 'PATCH', 'DELETE'] },
   { path: `${FHIR}/{resourceType}/{id}/_history`, methods: ['GET'] },
   { path: `${FHIR}/{resourceType}/{id}/_history/{versionId}`, methods: ['GET'] },
+  { path: `${FHIR}/{resourceType}/{id}/{target}`, methods: ['GET'] },
+  { path: `${FHIR}/{resourceType}/{id}/{target}/_search`, methods: ['POST'] },
   { path: `${FHIR}/job/{id}/status`, methods: ['GET', 'DELETE'] },
   { path: `${FHIR}/job/{id}/result`, methods: ['GET'] },
 ]

@@ -4,19 +4,21 @@ import { Readable } from 'node:stream'
 import type { FhirReply } from '../shared/api/handle.ts'
 import { versionHeaders } from '../shared/api/preconditions.ts'
 import { FHIR_JSON } from '../shared/api/reply.ts'
+import { chunksOf } from '../shared/chunks.ts'
 import { release } from '../shared/release.ts'
 import type { Version } from '../shared/store/repository.ts'
 import { present } from '../shared/store/rows.ts'
 import { type Context, caller } from './context.ts'
 
 export async function send(ctx: Context, reply: FhirReply): Promise<void> {
-  const { status, headers, body, open } = reply
+  const { status, headers, body, pieces, open } = reply
   // An upload that is refused before its end is not read on.
   if (!ctx.req.complete) ctx.set('Connection', 'close')
   ctx.set({ ...headers, ...rateLimits(ctx, headers) })
   // Content-Length and byte ranges speak of the content as it is stored.
   ctx.compress = open === undefined
-  if (open === undefined) ctx.body = body ?? null
+  if (pieces !== undefined) ctx.body = Readable.from(pieces)
+  else if (open === undefined) ctx.body = body ?? null
   else if (ctx.method === 'HEAD') ctx.body = Readable.from([])
   else await sendContent(ctx, status, await open())
   // After the body: Koa turns an empty one into a 204.
@@ -47,7 +49,7 @@ async function sendContent(ctx: Context, status: number, content: Readable): Pro
   // Also ends the wait for a caller that has gone.
   res.once('close', () => content.destroy())
   try {
-    for await (const chunk of content as AsyncIterable<Uint8Array>) {
+    for await (const chunk of chunksOf(content)) {
       await new Promise<void>((resolve, reject) => {
         res.write(chunk, (error) => (error ? reject(error) : resolve()))
       })

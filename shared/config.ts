@@ -51,6 +51,7 @@ export interface Config {
   readonly queueBacklogMax: number
   readonly exportTtlHours: number
   readonly defaultProjectFeatures: readonly string[]
+  readonly openPatientAccess: boolean
   readonly metricsToken: string | undefined
   readonly productName: string
   /** Anybody may make a user, and a project for it. */
@@ -135,6 +136,7 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
       'transaction-bundles',
       'graphql-introspection',
     ]),
+    openPatientAccess: read.flag('OPEN_PATIENT_ACCESS', false),
     metricsToken: read.text('METRICS_TOKEN'),
     productName: read.text('PRODUCT_NAME') ?? 'Botica',
     registerEnabled: read.flag('REGISTER_ENABLED', false),

@@ -31,6 +31,12 @@ export const notSupported = failure(400, undefined, 'not-supported')
 /** 400 for work that is asked for but costs too much. */
 export const tooCostly = failure(400, undefined, 'too-costly')
 export const forbidden = () => failure(403, 'forbidden', 'forbidden')('Forbidden')
+/** 403 that names the rule which a write has failed. */
+export const forbiddenBecause = (name: string | undefined) =>
+  failure(403, 'forbidden', 'forbidden')('Forbidden', undefined, name)
+/** 403 for a search by what is hidden from the caller. */
+export const hiddenParameter = (code: string | undefined) =>
+  failure(403, 'forbidden', 'forbidden')('Forbidden', code)
 export const notFound = () => failure(404, 'not-found', 'not-found')('Not found')
 /** 404 for content that its resource names and the storage has not. */
 export const contentMissing = (cause: unknown) =>

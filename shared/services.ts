@@ -49,7 +49,7 @@ export async function openServices(config: Config, log: Logger): Promise<Service
   await requireTables(database)
   const ownParameters = openOwnParameters(database)
   const repository = await openRepository(database, { ownParameters, log })
-  const principals = await openPrincipals(database, repository, ownParameters, log)
+  const principals = await openPrincipals(database, repository, ownParameters, log, config)
   const keys = await openSigningKeys(config, database, repository, log)
   opened.defer(() => keys.close())
   const storage = await openStorage(config)

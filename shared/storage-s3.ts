@@ -7,13 +7,12 @@ import {
   NoSuchKey,
   S3Client,
 } from '@aws-sdk/client-s3'
-import { Upload } from '@aws-sdk/lib-storage'
 import { contentMissing } from './errors.ts'
 import type { Storage } from './storage.ts'
+import { uploadObject } from './storage-s3-upload.ts'
 
-/** The smallest part S3 takes. With two on their way an upload holds about four of them. */
+/** The smallest part S3 takes. */
 const PART_BYTES = 5 * 1024 * 1024
-const PARTS_IN_FLIGHT = 2
 /** A bucket takes no more parts of one object. */
 const MAX_PARTS = 10_000
 
@@ -28,27 +27,13 @@ export function openBucket(url: URL, maxBytes: number): Storage {
     forcePathStyle: searchParams.get('forcePathStyle') === 'true',
     ...(endpoint === null ? {} : { endpoint }),
   })
-  const partSize = Math.max(PART_BYTES, Math.ceil(maxBytes / MAX_PARTS))
+  const partBytes = Math.max(PART_BYTES, Math.ceil(maxBytes / MAX_PARTS))
   const object = (key: string) => ({
     Bucket: bucket,
     Key: prefix === '' ? key : `${prefix}/${key}`,
   })
   return {
-    async put(key, source) {
-      const body = Readable.from(source, { objectMode: false })
-      const broken: unknown[] = []
-      body.once('error', (error) => broken.push(error))
-      const params = { ...object(key), Body: body }
-      try {
-        // A failure on the way takes back the parts that were sent.
-        await new Upload({ client, params, partSize, queueSize: PARTS_IN_FLIGHT }).done()
-      } catch (error) {
-        // Why the source broke off is what the caller must hear, whatever came of it in the bucket.
-        throw broken[0] ?? error
-      } finally {
-        body.destroy()
-      }
-    },
+    put: (key, source) => uploadObject(client, object(key), source, partBytes),
     async get(key, range) {
       const Range = range && `bytes=${range.start}-${range.end}`
       const command = new GetObjectCommand({ ...object(key), ...(Range && { Range }) })

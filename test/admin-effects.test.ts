@@ -143,3 +143,63 @@ t.test('administrative writes are told to the audit, without their values', asyn
   const changes = await tenant.admin.get(`AuditEvent?entity=ProjectMembership/${member?.id}`)
   t.match(changes.text, '"valueString":"admin"')
 })
+
+t.test('secrets are shown to administrators of their project alone', async (t) => {
+  const tenant = await botica.createTenant()
+  const { id } = tenant.project
+  const path = `/admin/projects/${id}`
+  const planted = `planted-${randomUUID()}`
+  const json = { 'Content-Type': 'application/json' }
+  const list = JSON.stringify([{ name: 'KEY', valueString: planted }])
+  await tenant.admin.post(`${path}/secrets`, list, json)
+  const email = anEmail()
+  const password = `${planted} of a user`
+  await invite(tenant.admin, id, { email, scope: 'project', password })
+  const lab = await tenant.admin.post<Resource & { id: string; secret: string }>(
+    `${path}/client`,
+    JSON.stringify({ name: 'Lab' }),
+    json,
+  )
+  const { client: member } = await botica.createMember({}, id)
+  const secrets = [
+    planted,
+    lab.body.secret,
+    String((await usersOf(services, email))[0]?.passwordHash),
+  ]
+  const shows = (text: string) => secrets.filter((secret) => text.includes(secret)).length
+
+  const everywhere = [
+    `Project/${id}`,
+    `Project/${id}/_history`,
+    'Project',
+    'User',
+    'User/_history',
+    'UserSecurityRequest',
+    'ProjectMembership',
+    `ClientApplication/${lab.body.id}`,
+    `ClientApplication/${lab.body.id}/_history`,
+    'ClientApplication?_summary=data',
+    'AuditEvent?_count=1000',
+    '_history',
+    '/auth/me',
+    path,
+    `${path}/members`,
+    '/scim/v2/Users',
+    '/admin/super/mails',
+  ]
+  for (const client of [member, admin, botica.anonymous]) {
+    for (const place of everywhere) {
+      const { text } = await client.get(place, { 'X-Medplum': 'extended' })
+      t.equal(shows(text), 0, place)
+    }
+  }
+  const own = await tenant.admin.get(path)
+  t.equal(shows(own.text), 1, 'who administers the project reads its secrets')
+  for (const place of ['User', `User/_history`, 'AuditEvent?_count=1000']) {
+    const { text } = await tenant.admin.get(place, { 'X-Medplum': 'extended' })
+    t.equal(shows(text), 0, place)
+  }
+  for (const client of [superAdmin, tenant.admin]) {
+    t.notMatch((await client.get('User?_count=1000')).text, /passwordHash|scrypt/)
+  }
+})

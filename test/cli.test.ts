@@ -1,12 +1,12 @@
 import { execFile } from 'node:child_process'
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { chmodSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import t, { type Test } from 'tap'
 import type { Resource } from '../shared/fhir/resource.ts'
-import { openBotica } from './fixtures/botica.ts'
-import { anEmail, mailsTo, usersOf } from './fixtures/invites.ts'
+import { openBotica, until } from './fixtures/botica.ts'
+import { anEmail, invite, mailsTo, usersOf } from './fixtures/invites.ts'
 
 /** The command line tool that scripts of existing projects call. */
 const CLI = createRequire(import.meta.url).resolve('@medplum/cli')
@@ -24,7 +24,8 @@ interface Run {
 
 /** In a home and a working folder of its own, so that it knows nobody but who has signed in there. */
 function medplum(...words: string[]): Promise<Run> {
-  const env = { PATH: dirname(process.execPath), HOME: home, MEDPLUM_BASE_URL: botica.baseUrl }
+  const path = [home, dirname(process.execPath), '/usr/bin', '/bin'].join(':')
+  const env = { PATH: path, HOME: home, MEDPLUM_BASE_URL: botica.baseUrl }
   return new Promise((resolve) => {
     execFile(process.execPath, [CLI, ...words], { cwd: home, env }, (error, stdout, stderr) => {
       resolve({ code: error === null ? 0 : Number(error.code ?? 1), output: stdout + stderr })
@@ -92,4 +93,37 @@ t.test('a bot is created, saved, deployed and run', async (t) => {
     'Content-Type': 'application/json',
   })
   t.match(ran, { status: 200, text: 'Hello Ann' })
+})
+
+t.test('a person signs in through the browser', async (t) => {
+  const email = anEmail()
+  const password = 'a password of some length'
+  await invite(admin, projectId, { email, password, firstName: 'Grace', lastName: 'Hopper' })
+  // What the tool opens the browser with keeps the address for this test to follow.
+  const browser = join(home, 'xdg-open')
+  const kept = join(home, 'address')
+  writeFileSync(
+    browser,
+    `#!/bin/sh\nprintf %s "$1" > '${kept}.part' && mv '${kept}.part' '${kept}'\n`,
+  )
+  chmodSync(browser, 0o755)
+  const signingIn = medplum('login', '--profile', 'person')
+  await until(async () => existsSync(kept), 60_000)
+  const asked = new URL(readFileSync(kept, 'utf8')).searchParams
+  const signed = await botica.anonymous.post<{ code: string }>('/auth/login', {
+    email,
+    password,
+    clientId: asked.get('client_id'),
+    redirectUri: asked.get('redirect_uri'),
+    codeChallenge: asked.get('code_challenge'),
+    codeChallengeMethod: asked.get('code_challenge_method'),
+    scope: asked.get('scope'),
+  })
+  t.equal(signed.status, 200, signed.text)
+  const back = new URL(asked.get('redirect_uri') ?? '')
+  back.searchParams.set('code', signed.body.code)
+  t.equal((await fetch(back)).status, 200)
+  const { code, output } = await signingIn
+  t.equal(code, 0, output)
+  t.match(await succeeds(t, 'whoami', '--profile', 'person'), 'Grace Hopper')
 })

@@ -62,6 +62,31 @@ t.test('more rows than a page are all in the table, in order', async (t) => {
   t.equal(await lines('_count=0'), 0)
 })
 
+t.test('a table of several pages is sent as it is read', async (t) => {
+  const { admin } = await createTenant()
+  const entry = Array.from({ length: 1500 }, (_, i) => ({
+    request: { method: 'POST', url: 'Basic' },
+    resource: { resourceType: 'Basic', code: { text: `n${i}` } },
+  }))
+  await admin.post('', { resourceType: 'Bundle', type: 'batch', entry })
+  const path = 'Basic/$csv?_fields=code&_count=1400&_sort=_lastUpdated'
+  const table = await admin.get(path)
+  t.equal(table.status, 200)
+  t.equal(table.headers.get('content-type'), 'text/csv; charset=utf-8')
+  t.equal(table.headers.get('content-length'), null, 'nobody has counted it')
+  const [head, ...lines] = table.text.replace('\uFEFF', '').trimEnd().split('\r\n')
+  t.equal(head, 'code')
+  t.equal(new Set(lines).size, 1400)
+  const inside = await admin.post<{ entry: [{ resource: { data: string } }] }>('', {
+    resourceType: 'Bundle',
+    type: 'batch',
+    entry: [{ request: { method: 'GET', url: path } }],
+  })
+  const data = inside.body.entry[0].resource.data
+  t.equal(Buffer.from(data, 'base64').toString().length, table.text.length + 1, 'with its mark')
+  t.equal((await admin.get(`${path}&_sort=nmae`)).status, 400)
+})
+
 t.test('wrong requests are refused, and others see nothing', async (t) => {
   const missing = await admin.get('Patient/$csv')
   t.match(missing, {

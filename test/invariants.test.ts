@@ -144,3 +144,33 @@ t.test('a narrative of nothing but brackets is read once', async (t) => {
 t.test('the invariants that are known to be wrong are not asked', async (t) => {
   t.same(validate({ resourceType: 'Organization', active: true }, { strict: true }), [])
 })
+
+t.test('what must be distinct is so at every depth, however much there is', async (t) => {
+  const texts = (resource: Resource) =>
+    validate(resource, { strict: true }).map(({ details }) => details.text.slice(0, 16))
+  const codeSystem = (...concept: object[]): Resource => {
+    return { resourceType: 'CodeSystem', status: 'draft', content: 'complete', concept }
+  }
+  const many = Array.from({ length: 30_000 }, (_, i) => ({ code: `c${i}`, display: 'x' }))
+  t.same(texts(codeSystem(...many)), [])
+  t.same(texts(codeSystem(...many, { code: 'c7' })), ['Constraint csd-1'])
+  t.same(texts(codeSystem({ code: 'a', concept: [{ code: 'a' }] })), ['Constraint csd-1'])
+  const group = { linkId: '1', type: 'group', item: [{ linkId: '1', type: 'string' }] }
+  const questions: Resource = { resourceType: 'Questionnaire', status: 'draft', item: [group] }
+  t.same(texts(questions), ['Constraint que-2'])
+})
+
+t.test('codings of a component are compared in time linear to their number', async (t) => {
+  const coding = Array.from({ length: 20_000 }, (_, i) => ({ system: 's', code: `c${i}` }))
+  const observation = (...inner: object[]): Resource => ({
+    resourceType: 'Observation',
+    status: 'final',
+    code: { coding },
+    valueString: 'x',
+    component: [{ code: { coding: inner } }],
+  })
+  const others = coding.map(({ code, system }) => ({ code: `${code}x`, system }))
+  t.same(validate(observation(...others), { strict: true }), [])
+  const same = [...others, { code: 'c19999', system: 's' }]
+  t.match(validate(observation(...same), { strict: true }), [{ code: 'invariant' }])
+})

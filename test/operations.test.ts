@@ -74,3 +74,19 @@ t.test('an answer has the form that is asked for', async (t) => {
   t.equal((await admin.get(`Patient/${id}/$nothing`)).status, 404)
   t.equal((await admin.get('$nothing')).status, 404)
 })
+
+t.test('nothing in use is no empty element', async (t) => {
+  const { admin: fresh } = await botica.createTenant()
+  t.same((await fresh.get('Basic/$meta')).body, { resourceType: 'Parameters' })
+})
+
+t.test('an outcome of an operation names its request, as every outcome does', async (t) => {
+  const answers = [
+    await admin.post('Patient/$validate', aPatient()),
+    await admin.post('Patient/$validate', aPatient({ nonsense: 1 })),
+  ]
+  for (const { headers, body } of answers) {
+    const parts = [{ url: 'requestId', valueId: headers.get('x-request-id') }]
+    t.match(body, { extension: [{ extension: parts }] })
+  }
+})

@@ -1,6 +1,6 @@
 import t from 'tap'
 import type { HttpError } from '../shared/errors.ts'
-import { compileTenant, withinLimits } from '../shared/fhir/path-tenant.ts'
+import { compileTenant, withinLimits, withinTime } from '../shared/fhir/path-tenant.ts'
 
 const name = Array.from({ length: 50 }, (_, index) => ({ family: `f${index}`, given: ['a', 'b'] }))
 const patient = { resourceType: 'Patient', active: true, name }
@@ -113,4 +113,21 @@ t.test('a failing batch leaves the next one whole', async (t) => {
   const slow = compileTenant("name.given.repeat($this & 'x')")
   t.equal(faultOf(() => slow(patient)).status, 400)
   t.same(compileTenant("'abc'.matches('b')")(patient), [true])
+})
+
+t.test('work has its time, and what it runs inside keeps to its own', async (t) => {
+  const endless = () => {
+    for (;;);
+  }
+  t.match(
+    faultOf(() => withinTime(30, 'Too long', endless)),
+    { status: 400, message: 'Too long' },
+  )
+  const text = 'A FHIRPath expression takes too long'
+  const inner = faultOf(() => withinTime(60_000, 'Too long', () => withinLimits(endless)))
+  t.equal(inner.message, text)
+  t.equal(
+    withinTime(1000, 'Too long', () => 'in time'),
+    'in time',
+  )
 })

@@ -3,9 +3,11 @@ import { typeNumber } from '../shared/fhir/definitions.ts'
 import { parseSearch } from '../shared/fhir/search.ts'
 import { Keys } from '../shared/store/keys.ts'
 import { pageStatement, type Query } from '../shared/store/search/compile.ts'
+import { testOf } from '../shared/store/search/conditions.ts'
 import { chooseDriver, type Driver } from '../shared/store/search/driver.ts'
 import { orderOf, type SortedRow } from '../shared/store/search/order.ts'
 import type { Test } from '../shared/store/search/row-test.ts'
+import { sightOf } from '../shared/store/search/sight.ts'
 import { openStatistics } from '../shared/store/search/statistics.ts'
 import { checkSortable } from '../shared/store/search/total.ts'
 import { openTestStore } from './fixtures/store.ts'
@@ -30,6 +32,8 @@ await Promise.all(
   ),
 )
 
+const scene = sightOf({ keys: hash }, member, 'Patient', 'search')
+if (scene === undefined) throw new Error('Patients are not in sight')
 const keys = (any: bigint[]): Test => ({ kind: 'keys', any })
 const narrow: Test = { kind: 'narrow', sql: () => 'true' }
 const join: Test = { kind: 'join', keys: () => 'null', check: () => 'true' }
@@ -52,6 +56,29 @@ t.test('a common key is tested on a walk, a rare one found first', async (t) => 
   t.equal(choose([keys([1n]), join]), 'join')
   t.equal(choose([keys([2n]), join]), 'keys', 'a reference is only looked up for few rows')
   t.equal(choose([{ kind: 'filter', sql: () => 'true' }]), 'order')
+})
+
+t.test('a join that very many rows fulfil is tried on a walk', async (t) => {
+  const patient = (criterion: string) => {
+    const { conditions } = parseSearch('Patient', `_has:Observation:patient:${criterion}`)
+    const [condition] = conditions
+    if (condition === undefined) throw new Error('There is no condition')
+    return testOf(scene, condition)
+  }
+  const token = hash.token(hash.param(project, 'Observation', 'code'), undefined, 'x')
+  const choose = (matches: number, test: Test) =>
+    chooseDriver({ matches: (key) => (key === token ? matches : undefined) }, [test], 20_000, 21)
+  t.same(choose(100, patient('code=x')), { kind: 'join' })
+  t.same(choose(2400, patient('code=x')), { kind: 'walk', cap: 300 })
+  t.same(choose(1_000_000, patient('code=x')), { kind: 'walk', cap: 500 })
+  t.same(choose(1_000_000, patient('value-quantity=3')), { kind: 'join' }, 'nothing is known')
+  const text = testOf(scene, {
+    code: 'gender',
+    type: 'token',
+    modifier: 'text',
+    values: ['married'],
+  })
+  t.same(choose(0, text), { kind: 'walk', cap: 1000 })
 })
 
 t.test('the more rows a type has, the more ids of a side table are few', async (t) => {

@@ -1,6 +1,6 @@
 import t from 'tap'
 import { parseSearch } from '../shared/fhir/search.ts'
-import { openTestStore, statementsOf, statusOf } from './fixtures/store.ts'
+import { allowing, openTestStore, statementsOf, statusOf } from './fixtures/store.ts'
 
 const { database, repository, aMember } = await openTestStore(t)
 const member = await aMember()
@@ -192,14 +192,13 @@ t.test('a search with joins is one statement', async (t) => {
 })
 
 t.test('a join passes only through types that the caller may search', async (t) => {
-  const all = new Set(['read', 'search'] as const)
   const limited = {
     ...member,
-    rules: new Map([
-      ['Observation', all],
-      ['Patient', new Set(['read'] as const)],
-      ['Organization', all],
-    ]),
+    rules: allowing({
+      Observation: ['read', 'search'],
+      Patient: ['read'],
+      Organization: ['read', 'search'],
+    }),
   }
   for (const [query, found] of [
     ['Observation?code=b', 'second'],
@@ -281,12 +280,12 @@ t.test('each step of includes is one statement', async (t) => {
 t.test(
   'an include shows only what may be read, from outside only what may be searched',
   async (t) => {
-    const rules = new Map([
-      ['Observation', new Set(['read', 'search'] as const)],
-      ['Patient', new Set(['read'] as const)],
-      ['Encounter', new Set(['search'] as const)],
-      ['Provenance', new Set(['read'] as const)],
-    ])
+    const rules = allowing({
+      Observation: ['read', 'search'],
+      Patient: ['read'],
+      Encounter: ['search'],
+      Provenance: ['read'],
+    })
     const limited = { ...member, rules }
     const { included } = await find('Observation?code=a&_include=*&_revinclude=*', limited)
     t.equal(names(included), 'homer marge')

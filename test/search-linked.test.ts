@@ -69,12 +69,38 @@ t.test('what is in a linked Project is included', async (t) => {
   t.same(found, [observation.id, theirs.id])
 })
 
+t.test('what a linked Project shares is read by its id and never written', async (t) => {
+  const path = `Practitioner/${theirs.id}`
+  t.match(await admin.get(path), { status: 200, body: { id: theirs.id } })
+  t.equal((await admin.get(`${path}/_history/1`)).status, 200)
+  t.equal((await admin.get(`${path}/_history`)).status, 200)
+  t.equal((await admin.put(path, { ...theirs, active: true })).status, 403)
+  t.equal((await admin.patch(path, [{ op: 'add', path: '/active', value: true }])).status, 403)
+  t.equal((await admin.del(path)).status, 403)
+  t.equal((await foreign.admin.get(path)).status, 404)
+  t.equal((await shared.admin.get(`Practitioner/${own.id}`)).status, 404)
+  const hidden = await shared.admin.create(aPatient())
+  t.equal((await admin.get(`Patient/${hidden.id}`)).status, 404)
+  t.equal((await admin.del(`Patient/${hidden.id}`)).status, 404)
+})
+
 t.test('a conditional create looks into its own Project alone', async (t) => {
   await shared.admin.create({ resourceType: 'Organization', name: 'Linked house' })
   const headers = { 'If-None-Exist': 'name=linked house' }
   const house = { resourceType: 'Organization', name: 'Linked house' }
   t.equal((await admin.post('Organization', house, headers)).status, 201)
   t.equal((await ids(admin, 'Organization?name=linked house')).length, 2)
+})
+
+t.test('a Project that shares everything keeps its clients and members to itself', async (t) => {
+  await change(shared.project.id, { exportedResourceType: undefined })
+  await until(async () => (await ids(admin, 'Patient?name=linkman')).length === 1, 5_000)
+  const path = `ClientApplication/${shared.adminCredentials.id}`
+  t.equal((await shared.admin.get(path)).status, 200)
+  t.equal((await admin.get(path)).status, 404)
+  t.notOk((await ids(admin, 'ClientApplication')).includes(shared.adminCredentials.id))
+  t.equal((await admin.get(`Project/${shared.project.id}`)).status, 404)
+  t.same(await ids(admin, 'Project'), [project.id])
 })
 
 t.test('what is no longer linked is no longer found', async (t) => {

@@ -3,7 +3,7 @@ import t from 'tap'
 import type { Resource } from '../shared/fhir/resource.ts'
 import { parseSearch } from '../shared/fhir/search.ts'
 import { present } from '../shared/store/rows.ts'
-import { openTestStore, statusOf, system } from './fixtures/store.ts'
+import { allowing, openTestStore, statusOf, system } from './fixtures/store.ts'
 
 const { repository, aMember } = await openTestStore(t)
 const owner = await aMember()
@@ -114,7 +114,7 @@ t.test('registry rows are seen by the admins of their Project only', async (t) =
 })
 
 t.test('types that a policy does not grant are refused before any statement', async (t) => {
-  const reader = { ...owner, rules: new Map([['Patient', new Set(['read' as const])]]) }
+  const reader = { ...owner, rules: allowing({ Patient: ['read'] }) }
   const { id } = await repository.create(owner, { resourceType: 'Patient' })
   t.match(await repository.read(reader, 'Patient', id), { id })
   const search = parseSearch('Patient', '')

@@ -325,13 +325,15 @@ t.test('a policy limits what a client may do, and takes effect on its tokens', a
   const { client } = await botica.createMember({ accessPolicy })
   t.equal((await client.post('Patient', { resourceType: 'Patient' })).status, 403)
   t.equal((await client.get('Patient/00000000-0000-4000-8000-000000000000')).status, 404)
-  t.equal((await client.get('Observation/00000000-0000-4000-8000-000000000000')).status, 403)
+  t.equal((await client.get('Observation/00000000-0000-4000-8000-000000000000')).status, 404)
+  t.equal((await client.get('Encounter/00000000-0000-4000-8000-000000000000')).status, 403)
   const me = await client.get<Record<string, unknown>>('/auth/me')
   t.match(me.body, {
     accessPolicy: {
       basedOn: [accessPolicy],
       resource: [
         { resourceType: 'Patient', interaction: ['read', 'vread', 'search', 'history'] },
+        { resourceType: 'Observation', criteria: 'Observation?status=final' },
         { resourceType: 'SearchParameter' },
         { resourceType: 'StructureDefinition' },
       ],

@@ -72,16 +72,17 @@ export async function chooseProfile(
     : []
   if (found?.content === undefined) throw badRequest('Profile not found', 'profile')
   const membership = parseVersion(found)
-  return await loginResult(services, ctx, await choose(services, login, membership))
+  return await loginResult(services, ctx, await choose(services, ctx, login, membership))
 }
 
 /** The Login with this membership, stored. Errors: 400. */
 export async function choose(
   services: Services,
+  ctx: Context,
   login: Resource,
   membership: Resource,
 ): Promise<Resource> {
-  const next = await withMembership(services, login, membership)
+  const next = await withMembership(services, ctx, login, membership)
   return await patchLogin(services, login.id ?? '', (current) => {
     requireOpen(current)
     if (current.membership !== undefined) throw badRequest('Login profile already set', 'login')

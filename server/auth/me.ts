@@ -1,5 +1,5 @@
 /** `/auth/me`: who the caller is, in the form the SDK keeps (auth.md §4.2). */
-import { type Interaction, may, REGISTRY_TYPES } from '../../shared/access/policy.ts'
+import { effectiveEntries } from '../../shared/access/effective.ts'
 import type { Principal } from '../../shared/access/principal.ts'
 import { loginsOf, readUser } from '../../shared/api/users.ts'
 import { parseReference, type Resource, referenceTo } from '../../shared/fhir/resource.ts'
@@ -10,16 +10,6 @@ import { membershipsFor } from './sign-in.ts'
 
 const SESSIONS = 100
 const ACTIVE_MS = 3_600_000
-const INTERACTIONS: readonly Interaction[] = [
-  'create',
-  'read',
-  'vread',
-  'update',
-  'delete',
-  'search',
-  'history',
-]
-
 /** Id of the User of a Session; undefined for programs. */
 export function userIdOfSession({ membership }: Session): string | undefined {
   const user = parseReference(referenceIn(membership.user))
@@ -118,23 +108,15 @@ function withoutSecrets(profile: Resource): Resource {
   const { secret: _, retiringSecret: __, ...rest } = profile
   return rest as Resource
 }
+
 function effectivePolicy({ principal, policies }: Session) {
-  const named = principal.rules === undefined ? ['*'] : [...principal.rules.keys()]
-  const clinical = named.filter((type) => !REGISTRY_TYPES.has(type))
   return {
     resourceType: 'AccessPolicy',
     ...(policies.length === 0
       ? {}
       : { basedOn: policies.map((policy) => ({ reference: referenceTo(policy) })) }),
-    resource: [...clinical, ...REGISTRY_TYPES].flatMap((type) => entryFor(principal, type)),
+    resource: effectiveEntries(principal),
   }
-}
-
-function entryFor(principal: Principal, type: string) {
-  const interaction = INTERACTIONS.filter((item) => may(principal, type, item))
-  if (interaction.length === 0) return []
-  if (interaction.length === INTERACTIONS.length) return [{ resourceType: type }]
-  return [{ resourceType: type, interaction }]
 }
 
 function configurationOf(principal: Principal, membership: Resource) {

@@ -120,7 +120,7 @@ async function finish(
   membership: Resource | undefined,
 ): Promise<Record<string, unknown>> {
   if (membership === undefined) throw new Error('A registration made no membership')
-  return await loginResult(services, ctx, await choose(services, login, membership))
+  return await loginResult(services, ctx, await choose(services, ctx, login, membership))
 }
 
 async function readProject({ repository }: Services, id: string): Promise<Resource | undefined> {

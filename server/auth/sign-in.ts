@@ -1,5 +1,6 @@
 /** From a proven identity to a Login with a membership and a code, in as many steps as it takes. */
 
+import { isAllowedFrom } from '../../shared/access/ip-rules.ts'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { projectOfUser, readUser } from '../../shared/api/users.ts'
 import { badRequest } from '../../shared/errors.ts'
@@ -80,7 +81,7 @@ export async function beginLogin(
       : { encounter: { reference: `Encounter/${launch.encounter}` } }),
     ...connection(ctx.ip, ctx.get('User-Agent')),
   }
-  const chosen = only === undefined ? login : await withMembership(services, login, only)
+  const chosen = only === undefined ? login : await withMembership(services, ctx, login, only)
   return parseVersion(await services.repository.create(system, chosen))
 }
 
@@ -120,6 +121,7 @@ export async function membershipsFor(
 /** The Login with this membership, which its User has. Errors: 400. */
 export async function withMembership(
   { principals }: Services,
+  ctx: Context,
   login: Resource,
   membership: Resource,
 ): Promise<Resource> {
@@ -127,6 +129,7 @@ export async function withMembership(
   if (membership.active === false) throw badRequest('Profile not active')
   const session = await principals.forMembership(membership.id ?? '')
   if (session === undefined) throw badRequest('Profile not found')
+  if (!isAllowedFrom(session.principal.ipRules, ctx.ip)) throw badRequest('IP address not allowed')
   const { project } = session.principal
   if (project.features.includes('google-auth-required') && login.authMethod !== 'google') {
     throw badRequest('Google authentication is required')

@@ -3,12 +3,15 @@
  * Errors: 401, 403.
  */
 import { isActiveClient, secretMatches } from '../../shared/access/clients.ts'
+import { isAllowedFrom } from '../../shared/access/ip-rules.ts'
 import { narrowRules, smartScopes } from '../../shared/access/scopes.ts'
 import type { TokenClaims } from '../../shared/access/tokens.ts'
 import { forbidden, HttpError, unauthorized } from '../../shared/errors.ts'
 import { issue, outcome } from '../../shared/fhir/outcome.ts'
 import { parseReference } from '../../shared/fhir/resource.ts'
+import type { Services } from '../../shared/services.ts'
 import type { Principals, Session } from '../../shared/store/principals.ts'
+import { audit } from '../auth/audit.ts'
 import type { Context, Middleware, Web } from '../context.ts'
 
 const ON_BEHALF_OF = 'X-Medplum-On-Behalf-Of'
@@ -39,12 +42,24 @@ export function authenticate({ services }: Web): Middleware {
       /^(\w+) +([^ ]+) *$/.exec(ctx.get('Authorization')) ?? []
     const found = await lookUp(scheme.toLowerCase(), credentials, byBearer, byBasic)
     if (found === undefined) throw challenge(ctx, config.baseUrl, scheme !== '')
+    if (!isAllowedFrom(found.session.principal.ipRules, ctx.ip)) throw forbidden()
     const session = await actingSession(principals, found.session, ctx.get(ON_BEHALF_OF))
+    if (session !== found.session) auditActing(services, ctx, found.session, session)
     ctx.state.session = session
     ctx.state.principal = session.principal
     if (found.claims !== undefined) ctx.state.claims = found.claims
     await next()
   }
+}
+
+function auditActing(services: Services, ctx: Context, caller: Session, acting: Session): void {
+  audit(services, ctx, {
+    kind: 'login',
+    outcome: '0',
+    what: `Acting on behalf of ${acting.membership.id}`,
+    who: caller.principal.profile,
+    projectId: caller.project.id,
+  })
 }
 
 interface Found {
@@ -72,7 +87,7 @@ export function parseBasic(encoded: string): { id: string; secret: string } | un
 function within(session: Session, scope: string): Session {
   const { principal } = session
   if (scope === principal.scope) return session
-  const rules = narrowRules(principal.rules, scope)
+  const rules = narrowRules(principal.rules, scope, principal.patient)
   return { ...session, principal: { ...principal, scope, scopes: smartScopes(scope), rules } }
 }
 
@@ -97,7 +112,7 @@ async function actingSession(
   if (member === undefined || member.principal.project.id !== principal.project.id)
     throw forbidden()
   const { loginId, profile, profileDisplay, clientId, scope, scopes, patient } = principal
-  const rules = narrowRules(member.principal.rules, scope)
+  const rules = narrowRules(member.principal.rules, scope, patient)
   return {
     ...member,
     principal: {

@@ -1,6 +1,7 @@
 /** `authorization_code`: RFC 6749 §4.1.3, RFC 7636, RFC 9700 §4.8. */
 import { hash, timingSafeEqual } from 'node:crypto'
 import { ownsSecret, refreshTokenSeconds } from '../../shared/access/clients.ts'
+import { isAllowedFrom } from '../../shared/access/ip-rules.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import type { Services } from '../../shared/services.ts'
 import type { Session } from '../../shared/store/principals.ts'
@@ -42,7 +43,7 @@ export async function grantCode(
   }
   requireVerifier(login, client, given, optional(form, 'code_verifier'))
   const granted = await grant(services, login, code)
-  const session = await sessionOf(services, granted)
+  const session = await sessionOf(services, ctx, granted)
   ctx.state.principal = session.principal
   const refreshToken = await refreshTokenFor(services, session, granted, client)
   return await tokenAnswer(services, session, granted, client, refreshToken)
@@ -113,12 +114,23 @@ async function grant(services: Services, login: Resource, code: string): Promise
   return granted
 }
 
-/** The Session of a granted Login, read anew. Errors: `invalid_grant`. */
-export async function sessionOf(services: Services, login: Resource): Promise<Session> {
+/** The Session of a granted Login, read anew. Errors: `invalid_grant`, `access_denied`. */
+export async function sessionOf(
+  services: Services,
+  ctx: Context,
+  login: Resource,
+): Promise<Session> {
   services.principals.forget(login.id ?? '')
   const session = await services.principals.forLogin(login.id ?? '')
   if (session === undefined) throw invalidGrant('Token revoked')
+  requireAddress(session, ctx)
   return session
+}
+
+/** Errors: `access_denied`. */
+export function requireAddress({ principal }: Session, ctx: Context): void {
+  if (isAllowedFrom(principal.ipRules, ctx.ip)) return
+  throw new OAuthError('access_denied', 'IP address not allowed')
 }
 
 /** Undefined unless the scope asks for one; never for super admins. */

@@ -65,7 +65,7 @@ export async function exchange(
     if (current.membership === undefined) throw badRequest('User not found')
     return { ...current, granted: true }
   })
-  const session = await sessionOf(services, granted)
+  const session = await sessionOf(services, ctx, granted)
   ctx.state.principal = session.principal
   const refreshToken = await refreshTokenFor(services, session, granted, client)
   return await tokenAnswer(services, session, granted, client, refreshToken)

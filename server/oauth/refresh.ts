@@ -29,7 +29,7 @@ export async function grantRefresh(
   }
   const client = await requireOwner(services, keys, ctx, form, login)
   const scope = narrowed(String(login.scope ?? ''), optional(form, 'scope'))
-  const session = await sessionOf(services, login)
+  const session = await sessionOf(services, ctx, login)
   const rotation = await rotateRefreshToken(services.database, token, refreshTokenSeconds(client))
   if (rotation.state === 'reused') await revokeLogin(services, login.id ?? '')
   if (rotation.state !== 'replaced') throw invalidGrant('Invalid refresh token')

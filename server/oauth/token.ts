@@ -1,5 +1,6 @@
 /** `/oauth2/token`: one function a grant (auth.md §6.2). */
 import { accessTokenSeconds } from '../../shared/access/clients.ts'
+import { isAllowedFrom } from '../../shared/access/ip-rules.ts'
 import { grantedScope } from '../../shared/access/scopes.ts'
 import type { Services } from '../../shared/services.ts'
 import { audit } from '../auth/audit.ts'
@@ -8,7 +9,7 @@ import { createClientLogin } from '../logins.ts'
 import { OAuthError } from '../middleware/failures.ts'
 import type { ClientKeys } from './client-keys.ts'
 import { presented, requireClientSession } from './clients.ts'
-import { grantCode } from './code.ts'
+import { grantCode, requireAddress } from './code.ts'
 import { grantExchange } from './exchange.ts'
 import { grantRefresh } from './refresh.ts'
 
@@ -72,7 +73,11 @@ async function grantClient(
   form: URLSearchParams,
 ): Promise<Record<string, unknown>> {
   const session = await requireClientSession(services, keys, presented(ctx, form))
+  requireAddress(session, ctx)
   const { principal, profile: client } = session
+  if (!isAllowedFrom(principal.ipRules, ctx.ip)) {
+    throw new OAuthError('access_denied', 'This address is not allowed')
+  }
   const scope = grantedScope(form.get('scope') || DEFAULT_SCOPE)
   ctx.state.principal = principal
   // Written together with the Login, by one statement.

@@ -19,7 +19,7 @@ const NOBODY: Principal = {
   ...systemPrincipal(SYSTEM_PROJECT),
   isSuperAdmin: false,
   isProjectAdmin: false,
-  rules: new Map(),
+  rules: { grants: [] },
 }
 
 export function fhirRoutes({ services }: Web, authenticate: Middleware): Router<State> {
@@ -53,6 +53,8 @@ async function requestOf(ctx: Context, config: Config): Promise<FhirRequest> {
       : { body: await readBody(ctx, bodyLimit(ctx, config)) }),
     requestId,
     traceId,
+    // What is kept to be answered again is kept as a whole.
+    takesPieces: ctx.get('Idempotency-Key') === '',
     signal: goneSignal(ctx),
   }
 }

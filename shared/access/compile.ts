@@ -1,29 +1,30 @@
 /**
- * AccessPolicy resources → Rules. Grants only: entries add up. An entry that this version cannot
- * judge (criteria, compartment, field rules, write constraints) grants nothing.
+ * AccessPolicy resources → Rules. Grants only: entries are alternatives. An entry that cannot be
+ * understood, or whose parameters are missing, grants nothing.
  */
+import { isResourceType } from '../fhir/definitions.ts'
+import { compileTenant } from '../fhir/path-tenant.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
-import { type Interaction, REGISTRY_TYPES, type Rules } from './policy.ts'
+import { parseCriteria } from './criteria.ts'
+import { checkPath } from './field-paths.ts'
+import {
+  type Grant,
+  INTERACTIONS,
+  type Interaction,
+  READONLY,
+  type Rules,
+  type WriteConstraint,
+} from './policy.ts'
+import { fillText, type Variables } from './variables.ts'
 
-const ALL: readonly Interaction[] = [
-  'create',
-  'read',
-  'vread',
-  'update',
-  'delete',
-  'search',
-  'history',
-]
-const READONLY: readonly Interaction[] = ['read', 'vread', 'history', 'search']
 /** Readable under every policy, unless it has entries for them. */
 const ALWAYS_READABLE = ['SearchParameter', 'StructureDefinition']
-const NOT_JUDGED = [
-  'criteria',
-  'compartment',
-  'hiddenFields',
-  'readonlyFields',
-  'writeConstraint',
-] as const
+
+/** One `access[]` item of a membership. */
+export interface Access {
+  readonly policy: Resource
+  readonly variables: Variables
+}
 
 export interface CompiledPolicy {
   readonly rules: Rules
@@ -31,58 +32,146 @@ export interface CompiledPolicy {
   readonly warnings: readonly string[]
 }
 
-export function compilePolicies(policies: readonly Resource[]): CompiledPolicy {
-  const granted = new Map<string, Set<Interaction>>()
+export function compilePolicies(items: readonly Access[]): CompiledPolicy {
+  const grants: Grant[] = []
   const warnings: string[] = []
   const named = new Set<unknown>()
-  for (const policy of policies) {
-    const entries = Array.isArray(policy.resource) ? policy.resource : []
-    for (const [index, entry] of entries.entries()) {
+  for (const { policy, variables } of items) {
+    for (const [index, entry] of entriesOf(policy).entries()) {
+      const source = `AccessPolicy/${policy.id} entry ${index}`
       if (isObject(entry)) named.add(entry.resourceType)
-      const problem = addEntry(granted, entry)
-      if (problem !== undefined) {
-        warnings.push(`AccessPolicy/${policy.id} entry ${index} grants nothing: ${problem}`)
+      try {
+        grants.push(compileEntry(entry, policy, variables, source))
+      } catch (error) {
+        // Of the policy's own text; none of the data is in it.
+        const reason = error instanceof Error ? error.message : 'it cannot be read'
+        warnings.push(`${source} grants nothing: ${reason}`)
       }
     }
   }
   for (const type of ALWAYS_READABLE) {
-    if (!named.has(type)) granted.set(type, new Set(READONLY))
+    if (!named.has(type)) grants.push(plainGrant(type, READONLY, 'always'))
   }
-  addWildcard(granted)
-  return { rules: granted, warnings }
+  return { rules: { grants }, warnings }
 }
 
-/** Adds what the entry grants; answers why it grants nothing. */
-function addEntry(granted: Map<string, Set<Interaction>>, entry: unknown): string | undefined {
-  if (!isObject(entry) || typeof entry.resourceType !== 'string') return 'it names no resourceType'
-  const unjudged = NOT_JUDGED.find((name) => hasContent(entry[name]))
-  if (unjudged !== undefined) return `${unjudged} is not supported`
-  const interactions = interactionsOf(entry)
-  if (interactions === undefined) return 'it names an unknown interaction'
-  const set = granted.get(entry.resourceType) ?? new Set()
-  for (const interaction of interactions) set.add(interaction)
-  granted.set(entry.resourceType, set)
-  return undefined
+export function entriesOf(policy: Resource): readonly unknown[] {
+  return Array.isArray(policy.resource) ? policy.resource : []
 }
 
-function hasContent(value: unknown): boolean {
-  return Array.isArray(value) ? value.length > 0 : value !== undefined
+/** All resources of a type, or of all for `*`. */
+export function plainGrant(
+  type: string,
+  interactions: readonly Interaction[],
+  source: string,
+): Grant {
+  return {
+    source,
+    type,
+    interactions: new Set(interactions),
+    criteria: [],
+    said: [],
+    hidden: [],
+    readonly: [],
+    constraints: [],
+    account: undefined,
+  }
 }
 
-function interactionsOf(entry: Record<string, unknown>): readonly Interaction[] | undefined {
+/** Throws what is wrong with the entry. */
+export function compileEntry(
+  entry: unknown,
+  policy: Resource,
+  variables: Variables,
+  source: string,
+): Grant {
+  if (!isObject(entry) || typeof entry.resourceType !== 'string') {
+    throw new Error('it names no resourceType')
+  }
+  const { resourceType: type, criteria, compartment } = entry
+  if (type !== '*' && !isResourceType(type)) throw new Error('it names an unknown resourceType')
+  const text = textOf(criteria, 'criteria')
+  const inside = referenceIn(compartment, 'compartment', variables)
+  return {
+    source,
+    type,
+    interactions: new Set(interactionsOf(entry)),
+    criteria: [
+      ...(text === undefined ? [] : parseCriteria(type, text, variables)),
+      ...(inside === undefined ? [] : [{ kind: 'compartment', reference: inside } as const]),
+    ],
+    said: [
+      ...(text === undefined ? [] : [fillText(text, variables)]),
+      ...(inside === undefined ? [] : [inside]),
+    ],
+    hidden: pathsOf(type, entry.hiddenFields),
+    readonly: pathsOf(type, entry.readonlyFields),
+    constraints: listOf(entry.writeConstraint).map((item) =>
+      compileConstraint(type, item, variables),
+    ),
+    account: referenceIn(policy.compartment, 'compartment', variables),
+  }
+}
+
+function interactionsOf(entry: Record<string, unknown>): readonly Interaction[] {
   const { interaction } = entry
-  if (interaction === undefined) return entry.readonly === true ? READONLY : ALL
-  if (!Array.isArray(interaction)) return undefined
-  const known = ALL.filter((item) => interaction.includes(item))
-  return known.length === new Set(interaction).size ? known : undefined
+  if (interaction === undefined) return entry.readonly === true ? READONLY : INTERACTIONS
+  const named = listOf(interaction)
+  const known = INTERACTIONS.filter((item) => named.includes(item))
+  if (known.length < new Set(named).size) throw new Error('it names an unknown interaction')
+  return known
 }
 
-/** An entry for `*` is an alternative to the one for the type; it never covers the registry. */
-function addWildcard(granted: Map<string, Set<Interaction>>): void {
-  const everywhere = granted.get('*')
-  if (everywhere === undefined) return
-  for (const [type, set] of granted) {
-    if (REGISTRY_TYPES.has(type)) continue
-    for (const interaction of everywhere) set.add(interaction)
+function textOf(value: unknown, name: string): string | undefined {
+  if (value === undefined || typeof value === 'string') return value
+  throw new Error(`its ${name} is no text`)
+}
+
+function referenceIn(value: unknown, name: string, variables: Variables): string | undefined {
+  if (value === undefined) return undefined
+  const reference = isObject(value) ? value.reference : undefined
+  if (typeof reference === 'string') return fillText(reference, variables)
+  throw new Error(`its ${name} is no reference`)
+}
+
+function listOf(value: unknown): readonly unknown[] {
+  if (value === undefined) return []
+  if (Array.isArray(value)) return value
+  throw new Error('it has one value where a list belongs')
+}
+
+function pathsOf(type: string, value: unknown): readonly string[] {
+  return listOf(value).map((path) => {
+    if (typeof path !== 'string') throw new Error('it names an element by no text')
+    return checkPath(type, path)
+  })
+}
+
+/** Words that FHIRPath and the write itself give a meaning to. */
+const ENVIRONMENT = /^(before|after|resource|rootResource|context|ucum|sct|loinc|vs-.*|ext-.*)$/
+
+function compileConstraint(
+  type: string,
+  constraint: unknown,
+  { values }: Variables,
+): WriteConstraint {
+  if (!isObject(constraint) || constraint.language !== 'text/fhirpath') {
+    throw new Error('its writeConstraint is not in text/fhirpath')
   }
+  const { expression, name } = constraint
+  if (typeof expression !== 'string') throw new Error('its writeConstraint has no expression')
+  const variables: Record<string, string> = {}
+  const bound = expression.replace(
+    /%([A-Za-z_][A-Za-z0-9_]*)(\.id\b)?/g,
+    (whole, word: string, id: string | undefined) => {
+      if (ENVIRONMENT.test(word)) return whole
+      const value = values.get(id === undefined ? word : `${word}.id`)
+      if (value === undefined) throw new Error(`%${word}${id ?? ''} has no value`)
+      const key = id === undefined ? word : `${word}_id`
+      variables[key] = value
+      return `%${key}`
+    },
+  )
+  const run = compileTenant(bound, type === '*' ? undefined : type)
+  return { name: typeof name === 'string' ? name : undefined, run, variables }
 }

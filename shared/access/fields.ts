@@ -1,6 +1,6 @@
 /**
  * Elements that no policy can show, and those only the service itself changes. Hidden ones are left
- * out of every answer and kept as stored on every write; the rules of a policy join here later.
+ * out of every answer and kept as stored on every write. What a policy hides is field-paths.ts's.
  */
 import type { Resource } from '../fhir/resource.ts'
 import type { Principal } from './principal.ts'
@@ -30,6 +30,7 @@ const MASKS: Readonly<Record<string, Masks>> = {
     readonly: ['features', 'link', 'systemSetting', 'owner'],
   },
   ProjectMembership: { fixed: ['project', 'user'] },
+  Bot: { readonly: ['system'] },
   ClientApplication: { admin: ['secret', 'retiringSecret'] },
 }
 

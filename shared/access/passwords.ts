@@ -1,8 +1,10 @@
 /**
  * Passwords as self-describing scrypt strings: `scrypt$N$r$p$salt$hash`, both parts base64url. The
- * work is done in libuv's pool, two at a time: its four threads serve files and signatures as well.
+ * work is done in libuv's pool, with a processor and a thread left for everything else: the pool
+ * serves files and signatures as well.
  */
 import { randomBytes, scrypt, timingSafeEqual } from 'node:crypto'
+import { availableParallelism } from 'node:os'
 
 interface Cost {
   readonly N: number
@@ -19,7 +21,7 @@ interface Stored {
 const COST: Cost = { N: 2 ** 17, r: 8, p: 1 }
 const HASH_BYTES = 32
 const SALT_BYTES = 16
-const AT_ONCE = 2
+const AT_ONCE = Math.max(1, Math.min(3, availableParallelism() - 1))
 /** What a password is compared with where there is none, so that the answer takes as long. */
 const NOBODY: Stored = { cost: COST, salt: Buffer.alloc(SALT_BYTES), hash: Buffer.alloc(0) }
 

@@ -1,13 +1,56 @@
 /**
- * What a Principal may do with a type. Criteria and field rules join here later; an entry that
- * carries a rule this version cannot judge grants nothing.
+ * What a Principal may do: grants in effective order. Of those that fit an interaction with a type the
+ * first whose criteria a resource fulfils governs it: its fields and its write constraints.
  */
+import type { CompiledPath } from '../fhir/path.ts'
+import type { Criterion } from '../fhir/search.ts'
 import type { Principal } from './principal.ts'
 
 export type Interaction = 'create' | 'read' | 'vread' | 'update' | 'delete' | 'search' | 'history'
 
-/** type (or `*`) → interactions it grants. */
-export type Rules = ReadonlyMap<string, ReadonlySet<Interaction>>
+export const INTERACTIONS: readonly Interaction[] = [
+  'create',
+  'read',
+  'vread',
+  'update',
+  'delete',
+  'search',
+  'history',
+]
+export const READONLY: readonly Interaction[] = ['read', 'vread', 'history', 'search']
+
+/** One entry of a policy with its parameters filled in, narrowed by scopes. */
+export interface Grant {
+  /** `AccessPolicy/1 entry 0`, for logs and explanations. */
+  readonly source: string
+  /** Resource type or `*`. */
+  readonly type: string
+  readonly interactions: ReadonlySet<Interaction>
+  /** AND-ed; empty: every resource. */
+  readonly criteria: readonly Criterion[]
+  /** The criteria as the policy says them. */
+  readonly said: readonly string[]
+  /** Element paths that are taken out of every answer and stay as stored in every write. */
+  readonly hidden: readonly string[]
+  /** Element paths that stay as stored in every write. */
+  readonly readonly: readonly string[]
+  readonly constraints: readonly WriteConstraint[]
+  /** A reference that new resources get in `meta.accounts`. */
+  readonly account: string | undefined
+}
+
+export interface WriteConstraint {
+  readonly name: string | undefined
+  readonly run: CompiledPath
+  /** Of the policy; `%before` and `%after` come with each write. */
+  readonly variables: Readonly<Record<string, string>>
+}
+
+export interface Rules {
+  readonly grants: readonly Grant[]
+  /** What SMART scopes allow; they narrow the rights of admins, too. Undefined: without scopes. */
+  readonly scoped?: readonly Grant[]
+}
 
 /** Types whose rows live in the system project whatever Project they belong to. */
 export const REGISTRY_TYPES: ReadonlySet<string> = new Set([
@@ -27,25 +70,68 @@ const SUPER_ADMIN_ONLY: ReadonlySet<string> = new Set([
 ])
 
 const PROJECT_ADMIN: ReadonlyMap<string, ReadonlySet<Interaction>> = new Map([
-  ['Project', new Set<Interaction>(['read', 'vread', 'search', 'history', 'update'])],
-  [
-    'ProjectMembership',
-    new Set<Interaction>(['create', 'read', 'vread', 'search', 'history', 'update', 'delete']),
-  ],
-  ['User', new Set<Interaction>(['read', 'vread', 'search', 'history', 'update'])],
-  ['UserSecurityRequest', new Set<Interaction>(['read', 'vread', 'search', 'history'])],
+  ['Project', new Set<Interaction>([...READONLY, 'update'])],
+  ['ProjectMembership', new Set<Interaction>(INTERACTIONS)],
+  ['User', new Set<Interaction>([...READONLY, 'update'])],
+  ['UserSecurityRequest', new Set<Interaction>(READONLY)],
 ])
 
-/** The table of admin and protected types first, then the policy. */
+const WRITES: ReadonlySet<Interaction> = new Set(['create', 'update', 'delete'])
+
+/** The table of admin and protected types first, then the policy, whatever its criteria. */
 export function may(principal: Principal, type: string, interaction: Interaction): boolean {
-  if (principal.isSuperAdmin && principal.rules === undefined) return true
+  const { rules, isSuperAdmin, isProjectAdmin } = principal
+  if (isSuperAdmin && rules === undefined) return true
   if (REGISTRY_TYPES.has(type)) {
-    if (SUPER_ADMIN_ONLY.has(type) && !principal.isSuperAdmin) return false
-    if (!principal.isProjectAdmin) return false
-    if (!principal.isSuperAdmin) return PROJECT_ADMIN.get(type)?.has(interaction) ?? false
-    return principal.rules?.get(type)?.has(interaction) ?? false
+    if (SUPER_ADMIN_ONLY.has(type) && !isSuperAdmin) return false
+    if (!isProjectAdmin) return false
+    if (isSuperAdmin) return grantsFor(principal, type, interaction)?.length !== 0
+    if (!PROJECT_ADMIN.get(type)?.has(interaction)) return false
+    return rules?.scoped === undefined || fitting(rules.scoped, type, interaction).length > 0
   }
-  if (principal.rules === undefined) return true
-  const granted = principal.rules.get(type) ?? principal.rules.get('*')
-  return granted?.has(interaction) ?? false
+  // Who may write policies under `*` could give themselves all of it.
+  const mayEscalate = type === 'AccessPolicy' && WRITES.has(interaction) && !isProjectAdmin
+  if (mayEscalate && !isNamed(rules, type)) return false
+  return grantsFor(principal, type, interaction)?.length !== 0
+}
+
+function isNamed(rules: Rules | undefined, type: string): boolean {
+  return rules?.grants.some((grant) => grant.type === type) ?? false
+}
+
+/**
+ * The grants to be tried for each resource, in order; without criteria it is the last. Undefined: no
+ * policy applies. Whether the type is allowed at all is for `may` to say.
+ */
+export function grantsFor(
+  { rules, isSuperAdmin }: Principal,
+  type: string,
+  interaction: Interaction,
+): readonly Grant[] | undefined {
+  if (rules === undefined || (REGISTRY_TYPES.has(type) && !isSuperAdmin)) return undefined
+  const key = `${type} ${interaction}`
+  const known = tried.get(rules)
+  const found = known?.get(key)
+  if (found !== undefined) return found
+  const made = untilPlain(fitting(rules.grants, type, interaction))
+  if (known === undefined) tried.set(rules, new Map([[key, made]]))
+  else known.set(key, made)
+  return made
+}
+
+const tried = new WeakMap<Rules, Map<string, readonly Grant[]>>()
+
+/** An entry for the type comes before one for `*`, which never covers the registry. */
+function fitting(grants: readonly Grant[], type: string, interaction: Interaction) {
+  const fits = grants.filter(({ interactions }) => interactions.has(interaction))
+  const own = fits.filter((grant) => grant.type === type)
+  const others = REGISTRY_TYPES.has(type) ? [] : fits.filter((grant) => grant.type === '*')
+  const all = [...own, ...others]
+  // A Binary has no search parameters: its type and its securityContext decide.
+  return type === 'Binary' ? all.map((grant) => ({ ...grant, criteria: [] })) : all
+}
+
+function untilPlain(grants: readonly Grant[]): readonly Grant[] {
+  const plain = grants.findIndex(({ criteria }) => criteria.length === 0)
+  return plain === -1 ? grants : grants.slice(0, plain + 1)
 }

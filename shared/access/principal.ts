@@ -1,5 +1,7 @@
 /** Who asks: an immutable answer, made once per login and cached; the store takes it first. */
+
 import type { OwnParameters } from '../fhir/own-parameters.ts'
+import type { IpRule } from './ip-rules.ts'
 import type { Rules } from './policy.ts'
 import type { SmartScope } from './scopes.ts'
 
@@ -59,20 +61,8 @@ export interface Principal {
   readonly isProjectAdmin: boolean
   /** Compiled access policy; undefined is unrestricted inside the project. */
   readonly rules: Rules | undefined
-}
-
-/** Linked Projects that share a type with the Principal's; a super admin names Projects instead. */
-export function linkedProjects(
-  { project, isSuperAdmin }: Principal,
-  type: string,
-): readonly LinkedProject[] {
-  if (isSuperAdmin || project.linked === undefined) return []
-  return project.linked.filter(({ exports }) => exports.length === 0 || exports.includes(type))
-}
-
-/** The Principal in its own Project, without those it is linked to. */
-export function unlinked(principal: Principal): Principal {
-  return { ...principal, project: { ...principal.project, linked: [] } }
+  /** From where its policies let it ask; absent: from anywhere. */
+  readonly ipRules?: readonly IpRule[]
 }
 
 /** The system project holds the platform's registry (see `REGISTRY_TYPES` in policy.ts). */

@@ -2,7 +2,10 @@
  * SMART scopes narrow what a membership may do, they never widen it.
  * https://hl7.org/fhir/smart-app-launch/scopes-and-launch-context.html
  */
-import type { Interaction, Rules } from './policy.ts'
+import { isResourceType } from '../fhir/definitions.ts'
+import { plainGrant } from './compile.ts'
+import { parseCriteria } from './criteria.ts'
+import { type Grant, INTERACTIONS, type Interaction, type Rules } from './policy.ts'
 
 const PLAIN = new Set([
   'openid',
@@ -72,31 +75,63 @@ export function grantedScope(asked: string): string {
   return [...new Set(words)].join(' ')
 }
 
-/** `rules` undefined is unrestricted; a scope without SMART words leaves them as they are. */
-export function narrowRules(rules: Rules | undefined, scope: string): Rules | undefined {
+/**
+ * `rules` undefined is unrestricted; a scope without SMART words leaves them as they are. `patient` is
+ * the id of the Patient in context: without one, scopes of a patient grant nothing.
+ */
+export function narrowRules(
+  rules: Rules | undefined,
+  scope: string,
+  patient?: string,
+): Rules | undefined {
   const words = smartScopes(scope)
-  return words.length === 0 ? rules : intersection(rules, scopeRules(words))
+  if (words.length === 0) return rules
+  const scoped = words.flatMap((word) => scopeGrant(word, patient) ?? [])
+  const narrowed = rules === undefined ? scoped : intersection(rules.grants, scoped)
+  return {
+    grants: narrowed,
+    scoped: rules?.scoped === undefined ? scoped : intersection(rules.scoped, scoped),
+  }
 }
 
-/** Patient context and criteria cannot be judged in this version, so such a scope grants nothing. */
-function scopeRules(words: readonly SmartScope[]): Map<string, Set<Interaction>> {
-  const granted = new Map<string, Set<Interaction>>()
-  for (const { context, type, interactions, criteria } of words) {
-    if (context === 'patient' || criteria !== undefined) continue
-    const set = granted.get(type) ?? new Set()
-    for (const interaction of interactions) set.add(interaction)
-    granted.set(type, set)
-  }
-  return granted
+/** What both allow; the order is that of `grants`, whose fields and constraints stay. */
+export function intersection(grants: readonly Grant[], others: readonly Grant[]): readonly Grant[] {
+  return grants.flatMap((grant) => others.flatMap((other) => both(grant, other) ?? []))
 }
 
-function intersection(rules: Rules | undefined, scoped: Map<string, Set<Interaction>>): Rules {
-  const types = new Set([...(rules?.keys() ?? []), ...scoped.keys()])
-  const result = new Map<string, ReadonlySet<Interaction>>()
-  for (const type of types) {
-    const byScope = new Set([...(scoped.get(type) ?? []), ...(scoped.get('*') ?? [])])
-    const byRules = rules?.get(type) ?? rules?.get('*') ?? new Set<Interaction>()
-    result.set(type, rules === undefined ? byScope : byScope.intersection(byRules))
+function both(a: Grant, b: Grant): Grant | undefined {
+  if (a.type !== b.type && a.type !== '*' && b.type !== '*') return undefined
+  const interactions = a.interactions.intersection(b.interactions)
+  if (interactions.size === 0) return undefined
+  return {
+    source: `${a.source}, ${b.source}`,
+    type: a.type === '*' ? b.type : a.type,
+    interactions,
+    criteria: [...a.criteria, ...b.criteria],
+    said: [...a.said, ...b.said],
+    hidden: [...a.hidden, ...b.hidden],
+    readonly: [...a.readonly, ...b.readonly],
+    constraints: [...a.constraints, ...b.constraints],
+    account: a.account,
   }
-  return result
+}
+
+/** Undefined for a word that grants nothing. */
+function scopeGrant(word: SmartScope, patient: string | undefined): Grant | undefined {
+  const { context, type, interactions, criteria } = word
+  if (type !== '*' && !isResourceType(type)) return undefined
+  if (context === 'patient' && patient === undefined) return undefined
+  const allowed = INTERACTIONS.filter((item) => interactions.has(item))
+  const plain = plainGrant(type, allowed, `scope of ${context}/${type}`)
+  const inside =
+    context === 'patient' ? [{ kind: 'compartment', reference: `Patient/${patient}` } as const] : []
+  if (criteria === undefined) return { ...plain, criteria: inside }
+  const said = `${type}?${criteria}`
+  try {
+    const named = parseCriteria(type, said, { projectId: undefined, values: new Map() })
+    return { ...plain, criteria: [...named, ...inside], said: [said] }
+  } catch {
+    // Criteria that cannot be read might have narrowed it.
+    return undefined
+  }
 }

@@ -146,7 +146,7 @@ async function answer(
   const { membershipId, scope, profile, profileDisplay, clientId } = stored
   const session = await services.principals.forMembership(membershipId)
   if (session === undefined) throw forbidden()
-  const rules = narrowRules(session.principal.rules, scope)
+  const rules = narrowRules(session.principal.rules, scope, session.principal.patient)
   const principal = { ...session.principal, rules, scope, profile, profileDisplay, clientId }
   const { method, path, query, headers, body, requestId, traceId } = stored
   const request = { method, path, headers, body, requestId, traceId, signal, mayWait: true }

@@ -5,6 +5,7 @@
  */
 import { createHash, type Hash, randomUUID } from 'node:crypto'
 import { Readable } from 'node:stream'
+import { chunksOf } from '../chunks.ts'
 import { badStructure, HttpError, tooLarge } from '../errors.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import type { Services } from '../services.ts'
@@ -148,8 +149,8 @@ async function* metered(
   maxBytes: number,
   meter: { bytes: number; digest: Hash },
 ): AsyncGenerator<Uint8Array> {
-  // A request that is destroyed cannot be answered any more.
-  const chunks = Buffer.isBuffer(upload) ? [upload] : upload.iterator({ destroyOnReturn: false })
+  // A request that is destroyed cannot be answered any more, so the stream is not.
+  const chunks = Buffer.isBuffer(upload) ? [upload] : chunksOf(upload)
   const iterator = asUpload(chunks)
   for await (const chunk of iterator) {
     meter.bytes += chunk.length

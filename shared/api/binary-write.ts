@@ -6,6 +6,7 @@
  */
 import { Readable } from 'node:stream'
 import { may } from '../access/policy.ts'
+import { chunksOf } from '../chunks.ts'
 import { badRequest, forbidden, HttpError, preconditionFailed, tooLarge } from '../errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import { parseBody } from '../fhir/json.ts'
@@ -179,7 +180,7 @@ async function startOf(
   if (Buffer.isBuffer(upload)) return { start: upload, whole: true }
   const chunks: Buffer[] = []
   let size = 0
-  for await (const chunk of upload.iterator({ destroyOnReturn: false })) {
+  for await (const chunk of chunksOf(upload)) {
     chunks.push(chunk)
     size += chunk.length
     if (size > maxBytes) return { start: Buffer.concat(chunks), whole: false }
@@ -190,7 +191,7 @@ async function startOf(
 function joined(start: Buffer, rest: Upload): Readable {
   async function* both() {
     yield start
-    yield* rest
+    yield* Buffer.isBuffer(rest) ? [rest] : chunksOf(rest)
   }
   return Readable.from(both(), { objectMode: false })
 }

@@ -8,6 +8,7 @@ import type { Principal } from '../access/principal.ts'
 import { badRequest, HttpError, multipleMatches } from '../errors.ts'
 import { issue, outcome } from '../fhir/outcome.ts'
 import type { SearchRequest } from '../fhir/search.ts'
+import { normalId } from '../store/context.ts'
 import type { Version } from '../store/repository.ts'
 import { type Entry, entryPath } from './bundle-entries.ts'
 import { type Identities, urnKey } from './bundle-references.ts'
@@ -21,7 +22,6 @@ import {
 } from './conditional-references.ts'
 import { criteriaOf, readCondition } from './criteria.ts'
 import type { Interaction } from './interaction.ts'
-import { canonicalId } from './route.ts'
 
 export interface Identity {
   readonly type: string
@@ -211,7 +211,7 @@ function unmatched(
   if (!mayChooseId(interaction.principal)) {
     throw badRequest('Cannot perform create as update with client-assigned ID')
   }
-  return { type, id: canonicalId(chosen), condition, match: undefined, isNew: true }
+  return { type, id: normalId(chosen), condition, match: undefined, isNew: true }
 }
 
 function mayChooseId(principal: Principal): boolean {
@@ -252,7 +252,7 @@ export function requireDistinct(steps: readonly Step[]): void {
   for (const { entry, identity, matches } of steps) {
     const own = identity === undefined || entry.method === 'POST' ? [] : [identity]
     for (const { type, id } of [...own, ...matches]) {
-      const key = `${type}/${canonicalId(id)}`
+      const key = `${type}/${normalId(id)}`
       if (seen.has(key)) {
         const text = 'Duplicate resource identity found in Bundle'
         throw badRequest(text, entryPath(entry.index))

@@ -14,6 +14,7 @@ import { rewrite } from './bundle-references.ts'
 import { deletedReply } from './conditional.ts'
 import type { FhirReply, FhirRequest } from './handle.ts'
 import { acceptResource, type Interaction, writeReply } from './interaction.ts'
+import { wholeBody } from './reply.ts'
 import { createFrom, patchFrom, updateFrom } from './resources.ts'
 
 /** The router, handed down because it leads here. */
@@ -31,7 +32,8 @@ export async function runEntry(
   isLocked: boolean,
 ): Promise<ResponseEntry> {
   const interaction = { ...outer, request: requestOf(outer.request, step.entry) }
-  return entryOf(step, await carryOut(interaction, step, respond, isLocked))
+  const reply = await carryOut(interaction, step, respond, isLocked)
+  return entryOf(step, { ...reply, body: await wholeBody(reply) })
 }
 
 /** What a conditional delete found, one piece of work each: the pieces of a transaction share statements. */
@@ -161,6 +163,7 @@ function requestOf(outer: FhirRequest, entry: Entry): FhirRequest {
       ...entry.headers,
     },
     body: undefined,
+    takesPieces: false,
   }
 }
 

@@ -1,7 +1,9 @@
 /** Interactions on whatever matches a search. https://hl7.org/fhir/R4/http.html#ccreate, #cond-update */
-import { badRequest, multipleMatches, notFound } from '../errors.ts'
+import { may } from '../access/policy.ts'
+import { badRequest, forbidden, multipleMatches, notFound } from '../errors.ts'
 import { allOk } from '../fhir/outcome.ts'
 import type { SearchRequest } from '../fhir/search.ts'
+import { normalId } from '../store/context.ts'
 import { withLiteralReferences } from './conditional-references.ts'
 import { criteriaOf, readCondition } from './criteria.ts'
 import type { FhirReply } from './handle.ts'
@@ -10,7 +12,6 @@ import { readJson } from './negotiate.ts'
 import { writeOptions } from './preconditions.ts'
 import { emptyReply, outcomeReply } from './reply.ts'
 import { patch } from './resources.ts'
-import { canonicalId } from './route.ts'
 
 /** More matches than this are never deleted by one request. */
 const MAX_DELETIONS = 1000
@@ -28,7 +29,7 @@ export async function createConditional(
   const { repository } = services
   const written = await repository.createConditional(principal, resource, condition)
   const isMatch = written.outcome !== 'created'
-  if (isMatch && typeof resource.id === 'string' && canonicalId(resource.id) !== written.id) {
+  if (isMatch && typeof resource.id === 'string' && normalId(resource.id) !== written.id) {
     throw badRequest('Resource ID did not match resolved ID', `${type}.id`)
   }
   return writeReply(interaction, written, warnings)
@@ -52,6 +53,7 @@ export async function updateConditional(
 export async function patchConditional(interaction: Interaction, type: string): Promise<FhirReply> {
   const { services, principal, request } = interaction
   const condition = readCondition(interaction, type, request.query)
+  if (!may(principal, type, 'update')) throw forbidden()
   const { versions } = await services.repository.search(principal, { ...condition, count: 2 })
   const [match, second] = versions
   if (match === undefined) throw notFound()

@@ -9,6 +9,7 @@ import type { Services } from '../services.ts'
 import { signAttachments } from './attachments.ts'
 import { signedContent } from './binary-read.ts'
 import { answerOnce, isIdempotent } from './idempotency.ts'
+import { operations } from './operations/table.ts'
 import { failureReply, withTracing } from './reply.ts'
 import { respond } from './respond.ts'
 
@@ -25,6 +26,8 @@ export interface FhirRequest {
   readonly upload?: Readable
   readonly requestId: string
   readonly traceId: string
+  /** The caller can send an answer as it is made. */
+  readonly takesPieces?: boolean
   /** Nobody waits for the answer: a quota is waited for, not answered with 429. */
   readonly mayWait?: boolean
   /** Aborts when the caller has gone. */
@@ -36,6 +39,8 @@ export interface FhirReply {
   readonly headers: Readonly<Record<string, string>>
   /** Ready to send; undefined is an empty body. */
   readonly body: string | Buffer | undefined
+  /** Instead of `body`: a large page, to be read once; only for who takes pieces. */
+  readonly pieces?: Iterable<string>
   /** Instead of `body`: content of a Binary. The caller reads the stream to its end or destroys it. */
   open?(): Promise<Readable>
 }
@@ -91,7 +96,9 @@ async function withSigned(
   return body === reply.body ? reply : { ...reply, body }
 }
 
-/** An outcome that is a resource, or that an operation (a bot, say) has made, is given as it is. */
+/** An outcome that is a resource, or that a bot has made, is given as it is. */
 function isStored(path: string): boolean {
-  return path.startsWith('OperationOutcome') || path.includes('$')
+  const [, operation] = /\$([\w-]+)/.exec(path) ?? []
+  if (operation === undefined) return path.startsWith('OperationOutcome')
+  return operation === 'execute' || operations.every(({ name }) => name !== operation)
 }

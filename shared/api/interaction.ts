@@ -16,9 +16,10 @@ import type { FhirReply, FhirRequest } from './handle.ts'
 import { mapStrings } from './map-strings.ts'
 import type { Preferences } from './negotiate.ts'
 import { versionHeaders } from './preconditions.ts'
-import { findProfiles, profilesOf, withDefaultProfiles } from './profiles.ts'
+import { findProfiles, forgetDefinitions, profilesOf, withDefaultProfiles } from './profiles.ts'
 import { emptyReply, outcomeReply, textReply } from './reply.ts'
 import { requireUsable } from './search-parameters.ts'
+import { boundCodes } from './terminology/bound-codes.ts'
 
 export interface Interaction {
   readonly services: Services
@@ -77,7 +78,9 @@ export async function acceptValid(interaction: Interaction, body: Resource): Pro
   const resource = withDefaultProfiles(sent, project)
   const { profiles } = await findProfiles(interaction, profilesOf(resource))
   const terminology = project.features.includes('validate-terminology')
-  const warnings = requireValid(resource, { strict, profiles, terminology })
+  const valueSets = profiles.flatMap((profile) => profile.valueSets)
+  const { codes } = await boundCodes(services, project, valueSets, resource)
+  const warnings = requireValid(resource, { strict, profiles, codes, terminology })
   if (resource.resourceType === SEARCH_PARAMETER) await requireUsable(interaction, resource)
   if (warnings.length > 0) {
     const issues = warnings.map(({ code, expression }) => `${code} ${expression}`)
@@ -105,7 +108,7 @@ export async function writeReply(
 ): Promise<FhirReply> {
   await recordWrite(interaction, written)
   const { returned } = interaction.preferences
-  if (written.type === 'StructureDefinition') interaction.services.profiles.forget()
+  forgetDefinitions(interaction.services, written.type)
   const isNew = written.outcome === 'created'
   const status = isNew ? 201 : 200
   const location = `${written.type}/${written.id}/_history/${written.ver}`

@@ -5,7 +5,7 @@
 import { createHash } from 'node:crypto'
 import { LRUCache } from 'lru-cache'
 import program from '../../package.json' with { type: 'json' }
-import { isPlatformType, resourceTypes } from '../fhir/definitions.ts'
+import { isPlatformType, publishedProfilesOf, resourceTypes } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/own-parameters.ts'
 import { coreCodeSystems } from '../fhir/terminology.ts'
 import type { Services } from '../services.ts'
@@ -122,7 +122,7 @@ function security(baseUrl: string): object {
   const services = ['OAuth', 'SMART-on-FHIR', 'Basic'].map((code) => ({
     coding: [{ system: 'http://terminology.hl7.org/CodeSystem/restful-security-service', code }],
   }))
-  const addresses = ['token', 'introspect', 'revoke'].map((name) => ({
+  const addresses = ['authorize', 'token', 'introspect', 'revoke', 'register'].map((name) => ({
     url: name,
     valueUri: `${baseUrl}oauth2/${name}`,
   }))
@@ -147,10 +147,13 @@ const INTERACTIONS = [
 function describeType(type: string, own: OwnParameters | undefined): object {
   const canSearch = type !== 'Binary'
   const codes = canSearch ? [...INTERACTIONS, 'search-type'] : INTERACTIONS
-  const offered = operationsAt(type)
+  // The content of a Binary is no table.
+  const offered = operationsAt(type).filter(({ name }) => canSearch || name !== 'csv')
+  const supported = publishedProfilesOf(type)
   return {
     type,
     profile: `${isPlatformType(type) ? PLATFORM_PROFILES : STANDARD_PROFILES}${type}`,
+    ...(supported.length === 0 ? {} : { supportedProfile: supported }),
     interaction: codes.map((code) => ({ code })),
     versioning: 'versioned',
     readHistory: true,
@@ -172,7 +175,7 @@ const STANDARD_OPERATIONS = 'http://hl7.org/fhir/OperationDefinition/'
 const PLATFORM_OPERATIONS = 'https://medplum.com/fhir/OperationDefinition/'
 
 /** Those that can be called at the level of the system, or of a type and its instances. */
-function operationsAt(type: string | undefined): object[] {
+function operationsAt(type: string | undefined): { name: string; definition: string }[] {
   const offered = operations.filter(({ on }) =>
     on.some(({ level, type: only }) =>
       type === undefined ? level === 'system' : level !== 'system' && (only ?? type) === type,

@@ -4,6 +4,13 @@ import { tooCostly } from '../errors.ts'
 import type { Profile } from '../fhir/profile-run.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { Services } from '../services.ts'
+import { forgetBoundCodes } from './terminology/bound-codes.ts'
+
+/** What validation remembers of a type that was just written is forgotten. */
+export function forgetDefinitions({ profiles }: Services, type: string): void {
+  if (type === 'StructureDefinition') profiles.forget()
+  if (type === 'ValueSet' || type === 'CodeSystem') forgetBoundCodes()
+}
 
 /** More are not looked for. */
 const MAX_PROFILES = 20

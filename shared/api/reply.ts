@@ -13,6 +13,11 @@ export function jsonReply(
   return textReply(status, JSON.stringify(body), headers)
 }
 
+/** The body of a reply, read to its end where it is a stream. */
+export async function wholeBody({ body, open }: FhirReply): Promise<FhirReply['body']> {
+  return open === undefined ? body : Buffer.concat(await (await open()).toArray())
+}
+
 /** `body` is FHIR JSON already. */
 export function textReply(
   status: number,
@@ -20,6 +25,11 @@ export function textReply(
   headers: Readonly<Record<string, string>> = {},
 ): FhirReply {
   return { status, headers: { 'Content-Type': FHIR_JSON, ...headers }, body }
+}
+
+/** FHIR JSON as it is made. */
+export function piecesReply(status: number, pieces: Iterable<string>): FhirReply {
+  return { status, headers: { 'Content-Type': FHIR_JSON }, body: undefined, pieces }
 }
 
 export function emptyReply(

@@ -27,6 +27,7 @@ import {
   versionHeaders,
   writeOptions,
 } from './preconditions.ts'
+import { forgetDefinitions } from './profiles.ts'
 import { newProject } from './provision.ts'
 import { emptyReply, outcomeReply, textReply } from './reply.ts'
 
@@ -164,7 +165,7 @@ export async function remove(
   const options = writeOptions(request)
   if (demandsExistence(request)) await requireExisting(interaction, type, id)
   const deletion = await services.repository.delete(principal, type, id, options)
-  if (type === 'StructureDefinition') services.profiles.forget()
+  forgetDefinitions(services, type)
   const warnings = await afterDeletion(interaction, deletion)
   const headers = { ETag: etagOf(deletion) }
   if (interaction.preferences.returned === 'minimal') return emptyReply(200, headers)

@@ -138,6 +138,6 @@ function finish(reply: FhirReply, preferences: Preferences): FhirReply {
   if (headers['Content-Type'] === FHIR_JSON) headers['Content-Type'] = contentType
   if (applied !== '') headers['Preference-Applied'] ??= applied
   const { status, body } = reply
-  if (!pretty || typeof body !== 'string') return { status, headers, body }
+  if (!pretty || typeof body !== 'string') return { ...reply, headers }
   return { status, headers, body: JSON.stringify(parseJson(body), null, 2) }
 }

@@ -1,6 +1,7 @@
 /** Method + path → what answers it. https://hl7.org/fhir/R4/http.html#summary */
 import { badStructure, methodNotAllowed, notFound } from '../errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
+import { isLegalId, normalId } from '../store/context.ts'
 import type { Operation } from './operation.ts'
 import { customOperation } from './operations/custom.ts'
 import { operations } from './operations/table.ts'
@@ -59,8 +60,8 @@ export function findRoute(method: string, path: string): Route {
   if (segments.length === 2 && second === '_history') {
     return pick(method, { GET: 'type-history' }, { type })
   }
-  if (!/^[A-Za-z0-9\-.]{1,64}$/.test(second)) throw notFound()
-  const id = canonicalId(second)
+  if (!isLegalId(second)) throw notFound()
+  const id = normalId(second)
   if (third === undefined) return pick(method, INSTANCE_ROUTES, { type, id })
   if (third.startsWith('$')) return operationRoute(method, segments.slice(2), { type, id })
   if (third === '_history' && segments.length === 3) {
@@ -84,12 +85,6 @@ const TYPE_ROUTES = {
 } as const
 
 const INSTANCE_ROUTES = { GET: 'read', PUT: 'update', PATCH: 'patch', DELETE: 'delete' } as const
-
-/** UUIDs are the same in either case; other ids are not. */
-export function canonicalId(id: string): string {
-  const isUuid = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i.test(id)
-  return isUuid ? id.toLowerCase() : id
-}
 
 function pick(
   method: string,

@@ -1,6 +1,6 @@
 /** Search: of one type, of several, of a compartment. https://hl7.org/fhir/R4/http.html#search */
 import { badRequest } from '../errors.ts'
-import { type Link, type SearchEntry, searchBundle } from '../fhir/bundle.ts'
+import { type Link, type SearchEntry, searchBundle, searchPieces } from '../fhir/bundle.ts'
 import {
   COMPARTMENTS,
   compartmentParams,
@@ -15,7 +15,7 @@ import { readSearch } from './criteria.ts'
 import type { FhirReply } from './handle.ts'
 import { absoluteUrl, type Interaction, textOf } from './interaction.ts'
 import { readForm } from './negotiate.ts'
-import { textReply } from './reply.ts'
+import { piecesReply, textReply } from './reply.ts'
 import { explain, isExplained } from './search-explain.ts'
 
 /** `GET Type?…` and `POST Type/_search`; a search result is never 404, only empty. */
@@ -144,13 +144,26 @@ function pageReply(
       mode,
     }
   }
-  const entries = [
-    ...page.versions.map((version) => entryOf(version, 'match')),
-    ...page.included.map((version) => entryOf(version, 'include')),
-    ...warnings(request, page),
-  ]
+  function* entriesOf(): Iterable<SearchEntry> {
+    for (const version of page.versions) yield entryOf(version, 'match')
+    for (const version of page.included) yield entryOf(version, 'include')
+    yield* warnings(request, page)
+  }
   const links = linksOf(interaction, path, request, query, page)
-  return textReply(200, searchBundle({ type: 'searchset', total: page.total, links }, entries))
+  const head = { type: 'searchset', total: page.total, links } as const
+  if (isForPieces(interaction, page)) return piecesReply(200, searchPieces(head, entriesOf()))
+  return textReply(200, searchBundle(head, [...entriesOf()]))
+}
+
+/** From here on a page as one text, and again as bytes, would be much memory at once. */
+const LARGE_PAGE = 262_144
+
+/** Addresses of Binaries are signed, and indented JSON is made, from a text as a whole. */
+function isForPieces({ request, preferences }: Interaction, page: SearchPage): boolean {
+  if (request.takesPieces !== true || preferences.pretty) return false
+  const texts = [...page.versions, ...page.included].map(({ content = '' }) => content)
+  const size = texts.reduce((sum, text) => sum + text.length, 0)
+  return size >= LARGE_PAGE && !texts.some((text) => text.includes('Binary/'))
 }
 
 /** One entry, the last one. */

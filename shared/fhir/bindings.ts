@@ -1,18 +1,67 @@
-/** Required bindings to value sets whose codes are in the definitions. https://hl7.org/fhir/R4/terminologies.html#strength */
+/** Required bindings to value sets whose codes are known. https://hl7.org/fhir/R4/terminologies.html#strength */
+import { urlOf } from './canonical.ts'
 import { valueSet } from './definitions.ts'
 import { isObject } from './resource.ts'
 
-/** What is wrong with a code, Coding, CodeableConcept or Quantity; undefined when nothing is, or nobody knows. */
-export function bindingFault(value: unknown, canonical: string): string | undefined {
-  const url = canonical.replace(/\|.*$/, '')
-  const systems = valueSet(url)?.systems
+/** The codes of one value set. */
+export interface CodeList {
+  /** Without a system: of any. */
+  has(system: string | undefined, code: string): boolean
+}
+
+/** A list that is found by system and code at once. */
+export function codeList(
+  codes: Iterable<{ readonly system: string; readonly code: string }>,
+): CodeList {
+  const systems = new Map<string, Set<string>>()
+  for (const { system, code } of codes) {
+    const known = systems.get(system)
+    if (known === undefined) systems.set(system, new Set([code]))
+    else known.add(code)
+  }
+  return {
+    has(system, code) {
+      if (system !== undefined) return systems.get(system)?.has(code) === true
+      return systems.values().some((known) => known.has(code))
+    },
+  }
+}
+
+/** The codes of a value set that the definitions list, by its canonical. */
+export function publishedCodes(canonical: string): CodeList | undefined {
+  const systems = valueSet(urlOf(canonical))?.systems
   if (systems === undefined) return undefined
-  const codings = codingsOf(value)
-  if (codings.length === 0 || codings.some((coding) => isListed(coding, systems))) return undefined
-  const found = codings.map(({ system, code }) =>
-    system === undefined ? code : `${system}|${code}`,
-  )
-  return `Value ${JSON.stringify(found.join(', '))} did not satisfy terminology binding ${url}`
+  return {
+    has(system, code) {
+      if (system === undefined) return Object.values(systems).some((codes) => codes.includes(code))
+      return Object.hasOwn(systems, system) && systems[system]?.includes(code) === true
+    },
+  }
+}
+
+/** Those that the definitions list, else those that somebody has found. */
+export function codesOf(
+  canonical: string,
+  found: ReadonlyMap<string, CodeList>,
+): CodeList | undefined {
+  return publishedCodes(canonical) ?? found.get(canonical)
+}
+
+/** What is wrong with a code, Coding, CodeableConcept or Quantity; undefined when nothing is. */
+export function bindingFault(
+  value: unknown,
+  canonical: string,
+  codes: CodeList,
+): string | undefined {
+  const given = codingsOf(value)
+  if (given.length === 0 || isBound(value, codes)) return undefined
+  const found = given.map(({ system, code }) => (system === undefined ? code : `${system}|${code}`))
+  return `Value ${JSON.stringify(found.join(', '))} did not satisfy terminology binding ${urlOf(canonical)}`
+}
+
+/** Whether one of the codes of a value is in the list. */
+export function isBound(value: unknown, codes: CodeList): boolean {
+  return codingsOf(value).some(({ system, code }) => codes.has(system, code))
 }
 
 interface Code {
@@ -27,13 +76,4 @@ function codingsOf(value: unknown): readonly Code[] {
   const { system, code } = value
   if (typeof code !== 'string') return []
   return [{ system: typeof system === 'string' ? system : undefined, code }]
-}
-
-function isListed(
-  { system, code }: Code,
-  systems: Readonly<Record<string, readonly string[]>>,
-): boolean {
-  if (system !== undefined)
-    return Object.hasOwn(systems, system) && systems[system]?.includes(code) === true
-  return Object.values(systems).some((codes) => codes.includes(code))
 }

@@ -45,15 +45,29 @@ export interface ResponseEntry {
 }
 
 export function searchBundle(head: BundleHead, entries: readonly SearchEntry[]): string {
-  return bundleText(
-    head,
-    entries.map(({ fullUrl, resource, mode }) =>
-      // An outcome about the search is not a resource of the server and has no address.
-      mode === 'outcome'
-        ? `{"search":{"mode":"outcome"},"resource":${resource}}`
-        : `{"fullUrl":${JSON.stringify(fullUrl)},"search":{"mode":"${mode}"},"resource":${resource}}`,
-    ),
-  )
+  return bundleText(head, entries.map(searchEntry))
+}
+
+/** The same text in pieces of about 64 kB; an entry is asked for when its piece is made. */
+export function* searchPieces(head: BundleHead, entries: Iterable<SearchEntry>): Iterable<string> {
+  let piece = bundleText(head, []).slice(0, -1)
+  let isFirst = true
+  for (const entry of entries) {
+    piece += `${isFirst ? ',"entry":[' : ','}${searchEntry(entry)}`
+    isFirst = false
+    if (piece.length < PIECE) continue
+    yield piece
+    piece = ''
+  }
+  yield `${piece}${isFirst ? '' : ']'}}`
+}
+
+const PIECE = 65_536
+
+function searchEntry({ fullUrl, resource, mode }: SearchEntry): string {
+  // An outcome about the search is not a resource of the server and has no address.
+  if (mode === 'outcome') return `{"search":{"mode":"outcome"},"resource":${resource}}`
+  return `{"fullUrl":${JSON.stringify(fullUrl)},"search":{"mode":"${mode}"},"resource":${resource}}`
 }
 
 export function historyBundle(head: BundleHead, entries: readonly HistoryEntry[]): string {
@@ -61,9 +75,13 @@ export function historyBundle(head: BundleHead, entries: readonly HistoryEntry[]
 }
 
 /** A collection: entries without a word on how they were found. */
-export function graphBundle(entries: readonly Omit<SearchEntry, 'mode'>[]): string {
+/** Resources and no more. */
+export function plainBundle(
+  type: 'collection' | 'searchset',
+  entries: readonly Omit<SearchEntry, 'mode'>[],
+): string {
   return bundleText(
-    { type: 'collection', links: [] },
+    { type, links: [] },
     entries.map(
       ({ fullUrl, resource }) => `{"fullUrl":${JSON.stringify(fullUrl)},"resource":${resource}}`,
     ),

@@ -80,6 +80,14 @@ export function publishedProfile(url: string): ProfileLine | undefined {
   return profiles().get(url)
 }
 
+/** Urls of the profiles of a resource type that the standard publishes. */
+export function publishedProfilesOf(type: string): readonly string[] {
+  byType ??= Map.groupBy(profiles().names(), (url) => publishedProfile(url)?.type)
+  return byType.get(type) ?? []
+}
+
+let byType: ReadonlyMap<string | undefined, readonly string[]> | undefined
+
 /** The search parameters of a type, those of Resource and DomainResource included, and a Project's own. */
 export function searchParameters(
   type: string,

@@ -71,7 +71,9 @@ export const TESTS: ReadonlyMap<string, (found: readonly unknown[]) => boolean> 
   ['allFalse', (found: readonly unknown[]) => found.every((item) => item === false)],
 ])
 
+/** What has no value is equal to nothing. */
 function isDistinct(found: readonly unknown[]): boolean {
-  for (const item of found) if (typeof item !== 'string') throw NOT_PLAIN
-  return new Set(found).size === found.length
+  const values = found.filter((item) => item !== NO_VALUE)
+  for (const item of values) if (typeof item !== 'string') throw NOT_PLAIN
+  return new Set(values).size === values.length
 }

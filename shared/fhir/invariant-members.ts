@@ -71,3 +71,19 @@ function leads(
   }
   return false
 }
+
+/** All that is below, values with their objects. */
+export function descendantsOf(items: readonly unknown[]): readonly unknown[] {
+  const found: unknown[] = []
+  const open = items.filter(isObject)
+  for (let item = open.pop(); item !== undefined; item = open.pop()) {
+    for (const member of Object.values(item)) {
+      for (const value of Array.isArray(member) ? member : [member]) {
+        if (value === null || value === undefined) continue
+        found.push(value)
+        if (isObject(value)) open.push(value)
+      }
+    }
+  }
+  return found
+}

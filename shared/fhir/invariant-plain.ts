@@ -4,10 +4,11 @@
  * say with certainty throws NOT_PLAIN, and the engine is asked instead.
  * https://hl7.org/fhirpath/N1/, of three-valued logic `undefined` is the empty collection.
  */
-import { isDeepStrictEqual } from 'node:util'
-import { LOGIC, singleton, TESTS, type Truth, type Variables } from './invariant-logic.ts'
-import { childrenOf, collect, presence, typesOf } from './invariant-members.ts'
+import { type Evaluate, isConstant, onceFor } from './invariant-constants.ts'
+import { LOGIC, singleton, TESTS, type Truth } from './invariant-logic.ts'
+import { childrenOf, collect, descendantsOf, presence, typesOf } from './invariant-members.ts'
 import {
+  commonOf,
   compareValues,
   isEqualValue,
   isMember,
@@ -34,8 +35,6 @@ interface Context {
   /** Inside the criteria of a function, which run once an item. */
   readonly isInner: boolean
 }
-
-type Evaluate = (focus: unknown, variables: Variables) => readonly unknown[]
 
 interface Compiled {
   readonly evaluate: Evaluate
@@ -97,10 +96,14 @@ function comparison({ op, left, right }: Binary, context: Context): Truth {
       return both((x, y) => isOrder(compareValues(x, y), (order) => order <= 0))
     case '>=':
       return both((x, y) => isOrder(compareValues(x, y), (order) => order >= 0))
-    case 'in':
-      return (focus, variables) => isMember(a(focus, variables), b(focus, variables))
-    case 'contains':
-      return (focus, variables) => isMember(b(focus, variables), a(focus, variables))
+    case 'in': {
+      const all = isConstant(right) ? onceFor(b) : b
+      return (focus, variables) => isMember(a(focus, variables), all(focus, variables))
+    }
+    case 'contains': {
+      const all = isConstant(left) ? onceFor(a) : a
+      return (focus, variables) => isMember(b(focus, variables), all(focus, variables))
+    }
     default:
       throw NOT_PLAIN
   }
@@ -289,15 +292,20 @@ function call(expression: Call, context: Context): Compiled {
         evaluate(focus, variables).flatMap((item) => selected.evaluate(item, variables))
       return { evaluate: all, types: selected.types }
     }
+    case 'combine':
+      if (first === undefined) throw NOT_PLAIN
+      return union([...(of === undefined ? [] : [of]), first], context)
+    case 'descendants':
+      if (context.isTenants) throw NOT_PLAIN
+      return {
+        evaluate: (focus, variables) => descendantsOf(evaluate(focus, variables)),
+        types: undefined,
+      }
     case 'intersect': {
       if (first === undefined || context.isTenants) throw NOT_PLAIN
       const others = values(first, context).evaluate
-      const common: Evaluate = (focus, variables) => {
-        const found = others(focus, variables)
-        return evaluate(focus, variables).filter((item) =>
-          found.some((other) => isDeepStrictEqual(item, other)),
-        )
-      }
+      const common: Evaluate = (focus, variables) =>
+        commonOf(evaluate(focus, variables), others(focus, variables))
       return { evaluate: common, types }
     }
     default:

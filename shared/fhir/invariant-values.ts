@@ -1,5 +1,5 @@
 /** Equality and order of FHIRPath values, as far as plain code decides them with certainty. */
-import { numberOf } from './json.ts'
+import { isDecimal, numberOf } from './json.ts'
 import { isObject } from './resource.ts'
 
 /** Thrown where plain closures end and the FHIRPath engine must be asked. */
@@ -73,5 +73,31 @@ export function isOrder(
 export function isMember(one: readonly unknown[], all: readonly unknown[]): boolean | undefined {
   if (one.length === 0) return undefined
   if (one.length > 1) throw NOT_PLAIN
-  return all.some((item) => isEqualValue(item, one[0]) === true)
+  const [value] = one
+  if (typeof value === 'string' && !isDate(value)) return textsOf(all).has(value)
+  return all.some((item) => isEqualValue(item, value) === true)
+}
+
+const texts = new WeakMap<readonly unknown[], ReadonlySet<unknown>>()
+
+/** Made once a list: many values are looked for in the same one. */
+function textsOf(all: readonly unknown[]): { has(value: unknown): boolean } {
+  if (all.length < 20) return { has: (value) => all.includes(value) }
+  const known = texts.get(all) ?? new Set(all)
+  texts.set(all, known)
+  return known
+}
+
+/** Those of `items` that are among `others`, in time linear to both. */
+export function commonOf(items: readonly unknown[], others: readonly unknown[]): unknown[] {
+  const known = new Set(others.map(textOf))
+  return items.filter((item) => known.has(textOf(item)))
+}
+
+/** One text for equal values, whatever the order of their members. */
+function textOf(value: unknown): string {
+  return JSON.stringify(value, (_name, inner: unknown) => {
+    if (!isObject(inner) || isDecimal(inner)) return inner
+    return Object.fromEntries(Object.entries(inner).sort(([a], [b]) => (a < b ? -1 : 1)))
+  })
 }

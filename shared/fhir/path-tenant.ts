@@ -60,18 +60,31 @@ export function compileTenantNodes(expression: string, base?: string): NodePath 
  */
 export function withinLimits<T>(batch: () => T): T {
   if (isInside) return batch()
+  return withinTime(TIMEOUT_MS, 'A FHIRPath expression takes too long', () => {
+    isInside = true
+    try {
+      return batch()
+    } finally {
+      isInside = false
+    }
+  })
+}
+
+/** Runs synchronous work that V8 stops after a time of this thread. Errors: those of the work, 400 `too-costly`. */
+export function withinTime<T>(timeoutMs: number, text: string, work: () => T): T {
   for (let attempt = 1; ; attempt++) {
     const start = process.threadCpuUsage()
     try {
-      // What is stopped runs no `finally`; this one does.
-      return quietly(() => runTimed(batch))
+      return quietly(() => runTimed(work, timeoutMs))
     } catch (error) {
       if (!isTimeout(error)) throw error
+      // What is stopped runs no `finally`.
+      isInside = false
       forgetPatterns()
       const { user, system } = process.threadCpuUsage(start)
       // On a busy machine the time may have gone to others.
-      const isStarved = (user + system) / 1_000 < TIMEOUT_MS / 2
-      if (!isStarved || attempt === 3) throw tooCostly('A FHIRPath expression takes too long')
+      const isStarved = (user + system) / 1_000 < timeoutMs / 2
+      if (!isStarved || attempt === 3) throw tooCostly(text)
     }
   }
 }
@@ -80,16 +93,14 @@ const script = new vm.Script('batch()')
 const context = vm.createContext({})
 let isInside = false
 
-function runTimed<T>(batch: () => T): T {
+function runTimed<T>(batch: () => T, timeout: number): T {
   let result: { value: T } | undefined
   context.batch = () => {
     result = { value: batch() }
   }
-  isInside = true
   try {
-    script.runInContext(context, { timeout: TIMEOUT_MS })
+    script.runInContext(context, { timeout })
   } finally {
-    isInside = false
     delete context.batch
   }
   if (result === undefined) throw new Error('the batch did not run')

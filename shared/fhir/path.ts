@@ -18,6 +18,7 @@ import { badRequest, HttpError } from '../errors.ts'
 import { engine } from './path-engine.ts'
 import { functions } from './path-functions.ts'
 import { plain, sourceOfPlain } from './path-plain.ts'
+import { isPrimitive } from './primitives.ts'
 import { isObject } from './resource.ts'
 
 /**
@@ -108,10 +109,16 @@ function make(expression: string, base: string): NodePath {
   try {
     const { fhirpath, r4 } = engine()
     const compiled = fhirpath.compile(text, r4, options)
-    // With a base the engine fails on primitives.
-    const based = base === '' ? compiled : fhirpath.compile({ base, expression: text }, r4, options)
+    // With a base the engine fails on primitives: their type is that of the element they are held by.
+    const holder = isPrimitive(base) && base !== 'xhtml' ? choiceOf(base) : undefined
+    const of =
+      holder === undefined
+        ? { base, expression: text }
+        : { base: 'Extension', expression: `value.select(${text})` }
+    const based = base === '' ? compiled : fhirpath.compile(of, r4, options)
     return (node, variables, runOptions) => {
-      const data = plain(node)
+      const own = plain(node)
+      const data = holder === undefined || isObject(own) ? own : { [holder]: own }
       const isResource = isObject(data) && data.resourceType !== undefined
       const itself = isResource ? { resource: data, rootResource: data } : undefined
       const run = isResource || !isObject(data) ? compiled : based
@@ -125,6 +132,11 @@ function make(expression: string, base: string): NodePath {
   } catch (error) {
     throw failed('is invalid', error)
   }
+}
+
+/** `valueDateTime` */
+function choiceOf(type: string): string {
+  return `value${type.charAt(0).toUpperCase()}${type.slice(1)}`
 }
 
 /** Runs without the engine's warnings on the console, which quote the data. */

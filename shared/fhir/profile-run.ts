@@ -1,23 +1,27 @@
 /** What the checks of a profile are made of. */
-import { tooCostly } from '../errors.ts'
+import type { CodeList } from './bindings.ts'
+import type { Spend } from './profile-meter.ts'
 import type { Resource } from './resource.ts'
 import type { Property } from './shapes.ts'
-import type { Report } from './validation-report.ts'
+import { Report } from './validation-report.ts'
 
 export interface Profile {
   readonly url: string
   readonly type: string
+  /** Value sets of required bindings, as they are named, that the definitions do not list. */
+  readonly valueSets: readonly string[]
   readonly check: Check
 }
 
-/** One check of one resource: where faults go, and what its invariants may look at. */
+/** One check of one resource: where faults go, and what it may look at. */
 export interface Run {
   readonly faults: Report
-  /** Codes outside of required bindings. */
+  /** Codes outside of required bindings, and references to other types. */
   readonly terminology: Report
   readonly resource: Resource
-  /** When the check began, as `performance.now` tells it. */
-  readonly startedAt: number
+  /** Those value sets that somebody has. */
+  readonly codes: ReadonlyMap<string, CodeList>
+  readonly spend: Spend
 }
 
 export type Check = (value: unknown, run: Run) => void
@@ -34,13 +38,8 @@ export interface Item {
 
 export type ItemCheck = (item: Item, run: Run) => void
 
-/** Far more than any profile needs; a tenant's own must not hold up the others. */
-const MAX_MS = 5_000
-
-/** Errors: 400 `too-costly` for a check that takes longer than that. */
-export function requireTime({ startedAt }: Run): void {
-  if (performance.now() - startedAt > MAX_MS) throw tooCostly('The profiles take too long to check')
-}
+/** A question about one value. */
+export type Test = (value: unknown, run: Run) => boolean
 
 /** Runs `work` with the path at the item. */
 export function at({ property, index }: Item, { faults }: Run, work: () => void): void {
@@ -49,6 +48,13 @@ export function at({ property, index }: Item, { faults }: Run, work: () => void)
   work()
   if (index !== undefined) faults.leave()
   faults.leave()
+}
+
+/** Whether a check finds nothing wrong; what it finds is not told. */
+export function conforms(check: Check, value: unknown, run: Run): boolean {
+  const faults = new Report(true)
+  check(value, { ...run, faults, terminology: faults })
+  return !faults.hasErrors
 }
 
 export function maxOf(max: string | undefined): number | undefined {

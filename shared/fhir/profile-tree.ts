@@ -16,9 +16,12 @@ export interface ProfileElement {
   readonly slicing?: {
     readonly discriminator?: readonly Discriminator[]
     readonly rules?: string
+    readonly ordered?: boolean
   }
   readonly constraint?: readonly Constraint[]
   readonly binding?: { readonly strength: string; readonly valueSet?: string }
+  readonly maxLength?: number
+  readonly fixedUri?: string
 }
 
 export interface Discriminator {
@@ -50,30 +53,50 @@ export interface ElementNode {
 /** The JSON of a body nests no deeper. */
 const MAX_STEPS = 64
 
-/** The root of the snapshot or, where there is none, of the differential. */
-export function treeOf({ snapshot, differential }: StructureDefinition): ElementNode {
+/** The snapshot or, where there is none, the differential. */
+export function elementsOf({
+  snapshot,
+  differential,
+}: StructureDefinition): readonly ProfileElement[] {
+  return snapshot?.element ?? differential?.element ?? []
+}
+
+/** The value set of a required binding. */
+export function requiredSet(element: ProfileElement | undefined): string | undefined {
+  const { strength, valueSet } = element?.binding ?? {}
+  return strength === 'required' ? valueSet : undefined
+}
+
+/** The root of a profile and of those that it is derived from, each of which adds to the one after it. */
+export function treeOf(derived: readonly StructureDefinition[]): ElementNode {
   const root = nodeOf('')
-  for (const element of snapshot?.element ?? differential?.element ?? []) {
+  for (const element of derived.toReversed().flatMap(elementsOf)) {
     const steps = stepsOf(element)
     if (steps.length > MAX_STEPS) continue
     let node = root
-    for (const { name, slice } of steps) {
+    for (const { name, slices } of steps) {
       node = childOf(node.children, name, name)
-      if (slice !== undefined) node = childOf(node.slices, slice, name)
+      for (const slice of slices) node = childOf(node.slices, slice, name)
     }
-    node.element = element
+    node.element = merged(node.element, element)
   }
   return root
 }
 
-/** `Patient.extension:race.value[x]` without its first part. */
+function merged(base: ProfileElement | undefined, own: ProfileElement): ProfileElement {
+  const constraint = [...(base?.constraint ?? []), ...(own.constraint ?? [])]
+  const byKey = new Map(constraint.map((item) => [item.key, item]))
+  return { ...base, ...own, constraint: [...byKey.values()] }
+}
+
+/** `Patient.extension:race.value[x]` without its first part; a slice of the slice `a` is named `a/b`. */
 function stepsOf({ id, path, sliceName }: ProfileElement) {
   const text = id ?? (sliceName === undefined ? path : `${path}:${sliceName}`)
   const [, ...steps] = text.split('.')
   return steps.map((step) => {
     const colon = step.indexOf(':')
     const name = (colon === -1 ? step : step.slice(0, colon)).replace('[x]', '')
-    return { name, slice: colon === -1 ? undefined : step.slice(colon + 1) }
+    return { name, slices: colon === -1 ? [] : step.slice(colon + 1).split('/') }
   })
 }
 

@@ -3,88 +3,107 @@
  * demands is left out: every resource has passed that already.
  * https://hl7.org/fhir/R4/profiling.html
  */
-import { HttpError } from '../errors.ts'
-import { bindingFault } from './bindings.ts'
-import { typeDefinition } from './definitions.ts'
-import type { Variables } from './invariant-logic.ts'
-import { type Invariant, tenantInvariant } from './invariants.ts'
+import { bindingFault, codesOf, publishedCodes } from './bindings.ts'
+import { isResourceType, typeDefinition } from './definitions.ts'
+import { checkInvariants, invariantsOf } from './profile-invariants.ts'
+import { checkCount, itemsOf, rangeOf } from './profile-items.ts'
+import { limitsOf } from './profile-limits.ts'
+import type { Others } from './profile-members.ts'
 import { patternOf } from './profile-patterns.ts'
-import {
-  at,
-  type Check,
-  type Item,
-  type ItemCheck,
-  maxOf,
-  type Profile,
-  type Run,
-  rangeText,
-  requireTime,
-} from './profile-run.ts'
+import { at, type Check, conforms, type ItemCheck, type Profile, type Run } from './profile-run.ts'
 import { compileSlices } from './profile-slices.ts'
-import { type ElementNode, type StructureDefinition, treeOf } from './profile-tree.ts'
+import {
+  type ElementNode,
+  elementsOf,
+  requiredSet,
+  type StructureDefinition,
+  treeOf,
+} from './profile-tree.ts'
 import { isObject } from './resource.ts'
 import { type Property, shapeOf } from './shapes.ts'
-import type { Report } from './validation-report.ts'
+import { checkTarget } from './validate-codes.ts'
 
-/** Finds the other profiles that one names; undefined for those nobody has. */
-export type FindProfile = (canonical: string) => StructureDefinition | undefined
+/** Profiles by the canonical that asks for them. */
+export type Found = ReadonlyMap<string, StructureDefinition>
 
 const CORE = 'http://hl7.org/fhir/StructureDefinition/'
 
 /** Canonical urls that must be at hand to compile a profile. */
 export function profilesNamedIn(profile: StructureDefinition): readonly string[] {
-  const { snapshot, differential, baseDefinition } = profile
-  const elements = snapshot?.element ?? differential?.element ?? []
-  const named = elements.flatMap(({ type = [] }) => type.flatMap((item) => item.profile ?? []))
+  const { snapshot, baseDefinition } = profile
+  const elements = elementsOf(profile)
+  const isResolving = elements.some(({ slicing }) =>
+    slicing?.discriminator?.some(({ path }) => path.includes('resolve()')),
+  )
+  const named = elements.flatMap(({ type = [] }) =>
+    type.flatMap(({ profile: own = [], targetProfile = [] }) =>
+      isResolving ? [...own, ...targetProfile] : own,
+    ),
+  )
   const base = snapshot === undefined && baseDefinition !== undefined ? [baseDefinition] : []
-  return [...new Set([...named, ...base])].filter((url) => url !== `${CORE}${profile.type}`)
+  return [...new Set([...named, ...base])].filter((url) => !isTypeUrl(url))
+}
+
+/** The canonical of a type itself, which adds nothing to it. */
+function isTypeUrl(url: string): boolean {
+  return url.startsWith(CORE) && typeDefinition(url.slice(CORE.length)) !== undefined
 }
 
 /** Elements that the type does not know are left out. */
-export function compileProfile(definition: StructureDefinition, find: FindProfile): Profile {
-  const compiler = new Compiler(find)
-  return { url: definition.url, type: definition.type, check: compiler.profile(definition) }
+export function compileProfile(definition: StructureDefinition, found: Found): Profile {
+  const { url, type } = definition
+  const all = new Set([definition, ...found.values()])
+  const valueSets = new Set([...all].flatMap(elementsOf).flatMap((item) => requiredSet(item) ?? []))
+  return {
+    url,
+    type,
+    valueSets: [...valueSets].filter((canonical) => publishedCodes(canonical) === undefined),
+    check: new Compiler(found).profile(definition),
+  }
 }
 
-class Compiler {
-  readonly #find: FindProfile
+type ParentCheck = (parent: Record<string, unknown>, run: Run) => void
+
+class Compiler implements Others {
+  readonly #found: Found
   readonly #compiled = new Map<string, Check>()
 
-  constructor(find: FindProfile) {
-    this.#find = find
+  constructor(found: Found) {
+    this.#found = found
   }
 
   profile(definition: StructureDefinition): Check {
     const { type } = definition
     if (typeDefinition(type) === undefined) return () => {}
-    const chain = [definition]
+    const derived = [definition]
     for (let last = definition; last.snapshot === undefined; ) {
-      const base = last.baseDefinition === undefined ? undefined : this.#find(last.baseDefinition)
-      if (base === undefined || chain.includes(base)) break
-      chain.push(base)
+      const base =
+        last.baseDefinition === undefined ? undefined : this.#found.get(last.baseDefinition)
+      if (base === undefined || derived.includes(base)) break
+      derived.push(base)
       last = base
     }
-    const checks = chain.map((item) => {
-      const root = treeOf(item)
-      const children = this.#children(root, type)
-      const invariants = invariantsOf(root, type, shapeOf(type).invariants)
-      return (value: unknown, run: Run) => {
-        if (!isObject(value)) return
-        children(value, run)
-        checkInvariants(invariants, value, run)
-      }
-    })
+    const root = treeOf(derived)
+    const children = this.#children(root, type)
+    const invariants = invariantsOf(root, type, shapeOf(type).invariants)
     return (value, run) => {
-      for (const check of checks) check(value, run)
+      if (!isObject(value)) return
+      children(value, run)
+      checkInvariants(invariants, value, run)
     }
   }
 
+  typeOf(canonical: string): string | undefined {
+    if (isTypeUrl(canonical)) return canonical.slice(CORE.length)
+    return this.#found.get(canonical)?.type
+  }
+
   /** The profile of a type that an element names, compiled when a value is there to be checked. */
-  #named(canonical: string): Check {
+  check(canonical: string): Check {
     return (value, run) => {
       let check = this.#compiled.get(canonical)
       if (check === undefined) {
-        const definition = this.#find(canonical)
+        const definition = this.#found.get(canonical)
         check = definition === undefined ? () => {} : this.profile(definition)
         this.#compiled.set(canonical, check)
       }
@@ -92,14 +111,14 @@ class Compiler {
     }
   }
 
-  #children(node: ElementNode, type: string): (parent: Record<string, unknown>, run: Run) => void {
+  #children(node: ElementNode, type: string): ParentCheck {
     const checks = [...node.children.values()].flatMap((child) => this.#element(child, type) ?? [])
     return (parent, run) => {
       for (const check of checks) check(parent, run)
     }
   }
 
-  #element(node: ElementNode, parentType: string) {
+  #element(node: ElementNode, parentType: string): ParentCheck | undefined {
     const all = [...shapeOf(parentType).properties.values()].filter(
       (property) =>
         !property.isSibling && (property.name === node.name || property.choice === node.name),
@@ -111,10 +130,11 @@ class Compiler {
     const isAllowed = ({ type }: Property) =>
       !isChoice || codes === undefined || codes.includes(type)
     const checks = new Map(all.map((property) => [property, this.#item(node, property)]))
-    const slices = compileSlices(node, all, (slice, property) => this.#item(slice, property))
+    const compileItem = (slice: ElementNode, property: Property) => this.#item(slice, property)
+    const slices = compileSlices(node, all, this, compileItem)
     const label = isChoice ? `${node.name}[x]` : node.name
     const range = rangeOf(node, first)
-    return (parent: Record<string, unknown>, run: Run) => {
+    return (parent, run) => {
       const items = all.flatMap((property) => itemsOf(parent, property))
       checkCount(items.length, range, label, run)
       for (const item of items) {
@@ -127,126 +147,107 @@ class Compiler {
     }
   }
 
-  /** What an element or a slice demands of each of its values. */
+  /**
+   * What an element or a slice demands of each of its values, compiled when there is one: a path
+   * through choices of choices would be compiled for every combination of their types.
+   */
   #item(node: ElementNode, property: Property): ItemCheck {
+    let check: ItemCheck | undefined
+    return (item, run) => {
+      run.spend()
+      check ??= this.#itemNow(node, property)
+      check(item, run)
+    }
+  }
+
+  #itemNow(node: ElementNode, property: Property): ItemCheck {
     const { element } = node
     const pattern = patternOf(element)
-    const isPrimitive = property.check !== undefined
+    const limits = limitsOf(element)
     const shape = property.shape?.()
     const known = [...property.invariants, ...(shape?.invariants ?? [])]
     const invariants = invariantsOf(node, property.type, known)
-    const named = element?.type?.find(({ code }) => code === property.type)?.profile ?? []
-    const [only, ...others] = named
-    const profile = only !== undefined && others.length === 0 ? this.#named(only) : undefined
-    const binding = element?.binding?.strength === 'required' ? element.binding.valueSet : undefined
-    const children =
-      shape === undefined && !isPrimitive
-        ? undefined
-        : this.#children(node, isPrimitive ? 'Element' : property.type)
+    const valueSet = requiredSet(element)
+    const targets = property.isReference ? this.#targets(node, property) : undefined
+    const inner = isAnyResource(property) ? this.#resource(node) : this.#typed(node, property)
     return ({ value, sibling }, run) => {
-      if (pattern !== undefined && value !== null && !pattern(value)) {
+      if (pattern !== undefined && value !== null && !pattern(value, run)) {
         run.faults.rule('Value did not match expected pattern')
       }
-      if (binding !== undefined) {
-        const fault = bindingFault(value, binding)
-        if (fault !== undefined) run.terminology.rule(fault, undefined, 'value')
-      }
-      const object = isPrimitive ? (sibling ?? {}) : value
-      if (isObject(object)) children?.(object, run)
-      profile?.(value, run)
+      const fault = limits?.(value)
+      if (fault !== undefined) run.faults.rule(fault)
+      if (valueSet !== undefined) checkBinding(value, valueSet, run)
+      if (targets !== undefined && isObject(value)) checkTarget(value, targets, run.terminology)
+      inner(value, sibling, run)
       if (value !== null) checkInvariants(invariants, value, run)
     }
   }
-}
 
-interface Range {
-  readonly min: number
-  readonly max: number
-}
-
-/** Undefined where the profile is as its type. */
-function rangeOf({ element }: ElementNode, property: Property): Range | undefined {
-  const min = element?.min ?? 0
-  const max = maxOf(element?.max) ?? property.max
-  return min > property.min || max < property.max ? { min, max } : undefined
-}
-
-function checkCount(count: number, range: Range | undefined, label: string, run: Run): void {
-  if (range === undefined || (count >= range.min && count <= range.max)) return
-  const text =
-    count === 0
-      ? 'Missing required property'
-      : `Invalid number of values: expected ${rangeText(range.min, range.max)}, but found ${count}`
-  run.faults.rule(text, label)
-}
-
-function itemsOf(parent: Record<string, unknown>, property: Property): readonly Item[] {
-  const value = parent[property.name]
-  const sibling = property.check === undefined ? undefined : parent[`_${property.name}`]
-  if (!property.isArray) {
-    if (value === undefined && sibling === undefined) return []
-    return [{ value: value ?? null, property, index: undefined, sibling }]
+  #typed(node: ElementNode, property: Property) {
+    const isPrimitive = property.check !== undefined
+    const children = this.#children(node, isPrimitive ? 'Element' : property.type)
+    const profile = this.#profileFor(node, property.type)
+    return (value: unknown, sibling: unknown, run: Run) => {
+      const object = isPrimitive ? (sibling ?? {}) : value
+      if (isObject(object)) children(object, run)
+      profile?.(value, run)
+    }
   }
-  const values = Array.isArray(value) ? value : []
-  const siblings = Array.isArray(sibling) ? sibling : []
-  return Array.from({ length: Math.max(values.length, siblings.length) }, (_, index) => ({
-    value: values[index] ?? null,
-    property,
-    index,
-    sibling: siblings[index],
-  }))
-}
 
-/** Those that the type does not have already. */
-function invariantsOf(
-  { element }: ElementNode,
-  type: string,
-  known: readonly Invariant[],
-): readonly Invariant[] {
-  return (element?.constraint ?? [])
-    .filter(({ key, severity, expression }) => {
-      const isNew = known.every((invariant) => invariant.key !== key)
-      return severity === 'error' && expression !== undefined && isNew && !UNIVERSAL_KEYS.has(key)
-    })
-    .map((constraint) => tenantInvariant(constraint, type))
-}
-
-/** Repeated on every element of a snapshot. */
-const UNIVERSAL_KEYS = new Set([
-  'ele-1',
-  'ext-1',
-  'dom-3',
-  'ref-1',
-  'txt-1',
-  'txt-2',
-  'org-1',
-  'sdf-19',
-])
-
-function checkInvariants(invariants: readonly Invariant[], value: unknown, run: Run): void {
-  if (invariants.length === 0) return
-  const { resource, faults } = run
-  const variables = { context: value, resource, rootResource: resource }
-  for (const invariant of invariants) {
-    const { text, expression } = invariant
-    const isMet = evaluate(invariant, value, variables, faults)
-    if (!isMet) faults.rule(text, undefined, 'invariant', JSON.stringify({ fhirpath: expression }))
+  /** A contained resource, an entry of a Bundle: what is demanded depends on what is there. */
+  #resource(node: ElementNode) {
+    const codes = node.element?.type?.map(({ code }) => code) ?? []
+    const isAny = codes.length === 0 || codes.includes('Resource')
+    const byType = new Map<string, Check>()
+    return (value: unknown, _sibling: unknown, run: Run) => {
+      const type = isObject(value) ? value.resourceType : undefined
+      if (typeof type !== 'string' || !isResourceType(type) || !isObject(value)) return
+      if (!isAny && !codes.includes(type)) {
+        const expected = codes.join(' or ')
+        run.faults.rule(`Incorrect resource type: expected ${expected}, but found ${type}`)
+        return
+      }
+      let check = byType.get(type)
+      if (check === undefined) {
+        const children = this.#children(node, type)
+        const profile = this.#profileFor(node, type)
+        check = (resource, current) => {
+          if (isObject(resource)) children(resource, current)
+          profile?.(resource, current)
+        }
+        byType.set(type, check)
+      }
+      check(value, run)
+    }
   }
-  requireTime(run)
+
+  /** One of the profiles that an element names for a type must fit. */
+  #profileFor({ element }: ElementNode, type: string): Check | undefined {
+    const named = element?.type?.find(({ code }) => code === type)?.profile ?? []
+    const checks = named.map((canonical) => this.check(canonical))
+    if (checks.length < 2) return checks[0]
+    return (value, run) => {
+      if (checks.some((check) => conforms(check, value, run))) return
+      run.faults.rule(`Value fits none of the profiles ${named.join(', ')}`)
+    }
+  }
+
+  /** Undefined when any type may be referred to, or nobody knows which. */
+  #targets({ element }: ElementNode, property: Property): readonly string[] | undefined {
+    const named = element?.type?.flatMap(({ targetProfile = [] }) => targetProfile) ?? []
+    const types = named.map((canonical) => this.typeOf(canonical) ?? 'Resource')
+    if (types.length === 0 || types.includes('Resource')) return undefined
+    // What the type itself demands has been told.
+    return [...new Set(types)].filter((type) => property.targets?.includes(type) ?? true)
+  }
 }
 
-/** An invariant that is no FHIRPath says nothing about the resource, but its author should know. */
-function evaluate(
-  { key, holds }: Invariant,
-  value: unknown,
-  variables: Variables,
-  faults: Report,
-): boolean {
-  try {
-    return holds(value, variables)
-  } catch (error) {
-    if (!(error instanceof HttpError) || error.outcome.issue[0]?.code === 'too-costly') throw error
-    faults.add('warning', 'processing', `Constraint ${key}: ${error.message}`)
-    return true
-  }
+function isAnyResource({ check, shape }: Property): boolean {
+  return check === undefined && shape === undefined
+}
+
+function checkBinding(value: unknown, valueSet: string, { codes, terminology }: Run): void {
+  const list = codesOf(valueSet, codes)
+  const fault = list && bindingFault(value, valueSet, list)
+  if (fault !== undefined) terminology.rule(fault, undefined, 'value')
 }

@@ -1,6 +1,6 @@
 /** Codes of required bindings and types of references, where the definitions list what is allowed. */
 
-import { bindingFault } from './bindings.ts'
+import { bindingFault, publishedCodes } from './bindings.ts'
 import { isResourceType } from './definitions.ts'
 import { isObject, parseReference, type Resource } from './resource.ts'
 import { type Property, type Shape, shapeOf } from './shapes.ts'
@@ -30,11 +30,12 @@ function checkObject(value: Record<string, unknown>, shape: Shape, report: Repor
 
 function checkItem(value: unknown, property: Property, report: Report): void {
   if (property.binding !== undefined && !property.isSibling) {
-    const fault = bindingFault(value, property.binding)
+    const codes = publishedCodes(property.binding)
+    const fault = codes && bindingFault(value, property.binding, codes)
     if (fault !== undefined) report.rule(fault, undefined, 'value')
   }
   if (!isObject(value)) return
-  if (property.isReference) checkTarget(value, property, report)
+  if (property.isReference) checkTarget(value, property.targets, report)
   const { resourceType } = value
   if (property.shape !== undefined) checkObject(value, property.shape(), report)
   else if (typeof resourceType === 'string' && isResourceType(resourceType)) {
@@ -43,9 +44,9 @@ function checkItem(value: unknown, property: Property, report: Report): void {
 }
 
 /** Told, never refused: servers disagree on what may stand in for what. */
-function checkTarget(
+export function checkTarget(
   { reference }: Record<string, unknown>,
-  { targets }: Property,
+  targets: readonly string[] | undefined,
   report: Report,
 ): void {
   const type = typeof reference === 'string' ? parseReference(reference)?.type : undefined

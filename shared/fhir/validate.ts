@@ -3,7 +3,10 @@
  * https://hl7.org/fhir/R4/validation.html
  */
 import { invalid } from '../errors.ts'
+import type { CodeList } from './bindings.ts'
 import type { Issue } from './outcome.ts'
+import { withinTime } from './path-tenant.ts'
+import { createMeter } from './profile-meter.ts'
 import type { Profile, Run } from './profile-run.ts'
 import type { Resource } from './resource.ts'
 import { checkBindings } from './validate-codes.ts'
@@ -14,18 +17,42 @@ export interface ValidationOptions {
   /** False: only unknown properties, JSON types and formats are errors, the rest are warnings. */
   readonly strict: boolean
   readonly profiles?: readonly Profile[]
+  /** Of value sets that the profiles name, as they name them. */
+  readonly codes?: ReadonlyMap<string, CodeList>
   /** Codes are looked up in the value sets of required bindings. */
   readonly terminology?: boolean
   /** As the operation `$validate` asks: every stage, and what a write only warns of is an error. */
   readonly thorough?: boolean
 }
 
+/** An invariant may compare each value with each other: what has more of them gets so much time. */
+const MANY_VALUES = 10_000
+const MAX_MS = 5_000
+
 /**
  * The issues up to the first stage that has an error, at most 100 a stage. The type must be a known
- * one. Errors: 400 `too-costly` for profiles.
+ * one. Errors: 400 `too-costly` for profiles, and for a large resource that takes too long.
  */
 export function validate(resource: Resource, options: ValidationOptions): readonly Issue[] {
+  const check = () => validateNow(resource, options)
+  if (countTo(MANY_VALUES, resource) > 0) return check()
+  return withinTime(MAX_MS, 'The resource takes too long to validate', check)
+}
+
+/** What is left of a number when each value in an object has been taken from it; 0 when there are more. */
+function countTo(most: number, value: object): number {
+  let left = most
+  for (const member of Object.values(value)) {
+    left -= 1
+    if (left > 0 && typeof member === 'object' && member !== null) left = countTo(left, member)
+    if (left <= 0) return 0
+  }
+  return left
+}
+
+function validateNow(resource: Resource, options: ValidationOptions): readonly Issue[] {
   const { strict, thorough = false, profiles = [], terminology = false } = options
+  const { codes: lists = new Map() } = options
   const { structure, invariants } = validateStructure(resource, {
     isStrict: strict,
     refusesChoices: thorough && strict,
@@ -37,7 +64,8 @@ export function validate(resource: Resource, options: ValidationOptions): readon
   const codes = new Report(strict, steps)
   if (profiles.length > 0 && !isOver()) {
     const faults = new Report(strict, steps)
-    checkProfiles(profiles, { faults, terminology: codes, resource, startedAt: performance.now() })
+    const spend = createMeter()
+    checkProfiles(profiles, { faults, terminology: codes, resource, codes: lists, spend })
     stages.push(faults)
   }
   if ((terminology || thorough) && !isOver()) {

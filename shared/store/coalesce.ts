@@ -2,8 +2,9 @@
  * Concurrent single writes become one statement. Answers come after commit. If a batch fails its members
  * run one by one, so that each gets its own error.
  */
-import { type Connection, type Database, SqlError } from '../database.ts'
+import type { Connection, Database } from '../database.ts'
 import { Contended, racesLost } from '../errors.ts'
+import { SqlError } from '../sql-error.ts'
 import { createBatches, type Pending } from './batches.ts'
 import { type Write, type Written, writeStatement } from './statements.ts'
 

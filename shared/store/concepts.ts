@@ -4,13 +4,9 @@
  */
 import type { Connection } from '../database.ts'
 import { HttpError, notSupported, tooCostly } from '../errors.ts'
+import type { ConceptNode } from '../fhir/concept-index.ts'
 import { filterWords, wordsOf } from '../fhir/concept-text.ts'
-import {
-  type ConceptList,
-  type ConceptNode,
-  type ConceptQuery,
-  compileRegex,
-} from '../fhir/concepts.ts'
+import { type ConceptList, type ConceptQuery, compileRegex } from '../fhir/concepts.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import type { Filter } from '../fhir/terminology-data.ts'
 import { normaliseString } from '../fhir/values-string.ts'

@@ -2,11 +2,13 @@
  * Writes that depend on a search. Equal conditional requests queue up on an advisory lock for
  * (project, type, criteria), so racing ones never make twins: https://hl7.org/fhir/R4/http.html#ccreate
  */
-import { type Principal, unlinked } from '../access/principal.ts'
+import { unlinked } from '../access/links.ts'
+import type { Principal } from '../access/principal.ts'
 import { badRequest, multipleMatches } from '../errors.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { isCondition, type SearchRequest } from '../fhir/search.ts'
 import { normalId, type Store, scopeOf } from './context.ts'
+import { needsSql } from './judge.ts'
 import { allow } from './read.ts'
 import type { Version, WriteOptions, WriteResult } from './repository.ts'
 import { search } from './search/page.ts'
@@ -73,7 +75,10 @@ export async function updateConditional(
     return update(inner, principal, { ...resource, id: match.id }, options)
   }
   const match = await findOne(store, principal, condition)
-  if (match !== undefined) return overwrite(store, match)
+  if (match !== undefined) {
+    const isJudgedLate = needsSql(store, principal, match.type, 'update')
+    return isJudgedLate ? transact((inner) => overwrite(inner, match), []) : overwrite(store, match)
+  }
   return locked(store, transact, principal, condition, async (inner) => {
     const late = await findOne(inner, principal, condition)
     if (late !== undefined) return overwrite(inner, late)

@@ -5,7 +5,8 @@
  * statement a kind. Nothing is written once a piece has failed, since the transaction is lost.
  */
 import { setImmediate as nextTurn } from 'node:timers/promises'
-import { type Connection, SqlError } from '../database.ts'
+import type { Connection } from '../database.ts'
+import { SqlError } from '../sql-error.ts'
 import type { Submit } from './coalesce.ts'
 import { compareRows, type Deleted, type Deletion, deleteStatement } from './deletions.ts'
 import { type Fetch, fetchAll, type RowKey } from './fetch.ts'

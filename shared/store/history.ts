@@ -5,14 +5,16 @@
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import type { Statement } from '../database.ts'
-import { badRequest, notFound } from '../errors.ts'
+import { badRequest, forbidden, notFound } from '../errors.ts'
 import { resourceTypes, typeNumber } from '../fhir/definitions.ts'
 import { idOf } from './content.ts'
 import { isLegalId, type Store, scopeOf } from './context.ts'
+import { isWholeHistory, seenVersions } from './history-judged.ts'
+import { readJudged } from './judge.ts'
 import { allow, projectTest } from './read.ts'
 import type { HistoryPage, HistoryRequest } from './repository.ts'
-import { toVersion, type VersionRow, versionColumns } from './rows.ts'
-import type { Bind } from './side-rows.ts'
+import { type VersionRow, versionColumns } from './rows.ts'
+import { type Bind, binder } from './side-rows.ts'
 
 const V = versionColumns('v')
 
@@ -25,8 +27,10 @@ export async function history(
   request: HistoryRequest,
 ): Promise<HistoryPage> {
   allow(principal, type, 'read')
-  allow(principal, type, 'history')
   if (!isLegalId(id)) throw notFound()
+  const isWhole = isWholeHistory(principal, type)
+  if (!isWhole) await requireVisible(store, principal, type, id)
+  allow(principal, type, 'history')
   const { project, metaPrefix, everywhere } = scopeOf(principal, type)
   const { values, bind } = binder()
   const [own, rowType, rowId] = [
@@ -56,7 +60,22 @@ export async function history(
   if (first === undefined || first.known === 0) throw notFound()
   // The outer join gives one row of nulls when the page is empty.
   const found = rows.filter((row) => row.ver !== null)
-  return { total: first.total, ...pageOf(request, found, () => id) }
+  const page = await pageOf(store, principal, request, found, () => id)
+  // How many are left out of other pages is not known.
+  const isAll = page.next === undefined && isPlain && request.offset === 0
+  return { ...page, total: isWhole ? first.total : isAll ? page.versions.length : undefined }
+}
+
+/** Errors: 404 unless the newest version is in sight, 403 unless its history is. */
+async function requireVisible(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+): Promise<void> {
+  const newest = await readJudged(store, principal, type, id, ['read', 'history'])
+  if (newest?.rulings.read === undefined) throw notFound()
+  if (newest.rulings.history === undefined) throw forbidden()
 }
 
 /** Of one type, or of all that the Principal may read. Errors: 403 for a type that is denied. */
@@ -71,11 +90,12 @@ export async function historyOf(
     allow(principal, type, 'history')
   }
   const types = type === undefined ? readableTypes(principal) : [type]
+  const isWhole = types.every((name) => isWholeHistory(principal, name))
   const [rows, total] = await Promise.all([
     store.connection.query<ManyRow>(pageStatement(principal, types, request)),
-    request.total ? countAll(store, principal, types, request) : undefined,
+    request.total && isWhole ? countAll(store, principal, types, request) : undefined,
   ])
-  return { total, ...pageOf(request, rows, textId) }
+  return { total, ...(await pageOf(store, principal, request, rows, textId)) }
 }
 
 function readableTypes(principal: Principal): readonly string[] {
@@ -177,17 +197,18 @@ function afterSql({ ascending, cursor }: HistoryRequest, bind: Bind): string {
   return `v.lu ${beyond}= ${time} and (v.lu, v.type, v.id, v.ver) ${beyond} (${position})`
 }
 
-function pageOf<Row extends VersionRow>(
+async function pageOf<Row extends VersionRow>(
+  store: Store,
+  principal: Principal,
   { count }: HistoryRequest,
   rows: readonly Row[],
   idFor: (row: Row) => string,
-): Pick<HistoryPage, 'versions' | 'next'> {
+): Promise<Pick<HistoryPage, 'versions' | 'next'>> {
   const shown = rows.slice(0, count)
-  const last = rows.length > count ? shown.at(-1) : undefined
-  return {
-    versions: shown.map((row) => toVersion(row, row.content === null ? idFor(row) : undefined)),
-    next: last && writeCursor(last),
-  }
+  const seen = await seenVersions(store, principal, shown, idFor)
+  // A cursor names a version, one that is in sight if there is any.
+  const last = rows.length > count ? (seen.at(-1)?.row ?? shown.at(-1)) : undefined
+  return { versions: seen.map(({ version }) => version), next: last && writeCursor(last) }
 }
 
 function writeCursor({ lu, type, id, ver }: VersionRow): string {
@@ -215,13 +236,4 @@ function parts(cursor: string): readonly unknown[] {
   } catch {
     return []
   }
-}
-
-function binder(): { values: unknown[]; bind: Bind } {
-  const values: unknown[] = []
-  const bind: Bind = (value, type) => {
-    values.push(value)
-    return `$${values.length}::${type}`
-  }
-  return { values, bind }
 }

@@ -1,8 +1,9 @@
 /** Short forms of the searches that the service does for itself. */
-import { type Principal, unlinked } from '../access/principal.ts'
+import { unlinked } from '../access/links.ts'
+import type { Principal } from '../access/principal.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { Condition, SearchRequest, SortRule } from '../fhir/search.ts'
-import type { Repository } from './repository.ts'
+import type { Repository, Version } from './repository.ts'
 import { parseVersion } from './rows.ts'
 
 /** Live resources of a type and of one Project that meet all conditions; at most `count`. One statement. */
@@ -14,9 +15,22 @@ export async function find(
   count: number,
   sort: readonly SortRule[] = [],
 ): Promise<Resource[]> {
+  const versions = await findVersions(repository, principal, type, conditions, count, sort)
+  return versions.map(parseVersion)
+}
+
+/** The same, as they are stored. */
+export async function findVersions(
+  repository: Repository,
+  principal: Principal,
+  type: string,
+  conditions: readonly Condition[],
+  count: number,
+  sort: readonly SortRule[] = [],
+): Promise<readonly Version[]> {
   const request = searchFor(type, conditions, count, sort)
   const page = await repository.search(unlinked(principal), request)
-  return page.versions.map(parseVersion)
+  return page.versions
 }
 
 /** The smallest search that asks for this. */

@@ -4,6 +4,7 @@ import type { Principal } from '../access/principal.ts'
 import { badRequest, forbidden, gone, notFound } from '../errors.ts'
 import type { Store } from './context.ts'
 import { expunge, expungeProjectPart, purgePart } from './expunge.ts'
+import { readJudged } from './judge.ts'
 import { indexOwnNext, type OwnIndexProgress, type OwnIndexStep } from './own-parameters-index.ts'
 import { SYSTEM_PROJECT } from './projects.ts'
 import { readRow } from './read.ts'
@@ -56,8 +57,9 @@ export function createMaintenance(store: Store): Maintenance {
   return {
     async reindex(principal, type, id) {
       requireAdmin(principal, type)
-      const row = await readRow(store, principal, type, id)
-      if (row === undefined) throw notFound()
+      const found = await readJudged(store, principal, type, id, ['read'])
+      if (found?.rulings.read === undefined) throw notFound()
+      const { row } = found
       if (row.content === null) throw gone()
       const own = await store.ownParameters.now(store.connection, row.project)
       await rewrite(store, row.project, [row], own)
@@ -79,6 +81,9 @@ export function createMaintenance(store: Store): Maintenance {
     async expunge(principal, type, id) {
       requireAdmin(principal, type)
       if (!may(principal, type, 'delete')) throw forbidden()
+      const found = await readJudged(store, principal, type, id, ['read', 'delete'])
+      if (found?.rulings.read === undefined) throw notFound()
+      if (found.rulings.delete === undefined) throw forbidden()
       return expunge(store, principal, type, id)
     },
     async purge(principal, type, before) {

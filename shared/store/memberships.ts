@@ -16,6 +16,8 @@ export interface MembershipContext {
   readonly own: OwnVersions
   readonly profile: Resource
   readonly policies: readonly Resource[]
+  /** A policy as often as it is named, each time with what its parameters are. */
+  readonly access: readonly { readonly policy: Resource; readonly parameters: unknown }[]
   /** Policies that the membership names and that do not exist. */
   readonly missing: readonly string[]
 }
@@ -89,10 +91,10 @@ export async function readContext(
   const profile = parseReference(referenceIn(membership.profile))
   if (project === undefined || profile === undefined) return undefined
   if (!isResourceType(profile.type)) return undefined
-  const named = policiesOf(membership)
-  const policies = [...new Set(named)].flatMap((reference) => {
+  const named = namedPolicies(membership)
+  const policies = [...new Set(named.map(({ reference }) => reference))].flatMap((reference) => {
     const parsed = parseReference(reference)
-    return parsed?.type === 'AccessPolicy' ? [parsed] : []
+    return parsed?.type === 'AccessPolicy' ? [{ ...parsed, reference }] : []
   })
   const wanted = [profile, ...policies]
   const rows = await database.query<ProjectRow & { contents: (string | null)[] }>({
@@ -120,18 +122,23 @@ export async function readContext(
   const row = rows[0]
   const [profileText, ...policyTexts] = row?.contents ?? []
   if (!row?.project || !profileText) return undefined
-  const found = policyTexts.filter((text) => text !== null)
-  const lost = policies.filter((_, place) => policyTexts[place] === null)
+  const found = new Map(
+    policies.flatMap(({ reference }, place): [string, Resource][] => {
+      const text = policyTexts[place]
+      return text ? [[reference, parse(text)]] : []
+    }),
+  )
   return {
     project: parse(row.project),
     number: row.number,
     own: row,
     profile: parse(profileText),
-    policies: found.map(parse),
-    missing: [
-      ...lost.map((item) => `${item.type}/${item.id}`),
-      ...named.filter((reference) => parseReference(reference)?.type !== 'AccessPolicy'),
-    ],
+    policies: [...found.values()],
+    access: named.flatMap(({ reference, parameters }) => {
+      const policy = found.get(reference)
+      return policy === undefined ? [] : [{ policy, parameters }]
+    }),
+    missing: named.flatMap(({ reference }) => (found.has(reference) ? [] : [reference])),
   }
 }
 
@@ -157,12 +164,25 @@ export async function readProject(
   return row?.project ? { project: parse(row.project), number: row.number, own: row } : undefined
 }
 
-/** References to policies; `accessPolicy` is the older form and comes first. */
-export function policiesOf(membership: Resource): string[] {
+interface NamedPolicy {
+  readonly reference: string
+  readonly parameters: unknown
+}
+
+/** `accessPolicy` is the older form and comes first. */
+function namedPolicies(membership: Resource): readonly NamedPolicy[] {
   const access = Array.isArray(membership.access) ? membership.access : []
-  const named = access.map((item) => (isObject(item) ? referenceIn(item.policy) : undefined))
-  const first = membership.accessPolicy === undefined ? [] : [referenceIn(membership.accessPolicy)]
-  return [...first, ...named].map((reference) => reference ?? 'policy')
+  const named = access.map((item) => (isObject(item) ? item : {}))
+  const older = membership.accessPolicy === undefined ? [] : [{ policy: membership.accessPolicy }]
+  return [...older, ...named].map((item: Record<string, unknown>) => ({
+    reference: referenceIn(item.policy) ?? 'policy',
+    parameters: item.parameter,
+  }))
+}
+
+/** References to policies, in their order. */
+export function policiesOf(membership: Resource): string[] {
+  return namedPolicies(membership).map(({ reference }) => reference)
 }
 
 export function referenceIn(value: unknown): string | undefined {

@@ -1,11 +1,11 @@
 /** A resource as a Principal sends it → the version and the rows that are written for it. */
-import { REGISTRY_TYPES } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/own-parameters.ts'
 import type { Meta, Reference, Resource } from '../fhir/resource.ts'
 import { composeContent } from './content.ts'
-import { projectKey, type Store } from './context.ts'
+import type { Store } from './context.ts'
+import { accountsOf, indexRows } from './index-rows.ts'
 import { deriveIndexes, type IndexRows, patientCompartments } from './indexes.ts'
 import { SEARCH_PARAMETER } from './own-parameters.ts'
 import { type CheckedReference, referencesToCheck } from './references.ts'
@@ -23,12 +23,16 @@ export interface Place {
   readonly id: string
   readonly ver: number
   readonly after: Date | undefined
+  /** Of a new resource, when it names none: the account that the policy gives it. */
+  readonly account?: string | undefined
   /** Search parameters of that Project's own. */
   readonly own: OwnParameters | undefined
 }
 
 export interface Prepared {
   readonly write: Write
+  /** With its id and platform meta, as write constraints see it. */
+  readonly resource: Resource
   /** In the order of `write.targets`. */
   readonly references: readonly CheckedReference[]
 }
@@ -45,16 +49,15 @@ export function prepare(
   const { resourceType: type } = resource
   const { id, project, own } = place
   const content = composeContent(resource, id, place.ver)
-  const meta = platformMeta(principal, { ...resource, id }, place.projectId, stored?.meta)
+  const meta = platformMeta(principal, { ...resource, id }, place, stored?.meta)
   const indexed = { ...resource, id, meta: { ...resource.meta, ...meta } }
   const rows = indexRows(store, project, indexed, own)
   const before = stored && deriveIndexes(store.keys, project, stored, own)
   const references = referencesToCheck(store, principal, project, resource, id)
-  const deferred = store.deferred !== undefined
-  if (deferred) store.deferred.push(...references)
   const unique = options.unique ?? newUniqueValues(indexed, stored)
   const author = meta.author?.reference
   return {
+    resource: indexed,
     references,
     write: {
       kind: place.kind,
@@ -70,7 +73,7 @@ export function prepare(
       rows: { ...rows, codes: rows.codes.filter(({ k }) => !store.seenCodes.has(k)) },
       sideRows: before === undefined || !sameSideRows(rows, before),
       unique: unique?.map((value) => uniqueKey(store, project, type, value)),
-      targets: deferred ? [] : references,
+      targets: store.deferred === undefined ? references : [],
       tenant: type === 'Project' && place.ver === 1 ? store.keys.rowId(type, id) : undefined,
       reindexes: type === SEARCH_PARAMETER,
       event: store.wantsEvent(project, type),
@@ -98,12 +101,15 @@ export function authorId(store: Store, reference: string): string {
 function platformMeta(
   principal: Principal,
   resource: Resource,
-  projectId: string,
+  { projectId, account: given }: Place,
   stored: Meta | undefined,
 ): Meta {
   const sent = resource.meta
   const author = (principal.isSuperAdmin ? sent?.author : undefined) ?? authorOf(principal)
-  const accounts = accountsOf(principal.isProjectAdmin ? sent : undefined) ?? accountsOf(stored)
+  const accounts =
+    accountsOf(principal.isProjectAdmin ? sent : undefined) ??
+    accountsOf(stored) ??
+    (given === undefined ? undefined : [{ reference: given }])
   const [account] = accounts ?? []
   const compartment = new Set([
     `Project/${projectId}`,
@@ -124,38 +130,6 @@ function authorOf(principal: Principal): Reference {
   return {
     reference: profile,
     ...(profileDisplay === undefined ? {} : { display: profileDisplay }),
-  }
-}
-
-function accountsOf(meta: Meta | undefined): readonly Reference[] | undefined {
-  return meta?.accounts ?? (meta?.account && [meta.account])
-}
-
-export function indexRows(
-  store: Pick<Store, 'keys' | 'warn'>,
-  project: number,
-  resource: Resource,
-  parameters: OwnParameters | undefined,
-): IndexRows {
-  const rows = deriveIndexes(store.keys, project, resource, parameters)
-  for (const parameter of rows.failed) store.warn(parameter)
-  const held = new Set(rows.keys)
-  const accounts = (accountsOf(resource.meta) ?? [])
-    .flatMap((account) => account.reference ?? [])
-    .map((reference) => store.keys.compartment(project, reference))
-    .filter((key) => !held.has(key))
-  const own = REGISTRY_TYPES.has(resource.resourceType)
-    ? [projectKey(store.keys, resource.resourceType, resource.meta?.project ?? '')]
-    : []
-  return {
-    ...rows,
-    nref: rows.nref + accounts.length,
-    keys: [
-      ...rows.keys.slice(0, rows.nref),
-      ...new Set(accounts),
-      ...rows.keys.slice(rows.nref),
-      ...own,
-    ],
   }
 }
 

@@ -3,11 +3,15 @@
  * again, and never served beyond 4 s; so a change takes effect in every process within 5 s and a
  * busy session never waits for the database.
  */
+
+import { builtInAccess, patientOf } from '../access/built-in.ts'
 import { isActiveClient } from '../access/clients.ts'
-import { compilePolicies } from '../access/compile.ts'
+import { type Access, compilePolicies } from '../access/compile.ts'
+import { readIpRules } from '../access/ip-rules.ts'
 import type { Rules } from '../access/policy.ts'
 import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
 import { narrowRules, smartScopes } from '../access/scopes.ts'
+import { variablesOf } from '../access/variables.ts'
 import type { Database } from '../database.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
 import type { Logger } from '../log.ts'
@@ -50,6 +54,11 @@ export interface Principals {
   forget(loginId?: string): void
 }
 
+export interface PrincipalsOptions {
+  /** Patients without a policy may do everything; false by default. */
+  readonly openPatientAccess?: boolean
+}
+
 const TIMES = { freshMs: 2_000, usableMs: 4_000, max: 20_000 }
 
 /** One statement, for the salt of row ids. */
@@ -58,6 +67,7 @@ export async function openPrincipals(
   repository: Repository,
   own: OwnParametersReader,
   log: Logger,
+  options: PrincipalsOptions = {},
 ): Promise<Principals> {
   const place: Place = { database, keys: new Keys(await readSalt(database)) }
   const system = systemPrincipal(SYSTEM_PROJECT)
@@ -100,10 +110,12 @@ export async function openPrincipals(
     const readAt = Date.now()
     const context = await readContext(place, membership)
     if (context === undefined) return undefined
-    const { project, profile, policies, missing } = context
+    const { project, profile, policies } = context
     if (profile.resourceType === 'ClientApplication' && !isActiveClient(profile)) return undefined
-    const compiled = rulesOf(membership, policies, missing)
+    const compiled = rulesOf(membership, context, options)
     warn(compiled.warnings)
+    const own = profile.resourceType === 'Patient' ? profile.id : undefined
+    const patient = parseReference(referenceIn(login?.patient))?.id ?? own
     const scope = typeof login?.scope === 'string' ? login.scope : 'openid'
     const projectOf = await withLinks(await contextOf(context, readAt))
     const principal: Principal = {
@@ -115,10 +127,11 @@ export async function openPrincipals(
       clientId: parseReference(referenceIn(login?.client))?.id,
       scope,
       scopes: smartScopes(scope),
-      patient: parseReference(referenceIn(login?.patient))?.id,
       isSuperAdmin: projectOf.superAdmin,
       isProjectAdmin: projectOf.superAdmin || membership.admin === true,
-      rules: narrowRules(compiled.rules, scope),
+      rules: narrowRules(compiled.rules, scope, patient),
+      patient,
+      ipRules: readIpRules(policies),
     }
     return { principal, project, membership, profile, policies, login }
   }
@@ -161,18 +174,22 @@ export async function openPrincipals(
 /** A named policy that is not there grants nothing, and so do the rights it might have limited. */
 function rulesOf(
   membership: Resource,
-  policies: readonly Resource[],
-  missing: readonly string[],
+  { project, profile, access, missing }: MembershipContext,
+  { openPatientAccess }: PrincipalsOptions,
 ): { readonly rules: Rules | undefined; readonly warnings: readonly string[] } {
-  if (policies.length > 0 || missing.length > 0) {
-    const compiled = compilePolicies(policies)
+  const projectId = project.id ?? ''
+  if (access.length > 0 || missing.length > 0) {
+    const own = `${profile.resourceType}/${profile.id}`
+    const items = access.map(({ policy, parameters }): Access => {
+      return { policy, variables: variablesOf(projectId, own, patientOf(profile), parameters) }
+    })
+    const compiled = compilePolicies(items)
     const lost = missing.map((name) => `ProjectMembership/${membership.id} names a lost ${name}`)
     return { rules: compiled.rules, warnings: [...compiled.warnings, ...lost] }
   }
-  const profileType = parseReference(referenceIn(membership.profile))?.type
-  const isPersonal = profileType === 'Patient' || profileType === 'RelatedPerson'
-  if (isPersonal && membership.admin !== true) return { rules: new Map(), warnings: [] }
-  return { rules: undefined, warnings: [] }
+  const isOpen = openPatientAccess || membership.admin === true
+  const builtIn = isOpen ? undefined : builtInAccess(projectId, profile)
+  return builtIn === undefined ? { rules: undefined, warnings: [] } : compilePolicies([builtIn])
 }
 
 /** The name of a person, or `name` of a ClientApplication or Bot. */

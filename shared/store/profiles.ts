@@ -5,6 +5,7 @@
  */
 import { LRUCache } from 'lru-cache'
 import { type ProjectContext, systemPrincipal } from '../access/principal.ts'
+import { chosen, urlOf, versionOf } from '../fhir/canonical.ts'
 import { publishedProfile } from '../fhir/definitions.ts'
 import type { Profile } from '../fhir/profile-run.ts'
 import { isStructureDefinition, type StructureDefinition } from '../fhir/profile-tree.ts'
@@ -12,6 +13,7 @@ import { compileProfile, profilesNamedIn } from '../fhir/profiles.ts'
 import { escapeValue } from '../fhir/search-values.ts'
 import type { Logger } from '../log.ts'
 import { freshCache } from './fresh-cache.ts'
+import { withLinked } from './linked-projects.ts'
 import { find } from './lookups.ts'
 import type { Principals } from './principals.ts'
 import type { Repository } from './repository.ts'
@@ -43,8 +45,12 @@ export function openProfiles(
   const unknown = new LRUCache<string, true>({ max: COMPILED })
 
   const readFrom = async (from: Repository, key: string): Promise<Profile | undefined> => {
-    const [projectId = '', canonical = ''] = split(key, ' ')
-    const found = await gather(from, await placesOf(principals, projectId), canonical)
+    const projectId = key.split(' ', 1)[0] ?? ''
+    const canonical = key.slice(projectId.length + 1)
+    const project = await principals.project(projectId)
+    if (project === undefined) return undefined
+    const places = await withLinked(principals, project, 'StructureDefinition')
+    const found = await gather(from, places, canonical)
     const top = found.get(canonical)
     if (top === undefined) {
       if (!unknown.has(key)) log.warn({ project: projectId, profile: canonical }, 'unknown profile')
@@ -54,7 +60,7 @@ export function openProfiles(
     const stamp = [canonical, ...[...found.values()].map(stampOf)].join(' ')
     const known = compiled.get(stamp)
     if (known !== undefined) return known
-    const profile = compileProfile(top, (name) => found.get(name))
+    const profile = compileProfile(top, found)
     compiled.set(stamp, profile)
     return profile
   }
@@ -72,22 +78,6 @@ export function openProfiles(
     },
     forget: () => cache.clear(),
   }
-}
-
-/** The Project, then those it links to that share their StructureDefinitions. */
-async function placesOf(
-  principals: Principals,
-  projectId: string,
-): Promise<readonly ProjectContext[]> {
-  const project = await principals.project(projectId)
-  if (project === undefined) return []
-  const linked = await Promise.all((project.links ?? []).map((id) => principals.project(id)))
-  const shared = linked.flatMap((item) => {
-    const { exports = [] } = item ?? {}
-    const isShared = exports.length === 0 || exports.includes('StructureDefinition')
-    return item !== undefined && isShared ? [item] : []
-  })
-  return [project, ...shared]
 }
 
 type Found = Map<string, StructureDefinition>
@@ -123,9 +113,8 @@ async function readAll(
     }
   }
   for (const name of canonicals) {
-    const [url = '', version] = split(name, '|')
-    const published = publishedProfile(url)
-    if (!found.has(name) && published !== undefined && (version ?? CORE) === CORE) {
+    const published = publishedProfile(urlOf(name))
+    if (!found.has(name) && published !== undefined && (versionOf(name) ?? CORE) === CORE) {
       // Its elements are those of a StructureDefinition.
       found.set(name, published as StructureDefinition)
     }
@@ -141,39 +130,20 @@ async function readIn(
   canonicals: readonly string[],
 ): Promise<Found> {
   const reader = { ...systemPrincipal(project), isSuperAdmin: false }
-  const values = [...new Set(canonicals.map((name) => escapeValue(split(name, '|')[0] ?? '')))]
+  const values = [...new Set(canonicals.map((name) => escapeValue(urlOf(name))))]
   const condition = { code: 'url', type: 'uri', modifier: undefined, values } as const
   const count = Math.max(CANDIDATES, 2 * values.length)
   const all = await find(repository, reader, 'StructureDefinition', [condition], count)
   const definitions = all.flatMap((item: unknown) => (isStructureDefinition(item) ? [item] : []))
   return new Map(
     canonicals.flatMap((name) => {
-      const chosen = choose(definitions, name)
-      return chosen === undefined ? [] : [[name, chosen] as const]
+      const definition = chosen(definitions, name)
+      return definition === undefined ? [] : [[name, definition] as const]
     }),
   )
 }
 
-/** The version asked for, else the highest. */
-function choose(
-  definitions: readonly StructureDefinition[],
-  canonical: string,
-): StructureDefinition | undefined {
-  const [url, version] = split(canonical, '|')
-  return definitions
-    .filter((item) => item.url === url && (version === undefined || item.version === version))
-    .sort((a, b) => compareVersions(b.version ?? '', a.version ?? ''))[0]
-}
-
-const { compare: compareVersions } = new Intl.Collator('en', { numeric: true })
-
 /** Of a published one the url is enough. */
 function stampOf({ url, id, meta }: StructureDefinition): string {
   return `${url}/${id ?? ''}/${meta?.versionId ?? ''}`
-}
-
-/** At the first separator. */
-function split(text: string, separator: string): readonly (string | undefined)[] {
-  const place = text.indexOf(separator)
-  return place === -1 ? [text] : [text.slice(0, place), text.slice(place + 1)]
 }

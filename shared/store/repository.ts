@@ -1,9 +1,11 @@
 /** The one door to resources: every read and write, as a Principal. */
 
 import { LRUCache } from 'lru-cache'
+import { INTERACTIONS } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import type { Database } from '../database.ts'
 import { lockStatement } from '../database-transaction.ts'
+import { notFound } from '../errors.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { SearchRequest } from '../fhir/search.ts'
 import type { Logger } from '../log.ts'
@@ -20,12 +22,16 @@ import type { Store } from './context.ts'
 import { deleteStatement, removeTogether } from './deletions.ts'
 import { createFetch, fetchTogether } from './fetch.ts'
 import { history, historyOf } from './history.ts'
+import { createImportedConcepts, type ImportedConcepts } from './imported-concepts.ts'
+import { type Judged, needsSql, readJudged } from './judge.ts'
 import { Keys } from './keys.ts'
+import { withLinked } from './linked.ts'
 import { addMail, type Mail } from './mails.ts'
 import { createMaintenance, type Maintenance } from './maintenance.ts'
 import { type MetaSummary, metaSummary } from './meta-summary.ts'
 import { type OwnParametersReader, openOwnParameters } from './own-parameters.ts'
-import { read, readMany, readVersion, rowKey } from './read.ts'
+import { rowKey } from './read.ts'
+import { read, readMany, readVersion } from './read-judged.ts'
 import {
   type CompartmentPage,
   type CompartmentRequest,
@@ -157,6 +163,8 @@ export interface Repository {
     change: (current: Resource) => Resource | Promise<Resource>,
     options?: WriteOptions,
   ): Promise<WriteResult>
+  /** What the policy of a Principal says of a resource, whatever of it is allowed. Errors: 404. */
+  rulings(principal: Principal, type: string, id: string): Promise<Judged['rulings']>
   /** Idempotent; the version returned is the deletion. */
   delete(principal: Principal, type: string, id: string, options?: WriteOptions): Promise<Deletion>
   /** One SQL statement; one more for `_total` and for each step of includes. */
@@ -209,6 +217,7 @@ export interface Repository {
   countPerReference(principal: Principal, search: ReferenceSearch): Promise<readonly number[]>
   /** What is in use in `meta` of a type, or of all. Errors: 403. */
   metaSummary(principal: Principal, type: string | undefined): Promise<MetaSummary>
+  readonly concepts: ImportedConcepts
   readonly maintenance: Maintenance
   /**
    * All or nothing: everything `work` does through the Repository it is given. What PostgreSQL cannot
@@ -302,7 +311,7 @@ function transactionOf(inner: Inner): Transaction {
   const repositoryIn = (store: Store): Repository =>
     repositoryOf(store, {
       run: async (work, locks) => {
-        await store.connection.query(lockStatement(locks))
+        if (locks.length > 0) await store.connection.query(lockStatement(locks))
         return work(store)
       },
       runAll: (work) => work(transactionOf({ ...inner, store })),
@@ -327,9 +336,29 @@ interface Transactions {
 }
 
 function repositoryOf(store: Store, transactions: Transactions): Repository {
+  return withLinked(ownRepository(store, transactions))
+}
+
+/** Of the Principal's own Project, searches aside. */
+function ownRepository(store: Store, transactions: Transactions): Repository {
   const transact = transactions.run
+  /** In a transaction where a policy takes PostgreSQL to judge what was written. */
+  const judged = <T>(
+    principal: Principal,
+    type: string,
+    interaction: 'create' | 'update',
+    work: (inner: Store) => Promise<T>,
+  ): Promise<T> => {
+    // An update may create.
+    const asked = ['create', interaction] as const
+    const isLate = asked.some((item) => needsSql(store, principal, type, item))
+    return isLate ? transact(work, []) : work(store)
+  }
   return {
-    create: (principal, resource, options) => create(store, principal, resource, options),
+    create: (principal, resource, options) =>
+      judged(principal, resource.resourceType, 'create', (inner) =>
+        create(inner, principal, resource, options),
+      ),
     read: async (principal, type, id) => {
       const version = await read(store, principal, type, id)
       return type === 'Binary' ? inSight(store, principal, version) : version
@@ -356,15 +385,24 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
     update: async (principal, resource, options) => {
       const { resourceType: type, id = '' } = resource
       if (type === 'Binary') await requireInSight(store, principal, id)
-      return update(store, principal, resource, options)
+      return judged(principal, type, 'update', (inner) =>
+        update(inner, principal, resource, options),
+      )
     },
     patch: async (principal, type, id, change, options) => {
       if (type === 'Binary') await requireInSight(store, principal, id)
-      return patch(store, principal, type, id, change, options)
+      return judged(principal, type, 'update', (inner) =>
+        patch(inner, principal, type, id, change, options),
+      )
     },
     delete: async (principal, type, id, options) => {
       if (type === 'Binary') await requireInSight(store, principal, id)
       return remove(store, principal, type, id, options)
+    },
+    rulings: async (principal, type, id) => {
+      const found = await readJudged(store, principal, type, id, INTERACTIONS)
+      if (found === undefined) throw notFound()
+      return found.rulings
     },
     search: (principal, request, signal) => search(until(store, signal), principal, request),
     searchDeleted: (principal, request) => searchDeleted(store, principal, request),
@@ -383,12 +421,13 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
     deleteConditional: (principal, condition, limit) =>
       deleteConditional(store, transact, principal, condition, limit),
     metaSummary: (principal, type) => metaSummary(store, principal, type),
+    concepts: createImportedConcepts(store.connection),
     maintenance: createMaintenance(store),
     transaction: transactions.runAll,
     sideBySide: () => {
       const { connection } = store
       const shared = { fetch: fetchTogether(connection), remove: removeTogether(connection) }
-      return repositoryOf({ ...store, ...shared }, transactions)
+      return repositoryOf({ ...store, ...shared, sharesReads: true }, transactions)
     },
   }
 }

@@ -17,6 +17,16 @@ export interface Target {
 /** Adds a parameter to the statement and answers its placeholder. */
 export type Bind = (value: unknown, type: string) => string
 
+/** Collects the values of a statement that is written as text. */
+export function binder(): { readonly values: unknown[]; readonly bind: Bind } {
+  const values: unknown[] = []
+  const bind: Bind = (value, type) => {
+    values.push(value)
+    return `$${values.length}::${type}`
+  }
+  return { values, bind }
+}
+
 /** A row and the number of the write it belongs to, from 1. */
 export interface Listed<T> {
   readonly n: number

@@ -77,6 +77,7 @@ export async function inTransaction<T>(
       ...store,
       connection,
       fetch: ahead.fetch,
+      sharesReads: true,
       submit,
       remove,
       seenCodes,

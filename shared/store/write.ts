@@ -1,16 +1,35 @@
 /** Create, update, patch and delete: policy, then one statement each, after commit the answer. */
 import { randomUUIDv7 } from 'node:crypto'
+import { keepPaths, withoutPaths } from '../access/field-paths.ts'
 import { fieldsNotCreated, hiddenFields, keep, keptFields, strip } from '../access/fields.ts'
-import { REGISTRY_TYPES } from '../access/policy.ts'
+import { may, REGISTRY_TYPES } from '../access/policy.ts'
+import { checkPolicy } from '../access/policy-check.ts'
 import type { Principal } from '../access/principal.ts'
-import { SqlError } from '../database.ts'
-import { badRequest, conflict, gone, HttpError, notFound, preconditionFailed } from '../errors.ts'
+import {
+  badRequest,
+  conflict,
+  forbidden,
+  gone,
+  HttpError,
+  notFound,
+  preconditionFailed,
+} from '../errors.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import { isSameJson } from '../fhir/json.ts'
 import type { Meta, Resource } from '../fhir/resource.ts'
+import { SqlError } from '../sql-error.ts'
 import { retrying } from './coalesce.ts'
 import { tailOf, timeText } from './content.ts'
 import { isLegalId, normalId, type Store, scopeOf } from './context.ts'
+import { hiddenBy, isPlain, type Judged, readJudged } from './judge.ts'
+import {
+  accountGiven,
+  hiddenAfter,
+  judgeChanged,
+  judgeNew,
+  judgeWritten,
+  readonlyBy,
+} from './judge-write.ts'
 import { ownParametersOf } from './own-parameters.ts'
 import { authorId, isSameMeta, type Place, type Prepared, prepare } from './prepare.ts'
 import { allow, readRow } from './read.ts'
@@ -18,6 +37,7 @@ import { invalidReferences } from './references.ts'
 import { checkChange, checkDeletion, filed, profileKey } from './registry.ts'
 import type { Deletion, Version, WriteOptions, WriteResult } from './repository.ts'
 import { parseVersion, toVersion, type VersionRow } from './rows.ts'
+import { without } from './shown.ts'
 import { REGISTRY_PROJECT } from './tenants.ts'
 
 /** Writes of this process take turns, so only other processes win races: one of them at a time. */
@@ -31,18 +51,25 @@ export async function create(
 ): Promise<WriteResult> {
   const { resourceType: type } = resource
   allow(principal, type, 'create')
+  if (type === 'AccessPolicy') checkPolicy(resource)
   const id = options.keepId && resource.id !== undefined ? givenId(resource.id) : randomUUIDv7()
   const sent = filed(keep(resource, undefined, fieldsNotCreated(principal, type)))
   await checkChange(store, principal, undefined, sent)
   const { project, projectId } = await projectOf(store, principal, sent, id)
   const own = await ownParametersOf(store.ownParameters, store.connection, principal, project)
-  const place: Place = { kind: 'insert', project, projectId, id, ver: 1, after: undefined, own }
-  const prepared = prepare(store, principal, sent, place, undefined, options)
+  const account = accountGiven(principal, type)
+  const start = { kind: 'insert', ver: 1, after: undefined } as const
+  const place: Place = { ...start, project, projectId, id, account, own }
+  const { prepared, ruling } = judgeNew(store, principal, sent, (next) =>
+    prepare(store, principal, next, place, undefined, options),
+  )
   const written = await submit(store, type, prepared).catch((error: unknown) => {
     throw isTaken(error) ? conflict(`${type}/${id} exists already`) : error
   })
   if (written === undefined) throw new Error('An insert wrote no row')
-  return toResult(type, id, prepared, written, 'created')
+  const result = toResult(type, id, prepared, written, 'created')
+  const governing = await judgeWritten(store, principal, 'create', prepared, ruling, undefined)
+  return without(result, hiddenBy(governing))
 }
 
 /** Errors: 400, 403, 404, 409, 412. A lost race is run again on the new state. */
@@ -66,16 +93,20 @@ export async function patch(
   apply: (current: Resource) => Resource | Promise<Resource>,
   options: WriteOptions = {},
 ): Promise<WriteResult> {
-  return change(store, principal, type, givenId(id), options, (row, live) => {
+  return change(store, principal, type, givenId(id), options, (row, live, hidden) => {
     if (row === undefined) throw notFound()
     if (live === undefined) throw gone()
     const shown = strip(parseVersion(live), hiddenFields(principal, type))
-    return apply(shown)
+    return apply(withoutPaths(shown, hidden))
   })
 }
 
-/** The resource to write, from the newest row and its live version. */
-type Next = (row: VersionRow | undefined, live: Version | undefined) => Resource | Promise<Resource>
+/** The resource to write, from the newest row and its live version, of which some paths are hidden. */
+type Next = (
+  row: VersionRow | undefined,
+  live: Version | undefined,
+  hidden: readonly string[],
+) => Resource | Promise<Resource>
 
 async function change(
   store: Store,
@@ -89,8 +120,8 @@ async function change(
   allow(principal, type, 'read')
   const run = async () => {
     for (let attempt = 0; attempt <= LOST_RACES; attempt++) {
-      const row = await readRow(store, principal, type, id)
-      const result = await tryChange(store, principal, type, id, options, next, row)
+      const before = await readJudged(store, principal, type, id, ['read', 'update'])
+      const result = await tryChange(store, principal, type, id, options, next, before)
       if (result !== undefined) return result
       if (options.ifMatch) throw preconditionFailed()
     }
@@ -110,12 +141,18 @@ async function tryChange(
   id: string,
   options: WriteOptions,
   next: Next,
-  row: VersionRow | undefined,
+  before: Judged | undefined,
 ): Promise<WriteResult | undefined> {
+  const row = before?.row
+  const { read: seen, update: changing } = before?.rulings ?? {}
+  if (row !== undefined && seen === undefined) throw notFound()
+  if (row !== undefined && changing === undefined) throw forbidden()
   const live = row !== undefined && row.content !== null ? toVersion(row) : undefined
   if (options.ifMatch && !(live && options.ifMatch.includes(live.ver))) throw preconditionFailed()
   if (options.onlyIfAbsent && live) throw preconditionFailed(`${type}/${id} exists already`)
-  const resource = await next(row, live)
+  const hidden = hiddenBy(seen)
+  const resource = await next(row, live, hidden)
+  if (type === 'AccessPolicy') checkPolicy(resource)
   if (resource.resourceType !== type) throw badRequest('Incorrect resource type')
   if (normalId(resource.id ?? '') !== id) throw badRequest('Incorrect resource ID')
   if (row === undefined) return createAt(store, principal, resource, options)
@@ -132,17 +169,28 @@ async function tryChange(
     ver: row.ver + 1,
     after: row.lu,
   }
-  const kept = filed(keep(resource, stored, keptFields(principal, type)))
+  const kept = filed(
+    keepPaths(keep(resource, stored, keptFields(principal, type)), stored, [
+      ...hidden,
+      ...hiddenBy(changing),
+      ...readonlyBy(changing),
+    ]),
+  )
   await checkChange(store, principal, stored, kept)
   const prepared = prepare(store, principal, kept, place, stored, options)
-  if (live && saysTheSame(live, prepared)) return { ...live, outcome: 'unchanged' }
+  if (live && saysTheSame(live, prepared)) return { ...without(live, hidden), outcome: 'unchanged' }
+  const ruling = judgeChanged(store, principal, prepared, stored)
   const written = await submit(store, type, prepared).catch((error: unknown) => {
     if (live || !isTaken(error)) throw error
     // Somebody else has brought the deleted resource back. A failed statement ends a transaction.
     if (store.deferred) throw conflict('Too many concurrent changes, try again')
     return undefined
   })
-  return written && toResult(type, place.id, prepared, written, 'updated')
+  if (written === undefined) return undefined
+  const result = toResult(type, place.id, prepared, written, 'updated')
+  const governing = await judgeWritten(store, principal, 'update', prepared, ruling, stored)
+  const left = hiddenAfter(store, principal, prepared)
+  return without(result, [...hidden, ...hiddenBy(governing), ...left])
 }
 
 async function createAt(
@@ -175,6 +223,49 @@ export async function remove(
 ): Promise<Deletion> {
   allow(principal, type, 'delete')
   if (!isLegalId(id)) throw notFound()
+  if (!isPlain(principal, type, 'delete') || !isSeen(principal, type)) {
+    return removeJudged(store, principal, type, id, options)
+  }
+  return removeRow(store, principal, type, id, options)
+}
+
+/** Every resource of the type is in sight. */
+function isSeen(principal: Principal, type: string): boolean {
+  return may(principal, type, 'read') && isPlain(principal, type, 'read')
+}
+
+/** What is judged is what is deleted: a version that came in between is judged anew. */
+async function removeJudged(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+  options: WriteOptions,
+): Promise<Deletion> {
+  for (let attempt = 0; attempt <= LOST_RACES; attempt++) {
+    const before = await readJudged(store, principal, type, id, ['read', 'delete'])
+    if (before?.rulings.read === undefined) throw notFound()
+    const { row } = before
+    if (row.content === null) return { ...toVersion(row, id), membership: undefined }
+    if (before.rulings.delete === undefined) throw forbidden()
+    if (options.ifMatch && !options.ifMatch.includes(row.ver)) throw preconditionFailed()
+    try {
+      return await removeRow(store, principal, type, id, { ifMatch: [row.ver] })
+    } catch (error) {
+      const isLostRace = error instanceof HttpError && error.status === 412
+      if (!isLostRace || options.ifMatch) throw error
+    }
+  }
+  throw conflict('Too many concurrent changes, try again')
+}
+
+async function removeRow(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+  options: WriteOptions,
+): Promise<Deletion> {
   await checkDeletion(store, principal, type, id)
   const scope = scopeOf(principal, type)
   const removeIn = (project: number) => {
@@ -206,6 +297,7 @@ export async function remove(
 /** The time of the write; undefined when an update found another version than it expected. */
 async function submit(store: Store, type: string, prepared: Prepared): Promise<Date | undefined> {
   const { write, references } = prepared
+  store.deferred?.push(...references)
   const rows = await store.submit(write).catch((error: unknown) => {
     const isSecond = error instanceof SqlError && error.constraint === 'unique_key_pkey'
     throw isSecond ? conflict(`${type} with this value already exists`) : error

@@ -3,10 +3,14 @@
  * Counted per run; the first call that may change something is journalled before it is made.
  */
 import type { Principal } from '../../shared/access/principal.ts'
+import { sendEmail } from '../../shared/api/email.ts'
 import { type FhirReply, handle, handleSigned } from '../../shared/api/handle.ts'
 import { DEPTH_HEADER } from '../../shared/api/operations/execute.ts'
-import { notFound } from '../../shared/errors.ts'
+import { wholeBody } from '../../shared/api/reply.ts'
+import { HttpError, notFound } from '../../shared/errors.ts'
 import { type Fetched, fetchOutside } from '../../shared/fetch-outside.ts'
+import { parseBody } from '../../shared/fhir/json.ts'
+import { allOk } from '../../shared/fhir/outcome.ts'
 import { isObject } from '../../shared/fhir/resource.ts'
 import type { ExecuteJob } from '../../shared/queue-jobs.ts'
 import type { Services } from '../../shared/services.ts'
@@ -63,6 +67,7 @@ export function createBridge(options: BridgeOptions): Bridge {
     const path = url.pathname.replaceAll('%24', '$')
     const isSigned = path.startsWith('/storage/')
     const isFhir = path.startsWith(ROOT) || `${path}/` === ROOT
+    if (asked.method === 'POST' && path === '/email/v1/send') return await email(asked)
     if (!isFhir && !isSigned) return outcomeOf(404, notFound().outcome)
     if (!isRead(asked.method, path)) await write()
     await places.take()
@@ -81,9 +86,20 @@ export function createBridge(options: BridgeOptions): Bridge {
       const reply = isSigned
         ? await handleSigned(services, request)
         : await handle(services, principal, request)
-      return replyText(reply.status, reply.headers, await wholeBody(reply))
+      return replyText(reply.status, reply.headers, await modestBody(reply))
     } finally {
       places.free()
+    }
+  }
+
+  async function email({ body }: Asked): Promise<string> {
+    await write()
+    try {
+      await sendEmail(services, principal, parseBody(body ?? ''), signal)
+      return outcomeOf(200, allOk)
+    } catch (error) {
+      if (error instanceof HttpError) return outcomeOf(error.status, error.outcome)
+      throw error
     }
   }
 
@@ -161,12 +177,11 @@ function replyText(
 }
 
 /** A bot has it in its memory anyway. Errors: for content that no run could hold. */
-async function wholeBody({ headers, body, open }: FhirReply): Promise<string | Buffer | undefined> {
-  if (open === undefined) return body
-  if (Number(headers['Content-Length']) > MAX_CONTENT_BYTES) {
+async function modestBody(reply: FhirReply): Promise<FhirReply['body']> {
+  if (Number(reply.headers['Content-Length']) > MAX_CONTENT_BYTES) {
     throw new Error(`The content is larger than ${MAX_CONTENT_BYTES / 1024 / 1024} MB`)
   }
-  return Buffer.concat(await (await open()).toArray())
+  return wholeBody(reply)
 }
 
 function outcomeOf(status: number, outcome: unknown): string {

@@ -1,12 +1,14 @@
 /** `Type/$csv`: a search as a table. */
+import { Readable } from 'node:stream'
 import { badRequest } from '../../errors.ts'
 import { columnOf, csvLine } from '../../fhir/csv.ts'
 import { parseJson } from '../../fhir/json.ts'
 import type { Resource } from '../../fhir/resource.ts'
+import type { SearchRequest } from '../../fhir/search.ts'
 import { present } from '../../store/rows.ts'
 import { parsed } from '../criteria.ts'
 import { readPreferences } from '../negotiate.ts'
-import type { Operation } from '../operation.ts'
+import type { Operation, OperationCall } from '../operation.ts'
 import { withCodes } from '../search-codes.ts'
 
 const DEFAULT_ROWS = 1000
@@ -22,7 +24,7 @@ export const csv: Operation = {
   methods: ['GET'],
   ownFormat: true,
   async run(call) {
-    const { services, principal, request, type = '' } = call
+    const { request, type = '' } = call
     if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
     const fields = (request.query.get('_fields') ?? '').split(',').filter((name) => name !== '')
     if (fields.length === 0) throw badRequest('Missing _fields parameter')
@@ -34,31 +36,58 @@ export const csv: Operation = {
     const headers = { ...request.headers, accept: undefined }
     const { handling } = readPreferences({ ...request, headers })
     const search = await withCodes(call, parsed(call, type, query, handling))
-    let left = rowsOf(request.query.get('_count'))
-    let { cursor, offset } = search
-    const lines = [BYTE_ORDER_MARK, csvLine(fields)]
-    while (left > 0) {
-      const count = Math.min(left, PAGE)
-      const page = await services.repository.search(principal, { ...search, count, cursor, offset })
-      for (const version of page.versions) {
-        // A stored version is a resource.
-        const resource = parseJson(present(version, principal, false)) as Resource
-        lines.push(csvLine(columns.map((column) => column(resource))))
-      }
-      left -= page.versions.length
-      if (page.next === undefined) break
-      cursor = page.next
-      offset = 0
-    }
+    const table = pagesOf(call, search, rowsOf(request.query.get('_count')), columns)
+    // What cannot be answered is told before the table begins.
+    const first = await table.next()
+    const head = `${BYTE_ORDER_MARK}${csvLine(fields)}`
+    const start = first.done ? head : `${head}${first.value.text}`
+    const isWhole = first.done || !first.value.hasNext
     return {
       status: 200,
       headers: {
         'Content-Type': 'text/csv; charset=utf-8',
         'Content-Disposition': 'attachment; filename=export.csv',
       },
-      body: lines.join(''),
+      ...(isWhole
+        ? { body: start }
+        : { body: undefined, open: async () => Readable.from(chunksOf(start, table)) }),
     }
   },
+}
+
+interface TablePage {
+  readonly text: string
+  readonly hasNext: boolean
+}
+
+/** A page of rows at a time, so that a large table is nowhere as a whole. */
+async function* pagesOf(
+  { services, principal }: OperationCall,
+  search: SearchRequest,
+  rows: number,
+  columns: readonly ((resource: Resource) => string)[],
+): AsyncGenerator<TablePage, undefined> {
+  let { cursor, offset } = search
+  for (let left = rows; left > 0; ) {
+    const count = Math.min(left, PAGE)
+    const page = await services.repository.search(principal, { ...search, count, cursor, offset })
+    left -= page.versions.length
+    const lines = page.versions.map((version) => {
+      // A stored version is a resource.
+      const resource = parseJson(present(version, principal, false)) as Resource
+      return csvLine(columns.map((column) => column(resource)))
+    })
+    const hasNext = page.next !== undefined && left > 0
+    yield { text: lines.join(''), hasNext }
+    if (!hasNext) return
+    cursor = page.next
+    offset = 0
+  }
+}
+
+async function* chunksOf(start: string, rest: AsyncIterable<TablePage>): AsyncGenerator<Buffer> {
+  yield Buffer.from(start)
+  for await (const { text } of rest) yield Buffer.from(text)
 }
 
 function rowsOf(text: string | null): number {

@@ -2,42 +2,36 @@
 import { randomUUID } from 'node:crypto'
 import { badRequest, notFound } from '../../errors.ts'
 import type { ValueSet } from '../../fhir/terminology-data.ts'
-import type { Operation, OperationCall } from '../operation.ts'
+import type { OperationCall } from '../operation.ts'
 import { jsonReply } from '../reply.ts'
 import { ownResource, sentAs } from '../terminology/codes.ts'
 import { type Code, expandValueSet } from '../terminology/expand.ts'
-import { openTerminology, type Terminology } from '../terminology/find.ts'
+import type { Terminology } from '../terminology/find.ts'
 import { evaluation } from '../terminology/members.ts'
-import { type Inputs, readInputs } from './parameters.ts'
+import { terminologyOperation, texts } from '../terminology/operation.ts'
+import type { Inputs, ParameterDefinition } from './parameters.ts'
 
 const MAX_COUNT = 1000
 const FILTERED_COUNT = 10
 const MAX_OFFSET = 10_000
 
-export const expand: Operation = {
-  name: 'expand',
-  on: [
-    { type: 'ValueSet', level: 'type' },
-    { type: 'ValueSet', level: 'instance' },
-  ],
-  standard: 'type',
-  methods: ['GET', 'POST'],
-  async run(call) {
-    const inputs = readInputs(call, [
-      { name: 'url', kind: 'text' },
-      { name: 'valueSetVersion', kind: 'text' },
-      { name: 'valueSet', kind: 'resource' },
-      { name: 'filter', kind: 'text' },
-      { name: 'offset', kind: 'whole' },
-      { name: 'count', kind: 'whole' },
-      { name: 'displayLanguage', kind: 'text' },
-      { name: 'excludeNotForUI', kind: 'flag' },
-      { name: 'activeOnly', kind: 'flag' },
-    ])
+const PARAMETERS: readonly ParameterDefinition[] = [
+  ...texts('url', 'valueSetVersion', 'filter', 'displayLanguage'),
+  { name: 'valueSet', kind: 'resource' },
+  { name: 'offset', kind: 'whole' },
+  { name: 'count', kind: 'whole' },
+  { name: 'excludeNotForUI', kind: 'flag' },
+  { name: 'activeOnly', kind: 'flag' },
+]
+
+export const expand = terminologyOperation(
+  'expand',
+  ['ValueSet'],
+  () => PARAMETERS,
+  async ({ call, inputs, terminology }) => {
     const text = inputs.text('filter')
     const offset = wholeOf(inputs, 'offset', 0, MAX_OFFSET)
     const count = wholeOf(inputs, 'count', text === undefined ? MAX_COUNT : FILTERED_COUNT)
-    const terminology = openTerminology(call.services, call.principal)
     const valueSet = await valueSetOf(call, terminology, inputs)
     const wish = { text, activeOnly: inputs.flag('activeOnly') === true, needed: offset + count }
     const { codes, isCut } = await expandValueSet(evaluation(terminology), valueSet, wish)
@@ -45,12 +39,12 @@ export const expand: Operation = {
     const shown = inputs.flag('excludeNotForUI') ? codes.filter((code) => !code.isAbstract) : codes
     const page = shown.slice(offset, offset + Math.min(count, MAX_COUNT))
     return jsonReply(200, {
-      status: 'active',
+      resourceType: 'ValueSet',
       ...valueSet,
+      ...('status' in valueSet ? {} : { status: 'active' }),
       // What is expanded is another resource than what is stored: undefined members are left out.
       compose: undefined,
       meta: undefined,
-      resourceType: 'ValueSet',
       expansion: {
         identifier: `urn:uuid:${randomUUID()}`,
         timestamp: new Date().toISOString(),
@@ -61,7 +55,7 @@ export const expand: Operation = {
       },
     })
   },
-}
+)
 
 function wholeOf(inputs: Inputs, name: string, otherwise: number, most?: number): number {
   const value = inputs.whole(name) ?? otherwise

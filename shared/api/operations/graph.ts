@@ -1,6 +1,6 @@
 /** `$graph`: a resource and what a GraphDefinition reaches from it. https://hl7.org/fhir/R4/graphdefinition.html */
 import { badRequest, notFound, tooCostly } from '../../errors.ts'
-import { graphBundle } from '../../fhir/bundle.ts'
+import { plainBundle } from '../../fhir/bundle.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
 import { compileExpression, type Walk } from '../../fhir/path-extract.ts'
 import { isObject, parseReference, type Resource, referenceTo } from '../../fhir/resource.ts'
@@ -45,7 +45,7 @@ export const graph: Operation = {
       fullUrl: absoluteUrl(services, `${version.type}/${version.id}`),
       resource: textOf(interaction, version),
     }))
-    return textReply(200, graphBundle(entries))
+    return textReply(200, plainBundle('collection', entries))
   },
 }
 

@@ -14,6 +14,7 @@ import { find } from '../../store/lookups.ts'
 import { present } from '../../store/rows.ts'
 import type { FhirReply } from '../handle.ts'
 import type { Operation, OperationCall } from '../operation.ts'
+import { forgetDefinitions } from '../profiles.ts'
 import { textReply } from '../reply.ts'
 import { fromCoding, ownResource } from '../terminology/codes.ts'
 import { interactionOf } from './output.ts'
@@ -79,6 +80,7 @@ export const importRows: Operation = {
       if (type === 'ConceptMap') await importMappings(connection, owner, mappings)
       else await importConcepts(connection, owner, concepts, properties)
     })
+    forgetDefinitions(services, type)
     return readReply(call, type, resource.id ?? '')
   },
 }

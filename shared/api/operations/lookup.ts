@@ -1,7 +1,6 @@
 /** `CodeSystem/$lookup` and `$subsumes`: https://hl7.org/fhir/R4/codesystem-operations.html */
 import { badRequest, notFound } from '../../errors.ts'
-import { type ConceptNode, textOf } from '../../fhir/concepts.ts'
-import type { Operation } from '../operation.ts'
+import { type ConceptNode, textOf } from '../../fhir/concept-index.ts'
 import {
   CODE_PARAMETERS,
   codeSourceOf,
@@ -9,27 +8,17 @@ import {
   type GivenCode,
   givenCodes,
 } from '../terminology/codes.ts'
-import { type CodeSource, openTerminology } from '../terminology/find.ts'
+import type { CodeSource } from '../terminology/find.ts'
+import { terminologyOperation, texts } from '../terminology/operation.ts'
 import { type Output, parameter, parametersReply } from './output.ts'
-import { type Inputs, readInputs } from './parameters.ts'
-
-const ON = [
-  { type: 'CodeSystem', level: 'type' },
-  { type: 'CodeSystem', level: 'instance' },
-] as const
+import type { Inputs } from './parameters.ts'
 
 /** Errors: 404 for a code or system that is not known. */
-export const lookup: Operation = {
-  name: 'lookup',
-  on: ON,
-  standard: 'type',
-  methods: ['GET', 'POST'],
-  async run(call) {
-    const inputs = readInputs(call, [
-      ...CODE_PARAMETERS,
-      { name: 'property', kind: 'text', many: true },
-    ])
-    const terminology = openTerminology(call.services, call.principal)
+export const lookup = terminologyOperation(
+  'lookup',
+  ['CodeSystem'],
+  () => [...CODE_PARAMETERS, { name: 'property', kind: 'text', many: true }],
+  async ({ call, inputs, terminology }) => {
     const [given] = givenCodes(inputs)
     const version = inputs.text('version') ?? given?.version
     const source = await codeSourceOf(call, terminology, given?.system, version)
@@ -50,7 +39,7 @@ export const lookup: Operation = {
         .map(({ output }) => output),
     ])
   },
-}
+)
 
 function isOf({ codeSystem }: CodeSource, given: GivenCode | undefined): boolean {
   return given?.system === undefined || given.system === codeSystem.url
@@ -90,20 +79,15 @@ function properties(node: ConceptNode): readonly { name: string; output: Output 
 }
 
 /** Errors: 400 for a code that the system does not have. */
-export const subsumes: Operation = {
-  name: 'subsumes',
-  on: ON,
-  standard: 'type',
-  methods: ['GET', 'POST'],
-  async run(call) {
-    const inputs = readInputs(call, [
-      { name: 'codeA', kind: 'text' },
-      { name: 'codeB', kind: 'text' },
-      { name: 'system', kind: 'text' },
-      { name: 'version', kind: 'text' },
-      { name: 'codingA', kind: 'object' },
-      { name: 'codingB', kind: 'object' },
-    ])
+export const subsumes = terminologyOperation(
+  'subsumes',
+  ['CodeSystem'],
+  () => [
+    ...texts('codeA', 'codeB', 'system', 'version'),
+    { name: 'codingA', kind: 'object' },
+    { name: 'codingB', kind: 'object' },
+  ],
+  async ({ call, inputs, terminology }) => {
     const a = codeOf(inputs, 'A')
     const b = codeOf(inputs, 'B')
     const system = inputs.text('system') ?? a.system ?? b.system
@@ -112,7 +96,6 @@ export const subsumes: Operation = {
         throw badRequest('Both codes must be of one system')
       }
     }
-    const terminology = openTerminology(call.services, call.principal)
     const source = await codeSourceOf(call, terminology, system, inputs.text('version'))
     for (const { code } of [a, b]) {
       const { concepts } = await source.list({ codes: [code], limit: 1 })
@@ -120,7 +103,7 @@ export const subsumes: Operation = {
     }
     return parametersReply([['outcome', 'valueCode', await relation(source, a.code, b.code)]])
   },
-}
+)
 
 function codeOf(inputs: Inputs, which: 'A' | 'B'): GivenCode {
   const coding = inputs.object(`coding${which}`)

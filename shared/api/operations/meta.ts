@@ -17,7 +17,8 @@ export const meta: Operation = {
     if (id === undefined) {
       const summary = await services.repository.metaSummary(principal, type || undefined)
       const lists = Object.entries(summary).filter(([, list]) => list.length > 0)
-      return parametersReply([['return', 'valueMeta', Object.fromEntries(lists)]])
+      const used = lists.length === 0 ? undefined : Object.fromEntries(lists)
+      return parametersReply([['return', 'valueMeta', used]])
     }
     const { content } = await services.repository.read(principal, type, id)
     return metaReply(content)

@@ -9,7 +9,10 @@ import { jsonReply } from '../reply.ts'
 export type Output = readonly [name: string, member: string, value: unknown]
 
 export function parametersReply(outputs: readonly Output[]): FhirReply {
-  return jsonReply(200, { resourceType: 'Parameters', parameter: outputs.flatMap(parameter) })
+  const all = outputs.flatMap(parameter)
+  // Neither lists nor objects may be empty: https://hl7.org/fhir/R4/json.html
+  const body = all.length === 0 ? {} : { parameter: all }
+  return jsonReply(200, { resourceType: 'Parameters', ...body })
 }
 
 /** One element of `Parameters.parameter`, or none for an undefined value. */

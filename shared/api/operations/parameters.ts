@@ -66,6 +66,8 @@ export function readInputs(
     return inputsOf(values)
   }
   const body = readJson(request)
+  // What a client sends that has nothing to say.
+  if (isObject(body) && Object.keys(body).length === 0) return inputsOf(values)
   if (!isResource(body)) throw badRequest('Expected a Parameters resource')
   if (body.resourceType === 'Parameters') {
     const given = fromParameters(body.parameter, definitions, 'Parameters.parameter')

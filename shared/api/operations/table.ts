@@ -7,6 +7,8 @@ import { deploy } from './deploy.ts'
 import { everything } from './everything.ts'
 import { execute } from './execute.ts'
 import { expand } from './expand.ts'
+import { expandProfile } from './expand-profile.ts'
+import { explainPolicy } from './explain-policy.ts'
 import { expunge } from './expunge.ts'
 import { graph } from './graph.ts'
 import { graphql } from './graphql.ts'
@@ -32,6 +34,8 @@ export const operations: readonly Operation[] = [
   everything,
   execute,
   expand,
+  expandProfile,
+  explainPolicy,
   expunge,
   graph,
   graphql,

@@ -2,9 +2,8 @@
 import { badRequest, notFound } from '../../errors.ts'
 import { coreConceptMaps } from '../../fhir/terminology.ts'
 import type { ConceptMap, MapGroup } from '../../fhir/terminology-data.ts'
-import { importedMappings } from '../../store/concept-mappings.ts'
 import { find } from '../../store/lookups.ts'
-import type { Operation, OperationCall } from '../operation.ts'
+import type { OperationCall } from '../operation.ts'
 import {
   CODE_PARAMETERS,
   type GivenCode,
@@ -12,9 +11,10 @@ import {
   ownResource,
   sentAs,
 } from '../terminology/codes.ts'
-import { type FoundMap, foundMap, openTerminology, readersOf } from '../terminology/find.ts'
+import { type FoundMap, foundMap, readersOf, type Terminology } from '../terminology/find.ts'
+import { terminologyOperation, texts } from '../terminology/operation.ts'
 import { type Output, parameter, parametersReply } from './output.ts'
-import { type Inputs, readInputs } from './parameters.ts'
+import type { Inputs } from './parameters.ts'
 
 const MOST_MAPS = 100
 
@@ -26,31 +26,21 @@ interface Match {
   readonly map: string | undefined
 }
 
-export const translate: Operation = {
-  name: 'translate',
-  on: [
-    { type: 'ConceptMap', level: 'type' },
-    { type: 'ConceptMap', level: 'instance' },
+export const translate = terminologyOperation(
+  'translate',
+  ['ConceptMap'],
+  () => [
+    ...CODE_PARAMETERS,
+    ...texts('url', 'conceptMapVersion', 'source', 'target', 'targetsystem', 'targetSystem'),
+    { name: 'conceptMap', kind: 'resource' },
+    { name: 'reverse', kind: 'flag' },
   ],
-  standard: 'type',
-  methods: ['GET', 'POST'],
-  async run(call) {
-    const inputs = readInputs(call, [
-      ...CODE_PARAMETERS,
-      { name: 'url', kind: 'text' },
-      { name: 'conceptMap', kind: 'resource' },
-      { name: 'conceptMapVersion', kind: 'text' },
-      { name: 'source', kind: 'text' },
-      { name: 'target', kind: 'text' },
-      { name: 'targetsystem', kind: 'text' },
-      { name: 'targetSystem', kind: 'text' },
-      { name: 'reverse', kind: 'flag' },
-    ])
+  async ({ call, inputs, terminology }) => {
     const codes = givenCodes(inputs)
     const reverse = inputs.flag('reverse') === true
     const wanted = inputs.text('targetsystem') ?? inputs.text('targetSystem')
     const matches: Match[] = []
-    for (const found of await mapsOf(call, inputs)) {
+    for (const found of await mapsOf(call, inputs, terminology)) {
       for (const code of codes) {
         matches.push(
           ...matchesIn(found.conceptMap, code, reverse),
@@ -66,11 +56,15 @@ export const translate: Operation = {
       ...shown.map((match): Output => ['match', 'part', partsOf(match)]),
     ])
   },
-}
+)
 
 /** Errors: 400 when no map is named, 404 when it is not there. */
-async function mapsOf(call: OperationCall, inputs: Inputs): Promise<readonly FoundMap[]> {
-  const { services, principal } = call
+async function mapsOf(
+  call: OperationCall,
+  inputs: Inputs,
+  terminology: Terminology,
+): Promise<readonly FoundMap[]> {
+  const { services } = call
   const own = await ownResource(call)
   if (own !== undefined) return [await foundMap(services, own)]
   const sent = inputs.resource('conceptMap')
@@ -78,7 +72,6 @@ async function mapsOf(call: OperationCall, inputs: Inputs): Promise<readonly Fou
   const url = inputs.text('url')
   if (url === undefined) return mapsBetween(call, inputs)
   const version = inputs.text('conceptMapVersion')
-  const terminology = openTerminology(services, principal)
   const found = await terminology.conceptMap(version === undefined ? url : `${url}|${version}`)
   if (found === undefined) throw notFound()
   return [found]
@@ -152,7 +145,7 @@ async function importedIn(
   reverse: boolean,
 ): Promise<readonly Match[]> {
   if (owner === undefined) return []
-  const rows = await importedMappings(services.database, owner, system, code, reverse)
+  const rows = await services.repository.concepts.mappings(owner, system, code, reverse)
   return rows.map((row) => ({
     equivalence: reverse ? reversed(row.equivalence) : row.equivalence,
     system: reverse ? row.sourceSystem : row.targetSystem,

@@ -2,11 +2,11 @@
  * `$validate-code` of CodeSystem and ValueSet:
  * https://hl7.org/fhir/R4/valueset-operation-validate-code.html
  */
-import type { ConceptNode } from '../../fhir/concepts.ts'
+import type { ConceptNode } from '../../fhir/concept-index.ts'
 import type { ValueSet } from '../../fhir/terminology-data.ts'
 import { normaliseString } from '../../fhir/values-string.ts'
 import type { FhirReply } from '../handle.ts'
-import type { Operation, OperationCall } from '../operation.ts'
+import type { OperationCall } from '../operation.ts'
 import {
   CODE_PARAMETERS,
   codeSourceOf,
@@ -14,36 +14,28 @@ import {
   givenCodes,
   sentAs,
 } from '../terminology/codes.ts'
-import { type CodeSource, openTerminology, type Terminology } from '../terminology/find.ts'
+import type { CodeSource, Terminology } from '../terminology/find.ts'
 import { composeOf, evaluation, membersOf } from '../terminology/members.ts'
+import { terminologyOperation, texts } from '../terminology/operation.ts'
 import { valueSetOf } from './expand.ts'
 import { parametersReply } from './output.ts'
-import { type Inputs, readInputs } from './parameters.ts'
+import type { Inputs } from './parameters.ts'
 
-export const validateCode: Operation = {
-  name: 'validate-code',
-  on: [
-    { type: 'CodeSystem', level: 'type' },
-    { type: 'CodeSystem', level: 'instance' },
-    { type: 'ValueSet', level: 'type' },
-    { type: 'ValueSet', level: 'instance' },
+export const validateCode = terminologyOperation(
+  'validate-code',
+  ['CodeSystem', 'ValueSet'],
+  (type) => [
+    ...CODE_PARAMETERS,
+    ...texts('url', 'valueSetVersion'),
+    { name: type === 'ValueSet' ? 'valueSet' : 'codeSystem', kind: 'resource' },
   ],
-  standard: 'type',
-  methods: ['GET', 'POST'],
-  async run(call) {
-    const inputs = readInputs(call, [
-      ...CODE_PARAMETERS,
-      { name: 'url', kind: 'text' },
-      { name: 'valueSetVersion', kind: 'text' },
-      { name: call.type === 'ValueSet' ? 'valueSet' : 'codeSystem', kind: 'resource' },
-    ])
-    const terminology = openTerminology(call.services, call.principal)
+  async ({ call, inputs, terminology }) => {
     const codes = givenCodes(inputs)
     return call.type === 'ValueSet'
       ? inValueSet(call, terminology, inputs, codes)
       : inCodeSystem(call, terminology, inputs, codes)
   },
-}
+)
 
 async function inCodeSystem(
   call: OperationCall,

@@ -11,10 +11,12 @@ import { readJson } from '../negotiate.ts'
 import type { Operation, OperationCall } from '../operation.ts'
 import { findProfiles, profilesOf, withDefaultProfiles } from '../profiles.ts'
 import { outcomeReply } from '../reply.ts'
+import { boundCodes } from '../terminology/bound-codes.ts'
 
 export const validate: Operation = {
   name: 'validate',
   on: [{ level: 'type' }, { level: 'instance' }],
+  standard: 'Resource',
   methods: ['GET', 'POST'],
   async run(call) {
     const { principal, type = '', id } = call
@@ -135,12 +137,12 @@ async function contentIssues(
   const { profiles, unknown } = await findProfiles(call, claimed)
   const wanted = await findProfiles(call, profile === undefined ? [] : [profile])
   const place = `${resource.resourceType}.meta.profile`
+  const all = [...profiles, ...wanted.profiles]
+  const valueSets = all.flatMap((item) => item.valueSets)
+  const bound = await boundCodes(call.services, project, valueSets, resource)
   return [
-    ...validateResource(resource, {
-      strict,
-      profiles: [...profiles, ...wanted.profiles],
-      thorough: true,
-    }),
+    ...validateResource(resource, { strict, profiles: all, codes: bound.codes, thorough: true }),
+    ...bound.unknown.map((url) => issue('warning', 'not-found', `Unknown value set "${url}"`)),
     ...unknown.map((url) => issue('warning', 'not-found', `Unknown profile "${url}"`, place)),
     // Nobody may take a resource for checked against a profile that was not there.
     ...wanted.unknown.map((url) => issue('error', 'not-found', `Unknown profile "${url}"`)),

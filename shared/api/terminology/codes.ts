@@ -3,10 +3,10 @@ import { badRequest, notFound } from '../../errors.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
 import { requireValid } from '../../fhir/validate.ts'
 import { withoutEmpty } from '../../fhir/without-empty.ts'
-import { parseVersion } from '../../store/rows.ts'
 import type { OperationCall } from '../operation.ts'
 import type { Inputs, ParameterDefinition } from '../operations/parameters.ts'
 import type { CodeSource, Terminology } from './find.ts'
+import { parsedOnce } from './parsed.ts'
 
 export interface GivenCode {
   readonly system: string | undefined
@@ -58,7 +58,7 @@ export function fromCoding(coding: Readonly<Record<string, unknown>>, name: stri
 export async function ownResource(call: OperationCall): Promise<Resource | undefined> {
   const { services, principal, type = '', id } = call
   if (id === undefined) return undefined
-  return parseVersion(await services.repository.read(principal, type, id))
+  return parsedOnce(await services.repository.read(principal, type, id))
 }
 
 /** A resource that came with the call, as if it were stored. Errors: 400 for another type or shape. */

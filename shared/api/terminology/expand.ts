@@ -1,6 +1,7 @@
 /** ValueSet → its codes. https://hl7.org/fhir/R4/valueset-operation-expand.html */
 import { tooCostly } from '../../errors.ts'
-import { type ConceptNode, isAbstract, isInactive, ranked } from '../../fhir/concepts.ts'
+import type { ConceptNode } from '../../fhir/concept-index.ts'
+import { isAbstract, isInactive, ranked } from '../../fhir/concepts.ts'
 import type { Concept, Designation, Include, ValueSet } from '../../fhir/terminology-data.ts'
 import {
   composeOf,
@@ -61,7 +62,7 @@ export async function expandValueSet(
   }
   for (const part of exclude) await removeExcluded(inner, part, found)
   const all = [...found.values()]
-  const codes = wish.text === undefined ? all : ranked(all, wish.text)
+  const codes = wish.text === undefined ? all : await ranked(all, wish.text)
   // Whatever was taken out of a list that is cut may leave too few.
   if (isCut && codes.length < wish.needed) throw tooMany()
   return { codes, isCut }
@@ -88,7 +89,7 @@ async function expandSystem(outer: Evaluation, part: Include, wish: Wish): Promi
   if (part.concept !== undefined) {
     const codes = await listed(outer, part, part.concept)
     const active = activeOnly ? codes.filter((code) => !code.isInactive) : codes
-    return { codes: text === undefined ? active : ranked(active, text), isCut: false }
+    return { codes: text === undefined ? active : await ranked(active, text), isCut: false }
   }
   const source = await contentOf(outer, part)
   const limit = MOST_CODES / 2

@@ -5,20 +5,18 @@
 import { LRUCache } from 'lru-cache'
 import { may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
-import {
-  type ConceptIndex,
-  type ConceptList,
-  type ConceptQuery,
-  indexConcepts,
-  listConcepts,
-} from '../../fhir/concepts.ts'
+import { chosen, urlOf, versionOf } from '../../fhir/canonical.ts'
+import { type ConceptIndex, indexConcepts } from '../../fhir/concept-index.ts'
+import { type ConceptList, type ConceptQuery, listConcepts } from '../../fhir/concepts.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { escapeValue } from '../../fhir/search-values.ts'
 import { coreCodeSystem, coreConceptMap, coreValueSet } from '../../fhir/terminology.ts'
 import type { CodeSystem, ConceptMap, ValueSet } from '../../fhir/terminology-data.ts'
 import type { Services } from '../../services.ts'
-import { conceptOwner, listImported } from '../../store/concepts.ts'
-import { find } from '../../store/lookups.ts'
+import { withLinked } from '../../store/linked-projects.ts'
+import { findVersions } from '../../store/lookups.ts'
+
+import { parsedOnce } from './parsed.ts'
 
 /** A CodeSystem with whatever concepts are known of it. */
 export interface CodeSource {
@@ -26,7 +24,7 @@ export interface CodeSource {
   /** False where the concepts are somebody else's and none were imported. */
   readonly hasConcepts: boolean
   /** Concepts that are held in memory. */
-  readonly size: number
+  size(): Promise<number>
   list(query: ConceptQuery): Promise<ConceptList>
 }
 
@@ -56,6 +54,8 @@ const indexes = new LRUCache<string, ConceptIndex>({
   maxSize: LARGEST_CACHE,
   sizeCalculation: (index) => index.nodes.size + 1,
 })
+
+const indexing = new Map<string, Promise<ConceptIndex>>()
 
 export function openTerminology(services: Services, principal: Principal): Terminology {
   const found = new Map<string, Promise<Resource | undefined>>()
@@ -116,50 +116,28 @@ export async function readersOf(
   principal: Principal,
   type: string,
 ): Promise<readonly Principal[]> {
-  const links = await Promise.all(
-    (principal.project.links ?? []).map((id) => principals.project(id)),
-  )
-  const linked = links.flatMap((project) => {
-    if (project === undefined) return []
-    const isShared = (project.exports ?? []).length === 0 || project.exports?.includes(type)
-    if (!isShared) return []
-    return [{ ...principal, project, isSuperAdmin: false, isProjectAdmin: false }]
+  const [, ...linked] = await withLinked(principals, principal.project, type)
+  const readers = linked.map((project) => {
+    return { ...principal, project, isSuperAdmin: false, isProjectAdmin: false }
   })
-  return [principal, ...linked].filter((reader) => may(reader, type, 'search'))
+  return [principal, ...readers].filter((reader) => may(reader, type, 'search'))
 }
 
-/** The version asked for, else the highest one. */
 async function findStored(
   services: Services,
   principal: Principal,
   kind: Kind,
   canonical: string,
 ): Promise<Resource | undefined> {
-  const version = versionOf(canonical)
   const url = escapeValue(urlOf(canonical))
   const conditions = [{ code: 'url', type: 'uri', modifier: undefined, values: [url] } as const]
   for (const reader of await readersOf(services, principal, kind)) {
-    const all = await find(services.repository, reader, kind, conditions, CANDIDATES)
-    const fitting = all.filter((item) => version === undefined || item.version === version)
-    const [first, ...others] = fitting
-    if (first === undefined) continue
-    return others.reduce((best, item) => (isHigher(item, best) ? item : best), first)
+    const { repository } = services
+    const all = await findVersions(repository, reader, kind, conditions, CANDIDATES)
+    const found = chosen(all.map(parsedOnce), canonical)
+    if (found !== undefined) return found
   }
   return undefined
-}
-
-function isHigher(a: Resource, b: Resource): boolean {
-  const compare = new Intl.Collator('en', { numeric: true }).compare
-  return compare(String(a.version ?? ''), String(b.version ?? '')) > 0
-}
-
-export function urlOf(canonical: string): string {
-  return canonical.split('|', 1)[0] ?? canonical
-}
-
-function versionOf(canonical: string): string | undefined {
-  const version = canonical.slice(urlOf(canonical).length + 1)
-  return version === '' ? undefined : version
 }
 
 function ofVersion<T extends { readonly version?: string | undefined }>(
@@ -171,43 +149,53 @@ function ofVersion<T extends { readonly version?: string | undefined }>(
 }
 
 /** Undefined for a resource that was sent and not stored, or that nothing was imported into. */
-async function ownerOf({ database }: Services, resource: Resource): Promise<number | undefined> {
+async function ownerOf({ repository }: Services, resource: Resource): Promise<number | undefined> {
   const { resourceType, id, meta } = resource
   if (meta?.project === undefined || id === undefined) return undefined
   const type = resourceType === 'ConceptMap' ? 'ConceptMap' : 'CodeSystem'
-  return conceptOwner(database, meta.project, type, id)
+  return repository.concepts.owner(meta.project, type, id)
 }
 
 /** Undefined for what was sent and not stored. */
 function versionKey({ id, meta }: Resource): string | undefined {
   if (meta?.project === undefined || meta.versionId === undefined) return undefined
-  return `${meta.project} ${id} ${meta.versionId}`
+  // The time tells a version from one of the same number that was rolled back.
+  return `${meta.project} ${id} ${meta.versionId} ${meta.lastUpdated}`
+}
+
+/** Made once, however many ask meanwhile. */
+function indexOf(codeSystem: CodeSystem, key: string): Promise<ConceptIndex> {
+  const known = indexes.get(key)
+  if (known !== undefined) return Promise.resolve(known)
+  const begun = indexing.get(key) ?? indexConcepts(codeSystem)
+  indexing.set(key, begun)
+  return begun
+    .then((index) => {
+      indexes.set(key, index)
+      return index
+    })
+    .finally(() => indexing.delete(key))
 }
 
 function sourceFrom(
-  { database }: Services,
+  { repository }: Services,
   codeSystem: CodeSystem,
   owner: number | undefined,
   key: string | undefined,
 ): CodeSource {
-  let made: ConceptIndex | undefined
+  let made: Promise<ConceptIndex> | undefined
   const index = () => {
-    const known = key === undefined ? undefined : indexes.get(key)
-    if (known !== undefined) return known
-    made ??= indexConcepts(codeSystem)
-    if (key !== undefined) indexes.set(key, made)
+    made ??= key === undefined ? indexConcepts(codeSystem) : indexOf(codeSystem, key)
     return made
   }
   return {
     codeSystem,
     hasConcepts: owner !== undefined || (codeSystem.concept ?? []).length > 0,
-    get size() {
-      return index().nodes.size
-    },
+    size: async () => (await index()).nodes.size,
     async list(query) {
-      const inside = listConcepts(index(), query)
+      const inside = await listConcepts(await index(), query)
       if (owner === undefined) return inside
-      const imported = await listImported(database, owner, query)
+      const imported = await repository.concepts.list(owner, query)
       const known = new Set(inside.concepts.map(({ code }) => code))
       return {
         concepts: [...inside.concepts, ...imported.concepts.filter(({ code }) => !known.has(code))],

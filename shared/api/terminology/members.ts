@@ -56,7 +56,8 @@ export async function contentOf(
   const source = await terminology.codeSystem(canonical)
   if (source === undefined) throw badRequest(`CodeSystem ${canonical} is not known`)
   if (!source.hasConcepts) throw badRequest(`CodeSystem ${canonical} has no concepts here`)
-  spend(outer, 1 + Math.floor((source.size * (1 + filter.length)) / 1000))
+  const size = await source.size()
+  spend(outer, 1 + Math.floor((size * (1 + filter.length)) / 1000))
   return source
 }
 

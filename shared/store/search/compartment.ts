@@ -2,7 +2,7 @@
  * All resources of a compartment, whatever their types: every member holds the compartment's key, so
  * it is one statement a page. https://hl7.org/fhir/R4/compartmentdefinition.html
  */
-import { may, REGISTRY_TYPES } from '../../access/policy.ts'
+import { grantsFor, may, REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { gone, notFound, tooCostly } from '../../errors.ts'
 import {
@@ -10,16 +10,21 @@ import {
   compartmentParams,
   mainDate,
   resourceTypes,
+  typeName,
   typeNumber,
 } from '../../fhir/definitions.ts'
 import { isObject, parseReference, type Resource } from '../../fhir/resource.ts'
+import { type Criterion, isCondition } from '../../fhir/search.ts'
 import { timestamp } from '../../fhir/values-date.ts'
 import type { Store } from '../context.ts'
+import { hiddenBy, readJudged } from '../judge.ts'
 import { keysLiteral } from '../keys.ts'
-import { allow, readRow } from '../read.ts'
+import { allow } from '../read.ts'
 import type { Version } from '../repository.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from '../rows.ts'
+import { showAll, without } from '../shown.ts'
 import type { Bind } from '../side-rows.ts'
+import { fewRowsSql, visibleTests } from './grant-tests.ts'
 
 export interface CompartmentRequest {
   /** The resource that is asked about: of a Group the compartments of its patients. */
@@ -60,10 +65,12 @@ export async function readCompartment(
 ): Promise<CompartmentPage> {
   const { type, id, count, offset, after } = request
   allow(principal, type, 'read')
-  const row = await readRow(store, principal, type, id)
-  if (row === undefined) throw notFound()
+  const found = await readJudged(store, principal, type, id, ['read'])
+  const ruling = found?.rulings.read
+  if (found === undefined || ruling === undefined) throw notFound()
+  const { row } = found
   if (row.content === null) throw gone()
-  const own = toVersion(row)
+  const own = without(toVersion(row), hiddenBy(ruling))
   const showsOwn =
     isWanted(request, type) && (request.since === undefined || row.lu >= request.since)
   const isFirst = after === undefined && offset === 0
@@ -76,8 +83,8 @@ export async function readCompartment(
   const shown = rows.slice(0, limit)
   const last = shown.at(-1)
   const hasMore = count > 0 && rows.length > limit
-  const versions = [...first, ...shown.map((item) => toVersion(item))]
-  const position = last === undefined ? undefined : { type: toVersion(last).type, id: last.id }
+  const versions = [...first, ...(await showAll(store, principal, () => 'read', shown))]
+  const position = last === undefined ? undefined : { type: typeName(last.type), id: last.id }
   return { versions, next: hasMore ? (position ?? START) : undefined }
 }
 
@@ -141,7 +148,7 @@ async function findRows(
   const tests = [
     `r.project = ${bind(own.project, 'int')}`,
     `r.keys && ${bind(keysLiteral(keys), 'bigint[]')}`,
-    `r.type = any(${numbers(types)})`,
+    ...typeTests(store, principal, own.project, types, numbers, bind),
     `not (r.type = ${bind(own.type, 'smallint')} and r.id = ${bind(own.id, 'uuid')})`,
     ...(since === undefined ? [] : [`r.lu >= ${bind(since, 'timestamptz')}`]),
     ...dateTests(request, types, numbers, bind),
@@ -157,6 +164,37 @@ async function findRows(
       ) r join version v using (project, type, id, ver) order by v.type, v.id`,
     values,
   })
+}
+
+/** The types, and what a policy lets through of each: types of which it says the same go together. */
+function typeTests(
+  { keys }: Store,
+  principal: Principal,
+  project: number,
+  types: readonly string[],
+  numbers: (names: readonly string[]) => string,
+  bind: Bind,
+): string[] {
+  const groups = Map.groupBy(types, (type) => {
+    const grants = grantsFor(principal, type, 'read') ?? []
+    // Only the keys of compartments are the same for all types.
+    const isCommon = grants.every(({ criteria }) => criteria.every(isOfCompartment))
+    return isCommon ? JSON.stringify(grants.map(({ criteria }) => criteria)) : type
+  })
+  const alternatives = [...groups.values()].map((group) => {
+    const [type = ''] = group
+    const grants = grantsFor(principal, type, 'read')
+    const tests = grants === undefined ? [] : visibleTests({ keys, project, type }, grants, [])
+    const isSeen = tests === undefined ? 'false' : fewRowsSql(tests, bind)
+    return `r.type = any(${numbers(group)}) and ${isSeen}`
+  })
+  return [`(${alternatives.map((sql) => `(${sql})`).join(' or ') || 'false'})`]
+}
+
+function isOfCompartment(criterion: Criterion): boolean {
+  if (isCondition(criterion)) return false
+  if (criterion.kind === 'or') return criterion.criteria.every(isOfCompartment)
+  return criterion.kind === 'compartment'
 }
 
 function dateTests(

@@ -9,8 +9,17 @@ import { versionColumns } from '../rows.ts'
 import type { Bind } from '../side-rows.ts'
 import type { Driver } from './driver.ts'
 import { afterSql, type Order, orderAfterSql, orderSql, type Position } from './order.ts'
-import { fewSql, heldRows, isByKeys, probeSql, scopeSql, sqlOf, type Test } from './row-test.ts'
-import { afterTermsSql } from './sort-cursor.ts'
+import {
+  fewSql,
+  heldRows,
+  type IdsTest,
+  isByKeys,
+  probeSql,
+  scopeSql,
+  sqlOf,
+  type Test,
+} from './row-test.ts'
+import { sortedRows } from './sort-rows.ts'
 
 export interface Query {
   readonly project: number
@@ -64,7 +73,20 @@ function pageSql(parts: readonly Part[], bind: Bind): string {
 }
 
 function rowsSql({ query, driver }: Part, most: string, bind: Bind): string {
-  if (query.order.terms.length > 0) return byTerms(query, driver, most, bind)
+  if (query.order.terms.length > 0) {
+    const testSql = driver.kind === 'keys' ? fewSql : sqlOf
+    const isJoined = query.tests.some(({ kind }) => kind === 'join')
+    const sorting = {
+      ...query,
+      columns: COLUMNS,
+      isNarrow: isJoined || (driver.kind !== 'order' && driver.kind !== 'walk'),
+      tests: (isForced: boolean) =>
+        isForced
+          ? where(query, query.tests, bind, forced, false)
+          : where(query, query.tests, bind, (test, b) => testSql(test, b)),
+    }
+    return sortedRows(sorting, most, bind)
+  }
   if (driver.kind === 'keys') return keysFirst(query, undefined, most, bind)
   if (driver.kind === 'ids') return byIds(query, driver, most, bind)
   if (driver.kind === 'join') return joined(query, most, bind)
@@ -134,7 +156,7 @@ function keysFirst(query: Query, ids: string | undefined, most: string, bind: Bi
     order by ${orderAfterSql(order, 'r')} limit ${most}`
 }
 
-function idsTest({ tests }: Query): Extract<Test, { kind: 'ids' }> {
+function idsTest({ tests }: Query): IdsTest {
   const found = tests.find((test) => test.kind === 'ids')
   if (found === undefined) throw new Error('There is no test on a side table')
   return found
@@ -181,25 +203,8 @@ const WALKED = `${COLUMNS}, r.d_hi, r.nref, r.keys`
 const walkedSql: TestSql = (test, bind) =>
   test.kind === 'ids' ? probeSql(test, bind) : forced(test, bind)
 
-/**
- * All matches with what they are sorted by. Few of them look it up one by one; where nothing narrows
- * the search, all values are read at once. `offset 0` keeps a value from being looked up twice.
- */
-function byTerms(query: Query, driver: Driver, most: string, bind: Bind): string {
-  const { order, tests, after, project } = query
-  const isNarrow = driver.kind !== 'order' && driver.kind !== 'walk'
-  const testSql: TestSql = driver.kind === 'keys' ? fewSql : (test, b) => sqlOf(test, b)
-  const values = order.terms.map(({ one, all }, i) => {
-    if (isNarrow || all === undefined) return { value: `${one(project, bind)} as s${i}`, join: '' }
-    const join = ` left join (${all(project, bind)}) t${i} on t${i}.id = r.id`
-    return { value: `t${i}.v as s${i}`, join }
-  })
-  const rows = `select ${[COLUMNS, ...values.map(({ value }) => value)].join(', ')}
-    from resource r${values.map(({ join }) => join).join('')}
-    where ${where(query, tests, bind, testSql)} offset 0`
-  const rest = after === undefined ? '' : ` where ${afterTermsSql(order, after, bind)}`
-  return `select * from (${rows}) r${rest} order by ${orderSql(order, 'r')} limit ${most}`
-}
+const visitedSql: TestSql = (test, bind) =>
+  (test.kind === 'join' ? test.walk?.test?.(bind) : undefined) ?? forced(test, bind)
 
 /**
  * Rows in the order of a B-tree, at most `most` of them. Those without a main date are in an index
@@ -254,7 +259,7 @@ function joined(query: Query, most: string, bind: Bind): string {
 }
 
 /**
- * The rows that a capped walk finds if they fill the page, else those of key-first. The walk is in
+ * The rows that a capped walk finds if they fill the page, else those of key-first or of a join. The walk is in
  * order already; to ask for that order again would make PostgreSQL walk to the cap before it sorts.
  */
 function walked(query: Query, cap: number, most: string, bind: Bind): string {
@@ -263,13 +268,14 @@ function walked(query: Query, cap: number, most: string, bind: Bind): string {
   const inside = query.tests.filter(isBound)
   const outside = query.tests.filter((test) => !isBound(test))
   const walk = ordered(query, inside, WALKED, bind(cap, 'int'), bind)
-  const tested = outside.map((test) => forced(test, bind)).join(' and ')
+  const tested = outside.map((test) => visitedSql(test, bind)).join(' and ')
+  const isJoined = outside.some((test) => test.kind === 'join')
+  const rest = isJoined ? joined(query, most, bind) : keysFirst(query, undefined, most, bind)
   return `with w as materialized (
       select ${COLUMNS} from (${walk}) r where ${tested} limit ${most})
     select * from (
       select * from w where (select count(*) from w) >= ${most}
       union all
-      select * from (${keysFirst(query, undefined, most, bind)}) k
-      where (select count(*) from w) < ${most}
+      select * from (${rest}) k where (select count(*) from w) < ${most}
     ) r order by ${orderSql(query.order, 'r')}`
 }

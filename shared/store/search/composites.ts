@@ -47,10 +47,12 @@ export function compositeTest(
   if (alternatives.every(({ ranged }) => ranged.length === 0)) {
     return { kind: 'keys', any: alternatives.flatMap(({ keys }) => keys) }
   }
+  const rowsOf = (bind: Bind, isRow: boolean) =>
+    alternatives.map((alternative) => rowsSql(scene, alternative, bind, isRow)).join(' union all ')
   return {
     kind: 'ids',
-    ids: (bind) =>
-      alternatives.map((alternative) => rowsSql(scene, alternative, bind)).join(' union all '),
+    ids: (bind) => rowsOf(bind, false),
+    few: (bind) => rowsOf(bind, true),
   }
 }
 
@@ -97,6 +99,7 @@ function rowsSql(
   scene: Scene,
   { keys, ranged: parts, isInDictionary }: Alternative,
   bind: Bind,
+  isRow: boolean,
 ): string {
   const project = bind(scene.project, 'int')
   const isMarked = parts.length > 1
@@ -113,7 +116,7 @@ function rowsSql(
     return {
       from: `${table} ${alias}${same}`,
       test,
-      values: partSql(scene, part, alias, bind, isMarked),
+      values: partSql(scene, part, alias, bind, isMarked, isRow || isMarked),
     }
   })
   const from = joins.map(({ from }) => from).join(' join ')
@@ -134,12 +137,15 @@ function partSql(
   alias: string,
   bind: Bind,
   isMarked: boolean,
+  isRow: boolean,
 ): readonly string[] {
   if (kind === 'string') return [prefixSql(alias, normaliseString(unescapeValue(value)), bind)]
   if (kind === 'date') {
     const at = (ms: number) => bind(ms, 'float8')
     return [dateSql(parseDateValue(value), `${alias}.lo`, `${alias}.hi`, at)]
   }
-  if (kind === 'number' || isMarked) return numberBounds(parseNumberValue(value), alias, bind)
-  return quantityBounds(scene, parseQuantityValue(value), alias, bind)
+  if (kind === 'number' || isMarked) {
+    return numberBounds(parseNumberValue(value), alias, bind, isRow)
+  }
+  return quantityBounds(scene, parseQuantityValue(value), alias, bind, isRow)
 }

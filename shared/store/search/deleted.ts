@@ -7,6 +7,7 @@ import { type Condition, isCondition, type SearchRequest } from '../../fhir/sear
 import { unescapeValue } from '../../fhir/search-values.ts'
 import { idOf } from '../content.ts'
 import { normalId, type Store } from '../context.ts'
+import { isPlain } from '../judge.ts'
 import { allow } from '../read.ts'
 import type { SearchPage, Version } from '../repository.ts'
 import { toVersion, versionColumns } from '../rows.ts'
@@ -31,8 +32,7 @@ export async function searchDeleted(
 ): Promise<SearchPage> {
   const { type, count, offset, cursor, total } = request
   allow(principal, type, 'search')
-  const seesAll = principal.rules === undefined || principal.isProjectAdmin
-  if (!seesAll || REGISTRY_TYPES.has(type)) throw forbidden()
+  if (!isPlain(principal, type, 'search') || REGISTRY_TYPES.has(type)) throw forbidden()
   const order = orderOf(request, store.keys)
   if (order.terms.length > 0 || order.column === 'd_lo') {
     throw badRequest('Deletions are sorted by _lastUpdated or _id', '_sort')

@@ -105,13 +105,19 @@ function held(
       and (${alternatives(bind)
         .map((sql) => `(${sql})`)
         .join(' or ')})))`
+  const check = (found: string) =>
+    `exists (select 1 from unnest(r.keys) x where ${isHeldSql('x', found)})`
   return {
     kind: 'join',
     keys: own,
-    check: (found) => `exists (select 1 from unnest(r.keys) x where ${isHeldSql('x', found)})`,
+    check,
     probe: (bind) => `r.keys && ${own(bind)}`,
+    walk: { rows: () => WALK, test: (bind) => check(own(bind)) },
   }
 }
+
+/** Few keys may be held by very many rows: so many are looked at first, which costs a few milliseconds. */
+const WALK = 1000
 
 const like = (pattern: string, bind: Bind) => bind(pattern, 'text')
 const escaped = (text: string) => text.replace(/[\\%_]/g, '\\$&')

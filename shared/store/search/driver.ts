@@ -5,8 +5,7 @@
  * choice costs a hundredfold. The statistics know nothing of correlation (a code that was not used
  * for years, sorted by date), so a walk is capped and falls back to key-first in the same statement.
  */
-import type { Test } from './row-test.ts'
-import type { KeyStatistics } from './statistics.ts'
+import type { Matches, Test } from './row-test.ts'
 
 export type Driver =
   /** Keys and other narrow tests first, then sort. */
@@ -17,7 +16,7 @@ export type Driver =
   | { readonly kind: 'join' }
   /** Nothing narrows: the order's own index. */
   | { readonly kind: 'order' }
-  /** Walk the order at most `cap` rows far, testing keys. */
+  /** Walk the order at most `cap` rows far, testing keys, and joins where they are worth a walk. */
   | { readonly kind: 'walk'; readonly cap: number }
 
 const MIN_WALK = 2000
@@ -28,20 +27,29 @@ const PATIENCE = 4
 
 /** `rows`: live rows of the type; `limit`: rows wanted, offset included. */
 export function chooseDriver(
-  statistics: Pick<KeyStatistics, 'matches'>,
+  statistics: Matches,
   tests: readonly Test[],
   rows: number,
   limit: number,
 ): Driver {
   const counts = tests.flatMap((test) => (test.kind === 'keys' ? matchesOf(statistics, test) : []))
   const fewest = Math.min(...counts)
-  const isRare = fewest <= Math.sqrt(0.25 * limit * rows)
+  const isRare = fewest <= rareBelow(rows, limit)
   if (isRare || tests.some((test) => test.kind === 'narrow')) return { kind: 'keys' }
   if (tests.some((test) => test.kind === 'ids')) return idsDriver(rows, limit)
-  if (tests.some((test) => test.kind === 'join')) return { kind: 'join' }
+  const joins = tests.filter((test) => test.kind === 'join')
+  if (joins.length > 0) {
+    const cap = Math.min(...joins.map(({ walk }) => walk?.rows(statistics) ?? 0))
+    return cap === 0 ? { kind: 'join' } : { kind: 'walk', cap }
+  }
   if (counts.length === 0) return { kind: 'order' }
   const even = (limit * rows) / fewest
   return { kind: 'walk', cap: Math.round(Math.min(Math.max(PATIENCE * even, MIN_WALK), MAX_WALK)) }
+}
+
+/** Matches up to which fetching and sorting all of them is faster than a walk in order. */
+export function rareBelow(rows: number, limit: number): number {
+  return Math.sqrt(0.25 * limit * rows)
 }
 
 /** As many ids as rows are walked for a page where so many match: neither way costs more. */
@@ -53,9 +61,6 @@ function idsDriver(rows: number, limit: number): Driver {
 }
 
 /** Rows that hold one of the keys; 0 when all of them are rare. */
-export function matchesOf(
-  statistics: Pick<KeyStatistics, 'matches'>,
-  test: Extract<Test, { kind: 'keys' }>,
-): number {
+export function matchesOf(statistics: Matches, test: Extract<Test, { kind: 'keys' }>): number {
   return test.any.reduce((sum, key) => sum + (statistics.matches(key) ?? 0), 0)
 }

@@ -2,6 +2,7 @@
  * `_include` and `_revinclude`: one statement a step, for all types and both directions at once.
  * https://hl7.org/fhir/R4/search.html#revinclude
  */
+import { grantsFor } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import type { Include } from '../../fhir/search.ts'
@@ -9,7 +10,8 @@ import { normalId, type Store } from '../context.ts'
 import { CANONICAL_KEY } from '../derivation.ts'
 import { keysLiteral } from '../keys.ts'
 import type { Version } from '../repository.ts'
-import { parseVersion, toVersion } from '../rows.ts'
+import { parseVersion } from '../rows.ts'
+import { showAll } from '../shown.ts'
 import type { Bind } from '../side-rows.ts'
 import { pageStatement, type Query } from './compile.ts'
 import type { Driver } from './driver.ts'
@@ -17,7 +19,7 @@ import { type Sought, seekIncludes } from './include-seek.ts'
 import type { SortedRow } from './order.ts'
 import { isShared } from './prepare.ts'
 import { holdsSql, type Scene, type Test } from './row-test.ts'
-import { sightOf } from './sight.ts'
+import { isHidden, sightOf } from './sight.ts'
 
 export interface Followed {
   /** Each once, and none of the matches. */
@@ -53,7 +55,10 @@ export async function followIncludes(
     if (step > MAX_STEPS) return { included, isCut: true }
     const parts = queries.map((query) => ({ query, driver: driverOf(query) }))
     const rows = await store.connection.query<SortedRow>(pageStatement(parts))
-    const found = rows.map((row) => toVersion(row)).filter((version) => !seen.has(nameOf(version)))
+    // What is reached both ways is shown as what it may be read as.
+    const interactionOf = (type: string) => (sought.targets.has(type) ? 'read' : 'search')
+    const shown = await showAll(store, principal, interactionOf, rows)
+    const found = shown.filter((version) => !seen.has(nameOf(version)))
     for (const version of found) seen.add(nameOf(version))
     const room = MAX_INCLUDED - included.length
     included.push(...found.slice(0, room))
@@ -102,19 +107,38 @@ function queriesOf(
   }
   for (const [type, parameters] of holders) {
     if (!isShared(principal, project, type)) continue
-    const scene = sightOf(store, principal, type, 'search', project)
-    if (scene === undefined) continue
-    const any = [...parameters].flatMap(([code, texts]) => {
-      const p = scene.keys.param(scene.project, type, code)
-      return [...texts].map((text) => p ^ scene.keys.target(scene.project, text))
-    })
-    add(scene, {
-      kind: 'join',
-      keys: (bind) => bind(keysLiteral(any), 'bigint[]'),
-      check: holdsSql,
-    })
+    for (const [scene, codes] of holderScenes(store, principal, project, type, parameters)) {
+      const any = codes.flatMap((code) => {
+        const p = scene.keys.param(scene.project, type, code)
+        const texts = parameters.get(code) ?? []
+        return [...texts].map((text) => p ^ scene.keys.target(scene.project, text))
+      })
+      add(scene, {
+        kind: 'join',
+        keys: (bind) => bind(keysLiteral(any), 'bigint[]'),
+        check: holdsSql,
+      })
+    }
   }
   return queries
+}
+
+/** One for all parameters, or one for each where a policy hides elements; hidden ones have none. */
+function holderScenes(
+  store: Store,
+  principal: Principal,
+  project: number,
+  type: string,
+  parameters: ReadonlyMap<string, unknown>,
+): readonly (readonly [Scene, readonly string[]])[] {
+  const codes = [...parameters.keys()]
+  const isOpen = grantsFor(principal, type, 'search')?.every(({ hidden }) => hidden.length === 0)
+  const groups = isOpen === false ? codes.map((code) => [code]) : [codes]
+  return groups.flatMap((group) => {
+    if (isHidden(store, principal, type, 'search', project, group)) return []
+    const scene = sightOf(store, principal, type, 'search', project, [], group)
+    return scene === undefined ? [] : [[scene, group] as const]
+  })
 }
 
 function targetTest(

@@ -4,15 +4,19 @@
  * are random 64-bit numbers and match nothing. Every end is read with what the Principal sees of it.
  */
 import { badRequest, notSupported } from '../../errors.ts'
+import { testedCodes } from '../../fhir/parameter-paths.ts'
 import { type Criterion, isCondition, type Join } from '../../fhir/search.ts'
 import { CANONICAL_KEY } from '../derivation.ts'
 import { isCanonicalParameter, plannedParameter } from '../index-plan.ts'
 import type { Bind } from '../side-rows.ts'
+import { matchesOf } from './driver.ts'
 import {
   filter,
   heldRows,
   holdsSql,
   isHeldSql,
+  type JoinTest,
+  type Matches,
   type Scene,
   type Test,
   whereSql,
@@ -20,6 +24,8 @@ import {
 
 /** More than this on one side of a join is 400 too-costly. */
 const MAX_KEYS = 50_000
+/** Of an int in PostgreSQL, with room for one more. */
+const UNLIMITED = 2_000_000_000
 
 type TestOf = (scene: Scene, criterion: Criterion) => Test
 
@@ -28,7 +34,8 @@ export function joinTest(scene: Scene, join: Join, testOf: TestOf): Test {
   const byId = referenceTest(scene, join, testOf)
   if (byId !== undefined) return byId
   const entered = join.ends.flatMap(({ type, criterion }) => {
-    const inner = scene.enter(type)
+    const codes = testedCodes(type, criterion)
+    const inner = scene.enter(type, join.kind === 'has' ? [join.code, ...codes] : codes)
     return inner === undefined ? [] : [{ inner, criterion }]
   })
   if (entered.length === 0) return filter(() => 'false')
@@ -51,16 +58,43 @@ export function joinTest(scene: Scene, join: Join, testOf: TestOf): Test {
     kind: 'join',
     keys: (bind) => {
       const found = parts.map((part) => keysSql(isChain, part, bind)).join(' union all ')
-      const most = bind(MAX_KEYS, 'int')
+      const most = bind(scene.isPolicy ? UNLIMITED : MAX_KEYS, 'int')
       return `(select search_cap(array(
         select distinct k from (${found}) j(k) limit ${most} + 1), ${most}))`
     },
     check: (keys) => (bySelf ? isHeldSql('r.keys[1]', keys) : holdsSql(keys)),
-    ...(isChain
-      ? {}
-      : { probe: (bind) => `(${parts.map((part) => probeSql(part, bind)).join(' or ')})` }),
+    ...(isChain ? {} : probing(parts)),
+    ...(scene.isPolicy ? judging(isChain, parts) : {}),
   }
 }
+
+/** Of `_has`: where very many rows of the other side match, the first rows that are looked at fill a page. */
+function probing(parts: readonly Side[]): Pick<JoinTest, 'probe' | 'walk'> {
+  const probe = (bind: Bind) => `(${parts.map((part) => probeSql(false, part, bind)).join(' or ')})`
+  const rows = (statistics: Matches) => {
+    const matches = parts.map(({ test }) =>
+      test.kind === 'keys' ? matchesOf(statistics, test) : 0,
+    )
+    const walked = Math.min(...matches) / MATCHES_A_PROBE
+    return walked < FEWEST_PROBES ? 0 : Math.min(Math.round(walked), MOST_PROBES)
+  }
+  return { probe, walk: { rows, test: probe } }
+}
+
+/** Of a policy: most rows of a type hold one of the keys, so rows are walked in order before they are looked for. */
+function judging(isChain: boolean, parts: readonly Side[]): Pick<JoinTest, 'probe' | 'walk'> {
+  const probe = (bind: Bind) =>
+    `(${parts.map((part) => probeSql(isChain, part, bind)).join(' or ')})`
+  return { probe, walk: { rows: () => POLICY_WALK } }
+}
+
+/** A probe costs as much as to read so many rows of the other side. */
+const MATCHES_A_PROBE = 8
+/** More than twice a page. */
+const FEWEST_PROBES = 50
+const MOST_PROBES = 500
+/** Rows that are tested for keys found once. */
+const POLICY_WALK = 2000
 
 /** `subject._id=x` says what `subject=x` says. */
 function referenceTest(scene: Scene, join: Join, testOf: TestOf): Test | undefined {
@@ -128,12 +162,14 @@ function rowsSql(inner: Scene, test: Test, bind: Bind): string {
   return `with j as materialized (select ${test.keys(bind)} as k) ${few} union all ${many}`
 }
 
-/** Whether a row of the source refers to this one. */
-function probeSql({ link, inner, test }: Side, bind: Bind): string {
+/** Whether a row of the source refers to this one, or this one (of a chain) to a target. */
+function probeSql(isChain: boolean, { link, inner, test }: Side, bind: Bind): string {
   const c = bind(link.constant, 'bigint')
-  const own = link.isCanonical
-    ? `select x # ${c} from unnest(r.keys[1:r.nref]) x`
-    : `select r.keys[1] # ${c}`
+  const own = isChain
+    ? `select x # ${c} from unnest(r.keys[2:r.nref]) x`
+    : link.isCanonical
+      ? `select x # ${c} from unnest(r.keys[1:r.nref]) x`
+      : `select r.keys[1] # ${c}`
   return `exists (select 1 from (${own}) o(k) cross join lateral (
     select 1 from resource r where r.keys @> array[o.k] and ${whereSql(inner, [test], bind, true)} limit 1) s)`
 }

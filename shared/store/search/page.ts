@@ -1,5 +1,6 @@
 /** One page of a search, as a Principal sees it: one statement, one more for a total and each step of includes. */
-import { type Principal, unlinked } from '../../access/principal.ts'
+import { unlinked } from '../../access/links.ts'
+import type { Principal } from '../../access/principal.ts'
 import type { Statement } from '../../database.ts'
 import { forbidden } from '../../errors.ts'
 import type { SearchRequest } from '../../fhir/search.ts'
@@ -7,6 +8,7 @@ import type { Store } from '../context.ts'
 import { allow } from '../read.ts'
 import type { SearchPage, Version } from '../repository.ts'
 import { toVersion } from '../rows.ts'
+import { showAll } from '../shown.ts'
 import { pageStatement, pagesStatement, type Query } from './compile.ts'
 import type { Driver } from './driver.ts'
 import { followIncludes } from './include.ts'
@@ -106,13 +108,15 @@ export async function searchMany(
     const rows = await store.connection.query<SortedRow & { n: number }>(pagesStatement(group))
     for (const [n, own] of Map.groupBy(rows, (row) => row.n)) found.set(n, own)
   }
-  return requests.map((request, n) => {
-    const own = prepared[n]
-    if (own?.status !== 'fulfilled') return own ?? { status: 'rejected', reason: undefined }
-    const { order, after } = own.value
-    const value = pageOf(request, order, after, found.get(n) ?? [])
-    return { status: 'fulfilled', value }
-  })
+  return Promise.allSettled(
+    requests.map(async (request, n) => {
+      const own = prepared[n]
+      if (own?.status !== 'fulfilled') throw own?.reason
+      const { order, after } = own.value
+      const rows = found.get(n) ?? []
+      return pageOf(request, order, after, rows, await showRows(store, principal, rows))
+    }),
+  )
 }
 
 async function searchPage(
@@ -128,7 +132,8 @@ async function searchPage(
     count === 0 || queries.length === 0 ? [] : findRows(store, queries),
     total === 'none' ? undefined : countRows(store, queries, total),
   ])
-  const page = { ...pageOf(paging, order, after, rows), total: counted }
+  const show = await showRows(store, principal, rows)
+  const page = { ...pageOf(paging, order, after, rows, show), total: counted }
   if (projects.length === 0 || includes.length === 0) return page
   return { ...page, ...(await followIncludes(store, principal, projects, includes, page.versions)) }
 }
@@ -136,6 +141,17 @@ async function searchPage(
 function findRows(store: Store, queries: readonly Query[]): Promise<SortedRow[]> {
   const parts = queries.map((query) => ({ query, driver: driverOf(store, query) }))
   return store.connection.query<SortedRow>(pageStatement(parts))
+}
+
+/** What the Principal sees of rows that it may see. */
+export async function showRows(
+  store: Store,
+  principal: Principal,
+  rows: readonly SortedRow[],
+): Promise<(row: SortedRow) => Version> {
+  const versions = await showAll(store, principal, () => 'search', rows)
+  const shown = new Map(rows.map((row, i) => [row, versions[i]] as const))
+  return (row) => shown.get(row) ?? toVersion(row)
 }
 
 /** `show` makes a version of a row. */

@@ -1,8 +1,11 @@
 /** A search → what is to be asked of `resource`, in whose eyes, and by which way. */
+
+import { linkedProjects } from '../../access/links.ts'
 import { REGISTRY_TYPES } from '../../access/policy.ts'
-import { linkedProjects, type Principal } from '../../access/principal.ts'
+import type { Principal } from '../../access/principal.ts'
 import { badRequest, forbidden } from '../../errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
+import { testedCodes } from '../../fhir/parameter-paths.ts'
 import {
   type Condition,
   type Criterion,
@@ -13,9 +16,10 @@ import { unescapeValue } from '../../fhir/search-values.ts'
 import { projectKey, type Store } from '../context.ts'
 import type { Query } from './compile.ts'
 import { testOf } from './conditions.ts'
-import { chooseDriver, type Driver } from './driver.ts'
+import { chooseDriver, type Driver, matchesOf, rareBelow } from './driver.ts'
+import { withVisible } from './grant-tests.ts'
 import { type Order, type Position, readCursor, reversed } from './order.ts'
-import type { Test } from './row-test.ts'
+import type { Scene, Test } from './row-test.ts'
 import { sightOf } from './sight.ts'
 import { checkSortable, rowsOf } from './total.ts'
 import { unitsOf } from './units.ts'
@@ -63,9 +67,7 @@ export async function prepare(
 
 /** A Project that is only linked shows the types that it shares. */
 export function isShared(principal: Principal, project: number, type: string): boolean {
-  const links = principal.project.linked ?? []
   if (project === principal.project.number || principal.isSuperAdmin) return true
-  if (REGISTRY_TYPES.has(type) || !links.some(({ number }) => number === project)) return false
   return linkedProjects(principal, type).some(({ number }) => number === project)
 }
 
@@ -106,9 +108,13 @@ function wantedOfType(
   principal: Principal,
   project: number,
   units: readonly string[],
-  { type, conditions }: SearchRequest,
+  { type, conditions, sort, count, offset }: SearchRequest,
 ): Wanted {
-  const scene = sightOf(store, principal, type, 'search', project, units)
+  const codes = [
+    ...conditions.flatMap((criterion) => testedCodes(type, criterion)),
+    ...sort.map(({ code }) => code),
+  ]
+  const scene = sightOf(store, principal, type, 'search', project, units, codes)
   if (scene === undefined) throw forbidden()
   const tests = conditions.flatMap((criterion): Test | readonly Test[] => {
     if (!isNamed(criterion)) return testOf(scene, criterion)
@@ -120,8 +126,20 @@ function wantedOfType(
   return {
     project: scene.project,
     typeNumbers: [typeNumber(type)],
-    tests: [...scene.visible, ...tests],
+    tests: withVisible(scene.visible, tests, (test) => isRare(store, scene, test, count + offset)),
   }
+}
+
+/** As the driver would find its rows by it. */
+function isRare(
+  { statistics }: Store,
+  { project, type }: Scene,
+  test: Test,
+  limit: number,
+): boolean {
+  if (test.kind !== 'keys') return false
+  const rows = statistics.rowsOf(project, typeNumber(type))
+  return matchesOf(statistics, test) <= rareBelow(rows, limit)
 }
 
 /** The Principal's own Project and those it is linked to, or the ones that `_project` names of them. */

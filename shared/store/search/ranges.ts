@@ -55,14 +55,16 @@ export function dateTest(scene: Scene, ps: readonly bigint[], condition: Conditi
 export function numberTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
   if (condition.modifier === 'missing') return missingRange(ps, condition)
   const values = condition.values.map((value) => parseNumberValue(value))
-  return inRanges(scene, ps, (bind) => values.flatMap((value) => numberBounds(value, 'g', bind)))
+  return inRanges(scene, ps, (bind, isRow) =>
+    values.flatMap((value) => numberBounds(value, 'g', bind, isRow)),
+  )
 }
 
 export function quantityTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
   if (condition.modifier === 'missing') return missingRange(ps, condition)
   const values = condition.values.map((value) => parseQuantityValue(value))
-  return inRanges(scene, ps, (bind) =>
-    values.flatMap((value) => quantityBounds(scene, value, 'g', bind)),
+  return inRanges(scene, ps, (bind, isRow) =>
+    values.flatMap((value) => quantityBounds(scene, value, 'g', bind, isRow)),
   )
 }
 
@@ -75,12 +77,13 @@ export function quantityBounds(
   value: QuantityValue,
   alias: string,
   bind: Bind,
+  isRow: boolean,
 ): readonly string[] {
   const { code, system } = value
-  if (code === undefined) return numberBounds(value, alias, bind)
+  if (code === undefined) return numberBounds(value, alias, bind, isRow)
   const withUnit = (number: NumberValue, among: readonly bigint[]) => {
     const isUnit = `${alias}.u = any(${bind(keysLiteral(among), 'bigint[]')})`
-    return numberBounds(number, alias, bind).map((bounds) => `${bounds} and ${isUnit}`)
+    return numberBounds(number, alias, bind, isRow).map((bounds) => `${bounds} and ${isUnit}`)
   }
   const systems = system === undefined ? ['', UCUM] : [system]
   const converted = (system === UCUM ? units : []).flatMap((unit) => {
@@ -173,10 +176,16 @@ const LARGE = 1_000_000_000
  * On a row of idx_range, as alternatives that bound `lo`, which the index is ordered by: nearly all values
  * are narrow, so that none far below can reach up; the others have an index of their own, idx_range_wide.
  */
-export function numberBounds(number: NumberValue, alias: string, bind: Bind): readonly string[] {
+export function numberBounds(
+  number: NumberValue,
+  alias: string,
+  bind: Bind,
+  /** Of a row at hand, for which no index is to be bounded. */
+  isRow: boolean,
+): readonly string[] {
   const test = numberSql(number, alias, bind)
   const least = leastOf(number)
-  if (least === undefined || least > LARGE) return [test]
+  if (isRow || least === undefined || least > LARGE) return [test]
   // Half as much again for what is lost in rounding.
   const floor = bind(least - 1.5 * NARROW, 'float8')
   const isWide = `${alias}.hi - ${alias}.lo > ${NARROW} and ${alias}.lo < ${LARGE}`
@@ -220,17 +229,19 @@ function numberSql(number: NumberValue, alias: string, bind: Bind): string {
 function inRanges(
   { project }: Scene,
   ps: readonly bigint[],
-  alternatives: (bind: Bind) => readonly string[],
+  alternatives: (bind: Bind, isRow: boolean) => readonly string[],
 ): Test {
+  const rows = (bind: Bind) => `select g.id from idx_range g
+    where g.project = ${bind(project, 'int')} and ${parameterSql('g', ps, bind)}`
   return {
     kind: 'ids',
     ids: (bind) => {
-      const rows = `select g.id from idx_range g where g.project = ${bind(project, 'int')}
-        and ${parameterSql('g', ps, bind)}`
-      return alternatives(bind)
-        .map((sql) => `${rows} and ${sql}`)
+      const all = rows(bind)
+      return alternatives(bind, false)
+        .map((sql) => `${all} and ${sql}`)
         .join(' union all ')
     },
+    few: (bind) => `${rows(bind)} and ${anyOf(alternatives(bind, true))}`,
   }
 }
 

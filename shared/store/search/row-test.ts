@@ -3,6 +3,7 @@ import { typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/own-parameters.ts'
 import { type Keys, keysLiteral } from '../keys.ts'
 import type { Bind } from '../side-rows.ts'
+import type { KeyStatistics } from './statistics.ts'
 
 /** Whose rows are searched, in the eyes of one Principal. */
 export interface Scene {
@@ -15,21 +16,35 @@ export interface Scene {
   readonly units: readonly string[]
   /** What the Principal sees of them: part of every statement that reads such rows. */
   readonly visible: readonly Test[]
-  /** The other end of a join; undefined for a type the Principal may not search. */
-  readonly enter: (type: string) => Scene | undefined
+  /**
+   * The other end of a join, whose rows `codes` tell apart; undefined for a type the Principal may not
+   * search. Errors: 403 for a hidden one.
+   */
+  readonly enter: (type: string, codes: readonly string[]) => Scene | undefined
+  /** Its tests are a policy's: as many resources as there are may be at the other end of a join. */
+  readonly isPolicy?: true
 }
 
 export type Test =
   /** It holds one of the keys. */
   | { readonly kind: 'keys'; readonly any: readonly bigint[] }
   /** Its id is among those of a subselect on a side table. */
-  | { readonly kind: 'ids'; readonly ids: (bind: Bind) => string }
+  | IdsTest
   | JoinTest
   /** `narrow`: found by an index of its own; `date`: a range of the main date; else a mere filter. */
   | {
       readonly kind: 'narrow' | 'date' | 'filter'
       readonly sql: (bind: Bind) => string
+      /** The same for few rows. */
+      readonly few?: (bind: Bind) => string
     }
+
+export interface IdsTest {
+  readonly kind: 'ids'
+  readonly ids: (bind: Bind) => string
+  /** The same in fewer words, for a row at hand: the ranges of the index that `ids` reads are no help then. */
+  readonly few?: (bind: Bind) => string
+}
 
 /** It holds one of the keys that the other side of a reference gives, or a dictionary. */
 export interface JoinTest {
@@ -40,7 +55,19 @@ export interface JoinTest {
   readonly check: (keys: string) => string
   /** Of this row alone; for few rows, where the keys may be many. */
   readonly probe?: (bind: Bind) => string
+  /** A walk that is worth a try before the keys are looked for, which may be many or held by many rows. */
+  readonly walk?: JoinWalk
 }
+
+export interface JoinWalk {
+  /** How far; 0 is not worth it. */
+  readonly rows: (statistics: Matches) => number
+  /** Of one row; without it, whether it holds one of the keys. */
+  readonly test?: (bind: Bind) => string
+}
+
+/** What is known of keys. */
+export type Matches = Pick<KeyStatistics, 'matches'>
 
 /** `forced` keeps a test for keys from becoming an index condition. */
 export function sqlOf(test: Test, bind: Bind, forced = false): string {
@@ -65,13 +92,14 @@ export function parameterSql(alias: string, ps: readonly bigint[], bind: Bind): 
 
 /** As a test of rows that another test has found. */
 export function fewSql(test: Test, bind: Bind): string {
+  if (test.kind === 'filter' && test.few !== undefined) return test.few(bind)
   if (test.kind !== 'join') return sqlOf(test, bind)
   return test.probe?.(bind) ?? test.check(test.keys(bind))
 }
 
 /** The side table is asked for this row alone; `offset 0` keeps PostgreSQL from reading all of it. */
-export function probeSql({ ids }: Extract<Test, { kind: 'ids' }>, bind: Bind): string {
-  return `exists (select 1 from (${ids(bind)}) x(id) where x.id = r.id offset 0)`
+export function probeSql({ ids, few = ids }: IdsTest, bind: Bind): string {
+  return `exists (select 1 from (${few(bind)}) x(id) where x.id = r.id offset 0)`
 }
 
 /** True when `key` is among the keys. Not as a condition, which PostgreSQL would make a join a row. */

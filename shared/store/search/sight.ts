@@ -1,11 +1,17 @@
 /** What a Principal sees of a type: the one place that every statement of a search asks. */
-import { type Interaction, may, REGISTRY_TYPES } from '../../access/policy.ts'
+import { grantsFor, type Interaction, may, REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
+import { hiddenParameter } from '../../errors.ts'
 import { projectKey, type Store } from '../context.ts'
 import { REGISTRY_PROJECT } from '../tenants.ts'
+import { hidesAny, visibleTests } from './grant-tests.ts'
 import type { Scene, Test } from './row-test.ts'
 
-/** Undefined for what the Principal may not do; `project` is that of the types outside the registry. */
+/**
+ * Undefined for what the Principal may not do; `project` is that of the types outside the registry.
+ * `codes` are the parameters that rows are told apart by. Errors: 403 for one whose element is hidden
+ * in every row.
+ */
 export function sightOf(
   store: Pick<Store, 'keys'>,
   principal: Principal,
@@ -13,19 +19,43 @@ export function sightOf(
   interaction: Interaction,
   project: number = principal.project.number,
   units: Scene['units'] = [],
+  codes: readonly string[] = [],
 ): Scene | undefined {
   // Who sees a Binary is for its securityContext to say, not for a search.
   if (type === 'Binary' || !may(principal, type, interaction)) return undefined
   const { keys } = store
   const isRegistry = REGISTRY_TYPES.has(type)
   const own: Test = { kind: 'keys', any: [projectKey(keys, type, principal.project.id)] }
-  return {
-    keys,
-    project: isRegistry ? REGISTRY_PROJECT : project,
-    type,
-    own: principal.project.parameters,
-    units,
-    visible: isRegistry && !principal.isSuperAdmin ? [own] : [],
-    enter: (other) => sightOf(store, principal, other, 'search', project, units),
+  const place = { keys, project: isRegistry ? REGISTRY_PROJECT : project, type }
+  const grants = grantsFor(principal, type, interaction)
+  const parameters = principal.project.parameters
+  const granted = grants === undefined ? [] : visibleTests(place, grants, codes, parameters)
+  if (granted === undefined) {
+    const hidden = codes.find((code) =>
+      grants?.every((grant) => hidesAny(grant, type, [code], parameters)),
+    )
+    throw hiddenParameter(hidden ?? codes[0])
   }
+  return {
+    ...place,
+    own: parameters,
+    units,
+    visible: [...(isRegistry && !principal.isSuperAdmin ? [own] : []), ...granted],
+    enter: (other, inner) => sightOf(store, principal, other, 'search', project, units, inner),
+  }
+}
+
+/** True when one of the parameters reads what is hidden in every row that may be seen. */
+export function isHidden(
+  { keys }: Pick<Store, 'keys'>,
+  principal: Principal,
+  type: string,
+  interaction: Interaction,
+  project: number,
+  codes: readonly string[],
+): boolean {
+  const grants = grantsFor(principal, type, interaction)
+  if (grants === undefined || grants.length === 0) return false
+  const parameters = principal.project.parameters
+  return visibleTests({ keys, project, type }, grants, codes, parameters) === undefined
 }

@@ -22,6 +22,8 @@ export interface Term {
   readonly one: (project: number, bind: Bind) => string
   /** `id` and `v` of all rows at once: quicker where most of them are sorted. */
   readonly all: ((project: number, bind: Bind) => string) | undefined
+  /** Its values in their order, least first, each with its `id`: rows with several come several times. */
+  readonly walk?: (project: number, bind: Bind) => string
 }
 
 /** Errors: 400 for a parameter whose values are not kept in any order. */
@@ -44,8 +46,16 @@ export function termOf(
   switch (parameter?.type) {
     case 'special':
       return { name, descending, type: 'float8', ...distance(nearOf(conditions), pick, ps) }
-    case 'string':
-      return { name, descending, type: 'text', ...sideTable('idx_string', `${pick}(s.v)`, ps) }
+    case 'string': {
+      const term = sideTable('idx_string', `${pick}(s.v)`, ps)
+      return {
+        name,
+        descending,
+        type: 'text',
+        ...term,
+        walk: (project, bind) => stringWalk(ps(project), project, bind),
+      }
+    }
     case 'date':
     case 'number':
     case 'quantity':
@@ -99,6 +109,11 @@ function sideTable(
     one: (project, bind) => `(select ${value} ${rows(project, bind)} and s.id = r.id)`,
     all: (project, bind) => `select s.id, ${value} as v ${rows(project, bind)} group by s.id`,
   }
+}
+
+function stringWalk(ps: readonly bigint[], project: number, bind: Bind): string {
+  return `select s.id, s.v from idx_string s where s.project = ${bind(project, 'int')}
+    and ${parameterSql('s', ps, bind)}`
 }
 
 const CODED = new Set(['Coding', 'CodeableConcept', 'code', 'boolean'])

@@ -33,8 +33,43 @@ function words({ keys, project }: Scene, ps: readonly bigint[], text: string, bi
   const whole = startsWith(project, ps, value, bind)
   if (!value.includes(' ')) return whole
   const anywhere = [...ps, ...ps.map((p) => keys.words(p))]
-  const each = value.split(' ').map((word) => startsWith(project, anywhere, word, bind))
-  return `${whole} union (${each.join(' intersect ')})`
+  const each = [...new Set(value.split(' '))]
+  const rows = each.length > MAX_JOINED ? intersected : joined
+  return `${whole} union (${rows(project, anywhere, each, bind)})`
+}
+
+/** From here on the orders to join them in are too many to weigh. */
+const MAX_JOINED = 5
+
+/** PostgreSQL knows which words are common: it begins with the rarest and looks up the others. */
+function joined(
+  project: number,
+  ps: readonly bigint[],
+  words: readonly string[],
+  bind: Bind,
+): string {
+  const tables = words.map((word, i) => {
+    const alias = `s${i}`
+    const same = i === 0 ? [] : [`${alias}.id = s0.id`]
+    const tests = [
+      ...same,
+      `${alias}.project = ${bind(project, 'int')}`,
+      parameterSql(alias, ps, bind),
+      prefixSql(alias, word, bind),
+    ]
+    return { from: `idx_string ${alias}`, test: tests.join(' and ') }
+  })
+  return `select s0.id from ${tables.map(({ from }) => from).join(', ')}
+    where ${tables.map(({ test }) => test).join(' and ')}`
+}
+
+function intersected(
+  project: number,
+  ps: readonly bigint[],
+  words: readonly string[],
+  bind: Bind,
+): string {
+  return words.map((word) => startsWith(project, ps, word, bind)).join(' intersect ')
 }
 
 function startsWith(project: number, ps: readonly bigint[], value: string, bind: Bind): string {

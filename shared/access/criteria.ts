@@ -1,0 +1,62 @@
+/** The criteria of a policy entry: a search string → Criteria, as a query would be read. */
+import { COMPARTMENTS } from '../fhir/definitions.ts'
+import { type Criterion, isCondition, parseSearch } from '../fhir/search.ts'
+import { unescapeValue } from '../fhir/search-values.ts'
+import { fillValue, type Variables } from './variables.ts'
+
+/** Any type has these; so an entry for `*` may use them and no others. */
+const COMMON = new Set([
+  '_id',
+  '_compartment',
+  '_tag',
+  '_security',
+  '_profile',
+  '_project',
+  '_lastUpdated',
+])
+const ANY_TYPE = 'Basic'
+
+/** Throws what is wrong with them: an Error or a 400. */
+export function parseCriteria(
+  type: string,
+  text: string,
+  variables: Variables,
+): readonly Criterion[] {
+  if (!text.startsWith(`${type}?`)) throw new Error(`criteria must start with "${type}?"`)
+  const pairs = text.slice(type.length + 1).split('&')
+  return pairs.flatMap((pair) => readPair(type, pair, variables))
+}
+
+/** Errors: also a pair that narrows nothing, which would let all of the type through. */
+function readPair(type: string, pair: string, variables: Variables): readonly Criterion[] {
+  const equals = pair.indexOf('=')
+  if (equals < 1) throw new Error(`"${pair}" is no search parameter with a value`)
+  const name = pair.slice(0, equals)
+  if (type === '*' && !COMMON.has(name.replace(/:.*/, ''))) {
+    throw new Error(`criteria of * may not use ${name}`)
+  }
+  const query = `${name}=${fillValue(pair.slice(equals + 1), variables)}`
+  const { conditions, includes } = parseSearch(type === '*' ? ANY_TYPE : type, query)
+  const [criterion] = conditions
+  if (criterion === undefined || includes.length > 0) {
+    throw new Error(`"${name}" does not say which resources are meant`)
+  }
+  if (!isCondition(criterion)) return [criterion]
+  const { code, values, modifier } = criterion
+  if (code === '_project') {
+    const ids = values.map((value) => unescapeValue(value).replace(/^Project\//, ''))
+    const { projectId } = variables
+    if (projectId === undefined || ids.includes(projectId)) return []
+    throw new Error('_project names another Project')
+  }
+  if (code !== '_compartment') return [criterion]
+  if (modifier !== undefined) throw new Error('_compartment has no modifiers')
+  const inside = values.flatMap((value) => membershipsOf(unescapeValue(value)))
+  return [inside.length === 1 && inside[0] ? inside[0] : { kind: 'or', criteria: inside }]
+}
+
+/** A bare id may be that of any compartment. */
+function membershipsOf(value: string): readonly Criterion[] {
+  const names = value.includes('/') ? [value] : COMPARTMENTS.map((kind) => `${kind}/${value}`)
+  return names.map((reference) => ({ kind: 'compartment', reference }))
+}

@@ -1,0 +1,104 @@
+/** Which elements a search parameter reads: whoever may not see them may not search by it either. */
+import {
+  COMPARTMENTS,
+  compartmentParams,
+  searchParameter,
+  storedParameters,
+} from './definitions.ts'
+import type { SearchParameter } from './definitions-data.ts'
+import type { OwnParameters } from './own-parameters.ts'
+import { type Expression, parsePath } from './path-parse.ts'
+import { type Criterion, isCondition } from './search.ts'
+
+/** The parameters of `type` itself that a criterion tells resources apart by. */
+export function testedCodes(type: string, criterion: Criterion): readonly string[] {
+  if (isCondition(criterion)) return [criterion.code]
+  switch (criterion.kind) {
+    case 'chain':
+      return [criterion.code]
+    case 'has':
+      return []
+    case 'compartment': {
+      const compartment = COMPARTMENTS.find((name) => criterion.reference.startsWith(`${name}/`))
+      const codes = compartment === undefined ? [] : compartmentParams(compartment, type)
+      return codes.filter((code) => code !== '{def}')
+    }
+    case 'not':
+      return testedCodes(type, criterion.criterion)
+    case 'and':
+    case 'or':
+      return criterion.criteria.flatMap((item) => testedCodes(type, item))
+    default:
+      return criterion satisfies never
+  }
+}
+
+/**
+ * Element paths below the type, `name.family`; a choice is named without its type. Undefined: a parameter
+ * of a Project's own may read anything.
+ */
+export function pathsRead(
+  type: string,
+  code: string,
+  own: OwnParameters | undefined,
+): readonly string[] | undefined {
+  const mine = own?.types.get(type)?.get(code)
+  if (mine !== undefined) return mine.isGeneral ? undefined : pathsOfParameter(type, mine)
+  const key = `${type} ${code}`
+  const known = read.get(key)
+  if (known !== undefined) return known
+  const found = storedParameters(type, code).flatMap((stored) =>
+    pathsOfParameter(type, searchParameter(type, stored)),
+  )
+  read.set(key, found)
+  return found
+}
+
+const read = new Map<string, readonly string[]>()
+
+function pathsOfParameter(type: string, parameter: SearchParameter | undefined): readonly string[] {
+  if (parameter?.expression === undefined) return []
+  const whole = pathsOf(parsePath(parameter.expression), [''], type)
+  const parts = (parameter.components ?? []).flatMap((part) =>
+    pathsOf(parsePath(part.expression), whole, type),
+  )
+  return [...new Set([...whole, ...parts])].filter((path) => path !== '')
+}
+
+/** Paths from `context`, those that conditions on the way look at included. */
+function pathsOf(
+  expression: Expression,
+  context: readonly string[],
+  type: string,
+): readonly string[] {
+  switch (expression.kind) {
+    case 'member': {
+      const { of, name } = expression
+      const isRoot = [type, 'Resource', 'DomainResource'].includes(name)
+      if (of === undefined && isRoot) return context
+      const base = of === undefined ? context : pathsOf(of, context, type)
+      return base.map((path) => (path === '' ? name : `${path}.${name}`))
+    }
+    case 'union':
+      return expression.parts.flatMap((part) => pathsOf(part, context, type))
+    case 'index':
+    case 'type':
+      return pathsOf(expression.of, context, type)
+    case 'call': {
+      const { of, name, args } = expression
+      const base = of === undefined ? context : pathsOf(of, context, type)
+      const isPlain = ['as', 'ofType', 'is', 'resolve', 'extension'].includes(name)
+      return [...base, ...(isPlain ? [] : args.flatMap((arg) => pathsOf(arg, base, type)))]
+    }
+    case 'binary':
+      return [
+        ...pathsOf(expression.left, context, type),
+        ...pathsOf(expression.right, context, type),
+      ]
+    case 'literal':
+    case 'variable':
+      return []
+    default:
+      return expression satisfies never
+  }
+}

@@ -1,0 +1,38 @@
+/** The rows of a resource: what its content says, and what its platform meta adds. */
+import { REGISTRY_TYPES } from '../access/policy.ts'
+import type { OwnParameters } from '../fhir/own-parameters.ts'
+import type { Meta, Reference, Resource } from '../fhir/resource.ts'
+import { projectKey, type Store } from './context.ts'
+import { deriveIndexes, type IndexRows } from './indexes.ts'
+
+export function indexRows(
+  store: Pick<Store, 'keys' | 'warn'>,
+  project: number,
+  resource: Resource,
+  parameters: OwnParameters | undefined,
+): IndexRows {
+  const rows = deriveIndexes(store.keys, project, resource, parameters)
+  for (const parameter of rows.failed) store.warn(parameter)
+  const held = new Set(rows.keys)
+  const accounts = (accountsOf(resource.meta) ?? [])
+    .flatMap((account) => account.reference ?? [])
+    .map((reference) => store.keys.compartment(project, reference))
+    .filter((key) => !held.has(key))
+  const own = REGISTRY_TYPES.has(resource.resourceType)
+    ? [projectKey(store.keys, resource.resourceType, resource.meta?.project ?? '')]
+    : []
+  return {
+    ...rows,
+    nref: rows.nref + accounts.length,
+    keys: [
+      ...rows.keys.slice(0, rows.nref),
+      ...new Set(accounts),
+      ...rows.keys.slice(rows.nref),
+      ...own,
+    ],
+  }
+}
+
+export function accountsOf(meta: Meta | undefined): readonly Reference[] | undefined {
+  return meta?.accounts ?? (meta?.account && [meta.account])
+}

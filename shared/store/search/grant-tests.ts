@@ -1,0 +1,224 @@
+/**
+ * Grants of a policy → tests on a row of `resource r`. Whose rows fulfil the criteria of a grant does not
+ * depend on what the Principal may see beyond them: chains of a policy run through all of the project.
+ */
+import { overlaps } from '../../access/field-paths.ts'
+import { type Grant, REGISTRY_TYPES } from '../../access/policy.ts'
+import type { OwnParameters } from '../../fhir/own-parameters.ts'
+import { pathsRead } from '../../fhir/parameter-paths.ts'
+import { type Criterion, isCondition } from '../../fhir/search.ts'
+import type { Bind } from '../side-rows.ts'
+import { REGISTRY_PROJECT } from '../tenants.ts'
+import { testOf } from './conditions.ts'
+import { fewSql, filter, probeSql, type Scene, sqlOf, type Test } from './row-test.ts'
+
+/** Whose rows are looked at. */
+export type Place = Pick<Scene, 'keys' | 'project' | 'type'>
+
+/** What a row holds, as its index columns say it. */
+export interface HeldKeys {
+  readonly rowId: string
+  readonly keys: ReadonlySet<bigint>
+}
+
+/** A criterion that the keys of a row decide; undefined when it takes PostgreSQL. */
+type KeyTest = ((row: HeldKeys) => boolean) | undefined
+
+interface GrantTests {
+  /** AND-ed. */
+  readonly tests: readonly Test[]
+  readonly decide: KeyTest
+}
+
+/**
+ * Tests that together let through what one of the grants lets through; the first that fits a row governs
+ * it, and rows whose governing grant hides what `codes` read are left out. Undefined: all are.
+ */
+export function visibleTests(
+  place: Place,
+  grants: readonly Grant[],
+  codes: readonly string[],
+  own?: OwnParameters,
+): readonly Test[] | undefined {
+  const hiding: (readonly Test[])[] = []
+  const alternatives: Alternative[] = []
+  for (const grant of grants) {
+    const { tests } = grantTests(place, grant)
+    if (hidesAny(grant, place.type, codes, own)) hiding.push(tests)
+    else alternatives.push({ tests, not: [...hiding] })
+  }
+  const [only] = alternatives
+  if (only === undefined) return undefined
+  if (alternatives.some(({ tests, not }) => tests.length + not.length === 0)) return []
+  if (alternatives.length === 1 && only.not.length === 0) return only.tests
+  const exactSql = (testsSql: TestsSql) => (bind: Bind) =>
+    `(${alternatives.map((one) => anySql(one, bind, testsSql)).join(' or ')})`
+  const exact: Test = { kind: 'filter', sql: exactSql(allSql), few: exactSql(fewRowsSql) }
+  const wider = widerTest(alternatives)
+  if (wider === undefined) return [exact]
+  const isExact = alternatives.every(({ tests, not }) => tests.length === 1 && not.length === 0)
+  return isExact ? [wider] : [wider, exact]
+}
+
+interface Alternative {
+  readonly tests: readonly Test[]
+  /** None of these may hold. */
+  readonly not: readonly (readonly Test[])[]
+}
+
+function anySql({ tests, not }: Alternative, bind: Bind, testsSql: TestsSql): string {
+  const parts = [
+    testsSql(tests, bind),
+    ...not.map((other) => `not coalesce(${testsSql(other, bind)}, false)`),
+  ]
+  return `(${parts.join(' and ')})`
+}
+
+/** SQL that is true for the rows that fulfil all tests. Never a condition of an index. */
+export function allSql(tests: readonly Test[], bind: Bind): string {
+  if (tests.length === 0) return 'true'
+  return `(${tests.map((test) => `(${sqlOf(test, bind, true)}) is true`).join(' and ')})`
+}
+
+/** The same for few rows: what is at the other end of a join is looked up for each. */
+export function fewRowsSql(tests: readonly Test[], bind: Bind): string {
+  if (tests.length === 0) return 'true'
+  const sqlFor = (test: Test) =>
+    test.kind === 'ids'
+      ? probeSql(test, bind)
+      : test.kind === 'keys'
+        ? sqlOf(test, bind, true)
+        : fewSql(test, bind)
+  return `(${tests.map((test) => `(${sqlFor(test)}) is true`).join(' and ')})`
+}
+
+type TestsSql = (tests: readonly Test[], bind: Bind) => string
+
+/**
+ * The tests of a search with those of a policy, by which rows are found only where it lets few through
+ * or nothing else narrows the search; elsewhere it filters what the search finds.
+ */
+export function withVisible(
+  visible: readonly Test[],
+  tests: readonly Test[],
+  isRare: (test: Test) => boolean,
+): readonly Test[] {
+  const isNarrowed = tests.some(({ kind }) => kind !== 'filter')
+  if (visible.length === 0 || !isNarrowed || visible.some(isRare)) return [...visible, ...tests]
+  const isFew = tests.some((test) => test.kind === 'narrow' || isRare(test))
+  const few = (bind: Bind) => fewRowsSql(visible, bind)
+  return [...tests, { kind: 'filter', sql: isFew ? few : (bind) => allSql(visible, bind), few }]
+}
+
+/** Keys of which every row that is let through holds one: by them rows are found, and counted. */
+function widerTest(alternatives: readonly Alternative[]): Test | undefined {
+  const any = new Set<bigint>()
+  for (const { tests } of alternatives) {
+    const narrow = tests.find((test) => test.kind === 'keys')
+    if (narrow === undefined) return undefined
+    for (const key of narrow.any) any.add(key)
+  }
+  return { kind: 'keys', any: [...any] }
+}
+
+/** True when an element that one of the parameters reads is hidden by the grant. */
+export function hidesAny(
+  { hidden }: Grant,
+  type: string,
+  codes: readonly string[],
+  own: OwnParameters | undefined,
+): boolean {
+  if (hidden.length === 0) return false
+  return codes.some((code) => {
+    const paths = pathsRead(type, code, own)
+    return paths?.some((path) => hidden.some((one) => overlaps(type, path, one))) ?? true
+  })
+}
+
+/** Undefined: it takes PostgreSQL to tell whether a row fulfils the criteria of the grant. */
+export function decideByKeys(place: Place, grant: Grant): KeyTest {
+  return grantTests(place, grant).decide
+}
+
+export function grantTests(place: Place, grant: Grant): GrantTests {
+  const name = `${place.project} ${place.type}`
+  const known = compiled.get(grant)?.get(name)
+  if (known !== undefined) return known
+  const made = compileGrant(place, grant)
+  const byPlace = compiled.get(grant) ?? new Map<string, GrantTests>()
+  compiled.set(grant, byPlace.set(name, made))
+  return made
+}
+
+const compiled = new WeakMap<Grant, Map<string, GrantTests>>()
+
+const NOTHING: GrantTests = { tests: [filter(() => 'false')], decide: () => false }
+
+function compileGrant(place: Place, { criteria }: Grant): GrantTests {
+  const scene = policyScene(place)
+  try {
+    const tests = criteria.map((criterion) => testOf(scene, criterion))
+    const decisions = criteria.map((criterion) => decisionOf(scene, criterion))
+    const isByKeys = decisions.every((decide) => decide !== undefined)
+    return {
+      tests,
+      decide: isByKeys ? (row) => decisions.every((decide) => decide(row)) : undefined,
+    }
+  } catch {
+    // What no statement can ask (a chain into the registry) lets nothing through.
+    return NOTHING
+  }
+}
+
+function policyScene({ keys, project, type }: Place): Scene {
+  return {
+    keys,
+    project,
+    type,
+    // A policy knows the parameters of the standard alone.
+    own: undefined,
+    isPolicy: true,
+    units: [],
+    visible: [],
+    enter: (other) =>
+      policyScene({
+        keys,
+        type: other,
+        project: REGISTRY_TYPES.has(other) ? REGISTRY_PROJECT : project,
+      }),
+  }
+}
+
+function decisionOf(scene: Scene, criterion: Criterion): KeyTest {
+  if (!isCondition(criterion)) {
+    if (criterion.kind === 'and' || criterion.kind === 'or') {
+      const parts = criterion.criteria.map((item) => decisionOf(scene, item))
+      if (!parts.every((part) => part !== undefined)) return undefined
+      return criterion.kind === 'and'
+        ? (row) => parts.every((part) => part(row))
+        : (row) => parts.some((part) => part(row))
+    }
+    if (criterion.kind === 'not') return opposite(decisionOf(scene, criterion.criterion))
+    return byTest(scene, criterion)
+  }
+  const { code, modifier, values } = criterion
+  if (code === '_id') {
+    const ids = new Set(values.map((value) => scene.keys.rowId(scene.type, value)))
+    return modifier === 'not' ? (row) => !ids.has(row.rowId) : (row) => ids.has(row.rowId)
+  }
+  const isAbsence = modifier === 'missing' && values[0] === 'true'
+  if (isAbsence) return opposite(byTest(scene, { ...criterion, values: ['false'] }))
+  if (modifier === 'not') return opposite(byTest(scene, { ...criterion, modifier: undefined }))
+  return byTest(scene, criterion)
+}
+
+function byTest(scene: Scene, criterion: Criterion): KeyTest {
+  const test = testOf(scene, criterion)
+  if (test.kind !== 'keys') return undefined
+  const { any } = test
+  return ({ keys }) => any.some((key) => keys.has(key))
+}
+
+function opposite(decide: KeyTest): KeyTest {
+  return decide && ((row) => !decide(row))
+}
