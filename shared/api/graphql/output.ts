@@ -227,23 +227,27 @@ function reverseFields(parts: Parts, target: string): Fields {
     fields[`${type}List`] = {
       type: new GraphQLList(new GraphQLNonNull(resource)),
       args,
-      resolve: (source, given, context) =>
-        listOfReferring(context, type, referenceOf(source), given),
+      resolve: (source, given, context) => {
+        const reference = referenceOf(context, source)
+        return reference && listOfReferring(context, type, reference, given)
+      },
     }
     if (!isNamed) continue
     fields[`${type}Connection`] = {
       type: connectionOf(parts, type),
       args,
-      resolve: (source, given, context, info) =>
-        connectionOfReferring(context, type, referenceOf(source), given, info),
+      resolve: (source, given, context, info) => {
+        const reference = referenceOf(context, source)
+        return reference && connectionOfReferring(context, type, reference, given, info)
+      },
     }
   }
   return fields
 }
 
-/** Nothing refers to a contained resource, which has no address of its own. */
-function referenceOf(source: unknown): string {
-  return isResource(source) ? referenceTo(source) : ''
+/** Null for a contained resource, which has no address of its own. */
+function referenceOf({ owners }: GraphqlContext, source: unknown): string | null {
+  return isResource(source) && owners.get(source) === source ? referenceTo(source) : null
 }
 
 function memberOf(source: unknown, name: string): unknown {
