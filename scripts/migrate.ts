@@ -2,7 +2,7 @@
 import { type Config, readConfig } from '../shared/config.ts'
 import { migrate, openDatabase } from '../shared/database.ts'
 import { createLogger } from '../shared/log.ts'
-import { openRepository } from '../shared/store/repository.ts'
+import { openRepository } from '../shared/store/open-repository.ts'
 import { isSeeded, seed, superAdminOf } from './seed.ts'
 
 /** Safe to run twice and from two machines at a time. True when the super admin was made now. */

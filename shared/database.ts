@@ -10,6 +10,7 @@ import {
   type RawPool,
   rawPool,
 } from './database-pool.ts'
+import { countDatabaseTime } from './database-time.ts'
 import {
   runTransaction,
   type TransactionOptions,
@@ -224,6 +225,7 @@ class PooledDatabase implements Database {
     const inFlight = this.#inFlight.get(connection) ?? 0
     if (inFlight === 0) this.#roundTrips += 1
     this.#inFlight.set(connection, inFlight + 1)
+    const startedAt = performance.now()
     try {
       // pg's types ask for a mutable array; it does not change it.
       const result = await connection.query<Row>({
@@ -241,6 +243,7 @@ class PooledDatabase implements Database {
       }
       throw failure
     } finally {
+      countDatabaseTime(startedAt)
       this.#inFlight.set(connection, (this.#inFlight.get(connection) ?? 1) - 1)
     }
   }

@@ -9,10 +9,11 @@ import type { Logger } from './log.ts'
 import { openQueues, type Queues } from './queue.ts'
 import { openRedis, type Redis, untilReady } from './redis.ts'
 import { openStorage, type Storage } from './storage.ts'
+import { openRepository } from './store/open-repository.ts'
 import { openOwnParameters } from './store/own-parameters.ts'
 import { openPrincipals, type Principals } from './store/principals.ts'
 import { openProfiles, type Profiles } from './store/profiles.ts'
-import { openRepository, type Repository } from './store/repository.ts'
+import type { Repository } from './store/repository.ts'
 import { openSigningKeys } from './store/signing-keys.ts'
 
 export interface Services {

@@ -266,3 +266,13 @@ t.test('SIGTERM lets a running request finish and ends with 0', async (t) => {
   t.equal(code, 0)
   t.match(answer, /^HTTP\/1.1 400 [\s\S]*connection: close[\s\S]*Missing grant_type/i)
 })
+
+t.test('project admins may ask how long a request took, and nobody else', async (t) => {
+  const botica = await openBotica(t)
+  const asked = { 'X-Debug-Timing': '1' }
+  const told = await botica.admin.get('Patient', asked)
+  t.match(told.headers.get('server-timing'), /^db;dur=\d+\.\d, total;dur=\d+\.\d$/)
+  t.notOk((await botica.admin.get('Patient')).headers.has('server-timing'))
+  const { client } = await botica.createMember()
+  t.notOk((await client.get('Patient', asked)).headers.has('server-timing'))
+})

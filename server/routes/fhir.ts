@@ -10,6 +10,7 @@ import { SYSTEM_PROJECT } from '../../shared/store/projects.ts'
 import { type Context, caller, type Middleware, type State, type Web } from '../context.ts'
 import { openBody, readBody } from '../middleware/body.ts'
 import { CallerGone } from '../middleware/failures.ts'
+import { withTiming } from '../middleware/timing.ts'
 import { send } from '../send.ts'
 
 const ROOT = '/fhir/R4'
@@ -25,7 +26,8 @@ const NOBODY: Principal = {
 export function fhirRoutes({ services }: Web, authenticate: Middleware): Router<State> {
   const serve = async (ctx: Context, principal: Principal) => {
     const request = await requestOf(ctx, services.config)
-    await send(ctx, await handle(services, principal, request))
+    const reply = await withTiming(ctx, principal, () => handle(services, principal, request))
+    await send(ctx, reply)
   }
   const router = new Router<State>()
   router.all(`${ROOT}{/*path}`, async (ctx) => {

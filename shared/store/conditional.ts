@@ -10,9 +10,10 @@ import { isCondition, type SearchRequest } from '../fhir/search.ts'
 import { normalId, type Store, scopeOf } from './context.ts'
 import { needsSql } from './judge.ts'
 import { allow } from './read.ts'
+import { remove } from './remove.ts'
 import type { Version, WriteOptions, WriteResult } from './repository.ts'
 import { search } from './search/page.ts'
-import { create, remove, update } from './write.ts'
+import { create, update } from './write.ts'
 
 /** Runs `work` in a transaction, with a store that writes and reads inside it and holds these locks. */
 export type Transact = <T>(

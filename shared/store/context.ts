@@ -19,8 +19,6 @@ export interface Store {
   readonly submit: Submit
   /** The newest version of a row, and deletions: those of one bundle share their statements. */
   readonly fetch: Fetch
-  /** What is read in one turn is one statement here, so a read has none of its own. */
-  readonly sharesReads?: true
   readonly remove: (deletion: Deletion) => Promise<readonly Deleted[]>
   readonly keys: Keys
   readonly ownParameters: OwnParametersReader

@@ -77,7 +77,6 @@ export async function inTransaction<T>(
       ...store,
       connection,
       fetch: ahead.fetch,
-      sharesReads: true,
       submit,
       remove,
       seenCodes,

@@ -1,8 +1,8 @@
-/** Create, update, patch and delete: policy, then one statement each, after commit the answer. */
+/** Create, update and patch: policy, then one statement each, after commit the answer. */
 import { randomUUIDv7 } from 'node:crypto'
 import { keepPaths, withoutPaths } from '../access/field-paths.ts'
 import { fieldsNotCreated, hiddenFields, keep, keptFields, strip } from '../access/fields.ts'
-import { may, REGISTRY_TYPES } from '../access/policy.ts'
+import { REGISTRY_TYPES } from '../access/policy.ts'
 import { checkPolicy } from '../access/policy-check.ts'
 import type { Principal } from '../access/principal.ts'
 import {
@@ -14,14 +14,13 @@ import {
   notFound,
   preconditionFailed,
 } from '../errors.ts'
-import { typeNumber } from '../fhir/definitions.ts'
 import { isSameJson } from '../fhir/json.ts'
 import type { Meta, Resource } from '../fhir/resource.ts'
 import { SqlError } from '../sql-error.ts'
-import { retrying } from './coalesce.ts'
 import { tailOf, timeText } from './content.ts'
 import { isLegalId, normalId, type Store, scopeOf } from './context.ts'
-import { hiddenBy, isPlain, type Judged, readJudged } from './judge.ts'
+import { hiddenBy, readJudged } from './judge.ts'
+import type { Judged } from './judge-rows.ts'
 import {
   accountGiven,
   hiddenAfter,
@@ -31,11 +30,11 @@ import {
   readonlyBy,
 } from './judge-write.ts'
 import { ownParametersOf } from './own-parameters.ts'
-import { authorId, isSameMeta, type Place, type Prepared, prepare } from './prepare.ts'
+import { isSameMeta, type Place, type Prepared, prepare } from './prepare.ts'
 import { allow, readRow } from './read.ts'
 import { invalidReferences } from './references.ts'
-import { checkChange, checkDeletion, filed, profileKey } from './registry.ts'
-import type { Deletion, Version, WriteOptions, WriteResult } from './repository.ts'
+import { checkChange, filed } from './registry.ts'
+import type { Version, WriteOptions, WriteResult } from './repository.ts'
 import { parseVersion, toVersion, type VersionRow } from './rows.ts'
 import { without } from './shown.ts'
 import { REGISTRY_PROJECT } from './tenants.ts'
@@ -211,87 +210,6 @@ async function createAt(
     if (found !== undefined) return undefined
     throw error
   }
-}
-
-/** Idempotent. Errors: 403, 404 unknown or not in sight, 412. */
-export async function remove(
-  store: Store,
-  principal: Principal,
-  type: string,
-  id: string,
-  options: WriteOptions = {},
-): Promise<Deletion> {
-  allow(principal, type, 'delete')
-  if (!isLegalId(id)) throw notFound()
-  if (!isPlain(principal, type, 'delete') || !isSeen(principal, type)) {
-    return removeJudged(store, principal, type, id, options)
-  }
-  return removeRow(store, principal, type, id, options)
-}
-
-/** Every resource of the type is in sight. */
-function isSeen(principal: Principal, type: string): boolean {
-  return may(principal, type, 'read') && isPlain(principal, type, 'read')
-}
-
-/** What is judged is what is deleted: a version that came in between is judged anew. */
-async function removeJudged(
-  store: Store,
-  principal: Principal,
-  type: string,
-  id: string,
-  options: WriteOptions,
-): Promise<Deletion> {
-  for (let attempt = 0; attempt <= LOST_RACES; attempt++) {
-    const before = await readJudged(store, principal, type, id, ['read', 'delete'])
-    if (before?.rulings.read === undefined) throw notFound()
-    const { row } = before
-    if (row.content === null) return { ...toVersion(row, id), membership: undefined }
-    if (before.rulings.delete === undefined) throw forbidden()
-    if (options.ifMatch && !options.ifMatch.includes(row.ver)) throw preconditionFailed()
-    try {
-      return await removeRow(store, principal, type, id, { ifMatch: [row.ver] })
-    } catch (error) {
-      const isLostRace = error instanceof HttpError && error.status === 412
-      if (!isLostRace || options.ifMatch) throw error
-    }
-  }
-  throw conflict('Too many concurrent changes, try again')
-}
-
-async function removeRow(
-  store: Store,
-  principal: Principal,
-  type: string,
-  id: string,
-  options: WriteOptions,
-): Promise<Deletion> {
-  await checkDeletion(store, principal, type, id)
-  const scope = scopeOf(principal, type)
-  const removeIn = (project: number) => {
-    const deletion = {
-      project,
-      type: typeNumber(type),
-      id: store.keys.rowId(type, id),
-      vers: options.ifMatch,
-      metaPrefix: scope.metaPrefix,
-      author: principal.profile && authorId(store, principal.profile),
-      event: store.wantsEvent(project, type),
-      profileKey: profileKey(store.keys, type, id),
-    }
-    const run = () => store.remove(deletion)
-    return store.deferred ? run() : retrying(run)
-  }
-  let rows = await removeIn(scope.project)
-  if (rows.length === 0 && scope.everywhere) {
-    const row = await readRow(store, principal, type, id)
-    if (row && row.project !== scope.project) rows = await removeIn(row.project)
-  }
-  const found = rows.find((row) => row.deleted) ?? rows[0]
-  if (found === undefined) throw notFound()
-  if (found.gone) return { ...toVersion(found, id), membership: found.membership ?? undefined }
-  if (options.ifMatch) throw preconditionFailed()
-  throw conflict('Too many concurrent changes, try again')
 }
 
 /** The time of the write; undefined when an update found another version than it expected. */

@@ -1,0 +1,153 @@
+/**
+ * What PostgreSQL says of live rows: which grant of a Principal is the first that lets each through. Every
+ * row is found by its primary key, what it refers to by single keys.
+ */
+import { type Grant, grantsFor, type Interaction } from '../access/policy.ts'
+import type { Principal } from '../access/principal.ts'
+import { typeNumber } from '../fhir/definitions.ts'
+import { isLegalId, type Store, scopeOf } from './context.ts'
+import { readRow } from './read.ts'
+import { type VersionRow, versionColumns } from './rows.ts'
+import { fewRowsSql, grantTests, type Place } from './search/grant-tests.ts'
+import { type Bind, binder } from './side-rows.ts'
+
+/** `all`: no policy applies; undefined: nothing lets it through. */
+export type Ruling = Grant | 'all' | undefined
+
+/** The newest version of a resource, and what each interaction that was asked about says of it. */
+export interface Judged {
+  readonly row: VersionRow
+  readonly rulings: Readonly<Partial<Record<Interaction, Ruling>>>
+}
+
+type RulingColumns = Partial<Record<Interaction, number | null>>
+
+/** Undefined for ids that are unknown or not in sight. One statement; two for who reads everywhere. */
+export async function readAsking(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+  asked: readonly Interaction[],
+): Promise<Judged | undefined> {
+  if (!isLegalId(id)) return undefined
+  const { project, metaPrefix, everywhere } = scopeOf(principal, type)
+  if (everywhere) return readThenAsk(store, principal, type, id, asked)
+  const { values, bind } = binder()
+  const [own, number, rowId] = [
+    bind(project, 'int'),
+    bind(typeNumber(type), 'smallint'),
+    bind(store.keys.rowId(type, id), 'uuid'),
+  ]
+  const place = { keys: store.keys, project, type }
+  const columns = asked.map((item) => `${placeSql(place, principal, item, bind)} as "${item}"`)
+  const text = `select ${versionColumns('v')}, j.* from (
+      select * from version where project = ${own} and type = ${number} and id = ${rowId}
+      order by ver desc limit 1) v
+    left join (select ${columns.join(', ')} from resource r
+      where r.project = ${own} and r.type = ${number} and r.id = ${rowId}) j on true
+    where starts_with(v.meta_ext, ${bind(metaPrefix, 'text')})`
+  const statement = { ...nameOf(text), text, values }
+  const [row] = await store.connection.query<VersionRow & RulingColumns>(statement)
+  return row && { row, rulings: rulingsIn(principal, type, asked, row) }
+}
+
+async function readThenAsk(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+  asked: readonly Interaction[],
+): Promise<Judged | undefined> {
+  const row = await readRow(store, principal, type, id)
+  if (row === undefined) return undefined
+  const [first] = await ask(store, principal, type, row.project, [row.id], asked)
+  return { row, rulings: first ?? {} }
+}
+
+/** Everything is found by primary keys and single keys, so one plan is as good as another. */
+function nameOf(text: string): { readonly name?: string } {
+  const known = names.get(text)
+  if (known !== undefined) return { name: known }
+  // A connection keeps what has a name; most policies ask in the same words.
+  if (names.size === MAX_NAMES) return {}
+  const name = `judge-${names.size}`
+  names.set(text, name)
+  return { name }
+}
+
+const MAX_NAMES = 100
+const names = new Map<string, string>()
+
+/** What PostgreSQL says of live rows of one type, in the order of their row ids. One statement. */
+export async function ask(
+  store: Store,
+  principal: Principal,
+  type: string,
+  project: number,
+  ids: readonly string[],
+  asked: readonly Interaction[],
+): Promise<readonly Judged['rulings'][]> {
+  const live = await askLive(store, principal, type, project, ids, asked)
+  return live.map((row) => row?.rulings ?? {})
+}
+
+export interface LiveRuling {
+  readonly ver: number
+  readonly rulings: Judged['rulings']
+}
+
+/** The same with the version that it is said of; undefined where there is no live row. */
+export async function askLive(
+  store: Store,
+  principal: Principal,
+  type: string,
+  project: number,
+  ids: readonly string[],
+  asked: readonly Interaction[],
+): Promise<readonly (LiveRuling | undefined)[]> {
+  const { values, bind } = binder()
+  const place = { keys: store.keys, project, type }
+  const columns = asked.map((item) => `${placeSql(place, principal, item, bind)} as "${item}"`)
+  const rows = await store.connection.query<{ row: string; ver: number } & RulingColumns>({
+    text: `select r.id as row, r.ver, ${columns.join(', ')} from resource r
+      where r.project = ${bind(project, 'int')} and r.type = ${bind(typeNumber(type), 'smallint')}
+        and r.id = any(${bind(ids, 'uuid[]')})`,
+    values,
+  })
+  const found = new Map(
+    rows.map((row): [string, LiveRuling] => [
+      row.row,
+      { ver: row.ver, rulings: rulingsIn(principal, type, asked, row) },
+    ]),
+  )
+  return ids.map((id) => found.get(id))
+}
+
+/** The place of the first grant that lets row `r` through; null for none. */
+function placeSql(
+  place: Place,
+  principal: Principal,
+  interaction: Interaction,
+  bind: Bind,
+): string {
+  const grants = grantsFor(principal, place.type, interaction) ?? []
+  const cases = grants.map(
+    (grant, i) => `when ${fewRowsSql(grantTests(place, grant).tests, bind)} then ${i}`,
+  )
+  return `case ${cases.join(' ')} end`
+}
+
+function rulingsIn(
+  principal: Principal,
+  type: string,
+  asked: readonly Interaction[],
+  row: RulingColumns,
+): Judged['rulings'] {
+  const found: Partial<Record<Interaction, Ruling>> = {}
+  for (const item of asked) {
+    const grants = grantsFor(principal, type, item)
+    found[item] = grants === undefined ? 'all' : grants[row[item] ?? -1]
+  }
+  return found
+}

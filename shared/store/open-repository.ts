@@ -1,0 +1,225 @@
+/** The repository as it runs: each of its calls → the file that does it. */
+
+import { LRUCache } from 'lru-cache'
+import { INTERACTIONS } from '../access/policy.ts'
+import type { Principal } from '../access/principal.ts'
+import type { Database } from '../database.ts'
+import { lockStatement } from '../database-transaction.ts'
+import { notFound } from '../errors.ts'
+import type { Logger } from '../log.ts'
+import { historyInSight, inSight, manyInSight, readBinaries, requireInSight } from './binaries.ts'
+import { createCoalescer, retrying } from './coalesce.ts'
+import {
+  createConditional,
+  createTurns,
+  deleteConditional,
+  type Transact,
+  updateConditional,
+} from './conditional.ts'
+import type { Store } from './context.ts'
+import { deleteStatement, removeTogether } from './deletions.ts'
+import { createFetch, fetchTogether } from './fetch.ts'
+import { history, historyOf } from './history.ts'
+import { createImportedConcepts } from './imported-concepts.ts'
+import { needsSql, readJudged } from './judge.ts'
+import { Keys } from './keys.ts'
+import { withLinked } from './linked.ts'
+import { addMail } from './mails.ts'
+import { createMaintenance } from './maintenance.ts'
+import { metaSummary } from './meta-summary.ts'
+import { type OwnParametersReader, openOwnParameters } from './own-parameters.ts'
+import { rowKey } from './read.ts'
+import { read, readMany, readVersion } from './read-judged.ts'
+import { remove } from './remove.ts'
+import type { Repository, Transaction } from './repository.ts'
+import { readCompartment } from './search/compartment.ts'
+import { searchDeleted } from './search/deleted.ts'
+import { explain } from './search/explain.ts'
+import { search, searchMany, searchTypes } from './search/page.ts'
+import { countPerReference, searchPerReference } from './search/per-reference.ts'
+import { openStatistics } from './search/statistics.ts'
+import { createTenants } from './tenants.ts'
+import { type Inner, inTransaction, runTogether, runTransaction } from './transaction.ts'
+import { create, patch, update } from './write.ts'
+
+const SEEN_CODES = 50_000
+const WARNED = 10_000
+
+export interface RepositoryOptions {
+  readonly ownParameters?: OwnParametersReader
+  readonly log?: Logger
+  /** True when a change of this type must leave an outbox row; no events by default. */
+  readonly wantsEvent?: Store['wantsEvent']
+}
+
+const FAILED = 'A search parameter of a Project fails on a resource, which has no rows of it'
+
+/** Reads the salt of the search keys, so the schema must be there. Errors: 503. */
+export async function openRepository(
+  database: Database,
+  options: RepositoryOptions = {},
+): Promise<Repository> {
+  const [row] = await database.query<{ salt: Buffer }>({
+    text: 'select salt from search_key_salt',
+    values: [],
+  })
+  if (row === undefined) throw new Error('The table search_key_salt is empty: restore its row')
+  const seen = new LRUCache<bigint, true>({ max: SEEN_CODES })
+  const warned = new LRUCache<string, true>({ max: WARNED })
+  const store: Store = {
+    connection: database,
+    submit: createCoalescer(database),
+    fetch: createFetch(database),
+    remove: (deletion) => database.query(deleteStatement([deletion])),
+    keys: new Keys(row.salt),
+    ownParameters: options.ownParameters ?? openOwnParameters(database),
+    warn({ stamp, base, code }) {
+      const name = `${stamp} ${base}`
+      if (!warned.has(name)) options.log?.warn({ parameter: `${base}.${code}` }, FAILED)
+      warned.set(name, true)
+    },
+    tenants: createTenants(),
+    statistics: openStatistics(database),
+    seenCodes: { has: (key) => seen.has(key), add: (key) => void seen.set(key, true) },
+    wantsEvent: options.wantsEvent ?? (() => false),
+    turns: createTurns(),
+    deferred: undefined,
+  }
+  return repositoryOf(store, {
+    run: (work, locks) =>
+      retrying(() => inTransaction(database, store, (inner) => work(inner.store), { locks })),
+    runAll: (work, guard) =>
+      runTransaction(database, store, (inner) => work(transactionOf(inner)), guard),
+  })
+}
+
+/** What is begun inside a transaction is a part of it. */
+function transactionOf(inner: Inner): Transaction {
+  const repositoryIn = (store: Store): Repository =>
+    repositoryOf(store, {
+      run: async (work, locks) => {
+        if (locks.length > 0) await store.connection.query(lockStatement(locks))
+        return work(store)
+      },
+      runAll: (work) => work(transactionOf({ ...inner, store })),
+    })
+  return {
+    ...repositoryIn(inner.store),
+    addMail: (projectId, mail) => addMail(inner.store.connection, projectId, mail),
+    readAhead: (principal, references) =>
+      inner.readAhead(references.map(({ type, id }) => rowKey(inner.store, principal, type, id))),
+    together: (pieces, failed) =>
+      runTogether(
+        inner,
+        pieces.map((piece) => (store: Store) => piece(repositoryIn(store))),
+        failed,
+      ),
+  }
+}
+
+interface Transactions {
+  readonly run: Transact
+  readonly runAll: Repository['transaction']
+}
+
+function repositoryOf(store: Store, transactions: Transactions): Repository {
+  return withLinked(ownRepository(store, transactions))
+}
+
+/** Of the Principal's own Project, searches aside. */
+function ownRepository(store: Store, transactions: Transactions): Repository {
+  const transact = transactions.run
+  /** In a transaction where a policy takes PostgreSQL to judge what was written. */
+  const judged = <T>(
+    principal: Principal,
+    type: string,
+    interaction: 'create' | 'update',
+    work: (inner: Store) => Promise<T>,
+  ): Promise<T> => {
+    // An update may create.
+    const asked = ['create', interaction] as const
+    const isLate = asked.some((item) => needsSql(store, principal, type, item))
+    return isLate ? transact(work, []) : work(store)
+  }
+  return {
+    create: (principal, resource, options) =>
+      judged(principal, resource.resourceType, 'create', (inner) =>
+        create(inner, principal, resource, options),
+      ),
+    read: async (principal, type, id) => {
+      const version = await read(store, principal, type, id)
+      return type === 'Binary' ? inSight(store, principal, version) : version
+    },
+    readMany: async (principal, references) => {
+      const versions = await readMany(store, principal, references)
+      const hasBinary = references.some(({ type }) => type === 'Binary')
+      return hasBinary ? manyInSight(store, principal, versions) : versions
+    },
+    readBinaries: (principal, ids) => readBinaries(store, principal, ids),
+    readVersion: async (principal, type, id, ver) => {
+      const version = await readVersion(store, principal, type, id, ver)
+      return type === 'Binary' ? inSight(store, principal, version) : version
+    },
+    history: async (principal, type, id, request) => {
+      const found = await history(store, principal, type, id, request)
+      return type === 'Binary' ? historyInSight(store, principal, found) : found
+    },
+    historyOf: async (principal, type, request) => {
+      const found = await historyOf(store, principal, type, request)
+      const versions = await manyInSight(store, principal, found.versions)
+      return { ...found, versions: versions.filter((version) => version !== undefined) }
+    },
+    update: async (principal, resource, options) => {
+      const { resourceType: type, id = '' } = resource
+      if (type === 'Binary') await requireInSight(store, principal, id)
+      return judged(principal, type, 'update', (inner) =>
+        update(inner, principal, resource, options),
+      )
+    },
+    patch: async (principal, type, id, change, options) => {
+      if (type === 'Binary') await requireInSight(store, principal, id)
+      return judged(principal, type, 'update', (inner) =>
+        patch(inner, principal, type, id, change, options),
+      )
+    },
+    delete: async (principal, type, id, options) => {
+      if (type === 'Binary') await requireInSight(store, principal, id)
+      return remove(store, principal, type, id, options)
+    },
+    rulings: async (principal, type, id) => {
+      const found = await readJudged(store, principal, type, id, INTERACTIONS)
+      if (found === undefined) throw notFound()
+      return found.rulings
+    },
+    search: (principal, request, signal) => search(until(store, signal), principal, request),
+    searchDeleted: (principal, request) => searchDeleted(store, principal, request),
+    explain: (principal, request) => explain(store, principal, request),
+    searchTypes: (principal, requests, signal) =>
+      searchTypes(until(store, signal), principal, requests),
+    searchMany: (principal, requests) => searchMany(store, principal, requests),
+    searchPerReference: (principal, wanted, maxRows) =>
+      searchPerReference(store, principal, wanted, maxRows),
+    countPerReference: (principal, wanted) => countPerReference(store, principal, wanted),
+    compartment: (principal, request) => readCompartment(store, principal, request),
+    createConditional: (principal, resource, condition, options) =>
+      createConditional(store, transact, principal, resource, condition, options),
+    updateConditional: (principal, resource, condition, options) =>
+      updateConditional(store, transact, principal, resource, condition, options),
+    deleteConditional: (principal, condition, limit) =>
+      deleteConditional(store, transact, principal, condition, limit),
+    metaSummary: (principal, type) => metaSummary(store, principal, type),
+    concepts: createImportedConcepts(store.connection),
+    maintenance: createMaintenance(store),
+    transaction: transactions.runAll,
+    sideBySide: () => {
+      const { connection } = store
+      const shared = { fetch: fetchTogether(connection), remove: removeTogether(connection) }
+      return repositoryOf({ ...store, ...shared }, transactions)
+    },
+  }
+}
+
+function until(store: Store, signal: AbortSignal | undefined): Store {
+  const connection = signal && store.connection.until?.(signal)
+  return connection === undefined ? store : { ...store, connection }
+}
