@@ -47,7 +47,6 @@ export function typeOf(parts: Parts, place: Place): LazyObject {
     return new LazyObject(parts.gate, {
       name,
       fields: () => fieldsOf(parts, place),
-      isTypeOf: undefined,
     })
   })
 }
