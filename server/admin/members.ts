@@ -1,5 +1,6 @@
 /** Members of a Project: looked up, changed and removed by its administrators. */
 import type { Principal } from '../../shared/access/principal.ts'
+import { administeredProject, requireUnlessLimited } from '../../shared/api/admin/access.ts'
 import { changedFields, recordChange } from '../../shared/api/admin-audit.ts'
 import { onBehalfOf } from '../../shared/api/provision.ts'
 import { badRequest, forbidden, notFound } from '../../shared/errors.ts'
@@ -10,7 +11,6 @@ import type { Services } from '../../shared/services.ts'
 import { referenceIn } from '../../shared/store/memberships.ts'
 import type { Version, WriteOptions, WriteResult } from '../../shared/store/repository.ts'
 import { parseVersion } from '../../shared/store/rows.ts'
-import { administeredProject, requireUnlessLimited } from './access.ts'
 
 const TYPE = 'ProjectMembership'
 

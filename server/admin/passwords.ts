@@ -1,13 +1,13 @@
 /** Passwords that administrators set for others. */
 import { requireGoodPassword } from '../../shared/access/password-rules.ts'
 import type { Principal } from '../../shared/access/principal.ts'
+import { requireUnlessLimited } from '../../shared/api/admin/access.ts'
+import { Fields } from '../../shared/api/admin/fields.ts'
 import { recordChange } from '../../shared/api/admin-audit.ts'
 import { findUser, setPassword } from '../../shared/api/users.ts'
 import { badRequest, forbidden } from '../../shared/errors.ts'
 import { referenceTo } from '../../shared/fhir/resource.ts'
 import type { Services } from '../../shared/services.ts'
-import { requireUnlessLimited } from './access.ts'
-import { Fields } from './fields.ts'
 
 /** Of a user that belongs to the caller's Project alone. Errors: 400, 403. */
 export async function setProjectPassword(

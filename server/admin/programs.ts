@@ -1,11 +1,11 @@
 /** Clients and bots of a Project, each with the membership that lets it in. */
 import type { Principal } from '../../shared/access/principal.ts'
+import { administeredProject, requireUnlessLimited } from '../../shared/api/admin/access.ts'
+import { defined, Fields } from '../../shared/api/admin/fields.ts'
 import { recordChange } from '../../shared/api/admin-audit.ts'
 import { createBot, createClient, onBehalfOf } from '../../shared/api/provision.ts'
 import type { Services } from '../../shared/services.ts'
 import type { WriteResult } from '../../shared/store/repository.ts'
-import { administeredProject, requireUnlessLimited } from './access.ts'
-import { defined, Fields } from './fields.ts'
 
 /** Errors: 403, 404, 400 with one issue a field. */
 export async function addClient(

@@ -1,5 +1,6 @@
 /** Projects: made by super admins, read and changed by their administrators. */
 import type { Principal } from '../../shared/access/principal.ts'
+import { administeredProject, requireUnlessLimited } from '../../shared/api/admin/access.ts'
 import { givenFields, recordChange } from '../../shared/api/admin-audit.ts'
 import { newProject, onBehalfOf } from '../../shared/api/provision.ts'
 import { badRequest, forbidden, invalid } from '../../shared/errors.ts'
@@ -9,7 +10,6 @@ import { requireValid } from '../../shared/fhir/validate.ts'
 import type { Services } from '../../shared/services.ts'
 import type { WriteResult } from '../../shared/store/repository.ts'
 import { parseVersion } from '../../shared/store/rows.ts'
-import { administeredProject, requireUnlessLimited } from './access.ts'
 
 /** Fields of a Project that its administrators replace as a whole. */
 export type ProjectList = 'secret' | 'setting' | 'site'

@@ -1,5 +1,6 @@
 /** What only super admins without a policy may do. */
 import type { Principal } from '../../shared/access/principal.ts'
+import { Fields } from '../../shared/api/admin/fields.ts'
 import type { FhirReply, FhirRequest } from '../../shared/api/handle.ts'
 import { completedJob, startUpkeep } from '../../shared/api/upkeep.ts'
 import { badRequest, forbidden } from '../../shared/errors.ts'
@@ -8,7 +9,6 @@ import type { Services } from '../../shared/services.ts'
 import { mailDepths, readMails } from '../../shared/store/mails.ts'
 import { appliedMigrations } from '../../shared/store/upkeep.ts'
 import { upkeepDepths } from '../../shared/store/upkeep-jobs.ts'
-import { Fields } from './fields.ts'
 
 /** A super admin's request; `request.path` says what the AsyncJob was asked for by. */
 export interface SuperCall {

@@ -1,5 +1,7 @@
 /** `/admin/projects/:id/invite` and `/admin/projects/:id/members/**`. */
 import type Router from '@koa/router'
+import { administeredProject } from '../../shared/api/admin/access.ts'
+import { inviteMember, userOf } from '../../shared/api/admin/invite.ts'
 import { handle } from '../../shared/api/handle.ts'
 import { readQuery } from '../../shared/api/negotiate.ts'
 import { writeOptions } from '../../shared/api/preconditions.ts'
@@ -7,8 +9,6 @@ import { FHIR_JSON } from '../../shared/api/reply.ts'
 import { unsupportedMediaType } from '../../shared/errors.ts'
 import { allOk } from '../../shared/fhir/outcome.ts'
 import type { WriteOptions } from '../../shared/store/repository.ts'
-import { administeredProject } from '../admin/access.ts'
-import { inviteMember } from '../admin/invite.ts'
 import {
   type MemberPath,
   patchMember,
@@ -31,7 +31,7 @@ export function memberRoutes(router: Router<State>, { services }: Web): void {
     const body = await readJsonObject(ctx, maxBodyBytes)
     const { principal, session } = caller(ctx)
     const id = ctx.params.id ?? ''
-    const { membership } = await inviteMember(services, principal, session, id, body)
+    const { membership } = await inviteMember(services, principal, userOf(session), id, body)
     sendVersion(ctx, 200, membership, baseUrl)
   })
   router.get(MEMBERS, async (ctx) => {

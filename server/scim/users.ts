@@ -1,5 +1,8 @@
 /** SCIM users of the caller's Project. https://datatracker.ietf.org/doc/html/rfc7644#section-3 */
 import { type Principal, systemPrincipal } from '../../shared/access/principal.ts'
+import { requireUnlessLimited } from '../../shared/api/admin/access.ts'
+import { PROFILE_TYPES } from '../../shared/api/admin/invitation.ts'
+import { inviteMember, userOf } from '../../shared/api/admin/invite.ts'
 import { recordChange } from '../../shared/api/admin-audit.ts'
 import { onBehalfOf } from '../../shared/api/provision.ts'
 import { projectOfUser } from '../../shared/api/users.ts'
@@ -12,9 +15,6 @@ import { referenceIn } from '../../shared/store/memberships.ts'
 import type { Session } from '../../shared/store/principals.ts'
 import type { Transaction } from '../../shared/store/repository.ts'
 import { parseVersion } from '../../shared/store/rows.ts'
-import { requireUnlessLimited } from '../admin/access.ts'
-import { PROFILE_TYPES } from '../admin/invitation.ts'
-import { inviteMember } from '../admin/invite.ts'
 import { readMember, removeMember } from '../admin/members.ts'
 import { patchScimUser } from './patch.ts'
 import { readScimUser, type ScimUser, scimUserOf } from './user.ts'
@@ -74,7 +74,7 @@ export async function createUser(call: ScimCall, body: unknown) {
   if (userType === 'Patient' && session.project.defaultPatientAccessPolicy === undefined) {
     throw badRequest('Project has no defaultPatientAccessPolicy', 'userType')
   }
-  const { membership } = await inviteMember(services, caller, session, caller.project.id, {
+  const { membership } = await inviteMember(services, caller, userOf(session), caller.project.id, {
     resourceType: userType,
     firstName: givenName,
     lastName: familyName,

@@ -3,17 +3,20 @@
  * Counted per run; the first call that may change something is journalled before it is made.
  */
 import type { Principal } from '../../shared/access/principal.ts'
+import { inviteMember } from '../../shared/api/admin/invite.ts'
 import { sendEmail } from '../../shared/api/email.ts'
 import { type FhirReply, handle, handleSigned } from '../../shared/api/handle.ts'
 import { DEPTH_HEADER } from '../../shared/api/operations/execute.ts'
-import { wholeBody } from '../../shared/api/reply.ts'
-import { HttpError, notFound } from '../../shared/errors.ts'
+import { versionHeaders } from '../../shared/api/preconditions.ts'
+import { FHIR_JSON, wholeBody } from '../../shared/api/reply.ts'
+import { badStructure, HttpError, notFound } from '../../shared/errors.ts'
 import { type Fetched, fetchOutside } from '../../shared/fetch-outside.ts'
 import { parseBody } from '../../shared/fhir/json.ts'
 import { allOk } from '../../shared/fhir/outcome.ts'
 import { isObject } from '../../shared/fhir/resource.ts'
 import type { ExecuteJob } from '../../shared/queue-jobs.ts'
 import type { Services } from '../../shared/services.ts'
+import { present } from '../../shared/store/rows.ts'
 import type { HostCall } from './run-result.ts'
 
 export interface BridgeOptions {
@@ -67,7 +70,11 @@ export function createBridge(options: BridgeOptions): Bridge {
     const path = url.pathname.replaceAll('%24', '$')
     const isSigned = path.startsWith('/storage/')
     const isFhir = path.startsWith(ROOT) || `${path}/` === ROOT
-    if (asked.method === 'POST' && path === '/email/v1/send') return await email(asked)
+    if (asked.method === 'POST' && path === '/email/v1/send') return await beside(email, asked)
+    const [, invited] = /^\/admin\/projects\/([^/]+)\/invite$/.exec(path) ?? []
+    if (asked.method === 'POST' && invited !== undefined) {
+      return await beside((call) => invite(decodeURIComponent(invited), call), asked)
+    }
     if (!isFhir && !isSigned) return outcomeOf(404, notFound().outcome)
     if (!isRead(asked.method, path)) await write()
     await places.take()
@@ -93,10 +100,23 @@ export function createBridge(options: BridgeOptions): Bridge {
   }
 
   async function email({ body }: Asked): Promise<string> {
+    await sendEmail(services, principal, parseBody(body ?? ''), signal)
+    return outcomeOf(200, allOk)
+  }
+
+  async function invite(projectId: string, { body }: Asked): Promise<string> {
+    const invitation = parseBody(body ?? '')
+    if (!isObject(invitation)) throw badStructure('Content must be a JSON object')
+    const { membership } = await inviteMember(services, principal, undefined, projectId, invitation)
+    const headers = { 'Content-Type': FHIR_JSON, ...versionHeaders(membership) }
+    return replyText(200, headers, present(membership, principal, true))
+  }
+
+  /** What is no FHIR request: it always changes something. */
+  async function beside(call: (asked: Asked) => Promise<string>, asked: Asked): Promise<string> {
     await write()
     try {
-      await sendEmail(services, principal, parseBody(body ?? ''), signal)
-      return outcomeOf(200, allOk)
+      return await call(asked)
     } catch (error) {
       if (error instanceof HttpError) return outcomeOf(error.status, error.outcome)
       throw error

@@ -1,19 +1,19 @@
-/** `POST /admin/projects/:id/invite`. */
-import { requireGoodPassword } from '../../shared/access/password-rules.ts'
-import { hashPassword } from '../../shared/access/passwords.ts'
-import type { Principal } from '../../shared/access/principal.ts'
-import { isObject, parseReference, type Reference } from '../../shared/fhir/resource.ts'
-import type { Services } from '../../shared/services.ts'
-import type { Session } from '../../shared/store/principals.ts'
+/** `POST /admin/projects/:id/invite`, also from inside a bot. */
+import { requireGoodPassword } from '../../access/password-rules.ts'
+import { hashPassword } from '../../access/passwords.ts'
+import type { Principal } from '../../access/principal.ts'
+import { isObject, parseReference, type Reference } from '../../fhir/resource.ts'
+import type { Services } from '../../services.ts'
+import type { Session } from '../../store/principals.ts'
 import { administeredProject, requireUnlessLimited } from './access.ts'
 import { type Enrolment, enrol } from './enrol.ts'
 import { type Invitation, readInvitation } from './invitation.ts'
 
-/** Errors: 400, 403, 404, 409, 412. */
+/** `user` is who invites, where that is a person. Errors: 400, 403, 404, 409, 412. */
 export async function inviteMember(
   services: Services,
   caller: Principal,
-  session: Session,
+  user: Reference | undefined,
   projectId: string,
   body: Record<string, unknown>,
 ): Promise<Enrolment> {
@@ -21,7 +21,7 @@ export async function inviteMember(
   requireUnlessLimited(caller, ['ProjectMembership', 'create'], ['User', 'create'])
   const { password, ...invitation }: Invitation = readInvitation(body)
   const passwordHash = await hashOf(services, password)
-  const inviter = { caller, user: userOf(session), project }
+  const inviter = { caller, user, project }
   const enrolled = await enrol(services, inviter, { ...invitation, passwordHash })
   if (enrolled.outcome === 'updated') services.principals.forget()
   return enrolled

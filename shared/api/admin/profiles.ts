@@ -1,20 +1,15 @@
 /** Profiles of who is invited: chosen, found by address, or new. */
-import { type ProjectContext, systemPrincipal } from '../../shared/access/principal.ts'
-import { onBehalfOf } from '../../shared/api/provision.ts'
-import { badRequest } from '../../shared/errors.ts'
-import {
-  parseReference,
-  type Reference,
-  type Resource,
-  referenceTo,
-} from '../../shared/fhir/resource.ts'
-import type { Condition, SearchRequest } from '../../shared/fhir/search.ts'
-import { escapeValue } from '../../shared/fhir/search-values.ts'
-import { requireValid } from '../../shared/fhir/validate.ts'
-import { searchFor } from '../../shared/store/lookups.ts'
-import { displayOf } from '../../shared/store/principals.ts'
-import type { Transaction } from '../../shared/store/repository.ts'
-import { parseVersion } from '../../shared/store/rows.ts'
+import { type ProjectContext, systemPrincipal } from '../../access/principal.ts'
+import { badRequest } from '../../errors.ts'
+import { parseReference, type Reference, type Resource, referenceTo } from '../../fhir/resource.ts'
+import type { Condition, SearchRequest } from '../../fhir/search.ts'
+import { escapeValue } from '../../fhir/search-values.ts'
+import { requireValid } from '../../fhir/validate.ts'
+import { searchFor } from '../../store/lookups.ts'
+import { displayOf } from '../../store/principals.ts'
+import type { Transaction } from '../../store/repository.ts'
+import { parseVersion } from '../../store/rows.ts'
+import { onBehalfOf } from '../provision.ts'
 import type { Enrollee, Inviter } from './invitation.ts'
 
 /** An existing profile that an invite names. Errors: 400. */

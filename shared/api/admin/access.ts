@@ -1,8 +1,8 @@
 /** Who may administer which Project. */
-import { type Interaction, may } from '../../shared/access/policy.ts'
-import type { Principal, ProjectContext } from '../../shared/access/principal.ts'
-import { forbidden, notFound } from '../../shared/errors.ts'
-import type { Principals } from '../../shared/store/principals.ts'
+import { type Interaction, may } from '../../access/policy.ts'
+import type { Principal, ProjectContext } from '../../access/principal.ts'
+import { forbidden, notFound } from '../../errors.ts'
+import type { Principals } from '../../store/principals.ts'
 
 /** Errors: 403 for no project admin and for a foreign project, 404 for an unknown one. */
 export async function administeredProject(

@@ -1,8 +1,8 @@
 /** The body of an invite, read and checked field by field. */
-import type { Principal, ProjectContext } from '../../shared/access/principal.ts'
-import { invalid } from '../../shared/errors.ts'
-import { issue } from '../../shared/fhir/outcome.ts'
-import type { Reference } from '../../shared/fhir/resource.ts'
+import type { Principal, ProjectContext } from '../../access/principal.ts'
+import { invalid } from '../../errors.ts'
+import { issue } from '../../fhir/outcome.ts'
+import type { Reference } from '../../fhir/resource.ts'
 import { defined, Fields } from './fields.ts'
 
 export const PROFILE_TYPES = ['Patient', 'Practitioner', 'RelatedPerson'] as const

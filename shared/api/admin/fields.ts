@@ -1,8 +1,8 @@
 /** Reads the fields of a flat admin body and collects one issue a bad field. */
-import { LIFETIME } from '../../shared/access/clients.ts'
-import { invalid } from '../../shared/errors.ts'
-import { type Issue, issue } from '../../shared/fhir/outcome.ts'
-import { isObject, type Reference } from '../../shared/fhir/resource.ts'
+import { LIFETIME } from '../../access/clients.ts'
+import { invalid } from '../../errors.ts'
+import { type Issue, issue } from '../../fhir/outcome.ts'
+import { isObject, type Reference } from '../../fhir/resource.ts'
 
 /** Good enough to be written to; no sign that a mail header or a list of addresses could be made of. */
 const EMAIL = /^[^\s@,;:<>()[\]\\"]{1,64}@[^\s@,;:<>()[\]\\"]{1,253}$/
