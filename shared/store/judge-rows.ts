@@ -8,7 +8,7 @@ import { typeNumber } from '../fhir/definitions.ts'
 import { isLegalId, type Store, scopeOf } from './context.ts'
 import { readRow } from './read.ts'
 import { type VersionRow, versionColumns } from './rows.ts'
-import { fewRowsSql, grantTests, type Place } from './search/grant-tests.ts'
+import { fewRowsSql, grantTests, type Place, placeIn } from './search/grant-tests.ts'
 import { type Bind, binder } from './side-rows.ts'
 
 /** `all`: no policy applies; undefined: nothing lets it through. */
@@ -39,7 +39,7 @@ export async function readAsking(
     bind(typeNumber(type), 'smallint'),
     bind(store.keys.rowId(type, id), 'uuid'),
   ]
-  const place = { keys: store.keys, project, type }
+  const place = placeIn(store.keys, principal, type, project)
   const columns = asked.map((item) => `${placeSql(place, principal, item, bind)} as "${item}"`)
   const text = `select ${versionColumns('v')}, j.* from (
       select * from version where project = ${own} and type = ${number} and id = ${rowId}
@@ -107,7 +107,7 @@ export async function askLive(
   asked: readonly Interaction[],
 ): Promise<readonly (LiveRuling | undefined)[]> {
   const { values, bind } = binder()
-  const place = { keys: store.keys, project, type }
+  const place = placeIn(store.keys, principal, type, project)
   const columns = asked.map((item) => `${placeSql(place, principal, item, bind)} as "${item}"`)
   const rows = await store.connection.query<{ row: string; ver: number } & RulingColumns>({
     text: `select r.id as row, r.ver, ${columns.join(', ')} from resource r

@@ -13,6 +13,7 @@ import type { Store } from './context.ts'
 import { hiddenBy, needsSql, rulingOf } from './judge.ts'
 import { ask, type Ruling } from './judge-rows.ts'
 import type { Prepared } from './prepare.ts'
+import { heldRow } from './search/row-decisions.ts'
 
 type Writing = 'create' | 'update'
 
@@ -122,7 +123,7 @@ function rulingAfter(
   interaction: Writing | 'read',
   { write, resource }: Prepared,
 ): Ruling {
-  const held = () => ({ rowId: write.id, keys: new Set(write.rows.keys) })
+  const held = () => heldRow(write.id, write.rows, write.head + write.tail)
   return rulingOf(store, principal, resource.resourceType, interaction, write.project, held)
 }
 

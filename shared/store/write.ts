@@ -50,12 +50,12 @@ export async function create(
 ): Promise<WriteResult> {
   const { resourceType: type } = resource
   allow(principal, type, 'create')
-  if (type === 'AccessPolicy') checkPolicy(resource)
   const id = options.keepId && resource.id !== undefined ? givenId(resource.id) : randomUUIDv7()
   const sent = filed(keep(resource, undefined, fieldsNotCreated(principal, type)))
   await checkChange(store, principal, undefined, sent)
   const { project, projectId } = await projectOf(store, principal, sent, id)
   const own = await ownParametersOf(store.ownParameters, store.connection, principal, project)
+  if (type === 'AccessPolicy') checkPolicy(resource, own)
   const account = accountGiven(principal, type)
   const start = { kind: 'insert', ver: 1, after: undefined } as const
   const place: Place = { ...start, project, projectId, id, account, own }
@@ -151,7 +151,6 @@ async function tryChange(
   if (options.onlyIfAbsent && live) throw preconditionFailed(`${type}/${id} exists already`)
   const hidden = hiddenBy(seen)
   const resource = await next(row, live, hidden)
-  if (type === 'AccessPolicy') checkPolicy(resource)
   if (resource.resourceType !== type) throw badRequest('Incorrect resource type')
   if (normalId(resource.id ?? '') !== id) throw badRequest('Incorrect resource ID')
   if (row === undefined) return createAt(store, principal, resource, options)
@@ -159,6 +158,7 @@ async function tryChange(
   const stored = live && parseVersion(live)
   const { project: projectId = '' } = JSON.parse(`{${row.meta_ext}}`) as Meta
   const own = await ownParametersOf(store.ownParameters, store.connection, principal, row.project)
+  if (type === 'AccessPolicy') checkPolicy(resource, own)
   const place: Place = {
     kind: live ? 'update' : 'insert',
     own,
