@@ -90,7 +90,7 @@ for (const [type, list] of Object.entries(CRITERIA)) {
   }
 }
 
-const WAYS = ['birthdate=1950', 'family=before']
+const WAYS = ['birthdate=1950', 'family=before', 'general-practitioner:Practitioner.family=seen']
 for (const criteria of WAYS) {
   t.test(`versions of a resource are judged one by one: ${criteria}`, async (t) => {
     const ask = under({ resourceType: 'Patient', criteria: `Patient?${criteria}` })

@@ -10,6 +10,7 @@ import { typeName } from '../fhir/definitions.ts'
 import type { Store } from './context.ts'
 import { codesNamed } from './criteria-codes.ts'
 import { indexRows } from './index-rows.ts'
+import { askContents, type Content } from './judge-contents.ts'
 import { ask, type Judged, type Ruling, readAsking } from './judge-rows.ts'
 import { readRow } from './read.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from './rows.ts'
@@ -118,27 +119,61 @@ async function judged(
   interactions: readonly Interaction[],
   known: Judged['rulings'],
 ): Promise<Judged> {
-  const isAlike = interactions.every((item) => isPlain(principal, type, item))
-  // What is deleted is judged by its last content.
-  const last =
-    row.content === null && !isAlike ? ((await lastContents(store, [row]))[0] ?? row) : row
   const rulings: Partial<Record<Interaction, Ruling>> = {}
+  if (row.content === null) {
+    const isAlike = interactions.every((item) => isPlain(principal, type, item))
+    // What is deleted is judged by its last content.
+    const [last] = isAlike ? [] : await lastContents(store, [row])
+    if (last !== undefined) {
+      const [found] = await rulingsOfContents(store, principal, interactions, [last])
+      return { row, rulings: found ?? {} }
+    }
+    for (const item of interactions) rulings[item] = rulingWithout(principal, type, item)
+    return { row, rulings }
+  }
   for (const item of interactions) {
-    const isKnown = item in known && row.content !== null
-    rulings[item] = isKnown ? known[item] : rulingOrNone(store, principal, item, last)
+    rulings[item] = item in known ? known[item] : rulingOfRow(store, principal, item, row)
   }
   return { row, rulings }
 }
 
-function rulingOrNone(
+/** Of what has no content any more. */
+function rulingWithout(principal: Principal, type: string, interaction: Interaction): Ruling {
+  const grants = grantsFor(principal, type, interaction)
+  return grants === undefined ? 'all' : grants.find(({ criteria }) => criteria.length === 0)
+}
+
+/** Of versions with content, in their order, whether they have rows or not. One statement a type that takes PostgreSQL. */
+export async function rulingsOfContents(
   store: Store,
   principal: Principal,
-  interaction: Interaction,
-  row: VersionRow,
-): Ruling {
-  if (row.content !== null) return rulingOfRow(store, principal, interaction, row)
-  const grants = grantsFor(principal, typeName(row.type), interaction)
-  return grants === undefined ? 'all' : grants.find(({ criteria }) => criteria.length === 0)
+  interactions: readonly Interaction[],
+  rows: readonly VersionRow[],
+): Promise<readonly Judged['rulings'][]> {
+  const found = new Map<VersionRow, Judged['rulings']>()
+  for (const group of Map.groupBy(rows, ({ project, type }) => `${project} ${type}`).values()) {
+    const type = typeName(group[0]?.type ?? 0)
+    const asked = interactions.filter((item) => needsSql(store, principal, type, item))
+    const contents = group.map((row) => contentOf(store, principal, row))
+    const answers =
+      asked.length === 0 ? [] : await askContents(store, principal, type, contents, asked)
+    group.forEach((row, i) => {
+      const rulings: Partial<Record<Interaction, Ruling>> = { ...answers[i] }
+      for (const item of interactions) {
+        if (!asked.includes(item)) rulings[item] = rulingOfRow(store, principal, item, row)
+      }
+      found.set(row, rulings)
+    })
+  }
+  return rows.map((row) => found.get(row) ?? {})
+}
+
+/** With all that it may refer to. */
+function contentOf(store: Store, principal: Principal, row: VersionRow): Content {
+  const resource = parseVersion(toVersion(row))
+  const { own } = placeIn(store.keys, principal, resource.resourceType, row.project)
+  const rows = indexRows(store, row.project, resource, own)
+  return { row, rows, held: heldRow(row.id, rows, row.content ?? '') }
 }
 
 /** The versions before these deletions, in their order; undefined where there is none. One statement. */
