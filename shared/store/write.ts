@@ -2,6 +2,7 @@
 import { randomUUIDv7 } from 'node:crypto'
 import { keepPaths, withoutPaths } from '../access/field-paths.ts'
 import { fieldsNotCreated, hiddenFields, keep, keptFields, strip } from '../access/fields.ts'
+import { masked, refuseMasks } from '../access/masked.ts'
 import { REGISTRY_TYPES } from '../access/policy.ts'
 import { checkPolicy } from '../access/policy-check.ts'
 import type { Principal } from '../access/principal.ts'
@@ -95,8 +96,10 @@ export async function patch(
   return change(store, principal, type, givenId(id), options, (row, live, hidden) => {
     if (row === undefined) throw notFound()
     if (live === undefined) throw gone()
-    const shown = strip(parseVersion(live), hiddenFields(principal, type))
-    return apply(withoutPaths(shown, hidden))
+    const stored = parseVersion(live)
+    const shown = strip(stored, hiddenFields(principal, type))
+    const author = stored.meta?.author?.reference
+    return apply(withoutPaths(masked(shown, principal, author), hidden))
   })
 }
 
@@ -159,6 +162,7 @@ async function tryChange(
   const { project: projectId = '' } = JSON.parse(`{${row.meta_ext}}`) as Meta
   const own = await ownParametersOf(store.ownParameters, store.connection, principal, row.project)
   if (type === 'AccessPolicy') checkPolicy(resource, own)
+  refuseMasks(resource)
   const place: Place = {
     kind: live ? 'update' : 'insert',
     own,
