@@ -123,6 +123,7 @@ export async function openPrincipals(
       project: projectOf,
       membershipId: membership.id,
       loginId: login?.id,
+      user: parseReference(referenceIn(membership.user))?.id,
       profile: `${profile.resourceType}/${profile.id}`,
       profileDisplay: displayOf(profile),
       clientId: parseReference(referenceIn(login?.client))?.id,
