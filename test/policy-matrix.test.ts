@@ -235,6 +235,7 @@ t.test('$explain says which entry decides, and what it hides', async (t) => {
   t.match(told.text, /"valueString":"telecom"/)
   t.match(told.text, `AccessPolicy/${policy.id} entry 0 is the first entry that fits`)
   t.match(told.text, 'No entry allows the interaction with the type')
+  t.match(told.text, /"valueString":"\(\(\(r.keys @> array\[\?::bigint\]\) is true\) is true\)"/)
   const hidden = await explain({ resource: `Patient/${b.patient.id}` })
   t.match(hidden.text, 'The criteria of no entry fit')
   const searched = await explain({ search: `Patient?${SAME}` })

@@ -4,7 +4,13 @@
  * write, in its transaction. A version without a row is judged by its own content, with what that refers
  * to as it is now.
  */
-import { grantsFor, type Interaction, REGISTRY_TYPES, type Rules } from '../access/policy.ts'
+import {
+  type Grant,
+  grantsFor,
+  type Interaction,
+  REGISTRY_TYPES,
+  type Rules,
+} from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { typeName } from '../fhir/definitions.ts'
 import type { Store } from './context.ts'
@@ -14,7 +20,7 @@ import { askContents, type Content } from './judge-contents.ts'
 import { ask, type Judged, type Ruling, readAsking } from './judge-rows.ts'
 import { readRow } from './read.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from './rows.ts'
-import { decideInMemory, type Place, placeIn } from './search/grant-tests.ts'
+import { allSql, decideInMemory, grantTests, type Place, placeIn } from './search/grant-tests.ts'
 import { type HeldRow, heldRow } from './search/row-decisions.ts'
 import { REGISTRY_PROJECT } from './tenants.ts'
 
@@ -223,4 +229,15 @@ export async function rulingsOfRows(
 function placeOf(keys: Store['keys'], principal: Principal, type: string): Place {
   const project = REGISTRY_TYPES.has(type) ? REGISTRY_PROJECT : principal.project.number
   return placeIn(keys, principal, type, project)
+}
+
+/** The criteria of a grant as its search asks them of rows `r`, without values. */
+export function criteriaSql(
+  { keys }: Pick<Store, 'keys'>,
+  principal: Principal,
+  type: string,
+  grant: Grant,
+): string {
+  const { tests } = grantTests(placeOf(keys, principal, type), grant)
+  return allSql(tests, (_value, sqlType) => `?::${sqlType}`).replace(/\s+/g, ' ')
 }
