@@ -2,7 +2,7 @@
 import t from 'tap'
 import { openBotica } from './fixtures/botica.ts'
 import { aPerson } from './fixtures/people.ts'
-import { asking } from './fixtures/policy.ts'
+import { asking, memberUnder } from './fixtures/policy.ts'
 
 const botica = await openBotica(t)
 const { admin, superAdmin, services, project } = botica
@@ -117,4 +117,32 @@ t.test('a member reads its own User and changes its names', async (t) => {
   )
   t.match((await ask('GET', '_history')).body, { resourceType: 'Bundle' })
   t.match(await ask('GET', '?_type=User'), { status: 403 })
+})
+
+t.test('the log says what decided a refusal, the answer does not', async (t) => {
+  const lines: Record<string, unknown>[] = []
+  const { log } = services
+  const info = log.info
+  log.info = (fields: object) => void lines.push({ ...fields })
+  t.teardown(() => Object.assign(log, { info }))
+  const constraint = { language: 'text/fhirpath', expression: 'active' }
+  const { client } = await memberUnder(botica, {
+    entries: [
+      { resourceType: 'Patient', criteria: 'Patient?gender=male', writeConstraint: [constraint] },
+    ],
+  })
+  const refused = async (type: string, body: object) => {
+    lines.length = 0
+    const { status, text } = await client.post(type, { resourceType: type, ...body })
+    t.equal(status, 403)
+    const said = lines.flatMap((line) => ('refused' in line ? String(line.refused) : []))
+    for (const why of said) t.notOk(text.includes(why))
+    return said.join()
+  }
+  t.equal(await refused('Basic', { code: { text: 'x' } }), 'no right to create Basic')
+  t.match(await refused('Patient', { gender: 'female' }), /^criteria of every entry for create/)
+  t.match(
+    await refused('Patient', { gender: 'male', active: false }),
+    /^writeConstraint of AccessPolicy\/\S+ entry 0$/,
+  )
 })

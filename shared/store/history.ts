@@ -77,7 +77,9 @@ async function requireVisible(
 ): Promise<void> {
   const newest = await readJudged(store, principal, type, id, ['read', 'history'])
   if (newest?.rulings.read === undefined) throw notFound()
-  if (newest.rulings.history === undefined) throw forbidden()
+  if (newest.rulings.history === undefined) {
+    throw forbidden('criteria of every entry for history')
+  }
 }
 
 /** Of one type, or of all that the Principal may read. Errors: 403 for a type that is denied. */

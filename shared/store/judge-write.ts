@@ -49,7 +49,7 @@ export function judgeNew(
   // Each turn drops something or is the last.
   for (;;) {
     const ruling = rulingAfter(store, principal, 'create', prepared)
-    if (ruling === undefined) throw forbidden()
+    if (ruling === undefined) throw forbidden(after('create'))
     const more = ruling === 'all' ? [] : pathsOf(ruling).filter((path) => !dropped.includes(path))
     if (more.length === 0) {
       check(ruling, undefined, prepared)
@@ -76,7 +76,7 @@ export function judgeChanged(
     return undefined
   }
   const ruling = rulingAfter(store, principal, 'update', prepared)
-  if (ruling === undefined) throw forbidden()
+  if (ruling === undefined) throw forbidden(after('update'))
   check(ruling, stored, prepared)
   return ruling
 }
@@ -99,7 +99,7 @@ export async function judgeWritten(
   const { project, id, type } = prepared.write
   const [found] = await ask(store, principal, typeName(type), project, [id], [interaction])
   const ruling = found?.[interaction]
-  if (ruling === undefined) throw forbidden()
+  if (ruling === undefined) throw forbidden(after(interaction))
   check(ruling, stored, prepared)
   return ruling
 }
@@ -129,5 +129,9 @@ function rulingAfter(
 
 function check(ruling: Ruling, before: Resource | undefined, { resource }: Prepared): void {
   if (ruling === undefined || ruling === 'all') return
-  checkConstraints(ruling.constraints, before, resource)
+  checkConstraints(ruling, before, resource)
+}
+
+function after(interaction: Writing): string {
+  return `criteria of every entry for ${interaction}, by what would be stored`
 }

@@ -87,7 +87,7 @@ async function readJudgedVersion(
     : await rulingsOfContents(store, principal, ['read', 'vread'], [row])
   const { read: seen, vread: ruling } = older ?? {}
   if (seen === undefined) throw notFound()
-  if (ruling === undefined) throw forbidden()
+  if (ruling === undefined) throw forbidden('criteria of every entry for vread')
   return without(toVersion(row), [...hiddenBy(seen), ...hiddenBy(ruling)])
 }
 

@@ -148,7 +148,9 @@ async function tryChange(
   const row = before?.row
   const { read: seen, update: changing } = before?.rulings ?? {}
   if (row !== undefined && seen === undefined) throw notFound()
-  if (row !== undefined && changing === undefined) throw forbidden()
+  if (row !== undefined && changing === undefined) {
+    throw forbidden('criteria of every entry for update, by what is stored')
+  }
   const live = row !== undefined && row.content !== null ? toVersion(row) : undefined
   if (options.ifMatch && !(live && options.ifMatch.includes(live.ver))) throw preconditionFailed()
   if (options.onlyIfAbsent && live) throw preconditionFailed(`${type}/${id} exists already`)
