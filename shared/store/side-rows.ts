@@ -12,6 +12,8 @@ export interface Target {
   readonly type: number
   readonly id: string
   readonly key: bigint | undefined
+  /** True of rows `r` that the caller may read; undefined: all. The same value for the same question. */
+  readonly sight: ((bind: Bind) => string) | undefined
 }
 
 /** Adds a parameter to the statement and answers its placeholder. */
@@ -41,17 +43,21 @@ export function missingTargets(targets: readonly Listed<Target>[], bind: Bind): 
     n,
     item: { ...item, place: i - targets.findIndex((first) => first.n === n) },
   }))
+  const sights = [...new Set(targets.flatMap(({ item }) => item.sight ?? []))]
+  const seen = sights.map((sight, i) => `when ${i} then ${sight(bind)}`)
+  const isSeen = seen.length === 0 ? '' : `and case x.sight ${seen.join(' ')} else true end`
   const list = unnest(places, bind, [
     ['project', 'int', (x) => x.project],
     ['type', 'smallint', (x) => x.type],
     ['id', 'uuid', (x) => x.id],
     ['key', 'bigint', (x) => x.key ?? null],
     ['target', 'int', (x) => x.place],
+    ['sight', 'int', (x) => (x.sight === undefined ? null : sights.indexOf(x.sight))],
   ])
   return `bad as (select x.n, x.target from ${list}
     where not exists (select 1 from resource r
       where r.project = x.project and r.type = x.type and r.id = x.id
-        and (x.key is null or r.keys @> array[x.key])))`
+        and (x.key is null or r.keys @> array[x.key]) ${isSeen}))`
 }
 
 export function stringRows(

@@ -143,8 +143,10 @@ export function writeStatement(writes: readonly Write[]): Statement {
       select project, type, id, ver, '${isUpdate ? 'u' : 'c'}' from w where event)`)
   }
   const missing = targets.length > 0 ? 'union all select n, null::timestamptz, target from bad' : ''
+  // What a policy asks for is in other words each time.
+  const isNamed = targets.every(({ item }) => item.sight === undefined)
   return {
-    name: shape.join('-'),
+    ...(isNamed ? { name: shape.join('-') } : {}),
     text: `with ${parts.join(',\n')}
       select w.n, w.lu, null::int as target from w ${missing}`,
     values,

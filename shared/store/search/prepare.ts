@@ -115,7 +115,7 @@ function wantedOfType(
     ...sort.map(({ code }) => code),
   ]
   const scene = sightOf(store, principal, type, 'search', project, units, codes)
-  if (scene === undefined) throw forbidden()
+  if (scene === undefined) throw forbidden(`no right to search ${type}`)
   const tests = conditions.flatMap((criterion): Test | readonly Test[] => {
     if (!isNamed(criterion)) return testOf(scene, criterion)
     // Outside the registry the project itself was chosen by it.
