@@ -50,11 +50,16 @@ function quotaOf(project: Resource): ProjectContext['quota'] {
   return { member, project: unitsOf('totalFhirQuota') ?? 10 * member }
 }
 
-function systemSetting(
-  project: Resource,
+function systemSetting(project: Resource, name: string) {
+  return settingOf(project.systemSetting, name)
+}
+
+/** Of `Project.setting` or `Project.systemSetting`. */
+export function settingOf(
+  settings: unknown,
   name: string,
 ): Readonly<Record<string, unknown>> | undefined {
-  const settings = Array.isArray(project.systemSetting) ? project.systemSetting : []
+  if (!Array.isArray(settings)) return undefined
   return settings.filter(isObject).find((item) => item.name === name)
 }
 
