@@ -62,7 +62,7 @@ const STATEMENT_TIMEOUT_MS = 20_000
 /** PostgreSQL ends a statement before: without a word from it by then, it or the way to it is gone. */
 const SILENCE_MS = STATEMENT_TIMEOUT_MS + 5000
 const LOCK_TIMEOUT_MS = 3000
-const ACQUIRE_TIMEOUT_MS = 2000
+const ACQUIRE_TIMEOUT_MS = 5000
 const MIGRATION_LOCK = 6_221_483_007_210_001n
 const MIGRATIONS = fileURLToPath(new URL('./store/migrations', import.meta.url))
 

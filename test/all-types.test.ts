@@ -136,6 +136,9 @@ const job = {
   request: 'https://example.org/',
 }
 
+const person = await superAdmin.create({ resourceType: 'User', firstName: 'Ada', lastName: 'King' })
+const practitioner = await admin.create({ resourceType: 'Practitioner' })
+
 /** What the types of the platform and those without an official example need, beside a type. */
 const NEEDS: Readonly<Record<string, Record<string, unknown>>> = {
   AccessPolicy: { name: 'Readers', resource: [{ resourceType: 'Patient', readonly: true }] },
@@ -156,8 +159,8 @@ const NEEDS: Readonly<Record<string, Record<string, unknown>>> = {
   Project: { name: 'All types', features: ['bots'] },
   ProjectMembership: {
     project: { reference: `Project/${botica.project.id}` },
-    user: nobody,
-    profile: { reference: 'Practitioner/0' },
+    user: { reference: `User/${person.id}` },
+    profile: { reference: `Practitioner/${practitioner.id}` },
   },
   SmartAppLaunch: { patient: { reference: 'Patient/0' } },
   SubscriptionStatus: { type: 'heartbeat', subscription: { reference: 'Subscription/0' } },

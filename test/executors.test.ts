@@ -1,7 +1,9 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
+import { ExecutorProcess } from '../worker/bots/executor-process.ts'
 import { aRun, handler, limits, openTestExecutors, run, textOf } from './fixtures/bot-runs.ts'
 
 const executors = await openTestExecutors(t, { spares: 2 })
@@ -304,6 +306,18 @@ t.test('closing ends every process', async (t) => {
   await own.close()
   t.match(await hanging, { status: 'error', failure: 'interrupted' })
   t.ok(childPids().length < before.length)
+})
+
+t.test('an executor that is slow to start is waited for', async (t) => {
+  const slow = new ExecutorProcess()
+  t.teardown(() => slow.kill({ cause: 'closed' }))
+  process.kill(slow.pid, 'SIGSTOP')
+  // Longer than the silence that ends one that has spoken.
+  await delay(3500)
+  slow.check()
+  t.ok(slow.isAlive)
+  process.kill(slow.pid, 'SIGCONT')
+  await slow.ready
 })
 
 t.test('an executor does not outlive its worker', async (t) => {

@@ -1,3 +1,4 @@
+import { buildClientSchema, getIntrospectionQuery, validateSchema } from 'graphql'
 import { serverAudits } from 'graphql-http'
 import t from 'tap'
 import type { Resource } from '../shared/fhir/resource.ts'
@@ -229,6 +230,10 @@ t.test('introspection is for admins, and for others by a feature of the Project'
   t.same(asked.body, {
     data: { __schema: { queryType: { name: 'Query' }, mutationType: { name: 'Mutation' } } },
   })
+  t.equal((await ask(admin, schema)).text, asked.text)
+  const whole = await ask(admin, getIntrospectionQuery())
+  t.equal(whole.status, 200)
+  t.equal(validateSchema(buildClientSchema(whole.body.data)).length, 0)
   const named = await ask(admin, type)
   t.match(named.body.data.__type.fields, [{ name: 'id', type: { name: 'String' } }])
   const member = await createMember()

@@ -148,19 +148,22 @@ t.test('references of another type, broken and optional ones are told apart', as
     code: { text: 'Heart' },
     subject: { reference: 'Patient/00000000-0000-4000-8000-000000000000' },
     performer: [{ reference: '#me' }],
-    contained: [{ resourceType: 'Practitioner', id: 'me', gender: 'male' }],
+    contained: [
+      { resourceType: 'Practitioner', id: 'me', gender: 'male', identifier: [{ value: '1' }] },
+    ],
   })
   const { body } = await ask(
     admin,
     `query ($id: ID!) { Observation(id: $id) {
       subject { typed: resource(type: "Group") { __typename }
         optional: resource(optional: true) { __typename } broken: resource { __typename } }
-      performer { resource { ... on Practitioner { gender } } } } }`,
+      performer { resource { ... on Practitioner { gender ObservationList(_reference: performer) { id }
+        itself: identifier(fhirpath: "%resource.status = 'final'") { value } } } } } }`,
     { id: other.id },
   )
   t.same(body.data.Observation, {
     subject: { typed: null, optional: null, broken: null },
-    performer: [{ resource: { gender: 'male' } }],
+    performer: [{ resource: { gender: 'male', ObservationList: null, itself: [{ value: '1' }] } }],
   })
   t.match(body.errors, [
     {

@@ -17,6 +17,8 @@ const FOLDER = fileURLToPath(new URL('../executor/', import.meta.url))
 const PACKAGE = fileURLToPath(new URL('../../package.json', import.meta.url))
 /** An executor that has nothing to do for so long has lost its beat: two are missing. */
 const BEATS_MISSING_MS = 3000
+/** A busy machine takes seconds to start a process. */
+const START_MS = 30_000
 /** How long after the end of a run its thread may still be reported as stuck. */
 const STOPPED_MS = 5000
 const CANCEL_MS = 1000
@@ -41,6 +43,7 @@ export class ExecutorProcess {
   readonly #codes = new Set<string>()
   #death: Death | undefined
   #isDead = false
+  #hasSpoken = false
   #lastRun = 0
   #lastHeard = Date.now()
   #restingRssMb = 0
@@ -61,6 +64,7 @@ export class ExecutorProcess {
     const reader = new FrameReader<FromExecutor>()
     this.#pipe.on('data', (chunk: Buffer) => {
       this.#lastHeard = Date.now()
+      this.#hasSpoken = true
       try {
         for (const frame of reader.push(chunk)) this.#hear(frame)
       } catch {
@@ -147,7 +151,8 @@ export class ExecutorProcess {
   /** Kills a process that lost its heartbeat or takes more memory than its runs may. */
   check(): void {
     if (!this.isAlive) return
-    if (Date.now() - this.#lastHeard > BEATS_MISSING_MS) this.kill({ cause: 'heartbeat' })
+    const silenceMs = this.#hasSpoken ? BEATS_MISSING_MS : START_MS
+    if (Date.now() - this.#lastHeard > silenceMs) this.kill({ cause: 'heartbeat' })
     this.rssMb = residentMb(this.pid) ?? this.rssMb
     if (this.active.size === 0) return
     const limits = [...this.active.values()].map(({ run }) => run.limits.memoryMb)

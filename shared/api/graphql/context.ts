@@ -35,6 +35,8 @@ export type GraphqlContext = {
   readonly used: { searches: number; resources: number; evaluations: number }
   /** Shared by the searches of equal arguments. */
   readonly requests: Map<string, Promise<SearchRequest>>
+  /** What was read by id, until something is written. */
+  readonly loads: Map<string, Promise<Resource | undefined>>
   readonly slices: Slices
 }
 
@@ -50,6 +52,7 @@ export function openContext(interaction: Interaction, now = Date.now): GraphqlCo
     owners: new WeakMap(),
     used: { searches: 0, resources: 0, evaluations: 0 },
     requests: new Map(),
+    loads: new Map(),
     slices: new Map(),
   }
 }
@@ -65,21 +68,18 @@ export function load(
   type: string,
   id: string,
 ): Promise<Resource | undefined> {
-  const { services, principal } = context.interaction
-  return context.levels.ask('read', { type, id }, async (references) => {
-    const distinct = new Map(references.map((one) => [`${one.type}/${one.id}`, one]))
-    spend(context, 'resources', distinct.size)
-    const versions = await services.repository.readMany(principal, [...distinct.values()])
-    const found = new Map([...distinct.keys()].map((name, i) => [name, versions[i]]))
-    const resources = new Map<string, Resource>()
-    return references.map((one) => () => {
-      const name = `${one.type}/${one.id}`
-      const version = found.get(name)
-      const resource = resources.get(name) ?? (version && parse(context, version))
-      if (resource !== undefined) resources.set(name, resource)
-      return resource
-    })
+  const { interaction, loads, levels } = context
+  const name = `${type}/${id}`
+  const known = loads.get(name)
+  if (known !== undefined) return known
+  const loading = levels.ask('read', { type, id }, async (references) => {
+    spend(context, 'resources', references.length)
+    const { services, principal } = interaction
+    const versions = await services.repository.readMany(principal, references)
+    return versions.map((version) => () => version && parse(context, version))
   })
+  loads.set(name, loading)
+  return loading
 }
 
 /** Errors: 403 for a type that is not to be read, 404. */
@@ -239,7 +239,8 @@ async function handOut(
   for (const [i, version] of versions.entries()) {
     const slot = slots[i]
     try {
-      await context.levels.pace(RESOURCE_WORK)
+      const turn = context.levels.pace(RESOURCE_WORK)
+      if (turn !== undefined) await turn
       slot?.resolve(parse(context, version))
     } catch (error) {
       slot?.reject(error)

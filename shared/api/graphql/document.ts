@@ -16,7 +16,8 @@ import { shapeErrors } from './limits.ts'
 const MAX_TOKENS = 20_000
 const MAX_QUERY_BYTES = 262_144
 const MAX_ERRORS = 20
-const KEPT = 1_000
+/** Characters of the documents that are kept; a parsed one takes some hundred bytes for each. */
+const KEPT_CHARACTERS = 200_000
 
 /** Either is empty or absent. */
 export interface Prepared {
@@ -26,17 +27,18 @@ export interface Prepared {
   readonly isSyntax: boolean
 }
 
-/** By schema, then by the hash of the text. */
-const prepared = new WeakMap<GraphQLSchema, LRUCache<string, Prepared>>()
+const kept = new LRUCache<string, Prepared>({
+  maxSize: KEPT_CHARACTERS,
+  maxEntrySize: KEPT_CHARACTERS / 10,
+})
 
-export function prepareDocument(schema: GraphQLSchema, query: string): Prepared {
-  const cache = prepared.get(schema) ?? new LRUCache<string, Prepared>({ max: KEPT })
-  prepared.set(schema, cache)
-  const key = createHash('sha256').update(query).digest('base64')
-  const known = cache.get(key)
+/** `audience` names the schema. */
+export function prepareDocument(schema: GraphQLSchema, audience: string, query: string): Prepared {
+  const key = `${audience} ${createHash('sha256').update(query).digest('base64')}`
+  const known = kept.get(key)
   if (known !== undefined) return known
   const made = make(schema, query)
-  cache.set(key, made)
+  if (made.document !== undefined) kept.set(key, made, { size: Math.max(1, query.length) })
   return made
 }
 

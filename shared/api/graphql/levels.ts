@@ -6,7 +6,7 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
 
 /** Answers in the order of the items; each is made when its turn comes. */
-export type Answers<Answer> = readonly (() => Answer | Promise<Answer>)[]
+export type Answers<Answer> = readonly (() => Answer)[]
 
 export interface Levels {
   /** Items of one `key` and one level are one call of `run`. */
@@ -68,11 +68,12 @@ export function openLevels(check: () => void): Levels {
       const answers = await run(items)
       for (const [i, { resolve, reject }] of settle.entries()) {
         try {
-          resolve(await answers[i]?.())
+          resolve(answers[i]?.())
         } catch (error) {
           reject(error)
         }
-        await pace(1)
+        const turn = pace(1)
+        if (turn !== undefined) await turn
       }
     } catch (error) {
       for (const { reject } of settle) reject(error)

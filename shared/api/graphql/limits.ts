@@ -51,7 +51,8 @@ export function shapeErrors(document: DocumentNode): GraphQLError[] {
         keys.set(key, (keys.get(key) ?? 0) + 1)
       }
       if (selections.length > MAX_SELECTIONS || Math.max(0, ...keys.values()) > MAX_SAME_KEY) {
-        errors.push(new GraphQLError(`A selection may have ${MAX_SELECTIONS} different fields`))
+        const text = `A selection may have ${MAX_SELECTIONS} fields, ${MAX_SAME_KEY} of one name`
+        errors.push(new GraphQLError(text))
       }
     },
   })

@@ -9,24 +9,28 @@ import type { Child } from './elements.ts'
 /** Evaluations that share one time limit. */
 const BATCH = 50
 
-/** The items that pass the filters; null for an element that is absent. */
-export async function listOf(
+/** The items that pass the filters; null for an element that is absent. A promise only for FHIRPath. */
+export function listOf(
   context: GraphqlContext,
   owner: Resource | undefined,
   value: unknown,
   child: Child,
   { fhirpath, _count, _offset, ...filters }: Given,
-): Promise<readonly unknown[] | null> {
+): readonly unknown[] | null | Promise<readonly unknown[]> {
   if (!Array.isArray(value)) return null
-  let items: readonly unknown[] = value
-  for (const [name, wanted] of Object.entries(filters)) {
-    if (wanted === null) continue
-    items = items.filter((item) => isObject(item) && item[name] === wanted)
-  }
-  if (typeof fhirpath === 'string') items = await holding(context, owner, items, child, fhirpath)
+  const wanted = Object.entries(filters).filter(([, text]) => text !== null)
+  const items: readonly unknown[] =
+    wanted.length === 0
+      ? value
+      : value.filter(
+          (item) => isObject(item) && wanted.every(([name, text]) => item[name] === text),
+        )
   const start = wholeOf('_offset', _offset) ?? 0
   const count = wholeOf('_count', _count)
-  return items.slice(start, count === undefined ? undefined : start + count)
+  const part = (all: readonly unknown[]) =>
+    all.slice(start, count === undefined ? undefined : start + count)
+  if (typeof fhirpath !== 'string') return part(items)
+  return holding(context, owner, items, child, fhirpath).then(part)
 }
 
 /** Text that an expression has for each item: `$index` is its place. */
@@ -79,7 +83,8 @@ async function evaluateAll(
   spendEvaluations(context, items.length)
   const values: unknown[][] = []
   for (let start = 0; start < items.length; start += BATCH) {
-    await context.levels.pace(BATCH)
+    const turn = context.levels.pace(BATCH)
+    if (turn !== undefined) await turn
     const batch = items.slice(start, start + BATCH)
     values.push(...withinLimits(() => batch.map((item) => run(item, variables))))
   }

@@ -43,7 +43,8 @@ export async function del(context: GraphqlContext, type: string, { id }: Given):
 }
 
 /** Preconditions and preferences of the HTTP request are not those of its mutations. */
-function writing({ interaction }: GraphqlContext, method: string): Interaction {
+function writing({ interaction, loads }: GraphqlContext, method: string): Interaction {
+  loads.clear()
   const { request, preferences } = interaction
   return {
     ...interaction,

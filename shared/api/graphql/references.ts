@@ -44,5 +44,7 @@ function contained({ owners }: GraphqlContext, source: object, id: string): Reso
   const owner = owners.get(source)
   if (id === '') return owner
   const all: readonly unknown[] = Array.isArray(owner?.contained) ? owner.contained : []
-  return all.filter(isResource).find((resource) => resource.id === id)
+  const found = all.filter(isResource).find((resource) => resource.id === id)
+  if (owner !== undefined && found !== undefined) owners.set(found, owner)
+  return found
 }

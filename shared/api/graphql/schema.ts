@@ -36,9 +36,14 @@ export interface Audience {
   readonly instance: string | undefined
 }
 
+export function audienceName({ isSuperAdmin, instance = '' }: Audience): string {
+  return `${isSuperAdmin ? 'super' : 'member'} ${instance}`
+}
+
 /** Types are made when a query names them: 10 ms instead of a second. */
-export function schemaFor({ isSuperAdmin, instance }: Audience): GraphQLSchema {
-  const name = `${isSuperAdmin} ${instance ?? ''}`
+export function schemaFor(audience: Audience): GraphQLSchema {
+  const { isSuperAdmin, instance } = audience
+  const name = audienceName(audience)
   const known = schemas.get(name)
   if (known !== undefined) return known
   const parts = shared.get(isSuperAdmin) ?? partsFor(isSuperAdmin, { isOpen: false })

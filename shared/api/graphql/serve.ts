@@ -27,7 +27,7 @@ import { prepareDocument } from './document.ts'
 import { fieldError, outcomeOf } from './errors.ts'
 import { introspect, isIntrospection, isPureIntrospection } from './introspection.ts'
 import { NOTABLE, weigh, weightErrors } from './limits.ts'
-import { schemaFor } from './schema.ts'
+import { audienceName, schemaFor } from './schema.ts'
 import { writeJson } from './write-json.ts'
 
 /** The resource that the document is about; none: the whole Project. */
@@ -116,7 +116,7 @@ async function begin(
   const { principal } = interaction
   const audience = { isSuperAdmin: principal.isSuperAdmin, instance: root?.type }
   const schema = schemaFor(audience)
-  const { document, errors, isSyntax } = prepareDocument(schema, query)
+  const { document, errors, isSyntax } = prepareDocument(schema, audienceName(audience), query)
   serving.isSyntax = isSyntax
   if (document === undefined) return errors
   const operation = getOperationAST(document, operationName)

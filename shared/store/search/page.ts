@@ -146,7 +146,7 @@ function findRows(store: Store, queries: readonly Query[]): Promise<SortedRow[]>
 }
 
 /** What the Principal sees of rows that it may see. */
-async function showRows(
+export async function showRows(
   store: Store,
   principal: Principal,
   rows: readonly SortedRow[],

@@ -18,7 +18,7 @@ import type { Query } from './compile.ts'
 import { testOf } from './conditions.ts'
 import { matchesOf } from './driver.ts'
 import { type Order, orderOf, orderSql, type SortedRow } from './order.ts'
-import { pageOf, search } from './page.ts'
+import { pageOf, search, showRows } from './page.ts'
 import { prepare } from './prepare.ts'
 import { fewSql, scopeSql } from './row-test.ts'
 import { sightOf } from './sight.ts'
@@ -54,8 +54,9 @@ export async function searchPerReference(
     const statement = pagesStatement(asked, rest, maxRows + 1)
     const rows = await store.connection.query<SortedRow & { n: number }>(statement)
     if (rows.length > maxRows) throw tooCostly(`More than ${maxRows} resources were found`)
+    const show = await showRows(store, principal, rows)
     for (const [n, own] of Map.groupBy(rows, (row) => row.n)) {
-      pages.set(rest[n - 1]?.reference ?? '', pageOf(request, asked.order, undefined, own))
+      pages.set(rest[n - 1]?.reference ?? '', pageOf(request, asked.order, undefined, own, show))
     }
   }
   await Promise.all([...alone, together()])
@@ -102,8 +103,15 @@ async function ask(
   const { type } = request
   allow(principal, type, 'search')
   const order = orderOf(request, store.keys, principal.project.parameters)
-  const { queries } = await prepare(store, principal, order, request, [request])
-  const scenes = queries.map(({ project }) => sightOf(store, principal, type, 'search', project))
+  const prepared = await prepare(store, principal, order, request, [request])
+  const scenes = prepared.queries.map(({ project }) =>
+    sightOf(store, principal, type, 'search', project, [], [code]),
+  )
+  // What a policy hides the reference of is not found by it.
+  const queries = prepared.queries.map((query, i) => ({
+    ...query,
+    tests: [...query.tests, ...(principal.rules === undefined ? [] : (scenes[i]?.visible ?? []))],
+  }))
   const sought = references.map((reference): Sought => {
     const values = [reference]
     const condition: Condition = { code, type: 'reference', modifier: undefined, values }
