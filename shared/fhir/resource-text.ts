@@ -25,11 +25,9 @@ const SILENT: ReadonlySet<string> = new Set([
 /** Words as they are compared: of letters and digits, without case and accents. */
 export function textOfResource(resource: Resource): ResourceText {
   const narrative = isObject(resource.text) ? resource.text.div : undefined
-  const found: string[] = []
-  collect(resource, found)
   return {
     narrative: words(typeof narrative === 'string' ? withoutTags(narrative) : ''),
-    content: words(found.join('\n')),
+    content: words(contentOf(resource)),
   }
 }
 
@@ -54,14 +52,24 @@ function plain(text: string): string {
   return start.toLowerCase().slice(0, MAX_TEXT)
 }
 
-function collect(value: unknown, found: string[]): void {
-  if (typeof value === 'string') found.push(value)
-  else if (Array.isArray(value)) for (const item of value) collect(item, found)
+/** No more of it than is kept. */
+function contentOf(resource: Resource): string {
+  let content = ''
+  for (const text of textsIn(resource)) {
+    content += `${text}\n`
+    if (content.length > MAX_TEXT) break
+  }
+  return content
+}
+
+function* textsIn(value: unknown): Iterable<string> {
+  if (typeof value === 'string') yield value
+  else if (Array.isArray(value)) for (const item of value) yield* textsIn(item)
   else if (isObject(value)) {
     for (const [name, member] of Object.entries(value)) {
       if (SILENT.has(name)) continue
-      if (name === 'div' && typeof member === 'string') found.push(withoutTags(member))
-      else collect(member, found)
+      if (name === 'div' && typeof member === 'string') yield withoutTags(member)
+      else yield* textsIn(member)
     }
   }
 }
@@ -69,11 +77,14 @@ function collect(value: unknown, found: string[]): void {
 const ENTITIES: Readonly<Record<string, string>> = { amp: '&', lt: '<', gt: '>', quot: '"' }
 
 function withoutTags(xhtml: string): string {
-  return xhtml
-    .replace(/<!--.*?-->|<[^>]*>/gs, ' ')
-    .replace(/&(?:#(\d{1,7})|#x([\da-f]{1,6})|(\w+));/gi, (_, decimal, hex, name) => {
-      if (name !== undefined) return ENTITIES[name] ?? ' '
-      const code = decimal === undefined ? Number.parseInt(hex, 16) : Number(decimal)
-      return code > 0x10ffff ? ' ' : String.fromCodePoint(code)
-    })
+  return (
+    xhtml
+      // Up to the next bracket of any kind: a text of opening ones alone is read once, not once for each.
+      .replace(/<[^<>]*>/g, ' ')
+      .replace(/&(?:#(\d{1,7})|#x([\da-f]{1,6})|(\w{1,32}));/gi, (_, decimal, hex, name) => {
+        if (name !== undefined) return ENTITIES[name] ?? ' '
+        const code = decimal === undefined ? Number.parseInt(hex, 16) : Number(decimal)
+        return code > 0x10ffff ? ' ' : String.fromCodePoint(code)
+      })
+  )
 }

@@ -30,7 +30,8 @@ export function newText(
 ): ResourceText | undefined {
   if (own?.fullText === undefined || !hasFullText(resource.resourceType)) return undefined
   const text = textOfResource(resource)
-  if (stored === undefined) return text
+  // While they are indexed the row may not be there yet, and the index passes by what changes.
+  if (stored === undefined || own.fullText === 'indexing') return text
   const before = textOfResource(stored)
   const isSame = before.narrative === text.narrative && before.content === text.content
   return isSame ? undefined : text
