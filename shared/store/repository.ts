@@ -25,6 +25,8 @@ export interface Version {
   readonly metaAt: number
   /** JSON members (`"project":"…","author":{…}`), no leading comma. */
   readonly metaExtension: string
+  /** How well it fits a search of words, from 0 to 1. */
+  readonly score?: number
 }
 
 export interface WriteResult extends Version {

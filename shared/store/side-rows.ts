@@ -1,4 +1,6 @@
 /** The parts of the writing statement for rows beside the resource: see statements.ts. */
+import type { ResourceText } from '../fhir/resource-text.ts'
+import { markSql } from './full-text.ts'
 import type { CodeRow, RangeRow, StringRow } from './indexes.ts'
 
 export interface UniqueKey {
@@ -121,6 +123,21 @@ export function codeRows(rows: readonly Listed<CodeRow>[], bind: Bind): string {
   return `c as (insert into code (project, p, k, system, code, display)
     select w.project, x.p, x.k, x.system, x.code, x.display from ${list} join w using (n)
     on conflict do nothing)`
+}
+
+/** The words of a resource replace those it had. */
+export function textRows(rows: readonly Listed<ResourceText>[], bind: Bind): string {
+  const list = unnest(rows, bind, [
+    ['narrative', 'text', (row) => row.narrative],
+    ['content', 'text', (row) => row.content],
+  ])
+  const lexemes = (column: string) => `array_to_tsvector(array[${markSql('w.project', 'w.type')}])
+      || to_tsvector('simple', x.${column})`
+  return `tx as (insert into resource_text (project, type, id, narrative, content)
+    select w.project, w.type, w.id, ${lexemes('narrative')}, ${lexemes('content')}
+    from ${list} join w using (n)
+    on conflict (project, type, id) do update
+      set narrative = excluded.narrative, content = excluded.content)`
 }
 
 /** `owners` are the writes whose unique values are set anew; a second owner breaks unique_key_pkey. */
