@@ -3,8 +3,8 @@ import t from 'tap'
 import { compilePolicies } from '../shared/access/compile.ts'
 import { variablesOf } from '../shared/access/variables.ts'
 import type { Resource } from '../shared/fhir/resource.ts'
-import { openBotica } from './fixtures/botica.ts'
-import { type Ask, asking, type Entry, idsIn } from './fixtures/policy.ts'
+import { openBotica, statementsAsked } from './fixtures/botica.ts'
+import { type Ask, asking, type Entry, idsIn, memberUnder } from './fixtures/policy.ts'
 import { anObservation, aPatient } from './fixtures/resources.ts'
 
 const botica = await openBotica(t)
@@ -140,3 +140,14 @@ for (const criteria of WAYS) {
     t.equal(await versions(), 404)
   })
 }
+
+t.test('a read under any of them is one statement', async (t) => {
+  const id = patients[0]?.id
+  for (const criteria of ['family=mul', 'birthdate=1950', `_id=${id}`, 'gender:not=other']) {
+    const entries = [{ resourceType: 'Patient', criteria: `Patient?${criteria}` }]
+    const { client } = await memberUnder(botica, { entries })
+    const read = () => client.get(`Patient/${id}`)
+    t.equal((await read()).status, 200, criteria)
+    t.equal(await statementsAsked(services, client, read), 1, criteria)
+  }
+})

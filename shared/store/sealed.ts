@@ -1,4 +1,4 @@
-/** Texts that come back from callers who are not to read them: positions in what is not all theirs to see. */
+/** Texts that are stored or given away and can be read by the service alone: AES-256 in Galois/Counter Mode. */
 import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto'
 
 const NONCE = 12

@@ -4,7 +4,7 @@
  * published ten minutes before it signs, and as long as something it has signed may live. The private
  * part is stored sealed, so that no way of reading resources gives it away.
  */
-import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from 'node:crypto'
+import { hkdfSync } from 'node:crypto'
 import {
   type CryptoKey,
   calculateJwkThumbprint,
@@ -24,6 +24,7 @@ import type { Logger } from '../log.ts'
 import { SYSTEM_PROJECT } from './projects.ts'
 import type { Repository } from './repository.ts'
 import { readSalt } from './salt.ts'
+import { seal, unseal } from './sealed.ts'
 
 const RELOAD_AFTER_MS = 10_000
 /** Within the ten minutes that a key is published before it signs, every process has seen it. */
@@ -150,8 +151,8 @@ interface KeyStore {
 }
 
 /** The newest key comes first. */
-async function load({ database, seal }: KeyStore): Promise<StoredKey[]> {
-  const rows = await database.query<{ content: string; lu: Date }>({
+async function load(store: KeyStore): Promise<StoredKey[]> {
+  const rows = await store.database.query<{ content: string; lu: Date }>({
     text: `
       select v.content, v.lu from resource r join version v using (project, type, id, ver)
       where r.project = $1 and r.type = $2 order by r.id desc limit 100`,
@@ -162,7 +163,7 @@ async function load({ database, seal }: KeyStore): Promise<StoredKey[]> {
   const live = found.filter(({ jwk }) => jwk.active !== false)
   return await Promise.all(
     live.map(async ({ jwk, lu }) => ({
-      key: await signingKey(unseal(jwk, seal)),
+      key: await signingKey(opened(jwk, store.seal)),
       madeAt: lu.getTime(),
     })),
   )
@@ -191,7 +192,7 @@ async function createUnless(
       kid,
       x,
       y,
-      d: sealed(d, store.seal),
+      d: seal(store.seal, d),
     })
     return await load(store)
   })
@@ -205,17 +206,9 @@ function derived(secret: Buffer, purpose: string): Buffer {
   return Buffer.from(hkdfSync('sha256', secret, Buffer.alloc(0), purpose, 32))
 }
 
-function sealed(secret: string, seal: Buffer): string {
-  const iv = randomBytes(12)
-  const cipher = createCipheriv('aes-256-gcm', seal, iv)
-  const text = Buffer.concat([cipher.update(secret), cipher.final()])
-  return Buffer.concat([iv, cipher.getAuthTag(), text]).toString('base64url')
-}
-
-function unseal(key: Resource, seal: Buffer): JWK {
-  const bytes = Buffer.from(String(key.d ?? ''), 'base64url')
-  const decipher = createDecipheriv('aes-256-gcm', seal, bytes.subarray(0, 12))
-  decipher.setAuthTag(bytes.subarray(12, 28))
-  const d = Buffer.concat([decipher.update(bytes.subarray(28)), decipher.final()]).toString()
-  return { kty: 'EC', crv: 'P-256', x: String(key.x), y: String(key.y), kid: String(key.kid), d }
+/** Errors: what another database has sealed. */
+function opened(jwk: Resource, sealedBy: Buffer): JWK {
+  const d = unseal(sealedBy, String(jwk.d ?? ''))
+  if (d === undefined) throw new Error(`The signing key ${jwk.kid} is sealed by another salt`)
+  return { kty: 'EC', crv: 'P-256', x: String(jwk.x), y: String(jwk.y), kid: String(jwk.kid), d }
 }
