@@ -4,7 +4,6 @@
  * published ten minutes before it signs, and as long as something it has signed may live. The private
  * part is stored sealed, so that no way of reading resources gives it away.
  */
-import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from 'node:crypto'
 import {
   type CryptoKey,
   calculateJwkThumbprint,
@@ -14,6 +13,7 @@ import {
   type JWK,
 } from 'jose'
 import { systemPrincipal } from '../access/principal.ts'
+import { seal, sealingKey, unseal } from '../access/sealing.ts'
 import type { KeySet, SigningKey } from '../access/tokens.ts'
 import { type Config, ConfigError } from '../config.ts'
 import type { Database } from '../database.ts'
@@ -139,7 +139,7 @@ async function signingKey(jwk: JWK): Promise<SigningKey> {
     privateKey: privateKey as CryptoKey,
     publicKey: publicKey as CryptoKey,
     publicJwk: { ...publicPart, kid, alg: 'ES256', use: 'sig' },
-    urlSecret: derived(Buffer.from(d, 'base64url'), 'signed-url'),
+    urlSecret: sealingKey(Buffer.from(d, 'base64url'), 'signed-url'),
   }
 }
 
@@ -162,7 +162,7 @@ async function load({ database, seal }: KeyStore): Promise<StoredKey[]> {
   const live = found.filter(({ jwk }) => jwk.active !== false)
   return await Promise.all(
     live.map(async ({ jwk, lu }) => ({
-      key: await signingKey(unseal(jwk, seal)),
+      key: await signingKey(unsealed(jwk, seal)),
       madeAt: lu.getTime(),
     })),
   )
@@ -191,31 +191,18 @@ async function createUnless(
       kid,
       x,
       y,
-      d: sealed(d, store.seal),
+      d: seal(d, store.seal).toString('base64url'),
     })
     return await load(store)
   })
 }
 
 async function sealOf(database: Database): Promise<Buffer> {
-  return derived(await readSalt(database), 'signing-key')
+  return sealingKey(await readSalt(database), 'signing-key')
 }
 
-function derived(secret: Buffer, purpose: string): Buffer {
-  return Buffer.from(hkdfSync('sha256', secret, Buffer.alloc(0), purpose, 32))
-}
-
-function sealed(secret: string, seal: Buffer): string {
-  const iv = randomBytes(12)
-  const cipher = createCipheriv('aes-256-gcm', seal, iv)
-  const text = Buffer.concat([cipher.update(secret), cipher.final()])
-  return Buffer.concat([iv, cipher.getAuthTag(), text]).toString('base64url')
-}
-
-function unseal(key: Resource, seal: Buffer): JWK {
+function unsealed(key: Resource, by: Buffer): JWK {
   const bytes = Buffer.from(String(key.d ?? ''), 'base64url')
-  const decipher = createDecipheriv('aes-256-gcm', seal, bytes.subarray(0, 12))
-  decipher.setAuthTag(bytes.subarray(12, 28))
-  const d = Buffer.concat([decipher.update(bytes.subarray(28)), decipher.final()]).toString()
+  const d = unseal(bytes, by).toString()
   return { kty: 'EC', crv: 'P-256', x: String(key.x), y: String(key.y), kid: String(key.kid), d }
 }
