@@ -30,10 +30,14 @@ export const badStructure = failure(400, undefined, 'structure')
 export const notSupported = failure(400, undefined, 'not-supported')
 /** 400 for work that is asked for but costs too much. */
 export const tooCostly = failure(400, undefined, 'too-costly')
-export const forbidden = () => failure(403, 'forbidden', 'forbidden')('Forbidden')
+/** `why` is the layer that decided, for the log alone. */
+export const forbidden = (why?: string) =>
+  new HttpError(403, outcome('forbidden', issue('error', 'forbidden', 'Forbidden')), { cause: why })
 /** 403 that names the rule which a write has failed. */
-export const forbiddenBecause = (name: string | undefined) =>
-  failure(403, 'forbidden', 'forbidden')('Forbidden', undefined, name)
+export const forbiddenBecause = (name: string | undefined, why: string) => {
+  const said = issue('error', 'forbidden', 'Forbidden', undefined, name)
+  return new HttpError(403, outcome('forbidden', said), { cause: why })
+}
 /** 403 for a search by what is hidden from the caller. */
 export const hiddenParameter = (code: string | undefined) =>
   failure(403, 'forbidden', 'forbidden')('Forbidden', code)

@@ -100,7 +100,7 @@ t.test('criteria may follow references', async (t) => {
     subject: { reference: `Patient/${patientA.id}` },
   })
   t.equal((await client.del(`Observation/${made.body.id}`)).status, 200)
-  t.equal((await client.get(`Observation/${made.body.id}`)).status, 404)
+  t.equal((await client.get(`Observation/${made.body.id}`)).status, 410)
 })
 
 t.test('hidden elements are neither shown, nor told by a search, nor lost', async (t) => {

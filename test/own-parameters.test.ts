@@ -3,6 +3,7 @@ import type { Resource } from '../shared/fhir/resource.ts'
 import { openBotica, until } from './fixtures/botica.ts'
 import type { Client } from './fixtures/client.ts'
 import type { Raw } from './fixtures/oracle-values.ts'
+import { memberUnder } from './fixtures/policy.ts'
 import { aPatient } from './fixtures/resources.ts'
 
 const botica = await openBotica(t, { worker: true })
@@ -273,3 +274,28 @@ async function idsIn(
   const { status, body } = await client.get(query)
   return status === 200 ? (body.entry ?? []).map((entry: Raw) => entry.resource.id) : []
 }
+
+t.test('criteria of a policy may name a parameter of the Project', async (t) => {
+  const colour = aParameter({ code: 'policy-eyes' })
+  await admin.create(colour)
+  await ready('Patient?policy-eyes=blue')
+  const entryOf = (query: string) => ({ resourceType: 'Patient', criteria: `Patient?${query}` })
+  const refused = { resourceType: 'AccessPolicy', resource: [entryOf('no-eyes=blue')] }
+  t.match(await admin.post('AccessPolicy', refused), {
+    status: 400,
+    body: { issue: [{ expression: ['AccessPolicy.resource[0]'] }] },
+  })
+  const [blue, green] = await Promise.all(
+    ['blue', 'green'].map((one) => admin.create(withEyes(one))),
+  )
+  for (const query of ['policy-eyes=blue', 'policy-eyes:not=green']) {
+    const { client } = await memberUnder(botica, { entries: [entryOf(query)] })
+    const found = await idsOf(client, 'Patient?_count=100')
+    t.ok(found.includes(blue?.id ?? ''), query)
+    t.notOk(found.includes(green?.id ?? ''), query)
+    t.equal((await client.get(`Patient/${blue?.id}`)).status, 200)
+    t.equal((await client.get(`Patient/${green?.id}`)).status, 404)
+    t.equal((await client.post('Patient', withEyes('green'))).status, 403)
+    t.equal((await client.post('Patient', withEyes('blue'))).status, 201)
+  }
+})

@@ -3,59 +3,15 @@ import t from 'tap'
 import { compilePolicies } from '../shared/access/compile.ts'
 import { variablesOf } from '../shared/access/variables.ts'
 import { openBotica } from './fixtures/botica.ts'
-import { type Ask, asking, type Entry, idsIn } from './fixtures/policy.ts'
-import { anObservation, anOrganization, aPatient } from './fixtures/resources.ts'
+import { type Ask, asking, idsIn } from './fixtures/policy.ts'
+import { at, openClinics } from './fixtures/policy-clinics.ts'
+import { anObservation, aPatient } from './fixtures/resources.ts'
 
 const botica = await openBotica(t)
 const { admin, services } = botica
 
-const [clinicA, clinicB] = await Promise.all([
-  admin.create(anOrganization()),
-  admin.create(anOrganization()),
-])
-const at = ({ id }: { id: string }) => ({
-  managingOrganization: { reference: `Organization/${id}` },
-})
-const make = async (clinic: { id: string }, value: string) => {
-  const identifier = [{ system: 'urn:matrix', value }]
-  const patient = await admin.create(aPatient({ ...at(clinic), identifier }))
-  const observation = await admin.create(anObservation(`Patient/${patient.id}`, { identifier }))
-  const binary = await admin.create({
-    resourceType: 'Binary',
-    contentType: 'text/plain',
-    securityContext: { reference: `Patient/${patient.id}` },
-    data: 'eA==',
-  })
-  return { patient, observation, binary }
-}
-const [a, b] = [await make(clinicA, 'a'), await make(clinicB, 'b')]
-
-const inClinic = [
-  { resourceType: 'Patient', criteria: `Patient?organization=Organization/${clinicA.id}` },
-  {
-    resourceType: 'Observation',
-    criteria: `Observation?subject:Patient.organization=Organization/${clinicA.id}`,
-  },
-  { resourceType: 'Binary' },
-]
-const SHAPES: Readonly<Record<string, readonly Entry[]>> = {
-  everything: [{ resourceType: '*' }],
-  clinic: inClinic,
-  reader: inClinic.map((entry) => ({ ...entry, readonly: true })),
-  creator: [{ resourceType: 'Patient', interaction: ['create'] }],
-  nothing: [],
-}
-
-/** Which of A and B are among the ids. */
-function which(ids: readonly string[]): string {
-  const known = [
-    [a.patient.id, 'A'],
-    [b.patient.id, 'B'],
-    [a.observation.id, 'a'],
-    [b.observation.id, 'b'],
-  ]
-  return known.flatMap(([id = '', name]) => (ids.includes(id) ? name : [])).join('') || '-'
-}
+const { a, b, inClinic, shapes: SHAPES, which } = await openClinics(botica)
+const [clinicA, clinicB] = [a.clinic, b.clinic]
 
 const found = async (ask: Ask, path: string): Promise<string> => {
   const { status, body } = await ask('GET', path)
@@ -279,6 +235,7 @@ t.test('$explain says which entry decides, and what it hides', async (t) => {
   t.match(told.text, /"valueString":"telecom"/)
   t.match(told.text, `AccessPolicy/${policy.id} entry 0 is the first entry that fits`)
   t.match(told.text, 'No entry allows the interaction with the type')
+  t.match(told.text, /"valueString":"\(\(\(r.keys @> array\[\?::bigint\]\) is true\) is true\)"/)
   const hidden = await explain({ resource: `Patient/${b.patient.id}` })
   t.match(hidden.text, 'The criteria of no entry fit')
   const searched = await explain({ search: `Patient?${SAME}` })

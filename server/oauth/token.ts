@@ -1,6 +1,5 @@
 /** `/oauth2/token`: one function a grant (auth.md §6.2). */
 import { accessTokenSeconds } from '../../shared/access/clients.ts'
-import { isAllowedFrom } from '../../shared/access/ip-rules.ts'
 import { grantedScope } from '../../shared/access/scopes.ts'
 import type { Services } from '../../shared/services.ts'
 import { audit } from '../auth/audit.ts'
@@ -75,9 +74,6 @@ async function grantClient(
   const session = await requireClientSession(services, keys, presented(ctx, form))
   requireAddress(session, ctx)
   const { principal, profile: client } = session
-  if (!isAllowedFrom(principal.ipRules, ctx.ip)) {
-    throw new OAuthError('access_denied', 'This address is not allowed')
-  }
   const scope = grantedScope(form.get('scope') || DEFAULT_SCOPE)
   ctx.state.principal = principal
   // Written together with the Login, by one statement.

@@ -1,17 +1,17 @@
 /** `writeConstraint` of a policy entry: FHIRPath that must be true of a create or update. */
 import { forbiddenBecause } from '../errors.ts'
 import type { Resource } from '../fhir/resource.ts'
-import type { WriteConstraint } from './policy.ts'
+import type { Grant } from './policy.ts'
 
 /** Exactly one `true` lets the write through; a failing evaluation does not. Errors: 403. */
 export function checkConstraints(
-  constraints: readonly WriteConstraint[],
+  { constraints, source }: Pick<Grant, 'constraints' | 'source'>,
   before: Resource | undefined,
   after: Resource,
 ): void {
   for (const { name, run, variables } of constraints) {
     if (!holds(() => run(after, { ...variables, before: before ?? [], after }))) {
-      throw forbiddenBecause(name)
+      throw forbiddenBecause(name, `writeConstraint of ${source}`)
     }
   }
 }

@@ -36,7 +36,9 @@ function readPair(type: string, pair: string, variables: Variables): readonly Cr
     throw new Error(`criteria of * may not use ${name}`)
   }
   const query = `${name}=${fillValue(pair.slice(equals + 1), variables)}`
-  const { conditions, includes } = parseSearch(type === '*' ? ANY_TYPE : type, query)
+  const { conditions, includes } = parseSearch(type === '*' ? ANY_TYPE : type, query, {
+    own: variables.own,
+  })
   const [criterion] = conditions
   if (criterion === undefined || includes.length > 0) {
     throw new Error(`"${name}" does not say which resources are meant`)

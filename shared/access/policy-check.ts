@@ -1,6 +1,7 @@
 /** What is wrong with an AccessPolicy before it is stored: one issue an entry. */
 import { invalid } from '../errors.ts'
 import { issue } from '../fhir/outcome.ts'
+import type { OwnParameters } from '../fhir/own-parameters.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import { compileEntry, entriesOf } from './compile.ts'
 import { matcherOf } from './ip-rules.ts'
@@ -10,9 +11,9 @@ import type { Variables } from './variables.ts'
 const PLACEHOLDERS = ['Patient/1', '2000-01-01', '1']
 
 /** Errors: 400 naming the entries. */
-export function checkPolicy(policy: Resource): void {
+export function checkPolicy(policy: Resource, own: OwnParameters | undefined): void {
   const issues = entriesOf(policy).flatMap((entry, i) => {
-    const problem = problemOf(entry, policy)
+    const problem = problemOf(entry, policy, own)
     const path = `AccessPolicy.resource[${i}]`
     return problem === undefined ? [] : [issue('error', 'invalid', problem, path)]
   })
@@ -26,9 +27,13 @@ export function checkPolicy(policy: Resource): void {
   if (issues.length + addresses.length > 0) throw invalid([...issues, ...addresses])
 }
 
-function problemOf(entry: unknown, policy: Resource): string | undefined {
+function problemOf(
+  entry: unknown,
+  policy: Resource,
+  own: OwnParameters | undefined,
+): string | undefined {
   for (const part of partsOf(entry)) {
-    const problem = problemWith(part, policy)
+    const problem = problemWith(part, policy, own)
     if (problem !== undefined) return problem
   }
   return undefined
@@ -42,10 +47,14 @@ function partsOf(entry: unknown): readonly unknown[] {
   return query.split('&').map((pair) => ({ ...entry, criteria: start + pair }))
 }
 
-function problemWith(entry: unknown, policy: Resource): string | undefined {
+function problemWith(
+  entry: unknown,
+  policy: Resource,
+  own: OwnParameters | undefined,
+): string | undefined {
   let first: string | undefined
   for (const placeholder of PLACEHOLDERS) {
-    const variables: Variables = { projectId: undefined, values: { get: () => placeholder } }
+    const variables: Variables = { projectId: undefined, own, values: { get: () => placeholder } }
     try {
       compileEntry(entry, policy, variables, '')
       return undefined

@@ -4,6 +4,7 @@
  */
 import type { CompiledPath } from '../fhir/path.ts'
 import type { Criterion } from '../fhir/search.ts'
+import { ownUserGrants } from './own-user.ts'
 import type { Principal } from './principal.ts'
 
 export type Interaction = 'create' | 'read' | 'vread' | 'update' | 'delete' | 'search' | 'history'
@@ -84,10 +85,14 @@ export function may(principal: Principal, type: string, interaction: Interaction
   if (isSuperAdmin && rules === undefined) return true
   if (REGISTRY_TYPES.has(type)) {
     if (SUPER_ADMIN_ONLY.has(type) && !isSuperAdmin) return false
-    if (!isProjectAdmin) return false
+    const isScoped =
+      rules?.scoped === undefined || fitting(rules.scoped, type, interaction).length > 0
+    if (!isProjectAdmin) {
+      return isScoped && (ownUserGrants(principal, type, interaction)?.length ?? 0) > 0
+    }
     if (isSuperAdmin) return grantsFor(principal, type, interaction)?.length !== 0
     if (!PROJECT_ADMIN.get(type)?.has(interaction)) return false
-    return rules?.scoped === undefined || fitting(rules.scoped, type, interaction).length > 0
+    return isScoped
   }
   // Who may write policies under `*` could give themselves all of it.
   const mayEscalate = type === 'AccessPolicy' && WRITES.has(interaction) && !isProjectAdmin
@@ -104,10 +109,15 @@ function isNamed(rules: Rules | undefined, type: string): boolean {
  * policy applies. Whether the type is allowed at all is for `may` to say.
  */
 export function grantsFor(
-  { rules, isSuperAdmin }: Principal,
+  principal: Principal,
   type: string,
   interaction: Interaction,
 ): readonly Grant[] | undefined {
+  const { rules, isSuperAdmin } = principal
+  if (type === 'User') {
+    const own = ownUserGrants(principal, type, interaction)
+    if (own !== undefined) return own
+  }
   if (rules === undefined || (REGISTRY_TYPES.has(type) && !isSuperAdmin)) return undefined
   const key = `${type} ${interaction}`
   const known = tried.get(rules)

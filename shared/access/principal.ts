@@ -54,6 +54,8 @@ export interface Principal {
   /** Undefined only for the system's own work. */
   readonly membershipId: string | undefined
   readonly loginId: string | undefined
+  /** Id of the member's User; absent for clients and bots. */
+  readonly user?: string | undefined
   /** `Type/id` of the member's profile: `meta.author` of what it writes. */
   readonly profile: string | undefined
   readonly profileDisplay: string | undefined

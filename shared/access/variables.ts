@@ -1,10 +1,13 @@
 /** `%name` in a policy: what a membership says it stands for. */
+import type { OwnParameters } from '../fhir/own-parameters.ts'
 import { isObject, parseReference } from '../fhir/resource.ts'
 import { escapeValue } from '../fhir/search-values.ts'
 
 export interface Variables {
   /** Id of the Project, for `_project`; undefined: any. */
   readonly projectId: string | undefined
+  /** Search parameters of that Project's own, which criteria may name. */
+  readonly own?: OwnParameters | undefined
   /** By name, or `name.id`, without the percent sign. */
   readonly values: { get(name: string): string | undefined }
 }

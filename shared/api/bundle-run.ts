@@ -15,6 +15,7 @@ import { rewrite } from './bundle-references.ts'
 import { deletedReply } from './conditional.ts'
 import type { FhirReply, FhirRequest } from './handle.ts'
 import { acceptResource, type Interaction, writeReply } from './interaction.ts'
+import { logRefusal } from './refusals.ts'
 import { wholeBody } from './reply.ts'
 import { createFrom, patchFrom, updateFrom } from './resources.ts'
 
@@ -208,6 +209,8 @@ function resourceText(text: string, contentType = 'application/octet-stream'): s
 /** The entry of a batch that failed; what is no fault of the caller is logged and shown without details. */
 export function failedEntry(interaction: Interaction, error: unknown): ResponseEntry {
   if (error instanceof HttpError) {
+    const { services, principal, request } = interaction
+    logRefusal(services, principal, request.requestId, error)
     return { status: error.status, outcome: JSON.stringify(error.outcome) }
   }
   if (error instanceof IdentityLost) {

@@ -10,6 +10,7 @@ import { signAttachments } from './attachments.ts'
 import { signedContent } from './binary-read.ts'
 import { answerOnce, isIdempotent } from './idempotency.ts'
 import { operations } from './operations/table.ts'
+import { logRefusal } from './refusals.ts'
 import { failureReply, withTracing } from './reply.ts'
 import { respond } from './respond.ts'
 
@@ -61,7 +62,10 @@ export const handle: Handle = (services, principal, request) =>
 
 const answer: Handle = (services, principal, request) =>
   answered(request, async () => {
-    const reply = await respond(services, principal, request)
+    const reply = await respond(services, principal, request).catch((error: unknown) => {
+      logRefusal(services, principal, request.requestId, error)
+      throw error
+    })
     const signed = await withSigned(services, principal, request, reply)
     return isStored(request.path) ? signed : withTracing(signed, request)
   })

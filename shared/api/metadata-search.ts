@@ -6,8 +6,11 @@ import {
   searchParameter,
   searchParameters,
 } from '../fhir/definitions.ts'
+import type { SearchParameter } from '../fhir/definitions-data.ts'
 import { isReady, type OwnParameters } from '../fhir/own-parameters.ts'
 import { referenceParameters } from '../fhir/reference-values.ts'
+import { isOfWords } from '../fhir/resource-text.ts'
+import { hasFullText } from '../store/full-text.ts'
 
 /** `searchParam`, `searchInclude`, `searchRevInclude` of a type. */
 export function describeSearch(type: string, own: OwnParameters | undefined): object {
@@ -37,8 +40,17 @@ export const sharedParameters = [
 
 function searchParametersOf(type: string, own: OwnParameters | undefined): object[] {
   return [...searchParameters(type, own).values()]
-    .filter((parameter) => parameter.expression !== undefined && isReady(parameter))
+    .filter((parameter) => isReady(parameter) && isAnswered(type, parameter, own))
     .map(({ code, url, type: kind }) => ({ name: code, definition: url, type: kind }))
+}
+
+function isAnswered(
+  type: string,
+  { code, expression }: SearchParameter,
+  own: OwnParameters | undefined,
+): boolean {
+  if (expression !== undefined) return true
+  return isOfWords(code) && own?.fullText === 'ready' && hasFullText(type)
 }
 
 function includesOf(type: string, own: OwnParameters | undefined): readonly string[] {

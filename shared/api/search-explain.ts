@@ -3,6 +3,7 @@ import { badRequest, forbidden } from '../errors.ts'
 import { type Link, type SearchEntry, searchBundle } from '../fhir/bundle.ts'
 import { issue, outcome } from '../fhir/outcome.ts'
 import type { OwnParameters } from '../fhir/own-parameters.ts'
+import { WORDS } from '../fhir/resource-text.ts'
 import { readSearch } from './criteria.ts'
 import type { FhirReply } from './handle.ts'
 import { absoluteUrl, type Interaction } from './interaction.ts'
@@ -48,17 +49,18 @@ function ready(own: OwnParameters | undefined): OwnParameters | undefined {
     const all = [...codes].map(([code, one]) => [code, { ...one, isReady: true }] as const)
     return [type, new Map(all)] as const
   })
-  return { ...own, types: new Map(types) }
+  return { ...own, types: new Map(types), fullText: own.fullText && 'ready' }
 }
 
 async function unreadyIssues({ services, principal }: Interaction, type: string) {
   const { project } = principal
   const own = [...(project.parameters?.types.get(type)?.values() ?? [])]
-  const unready = own.filter(({ isReady }) => !isReady)
+  const unready = own.filter(({ isReady }) => !isReady).map(({ code }) => code)
+  if (project.parameters?.fullText === 'indexing') unready.push(...WORDS)
   if (unready.length === 0) return []
   const job = await services.repository.maintenance.ownIndexProgress(principal)
   const { seen = 0, total = 0 } = job ?? {}
-  return unready.map(({ code }) => {
+  return unready.map((code) => {
     const text = `Search parameter ${code} is not ready: ${seen} of ${total} resources are indexed`
     return issue('warning', 'incomplete', text, code)
   })

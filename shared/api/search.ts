@@ -142,6 +142,7 @@ function pageReply(
       fullUrl: absoluteUrl(interaction.services, `${version.type}/${version.id}`),
       resource: view === undefined ? text : view(text),
       mode,
+      score: version.score,
     }
   }
   function* entriesOf(): Iterable<SearchEntry> {

@@ -20,6 +20,8 @@ export interface SearchEntry {
   /** JSON text of the resource. */
   readonly resource: string
   readonly mode: 'match' | 'include' | 'outcome'
+  /** From 0 to 1. */
+  readonly score?: number | undefined
 }
 
 export interface HistoryEntry {
@@ -64,10 +66,11 @@ export function* searchPieces(head: BundleHead, entries: Iterable<SearchEntry>):
 
 const PIECE = 65_536
 
-function searchEntry({ fullUrl, resource, mode }: SearchEntry): string {
+function searchEntry({ fullUrl, resource, mode, score }: SearchEntry): string {
   // An outcome about the search is not a resource of the server and has no address.
   if (mode === 'outcome') return `{"search":{"mode":"outcome"},"resource":${resource}}`
-  return `{"fullUrl":${JSON.stringify(fullUrl)},"search":{"mode":"${mode}"},"resource":${resource}}`
+  const search = score === undefined ? `{"mode":"${mode}"}` : `{"mode":"${mode}","score":${score}}`
+  return `{"fullUrl":${JSON.stringify(fullUrl)},"search":${search},"resource":${resource}}`
 }
 
 export function historyBundle(head: BundleHead, entries: readonly HistoryEntry[]): string {

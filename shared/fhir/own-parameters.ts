@@ -27,6 +27,8 @@ export interface OwnParameters {
   readonly stamp: string
   /** Type → code → parameter. */
   readonly types: ReadonlyMap<string, ReadonlyMap<string, OwnParameter>>
+  /** Whether the words of resources are kept for `_text` and `_content`, and of all of them yet. */
+  readonly fullText?: 'indexing' | 'ready' | undefined
 }
 
 export type Definition = Omit<OwnParameter, 'stamp' | 'isReady'>
@@ -91,9 +93,13 @@ export function readyParameter(
 ): SearchParameter | undefined {
   const parameter = searchParameter(type, code, own)
   if (parameter !== undefined && !isReady(parameter)) {
-    throw badRequest(`Search parameter ${code} is not ready`, expression)
+    throw notReady(code, expression)
   }
   return parameter
+}
+
+export function notReady(code: string, expression?: string): HttpError {
+  return badRequest(`Search parameter ${code} is not ready`, expression)
 }
 
 export function isReady(parameter: SearchParameter): boolean {

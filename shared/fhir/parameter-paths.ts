@@ -33,15 +33,18 @@ export function testedCodes(type: string, criterion: Criterion): readonly string
   }
 }
 
+const READS_ALL: ReadonlySet<string> = new Set(['_text', '_content', '_score'])
+
 /**
- * Element paths below the type, `name.family`; a choice is named without its type. Undefined: a parameter
- * of a Project's own may read anything.
+ * Element paths below the type, `name.family`; a choice is named without its type. Undefined: it reads
+ * all of the resource, or may, as a parameter of a Project's own.
  */
 export function pathsRead(
   type: string,
   code: string,
   own: OwnParameters | undefined,
 ): readonly string[] | undefined {
+  if (READS_ALL.has(code)) return undefined
   const mine = own?.types.get(type)?.get(code)
   if (mine !== undefined) return mine.isGeneral ? undefined : pathsOfParameter(type, mine)
   const key = `${type} ${code}`

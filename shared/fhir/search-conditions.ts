@@ -2,7 +2,8 @@
 import { badRequest, notSupported, tooCostly } from '../errors.ts'
 import { isResourceType } from './definitions.ts'
 import type { SearchParameter } from './definitions-data.ts'
-import { readyParameter } from './own-parameters.ts'
+import { notReady, readyParameter } from './own-parameters.ts'
+import { isOfWords } from './resource-text.ts'
 import type { Condition, SearchParamType } from './search.ts'
 import type { CriteriaScope } from './search-criteria.ts'
 import {
@@ -23,15 +24,7 @@ export interface Refusal {
 
 const MAX_VALUES = 1000
 
-const UNSUPPORTED = new Set([
-  '_contained',
-  '_containedType',
-  '_content',
-  '_deleted',
-  '_query',
-  '_text',
-  '_type',
-])
+const UNSUPPORTED = new Set(['_contained', '_containedType', '_deleted', '_query', '_type'])
 
 interface Modifiers {
   readonly supported: readonly string[]
@@ -74,6 +67,12 @@ function readName(type: string, name: string, { own }: CriteriaScope): Named | R
   const code = colon === -1 ? name : name.slice(0, colon)
   const modifier = colon === -1 ? undefined : name.slice(colon + 1)
   if (UNSUPPORTED.has(code)) return { reason: notSupported(`${code} is not supported`, name) }
+  if (isOfWords(code)) {
+    if (own?.fullText === undefined) {
+      return { reason: notSupported(`${code} is not supported`, name) }
+    }
+    if (own.fullText === 'indexing') throw notReady(code, name)
+  }
   const parameter = readyParameter(type, code, own)
   if (parameter === undefined) return unknownParameter(code, name)
   if (modifier !== undefined) checkModifier(parameter, modifier)

@@ -70,12 +70,11 @@ function readSort(
   for (const name of names) {
     const descending = name.startsWith('-')
     const code = descending ? name.slice(1) : name
-    if (code === '_score') throw notSupported('Sorting by _score is not supported', '_sort')
     const parameter = readyParameter(type, code, own, '_sort')
-    if (parameter?.expression === undefined) {
+    if (parameter?.expression === undefined && code !== '_score') {
       throw badRequest(`Unknown search parameter: ${code}`, '_sort')
     }
-    if (parameter.type === 'composite') {
+    if (parameter?.type === 'composite') {
       throw notSupported(`Sorting by ${code} is not supported`, '_sort')
     }
     if (!rules.has(code)) rules.set(code, { code, descending })

@@ -50,7 +50,9 @@ export function scopeOf(principal: Principal, type: string): Scope {
     const everywhere = principal.isSuperAdmin
     return { project: principal.project.number, metaPrefix: '', everywhere }
   }
-  const metaPrefix = principal.isSuperAdmin ? '' : metaPrefixOf(principal.project.id)
+  // Of Users a member who is no admin reads its own, which may be of no Project.
+  const isOwn = type === 'User' && !principal.isProjectAdmin
+  const metaPrefix = principal.isSuperAdmin || isOwn ? '' : metaPrefixOf(principal.project.id)
   return { project: REGISTRY_PROJECT, metaPrefix, everywhere: false }
 }
 

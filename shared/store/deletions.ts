@@ -89,6 +89,8 @@ export function deleteStatement(deletions: readonly Deletion[]): Statement {
         where x.id = d.id and x.project = d.project and x.type = d.type),
       g as (delete from idx_range x using d
         where x.id = d.id and x.project = d.project and x.type = d.type),
+      tx as (delete from resource_text x using d
+        where x.project = d.project and x.type = d.type and x.id = d.id),
       ${events}
       ${jobs}
       q as (delete from unique_key x using d

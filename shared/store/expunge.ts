@@ -29,6 +29,7 @@ export async function expunge(
       r as (delete from resource where project = $1 and type = $2 and id = $3),
       s as (delete from idx_string where id = $3 and project + 0 = $1 and type + 0 = $2),
       g as (delete from idx_range where id = $3 and project + 0 = $1 and type + 0 = $2),
+      x as (delete from resource_text where project = $1 and type = $2 and id = $3),
       u as (delete from unique_key where id = $3 and project = $1 and type = $2),
       c as (delete from concept_owner where type = $2 and id = $4
         and project = (select fhir_id from tenant where project = $1))
@@ -44,6 +45,7 @@ const TABLES = [
   'resource',
   'idx_string',
   'idx_range',
+  'resource_text',
   'code',
   'unique_key',
   'outbox',
@@ -67,7 +69,9 @@ export async function purgePart(
       s as (delete from idx_string s using gone
         where s.id = gone.id and s.project = $1 and s.type = $2),
       g as (delete from idx_range g using gone
-        where g.id = gone.id and g.project = $1 and g.type = $2)
+        where g.id = gone.id and g.project = $1 and g.type = $2),
+      x as (delete from resource_text x using gone
+        where x.project = $1 and x.type = $2 and x.id = gone.id)
       select count(*)::int as count from gone`,
     values: [project, typeNumber(type), before, CHUNK],
   })

@@ -1,13 +1,9 @@
-/**
- * Versions of a history as a policy lets them be seen. An older version has no row, so only its keys can
- * decide; a deletion is judged by what was deleted.
- */
+/** Versions of a history as a policy lets them be seen; a deletion is judged by what was deleted. */
 import { grantsFor, type Interaction } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { typeName } from '../fhir/definitions.ts'
 import type { Store } from './context.ts'
-import { hiddenBy, lastContents, needsSql, rulingOfRow } from './judge.ts'
-import { askLive, type Ruling } from './judge-rows.ts'
+import { hiddenBy, lastContents, rulingsOfContents } from './judge.ts'
 import type { Version } from './repository.ts'
 import { toVersion, type VersionRow } from './rows.ts'
 import { without } from './shown.ts'
@@ -27,10 +23,7 @@ export function isWholeHistory(principal: Principal, type: string): boolean {
   })
 }
 
-/**
- * Those that the Principal may see. One more statement for deletions, one for each type whose criteria
- * take PostgreSQL.
- */
+/** Those that the Principal may see. One more statement for deletions, one for each type that takes PostgreSQL. */
 export async function seenVersions<Row extends VersionRow>(
   store: Store,
   principal: Principal,
@@ -40,49 +33,18 @@ export async function seenVersions<Row extends VersionRow>(
   const judged = rows.filter(({ type }) => !isWholeHistory(principal, typeName(type)))
   const deletions = judged.filter(({ content }) => content === null)
   const before = await lastContents(store, deletions)
-  const last = new Map(deletions.map((row, i) => [row, before[i]] as const))
-  const live = await liveRulings(store, principal, judged)
+  const last = new Map<VersionRow, VersionRow | undefined>(
+    deletions.map((row, i) => [row, before[i]]),
+  )
+  const contents = judged.flatMap((row) => (row.content === null ? (last.get(row) ?? []) : row))
+  const answers = await rulingsOfContents(store, principal, ASKED, contents)
+  const found = new Map(contents.map((content, i) => [content, answers[i]]))
   return rows.flatMap((row) => {
     const version = toVersion(row, row.content === null ? idFor(row) : undefined)
     if (!judged.includes(row)) return [{ row, version }]
-    const rulings =
-      live.get(row) ?? ASKED.map((item) => rulingOf(store, principal, item, row, last.get(row)))
+    const content = row.content === null ? last.get(row) : row
+    const rulings = ASKED.map((item) => content && found.get(content)?.[item])
     if (rulings.some((ruling) => ruling === undefined)) return []
     return [{ row, version: without(version, rulings.flatMap(hiddenBy)) }]
   })
-}
-
-function rulingOf(
-  store: Store,
-  principal: Principal,
-  interaction: Interaction,
-  row: VersionRow,
-  last: VersionRow | undefined,
-): Ruling {
-  const judged = row.content === null ? last : row
-  return judged && rulingOfRow(store, principal, interaction, judged)
-}
-
-/** Of those rows that are the newest versions of types for which keys do not decide. */
-async function liveRulings(
-  store: Store,
-  principal: Principal,
-  rows: readonly VersionRow[],
-): Promise<ReadonlyMap<VersionRow, readonly Ruling[]>> {
-  const found = new Map<VersionRow, readonly Ruling[]>()
-  const groups = Map.groupBy(rows, ({ project, type }) => `${project} ${type}`)
-  for (const group of groups.values()) {
-    const [first] = group
-    const type = typeName(first?.type ?? 0)
-    if (!ASKED.some((item) => needsSql(store, principal, type, item))) continue
-    const ids = group.map(({ id }) => id)
-    const live = await askLive(store, principal, type, first?.project ?? 0, ids, ASKED)
-    group.forEach((row, i) => {
-      const answer = live[i]
-      if (answer?.ver !== row.ver) return
-      const rulings = ASKED.map((item) => answer.rulings[item])
-      found.set(row, rulings)
-    })
-  }
-  return found
 }

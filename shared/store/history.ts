@@ -5,10 +5,11 @@
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import type { Statement } from '../database.ts'
-import { badRequest, forbidden, notFound } from '../errors.ts'
+import { forbidden, notFound } from '../errors.ts'
 import { resourceTypes, typeNumber } from '../fhir/definitions.ts'
 import { idOf } from './content.ts'
 import { isLegalId, type Store, scopeOf } from './context.ts'
+import { type Position, readCursor, writeCursor } from './history-cursor.ts'
 import { isWholeHistory, seenVersions } from './history-judged.ts'
 import { readJudged } from './judge.ts'
 import { allow, projectTest } from './read.ts'
@@ -38,6 +39,7 @@ export async function history(
     bind(typeNumber(type), 'smallint'),
     bind(store.keys.rowId(type, id), 'uuid'),
   ]
+  const cursor = positionIn(store, request)
   const isPlain = !(request.since ?? request.at ?? request.cursor ?? request.ascending)
   const name = everywhere ? 'history-everywhere' : 'history'
   const rows = await store.connection.query<VersionRow & { known: number; total: number }>({
@@ -51,7 +53,7 @@ export async function history(
         select (select count(*) from h) as known, (select count(*) from m) as total) t
       left join lateral (
         select ${V} from m join version v using (project, type, id, ver)
-        where ${afterSql(request, bind)}
+        where ${afterSql(request, cursor, bind)}
         order by v.project = ${own} desc, ${orderSql(request)}
         limit ${bind(request.count + 1, 'int')} offset ${bind(request.offset, 'int')}) v on true`,
     values,
@@ -75,7 +77,9 @@ async function requireVisible(
 ): Promise<void> {
   const newest = await readJudged(store, principal, type, id, ['read', 'history'])
   if (newest?.rulings.read === undefined) throw notFound()
-  if (newest.rulings.history === undefined) throw forbidden()
+  if (newest.rulings.history === undefined) {
+    throw forbidden('criteria of every entry for history')
+  }
 }
 
 /** Of one type, or of all that the Principal may read. Errors: 403 for a type that is denied. */
@@ -92,7 +96,7 @@ export async function historyOf(
   const types = type === undefined ? readableTypes(principal) : [type]
   const isWhole = types.every((name) => isWholeHistory(principal, name))
   const [rows, total] = await Promise.all([
-    store.connection.query<ManyRow>(pageStatement(principal, types, request)),
+    store.connection.query<ManyRow>(pageStatement(store, principal, types, request)),
     request.total && isWhole ? countAll(store, principal, types, request) : undefined,
   ])
   return { total, ...(await pageOf(store, principal, request, rows, textId)) }
@@ -116,13 +120,14 @@ function textId({ id, before }: ManyRow): string {
 
 /** A probe of the index by time for each type: a page costs a page, however long the history is. */
 function pageStatement(
+  store: Store,
   principal: Principal,
   types: readonly string[],
   request: HistoryRequest,
 ): Statement {
   const { values, bind } = binder()
   const most = bind(request.offset + request.count + 1, 'int')
-  const after = afterSql(request, bind)
+  const after = afterSql(request, positionIn(store, request), bind)
   const window = windowSql(request, bind)
   return {
     text: `select ${V}, case when v.content is null then (
@@ -187,10 +192,14 @@ function orderSql({ ascending }: HistoryRequest): string {
   return ['lu', 'type', 'id', 'ver'].map((column) => `v.${column}${direction}`).join(', ')
 }
 
+function positionIn({ keys }: Store, { cursor }: HistoryRequest): Position | undefined {
+  return cursor === undefined ? undefined : readCursor(keys.seal, cursor)
+}
+
 /** The bound on `lu` alone is what the index by time can use. */
-function afterSql({ ascending, cursor }: HistoryRequest, bind: Bind): string {
+function afterSql({ ascending }: HistoryRequest, cursor: Position | undefined, bind: Bind): string {
   if (cursor === undefined) return 'true'
-  const { lu, type, id, ver } = readCursor(cursor)
+  const { lu, type, id, ver } = cursor
   const beyond = ascending ? '>' : '<'
   const time = bind(lu, 'timestamptz')
   const position = [time, bind(type, 'smallint'), bind(id, 'uuid'), bind(ver, 'int')].join(', ')
@@ -206,34 +215,10 @@ async function pageOf<Row extends VersionRow>(
 ): Promise<Pick<HistoryPage, 'versions' | 'next'>> {
   const shown = rows.slice(0, count)
   const seen = await seenVersions(store, principal, shown, idFor)
-  // A cursor names a version, one that is in sight if there is any.
-  const last = rows.length > count ? (seen.at(-1)?.row ?? shown.at(-1)) : undefined
-  return { versions: seen.map(({ version }) => version), next: last && writeCursor(last) }
-}
-
-function writeCursor({ lu, type, id, ver }: VersionRow): string {
-  return Buffer.from(JSON.stringify([lu.toISOString(), type, id, ver])).toString('base64url')
-}
-
-const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
-
-/** Errors: 400 for a damaged cursor. It tells a position and no secret. */
-function readCursor(cursor: string) {
-  const [lu, type, id, ver] = parts(cursor)
-  const isTime = typeof lu === 'string' && !Number.isNaN(Date.parse(lu)) && lu.length <= 32
-  const isType = typeof type === 'number' && Number.isInteger(type) && Math.abs(type) < 32_768
-  const isVersion = typeof ver === 'number' && Number.isInteger(ver) && ver > 0 && ver < 2 ** 31
-  if (!isTime || !isType || !isVersion || typeof id !== 'string' || !UUID.test(id)) {
-    throw badRequest('Invalid cursor')
-  }
-  return { lu: new Date(lu).toISOString(), type, id, ver }
-}
-
-function parts(cursor: string): readonly unknown[] {
-  try {
-    const value: unknown = JSON.parse(Buffer.from(cursor, 'base64url').toString())
-    return Array.isArray(value) ? value : []
-  } catch {
-    return []
+  // Of what was looked at, which may be out of sight: a cursor is sealed.
+  const last = rows.length > count ? shown.at(-1) : undefined
+  return {
+    versions: seen.map(({ version }) => version),
+    next: last && writeCursor(store.keys.seal, last),
   }
 }

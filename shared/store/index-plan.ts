@@ -1,4 +1,5 @@
 /** One plan a resource type: every parameter's compiled walks, grouped by the property they need. */
+import { LRUCache } from 'lru-cache'
 import {
   COMPARTMENTS,
   compartmentParams,
@@ -54,11 +55,30 @@ export function isCanonicalParameter(type: string, code: string, own?: OwnParame
 }
 
 /** Compiled when the type is first met. Throws for what is no resource type. */
-export function planOf(type: string, own?: OwnParameters): Plan {
+export function planOf(type: string, own?: OwnParameters, only?: Only): Plan {
+  if (only !== undefined) return partOf(type, own, only)
   if (own === undefined || !own.types.has(type)) return planIn(standard, type, undefined)
   const plans = ownPlans.get(own) ?? new Map<string, Plan>()
   ownPlans.set(own, plans)
   return planIn(plans, type, own)
+}
+
+/** Those of the parameters that are worth the work, as stored; `_compartment` for whatever leads to one. */
+export interface Only {
+  readonly stamp: string
+  readonly codes: ReadonlySet<string>
+}
+
+const MAX_PARTS = 1000
+const parts = new LRUCache<string, Plan>({ max: MAX_PARTS })
+
+function partOf(type: string, own: OwnParameters | undefined, only: Only): Plan {
+  const name = `${type}|${own?.stamp ?? ''}|${only.stamp}`
+  const known = parts.get(name)
+  if (known !== undefined) return known
+  const plan = makePlan(type, own, only)
+  parts.set(name, plan)
+  return plan
 }
 
 const standard = new Map<string, Plan>()
@@ -76,7 +96,7 @@ function planIn(plans: Map<string, Plan>, type: string, own: OwnParameters | und
 /** Answered from columns of the row. */
 const COLUMNS = new Set(['_id', '_lastUpdated'])
 
-function makePlan(type: string, own: OwnParameters | undefined): Plan {
+function makePlan(type: string, own: OwnParameters | undefined, only?: Only): Plan {
   const parameters: PlannedParameter[] = []
   const roots = new Map<string, Walk<Derivation>[]>()
   const whole: Walk<Derivation>[] = []
@@ -87,6 +107,8 @@ function makePlan(type: string, own: OwnParameters | undefined): Plan {
   for (const parameter of searchParameters(type, own).values()) {
     if (parameter.expression === undefined || COLUMNS.has(parameter.code)) continue
     if (storedParameters(type, parameter.code)[0] !== parameter.code) continue
+    const inside = members.map((codes) => codes.has(parameter.code))
+    if (only !== undefined && !isAmong(only, parameter.code, inside)) continue
     const index = parameters.length
     const ownParameter = own?.types.get(type)?.get(parameter.code)
     if (ownParameter?.isGeneral) {
@@ -99,7 +121,6 @@ function makePlan(type: string, own: OwnParameters | undefined): Plan {
     const legs = ownParameter
       ? compiled.filter((leg) => isReadable(parameter.type, leg.type))
       : compiled
-    const inside = members.map((codes) => codes.has(parameter.code))
     const planned: PlannedParameter = {
       code: parameter.code,
       index,
@@ -119,7 +140,12 @@ function makePlan(type: string, own: OwnParameters | undefined): Plan {
       })
     }
   }
-  return { type, stamp: own?.stamp ?? '', parameters, roots, whole, compartments }
+  const stamp = [own?.stamp ?? '', ...(only === undefined ? [] : [only.stamp])].join('|')
+  return { type, stamp, parameters, roots, whole, compartments }
+}
+
+function isAmong({ codes }: Only, code: string, inside: readonly boolean[]): boolean {
+  return codes.has(code) || (codes.has('_compartment') && inside.includes(true))
 }
 
 function collectTargets(type: string, prefix: string): Walk<Set<string>> {

@@ -3,6 +3,7 @@ import { REGISTRY_TYPES } from '../access/policy.ts'
 import type { OwnParameters } from '../fhir/own-parameters.ts'
 import type { Meta, Reference, Resource } from '../fhir/resource.ts'
 import { projectKey, type Store } from './context.ts'
+import type { Only } from './index-plan.ts'
 import { deriveIndexes, type IndexRows } from './indexes.ts'
 
 export function indexRows(
@@ -10,8 +11,9 @@ export function indexRows(
   project: number,
   resource: Resource,
   parameters: OwnParameters | undefined,
+  only?: Only,
 ): IndexRows {
-  const rows = deriveIndexes(store.keys, project, resource, parameters)
+  const rows = deriveIndexes(store.keys, project, resource, parameters, only)
   for (const parameter of rows.failed) store.warn(parameter)
   const held = new Set(rows.keys)
   const accounts = (accountsOf(resource.meta) ?? [])

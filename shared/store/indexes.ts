@@ -8,7 +8,7 @@ import type { OwnParameter, OwnParameters } from '../fhir/own-parameters.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { timestamp } from '../fhir/values-date.ts'
 import { Derivation } from './derivation.ts'
-import { type Plan, planOf } from './index-plan.ts'
+import { type Only, type Plan, planOf } from './index-plan.ts'
 import type { Keys } from './keys.ts'
 
 export interface StringRow {
@@ -55,8 +55,9 @@ export function deriveIndexes(
   project: number,
   resource: Resource,
   own?: OwnParameters,
+  only?: Only,
 ): IndexRows {
-  const plan = planOf(resource.resourceType, own)
+  const plan = planOf(resource.resourceType, own, only)
   const derived = new Derivation(keys, project, plan, resource)
   runPlan(plan, resource, derived)
   const nref = derived.references.size

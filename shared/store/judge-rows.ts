@@ -8,7 +8,7 @@ import { typeNumber } from '../fhir/definitions.ts'
 import { isLegalId, type Store, scopeOf } from './context.ts'
 import { readRow } from './read.ts'
 import { type VersionRow, versionColumns } from './rows.ts'
-import { fewRowsSql, grantTests, type Place } from './search/grant-tests.ts'
+import { fewRowsSql, grantTests, type Place, placeIn } from './search/grant-tests.ts'
 import { type Bind, binder } from './side-rows.ts'
 
 /** `all`: no policy applies; undefined: nothing lets it through. */
@@ -39,7 +39,7 @@ export async function readAsking(
     bind(typeNumber(type), 'smallint'),
     bind(store.keys.rowId(type, id), 'uuid'),
   ]
-  const place = { keys: store.keys, project, type }
+  const place = placeIn(store.keys, principal, type, project)
   const columns = asked.map((item) => `${placeSql(place, principal, item, bind)} as "${item}"`)
   const text = `select ${versionColumns('v')}, j.* from (
       select * from version where project = ${own} and type = ${number} and id = ${rowId}
@@ -88,40 +88,17 @@ export async function ask(
   ids: readonly string[],
   asked: readonly Interaction[],
 ): Promise<readonly Judged['rulings'][]> {
-  const live = await askLive(store, principal, type, project, ids, asked)
-  return live.map((row) => row?.rulings ?? {})
-}
-
-export interface LiveRuling {
-  readonly ver: number
-  readonly rulings: Judged['rulings']
-}
-
-/** The same with the version that it is said of; undefined where there is no live row. */
-export async function askLive(
-  store: Store,
-  principal: Principal,
-  type: string,
-  project: number,
-  ids: readonly string[],
-  asked: readonly Interaction[],
-): Promise<readonly (LiveRuling | undefined)[]> {
   const { values, bind } = binder()
-  const place = { keys: store.keys, project, type }
+  const place = placeIn(store.keys, principal, type, project)
   const columns = asked.map((item) => `${placeSql(place, principal, item, bind)} as "${item}"`)
-  const rows = await store.connection.query<{ row: string; ver: number } & RulingColumns>({
-    text: `select r.id as row, r.ver, ${columns.join(', ')} from resource r
+  const rows = await store.connection.query<{ row: string } & RulingColumns>({
+    text: `select r.id as row, ${columns.join(', ')} from resource r
       where r.project = ${bind(project, 'int')} and r.type = ${bind(typeNumber(type), 'smallint')}
         and r.id = any(${bind(ids, 'uuid[]')})`,
     values,
   })
-  const found = new Map(
-    rows.map((row): [string, LiveRuling] => [
-      row.row,
-      { ver: row.ver, rulings: rulingsIn(principal, type, asked, row) },
-    ]),
-  )
-  return ids.map((id) => found.get(id))
+  const found = new Map(rows.map((row) => [row.row, rulingsIn(principal, type, asked, row)]))
+  return ids.map((id) => found.get(id) ?? {})
 }
 
 /** The place of the first grant that lets row `r` through; null for none. */

@@ -13,6 +13,7 @@ import type { Store } from './context.ts'
 import { hiddenBy, needsSql, rulingOf } from './judge.ts'
 import { ask, type Ruling } from './judge-rows.ts'
 import type { Prepared } from './prepare.ts'
+import { heldRow } from './search/row-decisions.ts'
 
 type Writing = 'create' | 'update'
 
@@ -48,7 +49,7 @@ export function judgeNew(
   // Each turn drops something or is the last.
   for (;;) {
     const ruling = rulingAfter(store, principal, 'create', prepared)
-    if (ruling === undefined) throw forbidden()
+    if (ruling === undefined) throw forbidden(after('create'))
     const more = ruling === 'all' ? [] : pathsOf(ruling).filter((path) => !dropped.includes(path))
     if (more.length === 0) {
       check(ruling, undefined, prepared)
@@ -75,7 +76,7 @@ export function judgeChanged(
     return undefined
   }
   const ruling = rulingAfter(store, principal, 'update', prepared)
-  if (ruling === undefined) throw forbidden()
+  if (ruling === undefined) throw forbidden(after('update'))
   check(ruling, stored, prepared)
   return ruling
 }
@@ -98,7 +99,7 @@ export async function judgeWritten(
   const { project, id, type } = prepared.write
   const [found] = await ask(store, principal, typeName(type), project, [id], [interaction])
   const ruling = found?.[interaction]
-  if (ruling === undefined) throw forbidden()
+  if (ruling === undefined) throw forbidden(after(interaction))
   check(ruling, stored, prepared)
   return ruling
 }
@@ -122,11 +123,15 @@ function rulingAfter(
   interaction: Writing | 'read',
   { write, resource }: Prepared,
 ): Ruling {
-  const held = () => ({ rowId: write.id, keys: new Set(write.rows.keys) })
+  const held = () => heldRow(write.id, write.rows, write.head + write.tail)
   return rulingOf(store, principal, resource.resourceType, interaction, write.project, held)
 }
 
 function check(ruling: Ruling, before: Resource | undefined, { resource }: Prepared): void {
   if (ruling === undefined || ruling === 'all') return
-  checkConstraints(ruling.constraints, before, resource)
+  checkConstraints(ruling, before, resource)
+}
+
+function after(interaction: Writing): string {
+  return `criteria of every entry for ${interaction}, by what would be stored`
 }

@@ -1,17 +1,27 @@
 /**
- * Which grant of a Principal governs a resource. Keys of its content decide where they can, the same
- * that its row holds; else PostgreSQL decides, in the statement that reads the row or, after a write,
- * in its transaction. What cannot be decided of a version without a row is not let through.
+ * Which grant of a Principal governs a resource. Its content decides where it can, by the same keys and
+ * ranges that its row holds; else PostgreSQL decides, in the statement that reads the row or, after a
+ * write, in its transaction. A version without a row is judged by its own content, with what that refers
+ * to as it is now.
  */
-import { grantsFor, type Interaction, REGISTRY_TYPES } from '../access/policy.ts'
+import {
+  type Grant,
+  grantsFor,
+  type Interaction,
+  REGISTRY_TYPES,
+  type Rules,
+} from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { typeName } from '../fhir/definitions.ts'
 import type { Store } from './context.ts'
+import { codesNamed } from './criteria-codes.ts'
 import { indexRows } from './index-rows.ts'
+import { askContents, type Content } from './judge-contents.ts'
 import { ask, type Judged, type Ruling, readAsking } from './judge-rows.ts'
 import { readRow } from './read.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from './rows.ts'
-import { decideByKeys, type HeldKeys, type Place } from './search/grant-tests.ts'
+import { allSql, decideInMemory, grantTests, type Place, placeIn } from './search/grant-tests.ts'
+import { type HeldRow, heldRow } from './search/row-decisions.ts'
 import { REGISTRY_PROJECT } from './tenants.ts'
 
 export function hiddenBy(ruling: Ruling): readonly string[] {
@@ -24,7 +34,7 @@ export function isPlain(principal: Principal, type: string, interaction: Interac
   return grants === undefined || grants.length === 0 || grants[0]?.criteria.length === 0
 }
 
-/** True when keys alone do not decide. */
+/** True when a content alone does not decide. */
 export function needsSql(
   { keys }: Pick<Store, 'keys'>,
   principal: Principal,
@@ -33,24 +43,24 @@ export function needsSql(
 ): boolean {
   const grants = grantsFor(principal, type, interaction)
   const place = placeOf(keys, principal, type)
-  return grants?.some((grant) => decideByKeys(place, grant) === undefined) ?? false
+  return grants?.some((grant) => decideInMemory(place, grant) === undefined) ?? false
 }
 
-/** By the keys that a row holds. A grant that they do not decide hides what it hides and lets nothing through. */
+/** By a content. A grant that it does not decide hides what it hides and lets nothing through. */
 export function rulingOf(
   { keys }: Pick<Store, 'keys'>,
   principal: Principal,
   type: string,
   interaction: Interaction,
   project: number,
-  held: () => HeldKeys,
+  held: () => HeldRow,
 ): Ruling {
   const grants = grantsFor(principal, type, interaction)
   if (grants === undefined) return 'all'
   const undecided: string[] = []
   for (const grant of grants) {
     if (grant.criteria.length > 0) {
-      const decide = decideByKeys({ keys, project, type }, grant)
+      const decide = decideInMemory(placeIn(keys, principal, type, project), grant)
       if (decide === undefined) undecided.push(...grant.hidden)
       if (!decide?.(held())) continue
     }
@@ -67,20 +77,27 @@ export function rulingOfRow(
   row: VersionRow,
 ): Ruling {
   const type = typeName(row.type)
-  return rulingOf(store, principal, type, interaction, row.project, () => heldBy(store, row))
+  const held = () => heldBy(store, principal, row)
+  return rulingOf(store, principal, type, interaction, row.project, held)
 }
 
-function heldBy(store: Store, row: VersionRow): HeldKeys {
+/** Of what the criteria of the Principal name, and of nothing else. */
+function heldBy(store: Store, principal: Principal, row: VersionRow): HeldRow {
   const known = held.get(row)
-  if (known !== undefined) return known
-  // A policy knows the parameters of the standard alone.
-  const { keys } = indexRows(store, row.project, parseVersion(toVersion(row)), undefined)
-  const made = { rowId: row.id, keys: new Set(keys) }
-  held.set(row, made)
+  if (known !== undefined && known.rules === principal.rules) return known.held
+  const resource = parseVersion(toVersion(row))
+  const { own } = placeIn(store.keys, principal, resource.resourceType, row.project)
+  const only = principal.rules && codesNamed(principal.rules, resource.resourceType)
+  const rows = indexRows(store, row.project, resource, own, only)
+  const made = heldRow(row.id, rows, row.content ?? '')
+  held.set(row, { rules: principal.rules, held: made })
   return made
 }
 
-const held = new WeakMap<VersionRow, HeldKeys>()
+const held = new WeakMap<
+  VersionRow,
+  { readonly rules: Rules | undefined; readonly held: HeldRow }
+>()
 
 /** One statement, and one more for a deletion. Undefined for ids that are unknown or not in sight. */
 export async function readJudged(
@@ -90,7 +107,7 @@ export async function readJudged(
   id: string,
   interactions: readonly Interaction[],
 ): Promise<Judged | undefined> {
-  // Reads by key are batched with those of other callers, which is worth more than the keys cost.
+  // Reads by id are batched with those of other callers, which is worth more than judging here costs.
   const asked = interactions.filter((item) => needsSql(store, principal, type, item))
   if (asked.length === 0) {
     const row = await readRow(store, principal, type, id)
@@ -108,27 +125,61 @@ async function judged(
   interactions: readonly Interaction[],
   known: Judged['rulings'],
 ): Promise<Judged> {
-  const isAlike = interactions.every((item) => isPlain(principal, type, item))
-  // What is deleted is judged by its last content.
-  const last =
-    row.content === null && !isAlike ? ((await lastContents(store, [row]))[0] ?? row) : row
   const rulings: Partial<Record<Interaction, Ruling>> = {}
+  if (row.content === null) {
+    const isAlike = interactions.every((item) => isPlain(principal, type, item))
+    // What is deleted is judged by its last content.
+    const [last] = isAlike ? [] : await lastContents(store, [row])
+    if (last !== undefined) {
+      const [found] = await rulingsOfContents(store, principal, interactions, [last])
+      return { row, rulings: found ?? {} }
+    }
+    for (const item of interactions) rulings[item] = rulingWithout(principal, type, item)
+    return { row, rulings }
+  }
   for (const item of interactions) {
-    const isKnown = item in known && row.content !== null
-    rulings[item] = isKnown ? known[item] : rulingOrNone(store, principal, item, last)
+    rulings[item] = item in known ? known[item] : rulingOfRow(store, principal, item, row)
   }
   return { row, rulings }
 }
 
-function rulingOrNone(
+/** Of what has no content any more. */
+function rulingWithout(principal: Principal, type: string, interaction: Interaction): Ruling {
+  const grants = grantsFor(principal, type, interaction)
+  return grants === undefined ? 'all' : grants.find(({ criteria }) => criteria.length === 0)
+}
+
+/** Of versions with content, in their order, whether they have rows or not. One statement a type that takes PostgreSQL. */
+export async function rulingsOfContents(
   store: Store,
   principal: Principal,
-  interaction: Interaction,
-  row: VersionRow,
-): Ruling {
-  if (row.content !== null) return rulingOfRow(store, principal, interaction, row)
-  const grants = grantsFor(principal, typeName(row.type), interaction)
-  return grants === undefined ? 'all' : grants.find(({ criteria }) => criteria.length === 0)
+  interactions: readonly Interaction[],
+  rows: readonly VersionRow[],
+): Promise<readonly Judged['rulings'][]> {
+  const found = new Map<VersionRow, Judged['rulings']>()
+  for (const group of Map.groupBy(rows, ({ project, type }) => `${project} ${type}`).values()) {
+    const type = typeName(group[0]?.type ?? 0)
+    const asked = interactions.filter((item) => needsSql(store, principal, type, item))
+    const contents = group.map((row) => contentOf(store, principal, row))
+    const answers =
+      asked.length === 0 ? [] : await askContents(store, principal, type, contents, asked)
+    group.forEach((row, i) => {
+      const rulings: Partial<Record<Interaction, Ruling>> = { ...answers[i] }
+      for (const item of interactions) {
+        if (!asked.includes(item)) rulings[item] = rulingOfRow(store, principal, item, row)
+      }
+      found.set(row, rulings)
+    })
+  }
+  return rows.map((row) => found.get(row) ?? {})
+}
+
+/** With all that it may refer to. */
+function contentOf(store: Store, principal: Principal, row: VersionRow): Content {
+  const resource = parseVersion(toVersion(row))
+  const { own } = placeIn(store.keys, principal, resource.resourceType, row.project)
+  const rows = indexRows(store, row.project, resource, own)
+  return { row, rows, held: heldRow(row.id, rows, row.content ?? '') }
 }
 
 /** The versions before these deletions, in their order; undefined where there is none. One statement. */
@@ -177,5 +228,16 @@ export async function rulingsOfRows(
 
 function placeOf(keys: Store['keys'], principal: Principal, type: string): Place {
   const project = REGISTRY_TYPES.has(type) ? REGISTRY_PROJECT : principal.project.number
-  return { keys, project, type }
+  return placeIn(keys, principal, type, project)
+}
+
+/** The criteria of a grant as its search asks them of rows `r`, without values. */
+export function criteriaSql(
+  { keys }: Pick<Store, 'keys'>,
+  principal: Principal,
+  type: string,
+  grant: Grant,
+): string {
+  const { tests } = grantTests(placeOf(keys, principal, type), grant)
+  return allSql(tests, (_value, sqlType) => `?::${sqlType}`).replace(/\s+/g, ' ')
 }

@@ -7,7 +7,7 @@
  *   reference key   P ^ R, so that a join from a self key to a reference key is arithmetic in SQL
  *   any other key   H(kind, P, value parts)
  */
-import { createHash } from 'node:crypto'
+import { createHash, hkdfSync } from 'node:crypto'
 import { LRUCache } from 'lru-cache'
 import { SipHash } from './siphash.ts'
 
@@ -35,12 +35,15 @@ const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
 const CACHED_PARAMETERS = 20_000
 
 export class Keys {
+  /** Seals what a caller carries from one page to the next. */
+  readonly seal: Buffer
   readonly #sip: SipHash
   readonly #parameters = new LRUCache<string, bigint>({ max: CACHED_PARAMETERS })
 
   /** `salt` is the one row of `search_key_salt`; any length of at least 16 bytes. */
   constructor(salt: Buffer) {
     if (salt.length < 16) throw new Error('The search key salt must have at least 16 bytes')
+    this.seal = Buffer.from(hkdfSync('sha256', salt, '', 'botica cursors', 32))
     this.#sip = new SipHash(sha256(salt).subarray(0, 16), (text) => sha256(text).toString('hex'))
   }
 

@@ -5,7 +5,7 @@ import { forbidden } from '../errors.ts'
 import { resourceTypes, typeNumber } from '../fhir/definitions.ts'
 import type { Store } from './context.ts'
 import { keysLiteral } from './keys.ts'
-import { allSql, visibleTests } from './search/grant-tests.ts'
+import { allSql, placeIn, visibleTests } from './search/grant-tests.ts'
 import { type Bind, binder } from './side-rows.ts'
 
 export interface MetaSummary {
@@ -70,7 +70,8 @@ function seenSql(
   const limited = types.flatMap((type) => {
     const grants = grantsFor(principal, type, 'search')
     if (grants === undefined) return []
-    const tests = visibleTests({ keys, project: principal.project.number, type }, grants, [code])
+    const place = placeIn(keys, principal, type, principal.project.number)
+    const tests = visibleTests(place, grants, [code])
     return tests?.length === 0 ? [] : [{ number: typeNumber(type), tests }]
   })
   if (limited.length === 0) return 'true'

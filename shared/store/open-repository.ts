@@ -21,7 +21,7 @@ import { deleteStatement, removeTogether } from './deletions.ts'
 import { createFetch, fetchTogether } from './fetch.ts'
 import { history, historyOf } from './history.ts'
 import { createImportedConcepts } from './imported-concepts.ts'
-import { needsSql, readJudged } from './judge.ts'
+import { criteriaSql, needsSql, readJudged } from './judge.ts'
 import { Keys } from './keys.ts'
 import { withLinked } from './linked.ts'
 import { addMail } from './mails.ts'
@@ -182,6 +182,7 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
         patch(inner, principal, type, id, change, options),
       )
     },
+    criteriaSql: (principal, type, grant) => criteriaSql(store, principal, type, grant),
     delete: async (principal, type, id, options) => {
       if (type === 'Binary') await requireInSight(store, principal, id)
       return remove(store, principal, type, id, options)

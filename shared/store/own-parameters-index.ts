@@ -2,9 +2,10 @@
  * Brings the index of a Project to what its SearchParameters say: resources of their types are derived
  * anew, page by page, then it is written down which versions of them the index knows.
  */
-import { isResourceType, typeNumber } from '../fhir/definitions.ts'
+import { isResourceType, typeName, typeNumber } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/own-parameters.ts'
 import type { Store } from './context.ts'
+import { FULL_TEXT_ID } from './full-text.ts'
 import {
   type OwnVersions,
   ownParametersFrom,
@@ -47,6 +48,9 @@ export async function indexOwnNext(
   if (!(await hasPassed(store, progress.horizon))) return { kind: 'wait', progress }
   const [type, ...types] = progress.types
   if (type === undefined) {
+    if (own.fullText === undefined && (await forgetTexts(store, project))) {
+      return { kind: 'next', progress }
+    }
     await settle(store, project, state)
     return { kind: 'done' }
   }
@@ -72,10 +76,10 @@ async function readState({ connection }: Store, project: number): Promise<State>
     text: `select ${ownVersionsSql('$1::int')}`,
     values: [project],
   })
-  const { parameters = [], indexed = [] } = row ?? {}
+  const { parameters = [], indexed = [], full_text = null } = row ?? {}
   const resources = await readVersions(connection, project, parameters)
-  const own = ownParametersFrom(resources, new Set(indexed))
-  const wanted = stampsOf(own)
+  const own = ownParametersFrom(resources, new Set(indexed), full_text)
+  const wanted = new Set([...stampsOf(own), ...(full_text === null ? [] : [full_text])])
   return {
     own,
     missing: [...wanted].filter((stamp) => !indexed.includes(stamp)),
@@ -100,6 +104,13 @@ async function begin(store: Store, project: number, state: State): Promise<OwnIn
       if (typeof type === 'string' && isResourceType(type)) types.add(type)
     }
   }
+  if (missing.some(isOfText)) {
+    const found = await connection.query<{ type: number }>({
+      text: 'select distinct type from resource where project = $1',
+      values: [project],
+    })
+    for (const { type } of found) types.add(typeName(type))
+  }
   const [row] = await connection.query<{ horizon: string; total: number }>({
     text: `select pg_snapshot_xmax(pg_current_snapshot())::text as horizon,
       (select count(*)::int from resource where project = $1 and type = any($2::smallint[])) as total`,
@@ -107,6 +118,20 @@ async function begin(store: Store, project: number, state: State): Promise<OwnIn
   })
   if (row === undefined) throw new Error('PostgreSQL answered nothing')
   return { stamp: own.stamp, ...row, types: [...types], after: undefined, seen: 0 }
+}
+
+const isOfText = (stamp: string) => stamp.startsWith(FULL_TEXT_ID)
+
+const FORGOTTEN = 5_000
+
+/** Some rows of the texts; false when there were none left. */
+async function forgetTexts({ connection }: Store, project: number): Promise<boolean> {
+  const rows = await connection.query({
+    text: `delete from resource_text where ctid = any(array(
+      select ctid from resource_text where project = $1 limit $2)) returning 1`,
+    values: [project, FORGOTTEN],
+  })
+  return rows.length > 0
 }
 
 async function hasPassed({ connection }: Store, horizon: string): Promise<boolean> {

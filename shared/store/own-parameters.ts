@@ -17,6 +17,7 @@ import {
 } from '../fhir/own-parameters.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { freshCache } from './fresh-cache.ts'
+import { FULL_TEXT_ID } from './full-text.ts'
 import { planOf } from './index-plan.ts'
 
 /** What a statement tells of a Project: live SearchParameters, and those that it is indexed by. */
@@ -24,6 +25,8 @@ export interface OwnVersions {
   /** `<row id>/<version>`, in the order of the ids: that of their creation. */
   readonly parameters: readonly string[]
   readonly indexed: readonly string[]
+  /** Such a stamp, too, where words are searched. */
+  readonly full_text: string | null
 }
 
 export interface OwnParametersReader {
@@ -52,19 +55,20 @@ export const ownVersionsSql = (project: string): string => `
     where r.project = ${project} and r.type = ${typeNumber(SEARCH_PARAMETER)}
     order by r.id limit ${MOST}) as parameters,
   array(select x.id || '/' || x.ver from indexed_parameter x
-    where x.project = ${project}) as indexed`
+    where x.project = ${project}) as indexed,
+  (select '${FULL_TEXT_ID}/' || x.full_text from tenant x where x.project = ${project}) as full_text`
 
 export function openOwnParameters(database: Database): OwnParametersReader {
   const known = new LRUCache<string, OwnParameters>({ max: 2_000 })
 
   const compiled: OwnParametersReader['compiled'] = async (connection, project, versions) => {
-    const { parameters, indexed } = versions
-    if (parameters.length === 0) return undefined
-    const name = `${project} ${parameters.join()} ${[...indexed].sort().join()}`
+    const { parameters, indexed, full_text } = versions
+    if (parameters.length === 0 && full_text === null) return undefined
+    const name = `${project} ${parameters.join()} ${[...indexed].sort().join()} ${full_text}`
     const found = known.get(name)
     if (found !== undefined) return found
     const resources = await readVersions(connection, project, parameters)
-    const made = ownParametersFrom(resources, new Set(indexed))
+    const made = ownParametersFrom(resources, new Set(indexed), full_text)
     known.set(name, made)
     return made
   }
@@ -122,9 +126,10 @@ export async function readVersions(
 export function ownParametersFrom(
   resources: ReadonlyMap<string, Resource>,
   indexed: ReadonlySet<string>,
+  fullText: string | null,
 ): OwnParameters {
   const types = new Map<string, Map<string, OwnParameter>>()
-  const stamps: string[] = []
+  const stamps: string[] = fullText === null ? [] : [fullText]
   for (const [stamp, resource] of resources) {
     const found = usable(resource)
     const isTaken = found.some(({ base, code }) => types.get(base)?.has(code))
@@ -136,7 +141,9 @@ export function ownParametersFrom(
       types.set(definition.base, codes)
     }
   }
-  return { stamp: stamps.join(), types }
+  const stamp = stamps.join()
+  if (fullText === null) return { stamp, types }
+  return { stamp, types, fullText: indexed.has(fullText) ? 'ready' : 'indexing' }
 }
 
 function usable(resource: Resource): readonly Definition[] {

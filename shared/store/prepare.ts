@@ -5,6 +5,7 @@ import type { OwnParameters } from '../fhir/own-parameters.ts'
 import type { Meta, Reference, Resource } from '../fhir/resource.ts'
 import { composeContent } from './content.ts'
 import type { Store } from './context.ts'
+import { newText, wantsFullText } from './full-text.ts'
 import { accountsOf, indexRows } from './index-rows.ts'
 import { deriveIndexes, type IndexRows, patientCompartments } from './indexes.ts'
 import { SEARCH_PARAMETER } from './own-parameters.ts'
@@ -74,11 +75,25 @@ export function prepare(
       sideRows: before === undefined || !sameSideRows(rows, before),
       unique: unique?.map((value) => uniqueKey(store, project, type, value)),
       targets: store.deferred === undefined ? references : [],
-      tenant: type === 'Project' && place.ver === 1 ? store.keys.rowId(type, id) : undefined,
+      text: newText(own, indexed, stored),
+      tenant: type === 'Project' ? tenantOf(store, indexed, place, stored) : undefined,
       reindexes: type === SEARCH_PARAMETER,
       event: store.wantsEvent(project, type),
     },
   }
+}
+
+/** Undefined when the row of the Project stays as it is. */
+function tenantOf(
+  store: Store,
+  project: Resource,
+  { id, ver }: Place,
+  stored: Resource | undefined,
+): Write['tenant'] {
+  const isOn = wantsFullText(project)
+  const isChanged = isOn !== wantsFullText(stored)
+  if (ver > 1 && !isChanged) return undefined
+  return { id: store.keys.rowId('Project', id), fullText: isOn ? ver : null, isChanged }
 }
 
 /** True for equal platform meta, the author aside: who sends the same again changes nothing. */

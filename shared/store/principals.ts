@@ -13,6 +13,7 @@ import { type Principal, type ProjectContext, systemPrincipal } from '../access/
 import { narrowRules, smartScopes } from '../access/scopes.ts'
 import { variablesOf } from '../access/variables.ts'
 import type { Database } from '../database.ts'
+import type { OwnParameters } from '../fhir/own-parameters.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
 import type { Logger } from '../log.ts'
 import { freshCache } from './fresh-cache.ts'
@@ -112,16 +113,17 @@ export async function openPrincipals(
     if (context === undefined) return undefined
     const { project, profile, policies } = context
     if (profile.resourceType === 'ClientApplication' && !isActiveClient(profile)) return undefined
-    const compiled = rulesOf(membership, context, options)
+    const projectOf = await withLinks(await contextOf(context, readAt))
+    const compiled = rulesOf(membership, context, projectOf.parameters, options)
     warn(compiled.warnings)
     const own = profile.resourceType === 'Patient' ? profile.id : undefined
     const patient = parseReference(referenceIn(login?.patient))?.id ?? own
     const scope = typeof login?.scope === 'string' ? login.scope : 'openid'
-    const projectOf = await withLinks(await contextOf(context, readAt))
     const principal: Principal = {
       project: projectOf,
       membershipId: membership.id,
       loginId: login?.id,
+      user: parseReference(referenceIn(membership.user))?.id,
       profile: `${profile.resourceType}/${profile.id}`,
       profileDisplay: displayOf(profile),
       clientId: parseReference(referenceIn(login?.client))?.id,
@@ -175,13 +177,15 @@ export async function openPrincipals(
 function rulesOf(
   membership: Resource,
   { project, profile, access, missing }: MembershipContext,
+  own: OwnParameters | undefined,
   { openPatientAccess }: PrincipalsOptions,
 ): { readonly rules: Rules | undefined; readonly warnings: readonly string[] } {
   const projectId = project.id ?? ''
   if (access.length > 0 || missing.length > 0) {
-    const own = `${profile.resourceType}/${profile.id}`
+    const reference = `${profile.resourceType}/${profile.id}`
     const items = access.map(({ policy, parameters }): Access => {
-      return { policy, variables: variablesOf(projectId, own, patientOf(profile), parameters) }
+      const variables = variablesOf(projectId, reference, patientOf(profile), parameters)
+      return { policy, variables: { ...variables, own } }
     })
     const compiled = compilePolicies(items)
     const lost = missing.map((name) => `ProjectMembership/${membership.id} names a lost ${name}`)

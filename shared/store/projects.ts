@@ -55,11 +55,16 @@ function wholeSetting(project: Resource, name: string): number | undefined {
   return typeof value === 'number' ? value : undefined
 }
 
-function systemSetting(
-  project: Resource,
+function systemSetting(project: Resource, name: string) {
+  return settingOf(project.systemSetting, name)
+}
+
+/** Of `Project.setting` or `Project.systemSetting`. */
+export function settingOf(
+  settings: unknown,
   name: string,
 ): Readonly<Record<string, unknown>> | undefined {
-  const settings = Array.isArray(project.systemSetting) ? project.systemSetting : []
+  if (!Array.isArray(settings)) return undefined
   return settings.filter(isObject).find((item) => item.name === name)
 }
 

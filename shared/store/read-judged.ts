@@ -4,7 +4,15 @@ import type { Principal } from '../access/principal.ts'
 import { forbidden, gone, notFound } from '../errors.ts'
 import { isResourceType, typeNumber } from '../fhir/definitions.ts'
 import { isLegalId, type Store, scopeOf } from './context.ts'
-import { hiddenBy, isPlain, lastContents, readJudged, rulingOfRow, rulingsOfRows } from './judge.ts'
+import {
+  hiddenBy,
+  isPlain,
+  lastContents,
+  readJudged,
+  rulingOfRow,
+  rulingsOfContents,
+  rulingsOfRows,
+} from './judge.ts'
 import { allow, projectTest } from './read.ts'
 import type { Repository, Version } from './repository.ts'
 import { toVersion, type VersionRow, versionColumns } from './rows.ts'
@@ -69,14 +77,17 @@ async function readJudgedVersion(
   if (row === undefined) throw notFound()
   if (row.content === null) {
     const [last] = await lastContents(store, [row])
-    if (last === undefined || !rulingOfRow(store, principal, 'read', last)) throw notFound()
+    const [before] = last ? await rulingsOfContents(store, principal, ['read'], [last]) : []
+    if (before?.read === undefined) throw notFound()
     allow(principal, type, 'vread')
     throw gone()
   }
-  const seen = isNewest ? newest.rulings.read : rulingOfRow(store, principal, 'read', row)
+  const [older] = isNewest
+    ? [newest.rulings]
+    : await rulingsOfContents(store, principal, ['read', 'vread'], [row])
+  const { read: seen, vread: ruling } = older ?? {}
   if (seen === undefined) throw notFound()
-  const ruling = isNewest ? newest.rulings.vread : rulingOfRow(store, principal, 'vread', row)
-  if (ruling === undefined) throw forbidden()
+  if (ruling === undefined) throw forbidden('criteria of every entry for vread')
   return without(toVersion(row), [...hiddenBy(seen), ...hiddenBy(ruling)])
 }
 

@@ -36,5 +36,5 @@ export function allow(
   interaction: Parameters<typeof may>[2],
 ): void {
   if (!isResourceType(type)) throw badStructure('Unknown resource type')
-  if (!may(principal, type, interaction)) throw forbidden()
+  if (!may(principal, type, interaction)) throw forbidden(`no right to ${interaction} ${type}`)
 }

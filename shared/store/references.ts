@@ -1,5 +1,5 @@
-/** References that must exist: `Project.checkReferencesOnWrite`. */
-import { REGISTRY_TYPES } from '../access/policy.ts'
+/** References that must resolve for the caller: `Project.checkReferencesOnWrite`. */
+import { type Grant, grantsFor, may, REGISTRY_TYPES } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import type { Connection } from '../database.ts'
 import { invalid } from '../errors.ts'
@@ -7,6 +7,7 @@ import { isResourceType, typeNumber } from '../fhir/definitions.ts'
 import { issue } from '../fhir/outcome.ts'
 import { parseReference, type Resource, visitReferences } from '../fhir/resource.ts'
 import { projectKey, type Store, scopeOf } from './context.ts'
+import { fewRowsSql, grantTests, type Place, placeIn } from './search/grant-tests.ts'
 import { type Bind, missingTargets, type Target } from './side-rows.ts'
 
 export interface CheckedReference extends Target {
@@ -30,20 +31,38 @@ export function referencesToCheck(
     const { type, id } = reference
     if (!isResourceType(type)) throw invalidReferences([path])
     if (type === resource.resourceType && id === selfId) return
+    if (!may(principal, type, 'read')) throw invalidReferences([path])
     const isRegistry = REGISTRY_TYPES.has(type)
+    const home = isRegistry ? scopeOf(principal, type).project : project
     found.push({
       path,
-      project: isRegistry ? scopeOf(principal, type).project : project,
+      project: home,
       type: typeNumber(type),
       id: store.keys.rowId(type, id),
       key:
         isRegistry && !principal.isSuperAdmin
           ? projectKey(store.keys, type, principal.project.id)
           : undefined,
+      sight: readSight(placeIn(store.keys, principal, type, home), principal),
     })
   })
   return found
 }
+
+/** What the rows in sight have in common; undefined where all are. */
+function readSight(place: Place, principal: Principal): Target['sight'] {
+  const grants = grantsFor(principal, place.type, 'read')
+  if (grants === undefined || grants.some(({ criteria }) => criteria.length === 0)) return undefined
+  const name = `${place.project} ${place.type}`
+  const known = sights.get(grants)?.get(name)
+  if (known !== undefined) return known
+  const made = (bind: Bind) =>
+    `(${grants.map((grant) => fewRowsSql(grantTests(place, grant).tests, bind)).join(' or ')})`
+  sights.set(grants, (sights.get(grants) ?? new Map()).set(name, made))
+  return made
+}
+
+const sights = new WeakMap<readonly Grant[], Map<string, NonNullable<Target['sight']>>>()
 
 export function invalidReferences(paths: readonly string[]) {
   return invalid(
@@ -76,7 +95,7 @@ export async function missingReferences<T extends CheckedReference>(
     bind,
   )
   const rows = await connection.query<{ target: number }>({
-    name: 'check-references',
+    ...(references.some(({ sight }) => sight) ? {} : { name: 'check-references' }),
     text: `with ${bad} select target from bad order by target`,
     values,
   })

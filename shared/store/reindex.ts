@@ -6,10 +6,11 @@ import type { Connection } from '../database.ts'
 import { typeName, typeNumber } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/own-parameters.ts'
 import type { Store } from './context.ts'
+import { newText } from './full-text.ts'
 import { indexRows } from './index-rows.ts'
 import { keysLiteral } from './keys.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from './rows.ts'
-import { type Bind, codeRows, type Listed, rangeRows, stringRows } from './side-rows.ts'
+import { type Bind, codeRows, type Listed, rangeRows, stringRows, textRows } from './side-rows.ts'
 
 export interface ReindexPosition {
   readonly type: string
@@ -70,10 +71,10 @@ export async function rewrite(
     values.push(value)
     return `$${values.length}::${type}`
   }
-  const made = rows.map((row) => ({
-    row,
-    index: indexRows(store, project, parseVersion(toVersion(row)), own),
-  }))
+  const made = rows.map((row) => {
+    const resource = parseVersion(toVersion(row))
+    return { row, index: indexRows(store, project, resource, own), text: newText(own, resource) }
+  })
   const list = <T>(items: (made_: (typeof made)[number]) => readonly T[]): Listed<T>[] =>
     made.flatMap((item, i) => items(item).map((one) => ({ n: i + 1, item: one })))
   const column = (value: (item: (typeof made)[number]) => unknown, type: string) =>
@@ -112,5 +113,7 @@ export async function rewrite(
       bind,
     ),
   ]
+  const texts = list(({ text }) => (text ? [text] : []))
+  if (texts.length > 0) parts.push(textRows(texts, bind))
   await store.connection.query({ text: `with ${parts.join(',\n')} select count(*) from w`, values })
 }

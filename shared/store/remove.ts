@@ -49,7 +49,7 @@ async function removeJudged(
     if (before?.rulings.read === undefined) throw notFound()
     const { row } = before
     if (row.content === null) return { ...toVersion(row, id), membership: undefined }
-    if (before.rulings.delete === undefined) throw forbidden()
+    if (before.rulings.delete === undefined) throw forbidden('criteria of every entry for delete')
     if (options.ifMatch && !options.ifMatch.includes(row.ver)) throw preconditionFailed()
     try {
       return await removeRow(store, principal, type, id, { ifMatch: [row.ver] })

@@ -1,5 +1,6 @@
 /** The one door to resources: every read and write, as a Principal. */
 
+import type { Grant } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { SearchRequest } from '../fhir/search.ts'
@@ -24,6 +25,8 @@ export interface Version {
   readonly metaAt: number
   /** JSON members (`"project":"…","author":{…}`), no leading comma. */
   readonly metaExtension: string
+  /** How well it fits a search of words, from 0 to 1. */
+  readonly score?: number
 }
 
 export interface WriteResult extends Version {
@@ -127,6 +130,8 @@ export interface Repository {
   ): Promise<WriteResult>
   /** What the policy of a Principal says of a resource, whatever of it is allowed. Errors: 404. */
   rulings(principal: Principal, type: string, id: string): Promise<Judged['rulings']>
+  /** What rows `r` are asked for by a grant, without values; `true`: nothing. */
+  criteriaSql(principal: Principal, type: string, grant: Grant): string
   /** Idempotent; the version returned is the deletion. */
   delete(principal: Principal, type: string, id: string, options?: WriteOptions): Promise<Deletion>
   /** One SQL statement; one more for `_total` and for each step of includes. */

@@ -1,9 +1,10 @@
 /** Rows of `version` as values, and what of them a Principal may see. */
 import { hiddenFields, strip } from '../access/fields.ts'
+import { hasMasks, masked } from '../access/masked.ts'
 import type { Principal } from '../access/principal.ts'
 import { typeName } from '../fhir/definitions.ts'
 import { parseJson } from '../fhir/json.ts'
-import type { Resource } from '../fhir/resource.ts'
+import type { Meta, Resource } from '../fhir/resource.ts'
 import { extendedText, idOf } from './content.ts'
 import type { Version } from './repository.ts'
 
@@ -49,6 +50,14 @@ export function parseVersion(version: Version): Resource {
 export function present(version: Version, principal: Principal, extended: boolean): string {
   const text = extended ? extendedText(version) : (version.content ?? '')
   const hidden = hiddenFields(principal, version.type)
-  if (hidden.length === 0) return text
-  return JSON.stringify(strip(parseJson(text) as Resource, hidden))
+  const author = version.type === 'Subscription' ? authorOf(version) : undefined
+  const isMasked = hasMasks(version.type, principal, author)
+  if (hidden.length === 0 && !isMasked) return text
+  const shown = strip(parseJson(text) as Resource, hidden)
+  return JSON.stringify(isMasked ? masked(shown, principal, author) : shown)
+}
+
+/** Reference to who wrote it. */
+function authorOf({ metaExtension }: Version): string | undefined {
+  return (JSON.parse(`{${metaExtension}}`) as Meta).author?.reference
 }

@@ -1,4 +1,6 @@
 /** The parts of the writing statement for rows beside the resource: see statements.ts. */
+import type { ResourceText } from '../fhir/resource-text.ts'
+import { markSql } from './full-text.ts'
 import type { CodeRow, RangeRow, StringRow } from './indexes.ts'
 
 export interface UniqueKey {
@@ -12,6 +14,8 @@ export interface Target {
   readonly type: number
   readonly id: string
   readonly key: bigint | undefined
+  /** True of rows `r` that the caller may read; undefined: all. The same value for the same question. */
+  readonly sight: ((bind: Bind) => string) | undefined
 }
 
 /** Adds a parameter to the statement and answers its placeholder. */
@@ -41,17 +45,21 @@ export function missingTargets(targets: readonly Listed<Target>[], bind: Bind): 
     n,
     item: { ...item, place: i - targets.findIndex((first) => first.n === n) },
   }))
+  const sights = [...new Set(targets.flatMap(({ item }) => item.sight ?? []))]
+  const seen = sights.map((sight, i) => `when ${i} then ${sight(bind)}`)
+  const isSeen = seen.length === 0 ? '' : `and case x.sight ${seen.join(' ')} else true end`
   const list = unnest(places, bind, [
     ['project', 'int', (x) => x.project],
     ['type', 'smallint', (x) => x.type],
     ['id', 'uuid', (x) => x.id],
     ['key', 'bigint', (x) => x.key ?? null],
     ['target', 'int', (x) => x.place],
+    ['sight', 'int', (x) => (x.sight === undefined ? null : sights.indexOf(x.sight))],
   ])
   return `bad as (select x.n, x.target from ${list}
     where not exists (select 1 from resource r
       where r.project = x.project and r.type = x.type and r.id = x.id
-        and (x.key is null or r.keys @> array[x.key])))`
+        and (x.key is null or r.keys @> array[x.key]) ${isSeen}))`
 }
 
 export function stringRows(
@@ -115,6 +123,21 @@ export function codeRows(rows: readonly Listed<CodeRow>[], bind: Bind): string {
   return `c as (insert into code (project, p, k, system, code, display)
     select w.project, x.p, x.k, x.system, x.code, x.display from ${list} join w using (n)
     on conflict do nothing)`
+}
+
+/** The words of a resource replace those it had. */
+export function textRows(rows: readonly Listed<ResourceText>[], bind: Bind): string {
+  const list = unnest(rows, bind, [
+    ['narrative', 'text', (row) => row.narrative],
+    ['content', 'text', (row) => row.content],
+  ])
+  const lexemes = (column: string) => `array_to_tsvector(array[${markSql('w.project', 'w.type')}])
+      || to_tsvector('simple', x.${column})`
+  return `tx as (insert into resource_text (project, type, id, narrative, content)
+    select w.project, w.type, w.id, ${lexemes('narrative')}, ${lexemes('content')}
+    from ${list} join w using (n)
+    on conflict (project, type, id) do update
+      set narrative = excluded.narrative, content = excluded.content)`
 }
 
 /** `owners` are the writes whose unique values are set anew; a second owner breaks unique_key_pkey. */

@@ -12,6 +12,7 @@
  * batches take their locks in one order.
  */
 import type { Statement } from '../database.ts'
+import type { ResourceText } from '../fhir/resource-text.ts'
 import type { IndexRows } from './indexes.ts'
 import { keysLiteral } from './keys.ts'
 import {
@@ -22,6 +23,7 @@ import {
   rangeRows,
   stringRows,
   type Target,
+  textRows,
   type UniqueKey,
   uniqueRows,
 } from './side-rows.ts'
@@ -48,11 +50,21 @@ export interface Write {
   readonly sideRows: boolean
   readonly unique: readonly UniqueKey[] | undefined
   readonly targets: readonly Target[]
-  /** Row id of a new Project, which gets a number. */
-  readonly tenant: string | undefined
+  /** Undefined: the row stays as it is. */
+  readonly text: ResourceText | undefined
+  /** Of a new Project, which gets a number, and of one that begins or ends to search words. */
+  readonly tenant: Tenant | undefined
   /** What its Project is indexed by changes with it. */
   readonly reindexes: boolean
   readonly event: boolean
+}
+
+export interface Tenant {
+  /** Row id. */
+  readonly id: string
+  /** The version that has switched on the search of words. */
+  readonly fullText: number | null
+  readonly isChanged: boolean
 }
 
 /** A row of the answer: `lu` of a written row, or `target`: the place of a reference not found. */
@@ -113,6 +125,11 @@ export function writeStatement(writes: readonly Write[]): Statement {
     shape.push('ranges')
     parts.push(...rangeRows(ranges, isUpdate, bind))
   }
+  const texts = listed(writes, (write) => (write.text ? [write.text] : []))
+  if (texts.length > 0) {
+    shape.push('texts')
+    parts.push(textRows(texts, bind))
+  }
   const codes = listed(writes, (write) => write.rows.codes)
   if (codes.length > 0) {
     shape.push('codes')
@@ -127,15 +144,27 @@ export function writeStatement(writes: readonly Write[]): Statement {
   const tenants = writes.flatMap((write) => write.tenant ?? [])
   if (tenants.length > 0) {
     shape.push('tenants')
-    parts.push(`t as (insert into tenant (fhir_id) select unnest(${bind(tenants, 'uuid[]')})
-      on conflict do nothing)`)
+    const ids = bind(
+      tenants.map(({ id }) => id),
+      'uuid[]',
+    )
+    const versions = bind(
+      tenants.map(({ fullText }) => fullText),
+      'int[]',
+    )
+    parts.push(`t as (insert into tenant as t (fhir_id, full_text)
+      select * from unnest(${ids}, ${versions})
+      on conflict (fhir_id) do update set full_text = excluded.full_text
+      returning t.project, t.fhir_id)`)
   }
   const reindexed = writes.filter((write) => write.reindexes).map((write) => write.project)
-  if (reindexed.length > 0) {
-    shape.push('reindex')
-    parts.push(
-      `p as (${ownParametersJob(bind(`{${[...new Set(reindexed)].join(',')}}`, 'int[]'))})`,
-    )
+  const switched = tenants.filter(({ isChanged }) => isChanged).map(({ id }) => id)
+  if (reindexed.length + switched.length > 0) {
+    shape.push(switched.length > 0 ? 'switch' : 'reindex')
+    const named = bind(`{${[...new Set(reindexed)].join(',')}}`, 'int[]')
+    const projects = () => `array(select unnest(${named}) union
+      select project from t where fhir_id = any(${bind(switched, 'uuid[]')}))`
+    parts.push(`p as (${ownParametersJob(switched.length > 0 ? projects() : named)})`)
   }
   if (writes.some((write) => write.event)) {
     shape.push('events')
@@ -143,8 +172,10 @@ export function writeStatement(writes: readonly Write[]): Statement {
       select project, type, id, ver, '${isUpdate ? 'u' : 'c'}' from w where event)`)
   }
   const missing = targets.length > 0 ? 'union all select n, null::timestamptz, target from bad' : ''
+  // What a policy asks for is in other words each time.
+  const isNamed = targets.every(({ item }) => item.sight === undefined)
   return {
-    name: shape.join('-'),
+    ...(isNamed ? { name: shape.join('-') } : {}),
     text: `with ${parts.join(',\n')}
       select w.n, w.lu, null::int as target from w ${missing}`,
     values,

@@ -3,6 +3,7 @@ import { randomUUIDv7 } from 'node:crypto'
 import { checkClient } from '../access/clients.ts'
 import { keepPaths, withoutPaths } from '../access/field-paths.ts'
 import { fieldsNotCreated, hiddenFields, keep, keptFields, strip } from '../access/fields.ts'
+import { masked, refuseMasks } from '../access/masked.ts'
 import { REGISTRY_TYPES } from '../access/policy.ts'
 import { checkPolicy } from '../access/policy-check.ts'
 import type { Principal } from '../access/principal.ts'
@@ -51,12 +52,13 @@ export async function create(
 ): Promise<WriteResult> {
   const { resourceType: type } = resource
   allow(principal, type, 'create')
-  checkTerms(resource)
+  if (type === 'ClientApplication') checkClient(resource)
   const id = options.keepId && resource.id !== undefined ? givenId(resource.id) : randomUUIDv7()
   const sent = filed(keep(resource, undefined, fieldsNotCreated(principal, type)))
   await checkChange(store, principal, undefined, sent)
   const { project, projectId } = await projectOf(store, principal, sent, id)
   const own = await ownParametersOf(store.ownParameters, store.connection, principal, project)
+  if (type === 'AccessPolicy') checkPolicy(resource, own)
   const account = accountGiven(principal, type)
   const start = { kind: 'insert', ver: 1, after: undefined } as const
   const place: Place = { ...start, project, projectId, id, account, own }
@@ -96,8 +98,10 @@ export async function patch(
   return change(store, principal, type, givenId(id), options, (row, live, hidden) => {
     if (row === undefined) throw notFound()
     if (live === undefined) throw gone()
-    const shown = strip(parseVersion(live), hiddenFields(principal, type))
-    return apply(withoutPaths(shown, hidden))
+    const stored = parseVersion(live)
+    const shown = strip(stored, hiddenFields(principal, type))
+    const author = stored.meta?.author?.reference
+    return apply(withoutPaths(masked(shown, principal, author), hidden))
   })
 }
 
@@ -146,13 +150,15 @@ async function tryChange(
   const row = before?.row
   const { read: seen, update: changing } = before?.rulings ?? {}
   if (row !== undefined && seen === undefined) throw notFound()
-  if (row !== undefined && changing === undefined) throw forbidden()
+  if (row !== undefined && changing === undefined) {
+    throw forbidden('criteria of every entry for update, by what is stored')
+  }
   const live = row !== undefined && row.content !== null ? toVersion(row) : undefined
   if (options.ifMatch && !(live && options.ifMatch.includes(live.ver))) throw preconditionFailed()
   if (options.onlyIfAbsent && live) throw preconditionFailed(`${type}/${id} exists already`)
   const hidden = hiddenBy(seen)
   const resource = await next(row, live, hidden)
-  checkTerms(resource)
+  if (type === 'ClientApplication') checkClient(resource)
   if (resource.resourceType !== type) throw badRequest('Incorrect resource type')
   if (normalId(resource.id ?? '') !== id) throw badRequest('Incorrect resource ID')
   if (row === undefined) return createAt(store, principal, resource, options)
@@ -160,6 +166,8 @@ async function tryChange(
   const stored = live && parseVersion(live)
   const { project: projectId = '' } = JSON.parse(`{${row.meta_ext}}`) as Meta
   const own = await ownParametersOf(store.ownParameters, store.connection, principal, row.project)
+  if (type === 'AccessPolicy') checkPolicy(resource, own)
+  refuseMasks(resource)
   const place: Place = {
     kind: live ? 'update' : 'insert',
     own,
@@ -211,12 +219,6 @@ async function createAt(
     if (found !== undefined) return undefined
     throw error
   }
-}
-
-/** Errors: 400 for what could not be carried out when somebody signs in. */
-function checkTerms(resource: Resource): void {
-  if (resource.resourceType === 'AccessPolicy') checkPolicy(resource)
-  if (resource.resourceType === 'ClientApplication') checkClient(resource)
 }
 
 /** The time of the write; undefined when an update found another version than it expected. */

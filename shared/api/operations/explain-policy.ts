@@ -9,6 +9,7 @@ import { badRequest, forbidden, HttpError, notFound } from '../../errors.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
 import { parseReference } from '../../fhir/resource.ts'
 import { parseSearch } from '../../fhir/search.ts'
+import type { Repository } from '../../store/repository.ts'
 import { absoluteUrl } from '../interaction.ts'
 import type { Operation, OperationCall } from '../operation.ts'
 import { parametersReply } from './output.ts'
@@ -61,7 +62,7 @@ async function explainResource(
       const why = whyOf(member, type, interaction, ruling)
       return ['interaction', 'part', partsOf(interaction, ruling, why)] as const
     }),
-    ...entriesOf(member, type),
+    ...entriesOf(services.repository, member, type),
   ])
 }
 
@@ -91,7 +92,7 @@ function partsOf(interaction: Interaction, ruling: Grant | 'all' | undefined, wh
 const NO_FIELDS = { hidden: [], readonly: [] }
 
 /** The entries that are tried for the type, in order, with their parameters filled in. */
-function entriesOf(member: Principal, type: string) {
+function entriesOf(repository: Repository, member: Principal, type: string) {
   const tried = new Set(
     INTERACTIONS.flatMap((interaction) => grantsFor(member, type, interaction) ?? []),
   )
@@ -99,6 +100,7 @@ function entriesOf(member: Principal, type: string) {
     const part = [
       { name: 'source', valueString: grant.source },
       { name: 'compiled', valueString: JSON.stringify(entryOf(grant)) },
+      { name: 'sql', valueString: repository.criteriaSql(member, type, grant) },
     ]
     return ['entry', 'part', part] as const
   })
@@ -107,7 +109,10 @@ function entriesOf(member: Principal, type: string) {
 async function explainSearch({ services }: OperationCall, member: Principal, search: string) {
   const [type = '', query = ''] = search.split(/\?(.*)/s)
   if (!isResourceType(type)) throw badRequest(`Unknown resource type: ${type}`, 'search')
-  const request = parseSearch(type, query, { fhirUrl: absoluteUrl(services, '') })
+  const request = parseSearch(type, query, {
+    fhirUrl: absoluteUrl(services, ''),
+    own: member.project.parameters,
+  })
   const isAllowed = may(member, type, 'search')
   const grants = grantsFor(member, type, 'search')
   const reason = !isAllowed
@@ -121,7 +126,7 @@ async function explainSearch({ services }: OperationCall, member: Principal, sea
     ['allowed', 'valueBoolean', isAllowed && total !== 'refused'],
     ['reason', 'valueString', total === 'refused' ? HIDDEN : reason],
     ['total', 'valueInteger', total === 'refused' ? undefined : total],
-    ...entriesOf(member, type),
+    ...entriesOf(services.repository, member, type),
   ])
 }
 

@@ -24,7 +24,7 @@ import type { Version } from '../repository.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from '../rows.ts'
 import { showAll, without } from '../shown.ts'
 import type { Bind } from '../side-rows.ts'
-import { fewRowsSql, visibleTests } from './grant-tests.ts'
+import { fewRowsSql, placeIn, visibleTests } from './grant-tests.ts'
 
 export interface CompartmentRequest {
   /** The resource that is asked about: of a Group the compartments of its patients. */
@@ -184,7 +184,8 @@ function typeTests(
   const alternatives = [...groups.values()].map((group) => {
     const [type = ''] = group
     const grants = grantsFor(principal, type, 'read')
-    const tests = grants === undefined ? [] : visibleTests({ keys, project, type }, grants, [])
+    const tests =
+      grants === undefined ? [] : visibleTests(placeIn(keys, principal, type, project), grants, [])
     const isSeen = tests === undefined ? 'false' : fewRowsSql(tests, bind)
     return `r.type = any(${numbers(group)}) and ${isSeen}`
   })

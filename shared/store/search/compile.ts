@@ -27,6 +27,8 @@ export interface Query {
   readonly typeNumbers: readonly number[]
   readonly tests: readonly Test[]
   readonly order: Order
+  /** Of a row of the page, where words are searched. */
+  readonly score?: ((bind: Bind) => string) | undefined
   readonly after: Position | undefined
   readonly limit: number
   readonly offset: number
@@ -59,7 +61,7 @@ export function pagesStatement(pages: readonly (Part & { readonly n: number })[]
 function pageSql(parts: readonly Part[], bind: Bind): string {
   const [first] = parts
   if (first === undefined) throw new Error('A search has at least one type')
-  const { order, limit, offset } = first.query
+  const { order, limit, offset, score } = first.query
   const most = bind(offset + limit, 'int')
   const rows = parts.map((part) => rowsSql(part, most, bind))
   const found =
@@ -68,6 +70,7 @@ function pageSql(parts: readonly Part[], bind: Bind): string {
       : `(${rows.map((sql) => `(${sql})`).join(' union all ')}) r order by ${orderSql(order, 'r')}`
   const page = `select * from ${found} limit ${most} offset ${bind(offset, 'int')}`
   const sorted = ['d_lo', ...order.terms.map((_, i) => `s${i}`)].map((name) => `r.${name}`)
+  if (score !== undefined) sorted.push(`${score(bind)} as score`)
   return `select ${sorted.join(', ')}, ${versionColumns('v')} from (${page}) r
     join version v using (project, type, id, ver) order by ${orderSql(order, 'r')}`
 }

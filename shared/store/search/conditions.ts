@@ -38,6 +38,7 @@ import {
 } from './ranges.ts'
 import { alternativeSql, filter, isMissing, type Scene, sqlOf, type Test } from './row-test.ts'
 import { containsTest, stringTest } from './strings.ts'
+import { isOfText, wordsTest } from './texts.ts'
 
 /** Errors: 400 for what cannot be searched. */
 export function testOf(scene: Scene, criterion: Criterion): Test {
@@ -79,6 +80,7 @@ function conditionTest(scene: Scene, condition: Condition): Test {
   }
   if (code === '_lastUpdated') return filter(lastUpdatedTest(condition))
   if (code === '_compartment') return compartmentTest(scene, values)
+  if (isOfText(condition)) return wordsTest(scene, condition)
   if (code === '_project') throw notSupported('_project belongs to the searched type itself')
   const parameter = searchParameter(type, code, own)
   if (parameter === undefined) throw badRequest(`Unknown search parameter: ${code}`)

@@ -4,30 +4,37 @@
  */
 import { overlaps } from '../../access/field-paths.ts'
 import { type Grant, REGISTRY_TYPES } from '../../access/policy.ts'
+import type { Principal } from '../../access/principal.ts'
 import type { OwnParameters } from '../../fhir/own-parameters.ts'
 import { pathsRead } from '../../fhir/parameter-paths.ts'
-import { type Criterion, isCondition } from '../../fhir/search.ts'
 import type { Bind } from '../side-rows.ts'
 import { REGISTRY_PROJECT } from '../tenants.ts'
 import { testOf } from './conditions.ts'
+import { type Decision, decisionOf, type HeldRow, takesRowAlone } from './row-decisions.ts'
 import { fewSql, filter, probeSql, type Scene, sqlOf, type Test } from './row-test.ts'
 
-/** Whose rows are looked at. */
-export type Place = Pick<Scene, 'keys' | 'project' | 'type'>
+/** Whose rows are looked at; `own` are search parameters that they are indexed by beside the standard's. */
+export type Place = Pick<Scene, 'keys' | 'project' | 'type' | 'own'>
 
-/** What a row holds, as its index columns say it. */
-export interface HeldKeys {
-  readonly rowId: string
-  readonly keys: ReadonlySet<bigint>
+/** `project` is that of the rows: others than its own do not know the parameters of the Principal's. */
+export function placeIn(
+  keys: Scene['keys'],
+  principal: Principal,
+  type: string,
+  project: number,
+): Place {
+  const isOwn = project === principal.project.number
+  return { keys, project, type, own: isOwn ? principal.project.parameters : undefined }
 }
-
-/** A criterion that the keys of a row decide; undefined when it takes PostgreSQL. */
-type KeyTest = ((row: HeldKeys) => boolean) | undefined
 
 interface GrantTests {
   /** AND-ed. */
   readonly tests: readonly Test[]
-  readonly decide: KeyTest
+  readonly decide: Decision
+  /** Those of the criteria that take PostgreSQL, by what a row holds itself; undefined: by more than that. */
+  readonly left: readonly Test[] | undefined
+  /** The other criteria. */
+  readonly decided: (row: HeldRow) => boolean
 }
 
 /**
@@ -135,13 +142,13 @@ export function hidesAny(
   })
 }
 
-/** Undefined: it takes PostgreSQL to tell whether a row fulfils the criteria of the grant. */
-export function decideByKeys(place: Place, grant: Grant): KeyTest {
+/** Undefined: it takes PostgreSQL to tell whether a resource fulfils the criteria of the grant. */
+export function decideInMemory(place: Place, grant: Grant): Decision {
   return grantTests(place, grant).decide
 }
 
 export function grantTests(place: Place, grant: Grant): GrantTests {
-  const name = `${place.project} ${place.type}`
+  const name = `${place.project} ${place.type} ${place.own?.stamp ?? ''}`
   const known = compiled.get(grant)?.get(name)
   if (known !== undefined) return known
   const made = compileGrant(place, grant)
@@ -152,17 +159,27 @@ export function grantTests(place: Place, grant: Grant): GrantTests {
 
 const compiled = new WeakMap<Grant, Map<string, GrantTests>>()
 
-const NOTHING: GrantTests = { tests: [filter(() => 'false')], decide: () => false }
+const NOTHING: GrantTests = {
+  tests: [filter(() => 'false')],
+  decide: () => false,
+  left: [],
+  decided: () => false,
+}
 
 function compileGrant(place: Place, { criteria }: Grant): GrantTests {
   const scene = policyScene(place)
   try {
     const tests = criteria.map((criterion) => testOf(scene, criterion))
     const decisions = criteria.map((criterion) => decisionOf(scene, criterion))
-    const isByKeys = decisions.every((decide) => decide !== undefined)
+    const known = decisions.filter((decide) => decide !== undefined)
+    const left = criteria.filter((_, i) => decisions[i] === undefined)
+    const decided = (row: HeldRow) => known.every((decide) => decide(row))
+    const isOfRow = left.every((criterion) => takesRowAlone(scene, criterion))
     return {
       tests,
-      decide: isByKeys ? (row) => decisions.every((decide) => decide(row)) : undefined,
+      decide: left.length === 0 ? decided : undefined,
+      left: isOfRow ? left.map((criterion) => testOf(scene, criterion)) : undefined,
+      decided,
     }
   } catch {
     // What no statement can ask (a chain into the registry) lets nothing through.
@@ -170,13 +187,12 @@ function compileGrant(place: Place, { criteria }: Grant): GrantTests {
   }
 }
 
-function policyScene({ keys, project, type }: Place): Scene {
+function policyScene({ keys, project, type, own }: Place): Scene {
   return {
     keys,
     project,
     type,
-    // A policy knows the parameters of the standard alone.
-    own: undefined,
+    own,
     isPolicy: true,
     units: [],
     visible: [],
@@ -184,41 +200,8 @@ function policyScene({ keys, project, type }: Place): Scene {
       policyScene({
         keys,
         type: other,
+        own,
         project: REGISTRY_TYPES.has(other) ? REGISTRY_PROJECT : project,
       }),
   }
-}
-
-function decisionOf(scene: Scene, criterion: Criterion): KeyTest {
-  if (!isCondition(criterion)) {
-    if (criterion.kind === 'and' || criterion.kind === 'or') {
-      const parts = criterion.criteria.map((item) => decisionOf(scene, item))
-      if (!parts.every((part) => part !== undefined)) return undefined
-      return criterion.kind === 'and'
-        ? (row) => parts.every((part) => part(row))
-        : (row) => parts.some((part) => part(row))
-    }
-    if (criterion.kind === 'not') return opposite(decisionOf(scene, criterion.criterion))
-    return byTest(scene, criterion)
-  }
-  const { code, modifier, values } = criterion
-  if (code === '_id') {
-    const ids = new Set(values.map((value) => scene.keys.rowId(scene.type, value)))
-    return modifier === 'not' ? (row) => !ids.has(row.rowId) : (row) => ids.has(row.rowId)
-  }
-  const isAbsence = modifier === 'missing' && values[0] === 'true'
-  if (isAbsence) return opposite(byTest(scene, { ...criterion, values: ['false'] }))
-  if (modifier === 'not') return opposite(byTest(scene, { ...criterion, modifier: undefined }))
-  return byTest(scene, criterion)
-}
-
-function byTest(scene: Scene, criterion: Criterion): KeyTest {
-  const test = testOf(scene, criterion)
-  if (test.kind !== 'keys') return undefined
-  const { any } = test
-  return ({ keys }) => any.some((key) => keys.has(key))
-}
-
-function opposite(decide: KeyTest): KeyTest {
-  return decide && ((row) => !decide(row))
 }

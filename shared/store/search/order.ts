@@ -37,6 +37,8 @@ export interface Position {
 }
 
 export interface SortedRow extends VersionRow {
+  /** Where words are searched. */
+  readonly score?: number | null
   /** Infinite for the open end of a period. */
   readonly d_lo: Date | number | null
   /** `s0`, `s1`, …: what the terms of the order give. */

@@ -95,9 +95,9 @@ export async function searchMany(
   const asked = prepared.flatMap((result, n) =>
     result.status === 'fulfilled' ? result.value.parts.map((part) => ({ n, ...part })) : [],
   )
-  // Rows sorted by values have columns of their own, so each such search is a statement of its own.
+  // Rows sorted by values, and those with a score, have columns of their own, so each such search is a statement of its own.
   const [alone, alike] = [true, false].map((isAlone) =>
-    asked.filter(({ query }) => query.order.terms.length > 0 === isAlone),
+    asked.filter(({ query }) => hasOwnColumns(query) === isAlone),
   )
   const groups = (alone ?? []).map((part) => [part])
   for (let from = 0; from < (alike?.length ?? 0); from += SEARCHES) {
@@ -118,6 +118,8 @@ export async function searchMany(
     }),
   )
 }
+
+const hasOwnColumns = ({ order, score }: Query) => order.terms.length > 0 || score !== undefined
 
 async function searchPage(
   store: Store,
@@ -171,7 +173,9 @@ export function pageOf<Row extends SortedRow>(
   const previous = (isBackwards ? hasMore : after !== undefined) ? first : undefined
   const next = hasMore || isBackwards ? last : undefined
   return {
-    versions: shown.map(show),
+    versions: shown.map((row) =>
+      typeof row.score === 'number' ? { ...show(row), score: row.score } : show(row),
+    ),
     total: undefined,
     next: next && writeCursor(order, next),
     previous: previous && writeCursor(order, previous, true),

@@ -21,6 +21,7 @@ import { withVisible } from './grant-tests.ts'
 import { type Order, type Position, readCursor, reversed } from './order.ts'
 import type { Scene, Test } from './row-test.ts'
 import { sightOf } from './sight.ts'
+import { scoreOf } from './texts.ts'
 import { checkSortable, rowsOf } from './total.ts'
 import { unitsOf } from './units.ts'
 
@@ -79,7 +80,7 @@ export function driverOf({ statistics }: Store, query: Query): Driver {
   return chooseDriver(statistics, query.tests, rowsOf(statistics, query), limit)
 }
 
-type Wanted = Pick<Query, 'project' | 'typeNumbers' | 'tests'>
+type Wanted = Pick<Query, 'project' | 'typeNumbers' | 'tests' | 'score'>
 
 /** Planning a type costs half a millisecond; a compartment says the same of all its types. */
 function wantedOf(
@@ -115,7 +116,7 @@ function wantedOfType(
     ...sort.map(({ code }) => code),
   ]
   const scene = sightOf(store, principal, type, 'search', project, units, codes)
-  if (scene === undefined) throw forbidden()
+  if (scene === undefined) throw forbidden(`no right to search ${type}`)
   const tests = conditions.flatMap((criterion): Test | readonly Test[] => {
     if (!isNamed(criterion)) return testOf(scene, criterion)
     // Outside the registry the project itself was chosen by it.
@@ -126,6 +127,7 @@ function wantedOfType(
   return {
     project: scene.project,
     typeNumbers: [typeNumber(type)],
+    score: scoreOf(conditions),
     tests: withVisible(scene.visible, tests, (test) => isRare(store, scene, test, count + offset)),
   }
 }

@@ -73,7 +73,7 @@ export function quantityTest(scene: Scene, ps: readonly bigint[], condition: Con
  * one of UCUM is converted to every unit of the data that measures the same.
  */
 export function quantityBounds(
-  { keys, units }: Scene,
+  { keys, units, isPolicy }: Scene,
   value: QuantityValue,
   alias: string,
   bind: Bind,
@@ -90,8 +90,9 @@ export function quantityBounds(
     const there = unit === code ? undefined : convertNumber(value, code, unit)
     return there ? withUnit(there, [keys.unit(UCUM, unit)]) : []
   })
-  // Of UCUM it is known which units there are.
-  if (system === UCUM && !units.includes(code)) return converted.length > 0 ? converted : ['false']
+  // Of UCUM it is known which units there are; a policy is compiled before.
+  if (system === UCUM && !isPolicy && !units.includes(code))
+    return converted.length > 0 ? converted : ['false']
   const same = systems.map((one) => keys.unit(one, code))
   return [...withUnit(value, same), ...converted]
 }
@@ -129,7 +130,7 @@ export function distanceSql({ latitude, longitude }: NearValue, bind: Bind): str
 }
 
 /** Of a `_filter`: `po` is what `ap` tests, without its margin. */
-function dateValues({ values, modifier }: Condition): readonly DateValue[] {
+export function dateValues({ values, modifier }: Condition): readonly DateValue[] {
   const parsed = values.map((value) => parseDateValue(value))
   return modifier === 'po' ? parsed.map((value) => ({ ...value, prefix: 'ap' })) : parsed
 }

@@ -4,7 +4,7 @@ import type { Principal } from '../../access/principal.ts'
 import { hiddenParameter } from '../../errors.ts'
 import { projectKey, type Store } from '../context.ts'
 import { REGISTRY_PROJECT } from '../tenants.ts'
-import { hidesAny, visibleTests } from './grant-tests.ts'
+import { hidesAny, placeIn, visibleTests } from './grant-tests.ts'
 import type { Scene, Test } from './row-test.ts'
 
 /**
@@ -27,7 +27,7 @@ export function sightOf(
   const { keys } = store
   const isRegistry = REGISTRY_TYPES.has(type)
   const own: Test = { kind: 'keys', any: [projectKey(keys, type, principal.project.id)] }
-  const place = { keys, project: isRegistry ? REGISTRY_PROJECT : project, type }
+  const place = placeIn(keys, principal, type, isRegistry ? REGISTRY_PROJECT : project)
   // A member's User may be the platform's: who sees the membership is told its address there.
   const isMember = type === 'User' && from === 'ProjectMembership'
   const isLimited = isRegistry && !principal.isSuperAdmin && !isMember
@@ -62,5 +62,7 @@ export function isHidden(
   const grants = grantsFor(principal, type, interaction)
   if (grants === undefined || grants.length === 0) return false
   const parameters = principal.project.parameters
-  return visibleTests({ keys, project, type }, grants, codes, parameters) === undefined
+  return (
+    visibleTests(placeIn(keys, principal, type, project), grants, codes, parameters) === undefined
+  )
 }

@@ -13,6 +13,7 @@ import type { Bind } from '../side-rows.ts'
 import { distanceSql } from './ranges.ts'
 import { parameterSql } from './row-test.ts'
 import { jsonPaths } from './sort-paths.ts'
+import { scoreToSortBy } from './texts.ts'
 
 export interface Term {
   readonly name: string
@@ -38,6 +39,10 @@ export function termOf(
   const column = columnOf(type, code)
   if (column !== undefined) {
     return { name, descending, type: column.type, one: () => column.sql, all: undefined }
+  }
+  if (code === '_score') {
+    const one = scoreToSortBy(conditions)
+    return { name, descending, type: 'float8', one, all: undefined }
   }
   const pick = descending ? 'max' : 'min'
   const parameter = searchParameter(type, code, own)
