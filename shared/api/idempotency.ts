@@ -3,8 +3,9 @@
  * the answer of the first for a day. What failed on our side, or was to be repeated later, is not kept.
  * An answer may hold what is shown once (the secret of a new client), so it is kept sealed by the request.
  */
-import { createCipheriv, createDecipheriv, createHash, hkdfSync, randomBytes } from 'node:crypto'
+import { createHash } from 'node:crypto'
 import type { Principal } from '../access/principal.ts'
+import { seal, sealingKey, unseal } from '../access/sealing.ts'
 import { badRequest, businessRule, conflict, HttpError } from '../errors.ts'
 import type { Services } from '../services.ts'
 import { claimRequest, forgetRequest, keepReply } from '../store/idempotent-requests.ts'
@@ -44,7 +45,7 @@ export async function answerOnce(
   const found = await claimRequest(services.database, id, digest(request.body ?? ''))
   switch (found.kind) {
     case 'answered':
-      return { ...found.reply, body: found.reply.body && unsealed(found.reply.body, sealOf(asked)) }
+      return { ...found.reply, body: found.reply.body && unseal(found.reply.body, sealOf(asked)) }
     case 'other-body':
       throw businessRule('This Idempotency-Key was used with another body')
     case 'running': {
@@ -64,7 +65,7 @@ export async function answerOnce(
     await giveUp(services, id)
     return reply
   }
-  const body = reply.body === undefined ? undefined : sealed(reply.body, sealOf(asked))
+  const body = reply.body === undefined ? undefined : seal(reply.body, sealOf(asked))
   const { RateLimit: _, ...headers } = reply.headers
   // What is done is done: the answer goes out even if it cannot be kept.
   await keepReply(services.database, id, { ...reply, headers, body }).catch((cause: unknown) => {
@@ -87,20 +88,7 @@ function identityOf(principal: Principal, { method, path, query, headers }: Aske
 
 /** Whoever repeats the request knows it; the table alone, with digests of it, does not open its answer. */
 function sealOf(asked: string): Buffer {
-  return Buffer.from(hkdfSync('sha256', asked, Buffer.alloc(0), 'idempotent-reply', 32))
-}
-
-function sealed(body: Buffer | string, seal: Buffer): Buffer {
-  const iv = randomBytes(12)
-  const cipher = createCipheriv('aes-256-gcm', seal, iv)
-  const content = Buffer.concat([cipher.update(Buffer.from(body)), cipher.final()])
-  return Buffer.concat([iv, cipher.getAuthTag(), content])
-}
-
-function unsealed(bytes: Buffer, seal: Buffer): Buffer {
-  const decipher = createDecipheriv('aes-256-gcm', seal, bytes.subarray(0, 12))
-  decipher.setAuthTag(bytes.subarray(12, 28))
-  return Buffer.concat([decipher.update(bytes.subarray(28)), decipher.final()])
+  return sealingKey(asked, 'idempotent-reply')
 }
 
 function digest(content: Buffer | string): Buffer {

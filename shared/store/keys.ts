@@ -7,8 +7,9 @@
  *   reference key   P ^ R, so that a join from a self key to a reference key is arithmetic in SQL
  *   any other key   H(kind, P, value parts)
  */
-import { createHash, hkdfSync } from 'node:crypto'
+import { createHash } from 'node:crypto'
 import { LRUCache } from 'lru-cache'
+import { sealingKey } from '../access/sealing.ts'
 import { SipHash } from './siphash.ts'
 
 const KIND = {
@@ -43,7 +44,7 @@ export class Keys {
   /** `salt` is the one row of `search_key_salt`; any length of at least 16 bytes. */
   constructor(salt: Buffer) {
     if (salt.length < 16) throw new Error('The search key salt must have at least 16 bytes')
-    this.seal = Buffer.from(hkdfSync('sha256', salt, '', 'botica cursors', 32))
+    this.seal = sealingKey(salt, 'cursors')
     this.#sip = new SipHash(sha256(salt).subarray(0, 16), (text) => sha256(text).toString('hex'))
   }
 

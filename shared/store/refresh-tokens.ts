@@ -1,5 +1,6 @@
 /** Refresh tokens: one lives at a time, each use replaces it (RFC 9700 §4.14.2). */
-import { createCipheriv, createDecipheriv, hash, hkdfSync, randomBytes } from 'node:crypto'
+import { hash, randomBytes } from 'node:crypto'
+import { seal, sealingKey, unseal } from '../access/sealing.ts'
 import type { Connection } from '../database.ts'
 
 /** A client whose answer got lost, or a second browser tab, asks again within this time. */
@@ -70,7 +71,7 @@ export async function rotateRefreshToken(
       select 1 from used`,
     values: [
       digest(token),
-      sealed(successor, token),
+      seal(successor, keyOf(token)),
       digest(successor),
       lifetimeSeconds,
       LONGEST_SECONDS,
@@ -85,7 +86,7 @@ export async function rotateRefreshToken(
   })
   if (row === undefined || row.successor === null) return { state: 'unknown' }
   if (!row.recent) return { state: 'reused' }
-  return { state: 'replaced', successor: unsealed(row.successor, token) }
+  return { state: 'replaced', successor: unseal(row.successor, keyOf(token)).toString() }
 }
 
 function newToken(): string {
@@ -98,18 +99,5 @@ function digest(token: string): Buffer {
 
 /** Who holds the old token may know the new one; the table alone gives neither. */
 function keyOf(token: string): Buffer {
-  return Buffer.from(hkdfSync('sha256', token, Buffer.alloc(0), 'refresh-token-successor', 32))
-}
-
-function sealed(successor: string, token: string): Buffer {
-  const iv = randomBytes(12)
-  const cipher = createCipheriv('aes-256-gcm', keyOf(token), iv)
-  const text = Buffer.concat([cipher.update(successor), cipher.final()])
-  return Buffer.concat([iv, cipher.getAuthTag(), text])
-}
-
-function unsealed(bytes: Buffer, token: string): string {
-  const decipher = createDecipheriv('aes-256-gcm', keyOf(token), bytes.subarray(0, 12))
-  decipher.setAuthTag(bytes.subarray(12, 28))
-  return Buffer.concat([decipher.update(bytes.subarray(28)), decipher.final()]).toString()
+  return sealingKey(token, 'refresh-token-successor')
 }

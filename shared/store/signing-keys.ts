@@ -4,7 +4,6 @@
  * published ten minutes before it signs, and as long as something it has signed may live. The private
  * part is stored sealed, so that no way of reading resources gives it away.
  */
-import { hkdfSync } from 'node:crypto'
 import {
   type CryptoKey,
   calculateJwkThumbprint,
@@ -14,6 +13,7 @@ import {
   type JWK,
 } from 'jose'
 import { systemPrincipal } from '../access/principal.ts'
+import { seal, sealingKey, unseal } from '../access/sealing.ts'
 import type { KeySet, SigningKey } from '../access/tokens.ts'
 import { type Config, ConfigError } from '../config.ts'
 import type { Database } from '../database.ts'
@@ -24,7 +24,6 @@ import type { Logger } from '../log.ts'
 import { SYSTEM_PROJECT } from './projects.ts'
 import type { Repository } from './repository.ts'
 import { readSalt } from './salt.ts'
-import { seal, unseal } from './sealed.ts'
 
 const RELOAD_AFTER_MS = 10_000
 /** Within the ten minutes that a key is published before it signs, every process has seen it. */
@@ -140,7 +139,7 @@ async function signingKey(jwk: JWK): Promise<SigningKey> {
     privateKey: privateKey as CryptoKey,
     publicKey: publicKey as CryptoKey,
     publicJwk: { ...publicPart, kid, alg: 'ES256', use: 'sig' },
-    urlSecret: derived(Buffer.from(d, 'base64url'), 'signed-url'),
+    urlSecret: sealingKey(Buffer.from(d, 'base64url'), 'signed-url'),
   }
 }
 
@@ -151,8 +150,8 @@ interface KeyStore {
 }
 
 /** The newest key comes first. */
-async function load(store: KeyStore): Promise<StoredKey[]> {
-  const rows = await store.database.query<{ content: string; lu: Date }>({
+async function load({ database, seal }: KeyStore): Promise<StoredKey[]> {
+  const rows = await database.query<{ content: string; lu: Date }>({
     text: `
       select v.content, v.lu from resource r join version v using (project, type, id, ver)
       where r.project = $1 and r.type = $2 order by r.id desc limit 100`,
@@ -163,7 +162,7 @@ async function load(store: KeyStore): Promise<StoredKey[]> {
   const live = found.filter(({ jwk }) => jwk.active !== false)
   return await Promise.all(
     live.map(async ({ jwk, lu }) => ({
-      key: await signingKey(opened(jwk, store.seal)),
+      key: await signingKey(unsealed(jwk, seal)),
       madeAt: lu.getTime(),
     })),
   )
@@ -192,23 +191,18 @@ async function createUnless(
       kid,
       x,
       y,
-      d: seal(store.seal, d),
+      d: seal(d, store.seal).toString('base64url'),
     })
     return await load(store)
   })
 }
 
 async function sealOf(database: Database): Promise<Buffer> {
-  return derived(await readSalt(database), 'signing-key')
+  return sealingKey(await readSalt(database), 'signing-key')
 }
 
-function derived(secret: Buffer, purpose: string): Buffer {
-  return Buffer.from(hkdfSync('sha256', secret, Buffer.alloc(0), purpose, 32))
-}
-
-/** Errors: what another database has sealed. */
-function opened(jwk: Resource, sealedBy: Buffer): JWK {
-  const d = unseal(sealedBy, String(jwk.d ?? ''))
-  if (d === undefined) throw new Error(`The signing key ${jwk.kid} is sealed by another salt`)
-  return { kty: 'EC', crv: 'P-256', x: String(jwk.x), y: String(jwk.y), kid: String(jwk.kid), d }
+function unsealed(key: Resource, by: Buffer): JWK {
+  const bytes = Buffer.from(String(key.d ?? ''), 'base64url')
+  const d = unseal(bytes, by).toString()
+  return { kty: 'EC', crv: 'P-256', x: String(key.x), y: String(key.y), kid: String(key.kid), d }
 }
