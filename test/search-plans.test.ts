@@ -11,11 +11,14 @@ import { pageStatement, type Query } from '../shared/store/search/compile.ts'
 import { chooseDriver, type Driver } from '../shared/store/search/driver.ts'
 import { orderOf } from '../shared/store/search/order.ts'
 import { openStatistics } from '../shared/store/search/statistics.ts'
+import { createDatabase } from './fixtures/own-database.ts'
 import { openTestStore } from './fixtures/store.ts'
 
 const ROWS = 20_000
 const RARE = 40
 
+// How many pages rows lie on depends on what was stored before them.
+process.env.DATABASE_URL = await createDatabase(t)
 const { database, aMember } = await openTestStore(t)
 const member = await aMember()
 const project = member.project.number

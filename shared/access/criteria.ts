@@ -37,7 +37,8 @@ function readPair(type: string, pair: string, variables: Variables): readonly Cr
   }
   const query = `${name}=${fillValue(pair.slice(equals + 1), variables)}`
   const { conditions, includes } = parseSearch(type === '*' ? ANY_TYPE : type, query, {
-    own: variables.own,
+    // Words are looked up in a table of their own, which an image that is yet to be written is not in.
+    own: variables.own && { ...variables.own, fullText: undefined },
   })
   const [criterion] = conditions
   if (criterion === undefined || includes.length > 0) {
