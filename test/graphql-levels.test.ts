@@ -2,7 +2,7 @@ import t from 'tap'
 import { openLevels } from '../shared/api/graphql/levels.ts'
 import type { Resource } from '../shared/fhir/resource.ts'
 import { openBotica, statementsAsked } from './fixtures/botica.ts'
-import { ask } from './fixtures/graphql.ts'
+import { ask, turnsOf } from './fixtures/graphql.ts'
 import { type Bundle, syntheaTexts } from './fixtures/resources.ts'
 
 const { admin, services } = await openBotica(t)
@@ -87,15 +87,10 @@ t.test('a count alone fetches no rows, and no count is made unasked', async (t) 
 })
 
 t.test('a page of many resources gives others their turns', async (t) => {
-  let turns = 0
-  let isOver = false
-  const tick = () => {
-    turns++
-    if (!isOver) setImmediate(tick)
-  }
-  setImmediate(tick)
-  const { body } = await ask(admin, '{ ObservationList(_count: 1000) { id code { text } } }')
-  isOver = true
+  const { turns, result } = await turnsOf(() =>
+    ask(admin, '{ ObservationList(_count: 1000) { id code { text } } }'),
+  )
+  const { body } = result
   t.equal(body.data.ObservationList.length, 101)
   t.ok(turns > 0)
   const levels = openLevels(() => undefined)

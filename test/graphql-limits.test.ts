@@ -1,6 +1,6 @@
 import t from 'tap'
 import { openBotica } from './fixtures/botica.ts'
-import { ask } from './fixtures/graphql.ts'
+import { ask, turnsOf } from './fixtures/graphql.ts'
 import { openSdk } from './fixtures/sdk.ts'
 
 const botica = await openBotica(t)
@@ -51,15 +51,10 @@ t.test('resources above the limit fail alone', async (t) => {
 })
 
 t.test('a large page is handed out in many turns of the event loop', async (t) => {
-  let turns = 0
-  let isOver = false
-  const tick = () => {
-    turns++
-    if (!isOver) setImmediate(tick)
-  }
-  setImmediate(tick)
-  const { body } = await ask(admin, '{ PatientList(_count: 1000) { id name { family } } }')
-  isOver = true
+  const { turns, result } = await turnsOf(() =>
+    ask(admin, '{ PatientList(_count: 1000) { id name { family } } }'),
+  )
+  const { body } = result
   t.equal(body.data.PatientList.length, PATIENTS)
   // Forty resources a turn at most.
   t.ok(turns >= PATIENTS / 40)

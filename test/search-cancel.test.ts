@@ -1,22 +1,17 @@
 /** What a search does to PostgreSQL when it takes too long or nobody waits for it any more. */
-import { randomUUID } from 'node:crypto'
 import t from 'tap'
-import { prepare } from '../scripts/migrate.ts'
-import { readConfig } from '../shared/config.ts'
 import { openDatabase } from '../shared/database.ts'
 import { createLogger } from '../shared/log.ts'
 import { openBotica, until } from './fixtures/botica.ts'
 import type { Raw } from './fixtures/oracle-values.ts'
+import { createDatabase } from './fixtures/own-database.ts'
 
-const name = `slow_${randomUUID().replaceAll('-', '')}`
+const url = await createDatabase(t)
+const name = new URL(url).pathname.slice(1)
 const log = createLogger('silent', 'script')
 const main = openDatabase({ databaseUrl: process.env.DATABASE_URL ?? '', databasePool: 1 }, log)
 t.teardown(() => main.close())
-await main.query({ text: `create database ${name}`, values: [] })
-const url = new URL(process.env.DATABASE_URL ?? '')
-url.pathname = `/${name}`
-await prepare(readConfig({ ...process.env, DATABASE_URL: url.href }))
-const { admin, services, baseUrl } = await openBotica(t, { env: { DATABASE_URL: url.href } })
+const { admin, services, baseUrl } = await openBotica(t, { env: { DATABASE_URL: url } })
 await admin.create({ resourceType: 'Basic', code: { text: 'x' } })
 // Whatever reads a content from now on sleeps.
 await services.database.query({ text: 'alter table version rename to stored', values: [] })

@@ -5,15 +5,12 @@ import t from 'tap'
 import type { OperationOutcome } from '../shared/fhir/outcome.ts'
 import type { Resource } from '../shared/fhir/resource.ts'
 import { openBotica, until } from './fixtures/botica.ts'
+import type { Raw } from './fixtures/oracle-values.ts'
 import { aPatient, syntheaBundles } from './fixtures/resources.ts'
 
 const OWN = 'http://example.org/fhir/us-like'
 const PROFILE = `${OWN}/StructureDefinition`
 const RACE_SYSTEM = 'urn:oid:2.16.840.1.113883.6.238'
-
-/** Only as deep as the raw JSON of the test data goes. */
-// biome-ignore lint/suspicious/noExplicitAny: published resources are changed in place
-type Raw = any
 
 const botica = await openBotica(t)
 const { admin, project } = await botica.createTenant()
