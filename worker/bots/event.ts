@@ -35,6 +35,7 @@ export function eventText(
     traceId: job.traceId,
     headers: job.headers,
     path: job.path,
+    rawBody: job.hasRawBody,
     runId: job.runId,
     ...times,
   })

@@ -22,7 +22,7 @@ export interface BotRun {
   /** JSON of the event without its input, `context` {baseUrl, project, membership, profile} included. */
   readonly event: string
   readonly inputKind: InputKind
-  /** `bytes` travel as base64, `form` as a JSON object. */
+  /** `bytes` travel as base64. */
   readonly input: string | undefined
   /** True: an isolate of its own that no other run has used or will use. */
   readonly fresh?: boolean

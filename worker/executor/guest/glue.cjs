@@ -67,6 +67,9 @@ exports.boot = function boot(send, ask) {
       delete event.context
       host.event = event
       event.input = inputOf(inputKind, input)
+      if (typeof event.rawBody === 'boolean') {
+        event.rawBody = event.rawBody ? rawBodyOf(inputKind, input) : ''
+      }
       medplum = require('./client.cjs').createClient(host, host.context)
     } catch (error) {
       fail(error)
@@ -77,10 +80,18 @@ exports.boot = function boot(send, ask) {
 
   function inputOf(kind, input) {
     if (kind === 'none' || input === undefined) return {}
-    if (kind === 'json' || kind === 'form') return decimals.parse(input)
+    if (kind === 'json') return decimals.parse(input)
+    if (kind === 'form') return { ...require('./query.cjs').parse(input) }
     if (kind === 'hl7') return require('./hl7.cjs').Hl7Message.parse(input)
     if (kind === 'bytes') return require('./encoding.cjs').base64Decode(input)
     return input
+  }
+
+  /** The body as it came, which a signature is about. */
+  function rawBodyOf(kind, input) {
+    if (kind !== 'bytes') return input
+    const { base64Decode, utf8Decode } = require('./encoding.cjs')
+    return utf8Decode(base64Decode(input))
   }
 
   function load(main) {
