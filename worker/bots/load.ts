@@ -11,6 +11,7 @@ import {
   maxConcurrency,
 } from '../../shared/api/bot.ts'
 import { type CodeFormat, codeFormat } from '../../shared/api/operations/bot-code.ts'
+import { usesLibrary } from '../../shared/bot-modules.ts'
 import { badRequest } from '../../shared/errors.ts'
 import { isObject, type Resource } from '../../shared/fhir/resource.ts'
 import type { ExecuteJob } from '../../shared/queue-jobs.ts'
@@ -22,6 +23,7 @@ export interface LoadedBot {
   readonly code: string
   readonly codeHash: string
   readonly format: CodeFormat
+  readonly library: boolean
   readonly limits: BotLimits
   /** Over all workers. */
   readonly maxConcurrency: number
@@ -105,6 +107,7 @@ async function loadBot(services: Services, job: ExecuteJob): Promise<LoadedBot> 
     code,
     codeHash: createHash('sha256').update(code).digest('hex'),
     format: codeFormat(code, titleOf(bot)),
+    library: usesLibrary(code),
     limits: botLimits(bot, config),
     maxConcurrency: maxConcurrency(bot, config),
   }

@@ -18,6 +18,8 @@ export interface BotRun {
   readonly code: string
   readonly codeHash: string
   readonly format: 'commonjs' | 'module'
+  /** True: the code uses names that only the published `@medplum/core` has. */
+  readonly library?: boolean
   readonly limits: Limits
   /** JSON of the event without its input, `context` {baseUrl, project, membership, profile} included. */
   readonly event: string

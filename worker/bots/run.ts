@@ -126,6 +126,7 @@ export function createRunner(options: RunnerOptions): Runner {
         code: loaded.code,
         codeHash: loaded.codeHash,
         format: loaded.format,
+        library: loaded.library,
         limits: loaded.limits,
         event: eventText(job, loaded, session, secrets.text, times, config.baseUrl),
         inputKind: job.inputKind,

@@ -56,6 +56,18 @@ exports.boot = function boot(send, ask) {
     return botModules[key].exports
   }
 
+  // Its own names stay: a client and a message must be those that the glue knows.
+  function extend(factory) {
+    const module = { exports: {} }
+    apply(factory, undefined, [module, module.exports])
+    const core = require('./core.cjs')
+    const names = keys(module.exports)
+    for (let index = 0; index < names.length; index++) {
+      const name = names[index]
+      if (!(name in core)) core[name] = module.exports[name]
+    }
+  }
+
   function begin(id, eventText, inputKind, input, resultBytes, logBytes) {
     run = id
     limits = { __proto__: null, resultBytes, logBytes }
@@ -161,6 +173,7 @@ exports.boot = function boot(send, ask) {
       if (a === run) timers.fire(b)
     } else if (what === 'load') load(a)
     else if (what === 'adopt') adopt(a)
+    else if (what === 'extend') extend(a)
     else if (what === 'offer') return offer(a)
     else if (what === 'withdraw') delete globalThis[`import ${a}`]
     else if (what === 'log') return a === run ? journal.read() : ''
