@@ -24,6 +24,8 @@ export interface LoadedBot {
   readonly codeHash: string
   readonly format: CodeFormat
   readonly library: boolean
+  /** The client's `getAccessToken` does not wait, so that a token has to be there before it is called. */
+  readonly wantsToken: boolean
   readonly limits: BotLimits
   /** Over all workers. */
   readonly maxConcurrency: number
@@ -108,6 +110,7 @@ async function loadBot(services: Services, job: ExecuteJob): Promise<LoadedBot> 
     codeHash: createHash('sha256').update(code).digest('hex'),
     format: codeFormat(code, titleOf(bot)),
     library: usesLibrary(code),
+    wantsToken: code.includes('getAccessToken'),
     limits: botLimits(bot, config),
     maxConcurrency: maxConcurrency(bot, config),
   }

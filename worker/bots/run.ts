@@ -108,13 +108,15 @@ export function createRunner(options: RunnerOptions): Runner {
       runs.input(job),
     ])
     const secrets = await loader.secrets(job, loaded.bot, session)
+    const token = () => mintToken(services, session, loaded.limits.wallMs)
+    const accessToken = loaded.wantsToken ? await token() : undefined
     const bridge = createBridge({
       services,
       principal: session.principal,
       job,
       signal,
       markWrite: () => runs.markWrite(job),
-      mintToken: () => mintToken(services, session, loaded.limits.wallMs),
+      mintToken: token,
     })
     const times = { attempt: attempt.number, deadline: Date.now() + loaded.limits.wallMs }
     const result = await executors.run(
@@ -128,7 +130,7 @@ export function createRunner(options: RunnerOptions): Runner {
         format: loaded.format,
         library: loaded.library,
         limits: loaded.limits,
-        event: eventText(job, loaded, session, secrets.text, times, config.baseUrl),
+        event: eventText(job, loaded, session, secrets.text, times, config.baseUrl, accessToken),
         inputKind: job.inputKind,
         input,
       },

@@ -76,7 +76,9 @@ exports.boot = function boot(send, ask) {
       event = parse(eventText)
       journal = createJournal(logBytes, secretsOf(event))
       host.context = event.context
+      host.context.accessToken = event.accessToken
       delete event.context
+      delete event.accessToken
       host.event = event
       event.input = inputOf(inputKind, input)
       if (typeof event.rawBody === 'boolean') {
