@@ -18,6 +18,7 @@ import {
 } from './conditional.ts'
 import type { Store } from './context.ts'
 import { deleteStatement, removeTogether } from './deletions.ts'
+import { createExports } from './exports/exports.ts'
 import { createFetch, fetchTogether } from './fetch.ts'
 import { history, historyOf } from './history.ts'
 import { createImportedConcepts } from './imported-concepts.ts'
@@ -211,6 +212,7 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
     metaSummary: (principal, type) => metaSummary(store, principal, type),
     concepts: createImportedConcepts(store.connection),
     maintenance: createMaintenance(store),
+    exports: createExports(store),
     transaction: transactions.runAll,
     sideBySide: () => {
       const { connection } = store
