@@ -3,7 +3,7 @@ import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom
 
 export interface RunMetrics {
   /** `outcome` is `ok` or the failure; times in ms. */
-  run(mode: 'sync' | 'async', outcome: string, queuedMs: number, ranMs: number): void
+  run(mode: 'sync' | 'async' | 'event', outcome: string, queuedMs: number, ranMs: number): void
   /** The registry as JSON text, for the heartbeat. */
   text(): Promise<string>
 }
