@@ -15,6 +15,7 @@ import { Deferred } from './bots/slots.ts'
 import { startSweep } from './bots/sweep.ts'
 import { startMail } from './mail/run.ts'
 import { type Requests, startRequests } from './requests/run.ts'
+import { startSchedules } from './schedules/run.ts'
 import { startUpkeepJobs } from './upkeep/jobs.ts'
 import { startTableUpkeep } from './upkeep/tables.ts'
 
@@ -56,6 +57,9 @@ async function main(): Promise<void> {
   const sweep = startSweep(services, runs)
   const hasUpkeep = config.workerQueues.includes('upkeep')
   const upkeep = hasUpkeep ? [startTableUpkeep(services), startUpkeepJobs(services)] : []
+  const schedules = config.workerQueues.includes('schedules')
+    ? startSchedules(services, metrics)
+    : undefined
   const mail = config.workerQueues.includes('mail') ? startMail(services) : undefined
   const requests = config.workerQueues.includes(REQUESTS)
     ? startRequests(services, runs)
@@ -80,6 +84,7 @@ async function main(): Promise<void> {
     await Promise.all([
       sweep.stop(),
       requests?.stop(),
+      schedules?.stop(),
       mail?.stop(),
       ...upkeep.map((item) => item.stop()),
       runs.close(),
