@@ -47,6 +47,8 @@ export interface ExecuteJob {
   readonly scheduled?: { readonly time: string; readonly attempt: number }
   /** The result goes to the AsyncJob with the run's id, or to the occurrence of a schedule. */
   readonly asynchronous?: true
+  /** PostgreSQL holds the job until it has succeeded: it may run again, whatever it has done. */
+  readonly delivery?: true
 }
 
 export interface ExecuteReply {

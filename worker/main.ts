@@ -13,6 +13,7 @@ import { createMetrics } from './bots/metrics.ts'
 import { createRunner, HandedBack, type Runner } from './bots/run.ts'
 import { Deferred } from './bots/slots.ts'
 import { startSweep } from './bots/sweep.ts'
+import { startEvents } from './events/run.ts'
 import { startMail } from './mail/run.ts'
 import { type Requests, startRequests } from './requests/run.ts'
 import { startSchedules } from './schedules/run.ts'
@@ -61,6 +62,13 @@ async function main(): Promise<void> {
     ? startSchedules(services, metrics)
     : undefined
   const mail = config.workerQueues.includes('mail') ? startMail(services) : undefined
+  const events = config.workerQueues.includes('change')
+    ? startEvents(services, runner, {
+        sockets: async () => new Map(),
+        botChanged: async () => {},
+        publish: async () => {},
+      })
+    : undefined
   const requests = config.workerQueues.includes(REQUESTS)
     ? startRequests(services, runs)
     : undefined
@@ -77,7 +85,10 @@ async function main(): Promise<void> {
     if (stopping) process.exit(1)
     stopping = true
     log.info({ signal, active: runner.active }, 'stopping')
-    const closed = Promise.all(workers.map((worker) => worker.close()))
+    const closed = Promise.all([
+      ...workers.map((worker) => worker.close()),
+      events?.stop(FINISH_MS),
+    ])
     await Promise.race([closed, pause(FINISH_MS)])
     runner.abandonAll()
     await Promise.race([closed, pause(GIVE_BACK_MS)])

@@ -72,6 +72,15 @@ export interface Principal {
   readonly rules: Rules | undefined
   /** From where its policies let it ask; absent: from anywhere. */
   readonly ipRules?: readonly IpRule[]
+  /** What it does now was led to by this; absent for what nobody follows. */
+  readonly cause?: Cause
+}
+
+export interface Cause {
+  /** How many bots have caused each other to get here. */
+  readonly depth: number
+  readonly traceId: string
+  readonly requestId: string
 }
 
 /** The system project holds the platform's registry (see `REGISTRY_TYPES` in policy.ts). */

@@ -32,6 +32,8 @@ export async function expunge(
       g as (delete from idx_range where id = $3 and project + 0 = $1 and type + 0 = $2),
       x as (delete from resource_text where project = $1 and type = $2 and id = $3),
       u as (delete from unique_key where id = $3 and project = $1 and type = $2),
+      o as (delete from outbox where project = $1 and type = $2 and id = $3),
+      a as (delete from active_subscription where project = $1 and id = $3),
       c as (delete from concept_owner where type = $2 and id = $4
         and project = (select fhir_id from tenant where project = $1))
       select 1`,
@@ -51,6 +53,8 @@ const TABLES = [
   'code',
   'unique_key',
   'outbox',
+  'active_subscription',
+  'delivery',
   'indexed_parameter',
   'schedule',
   'version',

@@ -18,6 +18,7 @@ import {
 } from './conditional.ts'
 import type { Store } from './context.ts'
 import { deleteStatement, removeTogether } from './deletions.ts'
+import { createEvents } from './events.ts'
 import { createFetch, fetchTogether } from './fetch.ts'
 import { history, historyOf } from './history.ts'
 import { createImportedConcepts } from './imported-concepts.ts'
@@ -40,6 +41,7 @@ import { countPerReference, searchPerReference } from './search/per-reference.ts
 import { openStatistics } from './search/statistics.ts'
 import { createTenants } from './tenants.ts'
 import { type Inner, inTransaction, runTogether, runTransaction } from './transaction.ts'
+import { createWatchers } from './watchers.ts'
 import { create, patch, update } from './write.ts'
 
 const SEEN_CODES = 50_000
@@ -48,8 +50,10 @@ const WARNED = 10_000
 export interface RepositoryOptions {
   readonly ownParameters?: OwnParametersReader
   readonly log?: Logger
-  /** True when a change of this type must leave an outbox row; no events by default. */
-  readonly wantsEvent?: Store['wantsEvent']
+  /** Told when the outbox has got something. */
+  readonly announce?: Store['announce']
+  /** Where Subscriptions may send to; only to public addresses by default. */
+  readonly hookTargets?: Store['hookTargets']
 }
 
 const FAILED = 'A search parameter of a Project fails on a resource, which has no rows of it'
@@ -79,9 +83,11 @@ export async function openRepository(
       warned.set(name, true)
     },
     tenants: createTenants(),
+    watchers: createWatchers(),
     statistics: openStatistics(database),
     seenCodes: { has: (key) => seen.has(key), add: (key) => void seen.set(key, true) },
-    wantsEvent: options.wantsEvent ?? (() => false),
+    announce: options.announce ?? (() => {}),
+    hookTargets: options.hookTargets ?? 'public',
     turns: createTurns(),
     deferred: undefined,
   }
@@ -211,6 +217,7 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
     metaSummary: (principal, type) => metaSummary(store, principal, type),
     concepts: createImportedConcepts(store.connection),
     maintenance: createMaintenance(store),
+    events: createEvents(store, transact),
     transaction: transactions.runAll,
     sideBySide: () => {
       const { connection } = store

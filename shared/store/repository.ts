@@ -4,6 +4,7 @@ import type { Grant } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { SearchRequest } from '../fhir/search.ts'
+import type { Events } from './events.ts'
 import type { ImportedConcepts } from './imported-concepts.ts'
 import type { Judged } from './judge-rows.ts'
 import type { Mail } from './mails.ts'
@@ -190,6 +191,8 @@ export interface Repository {
   metaSummary(principal: Principal, type: string | undefined): Promise<MetaSummary>
   readonly concepts: ImportedConcepts
   readonly maintenance: Maintenance
+  /** For the workers that tell Subscriptions of changes. */
+  readonly events: Events
   /**
    * All or nothing: everything `work` does through the Repository it is given. What PostgreSQL cannot
    * serialise is run again from the start, up to three times, then 409.

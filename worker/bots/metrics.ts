@@ -3,7 +3,7 @@ import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom
 
 export interface RunMetrics {
   /** `outcome` is `ok` or the failure; times in ms. */
-  run(mode: 'sync' | 'async', outcome: string, queuedMs: number, ranMs: number): void
+  run(mode: 'sync' | 'async' | 'event', outcome: string, queuedMs: number, ranMs: number): void
   /** Occurrences of schedules; `driftMs` is how late one was put into the queue. */
   occurrence(
     outcome: 'queued' | 'missed' | 'overlap' | 'feature' | 'membership' | 'code',

@@ -43,6 +43,8 @@ export interface Attempt {
 export interface Runner {
   /** Resolves when the job may be acknowledged. Errors: HandedBack, Deferred; others leave it to upkeep. */
   process(job: ExecuteJob, attempt: Attempt): Promise<void>
+  /** Runs a job that PostgreSQL holds, for its outcome. Errors: HandedBack, Deferred. */
+  deliver(job: ExecuteJob, attempt: number): Promise<Done>
   /** Answers for a job that BullMQ gave up. */
   giveUp(job: ExecuteJob): Promise<void>
   /** Ends every run in hand; see HandedBack. */
@@ -50,7 +52,7 @@ export interface Runner {
   readonly active: number
 }
 
-interface Done {
+export interface Done {
   readonly reply: ExecuteReply
   readonly failure: RunFailure | 'unavailable' | undefined
 }
@@ -114,7 +116,9 @@ export function createRunner(options: RunnerOptions): Runner {
       principal: session.principal,
       job,
       signal,
-      markWrite: () => runs.markWrite(job),
+      markWrite: async () => {
+        if (!job.delivery) await runs.markWrite(job)
+      },
       mintToken: () => mintToken(services, session, loaded.limits.wallMs),
     })
     const number = attempt.number + (job.scheduled?.attempt ?? 1) - 1
@@ -248,6 +252,13 @@ export function createRunner(options: RunnerOptions): Runner {
       await finish(job, reply, ranMs)
       const mode = job.asynchronous ? 'async' : 'sync'
       metrics.run(mode, failure ?? 'ok', startedAt - job.added, ranMs)
+    },
+    async deliver(job, number) {
+      const startedAt = Date.now()
+      const done = await runOrFail(job, { number, isRepeat: false })
+      if (done.failure === 'interrupted') throw new HandedBack()
+      metrics.run('event', done.failure ?? 'ok', startedAt - job.added, Date.now() - startedAt)
+      return done
     },
     async giveUp(job) {
       await finish(job, interrupted(job.runId), 0)
