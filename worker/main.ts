@@ -1,5 +1,6 @@
 /** The worker process: read settings, open services, take jobs; on SIGTERM finish what runs and leave. */
 import { DelayedError, type Job, WaitingError, Worker } from 'bullmq'
+import { publishNotifications, socketSubscriptions } from '../shared/api/socket-subscriptions.ts'
 import { type Config, ConfigError, readConfig } from '../shared/config.ts'
 import { createLogger, type Logger } from '../shared/log.ts'
 import { type BotQueue, type ExecuteJob, REQUESTS } from '../shared/queue-jobs.ts'
@@ -64,9 +65,9 @@ async function main(): Promise<void> {
   const mail = config.workerQueues.includes('mail') ? startMail(services) : undefined
   const events = config.workerQueues.includes('change')
     ? startEvents(services, runner, {
-        sockets: async () => new Map(),
+        sockets: (ids) => socketSubscriptions(services, ids),
         botChanged: async () => {},
-        publish: async () => {},
+        publish: (notifications) => publishNotifications(services, notifications),
       })
     : undefined
   const requests = config.workerQueues.includes(REQUESTS)

@@ -13,6 +13,7 @@ import type { MetaSummary } from './meta-summary.ts'
 import type { CompartmentPage, CompartmentRequest } from './search/compartment.ts'
 import type { Explanation } from './search/explain.ts'
 import type { ReferenceSearch } from './search/per-reference.ts'
+import type { SocketSubscriptions } from './socket-subscriptions.ts'
 
 /** One stored version. `content` is the JSON text as stored; undefined marks a deletion. */
 export interface Version {
@@ -191,6 +192,7 @@ export interface Repository {
   metaSummary(principal: Principal, type: string | undefined): Promise<MetaSummary>
   readonly concepts: ImportedConcepts
   readonly maintenance: Maintenance
+  readonly sockets: SocketSubscriptions
   /** For the workers that tell Subscriptions of changes. */
   readonly events: Events
   /**
