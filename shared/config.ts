@@ -79,6 +79,7 @@ export const QUEUE_NAMES = [
   'bots-sync',
   'bots-async',
   'requests',
+  'schedules',
   'export',
   'change',
   'mail',

@@ -45,7 +45,9 @@ export interface ExecuteJob {
   readonly waitUntil?: number
   /** Reply channel of the web process that waits; absent for asynchronous runs. */
   readonly reply?: string
-  /** The result goes to the AsyncJob with the run's id. */
+  /** Of a Bot that runs by itself: when it was due, and which attempt this is, from 1. */
+  readonly scheduled?: { readonly time: string; readonly attempt: number }
+  /** The result goes to the AsyncJob with the run's id, or to the occurrence of a schedule. */
   readonly asynchronous?: true
   /** PostgreSQL holds the job until it has succeeded: it may run again, whatever it has done. */
   readonly delivery?: true

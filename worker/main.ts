@@ -1,5 +1,6 @@
 /** The worker process: read settings, open services, take jobs; on SIGTERM finish what runs and leave. */
 import { DelayedError, type Job, WaitingError, Worker } from 'bullmq'
+import { publishNotifications, socketSubscriptions } from '../shared/api/socket-subscriptions.ts'
 import { type Config, ConfigError, readConfig } from '../shared/config.ts'
 import { createLogger, type Logger } from '../shared/log.ts'
 import { type BotQueue, EXPORTS, type ExecuteJob, REQUESTS } from '../shared/queue-jobs.ts'
@@ -17,6 +18,7 @@ import { startEvents } from './events/run.ts'
 import { type ExportRuns, startExports } from './export/run.ts'
 import { startMail } from './mail/run.ts'
 import { type Requests, startRequests } from './requests/run.ts'
+import { startSchedules } from './schedules/run.ts'
 import { startUpkeepJobs } from './upkeep/jobs.ts'
 import { startTableUpkeep } from './upkeep/tables.ts'
 
@@ -58,12 +60,15 @@ async function main(): Promise<void> {
   const sweep = startSweep(services, runs)
   const hasUpkeep = config.workerQueues.includes('upkeep')
   const upkeep = hasUpkeep ? [startTableUpkeep(services), startUpkeepJobs(services)] : []
+  const schedules = config.workerQueues.includes('schedules')
+    ? startSchedules(services, metrics)
+    : undefined
   const mail = config.workerQueues.includes('mail') ? startMail(services) : undefined
   const events = config.workerQueues.includes('change')
     ? startEvents(services, runner, {
-        sockets: async () => new Map(),
+        sockets: (ids) => socketSubscriptions(services, ids),
         botChanged: async () => {},
-        publish: async () => {},
+        publish: (notifications) => publishNotifications(services, notifications),
       })
     : undefined
   const requests = config.workerQueues.includes(REQUESTS)
@@ -95,6 +100,7 @@ async function main(): Promise<void> {
     await Promise.all([
       sweep.stop(),
       requests?.stop(),
+      schedules?.stop(),
       mail?.stop(),
       left,
       ...upkeep.map((item) => item.stop()),

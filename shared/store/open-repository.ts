@@ -40,6 +40,7 @@ import { explain } from './search/explain.ts'
 import { search, searchMany, searchTypes } from './search/page.ts'
 import { countPerReference, searchPerReference } from './search/per-reference.ts'
 import { openStatistics } from './search/statistics.ts'
+import { createSocketSubscriptions } from './socket-subscriptions.ts'
 import { createTenants } from './tenants.ts'
 import { type Inner, inTransaction, runTogether, runTransaction } from './transaction.ts'
 import { createWatchers } from './watchers.ts'
@@ -220,6 +221,7 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
     maintenance: createMaintenance(store),
     exports: createExports(store),
     events: createEvents(store, transact),
+    sockets: createSocketSubscriptions(store),
     transaction: transactions.runAll,
     sideBySide: () => {
       const { connection } = store

@@ -14,6 +14,7 @@ import type { MetaSummary } from './meta-summary.ts'
 import type { CompartmentPage, CompartmentRequest } from './search/compartment.ts'
 import type { Explanation } from './search/explain.ts'
 import type { ReferenceSearch } from './search/per-reference.ts'
+import type { SocketSubscriptions } from './socket-subscriptions.ts'
 
 /** One stored version. `content` is the JSON text as stored; undefined marks a deletion. */
 export interface Version {
@@ -193,6 +194,7 @@ export interface Repository {
   readonly concepts: ImportedConcepts
   readonly maintenance: Maintenance
   readonly exports: Exports
+  readonly sockets: SocketSubscriptions
   /** For the workers that tell Subscriptions of changes. */
   readonly events: Events
   /**

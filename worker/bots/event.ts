@@ -35,6 +35,7 @@ export function eventText(
     traceId: job.traceId,
     headers: job.headers,
     path: job.path,
+    scheduledTime: job.scheduled?.time,
     runId: job.runId,
     ...times,
   })

@@ -4,6 +4,12 @@ import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom
 export interface RunMetrics {
   /** `outcome` is `ok` or the failure; times in ms. */
   run(mode: 'sync' | 'async' | 'event', outcome: string, queuedMs: number, ranMs: number): void
+  /** Occurrences of schedules; `driftMs` is how late one was put into the queue. */
+  occurrence(
+    outcome: 'queued' | 'missed' | 'overlap' | 'feature' | 'membership' | 'code',
+    count: number,
+    driftMs?: number,
+  ): void
   /** The registry as JSON text, for the heartbeat. */
   text(): Promise<string>
 }
@@ -34,6 +40,18 @@ export function createMetrics(gauges: Readonly<Record<string, () => number>>): R
     buckets: BUCKETS,
     registers: [registry],
   })
+  const occurrences = new Counter({
+    name: 'bot_schedule_occurrences_total',
+    help: 'Occurrences of schedules: queued, or why they were skipped',
+    labelNames: ['outcome'],
+    registers: [registry],
+  })
+  const drift = new Histogram({
+    name: 'bot_schedule_drift_seconds',
+    help: 'Time from the occurrence of a schedule to its job in the queue',
+    buckets: BUCKETS,
+    registers: [registry],
+  })
   for (const [name, read] of Object.entries(gauges)) {
     new Gauge({
       name: `bot_${name}`,
@@ -49,6 +67,10 @@ export function createMetrics(gauges: Readonly<Record<string, () => number>>): R
       runs.inc({ mode, outcome })
       wait.observe({ mode }, queuedMs / 1000)
       duration.observe({ mode }, ranMs / 1000)
+    },
+    occurrence(outcome, count, driftMs) {
+      occurrences.inc({ outcome }, count)
+      if (driftMs !== undefined) drift.observe(driftMs / 1000)
     },
     text: async () => JSON.stringify(await registry.getMetricsAsJSON()),
   }

@@ -11,6 +11,7 @@ import type { ExecuteJob, ExecuteReply } from '../../shared/queue-jobs.ts'
 import { interrupted } from '../../shared/queue-replies.ts'
 import type { Runs } from '../../shared/queue-runs.ts'
 import type { Services } from '../../shared/services.ts'
+import { isWanted, settleOccurrence } from '../schedules/run.ts'
 import type { Audit } from './audit.ts'
 import { createBridge } from './bridge.ts'
 import { eventText, redact, withRunId } from './event.ts'
@@ -120,7 +121,8 @@ export function createRunner(options: RunnerOptions): Runner {
       },
       mintToken: () => mintToken(services, session, loaded.limits.wallMs),
     })
-    const times = { attempt: attempt.number, deadline: Date.now() + loaded.limits.wallMs }
+    const number = attempt.number + (job.scheduled?.attempt ?? 1) - 1
+    const times = { attempt: number, deadline: Date.now() + loaded.limits.wallMs }
     const result = await executors.run(
       {
         runId,
@@ -223,7 +225,7 @@ export function createRunner(options: RunnerOptions): Runner {
     const final = reply.status === 'unavailable' ? interrupted(job.runId) : reply
     for (let attempt = 1; ; attempt++) {
       try {
-        await settleAsyncJob(services, job, final)
+        await settle(job, final)
         return
       } catch (error) {
         if (attempt === SETTLE_ATTEMPTS) throw error
@@ -232,11 +234,18 @@ export function createRunner(options: RunnerOptions): Runner {
     }
   }
 
+  function settle(job: ExecuteJob, reply: ExecuteReply): Promise<void> {
+    return job.scheduled === undefined
+      ? settleAsyncJob(services, job, reply)
+      : settleOccurrence(services, job.scheduled.attempt, reply)
+  }
+
   return {
     get active() {
       return active.size
     },
     async process(job, attempt) {
+      if (!(await isWanted(services, job))) return
       const startedAt = Date.now()
       const { reply, failure } = await runOrFail(job, attempt)
       const ranMs = Date.now() - startedAt
