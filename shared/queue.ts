@@ -60,6 +60,8 @@ export interface Queues {
   close(): Promise<void>
 }
 
+/** Behind the lanes of all events. */
+const BATCH_LANE = 64
 /** So many jobs at the head of a queue are looked at for the oldest. */
 const OLDEST_OF = 100
 
@@ -91,7 +93,7 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
   const add = (name: BotQueue, job: ExecuteJob, lane: number) =>
     queueOf(name).add('execute', job, {
       jobId: job.runId,
-      priority: lane,
+      priority: name === 'bots-async' && job.class !== 'event' ? lane + BATCH_LANE : lane,
       removeOnComplete: true,
       removeOnFail: true,
     })

@@ -5,6 +5,7 @@ import { createLogger, type Logger } from '../shared/log.ts'
 import { type BotQueue, type ExecuteJob, REQUESTS } from '../shared/queue-jobs.ts'
 import { botQueues, openRuns } from '../shared/queue-runs.ts'
 import { PREFIX } from '../shared/queue-scripts.ts'
+import { LendingWorker, type Loans } from '../shared/queue-worker.ts'
 import { openRedis } from '../shared/redis.ts'
 import { openServices, StartError } from '../shared/services.ts'
 import { createAudit } from './bots/audit.ts'
@@ -21,6 +22,8 @@ import { startTableUpkeep } from './upkeep/tables.ts'
 /** Platforms kill after 30 s. */
 const FINISH_MS = 20_000
 const GIVE_BACK_MS = 3000
+/** Runs beside the places of the queues, while as many wait: each has an isolate of 2 MB. */
+const MOST_RESTING = 128
 /** Bundles are large: more at once would only share the same processor and connections. */
 const REQUESTS_AT_ONCE = 2
 
@@ -60,8 +63,9 @@ async function main(): Promise<void> {
   const requests = config.workerQueues.includes(REQUESTS)
     ? startRequests(services, runs)
     : undefined
+  const loans: Loans = { most: MOST_RESTING, count: 0 }
   const workers = [
-    ...served.map((queue) => startWorker(config, log, queue, runner)),
+    ...served.map((queue) => startWorker(config, log, queue, runner, loans)),
     ...(requests ? [startRequestWorker(config, log, requests)] : []),
   ]
   await Promise.all(workers.map((worker) => worker.waitUntilReady()))
@@ -95,8 +99,16 @@ async function main(): Promise<void> {
   }
 }
 
-function startWorker(config: Config, log: Logger, queue: BotQueue, runner: Runner): Worker {
-  const worker = new Worker<ExecuteJob, null>(queue, (job, token) => take(job, token, runner), {
+function startWorker(
+  config: Config,
+  log: Logger,
+  queue: BotQueue,
+  runner: Runner,
+  loans: Loans,
+): Worker {
+  const process = (job: Job<ExecuteJob>, token: string | undefined) =>
+    take(job, token, runner, (isResting) => worker.rest(job.id ?? '', isResting))
+  const settings = {
     connection: openRedis(config, 'worker', log),
     prefix: PREFIX,
     concurrency: config.workerConcurrency,
@@ -106,7 +118,8 @@ function startWorker(config: Config, log: Logger, queue: BotQueue, runner: Runne
     removeOnFail: { count: 0 },
     // After an outage of Redis a finished job is acknowledged as soon as it is back.
     runRetryDelay: 500,
-  })
+  }
+  const worker = new LendingWorker<ExecuteJob>(queue, process, settings, loans)
   // That Redis is away is said once, by its connection.
   worker.on('error', (error) => log.debug({ queue, reason: error.message }, 'Worker'))
   worker.on('failed', (job, error) => {
@@ -142,10 +155,11 @@ async function take(
   job: Job<ExecuteJob>,
   token: string | undefined,
   runner: Runner,
+  onRest: (isResting: boolean) => void,
 ): Promise<null> {
   const attempt = { number: job.stalledCounter + 1, isRepeat: job.attemptsStarted > 1 }
   try {
-    await runner.process(job.data, attempt)
+    await runner.process(job.data, attempt, onRest)
     return null
   } catch (error) {
     if (error instanceof Deferred) {

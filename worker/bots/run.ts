@@ -39,9 +39,12 @@ export interface Attempt {
   readonly isRepeat: boolean
 }
 
+/** Called when the run begins and ends to wait without using the processor. */
+type OnRest = (isResting: boolean) => void
+
 export interface Runner {
   /** Resolves when the job may be acknowledged. Errors: HandedBack, Deferred; others leave it to upkeep. */
-  process(job: ExecuteJob, attempt: Attempt): Promise<void>
+  process(job: ExecuteJob, attempt: Attempt, onRest: OnRest): Promise<void>
   /** Answers for a job that BullMQ gave up. */
   giveUp(job: ExecuteJob): Promise<void>
   /** Ends every run in hand; see HandedBack. */
@@ -54,8 +57,6 @@ interface Done {
   readonly failure: RunFailure | 'unavailable' | undefined
 }
 
-/** Runs of one project at a time, over all workers. */
-const PROJECT_CONCURRENCY = 20
 const SETTLE_ATTEMPTS = 5
 const SETTLE_PAUSE_MS = 500
 const SHUTDOWN = new Error('The worker stops')
@@ -66,7 +67,10 @@ export function createRunner(options: RunnerOptions): Runner {
   const services: Services = { ...options.services, queues: nested(options.services.queues) }
   const { config } = services
   const loader = createLoader(services)
-  const slots = createSlots(() => runs.liveWorkers)
+  const slots = createSlots({
+    liveWorkers: () => runs.liveWorkers,
+    perQueue: config.workerConcurrency,
+  })
 
   runs.onCancel((runId) => active.get(runId)?.abort(new Error('The run was cancelled')))
 
@@ -85,7 +89,7 @@ export function createRunner(options: RunnerOptions): Runner {
         const stop = () => controller.abort(signal?.reason)
         signal?.addEventListener('abort', stop, { once: true })
         try {
-          const done = await run(job, { number: 1, isRepeat: false }, controller)
+          const done = await run(job, { number: 1, isRepeat: false }, controller, () => {})
           return done.reply
         } finally {
           signal?.removeEventListener('abort', stop)
@@ -98,6 +102,7 @@ export function createRunner(options: RunnerOptions): Runner {
     job: ExecuteJob,
     attempt: Attempt,
     controller: AbortController,
+    onRest: OnRest,
   ): Promise<Done> {
     const { runId } = job
     const { signal } = controller
@@ -122,6 +127,7 @@ export function createRunner(options: RunnerOptions): Runner {
         runId,
         projectId: session.principal.project.id,
         botKey: botKey(job),
+        depth: job.depth,
         membershipId: job.membershipId,
         code: loaded.code,
         codeHash: loaded.codeHash,
@@ -133,6 +139,7 @@ export function createRunner(options: RunnerOptions): Runner {
       },
       (call) => bridge.answer(call),
       signal,
+      onRest,
     )
     if (signal.aborted && signal.reason === SHUTDOWN && result.failure === 'cancelled') {
       if (!bridge.hasWritten) throw new HandedBack()
@@ -156,8 +163,7 @@ export function createRunner(options: RunnerOptions): Runner {
   /** Undefined when the run may start. */
   async function refusal(job: ExecuteJob, attempt: Attempt): Promise<Done | undefined> {
     const { runId } = job
-    if (runs.wasCancelled(runId))
-      return { reply: ended(runId, 'processing', 'Bot run cancelled'), failure: 'cancelled' }
+    if (runs.wasCancelled(runId)) return cancelled(runId)
     if (attempt.isRepeat && (await runs.hasWritten(runId))) {
       return { reply: interrupted(runId), failure: 'interrupted' }
     }
@@ -175,29 +181,45 @@ export function createRunner(options: RunnerOptions): Runner {
     job: ExecuteJob,
     attempt: Attempt,
     controller: AbortController,
+    onRest: OnRest,
   ): Promise<Done> {
     const refused = await refusal(job, attempt)
     if (refused !== undefined) return refused
-    const { maxConcurrency } = await loader.bot(job)
-    const free = slots.take([
-      { name: job.botId, cap: maxConcurrency },
-      { name: job.projectId, cap: PROJECT_CONCURRENCY },
+    const [{ maxConcurrency }, projectConcurrency] = await Promise.all([
+      loader.bot(job),
+      loader.projectConcurrency(job),
     ])
+    const taken = slots.take({
+      bot: { id: job.botId, cap: maxConcurrency },
+      project: { id: job.projectId, cap: projectConcurrency },
+      queue: job.asynchronous ? 'bots-async' : 'bots-sync',
+      added: job.added,
+      signal: controller.signal,
+      onHold: onRest,
+    })
+    const slot = await taken
     try {
-      return await run(job, attempt, controller)
+      const late = taken === slot ? undefined : await refusal(job, attempt)
+      if (late !== undefined) return late
+      return await run(job, attempt, controller, (isResting) => {
+        slot.rest(isResting)
+        onRest(isResting)
+      })
     } finally {
-      free()
+      slot.free()
     }
   }
 
-  async function runOrFail(job: ExecuteJob, attempt: Attempt): Promise<Done> {
+  async function runOrFail(job: ExecuteJob, attempt: Attempt, onRest: OnRest): Promise<Done> {
     const controller = new AbortController()
     active.set(job.runId, controller)
     try {
-      return await runInSlot(job, attempt, controller)
+      return await runInSlot(job, attempt, controller, onRest)
     } catch (error) {
       if (error instanceof HandedBack || error instanceof Deferred) throw error
       const { runId } = job
+      if (error === SHUTDOWN) throw new HandedBack()
+      if (controller.signal.aborted && error === controller.signal.reason) return cancelled(runId)
       if (error instanceof HttpError && error.status < 500) {
         const body = withRunId(JSON.stringify(error.outcome), runId)
         return { reply: { runId, status: 'error', kind: 'outcome', body }, failure: 'thrown' }
@@ -232,9 +254,9 @@ export function createRunner(options: RunnerOptions): Runner {
     get active() {
       return active.size
     },
-    async process(job, attempt) {
+    async process(job, attempt, onRest) {
       const startedAt = Date.now()
-      const { reply, failure } = await runOrFail(job, attempt)
+      const { reply, failure } = await runOrFail(job, attempt, onRest)
       const ranMs = Date.now() - startedAt
       await finish(job, reply, ranMs)
       const mode = job.asynchronous ? 'async' : 'sync'
@@ -255,6 +277,10 @@ export function createRunner(options: RunnerOptions): Runner {
  */
 function botKey({ botId, botVersion, depth }: ExecuteJob): string {
   return depth === 0 ? `${botId}/${botVersion}` : `${botId}/${botVersion}/${depth}`
+}
+
+function cancelled(runId: string): Done {
+  return { reply: ended(runId, 'processing', 'Bot run cancelled'), failure: 'cancelled' }
 }
 
 function ended(runId: string, code: string, text: string): ExecuteReply {
