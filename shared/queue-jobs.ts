@@ -45,6 +45,8 @@ export interface ExecuteJob {
   readonly reply?: string
   /** The result goes to the AsyncJob with the run's id. */
   readonly asynchronous?: true
+  /** Attempts that failed, of a run that its bot wants repeated. */
+  readonly failures?: number
   /** Asynchronous runs that an event has started go before those that somebody has asked for. */
   readonly class?: 'event'
 }

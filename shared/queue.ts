@@ -38,6 +38,8 @@ export interface Queues {
   execute(job: ExecuteJob, wait: Wait): Promise<ExecuteReply | undefined>
   /** Admits a run, calls `store` to make it durable, adds it. Errors as `execute`. */
   enqueue(job: ExecuteJob, store: () => Promise<void>): Promise<void>
+  /** Ends the wait of every caller of `execute`: this process stops. */
+  sendAway(): void
   /** Marks a run as late; answers its reply if it ended meanwhile. */
   late(job: ExecuteJob): Promise<ExecuteReply | undefined>
   /** Adds a stored run again unless it is still queued; true when it was added. */
@@ -176,6 +178,7 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
         log.warn({ runId: job.runId, cause: error }, 'An asynchronous run waits for Redis')
       }
     },
+    sendAway: () => replies.sendAway(),
     async late(job) {
       return failAs503(async () => {
         const names = [keys.reply(job.runId), keys.late(job.runId)]

@@ -1,5 +1,5 @@
 /** The worker process: read settings, open services, take jobs; on SIGTERM finish what runs and leave. */
-import { DelayedError, type Job, WaitingError, Worker } from 'bullmq'
+import { DelayedError, type Job, UnrecoverableError, WaitingError, Worker } from 'bullmq'
 import { type Config, ConfigError, readConfig } from '../shared/config.ts'
 import { createLogger, type Logger } from '../shared/log.ts'
 import { type BotQueue, type ExecuteJob, REQUESTS } from '../shared/queue-jobs.ts'
@@ -11,7 +11,8 @@ import { openServices, StartError } from '../shared/services.ts'
 import { createAudit } from './bots/audit.ts'
 import { openExecutors } from './bots/executors.ts'
 import { createMetrics } from './bots/metrics.ts'
-import { createRunner, HandedBack, type Runner } from './bots/run.ts'
+import { Again } from './bots/retries.ts'
+import { createRunner, HandedBack, LeftToUpkeep, type Runner } from './bots/run.ts'
 import { Deferred } from './bots/slots.ts'
 import { startSweep } from './bots/sweep.ts'
 import { startMail } from './mail/run.ts'
@@ -125,7 +126,9 @@ function startWorker(
   worker.on('failed', (job, error) => {
     if (job === undefined) return
     log.error({ queue, runId: job.id, cause: error }, 'A bot job failed')
-    runner.giveUp(job.data).catch((cause: unknown) => {
+    if (error instanceof LeftToUpkeep) return
+    const isPoison = error instanceof UnrecoverableError
+    runner.giveUp(job.data, isPoison).catch((cause: unknown) => {
       log.error({ runId: job.id, cause }, 'A failed run could not be answered')
     })
   })
@@ -157,12 +160,19 @@ async function take(
   runner: Runner,
   onRest: (isResting: boolean) => void,
 ): Promise<null> {
-  const attempt = { number: job.stalledCounter + 1, isRepeat: job.attemptsStarted > 1 }
+  const { failures = 0 } = job.data
+  const number = job.stalledCounter + failures + 1
+  const attempt = { number, isRepeat: job.attemptsStarted > 1 }
   try {
     await runner.process(job.data, attempt, onRest)
     return null
   } catch (error) {
     if (error instanceof Deferred) {
+      await job.moveToDelayed(Date.now() + error.delayMs, token)
+      throw new DelayedError()
+    }
+    if (error instanceof Again) {
+      await job.updateData({ ...job.data, failures: failures + 1 })
       await job.moveToDelayed(Date.now() + error.delayMs, token)
       throw new DelayedError()
     }

@@ -111,6 +111,11 @@ export class Executors {
     }
   }
 
+  /** From now on the bot version runs alone: it may have ended workers. */
+  suspect(version: Pick<BotRun, 'botKey' | 'codeHash'>): void {
+    this.#quarantine.condemn(version)
+  }
+
   stats(): ExecutorsStats {
     const tenants = [...this.#tenants.values()]
     const processes = this.#processes()

@@ -8,6 +8,7 @@ import {
   botLimits,
   codeLocation,
   MAX_CODE_BYTES,
+  maxAttempts,
   maxConcurrency,
 } from '../../shared/api/bot.ts'
 import { type CodeFormat, codeFormat } from '../../shared/api/operations/bot-code.ts'
@@ -25,6 +26,8 @@ export interface LoadedBot {
   readonly limits: BotLimits
   /** Over all workers. */
   readonly maxConcurrency: number
+  /** Of an asynchronous run that fails. */
+  readonly maxAttempts: number
 }
 
 export interface Secrets {
@@ -114,6 +117,7 @@ async function loadBot(services: Services, job: ExecuteJob): Promise<LoadedBot> 
     format: codeFormat(code, titleOf(bot)),
     limits: botLimits(bot, config),
     maxConcurrency: maxConcurrency(bot, config),
+    maxAttempts: maxAttempts(bot, config),
   }
 }
 

@@ -5,7 +5,6 @@
  */
 import { settleAsyncJob } from '../../shared/api/async-jobs.ts'
 import { HttpError } from '../../shared/errors.ts'
-import { issue, outcome } from '../../shared/fhir/outcome.ts'
 import type { Queues } from '../../shared/queue.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/queue-jobs.ts'
 import { interrupted } from '../../shared/queue-replies.ts'
@@ -17,7 +16,8 @@ import { eventText, redact, withRunId } from './event.ts'
 import type { Executors } from './executors.ts'
 import { createLoader } from './load.ts'
 import type { RunMetrics } from './metrics.ts'
-import type { RunFailure } from './run-result.ts'
+import { type Attempt, cancelled, type Done, refusal } from './refusal.ts'
+import { Again, retryAfterMs } from './retries.ts'
 import { createSlots, Deferred } from './slots.ts'
 import { mintToken } from './token.ts'
 
@@ -32,29 +32,20 @@ export interface RunnerOptions {
 /** Thrown at shutdown for a run that had no effect: its job goes back to the queue. */
 export class HandedBack extends Error {}
 
-export interface Attempt {
-  /** 1-based, as the bot sees it. */
-  readonly number: number
-  /** The job was started before, here or elsewhere. */
-  readonly isRepeat: boolean
-}
+/** Thrown for a run that could not start: its row in PostgreSQL brings it back. */
+export class LeftToUpkeep extends Error {}
 
 /** Called when the run begins and ends to wait without using the processor. */
 type OnRest = (isResting: boolean) => void
 
 export interface Runner {
-  /** Resolves when the job may be acknowledged. Errors: HandedBack, Deferred; others leave it to upkeep. */
+  /** Resolves when the job may be acknowledged. Errors: HandedBack, Deferred, Again, LeftToUpkeep. */
   process(job: ExecuteJob, attempt: Attempt, onRest: OnRest): Promise<void>
-  /** Answers for a job that BullMQ gave up. */
-  giveUp(job: ExecuteJob): Promise<void>
+  /** Answers for a job that BullMQ gave up; one that is poison has ended its worker twice. */
+  giveUp(job: ExecuteJob, isPoison: boolean): Promise<void>
   /** Ends every run in hand; see HandedBack. */
   abandonAll(): void
   readonly active: number
-}
-
-interface Done {
-  readonly reply: ExecuteReply
-  readonly failure: RunFailure | 'unavailable' | undefined
 }
 
 const SETTLE_ATTEMPTS = 5
@@ -147,7 +138,7 @@ export function createRunner(options: RunnerOptions): Runner {
     }
     const { status, kind, failure } = result
     const body = status === 'error' ? withRunId(result.body, runId) : result.body
-    audit.add({
+    const audited = audit.add({
       job,
       bot: loaded.bot,
       session,
@@ -157,24 +148,7 @@ export function createRunner(options: RunnerOptions): Runner {
       failure,
       log: redact(result.log, secrets.values),
     })
-    return { reply: { runId, status, kind, body }, failure }
-  }
-
-  /** Undefined when the run may start. */
-  async function refusal(job: ExecuteJob, attempt: Attempt): Promise<Done | undefined> {
-    const { runId } = job
-    if (runs.wasCancelled(runId)) return cancelled(runId)
-    if (attempt.isRepeat && (await runs.hasWritten(runId))) {
-      return { reply: interrupted(runId), failure: 'interrupted' }
-    }
-    const now = Date.now()
-    const isUnwanted =
-      job.waitUntil !== undefined && now > job.waitUntil && !(await runs.isLate(runId))
-    if (now <= job.deadline && !isUnwanted) return undefined
-    return {
-      reply: ended(runId, 'timeout', 'Bot run waited too long for a worker'),
-      failure: 'timeout',
-    }
+    return { reply: { runId, status, kind, body }, failure, audited }
   }
 
   async function runInSlot(
@@ -183,7 +157,7 @@ export function createRunner(options: RunnerOptions): Runner {
     controller: AbortController,
     onRest: OnRest,
   ): Promise<Done> {
-    const refused = await refusal(job, attempt)
+    const refused = await refusal(services, runs, job, attempt)
     if (refused !== undefined) return refused
     const [{ maxConcurrency }, projectConcurrency] = await Promise.all([
       loader.bot(job),
@@ -199,7 +173,7 @@ export function createRunner(options: RunnerOptions): Runner {
     })
     const slot = await taken
     try {
-      const late = taken === slot ? undefined : await refusal(job, attempt)
+      const late = taken === slot ? undefined : await refusal(services, runs, job, attempt)
       if (late !== undefined) return late
       return await run(job, attempt, controller, (isResting) => {
         slot.rest(isResting)
@@ -234,7 +208,7 @@ export function createRunner(options: RunnerOptions): Runner {
   /** The reply first, then what nobody waits for. */
   async function finish(job: ExecuteJob, reply: ExecuteReply, ranMs: number): Promise<void> {
     if (job.asynchronous && reply.status === 'unavailable') {
-      throw new Error(`Run ${job.runId} is left to upkeep`)
+      throw new LeftToUpkeep(`Run ${job.runId} is left to upkeep`)
     }
     const isLate = await runs.finish(job, reply, ranMs)
     if (!isLate) return
@@ -250,19 +224,37 @@ export function createRunner(options: RunnerOptions): Runner {
     }
   }
 
+  /** Errors: Again, when the bot asks for another attempt. */
+  async function retry(job: ExecuteJob, failure: Done['failure']): Promise<void> {
+    const loaded = await loader.bot(job).catch(() => undefined)
+    const delayMs = retryAfterMs(job, failure, loaded?.maxAttempts ?? 1)
+    if (delayMs === undefined) return
+    await runs.forgetWrites(job.runId)
+    throw new Again(delayMs)
+  }
+
   return {
     get active() {
       return active.size
     },
     async process(job, attempt, onRest) {
       const startedAt = Date.now()
-      const { reply, failure } = await runOrFail(job, attempt, onRest)
+      const { reply, failure, audited } = await runOrFail(job, attempt, onRest)
       const ranMs = Date.now() - startedAt
+      if (job.asynchronous && failure !== undefined) await retry(job, failure)
       await finish(job, reply, ranMs)
+      if (job.asynchronous) {
+        onRest(true)
+        await audited
+      }
       const mode = job.asynchronous ? 'async' : 'sync'
       metrics.run(mode, failure ?? 'ok', startedAt - job.added, ranMs)
     },
-    async giveUp(job) {
+    async giveUp(job, isPoison) {
+      if (isPoison) {
+        const { codeHash } = await loader.bot(job)
+        executors.suspect({ botKey: botKey(job), codeHash })
+      }
       await finish(job, interrupted(job.runId), 0)
     },
     abandonAll() {
@@ -277,13 +269,4 @@ export function createRunner(options: RunnerOptions): Runner {
  */
 function botKey({ botId, botVersion, depth }: ExecuteJob): string {
   return depth === 0 ? `${botId}/${botVersion}` : `${botId}/${botVersion}/${depth}`
-}
-
-function cancelled(runId: string): Done {
-  return { reply: ended(runId, 'processing', 'Bot run cancelled'), failure: 'cancelled' }
-}
-
-function ended(runId: string, code: string, text: string): ExecuteReply {
-  const body = outcome(undefined, issue('error', code, text, undefined, runId))
-  return { runId, status: 'error', kind: 'outcome', body: JSON.stringify(body) }
 }
