@@ -5,6 +5,7 @@ import { createLogger, type Logger } from '../shared/log.ts'
 import { type BotQueue, type ExecuteJob, REQUESTS } from '../shared/queue-jobs.ts'
 import { botQueues, openRuns } from '../shared/queue-runs.ts'
 import { PREFIX } from '../shared/queue-scripts.ts'
+import { createStats } from '../shared/queue-stats.ts'
 import { LendingWorker, type Loans } from '../shared/queue-worker.ts'
 import { openRedis } from '../shared/redis.ts'
 import { openServices, StartError } from '../shared/services.ts'
@@ -49,14 +50,10 @@ async function main(): Promise<void> {
   })
   const served = botQueues(config.workerQueues)
   const runs = await openRuns(config, log)
-  const metrics = createMetrics({
-    slots_used: () => runner.active,
-    executors: () => executors.stats().executors,
-    isolates: () => executors.stats().isolates,
-    executor_rss_megabytes: () => executors.stats().rssMb,
-  })
+  const metrics = createMetrics(() => executors.stats())
+  const stats = createStats()
   const audit = createAudit(services)
-  const runner: Runner = createRunner({ services, runs, executors, audit, metrics })
+  const runner: Runner = createRunner({ services, runs, executors, audit, metrics, stats })
   const sweep = startSweep(services, runs)
   const hasUpkeep = config.workerQueues.includes('upkeep')
   const upkeep = hasUpkeep ? [startTableUpkeep(services), startUpkeepJobs(services)] : []
@@ -70,7 +67,10 @@ async function main(): Promise<void> {
     ...(requests ? [startRequestWorker(config, log, requests)] : []),
   ]
   await Promise.all(workers.map((worker) => worker.waitUntilReady()))
-  await runs.announce(served, () => metrics.text())
+  await runs.announce(served, async () => {
+    await stats.flush(services.redis)
+    return await metrics.text()
+  })
   log.info({ queues: served, concurrency: config.workerConcurrency }, 'taking jobs')
 
   let stopping = false
@@ -91,6 +91,7 @@ async function main(): Promise<void> {
       executors.close(),
     ])
     await audit.close()
+    await stats.flush(services.redis).catch(() => undefined)
     await services.close()
     log.info('stopped')
     process.exit(0)

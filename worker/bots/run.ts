@@ -9,6 +9,7 @@ import type { Queues } from '../../shared/queue.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/queue-jobs.ts'
 import { interrupted } from '../../shared/queue-replies.ts'
 import type { Runs } from '../../shared/queue-runs.ts'
+import type { Stats } from '../../shared/queue-stats.ts'
 import type { Services } from '../../shared/services.ts'
 import type { Audit } from './audit.ts'
 import { createBridge } from './bridge.ts'
@@ -27,6 +28,7 @@ export interface RunnerOptions {
   readonly executors: Executors
   readonly audit: Audit
   readonly metrics: RunMetrics
+  readonly stats: Stats
 }
 
 /** Thrown at shutdown for a run that had no effect: its job goes back to the queue. */
@@ -53,7 +55,7 @@ const SETTLE_PAUSE_MS = 500
 const SHUTDOWN = new Error('The worker stops')
 
 export function createRunner(options: RunnerOptions): Runner {
-  const { runs, executors, audit, metrics } = options
+  const { runs, executors, audit, metrics, stats } = options
   const active = new Map<string, AbortController>()
   const services: Services = { ...options.services, queues: nested(options.services.queues) }
   const { config } = services
@@ -128,10 +130,14 @@ export function createRunner(options: RunnerOptions): Runner {
         inputKind: job.inputKind,
         input,
       },
-      (call) => bridge.answer(call),
+      (call) => {
+        metrics.hostCall(call.kind)
+        return bridge.answer(call)
+      },
       signal,
       onRest,
     )
+    metrics.used(result)
     if (signal.aborted && signal.reason === SHUTDOWN && result.failure === 'cancelled') {
       if (!bridge.hasWritten) throw new HandedBack()
       return { reply: interrupted(runId), failure: 'interrupted' }
@@ -239,22 +245,32 @@ export function createRunner(options: RunnerOptions): Runner {
     },
     async process(job, attempt, onRest) {
       const startedAt = Date.now()
-      const { reply, failure, audited } = await runOrFail(job, attempt, onRest)
-      const ranMs = Date.now() - startedAt
+      const ended = metrics.started(job)
+      const count = (outcome: string) => {
+        const [queuedMs, ranMs] = [startedAt - job.added, Date.now() - startedAt]
+        ended(outcome, queuedMs, ranMs)
+        stats.run(job, outcome, queuedMs, ranMs)
+        return ranMs
+      }
+      const done = await runOrFail(job, attempt, onRest).catch((error: unknown) => {
+        ended('put-off', startedAt - job.added, 0)
+        throw error
+      })
+      const { reply, failure, audited } = done
+      const ranMs = count(failure ?? 'ok')
       if (job.asynchronous && failure !== undefined) await retry(job, failure)
       await finish(job, reply, ranMs)
       if (job.asynchronous) {
         onRest(true)
         await audited
       }
-      const mode = job.asynchronous ? 'async' : 'sync'
-      metrics.run(mode, failure ?? 'ok', startedAt - job.added, ranMs)
     },
     async giveUp(job, isPoison) {
       if (isPoison) {
         const { codeHash } = await loader.bot(job)
         executors.suspect({ botKey: botKey(job), codeHash })
       }
+      stats.run(job, isPoison ? 'poison' : 'interrupted', 0, 0)
       await finish(job, interrupted(job.runId), 0)
     },
     abandonAll() {
