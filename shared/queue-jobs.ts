@@ -51,6 +51,10 @@ export interface ExecuteJob {
   readonly asynchronous?: true
   /** PostgreSQL holds the job until it has succeeded: it may run again, whatever it has done. */
   readonly delivery?: true
+  /** Attempts that failed, of a run that its bot wants repeated. */
+  readonly failures?: number
+  /** Asynchronous runs that an event has started go before those that somebody has asked for. */
+  readonly class?: 'event'
 }
 
 export interface ExecuteReply {

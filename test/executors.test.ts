@@ -136,7 +136,9 @@ t.test('failures have the words of the contract and the run id', async (t) => {
     ],
   ]
   for (const [body, failure, code, text] of cases) {
-    const bot = aRun(handler(body), { limits: small })
+    // Filling a memory takes as long as the machine is busy.
+    const patient = { ...small, wallMs: 20_000, cpuMs: 20_000 }
+    const bot = aRun(handler(body), { limits: failure === 'memory' ? patient : small })
     const result = await run(executors, bot)
     const [issue] = JSON.parse(result.body).issue
     t.match(result, { status: 'error', failure, kind: 'outcome' }, body)

@@ -35,6 +35,8 @@ export interface ProjectContext {
         readonly auth: number | undefined
       }
     | undefined
+  /** Bot runs at a time over all workers (`botConcurrency`). */
+  readonly botConcurrency?: number | undefined
   /** Ids of Projects whose shared resources this one may read (`Project.link`). */
   readonly links?: readonly string[]
   /** Those Projects, as far as they exist; of sessions only. */

@@ -18,6 +18,7 @@ export function projectContext(project: Resource, number: number): ProjectContex
       requests: wholeSetting(project, 'rateLimit'),
       auth: wholeSetting(project, 'authRateLimit'),
     },
+    botConcurrency: wholeSetting(project, 'botConcurrency'),
     links: linksOf(project),
     exports: textsOf(project.exportedResourceType),
     defaultProfiles: defaultProfilesOf(project),

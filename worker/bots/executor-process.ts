@@ -120,6 +120,7 @@ export class ExecutorProcess {
       clearTimeout(deadline)
       run.signal.removeEventListener('abort', onAbort)
       this.active.delete(id)
+      rest(run, false)
       if (ended.t === 'done' && ended.message.status === 'error') this.#rememberStopped(id, run.run)
       resolve(ended)
     }
@@ -202,6 +203,11 @@ export class ExecutorProcess {
       case 'stuck':
         this.spentBy = this.#stopped.get(header.run)
         return
+      case 'rest': {
+        const run = this.active.get(header.run)
+        if (run) rest(run, header.isResting)
+        return
+      }
       case 'beat':
         this.isolates = header.isolates
         return
@@ -221,6 +227,12 @@ export class ExecutorProcess {
       run.end({ t: 'died', death, isGuilty })
     }
   }
+}
+
+function rest(run: ActiveRun, isResting: boolean): void {
+  if (run.isResting === isResting) return
+  run.isResting = isResting
+  run.onRest(isResting)
 }
 
 function executorArguments(): string[] {
