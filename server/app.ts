@@ -23,6 +23,7 @@ import { openapiRoutes } from './routes/openapi.ts'
 import { pageRoutes } from './routes/pages.ts'
 import { scimRoutes } from './routes/scim.ts'
 import { storageRoutes } from './routes/storage.ts'
+import { webhookRoutes } from './routes/webhook.ts'
 
 const COMPRESS_FROM_BYTES = 1024
 
@@ -54,6 +55,7 @@ export function createApp(services: Services, metrics: Metrics): Koa<State> {
     adminRoutes(web, authenticated),
     scimRoutes(web, authenticated),
     emailRoutes(web, authenticated),
+    webhookRoutes(web),
   ]
   routers.push(openapiRoutes(config.baseUrl, routers))
   for (const router of routers) app.use(router.routes())

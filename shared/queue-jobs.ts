@@ -25,12 +25,14 @@ export interface ExecuteJob {
   readonly requester: string | undefined
   readonly contentType: string | undefined
   /** How `event.input` is made of the text. */
-  readonly inputKind: 'text' | 'json' | 'hl7' | 'bytes' | 'none'
+  readonly inputKind: 'text' | 'json' | 'form' | 'hl7' | 'bytes' | 'none'
   /** Bytes travel as base64. */
   readonly input?: string
   /** Redis key that holds the input when it is larger than INLINE_BYTES. */
   readonly inputKey?: string
   readonly headers: Readonly<Record<string, string>>
+  /** Of a web hook: whether there was a body, which its bot gets as `event.rawBody`, too. */
+  readonly hasRawBody?: boolean
   /** Extra path after `$execute/`. */
   readonly path?: string
   readonly traceId: string

@@ -109,6 +109,8 @@ export function createRunner(options: RunnerOptions): Runner {
       runs.input(job),
     ])
     const secrets = await loader.secrets(job, loaded.bot, session)
+    const token = () => mintToken(services, session, loaded.limits.wallMs)
+    const accessToken = loaded.wantsToken ? await token() : undefined
     const bridge = createBridge({
       services,
       principal: session.principal,
@@ -117,7 +119,7 @@ export function createRunner(options: RunnerOptions): Runner {
       markWrite: async () => {
         if (!job.delivery) await runs.markWrite(job)
       },
-      mintToken: () => mintToken(services, session, loaded.limits.wallMs),
+      mintToken: token,
     })
     const number = attempt.number + (job.scheduled?.attempt ?? 1) - 1
     const times = { attempt: number, deadline: Date.now() + loaded.limits.wallMs }
@@ -131,8 +133,9 @@ export function createRunner(options: RunnerOptions): Runner {
         code: loaded.code,
         codeHash: loaded.codeHash,
         format: loaded.format,
+        library: loaded.library,
         limits: loaded.limits,
-        event: eventText(job, loaded, session, secrets.text, times, config.baseUrl),
+        event: eventText(job, loaded, session, secrets.text, times, config.baseUrl, accessToken),
         inputKind: job.inputKind,
         input,
       },
