@@ -37,10 +37,18 @@ export type GraphqlContext = {
   readonly requests: Map<string, Promise<SearchRequest>>
   /** What was read by id, until something is written. */
   readonly loads: Map<string, Promise<Resource | undefined>>
+  /** The same where it must be there. */
+  readonly required: Map<string, Promise<Resource>>
   readonly slices: Slices
+  /** Decimals of resources are read as they are written. */
+  readonly keepsDecimals: boolean
 }
 
-export function openContext(interaction: Interaction, now = Date.now): GraphqlContext {
+export function openContext(
+  interaction: Interaction,
+  keepsDecimals: boolean,
+  now = Date.now,
+): GraphqlContext {
   const deadline = now() + DEADLINE_MS
   const { signal } = interaction.request
   const check = () => {
@@ -53,13 +61,15 @@ export function openContext(interaction: Interaction, now = Date.now): GraphqlCo
     used: { searches: 0, resources: 0, evaluations: 0 },
     requests: new Map(),
     loads: new Map(),
+    required: new Map(),
     slices: new Map(),
+    keepsDecimals,
   }
 }
 
-/** Resources in the order of their pages, each parsed when its turn comes. */
+/** Resources in the order of their pages; those of a long page are parsed when their turn comes. */
 export interface ResourcePage extends Omit<SearchPage, 'versions'> {
-  readonly resources: readonly Promise<Resource>[]
+  readonly resources: readonly (Resource | Promise<Resource>)[]
 }
 
 /** Undefined for what is absent, deleted or not in sight. All of one level are one statement. */
@@ -82,13 +92,25 @@ export function load(
   return loading
 }
 
+/** As `load`; one promise for all that ask for the same. Errors: 404. */
+export function loadRequired(context: GraphqlContext, type: string, id: string): Promise<Resource> {
+  const { required } = context
+  const name = `${type}/${id}`
+  const known = required.get(name)
+  if (known !== undefined) return known
+  const loading = load(context, type, id).then((resource) => {
+    if (resource === undefined) throw notFound()
+    return resource
+  })
+  required.set(name, loading)
+  return loading
+}
+
 /** Errors: 403 for a type that is not to be read, 404. */
 export async function read(context: GraphqlContext, type: string, id: string): Promise<Resource> {
   if (!isResourceType(type)) throw notFound()
   if (!may(context.interaction.principal, type, 'read')) throw forbidden()
-  const resource = await load(context, type, id)
-  if (resource === undefined) throw notFound()
-  return resource
+  return loadRequired(context, type, id)
 }
 
 /** The resource that a document is about. Errors: 403, 404, 410. */
@@ -222,12 +244,18 @@ function keyOf(type: string, given: Given, { hasTotal, hasRows }: Parts): string
   return JSON.stringify([type, given, hasTotal, hasRows])
 }
 
-/** A page whose resources are handed out some at a time. */
+/** Short pages are at hand at once: a promise for each resource takes as long as its parsing. */
 function pageOf(context: GraphqlContext, { versions, ...page }: SearchPage): ResourcePage {
+  if (versions.length <= SHORT_PAGE) {
+    context.levels.spend(versions.length * RESOURCE_WORK)
+    return { ...page, resources: versions.map((version) => parse(context, version)) }
+  }
   const slots = versions.map(() => Promise.withResolvers<Resource>())
   void handOut(context, versions, slots)
   return { ...page, resources: slots.map(({ promise }) => promise) }
 }
+
+const SHORT_PAGE = 20
 
 async function handOut(
   context: GraphqlContext,
@@ -251,9 +279,11 @@ async function handOut(
 /** A resource weighs as much as so many values of a list. */
 const RESOURCE_WORK = 50
 
-function parse({ interaction, owners }: GraphqlContext, version: Version): Resource {
+function parse(context: GraphqlContext, version: Version): Resource {
+  const { interaction, owners, keepsDecimals } = context
+  const text = textOf(interaction, version)
   // Our own text, checked when it was written, and cut to what the Principal may see.
-  const resource = parseJson(textOf(interaction, version)) as Resource
+  const resource = (keepsDecimals ? parseJson(text) : JSON.parse(text)) as Resource
   owners.set(resource, resource)
   return resource
 }

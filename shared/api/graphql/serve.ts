@@ -116,8 +116,9 @@ async function begin(
   const { principal } = interaction
   const audience = { isSuperAdmin: principal.isSuperAdmin, instance: root?.type }
   const schema = schemaFor(audience)
-  const { document, errors, isSyntax } = prepareDocument(schema, audienceName(audience), query)
-  serving.isSyntax = isSyntax
+  const prepared = prepareDocument(schema, audienceName(audience), query)
+  const { document, errors } = prepared
+  serving.isSyntax = prepared.isSyntax
   if (document === undefined) return errors
   const operation = getOperationAST(document, operationName)
   if (!operation) return [new GraphQLError('The document has no such operation, or several')]
@@ -140,7 +141,7 @@ async function begin(
   }
   const tooMuch = checkWeight(interaction, weigh(document, operation, variables ?? {}))
   if (tooMuch.length > 0) return tooMuch
-  const contextValue = openContext(interaction)
+  const contextValue = openContext(interaction, prepared.asksNumbers)
   return {
     schema,
     document,
