@@ -1,14 +1,7 @@
 /** What the resolvers of one request share: who asks, the levels, and what was used up. */
 
 import { may } from '../../access/policy.ts'
-import {
-  badRequest,
-  forbidden,
-  type HttpError,
-  notFound,
-  serverTimeout,
-  tooCostly,
-} from '../../errors.ts'
+import { badRequest, forbidden, type HttpError, notFound, tooCostly } from '../../errors.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
 import { parseJson } from '../../fhir/json.ts'
 import type { Resource } from '../../fhir/resource.ts'
@@ -24,7 +17,6 @@ import { type Levels, openLevels } from './levels.ts'
 
 /** Of one request. */
 const MOST = { searches: 5_000, resources: 20_000, evaluations: 10_000 } as const
-const DEADLINE_MS = 30_000
 
 /** A type and not an interface: graphql-http wants it assignable to a record. */
 export type GraphqlContext = {
@@ -44,19 +36,12 @@ export type GraphqlContext = {
   readonly keepsDecimals: boolean
 }
 
-export function openContext(
-  interaction: Interaction,
-  keepsDecimals: boolean,
-  now = Date.now,
-): GraphqlContext {
-  const deadline = now() + DEADLINE_MS
+/** Its statements end when the signal of its request aborts. */
+export function openContext(interaction: Interaction, keepsDecimals: boolean): GraphqlContext {
   const { signal } = interaction.request
-  const check = () => {
-    if (now() > deadline || signal?.aborted) throw serverTimeout()
-  }
   return {
     interaction,
-    levels: openLevels(check),
+    levels: openLevels(() => signal?.throwIfAborted()),
     owners: new WeakMap(),
     used: { searches: 0, resources: 0, evaluations: 0 },
     requests: new Map(),
@@ -84,8 +69,9 @@ export function load(
   if (known !== undefined) return known
   const loading = levels.ask('read', { type, id }, async (references) => {
     spend(context, 'resources', references.length)
-    const { services, principal } = interaction
-    const versions = await services.repository.readMany(principal, references)
+    const { services, principal, request } = interaction
+    const { repository } = services
+    const versions = await repository.readMany(principal, references, request.signal)
     return versions.map((version) => () => version && parse(context, version))
   })
   loads.set(name, loading)
@@ -132,9 +118,10 @@ export async function search(
 ): Promise<ResourcePage> {
   const request = await requestOf(context, type, given, parts)
   const { services, principal } = context.interaction
+  const { signal } = context.interaction.request
   return context.levels.ask(`search ${keyOf(type, given, parts)}`, request, async (requests) => {
     spend(context, 'searches', 1)
-    const page = await services.repository.search(principal, request)
+    const page = await services.repository.search(principal, request, signal)
     spend(context, 'resources', page.versions.length)
     return requests.map(() => () => pageOf(context, page))
   })
@@ -152,6 +139,7 @@ export async function searchReferring(
   const request = await requestOf(context, type, given, parts)
   const { services, principal } = context.interaction
   const { repository } = services
+  const { signal } = context.interaction.request
   const key = `refer ${code} ${keyOf(type, given, parts)}`
   return context.levels.ask(key, reference, async (references) => {
     const distinct = [...new Set(references)]
@@ -162,7 +150,7 @@ export async function searchReferring(
     const rows = pages.reduce((sum, page) => sum + page.versions.length, 0)
     spend(context, 'resources', rows)
     const totals = parts.hasTotal
-      ? await repository.countPerReference(principal, wanted)
+      ? await repository.countPerReference(principal, wanted, signal)
       : undefined
     const places = new Map(allowed.map((name, i) => [name, i]))
     return references.map((name) => () => {
@@ -194,18 +182,20 @@ async function pagesOf(
   wanted: ReferenceSearch,
 ): Promise<readonly SearchPage[]> {
   const { services, principal } = interaction
+  const { signal } = interaction.request
   const { request, code, references } = wanted
   if (request.count === 0) return references.map(() => NO_ROWS)
   if (request.cursor === undefined) {
     const maxRows = Math.max(0, MOST.resources - used.resources)
-    return services.repository.searchPerReference(principal, wanted, maxRows)
+    return services.repository.searchPerReference(principal, wanted, maxRows, signal)
   }
   const [reference, second] = references
   if (reference === undefined) return []
   if (second !== undefined) throw badRequest('A cursor continues one list only', '_cursor')
   const condition = { code, type: 'reference', modifier: undefined, values: [reference] } as const
   const conditions = [condition, ...request.conditions]
-  return [await services.repository.search(principal, { ...request, conditions, total: 'none' })]
+  const one = { ...request, conditions, total: 'none' } as const
+  return [await services.repository.search(principal, one, signal)]
 }
 
 function requestOf(

@@ -13,6 +13,7 @@ import {
   forbidden,
   HttpError,
   methodNotAllowed,
+  serverTimeout,
   tooLarge,
   unsupportedMediaType,
 } from '../../errors.ts'
@@ -46,6 +47,7 @@ interface Serving {
 }
 
 const MAX_BODY_BYTES = 1_310_720
+const DEADLINE_MS = 30_000
 const TYPES: Readonly<Record<Form, string>> = {
   graphql: 'application/graphql-response+json; charset=utf-8',
   json: 'application/json; charset=utf-8',
@@ -59,8 +61,25 @@ export async function serveGraphql(
 ): Promise<FhirReply> {
   const { request } = interaction
   if (request.body !== undefined && request.body.length > MAX_BODY_BYTES) throw tooLarge()
+  const late = new AbortController()
+  const timer = setTimeout(() => late.abort(serverTimeout()), DEADLINE_MS)
+  try {
+    return await serveUntil(interaction, root, late.signal)
+  } finally {
+    clearTimeout(timer)
+  }
+}
+
+async function serveUntil(
+  interaction: Interaction,
+  root: Root | undefined,
+  late: AbortSignal,
+): Promise<FhirReply> {
+  const { signal: gone } = interaction.request
+  const signal = gone === undefined ? late : AbortSignal.any([gone, late])
+  const request = { ...interaction.request, signal }
   const serving: Serving = {
-    interaction,
+    interaction: { ...interaction, request },
     root,
     form: formOf(request.headers.accept),
     isSyntax: false,
@@ -178,6 +197,9 @@ async function finish(
   result: ExecutionResult,
 ): Promise<Response> {
   const { log } = interaction.services
+  const { signal } = interaction.request
+  // Nobody waits for it any more; what is late is told so by its fields.
+  if (signal?.aborted && !(signal.reason instanceof HttpError)) throw signal.reason
   const errors = result.errors?.map((error) => fieldError(error, log)) ?? []
   if (result.data === undefined) {
     return respond(form === 'graphql' ? 400 : 200, JSON.stringify({ errors }), form)
