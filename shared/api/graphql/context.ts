@@ -143,7 +143,8 @@ export async function searchReferring(
   const key = `refer ${code} ${keyOf(type, given, parts)}`
   return context.levels.ask(key, reference, async (references) => {
     const distinct = [...new Set(references)]
-    const allowed = distinct.slice(0, Math.max(0, MOST.searches - context.used.searches))
+    const left = mostOf(context, 'searches') - context.used.searches
+    const allowed = distinct.slice(0, Math.max(0, left))
     context.used.searches += allowed.length
     const wanted = { request, code, references: allowed }
     const pages = await pagesOf(context, wanted)
@@ -278,10 +279,16 @@ function parse(context: GraphqlContext, version: Version): Resource {
   return resource
 }
 
-function spend({ used }: GraphqlContext, what: keyof GraphqlContext['used'], amount: number): void {
-  used[what] += amount
-  if (used[what] <= MOST[what]) return
-  throw what === 'searches' ? tooManySearches() : tooCostly(`More than ${MOST[what]} ${what}`)
+function spend(context: GraphqlContext, what: keyof GraphqlContext['used'], amount: number): void {
+  const most = mostOf(context, what)
+  context.used[what] += amount
+  if (context.used[what] <= most) return
+  throw what === 'searches' ? tooManySearches() : tooCostly(`More than ${most} ${what}`)
+}
+
+function mostOf({ interaction }: GraphqlContext, what: keyof GraphqlContext['used']): number {
+  const { graphql } = interaction.principal.project
+  return (what === 'searches' ? graphql?.searches : undefined) ?? MOST[what]
 }
 
 export function spendEvaluations(context: GraphqlContext, amount: number): void {

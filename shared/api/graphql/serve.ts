@@ -183,7 +183,7 @@ function checkWeight(
       'A GraphQL query asks for much',
     )
   }
-  return weightErrors(weight)
+  return weightErrors(weight, principal.project)
 }
 
 function mayIntrospect({ principal }: Interaction): boolean {
