@@ -17,6 +17,7 @@ import { authRoutes } from './routes/auth.ts'
 import { discoveryRoutes } from './routes/discovery.ts'
 import { emailRoutes } from './routes/email.ts'
 import { fhirRoutes } from './routes/fhir.ts'
+import { graphiqlRoutes } from './routes/graphiql.ts'
 import { healthRoutes } from './routes/health.ts'
 import { oauthRoutes } from './routes/oauth.ts'
 import { openapiRoutes } from './routes/openapi.ts'
@@ -52,6 +53,7 @@ export function createApp(services: Services, metrics: Metrics): Koa<State> {
     oauthRoutes(web, authenticated),
     authRoutes(web, authenticated),
     pageRoutes(web),
+    graphiqlRoutes(web),
     adminRoutes(web, authenticated),
     scimRoutes(web, authenticated),
     emailRoutes(web, authenticated),

@@ -101,6 +101,7 @@ export interface Repository {
   readMany(
     principal: Principal,
     references: readonly { readonly type: string; readonly id: string }[],
+    signal?: AbortSignal,
   ): Promise<readonly (Version | undefined)[]>
   /** Those Binaries that exist and are in sight. Two SQL statements at most. */
   readBinaries(
@@ -186,9 +187,14 @@ export interface Repository {
     principal: Principal,
     search: ReferenceSearch,
     maxRows: number,
+    signal?: AbortSignal,
   ): Promise<readonly SearchPage[]>
   /** How many there are for each of many references, in their order. One SQL statement. */
-  countPerReference(principal: Principal, search: ReferenceSearch): Promise<readonly number[]>
+  countPerReference(
+    principal: Principal,
+    search: ReferenceSearch,
+    signal?: AbortSignal,
+  ): Promise<readonly number[]>
   /** What is in use in `meta` of a type, or of all. Errors: 403. */
   metaSummary(principal: Principal, type: string | undefined): Promise<MetaSummary>
   readonly concepts: ImportedConcepts
