@@ -2,7 +2,7 @@
 import { DelayedError, type Job, WaitingError, Worker } from 'bullmq'
 import { type Config, ConfigError, readConfig } from '../shared/config.ts'
 import { createLogger, type Logger } from '../shared/log.ts'
-import { type BotQueue, type ExecuteJob, REQUESTS } from '../shared/queue-jobs.ts'
+import { type BotQueue, EXPORTS, type ExecuteJob, REQUESTS } from '../shared/queue-jobs.ts'
 import { botQueues, openRuns } from '../shared/queue-runs.ts'
 import { PREFIX } from '../shared/queue-scripts.ts'
 import { openRedis } from '../shared/redis.ts'
@@ -14,6 +14,7 @@ import { createRunner, HandedBack, type Runner } from './bots/run.ts'
 import { Deferred } from './bots/slots.ts'
 import { startSweep } from './bots/sweep.ts'
 import { startEvents } from './events/run.ts'
+import { type ExportRuns, startExports } from './export/run.ts'
 import { startMail } from './mail/run.ts'
 import { type Requests, startRequests } from './requests/run.ts'
 import { startUpkeepJobs } from './upkeep/jobs.ts'
@@ -68,9 +69,11 @@ async function main(): Promise<void> {
   const requests = config.workerQueues.includes(REQUESTS)
     ? startRequests(services, runs)
     : undefined
+  const exports = config.workerQueues.includes(EXPORTS) ? startExports(services) : undefined
   const workers = [
     ...served.map((queue) => startWorker(config, log, queue, runner)),
     ...(requests ? [startRequestWorker(config, log, requests)] : []),
+    ...(exports ? [startExportWorker(config, log, exports)] : []),
   ]
   await Promise.all(workers.map((worker) => worker.waitUntilReady()))
   await runs.announce(served, () => metrics.text())
@@ -81,6 +84,7 @@ async function main(): Promise<void> {
     if (stopping) process.exit(1)
     stopping = true
     log.info({ signal, active: runner.active }, 'stopping')
+    const left = exports?.stop()
     const closed = Promise.all([
       ...workers.map((worker) => worker.close()),
       events?.stop(FINISH_MS),
@@ -92,6 +96,7 @@ async function main(): Promise<void> {
       sweep.stop(),
       requests?.stop(),
       mail?.stop(),
+      left,
       ...upkeep.map((item) => item.stop()),
       runs.close(),
       executors.close(),
@@ -146,6 +151,19 @@ function startRequestWorker(config: Config, log: Logger, requests: Requests): Wo
   worker.on('failed', (job, cause) => {
     log.error({ queue: REQUESTS, jobId: job?.id, cause }, 'An accepted request failed')
   })
+  return worker
+}
+
+function startExportWorker(config: Config, log: Logger, exports: ExportRuns): Worker {
+  const worker = new Worker(EXPORTS, async () => exports.wake(), {
+    connection: openRedis(config, 'worker', log),
+    prefix: PREFIX,
+    maxStalledCount: 0,
+    removeOnComplete: { count: 0 },
+    removeOnFail: { count: 0 },
+    runRetryDelay: 500,
+  })
+  worker.on('error', (error) => log.debug({ queue: EXPORTS, reason: error.message }, 'Worker'))
   return worker
 }
 

@@ -19,6 +19,7 @@ import {
 import type { Store } from './context.ts'
 import { deleteStatement, removeTogether } from './deletions.ts'
 import { createEvents } from './events.ts'
+import { createExports } from './exports/exports.ts'
 import { createFetch, fetchTogether } from './fetch.ts'
 import { history, historyOf } from './history.ts'
 import { createImportedConcepts } from './imported-concepts.ts'
@@ -218,6 +219,7 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
     concepts: createImportedConcepts(store.connection),
     maintenance: createMaintenance(store),
     events: createEvents(store, transact),
+    exports: createExports(store),
     transaction: transactions.runAll,
     sideBySide: () => {
       const { connection } = store

@@ -5,6 +5,7 @@ import type { Principal } from '../access/principal.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { SearchRequest } from '../fhir/search.ts'
 import type { Events } from './events.ts'
+import type { Exports } from './exports/exports.ts'
 import type { ImportedConcepts } from './imported-concepts.ts'
 import type { Judged } from './judge-rows.ts'
 import type { Mail } from './mails.ts'
@@ -193,6 +194,7 @@ export interface Repository {
   readonly maintenance: Maintenance
   /** For the workers that tell Subscriptions of changes. */
   readonly events: Events
+  readonly exports: Exports
   /**
    * All or nothing: everything `work` does through the Repository it is given. What PostgreSQL cannot
    * serialise is run again from the start, up to three times, then 409.
