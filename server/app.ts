@@ -17,12 +17,14 @@ import { authRoutes } from './routes/auth.ts'
 import { discoveryRoutes } from './routes/discovery.ts'
 import { emailRoutes } from './routes/email.ts'
 import { fhirRoutes } from './routes/fhir.ts'
+import { graphiqlRoutes } from './routes/graphiql.ts'
 import { healthRoutes } from './routes/health.ts'
 import { oauthRoutes } from './routes/oauth.ts'
 import { openapiRoutes } from './routes/openapi.ts'
 import { pageRoutes } from './routes/pages.ts'
 import { scimRoutes } from './routes/scim.ts'
 import { storageRoutes } from './routes/storage.ts'
+import { webhookRoutes } from './routes/webhook.ts'
 
 const COMPRESS_FROM_BYTES = 1024
 
@@ -51,9 +53,11 @@ export function createApp(services: Services, metrics: Metrics): Koa<State> {
     oauthRoutes(web, authenticated),
     authRoutes(web, authenticated),
     pageRoutes(web),
+    graphiqlRoutes(web),
     adminRoutes(web, authenticated),
     scimRoutes(web, authenticated),
     emailRoutes(web, authenticated),
+    webhookRoutes(web),
   ]
   routers.push(openapiRoutes(config.baseUrl, routers))
   for (const router of routers) app.use(router.routes())

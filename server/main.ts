@@ -5,6 +5,8 @@ import { openServices, type Services, StartError } from '../shared/services.ts'
 import { type Listening, listen } from './listen.ts'
 
 const FINISH_MS = 25_000
+/** Callers of bots that still run are then given the address of the result. */
+const SEND_AWAY_MS = 20_000
 
 async function main(): Promise<void> {
   const config = readConfig()
@@ -24,7 +26,9 @@ function stopOnSignal(listening: Listening, services: Services, log: Logger): vo
     if (stopping) process.exit(1)
     stopping = true
     log.info({ signal }, 'stopping')
+    const late = setTimeout(() => services.queues.sendAway(), SEND_AWAY_MS)
     await listening.stop(FINISH_MS)
+    clearTimeout(late)
     await services.close()
     log.info('stopped')
     process.exit(0)

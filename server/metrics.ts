@@ -79,6 +79,29 @@ export function createMetrics({
     labelNames: ['kind'],
     registers: [registry],
   })
+  new Gauge({
+    name: 'queue_oldest_seconds',
+    help: 'How long the longest waiting job of each queue waits',
+    labelNames: ['queue'],
+    registers: [registry],
+    async collect() {
+      this.reset()
+      const since = await queues.waitingSince().catch(() => ({}))
+      for (const [queue, at] of Object.entries(since)) {
+        this.set({ queue }, Math.max(0, Date.now() - at) / 1000)
+      }
+    },
+  })
+  new Gauge({
+    name: 'redis_round_trip_seconds',
+    help: 'Time of one PING; nothing while Redis is away',
+    registers: [registry],
+    async collect() {
+      this.reset()
+      const ms = await queues.ping().catch(() => undefined)
+      if (ms !== undefined) this.set(ms / 1000)
+    },
+  })
   return {
     contentType: registry.contentType,
     async text() {

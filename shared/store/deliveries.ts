@@ -113,7 +113,7 @@ export async function takeDeliveries(
         from projects p cross join lateral (
           select x.id, x.project, x.target, x.attempts, x.due from delivery x
           where x.project = p.project and x.state <> 'failed' and x.due <= clock_timestamp()
-            and (case when x.target like 'Bot/%' then $1 else $2 end) > 0
+            and (case when x.target like 'Bot/%' then $1::int else $2::int end) > 0
             and x.target not in (select target from busy group by target having sum(n) >= ${PER_TARGET})
             and (x.attempts > 0 or not exists (select from delivery y
               where y.project = x.project and y.subscription = x.subscription and y.type = x.type
@@ -125,7 +125,7 @@ export async function takeDeliveries(
           for update skip locked) d),
       chosen as (
         select id, row_number() over (partition by target like 'Bot/%' order by turn, due) as rank,
-          case when target like 'Bot/%' then $1 else $2 end as room
+          case when target like 'Bot/%' then $1::int else $2::int end as room
         from ready where place <= ${PER_TARGET})
       update delivery d set state = 'active',
         attempts = d.attempts + (d.state = 'waiting')::int, faults = d.faults + (d.state = 'active')::int,

@@ -19,6 +19,7 @@ import {
 import type { Store } from './context.ts'
 import { deleteStatement, removeTogether } from './deletions.ts'
 import { createEvents } from './events.ts'
+import { createExports } from './exports/exports.ts'
 import { createFetch, fetchTogether } from './fetch.ts'
 import { history, historyOf } from './history.ts'
 import { createImportedConcepts } from './imported-concepts.ts'
@@ -157,8 +158,8 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
       const version = await read(store, principal, type, id)
       return type === 'Binary' ? inSight(store, principal, version) : version
     },
-    readMany: async (principal, references) => {
-      const versions = await readMany(store, principal, references)
+    readMany: async (principal, references, signal) => {
+      const versions = await readMany(until(store, signal), principal, references)
       const hasBinary = references.some(({ type }) => type === 'Binary')
       return hasBinary ? manyInSight(store, principal, versions) : versions
     },
@@ -205,9 +206,10 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
     searchTypes: (principal, requests, signal) =>
       searchTypes(until(store, signal), principal, requests),
     searchMany: (principal, requests) => searchMany(store, principal, requests),
-    searchPerReference: (principal, wanted, maxRows) =>
-      searchPerReference(store, principal, wanted, maxRows),
-    countPerReference: (principal, wanted) => countPerReference(store, principal, wanted),
+    searchPerReference: (principal, wanted, maxRows, signal) =>
+      searchPerReference(until(store, signal), principal, wanted, maxRows),
+    countPerReference: (principal, wanted, signal) =>
+      countPerReference(until(store, signal), principal, wanted),
     compartment: (principal, request) => readCompartment(store, principal, request),
     createConditional: (principal, resource, condition, options) =>
       createConditional(store, transact, principal, resource, condition, options),
@@ -218,6 +220,7 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
     metaSummary: (principal, type) => metaSummary(store, principal, type),
     concepts: createImportedConcepts(store.connection),
     maintenance: createMaintenance(store),
+    exports: createExports(store),
     events: createEvents(store, transact),
     sockets: createSocketSubscriptions(store),
     transaction: transactions.runAll,

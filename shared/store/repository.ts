@@ -5,6 +5,7 @@ import type { Principal } from '../access/principal.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { SearchRequest } from '../fhir/search.ts'
 import type { Events } from './events.ts'
+import type { Exports } from './exports/exports.ts'
 import type { ImportedConcepts } from './imported-concepts.ts'
 import type { Judged } from './judge-rows.ts'
 import type { Mail } from './mails.ts'
@@ -100,6 +101,7 @@ export interface Repository {
   readMany(
     principal: Principal,
     references: readonly { readonly type: string; readonly id: string }[],
+    signal?: AbortSignal,
   ): Promise<readonly (Version | undefined)[]>
   /** Those Binaries that exist and are in sight. Two SQL statements at most. */
   readBinaries(
@@ -185,13 +187,19 @@ export interface Repository {
     principal: Principal,
     search: ReferenceSearch,
     maxRows: number,
+    signal?: AbortSignal,
   ): Promise<readonly SearchPage[]>
   /** How many there are for each of many references, in their order. One SQL statement. */
-  countPerReference(principal: Principal, search: ReferenceSearch): Promise<readonly number[]>
+  countPerReference(
+    principal: Principal,
+    search: ReferenceSearch,
+    signal?: AbortSignal,
+  ): Promise<readonly number[]>
   /** What is in use in `meta` of a type, or of all. Errors: 403. */
   metaSummary(principal: Principal, type: string | undefined): Promise<MetaSummary>
   readonly concepts: ImportedConcepts
   readonly maintenance: Maintenance
+  readonly exports: Exports
   readonly sockets: SocketSubscriptions
   /** For the workers that tell Subscriptions of changes. */
   readonly events: Events
