@@ -101,7 +101,7 @@ const OPEN = [
   /^\/auth\/(method|login|profile|scope|newuser|newproject|newpatient|resetpassword|setpassword)\b/,
   /^\/auth\/(verifyemail|clientinfo|google|external|exchange|mfa\/(login-enroll|verify))\b/,
   /^\/oauth2\/(authorize|register|token)$/,
-  /^\/(oauth|signin|resetpassword|setpassword|verifyemail|pages)\b(?!2)/,
+  /^\/(oauth|signin|graphiql|resetpassword|setpassword|verifyemail|pages)\b(?!2)/,
 ]
 /** A client proves itself by Basic or in the form. */
 const CLIENTS_OWN = /^\/oauth2\/(introspect|revoke)$/

@@ -37,6 +37,7 @@ export function eventText(
     traceId: job.traceId,
     headers: job.headers,
     path: job.path,
+    scheduledTime: job.scheduled?.time,
     rawBody: job.hasRawBody,
     runId: job.runId,
     ...times,

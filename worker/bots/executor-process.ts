@@ -121,6 +121,7 @@ export class ExecutorProcess {
       clearTimeout(deadline)
       run.signal.removeEventListener('abort', onAbort)
       this.active.delete(id)
+      rest(run, false)
       if (ended.t === 'done' && ended.message.status === 'error') this.#rememberStopped(id, run.run)
       resolve(ended)
     }
@@ -203,6 +204,11 @@ export class ExecutorProcess {
       case 'stuck':
         this.spentBy = this.#stopped.get(header.run)
         return
+      case 'rest': {
+        const run = this.active.get(header.run)
+        if (run) rest(run, header.isResting)
+        return
+      }
       case 'beat':
         this.isolates = header.isolates
         return
@@ -222,6 +228,12 @@ export class ExecutorProcess {
       run.end({ t: 'died', death, isGuilty })
     }
   }
+}
+
+function rest(run: ActiveRun, isResting: boolean): void {
+  if (run.isResting === isResting) return
+  run.isResting = isResting
+  run.onRest(isResting)
 }
 
 function executorArguments(): string[] {

@@ -8,6 +8,7 @@ import {
   botLimits,
   codeLocation,
   MAX_CODE_BYTES,
+  maxAttempts,
   maxConcurrency,
 } from '../../shared/api/bot.ts'
 import { type CodeFormat, codeFormat } from '../../shared/api/operations/bot-code.ts'
@@ -29,6 +30,8 @@ export interface LoadedBot {
   readonly limits: BotLimits
   /** Over all workers. */
   readonly maxConcurrency: number
+  /** Of an asynchronous run that fails. */
+  readonly maxAttempts: number
 }
 
 export interface Secrets {
@@ -41,6 +44,8 @@ export interface Secrets {
 export interface Loader {
   /** Errors: 400 when the code is gone. */
   bot(job: ExecuteJob): Promise<LoadedBot>
+  /** Runs of the job's project at a time, over all workers. */
+  projectConcurrency(job: ExecuteJob): Promise<number>
   /** As whom the run acts. Errors: 400 when the membership is gone. */
   session(job: ExecuteJob): Promise<Session>
   secrets(job: ExecuteJob, bot: Resource, session: Session): Promise<Secrets>
@@ -49,6 +54,7 @@ export interface Loader {
 /** Characters of code kept; a bot has at most 5 MB. */
 const CODE_CACHE = 64 * 1024 * 1024
 const BOT_OVERHEAD = 10_000
+const PROJECT_CONCURRENCY = 20
 const PROJECT_FRESH_MS = 4000
 /** Shorter values are ordinary words in a log. */
 const SECRET_MIN_LENGTH = 8
@@ -72,6 +78,10 @@ export function createLoader(services: Services): Loader {
       const found = bots.get(key) ?? (await bots.fetch(key, { context: job }))
       if (found === undefined) throw badRequest('No executable code')
       return found
+    },
+    async projectConcurrency({ projectId }) {
+      const { botConcurrency = 0 } = (await services.principals.project(projectId)) ?? {}
+      return botConcurrency > 0 ? botConcurrency : PROJECT_CONCURRENCY
     },
     async session(job) {
       const session = await services.principals.forMembership(job.membershipId)
@@ -113,6 +123,7 @@ async function loadBot(services: Services, job: ExecuteJob): Promise<LoadedBot> 
     wantsToken: code.includes('getAccessToken'),
     limits: botLimits(bot, config),
     maxConcurrency: maxConcurrency(bot, config),
+    maxAttempts: maxAttempts(bot, config),
   }
 }
 

@@ -26,6 +26,8 @@ export interface BotRun {
   readonly inputKind: InputKind
   /** `bytes` travel as base64. */
   readonly input: string | undefined
+  /** How many bots called each other to get here; none: 0. */
+  readonly depth?: number
   /** True: an isolate of its own that no other run has used or will use. */
   readonly fresh?: boolean
 }

@@ -16,7 +16,8 @@ import type { FromExecutor, RunMessage, ToExecutor } from './messages.ts'
 import { WarmIsolates } from './warm-isolates.ts'
 
 const BEAT_MS = 1000
-const WATCH_MS = 25
+/** Also how soon a run that only waits gives its place to another. */
+const WATCH_MS = 5
 
 const pipe = new Socket({ fd: 3, readable: true, writable: true })
 const reader = new FrameReader<ToExecutor>()
@@ -36,6 +37,7 @@ const port: IsolatePort = {
     setTimeout(die, 20)
   },
   stuck: (run) => say({ t: 'stuck', run }),
+  rest: (run, isResting) => say({ t: 'rest', run, isResting }),
 }
 const warm = new WarmIsolates(port)
 

@@ -7,6 +7,7 @@ import type { ExecuteJob, ExecuteReply } from '../../queue-jobs.ts'
 import { createAsyncJob, settleAsyncJob } from '../async-jobs.ts'
 import { contentOf, readWhole } from '../binary-content.ts'
 import { botLimits, maxQueueMs } from '../bot.ts'
+import { depthOf, MAX_DEPTH } from '../depth.ts'
 import type { FhirReply } from '../handle.ts'
 import type { Operation, OperationCall } from '../operation.ts'
 import { outcomeReply } from '../reply.ts'
@@ -14,9 +15,6 @@ import { type FoundBot, findBot, runAs } from './execute-bot.ts'
 import { readInput, visibleHeaders } from './execute-input.ts'
 import { encodeReply } from './execute-reply.ts'
 
-/** Counts bots that call each other; a bot cannot set it, the worker writes it over. */
-export const DEPTH_HEADER = 'x-bot-depth'
-const MAX_DEPTH = 10
 const LONGEST_WAIT_S = 110
 
 export const execute: Operation = {
@@ -48,7 +46,7 @@ export async function runBot(call: RunCall, job: ExecuteJob, found: FoundBot): P
 export function createJob(call: RunCall, found: FoundBot, membershipId: string): ExecuteJob {
   const { services, principal, request, rest } = call
   const { kind, text } = readInput(request)
-  const depth = Number(request.headers[DEPTH_HEADER] ?? 0)
+  const depth = depthOf(request)
   if (depth > MAX_DEPTH) throw badRequest('Bots call each other more than 10 deep')
   const added = Date.now()
   return {
@@ -66,7 +64,7 @@ export function createJob(call: RunCall, found: FoundBot, membershipId: string):
     ...(rest === '' ? {} : { path: rest }),
     traceId: request.traceId,
     requestId: request.requestId,
-    depth: depth > 0 ? depth : 0,
+    depth,
     added,
     deadline: added + maxQueueMs(found.bot, services.config),
   }
