@@ -9,6 +9,7 @@ import type { CallKind, DoneMessage, Failure, ResultKind, RunMessage } from './m
 import { answerSyncCall } from './sync-calls.ts'
 
 const MAX_IN_FLIGHT = 32
+const MAX_LENGTH_IN_FLIGHT = 16 * 1024 * 1024
 const MAX_CALLS = 10_000
 const MAX_TIMERS = 100
 /** How long a run that ran out of time may take to hand over its log. */
@@ -38,7 +39,8 @@ interface ActiveRun {
   readonly timers: Map<number, NodeJS.Timeout>
   readonly deadline: NodeJS.Timeout
   readonly end: (end: RunEnd) => void
-  readonly calls: Set<number>
+  /** Length of the payload by number of the call. */
+  readonly calls: Map<number, number>
   made: number
 }
 
@@ -84,7 +86,7 @@ export class BotIsolate {
       timers: new Map(),
       deadline: setTimeout(() => void this.#onDeadline(), wallMs),
       end: resolve,
-      calls: new Set(),
+      calls: new Map(),
       made: 0,
     }
     this.#reenter('begin', message.run, event, message.inputKind, input, resultBytes, logBytes)
@@ -194,7 +196,9 @@ export class BotIsolate {
   #onCall(active: ActiveRun, call: number, kind: string, payload: string): void {
     const known = CALL_KINDS.find((one) => one === kind)
     if (active.calls.size >= MAX_IN_FLIGHT || ++active.made > MAX_CALLS) return
-    active.calls.add(call)
+    const length = active.calls.values().reduce((sum, one) => sum + one, payload.length)
+    if (length > MAX_LENGTH_IN_FLIGHT) return
+    active.calls.set(call, payload.length)
     if (known) this.#port.call(active.run, call, known, payload)
     else this.reply(active.run, call, false, `Unknown call ${kind.slice(0, 100)}`)
   }
