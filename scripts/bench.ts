@@ -1,6 +1,7 @@
 /**
  * `npm run bench -- <area> [seconds] [resources]`: our figure, the physical limit measured in the same
- * run, and the ratio of both. Areas: binary, bundle, crud, execute, graphql, http, policy, search, token.
+ * run, and the ratio of both. Areas: binary, bundle, crud, execute, graphql, hostile, http, policy, search,
+ * token.
  * Absolute figures vary with the machine; ratios are what to compare.
  */
 import { binary } from './bench/binary.ts'
@@ -8,6 +9,7 @@ import { bundle } from './bench/bundle.ts'
 import { crud } from './bench/crud.ts'
 import { execute } from './bench/execute.ts'
 import { graphql } from './bench/graphql.ts'
+import { hostile } from './bench/hostile.ts'
 import { http } from './bench/http.ts'
 import { policy } from './bench/policy.ts'
 import { search } from './bench/search.ts'
@@ -30,6 +32,7 @@ const areas: Readonly<
   crud,
   execute,
   graphql,
+  hostile,
   http,
   policy,
   search,
