@@ -10,6 +10,7 @@ import { openServices, StartError } from '../shared/services.ts'
 import { createAudit } from './bots/audit.ts'
 import { openExecutors } from './bots/executors.ts'
 import { createMetrics } from './bots/metrics.ts'
+import { createRecentRuns } from './bots/recent-runs.ts'
 import { createRunner, HandedBack, type Runner } from './bots/run.ts'
 import { Deferred } from './bots/slots.ts'
 import { startSweep } from './bots/sweep.ts'
@@ -52,7 +53,8 @@ async function main(): Promise<void> {
     executor_rss_megabytes: () => executors.stats().rssMb,
   })
   const audit = createAudit(services)
-  const runner: Runner = createRunner({ services, runs, executors, audit, metrics })
+  const recent = createRecentRuns(services)
+  const runner: Runner = createRunner({ services, runs, executors, audit, recent, metrics })
   const sweep = startSweep(services, runs)
   const hasUpkeep = config.workerQueues.includes('upkeep')
   const upkeep = hasUpkeep ? [startTableUpkeep(services), startUpkeepJobs(services)] : []
@@ -85,7 +87,7 @@ async function main(): Promise<void> {
       runs.close(),
       executors.close(),
     ])
-    await audit.close()
+    await Promise.all([audit.close(), recent.close()])
     await services.close()
     log.info('stopped')
     process.exit(0)

@@ -40,6 +40,8 @@ export interface RunResult {
   readonly log: string
   readonly cpuMs: number
   readonly wallMs: number
+  /** Heap at the end, where it was measured. */
+  readonly memoryMb?: number | undefined
   /** Calls that may have changed something: all but reads of FHIR and GET fetches. */
   readonly sideEffects: number
 }
@@ -54,6 +56,7 @@ interface Ended {
   readonly log?: string
   readonly cpuMs?: number
   readonly wallMs?: number
+  readonly memoryMb?: number | undefined
   readonly sideEffects?: number
 }
 
@@ -65,8 +68,8 @@ export function resultOf(
   log: string,
   sideEffects: number,
 ): RunResult {
-  const { status, failure, kind, cpuMs, wallMs } = done
-  const ended = { body, log, cpuMs, wallMs, sideEffects }
+  const { status, failure, kind, cpuMs, wallMs, memoryMb } = done
+  const ended = { body, log, cpuMs, wallMs, memoryMb, sideEffects }
   if (status === 'ok') return { status, kind, ...ended }
   if (failure === 'thrown' && kind === 'outcome') return { status, failure, kind, ...ended }
   return failed(run, FAILURES.find((known) => known === failure) ?? 'crash', ended)
@@ -83,6 +86,7 @@ export function failed(run: BotRun, failure: RunFailure, ended: Ended = {}): Run
     log: ended.log ?? '',
     cpuMs: ended.cpuMs ?? 0,
     wallMs: ended.wallMs ?? 0,
+    memoryMb: failure === 'memory' ? run.limits.memoryMb : ended.memoryMb,
     sideEffects: ended.sideEffects ?? 0,
   }
 }

@@ -17,6 +17,7 @@ import { eventText, redact, withRunId } from './event.ts'
 import type { Executors } from './executors.ts'
 import { createLoader } from './load.ts'
 import type { RunMetrics } from './metrics.ts'
+import type { RecentRuns } from './recent-runs.ts'
 import type { RunFailure } from './run-result.ts'
 import { createSlots, Deferred } from './slots.ts'
 import { mintToken } from './token.ts'
@@ -26,6 +27,7 @@ export interface RunnerOptions {
   readonly runs: Runs
   readonly executors: Executors
   readonly audit: Audit
+  readonly recent: RecentRuns
   readonly metrics: RunMetrics
 }
 
@@ -61,7 +63,7 @@ const SETTLE_PAUSE_MS = 500
 const SHUTDOWN = new Error('The worker stops')
 
 export function createRunner(options: RunnerOptions): Runner {
-  const { runs, executors, audit, metrics } = options
+  const { runs, executors, audit, recent, metrics } = options
   const active = new Map<string, AbortController>()
   const services: Services = { ...options.services, queues: nested(options.services.queues) }
   const { config } = services
@@ -134,13 +136,11 @@ export function createRunner(options: RunnerOptions): Runner {
       (call) => bridge.answer(call),
       signal,
     )
-    if (signal.aborted && signal.reason === SHUTDOWN && result.failure === 'cancelled') {
-      if (!bridge.hasWritten) throw new HandedBack()
-      return { reply: interrupted(runId), failure: 'interrupted' }
-    }
-    const { status, kind, failure } = result
-    const body = status === 'error' ? withRunId(result.body, runId) : result.body
-    audit.add({
+    const isStopped = signal.aborted && signal.reason === SHUTDOWN && result.failure === 'cancelled'
+    if (isStopped && !bridge.hasWritten) throw new HandedBack()
+    const { status, kind } = result
+    const failure = isStopped ? 'interrupted' : result.failure
+    const record = {
       job,
       bot: loaded.bot,
       session,
@@ -149,7 +149,13 @@ export function createRunner(options: RunnerOptions): Runner {
       endedAt: new Date(),
       failure,
       log: redact(result.log, secrets.values),
-    })
+      attempt: attempt.number,
+      result,
+    }
+    audit.add(record)
+    recent.add(record)
+    if (isStopped) return { reply: interrupted(runId), failure }
+    const body = status === 'error' ? withRunId(result.body, runId) : result.body
     return { reply: { runId, status, kind, body }, failure }
   }
 

@@ -15,6 +15,9 @@ const MAX_TIMERS = 100
 /** How long a run that ran out of time may take to hand over its log. */
 const LOG_GRACE_MS = 150
 const STUCK_MS = 1000
+/** Asking for the heap takes 0.1 ms, as long as a short run; a thread that is busy after its run is not waited for. */
+const WORTH_MEASURING_MS = 20
+const MEASURING_MS = 10
 
 export interface RunEnd {
   readonly message: Omit<DoneMessage, 't' | 'run'>
@@ -54,6 +57,7 @@ export class BotIsolate {
   #isLoaded = false
   #active: ActiveRun | undefined
   #lastCpuMs = 0
+  #lastHeapMb: number | undefined
 
   constructor(port: IsolatePort, memoryMb: number) {
     this.#port = port
@@ -119,7 +123,20 @@ export class BotIsolate {
   /** Used heap in MB. */
   async heapMb(): Promise<number> {
     const { used_heap_size, externally_allocated_size } = await this.#isolate.getHeapStatistics()
-    return (used_heap_size + externally_allocated_size) / (1024 * 1024)
+    this.#lastHeapMb = (used_heap_size + externally_allocated_size) / (1024 * 1024)
+    return this.#lastHeapMb
+  }
+
+  /** The same after a run of that length: measured after the first and after long ones, else as last known. */
+  async heapMbAfter(wallMs: number): Promise<number | undefined> {
+    const isWorthIt = wallMs >= WORTH_MEASURING_MS || this.#lastHeapMb === undefined
+    if (!isWorthIt || this.#isolate.isDisposed) return this.#lastHeapMb
+    const late = Promise.withResolvers<undefined>()
+    const timer = setTimeout(late.resolve, MEASURING_MS, undefined)
+    const measured = this.heapMb().catch(() => undefined)
+    const heapMb = await Promise.race([measured, late.promise])
+    clearTimeout(timer)
+    return heapMb
   }
 
   dispose(): void {

@@ -79,12 +79,13 @@ function start(message: RunMessage, event: string, input: string | undefined): v
   void isolate.run(message, code, event, input).then((end) => finish(message, isolate, end))
 }
 
-function finish(message: RunMessage, isolate: BotIsolate, end: RunEnd): void {
+async function finish(message: RunMessage, isolate: BotIsolate, end: RunEnd): Promise<void> {
   running.delete(message.run)
+  const memoryMb = await isolate.heapMbAfter(end.message.wallMs)
   const { status, failure, kind, cpuMs, wallMs } = end.message
   const { resultBytes, logBytes } = message.limits
   const log = withinBytes(end.log, logBytes)
-  const done = { t: 'done', run: message.run, cpuMs, wallMs } as const
+  const done = { t: 'done', run: message.run, cpuMs, wallMs, memoryMb } as const
   if (Buffer.byteLength(end.body) > resultBytes) {
     say({ ...done, status: 'error', failure: 'result', kind: 'undefined' }, '', log)
   } else {

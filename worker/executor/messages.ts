@@ -76,6 +76,8 @@ export interface DoneMessage {
   readonly kind: ResultKind
   readonly cpuMs: number
   readonly wallMs: number
+  /** Heap in use; as last measured for a run that was too short to be worth measuring. */
+  readonly memoryMb?: number | undefined
 }
 
 /** V8 has lost control of the isolate of this run; the process ends itself. */

@@ -18,6 +18,7 @@ import { lookup, subsumes } from './lookup.ts'
 import { meta, metaAdd, metaDelete } from './meta.ts'
 import { reindex } from './reindex.ts'
 import { rotateSecret } from './rotate-secret.ts'
+import { runs } from './runs.ts'
 import { setAccounts } from './set-accounts.ts'
 import { smartLaunch } from './smart-launch.ts'
 import { translate } from './translate.ts'
@@ -47,6 +48,7 @@ export const operations: readonly Operation[] = [
   metaDelete,
   reindex,
   rotateSecret,
+  runs,
   setAccounts,
   smartLaunch,
   subsumes,
