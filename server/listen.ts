@@ -2,6 +2,7 @@
 import { createServer, type Server, type ServerResponse } from 'node:http'
 import type { AddressInfo, Socket } from 'node:net'
 import type Koa from 'koa'
+import { EVENT_STREAM } from '../shared/api/reply.ts'
 import type { State } from './context.ts'
 
 export interface Listening {
@@ -53,6 +54,8 @@ export async function listen(app: Koa<State>, port: number): Promise<Listening> 
         if (running.size === 0) socket.destroy()
         for (const res of running) {
           if (!res.headersSent) res.setHeader('Connection', 'close')
+          // It has no end of its own; whoever listens comes again.
+          else if (res.getHeader('Content-Type') === EVENT_STREAM) res.end()
         }
       }
       const timer = setTimeout(() => server.closeAllConnections(), patienceMs)

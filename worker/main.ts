@@ -1,5 +1,6 @@
 /** The worker process: read settings, open services, take jobs; on SIGTERM finish what runs and leave. */
 import { DelayedError, type Job, WaitingError, Worker } from 'bullmq'
+import { openFollowed } from '../shared/bot-logs.ts'
 import { type Config, ConfigError, readConfig } from '../shared/config.ts'
 import { createLogger, type Logger } from '../shared/log.ts'
 import { type BotQueue, type ExecuteJob, REQUESTS } from '../shared/queue-jobs.ts'
@@ -54,7 +55,16 @@ async function main(): Promise<void> {
   })
   const audit = createAudit(services)
   const recent = createRecentRuns(services)
-  const runner: Runner = createRunner({ services, runs, executors, audit, recent, metrics })
+  const followed = await openFollowed(config, log, services.redis)
+  const runner: Runner = createRunner({
+    services,
+    runs,
+    executors,
+    audit,
+    recent,
+    followed,
+    metrics,
+  })
   const sweep = startSweep(services, runs)
   const hasUpkeep = config.workerQueues.includes('upkeep')
   const upkeep = hasUpkeep ? [startTableUpkeep(services), startUpkeepJobs(services)] : []
@@ -87,6 +97,7 @@ async function main(): Promise<void> {
       runs.close(),
       executors.close(),
     ])
+    followed.close()
     await Promise.all([audit.close(), recent.close()])
     await services.close()
     log.info('stopped')

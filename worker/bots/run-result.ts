@@ -26,6 +26,8 @@ export interface BotRun {
   readonly input: string | undefined
   /** True: an isolate of its own that no other run has used or will use. */
   readonly fresh?: boolean
+  /** Hears what the run logs, while it runs and before its end. */
+  readonly onLog?: ((text: string) => void) | undefined
 }
 
 const FAILURES: readonly Failure[] = ['thrown', 'timeout', 'memory', 'cpu', 'result', 'cancelled']

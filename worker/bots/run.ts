@@ -4,6 +4,7 @@
  * this process, the bridge's own note is enough inside it.
  */
 import { settleAsyncJob } from '../../shared/api/async-jobs.ts'
+import type { Followed } from '../../shared/bot-logs.ts'
 import { HttpError } from '../../shared/errors.ts'
 import { issue, outcome } from '../../shared/fhir/outcome.ts'
 import type { Queues } from '../../shared/queue.ts'
@@ -15,6 +16,7 @@ import type { Audit } from './audit.ts'
 import { createBridge } from './bridge.ts'
 import { eventText, redact, withRunId } from './event.ts'
 import type { Executors } from './executors.ts'
+import { startLiveLog } from './live-logs.ts'
 import { createLoader } from './load.ts'
 import type { RunMetrics } from './metrics.ts'
 import type { RecentRuns } from './recent-runs.ts'
@@ -28,6 +30,7 @@ export interface RunnerOptions {
   readonly executors: Executors
   readonly audit: Audit
   readonly recent: RecentRuns
+  readonly followed: Followed
   readonly metrics: RunMetrics
 }
 
@@ -63,7 +66,7 @@ const SETTLE_PAUSE_MS = 500
 const SHUTDOWN = new Error('The worker stops')
 
 export function createRunner(options: RunnerOptions): Runner {
-  const { runs, executors, audit, recent, metrics } = options
+  const { runs, executors, audit, recent, followed, metrics } = options
   const active = new Map<string, AbortController>()
   const services: Services = { ...options.services, queues: nested(options.services.queues) }
   const { config } = services
@@ -119,6 +122,9 @@ export function createRunner(options: RunnerOptions): Runner {
       mintToken: () => mintToken(services, session, loaded.limits.wallMs),
     })
     const times = { attempt: attempt.number, deadline: Date.now() + loaded.limits.wallMs }
+    const cleaned = (log: string) => redact(log, secrets.values)
+    const { number } = session.principal.project
+    const live = startLiveLog(followed, job, number, startedAt, attempt.number, cleaned)
     const result = await executors.run(
       {
         runId,
@@ -132,6 +138,7 @@ export function createRunner(options: RunnerOptions): Runner {
         event: eventText(job, loaded, session, secrets.text, times, config.baseUrl),
         inputKind: job.inputKind,
         input,
+        onLog: live.onLog,
       },
       (call) => bridge.answer(call),
       signal,
@@ -148,12 +155,13 @@ export function createRunner(options: RunnerOptions): Runner {
       startedAt,
       endedAt: new Date(),
       failure,
-      log: redact(result.log, secrets.values),
+      log: cleaned(result.log),
       attempt: attempt.number,
       result,
     }
     audit.add(record)
     recent.add(record)
+    live.end(record)
     if (isStopped) return { reply: interrupted(runId), failure }
     const body = status === 'error' ? withRunId(result.body, runId) : result.body
     return { reply: { runId, status, kind, body }, failure }

@@ -15,6 +15,8 @@ const MAX_TIMERS = 100
 /** How long a run that ran out of time may take to hand over its log. */
 const LOG_GRACE_MS = 150
 const STUCK_MS = 1000
+/** How often a log that somebody reads is looked at. */
+const FOLLOW_MS = 250
 /** Asking for the heap takes 0.1 ms, as long as a short run; a thread that is busy after its run is not waited for. */
 const WORTH_MEASURING_MS = 20
 const MEASURING_MS = 10
@@ -23,12 +25,15 @@ export interface RunEnd {
   readonly message: Omit<DoneMessage, 't' | 'run'>
   readonly body: string
   readonly log: string
+  /** Of a followed run: what of its log was not told yet. */
+  readonly untold: string
 }
 
 export interface IsolatePort {
   readonly ivm: typeof ivm
   readonly guest: GuestCode
   call(run: number, call: number, kind: CallKind, payload: string): void
+  log(run: number, text: string): void
   fatal(run: number, failure: 'memory' | 'timeout'): void
   /** A thread still runs though its isolate was disposed of. */
   stuck(run: number): void
@@ -45,6 +50,9 @@ interface ActiveRun {
   /** Length of the payload by number of the call. */
   readonly calls: Map<number, number>
   made: number
+  /** The log when it was last told, and when that was; of a followed run. */
+  told: string
+  toldAt: number
 }
 
 export class BotIsolate {
@@ -92,6 +100,8 @@ export class BotIsolate {
       end: resolve,
       calls: new Map(),
       made: 0,
+      told: '',
+      toldAt: performance.now(),
     }
     this.#reenter('begin', message.run, event, message.inputKind, input, resultBytes, logBytes)
     if (!this.#isLoaded) void this.#load(code, message.run)
@@ -118,6 +128,24 @@ export class BotIsolate {
     if (!active) return
     if (this.#isolate.isDisposed) this.stop('memory')
     else if (this.#cpuMs() > active.message.limits.cpuMs) this.stop('cpu')
+    else if (active.message.follow && performance.now() - active.toldAt > FOLLOW_MS) {
+      this.#tellLog(active)
+    }
+  }
+
+  // A busy isolate answers when it comes to rest, so one question at a time is enough.
+  #tellLog(active: ActiveRun): void {
+    active.toldAt = Number.POSITIVE_INFINITY
+    const asked = this.#enter.apply(undefined, ['log', active.run], { timeout: LOG_GRACE_MS })
+    void asked
+      .then((log) => {
+        if (this.#active !== active || typeof log !== 'string') return
+        this.#port.log(active.run, newLines(active.told, log))
+        active.told = log
+        active.toldAt = performance.now()
+      })
+      // It was disposed of, which is told otherwise.
+      .catch(() => {})
   }
 
   /** Used heap in MB. */
@@ -255,13 +283,22 @@ export class BotIsolate {
     clearTimeout(active.deadline)
     for (const timer of active.timers.values()) clearTimeout(timer)
     const wallMs = performance.now() - active.startedAt
-    active.end({ message: { ...message, wallMs }, body, log })
+    const untold = active.message.follow ? newLines(active.told, log) : ''
+    active.end({ message: { ...message, wallMs }, body, log, untold })
   }
 
   #onCatastrophe(message: string): void {
     const failure = message.includes('memory') ? 'memory' : 'timeout'
     this.#port.fatal(this.#active?.run ?? 0, failure)
   }
+}
+
+/** What a log has more than before; its middle may have been left out meanwhile. */
+function newLines(before: string, log: string): string {
+  if (log.startsWith(before)) return log.slice(before.length)
+  const last = before.slice(before.lastIndexOf('\n', before.length - 2) + 1)
+  const at = log.lastIndexOf(last)
+  return at < 0 ? log : log.slice(at + last.length)
 }
 
 const RESULT_KINDS: readonly ResultKind[] = ['undefined', 'json', 'string', 'hl7', 'outcome']

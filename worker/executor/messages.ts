@@ -42,6 +42,8 @@ export interface RunMessage {
   readonly inputKind: InputKind
   readonly limits: Limits
   readonly fresh: boolean
+  /** Somebody reads the log while it grows: `log` messages tell of it. */
+  readonly follow: boolean
 }
 
 /** [text]: what a host call came to; `ok` false makes the call reject with the text. */
@@ -80,6 +82,12 @@ export interface DoneMessage {
   readonly memoryMb?: number | undefined
 }
 
+/** [text]: what a followed run has logged since the last of these; all of it is told before it is done. */
+export interface LogMessage {
+  readonly t: 'log'
+  readonly run: number
+}
+
 /** V8 has lost control of the isolate of this run; the process ends itself. */
 export interface FatalMessage {
   readonly t: 'fatal'
@@ -99,4 +107,10 @@ export interface BeatMessage {
   readonly isolates: number
 }
 
-export type FromExecutor = CallMessage | DoneMessage | FatalMessage | StuckMessage | BeatMessage
+export type FromExecutor =
+  | CallMessage
+  | DoneMessage
+  | LogMessage
+  | FatalMessage
+  | StuckMessage
+  | BeatMessage

@@ -14,6 +14,7 @@ import { graph } from './graph.ts'
 import { graphql } from './graphql.ts'
 import { importRows } from './import.ts'
 import { init } from './init.ts'
+import { logs } from './logs.ts'
 import { lookup, subsumes } from './lookup.ts'
 import { meta, metaAdd, metaDelete } from './meta.ts'
 import { reindex } from './reindex.ts'
@@ -42,6 +43,7 @@ export const operations: readonly Operation[] = [
   graphql,
   importRows,
   init,
+  logs,
   lookup,
   meta,
   metaAdd,
