@@ -1,5 +1,4 @@
 import t from 'tap'
-import { createApp } from '../server/app.ts'
 import { listen } from '../server/listen.ts'
 import { openBotica } from './fixtures/botica.ts'
 import { aBot, eventually, execute, handler, type Untyped } from './fixtures/bots.ts'
@@ -173,7 +172,7 @@ t.test('a listener who loses the right hears no more', async (t) => {
 
 t.test('a web process that stops ends the streams as if they were complete', async (t) => {
   const id = await aBot(botica, handler('return 1'))
-  const web = await listen(createApp(botica.services), 0)
+  const web = await listen(botica.services, 0)
   const listener = await follow(admin, id, `http://127.0.0.1:${web.port}/`)
   const startedAt = Date.now()
   await web.stop(60_000)

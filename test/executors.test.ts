@@ -74,7 +74,7 @@ t.test('each kind of input reaches the handler in its form', async (t) => {
   }
   t.same(await of('text', 'hi'), ['String', 'hi'])
   t.same(await of('json', '[1]'), ['Array', [1]])
-  t.same(await of('form', '{"a":"1"}'), ['Object', { a: '1' }])
+  t.same(await of('form', 'a=1&b=2&b=%20'), ['Object', { a: '1', b: ['2', ' '] }])
   t.same(await of('bytes', 'AQID'), ['Uint8Array', { 0: 1, 1: 2, 2: 3 }])
   t.same(await of('none'), ['Object', {}])
   t.equal((await of('hl7', 'MSH|^~\\&|A'))[0], 'Hl7Message')
@@ -136,9 +136,9 @@ t.test('failures have the words of the contract and the run id', async (t) => {
     ],
   ]
   for (const [body, failure, code, text] of cases) {
-    // Filling the memory takes a busy machine longer than the other limits allow.
-    const patient = failure === 'memory' ? { wallMs: 60_000, cpuMs: 60_000 } : {}
-    const bot = aRun(handler(body), { limits: { ...small, ...patient } })
+    // How long a heap takes to fill is the machine's affair.
+    const times = failure === 'memory' ? { wallMs: 60_000, cpuMs: 60_000 } : {}
+    const bot = aRun(handler(body), { limits: { ...small, ...times } })
     const result = await run(executors, bot)
     const [issue] = JSON.parse(result.body).issue
     t.match(result, { status: 'error', failure, kind: 'outcome' }, body)
@@ -218,26 +218,6 @@ t.test(
     t.equal(result.sideEffects, 1)
   },
 )
-
-t.test('no more than 16 MB of host calls are under way at a time', async (t) => {
-  let inFlight = 0
-  let most = 0
-  const bot = aRun(
-    handler(
-      'const all = Array.from({ length: 8 }, () => medplum.post("Patient", "x".repeat(5e6))); return (await Promise.all(all)).length',
-    ),
-    { limits: { ...limits, memoryMb: 256, wallMs: 60_000, cpuMs: 60_000 } },
-  )
-  const result = await run(executors, bot, async ({ payload }) => {
-    inFlight += payload.length
-    most = Math.max(most, inFlight)
-    await new Promise((resolve) => setImmediate(resolve))
-    inFlight -= payload.length
-    return JSON.stringify({ status: 200, headers: {}, body: '' })
-  })
-  t.equal(result.body, '8', result.body)
-  t.ok(most > 5e6 && most <= 16 * 1024 * 1024, `${most} in flight`)
-})
 
 t.test('a cancelled run ends at once, its neighbours go on', async (t) => {
   for (const body of ['await new Promise(() => {})', 'for (;;);']) {

@@ -23,7 +23,8 @@ export interface RunRecord {
 }
 
 export interface Audit {
-  add(record: RunRecord): void
+  /** Resolves when the AuditEvent is stored, or lost, or not wanted. */
+  add(record: RunRecord): Promise<void>
   /** Writes what is queued, if it can be written now. */
   close(): Promise<void>
 }
@@ -47,14 +48,14 @@ export function createAudit({ log, repository }: Services): Audit {
     },
   })
   return {
-    add(record) {
+    async add(record) {
       if (!isWanted(record)) return
       const destinations = destinationsOf(record.bot)
       if (destinations.includes('log')) {
         const { outcomeDesc: _, ...event } = auditEvent(record)
         log.info({ auditEvent: event }, 'Bot run')
       }
-      if (destinations.includes('resource')) batches.add(record)
+      if (destinations.includes('resource')) await batches.add(record)
     },
     close: () => batches.close(),
   }

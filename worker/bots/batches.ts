@@ -3,10 +3,15 @@ import { HttpError } from '../../shared/errors.ts'
 import type { Logger } from '../../shared/log.ts'
 
 export interface Batches<T> {
-  /** Queues the item; a full batch or 100 ms later it is written. */
-  add(item: T): void
+  /** Queues the item; a full batch or 100 ms later it is written. Resolves when it is, or is lost. */
+  add(item: T): Promise<void>
   /** Writes what is queued, if it can be written now. */
   close(): Promise<void>
+}
+
+interface Queued<T> {
+  readonly item: T
+  written(): void
 }
 
 export interface BatchOptions<T> {
@@ -24,17 +29,18 @@ const MAX_QUEUED = 10_000
 const AGAIN_MS = 1000
 
 export function createBatches<T>({ log, what, write }: BatchOptions<T>): Batches<T> {
-  let queued: T[] = []
+  let queued: Queued<T>[] = []
   let writing = Promise.resolve()
   let timer: NodeJS.Timeout | undefined
   let isWaiting = false
   let isClosing = false
 
-  async function writeAll(items: readonly T[]): Promise<void> {
-    if (items.length === 0) return
-    const failures = await write(items)
-    const again = items.filter((_, i) => isAway(failures[i]))
-    if (!isClosing && again.length > 0) {
+  async function writeAll(batch: readonly Queued<T>[]): Promise<void> {
+    if (batch.length === 0) return
+    const failures = await write(batch.map(({ item }) => item))
+    const again = isClosing ? [] : batch.filter((_, i) => isAway(failures[i]))
+    for (const one of batch) if (!again.includes(one)) one.written()
+    if (again.length > 0) {
       queued = [...again, ...queued]
       isWaiting = true
       timer ??= setTimeout(next, AGAIN_MS)
@@ -47,20 +53,22 @@ export function createBatches<T>({ log, what, write }: BatchOptions<T>): Batches
     clearTimeout(timer)
     timer = undefined
     isWaiting = false
-    const items = queued
+    const batch = queued
     queued = []
-    writing = writing.then(() => writeAll(items))
+    writing = writing.then(() => writeAll(batch))
   }
 
   return {
-    add(item) {
+    async add(item) {
       if (queued.length >= MAX_QUEUED) {
         log.error(`${what} were dropped: too many are waiting`)
         return
       }
-      queued.push(item)
-      if (queued.length >= BATCH && !isWaiting) next()
-      else timer ??= setTimeout(next, BATCH_MS)
+      await new Promise<void>((resolve) => {
+        queued.push({ item, written: resolve })
+        if (queued.length >= BATCH && !isWaiting) next()
+        else timer ??= setTimeout(next, BATCH_MS)
+      })
     },
     async close() {
       isClosing = true

@@ -1,6 +1,5 @@
 /** What a run says to those who listen to its bot: that it starts, what it logs, how it ended. */
 import type { BotLogEvent, Followed } from '../../shared/bot-logs.ts'
-import type { ExecuteJob } from '../../shared/queue-jobs.ts'
 import type { RunRecord } from './audit.ts'
 
 export interface LiveLog {
@@ -11,45 +10,53 @@ export interface LiveLog {
 
 export function startLiveLog(
   followed: Followed,
-  job: ExecuteJob,
-  project: number,
-  started: Date,
-  attempt: number,
+  {
+    job,
+    session,
+    startedAt,
+    attempt,
+  }: Pick<RunRecord, 'job' | 'session' | 'startedAt' | 'attempt'>,
   redact: (log: string) => string,
 ): LiveLog {
   const { botId, runId, requester, traceId } = job
+  const project = session.principal.project.number
   const tell = (...events: BotLogEvent[]) => followed.tell(botId, { project, events })
   const start: BotLogEvent = {
     type: 'start',
     runId,
-    started: started.toISOString(),
+    started: startedAt.toISOString(),
     attempt,
     requester,
     traceId,
   }
   const isHeard = followed.has(botId)
-  // A short run is one message; only one that logs before its end is told in several.
+  // A short run is one message; one that goes on is told in several.
   let isTold = false
-  let untold: BotLogEvent[] = []
   const onLog = (text: string) => {
-    if (text === '') return
-    tell(...(isTold ? [] : [start]), { type: 'log', runId, text: redact(text) })
+    const events = [
+      ...(isTold ? [] : [start]),
+      ...(text === '' ? [] : [{ type: 'log' as const, runId, text: redact(text) }]),
+    ]
+    if (events.length > 0) tell(...events)
     isTold = true
   }
   return {
     onLog: isHeard ? onLog : undefined,
-    end({ failure, startedAt, endedAt, result, log }) {
+    end({ failure, endedAt, result, log }) {
       if (!isHeard && !followed.has(botId)) return
-      if (!isTold) untold = [start]
-      if (!isHeard && log !== '') untold.push({ type: 'log', runId, text: log })
-      tell(...untold, {
-        type: 'end',
-        runId,
-        status: failure ?? 'ok',
-        durationMs: endedAt.getTime() - startedAt.getTime(),
-        cpuMs: result.cpuMs,
-        memoryMb: result.memoryMb,
-      })
+      const isLogTold = isHeard || log === ''
+      tell(
+        ...(isTold ? [] : [start]),
+        ...(isLogTold ? [] : [{ type: 'log' as const, runId, text: log }]),
+        {
+          type: 'end',
+          runId,
+          status: failure ?? 'ok',
+          durationMs: endedAt.getTime() - startedAt.getTime(),
+          cpuMs: result.cpuMs,
+          memoryMb: result.memoryMb,
+        },
+      )
     },
   }
 }

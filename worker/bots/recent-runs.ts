@@ -40,7 +40,8 @@ export function createRecentRuns({ database, log }: Services): RecentRuns {
   return {
     add(record) {
       grown.add(record.job.botId)
-      batches.add(rowOf(record))
+      // Nobody waits for it.
+      void batches.add(rowOf(record))
     },
     async close() {
       clearInterval(trimming)

@@ -4,6 +4,7 @@
  */
 import type ivm from 'isolated-vm'
 import type { BotCode } from './bot-code.ts'
+import { type FollowedLog, followLog } from './followed-log.ts'
 import type { Enter, GuestCode } from './guest-code.ts'
 import type { CallKind, DoneMessage, Failure, ResultKind, RunMessage } from './messages.ts'
 import { answerSyncCall } from './sync-calls.ts'
@@ -15,11 +16,11 @@ const MAX_TIMERS = 100
 /** How long a run that ran out of time may take to hand over its log. */
 const LOG_GRACE_MS = 150
 const STUCK_MS = 1000
-/** How often a log that somebody reads is looked at. */
-const FOLLOW_MS = 250
 /** Asking for the heap takes 0.1 ms, as long as a short run; a thread that is busy after its run is not waited for. */
 const WORTH_MEASURING_MS = 20
 const MEASURING_MS = 10
+/** A run that waits and used less CPU since the last look rests. */
+const RESTING_CPU_MS = 0.5
 
 export interface RunEnd {
   readonly message: Omit<DoneMessage, 't' | 'run'>
@@ -37,6 +38,8 @@ export interface IsolatePort {
   fatal(run: number, failure: 'memory' | 'timeout'): void
   /** A thread still runs though its isolate was disposed of. */
   stuck(run: number): void
+  /** Tells when a run begins or ends to wait without using CPU. */
+  rest(run: number, isResting: boolean): void
 }
 
 interface ActiveRun {
@@ -50,9 +53,9 @@ interface ActiveRun {
   /** Length of the payload by number of the call. */
   readonly calls: Map<number, number>
   made: number
-  /** The log when it was last told, and when that was; of a followed run. */
-  told: string
-  toldAt: number
+  readonly followed: FollowedLog | undefined
+  seenCpuMs: number
+  isResting: boolean
 }
 
 export class BotIsolate {
@@ -100,8 +103,9 @@ export class BotIsolate {
       end: resolve,
       calls: new Map(),
       made: 0,
-      told: '',
-      toldAt: performance.now(),
+      followed: message.follow ? this.#follow(message.run) : undefined,
+      seenCpuMs: 0,
+      isResting: false,
     }
     this.#reenter('begin', message.run, event, message.inputKind, input, resultBytes, logBytes)
     if (!this.#isLoaded) void this.#load(code, message.run)
@@ -127,25 +131,23 @@ export class BotIsolate {
     const active = this.#active
     if (!active) return
     if (this.#isolate.isDisposed) this.stop('memory')
-    else if (this.#cpuMs() > active.message.limits.cpuMs) this.stop('cpu')
-    else if (active.message.follow && performance.now() - active.toldAt > FOLLOW_MS) {
-      this.#tellLog(active)
-    }
+    const cpuMs = this.#cpuMs()
+    if (cpuMs > active.message.limits.cpuMs) this.stop('cpu')
+    if (this.#active !== active) return
+    active.followed?.look()
+    const isWaiting = active.calls.size > 0 || active.timers.size > 0
+    const isResting = isWaiting && cpuMs - active.seenCpuMs < RESTING_CPU_MS
+    active.seenCpuMs = cpuMs
+    if (isResting === active.isResting) return
+    active.isResting = isResting
+    this.#port.rest(active.run, isResting)
   }
 
-  // A busy isolate answers when it comes to rest, so one question at a time is enough.
-  #tellLog(active: ActiveRun): void {
-    active.toldAt = Number.POSITIVE_INFINITY
-    const asked = this.#enter.apply(undefined, ['log', active.run], { timeout: LOG_GRACE_MS })
-    void asked
-      .then((log) => {
-        if (this.#active !== active || typeof log !== 'string') return
-        this.#port.log(active.run, newLines(active.told, log))
-        active.told = log
-        active.toldAt = performance.now()
-      })
-      // It was disposed of, which is told otherwise.
-      .catch(() => {})
+  #follow(run: number): FollowedLog {
+    return followLog(
+      () => this.#enter.apply(undefined, ['log', run], { timeout: LOG_GRACE_MS }),
+      (text) => this.#port.log(run, text),
+    )
   }
 
   /** Used heap in MB. */
@@ -283,7 +285,7 @@ export class BotIsolate {
     clearTimeout(active.deadline)
     for (const timer of active.timers.values()) clearTimeout(timer)
     const wallMs = performance.now() - active.startedAt
-    const untold = active.message.follow ? newLines(active.told, log) : ''
+    const untold = active.followed?.rest(log) ?? ''
     active.end({ message: { ...message, wallMs }, body, log, untold })
   }
 
@@ -291,14 +293,6 @@ export class BotIsolate {
     const failure = message.includes('memory') ? 'memory' : 'timeout'
     this.#port.fatal(this.#active?.run ?? 0, failure)
   }
-}
-
-/** What a log has more than before; its middle may have been left out meanwhile. */
-function newLines(before: string, log: string): string {
-  if (log.startsWith(before)) return log.slice(before.length)
-  const last = before.slice(before.lastIndexOf('\n', before.length - 2) + 1)
-  const at = log.lastIndexOf(last)
-  return at < 0 ? log : log.slice(at + last.length)
 }
 
 const RESULT_KINDS: readonly ResultKind[] = ['undefined', 'json', 'string', 'hl7', 'outcome']
