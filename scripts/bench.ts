@@ -1,6 +1,6 @@
 /**
  * `npm run bench -- <area> [seconds] [resources]`: our figure, the physical limit measured in the same
- * run, and the ratio of both. Areas: binary, bots, bundle, chaos, crud, execute, graphql, http,
+ * run, and the ratio of both. Areas: binary, bots, bundle, chaos, crud, execute, graphql, hostile, http,
  * policy, search, token.
  * Absolute figures vary with the machine; ratios are what to compare.
  */
@@ -11,6 +11,7 @@ import { chaos } from './bench/chaos.ts'
 import { crud } from './bench/crud.ts'
 import { execute } from './bench/execute.ts'
 import { graphql } from './bench/graphql.ts'
+import { hostile } from './bench/hostile.ts'
 import { http } from './bench/http.ts'
 import { policy } from './bench/policy.ts'
 import { search } from './bench/search.ts'
@@ -35,6 +36,7 @@ const areas: Readonly<
   crud,
   execute,
   graphql,
+  hostile,
   http,
   policy,
   search,

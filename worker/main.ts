@@ -1,6 +1,7 @@
 /** The worker process: read settings, open services, take jobs; on SIGTERM finish what runs and leave. */
 import { DelayedError, type Job, UnrecoverableError, WaitingError, Worker } from 'bullmq'
 import { publishNotifications, socketSubscriptions } from '../shared/api/socket-subscriptions.ts'
+import { openFollowed } from '../shared/bot-logs.ts'
 import { type Config, ConfigError, readConfig } from '../shared/config.ts'
 import { createLogger, type Logger } from '../shared/log.ts'
 import { type BotQueue, EXPORTS, type ExecuteJob, REQUESTS } from '../shared/queue-jobs.ts'
@@ -13,10 +14,12 @@ import { openServices, StartError } from '../shared/services.ts'
 import { createAudit } from './bots/audit.ts'
 import { openExecutors } from './bots/executors.ts'
 import { createMetrics } from './bots/metrics.ts'
+import { createRecentRuns } from './bots/recent-runs.ts'
 import { Again } from './bots/retries.ts'
 import { createRunner, HandedBack, LeftToUpkeep, type Runner } from './bots/run.ts'
 import { Deferred } from './bots/slots.ts'
 import { startSweep } from './bots/sweep.ts'
+import { createTelling } from './bots/telling.ts'
 import { startEvents } from './events/run.ts'
 import { type ExportRuns, startExports } from './export/run.ts'
 import { startMail } from './mail/run.ts'
@@ -50,8 +53,12 @@ async function main(): Promise<void> {
   const runs = await openRuns(config, log)
   const metrics = createMetrics(() => executors.stats())
   const stats = createStats()
-  const audit = createAudit(services)
-  const runner: Runner = createRunner({ services, runs, executors, audit, metrics, stats })
+  const telling = createTelling(
+    createAudit(services),
+    createRecentRuns(services),
+    await openFollowed(config, log, services.redis),
+  )
+  const runner: Runner = createRunner({ services, runs, executors, telling, metrics, stats })
   const sweep = startSweep(services, runs)
   const hasUpkeep = config.workerQueues.includes('upkeep')
   const upkeep = hasUpkeep ? [startTableUpkeep(services), startUpkeepJobs(services)] : []
@@ -106,7 +113,7 @@ async function main(): Promise<void> {
       runs.close(),
       executors.close(),
     ])
-    await audit.close()
+    await telling.close()
     await stats.flush(services.redis).catch(() => undefined)
     await services.close()
     log.info('stopped')

@@ -15,10 +15,12 @@ import { graph } from './graph.ts'
 import { graphql } from './graphql.ts'
 import { importRows } from './import.ts'
 import { init } from './init.ts'
+import { logs } from './logs.ts'
 import { lookup, subsumes } from './lookup.ts'
 import { meta, metaAdd, metaDelete } from './meta.ts'
 import { reindex } from './reindex.ts'
 import { rotateSecret } from './rotate-secret.ts'
+import { runs } from './runs.ts'
 import { setAccounts } from './set-accounts.ts'
 import { smartLaunch } from './smart-launch.ts'
 import { translate } from './translate.ts'
@@ -44,12 +46,14 @@ export const operations: readonly Operation[] = [
   graphql,
   importRows,
   init,
+  logs,
   lookup,
   meta,
   metaAdd,
   metaDelete,
   reindex,
   rotateSecret,
+  runs,
   setAccounts,
   smartLaunch,
   subsumes,
