@@ -62,6 +62,14 @@ t.test('runs that only wait take no slots', async (t) => {
   t.ok(overlap(spans) >= 8 * SLOTS, `${overlap(spans)} at once in ${SLOTS} slots`)
 })
 
+t.test('a bot that asks for it finds nothing of its last run', async (t) => {
+  const code = 'let runs = 0; exports.handler = async () => ++runs'
+  const url = `${botica.baseUrl}fhir/StructureDefinition/bot-fresh`
+  const fields = { extension: [{ url, valueBoolean: true }] }
+  const id = await aBot(botica, code, { fields })
+  for (let n = 0; n < 3; n++) t.equal((await execute(admin, id)).text, '1')
+})
+
 t.test('a bot has no more runs at once than it may, and holds up no other', async (t) => {
   const id = await aBot(botica, waiting, { fields: limit('maxConcurrency', 2) })
   const other = await aBot(botica, handler('return { from: Date.now(), to: Date.now() }'))

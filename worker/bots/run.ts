@@ -126,6 +126,7 @@ export function createRunner(options: RunnerOptions): Runner {
         codeHash: loaded.codeHash,
         format: loaded.format,
         limits: loaded.limits,
+        fresh: loaded.fresh,
         event: eventText(job, loaded, session, secrets.text, times, config.baseUrl),
         inputKind: job.inputKind,
         input,
