@@ -2,7 +2,6 @@
 import { ConfigError, readConfig } from '../shared/config.ts'
 import { createLogger, type Logger } from '../shared/log.ts'
 import { openServices, type Services, StartError } from '../shared/services.ts'
-import { createApp } from './app.ts'
 import { type Listening, listen } from './listen.ts'
 
 const FINISH_MS = 25_000
@@ -13,7 +12,7 @@ async function main(): Promise<void> {
   const config = readConfig()
   const log = createLogger(config.logLevel, 'web')
   const services = await openServices(config, log)
-  const listening = await listen(createApp(services), config.port).catch((error: unknown) => {
+  const listening = await listen(services, config.port).catch((error: unknown) => {
     throw explained(error, config.port)
   })
   log.info({ port: listening.port, baseUrl: config.baseUrl }, 'listening')

@@ -21,6 +21,8 @@ export interface Outgoing {
   readonly redirect: string
   /** Of the answer; 10 MB by default. */
   readonly maxBytes?: number
+  /** What is beyond `maxBytes` is not read, which is no failure. */
+  readonly cutsBody?: boolean
   /** 30 s by default. */
   readonly timeoutMs?: number
 }
@@ -66,6 +68,15 @@ export async function fetchOutside(
     if (hop.redirect === 'error') throw new Error('The answer is a redirect')
     if (redirects >= MAX_REDIRECTS) throw new Error('Too many redirects')
     hop = follow(hop, fetched.status, url, new URL(location, url))
+  }
+}
+
+/** Errors: an Error for an address that no name server has to be asked about. */
+export function checkTarget(text: string, rule: FetchRule): void {
+  const { hostname } = readUrl(text, rule)
+  const host = hostname.replace(/^\[|\]$/g, '')
+  if (rule === 'public' && isIP(host) !== 0 && !isPublicAddress(host)) {
+    throw new Error(`${host} is not a public address`)
   }
 }
 
@@ -122,7 +133,7 @@ async function resolve(host: string): Promise<{ address: string }[]> {
 }
 
 async function fetchOnce(
-  { method, headers, body, maxBytes = MAX_BYTES }: Outgoing,
+  { method, headers, body, maxBytes = MAX_BYTES, cutsBody = false }: Outgoing,
   url: URL,
   address: string,
   signal: AbortSignal,
@@ -152,13 +163,13 @@ async function fetchOnce(
   req.end(bytes)
   const response = await promise
   try {
-    const raw = await readAll(response, maxBytes)
+    const raw = await readAll(response, maxBytes, cutsBody)
     return {
       status: response.statusCode ?? 0,
       statusText: response.statusMessage ?? '',
       headers: flatten(response.headers),
       url: url.href,
-      body: await decode(raw, response.headers['content-encoding'], maxBytes),
+      body: cutsBody ? raw : await decode(raw, response.headers['content-encoding'], maxBytes),
     }
   } catch (error) {
     throw describe(error, signal)
@@ -167,11 +178,16 @@ async function fetchOnce(
   }
 }
 
-async function readAll(response: IncomingMessage, maxBytes: number): Promise<Buffer> {
+async function readAll(
+  response: IncomingMessage,
+  maxBytes: number,
+  cutsBody: boolean,
+): Promise<Buffer> {
   const chunks: Buffer[] = []
   let size = 0
   for await (const chunk of response) {
     size += chunk.length
+    if (size > maxBytes && cutsBody) break
     if (size > maxBytes) throw new Error(`The answer is larger than ${maxBytes} bytes`)
     chunks.push(chunk)
   }

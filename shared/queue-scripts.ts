@@ -30,11 +30,13 @@ export interface Script {
   readonly sha: string
 }
 
-function script(text: string): Script {
+/** Redis runs it by its hash. */
+export function script(text: string): Script {
   return { text, sha: createHash('sha1').update(text).digest('hex') }
 }
 
-const NOW = `
+/** Lua: `now` in ms. */
+export const NOW = `
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)`
 

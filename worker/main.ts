@@ -1,8 +1,9 @@
 /** The worker process: read settings, open services, take jobs; on SIGTERM finish what runs and leave. */
 import { DelayedError, type Job, UnrecoverableError, WaitingError, Worker } from 'bullmq'
+import { publishNotifications, socketSubscriptions } from '../shared/api/socket-subscriptions.ts'
 import { type Config, ConfigError, readConfig } from '../shared/config.ts'
 import { createLogger, type Logger } from '../shared/log.ts'
-import { type BotQueue, type ExecuteJob, REQUESTS } from '../shared/queue-jobs.ts'
+import { type BotQueue, EXPORTS, type ExecuteJob, REQUESTS } from '../shared/queue-jobs.ts'
 import { botQueues, openRuns } from '../shared/queue-runs.ts'
 import { PREFIX } from '../shared/queue-scripts.ts'
 import { createStats } from '../shared/queue-stats.ts'
@@ -16,8 +17,11 @@ import { Again } from './bots/retries.ts'
 import { createRunner, HandedBack, LeftToUpkeep, type Runner } from './bots/run.ts'
 import { Deferred } from './bots/slots.ts'
 import { startSweep } from './bots/sweep.ts'
+import { startEvents } from './events/run.ts'
+import { type ExportRuns, startExports } from './export/run.ts'
 import { startMail } from './mail/run.ts'
 import { type Requests, startRequests } from './requests/run.ts'
+import { startSchedules } from './schedules/run.ts'
 import { startUpkeepJobs } from './upkeep/jobs.ts'
 import { startTableUpkeep } from './upkeep/tables.ts'
 
@@ -57,14 +61,26 @@ async function main(): Promise<void> {
   const sweep = startSweep(services, runs)
   const hasUpkeep = config.workerQueues.includes('upkeep')
   const upkeep = hasUpkeep ? [startTableUpkeep(services), startUpkeepJobs(services)] : []
+  const schedules = config.workerQueues.includes('schedules')
+    ? startSchedules(services, metrics)
+    : undefined
   const mail = config.workerQueues.includes('mail') ? startMail(services) : undefined
+  const events = config.workerQueues.includes('change')
+    ? startEvents(services, runner, {
+        sockets: (ids) => socketSubscriptions(services, ids),
+        botChanged: async () => {},
+        publish: (notifications) => publishNotifications(services, notifications),
+      })
+    : undefined
   const requests = config.workerQueues.includes(REQUESTS)
     ? startRequests(services, runs)
     : undefined
+  const exports = config.workerQueues.includes(EXPORTS) ? startExports(services) : undefined
   const loans: Loans = { most: MOST_RESTING, count: 0 }
   const workers = [
     ...served.map((queue) => startWorker(config, log, queue, runner, loans)),
     ...(requests ? [startRequestWorker(config, log, requests)] : []),
+    ...(exports ? [startExportWorker(config, log, exports)] : []),
   ]
   await Promise.all(workers.map((worker) => worker.waitUntilReady()))
   await runs.announce(served, async () => {
@@ -78,14 +94,20 @@ async function main(): Promise<void> {
     if (stopping) process.exit(1)
     stopping = true
     log.info({ signal, active: runner.active }, 'stopping')
-    const closed = Promise.all(workers.map((worker) => worker.close()))
+    const left = exports?.stop()
+    const closed = Promise.all([
+      ...workers.map((worker) => worker.close()),
+      events?.stop(FINISH_MS),
+    ])
     await Promise.race([closed, pause(FINISH_MS)])
     runner.abandonAll()
     await Promise.race([closed, pause(GIVE_BACK_MS)])
     await Promise.all([
       sweep.stop(),
       requests?.stop(),
+      schedules?.stop(),
       mail?.stop(),
+      left,
       ...upkeep.map((item) => item.stop()),
       runs.close(),
       executors.close(),
@@ -152,6 +174,19 @@ function startRequestWorker(config: Config, log: Logger, requests: Requests): Wo
   worker.on('failed', (job, cause) => {
     log.error({ queue: REQUESTS, jobId: job?.id, cause }, 'An accepted request failed')
   })
+  return worker
+}
+
+function startExportWorker(config: Config, log: Logger, exports: ExportRuns): Worker {
+  const worker = new Worker(EXPORTS, async () => exports.wake(), {
+    connection: openRedis(config, 'worker', log),
+    prefix: PREFIX,
+    maxStalledCount: 0,
+    removeOnComplete: { count: 0 },
+    removeOnFail: { count: 0 },
+    runRetryDelay: 500,
+  })
+  worker.on('error', (error) => log.debug({ queue: EXPORTS, reason: error.message }, 'Worker'))
   return worker
 }
 

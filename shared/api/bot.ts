@@ -82,7 +82,7 @@ export interface PlatformMeta {
   readonly author?: { readonly reference?: string }
 }
 
-export function platformMeta(version: Version): PlatformMeta {
+export function platformMeta(version: Pick<Version, 'metaExtension'>): PlatformMeta {
   // metaExtension is the service's own text, written by the repository.
   return JSON.parse(`{${version.metaExtension}}`) as PlatformMeta
 }

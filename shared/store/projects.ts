@@ -19,6 +19,11 @@ export function projectContext(project: Resource, number: number): ProjectContex
       auth: wholeSetting(project, 'authRateLimit'),
     },
     botConcurrency: wholeSetting(project, 'botConcurrency'),
+    graphql: {
+      depth: wholeSetting(project, 'graphqlMaxDepth'),
+      cost: wholeSetting(project, 'graphqlMaxCost'),
+      searches: wholeSetting(project, 'graphqlMaxSearches'),
+    },
     links: linksOf(project),
     exports: textsOf(project.exportedResourceType),
     defaultProfiles: defaultProfilesOf(project),

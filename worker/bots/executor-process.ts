@@ -14,6 +14,7 @@ import { type ActiveRun, answerCall, type Death, type Ended, remainingMs } from 
 import type { BotRun } from './run-result.ts'
 
 const FOLDER = fileURLToPath(new URL('../executor/', import.meta.url))
+const CORE = createRequire(import.meta.url).resolve('@medplum/core')
 const PACKAGE = fileURLToPath(new URL('../../package.json', import.meta.url))
 /** An executor that has nothing to do for so long has lost its beat: two are missing. */
 const BEATS_MISSING_MS = 3000
@@ -178,7 +179,7 @@ export class ExecutorProcess {
     setTimeout(() => this.#stopped.delete(id), STOPPED_MS).unref()
   }
 
-  #sendCode({ run: { codeHash, code, format } }: ActiveRun): void {
+  #sendCode({ run: { codeHash, code, format, library = false } }: ActiveRun): void {
     if (this.#codes.delete(codeHash)) {
       this.#codes.add(codeHash)
       return
@@ -189,7 +190,7 @@ export class ExecutorProcess {
       this.#say({ t: 'forget', hash: oldest })
     }
     this.#codes.add(codeHash)
-    this.#say({ t: 'code', hash: codeHash, format }, code)
+    this.#say({ t: 'code', hash: codeHash, format, library }, code)
   }
 
   #hear({ header, parts: [first = '', second = ''] }: Frame<FromExecutor>): void {
@@ -250,10 +251,12 @@ function executorArguments(): string[] {
     `--allow-fs-read=${FOLDER}`,
     `--allow-fs-read=${PACKAGE}`,
     `--allow-fs-read=${addon}`,
+    `--allow-fs-read=${CORE}`,
     '--disable-warning=ExperimentalWarning',
     '--disable-warning=SecurityWarning',
     `${FOLDER}main.ts`,
     addon,
+    CORE,
   ]
 }
 

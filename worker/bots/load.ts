@@ -13,6 +13,7 @@ import {
   wantsFresh,
 } from '../../shared/api/bot.ts'
 import { type CodeFormat, codeFormat } from '../../shared/api/operations/bot-code.ts'
+import { usesLibrary } from '../../shared/bot-modules.ts'
 import { badRequest } from '../../shared/errors.ts'
 import { isObject, type Resource } from '../../shared/fhir/resource.ts'
 import type { ExecuteJob } from '../../shared/queue-jobs.ts'
@@ -24,6 +25,9 @@ export interface LoadedBot {
   readonly code: string
   readonly codeHash: string
   readonly format: CodeFormat
+  readonly library: boolean
+  /** The client's `getAccessToken` does not wait, so that a token has to be there before it is called. */
+  readonly wantsToken: boolean
   readonly limits: BotLimits
   /** Over all workers. */
   readonly maxConcurrency: number
@@ -117,6 +121,8 @@ async function loadBot(services: Services, job: ExecuteJob): Promise<LoadedBot> 
     code,
     codeHash: createHash('sha256').update(code).digest('hex'),
     format: codeFormat(code, titleOf(bot)),
+    library: usesLibrary(code),
+    wantsToken: code.includes('getAccessToken'),
     limits: botLimits(bot, config),
     maxConcurrency: maxConcurrency(bot, config),
     maxAttempts: maxAttempts(bot, config),

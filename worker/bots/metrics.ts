@@ -10,6 +10,12 @@ export interface RunMetrics {
   /** What a handler that was called has used. */
   used(result: Pick<RunResult, 'cpuMs' | 'wallMs'>): void
   hostCall(kind: string): void
+  /** Occurrences of schedules; `driftMs` is how late one was put into the queue. */
+  occurrence(
+    outcome: 'queued' | 'missed' | 'overlap' | 'feature' | 'membership' | 'code',
+    count: number,
+    driftMs?: number,
+  ): void
   /** The registry as JSON text, for the heartbeat. */
   text(): Promise<string>
 }
@@ -58,6 +64,18 @@ export function createMetrics(stats: () => ExecutorsStats): RunMetrics {
         if (running > 0) this.inc({ ...labels }, running)
       }
     },
+  })
+  const occurrences = new Counter({
+    name: 'bot_schedule_occurrences_total',
+    help: 'Occurrences of schedules: queued, or why they were skipped',
+    labelNames: ['outcome'],
+    registers,
+  })
+  const drift = new Histogram({
+    name: 'bot_schedule_drift_seconds',
+    help: 'Time from the occurrence of a schedule to its job in the queue',
+    buckets: BUCKETS,
+    registers,
   })
   new Gauge({
     name: 'bot_executors',
@@ -111,7 +129,7 @@ export function createMetrics(stats: () => ExecutorsStats): RunMetrics {
   return {
     started(job) {
       const mine = place(job)
-      const mode = job.asynchronous ? 'async' : 'sync'
+      const mode = modeOf(job)
       mine.running++
       return (outcome, queuedMs, ranMs) => {
         mine.running--
@@ -125,6 +143,15 @@ export function createMetrics(stats: () => ExecutorsStats): RunMetrics {
       wall.observe(wallMs / 1000)
     },
     hostCall: (kind) => calls.inc({ kind }),
+    occurrence(outcome, count, driftMs) {
+      occurrences.inc({ outcome }, count)
+      if (driftMs !== undefined) drift.observe(driftMs / 1000)
+    },
     text: async () => JSON.stringify(await registry.getMetricsAsJSON()),
   }
+}
+
+function modeOf({ asynchronous, delivery }: ExecuteJob): 'sync' | 'async' | 'event' {
+  if (delivery) return 'event'
+  return asynchronous ? 'async' : 'sync'
 }

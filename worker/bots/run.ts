@@ -3,7 +3,6 @@
  * AuditEvent. A run that may have had an effect is never made twice; the journal in Redis outlives
  * this process, the bridge's own note is enough inside it.
  */
-import { settleAsyncJob } from '../../shared/api/async-jobs.ts'
 import { HttpError } from '../../shared/errors.ts'
 import type { Queues } from '../../shared/queue.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/queue-jobs.ts'
@@ -11,6 +10,7 @@ import { interrupted } from '../../shared/queue-replies.ts'
 import type { Runs } from '../../shared/queue-runs.ts'
 import type { Stats } from '../../shared/queue-stats.ts'
 import type { Services } from '../../shared/services.ts'
+import { isWanted } from '../schedules/run.ts'
 import type { Audit } from './audit.ts'
 import { createBridge } from './bridge.ts'
 import { eventText, redact, withRunId } from './event.ts'
@@ -19,6 +19,7 @@ import { createLoader } from './load.ts'
 import type { RunMetrics } from './metrics.ts'
 import { type Attempt, cancelled, type Done, refusal } from './refusal.ts'
 import { Again, retryAfterMs } from './retries.ts'
+import { settleRun } from './settle.ts'
 import { createSlots, Deferred } from './slots.ts'
 import { mintToken } from './token.ts'
 
@@ -43,6 +44,8 @@ type OnRest = (isResting: boolean) => void
 export interface Runner {
   /** Resolves when the job may be acknowledged. Errors: HandedBack, Deferred, Again, LeftToUpkeep. */
   process(job: ExecuteJob, attempt: Attempt, onRest: OnRest): Promise<void>
+  /** Runs a job that PostgreSQL holds, for its outcome. Errors: HandedBack, Deferred. */
+  deliver(job: ExecuteJob, attempt: number): Promise<Done>
   /** Answers for a job that BullMQ gave up; one that is poison has ended its worker twice. */
   giveUp(job: ExecuteJob, isPoison: boolean): Promise<void>
   /** Ends every run in hand; see HandedBack. */
@@ -50,8 +53,6 @@ export interface Runner {
   readonly active: number
 }
 
-const SETTLE_ATTEMPTS = 5
-const SETTLE_PAUSE_MS = 500
 const SHUTDOWN = new Error('The worker stops')
 
 export function createRunner(options: RunnerOptions): Runner {
@@ -106,15 +107,20 @@ export function createRunner(options: RunnerOptions): Runner {
       runs.input(job),
     ])
     const secrets = await loader.secrets(job, loaded.bot, session)
+    const token = () => mintToken(services, session, loaded.limits.wallMs)
+    const accessToken = loaded.wantsToken ? await token() : undefined
     const bridge = createBridge({
       services,
       principal: session.principal,
       job,
       signal,
-      markWrite: () => runs.markWrite(job),
-      mintToken: () => mintToken(services, session, loaded.limits.wallMs),
+      markWrite: async () => {
+        if (!job.delivery) await runs.markWrite(job)
+      },
+      mintToken: token,
     })
-    const times = { attempt: attempt.number, deadline: Date.now() + loaded.limits.wallMs }
+    const number = attempt.number + (job.scheduled?.attempt ?? 1) - 1
+    const times = { attempt: number, deadline: Date.now() + loaded.limits.wallMs }
     const result = await executors.run(
       {
         runId,
@@ -125,9 +131,10 @@ export function createRunner(options: RunnerOptions): Runner {
         code: loaded.code,
         codeHash: loaded.codeHash,
         format: loaded.format,
+        library: loaded.library,
         limits: loaded.limits,
         fresh: loaded.fresh,
-        event: eventText(job, loaded, session, secrets.text, times, config.baseUrl),
+        event: eventText(job, loaded, session, secrets.text, times, config.baseUrl, accessToken),
         inputKind: job.inputKind,
         input,
       },
@@ -173,7 +180,7 @@ export function createRunner(options: RunnerOptions): Runner {
     const taken = slots.take({
       bot: { id: job.botId, cap: maxConcurrency },
       project: { id: job.projectId, cap: projectConcurrency },
-      queue: job.asynchronous ? 'bots-async' : 'bots-sync',
+      queue: job.asynchronous || job.delivery ? 'bots-async' : 'bots-sync',
       added: job.added,
       signal: controller.signal,
       onHold: onRest,
@@ -212,6 +219,25 @@ export function createRunner(options: RunnerOptions): Runner {
     }
   }
 
+  async function runCounted(
+    job: ExecuteJob,
+    attempt: Attempt,
+    onRest: OnRest,
+  ): Promise<Done & { readonly ranMs: number }> {
+    const startedAt = Date.now()
+    const queuedMs = startedAt - job.added
+    const ended = metrics.started(job)
+    const done = await runOrFail(job, attempt, onRest).catch((error: unknown) => {
+      ended('put-off', queuedMs, 0)
+      throw error
+    })
+    const outcome = done.failure ?? 'ok'
+    const ranMs = Date.now() - startedAt
+    ended(outcome, queuedMs, ranMs)
+    stats.run(job, outcome, queuedMs, ranMs)
+    return { ...done, ranMs }
+  }
+
   /** The reply first, then what nobody waits for. */
   async function finish(job: ExecuteJob, reply: ExecuteReply, ranMs: number): Promise<void> {
     if (job.asynchronous && reply.status === 'unavailable') {
@@ -220,15 +246,7 @@ export function createRunner(options: RunnerOptions): Runner {
     const isLate = await runs.finish(job, reply, ranMs)
     if (!isLate) return
     const final = reply.status === 'unavailable' ? interrupted(job.runId) : reply
-    for (let attempt = 1; ; attempt++) {
-      try {
-        await settleAsyncJob(services, job, final)
-        return
-      } catch (error) {
-        if (attempt === SETTLE_ATTEMPTS) throw error
-        await new Promise((resolve) => setTimeout(resolve, attempt * SETTLE_PAUSE_MS))
-      }
-    }
+    await settleRun(services, job, final)
   }
 
   /** Errors: Again, when the bot asks for another attempt. */
@@ -245,26 +263,20 @@ export function createRunner(options: RunnerOptions): Runner {
       return active.size
     },
     async process(job, attempt, onRest) {
-      const startedAt = Date.now()
-      const ended = metrics.started(job)
-      const count = (outcome: string) => {
-        const [queuedMs, ranMs] = [startedAt - job.added, Date.now() - startedAt]
-        ended(outcome, queuedMs, ranMs)
-        stats.run(job, outcome, queuedMs, ranMs)
-        return ranMs
-      }
-      const done = await runOrFail(job, attempt, onRest).catch((error: unknown) => {
-        ended('put-off', startedAt - job.added, 0)
-        throw error
-      })
-      const { reply, failure, audited } = done
-      const ranMs = count(failure ?? 'ok')
-      if (job.asynchronous && failure !== undefined) await retry(job, failure)
+      if (!(await isWanted(services, job))) return
+      const { reply, failure, audited, ranMs } = await runCounted(job, attempt, onRest)
+      const isRetried = job.asynchronous && job.scheduled === undefined
+      if (isRetried && failure !== undefined) await retry(job, failure)
       await finish(job, reply, ranMs)
       if (job.asynchronous) {
         onRest(true)
         await audited
       }
+    },
+    async deliver(job, number) {
+      const done = await runCounted(job, { number, isRepeat: false }, () => {})
+      if (done.failure === 'interrupted') throw new HandedBack()
+      return done
     },
     async giveUp(job, isPoison) {
       if (isPoison) {

@@ -25,6 +25,8 @@ export interface CodeMessage {
   readonly t: 'code'
   readonly hash: string
   readonly format: 'commonjs' | 'module'
+  /** It uses names that only the published `@medplum/core` has. */
+  readonly library: boolean
 }
 
 export interface ForgetMessage {

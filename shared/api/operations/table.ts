@@ -9,6 +9,7 @@ import { execute } from './execute.ts'
 import { expand } from './expand.ts'
 import { expandProfile } from './expand-profile.ts'
 import { explainPolicy } from './explain-policy.ts'
+import { exportData } from './export.ts'
 import { expunge } from './expunge.ts'
 import { graph } from './graph.ts'
 import { graphql } from './graphql.ts'
@@ -25,6 +26,7 @@ import { updateEmail } from './update-email.ts'
 import { validate } from './validate.ts'
 import { validateCode } from './validate-code.ts'
 import { versions } from './versions.ts'
+import { wsBindingToken } from './ws-binding-token.ts'
 
 export const operations: readonly Operation[] = [
   cancel,
@@ -36,6 +38,7 @@ export const operations: readonly Operation[] = [
   expand,
   expandProfile,
   explainPolicy,
+  exportData,
   expunge,
   graph,
   graphql,
@@ -55,4 +58,5 @@ export const operations: readonly Operation[] = [
   validate,
   validateCode,
   versions,
+  wsBindingToken,
 ]
