@@ -36,8 +36,14 @@ const MOST_RESTING = 128
 /** Bundles are large: more at once would only share the same processor and connections. */
 const REQUESTS_AT_ONCE = 2
 
-/** After a kill a job is taken up within the sum of both: callers wait for 25 s. */
-const LOCKS = { lockDuration: 10_000, stalledInterval: 5000 }
+/**
+ * After a kill a job is taken up within lock + interval: a waiting caller gives little time, a run in
+ * the background is promised 30 s.
+ */
+const LOCKS = {
+  'bots-sync': { lockDuration: 10_000, stalledInterval: 5000 },
+  'bots-async': { lockDuration: 20_000, stalledInterval: 5000 },
+} as const
 
 async function main(): Promise<void> {
   const config = readConfig()
@@ -137,7 +143,7 @@ function startWorker(
     connection: openRedis(config, 'worker', log),
     prefix: PREFIX,
     concurrency: config.workerConcurrency,
-    ...LOCKS,
+    ...LOCKS[queue],
     maxStalledCount: 1,
     removeOnComplete: { count: 0 },
     removeOnFail: { count: 0 },
