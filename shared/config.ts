@@ -80,6 +80,7 @@ export const QUEUE_NAMES = [
   'bots-async',
   'requests',
   'export',
+  'import',
   'change',
   'mail',
   'upkeep',

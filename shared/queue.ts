@@ -14,6 +14,7 @@ import {
   type BotQueue,
   type ExecuteJob,
   type ExecuteReply,
+  IMPORTS,
   INLINE_BYTES,
   REQUESTS,
 } from './queue-jobs.ts'
@@ -46,6 +47,8 @@ export interface Queues {
   /** Adds a stored request, unless it is queued already; while Redis is away the upkeep of a worker does. */
   addRequest(id: string): Promise<void>
   hasRequest(id: string): Promise<boolean>
+  /** Wakes a worker; without Redis one looks by itself. */
+  addImport(id: string): Promise<void>
   /** Removes a waiting run, stops a running one. */
   cancel(runId: string, projectId: string): Promise<void>
   /** How many workers take jobs of the queue. */
@@ -83,7 +86,10 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
   }
   const requests = new Queue(REQUESTS, { connection: redis, prefix: PREFIX })
   requests.on('error', (error) => log.debug({ queue: REQUESTS, reason: error.message }, 'Queue'))
-  await Promise.all([...queues.values(), requests].map((queue) => queue.waitUntilReady()))
+  const imports = new Queue(IMPORTS, { connection: redis, prefix: PREFIX })
+  imports.on('error', (error) => log.debug({ queue: IMPORTS, reason: error.message }, 'Queue'))
+  const all = [...queues.values(), requests, imports]
+  await Promise.all(all.map((queue) => queue.waitUntilReady()))
   const has = async (name: BotQueue, runId: string) =>
     (await redis.exists(queueOf(name).toKey(runId))) === 1
   const admission = createAdmission(redis, config.queueBacklogMax)
@@ -194,6 +200,12 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
         log.warn({ jobId: id, cause }, 'An accepted request waits for Redis')
       })
     },
+    async addImport(id) {
+      const options = { jobId: id, removeOnComplete: true, removeOnFail: true }
+      await imports.add('import', {}, options).catch((cause: unknown) => {
+        log.warn({ jobId: id, cause }, 'An import waits for Redis')
+      })
+    },
     hasRequest: async (id) => (await redis.exists(requests.toKey(id))) === 1,
     cancel: (runId, projectId) => failAs503(() => cancel(runId, projectId)),
     async workers(queue = 'bots-sync') {
@@ -201,15 +213,13 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
     },
     async depths() {
       const counts = await Promise.all(
-        [...queues, [REQUESTS, requests] as const].map(
-          async ([name, queue]) => [name, await queue.getJobCounts()] as const,
-        ),
+        all.map(async (queue) => [queue.name, await queue.getJobCounts()] as const),
       )
       return Object.fromEntries(counts)
     },
     async waitingSince() {
       const oldest = await Promise.all(
-        [...queues, [REQUESTS, requests] as const].map(async ([name, queue]) => {
+        all.map(async (queue) => {
           // Lanes make the order in the queue another one than that of arrival.
           const found = await Promise.all(
             (['waiting', 'prioritized'] as const).map((state) =>
@@ -218,7 +228,7 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
           )
           // A job that is taken meanwhile is no longer there.
           const times = found.flat().flatMap((job) => job?.timestamp ?? [])
-          return times.length === 0 ? [] : [[name, Math.min(...times)] as const]
+          return times.length === 0 ? [] : [[queue.name, Math.min(...times)] as const]
         }),
       )
       return Object.fromEntries(oldest.flat())
@@ -236,7 +246,7 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
     },
     async close() {
       replies.close()
-      await Promise.allSettled([...queues.values(), requests].map((queue) => queue.close()))
+      await Promise.allSettled(all.map((queue) => queue.close()))
       redis.disconnect()
       subscriber.disconnect()
     },

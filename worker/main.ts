@@ -2,7 +2,7 @@
 import { DelayedError, type Job, WaitingError, Worker } from 'bullmq'
 import { type Config, ConfigError, readConfig } from '../shared/config.ts'
 import { createLogger, type Logger } from '../shared/log.ts'
-import { type BotQueue, type ExecuteJob, REQUESTS } from '../shared/queue-jobs.ts'
+import { type BotQueue, type ExecuteJob, IMPORTS, REQUESTS } from '../shared/queue-jobs.ts'
 import { botQueues, openRuns } from '../shared/queue-runs.ts'
 import { PREFIX } from '../shared/queue-scripts.ts'
 import { openRedis } from '../shared/redis.ts'
@@ -13,6 +13,7 @@ import { createMetrics } from './bots/metrics.ts'
 import { createRunner, HandedBack, type Runner } from './bots/run.ts'
 import { Deferred } from './bots/slots.ts'
 import { startSweep } from './bots/sweep.ts'
+import { IMPORTS_AT_ONCE, type Imports, startImports } from './imports/run.ts'
 import { startMail } from './mail/run.ts'
 import { type Requests, startRequests } from './requests/run.ts'
 import { startUpkeepJobs } from './upkeep/jobs.ts'
@@ -60,9 +61,11 @@ async function main(): Promise<void> {
   const requests = config.workerQueues.includes(REQUESTS)
     ? startRequests(services, runs)
     : undefined
+  const imports = config.workerQueues.includes(IMPORTS) ? startImports(services) : undefined
   const workers = [
     ...served.map((queue) => startWorker(config, log, queue, runner)),
     ...(requests ? [startRequestWorker(config, log, requests)] : []),
+    ...(imports ? [startImportWorker(config, log, imports)] : []),
   ]
   await Promise.all(workers.map((worker) => worker.waitUntilReady()))
   await runs.announce(served, () => metrics.text())
@@ -73,6 +76,8 @@ async function main(): Promise<void> {
     if (stopping) process.exit(1)
     stopping = true
     log.info({ signal, active: runner.active }, 'stopping')
+    // Its jobs end when what they have taken is given back.
+    void imports?.stop()
     const closed = Promise.all(workers.map((worker) => worker.close()))
     await Promise.race([closed, pause(FINISH_MS)])
     runner.abandonAll()
@@ -135,6 +140,21 @@ function startRequestWorker(config: Config, log: Logger, requests: Requests): Wo
   worker.on('failed', (job, cause) => {
     log.error({ queue: REQUESTS, jobId: job?.id, cause }, 'An accepted request failed')
   })
+  return worker
+}
+
+/** A job only wakes: what there is to do is in PostgreSQL. */
+function startImportWorker(config: Config, log: Logger, imports: Imports): Worker {
+  const worker = new Worker(IMPORTS, () => imports.drain(), {
+    connection: openRedis(config, 'worker', log),
+    prefix: PREFIX,
+    concurrency: IMPORTS_AT_ONCE,
+    maxStalledCount: 0,
+    removeOnComplete: { count: 0 },
+    removeOnFail: { count: 0 },
+    runRetryDelay: 500,
+  })
+  worker.on('error', (error) => log.debug({ queue: IMPORTS, reason: error.message }, 'Worker'))
   return worker
 }
 

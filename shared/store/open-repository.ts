@@ -20,6 +20,7 @@ import type { Store } from './context.ts'
 import { deleteStatement, removeTogether } from './deletions.ts'
 import { createFetch, fetchTogether } from './fetch.ts'
 import { history, historyOf } from './history.ts'
+import { advancePart } from './import-parts.ts'
 import { createImportedConcepts } from './imported-concepts.ts'
 import { criteriaSql, needsSql, readJudged } from './judge.ts'
 import { Keys } from './keys.ts'
@@ -106,6 +107,7 @@ function transactionOf(inner: Inner): Transaction {
   return {
     ...repositoryIn(inner.store),
     addMail: (projectId, mail) => addMail(inner.store.connection, projectId, mail),
+    advanceImport: (progress) => advancePart(inner.store.connection, progress),
     readAhead: (principal, references) =>
       inner.readAhead(references.map(({ type, id }) => rowKey(inner.store, principal, type, id))),
     together: (pieces, failed) =>

@@ -13,6 +13,7 @@ import { expunge } from './expunge.ts'
 import { graph } from './graph.ts'
 import { graphql } from './graphql.ts'
 import { importRows } from './import.ts'
+import { importResources } from './import-resources.ts'
 import { init } from './init.ts'
 import { lookup, subsumes } from './lookup.ts'
 import { meta, metaAdd, metaDelete } from './meta.ts'
@@ -39,6 +40,7 @@ export const operations: readonly Operation[] = [
   expunge,
   graph,
   graphql,
+  importResources,
   importRows,
   init,
   lookup,
