@@ -41,6 +41,9 @@ export interface Opened extends Answered {
   readonly body: IncomingMessage
 }
 
+/** The rule does not allow it, whenever it is tried. */
+export class FetchRefused extends Error {}
+
 const MAX_BYTES = 10 * 1024 * 1024
 const TIMEOUT_MS = 30_000
 const MAX_REDIRECTS = 10
@@ -82,7 +85,7 @@ export async function openOutside(
   rule: FetchRule,
   signal: AbortSignal,
 ): Promise<Opened> {
-  if (rule === 'off') throw new Error('fetch is switched off')
+  if (rule === 'off') throw new FetchRefused('fetch is switched off')
   let hop = outgoing
   for (let redirects = 0; ; redirects++) {
     const url = readUrl(hop.url, rule)
@@ -118,13 +121,13 @@ function follow(hop: Outgoing, status: number, from: URL, to: URL): Outgoing {
 }
 
 function readUrl(text: string, rule: FetchRule): URL {
-  if (!URL.canParse(text)) throw new Error('The address is no URL')
+  if (!URL.canParse(text)) throw new FetchRefused('The address is no URL')
   const url = new URL(text)
   if (url.protocol !== 'https:' && url.protocol !== 'http:') {
-    throw new Error(`fetch knows http and https, not ${url.protocol}`)
+    throw new FetchRefused(`fetch knows http and https, not ${url.protocol}`)
   }
   if (rule === 'public' && !PUBLIC_PORTS.has(url.port)) {
-    throw new Error(`Port ${url.port} is not allowed`)
+    throw new FetchRefused(`Port ${url.port} is not allowed`)
   }
   return url
 }
@@ -136,7 +139,7 @@ async function addressOf(url: URL, rule: FetchRule): Promise<string> {
   const [first] = found
   if (first === undefined) throw new Error(`${host} has no address`)
   if (rule === 'public' && !found.every(({ address }) => isPublicAddress(address))) {
-    throw new Error(`${host} is not a public address`)
+    throw new FetchRefused(`${host} is not a public address`)
   }
   return first.address
 }

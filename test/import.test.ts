@@ -187,7 +187,7 @@ t.test('lines at fault are told with their number, the others are imported', asy
   const bad = {
     2: '{"resourceType":"Patient"',
     4: JSON.stringify({ resourceType: 'Observation', id: randomUUID() }),
-    5: JSON.stringify({ resourceType: 'Patient', id: randomUUID(), gender: 'wrong' }),
+    5: JSON.stringify({ resourceType: 'Patient', id: randomUUID(), birthDate: 'wrong' }),
     6: JSON.stringify({ resourceType: 'Patient' }),
     7: Buffer.from([0x22, 0xff, 0xfe, 0x22]),
     8: JSON.stringify({ resourceType: 'Patient', id: randomUUID(), language: 'a\0' }),
@@ -227,7 +227,7 @@ t.test('lines at fault are told with their number, the others are imported', asy
     Number(/^Line (\d+)/.exec(first?.diagnostics ?? '')?.[1]),
   )
   t.same(told, Object.keys(bad).map(Number))
-  t.match(outcomes[2]?.issue[0]?.expression, ['Patient.gender'])
+  t.match(outcomes[2]?.issue[0]?.expression, ['Patient.birthDate'])
   for (const { id } of good) t.equal((await admin.get(`Patient/${id}`)).status, 200)
 })
 

@@ -23,7 +23,7 @@ export interface TakenPart extends ImportInput {
 
 /** So many imports of a Project run at a time; the others wait. */
 const MOST_RUNNING = 2
-const LEASE = '30 seconds'
+const LEASE = '15 seconds'
 
 /** A part that nobody reads, of the Project that has the fewest under way. */
 export async function takePart(database: Connection): Promise<TakenPart | undefined> {

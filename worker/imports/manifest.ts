@@ -6,6 +6,7 @@ import { fetchOutside } from '../../shared/fetch-outside.ts'
 import { parseBody } from '../../shared/fhir/json.ts'
 import { isObject } from '../../shared/fhir/resource.ts'
 import type { ImportInput } from '../../shared/store/imports.ts'
+import { refused } from './source.ts'
 
 /** Errors: 400 for what is no manifest, or one whose files take a token; others may be tried again. */
 export async function readManifest(
@@ -15,7 +16,7 @@ export async function readManifest(
 ): Promise<readonly ImportInput[]> {
   const headers = { accept: 'application/json' }
   const asked = { url, method: 'GET', headers, body: undefined, redirect: 'follow' }
-  const { status, body } = await fetchOutside(asked, hookTargets, signal)
+  const { status, body } = await fetchOutside(asked, hookTargets, signal).catch(refused)
   if (status >= 500 || status === 429) throw new Error(`The manifest was answered with ${status}`)
   if (status !== 200) throw badRequest(`The manifest was answered with status ${status}`)
   const manifest = parseBody(body)

@@ -20,7 +20,7 @@ import { importPart } from './part.ts'
 
 /** More would only share the same processor. */
 export const IMPORTS_AT_ONCE = 2
-const RENEW_MS = 10_000
+const RENEW_MS = 5000
 const SWEEP_MS = 5000
 /** So often a source may fail, or we, without a line in between. */
 const SOURCE_ATTEMPTS = 4

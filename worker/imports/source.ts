@@ -6,7 +6,7 @@ import { type BinaryContent, contentOf, openContent } from '../../shared/api/bin
 import { chunksOf } from '../../shared/chunks.ts'
 import type { Config } from '../../shared/config.ts'
 import { badRequest } from '../../shared/errors.ts'
-import { type Opened, openOutside } from '../../shared/fetch-outside.ts'
+import { FetchRefused, type Opened, openOutside } from '../../shared/fetch-outside.ts'
 import type { Services } from '../../shared/services.ts'
 
 type Chunks = AsyncIterable<Uint8Array>
@@ -86,17 +86,14 @@ async function openFile(config: Config, url: string): Promise<Raw> {
   return { chunks, start: 0, size, close: () => void body.destroy() }
 }
 
-/** `accept` says what is wanted. Errors: 400 for an answer that will be the same the next time. */
-export async function openAnswer(
-  { hookTargets }: Pick<Config, 'hookTargets'>,
-  url: string,
-  accept = 'application/fhir+ndjson, application/ndjson, */*',
-): Promise<Opened> {
+/** Errors: 400 for an answer that will be the same the next time. */
+async function openAnswer({ hookTargets }: Config, url: string): Promise<Opened> {
   const waiting = new AbortController()
   const timer = setTimeout(() => waiting.abort(), ANSWER_MS)
-  const asked = { url, method: 'GET', headers: { accept }, body: undefined, redirect: 'follow' }
+  const headers = { accept: 'application/fhir+ndjson, application/ndjson, */*' }
+  const asked = { url, method: 'GET', headers, body: undefined, redirect: 'follow' }
   try {
-    const opened = await openOutside(asked, hookTargets, waiting.signal)
+    const opened = await openOutside(asked, hookTargets, waiting.signal).catch(refused)
     if (opened.status === 200) return opened
     opened.body.destroy()
     const text = `The input was answered with status ${opened.status}`
@@ -105,6 +102,11 @@ export async function openAnswer(
   } finally {
     clearTimeout(timer)
   }
+}
+
+/** What the rules of outbound requests do not allow will not be allowed later. */
+export function refused(error: unknown): never {
+  throw error instanceof FetchRefused ? badRequest(error.message) : error
 }
 
 /** A file that is packed itself, whatever it is called. */
