@@ -1,6 +1,6 @@
 /**
  * `npm run bench -- <area> [seconds] [resources]`: our figure, the physical limit measured in the same
- * run, and the ratio of both. Areas: binary, bundle, crud, execute, graphql, http, policy, search, token.
+ * run, and the ratio of both. Areas: binary, bundle, crud, execute, graphql, http, import, policy, search, token.
  * Absolute figures vary with the machine; ratios are what to compare.
  */
 import { binary } from './bench/binary.ts'
@@ -9,6 +9,7 @@ import { crud } from './bench/crud.ts'
 import { execute } from './bench/execute.ts'
 import { graphql } from './bench/graphql.ts'
 import { http } from './bench/http.ts'
+import { imports } from './bench/import.ts'
 import { policy } from './bench/policy.ts'
 import { search } from './bench/search.ts'
 import { token } from './bench/token.ts'
@@ -31,6 +32,7 @@ const areas: Readonly<
   execute,
   graphql,
   http,
+  import: imports,
   policy,
   search,
   token,
