@@ -3,6 +3,8 @@
 export type BotQueue = 'bots-sync' | 'bots-async'
 /** The queue of requests that are answered later; its jobs carry no data, their id says all. */
 export const REQUESTS = 'requests'
+/** Jobs of this one say only that there are parts of exports to be taken. */
+export const EXPORTS = 'export'
 /** The queue that wakes a worker for an import. */
 export const IMPORTS = 'import'
 export const BOT_QUEUES: readonly BotQueue[] = ['bots-sync', 'bots-async']

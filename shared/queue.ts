@@ -12,6 +12,7 @@ import { createAdmission, LEASE_SLACK_MS } from './queue-admission.ts'
 import {
   BOT_QUEUES,
   type BotQueue,
+  EXPORTS,
   type ExecuteJob,
   type ExecuteReply,
   IMPORTS,
@@ -47,6 +48,8 @@ export interface Queues {
   /** Adds a stored request, unless it is queued already; while Redis is away the upkeep of a worker does. */
   addRequest(id: string): Promise<void>
   hasRequest(id: string): Promise<boolean>
+  /** Tells up to `count` workers of parts of exports; they look for themselves now and then, too. */
+  wakeExports(count: number): Promise<void>
   /** Wakes a worker; without Redis one looks by itself. */
   addImport(id: string): Promise<void>
   /** Removes a waiting run, stops a running one. */
@@ -86,9 +89,11 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
   }
   const requests = new Queue(REQUESTS, { connection: redis, prefix: PREFIX })
   requests.on('error', (error) => log.debug({ queue: REQUESTS, reason: error.message }, 'Queue'))
+  const exports = new Queue(EXPORTS, { connection: redis, prefix: PREFIX })
+  exports.on('error', (error) => log.debug({ queue: EXPORTS, reason: error.message }, 'Queue'))
   const imports = new Queue(IMPORTS, { connection: redis, prefix: PREFIX })
   imports.on('error', (error) => log.debug({ queue: IMPORTS, reason: error.message }, 'Queue'))
-  const all = [...queues.values(), requests, imports]
+  const all = [...queues.values(), requests, exports, imports]
   await Promise.all(all.map((queue) => queue.waitUntilReady()))
   const has = async (name: BotQueue, runId: string) =>
     (await redis.exists(queueOf(name).toKey(runId))) === 1
@@ -207,6 +212,13 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
       })
     },
     hasRequest: async (id) => (await redis.exists(requests.toKey(id))) === 1,
+    async wakeExports(count) {
+      const options = { removeOnComplete: true, removeOnFail: true }
+      const wakes = Array.from({ length: count }, () => ({ name: 'wake', data: {}, opts: options }))
+      await exports.addBulk(wakes).catch((cause: unknown) => {
+        log.warn({ cause }, 'Exports wait for Redis')
+      })
+    },
     cancel: (runId, projectId) => failAs503(() => cancel(runId, projectId)),
     async workers(queue = 'bots-sync') {
       return (await alive(redis, queue)).length

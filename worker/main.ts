@@ -2,7 +2,7 @@
 import { DelayedError, type Job, WaitingError, Worker } from 'bullmq'
 import { type Config, ConfigError, readConfig } from '../shared/config.ts'
 import { createLogger, type Logger } from '../shared/log.ts'
-import { type BotQueue, type ExecuteJob, IMPORTS, REQUESTS } from '../shared/queue-jobs.ts'
+import { type BotQueue, EXPORTS, type ExecuteJob, IMPORTS, REQUESTS } from '../shared/queue-jobs.ts'
 import { botQueues, openRuns } from '../shared/queue-runs.ts'
 import { PREFIX } from '../shared/queue-scripts.ts'
 import { openRedis } from '../shared/redis.ts'
@@ -13,6 +13,7 @@ import { createMetrics } from './bots/metrics.ts'
 import { createRunner, HandedBack, type Runner } from './bots/run.ts'
 import { Deferred } from './bots/slots.ts'
 import { startSweep } from './bots/sweep.ts'
+import { type ExportRuns, startExports } from './export/run.ts'
 import { IMPORTS_AT_ONCE, type Imports, startImports } from './imports/run.ts'
 import { startMail } from './mail/run.ts'
 import { type Requests, startRequests } from './requests/run.ts'
@@ -61,10 +62,12 @@ async function main(): Promise<void> {
   const requests = config.workerQueues.includes(REQUESTS)
     ? startRequests(services, runs)
     : undefined
+  const exports = config.workerQueues.includes(EXPORTS) ? startExports(services) : undefined
   const imports = config.workerQueues.includes(IMPORTS) ? startImports(services) : undefined
   const workers = [
     ...served.map((queue) => startWorker(config, log, queue, runner)),
     ...(requests ? [startRequestWorker(config, log, requests)] : []),
+    ...(exports ? [startExportWorker(config, log, exports)] : []),
     ...(imports ? [startImportWorker(config, log, imports)] : []),
   ]
   await Promise.all(workers.map((worker) => worker.waitUntilReady()))
@@ -77,7 +80,7 @@ async function main(): Promise<void> {
     stopping = true
     log.info({ signal, active: runner.active }, 'stopping')
     // Its jobs end when what they have taken is given back.
-    void imports?.stop()
+    const left = Promise.all([exports?.stop(), imports?.stop()])
     const closed = Promise.all(workers.map((worker) => worker.close()))
     await Promise.race([closed, pause(FINISH_MS)])
     runner.abandonAll()
@@ -86,6 +89,7 @@ async function main(): Promise<void> {
       sweep.stop(),
       requests?.stop(),
       mail?.stop(),
+      left,
       ...upkeep.map((item) => item.stop()),
       runs.close(),
       executors.close(),
@@ -140,6 +144,19 @@ function startRequestWorker(config: Config, log: Logger, requests: Requests): Wo
   worker.on('failed', (job, cause) => {
     log.error({ queue: REQUESTS, jobId: job?.id, cause }, 'An accepted request failed')
   })
+  return worker
+}
+
+function startExportWorker(config: Config, log: Logger, exports: ExportRuns): Worker {
+  const worker = new Worker(EXPORTS, async () => exports.wake(), {
+    connection: openRedis(config, 'worker', log),
+    prefix: PREFIX,
+    maxStalledCount: 0,
+    removeOnComplete: { count: 0 },
+    removeOnFail: { count: 0 },
+    runRetryDelay: 500,
+  })
+  worker.on('error', (error) => log.debug({ queue: EXPORTS, reason: error.message }, 'Worker'))
   return worker
 }
 

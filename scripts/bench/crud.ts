@@ -14,6 +14,8 @@ import { openStage, type Stage } from './stage.ts'
 
 const ROUNDS = 5
 const FILL_SECONDS = 3
+/** V8 needs some thousand calls before the code is what it stays. */
+const WARM_UP = { callers: 16, seconds: 2 }
 
 export async function crud(seconds: number): Promise<readonly Figure[]> {
   const stage = await openStage()
@@ -63,6 +65,8 @@ async function compare(
   seconds: number,
   calls: { ours: Call; limit: Call },
 ): Promise<Figure> {
+  await measure(WARM_UP.callers, WARM_UP.seconds, calls.limit)
+  await measure(WARM_UP.callers, WARM_UP.seconds, calls.ours)
   const rounds: { ours: Load; limit: Load }[] = []
   for (let round = 0; round < ROUNDS; round++) {
     const limit = await measure(callers, seconds, calls.limit)

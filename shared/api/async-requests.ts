@@ -3,7 +3,6 @@
  * Binary that the AsyncJob names. https://hl7.org/fhir/R4/async.html
  */
 import { randomUUID } from 'node:crypto'
-import type { Principal } from '../access/principal.ts'
 import { narrowRules } from '../access/scopes.ts'
 import { forbidden, HttpError, tooManyRequests } from '../errors.ts'
 import { accepted, allOk, issue, outcome } from '../fhir/outcome.ts'
@@ -137,30 +136,18 @@ function failedWith(resource: unknown): JobEnd {
   return { status: 'error', parameter: [{ name: 'outcome', resource }] }
 }
 
-/** Who has asked, in the scope of the request. */
-export type StoredCaller = Pick<
-  StoredRequest,
-  'membershipId' | 'scope' | 'profile' | 'profileDisplay' | 'clientId'
->
-
-/** Rights are those that the member has now, within the scope of the request. Errors: 403 without any. */
-export async function callerOf(
-  { principals }: Services,
-  { membershipId, scope, profile, profileDisplay, clientId }: StoredCaller,
-): Promise<Principal> {
-  const session = await principals.forMembership(membershipId)
-  if (session === undefined) throw forbidden()
-  const rules = narrowRules(session.principal.rules, scope, session.principal.patient)
-  return { ...session.principal, rules, scope, profile, profileDisplay, clientId }
-}
-
+/** Rights are those that the member has now, within the scope of the request. */
 async function answer(
   services: Services,
   stored: StoredRequest,
   signal: AbortSignal,
   handle: Handle,
 ): Promise<FhirReply> {
-  const principal = await callerOf(services, stored)
+  const { membershipId, scope, profile, profileDisplay, clientId } = stored
+  const session = await services.principals.forMembership(membershipId)
+  if (session === undefined) throw forbidden()
+  const rules = narrowRules(session.principal.rules, scope, session.principal.patient)
+  const principal = { ...session.principal, rules, scope, profile, profileDisplay, clientId }
   const { method, path, query, headers, body, requestId, traceId } = stored
   const request = { method, path, headers, body, requestId, traceId, signal, mayWait: true }
   return handle(services, principal, { ...request, query: new URLSearchParams(query) })

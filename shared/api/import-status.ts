@@ -11,6 +11,7 @@ import {
   readImport,
   readImportErrors,
 } from '../store/imports.ts'
+import { pollOrRefuse } from './exports/status.ts'
 import type { FhirReply, FhirRequest } from './handle.ts'
 import { absoluteUrl } from './interaction.ts'
 import { emptyReply, outcomeReply } from './reply.ts'
@@ -42,7 +43,10 @@ export async function handleImport(
   const found = await readImport(services.database, id)
   if (found === undefined || !maySee(principal, found.job)) throw notFound()
   if (isFile) return errorFile(services, found.parts, id, Number(file))
-  if (request.method === 'GET') return status(services, found.job, found.parts)
+  if (request.method === 'GET') {
+    pollOrRefuse(id)
+    return status(services, found.job, found.parts)
+  }
   if (!(await cancelImport(services.database, id))) throw notFound()
   return outcomeReply(202, accepted(importUrl(services, id)))
 }

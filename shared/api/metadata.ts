@@ -99,6 +99,7 @@ function describe(baseUrl: string, own?: OwnParameters): object {
   return {
     resourceType: 'CapabilityStatement',
     ...head(baseUrl),
+    instantiates: [`${BULK}/CapabilityStatement/bulk-data`],
     fhirVersion: '4.0.1',
     format: ['json', 'application/fhir+json'],
     patchFormat: ['application/json-patch+json', 'application/fhir+json'],
@@ -171,6 +172,7 @@ function describeType(type: string, own: OwnParameters | undefined): object {
 const STANDARD_PROFILES = 'http://hl7.org/fhir/StructureDefinition/'
 const PLATFORM_PROFILES = 'https://medplum.com/fhir/StructureDefinition/'
 
+const BULK = 'http://hl7.org/fhir/uv/bulkdata'
 const STANDARD_OPERATIONS = 'http://hl7.org/fhir/OperationDefinition/'
 const PLATFORM_OPERATIONS = 'https://medplum.com/fhir/OperationDefinition/'
 
@@ -188,6 +190,9 @@ function operationsAt(type: string | undefined): { name: string; definition: str
 }
 
 function definitionOf({ name, standard }: Operation, type: string | undefined): string {
+  if (standard === 'bulk') {
+    return `${BULK}/OperationDefinition/${type === undefined ? '' : `${type.toLowerCase()}-`}${name}`
+  }
   if (standard === undefined) return `${PLATFORM_OPERATIONS}${name}`
   return `${STANDARD_OPERATIONS}${standard === 'type' ? type : standard}-${name}`
 }

@@ -15,6 +15,7 @@ import {
   patchConditional,
   updateConditional,
 } from './conditional.ts'
+import { handleExport, isExportPath } from './exports/status.ts'
 import type { FhirReply, FhirRequest } from './handle.ts'
 import { history, historyOf } from './history.ts'
 import { handleImport, isImportPath } from './import-status.ts'
@@ -36,6 +37,7 @@ export async function respond(
 ): Promise<FhirReply> {
   if (isJobPath(request.path)) return handleJob(services, principal, request)
   if (isImportPath(request.path)) return handleImport(services, principal, request)
+  if (isExportPath(request.path)) return handleExport(services, principal, request)
   const route = findRoute(request.method, request.path)
   const item = await charge(services, principal, request, unitsOf(route))
   const reply = await answer(services, principal, request, route)

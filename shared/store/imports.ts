@@ -1,4 +1,5 @@
 /** Import jobs as the web process sees them: added, looked at, cancelled; and forgotten when they are old. */
+import type { Principal } from '../access/principal.ts'
 import type { Connection } from '../database.ts'
 import type { OperationOutcome } from '../fhir/outcome.ts'
 
@@ -6,13 +7,8 @@ import type { OperationOutcome } from '../fhir/outcome.ts'
 export type ImportMode = 'upsert' | 'ifNoneMatch'
 
 /** As whom the lines are written. Holds no token. */
-export interface ImportCaller {
-  readonly projectId: string
+export type ImportCaller = Pick<Principal, 'scope' | 'patient' | 'profile' | 'clientId'> & {
   readonly membershipId: string
-  readonly scope: string
-  readonly profile: string | undefined
-  readonly profileDisplay: string | undefined
-  readonly clientId: string | undefined
 }
 
 export interface ImportInput {

@@ -18,6 +18,7 @@ import {
 } from './conditional.ts'
 import type { Store } from './context.ts'
 import { deleteStatement, removeTogether } from './deletions.ts'
+import { createExports } from './exports/exports.ts'
 import { createFetch, fetchTogether } from './fetch.ts'
 import { history, historyOf } from './history.ts'
 import { advancePart } from './import-parts.ts'
@@ -213,6 +214,7 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
     metaSummary: (principal, type) => metaSummary(store, principal, type),
     concepts: createImportedConcepts(store.connection),
     maintenance: createMaintenance(store),
+    exports: createExports(store),
     transaction: transactions.runAll,
     sideBySide: () => {
       const { connection } = store

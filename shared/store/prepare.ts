@@ -98,7 +98,7 @@ function tenantOf(
 
 /** True for equal platform meta, the author aside: who sends the same again changes nothing. */
 export function isSameMeta(a: string, b: string): boolean {
-  return withoutAuthor(a) === withoutAuthor(b)
+  return a === b || withoutAuthor(a) === withoutAuthor(b)
 }
 
 function withoutAuthor(extension: string): string {

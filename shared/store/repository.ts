@@ -4,6 +4,7 @@ import type { Grant } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { SearchRequest } from '../fhir/search.ts'
+import type { Exports } from './exports/exports.ts'
 import type { ImportProgress } from './import-parts.ts'
 import type { ImportedConcepts } from './imported-concepts.ts'
 import type { Judged } from './judge-rows.ts'
@@ -191,6 +192,7 @@ export interface Repository {
   metaSummary(principal: Principal, type: string | undefined): Promise<MetaSummary>
   readonly concepts: ImportedConcepts
   readonly maintenance: Maintenance
+  readonly exports: Exports
   /**
    * All or nothing: everything `work` does through the Repository it is given. What PostgreSQL cannot
    * serialise is run again from the start, up to three times, then 409.

@@ -263,8 +263,16 @@ function saysTheSame(live: Version, { write }: Prepared): boolean {
   if (before.length !== write.tail.length) return false
   if (!isSameMeta(live.metaExtension, write.metaExtension)) return false
   if (before === write.tail) return true
+  if (sumOf(before) !== sumOf(write.tail)) return false
   const asJson = (tail: string): string => `{"meta":{"_":"${tail}`
   return isSameJson(asJson(before), asJson(write.tail))
+}
+
+/** Keys in another order are the same characters in another order, which is cheaper to rule out. */
+function sumOf(text: string): number {
+  let sum = 0
+  for (let i = 0; i < text.length; i++) sum += text.charCodeAt(i)
+  return sum
 }
 
 /** The Project a new resource goes to: the Principal's, or the one a super admin names in `meta`. */

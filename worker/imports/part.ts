@@ -1,7 +1,7 @@
 /** One input of an import, from where it was left to its end or until it is to be left again. */
 import { may } from '../../shared/access/policy.ts'
 import type { Principal } from '../../shared/access/principal.ts'
-import { callerOf } from '../../shared/api/async-requests.ts'
+import { memberOf } from '../../shared/api/exports/member.ts'
 import {
   type ImportLine,
   idOf,
@@ -34,13 +34,13 @@ export async function importPart(
   signal: AbortSignal,
 ): Promise<void> {
   const { database, config } = services
-  // Without the member all that is left of the import is lost, not this input alone.
-  const caller = () =>
-    callerOf(services, part.caller).catch(async (error: unknown) => {
-      if (!isFinal(error)) throw error
-      await failImport(database, part.job, error.outcome)
-      throw new PartLost()
-    })
+  const caller = async () => {
+    const principal = await memberOf(services, part.caller)
+    if (principal !== undefined) return principal
+    // All that is left of the import is lost, not this input alone.
+    await failImport(database, part.job, forbidden().outcome)
+    throw new PartLost()
+  }
   const from = part.done[0]?.[1] ?? 0
   const reached = { line: part.nextLine, failures: 0 }
   const lanes = openLanes((lines: readonly ReadLine[], principal: Principal) =>

@@ -39,7 +39,7 @@ export const importResources: Operation = {
   methods: ['POST'],
   async run(call) {
     const { services, principal, request } = call
-    const { membershipId, scope, profile, profileDisplay, clientId, project } = principal
+    const { membershipId, scope, patient, profile, clientId, project } = principal
     if (membershipId === undefined) throw forbidden()
     // Lines keep their ids, which is the Project's to allow.
     if (!principal.isProjectAdmin && !project.updateAsCreate) {
@@ -63,7 +63,7 @@ export const importResources: Operation = {
         id,
         project: project.number,
         request: absoluteUrl(services, request.path),
-        caller: { projectId: project.id, membershipId, scope, profile, profileDisplay, clientId },
+        caller: { membershipId, scope, patient, profile, clientId },
         mode: modeOf(inputs),
         inOrder: project.checkReferencesOnWrite,
         inputs: await filesOf(call, inputs),

@@ -9,6 +9,7 @@ import { execute } from './execute.ts'
 import { expand } from './expand.ts'
 import { expandProfile } from './expand-profile.ts'
 import { explainPolicy } from './explain-policy.ts'
+import { exportData } from './export.ts'
 import { expunge } from './expunge.ts'
 import { graph } from './graph.ts'
 import { graphql } from './graphql.ts'
@@ -37,6 +38,7 @@ export const operations: readonly Operation[] = [
   expand,
   expandProfile,
   explainPolicy,
+  exportData,
   expunge,
   graph,
   graphql,
