@@ -1,12 +1,13 @@
 /**
  * `npm run bench -- <area> [seconds] [resources]`: our figure, the physical limit measured in the same
- * run, and the ratio of both. Areas: binary, bundle, crud, execute, graphql, http, import, policy, search, token.
+ * run, and the ratio of both. Areas: binary, bundle, crud, execute, export, graphql, http, import, policy, search, token.
  * Absolute figures vary with the machine; ratios are what to compare.
  */
 import { binary } from './bench/binary.ts'
 import { bundle } from './bench/bundle.ts'
 import { crud } from './bench/crud.ts'
 import { execute } from './bench/execute.ts'
+import { exports } from './bench/export.ts'
 import { graphql } from './bench/graphql.ts'
 import { http } from './bench/http.ts'
 import { imports } from './bench/import.ts'
@@ -30,6 +31,7 @@ const areas: Readonly<
   bundle,
   crud,
   execute,
+  export: exports,
   graphql,
   http,
   import: imports,
