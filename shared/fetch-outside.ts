@@ -21,6 +21,8 @@ export interface Outgoing {
   readonly redirect: string
   /** Of the answer; 10 MB by default. */
   readonly maxBytes?: number
+  /** What is beyond `maxBytes` is not read, which is no failure. */
+  readonly cutsBody?: boolean
   /** 30 s by default. */
   readonly timeoutMs?: number
 }
@@ -66,12 +68,12 @@ export async function fetchOutside(
   signal: AbortSignal,
 ): Promise<Fetched> {
   const limit = AbortSignal.any([signal, AbortSignal.timeout(outgoing.timeoutMs ?? TIMEOUT_MS)])
-  const { maxBytes = MAX_BYTES } = outgoing
+  const { maxBytes = MAX_BYTES, cutsBody = false } = outgoing
   const { body: response, ...answered } = await openOutside(outgoing, rule, limit)
   try {
-    const raw = await readAll(response, maxBytes)
-    const body = await decode(raw, response.headers['content-encoding'], maxBytes)
-    return { ...answered, body }
+    const raw = await readAll(response, maxBytes, cutsBody)
+    if (cutsBody) return { ...answered, body: raw }
+    return { ...answered, body: await decode(raw, response.headers['content-encoding'], maxBytes) }
   } catch (error) {
     throw describe(error, limit)
   } finally {
@@ -97,6 +99,15 @@ export async function openOutside(
     if (hop.redirect === 'error') throw new Error('The answer is a redirect')
     if (redirects >= MAX_REDIRECTS) throw new Error('Too many redirects')
     hop = follow(hop, opened.status, url, new URL(location, url))
+  }
+}
+
+/** Errors: an Error for an address that no name server has to be asked about. */
+export function checkTarget(text: string, rule: FetchRule): void {
+  const { hostname } = readUrl(text, rule)
+  const host = hostname.replace(/^\[|\]$/g, '')
+  if (rule === 'public' && isIP(host) !== 0 && !isPublicAddress(host)) {
+    throw new Error(`${host} is not a public address`)
   }
 }
 
@@ -191,11 +202,16 @@ async function openOnce(
   }
 }
 
-async function readAll(response: IncomingMessage, maxBytes: number): Promise<Buffer> {
+async function readAll(
+  response: IncomingMessage,
+  maxBytes: number,
+  cutsBody: boolean,
+): Promise<Buffer> {
   const chunks: Buffer[] = []
   let size = 0
   for await (const chunk of response) {
     size += chunk.length
+    if (size > maxBytes && cutsBody) break
     if (size > maxBytes) throw new Error(`The answer is larger than ${maxBytes} bytes`)
     chunks.push(chunk)
   }

@@ -18,6 +18,7 @@ import {
 } from './conditional.ts'
 import type { Store } from './context.ts'
 import { deleteStatement, removeTogether } from './deletions.ts'
+import { createEvents } from './events.ts'
 import { createExports } from './exports/exports.ts'
 import { createFetch, fetchTogether } from './fetch.ts'
 import { history, historyOf } from './history.ts'
@@ -40,8 +41,10 @@ import { explain } from './search/explain.ts'
 import { search, searchMany, searchTypes } from './search/page.ts'
 import { countPerReference, searchPerReference } from './search/per-reference.ts'
 import { openStatistics } from './search/statistics.ts'
+import { createSocketSubscriptions } from './socket-subscriptions.ts'
 import { createTenants } from './tenants.ts'
 import { type Inner, inTransaction, runTogether, runTransaction } from './transaction.ts'
+import { createWatchers } from './watchers.ts'
 import { create, patch, update } from './write.ts'
 
 const SEEN_CODES = 50_000
@@ -50,8 +53,10 @@ const WARNED = 10_000
 export interface RepositoryOptions {
   readonly ownParameters?: OwnParametersReader
   readonly log?: Logger
-  /** True when a change of this type must leave an outbox row; no events by default. */
-  readonly wantsEvent?: Store['wantsEvent']
+  /** Told when the outbox has got something. */
+  readonly announce?: Store['announce']
+  /** Where Subscriptions may send to; only to public addresses by default. */
+  readonly hookTargets?: Store['hookTargets']
 }
 
 const FAILED = 'A search parameter of a Project fails on a resource, which has no rows of it'
@@ -81,9 +86,11 @@ export async function openRepository(
       warned.set(name, true)
     },
     tenants: createTenants(),
+    watchers: createWatchers(),
     statistics: openStatistics(database),
     seenCodes: { has: (key) => seen.has(key), add: (key) => void seen.set(key, true) },
-    wantsEvent: options.wantsEvent ?? (() => false),
+    announce: options.announce ?? (() => {}),
+    hookTargets: options.hookTargets ?? 'public',
     turns: createTurns(),
     deferred: undefined,
   }
@@ -153,8 +160,8 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
       const version = await read(store, principal, type, id)
       return type === 'Binary' ? inSight(store, principal, version) : version
     },
-    readMany: async (principal, references) => {
-      const versions = await readMany(store, principal, references)
+    readMany: async (principal, references, signal) => {
+      const versions = await readMany(until(store, signal), principal, references)
       const hasBinary = references.some(({ type }) => type === 'Binary')
       return hasBinary ? manyInSight(store, principal, versions) : versions
     },
@@ -201,9 +208,10 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
     searchTypes: (principal, requests, signal) =>
       searchTypes(until(store, signal), principal, requests),
     searchMany: (principal, requests) => searchMany(store, principal, requests),
-    searchPerReference: (principal, wanted, maxRows) =>
-      searchPerReference(store, principal, wanted, maxRows),
-    countPerReference: (principal, wanted) => countPerReference(store, principal, wanted),
+    searchPerReference: (principal, wanted, maxRows, signal) =>
+      searchPerReference(until(store, signal), principal, wanted, maxRows),
+    countPerReference: (principal, wanted, signal) =>
+      countPerReference(until(store, signal), principal, wanted),
     compartment: (principal, request) => readCompartment(store, principal, request),
     createConditional: (principal, resource, condition, options) =>
       createConditional(store, transact, principal, resource, condition, options),
@@ -215,6 +223,8 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
     concepts: createImportedConcepts(store.connection),
     maintenance: createMaintenance(store),
     exports: createExports(store),
+    events: createEvents(store, transact),
+    sockets: createSocketSubscriptions(store),
     transaction: transactions.runAll,
     sideBySide: () => {
       const { connection } = store

@@ -4,9 +4,9 @@
  */
 import type { Principal } from '../../shared/access/principal.ts'
 import { inviteMember } from '../../shared/api/admin/invite.ts'
+import { DEPTH_HEADER } from '../../shared/api/depth.ts'
 import { sendEmail } from '../../shared/api/email.ts'
 import { type FhirReply, handle, handleSigned } from '../../shared/api/handle.ts'
-import { DEPTH_HEADER } from '../../shared/api/operations/execute.ts'
 import { versionHeaders } from '../../shared/api/preconditions.ts'
 import { FHIR_JSON, wholeBody } from '../../shared/api/reply.ts'
 import { badStructure, HttpError, notFound } from '../../shared/errors.ts'
@@ -88,6 +88,7 @@ export function createBridge(options: BridgeOptions): Bridge {
         body: asked.body,
         requestId: job.requestId,
         traceId: job.traceId,
+        mayWait: true,
         signal,
       }
       const reply = isSigned
