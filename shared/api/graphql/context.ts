@@ -1,6 +1,7 @@
 /** What the resolvers of one request share: who asks, the levels, and what was used up. */
 
 import { may } from '../../access/policy.ts'
+import type { Principal } from '../../access/principal.ts'
 import { badRequest, forbidden, type HttpError, notFound, tooCostly } from '../../errors.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
 import { parseJson } from '../../fhir/json.ts'
@@ -23,7 +24,7 @@ export type GraphqlContext = {
   readonly interaction: Interaction
   readonly levels: Levels
   /** The resource that an element or a contained resource belongs to. */
-  readonly owners: WeakMap<object, Resource>
+  readonly owners: Owners
   readonly used: { searches: number; resources: number; evaluations: number }
   /** Shared by the searches of equal arguments. */
   readonly requests: Map<string, Promise<SearchRequest>>
@@ -31,9 +32,26 @@ export type GraphqlContext = {
   readonly loads: Map<string, Promise<Resource | undefined>>
   /** The same where it must be there. */
   readonly required: Map<string, Promise<Resource>>
+  /** What searches have found, where a read by id would show the same. */
+  readonly found: Map<string, Resource>
   readonly slices: Slices
   /** Decimals of resources are read as they are written. */
   readonly keepsDecimals: boolean
+}
+
+interface Owners {
+  get(part: object): Resource | undefined
+  set(part: object, owner: Resource): void
+}
+
+const OWNER = Symbol('owner')
+
+/** Kept in the parts, which were parsed for this request: thousands in a WeakMap keep the collector busy. */
+const OWNERS: Owners = {
+  get: (part: { [OWNER]?: Resource }) => part[OWNER],
+  set: (part: { [OWNER]?: Resource }, owner) => {
+    part[OWNER] = owner
+  },
 }
 
 /** Its statements end when the signal of its request aborts. */
@@ -42,11 +60,12 @@ export function openContext(interaction: Interaction, keepsDecimals: boolean): G
   return {
     interaction,
     levels: openLevels(() => signal?.throwIfAborted()),
-    owners: new WeakMap(),
+    owners: OWNERS,
     used: { searches: 0, resources: 0, evaluations: 0 },
     requests: new Map(),
     loads: new Map(),
     required: new Map(),
+    found: new Map(),
     slices: new Map(),
     keepsDecimals,
   }
@@ -271,12 +290,18 @@ async function handOut(
 const RESOURCE_WORK = 50
 
 function parse(context: GraphqlContext, version: Version): Resource {
-  const { interaction, owners, keepsDecimals } = context
+  const { interaction, owners, found, keepsDecimals } = context
   const text = textOf(interaction, version)
   // Our own text, checked when it was written, and cut to what the Principal may see.
   const resource = (keepsDecimals ? parseJson(text) : JSON.parse(text)) as Resource
   owners.set(resource, resource)
+  if (isSeenAlike(interaction.principal)) found.set(`${version.type}/${version.id}`, resource)
   return resource
+}
+
+/** Nothing that a search finds looks different, or is another resource, when it is read by its id. */
+function isSeenAlike({ rules, isSuperAdmin, project }: Principal): boolean {
+  return rules === undefined && !isSuperAdmin && (project.linked ?? []).length === 0
 }
 
 function spend(context: GraphqlContext, what: keyof GraphqlContext['used'], amount: number): void {
