@@ -93,6 +93,7 @@ async function compare(services: Services, principal: Principal): Promise<Figure
     levels: ONE_BY_ONE,
     loads: forgetful<GraphqlContext['loads']>(),
     required: forgetful<GraphqlContext['required']>(),
+    found: forgetful<GraphqlContext['found']>(),
   })
   await run(batched())
   await run(naive())
