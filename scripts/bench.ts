@@ -1,10 +1,13 @@
 /**
  * `npm run bench -- <area> [seconds] [resources]`: our figure, the physical limit measured in the same
- * run, and the ratio of both. Areas: binary, bundle, crud, execute, graphql, http, policy, search, token.
+ * run, and the ratio of both. Areas: binary, bots, bundle, chaos, crud, execute, graphql, http,
+ * policy, search, token.
  * Absolute figures vary with the machine; ratios are what to compare.
  */
 import { binary } from './bench/binary.ts'
+import { bots } from './bench/bots.ts'
 import { bundle } from './bench/bundle.ts'
+import { chaos } from './bench/chaos.ts'
 import { crud } from './bench/crud.ts'
 import { execute } from './bench/execute.ts'
 import { graphql } from './bench/graphql.ts'
@@ -26,7 +29,9 @@ const areas: Readonly<
   Record<string, (seconds: number, resources: number) => Promise<readonly Figure[]>>
 > = {
   binary,
+  bots,
   bundle,
+  chaos,
   crud,
   execute,
   graphql,

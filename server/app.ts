@@ -5,7 +5,7 @@ import compress from 'koa-compress'
 import { methodNotAllowed, notFound } from '../shared/errors.ts'
 import type { Services } from '../shared/services.ts'
 import type { Middleware, State, Web } from './context.ts'
-import { createMetrics } from './metrics.ts'
+import type { Metrics } from './metrics.ts'
 import { authenticate } from './middleware/authenticate.ts'
 import { failures } from './middleware/failures.ts'
 import { corsHeaders, securityHeaders } from './middleware/headers.ts'
@@ -17,19 +17,20 @@ import { authRoutes } from './routes/auth.ts'
 import { discoveryRoutes } from './routes/discovery.ts'
 import { emailRoutes } from './routes/email.ts'
 import { fhirRoutes } from './routes/fhir.ts'
+import { graphiqlRoutes } from './routes/graphiql.ts'
 import { healthRoutes } from './routes/health.ts'
 import { oauthRoutes } from './routes/oauth.ts'
 import { openapiRoutes } from './routes/openapi.ts'
 import { pageRoutes } from './routes/pages.ts'
 import { scimRoutes } from './routes/scim.ts'
 import { storageRoutes } from './routes/storage.ts'
+import { webhookRoutes } from './routes/webhook.ts'
 
 const COMPRESS_FROM_BYTES = 1024
 
 /** Listens to nothing; opens nothing. */
-export function createApp(services: Services): Koa<State> {
+export function createApp(services: Services, metrics: Metrics): Koa<State> {
   const { config, log } = services
-  const metrics = createMetrics(services)
   const web: Web = { services, metrics }
   const authenticated = authenticate(web)
   const app = new Koa<State>({ proxy: config.trustProxy })
@@ -52,9 +53,11 @@ export function createApp(services: Services): Koa<State> {
     oauthRoutes(web, authenticated),
     authRoutes(web, authenticated),
     pageRoutes(web),
+    graphiqlRoutes(web),
     adminRoutes(web, authenticated),
     scimRoutes(web, authenticated),
     emailRoutes(web, authenticated),
+    webhookRoutes(web),
   ]
   routers.push(openapiRoutes(config.baseUrl, routers))
   for (const router of routers) app.use(router.routes())

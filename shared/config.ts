@@ -60,6 +60,8 @@ export interface Config {
   readonly passwordCheck: PasswordCheck
   /** The client of the command line tool is there without being stored. */
   readonly cliClientEnabled: boolean
+  /** `/graphiql` is there: an editor of queries for people who sign in. */
+  readonly graphiqlEnabled: boolean
   /** `/oauth2/introspect` answers callers it does not know. */
   readonly introspectionOpen: boolean
   /** Where keys of clients and identity providers may be fetched from. */
@@ -79,6 +81,7 @@ export const QUEUE_NAMES = [
   'bots-sync',
   'bots-async',
   'requests',
+  'schedules',
   'export',
   'change',
   'mail',
@@ -146,6 +149,7 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     registerEnabled: read.flag('REGISTER_ENABLED', false),
     passwordCheck: read.oneOf('PASSWORD_CHECK', 'list', ['off', 'list', 'remote']),
     cliClientEnabled: read.flag('CLI_CLIENT_ENABLED', true),
+    graphiqlEnabled: read.flag('GRAPHIQL_ENABLED', false),
     introspectionOpen: read.flag('INTROSPECTION_OPEN', false),
     hookTargets: read.oneOf('HOOK_TARGETS', onLoopback ? 'all' : 'public', ['public', 'all']),
     googleClientId: read.text('GOOGLE_CLIENT_ID'),

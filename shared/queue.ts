@@ -39,6 +39,8 @@ export interface Queues {
   execute(job: ExecuteJob, wait: Wait): Promise<ExecuteReply | undefined>
   /** Admits a run, calls `store` to make it durable, adds it. Errors as `execute`. */
   enqueue(job: ExecuteJob, store: () => Promise<void>): Promise<void>
+  /** Ends the wait of every caller of `execute`: this process stops. */
+  sendAway(): void
   /** Marks a run as late; answers its reply if it ended meanwhile. */
   late(job: ExecuteJob): Promise<ExecuteReply | undefined>
   /** Adds a stored run again unless it is still queued; true when it was added. */
@@ -63,6 +65,8 @@ export interface Queues {
   close(): Promise<void>
 }
 
+/** Behind the lanes of all events. */
+const BATCH_LANE = 64
 /** So many jobs at the head of a queue are looked at for the oldest. */
 const OLDEST_OF = 100
 
@@ -96,7 +100,7 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
   const add = (name: BotQueue, job: ExecuteJob, lane: number) =>
     queueOf(name).add('execute', job, {
       jobId: job.runId,
-      priority: lane,
+      priority: name === 'bots-async' && job.class !== 'event' ? lane + BATCH_LANE : lane,
       removeOnComplete: true,
       removeOnFail: true,
     })
@@ -179,6 +183,7 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
         log.warn({ runId: job.runId, cause: error }, 'An asynchronous run waits for Redis')
       }
     },
+    sendAway: () => replies.sendAway(),
     async late(job) {
       return failAs503(async () => {
         const names = [keys.reply(job.runId), keys.late(job.runId)]

@@ -1,10 +1,11 @@
 import t from 'tap'
 import { openBotica } from './fixtures/botica.ts'
 import { ask, turnsOf } from './fixtures/graphql.ts'
+import type { Raw } from './fixtures/oracle-values.ts'
 import { openSdk } from './fixtures/sdk.ts'
 
 const botica = await openBotica(t)
-const { admin, createMember, createTenant } = botica
+const { admin, createMember, createTenant, superAdmin } = botica
 
 const PATIENTS = 1000
 
@@ -188,4 +189,32 @@ t.test('the SDK of Medplum gets data, partial data and failures as it knows them
     errors: [{ message: 'Not found' }],
   })
   await t.rejects(sdk.graphql('{ Patient('), { message: 'GraphQL syntax error.' })
+})
+
+t.test('a Project has limits of its own where the super admin sets them', async (t) => {
+  const { project } = await createTenant()
+  const { body: stored } = await superAdmin.get(`Project/${project.id}`)
+  const systemSetting = [
+    { name: 'graphqlMaxDepth', valueInteger: 3 },
+    { name: 'graphqlMaxCost', valueInteger: 50 },
+    { name: 'graphqlMaxSearches', valueInteger: 2 },
+  ]
+  t.equal((await superAdmin.put(`Project/${project.id}`, { ...stored, systemSetting })).status, 200)
+  const { client } = await createMember({}, project.id)
+  const textOf = async (query: string) => {
+    const { status, body } = await ask(client, query)
+    t.equal(status, 400)
+    return (body as unknown as Raw).issue.map(({ details }: Raw) => details.text)
+  }
+  t.equal((await ask(client, '{ PatientList { extension { url } } }')).status, 200)
+  t.same(await textOf('{ PatientList { extension { extension { url } } } }'), [
+    'Field depth 4 exceeds the limit of 3',
+  ])
+  t.same(await textOf('{ PatientList { EncounterList(_reference: patient) { id } } }'), [
+    'Query cost 168 exceeds the limit of 50',
+  ])
+  const lists = [1, 2, 3].map((count) => `a${count}: PatientList(_count: ${count}) { id }`)
+  const { body } = await ask(client, `{ ${lists.join(' ')} }`)
+  t.same(Object.values(body.data), [[], [], null])
+  t.match(body.errors, [{ message: 'Maximum number of searches exceeded', path: ['a3'] }])
 })

@@ -49,6 +49,22 @@ t.test('a search whose caller has gone is cancelled in PostgreSQL', async (t) =>
   t.equal((await admin.get('Basic?_count=0&_total=accurate')).status, 200, 'the pool is whole')
 })
 
+t.test('statements of a GraphQL request whose caller has gone are cancelled', async (t) => {
+  const controller = new AbortController()
+  const query = '{ a: BasicList { id } b: BasicConnection(_count: 3) { edges { mode } } }'
+  const call = fetch(`${baseUrl}fhir/R4/$graphql`, {
+    method: 'POST',
+    headers: { Authorization: `Bearer ${admin.token}`, 'Content-Type': 'application/json' },
+    body: JSON.stringify({ query }),
+    signal: controller.signal,
+  })
+  const ended = Promise.allSettled([call])
+  await until(async () => (await running()) === 2, 10_000)
+  controller.abort()
+  await until(async () => (await running()) === 0, 10_000)
+  t.match(await ended, [{ status: 'rejected' }])
+})
+
 t.test('a search past its time is cancelled in PostgreSQL and answered 504', async (t) => {
   const { status, body } = await admin.get<Raw>('Basic?_count=5')
   t.equal(status, 504)

@@ -1,39 +1,40 @@
 /** The worker process: read settings, open services, take jobs; on SIGTERM finish what runs and leave. */
-import { DelayedError, type Job, WaitingError, Worker } from 'bullmq'
+import { DelayedError, type Job, UnrecoverableError, WaitingError, Worker } from 'bullmq'
+import { publishNotifications, socketSubscriptions } from '../shared/api/socket-subscriptions.ts'
 import { type Config, ConfigError, readConfig } from '../shared/config.ts'
 import { createLogger, type Logger } from '../shared/log.ts'
 import { type BotQueue, EXPORTS, type ExecuteJob, REQUESTS } from '../shared/queue-jobs.ts'
 import { botQueues, openRuns } from '../shared/queue-runs.ts'
 import { PREFIX } from '../shared/queue-scripts.ts'
+import { createStats } from '../shared/queue-stats.ts'
+import { LendingWorker, type Loans } from '../shared/queue-worker.ts'
 import { openRedis } from '../shared/redis.ts'
 import { openServices, StartError } from '../shared/services.ts'
 import { createAudit } from './bots/audit.ts'
 import { openExecutors } from './bots/executors.ts'
 import { createMetrics } from './bots/metrics.ts'
-import { createRunner, HandedBack, type Runner } from './bots/run.ts'
+import { Again } from './bots/retries.ts'
+import { createRunner, HandedBack, LeftToUpkeep, type Runner } from './bots/run.ts'
 import { Deferred } from './bots/slots.ts'
 import { startSweep } from './bots/sweep.ts'
 import { startEvents } from './events/run.ts'
 import { type ExportRuns, startExports } from './export/run.ts'
 import { startMail } from './mail/run.ts'
 import { type Requests, startRequests } from './requests/run.ts'
+import { startSchedules } from './schedules/run.ts'
 import { startUpkeepJobs } from './upkeep/jobs.ts'
 import { startTableUpkeep } from './upkeep/tables.ts'
 
 /** Platforms kill after 30 s. */
 const FINISH_MS = 20_000
 const GIVE_BACK_MS = 3000
+/** Runs beside the places of the queues, while as many wait: each has an isolate of 2 MB. */
+const MOST_RESTING = 128
 /** Bundles are large: more at once would only share the same processor and connections. */
 const REQUESTS_AT_ONCE = 2
 
-/**
- * After a kill a job is taken up within lock + interval: a waiting caller gives little time, a run in
- * the background is promised 30 s.
- */
-const LOCKS = {
-  'bots-sync': { lockDuration: 10_000, stalledInterval: 5000 },
-  'bots-async': { lockDuration: 20_000, stalledInterval: 5000 },
-} as const
+/** After a kill a job is taken up within the sum of both: callers wait for 25 s. */
+const LOCKS = { lockDuration: 10_000, stalledInterval: 5000 }
 
 async function main(): Promise<void> {
   const config = readConfig()
@@ -47,36 +48,39 @@ async function main(): Promise<void> {
   })
   const served = botQueues(config.workerQueues)
   const runs = await openRuns(config, log)
-  const metrics = createMetrics({
-    slots_used: () => runner.active,
-    executors: () => executors.stats().executors,
-    isolates: () => executors.stats().isolates,
-    executor_rss_megabytes: () => executors.stats().rssMb,
-  })
+  const metrics = createMetrics(() => executors.stats())
+  const stats = createStats()
   const audit = createAudit(services)
-  const runner: Runner = createRunner({ services, runs, executors, audit, metrics })
+  const runner: Runner = createRunner({ services, runs, executors, audit, metrics, stats })
   const sweep = startSweep(services, runs)
   const hasUpkeep = config.workerQueues.includes('upkeep')
   const upkeep = hasUpkeep ? [startTableUpkeep(services), startUpkeepJobs(services)] : []
+  const schedules = config.workerQueues.includes('schedules')
+    ? startSchedules(services, metrics)
+    : undefined
   const mail = config.workerQueues.includes('mail') ? startMail(services) : undefined
   const events = config.workerQueues.includes('change')
     ? startEvents(services, runner, {
-        sockets: async () => new Map(),
+        sockets: (ids) => socketSubscriptions(services, ids),
         botChanged: async () => {},
-        publish: async () => {},
+        publish: (notifications) => publishNotifications(services, notifications),
       })
     : undefined
   const requests = config.workerQueues.includes(REQUESTS)
     ? startRequests(services, runs)
     : undefined
   const exports = config.workerQueues.includes(EXPORTS) ? startExports(services) : undefined
+  const loans: Loans = { most: MOST_RESTING, count: 0 }
   const workers = [
-    ...served.map((queue) => startWorker(config, log, queue, runner)),
+    ...served.map((queue) => startWorker(config, log, queue, runner, loans)),
     ...(requests ? [startRequestWorker(config, log, requests)] : []),
     ...(exports ? [startExportWorker(config, log, exports)] : []),
   ]
   await Promise.all(workers.map((worker) => worker.waitUntilReady()))
-  await runs.announce(served, () => metrics.text())
+  await runs.announce(served, async () => {
+    await stats.flush(services.redis)
+    return await metrics.text()
+  })
   log.info({ queues: served, concurrency: config.workerConcurrency }, 'taking jobs')
 
   let stopping = false
@@ -95,6 +99,7 @@ async function main(): Promise<void> {
     await Promise.all([
       sweep.stop(),
       requests?.stop(),
+      schedules?.stop(),
       mail?.stop(),
       left,
       ...upkeep.map((item) => item.stop()),
@@ -102,6 +107,7 @@ async function main(): Promise<void> {
       executors.close(),
     ])
     await audit.close()
+    await stats.flush(services.redis).catch(() => undefined)
     await services.close()
     log.info('stopped')
     process.exit(0)
@@ -111,24 +117,35 @@ async function main(): Promise<void> {
   }
 }
 
-function startWorker(config: Config, log: Logger, queue: BotQueue, runner: Runner): Worker {
-  const worker = new Worker<ExecuteJob, null>(queue, (job, token) => take(job, token, runner), {
+function startWorker(
+  config: Config,
+  log: Logger,
+  queue: BotQueue,
+  runner: Runner,
+  loans: Loans,
+): Worker {
+  const process = (job: Job<ExecuteJob>, token: string | undefined) =>
+    take(job, token, runner, (isResting) => worker.rest(job.id ?? '', isResting))
+  const settings = {
     connection: openRedis(config, 'worker', log),
     prefix: PREFIX,
     concurrency: config.workerConcurrency,
-    ...LOCKS[queue],
+    ...LOCKS,
     maxStalledCount: 1,
     removeOnComplete: { count: 0 },
     removeOnFail: { count: 0 },
     // After an outage of Redis a finished job is acknowledged as soon as it is back.
     runRetryDelay: 500,
-  })
+  }
+  const worker = new LendingWorker<ExecuteJob>(queue, process, settings, loans)
   // That Redis is away is said once, by its connection.
   worker.on('error', (error) => log.debug({ queue, reason: error.message }, 'Worker'))
   worker.on('failed', (job, error) => {
     if (job === undefined) return
     log.error({ queue, runId: job.id, cause: error }, 'A bot job failed')
-    runner.giveUp(job.data).catch((cause: unknown) => {
+    if (error instanceof LeftToUpkeep) return
+    const isPoison = error instanceof UnrecoverableError
+    runner.giveUp(job.data, isPoison).catch((cause: unknown) => {
       log.error({ runId: job.id, cause }, 'A failed run could not be answered')
     })
   })
@@ -171,13 +188,21 @@ async function take(
   job: Job<ExecuteJob>,
   token: string | undefined,
   runner: Runner,
+  onRest: (isResting: boolean) => void,
 ): Promise<null> {
-  const attempt = { number: job.stalledCounter + 1, isRepeat: job.attemptsStarted > 1 }
+  const { failures = 0 } = job.data
+  const number = job.stalledCounter + failures + 1
+  const attempt = { number, isRepeat: job.attemptsStarted > 1 }
   try {
-    await runner.process(job.data, attempt)
+    await runner.process(job.data, attempt, onRest)
     return null
   } catch (error) {
     if (error instanceof Deferred) {
+      await job.moveToDelayed(Date.now() + error.delayMs, token)
+      throw new DelayedError()
+    }
+    if (error instanceof Again) {
+      await job.updateData({ ...job.data, failures: failures + 1 })
       await job.moveToDelayed(Date.now() + error.delayMs, token)
       throw new DelayedError()
     }

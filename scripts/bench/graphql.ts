@@ -3,37 +3,23 @@
  * and counts. The nested query stands beside the same resolved parent by parent through the repository,
  * in this process and without HTTP, which flatters it.
  */
-import { type Principal, systemPrincipal } from '../../shared/access/principal.ts'
+import type { Principal } from '../../shared/access/principal.ts'
 import { parseJson } from '../../shared/fhir/json.ts'
 import { isObject, type Resource } from '../../shared/fhir/resource.ts'
 import { parseSearch } from '../../shared/fhir/search.ts'
 import type { Repository } from '../../shared/store/repository.ts'
 import type { Figure } from '../bench.ts'
-import { freePort } from '../service.ts'
-import { startWeb, stopChild, untilReady } from './children.ts'
 import { type Load, measure, median, openWire } from './load.ts'
-import { openProject } from './project.ts'
-import { type Loaded, loadCopies } from './search-load.ts'
-import { openStage } from './stage.ts'
+import { onLoadedStage } from './loaded.ts'
+import type { Loaded } from './search-load.ts'
 
 const CALLERS = 8
 const NESTED = `{ PatientList(_count: 20) { id EncounterList(_reference: patient) { id
   ObservationList(_reference: encounter) { id code { text } subject { resource { __typename } } } } } }`
 
 export async function graphql(seconds: number, resources: number): Promise<readonly Figure[]> {
-  const port = await freePort()
-  const baseUrl = `http://127.0.0.1:${port}/`
-  const stage = await openStage({ PORT: String(port), BASE_URL: baseUrl })
-  const web = startWeb(stage.env)
-  try {
-    await untilReady(baseUrl, false)
-    const { token, projectId } = await openProject(stage, baseUrl)
-    const { repository, principals, database } = stage.services
-    const project = await principals.project(projectId)
-    if (!project) throw new Error('The bench project was not made')
-    const principal = { ...systemPrincipal(project), isSuperAdmin: false }
-    const loaded = await loadCopies(repository, principal, resources)
-    await database.knex.raw('vacuum analyze')
+  return onLoadedStage(resources, async ({ stage, baseUrl, token, principal, loaded }) => {
+    const { repository } = stage.services
     const wire = await openWire(baseUrl, CALLERS, token, 'application/json')
     const asked = (query: () => string) => async (caller: number) => {
       const body = JSON.stringify({ query: query() })
@@ -41,7 +27,7 @@ export async function graphql(seconds: number, resources: number): Promise<reado
     }
     const began = performance.now()
     await asked(() => NESTED)(0)
-    const first = performance.now() - began
+    console.log(`The first query took ${Math.round(performance.now() - began)} ms`)
     const load = (query: () => string) => measure(CALLERS, seconds, asked(query))
     const read = await load(() => readOne(loaded))
     const counted = await load(
@@ -50,7 +36,6 @@ export async function graphql(seconds: number, resources: number): Promise<reado
     const nested = await medianOf(() => asked(() => NESTED)(0))
     const naive = await medianOf(() => parentByParent(repository, principal))
     wire.close()
-    console.log(`${loaded.count} resources; the first query took ${Math.round(first)} ms`)
     return [
       figure('one Patient by id', read),
       figure('counts of two types', counted),
@@ -62,10 +47,7 @@ export async function graphql(seconds: number, resources: number): Promise<reado
         required: '>= 10',
       },
     ]
-  } finally {
-    await stopChild(web)
-    await stage.close()
-  }
+  })
 }
 
 function readOne({ samples }: Loaded): string {

@@ -2,16 +2,12 @@
  * Reads and searches over HTTP with 16 callers: under a policy of five entries with chained criteria and
  * hidden fields, beside the same requests without a policy.
  */
-import { systemPrincipal } from '../../shared/access/principal.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import type { Figure } from '../bench.ts'
-import { freePort } from '../service.ts'
 import { connect } from '../session.ts'
-import { startWeb, stopChild, untilReady } from './children.ts'
 import { type Load, measure, openWire, type Wire } from './load.ts'
-import { openProject } from './project.ts'
-import { type Loaded, loadCopies } from './search-load.ts'
-import { openStage } from './stage.ts'
+import { onLoadedStage } from './loaded.ts'
+import type { Loaded } from './search-load.ts'
 
 const CALLERS = 16
 const VALUES = 200
@@ -40,19 +36,7 @@ interface Shape {
 }
 
 export async function policy(seconds: number, resources: number): Promise<readonly Figure[]> {
-  const port = await freePort()
-  const baseUrl = `http://127.0.0.1:${port}/`
-  const stage = await openStage({ PORT: String(port), BASE_URL: baseUrl })
-  const web = startWeb(stage.env)
-  try {
-    await untilReady(baseUrl, false)
-    const { token, projectId } = await openProject(stage, baseUrl)
-    const project = await stage.services.principals.project(projectId)
-    if (!project) throw new Error('The bench project was not made')
-    const principal = { ...systemPrincipal(project), isSuperAdmin: false }
-    const loaded = await loadCopies(stage.services.repository, principal, resources)
-    await stage.services.database.query({ text: 'vacuum analyze', values: [] })
-    console.log(`${loaded.count} resources`)
+  return onLoadedStage(resources, async ({ baseUrl, token, projectId, loaded }) => {
     const limited = await memberUnder(projectId)
     const wires = await Promise.all(
       [token, limited].map((one) => openWire(baseUrl, CALLERS, one, 'application/fhir+json')),
@@ -65,10 +49,7 @@ export async function policy(seconds: number, resources: number): Promise<readon
     }
     for (const wire of wires) wire.close()
     return figures
-  } finally {
-    await stopChild(web)
-    await stage.close()
-  }
+  })
 }
 
 /** A client of the Project under a policy of its own; answers its token. */

@@ -3,18 +3,15 @@
  * this process; and how many buffers the plan of a page touches. The slowest plans are printed whole.
  */
 import pg from 'pg'
-import { type Principal, systemPrincipal } from '../../shared/access/principal.ts'
+import type { Principal } from '../../shared/access/principal.ts'
 import type { Statement } from '../../shared/database.ts'
 import { parseSearch } from '../../shared/fhir/search.ts'
 import { openRepository } from '../../shared/store/open-repository.ts'
 import type { Figure } from '../bench.ts'
-import { freePort } from '../service.ts'
-import { startWeb, stopChild, untilReady } from './children.ts'
 import { type Load, measure, openWire, type Wire } from './load.ts'
-import { openProject } from './project.ts'
-import { loadCopies } from './search-load.ts'
+import { type LoadedStage, onLoadedStage } from './loaded.ts'
 import { type Shape, shapesOf } from './search-shapes.ts'
-import { openStage, type Stage } from './stage.ts'
+import type { Stage } from './stage.ts'
 
 const CALLERS = 16
 const SLOWEST = 5
@@ -31,39 +28,34 @@ interface Measured {
 }
 
 export async function search(seconds: number, resources: number): Promise<readonly Figure[]> {
-  const port = await freePort()
-  const baseUrl = `http://127.0.0.1:${port}/`
-  const stage = await openStage({ PORT: String(port), BASE_URL: baseUrl })
-  const pool = new pg.Pool({ connectionString: stage.config.databaseUrl, max: CALLERS })
-  const web = startWeb(stage.env)
-  try {
-    await untilReady(baseUrl, false)
-    const { token, projectId } = await openProject(stage, baseUrl)
-    const project = await stage.services.principals.project(projectId)
-    if (!project) throw new Error('The bench project was not made')
-    const principal = { ...systemPrincipal(project), isSuperAdmin: false }
-    const began = performance.now()
-    const loaded = await loadCopies(stage.services.repository, principal, resources)
-    const took = (performance.now() - began) / 1000
-    await pool.query('vacuum analyze')
-    console.log(`${loaded.count} resources, ${Math.round(loaded.count / took)}/s`)
-    console.log(await sizes(pool))
-    const statements = await openRecorder(stage, principal)
-    const wire = await openWire(baseUrl, CALLERS, token, 'application/fhir+json')
-    const measured: Measured[] = []
-    const shapes = shapesOf(loaded)
-    await warmUp(shapes, wire)
-    for (const shape of shapes) {
-      measured.push(await measureShape(shape, wire, pool, statements, seconds))
+  return onLoadedStage(resources, async (ready) => {
+    const { databaseUrl } = ready.stage.config
+    const pool = new pg.Pool({ connectionString: databaseUrl, max: CALLERS })
+    try {
+      return await measureAll(ready, pool, seconds)
+    } finally {
+      await pool.end()
     }
-    wire.close()
-    printSlowest(measured)
-    return measured.map(figureOf)
-  } finally {
-    await pool.end()
-    await stopChild(web)
-    await stage.close()
+  })
+}
+
+async function measureAll(
+  { stage, baseUrl, token, principal, loaded }: LoadedStage,
+  pool: pg.Pool,
+  seconds: number,
+): Promise<readonly Figure[]> {
+  console.log(await sizes(pool))
+  const statements = await openRecorder(stage, principal)
+  const wire = await openWire(baseUrl, CALLERS, token, 'application/fhir+json')
+  const measured: Measured[] = []
+  const shapes = shapesOf(loaded)
+  await warmUp(shapes, wire)
+  for (const shape of shapes) {
+    measured.push(await measureShape(shape, wire, pool, statements, seconds))
   }
+  wire.close()
+  printSlowest(measured)
+  return measured.map(figureOf)
 }
 
 /** By calls and not by time: on a busy machine the first shapes would be asked of code not yet compiled. */

@@ -97,7 +97,19 @@ function request() {
     redirectUri: 'redirect_uri',
   }
   const fields = Object.entries(names).map(([name, parameter]) => [name, asked.get(parameter) ?? ''])
-  return Object.fromEntries(fields)
+  return { ...Object.fromEntries(fields), ...own }
+}
+
+/** Of a page that keeps the token itself (RFC 7636 §4.1 and §4.2). */
+async function challenge() {
+  const base64 = (bytes) =>
+    btoa(String.fromCharCode(...new Uint8Array(bytes)))
+      .replaceAll('+', '-')
+      .replaceAll('/', '_')
+      .replaceAll('=', '')
+  const verifier = base64(crypto.getRandomValues(new Uint8Array(32)))
+  const digest = await crypto.subtle.digest('SHA-256', new TextEncoder().encode(verifier))
+  return { verifier, own: { codeChallenge: base64(digest), codeChallengeMethod: 'S256' } }
 }
 
 function askPassword() {
@@ -126,7 +138,7 @@ async function proceed(answer) {
   const { login, code, memberships } = answer
   if (answer.mfaEnrollRequired) return askToken(login, 'mfa/login-enroll', answer.enrollQrCode)
   if (answer.mfaRequired) return askToken(login, 'mfa/verify')
-  if (code) return page === 'oauth' ? askScope(login, code) : said('Signed in', 'You are signed in.')
+  if (code) return ARRIVALS[page](login, code)
   if (memberships) return askMembership(login, memberships)
   throw new Error('There is nothing to sign in to')
 }
@@ -222,9 +234,23 @@ async function start() {
   step('You are signed in', [], 'Continue', () => proceed(answer))
 }
 
+async function openGraphiql(code) {
+  const graphiql = await import('/graphiql/start.js')
+  await graphiql.openGraphiql(code, verifier)
+}
+
+/** What becomes of the code of a person who has signed in. */
+const ARRIVALS = {
+  oauth: askScope,
+  signin: () => said('Signed in', 'You are signed in.'),
+  graphiql: (_login, code) => openGraphiql(code),
+}
+const { verifier, own } = page === 'graphiql' ? await challenge() : {}
+
 const PAGES = {
   oauth: start,
   signin: start,
+  graphiql: start,
   resetpassword: askReset,
   setpassword: askNewPassword,
   verifyemail: askVerify,

@@ -2,7 +2,13 @@
 import type { Context } from '../context.ts'
 
 /** Which page it is: script.js knows the same names. */
-export type PageName = 'oauth' | 'signin' | 'resetpassword' | 'setpassword' | 'verifyemail'
+export type PageName =
+  | 'oauth'
+  | 'signin'
+  | 'graphiql'
+  | 'resetpassword'
+  | 'setpassword'
+  | 'verifyemail'
 
 const STYLE = `
 :root { color-scheme: light dark; font: 1rem/1.5 system-ui, sans-serif }

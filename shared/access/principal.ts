@@ -35,6 +35,16 @@ export interface ProjectContext {
         readonly auth: number | undefined
       }
     | undefined
+  /** Bot runs at a time over all workers (`botConcurrency`). */
+  readonly botConcurrency?: number | undefined
+  /** Own limits of a GraphQL request (`graphqlMaxDepth`, `graphqlMaxCost`, `graphqlMaxSearches`). */
+  readonly graphql?:
+    | {
+        readonly depth: number | undefined
+        readonly cost: number | undefined
+        readonly searches: number | undefined
+      }
+    | undefined
   /** Ids of Projects whose shared resources this one may read (`Project.link`). */
   readonly links?: readonly string[]
   /** Those Projects, as far as they exist; of sessions only. */

@@ -18,6 +18,7 @@ const MEMORY_MIN_MB = 16
 const MEMORY_MAX_MB = 512
 const CONCURRENCY = 10
 const QUEUE_SECONDS = 3600
+const ATTEMPTS_MAX = 20
 
 /** Limits of one run; values above the server's own are capped. */
 export function botLimits(bot: Resource, config: Config): BotLimits {
@@ -45,6 +46,11 @@ export function maxQueueMs(bot: Resource, config: Config): number {
 /** How many runs of the bot may be active at once. */
 export function maxConcurrency(bot: Resource, config: Config): number {
   return setting(bot, config, 'maxConcurrency') ?? CONCURRENCY
+}
+
+/** How often an asynchronous run that fails is made in all. */
+export function maxAttempts(bot: Resource, config: Config): number {
+  return Math.min(setting(bot, config, 'retry') ?? 1, ATTEMPTS_MAX)
 }
 
 /**

@@ -15,6 +15,7 @@ import { compartments, describeSearch, sharedParameters } from './metadata-searc
 import type { Operation } from './operation.ts'
 import { operations } from './operations/table.ts'
 import { emptyReply, textReply } from './reply.ts'
+import { webSocketUrl } from './web-socket-url.ts'
 
 /** The same for every caller, also for one without a token, but for what a Project has of its own. */
 export async function capabilities({
@@ -95,6 +96,9 @@ function head(baseUrl: string): object {
   }
 }
 
+/** https://hl7.org/fhir/R4/extension-capabilitystatement-websocket.html */
+const WEB_SOCKET = 'http://hl7.org/fhir/StructureDefinition/capabilitystatement-websocket'
+
 function describe(baseUrl: string, own?: OwnParameters): object {
   return {
     resourceType: 'CapabilityStatement',
@@ -105,6 +109,7 @@ function describe(baseUrl: string, own?: OwnParameters): object {
     patchFormat: ['application/json-patch+json', 'application/fhir+json'],
     rest: [
       {
+        extension: [{ url: WEB_SOCKET, valueUri: webSocketUrl(baseUrl) }],
         mode: 'server',
         security: security(baseUrl),
         resource: resourceTypes.map((type) => describeType(type, own)),

@@ -5,12 +5,14 @@ import { inOneTurn } from './batches.ts'
 import { deletionEventPart, type EventOrigin } from './event-rows.ts'
 import { SEARCH_PARAMETER } from './own-parameters.ts'
 import type { VersionRow } from './rows.ts'
+import { BOT } from './schedules.ts'
 import type { Write } from './statements.ts'
 import { REGISTRY_PROJECT } from './tenants.ts'
 import { ownParametersJob } from './upkeep-jobs.ts'
 
 const SEARCH_PARAMETER_NUMBER = typeNumber(SEARCH_PARAMETER)
 const MEMBERSHIP = typeNumber('ProjectMembership')
+const BOT_NUMBER = typeNumber(BOT)
 const SUBSCRIPTION = typeNumber('Subscription')
 
 export interface Deletion {
@@ -61,6 +63,11 @@ export function deleteStatement(deletions: readonly Deletion[]): Statement {
     ? `p as (${ownParametersJob(`array(select distinct project from now
         where type = ${SEARCH_PARAMETER_NUMBER})`)}),`
     : ''
+  const hasBots = deletions.some(({ type }) => type === BOT_NUMBER)
+  const schedules = hasBots
+    ? `b as (delete from schedule x using d
+        where x.project = d.project and x.id = d.id and d.type = ${BOT_NUMBER}),`
+    : ''
   const hasProfiles = deletions.some(({ profileKey }) => profileKey !== undefined)
   const membership = hasProfiles
     ? `(select m.id from resource m where m.project = ${REGISTRY_PROJECT} and m.type = ${MEMBERSHIP}
@@ -73,6 +80,7 @@ export function deleteStatement(deletions: readonly Deletion[]): Statement {
     ...(hasWatches ? ['watch'] : []),
     ...(reindexes ? ['reindex'] : []),
     ...(hasProfiles ? ['profile'] : []),
+    ...(hasBots ? ['schedule'] : []),
   ]
   const column = <T>(value: (deletion: Deletion) => T) => deletions.map(value)
   return {
@@ -106,6 +114,7 @@ export function deleteStatement(deletions: readonly Deletion[]): Statement {
       ${events}
       ${watches}
       ${jobs}
+      ${schedules}
       q as (delete from unique_key x using d
         where x.id = d.id and x.project = d.project and x.type = d.type)
       select d.n::int, true as deleted, true as gone, ${membership} as membership,

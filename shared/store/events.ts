@@ -49,13 +49,16 @@ export interface Notification {
   readonly event: ChangeEvent
 }
 
+/** Which version a delivery is about. */
+export type VersionPlace = Pick<Delivery, 'project' | 'type' | 'resource' | 'ver' | 'change'>
+
 export interface Events {
   /** The next changes of the outbox; with none waiting nothing happens. One transaction. */
   match(count: number, options: MatchOptions): Promise<Matched>
   /** Takes what is due, as far as there is room. */
   take(room: Room): Promise<readonly Delivery[]>
   /** The version that a delivery is about; `last` of a deletion. Undefined when it is gone. */
-  versionOf(delivery: Delivery): Promise<VersionRow | undefined>
+  versionOf(delivery: VersionPlace): Promise<VersionRow | undefined>
   /** The Subscription as it is now; undefined when it waits for nothing any more. */
   subscriptionOf(delivery: Delivery): Promise<Version | undefined>
   /** The newest version of the resource of a delivery and whether it is deleted. */

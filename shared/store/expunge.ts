@@ -8,6 +8,7 @@ import { SEARCH_PARAMETER } from './own-parameters.ts'
 import { readRow } from './read.ts'
 import type { Version } from './repository.ts'
 import { toVersion } from './rows.ts'
+import { BOT, removeSchedule } from './schedules.ts'
 import { CONDEMN } from './stored-contents.ts'
 import { REGISTRY_PROJECT } from './tenants.ts'
 import { addOwnParametersJob } from './upkeep-jobs.ts'
@@ -38,6 +39,7 @@ export async function expunge(
       select 1`,
     values: [row.project, row.type, row.id, id],
   })
+  if (type === BOT) await removeSchedule(store.connection, row.project, row.id)
   if (type === SEARCH_PARAMETER) await addOwnParametersJob(store.connection, row.project)
   return toVersion(row, id)
 }
@@ -54,6 +56,7 @@ const TABLES = [
   'active_subscription',
   'delivery',
   'indexed_parameter',
+  'schedule',
   'version',
 ]
 

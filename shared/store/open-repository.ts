@@ -40,6 +40,7 @@ import { explain } from './search/explain.ts'
 import { search, searchMany, searchTypes } from './search/page.ts'
 import { countPerReference, searchPerReference } from './search/per-reference.ts'
 import { openStatistics } from './search/statistics.ts'
+import { createSocketSubscriptions } from './socket-subscriptions.ts'
 import { createTenants } from './tenants.ts'
 import { type Inner, inTransaction, runTogether, runTransaction } from './transaction.ts'
 import { createWatchers } from './watchers.ts'
@@ -157,8 +158,8 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
       const version = await read(store, principal, type, id)
       return type === 'Binary' ? inSight(store, principal, version) : version
     },
-    readMany: async (principal, references) => {
-      const versions = await readMany(store, principal, references)
+    readMany: async (principal, references, signal) => {
+      const versions = await readMany(until(store, signal), principal, references)
       const hasBinary = references.some(({ type }) => type === 'Binary')
       return hasBinary ? manyInSight(store, principal, versions) : versions
     },
@@ -205,9 +206,10 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
     searchTypes: (principal, requests, signal) =>
       searchTypes(until(store, signal), principal, requests),
     searchMany: (principal, requests) => searchMany(store, principal, requests),
-    searchPerReference: (principal, wanted, maxRows) =>
-      searchPerReference(store, principal, wanted, maxRows),
-    countPerReference: (principal, wanted) => countPerReference(store, principal, wanted),
+    searchPerReference: (principal, wanted, maxRows, signal) =>
+      searchPerReference(until(store, signal), principal, wanted, maxRows),
+    countPerReference: (principal, wanted, signal) =>
+      countPerReference(until(store, signal), principal, wanted),
     compartment: (principal, request) => readCompartment(store, principal, request),
     createConditional: (principal, resource, condition, options) =>
       createConditional(store, transact, principal, resource, condition, options),
@@ -218,8 +220,9 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
     metaSummary: (principal, type) => metaSummary(store, principal, type),
     concepts: createImportedConcepts(store.connection),
     maintenance: createMaintenance(store),
-    events: createEvents(store, transact),
     exports: createExports(store),
+    events: createEvents(store, transact),
+    sockets: createSocketSubscriptions(store),
     transaction: transactions.runAll,
     sideBySide: () => {
       const { connection } = store

@@ -14,6 +14,7 @@ import { SEARCH_PARAMETER } from './own-parameters.ts'
 import { type CheckedReference, referencesToCheck } from './references.ts'
 import { uniqueValues } from './registry.ts'
 import type { WriteOptions } from './repository.ts'
+import { BOT, scheduleChange } from './schedules.ts'
 import type { UniqueKey } from './side-rows.ts'
 import type { Write } from './statements.ts'
 import { watchOf } from './subscriptions.ts'
@@ -80,6 +81,7 @@ export function prepare(
       targets: store.deferred === undefined ? references : [],
       text: newText(own, indexed, stored),
       tenant: type === 'Project' ? tenantOf(store, indexed, place, stored) : undefined,
+      schedule: type === BOT ? scheduleChange(stored, resource) : undefined,
       reindexes: type === SEARCH_PARAMETER,
       event: eventOrigin(store.keys, principal, type, place.projectId),
       watch: type === SUBSCRIPTION ? watchOf(indexed) : undefined,

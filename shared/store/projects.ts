@@ -18,6 +18,12 @@ export function projectContext(project: Resource, number: number): ProjectContex
       requests: wholeSetting(project, 'rateLimit'),
       auth: wholeSetting(project, 'authRateLimit'),
     },
+    botConcurrency: wholeSetting(project, 'botConcurrency'),
+    graphql: {
+      depth: wholeSetting(project, 'graphqlMaxDepth'),
+      cost: wholeSetting(project, 'graphqlMaxCost'),
+      searches: wholeSetting(project, 'graphqlMaxSearches'),
+    },
     links: linksOf(project),
     exports: textsOf(project.exportedResourceType),
     defaultProfiles: defaultProfilesOf(project),

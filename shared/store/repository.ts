@@ -14,6 +14,7 @@ import type { MetaSummary } from './meta-summary.ts'
 import type { CompartmentPage, CompartmentRequest } from './search/compartment.ts'
 import type { Explanation } from './search/explain.ts'
 import type { ReferenceSearch } from './search/per-reference.ts'
+import type { SocketSubscriptions } from './socket-subscriptions.ts'
 
 /** One stored version. `content` is the JSON text as stored; undefined marks a deletion. */
 export interface Version {
@@ -100,6 +101,7 @@ export interface Repository {
   readMany(
     principal: Principal,
     references: readonly { readonly type: string; readonly id: string }[],
+    signal?: AbortSignal,
   ): Promise<readonly (Version | undefined)[]>
   /** Those Binaries that exist and are in sight. Two SQL statements at most. */
   readBinaries(
@@ -185,16 +187,22 @@ export interface Repository {
     principal: Principal,
     search: ReferenceSearch,
     maxRows: number,
+    signal?: AbortSignal,
   ): Promise<readonly SearchPage[]>
   /** How many there are for each of many references, in their order. One SQL statement. */
-  countPerReference(principal: Principal, search: ReferenceSearch): Promise<readonly number[]>
+  countPerReference(
+    principal: Principal,
+    search: ReferenceSearch,
+    signal?: AbortSignal,
+  ): Promise<readonly number[]>
   /** What is in use in `meta` of a type, or of all. Errors: 403. */
   metaSummary(principal: Principal, type: string | undefined): Promise<MetaSummary>
   readonly concepts: ImportedConcepts
   readonly maintenance: Maintenance
+  readonly exports: Exports
+  readonly sockets: SocketSubscriptions
   /** For the workers that tell Subscriptions of changes. */
   readonly events: Events
-  readonly exports: Exports
   /**
    * All or nothing: everything `work` does through the Repository it is given. What PostgreSQL cannot
    * serialise is run again from the start, up to three times, then 409.

@@ -22,6 +22,7 @@ import {
 } from './event-rows.ts'
 import type { IndexRows } from './indexes.ts'
 import { keysLiteral } from './keys.ts'
+import { scheduleRows } from './schedules.ts'
 import {
   type Bind,
   codeRows,
@@ -61,6 +62,8 @@ export interface Write {
   readonly text: ResourceText | undefined
   /** Of a new Project, which gets a number, and of one that begins or ends to search words. */
   readonly tenant: Tenant | undefined
+  /** Of a Bot: whether it runs by itself from now on; undefined: at the times it does already. */
+  readonly schedule: boolean | undefined
   /** What its Project is indexed by changes with it. */
   readonly reindexes: boolean
   /** Undefined: nobody can wait for it. */
@@ -177,6 +180,11 @@ export function writeStatement(writes: readonly Write[]): Statement {
     const projects = () => `array(select unnest(${named}) union
       select project from t where fhir_id = any(${bind(switched, 'uuid[]')}))`
     parts.push(`p as (${ownParametersJob(switched.length > 0 ? projects() : named)})`)
+  }
+  const schedules = listed(writes, ({ schedule }) => (schedule === undefined ? [] : [schedule]))
+  if (schedules.length > 0) {
+    shape.push('schedules')
+    parts.push(...scheduleRows(schedules, bind))
   }
   const watches = listed(writes, (write) => (write.watch ? [write.watch] : []))
   if (watches.length > 0) {

@@ -18,9 +18,13 @@ export interface RunRecord {
   readonly log: string
 }
 
+interface Queued extends RunRecord {
+  written(): void
+}
+
 export interface Audit {
-  /** Queues the record; a full batch or 100 ms later it is written. */
-  add(record: RunRecord): void
+  /** Queues the record; a full batch or 100 ms later it is written. Resolves when it is, or is lost. */
+  add(record: RunRecord): Promise<void>
   /** Writes what is queued, if it can be written now. */
   close(): Promise<void>
 }
@@ -35,25 +39,24 @@ const KILLED: ReadonlySet<RunFailure> = new Set(['timeout', 'memory', 'cpu', 'cr
 
 export function createAudit(services: Services): Audit {
   const { log, repository } = services
-  let queued: RunRecord[] = []
+  let queued: Queued[] = []
   let writing = Promise.resolve()
   let timer: NodeJS.Timeout | undefined
   let isWaiting = false
   let isClosing = false
 
   /** Concurrent creates become one statement in the store. What PostgreSQL is away for comes back. */
-  async function write(records: readonly RunRecord[]): Promise<void> {
+  async function write(records: readonly Queued[]): Promise<void> {
     const results = await Promise.allSettled(
-      records.map(({ session, ...record }) =>
-        repository.create(
-          { ...systemPrincipal(session.principal.project), profile: session.principal.profile },
-          auditEvent({ session, ...record }),
-        ),
-      ),
+      records.map((record) => {
+        const { project, profile } = record.session.principal
+        return repository.create({ ...systemPrincipal(project), profile }, auditEvent(record))
+      }),
     )
     const failures = results.map((result) => (result.status === 'rejected' ? result.reason : ''))
-    const again = records.filter((_, i) => isAway(failures[i]))
-    if (!isClosing && again.length > 0) {
+    const again = isClosing ? [] : records.filter((_, i) => isAway(failures[i]))
+    for (const record of records) if (!again.includes(record)) record.written()
+    if (again.length > 0) {
       queued = [...again, ...queued]
       isWaiting = true
       timer ??= setTimeout(next, AGAIN_MS)
@@ -74,7 +77,7 @@ export function createAudit(services: Services): Audit {
   }
 
   return {
-    add(record) {
+    async add(record) {
       if (!isWanted(record)) return
       const destinations = destinationsOf(record.bot)
       if (destinations.includes('log')) {
@@ -86,9 +89,11 @@ export function createAudit(services: Services): Audit {
         log.error({ runId: record.job.runId }, 'An AuditEvent was dropped: too many are waiting')
         return
       }
-      queued.push(record)
-      if (queued.length >= BATCH && !isWaiting) next()
-      else timer ??= setTimeout(next, BATCH_MS)
+      await new Promise<void>((resolve) => {
+        queued.push({ ...record, written: resolve })
+        if (queued.length >= BATCH && !isWaiting) next()
+        else timer ??= setTimeout(next, BATCH_MS)
+      })
     },
     async close() {
       isClosing = true

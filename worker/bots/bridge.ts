@@ -88,6 +88,7 @@ export function createBridge(options: BridgeOptions): Bridge {
         body: asked.body,
         requestId: job.requestId,
         traceId: job.traceId,
+        mayWait: true,
         signal,
       }
       const reply = isSigned

@@ -14,6 +14,7 @@ import { type ActiveRun, answerCall, type Death, type Ended, remainingMs } from 
 import type { BotRun } from './run-result.ts'
 
 const FOLDER = fileURLToPath(new URL('../executor/', import.meta.url))
+const CORE = createRequire(import.meta.url).resolve('@medplum/core')
 const PACKAGE = fileURLToPath(new URL('../../package.json', import.meta.url))
 /** An executor that has nothing to do for so long has lost its beat: two are missing. */
 const BEATS_MISSING_MS = 3000
@@ -120,6 +121,7 @@ export class ExecutorProcess {
       clearTimeout(deadline)
       run.signal.removeEventListener('abort', onAbort)
       this.active.delete(id)
+      rest(run, false)
       if (ended.t === 'done' && ended.message.status === 'error') this.#rememberStopped(id, run.run)
       resolve(ended)
     }
@@ -172,7 +174,7 @@ export class ExecutorProcess {
     setTimeout(() => this.#stopped.delete(id), STOPPED_MS).unref()
   }
 
-  #sendCode({ run: { codeHash, code, format } }: ActiveRun): void {
+  #sendCode({ run: { codeHash, code, format, library = false } }: ActiveRun): void {
     if (this.#codes.delete(codeHash)) {
       this.#codes.add(codeHash)
       return
@@ -183,7 +185,7 @@ export class ExecutorProcess {
       this.#say({ t: 'forget', hash: oldest })
     }
     this.#codes.add(codeHash)
-    this.#say({ t: 'code', hash: codeHash, format }, code)
+    this.#say({ t: 'code', hash: codeHash, format, library }, code)
   }
 
   #hear({ header, parts: [first = '', second = ''] }: Frame<FromExecutor>): void {
@@ -202,6 +204,11 @@ export class ExecutorProcess {
       case 'stuck':
         this.spentBy = this.#stopped.get(header.run)
         return
+      case 'rest': {
+        const run = this.active.get(header.run)
+        if (run) rest(run, header.isResting)
+        return
+      }
       case 'beat':
         this.isolates = header.isolates
         return
@@ -223,6 +230,12 @@ export class ExecutorProcess {
   }
 }
 
+function rest(run: ActiveRun, isResting: boolean): void {
+  if (run.isResting === isResting) return
+  run.isResting = isResting
+  run.onRest(isResting)
+}
+
 function executorArguments(): string[] {
   const addon = addonPath()
   return [
@@ -233,10 +246,12 @@ function executorArguments(): string[] {
     `--allow-fs-read=${FOLDER}`,
     `--allow-fs-read=${PACKAGE}`,
     `--allow-fs-read=${addon}`,
+    `--allow-fs-read=${CORE}`,
     '--disable-warning=ExperimentalWarning',
     '--disable-warning=SecurityWarning',
     `${FOLDER}main.ts`,
     addon,
+    CORE,
   ]
 }
 

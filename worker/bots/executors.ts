@@ -77,13 +77,20 @@ export class Executors {
   }
 
   /** Never rejects for what a bot does; 503 when no executor can be had. */
-  async run(run: BotRun, host: Host, signal: AbortSignal): Promise<RunResult> {
+  async run(
+    run: BotRun,
+    host: Host,
+    signal: AbortSignal,
+    onRest: ActiveRun['onRest'] = () => {},
+  ): Promise<RunResult> {
     const active: ActiveRun = {
       run,
       host,
       signal,
       deadline: undefined,
       sideEffects: 0,
+      isResting: false,
+      onRest,
       end: () => {},
     }
     let isApart = this.#quarantine.holds(run)
@@ -102,6 +109,11 @@ export class Executors {
       if (failure) return this.#failed(active, failure)
       isApart = ended.isGuilty === undefined || this.#quarantine.holds(run)
     }
+  }
+
+  /** From now on the bot version runs alone: it may have ended workers. */
+  suspect(version: Pick<BotRun, 'botKey' | 'codeHash'>): void {
+    this.#quarantine.condemn(version)
   }
 
   stats(): ExecutorsStats {

@@ -18,12 +18,16 @@ export interface BotRun {
   readonly code: string
   readonly codeHash: string
   readonly format: 'commonjs' | 'module'
+  /** True: the code uses names that only the published `@medplum/core` has. */
+  readonly library?: boolean
   readonly limits: Limits
   /** JSON of the event without its input, `context` {baseUrl, project, membership, profile} included. */
   readonly event: string
   readonly inputKind: InputKind
-  /** `bytes` travel as base64, `form` as a JSON object. */
+  /** `bytes` travel as base64. */
   readonly input: string | undefined
+  /** How many bots called each other to get here; none: 0. */
+  readonly depth?: number
   /** True: an isolate of its own that no other run has used or will use. */
   readonly fresh?: boolean
 }

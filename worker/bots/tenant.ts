@@ -3,13 +3,16 @@ import type { ActiveRun, Ended } from './active-run.ts'
 import type { ExecutorProcess } from './executor-process.ts'
 
 export interface TenantLimits {
-  /** Runs of one bot at a time: each needs an isolate. */
+  /** Runs of one bot that use CPU at a time; one that only waits leaves its place to another. */
   readonly isolatesPerBot: number
+  /** Bots called by bots have places besides. */
   readonly runsPerExecutor: number
   /** Resident size at which an executor takes no new run and ends after its last. */
   readonly recycleRssMb: number
   readonly maxAgeMs: number
 }
+
+const CALLED_PER_DEPTH = 16
 
 interface Waiting {
   readonly active: ActiveRun
@@ -24,6 +27,7 @@ export class Tenant {
   readonly #limits: TenantLimits
   readonly #waiting: Waiting[] = []
   readonly #running = new Map<string, number>()
+  readonly #byDepth = new Map<number, number>()
   #active = 0
 
   constructor(limits: TenantLimits) {
@@ -64,11 +68,14 @@ export class Tenant {
   /** Starts what may start; called when a place, or the executor, becomes free. */
   pump(): void {
     const { isolatesPerBot, runsPerExecutor } = this.#limits
-    for (let at = 0; at < this.#waiting.length && this.#active < runsPerExecutor; ) {
+    for (let at = 0; at < this.#waiting.length; ) {
       const waiting = this.#waiting[at]
       if (!this.executor?.isAlive || !waiting) return
-      const bot = waiting.active.run.botKey
-      if ((this.#running.get(bot) ?? 0) >= isolatesPerBot) at++
+      const { botKey, depth = 0 } = waiting.active.run
+      // Callers keep their places while they wait, so each depth has its own: no ring can form.
+      const places = depth === 0 ? runsPerExecutor : CALLED_PER_DEPTH
+      const isFull = (this.#byDepth.get(depth) ?? 0) >= places
+      if (isFull || (this.#running.get(botKey) ?? 0) >= isolatesPerBot) at++
       else {
         this.#waiting.splice(at, 1)
         void this.#start(this.executor, waiting)
@@ -92,15 +99,22 @@ export class Tenant {
   }
 
   async #start(executor: ExecutorProcess, { active, resolve }: Waiting) {
-    const bot = active.run.botKey
+    const { botKey, depth = 0 } = active.run
+    const { onRest } = active
     this.#active++
-    this.#running.set(bot, (this.#running.get(bot) ?? 0) + 1)
+    count(this.#byDepth, depth, 1)
+    count(this.#running, botKey, 1)
     this.lastUsedAt = Date.now()
+    active.onRest = (isResting) => {
+      count(this.#running, botKey, isResting ? -1 : 1)
+      onRest(isResting)
+      if (isResting) this.pump()
+    }
     const ended = await executor.start(active)
+    active.onRest = onRest
     this.#active--
-    const left = (this.#running.get(bot) ?? 1) - 1
-    if (left > 0) this.#running.set(bot, left)
-    else this.#running.delete(bot)
+    count(this.#byDepth, depth, -1)
+    count(this.#running, botKey, -1)
     this.#recycle(executor)
     resolve(ended)
     this.pump()
@@ -116,4 +130,10 @@ export class Tenant {
     const isOld = Date.now() - executor.startedAt > maxAgeMs
     if (executor.rssMb > recycleRssMb || isOld) this.retire()
   }
+}
+
+function count<K>(counts: Map<K, number>, key: K, change: number): void {
+  const next = (counts.get(key) ?? 0) + change
+  if (next > 0) counts.set(key, next)
+  else counts.delete(key)
 }

@@ -14,6 +14,8 @@ const MAX_TIMERS = 100
 /** How long a run that ran out of time may take to hand over its log. */
 const LOG_GRACE_MS = 150
 const STUCK_MS = 1000
+/** A run that waits and used less CPU since the last look rests. */
+const RESTING_CPU_MS = 0.5
 
 export interface RunEnd {
   readonly message: Omit<DoneMessage, 't' | 'run'>
@@ -28,6 +30,8 @@ export interface IsolatePort {
   fatal(run: number, failure: 'memory' | 'timeout'): void
   /** A thread still runs though its isolate was disposed of. */
   stuck(run: number): void
+  /** Tells when a run begins or ends to wait without using CPU. */
+  rest(run: number, isResting: boolean): void
 }
 
 interface ActiveRun {
@@ -40,6 +44,8 @@ interface ActiveRun {
   readonly end: (end: RunEnd) => void
   readonly calls: Set<number>
   made: number
+  seenCpuMs: number
+  isResting: boolean
 }
 
 export class BotIsolate {
@@ -86,6 +92,8 @@ export class BotIsolate {
       end: resolve,
       calls: new Set(),
       made: 0,
+      seenCpuMs: 0,
+      isResting: false,
     }
     this.#reenter('begin', message.run, event, message.inputKind, input, resultBytes, logBytes)
     if (!this.#isLoaded) void this.#load(code, message.run)
@@ -111,7 +119,15 @@ export class BotIsolate {
     const active = this.#active
     if (!active) return
     if (this.#isolate.isDisposed) this.stop('memory')
-    else if (this.#cpuMs() > active.message.limits.cpuMs) this.stop('cpu')
+    const cpuMs = this.#cpuMs()
+    if (cpuMs > active.message.limits.cpuMs) this.stop('cpu')
+    if (this.#active !== active) return
+    const isWaiting = active.calls.size > 0 || active.timers.size > 0
+    const isResting = isWaiting && cpuMs - active.seenCpuMs < RESTING_CPU_MS
+    active.seenCpuMs = cpuMs
+    if (isResting === active.isResting) return
+    active.isResting = isResting
+    this.#port.rest(active.run, isResting)
   }
 
   /** Used heap in MB. */

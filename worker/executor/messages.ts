@@ -25,6 +25,8 @@ export interface CodeMessage {
   readonly t: 'code'
   readonly hash: string
   readonly format: 'commonjs' | 'module'
+  /** It uses names that only the published `@medplum/core` has. */
+  readonly library: boolean
 }
 
 export interface ForgetMessage {
@@ -91,10 +93,23 @@ export interface StuckMessage {
   readonly run: number
 }
 
+/** The run waits for a host call or a timer and uses no CPU; or it does so no longer. */
+export interface RestMessage {
+  readonly t: 'rest'
+  readonly run: number
+  readonly isResting: boolean
+}
+
 /** Each second, and once at the start: the event loop of the executor turns. */
 export interface BeatMessage {
   readonly t: 'beat'
   readonly isolates: number
 }
 
-export type FromExecutor = CallMessage | DoneMessage | FatalMessage | StuckMessage | BeatMessage
+export type FromExecutor =
+  | CallMessage
+  | DoneMessage
+  | FatalMessage
+  | StuckMessage
+  | RestMessage
+  | BeatMessage

@@ -1,14 +1,7 @@
 /** What the resolvers of one request share: who asks, the levels, and what was used up. */
 
 import { may } from '../../access/policy.ts'
-import {
-  badRequest,
-  forbidden,
-  type HttpError,
-  notFound,
-  serverTimeout,
-  tooCostly,
-} from '../../errors.ts'
+import { badRequest, forbidden, type HttpError, notFound, tooCostly } from '../../errors.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
 import { parseJson } from '../../fhir/json.ts'
 import type { Resource } from '../../fhir/resource.ts'
@@ -24,7 +17,6 @@ import { type Levels, openLevels } from './levels.ts'
 
 /** Of one request. */
 const MOST = { searches: 5_000, resources: 20_000, evaluations: 10_000 } as const
-const DEADLINE_MS = 30_000
 
 /** A type and not an interface: graphql-http wants it assignable to a record. */
 export type GraphqlContext = {
@@ -37,29 +29,32 @@ export type GraphqlContext = {
   readonly requests: Map<string, Promise<SearchRequest>>
   /** What was read by id, until something is written. */
   readonly loads: Map<string, Promise<Resource | undefined>>
+  /** The same where it must be there. */
+  readonly required: Map<string, Promise<Resource>>
   readonly slices: Slices
+  /** Decimals of resources are read as they are written. */
+  readonly keepsDecimals: boolean
 }
 
-export function openContext(interaction: Interaction, now = Date.now): GraphqlContext {
-  const deadline = now() + DEADLINE_MS
+/** Its statements end when the signal of its request aborts. */
+export function openContext(interaction: Interaction, keepsDecimals: boolean): GraphqlContext {
   const { signal } = interaction.request
-  const check = () => {
-    if (now() > deadline || signal?.aborted) throw serverTimeout()
-  }
   return {
     interaction,
-    levels: openLevels(check),
+    levels: openLevels(() => signal?.throwIfAborted()),
     owners: new WeakMap(),
     used: { searches: 0, resources: 0, evaluations: 0 },
     requests: new Map(),
     loads: new Map(),
+    required: new Map(),
     slices: new Map(),
+    keepsDecimals,
   }
 }
 
-/** Resources in the order of their pages, each parsed when its turn comes. */
+/** Resources in the order of their pages; those of a long page are parsed when their turn comes. */
 export interface ResourcePage extends Omit<SearchPage, 'versions'> {
-  readonly resources: readonly Promise<Resource>[]
+  readonly resources: readonly (Resource | Promise<Resource>)[]
 }
 
 /** Undefined for what is absent, deleted or not in sight. All of one level are one statement. */
@@ -74,11 +69,26 @@ export function load(
   if (known !== undefined) return known
   const loading = levels.ask('read', { type, id }, async (references) => {
     spend(context, 'resources', references.length)
-    const { services, principal } = interaction
-    const versions = await services.repository.readMany(principal, references)
+    const { services, principal, request } = interaction
+    const { repository } = services
+    const versions = await repository.readMany(principal, references, request.signal)
     return versions.map((version) => () => version && parse(context, version))
   })
   loads.set(name, loading)
+  return loading
+}
+
+/** As `load`; one promise for all that ask for the same. Errors: 404. */
+export function loadRequired(context: GraphqlContext, type: string, id: string): Promise<Resource> {
+  const { required } = context
+  const name = `${type}/${id}`
+  const known = required.get(name)
+  if (known !== undefined) return known
+  const loading = load(context, type, id).then((resource) => {
+    if (resource === undefined) throw notFound()
+    return resource
+  })
+  required.set(name, loading)
   return loading
 }
 
@@ -86,9 +96,7 @@ export function load(
 export async function read(context: GraphqlContext, type: string, id: string): Promise<Resource> {
   if (!isResourceType(type)) throw notFound()
   if (!may(context.interaction.principal, type, 'read')) throw forbidden()
-  const resource = await load(context, type, id)
-  if (resource === undefined) throw notFound()
-  return resource
+  return loadRequired(context, type, id)
 }
 
 /** The resource that a document is about. Errors: 403, 404, 410. */
@@ -110,9 +118,10 @@ export async function search(
 ): Promise<ResourcePage> {
   const request = await requestOf(context, type, given, parts)
   const { services, principal } = context.interaction
+  const { signal } = context.interaction.request
   return context.levels.ask(`search ${keyOf(type, given, parts)}`, request, async (requests) => {
     spend(context, 'searches', 1)
-    const page = await services.repository.search(principal, request)
+    const page = await services.repository.search(principal, request, signal)
     spend(context, 'resources', page.versions.length)
     return requests.map(() => () => pageOf(context, page))
   })
@@ -130,17 +139,19 @@ export async function searchReferring(
   const request = await requestOf(context, type, given, parts)
   const { services, principal } = context.interaction
   const { repository } = services
+  const { signal } = context.interaction.request
   const key = `refer ${code} ${keyOf(type, given, parts)}`
   return context.levels.ask(key, reference, async (references) => {
     const distinct = [...new Set(references)]
-    const allowed = distinct.slice(0, Math.max(0, MOST.searches - context.used.searches))
+    const left = mostOf(context, 'searches') - context.used.searches
+    const allowed = distinct.slice(0, Math.max(0, left))
     context.used.searches += allowed.length
     const wanted = { request, code, references: allowed }
     const pages = await pagesOf(context, wanted)
     const rows = pages.reduce((sum, page) => sum + page.versions.length, 0)
     spend(context, 'resources', rows)
     const totals = parts.hasTotal
-      ? await repository.countPerReference(principal, wanted)
+      ? await repository.countPerReference(principal, wanted, signal)
       : undefined
     const places = new Map(allowed.map((name, i) => [name, i]))
     return references.map((name) => () => {
@@ -172,18 +183,20 @@ async function pagesOf(
   wanted: ReferenceSearch,
 ): Promise<readonly SearchPage[]> {
   const { services, principal } = interaction
+  const { signal } = interaction.request
   const { request, code, references } = wanted
   if (request.count === 0) return references.map(() => NO_ROWS)
   if (request.cursor === undefined) {
     const maxRows = Math.max(0, MOST.resources - used.resources)
-    return services.repository.searchPerReference(principal, wanted, maxRows)
+    return services.repository.searchPerReference(principal, wanted, maxRows, signal)
   }
   const [reference, second] = references
   if (reference === undefined) return []
   if (second !== undefined) throw badRequest('A cursor continues one list only', '_cursor')
   const condition = { code, type: 'reference', modifier: undefined, values: [reference] } as const
   const conditions = [condition, ...request.conditions]
-  return [await services.repository.search(principal, { ...request, conditions, total: 'none' })]
+  const one = { ...request, conditions, total: 'none' } as const
+  return [await services.repository.search(principal, one, signal)]
 }
 
 function requestOf(
@@ -222,12 +235,18 @@ function keyOf(type: string, given: Given, { hasTotal, hasRows }: Parts): string
   return JSON.stringify([type, given, hasTotal, hasRows])
 }
 
-/** A page whose resources are handed out some at a time. */
+/** Short pages are at hand at once: a promise for each resource takes as long as its parsing. */
 function pageOf(context: GraphqlContext, { versions, ...page }: SearchPage): ResourcePage {
+  if (versions.length <= SHORT_PAGE) {
+    context.levels.spend(versions.length * RESOURCE_WORK)
+    return { ...page, resources: versions.map((version) => parse(context, version)) }
+  }
   const slots = versions.map(() => Promise.withResolvers<Resource>())
   void handOut(context, versions, slots)
   return { ...page, resources: slots.map(({ promise }) => promise) }
 }
+
+const SHORT_PAGE = 20
 
 async function handOut(
   context: GraphqlContext,
@@ -251,17 +270,25 @@ async function handOut(
 /** A resource weighs as much as so many values of a list. */
 const RESOURCE_WORK = 50
 
-function parse({ interaction, owners }: GraphqlContext, version: Version): Resource {
+function parse(context: GraphqlContext, version: Version): Resource {
+  const { interaction, owners, keepsDecimals } = context
+  const text = textOf(interaction, version)
   // Our own text, checked when it was written, and cut to what the Principal may see.
-  const resource = parseJson(textOf(interaction, version)) as Resource
+  const resource = (keepsDecimals ? parseJson(text) : JSON.parse(text)) as Resource
   owners.set(resource, resource)
   return resource
 }
 
-function spend({ used }: GraphqlContext, what: keyof GraphqlContext['used'], amount: number): void {
-  used[what] += amount
-  if (used[what] <= MOST[what]) return
-  throw what === 'searches' ? tooManySearches() : tooCostly(`More than ${MOST[what]} ${what}`)
+function spend(context: GraphqlContext, what: keyof GraphqlContext['used'], amount: number): void {
+  const most = mostOf(context, what)
+  context.used[what] += amount
+  if (context.used[what] <= most) return
+  throw what === 'searches' ? tooManySearches() : tooCostly(`More than ${most} ${what}`)
+}
+
+function mostOf({ interaction }: GraphqlContext, what: keyof GraphqlContext['used']): number {
+  const { graphql } = interaction.principal.project
+  return (what === 'searches' ? graphql?.searches : undefined) ?? MOST[what]
 }
 
 export function spendEvaluations(context: GraphqlContext, amount: number): void {

@@ -4,14 +4,19 @@ import {
   type DocumentNode,
   GraphQLError,
   type GraphQLSchema,
+  getNamedType,
   KnownTypeNamesRule,
   parse,
   specifiedRules,
+  TypeInfo,
   type ValidationRule,
   validate,
+  visit,
+  visitWithTypeInfo,
 } from 'graphql'
 import { LRUCache } from 'lru-cache'
 import { shapeErrors } from './limits.ts'
+import { Float } from './scalars.ts'
 
 const MAX_TOKENS = 20_000
 const MAX_QUERY_BYTES = 262_144
@@ -25,6 +30,8 @@ export interface Prepared {
   readonly errors: readonly GraphQLError[]
   /** The text itself is wrong. */
   readonly isSyntax: boolean
+  /** It may look at numbers of resources; reading decimals as they are written takes its time. */
+  readonly asksNumbers: boolean
 }
 
 const kept = new LRUCache<string, Prepared>({
@@ -47,6 +54,7 @@ function make(schema: GraphQLSchema, query: string): Prepared {
     document: undefined,
     errors,
     isSyntax,
+    asksNumbers: false,
   })
   if (Buffer.byteLength(query) > MAX_QUERY_BYTES) {
     return refused([new GraphQLError(`A query may have ${MAX_QUERY_BYTES} bytes`)])
@@ -63,7 +71,25 @@ function make(schema: GraphQLSchema, query: string): Prepared {
   // Suggestions would have every type of a union made.
   const options = { maxErrors: MAX_ERRORS, hideSuggestions: true }
   const errors = validate(schema, document, RULES, options)
-  return errors.length > 0 ? refused(errors) : { document, errors, isSyntax: false }
+  if (errors.length > 0) return refused(errors)
+  return { document, errors, isSyntax: false, asksNumbers: asksNumbers(schema, document) }
+}
+
+/** A field that is a number, or an expression, which may look at any. */
+function asksNumbers(schema: GraphQLSchema, document: DocumentNode): boolean {
+  const types = new TypeInfo(schema)
+  let found = false
+  const visitor = visitWithTypeInfo(types, {
+    Field: () => {
+      const type = types.getType()
+      found ||= type === undefined || type === null || getNamedType(type) === Float
+    },
+    Argument: ({ name }) => {
+      found ||= name.value === 'fhirpath' || name.value === 'path'
+    },
+  })
+  visit(document, visitor)
+  return found
 }
 
 /** The standard's rule looks at the types that were made, not at those that can be. */

@@ -17,6 +17,8 @@ export interface Levels {
   ): Promise<Answer>
   /** Waits for a turn when `work` has used up the present one. */
   pace(work: number): Promise<void> | undefined
+  /** Counts work that was done without waiting. */
+  spend(work: number): void
   /** Gives others a turn. */
   rest(): Promise<void>
   /** Turns of the event loop that were given to others. */
@@ -54,9 +56,12 @@ export function openLevels(check: () => void): Levels {
     })
     return pause
   }
-  const pace = (work: number) => {
+  const spend = (work: number) => {
     used += work
     all += work
+  }
+  const pace = (work: number) => {
+    spend(work)
     return used > SLICE_WORK || performance.now() - began > SLICE_MS
       ? rest().then(check)
       : undefined
@@ -124,6 +129,7 @@ export function openLevels(check: () => void): Levels {
       return promise
     },
     pace,
+    spend,
     rest,
     get turns() {
       return turns

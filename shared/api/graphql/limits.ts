@@ -9,6 +9,7 @@ import {
   type SelectionSetNode,
   visit,
 } from 'graphql'
+import type { ProjectContext } from '../../access/principal.ts'
 import type { Given } from './arguments.ts'
 
 const MAX_DEPTH = 24
@@ -146,11 +147,14 @@ function countOf({ arguments: given = [] }: FieldNode, variables: Given): number
   return Math.min(Math.max(count, 0) || 0, MAX_COUNT)
 }
 
-/** Errors of a valid document that asks for too much. */
-export function weightErrors({ depth, cost, fields }: Weight): GraphQLError[] {
+/** Errors of a valid document that asks for more than its Project allows. */
+export function weightErrors(
+  { depth, cost, fields }: Weight,
+  { graphql }: ProjectContext,
+): GraphQLError[] {
   const tooMuch: [string, number, number][] = [
-    ['Field depth', depth, MAX_DEPTH],
-    ['Query cost', cost, MAX_COST],
+    ['Field depth', depth, graphql?.depth ?? MAX_DEPTH],
+    ['Query cost', cost, graphql?.cost ?? MAX_COST],
     ['Number of fields', fields, MAX_FIELDS],
   ]
   return tooMuch.flatMap(([what, found, limit]) =>

@@ -12,7 +12,7 @@ export async function listRoot(
   context: GraphqlContext,
   type: string,
   given: Given,
-): Promise<readonly Promise<Resource>[]> {
+): Promise<readonly (Resource | Promise<Resource>)[]> {
   return (await search(context, type, given, LIST)).resources
 }
 
@@ -21,7 +21,7 @@ export async function listOfReferring(
   type: string,
   reference: string,
   given: Given,
-): Promise<readonly Promise<Resource>[]> {
+): Promise<readonly (Resource | Promise<Resource>)[]> {
   return (await searchReferring(context, type, reference, given, LIST)).resources
 }
 

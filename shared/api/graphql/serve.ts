@@ -13,6 +13,7 @@ import {
   forbidden,
   HttpError,
   methodNotAllowed,
+  serverTimeout,
   tooLarge,
   unsupportedMediaType,
 } from '../../errors.ts'
@@ -46,6 +47,7 @@ interface Serving {
 }
 
 const MAX_BODY_BYTES = 1_310_720
+const DEADLINE_MS = 30_000
 const TYPES: Readonly<Record<Form, string>> = {
   graphql: 'application/graphql-response+json; charset=utf-8',
   json: 'application/json; charset=utf-8',
@@ -59,8 +61,25 @@ export async function serveGraphql(
 ): Promise<FhirReply> {
   const { request } = interaction
   if (request.body !== undefined && request.body.length > MAX_BODY_BYTES) throw tooLarge()
+  const late = new AbortController()
+  const timer = setTimeout(() => late.abort(serverTimeout()), DEADLINE_MS)
+  try {
+    return await serveUntil(interaction, root, late.signal)
+  } finally {
+    clearTimeout(timer)
+  }
+}
+
+async function serveUntil(
+  interaction: Interaction,
+  root: Root | undefined,
+  late: AbortSignal,
+): Promise<FhirReply> {
+  const { signal: gone } = interaction.request
+  const signal = gone === undefined ? late : AbortSignal.any([gone, late])
+  const request = { ...interaction.request, signal }
   const serving: Serving = {
-    interaction,
+    interaction: { ...interaction, request },
     root,
     form: formOf(request.headers.accept),
     isSyntax: false,
@@ -116,8 +135,9 @@ async function begin(
   const { principal } = interaction
   const audience = { isSuperAdmin: principal.isSuperAdmin, instance: root?.type }
   const schema = schemaFor(audience)
-  const { document, errors, isSyntax } = prepareDocument(schema, audienceName(audience), query)
-  serving.isSyntax = isSyntax
+  const prepared = prepareDocument(schema, audienceName(audience), query)
+  const { document, errors } = prepared
+  serving.isSyntax = prepared.isSyntax
   if (document === undefined) return errors
   const operation = getOperationAST(document, operationName)
   if (!operation) return [new GraphQLError('The document has no such operation, or several')]
@@ -140,7 +160,7 @@ async function begin(
   }
   const tooMuch = checkWeight(interaction, weigh(document, operation, variables ?? {}))
   if (tooMuch.length > 0) return tooMuch
-  const contextValue = openContext(interaction)
+  const contextValue = openContext(interaction, prepared.asksNumbers)
   return {
     schema,
     document,
@@ -163,7 +183,7 @@ function checkWeight(
       'A GraphQL query asks for much',
     )
   }
-  return weightErrors(weight)
+  return weightErrors(weight, principal.project)
 }
 
 function mayIntrospect({ principal }: Interaction): boolean {
@@ -177,6 +197,9 @@ async function finish(
   result: ExecutionResult,
 ): Promise<Response> {
   const { log } = interaction.services
+  const { signal } = interaction.request
+  // Nobody waits for it any more; what is late is told so by its fields.
+  if (signal?.aborted && !(signal.reason instanceof HttpError)) throw signal.reason
   const errors = result.errors?.map((error) => fieldError(error, log)) ?? []
   if (result.data === undefined) {
     return respond(form === 'graphql' ? 400 : 200, JSON.stringify({ errors }), form)

@@ -3,9 +3,9 @@ import { tooLarge } from '../../errors.ts'
 import { isDecimal } from '../../fhir/json.ts'
 
 const MAX_CHARACTERS = 52_428_800
-/** Below this depth a value is written at once. */
-const DEPTH = 7
-const SLICE_CHARACTERS = 65_536
+/** Of a part that is written at once: a millisecond at most, where texts are short. */
+const PART_VALUES = 2_000
+const PART_CHARACTERS = 65_536
 
 /** `rest` waits for a turn of the event loop. Errors: 413. */
 export async function writeJson(value: unknown, rest: () => Promise<void>): Promise<string> {
@@ -17,12 +17,12 @@ export async function writeJson(value: unknown, rest: () => Promise<void>): Prom
     length += text.length
     if (length > MAX_CHARACTERS) throw tooLarge()
   }
-  const write = async (item: unknown, depth: number): Promise<void> => {
-    if (length - written > SLICE_CHARACTERS) {
+  const write = async (item: unknown): Promise<void> => {
+    if (length - written > PART_CHARACTERS) {
       written = length
       await rest()
     }
-    if (depth === DEPTH || typeof item !== 'object' || item === null || isDecimal(item)) {
+    if (typeof item !== 'object' || item === null || roomAfter(item, PART_VALUES) > 0) {
       push(JSON.stringify(item) ?? 'null')
       return
     }
@@ -36,16 +36,22 @@ export async function writeJson(value: unknown, rest: () => Promise<void>): Prom
       if (child === undefined && !isList) continue
       push(isList ? separator : `${separator}${JSON.stringify(name)}:`)
       separator = ','
-      const text = isLeaf(child) ? JSON.stringify(child) : undefined
-      if (text === undefined) await write(child, depth + 1)
-      else push(text)
+      await write(child)
     }
     push(isList ? ']' : '}')
   }
-  await write(value, 0)
+  await write(value)
   return parts.join('')
 }
 
-function isLeaf(value: unknown): boolean {
-  return typeof value === 'string' || typeof value === 'number' || typeof value === 'boolean'
+/** Values that may still be written at once after this one; none once it has more. */
+function roomAfter(value: unknown, room: number): number {
+  if (typeof value === 'string') return room - 1 - Math.floor(value.length / 32)
+  if (typeof value !== 'object' || value === null || isDecimal(value)) return room - 1
+  let left = room - 1
+  for (const name in value) {
+    if (left <= 0) return 0
+    left = roomAfter((value as Record<string, unknown>)[name], left)
+  }
+  return left
 }

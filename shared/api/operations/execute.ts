@@ -28,15 +28,22 @@ export const execute: Operation = {
   async run(call) {
     const found = await findBot(call)
     const membershipId = await runAs(call.services, call.principal, found)
-    const job = createJob(call, found, membershipId)
-    const prefer = readPrefer(call.request.headers.prefer)
-    if (prefer.respondAsync && prefer.waitMs === undefined) return await runLater(call, job)
-    return await runNow(call, found, job, prefer)
+    return await runBot(call, createJob(call, found, membershipId), found)
   },
 }
 
+/** What a run needs of an OperationCall. */
+export type RunCall = Pick<OperationCall, 'services' | 'principal' | 'request' | 'rest'>
+
+/** The reply of the run, or 202 by what the caller prefers and how long it takes. */
+export async function runBot(call: RunCall, job: ExecuteJob, found: FoundBot): Promise<FhirReply> {
+  const prefer = readPrefer(call.request.headers.prefer)
+  if (prefer.respondAsync && prefer.waitMs === undefined) return await runLater(call, job)
+  return await runNow(call, found, job, prefer)
+}
+
 /** Errors: 400 for a body that cannot be read and for bots that call each other without end. */
-function createJob(call: OperationCall, found: FoundBot, membershipId: string): ExecuteJob {
+export function createJob(call: RunCall, found: FoundBot, membershipId: string): ExecuteJob {
   const { services, principal, request, rest } = call
   const { kind, text } = readInput(request)
   const depth = depthOf(request)
@@ -64,7 +71,7 @@ function createJob(call: OperationCall, found: FoundBot, membershipId: string): 
 }
 
 async function runNow(
-  call: OperationCall,
+  call: RunCall,
   found: FoundBot,
   job: ExecuteJob,
   prefer: Prefer,
@@ -90,7 +97,7 @@ async function runNow(
 
 /** The wait is over: the run goes on under a status URL, or is given up where 202 is not wanted. */
 async function sendAway(
-  call: OperationCall,
+  call: RunCall,
   found: FoundBot,
   job: ExecuteJob,
   prefer: Prefer,
@@ -120,7 +127,7 @@ async function sendAway(
   return reply
 }
 
-async function runLater(call: OperationCall, job: ExecuteJob): Promise<FhirReply> {
+async function runLater(call: RunCall, job: ExecuteJob): Promise<FhirReply> {
   const { services, principal, request } = call
   const stored: ExecuteJob = { ...job, asynchronous: true }
   await services.queues.enqueue(stored, () =>
@@ -156,7 +163,7 @@ function appliedOf({ respondAsync, waitMs }: Prefer): string {
   return [...(respondAsync ? ['respond-async'] : []), ...wait].join(', ')
 }
 
-function requestUrl({ baseUrl }: Config, { path, query }: OperationCall['request']): string {
+function requestUrl({ baseUrl }: Config, { path, query }: RunCall['request']): string {
   const search = query.toString()
   return `${baseUrl}fhir/R4/${path}${search === '' ? '' : `?${search}`}`
 }

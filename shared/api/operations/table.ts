@@ -26,6 +26,7 @@ import { updateEmail } from './update-email.ts'
 import { validate } from './validate.ts'
 import { validateCode } from './validate-code.ts'
 import { versions } from './versions.ts'
+import { wsBindingToken } from './ws-binding-token.ts'
 
 export const operations: readonly Operation[] = [
   cancel,
@@ -57,4 +58,5 @@ export const operations: readonly Operation[] = [
   validate,
   validateCode,
   versions,
+  wsBindingToken,
 ]
