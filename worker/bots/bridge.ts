@@ -38,6 +38,8 @@ export interface Bridge {
 const MAX_CONCURRENT = 20
 const MAX_FHIR_CALLS = 1000
 const MAX_FETCHES = 50
+/** Each may bring 10 MB, which are held more than once on their way. */
+const FETCHES_AT_ONCE = 6
 const MAX_CONTENT_BYTES = 20 * 1024 * 1024
 const ROOT = '/fhir/R4/'
 /** POST by form only: nothing is changed. */
@@ -58,6 +60,7 @@ export function createBridge(options: BridgeOptions): Bridge {
   const { services, principal, job, signal } = options
   const left = { fhir: MAX_FHIR_CALLS, fetch: MAX_FETCHES }
   const places = createPlaces(MAX_CONCURRENT)
+  const fetching = createPlaces(FETCHES_AT_ONCE)
   let marked: Promise<void> | undefined
   let token: Promise<string> | undefined
 
@@ -129,8 +132,13 @@ export function createBridge(options: BridgeOptions): Bridge {
   async function fetchCall(asked: Asked & { url: string; redirect: string }): Promise<string> {
     if (left.fetch-- <= 0) return problem(`A run may make ${MAX_FETCHES} fetches`)
     if (asked.method !== 'GET' && asked.method !== 'HEAD') await write()
-    const fetched: Fetched = await fetchOutside(asked, services.config.botFetch, signal)
-    return JSON.stringify({ ...fetched, body: fetched.body.toString('base64') })
+    await fetching.take()
+    try {
+      const fetched: Fetched = await fetchOutside(asked, services.config.botFetch, signal)
+      return JSON.stringify({ ...fetched, body: fetched.body.toString('base64') })
+    } finally {
+      fetching.free()
+    }
   }
 
   return {
