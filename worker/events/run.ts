@@ -8,7 +8,7 @@ import { startDeliveries } from './deliver.ts'
 import { createLoop } from './loop.ts'
 
 /** What happens beside rest-hooks. */
-export interface EventHooks extends Pick<MatchOptions, 'sockets' | 'botChanged'> {
+export interface EventHooks extends Pick<MatchOptions, 'sockets'> {
   /** For Subscriptions of web sockets, once the match is committed. */
   publish(notifications: readonly Notification[]): Promise<void>
 }
@@ -26,7 +26,6 @@ export function startEvents(
   const deliveries = startDeliveries(services, runner)
   const options: MatchOptions = {
     sockets: hooks.sockets,
-    botChanged: hooks.botChanged,
     skipped(subscription, error) {
       const reason = error instanceof Error ? error.message : 'unknown'
       log.warn({ subscription, reason }, 'A Subscription could not be judged')
