@@ -258,8 +258,7 @@ export function createRunner(options: RunnerOptions): Runner {
     async process(job, attempt, onRest) {
       if (!(await isWanted(services, job))) return
       const { reply, failure, audited, ranMs } = await runCounted(job, attempt, onRest)
-      const isRetried = job.asynchronous && job.scheduled === undefined
-      if (isRetried && failure !== undefined) await retry(job, failure)
+      if (job.asynchronous && failure !== undefined) await retry(job, failure)
       await finish(job, reply, ranMs)
       if (job.asynchronous) {
         onRest(true)

@@ -126,7 +126,7 @@ async function enqueue(
   try {
     await queues.enqueue(job, async () => undefined)
   } catch (error) {
-    // Too many wait already, or Redis is away: the occurrence comes again.
+    // Redis is away: the occurrence comes again.
     if (!(error instanceof HttpError)) throw error
     log.debug({ runId: run, reason: error.message }, 'An occurrence waits')
     return
@@ -157,6 +157,7 @@ function jobOf(
     depth: 0,
     added,
     deadline: added + patienceMs,
+    class: 'event',
     asynchronous: true,
     scheduled: { time: scheduled.toISOString(), attempt },
   }
