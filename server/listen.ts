@@ -1,5 +1,5 @@
 /** From services to a listening server, and back: stop accepting, finish what runs, close. */
-import { createServer, type Server, type ServerResponse } from 'node:http'
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import type { AddressInfo, Socket } from 'node:net'
 import { EVENT_STREAM } from '../shared/api/reply.ts'
 import type { Services } from '../shared/services.ts'
@@ -28,7 +28,8 @@ export async function listen(services: Services, port: number): Promise<Listenin
   let stopping = false
   const connections = new Map<Socket, Set<ServerResponse>>()
   const handler = app.callback()
-  const server = createServer({ maxHeaderSize: MAX_HEADER_BYTES }, (req, res) => {
+  const options = { maxHeaderSize: MAX_HEADER_BYTES, shouldUpgradeCallback: isWebSocket }
+  const server = createServer(options, (req, res) => {
     const running = connections.get(req.socket)
     if (stopping) res.setHeader('Connection', 'close')
     running?.add(res)
@@ -78,6 +79,11 @@ export async function listen(services: Services, port: number): Promise<Listenin
       clearTimeout(timer)
     },
   }
+}
+
+/** Some clients ask for HTTP/2 in the same way, and take an answer in HTTP/1.1. */
+function isWebSocket({ headers }: IncomingMessage): boolean {
+  return headers.upgrade?.toLowerCase() === 'websocket'
 }
 
 function started(server: Server, port: number): Promise<void> {

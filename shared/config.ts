@@ -85,6 +85,7 @@ export const QUEUE_NAMES = [
   'requests',
   'schedules',
   'export',
+  'import',
   'change',
   'mail',
   'upkeep',

@@ -45,7 +45,9 @@ const ROOT = '/fhir/R4/'
 /** POST by form only: nothing is changed. */
 const READING_POST = /(^|\/)(_search|\$validate|\$expand|\$lookup)$/
 /** The worker's own say; a bot's would let it hide how deep it is. */
-const RESERVED_HEADERS = new Set(['authorization', 'cookie', 'host', DEPTH_HEADER])
+const RESERVED_HEADERS = new Set(['host', DEPTH_HEADER])
+/** A FHIR request is made as the run's identity; another service is told who asks. */
+const OWN_RESERVED_HEADERS = new Set([...RESERVED_HEADERS, 'authorization', 'cookie'])
 
 interface Asked {
   readonly method: string
@@ -175,6 +177,7 @@ function readPayload(payload: string): Asked & { url: string; redirect: string }
   const value: unknown = JSON.parse(payload)
   if (!isObject(value)) throw new Error('The call is not an object')
   const { method, path, url, body, encoding, redirect } = value
+  const reserved = url === undefined ? OWN_RESERVED_HEADERS : RESERVED_HEADERS
   const headers = isObject(value.headers) ? Object.entries(value.headers) : []
   return {
     method: typeof method === 'string' ? method.toUpperCase() : 'GET',
@@ -184,7 +187,7 @@ function readPayload(payload: string): Asked & { url: string; redirect: string }
     headers: Object.fromEntries(
       headers
         .map(([name, text]) => [name.toLowerCase(), String(text)] as const)
-        .filter(([name]) => !RESERVED_HEADERS.has(name)),
+        .filter(([name]) => !reserved.has(name)),
     ),
     body: readPayloadBody(body, encoding, url),
   }

@@ -91,6 +91,11 @@ export class ExecutorProcess {
     this.ready.catch(() => {})
   }
 
+  /** How many it was given so far. */
+  get runs(): number {
+    return this.#lastRun
+  }
+
   get pid(): number {
     return this.#child.pid ?? 0
   }

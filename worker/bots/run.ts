@@ -3,7 +3,6 @@
  * AuditEvent. A run that may have had an effect is never made twice; the journal in Redis outlives
  * this process, the bridge's own note is enough inside it.
  */
-import { settleAsyncJob } from '../../shared/api/async-jobs.ts'
 import { HttpError } from '../../shared/errors.ts'
 import type { Queues } from '../../shared/queue.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/queue-jobs.ts'
@@ -11,7 +10,7 @@ import { interrupted } from '../../shared/queue-replies.ts'
 import type { Runs } from '../../shared/queue-runs.ts'
 import type { Stats } from '../../shared/queue-stats.ts'
 import type { Services } from '../../shared/services.ts'
-import { isWanted, settleOccurrence } from '../schedules/run.ts'
+import { isWanted } from '../schedules/run.ts'
 import { createBridge } from './bridge.ts'
 import { eventText, withRunId } from './event.ts'
 import type { Executors } from './executors.ts'
@@ -19,6 +18,7 @@ import { createLoader } from './load.ts'
 import type { RunMetrics } from './metrics.ts'
 import { type Attempt, cancelled, type Done, refusal } from './refusal.ts'
 import { Again, retryAfterMs } from './retries.ts'
+import { settleRun } from './settle.ts'
 import { createSlots, Deferred } from './slots.ts'
 import type { Telling } from './telling.ts'
 import { mintToken } from './token.ts'
@@ -53,8 +53,6 @@ export interface Runner {
   readonly active: number
 }
 
-const SETTLE_ATTEMPTS = 5
-const SETTLE_PAUSE_MS = 500
 const SHUTDOWN = new Error('The worker stops')
 
 export function createRunner(options: RunnerOptions): Runner {
@@ -136,6 +134,7 @@ export function createRunner(options: RunnerOptions): Runner {
         format: loaded.format,
         library: loaded.library,
         limits: loaded.limits,
+        fresh: loaded.fresh,
         event: eventText(job, loaded, session, secrets.text, times, config.baseUrl, accessToken),
         inputKind: job.inputKind,
         input,
@@ -240,21 +239,7 @@ export function createRunner(options: RunnerOptions): Runner {
     const isLate = await runs.finish(job, reply, ranMs)
     if (!isLate) return
     const final = reply.status === 'unavailable' ? interrupted(job.runId) : reply
-    for (let attempt = 1; ; attempt++) {
-      try {
-        await settle(job, final)
-        return
-      } catch (error) {
-        if (attempt === SETTLE_ATTEMPTS) throw error
-        await new Promise((resolve) => setTimeout(resolve, attempt * SETTLE_PAUSE_MS))
-      }
-    }
-  }
-
-  function settle(job: ExecuteJob, reply: ExecuteReply): Promise<void> {
-    return job.scheduled === undefined
-      ? settleAsyncJob(services, job, reply)
-      : settleOccurrence(services, job.scheduled.attempt, reply)
+    await settleRun(services, job, final)
   }
 
   /** Errors: Again, when the bot asks for another attempt. */

@@ -14,6 +14,7 @@ import { expunge } from './expunge.ts'
 import { graph } from './graph.ts'
 import { graphql } from './graphql.ts'
 import { importRows } from './import.ts'
+import { importResources } from './import-resources.ts'
 import { init } from './init.ts'
 import { logs } from './logs.ts'
 import { lookup, subsumes } from './lookup.ts'
@@ -45,6 +46,7 @@ export const operations: readonly Operation[] = [
   expunge,
   graph,
   graphql,
+  importResources,
   importRows,
   init,
   logs,
