@@ -20,6 +20,7 @@ import { logs } from './logs.ts'
 import { lookup, subsumes } from './lookup.ts'
 import { meta, metaAdd, metaDelete } from './meta.ts'
 import { reindex } from './reindex.ts'
+import { replay } from './replay.ts'
 import { rotateSecret } from './rotate-secret.ts'
 import { runs } from './runs.ts'
 import { setAccounts } from './set-accounts.ts'
@@ -54,6 +55,7 @@ export const operations: readonly Operation[] = [
   metaAdd,
   metaDelete,
   reindex,
+  replay,
   rotateSecret,
   runs,
   setAccounts,
