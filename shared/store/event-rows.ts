@@ -26,7 +26,6 @@ const SILENT: ReadonlySet<string> = new Set([
   'Login',
   'JsonWebKey',
   'AsyncJob',
-  'BulkDataExport',
   'DomainConfiguration',
 ])
 

@@ -15,9 +15,11 @@ import {
 import type { FhirReply, FhirRequest } from '../handle.ts'
 import { absoluteUrl } from '../interaction.ts'
 import { emptyReply, outcomeReply } from '../reply.ts'
+import { announceEnd, type ExportFiles, recordExport } from './announce.ts'
 import { fileReply } from './download.ts'
 import { memberOf } from './member.ts'
 
+const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
 const PATH = /^bulkdata\/export\/([0-9a-fA-F-]{36})(?:\/files\/([^/]+))?$/
 
 /** Whether a path below `fhir/R4/` belongs to this file. */
@@ -38,11 +40,22 @@ export async function handleExport(
     if (request.method !== 'GET') throw methodNotAllowed('GET, HEAD')
     if (job.state === 'error') throw failureOf(job)
     if (job.state !== 'completed') throw notFound()
-    return fileReply(services, request, job, name)
+    const reply = await fileReply(services, request, job, name)
+    const { open } = reply
+    if (open === undefined) return reply
+    const recorded = async () => {
+      await recordExport(services, principal, id, 'download', { name })
+      return open()
+    }
+    return { ...reply, open: recorded }
   }
-  if (request.method === 'DELETE') return cancel(services, job)
+  if (request.method === 'DELETE') {
+    await endExport(services, principal, job)
+    return outcomeReply(202, accepted(statusUrl(services, id)))
+  }
   if (request.method !== 'GET') throw methodNotAllowed('GET, HEAD, DELETE')
-  return status(services, job)
+  pollOrRefuse(job.id)
+  return job.input.separateStatus ? separately(() => status(services, job)) : status(services, job)
 }
 
 /** Errors: 404 unless it is the member's own, or of the Project of an admin. */
@@ -51,31 +64,55 @@ export async function findExport(
   principal: Principal,
   id: string,
 ): Promise<ExportJob> {
-  const job = await readExport(services.database, id)
+  const job = UUID.test(id) ? await readExport(services.database, id) : undefined
   if (job === undefined) throw notFound()
   const isHere = job.project === principal.project.number
   const isOwn = job.input.membershipId === principal.membershipId
   const maySee = principal.isSuperAdmin || (isHere && (isOwn || principal.isProjectAdmin))
   if (!maySee) throw notFound()
   if (job.state === 'error' || (await memberOf(services, job.input)) !== undefined) return job
-  await revokeExport(services.database, job.id, REVOKED)
+  await giveUp(services, job)
   return { ...job, state: 'error', failure: REVOKED }
 }
 
-export const REVOKED = { status: 403, text: 'The membership of this export is no longer active' }
-
-async function cancel(services: Services, { id }: ExportJob): Promise<FhirReply> {
-  if (!(await cancelExport(services.database, id))) throw notFound()
-  await services.queues.wakeExports(1)
-  return outcomeReply(202, accepted(statusUrl(services, id)))
+/** Its member has gone. */
+export async function giveUp(services: Services, job: ExportJob): Promise<void> {
+  await revokeExport(services.database, job.id, REVOKED)
+  await announceEnd(services, job, 'error')
 }
+
+const REVOKED = { status: 403, text: 'The membership of this export is no longer active' }
+
+/** Cancels, or forgets what is there. Errors: 404 when somebody was first. */
+export async function endExport(
+  services: Services,
+  principal: Principal,
+  job: ExportJob,
+): Promise<void> {
+  if (!(await cancelExport(services.database, job.id))) throw notFound()
+  await announceEnd(services, job, 'cancelled')
+  await recordExport(services, principal, job.id, 'cancel', { before: job.state })
+  await services.queues.wakeExports(1)
+}
+
+/** https://build.fhir.org/ig/HL7/bulk-data/export.html: the status of the export beside that of the answer. */
+async function separately(answer: () => Promise<FhirReply>): Promise<FhirReply> {
+  try {
+    const reply = await answer()
+    return { ...reply, status: 200, headers: { ...reply.headers, [STATUS]: String(reply.status) } }
+  } catch (error) {
+    if (!(error instanceof HttpError)) throw error
+    return outcomeReply(200, error.outcome, { [STATUS]: String(error.status) })
+  }
+}
+
+const STATUS = 'X-Export-Status'
 
 export function statusUrl(services: Services, id: string): string {
   return absoluteUrl(services, `bulkdata/export/${id}`)
 }
 
 async function status(services: Services, job: ExportJob): Promise<FhirReply> {
-  pollOrRefuse(job.id)
   switch (job.state) {
     case 'accepted':
     case 'active':
@@ -124,7 +161,10 @@ async function complete(services: Services, job: ExportJob): Promise<FhirReply> 
 }
 
 /** https://hl7.org/fhir/uv/bulkdata/STU2/export.html#response---complete-status */
-export async function manifestOf(services: Services, { id, at, input }: ExportJob) {
+export async function manifestOf(
+  services: Services,
+  { id, at, input }: ExportJob,
+): Promise<ExportFiles & { readonly request: string }> {
   const files = await listFiles(services.database, id)
   const of = (wanted: string) =>
     files
