@@ -110,7 +110,7 @@ export async function readExport(
 ): Promise<ExportJob | undefined> {
   const [job] = await connection.query<ExportJob>({
     name: 'export-read',
-    text: `select ${COLUMNS} from export_job where id = $1 and not swept
+    text: `select ${COLUMNS} from export_job where id = $1
       and state <> 'cancelled' and (expires is null or expires > clock_timestamp())`,
     values: [id],
   })
