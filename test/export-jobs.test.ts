@@ -1,7 +1,15 @@
 import t from 'tap'
 import type { Resource } from '../shared/fhir/resource.ts'
 import { openBotica, until } from './fixtures/botica.ts'
-import { ended, exportAll, kickOff, linesOf, manifestOf } from './fixtures/exports.ts'
+import type { Answer } from './fixtures/client.ts'
+import {
+  ended,
+  exportAll,
+  kickOff,
+  linesOf,
+  type Manifest,
+  manifestOf,
+} from './fixtures/exports.ts'
 import { anOrganization, aPatient } from './fixtures/resources.ts'
 
 const botica = await openBotica(t)
@@ -137,6 +145,35 @@ t.test('the status of an export may travel beside that of the answer', async (t)
   t.equal((await other.get(url)).status, 404)
 })
 
+t.test('files that are whole are told of in pages while others are made', async (t) => {
+  const url = await kickOff(client, '$export?_type=Organization,Patient&allowPartialManifests=true')
+  const first: Manifest[] = []
+  await until(async () => {
+    const { status, body, text } = await client.get<Manifest>(url)
+    if (status !== 429 && text !== '') first.push(body)
+    return status === 200
+  }, 60_000)
+  const pages: Manifest[] = []
+  for (let next: string | undefined = url; next !== undefined; ) {
+    const { body }: Answer<Page> = await client.get<Page>(next)
+    pages.push(body)
+    next = body.link?.[0]?.url
+  }
+  for (const { output } of first) t.same(output, pages[0]?.output, 'a page never changes')
+  const types = pages.flatMap(({ output }) => output.map(({ type }) => type))
+  t.same(types.toSorted(), ['Organization', 'Patient'])
+  t.equal((await client.get(`${url}?page=${pages.length + 1}`)).status, 404)
+  t.equal((await client.get(`${url}?page=x`)).status, 404)
+  t.equal((await client.get('$export?allowPartialManifests=perhaps')).status, 400)
+})
+
+t.test('what is exported is counted', async (t) => {
+  const metrics = async () => (await botica.anonymous.get<string>('/metrics')).text
+  t.match(await metrics(), /^export_parts\{state="waiting"\} \d+$/m)
+  await until(async () => /^export_rows_total [1-9]/m.test(await metrics()), 60_000)
+  t.match(await metrics(), /^export_bytes_total\{form="packed"\} [1-9]/m)
+})
+
 t.test('a row that cannot be read is told, and too many end the export', async (t) => {
   const spoil = (count: number) =>
     database.query({
@@ -158,6 +195,10 @@ t.test('a row that cannot be read is told, and too many end the export', async (
   t.match(failed.body, { resourceType: 'OperationOutcome', issue: [{ code: 'exception' }] })
   t.match((await admin.get(`BulkDataExport/${idOf(url)}`)).body, { status: 'error' })
 })
+
+interface Page extends Manifest {
+  readonly link?: readonly { readonly url: string }[]
+}
 
 function idOf(url: string): string {
   return url.slice(url.lastIndexOf('/') + 1)

@@ -1,8 +1,8 @@
 /** One part of an export, from where it was left until its end. */
 import type { Principal } from '../../shared/access/principal.ts'
 import { announceEnd, ownerOf, recordExport } from '../../shared/api/exports/announce.ts'
+import { manifestOf } from '../../shared/api/exports/manifest.ts'
 import { rightsDigest } from '../../shared/api/exports/member.ts'
-import { manifestOf } from '../../shared/api/exports/status.ts'
 import { openCopySession } from '../../shared/database-copy.ts'
 import { issue } from '../../shared/fhir/outcome.ts'
 import type { Services } from '../../shared/services.ts'
@@ -21,7 +21,7 @@ import {
 } from '../../shared/store/exports/parts.ts'
 import { startExport } from '../../shared/store/exports/plan.ts'
 import { uuidOf } from '../../shared/store/exports/row-id.ts'
-import { LeaseLost, openWriter } from './writer.ts'
+import { type Exporting, LeaseLost, openWriter } from './writer.ts'
 
 /** A transaction that holds the time of exports back for longer is worth a look. */
 const HELD_MS = 60_000
@@ -43,7 +43,7 @@ export class GivenUp extends Error {
 
 /** Errors: GivenUp, LeaseLost, the reason of the signal, whatever PostgreSQL or the storage fail with. */
 export async function runPart(
-  services: Services,
+  services: Exporting,
   principal: Principal,
   taken: TakenPart,
   signal: AbortSignal,
@@ -66,7 +66,7 @@ export async function runPart(
   }
 }
 
-async function plan(services: Services, principal: Principal, { job, part }: TakenPart) {
+async function plan(services: Exporting, principal: Principal, { job, part }: TakenPart) {
   const { database, repository, queues, log } = services
   const started = await startExport(database, job)
   if (started === undefined) throw new LeaseLost()
@@ -81,7 +81,7 @@ async function plan(services: Services, principal: Principal, { job, part }: Tak
 }
 
 async function output(
-  services: Services,
+  services: Exporting,
   principal: Principal,
   taken: TakenPart,
   signal: AbortSignal,
@@ -111,7 +111,7 @@ function unreadable(type: string, rowId: string) {
   return issue('error', UNREADABLE, `A ${type} cannot be read`, undefined, `Row ${rowId}`)
 }
 
-async function deleted(services: Services, principal: Principal, taken: TakenPart): Promise<void> {
+async function deleted(services: Exporting, principal: Principal, taken: TakenPart): Promise<void> {
   const { job, part } = taken
   if (!isPlanned(job) || !hasType(part)) throw new Error('A part of an export has no type')
   const writer = await openWriter(services, taken, 'deleted', 'Bundle')
@@ -122,7 +122,7 @@ async function deleted(services: Services, principal: Principal, taken: TakenPar
 }
 
 /** What the export could not do is told in a file. */
-async function close(services: Services, principal: Principal, taken: TakenPart): Promise<void> {
+async function close(services: Exporting, principal: Principal, taken: TakenPart): Promise<void> {
   const { job } = taken
   const { database, config } = services
   if (job.issues.length > 0 && taken.part.after === undefined) {

@@ -15,6 +15,7 @@ import {
   type TakenPart,
   takePart,
 } from '../../shared/store/exports/parts.ts'
+import type { ExportMetrics } from './metrics.ts'
 import { GivenUp, runPart } from './part.ts'
 import { sweepExport } from './sweep.ts'
 import { LeaseLost } from './writer.ts'
@@ -34,7 +35,7 @@ export interface ExportRuns {
   stop(): Promise<void>
 }
 
-export function startExports(services: Services): ExportRuns {
+export function startExports(services: Services, metrics: ExportMetrics): ExportRuns {
   const stopping = new AbortController()
   const { signal } = stopping
   let wakes: (() => void)[] = []
@@ -53,7 +54,7 @@ export function startExports(services: Services): ExportRuns {
   async function loop(): Promise<void> {
     while (!signal.aborted) {
       const seen = woken
-      const isBusy = await work(services, signal).catch((error: Error) => {
+      const isBusy = await work(services, metrics, signal).catch((error: Error) => {
         // That PostgreSQL is away is said once, by its pool.
         const isAway = error instanceof HttpError && error.status === 503
         services.log[isAway ? 'debug' : 'warn']({ reason: error.message }, 'Exports failed')
@@ -80,15 +81,24 @@ export function startExports(services: Services): ExportRuns {
 }
 
 /** False when there was nothing to do. */
-async function work(services: Services, stopping: AbortSignal): Promise<boolean> {
-  return (await takeAndRun(services, stopping)) || (await sweepExport(services))
+async function work(
+  services: Services,
+  metrics: ExportMetrics,
+  stopping: AbortSignal,
+): Promise<boolean> {
+  return (await takeAndRun(services, metrics, stopping)) || (await sweepExport(services))
 }
 
-async function takeAndRun(services: Services, stopping: AbortSignal): Promise<boolean> {
+async function takeAndRun(
+  services: Services,
+  metrics: ExportMetrics,
+  stopping: AbortSignal,
+): Promise<boolean> {
   const { database, log } = services
   const taken = await takePart(database)
   if (taken === undefined) return false
   const { job, part } = taken
+  if (part.epoch > 1) metrics.retried()
   const lost = new AbortController()
   const signal = AbortSignal.any([stopping, lost.signal])
   const renewing = setInterval(() => {
@@ -101,7 +111,7 @@ async function takeAndRun(services: Services, stopping: AbortSignal): Promise<bo
     if (part.tries > MOST_TRIES) throw new Error('It has lost its worker again and again')
     const principal = await memberOf(services, job.input)
     if (principal === undefined) await giveUp(services, job)
-    else await runPart(services, principal, taken, signal)
+    else await runPart({ ...services, metrics }, principal, taken, signal)
   } catch (error) {
     await settle(services, taken, error, stopping.aborted)
   } finally {

@@ -3,7 +3,7 @@ import type { Services } from '../../services.ts'
 import type { ExportJob } from '../../store/exports/jobs.ts'
 import type { Version } from '../../store/repository.ts'
 import type { ListedFile } from './announce.ts'
-import { manifestOf } from './status.ts'
+import { manifestOf } from './manifest.ts'
 
 /** It is not stored: one version, as it is now. */
 export async function exportAsJob(services: Services, job: ExportJob): Promise<Version> {

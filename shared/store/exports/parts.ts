@@ -167,3 +167,26 @@ export async function finishPlan(
     return true
   })
 }
+
+export interface WaitingParts {
+  readonly waiting: number
+  readonly active: number
+  readonly oldestSeconds: number
+}
+
+export const NO_PARTS: WaitingParts = { waiting: 0, active: 0, oldestSeconds: 0 }
+
+/** Of all exports that have not ended. */
+export async function waitingParts(connection: Connection): Promise<WaitingParts> {
+  const [row] = await connection.query<WaitingParts>({
+    name: 'export-waiting',
+    text: `select count(*) filter (where p.state = 'waiting')::int as waiting,
+        count(*) filter (where p.state = 'active')::int as active,
+        coalesce(extract(epoch from clock_timestamp() - min(j.requested)), 0)::float8
+          as "oldestSeconds"
+      from export_part p join export_job j on j.id = p.job
+      where p.state <> 'done' and j.state in ('accepted', 'active')`,
+    values: [],
+  })
+  return row ?? NO_PARTS
+}
