@@ -25,7 +25,6 @@ const SILENT: ReadonlySet<string> = new Set([
   'Login',
   'JsonWebKey',
   'AsyncJob',
-  'BulkDataExport',
   'DomainConfiguration',
 ])
 
