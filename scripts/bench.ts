@@ -1,7 +1,7 @@
 /**
  * `npm run bench -- <area> [seconds] [resources]`: our figure, the physical limit measured in the same
  * run, and the ratio of both. Areas: binary, bots, bundle, chaos, crud, execute, export, graphql,
- * http, import, policy, search, token.
+ * hostile, http, import, policy, search, token.
  * Absolute figures vary with the machine; ratios are what to compare.
  */
 import { binary } from './bench/binary.ts'
@@ -12,6 +12,7 @@ import { crud } from './bench/crud.ts'
 import { execute } from './bench/execute.ts'
 import { exports } from './bench/export.ts'
 import { graphql } from './bench/graphql.ts'
+import { hostile } from './bench/hostile.ts'
 import { http } from './bench/http.ts'
 import { imports } from './bench/import.ts'
 import { policy } from './bench/policy.ts'
@@ -38,6 +39,7 @@ const areas: Readonly<
   execute,
   export: exports,
   graphql,
+  hostile,
   http,
   import: imports,
   policy,

@@ -1,6 +1,7 @@
 /** From services to a listening server, and back: stop accepting, finish what runs, close. */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import type { AddressInfo, Socket } from 'node:net'
+import { EVENT_STREAM } from '../shared/api/reply.ts'
 import type { Services } from '../shared/services.ts'
 import { createApp } from './app.ts'
 import { createMetrics } from './metrics.ts'
@@ -68,6 +69,8 @@ export async function listen(services: Services, port: number): Promise<Listenin
         if (running.size === 0) socket.destroy()
         for (const res of running) {
           if (!res.headersSent) res.setHeader('Connection', 'close')
+          // It has no end of its own; whoever listens comes again.
+          else if (res.getHeader('Content-Type') === EVENT_STREAM) res.end()
         }
       }
       await sockets.close()

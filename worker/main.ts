@@ -1,6 +1,7 @@
 /** The worker process: read settings, open services, take jobs; on SIGTERM finish what runs and leave. */
 import { DelayedError, type Job, UnrecoverableError, WaitingError, Worker } from 'bullmq'
 import { publishNotifications, socketSubscriptions } from '../shared/api/socket-subscriptions.ts'
+import { openFollowed } from '../shared/bot-logs.ts'
 import { type Config, ConfigError, readConfig } from '../shared/config.ts'
 import { createLogger, type Logger } from '../shared/log.ts'
 import { type BotQueue, EXPORTS, type ExecuteJob, IMPORTS, REQUESTS } from '../shared/queue-jobs.ts'
@@ -13,10 +14,12 @@ import { openServices, StartError } from '../shared/services.ts'
 import { createAudit } from './bots/audit.ts'
 import { openExecutors } from './bots/executors.ts'
 import { createMetrics } from './bots/metrics.ts'
+import { createRecentRuns } from './bots/recent-runs.ts'
 import { Again } from './bots/retries.ts'
 import { createRunner, HandedBack, LeftToUpkeep, type Runner } from './bots/run.ts'
 import { Deferred } from './bots/slots.ts'
 import { startSweep } from './bots/sweep.ts'
+import { createTelling } from './bots/telling.ts'
 import { startEvents } from './events/run.ts'
 import { type ExportRuns, startExports } from './export/run.ts'
 import { IMPORTS_AT_ONCE, type Imports, startImports } from './imports/run.ts'
@@ -34,8 +37,14 @@ const MOST_RESTING = 128
 /** Bundles are large: more at once would only share the same processor and connections. */
 const REQUESTS_AT_ONCE = 2
 
-/** After a kill a job is taken up within the sum of both: callers wait for 25 s. */
-const LOCKS = { lockDuration: 10_000, stalledInterval: 5000 }
+/**
+ * After a kill a job is taken up within lock + interval: a waiting caller gives little time, a run in
+ * the background is promised 30 s.
+ */
+const LOCKS = {
+  'bots-sync': { lockDuration: 10_000, stalledInterval: 5000 },
+  'bots-async': { lockDuration: 20_000, stalledInterval: 5000 },
+} as const
 
 async function main(): Promise<void> {
   const config = readConfig()
@@ -51,8 +60,12 @@ async function main(): Promise<void> {
   const runs = await openRuns(config, log)
   const metrics = createMetrics(() => executors.stats())
   const stats = createStats()
-  const audit = createAudit(services)
-  const runner: Runner = createRunner({ services, runs, executors, audit, metrics, stats })
+  const telling = createTelling(
+    createAudit(services),
+    createRecentRuns(services),
+    await openFollowed(config, log, services.redis),
+  )
+  const runner: Runner = createRunner({ services, runs, executors, telling, metrics, stats })
   const sweep = startSweep(services, runs)
   const hasUpkeep = config.workerQueues.includes('upkeep')
   const upkeep = hasUpkeep ? [startTableUpkeep(services), startUpkeepJobs(services)] : []
@@ -110,7 +123,7 @@ async function main(): Promise<void> {
       runs.close(),
       executors.close(),
     ])
-    await audit.close()
+    await telling.close()
     await stats.flush(services.redis).catch(() => undefined)
     await services.close()
     log.info('stopped')
@@ -134,7 +147,7 @@ function startWorker(
     connection: openRedis(config, 'worker', log),
     prefix: PREFIX,
     concurrency: config.workerConcurrency,
-    ...LOCKS,
+    ...LOCKS[queue],
     maxStalledCount: 1,
     removeOnComplete: { count: 0 },
     removeOnFail: { count: 0 },

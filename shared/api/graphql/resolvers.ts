@@ -2,7 +2,8 @@
 import type { GraphQLResolveInfo, SelectionSetNode } from 'graphql'
 import type { Resource } from '../../fhir/resource.ts'
 import type { Given } from './arguments.ts'
-import { type GraphqlContext, type ResourcePage, search, searchReferring } from './context.ts'
+import { type GraphqlContext, search, searchReferring } from './context.ts'
+import type { ResourcePage } from './pages.ts'
 import { publishedFor } from './published.ts'
 
 const LIST = { hasTotal: false, hasRows: true }
