@@ -5,7 +5,7 @@ import compress from 'koa-compress'
 import { methodNotAllowed, notFound } from '../shared/errors.ts'
 import type { Services } from '../shared/services.ts'
 import type { Middleware, State, Web } from './context.ts'
-import { createMetrics } from './metrics.ts'
+import type { Metrics } from './metrics.ts'
 import { authenticate } from './middleware/authenticate.ts'
 import { failures } from './middleware/failures.ts'
 import { corsHeaders, securityHeaders } from './middleware/headers.ts'
@@ -24,13 +24,13 @@ import { openapiRoutes } from './routes/openapi.ts'
 import { pageRoutes } from './routes/pages.ts'
 import { scimRoutes } from './routes/scim.ts'
 import { storageRoutes } from './routes/storage.ts'
+import { webhookRoutes } from './routes/webhook.ts'
 
 const COMPRESS_FROM_BYTES = 1024
 
 /** Listens to nothing; opens nothing. */
-export function createApp(services: Services): Koa<State> {
+export function createApp(services: Services, metrics: Metrics): Koa<State> {
   const { config, log } = services
-  const metrics = createMetrics(services)
   const web: Web = { services, metrics }
   const authenticated = authenticate(web)
   const app = new Koa<State>({ proxy: config.trustProxy })
@@ -57,6 +57,7 @@ export function createApp(services: Services): Koa<State> {
     adminRoutes(web, authenticated),
     scimRoutes(web, authenticated),
     emailRoutes(web, authenticated),
+    webhookRoutes(web),
   ]
   routers.push(openapiRoutes(config.baseUrl, routers))
   for (const router of routers) app.use(router.routes())

@@ -1,8 +1,11 @@
-/** From an app to a listening server, and back: stop accepting, finish what runs, close. */
-import { createServer, type Server, type ServerResponse } from 'node:http'
+/** From services to a listening server, and back: stop accepting, finish what runs, close. */
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import type { AddressInfo, Socket } from 'node:net'
-import type Koa from 'koa'
-import type { State } from './context.ts'
+import { EVENT_STREAM } from '../shared/api/reply.ts'
+import type { Services } from '../shared/services.ts'
+import { createApp } from './app.ts'
+import { createMetrics } from './metrics.ts'
+import { openSockets } from './sockets/sockets.ts'
 
 export interface Listening {
   readonly port: number
@@ -18,11 +21,15 @@ const KEEP_ALIVE_MS = 75_000
 const REQUEST_MS = 3_600_000
 
 /** Port 0 takes a free one. Errors: EADDRINUSE, EACCES. */
-export async function listen(app: Koa<State>, port: number): Promise<Listening> {
+export async function listen(services: Services, port: number): Promise<Listening> {
+  const metrics = createMetrics(services)
+  const app = createApp(services, metrics)
+  const sockets = openSockets(services, metrics)
   let stopping = false
   const connections = new Map<Socket, Set<ServerResponse>>()
   const handler = app.callback()
-  const server = createServer({ maxHeaderSize: MAX_HEADER_BYTES }, (req, res) => {
+  const options = { maxHeaderSize: MAX_HEADER_BYTES, shouldUpgradeCallback: isWebSocket }
+  const server = createServer(options, (req, res) => {
     const running = connections.get(req.socket)
     if (stopping) res.setHeader('Connection', 'close')
     running?.add(res)
@@ -38,10 +45,19 @@ export async function listen(app: Koa<State>, port: number): Promise<Listening> 
     connections.set(socket, new Set())
     socket.once('close', () => connections.delete(socket))
   })
+  server.on('upgrade', (req, socket, head) => {
+    // From here on it is no connection of HTTP.
+    connections.delete(req.socket)
+    if (stopping) socket.destroy()
+    else sockets.upgrade(req, socket, head)
+  })
   server.keepAliveTimeout = KEEP_ALIVE_MS
   server.requestTimeout = REQUEST_MS
   server.on('clientError', refuse)
-  await started(server, port)
+  await started(server, port).catch(async (error: unknown) => {
+    await sockets.close()
+    throw error
+  })
   return {
     // A TCP server's address is never a string.
     port: (server.address() as AddressInfo).port,
@@ -53,13 +69,21 @@ export async function listen(app: Koa<State>, port: number): Promise<Listening> 
         if (running.size === 0) socket.destroy()
         for (const res of running) {
           if (!res.headersSent) res.setHeader('Connection', 'close')
+          // It has no end of its own; whoever listens comes again.
+          else if (res.getHeader('Content-Type') === EVENT_STREAM) res.end()
         }
       }
+      await sockets.close()
       const timer = setTimeout(() => server.closeAllConnections(), patienceMs)
       await closed
       clearTimeout(timer)
     },
   }
+}
+
+/** Some clients ask for HTTP/2 in the same way, and take an answer in HTTP/1.1. */
+function isWebSocket({ headers }: IncomingMessage): boolean {
+  return headers.upgrade?.toLowerCase() === 'websocket'
 }
 
 function started(server: Server, port: number): Promise<void> {

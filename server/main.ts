@@ -3,16 +3,17 @@ import { warmUp } from '../shared/api/graphql/document.ts'
 import { ConfigError, readConfig } from '../shared/config.ts'
 import { createLogger, type Logger } from '../shared/log.ts'
 import { openServices, type Services, StartError } from '../shared/services.ts'
-import { createApp } from './app.ts'
 import { type Listening, listen } from './listen.ts'
 
 const FINISH_MS = 25_000
+/** Callers of bots that still run are then given the address of the result. */
+const SEND_AWAY_MS = 20_000
 
 async function main(): Promise<void> {
   const config = readConfig()
   const log = createLogger(config.logLevel, 'web')
   const services = await openServices(config, log)
-  const listening = await listen(createApp(services), config.port).catch((error: unknown) => {
+  const listening = await listen(services, config.port).catch((error: unknown) => {
     throw explained(error, config.port)
   })
   log.info({ port: listening.port, baseUrl: config.baseUrl }, 'listening')
@@ -27,7 +28,9 @@ function stopOnSignal(listening: Listening, services: Services, log: Logger): vo
     if (stopping) process.exit(1)
     stopping = true
     log.info({ signal }, 'stopping')
+    const late = setTimeout(() => services.queues.sendAway(), SEND_AWAY_MS)
     await listening.stop(FINISH_MS)
+    clearTimeout(late)
     await services.close()
     log.info('stopped')
     process.exit(0)

@@ -15,6 +15,10 @@ export interface Metrics {
   text(): Promise<string>
   /** One answered request; `route` is a pattern, never a path with ids. */
   request(method: string, route: string, status: number, seconds: number): void
+  /** How many web sockets there are, and what is bound to them. */
+  watchSockets(read: () => Readonly<Record<'sockets' | 'bindings', number>>): void
+  /** One message to a web socket. */
+  message(kind: 'pong' | 'handshake' | 'heartbeat' | 'event-notification' | 'refusal'): void
 }
 
 const BUCKETS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30]
@@ -69,6 +73,35 @@ export function createMetrics({
       }
     },
   })
+  const messages = new Counter({
+    name: 'socket_messages_total',
+    help: 'Messages to web sockets',
+    labelNames: ['kind'],
+    registers: [registry],
+  })
+  new Gauge({
+    name: 'queue_oldest_seconds',
+    help: 'How long the longest waiting job of each queue waits',
+    labelNames: ['queue'],
+    registers: [registry],
+    async collect() {
+      this.reset()
+      const since = await queues.waitingSince().catch(() => ({}))
+      for (const [queue, at] of Object.entries(since)) {
+        this.set({ queue }, Math.max(0, Date.now() - at) / 1000)
+      }
+    },
+  })
+  new Gauge({
+    name: 'redis_round_trip_seconds',
+    help: 'Time of one PING; nothing while Redis is away',
+    registers: [registry],
+    async collect() {
+      this.reset()
+      const ms = await queues.ping().catch(() => undefined)
+      if (ms !== undefined) this.set(ms / 1000)
+    },
+  })
   return {
     contentType: registry.contentType,
     async text() {
@@ -80,6 +113,19 @@ export function createMetrics({
       requests.inc({ method, route, status })
       durations.observe({ method, route }, seconds)
     },
+    watchSockets(read) {
+      for (const name of ['sockets', 'bindings'] as const) {
+        new Gauge({
+          name: name === 'sockets' ? 'sockets_open' : 'socket_bindings',
+          help: name === 'sockets' ? 'Open web sockets' : 'Subscriptions bound to web sockets',
+          registers: [registry],
+          collect() {
+            this.set(read()[name])
+          },
+        })
+      }
+    },
+    message: (kind) => messages.inc({ kind }),
   }
 }
 

@@ -97,7 +97,7 @@ const OPEN = [
   /^\/(healthcheck|livez|robots\.txt|openapi\.json)$/,
   /^\/\.well-known\//,
   /^\/fhir\/R4\/(metadata|\$versions|\.well-known\/)/,
-  /^\/storage\//,
+  /^\/(storage|webhook)\//,
   /^\/auth\/(method|login|profile|scope|newuser|newproject|newpatient|resetpassword|setpassword)\b/,
   /^\/auth\/(verifyemail|clientinfo|google|external|exchange|mfa\/(login-enroll|verify))\b/,
   /^\/oauth2\/(authorize|register|token)$/,
@@ -134,13 +134,13 @@ function contentOf(path: string, method: string): object {
   if (method === 'PATCH') {
     return { 'application/json-patch+json': { schema: { type: 'array' } } }
   }
-  if (path.endsWith('/$execute')) return { '*/*': {} }
+  if (path.endsWith('/$execute') || path.startsWith('/webhook/')) return { '*/*': {} }
   const type = path.startsWith(FHIR) ? 'application/fhir+json' : 'application/json'
   return { [type]: { schema: { $ref: '#/components/schemas/Resource' } } }
 }
 
 function tagOf(path: string): string {
-  if (path.startsWith(`${FHIR}/Bot/`)) return 'bots'
+  if (path.startsWith(`${FHIR}/Bot/`) || path.startsWith('/webhook/')) return 'bots'
   if (path.startsWith(`${FHIR}/job/`) || path.startsWith(`${FHIR}/AsyncJob/`)) return 'jobs'
   if (path.startsWith(FHIR)) return 'fhir'
   if (path.startsWith('/admin/')) return 'admin'

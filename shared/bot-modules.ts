@@ -1,7 +1,12 @@
 /**
  * The modules a bot may import and what each exports; a test holds it against the modules of the
- * sandbox. Anything else fails when the bot is deployed.
+ * sandbox. Anything else fails when the bot is deployed. Of `@medplum/core` the sandbox has the names that
+ * bots use most in files of its own, written for a fast start; the others come from the published library.
  */
+import { createRequire } from 'node:module'
+
+const CORE = '@medplum/core'
+
 const core = [
   'CPT',
   'ContentType',
@@ -28,8 +33,6 @@ const core = [
   'deepClone',
   'deepEquals',
   'encodeBase64',
-  'evalFhirPath',
-  'evalFhirPathTyped',
   'findResourceByCode',
   'forbidden',
   'formatAddress',
@@ -64,7 +67,6 @@ const core = [
   'notFound',
   'parseHl7DateTime',
   'parseReference',
-  'parseSearchRequest',
   'resolveId',
   'setCodeBySystem',
   'setIdentifier',
@@ -91,9 +93,9 @@ const url = ['URL', 'URLSearchParams', 'default']
 
 const util = ['TextDecoder', 'TextEncoder', 'default']
 
-/** Exported names by module name. */
+/** Exported names by module name, without those of the library. */
 export const botModules: Readonly<Record<string, readonly string[]>> = {
-  '@medplum/core': core,
+  [CORE]: core,
   '@medplum/fhirtypes': [],
   buffer,
   crypto,
@@ -106,4 +108,32 @@ export const botModules: Readonly<Record<string, readonly string[]>> = {
   'node:querystring': querystring,
   'node:url': url,
   'node:util': util,
+}
+
+/** Names that a module exports; undefined when there is no such module. */
+export function exportsOf(module: string): ReadonlySet<string> | undefined {
+  if (module === CORE) return new Set([...core, ...libraryNames()])
+  return Object.hasOwn(botModules, module) ? new Set(botModules[module]) : undefined
+}
+
+/** True when the code may use a name that only the library has; a doubt costs its runs a few ms once. */
+export function usesLibrary(code: string): boolean {
+  return code.includes(CORE) && libraryPattern().test(code)
+}
+
+let foundNames: readonly string[] | undefined
+
+/** Loading the library takes 60 ms, so it is done for the first bot that names it. */
+function libraryNames(): readonly string[] {
+  foundNames ??= Object.keys(createRequire(import.meta.url)(CORE)).filter(
+    (name) => !core.includes(name),
+  )
+  return foundNames
+}
+
+let foundPattern: RegExp | undefined
+
+function libraryPattern(): RegExp {
+  foundPattern ??= new RegExp(`\\b(?:${libraryNames().join('|')})\\b`)
+  return foundPattern
 }

@@ -9,7 +9,9 @@ export const LEASE_SLACK_MS = 60_000
 const FRESH_MS = 1000
 const PROJECTS = 10_000
 /** Runs in flight of a project in lane 1; each lane holds twice as many (queue-scripts.ts). */
-const FIRST_LANE = 48
+const FIRST_LANE = 8
+/** Events are never refused; as a number that Lua takes. */
+const ENDLESS = 1e15
 
 export interface Admission {
   /** Counts the run and answers its lane. Errors: 429 backlog, 503 no worker. */
@@ -22,7 +24,10 @@ export interface Admission {
 }
 
 export function createAdmission(redis: Redis, backlogMax: number): Admission {
-  const recent = new LRUCache<string, number>({ max: PROJECTS, ttl: FRESH_MS })
+  const recent = new LRUCache<string, { readonly lane: number; ahead: number }>({
+    max: PROJECTS,
+    ttl: FRESH_MS,
+  })
   return {
     async admit(name, job, durable) {
       const lease = job.deadline - Date.now() + LEASE_SLACK_MS
@@ -31,21 +36,24 @@ export function createAdmission(redis: Redis, backlogMax: number): Admission {
         keys.workers(name),
         keys.lane(name, job.projectId),
       ]
+      const most = job.class === 'event' ? ENDLESS : backlogMax
       const lane = Number(
-        await runScript(redis, ADMIT, names, [job.runId, lease, backlogMax, durable ? 1 : 0]),
+        await runScript(redis, ADMIT, names, [job.runId, lease, most, durable ? 1 : 0]),
       )
       if (lane >= 0) {
-        if (name === 'bots-sync') recent.set(job.projectId, lane)
+        if (name === 'bots-sync') recent.set(job.projectId, { lane, ahead: 0 })
         return lane
       }
       recent.delete(job.projectId)
       throw lane === -1 ? backlogFull() : unavailable('Queue')
     },
     recentLane(projectId) {
-      const lane = recent.get(projectId)
-      if (lane === undefined) return undefined
-      const isFarFromFull = FIRST_LANE * 2 ** (lane + 1) < backlogMax
-      return isFarFromFull ? lane : undefined
+      const known = recent.get(projectId)
+      if (known === undefined) return undefined
+      const size = FIRST_LANE * 2 ** known.lane
+      // A burst that outruns the answers would all be in one lane.
+      if (2 * size >= backlogMax || ++known.ahead > size) return undefined
+      return known.lane
     },
   }
 }

@@ -3,6 +3,10 @@
 export type BotQueue = 'bots-sync' | 'bots-async'
 /** The queue of requests that are answered later; its jobs carry no data, their id says all. */
 export const REQUESTS = 'requests'
+/** Jobs of this one say only that there are parts of exports to be taken. */
+export const EXPORTS = 'export'
+/** The queue that wakes a worker for an import. */
+export const IMPORTS = 'import'
 export const BOT_QUEUES: readonly BotQueue[] = ['bots-sync', 'bots-async']
 
 /** Larger inputs and results travel under a key of their own: measured break-even of BullMQ. */
@@ -23,12 +27,14 @@ export interface ExecuteJob {
   readonly requester: string | undefined
   readonly contentType: string | undefined
   /** How `event.input` is made of the text. */
-  readonly inputKind: 'text' | 'json' | 'hl7' | 'bytes' | 'none'
+  readonly inputKind: 'text' | 'json' | 'form' | 'hl7' | 'bytes' | 'none'
   /** Bytes travel as base64. */
   readonly input?: string
   /** Redis key that holds the input when it is larger than INLINE_BYTES. */
   readonly inputKey?: string
   readonly headers: Readonly<Record<string, string>>
+  /** Of a web hook: whether there was a body, which its bot gets as `event.rawBody`, too. */
+  readonly hasRawBody?: boolean
   /** Extra path after `$execute/`. */
   readonly path?: string
   readonly traceId: string
@@ -43,8 +49,16 @@ export interface ExecuteJob {
   readonly waitUntil?: number
   /** Reply channel of the web process that waits; absent for asynchronous runs. */
   readonly reply?: string
-  /** The result goes to the AsyncJob with the run's id. */
+  /** Of a Bot that runs by itself: when it was due, and which attempt this is, from 1. */
+  readonly scheduled?: { readonly time: string; readonly attempt: number }
+  /** The result goes to the AsyncJob with the run's id, or to the occurrence of a schedule. */
   readonly asynchronous?: true
+  /** PostgreSQL holds the job until it has succeeded: it may run again, whatever it has done. */
+  readonly delivery?: true
+  /** Attempts that failed, of a run that its bot wants repeated. */
+  readonly failures?: number
+  /** Asynchronous runs that an event has started go before those that somebody has asked for. */
+  readonly class?: 'event'
 }
 
 export interface ExecuteReply {

@@ -17,6 +17,8 @@ export interface Replies {
   wait(job: ExecuteJob, waitMs: number, signal: AbortSignal | undefined): Waiter
   /** The job may or may not have reached Redis; it is withdrawn, at the latest when Redis is back. */
   abandon(job: ExecuteJob): void
+  /** Ends the wait of every caller, as if its time were over. */
+  sendAway(): void
   close(): void
 }
 
@@ -76,6 +78,9 @@ export async function openReplies(options: RepliesOptions): Promise<Replies> {
     await options.add(entry.job)
   }
 
+  const sendAway = () => {
+    for (const { settle } of [...waiting.values()]) settle(undefined)
+  }
   const onReady = () => {
     recover().catch((error: unknown) => log.warn({ cause: error }, 'Replies may be missing'))
   }
@@ -104,10 +109,11 @@ export async function openReplies(options: RepliesOptions): Promise<Replies> {
       // A Redis that was merely silent does what it was asked in order, this last.
       withdraw(job).catch(() => undefined)
     },
+    sendAway,
     close() {
       redis.off('ready', onReady)
       subscriber.off('ready', onReady)
-      for (const { settle } of [...waiting.values()]) settle(undefined)
+      sendAway()
     },
   }
 }

@@ -31,6 +31,8 @@ export interface Runs {
   /** Resolves when Redis knows that the run is about to write. */
   markWrite(job: ExecuteJob): Promise<void>
   hasWritten(runId: string): Promise<boolean>
+  /** For a run whose author wants it repeated all the same. */
+  forgetWrites(runId: string): Promise<void>
   /** True when the caller was sent away with a status URL. */
   isLate(runId: string): Promise<boolean>
   /** Publishes the reply and frees the run's place; true when an AsyncJob takes the result. */
@@ -112,6 +114,7 @@ export async function openRuns(config: Config, log: Logger): Promise<Runs> {
       await redis.set(keys.journal(job.runId), workerId, 'PX', ttl)
     },
     hasWritten: async (runId) => (await redis.exists(keys.journal(runId))) === 1,
+    forgetWrites: async (runId) => void (await redis.unlink(keys.journal(runId))),
     isLate: async (runId) => (await redis.exists(keys.late(runId))) === 1,
     async finish(job, reply, ranMs) {
       const queue = job.asynchronous ? 'bots-async' : 'bots-sync'

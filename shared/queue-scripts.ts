@@ -30,11 +30,13 @@ export interface Script {
   readonly sha: string
 }
 
-function script(text: string): Script {
+/** Redis runs it by its hash. */
+export function script(text: string): Script {
   return { text, sha: createHash('sha1').update(text).digest('hex') }
 }
 
-const NOW = `
+/** Lua: `now` in ms. */
+export const NOW = `
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)`
 
@@ -43,7 +45,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)`
  * worker). Answers the lane of the run, -1 when too many of the project are in flight, -2 without a
  * worker.
  *
- * Lanes are fairness between projects: BullMQ takes lane 0 first, and a project with 48, 96, 192, …
+ * Lanes are fairness between projects: BullMQ takes lane 0 first, and a project with 8, 16, 32, …
  * runs in flight adds to lane 1, 2, 3, …, behind projects with fewer. Inside a lane it is first come,
  * first served; the plain number in flight as priority would let late runs overtake earlier ones of
  * their own project whenever some finish. For the same reason a project leaves a lane only at half
@@ -56,8 +58,8 @@ local count = redis.call('ZCARD', KEYS[1])
 if count >= tonumber(ARGV[3]) then return -1 end
 local lane = 0
 if count > 0 then lane = tonumber(redis.call('GET', KEYS[3]) or 0) end
-while count >= 48 * 2 ^ lane do lane = lane + 1 end
-while lane > 0 and count < 48 * 2 ^ (lane - 2) do lane = lane - 1 end
+while count >= 8 * 2 ^ lane do lane = lane + 1 end
+while lane > 0 and count < 8 * 2 ^ (lane - 2) do lane = lane - 1 end
 if lane > 0 then redis.call('SET', KEYS[3], lane, 'PX', 60000) else redis.call('UNLINK', KEYS[3]) end
 redis.call('ZADD', KEYS[1], now + tonumber(ARGV[2]), ARGV[1])
 return lane`)

@@ -12,8 +12,10 @@ import { createAdmission, LEASE_SLACK_MS } from './queue-admission.ts'
 import {
   BOT_QUEUES,
   type BotQueue,
+  EXPORTS,
   type ExecuteJob,
   type ExecuteReply,
+  IMPORTS,
   INLINE_BYTES,
   REQUESTS,
 } from './queue-jobs.ts'
@@ -38,6 +40,8 @@ export interface Queues {
   execute(job: ExecuteJob, wait: Wait): Promise<ExecuteReply | undefined>
   /** Admits a run, calls `store` to make it durable, adds it. Errors as `execute`. */
   enqueue(job: ExecuteJob, store: () => Promise<void>): Promise<void>
+  /** Ends the wait of every caller of `execute`: this process stops. */
+  sendAway(): void
   /** Marks a run as late; answers its reply if it ended meanwhile. */
   late(job: ExecuteJob): Promise<ExecuteReply | undefined>
   /** Adds a stored run again unless it is still queued; true when it was added. */
@@ -46,6 +50,10 @@ export interface Queues {
   /** Adds a stored request, unless it is queued already; while Redis is away the upkeep of a worker does. */
   addRequest(id: string): Promise<void>
   hasRequest(id: string): Promise<boolean>
+  /** Tells up to `count` workers of parts of exports; they look for themselves now and then, too. */
+  wakeExports(count: number): Promise<void>
+  /** Wakes a worker; without Redis one looks by itself. */
+  addImport(id: string): Promise<void>
   /** Removes a waiting run, stops a running one. */
   cancel(runId: string, projectId: string): Promise<void>
   /** How many workers take jobs of the queue. */
@@ -60,6 +68,8 @@ export interface Queues {
   close(): Promise<void>
 }
 
+/** Behind the lanes of all events. */
+const BATCH_LANE = 64
 /** So many jobs at the head of a queue are looked at for the oldest. */
 const OLDEST_OF = 100
 
@@ -83,7 +93,12 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
   }
   const requests = new Queue(REQUESTS, { connection: redis, prefix: PREFIX })
   requests.on('error', (error) => log.debug({ queue: REQUESTS, reason: error.message }, 'Queue'))
-  await Promise.all([...queues.values(), requests].map((queue) => queue.waitUntilReady()))
+  const exports = new Queue(EXPORTS, { connection: redis, prefix: PREFIX })
+  exports.on('error', (error) => log.debug({ queue: EXPORTS, reason: error.message }, 'Queue'))
+  const imports = new Queue(IMPORTS, { connection: redis, prefix: PREFIX })
+  imports.on('error', (error) => log.debug({ queue: IMPORTS, reason: error.message }, 'Queue'))
+  const all = [...queues.values(), requests, exports, imports]
+  await Promise.all(all.map((queue) => queue.waitUntilReady()))
   const has = async (name: BotQueue, runId: string) =>
     (await redis.exists(queueOf(name).toKey(runId))) === 1
   const admission = createAdmission(redis, config.queueBacklogMax)
@@ -91,7 +106,7 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
   const add = (name: BotQueue, job: ExecuteJob, lane: number) =>
     queueOf(name).add('execute', job, {
       jobId: job.runId,
-      priority: lane,
+      priority: name === 'bots-async' && job.class !== 'event' ? lane + BATCH_LANE : lane,
       removeOnComplete: true,
       removeOnFail: true,
     })
@@ -174,6 +189,7 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
         log.warn({ runId: job.runId, cause: error }, 'An asynchronous run waits for Redis')
       }
     },
+    sendAway: () => replies.sendAway(),
     async late(job) {
       return failAs503(async () => {
         const names = [keys.reply(job.runId), keys.late(job.runId)]
@@ -194,22 +210,33 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
         log.warn({ jobId: id, cause }, 'An accepted request waits for Redis')
       })
     },
+    async addImport(id) {
+      const options = { jobId: id, removeOnComplete: true, removeOnFail: true }
+      await imports.add('import', {}, options).catch((cause: unknown) => {
+        log.warn({ jobId: id, cause }, 'An import waits for Redis')
+      })
+    },
     hasRequest: async (id) => (await redis.exists(requests.toKey(id))) === 1,
+    async wakeExports(count) {
+      const options = { removeOnComplete: true, removeOnFail: true }
+      const wakes = Array.from({ length: count }, () => ({ name: 'wake', data: {}, opts: options }))
+      await exports.addBulk(wakes).catch((cause: unknown) => {
+        log.warn({ cause }, 'Exports wait for Redis')
+      })
+    },
     cancel: (runId, projectId) => failAs503(() => cancel(runId, projectId)),
     async workers(queue = 'bots-sync') {
       return (await alive(redis, queue)).length
     },
     async depths() {
       const counts = await Promise.all(
-        [...queues, [REQUESTS, requests] as const].map(
-          async ([name, queue]) => [name, await queue.getJobCounts()] as const,
-        ),
+        all.map(async (queue) => [queue.name, await queue.getJobCounts()] as const),
       )
       return Object.fromEntries(counts)
     },
     async waitingSince() {
       const oldest = await Promise.all(
-        [...queues, [REQUESTS, requests] as const].map(async ([name, queue]) => {
+        all.map(async (queue) => {
           // Lanes make the order in the queue another one than that of arrival.
           const found = await Promise.all(
             (['waiting', 'prioritized'] as const).map((state) =>
@@ -218,7 +245,7 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
           )
           // A job that is taken meanwhile is no longer there.
           const times = found.flat().flatMap((job) => job?.timestamp ?? [])
-          return times.length === 0 ? [] : [[name, Math.min(...times)] as const]
+          return times.length === 0 ? [] : [[queue.name, Math.min(...times)] as const]
         }),
       )
       return Object.fromEntries(oldest.flat())
@@ -236,7 +263,7 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
     },
     async close() {
       replies.close()
-      await Promise.allSettled([...queues.values(), requests].map((queue) => queue.close()))
+      await Promise.allSettled(all.map((queue) => queue.close()))
       redis.disconnect()
       subscriber.disconnect()
     },

@@ -7,6 +7,7 @@ import { type Database, openDatabase } from './database.ts'
 import { createLimiter, type Limiter } from './limiter.ts'
 import type { Logger } from './log.ts'
 import { openQueues, type Queues } from './queue.ts'
+import { createAnnouncer } from './queue-changes.ts'
 import { openRedis, type Redis, untilReady } from './redis.ts'
 import { openStorage, type Storage } from './storage.ts'
 import { openRepository } from './store/open-repository.ts'
@@ -49,14 +50,19 @@ export async function openServices(config: Config, log: Logger): Promise<Service
   await untilAnswering(database, log)
   await requireTables(database)
   const ownParameters = openOwnParameters(database)
-  const repository = await openRepository(database, { ownParameters, log })
+  const redis = openRedis(config, 'request', log)
+  opened.defer(() => redis.disconnect())
+  const repository = await openRepository(database, {
+    ownParameters,
+    log,
+    announce: createAnnouncer(redis),
+    hookTargets: config.hookTargets,
+  })
   const principals = await openPrincipals(database, repository, ownParameters, log, config)
   const keys = await openSigningKeys(config, database, repository, log)
   opened.defer(() => keys.close())
   const storage = await openStorage(config)
   opened.defer(() => storage.close())
-  const redis = openRedis(config, 'request', log)
-  opened.defer(() => redis.disconnect())
   await untilReady(redis, log).catch((error: Error) => {
     throw new StartError(error.message)
   })

@@ -332,12 +332,6 @@ t.test('ids are UUIDs and sleep waits', async (t) => {
   await ours.sleep(1)
 })
 
-t.test('what is not there yet says so', async (t) => {
-  for (const name of ['evalFhirPath', 'evalFhirPathTyped', 'parseSearchRequest']) {
-    t.throws(() => ours[name]('a', {}), { message: 'Not supported in a bot' })
-  }
-})
-
 t.test('the list for deploying names exactly what the modules export', async (t) => {
   const modules = guest.load('./modules.cjs')
   const names = [...modules.names, ...modules.nodeModules.map((name: string) => `node:${name}`)]

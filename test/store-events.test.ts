@@ -1,23 +1,88 @@
 import t from 'tap'
-import { openTestStore } from './fixtures/store.ts'
+import { openTestStore, statementsOf } from './fixtures/store.ts'
 
-const { database, repository, aMember } = await openTestStore(t, {
-  wantsEvent: (_project, type) => type === 'Patient',
+const { database, repository, aMember } = await openTestStore(t)
+
+const aSubscription = (criteria: string, more: object = {}) => ({
+  resourceType: 'Subscription',
+  status: 'active',
+  reason: 'test',
+  criteria,
+  channel: { type: 'rest-hook', endpoint: 'https://receiver.example.com/' },
+  ...more,
 })
+
+const outboxOf = (project: number) =>
+  database.query({
+    text: 'select id::text, ver, op from outbox where project = $1 order by seq',
+    values: [project],
+  })
 
 t.test('only changes that somebody waits for leave a row in the outbox', async (t) => {
   const member = await aMember()
+  const { number } = member.project
+  await repository.create(member, { resourceType: 'Patient' })
+  const { id: subscription } = await repository.create(member, aSubscription('Patient?active=true'))
   const { id } = await repository.create(member, { resourceType: 'Patient' })
   await repository.update(member, { resourceType: 'Patient', id, active: true })
   await repository.delete(member, 'Patient', id)
   await repository.create(member, { resourceType: 'Practitioner' })
-  const rows = await database.query({
-    text: 'select id::text, ver, op from outbox where project = $1 order by seq',
-    values: [member.project.number],
-  })
-  t.same(rows, [
+  t.same(await outboxOf(number), [
     { id, ver: 1, op: 'c' },
     { id, ver: 2, op: 'u' },
     { id, ver: 3, op: 'd' },
   ])
+
+  await repository.update(member, {
+    ...aSubscription('Patient', { status: 'off' }),
+    id: subscription,
+  })
+  await repository.create(member, { resourceType: 'Patient' })
+  t.equal((await outboxOf(number)).length, 3, 'a Subscription that is off waits for nothing')
+})
+
+t.test('a change of the Project of a Subscription alone is its event', async (t) => {
+  const [member, other] = [await aMember(), await aMember()]
+  await repository.create(member, aSubscription('Patient'))
+  await repository.create(other, { resourceType: 'Patient' })
+  t.same(await outboxOf(other.project.number), [])
+})
+
+t.test('an aborted transaction leaves nothing, a committed one all of its events', async (t) => {
+  const member = await aMember()
+  await repository.create(member, aSubscription('Patient'))
+  const failing = repository.transaction(async (inner) => {
+    await inner.create(member, { resourceType: 'Patient' })
+    throw new Error('undone')
+  })
+  await t.rejects(failing, /undone/)
+  t.same(await outboxOf(member.project.number), [])
+
+  await repository.transaction(async (inner) => {
+    for (const active of [true, false]) {
+      await inner.create(member, { resourceType: 'Patient', active })
+    }
+  })
+  t.equal((await outboxOf(member.project.number)).length, 2)
+})
+
+t.test('a deleted Subscription waits for nothing', async (t) => {
+  const member = await aMember()
+  const { id } = await repository.create(member, aSubscription('Patient'))
+  await repository.delete(member, 'Subscription', id)
+  await repository.create(member, { resourceType: 'Patient' })
+  t.same(await outboxOf(member.project.number), [])
+})
+
+t.test('creates that are batched are events each, and cost no more statements', async (t) => {
+  const member = await aMember()
+  await repository.create(member, aSubscription('Patient'))
+  await Promise.all(
+    Array.from({ length: 30 }, (_, i) =>
+      repository.create(member, { resourceType: i % 2 ? 'Patient' : 'Basic', code: { text: 'x' } }),
+    ),
+  )
+  t.equal((await outboxOf(member.project.number)).length, 15)
+  const one = () => repository.create(member, { resourceType: 'Patient' })
+  t.equal(await statementsOf(database, one), 1)
 })

@@ -1,26 +1,39 @@
 /** The worker process: read settings, open services, take jobs; on SIGTERM finish what runs and leave. */
-import { DelayedError, type Job, WaitingError, Worker } from 'bullmq'
+import { DelayedError, type Job, UnrecoverableError, WaitingError, Worker } from 'bullmq'
+import { publishNotifications, socketSubscriptions } from '../shared/api/socket-subscriptions.ts'
+import { openFollowed } from '../shared/bot-logs.ts'
 import { type Config, ConfigError, readConfig } from '../shared/config.ts'
 import { createLogger, type Logger } from '../shared/log.ts'
-import { type BotQueue, type ExecuteJob, REQUESTS } from '../shared/queue-jobs.ts'
+import { type BotQueue, EXPORTS, type ExecuteJob, IMPORTS, REQUESTS } from '../shared/queue-jobs.ts'
 import { botQueues, openRuns } from '../shared/queue-runs.ts'
 import { PREFIX } from '../shared/queue-scripts.ts'
+import { createStats } from '../shared/queue-stats.ts'
+import { LendingWorker, type Loans } from '../shared/queue-worker.ts'
 import { openRedis } from '../shared/redis.ts'
 import { openServices, StartError } from '../shared/services.ts'
 import { createAudit } from './bots/audit.ts'
 import { openExecutors } from './bots/executors.ts'
 import { createMetrics } from './bots/metrics.ts'
-import { createRunner, HandedBack, type Runner } from './bots/run.ts'
+import { createRecentRuns } from './bots/recent-runs.ts'
+import { Again } from './bots/retries.ts'
+import { createRunner, HandedBack, LeftToUpkeep, type Runner } from './bots/run.ts'
 import { Deferred } from './bots/slots.ts'
 import { startSweep } from './bots/sweep.ts'
+import { createTelling } from './bots/telling.ts'
+import { startEvents } from './events/run.ts'
+import { type ExportRuns, startExports } from './export/run.ts'
+import { IMPORTS_AT_ONCE, type Imports, startImports } from './imports/run.ts'
 import { startMail } from './mail/run.ts'
 import { type Requests, startRequests } from './requests/run.ts'
+import { startSchedules } from './schedules/run.ts'
 import { startUpkeepJobs } from './upkeep/jobs.ts'
 import { startTableUpkeep } from './upkeep/tables.ts'
 
 /** Platforms kill after 30 s. */
 const FINISH_MS = 20_000
 const GIVE_BACK_MS = 3000
+/** Runs beside the places of the queues, while as many wait: each has an isolate of 2 MB. */
+const MOST_RESTING = 128
 /** Bundles are large: more at once would only share the same processor and connections. */
 const REQUESTS_AT_ONCE = 2
 
@@ -45,27 +58,45 @@ async function main(): Promise<void> {
   })
   const served = botQueues(config.workerQueues)
   const runs = await openRuns(config, log)
-  const metrics = createMetrics({
-    slots_used: () => runner.active,
-    executors: () => executors.stats().executors,
-    isolates: () => executors.stats().isolates,
-    executor_rss_megabytes: () => executors.stats().rssMb,
-  })
-  const audit = createAudit(services)
-  const runner: Runner = createRunner({ services, runs, executors, audit, metrics })
+  const metrics = createMetrics(() => executors.stats())
+  const stats = createStats()
+  const telling = createTelling(
+    createAudit(services),
+    createRecentRuns(services),
+    await openFollowed(config, log, services.redis),
+  )
+  const runner: Runner = createRunner({ services, runs, executors, telling, metrics, stats })
   const sweep = startSweep(services, runs)
   const hasUpkeep = config.workerQueues.includes('upkeep')
   const upkeep = hasUpkeep ? [startTableUpkeep(services), startUpkeepJobs(services)] : []
+  const schedules = config.workerQueues.includes('schedules')
+    ? startSchedules(services, metrics)
+    : undefined
   const mail = config.workerQueues.includes('mail') ? startMail(services) : undefined
+  const events = config.workerQueues.includes('change')
+    ? startEvents(services, runner, {
+        sockets: (ids) => socketSubscriptions(services, ids),
+        botChanged: async () => {},
+        publish: (notifications) => publishNotifications(services, notifications),
+      })
+    : undefined
   const requests = config.workerQueues.includes(REQUESTS)
     ? startRequests(services, runs)
     : undefined
+  const exports = config.workerQueues.includes(EXPORTS) ? startExports(services) : undefined
+  const imports = config.workerQueues.includes(IMPORTS) ? startImports(services) : undefined
+  const loans: Loans = { most: MOST_RESTING, count: 0 }
   const workers = [
-    ...served.map((queue) => startWorker(config, log, queue, runner)),
+    ...served.map((queue) => startWorker(config, log, queue, runner, loans)),
     ...(requests ? [startRequestWorker(config, log, requests)] : []),
+    ...(exports ? [startExportWorker(config, log, exports)] : []),
+    ...(imports ? [startImportWorker(config, log, imports)] : []),
   ]
   await Promise.all(workers.map((worker) => worker.waitUntilReady()))
-  await runs.announce(served, () => metrics.text())
+  await runs.announce(served, async () => {
+    await stats.flush(services.redis)
+    return await metrics.text()
+  })
   log.info({ queues: served, concurrency: config.workerConcurrency }, 'taking jobs')
 
   let stopping = false
@@ -73,19 +104,27 @@ async function main(): Promise<void> {
     if (stopping) process.exit(1)
     stopping = true
     log.info({ signal, active: runner.active }, 'stopping')
-    const closed = Promise.all(workers.map((worker) => worker.close()))
+    // Their parts are given back behind what they have written.
+    const left = Promise.all([exports?.stop(), imports?.stop()])
+    const closed = Promise.all([
+      ...workers.map((worker) => worker.close()),
+      events?.stop(FINISH_MS),
+    ])
     await Promise.race([closed, pause(FINISH_MS)])
     runner.abandonAll()
     await Promise.race([closed, pause(GIVE_BACK_MS)])
     await Promise.all([
       sweep.stop(),
       requests?.stop(),
+      schedules?.stop(),
       mail?.stop(),
+      left,
       ...upkeep.map((item) => item.stop()),
       runs.close(),
       executors.close(),
     ])
-    await audit.close()
+    await telling.close()
+    await stats.flush(services.redis).catch(() => undefined)
     await services.close()
     log.info('stopped')
     process.exit(0)
@@ -95,8 +134,16 @@ async function main(): Promise<void> {
   }
 }
 
-function startWorker(config: Config, log: Logger, queue: BotQueue, runner: Runner): Worker {
-  const worker = new Worker<ExecuteJob, null>(queue, (job, token) => take(job, token, runner), {
+function startWorker(
+  config: Config,
+  log: Logger,
+  queue: BotQueue,
+  runner: Runner,
+  loans: Loans,
+): Worker {
+  const process = (job: Job<ExecuteJob>, token: string | undefined) =>
+    take(job, token, runner, (isResting) => worker.rest(job.id ?? '', isResting))
+  const settings = {
     connection: openRedis(config, 'worker', log),
     prefix: PREFIX,
     concurrency: config.workerConcurrency,
@@ -106,13 +153,16 @@ function startWorker(config: Config, log: Logger, queue: BotQueue, runner: Runne
     removeOnFail: { count: 0 },
     // After an outage of Redis a finished job is acknowledged as soon as it is back.
     runRetryDelay: 500,
-  })
+  }
+  const worker = new LendingWorker<ExecuteJob>(queue, process, settings, loans)
   // That Redis is away is said once, by its connection.
   worker.on('error', (error) => log.debug({ queue, reason: error.message }, 'Worker'))
   worker.on('failed', (job, error) => {
     if (job === undefined) return
     log.error({ queue, runId: job.id, cause: error }, 'A bot job failed')
-    runner.giveUp(job.data).catch((cause: unknown) => {
+    if (error instanceof LeftToUpkeep) return
+    const isPoison = error instanceof UnrecoverableError
+    runner.giveUp(job.data, isPoison).catch((cause: unknown) => {
       log.error({ runId: job.id, cause }, 'A failed run could not be answered')
     })
   })
@@ -138,17 +188,53 @@ function startRequestWorker(config: Config, log: Logger, requests: Requests): Wo
   return worker
 }
 
+function startExportWorker(config: Config, log: Logger, exports: ExportRuns): Worker {
+  const worker = new Worker(EXPORTS, async () => exports.wake(), {
+    connection: openRedis(config, 'worker', log),
+    prefix: PREFIX,
+    maxStalledCount: 0,
+    removeOnComplete: { count: 0 },
+    removeOnFail: { count: 0 },
+    runRetryDelay: 500,
+  })
+  worker.on('error', (error) => log.debug({ queue: EXPORTS, reason: error.message }, 'Worker'))
+  return worker
+}
+
+/** A job only wakes: what there is to do is in PostgreSQL. */
+function startImportWorker(config: Config, log: Logger, imports: Imports): Worker {
+  const worker = new Worker(IMPORTS, () => imports.drain(), {
+    connection: openRedis(config, 'worker', log),
+    prefix: PREFIX,
+    concurrency: IMPORTS_AT_ONCE,
+    maxStalledCount: 0,
+    removeOnComplete: { count: 0 },
+    removeOnFail: { count: 0 },
+    runRetryDelay: 500,
+  })
+  worker.on('error', (error) => log.debug({ queue: IMPORTS, reason: error.message }, 'Worker'))
+  return worker
+}
+
 async function take(
   job: Job<ExecuteJob>,
   token: string | undefined,
   runner: Runner,
+  onRest: (isResting: boolean) => void,
 ): Promise<null> {
-  const attempt = { number: job.stalledCounter + 1, isRepeat: job.attemptsStarted > 1 }
+  const { failures = 0 } = job.data
+  const number = job.stalledCounter + failures + 1
+  const attempt = { number, isRepeat: job.attemptsStarted > 1 }
   try {
-    await runner.process(job.data, attempt)
+    await runner.process(job.data, attempt, onRest)
     return null
   } catch (error) {
     if (error instanceof Deferred) {
+      await job.moveToDelayed(Date.now() + error.delayMs, token)
+      throw new DelayedError()
+    }
+    if (error instanceof Again) {
+      await job.updateData({ ...job.data, failures: failures + 1 })
       await job.moveToDelayed(Date.now() + error.delayMs, token)
       throw new DelayedError()
     }

@@ -6,7 +6,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { nodeArguments } from '../procfile.ts'
 
 const root = path.join(import.meta.dirname, '..', '..')
-const READY_MS = 30_000
+const READY_MS = 120_000
 
 export function startWeb(env: NodeJS.ProcessEnv): ChildProcess {
   return start(env, 'web')
@@ -21,7 +21,7 @@ export async function stopChild(child: ChildProcess): Promise<void> {
   if (child.exitCode === null && child.signalCode === null) await once(child, 'exit')
 }
 
-/** Throws after 30 s; `needsWorker` waits for one that takes jobs, too. */
+/** Throws after 120 s; `needsWorker` waits for one that takes jobs, too. */
 export async function untilReady(baseUrl: string, needsWorker: boolean): Promise<void> {
   for (const deadline = Date.now() + READY_MS; Date.now() < deadline; await delay(100)) {
     const answer = await fetch(`${baseUrl}healthcheck`).catch(() => undefined)

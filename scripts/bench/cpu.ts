@@ -1,4 +1,4 @@
-/** CPU time of the processes that a bench started, from /proc (Linux). */
+/** Processor time and memory of the processes that a bench started, from /proc (Linux). */
 import { readdirSync, readFileSync } from 'node:fs'
 
 /** The kernel reports in hundredths of a second, whatever its own clock. */
@@ -25,6 +25,23 @@ export function descendantsCpuUs(isCounted = (_command: string): boolean => true
   return sum(counted.map(([, us]) => us))
 }
 
+/** Memory of a process and its descendants in MiB; pages that they share are counted once. */
+export function familyMb(pid: number): number {
+  const pids = readdirSync('/proc').map(Number).filter(Number.isInteger)
+  const parents = new Map(pids.map((one) => [one, Number(statOf(one)?.[1] ?? 0)]))
+  const family = pids.filter((one) => one === pid || isDescendant(one, parents, pid))
+  return sum(family.map(residentMb))
+}
+
+function residentMb(pid: number): number {
+  try {
+    const text = readFileSync(`/proc/${pid}/smaps_rollup`, 'latin1')
+    return Number(/^Pss:\s+(\d+)/m.exec(text)?.[1] ?? 0) / 1024
+  } catch {
+    return 0
+  }
+}
+
 function sum(values: readonly number[]): number {
   return values.reduce((a, b) => a + b, 0)
 }
@@ -48,9 +65,13 @@ function commandOf(pid: number): string {
   }
 }
 
-function isDescendant(pid: number, parents: ReadonlyMap<number, number>): boolean {
+function isDescendant(
+  pid: number,
+  parents: ReadonlyMap<number, number>,
+  ancestor = process.pid,
+): boolean {
   for (let at = parents.get(pid); at !== undefined && at > 1; at = parents.get(at)) {
-    if (at === process.pid) return true
+    if (at === ancestor) return true
   }
   return false
 }

@@ -71,11 +71,21 @@ export async function purge(
   return { purged: await maintenance.purge(principal, type ?? '', new Date(before)) }
 }
 
-/** Errors: 400. */
-export function requireBotId(body: Record<string, unknown>): void {
+/** The Bot does not run by itself any more, until its schedule changes. Errors: 400. */
+export async function removeBotSchedule(
+  { services, principal }: SuperCall,
+  body: Record<string, unknown>,
+): Promise<void> {
   const fields = new Fields(body)
-  fields.requiredText('botId', 'Bot ID is required')
+  const id = fields.requiredText('botId', 'Bot ID is required')
   fields.check()
+  await services.repository.maintenance.removeSchedule(principal, id)
+}
+
+/** Plans all Bots that run by themselves anew. */
+export async function reloadCron(call: SuperCall): Promise<FhirReply> {
+  await call.services.repository.maintenance.rebuildSchedules(call.principal)
+  return await completedJob(call)
 }
 
 /** Jobs of every queue by state and since when the oldest waits, mails by Project, and long work by kind. */

@@ -1,8 +1,7 @@
 /** `/auth/me`: who the caller is, in the form the SDK keeps (auth.md §4.2). */
-import { effectiveEntries } from '../../shared/access/effective.ts'
-import type { Principal } from '../../shared/access/principal.ts'
+import { sessionDetails } from '../../shared/api/session-details.ts'
 import { loginsOf, readUser } from '../../shared/api/users.ts'
-import { parseReference, type Resource, referenceTo } from '../../shared/fhir/resource.ts'
+import { parseReference, type Resource } from '../../shared/fhir/resource.ts'
 import type { Services } from '../../shared/services.ts'
 import { referenceIn } from '../../shared/store/memberships.ts'
 import type { Session } from '../../shared/store/principals.ts'
@@ -17,30 +16,11 @@ export function userIdOfSession({ membership }: Session): string | undefined {
 }
 
 export async function describeCaller(services: Services, session: Session) {
-  const { project, membership, profile, principal } = session
   const userId = userIdOfSession(session)
   const user = userId === undefined ? undefined : await readUser(services.repository, userId)
   return {
     ...(user === undefined ? {} : { user: described(user) }),
-    project: {
-      resourceType: 'Project',
-      id: project.id,
-      name: project.name,
-      description: project.description,
-      strictMode: principal.project.strictMode,
-      superAdmin: principal.project.superAdmin,
-    },
-    membership: {
-      resourceType: 'ProjectMembership',
-      id: membership.id,
-      identifier: membership.identifier,
-      user: membership.user,
-      profile: membership.profile,
-      admin: membership.admin,
-    },
-    profile: withoutSecrets(profile),
-    config: configurationOf(principal, membership),
-    accessPolicy: effectivePolicy(session),
+    ...sessionDetails(session),
     ...(user === undefined ? {} : { security: await securityOf(services, user, session) }),
   }
 }
@@ -101,41 +81,4 @@ const SYSTEMS: readonly (readonly [RegExp, string])[] = [
 
 function firstIn(agent: string, words: typeof BROWSERS): string | undefined {
   return words.find(([pattern]) => pattern.test(agent))?.[1]
-}
-
-/** A client reads itself here; its secret is for its administrators. */
-function withoutSecrets(profile: Resource): Resource {
-  const { secret: _, retiringSecret: __, ...rest } = profile
-  return rest as Resource
-}
-
-function effectivePolicy({ principal, policies }: Session) {
-  return {
-    resourceType: 'AccessPolicy',
-    ...(policies.length === 0
-      ? {}
-      : { basedOn: policies.map((policy) => ({ reference: referenceTo(policy) })) }),
-    resource: effectiveEntries(principal),
-  }
-}
-
-function configurationOf(principal: Principal, membership: Resource) {
-  const menu = [{ title: 'Favorites', link: [link('Patient'), link('Practitioner')] }]
-  if (membership.admin === true) {
-    const admin = [
-      { name: 'Project', target: '/admin/project' },
-      link('AccessPolicy'),
-      link('Bot'),
-      link('ClientApplication'),
-    ]
-    menu.push({ title: 'Admin', link: admin })
-  }
-  if (principal.isSuperAdmin) {
-    menu.push({ title: 'Super Admin', link: [link('Project'), link('User')] })
-  }
-  return { resourceType: 'UserConfiguration', menu }
-}
-
-function link(type: string) {
-  return { name: type, target: `/${type}` }
 }

@@ -85,7 +85,7 @@ export function parseBasic(encoded: string): { id: string; secret: string } | un
 }
 
 /** A token may be narrower than its Login (RFC 6749 §6). */
-function within(session: Session, scope: string): Session {
+export function within(session: Session, scope: string): Session {
   const { principal } = session
   if (scope === principal.scope) return session
   const rules = narrowRules(principal.rules, scope, principal.patient)

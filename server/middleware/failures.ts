@@ -32,6 +32,15 @@ export class OAuthError extends Error {
 /** Why work for a caller that has closed its connection ends: there is nobody to answer. */
 export class CallerGone extends Error {}
 
+/** Aborts when the caller closes its connection before it has the answer. */
+export function goneSignal(ctx: Context): AbortSignal {
+  const controller = new AbortController()
+  ctx.res.once('close', () => {
+    if (!ctx.res.writableFinished) controller.abort(new CallerGone())
+  })
+  return controller.signal
+}
+
 export function failures(log: Logger): Middleware {
   return async (ctx, next) => {
     try {

@@ -36,13 +36,17 @@ export function securityHeaders(config: Config): Middleware {
   }
 }
 
+export function isAllowedOrigin({ appUrl, corsOrigins }: Config, origin: string): boolean {
+  const isListed = corsOrigins.includes('*') || corsOrigins.includes(origin)
+  return isListed || origin === new URL(appUrl).origin
+}
+
 /** The origin is echoed, never `*`: the SDK sends credentials. */
 export function corsHeaders(config: Config): Middleware {
-  const allowed = new Set([new URL(config.appUrl).origin, ...config.corsOrigins])
   return cors({
     origin: (ctx: Context) => {
       const origin = ctx.get('Origin')
-      return allowed.has('*') || allowed.has(origin) ? origin : ''
+      return isAllowedOrigin(config, origin) ? origin : ''
     },
     credentials: true,
     exposeHeaders: EXPOSED,

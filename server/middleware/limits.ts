@@ -56,7 +56,7 @@ async function projectLimits(
 }
 
 function isSensitive(path: string): boolean {
-  return /^\/(auth|oauth2)\//.test(path) && path !== '/auth/me'
+  return /^\/(auth|oauth2|webhook)\//.test(path) && path !== '/auth/me'
 }
 
 /** One subscriber owns a whole /64 of IPv6, so that is what is counted. */

@@ -1,5 +1,6 @@
 /** Request id, trace id, one log line and one count a request. */
 import { randomUUID } from 'node:crypto'
+import { DEPTH_HEADER } from '../../shared/api/depth.ts'
 import type { Logger } from '../../shared/log.ts'
 import type { Context, Middleware } from '../context.ts'
 import type { Metrics } from '../metrics.ts'
@@ -14,6 +15,8 @@ const KNOWN_METHODS = new Set(['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 
 export function requests(log: Logger, metrics: Metrics): Middleware {
   return async (ctx, next) => {
     const startedAt = performance.now()
+    // How deep a chain of bots is, no caller from outside may say.
+    if (DEPTH_HEADER in ctx.req.headers) delete ctx.req.headers[DEPTH_HEADER]
     ctx.state.requestId = SANE_ID.test(ctx.get('X-Request-Id'))
       ? ctx.get('X-Request-Id')
       : randomUUID()

@@ -1,5 +1,6 @@
 /** `/admin/**`: projects and what belongs to them. */
 import Router from '@koa/router'
+import { botStats } from '../admin/bot-stats.ts'
 import { addBot, addClient } from '../admin/programs.ts'
 import { createProject, readProject, replaceProjectList } from '../admin/projects.ts'
 import { caller, type Middleware, type State, type Web } from '../context.ts'
@@ -38,6 +39,9 @@ export function adminRoutes(web: Web, authenticate: Middleware): Router<State> {
     const body = await readJsonObject(ctx, maxBodyBytes)
     const bot = await addBot(services, caller(ctx).principal, ctx.params.id ?? '', body)
     sendVersion(ctx, 201, bot, baseUrl)
+  })
+  router.get('/projects/:id/bots/stats', async (ctx) => {
+    ctx.body = await botStats(services, caller(ctx).principal, ctx.params.id ?? '')
   })
   for (const [path, list] of LISTS) {
     router.post(`/projects/:id/${path}`, async (ctx) => {

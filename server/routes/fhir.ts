@@ -9,7 +9,7 @@ import type { Config } from '../../shared/config.ts'
 import { SYSTEM_PROJECT } from '../../shared/store/projects.ts'
 import { type Context, caller, type Middleware, type State, type Web } from '../context.ts'
 import { openBody, readBody } from '../middleware/body.ts'
-import { CallerGone } from '../middleware/failures.ts'
+import { goneSignal } from '../middleware/failures.ts'
 import { withTiming } from '../middleware/timing.ts'
 import { send } from '../send.ts'
 
@@ -71,14 +71,6 @@ function isUpload(ctx: Context): boolean {
   const path = pathOf(ctx)
   if (ctx.method === 'POST') return path === 'Binary'
   return ctx.method === 'PUT' && /^Binary\/[^/]+$/.test(path)
-}
-
-function goneSignal(ctx: Context): AbortSignal {
-  const controller = new AbortController()
-  ctx.res.once('close', () => {
-    if (!ctx.res.writableFinished) controller.abort(new CallerGone())
-  })
-  return controller.signal
 }
 
 function pathOf(ctx: Context): string {

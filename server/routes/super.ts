@@ -11,8 +11,9 @@ import {
   nothingToDo,
   purge,
   queueDepths,
+  reloadCron,
+  removeBotSchedule,
   requireAsync,
-  requireBotId,
   requireSuperAdmin,
   type SuperCall,
   startReindex,
@@ -30,7 +31,7 @@ const ASYNC: Readonly<Record<string, (call: SuperCall, body: Body) => Promise<Fh
   structuredefinitions: nothingToDo,
   valuesets: nothingToDo,
   searchparameters: nothingToDo,
-  reloadcron: nothingToDo,
+  reloadcron: reloadCron,
   rebuildprojectid: nothingToDo,
   migrate: nothingToDo,
 }
@@ -76,8 +77,8 @@ export function superRoutes(router: Router<State>, { services }: Web): void {
     ctx.body = await purge(call, await readJsonObject(ctx, maxBodyBytes))
   })
   router.post('/super/removebotidjobsfromqueue', async (ctx) => {
-    callOf(ctx, 'removebotidjobsfromqueue')
-    requireBotId(await readJsonObject(ctx, maxBodyBytes))
+    const call = callOf(ctx, 'removebotidjobsfromqueue')
+    await removeBotSchedule(call, await readJsonObject(ctx, maxBodyBytes))
     sendOk(ctx)
   })
   router.post('/super/rotatekeys', async (ctx) => {

@@ -35,6 +35,8 @@ export interface ProjectContext {
         readonly auth: number | undefined
       }
     | undefined
+  /** Bot runs at a time over all workers (`botConcurrency`). */
+  readonly botConcurrency?: number | undefined
   /** Own limits of a GraphQL request (`graphqlMaxDepth`, `graphqlMaxCost`, `graphqlMaxSearches`). */
   readonly graphql?:
     | {
@@ -80,6 +82,15 @@ export interface Principal {
   readonly rules: Rules | undefined
   /** From where its policies let it ask; absent: from anywhere. */
   readonly ipRules?: readonly IpRule[]
+  /** What it does now was led to by this; absent for what nobody follows. */
+  readonly cause?: Cause
+}
+
+export interface Cause {
+  /** How many bots have caused each other to get here. */
+  readonly depth: number
+  readonly traceId: string
+  readonly requestId: string
 }
 
 /** The system project holds the platform's registry (see `REGISTRY_TYPES` in policy.ts). */

@@ -42,6 +42,8 @@ export interface TokenSubject {
   readonly scope: string
   /** Only with scope `email`. */
   readonly email?: string | undefined
+  /** Of a token that binds a web socket to this Subscription. */
+  readonly subscriptionId?: string
   readonly lifetimeSeconds: number
 }
 
@@ -64,6 +66,7 @@ export interface TokenClaims {
   readonly issuedAt: number
   readonly expiresAt: number
   readonly id: string
+  readonly subscriptionId: string | undefined
 }
 
 export interface Tokens {
@@ -118,6 +121,9 @@ export function createTokens(baseUrl: string, keys: KeySet): Tokens {
         profile: subject.profile,
         jti: randomUUID(),
         ...clientAndEmail(subject),
+        ...(subject.subscriptionId === undefined
+          ? {}
+          : { subscription_id: subject.subscriptionId }),
       }
       const { subject: sub, lifetimeSeconds } = subject
       return await sign('at+jwt', claims, sub, baseUrl, lifetimeSeconds)
@@ -175,6 +181,7 @@ async function check(
   const payload = await payloadOf(token, key, baseUrl)
   if (payload === undefined || payload === 'expired') return payload
   const { login_id: loginId, profile, scope, client_id: clientId, sub, iat, exp, jti } = payload
+  const { subscription_id: subscriptionId } = payload
   if (typeof loginId !== 'string' || typeof profile !== 'string') return undefined
   if (sub === undefined || exp === undefined || iat === undefined || jti === undefined) {
     return undefined
@@ -188,6 +195,7 @@ async function check(
     issuedAt: iat,
     expiresAt: exp,
     id: jti,
+    subscriptionId: typeof subscriptionId === 'string' ? subscriptionId : undefined,
   }
 }
 

@@ -21,6 +21,7 @@ import {
   startAsyncJob,
   storeAsyncJob,
 } from './async-jobs.ts'
+import { DEPTH_HEADER } from './depth.ts'
 import type { FhirReply, Handle } from './handle.ts'
 import { absoluteUrl, type Interaction } from './interaction.ts'
 import { FHIR_JSON, outcomeReply } from './reply.ts'
@@ -69,7 +70,7 @@ function keptHeaders(
   headers: Readonly<Record<string, string | undefined>>,
 ): Record<string, string> {
   const kept: Record<string, string> = {}
-  for (const name of ['accept', 'content-type', 'x-medplum'] as const) {
+  for (const name of ['accept', 'content-type', 'x-medplum', DEPTH_HEADER] as const) {
     const value = headers[name]
     if (value !== undefined) kept[name] = value
   }

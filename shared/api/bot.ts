@@ -18,6 +18,7 @@ const MEMORY_MIN_MB = 16
 const MEMORY_MAX_MB = 512
 const CONCURRENCY = 10
 const QUEUE_SECONDS = 3600
+const ATTEMPTS_MAX = 20
 
 /** Limits of one run; values above the server's own are capped. */
 export function botLimits(bot: Resource, config: Config): BotLimits {
@@ -47,6 +48,16 @@ export function maxConcurrency(bot: Resource, config: Config): number {
   return setting(bot, config, 'maxConcurrency') ?? CONCURRENCY
 }
 
+/** Whether each run gets an isolate that no other has used. */
+export function wantsFresh(bot: Resource, config: Config): boolean {
+  return extensionOf(bot, config, 'fresh')?.valueBoolean === true
+}
+
+/** How often an asynchronous run that fails is made in all. */
+export function maxAttempts(bot: Resource, config: Config): number {
+  return Math.min(setting(bot, config, 'retry') ?? 1, ATTEMPTS_MAX)
+}
+
 /**
  * Id of the Binary that holds the deployed code, `inline` for the deprecated `code`, undefined
  * without any; null when `executableCode` names something that is not a Binary.
@@ -71,16 +82,20 @@ export interface PlatformMeta {
   readonly author?: { readonly reference?: string }
 }
 
-export function platformMeta(version: Version): PlatformMeta {
+export function platformMeta(version: Pick<Version, 'metaExtension'>): PlatformMeta {
   // metaExtension is the service's own text, written by the repository.
   return JSON.parse(`{${version.metaExtension}}`) as PlatformMeta
 }
 
 function setting(bot: Resource, config: Config, name: string): number | undefined {
-  const url = `${config.baseUrl}fhir/StructureDefinition/bot-${name}`
-  const extensions: readonly unknown[] = Array.isArray(bot.extension) ? bot.extension : []
-  const found = extensions.filter(isObject).find((extension) => extension.url === url)
+  const found = extensionOf(bot, config, name)
   return positive(found?.valueInteger ?? found?.valuePositiveInt ?? found?.valueUnsignedInt)
+}
+
+function extensionOf(bot: Resource, { baseUrl }: Config, name: string) {
+  const url = `${baseUrl}fhir/StructureDefinition/bot-${name}`
+  const extensions: readonly unknown[] = Array.isArray(bot.extension) ? bot.extension : []
+  return extensions.filter(isObject).find((extension) => extension.url === url)
 }
 
 function positive(value: unknown): number | undefined {

@@ -8,6 +8,7 @@ import { HttpError } from '../errors.ts'
 import type { Services } from '../services.ts'
 import { signAttachments } from './attachments.ts'
 import { signedContent } from './binary-read.ts'
+import { depthOf } from './depth.ts'
 import { answerOnce, isIdempotent } from './idempotency.ts'
 import { operations } from './operations/table.ts'
 import { logRefusal } from './refusals.ts'
@@ -62,7 +63,8 @@ export const handle: Handle = (services, principal, request) =>
 
 const answer: Handle = (services, principal, request) =>
   answered(request, async () => {
-    const reply = await respond(services, principal, request).catch((error: unknown) => {
+    const caller = withCause(principal, request)
+    const reply = await respond(services, caller, request).catch((error: unknown) => {
       logRefusal(services, principal, request.requestId, error)
       throw error
     })
@@ -85,6 +87,13 @@ async function answered(
     if (error instanceof HttpError) return withTracing(failureReply(error), request)
     throw error
   }
+}
+
+/** Whoever changes something says by what: events of the change carry it on. */
+function withCause(principal: Principal, request: FhirRequest): Principal {
+  const { method, requestId, traceId } = request
+  if (method === 'GET') return principal
+  return { ...principal, cause: { depth: depthOf(request), traceId, requestId } }
 }
 
 /** Here and not in the parts, so that a page of resources or a bundle has all its Binaries read at once. */

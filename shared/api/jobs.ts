@@ -5,11 +5,14 @@ import { accepted, allOk } from '../fhir/outcome.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import type { Services } from '../services.ts'
 import { isAcceptedRequest } from '../store/async-requests.ts'
+import { SYSTEM_PROJECT } from '../store/projects.ts'
 import { finishAsyncJob, JobFinished } from './async-jobs.ts'
 import { platformMeta } from './bot.ts'
 import type { FhirReply, FhirRequest } from './handle.ts'
 import type { Operation } from './operation.ts'
 import { FHIR_JSON, jsonReply, outcomeReply } from './reply.ts'
+
+const KEPT_MS = 7 * 24 * 3_600_000
 
 interface Job {
   readonly resource: Resource
@@ -96,6 +99,12 @@ function notCancellable(status: unknown): HttpError {
   return badRequest(
     `AsyncJob cannot be cancelled if status is not 'accepted', job had status '${status}'`,
   )
+}
+
+/** Jobs and their results are kept 7 days; answers how many are gone now. */
+export async function removeOldJobs({ repository }: Services): Promise<number> {
+  const before = new Date(Date.now() - KEPT_MS)
+  return await repository.maintenance.purge(systemPrincipal(SYSTEM_PROJECT), 'AsyncJob', before)
 }
 
 /** The reply that a waiting caller would have got. */

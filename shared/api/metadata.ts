@@ -15,6 +15,7 @@ import { compartments, describeSearch, sharedParameters } from './metadata-searc
 import type { Operation } from './operation.ts'
 import { operations } from './operations/table.ts'
 import { emptyReply, textReply } from './reply.ts'
+import { webSocketUrl } from './web-socket-url.ts'
 
 /** The same for every caller, also for one without a token, but for what a Project has of its own. */
 export async function capabilities({
@@ -95,15 +96,20 @@ function head(baseUrl: string): object {
   }
 }
 
+/** https://hl7.org/fhir/R4/extension-capabilitystatement-websocket.html */
+const WEB_SOCKET = 'http://hl7.org/fhir/StructureDefinition/capabilitystatement-websocket'
+
 function describe(baseUrl: string, own?: OwnParameters): object {
   return {
     resourceType: 'CapabilityStatement',
     ...head(baseUrl),
+    instantiates: [`${BULK}/CapabilityStatement/bulk-data`],
     fhirVersion: '4.0.1',
     format: ['json', 'application/fhir+json'],
     patchFormat: ['application/json-patch+json', 'application/fhir+json'],
     rest: [
       {
+        extension: [{ url: WEB_SOCKET, valueUri: webSocketUrl(baseUrl) }],
         mode: 'server',
         security: security(baseUrl),
         resource: resourceTypes.map((type) => describeType(type, own)),
@@ -171,6 +177,7 @@ function describeType(type: string, own: OwnParameters | undefined): object {
 const STANDARD_PROFILES = 'http://hl7.org/fhir/StructureDefinition/'
 const PLATFORM_PROFILES = 'https://medplum.com/fhir/StructureDefinition/'
 
+const BULK = 'http://hl7.org/fhir/uv/bulkdata'
 const STANDARD_OPERATIONS = 'http://hl7.org/fhir/OperationDefinition/'
 const PLATFORM_OPERATIONS = 'https://medplum.com/fhir/OperationDefinition/'
 
@@ -188,6 +195,9 @@ function operationsAt(type: string | undefined): { name: string; definition: str
 }
 
 function definitionOf({ name, standard }: Operation, type: string | undefined): string {
+  if (standard === 'bulk') {
+    return `${BULK}/OperationDefinition/${type === undefined ? '' : `${type.toLowerCase()}-`}${name}`
+  }
   if (standard === undefined) return `${PLATFORM_OPERATIONS}${name}`
   return `${STANDARD_OPERATIONS}${standard === 'type' ? type : standard}-${name}`
 }

@@ -21,8 +21,8 @@ export interface Operation {
     readonly type?: string
     readonly level: 'system' | 'type' | 'instance'
   }[]
-  /** Defined by the standard, for its type, for every Resource or for the CapabilityStatement. */
-  readonly standard?: 'type' | 'Resource' | 'CapabilityStatement'
+  /** Defined by the standard, for its type, for every Resource or for the CapabilityStatement; by the guide of bulk data. */
+  readonly standard?: 'type' | 'Resource' | 'CapabilityStatement' | 'bulk'
   readonly methods: readonly string[]
   /** The reply has a form of its own, which `Accept` and `_pretty` do not change. */
   readonly ownFormat?: true

@@ -30,10 +30,22 @@ import {
 import { forgetDefinitions } from './profiles.ts'
 import { newProject } from './provision.ts'
 import { emptyReply, outcomeReply, textReply } from './reply.ts'
+import {
+  createSocketSubscription,
+  deleteSocketSubscription,
+  isOfSocket,
+  readSocketSubscription,
+  storedOrHeld,
+} from './socket-subscriptions.ts'
 
 export async function read(interaction: Interaction, type: string, id: string): Promise<FhirReply> {
   const { services, principal } = interaction
-  return replyWith(interaction, await services.repository.read(principal, type, id))
+  const version = await storedOrHeld(
+    type,
+    () => services.repository.read(principal, type, id),
+    () => readSocketSubscription(services, principal, id),
+  )
+  return replyWith(interaction, version)
 }
 
 export async function vread(
@@ -86,6 +98,10 @@ export async function createFrom(
   const whole = type === 'Project' ? newProject(sent, services.config) : sent
   const literal = await withLiteralReferences(interaction, whole)
   const { resource, warnings } = await acceptResource(interaction, type, literal)
+  if (isOfSocket(resource)) {
+    const made = await createSocketSubscription(services, principal, resource, id)
+    return writeReply(interaction, made, warnings)
+  }
   const written =
     id === undefined
       ? await services.repository.create(principal, resource)
@@ -164,7 +180,11 @@ export async function remove(
   const { services, principal, request } = interaction
   const options = writeOptions(request)
   if (demandsExistence(request)) await requireExisting(interaction, type, id)
-  const deletion = await services.repository.delete(principal, type, id, options)
+  const deletion = await storedOrHeld(
+    type,
+    () => services.repository.delete(principal, type, id, options),
+    () => deleteSocketSubscription(services, principal, id),
+  )
   forgetDefinitions(services, type)
   const warnings = await afterDeletion(interaction, deletion)
   const headers = { ETag: etagOf(deletion) }

@@ -1,6 +1,7 @@
 /** What the parts of the store share; one a process, and a copy for each transaction. */
 import { REGISTRY_TYPES } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
+import type { FetchRule } from '../config.ts'
 import type { Connection } from '../database.ts'
 import type { OwnParameter } from '../fhir/own-parameters.ts'
 import type { Submit } from './coalesce.ts'
@@ -12,6 +13,7 @@ import type { OwnParametersReader } from './own-parameters.ts'
 import type { CheckedReference } from './references.ts'
 import type { KeyStatistics } from './search/statistics.ts'
 import { REGISTRY_PROJECT, type Tenants } from './tenants.ts'
+import type { Watchers } from './watchers.ts'
 
 export interface Store {
   /** The pool, or the one connection of a transaction. */
@@ -25,11 +27,14 @@ export interface Store {
   /** Told once of each search parameter of a Project that fails. */
   readonly warn: (parameter: OwnParameter) => void
   readonly tenants: Tenants
+  readonly watchers: Watchers
   readonly statistics: KeyStatistics
   /** Codings this process has seen in the dictionary. */
   readonly seenCodes: { has(key: bigint): boolean; add(key: bigint): void }
-  /** True when a change of such a resource must leave an outbox row. */
-  readonly wantsEvent: (project: number, type: string) => boolean
+  /** Told when the outbox has got something; inside a transaction, once it is committed. */
+  readonly announce: () => void
+  /** Where Subscriptions may send to. */
+  readonly hookTargets: FetchRule
   /** One at a time for equal conditional writes, and changes of one resource, of this process. */
   readonly turns: Turns
   /** Inside a transaction: references that are checked at its end. */

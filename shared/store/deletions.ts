@@ -2,14 +2,18 @@
 import type { Connection, Statement } from '../database.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import { inOneTurn } from './batches.ts'
+import { deletionEventPart, type EventOrigin } from './event-rows.ts'
 import { SEARCH_PARAMETER } from './own-parameters.ts'
 import type { VersionRow } from './rows.ts'
+import { BOT } from './schedules.ts'
 import type { Write } from './statements.ts'
 import { REGISTRY_PROJECT } from './tenants.ts'
 import { ownParametersJob } from './upkeep-jobs.ts'
 
 const SEARCH_PARAMETER_NUMBER = typeNumber(SEARCH_PARAMETER)
 const MEMBERSHIP = typeNumber('ProjectMembership')
+const BOT_NUMBER = typeNumber(BOT)
+const SUBSCRIPTION = typeNumber('Subscription')
 
 export interface Deletion {
   readonly project: number
@@ -19,7 +23,8 @@ export interface Deletion {
   readonly vers: readonly number[] | undefined
   readonly metaPrefix: string
   readonly author: string | undefined
-  readonly event: boolean
+  /** Undefined: nobody can wait for it. */
+  readonly event: EventOrigin | undefined
   /** Key of the ProjectMemberships of which it is the profile, for what may be one. */
   readonly profileKey: bigint | undefined
 }
@@ -34,6 +39,8 @@ export interface Deleted extends VersionRow {
   readonly gone: boolean
   /** A ProjectMembership whose profile was just deleted. */
   readonly membership: string | null
+  /** The statement has put something into the outbox. */
+  readonly hasEvents: boolean
 }
 
 /**
@@ -42,15 +49,24 @@ export interface Deleted extends VersionRow {
  * a version that `vers` does not allow.
  */
 export function deleteStatement(deletions: readonly Deletion[]): Statement {
-  const hasEvents = deletions.some(({ event }) => event)
+  const hasEvents = deletions.some(({ event }) => event !== undefined)
+  const isFiled = ({ project }: Deletion) => project === REGISTRY_PROJECT
+  const hasFiled = hasEvents && deletions.some(isFiled)
+  const hasWatches = deletions.some(({ type }) => type === SUBSCRIPTION)
   const reindexes = deletions.some(({ type }) => type === SEARCH_PARAMETER_NUMBER)
-  const events = hasEvents
-    ? `o as (insert into outbox (project, type, id, ver, op)
-        select project, type, id, ver, 'd' from now join x using (project, type, id) where x.event),`
+  const events = hasEvents ? `${deletionEventPart(hasFiled)},` : ''
+  const watches = hasWatches
+    ? `a as (delete from active_subscription a using d
+        where d.type = ${SUBSCRIPTION} and a.project = d.project and a.id = d.id),`
     : ''
   const jobs = reindexes
     ? `p as (${ownParametersJob(`array(select distinct project from now
         where type = ${SEARCH_PARAMETER_NUMBER})`)}),`
+    : ''
+  const hasBots = deletions.some(({ type }) => type === BOT_NUMBER)
+  const schedules = hasBots
+    ? `b as (delete from schedule x using d
+        where x.project = d.project and x.id = d.id and d.type = ${BOT_NUMBER}),`
     : ''
   const hasProfiles = deletions.some(({ profileKey }) => profileKey !== undefined)
   const membership = hasProfiles
@@ -60,16 +76,20 @@ export function deleteStatement(deletions: readonly Deletion[]): Statement {
   const name = [
     'delete',
     ...(hasEvents ? ['event'] : []),
+    ...(hasFiled ? ['filed'] : []),
+    ...(hasWatches ? ['watch'] : []),
     ...(reindexes ? ['reindex'] : []),
     ...(hasProfiles ? ['profile'] : []),
+    ...(hasBots ? ['schedule'] : []),
   ]
   const column = <T>(value: (deletion: Deletion) => T) => deletions.map(value)
   return {
     name: name.join('-'),
     text: `with x as materialized (
         select * from unnest($1::int[], $2::smallint[], $3::uuid[], $4::text[], $5::text[], $6::uuid[],
-          $7::boolean[], $8::bigint[])
-          with ordinality as x(project, type, id, vers, prefix, author, event, profile, n)),
+          $7::text[], $8::boolean[], $9::bigint[])
+          with ordinality
+            as x(project, type, id, vers, prefix, author, cause, registry, profile, n)),
       was as materialized (
         select x.n, x.vers, x.author, x.profile, starts_with(v.meta_ext, x.prefix) as seen, v.*
         from x cross join lateral (
@@ -92,13 +112,16 @@ export function deleteStatement(deletions: readonly Deletion[]): Statement {
       tx as (delete from resource_text x using d
         where x.project = d.project and x.type = d.type and x.id = d.id),
       ${events}
+      ${watches}
       ${jobs}
+      ${schedules}
       q as (delete from unique_key x using d
         where x.id = d.id and x.project = d.project and x.type = d.type)
-      select d.n::int, true as deleted, true as gone, ${membership} as membership, now.*
+      select d.n::int, true as deleted, true as gone, ${membership} as membership,
+        ${hasEvents ? 'exists (select from o)' : 'false'} as "hasEvents", now.*
       from now join d using (project, type, id)
       union all
-      select n::int, false, content is null, null, project, type, id, ver, lu, null, meta_at, meta_ext
+      select n::int, false, content is null, null, false, project, type, id, ver, lu, null, meta_at, meta_ext
       from was where seen`,
     values: [
       list(column(({ project }) => project)),
@@ -107,7 +130,8 @@ export function deleteStatement(deletions: readonly Deletion[]): Statement {
       column(({ vers }) => (vers === undefined ? null : `{${vers.join(',')}}`)),
       column(({ metaPrefix }) => metaPrefix),
       list(column(({ author }) => author ?? null)),
-      list(column(({ event }) => event)),
+      column(({ event }) => event?.cause ?? ''),
+      list(column(isFiled)),
       list(column(({ profileKey }) => profileKey ?? null)),
     ],
   }

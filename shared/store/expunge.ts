@@ -8,6 +8,7 @@ import { SEARCH_PARAMETER } from './own-parameters.ts'
 import { readRow } from './read.ts'
 import type { Version } from './repository.ts'
 import { toVersion } from './rows.ts'
+import { BOT, removeSchedule } from './schedules.ts'
 import { CONDEMN } from './stored-contents.ts'
 import { REGISTRY_PROJECT } from './tenants.ts'
 import { addOwnParametersJob } from './upkeep-jobs.ts'
@@ -31,11 +32,14 @@ export async function expunge(
       g as (delete from idx_range where id = $3 and project + 0 = $1 and type + 0 = $2),
       x as (delete from resource_text where project = $1 and type = $2 and id = $3),
       u as (delete from unique_key where id = $3 and project = $1 and type = $2),
+      o as (delete from outbox where project = $1 and type = $2 and id = $3),
+      a as (delete from active_subscription where project = $1 and id = $3),
       c as (delete from concept_owner where type = $2 and id = $4
         and project = (select fhir_id from tenant where project = $1))
       select 1`,
     values: [row.project, row.type, row.id, id],
   })
+  if (type === BOT) await removeSchedule(store.connection, row.project, row.id)
   if (type === SEARCH_PARAMETER) await addOwnParametersJob(store.connection, row.project)
   return toVersion(row, id)
 }
@@ -49,7 +53,10 @@ const TABLES = [
   'code',
   'unique_key',
   'outbox',
+  'active_subscription',
+  'delivery',
   'indexed_parameter',
+  'schedule',
   'version',
 ]
 

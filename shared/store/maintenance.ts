@@ -11,6 +11,7 @@ import { readRow } from './read.ts'
 import { type ReindexPosition, reindexPage, rewrite } from './reindex.ts'
 import type { Version } from './repository.ts'
 import { type ScanPage, type ScanPosition, scanPage } from './scan.ts'
+import { BOT, rebuildSchedules, removeScheduleOf } from './schedules.ts'
 import { ownJobProgress } from './upkeep-jobs.ts'
 
 /** Where a reindex of all Projects stands. */
@@ -49,6 +50,10 @@ export interface Maintenance {
     after: ScanPosition | undefined,
     count: number,
   ): Promise<ScanPage>
+  /** The Bot does not run by itself any more, until its schedule changes. Errors: 403. */
+  removeSchedule(principal: Principal, botId: string): Promise<void>
+  /** Plans all Bots that run by themselves anew. Errors: 403. */
+  rebuildSchedules(principal: Principal): Promise<void>
   /** The next rows of a whole Project, at last itself; false when nothing is left. Errors: 400, 403. */
   expungeProject(principal: Principal, projectId: string): Promise<boolean>
 }
@@ -103,6 +108,14 @@ export function createMaintenance(store: Store): Maintenance {
       const number = await store.tenants.numberOf(store.connection, rowId)
       if (number === undefined) throw notFound()
       return await scanPage(store.connection, number, after, count)
+    },
+    async removeSchedule(principal, botId) {
+      if (!principal.isSuperAdmin) throw forbidden()
+      await removeScheduleOf(store.connection, store.keys.rowId(BOT, botId))
+    },
+    async rebuildSchedules(principal) {
+      if (!principal.isSuperAdmin) throw forbidden()
+      await rebuildSchedules(store.connection)
     },
     async expungeProject(principal, projectId) {
       if (!principal.isSuperAdmin) throw forbidden()

@@ -18,8 +18,11 @@ import {
 } from './conditional.ts'
 import type { Store } from './context.ts'
 import { deleteStatement, removeTogether } from './deletions.ts'
+import { createEvents } from './events.ts'
+import { createExports } from './exports/exports.ts'
 import { createFetch, fetchTogether } from './fetch.ts'
 import { history, historyOf } from './history.ts'
+import { advancePart } from './import-parts.ts'
 import { createImportedConcepts } from './imported-concepts.ts'
 import { criteriaSql, needsSql, readJudged } from './judge.ts'
 import { Keys } from './keys.ts'
@@ -38,8 +41,10 @@ import { explain } from './search/explain.ts'
 import { search, searchMany, searchTypes } from './search/page.ts'
 import { countPerReference, searchPerReference } from './search/per-reference.ts'
 import { openStatistics } from './search/statistics.ts'
+import { createSocketSubscriptions } from './socket-subscriptions.ts'
 import { createTenants } from './tenants.ts'
 import { type Inner, inTransaction, runTogether, runTransaction } from './transaction.ts'
+import { createWatchers } from './watchers.ts'
 import { create, patch, update } from './write.ts'
 
 const SEEN_CODES = 50_000
@@ -48,8 +53,10 @@ const WARNED = 10_000
 export interface RepositoryOptions {
   readonly ownParameters?: OwnParametersReader
   readonly log?: Logger
-  /** True when a change of this type must leave an outbox row; no events by default. */
-  readonly wantsEvent?: Store['wantsEvent']
+  /** Told when the outbox has got something. */
+  readonly announce?: Store['announce']
+  /** Where Subscriptions may send to; only to public addresses by default. */
+  readonly hookTargets?: Store['hookTargets']
 }
 
 const FAILED = 'A search parameter of a Project fails on a resource, which has no rows of it'
@@ -79,9 +86,11 @@ export async function openRepository(
       warned.set(name, true)
     },
     tenants: createTenants(),
+    watchers: createWatchers(),
     statistics: openStatistics(database),
     seenCodes: { has: (key) => seen.has(key), add: (key) => void seen.set(key, true) },
-    wantsEvent: options.wantsEvent ?? (() => false),
+    announce: options.announce ?? (() => {}),
+    hookTargets: options.hookTargets ?? 'public',
     turns: createTurns(),
     deferred: undefined,
   }
@@ -106,6 +115,7 @@ function transactionOf(inner: Inner): Transaction {
   return {
     ...repositoryIn(inner.store),
     addMail: (projectId, mail) => addMail(inner.store.connection, projectId, mail),
+    advanceImport: (progress) => advancePart(inner.store.connection, progress),
     readAhead: (principal, references) =>
       inner.readAhead(references.map(({ type, id }) => rowKey(inner.store, principal, type, id))),
     together: (pieces, failed) =>
@@ -212,6 +222,9 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
     metaSummary: (principal, type) => metaSummary(store, principal, type),
     concepts: createImportedConcepts(store.connection),
     maintenance: createMaintenance(store),
+    exports: createExports(store),
+    events: createEvents(store, transact),
+    sockets: createSocketSubscriptions(store),
     transaction: transactions.runAll,
     sideBySide: () => {
       const { connection } = store

@@ -22,6 +22,16 @@ export async function addPendingRun(database: Connection, run: PendingRun): Prom
   })
 }
 
+/** False once its AsyncJob is finished. */
+export async function isPendingRun(database: Connection, id: string): Promise<boolean> {
+  const rows = await database.query({
+    name: 'pending-run-is',
+    text: 'select from pending_run where id = $1',
+    values: [id],
+  })
+  return rows.length > 0
+}
+
 export async function removePendingRun(database: Connection, id: string): Promise<void> {
   await database.query({
     name: 'pending-run-remove',

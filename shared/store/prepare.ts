@@ -3,8 +3,10 @@ import type { Principal } from '../access/principal.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/own-parameters.ts'
 import type { Meta, Reference, Resource } from '../fhir/resource.ts'
+import { SUBSCRIPTION } from '../fhir/subscription.ts'
 import { composeContent } from './content.ts'
 import type { Store } from './context.ts'
+import { eventOrigin } from './event-rows.ts'
 import { newText, wantsFullText } from './full-text.ts'
 import { accountsOf, indexRows } from './index-rows.ts'
 import { deriveIndexes, type IndexRows, patientCompartments } from './indexes.ts'
@@ -12,8 +14,10 @@ import { SEARCH_PARAMETER } from './own-parameters.ts'
 import { type CheckedReference, referencesToCheck } from './references.ts'
 import { uniqueValues } from './registry.ts'
 import type { WriteOptions } from './repository.ts'
+import { BOT, scheduleChange } from './schedules.ts'
 import type { UniqueKey } from './side-rows.ts'
 import type { Write } from './statements.ts'
+import { watchOf } from './subscriptions.ts'
 
 /** Which version of which row is written. */
 export interface Place {
@@ -77,8 +81,10 @@ export function prepare(
       targets: store.deferred === undefined ? references : [],
       text: newText(own, indexed, stored),
       tenant: type === 'Project' ? tenantOf(store, indexed, place, stored) : undefined,
+      schedule: type === BOT ? scheduleChange(stored, resource) : undefined,
       reindexes: type === SEARCH_PARAMETER,
-      event: store.wantsEvent(project, type),
+      event: eventOrigin(store.keys, principal, type, place.projectId),
+      watch: type === SUBSCRIPTION ? watchOf(indexed) : undefined,
     },
   }
 }

@@ -18,6 +18,7 @@ export function projectContext(project: Resource, number: number): ProjectContex
       requests: wholeSetting(project, 'rateLimit'),
       auth: wholeSetting(project, 'authRateLimit'),
     },
+    botConcurrency: wholeSetting(project, 'botConcurrency'),
     graphql: {
       depth: wholeSetting(project, 'graphqlMaxDepth'),
       cost: wholeSetting(project, 'graphqlMaxCost'),

@@ -1,10 +1,11 @@
 /**
- * What holds for users, memberships and policies whatever path a write takes: REST, a bundle, a bot or
+ * What holds for users, memberships, policies and bots whatever path a write takes: REST, a bundle, a bot or
  * an administration route. The service's own work (no membership) is trusted.
  */
 import type { Principal } from '../access/principal.ts'
 import { badRequest } from '../errors.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
+import { scheduleOf } from '../fhir/schedule.ts'
 import type { Condition } from '../fhir/search.ts'
 import type { Store } from './context.ts'
 import type { Keys } from './keys.ts'
@@ -14,6 +15,7 @@ import { readRow } from './read.ts'
 import { readMany } from './read-judged.ts'
 import type { Repository } from './repository.ts'
 import { parseVersion, toVersion } from './rows.ts'
+import { BOT } from './schedules.ts'
 import { search } from './search/page.ts'
 import { REGISTRY_PROJECT } from './tenants.ts'
 
@@ -57,14 +59,16 @@ export function profileKey(keys: Keys, type: string, id: string): bigint | undef
   return keys.reference(p, keys.target(REGISTRY_PROJECT, `${type}/${id}`))
 }
 
-/** Errors: 400 for what a membership must not be or become. */
+/** Errors: 400 for what a membership must not be or become, and for a Bot that says when it runs in a wrong way. */
 export async function checkChange(
   store: Store,
   principal: Principal,
   before: Resource | undefined,
   after: Resource,
 ): Promise<void> {
-  if (principal.membershipId === undefined || after.resourceType !== 'ProjectMembership') return
+  if (principal.membershipId === undefined) return
+  if (after.resourceType === BOT) scheduleOf(after)
+  if (after.resourceType !== 'ProjectMembership') return
   if (before === undefined) await checkNewMember(store, principal, after)
   else if (!principal.isSuperAdmin && referenceIn(before.profile) !== referenceIn(after.profile)) {
     throw badRequest('Cannot change profile', 'profile')

@@ -5,6 +5,7 @@ import { conflict, forbidden, HttpError, notFound, preconditionFailed } from '..
 import { typeNumber } from '../fhir/definitions.ts'
 import { retrying } from './coalesce.ts'
 import { isLegalId, type Store, scopeOf } from './context.ts'
+import { eventOrigin } from './event-rows.ts'
 import { isPlain, readJudged } from './judge.ts'
 import { authorId } from './prepare.ts'
 import { allow, readRow } from './read.ts'
@@ -78,7 +79,7 @@ async function removeRow(
       vers: options.ifMatch,
       metaPrefix: scope.metaPrefix,
       author: principal.profile && authorId(store, principal.profile),
-      event: store.wantsEvent(project, type),
+      event: eventOrigin(store.keys, principal, type, undefined),
       profileKey: profileKey(store.keys, type, id),
     }
     const run = () => store.remove(deletion)
@@ -90,6 +91,7 @@ async function removeRow(
     if (row && row.project !== scope.project) rows = await removeIn(row.project)
   }
   const found = rows.find((row) => row.deleted) ?? rows[0]
+  if (found?.hasEvents) store.announce()
   if (found === undefined) throw notFound()
   if (found.gone) return { ...toVersion(found, id), membership: found.membership ?? undefined }
   if (options.ifMatch) throw preconditionFailed()

@@ -4,6 +4,9 @@ import type { Grant } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { SearchRequest } from '../fhir/search.ts'
+import type { Events } from './events.ts'
+import type { Exports } from './exports/exports.ts'
+import type { ImportProgress } from './import-parts.ts'
 import type { ImportedConcepts } from './imported-concepts.ts'
 import type { Judged } from './judge-rows.ts'
 import type { Mail } from './mails.ts'
@@ -12,6 +15,7 @@ import type { MetaSummary } from './meta-summary.ts'
 import type { CompartmentPage, CompartmentRequest } from './search/compartment.ts'
 import type { Explanation } from './search/explain.ts'
 import type { ReferenceSearch } from './search/per-reference.ts'
+import type { SocketSubscriptions } from './socket-subscriptions.ts'
 
 /** One stored version. `content` is the JSON text as stored; undefined marks a deletion. */
 export interface Version {
@@ -196,6 +200,10 @@ export interface Repository {
   metaSummary(principal: Principal, type: string | undefined): Promise<MetaSummary>
   readonly concepts: ImportedConcepts
   readonly maintenance: Maintenance
+  readonly exports: Exports
+  readonly sockets: SocketSubscriptions
+  /** For the workers that tell Subscriptions of changes. */
+  readonly events: Events
   /**
    * All or nothing: everything `work` does through the Repository it is given. What PostgreSQL cannot
    * serialise is run again from the start, up to three times, then 409.
@@ -216,6 +224,8 @@ export interface Guard {
 export interface Transaction extends Repository {
   /** Sent by a worker once all is committed. One SQL statement. */
   addMail(projectId: string, mail: Mail): Promise<string>
+  /** Commits with the lines that it tells of. False when nothing of this may be committed. One SQL statement. */
+  advanceImport(progress: ImportProgress): Promise<boolean>
   /** Rows that are read by id later on are asked for now, in the same round trip as what comes next. */
   readAhead(
     principal: Principal,

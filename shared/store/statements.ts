@@ -13,8 +13,16 @@
  */
 import type { Statement } from '../database.ts'
 import type { ResourceText } from '../fhir/resource-text.ts'
+import {
+  type EventOrigin,
+  eventPart,
+  registryEventPart,
+  type Watch,
+  watchParts,
+} from './event-rows.ts'
 import type { IndexRows } from './indexes.ts'
 import { keysLiteral } from './keys.ts'
+import { scheduleRows } from './schedules.ts'
 import {
   type Bind,
   codeRows,
@@ -54,9 +62,14 @@ export interface Write {
   readonly text: ResourceText | undefined
   /** Of a new Project, which gets a number, and of one that begins or ends to search words. */
   readonly tenant: Tenant | undefined
+  /** Of a Bot: whether it runs by itself from now on; undefined: at the times it does already. */
+  readonly schedule: boolean | undefined
   /** What its Project is indexed by changes with it. */
   readonly reindexes: boolean
-  readonly event: boolean
+  /** Undefined: nobody can wait for it. */
+  readonly event: EventOrigin | undefined
+  /** Of a Subscription. */
+  readonly watch: Watch | undefined
 }
 
 export interface Tenant {
@@ -72,6 +85,8 @@ export interface Written {
   readonly n: number
   readonly lu: Date | null
   readonly target: number | null
+  /** The statement has put something into the outbox. */
+  readonly hasEvents: boolean
 }
 
 const COLUMNS = [
@@ -90,7 +105,7 @@ const COLUMNS = [
   ['nref', 'smallint'],
   ['keys', 'bigint[]'],
   ['side', 'boolean'],
-  ['event', 'boolean'],
+  ['cause', 'text'],
 ] as const
 
 /** One statement for 1 to 100 writes of the same kind to different resources. */
@@ -166,18 +181,38 @@ export function writeStatement(writes: readonly Write[]): Statement {
       select project from t where fhir_id = any(${bind(switched, 'uuid[]')}))`
     parts.push(`p as (${ownParametersJob(switched.length > 0 ? projects() : named)})`)
   }
-  if (writes.some((write) => write.event)) {
-    shape.push('events')
-    parts.push(`o as (insert into outbox (project, type, id, ver, op)
-      select project, type, id, ver, '${isUpdate ? 'u' : 'c'}' from w where event)`)
+  const schedules = listed(writes, ({ schedule }) => (schedule === undefined ? [] : [schedule]))
+  if (schedules.length > 0) {
+    shape.push('schedules')
+    parts.push(...scheduleRows(schedules, bind))
   }
-  const missing = targets.length > 0 ? 'union all select n, null::timestamptz, target from bad' : ''
+  const watches = listed(writes, (write) => (write.watch ? [write.watch] : []))
+  if (watches.length > 0) {
+    shape.push('watches')
+    parts.push(...watchParts(watches, bind))
+  }
+  const op = isUpdate ? 'u' : 'c'
+  const made: string[] = []
+  if (writes.some(({ event }) => event !== undefined && event.home === undefined)) {
+    shape.push('events')
+    parts.push(eventPart(op))
+    made.push('exists (select from o)')
+  }
+  const filed = listed(writes, ({ event }) => (event?.home === undefined ? [] : [event]))
+  if (filed.length > 0) {
+    shape.push('filed')
+    parts.push(registryEventPart(op, filed, bind))
+    made.push('exists (select from ro)')
+  }
+  const missing =
+    targets.length > 0 ? 'union all select n, null::timestamptz, target, false from bad' : ''
   // What a policy asks for is in other words each time.
   const isNamed = targets.every(({ item }) => item.sight === undefined)
   return {
     ...(isNamed ? { name: shape.join('-') } : {}),
     text: `with ${parts.join(',\n')}
-      select w.n, w.lu, null::int as target from w ${missing}`,
+      select w.n, w.lu, null::int as target, ${made.join(' or ') || 'false'} as "hasEvents"
+      from w ${missing}`,
     values,
   }
 }
@@ -247,7 +282,7 @@ function inputRow(write: Write): readonly unknown[] {
     rows.nref,
     keysLiteral(rows.keys),
     write.sideRows,
-    write.event,
+    write.event !== undefined && write.event.home === undefined ? write.event.cause : '',
   ]
 }
 

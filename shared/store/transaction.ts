@@ -68,6 +68,10 @@ export async function inTransaction<T>(
     has: (key) => store.seenCodes.has(key),
     add: (key) => void codes.add(key),
   }
+  let hasEvents = false
+  const announce = () => {
+    hasEvents = true
+  }
   const result = await database.transaction(async (connection) => {
     const deferred: CheckedReference[] = []
     const group = createGroup(connection, alone)
@@ -80,6 +84,7 @@ export async function inTransaction<T>(
       submit,
       remove,
       seenCodes,
+      announce,
       deferred,
     }
     const result = await work({ store: inner, group, readAhead: ahead.read })
@@ -87,6 +92,7 @@ export async function inTransaction<T>(
     return result
   }, options)
   for (const key of codes) store.seenCodes.add(key)
+  if (hasEvents) store.announce()
   return result
 }
 

@@ -18,6 +18,7 @@ import {
 } from '../errors.ts'
 import { isSameJson } from '../fhir/json.ts'
 import type { Meta, Resource } from '../fhir/resource.ts'
+import { SUBSCRIPTION } from '../fhir/subscription.ts'
 import { SqlError } from '../sql-error.ts'
 import { tailOf, timeText } from './content.ts'
 import { isLegalId, normalId, type Store, scopeOf } from './context.ts'
@@ -39,6 +40,7 @@ import { checkChange, filed } from './registry.ts'
 import type { Version, WriteOptions, WriteResult } from './repository.ts'
 import { parseVersion, toVersion, type VersionRow } from './rows.ts'
 import { without } from './shown.ts'
+import { admitSubscription } from './subscriptions.ts'
 import { REGISTRY_PROJECT } from './tenants.ts'
 
 /** Writes of this process take turns, so only other processes win races: one of them at a time. */
@@ -54,11 +56,15 @@ export async function create(
   allow(principal, type, 'create')
   if (type === 'ClientApplication') checkClient(resource)
   const id = options.keepId && resource.id !== undefined ? givenId(resource.id) : randomUUIDv7()
-  const sent = filed(keep(resource, undefined, fieldsNotCreated(principal, type)))
-  await checkChange(store, principal, undefined, sent)
-  const { project, projectId } = await projectOf(store, principal, sent, id)
+  const kept = filed(keep(resource, undefined, fieldsNotCreated(principal, type)))
+  await checkChange(store, principal, undefined, kept)
+  const { project, projectId } = await projectOf(store, principal, kept, id)
   const own = await ownParametersOf(store.ownParameters, store.connection, principal, project)
   if (type === 'AccessPolicy') checkPolicy(resource, own)
+  const sent =
+    type === SUBSCRIPTION
+      ? await admitSubscription(store, principal, project, undefined, kept, own)
+      : kept
   const account = accountGiven(principal, type)
   const start = { kind: 'insert', ver: 1, after: undefined } as const
   const place: Place = { ...start, project, projectId, id, account, own }
@@ -185,7 +191,11 @@ async function tryChange(
     ]),
   )
   await checkChange(store, principal, stored, kept)
-  const prepared = prepare(store, principal, kept, place, stored, options)
+  const admitted =
+    type === SUBSCRIPTION
+      ? await admitSubscription(store, principal, row.project, stored, kept, own)
+      : kept
+  const prepared = prepare(store, principal, admitted, place, stored, options)
   if (live && saysTheSame(live, prepared)) return { ...without(live, hidden), outcome: 'unchanged' }
   const ruling = judgeChanged(store, principal, prepared, stored)
   const written = await submit(store, type, prepared).catch((error: unknown) => {
@@ -234,6 +244,7 @@ async function submit(store: Store, type: string, prepared: Prepared): Promise<D
     throw invalidReferences(missing.map((place) => references[place]?.path ?? type))
   }
   if (rows.length > 0) for (const { k } of write.rows.codes) store.seenCodes.add(k)
+  if (rows.some(({ hasEvents }) => hasEvents)) store.announce()
   return rows[0]?.lu ?? undefined
 }
 

@@ -26,6 +26,9 @@ export interface ActiveRun {
   /** When its wall limit ends, in epoch ms; set at its first start and kept when it is repeated. */
   deadline: number | undefined
   sideEffects: number
+  isResting: boolean
+  /** Called when `isResting` has changed; a run that ends is told first that it rests no more. */
+  onRest: (isResting: boolean) => void
   /** Set by the process that has the run. */
   end: (ended: Ended) => void
 }

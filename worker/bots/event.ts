@@ -1,4 +1,5 @@
 /** Job → the JSON text that becomes the handler's `event` (bots.md §5.3), and what `medplum` knows preset. */
+import { sessionDetails } from '../../shared/api/session-details.ts'
 import { isObject, type Resource } from '../../shared/fhir/resource.ts'
 import type { ExecuteJob } from '../../shared/queue-jobs.ts'
 import type { Session } from '../../shared/store/principals.ts'
@@ -16,7 +17,7 @@ export interface EventTimes {
   readonly deadline: number
 }
 
-/** `secrets` is JSON text already. */
+/** `secrets` is JSON text already; `accessToken` is for bots that ask for it at once. */
 export function eventText(
   job: ExecuteJob,
   { bot }: LoadedBot,
@@ -24,6 +25,7 @@ export function eventText(
   secrets: string,
   times: EventTimes,
   baseUrl: string,
+  accessToken: string | undefined,
 ): string {
   const head = JSON.stringify({
     bot: {
@@ -35,8 +37,11 @@ export function eventText(
     traceId: job.traceId,
     headers: job.headers,
     path: job.path,
+    scheduledTime: job.scheduled?.time,
+    rawBody: job.hasRawBody,
     runId: job.runId,
     ...times,
+    accessToken,
   })
   return `${head.slice(0, -1)},"secrets":${secrets},"context":${contextText(session, baseUrl)}}`
 }
@@ -44,8 +49,15 @@ export function eventText(
 function contextText(session: Session, baseUrl: string): string {
   let text = contexts.get(session)
   if (text === undefined) {
-    const { project, membership, profile } = session
-    text = JSON.stringify({ baseUrl, project: visible(project), membership, profile })
+    const { project, profile, ...rest } = sessionDetails(session)
+    text = JSON.stringify({
+      baseUrl,
+      project: { ...visible(session.project), ...project },
+      membership: session.membership,
+      profile,
+      // A text, so that runs which never ask do not parse it.
+      details: JSON.stringify(rest),
+    })
     contexts.set(session, text)
   }
   return text

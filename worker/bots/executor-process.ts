@@ -14,6 +14,7 @@ import { type ActiveRun, answerCall, type Death, type Ended, remainingMs } from 
 import type { BotRun } from './run-result.ts'
 
 const FOLDER = fileURLToPath(new URL('../executor/', import.meta.url))
+const CORE = createRequire(import.meta.url).resolve('@medplum/core')
 const PACKAGE = fileURLToPath(new URL('../../package.json', import.meta.url))
 /** An executor that has nothing to do for so long has lost its beat: two are missing. */
 const BEATS_MISSING_MS = 3000
@@ -90,6 +91,11 @@ export class ExecutorProcess {
     this.ready.catch(() => {})
   }
 
+  /** How many it was given so far. */
+  get runs(): number {
+    return this.#lastRun
+  }
+
   get pid(): number {
     return this.#child.pid ?? 0
   }
@@ -120,6 +126,7 @@ export class ExecutorProcess {
       clearTimeout(deadline)
       run.signal.removeEventListener('abort', onAbort)
       this.active.delete(id)
+      rest(run, false)
       if (ended.t === 'done' && ended.message.status === 'error') this.#rememberStopped(id, run.run)
       resolve(ended)
     }
@@ -136,6 +143,7 @@ export class ExecutorProcess {
         inputKind,
         limits: { ...limits, wallMs },
         fresh: fresh === true,
+        follow: run.run.onLog !== undefined,
       },
       event,
       ...(input === undefined ? [] : [input]),
@@ -172,7 +180,7 @@ export class ExecutorProcess {
     setTimeout(() => this.#stopped.delete(id), STOPPED_MS).unref()
   }
 
-  #sendCode({ run: { codeHash, code, format } }: ActiveRun): void {
+  #sendCode({ run: { codeHash, code, format, library = false } }: ActiveRun): void {
     if (this.#codes.delete(codeHash)) {
       this.#codes.add(codeHash)
       return
@@ -183,7 +191,7 @@ export class ExecutorProcess {
       this.#say({ t: 'forget', hash: oldest })
     }
     this.#codes.add(codeHash)
-    this.#say({ t: 'code', hash: codeHash, format }, code)
+    this.#say({ t: 'code', hash: codeHash, format, library }, code)
   }
 
   #hear({ header, parts: [first = '', second = ''] }: Frame<FromExecutor>): void {
@@ -196,12 +204,20 @@ export class ExecutorProcess {
         if (run) void answerCall(run, header, first, (reply, text) => this.#say(reply, text))
         return
       }
+      case 'log':
+        this.active.get(header.run)?.run.onLog?.(first)
+        return
       case 'fatal':
         this.kill({ cause: header.failure, guilty: header.run })
         return
       case 'stuck':
         this.spentBy = this.#stopped.get(header.run)
         return
+      case 'rest': {
+        const run = this.active.get(header.run)
+        if (run) rest(run, header.isResting)
+        return
+      }
       case 'beat':
         this.isolates = header.isolates
         return
@@ -223,6 +239,12 @@ export class ExecutorProcess {
   }
 }
 
+function rest(run: ActiveRun, isResting: boolean): void {
+  if (run.isResting === isResting) return
+  run.isResting = isResting
+  run.onRest(isResting)
+}
+
 function executorArguments(): string[] {
   const addon = addonPath()
   return [
@@ -233,10 +255,12 @@ function executorArguments(): string[] {
     `--allow-fs-read=${FOLDER}`,
     `--allow-fs-read=${PACKAGE}`,
     `--allow-fs-read=${addon}`,
+    `--allow-fs-read=${CORE}`,
     '--disable-warning=ExperimentalWarning',
     '--disable-warning=SecurityWarning',
     `${FOLDER}main.ts`,
     addon,
+    CORE,
   ]
 }
 

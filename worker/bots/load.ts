@@ -8,9 +8,12 @@ import {
   botLimits,
   codeLocation,
   MAX_CODE_BYTES,
+  maxAttempts,
   maxConcurrency,
+  wantsFresh,
 } from '../../shared/api/bot.ts'
 import { type CodeFormat, codeFormat } from '../../shared/api/operations/bot-code.ts'
+import { usesLibrary } from '../../shared/bot-modules.ts'
 import { badRequest } from '../../shared/errors.ts'
 import { isObject, type Resource } from '../../shared/fhir/resource.ts'
 import type { ExecuteJob } from '../../shared/queue-jobs.ts'
@@ -22,9 +25,15 @@ export interface LoadedBot {
   readonly code: string
   readonly codeHash: string
   readonly format: CodeFormat
+  readonly library: boolean
+  /** The client's `getAccessToken` does not wait, so that a token has to be there before it is called. */
+  readonly wantsToken: boolean
   readonly limits: BotLimits
   /** Over all workers. */
   readonly maxConcurrency: number
+  /** Of an asynchronous run that fails. */
+  readonly maxAttempts: number
+  readonly fresh: boolean
 }
 
 export interface Secrets {
@@ -37,6 +46,8 @@ export interface Secrets {
 export interface Loader {
   /** Errors: 400 when the code is gone. */
   bot(job: ExecuteJob): Promise<LoadedBot>
+  /** Runs of the job's project at a time, over all workers. */
+  projectConcurrency(job: ExecuteJob): Promise<number>
   /** As whom the run acts. Errors: 400 when the membership is gone. */
   session(job: ExecuteJob): Promise<Session>
   secrets(job: ExecuteJob, bot: Resource, session: Session): Promise<Secrets>
@@ -45,6 +56,7 @@ export interface Loader {
 /** Characters of code kept; a bot has at most 5 MB. */
 const CODE_CACHE = 64 * 1024 * 1024
 const BOT_OVERHEAD = 10_000
+const PROJECT_CONCURRENCY = 20
 const PROJECT_FRESH_MS = 4000
 /** Shorter values are ordinary words in a log. */
 const SECRET_MIN_LENGTH = 8
@@ -68,6 +80,10 @@ export function createLoader(services: Services): Loader {
       const found = bots.get(key) ?? (await bots.fetch(key, { context: job }))
       if (found === undefined) throw badRequest('No executable code')
       return found
+    },
+    async projectConcurrency({ projectId }) {
+      const { botConcurrency = 0 } = (await services.principals.project(projectId)) ?? {}
+      return botConcurrency > 0 ? botConcurrency : PROJECT_CONCURRENCY
     },
     async session(job) {
       const session = await services.principals.forMembership(job.membershipId)
@@ -105,8 +121,12 @@ async function loadBot(services: Services, job: ExecuteJob): Promise<LoadedBot> 
     code,
     codeHash: createHash('sha256').update(code).digest('hex'),
     format: codeFormat(code, titleOf(bot)),
+    library: usesLibrary(code),
+    wantsToken: code.includes('getAccessToken'),
     limits: botLimits(bot, config),
     maxConcurrency: maxConcurrency(bot, config),
+    maxAttempts: maxAttempts(bot, config),
+    fresh: wantsFresh(bot, config),
   }
 }
 

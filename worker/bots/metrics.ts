@@ -1,55 +1,157 @@
 /** What the worker counts; web's /metrics shows it for all workers together. */
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
+import type { ExecuteJob } from '../../shared/queue-jobs.ts'
+import type { ExecutorsStats } from './executors.ts'
+import type { RunResult } from './run-result.ts'
 
 export interface RunMetrics {
-  /** `outcome` is `ok` or the failure; times in ms. */
-  run(mode: 'sync' | 'async', outcome: string, queuedMs: number, ranMs: number): void
+  /** The run has its turn; the end of it: `ok` or the failure. Times in ms. */
+  started(job: ExecuteJob): (outcome: string, queuedMs: number, ranMs: number) => void
+  /** What a handler that was called has used. */
+  used(result: Pick<RunResult, 'cpuMs' | 'wallMs'>): void
+  hostCall(kind: string): void
+  /** Occurrences of schedules; `driftMs` is how late one was put into the queue. */
+  occurrence(
+    outcome: 'queued' | 'missed' | 'overlap' | 'feature' | 'membership' | 'code',
+    count: number,
+    driftMs?: number,
+  ): void
   /** The registry as JSON text, for the heartbeat. */
   text(): Promise<string>
 }
 
 const BUCKETS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60]
+/** More bots would make the text that every heartbeat carries too long; they are counted as one. */
+const MOST_BOTS = 500
+const OTHERS = { project: 'other', bot: 'other' }
 
-/** `slots` tells runs in hand, `isolates` the isolates alive. */
-export function createMetrics(gauges: Readonly<Record<string, () => number>>): RunMetrics {
+interface Labels {
+  readonly project: string
+  readonly bot: string
+}
+
+export function createMetrics(stats: () => ExecutorsStats): RunMetrics {
   const registry = new Registry()
+  const registers = [registry]
   collectDefaultMetrics({ register: registry, prefix: 'worker_' })
   const runs = new Counter({
     name: 'bot_runs_total',
-    help: 'Finished bot runs by mode and outcome',
-    labelNames: ['mode', 'outcome'],
-    registers: [registry],
+    help: 'Finished bot runs',
+    labelNames: ['project', 'bot', 'mode', 'outcome'],
+    registers,
   })
-  const wait = new Histogram({
-    name: 'bot_queue_wait_seconds',
-    help: 'Time from the queue to the start of a bot run',
-    labelNames: ['mode'],
+  const histogram = (name: string, help: string, ...labelNames: string[]) =>
+    new Histogram({ name, help, labelNames, buckets: BUCKETS, registers })
+  const wait = histogram('bot_queue_wait_seconds', 'From the queue to the start of a run', 'mode')
+  const duration = histogram('bot_run_seconds', 'Time a bot run took in the worker', 'mode')
+  const cpu = histogram('bot_handler_cpu_seconds', 'Processor time of a handler')
+  const wall = histogram('bot_handler_wall_seconds', 'Time from the start to the end of a handler')
+  const calls = new Counter({
+    name: 'bot_host_calls_total',
+    help: 'What handlers asked of the worker',
+    labelNames: ['kind'],
+    registers,
+  })
+  const known = new Map<string, { readonly labels: Labels; running: number }>()
+  new Gauge({
+    name: 'bot_slots_used',
+    help: 'Bot runs in hand',
+    labelNames: ['project', 'bot'],
+    registers,
+    collect() {
+      this.reset()
+      for (const { labels, running } of known.values()) {
+        if (running > 0) this.inc({ ...labels }, running)
+      }
+    },
+  })
+  const occurrences = new Counter({
+    name: 'bot_schedule_occurrences_total',
+    help: 'Occurrences of schedules: queued, or why they were skipped',
+    labelNames: ['outcome'],
+    registers,
+  })
+  const drift = new Histogram({
+    name: 'bot_schedule_drift_seconds',
+    help: 'Time from the occurrence of a schedule to its job in the queue',
     buckets: BUCKETS,
-    registers: [registry],
+    registers,
   })
-  const duration = new Histogram({
-    name: 'bot_run_seconds',
-    help: 'Time a bot run took in the worker',
-    labelNames: ['mode'],
-    buckets: BUCKETS,
-    registers: [registry],
+  new Gauge({
+    name: 'bot_executors',
+    help: 'Executors by state; held_versions are bots that always run alone',
+    labelNames: ['state'],
+    registers,
+    collect() {
+      const { executors, spares, quarantined, heldVersions } = stats()
+      const states = { bound: executors, spare: spares, quarantined, held_versions: heldVersions }
+      for (const [state, count] of Object.entries(states)) this.set({ state }, count)
+    },
   })
-  for (const [name, read] of Object.entries(gauges)) {
+  new Gauge({
+    name: 'bot_executor_deaths_total',
+    help: 'Executors that ended, by cause',
+    labelNames: ['cause'],
+    registers,
+    collect() {
+      for (const [cause, count] of Object.entries(stats().deaths)) this.set({ cause }, count)
+    },
+  })
+  for (const [name, help, key] of [
+    ['bot_isolates', 'Isolates alive', 'isolates'],
+    ['bot_runs_in_executors', 'Runs that executors have', 'running'],
+    ['bot_runs_before_executors', 'Runs that wait for their executor', 'waiting'],
+    ['bot_executor_rss_megabytes', 'Resident memory of the executors', 'rssMb'],
+  ] as const) {
     new Gauge({
-      name: `bot_${name}`,
-      help: `Bot ${name} of the workers`,
-      registers: [registry],
+      name,
+      help,
+      registers,
       collect() {
-        this.set(read())
+        this.set(stats()[key])
       },
     })
   }
+
+  function place({ projectId, botId }: ExecuteJob) {
+    const found = known.get(botId)
+    if (found !== undefined) return found
+    const isOne = known.size < MOST_BOTS
+    const key = isOne ? botId : 'other'
+    const made = known.get(key) ?? {
+      labels: isOne ? { project: projectId, bot: botId } : OTHERS,
+      running: 0,
+    }
+    known.set(key, made)
+    return made
+  }
+
   return {
-    run(mode, outcome, queuedMs, ranMs) {
-      runs.inc({ mode, outcome })
-      wait.observe({ mode }, queuedMs / 1000)
-      duration.observe({ mode }, ranMs / 1000)
+    started(job) {
+      const mine = place(job)
+      const mode = modeOf(job)
+      mine.running++
+      return (outcome, queuedMs, ranMs) => {
+        mine.running--
+        runs.inc({ ...mine.labels, mode, outcome })
+        wait.observe({ mode }, queuedMs / 1000)
+        duration.observe({ mode }, ranMs / 1000)
+      }
+    },
+    used({ cpuMs, wallMs }) {
+      cpu.observe(cpuMs / 1000)
+      wall.observe(wallMs / 1000)
+    },
+    hostCall: (kind) => calls.inc({ kind }),
+    occurrence(outcome, count, driftMs) {
+      occurrences.inc({ outcome }, count)
+      if (driftMs !== undefined) drift.observe(driftMs / 1000)
     },
     text: async () => JSON.stringify(await registry.getMetricsAsJSON()),
   }
+}
+
+function modeOf({ asynchronous, delivery }: ExecuteJob): 'sync' | 'async' | 'event' {
+  if (delivery) return 'event'
+  return asynchronous ? 'async' : 'sync'
 }

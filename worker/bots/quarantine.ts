@@ -41,6 +41,10 @@ export class Quarantine {
     this.#kills.set(versionOf(run), [...recent, Date.now()])
   }
 
+  condemn(version: Pick<BotRun, 'botKey' | 'codeHash'>): void {
+    this.#kills.set(versionOf(version), Array(KILLS).fill(Date.now()))
+  }
+
   /** Runs alone in a process of its own; undefined when it was cancelled or out of time before. */
   async run(active: ActiveRun): Promise<Ended | undefined> {
     if (this.#open >= MAX_PROCESSES) {
@@ -62,6 +66,6 @@ export class Quarantine {
   }
 }
 
-function versionOf({ botKey, codeHash }: BotRun): string {
+function versionOf({ botKey, codeHash }: Pick<BotRun, 'botKey' | 'codeHash'>): string {
   return `${botKey} ${codeHash}`
 }

@@ -3,70 +3,68 @@
  * AuditEvent. A run that may have had an effect is never made twice; the journal in Redis outlives
  * this process, the bridge's own note is enough inside it.
  */
-import { settleAsyncJob } from '../../shared/api/async-jobs.ts'
 import { HttpError } from '../../shared/errors.ts'
-import { issue, outcome } from '../../shared/fhir/outcome.ts'
 import type { Queues } from '../../shared/queue.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/queue-jobs.ts'
 import { interrupted } from '../../shared/queue-replies.ts'
 import type { Runs } from '../../shared/queue-runs.ts'
+import type { Stats } from '../../shared/queue-stats.ts'
 import type { Services } from '../../shared/services.ts'
-import type { Audit } from './audit.ts'
+import { isWanted } from '../schedules/run.ts'
 import { createBridge } from './bridge.ts'
-import { eventText, redact, withRunId } from './event.ts'
+import { eventText, withRunId } from './event.ts'
 import type { Executors } from './executors.ts'
 import { createLoader } from './load.ts'
 import type { RunMetrics } from './metrics.ts'
-import type { RunFailure } from './run-result.ts'
+import { type Attempt, cancelled, type Done, refusal } from './refusal.ts'
+import { Again, retryAfterMs } from './retries.ts'
+import { settleRun } from './settle.ts'
 import { createSlots, Deferred } from './slots.ts'
+import type { Telling } from './telling.ts'
 import { mintToken } from './token.ts'
 
 export interface RunnerOptions {
   readonly services: Services
   readonly runs: Runs
   readonly executors: Executors
-  readonly audit: Audit
+  readonly telling: Telling
   readonly metrics: RunMetrics
+  readonly stats: Stats
 }
 
 /** Thrown at shutdown for a run that had no effect: its job goes back to the queue. */
 export class HandedBack extends Error {}
 
-export interface Attempt {
-  /** 1-based, as the bot sees it. */
-  readonly number: number
-  /** The job was started before, here or elsewhere. */
-  readonly isRepeat: boolean
-}
+/** Thrown for a run that could not start: its row in PostgreSQL brings it back. */
+export class LeftToUpkeep extends Error {}
+
+/** Called when the run begins and ends to wait without using the processor. */
+type OnRest = (isResting: boolean) => void
 
 export interface Runner {
-  /** Resolves when the job may be acknowledged. Errors: HandedBack, Deferred; others leave it to upkeep. */
-  process(job: ExecuteJob, attempt: Attempt): Promise<void>
-  /** Answers for a job that BullMQ gave up. */
-  giveUp(job: ExecuteJob): Promise<void>
+  /** Resolves when the job may be acknowledged. Errors: HandedBack, Deferred, Again, LeftToUpkeep. */
+  process(job: ExecuteJob, attempt: Attempt, onRest: OnRest): Promise<void>
+  /** Runs a job that PostgreSQL holds, for its outcome. Errors: HandedBack, Deferred. */
+  deliver(job: ExecuteJob, attempt: number): Promise<Done>
+  /** Answers for a job that BullMQ gave up; one that is poison has ended its worker twice. */
+  giveUp(job: ExecuteJob, isPoison: boolean): Promise<void>
   /** Ends every run in hand; see HandedBack. */
   abandonAll(): void
   readonly active: number
 }
 
-interface Done {
-  readonly reply: ExecuteReply
-  readonly failure: RunFailure | 'unavailable' | undefined
-}
-
-/** Runs of one project at a time, over all workers. */
-const PROJECT_CONCURRENCY = 20
-const SETTLE_ATTEMPTS = 5
-const SETTLE_PAUSE_MS = 500
 const SHUTDOWN = new Error('The worker stops')
 
 export function createRunner(options: RunnerOptions): Runner {
-  const { runs, executors, audit, metrics } = options
+  const { runs, executors, telling, metrics, stats } = options
   const active = new Map<string, AbortController>()
   const services: Services = { ...options.services, queues: nested(options.services.queues) }
   const { config } = services
   const loader = createLoader(services)
-  const slots = createSlots(() => runs.liveWorkers)
+  const slots = createSlots({
+    liveWorkers: () => runs.liveWorkers,
+    perQueue: config.workerConcurrency,
+  })
 
   runs.onCancel((runId) => active.get(runId)?.abort(new Error('The run was cancelled')))
 
@@ -85,7 +83,7 @@ export function createRunner(options: RunnerOptions): Runner {
         const stop = () => controller.abort(signal?.reason)
         signal?.addEventListener('abort', stop, { once: true })
         try {
-          const done = await run(job, { number: 1, isRepeat: false }, controller)
+          const done = await run(job, { number: 1, isRepeat: false }, controller, () => {})
           return done.reply
         } finally {
           signal?.removeEventListener('abort', stop)
@@ -98,106 +96,111 @@ export function createRunner(options: RunnerOptions): Runner {
     job: ExecuteJob,
     attempt: Attempt,
     controller: AbortController,
+    onRest: OnRest,
   ): Promise<Done> {
     const { runId } = job
     const { signal } = controller
-    const startedAt = new Date()
     const [loaded, session, input] = await Promise.all([
       loader.bot(job),
       loader.session(job),
       runs.input(job),
     ])
     const secrets = await loader.secrets(job, loaded.bot, session)
+    const token = () => mintToken(services, session, loaded.limits.wallMs)
+    const accessToken = loaded.wantsToken ? await token() : undefined
     const bridge = createBridge({
       services,
       principal: session.principal,
       job,
       signal,
-      markWrite: () => runs.markWrite(job),
-      mintToken: () => mintToken(services, session, loaded.limits.wallMs),
+      markWrite: async () => {
+        if (!job.delivery) await runs.markWrite(job)
+      },
+      mintToken: token,
     })
-    const times = { attempt: attempt.number, deadline: Date.now() + loaded.limits.wallMs }
+    const number = attempt.number + (job.scheduled?.attempt ?? 1) - 1
+    const times = { attempt: number, deadline: Date.now() + loaded.limits.wallMs }
+    const started = { job, bot: loaded.bot, session, input, startedAt: new Date(), attempt: number }
+    const told = telling.start(started, secrets.values)
     const result = await executors.run(
       {
         runId,
         projectId: session.principal.project.id,
         botKey: botKey(job),
+        depth: job.depth,
         membershipId: job.membershipId,
         code: loaded.code,
         codeHash: loaded.codeHash,
         format: loaded.format,
+        library: loaded.library,
         limits: loaded.limits,
-        event: eventText(job, loaded, session, secrets.text, times, config.baseUrl),
+        fresh: loaded.fresh,
+        event: eventText(job, loaded, session, secrets.text, times, config.baseUrl, accessToken),
         inputKind: job.inputKind,
         input,
+        onLog: told.onLog,
       },
-      (call) => bridge.answer(call),
+      (call) => {
+        metrics.hostCall(call.kind)
+        return bridge.answer(call)
+      },
       signal,
+      onRest,
     )
-    if (signal.aborted && signal.reason === SHUTDOWN && result.failure === 'cancelled') {
-      if (!bridge.hasWritten) throw new HandedBack()
-      return { reply: interrupted(runId), failure: 'interrupted' }
-    }
-    const { status, kind, failure } = result
+    metrics.used(result)
+    const isStopped = signal.aborted && signal.reason === SHUTDOWN && result.failure === 'cancelled'
+    if (isStopped && !bridge.hasWritten) throw new HandedBack()
+    const { status, kind } = result
+    const failure = isStopped ? 'interrupted' : result.failure
+    const audited = told.end(result, failure)
+    if (isStopped) return { reply: interrupted(runId), failure, audited }
     const body = status === 'error' ? withRunId(result.body, runId) : result.body
-    audit.add({
-      job,
-      bot: loaded.bot,
-      session,
-      input,
-      startedAt,
-      endedAt: new Date(),
-      failure,
-      log: redact(result.log, secrets.values),
-    })
-    return { reply: { runId, status, kind, body }, failure }
-  }
-
-  /** Undefined when the run may start. */
-  async function refusal(job: ExecuteJob, attempt: Attempt): Promise<Done | undefined> {
-    const { runId } = job
-    if (runs.wasCancelled(runId))
-      return { reply: ended(runId, 'processing', 'Bot run cancelled'), failure: 'cancelled' }
-    if (attempt.isRepeat && (await runs.hasWritten(runId))) {
-      return { reply: interrupted(runId), failure: 'interrupted' }
-    }
-    const now = Date.now()
-    const isUnwanted =
-      job.waitUntil !== undefined && now > job.waitUntil && !(await runs.isLate(runId))
-    if (now <= job.deadline && !isUnwanted) return undefined
-    return {
-      reply: ended(runId, 'timeout', 'Bot run waited too long for a worker'),
-      failure: 'timeout',
-    }
+    return { reply: { runId, status, kind, body }, failure, audited }
   }
 
   async function runInSlot(
     job: ExecuteJob,
     attempt: Attempt,
     controller: AbortController,
+    onRest: OnRest,
   ): Promise<Done> {
-    const refused = await refusal(job, attempt)
+    const refused = await refusal(services, runs, job, attempt)
     if (refused !== undefined) return refused
-    const { maxConcurrency } = await loader.bot(job)
-    const free = slots.take([
-      { name: job.botId, cap: maxConcurrency },
-      { name: job.projectId, cap: PROJECT_CONCURRENCY },
+    const [{ maxConcurrency }, projectConcurrency] = await Promise.all([
+      loader.bot(job),
+      loader.projectConcurrency(job),
     ])
+    const taken = slots.take({
+      bot: { id: job.botId, cap: maxConcurrency },
+      project: { id: job.projectId, cap: projectConcurrency },
+      queue: job.asynchronous || job.delivery ? 'bots-async' : 'bots-sync',
+      added: job.added,
+      signal: controller.signal,
+      onHold: onRest,
+    })
+    const slot = await taken
     try {
-      return await run(job, attempt, controller)
+      const late = taken === slot ? undefined : await refusal(services, runs, job, attempt)
+      if (late !== undefined) return late
+      return await run(job, attempt, controller, (isResting) => {
+        slot.rest(isResting)
+        onRest(isResting)
+      })
     } finally {
-      free()
+      slot.free()
     }
   }
 
-  async function runOrFail(job: ExecuteJob, attempt: Attempt): Promise<Done> {
+  async function runOrFail(job: ExecuteJob, attempt: Attempt, onRest: OnRest): Promise<Done> {
     const controller = new AbortController()
     active.set(job.runId, controller)
     try {
-      return await runInSlot(job, attempt, controller)
+      return await runInSlot(job, attempt, controller, onRest)
     } catch (error) {
       if (error instanceof HandedBack || error instanceof Deferred) throw error
       const { runId } = job
+      if (error === SHUTDOWN) throw new HandedBack()
+      if (controller.signal.aborted && error === controller.signal.reason) return cancelled(runId)
       if (error instanceof HttpError && error.status < 500) {
         const body = withRunId(JSON.stringify(error.outcome), runId)
         return { reply: { runId, status: 'error', kind: 'outcome', body }, failure: 'thrown' }
@@ -209,38 +212,71 @@ export function createRunner(options: RunnerOptions): Runner {
     }
   }
 
+  async function runCounted(
+    job: ExecuteJob,
+    attempt: Attempt,
+    onRest: OnRest,
+  ): Promise<Done & { readonly ranMs: number }> {
+    const startedAt = Date.now()
+    const queuedMs = startedAt - job.added
+    const ended = metrics.started(job)
+    const done = await runOrFail(job, attempt, onRest).catch((error: unknown) => {
+      ended('put-off', queuedMs, 0)
+      throw error
+    })
+    const outcome = done.failure ?? 'ok'
+    const ranMs = Date.now() - startedAt
+    ended(outcome, queuedMs, ranMs)
+    stats.run(job, outcome, queuedMs, ranMs)
+    return { ...done, ranMs }
+  }
+
   /** The reply first, then what nobody waits for. */
   async function finish(job: ExecuteJob, reply: ExecuteReply, ranMs: number): Promise<void> {
     if (job.asynchronous && reply.status === 'unavailable') {
-      throw new Error(`Run ${job.runId} is left to upkeep`)
+      throw new LeftToUpkeep(`Run ${job.runId} is left to upkeep`)
     }
     const isLate = await runs.finish(job, reply, ranMs)
     if (!isLate) return
     const final = reply.status === 'unavailable' ? interrupted(job.runId) : reply
-    for (let attempt = 1; ; attempt++) {
-      try {
-        await settleAsyncJob(services, job, final)
-        return
-      } catch (error) {
-        if (attempt === SETTLE_ATTEMPTS) throw error
-        await new Promise((resolve) => setTimeout(resolve, attempt * SETTLE_PAUSE_MS))
-      }
-    }
+    await settleRun(services, job, final)
+  }
+
+  /** Errors: Again, when the bot asks for another attempt. */
+  async function retry(job: ExecuteJob, failure: Done['failure']): Promise<void> {
+    const loaded = await loader.bot(job).catch(() => undefined)
+    const delayMs = retryAfterMs(job, failure, loaded?.maxAttempts ?? 1)
+    if (delayMs === undefined) return
+    await runs.forgetWrites(job.runId)
+    throw new Again(delayMs)
   }
 
   return {
     get active() {
       return active.size
     },
-    async process(job, attempt) {
-      const startedAt = Date.now()
-      const { reply, failure } = await runOrFail(job, attempt)
-      const ranMs = Date.now() - startedAt
+    async process(job, attempt, onRest) {
+      if (!(await isWanted(services, job))) return
+      const { reply, failure, audited, ranMs } = await runCounted(job, attempt, onRest)
+      const isRetried = job.asynchronous && job.scheduled === undefined
+      if (isRetried && failure !== undefined) await retry(job, failure)
       await finish(job, reply, ranMs)
-      const mode = job.asynchronous ? 'async' : 'sync'
-      metrics.run(mode, failure ?? 'ok', startedAt - job.added, ranMs)
+      if (job.asynchronous) {
+        onRest(true)
+        await audited
+      }
     },
-    async giveUp(job) {
+    async deliver(job, number) {
+      const done = await runCounted(job, { number, isRepeat: false }, () => {})
+      if (done.failure === 'interrupted') throw new HandedBack()
+      return done
+    },
+    async giveUp(job, isPoison) {
+      if (isPoison) {
+        const { codeHash } = await loader.bot(job)
+        executors.suspect({ botKey: botKey(job), codeHash })
+      }
+      stats.run(job, isPoison ? 'poison' : 'interrupted', 0, 0)
       await finish(job, interrupted(job.runId), 0)
     },
     abandonAll() {
@@ -255,9 +291,4 @@ export function createRunner(options: RunnerOptions): Runner {
  */
 function botKey({ botId, botVersion, depth }: ExecuteJob): string {
   return depth === 0 ? `${botId}/${botVersion}` : `${botId}/${botVersion}/${depth}`
-}
-
-function ended(runId: string, code: string, text: string): ExecuteReply {
-  const body = outcome(undefined, issue('error', code, text, undefined, runId))
-  return { runId, status: 'error', kind: 'outcome', body: JSON.stringify(body) }
 }

@@ -3,27 +3,36 @@ import type { ActiveRun, Ended } from './active-run.ts'
 import type { ExecutorProcess } from './executor-process.ts'
 
 export interface TenantLimits {
-  /** Runs of one bot at a time: each needs an isolate. */
+  /** Runs of one bot that use CPU at a time; one that only waits leaves its place to another. */
   readonly isolatesPerBot: number
+  /** Bots called by bots have places besides. */
   readonly runsPerExecutor: number
   /** Resident size at which an executor takes no new run and ends after its last. */
   readonly recycleRssMb: number
   readonly maxAgeMs: number
 }
 
+const CALLED_PER_DEPTH = 16
+/** After so many runs an executor ends; a start costs as much as a thousand. */
+const MAX_RUNS = 100_000
+
 interface Waiting {
+  readonly since: number
   readonly active: ActiveRun
   readonly resolve: (ended: Ended | undefined) => void
 }
 
 export class Tenant {
   executor: ExecutorProcess | undefined
+  /** When it got its executor. */
+  boundAt = 0
   lastUsedAt = Date.now()
   /** Executors that take no new run; gone when their last run is. */
   readonly draining = new Set<ExecutorProcess>()
   readonly #limits: TenantLimits
   readonly #waiting: Waiting[] = []
   readonly #running = new Map<string, number>()
+  readonly #byDepth = new Map<number, number>()
   #active = 0
 
   constructor(limits: TenantLimits) {
@@ -38,6 +47,11 @@ export class Tenant {
     return this.#waiting.length
   }
 
+  /** Epoch ms since when a run of a tenant without an executor waits for one. */
+  get missesSince(): number | undefined {
+    return this.executor?.isAlive ? undefined : this.#waiting[0]?.since
+  }
+
   get running(): number {
     return this.#active
   }
@@ -45,7 +59,7 @@ export class Tenant {
   /** Resolves with the end of the run, or undefined when it was cancelled before it started. */
   run(active: ActiveRun): Promise<Ended | undefined> {
     const { promise, resolve } = Promise.withResolvers<Ended | undefined>()
-    const waiting = { active, resolve }
+    const waiting = { since: Date.now(), active, resolve }
     this.#waiting.push(waiting)
     this.pump()
     if (this.#waiting.includes(waiting)) {
@@ -64,11 +78,14 @@ export class Tenant {
   /** Starts what may start; called when a place, or the executor, becomes free. */
   pump(): void {
     const { isolatesPerBot, runsPerExecutor } = this.#limits
-    for (let at = 0; at < this.#waiting.length && this.#active < runsPerExecutor; ) {
+    for (let at = 0; at < this.#waiting.length; ) {
       const waiting = this.#waiting[at]
       if (!this.executor?.isAlive || !waiting) return
-      const bot = waiting.active.run.botKey
-      if ((this.#running.get(bot) ?? 0) >= isolatesPerBot) at++
+      const { botKey, depth = 0 } = waiting.active.run
+      // Callers keep their places while they wait, so each depth has its own: no ring can form.
+      const places = depth === 0 ? runsPerExecutor : CALLED_PER_DEPTH
+      const isFull = (this.#byDepth.get(depth) ?? 0) >= places
+      if (isFull || (this.#running.get(botKey) ?? 0) >= isolatesPerBot) at++
       else {
         this.#waiting.splice(at, 1)
         void this.#start(this.executor, waiting)
@@ -92,15 +109,22 @@ export class Tenant {
   }
 
   async #start(executor: ExecutorProcess, { active, resolve }: Waiting) {
-    const bot = active.run.botKey
+    const { botKey, depth = 0 } = active.run
+    const { onRest } = active
     this.#active++
-    this.#running.set(bot, (this.#running.get(bot) ?? 0) + 1)
+    count(this.#byDepth, depth, 1)
+    count(this.#running, botKey, 1)
     this.lastUsedAt = Date.now()
+    active.onRest = (isResting) => {
+      count(this.#running, botKey, isResting ? -1 : 1)
+      onRest(isResting)
+      if (isResting) this.pump()
+    }
     const ended = await executor.start(active)
+    active.onRest = onRest
     this.#active--
-    const left = (this.#running.get(bot) ?? 1) - 1
-    if (left > 0) this.#running.set(bot, left)
-    else this.#running.delete(bot)
+    count(this.#byDepth, depth, -1)
+    count(this.#running, botKey, -1)
     this.#recycle(executor)
     resolve(ended)
     this.pump()
@@ -114,6 +138,12 @@ export class Tenant {
     }
     const { recycleRssMb, maxAgeMs } = this.#limits
     const isOld = Date.now() - executor.startedAt > maxAgeMs
-    if (executor.rssMb > recycleRssMb || isOld) this.retire()
+    if (executor.rssMb > recycleRssMb || executor.runs >= MAX_RUNS || isOld) this.retire()
   }
+}
+
+function count<K>(counts: Map<K, number>, key: K, change: number): void {
+  const next = (counts.get(key) ?? 0) + change
+  if (next > 0) counts.set(key, next)
+  else counts.delete(key)
 }

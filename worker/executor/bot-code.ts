@@ -3,6 +3,7 @@
  * memory only: it is machine code, so it is never taken from elsewhere.
  */
 import type ivm from 'isolated-vm'
+import type { CoreLibrary } from './core-library.ts'
 import { cachedDataOf, type Enter } from './guest-code.ts'
 
 export const BOT_FILE = 'bot.js'
@@ -14,11 +15,14 @@ const CLOSE = '\n})'
 export class BotCode {
   readonly #text: string
   readonly #format: 'commonjs' | 'module'
+  readonly #library: CoreLibrary | undefined
   #isChecked = false
   #cachedData: ivm.ExternalCopy<ArrayBuffer> | undefined
 
-  constructor(format: 'commonjs' | 'module', text: string) {
+  /** `library` for a bot that uses more of `@medplum/core` than the guest's own files have. */
+  constructor(format: 'commonjs' | 'module', text: string, library: CoreLibrary | undefined) {
     this.#format = format
+    this.#library = library
     this.#text = text.startsWith('#!') ? `//${text}` : text
   }
 
@@ -29,6 +33,7 @@ export class BotCode {
     enter: Enter,
     timeout: number,
   ): Promise<void> {
+    await this.#library?.install(isolate, context, enter)
     if (this.#format === 'module') await this.#loadModule(isolate, context, enter, timeout)
     else await this.#loadScript(isolate, context, enter, timeout)
   }

@@ -1,13 +1,14 @@
 /**
  * The executor: a child process of the worker that runs the bots of one project and holds nothing of value.
  * It has no environment, no credentials and may read its own code only. Frames come in and go out on file
- * descriptor 3; the one argument is the path of isolated-vm's addon, because its own loader would probe
- * files that this process may not read.
+ * descriptor 3; the arguments are the paths of isolated-vm's addon, because its own loader would probe
+ * files that this process may not read, and of `@medplum/core`.
  */
 import { createRequire } from 'node:module'
 import { Socket } from 'node:net'
 import type ivm from 'isolated-vm'
 import { BotCode } from './bot-code.ts'
+import { CoreLibrary } from './core-library.ts'
 import { encodeFrame, type Frame, FrameReader } from './frames.ts'
 import { readGuestCode } from './guest-code.ts'
 import type { BotIsolate, IsolatePort, RunEnd } from './isolate.ts'
@@ -15,7 +16,8 @@ import type { FromExecutor, RunMessage, ToExecutor } from './messages.ts'
 import { WarmIsolates } from './warm-isolates.ts'
 
 const BEAT_MS = 1000
-const WATCH_MS = 25
+/** Also how soon a run that only waits gives its place to another. */
+const WATCH_MS = 5
 
 const pipe = new Socket({ fd: 3, readable: true, writable: true })
 const reader = new FrameReader<ToExecutor>()
@@ -24,16 +26,19 @@ const running = new Map<number, BotIsolate>()
 let watch: NodeJS.Timeout | undefined
 
 const library = loadAddon(process.argv[2] ?? '')
+const core = new CoreLibrary(library, process.argv[3] ?? '')
 const port: IsolatePort = {
   ivm: library,
   guest: await readGuestCode(library, new URL('guest/', import.meta.url)),
   call: (run, call, kind, payload) => say({ t: 'call', run, call, kind }, payload),
+  log: (run, text) => say({ t: 'log', run }, text),
   fatal(run, failure) {
     say({ t: 'fatal', run, failure })
     // V8 is beyond saving in one of the threads; time for the frame to leave, then the end.
     setTimeout(die, 20)
   },
   stuck: (run) => say({ t: 'stuck', run }),
+  rest: (run, isResting) => say({ t: 'rest', run, isResting }),
 }
 const warm = new WarmIsolates(port)
 
@@ -60,7 +65,7 @@ function hear({ header, parts: [first = '', second] }: Frame<ToExecutor>): void 
       running.get(header.run)?.stop('cancelled')
       return
     case 'code':
-      codes.set(header.hash, new BotCode(header.format, first))
+      codes.set(header.hash, new BotCode(header.format, first, header.library ? core : undefined))
       return
     case 'forget':
       codes.delete(header.hash)
@@ -79,12 +84,14 @@ function start(message: RunMessage, event: string, input: string | undefined): v
   void isolate.run(message, code, event, input).then((end) => finish(message, isolate, end))
 }
 
-function finish(message: RunMessage, isolate: BotIsolate, end: RunEnd): void {
+async function finish(message: RunMessage, isolate: BotIsolate, end: RunEnd): Promise<void> {
   running.delete(message.run)
+  const memoryMb = await isolate.heapMbAfter(end.message.wallMs)
   const { status, failure, kind, cpuMs, wallMs } = end.message
   const { resultBytes, logBytes } = message.limits
   const log = withinBytes(end.log, logBytes)
-  const done = { t: 'done', run: message.run, cpuMs, wallMs } as const
+  const done = { t: 'done', run: message.run, cpuMs, wallMs, memoryMb } as const
+  if (end.untold !== '') say({ t: 'log', run: message.run }, end.untold)
   if (Buffer.byteLength(end.body) > resultBytes) {
     say({ ...done, status: 'error', failure: 'result', kind: 'undefined' }, '', log)
   } else {

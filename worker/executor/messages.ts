@@ -25,6 +25,8 @@ export interface CodeMessage {
   readonly t: 'code'
   readonly hash: string
   readonly format: 'commonjs' | 'module'
+  /** It uses names that only the published `@medplum/core` has. */
+  readonly library: boolean
 }
 
 export interface ForgetMessage {
@@ -42,6 +44,8 @@ export interface RunMessage {
   readonly inputKind: InputKind
   readonly limits: Limits
   readonly fresh: boolean
+  /** Somebody reads the log while it grows: `log` messages tell of it. */
+  readonly follow: boolean
 }
 
 /** [text]: what a host call came to; `ok` false makes the call reject with the text. */
@@ -76,6 +80,14 @@ export interface DoneMessage {
   readonly kind: ResultKind
   readonly cpuMs: number
   readonly wallMs: number
+  /** Heap in use; as last measured for a run that was too short to be worth measuring. */
+  readonly memoryMb?: number | undefined
+}
+
+/** [text]: what a followed run has logged since the last of these; all of it is told before it is done. */
+export interface LogMessage {
+  readonly t: 'log'
+  readonly run: number
 }
 
 /** V8 has lost control of the isolate of this run; the process ends itself. */
@@ -91,10 +103,24 @@ export interface StuckMessage {
   readonly run: number
 }
 
+/** The run waits for a host call or a timer and uses no CPU; or it does so no longer. */
+export interface RestMessage {
+  readonly t: 'rest'
+  readonly run: number
+  readonly isResting: boolean
+}
+
 /** Each second, and once at the start: the event loop of the executor turns. */
 export interface BeatMessage {
   readonly t: 'beat'
   readonly isolates: number
 }
 
-export type FromExecutor = CallMessage | DoneMessage | FatalMessage | StuckMessage | BeatMessage
+export type FromExecutor =
+  | CallMessage
+  | DoneMessage
+  | LogMessage
+  | FatalMessage
+  | StuckMessage
+  | RestMessage
+  | BeatMessage

@@ -9,7 +9,9 @@ const MAX_RUNS = 1000
 const RUNS_BETWEEN_HEAP_CHECKS = 50
 const WARM_UP_MB = 16
 const IDLE_MS = 10 * 60_000
+/** More than these of a bot are kept as long as its runs come many at a time: each costs 2 MB. */
 const IDLE_PER_BOT = 4
+const MANY_IDLE_MS = 2000
 const IDLE_IN_ALL = 64
 
 interface Idle {
@@ -68,10 +70,12 @@ export class WarmIsolates {
 
   /** Drops what has been idle for too long. */
   sweep(): void {
-    const since = Date.now() - IDLE_MS
+    const now = Date.now()
     for (const [bot, idle] of this.#idle) {
-      for (const one of idle.filter(({ isolate }) => isolate.idleSince < since)) {
-        this.#drop(bot, one)
+      // The list is in the order of return, and the last to return is the first to be taken.
+      for (const [at, one] of [...idle].reverse().entries()) {
+        const allowedMs = at < IDLE_PER_BOT ? IDLE_MS : MANY_IDLE_MS
+        if (now - one.isolate.idleSince > allowedMs) this.#drop(bot, one)
       }
     }
   }
@@ -82,8 +86,6 @@ export class WarmIsolates {
     this.#idle.set(message.bot, idle)
     idle.push({ fit: fitOf(message), hash: message.hash, isolate })
     this.#count++
-    const [oldest] = idle
-    if (idle.length > IDLE_PER_BOT && oldest) this.#drop(message.bot, oldest)
     if (this.#count > IDLE_IN_ALL) this.#dropLeastRecentlyUsed()
   }
 

@@ -1,7 +1,10 @@
 /** Keeps the tables quick to search while rows pour in, and the storage free of what nobody names. */
+import { removeOldJobs } from '../../shared/api/jobs.ts'
 import { sweepContents } from '../../shared/api/stored-contents.ts'
 import type { Services } from '../../shared/services.ts'
+import { removeOldBotRuns } from '../../shared/store/bot-runs.ts'
 import { removeOldRequests } from '../../shared/store/idempotent-requests.ts'
+import { removeOldWatches } from '../../shared/store/socket-subscriptions.ts'
 import { analyzeGrown, cleanPendingKeys, insertedResources } from '../../shared/store/upkeep.ts'
 
 const EVERY_MS = 2000
@@ -9,6 +12,9 @@ const EVERY_MS = 2000
 const ANALYZE_EVERY = 5
 /** Answers that are old enough are forgotten a thousand at a time, content a hundred. */
 const FORGET_EVERY = 15
+/** AsyncJobs that are old enough, at this tick and then once an hour. */
+const FIRST_PURGE = 30
+const PURGE_EVERY = 1800
 /** Fewer new rows leave a backlog that nobody notices. */
 const MANY_ROWS = 500
 
@@ -26,9 +32,12 @@ export function startTableUpkeep(services: Services): { stop(): Promise<void> } 
       inserted = now
     }
     ticks += 1
+    if (ticks % PURGE_EVERY === FIRST_PURGE) await removeOldJobs(services)
     if (ticks % ANALYZE_EVERY === 0) await analyzeGrown(database)
     if (ticks % FORGET_EVERY !== 0) return
     await removeOldRequests(database)
+    await removeOldBotRuns(database)
+    await removeOldWatches(database)
     await sweepContents(services)
   }
 

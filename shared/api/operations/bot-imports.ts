@@ -1,15 +1,15 @@
 /** What a bot imports, compared at deploy with what the sandbox has (bots.md §3, §6.2). */
 import type { AnyNode, Node, Program } from 'acorn'
-import { botModules } from '../../bot-modules.ts'
+import { exportsOf } from '../../bot-modules.ts'
 import { badRequest, type HttpError } from '../../errors.ts'
 
 /** Errors: 400 naming the module or the name that is not there, with its place. */
 export function checkImports(program: Program, filename: string): void {
   walk(program, (node) => {
     for (const { module, names } of importsOf(node)) {
-      const known = Object.hasOwn(botModules, module) ? botModules[module] : undefined
+      const known = exportsOf(module)
       if (known === undefined) throw unknown(filename, node, `Cannot find module "${module}"`)
-      const odd = names.find((name) => !known.includes(name))
+      const odd = names.find((name) => !known.has(name))
       if (odd !== undefined) throw unknown(filename, node, `"${module}" has no "${odd}"`)
     }
   })

@@ -46,7 +46,8 @@ export function findBot(call: OperationCall): Promise<FoundBot> {
   return found
 }
 
-function toFound(version: Version): FoundBot {
+/** Errors: 404 for a Bot that was deleted. */
+export function toFound(version: Version): FoundBot {
   if (version.content === undefined) throw notFound()
   const projectId = platformMeta(version).project
   if (projectId === undefined) throw new Error(`Bot/${version.id} is in no project`)
@@ -115,17 +116,27 @@ async function oldestOf(
   return oldest.found
 }
 
-/** Run-as membership. Errors: 400 when bots are off or the bot has no code. */
-export async function runAs(
+/** Errors: 400 when bots are off or the bot has no code. */
+export async function requireCode(
   { config, principals }: Services,
-  principal: Principal,
   { bot, projectId }: FoundBot,
-): Promise<string> {
+): Promise<void> {
   const project = await principals.project(projectId)
   if (!project?.features.includes('bots')) throw badRequest('Bots not enabled')
   const location = codeLocation(bot, config.baseUrl)
   if (location === undefined) throw badRequest('No executable code')
   if (location === null) throw badRequest('Executable code is not a Binary')
+}
+
+/** Run-as membership. Errors: those of `requireCode`. */
+export async function runAs(
+  services: Services,
+  principal: Principal,
+  found: FoundBot,
+): Promise<string> {
+  await requireCode(services, found)
+  const { principals } = services
+  const { bot, projectId } = found
   const own = bot.runAsUser === true ? undefined : await principals.forProfile(`Bot/${bot.id}`)
   const membershipId =
     own?.principal.project.id === projectId ? own.principal.membershipId : principal.membershipId

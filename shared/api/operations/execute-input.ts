@@ -15,7 +15,7 @@ export const HL7 = 'x-application/hl7-v2+er7'
 export function readInput(request: FhirRequest): ExecuteInput {
   if (request.method === 'GET') return json(stringMap(request.query))
   const { body } = request
-  if (body === undefined || body.length === 0) return { kind: 'json', text: '{}' }
+  if (body === undefined || body.length === 0) return { kind: 'none', text: '' }
   const type = mediaType(request.headers['content-type'])
   if (isJson(type)) return parsed(decodeText(body))
   if (type === HL7) {
@@ -24,7 +24,7 @@ export function readInput(request: FhirRequest): ExecuteInput {
     return { kind: 'hl7', text }
   }
   if (type === 'application/x-www-form-urlencoded') {
-    return json(stringMap(new URLSearchParams(decodeText(body))))
+    return { kind: 'form', text: decodeText(body) }
   }
   if (type.startsWith('text/') || type === 'application/xml' || type.endsWith('+xml')) {
     return { kind: 'text', text: decodeText(body) }

@@ -7,6 +7,7 @@ import type { ExecuteJob, ExecuteReply } from '../../queue-jobs.ts'
 import { createAsyncJob, settleAsyncJob } from '../async-jobs.ts'
 import { contentOf, readWhole } from '../binary-content.ts'
 import { botLimits, maxQueueMs } from '../bot.ts'
+import { depthOf, MAX_DEPTH } from '../depth.ts'
 import type { FhirReply } from '../handle.ts'
 import type { Operation, OperationCall } from '../operation.ts'
 import { outcomeReply } from '../reply.ts'
@@ -14,9 +15,6 @@ import { type FoundBot, findBot, runAs } from './execute-bot.ts'
 import { readInput, visibleHeaders } from './execute-input.ts'
 import { encodeReply } from './execute-reply.ts'
 
-/** Counts bots that call each other; a bot cannot set it, the worker writes it over. */
-export const DEPTH_HEADER = 'x-bot-depth'
-const MAX_DEPTH = 10
 const LONGEST_WAIT_S = 110
 
 export const execute: Operation = {
@@ -30,18 +28,25 @@ export const execute: Operation = {
   async run(call) {
     const found = await findBot(call)
     const membershipId = await runAs(call.services, call.principal, found)
-    const job = createJob(call, found, membershipId)
-    const prefer = readPrefer(call.request.headers.prefer)
-    if (prefer.respondAsync && prefer.waitMs === undefined) return await runLater(call, job)
-    return await runNow(call, found, job, prefer)
+    return await runBot(call, createJob(call, found, membershipId), found)
   },
 }
 
+/** What a run needs of an OperationCall. */
+export type RunCall = Pick<OperationCall, 'services' | 'principal' | 'request' | 'rest'>
+
+/** The reply of the run, or 202 by what the caller prefers and how long it takes. */
+export async function runBot(call: RunCall, job: ExecuteJob, found: FoundBot): Promise<FhirReply> {
+  const prefer = readPrefer(call.request.headers.prefer)
+  if (prefer.respondAsync && prefer.waitMs === undefined) return await runLater(call, job)
+  return await runNow(call, found, job, prefer)
+}
+
 /** Errors: 400 for a body that cannot be read and for bots that call each other without end. */
-function createJob(call: OperationCall, found: FoundBot, membershipId: string): ExecuteJob {
+export function createJob(call: RunCall, found: FoundBot, membershipId: string): ExecuteJob {
   const { services, principal, request, rest } = call
   const { kind, text } = readInput(request)
-  const depth = Number(request.headers[DEPTH_HEADER] ?? 0)
+  const depth = depthOf(request)
   if (depth > MAX_DEPTH) throw badRequest('Bots call each other more than 10 deep')
   const added = Date.now()
   return {
@@ -59,14 +64,14 @@ function createJob(call: OperationCall, found: FoundBot, membershipId: string): 
     ...(rest === '' ? {} : { path: rest }),
     traceId: request.traceId,
     requestId: request.requestId,
-    depth: depth > 0 ? depth : 0,
+    depth,
     added,
     deadline: added + maxQueueMs(found.bot, services.config),
   }
 }
 
 async function runNow(
-  call: OperationCall,
+  call: RunCall,
   found: FoundBot,
   job: ExecuteJob,
   prefer: Prefer,
@@ -92,7 +97,7 @@ async function runNow(
 
 /** The wait is over: the run goes on under a status URL, or is given up where 202 is not wanted. */
 async function sendAway(
-  call: OperationCall,
+  call: RunCall,
   found: FoundBot,
   job: ExecuteJob,
   prefer: Prefer,
@@ -122,7 +127,7 @@ async function sendAway(
   return reply
 }
 
-async function runLater(call: OperationCall, job: ExecuteJob): Promise<FhirReply> {
+async function runLater(call: RunCall, job: ExecuteJob): Promise<FhirReply> {
   const { services, principal, request } = call
   const stored: ExecuteJob = { ...job, asynchronous: true }
   await services.queues.enqueue(stored, () =>
@@ -158,7 +163,7 @@ function appliedOf({ respondAsync, waitMs }: Prefer): string {
   return [...(respondAsync ? ['respond-async'] : []), ...wait].join(', ')
 }
 
-function requestUrl({ baseUrl }: Config, { path, query }: OperationCall['request']): string {
+function requestUrl({ baseUrl }: Config, { path, query }: RunCall['request']): string {
   const search = query.toString()
   return `${baseUrl}fhir/R4/${path}${search === '' ? '' : `?${search}`}`
 }

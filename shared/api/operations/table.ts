@@ -9,15 +9,19 @@ import { execute } from './execute.ts'
 import { expand } from './expand.ts'
 import { expandProfile } from './expand-profile.ts'
 import { explainPolicy } from './explain-policy.ts'
+import { exportData } from './export.ts'
 import { expunge } from './expunge.ts'
 import { graph } from './graph.ts'
 import { graphql } from './graphql.ts'
 import { importRows } from './import.ts'
+import { importResources } from './import-resources.ts'
 import { init } from './init.ts'
+import { logs } from './logs.ts'
 import { lookup, subsumes } from './lookup.ts'
 import { meta, metaAdd, metaDelete } from './meta.ts'
 import { reindex } from './reindex.ts'
 import { rotateSecret } from './rotate-secret.ts'
+import { runs } from './runs.ts'
 import { setAccounts } from './set-accounts.ts'
 import { smartLaunch } from './smart-launch.ts'
 import { translate } from './translate.ts'
@@ -25,6 +29,7 @@ import { updateEmail } from './update-email.ts'
 import { validate } from './validate.ts'
 import { validateCode } from './validate-code.ts'
 import { versions } from './versions.ts'
+import { wsBindingToken } from './ws-binding-token.ts'
 
 export const operations: readonly Operation[] = [
   cancel,
@@ -36,17 +41,21 @@ export const operations: readonly Operation[] = [
   expand,
   expandProfile,
   explainPolicy,
+  exportData,
   expunge,
   graph,
   graphql,
+  importResources,
   importRows,
   init,
+  logs,
   lookup,
   meta,
   metaAdd,
   metaDelete,
   reindex,
   rotateSecret,
+  runs,
   setAccounts,
   smartLaunch,
   subsumes,
@@ -55,4 +64,5 @@ export const operations: readonly Operation[] = [
   validate,
   validateCode,
   versions,
+  wsBindingToken,
 ]

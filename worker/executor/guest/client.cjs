@@ -73,6 +73,10 @@ class MedplumClient extends ResourceClient {
     return require('./files.cjs').createMedia(this, given, options)
   }
 
+  async uploadMedia(data, contentType, filename, additionalFields, options) {
+    return this.createMedia({ data, contentType, filename, additionalFields }, options)
+  }
+
   async createDocumentReference(given, options) {
     return require('./files.cjs').createDocumentReference(this, given, options)
   }
@@ -89,15 +93,40 @@ class MedplumClient extends ResourceClient {
     return refuse('PDF creation not enabled')
   }
 
+  // Work that is answered later.
+
+  async startAsyncRequest(url, options) {
+    const headers = { ...options?.headers, Prefer: 'respond-async' }
+    return this.post(url, undefined, undefined, { ...options, headers })
+  }
+
+  async bulkExport(level = '', types, since, options) {
+    const path = `${level ? `${level}/` : ''}$export`
+    const query = { _type: types || undefined, _since: since || undefined }
+    return this.startAsyncRequest(`fhir/R4/${searchPath(path, query)}`, options)
+  }
+
   // Addresses.
 
   getBaseUrl() {
     return baseUrl()
   }
 
+  getAuthorizeUrl() {
+    return `${baseUrl()}oauth2/authorize`
+  }
+
+  getTokenUrl() {
+    return `${baseUrl()}oauth2/token`
+  }
+
+  getLogoutUrl() {
+    return `${baseUrl()}oauth2/logout`
+  }
+
   fhirUrl(...path) {
     const { URL } = require('./url.cjs')
-    return new URL(`${baseUrl()}fhir/R4/${path.map(encodeURIComponent).join('/')}`)
+    return new URL(`${baseUrl()}fhir/R4/${path.join('/')}`)
   }
 
   fhirSearchUrl(type, query) {
@@ -124,11 +153,11 @@ class MedplumClient extends ResourceClient {
   }
 
   getAccessPolicy() {
-    return currentContext().accessPolicy
+    return detailsOf(currentContext()).accessPolicy
   }
 
   getUserConfiguration() {
-    return currentContext().userConfiguration
+    return detailsOf(currentContext()).config
   }
 
   isProjectAdmin() {
@@ -147,7 +176,7 @@ class MedplumClient extends ResourceClient {
     return true
   }
 
-  /** A token is only made when asked for: undefined before `refreshIfExpired` has been awaited. */
+  /** Made beforehand for a bot whose code has this word; for others by `refreshIfExpired`. */
   getAccessToken() {
     return currentContext().accessToken
   }
@@ -160,14 +189,39 @@ class MedplumClient extends ResourceClient {
   getDefaultHeaders() {
     return {}
   }
+
+  getLogins() {
+    return []
+  }
+
+  getLogLevel() {
+    return 'none'
+  }
+
+  rateLimitStatus() {
+    return []
+  }
+}
+
+/** What few bots ask for comes as text. */
+function detailsOf(context) {
+  context.parsedDetails ??= JSON.parse(context.details ?? '{}')
+  return context.parsedDetails
 }
 
 // Nothing is cached and nothing is logged by the client, so there is nothing for these to do.
 for (const name of [
+  'addEventListener',
   'clear',
+  'clearActiveLogin',
+  'dispatchEvent',
+  'getActiveLogin',
+  'getCached',
+  'getCachedReference',
   'invalidateAll',
   'invalidateSearches',
   'invalidateUrl',
+  'removeEventListener',
   'requestProfileSchema',
   'requestSchema',
   'setLogLevel',
@@ -178,12 +232,15 @@ for (const name of [
 }
 
 for (const name of [
+  'ensureCodeChallenge',
   'exchangeExternalAccessToken',
   'fhircastConnect',
   'fhircastGetContext',
   'fhircastPublish',
   'fhircastSubscribe',
   'fhircastUnsubscribe',
+  'getExternalAuthRedirectUri',
+  'getFhircastHubUrl',
   'getMasterSubscriptionEmitter',
   'getSubscriptionManager',
   'processCode',

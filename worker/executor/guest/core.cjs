@@ -1,6 +1,7 @@
 /**
- * The module `@medplum/core` as bots see it: the names they use, each read from its own file when
- * it is first touched, so that a bot pays only for what it imports.
+ * The module `@medplum/core` as bots see it: the names they use most, each read from its own file when
+ * it is first touched, so that a bot pays only for what it imports. The published library adds the others
+ * (`extend`) for a bot that names one of them.
  */
 
 const files = {
@@ -64,10 +65,6 @@ const files = {
   ],
 }
 
-function notSupported() {
-  throw new Error('Not supported in a bot')
-}
-
 function encodeBase64(text) {
   const { base64Encode, utf8Encode } = require('./encoding.cjs')
   return base64Encode(utf8Encode(text))
@@ -81,10 +78,7 @@ function decodeBase64(text) {
 Object.assign(exports, {
   decodeBase64,
   encodeBase64,
-  evalFhirPath: notSupported,
-  evalFhirPathTyped: notSupported,
   generateId: () => host.sync('uuid', '{}'),
-  parseSearchRequest: notSupported,
 })
 
 for (const [file, names] of Object.entries(files)) {

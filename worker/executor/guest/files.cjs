@@ -2,7 +2,8 @@
 
 const { answerBytes, ask, call, headerOf, isForeign, send, serverPath } = require('./requests.cjs')
 const { OperationOutcomeError, badRequest } = require('./outcomes.cjs')
-const { createReference, getReferenceString } = require('./resources.cjs')
+const { createReference } = require('./resources.cjs')
+const { ContentType } = require('./constants.cjs')
 
 /** Both forms of the SDK: one object, or data, filename and content type. */
 function readArguments([first, second, third, , fifth]) {
@@ -11,57 +12,78 @@ function readArguments([first, second, third, , fifth]) {
   return [{ data: first, filename: second, contentType: third }, fifth]
 }
 
-async function contentOf(data) {
-  return typeof data?.arrayBuffer === 'function' ? data.arrayBuffer() : data
-}
-
 async function createBinary(...given) {
   const [{ data, filename, contentType, securityContext }, options] = readArguments(given)
-  const owner = securityContext === undefined ? undefined : getReferenceString(securityContext)
+  const owner = securityContext?.reference
   const headers = { ...options?.headers, ...(owner ? { 'X-Security-Context': owner } : {}) }
   const path = filename ? `Binary?_filename=${encodeURIComponent(filename)}` : 'Binary'
-  return ask('POST', path, {
-    body: await contentOf(data),
-    contentType,
-    options: { ...options, headers },
-  })
+  return ask('POST', path, { body: data, contentType, options: { ...options, headers } })
+}
+
+async function textOf(data) {
+  if (typeof data === 'string') return data
+  if (typeof data?.text === 'function') return data.text()
+  const { bytesOf, utf8Decode } = require('./encoding.cjs')
+  return utf8Decode(bytesOf(data))
+}
+
+/** A clinical document is XML whose media type says more. http://www.hl7.org/implement/standards/product_brief.cfm?product_id=7 */
+async function typeOf({ contentType, data }) {
+  if (contentType !== ContentType.XML) return contentType
+  const text = await textOf(data)
+  const isDocument = text.includes('<ClinicalDocument') && text.includes('urn:hl7-org:v3')
+  return isDocument ? ContentType.CDA_XML : contentType
 }
 
 async function createAttachment(...given) {
-  const [{ filename, contentType }] = readArguments(given)
-  const binary = await createBinary(...given)
-  return { contentType, url: binary.url, title: filename }
+  const [file, options] = readArguments(given)
+  const contentType = await typeOf(file)
+  const binary = await createBinary({ ...file, contentType }, options)
+  return { contentType, url: binary.url, title: file.filename }
 }
 
 /** The resource comes first, so that the Binary can be guarded by it. */
 async function createMedia(medplum, { additionalFields, ...file }, options) {
-  const { contentType } = file
-  const draft = { resourceType: 'Media', ...additionalFields, content: { contentType } }
-  const media = await medplum.createResource({ status: 'completed', ...draft }, options)
-  const content = await createAttachment({ ...file, securityContext: createReference(media) })
-  return medplum.updateResource({ ...media, content }, options)
+  const content = { contentType: file.contentType }
+  const draft = { resourceType: 'Media', status: 'preparation', content, ...additionalFields }
+  const media = await medplum.createResource(draft)
+  const attachment = await createAttachment(guardedBy(media, file), options)
+  return medplum.updateResource({ ...media, status: 'completed', content: attachment })
 }
 
 async function createDocumentReference(medplum, { additionalFields, ...file }, options) {
-  const { contentType } = file
-  const draft = { resourceType: 'DocumentReference', status: 'current', ...additionalFields }
-  const content = [{ attachment: { contentType } }]
-  const document = await medplum.createResource({ ...draft, content }, options)
-  const attachment = await createAttachment({ ...file, securityContext: createReference(document) })
-  return medplum.updateResource({ ...document, content: [{ attachment }] }, options)
+  const content = [{ attachment: { contentType: file.contentType } }]
+  const draft = {
+    resourceType: 'DocumentReference',
+    status: 'current',
+    content,
+    ...additionalFields,
+  }
+  const document = await medplum.createResource(draft)
+  const attachment = await createAttachment(guardedBy(document, file), options)
+  return medplum.updateResource({ ...document, content: [{ attachment }] })
+}
+
+function guardedBy(resource, file) {
+  return { ...file, securityContext: file.securityContext ?? createReference(resource) }
+}
+
+/** Of which encounter and of whom a comment on the resource is. */
+function aboutOf(resource) {
+  const { resourceType, encounter, subject } = resource
+  if (resourceType === 'Encounter') return { encounter: createReference(resource), subject }
+  if (resourceType === 'ServiceRequest') return { encounter, subject }
+  return resourceType === 'Patient' ? { subject: createReference(resource) } : {}
 }
 
 /** A Communication about the resource, sent by the bot. */
 async function createComment(medplum, resource, text, options) {
   const profile = medplum.getProfile()
-  const encounter = resource.resourceType === 'Encounter' ? createReference(resource) : undefined
-  const subject = resource.resourceType === 'Patient' ? createReference(resource) : resource.subject
   const comment = {
     resourceType: 'Communication',
     status: 'completed',
     basedOn: [createReference(resource)],
-    encounter,
-    subject,
+    ...aboutOf(resource),
     sender: profile === undefined ? undefined : createReference(profile),
     sent: new Date().toISOString(),
     payload: [{ contentString: text }],

@@ -24,7 +24,11 @@ function formatHumanName(name, options) {
     ...((options?.suffix !== false && name.suffix) || []),
   ]
   if (name.use && (options?.all || options?.use)) parts.push(`[${name.use}]`)
-  return joined(parts, ' ') || (name.text ?? '')
+  return parts.length === 0 ? textOf(name) : joined(parts, ' ')
+}
+
+function textOf({ text }) {
+  return typeof text === 'string' ? text : ''
 }
 
 /** One line of text; `lineSeparator` puts the lines apart, city to postal code share one. */
@@ -58,22 +62,23 @@ function formatPeriod(period, locales, options) {
   return `${formatDateTime(start, locales, options)} - ${formatDateTime(end, locales, options)}`
 }
 
+/** `< 5.4 mg`, `5%`; `precision` counts the digits of the fraction. */
 function formatQuantity(quantity, precision) {
   if (!quantity) return ''
-  const parts = []
-  if (quantity.comparator) parts.push(quantity.comparator)
-  if (quantity.value !== undefined && quantity.value !== null) {
-    const value =
-      precision === undefined ? String(quantity.value) : quantity.value.toFixed(precision)
-    parts.push(quantity.unit === '%' ? `${value}%` : value)
-  }
-  if (quantity.unit && (quantity.unit !== '%' || parts.length === 0)) parts.push(quantity.unit)
-  return joined(parts, ' ')
+  const { comparator, value, unit } = quantity
+  const number = precision === undefined ? (value ?? '') : (value?.toFixed(precision) ?? '')
+  const head = `${comparator ? `${comparator} ` : ''}${number}`
+  const isApart = unit === '%' || head.endsWith(' ')
+  return `${head}${isApart || !unit ? '' : ' '}${unit || ''}`.trim()
+}
+
+function formatCoding(coding) {
+  const texts = [coding?.display, coding?.code].filter((text) => typeof text === 'string')
+  return texts.find((text) => text !== '') ?? ''
 }
 
 function formatCodeableConcept(concept) {
-  if (concept?.text) return concept.text
-  return (concept?.coding ?? []).map((coding) => coding.display ?? coding.code ?? '').join(', ')
+  return (concept && textOf(concept)) || (concept?.coding ?? []).map(formatCoding).join(', ')
 }
 
 module.exports = {

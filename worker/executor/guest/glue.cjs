@@ -56,6 +56,18 @@ exports.boot = function boot(send, ask) {
     return botModules[key].exports
   }
 
+  // Its own names stay: a client and a message must be those that the glue knows.
+  function extend(factory) {
+    const module = { exports: {} }
+    apply(factory, undefined, [module, module.exports])
+    const core = require('./core.cjs')
+    const names = keys(module.exports)
+    for (let index = 0; index < names.length; index++) {
+      const name = names[index]
+      if (!(name in core)) core[name] = module.exports[name]
+    }
+  }
+
   function begin(id, eventText, inputKind, input, resultBytes, logBytes) {
     run = id
     limits = { __proto__: null, resultBytes, logBytes }
@@ -64,9 +76,14 @@ exports.boot = function boot(send, ask) {
       event = parse(eventText)
       journal = createJournal(logBytes, secretsOf(event))
       host.context = event.context
+      host.context.accessToken = event.accessToken
       delete event.context
+      delete event.accessToken
       host.event = event
       event.input = inputOf(inputKind, input)
+      if (typeof event.rawBody === 'boolean') {
+        event.rawBody = event.rawBody ? rawBodyOf(inputKind, input) : ''
+      }
       medplum = require('./client.cjs').createClient(host, host.context)
     } catch (error) {
       fail(error)
@@ -77,10 +94,18 @@ exports.boot = function boot(send, ask) {
 
   function inputOf(kind, input) {
     if (kind === 'none' || input === undefined) return {}
-    if (kind === 'json' || kind === 'form') return decimals.parse(input)
+    if (kind === 'json') return decimals.parse(input)
+    if (kind === 'form') return { ...require('./query.cjs').parse(input) }
     if (kind === 'hl7') return require('./hl7.cjs').Hl7Message.parse(input)
     if (kind === 'bytes') return require('./encoding.cjs').base64Decode(input)
     return input
+  }
+
+  /** The body as it came, which a signature is about. */
+  function rawBodyOf(kind, input) {
+    if (kind !== 'bytes') return input
+    const { base64Decode, utf8Decode } = require('./encoding.cjs')
+    return utf8Decode(base64Decode(input))
   }
 
   function load(main) {
@@ -150,6 +175,7 @@ exports.boot = function boot(send, ask) {
       if (a === run) timers.fire(b)
     } else if (what === 'load') load(a)
     else if (what === 'adopt') adopt(a)
+    else if (what === 'extend') extend(a)
     else if (what === 'offer') return offer(a)
     else if (what === 'withdraw') delete globalThis[`import ${a}`]
     else if (what === 'log') return a === run ? journal.read() : ''

@@ -10,23 +10,6 @@ function read(file, names) {
   return withDefault(Object.fromEntries(names.map((name) => [name, module[name]])))
 }
 
-/** https://nodejs.org/api/querystring.html: repeated names become lists. */
-function parseQuery(text) {
-  const { URLSearchParams } = require('./url.cjs')
-  const query = Object.create(null)
-  for (const [name, value] of new URLSearchParams(String(text))) {
-    query[name] = name in query ? [query[name], value].flat() : value
-  }
-  return query
-}
-
-function stringifyQuery(query) {
-  const pairs = Object.entries(query).flatMap(([name, value]) =>
-    [value].flat().map((item) => [name, item ?? '']),
-  )
-  return pairs.map((pair) => pair.map(encodeURIComponent).join('=')).join('&')
-}
-
 const builders = {
   '@medplum/core': () => require('./core.cjs'),
   '@medplum/fhirtypes': () => ({}),
@@ -44,15 +27,17 @@ const builders = {
     const exported = { Headers, Request, Response, default: fetch }
     return Object.assign((...given) => fetch(...given), exported)
   },
-  querystring: () =>
-    withDefault({
-      decode: parseQuery,
-      encode: stringifyQuery,
+  querystring: () => {
+    const { parse, stringify } = require('./query.cjs')
+    return withDefault({
+      decode: parse,
+      encode: stringify,
       escape: encodeURIComponent,
-      parse: parseQuery,
-      stringify: stringifyQuery,
+      parse,
+      stringify,
       unescape: decodeURIComponent,
-    }),
+    })
+  },
   url: () => read('./url.cjs', ['URL', 'URLSearchParams']),
   util: () => read('./encoding.cjs', ['TextDecoder', 'TextEncoder']),
 }

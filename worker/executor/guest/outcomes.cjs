@@ -52,6 +52,11 @@ class OperationOutcomeError extends Error {
     this.name = 'OperationOutcomeError'
     this.outcome = value
   }
+
+  // The published library throws errors of a class of its own.
+  static [Symbol.hasInstance](value) {
+    return value instanceof Error && typeof value.outcome === 'object'
+  }
 }
 
 /** What went wrong, in words, for whatever was thrown. */

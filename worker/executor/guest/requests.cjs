@@ -77,8 +77,10 @@ function bodyText(body, contentType) {
   return decimals.stringify(body)
 }
 
-function encodeBody(body, contentType) {
-  if (body === undefined) return {}
+/** As with the SDK, what is empty or false is no body. */
+async function encodeBody(given, contentType) {
+  const body = typeof given?.arrayBuffer === 'function' ? await given.arrayBuffer() : given
+  if (!body) return {}
   if (!isBytes(body)) return { body: bodyText(body, contentType) }
   const { base64Encode, bytesOf } = require('./encoding.cjs')
   return { body: base64Encode(bytesOf(body)), encoding: 'base64' }
@@ -86,7 +88,7 @@ function encodeBody(body, contentType) {
 
 function requestHeaders(body, contentType, options) {
   const headers = { Accept: accept, 'X-Medplum': 'extended' }
-  if (body !== undefined) headers['Content-Type'] = contentType ?? ContentType.FHIR_JSON
+  if (body) headers['Content-Type'] = contentType ?? ContentType.FHIR_JSON
   const extra = options?.headers ?? {}
   const pairs = typeof extra.entries === 'function' ? [...extra.entries()] : Object.entries(extra)
   return { ...headers, ...Object.fromEntries(pairs) }
@@ -129,7 +131,7 @@ function failure(answer) {
 /** The raw answer; throws an OperationOutcomeError for a status from 400. */
 async function send(method, path, { body, contentType, options } = {}) {
   const headers = requestHeaders(body, contentType, options)
-  const request = { method, path, headers, ...encodeBody(body, contentType) }
+  const request = { method, path, headers, ...(await encodeBody(body, contentType)) }
   const answer = await call('fhir', request)
   if (answer.status >= 400) throw failure(answer)
   return answer
@@ -137,7 +139,34 @@ async function send(method, path, { body, contentType, options } = {}) {
 
 /** The body of the answer: an object for JSON, else text; undefined when empty. */
 async function ask(method, path, request) {
-  return parsed(await send(method, path, request))
+  return parsed(await followed(await send(method, path, request), request?.options))
+}
+
+/** Where an answer says that there is more; the SDK looks in these places, too. */
+function placeOf(answer) {
+  const named = headerOf(answer, 'content-location') || headerOf(answer, 'location')
+  if (named) return named
+  const body = parsed(answer)
+  return isOperationOutcome(body) ? body.issue?.[0]?.diagnostics : undefined
+}
+
+/** Does what the options of the SDK ask for when the answer is elsewhere, or not there yet. */
+async function followed(answer, options) {
+  const { status } = answer
+  const isElsewhere =
+    (status === 200 && options?.followRedirectOnOk) ||
+    (status === 201 && options?.followRedirectOnCreated)
+  const isLater = status === 202 && options?.pollStatusOnAccepted
+  let place = isElsewhere || isLater ? placeOf(answer) : undefined
+  if (place === undefined) return answer
+  const { Prefer: _, ...headers } = options.headers ?? {}
+  let found = await send('GET', serverPath(place), { options: { headers } })
+  while (isLater && found.status === 202) {
+    place = placeOf(found) ?? place
+    await new Promise((resolve) => setTimeout(resolve, options.pollStatusPeriod ?? 1000))
+    found = await send('GET', serverPath(place), { options: { headers } })
+  }
+  return found
 }
 
 module.exports = {

@@ -128,12 +128,9 @@ class ResourceClient {
     return ask('GET', path, { options })
   }
 
-  async readCanonical(types, url, options) {
-    for (const type of [types].flat()) {
-      const found = await this.searchOne(type, { url }, options)
-      if (found !== undefined) return found
-    }
-    return undefined
+  async readCanonical(type, url, options) {
+    if (!Array.isArray(type)) return this.searchOne(type, { url }, options)
+    return this.searchOne('', { _type: type.join(','), url }, options)
   }
 
   // Searches.
@@ -155,9 +152,10 @@ class ResourceClient {
     const params = searchParams(query)
     if (!params.has('_count')) params.set('_count', String(pageSize))
     let bundle = await this.search(type, params, options)
-    while (bundle.entry?.length) {
-      yield resourcesOf(bundle)
+    for (;;) {
       const next = bundle.link?.find((link) => link.relation === 'next')?.url
+      if (!bundle.entry?.length && next === undefined) return
+      yield resourcesOf(bundle)
       if (next === undefined) return
       bundle = await this.get(next, options)
     }

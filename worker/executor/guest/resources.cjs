@@ -21,8 +21,10 @@ function isReference(value, resourceType) {
 
 /** `Patient/123` of a reference or a resource. */
 function getReferenceString(input) {
-  if (input?.reference) return input.reference
-  return input?.resourceType && input.id ? `${input.resourceType}/${input.id}` : undefined
+  if (isReference(input)) return input.reference
+  return isResource(input) && typeof input.id === 'string'
+    ? `${input.resourceType}/${input.id}`
+    : undefined
 }
 
 /** `[type, id]` of a literal reference. */
@@ -44,33 +46,32 @@ function resolveId(input) {
   return input.id
 }
 
+/** By its kind; undefined or empty when that kind has no name. */
 function ownName(resource) {
   const { resourceType } = resource
-  if (people.includes(resourceType)) {
-    const name = Array.isArray(resource.name) ? resource.name[0] : undefined
-    const text = formatHumanName(name) || name?.text
-    if (text) return text
-  }
-  if (resourceType === 'Device' && resource.deviceName?.[0]?.name)
-    return resource.deviceName[0].name
-  if (resourceType === 'User' && resource.email) return resource.email
-  if (resourceType === 'MedicationRequest' && resource.medicationCodeableConcept) {
-    return formatCodeableConcept(resource.medicationCodeableConcept)
-  }
-  if (resourceType === 'PractitionerRole' && resource.code?.[0]?.text) return resource.code[0].text
-  if (resourceType === 'Subscription' && resource.criteria) return resource.criteria
+  if (people.includes(resourceType)) return formatHumanName(resource.name?.[0])
+  if (resourceType === 'Device') return resource.deviceName?.[0]?.name
+  if (resourceType === 'Subscription') return resource.criteria
+  if (resourceType === 'User') return resource.email
   return undefined
+}
+
+function isConcept(value) {
+  const isCoding = (coding) => typeof coding?.code === 'string'
+  return Array.isArray(value?.coding) && value.coding.every(isCoding)
 }
 
 /** What a person calls the resource; its reference when it has no name. */
 function getDisplayString(resource) {
   const named = ownName(resource)
   if (named) return named
-  if (typeof resource.name === 'string' && resource.name) return resource.name
-  if (isObject(resource.code) && !Array.isArray(resource.code)) {
-    const code = resource.code.text || formatCodeableConcept(resource.code)
-    if (code) return code
+  if (resource.resourceType === 'MedicationRequest' && resource.medicationCodeableConcept) {
+    return formatCodeableConcept(resource.medicationCodeableConcept)
   }
+  if (typeof resource.name === 'string' && resource.name) return resource.name
+  const code = Array.isArray(resource.code) ? resource.code[0] : resource.code
+  if (isConcept(code)) return formatCodeableConcept(code)
+  if (typeof code?.text === 'string') return code.text
   return getReferenceString(resource) ?? ''
 }
 

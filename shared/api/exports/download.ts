@@ -1,0 +1,171 @@
+/** A file of an export as NDJSON: packed as it is stored, or unpacked on the way, block by block. */
+import { Readable } from 'node:stream'
+import { chunksOf } from '../../chunks.ts'
+import { notAcceptable, notFound } from '../../errors.ts'
+import {
+  blockKey,
+  GZIP_HEADER,
+  GZIP_TRAILER_BYTES,
+  gzipTrailer,
+  unpackBlock,
+} from '../../export-file.ts'
+import { isResourceType } from '../../fhir/definitions.ts'
+import type { Services } from '../../services.ts'
+import type { ByteRange, Storage } from '../../storage.ts'
+import { type ExportFile, type FileKind, findFile } from '../../store/exports/files.ts'
+import { type ExportJob, holdExport } from '../../store/exports/jobs.ts'
+import type { FhirReply, FhirRequest } from '../handle.ts'
+import { readRange } from '../ranges.ts'
+import { emptyReply } from '../reply.ts'
+
+/** Errors: 404, 406. Ranges and conditions are those of the form that is sent. */
+export async function fileReply(
+  services: Services,
+  { headers }: Pick<FhirRequest, 'headers'>,
+  job: ExportJob,
+  name: string,
+): Promise<FhirReply> {
+  const file = await namedFile(services, job, name)
+  requireNdjson(headers.accept)
+  const isPacked = takesGzip(headers['accept-encoding'])
+  const size = isPacked ? GZIP_HEADER.length + file.packed + GZIP_TRAILER_BYTES : file.bytes
+  const etag = `"${job.id}-${name}${isPacked ? '-gzip' : ''}"`
+  const common = {
+    'Cache-Control': 'private, no-store',
+    Vary: 'Accept-Encoding',
+    ETag: etag,
+    'Accept-Ranges': 'bytes',
+  }
+  if (matches(headers['if-none-match'], etag)) return emptyReply(304, common)
+  const isFresh = [undefined, etag].includes(headers['if-range']?.trim())
+  const range = isFresh ? readRange(headers.range, size) : undefined
+  if (range === 'unsatisfiable') {
+    return emptyReply(416, { ...common, 'Content-Range': `bytes */${size}` })
+  }
+  await holdExport(services.database, job.id)
+  const { start, end } = range ?? { start: 0, end: size - 1 }
+  return {
+    status: range === undefined ? 200 : 206,
+    headers: {
+      ...common,
+      'Content-Type': 'application/fhir+ndjson',
+      'Content-Length': String(end - start + 1),
+      'Content-Disposition': `attachment; filename="${name}"`,
+      'X-Content-Type-Options': 'nosniff',
+      ...(isPacked ? { 'Content-Encoding': 'gzip' } : {}),
+      ...(range === undefined ? {} : { 'Content-Range': `bytes ${start}-${end}/${size}` }),
+    },
+    body: undefined,
+    open: async () => {
+      const segments = isPacked
+        ? packedSegments(services.storage, job, file)
+        : plainSegments(services.storage, job, file)
+      return Readable.from(cut(segments, { start, end }), { objectMode: false })
+    },
+  }
+}
+
+const NAME = /^(\d{1,6})\.(?:(deleted|error)\.)?([A-Za-z]+)\.ndjson$/
+
+async function namedFile(
+  { database }: Services,
+  { id }: ExportJob,
+  name: string,
+): Promise<ExportFile> {
+  const [, number, kind = 'output', type = ''] = NAME.exec(name) ?? []
+  if (number === undefined || !isResourceType(type)) throw notFound()
+  // The pattern allows these three alone.
+  const file = await findFile(database, id, kind as FileKind, type, Number(number))
+  if (file === undefined) throw notFound()
+  return file
+}
+
+const TYPES = new Set(['application/fhir+ndjson', 'application/ndjson', 'application/*', '*/*'])
+
+function requireNdjson(accept: string | undefined): void {
+  const ranges = (accept ?? '')
+    .split(',')
+    .map((range) => (range.split(';')[0] ?? '').trim().toLowerCase())
+    .filter((range) => range !== '')
+  if (ranges.length === 0 || ranges.some((range) => TYPES.has(range))) return
+  throw notAcceptable('The file is application/fhir+ndjson')
+}
+
+/** https://www.rfc-editor.org/rfc/rfc9110#section-12.5.3 */
+function takesGzip(header: string | undefined): boolean {
+  const found = (header ?? '').split(',').map((item) => {
+    const [name = '', ...parameters] = item.split(';').map((text) => text.trim().toLowerCase())
+    return { name, isRefused: parameters.some((text) => /^q=0(\.0*)?$/.test(text)) }
+  })
+  const named = found.find(({ name }) => name === 'gzip') ?? found.find(({ name }) => name === '*')
+  return named !== undefined && !named.isRefused
+}
+
+function matches(header: string | undefined, etag: string): boolean {
+  const tags = (header ?? '').split(',').map((tag) => tag.trim().replace(/^W\//, ''))
+  return tags.includes(etag) || tags.includes('*')
+}
+
+/** A piece of a file; `read` gives the bytes from `start` to `end` of it. */
+interface Segment {
+  readonly length: number
+  read(range: ByteRange): AsyncIterable<Buffer>
+}
+
+async function* cut(
+  segments: Iterable<Segment>,
+  { start, end }: ByteRange,
+): AsyncGenerator<Buffer> {
+  let at = 0
+  for (const { length, read } of segments) {
+    const [from, to] = [Math.max(start - at, 0), Math.min(end - at, length - 1)]
+    at += length
+    if (from <= to) yield* read({ start: from, end: to })
+  }
+}
+
+function* packedSegments(storage: Storage, job: ExportJob, file: ExportFile): Generator<Segment> {
+  yield ofBytes(GZIP_HEADER)
+  for (const block of file.blocks) {
+    const [, , , length] = block
+    yield {
+      length,
+      async *read(range) {
+        yield* chunksOf(await storage.get(keyOf(job, file, block), range))
+      },
+    }
+  }
+  yield ofBytes(gzipTrailer(file.crc, file.bytes))
+}
+
+function* plainSegments(storage: Storage, job: ExportJob, file: ExportFile): Generator<Segment> {
+  for (const block of file.blocks) {
+    const [, , length] = block
+    yield {
+      length,
+      async *read({ start, end }) {
+        const packed = await storage.get(keyOf(job, file, block))
+        const lines = await unpackBlock(Buffer.concat(await packed.toArray()))
+        yield lines.subarray(start, end + 1)
+      },
+    }
+  }
+}
+
+function ofBytes(bytes: Buffer): Segment {
+  return {
+    length: bytes.length,
+    async *read({ start, end }) {
+      // Who is given it may let go of its memory.
+      yield Buffer.from(bytes.subarray(start, end + 1))
+    },
+  }
+}
+
+function keyOf(
+  { id, input }: ExportJob,
+  { part }: ExportFile,
+  [epoch, seq]: ExportFile['blocks'][number],
+): string {
+  return blockKey(input.projectId, id, part, epoch, seq)
+}

@@ -1,0 +1,172 @@
+/**
+ * `COPY … TO STDOUT` over a connection of its own, beside the pool: it may take minutes, so no time-out ends
+ * it, and what is read of it waits in PostgreSQL while it cannot be taken further.
+ */
+import { Client, type Connection as PgConnection } from 'pg'
+import type { Connection, Database, Statement } from './database.ts'
+import { rawPool } from './database-pool.ts'
+import { unavailable } from './errors.ts'
+import { toFailure } from './sql-error.ts'
+
+/** Takes the fields of a row, which are its own only until it returns; a promise: no more until then. */
+export type RowSink = (fields: readonly (Buffer | null)[]) => Promise<void> | undefined
+
+export interface CopySession extends Connection {
+  /** All in one state of the database. */
+  snapshot<T>(work: () => Promise<T>): Promise<T>
+  /** `select` is the text of a query, its values written in it. Errors: those of `sink`, 503. */
+  copy(select: string, sink: RowSink): Promise<void>
+  close(): Promise<void>
+}
+
+/**
+ * Rows are looked up one after the other in the order of an index: to join or sort all of them first would
+ * spill to the disk of PostgreSQL.
+ */
+const OPTIONS =
+  '-c jit=off -c enable_hashjoin=off -c enable_mergejoin=off -c standard_conforming_strings=on'
+
+/** Errors: 503; the signal's reason, as soon as it aborts. */
+export async function openCopySession(
+  database: Pick<Database, 'knex'>,
+  signal: AbortSignal,
+): Promise<CopySession> {
+  signal.throwIfAborted()
+  const { connection } = rawPool(database.knex).config
+  const client = new Client({
+    ...Object(connection),
+    application_name: 'botica export',
+    options: OPTIONS,
+    statement_timeout: 0,
+    query_timeout: 0,
+  })
+  // Whoever waits for a statement is told; without a listener the process would end.
+  client.on('error', () => undefined)
+  const destroy = () => void client.end().catch(() => undefined)
+  try {
+    await client.connect()
+  } catch (error) {
+    throw unavailable('Database', error)
+  }
+  const abort = () => destroy()
+  signal.addEventListener('abort', abort)
+  const guarded = async <T>(what: Statement, work: () => Promise<T>): Promise<T> => {
+    try {
+      return await work()
+    } catch (error) {
+      signal.throwIfAborted()
+      throw toFailure(error, what)
+    }
+  }
+  const run = (text: string) => guarded({ text, values: [] }, () => client.query(text))
+  return {
+    query: <Row extends object>(statement: Statement) =>
+      guarded(statement, async () => {
+        // pg's types ask for a mutable array; it does not change it.
+        const values = statement.values as unknown[]
+        const { rows } = await client.query<Row>({ text: statement.text, values })
+        return rows
+      }),
+    async snapshot(work) {
+      await run('begin isolation level repeatable read read only')
+      const result = await work()
+      await run('commit')
+      return result
+    },
+    copy(select, sink) {
+      const text = `copy (${select}) to stdout (format binary)`
+      return guarded({ text: 'an export', values: [] }, async () => {
+        const query = new CopyQuery(text, sink)
+        client.query(query)
+        await query.done
+      })
+    },
+    async close() {
+      signal.removeEventListener('abort', abort)
+      await client.end().catch(() => undefined)
+    },
+  }
+}
+
+/** Signature, flags and length of an extension: https://www.postgresql.org/docs/current/sql-copy.html */
+const HEADER_BYTES = 19
+
+/** What pg calls while it runs a statement; the messages of COPY hold one row each. */
+class CopyQuery {
+  readonly done: Promise<void>
+  readonly #settle: PromiseWithResolvers<void>
+  readonly #text: string
+  readonly #sink: RowSink
+  #isFirst = true
+  #waits = 0
+  #failure: { readonly reason: unknown } | undefined
+
+  constructor(text: string, sink: RowSink) {
+    this.#text = text
+    this.#sink = sink
+    this.#settle = Promise.withResolvers<void>()
+    this.done = this.#settle.promise
+  }
+
+  submit(connection: PgConnection): void {
+    connection.query(this.#text)
+  }
+
+  handleCopyData({ chunk }: { readonly chunk: Buffer }, connection: PgConnection): void {
+    if (this.#failure !== undefined) return
+    const fields = fieldsOf(chunk, this.#isFirst ? HEADER_BYTES : 0)
+    this.#isFirst = false
+    if (fields === undefined) return
+    try {
+      const wait = this.#sink(fields)
+      if (wait !== undefined) this.#pause(connection, wait)
+    } catch (error) {
+      this.#fail(connection, error)
+    }
+  }
+
+  /** Rows that have arrived already are still given to the sink. */
+  #pause({ stream }: PgConnection, wait: Promise<void>): void {
+    this.#waits += 1
+    stream.pause()
+    wait.then(
+      () => {
+        this.#waits -= 1
+        if (this.#waits === 0) stream.resume()
+      },
+      (error: unknown) => this.#fail({ stream } as PgConnection, error),
+    )
+  }
+
+  /** There is no other way to make PostgreSQL stop sending. */
+  #fail({ stream }: PgConnection, reason: unknown): void {
+    this.#failure ??= { reason }
+    this.#settle.reject(this.#failure.reason)
+    stream.destroy()
+  }
+
+  handleError(error: Error): void {
+    this.#settle.reject(error)
+  }
+
+  handleCommandComplete(): void {}
+
+  handleReadyForQuery(): void {
+    this.#settle.resolve()
+  }
+}
+
+/** Undefined for the end. */
+function fieldsOf(chunk: Buffer, start: number): (Buffer | null)[] | undefined {
+  const count = chunk.readInt16BE(start)
+  if (count === -1) return undefined
+  const fields: (Buffer | null)[] = []
+  let at = start + 2
+  for (let i = 0; i < count; i++) {
+    const length = chunk.readInt32BE(at)
+    at += 4
+    fields.push(length === -1 ? null : chunk.subarray(at, at + Math.max(0, length)))
+    at += Math.max(0, length)
+  }
+  return fields
+}

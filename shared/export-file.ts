@@ -1,0 +1,55 @@
+/**
+ * Files of exports as they are stored: blocks of whole lines, each packed by itself and ended with a sync
+ * flush, so that one after the other, between a header and a trailer, they are one member of gzip. Several
+ * members would be legal too, but some clients stop after the first.
+ * https://www.rfc-editor.org/rfc/rfc1952
+ */
+import { constants, deflateRaw, inflateRaw } from 'node:zlib'
+
+/** Lines of a block; one that is longer is a block of its own. */
+export const BLOCK_BYTES = 4 * 1024 * 1024
+
+/** Deflate, no name, no time, unknown system. */
+export const GZIP_HEADER = Buffer.from([0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff])
+/** An empty block that is the last one. */
+const LAST_BLOCK = Buffer.from([3, 0])
+export const GZIP_TRAILER_BYTES = LAST_BLOCK.length + 8
+
+const { Z_SYNC_FLUSH } = constants
+
+/** In the thread pool. */
+export function packBlock(lines: Uint8Array): Promise<Buffer> {
+  return new Promise((resolve, reject) => {
+    deflateRaw(lines, { level: 1, finishFlush: Z_SYNC_FLUSH }, (error, packed) =>
+      error ? reject(error) : resolve(packed),
+    )
+  })
+}
+
+export function unpackBlock(packed: Uint8Array): Promise<Buffer> {
+  return new Promise((resolve, reject) => {
+    inflateRaw(packed, { finishFlush: Z_SYNC_FLUSH }, (error, lines) =>
+      error ? reject(error) : resolve(lines),
+    )
+  })
+}
+
+/** `crc` and `bytes` are those of all lines. */
+export function gzipTrailer(crc: number, bytes: number): Buffer {
+  const trailer = Buffer.alloc(GZIP_TRAILER_BYTES)
+  LAST_BLOCK.copy(trailer)
+  trailer.writeUInt32LE(crc >>> 0, 2)
+  trailer.writeUInt32LE(bytes % 2 ** 32, 6)
+  return trailer
+}
+
+/** Storage key of a block. */
+export function blockKey(
+  projectId: string,
+  job: string,
+  part: number,
+  epoch: number,
+  seq: number,
+): string {
+  return `exports/${projectId}/${job}/${part}-${epoch}-${seq}`
+}

@@ -1,0 +1,136 @@
+/** When a Bot runs by itself: `cronString` or `cronTiming`, and the extensions beside them (events.md §7). */
+import { type CronExpression, CronExpressionParser } from 'cron-parser'
+import { badRequest } from '../errors.ts'
+import { isObject, type Resource } from './resource.ts'
+
+export interface Schedule {
+  /** Five fields: minute, hour, day of month, month, day of week. */
+  readonly cron: string
+  /** An IANA time zone. */
+  readonly zone: string
+  /** A run may start while the one before it goes on. */
+  readonly overlaps: boolean
+}
+
+/** How many occurrences lie between two times is not counted beyond this. */
+export const MOST_COUNTED = 1000
+
+const ZONE = 'fhir/StructureDefinition/bot-cron-timezone'
+const OVERLAP = 'fhir/StructureDefinition/bot-cron-overlap'
+const NUMBERS = /^[\d*,/-]+$/
+const NAMES = /^([a-z]{3}|[\d*,/-])+$/i
+/** The library also knows seconds, nicknames and signs of other dialects. */
+const FIELDS = [NUMBERS, NUMBERS, NUMBERS, NAMES, NAMES]
+const DAYS = ['sun', 'mon', 'tue', 'wed', 'thu', 'fri', 'sat']
+
+/** Undefined for a Bot that does not run by itself. Errors: 400 with the element at fault. */
+export function scheduleOf(bot: Resource): Schedule | undefined {
+  const zone = extensionOf(bot, ZONE)
+  const overlap = extensionOf(bot, OVERLAP)
+  if (overlap !== undefined && overlap.value !== 'allow' && overlap.value !== 'skip') {
+    throw badRequest('bot-cron-overlap must be allow or skip', overlap.expression)
+  }
+  if (zone !== undefined && !isZone(zone.value)) {
+    throw badRequest('bot-cron-timezone must be an IANA time zone', zone.expression)
+  }
+  const text = typeof bot.cronString === 'string' ? bot.cronString.trim() : undefined
+  const given = text === undefined ? undefined : checked(text, 'Bot.cronString')
+  const cron = cronOfTiming(bot.cronTiming) ?? given
+  if (cron === undefined) return undefined
+  return { cron, zone: String(zone?.value ?? 'UTC'), overlaps: overlap?.value === 'allow' }
+}
+
+/** True when two states of a Bot run by themselves at other times or otherwise. */
+export function isSameSchedule(a: Schedule | undefined, b: Schedule | undefined): boolean {
+  return a?.cron === b?.cron && a?.zone === b?.zone && a?.overlaps === b?.overlaps
+}
+
+/** The first occurrence later than `after`; undefined when there is none any more. */
+export function nextOccurrence(schedule: Schedule, after: Date): Date | undefined {
+  return step(() => expressionFrom(schedule, after).next().toDate())
+}
+
+/** The last occurrence that is not later than `now`. */
+export function lastOccurrence(schedule: Schedule, now: Date): Date | undefined {
+  // What comes before a second is asked for, so it is the next one that is begun with.
+  const from = new Date(Math.floor(now.getTime() / 1000) * 1000 + 1000)
+  return step(() => expressionFrom(schedule, from).prev().toDate())
+}
+
+/** Occurrences later than `after` and not later than `until`; MOST_COUNTED stands for more. */
+export function countOccurrences(schedule: Schedule, after: Date, until: Date): number {
+  const expression = expressionFrom(schedule, after)
+  let count = 0
+  while (count < MOST_COUNTED) {
+    const next = step(() => expression.next().toDate())
+    if (next === undefined || next > until) break
+    count += 1
+  }
+  return count
+}
+
+/** The library gives up on what never comes, 31 June for example. */
+function step(find: () => Date): Date | undefined {
+  try {
+    return find()
+  } catch {
+    return undefined
+  }
+}
+
+function expressionFrom({ cron, zone }: Schedule, currentDate: Date): CronExpression {
+  return CronExpressionParser.parse(cron, { tz: zone, currentDate })
+}
+
+function checked(cron: string, expression: string): string {
+  const fields = cron.split(/\s+/)
+  const isPlain = fields.length === 5 && FIELDS.every((pattern, i) => pattern.test(fields[i] ?? ''))
+  if (!isPlain) {
+    const why = 'must have five fields: minute, hour, day of month, month, day of week'
+    throw badRequest(`cronString ${why}`, expression)
+  }
+  try {
+    CronExpressionParser.parse(cron, { tz: 'UTC' }).next()
+  } catch (error) {
+    throw badRequest(`cronString: ${(error as Error).message}`, expression)
+  }
+  return cron
+}
+
+/** `repeat.period` is read as times a day, on `repeat.dayOfWeek` or every day. */
+function cronOfTiming(timing: unknown): string | undefined {
+  const repeat = isObject(timing) && isObject(timing.repeat) ? timing.repeat : undefined
+  if (repeat === undefined) return undefined
+  const times = repeat.period === undefined ? 1 : Number(repeat.period)
+  if (!(times > 0)) return undefined
+  const given = Array.isArray(repeat.dayOfWeek) ? repeat.dayOfWeek : []
+  const days = given.map((day) => DAYS.indexOf(day)).filter((day) => day >= 0)
+  const dayOfWeek = days.length === 0 ? '*' : days.join()
+  if (times > 24 && times < 60) return `*/${Math.ceil(1440 / times)} * * * ${dayOfWeek}`
+  return `0 */${Math.min(24, Math.ceil(24 / times))} * * ${dayOfWeek}`
+}
+
+/** By the end of its url: what comes before it is the address of the service. */
+function extensionOf(
+  { extension }: Resource,
+  name: string,
+): { readonly value: unknown; readonly expression: string } | undefined {
+  const items: readonly unknown[] = Array.isArray(extension) ? extension : []
+  const index = items.findIndex(
+    (item) => isObject(item) && typeof item.url === 'string' && item.url.endsWith(`/${name}`),
+  )
+  const found = items[index]
+  if (!isObject(found)) return undefined
+  return { value: found.valueCode ?? found.valueString, expression: `Bot.extension[${index}]` }
+}
+
+function isZone(name: unknown): boolean {
+  // An offset is a zone for Intl as well.
+  if (typeof name !== 'string' || !/^[a-z]/i.test(name)) return false
+  try {
+    new Intl.DateTimeFormat('en', { timeZone: name })
+    return true
+  } catch {
+    return false
+  }
+}

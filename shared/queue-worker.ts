@@ -1,0 +1,95 @@
+/**
+ * A BullMQ worker whose jobs lend their places. A job that only waits keeps no place from the next: it goes
+ * on beside the queue, with its lock and its end as before. So `concurrency` counts jobs that use the
+ * processor; few of them are fastest, and waiting costs only memory.
+ */
+import { type Job, type Processor, Worker, type WorkerOptions } from 'bullmq'
+
+/** What all queues of a process may lend together. */
+export interface Loans {
+  readonly most: number
+  count: number
+}
+
+interface InHand {
+  isResting: boolean
+  /** Leaves the place to the next job; undefined once it is done. */
+  lend: (() => void) | undefined
+}
+
+export class LendingWorker<Data> extends Worker<Data, null> {
+  readonly #loans: Loans
+  readonly #inHand = new Map<string, InHand>()
+  readonly #beside = new Set<Promise<unknown>>()
+  #resting = 0
+
+  constructor(
+    queue: string,
+    processor: Processor<Data, null>,
+    options: WorkerOptions,
+    loans: Loans,
+  ) {
+    super(queue, processor, options)
+    this.#loans = loans
+  }
+
+  /** Says that the job begins or ends to wait without using the processor. */
+  rest(jobId: string, isResting: boolean): void {
+    const job = this.#inHand.get(jobId)
+    if (job === undefined || job.isResting === isResting) return
+    job.isResting = isResting
+    this.#resting += isResting ? 1 : -1
+    if (isResting) this.#lend()
+  }
+
+  override processJob(
+    job: Job<Data, null>,
+    token: string,
+    fetchNext: () => boolean = () => true,
+    // biome-ignore lint/suspicious/noConfusingVoidType: BullMQ's own type
+  ): Promise<void | Job<Data, null>> {
+    const { id = '' } = job
+    const { promise, resolve, reject } = Promise.withResolvers<undefined | Job<Data, null>>()
+    const inHand: InHand = {
+      isResting: false,
+      lend: () => {
+        inHand.lend = undefined
+        this.#loans.count++
+        const beside = done.finally(() => {
+          this.#loans.count--
+          this.#beside.delete(beside)
+        })
+        this.#beside.add(beside)
+        resolve(undefined)
+      },
+    }
+    this.#inHand.set(id, inHand)
+    const done = super
+      // Who has lent its place has none to fetch a job for.
+      .processJob(job, token, () => inHand.lend !== undefined && fetchNext())
+      .finally(() => {
+        this.rest(id, false)
+        this.#inHand.delete(id)
+      })
+    done.then((next) => resolve(next ?? undefined), reject)
+    return promise
+  }
+
+  /** Waits for the jobs in hand, those beside the queue included. */
+  override async close(force = false): Promise<void> {
+    if (!force) {
+      await this.pause(true)
+      await Promise.allSettled(this.#beside)
+    }
+    await super.close(force)
+  }
+
+  /** As many places as jobs rest at the moment, whoever has lent them. */
+  #lend(): void {
+    for (const job of this.#inHand.values()) {
+      const { count, most } = this.#loans
+      if (this.#beside.size >= this.#resting || count >= most) return
+      if (job.isResting) job.lend?.()
+    }
+  }
+}

@@ -1,0 +1,114 @@
+/**
+ * Does a Subscription wait for this change? Its criteria are judged as those of a policy, by the keys
+ * and ranges that the row of the resource holds, so a search and a Subscription never disagree.
+ */
+import { type Principal, systemPrincipal } from '../access/principal.ts'
+import type { OwnParameters } from '../fhir/own-parameters.ts'
+import { withinLimits } from '../fhir/path-tenant.ts'
+import type { Resource } from '../fhir/resource.ts'
+import type { Store } from './context.ts'
+import { accountsOf, indexRows } from './index-rows.ts'
+import { rulingsOfContents } from './judge.ts'
+import type { ChangeEvent } from './outbox.ts'
+import { SYSTEM_PROJECT } from './projects.ts'
+import { parseVersion, toVersion } from './rows.ts'
+import { decideInMemory } from './search/grant-tests.ts'
+import { type HeldRow, heldRow } from './search/row-decisions.ts'
+import type { Watcher } from './watchers.ts'
+
+/** A change, read once for all that wait for it. */
+export interface Candidate {
+  readonly event: ChangeEvent
+  readonly own: OwnParameters | undefined
+  /** The resource with its platform meta. */
+  readonly resource: () => Resource
+  readonly previous: () => Resource | undefined
+  readonly held: () => HeldRow
+}
+
+const EXPRESSION_MS = 50
+
+export function candidateOf(
+  store: Store,
+  event: ChangeEvent,
+  own: OwnParameters | undefined,
+): Candidate {
+  const { subject, previous } = event
+  const resource = once(() => parseVersion(toVersion(subject)))
+  return {
+    event,
+    own,
+    resource,
+    previous: once(() => previous && parseVersion(toVersion(previous))),
+    held: once(() => {
+      const rows = indexRows(store, subject.project, resource(), own)
+      return heldRow(subject.id, rows, subject.content ?? '')
+    }),
+  }
+}
+
+/** Errors: what is wrong with the expression of the Subscription; what PostgreSQL could not answer. */
+export async function isWaitedFor(
+  store: Store,
+  candidate: Candidate,
+  { terms, grant }: Watcher,
+): Promise<boolean> {
+  const { event } = candidate
+  if (terms.type !== event.type || !terms.changes.has(event.change)) return false
+  if (!sharesAccount(candidate.resource, terms.accounts)) return false
+  if (grant.criteria.length > 0 && !(await fulfils(store, candidate, grant))) return false
+  return terms.expression === undefined || isTrue(candidate, terms.expression)
+}
+
+function sharesAccount(resource: () => Resource, accounts: readonly string[]): boolean {
+  if (accounts.length === 0) return true
+  const own = accountsOf(resource().meta) ?? []
+  return own.some(({ reference }) => reference !== undefined && accounts.includes(reference))
+}
+
+async function fulfils(
+  store: Store,
+  { event, own, held }: Candidate,
+  grant: Watcher['grant'],
+): Promise<boolean> {
+  const { subject, type } = event
+  const place = { keys: store.keys, project: subject.project, type, own }
+  const decide = decideInMemory(place, grant)
+  if (decide !== undefined) return decide(held())
+  const [rulings] = await rulingsOfContents(
+    store,
+    judgeFor(grant, subject.project, own),
+    ['read'],
+    [subject],
+  )
+  return rulings?.read !== undefined
+}
+
+/** Whoever sees exactly what the criteria let through. */
+function judgeFor(
+  grant: Watcher['grant'],
+  project: number,
+  parameters: OwnParameters | undefined,
+): Principal {
+  const context = { ...SYSTEM_PROJECT, number: project, parameters }
+  return { ...systemPrincipal(context), rules: { grants: [grant] } }
+}
+
+/** On a deletion both are the last version. */
+function isTrue(
+  { event, resource, previous }: Candidate,
+  expression: NonNullable<Watcher['terms']['expression']>,
+): boolean {
+  const before = event.change === 'delete' ? resource() : previous()
+  const variables = { previous: before, current: resource() }
+  const values = withinLimits(() => expression(resource(), variables), EXPRESSION_MS)
+  return values.length === 1 && values[0] === true
+}
+
+function once<T>(make: () => T): () => T {
+  let made: { readonly value: T } | undefined
+  return () => {
+    made ??= { value: make() }
+    return made.value
+  }
+}

@@ -1,0 +1,187 @@
+/** Changes → what Subscriptions are owed for them (events.md §1, §3). */
+import { may } from '../access/policy.ts'
+import type { Principal } from '../access/principal.ts'
+import type { Connection } from '../database.ts'
+import { HttpError } from '../errors.ts'
+import { typeName, typeNumber } from '../fhir/definitions.ts'
+import type { Resource } from '../fhir/resource.ts'
+import { SUBSCRIPTION } from '../fhir/subscription.ts'
+import { inSight } from './binaries.ts'
+import type { Transact } from './conditional.ts'
+import type { Store } from './context.ts'
+import {
+  addDeliveries,
+  type Delivery,
+  type NewDelivery,
+  type Room,
+  TAKE_LOCKS,
+  takeDeliveries,
+} from './deliveries.ts'
+import { type Candidate, candidateOf, isWaitedFor } from './event-match.ts'
+import { hiddenBy, rulingsOfContents } from './judge.ts'
+import { type ChangeEvent, filedIn, forgetEvents, takeEvents } from './outbox.ts'
+import type { Version } from './repository.ts'
+import { toVersion, type VersionRow, versionColumns } from './rows.ts'
+import { without } from './shown.ts'
+import { readWatches, type Watcher, type WatchRow, watcherFrom } from './watchers.ts'
+
+export interface MatchOptions {
+  /** What Subscriptions say that are not stored, by row id; those that are gone are left out. */
+  sockets(ids: readonly string[]): Promise<ReadonlyMap<string, Resource>>
+  /** Told of a Subscription that cannot be judged. */
+  skipped(subscription: string, error: unknown): void
+  /** For every change of a Bot, in the transaction that takes it out of the outbox. */
+  botChanged(connection: Connection, event: ChangeEvent): Promise<void>
+}
+
+export interface Matched {
+  /** Changes that were looked at. */
+  readonly events: readonly ChangeEvent[]
+  readonly deliveries: readonly NewDelivery[]
+  /** For Subscriptions that are not stored. */
+  readonly notifications: readonly Notification[]
+  readonly hasMore: boolean
+}
+
+export interface Notification {
+  /** Id of the Subscription. */
+  readonly subscription: string
+  readonly event: ChangeEvent
+}
+
+/** Which version a delivery is about. */
+export type VersionPlace = Pick<Delivery, 'project' | 'type' | 'resource' | 'ver' | 'change'>
+
+export interface Events {
+  /** The next changes of the outbox; with none waiting nothing happens. One transaction. */
+  match(count: number, options: MatchOptions): Promise<Matched>
+  /** Takes what is due, as far as there is room. */
+  take(room: Room): Promise<readonly Delivery[]>
+  /** The version that a delivery is about; `last` of a deletion. Undefined when it is gone. */
+  versionOf(delivery: VersionPlace): Promise<VersionRow | undefined>
+  /** The Subscription as it is now; undefined when it waits for nothing any more. */
+  subscriptionOf(delivery: Delivery): Promise<Version | undefined>
+  /** The newest version of the resource of a delivery and whether it is deleted. */
+  newestOf(delivery: Delivery): Promise<{ readonly ver: number; readonly isDeleted: boolean }>
+  /** What a Principal sees of a version, whether it is the newest or not; undefined: nothing. */
+  seen(principal: Principal, row: VersionRow): Promise<Version | undefined>
+}
+
+const NOTHING: Matched = { events: [], deliveries: [], notifications: [], hasMore: false }
+
+export function createEvents(store: Store, transact: Transact): Events {
+  async function matchTaken(
+    inner: Store,
+    events: readonly ChangeEvent[],
+    options: MatchOptions,
+  ): Promise<Pick<Matched, 'deliveries' | 'notifications'>> {
+    const watches = await readWatches(inner.connection, events)
+    const sockets = await options.sockets(
+      watches.filter(({ isStored }) => !isStored).map(({ id }) => id),
+    )
+    const deliveries: NewDelivery[] = []
+    const notifications: Notification[] = []
+    const byProject = Map.groupBy(watches, ({ project }) => project)
+    for (const event of events) {
+      if (event.type === 'Bot') await options.botChanged(inner.connection, event)
+      const own = byProject.has(event.project)
+        ? await inner.ownParameters.of(inner.connection, event.project)
+        : undefined
+      const candidate = candidateOf(inner, event, own)
+      for (const watch of byProject.get(event.project) ?? []) {
+        try {
+          const watcher = await watcherAt(inner, watch, candidate, sockets)
+          if (watcher === undefined || !(await isWaitedFor(inner, candidate, watcher))) continue
+          if (!watch.isStored) notifications.push({ subscription: watch.id, event })
+          else if (watcher.terms.hook !== undefined) {
+            deliveries.push({ event, subscription: watch.id, target: targetOf(watcher) })
+          }
+        } catch (error) {
+          // What PostgreSQL could not answer has ended the transaction; all else is of one Subscription.
+          if (!(error instanceof HttpError) || error.status >= 500) throw error
+          options.skipped(watch.id, error)
+        }
+      }
+    }
+    return { deliveries, notifications }
+  }
+
+  async function watcherAt(
+    { connection, watchers }: Store,
+    watch: WatchRow,
+    { event, own }: Candidate,
+    sockets: ReadonlyMap<string, Resource>,
+  ): Promise<Watcher | undefined> {
+    if (watch.isStored) return watchers.at(connection, watch, event.at, own)
+    const subscription = sockets.get(watch.id)
+    return subscription && watcherFrom(watch.project, watch.id, subscription, own)
+  }
+
+  return {
+    match: (count, options) =>
+      transact(async (inner) => {
+        const { events, taken, hasMore } = await takeEvents(inner.connection, count)
+        if (taken.length === 0) return { ...NOTHING, hasMore: false }
+        const matched = await matchTaken(inner, events, options)
+        await Promise.all([
+          addDeliveries(inner.connection, matched.deliveries),
+          forgetEvents(inner.connection, taken),
+        ])
+        return { events, ...matched, hasMore }
+      }, []),
+    take: (room) => transact((inner) => takeDeliveries(inner.connection, room), TAKE_LOCKS),
+    versionOf: (delivery) =>
+      readVersion(
+        store,
+        filedIn(delivery),
+        delivery,
+        delivery.ver - (delivery.change === 'delete' ? 1 : 0),
+      ),
+    async subscriptionOf({ project, subscription: id }) {
+      if (id === undefined) return undefined
+      const row = await readVersion(store, project, {
+        type: typeNumber(SUBSCRIPTION),
+        resource: id,
+      })
+      return row === undefined || row.content === null ? undefined : toVersion(row)
+    },
+    async newestOf(delivery) {
+      const row = await readVersion(store, filedIn(delivery), delivery)
+      return { ver: row?.ver ?? 0, isDeleted: row === undefined || row.content === null }
+    },
+    async seen(principal, row) {
+      if (!may(principal, typeName(row.type), 'read')) return undefined
+      const [rulings] = await rulingsOfContents(store, principal, ['read'], [row])
+      if (rulings?.read === undefined) return undefined
+      const version = without(toVersion(row), hiddenBy(rulings.read))
+      if (version.type !== 'Binary') return version
+      return inSight(store, principal, version).catch((error: unknown) => {
+        if (error instanceof HttpError && error.status === 404) return undefined
+        throw error
+      })
+    },
+  }
+}
+
+/** What deliveries are counted by. */
+function targetOf({ terms: { hook } }: Watcher): string {
+  if (hook === undefined) return ''
+  return hook.bot === undefined ? new URL(hook.endpoint).host : `Bot/${hook.bot}`
+}
+
+/** The newest one, or the one with a number. */
+async function readVersion(
+  { connection }: Store,
+  project: number,
+  { type, resource }: Pick<Delivery, 'type' | 'resource'>,
+  ver?: number,
+): Promise<VersionRow | undefined> {
+  const [row] = await connection.query<VersionRow>({
+    name: 'event-version',
+    text: `select ${versionColumns('v')} from version v
+      where v.project = $1 and v.type = $2 and v.id = $3 and ($4::int is null or v.ver = $4)
+      order by v.ver desc limit 1`,
+    values: [project, type, resource, ver ?? null],
+  })
+  return row
+}

@@ -1,0 +1,42 @@
+/** Resources as they were at a time, those that a member may see of them. */
+import type { Principal } from '../../access/principal.ts'
+import { typeNumber } from '../../fhir/definitions.ts'
+import { isLegalId, type Store, scopeOf } from '../context.ts'
+import { rulingsOfContents } from '../judge.ts'
+import { type VersionRow, versionColumns } from '../rows.ts'
+import { mayExport } from './scope.ts'
+
+/** In no order; one statement for a hundred, and one more where only PostgreSQL can judge. */
+export async function readAsOf(
+  store: Store,
+  principal: Principal,
+  type: string,
+  ids: readonly string[],
+  at: Date,
+): Promise<readonly VersionRow[]> {
+  if (!mayExport(principal, type)) return []
+  const { project } = scopeOf(principal, type)
+  const wanted = ids.filter(isLegalId).map((id) => store.keys.rowId(type, id))
+  const seen: VersionRow[] = []
+  for (let from = 0; from < wanted.length; from += AT_ONCE) {
+    const rows = await store.connection.query<VersionRow>({
+      name: 'export-as-of',
+      text: `select v.* from unnest($3::uuid[]) x(id) cross join lateral (
+          select ${versionColumns('v')} from version v
+          where v.project = $1 and v.type = $2 and v.id = x.id and v.lu <= $4
+          order by v.ver desc limit 1) v
+        where v.content is not null`,
+      values: [project, typeNumber(type), wanted.slice(from, from + AT_ONCE), at],
+    })
+    const rulings = await rulingsOfContents(store, principal, ['search', 'read'], rows)
+    seen.push(
+      ...rows.filter((_, i) => {
+        const { search, read } = rulings[i] ?? {}
+        return search !== undefined && read !== undefined
+      }),
+    )
+  }
+  return seen
+}
+
+const AT_ONCE = 100

@@ -1,0 +1,66 @@
+/** Exports that have ended for good: what they leave in the storage, and in the tables. */
+import type { Connection } from '../../database.ts'
+
+/** A download that had begun by then is let come to its end. */
+const DOWNLOAD = "interval '1 hour'"
+const KEPT = "interval '30 days'"
+
+export interface EndedExport {
+  readonly id: string
+  readonly projectId: string
+}
+
+/** Cancelled, failed or expired, and nobody works on it any more. */
+export async function endedExport(connection: Connection): Promise<EndedExport | undefined> {
+  const [found] = await connection.query<EndedExport>({
+    name: 'export-ended',
+    text: `select j.id, j.input->>'projectId' as "projectId" from export_job j
+      where not j.swept and (j.expires < clock_timestamp() or (j.state in ('cancelled', 'error')
+          and coalesce(j.downloaded < clock_timestamp() - ${DOWNLOAD}, true)))
+        and not exists (select 1 from export_part p
+          where p.job = j.id and p.state = 'active' and p.lease > clock_timestamp())
+      order by j.finished limit 1`,
+    values: [],
+  })
+  return found
+}
+
+/** Blocks of one taking of a part. */
+export interface Written {
+  readonly part: number
+  readonly epoch: number
+  /** The last one that was written down; -1 for none. */
+  readonly last: number
+}
+
+export async function writtenBlocks(
+  connection: Connection,
+  job: string,
+): Promise<readonly Written[]> {
+  return connection.query<Written>({
+    name: 'export-written',
+    text: `select p.n as part, e.epoch, coalesce(max((b.value->>1)::int), -1) as last
+      from export_part p cross join generate_series(1, p.epoch) e(epoch)
+      left join export_file f on f.job = p.job and f.part = p.n
+      left join jsonb_array_elements(f.blocks) b on (b.value->>0)::int = e.epoch
+      where p.job = $1 and p.kind <> 'plan' group by p.n, e.epoch`,
+    values: [job],
+  })
+}
+
+/** The job itself stays for a month, for whoever asks what has become of it. */
+export async function markSwept(connection: Connection, job: string): Promise<void> {
+  for (const table of ['export_part', 'export_file', 'export_member', 'export_row']) {
+    await connection.query({ text: `delete from ${table} where job = $1`, values: [job] })
+  }
+  await connection.query({
+    name: 'export-swept',
+    text: 'update export_job set swept = true where id = $1',
+    values: [job],
+  })
+  await connection.query({
+    name: 'export-forget',
+    text: `delete from export_job where swept and finished < clock_timestamp() - ${KEPT}`,
+    values: [],
+  })
+}

@@ -1,0 +1,141 @@
+/** Files of exports: what they hold, block by block, and the names they have got. */
+import type { Connection } from '../../database.ts'
+import type { Part } from './parts.ts'
+
+export type FileKind = 'output' | 'deleted' | 'error'
+
+/** A block of whole lines, stored by itself: epoch and number of it in the part, then its sizes. */
+export type Block = readonly [
+  epoch: number,
+  seq: number,
+  bytes: number,
+  packed: number,
+  rows: number,
+]
+
+export interface ExportFile {
+  readonly part: number
+  readonly seq: number
+  readonly kind: FileKind
+  readonly type: string
+  readonly number: number
+  readonly rows: number
+  /** Of all its lines; `packed` of all its blocks. */
+  readonly bytes: number
+  readonly packed: number
+  readonly crc: number
+  readonly blocks: readonly Block[]
+}
+
+/** The file of a part that is not whole yet. */
+export type OpenFile = Omit<ExportFile, 'number'>
+
+const COLUMNS = `part, seq, kind, type, number, rows::float8 as rows, bytes::float8 as bytes,
+  packed::float8 as packed, crc::float8 as crc`
+
+/**
+ * Writes down that a block is stored; `after` is its last row and `crc` that of the file up to there. One
+ * statement. False when the part is no longer held, or its job has ended.
+ */
+export async function addBlock(
+  connection: Connection,
+  job: string,
+  { n, epoch }: Part,
+  file: Pick<ExportFile, 'seq' | 'kind' | 'type' | 'crc'>,
+  [blockEpoch, seq, bytes, packed, rows]: Block,
+  after: string | undefined,
+): Promise<boolean> {
+  const found = await connection.query({
+    name: 'export-block',
+    text: `with p as (update export_part p set after = coalesce($4, p.after), rows = p.rows + $5,
+          tries = 0, failures = 0
+        from export_job j where j.id = p.job and j.state = 'active'
+          and p.job = $1 and p.n = $2 and p.epoch = $3 and p.state = 'active' returning p.job)
+      insert into export_file as f (job, part, seq, kind, type, rows, bytes, packed, crc, blocks)
+      select p.job, $2, $6, $7, $8, $5, $9, $10, $11, jsonb_build_array($12::jsonb) from p
+      on conflict (job, part, seq) do update set rows = f.rows + excluded.rows,
+        bytes = f.bytes + excluded.bytes, packed = f.packed + excluded.packed,
+        crc = excluded.crc, blocks = f.blocks || excluded.blocks
+      returning 1`,
+    values: [
+      job,
+      n,
+      epoch,
+      after ?? null,
+      rows,
+      file.seq,
+      file.kind,
+      file.type,
+      bytes,
+      packed,
+      file.crc,
+      JSON.stringify([blockEpoch, seq, bytes, packed, rows]),
+    ],
+  })
+  return found.length > 0
+}
+
+/** A file that is whole gets the next number of its type. */
+export async function nameFile(
+  connection: Connection,
+  job: string,
+  { n, epoch }: Part,
+  seq: number,
+): Promise<void> {
+  await connection.query({
+    name: 'export-file-name',
+    text: `with f as (select f.kind || ' ' || f.type as name from export_file f
+        join export_part p on p.job = f.job and p.n = f.part and p.epoch = $3
+        where f.job = $1 and f.part = $2 and f.seq = $4 and f.number is null),
+      j as (update export_job j set numbers = j.numbers
+          || jsonb_build_object(f.name, coalesce((j.numbers->>f.name)::int, 0) + 1)
+        from f where j.id = $1 returning (j.numbers->>f.name)::int as number)
+      update export_file set number = j.number from j
+      where job = $1 and part = $2 and seq = $4`,
+    values: [job, n, epoch, seq],
+  })
+}
+
+/** What a part has written so far: its last file, whole or not, and how many it has. */
+export async function lastFile(
+  connection: Connection,
+  job: string,
+  part: number,
+): Promise<(OpenFile & { readonly number: number | null }) | undefined> {
+  const [file] = await connection.query<OpenFile & { number: number | null }>({
+    name: 'export-last-file',
+    text: `select ${COLUMNS}, blocks from export_file where job = $1 and part = $2
+      order by seq desc limit 1`,
+    values: [job, part],
+  })
+  return file
+}
+
+/** Those that are whole, as the manifest lists them. */
+export async function listFiles(
+  connection: Connection,
+  job: string,
+): Promise<readonly Omit<ExportFile, 'blocks'>[]> {
+  return connection.query({
+    name: 'export-files',
+    text: `select ${COLUMNS} from export_file where job = $1 and number is not null
+      order by kind, type collate "C", number`,
+    values: [job],
+  })
+}
+
+export async function findFile(
+  connection: Connection,
+  job: string,
+  kind: FileKind,
+  type: string,
+  number: number,
+): Promise<ExportFile | undefined> {
+  const [file] = await connection.query<ExportFile>({
+    name: 'export-file',
+    text: `select ${COLUMNS}, blocks from export_file
+      where job = $1 and kind = $2 and type = $3 and number = $4`,
+    values: [job, kind, type, number],
+  })
+  return file
+}

@@ -1,0 +1,169 @@
+/**
+ * Parts of exports. A worker holds one by a lease, which it renews; when it dies another one takes the part
+ * and goes on behind the last block that was written down. `epoch` counts who has held it: whoever comes
+ * too late with an older one changes nothing.
+ */
+import type { Connection, Database } from '../../database.ts'
+import { typeName } from '../../fhir/definitions.ts'
+import type { ExportJob } from './jobs.ts'
+
+/** `plan` makes the others, `close` is taken when they are done. */
+export type PartKind = 'plan' | 'output' | 'deleted' | 'close'
+
+export interface Part {
+  readonly n: number
+  readonly kind: PartKind
+  readonly epoch: number
+  /** Taken so often since it last came forward, and thrown so often. */
+  readonly tries: number
+  readonly failures: number
+  readonly type: string | undefined
+  /** Row ids: above `low`, up to `high`; undefined has no bound. */
+  readonly low: string | undefined
+  readonly high: string | undefined
+  /** The last row that is written. */
+  readonly after: string | undefined
+}
+
+export type NewPart = Pick<Part, 'n' | 'kind' | 'low' | 'high'> & {
+  readonly type: number | undefined
+}
+
+export interface TakenPart {
+  readonly job: ExportJob
+  readonly part: Part
+}
+
+/** A worker that has gone is noticed after so long. */
+export const LEASE_MS = 30_000
+/** Running exports of one Project. */
+const RUNNING = 2
+
+interface PartRow {
+  readonly n: number
+  readonly kind: PartKind
+  readonly epoch: number
+  readonly tries: number
+  readonly failures: number
+  readonly type: number | null
+  readonly low: string | null
+  readonly high: string | null
+  readonly after: string | null
+}
+
+/** The next part that nobody works on, of the Project that has the fewest under way. */
+export async function takePart(connection: Connection): Promise<TakenPart | undefined> {
+  const [row] = await connection.query<PartRow & { export: ExportJob }>({
+    name: 'export-take',
+    text: `with c as (
+        select p.job, p.n from export_part p join export_job j on j.id = p.job
+        where p.state <> 'done' and (p.state = 'waiting' or p.lease < clock_timestamp())
+          and j.state in ('accepted', 'active')
+          and (p.kind <> 'plan' or (select count(*) from export_job a
+            where a.project = j.project and a.state = 'active' and a.id <> j.id) < ${RUNNING})
+          and (p.kind <> 'close' or not exists (select 1 from export_part o
+            where o.job = p.job and o.n <> p.n and o.state <> 'done'))
+        order by (select count(*) from export_part a join export_job b on b.id = a.job
+            where b.project = j.project and a.state = 'active' and a.lease > clock_timestamp()),
+          j.requested, p.n
+        limit 1 for update of p skip locked),
+      t as (update export_part p set state = 'active', epoch = p.epoch + 1, tries = p.tries + 1,
+          lease = clock_timestamp() + $1::float8 * interval '1 ms'
+        from c where p.job = c.job and p.n = c.n
+        returning p.*)
+      select t.n, t.kind, t.epoch, t.tries, t.failures, t.type, t.low, t.high, t.after,
+        jsonb_build_object('id', j.id, 'project', j.project, 'state', j.state, 'input', j.input,
+          'requested', j.requested, 'at', to_char(j.at at time zone 'utc', '${ISO}'),
+          'issues', j.issues) as export
+      from t join export_job j on j.id = t.job`,
+    values: [LEASE_MS],
+  })
+  if (row === undefined) return undefined
+  const { export: job } = row
+  return {
+    job: { ...job, at: job.at === null ? null : new Date(job.at) },
+    part: {
+      ...row,
+      type: row.type === null ? undefined : typeName(row.type),
+      low: row.low ?? undefined,
+      high: row.high ?? undefined,
+      after: row.after ?? undefined,
+    },
+  }
+}
+
+const ISO = 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'
+
+/** False when the part is no longer held, or its job has ended. */
+export async function renewLease(
+  connection: Connection,
+  job: string,
+  { n, epoch }: Part,
+): Promise<boolean> {
+  const rows = await connection.query({
+    name: 'export-renew',
+    text: `update export_part p set lease = clock_timestamp() + $4::float8 * interval '1 ms'
+      from export_job j where j.id = p.job and j.state in ('accepted', 'active')
+        and p.job = $1 and p.n = $2 and p.epoch = $3 and p.state = 'active' returning 1`,
+    values: [job, n, epoch, LEASE_MS],
+  })
+  return rows.length > 0
+}
+
+/** It waits for another worker; `failed`: it has thrown. */
+export async function releasePart(
+  connection: Connection,
+  job: string,
+  { n, epoch }: Part,
+  failed: boolean,
+): Promise<void> {
+  await connection.query({
+    name: 'export-release',
+    text: `update export_part set state = 'waiting', lease = null,
+        tries = tries - case when $4 then 0 else 1 end,
+        failures = failures + case when $4 then 1 else 0 end
+      where job = $1 and n = $2 and epoch = $3 and state = 'active'`,
+    values: [job, n, epoch, failed],
+  })
+}
+
+export async function finishPart(
+  connection: Connection,
+  job: string,
+  { n, epoch }: Part,
+): Promise<boolean> {
+  const rows = await connection.query({
+    name: 'export-part-done',
+    text: `update export_part set state = 'done', lease = null
+      where job = $1 and n = $2 and epoch = $3 and state = 'active' returning 1`,
+    values: [job, n, epoch],
+  })
+  return rows.length > 0
+}
+
+/** The plan is done with the parts that it has made, or not at all. */
+export async function finishPlan(
+  database: Database,
+  job: string,
+  plan: Part,
+  parts: readonly NewPart[],
+): Promise<boolean> {
+  return database.transaction(async (connection) => {
+    if (!(await finishPart(connection, job, plan))) return false
+    const column = (of: (part: NewPart) => unknown) => parts.map((part) => of(part) ?? null)
+    await connection.query({
+      text: `insert into export_part (job, n, kind, type, low, high)
+        select $1, x.* from unnest($2::int[], $3::text[], $4::smallint[], $5::uuid[], $6::uuid[])
+          as x(n, kind, type, low, high)`,
+      values: [
+        job,
+        column(({ n }) => n),
+        column(({ kind }) => kind),
+        column(({ type }) => type),
+        column(({ low }) => low),
+        column(({ high }) => high),
+      ],
+    })
+    return true
+  })
+}

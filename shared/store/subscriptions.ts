@@ -1,0 +1,84 @@
+/** What holds for a Subscription whatever path its write takes (events.md §2). */
+import { may } from '../access/policy.ts'
+import type { Principal } from '../access/principal.ts'
+import { criteriaGrant } from '../access/subscription-criteria.ts'
+import type { FetchRule } from '../config.ts'
+import { badRequest, businessRule } from '../errors.ts'
+import { checkTarget } from '../fetch-outside.ts'
+import { typeNumber } from '../fhir/definitions.ts'
+import type { OwnParameters } from '../fhir/own-parameters.ts'
+import type { Resource } from '../fhir/resource.ts'
+import { readSubscription, SUBSCRIPTION, type SubscriptionTerms } from '../fhir/subscription.ts'
+import type { Store } from './context.ts'
+import { makesEvents, type Watch } from './event-rows.ts'
+import { readJudged } from './judge.ts'
+
+const MOST_ACTIVE = 1000
+
+/**
+ * The Subscription as it is stored: what is requested becomes active. Errors: 400 for what could never
+ * fire as it says, 422 for one too many.
+ */
+export async function admitSubscription(
+  store: Store,
+  principal: Principal,
+  project: number,
+  before: Resource | undefined,
+  after: Resource,
+  own: OwnParameters | undefined,
+): Promise<Resource> {
+  const subscription = after.status === 'requested' ? { ...after, status: 'active' } : after
+  const terms = readSubscription(subscription)
+  criteriaGrant(terms, own)
+  await checkEndpoint(store, principal, terms)
+  if (subscription.status === 'active' && before?.status !== 'active') {
+    await requirePlace(store, project)
+  }
+  return subscription
+}
+
+/** What the stored Subscription waits for. */
+export function watchOf(subscription: Resource): Watch {
+  const { type, hook } = readSubscription(subscription)
+  const isWaiting = subscription.status === 'active' && hook !== undefined && makesEvents(type)
+  return { type: isWaiting ? typeNumber(type) : null }
+}
+
+async function checkEndpoint(
+  store: Store,
+  principal: Principal,
+  { hook }: SubscriptionTerms,
+): Promise<void> {
+  if (hook === undefined || principal.membershipId === undefined) return
+  const path = `${SUBSCRIPTION}.channel.endpoint`
+  if (hook.bot === undefined) return requireTarget(hook.endpoint, store.hookTargets, path)
+  const isSeen =
+    may(principal, 'Bot', 'read') &&
+    (await readJudged(store, principal, 'Bot', hook.bot, ['read']).then(
+      (found) => found?.rulings.read !== undefined && found.row.content !== null,
+    ))
+  if (!isSeen) throw badRequest(`No Bot/${hook.bot} is in sight`, path)
+}
+
+function requireTarget(endpoint: string, rule: FetchRule, path: string): void {
+  try {
+    checkTarget(endpoint, rule)
+  } catch (error) {
+    throw badRequest(error instanceof Error ? error.message : 'Invalid endpoint', path)
+  }
+  if (rule !== 'all' && !/^https:/i.test(endpoint)) {
+    throw badRequest('An endpoint must be https', path)
+  }
+}
+
+async function requirePlace({ connection }: Store, project: number): Promise<void> {
+  const [row] = await connection.query<{ count: number }>({
+    name: 'active-subscriptions',
+    text: `select count(*)::int as count from active_subscription
+      where project = $1 and until is null`,
+    values: [project],
+  })
+  if ((row?.count ?? 0) >= MOST_ACTIVE) {
+    throw businessRule(`A project has at most ${MOST_ACTIVE} active Subscriptions`)
+  }
+}

@@ -1,0 +1,100 @@
+import t from 'tap'
+import { removeOldJobs } from '../shared/api/jobs.ts'
+import { openBotica, until } from './fixtures/botica.ts'
+import { aBot, execute, finished, handler, type Untyped } from './fixtures/bots.ts'
+
+const botica = await openBotica(t, { worker: true })
+const { admin, project, services } = botica
+const path = `/admin/projects/${project.id}/bots/stats`
+const later = { Prefer: 'respond-async' }
+
+t.test('administrators see what their bots did', async (t) => {
+  const good = await aBot(botica, handler('return 1'))
+  const bad = await aBot(botica, handler('throw new Error("no")'))
+  for (let n = 0; n < 3; n++) await execute(admin, good)
+  await execute(admin, bad)
+  const ofBot = (stats: Untyped, id: string) =>
+    stats.bots.find(({ bot }: Untyped) => bot.reference === `Bot/${id}`)
+  let stats: Untyped
+  // Workers add what they have counted with their heartbeat.
+  await until(async () => {
+    stats = (await admin.get<Untyped>(path)).body
+    return ofBot(stats, good)?.started === 3 && ofBot(stats, bad)?.started === 1
+  }, 30_000)
+  t.match(ofBot(stats, good), {
+    succeeded: 3,
+    failed: {},
+    queueWait: { count: 3 },
+    runTime: { count: 3, sumMs: Number },
+  })
+  t.match(ofBot(stats, bad), { succeeded: 0, failed: { thrown: 1 } })
+  t.match(stats.lanes, { 'bots-sync': { inFlight: 0, oldestWaitingSeconds: 0 } })
+})
+
+t.test('runs in hand and in line are told while they last', async (t) => {
+  const extension = [
+    { url: `${botica.baseUrl}fhir/StructureDefinition/bot-maxConcurrency`, valueInteger: 1 },
+  ]
+  const slow = handler('await new Promise((resolve) => setTimeout(resolve, 60_000))')
+  const id = await aBot(botica, slow, { fields: { extension } })
+  const urls: string[] = []
+  for (let n = 0; n < 3; n++) {
+    const accepted = await execute(admin, id, {}, later)
+    urls.push(String(accepted.headers.get('content-location')))
+  }
+  await until(async () => {
+    const { body } = await admin.get<Untyped>(path)
+    return body.lanes['bots-async'].inFlight === 3 && body.slotsUsed >= 1
+  }, 30_000)
+  for (const url of urls) t.equal((await admin.del(url)).status, 202)
+  await until(async () => {
+    const { body } = await admin.get<Untyped>(path)
+    return body.lanes['bots-async'].inFlight === 0 && body.slotsUsed === 0
+  }, 30_000)
+})
+
+t.test('stats are for administrators of the Project', async (t) => {
+  const { client } = await botica.createMember()
+  const other = await botica.createTenant()
+  t.equal((await client.get(path)).status, 403)
+  t.equal((await other.admin.get(path)).status, 403)
+  t.equal((await botica.anonymous.get(path)).status, 401)
+})
+
+t.test('the metrics of the service tell runs by project, bot and outcome', async (t) => {
+  const id = await aBot(botica, handler('return await medplum.search("Patient")'))
+  t.equal((await execute(admin, id)).status, 200)
+  const line = new RegExp(
+    `bot_runs_total\\{[^}]*project="${project.id}"[^}]*bot="${id}"[^}]*outcome="ok"[^}]*\\} 1`,
+  )
+  await until(async () => line.test((await botica.anonymous.get('/metrics')).text), 30_000)
+  const { text } = await botica.anonymous.get('/metrics')
+  for (const name of [
+    'bot_queue_wait_seconds_bucket',
+    'bot_run_seconds_bucket',
+    'bot_handler_cpu_seconds_bucket',
+    'bot_host_calls_total{kind="fhir"}',
+    'bot_executors{state="bound"}',
+    'bot_executor_deaths_total{cause="timeout"}',
+    'redis_round_trip_seconds',
+    'queue_jobs{',
+  ]) {
+    t.ok(text.includes(name), name)
+  }
+})
+
+t.test('jobs are kept for seven days', async (t) => {
+  const id = await aBot(botica, handler('return 1'))
+  const [old, young] = await Promise.all([1, 2].map(() => execute(admin, id, {}, later)))
+  for (const accepted of [old, young]) {
+    await finished(admin, accepted?.headers.get('content-location') ?? '')
+  }
+  const runId = old?.headers.get('x-bot-run-id')
+  await services.database.query({
+    text: `update resource set lu = lu - interval '7 days 1 minute' where id = $1`,
+    values: [runId],
+  })
+  t.ok((await removeOldJobs(services)) >= 1)
+  t.equal((await admin.get(String(old?.headers.get('content-location')))).status, 404)
+  t.equal((await admin.get(String(young?.headers.get('content-location')))).status, 200)
+})

@@ -1,0 +1,58 @@
+/** Why a run that has its turn is not started, and what its caller is told. */
+import { issue, outcome } from '../../shared/fhir/outcome.ts'
+import type { ExecuteJob, ExecuteReply } from '../../shared/queue-jobs.ts'
+import { interrupted } from '../../shared/queue-replies.ts'
+import type { Runs } from '../../shared/queue-runs.ts'
+import type { Services } from '../../shared/services.ts'
+import { isPendingRun } from '../../shared/store/pending-runs.ts'
+import type { RunFailure } from './run-result.ts'
+
+export interface Attempt {
+  /** 1-based, as the bot sees it. */
+  readonly number: number
+  /** The job was started before, here or elsewhere. */
+  readonly isRepeat: boolean
+}
+
+export interface Done {
+  readonly reply: ExecuteReply
+  readonly failure: RunFailure | 'unavailable' | undefined
+  /** Settled when its AuditEvent is stored. */
+  readonly audited?: Promise<void>
+}
+
+/** Undefined when the run may start. */
+export async function refusal(
+  { database }: Services,
+  runs: Runs,
+  job: ExecuteJob,
+  attempt: Attempt,
+): Promise<Done | undefined> {
+  const { runId } = job
+  if (runs.wasCancelled(runId)) return cancelled(runId)
+  if (attempt.isRepeat && (await runs.hasWritten(runId))) {
+    return { reply: interrupted(runId), failure: 'interrupted' }
+  }
+  // Its worker was killed after the end of the run and before that of the job.
+  const wasEnded = attempt.number > 1 && job.asynchronous && job.class === undefined
+  if (wasEnded && !(await isPendingRun(database, runId))) {
+    return { reply: interrupted(runId), failure: 'interrupted' }
+  }
+  const now = Date.now()
+  const isUnwanted =
+    job.waitUntil !== undefined && now > job.waitUntil && !(await runs.isLate(runId))
+  if (now <= job.deadline && !isUnwanted) return undefined
+  return {
+    reply: ended(runId, 'timeout', 'Bot run waited too long for a worker'),
+    failure: 'timeout',
+  }
+}
+
+export function cancelled(runId: string): Done {
+  return { reply: ended(runId, 'processing', 'Bot run cancelled'), failure: 'cancelled' }
+}
+
+function ended(runId: string, code: string, text: string): ExecuteReply {
+  const body = outcome(undefined, issue('error', code, text, undefined, runId))
+  return { runId, status: 'error', kind: 'outcome', body: JSON.stringify(body) }
+}

@@ -1,0 +1,31 @@
+/** Which failed runs are made again, and when: only asynchronous ones whose bot asks for it (bots.md §9). */
+import type { ExecuteJob } from '../../shared/queue-jobs.ts'
+import type { RunFailure } from './run-result.ts'
+
+/** Thrown for a run that is to be made again after `delayMs`. */
+export class Again extends Error {
+  readonly delayMs: number
+
+  constructor(delayMs: number) {
+    super('The run failed and is made again')
+    this.delayMs = delayMs
+  }
+}
+
+const FIRST_MS = 1000
+const LONGEST_MS = 10 * 60_000
+/** What another attempt cannot mend, or what nobody wants any more. */
+const FINAL: ReadonlySet<string> = new Set(['cancelled', 'interrupted', 'unavailable'])
+
+/** Undefined when the failure stands. An event's run is repeated by who sends the event. */
+export function retryAfterMs(
+  { asynchronous, class: kind, failures = 0 }: ExecuteJob,
+  failure: RunFailure | 'unavailable' | undefined,
+  maxAttempts: number,
+): number | undefined {
+  if (!asynchronous || kind === 'event' || failure === undefined || FINAL.has(failure)) {
+    return undefined
+  }
+  if (failures + 1 >= maxAttempts) return undefined
+  return Math.min(FIRST_MS * 2 ** failures, LONGEST_MS)
+}

@@ -1,0 +1,134 @@
+/**
+ * One attempt to deliver. Whether the Subscription still waits, what its author may see and whom a Bot
+ * acts as are asked anew each time; the version that is sent is that of the event.
+ */
+import { signAttachments, signBinary } from '../../shared/api/attachments.ts'
+import { platformMeta } from '../../shared/api/bot.ts'
+import { MAX_DEPTH } from '../../shared/api/depth.ts'
+import { typeName } from '../../shared/fhir/definitions.ts'
+import type { Resource } from '../../shared/fhir/resource.ts'
+import { readSubscription, type SubscriptionTerms } from '../../shared/fhir/subscription.ts'
+import type { Services } from '../../shared/services.ts'
+import { idOf } from '../../shared/store/content.ts'
+import type { Delivery } from '../../shared/store/deliveries.ts'
+import type { Session } from '../../shared/store/principals.ts'
+import { parseVersion, present, type VersionRow } from '../../shared/store/rows.ts'
+import type { Runner } from '../bots/run.ts'
+import { findTarget, isTarget, runBot } from './bot-hook.ts'
+import type { Message } from './headers.ts'
+import { sendHook } from './rest-hook.ts'
+import type { Sent } from './sent.ts'
+
+/** What is delivered, for whom. */
+export interface Attempted {
+  readonly sent: Sent
+  /** Undefined when the Subscription is gone. */
+  readonly subscription: Resource | undefined
+  readonly terms: SubscriptionTerms | undefined
+  /** `Type/id`; empty when its versions are gone. */
+  readonly reference: string
+}
+
+/** Errors: those of our own. */
+export async function attempt(
+  services: Services,
+  runner: Runner,
+  delivery: Delivery,
+  signal: AbortSignal,
+): Promise<Attempted> {
+  const { events } = services.repository
+  const [version, row] = await Promise.all([
+    events.subscriptionOf(delivery),
+    events.versionOf(delivery),
+  ])
+  const reference = row?.content == null ? '' : `${typeName(delivery.type)}/${idOf(row.content)}`
+  if (version === undefined) return gone('Subscription', reference)
+  const subscription = parseVersion(version)
+  if (subscription.status !== 'active') return gone('Subscription', reference)
+  const terms = readSubscription(subscription)
+  const sent =
+    row?.content == null
+      ? stopped('resource')
+      : await send({ services, runner, delivery, subscription, terms, row, reference, signal })
+  return { sent, subscription, terms, reference }
+}
+
+interface Task {
+  readonly services: Services
+  readonly runner: Runner
+  readonly delivery: Delivery
+  readonly subscription: Resource
+  readonly terms: SubscriptionTerms
+  readonly row: VersionRow
+  readonly reference: string
+  readonly signal: AbortSignal
+}
+
+async function send(task: Task): Promise<Sent> {
+  const { services, delivery, subscription, terms, signal } = task
+  const { hook } = terms
+  if (hook === undefined) return stopped('endpoint')
+  if ((delivery.cause.depth ?? 0) > MAX_DEPTH) {
+    const text = `The event was dropped: bots have caused each other more than ${MAX_DEPTH} deep`
+    return { kind: 'stopped', reason: 'depth', text }
+  }
+  if (delivery.attempt > 1 && (await isOvertaken(task))) return stopped('newer version')
+  const author = await authorOf(task)
+  if (author === undefined) return stopped('author')
+  const message: Message = {
+    delivery,
+    subscription: subscription.id ?? '',
+    reference: task.reference,
+  }
+  if (hook.bot === undefined) {
+    const body = await bodyFor(task, author)
+    if (body === undefined) return stopped('access')
+    const text = delivery.change === 'delete' ? '{}' : body
+    return sendHook(services.config, terms, hook, message, text, signal)
+  }
+  const target = await findTarget(services, author, hook.bot)
+  if (!isTarget(target)) return target
+  const body = await bodyFor(task, target.session)
+  if (body === undefined) return stopped('access')
+  const input = delivery.change === 'delete' ? `{"deletedResource":${body}}` : body
+  const projectId = platformMetaOf(task.row).project ?? ''
+  const requester = platformMetaOf(task.row).author?.reference
+  return runBot(task.runner, projectId, target, hook, message, requester, input)
+}
+
+async function isOvertaken({ services, delivery }: Task): Promise<boolean> {
+  const { ver, isDeleted } = await services.repository.events.newestOf(delivery)
+  return ver > delivery.ver || (isDeleted && delivery.change !== 'delete')
+}
+
+/** Undefined without an active membership. */
+async function authorOf({ services, delivery, subscription }: Task): Promise<Session | undefined> {
+  const session = await services.principals.forProfile(subscription.meta?.author?.reference ?? '')
+  if (session === undefined) return undefined
+  const { project, isSuperAdmin } = session.principal
+  return isSuperAdmin || project.number === delivery.project ? session : undefined
+}
+
+/** The version as JSON text, as far as the Principal may see it; undefined: not at all. */
+async function bodyFor(
+  { services, row }: Task,
+  { principal }: Session,
+): Promise<string | undefined> {
+  const version = await services.repository.events.seen(principal, row)
+  if (version === undefined) return undefined
+  const text = present(version, principal, true)
+  if (version.type === 'Binary') return signBinary(services, version, text)
+  return signAttachments(services, principal, text)
+}
+
+function platformMetaOf({ meta_ext }: VersionRow) {
+  return platformMeta({ metaExtension: meta_ext })
+}
+
+function gone(reason: string, reference: string): Attempted {
+  return { sent: stopped(reason), subscription: undefined, terms: undefined, reference }
+}
+
+function stopped(reason: string): Sent {
+  return { kind: 'stopped', reason }
+}

@@ -1,0 +1,164 @@
+/** Takes what Subscriptions are owed, delivers it, and settles each attempt in PostgreSQL. */
+import { HttpError } from '../../shared/errors.ts'
+import type { Services } from '../../shared/services.ts'
+import {
+  type Delivery,
+  endDeliveries,
+  failDelivery,
+  giveBackDelivery,
+  holdDeliveries,
+  LEASE_MS,
+  repeatDelivery,
+} from '../../shared/store/deliveries.ts'
+import type { Runner } from '../bots/run.ts'
+import { type Attempted, attempt } from './attempt.ts'
+import { auditAttempt } from './audit.ts'
+import { createLoop } from './loop.ts'
+
+/** Addresses outside that are waited for at once. */
+const HOOKS = 100
+const SWEEP_MS = 1000
+const FIRST_DELAY_MS = 1000
+const JITTER = 0.2
+const MOST_FAULTS = 19
+const FAULT_DELAY_MS = 1000
+const LONGEST_FAULT_DELAY_MS = 60_000
+
+export interface Deliverer {
+  /** Something may be due. */
+  wake(): void
+  /** Takes no more; what is under way has `graceMs` and is given back. */
+  stop(graceMs: number): Promise<void>
+}
+
+export function startDeliveries(services: Services, runner: Runner): Deliverer {
+  const { repository, database, log, config } = services
+  const active = new Map<string, Promise<void>>()
+  const stopping = new AbortController()
+  let hooks = 0
+  let bots = 0
+
+  const loop = createLoop(
+    SWEEP_MS,
+    async () => {
+      const room = { hooks: HOOKS - hooks, bots: config.workerConcurrency - bots }
+      if (room.hooks + room.bots === 0) return false
+      const taken = await repository.events.take(room)
+      for (const delivery of taken) start(delivery)
+      return false
+    },
+    (error) => report(error, 'Deliveries could not be taken'),
+  )
+
+  function start(delivery: Delivery): void {
+    const isBot = delivery.target.startsWith('Bot/')
+    if (isBot) bots++
+    else hooks++
+    const done = deliver(delivery)
+      .catch((error: unknown) => report(error, 'A delivery could not be settled'))
+      .finally(() => {
+        active.delete(delivery.id)
+        if (isBot) bots--
+        else hooks--
+        loop.wake()
+      })
+    active.set(delivery.id, done)
+  }
+
+  async function deliver(delivery: Delivery): Promise<void> {
+    const startedAt = new Date()
+    const attempted = await attempt(services, runner, delivery, stopping.signal).catch(
+      (error: unknown): Attempted => {
+        report(error, 'An event could not be delivered', delivery)
+        const text = error instanceof Error ? error.message : 'fault'
+        return {
+          sent: { kind: 'fault', text },
+          subscription: undefined,
+          terms: undefined,
+          reference: '',
+        }
+      },
+    )
+    await settle(delivery, attempted, startedAt)
+  }
+
+  async function settle(delivery: Delivery, attempted: Attempted, startedAt: Date): Promise<void> {
+    const { sent, terms } = attempted
+    const { id } = delivery
+    const isStopping = stopping.signal.aborted && sent.kind === 'failed'
+    if (sent.kind === 'back' || isStopping) {
+      return giveBackDelivery(database, id, sent.kind === 'back' ? sent.delayMs : 0)
+    }
+    await audit(delivery, attempted, startedAt)
+    switch (sent.kind) {
+      case 'received':
+      case 'stopped':
+        return endDeliveries(database, [id])
+      case 'fault':
+        return afterFault(delivery, sent.text)
+      case 'failed': {
+        if (delivery.attempt >= (terms?.attempts ?? 1)) return failDelivery(database, id, sent.text)
+        const delayMs = sent.after ?? delayAfter(delivery.attempt)
+        await repeatDelivery(database, id, delayMs, sent.text, false)
+        return loop.wakeIn(delayMs)
+      }
+      default:
+        return sent satisfies never
+    }
+  }
+
+  async function afterFault({ id, faults }: Delivery, text: string): Promise<void> {
+    if (faults >= MOST_FAULTS) return failDelivery(database, id, text)
+    const delayMs = Math.min(FAULT_DELAY_MS * 2 ** faults, LONGEST_FAULT_DELAY_MS)
+    await repeatDelivery(database, id, delayMs, text, true)
+  }
+
+  async function audit(delivery: Delivery, attempted: Attempted, startedAt: Date): Promise<void> {
+    const { sent, subscription, reference, terms } = attempted
+    if (subscription === undefined || sent.kind === 'back' || sent.kind === 'fault') return
+    if (sent.kind === 'stopped' && sent.text === undefined) return
+    const isLast = delivery.attempt >= (terms?.attempts ?? 1)
+    const isDropped = sent.kind === 'stopped' || isLast
+    await auditAttempt(services, {
+      projectId: subscription.meta?.project ?? '',
+      subscription,
+      reference,
+      outcome: sent.kind === 'received' ? '0' : isDropped ? '8' : '4',
+      text:
+        sent.kind === 'stopped'
+          ? (sent.text ?? '')
+          : `Attempt ${delivery.attempt} received ${sent.text}`,
+      startedAt,
+      cause: delivery.cause,
+    })
+  }
+
+  function report(error: unknown, text: string, delivery?: Delivery): void {
+    const isAway = error instanceof HttpError && error.status === 503
+    log[isAway ? 'debug' : 'error']({ cause: error, delivery: delivery?.id }, text)
+  }
+
+  const holding = setInterval(() => {
+    holdDeliveries(database, [...active.keys()]).catch((error: unknown) =>
+      report(error, 'Deliveries could not be held'),
+    )
+  }, LEASE_MS / 3)
+
+  return {
+    wake: loop.wake,
+    async stop(graceMs) {
+      await loop.stop()
+      const all = Promise.all(active.values())
+      await Promise.race([all, new Promise((resolve) => setTimeout(resolve, graceMs).unref())])
+      stopping.abort()
+      await all
+      clearInterval(holding)
+    },
+  }
+}
+
+/** 1, 2, 4 … s, give or take a fifth. */
+function delayAfter(attempts: number): number {
+  const jitter = 1 - JITTER + Math.random() * 2 * JITTER
+  return FIRST_DELAY_MS * 2 ** (attempts - 1) * jitter
+}

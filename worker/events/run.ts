@@ -1,0 +1,57 @@
+/** Events in the worker: changes are matched with Subscriptions, what they are owed is delivered. */
+import { HttpError } from '../../shared/errors.ts'
+import { listenForChanges } from '../../shared/queue-changes.ts'
+import type { Services } from '../../shared/services.ts'
+import type { MatchOptions, Notification } from '../../shared/store/events.ts'
+import type { Runner } from '../bots/run.ts'
+import { startDeliveries } from './deliver.ts'
+import { createLoop } from './loop.ts'
+
+/** What happens beside rest-hooks. */
+export interface EventHooks extends Pick<MatchOptions, 'sockets' | 'botChanged'> {
+  /** For Subscriptions of web sockets, once the match is committed. */
+  publish(notifications: readonly Notification[]): Promise<void>
+}
+
+const SWEEP_MS = 1000
+const BATCH = 100
+
+/** Runs until `stop`; workers do it side by side. */
+export function startEvents(
+  services: Services,
+  runner: Runner,
+  hooks: EventHooks,
+): { stop(graceMs: number): Promise<void> } {
+  const { repository, config, log } = services
+  const deliveries = startDeliveries(services, runner)
+  const options: MatchOptions = {
+    sockets: hooks.sockets,
+    botChanged: hooks.botChanged,
+    skipped(subscription, error) {
+      const reason = error instanceof Error ? error.message : 'unknown'
+      log.warn({ subscription, reason }, 'A Subscription could not be judged')
+    },
+  }
+  const matching = createLoop(
+    SWEEP_MS,
+    async () => {
+      const matched = await repository.events.match(BATCH, options)
+      if (matched.deliveries.length > 0) deliveries.wake()
+      if (matched.notifications.length > 0) await hooks.publish(matched.notifications)
+      return matched.hasMore
+    },
+    (error) => {
+      // That PostgreSQL is away is said once, by its pool.
+      const isAway = error instanceof HttpError && error.status === 503
+      log[isAway ? 'debug' : 'error']({ cause: error }, 'Changes could not be matched')
+    },
+  )
+  const listening = listenForChanges(config, log, matching.wake)
+  return {
+    async stop(graceMs) {
+      listening.close()
+      await matching.stop()
+      await deliveries.stop(graceMs)
+    },
+  }
+}

@@ -1,0 +1,130 @@
+/** One part of an export, from where it was left until its end. */
+import type { Principal } from '../../shared/access/principal.ts'
+import { openCopySession } from '../../shared/database-copy.ts'
+import { issue } from '../../shared/fhir/outcome.ts'
+import type { Services } from '../../shared/services.ts'
+import {
+  addIssues,
+  completeExport,
+  type ExportJob,
+  type PlannedJob,
+  UNREADABLE,
+} from '../../shared/store/exports/jobs.ts'
+import {
+  finishPart,
+  finishPlan,
+  type Part,
+  type TakenPart,
+} from '../../shared/store/exports/parts.ts'
+import { startExport } from '../../shared/store/exports/plan.ts'
+import { uuidOf } from '../../shared/store/exports/row-id.ts'
+import { LeaseLost, openWriter } from './writer.ts'
+
+/** A transaction that holds the time of exports back for longer is worth a look. */
+const HELD_MS = 60_000
+/** So many workers are told of a plan. */
+const MOST_WAKES = 4
+
+/** Errors: LeaseLost, the reason of the signal, whatever PostgreSQL or the storage fail with. */
+export async function runPart(
+  services: Services,
+  principal: Principal,
+  taken: TakenPart,
+  signal: AbortSignal,
+): Promise<void> {
+  const { kind } = taken.part
+  switch (kind) {
+    case 'plan':
+      return plan(services, principal, taken)
+    case 'output':
+      return output(services, principal, taken, signal)
+    case 'deleted':
+      return deleted(services, principal, taken)
+    case 'close':
+      return close(services, taken)
+    default:
+      return kind satisfies never
+  }
+}
+
+async function plan(services: Services, principal: Principal, { job, part }: TakenPart) {
+  const { database, repository, queues, log } = services
+  const started = await startExport(database, job.id)
+  if (started === undefined) throw new LeaseLost()
+  const { heldMs } = started
+  if (heldMs > HELD_MS) {
+    log.warn({ export: job.id, heldMs }, 'An open transaction holds the time of an export back')
+  }
+  const { parts, issues } = await repository.exports.plan(principal, { ...job, at: started.at })
+  if (!(await finishPlan(database, job.id, part, parts))) throw new LeaseLost()
+  await addIssues(database, job.id, issues)
+  await queues.wakeExports(Math.min(parts.length, MOST_WAKES))
+}
+
+async function output(
+  services: Services,
+  principal: Principal,
+  taken: TakenPart,
+  signal: AbortSignal,
+): Promise<void> {
+  const { job, part } = taken
+  const { repository, database, config } = services
+  if (!isPlanned(job) || !hasType(part)) throw new Error('A part of an export has no type')
+  const writer = await openWriter(services, taken, 'output', part.type)
+  const session = await openCopySession(database, signal)
+  try {
+    const lines = {
+      line: (id: Buffer, line: Buffer) => writer.add(id, line),
+      bad: (id: Buffer) => addIssues(database, job.id, [unreadable(part.type, uuidOf(id))]),
+    }
+    await repository.exports.read(principal, job, part, config.baseUrl, session, lines)
+  } finally {
+    await session.close()
+  }
+  await writer.end()
+  await done(services, taken)
+}
+
+function unreadable(type: string, rowId: string) {
+  return issue('error', UNREADABLE, `A ${type} cannot be read`, undefined, `Row ${rowId}`)
+}
+
+async function deleted(services: Services, principal: Principal, taken: TakenPart): Promise<void> {
+  const { job, part } = taken
+  if (!isPlanned(job) || !hasType(part)) throw new Error('A part of an export has no type')
+  const writer = await openWriter(services, taken, 'deleted', 'Bundle')
+  const line = (id: Buffer, bundle: Buffer) => writer.add(id, bundle)
+  await services.repository.exports.readDeleted(principal, job, part, line)
+  await writer.end()
+  await done(services, taken)
+}
+
+/** What the export could not do is told in a file. */
+async function close(services: Services, taken: TakenPart): Promise<void> {
+  const { job } = taken
+  const { database, config } = services
+  if (job.issues.length > 0 && taken.part.after === undefined) {
+    const writer = await openWriter(services, taken, 'error', 'OperationOutcome')
+    for (const one of job.issues) {
+      const line = JSON.stringify({ resourceType: 'OperationOutcome', issue: [one] })
+      await writer.add(NO_ROW, Buffer.from(line))
+    }
+    await writer.end()
+  }
+  await done(services, taken)
+  await completeExport(database, job.id, config.exportTtlHours)
+}
+
+const NO_ROW = Buffer.alloc(16)
+
+async function done({ database }: Services, { job, part }: TakenPart): Promise<void> {
+  if (!(await finishPart(database, job.id, part))) throw new LeaseLost()
+}
+
+function isPlanned(job: ExportJob): job is PlannedJob {
+  return job.at !== null
+}
+
+function hasType(part: Part): part is Part & { readonly type: string } {
+  return part.type !== undefined
+}

@@ -1,0 +1,21 @@
+/** Takes the files of exports that have ended out of the storage. */
+import { blockKey } from '../../shared/export-file.ts'
+import type { Services } from '../../shared/services.ts'
+import { endedExport, markSwept, writtenBlocks } from '../../shared/store/exports/ended.ts'
+import { MOST_UNDER_WAY } from './writer.ts'
+
+/** One export; false when there is none. */
+export async function sweepExport({ database, storage, log }: Services): Promise<boolean> {
+  const ended = await endedExport(database)
+  if (ended === undefined) return false
+  const { id, projectId } = ended
+  for (const { part, epoch, last } of await writtenBlocks(database, id)) {
+    // A worker that died may have stored a few more than it could write down.
+    for (let seq = 0; seq <= last + MOST_UNDER_WAY; seq++) {
+      await storage.delete(blockKey(projectId, id, part, epoch, seq))
+    }
+  }
+  await markSwept(database, id)
+  log.info({ export: id }, 'The files of an export are gone')
+  return true
+}
