@@ -83,6 +83,7 @@ export const QUEUE_NAMES = [
   'requests',
   'schedules',
   'export',
+  'import',
   'change',
   'mail',
   'upkeep',

@@ -1,4 +1,5 @@
 import { once } from 'node:events'
+import { request } from 'node:http'
 import t from 'tap'
 import { WebSocket } from 'ws'
 import { freePort } from '../scripts/service.ts'
@@ -222,6 +223,14 @@ t.test('other paths and origins are no web sockets', async (t) => {
   t.equal(await status(url.replace('subscriptions-r4', 'other')), 404)
   t.equal(await status(url, 'https://evil.example.org'), 403)
   t.equal(await status(url, 'https://app.example.org'), 101)
+})
+
+t.test('a client that asks for HTTP/2 is answered in HTTP/1.1', async (t) => {
+  const headers = { Connection: 'Upgrade, HTTP2-Settings', Upgrade: 'h2c', 'HTTP2-Settings': '' }
+  const asked = request(`${baseUrl}healthcheck`, { headers }).end()
+  const [answer] = await once(asked, 'response')
+  answer.resume()
+  t.equal(answer.statusCode, 200)
 })
 
 t.test('a stop closes the sockets and what was bound to them', async (t) => {

@@ -143,6 +143,7 @@ export class ExecutorProcess {
         inputKind,
         limits: { ...limits, wallMs },
         fresh: fresh === true,
+        follow: run.run.onLog !== undefined,
       },
       event,
       ...(input === undefined ? [] : [input]),
@@ -203,6 +204,9 @@ export class ExecutorProcess {
         if (run) void answerCall(run, header, first, (reply, text) => this.#say(reply, text))
         return
       }
+      case 'log':
+        this.active.get(header.run)?.run.onLog?.(first)
+        return
       case 'fatal':
         this.kill({ cause: header.failure, guilty: header.run })
         return

@@ -11,9 +11,8 @@ import type { Runs } from '../../shared/queue-runs.ts'
 import type { Stats } from '../../shared/queue-stats.ts'
 import type { Services } from '../../shared/services.ts'
 import { isWanted } from '../schedules/run.ts'
-import type { Audit } from './audit.ts'
 import { createBridge } from './bridge.ts'
-import { eventText, redact, withRunId } from './event.ts'
+import { eventText, withRunId } from './event.ts'
 import type { Executors } from './executors.ts'
 import { createLoader } from './load.ts'
 import type { RunMetrics } from './metrics.ts'
@@ -21,13 +20,14 @@ import { type Attempt, cancelled, type Done, refusal } from './refusal.ts'
 import { Again, retryAfterMs } from './retries.ts'
 import { settleRun } from './settle.ts'
 import { createSlots, Deferred } from './slots.ts'
+import type { Telling } from './telling.ts'
 import { mintToken } from './token.ts'
 
 export interface RunnerOptions {
   readonly services: Services
   readonly runs: Runs
   readonly executors: Executors
-  readonly audit: Audit
+  readonly telling: Telling
   readonly metrics: RunMetrics
   readonly stats: Stats
 }
@@ -56,7 +56,7 @@ export interface Runner {
 const SHUTDOWN = new Error('The worker stops')
 
 export function createRunner(options: RunnerOptions): Runner {
-  const { runs, executors, audit, metrics, stats } = options
+  const { runs, executors, telling, metrics, stats } = options
   const active = new Map<string, AbortController>()
   const services: Services = { ...options.services, queues: nested(options.services.queues) }
   const { config } = services
@@ -100,7 +100,6 @@ export function createRunner(options: RunnerOptions): Runner {
   ): Promise<Done> {
     const { runId } = job
     const { signal } = controller
-    const startedAt = new Date()
     const [loaded, session, input] = await Promise.all([
       loader.bot(job),
       loader.session(job),
@@ -121,6 +120,8 @@ export function createRunner(options: RunnerOptions): Runner {
     })
     const number = attempt.number + (job.scheduled?.attempt ?? 1) - 1
     const times = { attempt: number, deadline: Date.now() + loaded.limits.wallMs }
+    const started = { job, bot: loaded.bot, session, input, startedAt: new Date(), attempt: number }
+    const told = telling.start(started, secrets.values)
     const result = await executors.run(
       {
         runId,
@@ -137,6 +138,7 @@ export function createRunner(options: RunnerOptions): Runner {
         event: eventText(job, loaded, session, secrets.text, times, config.baseUrl, accessToken),
         inputKind: job.inputKind,
         input,
+        onLog: told.onLog,
       },
       (call) => {
         metrics.hostCall(call.kind)
@@ -146,22 +148,13 @@ export function createRunner(options: RunnerOptions): Runner {
       onRest,
     )
     metrics.used(result)
-    if (signal.aborted && signal.reason === SHUTDOWN && result.failure === 'cancelled') {
-      if (!bridge.hasWritten) throw new HandedBack()
-      return { reply: interrupted(runId), failure: 'interrupted' }
-    }
-    const { status, kind, failure } = result
+    const isStopped = signal.aborted && signal.reason === SHUTDOWN && result.failure === 'cancelled'
+    if (isStopped && !bridge.hasWritten) throw new HandedBack()
+    const { status, kind } = result
+    const failure = isStopped ? 'interrupted' : result.failure
+    const audited = told.end(result, failure)
+    if (isStopped) return { reply: interrupted(runId), failure, audited }
     const body = status === 'error' ? withRunId(result.body, runId) : result.body
-    const audited = audit.add({
-      job,
-      bot: loaded.bot,
-      session,
-      input,
-      startedAt,
-      endedAt: new Date(),
-      failure,
-      log: redact(result.log, secrets.values),
-    })
     return { reply: { runId, status, kind, body }, failure, audited }
   }
 

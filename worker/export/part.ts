@@ -1,8 +1,15 @@
 /** One part of an export, from where it was left until its end. */
 import type { Principal } from '../../shared/access/principal.ts'
 import { openCopySession } from '../../shared/database-copy.ts'
+import { issue } from '../../shared/fhir/outcome.ts'
 import type { Services } from '../../shared/services.ts'
-import { addIssues, completeExport, type ExportJob } from '../../shared/store/exports/jobs.ts'
+import {
+  addIssues,
+  completeExport,
+  type ExportJob,
+  type PlannedJob,
+  UNREADABLE,
+} from '../../shared/store/exports/jobs.ts'
 import {
   finishPart,
   finishPlan,
@@ -10,6 +17,7 @@ import {
   type TakenPart,
 } from '../../shared/store/exports/parts.ts'
 import { startExport } from '../../shared/store/exports/plan.ts'
+import { uuidOf } from '../../shared/store/exports/row-id.ts'
 import { LeaseLost, openWriter } from './writer.ts'
 
 /** A transaction that holds the time of exports back for longer is worth a look. */
@@ -31,7 +39,7 @@ export async function runPart(
     case 'output':
       return output(services, principal, taken, signal)
     case 'deleted':
-      return
+      return deleted(services, principal, taken)
     case 'close':
       return close(services, taken)
     default:
@@ -43,11 +51,11 @@ async function plan(services: Services, principal: Principal, { job, part }: Tak
   const { database, repository, queues, log } = services
   const started = await startExport(database, job.id)
   if (started === undefined) throw new LeaseLost()
-  const { at, heldMs } = started
+  const { heldMs } = started
   if (heldMs > HELD_MS) {
     log.warn({ export: job.id, heldMs }, 'An open transaction holds the time of an export back')
   }
-  const { parts, issues } = await repository.exports.plan(principal, job, at)
+  const { parts, issues } = await repository.exports.plan(principal, { ...job, at: started.at })
   if (!(await finishPlan(database, job.id, part, parts))) throw new LeaseLost()
   await addIssues(database, job.id, issues)
   await queues.wakeExports(Math.min(parts.length, MOST_WAKES))
@@ -65,11 +73,28 @@ async function output(
   const writer = await openWriter(services, taken, 'output', part.type)
   const session = await openCopySession(database, signal)
   try {
-    const sink = (id: Buffer, line: Buffer) => writer.add(id, line)
-    await repository.exports.read(principal, job, part, config.baseUrl, session, sink)
+    const lines = {
+      line: (id: Buffer, line: Buffer) => writer.add(id, line),
+      bad: (id: Buffer) => addIssues(database, job.id, [unreadable(part.type, uuidOf(id))]),
+    }
+    await repository.exports.read(principal, job, part, config.baseUrl, session, lines)
   } finally {
     await session.close()
   }
+  await writer.end()
+  await done(services, taken)
+}
+
+function unreadable(type: string, rowId: string) {
+  return issue('error', UNREADABLE, `A ${type} cannot be read`, undefined, `Row ${rowId}`)
+}
+
+async function deleted(services: Services, principal: Principal, taken: TakenPart): Promise<void> {
+  const { job, part } = taken
+  if (!isPlanned(job) || !hasType(part)) throw new Error('A part of an export has no type')
+  const writer = await openWriter(services, taken, 'deleted', 'Bundle')
+  const line = (id: Buffer, bundle: Buffer) => writer.add(id, bundle)
+  await services.repository.exports.readDeleted(principal, job, part, line)
   await writer.end()
   await done(services, taken)
 }
@@ -96,7 +121,7 @@ async function done({ database }: Services, { job, part }: TakenPart): Promise<v
   if (!(await finishPart(database, job.id, part))) throw new LeaseLost()
 }
 
-function isPlanned(job: ExportJob): job is ExportJob & { readonly at: Date } {
+function isPlanned(job: ExportJob): job is PlannedJob {
   return job.at !== null
 }
 

@@ -8,6 +8,7 @@ import { BLOCK_BYTES, blockKey, packBlock } from '../../shared/export-file.ts'
 import type { Services } from '../../shared/services.ts'
 import { addBlock, type FileKind, lastFile, nameFile } from '../../shared/store/exports/files.ts'
 import type { TakenPart } from '../../shared/store/exports/parts.ts'
+import { uuidOf } from '../../shared/store/exports/row-id.ts'
 
 /** A file is followed by the next one beyond. */
 const FILE_ROWS = 100_000
@@ -150,9 +151,4 @@ function fileAfter(last: Awaited<ReturnType<typeof lastFile>>): File {
 
 async function* chunksIn(packed: Buffer): AsyncGenerator<Uint8Array> {
   yield packed
-}
-
-function uuidOf(bytes: Buffer): string {
-  const hex = bytes.toString('hex')
-  return hex.replace(/^(.{8})(.{4})(.{4})(.{4})/, '$1-$2-$3-$4-')
 }

@@ -2,6 +2,7 @@
 import { removeOldJobs } from '../../shared/api/jobs.ts'
 import { sweepContents } from '../../shared/api/stored-contents.ts'
 import type { Services } from '../../shared/services.ts'
+import { removeOldBotRuns } from '../../shared/store/bot-runs.ts'
 import { removeOldRequests } from '../../shared/store/idempotent-requests.ts'
 import { removeOldWatches } from '../../shared/store/socket-subscriptions.ts'
 import { analyzeGrown, cleanPendingKeys, insertedResources } from '../../shared/store/upkeep.ts'
@@ -35,6 +36,7 @@ export function startTableUpkeep(services: Services): { stop(): Promise<void> } 
     if (ticks % ANALYZE_EVERY === 0) await analyzeGrown(database)
     if (ticks % FORGET_EVERY !== 0) return
     await removeOldRequests(database)
+    await removeOldBotRuns(database)
     await removeOldWatches(database)
     await sweepContents(services)
   }

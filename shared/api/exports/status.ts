@@ -154,7 +154,7 @@ const REFILL_PER_SECOND = 5
 const polled = new LRUCache<string, { left: number; at: number }>({ max: 10_000 })
 
 /** Errors: 429 for who polls many times a second, and keeps on doing so. */
-function pollOrRefuse(id: string): void {
+export function pollOrRefuse(id: string): void {
   const now = Date.now()
   const { left, at } = polled.get(id) ?? { left: BUCKET, at: now }
   const filled = Math.min(BUCKET, left + ((now - at) / 1000) * REFILL_PER_SECOND)

@@ -14,11 +14,14 @@ import { expunge } from './expunge.ts'
 import { graph } from './graph.ts'
 import { graphql } from './graphql.ts'
 import { importRows } from './import.ts'
+import { importResources } from './import-resources.ts'
 import { init } from './init.ts'
+import { logs } from './logs.ts'
 import { lookup, subsumes } from './lookup.ts'
 import { meta, metaAdd, metaDelete } from './meta.ts'
 import { reindex } from './reindex.ts'
 import { rotateSecret } from './rotate-secret.ts'
+import { runs } from './runs.ts'
 import { setAccounts } from './set-accounts.ts'
 import { smartLaunch } from './smart-launch.ts'
 import { translate } from './translate.ts'
@@ -42,14 +45,17 @@ export const operations: readonly Operation[] = [
   expunge,
   graph,
   graphql,
+  importResources,
   importRows,
   init,
+  logs,
   lookup,
   meta,
   metaAdd,
   metaDelete,
   reindex,
   rotateSecret,
+  runs,
   setAccounts,
   smartLaunch,
   subsumes,

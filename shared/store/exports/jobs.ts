@@ -1,6 +1,7 @@
 /** Exports, one row of `export_job` each: what was asked for, by whom, and what has become of it. */
 import type { Connection } from '../../database.ts'
 import type { Issue } from '../../fhir/outcome.ts'
+import type { Criterion } from '../../fhir/search.ts'
 
 export type ExportState = 'accepted' | 'active' | 'completed' | 'error' | 'cancelled'
 
@@ -14,9 +15,12 @@ export interface ElementChoice {
 
 export interface TypeFilter {
   readonly type: string
-  /** Query string. */
-  readonly query: string
+  /** AND-ed; several filters of a type are OR-ed. */
+  readonly conditions: readonly Criterion[]
 }
+
+/** How much Provenance goes with what is exported: the newest of each resource, or all. */
+export type ProvenanceChoice = 'latest' | 'relevant'
 
 /** What was asked for, and for whom; no token is among it. */
 export interface ExportInput {
@@ -26,6 +30,8 @@ export interface ExportInput {
   readonly patient: string | undefined
   readonly profile: string | undefined
   readonly clientId: string | undefined
+  /** Digest of what the member could read when it asked. */
+  readonly rights: string
   /** Full URL of the request. */
   readonly request: string
   readonly level: ExportLevel
@@ -39,8 +45,8 @@ export interface ExportInput {
   readonly filters: readonly TypeFilter[]
   /** Ids of Patients, when they were named. */
   readonly patients: readonly string[] | undefined
-  /** How much Provenance goes with what is exported; undefined: as the level has it. */
-  readonly provenance: 'latest' | 'relevant' | undefined
+  /** Undefined: as the level has it. */
+  readonly provenance: ProvenanceChoice | undefined
   readonly separateStatus: boolean
   readonly partialManifests: boolean
 }
@@ -59,6 +65,9 @@ export interface ExportJob {
   /** Why it has failed. */
   readonly failure: { readonly status: number; readonly text: string } | null
 }
+
+/** One that has its time. */
+export type PlannedJob = ExportJob & { readonly at: Date }
 
 const COLUMNS = 'id, project, state, input, requested, at, finished, expires, issues, failure'
 
@@ -87,7 +96,7 @@ export async function readExport(
 ): Promise<ExportJob | undefined> {
   const [job] = await connection.query<ExportJob>({
     name: 'export-read',
-    text: `select ${COLUMNS} from export_job where id = $1 and not swept
+    text: `select ${COLUMNS} from export_job where id = $1
       and state <> 'cancelled' and (expires is null or expires > clock_timestamp())`,
     values: [id],
   })
@@ -170,7 +179,10 @@ export async function completeExport(
   return rows.length > 0
 }
 
-/** What is in doubt but does not stop the export: told in its `error` file. */
+/** Code of the issue of a row that could not be read. */
+export const UNREADABLE = 'incomplete'
+
+/** What is in doubt but does not stop the export: told in its `error` file, and once. */
 export async function addIssues(
   connection: Connection,
   id: string,
@@ -179,7 +191,8 @@ export async function addIssues(
   if (issues.length === 0) return
   await connection.query({
     name: 'export-issues',
-    text: 'update export_job set issues = issues || $2::jsonb where id = $1',
+    text: `update export_job set issues = issues || $2::jsonb
+      where id = $1 and not issues @> $2::jsonb`,
     values: [id, JSON.stringify(issues)],
   })
 }
