@@ -11,7 +11,11 @@ import { bound, kindOf, openSocket, socketUrl, subscribe, tokenOf } from './fixt
 
 // A worker of another file would look for the Subscriptions in a Redis of its own.
 const DATABASE_URL = await createDatabase(t)
-const env = { DATABASE_URL, CORS_ORIGINS: 'https://app.example.org' }
+const env = {
+  DATABASE_URL,
+  CORS_ORIGINS: 'https://app.example.org',
+  WORKER_QUEUES: 'bots-sync,change',
+}
 const botica = await openBotica(t, { worker: true, env })
 const { admin, services, baseUrl, superAdmin } = botica
 const url = socketUrl(baseUrl)

@@ -2,7 +2,8 @@
  * The parts of the writing statements that make events. Whether somebody waits for a change is asked of
  * `active_subscription` inside the statement that makes the change, and its rows are written by the
  * statement that writes the Subscription. So whoever writes after a Subscription was acknowledged sees
- * it, in whatever process, and no cache has to be told. Where nobody waits no row is written.
+ * it, in whatever process, and no cache has to be told. Where nobody waits no row is written, and the
+ * guard itself may be left out for a moment (quiet-projects.ts).
  */
 import { REGISTRY_TYPES } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
@@ -30,7 +31,7 @@ const SILENT: ReadonlySet<string> = new Set([
   'DomainConfiguration',
 ])
 
-const BOT = typeNumber('Bot')
+export const BOT = typeNumber('Bot')
 const OUTBOX = 'outbox (project, type, id, ver, op, origin)'
 
 export function makesEvents(type: string): boolean {
@@ -104,6 +105,9 @@ function isWatched(project: string): string {
   return `exists (select from active_subscription a
     where a.project = ${project} and a.watched = w.type)`
 }
+
+/** Nobody waits for anything in the Project of a row that is written. */
+export const IS_QUIET = 'not exists (select from active_subscription a where a.project = w.project)'
 
 /** Of a Subscription that is written: the type it waits for; null: it waits for nothing any more. */
 export interface Watch {

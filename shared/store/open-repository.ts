@@ -30,6 +30,7 @@ import { addMail } from './mails.ts'
 import { createMaintenance } from './maintenance.ts'
 import { metaSummary } from './meta-summary.ts'
 import { type OwnParametersReader, openOwnParameters } from './own-parameters.ts'
+import { createQuietProjects, outlastLeases } from './quiet-projects.ts'
 import { rowKey } from './read.ts'
 import { read, readMany, readVersion } from './read-judged.ts'
 import { remove } from './remove.ts'
@@ -72,11 +73,12 @@ export async function openRepository(
   if (row === undefined) throw new Error('The table search_key_salt is empty: restore its row')
   const seen = new LRUCache<bigint, true>({ max: SEEN_CODES })
   const warned = new LRUCache<string, true>({ max: WARNED })
+  const quiet = createQuietProjects()
   const store: Store = {
     connection: database,
-    submit: createCoalescer(database),
+    submit: createCoalescer(database, quiet),
     fetch: createFetch(database),
-    remove: (deletion) => database.query(deleteStatement([deletion])),
+    remove: (deletion) => database.query(deleteStatement([quiet.unguarded(deletion)])),
     keys: new Keys(row.salt),
     ownParameters: options.ownParameters ?? openOwnParameters(database),
     warn({ stamp, base, code }) {
@@ -89,6 +91,7 @@ export async function openRepository(
     statistics: openStatistics(database),
     seenCodes: { has: (key) => seen.has(key), add: (key) => void seen.set(key, true) },
     announce: options.announce ?? (() => {}),
+    activated: outlastLeases,
     hookTargets: options.hookTargets ?? 'public',
     turns: createTurns(),
     deferred: undefined,
