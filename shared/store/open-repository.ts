@@ -29,6 +29,7 @@ import { withLinked } from './linked.ts'
 import { addMail } from './mails.ts'
 import { createMaintenance } from './maintenance.ts'
 import { metaSummary } from './meta-summary.ts'
+import { createOwed } from './owed.ts'
 import { type OwnParametersReader, openOwnParameters } from './own-parameters.ts'
 import { createQuietProjects, outlastLeases } from './quiet-projects.ts'
 import { rowKey } from './read.ts'
@@ -226,6 +227,7 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
     exports: createExports(store),
     events: createEvents(store, transact),
     sockets: createSocketSubscriptions(store),
+    owed: createOwed(store),
     transaction: transactions.runAll,
     sideBySide: () => {
       const { connection } = store

@@ -4,6 +4,7 @@ import { sweepContents } from '../../shared/api/stored-contents.ts'
 import type { Services } from '../../shared/services.ts'
 import { removeOldRequests } from '../../shared/store/idempotent-requests.ts'
 import { removeOldWatches } from '../../shared/store/socket-subscriptions.ts'
+import { removeOldDeliveries } from '../../shared/store/subscription-state.ts'
 import { analyzeGrown, cleanPendingKeys, insertedResources } from '../../shared/store/upkeep.ts'
 
 const EVERY_MS = 2000
@@ -36,6 +37,7 @@ export function startTableUpkeep(services: Services): { stop(): Promise<void> } 
     if (ticks % FORGET_EVERY !== 0) return
     await removeOldRequests(database)
     await removeOldWatches(database)
+    await removeOldDeliveries(database)
     await sweepContents(services)
   }
 

@@ -17,10 +17,13 @@ import { importRows } from './import.ts'
 import { init } from './init.ts'
 import { lookup, subsumes } from './lookup.ts'
 import { meta, metaAdd, metaDelete } from './meta.ts'
+import { redeliver } from './redeliver.ts'
 import { reindex } from './reindex.ts'
+import { resend } from './resend.ts'
 import { rotateSecret } from './rotate-secret.ts'
 import { setAccounts } from './set-accounts.ts'
 import { smartLaunch } from './smart-launch.ts'
+import { subscriptionStatus } from './subscription-status.ts'
 import { translate } from './translate.ts'
 import { updateEmail } from './update-email.ts'
 import { validate } from './validate.ts'
@@ -48,10 +51,13 @@ export const operations: readonly Operation[] = [
   meta,
   metaAdd,
   metaDelete,
+  redeliver,
   reindex,
+  resend,
   rotateSecret,
   setAccounts,
   smartLaunch,
+  subscriptionStatus,
   subsumes,
   translate,
   updateEmail,
