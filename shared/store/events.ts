@@ -84,7 +84,9 @@ export function createEvents(store: Store, transact: Transact): Events {
         ? await inner.ownParameters.of(inner.connection, event.project)
         : undefined
       const candidate = candidateOf(inner, event, own)
+      const { only } = event.cause.resend ?? {}
       for (const watch of byProject.get(event.project) ?? []) {
+        if (only !== undefined && watch.id !== only) continue
         try {
           const watcher = await watcherAt(inner, watch, candidate, sockets)
           if (watcher === undefined || !(await isWaitedFor(inner, candidate, watcher))) continue

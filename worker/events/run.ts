@@ -6,6 +6,7 @@ import type { MatchOptions, Notification } from '../../shared/store/events.ts'
 import type { Runner } from '../bots/run.ts'
 import { startDeliveries } from './deliver.ts'
 import { createLoop } from './loop.ts'
+import { endOverdue } from './subscription-end.ts'
 
 /** What happens beside rest-hooks. */
 export interface EventHooks extends Pick<MatchOptions, 'sockets'> {
@@ -14,6 +15,7 @@ export interface EventHooks extends Pick<MatchOptions, 'sockets'> {
 }
 
 const SWEEP_MS = 1000
+const END_MS = 5000
 const BATCH = 100
 
 /** Runs until `stop`; workers do it side by side. */
@@ -45,11 +47,19 @@ export function startEvents(
       log[isAway ? 'debug' : 'error']({ cause: error }, 'Changes could not be matched')
     },
   )
+  const ending = createLoop(
+    END_MS,
+    async () => {
+      await endOverdue(services)
+      return false
+    },
+    (cause) => log.debug({ cause }, 'Subscriptions could not be ended'),
+  )
   const listening = listenForChanges(config, log, matching.wake)
   return {
     async stop(graceMs) {
       listening.close()
-      await matching.stop()
+      await Promise.all([matching.stop(), ending.stop()])
       await deliveries.stop(graceMs)
     },
   }
