@@ -58,17 +58,32 @@ function readOne({ samples }: Loaded): string {
   return `{ Patient(id: "${id}") { id name { family given } birthDate } }`
 }
 
+/** As many statements at a time as the pool has connections. */
+const LANES = 8
+
 /** Asks for every list and every reference by itself, and for the same one again. */
-const ONE_BY_ONE: Levels = {
-  ask: async (_key, item, run) => {
-    const [answer] = await run([item])
-    if (answer === undefined) throw new Error('Nothing was answered')
-    return answer()
-  },
-  pace: () => undefined,
-  spend: () => undefined,
-  rest: () => Promise.resolve(),
-  turns: 0,
+function oneByOne(): Levels {
+  const waiting: (() => void)[] = []
+  let free = LANES
+  return {
+    async ask(_key, item, run) {
+      if (free === 0) await new Promise<void>((resolve) => waiting.push(resolve))
+      else free--
+      try {
+        const [answer] = await run([item])
+        if (answer === undefined) throw new Error('Nothing was answered')
+        return answer()
+      } finally {
+        const next = waiting.shift()
+        if (next === undefined) free++
+        else next()
+      }
+    },
+    pace: () => undefined,
+    spend: () => undefined,
+    rest: () => Promise.resolve(),
+    turns: 0,
+  }
 }
 
 async function compare(services: Services, principal: Principal): Promise<Figure> {
@@ -90,7 +105,7 @@ async function compare(services: Services, principal: Principal): Promise<Figure
   const batched = () => openContext(interaction, false)
   const naive = () => ({
     ...openContext(interaction, false),
-    levels: ONE_BY_ONE,
+    levels: oneByOne(),
     loads: forgetful<GraphqlContext['loads']>(),
     required: forgetful<GraphqlContext['required']>(),
     found: forgetful<GraphqlContext['found']>(),
