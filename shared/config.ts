@@ -66,7 +66,7 @@ export interface Config {
   readonly graphiqlEnabled: boolean
   /** `/oauth2/introspect` answers callers it does not know. */
   readonly introspectionOpen: boolean
-  /** Where keys of clients and identity providers may be fetched from. */
+  /** Where keys of clients and identity providers, and inputs of imports, may be fetched from. */
   readonly hookTargets: Exclude<FetchRule, 'off'>
   /** Google client of people who sign in; Projects have their own in `site`. */
   readonly googleClientId: string | undefined

@@ -5,6 +5,7 @@ import { sweepContents } from '../../shared/api/stored-contents.ts'
 import type { Services } from '../../shared/services.ts'
 import { removeOldRequests } from '../../shared/store/idempotent-requests.ts'
 import { removeOldWatches } from '../../shared/store/socket-subscriptions.ts'
+import { removeOldDeliveries } from '../../shared/store/subscription-state.ts'
 import { analyzeGrown, cleanPendingKeys, insertedResources } from '../../shared/store/upkeep.ts'
 
 const EVERY_MS = 2000
@@ -38,6 +39,7 @@ export function startTableUpkeep(services: Services): { stop(): Promise<void> } 
     await removeOldRequests(database)
     await forgetOldRuns(services)
     await removeOldWatches(database)
+    await removeOldDeliveries(database)
     await sweepContents(services)
   }
 
