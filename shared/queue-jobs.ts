@@ -53,6 +53,8 @@ export interface ExecuteJob {
   readonly scheduled?: { readonly time: string; readonly attempt: number }
   /** The result goes to the AsyncJob with the run's id, or to the occurrence of a schedule. */
   readonly asynchronous?: true
+  /** `Type/id` of the Subscription whose event started it. */
+  readonly subscription?: string
   /** PostgreSQL holds the job until it has succeeded: it may run again, whatever it has done. */
   readonly delivery?: true
   /** Attempts that failed, of a run that its bot wants repeated. */

@@ -157,7 +157,7 @@ t.test('the latest thousand of a bot are kept, for a week', async (t) => {
       cpuMs: 1,
       version: 1,
       attempt: 1,
-      asynchronous: false,
+      mode: 'sync',
       traceId: randomUUID(),
       log: 'with a \u0000 and half a \ud800',
     },

@@ -135,3 +135,23 @@ t.test('a bot gets what its own policy lets it see', async (t) => {
   const event = (await kept()).at(-1)
   t.match(event.input, { resourceType: 'Organization', active: true, name: undefined })
 })
+
+t.test('the record of a run names the resource and the Subscription', async (t) => {
+  const bot = await aBot(botica, handler('return 1'))
+  const subscription = await subscribe('Medication', bot)
+  const { id } = await admin.create({ resourceType: 'Medication', code: { text: 'x' } })
+  const audits = () => found(`AuditEvent?source=Bot/${bot}`)
+  await until(async () => (await audits()).length === 1, SECONDS)
+  const [{ entity }] = await audits()
+  t.same(
+    entity.map(({ what }: Untyped) => what.reference),
+    [`Bot/${bot}`, `Medication/${id}`, `Subscription/${subscription.id}`],
+  )
+  const runs = async () => (await admin.get<Untyped>(`Bot/${bot}/$runs`)).body.parameter ?? []
+  await until(async () => (await runs()).length === 1, SECONDS)
+  const [{ part }] = await runs()
+  t.match(
+    part.find(({ name }: Untyped) => name === 'mode'),
+    { valueCode: 'event' },
+  )
+})

@@ -10,7 +10,7 @@ const executors = await openTestExecutors(t, { spares: 2, idleMs: 1000 })
 const before = await settledMb()
 
 /** On any machine; `npm run bench -- hostile` tells the figure. */
-const LONGEST_MS = 10_000
+const LONGEST_MS = 30_000
 
 for (const attacks of [timeAttacks, memoryAttacks]) {
   const neighbour = startNeighbour(executors)
@@ -21,7 +21,7 @@ for (const attacks of [timeAttacks, memoryAttacks]) {
   }
   t.test('a neighbour of another project was answered all the while', async (t) => {
     const { songs, longestMs } = await neighbour.stop()
-    t.ok(songs > 10, `${songs} times`)
+    t.ok(songs > 3, `${songs} times`)
     t.ok(longestMs < LONGEST_MS, `after ${Math.round(longestMs)} ms at worst`)
   })
 }

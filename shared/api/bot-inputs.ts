@@ -10,7 +10,10 @@ import type { Storage } from '../storage.ts'
 import { type InputArchive, removeOldBotRuns, trimBotRuns } from '../store/bot-runs.ts'
 
 /** What of a job its bot gets to see. */
-export type KeptInput = Pick<ExecuteJob, 'contentType' | 'inputKind' | 'input' | 'headers' | 'path'>
+export type KeptInput = Pick<
+  ExecuteJob,
+  'contentType' | 'inputKind' | 'input' | 'headers' | 'path' | 'hasRawBody'
+>
 
 const KEY_BYTES = 32
 
@@ -22,8 +25,8 @@ export async function keepInput(
   input: string | undefined,
 ): Promise<InputArchive> {
   const { cookie: _, ...headers } = job.headers
-  const { contentType, inputKind, path } = job
-  const kept = { contentType, inputKind, input, headers, path }
+  const { contentType, inputKind, path, hasRawBody } = job
+  const kept = { contentType, inputKind, input, headers, path, hasRawBody }
   const key = randomBytes(KEY_BYTES)
   const place = `bot-input/${projectId}/${job.runId}-${attempt}`
   const sealed = seal(JSON.stringify(kept), key)

@@ -16,7 +16,8 @@ export interface BotRunRecord {
   /** Version of the Bot. */
   readonly version: number
   readonly attempt: number
-  readonly asynchronous: boolean
+  /** What started it. */
+  readonly mode: 'sync' | 'async' | 'event' | 'schedule'
   /** `Type/id` of the caller's profile. */
   readonly requester?: string | undefined
   /** `Type/id` of the profile that it ran as. */

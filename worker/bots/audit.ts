@@ -81,7 +81,7 @@ function destinationsOf({ auditEventDestination }: Resource): readonly unknown[]
 function auditEvent(record: RunRecord): Resource {
   const { job, session, failure, log, startedAt, endedAt, input } = record
   const bot = { reference: `Bot/${job.botId}` }
-  const subject = inputReference(job, input)
+  const entities = [bot.reference, inputReference(job, input), job.subscription]
   return {
     resourceType: 'AuditEvent',
     extension: [
@@ -103,9 +103,9 @@ function auditEvent(record: RunRecord): Resource {
       { who: { reference: session.principal.profile }, requestor: false },
     ],
     source: { observer: bot },
-    entity: [bot, ...(subject === undefined ? [] : [{ reference: subject }])].map((what) => ({
-      what,
-    })),
+    entity: entities.flatMap((reference) =>
+      reference === undefined ? [] : [{ what: { reference } }],
+    ),
     outcome: failure === undefined ? '0' : KILLED.has(failure) ? '8' : '4',
     ...(log === '' ? {} : { outcomeDesc: logTail(log) }),
   }

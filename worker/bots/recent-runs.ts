@@ -1,8 +1,14 @@
 /** What `Bot/$runs` shows: a row a run, written in batches after the caller has its answer. */
 import { keepInput, trimRuns } from '../../shared/api/bot-inputs.ts'
 import { isObject } from '../../shared/fhir/resource.ts'
+import type { ExecuteJob } from '../../shared/queue-jobs.ts'
 import type { Services } from '../../shared/services.ts'
-import { addBotRuns, type BotRunRow, type InputArchive } from '../../shared/store/bot-runs.ts'
+import {
+  addBotRuns,
+  type BotRunRecord,
+  type BotRunRow,
+  type InputArchive,
+} from '../../shared/store/bot-runs.ts'
 import { settingOf } from '../../shared/store/projects.ts'
 import { logTail, type RunRecord } from './audit.ts'
 import { createBatches } from './batches.ts'
@@ -92,7 +98,7 @@ function rowOf(record: RunRecord, archive?: InputArchive): BotRunRow {
       memoryMb: result.memoryMb === undefined ? undefined : rounded(result.memoryMb),
       version: job.botVersion,
       attempt,
-      asynchronous: job.asynchronous === true,
+      mode: modeOf(job),
       requester: job.requester,
       runAs: session.principal.profile,
       traceId: job.traceId,
@@ -101,6 +107,12 @@ function rowOf(record: RunRecord, archive?: InputArchive): BotRunRow {
       archive,
     },
   }
+}
+
+function modeOf(job: ExecuteJob): BotRunRecord['mode'] {
+  if (job.scheduled !== undefined) return 'schedule'
+  if (job.subscription !== undefined) return 'event'
+  return job.asynchronous === true ? 'async' : 'sync'
 }
 
 function rounded(value: number): number {

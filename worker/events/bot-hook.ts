@@ -89,6 +89,7 @@ export async function runBot(
     depth: cause.depth ?? 0,
     added: added.getTime(),
     deadline: Date.now() + QUEUE_MS,
+    subscription: `Subscription/${message.subscription}`,
     delivery: true,
   }
   try {

@@ -51,7 +51,7 @@ function partsOf({ id, started, record }: BotRunRow): readonly unknown[] {
     ...(memoryMb === undefined ? [] : [{ name: 'memoryMb', valueDecimal: memoryMb }]),
     { name: 'botVersion', valueString: String(record.version) },
     { name: 'attempt', valueInteger: record.attempt },
-    { name: 'mode', valueCode: record.asynchronous ? 'async' : 'sync' },
+    { name: 'mode', valueCode: record.mode },
     ...(requester === undefined
       ? []
       : [{ name: 'requester', valueReference: { reference: requester } }]),
