@@ -2,6 +2,7 @@ import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import t from 'tap'
 import type { Resource } from '../shared/fhir/resource.ts'
+import { addImport, readImport } from '../shared/store/imports.ts'
 import { openBotica, until } from './fixtures/botica.ts'
 import type { Client } from './fixtures/client.ts'
 import { createDatabase } from './fixtures/own-database.ts'
@@ -147,6 +148,36 @@ t.test('an import whose worker is killed again and again writes each line once',
     values: [ids],
   })
   t.same(row, { versions: 6000, newest: 1 })
+})
+
+t.test('lines before those that are committed are not lost with their worker', async (t) => {
+  const given = patients(3)
+  const [first = 0, second = 0] = given.map((one) => JSON.stringify(one).length + 1)
+  const file = await upload(given)
+  const other = await begin('Patient', await upload(patients(1)))
+  const before = await readImport(database, other.split('/').at(-1) ?? '')
+  if (before === undefined) throw new Error('There is no import')
+  const id = randomUUID()
+  const { caller, project, request } = before.job
+  await services.database.transaction(async (connection) => {
+    const inputs = [{ type: 'Patient', url: file }]
+    const mode = 'upsert'
+    await addImport(connection, { id, project, request, caller, mode, inOrder: false, inputs }, 12)
+    await connection.query({
+      text: `update import_part set bytes = int8multirange(int8range($2, $3)),
+        lines = int8multirange(int8range(2, 3)), created = 1 where job = $1`,
+      values: [id, first, first + second],
+    })
+  })
+
+  const { body } = await ended(`bulkdata/import/${id}`)
+
+  t.match(body, { output: [{ created: 3 }], error: [] })
+  const [row] = await database.query<{ bytes: string }>({
+    text: 'select bytes::text from import_part where job = $1',
+    values: [id],
+  })
+  t.match(row?.bytes, /^\{\[0,\d+\)\}$/)
 })
 
 t.test('an import that is cancelled ends within a batch', async (t) => {

@@ -77,7 +77,6 @@ async function main(): Promise<void> {
   const events = config.workerQueues.includes('change')
     ? startEvents(services, runner, {
         sockets: (ids) => socketSubscriptions(services, ids),
-        botChanged: async () => {},
         publish: (notifications) => publishNotifications(services, notifications),
       })
     : undefined

@@ -8,7 +8,7 @@ import type { Stage } from './stage.ts'
 
 const AT_ONCE = 200
 const PATIENTS = 1000
-const OBSERVATIONS = 20
+const OBSERVATIONS = 8
 
 /** The samples, and copies of their rows under new ids until there are so many. */
 export async function fillProject(

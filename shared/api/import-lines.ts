@@ -94,8 +94,13 @@ async function readLine(
 
 /** Failures of ours are not the line's. */
 function refusalOf(error: unknown): HttpError {
-  if (error instanceof HttpError && error.status < 500) return error
+  if (isRefusal(error)) return error
   throw error
+}
+
+/** What would be the same the next time. */
+export function isRefusal(error: unknown): error is HttpError {
+  return error instanceof HttpError && error.status < 500
 }
 
 /** One statement for 200 searches of all lines. */
@@ -131,20 +136,22 @@ async function withLiteralReferences(
 }
 
 /**
- * Writes lines that follow each other, and notes in the same transaction that they are done. Errors: 5xx, when
- * the lines may be written again; PartLost.
+ * Writes lines that follow each other, and notes in the same transaction that they are done. Answers how many
+ * were refused. Errors: 5xx, when the lines may be written again; PartLost.
  */
 export async function writeLines(
   services: Services,
   principal: Principal,
   part: TakenPart,
   lines: readonly ReadLine[],
-): Promise<void> {
+): Promise<number> {
   const units = unitsOf({ kind: 'update', type: part.type ?? '', id: '' }) * lines.length
   await charge(services, principal, { mayWait: true }, units, true)
+  let failed = 0
   for (const run of untilTwins(await withTimes(services, principal, part, lines))) {
-    await writeOrHalve(services, principal, part, run)
+    failed += await writeOrHalve(services, principal, part, run)
   }
+  return failed
 }
 
 /** What of an import stands alone in a statement: no resource twice. */
@@ -210,10 +217,10 @@ async function writeOrHalve(
   principal: Principal,
   part: TakenPart,
   lines: readonly ReadLine[],
-): Promise<void> {
-  if (lines.length === 0) return
+): Promise<number> {
+  if (lines.length === 0) return 0
   try {
-    await write(services, principal, part, lines)
+    return await write(services, principal, part, lines)
   } catch (error) {
     const refusal = refusalOf(error)
     const writable = lines.filter((line) => idOf(line) !== undefined)
@@ -224,8 +231,8 @@ async function writeOrHalve(
       return await write(services, principal, part, settled)
     }
     const half = Math.ceil(lines.length / 2)
-    await writeOrHalve(services, principal, part, lines.slice(0, half))
-    await writeOrHalve(services, principal, part, lines.slice(half))
+    const failed = await writeOrHalve(services, principal, part, lines.slice(0, half))
+    return failed + (await writeOrHalve(services, principal, part, lines.slice(half)))
   }
 }
 
@@ -234,7 +241,7 @@ async function write(
   principal: Principal,
   { job, part, lease, type, mode }: TakenPart,
   lines: readonly ReadLine[],
-): Promise<void> {
+): Promise<number> {
   const resources = lines.flatMap(({ read }) => (read instanceof HttpError ? [] : [read]))
   const refused = lines.flatMap(({ number, read }) =>
     read instanceof HttpError ? [{ number, read }] : [],
@@ -246,7 +253,7 @@ async function write(
   )
   const first = lines[0]
   const last = lines.at(-1)
-  if (first === undefined || last === undefined) return
+  if (first === undefined || last === undefined) return 0
   const options = { keepId: true, onlyIfAbsent: mode === 'ifNoneMatch' }
   await services.repository.transaction(async (transaction) => {
     transaction.readAhead(
@@ -274,6 +281,7 @@ async function write(
     if (!isOurs) throw new PartLost()
   })
   if (type !== null && resources.length > 0) forgetDefinitions(services, type)
+  return failures.length
 }
 
 /** A line of an error file. */

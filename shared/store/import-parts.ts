@@ -15,10 +15,12 @@ export interface TakenPart extends ImportInput {
   readonly mode: ImportMode
   /** Since something of it was committed, this one included. */
   readonly attempts: number
+  /** Where the first line begins that is not committed. */
+  readonly from: number
+  /** Number of that line. */
+  readonly nextLine: number
   /** What is committed: `[start, end)` of bytes, in order. */
   readonly done: readonly (readonly [start: number, end: number])[]
-  /** Number of the line that begins where the first range ends; 1 when there is none. */
-  readonly nextLine: number
 }
 
 /** So many imports of a Project run at a time; the others wait. */
@@ -27,7 +29,7 @@ const LEASE = '15 seconds'
 
 /** A part that nobody reads, of the Project that has the fewest under way. */
 export async function takePart(database: Connection): Promise<TakenPart | undefined> {
-  const [row] = await database.query<Omit<TakenPart, 'done'> & { bytes: string }>({
+  const [row] = await database.query<Omit<TakenPart, 'done' | 'from'> & { bytes: string }>({
     name: 'import-take',
     text: `with next as (
         select p.job, p.part, j.caller, j.mode from import_part p join import_job j on j.id = p.job
@@ -44,11 +46,15 @@ export async function takePart(database: Connection): Promise<TakenPart | undefi
         attempts = p.attempts + 1
       from next where p.job = next.job and p.part = next.part
       returning p.job, p.part, p.type, p.url, p.lease, next.caller, next.mode, p.attempts,
-        p.bytes::text, coalesce((select upper(r) from unnest(p.lines) r order by r limit 1), 1)::float8
+        p.bytes::text, coalesce((select upper(r) from unnest(p.lines) r where lower(r) = 1), 1)::float8
           as "nextLine"`,
     values: [randomUUID()],
   })
-  return row && { ...row, done: rangesOf(row.bytes) }
+  if (row === undefined) return undefined
+  const done = rangesOf(row.bytes)
+  // Of two batches that were under way the second may be committed, and the first not.
+  const from = done.find(([start]) => start === 0)?.[1] ?? 0
+  return { ...row, done, from }
 }
 
 /** `{[0,5),[9,12)}` → pairs. */

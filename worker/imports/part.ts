@@ -5,13 +5,14 @@ import { memberOf } from '../../shared/api/exports/member.ts'
 import {
   type ImportLine,
   idOf,
+  isRefusal,
   lineFailure,
   PartLost,
   type ReadLine,
   readLines,
   writeLines,
 } from '../../shared/api/import-lines.ts'
-import { badRequest, forbidden, HttpError } from '../../shared/errors.ts'
+import { badRequest, forbidden } from '../../shared/errors.ts'
 import type { Services } from '../../shared/services.ts'
 import {
   endPart,
@@ -41,21 +42,20 @@ export async function importPart(
     await failImport(database, part.job, forbidden().outcome)
     throw new PartLost()
   }
-  const from = part.done[0]?.[1] ?? 0
   const reached = { line: part.nextLine, failures: 0 }
-  const lanes = openLanes((lines: readonly ReadLine[], principal: Principal) =>
-    writeLines(services, principal, part, lines),
-  )
+  const lanes = openLanes(async (lines, principal) => {
+    reached.failures += await writeLines(services, principal, part, lines)
+  })
   try {
     const principal = await caller()
     const { type } = part
     if (type === null || !may(principal, type, 'create') || !may(principal, type, 'update')) {
       throw forbidden()
     }
-    const source = await openSource(services, principal, part.url, from)
+    const source = await openSource(services, principal, part.url, part.from)
     try {
       if (source.size !== undefined) await notePartSize(database, part, source.size)
-      const place = { byte: from, line: part.nextLine }
+      const place = { byte: part.from, line: part.nextLine }
       const lines = linesOf(source.chunks, place, config.maxBodyBytes)
       for await (const batch of batchesOf(leftOf(lines, part))) {
         if (signal.aborted) break
@@ -64,8 +64,7 @@ export async function importPart(
         const read = await readLines(services, principal, type, batch)
         await lanes.add(read, principal)
         reached.line = (batch.at(-1)?.number ?? reached.line) + 1
-        reached.failures += read.filter((line) => idOf(line) === undefined).length
-        if (reached.failures > MOST_FAILURES) throw badRequest('Too many lines could not be read')
+        if (reached.failures > MOST_FAILURES) throw badRequest('Too many lines were refused')
       }
     } finally {
       source.close()
@@ -73,7 +72,7 @@ export async function importPart(
     await lanes.done()
   } catch (error) {
     await lanes.settled()
-    if (!isFinal(error)) throw error
+    if (!isRefusal(error)) throw error
     const outcome = lineFailure(reached.line, error)
     await endPart(database, part, { line: reached.line, outcome })
     return
@@ -81,18 +80,13 @@ export async function importPart(
   if (!signal.aborted) await endPart(database, part)
 }
 
-function isFinal(error: unknown): error is HttpError {
-  return error instanceof HttpError && error.status < 500
-}
-
 /** Without those that are committed already, behind others that are not. */
 async function* leftOf(
   lines: AsyncIterable<ImportLine>,
   { done }: TakenPart,
 ): AsyncGenerator<ImportLine> {
-  const later = done.slice(1)
   for await (const line of lines) {
-    const isDone = later.some(([start, end]) => line.start >= start && line.start < end)
+    const isDone = done.some(([start, end]) => line.start >= start && line.start < end)
     if (!isDone) yield line
   }
 }

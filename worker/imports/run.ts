@@ -2,7 +2,7 @@
  * Imports: PostgreSQL knows what is left of each, Redis only wakes. A worker takes one part after the
  * other, and gives back what it does not end; what a dead one had is taken when its lease is over.
  */
-import { lineFailure, PartLost } from '../../shared/api/import-lines.ts'
+import { isRefusal, lineFailure, PartLost } from '../../shared/api/import-lines.ts'
 import { badRequest, HttpError } from '../../shared/errors.ts'
 import type { Services } from '../../shared/services.ts'
 import {
@@ -107,14 +107,10 @@ async function afterFailure(services: Services, part: TakenPart, error: unknown)
   const isOurs = error instanceof HttpError && error.status >= 500
   const isLast = attempts >= (isOurs ? ATTEMPTS : SOURCE_ATTEMPTS)
   log.warn({ job, part: number, attempts, isLast, cause: error }, 'An import was interrupted')
-  if (!isLast && !isFinal(error)) {
+  if (!isLast && !isRefusal(error)) {
     const pauseMs = Math.min(FIRST_PAUSE_MS * 2 ** (attempts - 1), LONGEST_PAUSE_MS)
     return await releasePart(database, part, pauseMs)
   }
-  const refusal = isFinal(error) ? error : badRequest('The input could not be read')
+  const refusal = isRefusal(error) ? error : badRequest('The input could not be read')
   await endPart(database, part, { line: nextLine, outcome: lineFailure(nextLine, refusal) })
-}
-
-function isFinal(error: unknown): error is HttpError {
-  return error instanceof HttpError && error.status < 500
 }

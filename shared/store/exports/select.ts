@@ -113,8 +113,10 @@ function versionsSql(
   const rows =
     changed.length === 0 ? current : `(${current}) union all ${changedSql(changed, bind)}`
   const ofPatients = reach === 'patients' ? `where ${IN_COMPARTMENT}` : ''
+  // A plain join was planned as one from all versions to all rows, which took a minute for 9,000 of them.
   return `(${rows} order by 1) x
-    join version v on v.project = ${project} and v.type = ${type} and v.id = x.id and v.ver = x.ver
+    cross join lateral (select v.* from version v where v.project = ${project}
+      and v.type = ${type} and v.id = x.id and v.ver = x.ver offset 0) v
     ${ofPatients}`
 }
 
