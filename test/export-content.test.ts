@@ -212,6 +212,16 @@ t.test('what was deleted since is told, and is not among what is there', async (
     `Observation/${pulse.id}`,
   ])
   t.notOk((await exportAll(client, '$export?_type=Organization')).manifest.deleted)
+  const group = await admin.create({
+    resourceType: 'Group',
+    type: 'person',
+    actual: true,
+    member: [{ entity: { reference: `Patient/${patient.id}` } }],
+  })
+  await admin.del(`Patient/${patient.id}`)
+  const ofGroup = await exportAll(client, `Group/${group.id}/$export?_since=${since}`)
+  const lost = [`Observation/${pulse.id}`, `Patient/${patient.id}`]
+  t.same(await deletionsIn(client, ofGroup), lost, 'patients of a Group, too')
   await admin.del(`Organization/${after.id}`)
   const until = encodeURIComponent(next.manifest.transactionTime)
   const before = await exportAll(client, `$export?_type=Organization&_until=${until}`)

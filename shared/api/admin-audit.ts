@@ -18,7 +18,7 @@ export async function recordChange(
   target: string,
   fields: readonly string[] = [],
 ): Promise<void> {
-  const { profile, profileDisplay, membershipId } = caller
+  const { profile, profileDisplay } = caller
   const detail = fields.map((path) => ({ type: 'changed', valueString: path }))
   await repository.create(
     { ...systemPrincipal(project), profile, profileDisplay },
@@ -27,18 +27,19 @@ export async function recordChange(
       type: { system: 'http://terminology.hl7.org/CodeSystem/audit-event-type', code: 'rest' },
       subtype: [{ system: 'http://hl7.org/fhir/restful-interaction', code: interaction }],
       recorded: new Date().toISOString(),
-      agent: [
-        { who: { reference: profile ?? 'system' }, requestor: true },
-        // The rights may have been another member's.
-        ...(membershipId === undefined
-          ? []
-          : [{ who: { reference: `ProjectMembership/${membershipId}` }, requestor: false }]),
-      ],
+      agent: agentsOf(caller),
       source: { observer: { reference: `Project/${project.id}` } },
       entity: [{ what: { reference: target }, ...(detail.length > 0 ? { detail } : {}) }],
       outcome: '0',
     },
   )
+}
+
+/** Who asked, and the membership that gave the rights, which may have been another's. */
+export function agentsOf({ profile, membershipId }: Pick<Principal, 'profile' | 'membershipId'>) {
+  const asker = { who: { reference: profile ?? 'system' }, requestor: true }
+  if (membershipId === undefined) return [asker]
+  return [asker, { who: { reference: `ProjectMembership/${membershipId}` }, requestor: false }]
 }
 
 /** Which of the watched fields differ. */

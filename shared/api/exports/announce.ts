@@ -4,6 +4,7 @@ import { HttpError } from '../../errors.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import type { Services } from '../../services.ts'
 import type { ExportJob } from '../../store/exports/jobs.ts'
+import { agentsOf } from '../admin-audit.ts'
 import { jobPrincipal } from '../async-jobs.ts'
 
 type Announced = Pick<ExportJob, 'id' | 'input'>
@@ -83,11 +84,12 @@ type Step = 'kick-off' | 'completed' | 'download' | 'cancel'
 /** Who has done what with an export; never what is in it. */
 export async function recordExport(
   { repository }: Pick<Services, 'repository'>,
-  { project, profile, profileDisplay, membershipId }: Caller,
+  caller: Caller,
   id: string,
   step: Step,
   details: Readonly<Record<string, string | number>>,
 ): Promise<void> {
+  const { project, profile, profileDisplay } = caller
   const detail = Object.entries(details).map(([type, value]) => ({
     type,
     valueString: String(value),
@@ -103,12 +105,7 @@ export async function recordExport(
       ],
       action: step === 'download' ? 'R' : 'E',
       recorded: new Date().toISOString(),
-      agent: [
-        { who: { reference: profile ?? 'system' }, requestor: true },
-        ...(membershipId === undefined
-          ? []
-          : [{ who: { reference: `ProjectMembership/${membershipId}` }, requestor: false }]),
-      ],
+      agent: agentsOf(caller),
       source: { observer: { reference: `Project/${project.id}` } },
       entity: [{ what: { reference: `BulkDataExport/${id}` }, detail }],
       outcome: '0',

@@ -9,7 +9,7 @@ import { type Issue, issue } from '../../fhir/outcome.ts'
 import { isObject, parseReference, type Resource } from '../../fhir/resource.ts'
 import { parseDate } from '../../fhir/values-date.ts'
 import { idOf } from '../content.ts'
-import type { Store } from '../context.ts'
+import { normalId, type Store } from '../context.ts'
 import { keysLiteral } from '../keys.ts'
 import { parseVersion, toVersion } from '../rows.ts'
 import { readAsOf } from './as-of.ts'
@@ -38,8 +38,17 @@ export async function listMembers(
       const rows = await readAsOf(store, principal, type, some, at)
       missing += some.length - rows.length
       const found = rows.map(({ content }) => idOf(content ?? ''))
-      if (type === 'Patient') await addPatients(store, principal, job, found, types, at)
-      else if (types.includes(type)) {
+      if (type === 'Patient') {
+        await addPatients(store, principal, job, found, types, at)
+        const here = new Set(found)
+        const gone = some.filter((one) => !here.has(normalId(one)))
+        await addReferences(
+          store,
+          job,
+          gone,
+          gone.map(() => GONE),
+        )
+      } else if (types.includes(type)) {
         await addRows(
           store,
           job,
@@ -100,28 +109,40 @@ function activeMembers({ member }: Resource, on: Date) {
   })
 }
 
+/** Key of a patient who is not there any more: in that compartment are deletions alone. */
+const GONE = 0n
+
+async function addReferences(
+  { connection }: Store,
+  job: string,
+  ids: readonly string[],
+  held: readonly bigint[],
+): Promise<void> {
+  await connection.query({
+    name: 'export-members',
+    text: `insert into export_member (job, reference, key)
+      select $1, * from unnest($2::text[], $3::bigint[]) on conflict do nothing`,
+    values: [job, ids.map((id) => `Patient/${id}`), keysLiteral(held)],
+  })
+}
+
 async function addPatients(
-  { connection, keys }: Store,
+  store: Store,
   { project }: Principal,
   job: string,
   ids: readonly string[],
   types: readonly string[],
   at: Date,
 ): Promise<void> {
-  const references = ids.map((id) => `Patient/${id}`)
-  const held = keysLiteral(references.map((one) => keys.compartment(project.number, one)))
-  await connection.query({
-    name: 'export-members',
-    text: `insert into export_member (job, reference, key)
-      select $1, * from unnest($2::text[], $3::bigint[]) on conflict do nothing`,
-    values: [job, references, held],
-  })
+  const held = ids.map((id) => store.keys.compartment(project.number, `Patient/${id}`))
+  await addReferences(store, job, ids, held)
+  const { connection } = store
   // What was written later is judged by the version before, when its part is read.
   await connection.query({
     text: `insert into export_row (job, type, id) select $1, r.type, r.id from resource r
       where r.keys && $2::bigint[] and (r.project = $3) is true and (r.type = any($4)) is true
         and r.lu <= $5 on conflict do nothing`,
-    values: [job, held, project.number, types.map(typeNumber), at],
+    values: [job, keysLiteral(held), project.number, types.map(typeNumber), at],
   })
 }
 

@@ -227,7 +227,7 @@ function changedTests(selection: Selection, range: Range, bind: Bind): string[] 
     `n.lu > ${time} and n.ver > 1 and v.lu <= ${time} and v.content is not null`,
     ...(since === undefined ? [] : [`v.lu > ${bind(since, 'timestamptz')}`]),
     ...rangeSql('n.id', range, bind),
-    ...(reach === 'listed' ? [listedSql(job, bind)] : []),
+    ...(reach === 'listed' ? [listedSql(job, bind, 'm.key <> 0')] : []),
     ...ownSql(metaPrefix, bind),
   ]
 }
@@ -238,12 +238,12 @@ export function ownSql(metaPrefix: string, bind: Bind): string[] {
 }
 
 /** Of a version `v`: it was on the list when that was made, or it was in one of the compartments. */
-export function listedSql(job: string, bind: Bind): string {
+export function listedSql(job: string, bind: Bind, members = 'true'): string {
   const id = bind(job, 'uuid')
   return `(exists (select 1 from export_row e where e.job = ${id} and e.type = v.type and e.id = v.id)
     or exists (select 1
       from jsonb_array_elements(('{' || v.meta_ext || '}')::jsonb -> 'compartment') c
-      join export_member m on m.job = ${id} and m.reference = c ->> 'reference'))`
+      join export_member m on m.job = ${id} and m.reference = c ->> 'reference' and ${members}))`
 }
 
 export function rangeSql(column: string, { low, high, ids }: Range, bind: Bind): string[] {
