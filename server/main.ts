@@ -18,7 +18,7 @@ async function main(): Promise<void> {
   })
   log.info({ port: listening.port, baseUrl: config.baseUrl }, 'listening')
   stopOnSignal(listening, services, log)
-  setImmediate(warmUp)
+  await warmUp()
 }
 
 /** A second signal does not wait any longer. */

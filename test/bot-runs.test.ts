@@ -47,7 +47,6 @@ t.test('a run is told with its status, cost, log and who asked', async (t) => {
     started: /^\d{4}-.*Z$/,
     durationMs: Number,
     cpuMs: Number,
-    memoryMb: Number,
     botVersion: String,
     attempt: 1,
     mode: 'sync',
@@ -56,8 +55,14 @@ t.test('a run is told with its status, cost, log and who asked', async (t) => {
     traceId: answer.headers.get('x-trace-id') ?? String,
     log: /^\S+Z INFO hello 7\n$/,
   })
-  t.ok(run.memoryMb > 0.5 && run.memoryMb < 128, `${run.memoryMb} MB`)
   t.notOk('error' in run)
+  // A busy machine may measure too late for the first run.
+  const measured = await eventually(async () => {
+    await execute(admin, id, { n: 7 })
+    const [{ memoryMb }] = await recorded(id, 2)
+    return memoryMb
+  })
+  t.ok(measured > 0.5 && measured < 128, `${measured} MB`)
 })
 
 t.test('failures tell why, in the words of the reply', async (t) => {
@@ -140,11 +145,12 @@ t.test('only admins of the Project see them, and of a shared bot only their own'
 t.test('the latest thousand of a bot are kept, for a week', async (t) => {
   const { database } = services
   const bot = randomUUID()
+  const now = Date.now()
   const aRow = (ageMs: number): BotRunRow => ({
     bot,
     id: randomUUID(),
     project: 1,
-    started: new Date(Date.now() - ageMs),
+    started: new Date(now - ageMs),
     record: {
       status: 'ok',
       durationMs: 1,

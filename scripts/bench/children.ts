@@ -16,6 +16,25 @@ export function startWorker(env: NodeJS.ProcessEnv): ChildProcess {
   return start(env, 'worker')
 }
 
+/** `ready` resolves when it takes jobs; its log is read for that, and not shown. */
+export function startHeardWorker(env: NodeJS.ProcessEnv): {
+  readonly child: ChildProcess
+  readonly ready: Promise<void>
+} {
+  const child = spawn(process.execPath, nodeArguments('worker'), {
+    cwd: root,
+    env: { ...env, LOG_LEVEL: 'info' },
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
+  const ready = new Promise<void>((resolve, reject) => {
+    child.stdout.on('data', (text: Buffer) => {
+      if (text.includes('"taking jobs"')) resolve()
+    })
+    child.once('exit', () => reject(new Error('A worker ended before it took jobs')))
+  })
+  return { child, ready }
+}
+
 export async function stopChild(child: ChildProcess): Promise<void> {
   child.kill('SIGTERM')
   if (child.exitCode === null && child.signalCode === null) await once(child, 'exit')

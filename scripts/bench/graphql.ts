@@ -47,7 +47,7 @@ export async function graphql(seconds: number, resources: number): Promise<reado
       figure('20 patients, four levels', nested),
       await compare(stage.services, principal),
       ...(await first(ready)),
-      memory(),
+      await memory(),
     ]
   })
 }
@@ -119,7 +119,7 @@ function forgetful<T extends Map<unknown, unknown>>(): T {
 
 async function run(contextValue: GraphqlContext): Promise<void> {
   const schema = schemaFor(AUDIENCE)
-  const { document } = prepareDocument(schema, audienceName(AUDIENCE), NESTED)
+  const { document } = await prepareDocument(schema, audienceName(AUDIENCE), NESTED)
   if (document === undefined) throw new Error('The nested query is not valid')
   const { errors } = await execute({ schema, document, contextValue })
   if (errors !== undefined) throw errors[0]
@@ -164,7 +164,7 @@ async function first({ stage, token, loaded }: LoadedStage): Promise<Figure[]> {
 const NOTHING = { what: '', ours: '', limit: '', ratio: '', required: '' }
 
 /** Of this process, which has been asked the nested query, with all fields of all types it may reach. */
-function memory(): Figure {
+async function memory(): Promise<Figure> {
   setFlagsFromString('--expose-gc')
   const gc: () => void = runInNewContext('gc')
   const used = () => {
@@ -173,7 +173,7 @@ function memory(): Figure {
   }
   const before = used()
   const schema = schemaFor({ ...AUDIENCE, isSuperAdmin: true })
-  prepareDocument(schema, 'super', NESTED)
+  await prepareDocument(schema, 'super', NESTED)
   const lazy = used() - before
   for (const name of Object.keys(schema.getTypeMap())) {
     const type = schema.getType(name)

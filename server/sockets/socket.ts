@@ -85,7 +85,10 @@ export function createSocket({
       await hub.add(listener)
       bound.set(subscriptionId, listener)
     }
-    send('handshake', handshake(subscriptionId))
+    // Further messages need not wait for it.
+    void services.repository.sockets.watched().then(() => {
+      if (bound.has(subscriptionId)) send('handshake', handshake(subscriptionId))
+    })
   }
 
   async function unbindWith(token: string): Promise<void> {

@@ -55,6 +55,21 @@ export function verifyEmailMail(settings: Settings, to: string, link: SecurityLi
   ])
 }
 
+/** To the admins of a Project: a Subscription of theirs has stopped. */
+export function subscriptionMail(
+  settings: Settings,
+  to: string,
+  projectName: string,
+  id: string,
+  error: string,
+): Mail {
+  return composed('subscription', to, `${settings.productName}: a Subscription has stopped`, [
+    `Subscription/${id} of ${projectName} is in error and sends nothing any more.`,
+    error,
+    'Mend what is wrong and set its status to active.',
+  ])
+}
+
 const LINK_SECRET = /((?:setpassword|verifyemail)\/[^/\s]+\/)\S+/g
 
 /** For the log. */

@@ -34,6 +34,8 @@ export interface SubscriptionTerms {
   readonly hook: Hook | undefined
   /** References of which the resource must share one; empty: of any. */
   readonly accounts: readonly string[]
+  /** Changes after this do not fire. */
+  readonly ends: Date | undefined
 }
 
 const EXTENSIONS = 'https://medplum.com/fhir/StructureDefinition/'
@@ -71,6 +73,7 @@ export function readSubscription(subscription: Resource): SubscriptionTerms {
     secret: readSecret(subscription),
     hook: readHook(subscription.channel),
     accounts: accountsOf(subscription),
+    ends: endOf(subscription),
   }
 }
 
@@ -182,6 +185,13 @@ function readHeaders(header: unknown): Hook['headers'] {
     }
     return [name.trim(), value] as const
   })
+}
+
+/** A validated instant. */
+function endOf({ end }: Resource): Date | undefined {
+  if (typeof end !== 'string') return undefined
+  const ends = new Date(end)
+  return Number.isNaN(ends.getTime()) ? undefined : ends
 }
 
 function accountsOf({ meta }: Resource): readonly string[] {

@@ -26,6 +26,13 @@ export interface BotRunRecord {
   readonly error?: string | undefined
   /** The last of it. */
   readonly log: string
+  readonly archive?: InputArchive | undefined
+}
+
+/** Where its input is kept, and the key that opens it: neither is of use without the other. */
+export interface InputArchive {
+  readonly place: string
+  readonly key: string
 }
 
 export interface BotRunRow {
@@ -42,8 +49,8 @@ export interface BotRunRow {
 export async function addBotRuns(database: Connection, rows: readonly BotRunRow[]): Promise<void> {
   await database.query({
     name: 'bot-run-add',
-    text: `insert into bot_run (bot, started, id, project, record)
-      select * from unnest($1::uuid[], $2::timestamptz[], $3::uuid[], $4::int[], $5::text[])
+    text: `insert into bot_run (bot, started, id, project, record, archived)
+      select * from unnest($1::uuid[], $2::timestamptz[], $3::uuid[], $4::int[], $5::text[], $6::boolean[])
       on conflict do nothing`,
     values: [
       rows.map(({ bot }) => bot),
@@ -51,6 +58,7 @@ export async function addBotRuns(database: Connection, rows: readonly BotRunRow[
       rows.map(({ id }) => id),
       rows.map(({ project }) => project),
       rows.map(({ record }) => JSON.stringify(record)),
+      rows.map(({ record }) => record.archive !== undefined),
     ],
   })
 }
@@ -77,35 +85,71 @@ export async function findBotRuns(
   return rows.map(toRow)
 }
 
-/** Keeps the latest of each of these bots. */
-export async function trimBotRuns(database: Connection, bots: readonly string[]): Promise<void> {
-  await database.query({
+/** The latest attempt of a run whose input is kept. */
+export async function findArchivedRun(
+  database: Connection,
+  bot: string,
+  project: number | undefined,
+  id: string,
+): Promise<BotRunRow | undefined> {
+  const [row] = await database.query<StoredRow>({
+    name: 'bot-run-archived',
+    text: `select bot, started, id, project, record from bot_run
+      where bot = $1 and id = $2 and archived and ($3::int is null or project = $3)
+      order by started desc limit 1`,
+    values: [bot, id, project ?? null],
+  })
+  return row && toRow(row)
+}
+
+/** Keeps the latest of each of these bots; answers where inputs of the others are. */
+export async function trimBotRuns(
+  database: Connection,
+  bots: readonly string[],
+): Promise<readonly string[]> {
+  const removed = await database.query<RemovedRow>({
     name: 'bot-run-trim',
     text: `delete from bot_run r using unnest($1::uuid[]) as b (bot), lateral (
         select started from bot_run where bot = b.bot
         order by started desc, id desc offset ${KEPT_OF_A_BOT} limit 1
       ) as last
-      where r.bot = b.bot and r.started <= last.started`,
+      where r.bot = b.bot and r.started <= last.started
+      returning case when r.archived then r.record end as record`,
     values: [bots],
   })
+  return placesOf(removed)
 }
 
-/** Forgets runs that are a week old. */
-export async function removeOldBotRuns(database: Connection): Promise<void> {
-  await database.query({
+/** Forgets runs that are a week old; answers where their inputs are. */
+export async function removeOldBotRuns(database: Connection): Promise<readonly string[]> {
+  const removed = await database.query<RemovedRow>({
     name: 'bot-run-remove-old',
     text: `delete from bot_run where (bot, started, id) in (
       select bot, started, id from bot_run
-      where started < clock_timestamp() - interval '${KEPT}' limit ${FORGOTTEN_AT_ONCE})`,
+      where started < clock_timestamp() - interval '${KEPT}' limit ${FORGOTTEN_AT_ONCE})
+      returning case when archived then record end as record`,
     values: [],
   })
+  return placesOf(removed)
 }
 
 interface StoredRow extends Omit<BotRunRow, 'record'> {
   readonly record: string
 }
 
-// Written by addBotRuns.
+interface RemovedRow {
+  /** Null for a run whose input was not kept. */
+  readonly record: string | null
+}
+
+// Both written by addBotRuns.
+function placesOf(rows: readonly RemovedRow[]): readonly string[] {
+  return rows.flatMap(({ record }) => {
+    const { archive } = JSON.parse(record ?? '{}') as Partial<BotRunRecord>
+    return archive === undefined ? [] : [archive.place]
+  })
+}
+
 function toRow({ record, ...row }: StoredRow): BotRunRow {
   return { ...row, record: JSON.parse(record) as BotRunRecord }
 }

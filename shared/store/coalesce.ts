@@ -6,6 +6,7 @@ import type { Connection, Database } from '../database.ts'
 import { Contended, racesLost } from '../errors.ts'
 import { SqlError } from '../sql-error.ts'
 import { createBatches, type Pending } from './batches.ts'
+import type { QuietProjects } from './quiet-projects.ts'
 import { type Write, type Written, writeStatement } from './statements.ts'
 
 /** The rows of the answer that belong to one write: none when an update lost its race. */
@@ -36,13 +37,19 @@ export function submitAlone(connection: Connection): Submit {
   return (write) => connection.query<Written>(writeStatement([write]))
 }
 
-export function createCoalescer(database: Pick<Database, 'query' | 'lane'>): Submit {
+export function createCoalescer(
+  database: Pick<Database, 'query' | 'lane'>,
+  quiet: QuietProjects,
+): Submit {
   const alone = submitAlone(database)
   return createBatches<Write, readonly Written[]>(database, {
     take: takeBatch,
     async run(connection, batch) {
       try {
-        const rows = await connection.query<Written>(writeStatement(batch.map(({ item }) => item)))
+        const sentAt = quiet.now()
+        const writes = batch.map(({ item }) => quiet.unguarded(item))
+        const rows = await connection.query<Written>(writeStatement(writes))
+        quiet.learn(writes, rows, sentAt)
         const found = Map.groupBy(rows, (row) => row.n)
         batch.forEach(({ resolve }, i) => {
           resolve(found.get(i + 1) ?? [])

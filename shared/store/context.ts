@@ -33,6 +33,8 @@ export interface Store {
   readonly seenCodes: { has(key: bigint): boolean; add(key: bigint): void }
   /** Told when the outbox has got something; inside a transaction, once it is committed. */
   readonly announce: () => void
+  /** Resolves when each write that begins then sees a Subscription made active; in a transaction at its end. */
+  readonly activated: () => Promise<void>
   /** Where Subscriptions may send to. */
   readonly hookTargets: FetchRule
   /** One at a time for equal conditional writes, and changes of one resource, of this process. */

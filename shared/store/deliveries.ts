@@ -25,6 +25,8 @@ export interface Delivery {
   readonly project: number
   /** Row id; undefined when the Subscription waits for nothing any more. */
   readonly subscription: string | undefined
+  /** Row id of its Subscription, whatever has become of it. */
+  readonly owner: string
   readonly type: number
   readonly resource: string
   readonly ver: number
@@ -46,7 +48,6 @@ export interface Room {
 
 /** A worker that is lost holds its deliveries so long. */
 export const LEASE_MS = 30_000
-const KEPT = '7 days'
 const PER_PROJECT = 20
 const PER_TARGET = 10
 /** Takes of all workers come one after the other: what is under way is counted before more is taken. */
@@ -115,6 +116,8 @@ export async function takeDeliveries(
           where x.project = p.project and x.state <> 'failed' and x.due <= clock_timestamp()
             and (case when x.target like 'Bot/%' then $1::int else $2::int end) > 0
             and x.target not in (select target from busy group by target having sum(n) >= ${PER_TARGET})
+            and not exists (select from subscription_state s where s.project = x.project
+              and s.subscription = x.subscription and s.paused_until > clock_timestamp())
             and (x.attempts > 0 or not exists (select from delivery y
               where y.project = x.project and y.subscription = x.subscription and y.type = x.type
                 and y.resource = x.resource and y.ver < x.ver and y.state <> 'failed'
@@ -132,7 +135,7 @@ export async function takeDeliveries(
         due = clock_timestamp() + interval '${LEASE_MS} ms'
       from chosen c where d.id = c.id and c.rank <= c.room
       returning d.id::text, d.project, d.type, d.resource::text, d.ver, d.op, d.origin, d.target,
-        d.attempts as attempt, d.faults, d.added,
+        d.attempts as attempt, d.faults, d.added, d.subscription::text as owner,
         (select a.id::text from active_subscription a
           where a.project = d.project and a.id = d.subscription) as subscription`,
     values: [room.bots, room.hooks],
@@ -200,21 +203,6 @@ export async function giveBackDelivery(
         due = clock_timestamp() + $2::float8 * interval '1 ms'
       where id = $1`,
     values: [id, delayMs],
-  })
-}
-
-/** No more attempts; it can be sent again for a week. */
-export async function failDelivery(
-  connection: Connection,
-  id: string,
-  error: string,
-): Promise<void> {
-  await connection.query({
-    name: 'delivery-fail',
-    text: `with old as (delete from delivery
-        where state = 'failed' and added < clock_timestamp() - interval '${KEPT}')
-      update delivery set state = 'failed', error = $2 where id = $1`,
-    values: [id, error],
   })
 }
 

@@ -2,11 +2,11 @@
  * The parts of the writing statements that make events. Whether somebody waits for a change is asked of
  * `active_subscription` inside the statement that makes the change, and its rows are written by the
  * statement that writes the Subscription. So whoever writes after a Subscription was acknowledged sees
- * it, in whatever process, and no cache has to be told. Where nobody waits no row is written.
+ * it, in whatever process, and no cache has to be told. Where nobody waits no row is written, and the
+ * guard itself may be left out for a moment (quiet-projects.ts).
  */
 import { REGISTRY_TYPES } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import { typeNumber } from '../fhir/definitions.ts'
 import type { Keys } from './keys.ts'
 import type { Bind, Listed } from './side-rows.ts'
 
@@ -26,11 +26,9 @@ const SILENT: ReadonlySet<string> = new Set([
   'Login',
   'JsonWebKey',
   'AsyncJob',
-  'BulkDataExport',
   'DomainConfiguration',
 ])
 
-const BOT = typeNumber('Bot')
 const OUTBOX = 'outbox (project, type, id, ver, op, origin)'
 
 export function makesEvents(type: string): boolean {
@@ -52,11 +50,11 @@ export function eventOrigin(
     : { cause, home: projectId && keys.rowId('Project', projectId) }
 }
 
-/** `w` are the rows written, with `cause`: empty for what is no event. Bots are watched by their schedule. */
+/** `w` are the rows written, with `cause`: empty for what is no event. */
 export function eventPart(op: Operation): string {
   return `o as (insert into ${OUTBOX}
     select w.project, w.type, w.id, w.ver, '${op}', w.cause from w
-    where w.cause <> '' and (w.type = ${BOT} or ${isWatched('w.project')})
+    where w.cause <> '' and ${isWatched('w.project')}
     returning 1)`
 }
 
@@ -95,7 +93,7 @@ export function deletionEventPart(hasRegistry: boolean): string {
   return `o as (insert into ${OUTBOX}
     select w.project, w.type, w.id, w.ver, 'd'::"char", x.cause
     from now w join x using (project, type, id)
-    where x.cause <> '' and not x.registry and (w.type = ${BOT} or ${isWatched('w.project')})
+    where x.cause <> '' and not x.registry and ${isWatched('w.project')}
     ${registry}
     returning 1)`
 }
@@ -105,21 +103,36 @@ function isWatched(project: string): string {
     where a.project = ${project} and a.watched = w.type)`
 }
 
+/** Nobody waits for anything in the Project of a row that is written. */
+export const IS_QUIET = 'not exists (select from active_subscription a where a.project = w.project)'
+
 /** Of a Subscription that is written: the type it waits for; null: it waits for nothing any more. */
 export interface Watch {
   readonly type: number | null
+  /** When it stops by itself. */
+  readonly ends: Date | undefined
 }
 
 export function watchParts(watches: readonly Listed<Watch>[], bind: Bind): readonly string[] {
   const numbers = bind(`{${watches.map(({ n }) => n).join(',')}}`, 'int[]')
   const types = bind(`{${watches.map(({ item }) => item.type ?? 'null').join(',')}}`, 'smallint[]')
+  const ends = bind(
+    watches.map(({ item }) => item.ends ?? null),
+    'timestamptz[]',
+  )
   return [
-    `a as (insert into active_subscription as a (project, id, watched, ver, since)
-      select w.project, w.id, x.watched, w.ver, w.lu
-      from unnest(${numbers}, ${types}) as x(n, watched) join w using (n)
+    `a as (insert into active_subscription as a (project, id, watched, ver, since, ends)
+      select w.project, w.id, x.watched, w.ver, w.lu, x.ends
+      from unnest(${numbers}, ${types}, ${ends}) as x(n, watched, ends) join w using (n)
       where x.watched is not null
       on conflict (project, id) do update
-        set watched = excluded.watched, ver = excluded.ver, since = excluded.since)`,
+        set watched = excluded.watched, ver = excluded.ver, since = excluded.since,
+          ends = excluded.ends)`,
+    // A Subscription that is changed begins anew.
+    `an as (update subscription_state s set failures = 0, failing_since = null, orphan_since = null,
+        pauses = 0, paused_until = null
+      from unnest(${numbers}, ${types}) as x(n, watched) join w using (n)
+      where x.watched is not null and s.project = w.project and s.subscription = w.id)`,
     `ax as (delete from active_subscription a
       using unnest(${numbers}, ${types}) as x(n, watched) join w using (n)
       where x.watched is null and a.project = w.project and a.id = w.id)`,

@@ -34,6 +34,7 @@ export async function expunge(
       u as (delete from unique_key where id = $3 and project = $1 and type = $2),
       o as (delete from outbox where project = $1 and type = $2 and id = $3),
       a as (delete from active_subscription where project = $1 and id = $3),
+      ss as (delete from subscription_state where project = $1 and subscription = $3),
       c as (delete from concept_owner where type = $2 and id = $4
         and project = (select fhir_id from tenant where project = $1))
       select 1`,
@@ -55,6 +56,7 @@ const TABLES = [
   'outbox',
   'active_subscription',
   'delivery',
+  'subscription_state',
   'indexed_parameter',
   'schedule',
   'version',

@@ -4,7 +4,7 @@ import type { Connection } from '../database.ts'
 
 export interface Mail {
   /** What it is about; `client` is one that a client of the service has written. */
-  readonly kind: 'invite' | 'welcome' | 'reset' | 'verify-email' | 'client'
+  readonly kind: 'invite' | 'welcome' | 'reset' | 'verify-email' | 'subscription' | 'client'
   readonly to: readonly string[]
   readonly subject: string
   readonly text?: string

@@ -30,7 +30,9 @@ import { withLinked } from './linked.ts'
 import { addMail } from './mails.ts'
 import { createMaintenance } from './maintenance.ts'
 import { metaSummary } from './meta-summary.ts'
+import { createOwed } from './owed.ts'
 import { type OwnParametersReader, openOwnParameters } from './own-parameters.ts'
+import { createQuietProjects, outlastLeases } from './quiet-projects.ts'
 import { rowKey } from './read.ts'
 import { read, readMany, readVersion } from './read-judged.ts'
 import { remove } from './remove.ts'
@@ -73,11 +75,12 @@ export async function openRepository(
   if (row === undefined) throw new Error('The table search_key_salt is empty: restore its row')
   const seen = new LRUCache<bigint, true>({ max: SEEN_CODES })
   const warned = new LRUCache<string, true>({ max: WARNED })
+  const quiet = createQuietProjects()
   const store: Store = {
     connection: database,
-    submit: createCoalescer(database),
+    submit: createCoalescer(database, quiet),
     fetch: createFetch(database),
-    remove: (deletion) => database.query(deleteStatement([deletion])),
+    remove: (deletion) => database.query(deleteStatement([quiet.unguarded(deletion)])),
     keys: new Keys(row.salt),
     ownParameters: options.ownParameters ?? openOwnParameters(database),
     warn({ stamp, base, code }) {
@@ -90,6 +93,7 @@ export async function openRepository(
     statistics: openStatistics(database),
     seenCodes: { has: (key) => seen.has(key), add: (key) => void seen.set(key, true) },
     announce: options.announce ?? (() => {}),
+    activated: outlastLeases,
     hookTargets: options.hookTargets ?? 'public',
     turns: createTurns(),
     deferred: undefined,
@@ -225,6 +229,7 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
     exports: createExports(store),
     events: createEvents(store, transact),
     sockets: createSocketSubscriptions(store),
+    owed: createOwed(store),
     transaction: transactions.runAll,
     sideBySide: () => {
       const { connection } = store

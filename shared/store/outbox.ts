@@ -13,6 +13,13 @@ import type { Change } from '../fhir/subscription.ts'
 import { idOf } from './content.ts'
 import type { VersionRow } from './rows.ts'
 
+/** Of a change that is sent again: for which Subscription alone, by its row id. */
+export interface Resend {
+  readonly only?: string | undefined
+}
+
+export type StoredCause = Partial<Cause> & { readonly resend?: Resend }
+
 /** A committed change. */
 export interface ChangeEvent {
   /** Number of the Project whose Subscriptions it concerns; rows of the registry are filed elsewhere. */
@@ -29,7 +36,7 @@ export interface ChangeEvent {
   readonly subject: VersionRow
   /** The version before; undefined for a create. */
   readonly previous: VersionRow | undefined
-  readonly cause: Partial<Cause>
+  readonly cause: StoredCause
   /** The cause as it is stored. */
   readonly origin: string
 }
@@ -92,6 +99,28 @@ export async function forgetEvents(
       where o.project = x.project and o.seq = x.seq`,
     values: [list(taken.map(({ project }) => project)), list(taken.map(({ seq }) => seq))],
   })
+}
+
+const OPS = { create: 'c', update: 'u', delete: 'd' } as const
+
+/** Of the newest version of a resource; false when it has changed meanwhile. */
+export async function addResend(
+  connection: Connection,
+  { project, type, id, ver }: VersionRow,
+  home: number,
+  change: Change,
+  cause: StoredCause,
+): Promise<boolean> {
+  const rows = await connection.query({
+    name: 'outbox-again',
+    text: `insert into outbox (project, type, id, ver, op, origin)
+      select $1, type, id, ver, $6::"char", $7 from version v
+      where project = $2 and type = $3 and id = $4 and ver = $5 and not exists (select from version x
+        where x.project = v.project and x.type = v.type and x.id = v.id and x.ver > v.ver)
+      returning 1`,
+    values: [home, project, type, id, ver, OPS[change], JSON.stringify(cause)],
+  })
+  return rows.length > 0
 }
 
 interface ChangeRow {
@@ -180,6 +209,8 @@ function toEvent(row: ChangeRow): ChangeEvent | undefined {
         }
   const subject = op === 'd' ? before : now
   if (subject === undefined) return undefined
+  // Written by the store.
+  const cause = JSON.parse(origin) as StoredCause
   return {
     project: home,
     seq,
@@ -187,11 +218,11 @@ function toEvent(row: ChangeRow): ChangeEvent | undefined {
     type: typeName(type),
     id: idOf(subject.content ?? ''),
     ver,
-    at: lu,
+    // What is sent again is for those who wait now.
+    at: cause.resend === undefined ? lu : new Date(),
     subject,
     previous: op === 'c' ? undefined : before,
-    // Written by the store.
-    cause: JSON.parse(origin) as Partial<Cause>,
+    cause,
     origin,
   }
 }

@@ -12,6 +12,7 @@ import type { Judged } from './judge-rows.ts'
 import type { Mail } from './mails.ts'
 import type { Maintenance } from './maintenance.ts'
 import type { MetaSummary } from './meta-summary.ts'
+import type { Owed } from './owed.ts'
 import type { CompartmentPage, CompartmentRequest } from './search/compartment.ts'
 import type { Explanation } from './search/explain.ts'
 import type { ReferenceSearch } from './search/per-reference.ts'
@@ -202,6 +203,7 @@ export interface Repository {
   readonly maintenance: Maintenance
   readonly exports: Exports
   readonly sockets: SocketSubscriptions
+  readonly owed: Owed
   /** For the workers that tell Subscriptions of changes. */
   readonly events: Events
   /**

@@ -41,8 +41,9 @@ export interface SocketSubscriptions {
     row: VersionRow,
     interactions: readonly Interaction[],
   ): Promise<Version | undefined>
-  /** Changes after this are matched, for so long. One statement. */
+  /** Changes are matched for so long: each that begins once `watched` has resolved after this. One statement. */
   watch(watches: readonly SocketWatch[], forMs: number): Promise<void>
+  watched(): Promise<void>
   unwatch(ids: readonly string[]): Promise<void>
 }
 
@@ -58,6 +59,7 @@ export function createSocketSubscriptions(store: Store): SocketSubscriptions {
       return without(toVersion(row), hiddenBy(rulings?.read))
     },
     watch: (watches, forMs) => watch(store.connection, watches, forMs),
+    watched: store.activated,
     async unwatch(ids) {
       if (ids.length === 0) return
       await store.connection.query({

@@ -16,6 +16,7 @@ import type { ResourceText } from '../fhir/resource-text.ts'
 import {
   type EventOrigin,
   eventPart,
+  IS_QUIET,
   registryEventPart,
   type Watch,
   watchParts,
@@ -87,6 +88,8 @@ export interface Written {
   readonly target: number | null
   /** The statement has put something into the outbox. */
   readonly hasEvents: boolean
+  /** The statement has looked, and nobody waits in the Project of the row. */
+  readonly isQuiet: boolean
 }
 
 const COLUMNS = [
@@ -193,10 +196,12 @@ export function writeStatement(writes: readonly Write[]): Statement {
   }
   const op = isUpdate ? 'u' : 'c'
   const made: string[] = []
+  let quiet = 'false'
   if (writes.some(({ event }) => event !== undefined && event.home === undefined)) {
     shape.push('events')
     parts.push(eventPart(op))
     made.push('exists (select from o)')
+    quiet = IS_QUIET
   }
   const filed = listed(writes, ({ event }) => (event?.home === undefined ? [] : [event]))
   if (filed.length > 0) {
@@ -205,13 +210,14 @@ export function writeStatement(writes: readonly Write[]): Statement {
     made.push('exists (select from ro)')
   }
   const missing =
-    targets.length > 0 ? 'union all select n, null::timestamptz, target, false from bad' : ''
+    targets.length > 0 ? 'union all select n, null::timestamptz, target, false, false from bad' : ''
   // What a policy asks for is in other words each time.
   const isNamed = targets.every(({ item }) => item.sight === undefined)
   return {
     ...(isNamed ? { name: shape.join('-') } : {}),
     text: `with ${parts.join(',\n')}
-      select w.n, w.lu, null::int as target, ${made.join(' or ') || 'false'} as "hasEvents"
+      select w.n, w.lu, null::int as target, ${made.join(' or ') || 'false'} as "hasEvents",
+        ${quiet} as "isQuiet"
       from w ${missing}`,
     values,
   }

@@ -39,9 +39,9 @@ export async function admitSubscription(
 
 /** What the stored Subscription waits for. */
 export function watchOf(subscription: Resource): Watch {
-  const { type, hook } = readSubscription(subscription)
+  const { type, hook, ends } = readSubscription(subscription)
   const isWaiting = subscription.status === 'active' && hook !== undefined && makesEvents(type)
-  return { type: isWaiting ? typeNumber(type) : null }
+  return { type: isWaiting ? typeNumber(type) : null, ends }
 }
 
 async function checkEndpoint(

@@ -72,6 +72,10 @@ export async function inTransaction<T>(
   const announce = () => {
     hasEvents = true
   }
+  let hasActivated = false
+  const activated = async () => {
+    hasActivated = true
+  }
   const result = await database.transaction(async (connection) => {
     const deferred: CheckedReference[] = []
     const group = createGroup(connection, alone)
@@ -85,6 +89,7 @@ export async function inTransaction<T>(
       remove,
       seenCodes,
       announce,
+      activated,
       deferred,
     }
     const result = await work({ store: inner, group, readAhead: ahead.read })
@@ -93,6 +98,7 @@ export async function inTransaction<T>(
   }, options)
   for (const key of codes) store.seenCodes.add(key)
   if (hasEvents) store.announce()
+  if (hasActivated) await store.activated()
   return result
 }
 

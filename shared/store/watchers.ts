@@ -91,11 +91,10 @@ export function createWatchers(): Watchers {
           : await readVersion(connection, watch.project, watch.id, 'and v.lu <= $4', time)
       if (row === undefined || row.content === null) return undefined
       const key = `${row.project} ${row.id} ${row.ver} ${own?.stamp ?? ''}`
-      const known = made.get(key)
-      if (known !== undefined) return known.watcher
-      const watcher = watcherOf(row, own)
-      made.set(key, { watcher })
-      return watcher
+      const known = made.get(key) ?? { watcher: watcherOf(row, own) }
+      made.set(key, known)
+      const { ends } = known.watcher?.terms ?? {}
+      return ends !== undefined && ends <= time ? undefined : known.watcher
     },
   }
 }

@@ -245,6 +245,7 @@ async function submit(store: Store, type: string, prepared: Prepared): Promise<D
   }
   if (rows.length > 0) for (const { k } of write.rows.codes) store.seenCodes.add(k)
   if (rows.some(({ hasEvents }) => hasEvents)) store.announce()
+  if (rows.length > 0 && typeof write.watch?.type === 'number') await store.activated()
   return rows[0]?.lu ?? undefined
 }
 

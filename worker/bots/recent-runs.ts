@@ -1,7 +1,9 @@
 /** What `Bot/$runs` shows: a row a run, written in batches after the caller has its answer. */
+import { keepInput, trimRuns } from '../../shared/api/bot-inputs.ts'
 import { isObject } from '../../shared/fhir/resource.ts'
 import type { Services } from '../../shared/services.ts'
-import { addBotRuns, type BotRunRow, trimBotRuns } from '../../shared/store/bot-runs.ts'
+import { addBotRuns, type BotRunRow, type InputArchive } from '../../shared/store/bot-runs.ts'
+import { settingOf } from '../../shared/store/projects.ts'
 import { logTail, type RunRecord } from './audit.ts'
 import { createBatches } from './batches.ts'
 
@@ -13,8 +15,13 @@ export interface RecentRuns {
 /** How often the runs of busy bots are cut to the latest. */
 const TRIM_MS = 30_000
 const MAX_ERROR = 1000
+/** Inputs on their way to the storage; where it is slower than the runs, the others are not kept. */
+const MAX_KEEPING = 50
+const ARCHIVE = 'BOT_INPUT_ARCHIVE'
 
-export function createRecentRuns({ database, log }: Services): RecentRuns {
+export function createRecentRuns(services: Services): RecentRuns {
+  const { config, database, log, storage } = services
+  const keeping = new Set<Promise<void>>()
   let grown = new Set<string>()
   const batches = createBatches<BotRunRow>({
     log,
@@ -32,25 +39,46 @@ export function createRecentRuns({ database, log }: Services): RecentRuns {
     if (grown.size === 0) return
     const bots = [...grown]
     grown = new Set()
-    trimBotRuns(database, bots).catch((error: Error) => {
+    trimRuns(services, bots).catch((error: Error) => {
       log.debug({ reason: error.message }, 'Records of bot runs could not be trimmed')
     })
   }, TRIM_MS)
+
+  function isKept({ session }: RunRecord): boolean {
+    if (!config.botInputArchive || keeping.size >= MAX_KEEPING) return false
+    return settingOf(session.project.setting, ARCHIVE)?.valueBoolean === true
+  }
+
+  async function keepAndAdd(record: RunRecord): Promise<void> {
+    const { session, job, attempt, input } = record
+    const { id } = session.principal.project
+    const archive = await keepInput(storage, id, job, attempt, input).catch((cause: unknown) => {
+      log.warn({ runId: job.runId, cause }, 'The input of a bot run could not be kept')
+      return undefined
+    })
+    void batches.add(rowOf(record, archive))
+  }
 
   return {
     add(record) {
       grown.add(record.job.botId)
       // Nobody waits for it.
-      void batches.add(rowOf(record))
+      if (!isKept(record)) {
+        void batches.add(rowOf(record))
+        return
+      }
+      const kept = keepAndAdd(record).finally(() => keeping.delete(kept))
+      keeping.add(kept)
     },
     async close() {
       clearInterval(trimming)
+      await Promise.all(keeping)
       await batches.close()
     },
   }
 }
 
-function rowOf(record: RunRecord): BotRunRow {
+function rowOf(record: RunRecord, archive?: InputArchive): BotRunRow {
   const { job, session, failure, startedAt, endedAt, result, attempt, log } = record
   return {
     bot: job.botId,
@@ -70,6 +98,7 @@ function rowOf(record: RunRecord): BotRunRow {
       traceId: job.traceId,
       error: failure === undefined ? undefined : errorOf(result.body),
       log: logTail(log),
+      archive,
     },
   }
 }

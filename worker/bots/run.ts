@@ -10,7 +10,7 @@ import { interrupted } from '../../shared/queue-replies.ts'
 import type { Runs } from '../../shared/queue-runs.ts'
 import type { Stats } from '../../shared/queue-stats.ts'
 import type { Services } from '../../shared/services.ts'
-import { isWanted } from '../schedules/run.ts'
+import { whileHeld } from '../schedules/run.ts'
 import { createBridge } from './bridge.ts'
 import { eventText, withRunId } from './event.ts'
 import type { Executors } from './executors.ts'
@@ -255,17 +255,16 @@ export function createRunner(options: RunnerOptions): Runner {
     get active() {
       return active.size
     },
-    async process(job, attempt, onRest) {
-      if (!(await isWanted(services, job))) return
-      const { reply, failure, audited, ranMs } = await runCounted(job, attempt, onRest)
-      const isRetried = job.asynchronous && job.scheduled === undefined
-      if (isRetried && failure !== undefined) await retry(job, failure)
-      await finish(job, reply, ranMs)
-      if (job.asynchronous) {
-        onRest(true)
-        await audited
-      }
-    },
+    process: (job, attempt, onRest) =>
+      whileHeld(services, job, async () => {
+        const { reply, failure, audited, ranMs } = await runCounted(job, attempt, onRest)
+        if (job.asynchronous && failure !== undefined) await retry(job, failure)
+        await finish(job, reply, ranMs)
+        if (job.asynchronous) {
+          onRest(true)
+          await audited
+        }
+      }),
     async deliver(job, number) {
       const done = await runCounted(job, { number, isRepeat: false }, () => {})
       if (done.failure === 'interrupted') throw new HandedBack()

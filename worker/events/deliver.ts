@@ -4,16 +4,21 @@ import type { Services } from '../../shared/services.ts'
 import {
   type Delivery,
   endDeliveries,
-  failDelivery,
   giveBackDelivery,
   holdDeliveries,
   LEASE_MS,
   repeatDelivery,
 } from '../../shared/store/deliveries.ts'
+import {
+  deliveryFailed,
+  deliveryOrphaned,
+  deliveryReceived,
+} from '../../shared/store/subscription-state.ts'
 import type { Runner } from '../bots/run.ts'
 import { type Attempted, attempt } from './attempt.ts'
 import { auditAttempt } from './audit.ts'
 import { createLoop } from './loop.ts'
+import { endSubscription } from './subscription-end.ts'
 
 /** Addresses outside that are waited for at once. */
 const HOOKS = 100
@@ -92,12 +97,15 @@ export function startDeliveries(services: Services, runner: Runner): Deliverer {
     await audit(delivery, attempted, startedAt)
     switch (sent.kind) {
       case 'received':
+        return deliveryReceived(database, delivery)
       case 'stopped':
-        return endDeliveries(database, [id])
+        return afterStop(delivery, attempted)
       case 'fault':
         return afterFault(delivery, sent.text)
       case 'failed': {
-        if (delivery.attempt >= (terms?.attempts ?? 1)) return failDelivery(database, id, sent.text)
+        if (delivery.attempt >= (terms?.attempts ?? 1)) {
+          return afterLast(delivery, attempted, sent.text)
+        }
         const delayMs = sent.after ?? delayAfter(delivery.attempt)
         await repeatDelivery(database, id, delayMs, sent.text, false)
         return loop.wakeIn(delayMs)
@@ -107,8 +115,32 @@ export function startDeliveries(services: Services, runner: Runner): Deliverer {
     }
   }
 
-  async function afterFault({ id, faults }: Delivery, text: string): Promise<void> {
-    if (faults >= MOST_FAULTS) return failDelivery(database, id, text)
+  async function afterLast(delivery: Delivery, attempted: Attempted, text: string) {
+    const isDead = await deliveryFailed(database, delivery, text)
+    if (!isDead || attempted.subscription === undefined) return
+    await endSubscription(services, attempted.subscription, {
+      status: 'error',
+      error: `Every delivery has failed for three days, the last one: ${text}`,
+    })
+  }
+
+  async function afterStop(delivery: Delivery, { sent, subscription }: Attempted): Promise<void> {
+    if (sent.kind !== 'stopped' || sent.reason !== 'author' || subscription === undefined) {
+      return endDeliveries(database, [delivery.id])
+    }
+    if (!(await deliveryOrphaned(database, delivery))) return
+    await endSubscription(services, subscription, {
+      status: 'error',
+      error: 'Its author has had no active membership for a day',
+    })
+  }
+
+  async function afterFault(delivery: Delivery, text: string): Promise<void> {
+    const { id, faults } = delivery
+    if (faults >= MOST_FAULTS) {
+      await deliveryFailed(database, delivery, text)
+      return
+    }
     const delayMs = Math.min(FAULT_DELAY_MS * 2 ** faults, LONGEST_FAULT_DELAY_MS)
     await repeatDelivery(database, id, delayMs, text, true)
   }

@@ -6,14 +6,16 @@ import type { MatchOptions, Notification } from '../../shared/store/events.ts'
 import type { Runner } from '../bots/run.ts'
 import { startDeliveries } from './deliver.ts'
 import { createLoop } from './loop.ts'
+import { endOverdue } from './subscription-end.ts'
 
 /** What happens beside rest-hooks. */
-export interface EventHooks extends Pick<MatchOptions, 'sockets' | 'botChanged'> {
+export interface EventHooks extends Pick<MatchOptions, 'sockets'> {
   /** For Subscriptions of web sockets, once the match is committed. */
   publish(notifications: readonly Notification[]): Promise<void>
 }
 
 const SWEEP_MS = 1000
+const END_MS = 5000
 const BATCH = 100
 
 /** Runs until `stop`; workers do it side by side. */
@@ -26,7 +28,6 @@ export function startEvents(
   const deliveries = startDeliveries(services, runner)
   const options: MatchOptions = {
     sockets: hooks.sockets,
-    botChanged: hooks.botChanged,
     skipped(subscription, error) {
       const reason = error instanceof Error ? error.message : 'unknown'
       log.warn({ subscription, reason }, 'A Subscription could not be judged')
@@ -46,11 +47,19 @@ export function startEvents(
       log[isAway ? 'debug' : 'error']({ cause: error }, 'Changes could not be matched')
     },
   )
+  const ending = createLoop(
+    END_MS,
+    async () => {
+      await endOverdue(services)
+      return false
+    },
+    (cause) => log.debug({ cause }, 'Subscriptions could not be ended'),
+  )
   const listening = listenForChanges(config, log, matching.wake)
   return {
     async stop(graceMs) {
       listening.close()
-      await matching.stop()
+      await Promise.all([matching.stop(), ending.stop()])
       await deliveries.stop(graceMs)
     },
   }

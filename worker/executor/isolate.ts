@@ -18,7 +18,7 @@ const LOG_GRACE_MS = 150
 const STUCK_MS = 1000
 /** Asking for the heap takes 0.1 ms, as long as a short run; a thread that is busy after its run is not waited for. */
 const WORTH_MEASURING_MS = 20
-const MEASURING_MS = 10
+const MEASURING_MS = 25
 /** A run that waits and used less CPU since the last look rests. */
 const RESTING_CPU_MS = 0.5
 

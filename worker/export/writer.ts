@@ -9,6 +9,7 @@ import type { Services } from '../../shared/services.ts'
 import { addBlock, type FileKind, lastFile, nameFile } from '../../shared/store/exports/files.ts'
 import type { TakenPart } from '../../shared/store/exports/parts.ts'
 import { uuidOf } from '../../shared/store/exports/row-id.ts'
+import type { ExportMetrics } from './metrics.ts'
 
 /** A file is followed by the next one beyond. */
 const FILE_ROWS = 100_000
@@ -24,6 +25,9 @@ export interface ExportWriter {
   end(): Promise<void>
 }
 
+/** What a worker exports with. */
+export type Exporting = Services & { readonly metrics: ExportMetrics }
+
 /** The part is no longer this worker's. */
 export class LeaseLost extends Error {}
 
@@ -36,7 +40,7 @@ interface File {
 
 /** Goes on in the file that was begun, if there is one. */
 export async function openWriter(
-  { database, storage }: Services,
+  { database, storage, metrics }: Exporting,
   { job, part }: TakenPart,
   kind: FileKind,
   type: string,
@@ -72,6 +76,7 @@ export async function openWriter(
         after,
       )
       if (!isHeld) throw new LeaseLost()
+      metrics.wrote(count, bytes, packedBytes)
     }
   }
 

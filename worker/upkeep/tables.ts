@@ -1,10 +1,11 @@
 /** Keeps the tables quick to search while rows pour in, and the storage free of what nobody names. */
+import { forgetOldRuns } from '../../shared/api/bot-inputs.ts'
 import { removeOldJobs } from '../../shared/api/jobs.ts'
 import { sweepContents } from '../../shared/api/stored-contents.ts'
 import type { Services } from '../../shared/services.ts'
-import { removeOldBotRuns } from '../../shared/store/bot-runs.ts'
 import { removeOldRequests } from '../../shared/store/idempotent-requests.ts'
 import { removeOldWatches } from '../../shared/store/socket-subscriptions.ts'
+import { removeOldDeliveries } from '../../shared/store/subscription-state.ts'
 import { analyzeGrown, cleanPendingKeys, insertedResources } from '../../shared/store/upkeep.ts'
 
 const EVERY_MS = 2000
@@ -36,8 +37,9 @@ export function startTableUpkeep(services: Services): { stop(): Promise<void> } 
     if (ticks % ANALYZE_EVERY === 0) await analyzeGrown(database)
     if (ticks % FORGET_EVERY !== 0) return
     await removeOldRequests(database)
-    await removeOldBotRuns(database)
+    await forgetOldRuns(services)
     await removeOldWatches(database)
+    await removeOldDeliveries(database)
     await sweepContents(services)
   }
 

@@ -10,10 +10,11 @@ import { accepted } from '../../fhir/outcome.ts'
 import { normalId } from '../../store/context.ts'
 import { addExport, type ExportLevel } from '../../store/exports/jobs.ts'
 import { isExportable, mayExport, typesOf } from '../../store/exports/scope.ts'
+import { announceExport } from '../exports/announce.ts'
 import { type Fault, fault, settle } from '../exports/faults.ts'
+import { statusUrl } from '../exports/manifest.ts'
 import { rightsDigest } from '../exports/member.ts'
 import { type ExportParameters, readParameters } from '../exports/parameters.ts'
-import { statusUrl } from '../exports/status.ts'
 import { readTypeFilters } from '../exports/type-filters.ts'
 import { absoluteUrl } from '../interaction.ts'
 import { readPreferences } from '../negotiate.ts'
@@ -69,6 +70,7 @@ export const exportData: Operation = {
     if (!(await addExport(services.database, job, MOST_WAITING))) {
       throw tooManyRequests(RETRY_SECONDS)
     }
+    await announceExport(services, principal, job)
     await services.queues.wakeExports(1)
     const url = statusUrl(services, jobId)
     return outcomeReply(202, accepted(url), {

@@ -58,6 +58,7 @@ function partsOf({ id, started, record }: BotRunRow): readonly unknown[] {
     ...(runAs === undefined ? [] : [{ name: 'runAs', valueReference: { reference: runAs } }]),
     { name: 'traceId', valueString: record.traceId },
     ...(error === undefined || error === '' ? [] : [{ name: 'error', valueString: error }]),
+    ...(record.archive === undefined ? [] : [{ name: 'replayable', valueBoolean: true }]),
     // FHIR has no empty strings.
     ...(record.log === '' ? [] : [{ name: 'log', valueString: record.log }]),
   ]

@@ -19,11 +19,15 @@ import { init } from './init.ts'
 import { logs } from './logs.ts'
 import { lookup, subsumes } from './lookup.ts'
 import { meta, metaAdd, metaDelete } from './meta.ts'
+import { redeliver } from './redeliver.ts'
 import { reindex } from './reindex.ts'
+import { replay } from './replay.ts'
+import { resend } from './resend.ts'
 import { rotateSecret } from './rotate-secret.ts'
 import { runs } from './runs.ts'
 import { setAccounts } from './set-accounts.ts'
 import { smartLaunch } from './smart-launch.ts'
+import { subscriptionStatus } from './subscription-status.ts'
 import { translate } from './translate.ts'
 import { updateEmail } from './update-email.ts'
 import { validate } from './validate.ts'
@@ -53,11 +57,15 @@ export const operations: readonly Operation[] = [
   meta,
   metaAdd,
   metaDelete,
+  redeliver,
   reindex,
+  replay,
+  resend,
   rotateSecret,
   runs,
   setAccounts,
   smartLaunch,
+  subscriptionStatus,
   subsumes,
   translate,
   updateEmail,

@@ -1,7 +1,8 @@
 /** Exports, one row of `export_job` each: what was asked for, by whom, and what has become of it. */
-import type { Connection } from '../../database.ts'
+import type { Connection, Database } from '../../database.ts'
 import type { Issue } from '../../fhir/outcome.ts'
 import type { Criterion } from '../../fhir/search.ts'
+import type { Part } from './parts.ts'
 
 export type ExportState = 'accepted' | 'active' | 'completed' | 'error' | 'cancelled'
 
@@ -71,23 +72,36 @@ export type PlannedJob = ExportJob & { readonly at: Date }
 
 const COLUMNS = 'id, project, state, input, requested, at, finished, expires, issues, failure'
 
-/** One statement; false when the Project has `most` waiting already. */
+/** False when the Project has `most` waiting already. */
 export async function addExport(
-  connection: Connection,
+  database: Database,
   job: Pick<ExportJob, 'id' | 'project' | 'input' | 'issues'>,
   most: number,
 ): Promise<boolean> {
-  const rows = await connection.query({
-    name: 'export-add',
-    text: `with j as (insert into export_job (id, project, state, input, issues)
-        select $1, $2, 'accepted', $3::jsonb, $4::jsonb
-        where (select count(*) from export_job where project = $2 and state = 'accepted') < $5
-        returning id)
-      insert into export_part (job, n, kind) select id, 0, 'plan' from j returning job`,
-    values: [job.id, job.project, JSON.stringify(job.input), JSON.stringify(job.issues), most],
+  return database.transaction(async (connection) => {
+    await lockExports(connection, job.project)
+    const rows = await connection.query({
+      name: 'export-add',
+      text: `with j as (insert into export_job (id, project, state, input, issues)
+          select $1, $2, 'accepted', $3::jsonb, $4::jsonb where (select count(*) from export_job
+            where project = $2 and state = 'accepted') < $5 returning id)
+        insert into export_part (job, n, kind) select id, 0, 'plan' from j returning job`,
+      values: [job.id, job.project, JSON.stringify(job.input), JSON.stringify(job.issues), most],
+    })
+    return rows.length > 0
   })
-  return rows.length > 0
 }
+
+/** Until the transaction ends: those of a Project are counted by one at a time. */
+export async function lockExports(connection: Connection, project: number): Promise<void> {
+  await connection.query({
+    name: 'export-lock',
+    text: 'select pg_advisory_xact_lock($1, $2)',
+    values: [EXPORTS_LOCK, project],
+  })
+}
+
+const EXPORTS_LOCK = 0x4558
 
 /** Undefined for what is unknown, expired or cancelled. */
 export async function readExport(
@@ -162,19 +176,22 @@ export async function revokeExport(
   })
 }
 
-/** Its files are there for `keepHours` from now. */
+/** With its last part, if that is held still; its files are there for `keepHours` from now. */
 export async function completeExport(
   connection: Connection,
   id: string,
+  { n, epoch }: Part,
   keepHours: number,
 ): Promise<boolean> {
   const rows = await connection.query({
     name: 'export-complete',
-    text: `update export_job set state = 'completed',
+    text: `with p as (update export_part set state = 'done', lease = null
+        where job = $1 and n = $3 and epoch = $4 and state = 'active' returning job)
+      update export_job j set state = 'completed',
         finished = date_trunc('milliseconds', clock_timestamp()),
         expires = clock_timestamp() + $2::float8 * interval '1 hour'
-      where id = $1 and state = 'active' returning id`,
-    values: [id, keepHours],
+      from p where j.id = p.job and j.state = 'active' returning j.id`,
+    values: [id, keepHours, n, epoch],
   })
   return rows.length > 0
 }
@@ -182,19 +199,21 @@ export async function completeExport(
 /** Code of the issue of a row that could not be read. */
 export const UNREADABLE = 'incomplete'
 
-/** What is in doubt but does not stop the export: told in its `error` file, and once. */
+/** What is in doubt but does not stop the export: told in its `error` file, and once. Answers how much there is. */
 export async function addIssues(
   connection: Connection,
   id: string,
   issues: readonly Issue[],
-): Promise<void> {
-  if (issues.length === 0) return
-  await connection.query({
+): Promise<number> {
+  if (issues.length === 0) return 0
+  const [row] = await connection.query<{ count: number }>({
     name: 'export-issues',
     text: `update export_job set issues = issues || $2::jsonb
-      where id = $1 and not issues @> $2::jsonb`,
+      where id = $1 and not issues @> $2::jsonb
+      returning jsonb_array_length(issues) as count`,
     values: [id, JSON.stringify(issues)],
   })
+  return row?.count ?? 0
 }
 
 /** A download that has begun is given an hour. */

@@ -1,13 +1,13 @@
 /** The plan of an export: its time, chosen before anything is read, and its parts. */
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
-import type { Connection } from '../../database.ts'
+import type { Connection, Database } from '../../database.ts'
 import { typeName, typeNumber } from '../../fhir/definitions.ts'
 import type { Issue } from '../../fhir/outcome.ts'
 import { type Store, scopeOf } from '../context.ts'
-import type { ExportJob, PlannedJob } from './jobs.ts'
+import { type ExportJob, lockExports, type PlannedJob } from './jobs.ts'
 import { listMembers } from './members.ts'
-import type { NewPart } from './parts.ts'
+import { MOST_RUNNING, type NewPart } from './parts.ts'
 import { typesOf } from './scope.ts'
 import { reachOf, stateTime } from './select.ts'
 
@@ -17,21 +17,29 @@ const PART_ROWS = 100_000
 /**
  * The time of an export. Every transaction that could still commit something with a `lastUpdated` up to it
  * has ended: those under way began later, and time is stamped inside them. Chosen once. `heldMs` is how
- * far the oldest of them holds it back. Undefined for a job that has ended.
+ * far the oldest of them holds it back. Undefined for a job that has ended, or while as many as may run.
  */
 export async function startExport(
-  connection: Connection,
-  id: string,
+  database: Database,
+  { id, project }: Pick<ExportJob, 'id' | 'project'>,
 ): Promise<{ readonly at: Date; readonly heldMs: number } | undefined> {
+  return database.transaction(async (connection) => {
+    await lockExports(connection, project)
+    return startOne(connection, id)
+  })
+}
+
+async function startOne(connection: Connection, id: string) {
   const [found] = await connection.query<{ at: Date; heldMs: number }>({
     name: 'export-start',
     text: `update export_job set state = 'active', at = coalesce(at,
         date_trunc('milliseconds', least(clock_timestamp(), (select min(xact_start)
           from pg_stat_activity where datname = current_database() and backend_xid is not null)))
         - interval '1 ms')
-      where id = $1 and state in ('accepted', 'active')
+      where id = $1 and (state = 'active' or (state = 'accepted' and (select count(*)
+        from export_job a where a.project = export_job.project and a.state = 'active') < $2))
       returning at, (extract(epoch from clock_timestamp() - at) * 1000)::float8 as "heldMs"`,
-    values: [id],
+    values: [id, MOST_RUNNING],
   })
   return found
 }

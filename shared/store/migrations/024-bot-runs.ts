@@ -9,6 +9,7 @@ create table bot_run (
   id uuid not null,
   project int not null,
   record text not null,
+  archived boolean not null,
   primary key (bot, started, id)
 );
 create index bot_run_started on bot_run (started);

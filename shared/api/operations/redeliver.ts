@@ -1,0 +1,36 @@
+/** `$redeliver`: deliveries of a Subscription that have failed are tried again. */
+import { badRequest } from '../../errors.ts'
+import { SUBSCRIPTION } from '../../fhir/subscription.ts'
+import type { Operation } from '../operation.ts'
+import { jsonReply } from '../reply.ts'
+import { readInputs } from './parameters.ts'
+
+const WEEK_MS = 7 * 24 * 3_600_000
+
+export const redeliver: Operation = {
+  name: 'redeliver',
+  on: [{ type: SUBSCRIPTION, level: 'instance' }],
+  methods: ['POST'],
+  async run(call) {
+    const inputs = readInputs(call, [
+      { name: 'since', kind: 'text' },
+      { name: 'until', kind: 'text' },
+    ])
+    const since = instant('since', inputs.text('since')) ?? new Date(Date.now() - WEEK_MS)
+    const until = instant('until', inputs.text('until')) ?? new Date()
+    if (since > until) throw badRequest('since is after until', 'since')
+    const { repository } = call.services
+    const count = await repository.owed.redeliver(call.principal, call.id ?? '', since, until)
+    return jsonReply(200, {
+      resourceType: 'Parameters',
+      parameter: [{ name: 'count', valueInteger: count }],
+    })
+  },
+}
+
+function instant(name: string, text: string | undefined): Date | undefined {
+  if (text === undefined) return undefined
+  const time = new Date(text)
+  if (Number.isNaN(time.getTime())) throw badRequest(`${name} must be an instant`, name)
+  return time
+}
