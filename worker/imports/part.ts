@@ -6,12 +6,10 @@ import {
   type ImportLine,
   idOf,
   isRefusal,
-  lineFailure,
-  PartLost,
   type ReadLine,
   readLines,
-  writeLines,
 } from '../../shared/api/import-lines.ts'
+import { lineFailure, PartLost, writeLines } from '../../shared/api/import-writes.ts'
 import { badRequest, forbidden } from '../../shared/errors.ts'
 import type { Services } from '../../shared/services.ts'
 import {

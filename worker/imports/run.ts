@@ -2,7 +2,8 @@
  * Imports: PostgreSQL knows what is left of each, Redis only wakes. A worker takes one part after the
  * other, and gives back what it does not end; what a dead one had is taken when its lease is over.
  */
-import { isRefusal, lineFailure, PartLost } from '../../shared/api/import-lines.ts'
+import { isRefusal } from '../../shared/api/import-lines.ts'
+import { lineFailure, PartLost } from '../../shared/api/import-writes.ts'
 import { badRequest, HttpError } from '../../shared/errors.ts'
 import type { Services } from '../../shared/services.ts'
 import {
