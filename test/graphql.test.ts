@@ -64,6 +64,22 @@ t.test('a resource is read by its id, its lists filtered by child and by FHIRPat
   })
 })
 
+t.test('a variable that is one text stands for the list that a search argument is', async (t) => {
+  for (const declared of ['String!', 'String', '[String!]']) {
+    const query = `query ($city: ${declared}) { PatientList(address_city: $city) { id } }`
+    const variables = { city: declared.startsWith('[') ? ['Springfield'] : 'Springfield' }
+    const { status, body } = await admin.post('$graphql', { query, variables })
+    t.equal(status, 200, declared)
+    t.same(body, { data: { PatientList: [{ id: patient.id }] } }, declared)
+  }
+  const wrong = 'query ($city: Int) { PatientList(address_city: $city) { id } }'
+  const refused = await admin.post('$graphql', { query: wrong, variables: { city: 1 } })
+  t.match(refused, {
+    status: 400,
+    text: /Variable \\"\$city\\" of type \\"Int\\" used in position/,
+  })
+})
+
 t.test('a search takes arguments in snake case and aliases name its fields', async (t) => {
   const { body } = await ask(
     admin,

@@ -12,6 +12,7 @@ import {
   specifiedRules,
   TypeInfo,
   type ValidationRule,
+  VariablesInAllowedPositionRule,
   validate,
   visit,
   visitWithTypeInfo,
@@ -20,6 +21,7 @@ import { LRUCache } from 'lru-cache'
 import { shapeErrors } from './limits.ts'
 import { Float } from './scalars.ts'
 import { audienceName, schemaFor } from './schema.ts'
+import { variablePositions } from './variable-positions.ts'
 
 const MAX_TOKENS = 20_000
 const MAX_QUERY_BYTES = 262_144
@@ -157,4 +159,12 @@ const knownTypeNames: ValidationRule = (context) => ({
   },
 })
 
-const RULES = [...specifiedRules.filter((rule) => rule !== KnownTypeNamesRule), knownTypeNames]
+const REPLACED: ReadonlySet<ValidationRule> = new Set([
+  KnownTypeNamesRule,
+  VariablesInAllowedPositionRule,
+])
+const RULES = [
+  ...specifiedRules.filter((rule) => !REPLACED.has(rule)),
+  knownTypeNames,
+  variablePositions,
+]
