@@ -39,7 +39,8 @@ export async function handleExport(
   if (name !== undefined) {
     if (request.method !== 'GET') throw methodNotAllowed('GET, HEAD')
     if (job.state === 'error') throw failureOf(job)
-    if (job.state !== 'completed') throw notFound()
+    const isPartly = job.state === 'active' && job.input.partialManifests
+    if (job.state !== 'completed' && !isPartly) throw notFound()
     const reply = await fileReply(services, request, job, name)
     const { open } = reply
     if (open === undefined) return reply

@@ -221,7 +221,8 @@ export async function holdExport(connection: Connection, id: string): Promise<vo
   await connection.query({
     name: 'export-hold',
     text: `update export_job set downloaded = clock_timestamp(),
-        expires = greatest(expires, clock_timestamp() + interval '1 hour')
+        expires = case when state = 'completed'
+          then greatest(expires, clock_timestamp() + interval '1 hour') else expires end
       where id = $1`,
     values: [id],
   })
