@@ -1,6 +1,6 @@
 /**
  * `npm run bench -- <area> [seconds] [resources]`: our figure, the physical limit measured in the same
- * run, and the ratio of both. Areas: binary, bots, bundle, chaos, crud, execute, graphql, http,
+ * run, and the ratio of both. Areas: binary, bots, bundle, chaos, crud, events, execute, graphql, http,
  * policy, search, token.
  * Absolute figures vary with the machine; ratios are what to compare.
  */
@@ -9,6 +9,7 @@ import { bots } from './bench/bots.ts'
 import { bundle } from './bench/bundle.ts'
 import { chaos } from './bench/chaos.ts'
 import { crud } from './bench/crud.ts'
+import { events } from './bench/events.ts'
 import { execute } from './bench/execute.ts'
 import { graphql } from './bench/graphql.ts'
 import { http } from './bench/http.ts'
@@ -33,6 +34,7 @@ const areas: Readonly<
   bundle,
   chaos,
   crud,
+  events,
   execute,
   graphql,
   http,
