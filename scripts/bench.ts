@@ -1,7 +1,7 @@
 /**
  * `npm run bench -- <area> [seconds] [resources]`: our figure, the physical limit measured in the same
- * run, and the ratio of both. Areas: binary, bots, bundle, chaos, crud, events, execute, graphql, http,
- * policy, search, token.
+ * run, and the ratio of both. Areas: binary, bots, bundle, chaos, crud, events, execute, export,
+ * graphql, hostile, http, import, policy, search, token.
  * Absolute figures vary with the machine; ratios are what to compare.
  */
 import { binary } from './bench/binary.ts'
@@ -11,8 +11,11 @@ import { chaos } from './bench/chaos.ts'
 import { crud } from './bench/crud.ts'
 import { events } from './bench/events.ts'
 import { execute } from './bench/execute.ts'
+import { exports } from './bench/export.ts'
 import { graphql } from './bench/graphql.ts'
+import { hostile } from './bench/hostile.ts'
 import { http } from './bench/http.ts'
+import { imports } from './bench/import.ts'
 import { policy } from './bench/policy.ts'
 import { search } from './bench/search.ts'
 import { token } from './bench/token.ts'
@@ -36,8 +39,11 @@ const areas: Readonly<
   crud,
   events,
   execute,
+  export: exports,
   graphql,
+  hostile,
   http,
+  import: imports,
   policy,
   search,
   token,

@@ -1,4 +1,4 @@
-/** A signed-in client of a running service, for demo and bench: BASE_URL and the first-start credentials. */
+/** A signed-in client of a running service, for demo, bench and bot: BASE_URL and the first-start credentials. */
 import { readFile } from 'node:fs/promises'
 import path from 'node:path'
 
@@ -7,6 +7,7 @@ export interface Session {
   readonly token: string
   get(url: string): Promise<Record<string, unknown>>
   post(url: string, body: unknown): Promise<Record<string, unknown>>
+  delete(url: string): Promise<void>
   /** Any body, the answer as text. Throws on a status outside 2xx. */
   send(method: string, url: string, body: string, contentType: string): Promise<string>
 }
@@ -58,6 +59,7 @@ export async function connect(client?: Client): Promise<Session> {
     get: async (url) => JSON.parse(await send('GET', url)),
     post: async (url, body) =>
       JSON.parse(await send('POST', url, JSON.stringify(body), 'application/fhir+json')),
+    delete: async (url) => void (await send('DELETE', url)),
     send,
   }
 }

@@ -1,6 +1,7 @@
 /** From services to a listening server, and back: stop accepting, finish what runs, close. */
-import { createServer, type Server, type ServerResponse } from 'node:http'
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import type { AddressInfo, Socket } from 'node:net'
+import { EVENT_STREAM } from '../shared/api/reply.ts'
 import type { Services } from '../shared/services.ts'
 import { createApp } from './app.ts'
 import { createMetrics } from './metrics.ts'
@@ -27,7 +28,8 @@ export async function listen(services: Services, port: number): Promise<Listenin
   let stopping = false
   const connections = new Map<Socket, Set<ServerResponse>>()
   const handler = app.callback()
-  const server = createServer({ maxHeaderSize: MAX_HEADER_BYTES }, (req, res) => {
+  const options = { maxHeaderSize: MAX_HEADER_BYTES, shouldUpgradeCallback: isWebSocket }
+  const server = createServer(options, (req, res) => {
     const running = connections.get(req.socket)
     if (stopping) res.setHeader('Connection', 'close')
     running?.add(res)
@@ -67,6 +69,8 @@ export async function listen(services: Services, port: number): Promise<Listenin
         if (running.size === 0) socket.destroy()
         for (const res of running) {
           if (!res.headersSent) res.setHeader('Connection', 'close')
+          // It has no end of its own; whoever listens comes again.
+          else if (res.getHeader('Content-Type') === EVENT_STREAM) res.end()
         }
       }
       await sockets.close()
@@ -75,6 +79,11 @@ export async function listen(services: Services, port: number): Promise<Listenin
       clearTimeout(timer)
     },
   }
+}
+
+/** Some clients ask for HTTP/2 in the same way, and take an answer in HTTP/1.1. */
+function isWebSocket({ headers }: IncomingMessage): boolean {
+  return headers.upgrade?.toLowerCase() === 'websocket'
 }
 
 function started(server: Server, port: number): Promise<void> {

@@ -1,4 +1,5 @@
 /** The web process: read settings, open services, listen; on SIGTERM finish what runs and leave. */
+import { warmUp } from '../shared/api/graphql/document.ts'
 import { ConfigError, readConfig } from '../shared/config.ts'
 import { createLogger, type Logger } from '../shared/log.ts'
 import { openServices, type Services, StartError } from '../shared/services.ts'
@@ -17,6 +18,7 @@ async function main(): Promise<void> {
   })
   log.info({ port: listening.port, baseUrl: config.baseUrl }, 'listening')
   stopOnSignal(listening, services, log)
+  await warmUp()
 }
 
 /** A second signal does not wait any longer. */

@@ -8,6 +8,7 @@ import {
   Registry,
 } from 'prom-client'
 import type { Services } from '../shared/services.ts'
+import { NO_PARTS, waitingParts } from '../shared/store/exports/parts.ts'
 
 export interface Metrics {
   readonly contentType: string
@@ -90,6 +91,27 @@ export function createMetrics({
       for (const [queue, at] of Object.entries(since)) {
         this.set({ queue }, Math.max(0, Date.now() - at) / 1000)
       }
+    },
+  })
+  new Gauge({
+    name: 'export_parts',
+    help: 'Parts of exports that are to be done, by state',
+    labelNames: ['state'],
+    registers: [registry],
+    async collect() {
+      this.reset()
+      const { waiting, active } = await waitingParts(database).catch(() => NO_PARTS)
+      this.set({ state: 'waiting' }, waiting)
+      this.set({ state: 'active' }, active)
+    },
+  })
+  new Gauge({
+    name: 'export_oldest_seconds',
+    help: 'How long the oldest export that has not ended is there',
+    registers: [registry],
+    async collect() {
+      const { oldestSeconds } = await waitingParts(database).catch(() => NO_PARTS)
+      this.set(oldestSeconds)
     },
   })
   new Gauge({

@@ -46,6 +46,8 @@ export interface Config {
   readonly botResultMaxBytes: number
   readonly botLogMaxBytes: number
   readonly botFetch: FetchRule
+  /** Projects may have the inputs of their bots kept, to run them again. */
+  readonly botInputArchive: boolean
   readonly workerConcurrency: number
   readonly workerQueues: readonly string[]
   readonly queueBacklogMax: number
@@ -64,7 +66,7 @@ export interface Config {
   readonly graphiqlEnabled: boolean
   /** `/oauth2/introspect` answers callers it does not know. */
   readonly introspectionOpen: boolean
-  /** Where keys of clients and identity providers may be fetched from. */
+  /** Where keys of clients and identity providers, and inputs of imports, may be fetched from. */
   readonly hookTargets: Exclude<FetchRule, 'off'>
   /** Google client of people who sign in; Projects have their own in `site`. */
   readonly googleClientId: string | undefined
@@ -83,6 +85,7 @@ export const QUEUE_NAMES = [
   'requests',
   'schedules',
   'export',
+  'import',
   'change',
   'mail',
   'upkeep',
@@ -131,6 +134,7 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     botResultMaxBytes: read.whole('BOT_RESULT_MAX_BYTES', 6_291_456, 1024),
     botLogMaxBytes: read.whole('BOT_LOG_MAX_BYTES', 262_144, 1024),
     botFetch: read.oneOf('BOT_FETCH', onLoopback ? 'all' : 'public', ['off', 'public', 'all']),
+    botInputArchive: read.flag('BOT_INPUT_ARCHIVE', false),
     workerConcurrency: read.whole('WORKER_CONCURRENCY', 8, 1, 1000),
     workerQueues: read.list('WORKER_QUEUES', QUEUE_NAMES, QUEUE_NAMES),
     queueBacklogMax: read.whole('QUEUE_BACKLOG_MAX', 10_000, 1),

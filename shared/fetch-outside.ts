@@ -27,13 +27,24 @@ export interface Outgoing {
   readonly timeoutMs?: number
 }
 
-export interface Fetched {
+interface Answered {
   readonly status: number
   readonly statusText: string
   readonly headers: Readonly<Record<string, string>>
   readonly url: string
+}
+
+export interface Fetched extends Answered {
   readonly body: Buffer
 }
+
+/** The body as it is sent: compressed where `headers` say so. Whoever opened it destroys it. */
+export interface Opened extends Answered {
+  readonly body: IncomingMessage
+}
+
+/** The rule does not allow it, whenever it is tried. */
+export class FetchRefused extends Error {}
 
 const MAX_BYTES = 10 * 1024 * 1024
 const TIMEOUT_MS = 30_000
@@ -56,18 +67,38 @@ export async function fetchOutside(
   rule: FetchRule,
   signal: AbortSignal,
 ): Promise<Fetched> {
-  if (rule === 'off') throw new Error('fetch is switched off')
   const limit = AbortSignal.any([signal, AbortSignal.timeout(outgoing.timeoutMs ?? TIMEOUT_MS)])
+  const { maxBytes = MAX_BYTES, cutsBody = false } = outgoing
+  const { body: response, ...answered } = await openOutside(outgoing, rule, limit)
+  try {
+    const raw = await readAll(response, maxBytes, cutsBody)
+    if (cutsBody) return { ...answered, body: raw }
+    return { ...answered, body: await decode(raw, response.headers['content-encoding'], maxBytes) }
+  } catch (error) {
+    throw describe(error, limit)
+  } finally {
+    response.destroy()
+  }
+}
+
+/** For a body that is read as it arrives; it may take as long as `signal` allows. Errors: as `fetchOutside`. */
+export async function openOutside(
+  outgoing: Outgoing,
+  rule: FetchRule,
+  signal: AbortSignal,
+): Promise<Opened> {
+  if (rule === 'off') throw new FetchRefused('fetch is switched off')
   let hop = outgoing
   for (let redirects = 0; ; redirects++) {
     const url = readUrl(hop.url, rule)
-    const fetched = await fetchOnce(hop, url, await addressOf(url, rule), limit)
-    const location = fetched.headers.location
-    if (!isRedirect(fetched.status) || location === undefined) return fetched
-    if (hop.redirect === 'manual') return fetched
+    const opened = await openOnce(hop, url, await addressOf(url, rule), signal)
+    const location = opened.headers.location
+    if (!isRedirect(opened.status) || location === undefined) return opened
+    if (hop.redirect === 'manual') return opened
+    opened.body.destroy()
     if (hop.redirect === 'error') throw new Error('The answer is a redirect')
     if (redirects >= MAX_REDIRECTS) throw new Error('Too many redirects')
-    hop = follow(hop, fetched.status, url, new URL(location, url))
+    hop = follow(hop, opened.status, url, new URL(location, url))
   }
 }
 
@@ -101,13 +132,13 @@ function follow(hop: Outgoing, status: number, from: URL, to: URL): Outgoing {
 }
 
 function readUrl(text: string, rule: FetchRule): URL {
-  if (!URL.canParse(text)) throw new Error('The address is no URL')
+  if (!URL.canParse(text)) throw new FetchRefused('The address is no URL')
   const url = new URL(text)
   if (url.protocol !== 'https:' && url.protocol !== 'http:') {
-    throw new Error(`fetch knows http and https, not ${url.protocol}`)
+    throw new FetchRefused(`fetch knows http and https, not ${url.protocol}`)
   }
   if (rule === 'public' && !PUBLIC_PORTS.has(url.port)) {
-    throw new Error(`Port ${url.port} is not allowed`)
+    throw new FetchRefused(`Port ${url.port} is not allowed`)
   }
   return url
 }
@@ -119,7 +150,7 @@ async function addressOf(url: URL, rule: FetchRule): Promise<string> {
   const [first] = found
   if (first === undefined) throw new Error(`${host} has no address`)
   if (rule === 'public' && !found.every(({ address }) => isPublicAddress(address))) {
-    throw new Error(`${host} is not a public address`)
+    throw new FetchRefused(`${host} is not a public address`)
   }
   return first.address
 }
@@ -132,12 +163,12 @@ async function resolve(host: string): Promise<{ address: string }[]> {
   }
 }
 
-async function fetchOnce(
-  { method, headers, body, maxBytes = MAX_BYTES, cutsBody = false }: Outgoing,
+async function openOnce(
+  { method, headers, body }: Outgoing,
   url: URL,
   address: string,
   signal: AbortSignal,
-): Promise<Fetched> {
+): Promise<Opened> {
   const send = url.protocol === 'https:' ? requestHttps : requestHttp
   const bytes = body === undefined ? undefined : Buffer.from(body)
   const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>()
@@ -162,19 +193,12 @@ async function fetchOnce(
   req.on('error', (error) => reject(describe(error, signal)))
   req.end(bytes)
   const response = await promise
-  try {
-    const raw = await readAll(response, maxBytes, cutsBody)
-    return {
-      status: response.statusCode ?? 0,
-      statusText: response.statusMessage ?? '',
-      headers: flatten(response.headers),
-      url: url.href,
-      body: cutsBody ? raw : await decode(raw, response.headers['content-encoding'], maxBytes),
-    }
-  } catch (error) {
-    throw describe(error, signal)
-  } finally {
-    req.destroy()
+  return {
+    status: response.statusCode ?? 0,
+    statusText: response.statusMessage ?? '',
+    headers: flatten(response.headers),
+    url: url.href,
+    body: response,
   }
 }
 

@@ -5,6 +5,8 @@ export type BotQueue = 'bots-sync' | 'bots-async'
 export const REQUESTS = 'requests'
 /** Jobs of this one say only that there are parts of exports to be taken. */
 export const EXPORTS = 'export'
+/** The queue that wakes a worker for an import. */
+export const IMPORTS = 'import'
 export const BOT_QUEUES: readonly BotQueue[] = ['bots-sync', 'bots-async']
 
 /** Larger inputs and results travel under a key of their own: measured break-even of BullMQ. */

@@ -15,6 +15,7 @@ import {
   EXPORTS,
   type ExecuteJob,
   type ExecuteReply,
+  IMPORTS,
   INLINE_BYTES,
   REQUESTS,
 } from './queue-jobs.ts'
@@ -51,6 +52,8 @@ export interface Queues {
   hasRequest(id: string): Promise<boolean>
   /** Tells up to `count` workers of parts of exports; they look for themselves now and then, too. */
   wakeExports(count: number): Promise<void>
+  /** Wakes a worker; without Redis one looks by itself. */
+  addImport(id: string): Promise<void>
   /** Removes a waiting run, stops a running one. */
   cancel(runId: string, projectId: string): Promise<void>
   /** How many workers take jobs of the queue. */
@@ -92,7 +95,10 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
   requests.on('error', (error) => log.debug({ queue: REQUESTS, reason: error.message }, 'Queue'))
   const exports = new Queue(EXPORTS, { connection: redis, prefix: PREFIX })
   exports.on('error', (error) => log.debug({ queue: EXPORTS, reason: error.message }, 'Queue'))
-  await Promise.all([...queues.values(), requests, exports].map((queue) => queue.waitUntilReady()))
+  const imports = new Queue(IMPORTS, { connection: redis, prefix: PREFIX })
+  imports.on('error', (error) => log.debug({ queue: IMPORTS, reason: error.message }, 'Queue'))
+  const all = [...queues.values(), requests, exports, imports]
+  await Promise.all(all.map((queue) => queue.waitUntilReady()))
   const has = async (name: BotQueue, runId: string) =>
     (await redis.exists(queueOf(name).toKey(runId))) === 1
   const admission = createAdmission(redis, config.queueBacklogMax)
@@ -204,6 +210,12 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
         log.warn({ jobId: id, cause }, 'An accepted request waits for Redis')
       })
     },
+    async addImport(id) {
+      const options = { jobId: id, removeOnComplete: true, removeOnFail: true }
+      await imports.add('import', {}, options).catch((cause: unknown) => {
+        log.warn({ jobId: id, cause }, 'An import waits for Redis')
+      })
+    },
     hasRequest: async (id) => (await redis.exists(requests.toKey(id))) === 1,
     async wakeExports(count) {
       const options = { removeOnComplete: true, removeOnFail: true }
@@ -218,15 +230,13 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
     },
     async depths() {
       const counts = await Promise.all(
-        [...queues, [REQUESTS, requests] as const].map(
-          async ([name, queue]) => [name, await queue.getJobCounts()] as const,
-        ),
+        all.map(async (queue) => [queue.name, await queue.getJobCounts()] as const),
       )
       return Object.fromEntries(counts)
     },
     async waitingSince() {
       const oldest = await Promise.all(
-        [...queues, [REQUESTS, requests] as const].map(async ([name, queue]) => {
+        all.map(async (queue) => {
           // Lanes make the order in the queue another one than that of arrival.
           const found = await Promise.all(
             (['waiting', 'prioritized'] as const).map((state) =>
@@ -235,7 +245,7 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
           )
           // A job that is taken meanwhile is no longer there.
           const times = found.flat().flatMap((job) => job?.timestamp ?? [])
-          return times.length === 0 ? [] : [[name, Math.min(...times)] as const]
+          return times.length === 0 ? [] : [[queue.name, Math.min(...times)] as const]
         }),
       )
       return Object.fromEntries(oldest.flat())
@@ -253,9 +263,7 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
     },
     async close() {
       replies.close()
-      await Promise.allSettled(
-        [...queues.values(), requests, exports].map((queue) => queue.close()),
-      )
+      await Promise.allSettled(all.map((queue) => queue.close()))
       redis.disconnect()
       subscriber.disconnect()
     },

@@ -16,16 +16,26 @@ const PART_BYTES = 5 * 1024 * 1024
 /** A bucket takes no more parts of one object. */
 const MAX_PARTS = 10_000
 
+/** A service that has not answered by then hangs; a part takes this on a line of 1 Mbit/s. */
+const TIMEOUT_SECONDS = 60
+const CONNECT_MS = 5000
+
 /** `maxBytes` is the largest content there will be. */
 export function openBucket(url: URL, maxBytes: number): Storage {
   const bucket = url.hostname
   const prefix = url.pathname.replace(/^\/+|\/+$/g, '')
   const { searchParams } = url
   const endpoint = searchParams.get('endpoint')
+  const seconds = Number(searchParams.get('timeout') ?? TIMEOUT_SECONDS)
   const client = new S3Client({
     region: searchParams.get('region') ?? 'us-east-1',
     forcePathStyle: searchParams.get('forcePathStyle') === 'true',
     ...(endpoint === null ? {} : { endpoint }),
+    requestHandler: {
+      connectionTimeout: CONNECT_MS,
+      requestTimeout: seconds * 1000,
+      throwOnRequestTimeout: true,
+    },
   })
   const partBytes = Math.max(PART_BYTES, Math.ceil(maxBytes / MAX_PARTS))
   const object = (key: string) => ({

@@ -25,7 +25,7 @@ export interface Storage {
   close(): Promise<void>
 }
 
-/** `file:<folder>` or `s3://bucket/prefix?region=…&endpoint=…&forcePathStyle=true`. */
+/** `file:<folder>` or `s3://bucket/prefix?region=…&endpoint=…&forcePathStyle=true&timeout=<seconds>`. */
 export async function openStorage({
   storageUrl,
   maxUploadBytes,

@@ -131,3 +131,51 @@ t.test('bots of one project share no isolate, nor do memberships of one bot', as
   }
   t.same(counts, ['1', '2', '1', '1', '1', '1'])
 })
+
+t.test('what a run keeps is out of reach of other memberships, bots and projects', async (t) => {
+  const secret = 'only for the first'
+  const event = JSON.stringify({
+    context: {},
+    secrets: { KEY: { name: 'KEY', valueString: secret } },
+    requester: { reference: 'Practitioner/first' },
+  })
+  const code = handler(`
+    const places = [globalThis, Object.prototype, Array.prototype, Promise, medplum.constructor,
+      Object.getPrototypeOf(medplum), require('@medplum/core'), require('crypto'), console, Hl7Message,
+      exports, (globalThis[Symbol.for('stash')] ??= {}), decodeURI, Error]
+    const found = places.flatMap((place) => place.kept ?? [])
+    for (const place of places) {
+      const value = [JSON.stringify([event, medplum.getAccessToken?.call?.name])]
+      Object.defineProperty(place, 'kept', { value, configurable: true, writable: true })
+    }
+    return found.join()`)
+  const keeper = aRun(code, { event, input: '{"patient":"first"}' })
+  await run(executors, keeper)
+  t.match((await run(executors, keeper)).body, secret, 'the same membership finds its own')
+
+  const blank = JSON.stringify({ context: {} })
+  for (const changes of [
+    { membershipId: 'other' },
+    { botKey: 'Bot/other' },
+    { projectId: 'other' },
+    { fresh: true },
+  ]) {
+    const { body } = await run(executors, aRun(code, { event: blank, ...changes }))
+    t.equal(body, '', JSON.stringify(changes))
+  }
+})
+
+t.test('an answer to a host call that comes after its run is dropped', async (t) => {
+  const late = Promise.withResolvers<void>()
+  const host = async () => {
+    await late.promise
+    return JSON.stringify({ status: 200, headers: {}, body: '' })
+  }
+  const bot = aRun(
+    `let seen = 'nothing'; ${handler("const was = seen; fetch('http://x/').then(() => { seen = 'late' }, () => { seen = 'late' }); return was")}`,
+  )
+  t.equal((await run(executors, bot, host)).body, 'nothing')
+  late.resolve()
+  await run(executors, aRun(handler('await new Promise((r) => setTimeout(r, 20))')))
+  t.equal((await run(executors, bot, host)).body, 'nothing')
+})

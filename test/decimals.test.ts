@@ -2,6 +2,7 @@ import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import type { Resource } from '../shared/fhir/resource.ts'
 import { openBotica } from './fixtures/botica.ts'
+import { aBot, handler } from './fixtures/bots.ts'
 
 const botica = await openBotica(t, { worker: true })
 const { admin, project } = botica
@@ -156,8 +157,8 @@ t.test('a bot that reads and writes a resource keeps its numbers', async (t) => 
     const updated = await medplum.updateResource(found)
     const copy = await medplum.createResource({ ...deepClone(updated), id: undefined })
     const [same] = await medplum.searchResources('Observation', { _id: copy.id })
-    same.valueQuantity.unit = 'kg'
-    await medplum.updateResource(same)
+    const valueQuantity = { ...same.valueQuantity, unit: 'kg' }
+    await medplum.updateResource({ ...structuredClone(same), valueQuantity })
     const given = await medplum.createResource(input)
     return { copy: copy.id, given: given.id, value: input.valueQuantity.value + 1, input }
   }`
@@ -178,4 +179,20 @@ t.test('a bot that reads and writes a resource keeps its numbers', async (t) => 
       t.equal(numberIn((await admin.get(place)).text), number, `${number} at ${place}`)
     }
   }
+})
+
+t.test('what remembers the text of a number is seen by no loop', async (t) => {
+  const bot = await aBot(
+    botica,
+    handler(`
+    const { input } = event
+    const copy = Object.assign({}, input, { b: 2 })
+    return [Object.keys(input), Object.entries(copy), JSON.parse(JSON.stringify(input)), { ...copy, a: 2.5 }, copy, { a: input.a }]`),
+  )
+  const type = { 'Content-Type': 'application/json' }
+  const answer = await admin.post(`Bot/${bot}/$execute`, '{"a":1.00,"b":1.0}', type)
+  t.equal(
+    answer.text,
+    '[["a","b"],[["a",1],["b",2]],{"a":1,"b":1},{"a":2.5,"b":2},{"a":1.00,"b":2},{"a":1}]',
+  )
 })

@@ -11,6 +11,17 @@ t.test('every module format and language runs', async (t) => {
     ['module.exports', 'index.cjs', `module.exports = { handler: async (m, e) => e.input.a }`],
     ['a function as module.exports', 'index.js', `module.exports = async (m, e) => e.input.a`],
     ['an ES module', 'index.js', `export async function handler(m, e) { return e.input.a }`],
+    [
+      'an ES module on one line',
+      'index.js',
+      `import{createReference as r}from"@medplum/core";var h=async(m,e)=>e.input.a;export{h as handler};`,
+    ],
+    [
+      'what a bundler makes of a module',
+      'index.js',
+      `var defined = (to, all) => { for (var name in all) Object.defineProperty(to, name, { get: all[name] }) }
+       defined(exports, { handler: () => handler }); async function handler(m, e) { return e.input.a }`,
+    ],
     ['a default export', 'index.mjs', `export default async (m, e) => e.input.a`],
     [
       'TypeScript whose types are imported like values',
@@ -37,8 +48,17 @@ t.test('code that cannot run is refused with its place', async (t) => {
     ['index.js', 'exports.handler = async (', /index\.js: Unexpected token \(line 1, column 26\)/],
     ['index.ts', 'export const handler =\nconst x: = 1', /index\.ts: .*\(line 2, column \d+\)/s],
     ['index.ts', 'enum A { B }\nexport const handler = A', /enum is not supported.*line 1/s],
-    ['index.js', 'const a = 1', /no export named "handler"/],
-    ['index.mjs', 'export const other = 1', /no export named "handler"/],
+    ['index.js', 'const a = 1', /no export named "handler" \(line 1, column 1\)/],
+    ['index.js', 'exports.other = 1', /no export named "handler"/],
+    ['index.mjs', 'export const other = 1', /no export named "handler" \(line 1, column 1\)/],
+    ['index.mts', 'export const handler = async () => {\n  return 1\n', /\(line 2, column 11\)/],
+    ['index.mjs', `import('./other.js')\nexport const handler = 1`, /"\.\/other\.js" \(line 1, /],
+    ['index.mjs', `export * from 'left-pad'`, /module "left-pad" \(line 1, column 1\)/],
+    [
+      'index.js',
+      `exports.handler = async () => require('crypto').createCipher`,
+      /"crypto" has no "createCipher" \(line 1, column 31\)/,
+    ],
     [
       'index.js',
       `const fs = require('fs')\nexports.handler = fs`,
@@ -52,7 +72,7 @@ t.test('code that cannot run is refused with its place', async (t) => {
     [
       'index.mjs',
       `import { Hl7Massage } from '@medplum/core'\nexport const handler = Hl7Massage`,
-      /"@medplum\/core" has no "Hl7Massage"/,
+      /"@medplum\/core" has no "Hl7Massage" \(line 1, column 1\)/,
     ],
     [
       'index.js',

@@ -147,25 +147,3 @@ t.test('EXECUTE_DEADLINE=fail ends a run instead of a 202', async (t) => {
   const active = async () => (await strict.services.queues.depths())['bots-sync']?.active
   await eventually(async () => ((await active()) === 0 ? true : undefined), 1500)
 })
-
-t.test('the flood of one Project does not hold up another', async (t) => {
-  const flooded = await openBotica(t, { worker: true })
-  const flood = await aBot(flooded, slow)
-  const calm = await flooded.createTenant()
-  const id = await aBot(calm, handler('return 1'))
-  await execute(calm.admin, id)
-  let answered = 0
-  const runs = Array.from({ length: 200 }, async () => {
-    await execute(flooded.admin, flood, { ms: 150 })
-    answered++
-  })
-  const waiting = async () => {
-    const depths = (await flooded.services.queues.depths())['bots-sync']
-    return (depths?.waiting ?? 0) + (depths?.prioritized ?? 0)
-  }
-  await eventually(async () => ((await waiting()) >= 100 ? true : undefined))
-  const before = answered
-  t.equal((await execute(calm.admin, id)).text, '1')
-  t.ok(answered - before <= 64, `${answered - before} runs of the flood went first`)
-  await Promise.all(runs)
-})

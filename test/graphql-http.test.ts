@@ -154,6 +154,14 @@ const refusals: readonly {
     fhir: 400,
   },
   {
+    name: 'a value nested without end',
+    body: { query: `{ PatientList(name: ${'['.repeat(9000)}${']'.repeat(9000)}) { id } }` },
+    graphql: 400,
+    json: 200,
+    fhir: 400,
+    texts: ['A query may be nested 200 levels deep'],
+  },
+  {
     name: 'more tokens than are read',
     body: { query: `{ PatientList { ${'id '.repeat(20_001)} } }` },
     graphql: 400,
@@ -185,7 +193,8 @@ for (const { name, body, texts, ...statuses } of refusals) {
       if (form === 'fhir' && answer.status === 400) {
         t.match(answer.headers.get('content-type'), 'application/fhir+json')
         t.equal(answer.body.resourceType, 'OperationOutcome')
-        const issues = answer.body.issue as { details: { text: string } }[]
+        const issues = answer.body.issue as { code: string; details: { text: string } }[]
+        t.ok(issues.every(({ code }) => code === 'invalid'))
         if (texts)
           t.same(
             issues.map(({ details }) => details.text),
@@ -214,7 +223,10 @@ t.test('a mutation is no GET, and a PUT is nothing', async (t) => {
 
 t.test('no token, no usable media type and no JSON are refused with an outcome', async (t) => {
   const query = { query: '{ __typename }' }
-  t.equal((await anonymous.post('$graphql', query)).status, 401)
+  for (const accept of Object.values(FORMS)) {
+    const refused = await anonymous.post('$graphql', query, { Accept: accept })
+    t.match(refused, { status: 401, body: { resourceType: 'OperationOutcome' } })
+  }
   const unusable = await admin.post('$graphql', query, { Accept: 'text/html' })
   t.match(unusable, { status: 406, body: { resourceType: 'OperationOutcome' } })
   const text = await admin.post('$graphql', 'query', { 'Content-Type': 'text/plain' })
@@ -246,7 +258,10 @@ t.test('introspection is for admins, and for others by a feature of the Project'
   for (const query of [schema, type, `{ ...q } fragment q on Query ${schema}`]) {
     const refused = await ask(other.client, query)
     t.match(refused, { status: 403, body: { resourceType: 'OperationOutcome', id: 'forbidden' } })
-    t.equal((await ask(other.client, query, {}, { Accept: FORMS.json })).status, 403)
+    for (const accept of [FORMS.json, FORMS.graphql]) {
+      const foreign = await ask(other.client, query, {}, { Accept: accept })
+      t.match(foreign, { status: 403, body: { errors: [{ message: 'Forbidden' }] } })
+    }
   }
   t.equal((await ask(other.client, '{ __typename }')).status, 200)
 })

@@ -96,3 +96,43 @@ t.test('a hidden reference is neither followed nor found by', async (t) => {
   t.same(body.data.Patient, { EncounterList: null })
   t.match(body.errors, [{ path: ['Patient', 'EncounterList'], extensions: { status: 403 } }])
 })
+
+t.test(
+  'a mutation keeps what may not be written, and is refused where rows are out of sight',
+  async (t) => {
+    const { client } = await memberUnder(botica, {
+      entries: [
+        {
+          resourceType: 'Patient',
+          criteria: `Patient?_id=${own.id}`,
+          readonlyFields: ['birthDate'],
+        },
+      ],
+    })
+    const patched = await ask(
+      client,
+      `mutation ($own: ID!, $other: ID!, $patch: [PatchOperationInput!]!) {
+      own: PatientPatch(id: $own, patch: $patch) { birthDate gender }
+      other: PatientPatch(id: $other, patch: $patch) { id }
+      gone: PatientDelete(id: $other) { id } }`,
+      {
+        own: own.id,
+        other: other.id,
+        patch: [
+          { op: 'replace', path: '/birthDate', value: '2001-01-01' },
+          { op: 'replace', path: '/gender', value: 'other' },
+        ],
+      },
+    )
+    t.same(patched.body.data, {
+      own: { birthDate: '1950-01-01', gender: 'other' },
+      other: null,
+      gone: null,
+    })
+    t.same(
+      patched.body.errors?.map(({ path }) => path?.[0]),
+      ['other', 'gone'],
+    )
+    t.equal((await admin.get(`Patient/${other.id}`)).status, 200)
+  },
+)

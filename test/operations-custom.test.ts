@@ -43,6 +43,64 @@ t.test('an operation of a project is carried out by its bot', async (t) => {
   t.equal((await other.admin.get('$echo?a=b')).status, 404)
 })
 
+t.test('what a bot answers becomes the output that its operation declares', async (t) => {
+  const bot = await aBot(botica, handler('return event.input.answer'))
+  const out = (name: string, type: string, more: object = {}) => {
+    return { name, use: 'out', type, min: 0, max: '1', ...more }
+  }
+  const declare = (code: string, parameter: object[]) =>
+    admin.post('OperationDefinition', definition(code, bot, { system: true, parameter }))
+  await declare('count', [
+    { name: 'answer', use: 'in', type: 'string', min: 0, max: '1' },
+    out('total', 'decimal', { min: 1 }),
+    out('note', 'string', { max: '*' }),
+    out('who', 'Patient'),
+    { ...out('match', ''), type: undefined, max: '*', part: [out('code', 'Coding')] },
+  ])
+  await declare('find', [out('return', 'Patient', { min: 1 })])
+  await declare('truth', [out('return', 'boolean', { min: 1 })])
+
+  const json = { 'Content-Type': 'application/json' }
+  const ask = (code: string, answer: string) => admin.post(`$${code}`, `{"answer":${answer}}`, json)
+  const patient = { resourceType: 'Patient', active: true }
+  const counted = await ask(
+    'count',
+    `{"total":1.50,"note":["a","b"],"who":${JSON.stringify(patient)},"match":{"code":{"code":"x"}},"other":1}`,
+  )
+  t.equal(counted.status, 200, counted.text)
+  t.match(counted.text, '"valueDecimal":1.50')
+  t.match(counted.headers.get('content-type'), 'application/fhir+json')
+  t.same(counted.body, {
+    resourceType: 'Parameters',
+    parameter: [
+      { name: 'total', valueDecimal: 1.5 },
+      { name: 'note', valueString: 'a' },
+      { name: 'note', valueString: 'b' },
+      { name: 'who', resource: patient },
+      { name: 'match', part: [{ name: 'code', valueCoding: { code: 'x' } }] },
+    ],
+  })
+  t.same((await ask('find', JSON.stringify(patient))).body, patient)
+  t.same((await ask('truth', 'true')).body, {
+    resourceType: 'Parameters',
+    parameter: [{ name: 'return', valueBoolean: true }],
+  })
+  const own = { resourceType: 'Parameters', parameter: [{ name: 'x', valueCode: 'y' }] }
+  t.same((await ask('count', JSON.stringify(own))).body, own)
+  const refused = [
+    ['count', '{}', 'Expected at least 1 of output parameter "total", found 0'],
+    ['count', '{"total":[1,2]}', 'Expected at most 1 of output parameter "total", found 2'],
+    ['count', '5', 'The answer of the Bot is no object of output parameters'],
+    ['find', '{"resourceType":"Basic"}', 'Output parameter "return" is no Patient'],
+  ] as const
+  for (const [code, answer, said] of refused) {
+    t.match(await ask(code, answer), {
+      status: 400,
+      body: { issue: [{ details: { text: said } }] },
+    })
+  }
+})
+
 t.test('what is in use in a project is summed up', async (t) => {
   const own = await botica.createTenant()
   const tag = { system: 'urn:tags', code: 'a', display: 'A' }

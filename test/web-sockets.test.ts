@@ -1,4 +1,5 @@
 import { once } from 'node:events'
+import { request } from 'node:http'
 import t from 'tap'
 import { WebSocket } from 'ws'
 import { freePort } from '../scripts/service.ts'
@@ -11,11 +12,8 @@ import { bound, kindOf, openSocket, socketUrl, subscribe, tokenOf } from './fixt
 
 // A worker of another file would look for the Subscriptions in a Redis of its own.
 const DATABASE_URL = await createDatabase(t)
-const env = {
-  DATABASE_URL,
-  CORS_ORIGINS: 'https://app.example.org',
-  WORKER_QUEUES: 'bots-sync,change',
-}
+const WORKER_QUEUES = 'bots-sync,change'
+const env = { DATABASE_URL, WORKER_QUEUES, CORS_ORIGINS: 'https://app.example.org' }
 const botica = await openBotica(t, { worker: true, env })
 const { admin, services, baseUrl, superAdmin } = botica
 const url = socketUrl(baseUrl)
@@ -226,6 +224,14 @@ t.test('other paths and origins are no web sockets', async (t) => {
   t.equal(await status(url.replace('subscriptions-r4', 'other')), 404)
   t.equal(await status(url, 'https://evil.example.org'), 403)
   t.equal(await status(url, 'https://app.example.org'), 101)
+})
+
+t.test('a client that asks for HTTP/2 is answered in HTTP/1.1', async (t) => {
+  const headers = { Connection: 'Upgrade, HTTP2-Settings', Upgrade: 'h2c', 'HTTP2-Settings': '' }
+  const asked = request(`${baseUrl}healthcheck`, { headers }).end()
+  const [answer] = await once(asked, 'response')
+  answer.resume()
+  t.equal(answer.statusCode, 200)
 })
 
 t.test('a stop closes the sockets and what was bound to them', async (t) => {

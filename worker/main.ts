@@ -1,9 +1,10 @@
 /** The worker process: read settings, open services, take jobs; on SIGTERM finish what runs and leave. */
 import { DelayedError, type Job, UnrecoverableError, WaitingError, Worker } from 'bullmq'
 import { publishNotifications, socketSubscriptions } from '../shared/api/socket-subscriptions.ts'
+import { openFollowed } from '../shared/bot-logs.ts'
 import { type Config, ConfigError, readConfig } from '../shared/config.ts'
 import { createLogger, type Logger } from '../shared/log.ts'
-import { type BotQueue, EXPORTS, type ExecuteJob, REQUESTS } from '../shared/queue-jobs.ts'
+import { type BotQueue, EXPORTS, type ExecuteJob, IMPORTS, REQUESTS } from '../shared/queue-jobs.ts'
 import { botQueues, openRuns } from '../shared/queue-runs.ts'
 import { PREFIX } from '../shared/queue-scripts.ts'
 import { createStats } from '../shared/queue-stats.ts'
@@ -13,12 +14,16 @@ import { openServices, StartError } from '../shared/services.ts'
 import { createAudit } from './bots/audit.ts'
 import { openExecutors } from './bots/executors.ts'
 import { createMetrics } from './bots/metrics.ts'
+import { createRecentRuns } from './bots/recent-runs.ts'
 import { Again } from './bots/retries.ts'
 import { createRunner, HandedBack, LeftToUpkeep, type Runner } from './bots/run.ts'
 import { Deferred } from './bots/slots.ts'
 import { startSweep } from './bots/sweep.ts'
+import { createTelling } from './bots/telling.ts'
 import { startEvents } from './events/run.ts'
+import { createExportMetrics } from './export/metrics.ts'
 import { type ExportRuns, startExports } from './export/run.ts'
+import { IMPORTS_AT_ONCE, type Imports, startImports } from './imports/run.ts'
 import { startMail } from './mail/run.ts'
 import { type Requests, startRequests } from './requests/run.ts'
 import { startSchedules } from './schedules/run.ts'
@@ -33,8 +38,14 @@ const MOST_RESTING = 128
 /** Bundles are large: more at once would only share the same processor and connections. */
 const REQUESTS_AT_ONCE = 2
 
-/** After a kill a job is taken up within the sum of both: callers wait for 25 s. */
-const LOCKS = { lockDuration: 10_000, stalledInterval: 5000 }
+/**
+ * After a kill a job is taken up within lock + interval: a waiting caller gives little time, a run in
+ * the background is promised 30 s.
+ */
+const LOCKS = {
+  'bots-sync': { lockDuration: 10_000, stalledInterval: 5000 },
+  'bots-async': { lockDuration: 20_000, stalledInterval: 5000 },
+} as const
 
 async function main(): Promise<void> {
   const config = readConfig()
@@ -50,8 +61,12 @@ async function main(): Promise<void> {
   const runs = await openRuns(config, log)
   const metrics = createMetrics(() => executors.stats())
   const stats = createStats()
-  const audit = createAudit(services)
-  const runner: Runner = createRunner({ services, runs, executors, audit, metrics, stats })
+  const telling = createTelling(
+    createAudit(services),
+    createRecentRuns(services),
+    await openFollowed(config, log, services.redis),
+  )
+  const runner: Runner = createRunner({ services, runs, executors, telling, metrics, stats })
   const sweep = startSweep(services, runs)
   const hasUpkeep = config.workerQueues.includes('upkeep')
   const upkeep = hasUpkeep ? [startTableUpkeep(services), startUpkeepJobs(services)] : []
@@ -62,19 +77,22 @@ async function main(): Promise<void> {
   const events = config.workerQueues.includes('change')
     ? startEvents(services, runner, {
         sockets: (ids) => socketSubscriptions(services, ids),
-        botChanged: async () => {},
         publish: (notifications) => publishNotifications(services, notifications),
       })
     : undefined
   const requests = config.workerQueues.includes(REQUESTS)
     ? startRequests(services, runs)
     : undefined
-  const exports = config.workerQueues.includes(EXPORTS) ? startExports(services) : undefined
+  const exports = config.workerQueues.includes(EXPORTS)
+    ? startExports(services, createExportMetrics(metrics.registry))
+    : undefined
+  const imports = config.workerQueues.includes(IMPORTS) ? startImports(services) : undefined
   const loans: Loans = { most: MOST_RESTING, count: 0 }
   const workers = [
     ...served.map((queue) => startWorker(config, log, queue, runner, loans)),
     ...(requests ? [startRequestWorker(config, log, requests)] : []),
     ...(exports ? [startExportWorker(config, log, exports)] : []),
+    ...(imports ? [startImportWorker(config, log, imports)] : []),
   ]
   await Promise.all(workers.map((worker) => worker.waitUntilReady()))
   await runs.announce(served, async () => {
@@ -88,7 +106,8 @@ async function main(): Promise<void> {
     if (stopping) process.exit(1)
     stopping = true
     log.info({ signal, active: runner.active }, 'stopping')
-    const left = exports?.stop()
+    // Their parts are given back behind what they have written.
+    const left = Promise.all([exports?.stop(), imports?.stop()])
     const closed = Promise.all([
       ...workers.map((worker) => worker.close()),
       events?.stop(FINISH_MS),
@@ -106,7 +125,7 @@ async function main(): Promise<void> {
       runs.close(),
       executors.close(),
     ])
-    await audit.close()
+    await telling.close()
     await stats.flush(services.redis).catch(() => undefined)
     await services.close()
     log.info('stopped')
@@ -130,7 +149,7 @@ function startWorker(
     connection: openRedis(config, 'worker', log),
     prefix: PREFIX,
     concurrency: config.workerConcurrency,
-    ...LOCKS,
+    ...LOCKS[queue],
     maxStalledCount: 1,
     removeOnComplete: { count: 0 },
     removeOnFail: { count: 0 },
@@ -181,6 +200,21 @@ function startExportWorker(config: Config, log: Logger, exports: ExportRuns): Wo
     runRetryDelay: 500,
   })
   worker.on('error', (error) => log.debug({ queue: EXPORTS, reason: error.message }, 'Worker'))
+  return worker
+}
+
+/** A job only wakes: what there is to do is in PostgreSQL. */
+function startImportWorker(config: Config, log: Logger, imports: Imports): Worker {
+  const worker = new Worker(IMPORTS, () => imports.drain(), {
+    connection: openRedis(config, 'worker', log),
+    prefix: PREFIX,
+    concurrency: IMPORTS_AT_ONCE,
+    maxStalledCount: 0,
+    removeOnComplete: { count: 0 },
+    removeOnFail: { count: 0 },
+    runRetryDelay: 500,
+  })
+  worker.on('error', (error) => log.debug({ queue: IMPORTS, reason: error.message }, 'Worker'))
   return worker
 }
 

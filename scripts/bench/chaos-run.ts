@@ -38,9 +38,10 @@ const LONGEST_RUN_MS = 400
 
 /** Ends what it started except the last workers, which finish what is left; the caller stops them. */
 export async function runChaos(options: ChaosOptions): Promise<Ledger> {
-  const workers = await Promise.all(
+  const ready = await Promise.all(
     Array.from({ length: options.workers }, () => options.startWorker()),
   )
+  const starting = new Set<Promise<unknown>>()
   const ends = Date.now() + options.seconds * 1000
   const accepted = new Map<string, string>()
   const sync: Record<string, number> = {}
@@ -75,12 +76,16 @@ export async function runChaos(options: ChaosOptions): Promise<Ledger> {
   async function kill(): Promise<void> {
     while (Date.now() + options.killEveryMs < ends) {
       await delay(options.killEveryMs)
-      const at = Math.floor(Math.random() * workers.length)
-      workers[at]?.kill('SIGKILL')
+      // On a slow machine a start takes longer than the pause; one at least is to take jobs.
+      if (ready.length < 2) continue
+      const [victim] = ready.splice(Math.floor(Math.random() * ready.length), 1)
+      victim?.kill('SIGKILL')
       kills++
-      const next = await options.startWorker()
-      workers[at] = next
+      const next = options.startWorker().then((worker) => ready.push(worker))
+      starting.add(next)
+      void next.finally(() => starting.delete(next))
     }
+    await Promise.all(starting)
   }
 
   await Promise.all([

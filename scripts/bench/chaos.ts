@@ -6,7 +6,7 @@ import type { ChildProcess } from 'node:child_process'
 import type { Figure } from '../bench.ts'
 import { freePort } from '../service.ts'
 import { CHAOS_BOT, runChaos } from './chaos-run.ts'
-import { startWeb, startWorker, stopChild, untilReady } from './children.ts'
+import { startHeardWorker, startWeb, stopChild, untilReady } from './children.ts'
 import { deployBots } from './deployed.ts'
 import { openStage } from './stage.ts'
 
@@ -30,9 +30,10 @@ export async function chaos(seconds: number): Promise<readonly Figure[]> {
       workers: 3,
       callers: 8,
       async startWorker() {
-        const worker = startWorker(stage.env)
-        workers.push(worker)
-        return worker
+        const { child, ready } = startHeardWorker(stage.env)
+        workers.push(child)
+        await ready
+        return child
       },
     })
     const { kills, accepted, completed, failed, cancelled, lost, sync, slowestSyncMs } = ledger

@@ -3,6 +3,7 @@ import { connect } from '../session.ts'
 
 export interface Deployed<Name extends string> {
   readonly token: string
+  readonly projectId: string
   readonly ids: Readonly<Record<Name, string>>
 }
 
@@ -43,5 +44,5 @@ export async function deployBots<Name extends string>(
     ids[name] = String(bot.id)
   }
   // Each name has been given its id above.
-  return { token, ids: ids as Record<Name, string> }
+  return { token, projectId: String(project.id), ids: ids as Record<Name, string> }
 }

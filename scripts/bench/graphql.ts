@@ -1,51 +1,53 @@
 /**
- * GraphQL over HTTP with 8 callers: one read, patients with their encounters, observations and performers,
- * and counts. The nested query stands beside the same resolved parent by parent through the repository,
- * in this process and without HTTP, which flatters it.
+ * GraphQL over HTTP with 8 callers: one read, counts, and patients with their encounters, observations and
+ * subjects; what a process needs before its first answer; and the nested query beside the same with a
+ * statement for every list and every reference, both in this process and round about.
  */
+import { setFlagsFromString } from 'node:v8'
+import { runInNewContext } from 'node:vm'
+import { execute, getIntrospectionQuery } from 'graphql'
 import type { Principal } from '../../shared/access/principal.ts'
-import { parseJson } from '../../shared/fhir/json.ts'
-import { isObject, type Resource } from '../../shared/fhir/resource.ts'
-import { parseSearch } from '../../shared/fhir/search.ts'
-import type { Repository } from '../../shared/store/repository.ts'
+import { type GraphqlContext, openContext } from '../../shared/api/graphql/context.ts'
+import { prepareDocument } from '../../shared/api/graphql/document.ts'
+import type { Levels } from '../../shared/api/graphql/levels.ts'
+import { audienceName, schemaFor } from '../../shared/api/graphql/schema.ts'
+import type { Interaction } from '../../shared/api/interaction.ts'
+import { readPreferences } from '../../shared/api/negotiate.ts'
+import type { Services } from '../../shared/services.ts'
 import type { Figure } from '../bench.ts'
+import { freePort } from '../service.ts'
+import { startWeb, stopChild, untilReady } from './children.ts'
 import { type Load, measure, median, openWire } from './load.ts'
-import { onLoadedStage } from './loaded.ts'
+import { type LoadedStage, onLoadedStage } from './loaded.ts'
 import type { Loaded } from './search-load.ts'
 
 const CALLERS = 8
+const RUNS = 9
 const NESTED = `{ PatientList(_count: 20) { id EncounterList(_reference: patient) { id
   ObservationList(_reference: encounter) { id code { text } subject { resource { __typename } } } } } }`
+const COUNTS = '{ PatientConnection { count } ObservationConnection { count } }'
+const AUDIENCE = { isSuperAdmin: false, instance: undefined }
 
 export async function graphql(seconds: number, resources: number): Promise<readonly Figure[]> {
-  return onLoadedStage(resources, async ({ stage, baseUrl, token, principal, loaded }) => {
-    const { repository } = stage.services
+  return onLoadedStage(resources, async (ready) => {
+    const { baseUrl, token, loaded, stage, principal } = ready
     const wire = await openWire(baseUrl, CALLERS, token, 'application/json')
-    const asked = (query: () => string) => async (caller: number) => {
-      const body = JSON.stringify({ query: query() })
-      return (await wire.send(caller, 'POST', '/fhir/R4/$graphql', body)).status === 200
-    }
-    const began = performance.now()
-    await asked(() => NESTED)(0)
-    console.log(`The first query took ${Math.round(performance.now() - began)} ms`)
-    const load = (query: () => string) => measure(CALLERS, seconds, asked(query))
+    const load = (query: () => string) =>
+      measure(CALLERS, seconds, async (caller) => {
+        const body = JSON.stringify({ query: query() })
+        return (await wire.send(caller, 'POST', '/fhir/R4/$graphql', body)).status === 200
+      })
     const read = await load(() => readOne(loaded))
-    const counted = await load(
-      () => '{ PatientConnection { count } ObservationConnection { count } }',
-    )
-    const nested = await medianOf(() => asked(() => NESTED)(0))
-    const naive = await medianOf(() => parentByParent(repository, principal))
+    const counted = await load(() => COUNTS)
+    const nested = await load(() => NESTED)
     wire.close()
     return [
       figure('one Patient by id', read),
       figure('counts of two types', counted),
-      {
-        what: '20 patients, four levels',
-        ours: `p50 ${nested.toFixed(1)} ms`,
-        limit: `p50 ${naive.toFixed(1)} ms parent by parent`,
-        ratio: (naive / nested).toFixed(1),
-        required: '>= 10',
-      },
+      figure('20 patients, four levels', nested),
+      await compare(stage.services, principal),
+      ...(await first(ready)),
+      await memory(),
     ]
   })
 }
@@ -56,38 +58,148 @@ function readOne({ samples }: Loaded): string {
   return `{ Patient(id: "${id}") { id name { family given } birthDate } }`
 }
 
-/** What NESTED asks for, a statement for every list and every reference. */
-async function parentByParent(repository: Repository, principal: Principal): Promise<boolean> {
-  const find = async (type: string, query: string): Promise<Resource[]> => {
-    const { versions } = await repository.search(principal, parseSearch(type, query))
-    return versions.map(({ content = '' }) => parseJson(content) as Resource)
-  }
-  for (const patient of await find('Patient', '_count=20')) {
-    for (const encounter of await find('Encounter', `patient=Patient/${patient.id}`)) {
-      for (const { subject } of await find('Observation', `encounter=Encounter/${encounter.id}`)) {
-        const [type = '', id = ''] = isObject(subject) ? String(subject.reference).split('/') : []
-        await repository.read(principal, type, id)
-      }
-    }
-  }
-  return true
+/** Asks for every list and every reference by itself, and for the same one again. */
+const ONE_BY_ONE: Levels = {
+  ask: async (_key, item, run) => {
+    const [answer] = await run([item])
+    if (answer === undefined) throw new Error('Nothing was answered')
+    return answer()
+  },
+  pace: () => undefined,
+  spend: () => undefined,
+  rest: () => Promise.resolve(),
+  turns: 0,
 }
 
-const RUNS = 5
-
-/** Milliseconds of one run; either takes longer than a round of the others. */
-async function medianOf(run: () => Promise<boolean>): Promise<number> {
-  const times: number[] = []
-  for (let i = 0; i < RUNS; i++) {
-    const began = performance.now()
-    if (!(await run())) throw new Error('The nested query failed')
-    times.push(performance.now() - began)
+async function compare(services: Services, principal: Principal): Promise<Figure> {
+  const request = {
+    method: 'POST',
+    path: '$graphql',
+    query: new URLSearchParams(),
+    headers: {},
+    body: undefined,
+    requestId: 'bench',
+    traceId: 'bench',
   }
-  return median(times)
+  const interaction: Interaction = {
+    services,
+    principal,
+    request,
+    preferences: readPreferences(request),
+  }
+  const batched = () => openContext(interaction, false)
+  const naive = () => ({
+    ...openContext(interaction, false),
+    levels: ONE_BY_ONE,
+    loads: forgetful<GraphqlContext['loads']>(),
+    required: forgetful<GraphqlContext['required']>(),
+    found: forgetful<GraphqlContext['found']>(),
+  })
+  await run(batched())
+  await run(naive())
+  const times: { ours: number; limit: number }[] = []
+  for (let i = 0; i < RUNS; i++) {
+    times.push({ ours: await timed(() => run(batched())), limit: await timed(() => run(naive())) })
+  }
+  const ours = median(times.map((time) => time.ours))
+  const limit = median(times.map((time) => time.limit))
+  return {
+    what: 'the same, a statement a level',
+    ours: `p50 ${ours.toFixed(1)} ms`,
+    limit: `p50 ${limit.toFixed(1)} ms one by one`,
+    ratio: median(times.map((time) => time.limit / time.ours)).toFixed(1),
+    required: '>= 10',
+  }
+}
+
+function forgetful<T extends Map<unknown, unknown>>(): T {
+  // A map of whatever is asked of it, for it never holds anything.
+  return Object.assign(new Map(), { get: () => undefined }) as unknown as T
+}
+
+async function run(contextValue: GraphqlContext): Promise<void> {
+  const schema = schemaFor(AUDIENCE)
+  const { document } = await prepareDocument(schema, audienceName(AUDIENCE), NESTED)
+  if (document === undefined) throw new Error('The nested query is not valid')
+  const { errors } = await execute({ schema, document, contextValue })
+  if (errors !== undefined) throw errors[0]
+}
+
+/** What a new process takes for its first query, and for the whole schema. */
+async function first({ stage, token, loaded }: LoadedStage): Promise<Figure[]> {
+  const port = await freePort()
+  const baseUrl = `http://127.0.0.1:${port}/`
+  // Its tokens are for the address of the other one.
+  const web = startWeb({ ...stage.env, PORT: String(port) })
+  try {
+    await untilReady(baseUrl, false)
+    const ask = (query: string) =>
+      timed(async () => {
+        const response = await fetch(`${baseUrl}fhir/R4/$graphql`, {
+          method: 'POST',
+          headers: { Authorization: `Bearer ${token}`, 'Content-Type': 'application/json' },
+          body: JSON.stringify({ query }),
+        })
+        if (!response.ok) throw new Error(`The query was answered ${response.status}`)
+        await response.arrayBuffer()
+      })
+    const query = await ask(readOne(loaded))
+    const schema = await ask(getIntrospectionQuery())
+    const again = await ask(getIntrospectionQuery())
+    return [
+      { ...NOTHING, what: 'the first query', ours: milliseconds(query), required: '<= 300 ms' },
+      {
+        ...NOTHING,
+        what: 'introspection',
+        ours: milliseconds(schema),
+        limit: `${milliseconds(again)} the second time`,
+        required: '<= 2000 ms',
+      },
+    ]
+  } finally {
+    await stopChild(web)
+  }
+}
+
+const NOTHING = { what: '', ours: '', limit: '', ratio: '', required: '' }
+
+/** Of this process, which has been asked the nested query, with all fields of all types it may reach. */
+async function memory(): Promise<Figure> {
+  setFlagsFromString('--expose-gc')
+  const gc: () => void = runInNewContext('gc')
+  const used = () => {
+    gc()
+    return process.memoryUsage().heapUsed / 1_048_576
+  }
+  const before = used()
+  const schema = schemaFor({ ...AUDIENCE, isSuperAdmin: true })
+  await prepareDocument(schema, 'super', NESTED)
+  const lazy = used() - before
+  for (const name of Object.keys(schema.getTypeMap())) {
+    const type = schema.getType(name)
+    if (type !== undefined && 'getFields' in type) type.getFields()
+  }
+  const whole = used() - before
+  return {
+    what: 'memory of one more schema',
+    ours: `${lazy.toFixed(1)} MiB`,
+    limit: `${whole.toFixed(1)} MiB with the fields of all resources`,
+    ratio: '',
+    required: '<= 60 MiB',
+  }
+}
+
+async function timed(work: () => Promise<void>): Promise<number> {
+  const began = performance.now()
+  await work()
+  return performance.now() - began
+}
+
+function milliseconds(value: number): string {
+  return `${Math.round(value)} ms`
 }
 
 function figure(what: string, { failed, p50Ms, perSecond }: Load): Figure {
   if (failed > 0) throw new Error(`${what}: ${failed} queries failed`)
-  const ours = `p50 ${p50Ms.toFixed(1)} ms, ${perSecond.toFixed(1)}/s`
-  return { what, ours, limit: '', ratio: '', required: '' }
+  return { ...NOTHING, what, ours: `p50 ${p50Ms.toFixed(1)} ms, ${perSecond.toFixed(1)}/s` }
 }

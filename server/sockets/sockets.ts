@@ -64,7 +64,7 @@ export function openSockets(services: Services, metrics: Metrics): Sockets {
 /** Undefined for a request that may become a web socket. */
 function refusalOf(config: Config, { url = '', headers }: IncomingMessage): number | undefined {
   const path = url.split('?', 1)[0]
-  if (path !== new URL(SOCKET_PATH, config.baseUrl).pathname) return 404
+  if (path !== `/${SOCKET_PATH}`) return 404
   // Browsers send it; other programs need not.
   const { origin } = headers
   return origin === undefined || isAllowedOrigin(config, origin) ? undefined : 403

@@ -4,6 +4,7 @@
  */
 import type { CompiledPath } from '../fhir/path.ts'
 import type { Criterion } from '../fhir/search.ts'
+import { ownExportGrants } from './own-exports.ts'
 import { ownUserGrants } from './own-user.ts'
 import type { Principal } from './principal.ts'
 
@@ -118,6 +119,9 @@ export function grantsFor(
     const own = ownUserGrants(principal, type, interaction)
     if (own !== undefined) return own
   }
+  const isAllowed = rules === undefined || fitting(rules.grants, type, interaction).length > 0
+  const ownExports = isAllowed ? ownExportGrants(principal, type, interaction) : undefined
+  if (ownExports !== undefined) return ownExports
   if (rules === undefined || (REGISTRY_TYPES.has(type) && !isSuperAdmin)) return undefined
   const key = `${type} ${interaction}`
   const known = tried.get(rules)

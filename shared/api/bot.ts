@@ -48,6 +48,11 @@ export function maxConcurrency(bot: Resource, config: Config): number {
   return setting(bot, config, 'maxConcurrency') ?? CONCURRENCY
 }
 
+/** Whether each run gets an isolate that no other has used. */
+export function wantsFresh(bot: Resource, config: Config): boolean {
+  return extensionOf(bot, config, 'fresh')?.valueBoolean === true
+}
+
 /** How often an asynchronous run that fails is made in all. */
 export function maxAttempts(bot: Resource, config: Config): number {
   return Math.min(setting(bot, config, 'retry') ?? 1, ATTEMPTS_MAX)
@@ -83,10 +88,14 @@ export function platformMeta(version: Pick<Version, 'metaExtension'>): PlatformM
 }
 
 function setting(bot: Resource, config: Config, name: string): number | undefined {
-  const url = `${config.baseUrl}fhir/StructureDefinition/bot-${name}`
-  const extensions: readonly unknown[] = Array.isArray(bot.extension) ? bot.extension : []
-  const found = extensions.filter(isObject).find((extension) => extension.url === url)
+  const found = extensionOf(bot, config, name)
   return positive(found?.valueInteger ?? found?.valuePositiveInt ?? found?.valueUnsignedInt)
+}
+
+function extensionOf(bot: Resource, { baseUrl }: Config, name: string) {
+  const url = `${baseUrl}fhir/StructureDefinition/bot-${name}`
+  const extensions: readonly unknown[] = Array.isArray(bot.extension) ? bot.extension : []
+  return extensions.filter(isObject).find((extension) => extension.url === url)
 }
 
 function positive(value: unknown): number | undefined {

@@ -1,13 +1,16 @@
 /** Status, result and cancel of an AsyncJob (bots.md §7.2). Visible to its creator and to admins. */
 import { type Principal, systemPrincipal } from '../access/principal.ts'
-import { badRequest, conflict, type HttpError, methodNotAllowed, notFound } from '../errors.ts'
+import { badRequest, conflict, HttpError, methodNotAllowed, notFound } from '../errors.ts'
 import { accepted, allOk } from '../fhir/outcome.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import type { Services } from '../services.ts'
 import { isAcceptedRequest } from '../store/async-requests.ts'
 import { SYSTEM_PROJECT } from '../store/projects.ts'
+import type { Version } from '../store/repository.ts'
 import { finishAsyncJob, JobFinished } from './async-jobs.ts'
 import { platformMeta } from './bot.ts'
+import { exportAsJob } from './exports/as-job.ts'
+import { endExport, findExport } from './exports/status.ts'
 import type { FhirReply, FhirRequest } from './handle.ts'
 import type { Operation } from './operation.ts'
 import { FHIR_JSON, jsonReply, outcomeReply } from './reply.ts'
@@ -78,7 +81,10 @@ async function readJob({ repository }: Services, principal: Principal, id: strin
 }
 
 async function cancelJob(services: Services, principal: Principal, id: string): Promise<void> {
-  const { resource, author } = await readJob(services, principal, id)
+  const job = await unless404(() => readJob(services, principal, id))
+  if (job === undefined)
+    return endExport(services, principal, await findExport(services, principal, id))
+  const { resource, author } = job
   if (!isRunning(resource)) throw notCancellable(resource.status)
   // What has begun is ended by its worker, who knows whether it is done already.
   const isRequest = await isAcceptedRequest(services.database, id)
@@ -93,6 +99,27 @@ async function cancelJob(services: Services, principal: Principal, id: string): 
     if (!isRequest || error.status !== 'active') throw notCancellable(error.status)
   }
   await services.queues.cancel(id, principal.project.id)
+}
+
+async function unless404<T>(read: () => Promise<T>): Promise<T | undefined> {
+  try {
+    return await read()
+  } catch (error) {
+    if (error instanceof HttpError && error.status === 404) return undefined
+    throw error
+  }
+}
+
+/** An AsyncJob that is stored, or an export in the form of one. Errors: 404. */
+export async function readAsyncJob(
+  services: Services,
+  principal: Principal,
+  id: string,
+  stored: () => Promise<Version>,
+): Promise<Version> {
+  return (
+    (await unless404(stored)) ?? exportAsJob(services, await findExport(services, principal, id))
+  )
 }
 
 function notCancellable(status: unknown): HttpError {

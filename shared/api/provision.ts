@@ -112,6 +112,7 @@ export async function createBot(
     data: Buffer.from(BOT_TEMPLATE).toString('base64'),
   })
   const written = await repository.create(actor, {
+    runtimeVersion: 'vmcontext',
     ...bot,
     resourceType: 'Bot',
     meta: { project: home.id },

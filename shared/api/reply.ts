@@ -4,6 +4,8 @@ import type { OperationOutcome } from '../fhir/outcome.ts'
 import type { FhirReply, FhirRequest } from './handle.ts'
 
 export const FHIR_JSON = 'application/fhir+json; charset=utf-8'
+/** https://html.spec.whatwg.org/multipage/server-sent-events.html */
+export const EVENT_STREAM = 'text/event-stream; charset=utf-8'
 
 export function jsonReply(
   status: number,

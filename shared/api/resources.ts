@@ -19,6 +19,7 @@ import {
   textOf,
   writeReply,
 } from './interaction.ts'
+import { readAsyncJob } from './jobs.ts'
 import { readJson, readPatchBody } from './negotiate.ts'
 import {
   demandsExistence,
@@ -40,11 +41,11 @@ import {
 
 export async function read(interaction: Interaction, type: string, id: string): Promise<FhirReply> {
   const { services, principal } = interaction
-  const version = await storedOrHeld(
-    type,
-    () => services.repository.read(principal, type, id),
-    () => readSocketSubscription(services, principal, id),
-  )
+  const stored = () => services.repository.read(principal, type, id)
+  const version =
+    type === 'AsyncJob'
+      ? await readAsyncJob(services, principal, id, stored)
+      : await storedOrHeld(type, stored, () => readSocketSubscription(services, principal, id))
   return replyWith(interaction, version)
 }
 

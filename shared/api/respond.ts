@@ -18,6 +18,7 @@ import {
 import { handleExport, isExportPath } from './exports/status.ts'
 import type { FhirReply, FhirRequest } from './handle.ts'
 import { history, historyOf } from './history.ts'
+import { handleImport, isImportPath } from './import-status.ts'
 import type { Interaction } from './interaction.ts'
 import { handleJob, isJobPath } from './jobs.ts'
 import { charge, unitsOf } from './load.ts'
@@ -35,6 +36,7 @@ export async function respond(
   request: FhirRequest,
 ): Promise<FhirReply> {
   if (isJobPath(request.path)) return handleJob(services, principal, request)
+  if (isImportPath(request.path)) return handleImport(services, principal, request)
   if (isExportPath(request.path)) return handleExport(services, principal, request)
   const route = findRoute(request.method, request.path)
   const item = await charge(services, principal, request, unitsOf(route))

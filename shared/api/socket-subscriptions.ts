@@ -1,6 +1,6 @@
 /** Subscriptions of web sockets as resources: created, read by id and deleted, and never stored (events.md §9). */
 import type { Principal } from '../access/principal.ts'
-import { businessRule, HttpError } from '../errors.ts'
+import { businessRule, HttpError, unavailable } from '../errors.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import { SUBSCRIPTION } from '../fhir/subscription.ts'
 import type { Services } from '../services.ts'
@@ -43,7 +43,8 @@ export async function createSocketSubscription(
   const membershipId = principal.membershipId ?? MISSING
   const projectId = principal.project.id
   const text = JSON.stringify({ row, projectId, membershipId })
-  const full = await holdSubscription(redis, { id: row.id, projectId, membershipId, text })
+  const held = { id: row.id, projectId, membershipId, text }
+  const full = await holdSubscription(redis, held).catch(away)
   if (full !== undefined) throw businessRule(`Too many web-socket subscriptions of this ${full}`)
   return { ...toVersion(row), outcome: 'created' }
 }
@@ -93,7 +94,7 @@ export async function findSocketSubscription(
   { redis }: Pick<Services, 'redis'>,
   id: string,
 ): Promise<SocketSubscription | undefined> {
-  const [text] = await heldTexts(redis, [id])
+  const [text] = await heldTexts(redis, [id]).catch(away)
   return text === undefined ? undefined : parseHeld(id, text)
 }
 
@@ -103,7 +104,7 @@ export async function forgetSocketSubscriptions(
   subscriptions: readonly HeldSubscription[],
 ): Promise<void> {
   await repository.sockets.unwatch(subscriptions.map(({ id }) => id))
-  await dropSubscriptions(redis, subscriptions)
+  await dropSubscriptions(redis, subscriptions).catch(away)
 }
 
 /** What is to be matched, by id; for the worker. */
@@ -140,6 +141,10 @@ export async function publishNotifications(
       return redis.publish(socketChannel(subscription), JSON.stringify(told))
     }),
   )
+}
+
+function away(error: unknown): never {
+  throw unavailable('Redis', error)
 }
 
 function parseHeld(id: string, text: string): SocketSubscription {

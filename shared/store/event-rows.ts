@@ -7,7 +7,6 @@
  */
 import { REGISTRY_TYPES } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import { typeNumber } from '../fhir/definitions.ts'
 import type { Keys } from './keys.ts'
 import type { Bind, Listed } from './side-rows.ts'
 
@@ -27,11 +26,9 @@ const SILENT: ReadonlySet<string> = new Set([
   'Login',
   'JsonWebKey',
   'AsyncJob',
-  'BulkDataExport',
   'DomainConfiguration',
 ])
 
-export const BOT = typeNumber('Bot')
 const OUTBOX = 'outbox (project, type, id, ver, op, origin)'
 
 export function makesEvents(type: string): boolean {
@@ -53,11 +50,11 @@ export function eventOrigin(
     : { cause, home: projectId && keys.rowId('Project', projectId) }
 }
 
-/** `w` are the rows written, with `cause`: empty for what is no event. Bots are watched by their schedule. */
+/** `w` are the rows written, with `cause`: empty for what is no event. */
 export function eventPart(op: Operation): string {
   return `o as (insert into ${OUTBOX}
     select w.project, w.type, w.id, w.ver, '${op}', w.cause from w
-    where w.cause <> '' and (w.type = ${BOT} or ${isWatched('w.project')})
+    where w.cause <> '' and ${isWatched('w.project')}
     returning 1)`
 }
 
@@ -96,7 +93,7 @@ export function deletionEventPart(hasRegistry: boolean): string {
   return `o as (insert into ${OUTBOX}
     select w.project, w.type, w.id, w.ver, 'd'::"char", x.cause
     from now w join x using (project, type, id)
-    where x.cause <> '' and not x.registry and (w.type = ${BOT} or ${isWatched('w.project')})
+    where x.cause <> '' and not x.registry and ${isWatched('w.project')}
     ${registry}
     returning 1)`
 }

@@ -1,7 +1,6 @@
 /** Changes → what Subscriptions are owed for them (events.md §1, §3). */
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import type { Connection } from '../database.ts'
 import { HttpError } from '../errors.ts'
 import { typeName, typeNumber } from '../fhir/definitions.ts'
 import type { Resource } from '../fhir/resource.ts'
@@ -30,8 +29,6 @@ export interface MatchOptions {
   sockets(ids: readonly string[]): Promise<ReadonlyMap<string, Resource>>
   /** Told of a Subscription that cannot be judged. */
   skipped(subscription: string, error: unknown): void
-  /** For every change of a Bot, in the transaction that takes it out of the outbox. */
-  botChanged(connection: Connection, event: ChangeEvent): Promise<void>
 }
 
 export interface Matched {
@@ -83,7 +80,6 @@ export function createEvents(store: Store, transact: Transact): Events {
     const notifications: Notification[] = []
     const byProject = Map.groupBy(watches, ({ project }) => project)
     for (const event of events) {
-      if (event.type === 'Bot') await options.botChanged(inner.connection, event)
       const own = byProject.has(event.project)
         ? await inner.ownParameters.of(inner.connection, event.project)
         : undefined

@@ -22,6 +22,7 @@ import { createEvents } from './events.ts'
 import { createExports } from './exports/exports.ts'
 import { createFetch, fetchTogether } from './fetch.ts'
 import { history, historyOf } from './history.ts'
+import { advancePart } from './import-parts.ts'
 import { createImportedConcepts } from './imported-concepts.ts'
 import { criteriaSql, needsSql, readJudged } from './judge.ts'
 import { Keys } from './keys.ts'
@@ -118,6 +119,7 @@ function transactionOf(inner: Inner): Transaction {
   return {
     ...repositoryIn(inner.store),
     addMail: (projectId, mail) => addMail(inner.store.connection, projectId, mail),
+    advanceImport: (progress) => advancePart(inner.store.connection, progress),
     readAhead: (principal, references) =>
       inner.readAhead(references.map(({ type, id }) => rowKey(inner.store, principal, type, id))),
     together: (pieces, failed) =>

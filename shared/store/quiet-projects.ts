@@ -14,7 +14,6 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { LRUCache } from 'lru-cache'
-import { BOT } from './event-rows.ts'
 import type { Write, Written } from './statements.ts'
 import { REGISTRY_PROJECT } from './tenants.ts'
 
@@ -30,7 +29,7 @@ export function outlastLeases(): Promise<void> {
 
 export interface QuietProjects {
   /** What is written without a guard, if nobody can wait for it. */
-  unguarded<T extends Pick<Write, 'project' | 'type' | 'event'>>(write: T): T
+  unguarded<T extends Pick<Write, 'project' | 'event'>>(write: T): T
   /** `sentAt`: of the clock `now`, from before the statement was sent. */
   learn(writes: readonly Write[], rows: readonly Written[], sentAt: number): void
   now(): number
@@ -41,9 +40,9 @@ export function createQuietProjects(now: () => number = () => performance.now())
   return {
     now,
     unguarded(write) {
-      const { project, type, event } = write
-      // Bots are waited for by their schedules; rows of the registry are changes of other Projects.
-      if (event === undefined || project === REGISTRY_PROJECT || type === BOT) return write
+      const { project, event } = write
+      // Rows of the registry are changes of other Projects.
+      if (event === undefined || project === REGISTRY_PROJECT) return write
       const isQuiet = now() < (leases.get(project)?.until ?? 0)
       return isQuiet ? { ...write, event: undefined } : write
     },

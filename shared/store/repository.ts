@@ -6,6 +6,7 @@ import type { Resource } from '../fhir/resource.ts'
 import type { SearchRequest } from '../fhir/search.ts'
 import type { Events } from './events.ts'
 import type { Exports } from './exports/exports.ts'
+import type { ImportProgress } from './import-parts.ts'
 import type { ImportedConcepts } from './imported-concepts.ts'
 import type { Judged } from './judge-rows.ts'
 import type { Mail } from './mails.ts'
@@ -225,6 +226,8 @@ export interface Guard {
 export interface Transaction extends Repository {
   /** Sent by a worker once all is committed. One SQL statement. */
   addMail(projectId: string, mail: Mail): Promise<string>
+  /** Commits with the lines that it tells of. False when nothing of this may be committed. One SQL statement. */
+  advanceImport(progress: ImportProgress): Promise<boolean>
   /** Rows that are read by id later on are asked for now, in the same round trip as what comes next. */
   readAhead(
     principal: Principal,

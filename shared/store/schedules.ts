@@ -189,16 +189,17 @@ export async function takeOccurrences(
   return rows.map(({ content, ...row }) => ({ ...row, bot: parseJson(content) as Resource }))
 }
 
-/** False when the attempt has ended: its job is left over. */
-export async function isOpenAttempt(
+/** It is in the queue, or runs, for some seconds more; false when the attempt has ended. */
+export async function holdOccurrence(
   connection: Connection,
   run: string,
   attempt: number,
 ): Promise<boolean> {
   const rows = await connection.query({
-    name: 'occurrence-open',
-    text: 'select 1 from occurrence where run = $1 and attempt = $2',
-    values: [run, attempt],
+    name: 'occurrence-hold',
+    text: `update occurrence set due = clock_timestamp() + $3::float8 * interval '1 ms'
+      where run = $1 and attempt = $2 returning 1`,
+    values: [run, attempt, LOOK_AGAIN_MS],
   })
   return rows.length > 0
 }

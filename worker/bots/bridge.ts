@@ -38,12 +38,16 @@ export interface Bridge {
 const MAX_CONCURRENT = 20
 const MAX_FHIR_CALLS = 1000
 const MAX_FETCHES = 50
+/** Each may bring 10 MB, which are held more than once on their way. */
+const FETCHES_AT_ONCE = 6
 const MAX_CONTENT_BYTES = 20 * 1024 * 1024
 const ROOT = '/fhir/R4/'
 /** POST by form only: nothing is changed. */
 const READING_POST = /(^|\/)(_search|\$validate|\$expand|\$lookup)$/
 /** The worker's own say; a bot's would let it hide how deep it is. */
-const RESERVED_HEADERS = new Set(['authorization', 'cookie', 'host', DEPTH_HEADER])
+const RESERVED_HEADERS = new Set(['host', DEPTH_HEADER])
+/** A FHIR request is made as the run's identity; another service is told who asks. */
+const OWN_RESERVED_HEADERS = new Set([...RESERVED_HEADERS, 'authorization', 'cookie'])
 
 interface Asked {
   readonly method: string
@@ -56,6 +60,7 @@ export function createBridge(options: BridgeOptions): Bridge {
   const { services, principal, job, signal } = options
   const left = { fhir: MAX_FHIR_CALLS, fetch: MAX_FETCHES }
   const places = createPlaces(MAX_CONCURRENT)
+  const fetching = createPlaces(FETCHES_AT_ONCE)
   let marked: Promise<void> | undefined
   let token: Promise<string> | undefined
 
@@ -127,8 +132,13 @@ export function createBridge(options: BridgeOptions): Bridge {
   async function fetchCall(asked: Asked & { url: string; redirect: string }): Promise<string> {
     if (left.fetch-- <= 0) return problem(`A run may make ${MAX_FETCHES} fetches`)
     if (asked.method !== 'GET' && asked.method !== 'HEAD') await write()
-    const fetched: Fetched = await fetchOutside(asked, services.config.botFetch, signal)
-    return JSON.stringify({ ...fetched, body: fetched.body.toString('base64') })
+    await fetching.take()
+    try {
+      const fetched: Fetched = await fetchOutside(asked, services.config.botFetch, signal)
+      return JSON.stringify({ ...fetched, body: fetched.body.toString('base64') })
+    } finally {
+      fetching.free()
+    }
   }
 
   return {
@@ -167,6 +177,7 @@ function readPayload(payload: string): Asked & { url: string; redirect: string }
   const value: unknown = JSON.parse(payload)
   if (!isObject(value)) throw new Error('The call is not an object')
   const { method, path, url, body, encoding, redirect } = value
+  const reserved = url === undefined ? OWN_RESERVED_HEADERS : RESERVED_HEADERS
   const headers = isObject(value.headers) ? Object.entries(value.headers) : []
   return {
     method: typeof method === 'string' ? method.toUpperCase() : 'GET',
@@ -176,7 +187,7 @@ function readPayload(payload: string): Asked & { url: string; redirect: string }
     headers: Object.fromEntries(
       headers
         .map(([name, text]) => [name.toLowerCase(), String(text)] as const)
-        .filter(([name]) => !RESERVED_HEADERS.has(name)),
+        .filter(([name]) => !reserved.has(name)),
     ),
     body: readPayloadBody(body, encoding, url),
   }

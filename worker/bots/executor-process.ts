@@ -91,6 +91,11 @@ export class ExecutorProcess {
     this.ready.catch(() => {})
   }
 
+  /** How many it was given so far. */
+  get runs(): number {
+    return this.#lastRun
+  }
+
   get pid(): number {
     return this.#child.pid ?? 0
   }
@@ -138,6 +143,7 @@ export class ExecutorProcess {
         inputKind,
         limits: { ...limits, wallMs },
         fresh: fresh === true,
+        follow: run.run.onLog !== undefined,
       },
       event,
       ...(input === undefined ? [] : [input]),
@@ -198,6 +204,9 @@ export class ExecutorProcess {
         if (run) void answerCall(run, header, first, (reply, text) => this.#say(reply, text))
         return
       }
+      case 'log':
+        this.active.get(header.run)?.run.onLog?.(first)
+        return
       case 'fatal':
         this.kill({ cause: header.failure, guilty: header.run })
         return

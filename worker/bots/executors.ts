@@ -43,6 +43,8 @@ const CHECK_MS = 100
 const IDLE_MS = 10 * 60_000
 const MAX_AGE_MS = 60 * 60_000
 const MAX_REPEATS = 2
+/** How long a project may wait for an executor while all are busy with others. */
+const TURN_MS = 250
 /** Less is not worth a start. */
 const SHORTEST_REPEAT_MS = 20
 
@@ -186,6 +188,7 @@ export class Executors {
     try {
       const executor = await this.#spares.take()
       tenant.executor = executor
+      tenant.boundAt = Date.now()
       void executor.died.then(({ cause }) => {
         this.#deaths[cause]++
         if (tenant.executor === executor) tenant.executor = undefined
@@ -214,6 +217,18 @@ export class Executors {
     return idle !== undefined
   }
 
+  /** With more busy projects than executors, the one that has its own for longest makes room. */
+  #rotate(): void {
+    const since = Date.now() - TURN_MS
+    const tenants = [...this.#tenants.values()]
+    if (!tenants.some(({ missesSince }) => missesSince !== undefined && missesSince < since)) return
+    const [longest] = tenants
+      .filter(({ executor, boundAt }) => executor?.isAlive && boundAt < since)
+      .sort((a, b) => a.boundAt - b.boundAt)
+    longest?.retire()
+    this.#bindWaiting()
+  }
+
   #tenantLimits() {
     const { isolatesPerBot, runsPerExecutor = 64, recycleRssMb = 400 } = this.#options
     return { isolatesPerBot, runsPerExecutor, recycleRssMb, maxAgeMs: MAX_AGE_MS }
@@ -234,6 +249,7 @@ export class Executors {
       if (isLate) process.forgive()
       process.check()
     }
+    this.#rotate()
     const since = Date.now() - (this.#options.idleMs ?? IDLE_MS)
     for (const [project, tenant] of this.#tenants) {
       const spentBy = tenant.executor?.spentBy

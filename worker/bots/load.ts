@@ -10,6 +10,7 @@ import {
   MAX_CODE_BYTES,
   maxAttempts,
   maxConcurrency,
+  wantsFresh,
 } from '../../shared/api/bot.ts'
 import { type CodeFormat, codeFormat } from '../../shared/api/operations/bot-code.ts'
 import { usesLibrary } from '../../shared/bot-modules.ts'
@@ -32,6 +33,7 @@ export interface LoadedBot {
   readonly maxConcurrency: number
   /** Of an asynchronous run that fails. */
   readonly maxAttempts: number
+  readonly fresh: boolean
 }
 
 export interface Secrets {
@@ -124,6 +126,7 @@ async function loadBot(services: Services, job: ExecuteJob): Promise<LoadedBot> 
     limits: botLimits(bot, config),
     maxConcurrency: maxConcurrency(bot, config),
     maxAttempts: maxAttempts(bot, config),
+    fresh: wantsFresh(bot, config),
   }
 }
 

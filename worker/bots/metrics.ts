@@ -16,6 +16,8 @@ export interface RunMetrics {
     count: number,
     driftMs?: number,
   ): void
+  /** Other parts of the worker count here, too. */
+  readonly registry: Registry
   /** The registry as JSON text, for the heartbeat. */
   text(): Promise<string>
 }
@@ -127,6 +129,7 @@ export function createMetrics(stats: () => ExecutorsStats): RunMetrics {
   }
 
   return {
+    registry,
     started(job) {
       const mine = place(job)
       const mode = modeOf(job)

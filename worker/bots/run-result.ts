@@ -30,6 +30,8 @@ export interface BotRun {
   readonly depth?: number
   /** True: an isolate of its own that no other run has used or will use. */
   readonly fresh?: boolean
+  /** Hears what the run logs, while it runs and before its end. */
+  readonly onLog?: ((text: string) => void) | undefined
 }
 
 const FAILURES: readonly Failure[] = ['thrown', 'timeout', 'memory', 'cpu', 'result', 'cancelled']
@@ -44,6 +46,8 @@ export interface RunResult {
   readonly log: string
   readonly cpuMs: number
   readonly wallMs: number
+  /** Heap at the end, where it was measured. */
+  readonly memoryMb?: number | undefined
   /** Calls that may have changed something: all but reads of FHIR and GET fetches. */
   readonly sideEffects: number
 }
@@ -58,6 +62,7 @@ interface Ended {
   readonly log?: string
   readonly cpuMs?: number
   readonly wallMs?: number
+  readonly memoryMb?: number | undefined
   readonly sideEffects?: number
 }
 
@@ -69,8 +74,8 @@ export function resultOf(
   log: string,
   sideEffects: number,
 ): RunResult {
-  const { status, failure, kind, cpuMs, wallMs } = done
-  const ended = { body, log, cpuMs, wallMs, sideEffects }
+  const { status, failure, kind, cpuMs, wallMs, memoryMb } = done
+  const ended = { body, log, cpuMs, wallMs, memoryMb, sideEffects }
   if (status === 'ok') return { status, kind, ...ended }
   if (failure === 'thrown' && kind === 'outcome') return { status, failure, kind, ...ended }
   return failed(run, FAILURES.find((known) => known === failure) ?? 'crash', ended)
@@ -87,6 +92,7 @@ export function failed(run: BotRun, failure: RunFailure, ended: Ended = {}): Run
     log: ended.log ?? '',
     cpuMs: ended.cpuMs ?? 0,
     wallMs: ended.wallMs ?? 0,
+    memoryMb: failure === 'memory' ? run.limits.memoryMb : ended.memoryMb,
     sideEffects: ended.sideEffects ?? 0,
   }
 }

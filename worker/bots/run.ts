@@ -3,7 +3,6 @@
  * AuditEvent. A run that may have had an effect is never made twice; the journal in Redis outlives
  * this process, the bridge's own note is enough inside it.
  */
-import { settleAsyncJob } from '../../shared/api/async-jobs.ts'
 import { HttpError } from '../../shared/errors.ts'
 import type { Queues } from '../../shared/queue.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/queue-jobs.ts'
@@ -11,23 +10,24 @@ import { interrupted } from '../../shared/queue-replies.ts'
 import type { Runs } from '../../shared/queue-runs.ts'
 import type { Stats } from '../../shared/queue-stats.ts'
 import type { Services } from '../../shared/services.ts'
-import { isWanted, settleOccurrence } from '../schedules/run.ts'
-import type { Audit } from './audit.ts'
+import { whileHeld } from '../schedules/run.ts'
 import { createBridge } from './bridge.ts'
-import { eventText, redact, withRunId } from './event.ts'
+import { eventText, withRunId } from './event.ts'
 import type { Executors } from './executors.ts'
 import { createLoader } from './load.ts'
 import type { RunMetrics } from './metrics.ts'
 import { type Attempt, cancelled, type Done, refusal } from './refusal.ts'
 import { Again, retryAfterMs } from './retries.ts'
+import { settleRun } from './settle.ts'
 import { createSlots, Deferred } from './slots.ts'
+import type { Telling } from './telling.ts'
 import { mintToken } from './token.ts'
 
 export interface RunnerOptions {
   readonly services: Services
   readonly runs: Runs
   readonly executors: Executors
-  readonly audit: Audit
+  readonly telling: Telling
   readonly metrics: RunMetrics
   readonly stats: Stats
 }
@@ -53,12 +53,10 @@ export interface Runner {
   readonly active: number
 }
 
-const SETTLE_ATTEMPTS = 5
-const SETTLE_PAUSE_MS = 500
 const SHUTDOWN = new Error('The worker stops')
 
 export function createRunner(options: RunnerOptions): Runner {
-  const { runs, executors, audit, metrics, stats } = options
+  const { runs, executors, telling, metrics, stats } = options
   const active = new Map<string, AbortController>()
   const services: Services = { ...options.services, queues: nested(options.services.queues) }
   const { config } = services
@@ -102,7 +100,6 @@ export function createRunner(options: RunnerOptions): Runner {
   ): Promise<Done> {
     const { runId } = job
     const { signal } = controller
-    const startedAt = new Date()
     const [loaded, session, input] = await Promise.all([
       loader.bot(job),
       loader.session(job),
@@ -123,6 +120,8 @@ export function createRunner(options: RunnerOptions): Runner {
     })
     const number = attempt.number + (job.scheduled?.attempt ?? 1) - 1
     const times = { attempt: number, deadline: Date.now() + loaded.limits.wallMs }
+    const started = { job, bot: loaded.bot, session, input, startedAt: new Date(), attempt: number }
+    const told = telling.start(started, secrets.values)
     const result = await executors.run(
       {
         runId,
@@ -135,9 +134,11 @@ export function createRunner(options: RunnerOptions): Runner {
         format: loaded.format,
         library: loaded.library,
         limits: loaded.limits,
+        fresh: loaded.fresh,
         event: eventText(job, loaded, session, secrets.text, times, config.baseUrl, accessToken),
         inputKind: job.inputKind,
         input,
+        onLog: told.onLog,
       },
       (call) => {
         metrics.hostCall(call.kind)
@@ -147,22 +148,13 @@ export function createRunner(options: RunnerOptions): Runner {
       onRest,
     )
     metrics.used(result)
-    if (signal.aborted && signal.reason === SHUTDOWN && result.failure === 'cancelled') {
-      if (!bridge.hasWritten) throw new HandedBack()
-      return { reply: interrupted(runId), failure: 'interrupted' }
-    }
-    const { status, kind, failure } = result
+    const isStopped = signal.aborted && signal.reason === SHUTDOWN && result.failure === 'cancelled'
+    if (isStopped && !bridge.hasWritten) throw new HandedBack()
+    const { status, kind } = result
+    const failure = isStopped ? 'interrupted' : result.failure
+    const audited = told.end(result, failure)
+    if (isStopped) return { reply: interrupted(runId), failure, audited }
     const body = status === 'error' ? withRunId(result.body, runId) : result.body
-    const audited = audit.add({
-      job,
-      bot: loaded.bot,
-      session,
-      input,
-      startedAt,
-      endedAt: new Date(),
-      failure,
-      log: redact(result.log, secrets.values),
-    })
     return { reply: { runId, status, kind, body }, failure, audited }
   }
 
@@ -247,21 +239,7 @@ export function createRunner(options: RunnerOptions): Runner {
     const isLate = await runs.finish(job, reply, ranMs)
     if (!isLate) return
     const final = reply.status === 'unavailable' ? interrupted(job.runId) : reply
-    for (let attempt = 1; ; attempt++) {
-      try {
-        await settle(job, final)
-        return
-      } catch (error) {
-        if (attempt === SETTLE_ATTEMPTS) throw error
-        await new Promise((resolve) => setTimeout(resolve, attempt * SETTLE_PAUSE_MS))
-      }
-    }
-  }
-
-  function settle(job: ExecuteJob, reply: ExecuteReply): Promise<void> {
-    return job.scheduled === undefined
-      ? settleAsyncJob(services, job, reply)
-      : settleOccurrence(services, job.scheduled.attempt, reply)
+    await settleRun(services, job, final)
   }
 
   /** Errors: Again, when the bot asks for another attempt. */
@@ -277,17 +255,16 @@ export function createRunner(options: RunnerOptions): Runner {
     get active() {
       return active.size
     },
-    async process(job, attempt, onRest) {
-      if (!(await isWanted(services, job))) return
-      const { reply, failure, audited, ranMs } = await runCounted(job, attempt, onRest)
-      const isRetried = job.asynchronous && job.scheduled === undefined
-      if (isRetried && failure !== undefined) await retry(job, failure)
-      await finish(job, reply, ranMs)
-      if (job.asynchronous) {
-        onRest(true)
-        await audited
-      }
-    },
+    process: (job, attempt, onRest) =>
+      whileHeld(services, job, async () => {
+        const { reply, failure, audited, ranMs } = await runCounted(job, attempt, onRest)
+        if (job.asynchronous && failure !== undefined) await retry(job, failure)
+        await finish(job, reply, ranMs)
+        if (job.asynchronous) {
+          onRest(true)
+          await audited
+        }
+      }),
     async deliver(job, number) {
       const done = await runCounted(job, { number, isRepeat: false }, () => {})
       if (done.failure === 'interrupted') throw new HandedBack()

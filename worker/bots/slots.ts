@@ -56,6 +56,8 @@ interface Held {
   readonly asked: Asked
   resolve(slot: Slot): void
   reject(reason: unknown): void
+  /** Its place in the queue is another's meanwhile. */
+  readonly hasLent: boolean
   patience?: NodeJS.Timeout
 }
 
@@ -123,13 +125,13 @@ export function createSlots({ liveWorkers, perQueue }: SlotsOptions): Slots {
   function hold(asked: Asked): Promise<Slot> {
     asked.signal.throwIfAborted()
     const { promise, resolve, reject } = Promise.withResolvers<Slot>()
-    const one: Held = { asked, resolve, reject }
+    const one: Held = { asked, resolve, reject, hasLent: held.length < MOST_HELD }
     const at = held.findLastIndex((other) => other.asked.added <= asked.added)
     held.splice(at + 1, 0, one)
     asked.signal.addEventListener('abort', () => release(one)?.reject(asked.signal.reason), {
       once: true,
     })
-    if (held.length <= MOST_HELD) asked.onHold(true)
+    if (one.hasLent) asked.onHold(true)
     else sendBackYoungest()
     return promise
   }
@@ -152,7 +154,7 @@ export function createSlots({ liveWorkers, perQueue }: SlotsOptions): Slots {
     if (at < 0) return undefined
     held.splice(at, 1)
     clearTimeout(one.patience)
-    one.asked.onHold(false)
+    if (one.hasLent) one.asked.onHold(false)
     return one
   }
 

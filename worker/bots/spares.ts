@@ -52,7 +52,9 @@ export class Spares {
     while (!this.#isClosed && this.#spares.length < this.#wanted && !this.#retry) {
       const spare = new ExecutorProcess()
       this.#spares.push(spare)
-      spare.ready.catch((error: Error) => this.#log.error({ err: error.message }, 'No executor'))
+      spare.ready.catch((error: Error) => {
+        if (!this.#isClosed) this.#log.error({ err: error.message }, 'No executor')
+      })
       void spare.died.then(() => this.#replace(spare))
     }
   }

@@ -13,14 +13,19 @@ export interface TenantLimits {
 }
 
 const CALLED_PER_DEPTH = 16
+/** After so many runs an executor ends; a start costs as much as a thousand. */
+const MAX_RUNS = 100_000
 
 interface Waiting {
+  readonly since: number
   readonly active: ActiveRun
   readonly resolve: (ended: Ended | undefined) => void
 }
 
 export class Tenant {
   executor: ExecutorProcess | undefined
+  /** When it got its executor. */
+  boundAt = 0
   lastUsedAt = Date.now()
   /** Executors that take no new run; gone when their last run is. */
   readonly draining = new Set<ExecutorProcess>()
@@ -42,6 +47,11 @@ export class Tenant {
     return this.#waiting.length
   }
 
+  /** Epoch ms since when a run of a tenant without an executor waits for one. */
+  get missesSince(): number | undefined {
+    return this.executor?.isAlive ? undefined : this.#waiting[0]?.since
+  }
+
   get running(): number {
     return this.#active
   }
@@ -49,7 +59,7 @@ export class Tenant {
   /** Resolves with the end of the run, or undefined when it was cancelled before it started. */
   run(active: ActiveRun): Promise<Ended | undefined> {
     const { promise, resolve } = Promise.withResolvers<Ended | undefined>()
-    const waiting = { active, resolve }
+    const waiting = { since: Date.now(), active, resolve }
     this.#waiting.push(waiting)
     this.pump()
     if (this.#waiting.includes(waiting)) {
@@ -128,7 +138,7 @@ export class Tenant {
     }
     const { recycleRssMb, maxAgeMs } = this.#limits
     const isOld = Date.now() - executor.startedAt > maxAgeMs
-    if (executor.rssMb > recycleRssMb || isOld) this.retire()
+    if (executor.rssMb > recycleRssMb || executor.runs >= MAX_RUNS || isOld) this.retire()
   }
 }
 

@@ -2,9 +2,9 @@
  * One attempt to deliver. Whether the Subscription still waits, what its author may see and whom a Bot
  * acts as are asked anew each time; the version that is sent is that of the event.
  */
-import { signAttachments, signBinary } from '../../shared/api/attachments.ts'
 import { platformMeta } from '../../shared/api/bot.ts'
 import { MAX_DEPTH } from '../../shared/api/depth.ts'
+import { eventBody } from '../../shared/api/event-body.ts'
 import { typeName } from '../../shared/fhir/definitions.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { readSubscription, type SubscriptionTerms } from '../../shared/fhir/subscription.ts'
@@ -12,7 +12,7 @@ import type { Services } from '../../shared/services.ts'
 import { idOf } from '../../shared/store/content.ts'
 import type { Delivery } from '../../shared/store/deliveries.ts'
 import type { Session } from '../../shared/store/principals.ts'
-import { parseVersion, present, type VersionRow } from '../../shared/store/rows.ts'
+import { parseVersion, type VersionRow } from '../../shared/store/rows.ts'
 import type { Runner } from '../bots/run.ts'
 import { findTarget, isTarget, runBot } from './bot-hook.ts'
 import type { Message } from './headers.ts'
@@ -81,14 +81,14 @@ async function send(task: Task): Promise<Sent> {
     reference: task.reference,
   }
   if (hook.bot === undefined) {
-    const body = await bodyFor(task, author)
+    const body = await eventBody(services, author.principal, task.row)
     if (body === undefined) return stopped('access')
     const text = delivery.change === 'delete' ? '{}' : body
     return sendHook(services.config, terms, hook, message, text, signal)
   }
   const target = await findTarget(services, author, hook.bot)
   if (!isTarget(target)) return target
-  const body = await bodyFor(task, target.session)
+  const body = await eventBody(services, target.session.principal, task.row)
   if (body === undefined) return stopped('access')
   const input = delivery.change === 'delete' ? `{"deletedResource":${body}}` : body
   const projectId = platformMetaOf(task.row).project ?? ''
@@ -107,18 +107,6 @@ async function authorOf({ services, delivery, subscription }: Task): Promise<Ses
   if (session === undefined) return undefined
   const { project, isSuperAdmin } = session.principal
   return isSuperAdmin || project.number === delivery.project ? session : undefined
-}
-
-/** The version as JSON text, as far as the Principal may see it; undefined: not at all. */
-async function bodyFor(
-  { services, row }: Task,
-  { principal }: Session,
-): Promise<string | undefined> {
-  const version = await services.repository.events.seen(principal, row)
-  if (version === undefined) return undefined
-  const text = present(version, principal, true)
-  if (version.type === 'Binary') return signBinary(services, version, text)
-  return signAttachments(services, principal, text)
 }
 
 function platformMetaOf({ meta_ext }: VersionRow) {

@@ -9,7 +9,7 @@ import { createLoop } from './loop.ts'
 import { endOverdue } from './subscription-end.ts'
 
 /** What happens beside rest-hooks. */
-export interface EventHooks extends Pick<MatchOptions, 'sockets' | 'botChanged'> {
+export interface EventHooks extends Pick<MatchOptions, 'sockets'> {
   /** For Subscriptions of web sockets, once the match is committed. */
   publish(notifications: readonly Notification[]): Promise<void>
 }
@@ -28,7 +28,6 @@ export function startEvents(
   const deliveries = startDeliveries(services, runner)
   const options: MatchOptions = {
     sockets: hooks.sockets,
-    botChanged: hooks.botChanged,
     skipped(subscription, error) {
       const reason = error instanceof Error ? error.message : 'unknown'
       log.warn({ subscription, reason }, 'A Subscription could not be judged')

@@ -4,16 +4,21 @@
  */
 import type ivm from 'isolated-vm'
 import type { BotCode } from './bot-code.ts'
+import { type FollowedLog, followLog } from './followed-log.ts'
 import type { Enter, GuestCode } from './guest-code.ts'
 import type { CallKind, DoneMessage, Failure, ResultKind, RunMessage } from './messages.ts'
 import { answerSyncCall } from './sync-calls.ts'
 
 const MAX_IN_FLIGHT = 32
+const MAX_LENGTH_IN_FLIGHT = 16 * 1024 * 1024
 const MAX_CALLS = 10_000
 const MAX_TIMERS = 100
 /** How long a run that ran out of time may take to hand over its log. */
 const LOG_GRACE_MS = 150
 const STUCK_MS = 1000
+/** Asking for the heap takes 0.1 ms, as long as a short run; a thread that is busy after its run is not waited for. */
+const WORTH_MEASURING_MS = 20
+const MEASURING_MS = 25
 /** A run that waits and used less CPU since the last look rests. */
 const RESTING_CPU_MS = 0.5
 
@@ -21,12 +26,15 @@ export interface RunEnd {
   readonly message: Omit<DoneMessage, 't' | 'run'>
   readonly body: string
   readonly log: string
+  /** Of a followed run: what of its log was not told yet. */
+  readonly untold: string
 }
 
 export interface IsolatePort {
   readonly ivm: typeof ivm
   readonly guest: GuestCode
   call(run: number, call: number, kind: CallKind, payload: string): void
+  log(run: number, text: string): void
   fatal(run: number, failure: 'memory' | 'timeout'): void
   /** A thread still runs though its isolate was disposed of. */
   stuck(run: number): void
@@ -42,8 +50,10 @@ interface ActiveRun {
   readonly timers: Map<number, NodeJS.Timeout>
   readonly deadline: NodeJS.Timeout
   readonly end: (end: RunEnd) => void
-  readonly calls: Set<number>
+  /** Length of the payload by number of the call. */
+  readonly calls: Map<number, number>
   made: number
+  readonly followed: FollowedLog | undefined
   seenCpuMs: number
   isResting: boolean
 }
@@ -58,6 +68,7 @@ export class BotIsolate {
   #isLoaded = false
   #active: ActiveRun | undefined
   #lastCpuMs = 0
+  #lastHeapMb: number | undefined
 
   constructor(port: IsolatePort, memoryMb: number) {
     this.#port = port
@@ -90,8 +101,9 @@ export class BotIsolate {
       timers: new Map(),
       deadline: setTimeout(() => void this.#onDeadline(), wallMs),
       end: resolve,
-      calls: new Set(),
+      calls: new Map(),
       made: 0,
+      followed: message.follow ? this.#follow(message.run) : undefined,
       seenCpuMs: 0,
       isResting: false,
     }
@@ -122,6 +134,7 @@ export class BotIsolate {
     const cpuMs = this.#cpuMs()
     if (cpuMs > active.message.limits.cpuMs) this.stop('cpu')
     if (this.#active !== active) return
+    active.followed?.look()
     const isWaiting = active.calls.size > 0 || active.timers.size > 0
     const isResting = isWaiting && cpuMs - active.seenCpuMs < RESTING_CPU_MS
     active.seenCpuMs = cpuMs
@@ -130,10 +143,30 @@ export class BotIsolate {
     this.#port.rest(active.run, isResting)
   }
 
+  #follow(run: number): FollowedLog {
+    return followLog(
+      () => this.#enter.apply(undefined, ['log', run], { timeout: LOG_GRACE_MS }),
+      (text) => this.#port.log(run, text),
+    )
+  }
+
   /** Used heap in MB. */
   async heapMb(): Promise<number> {
     const { used_heap_size, externally_allocated_size } = await this.#isolate.getHeapStatistics()
-    return (used_heap_size + externally_allocated_size) / (1024 * 1024)
+    this.#lastHeapMb = (used_heap_size + externally_allocated_size) / (1024 * 1024)
+    return this.#lastHeapMb
+  }
+
+  /** The same after a run of that length: measured after the first and after long ones, else as last known. */
+  async heapMbAfter(wallMs: number): Promise<number | undefined> {
+    const isWorthIt = wallMs >= WORTH_MEASURING_MS || this.#lastHeapMb === undefined
+    if (!isWorthIt || this.#isolate.isDisposed) return this.#lastHeapMb
+    const late = Promise.withResolvers<undefined>()
+    const timer = setTimeout(late.resolve, MEASURING_MS, undefined)
+    const measured = this.heapMb().catch(() => undefined)
+    const heapMb = await Promise.race([measured, late.promise])
+    clearTimeout(timer)
+    return heapMb
   }
 
   dispose(): void {
@@ -210,7 +243,9 @@ export class BotIsolate {
   #onCall(active: ActiveRun, call: number, kind: string, payload: string): void {
     const known = CALL_KINDS.find((one) => one === kind)
     if (active.calls.size >= MAX_IN_FLIGHT || ++active.made > MAX_CALLS) return
-    active.calls.add(call)
+    const length = active.calls.values().reduce((sum, one) => sum + one, payload.length)
+    if (length > MAX_LENGTH_IN_FLIGHT) return
+    active.calls.set(call, payload.length)
     if (known) this.#port.call(active.run, call, known, payload)
     else this.reply(active.run, call, false, `Unknown call ${kind.slice(0, 100)}`)
   }
@@ -250,7 +285,8 @@ export class BotIsolate {
     clearTimeout(active.deadline)
     for (const timer of active.timers.values()) clearTimeout(timer)
     const wallMs = performance.now() - active.startedAt
-    active.end({ message: { ...message, wallMs }, body, log })
+    const untold = active.followed?.rest(log) ?? ''
+    active.end({ message: { ...message, wallMs }, body, log, untold })
   }
 
   #onCatastrophe(message: string): void {

@@ -31,6 +31,7 @@ const port: IsolatePort = {
   ivm: library,
   guest: await readGuestCode(library, new URL('guest/', import.meta.url)),
   call: (run, call, kind, payload) => say({ t: 'call', run, call, kind }, payload),
+  log: (run, text) => say({ t: 'log', run }, text),
   fatal(run, failure) {
     say({ t: 'fatal', run, failure })
     // V8 is beyond saving in one of the threads; time for the frame to leave, then the end.
@@ -83,12 +84,14 @@ function start(message: RunMessage, event: string, input: string | undefined): v
   void isolate.run(message, code, event, input).then((end) => finish(message, isolate, end))
 }
 
-function finish(message: RunMessage, isolate: BotIsolate, end: RunEnd): void {
+async function finish(message: RunMessage, isolate: BotIsolate, end: RunEnd): Promise<void> {
   running.delete(message.run)
+  const memoryMb = await isolate.heapMbAfter(end.message.wallMs)
   const { status, failure, kind, cpuMs, wallMs } = end.message
   const { resultBytes, logBytes } = message.limits
   const log = withinBytes(end.log, logBytes)
-  const done = { t: 'done', run: message.run, cpuMs, wallMs } as const
+  const done = { t: 'done', run: message.run, cpuMs, wallMs, memoryMb } as const
+  if (end.untold !== '') say({ t: 'log', run: message.run }, end.untold)
   if (Buffer.byteLength(end.body) > resultBytes) {
     say({ ...done, status: 'error', failure: 'result', kind: 'undefined' }, '', log)
   } else {

@@ -44,6 +44,8 @@ export interface RunMessage {
   readonly inputKind: InputKind
   readonly limits: Limits
   readonly fresh: boolean
+  /** Somebody reads the log while it grows: `log` messages tell of it. */
+  readonly follow: boolean
 }
 
 /** [text]: what a host call came to; `ok` false makes the call reject with the text. */
@@ -78,6 +80,14 @@ export interface DoneMessage {
   readonly kind: ResultKind
   readonly cpuMs: number
   readonly wallMs: number
+  /** Heap in use; as last measured for a run that was too short to be worth measuring. */
+  readonly memoryMb?: number | undefined
+}
+
+/** [text]: what a followed run has logged since the last of these; all of it is told before it is done. */
+export interface LogMessage {
+  readonly t: 'log'
+  readonly run: number
 }
 
 /** V8 has lost control of the isolate of this run; the process ends itself. */
@@ -109,6 +119,7 @@ export interface BeatMessage {
 export type FromExecutor =
   | CallMessage
   | DoneMessage
+  | LogMessage
   | FatalMessage
   | StuckMessage
   | RestMessage

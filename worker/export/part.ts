@@ -1,8 +1,18 @@
 /** One part of an export, from where it was left until its end. */
 import type { Principal } from '../../shared/access/principal.ts'
+import { announceEnd, ownerOf, recordExport } from '../../shared/api/exports/announce.ts'
+import { manifestOf } from '../../shared/api/exports/manifest.ts'
+import { rightsDigest } from '../../shared/api/exports/member.ts'
 import { openCopySession } from '../../shared/database-copy.ts'
+import { issue } from '../../shared/fhir/outcome.ts'
 import type { Services } from '../../shared/services.ts'
-import { addIssues, completeExport, type ExportJob } from '../../shared/store/exports/jobs.ts'
+import {
+  addIssues,
+  completeExport,
+  type ExportJob,
+  type PlannedJob,
+  UNREADABLE,
+} from '../../shared/store/exports/jobs.ts'
 import {
   finishPart,
   finishPlan,
@@ -10,51 +20,68 @@ import {
   type TakenPart,
 } from '../../shared/store/exports/parts.ts'
 import { startExport } from '../../shared/store/exports/plan.ts'
-import { LeaseLost, openWriter } from './writer.ts'
+import { uuidOf } from '../../shared/store/exports/row-id.ts'
+import { type Exporting, LeaseLost, openWriter } from './writer.ts'
 
 /** A transaction that holds the time of exports back for longer is worth a look. */
 const HELD_MS = 60_000
+/** Rows that cannot be read, beyond which nobody is helped by the others. */
+const MOST_UNREADABLE = 1000
+const MOST_UNREADABLE_SHARE = 0.01
 /** So many workers are told of a plan. */
 const MOST_WAKES = 4
 
-/** Errors: LeaseLost, the reason of the signal, whatever PostgreSQL or the storage fail with. */
+/** The export cannot be carried on, however often it is tried. */
+export class GivenUp extends Error {
+  readonly failure: { readonly status: number; readonly text: string }
+
+  constructor(status: number, text: string) {
+    super(text)
+    this.failure = { status, text }
+  }
+}
+
+/** Errors: GivenUp, LeaseLost, the reason of the signal, whatever PostgreSQL or the storage fail with. */
 export async function runPart(
-  services: Services,
+  services: Exporting,
   principal: Principal,
   taken: TakenPart,
   signal: AbortSignal,
 ): Promise<void> {
   const { kind } = taken.part
+  if (rightsDigest(principal) !== taken.job.input.rights) {
+    throw new GivenUp(403, 'What the member may read has changed since the export began')
+  }
   switch (kind) {
     case 'plan':
       return plan(services, principal, taken)
     case 'output':
       return output(services, principal, taken, signal)
     case 'deleted':
-      return
+      return deleted(services, principal, taken)
     case 'close':
-      return close(services, taken)
+      return close(services, principal, taken)
     default:
       return kind satisfies never
   }
 }
 
-async function plan(services: Services, principal: Principal, { job, part }: TakenPart) {
+async function plan(services: Exporting, principal: Principal, { job, part }: TakenPart) {
   const { database, repository, queues, log } = services
-  const started = await startExport(database, job.id)
+  const started = await startExport(database, job)
   if (started === undefined) throw new LeaseLost()
-  const { at, heldMs } = started
+  const { heldMs } = started
   if (heldMs > HELD_MS) {
     log.warn({ export: job.id, heldMs }, 'An open transaction holds the time of an export back')
   }
-  const { parts, issues } = await repository.exports.plan(principal, job, at)
+  const { parts, issues } = await repository.exports.plan(principal, { ...job, at: started.at })
   if (!(await finishPlan(database, job.id, part, parts))) throw new LeaseLost()
   await addIssues(database, job.id, issues)
   await queues.wakeExports(Math.min(parts.length, MOST_WAKES))
 }
 
 async function output(
-  services: Services,
+  services: Exporting,
   principal: Principal,
   taken: TakenPart,
   signal: AbortSignal,
@@ -65,8 +92,14 @@ async function output(
   const writer = await openWriter(services, taken, 'output', part.type)
   const session = await openCopySession(database, signal)
   try {
-    const sink = (id: Buffer, line: Buffer) => writer.add(id, line)
-    await repository.exports.read(principal, job, part, config.baseUrl, session, sink)
+    const lines = {
+      line: (id: Buffer, line: Buffer) => writer.add(id, line),
+      bad: async (id: Buffer) => {
+        const issues = [unreadable(part.type, uuidOf(id))]
+        if ((await addIssues(database, job.id, issues)) > MOST_UNREADABLE) throw spoilt()
+      },
+    }
+    await repository.exports.read(principal, job, part, config.baseUrl, session, lines)
   } finally {
     await session.close()
   }
@@ -74,8 +107,22 @@ async function output(
   await done(services, taken)
 }
 
+function unreadable(type: string, rowId: string) {
+  return issue('error', UNREADABLE, `A ${type} cannot be read`, undefined, `Row ${rowId}`)
+}
+
+async function deleted(services: Exporting, principal: Principal, taken: TakenPart): Promise<void> {
+  const { job, part } = taken
+  if (!isPlanned(job) || !hasType(part)) throw new Error('A part of an export has no type')
+  const writer = await openWriter(services, taken, 'deleted', 'Bundle')
+  const line = (id: Buffer, bundle: Buffer) => writer.add(id, bundle)
+  await services.repository.exports.readDeleted(principal, job, part, line)
+  await writer.end()
+  await done(services, taken)
+}
+
 /** What the export could not do is told in a file. */
-async function close(services: Services, taken: TakenPart): Promise<void> {
+async function close(services: Exporting, principal: Principal, taken: TakenPart): Promise<void> {
   const { job } = taken
   const { database, config } = services
   if (job.issues.length > 0 && taken.part.after === undefined) {
@@ -86,8 +133,21 @@ async function close(services: Services, taken: TakenPart): Promise<void> {
     }
     await writer.end()
   }
-  await done(services, taken)
-  await completeExport(database, job.id, config.exportTtlHours)
+  const files = await manifestOf(services, job)
+  const count = files.output.reduce((sum, file) => sum + file.count, 0)
+  const lost = job.issues.filter(({ code }) => code === UNREADABLE).length
+  if (lost > MOST_UNREADABLE_SHARE * (count + lost)) throw spoilt()
+  // Said before, since a worker may die between the two, and then says it again.
+  await announceEnd(services, job, 'completed', files)
+  if (!(await completeExport(database, job.id, taken.part, config.exportTtlHours))) {
+    throw new LeaseLost()
+  }
+  const counts = { resources: count, files: files.output.length, errors: job.issues.length }
+  await recordExport(services, ownerOf(principal.project, job), job.id, 'completed', counts)
+}
+
+function spoilt(): GivenUp {
+  return new GivenUp(500, 'Too many resources cannot be read')
 }
 
 const NO_ROW = Buffer.alloc(16)
@@ -96,7 +156,7 @@ async function done({ database }: Services, { job, part }: TakenPart): Promise<v
   if (!(await finishPart(database, job.id, part))) throw new LeaseLost()
 }
 
-function isPlanned(job: ExportJob): job is ExportJob & { readonly at: Date } {
+function isPlanned(job: ExportJob): job is PlannedJob {
   return job.at !== null
 }
 

@@ -3,18 +3,20 @@
  * through Redis only spares the time until the next look.
  */
 import { setTimeout as delay } from 'node:timers/promises'
+import { announceEnd } from '../../shared/api/exports/announce.ts'
 import { memberOf } from '../../shared/api/exports/member.ts'
-import { REVOKED } from '../../shared/api/exports/status.ts'
+import { giveUp } from '../../shared/api/exports/status.ts'
 import { HttpError } from '../../shared/errors.ts'
 import type { Services } from '../../shared/services.ts'
-import { failExport, revokeExport } from '../../shared/store/exports/jobs.ts'
+import { failExport } from '../../shared/store/exports/jobs.ts'
 import {
   releasePart,
   renewLease,
   type TakenPart,
   takePart,
 } from '../../shared/store/exports/parts.ts'
-import { runPart } from './part.ts'
+import type { ExportMetrics } from './metrics.ts'
+import { GivenUp, runPart } from './part.ts'
 import { sweepExport } from './sweep.ts'
 import { LeaseLost } from './writer.ts'
 
@@ -33,7 +35,7 @@ export interface ExportRuns {
   stop(): Promise<void>
 }
 
-export function startExports(services: Services): ExportRuns {
+export function startExports(services: Services, metrics: ExportMetrics): ExportRuns {
   const stopping = new AbortController()
   const { signal } = stopping
   let wakes: (() => void)[] = []
@@ -52,7 +54,7 @@ export function startExports(services: Services): ExportRuns {
   async function loop(): Promise<void> {
     while (!signal.aborted) {
       const seen = woken
-      const isBusy = await work(services, signal).catch((error: Error) => {
+      const isBusy = await work(services, metrics, signal).catch((error: Error) => {
         // That PostgreSQL is away is said once, by its pool.
         const isAway = error instanceof HttpError && error.status === 503
         services.log[isAway ? 'debug' : 'warn']({ reason: error.message }, 'Exports failed')
@@ -79,15 +81,24 @@ export function startExports(services: Services): ExportRuns {
 }
 
 /** False when there was nothing to do. */
-async function work(services: Services, stopping: AbortSignal): Promise<boolean> {
-  return (await takeAndRun(services, stopping)) || (await sweepExport(services))
+async function work(
+  services: Services,
+  metrics: ExportMetrics,
+  stopping: AbortSignal,
+): Promise<boolean> {
+  return (await takeAndRun(services, metrics, stopping)) || (await sweepExport(services))
 }
 
-async function takeAndRun(services: Services, stopping: AbortSignal): Promise<boolean> {
+async function takeAndRun(
+  services: Services,
+  metrics: ExportMetrics,
+  stopping: AbortSignal,
+): Promise<boolean> {
   const { database, log } = services
   const taken = await takePart(database)
   if (taken === undefined) return false
   const { job, part } = taken
+  if (part.epoch > 1) metrics.retried()
   const lost = new AbortController()
   const signal = AbortSignal.any([stopping, lost.signal])
   const renewing = setInterval(() => {
@@ -99,8 +110,8 @@ async function takeAndRun(services: Services, stopping: AbortSignal): Promise<bo
   try {
     if (part.tries > MOST_TRIES) throw new Error('It has lost its worker again and again')
     const principal = await memberOf(services, job.input)
-    if (principal === undefined) await revokeExport(database, job.id, REVOKED)
-    else await runPart(services, principal, taken, signal)
+    if (principal === undefined) await giveUp(services, job)
+    else await runPart({ ...services, metrics }, principal, taken, signal)
   } catch (error) {
     await settle(services, taken, error, stopping.aborted)
   } finally {
@@ -110,19 +121,23 @@ async function takeAndRun(services: Services, stopping: AbortSignal): Promise<bo
 }
 
 async function settle(
-  { database, config, log }: Services,
+  services: Services,
   { job, part }: TakenPart,
   error: unknown,
   isStopping: boolean,
 ): Promise<void> {
+  const { database, config, log } = services
   if (error instanceof LeaseLost || isStopping) {
     return releasePart(database, job.id, part, false)
   }
-  const isLast = part.failures + 1 >= MOST_FAILURES || part.tries > MOST_TRIES
+  const isLast =
+    error instanceof GivenUp || part.failures + 1 >= MOST_FAILURES || part.tries > MOST_TRIES
   log.error({ export: job.id, part: part.n, isLast, err: error }, 'A part of an export failed')
   if (isLast) {
-    const failure = { status: 500, text: 'The export failed' }
-    await failExport(database, job.id, failure, config.exportTtlHours)
+    const failure =
+      error instanceof GivenUp ? error.failure : { status: 500, text: 'The export failed' }
+    const isEnd = await failExport(database, job.id, failure, config.exportTtlHours)
+    if (isEnd) await announceEnd(services, job, 'error')
     return
   }
   await delay(PAUSE_MS)

@@ -8,6 +8,8 @@ import { BLOCK_BYTES, blockKey, packBlock } from '../../shared/export-file.ts'
 import type { Services } from '../../shared/services.ts'
 import { addBlock, type FileKind, lastFile, nameFile } from '../../shared/store/exports/files.ts'
 import type { TakenPart } from '../../shared/store/exports/parts.ts'
+import { uuidOf } from '../../shared/store/exports/row-id.ts'
+import type { ExportMetrics } from './metrics.ts'
 
 /** A file is followed by the next one beyond. */
 const FILE_ROWS = 100_000
@@ -23,6 +25,9 @@ export interface ExportWriter {
   end(): Promise<void>
 }
 
+/** What a worker exports with. */
+export type Exporting = Services & { readonly metrics: ExportMetrics }
+
 /** The part is no longer this worker's. */
 export class LeaseLost extends Error {}
 
@@ -35,7 +40,7 @@ interface File {
 
 /** Goes on in the file that was begun, if there is one. */
 export async function openWriter(
-  { database, storage }: Services,
+  { database, storage, metrics }: Exporting,
   { job, part }: TakenPart,
   kind: FileKind,
   type: string,
@@ -71,6 +76,7 @@ export async function openWriter(
         after,
       )
       if (!isHeld) throw new LeaseLost()
+      metrics.wrote(count, bytes, packedBytes)
     }
   }
 
@@ -150,9 +156,4 @@ function fileAfter(last: Awaited<ReturnType<typeof lastFile>>): File {
 
 async function* chunksIn(packed: Buffer): AsyncGenerator<Uint8Array> {
   yield packed
-}
-
-function uuidOf(bytes: Buffer): string {
-  const hex = bytes.toString('hex')
-  return hex.replace(/^(.{8})(.{4})(.{4})(.{4})/, '$1-$2-$3-$4-')
 }

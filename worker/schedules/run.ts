@@ -7,7 +7,7 @@ import type { Resource } from '../../shared/fhir/resource.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/queue-jobs.ts'
 import type { Services } from '../../shared/services.ts'
 import {
-  isOpenAttempt,
+  holdOccurrence,
   type Occurrence,
   removeOccurrence,
   repeatOccurrence,
@@ -20,6 +20,8 @@ const EVERY_MS = 500
 const AT_ONCE = 100
 const ATTEMPTS = 3
 const FIRST_PAUSE_MS = 1000
+/** So that two that fail do no harm. */
+const HOLD_MS = 3000
 
 export type ScheduleMetrics = Pick<RunMetrics, 'occurrence'>
 
@@ -63,12 +65,24 @@ export async function runDue(
   return isCut || occurrences.length === AT_ONCE
 }
 
-/** True while the attempt is to be made: a job may come twice, its occurrence does not. */
-export async function isWanted(
-  { database }: Services,
+/** Runs a job while its occurrence is held: one that comes a second time, or too late, is dropped. */
+export async function whileHeld(
+  { database, log }: Services,
   { runId, scheduled }: ExecuteJob,
-): Promise<boolean> {
-  return scheduled === undefined || (await isOpenAttempt(database, runId, scheduled.attempt))
+  work: () => Promise<void>,
+): Promise<void> {
+  if (scheduled === undefined) return await work()
+  const hold = () => holdOccurrence(database, runId, scheduled.attempt)
+  if (!(await hold())) return
+  const timer = setInterval(() => {
+    // That PostgreSQL is away is said once, by its pool.
+    hold().catch((error: Error) => log.debug({ runId, reason: error.message }, 'Not held'))
+  }, HOLD_MS)
+  try {
+    await work()
+  } finally {
+    clearInterval(timer)
+  }
 }
 
 /** Ends the occurrence, or has it run again after a pause that doubles. */
@@ -126,7 +140,7 @@ async function enqueue(
   try {
     await queues.enqueue(job, async () => undefined)
   } catch (error) {
-    // Too many wait already, or Redis is away: the occurrence comes again.
+    // Redis is away: the occurrence comes again.
     if (!(error instanceof HttpError)) throw error
     log.debug({ runId: run, reason: error.message }, 'An occurrence waits')
     return
@@ -157,6 +171,7 @@ function jobOf(
     depth: 0,
     added,
     deadline: added + patienceMs,
+    class: 'event',
     asynchronous: true,
     scheduled: { time: scheduled.toISOString(), attempt },
   }

@@ -1,4 +1,5 @@
 /** Keeps the tables quick to search while rows pour in, and the storage free of what nobody names. */
+import { forgetOldRuns } from '../../shared/api/bot-inputs.ts'
 import { removeOldJobs } from '../../shared/api/jobs.ts'
 import { sweepContents } from '../../shared/api/stored-contents.ts'
 import type { Services } from '../../shared/services.ts'
@@ -36,6 +37,7 @@ export function startTableUpkeep(services: Services): { stop(): Promise<void> } 
     if (ticks % ANALYZE_EVERY === 0) await analyzeGrown(database)
     if (ticks % FORGET_EVERY !== 0) return
     await removeOldRequests(database)
+    await forgetOldRuns(services)
     await removeOldWatches(database)
     await removeOldDeliveries(database)
     await sweepContents(services)

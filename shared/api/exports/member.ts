@@ -1,13 +1,17 @@
-/** The member that an export belongs to, with the rights it has now, within the scope it was asked for in. */
+/** The member that a job belongs to, with the rights it has now, within the scope it was asked for in. */
+import { createHash } from 'node:crypto'
 import type { Principal } from '../../access/principal.ts'
 import { narrowRules, smartScopes } from '../../access/scopes.ts'
 import type { Services } from '../../services.ts'
-import type { ExportInput } from '../../store/exports/jobs.ts'
+
+type Caller = Pick<Principal, 'scope' | 'patient' | 'profile' | 'clientId'> & {
+  readonly membershipId: string
+}
 
 /** Undefined when the membership is no longer active. */
 export async function memberOf(
   { principals }: Services,
-  { membershipId, scope, patient, profile, clientId }: ExportInput,
+  { membershipId, scope, patient, profile, clientId }: Caller,
 ): Promise<Principal | undefined> {
   const session = await principals.forMembership(membershipId)
   if (session === undefined) return undefined
@@ -21,4 +25,17 @@ export async function memberOf(
     profile,
     clientId,
   }
+}
+
+/** Of all that decides what a member reads: an export is made under one policy, or not at all. */
+export function rightsDigest({ rules, isProjectAdmin, isSuperAdmin }: Principal): string {
+  const told = [rules?.grants, rules?.scoped].map((grants) =>
+    grants
+      ?.filter(({ interactions }) => interactions.has('search') || interactions.has('read'))
+      .map(({ type, interactions, criteria, hidden }) => {
+        return { type, interactions: [...interactions].sort(), criteria, hidden }
+      }),
+  )
+  const text = JSON.stringify({ told, isProjectAdmin, isSuperAdmin })
+  return createHash('sha256').update(text).digest('base64')
 }

@@ -1,54 +1,62 @@
 /**
- * Parameters of `$export`, from the query and from a Parameters resource: every fault is found before
- * anything is refused, so that a client learns of all at once.
+ * Parameters of `$export`, from the query and from a Parameters resource.
  * https://hl7.org/fhir/uv/bulkdata/STU2/export.html#query-parameters
  */
-import { badRequest, invalid } from '../../errors.ts'
-import { type Issue, issue } from '../../fhir/outcome.ts'
-import { isObject, isResource } from '../../fhir/resource.ts'
+import { elementsOf, isResourceType, resourceTypes } from '../../fhir/definitions.ts'
+import { parseReference } from '../../fhir/resource.ts'
 import { parseDate } from '../../fhir/values-date.ts'
+import type { ElementChoice, ExportLevel, ProvenanceChoice } from '../../store/exports/jobs.ts'
 import type { FhirRequest } from '../handle.ts'
-import { readJson } from '../negotiate.ts'
-
-/** A value as it was given, and where. */
-interface Given {
-  readonly name: string
-  readonly text: string
-  readonly isInBody: boolean
-}
+import { type Fault, fault } from './faults.ts'
+import { fromBody, fromQuery } from './given.ts'
 
 export interface ExportParameters {
   readonly types: readonly string[] | undefined
   readonly since: string | undefined
   readonly until: string | undefined
-}
-
-/** A fault that `handling=lenient` may pass over, unless that would widen the export silently. */
-interface Fault {
-  readonly issue: Issue
-  readonly isFatal: boolean
+  readonly elements: readonly ElementChoice[]
+  /** Ids of Patients. */
+  readonly patients: readonly string[] | undefined
+  readonly provenance: ProvenanceChoice | undefined
+  readonly partialManifests: boolean
 }
 
 export interface ReadParameters {
   readonly parameters: ExportParameters
-  /** What was passed over. */
-  readonly dropped: readonly Issue[]
+  /** `Type?query`, one each. */
+  readonly typeFilters: readonly string[]
+  readonly faults: readonly Fault[]
 }
 
 /** Steer answers in general, and say nothing of an export. */
 const IGNORED = new Set(['_format', '_pretty', '_summary'])
-const LISTS = new Set(['_type'])
-const SINGLE = new Set(['_outputFormat', '_since', '_until'])
+const KNOWN = new Set([
+  '_type',
+  '_elements',
+  '_typeFilter',
+  'patient',
+  'includeAssociatedData',
+  '_outputFormat',
+  '_since',
+  '_until',
+  'allowPartialManifests',
+])
 const FORMATS = new Set(['application/fhir+ndjson', 'application/ndjson', 'ndjson'])
+const PROVENANCE: ReadonlyMap<string, ProvenanceChoice> = new Map([
+  ['LatestProvenanceResources', 'latest'],
+  ['RelevantProvenanceResources', 'relevant'],
+])
 
-/** Errors: 400 with an issue for each fault, 415. */
-export function readParameters(request: FhirRequest, isLenient: boolean): ReadParameters {
+/** Errors: 400 for a body that cannot be read, 415. */
+export function readParameters(request: FhirRequest, level: ExportLevel): ReadParameters {
   const faults: Fault[] = []
   const given = [...fromQuery(request.query), ...fromBody(request, faults)]
   const named = given.filter(({ name }) => !IGNORED.has(name))
   for (const name of new Set(named.map((one) => one.name))) {
-    if (LISTS.has(name) || SINGLE.has(name)) continue
-    faults.push(fault('not-supported', `Unknown parameter ${name.slice(0, 64)}`, name.slice(0, 64)))
+    if (KNOWN.has(name)) continue
+    const said = name.slice(0, 64)
+    const what = name === 'organizeOutputBy' ? 'is not supported' : 'is no parameter of an export'
+    faults.push(fault('not-supported', `${said} ${what}`, said))
   }
   const texts = (name: string) =>
     named.filter((one) => one.name === name).flatMap(({ text }) => (text === '' ? [] : text))
@@ -59,8 +67,8 @@ export function readParameters(request: FhirRequest, isLenient: boolean): ReadPa
     }
     return first
   }
-  const list = (name: string) => {
-    const all = texts(name).flatMap((text) => text.split(',').map((item) => item.trim()))
+  const list = (name: string, comma: string | RegExp = ',') => {
+    const all = texts(name).flatMap((text) => text.split(comma).map((item) => item.trim()))
     return [...new Set(all.filter((item) => item !== ''))]
   }
   checkFormat(one('_outputFormat'), faults)
@@ -69,68 +77,80 @@ export function readParameters(request: FhirRequest, isLenient: boolean): ReadPa
     types: types.length === 0 ? undefined : types,
     since: instant('_since', one('_since'), faults),
     until: instant('_until', one('_until'), faults),
+    elements: list('_elements').flatMap((name) => element(name, faults)),
+    patients: patients(request, level, list('patient'), faults),
+    provenance: provenance(list('includeAssociatedData'), faults),
+    partialManifests: flag('allowPartialManifests', one('allowPartialManifests'), faults),
   }
-  return { parameters, dropped: settle(faults, isLenient) }
+  return { parameters, typeFilters: list('_typeFilter', BETWEEN_FILTERS), faults }
 }
 
-/** Errors: 400 unless the faults may be passed over. */
-export function settle(faults: readonly Fault[], isLenient: boolean): readonly Issue[] {
-  const refused = isLenient ? faults.filter(({ isFatal }) => isFatal) : faults
-  if (refused.length > 0) throw invalid(refused.map((one) => one.issue))
-  return faults.map((one) => ({ ...one.issue, severity: 'warning' }))
-}
+/** A comma belongs to the value, unless what follows looks like another filter. */
+const BETWEEN_FILTERS = /,(?=\s*[A-Z][A-Za-z]*\?)/
 
-export function fault(code: string, text: string, expression: string, isFatal = false): Fault {
-  return { issue: issue('error', code, text, expression), isFatal }
-}
+const ALWAYS: ReadonlySet<string> = new Set(['resourceType', 'id', 'meta'])
 
-function fromQuery(query: URLSearchParams): readonly Given[] {
-  return [...query].map(([name, text]) => ({ name, text, isInBody: false }))
-}
-
-/** Errors: 400 for a body that is neither empty nor Parameters. */
-function fromBody(request: FhirRequest, faults: Fault[]): readonly Given[] {
-  const { method, body } = request
-  if (method !== 'POST' || body === undefined || body.length === 0) return []
-  const resource = readJson(request)
-  if (isObject(resource) && Object.keys(resource).length === 0) return []
-  if (!isResource(resource) || resource.resourceType !== 'Parameters') {
-    throw badRequest('The body must be empty or a Parameters resource')
+function element(text: string, faults: Fault[]): ElementChoice | readonly [] {
+  const [first = '', second, ...below] = text.replaceAll('[x]', '').split('.')
+  const [type, name] = /^[A-Z]/.test(first) ? [first, second] : [undefined, first]
+  const isDeep = below.length > 0 || (type === undefined && second !== undefined)
+  if (name === undefined || name === '' || isDeep) {
+    faults.push(fault('invalid', `${text.slice(0, 64)} is no root element`, '_elements'))
+    return []
   }
-  const { parameter = [] } = resource
-  if (!Array.isArray(parameter)) throw badRequest('Expected a list', 'Parameters.parameter')
-  return parameter.flatMap((item: unknown, i): Given | readonly Given[] => {
-    const path = `Parameters.parameter[${i}]`
-    if (!isObject(item) || typeof item.name !== 'string') {
-      throw badRequest('A parameter needs a name', path)
-    }
-    const text = textOf(item)
-    if (text !== undefined) return { name: item.name, text, isInBody: true }
-    faults.push(fault('invalid', `${item.name.slice(0, 64)} has no value of a known kind`, path))
+  const owners = type === undefined ? resourceTypes : [type].filter(isResourceType)
+  const isKnown = (owner: string) => elementsOf(owner).some(({ path }) => isFormOf(path, name))
+  if (owners.some(isKnown) || (owners.length > 0 && ALWAYS.has(name))) return { type, name }
+  faults.push(fault('invalid', `There is no element ${text.slice(0, 64)}`, '_elements'))
+  return []
+}
+
+/** Of `value[x]`, too. */
+function isFormOf(path: string, name: string): boolean {
+  return path.replace('[x]', '') === name
+}
+
+function patients(
+  { method }: FhirRequest,
+  level: ExportLevel,
+  references: readonly string[],
+  faults: Fault[],
+): readonly string[] | undefined {
+  if (references.length === 0) return undefined
+  if (method !== 'POST') {
+    faults.push(fault('not-supported', 'patient goes with POST', 'patient', true))
+  }
+  if (level !== 'patient' && level !== 'group') {
+    const text = 'patient goes with an export of patients or of a Group'
+    faults.push(fault('invalid', text, 'patient', true))
+  }
+  return references.flatMap((text) => {
+    const { type, id } = parseReference(text.slice(text.lastIndexOf('Patient/'))) ?? {}
+    if (type === 'Patient' && id !== undefined) return [id]
+    faults.push(
+      fault('invalid', `${text.slice(0, 64)} is no reference to a Patient`, 'patient', true),
+    )
     return []
   })
 }
 
-const PRIMITIVES = [
-  'valueString',
-  'valueCode',
-  'valueInstant',
-  'valueDateTime',
-  'valueUri',
-] as const
+function provenance(values: readonly string[], faults: Fault[]): ProvenanceChoice | undefined {
+  const choices = values.flatMap((value) => {
+    const choice = PROVENANCE.get(value)
+    if (choice !== undefined) return [choice]
+    const text = `${value.slice(0, 64)} is not supported`
+    faults.push(fault('not-supported', text, 'includeAssociatedData'))
+    return []
+  })
+  // The larger set.
+  return choices.find((choice) => choice === 'relevant') ?? choices[0]
+}
 
-function textOf(item: Readonly<Record<string, unknown>>): string | undefined {
-  for (const name of PRIMITIVES) {
-    const value = item[name]
-    if (typeof value === 'string') return value
+function flag(name: string, text: string | undefined, faults: Fault[]): boolean {
+  if (text !== undefined && text !== 'true' && text !== 'false') {
+    faults.push(fault('invalid', `${name} must be true or false`, name))
   }
-  const { valueBoolean, valueReference, valueCoding } = item
-  if (typeof valueBoolean === 'boolean') return String(valueBoolean)
-  if (isObject(valueReference) && typeof valueReference.reference === 'string') {
-    return valueReference.reference
-  }
-  if (isObject(valueCoding) && typeof valueCoding.code === 'string') return valueCoding.code
-  return undefined
+  return text === 'true'
 }
 
 /** A plus sign that was not percent-encoded arrives as a space. */

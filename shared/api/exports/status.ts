@@ -4,7 +4,6 @@ import type { Principal } from '../../access/principal.ts'
 import { HttpError, methodNotAllowed, notFound, tooManyRequests } from '../../errors.ts'
 import { accepted, issue, outcome } from '../../fhir/outcome.ts'
 import type { Services } from '../../services.ts'
-import { listFiles } from '../../store/exports/files.ts'
 import {
   cancelExport,
   type ExportJob,
@@ -13,11 +12,14 @@ import {
   revokeExport,
 } from '../../store/exports/jobs.ts'
 import type { FhirReply, FhirRequest } from '../handle.ts'
-import { absoluteUrl } from '../interaction.ts'
 import { emptyReply, outcomeReply } from '../reply.ts'
+import { announceEnd, recordExport } from './announce.ts'
 import { fileReply } from './download.ts'
+import { manifestOf, statusUrl } from './manifest.ts'
 import { memberOf } from './member.ts'
+import { pageOf } from './pages.ts'
 
+const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
 const PATH = /^bulkdata\/export\/([0-9a-fA-F-]{36})(?:\/files\/([^/]+))?$/
 
 /** Whether a path below `fhir/R4/` belongs to this file. */
@@ -38,11 +40,23 @@ export async function handleExport(
     if (request.method !== 'GET') throw methodNotAllowed('GET, HEAD')
     if (job.state === 'error') throw failureOf(job)
     if (job.state !== 'completed') throw notFound()
-    return fileReply(services, request, job, name)
+    const reply = await fileReply(services, request, job, name)
+    const { open } = reply
+    if (open === undefined) return reply
+    const recorded = async () => {
+      await recordExport(services, principal, id, 'download', { name })
+      return open()
+    }
+    return { ...reply, open: recorded }
   }
-  if (request.method === 'DELETE') return cancel(services, job)
+  if (request.method === 'DELETE') {
+    await endExport(services, principal, job)
+    return outcomeReply(202, accepted(statusUrl(services, id)))
+  }
   if (request.method !== 'GET') throw methodNotAllowed('GET, HEAD, DELETE')
-  return status(services, job)
+  pollOrRefuse(job.id)
+  const answer = () => status(services, job, request)
+  return job.input.separateStatus ? separately(answer) : answer()
 }
 
 /** Errors: 404 unless it is the member's own, or of the Project of an admin. */
@@ -51,37 +65,61 @@ export async function findExport(
   principal: Principal,
   id: string,
 ): Promise<ExportJob> {
-  const job = await readExport(services.database, id)
+  const job = UUID.test(id) ? await readExport(services.database, id) : undefined
   if (job === undefined) throw notFound()
   const isHere = job.project === principal.project.number
   const isOwn = job.input.membershipId === principal.membershipId
   const maySee = principal.isSuperAdmin || (isHere && (isOwn || principal.isProjectAdmin))
   if (!maySee) throw notFound()
   if (job.state === 'error' || (await memberOf(services, job.input)) !== undefined) return job
-  await revokeExport(services.database, job.id, REVOKED)
+  await giveUp(services, job)
   return { ...job, state: 'error', failure: REVOKED }
 }
 
-export const REVOKED = { status: 403, text: 'The membership of this export is no longer active' }
+/** Its member has gone. */
+export async function giveUp(services: Services, job: ExportJob): Promise<void> {
+  await revokeExport(services.database, job.id, REVOKED)
+  await announceEnd(services, job, 'error')
+}
 
-async function cancel(services: Services, { id }: ExportJob): Promise<FhirReply> {
-  if (!(await cancelExport(services.database, id))) throw notFound()
+const REVOKED = { status: 403, text: 'The membership of this export is no longer active' }
+
+/** Cancels, or forgets what is there. Errors: 404 when somebody was first. */
+export async function endExport(
+  services: Services,
+  principal: Principal,
+  job: ExportJob,
+): Promise<void> {
+  if (!(await cancelExport(services.database, job.id))) throw notFound()
+  await announceEnd(services, job, 'cancelled')
+  await recordExport(services, principal, job.id, 'cancel', { before: job.state })
   await services.queues.wakeExports(1)
-  return outcomeReply(202, accepted(statusUrl(services, id)))
 }
 
-export function statusUrl(services: Services, id: string): string {
-  return absoluteUrl(services, `bulkdata/export/${id}`)
+/** https://build.fhir.org/ig/HL7/bulk-data/export.html: the status of the export beside that of the answer. */
+async function separately(answer: () => Promise<FhirReply>): Promise<FhirReply> {
+  try {
+    const reply = await answer()
+    return { ...reply, status: 200, headers: { ...reply.headers, [STATUS]: String(reply.status) } }
+  } catch (error) {
+    if (!(error instanceof HttpError)) throw error
+    return outcomeReply(200, error.outcome, { [STATUS]: String(error.status) })
+  }
 }
 
-async function status(services: Services, job: ExportJob): Promise<FhirReply> {
-  pollOrRefuse(job.id)
+const STATUS = 'X-Export-Status'
+
+async function status(
+  services: Services,
+  job: ExportJob,
+  request: FhirRequest,
+): Promise<FhirReply> {
   switch (job.state) {
     case 'accepted':
     case 'active':
-      return running(services, job)
+      return running(services, job, request)
     case 'completed':
-      return complete(services, job)
+      return complete(services, job, request)
     default:
       throw failureOf(job)
   }
@@ -100,18 +138,33 @@ export function failureOf({ id, failure }: ExportJob): HttpError {
 const SLOW_FROM_MS = 10_000
 const MOST_SECONDS = 10
 
-async function running({ database }: Services, { id }: ExportJob): Promise<FhirReply> {
-  const { done, total, ageMs } = await exportProgress(database, id)
+async function running(
+  services: Services,
+  job: ExportJob,
+  request: FhirRequest,
+): Promise<FhirReply> {
+  const { done, total, ageMs } = await exportProgress(services.database, job.id)
   const percent = Math.floor((100 * done) / Math.max(1, total))
   const seconds = Math.min(MOST_SECONDS, Math.max(1, Math.floor(ageMs / SLOW_FROM_MS)))
-  return emptyReply(202, {
+  const reply = emptyReply(202, {
     'X-Progress': `${percent}% complete, ${done} of ${total} parts`,
     'Retry-After': String(seconds),
     'Cache-Control': 'no-store',
   })
+  const page = job.input.partialManifests ? await pageOf(services, job, request) : undefined
+  if (page === undefined) return reply
+  const headers = { ...reply.headers, 'Content-Type': 'application/json' }
+  return { ...reply, headers, body: JSON.stringify(page) }
 }
 
-async function complete(services: Services, job: ExportJob): Promise<FhirReply> {
+async function complete(
+  services: Services,
+  job: ExportJob,
+  request: FhirRequest,
+): Promise<FhirReply> {
+  const manifest = job.input.partialManifests
+    ? await pageOf(services, job, request)
+    : await manifestOf(services, job)
   return {
     status: 200,
     headers: {
@@ -119,34 +172,8 @@ async function complete(services: Services, job: ExportJob): Promise<FhirReply> 
       'Cache-Control': 'private, no-store',
       ...(job.expires === null ? {} : { Expires: job.expires.toUTCString() }),
     },
-    body: JSON.stringify(await manifestOf(services, job)),
+    body: JSON.stringify(manifest),
   }
-}
-
-/** https://hl7.org/fhir/uv/bulkdata/STU2/export.html#response---complete-status */
-export async function manifestOf(services: Services, { id, at, input }: ExportJob) {
-  const files = await listFiles(services.database, id)
-  const of = (wanted: string) =>
-    files
-      .filter(({ kind }) => kind === wanted)
-      .map(({ type, number, kind, rows }) => ({
-        type,
-        url: `${statusUrl(services, id)}/files/${fileName(kind, type, number)}`,
-        count: rows,
-      }))
-  const deleted = of('deleted')
-  return {
-    transactionTime: at?.toISOString(),
-    request: input.request,
-    requiresAccessToken: true,
-    output: of('output'),
-    ...(deleted.length === 0 ? {} : { deleted }),
-    error: of('error'),
-  }
-}
-
-function fileName(kind: string, type: string, number: number): string {
-  return kind === 'output' ? `${number}.${type}.ndjson` : `${number}.${kind}.${type}.ndjson`
 }
 
 const BUCKET = 30
@@ -154,7 +181,7 @@ const REFILL_PER_SECOND = 5
 const polled = new LRUCache<string, { left: number; at: number }>({ max: 10_000 })
 
 /** Errors: 429 for who polls many times a second, and keeps on doing so. */
-function pollOrRefuse(id: string): void {
+export function pollOrRefuse(id: string): void {
   const now = Date.now()
   const { left, at } = polled.get(id) ?? { left: BUCKET, at: now }
   const filled = Math.min(BUCKET, left + ((now - at) / 1000) * REFILL_PER_SECOND)

@@ -3,17 +3,17 @@
 import { may } from '../../access/policy.ts'
 import { badRequest, forbidden, type HttpError, notFound, tooCostly } from '../../errors.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
-import { parseJson } from '../../fhir/json.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import type { SearchRequest } from '../../fhir/search.ts'
-import type { SearchPage, Version } from '../../store/repository.ts'
+import type { SearchPage } from '../../store/repository.ts'
 import type { ReferenceSearch } from '../../store/search/per-reference.ts'
 import { parsed } from '../criteria.ts'
-import { type Interaction, textOf } from '../interaction.ts'
+import type { Interaction } from '../interaction.ts'
 import { withCodes } from '../search-codes.ts'
 import { type Given, queryOf } from './arguments.ts'
 import type { Slices } from './directives.ts'
 import { type Levels, openLevels } from './levels.ts'
+import { pageOf, parse, type ResourcePage } from './pages.ts'
 
 /** Of one request. */
 const MOST = { searches: 5_000, resources: 20_000, evaluations: 10_000 } as const
@@ -23,7 +23,7 @@ export type GraphqlContext = {
   readonly interaction: Interaction
   readonly levels: Levels
   /** The resource that an element or a contained resource belongs to. */
-  readonly owners: WeakMap<object, Resource>
+  readonly owners: Owners
   readonly used: { searches: number; resources: number; evaluations: number }
   /** Shared by the searches of equal arguments. */
   readonly requests: Map<string, Promise<SearchRequest>>
@@ -31,9 +31,26 @@ export type GraphqlContext = {
   readonly loads: Map<string, Promise<Resource | undefined>>
   /** The same where it must be there. */
   readonly required: Map<string, Promise<Resource>>
+  /** What searches have found, where a read by id would show the same. */
+  readonly found: Map<string, Resource>
   readonly slices: Slices
   /** Decimals of resources are read as they are written. */
   readonly keepsDecimals: boolean
+}
+
+interface Owners {
+  get(part: object): Resource | undefined
+  set(part: object, owner: Resource): void
+}
+
+const OWNER = Symbol('owner')
+
+/** Kept in the parts, which were parsed for this request: thousands in a WeakMap keep the collector busy. */
+const OWNERS: Owners = {
+  get: (part: { [OWNER]?: Resource }) => part[OWNER],
+  set: (part: { [OWNER]?: Resource }, owner) => {
+    part[OWNER] = owner
+  },
 }
 
 /** Its statements end when the signal of its request aborts. */
@@ -42,19 +59,15 @@ export function openContext(interaction: Interaction, keepsDecimals: boolean): G
   return {
     interaction,
     levels: openLevels(() => signal?.throwIfAborted()),
-    owners: new WeakMap(),
+    owners: OWNERS,
     used: { searches: 0, resources: 0, evaluations: 0 },
     requests: new Map(),
     loads: new Map(),
     required: new Map(),
+    found: new Map(),
     slices: new Map(),
     keepsDecimals,
   }
-}
-
-/** Resources in the order of their pages; those of a long page are parsed when their turn comes. */
-export interface ResourcePage extends Omit<SearchPage, 'versions'> {
-  readonly resources: readonly (Resource | Promise<Resource>)[]
 }
 
 /** Undefined for what is absent, deleted or not in sight. All of one level are one statement. */
@@ -233,50 +246,6 @@ async function readRequest(
 
 function keyOf(type: string, given: Given, { hasTotal, hasRows }: Parts): string {
   return JSON.stringify([type, given, hasTotal, hasRows])
-}
-
-/** Short pages are at hand at once: a promise for each resource takes as long as its parsing. */
-function pageOf(context: GraphqlContext, { versions, ...page }: SearchPage): ResourcePage {
-  if (versions.length <= SHORT_PAGE) {
-    context.levels.spend(versions.length * RESOURCE_WORK)
-    return { ...page, resources: versions.map((version) => parse(context, version)) }
-  }
-  const slots = versions.map(() => Promise.withResolvers<Resource>())
-  void handOut(context, versions, slots)
-  return { ...page, resources: slots.map(({ promise }) => promise) }
-}
-
-const SHORT_PAGE = 20
-
-async function handOut(
-  context: GraphqlContext,
-  versions: readonly Version[],
-  slots: readonly PromiseWithResolvers<Resource>[],
-): Promise<void> {
-  // Nobody may be listening yet when one of them fails.
-  for (const { promise } of slots) promise.catch(() => undefined)
-  for (const [i, version] of versions.entries()) {
-    const slot = slots[i]
-    try {
-      const turn = context.levels.pace(RESOURCE_WORK)
-      if (turn !== undefined) await turn
-      slot?.resolve(parse(context, version))
-    } catch (error) {
-      slot?.reject(error)
-    }
-  }
-}
-
-/** A resource weighs as much as so many values of a list. */
-const RESOURCE_WORK = 50
-
-function parse(context: GraphqlContext, version: Version): Resource {
-  const { interaction, owners, keepsDecimals } = context
-  const text = textOf(interaction, version)
-  // Our own text, checked when it was written, and cut to what the Principal may see.
-  const resource = (keepsDecimals ? parseJson(text) : JSON.parse(text)) as Resource
-  owners.set(resource, resource)
-  return resource
 }
 
 function spend(context: GraphqlContext, what: keyof GraphqlContext['used'], amount: number): void {

@@ -17,9 +17,10 @@ const MAX_COST = 100_000
 const MAX_ROOT_FIELDS = 100
 const MAX_ALIASES = 500
 /** Validation compares the fields of one key, and fragments, each with each. */
-const MAX_SAME_KEY = 100
+const MAX_SAME_KEY = 20
 const MAX_SELECTIONS = 1_000
 const MAX_FRAGMENTS = 100
+const MAX_INLINE_FRAGMENTS = 500
 /** Fields, with those of a fragment counted wherever it is spread. */
 const MAX_FIELDS = 20_000
 
@@ -35,6 +36,7 @@ export function shapeErrors(document: DocumentNode): GraphQLError[] {
   const errors: GraphQLError[] = []
   let aliases = 0
   let fragments = 0
+  let inline = 0
   visit(document, {
     Field: ({ alias }) => {
       if (alias !== undefined) aliases++
@@ -45,10 +47,14 @@ export function shapeErrors(document: DocumentNode): GraphQLError[] {
     FragmentSpread: () => {
       fragments++
     },
+    InlineFragment: () => {
+      inline++
+    },
     SelectionSet: ({ selections }) => {
       const keys = new Map<string, number>()
       for (const selection of selections) {
-        const key = selection.kind === Kind.FIELD ? (selection.alias ?? selection.name).value : ''
+        if (selection.kind !== Kind.FIELD) continue
+        const key = (selection.alias ?? selection.name).value
         keys.set(key, (keys.get(key) ?? 0) + 1)
       }
       if (selections.length > MAX_SELECTIONS || Math.max(0, ...keys.values()) > MAX_SAME_KEY) {
@@ -68,6 +74,9 @@ export function shapeErrors(document: DocumentNode): GraphQLError[] {
   }
   if (fragments > MAX_FRAGMENTS) {
     errors.push(new GraphQLError(`A document may have ${MAX_FRAGMENTS} fragments and spreads`))
+  }
+  if (inline > MAX_INLINE_FRAGMENTS) {
+    errors.push(new GraphQLError(`A document may have ${MAX_INLINE_FRAGMENTS} inline fragments`))
   }
   return errors
 }

@@ -43,9 +43,13 @@ export async function del(context: GraphqlContext, type: string, { id }: Given):
 }
 
 /** Preconditions and preferences of the HTTP request are not those of its mutations. */
-function writing({ interaction, loads, required }: GraphqlContext, method: string): Interaction {
+function writing(
+  { interaction, loads, required, found }: GraphqlContext,
+  method: string,
+): Interaction {
   loads.clear()
   required.clear()
+  found.clear()
   const { request, preferences } = interaction
   return {
     ...interaction,

@@ -24,6 +24,8 @@ export function targetOf(
     throw notFound()
   }
   if (!isWanted(target.type)) return null
+  const found = context.found.get(`${target.type}/${target.id}`)
+  if (found !== undefined) return found
   return (optional === true ? load : loadRequired)(context, target.type, target.id)
 }
 

@@ -2,7 +2,9 @@
 import type { GraphQLResolveInfo, SelectionSetNode } from 'graphql'
 import type { Resource } from '../../fhir/resource.ts'
 import type { Given } from './arguments.ts'
-import { type GraphqlContext, type ResourcePage, search, searchReferring } from './context.ts'
+import { type GraphqlContext, search, searchReferring } from './context.ts'
+import type { ResourcePage } from './pages.ts'
+import { publishedFor } from './published.ts'
 
 const LIST = { hasTotal: false, hasRows: true }
 const DEFAULT_COUNT = 20
@@ -13,7 +15,12 @@ export async function listRoot(
   type: string,
   given: Given,
 ): Promise<readonly (Resource | Promise<Resource>)[]> {
-  return (await search(context, type, given, LIST)).resources
+  const { resources } = await search(context, type, given, LIST)
+  const published = publishedFor(type, given)
+  if (published.length === 0) return resources
+  const own = await Promise.all(resources)
+  const others = published.filter(({ url }) => own.every((resource) => resource.url !== url))
+  return [...own, ...others].slice(0, sizeOf(given))
 }
 
 export async function listOfReferring(
@@ -65,11 +72,11 @@ function collect(
 }
 
 /** https://hl7.org/fhir/R4/graphql.html#connection */
-function connection(page: ResourcePage, { _count, _offset }: Given): object {
-  const size = typeof _count === 'number' ? Math.min(_count, MAX_COUNT) : DEFAULT_COUNT
+function connection(page: ResourcePage, given: Given): object {
+  const size = sizeOf(given)
   return {
     count: page.total,
-    offset: _offset ?? 0,
+    offset: given._offset ?? 0,
     pageSize: size,
     pagesize: size,
     first: null,
@@ -78,4 +85,8 @@ function connection(page: ResourcePage, { _count, _offset }: Given): object {
     last: null,
     edges: page.resources.map(async (resource) => ({ mode: 'match', resource: await resource })),
   }
+}
+
+function sizeOf({ _count }: Given): number {
+  return typeof _count === 'number' ? Math.min(_count, MAX_COUNT) : DEFAULT_COUNT
 }

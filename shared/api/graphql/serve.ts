@@ -135,7 +135,7 @@ async function begin(
   const { principal } = interaction
   const audience = { isSuperAdmin: principal.isSuperAdmin, instance: root?.type }
   const schema = schemaFor(audience)
-  const prepared = prepareDocument(schema, audienceName(audience), query)
+  const prepared = await prepareDocument(schema, audienceName(audience), query)
   const { document, errors } = prepared
   serving.isSyntax = prepared.isSyntax
   if (document === undefined) return errors

@@ -49,9 +49,11 @@ function roomAfter(value: unknown, room: number): number {
   if (typeof value === 'string') return room - 1 - Math.floor(value.length / 32)
   if (typeof value !== 'object' || value === null || isDecimal(value)) return room - 1
   let left = room - 1
-  for (const name in value) {
+  // Much faster than `for … in` on results, which are objects without a prototype.
+  const children: readonly unknown[] = Array.isArray(value) ? value : Object.values(value)
+  for (const child of children) {
     if (left <= 0) return 0
-    left = roomAfter((value as Record<string, unknown>)[name], left)
+    left = roomAfter(child, left)
   }
   return left
 }

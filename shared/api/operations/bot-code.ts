@@ -1,7 +1,7 @@
 /** Bot code as text: which module format it has, and whether it can run here (bots.md §3). */
-import { type Position, type Program, parse } from 'acorn'
+import { type AnyNode, type Position, type Program, parse } from 'acorn'
 import { badRequest } from '../../errors.ts'
-import { checkImports } from './bot-imports.ts'
+import { checkImports, walk } from './bot-imports.ts'
 
 export type CodeFormat = 'commonjs' | 'module'
 
@@ -9,7 +9,9 @@ export type CodeFormat = 'commonjs' | 'module'
 export function codeFormat(code: string, filename: string): CodeFormat {
   if (/\.c[jt]s$/i.test(filename)) return 'commonjs'
   if (/\.m[jt]s$/i.test(filename)) return 'module'
-  const hasExport = /^\s*export(\s+\w|\s*[{*])/m.test(code)
+  // Bundlers that save space put it behind a semicolon.
+  const hasExport =
+    /(?:^|[;}])\s*export\s*(?:[{*]|(?:default|const|let|var|async|function|class)\b)/m.test(code)
   return hasExport && !/\bmodule\.exports\b/.test(code) ? 'module' : 'commonjs'
 }
 
@@ -18,8 +20,8 @@ export function checkCode(code: string, filename: string): void {
   const format = codeFormat(code, filename)
   const program = parseCode(code, filename, format)
   checkImports(program, filename)
-  if (format === 'module' ? !exportsHandler(program) : !/\bexports\b/.test(code)) {
-    throw badRequest(`${filename}: there is no export named "handler"`)
+  if (format === 'module' ? !exportsHandler(program) : !assignsHandler(program)) {
+    throw badRequest(`${filename}: there is no export named "handler" (line 1, column 1)`)
   }
 }
 
@@ -61,4 +63,31 @@ function exportsHandler(program: Program): boolean {
       return name === 'handler' || name === 'default'
     })
   })
+}
+
+/** True, too, for what only running it would tell: `module.exports = made()`, `define(exports, …)`. */
+function assignsHandler(program: Program): boolean {
+  let isFound = false
+  walk(program, (node) => {
+    isFound ||=
+      (node.type === 'AssignmentExpression' && isModuleExports(node.left)) ||
+      (node.type === 'CallExpression' && node.arguments.some(isExports)) ||
+      (node.type === 'MemberExpression' &&
+        isExports(node.object) &&
+        (node.computed || nameOf(node.property) === 'handler'))
+  })
+  return isFound
+}
+
+function isExports(node: AnyNode): boolean {
+  return nameOf(node) === 'exports' || isModuleExports(node)
+}
+
+function isModuleExports(node: AnyNode): boolean {
+  if (node.type !== 'MemberExpression' || nameOf(node.object) !== 'module') return false
+  return node.computed || nameOf(node.property) === 'exports'
+}
+
+function nameOf(node: AnyNode): string | undefined {
+  return node.type === 'Identifier' ? node.name : undefined
 }

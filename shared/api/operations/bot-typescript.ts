@@ -26,13 +26,13 @@ function strip(code: string, filename: string): string {
   }
 }
 
-/** Node tells the place only by a picture: `:line`, the line, a caret below the column. */
+/** Node tells the place only by a picture: `:line`, the line, a caret below the column or none at its end. */
 function placeIn(stack: string): string {
-  const [head = '', ...rest] = stack.split('\n')
+  const [head = '', text = '', carets = ''] = stack.split('\n')
   const line = /:(\d+)$/.exec(head)?.[1]
-  const caret = rest.find((text) => /^\s*\^+$/.test(text))
-  if (line === undefined || caret === undefined) return ''
-  return ` (line ${line}, column ${caret.indexOf('^') + 1})`
+  if (line === undefined) return ''
+  const column = /^\s*\^+$/.test(carets) ? carets.indexOf('^') : text.length
+  return ` (line ${line}, column ${column + 1})`
 }
 
 function withoutTypeImports(code: string): string {

@@ -1,10 +1,14 @@
 /** Operations of a Project's own: an OperationDefinition that names the Bot which carries it out. */
 import { may } from '../../access/policy.ts'
 import { notFound } from '../../errors.ts'
-import { isObject, parseReference, type Resource } from '../../fhir/resource.ts'
+import { parseJson } from '../../fhir/json.ts'
+import { isObject, isResource, parseReference, type Resource } from '../../fhir/resource.ts'
 import { escapeValue } from '../../fhir/search-values.ts'
 import { find } from '../../store/lookups.ts'
+import type { FhirReply } from '../handle.ts'
 import type { Operation, OperationCall } from '../operation.ts'
+import { FHIR_JSON, jsonReply } from '../reply.ts'
+import { outputOf } from './custom-output.ts'
 import { execute } from './execute.ts'
 
 const IMPLEMENTATION = 'operationDefinition-implementation'
@@ -25,11 +29,24 @@ export function customOperation(name: string): Operation {
       const { repository } = services
       const type = 'OperationDefinition'
       const found = await find(repository, principal, type, [condition], MOST_DEFINITIONS)
-      const bot = found.filter((item) => fits(item, call)).flatMap(botOf)[0]
-      if (bot === undefined) throw notFound()
-      return execute.run({ ...call, type: 'Bot', id: bot })
+      const fitting = found.filter((item) => fits(item, call) && botOf(item) !== undefined)
+      const [definition] = fitting
+      if (definition === undefined) throw notFound()
+      const reply = await execute.run({ ...call, type: 'Bot', id: botOf(definition) })
+      return withOutput(definition, reply)
     },
   }
+}
+
+/** What failed, comes later or is an outcome goes out as it is. Errors: 400 for an answer that does not fit. */
+function withOutput(definition: Resource, reply: FhirReply): FhirReply {
+  if (reply.status !== 200 || typeof reply.body !== 'string') return reply
+  const isJson = reply.headers['Content-Type']?.includes('json') === true
+  const value = isJson ? parseJson(reply.body) : reply.body
+  if (isResource(value) && value.resourceType === 'OperationOutcome') return reply
+  const output = outputOf(definition, value)
+  if (output === undefined) return reply
+  return jsonReply(200, output, { ...reply.headers, 'Content-Type': FHIR_JSON })
 }
 
 /** https://hl7.org/fhir/R4/operationdefinition-definitions.html#OperationDefinition.system */
@@ -40,12 +57,13 @@ function fits(definition: Resource, { type, id }: OperationCall): boolean {
   return isOfType && definition[id === undefined ? 'type' : 'instance'] === true
 }
 
-function botOf({ extension }: Resource): string[] {
+function botOf({ extension }: Resource): string | undefined {
   const extensions = Array.isArray(extension) ? extension.filter(isObject) : []
-  return extensions.flatMap(({ url, valueReference }) => {
+  const bots = extensions.flatMap(({ url, valueReference }) => {
     if (typeof url !== 'string' || !url.endsWith(`/${IMPLEMENTATION}`)) return []
     const text = isObject(valueReference) ? valueReference.reference : undefined
     const reference = typeof text === 'string' ? parseReference(text) : undefined
     return reference?.type === 'Bot' ? [reference.id] : []
   })
+  return bots[0]
 }

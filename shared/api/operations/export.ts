@@ -7,9 +7,15 @@ import type { Principal } from '../../access/principal.ts'
 import { forbidden, tooManyRequests } from '../../errors.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
 import { accepted } from '../../fhir/outcome.ts'
+import { normalId } from '../../store/context.ts'
 import { addExport, type ExportLevel } from '../../store/exports/jobs.ts'
 import { isExportable, mayExport, typesOf } from '../../store/exports/scope.ts'
-import { fault, readParameters, settle } from '../exports/parameters.ts'
+import { announceExport } from '../exports/announce.ts'
+import { type Fault, fault, settle } from '../exports/faults.ts'
+import { statusUrl } from '../exports/manifest.ts'
+import { rightsDigest } from '../exports/member.ts'
+import { type ExportParameters, readParameters } from '../exports/parameters.ts'
+import { readTypeFilters } from '../exports/type-filters.ts'
 import { absoluteUrl } from '../interaction.ts'
 import { readPreferences } from '../negotiate.ts'
 import type { Operation, OperationCall } from '../operation.ts'
@@ -34,11 +40,15 @@ export const exportData: Operation = {
     const { services, principal, request, type, id } = call
     const { membershipId, scope, patient, profile, clientId, project } = principal
     if (membershipId === undefined) throw forbidden('an export belongs to a member')
-    const { isLenient, applied } = preferencesOf(call)
-    const { parameters, dropped } = readParameters(request, isLenient)
+    const preferences = preferencesOf(call)
     const level = levelOf(type, id)
-    const refused = refusedTypes(principal, level, parameters.types, isLenient)
+    const { parameters, typeFilters, faults } = readParameters(request, level)
+    const refused = refusedTypes(principal, level, parameters)
     if (type !== undefined && id !== undefined) await services.repository.read(principal, type, id)
+    const filtered = await readTypeFilters(call, typeFilters, parameters.types)
+    const unknown = await unknownPatients(call, level, parameters.patients)
+    const all = [...faults, ...refused, ...filtered.faults, ...unknown]
+    const issues = settle(all, preferences.isLenient)
     const jobId = randomUUID()
     const query = request.query.toString()
     const input = {
@@ -48,27 +58,25 @@ export const exportData: Operation = {
       patient,
       profile,
       clientId,
+      rights: rightsDigest(principal),
       request: absoluteUrl(services, query === '' ? request.path : `${request.path}?${query}`),
       level,
       id,
       ...parameters,
-      elements: [],
-      filters: [],
-      patients: undefined,
-      provenance: undefined,
-      separateStatus: false,
-      partialManifests: false,
+      filters: filtered.filters,
+      separateStatus: preferences.separateStatus,
     }
-    const job = { id: jobId, project: project.number, input, issues: [...dropped, ...refused] }
+    const job = { id: jobId, project: project.number, input, issues }
     if (!(await addExport(services.database, job, MOST_WAITING))) {
       throw tooManyRequests(RETRY_SECONDS)
     }
+    await announceExport(services, principal, job)
     await services.queues.wakeExports(1)
-    const url = absoluteUrl(services, `bulkdata/export/${jobId}`)
+    const url = statusUrl(services, jobId)
     return outcomeReply(202, accepted(url), {
       'Content-Location': url,
       'Cache-Control': 'no-store',
-      'Preference-Applied': applied,
+      'Preference-Applied': preferences.applied,
     })
   },
 }
@@ -83,8 +91,13 @@ function preferencesOf({ request }: OperationCall) {
     query: asked,
     headers: { ...headers, accept: undefined },
   })
-  const all = [applied, 'respond-async'].filter((item) => item !== '')
-  return { isLenient: handling === 'lenient', applied: all.join(', ') }
+  const separateStatus = /(^|[,;])\s*separate-export-status\s*([,;]|$)/i.test(headers.prefer ?? '')
+  const all = [applied, 'respond-async', separateStatus ? 'separate-export-status' : '']
+  return {
+    isLenient: handling === 'lenient',
+    separateStatus,
+    applied: all.filter((item) => item !== '').join(', '),
+  }
 }
 
 function levelOf(type: string | undefined, id: string | undefined): ExportLevel {
@@ -97,9 +110,8 @@ function levelOf(type: string | undefined, id: string | undefined): ExportLevel 
 function refusedTypes(
   principal: Principal,
   level: ExportLevel,
-  types: readonly string[] | undefined,
-  isLenient: boolean,
-) {
+  { types, provenance }: Pick<ExportParameters, 'types' | 'provenance'>,
+): readonly Fault[] {
   const faults = (types ?? []).flatMap((type) => {
     const name = type.slice(0, 64)
     if (!isResourceType(type)) return [fault('invalid', `Unknown type ${name}`, '_type')]
@@ -112,10 +124,25 @@ function refusedTypes(
     }
     return []
   })
-  const found = typesOf(principal, { level, types })
+  const found = typesOf(principal, { level, types, provenance })
   if (types === undefined && found.length === 0) throw forbidden('no right to read any type')
   if (types !== undefined && found.length === 0 && faults.length === 0) {
-    faults.push(fault('invalid', 'None of the types is in the compartment of a patient', '_type'))
+    const text = 'None of the types is in the compartment of a patient'
+    return [fault('invalid', text, '_type')]
   }
-  return settle(faults, isLenient)
+  return faults
+}
+
+/** One answer for a patient that is not there, is out of sight, or is no member of the Group. */
+async function unknownPatients(
+  { services, principal, id }: OperationCall,
+  level: ExportLevel,
+  patients: readonly string[] | undefined,
+): Promise<readonly Fault[]> {
+  if (patients === undefined || (level !== 'patient' && level !== 'group')) return []
+  const known = await services.repository.exports.patientsIn(principal, patients, id)
+  return patients.flatMap((patient) => {
+    if (known.has(normalId(patient))) return []
+    return [fault('invalid', `There is no Patient/${patient} to be exported`, 'patient', true)]
+  })
 }

@@ -14,13 +14,17 @@ import { expunge } from './expunge.ts'
 import { graph } from './graph.ts'
 import { graphql } from './graphql.ts'
 import { importRows } from './import.ts'
+import { importResources } from './import-resources.ts'
 import { init } from './init.ts'
+import { logs } from './logs.ts'
 import { lookup, subsumes } from './lookup.ts'
 import { meta, metaAdd, metaDelete } from './meta.ts'
 import { redeliver } from './redeliver.ts'
 import { reindex } from './reindex.ts'
+import { replay } from './replay.ts'
 import { resend } from './resend.ts'
 import { rotateSecret } from './rotate-secret.ts'
+import { runs } from './runs.ts'
 import { setAccounts } from './set-accounts.ts'
 import { smartLaunch } from './smart-launch.ts'
 import { subscriptionStatus } from './subscription-status.ts'
@@ -45,16 +49,20 @@ export const operations: readonly Operation[] = [
   expunge,
   graph,
   graphql,
+  importResources,
   importRows,
   init,
+  logs,
   lookup,
   meta,
   metaAdd,
   metaDelete,
   redeliver,
   reindex,
+  replay,
   resend,
   rotateSecret,
+  runs,
   setAccounts,
   smartLaunch,
   subscriptionStatus,

@@ -1,42 +1,77 @@
 /** Exports as the store does them: planned and read as a Principal. */
 import type { Principal } from '../../access/principal.ts'
 import type { CopySession } from '../../database-copy.ts'
+import { idOf } from '../content.ts'
 import type { Store } from '../context.ts'
-import type { ExportJob } from './jobs.ts'
+import { readAsOf } from './as-of.ts'
+import { deletionBundle, deletionsOf } from './deleted.ts'
+import { filterOf } from './filters.ts'
+import type { PlannedJob, TypeFilter } from './jobs.ts'
+import { groupMembers } from './members.ts'
 import type { Part } from './parts.ts'
-import { type Plan, planExport, stateTime } from './plan.ts'
-import { changedRows, copySql, reachOf, selectionOf } from './select.ts'
+import { type Plan, planExport } from './plan.ts'
+import { provenanceChoice, provenanceJudge, provenanceLines } from './provenance.ts'
+import { bytesOf } from './row-id.ts'
+import { changedRows, copySql, type LineSink, selectionOf } from './select.ts'
 import { showOf } from './show.ts'
 
-/** Takes a row id and its line, which are its own only until it returns; a promise: no more until then. */
-export type LineSink = (id: Buffer, line: Buffer) => Promise<void> | undefined
+/** Takes the row id of what cannot be read. */
+export type BadRowSink = (id: Buffer) => Promise<void>
+
+export interface Lines {
+  readonly line: LineSink
+  readonly bad: BadRowSink
+}
+
+type TypedPart = Part & { readonly type: string }
 
 export interface Exports {
+  /** Errors: 400, 403 for a filter that cannot be searched by. */
+  check(principal: Principal, filter: TypeFilter): Promise<void>
+  /** Those of the ids of Patients that the member sees, and that are members of the Group if one is given. */
+  patientsIn(
+    principal: Principal,
+    ids: readonly string[],
+    group: string | undefined,
+  ): Promise<ReadonlySet<string>>
   /** May be done again from the start. */
-  plan(principal: Principal, job: ExportJob, at: Date): Promise<Plan>
+  plan(principal: Principal, job: PlannedJob): Promise<Plan>
   /** Every line of a part behind `part.after`, in the order of their row ids. */
   read(
     principal: Principal,
-    job: ExportJob & { readonly at: Date },
-    part: Part & { readonly type: string },
+    job: PlannedJob,
+    part: TypedPart,
     baseUrl: string,
     session: CopySession,
-    sink: LineSink,
+    lines: Lines,
   ): Promise<void>
+  /** The same of a part of deletions, whose lines are bundles. */
+  readDeleted(principal: Principal, job: PlannedJob, part: TypedPart, line: LineSink): Promise<void>
 }
 
 export function createExports(store: Store): Exports {
   return {
-    plan: (principal, job, at) => planExport(store, principal, job, stateTime(at, job.input.until)),
-    async read(principal, { id, at, input }, part, baseUrl, session, sink) {
-      const selection = selectionOf(store, principal, part.type, {
-        job: id,
-        reach: reachOf(input),
-        at: stateTime(at, input.until),
-        since: input.since === undefined ? undefined : new Date(input.since),
-      })
+    async check(principal, filter) {
+      await filterOf(store, principal, filter.type, [filter])
+    },
+    async patientsIn(principal, ids, group) {
+      const members =
+        group === undefined
+          ? undefined
+          : await groupMembers(store, principal, group, FAR, new Date())
+      const own = members && new Set(members.get('Patient'))
+      const among = ids.filter((id) => own?.has(id) ?? true)
+      const rows = await readAsOf(store, principal, 'Patient', among, FAR)
+      return new Set(rows.map(({ content }) => idOf(content ?? '')))
+    },
+    plan: (principal, job) => planExport(store, principal, job),
+    async read(principal, job, part, baseUrl, session, { line, bad }) {
+      const selection = await selectionOf(store, principal, part.type, job)
       if (selection === undefined) return
-      const show = showOf(selection, baseUrl)
+      const show = showOf(selection, job.input.elements, baseUrl)
+      const choice = part.type === 'Provenance' ? provenanceChoice(job.input) : undefined
+      const batches =
+        choice && provenanceLines(provenanceJudge(store, principal, job, selection, choice), line)
       let low = part.after ?? part.low
       let high: string | undefined
       do {
@@ -45,14 +80,36 @@ export function createExports(store: Store): Exports {
           const changed = await changedRows(store, session, selection, range)
           const sql = copySql(selection, { low, high: changed.high }, changed.rows)
           await session.copy(sql, ([rowId, content, metaExtension, ruling]) => {
-            if (!rowId || !content || !metaExtension) throw new Error('A row has no content')
-            return sink(rowId, show(content, metaExtension, ruling?.readInt32BE(0)))
+            if (!rowId) throw new Error('A row has no id')
+            try {
+              if (!content || !metaExtension) throw new SyntaxError('A row has no content')
+              const shown = show(content, metaExtension, ruling?.readInt32BE(0))
+              return batches === undefined ? line(rowId, shown) : batches.add(rowId, content, shown)
+            } catch (error) {
+              if (error instanceof SyntaxError) return bad(Buffer.from(rowId))
+              throw error
+            }
           })
           return changed
         })
         high = read.high
         low = high
       } while (high !== part.high)
+      await batches?.end()
+    },
+    async readDeleted(principal, job, part, line) {
+      let { after } = part
+      let hasMore = true
+      while (hasMore) {
+        const page = await deletionsOf(store, principal, job, part.type, after)
+        after = page.last
+        hasMore = page.hasMore
+        if (page.ids.length === 0 || after === undefined) continue
+        await line(bytesOf(after), Buffer.from(deletionBundle(part.type, page.ids)))
+      }
     },
   }
 }
+
+/** Later than anything is written. */
+const FAR = new Date('9999-12-31T00:00:00Z')

@@ -1,5 +1,5 @@
 /** Files of exports: what they hold, block by block, and the names they have got. */
-import type { Connection } from '../../database.ts'
+import type { Connection, Database } from '../../database.ts'
 import type { Part } from './parts.ts'
 
 export type FileKind = 'output' | 'deleted' | 'error'
@@ -111,16 +111,33 @@ export async function lastFile(
   return file
 }
 
-/** Those that are whole, as the manifest lists them. */
+/** What is whole and on no page yet is the next page of the manifest. Answers how many there are. */
+export async function addPage(database: Database, job: string): Promise<number> {
+  return database.transaction(async (connection) => {
+    const values = [job]
+    await connection.query({ text: 'select 1 from export_job where id = $1 for update', values })
+    const [row] = await connection.query<{ pages: number }>({
+      text: `with f as (update export_file f set page = j.pages + 1 from export_job j
+          where j.id = $1 and f.job = j.id and f.number is not null and f.page is null returning 1)
+        update export_job set pages = pages + least(1, (select count(*) from f))
+        where id = $1 returning pages`,
+      values,
+    })
+    return row?.pages ?? 0
+  })
+}
+
+/** Those that are whole, as the manifest lists them; `page`: of that one. */
 export async function listFiles(
   connection: Connection,
   job: string,
+  page?: number,
 ): Promise<readonly Omit<ExportFile, 'blocks'>[]> {
   return connection.query({
     name: 'export-files',
     text: `select ${COLUMNS} from export_file where job = $1 and number is not null
-      order by kind, type collate "C", number`,
-    values: [job],
+        and ($2::int is null or page = $2) order by kind, type collate "C", number`,
+    values: [job, page ?? null],
   })
 }
 

@@ -1,6 +1,8 @@
 /** Exports, one row of `export_job` each: what was asked for, by whom, and what has become of it. */
-import type { Connection } from '../../database.ts'
+import type { Connection, Database } from '../../database.ts'
 import type { Issue } from '../../fhir/outcome.ts'
+import type { Criterion } from '../../fhir/search.ts'
+import type { Part } from './parts.ts'
 
 export type ExportState = 'accepted' | 'active' | 'completed' | 'error' | 'cancelled'
 
@@ -14,9 +16,12 @@ export interface ElementChoice {
 
 export interface TypeFilter {
   readonly type: string
-  /** Query string. */
-  readonly query: string
+  /** AND-ed; several filters of a type are OR-ed. */
+  readonly conditions: readonly Criterion[]
 }
+
+/** How much Provenance goes with what is exported: the newest of each resource, or all. */
+export type ProvenanceChoice = 'latest' | 'relevant'
 
 /** What was asked for, and for whom; no token is among it. */
 export interface ExportInput {
@@ -26,6 +31,8 @@ export interface ExportInput {
   readonly patient: string | undefined
   readonly profile: string | undefined
   readonly clientId: string | undefined
+  /** Digest of what the member could read when it asked. */
+  readonly rights: string
   /** Full URL of the request. */
   readonly request: string
   readonly level: ExportLevel
@@ -39,8 +46,8 @@ export interface ExportInput {
   readonly filters: readonly TypeFilter[]
   /** Ids of Patients, when they were named. */
   readonly patients: readonly string[] | undefined
-  /** How much Provenance goes with what is exported; undefined: as the level has it. */
-  readonly provenance: 'latest' | 'relevant' | undefined
+  /** Undefined: as the level has it. */
+  readonly provenance: ProvenanceChoice | undefined
   readonly separateStatus: boolean
   readonly partialManifests: boolean
 }
@@ -60,25 +67,41 @@ export interface ExportJob {
   readonly failure: { readonly status: number; readonly text: string } | null
 }
 
+/** One that has its time. */
+export type PlannedJob = ExportJob & { readonly at: Date }
+
 const COLUMNS = 'id, project, state, input, requested, at, finished, expires, issues, failure'
 
-/** One statement; false when the Project has `most` waiting already. */
+/** False when the Project has `most` waiting already. */
 export async function addExport(
-  connection: Connection,
+  database: Database,
   job: Pick<ExportJob, 'id' | 'project' | 'input' | 'issues'>,
   most: number,
 ): Promise<boolean> {
-  const rows = await connection.query({
-    name: 'export-add',
-    text: `with j as (insert into export_job (id, project, state, input, issues)
-        select $1, $2, 'accepted', $3::jsonb, $4::jsonb
-        where (select count(*) from export_job where project = $2 and state = 'accepted') < $5
-        returning id)
-      insert into export_part (job, n, kind) select id, 0, 'plan' from j returning job`,
-    values: [job.id, job.project, JSON.stringify(job.input), JSON.stringify(job.issues), most],
+  return database.transaction(async (connection) => {
+    await lockExports(connection, job.project)
+    const rows = await connection.query({
+      name: 'export-add',
+      text: `with j as (insert into export_job (id, project, state, input, issues)
+          select $1, $2, 'accepted', $3::jsonb, $4::jsonb where (select count(*) from export_job
+            where project = $2 and state = 'accepted') < $5 returning id)
+        insert into export_part (job, n, kind) select id, 0, 'plan' from j returning job`,
+      values: [job.id, job.project, JSON.stringify(job.input), JSON.stringify(job.issues), most],
+    })
+    return rows.length > 0
   })
-  return rows.length > 0
 }
+
+/** Until the transaction ends: those of a Project are counted by one at a time. */
+export async function lockExports(connection: Connection, project: number): Promise<void> {
+  await connection.query({
+    name: 'export-lock',
+    text: 'select pg_advisory_xact_lock($1, $2)',
+    values: [EXPORTS_LOCK, project],
+  })
+}
+
+const EXPORTS_LOCK = 0x4558
 
 /** Undefined for what is unknown, expired or cancelled. */
 export async function readExport(
@@ -87,7 +110,7 @@ export async function readExport(
 ): Promise<ExportJob | undefined> {
   const [job] = await connection.query<ExportJob>({
     name: 'export-read',
-    text: `select ${COLUMNS} from export_job where id = $1 and not swept
+    text: `select ${COLUMNS} from export_job where id = $1
       and state <> 'cancelled' and (expires is null or expires > clock_timestamp())`,
     values: [id],
   })
@@ -153,35 +176,44 @@ export async function revokeExport(
   })
 }
 
-/** Its files are there for `keepHours` from now. */
+/** With its last part, if that is held still; its files are there for `keepHours` from now. */
 export async function completeExport(
   connection: Connection,
   id: string,
+  { n, epoch }: Part,
   keepHours: number,
 ): Promise<boolean> {
   const rows = await connection.query({
     name: 'export-complete',
-    text: `update export_job set state = 'completed',
+    text: `with p as (update export_part set state = 'done', lease = null
+        where job = $1 and n = $3 and epoch = $4 and state = 'active' returning job)
+      update export_job j set state = 'completed',
         finished = date_trunc('milliseconds', clock_timestamp()),
         expires = clock_timestamp() + $2::float8 * interval '1 hour'
-      where id = $1 and state = 'active' returning id`,
-    values: [id, keepHours],
+      from p where j.id = p.job and j.state = 'active' returning j.id`,
+    values: [id, keepHours, n, epoch],
   })
   return rows.length > 0
 }
 
-/** What is in doubt but does not stop the export: told in its `error` file. */
+/** Code of the issue of a row that could not be read. */
+export const UNREADABLE = 'incomplete'
+
+/** What is in doubt but does not stop the export: told in its `error` file, and once. Answers how much there is. */
 export async function addIssues(
   connection: Connection,
   id: string,
   issues: readonly Issue[],
-): Promise<void> {
-  if (issues.length === 0) return
-  await connection.query({
+): Promise<number> {
+  if (issues.length === 0) return 0
+  const [row] = await connection.query<{ count: number }>({
     name: 'export-issues',
-    text: 'update export_job set issues = issues || $2::jsonb where id = $1',
+    text: `update export_job set issues = issues || $2::jsonb
+      where id = $1 and not issues @> $2::jsonb
+      returning jsonb_array_length(issues) as count`,
     values: [id, JSON.stringify(issues)],
   })
+  return row?.count ?? 0
 }
 
 /** A download that has begun is given an hour. */

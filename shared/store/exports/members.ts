@@ -61,16 +61,20 @@ async function membersOf(
   at: Date,
 ): Promise<ReadonlyMap<string, readonly string[]>> {
   if (level === 'instance') return new Map([['Patient', [id]]])
-  if (patients !== undefined) return new Map([['Patient', patients]])
-  return groupMembers(store, principal, id, at)
+  if (level === 'patient') return new Map([['Patient', patients ?? []]])
+  const members = await groupMembers(store, principal, id, at, at)
+  if (patients === undefined) return members
+  const wanted = new Set(patients)
+  return new Map([['Patient', (members.get('Patient') ?? []).filter((one) => wanted.has(one))]])
 }
 
-/** By type; those of nested Groups are among them. */
+/** By type, as Groups say it `at` a time of those who are members `on` a day; nested Groups are entered. */
 export async function groupMembers(
   store: Store,
   principal: Principal,
   id: string,
   at: Date,
+  on: Date,
 ): Promise<ReadonlyMap<string, readonly string[]>> {
   const found = new Map<string, Set<string>>()
   const entered = new Set<string>([id])
@@ -78,7 +82,7 @@ export async function groupMembers(
   for (const group of entered) {
     const [row] = await readAsOf(store, principal, 'Group', [group], at)
     if (row === undefined) continue
-    for (const { type, id: member } of activeMembers(parseVersion(toVersion(row)), at)) {
+    for (const { type, id: member } of activeMembers(parseVersion(toVersion(row)), on)) {
       if (type === 'Group') entered.add(member)
       else if (isResourceType(type)) found.set(type, (found.get(type) ?? new Set()).add(member))
     }
@@ -86,11 +90,11 @@ export async function groupMembers(
   return new Map([...found].map(([type, ids]) => [type, [...ids]]))
 }
 
-function activeMembers({ member }: Resource, at: Date) {
+function activeMembers({ member }: Resource, on: Date) {
   const members = Array.isArray(member) ? member.filter(isObject) : []
   return members.flatMap(({ entity, inactive, period }) => {
     const end = isObject(period) ? parseDate(period.end) : undefined
-    if (inactive === true || (end !== undefined && end.high <= at.getTime())) return []
+    if (inactive === true || (end !== undefined && end.high <= on.getTime())) return []
     const text = isObject(entity) ? entity.reference : undefined
     return (typeof text === 'string' ? parseReference(text) : undefined) ?? []
   })

@@ -37,7 +37,7 @@ export interface TakenPart {
 /** A worker that has gone is noticed after so long. */
 export const LEASE_MS = 30_000
 /** Running exports of one Project. */
-const RUNNING = 2
+export const MOST_RUNNING = 2
 
 interface PartRow {
   readonly n: number
@@ -60,7 +60,7 @@ export async function takePart(connection: Connection): Promise<TakenPart | unde
         where p.state <> 'done' and (p.state = 'waiting' or p.lease < clock_timestamp())
           and j.state in ('accepted', 'active')
           and (p.kind <> 'plan' or (select count(*) from export_job a
-            where a.project = j.project and a.state = 'active' and a.id <> j.id) < ${RUNNING})
+            where a.project = j.project and a.state = 'active' and a.id <> j.id) < ${MOST_RUNNING})
           and (p.kind <> 'close' or not exists (select 1 from export_part o
             where o.job = p.job and o.n <> p.n and o.state <> 'done'))
         order by (select count(*) from export_part a join export_job b on b.id = a.job
@@ -166,4 +166,27 @@ export async function finishPlan(
     })
     return true
   })
+}
+
+export interface WaitingParts {
+  readonly waiting: number
+  readonly active: number
+  readonly oldestSeconds: number
+}
+
+export const NO_PARTS: WaitingParts = { waiting: 0, active: 0, oldestSeconds: 0 }
+
+/** Of all exports that have not ended. */
+export async function waitingParts(connection: Connection): Promise<WaitingParts> {
+  const [row] = await connection.query<WaitingParts>({
+    name: 'export-waiting',
+    text: `select count(*) filter (where p.state = 'waiting')::int as waiting,
+        count(*) filter (where p.state = 'active')::int as active,
+        coalesce(extract(epoch from clock_timestamp() - min(j.requested)), 0)::float8
+          as "oldestSeconds"
+      from export_part p join export_job j on j.id = p.job
+      where p.state <> 'done' and j.state in ('accepted', 'active')`,
+    values: [],
+  })
+  return row ?? NO_PARTS
 }

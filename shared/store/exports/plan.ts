@@ -1,15 +1,15 @@
 /** The plan of an export: its time, chosen before anything is read, and its parts. */
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
-import type { Connection } from '../../database.ts'
-import { typeNumber } from '../../fhir/definitions.ts'
+import type { Connection, Database } from '../../database.ts'
+import { typeName, typeNumber } from '../../fhir/definitions.ts'
 import type { Issue } from '../../fhir/outcome.ts'
-import type { Store } from '../context.ts'
-import type { ExportJob } from './jobs.ts'
+import { type Store, scopeOf } from '../context.ts'
+import { type ExportJob, lockExports, type PlannedJob } from './jobs.ts'
 import { listMembers } from './members.ts'
-import type { NewPart } from './parts.ts'
+import { MOST_RUNNING, type NewPart } from './parts.ts'
 import { typesOf } from './scope.ts'
-import { type Reach, reachOf } from './select.ts'
+import { reachOf, stateTime } from './select.ts'
 
 /** Rows of one type beyond which its ids are cut into ranges. */
 const PART_ROWS = 100_000
@@ -17,28 +17,31 @@ const PART_ROWS = 100_000
 /**
  * The time of an export. Every transaction that could still commit something with a `lastUpdated` up to it
  * has ended: those under way began later, and time is stamped inside them. Chosen once. `heldMs` is how
- * far the oldest of them holds it back. Undefined for a job that has ended.
+ * far the oldest of them holds it back. Undefined for a job that has ended, or while as many as may run.
  */
 export async function startExport(
-  connection: Connection,
-  id: string,
+  database: Database,
+  { id, project }: Pick<ExportJob, 'id' | 'project'>,
 ): Promise<{ readonly at: Date; readonly heldMs: number } | undefined> {
+  return database.transaction(async (connection) => {
+    await lockExports(connection, project)
+    return startOne(connection, id)
+  })
+}
+
+async function startOne(connection: Connection, id: string) {
   const [found] = await connection.query<{ at: Date; heldMs: number }>({
     name: 'export-start',
     text: `update export_job set state = 'active', at = coalesce(at,
         date_trunc('milliseconds', least(clock_timestamp(), (select min(xact_start)
           from pg_stat_activity where datname = current_database() and backend_xid is not null)))
         - interval '1 ms')
-      where id = $1 and state in ('accepted', 'active')
+      where id = $1 and (state = 'active' or (state = 'accepted' and (select count(*)
+        from export_job a where a.project = export_job.project and a.state = 'active') < $2))
       returning at, (extract(epoch from clock_timestamp() - at) * 1000)::float8 as "heldMs"`,
-    values: [id],
+    values: [id, MOST_RUNNING],
   })
   return found
-}
-
-/** Of the state that is exported. */
-export function stateTime(at: Date, until: string | undefined): Date {
-  return until === undefined ? at : new Date(Math.min(at.getTime(), Date.parse(until) - 1))
 }
 
 export interface Plan {
@@ -49,21 +52,24 @@ export interface Plan {
 export async function planExport(
   store: Store,
   principal: Principal,
-  job: ExportJob,
-  at: Date,
+  job: PlannedJob,
 ): Promise<Plan> {
-  const types = typesOf(principal, job.input)
-  const reach = reachOf(job.input)
-  const issues = reach === 'listed' ? await listMembers(store, principal, job, types, at) : []
-  const kept = await rowsOf(store, principal, job, types, reach, at)
+  const { input } = job
+  const at = stateTime(job.at, input.until)
+  const types = typesOf(principal, input)
+  const isListed = reachOf(input) === 'listed'
+  const issues = isListed ? await listMembers(store, principal, job, types, at) : []
+  const kept = await rowsOf(store, principal, job, types, at)
   const parts: NewPart[] = []
   const add = (part: Omit<NewPart, 'n'>) => parts.push({ n: parts.length + 1, ...part })
   for (const [type, rows] of kept) {
-    const cuts =
-      rows > PART_ROWS ? await cutsOf(store.connection, principal, job.id, type, reach) : []
+    const cuts = rows > PART_ROWS ? await cutsOf(store.connection, principal, job, type) : []
     for (const [i, high] of [...cuts, undefined].entries()) {
       add({ kind: 'output', type: typeNumber(type), low: cuts[i - 1], high })
     }
+  }
+  for (const type of await deletedTypes(store, principal, types, input.since, at)) {
+    add({ kind: 'deleted', type: typeNumber(type), low: undefined, high: undefined })
   }
   add({ kind: 'close', type: undefined, low: undefined, high: undefined })
   return { parts, issues }
@@ -73,23 +79,19 @@ export async function planExport(
 async function rowsOf(
   { connection }: Store,
   { project }: Principal,
-  { id: job }: ExportJob,
+  { id: job, input }: ExportJob,
   types: readonly string[],
-  reach: Reach,
   at: Date,
 ): Promise<readonly (readonly [string, number])[]> {
-  const counted =
-    reach === 'listed'
-      ? {
-          text: 'select type, count(*)::int as rows from export_row where job = $1 group by type',
-          values: [job],
-        }
-      : {
-          text: 'select type, count(*)::int as rows from resource where project = $1 group by type',
-          values: [project.number],
-        }
+  const listed = types.filter((type) => reachOf(input, type) === 'listed').map(typeNumber)
   const [rows, changed] = await Promise.all([
-    connection.query<{ type: number; rows: number }>(counted),
+    connection.query<{ type: number; rows: number }>({
+      text: `select type, count(*)::int as rows from export_row
+          where job = $1 and type = any($2) group by type
+        union all select type, count(*)::int from resource
+          where project = $3 and type <> all($2) group by type`,
+      values: [job, listed, project.number],
+    }),
     connection.query<{ type: number }>({
       text: `select t.type from unnest($2::smallint[]) t(type) where exists (select 1
         from version n where n.project = $1 and n.type = t.type and n.lu > $3)`,
@@ -110,12 +112,11 @@ async function rowsOf(
 async function cutsOf(
   connection: Connection,
   { project }: Principal,
-  job: string,
+  { id: job, input }: ExportJob,
   type: string,
-  reach: Reach,
 ): Promise<readonly string[]> {
   const from =
-    reach === 'listed'
+    reachOf(input, type) === 'listed'
       ? { sql: 'export_row where job = $1', value: job }
       : { sql: 'resource where project = $1', value: project.number }
   const rows = await connection.query<{ id: string }>({
@@ -124,4 +125,23 @@ async function cutsOf(
     values: [from.value, typeNumber(type), PART_ROWS],
   })
   return rows.map(({ id }) => id)
+}
+
+/** Those of which something was deleted in the time that is asked for. */
+async function deletedTypes(
+  { connection }: Store,
+  principal: Principal,
+  types: readonly string[],
+  since: string | undefined,
+  at: Date,
+): Promise<readonly string[]> {
+  if (since === undefined) return []
+  const projects = types.map((type) => scopeOf(principal, type).project)
+  const rows = await connection.query<{ type: number }>({
+    text: `select t.type from unnest($1::int[], $2::smallint[]) t(project, type) where exists (
+      select 1 from version v where v.project = t.project and v.type = t.type
+        and v.lu > $3 and v.lu <= $4 and v.content is null)`,
+    values: [projects, types.map(typeNumber), since, at],
+  })
+  return rows.map(({ type }) => typeName(type))
 }

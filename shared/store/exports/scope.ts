@@ -32,15 +32,20 @@ export function isOfPatients(type: string): boolean {
 /** Those that the member may read, in the order of their names. */
 export function typesOf(
   principal: Principal,
-  { level, types }: Pick<ExportInput, 'level' | 'types'>,
+  { level, types, provenance }: Pick<ExportInput, 'level' | 'types' | 'provenance'>,
 ): readonly string[] {
   return resourceTypes.filter(
     (type) =>
       isExportable(principal, type) &&
-      (types?.includes(type) ?? isUsual(type)) &&
+      (isNamed(type, provenance) || (types?.includes(type) ?? isUsual(type))) &&
       mayExport(principal, type) &&
       fits(level, type),
   )
+}
+
+/** Asked for beside the types. */
+function isNamed(type: string, provenance: ExportInput['provenance']): boolean {
+  return type === 'Provenance' && provenance !== undefined
 }
 
 export function mayExport(principal: Principal, type: string): boolean {

@@ -1,23 +1,54 @@
 /**
  * Lines as the member may see them. Mostly they are the bytes that are stored; only what holds something
- * hidden, or the address of a Binary, is read and written anew.
+ * hidden, what is asked for in part, and the address of a Binary is read and written anew.
  */
 import { hiddenFields } from '../../access/fields.ts'
 import { grantsFor } from '../../access/policy.ts'
+import { hasSecretExtensions, secretPaths, withoutSecretExtensions } from '../../access/secrets.ts'
+import { parseJson } from '../../fhir/json.ts'
+import type { Resource } from '../../fhir/resource.ts'
+import { type View, viewOf } from '../../fhir/view.ts'
 import type { Version } from '../repository.ts'
 import { present } from '../rows.ts'
 import { without } from '../shown.ts'
+import type { ElementChoice } from './jobs.ts'
 import type { Selection } from './select.ts'
 
-/** Fields of a row of `copySql` → its line, without a line feed. */
+/** Fields of a row of `copySql` → its line, without a line feed. Throws for what is no resource. */
 export type Show = (content: Buffer, metaExtension: Buffer, ruling: number | undefined) => Buffer
 
-export function showOf(selection: Selection, baseUrl: string): Show {
+export function showOf(
+  selection: Selection,
+  elements: readonly ElementChoice[],
+  baseUrl: string,
+): Show {
   const absolute = absoluteBinaries(baseUrl)
   const change = changeOf(selection)
-  if (change === undefined) return absolute
-  return (content, metaExtension, ruling) =>
-    absolute(Buffer.from(change(content.toString(), metaExtension.toString(), ruling)))
+  const view = elementsOf(selection.scene.type, elements)
+  if (change === undefined && view === undefined) {
+    return (content) => absolute(wholeObject(content))
+  }
+  return (content, metaExtension, ruling) => {
+    const text = content.toString()
+    const changed = change?.(text, metaExtension.toString(), ruling) ?? text
+    return absolute(Buffer.from(view?.(changed) ?? changed))
+  }
+}
+
+/** What is handed on as it is stored is not parsed; that its ends are there is seen at no cost. */
+function wholeObject(content: Buffer): Buffer {
+  if (content[0] === OPENING && content.at(-1) === CLOSING) return content
+  throw new SyntaxError('The content is no JSON object')
+}
+
+const [OPENING, CLOSING] = Buffer.from('{}')
+
+/** Undefined: the whole resource. */
+function elementsOf(type: string, elements: readonly ElementChoice[]): View | undefined {
+  const names = elements.filter((one) => one.type === undefined || one.type === type)
+  if (names.length === 0) return undefined
+  const list = names.map(({ name }) => name).join(',')
+  return viewOf(type, new URLSearchParams({ _elements: list }))
 }
 
 type Change = (content: string, metaExtension: string, ruling: number | undefined) => string
@@ -26,10 +57,14 @@ type Change = (content: string, metaExtension: string, ruling: number | undefine
 function changeOf({ principal, scene, ruled }: Selection): Change | undefined {
   const { type } = scene
   const grants = grantsFor(principal, type, 'search') ?? []
-  const all = grants.flatMap(({ hidden }) => hidden)
-  const isMasked = hiddenFields(principal, type).length > 0 || type === 'Subscription'
-  if (all.length === 0 && !isMasked) return undefined
-  const alike = grants[0]?.hidden ?? []
+  const secrets = secretPaths(type)
+  const all = [...grants.flatMap(({ hidden }) => hidden), ...secrets]
+  const hasSecrets = hasSecretExtensions(type)
+  if (all.length === 0 && !hasSecrets && hiddenFields(principal, type).length === 0) {
+    return undefined
+  }
+  const alike = [...(grants[0]?.hidden ?? []), ...secrets]
+  const byGrant = ruled?.map(({ hidden }) => [...hidden, ...secrets])
   return (content, metaExtension, ruling) => {
     const version: Version = {
       type,
@@ -41,8 +76,11 @@ function changeOf({ principal, scene, ruled }: Selection): Change | undefined {
       metaExtension,
     }
     // A row that none of them governs any more shows what all of them show.
-    const hidden = ruled === undefined ? alike : (ruled[ruling ?? -1]?.hidden ?? all)
-    return present(without(version, hidden), principal, false)
+    const hidden = byGrant === undefined ? alike : (byGrant[ruling ?? -1] ?? all)
+    const text = present(without(version, hidden), principal, false)
+    if (!hasSecrets) return text
+    // Our own text, checked when it was written.
+    return JSON.stringify(withoutSecretExtensions(parseJson(text) as Resource))
   }
 }
 

@@ -7,7 +7,7 @@ import type { Store } from '../context.ts'
 export async function unitsOf(
   { connection, keys }: Store,
   project: number,
-  requests: readonly SearchRequest[],
+  requests: readonly Pick<SearchRequest, 'conditions'>[],
 ): Promise<readonly string[]> {
   const asked = JSON.stringify(requests.map(({ conditions }) => conditions))
   if (!asked.includes(`|${UCUM}|`)) return []

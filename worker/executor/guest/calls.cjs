@@ -1,5 +1,6 @@
-// Calls to the worker: text out, a promise for text back. At most MAX_IN_FLIGHT travel at a time, the others
-// wait here; what arrives after the end of its run is dropped.
+// Calls to the worker: text out, a promise for text back. At most MAX_IN_FLIGHT travel at a time, and no more
+// text than MAX_LENGTH_IN_FLIGHT together, since the worker holds it all; the others wait here. What arrives
+// after the end of its run is dropped.
 
 const PromiseOf = Promise
 const ErrorOf = Error
@@ -7,10 +8,12 @@ const ErrorOf = Error
 const MAX_IN_FLIGHT = 32
 const MAX_CALLS = 10_000
 const MAX_PAYLOAD = 16 * 1024 * 1024
+const MAX_LENGTH_IN_FLIGHT = MAX_PAYLOAD
 
 exports.createCalls = function createCalls(send, currentRun) {
   let pending = { __proto__: null }
   let inFlight = 0
+  let lengthInFlight = 0
   let sent = 0
   let made = 0
 
@@ -20,15 +23,19 @@ exports.createCalls = function createCalls(send, currentRun) {
       if (currentRun() === 0) throw new ErrorOf('The run has ended')
       if (text.length > MAX_PAYLOAD) throw new ErrorOf('The request is too large')
       if (made >= MAX_CALLS) throw new ErrorOf(`A run may make ${MAX_CALLS} calls`)
-      pending[++made] = { __proto__: null, kind: `${kind}`, text, resolve, reject }
+      pending[++made] = { __proto__: null, kind: `${kind}`, text, length: 0, resolve, reject }
       advance()
     })
   }
 
   function advance() {
     while (inFlight < MAX_IN_FLIGHT && sent < made) {
-      const next = pending[++sent]
+      const next = pending[sent + 1]
+      if (lengthInFlight + next.text.length > MAX_LENGTH_IN_FLIGHT) return
+      sent++
       inFlight++
+      next.length = next.text.length
+      lengthInFlight += next.length
       send('call', currentRun(), sent, next.kind, next.text)
       next.text = ''
     }
@@ -39,6 +46,7 @@ exports.createCalls = function createCalls(send, currentRun) {
     if (waiting === undefined) return
     delete pending[id]
     inFlight--
+    lengthInFlight -= waiting.length
     if (ok) waiting.resolve(text)
     else waiting.reject(new ErrorOf(text))
     advance()
@@ -47,6 +55,7 @@ exports.createCalls = function createCalls(send, currentRun) {
   function clear() {
     pending = { __proto__: null }
     inFlight = 0
+    lengthInFlight = 0
     sent = 0
     made = 0
   }

@@ -1,6 +1,7 @@
 /** structuredClone for data: plain objects, lists, dates, maps, sets, bytes, errors, cycles. */
 
 const { DOMException } = require('./abort.cjs')
+const { copyTexts } = require('./decimals.cjs')
 
 function refused(value) {
   const name = typeof value === 'function' ? value.name || 'function' : String(value)
@@ -48,6 +49,7 @@ function fill(copy, value, seen) {
     for (const held of value) copy.add(clone(held, seen))
   } else if (!(value instanceof Error)) {
     for (const key of Object.keys(value)) copy[key] = clone(value[key], seen)
+    copyTexts(value, copy)
   }
 }
 

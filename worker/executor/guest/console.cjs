@@ -1,7 +1,7 @@
 // `console` of bots: each call is a line of the run's log. Objects show as JSON, cut in depth and length, so
 // that logging a large resource costs little; getters and toJSON of the bot run as part of its own time.
 
-const { botFrames } = require('./journal.cjs')
+const { botFrames, stackOf } = require('./journal.cjs')
 
 const { stringify } = JSON
 const { keys } = Object
@@ -55,7 +55,7 @@ function lineOf(values) {
 function wordOf(value) {
   if (typeof value === 'string') return value
   try {
-    if (value instanceof ErrorOf) return botFrames(StringOf(value.stack ?? value.message))
+    if (value instanceof ErrorOf) return botFrames(stackOf(value))
     return jsonOf(value, 0)
   } catch {
     return '[unprintable]'

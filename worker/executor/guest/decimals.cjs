@@ -1,16 +1,15 @@
 // JSON that keeps decimals as they were written, since `1.00` is not `1` to FHIR. To a bot they are plain
-// numbers: the text of one that JavaScript would write otherwise is remembered beside the object that holds
-// it, and written again as long as the number there is the same. A copy of that object starts anew. Uses
-// intrinsics taken before any bot code ran.
+// numbers: the text of one that JavaScript would write otherwise is remembered in the object that holds it,
+// under a symbol, and written again as long as the number there is the same. No loop and no JSON sees that
+// symbol, but a spread and Object.assign take it along to a copy. Uses intrinsics taken before any bot code ran.
 
 const { apply } = Reflect
 const { parse, stringify, rawJSON } = JSON
 const { exec } = RegExp.prototype
-const { get, set } = WeakMap.prototype
 const NumberOf = Number
 const StringOf = String
 
-const held = new WeakMap()
+const held = Symbol('decimals')
 let isHolding = false
 
 // Trailing zeros of a fraction, exponents, more than 15 digits, below 1e-6, minus zero; in strings, too.
@@ -23,12 +22,8 @@ function parseText(text) {
 
 function remember(key, value, context) {
   if (typeof value !== 'number' || StringOf(value) === context.source) return value
-  let texts = apply(get, held, [this])
-  if (texts === undefined) {
-    texts = { __proto__: null }
-    apply(set, held, [this, texts])
-  }
-  texts[key] = context.source
+  this[held] ??= { __proto__: null }
+  this[held][key] = context.source
   isHolding = true
   return value
 }
@@ -39,8 +34,13 @@ function stringifyValue(value) {
 
 function write(key, value) {
   if (typeof value !== 'number') return value
-  const text = apply(get, held, [this])?.[key]
+  const text = this[held]?.[key]
   return text !== undefined && NumberOf(text) === value ? rawJSON(text) : value
 }
 
-module.exports = { parse: parseText, stringify: stringifyValue }
+/** For a copy that is made name by name. */
+function copyTexts(from, to) {
+  if (from[held] !== undefined) to[held] = from[held]
+}
+
+module.exports = { copyTexts, parse: parseText, stringify: stringifyValue }

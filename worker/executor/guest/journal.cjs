@@ -7,9 +7,13 @@ const { toISOString } = Date.prototype
 const { slice, split, lastIndexOf } = String.prototype
 const { join } = Array.prototype
 const DateTime = Date
+const ErrorOf = Error
+const StringOf = String
 
 const MAX_LINE = 8192
 const MAX_TEXT = 65_536
+const MAX_STACK = 8192
+const MAX_CAUSES = 5
 
 exports.createJournal = function createJournal(budget, secrets) {
   const half = budget / 2
@@ -69,6 +73,19 @@ exports.botFrames = function botFrames(stack) {
     text += text !== '' ? `\n${line}` : line
   }
   return text
+}
+
+// An error and what caused it: why a fetch failed is known to its cause alone.
+exports.stackOf = function stackOf(error) {
+  let text = ''
+  let next = error
+  for (let depth = 0; depth < MAX_CAUSES && next instanceof ErrorOf; depth++) {
+    const stack = StringOf(next.stack ?? next.message)
+    text += depth === 0 ? stack : `\nCaused by: ${stack}`
+    if (text.length > MAX_STACK) break
+    next = next.cause
+  }
+  return apply(slice, text, [0, MAX_STACK])
 }
 
 function longestOf(secrets) {

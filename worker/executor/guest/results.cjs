@@ -2,6 +2,7 @@
 // isolate and under its timeout; only primitive strings leave.
 
 const { stringify } = require('./decimals.cjs')
+const { stackOf } = require('./journal.cjs')
 
 const { apply } = Reflect
 const { slice } = String.prototype
@@ -10,7 +11,6 @@ const ErrorOf = Error
 const StringOf = String
 
 const MAX_MESSAGE = 4096
-const MAX_STACK = 8192
 
 exports.createResults = function createResults(hl7Message) {
   // A message can only exist once its module was loaded.
@@ -42,7 +42,7 @@ exports.createResults = function createResults(hl7Message) {
   }
 
   function ofError(error, maxLength) {
-    const stack = stackOf(error)
+    const stack = tracedOf(error)
     const outcome = outcomeOf(error)
     if (outcome !== undefined && outcome.length <= maxLength) {
       return result('thrown', 'outcome', outcome, stack)
@@ -80,12 +80,9 @@ function messageOf(error) {
   }
 }
 
-function stackOf(error) {
+function tracedOf(error) {
   try {
-    if (error instanceof ErrorOf && typeof error.stack === 'string') {
-      return apply(slice, error.stack, [0, MAX_STACK])
-    }
-    return messageOf(error)
+    return error instanceof ErrorOf ? stackOf(error) : messageOf(error)
   } catch {
     return ''
   }

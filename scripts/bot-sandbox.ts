@@ -1,0 +1,172 @@
+/** A bot file in the sandbox that the workers use, its requests answered by a running service over HTTP. */
+import { createHash, randomUUID } from 'node:crypto'
+import { readFile } from 'node:fs/promises'
+import path from 'node:path'
+import { checkCode, codeFormat } from '../shared/api/operations/bot-code.ts'
+import { toJavaScript } from '../shared/api/operations/bot-typescript.ts'
+import { fetchOutside } from '../shared/fetch-outside.ts'
+import { createLogger } from '../shared/log.ts'
+import { openExecutors } from '../worker/bots/executors.ts'
+import type { BotRun, HostCall, RunResult } from '../worker/bots/run-result.ts'
+import type { Session } from './session.ts'
+
+export interface SandboxRun {
+  readonly result: RunResult
+  readonly requests: number
+  /** Time that the service took to answer them, ms. */
+  readonly requestMs: number
+  /** Until the first executor was ready, ms. */
+  readonly startMs: number
+}
+
+export interface Input {
+  readonly contentType: string
+  readonly kind: BotRun['inputKind']
+  readonly text: string
+}
+
+const MEGABYTE = 1024 * 1024
+
+const contentTypes: Readonly<Record<string, readonly [string, BotRun['inputKind']]>> = {
+  '.hl7': ['x-application/hl7-v2+er7', 'hl7'],
+  '.json': ['application/json', 'json'],
+  '.txt': ['text/plain', 'text'],
+  '.csv': ['text/csv', 'text'],
+  '.xml': ['application/xml', 'text'],
+}
+
+/** By the ending of the name, as `$execute` would by its content type. */
+export async function readInput(file: string): Promise<Input> {
+  const [type, kind] = contentTypes[path.extname(file).toLowerCase()] ?? []
+  const bytes = await readFile(file)
+  if (type === undefined || kind === undefined) {
+    return {
+      contentType: 'application/octet-stream',
+      kind: 'bytes',
+      text: bytes.toString('base64'),
+    }
+  }
+  const text = bytes.toString('utf8')
+  const isResource = kind === 'json' && text.includes('"resourceType"')
+  return { contentType: isResource ? 'application/fhir+json' : type, kind, text }
+}
+
+/** Errors: what a deploy would refuse, with line and column. */
+export async function runInSandbox(
+  session: Session,
+  file: string,
+  input: Input | undefined,
+  timeoutSeconds: number,
+): Promise<SandboxRun> {
+  const { code, filename } = toJavaScript(await readFile(file, 'utf8'), path.basename(file))
+  checkCode(code, filename)
+  const began = performance.now()
+  const executors = await openExecutors({
+    log: createLogger('error', 'script'),
+    maxExecutors: 1,
+    spares: 1,
+    isolatesPerBot: 1,
+  })
+  const startMs = performance.now() - began
+  const answers = { requests: 0, requestMs: 0 }
+  try {
+    const run: BotRun = {
+      runId: randomUUID(),
+      projectId: 'local',
+      botKey: 'local',
+      membershipId: 'local',
+      code,
+      codeHash: createHash('sha256').update(code).digest('hex'),
+      format: codeFormat(code, filename),
+      limits: {
+        wallMs: timeoutSeconds * 1000,
+        cpuMs: timeoutSeconds * 1000,
+        memoryMb: 128,
+        resultBytes: 6 * MEGABYTE,
+        logBytes: MEGABYTE / 4,
+      },
+      event: await eventOf(session, input, timeoutSeconds),
+      inputKind: input?.kind ?? 'none',
+      input: input?.text,
+    }
+    const host = async (call: HostCall) => {
+      const asked = performance.now()
+      const answer = await answerCall(session, call)
+      answers.requests++
+      answers.requestMs += performance.now() - asked
+      return answer
+    }
+    const result = await executors.run(run, host, new AbortController().signal)
+    return { result, ...answers, startMs }
+  } finally {
+    await executors.close()
+  }
+}
+
+async function eventOf(
+  session: Session,
+  input: Input | undefined,
+  timeoutSeconds: number,
+): Promise<string> {
+  const { project, membership, profile } = await session.get('auth/me')
+  return JSON.stringify({
+    bot: { reference: 'Bot/local' },
+    contentType: input?.contentType,
+    headers: {},
+    traceId: randomUUID(),
+    attempt: 1,
+    deadline: Date.now() + timeoutSeconds * 1000,
+    secrets: await secretsOf(session, project),
+    context: { baseUrl: session.baseUrl, project, membership, profile },
+  })
+}
+
+/** None for a caller who may not see them. */
+async function secretsOf(session: Session, project: unknown): Promise<Record<string, unknown>> {
+  const { id } = project as { id: string } // as /auth/me tells
+  const { secret } = await session
+    .get(`fhir/R4/Project/${id}`)
+    .catch((): Record<string, unknown> => ({}))
+  const secrets: { name: string }[] = Array.isArray(secret) ? secret : []
+  return Object.fromEntries(secrets.map((one) => [one.name, one]))
+}
+
+/** As the worker's bridge, with the service's own answers. */
+async function answerCall(session: Session, { kind, payload }: HostCall): Promise<string> {
+  try {
+    if (kind === 'token') return JSON.stringify({ accessToken: session.token })
+    // Made by the glue of the sandbox, for the author of the bot.
+    const asked = JSON.parse(payload) as {
+      method?: string
+      path?: string
+      url?: string
+      redirect?: string
+      headers?: Record<string, string>
+      body?: string
+      encoding?: string
+    }
+    const { method = 'GET', headers = {}, redirect = 'follow' } = asked
+    const isBytes = asked.encoding === 'base64' || kind === 'fetch'
+    const body =
+      isBytes && asked.body !== undefined ? Buffer.from(asked.body, 'base64') : asked.body
+    if (kind === 'fetch') {
+      const outgoing = { url: asked.url ?? '', method, headers, body, redirect }
+      const fetched = await fetchOutside(outgoing, 'all', AbortSignal.timeout(30_000))
+      return JSON.stringify({ ...fetched, body: fetched.body.toString('base64') })
+    }
+    const response = await fetch(new URL(asked.path ?? '', `${session.baseUrl}fhir/R4/`), {
+      method,
+      headers: { ...headers, Authorization: `Bearer ${session.token}` },
+      ...(body === undefined ? {} : { body }),
+    })
+    const { status } = response
+    const answered = { status, headers: Object.fromEntries(response.headers) }
+    if (/json|text|xml/.test(response.headers.get('content-type') ?? 'text')) {
+      return JSON.stringify({ ...answered, body: await response.text() })
+    }
+    const bytes = Buffer.from(await response.arrayBuffer())
+    return JSON.stringify({ ...answered, body: bytes.toString('base64'), encoding: 'base64' })
+  } catch (error) {
+    return JSON.stringify({ error: error instanceof Error ? error.message : 'The call failed' })
+  }
+}

@@ -1,0 +1,157 @@
+/** `POST $import`: files of NDJSON are taken over by a worker, in the name of the caller. */
+import { randomUUID } from 'node:crypto'
+import { may } from '../../access/policy.ts'
+import type { Principal } from '../../access/principal.ts'
+import {
+  badRequest,
+  forbidden,
+  forbiddenBecause,
+  HttpError,
+  located,
+  tooManyRequests,
+} from '../../errors.ts'
+import { accepted } from '../../fhir/outcome.ts'
+import type { Services } from '../../services.ts'
+import { addImport, type ImportInput, type ImportMode } from '../../store/imports.ts'
+import { toBinaryPath } from '../attachments.ts'
+import { isImportable } from '../import-lines.ts'
+import { importUrl } from '../import-status.ts'
+import { absoluteUrl } from '../interaction.ts'
+import type { Operation, OperationCall } from '../operation.ts'
+import { outcomeReply } from '../reply.ts'
+import { type Inputs, readInputs } from './parameters.ts'
+
+const FORMATS: ReadonlySet<string> = new Set([
+  'application/fhir+ndjson',
+  'application/ndjson',
+  'ndjson',
+])
+const MOST_INPUTS = 1000
+const LONGEST_URL = 4096
+/** Of a Project: two run at a time. */
+const MOST_UNDER_WAY = 12
+const RETRY_SECONDS = 10
+
+/** 202 with the status URL. Errors: 400 for inputs that cannot be, 403, 429 when many are under way. */
+export const importResources: Operation = {
+  name: 'import',
+  on: [{ level: 'system' }],
+  methods: ['POST'],
+  async run(call) {
+    const { services, principal, request } = call
+    const { membershipId, scope, patient, profile, clientId, project } = principal
+    if (membershipId === undefined) throw forbidden()
+    // Lines keep their ids, which is the Project's to allow.
+    if (!principal.isProjectAdmin && !project.updateAsCreate) {
+      throw forbiddenBecause(undefined, 'import keeps ids')
+    }
+    const inputs = readInputs(call, [
+      { name: 'inputFormat', kind: 'text' },
+      { name: 'mode', kind: 'text' },
+      { name: 'manifest', kind: 'text' },
+      {
+        name: 'input',
+        kind: 'part',
+        many: true,
+        parts: ['type', 'url'].map((name) => ({ name, kind: 'text' })),
+      },
+    ])
+    const id = randomUUID()
+    const isAdded = await addImport(
+      services.database,
+      {
+        id,
+        project: project.number,
+        request: absoluteUrl(services, request.path),
+        caller: { membershipId, scope, patient, profile, clientId },
+        mode: modeOf(inputs),
+        inOrder: project.checkReferencesOnWrite,
+        inputs: await filesOf(call, inputs),
+      },
+      MOST_UNDER_WAY,
+    )
+    if (!isAdded) throw tooManyRequests(RETRY_SECONDS)
+    await services.queues.addImport(id)
+    const url = importUrl(services, id)
+    return outcomeReply(202, accepted(url), {
+      'Content-Location': url,
+      'Cache-Control': 'no-store',
+      'Retry-After': '1',
+    })
+  },
+}
+
+function modeOf(inputs: Inputs): ImportMode {
+  const format = inputs.text('inputFormat')?.replace(' ', '+')
+  if (format !== undefined && !FORMATS.has(format)) {
+    throw badRequest('"inputFormat" must be application/fhir+ndjson', 'inputFormat')
+  }
+  const mode = inputs.text('mode') ?? 'upsert'
+  if (mode === 'upsert' || mode === 'ifNoneMatch') return mode
+  throw badRequest('"mode" must be upsert or ifNoneMatch', 'mode')
+}
+
+async function filesOf(
+  { services, principal }: OperationCall,
+  inputs: Inputs,
+): Promise<readonly ImportInput[]> {
+  const parts = inputs.parts('input')
+  const manifest = inputs.text('manifest')
+  if ((manifest === undefined) === (parts.length === 0)) {
+    throw badRequest('An import needs either "input" or "manifest"')
+  }
+  if (manifest !== undefined) {
+    return [{ type: null, url: readOutside(services, manifest, 'manifest') }]
+  }
+  if (parts.length > MOST_INPUTS) {
+    throw badRequest(`An import may have ${MOST_INPUTS} inputs`, 'input')
+  }
+  const files: ImportInput[] = []
+  for (const [index, part] of parts.entries()) {
+    const place = `input[${index}]`
+    const type = readType(principal, part.required('type'), `${place}.type`)
+    const url = await readUrl(services, principal, part.required('url'), `${place}.url`)
+    files.push({ type, url })
+  }
+  return files
+}
+
+/** Errors: 400 for types that are not imported, 403 for those that the caller may not write. */
+function readType(principal: Principal, type: string, place: string): string {
+  if (!isImportable(type)) {
+    throw badRequest(`${type.slice(0, 64)} is no type that can be imported`, place)
+  }
+  if (!may(principal, type, 'create') || !may(principal, type, 'update')) throw forbidden()
+  return type
+}
+
+async function readUrl(
+  services: Services,
+  principal: Principal,
+  text: string,
+  place: string,
+): Promise<string> {
+  const path = toBinaryPath(services.config.baseUrl, text)
+  const [, id] = /^Binary\/([^/]+)$/.exec(path) ?? []
+  if (id === undefined) return readOutside(services, text, place)
+  try {
+    await services.repository.read(principal, 'Binary', id)
+  } catch (error) {
+    const isAbsent = error instanceof HttpError && (error.status === 404 || error.status === 410)
+    throw isAbsent ? badRequest('There is no such Binary', place) : located(error, place)
+  }
+  return path
+}
+
+/** What the address leads to is for the worker to see. */
+function readOutside({ config }: Services, text: string, place: string): string {
+  const url = URL.canParse(text) && text.length <= LONGEST_URL ? new URL(text) : undefined
+  const protocols = config.hookTargets === 'public' ? ['https:'] : ['https:', 'http:']
+  if (url === undefined || !protocols.includes(url.protocol)) {
+    throw badRequest('The input must be an https address or a Binary', place)
+  }
+  if (url.username !== '' || url.password !== '') {
+    throw badRequest('An address may hold no password', place)
+  }
+  return url.href
+}

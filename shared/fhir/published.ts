@@ -1,0 +1,70 @@
+/** Types and search parameters of the standard and of the platform as resources. https://hl7.org/fhir/R4/structuredefinition.html */
+import { isPlatformType, searchParameters, typeDefinition } from './definitions.ts'
+import type { ElementDefinition, ElementType, TypeDefinition } from './definitions-data.ts'
+import type { Resource } from './resource.ts'
+
+const STANDARD = 'http://hl7.org/fhir/StructureDefinition/'
+const PLATFORM = 'https://medplum.com/fhir/StructureDefinition/'
+
+/** Without an id, for it is not stored; undefined where there is no such type. */
+export function publishedType(name: string): Resource | undefined {
+  const definition = typeDefinition(name)
+  if (definition === undefined) return undefined
+  const { kind, abstract = false, base, elements } = definition
+  return {
+    resourceType: 'StructureDefinition',
+    url: canonicalOf(name),
+    name,
+    status: 'active',
+    kind,
+    abstract,
+    type: name,
+    ...(base === undefined ? {} : { baseDefinition: canonicalOf(base) }),
+    derivation: 'specialization',
+    snapshot: {
+      element: [rootOf(definition), ...elements.map((element) => elementOf(name, element))],
+    },
+  }
+}
+
+/** Those that a type is searched by. */
+export function publishedParameters(type: string): readonly Resource[] {
+  return [...searchParameters(type).values()].map(
+    ({ code, type: kind, url, expression, targets }) => ({
+      resourceType: 'SearchParameter',
+      url,
+      name: code,
+      status: 'active',
+      code,
+      base: [type],
+      type: kind,
+      ...(expression === undefined ? {} : { expression }),
+      ...(targets === undefined ? {} : { target: targets }),
+    }),
+  )
+}
+
+function canonicalOf(type: string): string {
+  return (isPlatformType(type) ? PLATFORM : STANDARD) + type
+}
+
+function rootOf({ name }: TypeDefinition): object {
+  return cardinality(name, 0, '*')
+}
+
+function elementOf(type: string, element: ElementDefinition): object {
+  const { path, choice, min = 0, max = '1', types, content, binding } = element
+  return {
+    ...cardinality(`${type}.${path}${choice ? '[x]' : ''}`, min, max),
+    ...(content === undefined ? { type: types.map(typeOf) } : { contentReference: `#${content}` }),
+    ...(binding === undefined ? {} : { binding: { strength: 'required', valueSet: binding } }),
+  }
+}
+
+function cardinality(path: string, min: number, max: string): object {
+  return { id: path, path, min, max, base: { path, min, max } }
+}
+
+function typeOf({ code, targets }: ElementType): object {
+  return targets === undefined ? { code } : { code, targetProfile: targets.map(canonicalOf) }
+}

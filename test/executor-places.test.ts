@@ -1,0 +1,69 @@
+import t from 'tap'
+import { aRun, handler, openTestExecutors, run } from './fixtures/bot-runs.ts'
+import { until } from './fixtures/botica.ts'
+
+const PATIENCE_MS = 60_000
+const wallMs = 60_000
+const limits = { wallMs, cpuMs: wallMs, memoryMb: 64, resultBytes: 1e6, logBytes: 1e5 }
+const executors = await openTestExecutors(t, { isolatesPerBot: 2 })
+const waiting = aRun(
+  handler('await new Promise((resolve) => setTimeout(resolve, event.input.ms))'),
+  {
+    limits,
+  },
+)
+
+t.test('runs that only wait leave their places to others', async (t) => {
+  const isolates = () => executors.stats().isolates
+  const runs = Array.from({ length: 20 }, () =>
+    run(executors, { ...waiting, input: '{"ms":4000}' }),
+  )
+  await until(async () => executors.stats().running === 20, PATIENCE_MS)
+  t.equal(executors.stats().waiting, 0)
+  t.ok((await Promise.all(runs)).every(({ status }) => status === 'ok'))
+  await until(async () => isolates() > 0 && isolates() <= 5, PATIENCE_MS)
+  t.pass('what is idle is dropped again, but for some')
+})
+
+t.test('runs that compute take turns', async (t) => {
+  const busy = aRun(
+    handler(`const from = Date.now()
+      while (Date.now() < from + 200);
+      return { from, to: Date.now() }`),
+    { limits },
+  )
+  const results = await Promise.all(Array.from({ length: 6 }, () => run(executors, busy)))
+  const spans = results.map(({ body }) => JSON.parse(body) as { from: number; to: number })
+  const most = spans.map(
+    ({ from }) => spans.filter((one) => one.from <= from && from < one.to).length,
+  )
+  t.ok(Math.max(...most) <= 2, `${Math.max(...most)} at once`)
+})
+
+t.test('called bots have places besides those of their callers', async (t) => {
+  const own = await openTestExecutors(t, { runsPerExecutor: 3 })
+  const echo = aRun(handler('return 1'), { limits, depth: 1 })
+  const caller = aRun(handler(`return await medplum.get('fhir/R4/Basic/1').catch(String)`), {
+    limits,
+  })
+  const host = async () => {
+    const { body } = await run(own, echo)
+    return JSON.stringify({ status: 200, headers: {}, body })
+  }
+  const results = await Promise.all(Array.from({ length: 6 }, () => run(own, caller, host)))
+  t.ok(results.every(({ status, body }) => status === 'ok' && body === '1'))
+})
+
+t.test('a project that is never idle makes room for another', async (t) => {
+  const own = await openTestExecutors(t, { maxExecutors: 1 })
+  let isServed = false
+  const loop = async () => {
+    while (!isServed) await run(own, { ...waiting, input: '{"ms":50}' })
+  }
+  const crowd = Promise.all([loop(), loop(), loop()])
+  await until(async () => own.stats().running > 0, PATIENCE_MS)
+  const other = await run(own, { ...waiting, projectId: 'project-2', input: '{"ms":0}' })
+  isServed = true
+  await crowd
+  t.equal(other.status, 'ok')
+})

@@ -1,0 +1,153 @@
+import { type ChildProcess, execFile } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
+import { readdir } from 'node:fs/promises'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import { Redis } from 'ioredis'
+import t from 'tap'
+import { openBotica, until } from './fixtures/botica.ts'
+import { ended, exportedAt, idsIn, kickOff } from './fixtures/exports.ts'
+import { anOrganization } from './fixtures/resources.ts'
+
+const botica = await openBotica(t)
+const { admin } = botica
+const { database, config } = botica.services
+
+/** So many that they are several blocks of one file. */
+const LARGE = 24
+const large = await Promise.all(
+  Array.from({ length: LARGE }, () => {
+    const valueString = randomBytes(600_000).toString('base64')
+    return admin.create(
+      anOrganization({ extension: [{ url: 'https://example.org/scan', valueString }] }),
+    )
+  }),
+)
+/** Those that run. */
+const workers: ChildProcess[] = []
+const ids = large.map(({ id }) => id).sort()
+
+t.test('an export whose workers die goes on behind what is written', async (t) => {
+  const url = await kickOff(admin, '$export?_type=Organization')
+  for (const signal of ['SIGKILL', 'SIGKILL'] as const) {
+    const worker = await botica.startWorker()
+    const release = await holdBlocks(url)
+    await end(worker, signal)
+    await release()
+    await database.query({
+      text: `update export_part set lease = clock_timestamp() where job = $1 and state = 'active'`,
+      values: [idOf(url)],
+    })
+  }
+  const [before] = await written(url)
+  const stopped = await botica.startWorker()
+  const releaseStopped = await holdBlocks(url)
+  const gone = end(stopped, 'SIGTERM')
+  await releaseStopped()
+  t.equal(await gone, 0, 'a worker that is told to stop leaves in order')
+  workers.push(await botica.startWorker())
+  const exported = await exportedAt(admin, url)
+  t.same(idsIn(exported, 'Organization'), ids, 'each of them once')
+  const [after] = await written(url)
+  t.ok((after?.epoch ?? 0) >= 3, 'several have worked on it')
+  t.same(after?.blocks.slice(0, before?.blocks.length), before?.blocks, 'nothing is done again')
+})
+
+t.test('an export that is cancelled on its way leaves no file', async (t) => {
+  const url = await kickOff(admin, '$export?_type=Organization')
+  const release = await holdBlocks(url)
+  t.equal((await admin.del(url)).status, 202)
+  t.equal((await admin.get(url)).status, 404)
+  await release()
+  await until(async () => (await filesOf(url)).length === 0 && (await isSwept(url)), 60_000)
+  t.pass('all is gone')
+})
+
+t.test('a Redis that has lost all of it loses no export', async (t) => {
+  const url = await kickOff(admin, '$export?_type=Organization')
+  const redis = new Redis(config.redisUrl)
+  t.teardown(() => redis.disconnect())
+  await redis.flushdb()
+  t.same(idsIn(await exportedAt(admin, url), 'Organization'), ids)
+})
+
+t.test(
+  'a storage that is full ends an export, and leaves no file',
+  { skip: process.platform !== 'linux' },
+  async (t) => {
+    const limited = await botica.createTenant()
+    const valueString = randomBytes(3000).toString('base64')
+    await limited.admin.create(
+      anOrganization({ extension: [{ url: 'https://example.org/scan', valueString }] }),
+    )
+    for (const worker of workers) await limitFiles(worker, '1000')
+    const url = await kickOff(limited.admin, '$export?_type=Organization')
+    const failed = await ended(limited.admin, url)
+    t.equal(failed.status, 500)
+    t.match(failed.body, { resourceType: 'OperationOutcome', issue: [{ code: 'exception' }] })
+    await until(async () => isSwept(url), 60_000)
+    t.same(await filesOf(url, limited.project.id), [])
+    for (const worker of workers) await limitFiles(worker, 'unlimited')
+    const again = await kickOff(limited.admin, '$export?_type=Organization')
+    t.equal((await ended(limited.admin, again)).status, 200)
+  },
+)
+
+/** Lets a block be written down, and none after it; answers what lets go. */
+async function holdBlocks(url: string): Promise<() => Promise<void>> {
+  const [seen] = await written(url)
+  await until(async () => {
+    const [now] = await written(url)
+    return (now?.blocks.length ?? 0) > (seen?.blocks.length ?? 0)
+  }, 60_000)
+  const held = Promise.withResolvers<void>()
+  const released = Promise.withResolvers<void>()
+  const holding = database.transaction(async (connection) => {
+    const text = 'select 1 from export_file where job = $1 for update'
+    await connection.query({ text, values: [idOf(url)] })
+    held.resolve()
+    await released.promise
+  })
+  await held.promise
+  return async () => {
+    released.resolve()
+    await holding
+  }
+}
+
+async function written(url: string) {
+  return database.query<{ blocks: unknown[]; epoch: number }>({
+    text: `select f.blocks, p.epoch from export_file f
+      join export_part p on p.job = f.job and p.n = f.part where f.job = $1 and f.type = $2`,
+    values: [idOf(url), 'Organization'],
+  })
+}
+
+async function end(worker: ChildProcess, signal: NodeJS.Signals): Promise<number | null> {
+  const exited = once(worker, 'exit')
+  worker.kill(signal)
+  const [code] = await exited
+  return code
+}
+
+async function isSwept(url: string): Promise<boolean> {
+  const [row] = await database.query<{ swept: boolean }>({
+    text: 'select swept from export_job where id = $1',
+    values: [idOf(url)],
+  })
+  return row?.swept === true
+}
+
+function limitFiles({ pid }: ChildProcess, bytes: string) {
+  return promisify(execFile)('prlimit', ['--pid', String(pid), `--fsize=${bytes}:`])
+}
+
+function idOf(url: string): string {
+  return url.slice(url.lastIndexOf('/') + 1)
+}
+
+async function filesOf(url: string, project = botica.project.id): Promise<string[]> {
+  const folder = join(config.storageUrl.slice('file:'.length), 'exports', project ?? '', idOf(url))
+  return readdir(folder, { recursive: true }).catch(() => [])
+}

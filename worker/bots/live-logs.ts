@@ -1,0 +1,62 @@
+/** What a run says to those who listen to its bot: that it starts, what it logs, how it ended. */
+import type { BotLogEvent, Followed } from '../../shared/bot-logs.ts'
+import type { RunRecord } from './audit.ts'
+
+export interface LiveLog {
+  /** For the executor, when somebody listens from the start. */
+  readonly onLog: ((text: string) => void) | undefined
+  end(record: RunRecord): void
+}
+
+export function startLiveLog(
+  followed: Followed,
+  {
+    job,
+    session,
+    startedAt,
+    attempt,
+  }: Pick<RunRecord, 'job' | 'session' | 'startedAt' | 'attempt'>,
+  redact: (log: string) => string,
+): LiveLog {
+  const { botId, runId, requester, traceId } = job
+  const project = session.principal.project.number
+  const tell = (...events: BotLogEvent[]) => followed.tell(botId, { project, events })
+  const start: BotLogEvent = {
+    type: 'start',
+    runId,
+    started: startedAt.toISOString(),
+    attempt,
+    requester,
+    traceId,
+  }
+  const isHeard = followed.has(botId)
+  // A short run is one message; one that goes on is told in several.
+  let isTold = false
+  const onLog = (text: string) => {
+    const events = [
+      ...(isTold ? [] : [start]),
+      ...(text === '' ? [] : [{ type: 'log' as const, runId, text: redact(text) }]),
+    ]
+    if (events.length > 0) tell(...events)
+    isTold = true
+  }
+  return {
+    onLog: isHeard ? onLog : undefined,
+    end({ failure, endedAt, result, log }) {
+      if (!isHeard && !followed.has(botId)) return
+      const isLogTold = isHeard || log === ''
+      tell(
+        ...(isTold ? [] : [start]),
+        ...(isLogTold ? [] : [{ type: 'log' as const, runId, text: log }]),
+        {
+          type: 'end',
+          runId,
+          status: failure ?? 'ok',
+          durationMs: endedAt.getTime() - startedAt.getTime(),
+          cpuMs: result.cpuMs,
+          memoryMb: result.memoryMb,
+        },
+      )
+    },
+  }
+}

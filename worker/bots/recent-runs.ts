@@ -1,0 +1,121 @@
+/** What `Bot/$runs` shows: a row a run, written in batches after the caller has its answer. */
+import { keepInput, trimRuns } from '../../shared/api/bot-inputs.ts'
+import { isObject } from '../../shared/fhir/resource.ts'
+import type { Services } from '../../shared/services.ts'
+import { addBotRuns, type BotRunRow, type InputArchive } from '../../shared/store/bot-runs.ts'
+import { settingOf } from '../../shared/store/projects.ts'
+import { logTail, type RunRecord } from './audit.ts'
+import { createBatches } from './batches.ts'
+
+export interface RecentRuns {
+  add(record: RunRecord): void
+  close(): Promise<void>
+}
+
+/** How often the runs of busy bots are cut to the latest. */
+const TRIM_MS = 30_000
+const MAX_ERROR = 1000
+/** Inputs on their way to the storage; where it is slower than the runs, the others are not kept. */
+const MAX_KEEPING = 50
+const ARCHIVE = 'BOT_INPUT_ARCHIVE'
+
+export function createRecentRuns(services: Services): RecentRuns {
+  const { config, database, log, storage } = services
+  const keeping = new Set<Promise<void>>()
+  let grown = new Set<string>()
+  const batches = createBatches<BotRunRow>({
+    log,
+    what: 'Records of bot runs',
+    async write(rows) {
+      const failure = await addBotRuns(database, rows).then(
+        () => undefined,
+        (error: unknown) => error,
+      )
+      return rows.map(() => failure)
+    },
+  })
+
+  const trimming = setInterval(() => {
+    if (grown.size === 0) return
+    const bots = [...grown]
+    grown = new Set()
+    trimRuns(services, bots).catch((error: Error) => {
+      log.debug({ reason: error.message }, 'Records of bot runs could not be trimmed')
+    })
+  }, TRIM_MS)
+
+  function isKept({ session }: RunRecord): boolean {
+    if (!config.botInputArchive || keeping.size >= MAX_KEEPING) return false
+    return settingOf(session.project.setting, ARCHIVE)?.valueBoolean === true
+  }
+
+  async function keepAndAdd(record: RunRecord): Promise<void> {
+    const { session, job, attempt, input } = record
+    const { id } = session.principal.project
+    const archive = await keepInput(storage, id, job, attempt, input).catch((cause: unknown) => {
+      log.warn({ runId: job.runId, cause }, 'The input of a bot run could not be kept')
+      return undefined
+    })
+    void batches.add(rowOf(record, archive))
+  }
+
+  return {
+    add(record) {
+      grown.add(record.job.botId)
+      // Nobody waits for it.
+      if (!isKept(record)) {
+        void batches.add(rowOf(record))
+        return
+      }
+      const kept = keepAndAdd(record).finally(() => keeping.delete(kept))
+      keeping.add(kept)
+    },
+    async close() {
+      clearInterval(trimming)
+      await Promise.all(keeping)
+      await batches.close()
+    },
+  }
+}
+
+function rowOf(record: RunRecord, archive?: InputArchive): BotRunRow {
+  const { job, session, failure, startedAt, endedAt, result, attempt, log } = record
+  return {
+    bot: job.botId,
+    started: startedAt,
+    id: job.runId,
+    project: session.principal.project.number,
+    record: {
+      status: failure ?? 'ok',
+      durationMs: endedAt.getTime() - startedAt.getTime(),
+      cpuMs: rounded(result.cpuMs),
+      memoryMb: result.memoryMb === undefined ? undefined : rounded(result.memoryMb),
+      version: job.botVersion,
+      attempt,
+      asynchronous: job.asynchronous === true,
+      requester: job.requester,
+      runAs: session.principal.profile,
+      traceId: job.traceId,
+      error: failure === undefined ? undefined : errorOf(result.body),
+      log: logTail(log),
+      archive,
+    },
+  }
+}
+
+function rounded(value: number): number {
+  return Math.round(value * 100) / 100
+}
+
+/** The text of an outcome, which may be one that the bot made. */
+function errorOf(body: string): string | undefined {
+  try {
+    const outcome: unknown = JSON.parse(body)
+    const [issue]: readonly unknown[] =
+      isObject(outcome) && Array.isArray(outcome.issue) ? outcome.issue : []
+    const details = isObject(issue) && isObject(issue.details) ? issue.details : {}
+    return typeof details.text === 'string' ? details.text.slice(0, MAX_ERROR) : undefined
+  } catch {
+    return undefined
+  }
+}

@@ -1,0 +1,47 @@
+/** The log of a run that somebody reads while it grows: asked for now and then, told by its new lines. */
+
+export interface FollowedLog {
+  /** Called often while the run is under way. */
+  look(): void
+  /** What of the whole log was not told yet. */
+  rest(log: string): string
+}
+
+const EVERY_MS = 250
+
+/** `ask` gives the whole log, or rejects when its isolate has ended. */
+export function followLog(ask: () => Promise<unknown>, tell: (text: string) => void): FollowedLog {
+  let told = ''
+  let toldAt = performance.now()
+  let isOver = false
+
+  async function tellNews(): Promise<void> {
+    const log = await ask()
+    if (isOver || typeof log !== 'string') return
+    tell(newLines(told, log))
+    told = log
+    toldAt = performance.now()
+  }
+
+  return {
+    look() {
+      if (performance.now() - toldAt < EVERY_MS) return
+      // A busy isolate answers when it comes to rest, so one question at a time is enough.
+      toldAt = Number.POSITIVE_INFINITY
+      // That it has ended is told otherwise.
+      tellNews().catch(() => {})
+    },
+    rest(log) {
+      isOver = true
+      return newLines(told, log)
+    },
+  }
+}
+
+/** What a log has more than before; its middle may have been left out meanwhile. */
+function newLines(before: string, log: string): string {
+  if (log.startsWith(before)) return log.slice(before.length)
+  const last = before.slice(before.lastIndexOf('\n', before.length - 2) + 1)
+  const at = log.lastIndexOf(last)
+  return at < 0 ? log : log.slice(at + last.length)
+}

@@ -1,0 +1,133 @@
+/** One input of an import, from where it was left to its end or until it is to be left again. */
+import { may } from '../../shared/access/policy.ts'
+import type { Principal } from '../../shared/access/principal.ts'
+import { memberOf } from '../../shared/api/exports/member.ts'
+import {
+  type ImportLine,
+  idOf,
+  isRefusal,
+  lineFailure,
+  PartLost,
+  type ReadLine,
+  readLines,
+  writeLines,
+} from '../../shared/api/import-lines.ts'
+import { badRequest, forbidden } from '../../shared/errors.ts'
+import type { Services } from '../../shared/services.ts'
+import {
+  endPart,
+  failImport,
+  notePartSize,
+  type TakenPart,
+} from '../../shared/store/import-parts.ts'
+import { batchesOf, linesOf } from './lines.ts'
+import { openSource } from './source.ts'
+
+/** While PostgreSQL writes one batch the next one is made ready. */
+const IN_FLIGHT = 2
+/** An input with more bad lines is not what it should be. */
+const MOST_FAILURES = 10_000
+
+/** Errors: what may be better the next time; PartLost. Returns early when `signal` aborts. */
+export async function importPart(
+  services: Services,
+  part: TakenPart,
+  signal: AbortSignal,
+): Promise<void> {
+  const { database, config } = services
+  const caller = async () => {
+    const principal = await memberOf(services, part.caller)
+    if (principal !== undefined) return principal
+    // All that is left of the import is lost, not this input alone.
+    await failImport(database, part.job, forbidden().outcome)
+    throw new PartLost()
+  }
+  const reached = { line: part.nextLine, failures: 0 }
+  const lanes = openLanes(async (lines, principal) => {
+    reached.failures += await writeLines(services, principal, part, lines)
+  })
+  try {
+    const principal = await caller()
+    const { type } = part
+    if (type === null || !may(principal, type, 'create') || !may(principal, type, 'update')) {
+      throw forbidden()
+    }
+    const source = await openSource(services, principal, part.url, part.from)
+    try {
+      if (source.size !== undefined) await notePartSize(database, part, source.size)
+      const place = { byte: part.from, line: part.nextLine }
+      const lines = linesOf(source.chunks, place, config.maxBodyBytes)
+      for await (const batch of batchesOf(leftOf(lines, part))) {
+        if (signal.aborted) break
+        // Rights are those of the member now, not those of the kick-off.
+        const principal = await caller()
+        const read = await readLines(services, principal, type, batch)
+        await lanes.add(read, principal)
+        reached.line = (batch.at(-1)?.number ?? reached.line) + 1
+        if (reached.failures > MOST_FAILURES) throw badRequest('Too many lines were refused')
+      }
+    } finally {
+      source.close()
+    }
+    await lanes.done()
+  } catch (error) {
+    await lanes.settled()
+    if (!isRefusal(error)) throw error
+    const outcome = lineFailure(reached.line, error)
+    await endPart(database, part, { line: reached.line, outcome })
+    return
+  }
+  if (!signal.aborted) await endPart(database, part)
+}
+
+/** Without those that are committed already, behind others that are not. */
+async function* leftOf(
+  lines: AsyncIterable<ImportLine>,
+  { done }: TakenPart,
+): AsyncGenerator<ImportLine> {
+  for await (const line of lines) {
+    const isDone = done.some(([start, end]) => line.start >= start && line.start < end)
+    if (!isDone) yield line
+  }
+}
+
+interface Lanes {
+  /** Waits for a place, and for those in flight that write the same resources. Errors: of any before. */
+  add(lines: readonly ReadLine[], principal: Principal): Promise<void>
+  /** Errors: of any. */
+  done(): Promise<void>
+  /** Does not throw. */
+  settled(): Promise<void>
+}
+
+function openLanes(
+  write: (lines: readonly ReadLine[], principal: Principal) => Promise<void>,
+): Lanes {
+  const running = new Map<Promise<void>, ReadonlySet<string>>()
+  const failed: { error?: unknown } = {}
+  const check = () => {
+    if ('error' in failed) throw failed.error
+  }
+  return {
+    async add(lines, principal) {
+      const ids = new Set(lines.flatMap((line) => idOf(line) ?? []))
+      const overlaps = () => [...running].find(([, others]) => !others.isDisjointFrom(ids))
+      for (let other = overlaps(); other !== undefined; other = overlaps()) await other[0]
+      while (running.size >= IN_FLIGHT) await Promise.race(running.keys())
+      check()
+      const work = write(lines, principal)
+        .catch((error: unknown) => {
+          failed.error ??= error
+        })
+        .finally(() => running.delete(work))
+      running.set(work, ids)
+    },
+    async done() {
+      await Promise.all(running.keys())
+      check()
+    },
+    async settled() {
+      await Promise.all(running.keys())
+    },
+  }
+}

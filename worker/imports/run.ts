@@ -1,0 +1,116 @@
+/**
+ * Imports: PostgreSQL knows what is left of each, Redis only wakes. A worker takes one part after the
+ * other, and gives back what it does not end; what a dead one had is taken when its lease is over.
+ */
+import { isRefusal, lineFailure, PartLost } from '../../shared/api/import-lines.ts'
+import { badRequest, HttpError } from '../../shared/errors.ts'
+import type { Services } from '../../shared/services.ts'
+import {
+  endPart,
+  hasWaitingPart,
+  releasePart,
+  renewLease,
+  replaceManifest,
+  type TakenPart,
+  takePart,
+} from '../../shared/store/import-parts.ts'
+import { removeOldImports } from '../../shared/store/imports.ts'
+import { readManifest } from './manifest.ts'
+import { importPart } from './part.ts'
+
+/** More would only share the same processor. */
+export const IMPORTS_AT_ONCE = 2
+const RENEW_MS = 5000
+const SWEEP_MS = 5000
+/** So often a source may fail, or we, without a line in between. */
+const SOURCE_ATTEMPTS = 4
+const ATTEMPTS = 12
+const FIRST_PAUSE_MS = 1000
+const LONGEST_PAUSE_MS = 60_000
+
+export interface Imports {
+  /** Takes parts until none is waiting. */
+  drain(): Promise<void>
+  /** What runs is given back at the end of its batches. */
+  stop(): Promise<void>
+}
+
+export function startImports(services: Services): Imports {
+  const { database, config, log } = services
+  const stopping = new AbortController()
+  const draining = new Set<Promise<void>>()
+
+  async function run(): Promise<void> {
+    while (!stopping.signal.aborted) {
+      const part = await takePart(database)
+      if (part === undefined) return
+      await runPart(services, part, stopping.signal)
+    }
+  }
+
+  async function drain(): Promise<void> {
+    if (draining.size >= IMPORTS_AT_ONCE) return
+    const work = run().finally(() => draining.delete(work))
+    draining.add(work)
+    await work
+  }
+
+  const sweep = async () => {
+    await removeOldImports(database, config.exportTtlHours)
+    if (await hasWaitingPart(database)) await drain()
+  }
+  const timer = setInterval(() => {
+    // An outage of PostgreSQL is told by those who wait for it.
+    sweep().catch((error: Error) => log.debug({ reason: error.message }, 'Sweep of imports failed'))
+  }, SWEEP_MS)
+
+  return {
+    drain,
+    async stop() {
+      stopping.abort()
+      clearInterval(timer)
+      await Promise.allSettled(draining)
+    },
+  }
+}
+
+async function runPart(services: Services, part: TakenPart, stop: AbortSignal): Promise<void> {
+  const { database, config, log } = services
+  const { job, part: number } = part
+  const lost = new AbortController()
+  const signal = AbortSignal.any([stop, lost.signal])
+  const renewing = setInterval(() => {
+    renewLease(database, part)
+      .then((isOurs) => isOurs || lost.abort())
+      .catch((error: Error) => log.debug({ job, reason: error.message }, 'Renewal of a lease'))
+  }, RENEW_MS)
+  try {
+    if (part.type === null) {
+      const inputs = await readManifest(config, part.url, signal)
+      await replaceManifest(database, part, inputs)
+    } else {
+      await importPart(services, part, signal)
+    }
+    if (signal.aborted) await releasePart(database, part, 0)
+    log.info({ job, part: number, given: signal.aborted ? 'back' : 'up' }, 'A part of an import')
+  } catch (error) {
+    await afterFailure(services, part, error)
+  } finally {
+    clearInterval(renewing)
+  }
+}
+
+async function afterFailure(services: Services, part: TakenPart, error: unknown): Promise<void> {
+  const { database, log } = services
+  const { job, part: number, attempts, nextLine } = part
+  if (error instanceof PartLost) return
+  const isOurs = error instanceof HttpError && error.status >= 500
+  const isLast = attempts >= (isOurs ? ATTEMPTS : SOURCE_ATTEMPTS)
+  log.warn({ job, part: number, attempts, isLast, cause: error }, 'An import was interrupted')
+  if (!isLast && !isRefusal(error)) {
+    const pauseMs = Math.min(FIRST_PAUSE_MS * 2 ** (attempts - 1), LONGEST_PAUSE_MS)
+    return await releasePart(database, part, pauseMs)
+  }
+  const refusal = isRefusal(error) ? error : badRequest('The input could not be read')
+  await endPart(database, part, { line: nextLine, outcome: lineFailure(nextLine, refusal) })
+}
