@@ -1,7 +1,7 @@
 /**
  * `npm run bench -- <area> [seconds] [resources]`: our figure, the physical limit measured in the same
- * run, and the ratio of both. Areas: binary, bots, bundle, chaos, crud, execute, export, graphql,
- * hostile, http, import, policy, search, token.
+ * run, and the ratio of both. Areas: binary, bots, bundle, chaos, crud, events, execute, export,
+ * graphql, hostile, http, import, policy, search, token.
  * Absolute figures vary with the machine; ratios are what to compare.
  */
 import { binary } from './bench/binary.ts'
@@ -9,6 +9,7 @@ import { bots } from './bench/bots.ts'
 import { bundle } from './bench/bundle.ts'
 import { chaos } from './bench/chaos.ts'
 import { crud } from './bench/crud.ts'
+import { events } from './bench/events.ts'
 import { execute } from './bench/execute.ts'
 import { exports } from './bench/export.ts'
 import { graphql } from './bench/graphql.ts'
@@ -36,6 +37,7 @@ const areas: Readonly<
   bundle,
   chaos,
   crud,
+  events,
   execute,
   export: exports,
   graphql,

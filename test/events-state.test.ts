@@ -3,6 +3,7 @@ import t from 'tap'
 import { openBotica, until } from './fixtures/botica.ts'
 import type { Untyped } from './fixtures/bots.ts'
 import { ownDatabase } from './fixtures/database.ts'
+import { anEmail, invite } from './fixtures/invites.ts'
 import { aSubscription, extension, startReceiver } from './fixtures/receiver.ts'
 
 const PATIENCE_MS = 60_000
@@ -88,6 +89,9 @@ t.test('events that fail one after the other open the circuit, a success closes 
 })
 
 t.test('a Subscription that reaches nobody for three days is in error', async (t) => {
+  const email = anEmail()
+  const details = { email, sendEmail: false, membership: { admin: true } }
+  t.equal((await invite(admin, botica.project.id, details)).status, 200)
   receiver.answer('/dead', () => 500)
   const { id } = await subscribe('Substance', '/dead', once)
   const substance = { resourceType: 'Substance', code: { text: 'x' } }
@@ -103,7 +107,7 @@ t.test('a Subscription that reaches nobody for three days is in error', async (t
     values: [],
   })
   t.equal(more.length, 0)
-  if (mail) t.match(mail.message.text, `Subscription/${id}`)
+  t.match(mail, { message: { to: [email], text: new RegExp(`Subscription/${id}`) } })
 
   await admin.put(`Subscription/${id}`, { ...(await read()), status: 'active' })
   t.match(await state(id), { failures: 0, failing_since: null })

@@ -95,8 +95,6 @@ t.test('a process that knows that nobody waits does not ask again for a moment',
   const write = () => repository.create(member, { resourceType: 'Patient' })
   t.equal(await statementsOf(database, write), 1, 'asking is a part of the write')
   t.equal(await statementsOf(database, write), 1)
-  const bot = await repository.create(member, { resourceType: 'Bot', name: 'told of' })
-  t.match(await outboxOf(member.project.number), [{ id: bot.id }], 'a change of a Bot is told')
 })
 
 t.test(

@@ -16,11 +16,10 @@ import {
   notFound,
   preconditionFailed,
 } from '../errors.ts'
-import { isSameJson } from '../fhir/json.ts'
 import type { Meta, Resource } from '../fhir/resource.ts'
 import { SUBSCRIPTION } from '../fhir/subscription.ts'
 import { SqlError } from '../sql-error.ts'
-import { tailOf, timeText } from './content.ts'
+import { timeText } from './content.ts'
 import { isLegalId, normalId, type Store, scopeOf } from './context.ts'
 import { hiddenBy, readJudged } from './judge.ts'
 import type { Judged } from './judge-rows.ts'
@@ -33,7 +32,7 @@ import {
   readonlyBy,
 } from './judge-write.ts'
 import { ownParametersOf } from './own-parameters.ts'
-import { isSameMeta, type Place, type Prepared, prepare } from './prepare.ts'
+import { type Place, type Prepared, prepare } from './prepare.ts'
 import { allow, readRow } from './read.ts'
 import { invalidReferences } from './references.ts'
 import { checkChange, filed } from './registry.ts'
@@ -42,6 +41,7 @@ import { parseVersion, toVersion, type VersionRow } from './rows.ts'
 import { without } from './shown.ts'
 import { admitSubscription } from './subscriptions.ts'
 import { REGISTRY_PROJECT } from './tenants.ts'
+import { saysTheSame } from './unchanged.ts'
 
 /** Writes of this process take turns, so only other processes win races: one of them at a time. */
 const LOST_RACES = 8
@@ -75,9 +75,8 @@ export async function create(
     throw isTaken(error) ? conflict(`${type}/${id} exists already`) : error
   })
   if (written === undefined) throw new Error('An insert wrote no row')
-  const result = toResult(type, id, prepared, written, 'created')
   const governing = await judgeWritten(store, principal, 'create', prepared, ruling, undefined)
-  return without(result, hiddenBy(governing))
+  return without(toResult(type, id, prepared, written, 'created'), hiddenBy(governing))
 }
 
 /** Errors: 400, 403, 404, 409, 412. A lost race is run again on the new state. */
@@ -266,25 +265,6 @@ function toResult(
     metaExtension: write.metaExtension,
     outcome,
   }
-}
-
-/** Equal texts, or equal values whose keys came in another order (then the lengths agree). */
-function saysTheSame(live: Version, { write }: Prepared): boolean {
-  if (write.unique !== undefined) return false
-  const before = tailOf(live.content ?? '', live.type, live.id, live.ver)
-  if (before.length !== write.tail.length) return false
-  if (!isSameMeta(live.metaExtension, write.metaExtension)) return false
-  if (before === write.tail) return true
-  if (sumOf(before) !== sumOf(write.tail)) return false
-  const asJson = (tail: string): string => `{"meta":{"_":"${tail}`
-  return isSameJson(asJson(before), asJson(write.tail))
-}
-
-/** Keys in another order are the same characters in another order, which is cheaper to rule out. */
-function sumOf(text: string): number {
-  let sum = 0
-  for (let i = 0; i < text.length; i++) sum += text.charCodeAt(i)
-  return sum
 }
 
 /** The Project a new resource goes to: the Principal's, or the one a super admin names in `meta`. */
