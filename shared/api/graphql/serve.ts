@@ -24,7 +24,7 @@ import { textReply } from '../reply.ts'
 import { type Form, formOf } from './accept.ts'
 import { type GraphqlContext, openContext, readRoot } from './context.ts'
 import { withDirectives } from './directives.ts'
-import { prepareDocument } from './document.ts'
+import { makeTypes, prepareDocument } from './document.ts'
 import { fieldError, outcomeOf } from './errors.ts'
 import { introspect, isIntrospection, isPureIntrospection } from './introspection.ts'
 import { NOTABLE, weigh, weightErrors } from './limits.ts'
@@ -136,6 +136,7 @@ async function begin(
   const audience = { isSuperAdmin: principal.isSuperAdmin, instance: root?.type }
   const schema = schemaFor(audience)
   const prepared = await prepareDocument(schema, audienceName(audience), query)
+  void makeTypes(schema)
   const { document, errors } = prepared
   serving.isSyntax = prepared.isSyntax
   if (document === undefined) return errors
