@@ -22,6 +22,7 @@ export class LendingWorker<Data> extends Worker<Data, null> {
   readonly #inHand = new Map<string, InHand>()
   readonly #beside = new Set<Promise<unknown>>()
   #resting = 0
+  #isClosing = false
 
   constructor(
     queue: string,
@@ -65,8 +66,12 @@ export class LendingWorker<Data> extends Worker<Data, null> {
     }
     this.#inHand.set(id, inHand)
     const done = super
-      // Who has lent its place has none to fetch a job for.
-      .processJob(job, token, () => inHand.lend !== undefined && fetchNext())
+      .processJob(job, token, () => {
+        // Who has lent its place has none to fetch a job for; who fetches one has none to lend.
+        const hasPlace = inHand.lend !== undefined
+        inHand.lend = undefined
+        return hasPlace && fetchNext()
+      })
       .finally(() => {
         this.rest(id, false)
         this.#inHand.delete(id)
@@ -77,6 +82,8 @@ export class LendingWorker<Data> extends Worker<Data, null> {
 
   /** Waits for the jobs in hand, those beside the queue included. */
   override async close(force = false): Promise<void> {
+    // BullMQ waits for the jobs that have a place.
+    this.#isClosing = true
     if (!force) {
       await this.pause(true)
       await Promise.allSettled(this.#beside)
@@ -86,6 +93,7 @@ export class LendingWorker<Data> extends Worker<Data, null> {
 
   /** As many places as jobs rest at the moment, whoever has lent them. */
   #lend(): void {
+    if (this.#isClosing) return
     for (const job of this.#inHand.values()) {
       const { count, most } = this.#loans
       if (this.#beside.size >= this.#resting || count >= most) return
