@@ -52,6 +52,9 @@ export async function openServices(config: Config, log: Logger): Promise<Service
   const ownParameters = openOwnParameters(database)
   const redis = openRedis(config, 'request', log)
   opened.defer(() => redis.disconnect())
+  await untilReady(redis, log).catch((error: Error) => {
+    throw new StartError(error.message)
+  })
   const repository = await openRepository(database, {
     ownParameters,
     log,
@@ -63,9 +66,6 @@ export async function openServices(config: Config, log: Logger): Promise<Service
   opened.defer(() => keys.close())
   const storage = await openStorage(config)
   opened.defer(() => storage.close())
-  await untilReady(redis, log).catch((error: Error) => {
-    throw new StartError(error.message)
-  })
   const queues = await openQueues(config, log)
   opened.defer(() => queues.close())
   const closing = opened.move()
