@@ -8,6 +8,7 @@ import {
   Registry,
 } from 'prom-client'
 import type { Services } from '../shared/services.ts'
+import { backlogOf, NO_BACKLOG } from '../shared/store/deliveries.ts'
 import { NO_PARTS, waitingParts } from '../shared/store/exports/parts.ts'
 
 export interface Metrics {
@@ -114,6 +115,19 @@ export function createMetrics({
       this.set(oldestSeconds)
     },
   })
+  const [waiting, oldest, paused] = (
+    [
+      ['event_deliveries_waiting', 'Events that Subscriptions are owed'],
+      ['event_oldest_seconds', 'Age of the oldest event that nobody has tried to deliver yet'],
+      ['event_circuits_open', 'Subscriptions whose deliveries pause'],
+    ] as const
+  ).map(([name, help]) => new Gauge({ name, help, registers: [registry] }))
+  async function readBacklog(): Promise<void> {
+    const backlog = await backlogOf(database).catch(() => NO_BACKLOG)
+    waiting?.set(backlog.waiting)
+    oldest?.set(backlog.oldestSeconds)
+    paused?.set(backlog.paused)
+  }
   new Gauge({
     name: 'redis_round_trip_seconds',
     help: 'Time of one PING; nothing while Redis is away',
@@ -127,6 +141,7 @@ export function createMetrics({
   return {
     contentType: registry.contentType,
     async text() {
+      await readBacklog()
       const published = await queues.workerMetrics().catch(() => [])
       const workers = AggregatorRegistry.aggregate(published.map((text) => JSON.parse(text)))
       return `${await registry.metrics()}\n${await workers.metrics()}`

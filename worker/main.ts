@@ -20,6 +20,7 @@ import { createRunner, HandedBack, LeftToUpkeep, type Runner } from './bots/run.
 import { Deferred } from './bots/slots.ts'
 import { startSweep } from './bots/sweep.ts'
 import { createTelling } from './bots/telling.ts'
+import { createEventMetrics } from './events/metrics.ts'
 import { startEvents } from './events/run.ts'
 import { createExportMetrics } from './export/metrics.ts'
 import { type ExportRuns, startExports } from './export/run.ts'
@@ -75,7 +76,7 @@ async function main(): Promise<void> {
     : undefined
   const mail = config.workerQueues.includes('mail') ? startMail(services) : undefined
   const events = config.workerQueues.includes('change')
-    ? startEvents(services, runner, {
+    ? startEvents(services, runner, createEventMetrics(metrics.registry), {
         sockets: (ids) => socketSubscriptions(services, ids),
         publish: (notifications) => publishNotifications(services, notifications),
       })

@@ -206,13 +206,26 @@ export async function giveBackDelivery(
   })
 }
 
-/** Milliseconds until the next one is due; undefined when none waits. */
-export async function nextDue(connection: Connection): Promise<number | undefined> {
-  const [row] = await connection.query<{ wait: number | null }>({
-    name: 'delivery-next',
-    text: `select (extract(epoch from min(due) - clock_timestamp()) * 1000)::float8 as wait
+/** What Subscriptions are owed and have not got. */
+export interface Backlog {
+  readonly waiting: number
+  /** Age of the oldest that nobody has tried to deliver yet; 0 without one. */
+  readonly oldestSeconds: number
+  /** Subscriptions whose deliveries pause. */
+  readonly paused: number
+}
+
+export const NO_BACKLOG: Backlog = { waiting: 0, oldestSeconds: 0, paused: 0 }
+
+export async function backlogOf(connection: Connection): Promise<Backlog> {
+  const [row] = await connection.query<Backlog>({
+    name: 'delivery-backlog',
+    text: `select count(*)::int as waiting,
+        coalesce(extract(epoch from clock_timestamp() - min(added) filter (where attempts = 0)), 0)::float8
+          as "oldestSeconds",
+        (select count(*)::int from subscription_state where paused_until > clock_timestamp()) as paused
       from delivery where state <> 'failed'`,
     values: [],
   })
-  return row?.wait ?? undefined
+  return row ?? NO_BACKLOG
 }

@@ -9,15 +9,13 @@ import {
   LEASE_MS,
   repeatDelivery,
 } from '../../shared/store/deliveries.ts'
-import {
-  deliveryFailed,
-  deliveryOrphaned,
-  deliveryReceived,
-} from '../../shared/store/subscription-state.ts'
+import { deliveryFailed, deliveryOrphaned } from '../../shared/store/subscription-state.ts'
 import type { Runner } from '../bots/run.ts'
 import { type Attempted, attempt } from './attempt.ts'
 import { auditAttempt } from './audit.ts'
 import { createLoop } from './loop.ts'
+import type { EventMetrics } from './metrics.ts'
+import { createReceipts } from './receipts.ts'
 import { endSubscription } from './subscription-end.ts'
 
 /** Addresses outside that are waited for at once. */
@@ -36,9 +34,14 @@ export interface Deliverer {
   stop(graceMs: number): Promise<void>
 }
 
-export function startDeliveries(services: Services, runner: Runner): Deliverer {
+export function startDeliveries(
+  services: Services,
+  runner: Runner,
+  metrics: EventMetrics,
+): Deliverer {
   const { repository, database, log, config } = services
   const active = new Map<string, Promise<void>>()
+  const receive = createReceipts(database)
   const stopping = new AbortController()
   let hooks = 0
   let bots = 0
@@ -84,6 +87,7 @@ export function startDeliveries(services: Services, runner: Runner): Deliverer {
         }
       },
     )
+    metrics.attempted(delivery, attempted.sent, startedAt)
     await settle(delivery, attempted, startedAt)
   }
 
@@ -97,7 +101,7 @@ export function startDeliveries(services: Services, runner: Runner): Deliverer {
     await audit(delivery, attempted, startedAt)
     switch (sent.kind) {
       case 'received':
-        return deliveryReceived(database, delivery)
+        return receive(delivery)
       case 'stopped':
         return afterStop(delivery, attempted)
       case 'fault':

@@ -6,6 +6,7 @@ import type { MatchOptions, Notification } from '../../shared/store/events.ts'
 import type { Runner } from '../bots/run.ts'
 import { startDeliveries } from './deliver.ts'
 import { createLoop } from './loop.ts'
+import type { EventMetrics } from './metrics.ts'
 import { endOverdue } from './subscription-end.ts'
 
 /** What happens beside rest-hooks. */
@@ -22,10 +23,11 @@ const BATCH = 100
 export function startEvents(
   services: Services,
   runner: Runner,
+  metrics: EventMetrics,
   hooks: EventHooks,
 ): { stop(graceMs: number): Promise<void> } {
   const { repository, config, log } = services
-  const deliveries = startDeliveries(services, runner)
+  const deliveries = startDeliveries(services, runner, metrics)
   const options: MatchOptions = {
     sockets: hooks.sockets,
     skipped(subscription, error) {
@@ -37,6 +39,7 @@ export function startEvents(
     SWEEP_MS,
     async () => {
       const matched = await repository.events.match(BATCH, options)
+      metrics.matched(matched)
       if (matched.deliveries.length > 0) deliveries.wake()
       if (matched.notifications.length > 0) await hooks.publish(matched.notifications)
       return matched.hasMore
