@@ -186,6 +186,7 @@ export function pollOrRefuse(id: string): void {
   const now = Date.now()
   const { left, at } = polled.get(id) ?? { left: BUCKET, at: now }
   const filled = Math.min(BUCKET, left + ((now - at) / 1000) * REFILL_PER_SECOND)
-  polled.set(id, { left: Math.max(0, filled - 1), at: now })
+  // Who is refused has taken nothing: however fast somebody asks, now and then there is an answer.
+  polled.set(id, { left: filled < 1 ? filled : filled - 1, at: now })
   if (filled < 1) throw tooManyRequests(1)
 }
