@@ -18,12 +18,16 @@ create table subscription_state (
 alter table active_subscription add column ends timestamptz;
 create index active_subscription_ends on active_subscription (ends) where ends is not null;
 create index active_subscription_until on active_subscription (until) where until is not null;
+drop index delivery_due;
+create index delivery_due on delivery (project, (attempts > 0), due) where state <> 'failed';
 `
 
 const BEFORE = `
 drop table subscription_state;
 drop index active_subscription_until;
 alter table active_subscription drop column ends;
+drop index delivery_due;
+create index delivery_due on delivery (project, due) where state <> 'failed';
 `
 
 export async function up(knex: Knex): Promise<void> {
