@@ -47,8 +47,7 @@ export class LendingWorker<Data> extends Worker<Data, null> {
     job: Job<Data, null>,
     token: string,
     fetchNext: () => boolean = () => true,
-    // biome-ignore lint/suspicious/noConfusingVoidType: BullMQ's own type
-  ): Promise<void | Job<Data, null>> {
+  ): ReturnType<Worker<Data, null>['processJob']> {
     const { id = '' } = job
     const { promise, resolve, reject } = Promise.withResolvers<undefined | Job<Data, null>>()
     const inHand: InHand = {

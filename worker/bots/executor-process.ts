@@ -180,7 +180,7 @@ export class ExecutorProcess {
     setTimeout(() => this.#stopped.delete(id), STOPPED_MS).unref()
   }
 
-  #sendCode({ run: { codeHash, code, format, library = false } }: ActiveRun): void {
+  #sendCode({ run: { codeHash, code, format, usesCore = false } }: ActiveRun): void {
     if (this.#codes.delete(codeHash)) {
       this.#codes.add(codeHash)
       return
@@ -191,7 +191,7 @@ export class ExecutorProcess {
       this.#say({ t: 'forget', hash: oldest })
     }
     this.#codes.add(codeHash)
-    this.#say({ t: 'code', hash: codeHash, format, library }, code)
+    this.#say({ t: 'code', hash: codeHash, format, usesCore }, code)
   }
 
   #hear({ header, parts: [first = '', second = ''] }: Frame<FromExecutor>): void {

@@ -25,7 +25,7 @@ export interface LoadedBot {
   readonly code: string
   readonly codeHash: string
   readonly format: CodeFormat
-  readonly library: boolean
+  readonly usesCore: boolean
   /** The client's `getAccessToken` does not wait, so that a token has to be there before it is called. */
   readonly wantsToken: boolean
   readonly limits: BotLimits
@@ -121,7 +121,7 @@ async function loadBot(services: Services, job: ExecuteJob): Promise<LoadedBot> 
     code,
     codeHash: createHash('sha256').update(code).digest('hex'),
     format: codeFormat(code, titleOf(bot)),
-    library: usesLibrary(code),
+    usesCore: usesLibrary(code),
     wantsToken: code.includes('getAccessToken'),
     limits: botLimits(bot, config),
     maxConcurrency: maxConcurrency(bot, config),

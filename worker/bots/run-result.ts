@@ -19,7 +19,7 @@ export interface BotRun {
   readonly codeHash: string
   readonly format: 'commonjs' | 'module'
   /** True: the code uses names that only the published `@medplum/core` has. */
-  readonly library?: boolean
+  readonly usesCore?: boolean
   readonly limits: Limits
   /** JSON of the event without its input, `context` {baseUrl, project, membership, profile} included. */
   readonly event: string

@@ -132,7 +132,7 @@ export function createRunner(options: RunnerOptions): Runner {
         code: loaded.code,
         codeHash: loaded.codeHash,
         format: loaded.format,
-        library: loaded.library,
+        usesCore: loaded.usesCore,
         limits: loaded.limits,
         fresh: loaded.fresh,
         event: eventText(job, loaded, session, secrets.text, times, config.baseUrl, accessToken),

@@ -26,7 +26,7 @@ export interface CodeMessage {
   readonly hash: string
   readonly format: 'commonjs' | 'module'
   /** It uses names that only the published `@medplum/core` has. */
-  readonly library: boolean
+  readonly usesCore: boolean
 }
 
 export interface ForgetMessage {
