@@ -1,10 +1,12 @@
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
+import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import type { Resource } from '../shared/fhir/resource.ts'
 import { addImport, readImport } from '../shared/store/imports.ts'
 import { openBotica, until } from './fixtures/botica.ts'
 import type { Client } from './fixtures/client.ts'
+import { holdRow } from './fixtures/held-rows.ts'
 import { createDatabase } from './fixtures/own-database.ts'
 import { aPatient } from './fixtures/resources.ts'
 
@@ -16,6 +18,8 @@ const { admin, services, superAdmin, createTenant, startWorker } = botica
 const { database } = services
 const other = await createTenant()
 const DONE_MS = 120_000
+/** A change of rights is known to every process by then. */
+const RIGHTS_KNOWN_MS = 5000
 
 const patients = (count: number): Resource[] =>
   Array.from({ length: count }, () => ({ ...aPatient(), id: randomUUID() }))
@@ -56,6 +60,21 @@ async function ended(url: string, caller: Client = admin) {
     return answer.status !== 202 && answer.status !== 429
   }, DONE_MS)
   return answer
+}
+
+/** Patients to import, of which those at these places are stored already, with other content. */
+async function partlyStored(count: number, places: readonly number[], caller = admin) {
+  const given = patients(count)
+  const stored = places.map((at) => ({ ...given[at], active: false }))
+  const first = await ended(await begin('Patient', await upload(stored, caller), caller), caller)
+  t.match(first.body, { output: [{ created: places.length }] })
+  return given
+}
+
+/** Stops an import at the batches of these resources: two, as so many are written side by side. */
+async function holdBatches(first: Resource | undefined, second: Resource | undefined) {
+  const held = [await holdRow(database, first?.id), await holdRow(database, second?.id)]
+  return () => Promise.all(held.map(({ release }) => release()))
 }
 
 /** Lines that are committed, of all imports. */
@@ -125,13 +144,21 @@ t.test('a Project may have twelve imports under way', async (t) => {
 })
 
 t.test('an import whose worker is killed again and again writes each line once', async (t) => {
-  const given = patients(6000)
+  const places = [1200, 2700, 4200]
+  const first = await startWorker()
+  const stored = places.flatMap((at) => [at, at + 500])
+  const given = await partlyStored(6000, stored)
+  first.kill('SIGTERM')
+  await once(first, 'exit')
+  const before = await committed()
   const url = await begin('Patient', await upload(given))
-  for (const share of [500, 1500, 2500]) {
+  for (const at of places) {
+    const release = await holdBatches(given[at], given[at + 500])
     const worker = await startWorker()
-    await until(async () => (await committed()) >= share, DONE_MS)
+    await until(async () => (await committed()) - before >= at - 500, DONE_MS)
     worker.kill('SIGKILL')
     await once(worker, 'exit')
+    await release()
     t.equal((await admin.get(url)).status, 202, 'it was killed before the end')
     // Its lease is over at once.
     await database.query({ text: 'update import_part set due = clock_timestamp()', values: [] })
@@ -140,14 +167,14 @@ t.test('an import whose worker is killed again and again writes each line once',
 
   const { body } = await ended(url)
 
-  t.match(body, { output: [{ created: 6000, updated: 0, unchanged: 0 }], error: [] })
+  t.match(body, { output: [{ created: 5994, updated: 6, unchanged: 0 }], error: [] })
   const ids = given.map(({ id }) => id)
   const [row] = await database.query<{ versions: number; newest: number }>({
     text: `select count(*)::int as versions, max(ver) as newest from version
       where id = any($1::uuid[])`,
     values: [ids],
   })
-  t.same(row, { versions: 6000, newest: 1 })
+  t.same(row, { versions: 6006, newest: 2 })
 })
 
 t.test('lines before those that are committed are not lost with their worker', async (t) => {
@@ -181,12 +208,14 @@ t.test('lines before those that are committed are not lost with their worker', a
 })
 
 t.test('an import that is cancelled ends within a batch', async (t) => {
+  const given = await partlyStored(4000, [1200, 1700])
   const before = await committed()
-  const given = patients(8000)
+  const release = await holdBatches(given[1200], given[1700])
   const url = await begin('Patient', await upload(given))
   await until(async () => (await committed()) > before, DONE_MS)
 
   t.equal((await admin.del(url)).status, 202)
+  await release()
 
   t.equal((await admin.get(url)).status, 404)
   const next = await begin('Patient', await upload(patients(1)))
@@ -256,8 +285,14 @@ t.test('an import ends when its member has gone', async (t) => {
     const answer = await client.post('$import', { resourceType: 'Parameters' })
     return answer.status === 400
   }, DONE_MS)
-  const url = await begin('Patient', await upload(patients(9000), client), client)
+  const given = await partlyStored(4000, [1200, 1700], client)
+  const before = await committed()
+  const release = await holdBatches(given[1200], given[1700])
+  const url = await begin('Patient', await upload(given, client), client)
+  await until(async () => (await committed()) > before, DONE_MS)
   await superAdmin.put(place, { ...membership, admin: true, active: false })
+  await delay(RIGHTS_KNOWN_MS)
+  await release()
 
   const { status, body } = await ended(url, theirs)
 
