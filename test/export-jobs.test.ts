@@ -80,7 +80,12 @@ t.test('an export is a BulkDataExport that its owner and admins see', async (t) 
   t.equal((await other.get<{ total: number }>('BulkDataExport?_total=accurate')).body.total, 0)
   const { body } = await client.get<Resource>(`BulkDataExport/${id}`)
   const changed = { ...body, status: 'error' }
-  t.equal((await client.put(`BulkDataExport/${id}`, changed)).status, 403)
+  for (const caller of [client, admin]) {
+    t.equal((await caller.put(`BulkDataExport/${id}`, changed)).status, 403)
+    t.equal((await caller.del(`BulkDataExport/${id}`)).status, 403)
+    const made = { ...changed, id: undefined, meta: undefined }
+    t.equal((await caller.post('BulkDataExport', made)).status, 403)
+  }
   t.equal((await client.del(url)).status, 202)
   t.match((await admin.get(`BulkDataExport/${id}`)).body, { status: 'cancelled' })
 })
