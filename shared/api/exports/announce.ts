@@ -3,7 +3,9 @@ import { type Principal, type ProjectContext, systemPrincipal } from '../../acce
 import { HttpError } from '../../errors.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import type { Services } from '../../services.ts'
+import { forgetExports } from '../../store/exports/ended.ts'
 import type { ExportJob } from '../../store/exports/jobs.ts'
+import { SYSTEM_PROJECT } from '../../store/projects.ts'
 import { agentsOf } from '../admin-audit.ts'
 import { jobPrincipal } from '../async-jobs.ts'
 
@@ -77,6 +79,16 @@ function shownFiles({ transactionTime, requiresAccessToken, output, deleted, err
     ...some('deleted', deleted),
     ...some('error', error),
   }
+}
+
+/** For whoever asks what has become of an export. */
+const KEPT_MS = 30 * 24 * 3_600_000
+
+/** Of those that ended 30 days ago nothing is left, their record included. */
+export async function removeOldExports({ database, repository }: Services): Promise<void> {
+  const before = new Date(Date.now() - KEPT_MS)
+  await forgetExports(database, before)
+  await repository.maintenance.purge(systemPrincipal(SYSTEM_PROJECT), 'BulkDataExport', before)
 }
 
 type Step = 'kick-off' | 'completed' | 'download' | 'cancel'
