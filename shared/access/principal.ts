@@ -1,6 +1,7 @@
 /** Who asks: an immutable answer, made once per login and cached; the store takes it first. */
 
 import type { OwnParameters } from '../fhir/own-parameters.ts'
+import type { Reference } from '../fhir/resource.ts'
 import type { IpRule } from './ip-rules.ts'
 import type { Rules } from './policy.ts'
 import type { SmartScope } from './scopes.ts'
@@ -69,6 +70,8 @@ export interface Principal {
   /** `Type/id` of the member's profile: `meta.author` of what it writes. */
   readonly profile: string | undefined
   readonly profileDisplay: string | undefined
+  /** The member whose rights these are, when `profile` is another's: `meta.onBehalfOf`. */
+  readonly onBehalfOf?: Reference | undefined
   readonly clientId: string | undefined
   readonly scope: string
   /** The SMART words of `scope`; empty: it narrows nothing. */
@@ -91,6 +94,15 @@ export interface Cause {
   readonly depth: number
   readonly traceId: string
   readonly requestId: string
+}
+
+/** The member's profile, as `meta.author` and `meta.onBehalfOf` name it. */
+export function profileReference({
+  profile,
+  profileDisplay,
+}: Pick<Principal, 'profile' | 'profileDisplay'>): Reference {
+  const display = profileDisplay === undefined ? {} : { display: profileDisplay }
+  return { reference: profile ?? 'system', ...display }
 }
 
 /** The system project holds the platform's registry (see `REGISTRY_TYPES` in policy.ts). */

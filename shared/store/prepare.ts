@@ -1,8 +1,8 @@
 /** A resource as a Principal sends it → the version and the rows that are written for it. */
-import type { Principal } from '../access/principal.ts'
+import { type Principal, profileReference } from '../access/principal.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/own-parameters.ts'
-import type { Meta, Reference, Resource } from '../fhir/resource.ts'
+import type { Meta, Resource } from '../fhir/resource.ts'
 import { SUBSCRIPTION } from '../fhir/subscription.ts'
 import { composeContent } from './content.ts'
 import type { Store } from './context.ts'
@@ -102,13 +102,13 @@ function tenantOf(
   return { id: store.keys.rowId('Project', id), fullText: isOn ? ver : null, isChanged }
 }
 
-/** True for equal platform meta, the author aside: who sends the same again changes nothing. */
+/** True for equal platform meta, whoever wrote it: who sends the same again changes nothing. */
 export function isSameMeta(a: string, b: string): boolean {
-  return a === b || withoutAuthor(a) === withoutAuthor(b)
+  return a === b || withoutWriter(a) === withoutWriter(b)
 }
 
-function withoutAuthor(extension: string): string {
-  const { author: _author, ...rest } = JSON.parse(`{${extension}}`) as Meta
+function withoutWriter(extension: string): string {
+  const { author: _author, onBehalfOf: _onBehalfOf, ...rest } = JSON.parse(`{${extension}}`) as Meta
   return JSON.stringify(rest)
 }
 
@@ -126,7 +126,7 @@ function platformMeta(
   stored: Meta | undefined,
 ): Meta {
   const sent = resource.meta
-  const author = (principal.isSuperAdmin ? sent?.author : undefined) ?? authorOf(principal)
+  const author = (principal.isSuperAdmin ? sent?.author : undefined) ?? profileReference(principal)
   const accounts =
     accountsOf(principal.isProjectAdmin ? sent : undefined) ??
     accountsOf(stored) ??
@@ -140,17 +140,9 @@ function platformMeta(
   return {
     project: projectId,
     author,
+    ...(principal.onBehalfOf ? { onBehalfOf: principal.onBehalfOf } : {}),
     ...(account && accounts ? { account, accounts } : {}),
     compartment: [...compartment].map((reference) => ({ reference })),
-  }
-}
-
-function authorOf(principal: Principal): Reference {
-  if (principal.profile === undefined) return { reference: 'system' }
-  const { profile, profileDisplay } = principal
-  return {
-    reference: profile,
-    ...(profileDisplay === undefined ? {} : { display: profileDisplay }),
   }
 }
 
