@@ -12,6 +12,8 @@ export interface LinkedProject {
   readonly number: number
   /** Types that it shares; empty: all. */
   readonly exports: readonly string[]
+  /** As of one's own. */
+  readonly units?: readonly string[] | undefined
 }
 
 /** The Project a Principal works in, as the store needs it. */
@@ -56,6 +58,8 @@ export interface ProjectContext {
   readonly defaultProfiles?: ReadonlyMap<string, readonly string[]>
   /** Search parameters that it defines for itself. */
   readonly parameters?: OwnParameters | undefined
+  /** UCUM codes of its data; of sessions whose policies ask for quantities in one. */
+  readonly units?: readonly string[] | undefined
   /** When all this was read, epoch ms; undefined for what is not read from the database. */
   readonly readAt?: number
 }
