@@ -2,7 +2,7 @@
 import { type Principal, profileReference } from '../access/principal.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/own-parameters.ts'
-import type { Meta, Resource } from '../fhir/resource.ts'
+import type { Meta, Reference, Resource } from '../fhir/resource.ts'
 import { SUBSCRIPTION } from '../fhir/subscription.ts'
 import { composeContent } from './content.ts'
 import type { Store } from './context.ts'
@@ -28,8 +28,10 @@ export interface Place {
   readonly id: string
   readonly ver: number
   readonly after: Date | undefined
-  /** Of a new resource, when it names none: the account that the policy gives it. */
-  readonly account?: string | undefined
+  /** Of a new resource, when it names none. */
+  readonly accounts?: readonly Reference[] | undefined
+  /** Row ids of patients: one that holds accounts hinders the write. */
+  readonly heirOf?: readonly string[] | undefined
   /** Search parameters of that Project's own. */
   readonly own: OwnParameters | undefined
 }
@@ -78,6 +80,7 @@ export function prepare(
       rows: { ...rows, codes: rows.codes.filter(({ k }) => !store.seenCodes.has(k)) },
       sideRows: before === undefined || !sameSideRows(rows, before),
       unique: unique?.map((value) => uniqueKey(store, project, type, value)),
+      heirOf: place.heirOf ?? [],
       targets: store.deferred === undefined ? references : [],
       text: newText(own, indexed, stored),
       tenant: type === 'Project' ? tenantOf(store, indexed, place, stored) : undefined,
@@ -122,15 +125,13 @@ export function authorId(store: Store, reference: string): string {
 function platformMeta(
   principal: Principal,
   resource: Resource,
-  { projectId, account: given }: Place,
+  { projectId, accounts: given }: Place,
   stored: Meta | undefined,
 ): Meta {
   const sent = resource.meta
   const author = (principal.isSuperAdmin ? sent?.author : undefined) ?? profileReference(principal)
   const accounts =
-    accountsOf(principal.isProjectAdmin ? sent : undefined) ??
-    accountsOf(stored) ??
-    (given === undefined ? undefined : [{ reference: given }])
+    accountsOf(principal.isProjectAdmin ? sent : undefined) ?? accountsOf(stored) ?? given
   const [account] = accounts ?? []
   const compartment = new Set([
     `Project/${projectId}`,
