@@ -72,7 +72,7 @@ async function fulfils(
   grant: Watcher['grant'],
 ): Promise<boolean> {
   const { subject, type } = event
-  const place = { keys: store.keys, project: subject.project, type, own }
+  const place = { keys: store.keys, project: subject.project, type, own, units: [] }
   const decide = decideInMemory(place, grant)
   if (decide !== undefined) return decide(held())
   const [rulings] = await rulingsOfContents(
