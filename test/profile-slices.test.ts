@@ -31,7 +31,8 @@ function issues(
   ...others: readonly StructureDefinition[]
 ): string[] {
   const found = new Map(others.map((other) => [other.url, other]))
-  const profiles = [compileProfile(definition, found)]
+  const profile = compileProfile(definition, found)
+  const profiles = [{ profile, resource, root: resource, steps: [resource.resourceType] }]
   return validate(resource, { strict: true, profiles, terminology: true }).map(
     ({ details, expression }) => `${expression}: ${details.text}`,
   )
