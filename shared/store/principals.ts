@@ -28,7 +28,7 @@ import {
   referenceIn,
 } from './memberships.ts'
 import type { OwnParametersReader } from './own-parameters.ts'
-import { projectContext, SYSTEM_PROJECT } from './projects.ts'
+import { memberQuota, projectContext, SYSTEM_PROJECT } from './projects.ts'
 import type { Repository } from './repository.ts'
 import { readSalt } from './salt.ts'
 import { unitsOf } from './search/units.ts'
@@ -136,6 +136,7 @@ export async function openPrincipals(
       rules: narrowRules(compiled.rules, scope, patient),
       patient,
       ipRules: readIpRules(policies),
+      quota: memberQuota(context.configuration),
     }
     return { principal, project, membership, profile, policies, login }
   }
