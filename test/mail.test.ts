@@ -102,6 +102,9 @@ t.test('what is refused for good is not repeated, and leaves an AuditEvent', asy
   smtp.refuse = () => undefined
   t.notMatch((await events()).text, email)
   t.match((await superAdmin.get('/admin/super/mails')).text, email)
+  const { body } = await superAdmin.get<{ projects: { queue: string }[] }>('/admin/super/queues')
+  const mails = body.projects.filter(({ queue }) => queue === 'mail')
+  t.match(mails, [{ project: projectId, waiting: 0, active: 0, failed: 2, oldestMs: null }])
   t.equal((await admin.get('/admin/super/mails')).status, 403)
 })
 

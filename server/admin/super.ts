@@ -6,9 +6,11 @@ import type { FhirReply, FhirRequest } from '../../shared/api/handle.ts'
 import { completedJob, startUpkeep } from '../../shared/api/upkeep.ts'
 import { badRequest, forbidden, located } from '../../shared/errors.ts'
 import { isResourceType, resourceTypes } from '../../shared/fhir/definitions.ts'
+import { readAllLanes } from '../../shared/queue-stats.ts'
 import type { Services } from '../../shared/services.ts'
 import { INDEX_REVISION, oldestIndexRevision } from '../../shared/store/index-revision.ts'
-import { mailDepths, readMails } from '../../shared/store/mails.ts'
+import { readMails } from '../../shared/store/mails.ts'
+import { queueDepths } from '../../shared/store/queue-depths.ts'
 import { appliedMigrations } from '../../shared/store/upkeep.ts'
 import { upkeepDepths } from '../../shared/store/upkeep-jobs.ts'
 
@@ -113,13 +115,17 @@ export async function reloadCron(call: SuperCall): Promise<FhirReply> {
   return await completedJob(call)
 }
 
-/** Jobs of every queue by state and since when the oldest waits, mails by Project, and long work by kind. */
-export async function queueDepths({ services }: SuperCall) {
-  const { queues, database } = services
-  const [depths, since, mail, upkeep] = await Promise.all([
+/**
+ * Jobs of every queue by state and since when the oldest waits; the same by Project, of the runs of bots
+ * (`lanes`) and of all other work (`projects`); and long work by kind.
+ */
+export async function queuesNow({ services }: SuperCall) {
+  const { queues, database, redis } = services
+  const [depths, since, projects, lanes, upkeep] = await Promise.all([
     queues.depths(),
     queues.waitingSince(),
-    mailDepths(database),
+    queueDepths(database),
+    readAllLanes(redis),
     upkeepDepths(database),
   ])
   const now = Date.now()
@@ -127,7 +133,7 @@ export async function queueDepths({ services }: SuperCall) {
     const oldest = since[name]
     return [name, { ...states, oldestMs: oldest === undefined ? null : now - oldest }] as const
   })
-  return { queues: Object.fromEntries(shown), mail, upkeep }
+  return { queues: Object.fromEntries(shown), projects, lanes, upkeep }
 }
 
 /** The outbox of mails, newest first: without a mail server it is where invitations are found. */
