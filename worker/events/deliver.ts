@@ -1,4 +1,5 @@
 /** Takes what Subscriptions are owed, delivers it, and settles each attempt in PostgreSQL. */
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import { HttpError } from '../../shared/errors.ts'
 import type { Services } from '../../shared/services.ts'
 import {
@@ -51,6 +52,8 @@ export function startDeliveries(
   const loop = createLoop(
     SWEEP_MS,
     async () => {
+      // Those that end in one turn of the event loop are settled together.
+      await nextTurn()
       const room = isClosing
         ? { hooks: 0, bots: 0 }
         : { hooks: HOOKS - underWay.hooks, bots: config.workerConcurrency - underWay.bots }
@@ -90,7 +93,8 @@ export function startDeliveries(
     underWay[room]--
     metrics.attempted(delivery, attempted.sent, startedAt)
     await settle(delivery, attempted, startedAt)
-    loop.wake()
+    // What was received is settled by the take itself.
+    if (attempted.sent.kind !== 'received') loop.wake()
   }
 
   async function settle(delivery: Delivery, attempted: Attempted, startedAt: Date): Promise<void> {
