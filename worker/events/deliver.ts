@@ -1,5 +1,5 @@
 /** Takes what Subscriptions are owed, delivers it, and settles each attempt in PostgreSQL. */
-import { setImmediate as nextTurn } from 'node:timers/promises'
+import { setTimeout as delay, setImmediate as nextTurn } from 'node:timers/promises'
 import { HttpError } from '../../shared/errors.ts'
 import type { Services } from '../../shared/services.ts'
 import {
@@ -28,6 +28,7 @@ const JITTER = 0.2
 const MOST_FAULTS = 19
 const FAULT_DELAY_MS = 1000
 const LONGEST_FAULT_DELAY_MS = 60_000
+const AWAY_MS = 1000
 
 export interface Deliverer {
   /** Something may be due. */
@@ -92,9 +93,20 @@ export function startDeliveries(
     )
     underWay[room]--
     metrics.attempted(delivery, attempted.sent, startedAt)
-    await settle(delivery, attempted, startedAt)
+    await insist(() => settle(delivery, attempted, startedAt))
     // What was received is settled by the take itself.
     if (attempted.sent.kind !== 'received') loop.wake()
+  }
+
+  /** How an attempt ended is not forgotten while PostgreSQL is away. */
+  async function insist(settle: () => Promise<void>): Promise<void> {
+    try {
+      await settle()
+    } catch (error) {
+      if (!isAway(error) || isClosing) throw error
+      await delay(AWAY_MS)
+      await insist(settle)
+    }
   }
 
   async function settle(delivery: Delivery, attempted: Attempted, startedAt: Date): Promise<void> {
@@ -179,8 +191,7 @@ export function startDeliveries(
   }
 
   function report(error: unknown, text: string, delivery?: Delivery): void {
-    const isAway = error instanceof HttpError && error.status === 503
-    log[isAway ? 'debug' : 'error']({ cause: error, delivery: delivery?.id }, text)
+    log[isAway(error) ? 'debug' : 'error']({ cause: error, delivery: delivery?.id }, text)
   }
 
   const holding = setInterval(() => {
@@ -201,6 +212,10 @@ export function startDeliveries(
       clearInterval(holding)
     },
   }
+}
+
+function isAway(error: unknown): boolean {
+  return error instanceof HttpError && error.status === 503
 }
 
 /** 1, 2, 4 … s, give or take a fifth. */
