@@ -162,9 +162,8 @@ export async function rulingsOfContents(
   for (const group of Map.groupBy(rows, ({ project, type }) => `${project} ${type}`).values()) {
     const type = typeName(group[0]?.type ?? 0)
     const asked = interactions.filter((item) => needsSql(store, principal, type, item))
-    const contents = group.map((row) => contentOf(store, principal, row))
-    const answers =
-      asked.length === 0 ? [] : await askContents(store, principal, type, contents, asked)
+    const contents = asked.length === 0 ? [] : group.map((row) => contentOf(store, principal, row))
+    const answers = await askContents(store, principal, type, contents, asked)
     group.forEach((row, i) => {
       const rulings: Partial<Record<Interaction, Ruling>> = { ...answers[i] }
       for (const item of interactions) {
