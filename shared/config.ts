@@ -64,6 +64,8 @@ export interface Config {
   readonly cliClientEnabled: boolean
   /** `/graphiql` is there: an editor of queries for people who sign in. */
   readonly graphiqlEnabled: boolean
+  /** GraphQL tells its types to others than admins, too, where their Project has the feature. */
+  readonly introspectionEnabled: boolean
   /** `/oauth2/introspect` answers callers it does not know. */
   readonly introspectionOpen: boolean
   /** Where keys of clients and identity providers, and inputs of imports, may be fetched from. */
@@ -154,6 +156,7 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     passwordCheck: read.oneOf('PASSWORD_CHECK', 'list', ['off', 'list', 'remote']),
     cliClientEnabled: read.flag('CLI_CLIENT_ENABLED', true),
     graphiqlEnabled: read.flag('GRAPHIQL_ENABLED', false),
+    introspectionEnabled: read.flag('INTROSPECTION_ENABLED', true),
     introspectionOpen: read.flag('INTROSPECTION_OPEN', false),
     hookTargets: read.oneOf('HOOK_TARGETS', onLoopback ? 'all' : 'public', ['public', 'all']),
     googleClientId: read.text('GOOGLE_CLIENT_ID'),

@@ -187,9 +187,10 @@ function checkWeight(
   return weightErrors(weight, principal.project)
 }
 
-function mayIntrospect({ principal }: Interaction): boolean {
+function mayIntrospect({ services, principal }: Interaction): boolean {
   const { isSuperAdmin, isProjectAdmin, project } = principal
-  return isSuperAdmin || isProjectAdmin || project.features.includes('graphql-introspection')
+  if (isSuperAdmin || isProjectAdmin) return true
+  return services.config.introspectionEnabled && project.features.includes('graphql-introspection')
 }
 
 async function finish(
