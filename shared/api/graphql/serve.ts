@@ -151,12 +151,8 @@ async function begin(
     if (!isPureIntrospection(document, operation)) {
       return [new GraphQLError('Introspection must be asked for alone')]
     }
-    const named = operationName ?? undefined
-    const text = await introspect(document, {
-      ...audience,
-      operationName: named,
-      variables: variables ?? {},
-    })
+    const asked = { audience: audienceName(audience), variables: variables ?? {} }
+    const text = await introspect(schema, document, operation, asked)
     return respond(200, text, serving.form)
   }
   const tooMuch = checkWeight(interaction, weigh(document, operation, variables ?? {}))
