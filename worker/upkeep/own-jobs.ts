@@ -1,12 +1,12 @@
 /** Jobs that the service gives itself: the index of a Project's search parameters, and that of all after an upgrade. */
-import { setTimeout as delay } from 'node:timers/promises'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import type { Services } from '../../shared/services.ts'
 import { settleIndexRevision } from '../../shared/store/index-revision.ts'
-import type { ReindexProgress } from '../../shared/store/maintenance.ts'
+import type { ReindexProgress, ReindexScope } from '../../shared/store/maintenance.ts'
 import type { OwnIndexProgress } from '../../shared/store/own-parameters-index.ts'
 import { SYSTEM_PROJECT } from '../../shared/store/projects.ts'
 import {
+  deferOwnJob,
   endOwnJob,
   type OwnJob,
   postponeOwnJob,
@@ -27,6 +27,7 @@ export function runOwnJob(services: Services, job: OwnJob, signal: AbortSignal):
 }
 
 const system = systemPrincipal(SYSTEM_PROJECT)
+const EVERYTHING: ReindexScope = { type: undefined, filter: undefined }
 
 async function indexOwn(
   { repository, database }: Services,
@@ -47,7 +48,10 @@ async function indexOwn(
     }
     progress = step.progress
     await saveProgress(database, job.id, progress)
-    if (step.kind === 'wait') await delay(WAIT_MS, undefined, { signal }).catch(() => undefined)
+    if (step.kind === 'wait') {
+      await deferOwnJob(database, job.id, WAIT_MS)
+      return 'postponed'
+    }
   }
   await releaseUpkeepJob(database, job.id)
   return 'stopped'
@@ -61,7 +65,7 @@ async function indexAll(
   // As above.
   let progress = (job.progress ?? undefined) as ReindexProgress | undefined
   while (!signal.aborted) {
-    const next = await repository.maintenance.reindexNext(system, undefined, progress, STEP)
+    const next = await repository.maintenance.reindexNext(system, EVERYTHING, progress, STEP)
     if (next === undefined) {
       await settleIndexRevision(database)
       await endOwnJob(database, job)
