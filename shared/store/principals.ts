@@ -28,7 +28,7 @@ import {
   referenceIn,
 } from './memberships.ts'
 import type { OwnParametersReader } from './own-parameters.ts'
-import { projectContext, SYSTEM_PROJECT } from './projects.ts'
+import { projectContext, SYSTEM_PROJECT, withOwnQuota } from './projects.ts'
 import type { Repository } from './repository.ts'
 import { readSalt } from './salt.ts'
 
@@ -39,6 +39,8 @@ export interface Session {
   readonly membership: Resource
   readonly profile: Resource
   readonly policies: readonly Resource[]
+  /** The UserConfiguration of the membership. */
+  readonly configuration: Resource | undefined
   /** Undefined for a membership without a login. */
   readonly login: Resource | undefined
 }
@@ -111,7 +113,7 @@ export async function openPrincipals(
     const readAt = Date.now()
     const context = await readContext(place, membership)
     if (context === undefined) return undefined
-    const { project, profile, policies } = context
+    const { project, profile, policies, configuration } = context
     if (profile.resourceType === 'ClientApplication' && !isActiveClient(profile)) return undefined
     const projectOf = await withLinks(await contextOf(context, readAt))
     const compiled = rulesOf(membership, context, projectOf.parameters, options)
@@ -120,7 +122,7 @@ export async function openPrincipals(
     const patient = parseReference(referenceIn(login?.patient))?.id ?? own
     const scope = typeof login?.scope === 'string' ? login.scope : 'openid'
     const principal: Principal = {
-      project: projectOf,
+      project: withOwnQuota(projectOf, configuration),
       membershipId: membership.id,
       loginId: login?.id,
       user: parseReference(referenceIn(membership.user))?.id,
@@ -135,7 +137,7 @@ export async function openPrincipals(
       patient,
       ipRules: readIpRules(policies),
     }
-    return { principal, project, membership, profile, policies, login }
+    return { principal, project, membership, profile, policies, configuration, login }
   }
 
   const logins = freshCache(TIMES, async (loginId: string) => {

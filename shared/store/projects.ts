@@ -56,6 +56,18 @@ function quotaOf(project: Resource): ProjectContext['quota'] {
   return { member, project: wholeSetting(project, 'totalFhirQuota') ?? 10 * member }
 }
 
+/** A member's UserConfiguration may have an option `fhirQuota`, in place of the Project's for its members. */
+export function withOwnQuota(
+  context: ProjectContext,
+  configuration: Resource | undefined,
+): ProjectContext {
+  const { quota } = context
+  const options = Array.isArray(configuration?.option) ? configuration.option.filter(isObject) : []
+  const member = options.find(({ id }) => id === 'fhirQuota')?.valueInteger
+  if (quota === undefined || typeof member !== 'number') return context
+  return { ...context, quota: { ...quota, member } }
+}
+
 function wholeSetting(project: Resource, name: string): number | undefined {
   const value = systemSetting(project, name)?.valueInteger
   return typeof value === 'number' ? value : undefined
