@@ -2,6 +2,7 @@ import t from 'tap'
 import type { Resource } from '../shared/fhir/resource.ts'
 import { openBotica } from './fixtures/botica.ts'
 import type { Answer, Client } from './fixtures/client.ts'
+import type { Result } from './fixtures/graphql.ts'
 import { aPatient } from './fixtures/resources.ts'
 
 const botica = await openBotica(t, { env: { RATE_LIMIT_PER_MINUTE: '60000' } })
@@ -82,6 +83,31 @@ t.test('a member beyond its quota is told when to come back', async (t) => {
   t.match(refused.headers.get('ratelimit'), limits)
   t.ok(Number(refused.headers.get('retry-after')) > 0)
 })
+
+t.test(
+  'a query costs what it reads, searches and writes, and fails where nothing is left',
+  async (t) => {
+    const [costs, refused] = await inOneMinute(async () => {
+      const { admin } = await aProject({ enableFhirQuota: true, userFhirQuota: 360 })
+      const { id } = await admin.create(aPatient())
+      await admin.create(aPatient())
+      const query = (text: string) => admin.post<Result>('$graphql', { query: text })
+      return [
+        [
+          leftOf(await query('{ __typename }')),
+          leftOf(await query(`{ Patient(id: "${id}") { id } }`)),
+          leftOf(await query('{ PatientList { EncounterList(_reference: patient) { id } } }')),
+        ],
+        await query(`{ Patient(id: "${id}") { id } PatientList { EncounterList(_reference: patient)
+        { id } } two: PatientList(_count: 1) { id } three: PatientList(_count: 2) { id } }`),
+      ] as const
+    })
+    t.same(costs, [160, 159, 99])
+    t.equal(refused.status, 200)
+    t.match(refused.body.errors?.[0], { message: 'Too Many Requests', extensions: { status: 429 } })
+    t.match(refused.body.data, { Patient: { id: String }, two: [{ id: String }] })
+  },
+)
 
 t.test('the members of a Project share its quota, -1 switches a limit off', async (t) => {
   const statuses = await inOneMinute(async () => {

@@ -15,7 +15,7 @@ import { rewrite } from './bundle-references.ts'
 import { deletedReply } from './conditional.ts'
 import type { FhirReply, FhirRequest } from './handle.ts'
 import { acceptResource, type Interaction, writeReply } from './interaction.ts'
-import { logRefusal } from './refusals.ts'
+import { tellRefusal } from './refusals.ts'
 import { wholeBody } from './reply.ts'
 import { createFrom, patchFrom, updateFrom } from './resources.ts'
 
@@ -218,14 +218,19 @@ function resourceText(text: string, contentType = 'application/octet-stream'): s
 }
 
 /** The entry of a batch that failed; what is no fault of the caller is logged and shown without details. */
-export function failedEntry(interaction: Interaction, error: unknown): ResponseEntry {
+export function failedEntry(
+  interaction: Interaction,
+  error: unknown,
+  entry: Entry | HttpError | undefined,
+): ResponseEntry {
   if (error instanceof HttpError) {
     const { services, principal, request } = interaction
-    logRefusal(services, principal, request.requestId, error)
+    const { method, path } = entry instanceof HttpError || !entry ? request : entry
+    tellRefusal(services, principal, { ...request, method, path }, error)
     return { status: error.status, outcome: JSON.stringify(error.outcome) }
   }
   if (error instanceof IdentityLost) {
-    return failedEntry(interaction, conflict('Too many concurrent changes, try again'))
+    return failedEntry(interaction, conflict('Too many concurrent changes, try again'), entry)
   }
   const { services, request } = interaction
   services.log.error({ err: error, requestId: request.requestId }, 'bundle entry failed')

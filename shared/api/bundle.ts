@@ -43,7 +43,7 @@ async function runBatch(
 ): Promise<ResponseEntry[]> {
   const responses: ResponseEntry[] = []
   const failed = ({ index }: { readonly index: number }, error: unknown) => {
-    responses[index] = failedEntry(interaction, error)
+    responses[index] = failedEntry(interaction, error, entries[index])
   }
   const plans: Plan[] = []
   const hasQuestion = asksSomewhere(interaction)
