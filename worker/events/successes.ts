@@ -3,6 +3,7 @@
  * counts them with the receipts, and one AuditEvent tells of all of a minute (events.md §5.5).
  */
 import { LRUCache } from 'lru-cache'
+import { HttpError } from '../../shared/errors.ts'
 import type { Services } from '../../shared/services.ts'
 import { parseVersion, toVersion } from '../../shared/store/rows.ts'
 import { untoldSubscriptions } from '../../shared/store/untold.ts'
@@ -30,11 +31,15 @@ export function createToldAlone(): (subscription: string) => boolean {
 /** Of several workers one does it. */
 export async function tellSuccesses(services: Services): Promise<void> {
   for (const place of await untoldSubscriptions(services.database)) {
-    await services.repository.transaction(async (inner) => {
+    const telling = services.repository.transaction(async (inner) => {
       const untold = await inner.takeUntold(place)
       if (untold?.version === undefined) return
       const subscription = parseVersion(toVersion(untold.version))
       await auditSuccesses(services, inner, subscription, untold)
+    })
+    await telling.catch((error: unknown) => {
+      // One that cannot be told of, as of a Project that is gone, does not keep back the others.
+      if (!(error instanceof HttpError) || error.status >= 500) throw error
     })
   }
 }
