@@ -153,7 +153,8 @@ async function tryChange(
       ? await admitSubscription(store, principal, row.project, stored, kept, own)
       : kept
   const prepared = prepare(store, principal, admitted, place, stored, options)
-  if (live && saysTheSame(live, prepared)) return { ...without(live, hidden), outcome: 'unchanged' }
+  if (live && stored && saysTheSame(live, stored, prepared))
+    return { ...without(live, hidden), outcome: 'unchanged' }
   const ruling = judgeChanged(store, principal, prepared, stored)
   const written = await submit(store, type, prepared).catch((error: unknown) => {
     if (live || !isTaken(error)) throw error
