@@ -7,6 +7,7 @@ import type { Resource } from '../shared/fhir/resource.ts'
 import { planOf } from '../shared/store/index-plan.ts'
 import { deriveIndexes, patientCompartments } from '../shared/store/indexes.ts'
 import { Keys, keysLiteral } from '../shared/store/keys.ts'
+import { keepsSideRows } from '../shared/store/side-elements.ts'
 
 const PROJECT = 7
 const keys = new Keys(Buffer.alloc(32, 5))
@@ -52,6 +53,28 @@ t.test('every official example has a self key first and no key twice', async (t)
     t.ok(rows.nref <= rows.keys.length)
     t.equal(rows.dateLow === undefined, rows.dateHigh === undefined)
   }
+})
+
+t.test('strings and ranges come from the elements that a plan names for them', (t) => {
+  const sides = ({ strings, ranges }: ReturnType<typeof derive>) => ({ strings, ranges })
+  for (const example of examples) {
+    const { sides: elements } = planOf(example.resourceType)
+    const all = sides(derive(example))
+    for (const name of Object.keys(example)) {
+      if (name === 'resourceType' || name === 'id') continue
+      const rest = { ...example, [name]: undefined }
+      if (keepsSideRows(elements, example, rest))
+        t.same(sides(derive(rest)), all, `${example.resourceType} without ${name}`)
+    }
+  }
+  const elementsOf = (type: string) => planOf(type).sides
+  const observation: Resource = { resourceType: 'Observation', id: '1', status: 'final' }
+  const kept = (change: object) =>
+    keepsSideRows(elementsOf('Observation'), observation, { ...observation, ...change })
+  t.ok(kept({ status: 'amended', effectiveDateTime: '2026-01-01' }))
+  t.notOk(kept({ valueQuantity: { value: 1 } }), 'a range')
+  t.notOk(kept({ code: { text: 'x' } }), 'a part of a composite of the whole')
+  t.end()
 })
 
 t.test('a wrong shape anywhere is left out and never throws', async (t) => {

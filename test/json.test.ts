@@ -1,5 +1,12 @@
 import t from 'tap'
-import { type Decimal, isDecimal, numberOf, parseBody, parseJson } from '../shared/fhir/json.ts'
+import {
+  type Decimal,
+  isDecimal,
+  isSameValue,
+  numberOf,
+  parseBody,
+  parseJson,
+} from '../shared/fhir/json.ts'
 
 const texts = [
   '{"a":1.00}',
@@ -32,6 +39,25 @@ t.test('a Decimal computes, compares and shows its text', async (t) => {
   t.equal(numberOf(value), 2.5)
   t.equal(numberOf('2.5'), undefined)
 })
+
+const pairs: [string, string, boolean][] = [
+  ['{"a":[1,{"b":null}],"c":"x"}', '{"c":"x","a":[1,{"b":null}]}', true],
+  ['{"a":1.50}', '{"a":1.50}', true],
+  ['{"a":1.50}', '{"a":1.5}', false],
+  ['{"a":1.50}', '{"a":"1.50"}', false],
+  ['{"a":1}', '{"a":1,"b":null}', false],
+  ['{"a":1,"b":2}', '{"a":1}', false],
+  ['[1,2]', '[2,1]', false],
+  ['[1]', '{"0":1}', false],
+  ['{}', '[]', false],
+  ['null', '{}', false],
+]
+for (const [a, b, isSame] of pairs) {
+  t.test(`${a} is ${isSame ? 'the same as' : 'another value than'} ${b}`, async (t) => {
+    t.equal(isSameValue(parseJson(a), parseJson(b)), isSame)
+    t.equal(isSameValue(parseJson(b), parseJson(a)), isSame)
+  })
+}
 
 const unparsed = 'Content could not be parsed'
 const tooDeep = 'JSON is nested deeper than 64 levels'

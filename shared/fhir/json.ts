@@ -72,6 +72,26 @@ export function isSameJson(a: string, b: string): boolean {
   return isDeepStrictEqual(JSON.parse(a, box), JSON.parse(b, box))
 }
 
+/** True for equal parsed values in any order of keys; a Decimal is as it was written. */
+export function isSameValue(a: unknown, b: unknown): boolean {
+  if (a === b) return true
+  if (typeof a !== 'object' || typeof b !== 'object' || a === null || b === null) return false
+  if (a instanceof Decimal || b instanceof Decimal) {
+    return a instanceof Decimal && b instanceof Decimal && a.toString() === b.toString()
+  }
+  if (Array.isArray(a) || Array.isArray(b)) {
+    if (!Array.isArray(a) || !Array.isArray(b) || a.length !== b.length) return false
+    return a.every((item, i) => isSameValue(item, b[i]))
+  }
+  return hasSameMembers(Object(a), Object(b))
+}
+
+function hasSameMembers(a: Record<string, unknown>, b: Record<string, unknown>): boolean {
+  for (const name in a) if (!isSameValue(a[name], b[name])) return false
+  for (const name in b) if (b[name] !== undefined && a[name] === undefined) return false
+  return true
+}
+
 export const MAX_DEPTH = 64
 
 /**

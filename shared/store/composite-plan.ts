@@ -42,17 +42,23 @@ export function planComposite(
   const ranged = joined.filter(({ component }) => !isKey(component))
   if (first.type === 'token' && exact.length === 0) {
     return leg.bind((element, into) => {
-      const values = valuesOf(first, element, into)
-      const codings = codingsOf(values, into.p(index), into)
-      const rowsAt = (position: number) => codings.map((coding) => linked(coding, position, into))
+      const rowsAt = (position: number) => {
+        const codings = codingsOf(valuesOf(first, element, into), into.p(index), into)
+        return codings.map((coding) => linked(coding, position, into))
+      }
       addRanges(ranged, element, rowsAt, into)
     })
   }
   return leg.bind((element, into) => {
     const p = into.p(index)
+    const others = exact.map(({ component, position }) => {
+      const values = valuesOf(component, element, into)
+      return { position, keys: keysOf(component.type, values, p, into) }
+    })
+    // Of most elements there is only the first component.
+    if (others.some((other) => other.keys.length === 0)) return
     let keys = keysOf(first.type, valuesOf(first, element, into), p, into)
-    for (const { component, position } of exact) {
-      const seconds = keysOf(component.type, valuesOf(component, element, into), p, into)
+    for (const { position, keys: seconds } of others) {
       keys = keys.flatMap((key) => seconds.map((it) => into.keys.composite(key, position, it)))
     }
     if (ranged.length === 0) for (const key of keys) into.others.add(key)

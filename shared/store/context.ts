@@ -10,6 +10,7 @@ import type { Deleted, Deletion } from './deletions.ts'
 import type { Fetch } from './fetch.ts'
 import type { Keys } from './keys.ts'
 import type { OwnParametersReader } from './own-parameters.ts'
+import type { RecentVersions } from './recent.ts'
 import type { CheckedReference } from './references.ts'
 import type { KeyStatistics } from './search/statistics.ts'
 import { REGISTRY_PROJECT, type Tenants } from './tenants.ts'
@@ -22,6 +23,8 @@ export interface Store {
   /** The newest version of a row, and deletions: those of one bundle share their statements. */
   readonly fetch: Fetch
   readonly remove: (deletion: Deletion) => Promise<readonly Deleted[]>
+  /** Inside a transaction undefined: what is written there may never be. */
+  readonly recent: RecentVersions | undefined
   readonly keys: Keys
   readonly ownParameters: OwnParametersReader
   /** Told once of each search parameter of a Project that fails. */

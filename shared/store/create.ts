@@ -25,7 +25,7 @@ import { allow } from './read.ts'
 import { checkChange, filed } from './registry.ts'
 import type { WriteOptions, WriteResult } from './repository.ts'
 import { without } from './shown.ts'
-import { givenId, isTaken, submit, toResult } from './submit.ts'
+import { givenId, isTaken, resultOf, submit } from './submit.ts'
 import { admitSubscription } from './subscriptions.ts'
 import { REGISTRY_PROJECT } from './tenants.ts'
 
@@ -63,7 +63,7 @@ export async function create(
     const written = await submit(store, type, prepared)
     if (written === undefined) throw new Error('An insert wrote no row')
     const governing = await judgeWritten(store, principal, 'create', prepared, ruling, undefined)
-    return without(toResult(type, id, prepared, written, 'created'), hiddenBy(governing))
+    return without(resultOf(store, type, id, prepared, written, 'created'), hiddenBy(governing))
   }
   try {
     return await write(await judgeHeir(store, project, heirOf, judge)).catch(

@@ -1,5 +1,4 @@
 /** Collects the rows of one resource while its plan runs. Measured in test/indexes.test.ts. */
-import { LRUCache } from 'lru-cache'
 import { COMPARTMENTS } from '../fhir/definitions.ts'
 import { numberOf } from '../fhir/json.ts'
 import type { OwnParameter } from '../fhir/own-parameters.ts'
@@ -15,34 +14,18 @@ import {
   tokensOf,
   urisOf,
 } from '../fhir/values.ts'
-import { laterWords, normaliseString, plainWords } from '../fhir/values-string.ts'
+import { laterWords, normaliseString } from '../fhir/values-string.ts'
 import type { Plan, PlannedParameter } from './index-plan.ts'
 import type { CodeRow, RangeRow, StringRow } from './indexes.ts'
 import type { Keys } from './keys.ts'
-
-/** P(type, this) ^ R(url) is held by a resource that canonical references name by `url`. */
-export const CANONICAL_KEY = '_canonical'
-
-const MAX_CODE = 1000
-const MAX_DISPLAY = 500
-const CACHED_CONSTANTS = 2000
-
-/** What the keys of a type start from, in one project. */
-interface TypeConstants {
-  readonly self: bigint
-  readonly compartment: bigint
-  readonly units: bigint
-  readonly canonical: bigint
-  readonly parameters: readonly Constants[]
-}
-
-interface Constants {
-  readonly p: bigint
-  readonly present: bigint
-  readonly logical: bigint
-  readonly words: bigint
-  readonly texts: bigint
-}
+import {
+  type Constants,
+  codeRow,
+  codingOf,
+  constantsOf,
+  type TypeConstants,
+  textKey,
+} from './type-constants.ts'
 
 export class Derivation {
   readonly keys: Keys
@@ -79,12 +62,18 @@ export class Derivation {
   }
 
   token(index: number, type: string, value: unknown, isFolded: boolean): void {
-    const { p, present, texts } = this.#of(index)
+    const constants = this.#of(index)
+    const { p, present, texts } = constants
     for (const token of tokensOf(type, value, isFolded)) {
       this.others.add(present)
+      if (token.kind === 'coding') {
+        const { keys, codes } = codingOf(this.keys, constants, token)
+        for (const key of keys) this.others.add(key)
+        for (const row of codes) this.codes.push(row)
+        continue
+      }
       this.#token(p, token)
       if (token.kind === 'text') this.#text(texts, token.code)
-      if (token.display !== undefined) this.#text(texts, token.display)
       if (token.kind === 'contact') this.#contact(p, token.code)
       for (const { kind, system = '', code } of token.types ?? []) {
         if (kind === 'text') this.#text(texts, code)
@@ -189,21 +178,18 @@ export class Derivation {
     }
   }
 
-  /** False for what the dictionary cannot keep: PostgreSQL text holds no NUL, and long codes are none. */
+  /** False for what the dictionary cannot keep. */
   code(p: bigint, k: bigint, system: string, code: string, display: string | undefined): boolean {
-    if (system.length + code.length > MAX_CODE) return false
-    if (system.includes('\0') || code.includes('\0')) return false
-    const isOdd = display !== undefined && (display.length > MAX_DISPLAY || display.includes('\0'))
-    const shown = isOdd ? display.slice(0, MAX_DISPLAY).replaceAll('\0', '') : display
-    this.codes.push({ p, k, system, code, display: shown })
-    return true
+    const row = codeRow(p, k, system, code, display)
+    if (row !== undefined) this.codes.push(row)
+    return row !== undefined
   }
 
   #of(index: number): Constants {
     return this.#constants.parameters[index] as Constants
   }
 
-  #token(p: bigint, { system, code, display, kind }: Token): void {
+  #token(p: bigint, { system, code, kind }: Token): void {
     const any = this.keys.token(p, undefined, code)
     this.others.add(any)
     if (system === undefined) {
@@ -213,15 +199,13 @@ export class Derivation {
     const exact = this.keys.token(p, system, code)
     this.others.add(exact)
     if (kind === 'identifier' || kind === 'contact') this.others.add(this.keys.system(p, system))
-    if (kind === 'coding') this.code(p, exact, system, code, display)
   }
 
   #text(texts: bigint, text: string): void {
-    const words = plainWords(text)
-    if (words === '') return
-    const key = this.keys.token(texts, undefined, words)
-    this.others.add(key)
-    this.code(texts, key, '', words, undefined)
+    const words = textKey(this.keys, texts, text)
+    if (words === undefined) return
+    this.others.add(words.key)
+    if (words.row !== undefined) this.codes.push(words.row)
   }
 
   /** For `:contains`; a value of its own, so a dictionary would hold as many rows. */
@@ -249,35 +233,3 @@ export class Derivation {
 }
 
 const OWN_COMPARTMENT: ReadonlySet<string> = new Set<string>(COMPARTMENTS)
-
-const caches = new WeakMap<Keys, LRUCache<string, TypeConstants>>()
-
-function constantsOf(keys: Keys, project: number, plan: Plan): TypeConstants {
-  let cache = caches.get(keys)
-  if (cache === undefined) {
-    cache = new LRUCache({ max: CACHED_CONSTANTS })
-    caches.set(keys, cache)
-  }
-  const name = `${project}|${plan.type}|${plan.stamp}`
-  const known = cache.get(name)
-  if (known !== undefined) return known
-  const parameters = plan.parameters.map(({ code }) => {
-    const p = keys.param(project, plan.type, code)
-    return {
-      p,
-      present: keys.present(p),
-      logical: keys.logical(p),
-      words: keys.words(p),
-      texts: keys.texts(p),
-    }
-  })
-  const made = {
-    self: keys.param(project, plan.type, '_self'),
-    compartment: keys.param(project, '*', '_compartment'),
-    units: keys.units(project),
-    canonical: keys.param(project, plan.type, CANONICAL_KEY),
-    parameters,
-  }
-  cache.set(name, made)
-  return made
-}

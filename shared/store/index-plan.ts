@@ -15,6 +15,7 @@ import { targetOf } from '../fhir/values.ts'
 import { planComposite } from './composite-plan.ts'
 import type { Derivation } from './derivation.ts'
 import { generalWalk } from './general-walk.ts'
+import { ANY_ELEMENT, sideElements } from './side-elements.ts'
 
 export interface PlannedParameter {
   readonly code: string
@@ -35,6 +36,8 @@ export interface Plan {
   readonly roots: ReadonlyMap<string, readonly Walk<Derivation>[]>
   /** Walks that answer for an absent element too (`deceased` is false). */
   readonly whole: readonly Walk<Derivation>[]
+  /** Elements that string and range rows come from, ANY_ELEMENT where that cannot be told. */
+  readonly sides: ReadonlySet<string>
   /** In the order of COMPARTMENTS: walks that collect `Type/id`. */
   readonly compartments: readonly (readonly Walk<Set<string>>[])[]
 }
@@ -100,6 +103,7 @@ function makePlan(type: string, own: OwnParameters | undefined, only?: Only): Pl
   const parameters: PlannedParameter[] = []
   const roots = new Map<string, Walk<Derivation>[]>()
   const whole: Walk<Derivation>[] = []
+  const sides = new Set<string>()
   const compartments: Walk<Set<string>>[][] = COMPARTMENTS.map(() => [])
   const members = COMPARTMENTS.map((compartment) => new Set(compartmentParams(compartment, type)))
   const main = mainDate(type)
@@ -115,6 +119,7 @@ function makePlan(type: string, own: OwnParameters | undefined, only?: Only): Pl
       const planned = generalParameter(ownParameter, index)
       parameters.push(planned)
       whole.push(bindGeneral(type, ownParameter, planned))
+      sides.add(ANY_ELEMENT)
       continue
     }
     const compiled = compileExpression(type, parameter.expression)
@@ -132,6 +137,7 @@ function makePlan(type: string, own: OwnParameters | undefined, only?: Only): Pl
     for (const leg of legs) {
       const walk = bindLeg(type, parameter, planned, leg)
       if (walk === undefined) continue
+      for (const name of sideElements(type, parameter, planned.isMainDate, leg)) sides.add(name)
       if (leg.root === undefined) whole.push(walk)
       else roots.set(leg.root, [...(roots.get(leg.root) ?? []), walk])
       if (parameter.type !== 'reference') continue
@@ -141,7 +147,7 @@ function makePlan(type: string, own: OwnParameters | undefined, only?: Only): Pl
     }
   }
   const stamp = [own?.stamp ?? '', ...(only === undefined ? [] : [only.stamp])].join('|')
-  return { type, stamp, parameters, roots, whole, compartments }
+  return { type, stamp, parameters, roots, whole, sides, compartments }
 }
 
 function isAmong({ codes }: Only, code: string, inside: readonly boolean[]): boolean {

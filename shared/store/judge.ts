@@ -119,6 +119,18 @@ export async function readJudged(
   return found && judged(store, principal, type, found.row, interactions, found.rulings)
 }
 
+/** Of a row that is known already; undefined where PostgreSQL must be asked. */
+export async function judgeRow(
+  store: Store,
+  principal: Principal,
+  type: string,
+  row: VersionRow,
+  interactions: readonly Interaction[],
+): Promise<Judged | undefined> {
+  const isAsked = interactions.some((item) => needsSql(store, principal, type, item))
+  return isAsked ? undefined : judged(store, principal, type, row, interactions, {})
+}
+
 async function judged(
   store: Store,
   principal: Principal,

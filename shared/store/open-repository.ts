@@ -36,6 +36,7 @@ import { type OwnParametersReader, openOwnParameters } from './own-parameters.ts
 import { createQuietProjects, outlastLeases } from './quiet-projects.ts'
 import { rowKey } from './read.ts'
 import { read, readMany, readVersion } from './read-judged.ts'
+import { createRecentVersions } from './recent.ts'
 import { remove } from './remove.ts'
 import type { Repository, Transaction } from './repository.ts'
 import { readCompartment } from './search/compartment.ts'
@@ -85,6 +86,7 @@ export async function openRepository(
     submit: createCoalescer(database, quiet),
     fetch: createFetch(database),
     remove: (deletion) => database.query(deleteStatement([quiet.unguarded(deletion)])),
+    recent: createRecentVersions(),
     keys: new Keys(row.salt),
     ownParameters: options.ownParameters ?? openOwnParameters(database),
     warn({ stamp, base, code }) {

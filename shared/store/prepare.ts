@@ -8,6 +8,7 @@ import { composeContent } from './content.ts'
 import type { Store } from './context.ts'
 import { eventOrigin } from './event-rows.ts'
 import { newText, wantsFullText } from './full-text.ts'
+import { planOf } from './index-plan.ts'
 import { accountsOf, indexRows } from './index-rows.ts'
 import { deriveIndexes, type IndexRows, patientCompartments } from './indexes.ts'
 import { SEARCH_PARAMETER } from './own-parameters.ts'
@@ -15,6 +16,7 @@ import { type CheckedReference, referencesToCheck } from './references.ts'
 import { uniqueValues } from './registry.ts'
 import type { WriteOptions } from './repository.ts'
 import { BOT, scheduleChange } from './schedules.ts'
+import { keepsSideRows } from './side-elements.ts'
 import type { UniqueKey } from './side-rows.ts'
 import type { Write } from './statements.ts'
 import { watchOf } from './subscriptions.ts'
@@ -59,7 +61,6 @@ export function prepare(
   const meta = platformMeta(principal, { ...resource, id }, place, stored?.meta)
   const indexed = { ...resource, id, meta: { ...resource.meta, ...meta } }
   const rows = indexRows(store, project, indexed, own)
-  const before = stored && deriveIndexes(store.keys, project, stored, own)
   const references = referencesToCheck(store, principal, project, resource, id)
   const unique = options.unique ?? newUniqueValues(indexed, stored)
   const author = meta.author?.reference
@@ -78,7 +79,7 @@ export function prepare(
       // Without the outer braces: these members are spliced into the `meta` of an extended reply.
       metaExtension: JSON.stringify(meta).slice(1, -1),
       rows: { ...rows, codes: rows.codes.filter(({ k }) => !store.seenCodes.has(k)) },
-      sideRows: before === undefined || !sameSideRows(rows, before),
+      sideRows: stored === undefined || !hasSideRows(store, project, own, stored, indexed, rows),
       unique: unique?.map((value) => uniqueKey(store, project, type, value)),
       heirOf: place.heirOf ?? [],
       targets: store.deferred === undefined ? references : [],
@@ -152,6 +153,20 @@ function newUniqueValues(resource: Resource, stored: Resource | undefined) {
   const values = uniqueValues(resource)
   const before = stored ? uniqueValues(stored) : values && []
   return JSON.stringify(values) === JSON.stringify(before) ? undefined : values
+}
+
+/** True when the string and range rows of the live version are those of the next one. */
+function hasSideRows(
+  { keys }: Store,
+  project: number,
+  own: OwnParameters | undefined,
+  stored: Resource,
+  next: Resource,
+  rows: IndexRows,
+): boolean {
+  const { sides } = planOf(next.resourceType, own)
+  if (keepsSideRows(sides, stored, next)) return true
+  return sameSideRows(rows, deriveIndexes(keys, project, stored, own))
 }
 
 function sameSideRows(a: IndexRows, b: IndexRows): boolean {

@@ -15,7 +15,9 @@ export async function readRow(
   id: string,
 ): Promise<VersionRow | undefined> {
   if (!isLegalId(id)) return undefined
-  return store.fetch(rowKey(store, principal, type, id))
+  const row = await store.fetch(rowKey(store, principal, type, id))
+  if (row !== undefined) store.recent?.keep(row)
+  return row
 }
 
 /** Where the newest version of a resource is looked for. */

@@ -42,7 +42,7 @@ import { ownParametersJob } from './upkeep-jobs.ts'
 
 /** A version ready to be written. */
 export interface Write {
-  /** `insert` also brings a deleted resource back; `update` needs `ver - 1` to be the live version. */
+  /** `insert` also brings a deleted resource back; `update` needs `ver - 1` of `after` to be the live version. */
   readonly kind: 'insert' | 'update'
   readonly project: number
   readonly type: number
@@ -225,6 +225,7 @@ const UPDATE_RESOURCE = `u as (
     nref = ok.nref, keys = ok.keys
   from ok
   where r.project = ok.project and r.type = ok.type and r.id = ok.id and r.ver = ok.ver - 1
+    and r.lu = ok.after
   returning ok.n),
 w as (select ok.* from ok join u using (n))`
 

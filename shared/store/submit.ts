@@ -33,23 +33,28 @@ export async function submit(
   return rows[0]?.lu ?? undefined
 }
 
-export function toResult(
+/** What was written, which the next change of it need not read. */
+export function resultOf(
+  { recent }: Store,
   type: string,
   id: string,
   { write }: Prepared,
   lastUpdated: Date,
   outcome: WriteResult['outcome'],
 ): WriteResult {
-  return {
-    type,
-    id,
-    ver: write.ver,
-    lastUpdated,
-    content: write.head + timeText(lastUpdated) + write.tail,
-    metaAt: write.metaAt,
-    metaExtension: write.metaExtension,
-    outcome,
-  }
+  const { ver, metaAt, metaExtension } = write
+  const content = write.head + timeText(lastUpdated) + write.tail
+  recent?.keep({
+    project: write.project,
+    type: write.type,
+    id: write.id,
+    ver,
+    lu: lastUpdated,
+    content,
+    meta_at: metaAt,
+    meta_ext: metaExtension,
+  })
+  return { type, id, ver, lastUpdated, content, metaAt, metaExtension, outcome }
 }
 
 /** The row is there, or an id of it. */

@@ -85,6 +85,7 @@ export async function inTransaction<T>(
       ...store,
       connection,
       fetch: ahead.fetch,
+      recent: undefined,
       submit,
       remove,
       seenCodes,

@@ -1,4 +1,4 @@
-/** Update and patch: policy, then one statement to read and one to write, after commit the answer. */
+/** Update and patch: policy, then one statement to read, if need be, and one to write, after commit the answer. */
 import { checkClient } from '../access/clients.ts'
 import { keepPaths, withoutPaths } from '../access/field-paths.ts'
 import { hiddenFields, keep, keptFields, strip } from '../access/fields.ts'
@@ -19,22 +19,23 @@ import { SUBSCRIPTION } from '../fhir/subscription.ts'
 import { accountsGiven, distinctAccounts, inheritedAccounts, patientsOf } from './accounts.ts'
 import { normalId, type Store, scopeOf } from './context.ts'
 import { create } from './create.ts'
-import { hiddenBy, readJudged } from './judge.ts'
-import type { Judged } from './judge-rows.ts'
+import { hiddenBy, judgeRow, readJudged } from './judge.ts'
+import type { Judged, Ruling } from './judge-rows.ts'
 import { hiddenAfter, judgeChanged, judgeWritten, readonlyBy } from './judge-write.ts'
 import { ownParametersOf } from './own-parameters.ts'
-import { type Place, prepare } from './prepare.ts'
-import { allow, readRow } from './read.ts'
+import { type Place, type Prepared, prepare } from './prepare.ts'
+import { allow, readRow, rowKey } from './read.ts'
 import { checkChange, filed } from './registry.ts'
 import type { Version, WriteOptions, WriteResult } from './repository.ts'
 import { parseVersion, toVersion, type VersionRow } from './rows.ts'
 import { without } from './shown.ts'
-import { givenId, isTaken, submit, toResult } from './submit.ts'
+import { givenId, isTaken, resultOf, submit } from './submit.ts'
 import { admitSubscription } from './subscriptions.ts'
 import { saysTheSame } from './unchanged.ts'
 
 /** Writes of this process take turns, so only other processes win races: one of them at a time. */
 const LOST_RACES = 8
+const INTERACTIONS = ['read', 'update'] as const
 
 /** Errors: 400, 403, 404, 409, 412. A lost race is run again on the new state. */
 export async function update(
@@ -85,9 +86,12 @@ async function change(
   allow(principal, type, 'update')
   allow(principal, type, 'read')
   const run = async () => {
+    const early = await changeRecent(store, principal, type, id, options, next)
+    if (early !== undefined) return early
     for (let attempt = 0; attempt <= LOST_RACES; attempt++) {
-      const before = await readJudged(store, principal, type, id, ['read', 'update'])
-      const result = await tryChange(store, principal, type, id, options, next, before)
+      const before = await readJudged(store, principal, type, id, INTERACTIONS)
+      const planned = await planChange(store, principal, type, id, options, next, before)
+      const result = isChange(planned) ? await writeChange(store, principal, planned) : planned
       if (result !== undefined) return result
       if (options.ifMatch) throw preconditionFailed()
     }
@@ -99,8 +103,46 @@ async function change(
   return store.turns(store.keys.self(project, type, `${type}/${id}`), run)
 }
 
-/** Undefined when another write came first. */
-async function tryChange(
+/**
+ * Without a look at what is stored: undefined where nothing is known of it, or anything but a written
+ * version would come of what is known.
+ */
+async function changeRecent(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+  options: WriteOptions,
+  next: Next,
+): Promise<WriteResult | undefined> {
+  const row = store.recent?.get(rowKey(store, principal, type, id))
+  if (row === undefined) return undefined
+  const before = await judgeRow(store, principal, type, row, INTERACTIONS)
+  const planned =
+    before &&
+    (await planChange(store, principal, type, id, options, next, before).catch(() => undefined))
+  const result = isChange(planned) ? await writeChange(store, principal, planned) : undefined
+  if (result === undefined) store.recent?.drop(row)
+  return result
+}
+
+/** A change that is allowed and says something new. */
+interface Change {
+  readonly prepared: Prepared
+  readonly isLive: boolean
+  readonly stored: Resource | undefined
+  readonly ruling: Ruling
+  /** What the caller does not see of the version before. */
+  readonly hidden: readonly string[]
+  readonly id: string
+}
+
+function isChange(planned: Change | WriteResult | undefined): planned is Change {
+  return planned !== undefined && 'prepared' in planned
+}
+
+/** The result, where nothing is left to be changed; undefined when another write came first. */
+async function planChange(
   store: Store,
   principal: Principal,
   type: string,
@@ -108,7 +150,7 @@ async function tryChange(
   options: WriteOptions,
   next: Next,
   before: Judged | undefined,
-): Promise<WriteResult | undefined> {
+): Promise<Change | WriteResult | undefined> {
   const row = before?.row
   const { read: seen, update: changing } = before?.rulings ?? {}
   if (row !== undefined && seen === undefined) throw notFound()
@@ -153,16 +195,27 @@ async function tryChange(
       ? await admitSubscription(store, principal, row.project, stored, kept, own)
       : kept
   const prepared = prepare(store, principal, admitted, place, stored, options)
-  if (live && saysTheSame(live, prepared)) return { ...without(live, hidden), outcome: 'unchanged' }
+  if (live && stored && saysTheSame(live, stored, prepared))
+    return { ...without(live, hidden), outcome: 'unchanged' }
   const ruling = judgeChanged(store, principal, prepared, stored)
+  return { prepared, isLive: live !== undefined, stored, ruling, hidden, id: place.id }
+}
+
+/** Undefined when another write came first. */
+async function writeChange(
+  store: Store,
+  principal: Principal,
+  { prepared, isLive, stored, ruling, hidden, id }: Change,
+): Promise<WriteResult | undefined> {
+  const { resourceType: type } = prepared.resource
   const written = await submit(store, type, prepared).catch((error: unknown) => {
-    if (live || !isTaken(error)) throw error
+    if (isLive || !isTaken(error)) throw error
     // Somebody else has brought the deleted resource back. A failed statement ends a transaction.
     if (store.deferred) throw conflict('Too many concurrent changes, try again')
     return undefined
   })
   if (written === undefined) return undefined
-  const result = toResult(type, place.id, prepared, written, 'updated')
+  const result = resultOf(store, type, id, prepared, written, 'updated')
   const governing = await judgeWritten(store, principal, 'update', prepared, ruling, stored)
   const left = hiddenAfter(store, principal, prepared)
   return without(result, [...hidden, ...hiddenBy(governing), ...left])

@@ -6,9 +6,9 @@
 import { badRequest, notSupported } from '../../errors.ts'
 import { testedCodes } from '../../fhir/parameter-paths.ts'
 import { type Criterion, isCondition, type Join } from '../../fhir/search.ts'
-import { CANONICAL_KEY } from '../derivation.ts'
 import { isCanonicalParameter, plannedParameter } from '../index-plan.ts'
 import type { Bind } from '../side-rows.ts'
+import { CANONICAL_KEY } from '../type-constants.ts'
 import { matchesOf } from './driver.ts'
 import {
   filter,
