@@ -89,6 +89,8 @@ export interface Principal {
   readonly rules: Rules | undefined
   /** From where its policies let it ask; absent: from anywhere. */
   readonly ipRules?: readonly IpRule[]
+  /** Its own load units a minute, instead of what its Project gives each member. */
+  readonly quota?: number | undefined
   /** What it does now was led to by this; absent for what nobody follows. */
   readonly cause?: Cause
 }

@@ -33,16 +33,26 @@ export async function runEntry(
   respond: Respond,
   isLocked: boolean,
 ): Promise<ResponseEntry> {
-  const interaction = { ...outer, request: requestOf(outer.request, step.entry) }
+  const interaction = interactionOf(outer, step)
   const reply = await carryOut(interaction, step, respond, isLocked)
   return entryOf(step, { ...reply, body: await wholeBody(reply) })
 }
 
+/** An entry as a request of its own. */
+export function interactionOf(outer: Interaction, { entry }: Step): Interaction {
+  return { ...outer, request: requestOf(outer.request, entry) }
+}
+
+export function through(interaction: Interaction, repository: Repository): Interaction {
+  return { ...interaction, services: { ...interaction.services, repository } }
+}
+
 /** What a conditional delete found, one piece of work each: the pieces of a transaction share statements. */
-export function deletions({ services, principal }: Interaction, { matches }: Step) {
+export function deletions(interaction: Interaction, { matches }: Step) {
+  const { principal } = interaction
   return matches.map(({ type, id }) => async (repository: Repository) => {
     const deleted = await repository.delete(principal, type, id)
-    await afterDeletion({ services: { ...services, repository }, principal }, deleted)
+    await afterDeletion(through(interaction, repository), deleted)
   })
 }
 
@@ -101,7 +111,8 @@ async function deleteMatches(
   return deletedReply(interaction, await afterDeletion(interaction, deleted))
 }
 
-function bodyOf({ resource, index }: Entry): Resource {
+/** Errors: 400 for an entry that has none. */
+export function bodyOf({ resource, index }: Entry): Resource {
   if (resource !== undefined) return resource
   throw badRequest('Missing Bundle entry resource', entryPath(index, '.resource'))
 }
@@ -171,7 +182,7 @@ function requestOf(outer: FhirRequest, entry: Entry): FhirRequest {
   }
 }
 
-function entryOf({ entry, identity }: Step, reply: FhirReply): ResponseEntry {
+export function entryOf({ entry, identity }: Step, reply: FhirReply): ResponseEntry {
   const { status, headers, body } = reply
   const text = body?.toString()
   const isOutcome = text?.startsWith('{"resourceType":"OperationOutcome"') ?? false

@@ -84,5 +84,9 @@ export function isLegalId(id: string): boolean {
 
 /** UUIDs compare case-insensitively and are stored in lower case. */
 export function normalId(id: string): string {
-  return UUID.test(id) ? id.toLowerCase() : id
+  return isUuid(id) ? id.toLowerCase() : id
+}
+
+export function isUuid(text: string): boolean {
+  return UUID.test(text)
 }

@@ -47,6 +47,7 @@ import { openStatistics } from './search/statistics.ts'
 import { createSocketSubscriptions } from './socket-subscriptions.ts'
 import { createTenants } from './tenants.ts'
 import { type Inner, inTransaction, runTogether, runTransaction } from './transaction.ts'
+import { takeUntold } from './untold.ts'
 import { createWatchers } from './watchers.ts'
 import { patch, update } from './write.ts'
 
@@ -123,6 +124,7 @@ function transactionOf(inner: Inner): Transaction {
   return {
     ...repositoryIn(inner.store),
     addMail: (projectId, mail) => addMail(inner.store.connection, projectId, mail),
+    takeUntold: (place) => takeUntold(inner.store.connection, place),
     advanceImport: (progress) => advancePart(inner.store.connection, progress),
     readAhead: (principal, references) =>
       inner.readAhead(references.map(({ type, id }) => rowKey(inner.store, principal, type, id))),

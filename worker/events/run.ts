@@ -8,6 +8,7 @@ import { startDeliveries } from './deliver.ts'
 import { createLoop } from './loop.ts'
 import type { EventMetrics } from './metrics.ts'
 import { endOverdue } from './subscription-end.ts'
+import { tellSuccesses } from './successes.ts'
 
 /** What happens beside rest-hooks. */
 export interface EventHooks extends Pick<MatchOptions, 'sockets'> {
@@ -32,7 +33,13 @@ export function startEvents(
     sockets: hooks.sockets,
     skipped(subscription, error) {
       const reason = error instanceof Error ? error.message : 'unknown'
+      metrics.skipped()
       log.warn({ subscription, reason }, 'A Subscription could not be judged')
+    },
+    judged(subscription, { type, id, ver, change, cause }, isOwed) {
+      const { requestId, traceId } = cause
+      const about = { subscription, resource: `${type}/${id}`, version: ver, interaction: change }
+      log.info({ ...about, isOwed, requestId, traceId }, 'A Subscription was judged')
     },
   }
   const matching = createLoop(
@@ -53,10 +60,10 @@ export function startEvents(
   const ending = createLoop(
     END_MS,
     async () => {
-      await endOverdue(services)
+      await Promise.all([endOverdue(services), tellSuccesses(services)])
       return false
     },
-    (cause) => log.debug({ cause }, 'Subscriptions could not be ended'),
+    (cause) => log.debug({ cause }, 'Subscriptions could not be ended or told of'),
   )
   const listening = listenForChanges(config, log, matching.wake)
   return {
