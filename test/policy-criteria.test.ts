@@ -151,3 +151,40 @@ t.test('a read under any of them is one statement', async (t) => {
     t.equal(await statementsAsked(services, client, read), 1, criteria)
   }
 })
+
+t.test('pages of few rows that a chain lets through are in order and whole', async (t) => {
+  const days = ['03', '01', '04', '02', '05', '07', '06', undefined]
+  const about = await admin.create(aPatient({ name: [{ family: 'Paged' }] }))
+  const made = await Promise.all(
+    days.map((day) =>
+      admin.create(
+        anObservation(`Patient/${about.id}`, {
+          effectiveDateTime: day && `2024-01-${day}`,
+          status: day === '04' ? 'amended' : 'final',
+        }),
+      ),
+    ),
+  )
+  const ask = under({
+    resourceType: 'Observation',
+    criteria: 'Observation?status=final&subject:Patient.family=paged',
+  })
+  const seen = made.filter(({ status }) => status === 'final')
+  const idOn = (day: string | undefined) => made[days.indexOf(day)]?.id
+  const dated = ['01', '02', '03', '05', '06', '07'].map(idOn)
+  for (const [sort, expected] of [
+    ['date', [...dated, idOn(undefined)]],
+    ['-date', [idOn(undefined), ...dated.toReversed()]],
+    ['_id', seen.map(({ id }) => id).sort()],
+  ] as const) {
+    const found: string[] = []
+    let path: string | undefined = `Observation?subject=Patient/${about.id}&_sort=${sort}&_count=2`
+    while (path !== undefined && found.length <= made.length) {
+      const { body } = await ask('GET', path)
+      found.push(...body.entry.map((entry: { resource: Resource }) => entry.resource.id))
+      const next = body.link.find((link: { relation: string }) => link.relation === 'next')
+      path = next?.url.replace(/^.*\/fhir\/R4\//, '')
+    }
+    t.same(found, expected, sort)
+  }
+})

@@ -154,9 +154,15 @@ function keysFirst(query: Query, ids: string | undefined, most: string, bind: Bi
   const found = ids === undefined ? '' : ` and r.id = any(array(${ids}))`
   const isHeld = ids === undefined && isByKeys(others)
   const after = query.after ? ` and ${afterSql(order, query.after, bind)}` : ''
-  return `select ${COLUMNS} from resource r
-    where ${where(query, others, bind, probed, isHeld)}${found}${after}
-    order by ${orderAfterSql(order, 'r')} limit ${most}`
+  const costly = others.filter((test) => test.kind === 'filter' && test.isCostly)
+  const cheap = others.filter((test) => !costly.includes(test))
+  const rows = (columns: string, end: string) => `select ${columns} from resource r
+    where ${where(query, cheap, bind, probed, isHeld)}${found}${after}
+    order by ${orderAfterSql(order, 'r')} ${end}`
+  if (costly.length === 0) return rows(COLUMNS, `limit ${most}`)
+  // In order already, and read until the page is full.
+  const tested = costly.map((test) => probed(test, bind)).join(' and ')
+  return `select ${COLUMNS} from (${rows(WALKED, 'offset 0')}) r where ${tested} limit ${most}`
 }
 
 function idsTest({ tests }: Query): IdsTest {

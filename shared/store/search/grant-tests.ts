@@ -120,7 +120,9 @@ export function withVisible(
   if (visible.length === 0 || !isNarrowed || visible.some(isRare)) return [...visible, ...tests]
   const isFew = tests.some((test) => test.kind === 'narrow' || isRare(test))
   const few = (bind: Bind) => fewRowsSql(visible, bind)
-  return [...tests, { kind: 'filter', sql: isFew ? few : (bind) => allSql(visible, bind), few }]
+  const isCostly = isFew && visible.some(({ kind }) => kind !== 'keys')
+  const sql = isFew ? few : (bind: Bind) => allSql(visible, bind)
+  return [...tests, { kind: 'filter', sql, few, isCostly }]
 }
 
 /** Keys of which every row that is let through holds one: by them rows are found, and counted. */

@@ -37,6 +37,8 @@ export type Test =
       readonly sql: (bind: Bind) => string
       /** The same for few rows. */
       readonly few?: (bind: Bind) => string
+      /** Looks beyond the row: worth asking only of rows that may be on the page. */
+      readonly isCostly?: boolean
     }
 
 export interface IdsTest {
