@@ -36,6 +36,7 @@ import {
   deleteSocketSubscription,
   isOfSocket,
   readSocketSubscription,
+  refuseSocketChange,
   storedOrHeld,
 } from './socket-subscriptions.ts'
 
@@ -149,7 +150,11 @@ export async function updateFrom(
   const { resource, warnings } = await acceptResource(interaction, type, literal)
   const options = writeOptions(request)
   if (demandsExistence(request)) await requireExisting(interaction, type, id)
-  const written = await services.repository.update(principal, { ...resource, id }, options)
+  const written = await storedOrHeld(
+    type,
+    () => services.repository.update(principal, { ...resource, id }, options),
+    () => refuseSocketChange(services, principal, id),
+  )
   return writeReply(interaction, written, warnings)
 }
 
@@ -179,7 +184,11 @@ export async function patchFrom(
     const { resource } = await acceptValid(interaction, literal)
     return resource
   }
-  const written = await services.repository.patch(principal, type, id, change, options)
+  const written = await storedOrHeld(
+    type,
+    () => services.repository.patch(principal, type, id, change, options),
+    () => refuseSocketChange(services, principal, id),
+  )
   return writeReply(interaction, written, [])
 }
 

@@ -33,6 +33,7 @@ export function startEvents(
     sockets: hooks.sockets,
     skipped(subscription, error) {
       const reason = error instanceof Error ? error.message : 'unknown'
+      metrics.skipped()
       log.warn({ subscription, reason }, 'A Subscription could not be judged')
     },
     judged(subscription, { type, id, ver, change, cause }, isOwed) {
