@@ -200,6 +200,16 @@ t.test('an administrator names the account of what is created in the address', a
   const condition = { 'If-None-Exist': `identifier=${randomUUID()}` }
   t.match(await create(admin, account.reference, condition), named)
   t.equal((await create(admin, 'clinic')).status, 400)
+  const url = `Patient?_account=${account.reference}`
+  const entry = [{}, { ifNoneExist: `identifier=${randomUUID()}` }].map((more) => ({
+    request: { method: 'POST', url, ...more },
+    resource: aPatient(),
+  }))
+  for (const type of ['batch', 'transaction']) {
+    const made = await admin.post('', { resourceType: 'Bundle', type, entry }, extended)
+    const ours = { resource: { meta: { account } } }
+    t.match(made, { status: 200, body: { entry: [ours, type === 'batch' ? ours : {}] } })
+  }
   const { client } = await botica.createMember()
   t.match(await create(client, account.reference), {
     status: 201,

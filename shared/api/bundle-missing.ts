@@ -9,6 +9,7 @@ import type { Identity, Step } from './bundle-identities.ts'
 import { rewrite } from './bundle-references.ts'
 import { bodyOf, entryOf, interactionOf, through } from './bundle-run.ts'
 import { type Accepted, acceptResource, type Interaction, writeReply } from './interaction.ts'
+import { withAccount } from './resources.ts'
 
 /** Nothing fulfils its criteria, and no entry before it is to make that. */
 export interface MissingStep extends Step {
@@ -64,7 +65,8 @@ interface Valid extends Accepted {
 async function accepted(outer: Interaction, step: MissingStep): Promise<Valid> {
   const interaction = interactionOf(outer, step)
   const { type, id } = step.identity
-  const body = { ...rewrite(bodyOf(step.entry), step.identities), id }
+  const sent = { ...rewrite(bodyOf(step.entry), step.identities), id }
+  const body = withAccount(interaction, sent)
   return { step, interaction, ...(await acceptResource(interaction, type, body)) }
 }
 

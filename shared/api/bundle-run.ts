@@ -17,7 +17,7 @@ import type { FhirReply, FhirRequest } from './handle.ts'
 import { acceptResource, type Interaction, writeReply } from './interaction.ts'
 import { tellRefusal } from './refusals.ts'
 import { wholeBody } from './reply.ts'
-import { createFrom, patchFrom, updateFrom } from './resources.ts'
+import { createFrom, patchFrom, updateFrom, withAccount } from './resources.ts'
 
 /** The router, handed down because it leads here. */
 export type Respond = (
@@ -138,7 +138,8 @@ async function createMatched(
 ): Promise<FhirReply> {
   const { services, principal } = interaction
   const { type, id, condition } = identity
-  const { resource, warnings } = await acceptResource(interaction, type, { ...body, id })
+  const sent = withAccount(interaction, { ...body, id })
+  const { resource, warnings } = await acceptResource(interaction, type, sent)
   if (condition === undefined) return createFrom(interaction, type, body, id)
   const options = { keepId: true }
   try {

@@ -116,8 +116,9 @@ export function withAccount({ request }: Interaction, body: unknown): unknown {
   const reference = request.query.get('_account')
   if (reference === null || !isObject(body)) return body
   if (parseReference(reference) === undefined) throw badRequest('_account must be Type/id')
-  const meta = isObject(body.meta) ? body.meta : {}
-  return { ...body, meta: { ...meta, accounts: [{ reference }] } }
+  const { meta = {} } = body
+  // What is no meta is for validation to tell.
+  return isObject(meta) ? { ...body, meta: { ...meta, accounts: [{ reference }] } } : body
 }
 
 /** The id of a created resource is the server's: whatever was sent in its place is dropped unread. */
