@@ -108,6 +108,7 @@ t.test(
     t.match(refused.body.data, { Patient: { id: String }, two: [{ id: String }] })
   },
 )
+
 t.test('a member may have a quota and a menu of its own', async (t) => {
   const { project, admin } = await aProject({ enableFhirQuota: true, userFhirQuota: 5000 })
   const member = await botica.createMember({}, project.id)
@@ -153,29 +154,6 @@ t.test('the members of a Project share its quota, -1 switches a limit off', asyn
     statuses.map(({ status }) => status),
     [201, 201, 429],
   )
-})
-
-t.test('a UserConfiguration gives one member a quota of its own', async (t) => {
-  const lefts = await inOneMinute(async () => {
-    const { project, admin } = await aProject({ enableFhirQuota: true, userFhirQuota: 150 })
-    const { id, client } = await botica.createMember({}, project.id)
-    const configuration = await admin.create({
-      resourceType: 'UserConfiguration',
-      option: [{ id: 'fhirQuota', valueInteger: 1000 }],
-    })
-    const found = await superAdmin.get<{ entry: { resource: Resource }[] }>(
-      `ProjectMembership?profile=ClientApplication/${id}`,
-    )
-    const membership = found.body.entry[0]?.resource
-    const userConfiguration = { reference: `UserConfiguration/${configuration.id}` }
-    await superAdmin.put(`ProjectMembership/${membership?.id}`, {
-      ...membership,
-      userConfiguration,
-    })
-    services.principals.forget()
-    return [leftOf(await client.get('Patient')), leftOf(await admin.get('Patient'))]
-  })
-  t.same(lefts, [980, 30])
 })
 
 t.test('the entry of a batch that meets the limit is refused, and all after it', async (t) => {
