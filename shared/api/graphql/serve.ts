@@ -217,7 +217,13 @@ async function finish(
     return respond(form === 'graphql' ? 400 : 200, JSON.stringify({ errors }), form)
   }
   const operation = getOperationAST(document, operationName) as OperationDefinitionNode
-  const shaped = withDirectives(result.data, document, operation, context.slices)
+  const shaped = await withDirectives(
+    result.data,
+    document,
+    operation,
+    context.slices,
+    context.levels.pace,
+  )
   const all = [...errors, ...shaped.errors].map((error) => error.toJSON())
   const answer = { data: shaped.data, ...(all.length === 0 ? {} : { errors: all }) }
   return respond(200, await writeJson(answer, () => context.levels.rest()), form)
