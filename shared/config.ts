@@ -60,6 +60,8 @@ export interface Config {
   readonly registerEnabled: boolean
   /** What a new password is looked up in. */
   readonly passwordCheck: PasswordCheck
+  /** Of the breach database; the first 5 digits of a SHA-1 are appended. */
+  readonly passwordCheckUrl: string
   /** The client of the command line tool is there without being stored. */
   readonly cliClientEnabled: boolean
   /** `/graphiql` is there: an editor of queries for people who sign in. */
@@ -78,6 +80,8 @@ export interface Config {
   readonly googleJwksUrl: string
   readonly recaptchaSiteKey: string | undefined
   readonly recaptchaSecret: string | undefined
+  /** What verifies the tokens. */
+  readonly recaptchaUrl: string
 }
 
 export class ConfigError extends Error {}
@@ -156,6 +160,9 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     productName: read.text('PRODUCT_NAME') ?? 'Botica',
     registerEnabled: read.flag('REGISTER_ENABLED', false),
     passwordCheck: read.oneOf('PASSWORD_CHECK', 'list', ['off', 'list', 'remote']),
+    passwordCheckUrl: withSlash(
+      read.url('PASSWORD_CHECK_URL', 'https://api.pwnedpasswords.com/range/'),
+    ),
     cliClientEnabled: read.flag('CLI_CLIENT_ENABLED', true),
     graphiqlEnabled: read.flag('GRAPHIQL_ENABLED', false),
     introspectionEnabled: read.flag('INTROSPECTION_ENABLED', true),
@@ -166,6 +173,7 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     googleJwksUrl: read.url('GOOGLE_JWKS_URL', 'https://www.googleapis.com/oauth2/v3/certs'),
     recaptchaSiteKey: read.text('RECAPTCHA_SITE_KEY'),
     recaptchaSecret: read.text('RECAPTCHA_SECRET'),
+    recaptchaUrl: read.url('RECAPTCHA_URL', 'https://www.google.com/recaptcha/api/siteverify'),
   }
   read.done()
   return config

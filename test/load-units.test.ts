@@ -122,6 +122,29 @@ t.test('the members of a Project share its quota, -1 switches a limit off', asyn
   )
 })
 
+t.test('a UserConfiguration gives one member a quota of its own', async (t) => {
+  const lefts = await inOneMinute(async () => {
+    const { project, admin } = await aProject({ enableFhirQuota: true, userFhirQuota: 150 })
+    const { id, client } = await botica.createMember({}, project.id)
+    const configuration = await admin.create({
+      resourceType: 'UserConfiguration',
+      option: [{ id: 'fhirQuota', valueInteger: 1000 }],
+    })
+    const found = await superAdmin.get<{ entry: { resource: Resource }[] }>(
+      `ProjectMembership?profile=ClientApplication/${id}`,
+    )
+    const membership = found.body.entry[0]?.resource
+    const userConfiguration = { reference: `UserConfiguration/${configuration.id}` }
+    await superAdmin.put(`ProjectMembership/${membership?.id}`, {
+      ...membership,
+      userConfiguration,
+    })
+    services.principals.forget()
+    return [leftOf(await client.get('Patient')), leftOf(await admin.get('Patient'))]
+  })
+  t.same(lefts, [980, 30])
+})
+
 t.test('the entry of a batch that meets the limit is refused, and all after it', async (t) => {
   const { status, body } = await inOneMinute(async () => {
     const { admin } = await aProject({ enableFhirQuota: true, userFhirQuota: 350 })

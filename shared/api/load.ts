@@ -55,7 +55,7 @@ export function unitsOf(route: Route): number {
  */
 export async function charge(
   { load }: Pick<Services, 'load'>,
-  { project, membershipId }: Principal,
+  { project, membershipId, quota: own }: Principal,
   request: Pick<FhirRequest, 'mayWait'>,
   units: number,
   whole = false,
@@ -63,7 +63,7 @@ export async function charge(
   const { quota } = project
   if (quota === undefined || membershipId === undefined) return undefined
   const limits = [
-    [`member:${membershipId}`, quota.member],
+    [`member:${membershipId}`, own ?? quota.member],
     [`project:${project.id}`, quota.project],
   ] as const
   const spent = limits

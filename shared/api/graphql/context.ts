@@ -116,7 +116,7 @@ export function loadRequired(context: GraphqlContext, type: string, id: string):
 /** Errors: 403 for a type that is not to be read, 404. */
 export async function read(context: GraphqlContext, type: string, id: string): Promise<Resource> {
   if (!isResourceType(type)) throw notFound()
-  if (!may(context.interaction.principal, type, 'read')) throw forbidden()
+  if (!may(context.interaction.principal, type, 'read')) throw forbidden(`no right to read ${type}`)
   return loadRequired(context, type, id)
 }
 

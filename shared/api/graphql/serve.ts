@@ -20,6 +20,7 @@ import {
 import { parseBody } from '../../fhir/json.ts'
 import type { FhirReply, FhirRequest } from '../handle.ts'
 import type { Interaction } from '../interaction.ts'
+import { tellRefusal } from '../refusals.ts'
 import { textReply } from '../reply.ts'
 import { type Form, formOf } from './accept.ts'
 import { type GraphqlContext, openContext, readRoot } from './context.ts'
@@ -212,6 +213,9 @@ async function finish(
   serving.rateLimit = context.account.rateLimit
   // Nobody waits for it any more; what is late is told so by its fields.
   if (signal?.aborted && !(signal.reason instanceof HttpError)) throw signal.reason
+  for (const { originalError } of result.errors ?? []) {
+    tellRefusal(interaction.services, interaction.principal, interaction.request, originalError)
+  }
   const errors = result.errors?.map((error) => fieldError(error, log)) ?? []
   if (result.data === undefined) {
     return respond(form === 'graphql' ? 400 : 200, JSON.stringify({ errors }), form)
