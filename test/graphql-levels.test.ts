@@ -98,6 +98,18 @@ t.test('a page of many resources gives others their turns', async (t) => {
   t.ok(levels.turns >= 5)
 })
 
+t.test('those that wait for a turn do not all go on in the same one', async (t) => {
+  const levels = openLevels(() => undefined)
+  const turns = await Promise.all(
+    Array.from({ length: 40 }, async () => {
+      await levels.pace(2_001)
+      levels.spend(2_001)
+      return levels.turns
+    }),
+  )
+  t.ok(new Set(turns).size >= 10)
+})
+
 t.test('what is asked for after the end of the time fails, what came before stands', async (t) => {
   let isOver = false
   const levels = openLevels(() => {

@@ -58,13 +58,14 @@ interface Shaping {
   readonly errors: GraphQLError[]
 }
 
-/** The result with the directives carried out; adds to `errors`. */
-export function withDirectives(
+/** The result with the directives carried out, in turns of the event loop that `pace` asks for. */
+export async function withDirectives(
   data: unknown,
   document: DocumentNode,
   operation: OperationDefinitionNode,
   slices: Slices,
-): { readonly data: unknown; readonly errors: readonly GraphQLError[] } {
+  pace: (work: number) => Promise<void> | undefined,
+): Promise<{ readonly data: unknown; readonly errors: readonly GraphQLError[] }> {
   const fragments = new Map(
     document.definitions
       .filter((definition) => definition.kind === 'FragmentDefinition')
@@ -73,8 +74,17 @@ export function withDirectives(
   const shaping: Shaping = { fragments, slices, errors: [] }
   const isUsed = document.definitions.some((definition) => usesDirectives(definition))
   if (!isUsed) return { data, errors: [] }
-  return { data: shaped(shaping, data, [operation], ''), errors: shaping.errors }
+  const work = shaped(shaping, data, [operation], '')
+  for (;;) {
+    const { done, value } = work.next()
+    if (done) return { data: value, errors: shaping.errors }
+    const turn = pace(OBJECT_WORK)
+    if (turn !== undefined) await turn
+  }
 }
+
+/** Of one object, in values of a list. */
+const OBJECT_WORK = 5
 
 function usesDirectives(node: unknown): boolean {
   if (Array.isArray(node)) return node.some(usesDirectives)
@@ -86,21 +96,27 @@ function usesDirectives(node: unknown): boolean {
 
 type Selecting = Pick<FieldNode, 'selectionSet'>
 
-function shaped(
+/** Stops after each object. */
+function* shaped(
   shaping: Shaping,
   value: unknown,
   nodes: readonly Selecting[],
   path: string,
-): unknown {
+): Generator<void, unknown> {
   if (Array.isArray(value)) {
-    return value.map((item, i) => shaped(shaping, item, nodes, `${path}/${i}`))
+    const items: unknown[] = []
+    for (const [i, item] of value.entries()) {
+      items.push(yield* shaped(shaping, item, nodes, `${path}/${i}`))
+    }
+    return items
   }
   if (!isObject(value)) return value
+  yield
   const fields = new Map<string, FieldNode[]>()
   for (const node of nodes) gather(shaping, node.selectionSet?.selections ?? [], fields)
   const made = new Map<string, unknown>()
   for (const [key, child] of Object.entries(value)) {
-    place(shaping, made, key, child, fields.get(key) ?? [], `${path}/${key}`)
+    yield* place(shaping, made, key, child, fields.get(key) ?? [], `${path}/${key}`)
   }
   return Object.fromEntries(made)
 }
@@ -124,21 +140,24 @@ function gather(
   }
 }
 
-function place(
+function* place(
   shaping: Shaping,
   target: Map<string, unknown>,
   key: string,
   value: unknown,
   nodes: readonly FieldNode[],
   path: string,
-): void {
+): Generator<void, void> {
   const used = new Set(nodes.flatMap(({ directives = [] }) => directives.map(nameOf)))
   const isList = Array.isArray(value)
   const all: readonly unknown[] = isList ? value : value === null ? [] : [value]
-  const items = (used.has('first') ? all.slice(0, 1) : all).map((item, i) => ({
-    item: shaped(shaping, item, nodes, isList ? `${path}/${i}` : path),
-    suffix: used.has('slice') ? `.${shaping.slices.get(path)?.[i] ?? i}` : '',
-  }))
+  const items: { readonly item: unknown; readonly suffix: string }[] = []
+  for (const [i, item] of (used.has('first') ? all.slice(0, 1) : all).entries()) {
+    items.push({
+      item: yield* shaped(shaping, item, nodes, isList ? `${path}/${i}` : path),
+      suffix: used.has('slice') ? `.${shaping.slices.get(path)?.[i] ?? i}` : '',
+    })
+  }
   if (!used.has('flatten') && !used.has('slice')) {
     const list = items.map(({ item }) => item)
     target.set(key, value === null ? null : isList ? list : list[0])

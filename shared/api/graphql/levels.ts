@@ -45,26 +45,38 @@ export function openLevels(check: () => void): Levels {
   let used = 0
   let all = 0
   let began = performance.now()
-  let pause: Promise<void> | undefined
+  let waiting: (() => void)[] = []
 
+  const isUsedUp = () => used > SLICE_WORK || performance.now() - began > SLICE_MS
   const rest = () => {
-    pause ??= nextTurn().then(() => {
+    const { promise, resolve } = Promise.withResolvers<void>()
+    if (waiting.push(resolve) === 1) void wake()
+    return promise
+  }
+
+  /** One after the other: thousands that wait would use up much more than one turn. */
+  async function wake(): Promise<void> {
+    for (let next = 0; next < waiting.length; ) {
+      await nextTurn()
       turns++
       used = 0
       began = performance.now()
-      pause = undefined
-    })
-    return pause
+      for (; next < waiting.length && !isUsedUp(); next++) {
+        waiting[next]?.()
+        // It goes on before the next one does.
+        await undefined
+      }
+    }
+    waiting = []
   }
+
   const spend = (work: number) => {
     used += work
     all += work
   }
   const pace = (work: number) => {
     spend(work)
-    return used > SLICE_WORK || performance.now() - began > SLICE_MS
-      ? rest().then(check)
-      : undefined
+    return isUsedUp() ? rest().then(check) : undefined
   }
 
   async function runGroup({ items, settle, run }: Group): Promise<void> {

@@ -26,7 +26,19 @@ export function targetOf(
   if (!isWanted(target.type)) return null
   const found = context.found.get(`${target.type}/${target.id}`)
   if (found !== undefined) return found
-  return (optional === true ? load : loadRequired)(context, target.type, target.id)
+  const loading = (optional === true ? load : loadRequired)(context, target.type, target.id)
+  return inTurn(context, loading)
+}
+
+/** What is selected of a resource, in values of a list. */
+const SELECTION_WORK = 10
+
+/** Thousands may wait for one resource. */
+async function inTurn<T>({ levels }: GraphqlContext, loading: Promise<T>): Promise<T> {
+  const resource = await loading
+  const turn = levels.pace(SELECTION_WORK)
+  if (turn !== undefined) await turn
+  return resource
 }
 
 function addressOf({ interaction }: GraphqlContext, reference: string) {

@@ -28,6 +28,7 @@ import { withDirectives } from './directives.ts'
 import { makeTypes, prepareDocument } from './document.ts'
 import { fieldError, outcomeOf } from './errors.ts'
 import { introspect, isIntrospection, isPureIntrospection } from './introspection.ts'
+import { openLevels } from './levels.ts'
 import { NOTABLE, weigh, weightErrors } from './limits.ts'
 import { audienceName, schemaFor } from './schema.ts'
 import { writeJson } from './write-json.ts'
@@ -221,10 +222,12 @@ async function finish(
     return respond(form === 'graphql' ? 400 : 200, JSON.stringify({ errors }), form)
   }
   const operation = getOperationAST(document, operationName) as OperationDefinitionNode
-  const shaped = withDirectives(result.data, document, operation, context.slices)
+  // What was found in time is told, however late it is by now.
+  const { pace, rest } = openLevels(() => undefined)
+  const shaped = await withDirectives(result.data, document, operation, context.slices, pace)
   const all = [...errors, ...shaped.errors].map((error) => error.toJSON())
   const answer = { data: shaped.data, ...(all.length === 0 ? {} : { errors: all }) }
-  return respond(200, await writeJson(answer, () => context.levels.rest()), form)
+  return respond(200, await writeJson(answer, rest), form)
 }
 
 function respond(status: number, body: string, form: Form): Response {
