@@ -8,7 +8,7 @@ import { createRequire } from 'node:module'
 import { platform } from 'node:process'
 import type { Duplex } from 'node:stream'
 import { fileURLToPath } from 'node:url'
-import { encodeFrame, type Frame, FrameReader } from '../executor/frames.ts'
+import { type Frame, FrameReader, writeFrame } from '../executor/frames.ts'
 import type { FromExecutor, ToExecutor } from '../executor/messages.ts'
 import { type ActiveRun, answerCall, type Death, type Ended, remainingMs } from './active-run.ts'
 import type { BotRun } from './run-result.ts'
@@ -227,7 +227,7 @@ export class ExecutorProcess {
   }
 
   #say(message: ToExecutor, ...parts: string[]): void {
-    if (this.isAlive) this.#pipe.write(encodeFrame(message, parts))
+    if (this.isAlive) writeFrame(this.#pipe, message, parts)
   }
 
   #endAll(death: Death): void {

@@ -9,7 +9,7 @@ import { Socket } from 'node:net'
 import type ivm from 'isolated-vm'
 import { BotCode } from './bot-code.ts'
 import { CoreLibrary } from './core-library.ts'
-import { encodeFrame, type Frame, FrameReader } from './frames.ts'
+import { type Frame, FrameReader, writeFrame } from './frames.ts'
 import { readGuestCode } from './guest-code.ts'
 import type { BotIsolate, IsolatePort, RunEnd } from './isolate.ts'
 import type { FromExecutor, RunMessage, ToExecutor } from './messages.ts'
@@ -113,7 +113,7 @@ function beat(): void {
 }
 
 function say(message: FromExecutor, ...parts: string[]): void {
-  pipe.write(encodeFrame(message, parts))
+  writeFrame(pipe, message, parts)
 }
 
 /** The head and the tail of a text that is too long; the glue counted characters, not bytes. */
