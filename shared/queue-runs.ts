@@ -35,12 +35,21 @@ export interface Runs {
   forgetWrites(runId: string): Promise<void>
   /** True when the caller was sent away with a status URL. */
   isLate(runId: string): Promise<boolean>
-  /** Publishes the reply and frees the run's place; true when an AsyncJob takes the result. */
-  finish(job: ExecuteJob, reply: ExecuteReply, ranMs: number): Promise<boolean>
+  /** For BullMQ: what a run says here and what its job says leave together, in this order. */
+  readonly connection: Redis
+  /** Sends the reply, which frees the run's place, ahead of all that `connection` is given from then on. */
+  finish(job: ExecuteJob, reply: ExecuteReply, ranMs: number): Promise<Finished>
   /** True when a cancel for the run came before it started here. */
   wasCancelled(runId: string): boolean
   onCancel(listener: (runId: string) => void): void
   close(): Promise<void>
+}
+
+export interface Finished {
+  /** True when an AsyncJob takes the result. */
+  readonly isLate: Promise<boolean>
+  /** True when the caller may be sent away at any moment, if it was not already. */
+  readonly isNearEnd: boolean
 }
 
 /** Waits up to 30 s for Redis. */
@@ -66,6 +75,7 @@ export async function openRuns(config: Config, log: Logger): Promise<Runs> {
 
   let served: readonly BotQueue[] = []
   let timer: NodeJS.Timeout | undefined
+  let tick: () => void = () => {}
 
   async function beat(metrics: () => Promise<string>): Promise<void> {
     if (redis.status !== 'ready') return
@@ -90,9 +100,10 @@ export async function openRuns(config: Config, log: Logger): Promise<Runs> {
 
   return {
     workerId,
+    connection: redis,
     async announce(queues, metrics) {
       served = queues
-      const tick = () => {
+      tick = () => {
         beat(metrics).catch((error: unknown) => log.warn({ cause: error }, 'Heartbeat failed'))
       }
       await beat(metrics)
@@ -126,18 +137,18 @@ export async function openRuns(config: Config, log: Logger): Promise<Runs> {
         keys.input(runId),
       ]
       const awaited = job.reply !== undefined
-      const nearEnd = Date.now() > (job.waitUntil ?? 0) - KEEP_AFTER_MS
-      const keep = awaited && (ranMs > KEEP_AFTER_MS || nearEnd)
+      const isNearEnd = Date.now() > (job.waitUntil ?? 0) - KEEP_AFTER_MS
+      const keep = awaited && (ranMs > KEEP_AFTER_MS || isNearEnd)
       const message = awaited ? JSON.stringify(await checkOut(reply)) : ''
       const values = [runId, job.reply ?? '', message, keep ? 1 : 0]
-      const late = await runScript(redis, FINISH, names, values)
-      return job.asynchronous === true || late !== null
+      const sent = runScript(redis, FINISH, names, values)
+      return { isLate: sent.then((late) => job.asynchronous === true || late !== null), isNearEnd }
     },
     wasCancelled: (runId) => cancelled.has(runId),
     onCancel: (listener) => void listeners.push(listener),
     async close() {
       clearInterval(timer)
-      redis.removeAllListeners('ready')
+      redis.off('ready', tick)
       await leave(redis, served, workerId)
       redis.disconnect()
       subscriber.disconnect()

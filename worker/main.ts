@@ -5,7 +5,7 @@ import { openFollowed } from '../shared/bot-logs.ts'
 import { type Config, ConfigError, readConfig } from '../shared/config.ts'
 import { createLogger, type Logger } from '../shared/log.ts'
 import { type BotQueue, EXPORTS, type ExecuteJob, IMPORTS, REQUESTS } from '../shared/queue-jobs.ts'
-import { botQueues, openRuns } from '../shared/queue-runs.ts'
+import { botQueues, openRuns, type Runs } from '../shared/queue-runs.ts'
 import { PREFIX } from '../shared/queue-scripts.ts'
 import { createStats } from '../shared/queue-stats.ts'
 import { LendingWorker, type Loans } from '../shared/queue-worker.ts'
@@ -90,7 +90,7 @@ async function main(): Promise<void> {
   const imports = config.workerQueues.includes(IMPORTS) ? startImports(services) : undefined
   const loans: Loans = { most: MOST_RESTING, count: 0 }
   const workers = [
-    ...served.map((queue) => startWorker(config, log, queue, runner, loans)),
+    ...served.map((queue) => startWorker(config, log, queue, runs, runner, loans)),
     ...(requests ? [startRequestWorker(config, log, requests)] : []),
     ...(exports ? [startExportWorker(config, log, exports)] : []),
     ...(imports ? [startImportWorker(config, log, imports)] : []),
@@ -115,7 +115,7 @@ async function main(): Promise<void> {
     ])
     await Promise.race([closed, pause(FINISH_MS)])
     runner.abandonAll()
-    await Promise.race([closed, pause(GIVE_BACK_MS)])
+    await Promise.race([closed.then(() => runner.close()), pause(GIVE_BACK_MS)])
     await Promise.all([
       sweep.stop(),
       requests?.stop(),
@@ -141,13 +141,14 @@ function startWorker(
   config: Config,
   log: Logger,
   queue: BotQueue,
+  runs: Runs,
   runner: Runner,
   loans: Loans,
 ): Worker {
   const process = (job: Job<ExecuteJob>, token: string | undefined) =>
     take(job, token, runner, (isResting) => worker.rest(job.id ?? '', isResting))
   const settings = {
-    connection: openRedis(config, 'worker', log),
+    connection: runs.connection,
     prefix: PREFIX,
     concurrency: config.workerConcurrency,
     ...LOCKS[queue],

@@ -18,7 +18,7 @@ import { createLoader } from './load.ts'
 import type { RunMetrics } from './metrics.ts'
 import { type Attempt, cancelled, type Done, refusal } from './refusal.ts'
 import { Again, retryAfterMs } from './retries.ts'
-import { settleRun } from './settle.ts'
+import { createSettling } from './settle.ts'
 import { createSlots, Deferred } from './slots.ts'
 import type { Telling } from './telling.ts'
 import { mintToken } from './token.ts'
@@ -50,6 +50,8 @@ export interface Runner {
   giveUp(job: ExecuteJob, isPoison: boolean): Promise<void>
   /** Ends every run in hand; see HandedBack. */
   abandonAll(): void
+  /** Waits for results that are on their way. */
+  close(): Promise<void>
   readonly active: number
 }
 
@@ -61,6 +63,7 @@ export function createRunner(options: RunnerOptions): Runner {
   const services: Services = { ...options.services, queues: nested(options.services.queues) }
   const { config } = services
   const loader = createLoader(services)
+  const settling = createSettling(services, runs)
   const slots = createSlots({
     liveWorkers: () => runs.liveWorkers,
     perQueue: config.workerConcurrency,
@@ -236,10 +239,7 @@ export function createRunner(options: RunnerOptions): Runner {
     if (job.asynchronous && reply.status === 'unavailable') {
       throw new LeftToUpkeep(`Run ${job.runId} is left to upkeep`)
     }
-    const isLate = await runs.finish(job, reply, ranMs)
-    if (!isLate) return
-    const final = reply.status === 'unavailable' ? interrupted(job.runId) : reply
-    await settleRun(services, job, final)
+    await settling.finish(job, reply, ranMs)
   }
 
   /** Errors: Again, when the bot asks for another attempt. */
@@ -281,6 +281,7 @@ export function createRunner(options: RunnerOptions): Runner {
     abandonAll() {
       for (const controller of active.values()) controller.abort(SHUTDOWN)
     },
+    close: () => settling.close(),
   }
 }
 
