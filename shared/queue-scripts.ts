@@ -41,9 +41,9 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)`
 
 /**
- * KEYS flight, workers, lane; ARGV runId, lease ms, most in flight, durable (1: it may wait for a
- * worker). Answers the lane of the run, -1 when too many of the project are in flight, -2 without a
- * worker.
+ * KEYS flight, workers, lane; ARGV most in flight, durable (1: they may wait for a worker), then runId and
+ * lease ms of each run. Answers the lanes of the runs, -1 for one that comes when too many of the project
+ * are in flight, and for all of them -2 without a worker.
  *
  * Lanes are fairness between projects: BullMQ takes lane 0 first, and a project with 8, 16, 32, …
  * runs in flight adds to lane 1, 2, 3, …, behind projects with fewer. Inside a lane it is first come,
@@ -52,17 +52,26 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)`
  * of what brought it there.
  */
 export const ADMIT = script(`${NOW}
-if ARGV[4] == '0' and redis.call('ZCOUNT', KEYS[2], now, '+inf') == 0 then return -2 end
+local lanes = {}
+local isDead = ARGV[2] == '0' and redis.call('ZCOUNT', KEYS[2], now, '+inf') == 0
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
 local count = redis.call('ZCARD', KEYS[1])
-if count >= tonumber(ARGV[3]) then return -1 end
-local lane = 0
-if count > 0 then lane = tonumber(redis.call('GET', KEYS[3]) or 0) end
-while count >= 8 * 2 ^ lane do lane = lane + 1 end
-while lane > 0 and count < 8 * 2 ^ (lane - 2) do lane = lane - 1 end
-if lane > 0 then redis.call('SET', KEYS[3], lane, 'PX', 60000) else redis.call('UNLINK', KEYS[3]) end
-redis.call('ZADD', KEYS[1], now + tonumber(ARGV[2]), ARGV[1])
-return lane`)
+local before = tonumber(redis.call('GET', KEYS[3]) or 0)
+local lane = before
+for i = 3, #ARGV, 2 do
+  if isDead then table.insert(lanes, -2)
+  elseif count >= tonumber(ARGV[1]) then table.insert(lanes, -1)
+  else
+    if count == 0 then lane = 0 end
+    while count >= 8 * 2 ^ lane do lane = lane + 1 end
+    while lane > 0 and count < 8 * 2 ^ (lane - 2) do lane = lane - 1 end
+    count = count + redis.call('ZADD', KEYS[1], now + tonumber(ARGV[i + 1]), ARGV[i])
+    table.insert(lanes, lane)
+  end
+end
+if lane > 0 then redis.call('SET', KEYS[3], lane, 'PX', 60000)
+elseif before > 0 then redis.call('UNLINK', KEYS[3]) end
+return lanes`)
 
 /**
  * KEYS flight, reply, late, input; ARGV runId, channel, message, keep (1: store the reply

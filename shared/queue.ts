@@ -138,14 +138,10 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
   }
 
   async function start(job: ExecuteJob, { waitMs, signal }: Wait): Promise<Waiter> {
-    const recent = admission.recentLane(job.projectId)
-    const lane = recent ?? (await admission.admit('bots-sync', job, false))
+    const { lane, admitted } = await admission.enter(job)
     const ready = await checkIn({ ...job, reply: channel, waitUntil: Date.now() + waitMs })
     const waiter = replies.wait(ready, waitMs, signal)
-    await Promise.all([
-      recent === undefined ? undefined : admission.admit('bots-sync', job, false),
-      add('bots-sync', ready, lane),
-    ])
+    await Promise.all([admitted, add('bots-sync', ready, lane)])
     return waiter
   }
 
