@@ -159,7 +159,7 @@ t.test('the latest thousand of a bot are kept, for a week', async (t) => {
       attempt: 1,
       mode: 'sync',
       traceId: randomUUID(),
-      log: 'with a \u0000 and half a \ud800',
+      log: 'with a \u0000, a ", a \\, a }\n and half a \ud800',
     },
   })
   const week = 7 * 24 * 3_600_000
@@ -174,5 +174,5 @@ t.test('the latest thousand of a bot are kept, for a week', async (t) => {
   const latest = await kept()
   t.equal(latest.length, 1000)
   t.equal(latest[0]?.id, rows[0]?.id)
-  t.match(latest[0]?.record.log, /^with a \0 and half a/)
+  t.match(latest[0]?.record.log, /^with a \0, a ", a \\, a }\n and half a/)
 })

@@ -54,14 +54,23 @@ export async function addBotRuns(database: Connection, rows: readonly BotRunRow[
       select * from unnest($1::uuid[], $2::timestamptz[], $3::uuid[], $4::int[], $5::text[], $6::boolean[])
       on conflict do nothing`,
     values: [
-      rows.map(({ bot }) => bot),
-      rows.map(({ started }) => started.toISOString()),
-      rows.map(({ id }) => id),
-      rows.map(({ project }) => project),
-      rows.map(({ record }) => JSON.stringify(record)),
-      rows.map(({ record }) => record.archive !== undefined),
+      arrayOf(rows, ({ bot }) => bot),
+      arrayOf(rows, ({ started }) => started.toISOString()),
+      arrayOf(rows, ({ id }) => id),
+      arrayOf(rows, ({ project }) => project),
+      // JSON in JSON: of what an array has to escape there are only quotes and backslashes in it.
+      arrayOf(rows, ({ record }) => JSON.stringify(JSON.stringify(record))),
+      arrayOf(rows, ({ record }) => record.archive !== undefined),
     ],
   })
+}
+
+/** An array as PostgreSQL reads it. The driver looks through every value for what it has to escape. */
+function arrayOf(
+  rows: readonly BotRunRow[],
+  toValue: (row: BotRunRow) => string | number | boolean,
+): string {
+  return `{${rows.map(toValue).join(',')}}`
 }
 
 /** Where a page begins: behind this run. */
