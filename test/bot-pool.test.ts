@@ -1,11 +1,15 @@
+import { Queue } from 'bullmq'
 import t from 'tap'
+import { PREFIX } from '../shared/queue-scripts.ts'
 import { openBotica, type Tenant, until } from './fixtures/botica.ts'
 import { aBot, execute, handler, type Untyped } from './fixtures/bots.ts'
 
 const SLOTS = 4
 const botica = await openBotica(t, { worker: true, env: { WORKER_CONCURRENCY: String(SLOTS) } })
 const { admin } = botica
-const { queues } = botica.services
+const { config } = botica.services
+const line = new Queue('bots-sync', { connection: { url: config.redisUrl }, prefix: PREFIX })
+t.teardown(() => line.close())
 
 const waiting = handler(`const from = Date.now()
   await new Promise((resolve) => setTimeout(resolve, event.input.ms))
@@ -28,9 +32,16 @@ async function setConcurrency({ project }: Tenant, valueInteger: number): Promis
   if (put.status !== 200) throw new Error(put.text)
 }
 
-const depth = async (state: string) => (await queues.depths())['bots-sync']?.[state] ?? 0
-const inLine = async () =>
-  (await depth('waiting')) + (await depth('prioritized')) + (await depth('delayed'))
+const inLine = () => line.getJobCountByTypes('waiting', 'prioritized', 'delayed')
+
+/** No run is begun before all are in line, however slowly they come. */
+async function lineUp(count: number, ask: () => Promise<Span[]>): Promise<() => Promise<Span[]>> {
+  const before = await inLine()
+  await line.pause()
+  const asked = ask()
+  await until(async () => (await inLine()) - before >= count, 60_000)
+  return () => asked
+}
 
 interface Span {
   readonly from: number
@@ -58,7 +69,9 @@ t.test('runs that only wait take no slots', async (t) => {
   const tenant = await botica.createTenant()
   await setConcurrency(tenant, 100)
   const id = await aBot(tenant, waiting, { fields: limit('maxConcurrency', 100) })
-  const spans = await many(tenant, id, 40, 3000)
+  const ended = await lineUp(40, () => many(tenant, id, 40, 3000))
+  await line.resume()
+  const spans = await ended()
   t.ok(overlap(spans) >= 8 * SLOTS, `${overlap(spans)} at once in ${SLOTS} slots`)
 })
 
@@ -74,10 +87,10 @@ t.test('a bot has no more runs at once than it may, and holds up no other', asyn
   const id = await aBot(botica, waiting, { fields: limit('maxConcurrency', 2) })
   const other = await aBot(botica, handler('return { from: Date.now(), to: Date.now() }'))
   await execute(admin, other)
-  const asked = many(botica, id, 60, 100)
-  await until(async () => (await depth('active')) + (await inLine()) >= 40, 30_000)
-  const [beside] = await many(botica, other, 1, 0)
-  const spans = await asked
+  const crowd = await lineUp(60, () => many(botica, id, 60, 50))
+  const lone = await lineUp(1, () => many(botica, other, 1, 0))
+  await line.resume()
+  const [[beside], spans] = await Promise.all([lone(), crowd()])
   t.ok(overlap(spans) <= 2, `${overlap(spans)} at once`)
   const after = spans.filter(({ from }) => from > (beside?.to ?? 0)).length
   t.ok(after > 20, `${after} of the crowd came after the other`)
@@ -98,11 +111,10 @@ t.test('a crowd of one Project does not hold up the run of another', async (t) =
   const crowd = await aBot(crowded, busy, { fields: limit('maxConcurrency', 1000) })
   const alone = await aBot(calm, busy)
   await many(calm, alone, 1, 0)
-  const asked = many(crowded, crowd, 300, 20)
-  await until(async () => (await inLine()) >= 100, 60_000)
-  const askedAt = Date.now()
-  const [own] = await many(calm, alone, 1, 0)
-  const spans = await asked
-  const first = spans.filter(({ from }) => from > askedAt && from < (own?.from ?? 0)).length
+  const others = await lineUp(300, () => many(crowded, crowd, 300, 20))
+  const lone = await lineUp(1, () => many(calm, alone, 1, 0))
+  await line.resume()
+  const [[own], spans] = await Promise.all([lone(), others()])
+  const first = spans.filter(({ from }) => from < (own?.from ?? 0)).length
   t.ok(first <= 8 * SLOTS, `${first} runs of the crowd were started first`)
 })

@@ -95,6 +95,10 @@ t.test('both module systems and all forms of export work', async (t) => {
       'module',
     ],
     ['const wait = await Promise.resolve("yes"); export const handler = () => wait', 'module'],
+    [
+      'await new Promise((end) => setTimeout(end, 20)); export const handler = () => "yes"',
+      'module',
+    ],
   ]
   for (const [code, format] of codes) {
     const bot = aRun(code, { format })

@@ -2,6 +2,7 @@
 import { may, REGISTRY_TYPES } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { badRequest, forbidden, gone, notFound } from '../errors.ts'
+import { typeNumber } from '../fhir/definitions.ts'
 import type { Store } from './context.ts'
 import { expunge, expungeProjectPart, purgePart } from './expunge.ts'
 import { readJudged } from './judge.ts'
@@ -71,7 +72,8 @@ export function createMaintenance(store: Store): Maintenance {
     },
     async reindexNext(principal, type, from, count) {
       if (!principal.isSuperAdmin) throw forbidden()
-      const project = from?.after === undefined ? await nextProject(store, from) : from.project
+      const project =
+        from?.after === undefined ? await nextProject(store, from, type) : from.project
       if (project === undefined) return undefined
       const after = from?.after
       const own = await store.ownParameters.now(store.connection, project)
@@ -138,14 +140,19 @@ function requireAdmin(principal: Principal, type: string): void {
   if (!isEnough) throw forbidden()
 }
 
+/** The one behind `from`; of a type, the next that has resources of it. */
 async function nextProject(
   { connection }: Store,
   from: ReindexProgress | undefined,
+  type?: string,
 ): Promise<number | undefined> {
   const [row] = await connection.query<{ project: number }>({
     name: 'next-tenant',
-    text: 'select project from tenant where project > $1 order by project limit 1',
-    values: [from?.project ?? 0],
+    text: `select project from tenant where project > $1
+        and ($2::smallint is null or exists (
+          select from resource r where r.project = tenant.project and r.type = $2))
+      order by project limit 1`,
+    values: [from?.project ?? 0, type === undefined ? null : typeNumber(type)],
   })
   return row?.project
 }

@@ -149,6 +149,20 @@ export async function endOwnJob(connection: Connection, { id, input }: OwnJob): 
   if (done === undefined) await postponeOwnJob(connection, id)
 }
 
+/** It goes on where it is, a little later: other jobs come first. */
+export async function deferOwnJob(
+  connection: Connection,
+  id: string,
+  waitMs: number,
+): Promise<void> {
+  await connection.query({
+    name: 'own-job-defer',
+    text: `update job set state = 'waiting',
+      touched = clock_timestamp() + $2::float8 * interval '1 ms' where id = $1`,
+    values: [id, waitMs],
+  })
+}
+
 /** It is begun anew when all processes know of what has changed. */
 export async function postponeOwnJob(connection: Connection, id: string): Promise<void> {
   await connection.query({

@@ -67,7 +67,7 @@ function mayHaveEffect(kind: string, payload: string): boolean {
   try {
     const { method, path }: { method?: unknown; path?: unknown } = JSON.parse(payload)
     // A bot may be run by GET, too.
-    return !(method === 'GET' || method === 'HEAD') || String(path).includes('$execute')
+    return !(method === 'GET' || method === 'HEAD') || /(\$|%24)execute/i.test(String(path))
   } catch {
     return true
   }

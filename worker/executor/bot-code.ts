@@ -8,6 +8,8 @@ import { cachedDataOf, type Enter } from './guest-code.ts'
 
 export const BOT_FILE = 'bot.js'
 
+/** Takes the exports of a module; offered before any code of the bot runs. */
+const ADOPT = 'botica:adopt'
 const OPEN = '(function (exports, require, module) {'
 const METHOD_OPEN = '({ m() {'
 const CLOSE = '\n})'
@@ -63,8 +65,15 @@ export class BotCode {
     await module.instantiate(context, (name) =>
       importedModule(isolate, context, enter, name, this.#text),
     )
-    await module.evaluate({ timeout })
-    enter.applyIgnored(undefined, ['adopt', module.namespace.derefInto()], { timeout })
+    // A top level may wait: what imports the module runs when it is through.
+    const main = await isolate.compileModule(
+      `import adopt from '${ADOPT}'\nimport * as bot from '${BOT_FILE}'\nadopt(bot)`,
+      { filename: 'botica:main' },
+    )
+    await main.instantiate(context, (name) =>
+      name === ADOPT ? importedModule(isolate, context, enter, name, '') : module,
+    )
+    await main.evaluate({ timeout })
   }
 
   #options(columns: number): ivm.ScriptInfo {

@@ -1,5 +1,4 @@
 /** Jobs that the service gives itself: the index of a Project's search parameters, and that of all after an upgrade. */
-import { setTimeout as delay } from 'node:timers/promises'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import type { Services } from '../../shared/services.ts'
 import { settleIndexRevision } from '../../shared/store/index-revision.ts'
@@ -7,6 +6,7 @@ import type { ReindexProgress } from '../../shared/store/maintenance.ts'
 import type { OwnIndexProgress } from '../../shared/store/own-parameters-index.ts'
 import { SYSTEM_PROJECT } from '../../shared/store/projects.ts'
 import {
+  deferOwnJob,
   endOwnJob,
   type OwnJob,
   postponeOwnJob,
@@ -47,7 +47,10 @@ async function indexOwn(
     }
     progress = step.progress
     await saveProgress(database, job.id, progress)
-    if (step.kind === 'wait') await delay(WAIT_MS, undefined, { signal }).catch(() => undefined)
+    if (step.kind === 'wait') {
+      await deferOwnJob(database, job.id, WAIT_MS)
+      return 'postponed'
+    }
   }
   await releaseUpkeepJob(database, job.id)
   return 'stopped'

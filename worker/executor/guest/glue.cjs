@@ -162,7 +162,7 @@ exports.boot = function boot(send, ask) {
   // Names of a module for `import`; the module itself waits in a global until its wrapper has read it,
   // which is before any code of the bot runs.
   function offer(name) {
-    const found = botRequire(name)
+    const found = name === 'botica:adopt' ? adopt : botRequire(name)
     globalThis[`import ${name}`] = found
     return apply(results.stringify, undefined, [keys(found)])
   }
@@ -174,7 +174,6 @@ exports.boot = function boot(send, ask) {
     else if (what === 'fire') {
       if (a === run) timers.fire(b)
     } else if (what === 'load') load(a)
-    else if (what === 'adopt') adopt(a)
     else if (what === 'extend') extend(a)
     else if (what === 'offer') return offer(a)
     else if (what === 'withdraw') delete globalThis[`import ${a}`]
