@@ -60,10 +60,16 @@ export interface Config {
   readonly registerEnabled: boolean
   /** What a new password is looked up in. */
   readonly passwordCheck: PasswordCheck
+  /** Of the breach database; the first 5 digits of a SHA-1 are appended. */
+  readonly passwordCheckUrl: string
   /** The client of the command line tool is there without being stored. */
   readonly cliClientEnabled: boolean
   /** `/graphiql` is there: an editor of queries for people who sign in. */
   readonly graphiqlEnabled: boolean
+  /** GraphQL tells its types to others than admins, too, where their Project has the feature. */
+  readonly introspectionEnabled: boolean
+  /** Where the AuditEvents of what GraphQL reads go. */
+  readonly graphqlAudit: 'log' | 'resource'
   /** `/oauth2/introspect` answers callers it does not know. */
   readonly introspectionOpen: boolean
   /** Where keys of clients and identity providers, and inputs of imports, may be fetched from. */
@@ -74,6 +80,8 @@ export interface Config {
   readonly googleJwksUrl: string
   readonly recaptchaSiteKey: string | undefined
   readonly recaptchaSecret: string | undefined
+  /** What verifies the tokens. */
+  readonly recaptchaUrl: string
 }
 
 export class ConfigError extends Error {}
@@ -152,14 +160,20 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     productName: read.text('PRODUCT_NAME') ?? 'Botica',
     registerEnabled: read.flag('REGISTER_ENABLED', false),
     passwordCheck: read.oneOf('PASSWORD_CHECK', 'list', ['off', 'list', 'remote']),
+    passwordCheckUrl: withSlash(
+      read.url('PASSWORD_CHECK_URL', 'https://api.pwnedpasswords.com/range/'),
+    ),
     cliClientEnabled: read.flag('CLI_CLIENT_ENABLED', true),
     graphiqlEnabled: read.flag('GRAPHIQL_ENABLED', false),
+    introspectionEnabled: read.flag('INTROSPECTION_ENABLED', true),
+    graphqlAudit: read.oneOf('GRAPHQL_AUDIT', 'log', ['log', 'resource']),
     introspectionOpen: read.flag('INTROSPECTION_OPEN', false),
     hookTargets: read.oneOf('HOOK_TARGETS', onLoopback ? 'all' : 'public', ['public', 'all']),
     googleClientId: read.text('GOOGLE_CLIENT_ID'),
     googleJwksUrl: read.url('GOOGLE_JWKS_URL', 'https://www.googleapis.com/oauth2/v3/certs'),
     recaptchaSiteKey: read.text('RECAPTCHA_SITE_KEY'),
     recaptchaSecret: read.text('RECAPTCHA_SECRET'),
+    recaptchaUrl: read.url('RECAPTCHA_URL', 'https://www.google.com/recaptcha/api/siteverify'),
   }
   read.done()
   return config

@@ -5,9 +5,10 @@
  */
 import { lookup } from 'node:dns/promises'
 import type { IncomingMessage } from 'node:http'
-import { request as requestHttp } from 'node:http'
-import { request as requestHttps } from 'node:https'
+import { Agent as AgentHttp, request as requestHttp } from 'node:http'
+import { Agent as AgentHttps, request as requestHttps } from 'node:https'
 import { isIP } from 'node:net'
+import { urlToHttpOptions } from 'node:url'
 import { promisify } from 'node:util'
 import { brotliDecompress, gunzip, inflate } from 'node:zlib'
 import { isPublicAddress } from './addresses.ts'
@@ -25,6 +26,8 @@ export interface Outgoing {
   readonly cutsBody?: boolean
   /** 30 s by default. */
   readonly timeoutMs?: number
+  /** It may arrive twice: over a connection that is kept, which may turn out to have ended. */
+  readonly isRepeatable?: boolean
 }
 
 interface Answered {
@@ -49,6 +52,8 @@ export class FetchRefused extends Error {}
 const MAX_BYTES = 10 * 1024 * 1024
 const TIMEOUT_MS = 30_000
 const MAX_REDIRECTS = 10
+/** Most servers keep a connection longer. */
+const IDLE_MS = 4000
 const PUBLIC_PORTS = new Set(['', '80', '443'])
 const HOP_BY_HOP = new Set([
   'connection',
@@ -104,8 +109,7 @@ export async function openOutside(
 
 /** Errors: an Error for an address that no name server has to be asked about. */
 export function checkTarget(text: string, rule: FetchRule): void {
-  const { hostname } = readUrl(text, rule)
-  const host = hostname.replace(/^\[|\]$/g, '')
+  const host = hostOf(readUrl(text, rule))
   if (rule === 'public' && isIP(host) !== 0 && !isPublicAddress(host)) {
     throw new Error(`${host} is not a public address`)
   }
@@ -143,9 +147,14 @@ function readUrl(text: string, rule: FetchRule): URL {
   return url
 }
 
+/** An IPv6 address without its brackets. */
+function hostOf({ hostname }: URL): string {
+  return hostname.replace(/^\[|\]$/g, '')
+}
+
 /** All addresses of the name must be allowed; the first is used. */
 async function addressOf(url: URL, rule: FetchRule): Promise<string> {
-  const host = url.hostname.replace(/^\[|\]$/g, '')
+  const host = hostOf(url)
   const found = isIP(host) ? [{ address: host }] : await resolve(host)
   const [first] = found
   if (first === undefined) throw new Error(`${host} has no address`)
@@ -163,36 +172,19 @@ async function resolve(host: string): Promise<{ address: string }[]> {
   }
 }
 
+/** Kept connections go by the address that was checked, and by the name that a certificate was shown for. */
+const agents = {
+  http: new AgentHttp({ keepAlive: true, timeout: IDLE_MS }),
+  https: new AgentHttps({ keepAlive: true, timeout: IDLE_MS }),
+}
+
 async function openOnce(
-  { method, headers, body }: Outgoing,
+  outgoing: Outgoing,
   url: URL,
   address: string,
   signal: AbortSignal,
 ): Promise<Opened> {
-  const send = url.protocol === 'https:' ? requestHttps : requestHttp
-  const bytes = body === undefined ? undefined : Buffer.from(body)
-  const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>()
-  const req = send(url, {
-    method,
-    signal,
-    // No pooled connection: it might lead to an address that was not checked.
-    agent: false,
-    lookup: (_host, options, done) => {
-      const family = isIP(address)
-      if (options.all) done(null, [{ address, family }])
-      else done(null, address, family)
-    },
-    headers: {
-      'accept-encoding': 'gzip, deflate, br',
-      accept: '*/*',
-      ...Object.fromEntries(Object.entries(headers).filter(([name]) => !HOP_BY_HOP.has(name))),
-      ...(bytes === undefined ? {} : { 'content-length': String(bytes.length) }),
-    },
-  })
-  req.on('response', resolve)
-  req.on('error', (error) => reject(describe(error, signal)))
-  req.end(bytes)
-  const response = await promise
+  const response = await respond(outgoing, url, address, signal)
   return {
     status: response.statusCode ?? 0,
     statusText: response.statusMessage ?? '',
@@ -200,6 +192,41 @@ async function openOnce(
     url: url.href,
     body: response,
   }
+}
+
+function respond(
+  outgoing: Outgoing,
+  url: URL,
+  address: string,
+  signal: AbortSignal,
+): Promise<IncomingMessage> {
+  const { method, headers, body, isRepeatable = false } = outgoing
+  const isSecure = url.protocol === 'https:'
+  const bytes = body === undefined ? undefined : Buffer.from(body)
+  const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>()
+  const req = (isSecure ? requestHttps : requestHttp)({
+    ...urlToHttpOptions(url),
+    hostname: address,
+    ...(isIP(hostOf(url)) === 0 ? { servername: url.hostname } : {}),
+    method,
+    signal,
+    agent: isRepeatable && agents[isSecure ? 'https' : 'http'],
+    headers: {
+      host: url.host,
+      'accept-encoding': 'gzip, deflate, br',
+      accept: '*/*',
+      ...Object.fromEntries(Object.entries(headers).filter(([name]) => !HOP_BY_HOP.has(name))),
+      ...(bytes === undefined ? {} : { 'content-length': String(bytes.length) }),
+    },
+  })
+  req.on('response', resolve)
+  req.on('error', (error) => {
+    if (req.reusedSocket && codeOf(error) === 'ECONNRESET' && !signal.aborted) {
+      resolve(respond(outgoing, url, address, signal))
+    } else reject(describe(error, signal))
+  })
+  req.end(bytes)
+  return promise
 }
 
 async function readAll(
@@ -253,6 +280,10 @@ function flatten(headers: IncomingMessage['headers']): Record<string, string> {
 function describe(error: unknown, signal: AbortSignal): Error {
   if (signal.aborted) return new Error('The request took too long or the run has ended')
   if (!(error instanceof Error)) return new Error('The request failed')
-  const code = 'code' in error && typeof error.code === 'string' ? error.code : undefined
+  const code = codeOf(error)
   return code === undefined ? error : new Error(`The request failed: ${code}`, { cause: error })
+}
+
+function codeOf(error: Error): string | undefined {
+  return 'code' in error && typeof error.code === 'string' ? error.code : undefined
 }

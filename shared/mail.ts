@@ -75,7 +75,9 @@ function mutable(message: Omit<StoredMail['message'], 'kind' | 'attachments'>) {
 
 function failureOf(error: unknown): MailError {
   const { responseCode, code } = error as { responseCode?: number; code?: string }
-  const isPermanent = (responseCode ?? 0) >= 500 || code === 'EENVELOPE'
+  // nodemailer makes up a 500 for a server that has no TLS; the mail itself was not refused.
+  const isRefused = (responseCode ?? 0) >= 500 && code !== 'ETLS'
+  const isPermanent = isRefused || code === 'EENVELOPE'
   const what = [code, responseCode].filter((part) => part !== undefined).join(' ')
   return new MailError(
     `The mail server did not take it: ${what || 'no reason'}`,

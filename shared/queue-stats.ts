@@ -132,6 +132,26 @@ export async function readLanes(
   return Object.fromEntries(lanes)
 }
 
+/** The lanes of every Project that has runs. */
+export async function readAllLanes(
+  redis: Redis,
+): Promise<readonly (Lane & { readonly queue: string; readonly project: string })[]> {
+  const projects = new Set<string>()
+  let cursor = '0'
+  do {
+    const [next, found] = await redis.scan(cursor, 'MATCH', keys.flight('*', '*'), 'COUNT', 1000)
+    cursor = next
+    for (const key of found) projects.add(key.slice(key.lastIndexOf(':') + 1))
+  } while (cursor !== '0')
+  const lanes = await Promise.all(
+    [...projects].sort().map(async (project) => {
+      const queues = Object.entries(await readLanes(redis, project))
+      return queues.map(([queue, lane]) => ({ queue, project, ...lane }))
+    }),
+  )
+  return lanes.flat().filter(({ inFlight }) => inFlight > 0)
+}
+
 function histogram({ sum = 0, ...buckets }: Record<string, number>): Histogram {
   return { count: sumOf(buckets), sumMs: sum, buckets }
 }

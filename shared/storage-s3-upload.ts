@@ -43,10 +43,15 @@ export async function uploadObject(
     for await (const { block, size } of filled(source, blocks.take)) {
       if (UploadId === undefined && size < partBytes) {
         await client.send(new PutObjectCommand({ ...object, Body: block.subarray(0, size) }))
+        blocks.giveBack(block)
+        blocks.drop()
         return
       }
       UploadId ??= (await client.send(new CreateMultipartUploadCommand(object))).UploadId
-      if (size === 0) break
+      if (size === 0) {
+        blocks.giveBack(block)
+        break
+      }
       const part = sendPart(block, size, parts.length + 1)
       // Who waits for a block, or for all parts, is told.
       part.catch(blocks.fail)
@@ -54,6 +59,7 @@ export async function uploadObject(
     }
     const MultipartUpload = { Parts: await Promise.all(parts) }
     await client.send(new CompleteMultipartUploadCommand({ ...object, UploadId, MultipartUpload }))
+    blocks.drop()
   } catch (error) {
     await Promise.allSettled(parts)
     // Why it failed is what the caller must hear, whatever comes of this.
@@ -107,6 +113,10 @@ function createBlocks(bytes: number) {
       if (waiting === undefined) free.push(block)
       else waiting.resolve(block)
       waiting = undefined
+    },
+    /** When all is answered: of a part that failed the connection may still read. */
+    drop(): void {
+      for (const block of free.splice(0)) release(block)
     },
     fail(reason: unknown): void {
       failure ??= { reason }

@@ -1,4 +1,5 @@
 /** Storage in a bucket; credentials come from where the client library looks for them (`AWS_*`). */
+import { IncomingMessage } from 'node:http'
 import { Readable } from 'node:stream'
 import {
   DeleteObjectCommand,
@@ -8,6 +9,7 @@ import {
   S3Client,
 } from '@aws-sdk/client-s3'
 import { contentMissing } from './errors.ts'
+import { release } from './release.ts'
 import type { Storage } from './storage.ts'
 import { uploadObject } from './storage-s3-upload.ts'
 
@@ -51,6 +53,7 @@ export function openBucket(url: URL, maxBytes: number): Storage {
         throw error instanceof NoSuchKey ? contentMissing(error) : error
       })
       if (!(Body instanceof Readable)) throw new Error('The bucket gave no stream')
+      if (Body instanceof IncomingMessage) releaseReads(Body)
       return Body
     },
     async delete(key) {
@@ -63,4 +66,17 @@ export function openBucket(url: URL, maxBytes: number): Storage {
       client.destroy()
     },
   }
+}
+
+/**
+ * Node copies the content out of what it reads from the connection. This listener comes after the one
+ * that does so, and the 40 MiB that would gather until V8 collects garbage do not.
+ */
+function releaseReads(answer: IncomingMessage): void {
+  const { socket } = answer
+  const stop = () => socket.off('data', release)
+  socket.on('data', release)
+  // The next answer on this connection has its own listener, which would come after this one.
+  answer.once('end', stop)
+  answer.once('close', stop)
 }

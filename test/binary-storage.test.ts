@@ -1,9 +1,10 @@
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs'
-import { request } from 'node:http'
+import { IncomingMessage, request } from 'node:http'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { Readable } from 'node:stream'
 import { brotliCompressSync, deflateSync, gzipSync } from 'node:zlib'
 import t from 'tap'
 import { storeContent } from '../shared/api/binary-content.ts'
@@ -35,6 +36,23 @@ async function binaryRows({ services, project }: Botica): Promise<number> {
   })
   return Number(row?.count)
 }
+
+t.test('what is read of a bucket is given back before the next piece comes', async (t) => {
+  const { storage } = s3.services
+  const bytes = randomBytes(LIMIT)
+  await storage.put('test/large', Readable.from([Buffer.from(bytes)]))
+  const answer = await storage.get('test/large')
+  t.ok(answer instanceof IncomingMessage)
+  const { socket } = answer as IncomingMessage
+  const kept: number[] = []
+  const look = (chunk: Buffer) => kept.push(chunk.byteLength)
+  socket.on('data', look)
+  t.ok(Buffer.concat(await answer.toArray()).equals(bytes))
+  socket.off('data', look)
+  t.ok(kept.length > 0)
+  t.equal(Math.max(...kept), 0)
+  await storage.delete('test/large')
+})
 
 for (const [name, botica, directory] of [
   ['a folder', disk, folder],

@@ -4,7 +4,7 @@ import { openBotica, until } from './fixtures/botica.ts'
 import { aBot, execute, finished, handler, type Untyped } from './fixtures/bots.ts'
 
 const botica = await openBotica(t, { worker: true })
-const { admin, project, services } = botica
+const { admin, superAdmin, project, services } = botica
 const path = `/admin/projects/${project.id}/bots/stats`
 const later = { Prefer: 'respond-async' }
 
@@ -46,6 +46,11 @@ t.test('runs in hand and in line are told while they last', async (t) => {
     const { body } = await admin.get<Untyped>(path)
     return body.lanes['bots-async'].inFlight === 3 && body.slotsUsed >= 1
   }, 30_000)
+  const { body: queues } = await superAdmin.get<Untyped>('/admin/super/queues')
+  t.match(
+    queues.lanes.filter((lane: Untyped) => lane.project === project.id),
+    [{ queue: 'bots-async', inFlight: 3, oldestWaitingSeconds: Number }],
+  )
   for (const url of urls) t.equal((await admin.del(url)).status, 202)
   await until(async () => {
     const { body } = await admin.get<Untyped>(path)

@@ -109,6 +109,23 @@ t.test('equal conditional creates in racing transactions make one resource', asy
   }
 })
 
+t.test('equal conditional creates in racing batches make one resource each', async (t) => {
+  const mrns = Array.from({ length: 20 }, () => randomUUID())
+  const entry = mrns.map((mrn) =>
+    post(withMrn(mrn), { ifNoneExist: `identifier=${MRN_SYSTEM}|${mrn}` }),
+  )
+  const bundle = { resourceType: 'Bundle', type: 'batch', entry }
+  const answers = await Promise.all([
+    client.post<ResponseBundle>('', bundle),
+    client.post<ResponseBundle>('', { ...bundle, entry: entry.toReversed() }),
+    ...entry.slice(0, 5).map((one) => client.post<ResponseBundle>('', { ...bundle, entry: [one] })),
+  ])
+  const statuses = answers.flatMap(({ body }) => body.entry.map(({ response }) => response.status))
+  t.equal(statuses.filter((status) => status === '201').length, mrns.length)
+  t.ok(statuses.every((status) => ['200', '201', '409'].includes(status)))
+  t.same(await Promise.all(mrns.map(countOf)), Array(mrns.length).fill(1))
+})
+
 t.test('those that search as well make one, too, and find it', async (t) => {
   const mrn = randomUUID()
   const query = `identifier=${MRN_SYSTEM}|${mrn}`

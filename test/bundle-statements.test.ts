@@ -192,3 +192,52 @@ t.test('a batch of creates shares its statements', async (t) => {
   })
   t.ok(cost < 50, `${cost} statements`)
 })
+
+t.test('conditional entries of a batch that find nothing share a transaction', async (t) => {
+  const mrn = randomUUID()
+  const query = (i: number) => `identifier=${MRN_SYSTEM}|${mrn}-${i}`
+  const entry = [
+    ...many(100, (i) => post(withMrn(`${mrn}-${i}`), { ifNoneExist: query(i) })),
+    ...many(50, (i): Entry => {
+      const url = `Patient?${query(100 + i)}`
+      return { request: { method: 'PUT', url }, resource: withMrn(`${mrn}-${100 + i}`) }
+    }),
+    post(aPatient({ gender: 'robot', active: 'yes' }), { ifNoneExist: query(200) }),
+    post(withMrn(`${mrn}-7`), { ifNoneExist: query(7) }),
+  ]
+  const send = () => run('batch', entry)
+  const trips = await roundTripsAsked(services, client, async () => {
+    const { body } = await send()
+    const statuses = body.entry.map(({ response }) => response.status)
+    t.ok(statuses.slice(0, 150).every((status) => status === '201'))
+    t.same(statuses.slice(150), ['400', '200'])
+    t.equal(body.entry[151]?.resource?.id, body.entry[7]?.resource?.id)
+  })
+  t.ok(trips <= 10, `${trips} round trips`)
+  const again = await send()
+  t.equal(again.body.entry.filter(({ response }) => response.status === '200').length, 151)
+})
+
+t.test('one that is refused does not keep the others of a batch from being made', async (t) => {
+  const criteria = 'Patient?gender=female'
+  const policy = await botica.admin.create({
+    resourceType: 'AccessPolicy',
+    resource: [{ resourceType: 'Patient', criteria }],
+  })
+  const { client: limited } = await botica.createMember({
+    accessPolicy: { reference: `AccessPolicy/${policy.id}` },
+  })
+  const mrn = randomUUID()
+  const entry = ['female', 'male', 'female'].map((gender, i) =>
+    post(
+      { ...withMrn(`${mrn}-${i}`), gender },
+      { ifNoneExist: `identifier=${MRN_SYSTEM}|${mrn}-${i}` },
+    ),
+  )
+  const bundle = { resourceType: 'Bundle', type: 'batch', entry }
+  const { body } = await limited.post<ResponseBundle>('', bundle)
+  t.same(
+    body.entry.map(({ response }) => response.status),
+    ['201', '403', '201'],
+  )
+})

@@ -11,20 +11,26 @@ const slow = handler(`await new Promise((resolve) => setTimeout(resolve, event.i
 t.test('a killed worker loses no answer', { timeout: 300_000 }, async (t) => {
   const fragile = await openBotica(t)
   const worker = await fragile.startWorker()
-  const pause = 'await new Promise((resolve) => setTimeout(resolve, 1500));'
+  const pause = 'if (event.attempt === 1) await new Promise(() => {});'
+  const fields = { timeout: 120 }
   const writer = await aBot(
     fragile,
     handler(
       `const { id } = await medplum.createResource({ resourceType: 'Patient' }); ${pause} return id`,
     ),
+    { fields },
   )
-  const reader = await aBot(fragile, handler(`${pause} return 'attempt ' + event.attempt`))
+  const reader = await aBot(fragile, handler(`${pause} return 'attempt ' + event.attempt`), {
+    fields,
+  })
   const wrote = execute(fragile.admin, writer)
   const read = execute(fragile.admin, reader)
   const accepted = await execute(fragile.admin, reader, {}, later)
   await eventually(async () => {
     const found = await fragile.admin.get<Untyped>('Patient')
-    return found.body.entry?.length === 1 ? true : undefined
+    const depths = await fragile.services.queues.depths()
+    const running = [depths['bots-sync']?.active, depths['bots-async']?.active]
+    return found.body.entry?.length === 1 && running.join() === '2,1' ? true : undefined
   })
   const killed = once(worker, 'close')
   worker.kill('SIGKILL')

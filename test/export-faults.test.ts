@@ -8,16 +8,22 @@ import { Redis } from 'ioredis'
 import t from 'tap'
 import { openBotica, until } from './fixtures/botica.ts'
 import { ended, exportedAt, idsIn, kickOff } from './fixtures/exports.ts'
+import { createDatabase } from './fixtures/own-database.ts'
 import { anOrganization } from './fixtures/resources.ts'
 
-const botica = await openBotica(t)
+const botica = await openBotica(t, {
+  // The parts of exports are in the database, which all files share.
+  env: { DATABASE_URL: await createDatabase(t) },
+})
 const { admin } = botica
 const { database, config } = botica.services
 
-/** So many that they are several blocks of one file. */
-const LARGE = 24
+const KILLS = 5
+const DONE_MS = 120_000
+/** Of a block of a file: there are more of these than workers that are killed. */
+const ROWS = 5
 const large = await Promise.all(
-  Array.from({ length: LARGE }, () => {
+  Array.from({ length: (KILLS + 3) * ROWS }, () => {
     const valueString = randomBytes(600_000).toString('base64')
     return admin.create(
       anOrganization({ extension: [{ url: 'https://example.org/scan', valueString }] }),
@@ -28,39 +34,58 @@ const large = await Promise.all(
 const workers: ChildProcess[] = []
 const ids = large.map(({ id }) => id).sort()
 
+/** Whoever writes down the nth block of a file waits while somebody holds the lock of that number. */
+const GATE = 4711
+await database.query({
+  text: `create function gate() returns trigger language plpgsql as $$ begin
+    perform pg_advisory_xact_lock_shared(${GATE}, jsonb_array_length(new.blocks));
+    return new; end $$`,
+  values: [],
+})
+await database.query({
+  text: `create trigger gate before insert or update of blocks on export_file
+    for each row execute function gate()`,
+  values: [],
+})
+
 t.test('an export whose workers die goes on behind what is written', async (t) => {
   const url = await kickOff(admin, '$export?_type=Organization')
-  for (const signal of ['SIGKILL', 'SIGKILL'] as const) {
+  for (let blocks = 1; blocks <= KILLS; blocks++) {
+    const open = await closeGate(blocks + 1)
     const worker = await botica.startWorker()
-    const release = await holdBlocks(url)
-    await end(worker, signal)
-    await release()
+    await untilWritten(url, blocks)
+    await end(worker, 'SIGKILL')
+    await dropWaiting()
+    await open()
     await database.query({
       text: `update export_part set lease = clock_timestamp() where job = $1 and state = 'active'`,
       values: [idOf(url)],
     })
   }
   const [before] = await written(url)
+  t.equal(before?.blocks.length, KILLS)
+  const open = await closeGate(KILLS + 2)
   const stopped = await botica.startWorker()
-  const releaseStopped = await holdBlocks(url)
+  await untilWritten(url, KILLS + 1)
   const gone = end(stopped, 'SIGTERM')
-  await releaseStopped()
+  await open()
   t.equal(await gone, 0, 'a worker that is told to stop leaves in order')
   workers.push(await botica.startWorker())
   const exported = await exportedAt(admin, url)
   t.same(idsIn(exported, 'Organization'), ids, 'each of them once')
   const [after] = await written(url)
-  t.ok((after?.epoch ?? 0) >= 3, 'several have worked on it')
+  t.ok((after?.epoch ?? 0) > KILLS, 'several have worked on it')
   t.same(after?.blocks.slice(0, before?.blocks.length), before?.blocks, 'nothing is done again')
 })
 
 t.test('an export that is cancelled on its way leaves no file', async (t) => {
+  const open = await closeGate(2)
   const url = await kickOff(admin, '$export?_type=Organization')
-  const release = await holdBlocks(url)
+  await untilWritten(url, 1)
   t.equal((await admin.del(url)).status, 202)
   t.equal((await admin.get(url)).status, 404)
-  await release()
-  await until(async () => (await filesOf(url)).length === 0 && (await isSwept(url)), 60_000)
+  await open()
+  await until(async () => (await filesOf(url)).length === 0 && (await isSwept(url)), DONE_MS)
   t.pass('all is gone')
 })
 
@@ -86,7 +111,7 @@ t.test(
     const failed = await ended(limited.admin, url)
     t.equal(failed.status, 500)
     t.match(failed.body, { resourceType: 'OperationOutcome', issue: [{ code: 'exception' }] })
-    await until(async () => isSwept(url), 60_000)
+    await until(async () => isSwept(url), DONE_MS)
     t.same(await filesOf(url, limited.project.id), [])
     for (const worker of workers) await limitFiles(worker, 'unlimited')
     const again = await kickOff(limited.admin, '$export?_type=Organization')
@@ -94,18 +119,15 @@ t.test(
   },
 )
 
-/** Lets a block be written down, and none after it; answers what lets go. */
-async function holdBlocks(url: string): Promise<() => Promise<void>> {
-  const [seen] = await written(url)
-  await until(async () => {
-    const [now] = await written(url)
-    return (now?.blocks.length ?? 0) > (seen?.blocks.length ?? 0)
-  }, 60_000)
+/** No file gets so many blocks until the answer is called. */
+async function closeGate(blocks: number): Promise<() => Promise<void>> {
   const held = Promise.withResolvers<void>()
   const released = Promise.withResolvers<void>()
   const holding = database.transaction(async (connection) => {
-    const text = 'select 1 from export_file where job = $1 for update'
-    await connection.query({ text, values: [idOf(url)] })
+    await connection.query({
+      text: 'select pg_advisory_xact_lock($1, $2)',
+      values: [GATE, blocks],
+    })
     held.resolve()
     await released.promise
   })
@@ -114,6 +136,22 @@ async function holdBlocks(url: string): Promise<() => Promise<void>> {
     released.resolve()
     await holding
   }
+}
+
+/** What somebody has sent who is dead would be done still. */
+async function dropWaiting(): Promise<void> {
+  await until(async () => {
+    const waiting = await database.query({
+      text: `select pg_terminate_backend(pid) from pg_locks
+        where locktype = 'advisory' and classid = $1 and not granted`,
+      values: [GATE],
+    })
+    return waiting.length === 0
+  }, DONE_MS)
+}
+
+async function untilWritten(url: string, blocks: number): Promise<void> {
+  await until(async () => (await written(url))[0]?.blocks.length === blocks, DONE_MS)
 }
 
 async function written(url: string) {

@@ -1,4 +1,5 @@
 import t from 'tap'
+import { removeOldExports } from '../shared/api/exports/announce.ts'
 import type { Resource } from '../shared/fhir/resource.ts'
 import { openBotica, until } from './fixtures/botica.ts'
 import type { Answer } from './fixtures/client.ts'
@@ -80,10 +81,52 @@ t.test('an export is a BulkDataExport that its owner and admins see', async (t) 
   t.equal((await other.get<{ total: number }>('BulkDataExport?_total=accurate')).body.total, 0)
   const { body } = await client.get<Resource>(`BulkDataExport/${id}`)
   const changed = { ...body, status: 'error' }
-  t.equal((await client.put(`BulkDataExport/${id}`, changed)).status, 403)
+  for (const caller of [client, admin]) {
+    t.equal((await caller.put(`BulkDataExport/${id}`, changed)).status, 403)
+    t.equal((await caller.del(`BulkDataExport/${id}`)).status, 403)
+    const made = { ...changed, id: undefined, meta: undefined }
+    t.equal((await caller.post('BulkDataExport', made)).status, 403)
+  }
   t.equal((await client.del(url)).status, 202)
   t.match((await admin.get(`BulkDataExport/${id}`)).body, { status: 'cancelled' })
 })
+
+t.test('the record of an export is there for 30 days', async (t) => {
+  const [old, recent] = [await endedAt(31), await endedAt(29)]
+  await removeOldExports(botica.services)
+  t.equal((await client.get(`BulkDataExport/${old}`)).status, 404)
+  t.equal((await client.get(`BulkDataExport/${recent}`)).status, 200)
+  const left = await database.query<{ id: string }>({
+    text: 'select id from export_job where id = any($1)',
+    values: [[old, recent]],
+  })
+  t.same(left, [{ id: recent }])
+})
+
+/** Id of an export that ended so many days ago, and of which no file is left. */
+async function endedAt(days: number): Promise<string> {
+  const url = await kickOff(client, '$export?_type=Patient')
+  await manifestOf(client, url)
+  t.equal((await client.del(url)).status, 202)
+  const id = idOf(url)
+  await until(async () => {
+    const [job] = await database.query<{ swept: boolean }>({
+      text: 'select swept from export_job where id = $1',
+      values: [id],
+    })
+    return job?.swept === true
+  }, 60_000)
+  const age = `interval '${days} days'`
+  await database.query({
+    text: `update export_job set finished = finished - ${age} where id = $1`,
+    values: [id],
+  })
+  await database.query({
+    text: `update resource set lu = lu - ${age} where id = $1`,
+    values: [id],
+  })
+  return id
+}
 
 t.test('an export is an AsyncJob, too, by which it is cancelled', async (t) => {
   const url = await kickOff(client, '$export?_type=Patient')

@@ -3,7 +3,7 @@ import type { AddressInfo } from 'node:net'
 import { type CryptoKey, exportJWK, generateKeyPair, SignJWT } from 'jose'
 import t from 'tap'
 import { openBotica } from './fixtures/botica.ts'
-import { createClient } from './fixtures/client.ts'
+import { type Client, createClient } from './fixtures/client.ts'
 import { aPerson, askToken, pkce } from './fixtures/people.ts'
 
 const [google, stranger] = await Promise.all([generateKeyPair('RS256'), generateKeyPair('RS256')])
@@ -101,10 +101,43 @@ t.test('a Project that wants Google lets its people in by the client of its site
   const token = await credential(email, { audience: googleClientId })
   const here = { googleClientId, projectId: tenant.project.id }
   t.match(await signIn(token, here), { status: 200, body: { code: String } })
-  t.match(await signIn(token, { googleClientId }), failure('Invalid googleClientId'))
+  t.match(await signIn(token, { googleClientId }), { status: 200, body: { code: String } })
   const elsewhere = { googleClientId, projectId: project.id }
   t.match(await signIn(token, elsewhere), failure('Invalid googleClientId'))
 })
+
+t.test(
+  'the client of a site leads to its Project alone, and only while it is the only one',
+  async (t) => {
+    const [tenant, other] = await Promise.all([botica.createTenant(), botica.createTenant()])
+    const googleClientId = 'of-a|site,of.one'
+    const sites = (client: Client, id: string) =>
+      client.post(`/admin/projects/${id}/sites`, [
+        { name: 'Site', domain: ['site.example'], googleClientId },
+      ])
+    t.equal((await sites(tenant.admin, tenant.project.id)).status, 200)
+    const { email, user, membership } = await aPerson(services, tenant.project)
+    await aPerson(services, other.project, { user })
+    const token = await credential(email, { audience: googleClientId })
+    const { status, body, text } = await signIn(token, { googleClientId })
+    t.equal(status, 200, text)
+    const form = { grant_type: 'authorization_code', code: body.code, code_verifier: verifier }
+    const tokens = await askToken(baseUrl, form)
+    const me = await createClient(baseUrl, tokens.body.access_token).get('/auth/me')
+    t.match(me.body, { project: { id: tenant.project.id }, membership: { id: membership.id } })
+    for (const unknown of ['of-a', '|of-a|site,of.one', 'site.apps']) {
+      const refused = await signIn(token, { googleClientId: unknown })
+      t.match(refused, failure('Invalid googleClientId'), unknown)
+    }
+    const founding = await signIn(token, { googleClientId, projectId: 'new' })
+    t.match(founding, failure('Invalid googleClientId'))
+
+    t.equal((await sites(other.admin, other.project.id)).status, 200)
+    t.match(await signIn(token, { googleClientId }), failure('Invalid googleClientId'))
+    const projectId = other.project.id
+    t.equal((await signIn(token, { googleClientId, projectId })).status, 200)
+  },
+)
 
 t.test('a stranger may register by Google where patients may', async (t) => {
   const tenant = await botica.createTenant()

@@ -2,6 +2,7 @@ import t from 'tap'
 import type { Resource } from '../shared/fhir/resource.ts'
 import { openBotica } from './fixtures/botica.ts'
 import type { Answer, Client } from './fixtures/client.ts'
+import type { Result } from './fixtures/graphql.ts'
 import { aPatient } from './fixtures/resources.ts'
 
 const botica = await openBotica(t, { env: { RATE_LIMIT_PER_MINUTE: '60000' } })
@@ -83,6 +84,31 @@ t.test('a member beyond its quota is told when to come back', async (t) => {
   t.ok(Number(refused.headers.get('retry-after')) > 0)
 })
 
+t.test(
+  'a query costs what it reads, searches and writes, and fails where nothing is left',
+  async (t) => {
+    const [costs, refused] = await inOneMinute(async () => {
+      const { admin } = await aProject({ enableFhirQuota: true, userFhirQuota: 360 })
+      const { id } = await admin.create(aPatient())
+      await admin.create(aPatient())
+      const query = (text: string) => admin.post<Result>('$graphql', { query: text })
+      return [
+        [
+          leftOf(await query('{ __typename }')),
+          leftOf(await query(`{ Patient(id: "${id}") { id } }`)),
+          leftOf(await query('{ PatientList { EncounterList(_reference: patient) { id } } }')),
+        ],
+        await query(`{ Patient(id: "${id}") { id } PatientList { EncounterList(_reference: patient)
+        { id } } two: PatientList(_count: 1) { id } three: PatientList(_count: 2) { id } }`),
+      ] as const
+    })
+    t.same(costs, [160, 159, 99])
+    t.equal(refused.status, 200)
+    t.match(refused.body.errors?.[0], { message: 'Too Many Requests', extensions: { status: 429 } })
+    t.match(refused.body.data, { Patient: { id: String }, two: [{ id: String }] })
+  },
+)
+
 t.test('the members of a Project share its quota, -1 switches a limit off', async (t) => {
   const statuses = await inOneMinute(async () => {
     const settings = { enableFhirQuota: true, userFhirQuota: -1, totalFhirQuota: 250 }
@@ -94,6 +120,29 @@ t.test('the members of a Project share its quota, -1 switches a limit off', asyn
     statuses.map(({ status }) => status),
     [201, 201, 429],
   )
+})
+
+t.test('a UserConfiguration gives one member a quota of its own', async (t) => {
+  const lefts = await inOneMinute(async () => {
+    const { project, admin } = await aProject({ enableFhirQuota: true, userFhirQuota: 150 })
+    const { id, client } = await botica.createMember({}, project.id)
+    const configuration = await admin.create({
+      resourceType: 'UserConfiguration',
+      option: [{ id: 'fhirQuota', valueInteger: 1000 }],
+    })
+    const found = await superAdmin.get<{ entry: { resource: Resource }[] }>(
+      `ProjectMembership?profile=ClientApplication/${id}`,
+    )
+    const membership = found.body.entry[0]?.resource
+    const userConfiguration = { reference: `UserConfiguration/${configuration.id}` }
+    await superAdmin.put(`ProjectMembership/${membership?.id}`, {
+      ...membership,
+      userConfiguration,
+    })
+    services.principals.forget()
+    return [leftOf(await client.get('Patient')), leftOf(await admin.get('Patient'))]
+  })
+  t.same(lefts, [980, 30])
 })
 
 t.test('the entry of a batch that meets the limit is refused, and all after it', async (t) => {

@@ -56,6 +56,50 @@ t.test('a type is made findable again by a worker, in every project', async (t) 
   t.equal(await count(other.admin, 'Organization?name=refound'), 1)
 })
 
+t.test('a super admin says which resources are made findable again', async (t) => {
+  const [meant, left] = await Promise.all(
+    ['Meantinger', 'Leftinger'].map((family) => admin.create(aPatient({ name: [{ family }] }))),
+  )
+  for (const patient of [meant, left]) await damage(patient?.id ?? '')
+  const reindex = (body: Record<string, unknown>) =>
+    superAdmin.post('/admin/super/reindex', body, { Prefer: 'respond-async' })
+  const counts = () =>
+    Promise.all(
+      ['Patient?name=meantinger', 'Patient?name=leftinger'].map((path) => count(admin, path)),
+    )
+  const filter = 'name=meantinger&_lastUpdated=gt2020-01-01'
+  const nothing = {
+    resourceType: 'Patient',
+    reindexType: 'specific',
+    maxResourceVersion: 0,
+    filter,
+  }
+  t.match(await jobOf(superAdmin, await reindex(nothing)), { status: 'completed' })
+  t.same(await counts(), [0, 0], 'no index is as old as that')
+  const some = {
+    resourceType: 'Patient',
+    reindexType: 'specific',
+    maxResourceVersion: 1000,
+    filter,
+  }
+  t.match(await jobOf(superAdmin, await reindex(some)), { status: 'completed' })
+  t.same(await counts(), [1, 0])
+  const one = { resourceType: '*', filter: `_id=${left?.id}` }
+  t.match(await jobOf(superAdmin, await reindex(one)), { status: 'completed' })
+  t.same(await counts(), [1, 1])
+
+  const bad = { '*': 'name=x', Patient: 'organization.name=x', Basic: 'nonsense=1' }
+  for (const [resourceType, query] of Object.entries(bad)) {
+    const refused = { status: 400, body: { issue: [{ expression: ['filter'] }] } }
+    t.match(await reindex({ resourceType, filter: query }), refused, query)
+  }
+  for (const maxResourceVersion of [undefined, -1, 1.5, '1']) {
+    const body = { resourceType: 'Basic', reindexType: 'specific', maxResourceVersion }
+    const refused = { status: 400, body: { issue: [{ expression: ['maxResourceVersion'] }] } }
+    t.match(await reindex(body), refused, String(maxResourceVersion))
+  }
+})
+
 t.test('an expunged resource has never been', async (t) => {
   const { id } = await admin.create(aPatient({ name: [{ family: 'Expungewell' }] }))
   const path = `Patient/${id}`

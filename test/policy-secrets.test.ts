@@ -9,12 +9,14 @@ const { admin, superAdmin, services, project } = botica
 const [author, other] = await Promise.all([botica.createMember(), botica.createMember()])
 
 const SECRET = 'https://www.medplum.com/fhir/StructureDefinition/subscription-secret'
+/** Its older address. */
+const OLDER = 'https://www.medplum.com/fhir/StructureDefinition-subscriptionSecret'
 const aSubscription = {
   resourceType: 'Subscription',
   status: 'off',
   reason: 'test',
   criteria: 'Patient?name=x',
-  extension: [{ url: SECRET, valueString: 'plain secret' }],
+  extension: [SECRET, OLDER].map((url) => ({ url, valueString: 'plain secret' })),
   channel: {
     type: 'rest-hook',
     endpoint: 'https://example.org/hook',
@@ -53,7 +55,7 @@ t.test('secrets of a Subscription are for its author and admins', async (t) => {
   }
   const [read] = answers
   t.match(read?.body, {
-    extension: [{ url: SECRET, valueString: '***' }],
+    extension: [SECRET, OLDER].map((url) => ({ url, valueString: '***' })),
     channel: { header: ['***'] },
   })
 })

@@ -31,7 +31,8 @@ function issues(
   ...others: readonly StructureDefinition[]
 ): string[] {
   const found = new Map(others.map((other) => [other.url, other]))
-  const profiles = [compileProfile(definition, found)]
+  const profile = compileProfile(definition, found)
+  const profiles = [{ profile, resource, root: resource, steps: [resource.resourceType] }]
   return validate(resource, { strict: true, profiles, terminology: true }).map(
     ({ details, expression }) => `${expression}: ${details.text}`,
   )
@@ -304,11 +305,9 @@ t.test('a check that would take long ends', async (t) => {
     patternCodeableConcept: { coding: coding.map(({ code }) => ({ code: `x${code}` })) },
   }
   const costly = profile('Observation', [element('Observation.category', pattern)])
-  const category = Array.from({ length: 400 }, () => ({ coding: coding.map((c) => ({ ...c })) }))
+  const category = Array.from({ length: 100 }, () => ({ coding: coding.map((c) => ({ ...c })) }))
   const all = { patternCodeableConcept: { coding: coding.toReversed() } }
   const worst = profile('Observation', [element('Observation.category', all)])
   t.equal(issues(observation({ category: category.slice(0, 1) }), costly).length, 1)
-  t.throws(() => issues(observation({ category }), worst), {
-    message: 'The profiles take too long to check',
-  })
+  t.throws(() => issues(observation({ category }), worst), { message: /too long to/ })
 })

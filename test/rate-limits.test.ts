@@ -1,6 +1,7 @@
 import t from 'tap'
 import { openBotica } from './fixtures/botica.ts'
 import { type Client, createClient } from './fixtures/client.ts'
+import { askToken } from './fixtures/people.ts'
 
 const USUAL = 50
 const botica = await openBotica(t, {
@@ -21,14 +22,20 @@ async function aProject(settings: Record<string, number>) {
   return tenant
 }
 
-/** How many of the requests are refused; all of them fall into one minute. */
-async function refusals(client: Client, path: string, count: number): Promise<number> {
+/** Repeats what a new minute has come in between of. */
+async function inOneMinute<T>(work: () => Promise<T>): Promise<T> {
   for (;;) {
     const minute = Math.floor(Date.now() / 60_000)
-    const answers = await Promise.all(Array.from({ length: count }, () => client.get(path)))
-    if (Math.floor(Date.now() / 60_000) !== minute) continue
-    return answers.filter(({ status }) => status === 429).length
+    const done = await work()
+    if (Math.floor(Date.now() / 60_000) === minute) return done
   }
+}
+
+/** How many of the requests are refused. */
+async function refusals(client: Client, path: string, count: number): Promise<number> {
+  const ask = () => Promise.all(Array.from({ length: count }, () => client.get(path)))
+  const answers = await inOneMinute(ask)
+  return answers.filter(({ status }) => status === 429).length
 }
 
 const [few, many, none, usual] = [
@@ -45,6 +52,36 @@ t.test('a Project may allow its callers less', async (t) => {
   t.match(refused, { status: 429, body: { id: 'too-many-requests' } })
   t.match(refused.headers.get('ratelimit'), /^"requests";r=0;t=\d+$/)
   t.match(refused.headers.get('retry-after'), /^\d+$/)
+})
+
+t.test('it may allow less to those who are about to sign in, too', async (t) => {
+  const { anonymous, baseUrl } = botica
+  const [own, other] = [few.adminCredentials, usual.adminCredentials]
+  const login = { email: 'nobody@example.org', password: 'of no account' }
+  const signIn = (body: object) => anonymous.post('/auth/login', { ...login, ...body })
+  const token = (id: string, secret: string) =>
+    askToken(baseUrl, {
+      grant_type: 'client_credentials',
+      client_id: id,
+      client_secret: secret,
+    })
+  const asked = await inOneMinute(async () => {
+    await Promise.all(Array.from({ length: 3 }, () => anonymous.post('/auth/method', {})))
+    return await Promise.all([
+      signIn({ projectId: few.project.id }),
+      signIn({ clientId: own.id }),
+      token(own.id, own.secret),
+      token(own.id, 'wrong'),
+      signIn({}),
+      token(other.id, other.secret),
+    ])
+  })
+  t.same(
+    asked.map(({ status }) => status),
+    [429, 429, 429, 429, 400, 200],
+  )
+  t.match(asked[0], { body: { id: 'too-many-requests' } })
+  t.match(asked[2].headers.get('ratelimit'), /^"requests";r=0;t=\d+$/)
 })
 
 t.test('a Project may allow its callers more, or as much as they like', async (t) => {

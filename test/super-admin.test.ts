@@ -151,7 +151,6 @@ t.test('migrations and queues are shown; a schedule is taken off', async (t) => 
   t.ok(migrations.body.migrations.includes('009-mail.ts'))
   t.match((await superAdmin.get('/admin/super/queues')).body, {
     queues: { 'bots-sync': { waiting: 0, oldestMs: null } },
-    mail: [],
     upkeep: [],
   })
   const path = '/admin/super/removebotidjobsfromqueue'

@@ -9,6 +9,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import type { Figure } from '../bench.ts'
 import { freePort } from '../service.ts'
 import { startWeb, startWorker, stopChild, untilReady } from './children.ts'
+import { descendantsCpuUs } from './cpu.ts'
 import { deployBots } from './deployed.ts'
 import { median } from './load.ts'
 import { openStage } from './stage.ts'
@@ -75,9 +76,16 @@ export async function events(seconds: number): Promise<readonly Figure[]> {
     }
     // Those that came while the changes were made are no figure.
     const before = receiver.count('/many')
+    const [workerUs, postgresUs] = [cpuUs('worker/main.ts'), cpuUs('postgres')]
     const start = performance.now()
     await receiver.until('/many', total)
     const perSecond = ((total - before) * 1000) / (performance.now() - start)
+    const cpuMs = (name: string, beforeUs: number) =>
+      `${((cpuUs(name) - beforeUs) / 1000 / (total - before)).toFixed(2)} ms`
+    const cpu = {
+      worker: cpuMs('worker/main.ts', workerUs),
+      postgres: cpuMs('postgres', postgresUs),
+    }
     const raw = await rawPerSecond(receiver, seconds)
     const show = (ms: number) => `p50 ${ms.toFixed(1)} ms`
     return [
@@ -90,12 +98,18 @@ export async function events(seconds: number): Promise<readonly Figure[]> {
         ratio: (perSecond / raw).toFixed(2),
         required: '>= 500/s',
       },
+      { what: 'CPU an event: worker', ours: cpu.worker, limit: '', ratio: '', required: '' },
+      { what: 'CPU an event: PostgreSQL', ours: cpu.postgres, limit: '', ratio: '', required: '' },
     ]
   } finally {
     await Promise.all(children.map(stopChild))
     receiver.close()
     await stage.close()
   }
+}
+
+function cpuUs(name: string): number {
+  return descendantsCpuUs((command) => command.includes(name))
 }
 
 type Receiver = Awaited<ReturnType<typeof openReceiver>>

@@ -8,7 +8,9 @@ import type { Stage } from './stage.ts'
 
 const AT_ONCE = 200
 const PATIENTS = 1000
-const OBSERVATIONS = 8
+const FEWEST_OBSERVATIONS = 8
+/** Each of these observations goes through the repository, which takes its time. */
+const OBSERVATION_SHARE = 4
 
 /** The samples, and copies of their rows under new ids until there are so many. */
 export async function fillProject(
@@ -28,12 +30,15 @@ export async function patientsOf(
   stage: Stage,
   projectId: string,
   share: number,
+  resources: number,
 ): Promise<{ readonly group: string; readonly count: number; readonly members: number }> {
   const principal = await ownerOf(stage, projectId)
   const samples = await syntheaResources()
   const patient = samples.find(({ resourceType }) => resourceType === 'Patient')
   const observation = samples.find(({ resourceType }) => resourceType === 'Observation')
   if (patient === undefined || observation === undefined) throw new Error('There are no samples')
+  const observations = Math.floor(resources / OBSERVATION_SHARE / PATIENTS)
+  const length = Math.max(FEWEST_OBSERVATIONS, observations)
   const ids = Array.from({ length: PATIENTS }, () => randomUUID())
   await createAll(
     stage,
@@ -41,11 +46,7 @@ export async function patientsOf(
     ids.flatMap((id) => {
       const reference = `Patient/${id}`
       const own = { ...observation, subject: { reference }, encounter: undefined }
-      const observations = Array.from({ length: OBSERVATIONS }, () => ({
-        ...own,
-        id: randomUUID(),
-      }))
-      return [{ ...patient, id }, ...observations]
+      return [{ ...patient, id }, ...Array.from({ length }, () => ({ ...own, id: randomUUID() }))]
     }),
   )
   const chosen = ids.filter((_, place) => place % share === 0)

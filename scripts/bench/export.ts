@@ -16,9 +16,11 @@ import { openProject } from './project.ts'
 import { openStage, type Stage } from './stage.ts'
 
 const ROUNDS = 3
+/** Of these each takes four times the seconds of a round. */
+const NEIGHBOUR_ROUNDS = 2
 const READERS = 4
 /** More often, and one is told to slow down. */
-const POLL_MS = 200
+const POLL_MS = 100
 const MIB = 1024 * 1024
 const GROUP_SHARE = 10
 
@@ -32,7 +34,7 @@ export async function exports(seconds: number, resources: number): Promise<reado
     await untilReady(baseUrl, true)
     const small = await openProject(stage, baseUrl)
     await fillProject(stage, small.projectId, Math.ceil(resources / 10))
-    const few = await exported(baseUrl, small.token, '$export')
+    const few = await exported(stage, baseUrl, small.token, '$export')
     const fewMib = peakMib(worker.pid)
     await stopChild(worker)
     worker = startWorker(stage.env)
@@ -42,7 +44,7 @@ export async function exports(seconds: number, resources: number): Promise<reado
     const rounds: { ours: number; limit: number }[] = []
     for (let round = 0; round <= ROUNDS; round++) {
       const limit = await copied(stage, large.projectId)
-      const ours = await exported(baseUrl, large.token, '$export')
+      const ours = await exported(stage, baseUrl, large.token, '$export')
       if (round > 0) rounds.push({ ours: ours.mibPerSecond, limit: limit.mibPerSecond })
     }
     const of = (name: 'ours' | 'limit') => median(rounds.map((round) => round[name])).toFixed(0)
@@ -71,7 +73,7 @@ export async function exports(seconds: number, resources: number): Promise<reado
         required: '<= 250 MiB',
       },
       await neighbour(stage, baseUrl, large.token, seconds),
-      await group(stage, baseUrl),
+      await group(stage, baseUrl, resources),
     ]
   } finally {
     await Promise.all([web, worker].map(stopChild))
@@ -81,6 +83,7 @@ export async function exports(seconds: number, resources: number): Promise<reado
 
 interface Run {
   readonly rows: number
+  readonly bytes: number
   readonly seconds: number
   readonly mibPerSecond: number
 }
@@ -95,31 +98,42 @@ interface Manifest {
   readonly output: readonly { readonly url: string; readonly count: number }[]
 }
 
-async function manifestOf(baseUrl: string, token: string, path: string): Promise<Manifest> {
+interface Done extends Manifest {
+  readonly id: string
+}
+
+async function manifestOf(baseUrl: string, token: string, path: string): Promise<Done> {
   const accepted = await ask(baseUrl, token, path)
   const status = accepted.headers.get('content-location') ?? ''
   for (;;) {
     const answer = await ask(baseUrl, token, status)
-    if (answer.status === 200) return (await answer.json()) as Manifest
+    if (answer.status === 200) {
+      const manifest = (await answer.json()) as Manifest
+      return { ...manifest, id: status.slice(status.lastIndexOf('/') + 1) }
+    }
     if (answer.status === 429) await delay(1000)
     else if (answer.status !== 202) throw new Error(`The export answered ${answer.status}`)
     await delay(POLL_MS)
   }
 }
 
-/** From the kick-off until the manifest is there. */
-async function exported(baseUrl: string, token: string, path: string): Promise<Run> {
-  const began = performance.now()
-  const { output } = await manifestOf(baseUrl, token, path)
-  const seconds = (performance.now() - began) / 1000
-  const headers = { 'Accept-Encoding': 'identity' }
-  let bytes = 0
-  for (const { url } of output) {
-    const answer = await ask(baseUrl, token, url, { method: 'HEAD', headers })
-    bytes += Number(answer.headers.get('content-length'))
-  }
+/** From the kick-off until it was complete, as its row tells: who polls learns of it later. */
+async function exported(
+  { services }: Stage,
+  baseUrl: string,
+  token: string,
+  path: string,
+): Promise<Run> {
+  const { output, id } = await manifestOf(baseUrl, token, path)
+  const [job] = await services.database.query<{ seconds: number; bytes: number }>({
+    text: `select extract(epoch from finished - requested)::float8 as seconds,
+        (select sum(bytes)::float8 from export_file where job = id and kind = 'output') as bytes
+      from export_job where id = $1`,
+    values: [id],
+  })
+  if (job === undefined) throw new Error('The export is not there any more')
   const rows = output.reduce((sum, { count }) => sum + count, 0)
-  return { rows, seconds, mibPerSecond: bytes / MIB / seconds }
+  return { rows, ...job, mibPerSecond: job.bytes / MIB / job.seconds }
 }
 
 /** The same texts, counted and forgotten. */
@@ -139,7 +153,7 @@ async function copied({ services }: Stage, projectId: string): Promise<Run> {
   )
   const seconds = (performance.now() - began) / 1000
   await session.close()
-  return { rows, seconds, mibPerSecond: bytes / MIB / seconds }
+  return { rows, bytes, seconds, mibPerSecond: bytes / MIB / seconds }
 }
 
 /** MiB/s of plain text, of files that are unpacked on the way and of files that are not. */
@@ -191,7 +205,7 @@ async function neighbour(
       return (await botWire.send(caller, 'POST', path, 'x')).status === 200
     })
   const rounds: { read: number; run: number; readBeside: number; runBeside: number }[] = []
-  for (let round = 0; round <= ROUNDS; round++) {
+  for (let round = 0; round <= NEIGHBOUR_ROUNDS; round++) {
     const alone = { read: (await reads()).perSecond, run: (await runs()).perSecond }
     const stop = keepExporting(baseUrl, exporter)
     const beside = { readBeside: (await reads()).perSecond, runBeside: (await runs()).perSecond }
@@ -238,17 +252,17 @@ async function deployBot(): Promise<{ readonly id: string; readonly token: strin
   return { id: String(bot.id), token }
 }
 
-/** Time beside that which the share of rows would suggest. */
-async function group(stage: Stage, baseUrl: string): Promise<Figure> {
+/** Time beside that which the share of bytes would suggest. */
+async function group(stage: Stage, baseUrl: string, resources: number): Promise<Figure> {
   const { token, projectId } = await openProject(stage, baseUrl)
-  const patients = await patientsOf(stage, projectId, GROUP_SHARE)
+  const patients = await patientsOf(stage, projectId, GROUP_SHARE, resources)
   const rounds: number[] = []
   let last: { all: Run; some: Run } | undefined
   for (let round = 0; round <= ROUNDS; round++) {
-    const all = await exported(baseUrl, token, 'Patient/$export')
-    const some = await exported(baseUrl, token, `Group/${patients.group}/$export`)
+    const all = await exported(stage, baseUrl, token, 'Patient/$export')
+    const some = await exported(stage, baseUrl, token, `Group/${patients.group}/$export`)
     last = { all, some }
-    if (round > 0) rounds.push(some.seconds / ((all.seconds * some.rows) / all.rows))
+    if (round > 0) rounds.push(some.seconds / ((all.seconds * some.bytes) / all.bytes))
   }
   return {
     what: `group export of ${patients.members} of ${patients.count} patients`,

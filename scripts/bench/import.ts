@@ -16,7 +16,8 @@ import { openStage, type Stage } from './stage.ts'
 
 const ROUNDS = 3
 const CALLERS = 8
-const POLL_MS = 100
+/** More often, and one is told to slow down. */
+const POLL_MS = 250
 /** A change of a Project is known everywhere by then. */
 const KNOWN_MS = 5000
 
@@ -136,7 +137,8 @@ async function oneImport(base: string, token: string, files: readonly File[]): P
       const seconds = (performance.now() - began) / 1000
       return (await created(answer)) / seconds
     }
-    if (answer.status !== 202) throw new Error(`The import answered ${answer.status}`)
+    if (answer.status !== 202 && answer.status !== 429)
+      throw new Error(`The import answered ${answer.status}`)
     await delay(POLL_MS)
   }
 }

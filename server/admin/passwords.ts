@@ -42,7 +42,7 @@ async function setFor(
   const email = fields.requiredEmail('email', 'Email is required')
   const password = fields.requiredText('password', 'Password is required')
   fields.check()
-  await requireGoodPassword(password, 'password', services.config.passwordCheck)
+  await requireGoodPassword(password, 'password', services.config)
   const user = await findUser(services.repository, email, projectId)
   if (user === undefined) throw badRequest('User not found', 'email')
   await setPassword(services, user.id ?? '', password)

@@ -1,12 +1,16 @@
 /** What only super admins without a policy may do. */
 import type { Principal } from '../../shared/access/principal.ts'
+import { criteriaGrant } from '../../shared/access/subscription-criteria.ts'
 import { Fields } from '../../shared/api/admin/fields.ts'
 import type { FhirReply, FhirRequest } from '../../shared/api/handle.ts'
 import { completedJob, startUpkeep } from '../../shared/api/upkeep.ts'
-import { badRequest, forbidden } from '../../shared/errors.ts'
-import { isResourceType } from '../../shared/fhir/definitions.ts'
+import { badRequest, forbidden, located } from '../../shared/errors.ts'
+import { isResourceType, resourceTypes } from '../../shared/fhir/definitions.ts'
+import { readAllLanes } from '../../shared/queue-stats.ts'
 import type { Services } from '../../shared/services.ts'
-import { mailDepths, readMails } from '../../shared/store/mails.ts'
+import { INDEX_REVISION, oldestIndexRevision } from '../../shared/store/index-revision.ts'
+import { readMails } from '../../shared/store/mails.ts'
+import { queueDepths } from '../../shared/store/queue-depths.ts'
 import { appliedMigrations } from '../../shared/store/upkeep.ts'
 import { upkeepDepths } from '../../shared/store/upkeep-jobs.ts'
 
@@ -30,21 +34,44 @@ export function requireAsync({ headers }: FhirRequest): void {
   throw badRequest('Operation requires "Prefer: respond-async"')
 }
 
-/** `resourceType` is `*` or a comma list. What is up to date is left as it is, whatever is asked. */
+/**
+ * `resourceType` is `*` or a comma list; `filter` a search that means some of them; `maxResourceVersion`
+ * the last revision of the index that is of interest. What is up to date is left as it is, whatever is
+ * asked. Errors: 400.
+ */
 export async function startReindex(
   call: SuperCall,
   body: Record<string, unknown>,
 ): Promise<FhirReply> {
   const fields = new Fields(body)
   const asked = fields.requiredText('resourceType', 'Resource type is required')
-  fields.oneOf('reindexType', ['outdated', 'all', 'specific'])
+  const kind = fields.oneOf('reindexType', ['outdated', 'all', 'specific'])
+  const latest = fields.whole('maxResourceVersion')
+  const filter = fields.text('filter')?.replace(/^\?/, '')
   fields.check()
+  if (kind === 'specific' && latest === undefined) {
+    throw badRequest('Max resource version is required', 'maxResourceVersion')
+  }
   const types = asked.split(',').map((type) => type.trim())
   const odd = types.find((type) => type !== '*' && !isResourceType(type))
   if (odd !== undefined) throw badRequest(`Unknown resource type ${odd}`, 'resourceType')
-  const type = types.includes('*') ? undefined : [...new Set(types)].join(',')
+  const isAll = types.includes('*')
+  if (filter !== undefined) requireFilter(filter, isAll ? resourceTypes : types)
+  const oldest = await oldestIndexRevision(call.services.database)
+  const last = kind === 'outdated' ? INDEX_REVISION - 1 : latest
+  if (kind !== 'all' && last !== undefined && oldest > last) return await completedJob(call)
+  const type = isAll ? undefined : [...new Set(types)].join(',')
   const operation = { ...call, type, id: undefined, rest: '' }
-  return await startUpkeep(operation, 'reindex', call.principal.project.id)
+  return await startUpkeep(operation, 'reindex', call.principal.project.id, filter)
+}
+
+/** Errors: 400 unless it means something of each type, by what a resource itself holds. */
+function requireFilter(query: string, types: readonly string[]): void {
+  try {
+    for (const type of types) criteriaGrant({ type, query }, undefined)
+  } catch (error) {
+    throw located(error, 'filter')
+  }
 }
 
 /** Work that a start of the service has done already: its AsyncJob is complete at once. */
@@ -88,13 +115,17 @@ export async function reloadCron(call: SuperCall): Promise<FhirReply> {
   return await completedJob(call)
 }
 
-/** Jobs of every queue by state and since when the oldest waits, mails by Project, and long work by kind. */
-export async function queueDepths({ services }: SuperCall) {
-  const { queues, database } = services
-  const [depths, since, mail, upkeep] = await Promise.all([
+/**
+ * Jobs of every queue by state and since when the oldest waits; the same by Project, of the runs of bots
+ * (`lanes`) and of all other work (`projects`); and long work by kind.
+ */
+export async function queuesNow({ services }: SuperCall) {
+  const { queues, database, redis } = services
+  const [depths, since, projects, lanes, upkeep] = await Promise.all([
     queues.depths(),
     queues.waitingSince(),
-    mailDepths(database),
+    queueDepths(database),
+    readAllLanes(redis),
     upkeepDepths(database),
   ])
   const now = Date.now()
@@ -102,7 +133,7 @@ export async function queueDepths({ services }: SuperCall) {
     const oldest = since[name]
     return [name, { ...states, oldestMs: oldest === undefined ? null : now - oldest }] as const
   })
-  return { queues: Object.fromEntries(shown), mail, upkeep }
+  return { queues: Object.fromEntries(shown), projects, lanes, upkeep }
 }
 
 /** The outbox of mails, newest first: without a mail server it is where invitations are found. */

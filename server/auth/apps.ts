@@ -57,7 +57,7 @@ export function signInRequest(fields: Fields): SignInRequest {
   }
 }
 
-/** Errors: 400 for what does not exist or does not fit together. */
+/** Errors: 400 for what does not exist or does not fit together; 429 beyond what its Project allows. */
 export async function findApp(
   services: Services,
   ctx: Context,
@@ -81,8 +81,11 @@ export async function findApp(
     throw badRequest('Invalid projectId', 'projectId')
   }
   const projectId = ofClient ?? named
-  const isUnknown = projectId !== undefined && !(await services.principals.project(projectId))
-  if (isUnknown) throw badRequest('Invalid projectId', 'projectId')
+  if (projectId !== undefined) {
+    const project = await services.principals.project(projectId)
+    if (project === undefined) throw badRequest('Invalid projectId', 'projectId')
+    ctx.state.limitTo?.(project.rateLimits)
+  }
   const launch =
     request.launch === undefined ? undefined : await readLaunch(services, request.launch, ofClient)
   return { client, projectId, isNewProject, launch }

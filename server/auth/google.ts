@@ -4,7 +4,9 @@ import { systemPrincipal } from '../../shared/access/principal.ts'
 import { createUser, findUserForSignIn } from '../../shared/api/users.ts'
 import { badRequest } from '../../shared/errors.ts'
 import { isObject, type Resource } from '../../shared/fhir/resource.ts'
+import { escapeValue } from '../../shared/fhir/search-values.ts'
 import type { Services } from '../../shared/services.ts'
+import { find } from '../../shared/store/lookups.ts'
 import { SYSTEM_PROJECT } from '../../shared/store/projects.ts'
 import type { Context } from '../context.ts'
 import type { ClientKeys } from '../oauth/client-keys.ts'
@@ -37,7 +39,8 @@ export async function logInByGoogle(
   const mayCreate = fields.flag('createUser') === true
   const request = signInRequest(fields)
   fields.check()
-  const app = await findApp(services, ctx, request)
+  const named = await findApp(services, ctx, request)
+  const app = { ...named, projectId: await projectFor(services, named, googleClientId) }
   const project =
     app.projectId === undefined ? undefined : await readProject(services, app.projectId)
   if (!isOurs(services, project, googleClientId)) {
@@ -55,6 +58,28 @@ export async function logInByGoogle(
   const login = user && (await beginLogin(services, ctx, { app, request }, user, 'google', options))
   if (login === undefined) throw refusal(services, ctx, app, 'User not found')
   return await loginResult(services, ctx, login)
+}
+
+/**
+ * What the request names, or else the one Project whose site has the Google client. Undefined: of several
+ * none is meant.
+ */
+async function projectFor(
+  { config, repository }: Services,
+  { projectId, isNewProject }: App,
+  googleClientId: string,
+): Promise<string | undefined> {
+  const isNamed = projectId !== undefined || isNewProject
+  if (isNamed || googleClientId === config.googleClientId) return projectId
+  const values = [escapeValue(googleClientId)]
+  const condition = {
+    code: 'google-client-id',
+    type: 'token',
+    modifier: undefined,
+    values,
+  } as const
+  const [only, another] = await find(repository, system, 'Project', [condition], 2)
+  return another === undefined ? only?.id : undefined
 }
 
 /** Of the service or of a site of the Project that is signed in to. */

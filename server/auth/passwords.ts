@@ -43,7 +43,7 @@ export async function changePassword(
     throw badRequest('Incorrect password', 'oldPassword')
   }
   await guesses.succeeded(account)
-  await requireGoodPassword(newPassword, 'newPassword', services.config.passwordCheck)
+  await requireGoodPassword(newPassword, 'newPassword', services.config)
   await setPassword(services, id, newPassword, {}, loginId)
   audit(services, ctx, { ...event, outcome: '0', what: 'Password changed' })
 }
@@ -94,7 +94,7 @@ export async function usePasswordLink(
   const secret = fields.required('secret', 'Secret')
   const password = fields.required('password', 'Password')
   fields.check()
-  await requireGoodPassword(password, 'password', services.config.passwordCheck)
+  await requireGoodPassword(password, 'password', services.config)
   const userId = await redeemSecurityRequest(services, id, secret, ['invite', 'reset'])
   await setPassword(services, userId, password, { emailVerified: true })
   audit(services, ctx, {

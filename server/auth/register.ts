@@ -42,7 +42,7 @@ export async function registerUser(
   const project = projectId === undefined ? undefined : await readProject(services, projectId)
   requireOpenRegistration(services, project)
   await requireHuman(services, captcha, project)
-  await requireGoodPassword(password, 'password', services.config.passwordCheck)
+  await requireGoodPassword(password, 'password', services.config)
   const isTaken = (await findUser(services.repository, email, projectId)) !== undefined
   if (isTaken) throw badRequest('Email already registered', 'email')
   const passwordHash = await hashPassword(password)

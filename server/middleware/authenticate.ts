@@ -4,6 +4,7 @@
  */
 import { isActiveClient, secretMatches } from '../../shared/access/clients.ts'
 import { isAllowedFrom } from '../../shared/access/ip-rules.ts'
+import { profileReference } from '../../shared/access/principal.ts'
 import { narrowRules, smartScopes } from '../../shared/access/scopes.ts'
 import type { TokenClaims } from '../../shared/access/tokens.ts'
 import { forbidden, HttpError, unauthorized } from '../../shared/errors.ts'
@@ -96,7 +97,7 @@ function withClient(session: Session, clientId: string): Session {
   return { ...session, principal: { ...session.principal, clientId } }
 }
 
-/** Rights are the other member's within the caller's scope; the author stays the caller. Errors: 403. */
+/** Rights are the other member's within the caller's scope; `meta` names both. Errors: 403. */
 async function actingSession(
   principals: Principals,
   session: Session,
@@ -122,6 +123,7 @@ async function actingSession(
       loginId,
       profile,
       profileDisplay,
+      onBehalfOf: profileReference(member.principal),
       clientId,
       scope,
       scopes,

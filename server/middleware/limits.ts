@@ -1,4 +1,4 @@
-/** Requests per minute and address; a Project may have limits of its own for those who come with a token. */
+/** Requests per minute and address; a Project may allow less, and more to those who come with a token of it. */
 import { isIPv6 } from 'node:net'
 import type { ProjectContext } from '../../shared/access/principal.ts'
 import { tooManyRequests } from '../../shared/errors.ts'
@@ -7,7 +7,8 @@ import type { Services } from '../../shared/services.ts'
 import type { Context, Middleware } from '../context.ts'
 
 /**
- * `authenticate` asks `ctx.state.limitTo` for what the caller's Project allows. Errors: 429 with RateLimit
+ * Whatever finds out the Project, from a token, a client or the request, asks `ctx.state.limitTo` for what
+ * it allows. Errors: 429 with RateLimit
  * and Retry-After. A limit of 0 is none.
  */
 export function limits(services: Services): Middleware {

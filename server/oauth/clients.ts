@@ -61,10 +61,11 @@ function idIn(assertion: string): string {
   }
 }
 
-/** A client with a membership of its own. Errors: the rows of auth.md §6.4 about clients. */
+/** A client with a membership of its own. Errors: the rows of auth.md §6.4 about clients; 429 as of its Project. */
 export async function requireClientSession(
   services: Services,
   keys: ClientKeys,
+  ctx: Context,
   given: Presented,
 ): Promise<Session> {
   const { id, secret, assertion } = given
@@ -74,6 +75,7 @@ export async function requireClientSession(
   }
   const session = await services.principals.forProfile(`ClientApplication/${id}`)
   if (session === undefined) throw invalidClient(services, given, 'Invalid client')
+  ctx.state.limitTo?.(session.principal.project.rateLimits)
   await requireProof(services, keys, session.profile, given)
   return session
 }

@@ -60,7 +60,7 @@ async function askingPrincipal(
 ): Promise<Principal | undefined> {
   const given = presented(ctx, form)
   if (given.secret !== undefined || given.assertion !== undefined) {
-    return (await requireClientSession(services, keys, given)).principal
+    return (await requireClientSession(services, keys, ctx, given)).principal
   }
   if (/^bearer /i.test(ctx.get('Authorization'))) {
     await authenticate(ctx, async () => {})

@@ -71,7 +71,7 @@ async function grantClient(
   ctx: Context,
   form: URLSearchParams,
 ): Promise<Record<string, unknown>> {
-  const session = await requireClientSession(services, keys, presented(ctx, form))
+  const session = await requireClientSession(services, keys, ctx, presented(ctx, form))
   requireAddress(session, ctx)
   const { principal, profile: client } = session
   const scope = grantedScope(form.get('scope') || DEFAULT_SCOPE)

@@ -10,7 +10,7 @@ import {
   migrations,
   nothingToDo,
   purge,
-  queueDepths,
+  queuesNow,
   reloadCron,
   removeBotSchedule,
   requireAsync,
@@ -37,7 +37,7 @@ const ASYNC: Readonly<Record<string, (call: SuperCall, body: Body) => Promise<Fh
 }
 const READ: Readonly<Record<string, (call: SuperCall) => Promise<object>>> = {
   migrations,
-  queues: queueDepths,
+  queues: queuesNow,
   mails: keptMails,
 }
 /** They are of another database than ours. */

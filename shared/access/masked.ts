@@ -4,10 +4,10 @@
  */
 import { badRequest } from '../errors.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
+import { SECRETS } from '../fhir/subscription.ts'
 import type { Principal } from './principal.ts'
 
 const MASK = '***'
-const SECRET = /\/subscription-secret$/
 
 /** `author` is that of the version. */
 export function masked(
@@ -56,5 +56,5 @@ function maskedSecret(item: unknown): unknown {
 }
 
 function isSecret(item: unknown): item is Record<string, unknown> {
-  return isObject(item) && typeof item.url === 'string' && SECRET.test(item.url)
+  return isObject(item) && SECRETS.has(item.url)
 }

@@ -1,19 +1,21 @@
-/** The record of an export: who asked for it reads it, admins read all of them. */
+/** The record of an export: who asked for it reads it, admins of its Project read all of them; we write it. */
 import type { Grant, Interaction } from './policy.ts'
 import type { Principal } from './principal.ts'
 
 const TYPE = 'BulkDataExport'
 const ALLOWED: readonly Interaction[] = ['read', 'vread', 'history', 'search']
 
-/** What lets it through, and no other; undefined for admins and for other types. */
+/** What lets it through, and no other; undefined for what admins read, and for other types. */
 export function ownExportGrants(
   principal: Principal,
   type: string,
   interaction: Interaction,
 ): readonly Grant[] | undefined {
   const { profile, isProjectAdmin, isSuperAdmin } = principal
-  if (type !== TYPE || isProjectAdmin || isSuperAdmin) return undefined
-  if (!ALLOWED.includes(interaction) || profile === undefined) return []
+  if (type !== TYPE || isSuperAdmin) return undefined
+  if (!ALLOWED.includes(interaction)) return []
+  if (isProjectAdmin) return undefined
+  if (profile === undefined) return []
   const known = made.get(principal)
   if (known !== undefined) return known
   const grants: readonly Grant[] = [

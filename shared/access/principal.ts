@@ -1,6 +1,7 @@
 /** Who asks: an immutable answer, made once per login and cached; the store takes it first. */
 
 import type { OwnParameters } from '../fhir/own-parameters.ts'
+import type { Reference } from '../fhir/resource.ts'
 import type { IpRule } from './ip-rules.ts'
 import type { Rules } from './policy.ts'
 import type { SmartScope } from './scopes.ts'
@@ -11,6 +12,8 @@ export interface LinkedProject {
   readonly number: number
   /** Types that it shares; empty: all. */
   readonly exports: readonly string[]
+  /** As of one's own. */
+  readonly units?: readonly string[] | undefined
 }
 
 /** The Project a Principal works in, as the store needs it. */
@@ -55,6 +58,8 @@ export interface ProjectContext {
   readonly defaultProfiles?: ReadonlyMap<string, readonly string[]>
   /** Search parameters that it defines for itself. */
   readonly parameters?: OwnParameters | undefined
+  /** UCUM codes of its data; of sessions whose policies ask for quantities in one. */
+  readonly units?: readonly string[] | undefined
   /** When all this was read, epoch ms; undefined for what is not read from the database. */
   readonly readAt?: number
 }
@@ -69,6 +74,8 @@ export interface Principal {
   /** `Type/id` of the member's profile: `meta.author` of what it writes. */
   readonly profile: string | undefined
   readonly profileDisplay: string | undefined
+  /** The member whose rights these are, when `profile` is another's: `meta.onBehalfOf`. */
+  readonly onBehalfOf?: Reference | undefined
   readonly clientId: string | undefined
   readonly scope: string
   /** The SMART words of `scope`; empty: it narrows nothing. */
@@ -82,6 +89,8 @@ export interface Principal {
   readonly rules: Rules | undefined
   /** From where its policies let it ask; absent: from anywhere. */
   readonly ipRules?: readonly IpRule[]
+  /** Its own load units a minute, instead of what its Project gives each member. */
+  readonly quota?: number | undefined
   /** What it does now was led to by this; absent for what nobody follows. */
   readonly cause?: Cause
 }
@@ -91,6 +100,15 @@ export interface Cause {
   readonly depth: number
   readonly traceId: string
   readonly requestId: string
+}
+
+/** The member's profile, as `meta.author` and `meta.onBehalfOf` name it. */
+export function profileReference({
+  profile,
+  profileDisplay,
+}: Pick<Principal, 'profile' | 'profileDisplay'>): Reference {
+  const display = profileDisplay === undefined ? {} : { display: profileDisplay }
+  return { reference: profile ?? 'system', ...display }
 }
 
 /** The system project holds the platform's registry (see `REGISTRY_TYPES` in policy.ts). */

@@ -4,7 +4,7 @@ import { isSameJson } from '../fhir/json.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { Repository } from '../store/repository.ts'
 
-type Interaction = 'create' | 'update' | 'patch' | 'delete' | 'operation'
+type Interaction = 'create' | 'update' | 'patch' | 'delete' | 'operation' | 'read' | 'search-type'
 
 /** Fields whose change is told by name. */
 const WATCHED = ['admin', 'access', 'accessPolicy', 'secret', 'superAdmin', 'features', 'active']
@@ -22,17 +22,30 @@ export async function recordChange(
   const detail = fields.map((path) => ({ type: 'changed', valueString: path }))
   await repository.create(
     { ...systemPrincipal(project), profile, profileDisplay },
-    {
-      resourceType: 'AuditEvent',
-      type: { system: 'http://terminology.hl7.org/CodeSystem/audit-event-type', code: 'rest' },
-      subtype: [{ system: 'http://hl7.org/fhir/restful-interaction', code: interaction }],
-      recorded: new Date().toISOString(),
-      agent: agentsOf(caller),
-      source: { observer: { reference: `Project/${project.id}` } },
-      entity: [{ what: { reference: target }, ...(detail.length > 0 ? { detail } : {}) }],
-      outcome: '0',
-    },
+    restEvent(caller, project, interaction, {
+      what: { reference: target },
+      ...(detail.length > 0 ? { detail } : {}),
+    }),
   )
+}
+
+/** An interaction of REST that went well. https://hl7.org/fhir/R4/valueset-audit-event-sub-type.html */
+export function restEvent(
+  caller: Principal,
+  project: ProjectContext,
+  interaction: Interaction,
+  entity: object,
+): Resource {
+  return {
+    resourceType: 'AuditEvent',
+    type: { system: 'http://terminology.hl7.org/CodeSystem/audit-event-type', code: 'rest' },
+    subtype: [{ system: 'http://hl7.org/fhir/restful-interaction', code: interaction }],
+    recorded: new Date().toISOString(),
+    agent: agentsOf(caller),
+    source: { observer: { reference: `Project/${project.id}` } },
+    entity: [entity],
+    outcome: '0',
+  }
 }
 
 /** Who asked, and the membership that gave the rights, which may have been another's. */

@@ -3,6 +3,7 @@
  * Binary that the AsyncJob names. https://hl7.org/fhir/R4/async.html
  */
 import { randomUUID } from 'node:crypto'
+import { profileReference } from '../access/principal.ts'
 import { narrowRules } from '../access/scopes.ts'
 import { forbidden, HttpError, tooManyRequests } from '../errors.ts'
 import { accepted, allOk, issue, outcome } from '../fhir/outcome.ts'
@@ -148,7 +149,10 @@ async function answer(
   const session = await services.principals.forMembership(membershipId)
   if (session === undefined) throw forbidden()
   const rules = narrowRules(session.principal.rules, scope, session.principal.patient)
-  const principal = { ...session.principal, rules, scope, profile, profileDisplay, clientId }
+  const isActing = session.principal.profile !== profile
+  const onBehalfOf = isActing ? profileReference(session.principal) : undefined
+  const asker = { scope, profile, profileDisplay, onBehalfOf, clientId }
+  const principal = { ...session.principal, rules, ...asker }
   const { method, path, query, headers, body, requestId, traceId } = stored
   const request = { method, path, headers, body, requestId, traceId, signal, mayWait: true }
   return handle(services, principal, { ...request, query: new URLSearchParams(query) })

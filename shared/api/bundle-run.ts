@@ -15,7 +15,7 @@ import { rewrite } from './bundle-references.ts'
 import { deletedReply } from './conditional.ts'
 import type { FhirReply, FhirRequest } from './handle.ts'
 import { acceptResource, type Interaction, writeReply } from './interaction.ts'
-import { logRefusal } from './refusals.ts'
+import { tellRefusal } from './refusals.ts'
 import { wholeBody } from './reply.ts'
 import { createFrom, patchFrom, updateFrom } from './resources.ts'
 
@@ -33,16 +33,26 @@ export async function runEntry(
   respond: Respond,
   isLocked: boolean,
 ): Promise<ResponseEntry> {
-  const interaction = { ...outer, request: requestOf(outer.request, step.entry) }
+  const interaction = interactionOf(outer, step)
   const reply = await carryOut(interaction, step, respond, isLocked)
   return entryOf(step, { ...reply, body: await wholeBody(reply) })
 }
 
+/** An entry as a request of its own. */
+export function interactionOf(outer: Interaction, { entry }: Step): Interaction {
+  return { ...outer, request: requestOf(outer.request, entry) }
+}
+
+export function through(interaction: Interaction, repository: Repository): Interaction {
+  return { ...interaction, services: { ...interaction.services, repository } }
+}
+
 /** What a conditional delete found, one piece of work each: the pieces of a transaction share statements. */
-export function deletions({ services, principal }: Interaction, { matches }: Step) {
+export function deletions(interaction: Interaction, { matches }: Step) {
+  const { principal } = interaction
   return matches.map(({ type, id }) => async (repository: Repository) => {
     const deleted = await repository.delete(principal, type, id)
-    await afterDeletion({ services: { ...services, repository }, principal }, deleted)
+    await afterDeletion(through(interaction, repository), deleted)
   })
 }
 
@@ -101,7 +111,8 @@ async function deleteMatches(
   return deletedReply(interaction, await afterDeletion(interaction, deleted))
 }
 
-function bodyOf({ resource, index }: Entry): Resource {
+/** Errors: 400 for an entry that has none. */
+export function bodyOf({ resource, index }: Entry): Resource {
   if (resource !== undefined) return resource
   throw badRequest('Missing Bundle entry resource', entryPath(index, '.resource'))
 }
@@ -171,7 +182,7 @@ function requestOf(outer: FhirRequest, entry: Entry): FhirRequest {
   }
 }
 
-function entryOf({ entry, identity }: Step, reply: FhirReply): ResponseEntry {
+export function entryOf({ entry, identity }: Step, reply: FhirReply): ResponseEntry {
   const { status, headers, body } = reply
   const text = body?.toString()
   const isOutcome = text?.startsWith('{"resourceType":"OperationOutcome"') ?? false
@@ -207,14 +218,19 @@ function resourceText(text: string, contentType = 'application/octet-stream'): s
 }
 
 /** The entry of a batch that failed; what is no fault of the caller is logged and shown without details. */
-export function failedEntry(interaction: Interaction, error: unknown): ResponseEntry {
+export function failedEntry(
+  interaction: Interaction,
+  error: unknown,
+  entry: Entry | HttpError | undefined,
+): ResponseEntry {
   if (error instanceof HttpError) {
     const { services, principal, request } = interaction
-    logRefusal(services, principal, request.requestId, error)
+    const { method, path } = entry instanceof HttpError || !entry ? request : entry
+    tellRefusal(services, principal, { ...request, method, path }, error)
     return { status: error.status, outcome: JSON.stringify(error.outcome) }
   }
   if (error instanceof IdentityLost) {
-    return failedEntry(interaction, conflict('Too many concurrent changes, try again'))
+    return failedEntry(interaction, conflict('Too many concurrent changes, try again'), entry)
   }
   const { services, request } = interaction
   services.log.error({ err: error, requestId: request.requestId }, 'bundle entry failed')

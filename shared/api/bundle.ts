@@ -12,7 +12,8 @@ import {
   type Stage,
 } from './bundle-entries.ts'
 import { identify, type Plan, planEntry, requireDistinct, type Step } from './bundle-identities.ts'
-import { deletions, failedEntry, type Respond, runEntry } from './bundle-run.ts'
+import { isMissing, type MissingStep, MOST_MISSING, makeMissing } from './bundle-missing.ts'
+import { deletions, failedEntry, type Respond, runEntry, through } from './bundle-run.ts'
 import type { FhirReply } from './handle.ts'
 import type { Interaction } from './interaction.ts'
 import { charge, unitsOf } from './load.ts'
@@ -42,7 +43,7 @@ async function runBatch(
 ): Promise<ResponseEntry[]> {
   const responses: ResponseEntry[] = []
   const failed = ({ index }: { readonly index: number }, error: unknown) => {
-    responses[index] = failedEntry(interaction, error)
+    responses[index] = failedEntry(interaction, error, entries[index])
   }
   const plans: Plan[] = []
   const hasQuestion = asksSomewhere(interaction)
@@ -56,22 +57,44 @@ async function runBatch(
   }
   const steps = await identify(interaction, plans, failed)
   const inside = through(interaction, interaction.services.repository.sideBySide())
-  const run = async (step: Step) => {
-    requireWanted(interaction)
+  const pay = async ({ entry }: Step) => {
+    const { services, principal, request } = interaction
     try {
-      await charge(
-        interaction.services,
-        interaction.principal,
-        interaction.request,
-        unitsOf(step.entry.route),
-      )
+      await charge(services, principal, request, unitsOf(entry.route))
+      return true
+    } catch (error) {
+      failed(entry, error)
+      return false
+    }
+  }
+  const runPaid = async (step: Step) => {
+    try {
       responses[step.entry.index] = await runEntry(inside, step, respond, false)
     } catch (error) {
       failed(step.entry, error)
     }
   }
+  const run = async (step: Step) => {
+    requireWanted(interaction)
+    if (await pay(step)) await runPaid(step)
+  }
+  const runMissing = async (portion: readonly MissingStep[]) => {
+    requireWanted(interaction)
+    const paid: MissingStep[] = []
+    for (const step of portion) if (await pay(step)) paid.push(step)
+    for (const made of await makeMissing(inside, paid)) {
+      if (made.kind === 'made') responses[made.step.entry.index] = made.response
+      else if (made.kind === 'invalid') failed(made.step.entry, made.error)
+      else await runPaid(made.step)
+    }
+  }
   for (const { stage, items } of inStages(steps)) {
-    const ways = Map.groupBy(items, (step) => wayOf(stage, step))
+    const missing = items.filter(isMissing)
+    for (let from = 0; from < missing.length; from += MOST_MISSING) {
+      await runMissing(missing.slice(from, from + MOST_MISSING))
+    }
+    const others = items.filter((step) => !isMissing(step))
+    const ways = Map.groupBy(others, (step) => wayOf(stage, step))
     for (const way of ['sharing', 'alone', 'twin'] as const) {
       await inLanes(stage === 'operation' ? 1 : LANES[way], ways.get(way) ?? [], run)
     }
@@ -83,8 +106,7 @@ function wayOf(stage: Stage, { entry, identity, isTwin, matches }: Step): keyof 
   if (isTwin) return 'twin'
   if (stage === 'GET') return entry.route.kind === 'read' ? 'sharing' : 'alone'
   if (stage === 'DELETE') return matches.length < 2 ? 'sharing' : 'alone'
-  const isMade = identity?.condition !== undefined && identity.isNew
-  return identity === undefined || isMade ? 'alone' : 'sharing'
+  return identity === undefined ? 'alone' : 'sharing'
 }
 
 async function inLanes(
@@ -212,10 +234,6 @@ function inGroups(steps: readonly Step[]): readonly (readonly Step[])[] {
     else for (const step of items) (step.isTwin ? twins : writes).push(step)
   }
   return [writes, twins, ...operations, reads].filter((group) => group.length > 0)
-}
-
-function through(interaction: Interaction, repository: Repository): Interaction {
-  return { ...interaction, services: { ...interaction.services, repository } }
 }
 
 /** A failure inside says at which entry of the bundle it happened. */

@@ -11,7 +11,7 @@ import { signedContent } from './binary-read.ts'
 import { depthOf } from './depth.ts'
 import { answerOnce, isIdempotent } from './idempotency.ts'
 import { operations } from './operations/table.ts'
-import { logRefusal } from './refusals.ts'
+import { tellRefusal } from './refusals.ts'
 import { failureReply, withTracing } from './reply.ts'
 import { respond } from './respond.ts'
 
@@ -65,7 +65,7 @@ const answer: Handle = (services, principal, request) =>
   answered(request, async () => {
     const caller = withCause(principal, request)
     const reply = await respond(services, caller, request).catch((error: unknown) => {
-      logRefusal(services, principal, request.requestId, error)
+      tellRefusal(services, principal, request, error)
       throw error
     })
     const signed = await withSigned(services, principal, request, reply)

@@ -4,6 +4,7 @@ import type { Principal } from '../access/principal.ts'
 import { HttpError, methodNotAllowed, notFound } from '../errors.ts'
 import { accepted } from '../fhir/outcome.ts'
 import type { Services } from '../services.ts'
+import { isUuid } from '../store/context.ts'
 import {
   cancelImport,
   type ImportJob,
@@ -11,6 +12,7 @@ import {
   readImport,
   readImportErrors,
 } from '../store/imports.ts'
+import { type BulkCaller, type BulkStep, recordBulk } from './bulk-audit.ts'
 import { pollOrRefuse } from './exports/status.ts'
 import type { FhirReply, FhirRequest } from './handle.ts'
 import { absoluteUrl } from './interaction.ts'
@@ -40,15 +42,52 @@ export async function handleImport(
   const isFile = file !== undefined
   const allowed = isFile ? ['GET'] : ['GET', 'DELETE']
   if (!allowed.includes(request.method)) throw methodNotAllowed(allowed.join(', '))
-  const found = await readImport(services.database, id)
-  if (found === undefined || !maySee(principal, found.job)) throw notFound()
-  if (isFile) return errorFile(services, found.parts, id, Number(file))
+  const found = await findImport(services, principal, id)
+  if (found === undefined) throw notFound()
+  const { job, parts } = found
+  if (isFile) return errorFile(services, principal, parts, id, Number(file))
   if (request.method === 'GET') {
     pollOrRefuse(id)
-    return status(services, found.job, found.parts)
+    return status(services, job, parts)
   }
-  if (!(await cancelImport(services.database, id))) throw notFound()
+  await endImport(services, principal, job)
   return outcomeReply(202, accepted(importUrl(services, id)))
+}
+
+interface Found {
+  readonly job: ImportJob
+  readonly parts: readonly ImportPart[]
+}
+
+/** Undefined unless it is the member's own, or of the Project of an admin. */
+export async function findImport(
+  { database }: Services,
+  principal: Principal,
+  id: string,
+): Promise<Found | undefined> {
+  const found = isUuid(id) ? await readImport(database, id) : undefined
+  return found !== undefined && maySee(principal, found.job) ? found : undefined
+}
+
+/** Cancels, or forgets what is there. Errors: 404 when somebody was first. */
+export async function endImport(
+  services: Services,
+  principal: Principal,
+  { id, state }: ImportJob,
+): Promise<void> {
+  if (!(await cancelImport(services.database, id))) throw notFound()
+  await recordImport(services, principal, id, 'cancel', { before: state })
+}
+
+/** Who has done what with an import. */
+export function recordImport(
+  services: Pick<Services, 'repository'>,
+  caller: BulkCaller,
+  id: string,
+  step: BulkStep,
+  details: Readonly<Record<string, string | number>>,
+): Promise<void> {
+  return recordBulk(services, caller, `AsyncJob/${id}`, step, details)
 }
 
 function maySee(principal: Principal, { project, caller, state }: ImportJob): boolean {
@@ -64,12 +103,29 @@ function status(services: Services, job: ImportJob, parts: readonly ImportPart[]
     const isClients = job.failure.id === 'forbidden'
     throw new HttpError(isClients ? 403 : 500, job.failure)
   }
-  const { config } = services
-  const ended = job.ended ?? job.added
+  return {
+    status: 200,
+    headers: {
+      'Content-Type': 'application/json',
+      'Cache-Control': 'private, no-store',
+      Expires: new Date(
+        endOf(job).getTime() + services.config.exportTtlHours * HOUR_MS,
+      ).toUTCString(),
+    },
+    body: JSON.stringify(importManifest(services, job, parts)),
+  }
+}
+
+function endOf({ ended, added }: ImportJob): Date {
+  return ended ?? added
+}
+
+/** What has become of each input, and where to read which lines were refused. */
+export function importManifest(services: Services, job: ImportJob, parts: readonly ImportPart[]) {
   const fileUrl = (part: number) =>
     `${importUrl(services, job.id)}/files/${part}.OperationOutcome.ndjson`
-  const manifest = {
-    transactionTime: ended.toISOString(),
+  return {
+    transactionTime: endOf(job).toISOString(),
     request: job.request,
     requiresAccessToken: true,
     output: parts.map(({ type, url, created, updated, unchanged, skipped }) => ({
@@ -90,15 +146,6 @@ function status(services: Services, job: ImportJob, parts: readonly ImportPart[]
         url: fileUrl(part),
       })),
   }
-  return {
-    status: 200,
-    headers: {
-      'Content-Type': 'application/json',
-      'Cache-Control': 'private, no-store',
-      Expires: new Date(ended.getTime() + config.exportTtlHours * HOUR_MS).toUTCString(),
-    },
-    body: JSON.stringify(manifest),
-  }
 }
 
 function running(job: ImportJob, parts: readonly ImportPart[]): FhirReply {
@@ -115,6 +162,7 @@ function running(job: ImportJob, parts: readonly ImportPart[]): FhirReply {
 /** Lines that were refused so far, in their order. */
 function errorFile(
   services: Services,
+  principal: Principal,
   parts: readonly ImportPart[],
   id: string,
   part: number,
@@ -129,7 +177,10 @@ function errorFile(
       'Content-Disposition': 'attachment',
     },
     body: undefined,
-    open: async () => Readable.from(errorLines(services, id, part), { objectMode: false }),
+    open: async () => {
+      await recordImport(services, principal, id, 'download', { part })
+      return Readable.from(errorLines(services, id, part), { objectMode: false })
+    },
   }
 }
 

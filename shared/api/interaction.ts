@@ -2,6 +2,7 @@
 import type { Principal } from '../access/principal.ts'
 import { badRequest, badStructure } from '../errors.ts'
 import { allOk, created, type Issue, outcome } from '../fhir/outcome.ts'
+import { claimsOf } from '../fhir/profile-claims.ts'
 import { isResource, parseReference, type Resource } from '../fhir/resource.ts'
 import { requireValid } from '../fhir/validate.ts'
 import { withoutEmpty } from '../fhir/without-empty.ts'
@@ -16,7 +17,7 @@ import type { FhirReply, FhirRequest } from './handle.ts'
 import { mapStrings } from './map-strings.ts'
 import type { Preferences } from './negotiate.ts'
 import { versionHeaders } from './preconditions.ts'
-import { findProfiles, forgetDefinitions, profilesOf, withDefaultProfiles } from './profiles.ts'
+import { findProfiles, forgetDefinitions, withDefaultProfiles } from './profiles.ts'
 import { emptyReply, outcomeReply, textReply } from './reply.ts'
 import { requireUsable } from './search-parameters.ts'
 import { boundCodes } from './terminology/bound-codes.ts'
@@ -76,9 +77,9 @@ export async function acceptValid(interaction: Interaction, body: Resource): Pro
   const strict = project.strictMode
   const sent = withRelativeAddresses(interaction, strict ? body : withoutEmpty(body))
   const resource = withDefaultProfiles(sent, project)
-  const { profiles } = await findProfiles(interaction, profilesOf(resource))
+  const { profiles } = await findProfiles(interaction, claimsOf(resource))
   const terminology = project.features.includes('validate-terminology')
-  const valueSets = profiles.flatMap((profile) => profile.valueSets)
+  const valueSets = profiles.flatMap(({ profile }) => profile.valueSets)
   const { codes } = await boundCodes(services, project, valueSets, resource)
   const warnings = requireValid(resource, { strict, profiles, codes, terminology })
   if (resource.resourceType === SEARCH_PARAMETER) await requireUsable(interaction, resource)

@@ -9,8 +9,7 @@ import { SYSTEM_PROJECT } from '../store/projects.ts'
 import type { Version } from '../store/repository.ts'
 import { finishAsyncJob, JobFinished } from './async-jobs.ts'
 import { platformMeta } from './bot.ts'
-import { exportAsJob } from './exports/as-job.ts'
-import { endExport, findExport } from './exports/status.ts'
+import { cancelBulkJob, readBulkJob } from './bulk-jobs.ts'
 import type { FhirReply, FhirRequest } from './handle.ts'
 import type { Operation } from './operation.ts'
 import { FHIR_JSON, jsonReply, outcomeReply } from './reply.ts'
@@ -82,8 +81,7 @@ async function readJob({ repository }: Services, principal: Principal, id: strin
 
 async function cancelJob(services: Services, principal: Principal, id: string): Promise<void> {
   const job = await unless404(() => readJob(services, principal, id))
-  if (job === undefined)
-    return endExport(services, principal, await findExport(services, principal, id))
+  if (job === undefined) return cancelBulkJob(services, principal, id)
   const { resource, author } = job
   if (!isRunning(resource)) throw notCancellable(resource.status)
   // What has begun is ended by its worker, who knows whether it is done already.
@@ -110,16 +108,14 @@ async function unless404<T>(read: () => Promise<T>): Promise<T | undefined> {
   }
 }
 
-/** An AsyncJob that is stored, or an export in the form of one. Errors: 404. */
+/** An AsyncJob that is stored, or an export or import in the form of one. Errors: 404. */
 export async function readAsyncJob(
   services: Services,
   principal: Principal,
   id: string,
   stored: () => Promise<Version>,
 ): Promise<Version> {
-  return (
-    (await unless404(stored)) ?? exportAsJob(services, await findExport(services, principal, id))
-  )
+  return (await unless404(stored)) ?? readBulkJob(services, principal, id)
 }
 
 function notCancellable(status: unknown): HttpError {

@@ -10,13 +10,14 @@ import type { Services } from '../services.ts'
 import type { FhirRequest } from './handle.ts'
 import type { Route } from './route.ts'
 
-const WRITE = 100
-const SEARCH = 20
+export const WRITE = 100
+export const SEARCH = 20
 const HISTORY = 10
-const READ = 1
+export const READ = 1
 
 /** Load units of an interaction. A bundle costs what its entries cost. */
-export function unitsOf({ kind }: Route): number {
+export function unitsOf(route: Route): number {
+  const { kind } = route
   switch (kind) {
     case 'metadata':
     case 'bundle':
@@ -32,8 +33,9 @@ export function unitsOf({ kind }: Route): number {
     case 'search-form':
     case 'system-search':
     case 'compartment-search':
-    case 'operation':
       return SEARCH
+    case 'operation':
+      return route.operation.countsLoad ? 0 : SEARCH
     case 'create':
     case 'update':
     case 'patch':
@@ -53,7 +55,7 @@ export function unitsOf({ kind }: Route): number {
  */
 export async function charge(
   { load }: Pick<Services, 'load'>,
-  { project, membershipId }: Principal,
+  { project, membershipId, quota: own }: Principal,
   request: Pick<FhirRequest, 'mayWait'>,
   units: number,
   whole = false,
@@ -61,7 +63,7 @@ export async function charge(
   const { quota } = project
   if (quota === undefined || membershipId === undefined) return undefined
   const limits = [
-    [`member:${membershipId}`, quota.member],
+    [`member:${membershipId}`, own ?? quota.member],
     [`project:${project.id}`, quota.project],
   ] as const
   const spent = limits

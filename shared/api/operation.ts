@@ -26,5 +26,7 @@ export interface Operation {
   readonly methods: readonly string[]
   /** The reply has a form of its own, which `Accept` and `_pretty` do not change. */
   readonly ownFormat?: true
+  /** It charges the load units of what it does by itself. */
+  readonly countsLoad?: true
   run(call: OperationCall): Promise<FhirReply>
 }

@@ -1,8 +1,10 @@
 /** The profiles that a resource is checked against. https://hl7.org/fhir/R4/profiling.html#resources */
 import type { Principal, ProjectContext } from '../access/principal.ts'
 import { tooCostly } from '../errors.ts'
-import type { Profile } from '../fhir/profile-run.ts'
+import type { Claim } from '../fhir/profile-claims.ts'
+import type { Claimed, Place, Profile } from '../fhir/profile-run.ts'
 import type { Resource } from '../fhir/resource.ts'
+import { pathOf } from '../fhir/validation-report.ts'
 import type { Services } from '../services.ts'
 import { forgetBoundCodes } from './terminology/bound-codes.ts'
 
@@ -12,15 +14,9 @@ export function forgetDefinitions({ profiles }: Services, type: string): void {
   if (type === 'ValueSet' || type === 'CodeSystem') forgetBoundCodes()
 }
 
-/** More are not looked for. */
+/** More are not looked for, of one resource and of all in its body. */
 const MAX_PROFILES = 20
-
-/** Canonical urls that the resource claims; what is no text is for validation to tell. */
-export function profilesOf({ meta }: Resource): readonly string[] {
-  const claimed: unknown = meta?.profile
-  if (!Array.isArray(claimed)) return []
-  return [...new Set(claimed.filter((item) => typeof item === 'string'))]
-}
+const MAX_DISTINCT = 100
 
 /** The Project's choice for a resource that claims no profile. */
 export function withDefaultProfiles(resource: Resource, project: ProjectContext): Resource {
@@ -29,21 +25,41 @@ export function withDefaultProfiles(resource: Resource, project: ProjectContext)
   return { ...resource, meta: { ...resource.meta, profile } }
 }
 
-/** Errors: 400 for more profiles than one resource may claim. */
+export interface UnknownProfile extends Pick<Place, 'steps'> {
+  readonly canonical: string
+}
+
+/** Errors: 400 for more profiles than a body may claim. */
 export async function findProfiles(
   { services, principal }: { readonly services: Services; readonly principal: Principal },
-  canonicals: readonly string[],
-): Promise<{ readonly profiles: readonly Profile[]; readonly unknown: readonly string[] }> {
-  const profiles: Profile[] = []
-  const unknown: string[] = []
-  if (canonicals.length > MAX_PROFILES) {
-    throw tooCostly(`A resource may claim ${MAX_PROFILES} profiles`, 'meta.profile')
-  }
-  for (const canonical of canonicals) {
+  claims: readonly Claim[],
+): Promise<{ readonly profiles: readonly Claimed[]; readonly unknown: readonly UnknownProfile[] }> {
+  requireFew(claims)
+  const found = new Map<string, Profile | undefined>()
+  for (const canonical of new Set(claims.flatMap(({ canonicals }) => canonicals))) {
     const { repository } = services
-    const found = await services.profiles.find(repository, principal.project, canonical)
-    if (found === undefined) unknown.push(canonical)
-    else profiles.push(found)
+    found.set(canonical, await services.profiles.find(repository, principal.project, canonical))
+  }
+  const profiles: Claimed[] = []
+  const unknown: UnknownProfile[] = []
+  for (const { canonicals, ...place } of claims) {
+    for (const canonical of canonicals) {
+      const profile = found.get(canonical)
+      if (profile === undefined) unknown.push({ canonical, steps: place.steps })
+      else profiles.push({ ...place, profile })
+    }
   }
   return { profiles, unknown }
+}
+
+function requireFew(claims: readonly Claim[]): void {
+  const crowded = claims.find(({ canonicals }) => canonicals.length > MAX_PROFILES)
+  if (crowded !== undefined) {
+    const path = pathOf([...crowded.steps, 'meta', 'profile'])
+    throw tooCostly(`A resource may claim ${MAX_PROFILES} profiles`, path)
+  }
+  const distinct = new Set(claims.flatMap(({ canonicals }) => canonicals))
+  if (distinct.size > MAX_DISTINCT) {
+    throw tooCostly(`The resources in one body may claim ${MAX_DISTINCT} profiles`)
+  }
 }

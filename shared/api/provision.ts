@@ -28,6 +28,7 @@ export function onBehalfOf(caller: Principal): Principal {
     ...systemPrincipal(SYSTEM_PROJECT),
     profile: caller.profile,
     profileDisplay: caller.profileDisplay,
+    onBehalfOf: caller.onBehalfOf,
   }
 }
 

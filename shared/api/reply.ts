@@ -63,12 +63,17 @@ export function withTracing(
 ): FhirReply {
   const { body } = reply
   if (typeof body !== 'string' || !body.startsWith(OUTCOME_START)) return reply
-  const extension = {
+  const extension = JSON.stringify(tracingOf(request))
+  return { ...reply, body: `${body.slice(0, -1)},"extension":[${extension}]}` }
+}
+
+/** The extension that names request and trace. */
+export function tracingOf({ requestId, traceId }: Pick<FhirRequest, 'requestId' | 'traceId'>) {
+  return {
     url: TRACING,
     extension: [
-      { url: 'requestId', valueId: request.requestId },
-      { url: 'traceId', valueId: request.traceId },
+      { url: 'requestId', valueId: requestId },
+      { url: 'traceId', valueId: traceId },
     ],
   }
-  return { ...reply, body: `${body.slice(0, -1)},"extension":[${JSON.stringify(extension)}]}` }
 }

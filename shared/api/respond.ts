@@ -41,7 +41,7 @@ export async function respond(
   const route = findRoute(request.method, request.path)
   const item = await charge(services, principal, request, unitsOf(route))
   const reply = await answer(services, principal, request, route)
-  return item === undefined ? reply : { ...reply, headers: { ...reply.headers, RateLimit: item } }
+  return item === undefined ? reply : { ...reply, headers: { RateLimit: item, ...reply.headers } }
 }
 
 async function answer(

@@ -10,18 +10,20 @@ import { absoluteUrl } from './interaction.ts'
 import type { OperationCall } from './operation.ts'
 import { outcomeReply } from './reply.ts'
 
-/** `projectId` is the Project that is worked on. Errors: 403 for who has no membership. */
+/** `projectId` is the Project that is worked on; `filter` narrows a reindex. Errors: 403 for who has no membership. */
 export async function startUpkeep(
   { services, principal, request, type, id }: OperationCall,
   kind: UpkeepKind,
   projectId: string,
+  filter?: string,
 ): Promise<FhirReply> {
   const { database } = services
   const { project, profile, membershipId } = principal
   if (membershipId === undefined) throw forbidden()
   const jobId = randomUUID()
   await createJob(services, principal, request, jobId, { status: 'accepted' })
-  const input = { homeId: project.id, requester: profile, membershipId, projectId, type, id }
+  const asked = { homeId: project.id, requester: profile, membershipId }
+  const input = { ...asked, projectId, type, id, filter }
   await addUpkeepJob(database, jobId, project.number, kind, input)
   return jobReply(services, jobId)
 }

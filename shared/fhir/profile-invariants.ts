@@ -36,10 +36,10 @@ const UNIVERSAL_KEYS = new Set([
 export function checkInvariants(
   invariants: readonly Invariant[],
   value: unknown,
-  { resource, faults, spend }: Run,
+  { resource, root, faults, spend }: Run,
 ): void {
   if (invariants.length === 0) return
-  const variables = { context: value, resource, rootResource: resource }
+  const variables = { context: value, resource, rootResource: root }
   for (const invariant of invariants) {
     const { text, expression } = invariant
     const isMet = evaluate(invariant, value, variables, faults)

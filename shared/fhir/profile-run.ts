@@ -13,12 +13,26 @@ export interface Profile {
   readonly check: Check
 }
 
+/** A resource that is checked, alone or inside another one. */
+export interface Place {
+  readonly resource: Resource
+  /** The container of a contained resource, else the resource itself. */
+  readonly root: Resource
+  /** From the type of the outermost resource to this one. */
+  readonly steps: readonly (string | number)[]
+}
+
+export interface Claimed extends Place {
+  readonly profile: Profile
+}
+
 /** One check of one resource: where faults go, and what it may look at. */
 export interface Run {
   readonly faults: Report
   /** Codes outside of required bindings, and references to other types. */
   readonly terminology: Report
   readonly resource: Resource
+  readonly root: Resource
   /** Those value sets that somebody has. */
   readonly codes: ReadonlyMap<string, CodeList>
   readonly spend: Spend

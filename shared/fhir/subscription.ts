@@ -39,7 +39,8 @@ export interface SubscriptionTerms {
 }
 
 const EXTENSIONS = 'https://medplum.com/fhir/StructureDefinition/'
-const SECRETS = new Set([
+/** Extensions that hold a secret, by their addresses. */
+export const SECRETS: ReadonlySet<unknown> = new Set([
   'https://www.medplum.com/fhir/StructureDefinition/subscription-secret',
   'https://www.medplum.com/fhir/StructureDefinition-subscriptionSecret',
 ])
@@ -150,7 +151,7 @@ function readSuccess(subscription: Resource): SubscriptionTerms['success'] {
 }
 
 function readSecret(subscription: Resource): string | undefined {
-  const found = extensionsOf(subscription).find(({ item }) => SECRETS.has(String(item.url)))
+  const found = extensionsOf(subscription).find(({ item }) => SECRETS.has(item.url))
   if (found === undefined) return undefined
   const { valueString } = found.item
   if (typeof valueString === 'string' && valueString !== '') return valueString

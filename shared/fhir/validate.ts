@@ -7,7 +7,7 @@ import type { CodeList } from './bindings.ts'
 import type { Issue } from './outcome.ts'
 import { withinTime } from './path-tenant.ts'
 import { createMeter } from './profile-meter.ts'
-import type { Profile, Run } from './profile-run.ts'
+import type { Claimed, Run } from './profile-run.ts'
 import type { Resource } from './resource.ts'
 import { checkBindings } from './validate-codes.ts'
 import { validateStructure } from './validate-structure.ts'
@@ -16,7 +16,8 @@ import { Report } from './validation-report.ts'
 export interface ValidationOptions {
   /** False: only unknown properties, JSON types and formats are errors, the rest are warnings. */
   readonly strict: boolean
-  readonly profiles?: readonly Profile[]
+  /** Of the resource and of those inside it. */
+  readonly profiles?: readonly Claimed[]
   /** Of value sets that the profiles name, as they name them. */
   readonly codes?: ReadonlyMap<string, CodeList>
   /** Codes are looked up in the value sets of required bindings. */
@@ -65,7 +66,7 @@ function validateNow(resource: Resource, options: ValidationOptions): readonly I
   if (profiles.length > 0 && !isOver()) {
     const faults = new Report(strict, steps)
     const spend = createMeter()
-    checkProfiles(profiles, { faults, terminology: codes, resource, codes: lists, spend })
+    checkProfiles(profiles, { faults, terminology: codes, codes: lists, spend })
     stages.push(faults)
   }
   if ((terminology || thorough) && !isOver()) {
@@ -75,11 +76,14 @@ function validateNow(resource: Resource, options: ValidationOptions): readonly I
   return stages.flatMap(({ issues }) => issues)
 }
 
-function checkProfiles(profiles: readonly Profile[], run: Run): void {
-  const { resource, faults } = run
-  for (const { url, type, check } of profiles) {
-    if (type === resource.resourceType) check(resource, run)
-    else faults.rule(`Profile ${url} is for ${type}`, 'meta.profile')
+function checkProfiles(profiles: readonly Claimed[], common: Omit<Run, 'resource' | 'root'>): void {
+  const { faults } = common
+  for (const { profile, resource, root, steps } of profiles) {
+    const { url, type, check } = profile
+    faults.within(steps.slice(1), () => {
+      if (type === resource.resourceType) check(resource, { ...common, resource, root })
+      else faults.rule(`Profile ${url} is for ${type}`, 'meta.profile')
+    })
   }
 }
 

@@ -35,6 +35,13 @@ export class Report {
     this.#steps.pop()
   }
 
+  /** Runs `work` with the path at a place below the current one. */
+  within(steps: readonly (string | number)[], work: () => void): void {
+    for (const step of steps) this.enter(step)
+    work()
+    this.#steps.length -= steps.length
+  }
+
   /** A fault of the JSON shape: an error in every project. */
   error(text: string, step?: string | number): void {
     this.add('error', 'structure', text, step)
@@ -54,15 +61,17 @@ export class Report {
   ): void {
     if (this.isFull) return
     if (severity === 'error') this.#errors++
-    this.issues.push(issue(severity, code, text, this.#path(step), diagnostics))
+    const steps = step === undefined ? this.#steps : [...this.#steps, step]
+    this.issues.push(issue(severity, code, text, pathOf(steps), diagnostics))
   }
+}
 
-  #path(last: string | number | undefined): string {
-    let path = ''
-    for (const step of last === undefined ? this.#steps : [...this.#steps, last]) {
-      if (typeof step === 'number') path += `[${step}]`
-      else path += path === '' ? step : `.${step}`
-    }
-    return path
+/** Steps to an element as FHIRPath. */
+export function pathOf(steps: readonly (string | number)[]): string {
+  let path = ''
+  for (const step of steps) {
+    if (typeof step === 'number') path += `[${step}]`
+    else path += path === '' ? step : `.${step}`
   }
+  return path
 }

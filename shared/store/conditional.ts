@@ -8,12 +8,13 @@ import { badRequest, multipleMatches } from '../errors.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { isCondition, type SearchRequest } from '../fhir/search.ts'
 import { normalId, type Store, scopeOf } from './context.ts'
+import { create } from './create.ts'
 import { needsSql } from './judge.ts'
 import { allow } from './read.ts'
 import { remove } from './remove.ts'
 import type { Deletion, Version, WriteOptions, WriteResult } from './repository.ts'
 import { search } from './search/page.ts'
-import { create, update } from './write.ts'
+import { update } from './write.ts'
 
 /** Runs `work` in a transaction, with a store that writes and reads inside it and holds these locks. */
 export type Transact = <T>(

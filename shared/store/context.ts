@@ -31,6 +31,8 @@ export interface Store {
   readonly statistics: KeyStatistics
   /** Codings this process has seen in the dictionary. */
   readonly seenCodes: { has(key: bigint): boolean; add(key: bigint): void }
+  /** Row ids of patients that were seen to hold accounts. */
+  readonly holders: { has(id: string): boolean; add(id: string): void }
   /** Told when the outbox has got something; inside a transaction, once it is committed. */
   readonly announce: () => void
   /** Resolves when each write that begins then sees a Subscription made active; in a transaction at its end. */
@@ -82,5 +84,9 @@ export function isLegalId(id: string): boolean {
 
 /** UUIDs compare case-insensitively and are stored in lower case. */
 export function normalId(id: string): string {
-  return UUID.test(id) ? id.toLowerCase() : id
+  return isUuid(id) ? id.toLowerCase() : id
+}
+
+export function isUuid(text: string): boolean {
+  return UUID.test(text)
 }

@@ -1,7 +1,7 @@
 /**
  * What Subscriptions are owed: a row from the match of a change until its receiver has it. Workers take
- * rows by turns of Projects and hold them by a lease, so that those of a worker that is lost are taken up
- * by another. The first attempt for a version waits for that of every earlier version of its resource.
+ * rows (delivery-take.ts) and hold them by a lease, so that those of a worker that is lost are taken up by
+ * another.
  */
 import { randomUUIDv7 } from 'node:crypto'
 import type { Cause } from '../access/principal.ts'
@@ -9,6 +9,7 @@ import type { Connection } from '../database.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import type { Change } from '../fhir/subscription.ts'
 import type { ChangeEvent } from './outbox.ts'
+import type { VersionRow } from './rows.ts'
 
 export interface NewDelivery {
   readonly event: ChangeEvent
@@ -23,10 +24,10 @@ export interface Delivery {
   /** The same for all attempts. */
   readonly id: string
   readonly project: number
-  /** Row id; undefined when the Subscription waits for nothing any more. */
-  readonly subscription: string | undefined
-  /** Row id of its Subscription, whatever has become of it. */
-  readonly owner: string
+  /** Row id. */
+  readonly subscription: string
+  /** The version of the Subscription that is in force; undefined when it waits for nothing any more. */
+  readonly terms: number | undefined
   readonly type: number
   readonly resource: string
   readonly ver: number
@@ -38,6 +39,8 @@ export interface Delivery {
   /** How often it failed by a fault of our own. */
   readonly faults: number
   readonly added: Date
+  /** What it is about, of a deletion the last version; undefined when that is gone. */
+  readonly version: VersionRow | undefined
 }
 
 /** How many more a worker can take. */
@@ -48,13 +51,7 @@ export interface Room {
 
 /** A worker that is lost holds its deliveries so long. */
 export const LEASE_MS = 30_000
-const PER_PROJECT = 20
-const PER_TARGET = 10
-/** Takes of all workers come one after the other: what is under way is counted before more is taken. */
-const LOCK = 6_221_483_007_210_018n
-
 const OPS = { create: 'c', update: 'u', delete: 'd' } as const
-const CHANGES = { c: 'create', u: 'update', d: 'delete' } as const
 
 export async function addDeliveries(
   connection: Connection,
@@ -80,73 +77,6 @@ export async function addDeliveries(
       column(({ target }) => target),
     ],
   })
-}
-
-interface DeliveryRow extends Omit<Delivery, 'change' | 'cause' | 'subscription'> {
-  readonly op: keyof typeof CHANGES
-  readonly origin: string
-  readonly subscription: string | null
-}
-
-export const TAKE_LOCKS = [LOCK]
-
-/** Those that are due, in a transaction that holds `TAKE_LOCKS`. One statement. */
-export async function takeDeliveries(
-  connection: Connection,
-  room: Room,
-): Promise<readonly Delivery[]> {
-  const rows = await connection.query<DeliveryRow>({
-    name: 'delivery-take',
-    text: `with recursive
-      projects as (
-        (select project from delivery where state <> 'failed' order by project limit 1)
-        union all
-        select (select d.project from delivery d
-          where d.project > p.project and d.state <> 'failed' order by d.project limit 1)
-        from projects p where p.project is not null),
-      busy as materialized (
-        select project, target, count(*) as n from delivery
-        where state = 'active' and due > clock_timestamp() group by project, target),
-      ready as (
-        select d.*, row_number() over (partition by d.project order by d.attempts > 0, d.due) as turn,
-          row_number() over (partition by d.target order by d.attempts > 0, d.due)
-            + coalesce((select sum(b.n) from busy b where b.target = d.target), 0) as place
-        from projects p cross join lateral (
-          select x.id, x.project, x.target, x.attempts, x.due from delivery x
-          where x.project = p.project and x.state <> 'failed' and x.due <= clock_timestamp()
-            and (case when x.target like 'Bot/%' then $1::int else $2::int end) > 0
-            and x.target not in (select target from busy group by target having sum(n) >= ${PER_TARGET})
-            and not exists (select from subscription_state s where s.project = x.project
-              and s.subscription = x.subscription and s.paused_until > clock_timestamp())
-            and (x.attempts > 0 or not exists (select from delivery y
-              where y.project = x.project and y.subscription = x.subscription and y.type = x.type
-                and y.resource = x.resource and y.ver < x.ver and y.state <> 'failed'
-                and (y.attempts = 0 or y.state = 'active')))
-          order by x.attempts > 0, x.due
-          limit greatest(0, ${PER_PROJECT} - coalesce(
-            (select sum(n) from busy where busy.project = p.project), 0))
-          for update skip locked) d),
-      chosen as (
-        select id, row_number() over (partition by target like 'Bot/%' order by turn, due) as rank,
-          case when target like 'Bot/%' then $1::int else $2::int end as room
-        from ready where place <= ${PER_TARGET})
-      update delivery d set state = 'active',
-        attempts = d.attempts + (d.state = 'waiting')::int, faults = d.faults + (d.state = 'active')::int,
-        due = clock_timestamp() + interval '${LEASE_MS} ms'
-      from chosen c where d.id = c.id and c.rank <= c.room
-      returning d.id::text, d.project, d.type, d.resource::text, d.ver, d.op, d.origin, d.target,
-        d.attempts as attempt, d.faults, d.added, d.subscription::text as owner,
-        (select a.id::text from active_subscription a
-          where a.project = d.project and a.id = d.subscription) as subscription`,
-    values: [room.bots, room.hooks],
-  })
-  return rows.map(({ op, origin, subscription, ...row }) => ({
-    ...row,
-    subscription: subscription ?? undefined,
-    change: CHANGES[op],
-    // Written by the store.
-    cause: JSON.parse(origin) as Partial<Cause>,
-  }))
 }
 
 /** Says that a worker still has them. */

@@ -52,6 +52,7 @@ export class Derivation {
   readonly strings: StringRow[] = []
   readonly ranges: RangeRow[] = []
   readonly codes: CodeRow[] = []
+  readonly units = new Set<string>()
   /** Parameters of the Project that have failed on this resource. */
   readonly failed: OwnParameter[] = []
   low: number | undefined
@@ -233,6 +234,7 @@ export class Derivation {
   #unit(code: string): void {
     if (code === this.#lastUnit) return
     this.#lastUnit = code
+    this.units.add(code)
     const { units } = this.#constants
     this.code(units, this.keys.token(units, UCUM, code), UCUM, code, undefined)
   }

@@ -2,15 +2,13 @@
  * Does a Subscription wait for this change? Its criteria are judged as those of a policy, by the keys
  * and ranges that the row of the resource holds, so a search and a Subscription never disagree.
  */
-import { type Principal, systemPrincipal } from '../access/principal.ts'
 import type { OwnParameters } from '../fhir/own-parameters.ts'
 import { withinLimits } from '../fhir/path-tenant.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { Store } from './context.ts'
 import { accountsOf, indexRows } from './index-rows.ts'
-import { rulingsOfContents } from './judge.ts'
+import { meeting } from './judge.ts'
 import type { ChangeEvent } from './outbox.ts'
-import { SYSTEM_PROJECT } from './projects.ts'
 import { parseVersion, toVersion } from './rows.ts'
 import { decideInMemory } from './search/grant-tests.ts'
 import { type HeldRow, heldRow } from './search/row-decisions.ts'
@@ -72,26 +70,10 @@ async function fulfils(
   grant: Watcher['grant'],
 ): Promise<boolean> {
   const { subject, type } = event
-  const place = { keys: store.keys, project: subject.project, type, own }
+  const place = { keys: store.keys, project: subject.project, type, own, units: [] }
   const decide = decideInMemory(place, grant)
   if (decide !== undefined) return decide(held())
-  const [rulings] = await rulingsOfContents(
-    store,
-    judgeFor(grant, subject.project, own),
-    ['read'],
-    [subject],
-  )
-  return rulings?.read !== undefined
-}
-
-/** Whoever sees exactly what the criteria let through. */
-function judgeFor(
-  grant: Watcher['grant'],
-  project: number,
-  parameters: OwnParameters | undefined,
-): Principal {
-  const context = { ...SYSTEM_PROJECT, number: project, parameters }
-  return { ...systemPrincipal(context), rules: { grants: [grant] } }
+  return (await meeting(store, [grant], subject.project, own, [subject])).length > 0
 }
 
 /** On a deletion both are the last version. */

@@ -2,27 +2,27 @@
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { HttpError } from '../errors.ts'
-import { typeName, typeNumber } from '../fhir/definitions.ts'
+import { typeName } from '../fhir/definitions.ts'
 import type { Resource } from '../fhir/resource.ts'
-import { SUBSCRIPTION } from '../fhir/subscription.ts'
 import { inSight } from './binaries.ts'
 import type { Transact } from './conditional.ts'
 import type { Store } from './context.ts'
-import {
-  addDeliveries,
-  type Delivery,
-  type NewDelivery,
-  type Room,
-  TAKE_LOCKS,
-  takeDeliveries,
-} from './deliveries.ts'
+import { addDeliveries, type Delivery, type NewDelivery, type Room } from './deliveries.ts'
+import { TAKE_LOCKS, takeDeliveries } from './delivery-take.ts'
 import { type Candidate, candidateOf, isWaitedFor } from './event-match.ts'
 import { hiddenBy, rulingsOfContents } from './judge.ts'
 import { type ChangeEvent, filedIn, forgetEvents, takeEvents } from './outbox.ts'
 import type { Version } from './repository.ts'
 import { toVersion, type VersionRow, versionColumns } from './rows.ts'
 import { without } from './shown.ts'
-import { readWatches, type Watcher, type WatchRow, watcherFrom } from './watchers.ts'
+import { deliveriesReceived, type Receipt } from './subscription-state.ts'
+import {
+  type ActiveSubscription,
+  readWatches,
+  type Watcher,
+  type WatchRow,
+  watcherFrom,
+} from './watchers.ts'
 
 export interface MatchOptions {
   /** What Subscriptions say that are not stored, by row id; those that are gone are left out. */
@@ -52,12 +52,12 @@ export type VersionPlace = Pick<Delivery, 'project' | 'type' | 'resource' | 'ver
 export interface Events {
   /** The next changes of the outbox; with none waiting nothing happens. One transaction. */
   match(count: number, options: MatchOptions): Promise<Matched>
-  /** Takes what is due, as far as there is room. */
-  take(room: Room): Promise<readonly Delivery[]>
+  /** Settles what was received, and takes what is due, as far as there is room. One transaction. */
+  take(room: Room, received: readonly Receipt[]): Promise<readonly Delivery[]>
   /** The version that a delivery is about; `last` of a deletion. Undefined when it is gone. */
   versionOf(delivery: VersionPlace): Promise<VersionRow | undefined>
   /** The Subscription as it is now; undefined when it waits for nothing any more. */
-  subscriptionOf(delivery: Delivery): Promise<Version | undefined>
+  subscriptionOf(delivery: Delivery): Promise<ActiveSubscription | undefined>
   /** The newest version of the resource of a delivery and whether it is deleted. */
   newestOf(delivery: Delivery): Promise<{ readonly ver: number; readonly isDeleted: boolean }>
   /** What a Principal sees of a version, whether it is the newest or not; undefined: nothing. */
@@ -127,7 +127,15 @@ export function createEvents(store: Store, transact: Transact): Events {
         ])
         return { events, ...matched, hasMore }
       }, []),
-    take: (room) => transact((inner) => takeDeliveries(inner.connection, room), TAKE_LOCKS),
+    take: (room, received) =>
+      transact(async ({ connection }) => {
+        // They share a round trip.
+        const [, taken] = await Promise.all([
+          deliveriesReceived(connection, received),
+          room.hooks + room.bots === 0 ? [] : takeDeliveries(connection, room),
+        ])
+        return taken
+      }, TAKE_LOCKS),
     versionOf: (delivery) =>
       readVersion(
         store,
@@ -135,13 +143,10 @@ export function createEvents(store: Store, transact: Transact): Events {
         delivery,
         delivery.ver - (delivery.change === 'delete' ? 1 : 0),
       ),
-    async subscriptionOf({ project, subscription: id }) {
-      if (id === undefined) return undefined
-      const row = await readVersion(store, project, {
-        type: typeNumber(SUBSCRIPTION),
-        resource: id,
-      })
-      return row === undefined || row.content === null ? undefined : toVersion(row)
+    async subscriptionOf({ project, subscription: id, terms: ver }) {
+      return ver === undefined
+        ? undefined
+        : store.watchers.active(store.connection, { project, id, ver })
     },
     async newestOf(delivery) {
       const row = await readVersion(store, filedIn(delivery), delivery)

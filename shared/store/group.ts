@@ -7,6 +7,7 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { Connection } from '../database.ts'
 import { SqlError } from '../sql-error.ts'
+import { givesAccounts } from './accounts.ts'
 import type { Submit } from './coalesce.ts'
 import { compareRows, type Deleted, type Deletion, deleteStatement } from './deletions.ts'
 import { type Fetch, fetchAll, type RowKey } from './fetch.ts'
@@ -84,12 +85,20 @@ export function createGroup(connection: Connection, alone: boolean): Group {
     }
     // In the order of FHIR, and the rows of a kind in one order for all transactions.
     // https://hl7.org/fhir/R4/http.html#trules
+    const inserts = written.filter(({ call }) => call.kind === 'insert')
+    const { givers = [], others = [] } = Object.groupBy(inserts, ({ call }) =>
+      givesAccounts(call) ? 'givers' : 'others',
+    )
     const kinds = [
       () => answerAll(removed, sendDeletions),
-      ...(['insert', 'update'] as const).map((kind) => () => {
-        const list = written.filter(({ call }) => call.kind === kind)
-        return answerAll(list, sendRows)
-      }),
+      // Statements behind it see the patients that their rows inherit from.
+      () => answerAll(givers, sendRows),
+      () => answerAll(others, sendRows),
+      () =>
+        answerAll(
+          written.filter(({ call }) => call.kind === 'update'),
+          sendRows,
+        ),
     ]
     const answered: Promise<void>[] = []
     for (const send of kinds) {

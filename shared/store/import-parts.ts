@@ -178,20 +178,23 @@ export async function advancePart(
   return rows.length > 0
 }
 
-/** Ends a part, and its import with the last one. `failure` tells of an input that could not be read on. */
+/**
+ * Ends a part, and its import with the last one, which it answers. `failure` tells of an input that could
+ * not be read on.
+ */
 export async function endPart(
   database: Database,
   { job, part, lease }: Leased,
   failure?: LineFailure,
-): Promise<void> {
-  await database.transaction(async (connection) => {
+): Promise<boolean> {
+  return database.transaction(async (connection) => {
     const ended = await connection.query({
       text: `update import_part set state = 'done', lease = null,
           failed = failed + case when $4::text is null then 0 else 1 end
         where job = $1 and part = $2 and lease = $3 returning part`,
       values: [job, part, lease, failure?.outcome ?? null],
     })
-    if (ended.length === 0) return
+    if (ended.length === 0) return false
     if (failure !== undefined) {
       await connection.query({
         text: `insert into import_error (job, part, line, outcome) values ($1, $2, $3, $4)
@@ -199,44 +202,46 @@ export async function endPart(
         values: [job, part, failure.line, failure.outcome],
       })
     }
-    await completeImport(connection, job)
+    return completeImport(connection, job)
   })
 }
 
-/** The inputs that a manifest names take its place. */
+/** The inputs that a manifest names take its place; true when there are none, which ends the import. */
 export async function replaceManifest(
   database: Database,
   { job, part, lease }: Leased,
   inputs: readonly ImportInput[],
-): Promise<void> {
-  await database.transaction(async (connection) => {
+): Promise<boolean> {
+  return database.transaction(async (connection) => {
     const removed = await connection.query({
       text: `delete from import_part where job = $1 and part = $2 and lease = $3 returning part`,
       values: [job, part, lease],
     })
-    if (removed.length === 0) return
+    if (removed.length === 0) return false
     await connection.query({
       text: `insert into import_part (job, part, type, url)
         select $1, x.part, x.type, x.url
         from unnest($2::text[], $3::text[]) with ordinality as x(type, url, part)`,
       values: [job, inputs.map(({ type }) => type), inputs.map(({ url }) => url)],
     })
-    await completeImport(connection, job)
+    return completeImport(connection, job)
   })
 }
 
-async function completeImport(connection: Connection, job: string): Promise<void> {
+async function completeImport(connection: Connection, job: string): Promise<boolean> {
   // Of two parts that end together the second one waits here, and then sees the first.
   await connection.query({
     text: 'select 1 from import_job where id = $1 for update',
     values: [job],
   })
-  await connection.query({
+  const rows = await connection.query({
     text: `update import_job set state = 'completed', ended = clock_timestamp()
       where id = $1 and state = 'active'
-        and not exists (select 1 from import_part where job = $1 and state <> 'done')`,
+        and not exists (select 1 from import_part where job = $1 and state <> 'done')
+      returning id`,
     values: [job],
   })
+  return rows.length > 0
 }
 
 /** For good. */

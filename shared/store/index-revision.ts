@@ -10,11 +10,16 @@ export const INDEX_REVISION = 2
 
 /** Adds the job when the index was made by other code. */
 export async function checkIndexRevision(connection: Connection): Promise<void> {
+  if ((await oldestIndexRevision(connection)) !== INDEX_REVISION) await addRevisionJob(connection)
+}
+
+/** No index row is of an older revision. */
+export async function oldestIndexRevision(connection: Connection): Promise<number> {
   const [row] = await connection.query<{ rev: number }>({
     text: 'select rev from index_revision',
     values: [],
   })
-  if (row?.rev !== INDEX_REVISION) await addRevisionJob(connection)
+  return row?.rev ?? 0
 }
 
 export async function settleIndexRevision(connection: Connection): Promise<void> {

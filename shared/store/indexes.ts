@@ -41,6 +41,8 @@ export interface IndexRows {
   readonly strings: readonly StringRow[]
   readonly ranges: readonly RangeRow[]
   readonly codes: readonly CodeRow[]
+  /** UCUM codes of its quantities. */
+  readonly units: readonly string[]
   /** Parameters of the Project whose expressions have failed: they have no rows. */
   readonly failed: readonly OwnParameter[]
 }
@@ -76,6 +78,7 @@ export function deriveIndexes(
     strings: derived.strings,
     ranges: derived.ranges,
     codes: derived.codes,
+    units: [...derived.units],
     failed: derived.failed,
   }
 }

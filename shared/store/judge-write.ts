@@ -21,11 +21,6 @@ export function readonlyBy(ruling: Ruling): readonly string[] {
   return ruling === undefined || ruling === 'all' ? [] : ruling.readonly
 }
 
-/** The account that new resources of the type get. */
-export function accountGiven(principal: Principal, type: string): string | undefined {
-  return grantsFor(principal, type, 'create')?.find(({ account }) => account !== undefined)?.account
-}
-
 /**
  * Drops what the caller may not set, which can change who governs the rest. `ruling` undefined: it is to
  * be judged when it is written. Errors: 403.

@@ -11,13 +11,15 @@ import {
   REGISTRY_TYPES,
   type Rules,
 } from '../access/policy.ts'
-import type { Principal } from '../access/principal.ts'
+import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { typeName } from '../fhir/definitions.ts'
+import type { OwnParameters } from '../fhir/own-parameters.ts'
 import type { Store } from './context.ts'
 import { codesNamed } from './criteria-codes.ts'
 import { indexRows } from './index-rows.ts'
 import { askContents, type Content } from './judge-contents.ts'
 import { ask, type Judged, type Ruling, readAsking } from './judge-rows.ts'
+import { SYSTEM_PROJECT } from './projects.ts'
 import { readRow } from './read.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from './rows.ts'
 import { allSql, decideInMemory, grantTests, type Place, placeIn } from './search/grant-tests.ts'
@@ -160,9 +162,8 @@ export async function rulingsOfContents(
   for (const group of Map.groupBy(rows, ({ project, type }) => `${project} ${type}`).values()) {
     const type = typeName(group[0]?.type ?? 0)
     const asked = interactions.filter((item) => needsSql(store, principal, type, item))
-    const contents = group.map((row) => contentOf(store, principal, row))
-    const answers =
-      asked.length === 0 ? [] : await askContents(store, principal, type, contents, asked)
+    const contents = asked.length === 0 ? [] : group.map((row) => contentOf(store, principal, row))
+    const answers = await askContents(store, principal, type, contents, asked)
     group.forEach((row, i) => {
       const rulings: Partial<Record<Interaction, Ruling>> = { ...answers[i] }
       for (const item of interactions) {
@@ -172,6 +173,20 @@ export async function rulingsOfContents(
     })
   }
   return rows.map((row) => found.get(row) ?? {})
+}
+
+/** Those of a Project's versions whose content the criteria of a grant let through. As `rulingsOfContents`. */
+export async function meeting(
+  store: Store,
+  grants: readonly Grant[],
+  project: number,
+  parameters: OwnParameters | undefined,
+  rows: readonly VersionRow[],
+): Promise<readonly VersionRow[]> {
+  const context = { ...SYSTEM_PROJECT, number: project, parameters }
+  const judge: Principal = { ...systemPrincipal(context), rules: { grants } }
+  const rulings = await rulingsOfContents(store, judge, ['read'], rows)
+  return rows.filter((_, i) => rulings[i]?.read !== undefined)
 }
 
 /** With all that it may refer to. */

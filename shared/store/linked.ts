@@ -92,10 +92,10 @@ async function readManyLinked(
 
 /** The Principal as a reader of those linked Projects that share a type. */
 function readersIn(principal: Principal, type: string): readonly Principal[] {
-  return linkedProjects(principal, type).map(({ id, number }) => ({
+  return linkedProjects(principal, type).map(({ id, number, units }) => ({
     ...principal,
     isProjectAdmin: false,
-    project: { ...principal.project, id, number, linked: [] },
+    project: { ...principal.project, id, number, units, linked: [] },
   }))
 }
 

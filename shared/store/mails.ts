@@ -123,24 +123,3 @@ export async function readMails(
     values: [count],
   })
 }
-
-export interface MailDepth {
-  readonly project: string
-  readonly waiting: number
-  readonly failed: number
-  /** Milliseconds the longest waiting one has waited. */
-  readonly oldestMs: number | null
-}
-
-/** Mails that are not sent yet, or could not be, by Project. */
-export async function mailDepths(connection: Connection): Promise<readonly MailDepth[]> {
-  return await connection.query<MailDepth>({
-    name: 'mail-depths',
-    text: `select project, count(*) filter (where state = 'waiting')::int as waiting,
-        count(*) filter (where state = 'failed')::int as failed,
-        (extract(epoch from clock_timestamp() - min(added) filter (where state = 'waiting'))
-          * 1000)::float8 as "oldestMs"
-      from mail where state <> 'kept' group by project order by project`,
-    values: [],
-  })
-}

@@ -15,6 +15,14 @@ import { type ScanPage, type ScanPosition, scanPage } from './scan.ts'
 import { BOT, rebuildSchedules, removeScheduleOf } from './schedules.ts'
 import { ownJobProgress } from './upkeep-jobs.ts'
 
+/** What is made anew. */
+export interface ReindexScope {
+  /** Undefined: all types. */
+  readonly type: string | undefined
+  /** A search that means some of them. */
+  readonly filter: string | undefined
+}
+
 /** Where a reindex of all Projects stands. */
 export interface ReindexProgress {
   readonly project: number
@@ -24,10 +32,10 @@ export interface ReindexProgress {
 export interface Maintenance {
   /** Errors: 403 unless an admin, 404, 410. */
   reindex(principal: Principal, type: string, id: string): Promise<void>
-  /** The next `count` resources of a type, or of all, in all Projects; undefined when all are done. Errors: 403. */
+  /** The next `count` resources of all Projects; undefined when all are done. Errors: 400, 403. */
   reindexNext(
     principal: Principal,
-    type: string | undefined,
+    scope: ReindexScope,
     from: ReindexProgress | undefined,
     count: number,
   ): Promise<{ readonly seen: number; readonly progress: ReindexProgress } | undefined>
@@ -70,14 +78,14 @@ export function createMaintenance(store: Store): Maintenance {
       const own = await store.ownParameters.now(store.connection, row.project)
       await rewrite(store, row.project, [row], own)
     },
-    async reindexNext(principal, type, from, count) {
+    async reindexNext(principal, scope, from, count) {
       if (!principal.isSuperAdmin) throw forbidden()
-      const project =
-        from?.after === undefined ? await nextProject(store, from, type) : from.project
+      const isNext = from?.after === undefined
+      const project = isNext ? await nextProject(store, from, scope.type) : from.project
       if (project === undefined) return undefined
       const after = from?.after
       const own = await store.ownParameters.now(store.connection, project)
-      const { seen, next } = await reindexPage(store, { project, own, type, after, count })
+      const { seen, next } = await reindexPage(store, { project, own, ...scope, after, count })
       return { seen, progress: { project, after: next } }
     },
     async indexOwnNext(principal, project, from, count) {

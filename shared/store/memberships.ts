@@ -20,6 +20,8 @@ export interface MembershipContext {
   readonly access: readonly { readonly policy: Resource; readonly parameters: unknown }[]
   /** Policies that the membership names and that do not exist. */
   readonly missing: readonly string[]
+  /** The UserConfiguration of the membership. */
+  readonly configuration: Resource | undefined
 }
 
 /** Where the rows are, and the keys that find them. */
@@ -82,7 +84,7 @@ export async function readMembershipsOf(
   return found.filter((membership) => referenceIn(membership.profile) === reference)
 }
 
-/** Project, profile and policies in one statement; undefined when project or profile is gone. */
+/** Project, profile, policies and configuration in one statement; undefined when project or profile is gone. */
 export async function readContext(
   { database, keys }: Place,
   membership: Resource,
@@ -96,7 +98,9 @@ export async function readContext(
     const parsed = parseReference(reference)
     return parsed?.type === 'AccessPolicy' ? [{ ...parsed, reference }] : []
   })
-  const wanted = [profile, ...policies]
+  const configured = parseReference(referenceIn(membership.userConfiguration))
+  const configurations = configured?.type === 'UserConfiguration' ? [configured] : []
+  const wanted = [profile, ...policies, ...configurations]
   const rows = await database.query<ProjectRow & { contents: (string | null)[] }>({
     name: 'membership-context',
     text: `
@@ -120,14 +124,15 @@ export async function readContext(
     ],
   })
   const row = rows[0]
-  const [profileText, ...policyTexts] = row?.contents ?? []
+  const [profileText, ...otherTexts] = row?.contents ?? []
   if (!row?.project || !profileText) return undefined
   const found = new Map(
     policies.flatMap(({ reference }, place): [string, Resource][] => {
-      const text = policyTexts[place]
+      const text = otherTexts[place]
       return text ? [[reference, parse(text)]] : []
     }),
   )
+  const configuration = otherTexts[policies.length]
   return {
     project: parse(row.project),
     number: row.number,
@@ -139,6 +144,7 @@ export async function readContext(
       return policy === undefined ? [] : [{ policy, parameters }]
     }),
     missing: named.flatMap(({ reference }) => (found.has(reference) ? [] : [reference])),
+    configuration: configuration ? parse(configuration) : undefined,
   }
 }
 

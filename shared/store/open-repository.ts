@@ -17,6 +17,7 @@ import {
   updateConditional,
 } from './conditional.ts'
 import type { Store } from './context.ts'
+import { create } from './create.ts'
 import { deleteStatement, removeTogether } from './deletions.ts'
 import { createEvents } from './events.ts'
 import { createExports } from './exports/exports.ts'
@@ -46,11 +47,13 @@ import { openStatistics } from './search/statistics.ts'
 import { createSocketSubscriptions } from './socket-subscriptions.ts'
 import { createTenants } from './tenants.ts'
 import { type Inner, inTransaction, runTogether, runTransaction } from './transaction.ts'
+import { takeUntold } from './untold.ts'
 import { createWatchers } from './watchers.ts'
-import { create, patch, update } from './write.ts'
+import { patch, update } from './write.ts'
 
 const SEEN_CODES = 50_000
 const WARNED = 10_000
+const ACCOUNT_HOLDERS = 10_000
 
 export interface RepositoryOptions {
   readonly ownParameters?: OwnParametersReader
@@ -74,6 +77,7 @@ export async function openRepository(
   })
   if (row === undefined) throw new Error('The table search_key_salt is empty: restore its row')
   const seen = new LRUCache<bigint, true>({ max: SEEN_CODES })
+  const holders = new LRUCache<string, true>({ max: ACCOUNT_HOLDERS })
   const warned = new LRUCache<string, true>({ max: WARNED })
   const quiet = createQuietProjects()
   const store: Store = {
@@ -92,6 +96,7 @@ export async function openRepository(
     watchers: createWatchers(),
     statistics: openStatistics(database),
     seenCodes: { has: (key) => seen.has(key), add: (key) => void seen.set(key, true) },
+    holders: { has: (id) => holders.has(id), add: (id) => void holders.set(id, true) },
     announce: options.announce ?? (() => {}),
     activated: outlastLeases,
     hookTargets: options.hookTargets ?? 'public',
@@ -119,6 +124,7 @@ function transactionOf(inner: Inner): Transaction {
   return {
     ...repositoryIn(inner.store),
     addMail: (projectId, mail) => addMail(inner.store.connection, projectId, mail),
+    takeUntold: (place) => takeUntold(inner.store.connection, place),
     advanceImport: (progress) => advancePart(inner.store.connection, progress),
     readAhead: (principal, references) =>
       inner.readAhead(references.map(({ type, id }) => rowKey(inner.store, principal, type, id))),

@@ -1,5 +1,5 @@
 /** A resource as a Principal sends it → the version and the rows that are written for it. */
-import type { Principal } from '../access/principal.ts'
+import { type Principal, profileReference } from '../access/principal.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/own-parameters.ts'
 import type { Meta, Reference, Resource } from '../fhir/resource.ts'
@@ -28,8 +28,10 @@ export interface Place {
   readonly id: string
   readonly ver: number
   readonly after: Date | undefined
-  /** Of a new resource, when it names none: the account that the policy gives it. */
-  readonly account?: string | undefined
+  /** Of a new resource, when it names none. */
+  readonly accounts?: readonly Reference[] | undefined
+  /** Row ids of patients: one that holds accounts hinders the write. */
+  readonly heirOf?: readonly string[] | undefined
   /** Search parameters of that Project's own. */
   readonly own: OwnParameters | undefined
 }
@@ -78,6 +80,7 @@ export function prepare(
       rows: { ...rows, codes: rows.codes.filter(({ k }) => !store.seenCodes.has(k)) },
       sideRows: before === undefined || !sameSideRows(rows, before),
       unique: unique?.map((value) => uniqueKey(store, project, type, value)),
+      heirOf: place.heirOf ?? [],
       targets: store.deferred === undefined ? references : [],
       text: newText(own, indexed, stored),
       tenant: type === 'Project' ? tenantOf(store, indexed, place, stored) : undefined,
@@ -102,13 +105,13 @@ function tenantOf(
   return { id: store.keys.rowId('Project', id), fullText: isOn ? ver : null, isChanged }
 }
 
-/** True for equal platform meta, the author aside: who sends the same again changes nothing. */
+/** True for equal platform meta, whoever wrote it: who sends the same again changes nothing. */
 export function isSameMeta(a: string, b: string): boolean {
-  return a === b || withoutAuthor(a) === withoutAuthor(b)
+  return a === b || withoutWriter(a) === withoutWriter(b)
 }
 
-function withoutAuthor(extension: string): string {
-  const { author: _author, ...rest } = JSON.parse(`{${extension}}`) as Meta
+function withoutWriter(extension: string): string {
+  const { author: _author, onBehalfOf: _onBehalfOf, ...rest } = JSON.parse(`{${extension}}`) as Meta
   return JSON.stringify(rest)
 }
 
@@ -122,15 +125,13 @@ export function authorId(store: Store, reference: string): string {
 function platformMeta(
   principal: Principal,
   resource: Resource,
-  { projectId, account: given }: Place,
+  { projectId, accounts: given }: Place,
   stored: Meta | undefined,
 ): Meta {
   const sent = resource.meta
-  const author = (principal.isSuperAdmin ? sent?.author : undefined) ?? authorOf(principal)
+  const author = (principal.isSuperAdmin ? sent?.author : undefined) ?? profileReference(principal)
   const accounts =
-    accountsOf(principal.isProjectAdmin ? sent : undefined) ??
-    accountsOf(stored) ??
-    (given === undefined ? undefined : [{ reference: given }])
+    accountsOf(principal.isProjectAdmin ? sent : undefined) ?? accountsOf(stored) ?? given
   const [account] = accounts ?? []
   const compartment = new Set([
     `Project/${projectId}`,
@@ -140,17 +141,9 @@ function platformMeta(
   return {
     project: projectId,
     author,
+    ...(principal.onBehalfOf ? { onBehalfOf: principal.onBehalfOf } : {}),
     ...(account && accounts ? { account, accounts } : {}),
     compartment: [...compartment].map((reference) => ({ reference })),
-  }
-}
-
-function authorOf(principal: Principal): Reference {
-  if (principal.profile === undefined) return { reference: 'system' }
-  const { profile, profileDisplay } = principal
-  return {
-    reference: profile,
-    ...(profileDisplay === undefined ? {} : { display: profileDisplay }),
   }
 }
 

@@ -28,9 +28,10 @@ import {
   referenceIn,
 } from './memberships.ts'
 import type { OwnParametersReader } from './own-parameters.ts'
-import { projectContext, SYSTEM_PROJECT } from './projects.ts'
+import { memberQuota, projectContext, SYSTEM_PROJECT } from './projects.ts'
 import type { Repository } from './repository.ts'
 import { readSalt } from './salt.ts'
+import { unitsOf } from './search/units.ts'
 
 /** What a login stands for: the resources it was made of. */
 export interface Session {
@@ -116,11 +117,12 @@ export async function openPrincipals(
     const projectOf = await withLinks(await contextOf(context, readAt))
     const compiled = rulesOf(membership, context, projectOf.parameters, options)
     warn(compiled.warnings)
+    const withUnits = await readUnits(place, projectOf, compiled.rules)
     const own = profile.resourceType === 'Patient' ? profile.id : undefined
     const patient = parseReference(referenceIn(login?.patient))?.id ?? own
     const scope = typeof login?.scope === 'string' ? login.scope : 'openid'
     const principal: Principal = {
-      project: projectOf,
+      project: withUnits,
       membershipId: membership.id,
       loginId: login?.id,
       user: parseReference(referenceIn(membership.user))?.id,
@@ -134,6 +136,7 @@ export async function openPrincipals(
       rules: narrowRules(compiled.rules, scope, patient),
       patient,
       ipRules: readIpRules(policies),
+      quota: memberQuota(context.configuration),
     }
     return { principal, project, membership, profile, policies, login }
   }
@@ -171,6 +174,21 @@ export async function openPrincipals(
       for (const cache of [logins, memberships, profiles, projects]) cache.clear()
     },
   }
+}
+
+/** Of a policy that compares quantities in a unit of UCUM: in which others they are. A statement a Project. */
+async function readUnits(
+  { database: connection, keys }: Place,
+  project: ProjectContext,
+  rules: Rules | undefined,
+): Promise<ProjectContext> {
+  const asked = rules?.grants.map(({ criteria }) => ({ conditions: criteria })) ?? []
+  const of = (number: number) => unitsOf({ connection, keys }, number, asked)
+  const linked = (project.linked ?? []).map(async (other) => ({
+    ...other,
+    units: await of(other.number),
+  }))
+  return { ...project, linked: await Promise.all(linked), units: await of(project.number) }
 }
 
 /** A named policy that is not there grants nothing, and so do the rights it might have limited. */

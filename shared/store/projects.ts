@@ -56,6 +56,13 @@ function quotaOf(project: Resource): ProjectContext['quota'] {
   return { member, project: wholeSetting(project, 'totalFhirQuota') ?? 10 * member }
 }
 
+/** Load units a minute of one member: the option `fhirQuota` of its UserConfiguration. */
+export function memberQuota(configuration: Resource | undefined): number | undefined {
+  const options = Array.isArray(configuration?.option) ? configuration.option.filter(isObject) : []
+  const value = options.find(({ id }) => id === 'fhirQuota')?.valueInteger
+  return typeof value === 'number' ? value : undefined
+}
+
 function wholeSetting(project: Resource, name: string): number | undefined {
   const value = systemSetting(project, name)?.valueInteger
   return typeof value === 'number' ? value : undefined

@@ -2,12 +2,14 @@
  * Index rows of live resources made anew from their content, for those whose rows differ. A resource
  * that is written meanwhile is left alone: its writer has used the same code.
  */
+import { criteriaGrant } from '../access/subscription-criteria.ts'
 import type { Connection } from '../database.ts'
 import { typeName, typeNumber } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/own-parameters.ts'
 import type { Store } from './context.ts'
 import { newText } from './full-text.ts'
 import { indexRows } from './index-rows.ts'
+import { meeting } from './judge.ts'
 import { keysLiteral } from './keys.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from './rows.ts'
 import { type Bind, codeRows, type Listed, rangeRows, stringRows, textRows } from './side-rows.ts'
@@ -24,6 +26,8 @@ export interface ReindexPage {
   readonly own: OwnParameters | undefined
   /** Undefined: all types. */
   readonly type: string | undefined
+  /** A search: those that it does not mean are left alone. */
+  readonly filter?: string | undefined
   readonly after: ReindexPosition | undefined
   readonly count: number
 }
@@ -34,9 +38,9 @@ export interface Reindexed {
   readonly next: ReindexPosition | undefined
 }
 
-/** Two statements. */
+/** Two statements; one more for a filter that the contents alone do not decide. */
 export async function reindexPage(store: Store, page: ReindexPage): Promise<Reindexed> {
-  const { project, own, type, after, count } = page
+  const { project, own, type, filter, after, count } = page
   const rows = await store.connection.query<VersionRow>({
     text: `select ${versionColumns('v')} from (
         select project, type, id, ver from resource
@@ -52,10 +56,24 @@ export async function reindexPage(store: Store, page: ReindexPage): Promise<Rein
       count,
     ],
   })
-  await rewrite(store, project, rows, own)
+  const meant = filter === undefined ? rows : await meantBy(store, filter, project, own, rows)
+  await rewrite(store, project, meant, own)
   const last = rows.at(-1)
   const isEnd = last === undefined || rows.length < count
   return { seen: rows.length, next: isEnd ? undefined : { type: typeName(last.type), id: last.id } }
+}
+
+/** Judged by what the rows hold, not by their index: that may be the very thing that is wrong. */
+async function meantBy(
+  store: Store,
+  filter: string,
+  project: number,
+  own: OwnParameters | undefined,
+  rows: readonly VersionRow[],
+): Promise<readonly VersionRow[]> {
+  const types = [...new Set(rows.map((row) => typeName(row.type)))]
+  const grants = types.map((type) => criteriaGrant({ type, query: filter }, own))
+  return await meeting(store, grants, project, own, rows)
 }
 
 /** One statement; also tells the dictionary of codings. */

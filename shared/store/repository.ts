@@ -17,6 +17,7 @@ import type { CompartmentPage, CompartmentRequest } from './search/compartment.t
 import type { Explanation } from './search/explain.ts'
 import type { ReferenceSearch } from './search/per-reference.ts'
 import type { SocketSubscriptions } from './socket-subscriptions.ts'
+import type { Untold, UntoldPlace } from './untold.ts'
 
 /** One stored version. `content` is the JSON text as stored; undefined marks a deletion. */
 export interface Version {
@@ -226,6 +227,8 @@ export interface Guard {
 export interface Transaction extends Repository {
   /** Sent by a worker once all is committed. One SQL statement. */
   addMail(projectId: string, mail: Mail): Promise<string>
+  /** Successes of a Subscription that are told of once all is committed. Two SQL statements. */
+  takeUntold(place: UntoldPlace): Promise<Untold | undefined>
   /** Commits with the lines that it tells of. False when nothing of this may be committed. One SQL statement. */
   advanceImport(progress: ImportProgress): Promise<boolean>
   /** Rows that are read by id later on are asked for now, in the same round trip as what comes next. */

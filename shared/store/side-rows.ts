@@ -1,4 +1,5 @@
 /** The parts of the writing statement for rows beside the resource: see statements.ts. */
+import { typeNumber } from '../fhir/definitions.ts'
 import type { ResourceText } from '../fhir/resource-text.ts'
 import { markSql } from './full-text.ts'
 import type { CodeRow, RangeRow, StringRow } from './indexes.ts'
@@ -17,6 +18,9 @@ export interface Target {
   /** True of rows `r` that the caller may read; undefined: all. The same value for the same question. */
   readonly sight: ((bind: Bind) => string) | undefined
 }
+
+/** In the place of a target: a patient of the write holds accounts. */
+export const HOLDER = -1
 
 /** Adds a parameter to the statement and answers its placeholder. */
 export type Bind = (value: unknown, type: string) => string
@@ -60,6 +64,14 @@ export function missingTargets(targets: readonly Listed<Target>[], bind: Bind): 
     where not exists (select 1 from resource r
       where r.project = x.project and r.type = x.type and r.id = x.id
         and (x.key is null or r.keys @> array[x.key]) ${isSeen}))`
+}
+
+/** Writes of which a patient holds accounts, or has. Answered from the index account_holder alone. */
+export function heirRows(patients: readonly Listed<string>[], bind: Bind): string {
+  const list = unnest(patients, bind, [['id', 'uuid', (id) => id]])
+  return `heir as (select distinct i.n, ${HOLDER} as target from ${list} join i using (n)
+    where exists (select 1 from version v where v.project = i.project and v.id = x.id
+      and v.type = ${typeNumber('Patient')} and v.meta_ext like '%"accounts":%'))`
 }
 
 export function stringRows(

@@ -13,10 +13,11 @@ import { forbidden } from '../errors.ts'
 import { typeName, typeNumber } from '../fhir/definitions.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { readSubscription } from '../fhir/subscription.ts'
+import { accountsGiven } from './accounts.ts'
 import { timeText } from './content.ts'
 import type { Store } from './context.ts'
 import { hiddenBy, needsSql, rulingsOfContents } from './judge.ts'
-import { accountGiven, judgeNew } from './judge-write.ts'
+import { judgeNew } from './judge-write.ts'
 import { ownParametersOf } from './own-parameters.ts'
 import { type Place, prepare } from './prepare.ts'
 import { allow } from './read.ts'
@@ -97,7 +98,7 @@ async function compose(
     id,
     ver: 1,
     after: undefined,
-    account: accountGiven(principal, type),
+    accounts: accountsGiven(principal, type),
     own,
   }
   const { prepared } = judgeNew(store, principal, active, (next) =>

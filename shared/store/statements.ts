@@ -4,6 +4,7 @@
  *
  *   i    the rows as sent, from parameters
  *   bad  references that do not resolve: their rows are not written
+ *   heir patients with accounts, which their rows are to inherit: these are not written either
  *   ok   updates with the time they get; those whose version is current go into w
  *   w    the rows really written
  *
@@ -22,11 +23,12 @@ import {
   watchParts,
 } from './event-rows.ts'
 import type { IndexRows } from './indexes.ts'
-import { keysLiteral } from './keys.ts'
+import { inputRows } from './input-rows.ts'
 import { scheduleRows } from './schedules.ts'
 import {
   type Bind,
   codeRows,
+  heirRows,
   type Listed,
   missingTargets,
   rangeRows,
@@ -59,6 +61,8 @@ export interface Write {
   readonly sideRows: boolean
   readonly unique: readonly UniqueKey[] | undefined
   readonly targets: readonly Target[]
+  /** Row ids of patients of its Project: where one holds accounts, nothing is written. */
+  readonly heirOf: readonly string[]
   /** Undefined: the row stays as it is. */
   readonly text: ResourceText | undefined
   /** Of a new Project, which gets a number, and of one that begins or ends to search words. */
@@ -81,7 +85,7 @@ export interface Tenant {
   readonly isChanged: boolean
 }
 
-/** A row of the answer: `lu` of a written row, or `target`: the place of a reference not found. */
+/** A row of the answer: `lu` of a written row, or `target`: the place of a reference not found, or HOLDER. */
 export interface Written {
   readonly n: number
   readonly lu: Date | null
@@ -91,25 +95,6 @@ export interface Written {
   /** The statement has looked, and nobody waits in the Project of the row. */
   readonly isQuiet: boolean
 }
-
-const COLUMNS = [
-  ['project', 'int'],
-  ['type', 'smallint'],
-  ['id', 'uuid'],
-  ['ver', 'int'],
-  ['after', 'timestamptz'],
-  ['author', 'uuid'],
-  ['head', 'text'],
-  ['tail', 'text'],
-  ['meta_at', 'int'],
-  ['meta_ext', 'text'],
-  ['d_lo', 'timestamptz'],
-  ['d_hi', 'timestamptz'],
-  ['nref', 'smallint'],
-  ['keys', 'bigint[]'],
-  ['side', 'boolean'],
-  ['cause', 'text'],
-] as const
 
 /** One statement for 1 to 100 writes of the same kind to different resources. */
 export function writeStatement(writes: readonly Write[]): Statement {
@@ -127,9 +112,16 @@ export function writeStatement(writes: readonly Write[]): Statement {
     shape.push('targets')
     parts.push(missingTargets(targets, bind))
   }
+  const heirs = listed(writes, (write) => write.heirOf)
+  if (heirs.length > 0) {
+    shape.push('heirs')
+    parts.push(heirRows(heirs, bind))
+  }
+  const refused = [...(targets.length > 0 ? ['bad'] : []), ...(heirs.length > 0 ? ['heir'] : [])]
+  const isLeft = refused.map((part) => `i.n not in (select n from ${part})`).join(' and ')
   parts.push(`${isUpdate ? 'ok' : 'w'} as materialized (
     select i.*, greatest(date_trunc('milliseconds', clock_timestamp()), i.after) as lu
-    from i ${targets.length > 0 ? 'where i.n not in (select n from bad)' : ''})`)
+    from i ${isLeft && `where ${isLeft}`})`)
   parts.push(isUpdate ? UPDATE_RESOURCE : INSERT_RESOURCE, INSERT_VERSION)
 
   const strings = listed(writes, (write) => (write.sideRows ? write.rows.strings : []))
@@ -209,8 +201,9 @@ export function writeStatement(writes: readonly Write[]): Statement {
     parts.push(registryEventPart(op, filed, bind))
     made.push('exists (select from ro)')
   }
-  const missing =
-    targets.length > 0 ? 'union all select n, null::timestamptz, target, false, false from bad' : ''
+  const missing = refused.map(
+    (part) => `union all select n, null::timestamptz, target, false, false from ${part}`,
+  )
   // What a policy asks for is in other words each time.
   const isNamed = targets.every(({ item }) => item.sight === undefined)
   return {
@@ -218,7 +211,7 @@ export function writeStatement(writes: readonly Write[]): Statement {
     text: `with ${parts.join(',\n')}
       select w.n, w.lu, null::int as target, ${made.join(' or ') || 'false'} as "hasEvents",
         ${quiet} as "isQuiet"
-      from w ${missing}`,
+      from w ${missing.join(' ')}`,
     values,
   }
 }
@@ -241,56 +234,6 @@ const INSERT_VERSION = `v as (
     head || to_char(lu at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') || tail,
     meta_at, meta_ext
   from w)`
-
-function inputRows(writes: readonly Write[], bind: Bind): string {
-  const rows = writes.map(inputRow)
-  const [first] = rows
-  if (first && rows.length === 1) {
-    const columns = COLUMNS.map(([name, type], i) => `${bind(first[i], type)} as ${name}`)
-    return `select 1 as n, ${columns.join(', ')}`
-  }
-  const lists = COLUMNS.map(([, type], i) => {
-    const column = rows.map((row) => row[i])
-    if (type !== 'text' && type !== 'bigint[]') return bind(literal(column), `${type}[]`)
-    // bigint[] travels as text: unnest would flatten an array of arrays.
-    return `string_to_array(${bind(column.join(SEPARATOR), 'text')}, '${SEPARATOR}')`
-  })
-  const names = COLUMNS.map(([name, type]) =>
-    type === 'bigint[]' ? `x.${name}::bigint[] as ${name}` : `x.${name}`,
-  )
-  return `select x.n::int as n, ${names.join(', ')} from unnest(${lists.join(', ')})
-    with ordinality as x(${COLUMNS.map(([name]) => name).join(', ')}, n)`
-}
-
-/** JSON text holds no raw control character, so long texts are joined by one instead of being quoted. */
-const SEPARATOR = '\u0001'
-
-/** An array of values that need no quotes. */
-function literal(values: readonly unknown[]): string {
-  return `{${values.map((value) => (value instanceof Date ? value.toISOString() : (value ?? 'null'))).join(',')}}`
-}
-
-function inputRow(write: Write): readonly unknown[] {
-  const { rows } = write
-  return [
-    write.project,
-    write.type,
-    write.id,
-    write.ver,
-    write.after ?? null,
-    write.author ?? null,
-    write.head,
-    write.tail,
-    write.metaAt,
-    write.metaExtension,
-    rows.dateLow ?? null,
-    rows.dateHigh ?? null,
-    rows.nref,
-    keysLiteral(rows.keys),
-    write.sideRows,
-    write.event !== undefined && write.event.home === undefined ? write.event.cause : '',
-  ]
-}
 
 function listed<T>(writes: readonly Write[], items: (write: Write) => readonly T[]): Listed<T>[] {
   return writes.flatMap((write, i) => items(write).map((item) => ({ n: i + 1, item })))

@@ -18,27 +18,35 @@ const ORPHAN_HOURS = 24
 export const KEPT = '7 days'
 const AT_ONCE = 100
 
-type Owed = Pick<Delivery, 'id' | 'project' | 'owner'>
+type Owed = Pick<Delivery, 'id' | 'project' | 'subscription'>
+
+export interface Receipt {
+  readonly id: string
+  /** No AuditEvent tells of it alone. */
+  readonly untold: boolean
+}
 
 /** They are received. One statement. */
 export async function deliveriesReceived(
   connection: Connection,
-  deliveries: readonly Owed[],
+  receipts: readonly Receipt[],
 ): Promise<void> {
+  if (receipts.length === 0) return
   await connection.query({
     name: 'delivery-received',
     // In one order, so that workers do not wait for each other in a ring.
-    text: `with d as (delete from delivery where id = any($1::uuid[]))
-      insert into subscription_state as s (project, subscription, delivered)
-      select project, subscription, count(*) from unnest($2::int[], $3::uuid[]) as x(project, subscription)
-      group by project, subscription order by project, subscription
+    text: `with d as (
+        delete from delivery using unnest($1::uuid[], $2::bool[]) as x(id, untold)
+        where delivery.id = x.id returning delivery.project, delivery.subscription, x.untold)
+      insert into subscription_state as s (project, subscription, delivered, untold, untold_since)
+      select project, subscription, count(*), count(*) filter (where untold),
+        case when bool_or(untold) then clock_timestamp() end
+      from d group by project, subscription order by project, subscription
       on conflict (project, subscription) do update set delivered = s.delivered + excluded.delivered,
+        untold = s.untold + excluded.untold,
+        untold_since = coalesce(s.untold_since, excluded.untold_since),
         failures = 0, failing_since = null, orphan_since = null, pauses = 0, paused_until = null`,
-    values: [
-      deliveries.map(({ id }) => id),
-      deliveries.map(({ project }) => project),
-      deliveries.map(({ owner }) => owner),
-    ],
+    values: [receipts.map(({ id }) => id), receipts.map(({ untold }) => untold)],
   })
 }
 
@@ -62,7 +70,7 @@ export async function deliveryFailed(
           * least(${LONGEST_PAUSE_S}, ${FIRST_PAUSE_S} * 2 ^ least(s.pauses, 10))
           else s.paused_until end
       returning failing_since < clock_timestamp() - interval '${FAILING_HOURS} hours' as "isDead"`,
-    values: [delivery.id, delivery.project, delivery.owner, error],
+    values: [delivery.id, delivery.project, delivery.subscription, error],
   })
   return row?.isDead ?? false
 }
@@ -81,7 +89,7 @@ export async function deliveryOrphaned(connection: Connection, delivery: Owed): 
       on conflict (project, subscription) do update
         set orphan_since = coalesce(s.orphan_since, excluded.orphan_since)
       returning orphan_since < clock_timestamp() - interval '${ORPHAN_HOURS} hours' as "isDead"`,
-    values: [delivery.id, delivery.project, delivery.owner],
+    values: [delivery.id, delivery.project, delivery.subscription],
   })
   return row?.isDead ?? false
 }

@@ -19,6 +19,8 @@ export interface UpkeepInput {
   readonly projectId: string
   readonly type: string | undefined
   readonly id: string | undefined
+  /** Of a reindex: a search that means some of the resources. */
+  readonly filter?: string | undefined
 }
 
 interface JobRow {

@@ -57,7 +57,18 @@ export async function readWatches(
   })
 }
 
+/** A Subscription that is in force. */
+export interface ActiveSubscription {
+  readonly subscription: Resource
+  readonly terms: SubscriptionTerms
+}
+
 export interface Watchers {
+  /** Undefined for a version that waits for nothing, or is gone. */
+  active(
+    connection: Connection,
+    place: Pick<WatchRow, 'project' | 'id' | 'ver'>,
+  ): Promise<ActiveSubscription | undefined>
   /** What was in force at a time; undefined for a Subscription that did not wait then. */
   at(
     connection: Connection,
@@ -72,9 +83,13 @@ const KEPT = 5000
 /** A version never changes, so what is read once stays true. */
 export function createWatchers(): Watchers {
   const read = new LRUCache<string, { readonly row: VersionRow }>({ max: KEPT })
+  const parsed = new WeakMap<VersionRow, ActiveSubscription>()
   const made = new LRUCache<string, { readonly watcher: Watcher | undefined }>({ max: KEPT })
 
-  async function newest(connection: Connection, { project, id, ver }: WatchRow) {
+  async function versionAt(
+    connection: Connection,
+    { project, id, ver }: Pick<WatchRow, 'project' | 'id' | 'ver'>,
+  ) {
     const key = `${project} ${id} ${ver}`
     const known = read.get(key)
     if (known !== undefined) return known.row
@@ -84,10 +99,21 @@ export function createWatchers(): Watchers {
   }
 
   return {
+    async active(connection, place) {
+      const row = await versionAt(connection, place)
+      if (row === undefined || row.content === null) return undefined
+      const known = parsed.get(row)
+      if (known !== undefined) return known
+      const subscription = parseVersion(toVersion(row))
+      if (subscription.status !== 'active') return undefined
+      const found = { subscription, terms: readSubscription(subscription) }
+      parsed.set(row, found)
+      return found
+    },
     async at(connection, watch, time, own) {
       const row =
         watch.since <= time
-          ? await newest(connection, watch)
+          ? await versionAt(connection, watch)
           : await readVersion(connection, watch.project, watch.id, 'and v.lu <= $4', time)
       if (row === undefined || row.content === null) return undefined
       const key = `${row.project} ${row.id} ${row.ver} ${own?.stamp ?? ''}`

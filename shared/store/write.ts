@@ -1,10 +1,8 @@
-/** Create, update and patch: policy, then one statement each, after commit the answer. */
-import { randomUUIDv7 } from 'node:crypto'
+/** Update and patch: policy, then one statement to read and one to write, after commit the answer. */
 import { checkClient } from '../access/clients.ts'
 import { keepPaths, withoutPaths } from '../access/field-paths.ts'
-import { fieldsNotCreated, hiddenFields, keep, keptFields, strip } from '../access/fields.ts'
+import { hiddenFields, keep, keptFields, strip } from '../access/fields.ts'
 import { masked, refuseMasks } from '../access/masked.ts'
-import { REGISTRY_TYPES } from '../access/policy.ts'
 import { checkPolicy } from '../access/policy-check.ts'
 import type { Principal } from '../access/principal.ts'
 import {
@@ -16,68 +14,27 @@ import {
   notFound,
   preconditionFailed,
 } from '../errors.ts'
-import type { Meta, Resource } from '../fhir/resource.ts'
+import type { Meta, Reference, Resource } from '../fhir/resource.ts'
 import { SUBSCRIPTION } from '../fhir/subscription.ts'
-import { SqlError } from '../sql-error.ts'
-import { timeText } from './content.ts'
-import { isLegalId, normalId, type Store, scopeOf } from './context.ts'
+import { accountsGiven, distinctAccounts, inheritedAccounts, patientsOf } from './accounts.ts'
+import { normalId, type Store, scopeOf } from './context.ts'
+import { create } from './create.ts'
 import { hiddenBy, readJudged } from './judge.ts'
 import type { Judged } from './judge-rows.ts'
-import {
-  accountGiven,
-  hiddenAfter,
-  judgeChanged,
-  judgeNew,
-  judgeWritten,
-  readonlyBy,
-} from './judge-write.ts'
+import { hiddenAfter, judgeChanged, judgeWritten, readonlyBy } from './judge-write.ts'
 import { ownParametersOf } from './own-parameters.ts'
-import { type Place, type Prepared, prepare } from './prepare.ts'
+import { type Place, prepare } from './prepare.ts'
 import { allow, readRow } from './read.ts'
-import { invalidReferences } from './references.ts'
 import { checkChange, filed } from './registry.ts'
 import type { Version, WriteOptions, WriteResult } from './repository.ts'
 import { parseVersion, toVersion, type VersionRow } from './rows.ts'
 import { without } from './shown.ts'
+import { givenId, isTaken, submit, toResult } from './submit.ts'
 import { admitSubscription } from './subscriptions.ts'
-import { REGISTRY_PROJECT } from './tenants.ts'
 import { saysTheSame } from './unchanged.ts'
 
 /** Writes of this process take turns, so only other processes win races: one of them at a time. */
 const LOST_RACES = 8
-
-export async function create(
-  store: Store,
-  principal: Principal,
-  resource: Resource,
-  options: WriteOptions = {},
-): Promise<WriteResult> {
-  const { resourceType: type } = resource
-  allow(principal, type, 'create')
-  if (type === 'ClientApplication') checkClient(resource)
-  const id = options.keepId && resource.id !== undefined ? givenId(resource.id) : randomUUIDv7()
-  const kept = filed(keep(resource, undefined, fieldsNotCreated(principal, type)))
-  await checkChange(store, principal, undefined, kept)
-  const { project, projectId } = await projectOf(store, principal, kept, id)
-  const own = await ownParametersOf(store.ownParameters, store.connection, principal, project)
-  if (type === 'AccessPolicy') checkPolicy(resource, own)
-  const sent =
-    type === SUBSCRIPTION
-      ? await admitSubscription(store, principal, project, undefined, kept, own)
-      : kept
-  const account = accountGiven(principal, type)
-  const start = { kind: 'insert', ver: 1, after: undefined } as const
-  const place: Place = { ...start, project, projectId, id, account, own }
-  const { prepared, ruling } = judgeNew(store, principal, sent, (next) =>
-    prepare(store, principal, next, place, undefined, options),
-  )
-  const written = await submit(store, type, prepared).catch((error: unknown) => {
-    throw isTaken(error) ? conflict(`${type}/${id} exists already`) : error
-  })
-  if (written === undefined) throw new Error('An insert wrote no row')
-  const governing = await judgeWritten(store, principal, 'create', prepared, ruling, undefined)
-  return without(toResult(type, id, prepared, written, 'created'), hiddenBy(governing))
-}
 
 /** Errors: 400, 403, 404, 409, 412. A lost race is run again on the new state. */
 export async function update(
@@ -181,6 +138,7 @@ async function tryChange(
     id: live?.id ?? id,
     ver: row.ver + 1,
     after: row.lu,
+    ...(live ? {} : { accounts: await newAccounts(store, principal, row.project, resource) }),
   }
   const kept = filed(
     keepPaths(keep(resource, stored, keptFields(principal, type)), stored, [
@@ -230,71 +188,14 @@ async function createAt(
   }
 }
 
-/** The time of the write; undefined when an update found another version than it expected. */
-async function submit(store: Store, type: string, prepared: Prepared): Promise<Date | undefined> {
-  const { write, references } = prepared
-  store.deferred?.push(...references)
-  const rows = await store.submit(write).catch((error: unknown) => {
-    const isSecond = error instanceof SqlError && error.constraint === 'unique_key_pkey'
-    throw isSecond ? conflict(`${type} with this value already exists`) : error
-  })
-  const missing = rows.flatMap(({ target }) => target ?? [])
-  if (missing.length > 0) {
-    throw invalidReferences(missing.map((place) => references[place]?.path ?? type))
-  }
-  if (rows.length > 0) for (const { k } of write.rows.codes) store.seenCodes.add(k)
-  if (rows.some(({ hasEvents }) => hasEvents)) store.announce()
-  if (rows.length > 0 && typeof write.watch?.type === 'number') await store.activated()
-  return rows[0]?.lu ?? undefined
-}
-
-function toResult(
-  type: string,
-  id: string,
-  { write }: Prepared,
-  lastUpdated: Date,
-  outcome: WriteResult['outcome'],
-): WriteResult {
-  return {
-    type,
-    id,
-    ver: write.ver,
-    lastUpdated,
-    content: write.head + timeText(lastUpdated) + write.tail,
-    metaAt: write.metaAt,
-    metaExtension: write.metaExtension,
-    outcome,
-  }
-}
-
-/** The Project a new resource goes to: the Principal's, or the one a super admin names in `meta`. */
-async function projectOf(
+/** Of what comes back after its deletion, as if it were new. */
+async function newAccounts(
   store: Store,
   principal: Principal,
+  project: number,
   resource: Resource,
-  id: string,
-): Promise<{ project: number; projectId: string }> {
-  const { resourceType: type } = resource
-  const named = principal.isSuperAdmin ? resource.meta?.project : undefined
-  const projectId = type === 'Project' ? id : (named ?? principal.project.id)
-  if (REGISTRY_TYPES.has(type)) return { project: REGISTRY_PROJECT, projectId }
-  if (projectId === principal.project.id) return { project: principal.project.number, projectId }
-  const project = await store.tenants.numberOf(
-    store.connection,
-    store.keys.rowId('Project', projectId),
-  )
-  if (project === undefined) throw badRequest('No such Project', `${type}.meta.project`)
-  return { project, projectId }
-}
-
-function isTaken(error: unknown): boolean {
-  return (
-    error instanceof SqlError &&
-    /^(version|resource|idx_string|idx_range)_pkey$/.test(error.constraint ?? '')
-  )
-}
-
-function givenId(id: string): string {
-  if (!isLegalId(id)) throw badRequest('Incorrect resource ID')
-  return normalId(id)
+): Promise<readonly Reference[]> {
+  const patients = patientsOf(store, principal, resource)
+  const inherited = await inheritedAccounts(store, project, patients)
+  return distinctAccounts([...accountsGiven(principal, resource.resourceType), ...inherited])
 }

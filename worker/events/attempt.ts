@@ -7,12 +7,12 @@ import { MAX_DEPTH } from '../../shared/api/depth.ts'
 import { eventBody } from '../../shared/api/event-body.ts'
 import { typeName } from '../../shared/fhir/definitions.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
-import { readSubscription, type SubscriptionTerms } from '../../shared/fhir/subscription.ts'
+import type { SubscriptionTerms } from '../../shared/fhir/subscription.ts'
 import type { Services } from '../../shared/services.ts'
 import { idOf } from '../../shared/store/content.ts'
 import type { Delivery } from '../../shared/store/deliveries.ts'
 import type { Session } from '../../shared/store/principals.ts'
-import { parseVersion, type VersionRow } from '../../shared/store/rows.ts'
+import type { VersionRow } from '../../shared/store/rows.ts'
 import type { Runner } from '../bots/run.ts'
 import { findTarget, isTarget, runBot } from './bot-hook.ts'
 import type { Message } from './headers.ts'
@@ -36,16 +36,13 @@ export async function attempt(
   delivery: Delivery,
   signal: AbortSignal,
 ): Promise<Attempted> {
-  const { events } = services.repository
-  const [version, row] = await Promise.all([
-    events.subscriptionOf(delivery),
-    events.versionOf(delivery),
-  ])
+  const { version: row } = delivery
+  const found = await services.repository.events.subscriptionOf(delivery)
   const reference = row?.content == null ? '' : `${typeName(delivery.type)}/${idOf(row.content)}`
-  if (version === undefined) return gone('Subscription', reference)
-  const subscription = parseVersion(version)
-  if (subscription.status !== 'active') return gone('Subscription', reference)
-  const terms = readSubscription(subscription)
+  if (found === undefined) {
+    return { sent: stopped('Subscription'), subscription: undefined, terms: undefined, reference }
+  }
+  const { subscription, terms } = found
   const sent =
     row?.content == null
       ? stopped('resource')
@@ -111,10 +108,6 @@ async function authorOf({ services, delivery, subscription }: Task): Promise<Ses
 
 function platformMetaOf({ meta_ext }: VersionRow) {
   return platformMeta({ metaExtension: meta_ext })
-}
-
-function gone(reason: string, reference: string): Attempted {
-  return { sent: stopped(reason), subscription: undefined, terms: undefined, reference }
 }
 
 function stopped(reason: string): Sent {

@@ -1,12 +1,12 @@
-/** An AuditEvent an attempt (events.md §5.5). */
+/** An AuditEvent an attempt, or one for many that succeeded (events.md §5.5). */
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import type { Services } from '../../shared/services.ts'
 import { SYSTEM_PROJECT } from '../../shared/store/projects.ts'
+import type { Repository } from '../../shared/store/repository.ts'
+import type { Untold } from '../../shared/store/untold.ts'
 
 export interface AttemptRecord {
-  readonly projectId: string
-  /** Undefined when it is gone. */
   readonly subscription: Resource
   /** `Type/id`. */
   readonly reference: string
@@ -18,37 +18,67 @@ export interface AttemptRecord {
 
 /** Errors: 503 while PostgreSQL is away. */
 export async function auditAttempt(services: Services, record: AttemptRecord): Promise<void> {
-  const project = (await services.principals.project(record.projectId)) ?? SYSTEM_PROJECT
-  await services.repository.create(systemPrincipal(project), auditEvent(record))
-}
-
-function auditEvent(record: AttemptRecord): Resource {
   const { subscription, reference, outcome, text, startedAt, cause } = record
-  const now = new Date().toISOString()
-  const observer = { reference: `Subscription/${subscription.id}` }
-  const { account, accounts } = subscription.meta ?? {}
   const ids = [
     { url: 'requestId', valueId: cause.requestId },
     { url: 'traceId', valueId: cause.traceId },
   ].filter(({ valueId }) => valueId !== undefined)
-  return {
-    resourceType: 'AuditEvent',
-    ...(account || accounts
-      ? { meta: { ...(account && { account }), ...(accounts && { accounts }) } }
-      : {}),
-    ...(ids.length === 0
+  const tracing =
+    ids.length === 0
       ? {}
       : {
           extension: [
             { url: 'https://medplum.com/fhir/StructureDefinition/tracing', extension: ids },
           ],
-        }),
+        }
+  await store(services, services.repository, subscription, {
+    ...auditEvent(subscription, startedAt, [reference], outcome, text),
+    ...tracing,
+  })
+}
+
+/** Errors: 503 while PostgreSQL is away. */
+export async function auditSuccesses(
+  services: Services,
+  repository: Pick<Repository, 'create'>,
+  subscription: Resource,
+  { count, since }: Untold,
+): Promise<void> {
+  const text = `${count} attempts were received`
+  await store(services, repository, subscription, auditEvent(subscription, since, [], '0', text))
+}
+
+async function store(
+  { principals }: Services,
+  repository: Pick<Repository, 'create'>,
+  { meta }: Resource,
+  event: Resource,
+): Promise<void> {
+  const project = (await principals.project(meta?.project ?? '')) ?? SYSTEM_PROJECT
+  await repository.create(systemPrincipal(project), event)
+}
+
+function auditEvent(
+  { id, meta }: Resource,
+  startedAt: Date,
+  references: readonly string[],
+  outcome: AttemptRecord['outcome'],
+  text: string,
+): Resource {
+  const now = new Date().toISOString()
+  const observer = { reference: `Subscription/${id}` }
+  const { account, accounts } = meta ?? {}
+  return {
+    resourceType: 'AuditEvent',
+    ...(account || accounts
+      ? { meta: { ...(account && { account }), ...(accounts && { accounts }) } }
+      : {}),
     type: { system: 'https://medplum.com/CodeSystem/audit-event', code: 'transmit' },
     period: { start: startedAt.toISOString(), end: now },
     recorded: now,
-    agent: [{ who: subscription.meta?.author ?? { display: 'Botica' }, requestor: false }],
+    agent: [{ who: meta?.author ?? { display: 'Botica' }, requestor: false }],
     source: { observer },
-    entity: [{ what: { reference } }, { what: observer }],
+    entity: [...references.map((reference) => ({ what: { reference } })), { what: observer }],
     outcome,
     outcomeDesc: text,
   }

@@ -1,4 +1,5 @@
 /** Takes what Subscriptions are owed, delivers it, and settles each attempt in PostgreSQL. */
+import { setTimeout as delay, setImmediate as nextTurn } from 'node:timers/promises'
 import { HttpError } from '../../shared/errors.ts'
 import type { Services } from '../../shared/services.ts'
 import {
@@ -17,6 +18,7 @@ import { createLoop } from './loop.ts'
 import type { EventMetrics } from './metrics.ts'
 import { createReceipts } from './receipts.ts'
 import { endSubscription } from './subscription-end.ts'
+import { createToldAlone } from './successes.ts'
 
 /** Addresses outside that are waited for at once. */
 const HOOKS = 100
@@ -26,6 +28,7 @@ const JITTER = 0.2
 const MOST_FAULTS = 19
 const FAULT_DELAY_MS = 1000
 const LONGEST_FAULT_DELAY_MS = 60_000
+const AWAY_MS = 1000
 
 export interface Deliverer {
   /** Something may be due. */
@@ -41,17 +44,24 @@ export function startDeliveries(
 ): Deliverer {
   const { repository, database, log, config } = services
   const active = new Map<string, Promise<void>>()
-  const receive = createReceipts(database)
+  const receipts = createReceipts()
+  const isToldAlone = createToldAlone()
   const stopping = new AbortController()
-  let hooks = 0
-  let bots = 0
+  let isClosing = false
+  const underWay = { hooks: 0, bots: 0 }
 
   const loop = createLoop(
     SWEEP_MS,
     async () => {
-      const room = { hooks: HOOKS - hooks, bots: config.workerConcurrency - bots }
-      if (room.hooks + room.bots === 0) return false
-      const taken = await repository.events.take(room)
+      // Those that end in one turn of the event loop are settled together.
+      await nextTurn()
+      const room = isClosing
+        ? { hooks: 0, bots: 0 }
+        : { hooks: HOOKS - underWay.hooks, bots: config.workerConcurrency - underWay.bots }
+      const taken = await receipts.settle(
+        (received) => repository.events.take(room, received),
+        isClosing,
+      )
       for (const delivery of taken) start(delivery)
       return false
     },
@@ -59,22 +69,16 @@ export function startDeliveries(
   )
 
   function start(delivery: Delivery): void {
-    const isBot = delivery.target.startsWith('Bot/')
-    if (isBot) bots++
-    else hooks++
     const done = deliver(delivery)
       .catch((error: unknown) => report(error, 'A delivery could not be settled'))
-      .finally(() => {
-        active.delete(delivery.id)
-        if (isBot) bots--
-        else hooks--
-        loop.wake()
-      })
+      .finally(() => void active.delete(delivery.id))
     active.set(delivery.id, done)
   }
 
   async function deliver(delivery: Delivery): Promise<void> {
     const startedAt = new Date()
+    const room = delivery.target.startsWith('Bot/') ? 'bots' : 'hooks'
+    underWay[room]++
     const attempted = await attempt(services, runner, delivery, stopping.signal).catch(
       (error: unknown): Attempted => {
         report(error, 'An event could not be delivered', delivery)
@@ -87,8 +91,22 @@ export function startDeliveries(
         }
       },
     )
+    underWay[room]--
     metrics.attempted(delivery, attempted.sent, startedAt)
-    await settle(delivery, attempted, startedAt)
+    await insist(() => settle(delivery, attempted, startedAt))
+    // What was received is settled by the take itself.
+    if (attempted.sent.kind !== 'received') loop.wake()
+  }
+
+  /** How an attempt ended is not forgotten while PostgreSQL is away. */
+  async function insist(settle: () => Promise<void>): Promise<void> {
+    try {
+      await settle()
+    } catch (error) {
+      if (!isAway(error) || isClosing) throw error
+      await delay(AWAY_MS)
+      await insist(settle)
+    }
   }
 
   async function settle(delivery: Delivery, attempted: Attempted, startedAt: Date): Promise<void> {
@@ -98,10 +116,14 @@ export function startDeliveries(
     if (sent.kind === 'back' || isStopping) {
       return giveBackDelivery(database, id, sent.kind === 'back' ? sent.delayMs : 0)
     }
-    await audit(delivery, attempted, startedAt)
+    const untold = sent.kind === 'received' && !isToldAlone(delivery.subscription)
+    if (!untold) await audit(delivery, attempted, startedAt)
     switch (sent.kind) {
-      case 'received':
-        return receive(delivery)
+      case 'received': {
+        const settled = receipts.add({ id, untold })
+        loop.wake()
+        return settled
+      }
       case 'stopped':
         return afterStop(delivery, attempted)
       case 'fault':
@@ -156,7 +178,6 @@ export function startDeliveries(
     const isLast = delivery.attempt >= (terms?.attempts ?? 1)
     const isDropped = sent.kind === 'stopped' || isLast
     await auditAttempt(services, {
-      projectId: subscription.meta?.project ?? '',
       subscription,
       reference,
       outcome: sent.kind === 'received' ? '0' : isDropped ? '8' : '4',
@@ -170,8 +191,7 @@ export function startDeliveries(
   }
 
   function report(error: unknown, text: string, delivery?: Delivery): void {
-    const isAway = error instanceof HttpError && error.status === 503
-    log[isAway ? 'debug' : 'error']({ cause: error, delivery: delivery?.id }, text)
+    log[isAway(error) ? 'debug' : 'error']({ cause: error, delivery: delivery?.id }, text)
   }
 
   const holding = setInterval(() => {
@@ -183,14 +203,19 @@ export function startDeliveries(
   return {
     wake: loop.wake,
     async stop(graceMs) {
-      await loop.stop()
+      isClosing = true
       const all = Promise.all(active.values())
       await Promise.race([all, new Promise((resolve) => setTimeout(resolve, graceMs).unref())])
       stopping.abort()
       await all
+      await loop.stop()
       clearInterval(holding)
     },
   }
+}
+
+function isAway(error: unknown): boolean {
+  return error instanceof HttpError && error.status === 503
 }
 
 /** 1, 2, 4 … s, give or take a fifth. */

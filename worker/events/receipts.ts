@@ -1,44 +1,38 @@
-/**
- * Deliveries that were received are settled together: what arrives while a statement is under way goes
- * into the next one. Each alone would wait for the count of its Subscription that the others hold.
- */
-import type { Connection } from '../../shared/database.ts'
-import type { Delivery } from '../../shared/store/deliveries.ts'
-import { deliveriesReceived } from '../../shared/store/subscription-state.ts'
+/** Deliveries that were received wait here for the next take, which settles them in its own transaction. */
+import type { Receipt } from '../../shared/store/subscription-state.ts'
 
-/** Resolves when PostgreSQL knows. */
-export type Receive = (delivery: Delivery) => Promise<void>
+export interface Receipts {
+  /** Resolves when PostgreSQL knows. */
+  add(receipt: Receipt): Promise<void>
+  /** Hands all that wait to `settle`. Where that fails they wait on, or fail too when it `isLast`. */
+  settle<T>(settle: (receipts: readonly Receipt[]) => Promise<T>, isLast: boolean): Promise<T>
+}
 
 interface Waiting {
-  readonly delivery: Delivery
+  readonly receipt: Receipt
   readonly resolve: () => void
   readonly reject: (error: unknown) => void
 }
 
-export function createReceipts(connection: Connection): Receive {
+export function createReceipts(): Receipts {
   let queue: Waiting[] = []
-  let isRunning = false
-
-  async function drain(): Promise<void> {
-    while (queue.length > 0) {
+  return {
+    add: (receipt) =>
+      new Promise((resolve, reject) => {
+        queue.push({ receipt, resolve, reject })
+      }),
+    async settle(settle, isLast) {
       const batch = queue
       queue = []
       try {
-        const deliveries = batch.map(({ delivery }) => delivery)
-        await deliveriesReceived(connection, deliveries)
+        const result = await settle(batch.map(({ receipt }) => receipt))
         for (const { resolve } of batch) resolve()
+        return result
       } catch (error) {
-        for (const { reject } of batch) reject(error)
+        if (!isLast) queue = [...batch, ...queue]
+        else for (const { reject } of batch) reject(error)
+        throw error
       }
-    }
-    isRunning = false
+    },
   }
-
-  return (delivery) =>
-    new Promise((resolve, reject) => {
-      queue.push({ delivery, resolve, reject })
-      if (isRunning) return
-      isRunning = true
-      void drain()
-    })
 }

@@ -34,6 +34,7 @@ export async function sendHook(
     maxBytes: MAX_BYTES,
     cutsBody: true,
     timeoutMs: TIMEOUT_MS,
+    isRepeatable: true,
   }
   try {
     const { status, headers } = await fetchOutside(outgoing, config.hookTargets, signal)

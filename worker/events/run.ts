@@ -8,6 +8,7 @@ import { startDeliveries } from './deliver.ts'
 import { createLoop } from './loop.ts'
 import type { EventMetrics } from './metrics.ts'
 import { endOverdue } from './subscription-end.ts'
+import { tellSuccesses } from './successes.ts'
 
 /** What happens beside rest-hooks. */
 export interface EventHooks extends Pick<MatchOptions, 'sockets'> {
@@ -53,10 +54,10 @@ export function startEvents(
   const ending = createLoop(
     END_MS,
     async () => {
-      await endOverdue(services)
+      await Promise.all([endOverdue(services), tellSuccesses(services)])
       return false
     },
-    (cause) => log.debug({ cause }, 'Subscriptions could not be ended'),
+    (cause) => log.debug({ cause }, 'Subscriptions could not be ended or told of'),
   )
   const listening = listenForChanges(config, log, matching.wake)
   return {

@@ -12,12 +12,8 @@ import {
 import { lineFailure, PartLost, writeLines } from '../../shared/api/import-writes.ts'
 import { badRequest, forbidden } from '../../shared/errors.ts'
 import type { Services } from '../../shared/services.ts'
-import {
-  endPart,
-  failImport,
-  notePartSize,
-  type TakenPart,
-} from '../../shared/store/import-parts.ts'
+import { failImport, notePartSize, type TakenPart } from '../../shared/store/import-parts.ts'
+import { finishPart } from './end.ts'
 import { batchesOf, linesOf } from './lines.ts'
 import { openSource } from './source.ts'
 
@@ -72,10 +68,10 @@ export async function importPart(
     await lanes.settled()
     if (!isRefusal(error)) throw error
     const outcome = lineFailure(reached.line, error)
-    await endPart(database, part, { line: reached.line, outcome })
+    await finishPart(services, part, { line: reached.line, outcome })
     return
   }
-  if (!signal.aborted) await endPart(database, part)
+  if (!signal.aborted) await finishPart(services, part)
 }
 
 /** Without those that are committed already, behind others that are not. */

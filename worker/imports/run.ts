@@ -7,15 +7,14 @@ import { lineFailure, PartLost } from '../../shared/api/import-writes.ts'
 import { badRequest, HttpError } from '../../shared/errors.ts'
 import type { Services } from '../../shared/services.ts'
 import {
-  endPart,
   hasWaitingPart,
   releasePart,
   renewLease,
-  replaceManifest,
   type TakenPart,
   takePart,
 } from '../../shared/store/import-parts.ts'
 import { removeOldImports } from '../../shared/store/imports.ts'
+import { finishManifest, finishPart } from './end.ts'
 import { readManifest } from './manifest.ts'
 import { importPart } from './part.ts'
 
@@ -88,7 +87,7 @@ async function runPart(services: Services, part: TakenPart, stop: AbortSignal): 
   try {
     if (part.type === null) {
       const inputs = await readManifest(config, part.url, signal)
-      await replaceManifest(database, part, inputs)
+      await finishManifest(services, part, inputs)
     } else {
       await importPart(services, part, signal)
     }
@@ -113,5 +112,5 @@ async function afterFailure(services: Services, part: TakenPart, error: unknown)
     return await releasePart(database, part, pauseMs)
   }
   const refusal = isRefusal(error) ? error : badRequest('The input could not be read')
-  await endPart(database, part, { line: nextLine, outcome: lineFailure(nextLine, refusal) })
+  await finishPart(services, part, { line: nextLine, outcome: lineFailure(nextLine, refusal) })
 }

@@ -137,7 +137,8 @@ const reindexStep: Step = async ({ repository }, principal, { input }, progress)
   const types = input.type?.split(',') ?? [undefined]
   // Written by this step.
   const { place = 0, from } = (progress ?? {}) as { place?: number; from?: ReindexProgress }
-  const done = await repository.maintenance.reindexNext(principal, types[place], from, STEP)
+  const scope = { type: types[place], filter: input.filter }
+  const done = await repository.maintenance.reindexNext(principal, scope, from, STEP)
   if (done !== undefined) return { place, from: done.progress }
   return place + 1 < types.length ? { place: place + 1 } : undefined
 }

@@ -2,7 +2,7 @@
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import type { Services } from '../../shared/services.ts'
 import { settleIndexRevision } from '../../shared/store/index-revision.ts'
-import type { ReindexProgress } from '../../shared/store/maintenance.ts'
+import type { ReindexProgress, ReindexScope } from '../../shared/store/maintenance.ts'
 import type { OwnIndexProgress } from '../../shared/store/own-parameters-index.ts'
 import { SYSTEM_PROJECT } from '../../shared/store/projects.ts'
 import {
@@ -27,6 +27,7 @@ export function runOwnJob(services: Services, job: OwnJob, signal: AbortSignal):
 }
 
 const system = systemPrincipal(SYSTEM_PROJECT)
+const EVERYTHING: ReindexScope = { type: undefined, filter: undefined }
 
 async function indexOwn(
   { repository, database }: Services,
@@ -64,7 +65,7 @@ async function indexAll(
   // As above.
   let progress = (job.progress ?? undefined) as ReindexProgress | undefined
   while (!signal.aborted) {
-    const next = await repository.maintenance.reindexNext(system, undefined, progress, STEP)
+    const next = await repository.maintenance.reindexNext(system, EVERYTHING, progress, STEP)
     if (next === undefined) {
       await settleIndexRevision(database)
       await endOwnJob(database, job)

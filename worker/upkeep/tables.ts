@@ -1,5 +1,6 @@
 /** Keeps the tables quick to search while rows pour in, and the storage free of what nobody names. */
 import { forgetOldRuns } from '../../shared/api/bot-inputs.ts'
+import { removeOldExports } from '../../shared/api/exports/announce.ts'
 import { removeOldJobs } from '../../shared/api/jobs.ts'
 import { sweepContents } from '../../shared/api/stored-contents.ts'
 import type { Services } from '../../shared/services.ts'
@@ -13,7 +14,7 @@ const EVERY_MS = 2000
 const ANALYZE_EVERY = 5
 /** Answers that are old enough are forgotten a thousand at a time, content a hundred. */
 const FORGET_EVERY = 15
-/** AsyncJobs that are old enough, at this tick and then once an hour. */
+/** AsyncJobs and exports that are old enough, at this tick and then once an hour. */
 const FIRST_PURGE = 30
 const PURGE_EVERY = 1800
 /** Fewer new rows leave a backlog that nobody notices. */
@@ -33,7 +34,10 @@ export function startTableUpkeep(services: Services): { stop(): Promise<void> } 
       inserted = now
     }
     ticks += 1
-    if (ticks % PURGE_EVERY === FIRST_PURGE) await removeOldJobs(services)
+    if (ticks % PURGE_EVERY === FIRST_PURGE) {
+      await removeOldJobs(services)
+      await removeOldExports(services)
+    }
     if (ticks % ANALYZE_EVERY === 0) await analyzeGrown(database)
     if (ticks % FORGET_EVERY !== 0) return
     await removeOldRequests(database)

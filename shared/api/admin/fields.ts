@@ -51,6 +51,11 @@ export class Fields {
     return value === undefined ? undefined : String(value) === 'true'
   }
 
+  whole(name: string): number | undefined {
+    const isWhole = (value: unknown) => Number.isSafeInteger(value) && Number(value) >= 0
+    return this.#typed(name, 'a whole number', isWhole) as number | undefined
+  }
+
   oneOf<T extends string>(name: string, allowed: readonly T[]): T | undefined {
     const value = this.#typed(name, `one of ${allowed.join(', ')}`, (item) =>
       allowed.some((one) => one === item),

@@ -32,7 +32,7 @@ async function hashOf(
   password: string | undefined,
 ): Promise<string | undefined> {
   if (password === undefined) return undefined
-  await requireGoodPassword(password, 'password', config.passwordCheck)
+  await requireGoodPassword(password, 'password', config)
   return await hashPassword(password)
 }
 

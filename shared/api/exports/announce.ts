@@ -1,19 +1,20 @@
 /** What is seen of an export beside its status: a BulkDataExport that ends with it, and AuditEvents. */
-import { type Principal, type ProjectContext, systemPrincipal } from '../../access/principal.ts'
+import { type ProjectContext, systemPrincipal } from '../../access/principal.ts'
 import { HttpError } from '../../errors.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import type { Services } from '../../services.ts'
+import { forgetExports } from '../../store/exports/ended.ts'
 import type { ExportJob } from '../../store/exports/jobs.ts'
-import { agentsOf } from '../admin-audit.ts'
+import { SYSTEM_PROJECT } from '../../store/projects.ts'
 import { jobPrincipal } from '../async-jobs.ts'
+import { type BulkCaller, type BulkStep, recordBulk } from '../bulk-audit.ts'
 
 type Announced = Pick<ExportJob, 'id' | 'input'>
-type Caller = Pick<Principal, 'profile' | 'profileDisplay' | 'membershipId' | 'project'>
 
 /** Its author is who asked for it. */
 export async function announceExport(
   services: Services,
-  caller: Caller,
+  caller: BulkCaller,
   { id, input }: Announced,
 ): Promise<void> {
   const resource: Resource = {
@@ -79,42 +80,29 @@ function shownFiles({ transactionTime, requiresAccessToken, output, deleted, err
   }
 }
 
-type Step = 'kick-off' | 'completed' | 'download' | 'cancel'
+/** For whoever asks what has become of an export. */
+const KEPT_MS = 30 * 24 * 3_600_000
+
+/** Of those that ended 30 days ago nothing is left, their record included. */
+export async function removeOldExports({ database, repository }: Services): Promise<void> {
+  const before = new Date(Date.now() - KEPT_MS)
+  await forgetExports(database, before)
+  await repository.maintenance.purge(systemPrincipal(SYSTEM_PROJECT), 'BulkDataExport', before)
+}
 
 /** Who has done what with an export; never what is in it. */
-export async function recordExport(
-  { repository }: Pick<Services, 'repository'>,
-  caller: Caller,
+export function recordExport(
+  services: Pick<Services, 'repository'>,
+  caller: BulkCaller,
   id: string,
-  step: Step,
+  step: BulkStep,
   details: Readonly<Record<string, string | number>>,
 ): Promise<void> {
-  const { project, profile, profileDisplay } = caller
-  const detail = Object.entries(details).map(([type, value]) => ({
-    type,
-    valueString: String(value),
-  }))
-  await repository.create(
-    { ...systemPrincipal(project), profile, profileDisplay },
-    {
-      resourceType: 'AuditEvent',
-      type: { system: 'http://terminology.hl7.org/CodeSystem/audit-event-type', code: 'rest' },
-      subtype: [
-        { system: 'http://hl7.org/fhir/restful-interaction', code: 'operation' },
-        { system: 'http://hl7.org/fhir/uv/bulkdata', code: step },
-      ],
-      action: step === 'download' ? 'R' : 'E',
-      recorded: new Date().toISOString(),
-      agent: agentsOf(caller),
-      source: { observer: { reference: `Project/${project.id}` } },
-      entity: [{ what: { reference: `BulkDataExport/${id}` }, detail }],
-      outcome: '0',
-    },
-  )
+  return recordBulk(services, caller, `BulkDataExport/${id}`, step, details)
 }
 
 /** Who an export belongs to, for what is done without a request. */
-export function ownerOf(project: ProjectContext, { input }: Announced): Caller {
+export function ownerOf(project: ProjectContext, { input }: Announced): BulkCaller {
   const { profile, membershipId } = input
   return { project, profile, profileDisplay: undefined, membershipId }
 }

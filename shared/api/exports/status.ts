@@ -4,6 +4,7 @@ import type { Principal } from '../../access/principal.ts'
 import { HttpError, methodNotAllowed, notFound, tooManyRequests } from '../../errors.ts'
 import { accepted, issue, outcome } from '../../fhir/outcome.ts'
 import type { Services } from '../../services.ts'
+import { isUuid } from '../../store/context.ts'
 import {
   cancelExport,
   type ExportJob,
@@ -19,7 +20,6 @@ import { manifestOf, statusUrl } from './manifest.ts'
 import { memberOf } from './member.ts'
 import { pageOf } from './pages.ts'
 
-const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
 const PATH = /^bulkdata\/export\/([0-9a-fA-F-]{36})(?:\/files\/([^/]+))?$/
 
 /** Whether a path below `fhir/R4/` belongs to this file. */
@@ -66,7 +66,7 @@ export async function findExport(
   principal: Principal,
   id: string,
 ): Promise<ExportJob> {
-  const job = UUID.test(id) ? await readExport(services.database, id) : undefined
+  const job = isUuid(id) ? await readExport(services.database, id) : undefined
   if (job === undefined) throw notFound()
   const isHere = job.project === principal.project.number
   const isOwn = job.input.membershipId === principal.membershipId

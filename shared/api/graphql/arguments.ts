@@ -3,19 +3,19 @@ import {
   type GraphQLArgumentConfig,
   GraphQLEnumType,
   GraphQLInt,
-  GraphQLList,
   GraphQLNonNull,
   GraphQLString,
 } from 'graphql'
 import { searchParameters } from '../../fhir/definitions.ts'
-import { type Child, childrenOf } from './elements.ts'
+import { type Child, childrenOf, nameOf, type Place } from './elements.ts'
+import { listOfType } from './lazy.ts'
 import { isText } from './scalars.ts'
 
 export type Arguments = Readonly<Record<string, GraphQLArgumentConfig>>
 /** As graphql-js hands them to a resolver. */
 export type Given = Readonly<Record<string, unknown>>
 
-const texts = { type: new GraphQLList(new GraphQLNonNull(GraphQLString)) }
+const texts = { type: listOfType(GraphQLString) }
 const text = { type: GraphQLString }
 const whole = { type: GraphQLInt }
 const PAGING: Arguments = { _count: whole, _offset: whole, _sort: text, _cursor: text }
@@ -62,15 +62,16 @@ export function reverseArguments(
   isShort: boolean,
 ): Arguments {
   // Many types are referred to by the same parameters.
-  const name = [type, ...codes.map(snake), isShort ? 'any' : 'reference'].join('_')
-  const known = reverses.get(name)
+  const key = `${type} ${codes.join(' ')} ${isShort}`
+  const known = reverses.get(key)
   if (known !== undefined) return known
+  const name = [type, ...codes.map(snake), isShort ? 'any' : 'reference'].join('_')
   const values = Object.fromEntries(codes.map((code) => [snake(code), { value: code }]))
   const reference = { type: new GraphQLNonNull(new GraphQLEnumType({ name, values })) }
   const { _id, ...all } = searchArguments(type)
   const others = isShort ? { ...PAGING, _filter: texts, _lastUpdated: texts } : all
   const made = { _reference: reference, ...others }
-  reverses.set(name, made)
+  reverses.set(key, made)
   return made
 }
 
@@ -90,18 +91,23 @@ export function queryOf(type: string, given: Given): URLSearchParams {
 
 /** Of a list element: its children that are texts, FHIRPath, and which part of it. */
 export function listArguments({ content }: Child): Arguments {
-  const children = content.kind === 'object' ? childrenOf(content.place) : []
-  const filters = children.filter(
+  if (content.kind !== 'object') return PART
+  const name = nameOf(content.place)
+  const made = lists.get(name) ?? { ...filtersOf(content.place), ...PART }
+  lists.set(name, made)
+  return made
+}
+
+const lists = new Map<string, Arguments>()
+const PART: Arguments = { fhirpath: text, _count: whole, _offset: whole }
+
+function filtersOf(place: Place): Arguments {
+  const filters = childrenOf(place).filter(
     (child) =>
       !child.isChoice &&
       !child.isList &&
       child.content.kind === 'primitive' &&
       isText(child.content.code),
   )
-  return {
-    ...Object.fromEntries(filters.map(({ name }) => [name, text])),
-    fhirpath: text,
-    _count: whole,
-    _offset: whole,
-  }
+  return Object.fromEntries(filters.map(({ name }) => [name, text]))
 }

@@ -9,7 +9,9 @@ import type { SearchPage } from '../../store/repository.ts'
 import type { ReferenceSearch } from '../../store/search/per-reference.ts'
 import { parsed } from '../criteria.ts'
 import type { Interaction } from '../interaction.ts'
+import { READ, SEARCH } from '../load.ts'
 import { withCodes } from '../search-codes.ts'
+import { type Account, openAccount } from './account.ts'
 import { type Given, queryOf } from './arguments.ts'
 import type { Slices } from './directives.ts'
 import { type Levels, openLevels } from './levels.ts'
@@ -22,6 +24,7 @@ const MOST = { searches: 5_000, resources: 20_000, evaluations: 10_000 } as cons
 export type GraphqlContext = {
   readonly interaction: Interaction
   readonly levels: Levels
+  readonly account: Account
   /** The resource that an element or a contained resource belongs to. */
   readonly owners: Owners
   readonly used: { searches: number; resources: number; evaluations: number }
@@ -58,6 +61,7 @@ export function openContext(interaction: Interaction, keepsDecimals: boolean): G
   const { signal } = interaction.request
   return {
     interaction,
+    account: openAccount(interaction),
     levels: openLevels(() => signal?.throwIfAborted()),
     owners: OWNERS,
     used: { searches: 0, resources: 0, evaluations: 0 },
@@ -76,15 +80,19 @@ export function load(
   type: string,
   id: string,
 ): Promise<Resource | undefined> {
-  const { interaction, loads, levels } = context
+  const { interaction, loads, levels, account } = context
   const name = `${type}/${id}`
   const known = loads.get(name)
   if (known !== undefined) return known
   const loading = levels.ask('read', { type, id }, async (references) => {
     spend(context, 'resources', references.length)
+    await account.charge(READ * references.length)
     const { services, principal, request } = interaction
     const { repository } = services
     const versions = await repository.readMany(principal, references, request.signal)
+    const types = [...new Set(references.map((reference) => reference.type))]
+    const count = versions.filter((version) => version !== undefined).length
+    account.add({ interaction: 'read', types, count })
     return versions.map((version) => () => version && parse(context, version))
   })
   loads.set(name, loading)
@@ -108,7 +116,7 @@ export function loadRequired(context: GraphqlContext, type: string, id: string):
 /** Errors: 403 for a type that is not to be read, 404. */
 export async function read(context: GraphqlContext, type: string, id: string): Promise<Resource> {
   if (!isResourceType(type)) throw notFound()
-  if (!may(context.interaction.principal, type, 'read')) throw forbidden()
+  if (!may(context.interaction.principal, type, 'read')) throw forbidden(`no right to read ${type}`)
   return loadRequired(context, type, id)
 }
 
@@ -119,7 +127,10 @@ export async function readRoot(
   id: string,
 ): Promise<Resource> {
   const { services, principal } = context.interaction
-  return parse(context, await services.repository.read(principal, type, id))
+  await context.account.charge(READ)
+  const version = await services.repository.read(principal, type, id)
+  context.account.add({ interaction: 'read', types: [type], count: 1 })
+  return parse(context, version)
 }
 
 /** One search of a root field. Errors: those of a search. */
@@ -134,8 +145,15 @@ export async function search(
   const { signal } = context.interaction.request
   return context.levels.ask(`search ${keyOf(type, given, parts)}`, request, async (requests) => {
     spend(context, 'searches', 1)
+    await context.account.charge(SEARCH)
     const page = await services.repository.search(principal, request, signal)
     spend(context, 'resources', page.versions.length)
+    context.account.add({
+      interaction: 'search-type',
+      types: [type],
+      query: `${type}?${queryOf(type, given)}`,
+      count: page.versions.length,
+    })
     return requests.map(() => () => pageOf(context, page))
   })
 }
@@ -159,6 +177,7 @@ export async function searchReferring(
     const left = mostOf(context, 'searches') - context.used.searches
     const allowed = distinct.slice(0, Math.max(0, left))
     context.used.searches += allowed.length
+    await context.account.charge(SEARCH * allowed.length)
     const wanted = { request, code, references: allowed }
     const pages = await pagesOf(context, wanted)
     const rows = pages.reduce((sum, page) => sum + page.versions.length, 0)
@@ -166,6 +185,13 @@ export async function searchReferring(
     const totals = parts.hasTotal
       ? await repository.countPerReference(principal, wanted, signal)
       : undefined
+    context.account.add({
+      interaction: 'search-type',
+      types: [type],
+      query: `${type}?${queryOf(type, given)}`,
+      parents: allowed.length,
+      count: rows,
+    })
     const places = new Map(allowed.map((name, i) => [name, i]))
     return references.map((name) => () => {
       const place = places.get(name)

@@ -9,7 +9,7 @@ import {
   GraphQLString,
 } from 'graphql'
 import { type Content, childrenOf, nameOf, type Place } from './elements.ts'
-import { LazyInput } from './lazy.ts'
+import { LazyInput, listOfType } from './lazy.ts'
 import { once, type Parts } from './output.ts'
 import { scalarOf } from './scalars.ts'
 
@@ -24,7 +24,7 @@ export function resourceInput(
       name,
       fields: () => {
         const fields = fieldsOf(parts, { type, path: '' })
-        const json = { type: new GraphQLList(new GraphQLNonNull(GraphQLString)) }
+        const json = { type: listOfType(GraphQLString) }
         return { resourceType: { type: GraphQLString }, ...fields, containedJson: json }
       },
     })

@@ -1,22 +1,13 @@
-/**
- * Introspection needs every type at once: a second of work and a hundred megabytes. A thread of its own
- * does it and ends; its answers are kept as text.
- */
-import { once } from 'node:events'
-import { Worker } from 'node:worker_threads'
+/** Which queries ask for the schema itself, and their answers, which are kept as text. */
 import { type DocumentNode, Kind, type OperationDefinitionNode, print } from 'graphql'
 import { LRUCache } from 'lru-cache'
 import type { Given } from './arguments.ts'
-import type { Audience } from './schema.ts'
+import { introspectionText } from './introspection-text.ts'
+import type { LazySchema } from './lazy.ts'
+import { openLevels } from './levels.ts'
 
-const MAX_KEPT_CHARACTERS = 100_000_000
-const MEMORY_MB = 1024
-
-export interface IntrospectionTask extends Audience {
-  readonly query: string
-  readonly operationName: string | undefined
-  readonly variables: Given
-}
+/** One answer with the whole schema, and some smaller ones. */
+const MAX_KEPT_CHARACTERS = 32_000_000
 
 const kept = new LRUCache<string, string>({
   maxSize: MAX_KEPT_CHARACTERS,
@@ -65,13 +56,17 @@ function isMeta(name: string): boolean {
   return name === '__schema' || name === '__type'
 }
 
-/** The result as JSON text. */
-export async function introspect(document: DocumentNode, task: Omit<IntrospectionTask, 'query'>) {
-  const whole: IntrospectionTask = { ...task, query: print(document) }
-  const key = JSON.stringify(whole)
+/** The result as JSON text; made in turns of the event loop. Errors: 413. */
+export async function introspect(
+  schema: LazySchema,
+  document: DocumentNode,
+  operation: OperationDefinitionNode,
+  { audience, variables }: { readonly audience: string; readonly variables: Given },
+): Promise<string> {
+  const key = JSON.stringify([audience, print(document), operation.name?.value, variables])
   const known = kept.get(key)
   if (known !== undefined) return known
-  const answer = running.get(key) ?? runInThread(whole)
+  const answer = running.get(key) ?? answerOf(schema, document, operation, variables)
   running.set(key, answer)
   try {
     const text = await answer
@@ -82,16 +77,19 @@ export async function introspect(document: DocumentNode, task: Omit<Introspectio
   }
 }
 
-async function runInThread(workerData: IntrospectionTask): Promise<string> {
-  const thread = new Worker(new URL('introspection-thread.ts', import.meta.url), {
-    workerData,
-    resourceLimits: { maxOldGenerationSizeMb: MEMORY_MB },
-  })
-  try {
-    // Rejects with what the thread failed with.
-    const [text] = await once(thread, 'message')
-    return String(text)
-  } finally {
-    await thread.terminate()
+async function answerOf(
+  schema: LazySchema,
+  document: DocumentNode,
+  operation: OperationDefinitionNode,
+  variables: Given,
+): Promise<string> {
+  const { pace } = openLevels(() => undefined)
+  await schema.makeAll(() => pace(1))
+  const writing = introspectionText(schema, document, operation, variables)
+  for (;;) {
+    const { done, value } = writing.next()
+    if (done) return value
+    const turn = pace(1)
+    if (turn !== undefined) await turn
   }
 }

@@ -4,33 +4,75 @@
  * query names when it names them.
  */
 import {
+  type GraphQLArgument,
+  type GraphQLFieldConfigMap,
   GraphQLInputObjectType,
   type GraphQLInputObjectTypeConfig,
+  GraphQLList,
   type GraphQLNamedType,
+  GraphQLNonNull,
+  type GraphQLNullableType,
   GraphQLObjectType,
-  type GraphQLObjectTypeConfig,
   GraphQLSchema,
   type GraphQLSchemaConfig,
+  getNamedType,
+  isInputObjectType,
+  isObjectType,
+  isUnionType,
 } from 'graphql'
+import { openOnce } from '../../fhir/definitions-lines.ts'
 import type { GraphqlContext } from './context.ts'
 
 export interface Gate {
   isOpen: boolean
 }
 
-export type ObjectConfig = GraphQLObjectTypeConfig<unknown, GraphqlContext>
+type Configs = GraphQLFieldConfigMap<unknown, GraphqlContext>
+type Fields = ReturnType<GraphQLObjectType<unknown, GraphqlContext>['getFields']>
 
 export class LazyObject extends GraphQLObjectType<unknown, GraphqlContext> {
   readonly #gate: Gate
+  readonly #configs: () => Configs
+  #fields: Fields | undefined
 
-  constructor(gate: Gate, config: ObjectConfig) {
-    super(config)
+  constructor(gate: Gate, { name, fields }: { readonly name: string; fields(): Configs }) {
+    const configs = openOnce(fields)
+    super({ name, fields: () => withoutKnownArguments(configs()) })
     this.#gate = gate
+    this.#configs = configs
   }
 
-  override getFields(): ReturnType<GraphQLObjectType<unknown, GraphqlContext>['getFields']> {
-    return this.#gate.isOpen ? super.getFields() : {}
+  override getFields(): Fields {
+    if (!this.#gate.isOpen) return {}
+    this.#fields ??= withSharedArguments(super.getFields(), this.#configs())
+    return this.#fields
   }
+}
+
+/** By the map that they are described in: what a search takes is the same wherever it hangs. */
+const argumentsOf = new WeakMap<object, readonly GraphQLArgument[]>()
+
+function withoutKnownArguments(configs: Configs): Configs {
+  const fields: Configs = {}
+  for (const [name, config] of Object.entries(configs)) {
+    const isKnown = config.args !== undefined && argumentsOf.has(config.args)
+    fields[name] = isKnown ? { ...config, args: {} } : config
+  }
+  return fields
+}
+
+function withSharedArguments(fields: Fields, configs: Configs): Fields {
+  for (const [name, { args }] of Object.entries(configs)) {
+    const field = fields[name]
+    if (args === undefined || field === undefined) continue
+    const known = argumentsOf.get(args)
+    if (known === undefined) {
+      // Else it would name the field that it was first made for.
+      for (const argument of field.args) argument.toString = () => argument.name
+      argumentsOf.set(args, field.args)
+    } else field.args = known
+  }
+  return fields
 }
 
 export class LazyInput extends GraphQLInputObjectType {
@@ -46,9 +88,10 @@ export class LazyInput extends GraphQLInputObjectType {
   }
 }
 
-/** Knows every type by name; `getTypeMap` has only those that were made already. */
+/** Knows every type by name; `getTypeMap` has only those of its making until all are made. */
 export class LazySchema extends GraphQLSchema {
   readonly #find: (name: string) => GraphQLNamedType | undefined
+  #whole: ReturnType<GraphQLSchema['getTypeMap']> | undefined
 
   constructor(
     config: Readonly<GraphQLSchemaConfig>,
@@ -60,5 +103,52 @@ export class LazySchema extends GraphQLSchema {
 
   override getType(name: string): GraphQLNamedType | undefined {
     return super.getType(name) ?? this.#find(name)
+  }
+
+  override getTypeMap(): ReturnType<GraphQLSchema['getTypeMap']> {
+    return this.#whole ?? super.getTypeMap()
+  }
+
+  /** All types with their fields; waits for `pace` after each. */
+  async makeAll(pace: () => Promise<void> | undefined): Promise<void> {
+    if (this.#whole !== undefined) return
+    const types = new Set<GraphQLNamedType>(Object.values(super.getTypeMap()))
+    const seen = new Set<readonly GraphQLArgument[]>()
+    for (const type of types) {
+      for (const next of typesIn(type, seen)) types.add(next)
+      const turn = pace()
+      if (turn !== undefined) await turn
+    }
+    this.#whole = Object.fromEntries([...types].map((type) => [type.name, type]))
+  }
+}
+
+/** A list of items that are never null; one for each type. */
+export function listOfType<T extends GraphQLNullableType>(type: T): GraphQLList<GraphQLNonNull<T>> {
+  // Made below for this very type.
+  const known = lists.get(type) as GraphQLList<GraphQLNonNull<T>> | undefined
+  if (known !== undefined) return known
+  const made = new GraphQLList(new GraphQLNonNull(type))
+  lists.set(type, made)
+  return made
+}
+
+const lists = new WeakMap<object, object>()
+
+/** `seen`: arguments that are not to be looked at again. */
+function* typesIn(
+  type: GraphQLNamedType,
+  seen: Set<readonly GraphQLArgument[]>,
+): Generator<GraphQLNamedType> {
+  if (isUnionType(type)) yield* type.getTypes()
+  if (isInputObjectType(type)) {
+    for (const field of Object.values(type.getFields())) yield getNamedType(field.type)
+  }
+  if (!isObjectType(type)) return
+  for (const field of Object.values(type.getFields())) {
+    yield getNamedType(field.type)
+    if (seen.has(field.args)) continue
+    seen.add(field.args)
+    for (const argument of field.args) yield getNamedType(argument.type)
   }
 }

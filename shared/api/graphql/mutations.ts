@@ -4,6 +4,7 @@ import { parseBody, parseJson } from '../../fhir/json.ts'
 import { isObject, isResource, type Resource } from '../../fhir/resource.ts'
 import type { FhirReply } from '../handle.ts'
 import type { Interaction } from '../interaction.ts'
+import { WRITE } from '../load.ts'
 import { createFrom, patchFrom, remove, updateFrom } from '../resources.ts'
 import type { Given } from './arguments.ts'
 import type { GraphqlContext } from './context.ts'
@@ -14,7 +15,7 @@ export async function create(
   { res }: Given,
 ): Promise<Resource> {
   const body = bodyOf(res, type)
-  return stored(context, await createFrom(writing(context, 'POST'), type, body, undefined))
+  return stored(context, await createFrom(await writing(context, 'POST'), type, body, undefined))
 }
 
 /** Errors: 400 when the resource is of another type or id. */
@@ -25,7 +26,7 @@ export async function update(
 ): Promise<Resource> {
   const body = bodyOf(res, type)
   if (body.id !== id) throw badRequest('Invalid ID', 'id')
-  return stored(context, await updateFrom(writing(context, 'PUT'), type, String(id), body))
+  return stored(context, await updateFrom(await writing(context, 'PUT'), type, String(id), body))
 }
 
 export async function patch(
@@ -34,19 +35,20 @@ export async function patch(
   { id, patch: operations }: Given,
 ): Promise<Resource> {
   const body = (Array.isArray(operations) ? operations.filter(isObject) : []).map(operationOf)
-  return stored(context, await patchFrom(writing(context, 'PATCH'), type, String(id), body))
+  return stored(context, await patchFrom(await writing(context, 'PATCH'), type, String(id), body))
 }
 
 export async function del(context: GraphqlContext, type: string, { id }: Given): Promise<null> {
-  await remove(writing(context, 'DELETE'), type, String(id))
+  await remove(await writing(context, 'DELETE'), type, String(id))
   return null
 }
 
-/** Preconditions and preferences of the HTTP request are not those of its mutations. */
-function writing(
-  { interaction, loads, required, found }: GraphqlContext,
+/** Preconditions and preferences of the HTTP request are not those of its mutations. Errors: 429. */
+async function writing(
+  { interaction, account, loads, required, found }: GraphqlContext,
   method: string,
-): Interaction {
+): Promise<Interaction> {
+  await account.charge(WRITE)
   loads.clear()
   required.clear()
   found.clear()

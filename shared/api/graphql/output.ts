@@ -24,7 +24,7 @@ import {
   type Place,
   placeNamed,
 } from './elements.ts'
-import { type Gate, LazyObject } from './lazy.ts'
+import { type Gate, LazyObject, listOfType } from './lazy.ts'
 import { listOf, textsOf } from './lists.ts'
 import { targetOf } from './references.ts'
 import { connectionOfReferring, listOfReferring } from './resolvers.ts'
@@ -99,7 +99,7 @@ export function connectionOf(parts: Parts, type: string): LazyObject {
         previous: text,
         next: text,
         last: text,
-        edges: { type: new GraphQLList(new GraphQLNonNull(edgeOf(parts, type))) },
+        edges: { type: listOfType(edgeOf(parts, type)) },
       }),
     })
   })
@@ -149,7 +149,7 @@ function fieldOf(parts: Parts, child: Child): Field {
   const type = outputOf(parts, content)
   if (isList) {
     return {
-      type: new GraphQLList(new GraphQLNonNull(type)),
+      type: listOfType(type),
       args: listArguments(child),
       resolve: (source, given, context, info) => {
         const owner = ownerOf(context, source)
@@ -251,7 +251,7 @@ function reverseFields(parts: Parts, target: string): Fields {
     const args = reverseArguments(type, codes, !isNamed)
     const resource = typeOf(parts, { type, path: '' })
     fields[`${type}List`] = {
-      type: new GraphQLList(new GraphQLNonNull(resource)),
+      type: listOfType(resource),
       args,
       resolve: (source, given, context) => {
         const reference = referenceOf(context, source)

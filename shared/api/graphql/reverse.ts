@@ -12,21 +12,37 @@ export interface Referring {
 
 /** Types with a reference parameter that can point at `target`. */
 export function referringTo(target: string): readonly Referring[] {
-  return holders().flatMap(({ type, parameters }) => {
-    const apt = parameters.filter(({ targets }) => targets?.includes(target) ?? true)
-    if (apt.length === 0) return []
-    const isNamed = apt.some(({ targets }) => targets !== undefined)
-    return [{ type, codes: apt.map(({ code }) => code), isNamed }]
+  const { byTarget, toAny } = parameters()
+  const named = byTarget.get(target)
+  return [...new Set([...(named?.keys() ?? []), ...toAny.keys()])].map((type) => {
+    const codes = [...(named?.get(type) ?? []), ...(toAny.get(type) ?? [])]
+    return { type, codes, isNamed: named?.has(type) === true }
   })
 }
 
-const holders = openOnce(() =>
-  resourceTypes
-    .filter((type) => type !== 'Binary')
-    .map((type) => ({
-      type,
-      parameters: [...searchParameters(type).values()].filter(
-        ({ type: kind, code }) => kind === 'reference' && !code.startsWith('_'),
-      ),
-    })),
-)
+type Codes = Map<string, string[]>
+
+/** Referring type → codes, for each target and for parameters that can point at any. */
+const parameters = openOnce(() => {
+  const byTarget = new Map<string, Codes>()
+  const toAny: Codes = new Map()
+  for (const type of resourceTypes) {
+    if (type === 'Binary') continue
+    for (const { type: kind, code, targets } of searchParameters(type).values()) {
+      if (kind !== 'reference' || code.startsWith('_')) continue
+      if (targets === undefined) add(toAny, type, code)
+      for (const target of targets ?? []) {
+        const codes = byTarget.get(target) ?? new Map()
+        byTarget.set(target, codes)
+        add(codes, type, code)
+      }
+    }
+  }
+  return { byTarget, toAny }
+})
+
+function add(codes: Codes, type: string, code: string): void {
+  const known = codes.get(type)
+  if (known === undefined) codes.set(type, [code])
+  else known.push(code)
+}

@@ -4,10 +4,8 @@ import {
   type GraphQLFieldConfigMap,
   GraphQLID,
   GraphQLInt,
-  GraphQLList,
   type GraphQLNamedType,
   GraphQLNonNull,
-  GraphQLSchema,
   type GraphQLSchemaConfig,
   GraphQLString,
 } from 'graphql'
@@ -16,7 +14,7 @@ import { searchArguments } from './arguments.ts'
 import { type GraphqlContext, read } from './context.ts'
 import { directives } from './directives.ts'
 import { inputNamed, patchInput, resourceInput } from './inputs.ts'
-import { type Gate, LazyObject, LazySchema } from './lazy.ts'
+import { LazyObject, LazySchema, listOfType } from './lazy.ts'
 import { create, del, patch, update } from './mutations.ts'
 import { anyResource, connectionOf, outputNamed, type Parts, typeOf } from './output.ts'
 import { connectionRoot, listRoot } from './resolvers.ts'
@@ -41,12 +39,12 @@ export function audienceName({ isSuperAdmin, instance = '' }: Audience): string 
 }
 
 /** Types are made when a query names them: 10 ms instead of a second. */
-export function schemaFor(audience: Audience): GraphQLSchema {
+export function schemaFor(audience: Audience): LazySchema {
   const { isSuperAdmin, instance } = audience
   const name = audienceName(audience)
   const known = schemas.get(name)
   if (known !== undefined) return known
-  const parts = shared.get(isSuperAdmin) ?? partsFor(isSuperAdmin, { isOpen: false })
+  const parts = shared.get(isSuperAdmin) ?? partsFor(isSuperAdmin)
   shared.set(isSuperAdmin, parts)
   const find = (wanted: string) => outputNamed(parts, wanted) ?? inputNamed(parts, wanted)
   parts.gate.isOpen = false
@@ -56,16 +54,12 @@ export function schemaFor(audience: Audience): GraphQLSchema {
   return schema
 }
 
-const schemas = new Map<string, GraphQLSchema>()
+const schemas = new Map<string, LazySchema>()
 const shared = new Map<boolean, Parts>()
 
-/** With every type at once, for introspection. */
-export function wholeSchema({ isSuperAdmin, instance }: Audience): GraphQLSchema {
-  return new GraphQLSchema(configOf(partsFor(isSuperAdmin, { isOpen: true }), instance))
-}
-
-function partsFor(isSuperAdmin: boolean, gate: Gate): Parts {
+function partsFor(isSuperAdmin: boolean): Parts {
   const types = resourceTypes.filter((type) => isSuperAdmin || !SUPER_ADMIN_ONLY.has(type))
+  const gate = { isOpen: false }
   return { gate, made: new Map<string, GraphQLNamedType>(), resourceTypes: types }
 }
 
@@ -95,7 +89,7 @@ function queryFields(parts: Parts): Fields {
     if (type === 'Binary') continue
     const args = searchArguments(type)
     fields[`${type}List`] = {
-      type: new GraphQLList(new GraphQLNonNull(resource)),
+      type: listOfType(resource),
       args,
       resolve: (_source, given, context) => listRoot(context, type, given),
     }
@@ -120,7 +114,7 @@ function mutationFields(parts: Parts): Fields {
     const res = (action: 'Create' | 'Update') => ({
       type: new GraphQLNonNull(resourceInput(parts, type, action)),
     })
-    const operations = new GraphQLList(new GraphQLNonNull(patchInput(parts)))
+    const operations = listOfType(patchInput(parts))
     fields[`${type}Create`] = {
       type: resource,
       args: { res: res('Create') },

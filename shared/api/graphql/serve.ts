@@ -20,6 +20,7 @@ import {
 import { parseBody } from '../../fhir/json.ts'
 import type { FhirReply, FhirRequest } from '../handle.ts'
 import type { Interaction } from '../interaction.ts'
+import { tellRefusal } from '../refusals.ts'
 import { textReply } from '../reply.ts'
 import { type Form, formOf } from './accept.ts'
 import { type GraphqlContext, openContext, readRoot } from './context.ts'
@@ -44,6 +45,8 @@ interface Serving {
   readonly form: Form
   /** Set when the text of the query could not be parsed. */
   isSyntax: boolean
+  /** What is left of a quota, for its header. */
+  rateLimit: string | undefined
 }
 
 const MAX_BODY_BYTES = 1_310_720
@@ -83,6 +86,7 @@ async function serveUntil(
     root,
     form: formOf(request.headers.accept),
     isSyntax: false,
+    rateLimit: undefined,
   }
   const [body, { status, headers }] = await handler({
     method: request.method,
@@ -99,7 +103,13 @@ async function serveUntil(
   const isForeign = serving.form !== 'fhir'
   if (status >= 400 && !isForeign) throw asOutcome(status, body ?? '', serving.isSyntax)
   const allow: Record<string, string> = headers?.allow === undefined ? {} : { Allow: headers.allow }
-  return textReply(status, body ?? '', { ...allow, 'Content-Type': TYPES[serving.form] })
+  const { rateLimit } = serving
+  const limit: Record<string, string> = rateLimit === undefined ? {} : { RateLimit: rateLimit }
+  return textReply(status, body ?? '', {
+    ...allow,
+    ...limit,
+    'Content-Type': TYPES[serving.form],
+  })
 }
 
 const handler = createHandler<undefined, Serving, GraphqlContext>({
@@ -151,12 +161,8 @@ async function begin(
     if (!isPureIntrospection(document, operation)) {
       return [new GraphQLError('Introspection must be asked for alone')]
     }
-    const named = operationName ?? undefined
-    const text = await introspect(document, {
-      ...audience,
-      operationName: named,
-      variables: variables ?? {},
-    })
+    const asked = { audience: audienceName(audience), variables: variables ?? {} }
+    const text = await introspect(schema, document, operation, asked)
     return respond(200, text, serving.form)
   }
   const tooMuch = checkWeight(interaction, weigh(document, operation, variables ?? {}))
@@ -187,27 +193,34 @@ function checkWeight(
   return weightErrors(weight, principal.project)
 }
 
-function mayIntrospect({ principal }: Interaction): boolean {
+function mayIntrospect({ services, principal }: Interaction): boolean {
   const { isSuperAdmin, isProjectAdmin, project } = principal
-  return isSuperAdmin || isProjectAdmin || project.features.includes('graphql-introspection')
+  if (isSuperAdmin || isProjectAdmin) return true
+  return services.config.introspectionEnabled && project.features.includes('graphql-introspection')
 }
 
 async function finish(
-  { interaction, form }: Serving,
+  serving: Serving,
   { document, operationName, contextValue }: OperationArgs<GraphqlContext>,
   result: ExecutionResult,
 ): Promise<Response> {
+  const { interaction, form } = serving
   const { log } = interaction.services
   const { signal } = interaction.request
+  // Its document and context are those that `begin` has given.
+  const context = contextValue as GraphqlContext
+  context.account.close()
+  serving.rateLimit = context.account.rateLimit
   // Nobody waits for it any more; what is late is told so by its fields.
   if (signal?.aborted && !(signal.reason instanceof HttpError)) throw signal.reason
+  for (const { originalError } of result.errors ?? []) {
+    tellRefusal(interaction.services, interaction.principal, interaction.request, originalError)
+  }
   const errors = result.errors?.map((error) => fieldError(error, log)) ?? []
   if (result.data === undefined) {
     return respond(form === 'graphql' ? 400 : 200, JSON.stringify({ errors }), form)
   }
-  // Its document and context are those that `begin` has given.
   const operation = getOperationAST(document, operationName) as OperationDefinitionNode
-  const context = contextValue as GraphqlContext
   const shaped = withDirectives(result.data, document, operation, context.slices)
   const all = [...errors, ...shaped.errors].map((error) => error.toJSON())
   const answer = { data: shaped.data, ...(all.length === 0 ? {} : { errors: all }) }

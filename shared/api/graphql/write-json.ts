@@ -2,7 +2,7 @@
 import { tooLarge } from '../../errors.ts'
 import { isDecimal } from '../../fhir/json.ts'
 
-const MAX_CHARACTERS = 52_428_800
+export const MAX_CHARACTERS = 52_428_800
 /** Of a part that is written at once: a millisecond at most, where texts are short. */
 const PART_VALUES = 2_000
 const PART_CHARACTERS = 65_536

@@ -9,6 +9,7 @@ export const graphql: Operation = {
   standard: 'Resource',
   methods: ['GET', 'POST'],
   ownFormat: true,
+  countsLoad: true,
   async run({ services, principal, request, type, id }) {
     // Its media types are its own.
     const { accept: _accept, ...headers } = request.headers

@@ -15,7 +15,7 @@ import type { Services } from '../../services.ts'
 import { addImport, type ImportInput, type ImportMode } from '../../store/imports.ts'
 import { toBinaryPath } from '../attachments.ts'
 import { isImportable } from '../import-lines.ts'
-import { importUrl } from '../import-status.ts'
+import { importUrl, recordImport } from '../import-status.ts'
 import { absoluteUrl } from '../interaction.ts'
 import type { Operation, OperationCall } from '../operation.ts'
 import { outcomeReply } from '../reply.ts'
@@ -57,6 +57,8 @@ export const importResources: Operation = {
       },
     ])
     const id = randomUUID()
+    const mode = modeOf(inputs)
+    const files = await filesOf(call, inputs)
     const isAdded = await addImport(
       services.database,
       {
@@ -64,13 +66,18 @@ export const importResources: Operation = {
         project: project.number,
         request: absoluteUrl(services, request.path),
         caller: { membershipId, scope, patient, profile, clientId },
-        mode: modeOf(inputs),
+        mode,
         inOrder: project.checkReferencesOnWrite,
-        inputs: await filesOf(call, inputs),
+        inputs: files,
       },
       MOST_UNDER_WAY,
     )
     if (!isAdded) throw tooManyRequests(RETRY_SECONDS)
+    await recordImport(services, principal, id, 'kick-off', {
+      mode,
+      inputs: files.length,
+      types: [...new Set(files.map(({ type }) => type ?? 'manifest'))].join(),
+    })
     await services.queues.addImport(id)
     const url = importUrl(services, id)
     return outcomeReply(202, accepted(url), {

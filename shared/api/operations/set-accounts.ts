@@ -2,6 +2,7 @@
 import { badRequest, forbidden, tooCostly } from '../../errors.ts'
 import { COMPARTMENTS, type Compartment } from '../../fhir/definitions.ts'
 import { isObject, parseReference, type Reference, type Resource } from '../../fhir/resource.ts'
+import { distinctAccounts } from '../../store/accounts.ts'
 import { parseVersion } from '../../store/rows.ts'
 import type { Operation, OperationCall } from '../operation.ts'
 import { parametersReply } from './output.ts'
@@ -33,7 +34,7 @@ export const setAccounts: Operation = {
     for (const member of members) {
       const written = await repository.patch(principal, member.type, member.id, (current) => {
         const kept = (current.meta?.accounts ?? []).filter((item) => !replaced.has(item.reference))
-        return withAccounts(current, distinct([...accounts, ...kept]))
+        return withAccounts(current, distinctAccounts([...accounts, ...kept]))
       })
       if (written.outcome !== 'unchanged') updated += 1
     }
@@ -47,11 +48,7 @@ function accountsOf(inputs: Inputs): readonly Reference[] {
     if (typeof reference === 'string' && parseReference(reference)) return { reference }
     throw badRequest('"accounts" must be references')
   })
-  return distinct(accounts)
-}
-
-function distinct(accounts: readonly Reference[]): readonly Reference[] {
-  return [...new Map(accounts.map((item) => [item.reference, item])).values()]
+  return distinctAccounts(accounts)
 }
 
 function withAccounts(current: Resource, accounts: readonly Reference[]): Resource {

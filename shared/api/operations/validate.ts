@@ -3,13 +3,15 @@ import { may } from '../../access/policy.ts'
 import { badRequest, badStructure, forbidden, notFound } from '../../errors.ts'
 import { parseJson } from '../../fhir/json.ts'
 import { allOk, type Issue, issue, outcome } from '../../fhir/outcome.ts'
+import { claimsOf } from '../../fhir/profile-claims.ts'
 import { isObject, isResource, type Resource } from '../../fhir/resource.ts'
 import { validate as validateResource } from '../../fhir/validate.ts'
+import { pathOf } from '../../fhir/validation-report.ts'
 import { withoutEmpty } from '../../fhir/without-empty.ts'
 import { normalId } from '../../store/context.ts'
 import { readJson } from '../negotiate.ts'
 import type { Operation, OperationCall } from '../operation.ts'
-import { findProfiles, profilesOf, withDefaultProfiles } from '../profiles.ts'
+import { findProfiles, withDefaultProfiles } from '../profiles.ts'
 import { outcomeReply } from '../reply.ts'
 import { boundCodes } from '../terminology/bound-codes.ts'
 
@@ -133,18 +135,27 @@ async function contentIssues(
   const { project } = call.principal
   const strict = project.strictMode
   const resource = withDefaultProfiles(strict ? sent : withoutEmpty(sent), project)
-  const claimed = profilesOf(resource).filter((url) => url !== profile)
-  const { profiles, unknown } = await findProfiles(call, claimed)
-  const wanted = await findProfiles(call, profile === undefined ? [] : [profile])
-  const place = `${resource.resourceType}.meta.profile`
+  const place = { resource, root: resource, steps: [resource.resourceType] }
+  const asked = { ...place, canonicals: profile === undefined ? [] : [profile] }
+  const claims = claimsOf(resource).map((claim) => {
+    if (claim.resource !== resource) return claim
+    return { ...claim, canonicals: claim.canonicals.filter((url) => url !== profile) }
+  })
+  const { profiles, unknown } = await findProfiles(call, claims)
+  const wanted = await findProfiles(call, [asked])
   const all = [...profiles, ...wanted.profiles]
-  const valueSets = all.flatMap((item) => item.valueSets)
+  const valueSets = all.flatMap((item) => item.profile.valueSets)
   const bound = await boundCodes(call.services, project, valueSets, resource)
   return [
     ...validateResource(resource, { strict, profiles: all, codes: bound.codes, thorough: true }),
     ...bound.unknown.map((url) => issue('warning', 'not-found', `Unknown value set "${url}"`)),
-    ...unknown.map((url) => issue('warning', 'not-found', `Unknown profile "${url}"`, place)),
+    ...unknown.map(({ canonical, steps }) => {
+      const path = pathOf([...steps, 'meta', 'profile'])
+      return issue('warning', 'not-found', `Unknown profile "${canonical}"`, path)
+    }),
     // Nobody may take a resource for checked against a profile that was not there.
-    ...wanted.unknown.map((url) => issue('error', 'not-found', `Unknown profile "${url}"`)),
+    ...wanted.unknown.map(({ canonical }) =>
+      issue('error', 'not-found', `Unknown profile "${canonical}"`),
+    ),
   ]
 }

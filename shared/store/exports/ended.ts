@@ -3,7 +3,6 @@ import type { Connection } from '../../database.ts'
 
 /** A download that had begun by then is let come to its end. */
 const DOWNLOAD = "interval '1 hour'"
-const KEPT = "interval '30 days'"
 
 export interface EndedExport {
   readonly id: string
@@ -48,7 +47,7 @@ export async function writtenBlocks(
   })
 }
 
-/** The job itself stays for a month, for whoever asks what has become of it. */
+/** The job itself stays, for whoever asks what has become of it. */
 export async function markSwept(connection: Connection, job: string): Promise<void> {
   for (const table of ['export_part', 'export_file', 'export_member', 'export_row']) {
     await connection.query({ text: `delete from ${table} where job = $1`, values: [job] })
@@ -58,9 +57,13 @@ export async function markSwept(connection: Connection, job: string): Promise<vo
     text: 'update export_job set swept = true where id = $1',
     values: [job],
   })
+}
+
+/** Those that ended before a time, and have left nothing in the storage. */
+export async function forgetExports(connection: Connection, before: Date): Promise<void> {
   await connection.query({
     name: 'export-forget',
-    text: `delete from export_job where swept and finished < clock_timestamp() - ${KEPT}`,
-    values: [],
+    text: 'delete from export_job where swept and finished < $1',
+    values: [before],
   })
 }

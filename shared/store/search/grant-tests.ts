@@ -13,8 +13,11 @@ import { testOf } from './conditions.ts'
 import { type Decision, decisionOf, type HeldRow, takesRowAlone } from './row-decisions.ts'
 import { fewSql, filter, probeSql, type Scene, sqlOf, type Test } from './row-test.ts'
 
-/** Whose rows are looked at; `own` are search parameters that they are indexed by beside the standard's. */
-export type Place = Pick<Scene, 'keys' | 'project' | 'type' | 'own'>
+/**
+ * Whose rows are looked at; `own` are search parameters that they are indexed by beside the standard's,
+ * `units` those that a policy may have to convert to.
+ */
+export type Place = Pick<Scene, 'keys' | 'project' | 'type' | 'own' | 'units'>
 
 /** `project` is that of the rows: others than its own do not know the parameters of the Principal's. */
 export function placeIn(
@@ -23,8 +26,11 @@ export function placeIn(
   type: string,
   project: number,
 ): Place {
-  const isOwn = project === principal.project.number
-  return { keys, project, type, own: isOwn ? principal.project.parameters : undefined }
+  const { number, parameters, linked } = principal.project
+  const isOwn = project === number
+  const home = isOwn ? principal.project : linked?.find((other) => other.number === project)
+  const units = home?.units ?? []
+  return { keys, project, type, own: isOwn ? parameters : undefined, units }
 }
 
 interface GrantTests {
@@ -148,7 +154,7 @@ export function decideInMemory(place: Place, grant: Grant): Decision {
 }
 
 export function grantTests(place: Place, grant: Grant): GrantTests {
-  const name = `${place.project} ${place.type} ${place.own?.stamp ?? ''}`
+  const name = `${place.project} ${place.type} ${place.own?.stamp ?? ''} ${place.units.join(' ')}`
   const known = compiled.get(grant)?.get(name)
   if (known !== undefined) return known
   const made = compileGrant(place, grant)
@@ -187,21 +193,16 @@ function compileGrant(place: Place, { criteria }: Grant): GrantTests {
   }
 }
 
-function policyScene({ keys, project, type, own }: Place): Scene {
+function policyScene(place: Place): Scene {
   return {
-    keys,
-    project,
-    type,
-    own,
+    ...place,
     isPolicy: true,
-    units: [],
     visible: [],
     enter: (other) =>
       policyScene({
-        keys,
+        ...place,
         type: other,
-        own,
-        project: REGISTRY_TYPES.has(other) ? REGISTRY_PROJECT : project,
+        project: REGISTRY_TYPES.has(other) ? REGISTRY_PROJECT : place.project,
       }),
   }
 }

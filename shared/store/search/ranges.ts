@@ -90,14 +90,19 @@ export function quantityBounds(
     const there = unit === code ? undefined : convertNumber(value, code, unit)
     return there ? withUnit(there, [keys.unit(UCUM, unit)]) : []
   })
-  // Of UCUM it is known which units there are; a policy is compiled before.
+  // Of UCUM it is known which units there are; those of a policy were read with it, a moment ago.
   if (system === UCUM && !isPolicy && !units.includes(code))
     return converted.length > 0 ? converted : ['false']
   const same = systems.map((one) => keys.unit(one, code))
   return [...withUnit(value, same), ...converted]
 }
 
-function convertNumber(number: NumberValue, from: string, to: string): NumberValue | undefined {
+/** Undefined when the units do not measure the same. */
+export function convertNumber(
+  number: NumberValue,
+  from: string,
+  to: string,
+): NumberValue | undefined {
   const [value, low, high] = [number.value, number.low, number.high].map((one) =>
     convert(one, from, to),
   )

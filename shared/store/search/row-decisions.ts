@@ -4,14 +4,19 @@
  */
 import { mainDate, searchParameter, storedParameters } from '../../fhir/definitions.ts'
 import { type Condition, type Criterion, isCondition } from '../../fhir/search.ts'
-import { parseNumberValue, parseQuantityValue, unescapeValue } from '../../fhir/search-values.ts'
+import {
+  type NumberValue,
+  parseNumberValue,
+  parseQuantityValue,
+  unescapeValue,
+} from '../../fhir/search-values.ts'
 import { UCUM } from '../../fhir/ucum.ts'
 import { normaliseString } from '../../fhir/values-string.ts'
 import { normalId } from '../context.ts'
 import type { IndexRows, RangeRow, StringRow } from '../indexes.ts'
 import { testOf } from './conditions.ts'
 import { dateHolds, numberHolds } from './range-values.ts'
-import { dateValues } from './ranges.ts'
+import { convertNumber, dateValues } from './ranges.ts'
 import { isMissing, type Scene } from './row-test.ts'
 
 /** What a version is found by. */
@@ -20,6 +25,8 @@ export interface HeldRow {
   readonly keys: ReadonlySet<bigint>
   readonly strings: readonly StringRow[]
   readonly ranges: readonly RangeRow[]
+  /** UCUM codes of its quantities. */
+  readonly units: readonly string[]
   /** The main date in epoch ms: both or none. */
   readonly low: number | undefined
   readonly high: number | undefined
@@ -29,6 +36,7 @@ export interface HeldRow {
 
 export function heldRow(rowId: string, rows: IndexRows, content: string): HeldRow {
   return {
+    units: rows.units,
     rowId,
     keys: new Set(rows.keys),
     strings: rows.strings,
@@ -187,24 +195,32 @@ function numberDecision(ps: Parameters, condition: Condition): Decision {
     ranges.some(({ p, lo, hi }) => ps.has(p) && values.some((value) => numberHolds(value, lo, hi)))
 }
 
-/** As `quantityTest`. */
-function quantityDecision(scene: Scene, ps: Parameters, condition: Condition): Decision {
+/** As `quantityTest`: a value of UCUM is converted to the units of the row. */
+function quantityDecision({ keys }: Scene, ps: Parameters, condition: Condition): Decision {
   if (condition.modifier === 'missing') return missingRange(ps, condition)
-  const wanted = condition.values.map((text) => {
-    const value = parseQuantityValue(text)
-    const { code, system } = value
-    if (code === undefined) return { value, units: undefined }
-    const systems = system === undefined ? ['', UCUM] : [system]
-    return { value, units: systems.map((one) => scene.keys.unit(one, code)) }
-  })
-  return ({ ranges }) =>
-    ranges.some(
-      ({ p, lo, hi, u }) =>
-        ps.has(p) &&
-        wanted.some(
-          ({ value, units }) => (units?.includes(u) ?? true) && numberHolds(value, lo, hi),
-        ),
+  const wanted = condition.values.map((text) => parseQuantityValue(text))
+  const inUnits = (units: readonly string[]) =>
+    wanted.flatMap((value): { value: NumberValue; u: bigint | undefined }[] => {
+      const { code, system } = value
+      if (code === undefined) return [{ value, u: undefined }]
+      const systems = system === undefined ? ['', UCUM] : [system]
+      const others = system === UCUM ? units.filter((unit) => unit !== code) : []
+      return [
+        ...systems.map((one) => ({ value, u: keys.unit(one, code) })),
+        ...others.flatMap((unit) => {
+          const there = convertNumber(value, code, unit)
+          return there ? [{ value: there, u: keys.unit(UCUM, unit) }] : []
+        }),
+      ]
+    })
+  return ({ ranges, units }) => {
+    const own = ranges.filter(({ p }) => ps.has(p))
+    if (own.length === 0) return false
+    const values = inUnits(units)
+    return own.some(({ lo, hi, u }) =>
+      values.some((one) => (one.u === undefined || one.u === u) && numberHolds(one.value, lo, hi)),
     )
+  }
 }
 
 function missingRange(ps: Parameters, condition: Condition): Decision {

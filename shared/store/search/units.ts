@@ -3,9 +3,9 @@ import type { SearchRequest } from '../../fhir/search.ts'
 import { UCUM } from '../../fhir/ucum.ts'
 import type { Store } from '../context.ts'
 
-/** One small statement, and only for a search that names a unit of UCUM somewhere. */
+/** One small statement, and only for what names a unit of UCUM somewhere. */
 export async function unitsOf(
-  { connection, keys }: Store,
+  { connection, keys }: Pick<Store, 'connection' | 'keys'>,
   project: number,
   requests: readonly Pick<SearchRequest, 'conditions'>[],
 ): Promise<readonly string[]> {

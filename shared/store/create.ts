@@ -1,0 +1,98 @@
+/** A new resource: judged as it would be stored, and written by one statement. */
+import { randomUUIDv7 } from 'node:crypto'
+import { checkClient } from '../access/clients.ts'
+import { fieldsNotCreated, keep } from '../access/fields.ts'
+import { REGISTRY_TYPES } from '../access/policy.ts'
+import { checkPolicy } from '../access/policy-check.ts'
+import type { Principal } from '../access/principal.ts'
+import { badRequest, conflict } from '../errors.ts'
+import type { Reference, Resource } from '../fhir/resource.ts'
+import { SUBSCRIPTION } from '../fhir/subscription.ts'
+import {
+  accountsGiven,
+  distinctAccounts,
+  InheritsAccounts,
+  inheritedAccounts,
+  judgeHeir,
+  patientsOf,
+} from './accounts.ts'
+import type { Store } from './context.ts'
+import { hiddenBy } from './judge.ts'
+import { judgeNew, judgeWritten } from './judge-write.ts'
+import { ownParametersOf } from './own-parameters.ts'
+import { prepare } from './prepare.ts'
+import { allow } from './read.ts'
+import { checkChange, filed } from './registry.ts'
+import type { WriteOptions, WriteResult } from './repository.ts'
+import { without } from './shown.ts'
+import { givenId, isTaken, submit, toResult } from './submit.ts'
+import { admitSubscription } from './subscriptions.ts'
+import { REGISTRY_PROJECT } from './tenants.ts'
+
+/** Errors: 400, 403, 409. Two statements more where it inherits accounts that nobody here knew of. */
+export async function create(
+  store: Store,
+  principal: Principal,
+  resource: Resource,
+  options: WriteOptions = {},
+): Promise<WriteResult> {
+  const { resourceType: type } = resource
+  allow(principal, type, 'create')
+  if (type === 'ClientApplication') checkClient(resource)
+  const id = options.keepId && resource.id !== undefined ? givenId(resource.id) : randomUUIDv7()
+  const kept = filed(keep(resource, undefined, fieldsNotCreated(principal, type)))
+  await checkChange(store, principal, undefined, kept)
+  const { project, projectId } = await projectOf(store, principal, kept, id)
+  const own = await ownParametersOf(store.ownParameters, store.connection, principal, project)
+  if (type === 'AccessPolicy') checkPolicy(resource, own)
+  const sent =
+    type === SUBSCRIPTION
+      ? await admitSubscription(store, principal, project, undefined, kept, own)
+      : kept
+  const heirOf = patientsOf(store, principal, kept)
+  const given = accountsGiven(principal, type)
+  const start = { kind: 'insert', ver: 1, after: undefined, project, projectId, id, own } as const
+  const judge = (inherited: readonly Reference[] | undefined) => {
+    const accounts = distinctAccounts([...given, ...(inherited ?? [])])
+    const place = { ...start, accounts, ...(inherited === undefined ? { heirOf } : {}) }
+    return judgeNew(store, principal, sent, (next) =>
+      prepare(store, principal, next, place, undefined, options),
+    )
+  }
+  const write = async ({ prepared, ruling }: ReturnType<typeof judge>) => {
+    const written = await submit(store, type, prepared)
+    if (written === undefined) throw new Error('An insert wrote no row')
+    const governing = await judgeWritten(store, principal, 'create', prepared, ruling, undefined)
+    return without(toResult(type, id, prepared, written, 'created'), hiddenBy(governing))
+  }
+  try {
+    return await write(await judgeHeir(store, project, heirOf, judge)).catch(
+      async (error: unknown) => {
+        if (!(error instanceof InheritsAccounts)) throw error
+        return await write(judge(await inheritedAccounts(store, project, heirOf)))
+      },
+    )
+  } catch (error) {
+    throw isTaken(error) ? conflict(`${type}/${id} exists already`) : error
+  }
+}
+
+/** The Project a new resource goes to: the Principal's, or the one a super admin names in `meta`. */
+async function projectOf(
+  store: Store,
+  principal: Principal,
+  resource: Resource,
+  id: string,
+): Promise<{ project: number; projectId: string }> {
+  const { resourceType: type } = resource
+  const named = principal.isSuperAdmin ? resource.meta?.project : undefined
+  const projectId = type === 'Project' ? id : (named ?? principal.project.id)
+  if (REGISTRY_TYPES.has(type)) return { project: REGISTRY_PROJECT, projectId }
+  if (projectId === principal.project.id) return { project: principal.project.number, projectId }
+  const project = await store.tenants.numberOf(
+    store.connection,
+    store.keys.rowId('Project', projectId),
+  )
+  if (project === undefined) throw badRequest('No such Project', `${type}.meta.project`)
+  return { project, projectId }
+}

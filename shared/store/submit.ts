@@ -1,0 +1,67 @@
+/** What creates and updates have in common: their writing statement, and what it answers. */
+import { badRequest, conflict } from '../errors.ts'
+import { SqlError } from '../sql-error.ts'
+import { InheritsAccounts } from './accounts.ts'
+import { timeText } from './content.ts'
+import { isLegalId, normalId, type Store } from './context.ts'
+import type { Prepared } from './prepare.ts'
+import { invalidReferences } from './references.ts'
+import type { WriteResult } from './repository.ts'
+import { HOLDER } from './side-rows.ts'
+
+/** The time of the write; undefined when an update found another version than it expected. */
+export async function submit(
+  store: Store,
+  type: string,
+  prepared: Prepared,
+): Promise<Date | undefined> {
+  const { write, references } = prepared
+  // A statement behind the writes looks for them, before the writes are answered.
+  store.deferred?.push(...references)
+  const rows = await store.submit(write).catch((error: unknown) => {
+    const isSecond = error instanceof SqlError && error.constraint === 'unique_key_pkey'
+    throw isSecond ? conflict(`${type} with this value already exists`) : error
+  })
+  if (rows.some(({ target }) => target === HOLDER)) throw new InheritsAccounts()
+  const missing = rows.flatMap(({ target }) => target ?? [])
+  if (missing.length > 0) {
+    throw invalidReferences(missing.map((place) => references[place]?.path ?? type))
+  }
+  if (rows.length > 0) for (const { k } of write.rows.codes) store.seenCodes.add(k)
+  if (rows.some(({ hasEvents }) => hasEvents)) store.announce()
+  if (rows.length > 0 && typeof write.watch?.type === 'number') await store.activated()
+  return rows[0]?.lu ?? undefined
+}
+
+export function toResult(
+  type: string,
+  id: string,
+  { write }: Prepared,
+  lastUpdated: Date,
+  outcome: WriteResult['outcome'],
+): WriteResult {
+  return {
+    type,
+    id,
+    ver: write.ver,
+    lastUpdated,
+    content: write.head + timeText(lastUpdated) + write.tail,
+    metaAt: write.metaAt,
+    metaExtension: write.metaExtension,
+    outcome,
+  }
+}
+
+/** The row is there, or an id of it. */
+export function isTaken(error: unknown): boolean {
+  return (
+    error instanceof SqlError &&
+    /^(version|resource|idx_string|idx_range)_pkey$/.test(error.constraint ?? '')
+  )
+}
+
+/** Errors: 400. */
+export function givenId(id: string): string {
+  if (!isLegalId(id)) throw badRequest('Incorrect resource ID')
+  return normalId(id)
+}

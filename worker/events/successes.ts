@@ -1,0 +1,40 @@
+/**
+ * Successes of a Subscription have an AuditEvent each as long as there are few; beyond that PostgreSQL
+ * counts them with the receipts, and one AuditEvent tells of all of a minute (events.md §5.5).
+ */
+import { LRUCache } from 'lru-cache'
+import type { Services } from '../../shared/services.ts'
+import { parseVersion, toVersion } from '../../shared/store/rows.ts'
+import { untoldSubscriptions } from '../../shared/store/untold.ts'
+import { auditSuccesses } from './audit.ts'
+
+const ALONE_A_MINUTE = 60
+const MINUTE_MS = 60_000
+const KEPT = 20_000
+
+/** Answers whether the next success of a Subscription has an AuditEvent of its own. */
+export function createToldAlone(): (subscription: string) => boolean {
+  const counts = new LRUCache<string, { readonly minute: number; count: number }>({ max: KEPT })
+  return (subscription) => {
+    const minute = Math.floor(Date.now() / MINUTE_MS)
+    let told = counts.get(subscription)
+    if (told?.minute !== minute) {
+      told = { minute, count: 0 }
+      counts.set(subscription, told)
+    }
+    told.count += 1
+    return told.count <= ALONE_A_MINUTE
+  }
+}
+
+/** Of several workers one does it. */
+export async function tellSuccesses(services: Services): Promise<void> {
+  for (const place of await untoldSubscriptions(services.database)) {
+    await services.repository.transaction(async (inner) => {
+      const untold = await inner.takeUntold(place)
+      if (untold?.version === undefined) return
+      const subscription = parseVersion(toVersion(untold.version))
+      await auditSuccesses(services, inner, subscription, untold)
+    })
+  }
+}
