@@ -26,13 +26,48 @@ export interface CopySession extends Connection {
 const OPTIONS =
   '-c jit=off -c enable_hashjoin=off -c enable_mergejoin=off -c standard_conforming_strings=on'
 
-/** Errors: 503; the signal's reason, as soon as it aborts. */
-export async function openCopySession(
-  database: Pick<Database, 'knex'>,
-  signal: AbortSignal,
-): Promise<CopySession> {
-  signal.throwIfAborted()
-  const { connection } = rawPool(database.knex).config
+/** Nobody waits for PostgreSQL to start a process for each of many small parts. */
+const IDLE_MS = 5000
+
+export interface CopySessions {
+  /** Errors: 503; the signal's reason, as soon as it aborts. */
+  open(signal: AbortSignal): Promise<CopySession>
+  /** Of connections that nobody uses. */
+  close(): Promise<void>
+}
+
+/** A connection whose session has ended well is kept for the next one, for a while. */
+export function openCopySessions(database: Pick<Database, 'knex'>): CopySessions {
+  const idle = new Map<Client, NodeJS.Timeout>()
+  const end = (client: Client) => {
+    clearTimeout(idle.get(client))
+    idle.delete(client)
+    return client.end().catch(() => undefined)
+  }
+  return {
+    async open(signal) {
+      signal.throwIfAborted()
+      const [kept] = idle.keys()
+      clearTimeout(kept && idle.get(kept))
+      if (kept !== undefined) idle.delete(kept)
+      const client = kept ?? (await connect(database))
+      // Whoever uses it is told by the statement that fails.
+      if (kept === undefined) client.once('end', () => void end(client))
+      return createSession(client, signal, (isSound) => {
+        if (!isSound) return end(client)
+        idle.set(client, setTimeout(() => void end(client), IDLE_MS).unref())
+        return Promise.resolve()
+      })
+    },
+    async close() {
+      await Promise.all([...idle.keys()].map(end))
+    },
+  }
+}
+
+/** Errors: 503. */
+async function connect({ knex }: Pick<Database, 'knex'>): Promise<Client> {
+  const { connection } = rawPool(knex).config
   const client = new Client({
     ...Object(connection),
     application_name: 'botica export',
@@ -42,18 +77,32 @@ export async function openCopySession(
   })
   // Whoever waits for a statement is told; without a listener the process would end.
   client.on('error', () => undefined)
-  const destroy = () => void client.end().catch(() => undefined)
   try {
     await client.connect()
   } catch (error) {
     throw unavailable('Database', error)
   }
-  const abort = () => destroy()
+  return client
+}
+
+/** `release` is told whether the connection is as it was. */
+function createSession(
+  client: Client,
+  signal: AbortSignal,
+  release: (isSound: boolean) => Promise<void>,
+): CopySession {
+  let isSound = true
+  const abort = () => {
+    isSound = false
+    void client.end().catch(() => undefined)
+  }
   signal.addEventListener('abort', abort)
+  if (signal.aborted) abort()
   const guarded = async <T>(what: Statement, work: () => Promise<T>): Promise<T> => {
     try {
       return await work()
     } catch (error) {
+      isSound = false
       signal.throwIfAborted()
       throw toFailure(error, what)
     }
@@ -69,9 +118,14 @@ export async function openCopySession(
       }),
     async snapshot(work) {
       await run('begin isolation level repeatable read read only')
-      const result = await work()
-      await run('commit')
-      return result
+      try {
+        const result = await work()
+        await run('commit')
+        return result
+      } catch (error) {
+        isSound = false
+        throw error
+      }
     },
     copy(select, sink) {
       const text = `copy (${select}) to stdout (format binary)`
@@ -83,7 +137,7 @@ export async function openCopySession(
     },
     async close() {
       signal.removeEventListener('abort', abort)
-      await client.end().catch(() => undefined)
+      await release(isSound)
     },
   }
 }

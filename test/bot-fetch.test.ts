@@ -1,6 +1,6 @@
 import { once } from 'node:events'
 import { createServer } from 'node:http'
-import type { AddressInfo } from 'node:net'
+import type { AddressInfo, Socket } from 'node:net'
 import { gzipSync } from 'node:zlib'
 import t from 'tap'
 import { isPublicAddress } from '../shared/addresses.ts'
@@ -107,6 +107,23 @@ t.test('method, headers and body arrive, and the answer comes back', async (t) =
     body: 'héllo',
   })
   t.equal((await fetchOutside(outgoing(`${base}/gzip`), 'all', signal)).body.toString(), 'unpacked')
+})
+
+t.test('what may arrive twice is sent again where a kept connection has ended', async (t) => {
+  const used = new Set<Socket>()
+  const forgetful = createServer((req, res) => {
+    if (used.has(req.socket)) req.socket.destroy()
+    else res.end('heard')
+    used.add(req.socket)
+  })
+  forgetful.listen(0, '127.0.0.1')
+  await once(forgetful, 'listening')
+  t.teardown(() => forgetful.close())
+  const { port } = forgetful.address() as AddressInfo
+  for (let i = 0; i < 3; i++) {
+    const sent = { ...outgoing(`http://127.0.0.1:${port}/`), isRepeatable: true }
+    t.match(await fetchOutside(sent, 'all', signal), { status: 200, body: Buffer.from('heard') })
+  }
 })
 
 t.test('redirects are followed as fetch does, and credentials stay at home', async (t) => {

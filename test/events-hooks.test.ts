@@ -127,6 +127,18 @@ t.test('interactions and FHIRPath say which changes are meant', async (t) => {
   t.equal(receiver.on('/broken').length, 0)
 })
 
+t.test('an expression that fails is told to nobody, and counted', async (t) => {
+  await subscribe('Specimen', '/unjudged', {
+    extension: [extension('fhir-path-criteria-expression', '(1 | 2).single() = 1')],
+  })
+  await subscribe('Specimen', '/judged')
+  await admin.create({ resourceType: 'Specimen' })
+  await receiver.got('/judged', 1)
+  const counted = /event_skipped_matches_total [1-9]/
+  await until(async () => counted.test((await botica.anonymous.get('/metrics')).text), 60_000)
+  t.equal(receiver.on('/unjudged').length, 0)
+})
+
 t.test('versions of one resource arrive in their order', async (t) => {
   await subscribe('Location', '/order')
   const ids = await Promise.all(

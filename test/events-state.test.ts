@@ -130,6 +130,29 @@ t.test('a Subscription whose author has left is in error after a day', async (t)
   t.equal(receiver.on('/left').length, 0)
 })
 
+t.test('successes beyond sixty a minute share an AuditEvent', async (t) => {
+  const COUNT = 300
+  const { id } = await subscribe('Medication', '/many')
+  const entry = Array.from({ length: COUNT }, () => ({
+    request: { method: 'POST', url: 'Medication' },
+    resource: { resourceType: 'Medication' },
+  }))
+  await admin.post('', { resourceType: 'Bundle', type: 'transaction', entry })
+  await until(async () => (await state(id))?.delivered === `${COUNT}`, PATIENCE_MS)
+  const texts = async (): Promise<readonly string[]> => {
+    const found = await admin.get<Untyped>(`AuditEvent?entity=Subscription/${id}&_count=1000`)
+    return (found.body.entry ?? []).map(({ resource }: Untyped) => resource.outcomeDesc)
+  }
+  /** An AuditEvent tells of one success or of as many as it says. */
+  const told = async () =>
+    (await texts()).map((text) => Number(/^\d+/.exec(text)?.[0] ?? 1)).reduce((a, b) => a + b, 0)
+  await set(id, `untold_since = untold_since - interval '61 s'`)
+  await until(async () => (await state(id)).untold === 0, PATIENCE_MS)
+  t.equal(await told(), COUNT)
+  t.ok((await texts()).length < COUNT)
+  t.ok((await texts()).some((text) => /^\d+ attempts received a success status$/.test(text)))
+})
+
 t.test('an admin has the newest version sent again', async (t) => {
   const basic = { resourceType: 'Basic', code: { text: 'x' } }
   const { id } = await admin.create(basic)

@@ -4,7 +4,7 @@ import type { AddressInfo } from 'node:net'
 import t from 'tap'
 import { openBotica } from './fixtures/botica.ts'
 import { createClient } from './fixtures/client.ts'
-import { aPerson, askToken, pkce } from './fixtures/people.ts'
+import { aPerson, askToken, PASSWORD, pkce } from './fixtures/people.ts'
 
 const botica = await openBotica(t)
 const { anonymous, services, baseUrl, project, admin, superAdmin } = botica
@@ -88,6 +88,54 @@ t.test('a token of the provider is exchanged for ours', async (t) => {
   t.match(older, { status: 200, body: { access_token: String } })
   const chosen = await exchange('good', { membership_id: person.membership.id ?? '' })
   t.equal(chosen.status, 200)
+})
+
+t.test('what users do for themselves no Project does in their name', async (t) => {
+  const person = await aPerson(services, project)
+  const user = `User/${person.user.id}`
+  identities.set('claimed', { email: person.email, sub: 'c1' })
+  const { verifier, asked } = pkce()
+  const begun = await anonymous.post<{ login: string; code: string }>('/auth/login', {
+    email: person.email,
+    password: PASSWORD,
+    ...asked,
+  })
+  const { login, code } = begun.body
+  const form = { grant_type: 'authorization_code', code, code_verifier: verifier }
+  const own = createClient(baseUrl, (await askToken(baseUrl, form)).body.access_token)
+  const claimed = createClient(baseUrl, (await exchange('claimed')).body.access_token)
+  const acting = { 'X-Medplum-On-Behalf-Of': `ProjectMembership/${person.membership.id}` }
+  const address = {
+    resourceType: 'Parameters',
+    parameter: [
+      { name: 'email', valueString: `${randomUUID()}@example.org` },
+      { name: 'skipEmailVerification', valueBoolean: true },
+    ],
+  }
+  const names = [{ op: 'replace', path: '/firstName', value: 'Changed' }]
+  for (const [who, client, headers] of [
+    ['by a provider', claimed, {}],
+    ['by an administrator', admin, acting],
+  ] as const) {
+    t.equal((await client.post(`${user}/$update-email`, address, headers)).status, 403, who)
+    t.equal((await client.get('/auth/mfa/status', headers)).status, 403, who)
+    const token = { token: '000000' }
+    t.equal((await client.post('/auth/mfa/enroll', token, headers)).status, 403, who)
+    const revoked = await client.post('/auth/revoke', { loginId: login }, headers)
+    t.equal(revoked.status, 404, who)
+    const me = await client.get('/auth/me', headers)
+    t.match(me, { status: 200, body: { membership: { id: person.membership.id } } }, who)
+    t.notOk('security' in me.body, who)
+  }
+  t.not((await admin.patch(user, names, acting)).status, 200)
+  t.equal((await own.get('/auth/mfa/status')).status, 200)
+  t.match((await own.get('/auth/me')).body, { security: { sessions: [{}, {}] } })
+  t.equal((await own.post(`${user}/$update-email`, address)).status, 200)
+
+  const scoped = await aPerson(services, project, { isProjectScoped: true })
+  identities.set('scoped', { email: scoped.email, sub: 'c2' })
+  const member = createClient(baseUrl, (await exchange('scoped')).body.access_token)
+  t.equal((await member.get('/auth/mfa/status')).status, 200)
 })
 
 t.test('a subject is found by the membership’s externalId in the Project', async (t) => {

@@ -234,8 +234,9 @@ t.test('_elements and _summary cut a resource and say so', async (t) => {
   t.equal((await client.get(`Patient/${id}?_summary=x`)).status, 400)
 })
 
-t.test('_pretty indents', async (t) => {
+t.test('_pretty indents, an outcome too', async (t) => {
   const { id } = await client.create(aPatient())
+  t.match((await client.get('Patient/nobody?_pretty=true')).text, /^{\n {2}"resourceType"/)
   t.match((await client.get(`Patient/${id}?_pretty=true`)).text, /^{\n {2}"resourceType"/)
 })
 
@@ -254,6 +255,7 @@ const json = { 'Content-Type': 'application/fhir+json' }
 const refusals: [string, string, string, number, string, unknown?, Record<string, string>?][] = [
   ['an unknown resource type', 'GET', 'Foo/1', 400, 'Unknown resource type'],
   ['an unknown type to create', 'POST', 'Foo', 400, 'Unknown resource type', {}],
+  ['an unknown type in a compartment', 'GET', 'Patient/1/Foo', 400, 'Unknown resource type'],
   ['an unknown id', 'GET', 'Patient/nobody', 404, 'Not found'],
   ['an illegal id', 'GET', 'Patient/a_b', 404, 'Not found'],
   ['an unknown path', 'GET', 'Patient/1/2/3/4', 404, 'Not found'],

@@ -1,9 +1,10 @@
 /** Policies that members have without naming one, what scopes leave of them, and who may write policies. */
+import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import type { Principal } from '../shared/access/principal.ts'
 import { narrowRules } from '../shared/access/scopes.ts'
 import { openBotica } from './fixtures/botica.ts'
-import { signIn } from './fixtures/client.ts'
+import { type Client, signIn } from './fixtures/client.ts'
 import { type Ask, asking, changeMembership, idsIn, memberUnder } from './fixtures/policy.ts'
 import { anObservation, aPatient } from './fixtures/resources.ts'
 
@@ -187,6 +188,23 @@ t.test('new resources get the account of their policy', async (t) => {
   t.match(made, { status: 201, body: { meta: { account, accounts: [account] } } })
   t.same(idsIn((await client.get('Patient')).body), [made.body.id])
   t.equal((await client.get(`Patient/${own.id}`)).status, 404)
+})
+
+t.test('an administrator names the account of what is created in the address', async (t) => {
+  const extended = { 'X-Medplum': 'extended' }
+  const account = { reference: 'Organization/clinic' }
+  const create = (by: Client, query: string, more = {}) =>
+    by.post(`Patient?_account=${query}`, aPatient(), { ...extended, ...more })
+  const named = { status: 201, body: { meta: { account, accounts: [account] } } }
+  t.match(await create(admin, account.reference), named)
+  const condition = { 'If-None-Exist': `identifier=${randomUUID()}` }
+  t.match(await create(admin, account.reference, condition), named)
+  t.equal((await create(admin, 'clinic')).status, 400)
+  const { client } = await botica.createMember()
+  t.match(await create(client, account.reference), {
+    status: 201,
+    body: { meta: { account: undefined } },
+  })
 })
 
 t.test(

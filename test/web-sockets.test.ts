@@ -76,6 +76,27 @@ t.test('a Subscription of a web socket is held, not stored', async (t) => {
   t.equal((await admin.post('Subscription', { ...aSubscription, criteria: 'Nothing' })).status, 400)
 })
 
+t.test('a Subscription of a web socket is not changed, and a bundle stores none', async (t) => {
+  const id = await subscribe(admin, 'Patient')
+  const path = `Subscription/${id}`
+  const { body } = await admin.get<Untyped>(path)
+  const changes = await Promise.all([
+    admin.put(path, { ...body, criteria: 'Basic' }),
+    admin.patch(path, [{ op: 'replace', path: '/criteria', value: 'Basic' }]),
+  ])
+  for (const { status, headers } of changes) {
+    t.equal(status, 405)
+    t.equal(headers.get('allow'), 'GET, DELETE')
+  }
+  t.same((await admin.get(path)).body, body)
+  const entry = [{ request: { method: 'POST', url: 'Subscription' }, resource: aSubscription }]
+  for (const type of ['batch', 'transaction']) {
+    const { status } = await admin.post('', { resourceType: 'Bundle', type, entry })
+    t.equal(status, 200)
+  }
+  t.notOk((await admin.get<Untyped>('Subscription')).body.entry)
+})
+
 const aSubscription = {
   resourceType: 'Subscription',
   status: 'active',

@@ -5,7 +5,7 @@
  */
 import { readFileSync } from 'node:fs'
 import { setTimeout as delay } from 'node:timers/promises'
-import { openCopySession } from '../../shared/database-copy.ts'
+import { openCopySessions } from '../../shared/database-copy.ts'
 import type { Figure } from '../bench.ts'
 import { freePort } from '../service.ts'
 import { connect } from '../session.ts'
@@ -139,7 +139,8 @@ async function exported(
 /** The same texts, counted and forgotten. */
 async function copied({ services }: Stage, projectId: string): Promise<Run> {
   const project = await services.principals.project(projectId)
-  const session = await openCopySession(services.database, new AbortController().signal)
+  const sessions = openCopySessions(services.database)
+  const session = await sessions.open(new AbortController().signal)
   let bytes = 0
   let rows = 0
   const began = performance.now()
@@ -153,6 +154,7 @@ async function copied({ services }: Stage, projectId: string): Promise<Run> {
   )
   const seconds = (performance.now() - began) / 1000
   await session.close()
+  await sessions.close()
   return { rows, bytes, seconds, mibPerSecond: bytes / MIB / seconds }
 }
 

@@ -1,27 +1,23 @@
 /** `/auth/me`: who the caller is, in the form the SDK keeps (auth.md §4.2). */
 import { sessionDetails } from '../../shared/api/session-details.ts'
+import { signedInUser, userIdOfSession } from '../../shared/api/signed-in-user.ts'
 import { loginsOf, readUser } from '../../shared/api/users.ts'
-import { parseReference, type Resource } from '../../shared/fhir/resource.ts'
+import type { Resource } from '../../shared/fhir/resource.ts'
 import type { Services } from '../../shared/services.ts'
-import { referenceIn } from '../../shared/store/memberships.ts'
 import type { Session } from '../../shared/store/principals.ts'
 import { membershipsFor } from './sign-in.ts'
 
 const SESSIONS = 100
 const ACTIVE_MS = 3_600_000
-/** Id of the User of a Session; undefined for programs. */
-export function userIdOfSession({ membership }: Session): string | undefined {
-  const user = parseReference(referenceIn(membership.user))
-  return user?.type === 'User' ? user.id : undefined
-}
 
 export async function describeCaller(services: Services, session: Session) {
   const userId = userIdOfSession(session)
   const user = userId === undefined ? undefined : await readUser(services.repository, userId)
+  const own = await signedInUser(services, session)
   return {
     ...(user === undefined ? {} : { user: described(user) }),
     ...sessionDetails(session),
-    ...(user === undefined ? {} : { security: await securityOf(services, user, session) }),
+    ...(own === undefined ? {} : { security: await securityOf(services, own, session) }),
   }
 }
 

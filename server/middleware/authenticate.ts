@@ -119,6 +119,8 @@ async function actingSession(
     ...member,
     principal: {
       ...member.principal,
+      // It is not the User who acts.
+      user: undefined,
       rules,
       loginId,
       profile,

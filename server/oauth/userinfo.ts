@@ -1,8 +1,8 @@
 /** https://openid.net/specs/openid-connect-core-1_0.html#UserInfo; unknown values are left out. */
+import { userIdOfSession } from '../../shared/api/signed-in-user.ts'
 import { readUser } from '../../shared/api/users.ts'
 import { isObject, type Resource } from '../../shared/fhir/resource.ts'
 import type { Services } from '../../shared/services.ts'
-import { userIdOfSession } from '../auth/me.ts'
 import { type Context, caller } from '../context.ts'
 
 export async function userInfo(services: Services, ctx: Context): Promise<Record<string, unknown>> {

@@ -4,7 +4,7 @@ import { signInFormOf } from '../../shared/access/clients.ts'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { grantedScope } from '../../shared/access/scopes.ts'
 import { FHIR_JSON } from '../../shared/api/reply.ts'
-import { readUser } from '../../shared/api/users.ts'
+import { signedInUser } from '../../shared/api/signed-in-user.ts'
 import { badRequest, forbidden, notFound } from '../../shared/errors.ts'
 import { allOk } from '../../shared/fhir/outcome.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
@@ -24,7 +24,7 @@ import {
   openLogin,
   requireLogin,
 } from '../auth/login.ts'
-import { describeCaller, userIdOfSession } from '../auth/me.ts'
+import { describeCaller } from '../auth/me.ts'
 import { disable, enrol, enrolAtLogin, enrolment, verifyAtLogin } from '../auth/mfa.ts'
 import { changePassword, requestReset, usePasswordLink, verifyEmail } from '../auth/passwords.ts'
 import { authorizeUrlOf, providerOfDomain } from '../auth/provider.ts'
@@ -42,10 +42,9 @@ export function authRoutes({ services }: Web, authenticate: Middleware): Router<
   const guesses = createGuesses(services.redis)
   const keys = createClientKeys(services)
 
-  /** The User who calls, with secrets. Errors: 403 for programs. */
+  /** The User who calls, with secrets. Errors: 403 for programs and whoever speaks for a User. */
   const callingUser = async (ctx: Context): Promise<Resource> => {
-    const id = userIdOfSession(caller(ctx).session)
-    const user = id === undefined ? undefined : await readUser(services.repository, id)
+    const user = await signedInUser(services, caller(ctx).session)
     if (user === undefined) throw forbidden()
     return user
   }
@@ -120,8 +119,8 @@ export function authRoutes({ services }: Web, authenticate: Middleware): Router<
     const id = fields.uuid('loginId')
     fields.check()
     const login = await readLogin(services, id)
-    const userId = userIdOfSession(caller(ctx).session)
-    if (login === undefined || userId === undefined || userIdOf(login) !== userId) throw notFound()
+    const user = await signedInUser(services, caller(ctx).session)
+    if (login === undefined || user === undefined || userIdOf(login) !== user.id) throw notFound()
     await revokeLogin(services, id)
     const { principal } = caller(ctx)
     const who = principal.profile

@@ -12,7 +12,7 @@ import { acceptResource, type Interaction, writeReply } from './interaction.ts'
 import { readJson } from './negotiate.ts'
 import { writeOptions } from './preconditions.ts'
 import { emptyReply, outcomeReply } from './reply.ts'
-import { patch } from './resources.ts'
+import { patch, withAccount } from './resources.ts'
 
 /** More matches than this are never deleted by one request. */
 const MAX_DELETIONS = 1000
@@ -25,7 +25,8 @@ export async function createConditional(
 ): Promise<FhirReply> {
   const { services, principal, request } = interaction
   const condition = readCondition(interaction, type, criteriaOf(criteria))
-  const body = await withLiteralReferences(interaction, readJson(request))
+  const sent = withAccount(interaction, readJson(request))
+  const body = await withLiteralReferences(interaction, sent)
   const { resource, warnings } = await acceptResource(interaction, type, body)
   const { repository } = services
   const written = await repository.createConditional(principal, resource, condition)

@@ -10,9 +10,10 @@ import { signAttachments } from './attachments.ts'
 import { signedContent } from './binary-read.ts'
 import { depthOf } from './depth.ts'
 import { answerOnce, isIdempotent } from './idempotency.ts'
+import { wantsPretty } from './negotiate.ts'
 import { operations } from './operations/table.ts'
 import { tellRefusal } from './refusals.ts'
-import { failureReply, withTracing } from './reply.ts'
+import { failureReply, indented, withTracing } from './reply.ts'
 import { respond } from './respond.ts'
 
 export interface FhirRequest {
@@ -84,8 +85,9 @@ async function answered(
   try {
     return await answer()
   } catch (error) {
-    if (error instanceof HttpError) return withTracing(failureReply(error), request)
-    throw error
+    if (!(error instanceof HttpError)) throw error
+    const reply = withTracing(failureReply(error), request)
+    return wantsPretty(request) ? indented(reply) : reply
   }
 }
 

@@ -25,13 +25,17 @@ export function readPreferences(request: FhirRequest): Preferences {
   const prefer = readPrefer(headers.prefer)
   return {
     contentType: contentTypeFor(headers.accept, query.get('_format')),
-    pretty: query.get('_pretty') === 'true',
+    pretty: wantsPretty(request),
     returned: prefer.returned ?? 'representation',
     applied: prefer.applied.join(', '),
     handling: prefer.handling,
     respondAsync: prefer.respondAsync,
     extended: headers['x-medplum'] === 'extended',
   }
+}
+
+export function wantsPretty({ query }: FhirRequest): boolean {
+  return query.get('_pretty') === 'true'
 }
 
 const FORMATS = new Set(['json', 'application/json', 'application/fhir+json'])

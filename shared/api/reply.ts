@@ -1,5 +1,6 @@
 /** Replies as values. */
 import type { HttpError } from '../errors.ts'
+import { parseJson } from '../fhir/json.ts'
 import type { OperationOutcome } from '../fhir/outcome.ts'
 import type { FhirReply, FhirRequest } from './handle.ts'
 
@@ -47,6 +48,13 @@ export function outcomeReply(
   headers: Readonly<Record<string, string>> = {},
 ): FhirReply {
   return jsonReply(status, outcome, headers)
+}
+
+/** As `_pretty=true` asks for it. */
+export function indented(reply: FhirReply): FhirReply {
+  const { body } = reply
+  if (typeof body !== 'string') return reply
+  return { ...reply, body: JSON.stringify(parseJson(body), null, 2) }
 }
 
 export function failureReply(error: HttpError): FhirReply {

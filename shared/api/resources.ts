@@ -1,8 +1,8 @@
 /** Interactions on one resource. https://hl7.org/fhir/R4/http.html */
-import { type HttpError, notFound, preconditionFailed } from '../errors.ts'
+import { badRequest, type HttpError, notFound, preconditionFailed } from '../errors.ts'
 import { allOk, outcome } from '../fhir/outcome.ts'
 import { changeOf } from '../fhir/patch-body.ts'
-import { isObject, type Resource } from '../fhir/resource.ts'
+import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
 import { viewOf } from '../fhir/view.ts'
 import type { Version } from '../store/repository.ts'
 import { afterDeletion } from './admin-writes.ts'
@@ -36,6 +36,7 @@ import {
   deleteSocketSubscription,
   isOfSocket,
   readSocketSubscription,
+  refuseSocketChange,
   storedOrHeld,
 } from './socket-subscriptions.ts'
 
@@ -94,7 +95,7 @@ export async function createFrom(
 ): Promise<FhirReply> {
   const { services, principal } = interaction
   if (isBinary(body) && type === 'Binary') return createBinaryFrom(interaction, body, id)
-  const sent = withoutId(body)
+  const sent = withAccount(interaction, withoutId(body))
   // A Project is the same whichever way it is made.
   const whole = type === 'Project' ? newProject(sent, services.config) : sent
   const literal = await withLiteralReferences(interaction, whole)
@@ -108,6 +109,15 @@ export async function createFrom(
       ? await services.repository.create(principal, resource)
       : await services.repository.create(principal, { ...resource, id }, { keepId: true })
   return writeReply(interaction, written, warnings)
+}
+
+/** `?_account=Type/id` names the account of what is created; the store lets administrators do so. Errors: 400. */
+export function withAccount({ request }: Interaction, body: unknown): unknown {
+  const reference = request.query.get('_account')
+  if (reference === null || !isObject(body)) return body
+  if (parseReference(reference) === undefined) throw badRequest('_account must be Type/id')
+  const meta = isObject(body.meta) ? body.meta : {}
+  return { ...body, meta: { ...meta, accounts: [{ reference }] } }
 }
 
 /** The id of a created resource is the server's: whatever was sent in its place is dropped unread. */
@@ -139,7 +149,11 @@ export async function updateFrom(
   const { resource, warnings } = await acceptResource(interaction, type, literal)
   const options = writeOptions(request)
   if (demandsExistence(request)) await requireExisting(interaction, type, id)
-  const written = await services.repository.update(principal, { ...resource, id }, options)
+  const written = await storedOrHeld(
+    type,
+    () => services.repository.update(principal, { ...resource, id }, options),
+    () => refuseSocketChange(services, principal, id),
+  )
   return writeReply(interaction, written, warnings)
 }
 
@@ -169,7 +183,11 @@ export async function patchFrom(
     const { resource } = await acceptValid(interaction, literal)
     return resource
   }
-  const written = await services.repository.patch(principal, type, id, change, options)
+  const written = await storedOrHeld(
+    type,
+    () => services.repository.patch(principal, type, id, change, options),
+    () => refuseSocketChange(services, principal, id),
+  )
   return writeReply(interaction, written, [])
 }
 

@@ -1,7 +1,6 @@
 /** Route → handler, then what every reply has in common. */
 
 import type { Principal } from '../access/principal.ts'
-import { parseJson } from '../fhir/json.ts'
 import type { Services } from '../services.ts'
 import type { Version } from '../store/repository.ts'
 import { acceptRequest } from './async-requests.ts'
@@ -24,7 +23,7 @@ import { handleJob, isJobPath } from './jobs.ts'
 import { charge, unitsOf } from './load.ts'
 import { capabilities } from './metadata.ts'
 import { type Preferences, readJson, readPreferences } from './negotiate.ts'
-import { FHIR_JSON } from './reply.ts'
+import { FHIR_JSON, indented } from './reply.ts'
 import { create, patch, read, remove, update, vread } from './resources.ts'
 import { findRoute, type Route } from './route.ts'
 import { search, searchCompartment, searchSystem } from './search.ts'
@@ -141,7 +140,5 @@ function finish(reply: FhirReply, preferences: Preferences): FhirReply {
   const headers: Record<string, string> = { ...reply.headers }
   if (headers['Content-Type'] === FHIR_JSON) headers['Content-Type'] = contentType
   if (applied !== '') headers['Preference-Applied'] ??= applied
-  const { status, body } = reply
-  if (!pretty || typeof body !== 'string') return { ...reply, headers }
-  return { status, headers, body: JSON.stringify(parseJson(body), null, 2) }
+  return { ...(pretty ? indented(reply) : reply), headers }
 }

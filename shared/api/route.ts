@@ -71,7 +71,8 @@ export function findRoute(method: string, path: string): Route {
     return pick(method, { GET: 'vread' }, { type, id, vid: fourth ?? '' })
   }
   const isSearch = segments.length === 3 || (segments.length === 4 && fourth === '_search')
-  if (!isSearch || (third !== '*' && !isResourceType(third))) throw notFound()
+  if (!isSearch || !/^([A-Za-z]+|\*)$/.test(third)) throw notFound()
+  if (third !== '*' && !isResourceType(third)) throw badStructure('Unknown resource type')
   const search = fourth === undefined ? 'GET' : 'POST'
   return pick(method, { [search]: 'compartment-search' }, { type, id, target: third })
 }

@@ -1,6 +1,5 @@
 /** Who a session is, in the form the SDK keeps it (auth.md §4.2). */
 import { effectiveEntries } from '../access/effective.ts'
-import type { Principal } from '../access/principal.ts'
 import { type Resource, referenceTo } from '../fhir/resource.ts'
 import type { Session } from '../store/principals.ts'
 
@@ -24,7 +23,7 @@ export function sessionDetails(session: Session) {
       admin: membership.admin,
     },
     profile: withoutSecrets(profile),
-    config: configurationOf(principal, membership),
+    config: configurationOf(session),
     accessPolicy: effectivePolicy(session),
   }
 }
@@ -45,7 +44,9 @@ function effectivePolicy({ principal, policies }: Session) {
   }
 }
 
-function configurationOf(principal: Principal, membership: Resource) {
+/** What the membership names, with the usual menu unless it has one of its own. */
+function configurationOf({ principal, membership, configuration }: Session) {
+  if (configuration?.menu !== undefined) return configuration
   const menu = [{ title: 'Favorites', link: [link('Patient'), link('Practitioner')] }]
   if (membership.admin === true) {
     const admin = [
@@ -59,7 +60,7 @@ function configurationOf(principal: Principal, membership: Resource) {
   if (principal.isSuperAdmin) {
     menu.push({ title: 'Super Admin', link: [link('Project'), link('User')] })
   }
-  return { resourceType: 'UserConfiguration', menu }
+  return { ...configuration, resourceType: 'UserConfiguration', menu }
 }
 
 function link(type: string) {

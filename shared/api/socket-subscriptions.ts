@@ -1,6 +1,6 @@
 /** Subscriptions of web sockets as resources: created, read by id and deleted, and never stored (events.md §9). */
 import type { Principal } from '../access/principal.ts'
-import { businessRule, HttpError, unavailable } from '../errors.ts'
+import { businessRule, HttpError, methodNotAllowed, unavailable } from '../errors.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import { SUBSCRIPTION } from '../fhir/subscription.ts'
 import type { Services } from '../services.ts'
@@ -57,6 +57,16 @@ export async function readSocketSubscription(
 ): Promise<Version | undefined> {
   const found = await findSocketSubscription(services, id)
   return found && services.repository.sockets.seen(principal, found.row, ['read'])
+}
+
+/** It is deleted and another one made. Undefined as above. Errors: 405. */
+export async function refuseSocketChange(
+  services: Services,
+  principal: Principal,
+  id: string,
+): Promise<undefined> {
+  const found = await readSocketSubscription(services, principal, id)
+  if (found !== undefined) throw methodNotAllowed('GET, DELETE')
 }
 
 /** Undefined as above. Errors: 403. */

@@ -29,6 +29,8 @@ export interface MatchOptions {
   sockets(ids: readonly string[]): Promise<ReadonlyMap<string, Resource>>
   /** Told of a Subscription that cannot be judged. */
   skipped(subscription: string, error: unknown): void
+  /** Told what a Subscription makes of a change that is sent again verbosely. */
+  judged(subscription: string, event: ChangeEvent, isOwed: boolean): void
 }
 
 export interface Matched {
@@ -84,12 +86,14 @@ export function createEvents(store: Store, transact: Transact): Events {
         ? await inner.ownParameters.of(inner.connection, event.project)
         : undefined
       const candidate = candidateOf(inner, event, own)
-      const { only } = event.cause.resend ?? {}
+      const { only, verbose = false } = event.cause.resend ?? {}
       for (const watch of byProject.get(event.project) ?? []) {
         if (only !== undefined && watch.id !== only) continue
         try {
           const watcher = await watcherAt(inner, watch, candidate, sockets)
-          if (watcher === undefined || !(await isWaitedFor(inner, candidate, watcher))) continue
+          const isOwed = watcher !== undefined && (await isWaitedFor(inner, candidate, watcher))
+          if (verbose) options.judged(watch.id, event, isOwed)
+          if (!isOwed) continue
           if (!watch.isStored) notifications.push({ subscription: watch.id, event })
           else if (watcher.terms.hook !== undefined) {
             deliveries.push({ event, subscription: watch.id, target: targetOf(watcher) })

@@ -1,5 +1,5 @@
 /** The newest version of one resource by its row key; concurrent ones become one statement. */
-import type { Connection, Database } from '../database.ts'
+import type { Connection, Database, Statement } from '../database.ts'
 import { createBatches, inOneTurn } from './batches.ts'
 import { type VersionRow, versionColumns } from './rows.ts'
 
@@ -11,7 +11,12 @@ export interface RowKey {
   readonly metaPrefix: string
   /** Where the project has no such row, that of another one. */
   readonly everywhere: boolean
+  /** What is asked about the row besides; the same value for the same question. */
+  readonly judging?: Judging | undefined
 }
+
+/** Reads rows of one type in one project with answers about them: columns beside those of the version. */
+export type Judging = (ids: readonly string[]) => Statement
 
 /** A deletion included; undefined for unknown or invisible ids. */
 export type Fetch = (key: RowKey) => Promise<VersionRow | undefined>
@@ -57,7 +62,10 @@ export function createFetch(database: Pick<Database, 'lane'>): Fetch {
   return createBatches<RowKey, VersionRow | undefined>(database, {
     take(queue, share) {
       const count = Math.min(share, MAX_ROWS)
-      return [queue.slice(0, count), queue.slice(count)]
+      const judging = queue[0]?.item.judging
+      const alike = queue.filter(({ item }) => item.judging === judging)
+      const batch = new Set(alike.slice(0, count))
+      return [[...batch], queue.filter((pending) => !batch.has(pending))]
     },
     async run(connection, batch) {
       try {
@@ -75,11 +83,35 @@ export function createFetch(database: Pick<Database, 'lane'>): Fetch {
   })
 }
 
-/** In the order of the keys; one statement. */
+/** In the order of the keys; one statement, and one for each question that is asked besides. */
 export async function fetchAll(
   connection: Connection,
   keys: readonly RowKey[],
 ): Promise<readonly (VersionRow | undefined)[]> {
+  const places = Map.groupBy(keys.keys(), (place) => keys[place]?.judging)
+  if (places.size === 1) return fetchAlike(connection, keys)
+  const found: (VersionRow | undefined)[] = []
+  for (const own of places.values()) {
+    const rows = await fetchAlike(
+      connection,
+      own.flatMap((place) => keys[place] ?? []),
+    )
+    for (const [i, place] of own.entries()) found[place] = rows[i]
+  }
+  return found
+}
+
+async function fetchAlike(
+  connection: Connection,
+  keys: readonly RowKey[],
+): Promise<readonly (VersionRow | undefined)[]> {
+  const judging = keys[0]?.judging
+  if (judging !== undefined) {
+    const judged = await connection.query<VersionRow & { n: number }>(
+      judging(keys.map(({ id }) => id)),
+    )
+    return inOrder(keys, judged)
+  }
   const everywhere = keys.some((key) => key.everywhere)
   const [only] = keys
   if (only !== undefined && keys.length === 1 && !everywhere) {
@@ -103,6 +135,10 @@ export async function fetchAll(
         }
       : { name: 'read-n', text: MANY, values },
   )
+  return inOrder(keys, rows)
+}
+
+function inOrder(keys: readonly RowKey[], rows: readonly (VersionRow & { n: number })[]) {
   const found: (VersionRow | undefined)[] = keys.map(() => undefined)
   for (const row of rows) found[row.n - 1] = row
   return found

@@ -6,6 +6,7 @@ import { type Grant, grantsFor, type Interaction } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import { isLegalId, type Store, scopeOf } from './context.ts'
+import type { Judging } from './fetch.ts'
 import { readRow } from './read.ts'
 import { type VersionRow, versionColumns } from './rows.ts'
 import { fewRowsSql, grantTests, type Place, placeIn } from './search/grant-tests.ts'
@@ -22,7 +23,7 @@ export interface Judged {
 
 type RulingColumns = Partial<Record<Interaction, number | null>>
 
-/** Undefined for ids that are unknown or not in sight. One statement; two for who reads everywhere. */
+/** Undefined for ids that are unknown or not in sight. One statement, shared; two for who reads everywhere. */
 export async function readAsking(
   store: Store,
   principal: Principal,
@@ -33,23 +34,61 @@ export async function readAsking(
   if (!isLegalId(id)) return undefined
   const { project, metaPrefix, everywhere } = scopeOf(principal, type)
   if (everywhere) return readThenAsk(store, principal, type, id, asked)
+  const key = { project, type: typeNumber(type), id: store.keys.rowId(type, id), metaPrefix }
+  const judging = judgingOf(store, principal, type, project, metaPrefix, asked)
+  const row = await store.fetch({ ...key, everywhere, judging })
+  // Its statement has the columns that were asked for.
+  return (
+    row && { row, rulings: rulingsIn(principal, type, asked, row as VersionRow & RulingColumns) }
+  )
+}
+
+/** Made once for the grants of a session: whoever asks the same shares statements. */
+function judgingOf(
+  { keys }: Pick<Store, 'keys'>,
+  principal: Principal,
+  type: string,
+  project: number,
+  metaPrefix: string,
+  asked: readonly Interaction[],
+): Judging {
+  const place = placeIn(keys, principal, type, project)
+  const stamp = `${place.own?.stamp ?? ''} ${place.units.join(' ')}`
+  const name = `${project} ${type} ${asked.join()} ${metaPrefix} ${stamp}`
+  // Grants are kept with the rules, or with the Principal whose own right it is.
+  const owner = grantsFor(principal, type, asked[0] ?? 'read') ?? []
+  const known = judgings.get(owner)?.get(name)
+  if (known !== undefined) return known
+  const made = makeJudging(place, principal, metaPrefix, asked)
+  judgings.set(owner, (judgings.get(owner) ?? new Map()).set(name, made))
+  return made
+}
+
+const judgings = new WeakMap<readonly Grant[], Map<string, Judging>>()
+
+function makeJudging(
+  place: Place,
+  principal: Principal,
+  metaPrefix: string,
+  asked: readonly Interaction[],
+): Judging {
   const { values, bind } = binder()
-  const [own, number, rowId] = [
-    bind(project, 'int'),
-    bind(typeNumber(type), 'smallint'),
-    bind(store.keys.rowId(type, id), 'uuid'),
+  const [ids, project, type] = [
+    bind([], 'uuid[]'),
+    bind(place.project, 'int'),
+    bind(typeNumber(place.type), 'smallint'),
   ]
-  const place = placeIn(store.keys, principal, type, project)
   const columns = asked.map((item) => `${placeSql(place, principal, item, bind)} as "${item}"`)
-  const text = `select ${versionColumns('v')}, j.* from (
-      select * from version where project = ${own} and type = ${number} and id = ${rowId}
+  const text = `select x.n::int, ${versionColumns('v')}, j.*
+    from unnest(${ids}) with ordinality as x(id, n)
+    cross join lateral (
+      select * from version where project = ${project} and type = ${type} and id = x.id
       order by ver desc limit 1) v
-    left join (select ${columns.join(', ')} from resource r
-      where r.project = ${own} and r.type = ${number} and r.id = ${rowId}) j on true
+    left join lateral (select ${columns.join(', ')} from resource r
+      where r.project = ${project} and r.type = ${type} and r.id = x.id) j on true
     where starts_with(v.meta_ext, ${bind(metaPrefix, 'text')})`
-  const statement = { ...nameOf(text), text, values }
-  const [row] = await store.connection.query<VersionRow & RulingColumns>(statement)
-  return row && { row, rulings: rulingsIn(principal, type, asked, row) }
+  const [, ...fixed] = values
+  return (rows) => ({ ...nameOf(text), text, values: [`{${rows.join(',')}}`, ...fixed] })
 }
 
 async function readThenAsk(

@@ -13,9 +13,12 @@ import type { Change } from '../fhir/subscription.ts'
 import { idOf } from './content.ts'
 import type { VersionRow } from './rows.ts'
 
-/** Of a change that is sent again: for which Subscription alone, by its row id. */
+/** Of a change that is sent again. */
 export interface Resend {
+  /** The Subscription that it is for alone, by its row id. */
   readonly only?: string | undefined
+  /** What comes of it at each Subscription is told. */
+  readonly verbose?: boolean
 }
 
 export type StoredCause = Partial<Cause> & { readonly resend?: Resend }

@@ -24,6 +24,8 @@ export interface ResendOptions {
   readonly interaction: Change
   /** Id of the only Subscription to tell. */
   readonly subscription: string | undefined
+  /** Workers log what each Subscription makes of it. */
+  readonly verbose: boolean
 }
 
 export interface SubscriptionReport {
@@ -46,7 +48,7 @@ export function createOwed(store: Store): Owed {
   }
 
   return {
-    async resend(principal, type, id, { interaction, subscription }) {
+    async resend(principal, type, id, { interaction, subscription, verbose }) {
       if (!principal.isProjectAdmin) throw forbidden()
       if (!makesEvents(type)) throw badRequest(`Changes of ${type} are no events`)
       const row = await find(principal, type, id)
@@ -57,7 +59,7 @@ export function createOwed(store: Store): Owed {
       }
       const only = subscription && (await findLive(principal, SUBSCRIPTION, subscription)).id
       const project = row.project === REGISTRY_PROJECT ? principal.project.number : row.project
-      const cause = { ...principal.cause, resend: { only } }
+      const cause = { ...principal.cause, resend: { only, verbose } }
       const isAdded = await addResend(store.connection, row, project, interaction, cause)
       if (!isAdded) throw preconditionFailed(`${type}/${id} has changed meanwhile`)
       store.announce()

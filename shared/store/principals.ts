@@ -40,6 +40,8 @@ export interface Session {
   readonly membership: Resource
   readonly profile: Resource
   readonly policies: readonly Resource[]
+  /** The UserConfiguration of the membership. */
+  readonly configuration: Resource | undefined
   /** Undefined for a membership without a login. */
   readonly login: Resource | undefined
 }
@@ -112,7 +114,7 @@ export async function openPrincipals(
     const readAt = Date.now()
     const context = await readContext(place, membership)
     if (context === undefined) return undefined
-    const { project, profile, policies } = context
+    const { project, profile, policies, configuration } = context
     if (profile.resourceType === 'ClientApplication' && !isActiveClient(profile)) return undefined
     const projectOf = await withLinks(await contextOf(context, readAt))
     const compiled = rulesOf(membership, context, projectOf.parameters, options)
@@ -136,9 +138,9 @@ export async function openPrincipals(
       rules: narrowRules(compiled.rules, scope, patient),
       patient,
       ipRules: readIpRules(policies),
-      quota: memberQuota(context.configuration),
+      quota: memberQuota(configuration),
     }
-    return { principal, project, membership, profile, policies, login }
+    return { principal, project, membership, profile, policies, configuration, login }
   }
 
   const logins = freshCache(TIMES, async (loginId: string) => {

@@ -44,7 +44,7 @@ export async function auditSuccesses(
   subscription: Resource,
   { count, since }: Untold,
 ): Promise<void> {
-  const text = `${count} attempts were received`
+  const text = `${count} attempts received a success status`
   await store(services, repository, subscription, auditEvent(subscription, since, [], '0', text))
 }
 

@@ -6,6 +6,8 @@ import type { Sent } from './sent.ts'
 
 export interface EventMetrics {
   matched(found: Matched): void
+  /** A Subscription could not be judged. */
+  skipped(): void
   attempted(delivery: Delivery, sent: Sent, startedAt: Date): void
 }
 
@@ -19,6 +21,7 @@ export function createEventMetrics(registry: Registry): EventMetrics {
     new Histogram({ name, help, buckets: BUCKETS, registers })
   const events = counter('events_total', 'Changes that were looked at')
   const matches = counter('event_matches_total', 'Subscriptions that wait for one', 'channel')
+  const skips = counter('event_skipped_matches_total', 'Subscriptions that could not be judged')
   const attempts = counter('event_attempts_total', 'Attempts to deliver an event', 'outcome')
   const wait = histogram('event_wait_seconds', 'From the match of an event to its first attempt')
   const duration = histogram('event_attempt_seconds', 'Time of an attempt')
@@ -29,6 +32,7 @@ export function createEventMetrics(registry: Registry): EventMetrics {
       matches.inc({ channel: 'delivery' }, found.deliveries.length)
       matches.inc({ channel: 'websocket' }, found.notifications.length)
     },
+    skipped: () => skips.inc(),
     attempted({ attempt, added }, sent, startedAt) {
       const now = Date.now()
       const outcome = sent.kind === 'stopped' ? `stopped: ${sent.reason}` : sent.kind

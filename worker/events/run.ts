@@ -33,7 +33,13 @@ export function startEvents(
     sockets: hooks.sockets,
     skipped(subscription, error) {
       const reason = error instanceof Error ? error.message : 'unknown'
+      metrics.skipped()
       log.warn({ subscription, reason }, 'A Subscription could not be judged')
+    },
+    judged(subscription, { type, id, ver, change, cause }, isOwed) {
+      const { requestId, traceId } = cause
+      const about = { subscription, resource: `${type}/${id}`, version: ver, interaction: change }
+      log.info({ ...about, isOwed, requestId, traceId }, 'A Subscription was judged')
     },
   }
   const matching = createLoop(

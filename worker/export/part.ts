@@ -3,7 +3,6 @@ import type { Principal } from '../../shared/access/principal.ts'
 import { announceEnd, ownerOf, recordExport } from '../../shared/api/exports/announce.ts'
 import { manifestOf } from '../../shared/api/exports/manifest.ts'
 import { rightsDigest } from '../../shared/api/exports/member.ts'
-import { openCopySession } from '../../shared/database-copy.ts'
 import { issue } from '../../shared/fhir/outcome.ts'
 import type { Services } from '../../shared/services.ts'
 import {
@@ -87,10 +86,10 @@ async function output(
   signal: AbortSignal,
 ): Promise<void> {
   const { job, part } = taken
-  const { repository, database, config } = services
+  const { repository, database, config, copies } = services
   if (!isPlanned(job) || !hasType(part)) throw new Error('A part of an export has no type')
   const writer = await openWriter(services, taken, 'output', part.type)
-  const session = await openCopySession(database, signal)
+  const session = await copies.open(signal)
   try {
     const lines = {
       line: (id: Buffer, line: Buffer) => writer.add(id, line),

@@ -6,6 +6,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { announceEnd } from '../../shared/api/exports/announce.ts'
 import { memberOf } from '../../shared/api/exports/member.ts'
 import { giveUp } from '../../shared/api/exports/status.ts'
+import { openCopySessions } from '../../shared/database-copy.ts'
 import { HttpError } from '../../shared/errors.ts'
 import type { Services } from '../../shared/services.ts'
 import { failExport } from '../../shared/store/exports/jobs.ts'
@@ -18,7 +19,7 @@ import {
 import type { ExportMetrics } from './metrics.ts'
 import { GivenUp, runPart } from './part.ts'
 import { sweepExport } from './sweep.ts'
-import { LeaseLost } from './writer.ts'
+import { type Exporting, LeaseLost } from './writer.ts'
 
 const AT_ONCE = 2
 const LOOK_MS = 2000
@@ -37,6 +38,8 @@ export interface ExportRuns {
 
 export function startExports(services: Services, metrics: ExportMetrics): ExportRuns {
   const stopping = new AbortController()
+  const copies = openCopySessions(services.database)
+  const exporting: Exporting = { ...services, metrics, copies }
   const { signal } = stopping
   let wakes: (() => void)[] = []
   let woken = 0
@@ -54,7 +57,7 @@ export function startExports(services: Services, metrics: ExportMetrics): Export
   async function loop(): Promise<void> {
     while (!signal.aborted) {
       const seen = woken
-      const isBusy = await work(services, metrics, signal).catch((error: Error) => {
+      const isBusy = await work(exporting, signal).catch((error: Error) => {
         // That PostgreSQL is away is said once, by its pool.
         const isAway = error instanceof HttpError && error.status === 503
         services.log[isAway ? 'debug' : 'warn']({ reason: error.message }, 'Exports failed')
@@ -76,25 +79,18 @@ export function startExports(services: Services, metrics: ExportMetrics): Export
       stopping.abort(new Error('The worker stops'))
       wake()
       await Promise.all(loops)
+      await copies.close()
     },
   }
 }
 
 /** False when there was nothing to do. */
-async function work(
-  services: Services,
-  metrics: ExportMetrics,
-  stopping: AbortSignal,
-): Promise<boolean> {
-  return (await takeAndRun(services, metrics, stopping)) || (await sweepExport(services))
+async function work(services: Exporting, stopping: AbortSignal): Promise<boolean> {
+  return (await takeAndRun(services, stopping)) || (await sweepExport(services))
 }
 
-async function takeAndRun(
-  services: Services,
-  metrics: ExportMetrics,
-  stopping: AbortSignal,
-): Promise<boolean> {
-  const { database, log } = services
+async function takeAndRun(services: Exporting, stopping: AbortSignal): Promise<boolean> {
+  const { database, log, metrics } = services
   const taken = await takePart(database)
   if (taken === undefined) return false
   const { job, part } = taken
@@ -111,7 +107,7 @@ async function takeAndRun(
     if (part.tries > MOST_TRIES) throw new Error('It has lost its worker again and again')
     const principal = await memberOf(services, job.input)
     if (principal === undefined) await giveUp(services, job)
-    else await runPart({ ...services, metrics }, principal, taken, signal)
+    else await runPart(services, principal, taken, signal)
   } catch (error) {
     await settle(services, taken, error, stopping.aborted)
   } finally {

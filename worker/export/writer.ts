@@ -4,6 +4,7 @@
  * goes on behind it.
  */
 import { crc32 } from 'node:zlib'
+import type { CopySessions } from '../../shared/database-copy.ts'
 import { BLOCK_BYTES, blockKey, packBlock } from '../../shared/export-file.ts'
 import type { Services } from '../../shared/services.ts'
 import { addBlock, type FileKind, lastFile, nameFile } from '../../shared/store/exports/files.ts'
@@ -26,7 +27,10 @@ export interface ExportWriter {
 }
 
 /** What a worker exports with. */
-export type Exporting = Services & { readonly metrics: ExportMetrics }
+export type Exporting = Services & {
+  readonly metrics: ExportMetrics
+  readonly copies: CopySessions
+}
 
 /** The part is no longer this worker's. */
 export class LeaseLost extends Error {}

@@ -16,17 +16,18 @@ export const resend: Operation = {
   async run({ services, principal, request, type = '', id = '' }) {
     const body = request.body === undefined || request.body.length === 0 ? {} : readJson(request)
     if (!isObject(body)) throw badRequest('The body must be a JSON object')
-    const { interaction = 'update', subscription, verbose } = body
+    const { interaction = 'update', subscription, verbose = false } = body
     const change = CHANGES.find((name) => name === interaction)
     if (change === undefined) {
       throw badRequest(`interaction must be one of ${CHANGES.join(', ')}`, 'interaction')
     }
-    if (verbose !== undefined && !/^(true|false)$/.test(String(verbose))) {
+    if (!/^(true|false)$/.test(String(verbose))) {
       throw badRequest('verbose must be true or false', 'verbose')
     }
     await services.repository.owed.resend(principal, type, id, {
       interaction: change,
       subscription: subscription === undefined ? undefined : subscriptionId(subscription),
+      verbose: String(verbose) === 'true',
     })
     return outcomeReply(200, allOk)
   },

@@ -15,6 +15,7 @@ import { versionHeaders } from '../preconditions.ts'
 import { onBehalfOf } from '../provision.ts'
 import { textReply } from '../reply.ts'
 import { createSecurityRequest } from '../security-requests.ts'
+import { signedInUser } from '../signed-in-user.ts'
 import { normalEmail, projectOfUser, readUser } from '../users.ts'
 import { readInputs } from './parameters.ts'
 
@@ -69,14 +70,16 @@ export const updateEmail: Operation = {
 }
 
 async function mayChange(
-  { principals }: Services,
+  services: Services,
   principal: Principal,
   user: Resource | undefined,
   id: string,
 ): Promise<boolean> {
   if (principal.isSuperAdmin && principal.rules === undefined) return true
-  const own = principal.membershipId && (await principals.forMembership(principal.membershipId))
-  if (own && referenceIn(own.membership.user) === `User/${id}`) return true
+  const { loginId, membershipId } = principal
+  const session = loginId === undefined ? undefined : await services.principals.forLogin(loginId)
+  const isOwn = session?.membership.id === membershipId
+  if (session && isOwn && (await signedInUser(services, session))?.id === id) return true
   if (user === undefined || !principal.isProjectAdmin) return false
   return projectOfUser(user) === principal.project.id
 }

@@ -137,10 +137,11 @@ async function addPatients(
   const held = ids.map((id) => store.keys.compartment(project.number, `Patient/${id}`))
   await addReferences(store, job, ids, held)
   const { connection } = store
-  // What was written later is judged by the version before, when its part is read.
+  // What was written later is judged by the version before, when its part is read. Where it sees the keys,
+  // PostgreSQL may compare them with those of each row instead: 530 ms for 900 of 9,000, not 28.
   await connection.query({
     text: `insert into export_row (job, type, id) select $1, r.type, r.id from resource r
-      where r.keys && $2::bigint[] and (r.project = $3) is true and (r.type = any($4)) is true
+      where r.keys && (select $2::bigint[]) and (r.project = $3) is true and (r.type = any($4)) is true
         and r.lu <= $5 on conflict do nothing`,
     values: [job, keysLiteral(held), project.number, types.map(typeNumber), at],
   })
