@@ -179,10 +179,8 @@ export class BotIsolate {
     } catch (error) {
       if (this.#active?.run !== run) return
       if (this.#isolate.isDisposed) this.stop('memory')
-      // A promise that the handler of a module rejects and nobody waits for comes here, too.
-      else if (this.#isLoaded) return
-      else if (this.#remainingMs() > 1) this.#failLoading(error)
-      // Otherwise the deadline is about to end the run.
+      // What its handler leaves rejected comes here, too; else the deadline is about to end the run.
+      else if (!this.#isLoaded && this.#remainingMs() > 1) this.#failLoading(error)
     }
   }
 

@@ -69,7 +69,7 @@ exports.botFrames = function botFrames(stack) {
   let text = ''
   for (let index = 0; index < lines.length && index < 50; index++) {
     const line = lines[index]
-    if (apply(lastIndexOf, line, ['botica:guest']) !== -1) continue
+    if (apply(lastIndexOf, line, ['botica:']) !== -1) continue
     text += text !== '' ? `\n${line}` : line
   }
   return text
