@@ -225,6 +225,12 @@ t.test('a row that cannot be read is told, and too many end the export', async (
         where content like '{"resourceType":"Organization"%}' and meta_ext like $1 limit $2)`,
       values: [`"project":"${botica.project.id}"%`, count],
     })
+  t.teardown(() =>
+    database.query({
+      text: `update version set content = content || '}' where content is not json`,
+      values: [],
+    }),
+  )
   await spoil(1)
   const { manifest, resources } = await exportAll(client, '$export?_type=Organization')
   t.equal(resources.get('Organization')?.length, 119)

@@ -100,6 +100,23 @@ t.test('a super admin says which resources are made findable again', async (t) =
   }
 })
 
+t.test('what storage has damaged does not keep others from being found', async (t) => {
+  const { admin: theirs } = await botica.createTenant()
+  const spoilt = await theirs.create(anOrganization({ name: 'Spoilt' }))
+  const whole = await theirs.create(anOrganization({ name: 'Wholesome' }))
+  const setContent = (content: string) =>
+    services.database.query({
+      text: `update version set content = ${content} where id = $1`,
+      values: [spoilt.id],
+    })
+  await setContent(`rtrim(content, '}')`)
+  t.teardown(() => setContent(`content || '}'`))
+  await damage(whole.id)
+  const job = await jobOf(superAdmin, await superAdmin.post('Organization/$reindex'))
+  t.match(job, { status: 'completed' })
+  t.equal(await count(theirs, 'Organization?name=wholesome'), 1)
+})
+
 t.test('an expunged resource has never been', async (t) => {
   const { id } = await admin.create(aPatient({ name: [{ family: 'Expungewell' }] }))
   const path = `Patient/${id}`

@@ -12,6 +12,7 @@ import type { Keys } from './keys.ts'
 import type { OwnParametersReader } from './own-parameters.ts'
 import type { RecentVersions } from './recent.ts'
 import type { CheckedReference } from './references.ts'
+import type { VersionRow } from './rows.ts'
 import type { KeyStatistics } from './search/statistics.ts'
 import { REGISTRY_PROJECT, type Tenants } from './tenants.ts'
 import type { Watchers } from './watchers.ts'
@@ -29,6 +30,8 @@ export interface Store {
   readonly ownParameters: OwnParametersReader
   /** Told once of each search parameter of a Project that fails. */
   readonly warn: (parameter: OwnParameter) => void
+  /** Of a stored version that is no JSON any more. */
+  readonly tellDamaged: (row: VersionRow) => void
   readonly tenants: Tenants
   readonly watchers: Watchers
   readonly statistics: KeyStatistics

@@ -6,6 +6,7 @@ import type { Principal } from '../access/principal.ts'
 import type { Database } from '../database.ts'
 import { lockStatement } from '../database-transaction.ts'
 import { notFound } from '../errors.ts'
+import { typeName } from '../fhir/definitions.ts'
 import type { Logger } from '../log.ts'
 import { historyInSight, inSight, manyInSight, readBinaries, requireInSight } from './binaries.ts'
 import { createCoalescer, retrying } from './coalesce.ts'
@@ -65,6 +66,7 @@ export interface RepositoryOptions {
   readonly hookTargets?: Store['hookTargets']
 }
 
+const DAMAGED = 'A stored version cannot be read, and was passed over'
 const FAILED = 'A search parameter of a Project fails on a resource, which has no rows of it'
 
 /** Reads the salt of the search keys, so the schema must be there. Errors: 503. */
@@ -93,6 +95,9 @@ export async function openRepository(
       const name = `${stamp} ${base}`
       if (!warned.has(name)) options.log?.warn({ parameter: `${base}.${code}` }, FAILED)
       warned.set(name, true)
+    },
+    tellDamaged({ project, type, id, ver }) {
+      options.log?.error({ project, type: typeName(type), id, ver }, DAMAGED)
     },
     tenants: createTenants(),
     watchers: createWatchers(),

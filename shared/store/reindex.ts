@@ -56,11 +56,24 @@ export async function reindexPage(store: Store, page: ReindexPage): Promise<Rein
       count,
     ],
   })
-  const meant = filter === undefined ? rows : await meantBy(store, filter, project, own, rows)
+  const readable = rows.filter((row) => isReadable(store, row))
+  const meant =
+    filter === undefined ? readable : await meantBy(store, filter, project, own, readable)
   await rewrite(store, project, meant, own)
   const last = rows.at(-1)
   const isEnd = last === undefined || rows.length < count
   return { seen: rows.length, next: isEnd ? undefined : { type: typeName(last.type), id: last.id } }
+}
+
+/** What storage has damaged does not keep the others from being found. */
+function isReadable(store: Store, row: VersionRow): boolean {
+  try {
+    parseVersion(toVersion(row))
+    return true
+  } catch {
+    store.tellDamaged(row)
+    return false
+  }
 }
 
 /** Judged by what the rows hold, not by their index: that may be the very thing that is wrong. */
