@@ -129,7 +129,7 @@ t.test('what a search over several types cannot do is refused', async (t) => {
     ['Organization/1/Patient', 400, 'There is no Organization compartment'],
     ['Patient/1/Organization', 400, 'Organization is not in the Patient compartment'],
     ['Patient/1/*?_type=Organization', 400, 'Organization is not in the Patient compartment'],
-    ['Patient/1/Nope', 404, 'Not found'],
+    ['Patient/1/Nope', 400, 'Unknown resource type'],
   ] as const) {
     const answer = await get(path)
     t.equal(answer.status, status, path)
