@@ -242,7 +242,10 @@ t.test('a row that cannot be read is told, and too many end the export', async (
   const failed = await ended(client, url)
   t.equal(failed.status, 500)
   t.match(failed.body, { resourceType: 'OperationOutcome', issue: [{ code: 'exception' }] })
-  t.match((await admin.get(`BulkDataExport/${idOf(url)}`)).body, { status: 'error' })
+  await until(async () => {
+    const { body } = await admin.get<{ status?: string }>(`BulkDataExport/${idOf(url)}`)
+    return body.status === 'error'
+  }, 60_000)
 })
 
 interface Page extends Manifest {
