@@ -1,13 +1,11 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
-import type { SigningKey } from '../shared/access/tokens.ts'
-import { inUse } from '../shared/store/signing-keys.ts'
 import { openBotica } from './fixtures/botica.ts'
 import { createClient } from './fixtures/client.ts'
 import { aPerson, askToken, claimsOf, PASSWORD, pkce } from './fixtures/people.ts'
 
 const botica = await openBotica(t)
-const { anonymous, services, baseUrl, project, admin, superAdmin } = botica
+const { anonymous, services, baseUrl, project, admin } = botica
 const redirectUri = 'https://app.example/callback?kept=1'
 const app = await admin.create({
   resourceType: 'ClientApplication',
@@ -261,48 +259,6 @@ t.test('a secret is replaced in two steps', async (t) => {
   for (const both of [secret, String(body.secret)]) t.equal((await grant(both)).status, 200)
   t.equal((await rotate('retiringSecret', secret)).body.retiringSecret, undefined)
   t.equal((await grant(secret)).status, 401)
-})
-
-t.test('a new key is published before it signs', async (t) => {
-  const ids = async () => {
-    const { body } = await anonymous.get<{ keys: { kid: string; d?: string }[] }>(
-      '/.well-known/jwks.json',
-    )
-    t.notOk(body.keys.some(({ d }) => d !== undefined))
-    return body.keys.map(({ kid }) => kid)
-  }
-  const signer = async () => {
-    const { id, secret } = botica.adminCredentials
-    const form = { grant_type: 'client_credentials', client_id: id, client_secret: secret }
-    const { body } = await askToken(baseUrl, form)
-    return JSON.parse(Buffer.from(body.access_token.split('.')[0] ?? '', 'base64url').toString())
-      .kid
-  }
-  const [before, kid] = await Promise.all([ids(), signer()])
-  t.equal((await admin.post('/admin/super/rotatekeys')).status, 403)
-  t.equal((await superAdmin.post('/admin/super/rotatekeys')).status, 200)
-  const after = await ids()
-  t.equal(after.length, before.length + 1)
-  t.ok(before.every((id) => after.includes(id)))
-  t.equal(await signer(), kid, 'the one before signs on')
-})
-
-t.test('keys take turns by their age', (t) => {
-  const hour = 3_600_000
-  // No more of a key is looked at.
-  const aKey = (kid: string) => ({ kid }) as SigningKey
-  const stored = [
-    { key: aKey('3'), madeAt: 200 * hour },
-    { key: aKey('2'), madeAt: 100 * hour },
-    { key: aKey('1'), madeAt: 0 },
-  ]
-  const at = (now: number, list = stored) => inUse(list, now).map(({ kid }) => kid)
-  t.same(at(1, stored.slice(2)), ['1'], 'the very first signs at once')
-  t.same(at(100 * hour + 1, stored.slice(1)), ['1', '2'])
-  t.same(at(101 * hour, stored.slice(1)), ['2', '1'])
-  t.same(at(126 * hour, stored.slice(1)), ['2'])
-  t.same(at(200 * hour + 1), ['2', '3'])
-  t.end()
 })
 
 t.test('discovery names what is there', async (t) => {
