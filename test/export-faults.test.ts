@@ -3,9 +3,14 @@ import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { readdir } from 'node:fs/promises'
 import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import { Redis } from 'ioredis'
+import { Registry } from 'prom-client'
 import t from 'tap'
+import type { Storage } from '../shared/storage.ts'
+import { createExportMetrics } from '../worker/export/metrics.ts'
+import { startExports } from '../worker/export/run.ts'
 import { openBotica, until } from './fixtures/botica.ts'
 import { ended, exportedAt, idsIn, kickOff } from './fixtures/exports.ts'
 import { createDatabase } from './fixtures/own-database.ts'
@@ -20,6 +25,8 @@ const { database, config } = botica.services
 
 const KILLS = 5
 const DONE_MS = 120_000
+/** Whoever has nothing to do looks for exports more often. */
+const LOOKS_MS = 5000
 /** Of a block of a file: there are more of these than workers that are killed. */
 const ROWS = 5
 const large = await Promise.all(
@@ -87,6 +94,32 @@ t.test('an export that is cancelled on its way leaves no file', async (t) => {
   await open()
   await until(async () => (await filesOf(url)).length === 0 && (await isSwept(url)), DONE_MS)
   t.pass('all is gone')
+})
+
+t.test('what is on its way to the storage when an export is cancelled is gone, too', async (t) => {
+  for (const worker of workers.splice(0)) t.equal(await end(worker, 'SIGTERM'), 0)
+  const { services } = botica
+  const late = Promise.withResolvers<void>()
+  const storage: Storage = {
+    ...services.storage,
+    async put(key, source) {
+      if (key.endsWith('-2')) await late.promise
+      return services.storage.put(key, source)
+    },
+  }
+  const exports = startExports({ ...services, storage }, createExportMetrics(new Registry()))
+  const open = await closeGate(2)
+  const url = await kickOff(admin, '$export?_type=Organization')
+  await untilWritten(url, 1)
+  t.equal((await admin.del(url)).status, 202)
+  await open()
+  await delay(LOOKS_MS)
+  t.notOk(await isSwept(url), 'somebody works on it still')
+  late.resolve()
+  await until(() => isSwept(url), DONE_MS)
+  await exports.stop()
+  t.same(await filesOf(url), [])
+  workers.push(await botica.startWorker())
 })
 
 t.test('a Redis that has lost all of it loses no export', async (t) => {

@@ -20,7 +20,7 @@ import {
 } from '../../shared/store/exports/parts.ts'
 import { startExport } from '../../shared/store/exports/plan.ts'
 import { uuidOf } from '../../shared/store/exports/row-id.ts'
-import { type Exporting, LeaseLost, openWriter } from './writer.ts'
+import { type Exporting, LeaseLost, writeFile } from './writer.ts'
 
 /** A transaction that holds the time of exports back for longer is worth a look. */
 const HELD_MS = 60_000
@@ -88,21 +88,21 @@ async function output(
   const { job, part } = taken
   const { repository, database, config, copies } = services
   if (!isPlanned(job) || !hasType(part)) throw new Error('A part of an export has no type')
-  const writer = await openWriter(services, taken, 'output', part.type)
-  const session = await copies.open(signal)
-  try {
-    const lines = {
-      line: (id: Buffer, line: Buffer) => writer.add(id, line),
-      bad: async (id: Buffer) => {
-        const issues = [unreadable(part.type, uuidOf(id))]
-        if ((await addIssues(database, job.id, issues)) > MOST_UNREADABLE) throw spoilt()
-      },
+  await writeFile(services, taken, 'output', part.type, async (writer) => {
+    const session = await copies.open(signal)
+    try {
+      const lines = {
+        line: (id: Buffer, line: Buffer) => writer.add(id, line),
+        bad: async (id: Buffer) => {
+          const issues = [unreadable(part.type, uuidOf(id))]
+          if ((await addIssues(database, job.id, issues)) > MOST_UNREADABLE) throw spoilt()
+        },
+      }
+      await repository.exports.read(principal, job, part, config.baseUrl, session, lines)
+    } finally {
+      await session.close()
     }
-    await repository.exports.read(principal, job, part, config.baseUrl, session, lines)
-  } finally {
-    await session.close()
-  }
-  await writer.end()
+  })
   await done(services, taken)
 }
 
@@ -113,10 +113,10 @@ function unreadable(type: string, rowId: string) {
 async function deleted(services: Exporting, principal: Principal, taken: TakenPart): Promise<void> {
   const { job, part } = taken
   if (!isPlanned(job) || !hasType(part)) throw new Error('A part of an export has no type')
-  const writer = await openWriter(services, taken, 'deleted', 'Bundle')
-  const line = (id: Buffer, bundle: Buffer) => writer.add(id, bundle)
-  await services.repository.exports.readDeleted(principal, job, part, line)
-  await writer.end()
+  await writeFile(services, taken, 'deleted', 'Bundle', async (writer) => {
+    const line = (id: Buffer, bundle: Buffer) => writer.add(id, bundle)
+    await services.repository.exports.readDeleted(principal, job, part, line)
+  })
   await done(services, taken)
 }
 
@@ -125,12 +125,12 @@ async function close(services: Exporting, principal: Principal, taken: TakenPart
   const { job } = taken
   const { database, config } = services
   if (job.issues.length > 0 && taken.part.after === undefined) {
-    const writer = await openWriter(services, taken, 'error', 'OperationOutcome')
-    for (const one of job.issues) {
-      const line = JSON.stringify({ resourceType: 'OperationOutcome', issue: [one] })
-      await writer.add(NO_ROW, Buffer.from(line))
-    }
-    await writer.end()
+    await writeFile(services, taken, 'error', 'OperationOutcome', async (writer) => {
+      for (const one of job.issues) {
+        const line = JSON.stringify({ resourceType: 'OperationOutcome', issue: [one] })
+        await writer.add(NO_ROW, Buffer.from(line))
+      }
+    })
   }
   const files = await manifestOf(services, job)
   const count = files.output.reduce((sum, file) => sum + file.count, 0)

@@ -22,8 +22,6 @@ export const MOST_UNDER_WAY = 8
 export interface ExportWriter {
   /** Copies the line; a promise: no more until then. Throws what a block has failed with. */
   add(id: Buffer, line: Buffer): Promise<void> | undefined
-  /** All is stored, the file has a name. */
-  end(): Promise<void>
 }
 
 /** What a worker exports with. */
@@ -42,13 +40,33 @@ interface File {
   crc: number
 }
 
-/** Goes on in the file that was begun, if there is one. */
-export async function openWriter(
+/**
+ * Goes on in the file that was begun, if there is one; when `write` has ended all is stored and the file has
+ * a name. Nothing is on its way to the storage any more when it answers or throws: what came there after the
+ * part is given back could be missed by whoever takes the files of the export away.
+ */
+export async function writeFile(
+  exporting: Exporting,
+  taken: TakenPart,
+  kind: FileKind,
+  type: string,
+  write: (writer: ExportWriter) => Promise<void>,
+): Promise<void> {
+  const { settled, end, ...writer } = await openWriter(exporting, taken, kind, type)
+  try {
+    await write(writer)
+    await end()
+  } finally {
+    await settled()
+  }
+}
+
+async function openWriter(
   { database, storage, metrics }: Exporting,
   { job, part }: TakenPart,
   kind: FileKind,
   type: string,
-): Promise<ExportWriter> {
+) {
   const last = await lastFile(database, job.id, part.n)
   let file = fileAfter(last)
   let block: Buffer = Buffer.allocUnsafeSlow(BLOCK_BYTES)
@@ -129,7 +147,7 @@ export async function openWriter(
   }
 
   return {
-    add(id, line) {
+    add(id: Buffer, line: Buffer) {
       if (failure !== undefined) throw failure.reason
       const isFull = file.rows + rows >= FILE_ROWS || file.bytes + size >= FILE_BYTES
       if (isFull) nextFile()
@@ -147,6 +165,9 @@ export async function openWriter(
       await written
       if (failure !== undefined) throw failure.reason
       if (file.rows > 0) await nameFile(database, job.id, part, file.seq)
+    },
+    async settled() {
+      await Promise.all(underWay)
     },
   }
 }
