@@ -282,5 +282,5 @@ t.test('an entry of a batch may be a query', async (t) => {
       },
     ],
   })
-  t.match(body.entry[0]?.response, { status: '200' })
+  t.match(body.entry[0], { response: { status: '200' }, resource: { data: { PatientList: [] } } })
 })
