@@ -5,6 +5,7 @@ import { prepareDocument } from '../shared/api/graphql/document.ts'
 import { overlapErrors } from '../shared/api/graphql/overlaps.ts'
 import { schemaFor } from '../shared/api/graphql/schema.ts'
 import { resourceTypes } from '../shared/fhir/definitions.ts'
+import { loadEngine } from '../shared/fhir/path-engine.ts'
 import { turnsOf } from './fixtures/graphql.ts'
 
 const schema = schemaFor({ isSuperAdmin: false, instance: undefined })
@@ -104,4 +105,9 @@ t.test('a document that names every type, or has hundreds of fragments, takes tu
     t.same(result.errors, [])
     t.ok(turns > 20)
   }
+})
+
+t.test('FHIRPath is loaded part by part, once', async (t) => {
+  t.ok((await turnsOf(loadEngine)).turns > 10)
+  t.ok((await turnsOf(loadEngine)).turns < 10)
 })

@@ -156,6 +156,25 @@ t.test('whoever reads gzip is given the types packed, others as they are', async
   t.equal(Buffer.from(resource.data, 'base64').toString(), plain.text)
 })
 
+t.test('types and fields are described as the standard describes them', async (t) => {
+  const { body } = await ask(
+    admin,
+    `{ patient: __type(name: "Patient") { description fields { name description } }
+       contact: __type(name: "PatientContact") { description fields { name description } }
+       input: __type(name: "PatientCreate") { inputFields { name description } } }`,
+  )
+  const { patient, contact, input } = body.data
+  t.match(patient.description, /Information about an individual or animal/)
+  t.match(contact.description, /A contact party/)
+  const said = (fields: readonly Raw[], name: string) =>
+    fields.find((field) => field.name === name)?.description
+  t.equal(said(patient.fields, 'birthDate'), 'The date of birth for the individual')
+  t.equal(said(input.inputFields, 'birthDate'), 'The date of birth for the individual')
+  t.equal(said(patient.fields, 'deceasedBoolean'), said(patient.fields, 'deceasedDateTime'))
+  t.equal(said(contact.fields, 'id'), 'Unique id for inter-element referencing')
+  t.equal(said(patient.fields, 'EncounterList'), null)
+})
+
 t.test('the schema is told with all that generators of code ask for', async (t) => {
   const { status, body } = await ask(
     admin,
@@ -171,4 +190,5 @@ t.test('the schema is told with all that generators of code ask for', async (t) 
   t.equal(status, 200)
   const schema = buildClientSchema(body.data)
   t.same(validateSchema(schema), [])
+  t.match(schema.getType('HumanName')?.description, 'Name of a human')
 })
