@@ -48,6 +48,8 @@ export interface Config {
   readonly botFetch: FetchRule
   /** Projects may have the inputs of their bots kept, to run them again. */
   readonly botInputArchive: boolean
+  /** Bots may be asked about a write before it is made, where their Project wants it. */
+  readonly preCommitBots: boolean
   readonly workerConcurrency: number
   readonly workerQueues: readonly string[]
   readonly queueBacklogMax: number
@@ -143,6 +145,7 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     botLogMaxBytes: read.whole('BOT_LOG_MAX_BYTES', 262_144, 1024),
     botFetch: read.oneOf('BOT_FETCH', onLoopback ? 'all' : 'public', ['off', 'public', 'all']),
     botInputArchive: read.flag('BOT_INPUT_ARCHIVE', false),
+    preCommitBots: read.flag('PRE_COMMIT_BOTS', false),
     workerConcurrency: read.whole('WORKER_CONCURRENCY', 8, 1, 1000),
     workerQueues: read.list('WORKER_QUEUES', QUEUE_NAMES, QUEUE_NAMES),
     queueBacklogMax: read.whole('QUEUE_BACKLOG_MAX', 10_000, 1),

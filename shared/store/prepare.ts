@@ -4,7 +4,7 @@ import { typeNumber } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/own-parameters.ts'
 import type { Meta, Reference, Resource } from '../fhir/resource.ts'
 import { SUBSCRIPTION } from '../fhir/subscription.ts'
-import { composeContent } from './content.ts'
+import { composeContent, timeText } from './content.ts'
 import type { Store } from './context.ts'
 import { eventOrigin } from './event-rows.ts'
 import { newText, wantsFullText } from './full-text.ts'
@@ -15,6 +15,7 @@ import { SEARCH_PARAMETER } from './own-parameters.ts'
 import { type CheckedReference, referencesToCheck } from './references.ts'
 import { uniqueValues } from './registry.ts'
 import type { WriteOptions } from './repository.ts'
+import type { VersionRow } from './rows.ts'
 import { BOT, scheduleChange } from './schedules.ts'
 import { keepsSideRows } from './side-elements.ts'
 import type { UniqueKey } from './side-rows.ts'
@@ -90,6 +91,20 @@ export function prepare(
       event: eventOrigin(store.keys, principal, type, place.projectId),
       watch: type === SUBSCRIPTION ? watchOf(indexed) : undefined,
     },
+  }
+}
+
+/** The version as it is read once it was written at a time. */
+export function rowOf({ write }: Prepared, lu: Date): VersionRow {
+  return {
+    project: write.project,
+    type: write.type,
+    id: write.id,
+    ver: write.ver,
+    lu,
+    content: write.head + timeText(lu) + write.tail,
+    meta_at: write.metaAt,
+    meta_ext: write.metaExtension,
   }
 }
 

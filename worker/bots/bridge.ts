@@ -94,6 +94,7 @@ export function createBridge(options: BridgeOptions): Bridge {
         requestId: job.requestId,
         traceId: job.traceId,
         mayWait: true,
+        isPreCommitted: job.isPreCommit === true,
         signal,
       }
       const reply = isSigned
