@@ -3,7 +3,9 @@
  * printed together. The table in README.md has the same names in the same order.
  */
 
-export type FetchRule = 'off' | 'public' | 'all'
+import program from '../package.json' with { type: 'json' }
+import { type HostRule, type Outbound, readHostRule } from './outbound.ts'
+
 export type PasswordCheck = 'off' | 'list' | 'remote'
 
 export interface Config {
@@ -45,7 +47,7 @@ export interface Config {
   readonly botMemoryMb: number
   readonly botResultMaxBytes: number
   readonly botLogMaxBytes: number
-  readonly botFetch: FetchRule
+  readonly botFetch: Outbound
   /** Projects may have the inputs of their bots kept, to run them again. */
   readonly botInputArchive: boolean
   /** Bots may be asked about a write before it is made, where their Project wants it. */
@@ -75,7 +77,7 @@ export interface Config {
   /** `/oauth2/introspect` answers callers it does not know. */
   readonly introspectionOpen: boolean
   /** Where keys of clients and identity providers, and inputs of imports, may be fetched from. */
-  readonly hookTargets: Exclude<FetchRule, 'off'>
+  readonly hookTargets: Outbound
   /** Google client of people who sign in; Projects have their own in `site`. */
   readonly googleClientId: string | undefined
   /** Where the keys of Google's ID tokens are. */
@@ -107,7 +109,14 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
   const port = read.whole('PORT', 8103, 0, 65_535)
   const baseUrl = withSlash(read.url('BASE_URL', `http://localhost:${port}/`))
   const dataDir = read.text('DATA_DIR') ?? '.data'
+  const productName = read.text('PRODUCT_NAME') ?? 'Botica'
+  const outbound = {
+    only: read.hosts('OUTBOUND_ALLOW'),
+    never: read.hosts('OUTBOUND_DENY'),
+    userAgent: `${productName}/${program.version}`,
+  }
   const onLoopback = ['localhost', '127.0.0.1', '[::1]'].includes(new URL(baseUrl).hostname)
+  const reach = onLoopback ? 'all' : 'public'
   const config: Config = {
     port,
     baseUrl,
@@ -143,7 +152,7 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     botMemoryMb: read.whole('BOT_MEMORY_MB', 128, 16, 512),
     botResultMaxBytes: read.whole('BOT_RESULT_MAX_BYTES', 6_291_456, 1024),
     botLogMaxBytes: read.whole('BOT_LOG_MAX_BYTES', 262_144, 1024),
-    botFetch: read.oneOf('BOT_FETCH', onLoopback ? 'all' : 'public', ['off', 'public', 'all']),
+    botFetch: { ...outbound, reach: read.oneOf('BOT_FETCH', reach, ['off', 'public', 'all']) },
     botInputArchive: read.flag('BOT_INPUT_ARCHIVE', false),
     preCommitBots: read.flag('PRE_COMMIT_BOTS', false),
     workerConcurrency: read.whole('WORKER_CONCURRENCY', 8, 1, 1000),
@@ -160,7 +169,7 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     ]),
     openPatientAccess: read.flag('OPEN_PATIENT_ACCESS', false),
     metricsToken: read.text('METRICS_TOKEN'),
-    productName: read.text('PRODUCT_NAME') ?? 'Botica',
+    productName,
     registerEnabled: read.flag('REGISTER_ENABLED', false),
     passwordCheck: read.oneOf('PASSWORD_CHECK', 'list', ['off', 'list', 'remote']),
     passwordCheckUrl: withSlash(
@@ -171,7 +180,7 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     introspectionEnabled: read.flag('INTROSPECTION_ENABLED', true),
     graphqlAudit: read.oneOf('GRAPHQL_AUDIT', 'log', ['log', 'resource']),
     introspectionOpen: read.flag('INTROSPECTION_OPEN', false),
-    hookTargets: read.oneOf('HOOK_TARGETS', onLoopback ? 'all' : 'public', ['public', 'all']),
+    hookTargets: { ...outbound, reach: read.oneOf('HOOK_TARGETS', reach, ['public', 'all']) },
     googleClientId: read.text('GOOGLE_CLIENT_ID'),
     googleJwksUrl: read.url('GOOGLE_JWKS_URL', 'https://www.googleapis.com/oauth2/v3/certs'),
     recaptchaSiteKey: read.text('RECAPTCHA_SITE_KEY'),
@@ -261,6 +270,15 @@ class Reader {
     if (odd !== undefined)
       this.#complain(name, `names "${odd}"; it may name ${allowed?.join(', ')}`)
     return items
+  }
+
+  hosts(name: string): readonly HostRule[] {
+    return this.list(name, []).flatMap((item) => {
+      const rule = readHostRule(item)
+      if (rule === undefined)
+        this.#complain(name, `names "${item}"; it may name hosts and addresses`)
+      return rule ?? []
+    })
   }
 
   url(name: string, otherwise: string): string {
