@@ -47,6 +47,8 @@ export interface Prepared {
   readonly references: readonly CheckedReference[]
 }
 
+const OPERATIONS = { insert: 'c', update: 'u' } as const
+
 /** `stored` is the live version, with its platform meta. Errors: 400. */
 export function prepare(
   store: Store,
@@ -88,7 +90,7 @@ export function prepare(
       tenant: type === 'Project' ? tenantOf(store, indexed, place, stored) : undefined,
       schedule: type === BOT ? scheduleChange(stored, resource) : undefined,
       reindexes: type === SEARCH_PARAMETER,
-      event: eventOrigin(store.keys, principal, type, place.projectId),
+      event: eventOrigin(store.keys, principal, type, place.projectId, OPERATIONS[place.kind]),
       watch: type === SUBSCRIPTION ? watchOf(indexed) : undefined,
     },
   }
