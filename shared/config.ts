@@ -79,6 +79,8 @@ export interface Config {
   readonly introspectionOpen: boolean
   /** Where keys of clients and identity providers, and inputs of imports, may be fetched from. */
   readonly hookTargets: Outbound
+  /** External attachments are fetched into the service, unless their Project has it otherwise. */
+  readonly autoDownload: boolean
   /** Google client of people who sign in; Projects have their own in `site`. */
   readonly googleClientId: string | undefined
   /** Where the keys of Google's ID tokens are. */
@@ -180,6 +182,7 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     graphqlAudit: read.oneOf('GRAPHQL_AUDIT', 'log', ['log', 'resource']),
     introspectionOpen: read.flag('INTROSPECTION_OPEN', false),
     hookTargets: { ...outbound, reach: read.oneOf('HOOK_TARGETS', reach, ['public', 'all']) },
+    autoDownload: read.flag('AUTO_DOWNLOAD', false),
     googleClientId: read.text('GOOGLE_CLIENT_ID'),
     googleJwksUrl: read.url('GOOGLE_JWKS_URL', 'https://www.googleapis.com/oauth2/v3/certs'),
     recaptchaSiteKey: read.text('RECAPTCHA_SITE_KEY'),

@@ -29,6 +29,7 @@ import { IMPORTS_AT_ONCE, type Imports, startImports } from './imports/run.ts'
 import { startMail } from './mail/run.ts'
 import { type Requests, startRequests } from './requests/run.ts'
 import { startSchedules } from './schedules/run.ts'
+import { startDownloads } from './upkeep/downloads.ts'
 import { startUpkeepJobs } from './upkeep/jobs.ts'
 import { startTableUpkeep } from './upkeep/tables.ts'
 
@@ -71,7 +72,13 @@ async function main(): Promise<void> {
   const runner: Runner = createRunner({ services, runs, executors, telling, metrics, stats })
   const sweep = startSweep(services, runs)
   const hasUpkeep = config.workerQueues.includes('upkeep')
-  const upkeep = hasUpkeep ? [startTableUpkeep(services), startUpkeepJobs(services)] : []
+  const upkeep = hasUpkeep
+    ? [
+        startTableUpkeep(services),
+        startUpkeepJobs(services),
+        ...(config.autoDownload ? [startDownloads(services)] : []),
+      ]
+    : []
   const schedules = config.workerQueues.includes('schedules')
     ? startSchedules(services, metrics)
     : undefined
