@@ -4,6 +4,7 @@ import type { Principal } from '../access/principal.ts'
 import { HttpError } from '../errors.ts'
 import { typeName } from '../fhir/definitions.ts'
 import type { Resource } from '../fhir/resource.ts'
+import type { Change } from '../fhir/subscription.ts'
 import { inSight } from './binaries.ts'
 import type { Transact } from './conditional.ts'
 import type { Store } from './context.ts'
@@ -12,6 +13,7 @@ import { TAKE_LOCKS, takeDeliveries } from './delivery-take.ts'
 import { type Candidate, candidateOf, isWaitedFor } from './event-match.ts'
 import { hiddenBy, rulingsOfContents } from './judge.ts'
 import { type ChangeEvent, filedIn, forgetEvents, takeEvents } from './outbox.ts'
+import { type PreCommit, preCommitOf, withUnseen } from './pre-commit.ts'
 import type { Version } from './repository.ts'
 import { toVersion, type VersionRow, versionColumns } from './rows.ts'
 import { without } from './shown.ts'
@@ -64,6 +66,15 @@ export interface Events {
   newestOf(delivery: Delivery): Promise<{ readonly ver: number; readonly isDeleted: boolean }>
   /** What a Principal sees of a version, whether it is the newest or not; undefined: nothing. */
   seen(principal: Principal, row: VersionRow): Promise<Version | undefined>
+  /** The bot that is to be asked about a write, which nothing forbids yet; three statements at most. Errors: 400. */
+  preCommit(
+    principal: Principal,
+    change: Change,
+    resource: Resource,
+    ifMatch?: readonly number[],
+  ): Promise<PreCommit | undefined>
+  /** What a Principal has made of a version, with what it does not see as the version has it. */
+  withUnseen(principal: Principal, row: VersionRow, next: Resource): Promise<Resource>
 }
 
 const NOTHING: Matched = { events: [], deliveries: [], notifications: [], hasMore: false }
@@ -91,7 +102,10 @@ export function createEvents(store: Store, transact: Transact): Events {
         if (only !== undefined && watch.id !== only) continue
         try {
           const watcher = await watcherAt(inner, watch, candidate, sockets)
-          const isOwed = watcher !== undefined && (await isWaitedFor(inner, candidate, watcher))
+          const isOwed =
+            watcher !== undefined &&
+            !watcher.terms.isPreCommit &&
+            (await isWaitedFor(inner, candidate, watcher))
           if (verbose) options.judged(watch.id, event, isOwed)
           if (!isOwed) continue
           if (!watch.isStored) notifications.push({ subscription: watch.id, event })
@@ -156,6 +170,9 @@ export function createEvents(store: Store, transact: Transact): Events {
       const row = await readVersion(store, filedIn(delivery), delivery)
       return { ver: row?.ver ?? 0, isDeleted: row === undefined || row.content === null }
     },
+    preCommit: (principal, change, resource, ifMatch) =>
+      preCommitOf(store, principal, change, resource, ifMatch),
+    withUnseen: (principal, row, next) => withUnseen(store, principal, row, next),
     async seen(principal, row) {
       if (!may(principal, typeName(row.type), 'read')) return undefined
       const [rulings] = await rulingsOfContents(store, principal, ['read'], [row])
