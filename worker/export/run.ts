@@ -3,7 +3,7 @@
  * through Redis only spares the time until the next look.
  */
 import { setTimeout as delay } from 'node:timers/promises'
-import { announceEnd } from '../../shared/api/exports/announce.ts'
+import { endExport } from '../../shared/api/exports/announce.ts'
 import { memberOf } from '../../shared/api/exports/member.ts'
 import { giveUp } from '../../shared/api/exports/status.ts'
 import { openCopySessions } from '../../shared/database-copy.ts'
@@ -132,8 +132,9 @@ async function settle(
   if (isLast) {
     const failure =
       error instanceof GivenUp ? error.failure : { status: 500, text: 'The export failed' }
-    const isEnd = await failExport(database, job.id, failure, config.exportTtlHours)
-    if (isEnd) await announceEnd(services, job, 'error')
+    await endExport(services, job, { status: 'error' }, (connection) =>
+      failExport(connection, job.id, failure, config.exportTtlHours),
+    )
     return
   }
   await delay(PAUSE_MS)
