@@ -87,19 +87,25 @@ async function openWriter(
     const packedBytes = packed.length
     const key = blockKey(job.input.projectId, job.id, part.n, part.epoch, seq)
     await storage.put(key, chunksIn(packed))
-    return async () => {
-      const block = [part.epoch, seq, bytes, packedBytes, count] as const
-      const isHeld = await addBlock(
-        database,
-        job.id,
-        part,
-        { seq: at.seq, kind, type, crc },
-        block,
-        after,
-      )
-      if (!isHeld) throw new LeaseLost()
-      metrics.wrote(count, bytes, packedBytes)
-    }
+    const block = [part.epoch, seq, bytes, packedBytes, count] as const
+    const writeDown = () =>
+      addBlock(database, job.id, part, { seq: at.seq, kind, type, crc }, block, after)
+    return { key, writeDown, counted: () => metrics.wrote(count, bytes, packedBytes) }
+  }
+
+  /** Of what is not written down nobody knows, once the files of the export are taken away. */
+  async function inOrder(
+    { key, writeDown, counted }: Awaited<ReturnType<typeof store>>,
+    before: Promise<void>,
+  ): Promise<void> {
+    const discard = () => storage.delete(key).catch(() => undefined)
+    await before.catch(async (error: unknown) => {
+      await discard()
+      throw error
+    })
+    if (await writeDown()) return counted()
+    await discard()
+    throw new LeaseLost()
   }
 
   /** The block is on its way; the next one is begun. */
@@ -112,10 +118,7 @@ async function openWriter(
     const storing = store(lines, { ...file }, blocks, rows, uuidOf(lastId))
     blocks += 1
     const before = written
-    const done = storing.then(async (writeDown) => {
-      await before
-      await writeDown()
-    })
+    const done = storing.then((stored) => inOrder(stored, before))
     written = done
     const tracked = done.then(
       () => void underWay.delete(tracked),
@@ -167,7 +170,7 @@ async function openWriter(
       if (file.rows > 0) await nameFile(database, job.id, part, file.seq)
     },
     async settled() {
-      await Promise.all(underWay)
+      await Promise.allSettled([...underWay, written])
     },
   }
 }
