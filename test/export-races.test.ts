@@ -55,7 +55,13 @@ const disk = await openDisk(folder)
 const copies = openCopySessions(botica.services.database)
 t.teardown(() => copies.close())
 const metrics = createExportMetrics(new Registry())
-const exporting: Exporting = { ...botica.services, storage: disk, metrics, copies }
+const exporting: Exporting = {
+  ...botica.services,
+  storage: disk,
+  metrics,
+  copies,
+  isBusy: () => false,
+}
 
 const patient = await admin.create(aPatient())
 const group = await admin.create({
@@ -66,9 +72,9 @@ const group = await admin.create({
 })
 
 /** A worker's exports in this process, into a folder. */
-function run(storage: Storage = disk): () => Promise<void> {
+function run(storage: Storage = disk, isBusy = () => false): () => Promise<void> {
   const services: Services = { ...botica.services, storage }
-  return startExports(services, createExportMetrics(new Registry())).stop
+  return startExports(services, createExportMetrics(new Registry()), isBusy).stop
 }
 
 t.test('what is stored too late to be written down is taken away again', async (t) => {
@@ -180,6 +186,23 @@ t.test('an export that cannot be recorded does not begin', async (t) => {
   t.ok((await admin.get('$export?_type=Patient')).status >= 500)
   await refuse('BulkDataExport', undefined)
   t.equal(await count(), before)
+})
+
+t.test('while somebody waits for a bot a worker has one part of an export at a time', async (t) => {
+  await admin.create({ resourceType: 'Organization', name: 'Ward' })
+  const seen: (number | undefined)[] = []
+  const put: Storage['put'] = async (key, source) => {
+    const [row] = await database.query<{ parts: number }>({
+      text: `select count(*)::int as parts from export_part where state = 'active'`,
+      values: [],
+    })
+    seen.push(row?.parts)
+    await disk.put(key, source)
+  }
+  const stop = run({ ...disk, put }, () => true)
+  await manifestOf(admin, await kickOff(admin, '$export?_type=Patient,Organization,Group'))
+  await stop()
+  t.same(seen, [1, 1, 1])
 })
 
 t.test('a worker leaves although its storage says nothing', async (t) => {

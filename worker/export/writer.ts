@@ -3,6 +3,7 @@
  * A block is written down when it is stored and those before it are, so that whoever takes the part over
  * goes on behind it.
  */
+import { setTimeout as delay } from 'node:timers/promises'
 import { crc32 } from 'node:zlib'
 import type { CopySessions } from '../../shared/database-copy.ts'
 import { BLOCK_BYTES, blockKey, packBlock } from '../../shared/export-file.ts'
@@ -16,6 +17,8 @@ import type { ExportMetrics } from './metrics.ts'
 const FILE_ROWS = 100_000
 const FILE_BYTES = 256 * 1024 * 1024
 const ON_THEIR_WAY = 2
+/** Of a block that took longer somebody else has had the processor meanwhile. */
+const LONGEST_REST_MS = 200
 /** Rows that have arrived when no more are wanted may fill a few more. */
 export const MOST_UNDER_WAY = 8
 
@@ -28,6 +31,8 @@ export interface ExportWriter {
 export type Exporting = Services & {
   readonly metrics: ExportMetrics
   readonly copies: CopySessions
+  /** Somebody waits for a bot of this worker: half of the time is theirs. */
+  isBusy(): boolean
 }
 
 /** The part is no longer this worker's. */
@@ -62,7 +67,7 @@ export async function writeFile(
 }
 
 async function openWriter(
-  { database, storage, metrics }: Exporting,
+  { database, storage, metrics, isBusy }: Exporting,
   { job, part }: TakenPart,
   kind: FileKind,
   type: string,
@@ -78,6 +83,7 @@ async function openWriter(
   const underWay = new Set<Promise<void>>()
   let written = Promise.resolve()
   let failure: { readonly reason: unknown } | undefined
+  let begun = performance.now()
 
   async function store(lines: Buffer, at: File, seq: number, count: number, after: string) {
     const bytes = lines.length
@@ -145,13 +151,16 @@ async function openWriter(
   }
 
   async function room(): Promise<void> {
+    if (isBusy()) await delay(Math.min(performance.now() - begun, LONGEST_REST_MS))
     while (underWay.size >= ON_THEIR_WAY) await Promise.race(underWay)
+    begun = performance.now()
     if (failure !== undefined) throw failure.reason
   }
 
   return {
     add(id: Buffer, line: Buffer) {
       if (failure !== undefined) throw failure.reason
+      const before = blocks
       const isFull = file.rows + rows >= FILE_ROWS || file.bytes + size >= FILE_BYTES
       if (isFull) nextFile()
       else if (size + line.length + 1 > block.length) flush()
@@ -161,7 +170,7 @@ async function openWriter(
       size += line.length + 1
       rows += 1
       id.copy(lastId)
-      return underWay.size >= ON_THEIR_WAY ? room() : undefined
+      return blocks > before || underWay.size >= ON_THEIR_WAY ? room() : undefined
     },
     async end() {
       flush()
