@@ -44,6 +44,73 @@ t.test('who a resource is about is not told by its compartment', async (t) => {
   t.equal((await client.get(`Observation?_id=${observation.id}`)).status, 200)
 })
 
+const graphql = (query: string) => `$graphql?query=${encodeURIComponent(query)}`
+
+// Of each way of asking: what it says of the patient that the observation is about, and of another.
+const WAYS: readonly string[] = [
+  'Observation?subject={}',
+  'Observation?patient={}',
+  'Observation?subject:Patient._id={id}',
+  'Observation?patient.name=chalmers&_id={observation}&subject={}',
+  'Observation?subject:not={}',
+  'Observation?subject:missing=false&subject={}',
+  'Observation?_filter=subject eq "{}"',
+  'Observation?_filter=not (patient eq {})',
+  'Observation?subject={}&_summary=count',
+  'Observation?_has:Provenance:target:target=x&subject={}',
+  'Patient?_has:Observation:subject:status=final&_id={id}',
+  'Patient?_has:Observation:patient:_id={observation}&_id={id}',
+  'Patient?_id={id}&_revinclude=Observation:subject',
+  'Patient?_id={id}&_revinclude=*',
+  'Encounter?_has:Observation:encounter:subject={}',
+  'Patient/{id}/Observation',
+  'Patient/{id}/*?_type=Observation',
+  'Patient/{id}/$everything?_type=Observation',
+  'Observation/$csv?_fields=id,subject.reference&subject={}',
+  graphql('{ ObservationList(subject: "{}") { id } }'),
+  graphql('{ ObservationList(patient: "{}") { id } }'),
+  graphql('{ Patient(id: "{id}") { ObservationList(_reference: subject) { id } } }'),
+  graphql('{ Patient(id: "{id}") { ObservationList(_reference: patient) { id } } }'),
+  graphql('{ ObservationConnection(subject: "{}") { count } }'),
+]
+
+t.test('no way of asking tells the right guess from a wrong one', async (t) => {
+  const other = await admin.create(aPatient({ telecom: [{ system: 'phone', value: '555' }] }))
+  for (const way of WAYS) {
+    const [right, wrong] = await Promise.all(
+      [patient, other].map(async ({ id }) => {
+        const decoded = decodeURIComponent(way)
+        const filled = decoded
+          .replaceAll('{}', `Patient/${id}`)
+          .replaceAll('{id}', id)
+          .replaceAll('{observation}', observation.id)
+        const path = way === decoded ? filled : graphql(filled.slice(filled.indexOf('=') + 1))
+        const { status, text } = await client.get(path)
+        t.notMatch(text, `"${observation.id}"`, `${way} ${status} ${text}`)
+        const isSeen = text.includes(`"resourceType":"Patient","id":"${id}"`)
+        return { status, isSeen, entries: text.split('"fullUrl"').length }
+      }),
+    )
+    t.same(right, wrong, way)
+  }
+})
+
+t.test('a patch cannot try whom a resource is about', async (t) => {
+  const { body } = await admin.get(`Observation/${observation.id}`, EXTENDED)
+  const place = body.meta?.compartment?.findIndex(({ reference }) =>
+    reference?.startsWith('Patient/'),
+  )
+  const test = [
+    {
+      op: 'test',
+      path: `/meta/compartment/${place}/reference`,
+      value: `Patient/${patient.id}`,
+    },
+  ]
+  t.equal((await admin.patch(`Observation/${observation.id}`, test)).status, 200)
+  t.equal((await client.patch(`Observation/${observation.id}`, test)).status, 400)
+})
+
 t.test('what is left of a text is as it was written', async (t) => {
   const nested = {
     resourceType: 'Patient',
