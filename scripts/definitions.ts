@@ -7,7 +7,12 @@
  */
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { gzipSync } from 'node:zlib'
-import { type Definition, describeSearch, describeTypes } from './definitions-describe.ts'
+import {
+  type Definition,
+  describeSearch,
+  describeShorts,
+  describeTypes,
+} from './definitions-describe.ts'
 import { describeProfiles, describeSnapshots } from './definitions-profiles.ts'
 import { describeTerminology } from './definitions-terminology.ts'
 import { enumerateValueSets } from './definitions-valuesets.ts'
@@ -62,6 +67,7 @@ const numbers = numberTypes(resources.map((type) => type.name))
 writeFileSync(new URL('type-numbers.json', TARGET), `${JSON.stringify(numbers, null, 2)}\n`)
 const sizes = [
   writeLines('types', types),
+  writeLines('shorts', describeShorts(structures)),
   writeLines('search', search.types),
   writeLines('compartments', [search.compartments]),
   writeLines('valuesets', valueSets.enumerated),

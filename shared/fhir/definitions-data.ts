@@ -44,6 +44,12 @@ export interface TypeDefinition {
   readonly elements: readonly ElementDefinition[]
 }
 
+/** What the standard says of a type and its elements in a few words, by path; the type's own is empty. */
+export interface ShortsLine {
+  readonly name: string
+  readonly texts: Readonly<Record<string, string>>
+}
+
 export interface SearchParameter {
   readonly code: string
   readonly type: SearchParamType
