@@ -6,7 +6,7 @@ import type { SearchRequest } from '../fhir/search.ts'
 import { normalId } from '../store/context.ts'
 import { afterDeletions } from './admin-writes.ts'
 import { withLiteralReferences } from './conditional-references.ts'
-import { criteriaOf, readCondition } from './criteria.ts'
+import { criteriaOf, readFullCondition } from './criteria.ts'
 import type { FhirReply } from './handle.ts'
 import { acceptResource, type Interaction, writeReply } from './interaction.ts'
 import { readJson } from './negotiate.ts'
@@ -24,7 +24,7 @@ export async function createConditional(
   criteria: string,
 ): Promise<FhirReply> {
   const { services, principal, request } = interaction
-  const condition = readCondition(interaction, type, criteriaOf(criteria))
+  const condition = await readFullCondition(interaction, type, criteriaOf(criteria))
   const sent = withAccount(interaction, readJson(request))
   const body = await withLiteralReferences(interaction, sent)
   const { resource, warnings } = await acceptResource(interaction, type, body)
@@ -42,7 +42,7 @@ export async function updateConditional(
   type: string,
 ): Promise<FhirReply> {
   const { services, principal, request } = interaction
-  const condition = readCondition(interaction, type, request.query)
+  const condition = await readFullCondition(interaction, type, request.query)
   const body = await withLiteralReferences(interaction, readJson(request))
   const { resource, warnings } = await acceptResource(interaction, type, body)
   const options = writeOptions(request)
@@ -54,7 +54,7 @@ export async function updateConditional(
 /** No match is 404, several are 412. */
 export async function patchConditional(interaction: Interaction, type: string): Promise<FhirReply> {
   const { services, principal, request } = interaction
-  const condition = readCondition(interaction, type, request.query)
+  const condition = await readFullCondition(interaction, type, request.query)
   if (!may(principal, type, 'update')) throw forbidden()
   const { versions } = await services.repository.search(principal, { ...condition, count: 2 })
   const [match, second] = versions
@@ -73,7 +73,7 @@ export async function deleteConditional(
   type: string,
 ): Promise<FhirReply> {
   const { services, principal, request } = interaction
-  const condition = readCondition(interaction, type, request.query)
+  const condition = await readFullCondition(interaction, type, request.query)
   const limit = mostDeletions(condition, request.query)
   const deleted = await services.repository.deleteConditional(principal, condition, limit)
   return deletedReply(interaction, await afterDeletions(interaction, deleted))
