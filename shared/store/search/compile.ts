@@ -86,7 +86,7 @@ function rowsSql({ query, driver }: Part, most: string, bind: Bind): string {
   if (driver.kind === 'ids') return byIds(query, driver, most, bind)
   if (driver.kind === 'join') return joined(query, most, bind)
   if (driver.kind === 'order') return ordered(query, query.tests, COLUMNS, most, bind)
-  return walked(query, driver.cap, most, bind)
+  return walked(query, driver, most, bind)
 }
 
 /** `count` rows, counted up to `max` when given. */
@@ -142,17 +142,23 @@ function joined(query: Query, most: string, bind: Bind): string {
  * The rows that a capped walk finds if they fill the page, else those of key-first or of a join. The walk is in
  * order already; to ask for that order again would make PostgreSQL walk to the cap before it sorts.
  */
-function walked(query: Query, cap: number, most: string, bind: Bind): string {
+function walked(
+  query: Query,
+  { cap, isSure }: Extract<Driver, { kind: 'walk' }>,
+  most: string,
+  bind: Bind,
+): string {
   // Bounds on the order's own column belong inside: they end the walk, not only filter it.
   const isBound = (test: Test) => test.kind === 'date' && query.order.column === 'd_lo'
   const inside = query.tests.filter(isBound)
   const outside = query.tests.filter((test) => !isBound(test))
   const walk = ordered(query, inside, WALKED, bind(cap, 'int'), bind)
   const tested = outside.map((test) => visitedSql(test, bind)).join(' and ')
+  const found = `select ${COLUMNS} from (${walk}) r where ${tested} limit ${most}`
+  if (isSure) return found
   const isJoined = outside.some((test) => test.kind === 'join')
   const rest = isJoined ? joined(query, most, bind) : keysFirst(query, undefined, most, bind)
-  return `with w as materialized (
-      select ${COLUMNS} from (${walk}) r where ${tested} limit ${most})
+  return `with w as materialized (${found})
     select * from (
       select * from w where (select count(*) from w) >= ${most}
       union all

@@ -6,6 +6,7 @@
  * for years, sorted by date), so a walk is capped and falls back to key-first in the same statement.
  */
 import type { IdsTest, Matches, Test } from './row-test.ts'
+import type { KeyStatistics } from './statistics.ts'
 
 export type Driver =
   /** Keys and other narrow tests first, then sort. */
@@ -24,8 +25,11 @@ export type Driver =
   | { readonly kind: 'join' }
   /** Nothing narrows: the order's own index. */
   | { readonly kind: 'order' }
-  /** Walk the order at most `cap` rows far, testing keys, and joins where they are worth a walk. */
-  | { readonly kind: 'walk'; readonly cap: number }
+  /**
+   * Walk the order at most `cap` rows far, testing keys, and joins where they are worth a walk. `isSure`: by the
+   * statistics that fills the page with rows to spare, so the statement holds no other way.
+   */
+  | { readonly kind: 'walk'; readonly cap: number; readonly isSure?: true }
 
 const MIN_WALK = 2000
 const MAX_WALK = 20_000
@@ -87,4 +91,37 @@ function idsDriver(
 /** Rows that hold one of the keys; 0 when all of them are rare. */
 export function matchesOf(statistics: Matches, test: Extract<Test, { kind: 'keys' }>): number {
   return test.any.reduce((sum, key) => sum + (statistics.matches(key) ?? 0), 0)
+}
+
+/** Rows of one type; `number` is the type's. */
+interface Place {
+  readonly project: number
+  readonly number: number
+}
+
+/** Of the rows of a type, so many fulfil all tests, by what is known of their keys; 0 where nothing is. */
+export function shareOf(
+  statistics: KeyStatistics,
+  { project, number }: Place,
+  tests: readonly Test[],
+): number {
+  const rows = statistics.rowsOf(project, number)
+  const shares = tests.map((test) => {
+    if (test.kind === 'keys') return Math.min(1, matchesOf(statistics, test) / rows)
+    return test.kind === 'join' ? (test.walk?.share?.(statistics) ?? 0) : 0
+  })
+  return shares.reduce((product, share) => product * share, 1)
+}
+
+/** The same driver, in fewer words where a policy's join alone makes it walk. */
+export function sureDriver(
+  statistics: KeyStatistics,
+  place: Place,
+  tests: readonly Test[],
+  limit: number,
+  driver: Driver,
+): Driver {
+  if (driver.kind !== 'walk' || !tests.some(({ kind }) => kind === 'join')) return driver
+  const found = shareOf(statistics, place, tests) * driver.cap
+  return found < PATIENCE * limit ? driver : { ...driver, isSure: true }
 }
