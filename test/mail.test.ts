@@ -1,5 +1,6 @@
 import t from 'tap'
-import { ConfigError, readConfig } from '../shared/config.ts'
+import { readConfig } from '../shared/config.ts'
+import { ConfigError } from '../shared/config-reader.ts'
 import { openBotica, until } from './fixtures/botica.ts'
 import { anEmail, invite } from './fixtures/invites.ts'
 import { createDatabase } from './fixtures/own-database.ts'

@@ -13,12 +13,11 @@ import { typeName, typeNumber } from '../fhir/definitions.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { readSubscription } from '../fhir/subscription.ts'
 import { accountsGiven } from './accounts.ts'
-import { timeText } from './content.ts'
 import type { Store } from './context.ts'
 import { hiddenBy, needsSql, rulingsOfContents } from './judge.ts'
 import { judgeNew } from './judge-write.ts'
 import { ownParametersOf } from './own-parameters.ts'
-import { type Place, prepare } from './prepare.ts'
+import { type Place, prepare, rowOf } from './prepare.ts'
 import { allow } from './read.ts'
 import type { Version } from './repository.ts'
 import { toVersion, type VersionRow } from './rows.ts'
@@ -104,18 +103,7 @@ async function compose(
   const { prepared } = judgeNew(store, principal, active, (next) =>
     prepare(store, principal, next, place, undefined, {}),
   )
-  const { head, tail, metaAt, metaExtension, ...write } = prepared.write
-  const now = new Date()
-  return {
-    project: write.project,
-    type: write.type,
-    id: write.id,
-    ver: write.ver,
-    lu: now,
-    content: head + timeText(now) + tail,
-    meta_at: metaAt,
-    meta_ext: metaExtension,
-  }
+  return rowOf(prepared, new Date())
 }
 
 async function watch(

@@ -2,7 +2,6 @@
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { criteriaGrant } from '../access/subscription-criteria.ts'
-import type { FetchRule } from '../config.ts'
 import { badRequest, businessRule } from '../errors.ts'
 import { checkTarget } from '../fetch-outside.ts'
 import { typeNumber } from '../fhir/definitions.ts'
@@ -10,6 +9,7 @@ import type { OwnParameters } from '../fhir/own-parameters.ts'
 import { testedCodes } from '../fhir/parameter-paths.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { readSubscription, SUBSCRIPTION, type SubscriptionTerms } from '../fhir/subscription.ts'
+import type { Outbound } from '../outbound.ts'
 import type { Store } from './context.ts'
 import { makesEvents, type Watch } from './event-rows.ts'
 import { readJudged } from './judge.ts'
@@ -76,13 +76,13 @@ async function checkEndpoint(
   if (!isSeen) throw badRequest(`No Bot/${hook.bot} is in sight`, path)
 }
 
-function requireTarget(endpoint: string, rule: FetchRule, path: string): void {
+function requireTarget(endpoint: string, rules: Outbound, path: string): void {
   try {
-    checkTarget(endpoint, rule)
+    checkTarget(endpoint, rules)
   } catch (error) {
     throw badRequest(error instanceof Error ? error.message : 'Invalid endpoint', path)
   }
-  if (rule !== 'all' && !/^https:/i.test(endpoint)) {
+  if (rules.reach !== 'all' && !/^https:/i.test(endpoint)) {
     throw badRequest('An endpoint must be https', path)
   }
 }

@@ -46,6 +46,8 @@ export interface IdsTest {
   readonly ids: (bind: Bind) => string
   /** The same in fewer words, for a row at hand: the ranges of the index that `ids` reads are no help then. */
   readonly few?: (bind: Bind) => string
+  /** About how many ids there are at most; absent: nobody knows. */
+  readonly expected?: (statistics: Matches) => number
 }
 
 /** It holds one of the keys that the other side of a reference gives, or a dictionary. */
@@ -70,8 +72,8 @@ export interface JoinWalk {
   readonly share?: (statistics: KeyStatistics) => number
 }
 
-/** What is known of keys. */
-export type Matches = Pick<KeyStatistics, 'matches'>
+/** What is known of keys and strings. */
+export type Matches = Pick<KeyStatistics, 'matches' | 'startingWith'>
 
 /** `forced` keeps a test for keys from becoming an index condition. */
 export function sqlOf(test: Test, bind: Bind, forced = false): string {
