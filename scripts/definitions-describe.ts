@@ -16,6 +16,10 @@ export interface Definition {
   readonly resourceType: string
   readonly name: string
   readonly url: string
+  readonly version?: string
+  readonly title?: string
+  readonly status?: string
+  readonly context?: readonly object[]
   readonly kind: TypeDefinition['kind'] | 'logical'
   readonly abstract?: boolean
   readonly derivation?: string

@@ -13,7 +13,7 @@ import {
   describeShorts,
   describeTypes,
 } from './definitions-describe.ts'
-import { describeProfiles } from './definitions-profiles.ts'
+import { describeProfiles, describeSnapshots } from './definitions-profiles.ts'
 import { describeTerminology } from './definitions-terminology.ts'
 import { enumerateValueSets } from './definitions-valuesets.ts'
 
@@ -56,11 +56,12 @@ const published = [
 const valueSets = enumerateValueSets([...bound].sort(), published)
 const terminology = describeTerminology(published)
 
-const profiles = describeProfiles([
+const allStructures = [
   ...structures,
   ...read('profiles-others.json', 'StructureDefinition'),
   ...read('extension-definitions.json', 'StructureDefinition'),
-])
+]
+const profiles = describeProfiles(allStructures)
 
 const numbers = numberTypes(resources.map((type) => type.name))
 writeFileSync(new URL('type-numbers.json', TARGET), `${JSON.stringify(numbers, null, 2)}\n`)
@@ -71,6 +72,7 @@ const sizes = [
   writeLines('compartments', [search.compartments]),
   writeLines('valuesets', valueSets.enumerated),
   writeLines('profiles', profiles),
+  writeLines('snapshots', describeSnapshots(allStructures)),
   writeLines('codesystems', terminology.codeSystems),
   writeLines('composes', terminology.valueSets),
   writeLines('conceptmaps', terminology.conceptMaps),

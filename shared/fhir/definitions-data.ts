@@ -84,3 +84,11 @@ export interface ProfileLine {
   readonly baseDefinition?: string | undefined
   readonly differential: { readonly element: readonly object[] }
 }
+
+/** The same with all its elements, as StructureDefinition. */
+export interface SnapshotLine {
+  readonly url: string
+  readonly version?: string | undefined
+  readonly type: string
+  readonly snapshot: { readonly element: readonly object[] }
+}

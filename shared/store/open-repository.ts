@@ -24,7 +24,6 @@ import { createEvents } from './events.ts'
 import { createExports } from './exports/exports.ts'
 import { createFetch, fetchTogether } from './fetch.ts'
 import { history, historyOf } from './history.ts'
-import { advancePart } from './import-parts.ts'
 import { createImportedConcepts } from './imported-concepts.ts'
 import { criteriaSql, needsSql, readJudged } from './judge.ts'
 import { Keys } from './keys.ts'
@@ -53,6 +52,7 @@ import { takeUntold } from './untold.ts'
 import { createWatchers } from './watchers.ts'
 import { patch, update } from './write.ts'
 
+const PUBLIC = { reach: 'public', only: [], never: [], userAgent: '' } as const
 const SEEN_CODES = 50_000
 const WARNED = 10_000
 const ACCOUNT_HOLDERS = 10_000
@@ -106,7 +106,7 @@ export async function openRepository(
     holders: { has: (id) => holders.has(id), add: (id) => void holders.set(id, true) },
     announce: options.announce ?? (() => {}),
     activated: outlastLeases,
-    hookTargets: options.hookTargets ?? 'public',
+    hookTargets: options.hookTargets ?? PUBLIC,
     turns: createTurns(),
     deferred: undefined,
   }
@@ -132,7 +132,7 @@ function transactionOf(inner: Inner): Transaction {
     ...repositoryIn(inner.store),
     addMail: (projectId, mail) => addMail(inner.store.connection, projectId, mail),
     takeUntold: (place) => takeUntold(inner.store.connection, place),
-    advanceImport: (progress) => advancePart(inner.store.connection, progress),
+    beside: (work) => work(inner.store.connection),
     readAhead: (principal, references) =>
       inner.readAhead(references.map(({ type, id }) => rowKey(inner.store, principal, type, id))),
     together: (pieces, failed) =>

@@ -43,7 +43,7 @@ export async function fileReply(
   if (range === 'unsatisfiable') {
     return emptyReply(416, { ...common, 'Content-Range': `bytes */${size}` })
   }
-  await holdExport(services.database, job.id)
+  if (!(await holdExport(services.database, job.id))) throw notFound()
   const { start, end } = range ?? { start: 0, end: size - 1 }
   return {
     status: range === undefined ? 200 : 206,
