@@ -11,7 +11,7 @@ import type { Child } from './elements.ts'
 const BATCH = 20
 const BATCH_MS = 40
 /** The parser needs up to 30 ms for so many. */
-const MAX_TOKENS = 200
+const MAX_TOKENS = 120
 
 /** The items that pass the filters; null for an element that is absent. A promise only for FHIRPath. */
 export function listOf(
@@ -83,6 +83,9 @@ async function evaluateAll(
   if (refused !== undefined)
     throw notSupported(`FHIRPath function ${refused}() is not available here`)
   await loadEngine()
+  // Some milliseconds go into each expression that was not compiled before.
+  const compiling = context.levels.pace(BATCH)
+  if (compiling !== undefined) await compiling
   const run = compileTenant(expression, base, MAX_TOKENS)
   const variables = owner === undefined ? {} : { resource: owner, rootResource: owner }
   spendEvaluations(context, items.length)

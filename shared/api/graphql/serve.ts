@@ -33,7 +33,7 @@ import { fieldError, outcomeOf } from './errors.ts'
 import { introspect } from './introspection.ts'
 import { asksForTypes, type Told, tellTypes, unpack, writeBeside } from './introspection-beside.ts'
 import { openLevels } from './levels.ts'
-import { NOTABLE, weigh, weightErrors } from './limits.ts'
+import { NOTABLE, variableErrors, weigh, weightErrors } from './limits.ts'
 import { rootFields, withRootFields } from './root-fields.ts'
 import { audienceName, schemaFor } from './schema.ts'
 import { writeJson } from './write-json.ts'
@@ -176,6 +176,8 @@ async function begin(
   const { document, errors } = prepared
   serving.isSyntax = prepared.isSyntax
   if (document === undefined) return errors
+  const tooMany = variableErrors(variables ?? {})
+  if (tooMany.length > 0) return tooMany
   const operation = getOperationAST(document, operationName)
   if (!operation) return [new GraphQLError('The document has no such operation, or several')]
   // graphql-http refuses it, before anything is done.
