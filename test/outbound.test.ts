@@ -4,7 +4,7 @@ import { readConfig } from '../shared/config.ts'
 import { readHostRule, refusalOf } from '../shared/outbound.ts'
 import { openBotica, until } from './fixtures/botica.ts'
 import { aBot, execute, handler, type Untyped } from './fixtures/bots.ts'
-import { ownDatabase } from './fixtures/database.ts'
+import { createDatabase } from './fixtures/own-database.ts'
 import { aSubscription, startReceiver } from './fixtures/receiver.ts'
 
 const rules = (...texts: string[]) =>
@@ -73,7 +73,7 @@ t.test('bots and Subscriptions reach only what the lists allow', async (t) => {
   const botica = await openBotica(t, {
     worker: true,
     env: {
-      DATABASE_URL: await ownDatabase(),
+      DATABASE_URL: await createDatabase(t),
       WORKER_QUEUES: 'bots-sync,change',
       OUTBOUND_ALLOW: `127.0.0.1:${port}`,
       OUTBOUND_DENY: 'denied.example',

@@ -1,8 +1,8 @@
 /** The shapes of policies and what goes out by itself: bulk exports and the deliveries of Subscriptions. */
 import t from 'tap'
 import { openBotica, until } from './fixtures/botica.ts'
-import { ownDatabase } from './fixtures/database.ts'
 import { exportAll, idsIn } from './fixtures/exports.ts'
+import { createDatabase } from './fixtures/own-database.ts'
 import { type Entry, memberUnder } from './fixtures/policy.ts'
 import { openClinics } from './fixtures/policy-clinics.ts'
 import { aSubscription, startReceiver } from './fixtures/receiver.ts'
@@ -11,7 +11,7 @@ const DONE_MS = 60_000
 const receiver = await startReceiver(t)
 const botica = await openBotica(t, {
   worker: true,
-  env: { DATABASE_URL: await ownDatabase(), WORKER_QUEUES: 'bots-sync,change,export' },
+  env: { DATABASE_URL: await createDatabase(t), WORKER_QUEUES: 'bots-sync,change,export' },
 })
 const { admin, services } = botica
 const { a, b, inClinic, shapes, which } = await openClinics(botica)

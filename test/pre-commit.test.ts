@@ -2,14 +2,14 @@
 import t from 'tap'
 import { openBotica, statementsAsked, type Tenant, until } from './fixtures/botica.ts'
 import { aBot, handler, type Untyped } from './fixtures/bots.ts'
-import { ownDatabase } from './fixtures/database.ts'
+import { createDatabase } from './fixtures/own-database.ts'
 import { aSubscription } from './fixtures/receiver.ts'
 
 const SECONDS = 30_000
 const botica = await openBotica(t, {
   worker: true,
   env: {
-    DATABASE_URL: await ownDatabase(),
+    DATABASE_URL: await createDatabase(t),
     WORKER_QUEUES: 'bots-sync,change',
     PRE_COMMIT_BOTS: 'true',
   },
