@@ -2,8 +2,11 @@
  * `COPY … TO STDOUT` over a connection of its own, beside the pool: it may take minutes, so no time-out ends
  * it, and what is read of it waits in PostgreSQL while it cannot be taken further.
  */
+import type { Duplex } from 'node:stream'
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import { Client, type Connection as PgConnection } from 'pg'
 import type { Connection, Database, Statement } from './database.ts'
+import { readRows } from './database-copy-rows.ts'
 import { rawPool } from './database-pool.ts'
 import { unavailable } from './errors.ts'
 import { toFailure } from './sql-error.ts'
@@ -163,24 +166,27 @@ class CopyQuery {
   }
 
   submit(connection: PgConnection): void {
+    const { stream } = connection
+    const row = (message: Buffer) => this.#take(message, stream)
+    readRows(stream, row, () => this.#pause(stream, nextTurn()))
     connection.query(this.#text)
   }
 
-  handleCopyData({ chunk }: { readonly chunk: Buffer }, connection: PgConnection): void {
+  #take(message: Buffer, stream: Duplex): void {
     if (this.#failure !== undefined) return
-    const fields = fieldsOf(chunk, this.#isFirst ? HEADER_BYTES : 0)
+    const fields = fieldsOf(message, this.#isFirst ? HEADER_BYTES : 0)
     this.#isFirst = false
     if (fields === undefined) return
     try {
       const wait = this.#sink(fields)
-      if (wait !== undefined) this.#pause(connection, wait)
+      if (wait !== undefined) this.#pause(stream, wait)
     } catch (error) {
-      this.#fail(connection, error)
+      this.#fail(stream, error)
     }
   }
 
   /** Rows that have arrived already are still given to the sink. */
-  #pause({ stream }: PgConnection, wait: Promise<void>): void {
+  #pause(stream: Duplex, wait: Promise<void>): void {
     this.#waits += 1
     stream.pause()
     wait.then(
@@ -188,12 +194,12 @@ class CopyQuery {
         this.#waits -= 1
         if (this.#waits === 0) stream.resume()
       },
-      (error: unknown) => this.#fail({ stream } as PgConnection, error),
+      (error: unknown) => this.#fail(stream, error),
     )
   }
 
   /** There is no other way to make PostgreSQL stop sending. */
-  #fail({ stream }: PgConnection, reason: unknown): void {
+  #fail(stream: Duplex, reason: unknown): void {
     this.#failure ??= { reason }
     this.#settle.reject(this.#failure.reason)
     stream.destroy()

@@ -16,21 +16,21 @@ const LAST_BLOCK = Buffer.from([3, 0])
 export const GZIP_TRAILER_BYTES = LAST_BLOCK.length + 8
 
 const { Z_SYNC_FLUSH } = constants
+/** Each piece is a way to the thread pool and back: by the default of 16 KiB there were 30 of a block. */
+const PIECE_BYTES = 1024 * 1024
 
 /** In the thread pool. */
 export function packBlock(lines: Uint8Array): Promise<Buffer> {
   return new Promise((resolve, reject) => {
-    deflateRaw(lines, { level: 1, finishFlush: Z_SYNC_FLUSH }, (error, packed) =>
-      error ? reject(error) : resolve(packed),
-    )
+    const options = { level: 1, finishFlush: Z_SYNC_FLUSH, chunkSize: PIECE_BYTES }
+    deflateRaw(lines, options, (error, packed) => (error ? reject(error) : resolve(packed)))
   })
 }
 
 export function unpackBlock(packed: Uint8Array): Promise<Buffer> {
   return new Promise((resolve, reject) => {
-    inflateRaw(packed, { finishFlush: Z_SYNC_FLUSH }, (error, lines) =>
-      error ? reject(error) : resolve(lines),
-    )
+    const options = { finishFlush: Z_SYNC_FLUSH, chunkSize: PIECE_BYTES }
+    inflateRaw(packed, options, (error, lines) => (error ? reject(error) : resolve(lines)))
   })
 }
 

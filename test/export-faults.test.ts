@@ -107,7 +107,11 @@ t.test('what is on its way to the storage when an export is cancelled is gone, t
       return services.storage.put(key, source)
     },
   }
-  const exports = startExports({ ...services, storage }, createExportMetrics(new Registry()))
+  const exports = startExports(
+    { ...services, storage },
+    createExportMetrics(new Registry()),
+    () => false,
+  )
   const open = await closeGate(2)
   const url = await kickOff(admin, '$export?_type=Organization')
   await untilWritten(url, 1)

@@ -93,7 +93,7 @@ async function main(): Promise<void> {
     ? startRequests(services, runs)
     : undefined
   const exports = config.workerQueues.includes(EXPORTS)
-    ? startExports(services, createExportMetrics(metrics.registry))
+    ? startExports(services, createExportMetrics(metrics.registry), () => runner.active > 0)
     : undefined
   const imports = config.workerQueues.includes(IMPORTS) ? startImports(services) : undefined
   const loans: Loans = { most: MOST_RESTING, count: 0 }
@@ -129,7 +129,8 @@ async function main(): Promise<void> {
       requests?.stop(),
       schedules?.stop(),
       mail?.stop(),
-      left,
+      // Whoever waits for a storage that hangs is left behind: a lease ends by itself.
+      Promise.race([left, pause(GIVE_BACK_MS)]),
       ...upkeep.map((item) => item.stop()),
       runs.close(),
       executors.close(),

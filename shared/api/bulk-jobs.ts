@@ -6,7 +6,7 @@ import type { ImportJob, ImportPart } from '../store/imports.ts'
 import type { Version } from '../store/repository.ts'
 import type { ListedFile } from './exports/announce.ts'
 import { manifestOf } from './exports/manifest.ts'
-import { endExport, findExport } from './exports/status.ts'
+import { cancelJob, findExport } from './exports/status.ts'
 import { endImport, findImport, importManifest } from './import-status.ts'
 
 /** It is not stored: one version, as it is now. Errors: 404. */
@@ -28,7 +28,7 @@ export async function cancelBulkJob(
 ): Promise<void> {
   const found = await findImport(services, principal, id)
   if (found !== undefined) return endImport(services, principal, found.job)
-  return endExport(services, principal, await findExport(services, principal, id))
+  return cancelJob(services, principal, await findExport(services, principal, id))
 }
 
 async function exportAsJob(services: Services, job: ExportJob): Promise<Version> {

@@ -14,6 +14,7 @@ import {
 import { identify, type Plan, planEntry, requireDistinct, type Step } from './bundle-identities.ts'
 import { isMissing, type MissingStep, MOST_MISSING, makeMissing } from './bundle-missing.ts'
 import { type Asked, askAhead } from './bundle-pre-commit.ts'
+import { createRaces } from './bundle-raced.ts'
 import { deletions, failedEntry, type Respond, runEntry, through } from './bundle-run.ts'
 import type { FhirReply } from './handle.ts'
 import type { Interaction } from './interaction.ts'
@@ -58,6 +59,7 @@ async function runBatch(
     }
   }
   const steps = await identify(interaction, plans, failed)
+  const races = createRaces(interaction)
   const inside = through(interaction, interaction.services.repository.sideBySide())
   const pay = async ({ entry }: Step) => {
     const { services, principal, request } = interaction
@@ -71,7 +73,9 @@ async function runBatch(
   }
   const runPaid = async (step: Step) => {
     try {
-      responses[step.entry.index] = await runEntry(inside, step, respond, false)
+      responses[step.entry.index] = await races.run(step, (current) =>
+        runEntry(inside, current, respond, false),
+      )
     } catch (error) {
       failed(step.entry, error)
     }
@@ -84,10 +88,16 @@ async function runBatch(
     requireWanted(interaction)
     const paid: MissingStep[] = []
     for (const step of portion) if (await pay(step)) paid.push(step)
-    for (const made of await makeMissing(inside, paid)) {
-      if (made.kind === 'made') responses[made.step.entry.index] = made.response
-      else if (made.kind === 'invalid') failed(made.step.entry, made.error)
-      else await runPaid(made.step)
+    const made = await makeMissing(inside, paid)
+    const undecided = made.flatMap(({ kind, step }) => (kind === 'undecided' ? step : []))
+    // What cannot be looked for now fails when it is carried out.
+    await races.lookAgain(undecided).catch(() => undefined)
+    for (const one of made) {
+      if (one.kind === 'made') {
+        races.began(one.step)
+        responses[one.step.entry.index] = one.response
+      } else if (one.kind === 'invalid') failed(one.step.entry, one.error)
+      else await runPaid(one.step)
     }
   }
   // Each may wait for a bot, which waits for its turn.

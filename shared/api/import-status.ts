@@ -75,8 +75,11 @@ export async function endImport(
   principal: Principal,
   { id, state }: ImportJob,
 ): Promise<void> {
-  if (!(await cancelImport(services.database, id))) throw notFound()
-  await recordImport(services, principal, id, 'cancel', { before: state })
+  await services.repository.transaction(async (transaction) => {
+    const isFirst = await transaction.beside((connection) => cancelImport(connection, id))
+    if (!isFirst) throw notFound()
+    await recordImport({ repository: transaction }, principal, id, 'cancel', { before: state })
+  })
 }
 
 /** Who has done what with an import. */

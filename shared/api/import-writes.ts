@@ -6,7 +6,7 @@ import type { Principal } from '../access/principal.ts'
 import { HttpError, preconditionFailed } from '../errors.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import type { Services } from '../services.ts'
-import type { TakenPart } from '../store/import-parts.ts'
+import { advancePart, type ImportProgress, type TakenPart } from '../store/import-parts.ts'
 import type { WriteResult } from '../store/repository.ts'
 import { idOf, type ReadLine, refusalOf } from './import-lines.ts'
 import { charge, unitsOf } from './load.ts'
@@ -144,7 +144,7 @@ async function write(
     )
     const count = (outcome: WriteResult['outcome']) =>
       written.filter((result) => result.outcome === outcome).length
-    const isOurs = await transaction.advanceImport({
+    const progress: ImportProgress = {
       job,
       part,
       lease,
@@ -155,7 +155,8 @@ async function write(
       unchanged: count('unchanged'),
       skipped: refused.length - failures.length,
       failures,
-    })
+    }
+    const isOurs = await transaction.beside((connection) => advancePart(connection, progress))
     if (!isOurs) throw new PartLost()
   })
   if (type !== null && resources.length > 0) forgetDefinitions(services, type)

@@ -27,7 +27,7 @@ export interface Candidate {
   readonly held: () => HeldRow
 }
 
-const EXPRESSION_MS = 50
+export const EXPRESSION_MS = 50
 
 export function candidateOf(
   store: Store,

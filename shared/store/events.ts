@@ -11,6 +11,7 @@ import type { Store } from './context.ts'
 import { addDeliveries, type Delivery, type NewDelivery, type Room } from './deliveries.ts'
 import { TAKE_LOCKS, takeDeliveries } from './delivery-take.ts'
 import { type Candidate, candidateOf, isWaitedFor } from './event-match.ts'
+import { tellsHidden, type Waited } from './event-sight.ts'
 import { hiddenBy, rulingsOfContents } from './judge.ts'
 import { type ChangeEvent, filedIn, forgetEvents, takeEvents } from './outbox.ts'
 import { type PreCommit, preCommitOf, type Skipped, withUnseen } from './pre-commit.ts'
@@ -64,8 +65,6 @@ export interface Events {
   subscriptionOf(delivery: Delivery): Promise<ActiveSubscription | undefined>
   /** The newest version of the resource of a delivery and whether it is deleted. */
   newestOf(delivery: Delivery): Promise<{ readonly ver: number; readonly isDeleted: boolean }>
-  /** What a Principal sees of a version, whether it is the newest or not; undefined: nothing. */
-  seen(principal: Principal, row: VersionRow): Promise<Version | undefined>
   /** The bot that is to be asked about a write, which nothing forbids yet; three statements at most. Errors: 400. */
   preCommit(
     principal: Principal,
@@ -76,6 +75,11 @@ export interface Events {
   ): Promise<PreCommit | undefined>
   /** What a Principal has made of a version, with what it does not see as the version has it. */
   withUnseen(principal: Principal, row: VersionRow, next: Resource): Promise<Resource>
+  /**
+   * What a Principal sees of a version, whether it is the newest or not; undefined: nothing. Nor when it would
+   * learn what is hidden by being told of what was `waited` for.
+   */
+  seen(principal: Principal, row: VersionRow, waited?: Waited): Promise<Version | undefined>
 }
 
 const NOTHING: Matched = { events: [], deliveries: [], notifications: [], hasMore: false }
@@ -174,11 +178,13 @@ export function createEvents(store: Store, transact: Transact): Events {
     preCommit: (principal, change, resource, ifMatch, skipped) =>
       preCommitOf(store, principal, change, resource, ifMatch, skipped),
     withUnseen: (principal, row, next) => withUnseen(store, principal, row, next),
-    async seen(principal, row) {
+    async seen(principal, row, waited) {
       if (!may(principal, typeName(row.type), 'read')) return undefined
       const [rulings] = await rulingsOfContents(store, principal, ['read'], [row])
       if (rulings?.read === undefined) return undefined
-      const version = without(toVersion(row), hiddenBy(rulings.read))
+      const hidden = hiddenBy(rulings.read)
+      if (waited !== undefined && (await tellsHidden(store, row, hidden, waited))) return undefined
+      const version = without(toVersion(row), hidden)
       if (version.type !== 'Binary') return version
       return inSight(store, principal, version).catch((error: unknown) => {
         if (error instanceof HttpError && error.status === 404) return undefined

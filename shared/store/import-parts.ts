@@ -3,7 +3,7 @@
  * lost its lease, or for an import that was cancelled, is rolled back with the transaction that wrote it.
  */
 import { randomUUID } from 'node:crypto'
-import type { Connection, Database } from '../database.ts'
+import type { Connection } from '../database.ts'
 import type { OperationOutcome } from '../fhir/outcome.ts'
 import type { ImportCaller, ImportInput, ImportMode } from './imports.ts'
 
@@ -180,52 +180,48 @@ export async function advancePart(
 
 /**
  * Ends a part, and its import with the last one, which it answers. `failure` tells of an input that could
- * not be read on.
+ * not be read on. Inside a transaction.
  */
 export async function endPart(
-  database: Database,
+  connection: Connection,
   { job, part, lease }: Leased,
   failure?: LineFailure,
 ): Promise<boolean> {
-  return database.transaction(async (connection) => {
-    const ended = await connection.query({
-      text: `update import_part set state = 'done', lease = null,
-          failed = failed + case when $4::text is null then 0 else 1 end
-        where job = $1 and part = $2 and lease = $3 returning part`,
-      values: [job, part, lease, failure?.outcome ?? null],
-    })
-    if (ended.length === 0) return false
-    if (failure !== undefined) {
-      await connection.query({
-        text: `insert into import_error (job, part, line, outcome) values ($1, $2, $3, $4)
-          on conflict (job, part, line) do update set outcome = excluded.outcome`,
-        values: [job, part, failure.line, failure.outcome],
-      })
-    }
-    return completeImport(connection, job)
+  const ended = await connection.query({
+    text: `update import_part set state = 'done', lease = null,
+        failed = failed + case when $4::text is null then 0 else 1 end
+      where job = $1 and part = $2 and lease = $3 returning part`,
+    values: [job, part, lease, failure?.outcome ?? null],
   })
+  if (ended.length === 0) return false
+  if (failure !== undefined) {
+    await connection.query({
+      text: `insert into import_error (job, part, line, outcome) values ($1, $2, $3, $4)
+        on conflict (job, part, line) do update set outcome = excluded.outcome`,
+      values: [job, part, failure.line, failure.outcome],
+    })
+  }
+  return completeImport(connection, job)
 }
 
 /** The inputs that a manifest names take its place; true when there are none, which ends the import. */
 export async function replaceManifest(
-  database: Database,
+  connection: Connection,
   { job, part, lease }: Leased,
   inputs: readonly ImportInput[],
 ): Promise<boolean> {
-  return database.transaction(async (connection) => {
-    const removed = await connection.query({
-      text: `delete from import_part where job = $1 and part = $2 and lease = $3 returning part`,
-      values: [job, part, lease],
-    })
-    if (removed.length === 0) return false
-    await connection.query({
-      text: `insert into import_part (job, part, type, url)
-        select $1, x.part, x.type, x.url
-        from unnest($2::text[], $3::text[]) with ordinality as x(type, url, part)`,
-      values: [job, inputs.map(({ type }) => type), inputs.map(({ url }) => url)],
-    })
-    return completeImport(connection, job)
+  const removed = await connection.query({
+    text: `delete from import_part where job = $1 and part = $2 and lease = $3 returning part`,
+    values: [job, part, lease],
   })
+  if (removed.length === 0) return false
+  await connection.query({
+    text: `insert into import_part (job, part, type, url)
+      select $1, x.part, x.type, x.url
+      from unnest($2::text[], $3::text[]) with ordinality as x(type, url, part)`,
+    values: [job, inputs.map(({ type }) => type), inputs.map(({ url }) => url)],
+  })
+  return completeImport(connection, job)
 }
 
 async function completeImport(connection: Connection, job: string): Promise<boolean> {

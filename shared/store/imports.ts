@@ -30,13 +30,19 @@ export interface NewImport {
   readonly inputs: readonly ImportInput[]
 }
 
-/** False when the Project has `most` under way already. */
+/** Inside a transaction. False when the Project has `most` under way already. */
 export async function addImport(
-  database: Connection,
+  connection: Connection,
   { id, project, request, caller, mode, inOrder, inputs }: NewImport,
   most: number,
 ): Promise<boolean> {
-  const rows = await database.query({
+  // Those of a Project are counted by one at a time.
+  await connection.query({
+    name: 'import-lock',
+    text: 'select pg_advisory_xact_lock($1, $2)',
+    values: [IMPORTS_LOCK, project],
+  })
+  const rows = await connection.query({
     text: `with job as (
         insert into import_job (id, project, request, caller, mode, in_order)
         select $1, $2, $3, $4::jsonb, $5, $6
@@ -60,6 +66,8 @@ export async function addImport(
   })
   return rows.length > 0
 }
+
+const IMPORTS_LOCK = 0x494d
 
 export interface ImportJob {
   readonly id: string

@@ -24,7 +24,6 @@ import { createEvents } from './events.ts'
 import { createExports } from './exports/exports.ts'
 import { createFetch, fetchTogether } from './fetch.ts'
 import { history, historyOf } from './history.ts'
-import { advancePart } from './import-parts.ts'
 import { createImportedConcepts } from './imported-concepts.ts'
 import { criteriaSql, needsSql, readJudged } from './judge.ts'
 import { Keys } from './keys.ts'
@@ -133,7 +132,7 @@ function transactionOf(inner: Inner): Transaction {
     ...repositoryIn(inner.store),
     addMail: (projectId, mail) => addMail(inner.store.connection, projectId, mail),
     takeUntold: (place) => takeUntold(inner.store.connection, place),
-    advanceImport: (progress) => advancePart(inner.store.connection, progress),
+    beside: (work) => work(inner.store.connection),
     readAhead: (principal, references) =>
       inner.readAhead(references.map(({ type, id }) => rowKey(inner.store, principal, type, id))),
     together: (pieces, failed) =>

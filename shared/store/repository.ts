@@ -2,11 +2,11 @@
 
 import type { Grant } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
+import type { Connection } from '../database.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { SearchRequest } from '../fhir/search.ts'
 import type { Events } from './events.ts'
 import type { Exports } from './exports/exports.ts'
-import type { ImportProgress } from './import-parts.ts'
 import type { ImportedConcepts } from './imported-concepts.ts'
 import type { Judged } from './judge-rows.ts'
 import type { Mail } from './mails.ts'
@@ -229,8 +229,8 @@ export interface Transaction extends Repository {
   addMail(projectId: string, mail: Mail): Promise<string>
   /** Successes of a Subscription that are told of once all is committed. Two SQL statements. */
   takeUntold(place: UntoldPlace): Promise<Untold | undefined>
-  /** Commits with the lines that it tells of. False when nothing of this may be committed. One SQL statement. */
-  advanceImport(progress: ImportProgress): Promise<boolean>
+  /** Statements about what is no resource, such as the jobs that resources tell of; they commit with the rest. */
+  beside<T>(work: (connection: Connection) => Promise<T>): Promise<T>
   /** Rows that are read by id later on are asked for now, in the same round trip as what comes next. */
   readAhead(
     principal: Principal,

@@ -7,7 +7,6 @@ import { randomUUIDv7 } from 'node:crypto'
 import { fieldsNotCreated, keep } from '../access/fields.ts'
 import { type Interaction, may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import { criteriaGrant } from '../access/subscription-criteria.ts'
 import type { Connection } from '../database.ts'
 import { forbidden } from '../errors.ts'
 import { typeName, typeNumber } from '../fhir/definitions.ts'
@@ -23,6 +22,7 @@ import { allow } from './read.ts'
 import type { Version } from './repository.ts'
 import { toVersion, type VersionRow } from './rows.ts'
 import { without } from './shown.ts'
+import { requireShown } from './subscriptions.ts'
 
 /** Who waits for what. */
 export interface SocketWatch {
@@ -89,7 +89,7 @@ async function compose(
     principal,
     project.number,
   )
-  criteriaGrant(readSubscription(active), own)
+  requireShown(store, principal, project.number, readSubscription(active), own)
   const place: Place = {
     kind: 'insert',
     project: project.number,

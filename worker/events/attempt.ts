@@ -77,12 +77,15 @@ async function send(task: Task): Promise<Sent> {
     subscription: subscription.id ?? '',
     reference: task.reference,
   }
+  const waited = { terms, change: delivery.change }
   if (hook.bot === undefined) {
-    const body = await eventBody(services, author.principal, task.row)
+    const body = await eventBody(services, author.principal, task.row, waited)
     if (body === undefined) return stopped('access')
     const text = delivery.change === 'delete' ? '{}' : body
     return sendHook(services.config, terms, hook, message, text, signal)
   }
+  const isSeen = await services.repository.events.seen(author.principal, task.row, waited)
+  if (isSeen === undefined) return stopped('access')
   const target = await findTarget(services, author, hook.bot)
   if (!isTarget(target)) return withoutTarget(target)
   const body = await eventBody(services, target.session.principal, task.row)

@@ -1,6 +1,6 @@
 /** One part of an export, from where it was left until its end. */
 import type { Principal } from '../../shared/access/principal.ts'
-import { announceEnd, ownerOf, recordExport } from '../../shared/api/exports/announce.ts'
+import { endExport, ownerOf } from '../../shared/api/exports/announce.ts'
 import { manifestOf } from '../../shared/api/exports/manifest.ts'
 import { rightsDigest } from '../../shared/api/exports/member.ts'
 import { issue } from '../../shared/fhir/outcome.ts'
@@ -13,6 +13,7 @@ import {
   UNREADABLE,
 } from '../../shared/store/exports/jobs.ts'
 import {
+  clearMembers,
   finishPart,
   finishPlan,
   type Part,
@@ -73,9 +74,10 @@ async function plan(services: Exporting, principal: Principal, { job, part }: Ta
   if (heldMs > HELD_MS) {
     log.warn({ export: job.id, heldMs }, 'An open transaction holds the time of an export back')
   }
+  if (!(await clearMembers(database, job.id, part))) throw new LeaseLost()
   const { parts, issues } = await repository.exports.plan(principal, { ...job, at: started.at })
-  if (!(await finishPlan(database, job.id, part, parts))) throw new LeaseLost()
   await addIssues(database, job.id, issues)
+  if (!(await finishPlan(database, job.id, part, parts))) throw new LeaseLost()
   await queues.wakeExports(Math.min(parts.length, MOST_WAKES))
 }
 
@@ -123,7 +125,7 @@ async function deleted(services: Exporting, principal: Principal, taken: TakenPa
 /** What the export could not do is told in a file. */
 async function close(services: Exporting, principal: Principal, taken: TakenPart): Promise<void> {
   const { job } = taken
-  const { database, config } = services
+  const { config } = services
   if (job.issues.length > 0 && taken.part.after === undefined) {
     await writeFile(services, taken, 'error', 'OperationOutcome', async (writer) => {
       for (const one of job.issues) {
@@ -136,13 +138,12 @@ async function close(services: Exporting, principal: Principal, taken: TakenPart
   const count = files.output.reduce((sum, file) => sum + file.count, 0)
   const lost = job.issues.filter(({ code }) => code === UNREADABLE).length
   if (lost > MOST_UNREADABLE_SHARE * (count + lost)) throw spoilt()
-  // Said before, since a worker may die between the two, and then says it again.
-  await announceEnd(services, job, 'completed', files)
-  if (!(await completeExport(database, job.id, taken.part, config.exportTtlHours))) {
-    throw new LeaseLost()
-  }
-  const counts = { resources: count, files: files.output.length, errors: job.issues.length }
-  await recordExport(services, ownerOf(principal.project, job), job.id, 'completed', counts)
+  const details = { resources: count, files: files.output.length, errors: job.issues.length }
+  const told = { caller: ownerOf(principal.project, job), step: 'completed', details } as const
+  const isEnd = await endExport(services, job, { status: 'completed', files, told }, (connection) =>
+    completeExport(connection, job.id, taken.part, config.exportTtlHours),
+  )
+  if (!isEnd) throw new LeaseLost()
 }
 
 function spoilt(): GivenUp {

@@ -3,7 +3,7 @@
  * through Redis only spares the time until the next look.
  */
 import { setTimeout as delay } from 'node:timers/promises'
-import { announceEnd } from '../../shared/api/exports/announce.ts'
+import { endExport } from '../../shared/api/exports/announce.ts'
 import { memberOf } from '../../shared/api/exports/member.ts'
 import { giveUp } from '../../shared/api/exports/status.ts'
 import { openCopySessions } from '../../shared/database-copy.ts'
@@ -36,10 +36,14 @@ export interface ExportRuns {
   stop(): Promise<void>
 }
 
-export function startExports(services: Services, metrics: ExportMetrics): ExportRuns {
+export function startExports(
+  services: Services,
+  metrics: ExportMetrics,
+  isBusy: () => boolean,
+): ExportRuns {
   const stopping = new AbortController()
   const copies = openCopySessions(services.database)
-  const exporting: Exporting = { ...services, metrics, copies }
+  const exporting: Exporting = { ...services, metrics, copies, isBusy }
   const { signal } = stopping
   let wakes: (() => void)[] = []
   let woken = 0
@@ -54,16 +58,18 @@ export function startExports(services: Services, metrics: ExportMetrics): Export
     clearTimeout(timer)
   }
 
-  async function loop(): Promise<void> {
+  async function loop(isFirst: boolean): Promise<void> {
     while (!signal.aborted) {
       const seen = woken
-      const isBusy = await work(exporting, signal).catch((error: Error) => {
-        // That PostgreSQL is away is said once, by its pool.
-        const isAway = error instanceof HttpError && error.status === 503
-        services.log[isAway ? 'debug' : 'warn']({ reason: error.message }, 'Exports failed')
-        return false
-      })
-      if (!isBusy) await rest(seen)
+      const isWorking =
+        (isFirst || !isBusy()) &&
+        (await work(exporting, signal).catch((error: Error) => {
+          // That PostgreSQL is away is said once, by its pool.
+          const isAway = error instanceof HttpError && error.status === 503
+          services.log[isAway ? 'debug' : 'warn']({ reason: error.message }, 'Exports failed')
+          return false
+        }))
+      if (!isWorking) await rest(seen)
     }
   }
 
@@ -72,7 +78,7 @@ export function startExports(services: Services, metrics: ExportMetrics): Export
     for (const resolve of wakes) resolve()
     wakes = []
   }
-  const loops = Array.from({ length: AT_ONCE }, loop)
+  const loops = Array.from({ length: AT_ONCE }, (_, i) => loop(i === 0))
   return {
     wake,
     async stop() {
@@ -132,8 +138,9 @@ async function settle(
   if (isLast) {
     const failure =
       error instanceof GivenUp ? error.failure : { status: 500, text: 'The export failed' }
-    const isEnd = await failExport(database, job.id, failure, config.exportTtlHours)
-    if (isEnd) await announceEnd(services, job, 'error')
+    await endExport(services, job, { status: 'error' }, (connection) =>
+      failExport(connection, job.id, failure, config.exportTtlHours),
+    )
     return
   }
   await delay(PAUSE_MS)

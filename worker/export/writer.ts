@@ -3,6 +3,7 @@
  * A block is written down when it is stored and those before it are, so that whoever takes the part over
  * goes on behind it.
  */
+import { setTimeout as delay } from 'node:timers/promises'
 import { crc32 } from 'node:zlib'
 import type { CopySessions } from '../../shared/database-copy.ts'
 import { BLOCK_BYTES, blockKey, packBlock } from '../../shared/export-file.ts'
@@ -16,6 +17,8 @@ import type { ExportMetrics } from './metrics.ts'
 const FILE_ROWS = 100_000
 const FILE_BYTES = 256 * 1024 * 1024
 const ON_THEIR_WAY = 2
+/** Of a block that took longer somebody else has had the processor meanwhile. */
+const LONGEST_REST_MS = 200
 /** Rows that have arrived when no more are wanted may fill a few more. */
 export const MOST_UNDER_WAY = 8
 
@@ -28,6 +31,8 @@ export interface ExportWriter {
 export type Exporting = Services & {
   readonly metrics: ExportMetrics
   readonly copies: CopySessions
+  /** Somebody waits for a bot of this worker: half of the time is theirs. */
+  isBusy(): boolean
 }
 
 /** The part is no longer this worker's. */
@@ -62,7 +67,7 @@ export async function writeFile(
 }
 
 async function openWriter(
-  { database, storage, metrics }: Exporting,
+  { database, storage, metrics, isBusy }: Exporting,
   { job, part }: TakenPart,
   kind: FileKind,
   type: string,
@@ -78,6 +83,7 @@ async function openWriter(
   const underWay = new Set<Promise<void>>()
   let written = Promise.resolve()
   let failure: { readonly reason: unknown } | undefined
+  let begun = performance.now()
 
   async function store(lines: Buffer, at: File, seq: number, count: number, after: string) {
     const bytes = lines.length
@@ -87,19 +93,25 @@ async function openWriter(
     const packedBytes = packed.length
     const key = blockKey(job.input.projectId, job.id, part.n, part.epoch, seq)
     await storage.put(key, chunksIn(packed))
-    return async () => {
-      const block = [part.epoch, seq, bytes, packedBytes, count] as const
-      const isHeld = await addBlock(
-        database,
-        job.id,
-        part,
-        { seq: at.seq, kind, type, crc },
-        block,
-        after,
-      )
-      if (!isHeld) throw new LeaseLost()
-      metrics.wrote(count, bytes, packedBytes)
-    }
+    const block = [part.epoch, seq, bytes, packedBytes, count] as const
+    const writeDown = () =>
+      addBlock(database, job.id, part, { seq: at.seq, kind, type, crc }, block, after)
+    return { key, writeDown, counted: () => metrics.wrote(count, bytes, packedBytes) }
+  }
+
+  /** Of what is not written down nobody knows, once the files of the export are taken away. */
+  async function inOrder(
+    { key, writeDown, counted }: Awaited<ReturnType<typeof store>>,
+    before: Promise<void>,
+  ): Promise<void> {
+    const discard = () => storage.delete(key).catch(() => undefined)
+    await before.catch(async (error: unknown) => {
+      await discard()
+      throw error
+    })
+    if (await writeDown()) return counted()
+    await discard()
+    throw new LeaseLost()
   }
 
   /** The block is on its way; the next one is begun. */
@@ -112,10 +124,7 @@ async function openWriter(
     const storing = store(lines, { ...file }, blocks, rows, uuidOf(lastId))
     blocks += 1
     const before = written
-    const done = storing.then(async (writeDown) => {
-      await before
-      await writeDown()
-    })
+    const done = storing.then((stored) => inOrder(stored, before))
     written = done
     const tracked = done.then(
       () => void underWay.delete(tracked),
@@ -142,13 +151,16 @@ async function openWriter(
   }
 
   async function room(): Promise<void> {
+    if (isBusy()) await delay(Math.min(performance.now() - begun, LONGEST_REST_MS))
     while (underWay.size >= ON_THEIR_WAY) await Promise.race(underWay)
+    begun = performance.now()
     if (failure !== undefined) throw failure.reason
   }
 
   return {
     add(id: Buffer, line: Buffer) {
       if (failure !== undefined) throw failure.reason
+      const before = blocks
       const isFull = file.rows + rows >= FILE_ROWS || file.bytes + size >= FILE_BYTES
       if (isFull) nextFile()
       else if (size + line.length + 1 > block.length) flush()
@@ -158,7 +170,7 @@ async function openWriter(
       size += line.length + 1
       rows += 1
       id.copy(lastId)
-      return underWay.size >= ON_THEIR_WAY ? room() : undefined
+      return blocks > before || underWay.size >= ON_THEIR_WAY ? room() : undefined
     },
     async end() {
       flush()
@@ -167,7 +179,7 @@ async function openWriter(
       if (file.rows > 0) await nameFile(database, job.id, part, file.seq)
     },
     async settled() {
-      await Promise.all(underWay)
+      await Promise.allSettled([...underWay, written])
     },
   }
 }

@@ -46,7 +46,7 @@ export async function importPart(
     if (type === null || !may(principal, type, 'create') || !may(principal, type, 'update')) {
       throw forbidden()
     }
-    const source = await openSource(services, principal, part.url, part.from)
+    const source = await openSource(services, principal, part.url, part.from, signal)
     try {
       if (source.size !== undefined) await notePartSize(database, part, source.size)
       const place = { byte: part.from, line: part.nextLine }
@@ -66,6 +66,8 @@ export async function importPart(
     await lanes.done()
   } catch (error) {
     await lanes.settled()
+    // Where the source was closed in the middle of a line.
+    if (signal.aborted) return
     if (!isRefusal(error)) throw error
     const outcome = lineFailure(reached.line, error)
     await finishPart(services, part, { line: reached.line, outcome })

@@ -94,7 +94,8 @@ async function runPart(services: Services, part: TakenPart, stop: AbortSignal): 
     if (signal.aborted) await releasePart(database, part, 0)
     log.info({ job, part: number, given: signal.aborted ? 'back' : 'up' }, 'A part of an import')
   } catch (error) {
-    await afterFailure(services, part, error)
+    if (signal.aborted) await releasePart(database, part, 0)
+    else await afterFailure(services, part, error)
   } finally {
     clearInterval(renewing)
   }

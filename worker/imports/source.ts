@@ -29,17 +29,25 @@ const ANSWER_MS = 30_000
 /** A server that says nothing for so long has gone. */
 const SILENCE_MS = 60_000
 
-/** Plain bytes from `from` on. Errors: 4xx for an input that is not there, or not the caller's to read. */
+/**
+ * Plain bytes from `from` on, until `signal` aborts. Errors: 4xx for an input that is not there, or not the
+ * caller's to read.
+ */
 export async function openSource(
   services: Services,
   principal: Principal,
   url: string,
   from: number,
+  signal: AbortSignal,
 ): Promise<Source> {
   const { config } = services
   const [, id] = /^Binary\/(.+)$/.exec(url) ?? []
   const { chunks, start, size, close } =
-    id === undefined ? await openFile(config, url) : await openBinary(services, principal, id, from)
+    id === undefined
+      ? await openFile(config, url, signal)
+      : await openBinary(services, principal, id, from)
+  if (signal.aborted) close()
+  else signal.addEventListener('abort', close)
   const plain = start === 0 ? unpacked(chunks) : chunks
   return { chunks: behind(plain, from - start, config.maxUploadBytes - start), size, close }
 }
@@ -73,8 +81,8 @@ const decoders = {
   br: createBrotliDecompress,
 } as const
 
-async function openFile(config: Config, url: string): Promise<Raw> {
-  const { headers, body } = await openAnswer(config, url)
+async function openFile(config: Config, url: string, signal: AbortSignal): Promise<Raw> {
+  const { headers, body } = await openAnswer(config, url, signal)
   body.setTimeout(SILENCE_MS, () => body.destroy(new Error('The server says nothing any more')))
   const encoding = headers['content-encoding']?.toLowerCase() ?? ''
   const decoder = Object.hasOwn(decoders, encoding)
@@ -87,13 +95,18 @@ async function openFile(config: Config, url: string): Promise<Raw> {
 }
 
 /** Errors: 400 for an answer that will be the same the next time. */
-async function openAnswer({ hookTargets }: Config, url: string): Promise<Opened> {
+async function openAnswer(
+  { hookTargets }: Config,
+  url: string,
+  signal: AbortSignal,
+): Promise<Opened> {
   const waiting = new AbortController()
   const timer = setTimeout(() => waiting.abort(), ANSWER_MS)
+  const either = AbortSignal.any([signal, waiting.signal])
   const headers = { accept: 'application/fhir+ndjson, application/ndjson, */*' }
   const asked = { url, method: 'GET', headers, body: undefined, redirect: 'follow' }
   try {
-    const opened = await openOutside(asked, hookTargets, waiting.signal).catch(refused)
+    const opened = await openOutside(asked, hookTargets, either).catch(refused)
     if (opened.status === 200) return opened
     opened.body.destroy()
     const text = `The input was answered with status ${opened.status}`

@@ -1,22 +1,26 @@
 /** What is seen of an export beside its status: a BulkDataExport that ends with it, and AuditEvents. */
-import { type ProjectContext, systemPrincipal } from '../../access/principal.ts'
+import { type Principal, type ProjectContext, systemPrincipal } from '../../access/principal.ts'
+import type { Connection } from '../../database.ts'
 import { HttpError } from '../../errors.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import type { Services } from '../../services.ts'
 import { forgetExports } from '../../store/exports/ended.ts'
-import type { ExportJob } from '../../store/exports/jobs.ts'
+import { addExport, type ExportJob } from '../../store/exports/jobs.ts'
 import { SYSTEM_PROJECT } from '../../store/projects.ts'
+import type { Repository } from '../../store/repository.ts'
 import { jobPrincipal } from '../async-jobs.ts'
 import { type BulkCaller, type BulkStep, recordBulk } from '../bulk-audit.ts'
 
 type Announced = Pick<ExportJob, 'id' | 'input'>
 
-/** Its author is who asked for it. */
-export async function announceExport(
-  services: Services,
+/** The export with its record, whose author is who asked for it. False when `most` are waiting already. */
+export async function beginExport(
+  { repository }: Services,
   caller: BulkCaller,
-  { id, input }: Announced,
-): Promise<void> {
+  job: Parameters<typeof addExport>[1],
+  most: number,
+): Promise<boolean> {
+  const { id, input } = job
   const resource: Resource = {
     resourceType: 'BulkDataExport',
     id,
@@ -25,10 +29,13 @@ export async function announceExport(
     request: input.request,
   }
   const author = jobPrincipal(caller.project, input.profile)
-  await Promise.all([
-    services.repository.create(author, resource, { keepId: true }),
-    recordExport(services, caller, id, 'kick-off', { request: input.request }),
-  ])
+  return repository.transaction(async (transaction) => {
+    if (!(await transaction.beside((connection) => addExport(connection, job, most)))) return false
+    await transaction.create(author, resource, { keepId: true })
+    const recording = { repository: transaction }
+    await recordExport(recording, caller, id, 'kick-off', { request: input.request })
+    return true
+  })
 }
 
 /** What a manifest and the record of an export have in common. */
@@ -46,22 +53,46 @@ export interface ListedFile {
   readonly count: number
 }
 
-/** It changes once; to say it again changes nothing. */
-export async function announceEnd(
-  services: Services,
+export interface ExportEnd {
+  readonly status: 'completed' | 'error' | 'cancelled'
+  readonly files?: ExportFiles
+  /** Who is told to have done it, and what. */
+  readonly told?: {
+    readonly caller: BulkCaller
+    readonly step: BulkStep
+    readonly details: Details
+  }
+}
+
+type Details = Readonly<Record<string, string | number>>
+
+/** `change` ends the job, and with it ends what is seen of it: all or nothing. False when it is too late. */
+export async function endExport(
+  { repository, principals }: Services,
   { id, input }: Announced,
-  status: 'completed' | 'error' | 'cancelled',
-  files?: ExportFiles,
+  { status, files, told }: ExportEnd,
+  change: (connection: Connection) => Promise<boolean>,
+): Promise<boolean> {
+  const project = await principals.project(input.projectId)
+  return repository.transaction(async (transaction) => {
+    if (!(await transaction.beside(change))) return false
+    if (project === undefined) return true
+    const shown = { status, ...(files === undefined ? {} : shownFiles(files)) }
+    await changeRecord(transaction, jobPrincipal(project, input.profile), id, shown)
+    const recording = { repository: transaction }
+    if (told) await recordExport(recording, told.caller, id, told.step, told.details)
+    return true
+  })
+}
+
+async function changeRecord(
+  repository: Repository,
+  author: Principal,
+  id: string,
+  shown: object,
 ): Promise<void> {
-  const project = await services.principals.project(input.projectId)
-  if (project === undefined) return
-  const author = jobPrincipal(project, input.profile)
   try {
-    await services.repository.patch(author, 'BulkDataExport', id, (current) => ({
-      ...current,
-      status,
-      ...(files === undefined ? {} : shownFiles(files)),
-    }))
+    await repository.patch(author, 'BulkDataExport', id, (current) => ({ ...current, ...shown }))
   } catch (error) {
     // Somebody has deleted the record.
     if (!(error instanceof HttpError) || (error.status !== 404 && error.status !== 410)) throw error
@@ -96,7 +127,7 @@ export function recordExport(
   caller: BulkCaller,
   id: string,
   step: BulkStep,
-  details: Readonly<Record<string, string | number>>,
+  details: Details,
 ): Promise<void> {
   return recordBulk(services, caller, `BulkDataExport/${id}`, step, details)
 }

@@ -14,7 +14,7 @@ import {
 } from '../../store/exports/jobs.ts'
 import type { FhirReply, FhirRequest } from '../handle.ts'
 import { emptyReply, outcomeReply } from '../reply.ts'
-import { announceEnd, recordExport } from './announce.ts'
+import { endExport, recordExport } from './announce.ts'
 import { fileReply } from './download.ts'
 import { manifestOf, statusUrl } from './manifest.ts'
 import { memberOf } from './member.ts'
@@ -51,7 +51,7 @@ export async function handleExport(
     return { ...reply, open: recorded }
   }
   if (request.method === 'DELETE') {
-    await endExport(services, principal, job)
+    await cancelJob(services, principal, job)
     return outcomeReply(202, accepted(statusUrl(services, id)))
   }
   if (request.method !== 'GET') throw methodNotAllowed('GET, HEAD, DELETE')
@@ -79,21 +79,24 @@ export async function findExport(
 
 /** Its member has gone. */
 export async function giveUp(services: Services, job: ExportJob): Promise<void> {
-  await revokeExport(services.database, job.id, REVOKED)
-  await announceEnd(services, job, 'error')
+  await endExport(services, job, { status: 'error' }, (connection) =>
+    revokeExport(connection, job.id, REVOKED),
+  )
 }
 
 const REVOKED = { status: 403, text: 'The membership of this export is no longer active' }
 
 /** Cancels, or forgets what is there. Errors: 404 when somebody was first. */
-export async function endExport(
+export async function cancelJob(
   services: Services,
   principal: Principal,
   job: ExportJob,
 ): Promise<void> {
-  if (!(await cancelExport(services.database, job.id))) throw notFound()
-  await announceEnd(services, job, 'cancelled')
-  await recordExport(services, principal, job.id, 'cancel', { before: job.state })
+  const told = { caller: principal, step: 'cancel', details: { before: job.state } } as const
+  const isFirst = await endExport(services, job, { status: 'cancelled', told }, (connection) =>
+    cancelExport(connection, job.id),
+  )
+  if (!isFirst) throw notFound()
   await services.queues.wakeExports(1)
 }
 

@@ -8,9 +8,9 @@ import { forbidden, tooManyRequests } from '../../errors.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
 import { accepted } from '../../fhir/outcome.ts'
 import { normalId } from '../../store/context.ts'
-import { addExport, type ExportLevel } from '../../store/exports/jobs.ts'
+import type { ExportLevel } from '../../store/exports/jobs.ts'
 import { isExportable, mayExport, typesOf } from '../../store/exports/scope.ts'
-import { announceExport } from '../exports/announce.ts'
+import { beginExport } from '../exports/announce.ts'
 import { type Fault, fault, settle } from '../exports/faults.ts'
 import { statusUrl } from '../exports/manifest.ts'
 import { rightsDigest } from '../exports/member.ts'
@@ -67,10 +67,9 @@ export const exportData: Operation = {
       separateStatus: preferences.separateStatus,
     }
     const job = { id: jobId, project: project.number, input, issues }
-    if (!(await addExport(services.database, job, MOST_WAITING))) {
+    if (!(await beginExport(services, principal, job, MOST_WAITING))) {
       throw tooManyRequests(RETRY_SECONDS)
     }
-    await announceExport(services, principal, job)
     await services.queues.wakeExports(1)
     const url = statusUrl(services, jobId)
     return outcomeReply(202, accepted(url), {

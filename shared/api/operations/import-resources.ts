@@ -2,6 +2,7 @@
 import { randomUUID } from 'node:crypto'
 import { may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
+import type { Connection } from '../../database.ts'
 import {
   badRequest,
   forbidden,
@@ -12,7 +13,12 @@ import {
 } from '../../errors.ts'
 import { accepted } from '../../fhir/outcome.ts'
 import type { Services } from '../../services.ts'
-import { addImport, type ImportInput, type ImportMode } from '../../store/imports.ts'
+import {
+  addImport,
+  type ImportInput,
+  type ImportMode,
+  type NewImport,
+} from '../../store/imports.ts'
 import { toBinaryPath } from '../attachments.ts'
 import { isImportable } from '../import-lines.ts'
 import { importUrl, recordImport } from '../import-status.ts'
@@ -59,24 +65,21 @@ export const importResources: Operation = {
     const id = randomUUID()
     const mode = modeOf(inputs)
     const files = await filesOf(call, inputs)
-    const isAdded = await addImport(
-      services.database,
-      {
-        id,
-        project: project.number,
-        request: absoluteUrl(services, request.path),
-        caller: { membershipId, scope, patient, profile, clientId },
-        mode,
-        inOrder: project.checkReferencesOnWrite,
-        inputs: files,
-      },
-      MOST_UNDER_WAY,
-    )
-    if (!isAdded) throw tooManyRequests(RETRY_SECONDS)
-    await recordImport(services, principal, id, 'kick-off', {
+    const job: NewImport = {
+      id,
+      project: project.number,
+      request: absoluteUrl(services, request.path),
+      caller: { membershipId, scope, patient, profile, clientId },
       mode,
-      inputs: files.length,
-      types: [...new Set(files.map(({ type }) => type ?? 'manifest'))].join(),
+      inOrder: project.checkReferencesOnWrite,
+      inputs: files,
+    }
+    const types = [...new Set(files.map(({ type }) => type ?? 'manifest'))].join()
+    const details = { mode, inputs: files.length, types }
+    await services.repository.transaction(async (transaction) => {
+      const add = (connection: Connection) => addImport(connection, job, MOST_UNDER_WAY)
+      if (!(await transaction.beside(add))) throw tooManyRequests(RETRY_SECONDS)
+      await recordImport({ repository: transaction }, principal, id, 'kick-off', details)
     })
     await services.queues.addImport(id)
     const url = importUrl(services, id)

@@ -9,7 +9,7 @@ export interface EndedExport {
   readonly projectId: string
 }
 
-/** Cancelled, failed or expired, and nobody works on it any more. */
+/** Cancelled, failed or expired; nobody works on it any more, and no download has just begun. */
 export async function endedExport(connection: Connection): Promise<EndedExport | undefined> {
   const [found] = await connection.query<EndedExport>({
     name: 'export-ended',
@@ -18,7 +18,7 @@ export async function endedExport(connection: Connection): Promise<EndedExport |
           and coalesce(j.downloaded < clock_timestamp() - ${DOWNLOAD}, true)))
         and not exists (select 1 from export_part p
           where p.job = j.id and p.state = 'active' and p.lease > clock_timestamp())
-      order by j.finished limit 1`,
+      order by j.finished limit 1 for update of j skip locked`,
     values: [],
   })
   return found

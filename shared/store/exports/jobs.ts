@@ -1,5 +1,5 @@
 /** Exports, one row of `export_job` each: what was asked for, by whom, and what has become of it. */
-import type { Connection, Database } from '../../database.ts'
+import type { Connection } from '../../database.ts'
 import type { Issue } from '../../fhir/outcome.ts'
 import type { Criterion } from '../../fhir/search.ts'
 import type { Part } from './parts.ts'
@@ -72,24 +72,22 @@ export type PlannedJob = ExportJob & { readonly at: Date }
 
 const COLUMNS = 'id, project, state, input, requested, at, finished, expires, issues, failure'
 
-/** False when the Project has `most` waiting already. */
+/** Inside a transaction. False when the Project has `most` waiting already. */
 export async function addExport(
-  database: Database,
+  connection: Connection,
   job: Pick<ExportJob, 'id' | 'project' | 'input' | 'issues'>,
   most: number,
 ): Promise<boolean> {
-  return database.transaction(async (connection) => {
-    await lockExports(connection, job.project)
-    const rows = await connection.query({
-      name: 'export-add',
-      text: `with j as (insert into export_job (id, project, state, input, issues)
-          select $1, $2, 'accepted', $3::jsonb, $4::jsonb where (select count(*) from export_job
-            where project = $2 and state = 'accepted') < $5 returning id)
-        insert into export_part (job, n, kind) select id, 0, 'plan' from j returning job`,
-      values: [job.id, job.project, JSON.stringify(job.input), JSON.stringify(job.issues), most],
-    })
-    return rows.length > 0
+  await lockExports(connection, job.project)
+  const rows = await connection.query({
+    name: 'export-add',
+    text: `with j as (insert into export_job (id, project, state, input, issues)
+        select $1, $2, 'accepted', $3::jsonb, $4::jsonb where (select count(*) from export_job
+          where project = $2 and state = 'accepted') < $5 returning id)
+      insert into export_part (job, n, kind) select id, 0, 'plan' from j returning job`,
+    values: [job.id, job.project, JSON.stringify(job.input), JSON.stringify(job.issues), most],
   })
+  return rows.length > 0
 }
 
 /** Until the transaction ends: those of a Project are counted by one at a time. */
@@ -160,20 +158,21 @@ export async function failExport(
   return rows.length > 0
 }
 
-/** Whoever it belonged to has gone: nobody gets its files any more. */
+/** Whoever it belonged to has gone: nobody gets its files any more. False when somebody was first. */
 export async function revokeExport(
   connection: Connection,
   id: string,
   failure: NonNullable<ExportJob['failure']>,
-): Promise<void> {
-  await connection.query({
+): Promise<boolean> {
+  const rows = await connection.query({
     name: 'export-revoke',
     text: `update export_job set state = 'error', failure = $2,
         finished = coalesce(finished, clock_timestamp()),
         expires = coalesce(expires, clock_timestamp() + interval '1 hour')
-      where id = $1 and state in ('accepted', 'active', 'completed')`,
+      where id = $1 and state in ('accepted', 'active', 'completed') returning id`,
     values: [id, JSON.stringify(failure)],
   })
+  return rows.length > 0
 }
 
 /** With its last part, if that is held still; its files are there for `keepHours` from now. */
@@ -216,14 +215,16 @@ export async function addIssues(
   return row?.count ?? 0
 }
 
-/** A download that has begun is given an hour. */
-export async function holdExport(connection: Connection, id: string): Promise<void> {
-  await connection.query({
+/** A download that begins is given an hour. False when the files are about to be taken away. */
+export async function holdExport(connection: Connection, id: string): Promise<boolean> {
+  const rows = await connection.query({
     name: 'export-hold',
     text: `update export_job set downloaded = clock_timestamp(),
         expires = case when state = 'completed'
           then greatest(expires, clock_timestamp() + interval '1 hour') else expires end
-      where id = $1`,
+      where id = $1 and state in ('active', 'completed')
+        and (expires is null or expires > clock_timestamp()) returning id`,
     values: [id],
   })
+  return rows.length > 0
 }

@@ -18,7 +18,7 @@ import type { ExportJob } from './jobs.ts'
 /** Reference keys that are looked for at a time: measured best between one by one and all. */
 const AT_ONCE = 500
 
-/** Answers what is to be told of members that are left out. May be done again from the start. */
+/** Answers what is to be told of members that are left out. */
 export async function listMembers(
   store: Store,
   principal: Principal,
@@ -26,10 +26,6 @@ export async function listMembers(
   types: readonly string[],
   at: Date,
 ): Promise<readonly Issue[]> {
-  const { connection } = store
-  for (const table of ['export_member', 'export_row']) {
-    await connection.query({ text: `delete from ${table} where job = $1`, values: [job] })
-  }
   const named = await membersOf(store, principal, input, at)
   let missing = 0
   for (const [type, ids] of named) {

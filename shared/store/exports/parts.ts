@@ -94,20 +94,24 @@ export async function takePart(connection: Connection): Promise<TakenPart | unde
 
 const ISO = 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'
 
-/** False when the part is no longer held, or its job has ended. */
+/**
+ * False when the part is no longer held, or its job has ended. It is held for longer all the same: while
+ * something is on its way to the storage nobody takes the files of the export away.
+ */
 export async function renewLease(
   connection: Connection,
   job: string,
   { n, epoch }: Part,
 ): Promise<boolean> {
-  const rows = await connection.query({
+  const [row] = await connection.query<{ isWanted: boolean }>({
     name: 'export-renew',
     text: `update export_part p set lease = clock_timestamp() + $4::float8 * interval '1 ms'
-      from export_job j where j.id = p.job and j.state in ('accepted', 'active')
-        and p.job = $1 and p.n = $2 and p.epoch = $3 and p.state = 'active' returning 1`,
+      from export_job j where j.id = p.job
+        and p.job = $1 and p.n = $2 and p.epoch = $3 and p.state = 'active'
+      returning j.state in ('accepted', 'active') as "isWanted"`,
     values: [job, n, epoch, LEASE_MS],
   })
-  return rows.length > 0
+  return row?.isWanted === true
 }
 
 /** It waits for another worker; `failed`: it has thrown. */
@@ -136,6 +140,27 @@ export async function finishPart(
     name: 'export-part-done',
     text: `update export_part set state = 'done', lease = null
       where job = $1 and n = $2 and epoch = $3 and state = 'active' returning 1`,
+    values: [job, n, epoch],
+  })
+  return rows.length > 0
+}
+
+/**
+ * What somebody has listed who did not come to the end of the plan is gone. False when the plan is no longer
+ * held: whoever was away meanwhile must not take from parts what they read.
+ */
+export async function clearMembers(
+  connection: Connection,
+  job: string,
+  { n, epoch }: Part,
+): Promise<boolean> {
+  const rows = await connection.query({
+    name: 'export-clear',
+    text: `with p as (select job from export_part
+          where job = $1 and n = $2 and epoch = $3 and state = 'active' for update),
+        m as (delete from export_member m using p where m.job = p.job),
+        r as (delete from export_row r using p where r.job = p.job)
+      select 1 from p`,
     values: [job, n, epoch],
   })
   return rows.length > 0

@@ -84,13 +84,14 @@ async function rowsOf(
   at: Date,
 ): Promise<readonly (readonly [string, number])[]> {
   const listed = types.filter((type) => reachOf(input, type) === 'listed').map(typeNumber)
+  const others = types.map(typeNumber).filter((type) => !listed.includes(type))
   const [rows, changed] = await Promise.all([
     connection.query<{ type: number; rows: number }>({
       text: `select type, count(*)::int as rows from export_row
           where job = $1 and type = any($2) group by type
         union all select type, count(*)::int from resource
-          where project = $3 and type <> all($2) group by type`,
-      values: [job, listed, project.number],
+          where project = $3 and type = any($4) group by type`,
+      values: [job, listed, project.number, others],
     }),
     connection.query<{ type: number }>({
       text: `select t.type from unnest($2::smallint[]) t(type) where exists (select 1

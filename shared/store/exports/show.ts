@@ -84,7 +84,8 @@ function changeOf({ principal, scene, ruled }: Selection): Change | undefined {
   }
 }
 
-const MARK = Buffer.from('"Binary/')
+/** Not with the quotation mark before it: looked for by its first byte, which is everywhere, it took 2 µs a row. */
+const MARK = Buffer.from('Binary/')
 const MEMBER = /("(?:url|path)":\s*)"(Binary\/[A-Za-z0-9\-.]{1,64})"/g
 
 /** Attachments hold relative addresses, which say nothing outside of this server. */
