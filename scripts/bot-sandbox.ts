@@ -6,6 +6,7 @@ import { checkCode, codeFormat } from '../shared/api/operations/bot-code.ts'
 import { toJavaScript } from '../shared/api/operations/bot-typescript.ts'
 import { fetchOutside } from '../shared/fetch-outside.ts'
 import { createLogger } from '../shared/log.ts'
+import { EVERYWHERE } from '../shared/outbound.ts'
 import { openExecutors } from '../worker/bots/executors.ts'
 import type { BotRun, HostCall, RunResult } from '../worker/bots/run-result.ts'
 import type { Session } from './session.ts'
@@ -151,7 +152,7 @@ async function answerCall(session: Session, { kind, payload }: HostCall): Promis
       isBytes && asked.body !== undefined ? Buffer.from(asked.body, 'base64') : asked.body
     if (kind === 'fetch') {
       const outgoing = { url: asked.url ?? '', method, headers, body, redirect }
-      const fetched = await fetchOutside(outgoing, 'all', AbortSignal.timeout(30_000))
+      const fetched = await fetchOutside(outgoing, EVERYWHERE, AbortSignal.timeout(30_000))
       return JSON.stringify({ ...fetched, body: fetched.body.toString('base64') })
     }
     const response = await fetch(new URL(asked.path ?? '', `${session.baseUrl}fhir/R4/`), {

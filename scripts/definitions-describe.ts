@@ -6,6 +6,7 @@ import type {
   ElementDefinition,
   SearchLine,
   SearchParameter,
+  ShortsLine,
   TypeDefinition,
 } from '../shared/fhir/definitions-data.ts'
 import { partFor } from '../shared/fhir/own-parameters.ts'
@@ -15,6 +16,10 @@ export interface Definition {
   readonly resourceType: string
   readonly name: string
   readonly url: string
+  readonly version?: string
+  readonly title?: string
+  readonly status?: string
+  readonly context?: readonly object[]
   readonly kind: TypeDefinition['kind'] | 'logical'
   readonly abstract?: boolean
   readonly derivation?: string
@@ -32,6 +37,7 @@ export interface Definition {
 
 interface Snapshot {
   readonly path: string
+  readonly short?: string
   readonly min: number
   readonly max: string
   readonly type?: readonly {
@@ -78,6 +84,26 @@ export function describeTypes(structures: readonly Definition[]): TypeDefinition
   return types.sort((a, b) => compare(a.name, b.name))
 }
 
+/** Of the types that `describeTypes` describes. */
+export function describeShorts(structures: readonly Definition[]): ShortsLine[] {
+  return structures
+    .filter(({ kind, derivation }) => kind !== 'logical' && derivation !== 'constraint')
+    .map(({ name, snapshot }) => ({
+      name,
+      texts: Object.fromEntries(
+        (snapshot?.element ?? []).flatMap(({ path, short }) =>
+          short === undefined ? [] : [[pathBelow(name, path), short]],
+        ),
+      ),
+    }))
+    .sort((a, b) => compare(a.name, b.name))
+}
+
+/** `value` for `Observation.value[x]`, empty for the type itself. */
+function pathBelow(owner: string, path: string): string {
+  return path.slice(owner.length + 1).replace(/\[x\]$/, '')
+}
+
 /** What the profiles of data types add to them, SimpleQuantity for one, by url. */
 function constraintsOfProfiles(
   structures: readonly Definition[],
@@ -113,7 +139,7 @@ function describeElement(
     return isOpen ? { code } : { code, targets }
   })
   return {
-    path: path.endsWith('[x]') ? path.slice(0, -3) : path,
+    path: pathBelow(owner, element.path),
     ...(path.endsWith('[x]') ? { choice: true } : {}),
     ...(element.min > 0 ? { min: element.min } : {}),
     ...(element.max === '1' ? {} : { max: element.max }),

@@ -1,13 +1,16 @@
-/** Published profiles and extensions → what of them a validator reads. */
-import type { ProfileLine } from '../shared/fhir/definitions-data.ts'
+/** Published profiles and extensions → what of them a validator reads, and what a client is given. */
+import type { ProfileLine, SnapshotLine } from '../shared/fhir/definitions-data.ts'
 import type { Definition } from './definitions-describe.ts'
 
 const ELEMENT =
   /^(id|path|sliceName|min|max|type|slicing|constraint|binding|fixed[A-Z].*|pattern[A-Z].*)$/
 
+/** Prose of an element, and what other standards call it: four fifths of a definition. */
+const PROSE =
+  /^(definition|comment|requirements|mapping|alias|example|isModifierReason|meaningWhenMissing|orderMeaning)$/
+
 export function describeProfiles(structures: readonly Definition[]): ProfileLine[] {
-  return structures
-    .filter(({ kind, derivation }) => kind !== 'logical' && derivation === 'constraint')
+  return profilesOf(structures)
     .map(({ url, type, baseDefinition, differential }) => ({
       url,
       type,
@@ -15,6 +18,36 @@ export function describeProfiles(structures: readonly Definition[]): ProfileLine
       differential: { element: (differential?.element ?? []).map(describeElement) },
     }))
     .sort((a, b) => (a.url < b.url ? -1 : 1))
+}
+
+/** Each with all its elements, in the words of the standard. */
+export function describeSnapshots(structures: readonly Definition[]): SnapshotLine[] {
+  return profilesOf(structures)
+    .map(({ snapshot, ...definition }) => ({
+      url: definition.url,
+      version: definition.version,
+      name: definition.name,
+      title: definition.title,
+      status: definition.status,
+      kind: definition.kind,
+      abstract: definition.abstract,
+      context: definition.context,
+      type: definition.type,
+      baseDefinition: definition.baseDefinition,
+      derivation: definition.derivation,
+      snapshot: { element: (snapshot?.element ?? []).map(withoutProse) },
+    }))
+    .sort((a, b) => (a.url < b.url ? -1 : 1))
+}
+
+function profilesOf(structures: readonly Definition[]): Definition[] {
+  return structures.filter(
+    ({ kind, derivation }) => kind !== 'logical' && derivation === 'constraint',
+  )
+}
+
+function withoutProse(element: object): object {
+  return Object.fromEntries(Object.entries(element).filter(([name]) => !PROSE.test(name)))
 }
 
 function describeElement(element: object): object {

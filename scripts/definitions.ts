@@ -7,8 +7,13 @@
  */
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { gzipSync } from 'node:zlib'
-import { type Definition, describeSearch, describeTypes } from './definitions-describe.ts'
-import { describeProfiles } from './definitions-profiles.ts'
+import {
+  type Definition,
+  describeSearch,
+  describeShorts,
+  describeTypes,
+} from './definitions-describe.ts'
+import { describeProfiles, describeSnapshots } from './definitions-profiles.ts'
 import { describeTerminology } from './definitions-terminology.ts'
 import { enumerateValueSets } from './definitions-valuesets.ts'
 
@@ -51,20 +56,23 @@ const published = [
 const valueSets = enumerateValueSets([...bound].sort(), published)
 const terminology = describeTerminology(published)
 
-const profiles = describeProfiles([
+const allStructures = [
   ...structures,
   ...read('profiles-others.json', 'StructureDefinition'),
   ...read('extension-definitions.json', 'StructureDefinition'),
-])
+]
+const profiles = describeProfiles(allStructures)
 
 const numbers = numberTypes(resources.map((type) => type.name))
 writeFileSync(new URL('type-numbers.json', TARGET), `${JSON.stringify(numbers, null, 2)}\n`)
 const sizes = [
   writeLines('types', types),
+  writeLines('shorts', describeShorts(structures)),
   writeLines('search', search.types),
   writeLines('compartments', [search.compartments]),
   writeLines('valuesets', valueSets.enumerated),
   writeLines('profiles', profiles),
+  writeLines('snapshots', describeSnapshots(allStructures)),
   writeLines('codesystems', terminology.codeSystems),
   writeLines('composes', terminology.valueSets),
   writeLines('conceptmaps', terminology.conceptMaps),

@@ -1,6 +1,7 @@
 /** The web process: read settings, open services, listen; on SIGTERM finish what runs and leave. */
 import { warmUp } from '../shared/api/graphql/document.ts'
-import { ConfigError, readConfig } from '../shared/config.ts'
+import { readConfig } from '../shared/config.ts'
+import { ConfigError } from '../shared/config-reader.ts'
 import { createLogger, type Logger } from '../shared/log.ts'
 import { openServices, type Services, StartError } from '../shared/services.ts'
 import { type Listening, listen } from './listen.ts'

@@ -10,6 +10,7 @@ import {
 import type { Services } from '../shared/services.ts'
 import { backlogOf, NO_BACKLOG } from '../shared/store/deliveries.ts'
 import { NO_PARTS, waitingParts } from '../shared/store/exports/parts.ts'
+import { watchProjects } from './project-metrics.ts'
 
 export interface Metrics {
   readonly contentType: string
@@ -28,7 +29,8 @@ const BUCKETS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5
 export function createMetrics({
   database,
   queues,
-}: Pick<Services, 'database' | 'queues'>): Metrics {
+  redis,
+}: Pick<Services, 'database' | 'queues' | 'redis'>): Metrics {
   const registry = new Registry()
   collectDefaultMetrics({ register: registry })
   const requests = new Counter({
@@ -75,6 +77,7 @@ export function createMetrics({
       }
     },
   })
+  watchProjects(registry, { database, redis })
   const messages = new Counter({
     name: 'socket_messages_total',
     help: 'Messages to web sockets',

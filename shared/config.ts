@@ -3,7 +3,10 @@
  * printed together. The table in README.md has the same names in the same order.
  */
 
-export type FetchRule = 'off' | 'public' | 'all'
+import program from '../package.json' with { type: 'json' }
+import { Reader } from './config-reader.ts'
+import type { Outbound } from './outbound.ts'
+
 export type PasswordCheck = 'off' | 'list' | 'remote'
 
 export interface Config {
@@ -45,9 +48,11 @@ export interface Config {
   readonly botMemoryMb: number
   readonly botResultMaxBytes: number
   readonly botLogMaxBytes: number
-  readonly botFetch: FetchRule
+  readonly botFetch: Outbound
   /** Projects may have the inputs of their bots kept, to run them again. */
   readonly botInputArchive: boolean
+  /** Bots may be asked about a write before it is made, where their Project wants it. */
+  readonly preCommitBots: boolean
   readonly workerConcurrency: number
   readonly workerQueues: readonly string[]
   readonly queueBacklogMax: number
@@ -73,7 +78,9 @@ export interface Config {
   /** `/oauth2/introspect` answers callers it does not know. */
   readonly introspectionOpen: boolean
   /** Where keys of clients and identity providers, and inputs of imports, may be fetched from. */
-  readonly hookTargets: Exclude<FetchRule, 'off'>
+  readonly hookTargets: Outbound
+  /** External attachments are fetched into the service, unless their Project has it otherwise. */
+  readonly autoDownload: boolean
   /** Google client of people who sign in; Projects have their own in `site`. */
   readonly googleClientId: string | undefined
   /** Where the keys of Google's ID tokens are. */
@@ -83,8 +90,6 @@ export interface Config {
   /** What verifies the tokens. */
   readonly recaptchaUrl: string
 }
-
-export class ConfigError extends Error {}
 
 const LOG_LEVELS = ['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent']
 export const QUEUE_NAMES = [
@@ -105,7 +110,14 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
   const port = read.whole('PORT', 8103, 0, 65_535)
   const baseUrl = withSlash(read.url('BASE_URL', `http://localhost:${port}/`))
   const dataDir = read.text('DATA_DIR') ?? '.data'
+  const productName = read.text('PRODUCT_NAME') ?? 'Botica'
+  const outbound = {
+    only: read.hosts('OUTBOUND_ALLOW'),
+    never: read.hosts('OUTBOUND_DENY'),
+    userAgent: `${productName}/${program.version}`,
+  }
   const onLoopback = ['localhost', '127.0.0.1', '[::1]'].includes(new URL(baseUrl).hostname)
+  const reach = onLoopback ? 'all' : 'public'
   const config: Config = {
     port,
     baseUrl,
@@ -141,8 +153,9 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     botMemoryMb: read.whole('BOT_MEMORY_MB', 128, 16, 512),
     botResultMaxBytes: read.whole('BOT_RESULT_MAX_BYTES', 6_291_456, 1024),
     botLogMaxBytes: read.whole('BOT_LOG_MAX_BYTES', 262_144, 1024),
-    botFetch: read.oneOf('BOT_FETCH', onLoopback ? 'all' : 'public', ['off', 'public', 'all']),
+    botFetch: { ...outbound, reach: read.oneOf('BOT_FETCH', reach, ['off', 'public', 'all']) },
     botInputArchive: read.flag('BOT_INPUT_ARCHIVE', false),
+    preCommitBots: read.flag('PRE_COMMIT_BOTS', false),
     workerConcurrency: read.whole('WORKER_CONCURRENCY', 8, 1, 1000),
     workerQueues: read.list('WORKER_QUEUES', QUEUE_NAMES, QUEUE_NAMES),
     queueBacklogMax: read.whole('QUEUE_BACKLOG_MAX', 10_000, 1),
@@ -157,7 +170,7 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     ]),
     openPatientAccess: read.flag('OPEN_PATIENT_ACCESS', false),
     metricsToken: read.text('METRICS_TOKEN'),
-    productName: read.text('PRODUCT_NAME') ?? 'Botica',
+    productName,
     registerEnabled: read.flag('REGISTER_ENABLED', false),
     passwordCheck: read.oneOf('PASSWORD_CHECK', 'list', ['off', 'list', 'remote']),
     passwordCheckUrl: withSlash(
@@ -168,7 +181,8 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     introspectionEnabled: read.flag('INTROSPECTION_ENABLED', true),
     graphqlAudit: read.oneOf('GRAPHQL_AUDIT', 'log', ['log', 'resource']),
     introspectionOpen: read.flag('INTROSPECTION_OPEN', false),
-    hookTargets: read.oneOf('HOOK_TARGETS', onLoopback ? 'all' : 'public', ['public', 'all']),
+    hookTargets: { ...outbound, reach: read.oneOf('HOOK_TARGETS', reach, ['public', 'all']) },
+    autoDownload: read.flag('AUTO_DOWNLOAD', false),
     googleClientId: read.text('GOOGLE_CLIENT_ID'),
     googleJwksUrl: read.url('GOOGLE_JWKS_URL', 'https://www.googleapis.com/oauth2/v3/certs'),
     recaptchaSiteKey: read.text('RECAPTCHA_SITE_KEY'),
@@ -181,113 +195,4 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
 
 function withSlash(url: string): string {
   return url.endsWith('/') ? url : `${url}/`
-}
-
-/** Collects complaints, so that one start shows them all. A secret's value is never repeated. */
-class Reader {
-  readonly #env: NodeJS.ProcessEnv
-  readonly #complaints: string[] = []
-
-  constructor(env: NodeJS.ProcessEnv) {
-    this.#env = env
-  }
-
-  done(): void {
-    if (this.#complaints.length > 0) throw new ConfigError(this.#complaints.join('\n'))
-  }
-
-  text(name: string): string | undefined {
-    const value = this.#env[name]?.trim()
-    return value === '' ? undefined : value
-  }
-
-  required(name: string): string {
-    const value = this.text(name)
-    if (value === undefined) this.#complain(name, 'is not set; `npm start` provides a local one')
-    return value ?? ''
-  }
-
-  secret(name: string, minLength: number): string | undefined {
-    const value = this.text(name)
-    if (value !== undefined && value.length < minLength) {
-      this.#complain(name, `must have at least ${minLength} characters`)
-    }
-    return value
-  }
-
-  uuid(name: string): string | undefined {
-    const value = this.text(name)
-    if (value !== undefined && !/^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i.test(value)) {
-      this.#complain(name, `is "${value}"; it must be a UUID`)
-    }
-    return value?.toLowerCase()
-  }
-
-  whole(name: string, otherwise: number, min: number, max = Number.MAX_SAFE_INTEGER): number {
-    const value = this.text(name)
-    if (value === undefined) return otherwise
-    const number = /^\d+$/.test(value) ? Number(value) : Number.NaN
-    if (number >= min && number <= max) return number
-    const range =
-      max === Number.MAX_SAFE_INTEGER ? `of at least ${min}` : `between ${min} and ${max}`
-    this.#complain(name, `is "${value}"; it must be a whole number ${range}`)
-    return otherwise
-  }
-
-  flag(name: string, otherwise: boolean): boolean {
-    return this.oneOf(name, String(otherwise), ['true', 'false']) === 'true'
-  }
-
-  oneOf<T extends string>(name: string, otherwise: T, allowed: readonly T[]): T {
-    const value = this.text(name)
-    if (value === undefined) return otherwise
-    const found = allowed.find((item) => item === value)
-    if (found === undefined)
-      this.#complain(name, `is "${value}"; it must be one of ${allowed.join(', ')}`)
-    return found ?? otherwise
-  }
-
-  list(name: string, otherwise: readonly string[], allowed?: readonly string[]): readonly string[] {
-    const value = this.text(name)
-    if (value === undefined) return otherwise
-    const items = value
-      .split(',')
-      .map((item) => item.trim())
-      .filter((item) => item !== '')
-    const odd = items.find((item) => allowed && !allowed.includes(item))
-    if (odd !== undefined)
-      this.#complain(name, `names "${odd}"; it may name ${allowed?.join(', ')}`)
-    return items
-  }
-
-  url(name: string, otherwise: string): string {
-    const value = this.text(name)
-    if (value === undefined) return otherwise
-    if (URL.canParse(value) && /^https?:/.test(value)) return value
-    this.#complain(name, `is "${value}"; it must be an http or https address`)
-    return otherwise
-  }
-
-  /** The address may hold a password, so it is not repeated. */
-  smtp(name: string): string | undefined {
-    const value = this.text(name)
-    if (value === undefined) return undefined
-    if (!URL.canParse(value) || !/^smtps?:\/\/[^/]/.test(value)) {
-      this.#complain(name, 'must be smtp://<user>:<password>@<host>:<port>')
-    }
-    return value
-  }
-
-  storage(name: string, otherwise: string): string {
-    const value = this.text(name) ?? otherwise
-    const isBucket = URL.canParse(value) && /^s3:\/\/[a-z0-9][a-z0-9.-]+/.test(value)
-    if (!isBucket && !/^file:./.test(value)) {
-      this.#complain(name, `is "${value}"; it must be file:<folder> or s3://<bucket>/<prefix>`)
-    }
-    return value
-  }
-
-  #complain(name: string, what: string): void {
-    this.#complaints.push(`${name} ${what}`)
-  }
 }

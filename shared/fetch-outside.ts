@@ -11,8 +11,7 @@ import { isIP } from 'node:net'
 import { urlToHttpOptions } from 'node:url'
 import { promisify } from 'node:util'
 import { brotliDecompress, gunzip, inflate } from 'node:zlib'
-import { isPublicAddress } from './addresses.ts'
-import type { FetchRule } from './config.ts'
+import { type Outbound, plainHost, refusalOf } from './outbound.ts'
 
 export interface Outgoing {
   readonly url: string
@@ -54,7 +53,6 @@ const TIMEOUT_MS = 30_000
 const MAX_REDIRECTS = 10
 /** Most servers keep a connection longer. */
 const IDLE_MS = 4000
-const PUBLIC_PORTS = new Set(['', '80', '443'])
 const HOP_BY_HOP = new Set([
   'connection',
   'content-length',
@@ -69,12 +67,12 @@ const HOP_BY_HOP = new Set([
 /** Errors: an Error whose message a bot or caller may read. */
 export async function fetchOutside(
   outgoing: Outgoing,
-  rule: FetchRule,
+  rules: Outbound,
   signal: AbortSignal,
 ): Promise<Fetched> {
   const limit = AbortSignal.any([signal, AbortSignal.timeout(outgoing.timeoutMs ?? TIMEOUT_MS)])
   const { maxBytes = MAX_BYTES, cutsBody = false } = outgoing
-  const { body: response, ...answered } = await openOutside(outgoing, rule, limit)
+  const { body: response, ...answered } = await openOutside(outgoing, rules, limit)
   try {
     const raw = await readAll(response, maxBytes, cutsBody)
     if (cutsBody) return { ...answered, body: raw }
@@ -89,14 +87,14 @@ export async function fetchOutside(
 /** For a body that is read as it arrives; it may take as long as `signal` allows. Errors: as `fetchOutside`. */
 export async function openOutside(
   outgoing: Outgoing,
-  rule: FetchRule,
+  rules: Outbound,
   signal: AbortSignal,
 ): Promise<Opened> {
-  if (rule === 'off') throw new FetchRefused('fetch is switched off')
-  let hop = outgoing
+  const named = { 'user-agent': rules.userAgent, ...outgoing.headers }
+  let hop: Outgoing = { ...outgoing, headers: named }
   for (let redirects = 0; ; redirects++) {
-    const url = readUrl(hop.url, rule)
-    const opened = await openOnce(hop, url, await addressOf(url, rule), signal)
+    const url = readUrl(hop.url, rules)
+    const opened = await openOnce(hop, url, await addressOf(url, rules), signal)
     const location = opened.headers.location
     if (!isRedirect(opened.status) || location === undefined) return opened
     if (hop.redirect === 'manual') return opened
@@ -108,11 +106,8 @@ export async function openOutside(
 }
 
 /** Errors: an Error for an address that no name server has to be asked about. */
-export function checkTarget(text: string, rule: FetchRule): void {
-  const host = hostOf(readUrl(text, rule))
-  if (rule === 'public' && isIP(host) !== 0 && !isPublicAddress(host)) {
-    throw new Error(`${host} is not a public address`)
-  }
+export function checkTarget(text: string, rules: Outbound): void {
+  readUrl(text, rules)
 }
 
 function isRedirect(status: number): boolean {
@@ -135,32 +130,29 @@ function follow(hop: Outgoing, status: number, from: URL, to: URL): Outgoing {
   }
 }
 
-function readUrl(text: string, rule: FetchRule): URL {
+function readUrl(text: string, rules: Outbound): URL {
   if (!URL.canParse(text)) throw new FetchRefused('The address is no URL')
   const url = new URL(text)
   if (url.protocol !== 'https:' && url.protocol !== 'http:') {
     throw new FetchRefused(`fetch knows http and https, not ${url.protocol}`)
   }
-  if (rule === 'public' && !PUBLIC_PORTS.has(url.port)) {
-    throw new FetchRefused(`Port ${url.port} is not allowed`)
-  }
+  requireAllowed(rules, url)
   return url
 }
 
-/** An IPv6 address without its brackets. */
-function hostOf({ hostname }: URL): string {
-  return hostname.replace(/^\[|\]$/g, '')
+function requireAllowed(rules: Outbound, url: URL, addresses?: readonly string[]): void {
+  const refusal = refusalOf(rules, url, addresses)
+  if (refusal !== undefined) throw new FetchRefused(refusal)
 }
 
 /** All addresses of the name must be allowed; the first is used. */
-async function addressOf(url: URL, rule: FetchRule): Promise<string> {
-  const host = hostOf(url)
+async function addressOf(url: URL, rules: Outbound): Promise<string> {
+  const host = plainHost(url.hostname)
   const found = isIP(host) ? [{ address: host }] : await resolve(host)
   const [first] = found
   if (first === undefined) throw new Error(`${host} has no address`)
-  if (rule === 'public' && !found.every(({ address }) => isPublicAddress(address))) {
-    throw new FetchRefused(`${host} is not a public address`)
-  }
+  const addresses = found.map(({ address }) => address)
+  requireAllowed(rules, url, addresses)
   return first.address
 }
 
@@ -207,7 +199,7 @@ function respond(
   const req = (isSecure ? requestHttps : requestHttp)({
     ...urlToHttpOptions(url),
     hostname: address,
-    ...(isIP(hostOf(url)) === 0 ? { servername: url.hostname } : {}),
+    ...(isIP(plainHost(url.hostname)) === 0 ? { servername: url.hostname } : {}),
     method,
     signal,
     agent: isRepeatable && agents[isSecure ? 'https' : 'http'],

@@ -55,6 +55,8 @@ export interface ExecuteJob {
   readonly asynchronous?: true
   /** `Type/id` of the Subscription whose event started it. */
   readonly subscription?: string
+  /** Asked about a write before it is made, or called by one that is: no other is asked about what it writes. */
+  readonly isPreCommit?: true
   /** PostgreSQL holds the job until it has succeeded: it may run again, whatever it has done. */
   readonly delivery?: true
   /** Attempts that failed, of a run that its bot wants repeated. */

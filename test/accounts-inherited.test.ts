@@ -8,8 +8,16 @@ import { anObservation, aPatient } from './fixtures/resources.ts'
 const botica = await openBotica(t)
 const { admin, services } = botica
 const EXTENDED = { 'X-Medplum': 'extended' }
+type Holder = Resource & { readonly id: string }
 const named = (...ids: string[]) => ids.map((id) => ({ reference: `Organization/${id}` }))
-const holder = (...ids: string[]) => admin.create(aPatient({ meta: { accounts: named(...ids) } }))
+const holder = async (...ids: string[]) => {
+  const { body } = await admin.post<Holder>(
+    'Patient',
+    aPatient({ meta: { accounts: named(...ids) } }),
+    EXTENDED,
+  )
+  return body
+}
 const patient = () => admin.create(aPatient())
 const about = ({ id }: { id: string }) => anObservation(`Patient/${id}`)
 
@@ -92,8 +100,17 @@ t.test('a patient of the same transaction gives its accounts, whatever the order
 })
 
 t.test('what an administrator names counts, an update keeps what there is', async (t) => {
-  const own = await admin.create({ ...about(a), meta: { accounts: named('own') } })
+  const naming = { ...about(a), meta: { accounts: named('own') } }
+  const { body: own } = await admin.post('Observation', naming, EXTENDED)
   t.same(await accountsOf(own.id), named('own'))
+  const plain = await admin.create(naming)
+  t.same(await accountsOf(plain.id), named('a'), 'only in extended mode')
+  t.equal((await admin.put(`Observation/${own.id}`, { ...own, meta: naming.meta })).status, 200)
+  const patch = [{ op: 'add', path: '/meta/accounts', value: named('other') }]
+  t.equal((await admin.patch(`Observation/${own.id}`, patch)).status, 200)
+  t.same(await accountsOf(own.id), named('own'))
+  t.equal((await admin.patch(`Observation/${own.id}`, patch, EXTENDED)).status, 200)
+  t.same(await accountsOf(own.id), named('other'))
   const { body: made } = await client.post<Resource & { id: string }>('Observation', about(a))
   const moved = { ...made, subject: { reference: `Patient/${both.id}` } }
   t.equal((await client.put(`Observation/${made.id}`, moved)).status, 200)
@@ -101,6 +118,15 @@ t.test('what an administrator names counts, an update keeps what there is', asyn
   await client.del(`Observation/${made.id}`)
   t.equal((await client.put(`Observation/${made.id}`, moved)).status, 200)
   t.same(await accountsOf(made.id), named('a', 'b'), 'what comes back is new')
+})
+
+t.test('of very many patients each is asked', async (t) => {
+  const others = Array.from({ length: 150 }, (_, i) => ({ entity: { reference: `Patient/p${i}` } }))
+  const member = [...others, { entity: { reference: `Patient/${both.id}` } }]
+  const group = { resourceType: 'Group', type: 'person', actual: true, member }
+  const { body, status } = await client.post('Group', group)
+  t.equal(status, 201)
+  t.same(await accountsOf(body.id, 'Group'), named('a', 'b'))
 })
 
 t.test('a policy by accounts is judged on what is inherited', async (t) => {

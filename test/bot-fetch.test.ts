@@ -5,6 +5,7 @@ import { gzipSync } from 'node:zlib'
 import t from 'tap'
 import { isPublicAddress } from '../shared/addresses.ts'
 import { fetchOutside, type Outgoing } from '../shared/fetch-outside.ts'
+import { EVERYWHERE } from '../shared/outbound.ts'
 
 const server = createServer((req, res) => {
   if (req.url === '/redirect') res.writeHead(302, { Location: '/json' }).end()
@@ -84,9 +85,11 @@ t.test('under the public rule private networks cannot be reached by any spelling
     'ftp://example.com/',
     'not a url',
   ]) {
-    await t.rejects(fetchOutside(outgoing(url), 'public', signal), url)
+    await t.rejects(fetchOutside(outgoing(url), { ...EVERYWHERE, reach: 'public' }, signal), url)
   }
-  await t.rejects(fetchOutside(outgoing(base), 'off', signal), { message: 'fetch is switched off' })
+  await t.rejects(fetchOutside(outgoing(base), { ...EVERYWHERE, reach: 'off' }, signal), {
+    message: 'fetch is switched off',
+  })
 })
 
 t.test('method, headers and body arrive, and the answer comes back', async (t) => {
@@ -96,7 +99,7 @@ t.test('method, headers and body arrive, and the answer comes back', async (t) =
       headers: { 'content-type': 'text/plain', 'x-mine': 'yes', connection: 'upgrade' },
       body: Buffer.from('héllo'),
     }),
-    'all',
+    EVERYWHERE,
     signal,
   )
   t.equal(answer.status, 200)
@@ -106,7 +109,10 @@ t.test('method, headers and body arrive, and the answer comes back', async (t) =
     headers: { 'content-type': 'text/plain', 'x-mine': 'yes', 'content-length': '6' },
     body: 'héllo',
   })
-  t.equal((await fetchOutside(outgoing(`${base}/gzip`), 'all', signal)).body.toString(), 'unpacked')
+  t.equal(
+    (await fetchOutside(outgoing(`${base}/gzip`), EVERYWHERE, signal)).body.toString(),
+    'unpacked',
+  )
 })
 
 t.test('what may arrive twice is sent again where a kept connection has ended', async (t) => {
@@ -122,29 +128,32 @@ t.test('what may arrive twice is sent again where a kept connection has ended', 
   const { port } = forgetful.address() as AddressInfo
   for (let i = 0; i < 3; i++) {
     const sent = { ...outgoing(`http://127.0.0.1:${port}/`), isRepeatable: true }
-    t.match(await fetchOutside(sent, 'all', signal), { status: 200, body: Buffer.from('heard') })
+    t.match(await fetchOutside(sent, EVERYWHERE, signal), {
+      status: 200,
+      body: Buffer.from('heard'),
+    })
   }
 })
 
 t.test('redirects are followed as fetch does, and credentials stay at home', async (t) => {
   const headers = { authorization: 'Bearer x', cookie: 'a=b' }
   const asked = outgoing(`${base}/redirect`, { method: 'POST', headers, body: 'x' })
-  const same = JSON.parse((await fetchOutside(asked, 'all', signal)).body.toString())
+  const same = JSON.parse((await fetchOutside(asked, EVERYWHERE, signal)).body.toString())
   t.match(same, { method: 'GET', body: '', headers })
-  const away = await fetchOutside({ ...asked, url: `${base}/elsewhere` }, 'all', signal)
+  const away = await fetchOutside({ ...asked, url: `${base}/elsewhere` }, EVERYWHERE, signal)
   const seen = JSON.parse(away.body.toString())
   t.match(seen, { method: 'POST', body: 'x' })
   t.notOk('authorization' in seen.headers || 'cookie' in seen.headers)
   const manual = outgoing(`${base}/redirect`, { redirect: 'manual' })
-  t.equal((await fetchOutside(manual, 'all', signal)).status, 302)
+  t.equal((await fetchOutside(manual, EVERYWHERE, signal)).status, 302)
   const refused = outgoing(`${base}/redirect`, { redirect: 'error' })
-  await t.rejects(fetchOutside(refused, 'all', signal))
-  await t.rejects(fetchOutside(outgoing(`${base}/loop`), 'all', signal), /Too many redirects/)
+  await t.rejects(fetchOutside(refused, EVERYWHERE, signal))
+  await t.rejects(fetchOutside(outgoing(`${base}/loop`), EVERYWHERE, signal), /Too many redirects/)
 })
 
 t.test('an answer has its limit, packed or not', async (t) => {
   for (const path of ['/large', '/bomb']) {
-    await t.rejects(fetchOutside(outgoing(base + path), 'all', signal), path)
+    await t.rejects(fetchOutside(outgoing(base + path), EVERYWHERE, signal), path)
   }
 })
 
@@ -155,5 +164,5 @@ t.test('a request ends with its run', async (t) => {
   await once(silent, 'listening')
   t.teardown(() => silent.close())
   const url = `http://127.0.0.1:${(silent.address() as AddressInfo).port}/`
-  await t.rejects(fetchOutside(outgoing(url), 'all', controller.signal), /run has ended/)
+  await t.rejects(fetchOutside(outgoing(url), EVERYWHERE, controller.signal), /run has ended/)
 })

@@ -125,3 +125,25 @@ t.test('limits of a bot are those of its extensions, within those of the service
     t.match(answer.body, { issue: [{ code: 'too-costly', details: { text: said } }] }, said)
   }
 })
+
+t.test('a bot may ask who it is, as a client of the service does', async (t) => {
+  const code = handler(`
+    const me = await medplum.get('auth/me')
+    return { me, profile: await medplum.getProfileAsync(), policy: medplum.getAccessPolicy(),
+      config: medplum.getUserConfiguration(), membership: medplum.getProjectMembership() }`)
+  const own = await aBot(botica, code)
+  const asBot = (await execute(admin, own)).body
+  t.match(asBot.me, {
+    project: { resourceType: 'Project', id: project.id },
+    membership: { resourceType: 'ProjectMembership', id: asBot.membership.id },
+    profile: { resourceType: 'Bot', id: own },
+  })
+  t.same(asBot.me.accessPolicy, asBot.policy)
+  t.same(asBot.me.config, asBot.config)
+  t.equal(asBot.me.profile.id, asBot.profile.id)
+
+  const asked = await aBot(botica, code, { fields: { runAsUser: true } })
+  const asCaller = (await execute(admin, asked)).body
+  const { body: caller } = await admin.get<Untyped>('/auth/me')
+  t.same(asCaller.me, caller)
+})

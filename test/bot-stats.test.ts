@@ -2,6 +2,7 @@ import t from 'tap'
 import { removeOldJobs } from '../shared/api/jobs.ts'
 import { openBotica, until } from './fixtures/botica.ts'
 import { aBot, execute, finished, handler, type Untyped } from './fixtures/bots.ts'
+import { aSubscription } from './fixtures/receiver.ts'
 
 const botica = await openBotica(t, { worker: true })
 const { admin, superAdmin, project, services } = botica
@@ -83,9 +84,25 @@ t.test('the metrics of the service tell runs by project, bot and outcome', async
     'bot_executor_deaths_total{cause="timeout"}',
     'redis_round_trip_seconds',
     'queue_jobs{',
+    '# TYPE queue_project_jobs gauge',
+    '# TYPE queue_project_oldest_seconds gauge',
   ]) {
     t.ok(text.includes(name), name)
   }
+})
+
+t.test('the metrics of the service tell what each Project has waiting', async (t) => {
+  const metrics = async () => (await botica.anonymous.get('/metrics')).text
+  const line = `queue_project_jobs{queue="change",project="${project.id}",state="waiting"}`
+  const { id } = await admin.create(aSubscription('Basic', 'https://example.org/hook'))
+  t.notOk((await metrics()).includes(line))
+  await admin.create({ resourceType: 'Basic', code: { text: 'nobody takes the event' } })
+  t.ok((await metrics()).includes(`${line} 1`))
+  await admin.del(`Subscription/${id}`)
+  await services.database.query({
+    text: 'delete from outbox o using tenant t where t.project = o.project and t.fhir_id = $1',
+    values: [project.id],
+  })
 })
 
 t.test('jobs are kept for seven days', async (t) => {

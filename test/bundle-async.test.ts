@@ -3,7 +3,7 @@ import t from 'tap'
 import type { Resource } from '../shared/fhir/resource.ts'
 import { openBotica, until } from './fixtures/botica.ts'
 import type { Answer, Client } from './fixtures/client.ts'
-import { aPatient, MRN_SYSTEM, syntheaTexts } from './fixtures/resources.ts'
+import { anObservation, aPatient, MRN_SYSTEM, syntheaTexts } from './fixtures/resources.ts'
 
 const botica = await openBotica(t, { worker: true })
 const { client } = await botica.createMember()
@@ -137,4 +137,26 @@ t.test('a finished job is not cancelled', async (t) => {
   const url = statusUrl(await client.post('', aBundle('batch', aPatient()), later))
   await finished(client, url)
   t.equal((await client.del(url)).status, 400)
+})
+
+t.test('accounts are passed on by a worker to a compartment of any size', async (t) => {
+  const { admin } = botica
+  const { id } = await admin.create(aPatient())
+  const observation = await admin.create(anObservation(`Patient/${id}`))
+  const account = { reference: 'Organization/later' }
+  const sent = {
+    resourceType: 'Parameters',
+    parameter: [
+      { name: 'accounts', valueReference: account },
+      { name: 'propagate', valueBoolean: true },
+    ],
+  }
+  t.equal((await client.post(`Patient/${id}/$set-accounts`, sent, later)).status, 403)
+  const url = statusUrl(await admin.post(`Patient/${id}/$set-accounts`, sent, later))
+  const done = await resultOf(admin, await finished(admin, url))
+  t.match(done, { parameter: [{ name: 'resourcesUpdated', valueInteger: 2 }] })
+  const extended = { 'X-Medplum': 'extended' }
+  t.match(await admin.get(`Observation/${observation.id}`, extended), {
+    body: { meta: { accounts: [account] } },
+  })
 })

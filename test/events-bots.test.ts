@@ -2,13 +2,13 @@
 import t from 'tap'
 import { openBotica, until } from './fixtures/botica.ts'
 import { aBot, handler, type Untyped } from './fixtures/bots.ts'
-import { ownDatabase } from './fixtures/database.ts'
+import { createDatabase } from './fixtures/own-database.ts'
 import { aSubscription, extension } from './fixtures/receiver.ts'
 
 const SECONDS = 30_000
 const botica = await openBotica(t, {
   worker: true,
-  env: { DATABASE_URL: await ownDatabase(), WORKER_QUEUES: 'bots-sync,change' },
+  env: { DATABASE_URL: await createDatabase(t), WORKER_QUEUES: 'bots-sync,change' },
 })
 const { admin } = botica
 

@@ -3,13 +3,13 @@ import { createHmac } from 'node:crypto'
 import t from 'tap'
 import { openBotica, until } from './fixtures/botica.ts'
 import type { Untyped } from './fixtures/bots.ts'
-import { ownDatabase } from './fixtures/database.ts'
+import { createDatabase } from './fixtures/own-database.ts'
 import { aSubscription, extension, startReceiver } from './fixtures/receiver.ts'
 
 const receiver = await startReceiver(t)
 const botica = await openBotica(t, {
   worker: true,
-  env: { DATABASE_URL: await ownDatabase(), WORKER_QUEUES: 'bots-sync,change' },
+  env: { DATABASE_URL: await createDatabase(t), WORKER_QUEUES: 'bots-sync,change' },
 })
 const { admin } = botica
 

@@ -2,15 +2,15 @@
 import t from 'tap'
 import { openBotica, until } from './fixtures/botica.ts'
 import type { Untyped } from './fixtures/bots.ts'
-import { ownDatabase } from './fixtures/database.ts'
 import { anEmail, invite } from './fixtures/invites.ts'
+import { createDatabase } from './fixtures/own-database.ts'
 import { aSubscription, extension, startReceiver } from './fixtures/receiver.ts'
 
 const PATIENCE_MS = 60_000
 const receiver = await startReceiver(t)
 const botica = await openBotica(t, {
   worker: true,
-  env: { DATABASE_URL: await ownDatabase(), WORKER_QUEUES: 'bots-sync,change' },
+  env: { DATABASE_URL: await createDatabase(t), WORKER_QUEUES: 'bots-sync,change' },
 })
 const { admin } = botica
 const { database } = botica.services

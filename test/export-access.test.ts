@@ -67,6 +67,18 @@ t.test('hidden fields are in no line, and the first entry that fits says which',
   t.same(idsIn(found, 'Patient'), [theirs.id], 'what is hidden is not searched by')
 })
 
+t.test('whom a resource is about is not told by its being in an export', async (t) => {
+  const blind = await memberWith(
+    { resourceType: 'Patient' },
+    { resourceType: 'Observation', hiddenFields: ['subject'] },
+    { resourceType: 'Group', hiddenFields: ['member'] },
+  )
+  t.ok(idsIn(await exportAll(blind, '$export?_type=Observation'), 'Observation').includes(pulse.id))
+  const ofOne = await exportAll(blind, `Patient/${mine.id}/$export`)
+  t.same([idsIn(ofOne, 'Patient'), idsIn(ofOne, 'Observation')], [[mine.id], []])
+  t.same(idsIn(await exportAll(blind, `Group/${group.id}/$export`), 'Patient'), [])
+})
+
 t.test('a filter looks through no reference that its caller may not follow', async (t) => {
   const client = await memberWith(
     { resourceType: 'Observation' },

@@ -11,6 +11,7 @@ import {
   type Manifest,
   manifestOf,
 } from './fixtures/exports.ts'
+import { aSubscription } from './fixtures/receiver.ts'
 import { anOrganization, aPatient } from './fixtures/resources.ts'
 
 const botica = await openBotica(t)
@@ -174,6 +175,24 @@ t.test('who asked, what came out, who fetched it and who cancelled it is audited
   t.match(JSON.stringify(done), '"resources","valueString":"120"')
   t.match(JSON.stringify(fetched), '1.Organization.ndjson')
 })
+
+t.test(
+  'a Subscription is told of the end of an export, and of nothing else of its record',
+  async (t) => {
+    const { id } = await admin.create(
+      aSubscription('BulkDataExport', 'https://example.org/hook') as Resource,
+    )
+    const url = await kickOff(client, '$export?_type=Organization')
+    await manifestOf(client, url)
+    await admin.del(`Subscription/${id}`)
+    const events = await database.query<{ op: string }>({
+      text: `delete from outbox o using tenant t where t.project = o.project and t.fhir_id = $1
+      returning op`,
+      values: [botica.project.id],
+    })
+    t.same(events, [{ op: 'u' }])
+  },
+)
 
 t.test('the status of an export may travel beside that of the answer', async (t) => {
   const prefer = { Prefer: 'respond-async, separate-export-status' }

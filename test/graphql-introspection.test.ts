@@ -1,9 +1,10 @@
 /** What GraphQL tells of its types, here by a service that keeps them from all but admins. */
-import { execute, getIntrospectionQuery, parse } from 'graphql'
+import { buildClientSchema, execute, getIntrospectionQuery, parse, validateSchema } from 'graphql'
 import t from 'tap'
 import { schemaFor } from '../shared/api/graphql/schema.ts'
 import { openBotica } from './fixtures/botica.ts'
-import { ask, turnsOf } from './fixtures/graphql.ts'
+import { ask, type Result, turnsOf } from './fixtures/graphql.ts'
+import type { Raw } from './fixtures/oracle-values.ts'
 
 const { admin, createMember } = await openBotica(t, { env: { INTROSPECTION_ENABLED: 'false' } })
 
@@ -75,4 +76,119 @@ t.test('more than an answer may hold is not told', async (t) => {
     status: 413,
     body: { resourceType: 'OperationOutcome' },
   })
+})
+
+/** What is asked, and the data in its order; `id` is that of the one patient. */
+const beside: readonly (readonly [query: string, data: (id: string) => object])[] = [
+  [
+    '{ __typename __schema { queryType { name } } PatientList { id } }',
+    (id) => ({
+      __typename: 'Query',
+      __schema: { queryType: { name: 'Query' } },
+      PatientList: [{ id }],
+    }),
+  ],
+  [
+    '{ p: PatientList { id } h: __type(name: "HumanName") { name kind } n: __type(name: "No") { name } }',
+    (id) => ({ p: [{ id }], h: { name: 'HumanName', kind: 'OBJECT' }, n: null }),
+  ],
+  [
+    `query ($part: Boolean = false) { ...both ... @skip(if: $part) { __schema { queryType { name } } } PatientList { id } }
+       fragment both on Query { PatientConnection { count } __type(name: "Period") @include(if: $part) { name } }`,
+    (id) => ({
+      PatientConnection: { count: 1 },
+      __schema: { queryType: { name: 'Query' } },
+      PatientList: [{ id }],
+    }),
+  ],
+  [
+    `{ __schema { queryType { name } } ...more PatientList { id } __schema { mutationType { name } } }
+       fragment more on Query { __schema { subscriptionType { name } } }`,
+    (id) => ({
+      __schema: {
+        queryType: { name: 'Query' },
+        subscriptionType: null,
+        mutationType: { name: 'Mutation' },
+      },
+      PatientList: [{ id }],
+    }),
+  ],
+]
+
+t.test('types may be asked for beside other things', async (t) => {
+  const { id } = await admin.create({ resourceType: 'Patient' })
+  for (const [query, data] of beside) {
+    const { status, text } = await ask(admin, query)
+    t.equal(status, 200)
+    t.equal(text, JSON.stringify({ data: data(id) }))
+  }
+  const { client } = await createMember()
+  for (const [query] of beside) t.equal((await ask(client, query)).status, 403)
+  const failing = '{ Patient(id: "1") { id } __type(name: "Period") { name } }'
+  t.match((await ask(admin, failing)).body, {
+    data: { Patient: null, __type: { name: 'Period' } },
+    errors: [{ message: 'Not found' }],
+  })
+  const { body } = await ask(admin, `{ name { family } __schema { queryType { name } } }`)
+  t.match(body, { resourceType: 'OperationOutcome' })
+  const own = await admin.post<Result>(`Patient/${id}/$graphql`, {
+    query: '{ id __type(name: "Patient") { name } __schema { queryType { name } } }',
+  })
+  t.same(own.body, {
+    data: { id, __type: { name: 'Patient' }, __schema: { queryType: { name: 'Patient' } } },
+  })
+  const two = 'query types { __schema { queryType { name } } } query own { PatientList { id } }'
+  const chosen = { query: two, operationName: 'own' }
+  t.equal((await client.post('$graphql', chosen)).status, 200)
+})
+
+t.test('whoever reads gzip is given the types packed, others as they are', async (t) => {
+  const query = { query: '{ __type(name: "Patient") { fields { name description } } }' }
+  const packed = await admin.post<Result>('$graphql', query, { 'Accept-Encoding': 'gzip' })
+  t.equal(packed.headers.get('content-encoding'), 'gzip')
+  const plain = await admin.post<Result>('$graphql', query, { 'Accept-Encoding': 'identity' })
+  t.equal(plain.headers.get('content-encoding'), null)
+  t.equal(plain.text, packed.text)
+  t.match(packed.headers.get('vary'), 'Accept-Encoding')
+  const entry = { request: { method: 'POST', url: '$graphql' }, resource: query }
+  const { body } = await admin.post('', { resourceType: 'Bundle', type: 'batch', entry: [entry] })
+  const [{ resource }] = body.entry as [Raw]
+  t.equal(Buffer.from(resource.data, 'base64').toString(), plain.text)
+})
+
+t.test('types and fields are described as the standard describes them', async (t) => {
+  const { body } = await ask(
+    admin,
+    `{ patient: __type(name: "Patient") { description fields { name description } }
+       contact: __type(name: "PatientContact") { description fields { name description } }
+       input: __type(name: "PatientCreate") { inputFields { name description } } }`,
+  )
+  const { patient, contact, input } = body.data
+  t.match(patient.description, /Information about an individual or animal/)
+  t.match(contact.description, /A contact party/)
+  const said = (fields: readonly Raw[], name: string) =>
+    fields.find((field) => field.name === name)?.description
+  t.equal(said(patient.fields, 'birthDate'), 'The date of birth for the individual')
+  t.equal(said(input.inputFields, 'birthDate'), 'The date of birth for the individual')
+  t.equal(said(patient.fields, 'deceasedBoolean'), said(patient.fields, 'deceasedDateTime'))
+  t.equal(said(contact.fields, 'id'), 'Unique id for inter-element referencing')
+  t.equal(said(patient.fields, 'EncounterList'), null)
+})
+
+t.test('the schema is told with all that generators of code ask for', async (t) => {
+  const { status, body } = await ask(
+    admin,
+    getIntrospectionQuery({
+      descriptions: true,
+      specifiedByUrl: true,
+      directiveIsRepeatable: true,
+      inputValueDeprecation: true,
+      schemaDescription: true,
+      oneOf: true,
+    }),
+  )
+  t.equal(status, 200)
+  const schema = buildClientSchema(body.data)
+  t.same(validateSchema(schema), [])
+  t.match(schema.getType('HumanName')?.description, 'Name of a human')
 })

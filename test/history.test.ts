@@ -3,6 +3,7 @@ import t from 'tap'
 import type { Resource } from '../shared/fhir/resource.ts'
 import { openBotica, statementsAsked } from './fixtures/botica.ts'
 import type { Client } from './fixtures/client.ts'
+import { memberUnder } from './fixtures/policy.ts'
 import { anObservation, aPatient } from './fixtures/resources.ts'
 
 const botica = await openBotica(t)
@@ -148,6 +149,29 @@ t.test('a history is counted on request, that of a resource always', async (t) =
   t.equal(await total('Patient/_history?_total=accurate&_count=0'), 5)
   t.equal(await total(`Patient/${first.id}/_history?_count=1`), 3)
   t.equal(await total('Patient/_history?_total=none'), undefined)
+})
+
+t.test('what a policy leaves out of a history is not in its total', async (t) => {
+  const shown = await botica.admin.create(aPatient({ active: true }))
+  const hidden = await botica.admin.create(aPatient({ active: false }))
+  for (const { id } of [shown, hidden]) {
+    for (const language of ['de', 'en']) {
+      const { body } = await botica.admin.get(`Patient/${id}`)
+      await botica.admin.put(`Patient/${id}`, { ...body, language })
+    }
+  }
+  await botica.admin.del(`Patient/${shown.id}`)
+  const { client } = await memberUnder(botica, {
+    entries: [
+      { resourceType: 'Patient', criteria: 'Patient?active=true' },
+      { resourceType: 'Basic', hiddenFields: ['code'] },
+    ],
+  })
+  const total = async (path: string) => (await client.get<HistoryBundle>(path)).body.total
+  t.equal(await total('Patient/_history?_total=accurate&_count=1'), 4)
+  t.equal(await total('_history?_total=accurate&_count=0'), 4)
+  t.equal(await total(`Patient/${shown.id}/_history?_count=1`), 4)
+  t.equal(await total(`Patient/${shown.id}/_history`), 4)
 })
 
 t.test('a page of a history is one statement', async (t) => {

@@ -1,8 +1,9 @@
 import t from 'tap'
-import { ConfigError, readConfig } from '../shared/config.ts'
+import { readConfig } from '../shared/config.ts'
+import { ConfigError } from '../shared/config-reader.ts'
 import { openBotica, until } from './fixtures/botica.ts'
-import { ownDatabase } from './fixtures/database.ts'
 import { anEmail, invite } from './fixtures/invites.ts'
+import { createDatabase } from './fixtures/own-database.ts'
 import { startSmtp } from './fixtures/smtp.ts'
 
 const SECONDS = 60_000
@@ -10,7 +11,7 @@ const smtp = await startSmtp(t)
 const botica = await openBotica(t, {
   worker: true,
   env: {
-    DATABASE_URL: await ownDatabase(),
+    DATABASE_URL: await createDatabase(t),
     WORKER_QUEUES: 'bots-sync,mail',
     SMTP_URL: smtp.url,
     MAIL_FROM: 'Clinic <clinic@example.org>',
@@ -111,7 +112,7 @@ t.test('what is refused for good is not repeated, and leaves an AuditEvent', asy
 t.test('without a mail server mails stay in the outbox', async (t) => {
   const other = await openBotica(t, {
     worker: true,
-    env: { DATABASE_URL: await ownDatabase(), WORKER_QUEUES: 'bots-sync,mail' },
+    env: { DATABASE_URL: await createDatabase(t), WORKER_QUEUES: 'bots-sync,mail' },
   })
   const email = anEmail()
   await invite(other.admin, other.project.id, { email })

@@ -1,17 +1,18 @@
 /** The shapes of policies and what goes out by itself: bulk exports and the deliveries of Subscriptions. */
 import t from 'tap'
 import { openBotica, until } from './fixtures/botica.ts'
-import { ownDatabase } from './fixtures/database.ts'
 import { exportAll, idsIn } from './fixtures/exports.ts'
+import { createDatabase } from './fixtures/own-database.ts'
 import { type Entry, memberUnder } from './fixtures/policy.ts'
 import { openClinics } from './fixtures/policy-clinics.ts'
-import { aSubscription, startReceiver } from './fixtures/receiver.ts'
+import { aSubscription, extension, startReceiver } from './fixtures/receiver.ts'
+import { aPatient } from './fixtures/resources.ts'
 
 const DONE_MS = 60_000
 const receiver = await startReceiver(t)
 const botica = await openBotica(t, {
   worker: true,
-  env: { DATABASE_URL: await ownDatabase(), WORKER_QUEUES: 'bots-sync,change,export' },
+  env: { DATABASE_URL: await createDatabase(t), WORKER_QUEUES: 'bots-sync,change,export' },
 })
 const { admin, services } = botica
 const { a, b, inClinic, shapes, which } = await openClinics(botica)
@@ -67,6 +68,42 @@ t.test('deliveries of Subscriptions', async (t) => {
       `what is hidden: ${name}`,
     )
   }
+})
+
+t.test('what one waits for tells nothing of what is hidden', async (t) => {
+  const expression = (text: string) => ({
+    extension: [extension('fhir-path-criteria-expression', text)],
+  })
+  const { client } = await memberUnder(botica, {
+    entries: [
+      { resourceType: 'Patient', criteria: 'Patient?gender=male', hiddenFields: ['identifier'] },
+      { resourceType: 'Patient' },
+      subscribing,
+    ],
+  })
+  const hidden = 'identifier.exists()'
+  for (const [name, criteria, more] of [
+    ['plain', 'Patient?name=waited', {}],
+    ['identified', 'Patient?identifier=urn:waited|1', {}],
+    ['told', 'Patient?name=waited', expression(hidden)],
+    ['changed', 'Patient?name=waited', expression(`%current.${hidden} and %previous.empty()`)],
+  ] as const) {
+    await client.create(aSubscription(criteria, `${receiver.url}/of-${name}`, more))
+  }
+  const waited = (gender: string) =>
+    admin.create(
+      aPatient({
+        gender,
+        name: [{ family: 'Waited' }],
+        identifier: [{ system: 'urn:waited', value: '1' }],
+      }),
+    )
+  const [male, female] = [await waited('male'), await waited('female')]
+  await until(nothingWaits, DONE_MS)
+  const toldOf = (name: string) =>
+    receiver.on(`/of-${name}`).map(({ body }) => String(JSON.parse(body).id))
+  t.same(toldOf('plain').sort(), [male.id, female.id].sort())
+  for (const name of ['identified', 'told', 'changed']) t.same(toldOf(name), [female.id], name)
 })
 
 /** What was changed has gone out, or never will. */

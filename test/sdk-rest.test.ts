@@ -1,7 +1,8 @@
 import { randomUUID } from 'node:crypto'
-import { MedplumClient, OperationOutcomeError } from '@medplum/core'
+import { isProfileLoaded, MedplumClient, OperationOutcomeError } from '@medplum/core'
 import t from 'tap'
 import { openBotica } from './fixtures/botica.ts'
+import type { Raw } from './fixtures/oracle-values.ts'
 import { anObservation, aPatient, MRN_SYSTEM } from './fixtures/resources.ts'
 import { openSdk } from './fixtures/sdk.ts'
 
@@ -123,4 +124,22 @@ t.test('an asynchronous request is polled to its end', async (t) => {
   t.match(job, { resourceType: 'AsyncJob', status: 'completed' })
   const found = await medplum.searchOne('Patient', `identifier=${MRN_SYSTEM}|${mrn}`)
   t.ok(found)
+})
+
+t.test('profiles of the standard are loaded, alone and with what they need', async (t) => {
+  const core = 'http://hl7.org/fhir/StructureDefinition'
+  await medplum.requestProfileSchema(`${core}/bp`, { expandProfile: true })
+  await medplum.requestProfileSchema(`${core}/heartrate`)
+  t.ok(isProfileLoaded(`${core}/bp`))
+  t.ok(isProfileLoaded(`${core}/heartrate`))
+  const expand = (url: string) =>
+    botica.admin.post<Raw>(`StructureDefinition/$expand-profile?url=${encodeURIComponent(url)}`, {})
+  const type = (await expand(`${core}/Patient`)).body
+  t.match(type.entry, [{ fullUrl: `${core}/Patient`, resource: { kind: 'resource' } }])
+  t.match((await expand(`${core}/bp|4.0.1`)).body.entry, [{ resource: { url: `${core}/bp` } }])
+  t.equal((await expand(`${core}/bp|9`)).status, 404)
+  t.equal((await expand(`${core}/Nothing`)).status, 404)
+  const search = (query: string) => botica.admin.get<Raw>(`StructureDefinition?${query}`)
+  t.match((await search(`url=${core}/bp&_total=accurate`)).body, { total: 1, entry: { length: 1 } })
+  t.equal((await search(`url=${core}/bp&name=x`)).body.entry, undefined)
 })

@@ -42,7 +42,10 @@ const counts = new Map([
   [2n, 1000],
   [3n, 5000],
 ])
-const statistics = { matches: (key: bigint) => counts.get(key) }
+const statistics = {
+  matches: (key: bigint) => counts.get(key),
+  startingWith: (text: string) => (text === 'smith' ? 2000 : 0),
+}
 
 t.test('a common key is tested on a walk, a rare one found first', async (t) => {
   const choose = (tests: Test[]) => chooseDriver(statistics, tests, 480_000, 21).kind
@@ -67,7 +70,12 @@ t.test('a join that very many rows fulfil is tried on a walk', async (t) => {
   }
   const token = hash.token(hash.param(project, 'Observation', 'code'), undefined, 'x')
   const choose = (matches: number, test: Test) =>
-    chooseDriver({ matches: (key) => (key === token ? matches : undefined) }, [test], 20_000, 21)
+    chooseDriver(
+      { ...statistics, matches: (key) => (key === token ? matches : undefined) },
+      [test],
+      20_000,
+      21,
+    )
   t.same(choose(100, patient('code=x')), { kind: 'join' })
   t.same(choose(2400, patient('code=x')), { kind: 'walk', cap: 300 })
   t.same(choose(1_000_000, patient('code=x')), { kind: 'walk', cap: 500 })
@@ -84,9 +92,22 @@ t.test('a join that very many rows fulfil is tried on a walk', async (t) => {
 t.test('the more rows a type has, the more ids of a side table are few', async (t) => {
   const choose = (rows: number, limit: number) =>
     chooseDriver(statistics, [{ kind: 'ids', ids: () => '' }], rows, limit)
-  t.same(choose(5000, 21), { kind: 'ids', few: undefined, cap: 0 })
-  t.same(choose(18_000, 21), { kind: 'ids', few: 615, cap: 2460 })
-  t.same(choose(10_000_000, 101), { kind: 'ids', few: 5000, cap: 20_000 })
+  t.same(choose(5000, 21), { kind: 'ids', few: 324, read: undefined, cap: undefined })
+  t.same(choose(18_000, 21), { kind: 'ids', few: 615, read: 3075, cap: 2460 })
+  t.same(choose(10_000_000, 101), { kind: 'ids', few: 5000, read: 25_000, cap: 20_000 })
+})
+
+t.test('a text that is rare needs no other way to few rows', async (t) => {
+  const few = (family: string) => {
+    const [condition] = parseSearch('Patient', `family=${family}`).conditions
+    if (condition === undefined) throw new Error('There is no condition')
+    const driver = chooseDriver(statistics, [testOf(scene, condition)], 3000, 21)
+    return driver.kind === 'ids' ? driver.few : 0
+  }
+  t.equal(few('jones'), undefined)
+  t.equal(few('smith'), 251)
+  t.equal(few('smith,jones'), 251)
+  t.equal(few('smith jones'), undefined, 'one word of a value is enough')
 })
 
 t.test('a walk is capped', async (t) => {
@@ -128,25 +149,29 @@ for (const sort of ['-_lastUpdated', '_lastUpdated', '_id', '-_id', 'date', '-da
 }
 
 const ID_DRIVERS: readonly Driver[] = [
-  { kind: 'ids', few: undefined, cap: 0 },
-  { kind: 'ids', few: 2000, cap: 2000 },
-  { kind: 'ids', few: 5, cap: 2000 },
-  { kind: 'ids', few: 5, cap: 3 },
+  { kind: 'ids', few: undefined, read: undefined, cap: undefined },
+  { kind: 'ids', few: 2000, read: undefined, cap: undefined },
+  { kind: 'ids', few: 5, read: undefined, cap: undefined },
+  { kind: 'ids', few: 2000, read: 6000, cap: 2000 },
+  { kind: 'ids', few: 5, read: 6000, cap: 2000 },
+  { kind: 'ids', few: 5, read: 6, cap: 2000 },
+  { kind: 'ids', few: 5, read: 6000, cap: 3 },
+  { kind: 'ids', few: 5, read: 6, cap: 3 },
   { kind: 'keys' },
 ]
 
 for (const sort of ['-_lastUpdated', '_id', 'date', '-date']) {
   t.test(`few and many ids of a side table give the same rows sorted by ${sort}`, async (t) => {
     const p = hash.param(project, 'Observation', 'value-quantity')
-    const ids: Test = {
+    const within = (bounds: string): Test => ({
       kind: 'ids',
       ids: (bind) => `select g.id from idx_range g where g.project = ${bind(project, 'int')}
-        and g.p = ${bind(p, 'bigint')} and g.lo > ${bind(7, 'float8')}`,
-    }
+        and g.p = ${bind(p, 'bigint')} and ${bounds}`,
+    })
     const query: Query = {
       project,
       typeNumbers: [typeNumber('Observation')],
-      tests: [ids],
+      tests: [within('g.lo > 7'), within('g.hi < 35')],
       order: orderOf(parseSearch('Observation', `_sort=${sort}`), hash),
       after: undefined,
       limit: 12,
@@ -166,6 +191,7 @@ for (const sort of ['-_lastUpdated', '_id', 'date', '-date']) {
 t.test('a rare key keeps a sort of its rows allowed, whatever the type has', async (t) => {
   const huge = {
     matches: () => undefined,
+    startingWith: () => 0,
     rare: 100,
     rowsOf: () => 5_000_000,
     refresh: async () => undefined,

@@ -103,6 +103,27 @@ t.test('a Project that shares everything keeps its clients and members to itself
   t.same(await ids(admin, 'Project'), [project.id])
 })
 
+t.test('who is an admin here sees no secrets of a linked Project', async (t) => {
+  const secret = {
+    resourceType: 'Subscription',
+    status: 'off',
+    reason: 'test',
+    criteria: 'Patient',
+    channel: { type: 'rest-hook', endpoint: 'https://example.org', header: ['X-Key: topsecret'] },
+  }
+  const { id } = await shared.admin.create(secret)
+  t.match((await shared.admin.get(`Subscription/${id}`)).text, 'topsecret')
+  for (const path of [
+    `Subscription/${id}`,
+    `Subscription?_id=${id}`,
+    `Subscription/${id}/_history`,
+  ]) {
+    const seen = await admin.get(path)
+    t.match(seen, { status: 200, text: /\*\*\*/ }, path)
+    t.notMatch(seen.text, 'topsecret', path)
+  }
+})
+
 t.test('what is no longer linked is no longer found', async (t) => {
   await change(project.id, { link: undefined })
   await until(async () => (await ids(admin, 'Practitioner?name=linkman')).length === 1, 5_000)

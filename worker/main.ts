@@ -2,7 +2,8 @@
 import { DelayedError, type Job, UnrecoverableError, WaitingError, Worker } from 'bullmq'
 import { publishNotifications, socketSubscriptions } from '../shared/api/socket-subscriptions.ts'
 import { openFollowed } from '../shared/bot-logs.ts'
-import { type Config, ConfigError, readConfig } from '../shared/config.ts'
+import { type Config, readConfig } from '../shared/config.ts'
+import { ConfigError } from '../shared/config-reader.ts'
 import { createLogger, type Logger } from '../shared/log.ts'
 import { type BotQueue, EXPORTS, type ExecuteJob, IMPORTS, REQUESTS } from '../shared/queue-jobs.ts'
 import { botQueues, openRuns, type Runs } from '../shared/queue-runs.ts'
@@ -28,6 +29,7 @@ import { IMPORTS_AT_ONCE, type Imports, startImports } from './imports/run.ts'
 import { startMail } from './mail/run.ts'
 import { type Requests, startRequests } from './requests/run.ts'
 import { startSchedules } from './schedules/run.ts'
+import { startDownloads } from './upkeep/downloads.ts'
 import { startUpkeepJobs } from './upkeep/jobs.ts'
 import { startTableUpkeep } from './upkeep/tables.ts'
 
@@ -70,7 +72,13 @@ async function main(): Promise<void> {
   const runner: Runner = createRunner({ services, runs, executors, telling, metrics, stats })
   const sweep = startSweep(services, runs)
   const hasUpkeep = config.workerQueues.includes('upkeep')
-  const upkeep = hasUpkeep ? [startTableUpkeep(services), startUpkeepJobs(services)] : []
+  const upkeep = hasUpkeep
+    ? [
+        startTableUpkeep(services),
+        startUpkeepJobs(services),
+        ...(config.autoDownload ? [startDownloads(services)] : []),
+      ]
+    : []
   const schedules = config.workerQueues.includes('schedules')
     ? startSchedules(services, metrics)
     : undefined

@@ -75,6 +75,7 @@ export async function bots(seconds: number): Promise<readonly Figure[]> {
     const alone = new Map<string, Load>()
     await lagOf(baseUrl)
     for (const shape of SHORT) {
+      await ask(shape, 64, WARM_UP_S)
       for (const callers of CALLERS) {
         const load = await ask(shape, callers, seconds)
         alone.set(`${shape} ${callers}`, load)

@@ -107,6 +107,7 @@ async function openConnection(host: string, port: number): Promise<Connection> {
   socket.on('close', () => waiting?.reject(new Error('The connection was closed')))
   const send = (request: string) =>
     new Promise<WireAnswer>((resolve, reject) => {
+      if (socket.destroyed) reject(new Error('The connection was closed'))
       waiting = { resolve, reject }
       socket.write(request)
     })

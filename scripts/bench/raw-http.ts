@@ -28,4 +28,6 @@ app.use(async (ctx) => {
   ctx.body = text
 })
 
-app.listen(Number(process.env.PORT), '127.0.0.1', () => process.send?.('ready'))
+const server = app.listen(Number(process.env.PORT), '127.0.0.1', () => process.send?.('ready'))
+// Its callers wait while the other side is measured.
+server.keepAliveTimeout = 0

@@ -4,6 +4,7 @@ import { LRUCache } from 'lru-cache'
 import { AssertionError, readKeySet } from '../../shared/access/client-assertions.ts'
 import { fetchOutside } from '../../shared/fetch-outside.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
+import type { Outbound } from '../../shared/outbound.ts'
 import type { Services } from '../../shared/services.ts'
 
 const KEPT_MS = 300_000
@@ -58,8 +59,8 @@ export function createClientKeys({ config }: Services): ClientKeys {
   }
 }
 
-async function readKeys(url: string, rule: 'public' | 'all'): Promise<readonly JWK[]> {
-  if (rule === 'public' && !url.startsWith('https:')) {
+async function readKeys(url: string, rules: Outbound): Promise<readonly JWK[]> {
+  if (rules.reach === 'public' && !url.startsWith('https:')) {
     throw new AssertionError('cannot be checked: jwksUri must be an https address')
   }
   try {
@@ -73,7 +74,7 @@ async function readKeys(url: string, rule: 'public' | 'all'): Promise<readonly J
         maxBytes: MAX_BYTES,
         timeoutMs: PATIENCE_MS,
       },
-      rule,
+      rules,
       new AbortController().signal,
     )
     if (status === 200) return readKeySet(body.toString('utf8'))

@@ -9,7 +9,7 @@ import {
   type SocketNotification,
   type SocketSubscription,
 } from '../../shared/api/socket-subscriptions.ts'
-import { readSubscription } from '../../shared/fhir/subscription.ts'
+import { readSubscription, type SubscriptionTerms } from '../../shared/fhir/subscription.ts'
 import type { Services } from '../../shared/services.ts'
 import { idOf } from '../../shared/store/content.ts'
 import { parseVersion, toVersion } from '../../shared/store/rows.ts'
@@ -19,6 +19,7 @@ import { eventNotification } from './messages.ts'
 
 export interface Binding {
   readonly subscription: SocketSubscription
+  readonly terms: SubscriptionTerms
   readonly watch: SocketWatch
   readonly claims: TokenClaims
   readonly address: string
@@ -60,9 +61,18 @@ export async function bind(
   if (subscription === undefined || seen === undefined) {
     return `Subscription/${subscriptionId} does not exist any more`
   }
-  const { type } = readSubscription(parseVersion(toVersion(subscription.row)))
-  const watch = { project: subscription.row.project, id: subscriptionId, watched: type }
-  return { subscription, watch, claims, address, sent: 0, waiting: 0, last: Promise.resolve() }
+  const terms = readSubscription(parseVersion(toVersion(subscription.row)))
+  const watch = { project: subscription.row.project, id: subscriptionId, watched: terms.type }
+  return {
+    subscription,
+    terms,
+    watch,
+    claims,
+    address,
+    sent: 0,
+    waiting: 0,
+    last: Promise.resolve(),
+  }
 }
 
 /** The text of a notification; undefined when nothing may be told, `ended` when nothing will be any more. */
@@ -75,7 +85,8 @@ export async function notificationFor(
   if (principal === undefined) return 'ended'
   const row = await services.repository.events.versionOf(told)
   if (row === undefined || row.content === null) return undefined
-  const body = await eventBody(services, principal, row)
+  const waited = { terms: binding.terms, change: told.change }
+  const body = await eventBody(services, principal, row, waited)
   if (body === undefined) return undefined
   binding.sent += 1
   const { id } = binding.subscription

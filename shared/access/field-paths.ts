@@ -44,6 +44,20 @@ export function withoutPaths(resource: Resource, paths: readonly string[]): Reso
   return cut(resource, treeOf(resource.resourceType, paths)) as Resource
 }
 
+/** What is left of a member of a resource: `all` of it, undefined for nothing; `value` is asked for only if need be. */
+export function cutBelow(
+  type: string,
+  paths: readonly string[],
+  member: string,
+  value: () => unknown,
+): unknown {
+  const branch = branchOf(treeOf(type, paths), member)
+  if (branch === undefined) return 'all'
+  if (branch.size === 0) return undefined
+  const rest = cut(value(), branch)
+  return isEmpty(rest) ? undefined : rest
+}
+
 /**
  * `next` with the elements of the paths as `stored` has them, absent ones included. Items of a list
  * are known again by all else that they hold, then by their place; what is new holds none of them.

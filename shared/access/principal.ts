@@ -38,6 +38,8 @@ export interface ProjectContext {
         readonly auth: number | undefined
       }
     | undefined
+  /** Its Subscriptions may have bots asked about writes before they are made (`preCommitSubscriptionsEnabled`). */
+  readonly preCommit?: boolean
   /** Bot runs at a time over all workers (`botConcurrency`). */
   readonly botConcurrency?: number | undefined
   /** Own limits of a GraphQL request (`graphqlMaxDepth`, `graphqlMaxCost`, `graphqlMaxSearches`). */

@@ -43,6 +43,8 @@ export interface Plan {
   readonly key: string
   readonly condition: SearchRequest | undefined
   readonly references: readonly ConditionalReference[]
+  /** Of what it makes, where that was decided before. */
+  readonly id?: string
 }
 
 /** An entry that is ready to be carried out. */
@@ -154,7 +156,7 @@ function identityOf(
   const { route } = plan.entry
   switch (route.kind) {
     case 'create':
-      if (plan.condition === undefined) return fresh(route.type)
+      if (plan.condition === undefined) return fresh(route.type, plan)
       return matched(interaction, plan, route.type, matches, known)
     case 'conditional-update':
     case 'conditional-patch':
@@ -170,17 +172,18 @@ function identityOf(
   }
 }
 
-function fresh(type: string, condition?: SearchRequest): Identity {
-  return { type, id: randomUUIDv7(), condition, match: undefined, isNew: true }
+function fresh(type: string, { id = randomUUIDv7(), condition }: Plan): Identity {
+  return { type, id, condition, match: undefined, isNew: true }
 }
 
 function matched(
   interaction: Interaction,
-  { entry, key, condition }: Plan,
+  plan: Plan,
   type: string,
   matches: Matches,
   known: Map<string, Identity>,
 ): Identity {
+  const { entry, key, condition } = plan
   const same = known.get(key)
   if (same !== undefined) return same
   const found = matches.get(key)
@@ -189,25 +192,21 @@ function matched(
   if (second !== undefined) throw severalMatches(entry)
   const identity =
     match === undefined
-      ? unmatched(interaction, entry, type, condition)
+      ? unmatched(interaction, plan, type)
       : { type, id: match.id, condition, match, isNew: false }
   known.set(key, identity)
   return identity
 }
 
-function unmatched(
-  interaction: Interaction,
-  entry: Entry,
-  type: string,
-  condition: SearchRequest | undefined,
-): Identity {
+function unmatched(interaction: Interaction, plan: Plan, type: string): Identity {
+  const { entry, condition } = plan
   if (entry.route.kind === 'conditional-patch') {
     const text = 'Conditional PATCH did not match any resources'
     const where = entryPath(entry.index, '.request.url')
     throw new HttpError(404, outcome('not-found', issue('error', 'not-found', text, where)))
   }
   const chosen = entry.route.kind === 'conditional-update' ? entry.resource?.id : undefined
-  if (typeof chosen !== 'string') return fresh(type, condition)
+  if (typeof chosen !== 'string') return fresh(type, plan)
   if (!mayChooseId(interaction.principal)) {
     throw badRequest('Cannot perform create as update with client-assigned ID')
   }

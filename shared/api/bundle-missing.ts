@@ -9,6 +9,7 @@ import type { Identity, Step } from './bundle-identities.ts'
 import { rewrite } from './bundle-references.ts'
 import { bodyOf, entryOf, interactionOf, through } from './bundle-run.ts'
 import { type Accepted, acceptResource, type Interaction, writeReply } from './interaction.ts'
+import { beforeWrite } from './pre-commit.ts'
 import { withAccount } from './resources.ts'
 
 /** Nothing fulfils its criteria, and no entry before it is to make that. */
@@ -67,7 +68,10 @@ async function accepted(outer: Interaction, step: MissingStep): Promise<Valid> {
   const { type, id } = step.identity
   const sent = { ...rewrite(bodyOf(step.entry), step.identities), id }
   const body = withAccount(interaction, sent)
-  return { step, interaction, ...(await acceptResource(interaction, type, body)) }
+  const { resource, warnings } = await acceptResource(interaction, type, body)
+  // Here, as nothing is locked yet.
+  const next = await beforeWrite(interaction, 'create', resource)
+  return { step, interaction, resource: next, warnings }
 }
 
 async function makeTogether(

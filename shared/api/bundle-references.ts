@@ -6,7 +6,7 @@
 import { mapStrings } from './map-strings.ts'
 
 /** fullUrl of an entry → `Type/id` it stands for. */
-export type Identities = ReadonlyMap<string, string>
+export type Identities = Map<string, string>
 
 /** The resource or patch with every link replaced; the same value when there is none. */
 export function rewrite<T>(content: T, identities: Identities): T {

@@ -15,6 +15,7 @@ import { rewrite } from './bundle-references.ts'
 import { deletedReply } from './conditional.ts'
 import type { FhirReply, FhirRequest } from './handle.ts'
 import { acceptResource, type Interaction, writeReply } from './interaction.ts'
+import { beforeDelete, beforeWrite } from './pre-commit.ts'
 import { tellRefusal } from './refusals.ts'
 import { wholeBody } from './reply.ts'
 import { createFrom, patchFrom, updateFrom, withAccount } from './resources.ts'
@@ -107,6 +108,7 @@ async function deleteMatches(
   if (!may(principal, type, 'delete')) throw forbidden()
   const [only] = isLocked ? [] : matches
   if (only === undefined) return deletedReply(interaction)
+  await beforeDelete(interaction, type, only.id)
   const deleted = await services.repository.delete(principal, type, only.id)
   return deletedReply(interaction, await afterDeletion(interaction, deleted))
 }
@@ -141,10 +143,11 @@ async function createMatched(
   const sent = withAccount(interaction, { ...body, id })
   const { resource, warnings } = await acceptResource(interaction, type, sent)
   if (condition === undefined) return createFrom(interaction, type, body, id)
+  const next = await beforeWrite(interaction, 'create', resource)
   const options = { keepId: true }
   try {
     const { repository } = services
-    const written = await repository.createConditional(principal, resource, condition, options)
+    const written = await repository.createConditional(principal, next, condition, options)
     return writeReply(interaction, written, warnings)
   } catch (error) {
     // The store's word for a match under another id than the one promised to the other entries.
@@ -155,7 +158,7 @@ async function createMatched(
 }
 
 /** A JSON Patch travels as a Binary. https://hl7.org/fhir/R4/http.html#patch */
-function patchOf(body: Resource, { index }: Entry): unknown {
+export function patchOf(body: Resource, { index }: Entry): unknown {
   if (body.resourceType !== 'Binary') return body
   if (typeof body.data !== 'string') {
     throw badRequest('Empty patch body', entryPath(index, '.resource.data'))

@@ -13,11 +13,14 @@ import {
 } from './bundle-entries.ts'
 import { identify, type Plan, planEntry, requireDistinct, type Step } from './bundle-identities.ts'
 import { isMissing, type MissingStep, MOST_MISSING, makeMissing } from './bundle-missing.ts'
+import { type Asked, askAhead } from './bundle-pre-commit.ts'
+import { createRaces } from './bundle-raced.ts'
 import { deletions, failedEntry, type Respond, runEntry, through } from './bundle-run.ts'
 import type { FhirReply } from './handle.ts'
 import type { Interaction } from './interaction.ts'
 import { charge, unitsOf } from './load.ts'
 import { readJson } from './negotiate.ts'
+import { mayAsk } from './pre-commit.ts'
 import { textReply } from './reply.ts'
 
 /** Errors: 400 for the bundle as a whole; of a transaction, the failure of any entry. */
@@ -56,6 +59,7 @@ async function runBatch(
     }
   }
   const steps = await identify(interaction, plans, failed)
+  const races = createRaces(interaction)
   const inside = through(interaction, interaction.services.repository.sideBySide())
   const pay = async ({ entry }: Step) => {
     const { services, principal, request } = interaction
@@ -69,7 +73,9 @@ async function runBatch(
   }
   const runPaid = async (step: Step) => {
     try {
-      responses[step.entry.index] = await runEntry(inside, step, respond, false)
+      responses[step.entry.index] = await races.run(step, (current) =>
+        runEntry(inside, current, respond, false),
+      )
     } catch (error) {
       failed(step.entry, error)
     }
@@ -82,19 +88,27 @@ async function runBatch(
     requireWanted(interaction)
     const paid: MissingStep[] = []
     for (const step of portion) if (await pay(step)) paid.push(step)
-    for (const made of await makeMissing(inside, paid)) {
-      if (made.kind === 'made') responses[made.step.entry.index] = made.response
-      else if (made.kind === 'invalid') failed(made.step.entry, made.error)
-      else await runPaid(made.step)
+    const made = await makeMissing(inside, paid)
+    const undecided = made.flatMap(({ kind, step }) => (kind === 'undecided' ? step : []))
+    // What cannot be looked for now fails when it is carried out.
+    await races.lookAgain(undecided).catch(() => undefined)
+    for (const one of made) {
+      if (one.kind === 'made') {
+        races.began(one.step)
+        responses[one.step.entry.index] = one.response
+      } else if (one.kind === 'invalid') failed(one.step.entry, one.error)
+      else await runPaid(one.step)
     }
   }
+  // Each may wait for a bot, which waits for its turn.
+  const asks = mayAsk(interaction)
   for (const { stage, items } of inStages(steps)) {
     const missing = items.filter(isMissing)
     for (let from = 0; from < missing.length; from += MOST_MISSING) {
       await runMissing(missing.slice(from, from + MOST_MISSING))
     }
     const others = items.filter((step) => !isMissing(step))
-    const ways = Map.groupBy(others, (step) => wayOf(stage, step))
+    const ways = Map.groupBy(others, (step) => wayOf(stage, step, asks))
     for (const way of ['sharing', 'alone', 'twin'] as const) {
       await inLanes(stage === 'operation' ? 1 : LANES[way], ways.get(way) ?? [], run)
     }
@@ -102,9 +116,14 @@ async function runBatch(
   return responses
 }
 
-function wayOf(stage: Stage, { entry, identity, isTwin, matches }: Step): keyof typeof LANES {
+function wayOf(
+  stage: Stage,
+  { entry, identity, isTwin, matches }: Step,
+  asks: boolean,
+): keyof typeof LANES {
   if (isTwin) return 'twin'
   if (stage === 'GET') return entry.route.kind === 'read' ? 'sharing' : 'alone'
+  if (asks) return 'alone'
   if (stage === 'DELETE') return matches.length < 2 ? 'sharing' : 'alone'
   return identity === undefined ? 'alone' : 'sharing'
 }
@@ -147,14 +166,16 @@ async function runTransaction(
   })
   const units = plans.reduce((sum, { entry }) => sum + unitsOf(entry.route), 0)
   await charge(interaction.services, principal, interaction.request, units, true)
+  const asked = await askAhead(interaction, plans, atEntry)
+  const request = { ...interaction.request, isPreCommitted: true }
   const conditions = plans.flatMap(({ condition }) => condition ?? [])
   const { services, undo } = undoable(interaction.services)
   try {
     return await services.repository.transaction(
       async (transaction) => {
         await undo()
-        const inside = through({ ...interaction, services }, transaction)
-        return await runAll(inside, transaction, plans, respond)
+        const inside = through({ ...interaction, request, services }, transaction)
+        return await runAll(inside, transaction, asked, respond)
       },
       { principal, conditions, oneState: plans.some(readsMore) },
     )
@@ -187,7 +208,7 @@ const WRITES: ReadonlySet<string> = new Set([
 async function runAll(
   interaction: Interaction,
   transaction: Transaction,
-  plans: readonly Plan[],
+  { plans, check }: Asked,
   respond: Respond,
 ): Promise<ResponseEntry[]> {
   const changed = plans.flatMap(({ entry: { route } }) =>
@@ -198,6 +219,7 @@ async function runAll(
     throw atEntry(index, error)
   })
   requireDistinct(steps)
+  check(steps)
   const responses: ResponseEntry[] = []
   for (const group of inGroups(steps)) {
     requireWanted(interaction)

@@ -2,14 +2,17 @@
 import { may } from '../access/policy.ts'
 import { badRequest, forbidden, multipleMatches, notFound } from '../errors.ts'
 import { allOk, type Issue, outcome } from '../fhir/outcome.ts'
+import type { Resource } from '../fhir/resource.ts'
 import type { SearchRequest } from '../fhir/search.ts'
 import { normalId } from '../store/context.ts'
+import type { Version, WriteOptions, WriteResult } from '../store/repository.ts'
 import { afterDeletions } from './admin-writes.ts'
 import { withLiteralReferences } from './conditional-references.ts'
 import { criteriaOf, readCondition } from './criteria.ts'
 import type { FhirReply } from './handle.ts'
 import { acceptResource, type Interaction, writeReply } from './interaction.ts'
 import { readJson } from './negotiate.ts'
+import { beforeDelete, beforeWrite, mayAsk } from './pre-commit.ts'
 import { writeOptions } from './preconditions.ts'
 import { emptyReply, outcomeReply } from './reply.ts'
 import { patch, withAccount } from './resources.ts'
@@ -28,13 +31,51 @@ export async function createConditional(
   const sent = withAccount(interaction, readJson(request))
   const body = await withLiteralReferences(interaction, sent)
   const { resource, warnings } = await acceptResource(interaction, type, body)
-  const { repository } = services
-  const written = await repository.createConditional(principal, resource, condition)
+  const written = mayAsk(interaction, type)
+    ? await createAsking(interaction, resource, condition)
+    : await services.repository.createConditional(principal, resource, condition)
   const isMatch = written.outcome !== 'created'
   if (isMatch && typeof resource.id === 'string' && normalId(resource.id) !== written.id) {
     throw badRequest('Resource ID did not match resolved ID', `${type}.id`)
   }
   return writeReply(interaction, written, warnings)
+}
+
+/** A bot is asked about what is made only; what was made by others meanwhile is looked for anew. */
+async function createAsking(
+  interaction: Interaction,
+  resource: Resource,
+  condition: SearchRequest,
+): Promise<WriteResult> {
+  const { services, principal } = interaction
+  const { repository } = services
+  if (!may(principal, condition.type, 'create')) throw forbidden()
+  const matching = async (): Promise<WriteResult | undefined> => {
+    const match = await findMatch(interaction, condition)
+    return match && { ...match, outcome: 'unchanged' }
+  }
+  const match = await matching()
+  if (match !== undefined) return match
+  const next = await beforeWrite(interaction, 'create', resource)
+  if (next === resource) return repository.createConditional(principal, resource, condition)
+  const options = { keepId: true }
+  try {
+    return await repository.createConditional(principal, next, condition, options)
+  } catch (error) {
+    const late = await matching()
+    if (late === undefined) throw error
+    return late
+  }
+}
+
+/** Errors: 412 for several. */
+async function findMatch(
+  { services, principal }: Interaction,
+  condition: SearchRequest,
+): Promise<Version | undefined> {
+  const { versions } = await services.repository.search(principal, { ...condition, count: 2 })
+  if (versions.length > 1) throw multipleMatches()
+  return versions[0]
 }
 
 export async function updateConditional(
@@ -47,19 +88,36 @@ export async function updateConditional(
   const { resource, warnings } = await acceptResource(interaction, type, body)
   const options = writeOptions(request)
   const { repository } = services
-  const written = await repository.updateConditional(principal, resource, condition, options)
+  const next = mayAsk(interaction, type)
+    ? await askedAbout(interaction, resource, condition, options)
+    : resource
+  const written = await repository.updateConditional(principal, next, condition, {
+    ...options,
+    keepId: next !== resource,
+  })
   return writeReply(interaction, written, warnings)
+}
+
+/** What is written where nothing else is found meanwhile. */
+async function askedAbout(
+  interaction: Interaction,
+  resource: Resource,
+  condition: SearchRequest,
+  { ifMatch }: WriteOptions,
+): Promise<Resource> {
+  const match = await findMatch(interaction, condition)
+  if (match === undefined) return beforeWrite(interaction, 'create', resource)
+  if (resource.id !== undefined && normalId(resource.id) !== match.id) return resource
+  return beforeWrite(interaction, 'update', { ...resource, id: match.id }, ifMatch)
 }
 
 /** No match is 404, several are 412. */
 export async function patchConditional(interaction: Interaction, type: string): Promise<FhirReply> {
-  const { services, principal, request } = interaction
+  const { principal, request } = interaction
   const condition = readCondition(interaction, type, request.query)
   if (!may(principal, type, 'update')) throw forbidden()
-  const { versions } = await services.repository.search(principal, { ...condition, count: 2 })
-  const [match, second] = versions
+  const match = await findMatch(interaction, condition)
   if (match === undefined) throw notFound()
-  if (second !== undefined) throw multipleMatches()
   return patch(interaction, type, match.id)
 }
 
@@ -75,8 +133,22 @@ export async function deleteConditional(
   const { services, principal, request } = interaction
   const condition = readCondition(interaction, type, request.query)
   const limit = mostDeletions(condition, request.query)
+  if (mayAsk(interaction, type)) await askAboutMatches(interaction, condition, limit)
   const deleted = await services.repository.deleteConditional(principal, condition, limit)
   return deletedReply(interaction, await afterDeletions(interaction, deleted))
+}
+
+/** One after the other; more than may be deleted are refused anyway. */
+async function askAboutMatches(
+  interaction: Interaction,
+  condition: SearchRequest,
+  limit: number,
+): Promise<void> {
+  const { services, principal } = interaction
+  const asked = { ...condition, count: limit + 1 }
+  const { versions } = await services.repository.search(principal, asked)
+  if (versions.length > limit) return
+  for (const { type, id } of versions) await beforeDelete(interaction, type, id)
 }
 
 export function deletedReply(

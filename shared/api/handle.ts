@@ -33,6 +33,8 @@ export interface FhirRequest {
   readonly takesPieces?: boolean
   /** Nobody waits for the answer: a quota is waited for, not answered with 429. */
   readonly mayWait?: boolean
+  /** Pre-commit bots were asked before, or one of them makes it. */
+  readonly isPreCommitted?: boolean
   /** Aborts when the caller has gone. */
   readonly signal?: AbortSignal
 }

@@ -3,7 +3,7 @@ import type { Principal } from '../access/principal.ts'
 import { badRequest, badStructure } from '../errors.ts'
 import { allOk, created, type Issue, outcome } from '../fhir/outcome.ts'
 import { claimsOf } from '../fhir/profile-claims.ts'
-import { isResource, parseReference, type Resource } from '../fhir/resource.ts'
+import { isObject, isResource, parseReference, type Resource } from '../fhir/resource.ts'
 import { requireValid } from '../fhir/validate.ts'
 import { withoutEmpty } from '../fhir/without-empty.ts'
 import type { Services } from '../services.ts'
@@ -13,6 +13,7 @@ import type { Version, WriteResult } from '../store/repository.ts'
 import { present } from '../store/rows.ts'
 import { recordWrite } from './admin-writes.ts'
 import { signBinary, toBinaryPath } from './attachments.ts'
+import { noteDownloads } from './downloads.ts'
 import type { FhirReply, FhirRequest } from './handle.ts'
 import { mapStrings } from './map-strings.ts'
 import type { Preferences } from './negotiate.ts'
@@ -75,7 +76,8 @@ export async function acceptValid(interaction: Interaction, body: Resource): Pro
   const { services, principal } = interaction
   const { project } = principal
   const strict = project.strictMode
-  const sent = withRelativeAddresses(interaction, strict ? body : withoutEmpty(body))
+  const own = withOwnMeta(interaction, body)
+  const sent = withRelativeAddresses(interaction, strict ? own : withoutEmpty(own))
   const resource = withDefaultProfiles(sent, project)
   const { profiles } = await findProfiles(interaction, claimsOf(resource))
   const terminology = project.features.includes('validate-terminology')
@@ -88,6 +90,15 @@ export async function acceptValid(interaction: Interaction, body: Resource): Pro
     services.log.warn({ project: project.id, issues: issues.slice(0, 10) }, 'validation warnings')
   }
   return { resource, warnings }
+}
+
+/** Accounts are named in extended mode or in the address; what a plain answer does not show is not set by sending it back. */
+function withOwnMeta({ request, preferences }: Interaction, resource: Resource): Resource {
+  if (preferences.extended || request.query.has('_account')) return resource
+  const { meta, ...rest } = resource
+  if (!isObject(meta) || !('account' in meta || 'accounts' in meta)) return resource
+  const { account: _account, accounts: _accounts, ...own } = meta
+  return Object.keys(own).length === 0 ? rest : { ...rest, meta: own }
 }
 
 /** References and addresses of Binaries under our own base become `Type/id`, the form that is stored. */
@@ -108,6 +119,7 @@ export async function writeReply(
   warnings: readonly Issue[],
 ): Promise<FhirReply> {
   await recordWrite(interaction, written)
+  await noteDownloads(interaction, written)
   const { returned } = interaction.preferences
   forgetDefinitions(interaction.services, written.type)
   const isNew = written.outcome === 'created'

@@ -38,6 +38,16 @@ export function wantsPretty({ query }: FhirRequest): boolean {
   return query.get('_pretty') === 'true'
 }
 
+/** Whether an answer may be sent as gzip: https://www.rfc-editor.org/rfc/rfc9110#section-12.5.3 */
+export function takesGzip(header: string | undefined): boolean {
+  const found = (header ?? '').split(',').map((item) => {
+    const [name = '', ...parameters] = item.split(';').map((text) => text.trim().toLowerCase())
+    return { name, isRefused: parameters.some((text) => /^q=0(\.0*)?$/.test(text)) }
+  })
+  const named = found.find(({ name }) => name === 'gzip') ?? found.find(({ name }) => name === '*')
+  return named !== undefined && !named.isRefused
+}
+
 const FORMATS = new Set(['json', 'application/json', 'application/fhir+json'])
 const JSON_TYPES = new Set(['application/json', 'application/fhir+json', 'text/json'])
 

@@ -12,6 +12,7 @@ import { createBinary, createBinaryFrom, updateBinary, updateBinaryFrom } from '
 import { literalReferences, withLiteralReferences } from './conditional-references.ts'
 import type { FhirReply } from './handle.ts'
 import {
+  type Accepted,
   acceptResource,
   acceptValid,
   type Interaction,
@@ -21,6 +22,7 @@ import {
 } from './interaction.ts'
 import { readAsyncJob } from './jobs.ts'
 import { readJson, readPatchBody } from './negotiate.ts'
+import { beforeDelete, beforeWrite, mayAsk, patchAsking } from './pre-commit.ts'
 import {
   demandsExistence,
   etagOf,
@@ -95,20 +97,29 @@ export async function createFrom(
 ): Promise<FhirReply> {
   const { services, principal } = interaction
   if (isBinary(body) && type === 'Binary') return createBinaryFrom(interaction, body, id)
-  const sent = withAccount(interaction, withoutId(body))
-  // A Project is the same whichever way it is made.
-  const whole = type === 'Project' ? newProject(sent, services.config) : sent
-  const literal = await withLiteralReferences(interaction, whole)
-  const { resource, warnings } = await acceptResource(interaction, type, literal)
+  const { resource, warnings } = await acceptNew(interaction, type, body)
   if (isOfSocket(resource)) {
     const made = await createSocketSubscription(services, principal, resource, id)
     return writeReply(interaction, made, warnings)
   }
-  const written =
-    id === undefined
-      ? await services.repository.create(principal, resource)
-      : await services.repository.create(principal, { ...resource, id }, { keepId: true })
+  const made = id === undefined ? resource : { ...resource, id }
+  const next = await beforeWrite(interaction, 'create', made)
+  const keepId = next.id !== undefined
+  const written = await services.repository.create(principal, next, { keepId })
   return writeReply(interaction, written, warnings)
+}
+
+/** Checks a new resource, whose id is not the sender's to choose. Errors: 400. */
+export async function acceptNew(
+  interaction: Interaction,
+  type: string,
+  body: unknown,
+): Promise<Accepted> {
+  const sent = withAccount(interaction, withoutId(body))
+  // A Project is the same whichever way it is made.
+  const whole = type === 'Project' ? newProject(sent, interaction.services.config) : sent
+  const literal = await withLiteralReferences(interaction, whole)
+  return acceptResource(interaction, type, literal)
 }
 
 /** `?_account=Type/id` names the account of what is created; the store lets administrators do so. Errors: 400. */
@@ -144,18 +155,32 @@ export async function updateFrom(
   body: unknown,
 ): Promise<FhirReply> {
   const { services, principal, request } = interaction
-  if (isObject(body) && body.resourceType === type) requireSameId(body.id, id)
-  if (isBinary(body) && type === 'Binary') return updateBinaryFrom(interaction, body, id)
-  const literal = await withLiteralReferences(interaction, body)
-  const { resource, warnings } = await acceptResource(interaction, type, literal)
+  if (isBinary(body) && type === 'Binary') {
+    requireSameId(body.id, id)
+    return updateBinaryFrom(interaction, body, id)
+  }
+  const { resource, warnings } = await acceptUpdate(interaction, type, id, body)
   const options = writeOptions(request)
   if (demandsExistence(request)) await requireExisting(interaction, type, id)
+  const next = await beforeWrite(interaction, 'update', { ...resource, id }, options.ifMatch)
   const written = await storedOrHeld(
     type,
-    () => services.repository.update(principal, { ...resource, id }, options),
+    () => services.repository.update(principal, next, options),
     () => refuseSocketChange(services, principal, id),
   )
   return writeReply(interaction, written, warnings)
+}
+
+/** Checks a resource that takes the place of another. Errors: 400. */
+export async function acceptUpdate(
+  interaction: Interaction,
+  type: string,
+  id: string,
+  body: unknown,
+): Promise<Accepted> {
+  if (isObject(body) && body.resourceType === type) requireSameId(body.id, id)
+  const literal = await withLiteralReferences(interaction, body)
+  return acceptResource(interaction, type, literal)
 }
 
 export async function patch(
@@ -173,23 +198,35 @@ export async function patchFrom(
   body: unknown,
 ): Promise<FhirReply> {
   const { services, principal, request } = interaction
-  const patched = changeOf(body)
+  const change = patchedBy(interaction, type, body)
   const options = writeOptions(request)
   if (demandsExistence(request)) await requireExisting(interaction, type, id)
+  const written = await storedOrHeld(
+    type,
+    () =>
+      mayAsk(interaction, type)
+        ? patchAsking(interaction, type, id, change, options)
+        : services.repository.patch(principal, type, id, change, options),
+    () => refuseSocketChange(services, principal, id),
+  )
+  return writeReply(interaction, written, [])
+}
+
+/** What a patch makes of a version, checked. Errors: 400 for what is no patch. */
+export function patchedBy(
+  interaction: Interaction,
+  type: string,
+  body: unknown,
+): (current: Resource) => Promise<Resource> {
+  const patched = changeOf(body)
   const hasQuestion = JSON.stringify(body).includes('?')
-  const change = async (current: Resource) => {
+  return async (current) => {
     const next = patched(current)
     const kept = type === 'Binary' ? withContentOf(current, next) : next
     const literal = hasQuestion ? await literalReferences(interaction, kept) : kept
     const { resource } = await acceptValid(interaction, literal)
     return resource
   }
-  const written = await storedOrHeld(
-    type,
-    () => services.repository.patch(principal, type, id, change, options),
-    () => refuseSocketChange(services, principal, id),
-  )
-  return writeReply(interaction, written, [])
 }
 
 export async function remove(
@@ -200,6 +237,7 @@ export async function remove(
   const { services, principal, request } = interaction
   const options = writeOptions(request)
   if (demandsExistence(request)) await requireExisting(interaction, type, id)
+  await beforeDelete(interaction, type, id, options.ifMatch)
   const deletion = await storedOrHeld(
     type,
     () => services.repository.delete(principal, type, id, options),

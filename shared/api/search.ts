@@ -17,6 +17,7 @@ import { absoluteUrl, type Interaction, textOf } from './interaction.ts'
 import { readForm } from './negotiate.ts'
 import { piecesReply, textReply } from './reply.ts'
 import { explain, isExplained } from './search-explain.ts'
+import { standardDefinitions } from './standard-definitions.ts'
 
 /** `GET Type?…` and `POST Type/_search`; a search result is never 404, only empty. */
 export async function search(interaction: Interaction, type: string): Promise<FhirReply> {
@@ -28,10 +29,14 @@ export async function search(interaction: Interaction, type: string): Promise<Fh
   live.delete('_deleted')
   const request = await readSearch(interaction, type, live)
   const { repository } = services
-  const page = isDeleted(query)
-    ? await repository.searchDeleted(principal, request)
-    : await repository.search(principal, request, interaction.request.signal)
-  return pageReply(interaction, type, query, request, page)
+  if (isDeleted(query)) {
+    const page = await repository.searchDeleted(principal, request)
+    return pageReply(interaction, type, query, request, page)
+  }
+  const page = await repository.search(principal, request, interaction.request.signal)
+  const isNone = page.versions.length === 0 && request.offset === 0 && !request.cursor
+  const more = isNone ? standardDefinitions(request) : []
+  return pageReply(interaction, type, query, request, page, more)
 }
 
 /** Errors: 400 for what is neither true nor false. */
@@ -128,6 +133,7 @@ function pageReply(
   query: URLSearchParams,
   request: SearchRequest,
   page: SearchPage,
+  more: readonly SearchEntry[] = [],
 ): FhirReply {
   const views = new Map<string, View | undefined>()
   const viewFor = (type: string) => {
@@ -147,11 +153,13 @@ function pageReply(
   }
   function* entriesOf(): Iterable<SearchEntry> {
     for (const version of page.versions) yield entryOf(version, 'match')
+    yield* more
     for (const version of page.included) yield entryOf(version, 'include')
     yield* warnings(request, page)
   }
   const links = linksOf(interaction, path, request, query, page)
-  const head = { type: 'searchset', total: page.total, links } as const
+  const total = page.total === undefined ? undefined : page.total + more.length
+  const head = { type: 'searchset', total, links } as const
   if (isForPieces(interaction, page)) return piecesReply(200, searchPieces(head, entriesOf()))
   return textReply(200, searchBundle(head, [...entriesOf()]))
 }

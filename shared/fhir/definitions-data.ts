@@ -44,6 +44,12 @@ export interface TypeDefinition {
   readonly elements: readonly ElementDefinition[]
 }
 
+/** What the standard says of a type and its elements in a few words, by path; the type's own is empty. */
+export interface ShortsLine {
+  readonly name: string
+  readonly texts: Readonly<Record<string, string>>
+}
+
 export interface SearchParameter {
   readonly code: string
   readonly type: SearchParamType
@@ -77,4 +83,12 @@ export interface ProfileLine {
   readonly type: string
   readonly baseDefinition?: string | undefined
   readonly differential: { readonly element: readonly object[] }
+}
+
+/** The same with all its elements, as StructureDefinition. */
+export interface SnapshotLine {
+  readonly url: string
+  readonly version?: string | undefined
+  readonly type: string
+  readonly snapshot: { readonly element: readonly object[] }
 }

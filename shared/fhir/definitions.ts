@@ -9,6 +9,7 @@ import type {
   ProfileLine,
   SearchLine,
   SearchParameter,
+  SnapshotLine,
   TypeDefinition,
   ValueSetLine,
 } from './definitions-data.ts'
@@ -78,6 +79,11 @@ export function valueSet(url: string): ValueSetLine | undefined {
 /** A profile or extension that the standard itself publishes. */
 export function publishedProfile(url: string): ProfileLine | undefined {
   return profiles().get(url)
+}
+
+/** The same with all its elements. */
+export function publishedSnapshot(url: string): SnapshotLine | undefined {
+  return snapshots().get(url)
 }
 
 /** Urls of the profiles of a resource type that the standard publishes. */
@@ -227,12 +233,16 @@ function add(all: Map<string, SearchParameter>, line: SearchLine | undefined): v
   for (const parameter of line?.parameters ?? []) all.set(parameter.code, parameter)
 }
 
+/** Some are large. */
+const PARSED_SNAPSHOTS = 20
+
 const parametersOf = new Map<string, ReadonlyMap<string, SearchParameter>>()
 
 const types = openOnce(() => openLines<TypeDefinition>('types', 'name'))
 const search = openOnce(() => openLines<SearchLine>('search', 'name'))
 const valueSets = openOnce(() => openLines<ValueSetLine>('valuesets', 'url'))
 const profiles = openOnce(() => openLines<ProfileLine>('profiles', 'url'))
+const snapshots = openOnce(() => openLines<SnapshotLine>('snapshots', 'url', PARSED_SNAPSHOTS))
 const compartments = openOnce(
   () => openLines<CompartmentLine>('compartments', 'name').get('compartments')?.compartments ?? {},
 )

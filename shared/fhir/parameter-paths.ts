@@ -9,20 +9,21 @@ import type { SearchParameter } from './definitions-data.ts'
 import type { OwnParameters } from './own-parameters.ts'
 import { type Expression, parsePath } from './path-parse.ts'
 import { type Criterion, isCondition } from './search.ts'
+import { unescapeValue } from './search-values.ts'
 
 /** The parameters of `type` itself that a criterion tells resources apart by. */
 export function testedCodes(type: string, criterion: Criterion): readonly string[] {
-  if (isCondition(criterion)) return [criterion.code]
+  if (isCondition(criterion)) {
+    if (criterion.code !== '_compartment') return [criterion.code]
+    return criterion.values.flatMap((value) => compartmentCodes(type, unescapeValue(value)))
+  }
   switch (criterion.kind) {
     case 'chain':
       return [criterion.code]
     case 'has':
       return []
-    case 'compartment': {
-      const compartment = COMPARTMENTS.find((name) => criterion.reference.startsWith(`${name}/`))
-      const codes = compartment === undefined ? [] : compartmentParams(compartment, type)
-      return codes.filter((code) => code !== '{def}')
-    }
+    case 'compartment':
+      return compartmentCodes(type, criterion.reference)
     case 'not':
       return testedCodes(type, criterion.criterion)
     case 'and':
@@ -31,6 +32,14 @@ export function testedCodes(type: string, criterion: Criterion): readonly string
     default:
       return criterion satisfies never
   }
+}
+
+/** The parameters that put a resource of the type into a compartment; a bare id may be that of any. */
+export function compartmentCodes(type: string, reference: string): readonly string[] {
+  const isBare = !reference.includes('/')
+  const meant = COMPARTMENTS.filter((name) => isBare || reference.startsWith(`${name}/`))
+  const codes = meant.flatMap((name) => compartmentParams(name, type))
+  return codes.filter((code) => code !== '{def}')
 }
 
 const READS_ALL: ReadonlySet<string> = new Set(['_text', '_content', '_score'])

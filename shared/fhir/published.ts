@@ -1,10 +1,17 @@
 /** Types and search parameters of the standard and of the platform as resources. https://hl7.org/fhir/R4/structuredefinition.html */
-import { isPlatformType, searchParameters, typeDefinition } from './definitions.ts'
+import { urlOf, versionOf } from './canonical.ts'
+import {
+  isPlatformType,
+  publishedSnapshot,
+  searchParameters,
+  typeDefinition,
+} from './definitions.ts'
 import type { ElementDefinition, ElementType, TypeDefinition } from './definitions-data.ts'
 import type { Resource } from './resource.ts'
 
 const STANDARD = 'http://hl7.org/fhir/StructureDefinition/'
 const PLATFORM = 'https://medplum.com/fhir/StructureDefinition/'
+const FHIR_VERSION = '4.0.1'
 
 /** Without an id, for it is not stored; undefined where there is no such type. */
 export function publishedType(name: string): Resource | undefined {
@@ -25,6 +32,19 @@ export function publishedType(name: string): Resource | undefined {
       element: [rootOf(definition), ...elements.map((element) => elementOf(name, element))],
     },
   }
+}
+
+/** A type or a profile by its canonical, without an id. */
+export function publishedStructure(canonical: string): Resource | undefined {
+  const [url, version] = [urlOf(canonical), versionOf(canonical)]
+  const profile = publishedSnapshot(url)
+  if (profile !== undefined) {
+    const isOther = version !== undefined && version !== profile.version
+    return isOther ? undefined : { resourceType: 'StructureDefinition', ...profile }
+  }
+  if (version !== undefined && version !== FHIR_VERSION) return undefined
+  const name = url.slice(url.lastIndexOf('/') + 1)
+  return url === canonicalOf(name) ? publishedType(name) : undefined
 }
 
 /** Those that a type is searched by. */

@@ -34,6 +34,8 @@ export interface SubscriptionTerms {
   readonly hook: Hook | undefined
   /** References of which the resource must share one; empty: of any. */
   readonly accounts: readonly string[]
+  /** A bot that is asked about changes before they are made, and told of none. */
+  readonly isPreCommit: boolean
   /** Changes after this do not fire. */
   readonly ends: Date | undefined
 }
@@ -64,6 +66,7 @@ export function readSubscription(subscription: Resource): SubscriptionTerms {
       'Subscription.criteria',
     )
   }
+  const hook = readHook(subscription.channel)
   return {
     type,
     query: at === -1 ? '' : criteria.slice(at + 1),
@@ -72,7 +75,8 @@ export function readSubscription(subscription: Resource): SubscriptionTerms {
     attempts: readAttempts(subscription),
     success: readSuccess(subscription),
     secret: readSecret(subscription),
-    hook: readHook(subscription.channel),
+    hook,
+    isPreCommit: hook?.bot !== undefined && readPreCommit(subscription),
     accounts: accountsOf(subscription),
     ends: endOf(subscription),
   }
@@ -156,6 +160,14 @@ function readSecret(subscription: Resource): string | undefined {
   const { valueString } = found.item
   if (typeof valueString === 'string' && valueString !== '') return valueString
   throw badRequest('A secret is a text', `${found.path}.valueString`)
+}
+
+function readPreCommit(subscription: Resource): boolean {
+  const [found] = extensionsNamed(subscription, 'pre-commit-bot')
+  if (found === undefined) return false
+  const { valueBoolean } = found.item
+  if (typeof valueBoolean === 'boolean') return valueBoolean
+  throw badRequest('Whether a bot is asked first is a boolean', `${found.path}.valueBoolean`)
 }
 
 function readHook(channel: unknown): Hook | undefined {

@@ -15,8 +15,8 @@ import { patientCompartments } from './indexes.ts'
 import type { Write } from './statements.ts'
 
 const PATIENT = 'Patient'
-/** A Group may name thousands. */
-const MOST_PATIENTS = 100
+/** A Group may name thousands, of whom few hold accounts: those are found first. */
+const MANY_PATIENTS = 20
 
 /** A create was refused because of accounts that it has to inherit. */
 export class InheritsAccounts extends Error {}
@@ -35,9 +35,9 @@ export function patientsOf(
 ): readonly string[] {
   if (resource.resourceType === PATIENT) return []
   if (principal.isProjectAdmin && accountsOf(resource.meta) !== undefined) return []
-  return patientCompartments(resource)
-    .slice(0, MOST_PATIENTS)
-    .map((reference) => keys.rowId(PATIENT, reference.slice(PATIENT.length + 1)))
+  return patientCompartments(resource).map((reference) =>
+    keys.rowId(PATIENT, reference.slice(PATIENT.length + 1)),
+  )
 }
 
 /**
@@ -63,7 +63,7 @@ export async function judgeHeir<T>(
   }
 }
 
-/** As they are now. Reads that are asked for together share a statement. */
+/** As they are now, in the order of the patients. Reads that are asked for together share a statement. */
 export async function inheritedAccounts(
   store: Store,
   project: number,
@@ -71,8 +71,26 @@ export async function inheritedAccounts(
 ): Promise<readonly Reference[]> {
   const found: Reference[] = []
   // One after the other: a transaction gives each of its pieces one row at a time.
-  for (const id of patients) found.push(...(await accountsOfPatient(store, project, id)))
+  for (const id of await holdersAmong(store, project, patients))
+    found.push(...(await accountsOfPatient(store, project, id)))
   return distinctAccounts(found)
+}
+
+/** Those that hold accounts, or did once. One statement for many. */
+async function holdersAmong(
+  { connection }: Store,
+  project: number,
+  patients: readonly string[],
+): Promise<readonly string[]> {
+  if (patients.length <= MANY_PATIENTS) return patients
+  const rows = await connection.query<{ id: string }>({
+    name: 'account-holders',
+    text: `select x.id::text from unnest($2::uuid[]) with ordinality as x(id, n)
+      where exists (select 1 from version v where v.project = $1 and v.type = 112 and v.id = x.id
+        and v.meta_ext like '%"accounts":%') order by x.n`,
+    values: [project, patients],
+  })
+  return rows.map(({ id }) => id)
 }
 
 async function accountsOfPatient(

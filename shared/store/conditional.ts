@@ -84,7 +84,9 @@ export async function updateConditional(
   return locked(store, transact, principal, condition, async (inner) => {
     const late = await findOne(inner, principal, condition)
     if (late !== undefined) return overwrite(inner, late)
-    if (resource.id === undefined) return create(inner, principal, resource, options)
+    if (resource.id === undefined || options.keepId) {
+      return create(inner, principal, resource, options)
+    }
     if (!principal.isSuperAdmin && !principal.project.updateAsCreate) {
       throw badRequest('Cannot perform create as update with client-assigned ID')
     }

@@ -1,9 +1,9 @@
 /** What the parts of the store share; one a process, and a copy for each transaction. */
 import { REGISTRY_TYPES } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import type { FetchRule } from '../config.ts'
 import type { Connection } from '../database.ts'
 import type { OwnParameter } from '../fhir/own-parameters.ts'
+import type { Outbound } from '../outbound.ts'
 import type { Submit } from './coalesce.ts'
 import type { Turns } from './conditional.ts'
 import type { Deleted, Deletion } from './deletions.ts'
@@ -44,7 +44,7 @@ export interface Store {
   /** Resolves when each write that begins then sees a Subscription made active; in a transaction at its end. */
   readonly activated: () => Promise<void>
   /** Where Subscriptions may send to. */
-  readonly hookTargets: FetchRule
+  readonly hookTargets: Outbound
   /** One at a time for equal conditional writes, and changes of one resource, of this process. */
   readonly turns: Turns
   /** Inside a transaction: references that are checked at its end. */

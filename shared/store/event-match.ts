@@ -14,9 +14,12 @@ import { decideInMemory } from './search/grant-tests.ts'
 import { type HeldRow, heldRow } from './search/row-decisions.ts'
 import type { Watcher } from './watchers.ts'
 
+/** What is judged of a change, be it made or not. */
+export type Matter = Pick<ChangeEvent, 'change' | 'type' | 'subject' | 'previous' | 'at'>
+
 /** A change, read once for all that wait for it. */
 export interface Candidate {
-  readonly event: ChangeEvent
+  readonly event: Matter
   readonly own: OwnParameters | undefined
   /** The resource with its platform meta. */
   readonly resource: () => Resource
@@ -24,11 +27,11 @@ export interface Candidate {
   readonly held: () => HeldRow
 }
 
-const EXPRESSION_MS = 50
+export const EXPRESSION_MS = 50
 
 export function candidateOf(
   store: Store,
-  event: ChangeEvent,
+  event: Matter,
   own: OwnParameters | undefined,
 ): Candidate {
   const { subject, previous } = event
@@ -37,7 +40,10 @@ export function candidateOf(
     event,
     own,
     resource,
-    previous: once(() => previous && parseVersion(toVersion(previous))),
+    // Of a deletion both are the last version.
+    previous: once(() =>
+      event.change === 'delete' ? resource() : previous && parseVersion(toVersion(previous)),
+    ),
     held: once(() => {
       const rows = indexRows(store, subject.project, resource(), own)
       return heldRow(subject.id, rows, subject.content ?? '')
@@ -76,13 +82,11 @@ async function fulfils(
   return (await meeting(store, [grant], subject.project, own, [subject])).length > 0
 }
 
-/** On a deletion both are the last version. */
 function isTrue(
-  { event, resource, previous }: Candidate,
+  { resource, previous }: Candidate,
   expression: NonNullable<Watcher['terms']['expression']>,
 ): boolean {
-  const before = event.change === 'delete' ? resource() : previous()
-  const variables = { previous: before, current: resource() }
+  const variables = { previous: previous(), current: resource() }
   const values = withinLimits(() => expression(resource(), variables), EXPRESSION_MS)
   return values.length === 1 && values[0] === true
 }

@@ -29,6 +29,9 @@ const SILENT: ReadonlySet<string> = new Set([
   'DomainConfiguration',
 ])
 
+/** Of these the end alone is told, which is their only update: not that the service keeps a record or drops it. */
+const ENDING: ReadonlySet<string> = new Set(['BulkDataExport'])
+
 const OUTBOX = 'outbox (project, type, id, ver, op, origin)'
 
 export function makesEvents(type: string): boolean {
@@ -41,8 +44,9 @@ export function eventOrigin(
   principal: Principal,
   type: string,
   projectId: string | undefined,
+  operation: Operation,
 ): EventOrigin | undefined {
-  if (!makesEvents(type)) return undefined
+  if (!makesEvents(type) || (ENDING.has(type) && operation !== 'u')) return undefined
   const cause = JSON.stringify(principal.cause ?? {})
   if (!REGISTRY_TYPES.has(type)) return { cause, home: undefined }
   return projectId === ''

@@ -4,14 +4,17 @@ import type { Principal } from '../access/principal.ts'
 import { HttpError } from '../errors.ts'
 import { typeName } from '../fhir/definitions.ts'
 import type { Resource } from '../fhir/resource.ts'
+import type { Change } from '../fhir/subscription.ts'
 import { inSight } from './binaries.ts'
 import type { Transact } from './conditional.ts'
 import type { Store } from './context.ts'
 import { addDeliveries, type Delivery, type NewDelivery, type Room } from './deliveries.ts'
 import { TAKE_LOCKS, takeDeliveries } from './delivery-take.ts'
 import { type Candidate, candidateOf, isWaitedFor } from './event-match.ts'
+import { tellsHidden, type Waited } from './event-sight.ts'
 import { hiddenBy, rulingsOfContents } from './judge.ts'
 import { type ChangeEvent, filedIn, forgetEvents, takeEvents } from './outbox.ts'
+import { type PreCommit, preCommitOf, withUnseen } from './pre-commit.ts'
 import type { Version } from './repository.ts'
 import { toVersion, type VersionRow, versionColumns } from './rows.ts'
 import { without } from './shown.ts'
@@ -62,8 +65,20 @@ export interface Events {
   subscriptionOf(delivery: Delivery): Promise<ActiveSubscription | undefined>
   /** The newest version of the resource of a delivery and whether it is deleted. */
   newestOf(delivery: Delivery): Promise<{ readonly ver: number; readonly isDeleted: boolean }>
-  /** What a Principal sees of a version, whether it is the newest or not; undefined: nothing. */
-  seen(principal: Principal, row: VersionRow): Promise<Version | undefined>
+  /** The bot that is to be asked about a write, which nothing forbids yet; three statements at most. Errors: 400. */
+  preCommit(
+    principal: Principal,
+    change: Change,
+    resource: Resource,
+    ifMatch?: readonly number[],
+  ): Promise<PreCommit | undefined>
+  /** What a Principal has made of a version, with what it does not see as the version has it. */
+  withUnseen(principal: Principal, row: VersionRow, next: Resource): Promise<Resource>
+  /**
+   * What a Principal sees of a version, whether it is the newest or not; undefined: nothing. Nor when it would
+   * learn what is hidden by being told of what was `waited` for.
+   */
+  seen(principal: Principal, row: VersionRow, waited?: Waited): Promise<Version | undefined>
 }
 
 const NOTHING: Matched = { events: [], deliveries: [], notifications: [], hasMore: false }
@@ -91,7 +106,10 @@ export function createEvents(store: Store, transact: Transact): Events {
         if (only !== undefined && watch.id !== only) continue
         try {
           const watcher = await watcherAt(inner, watch, candidate, sockets)
-          const isOwed = watcher !== undefined && (await isWaitedFor(inner, candidate, watcher))
+          const isOwed =
+            watcher !== undefined &&
+            !watcher.terms.isPreCommit &&
+            (await isWaitedFor(inner, candidate, watcher))
           if (verbose) options.judged(watch.id, event, isOwed)
           if (!isOwed) continue
           if (!watch.isStored) notifications.push({ subscription: watch.id, event })
@@ -156,11 +174,16 @@ export function createEvents(store: Store, transact: Transact): Events {
       const row = await readVersion(store, filedIn(delivery), delivery)
       return { ver: row?.ver ?? 0, isDeleted: row === undefined || row.content === null }
     },
-    async seen(principal, row) {
+    preCommit: (principal, change, resource, ifMatch) =>
+      preCommitOf(store, principal, change, resource, ifMatch),
+    withUnseen: (principal, row, next) => withUnseen(store, principal, row, next),
+    async seen(principal, row, waited) {
       if (!may(principal, typeName(row.type), 'read')) return undefined
       const [rulings] = await rulingsOfContents(store, principal, ['read'], [row])
       if (rulings?.read === undefined) return undefined
-      const version = without(toVersion(row), hiddenBy(rulings.read))
+      const hidden = hiddenBy(rulings.read)
+      if (waited !== undefined && (await tellsHidden(store, row, hidden, waited))) return undefined
+      const version = without(toVersion(row), hidden)
       if (version.type !== 'Binary') return version
       return inSight(store, principal, version).catch((error: unknown) => {
         if (error instanceof HttpError && error.status === 404) return undefined

@@ -4,6 +4,7 @@
  * write, in its transaction. A version without a row is judged by its own content, with what that refers
  * to as it is now.
  */
+import { membersOf } from '../access/field-text.ts'
 import {
   type Grant,
   grantsFor,
@@ -14,8 +15,10 @@ import {
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { typeName } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/own-parameters.ts'
+import type { Meta, Resource } from '../fhir/resource.ts'
 import type { Store } from './context.ts'
 import { codesNamed } from './criteria-codes.ts'
+import { type Plan, planOf } from './index-plan.ts'
 import { indexRows } from './index-rows.ts'
 import { askContents, type Content } from './judge-contents.ts'
 import { ask, type Judged, type Ruling, readAsking } from './judge-rows.ts'
@@ -87,13 +90,24 @@ export function rulingOfRow(
 function heldBy(store: Store, principal: Principal, row: VersionRow): HeldRow {
   const known = held.get(row)
   if (known !== undefined && known.rules === principal.rules) return known.held
-  const resource = parseVersion(toVersion(row))
-  const { own } = placeIn(store.keys, principal, resource.resourceType, row.project)
-  const only = principal.rules && codesNamed(principal.rules, resource.resourceType)
+  const type = typeName(row.type)
+  const { own } = placeIn(store.keys, principal, type, row.project)
+  const only = principal.rules && codesNamed(principal.rules, type)
+  const resource = readPart(row, planOf(type, own, only))
   const rows = indexRows(store, row.project, resource, own, only)
   const made = heldRow(row.id, rows, row.content ?? '')
   held.set(row, { rules: principal.rules, held: made })
   return made
+}
+
+const HEAD: ReadonlySet<string> = new Set(['resourceType', 'id', 'meta'])
+
+/** As far as the plan reads it, with its platform meta. */
+function readPart(row: VersionRow, { roots, whole }: Plan): Resource {
+  if (whole.length > 0) return parseVersion(toVersion(row))
+  // Our own texts, checked when they were written.
+  const part = membersOf(row.content ?? '', (name) => HEAD.has(name) || roots.has(name)) as Resource
+  return { ...part, meta: { ...part.meta, ...(JSON.parse(`{${row.meta_ext}}`) as Meta) } }
 }
 
 const held = new WeakMap<

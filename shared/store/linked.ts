@@ -95,7 +95,8 @@ function readersIn(principal: Principal, type: string): readonly Principal[] {
   return linkedProjects(principal, type).map(({ id, number, units }) => ({
     ...principal,
     isProjectAdmin: false,
-    project: { ...principal.project, id, number, units, linked: [] },
+    // Its rows know nothing of the search parameters of the Principal's own Project.
+    project: { ...principal.project, id, number, units, linked: [], parameters: undefined },
   }))
 }
 

@@ -52,6 +52,7 @@ import { takeUntold } from './untold.ts'
 import { createWatchers } from './watchers.ts'
 import { patch, update } from './write.ts'
 
+const PUBLIC = { reach: 'public', only: [], never: [], userAgent: '' } as const
 const SEEN_CODES = 50_000
 const WARNED = 10_000
 const ACCOUNT_HOLDERS = 10_000
@@ -105,7 +106,7 @@ export async function openRepository(
     holders: { has: (id) => holders.has(id), add: (id) => void holders.set(id, true) },
     announce: options.announce ?? (() => {}),
     activated: outlastLeases,
-    hookTargets: options.hookTargets ?? 'public',
+    hookTargets: options.hookTargets ?? PUBLIC,
     turns: createTurns(),
     deferred: undefined,
   }

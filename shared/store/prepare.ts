@@ -4,7 +4,7 @@ import { typeNumber } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/own-parameters.ts'
 import type { Meta, Reference, Resource } from '../fhir/resource.ts'
 import { SUBSCRIPTION } from '../fhir/subscription.ts'
-import { composeContent } from './content.ts'
+import { composeContent, timeText } from './content.ts'
 import type { Store } from './context.ts'
 import { eventOrigin } from './event-rows.ts'
 import { newText, wantsFullText } from './full-text.ts'
@@ -15,6 +15,7 @@ import { SEARCH_PARAMETER } from './own-parameters.ts'
 import { type CheckedReference, referencesToCheck } from './references.ts'
 import { uniqueValues } from './registry.ts'
 import type { WriteOptions } from './repository.ts'
+import type { VersionRow } from './rows.ts'
 import { BOT, scheduleChange } from './schedules.ts'
 import { keepsSideRows } from './side-elements.ts'
 import type { UniqueKey } from './side-rows.ts'
@@ -45,6 +46,8 @@ export interface Prepared {
   /** In the order of `write.targets`. */
   readonly references: readonly CheckedReference[]
 }
+
+const OPERATIONS = { insert: 'c', update: 'u' } as const
 
 /** `stored` is the live version, with its platform meta. Errors: 400. */
 export function prepare(
@@ -87,9 +90,23 @@ export function prepare(
       tenant: type === 'Project' ? tenantOf(store, indexed, place, stored) : undefined,
       schedule: type === BOT ? scheduleChange(stored, resource) : undefined,
       reindexes: type === SEARCH_PARAMETER,
-      event: eventOrigin(store.keys, principal, type, place.projectId),
+      event: eventOrigin(store.keys, principal, type, place.projectId, OPERATIONS[place.kind]),
       watch: type === SUBSCRIPTION ? watchOf(indexed) : undefined,
     },
+  }
+}
+
+/** The version as it is read once it was written at a time. */
+export function rowOf({ write }: Prepared, lu: Date): VersionRow {
+  return {
+    project: write.project,
+    type: write.type,
+    id: write.id,
+    ver: write.ver,
+    lu,
+    content: write.head + timeText(lu) + write.tail,
+    meta_at: write.metaAt,
+    meta_ext: write.metaExtension,
   }
 }
 

@@ -18,6 +18,7 @@ export function projectContext(project: Resource, number: number): ProjectContex
       requests: wholeSetting(project, 'rateLimit'),
       auth: wholeSetting(project, 'authRateLimit'),
     },
+    preCommit: settingOf(project.setting, 'preCommitSubscriptionsEnabled')?.valueBoolean === true,
     botConcurrency: wholeSetting(project, 'botConcurrency'),
     graphql: {
       depth: wholeSetting(project, 'graphqlMaxDepth'),

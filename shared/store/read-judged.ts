@@ -59,7 +59,10 @@ export async function readVersion(
   })
   if (row === undefined) throw notFound()
   if (row.content === null) throw gone()
-  return without(toVersion(row), hiddenBy(rulingOfRow(store, principal, 'vread', row)))
+  const rulings = (['read', 'vread'] as const).map((item) =>
+    rulingOfRow(store, principal, item, row),
+  )
+  return without(toVersion(row), rulings.flatMap(hiddenBy))
 }
 
 /** The newest version must be in sight, and the one that is asked for as well. */

@@ -79,7 +79,7 @@ async function removeRow(
       vers: options.ifMatch,
       metaPrefix: scope.metaPrefix,
       author: principal.profile && authorId(store, principal.profile),
-      event: eventOrigin(store.keys, principal, type, undefined),
+      event: eventOrigin(store.keys, principal, type, undefined, 'd'),
       profileKey: profileKey(store.keys, type, id),
     }
     const run = () => store.remove(deletion)

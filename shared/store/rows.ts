@@ -50,14 +50,19 @@ export function parseVersion(version: Version): Resource {
 export function present(version: Version, principal: Principal, extended: boolean): string {
   const text = extended ? extendedText(version) : (version.content ?? '')
   const hidden = hiddenFields(principal, version.type)
-  const author = version.type === 'Subscription' ? authorOf(version) : undefined
-  const isMasked = hasMasks(version.type, principal, author)
+  const { viewer, author } = seenAs(version, principal)
+  const isMasked = hasMasks(version.type, viewer, author)
   if (hidden.length === 0 && !isMasked) return text
   const shown = strip(parseJson(text) as Resource, hidden)
-  return JSON.stringify(isMasked ? masked(shown, principal, author) : shown)
+  return JSON.stringify(isMasked ? masked(shown, viewer, author) : shown)
 }
 
-/** Reference to who wrote it. */
-function authorOf({ metaExtension }: Version): string | undefined {
-  return (JSON.parse(`{${metaExtension}}`) as Meta).author?.reference
+/** Who looks at a Subscription, and who wrote it: in another Project nobody is an admin or an author. */
+function seenAs({ type, metaExtension }: Version, principal: Principal) {
+  if (type !== 'Subscription') return { viewer: principal, author: undefined }
+  const { project, author } = JSON.parse(`{${metaExtension}}`) as Meta
+  const isHere = principal.isSuperAdmin || project === principal.project.id
+  return isHere
+    ? { viewer: principal, author: author?.reference }
+    : { viewer: { ...principal, isProjectAdmin: false }, author: undefined }
 }

@@ -1,27 +1,60 @@
 /** Versions as a Principal sees them: what its policy hides is not in them any more. */
-import { withoutPaths } from '../access/field-paths.ts'
+import { textWithout } from '../access/field-text.ts'
 import { type Grant, grantsFor, type Interaction } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { typeName } from '../fhir/definitions.ts'
 import { parseJson } from '../fhir/json.ts'
-import type { Resource } from '../fhir/resource.ts'
+import { compartmentCodes } from '../fhir/parameter-paths.ts'
+import type { Meta, Resource } from '../fhir/resource.ts'
 import type { Store } from './context.ts'
+import { patientCompartments } from './indexes.ts'
 import { hiddenBy, rulingsOfRows } from './judge.ts'
 import type { Version } from './repository.ts'
 import { toVersion, type VersionRow } from './rows.ts'
+import { hidesAny } from './search/grant-tests.ts'
 
 /** The version without elements; the rest of its text stays in its order. */
 export function without<V extends Version>(version: V, hidden: readonly string[]): V {
-  if (hidden.length === 0 || version.content === undefined) return version
-  // Our own text, checked when it was written.
-  const { resourceType, id, meta, ...rest } = withoutPaths(
-    parseJson(version.content) as Resource,
-    hidden,
+  const { type, content } = version
+  if (hidden.length === 0 || content === undefined) return version
+  const shown = textWithout(type, content, hidden)
+  // Of what comes before its closing brace only `meta` itself may have been cut.
+  const isMetaCut = hidden.some((path) => path.startsWith('meta.'))
+  const metaAt = isMetaCut ? metaEnd(shown) : version.metaAt
+  const metaExtension = hidesPatient(type, hidden)
+    ? shownMeta(version, shown)
+    : version.metaExtension
+  return { ...version, content: shown, metaAt, metaExtension }
+}
+
+/** Stored texts begin with these three, and `meta` has what is never hidden. */
+function metaEnd(content: string): number {
+  const { resourceType, id, meta } = parseJson(content) as Resource
+  return JSON.stringify({ resourceType, id, meta }).length - 2
+}
+
+/** True when it is hidden who a resource is about. */
+function hidesPatient(type: string, hidden: readonly string[]): boolean {
+  const known = patientless.get(hidden)?.get(type)
+  if (known !== undefined) return known
+  const isHidden = hidesAny({ hidden }, type, compartmentCodes(type, 'Patient/'), undefined)
+  const byType = patientless.get(hidden) ?? new Map<string, boolean>()
+  patientless.set(hidden, byType.set(type, isHidden))
+  return isHidden
+}
+
+const patientless = new WeakMap<readonly string[], Map<string, boolean>>()
+
+/** Platform meta that names no patient but those that the text names, and accounts. */
+function shownMeta({ metaExtension }: Version, shown: string): string {
+  // Our own texts, checked when they were written.
+  const meta = JSON.parse(`{${metaExtension}}`) as Meta
+  const accounts = (meta.accounts ?? []).map(({ reference }) => reference)
+  const named = new Set([...patientCompartments(parseJson(shown) as Resource), ...accounts])
+  const compartment = meta.compartment?.filter(
+    ({ reference }) => !reference?.startsWith('Patient/') || named.has(reference),
   )
-  const head = JSON.stringify({ resourceType, id, meta })
-  const content = JSON.stringify({ resourceType, id, meta, ...rest })
-  // The closing brace of `meta`, which is followed by that of the resource.
-  return { ...version, content, metaAt: head.length - 2 }
+  return JSON.stringify({ ...meta, compartment }).slice(1, -1)
 }
 
 /** Of rows that the Principal may see. One statement a type where only PostgreSQL can tell what is hidden. */

@@ -7,23 +7,22 @@ import { randomUUIDv7 } from 'node:crypto'
 import { fieldsNotCreated, keep } from '../access/fields.ts'
 import { type Interaction, may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import { criteriaGrant } from '../access/subscription-criteria.ts'
 import type { Connection } from '../database.ts'
 import { forbidden } from '../errors.ts'
 import { typeName, typeNumber } from '../fhir/definitions.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { readSubscription } from '../fhir/subscription.ts'
 import { accountsGiven } from './accounts.ts'
-import { timeText } from './content.ts'
 import type { Store } from './context.ts'
 import { hiddenBy, needsSql, rulingsOfContents } from './judge.ts'
 import { judgeNew } from './judge-write.ts'
 import { ownParametersOf } from './own-parameters.ts'
-import { type Place, prepare } from './prepare.ts'
+import { type Place, prepare, rowOf } from './prepare.ts'
 import { allow } from './read.ts'
 import type { Version } from './repository.ts'
 import { toVersion, type VersionRow } from './rows.ts'
 import { without } from './shown.ts'
+import { requireShown } from './subscriptions.ts'
 
 /** Who waits for what. */
 export interface SocketWatch {
@@ -90,7 +89,7 @@ async function compose(
     principal,
     project.number,
   )
-  criteriaGrant(readSubscription(active), own)
+  requireShown(store, principal, project.number, readSubscription(active), own)
   const place: Place = {
     kind: 'insert',
     project: project.number,
@@ -104,18 +103,7 @@ async function compose(
   const { prepared } = judgeNew(store, principal, active, (next) =>
     prepare(store, principal, next, place, undefined, {}),
   )
-  const { head, tail, metaAt, metaExtension, ...write } = prepared.write
-  const now = new Date()
-  return {
-    project: write.project,
-    type: write.type,
-    id: write.id,
-    ver: write.ver,
-    lu: now,
-    content: head + timeText(now) + tail,
-    meta_at: metaAt,
-    meta_ext: metaExtension,
-  }
+  return rowOf(prepared, new Date())
 }
 
 async function watch(

@@ -2,16 +2,18 @@
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { criteriaGrant } from '../access/subscription-criteria.ts'
-import type { FetchRule } from '../config.ts'
 import { badRequest, businessRule } from '../errors.ts'
 import { checkTarget } from '../fetch-outside.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/own-parameters.ts'
+import { testedCodes } from '../fhir/parameter-paths.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { readSubscription, SUBSCRIPTION, type SubscriptionTerms } from '../fhir/subscription.ts'
+import type { Outbound } from '../outbound.ts'
 import type { Store } from './context.ts'
 import { makesEvents, type Watch } from './event-rows.ts'
 import { readJudged } from './judge.ts'
+import { sightOf } from './search/sight.ts'
 
 const MOST_ACTIVE = 1000
 
@@ -29,12 +31,26 @@ export async function admitSubscription(
 ): Promise<Resource> {
   const subscription = after.status === 'requested' ? { ...after, status: 'active' } : after
   const terms = readSubscription(subscription)
-  criteriaGrant(terms, own)
+  requireShown(store, principal, project, terms, own)
   await checkEndpoint(store, principal, terms)
   if (subscription.status === 'active' && before?.status !== 'active') {
     await requirePlace(store, project)
   }
   return subscription
+}
+
+/** Errors: 400 for criteria that nothing can be judged by, 403 for those that read what is hidden from who asks. */
+export function requireShown(
+  store: Store,
+  principal: Principal,
+  project: number,
+  terms: SubscriptionTerms,
+  own: OwnParameters | undefined,
+): void {
+  const { type } = terms
+  const { criteria } = criteriaGrant(terms, own)
+  const codes = criteria.flatMap((criterion) => testedCodes(type, criterion))
+  sightOf(store, principal, type, 'read', project, [], codes)
 }
 
 /** What the stored Subscription waits for. */
@@ -60,13 +76,13 @@ async function checkEndpoint(
   if (!isSeen) throw badRequest(`No Bot/${hook.bot} is in sight`, path)
 }
 
-function requireTarget(endpoint: string, rule: FetchRule, path: string): void {
+function requireTarget(endpoint: string, rules: Outbound, path: string): void {
   try {
-    checkTarget(endpoint, rule)
+    checkTarget(endpoint, rules)
   } catch (error) {
     throw badRequest(error instanceof Error ? error.message : 'Invalid endpoint', path)
   }
-  if (rule !== 'all' && !/^https:/i.test(endpoint)) {
+  if (rules.reach !== 'all' && !/^https:/i.test(endpoint)) {
     throw badRequest('An endpoint must be https', path)
   }
 }

@@ -34,7 +34,7 @@ export interface WatchRow {
 /** Those of the Projects of these events that wait for their types, or were changed since. One statement. */
 export async function readWatches(
   connection: Connection,
-  events: readonly ChangeEvent[],
+  events: readonly Pick<ChangeEvent, 'project' | 'type' | 'at'>[],
 ): Promise<readonly WatchRow[]> {
   const wanted = new Map(
     events.map(({ project, type }) => [`${project} ${type}`, { project, type }]),

@@ -1,6 +1,6 @@
 /** Update and patch: policy, then one statement to read, if need be, and one to write, after commit the answer. */
 import { checkClient } from '../access/clients.ts'
-import { keepPaths, withoutPaths } from '../access/field-paths.ts'
+import { keepPaths } from '../access/field-paths.ts'
 import { hiddenFields, keep, keptFields, strip } from '../access/fields.ts'
 import { masked, refuseMasks } from '../access/masked.ts'
 import { checkPolicy } from '../access/policy-check.ts'
@@ -61,10 +61,9 @@ export async function patch(
   return change(store, principal, type, givenId(id), options, (row, live, hidden) => {
     if (row === undefined) throw notFound()
     if (live === undefined) throw gone()
-    const stored = parseVersion(live)
+    const stored = parseVersion(without(live, hidden))
     const shown = strip(stored, hiddenFields(principal, type))
-    const author = stored.meta?.author?.reference
-    return apply(withoutPaths(masked(shown, principal, author), hidden))
+    return apply(masked(shown, principal, stored.meta?.author?.reference))
   })
 }
 

@@ -2,13 +2,13 @@
  * What a bot may ask of the worker: FHIR requests as its run-as identity, outbound fetches, a token.
  * Counted per run; the first call that may change something is journalled before it is made.
  */
-import type { Principal } from '../../shared/access/principal.ts'
 import { inviteMember } from '../../shared/api/admin/invite.ts'
 import { DEPTH_HEADER } from '../../shared/api/depth.ts'
 import { sendEmail } from '../../shared/api/email.ts'
 import { type FhirReply, handle, handleSigned } from '../../shared/api/handle.ts'
 import { versionHeaders } from '../../shared/api/preconditions.ts'
 import { FHIR_JSON, wholeBody } from '../../shared/api/reply.ts'
+import { sessionDetails } from '../../shared/api/session-details.ts'
 import { badStructure, HttpError, notFound } from '../../shared/errors.ts'
 import { type Fetched, fetchOutside } from '../../shared/fetch-outside.ts'
 import { parseBody } from '../../shared/fhir/json.ts'
@@ -16,12 +16,14 @@ import { allOk } from '../../shared/fhir/outcome.ts'
 import { isObject } from '../../shared/fhir/resource.ts'
 import type { ExecuteJob } from '../../shared/queue-jobs.ts'
 import type { Services } from '../../shared/services.ts'
+import type { Session } from '../../shared/store/principals.ts'
 import { present } from '../../shared/store/rows.ts'
 import type { HostCall } from './run-result.ts'
 
 export interface BridgeOptions {
   readonly services: Services
-  readonly principal: Principal
+  /** As whom the run acts. */
+  readonly session: Session
   readonly job: ExecuteJob
   readonly signal: AbortSignal
   /** Resolves when a crash of this process can no longer hide the write. */
@@ -42,6 +44,7 @@ const MAX_FETCHES = 50
 const FETCHES_AT_ONCE = 6
 const MAX_CONTENT_BYTES = 20 * 1024 * 1024
 const ROOT = '/fhir/R4/'
+const JSON_TYPE = 'application/json'
 /** POST by form only: nothing is changed. */
 const READING_POST = /(^|\/)(_search|\$validate|\$expand|\$lookup)$/
 /** The worker's own say; a bot's would let it hide how deep it is. */
@@ -57,7 +60,8 @@ interface Asked {
 }
 
 export function createBridge(options: BridgeOptions): Bridge {
-  const { services, principal, job, signal } = options
+  const { services, session, job, signal } = options
+  const { principal } = session
   const left = { fhir: MAX_FHIR_CALLS, fetch: MAX_FETCHES }
   const places = createPlaces(MAX_CONCURRENT)
   const fetching = createPlaces(FETCHES_AT_ONCE)
@@ -80,6 +84,9 @@ export function createBridge(options: BridgeOptions): Bridge {
     if (asked.method === 'POST' && invited !== undefined) {
       return await beside((call) => invite(decodeURIComponent(invited), call), asked)
     }
+    if (asked.method === 'GET' && path === '/auth/me') {
+      return replyText(200, { 'Content-Type': JSON_TYPE }, JSON.stringify(sessionDetails(session)))
+    }
     if (!isFhir && !isSigned) return outcomeOf(404, notFound().outcome)
     if (!isRead(asked.method, path)) await write()
     await places.take()
@@ -94,6 +101,7 @@ export function createBridge(options: BridgeOptions): Bridge {
         requestId: job.requestId,
         traceId: job.traceId,
         mayWait: true,
+        isPreCommitted: job.isPreCommit === true,
         signal,
       }
       const reply = isSigned

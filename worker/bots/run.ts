@@ -113,7 +113,7 @@ export function createRunner(options: RunnerOptions): Runner {
     const accessToken = loaded.wantsToken ? await token() : undefined
     const bridge = createBridge({
       services,
-      principal: session.principal,
+      session,
       job,
       signal,
       markWrite: async () => {

@@ -5,16 +5,16 @@
 import { platformMeta } from '../../shared/api/bot.ts'
 import { MAX_DEPTH } from '../../shared/api/depth.ts'
 import { eventBody } from '../../shared/api/event-body.ts'
+import { authorOf, findTarget, isTarget } from '../../shared/api/event-target.ts'
 import { typeName } from '../../shared/fhir/definitions.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import type { SubscriptionTerms } from '../../shared/fhir/subscription.ts'
 import type { Services } from '../../shared/services.ts'
 import { idOf } from '../../shared/store/content.ts'
 import type { Delivery } from '../../shared/store/deliveries.ts'
-import type { Session } from '../../shared/store/principals.ts'
 import type { VersionRow } from '../../shared/store/rows.ts'
 import type { Runner } from '../bots/run.ts'
-import { findTarget, isTarget, runBot } from './bot-hook.ts'
+import { runBot, withoutTarget } from './bot-hook.ts'
 import type { Message } from './headers.ts'
 import { sendHook } from './rest-hook.ts'
 import type { Sent } from './sent.ts'
@@ -70,21 +70,24 @@ async function send(task: Task): Promise<Sent> {
     return { kind: 'stopped', reason: 'depth', text }
   }
   if (delivery.attempt > 1 && (await isOvertaken(task))) return stopped('newer version')
-  const author = await authorOf(task)
+  const author = await authorOf(services, subscription, delivery.project)
   if (author === undefined) return stopped('author')
   const message: Message = {
     delivery,
     subscription: subscription.id ?? '',
     reference: task.reference,
   }
+  const waited = { terms, change: delivery.change }
   if (hook.bot === undefined) {
-    const body = await eventBody(services, author.principal, task.row)
+    const body = await eventBody(services, author.principal, task.row, waited)
     if (body === undefined) return stopped('access')
     const text = delivery.change === 'delete' ? '{}' : body
     return sendHook(services.config, terms, hook, message, text, signal)
   }
+  const isSeen = await services.repository.events.seen(author.principal, task.row, waited)
+  if (isSeen === undefined) return stopped('access')
   const target = await findTarget(services, author, hook.bot)
-  if (!isTarget(target)) return target
+  if (!isTarget(target)) return withoutTarget(target)
   const body = await eventBody(services, target.session.principal, task.row)
   if (body === undefined) return stopped('access')
   const input = delivery.change === 'delete' ? `{"deletedResource":${body}}` : body
@@ -96,14 +99,6 @@ async function send(task: Task): Promise<Sent> {
 async function isOvertaken({ services, delivery }: Task): Promise<boolean> {
   const { ver, isDeleted } = await services.repository.events.newestOf(delivery)
   return ver > delivery.ver || (isDeleted && delivery.change !== 'delete')
-}
-
-/** Undefined without an active membership. */
-async function authorOf({ services, delivery, subscription }: Task): Promise<Session | undefined> {
-  const session = await services.principals.forProfile(subscription.meta?.author?.reference ?? '')
-  if (session === undefined) return undefined
-  const { project, isSuperAdmin } = session.principal
-  return isSuperAdmin || project.number === delivery.project ? session : undefined
 }
 
 function platformMetaOf({ meta_ext }: VersionRow) {

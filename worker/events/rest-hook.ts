@@ -1,5 +1,4 @@
 /** A delivery to an address outside. */
-import program from '../../package.json' with { type: 'json' }
 import type { Config } from '../../shared/config.ts'
 import { fetchOutside } from '../../shared/fetch-outside.ts'
 import { type Hook, isSuccess, type SubscriptionTerms } from '../../shared/fhir/subscription.ts'
@@ -24,7 +23,6 @@ export async function sendHook(
     url: hook.endpoint,
     method: 'POST',
     headers: {
-      'User-Agent': `${config.productName}/${program.version}`,
       ...eventHeaders(message),
       ...givenHeaders(hook),
       ...(secret === undefined ? {} : signatures(secret, body, seconds)),

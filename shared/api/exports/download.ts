@@ -15,6 +15,7 @@ import type { ByteRange, Storage } from '../../storage.ts'
 import { type ExportFile, type FileKind, findFile } from '../../store/exports/files.ts'
 import { type ExportJob, holdExport } from '../../store/exports/jobs.ts'
 import type { FhirReply, FhirRequest } from '../handle.ts'
+import { takesGzip } from '../negotiate.ts'
 import { readRange } from '../ranges.ts'
 import { emptyReply } from '../reply.ts'
 
@@ -89,16 +90,6 @@ function requireNdjson(accept: string | undefined): void {
     .filter((range) => range !== '')
   if (ranges.length === 0 || ranges.some((range) => TYPES.has(range))) return
   throw notAcceptable('The file is application/fhir+ndjson')
-}
-
-/** https://www.rfc-editor.org/rfc/rfc9110#section-12.5.3 */
-function takesGzip(header: string | undefined): boolean {
-  const found = (header ?? '').split(',').map((item) => {
-    const [name = '', ...parameters] = item.split(';').map((text) => text.trim().toLowerCase())
-    return { name, isRefused: parameters.some((text) => /^q=0(\.0*)?$/.test(text)) }
-  })
-  const named = found.find(({ name }) => name === 'gzip') ?? found.find(({ name }) => name === '*')
-  return named !== undefined && !named.isRefused
 }
 
 function matches(header: string | undefined, etag: string): boolean {

@@ -8,6 +8,7 @@ import {
   getNamedType,
   isObjectType,
   KnownTypeNamesRule,
+  OverlappingFieldsCanBeMergedRule,
   parse,
   specifiedRules,
   TypeInfo,
@@ -18,7 +19,9 @@ import {
   visitWithTypeInfo,
 } from 'graphql'
 import { LRUCache } from 'lru-cache'
-import { shapeErrors } from './limits.ts'
+import { openLevels } from './levels.ts'
+import { MAX_FIELDS, shapeErrors } from './limits.ts'
+import { overlapErrors } from './overlaps.ts'
 import { Float } from './scalars.ts'
 import { audienceName, schemaFor } from './schema.ts'
 import { variablePositions } from './variable-positions.ts'
@@ -129,15 +132,29 @@ async function validateInTurns(
   document: DocumentNode,
   length: number,
 ): Promise<readonly GraphQLError[]> {
+  const errors = [...(await overlaps(schema, document))]
   // Suggestions would have every type of a union made.
   const options = { maxErrors: MAX_ERRORS, hideSuggestions: true }
-  if (length <= SHORT_CHARACTERS) return validate(schema, document, RULES, options)
-  const errors: GraphQLError[] = []
-  for (const rule of RULES) {
-    errors.push(...validate(schema, document, [rule], options))
-    await nextTurn()
+  const parts = length <= SHORT_CHARACTERS ? [RULES] : RULES.map((rule) => [rule])
+  for (const rules of parts) {
+    errors.push(...validate(schema, document, rules, options))
+    if (parts.length > 1) await nextTurn()
   }
   return errors.slice(0, MAX_ERRORS)
+}
+
+async function overlaps(
+  schema: GraphQLSchema,
+  document: DocumentNode,
+): Promise<readonly GraphQLError[]> {
+  const { pace } = openLevels(() => undefined)
+  const walk = overlapErrors(schema, document, MAX_FIELDS)
+  for (;;) {
+    const { done, value } = walk.next()
+    if (done) return value
+    const turn = pace(1)
+    if (turn !== undefined) await turn
+  }
 }
 
 /** A field that is a number, or an expression, which may look at any. */
@@ -167,6 +184,7 @@ const knownTypeNames: ValidationRule = (context) => ({
 
 const REPLACED: ReadonlySet<ValidationRule> = new Set([
   KnownTypeNamesRule,
+  OverlappingFieldsCanBeMergedRule,
   VariablesInAllowedPositionRule,
 ])
 const RULES = [

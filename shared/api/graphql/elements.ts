@@ -1,6 +1,8 @@
 /** Elements of the definitions as fields: one a type of a choice, with the GraphQL name of what is inside. */
 import { elementsOf, typeDefinition } from '../../fhir/definitions.ts'
 import type { ElementDefinition } from '../../fhir/definitions-data.ts'
+import { openOnce } from '../../fhir/definitions-lines.ts'
+import { shortText } from '../../fhir/shorts.ts'
 
 /** A type, or the backbone element at a path below it. */
 export interface Place {
@@ -21,6 +23,8 @@ export interface Child {
   readonly isChoice: boolean
   readonly isList: boolean
   readonly content: Content
+  /** What the standard says of it. */
+  readonly short: string | undefined
 }
 
 /** `Patient`, and `PatientContact` for its backbone element. */
@@ -54,7 +58,7 @@ export function childrenOf({ type, path }: Place): readonly Child[] {
     if (!element.path.startsWith(prefix) || name.includes('.')) return []
     return childOf(type, element, name)
   })
-  const inherited = path === '' ? [] : BACKBONE.filter(({ name }) => !own.some(isNamed(name)))
+  const inherited = path === '' ? [] : backbone().filter(({ name }) => !own.some(isNamed(name)))
   return [...inherited, ...own]
 }
 
@@ -63,36 +67,31 @@ const isNamed =
   (child: Child): boolean =>
     child.name === name
 
-const extension = (name: string): Child => ({
-  name,
-  isChoice: false,
-  isList: true,
-  content: { kind: 'object', place: { type: 'Extension', path: '' } },
+/** What every backbone element has. */
+const backbone = openOnce(() => {
+  const children = elementsOf('BackboneElement')
+  return children.flatMap((element) => childOf('BackboneElement', element, element.path))
 })
-
-const BACKBONE: readonly Child[] = [
-  { name: 'id', isChoice: false, isList: false, content: { kind: 'primitive', code: 'string' } },
-  extension('extension'),
-  extension('modifierExtension'),
-]
 
 function childOf(type: string, element: ElementDefinition, name: string): Child[] {
   const { choice = false, types, max } = element
   const isList = max !== undefined && max !== '1'
+  const short = shortText(type, element.path)
   if (element.content !== undefined) {
     const [referred = '', ...path] = element.content.split('.')
     const content: Content = { kind: 'object', place: { type: referred, path: path.join('.') } }
-    return [{ name, isChoice: false, isList, content }]
+    return [{ name, isChoice: false, isList, content, short }]
   }
   if (isBackbone(element)) {
     const content: Content = { kind: 'object', place: { type, path: element.path } }
-    return [{ name, isChoice: false, isList, content }]
+    return [{ name, isChoice: false, isList, content, short }]
   }
   return types.map(({ code }) => ({
     name: choice ? name + capitalised(code) : name,
     isChoice: choice,
     isList,
     content: contentOf(name === 'id' && isResource(type) ? 'id' : code),
+    short,
   }))
 }
 

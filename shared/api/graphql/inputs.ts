@@ -65,10 +65,10 @@ function elementInput(parts: Parts, place: Place): GraphQLInputObjectType {
 
 function fieldsOf(parts: Parts, place: Place): GraphQLInputFieldConfigMap {
   const fields: GraphQLInputFieldConfigMap = {}
-  for (const { name, content, isList } of childrenOf(place)) {
+  for (const { name, content, isList, short } of childrenOf(place)) {
     const type = inputOf(parts, content)
     if (type === undefined) continue
-    fields[name] = { type: isList ? new GraphQLList(type) : type }
+    fields[name] = { type: isList ? new GraphQLList(type) : type, description: short }
     if (content.kind !== 'primitive') continue
     const element = elementInput(parts, { type: 'Element', path: '' })
     fields[`_${name}`] = { type: isList ? new GraphQLList(element) : element }

@@ -52,17 +52,20 @@ interface Planning {
 
 type VariableValues = NonNullable<ReturnType<typeof getVariableValues>['variableValues']>
 
-/** The JSON text of the result; stops between its parts, where others may have a turn. Errors: 413. */
+/** The JSON text of the result, part by part; an empty one gives others a turn. Errors: 413. */
 export function* introspectionText(
   schema: GraphQLSchema,
   document: DocumentNode,
   operation: OperationDefinitionNode,
   given: Given,
-): Generator<void, string> {
+): Generator<string, void> {
   const definitions = operation.variableDefinitions ?? []
   const { variableValues, errors } = getVariableValues(schema, definitions, given)
   const query = schema.getQueryType()
-  if (variableValues === undefined || !query) return JSON.stringify({ errors })
+  if (variableValues === undefined || !query) {
+    yield JSON.stringify({ errors })
+    return
+  }
   const fragments = new Map<string, FragmentDefinitionNode>()
   for (const definition of document.definitions) {
     if (definition.kind === Kind.FRAGMENT_DEFINITION) {
@@ -71,10 +74,37 @@ export function* introspectionText(
   }
   const planning = { schema, fragments, variables: variableValues }
   const plan = planOf(planning, query, [operation.selectionSet])
-  return `{"data":${yield* write(plan, query)}}`
+  yield '{"data":'
+  yield* tell(plan, query, PARTED_LEVELS)
+  yield '}'
 }
 
-function* write(plan: Plan, source: object): Generator<void, string> {
+/** The result, `__schema`, its list of types: what is below is one part. */
+const PARTED_LEVELS = 3
+
+function* tell(plan: Plan | undefined, value: unknown, levels: number): Generator<string, void> {
+  if (levels === 0 || plan === undefined || typeof value !== 'object' || value === null) {
+    yield atHand(plan, value) ?? (yield* writeParts(plan, value))
+    return
+  }
+  if (Array.isArray(value)) {
+    yield '['
+    for (const [i, item] of value.entries()) {
+      if (i > 0) yield ','
+      yield* tell(plan, item, levels - 1)
+    }
+    yield ']'
+    return
+  }
+  yield '{'
+  for (const [i, { key, read, plan: inner }] of plan.steps.entries()) {
+    yield i > 0 ? `,${key}` : key
+    yield* tell(inner, read(value), levels - 1)
+  }
+  yield '}'
+}
+
+function* write(plan: Plan, source: object): Generator<string, string> {
   let text = '{'
   for (const { key, read, plan: inner } of plan.steps) {
     const value = read(source)
@@ -84,7 +114,7 @@ function* write(plan: Plan, source: object): Generator<void, string> {
   }
   text += '}'
   plan.texts.set(source, text)
-  yield
+  yield ''
   return text
 }
 
@@ -96,7 +126,7 @@ function atHand(plan: Plan | undefined, value: unknown): string | undefined {
 }
 
 /** Of an object or a list of them. */
-function* writeParts(plan: Plan | undefined, value: unknown): Generator<void, string> {
+function* writeParts(plan: Plan | undefined, value: unknown): Generator<string, string> {
   // What is not at hand is no plain value.
   if (plan === undefined || typeof value !== 'object' || value === null) return 'null'
   if (!Array.isArray(value)) return yield* write(plan, value)

@@ -30,21 +30,31 @@ export interface Gate {
 type Configs = GraphQLFieldConfigMap<unknown, GraphqlContext>
 type Fields = ReturnType<GraphQLObjectType<unknown, GraphqlContext>['getFields']>
 
+interface LazyConfig {
+  readonly name: string
+  fields(): Configs
+  describe?(): string | undefined
+}
+
 export class LazyObject extends GraphQLObjectType<unknown, GraphqlContext> {
   readonly #gate: Gate
   readonly #configs: () => Configs
+  readonly #describe: LazyConfig['describe']
   #fields: Fields | undefined
 
-  constructor(gate: Gate, { name, fields }: { readonly name: string; fields(): Configs }) {
+  constructor(gate: Gate, { name, fields, describe }: LazyConfig) {
     const configs = openOnce(fields)
     super({ name, fields: () => withoutKnownArguments(configs()) })
     this.#gate = gate
     this.#configs = configs
+    this.#describe = describe
   }
 
   override getFields(): Fields {
     if (!this.#gate.isOpen) return {}
-    this.#fields ??= withSharedArguments(super.getFields(), this.#configs())
+    if (this.#fields !== undefined) return this.#fields
+    this.description = this.#describe?.()
+    this.#fields = withSharedArguments(super.getFields(), this.#configs())
     return this.#fields
   }
 }

@@ -22,7 +22,7 @@ const MAX_SELECTIONS = 1_000
 const MAX_FRAGMENTS = 100
 const MAX_INLINE_FRAGMENTS = 500
 /** Fields, with those of a fragment counted wherever it is spread. */
-const MAX_FIELDS = 20_000
+export const MAX_FIELDS = 20_000
 
 const DEFAULT_COUNT = 20
 const MAX_COUNT = 1000

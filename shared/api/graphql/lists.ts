@@ -1,5 +1,6 @@
 /** Lists inside a resource: filters by child and by FHIRPath, then a part. https://hl7.org/fhir/R4/graphql.html#list */
 import { badRequest, notSupported } from '../../errors.ts'
+import { loadEngine } from '../../fhir/path-engine.ts'
 import { compileTenant, withinLimits } from '../../fhir/path-tenant.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
 import type { Given } from './arguments.ts'
@@ -78,6 +79,7 @@ async function evaluateAll(
   const refused = REFUSED.exec(expression.replace(/'(?:\\.|[^'\\])*'/g, "''"))?.[1]
   if (refused !== undefined)
     throw notSupported(`FHIRPath function ${refused}() is not available here`)
+  await loadEngine()
   const run = compileTenant(expression, base)
   const variables = owner === undefined ? {} : { resource: owner, rootResource: owner }
   spendEvaluations(context, items.length)

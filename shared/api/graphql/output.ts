@@ -12,6 +12,7 @@ import {
   GraphQLUnionType,
 } from 'graphql'
 import { isObject, isResource, type Resource, referenceTo } from '../../fhir/resource.ts'
+import { shortText } from '../../fhir/shorts.ts'
 import { listArguments, reverseArguments } from './arguments.ts'
 import type { GraphqlContext } from './context.ts'
 import { pathText, sliceOf } from './directives.ts'
@@ -47,6 +48,7 @@ export function typeOf(parts: Parts, place: Place): LazyObject {
     return new LazyObject(parts.gate, {
       name,
       fields: () => fieldsOf(parts, place),
+      describe: () => shortText(place.type, place.path),
     })
   })
 }
@@ -136,7 +138,7 @@ function fieldsOf(parts: Parts, place: Place): Fields {
   const isResourceType = place.path === '' && parts.resourceTypes.includes(place.type)
   if (isResourceType) fields.resourceType = { type: new GraphQLNonNull(GraphQLString) }
   for (const child of childrenOf(place)) {
-    fields[child.name] = fieldOf(parts, child)
+    fields[child.name] = { ...fieldOf(parts, child), description: child.short }
     if (child.content.kind === 'primitive') fields[`_${child.name}`] = siblingOf(parts, child)
   }
   if (place.type === 'Reference') fields.resource = referenceField(parts)

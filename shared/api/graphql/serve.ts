@@ -18,8 +18,10 @@ import {
   unsupportedMediaType,
 } from '../../errors.ts'
 import { parseBody } from '../../fhir/json.ts'
+import { isObject } from '../../fhir/resource.ts'
 import type { FhirReply, FhirRequest } from '../handle.ts'
 import type { Interaction } from '../interaction.ts'
+import { takesGzip } from '../negotiate.ts'
 import { tellRefusal } from '../refusals.ts'
 import { textReply } from '../reply.ts'
 import { type Form, formOf } from './accept.ts'
@@ -27,9 +29,11 @@ import { type GraphqlContext, openContext, readRoot } from './context.ts'
 import { withDirectives } from './directives.ts'
 import { makeTypes, prepareDocument } from './document.ts'
 import { fieldError, outcomeOf } from './errors.ts'
-import { introspect, isIntrospection, isPureIntrospection } from './introspection.ts'
+import { introspect } from './introspection.ts'
+import { asksForTypes, type Told, tellTypes, unpack, writeBeside } from './introspection-beside.ts'
 import { openLevels } from './levels.ts'
 import { NOTABLE, weigh, weightErrors } from './limits.ts'
+import { rootFields, withRootFields } from './root-fields.ts'
 import { audienceName, schemaFor } from './schema.ts'
 import { writeJson } from './write-json.ts'
 
@@ -48,6 +52,10 @@ interface Serving {
   isSyntax: boolean
   /** What is left of a quota, for its header. */
   rateLimit: string | undefined
+  /** The body in gzip, where only types are asked for. */
+  packed: Buffer | undefined
+  /** What is told of types, where other things are asked for beside them. */
+  told: Told | undefined
 }
 
 const MAX_BODY_BYTES = 1_310_720
@@ -88,6 +96,8 @@ async function serveUntil(
     form: formOf(request.headers.accept),
     isSyntax: false,
     rateLimit: undefined,
+    packed: undefined,
+    told: undefined,
   }
   const [body, { status, headers }] = await handler({
     method: request.method,
@@ -104,13 +114,23 @@ async function serveUntil(
   const isForeign = serving.form !== 'fhir'
   if (status >= 400 && !isForeign) throw asOutcome(status, body ?? '', serving.isSyntax)
   const allow: Record<string, string> = headers?.allow === undefined ? {} : { Allow: headers.allow }
-  const { rateLimit } = serving
+  const { rateLimit, packed } = serving
   const limit: Record<string, string> = rateLimit === undefined ? {} : { RateLimit: rateLimit }
-  return textReply(status, body ?? '', {
-    ...allow,
-    ...limit,
-    'Content-Type': TYPES[serving.form],
-  })
+  const type = { 'Content-Type': TYPES[serving.form] }
+  if (packed !== undefined) return packedReply(request, packed, type)
+  return textReply(status, body ?? '', { ...allow, ...limit, ...type })
+}
+
+/** What is kept packed is sent so to all who can read it. */
+async function packedReply(
+  { headers }: FhirRequest,
+  packed: Buffer,
+  type: Readonly<Record<string, string>>,
+): Promise<FhirReply> {
+  if (!takesGzip(headers['accept-encoding'])) {
+    return { status: 200, headers: type, body: await unpack(packed) }
+  }
+  return { status: 200, headers: { ...type, 'Content-Encoding': 'gzip' }, body: packed }
 }
 
 const handler = createHandler<undefined, Serving, GraphqlContext>({
@@ -157,21 +177,25 @@ async function begin(
   if (method === 'GET' && operation.operation === 'mutation') {
     return { schema, document, operationName }
   }
-  if (isIntrospection(document)) {
+  const asked = { document, operation }
+  const fields = rootFields(document, operation)
+  if (fields.some(asksForTypes)) {
     if (!mayIntrospect(interaction)) return forbiddenResponse(serving.form)
-    if (!isPureIntrospection(document, operation)) {
-      return [new GraphQLError('Introspection must be asked for alone')]
+    const by = { audience: audienceName(audience), variables: variables ?? {} }
+    const others = withRootFields(document, operation, (field) => !asksForTypes(field))
+    if (others === undefined || fields.every(({ name }) => name.value.startsWith('__'))) {
+      serving.packed = await introspect(schema, document, operation, by)
+      return respond(200, '', serving.form)
     }
-    const asked = { audience: audienceName(audience), variables: variables ?? {} }
-    const text = await introspect(schema, document, operation, asked)
-    return respond(200, text, serving.form)
+    serving.told = await tellTypes(schema, document, operation, by)
+    Object.assign(asked, others)
   }
-  const tooMuch = checkWeight(interaction, weigh(document, operation, variables ?? {}))
+  const tooMuch = checkWeight(interaction, weigh(asked.document, asked.operation, variables ?? {}))
   if (tooMuch.length > 0) return tooMuch
   const contextValue = openContext(interaction, prepared.asksNumbers)
   return {
     schema,
-    document,
+    document: asked.document,
     operationName,
     variableValues: variables,
     contextValue,
@@ -194,10 +218,12 @@ function checkWeight(
   return weightErrors(weight, principal.project)
 }
 
+/** The server and the Project must both allow it: the server its admins always, the Project by a feature. */
 function mayIntrospect({ services, principal }: Interaction): boolean {
   const { isSuperAdmin, isProjectAdmin, project } = principal
-  if (isSuperAdmin || isProjectAdmin) return true
-  return services.config.introspectionEnabled && project.features.includes('graphql-introspection')
+  if (isSuperAdmin) return true
+  if (!project.features.includes('graphql-introspection')) return false
+  return isProjectAdmin || services.config.introspectionEnabled
 }
 
 async function finish(
@@ -226,8 +252,13 @@ async function finish(
   const { pace, rest } = openLevels(() => undefined)
   const shaped = await withDirectives(result.data, document, operation, context.slices, pace)
   const all = [...errors, ...shaped.errors].map((error) => error.toJSON())
-  const answer = { data: shaped.data, ...(all.length === 0 ? {} : { errors: all }) }
-  return respond(200, await writeJson(answer, rest), form)
+  const failed = all.length === 0 ? {} : { errors: all }
+  if (serving.told !== undefined && isObject(shaped.data)) {
+    const data = await writeBeside(shaped.data, serving.told, rest)
+    const others = all.length === 0 ? '' : `,"errors":${await writeJson(all, rest)}`
+    return respond(200, `{"data":${data}${others}}`, form)
+  }
+  return respond(200, await writeJson({ data: shaped.data, ...failed }, rest), form)
 }
 
 function respond(status: number, body: string, form: Form): Response {

@@ -65,6 +65,7 @@ export function createJob(call: RunCall, found: FoundBot, membershipId: string):
     traceId: request.traceId,
     requestId: request.requestId,
     depth,
+    ...(request.isPreCommitted ? { isPreCommit: true } : {}),
     added,
     deadline: added + maxQueueMs(found.bot, services.config),
   }

@@ -5,9 +5,9 @@ import { plainBundle } from '../../fhir/bundle.ts'
 import { chosen, urlOf } from '../../fhir/canonical.ts'
 import { isStructureDefinition, type StructureDefinition } from '../../fhir/profile-tree.ts'
 import { profilesNamedIn } from '../../fhir/profiles.ts'
+import { publishedStructure } from '../../fhir/published.ts'
 import { escapeValue } from '../../fhir/search-values.ts'
 import { findVersions } from '../../store/lookups.ts'
-import type { Version } from '../../store/repository.ts'
 import { parseVersion } from '../../store/rows.ts'
 import { absoluteUrl, textOf } from '../interaction.ts'
 import type { Operation, OperationCall } from '../operation.ts'
@@ -20,46 +20,42 @@ import { readInputs } from './parameters.ts'
 const MOST_PROFILES = 300
 const MAX_ROUNDS = 10
 
-/** Those that nobody has, or that the standard publishes, are left out. Errors: 400, 403, 404. */
+/** The caller's own and those that the standard publishes; what nobody has is left out. Errors: 400, 403, 404. */
 export const expandProfile: Operation = {
   name: 'expand-profile',
   on: [{ type: 'StructureDefinition', level: 'type' }],
   methods: ['GET', 'POST'],
   async run(call) {
-    const { services, principal } = call
-    if (!may(principal, 'StructureDefinition', 'search')) throw forbidden()
+    if (!may(call.principal, 'StructureDefinition', 'search')) throw forbidden()
     const url = readInputs(call, [{ name: 'url', kind: 'text' }]).required('url')
-    const found = new Map<string, Version>()
+    const found = new Map<string, Found>()
     let wanted: readonly string[] = [url]
     for (let round = 0; round < MAX_ROUNDS && wanted.length > 0; round++) {
       const read = await readAll(call, wanted)
-      for (const [name, { version }] of read) found.set(name, version)
+      for (const [name, item] of read) found.set(name, item)
       const named = new Set([...read.values()].flatMap((item) => profilesNamedIn(item.definition)))
       const left = MOST_PROFILES - found.size
       wanted = [...named].filter((name) => !found.has(name)).slice(0, left)
     }
     if (!found.has(url)) throw notFound()
-    const interaction = interactionOf(call)
-    const distinct = new Map([...found.values()].map((item) => [`${item.type}/${item.id}`, item]))
-    const entries = [...distinct].map(([name, version]) => ({
-      fullUrl: absoluteUrl(services, name),
-      resource: textOf(interaction, version),
-    }))
-    return textReply(200, plainBundle('searchset', entries))
+    const distinct = new Map([...found.values()].map(({ entry }) => [entry.fullUrl, entry]))
+    return textReply(200, plainBundle('searchset', [...distinct.values()]))
   },
 }
 
-interface Read {
-  readonly version: Version
+interface Found {
   readonly definition: StructureDefinition
+  readonly entry: { readonly fullUrl: string; readonly resource: string }
 }
 
-/** One search in each Project that shares its definitions, the caller's own first. */
+/** One search in each Project that shares its definitions, the caller's own first; then the standard. */
 async function readAll(
-  { services, principal }: OperationCall,
+  call: OperationCall,
   canonicals: readonly string[],
-): Promise<ReadonlyMap<string, Read>> {
-  const found = new Map<string, Read>()
+): Promise<ReadonlyMap<string, Found>> {
+  const { services, principal } = call
+  const interaction = interactionOf(call)
+  const found = new Map<string, Found>()
   for (const reader of await readersOf(services, principal, 'StructureDefinition')) {
     const missing = canonicals.filter((name) => !found.has(name))
     if (missing.length === 0) break
@@ -74,9 +70,11 @@ async function readAll(
       [condition],
       count,
     )
-    const read = versions.flatMap((version): Read[] => {
+    const read = versions.flatMap((version): Found[] => {
       const definition: unknown = parseVersion(version)
-      return isStructureDefinition(definition) ? [{ version, definition }] : []
+      if (!isStructureDefinition(definition)) return []
+      const fullUrl = absoluteUrl(services, `${version.type}/${version.id}`)
+      return [{ definition, entry: { fullUrl, resource: textOf(interaction, version) } }]
     })
     for (const name of missing) {
       const definition = chosen(
@@ -86,6 +84,12 @@ async function readAll(
       const item = read.find((candidate) => candidate.definition === definition)
       if (item !== undefined) found.set(name, item)
     }
+  }
+  for (const name of canonicals) {
+    const definition: unknown = found.has(name) ? undefined : publishedStructure(name)
+    if (!isStructureDefinition(definition)) continue
+    const entry = { fullUrl: definition.url, resource: JSON.stringify(definition) }
+    found.set(name, { definition, entry })
   }
   return found
 }

@@ -156,7 +156,7 @@ async function readUrl(
 /** What the address leads to is for the worker to see. */
 function readOutside({ config }: Services, text: string, place: string): string {
   const url = URL.canParse(text) && text.length <= LONGEST_URL ? new URL(text) : undefined
-  const protocols = config.hookTargets === 'public' ? ['https:'] : ['https:', 'http:']
+  const protocols = config.hookTargets.reach === 'public' ? ['https:'] : ['https:', 'http:']
   if (url === undefined || !protocols.includes(url.protocol)) {
     throw badRequest('The input must be an https address or a Binary', place)
   }

@@ -14,9 +14,10 @@ const kept = new LRUCache<string, Resource>({ maxSize: MOST_KEPT })
 export function parsedOnce(version: Version): Resource {
   const size = version.content?.length ?? 0
   if (size < SMALLEST_KEPT) return parseVersion(version)
-  // It begins with the Project; the time tells a version from one that was rolled back.
+  // It begins with the Project; the time tells a version from one that was rolled back, the size from one of
+  // which a policy hides more or less.
   const { metaExtension, type, id, ver, lastUpdated } = version
-  const key = `${metaExtension} ${type} ${id} ${ver} ${lastUpdated.getTime()}`
+  const key = `${metaExtension} ${type} ${id} ${ver} ${lastUpdated.getTime()} ${size}`
   const known = kept.get(key)
   if (known !== undefined) return known
   const resource = parseVersion(version)

@@ -1,9 +1,10 @@
-/** Resources as they were at a time, those that a member may see of them. */
+/** Resources as they were at a time: those that a member may see, and what it may see of them. */
 import type { Principal } from '../../access/principal.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import { isLegalId, type Store, scopeOf } from '../context.ts'
-import { rulingsOfContents } from '../judge.ts'
-import { type VersionRow, versionColumns } from '../rows.ts'
+import { hiddenBy, rulingsOfContents } from '../judge.ts'
+import { toVersion, type VersionRow, versionColumns } from '../rows.ts'
+import { without } from '../shown.ts'
 import { mayExport } from './scope.ts'
 
 /** In no order; one statement for a hundred, and one more where only PostgreSQL can judge. */
@@ -29,12 +30,12 @@ export async function readAsOf(
       values: [project, typeNumber(type), wanted.slice(from, from + AT_ONCE), at],
     })
     const rulings = await rulingsOfContents(store, principal, ['search', 'read'], rows)
-    seen.push(
-      ...rows.filter((_, i) => {
-        const { search, read } = rulings[i] ?? {}
-        return search !== undefined && read !== undefined
-      }),
-    )
+    for (const [i, row] of rows.entries()) {
+      const { search, read } = rulings[i] ?? {}
+      if (search === undefined || read === undefined) continue
+      const shown = without(toVersion(row), [...hiddenBy(search), ...hiddenBy(read)])
+      seen.push({ ...row, content: shown.content ?? null })
+    }
   }
   return seen
 }

@@ -7,12 +7,13 @@ import { type Grant, grantsFor } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import type { Connection } from '../../database.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
+import { compartmentCodes } from '../../fhir/parameter-paths.ts'
 import { type Store, scopeOf } from '../context.ts'
 import { rulingsOfContents } from '../judge.ts'
 import { type VersionRow, versionColumns } from '../rows.ts'
 import { allSql, grantTests, placeIn } from '../search/grant-tests.ts'
 import { type Scene, scopeSql } from '../search/row-test.ts'
-import { sightOf } from '../search/sight.ts'
+import { isHidden, sightOf } from '../search/sight.ts'
 import { type Bind, binder } from '../side-rows.ts'
 import { type Filter, filtered, filterOf } from './filters.ts'
 import type { ExportInput, PlannedJob } from './jobs.ts'
@@ -69,7 +70,12 @@ export async function selectionOf(
   type: string,
   { id, at, input }: PlannedJob,
 ): Promise<Selection | undefined> {
-  const scene = sightOf(store, principal, type, 'search')
+  const { number } = principal.project
+  // Whose compartment it is in would be told by its being there; a patient is in its own.
+  const isOfPatients = type !== 'Patient' && reachOf(input, type) !== 'all'
+  const codes = isOfPatients ? compartmentCodes(type, 'Patient/') : []
+  if (isHidden(store, principal, type, 'search', number, codes)) return undefined
+  const scene = sightOf(store, principal, type, 'search', number, [], codes)
   if (scene === undefined) return undefined
   const grants = grantsFor(principal, type, 'search') ?? []
   const isAlike = grants.every(({ hidden }) => hidden.join() === grants[0]?.hidden.join())

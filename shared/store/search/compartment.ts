@@ -13,6 +13,7 @@ import {
   typeName,
   typeNumber,
 } from '../../fhir/definitions.ts'
+import { compartmentCodes } from '../../fhir/parameter-paths.ts'
 import { isObject, parseReference, type Resource } from '../../fhir/resource.ts'
 import { type Criterion, isCondition } from '../../fhir/search.ts'
 import { timestamp } from '../../fhir/values-date.ts'
@@ -148,7 +149,7 @@ async function findRows(
   const tests = [
     `r.project = ${bind(own.project, 'int')}`,
     `r.keys && ${bind(keysLiteral(keys), 'bigint[]')}`,
-    ...typeTests(store, principal, own.project, types, numbers, bind),
+    ...typeTests(store, principal, request.type, own.project, types, numbers, bind),
     `not (r.type = ${bind(own.type, 'smallint')} and r.id = ${bind(own.id, 'uuid')})`,
     ...(since === undefined ? [] : [`r.lu >= ${bind(since, 'timestamptz')}`]),
     ...dateTests(request, types, numbers, bind),
@@ -166,10 +167,14 @@ async function findRows(
   })
 }
 
-/** The types, and what a policy lets through of each: types of which it says the same go together. */
+/**
+ * The types, and what a policy lets through of each: types of which it says the same go together. Where it
+ * hides what puts a resource into the compartment, nobody is told that it is in there.
+ */
 function typeTests(
   { keys }: Store,
   principal: Principal,
+  compartment: CompartmentRequest['type'],
   project: number,
   types: readonly string[],
   numbers: (names: readonly string[]) => string,
@@ -178,14 +183,17 @@ function typeTests(
   const groups = Map.groupBy(types, (type) => {
     const grants = grantsFor(principal, type, 'read') ?? []
     // Only the keys of compartments are the same for all types.
-    const isCommon = grants.every(({ criteria }) => criteria.every(isOfCompartment))
+    const isCommon = grants.every(
+      ({ criteria, hidden }) => hidden.length === 0 && criteria.every(isOfCompartment),
+    )
     return isCommon ? JSON.stringify(grants.map(({ criteria }) => criteria)) : type
   })
   const alternatives = [...groups.values()].map((group) => {
     const [type = ''] = group
     const grants = grantsFor(principal, type, 'read')
-    const tests =
-      grants === undefined ? [] : visibleTests(placeIn(keys, principal, type, project), grants, [])
+    const place = placeIn(keys, principal, type, project)
+    const codes = compartmentCodes(type, `${compartment === 'Group' ? 'Patient' : compartment}/`)
+    const tests = grants === undefined ? [] : visibleTests(place, grants, codes)
     const isSeen = tests === undefined ? 'false' : fewRowsSql(tests, bind)
     return `r.type = any(${numbers(group)}) and ${isSeen}`
   })

@@ -7,19 +7,12 @@ import type { Statement } from '../../database.ts'
 import { tooCostly } from '../../errors.ts'
 import { versionColumns } from '../rows.ts'
 import type { Bind } from '../side-rows.ts'
+import { byIds } from './by-ids.ts'
 import type { Driver } from './driver.ts'
-import { afterSql, type Order, orderAfterSql, orderSql, type Position } from './order.ts'
-import {
-  fewSql,
-  heldRows,
-  type IdsTest,
-  isByKeys,
-  probeSql,
-  scopeSql,
-  sqlOf,
-  type Test,
-} from './row-test.ts'
+import { afterSql, type Order, orderSql, type Position } from './order.ts'
+import { fewSql, heldRows, sqlOf, type Test } from './row-test.ts'
 import { sortedRows } from './sort-rows.ts'
+import { COLUMNS, forced, keysFirst, ordered, type TestSql, WALKED, where } from './ways.ts'
 
 export interface Query {
   readonly project: number
@@ -35,7 +28,6 @@ export interface Query {
 }
 
 const MAX_BINDINGS = 65_535
-const COLUMNS = 'r.project, r.type, r.id, r.ver, r.lu, r.d_lo'
 
 /** A type of a search, and how its rows are found. */
 export interface Part {
@@ -94,7 +86,7 @@ function rowsSql({ query, driver }: Part, most: string, bind: Bind): string {
   if (driver.kind === 'ids') return byIds(query, driver, most, bind)
   if (driver.kind === 'join') return joined(query, most, bind)
   if (driver.kind === 'order') return ordered(query, query.tests, COLUMNS, most, bind)
-  return walked(query, driver.cap, most, bind)
+  return walked(query, driver, most, bind)
 }
 
 /** `count` rows, counted up to `max` when given. */
@@ -126,129 +118,8 @@ function statementBuilder() {
   return { bind, statement }
 }
 
-type TestSql = (test: Test, bind: Bind) => string
-
-const forced: TestSql = (test, bind) => sqlOf(test, bind, true)
-
-/** `isHeld`: the rows are found by keys. */
-function where(
-  { project, typeNumbers }: Query,
-  tests: readonly Test[],
-  bind: Bind,
-  testSql: TestSql,
-  isHeld = isByKeys(tests),
-): string {
-  return [
-    ...scopeSql(project, typeNumbers, bind, isHeld),
-    ...tests.map((test) => testSql(test, bind)),
-  ].join(' and ')
-}
-
-/** `ids` are those of the first test on a side table, if it narrows most. */
-function keysFirst(query: Query, ids: string | undefined, most: string, bind: Bind): string {
-  const { order, tests } = query
-  const first = ids === undefined ? undefined : idsTest(query)
-  const others = tests.filter((test) => test !== first)
-  // An array of ids, unlike `in`, is made before anything else is looked at: PostgreSQL cannot guess
-  // how few they are and would rather sort every row of the type first.
-  const found = ids === undefined ? '' : ` and r.id = any(array(${ids}))`
-  const isHeld = ids === undefined && isByKeys(others)
-  const after = query.after ? ` and ${afterSql(order, query.after, bind)}` : ''
-  const costly = others.filter((test) => test.kind === 'filter' && test.isCostly)
-  const cheap = others.filter((test) => !costly.includes(test))
-  const rows = (columns: string, end: string) => `select ${columns} from resource r
-    where ${where(query, cheap, bind, probed, isHeld)}${found}${after}
-    order by ${orderAfterSql(order, 'r')} ${end}`
-  if (costly.length === 0) return rows(COLUMNS, `limit ${most}`)
-  // In order already, and read until the page is full.
-  const tested = costly.map((test) => probed(test, bind)).join(' and ')
-  return `select ${COLUMNS} from (${rows(WALKED, 'offset 0')}) r where ${tested} limit ${most}`
-}
-
-function idsTest({ tests }: Query): IdsTest {
-  const found = tests.find((test) => test.kind === 'ids')
-  if (found === undefined) throw new Error('There is no test on a side table')
-  return found
-}
-
-/** Of few rows: a side table is asked for each of them, not read for all. */
-const probed: TestSql = (test, bind) =>
-  test.kind === 'ids' ? probeSql(test, bind) : fewSql(test, bind)
-
-/**
- * How many rows of a side table match is only known when they are read, so the statement holds every
- * way: few ids, or a capped walk in order, or all the ids where the walk does not fill the page.
- */
-function byIds(
-  query: Query,
-  { few, cap }: Extract<Driver, { kind: 'ids' }>,
-  most: string,
-  bind: Bind,
-): string {
-  const first = idsTest(query)
-  if (few === undefined) return keysFirst(query, first.ids(bind), most, bind)
-  const isBound = (test: Test) => test.kind === 'date' && query.order.column === 'd_lo'
-  const walk = ordered(query, query.tests.filter(isBound), WALKED, bind(cap, 'int'), bind)
-  const tested = query.tests.filter((test) => !isBound(test)).map((test) => walkedSql(test, bind))
-  const isFew = `(select count(*) from f) <= ${bind(few, 'int')}`
-  return `with f as materialized (
-      select x.id from (${first.ids(bind)}) x(id) limit ${bind(few + 1, 'int')}),
-    w as materialized (
-      select ${COLUMNS} from (${walk}) r
-      where not (${isFew}) and ${tested.join(' and ')} limit ${most})
-    select * from (
-      select * from (${keysFirst(query, 'select id from f', most, bind)}) a where ${isFew}
-      union all
-      select * from w where (select count(*) from w) >= ${most}
-      union all
-      select * from (${keysFirst(query, first.ids(bind), most, bind)}) k
-      where not (${isFew}) and (select count(*) from w) < ${most}
-    ) r order by ${orderSql(query.order, 'r')}`
-}
-
-/** Columns that a test may look at. */
-const WALKED = `${COLUMNS}, r.d_hi, r.nref, r.keys`
-
-const walkedSql: TestSql = (test, bind) =>
-  test.kind === 'ids' ? probeSql(test, bind) : forced(test, bind)
-
 const visitedSql: TestSql = (test, bind) =>
   (test.kind === 'join' ? test.walk?.test?.(bind) : undefined) ?? forced(test, bind)
-
-/**
- * Rows in the order of a B-tree, at most `most` of them. Those without a main date are in an index
- * of their own, so an order by date is two runs, the second read only when the first is used up.
- */
-function ordered(query: Query, tests: readonly Test[], columns: string, most: string, bind: Bind) {
-  const { order, after } = query
-  const run = (condition: string, by: string) => `select ${columns} from resource r
-    where ${where(query, tests, bind, forced, false)}${condition} order by ${by} limit ${most}`
-  if (order.column !== 'd_lo') {
-    const rest = after ? ` and ${afterSql(order, after, bind)}` : ''
-    return run(rest, orderSql(order, 'r'))
-  }
-  const beyond = order.descending ? '<' : '>'
-  const dated = () => {
-    const rest = after?.value
-      ? ` and (r.d_lo, r.id) ${beyond} (${bind(after.value, 'timestamptz')}, ${bind(after.id, 'uuid')})`
-      : ''
-    return run(` and r.d_lo is not null${rest}`, orderSql(order, 'r'))
-  }
-  const dateless = () => {
-    const rest = after?.value === null ? ` and r.id ${beyond} ${bind(after.id, 'uuid')}` : ''
-    return run(` and r.d_lo is null${rest}`, `r.id${order.descending ? ' desc' : ''}`)
-  }
-  const isAmongDateless = after?.value === null
-  const wantsDateless =
-    !tests.some((test) => test.kind === 'date') &&
-    (after === undefined || isAmongDateless || !order.descending)
-  const wantsDated = order.descending || !isAmongDateless
-  const runs: string[] = []
-  if (wantsDateless && order.descending) runs.push(dateless())
-  if (wantsDated) runs.push(dated())
-  if (wantsDateless && !order.descending) runs.push(dateless())
-  return `select * from (${runs.map((sql) => `(${sql})`).join(' union all ')}) r limit ${most}`
-}
 
 /** By the keys of a join when they are few, else looked up in order. A row may hold several of them. */
 function joined(query: Query, most: string, bind: Bind): string {
@@ -271,17 +142,23 @@ function joined(query: Query, most: string, bind: Bind): string {
  * The rows that a capped walk finds if they fill the page, else those of key-first or of a join. The walk is in
  * order already; to ask for that order again would make PostgreSQL walk to the cap before it sorts.
  */
-function walked(query: Query, cap: number, most: string, bind: Bind): string {
+function walked(
+  query: Query,
+  { cap, isSure }: Extract<Driver, { kind: 'walk' }>,
+  most: string,
+  bind: Bind,
+): string {
   // Bounds on the order's own column belong inside: they end the walk, not only filter it.
   const isBound = (test: Test) => test.kind === 'date' && query.order.column === 'd_lo'
   const inside = query.tests.filter(isBound)
   const outside = query.tests.filter((test) => !isBound(test))
   const walk = ordered(query, inside, WALKED, bind(cap, 'int'), bind)
   const tested = outside.map((test) => visitedSql(test, bind)).join(' and ')
+  const found = `select ${COLUMNS} from (${walk}) r where ${tested} limit ${most}`
+  if (isSure) return found
   const isJoined = outside.some((test) => test.kind === 'join')
   const rest = isJoined ? joined(query, most, bind) : keysFirst(query, undefined, most, bind)
-  return `with w as materialized (
-      select ${COLUMNS} from (${walk}) r where ${tested} limit ${most})
+  return `with w as materialized (${found})
     select * from (
       select * from w where (select count(*) from w) >= ${most}
       union all

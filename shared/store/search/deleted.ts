@@ -3,6 +3,7 @@ import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { badRequest, forbidden } from '../../errors.ts'
 import { COMPARTMENTS, typeNumber } from '../../fhir/definitions.ts'
+import { testedCodes } from '../../fhir/parameter-paths.ts'
 import { type Condition, isCondition, type SearchRequest } from '../../fhir/search.ts'
 import { unescapeValue } from '../../fhir/search-values.ts'
 import { idOf } from '../content.ts'
@@ -15,6 +16,7 @@ import type { Bind } from '../side-rows.ts'
 import { afterSql, orderOf, orderSql, readCursor, reversed, type SortedRow } from './order.ts'
 import { pageOf } from './page.ts'
 import { lastUpdatedTest } from './ranges.ts'
+import { sightOf } from './sight.ts'
 
 interface Row extends SortedRow {
   /** Start of the text of the version before. */
@@ -22,7 +24,8 @@ interface Row extends SortedRow {
 }
 
 /**
- * Errors: 403 for who does not see all of the type, since a deletion has no content to judge by; 400 for
+ * Errors: 403 for who does not see all of the type, since a deletion has no content to judge by, and for what
+ * is hidden of it; 400 for
  * other parameters than `_id`, `_lastUpdated` and `_compartment`, and for other orders.
  */
 export async function searchDeleted(
@@ -33,6 +36,8 @@ export async function searchDeleted(
   const { type, count, offset, cursor, total } = request
   allow(principal, type, 'search')
   if (!isPlain(principal, type, 'search') || REGISTRY_TYPES.has(type)) throw forbidden()
+  const codes = request.conditions.flatMap((criterion) => testedCodes(type, criterion))
+  sightOf(store, principal, type, 'search', undefined, [], codes)
   const order = orderOf(request, store.keys)
   if (order.terms.length > 0 || order.column === 'd_lo') {
     throw badRequest('Deletions are sorted by _lastUpdated or _id', '_sort')

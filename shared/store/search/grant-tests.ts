@@ -11,7 +11,7 @@ import type { Bind } from '../side-rows.ts'
 import { REGISTRY_PROJECT } from '../tenants.ts'
 import { testOf } from './conditions.ts'
 import { type Decision, decisionOf, type HeldRow, takesRowAlone } from './row-decisions.ts'
-import { fewSql, filter, probeSql, type Scene, sqlOf, type Test } from './row-test.ts'
+import { filter, oneRowSql, type Scene, sqlOf, type Test } from './row-test.ts'
 
 /**
  * Whose rows are looked at; `own` are search parameters that they are indexed by beside the standard's,
@@ -96,13 +96,7 @@ export function allSql(tests: readonly Test[], bind: Bind): string {
 /** The same for few rows: what is at the other end of a join is looked up for each. */
 export function fewRowsSql(tests: readonly Test[], bind: Bind): string {
   if (tests.length === 0) return 'true'
-  const sqlFor = (test: Test) =>
-    test.kind === 'ids'
-      ? probeSql(test, bind)
-      : test.kind === 'keys'
-        ? sqlOf(test, bind, true)
-        : fewSql(test, bind)
-  return `(${tests.map((test) => `(${sqlFor(test)}) is true`).join(' and ')})`
+  return `(${tests.map((test) => `(${oneRowSql(test, bind)}) is true`).join(' and ')})`
 }
 
 type TestsSql = (tests: readonly Test[], bind: Bind) => string
@@ -138,7 +132,7 @@ function widerTest(alternatives: readonly Alternative[]): Test | undefined {
 
 /** True when an element that one of the parameters reads is hidden by the grant. */
 export function hidesAny(
-  { hidden }: Grant,
+  { hidden }: Pick<Grant, 'hidden'>,
   type: string,
   codes: readonly string[],
   own: OwnParameters | undefined,

@@ -4,12 +4,13 @@
  * are random 64-bit numbers and match nothing. Every end is read with what the Principal sees of it.
  */
 import { badRequest, notSupported } from '../../errors.ts'
+import { typeNumber } from '../../fhir/definitions.ts'
 import { testedCodes } from '../../fhir/parameter-paths.ts'
 import { type Criterion, isCondition, type Join } from '../../fhir/search.ts'
 import { isCanonicalParameter, plannedParameter } from '../index-plan.ts'
 import type { Bind } from '../side-rows.ts'
 import { CANONICAL_KEY } from '../type-constants.ts'
-import { matchesOf } from './driver.ts'
+import { matchesOf, shareOf } from './driver.ts'
 import {
   filter,
   heldRows,
@@ -17,10 +18,12 @@ import {
   isHeldSql,
   type JoinTest,
   type Matches,
+  oneRowSql,
   type Scene,
   type Test,
   whereSql,
 } from './row-test.ts'
+import type { KeyStatistics } from './statistics.ts'
 
 /** More than this on one side of a join is 400 too-costly. */
 const MAX_KEYS = 50_000
@@ -85,7 +88,15 @@ function probing(parts: readonly Side[]): Pick<JoinTest, 'probe' | 'walk'> {
 function judging(isChain: boolean, parts: readonly Side[]): Pick<JoinTest, 'probe' | 'walk'> {
   const probe = (bind: Bind) =>
     `(${parts.map((part) => probeSql(isChain, part, bind)).join(' or ')})`
-  return { probe, walk: { rows: () => POLICY_WALK } }
+  const isLight = isChain && parts.every(isBySelf)
+  if (!isLight) return { probe, walk: { rows: () => POLICY_WALK } }
+  const share = (statistics: KeyStatistics) =>
+    Math.min(
+      ...parts.map(({ inner: { project, type, visible }, test }) =>
+        shareOf(statistics, { project, number: typeNumber(type) }, [...visible, test]),
+      ),
+    )
+  return { probe, walk: { rows: () => MOST_PROBES, test: probe, share } }
 }
 
 /** A probe costs as much as to read so many rows of the other side. */
@@ -162,9 +173,25 @@ function rowsSql(inner: Scene, test: Test, bind: Bind): string {
   return `with j as materialized (select ${test.keys(bind)} as k) ${few} union all ${many}`
 }
 
+/** Types of which an index holds the self keys (migration 037). */
+const BY_SELF = [112, 51, 125, 117, 118, 109, 79, 20, 65, 55, 37, 41]
+/** In its words. */
+const HAS_SELF = `(r.type in (${BY_SELF.join(', ')})) is true`
+
+function isBySelf({ link, inner }: Pick<Side, 'link' | 'inner'>): boolean {
+  return !link.isCanonical && BY_SELF.includes(typeNumber(inner.type))
+}
+
 /** Whether a row of the source refers to this one, or this one (of a chain) to a target. */
 function probeSql(isChain: boolean, { link, inner, test }: Side, bind: Bind): string {
   const c = bind(link.constant, 'bigint')
+  const target = typeNumber(inner.type)
+  if (isChain && isBySelf({ link, inner })) {
+    const tests = [...inner.visible, test].map((one) => oneRowSql(one, bind))
+    return `exists (select 1 from unnest(r.keys[2:r.nref]) x cross join lateral (
+      select 1 from resource r where r.keys[1] = x # ${c} and ${HAS_SELF}
+        and (r.type = ${target}) is true and ${tests.join(' and ')} limit 1) s)`
+  }
   const own = isChain
     ? `select x # ${c} from unnest(r.keys[2:r.nref]) x`
     : link.isCanonical

@@ -20,7 +20,7 @@ import {
   type SortedRow,
   writeCursor,
 } from './order.ts'
-import { driverOf, prepare } from './prepare.ts'
+import { driverOf, prepare, surelyBy } from './prepare.ts'
 import { sightOf } from './sight.ts'
 import { countRows } from './total.ts'
 
@@ -140,8 +140,13 @@ async function searchPage(
   return { ...page, ...(await followIncludes(store, principal, projects, includes, page.versions)) }
 }
 
-function findRows(store: Store, queries: readonly Query[]): Promise<SortedRow[]> {
+/** One statement; another one where a walk that was to fill the page has not. */
+async function findRows(store: Store, queries: readonly Query[]): Promise<SortedRow[]> {
   const parts = queries.map((query) => ({ query, driver: driverOf(store, query) }))
+  const sure = parts.map((part) => ({ ...part, driver: surelyBy(store, part) }))
+  const rows = await store.connection.query<SortedRow>(pageStatement(sure))
+  const isSure = sure.some(({ driver }) => driver.kind === 'walk' && driver.isSure)
+  if (!isSure || rows.length === queries[0]?.limit) return rows
   return store.connection.query<SortedRow>(pageStatement(parts))
 }
 

@@ -14,9 +14,9 @@ import {
 } from '../../fhir/search.ts'
 import { unescapeValue } from '../../fhir/search-values.ts'
 import { projectKey, type Store } from '../context.ts'
-import type { Query } from './compile.ts'
+import type { Part, Query } from './compile.ts'
 import { testOf } from './conditions.ts'
-import { chooseDriver, type Driver, matchesOf, rareBelow } from './driver.ts'
+import { chooseDriver, type Driver, matchesOf, rareBelow, sureDriver } from './driver.ts'
 import { withVisible } from './grant-tests.ts'
 import { type Order, type Position, readCursor, reversed } from './order.ts'
 import type { Scene, Test } from './row-test.ts'
@@ -78,6 +78,14 @@ export function driverOf({ statistics }: Store, query: Query): Driver {
   if (query.typeNumbers.length > 1) return { kind: 'keys' }
   const limit = query.limit + query.offset
   return chooseDriver(statistics, query.tests, rowsOf(statistics, query), limit)
+}
+
+/** As it was chosen, without the ways that are very probably not needed. */
+export function surelyBy({ statistics }: Store, { query, driver }: Part): Driver {
+  const { project, typeNumbers, tests, limit, offset } = query
+  const [number, other] = typeNumbers
+  if (number === undefined || other !== undefined) return driver
+  return sureDriver(statistics, { project, number }, tests, limit + offset, driver)
 }
 
 type Wanted = Pick<Query, 'project' | 'typeNumbers' | 'tests' | 'score'>

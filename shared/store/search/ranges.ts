@@ -13,24 +13,43 @@ import {
 } from '../../fhir/search-values.ts'
 import { convert, UCUM } from '../../fhir/ucum.ts'
 import { timestamp } from '../../fhir/values-date.ts'
+import { plannedParameter } from '../index-plan.ts'
 import { keysLiteral } from '../keys.ts'
 import type { Bind } from '../side-rows.ts'
 import { filter, isMissing, parameterSql, type Scene, type Test } from './row-test.ts'
 
 /** Undefined when the parameter is not the main date of the type. */
-export function mainDateTest({ type }: Scene, condition: Condition): Test | undefined {
+export function mainDateTest({ type, own }: Scene, condition: Condition): Test | undefined {
   if (mainDate(type) !== condition.code) return undefined
   if (condition.modifier === 'missing') {
     return filter(() => `r.d_lo is ${isMissing(condition.values) ? '' : 'not '}null`)
   }
   const values = dateValues(condition)
+  const types = plannedParameter(type, condition.code, own)?.types ?? []
+  const isShort = types.length > 0 && types.every((one) => SHORT.has(one))
   return {
     kind: 'date',
     sql: (bind) => {
       const at = (ms: number) => bind(timestamp(Math.floor(ms)), 'timestamptz')
-      return anyOf(values.map((value) => dateSql(value, 'r.d_lo', 'r.d_hi', at)))
+      return anyOf(
+        values.map((value) => {
+          const sql = dateSql(value, 'r.d_lo', 'r.d_hi', at)
+          const least = isShort ? leastEnd(value) : undefined
+          return least === undefined ? sql : `(r.d_lo >= ${at(least - LONGEST_MS)} and ${sql})`
+        }),
+      )
     },
   }
+}
+
+/** Elements that last a year at most, so that an index on where they begin is bounded by where they end. */
+const SHORT: ReadonlySet<string> = new Set(['date', 'dateTime', 'instant'])
+const LONGEST_MS = 366 * 86_400_000
+
+/** What the end of a match is not below; undefined where its beginning is bounded anyway, or nothing is. */
+function leastEnd({ prefix, low, high }: DateValue): number | undefined {
+  if (prefix === 'gt') return high
+  return prefix === 'ge' || prefix === 'ap' ? low : undefined
 }
 
 /** `_lastUpdated`: an instant, as a range of one millisecond. */

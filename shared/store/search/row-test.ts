@@ -46,6 +46,8 @@ export interface IdsTest {
   readonly ids: (bind: Bind) => string
   /** The same in fewer words, for a row at hand: the ranges of the index that `ids` reads are no help then. */
   readonly few?: (bind: Bind) => string
+  /** About how many ids there are at most; absent: nobody knows. */
+  readonly expected?: (statistics: Matches) => number
 }
 
 /** It holds one of the keys that the other side of a reference gives, or a dictionary. */
@@ -66,10 +68,12 @@ export interface JoinWalk {
   readonly rows: (statistics: Matches) => number
   /** Of one row; without it, whether it holds one of the keys. */
   readonly test?: (bind: Bind) => string
+  /** Of the rows that are walked, so many pass, if they are spread evenly. */
+  readonly share?: (statistics: KeyStatistics) => number
 }
 
-/** What is known of keys. */
-export type Matches = Pick<KeyStatistics, 'matches'>
+/** What is known of keys and strings. */
+export type Matches = Pick<KeyStatistics, 'matches' | 'startingWith'>
 
 /** `forced` keeps a test for keys from becoming an index condition. */
 export function sqlOf(test: Test, bind: Bind, forced = false): string {
@@ -102,6 +106,12 @@ export function fewSql(test: Test, bind: Bind): string {
 /** The side table is asked for this row alone; `offset 0` keeps PostgreSQL from reading all of it. */
 export function probeSql({ ids, few = ids }: IdsTest, bind: Bind): string {
   return `exists (select 1 from (${few(bind)}) x(id) where x.id = r.id offset 0)`
+}
+
+/** Of a row that is found already, whatever its keys and ids say of others. */
+export function oneRowSql(test: Test, bind: Bind): string {
+  if (test.kind === 'ids') return probeSql(test, bind)
+  return test.kind === 'keys' ? sqlOf(test, bind, true) : fewSql(test, bind)
 }
 
 /** True when `key` is among the keys. Not as a condition, which PostgreSQL would make a join a row. */

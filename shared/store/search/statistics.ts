@@ -3,10 +3,18 @@
  * elements of `resource.keys`. A key that is not among them is rare. Measured: 19 ms a refresh.
  */
 import type { Connection } from '../../database.ts'
+import {
+  NO_TEXTS,
+  readTextStatistics,
+  rowsStartingWith,
+  type TextStatistics,
+} from './text-statistics.ts'
 
 export interface KeyStatistics {
   /** Estimated rows that hold the key; undefined is rare. */
   matches(key: bigint): number | undefined
+  /** Estimated rows of side tables that begin with a normalised text; 0 where that is rare. */
+  startingWith(text: string): number
   /** No key that is rare is held by more rows; undefined before the statistics are read. */
   readonly rare: number | undefined
   /** Estimated live rows of a type in a project. */
@@ -26,6 +34,7 @@ interface Snapshot {
   readonly lowest: number
   readonly projects: ReadonlyMap<number, number>
   readonly types: ReadonlyMap<number, number>
+  readonly texts: TextStatistics
 }
 
 const EMPTY: Snapshot = {
@@ -34,6 +43,7 @@ const EMPTY: Snapshot = {
   lowest: 1,
   projects: new Map(),
   types: new Map(),
+  texts: NO_TEXTS,
 }
 
 /** Reads nothing yet; the first search starts the first refresh and does not wait for it. */
@@ -61,6 +71,7 @@ export function openStatistics(connection: Connection): KeyStatistics {
       const frequency = keys.get(String(key))
       return frequency && frequency * rows
     },
+    startingWith: (text) => rowsStartingWith(current().texts, text),
     get rare() {
       const { keys, rows, lowest } = current()
       return keys.size === 0 ? undefined : Math.ceil(lowest * rows)
@@ -73,6 +84,7 @@ export function openStatistics(connection: Connection): KeyStatistics {
 }
 
 async function readSnapshot(connection: Connection): Promise<Snapshot> {
+  const texts = await readTextStatistics(connection)
   const rows = await connection.query<{
     attname: string
     value: string
@@ -102,5 +114,6 @@ async function readSnapshot(connection: Connection): Promise<Snapshot> {
     lowest: keys.values().reduce((least, frequency) => Math.min(least, frequency), 1),
     projects: numbers('project'),
     types: numbers('type'),
+    texts,
   }
 }

@@ -3,7 +3,18 @@ import type { Condition } from '../../fhir/search.ts'
 import { unescapeValue } from '../../fhir/search-values.ts'
 import { normaliseString } from '../../fhir/values-string.ts'
 import type { Bind } from '../side-rows.ts'
-import { filter, isMissing, parameterSql, type Scene, sqlOf, type Test } from './row-test.ts'
+import {
+  filter,
+  isMissing,
+  type Matches,
+  parameterSql,
+  type Scene,
+  sqlOf,
+  type Test,
+} from './row-test.ts'
+
+/** Modifiers whose matches begin with the value, or with one of its words. */
+const STARTING: ReadonlySet<string | undefined> = new Set([undefined, 'exact'])
 
 /** No text sorts behind a prefix followed by this, bytewise. */
 const LAST = '\u{10ffff}'
@@ -24,8 +35,18 @@ export function stringTest(scene: Scene, ps: readonly bigint[], condition: Condi
   const test: Test = {
     kind: 'ids',
     ids: (bind) => texts.map((text) => alternative(scene, ps, text, bind)).join(' union '),
+    ...(STARTING.has(modifier) ? { expected: expectedOf(texts) } : {}),
   }
   return modifier === 'not' ? filter((bind) => `not (${sqlOf(test, bind)})`) : test
+}
+
+/** Each value by the rarest of its words. */
+function expectedOf(texts: readonly string[]): (statistics: Matches) => number {
+  const values = texts.map((text) => normaliseString(text).split(' '))
+  return (statistics) =>
+    values
+      .map((words) => Math.min(...words.map((word) => statistics.startingWith(word))))
+      .reduce((sum, rows) => sum + rows, 0)
 }
 
 function words({ keys, project }: Scene, ps: readonly bigint[], text: string, bind: Bind): string {

@@ -232,6 +232,7 @@ for (const name of [
 }
 
 for (const name of [
+  'callCdsService',
   'ensureCodeChallenge',
   'exchangeExternalAccessToken',
   'fhircastConnect',
@@ -239,11 +240,13 @@ for (const name of [
   'fhircastPublish',
   'fhircastSubscribe',
   'fhircastUnsubscribe',
+  'getCdsServices',
   'getExternalAuthRedirectUri',
   'getFhircastHubUrl',
   'getMasterSubscriptionEmitter',
   'getSubscriptionManager',
   'processCode',
+  'pushToAgent',
   'setAccessToken',
   'setActiveLogin',
   'setBasicAuth',

@@ -1,0 +1,122 @@
+/** Settings as they stand in the environment → values, with what is wrong with them. */
+import { type HostRule, readHostRule } from './outbound.ts'
+
+export class ConfigError extends Error {}
+
+/** Collects complaints, so that one start shows them all. A secret's value is never repeated. */
+export class Reader {
+  readonly #env: NodeJS.ProcessEnv
+  readonly #complaints: string[] = []
+
+  constructor(env: NodeJS.ProcessEnv) {
+    this.#env = env
+  }
+
+  done(): void {
+    if (this.#complaints.length > 0) throw new ConfigError(this.#complaints.join('\n'))
+  }
+
+  text(name: string): string | undefined {
+    const value = this.#env[name]?.trim()
+    return value === '' ? undefined : value
+  }
+
+  required(name: string): string {
+    const value = this.text(name)
+    if (value === undefined) this.#complain(name, 'is not set; `npm start` provides a local one')
+    return value ?? ''
+  }
+
+  secret(name: string, minLength: number): string | undefined {
+    const value = this.text(name)
+    if (value !== undefined && value.length < minLength) {
+      this.#complain(name, `must have at least ${minLength} characters`)
+    }
+    return value
+  }
+
+  uuid(name: string): string | undefined {
+    const value = this.text(name)
+    if (value !== undefined && !/^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i.test(value)) {
+      this.#complain(name, `is "${value}"; it must be a UUID`)
+    }
+    return value?.toLowerCase()
+  }
+
+  whole(name: string, otherwise: number, min: number, max = Number.MAX_SAFE_INTEGER): number {
+    const value = this.text(name)
+    if (value === undefined) return otherwise
+    const number = /^\d+$/.test(value) ? Number(value) : Number.NaN
+    if (number >= min && number <= max) return number
+    const range =
+      max === Number.MAX_SAFE_INTEGER ? `of at least ${min}` : `between ${min} and ${max}`
+    this.#complain(name, `is "${value}"; it must be a whole number ${range}`)
+    return otherwise
+  }
+
+  flag(name: string, otherwise: boolean): boolean {
+    return this.oneOf(name, String(otherwise), ['true', 'false']) === 'true'
+  }
+
+  oneOf<T extends string>(name: string, otherwise: T, allowed: readonly T[]): T {
+    const value = this.text(name)
+    if (value === undefined) return otherwise
+    const found = allowed.find((item) => item === value)
+    if (found === undefined)
+      this.#complain(name, `is "${value}"; it must be one of ${allowed.join(', ')}`)
+    return found ?? otherwise
+  }
+
+  list(name: string, otherwise: readonly string[], allowed?: readonly string[]): readonly string[] {
+    const value = this.text(name)
+    if (value === undefined) return otherwise
+    const items = value
+      .split(',')
+      .map((item) => item.trim())
+      .filter((item) => item !== '')
+    const odd = items.find((item) => allowed && !allowed.includes(item))
+    if (odd !== undefined)
+      this.#complain(name, `names "${odd}"; it may name ${allowed?.join(', ')}`)
+    return items
+  }
+
+  hosts(name: string): readonly HostRule[] {
+    return this.list(name, []).flatMap((item) => {
+      const rule = readHostRule(item)
+      if (rule === undefined)
+        this.#complain(name, `names "${item}"; it may name hosts and addresses`)
+      return rule ?? []
+    })
+  }
+
+  url(name: string, otherwise: string): string {
+    const value = this.text(name)
+    if (value === undefined) return otherwise
+    if (URL.canParse(value) && /^https?:/.test(value)) return value
+    this.#complain(name, `is "${value}"; it must be an http or https address`)
+    return otherwise
+  }
+
+  /** The address may hold a password, so it is not repeated. */
+  smtp(name: string): string | undefined {
+    const value = this.text(name)
+    if (value === undefined) return undefined
+    if (!URL.canParse(value) || !/^smtps?:\/\/[^/]/.test(value)) {
+      this.#complain(name, 'must be smtp://<user>:<password>@<host>:<port>')
+    }
+    return value
+  }
+
+  storage(name: string, otherwise: string): string {
+    const value = this.text(name) ?? otherwise
+    const isBucket = URL.canParse(value) && /^s3:\/\/[a-z0-9][a-z0-9.-]+/.test(value)
+    if (!isBucket && !/^file:./.test(value)) {
+      this.#complain(name, `is "${value}"; it must be file:<folder> or s3://<bucket>/<prefix>`)
+    }
+    return value
+  }
+
+  #complain(name: string, what: string): void {
+    this.#complaints.push(`${name} ${what}`)
+  }
+}
