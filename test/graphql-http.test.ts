@@ -175,6 +175,17 @@ const refusals: readonly {
     json: 200,
     fhir: 200,
   },
+  {
+    name: 'variables of too many values',
+    body: {
+      query: 'query ($n: [String!]) { PatientList(name: $n) { id } }',
+      variables: { n: Array.from({ length: 30_000 }, () => 'x') },
+    },
+    graphql: 400,
+    json: 200,
+    fhir: 400,
+    texts: ['Variables may have 30000 values'],
+  },
 ]
 
 for (const { name, body, texts, ...statuses } of refusals) {
