@@ -18,9 +18,14 @@ export interface Races {
   lookAgain(steps: readonly MissingStep[]): Promise<void>
 }
 
+/** A reference to a resource of this server, wherever it stands. */
+const TARGET = /[A-Z][A-Za-z]+\/[A-Za-z0-9\-.]{1,64}/g
+
 export function createRaces(interaction: Interaction): Races {
   const found = new Map<Identity, Identity>()
-  const begun = new Set<Step>()
+  /** Steps whose links nobody has asked about yet, and what the others refer to. */
+  const begun: Step[] = []
+  const used = new Set<string>()
 
   const current = (step: Step): Step => {
     const { identity } = step
@@ -28,33 +33,39 @@ export function createRaces(interaction: Interaction): Races {
   }
 
   /** What refers to it may be stored already. */
-  const isReferredTo = ({ type, id }: Identity) =>
-    [...begun].some(({ entry, identities }) =>
-      JSON.stringify(rewrite(entry.resource ?? {}, identities)).includes(`${type}/${id}`),
-    )
+  const isReferredTo = (target: string) => {
+    for (const { entry, identities } of begun.splice(0)) {
+      const text = JSON.stringify(rewrite(entry.resource ?? {}, identities))
+      for (const [reference] of text.matchAll(TARGET)) used.add(reference)
+    }
+    return used.has(target)
+  }
 
   const lookAgain = async (steps: readonly MissingStep[]) => {
     const asked = new Map(steps.map((step) => [keyOf(step), step.identity.condition]))
     const matches = await findMatches(interaction, asked)
+    const moved = new Map<string, string>()
     for (const step of steps) {
-      const { identity, identities } = step
+      const { identity } = step
       const page = matches.get(keyOf(step))
       const [match, second] = page?.status === 'fulfilled' ? page.value.versions : []
-      if (match === undefined || second !== undefined || isReferredTo(identity)) continue
+      const target = targetOf(identity)
+      if (match === undefined || second !== undefined || isReferredTo(target)) continue
       found.set(identity, { ...identity, id: match.id, match, isNew: false })
-      for (const [link, target] of identities) {
-        if (target === `${identity.type}/${identity.id}`) {
-          identities.set(link, `${match.type}/${match.id}`)
-        }
-      }
+      moved.set(target, targetOf(match))
+    }
+    const [{ identities } = { identities: new Map() }] = steps
+    for (const [link, target] of identities) {
+      const to = moved.get(target)
+      if (to !== undefined) identities.set(link, to)
     }
   }
 
   return {
-    began: (step) => void begun.add(step),
+    began: (step) => void begun.push(step),
     lookAgain,
     async run(step, carryOut) {
-      begun.add(step)
+      begun.push(step)
       try {
         return await carryOut(current(step))
       } catch (error) {
@@ -64,6 +75,10 @@ export function createRaces(interaction: Interaction): Races {
       }
     },
   }
+}
+
+function targetOf({ type, id }: Pick<Identity, 'type' | 'id'>): string {
+  return `${type}/${id}`
 }
 
 function keyOf({ entry }: MissingStep): string {
