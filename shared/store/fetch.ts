@@ -30,8 +30,11 @@ const ONE = `select ${V} from (
     select * from version where project = $1 and type = $2 and id = $3 order by ver desc limit 1
   ) v where starts_with(v.meta_ext, $4)`
 
+// Lists behind a select look as long to every plan: else PostgreSQL would take a plan made for short ones for so
+// much cheaper that it makes one each time, which costs twice what it saves.
 const MANY = `select x.n::int, ${V}
-  from unnest($1::int[], $2::smallint[], $3::uuid[], $4::text[]) with ordinality
+  from unnest((select $1::int[]), (select $2::smallint[]), (select $3::uuid[]),
+      (select $4::text[])) with ordinality
     as x(project, type, id, prefix, n)
   cross join lateral (
     select * from version where project = x.project and type = x.type and id = x.id
@@ -40,7 +43,8 @@ const MANY = `select x.n::int, ${V}
 
 // PostgreSQL runs the second half only when the first has no row: other projects cost a probe each.
 const MANY_EVERYWHERE = `select x.n::int, ${V}
-  from unnest($1::int[], $2::smallint[], $3::uuid[], $4::text[], $5::boolean[]) with ordinality
+  from unnest((select $1::int[]), (select $2::smallint[]), (select $3::uuid[]),
+      (select $4::text[]), (select $5::boolean[])) with ordinality
     as x(project, type, id, prefix, everywhere, n)
   cross join lateral (
     (select * from version where project = x.project and type = x.type and id = x.id

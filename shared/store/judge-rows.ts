@@ -79,8 +79,9 @@ function makeJudging(
     bind(typeNumber(place.type), 'smallint'),
   ]
   const columns = asked.map((item) => `${placeSql(place, principal, item, bind)} as "${item}"`)
+  // As in fetch.ts: the same plan for lists of any length.
   const text = `select x.n::int, ${versionColumns('v')}, j.*
-    from unnest(${ids}) with ordinality as x(id, n)
+    from unnest((select ${ids})) with ordinality as x(id, n)
     cross join lateral (
       select * from version where project = ${project} and type = ${type} and id = x.id
       order by ver desc limit 1) v

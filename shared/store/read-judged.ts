@@ -123,7 +123,8 @@ export async function readMany(
   const rows = await store.connection.query<VersionRow & { place: number }>({
     name: everywhere ? 'read-many-everywhere' : 'read-many',
     text: `select distinct on (x.place) x.place, ${V}
-      from unnest($1::int[], $2::int[], $3::smallint[], $4::uuid[], $5::text[], $6::boolean[])
+      from unnest((select $1::int[]), (select $2::int[]), (select $3::smallint[]),
+          (select $4::uuid[]), (select $5::text[]), (select $6::boolean[]))
         as x(place, project, type, id, prefix, everywhere)
       ${everywhere ? 'join tenant t on x.everywhere or t.project = x.project' : ''}
       cross join lateral (

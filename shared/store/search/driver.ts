@@ -107,7 +107,8 @@ export function shareOf(
 ): number {
   const rows = statistics.rowsOf(project, number)
   const shares = tests.map((test) => {
-    if (test.kind === 'keys') return Math.min(1, matchesOf(statistics, test) / rows)
+    if (test.kind === 'keys')
+      return rows === 0 ? 0 : Math.min(1, matchesOf(statistics, test) / rows)
     return test.kind === 'join' ? (test.walk?.share?.(statistics) ?? 0) : 0
   })
   return shares.reduce((product, share) => product * share, 1)
@@ -122,6 +123,7 @@ export function sureDriver(
   driver: Driver,
 ): Driver {
   if (driver.kind !== 'walk' || !tests.some(({ kind }) => kind === 'join')) return driver
-  const found = shareOf(statistics, place, tests) * driver.cap
+  const walked = Math.min(driver.cap, statistics.rowsOf(place.project, place.number))
+  const found = shareOf(statistics, place, tests) * walked
   return found < PATIENCE * limit ? driver : { ...driver, isSure: true }
 }

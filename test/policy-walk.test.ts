@@ -1,0 +1,95 @@
+/** A page under a policy with a chain: found by a walk alone where the statistics promise enough, and whole in any case. */
+import t from 'tap'
+import { plainGrant } from '../shared/access/compile.ts'
+import { parseCriteria } from '../shared/access/criteria.ts'
+import { parseSearch } from '../shared/fhir/search.ts'
+import { sureDriver } from '../shared/store/search/driver.ts'
+import type { Test } from '../shared/store/search/row-test.ts'
+import { until } from './fixtures/botica.ts'
+import { createDatabase } from './fixtures/own-database.ts'
+import { anObservation, aPatient } from './fixtures/resources.ts'
+import { openTestStore, statementsOf } from './fixtures/store.ts'
+
+const OBSERVATIONS = 620
+const WALKED = 500
+const READY_MS = 60_000
+
+process.env.DATABASE_URL = await createDatabase(t)
+const { database, repository, aMember } = await openTestStore(t)
+const member = await aMember()
+const criteria = parseCriteria('Observation', 'Observation?subject:Patient.gender=female', {
+  projectId: undefined,
+  values: new Map(),
+})
+const grant = { ...plainGrant('Observation', ['search'], 'test'), criteria }
+const limited = { ...member, rules: { grants: [grant] } }
+
+const patients = await Promise.all(
+  Array.from({ length: 20 }, (_, i) =>
+    repository.create(member, aPatient({ gender: i % 2 ? 'male' : 'female' })),
+  ),
+)
+const women = patients.filter((_, i) => i % 2 === 0)
+const men = patients.filter((_, i) => i % 2 === 1)
+
+/** About one after the other of these, each newer than those before. */
+async function observe(about: readonly { readonly id: string }[], count: number): Promise<void> {
+  for (let from = 0; from < count; from += 20) {
+    await Promise.all(
+      Array.from({ length: 20 }, (_, i) =>
+        repository.create(member, anObservation(`Patient/${about[(from + i) % about.length]?.id}`)),
+      ),
+    )
+  }
+}
+
+async function newest(): Promise<readonly string[]> {
+  const { versions } = await repository.search(limited, parseSearch('Observation', '_count=20'))
+  return versions.map(({ content = '' }) => JSON.parse(content).subject.reference.slice(8))
+}
+
+const ofWomen = (found: readonly string[]) =>
+  found.length === 20 && found.every((id) => women.some((woman) => woman.id === id))
+
+t.test('what is spread evenly is one statement', async (t) => {
+  await observe(patients, OBSERVATIONS)
+  await database.query({ text: 'vacuum analyze resource', values: [] })
+  t.ok(ofWomen(await newest()))
+  t.equal(await statementsOf(database, newest), 1)
+})
+
+t.test('where the newest are all out of sight the page is whole all the same', async (t) => {
+  await observe(men, WALKED)
+  // The first search has asked for the statistics, which promise that half of what is walked is in sight.
+  await until(async () => (await statementsOf(database, newest)) === 2, READY_MS)
+  t.ok(ofWomen(await newest()))
+})
+
+t.test('nothing is promised by few rows, or without statistics', async (t) => {
+  const walk = { kind: 'walk', cap: 500 } as const
+  const join: Test = {
+    kind: 'join',
+    keys: () => 'null',
+    check: () => 'true',
+    walk: { rows: () => 500, share: () => 0.5 },
+  }
+  const choose = (rows: number, ...tests: Test[]) => {
+    const statistics = {
+      rare: 1,
+      matches: (key: bigint) => (key === 1n ? rows / 2 : undefined),
+      rowsOf: () => rows,
+      startingWith: () => rows,
+      refresh: async () => undefined,
+    }
+    return sureDriver(statistics, { project: 1, number: 1 }, tests, 21, walk)
+  }
+  const keys = (key: bigint): Test => ({ kind: 'keys', any: [key] })
+  t.match(choose(10_000, join), { isSure: true })
+  t.match(choose(10_000, keys(1n), join), { isSure: true })
+  t.same(choose(10_000, keys(1n), keys(1n), join), walk)
+  t.same(choose(100, join), walk)
+  t.same(choose(0, keys(1n), join), walk)
+  t.same(choose(10_000, keys(2n), join), walk)
+  t.same(choose(10_000, keys(1n)), walk, 'only the joins of a policy')
+  t.same(choose(10_000, { kind: 'filter', sql: () => 'true' }, join), walk)
+})
