@@ -79,6 +79,7 @@ t.test('nothing is promised by few rows, or without statistics', async (t) => {
       matches: (key: bigint) => (key === 1n ? rows / 2 : undefined),
       rowsOf: () => rows,
       refresh: async () => undefined,
+      startingWith: () => 0,
     }
     return sureDriver(statistics, { project: 1, number: 1 }, tests, 21, walk)
   }
