@@ -16,7 +16,7 @@ import { adminRoutes } from './routes/admin.ts'
 import { authRoutes } from './routes/auth.ts'
 import { discoveryRoutes } from './routes/discovery.ts'
 import { emailRoutes } from './routes/email.ts'
-import { fhirRoutes } from './routes/fhir.ts'
+import { fhir } from './routes/fhir.ts'
 import { graphiqlRoutes } from './routes/graphiql.ts'
 import { healthRoutes } from './routes/health.ts'
 import { oauthRoutes } from './routes/oauth.ts'
@@ -45,10 +45,10 @@ export function createApp(services: Services, metrics: Metrics): Koa<State> {
   app.use(failures(log))
   app.use(paths)
   app.use(limits(services))
+  app.use(fhir(web, authenticated))
   const routers = [
     healthRoutes(web),
     discoveryRoutes(web),
-    fhirRoutes(web, authenticated),
     storageRoutes(web),
     oauthRoutes(web, authenticated),
     authRoutes(web, authenticated),
@@ -66,12 +66,14 @@ export function createApp(services: Services, metrics: Metrics): Koa<State> {
 }
 
 function compression(): Middleware {
-  return compress({
+  const compressed = compress({
     threshold: COMPRESS_FROM_BYTES,
     br: { params: { [constants.BROTLI_PARAM_QUALITY]: 4 } },
     gzip: { level: 4 },
     deflate: false,
   })
+  return (ctx, next) =>
+    ctx.req.headers['accept-encoding'] === undefined ? next() : compressed(ctx, next)
 }
 
 interface MatchedLayer {

@@ -14,7 +14,9 @@ export async function send(ctx: Context, reply: FhirReply): Promise<void> {
   const { status, headers, body, pieces, open } = reply
   // An upload that is refused before its end is not read on.
   if (!ctx.req.complete) ctx.set('Connection', 'close')
-  ctx.set({ ...headers, ...rateLimits(ctx, headers) })
+  for (const [name, value] of Object.entries({ ...headers, ...rateLimits(ctx, headers) })) {
+    ctx.res.setHeader(name, value)
+  }
   // Content-Length and byte ranges speak of the content as it is stored.
   ctx.compress = open === undefined
   if (pieces !== undefined) ctx.body = Readable.from(pieces)

@@ -8,6 +8,7 @@ import {
   CompleteMultipartUploadCommand,
   CreateMultipartUploadCommand,
   PutObjectCommand,
+  type PutObjectCommandInput,
   type S3Client,
   UploadPartCommand,
 } from '@aws-sdk/client-s3'
@@ -18,6 +19,9 @@ interface ObjectName {
   readonly Key: string
 }
 
+/** https://docs.aws.amazon.com/AmazonS3/latest/userguide/serv-side-encryption.html */
+export type Encryption = Pick<PutObjectCommandInput, 'ServerSideEncryption' | 'SSEKMSKeyId'>
+
 /** While they are on their way one more is filled. */
 const PARTS_IN_FLIGHT = 2
 
@@ -26,8 +30,9 @@ export async function uploadObject(
   client: S3Client,
   object: ObjectName,
   source: AsyncIterable<Uint8Array>,
-  partBytes: number,
+  { partBytes, encryption }: { readonly partBytes: number; readonly encryption: Encryption },
 ): Promise<void> {
+  const stored = { ...object, ...encryption }
   const blocks = createBlocks(partBytes)
   const parts: Promise<CompletedPart>[] = []
   let UploadId: string | undefined
@@ -42,12 +47,12 @@ export async function uploadObject(
   try {
     for await (const { block, size } of filled(source, blocks.take)) {
       if (UploadId === undefined && size < partBytes) {
-        await client.send(new PutObjectCommand({ ...object, Body: block.subarray(0, size) }))
+        await client.send(new PutObjectCommand({ ...stored, Body: block.subarray(0, size) }))
         blocks.giveBack(block)
         blocks.drop()
         return
       }
-      UploadId ??= (await client.send(new CreateMultipartUploadCommand(object))).UploadId
+      UploadId ??= (await client.send(new CreateMultipartUploadCommand(stored))).UploadId
       if (size === 0) {
         blocks.giveBack(block)
         break

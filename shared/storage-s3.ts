@@ -11,7 +11,7 @@ import {
 import { contentMissing } from './errors.ts'
 import { release } from './release.ts'
 import type { Storage } from './storage.ts'
-import { uploadObject } from './storage-s3-upload.ts'
+import { type Encryption, uploadObject } from './storage-s3-upload.ts'
 
 /** The smallest part S3 takes. */
 const PART_BYTES = 5 * 1024 * 1024
@@ -39,13 +39,14 @@ export function openBucket(url: URL, maxBytes: number): Storage {
       throwOnRequestTimeout: true,
     },
   })
+  const encryption = encryptionOf(searchParams)
   const partBytes = Math.max(PART_BYTES, Math.ceil(maxBytes / MAX_PARTS))
   const object = (key: string) => ({
     Bucket: bucket,
     Key: prefix === '' ? key : `${prefix}/${key}`,
   })
   return {
-    put: (key, source) => uploadObject(client, object(key), source, partBytes),
+    put: (key, source) => uploadObject(client, object(key), source, { partBytes, encryption }),
     async get(key, range) {
       const Range = range && `bytes=${range.start}-${range.end}`
       const command = new GetObjectCommand({ ...object(key), ...(Range && { Range }) })
@@ -66,6 +67,13 @@ export function openBucket(url: URL, maxBytes: number): Storage {
       client.destroy()
     },
   }
+}
+
+/** What the bucket itself is to encrypt objects with, unless it does so by its own settings. */
+function encryptionOf(searchParams: URLSearchParams): Encryption {
+  const [sse, key] = ['sse', 'sseKmsKeyId'].map((name) => searchParams.get(name) ?? undefined)
+  // The names are those of the service, which refuses others.
+  return { ServerSideEncryption: sse as Encryption['ServerSideEncryption'], SSEKMSKeyId: key }
 }
 
 /**

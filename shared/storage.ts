@@ -25,7 +25,10 @@ export interface Storage {
   close(): Promise<void>
 }
 
-/** `file:<folder>` or `s3://bucket/prefix?region=…&endpoint=…&forcePathStyle=true&timeout=<seconds>`. */
+/**
+ * `file:<folder>` or `s3://bucket/prefix?region=…&endpoint=…&forcePathStyle=true&timeout=<seconds>`, where the
+ * service is to encrypt objects with `&sse=AES256` or `&sse=aws:kms&sseKmsKeyId=…`.
+ */
 export async function openStorage({
   storageUrl,
   maxUploadBytes,

@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { isObject, type Resource } from '../shared/fhir/resource.ts'
 import { openBotica } from './fixtures/botica.ts'
@@ -60,6 +61,29 @@ t.test('a batch answers every entry in its place', async (t) => {
     issue: [{ details: { text: 'Invalid additional property "foo"' } }],
   })
 })
+
+t.test('an address of an entry may be absolute', async (t) => {
+  const { id } = await client.create(aPatient())
+  const base = `${botica.baseUrl}fhir/R4/`
+  const { body } = await run('batch', [
+    get(`${base}Patient/${id}`),
+    get(`${base}Patient?_id=${id}`),
+  ])
+  t.match(body.entry, [{ resource: { id } }, { resource: { resourceType: 'Bundle' } }])
+})
+
+for (const type of ['batch', 'transaction']) {
+  t.test(`a conditional update in a ${type} does not change the id of its match`, async (t) => {
+    const mrn = randomUUID()
+    const identifier = [{ system: MRN_SYSTEM, value: mrn }]
+    const { id } = await client.create(aPatient({ identifier }))
+    const request = { method: 'PUT', url: `Patient?identifier=${MRN_SYSTEM}|${mrn}` }
+    const put = (sent: Readonly<Record<string, unknown>>) =>
+      run(type, [{ request, resource: aPatient({ identifier, ...sent }) }])
+    for (const sent of [{}, { id }]) t.equal((await put(sent)).body.entry[0]?.resource?.id, id)
+    t.match((await put({ id: 'other' })).text, /Resource ID did not match resolved ID/)
+  })
+}
 
 for (const type of ['batch', 'transaction']) {
   t.test(`the entries of a ${type} refer to each other in any order`, async (t) => {

@@ -56,6 +56,42 @@ t.test('racing conditional creates make one resource', async (t) => {
   t.equal(new Set(answers.map(({ body }) => body.id)).size, 1)
 })
 
+t.test('criteria may ask for the codes of a ValueSet', async (t) => {
+  const [url, system] = [
+    `http://example.org/vs/${randomUUID()}`,
+    `http://example.org/${randomUUID()}`,
+  ]
+  const include = [{ system, concept: [{ code: 'a' }, { code: 'b' }] }]
+  const valueSet = { resourceType: 'ValueSet', url, status: 'active', compose: { include } }
+  t.equal((await client.post('ValueSet', valueSet)).status, 201)
+  const query = `code:in=${encodeURIComponent(url)}`
+  const basic = (code: string) => ({ resourceType: 'Basic', code: { coding: [{ system, code }] } })
+  const create = (code: string) => client.post('Basic', basic(code), { 'If-None-Exist': query })
+  const first = await create('b')
+  t.equal(first.status, 201)
+  const second = await create('a')
+  t.equal(second.status, 200)
+  t.equal(second.body.id, first.body.id)
+  t.equal((await client.put(`Basic?${query}`, basic('a'))).body.id, first.body.id)
+  const fullUrl = `urn:uuid:${randomUUID()}`
+  const entry = [
+    {
+      fullUrl,
+      resource: basic('b'),
+      request: { method: 'POST', url: 'Basic', ifNoneExist: query },
+    },
+    {
+      resource: { ...basic('c'), subject: { reference: `Basic?${query}` } },
+      request: { method: 'POST', url: 'Basic' },
+    },
+  ]
+  const done = await client.post('', { resourceType: 'Bundle', type: 'transaction', entry })
+  t.match(done.body, { entry: [{ response: { status: '200' } }, { response: { status: '201' } }] })
+  const unknown = await client.post('Basic', basic('a'), { 'If-None-Exist': 'code:in=http://no' })
+  t.equal(unknown.status, 400)
+  t.match(unknown.body, { issue: [{ expression: ['code:in'] }] })
+})
+
 t.test('more than one match is 412, whatever was to be done with it', async (t) => {
   const { patient, query } = known()
   await client.create(patient)

@@ -13,10 +13,12 @@ import { aPatient } from './fixtures/resources.ts'
 const bucket = await openBucket(t)
 /** What becomes of blocks that are put into the bucket: so many fail, or get no answer at all. */
 const trouble = { failing: 0, hanging: 0, seen: 0 }
+/** How the bucket is told to encrypt blocks. */
+const encryptions = new Set<unknown>()
 const front = await openFront(bucket.env.STORAGE_URL ?? '')
 const botica = await openBotica(t, {
   // The parts of exports are in the database, which all files share.
-  env: { DATABASE_URL: await createDatabase(t), STORAGE_URL: `${front}&timeout=2` },
+  env: { DATABASE_URL: await createDatabase(t), STORAGE_URL: `${front}&timeout=2&sse=AES256` },
 })
 const { admin, services, startWorker } = botica
 const ROWS = 4000
@@ -49,7 +51,10 @@ async function openFront(storageUrl: string): Promise<string> {
   const behind = new URL(new URL(storageUrl).searchParams.get('endpoint') ?? '')
   const server = createServer((req, res) => {
     const isBlock = req.method === 'PUT' && req.url?.includes('/exports/')
-    if (isBlock) trouble.seen += 1
+    if (isBlock) {
+      trouble.seen += 1
+      encryptions.add(req.headers['x-amz-server-side-encryption'])
+    }
     if (isBlock && trouble.hanging > 0) {
       trouble.hanging -= 1
       return
@@ -101,6 +106,7 @@ t.test('an export goes into a bucket and out again, packed or not', async (t) =>
   const url = await kickOff(admin, '$export?_type=Patient')
   t.same(await exportedIds(url), ids)
   t.ok(blocks() >= 2, 'in blocks')
+  t.same([...encryptions], ['AES256'])
   const [file] = (await manifestOf(admin, url)).output
   const packed = await fetch(file?.url ?? '', {
     headers: { Authorization: `Bearer ${admin.token}`, 'Accept-Encoding': 'gzip' },

@@ -175,6 +175,17 @@ const refusals: readonly {
     json: 200,
     fhir: 200,
   },
+  {
+    name: 'variables of too many values',
+    body: {
+      query: 'query ($n: [String!]) { PatientList(name: $n) { id } }',
+      variables: { n: Array.from({ length: 30_000 }, () => 'x') },
+    },
+    graphql: 400,
+    json: 200,
+    fhir: 400,
+    texts: ['Variables may have 30000 values'],
+  },
 ]
 
 for (const { name, body, texts, ...statuses } of refusals) {
@@ -276,5 +287,5 @@ t.test('an entry of a batch may be a query', async (t) => {
       },
     ],
   })
-  t.match(body.entry[0]?.response, { status: '200' })
+  t.match(body.entry[0], { response: { status: '200' }, resource: { data: { PatientList: [] } } })
 })

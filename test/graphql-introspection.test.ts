@@ -102,6 +102,11 @@ const beside: readonly (readonly [query: string, data: (id: string) => object])[
     }),
   ],
   [
+    `query ($no: Boolean = false) { __schema @include(if: $no) { queryType { name } }
+       PatientList @include(if: $no) { id } }`,
+    () => ({}),
+  ],
+  [
     `{ __schema { queryType { name } } ...more PatientList { id } __schema { mutationType { name } } }
        fragment more on Query { __schema { subscriptionType { name } } }`,
     (id) => ({

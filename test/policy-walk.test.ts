@@ -78,6 +78,7 @@ t.test('nothing is promised by few rows, or without statistics', async (t) => {
       rare: 1,
       matches: (key: bigint) => (key === 1n ? rows / 2 : undefined),
       rowsOf: () => rows,
+      startingWith: () => rows,
       refresh: async () => undefined,
       startingWith: () => 0,
     }

@@ -3,7 +3,7 @@ import t from 'tap'
 import { openBotica, statementsAsked, type Tenant, until } from './fixtures/botica.ts'
 import { aBot, handler, type Untyped } from './fixtures/bots.ts'
 import { createDatabase } from './fixtures/own-database.ts'
-import { aSubscription } from './fixtures/receiver.ts'
+import { aSubscription, extension } from './fixtures/receiver.ts'
 
 const SECONDS = 30_000
 const botica = await openBotica(t, {
@@ -27,10 +27,15 @@ async function switchOn({ project }: Tenant): Promise<void> {
 }
 
 /** A bot that is asked about what fulfils the criteria. */
-async function asked(criteria: string, code: string, tenant: Tenant = botica): Promise<string> {
+async function asked(
+  criteria: string,
+  code: string,
+  tenant: Tenant = botica,
+  ...extensions: object[]
+): Promise<string> {
   const bot = await aBot(tenant, handler(code))
   const url = 'https://medplum.com/fhir/StructureDefinition/pre-commit-bot'
-  const more = { extension: [{ url, valueBoolean: true }] }
+  const more = { extension: [{ url, valueBoolean: true }, ...extensions] }
   await tenant.admin.create(aSubscription(criteria, `Bot/${bot}`, more))
   return bot
 }
@@ -67,6 +72,13 @@ t.test('what a bot makes of a resource is what is created, updated and patched',
   ])
   t.match(patched, { status: 200, body: { name: 'third', alias: [`update ${id}`] } })
   t.equal((await admin.get<Untyped>(`Organization/${id}`)).body.meta.versionId, '3')
+
+  const tag = [{ system: 'urn:tags', code: 'seen' }]
+  const parameter = [{ name: 'meta', valueMeta: { tag } }]
+  await admin.patch(`Organization/${id}`, [{ op: 'remove', path: '/alias' }])
+  await admin.post(`Organization/${id}/$meta-add`, { resourceType: 'Parameters', parameter })
+  const tagged = await admin.get(`Organization/${id}`)
+  t.match(tagged.body, { meta: { tag }, alias: [`update ${id}`] })
 })
 
 t.test('a bot that throws refuses the write with its words, and nothing is stored', async (t) => {
@@ -264,6 +276,34 @@ t.test('a bot is asked once and told of nothing afterwards', async (t) => {
   t.equal(stale.status, 412)
   t.equal(await flags('asked'), 1)
 })
+
+t.test(
+  'criteria, interactions and expressions say which writes a bot is asked about',
+  async (t) => {
+    const refuse = (text: string) => `throw new Error('${text}')`
+    const path = (expression: string) => extension('fhir-path-criteria-expression', expression)
+    const only = (change: string) => extension('subscription-supported-interaction', change)
+    await asked('Task?status=draft', refuse('draft'), botica, only('create'))
+    await asked(
+      'Task',
+      refuse('no previous'),
+      botica,
+      path(`%previous.empty() and intent = 'plan'`),
+    )
+    await asked('Task', refuse('broken'), botica, path('(1 | 2).single() = 1'))
+    const task = (status: string, intent = 'order') => ({ resourceType: 'Task', status, intent })
+    const text = async (sent: Untyped) => {
+      const { status, body } = await admin.post<Untyped>('Task', sent)
+      return status === 201 ? 'made' : body.issue[0].details.text
+    }
+    t.same(
+      [await text(task('draft')), await text(task('ready', 'plan')), await text(task('ready'))],
+      ['draft', 'no previous', 'made'],
+    )
+    const { id } = await admin.create(task('ready'))
+    t.match(await admin.put(`Task/${id}`, { ...task('draft'), id }), { status: 200 })
+  },
+)
 
 t.test('nobody is asked where the Project has not switched it on, at no cost', async (t) => {
   const other = await botica.createTenant()

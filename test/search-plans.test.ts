@@ -8,9 +8,13 @@ import { typeNumber } from '../shared/fhir/definitions.ts'
 import { parseSearch } from '../shared/fhir/search.ts'
 import { Keys } from '../shared/store/keys.ts'
 import { pageStatement, type Query } from '../shared/store/search/compile.ts'
+import { testOf } from '../shared/store/search/conditions.ts'
 import { chooseDriver, type Driver } from '../shared/store/search/driver.ts'
 import { orderOf } from '../shared/store/search/order.ts'
+import type { Test } from '../shared/store/search/row-test.ts'
+import { sightOf } from '../shared/store/search/sight.ts'
 import { openStatistics } from '../shared/store/search/statistics.ts'
+import type { Bind } from '../shared/store/side-rows.ts'
 import { createDatabase } from './fixtures/own-database.ts'
 import { openTestStore } from './fixtures/store.ts'
 
@@ -45,15 +49,30 @@ await database.query({
     select project, type, id, ver, lu, '{}', 1, '' from resource where project = $1`,
   values: [project],
 })
-await database.query({ text: 'vacuum analyze resource, version', values: [] })
+// One in ten has a value, and there are as many Patients, born over a hundred years.
+const value = hash.param(project, 'Observation', 'value-quantity')
+await database.query({
+  text: `insert into idx_range (project, type, p, lo, hi, u, id)
+    select project, type, $1, 1, 1, 0, id from resource where type = $2 and keys[1] % 10 = 0`,
+  values: [value, type],
+})
+await database.query({
+  text: `insert into resource (project, type, id, ver, lu, d_lo, d_hi, nref, keys)
+    select $1, $2, gen_random_uuid(), 1, timestamptz '2024-01-01' + n * interval '1 second',
+      born, born + interval '1 day', 1, array[n]
+    from generate_series(1, $3::int) n,
+      lateral (select timestamptz '1920-01-01' + n * interval '43 hours') d(born)`,
+  values: [project, typeNumber('Patient'), ROWS],
+})
+await database.query({ text: 'vacuum analyze resource, version, idx_range', values: [] })
 const statistics = openStatistics(database)
 await statistics.refresh()
 
-function queryOf(key: bigint): Query {
+function queryOf(...tests: Test[]): Query {
   return {
     project,
     typeNumbers: [type],
-    tests: [{ kind: 'keys', any: [key] }],
+    tests,
     order: orderOf(parseSearch('Observation', '_sort=-_lastUpdated'), hash, undefined),
     after: undefined,
     limit: 21,
@@ -76,11 +95,13 @@ async function explained(connection: Connection, { text, values }: Statement): P
   )
 }
 
-const buffers = (key: bigint, driver: Driver) =>
-  explained(database, pageStatement([{ query: queryOf(key), driver }]))
+const keyTest = (key: bigint): Test => ({ kind: 'keys', any: [key] })
+const buffersBy = (query: Query, driver: Driver) =>
+  explained(database, pageStatement([{ query, driver }]))
+const buffers = (key: bigint, driver: Driver) => buffersBy(queryOf(keyTest(key)), driver)
 
 t.test('the driver that is chosen touches far less than the other one', async (t) => {
-  const choose = (key: bigint) => chooseDriver(statistics, queryOf(key).tests, ROWS, 21)
+  const choose = (key: bigint) => chooseDriver(statistics, [keyTest(key)], ROWS, 21)
   t.equal(choose(common).kind, 'walk')
   t.equal(choose(rare).kind, 'keys')
   const walked = await buffers(common, choose(common))
@@ -95,8 +116,47 @@ t.test('a walk that finds nothing ends at its cap, and the keys are asked', asyn
   t.ok(capped * 3 < whole, `${capped} of ${whole}`)
 })
 
+t.test(
+  'rows are looked up among many ids on a walk, not one by one and not all of them',
+  async (t) => {
+    const rows = (bind: Bind) => `select g.id from idx_range g
+    where g.project = ${bind(project, 'int')} and g.p = ${bind(value, 'bigint')}`
+    const query = queryOf({ kind: 'ids', ids: rows })
+    const chosen = chooseDriver(statistics, query.tests, ROWS, 21)
+    if (chosen.kind !== 'ids') throw new Error(`${chosen.kind} was chosen`)
+    const walked = await buffersBy(query, chosen)
+    const probed = await buffersBy(query, { ...chosen, read: chosen.few })
+    const fetched = await buffersBy(query, { ...chosen, few: undefined })
+    t.ok(walked * 2 < probed, `${walked} beside ${probed} where each row is looked up`)
+    t.ok(walked * 2 < fetched, `${walked} beside ${fetched} where all are fetched`)
+    const small = await buffersBy(query, { ...chosen, read: undefined, cap: undefined })
+    t.ok(small * 2 < fetched, `${small} beside ${fetched} in a type of few rows`)
+  },
+)
+
+t.test(
+  'a range of dates is read by where it begins, though it is bounded where it ends',
+  async (t) => {
+    const scene = sightOf({ keys: hash }, member, 'Patient', 'search')
+    if (scene === undefined) throw new Error('Patients are not in sight')
+    const { conditions } = parseSearch('Patient', 'birthdate=ge1990-05&birthdate=le1990-05')
+    const born = (...tests: Test[]) => ({
+      ...queryOf(...tests),
+      typeNumbers: [typeNumber('Patient')],
+    })
+    const bounded = await buffersBy(born(...conditions.map((one) => testOf(scene, one))), {
+      kind: 'order',
+    })
+    const whole = await buffersBy(
+      born({ kind: 'filter', sql: () => `r.d_hi > '1990-05-01' and r.d_hi < '1990-06-02'` }),
+      { kind: 'order' },
+    )
+    t.ok(bounded * 2 < whole, `${bounded} of ${whole}`)
+  },
+)
+
 t.test('a plan made for its values touches no more than a generic one', async (t) => {
-  const query = queryOf(rare)
+  const query = queryOf(keyTest(rare))
   const { text, values } = pageStatement([{ query, driver: { kind: 'keys' } }])
   const own = await explained(database, { text, values })
   const generic = await database.transaction(async (connection) => {

@@ -247,7 +247,7 @@ t.test('SIGTERM lets a running request finish and ends with 0', async (t) => {
   free.close()
   await once(free, 'close')
   const { child, output } = startMain({ PORT: String(port) })
-  await until(async () => output().includes('listening'), 30_000)
+  await until(async () => output().includes('listening'), 120_000)
 
   const socket = connect(port, '127.0.0.1')
   let answer = ''

@@ -39,6 +39,8 @@ export async function onLoadedStage<T>(
     const loaded = await loadCopies(repository, principal, resources)
     const seconds = (performance.now() - began) / 1000
     await database.query({ text: 'vacuum analyze', values: [] })
+    // Else what was loaded is written to disk while the bench runs.
+    await database.query({ text: 'checkpoint', values: [] })
     console.log(`${loaded.count} resources, ${Math.round(loaded.count / seconds)}/s`)
     return await work({ stage, web, baseUrl, projectId, token, principal, loaded })
   } finally {

@@ -15,7 +15,7 @@ import type { Stage } from './stage.ts'
 
 const CALLERS = 16
 const SLOWEST = 5
-const WARM_CALLS = 3000
+const WARM_CALLS = 6000
 const WARM_QUERIES = 20
 
 interface Measured {

@@ -40,7 +40,7 @@ export function authenticate({ services }: Web): Middleware {
 
   return async (ctx, next) => {
     const [, scheme = '', credentials = ''] =
-      /^(\w+) +([^ ]+) *$/.exec(ctx.get('Authorization')) ?? []
+      /^(\w+) +([^ ]+) *$/.exec(ctx.req.headers.authorization ?? '') ?? []
     const found = await lookUp(scheme.toLowerCase(), credentials, byBearer, byBasic)
     if (found === undefined) throw challenge(ctx, config.baseUrl, scheme !== '')
     ctx.state.limitTo?.(found.session.principal.project.rateLimits)

@@ -1,4 +1,7 @@
-/** Security headers and CORS of every answer. */
+/**
+ * Security headers and CORS of every answer. What every request passes sets headers past Koa, which looks
+ * at each of them again.
+ */
 import cors from '@koa/cors'
 import type { Config } from '../../shared/config.ts'
 import type { Context, Middleware } from '../context.ts'
@@ -11,6 +14,7 @@ const SECURITY = {
   'Referrer-Policy': 'no-referrer',
   'Content-Security-Policy':
     "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+  Vary: 'Origin, Accept-Encoding',
 }
 const EXPOSED = [
   'Accept-Ranges',
@@ -29,10 +33,11 @@ const EXPOSED = [
 
 export function securityHeaders(config: Config): Middleware {
   const isHttps = config.baseUrl.startsWith('https:')
-  return async (ctx, next) => {
-    ctx.set(SECURITY)
-    if (isHttps) ctx.set('Strict-Transport-Security', 'max-age=31536000; includeSubDomains')
-    await next()
+  const hsts = { 'Strict-Transport-Security': 'max-age=31536000; includeSubDomains' }
+  const headers = Object.entries({ ...SECURITY, ...(isHttps ? hsts : {}) })
+  return (ctx, next) => {
+    for (const [name, value] of headers) ctx.res.setHeader(name, value)
+    return next()
   }
 }
 
@@ -43,7 +48,7 @@ export function isAllowedOrigin({ appUrl, corsOrigins }: Config, origin: string)
 
 /** The origin is echoed, never `*`: the SDK sends credentials. */
 export function corsHeaders(config: Config): Middleware {
-  return cors({
+  const answer = cors({
     origin: (ctx: Context) => {
       const origin = ctx.get('Origin')
       return isAllowedOrigin(config, origin) ? origin : ''
@@ -53,4 +58,5 @@ export function corsHeaders(config: Config): Middleware {
     allowMethods: 'GET,HEAD,POST,PUT,PATCH,DELETE',
     maxAge: 86_400,
   })
+  return (ctx, next) => (ctx.req.headers.origin === undefined ? next() : answer(ctx, next))
 }

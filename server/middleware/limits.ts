@@ -25,7 +25,7 @@ export function limits(services: Services): Middleware {
       const most = isNone ? Number.MAX_SAFE_INTEGER : limit
       const spent = limiters[kind].spend(addressOf(ctx.ip), units, most)
       if (isNone) return undefined
-      ctx.set('RateLimit', rateLimitItem('requests', spent))
+      ctx.res.setHeader('RateLimit', rateLimitItem('requests', spent))
       if (spent.left >= 0) return undefined
       const diagnostics = JSON.stringify({ msBeforeNext: spent.resetMs, limit })
       return tooManyRequests(secondsOf(spent.resetMs), diagnostics)
@@ -63,7 +63,7 @@ function isSensitive(path: string): boolean {
 /** One subscriber owns a whole /64 of IPv6, so that is what is counted. */
 export function addressOf(ip: string): string {
   const plain = ip.replace(/^::ffff:(?=\d+\.)/i, '')
-  if (!isIPv6(plain)) return plain
+  if (!plain.includes(':') || !isIPv6(plain)) return plain
   const [head = '', tail] = plain.split('::')
   const before = head === '' ? [] : head.split(':')
   const after = tail === undefined || tail === '' ? [] : tail.split(':')

@@ -6,7 +6,7 @@ import type { Middleware } from '../context.ts'
 const LONGEST_URL = 32_768
 
 /** Errors: 414. */
-export const paths: Middleware = async (ctx, next) => {
+export const paths: Middleware = (ctx, next) => {
   if (ctx.url.length > LONGEST_URL) {
     throw new HttpError(414, outcome(undefined, issue('error', 'too-long', 'URI too long')))
   }
@@ -15,5 +15,5 @@ export const paths: Middleware = async (ctx, next) => {
     .replace(/^\/api(?=\/|$)/, '')
     .replace(/\/+$/, '')
   ctx.path = path === '' ? '/' : path
-  await next()
+  return next()
 }

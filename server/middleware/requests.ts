@@ -1,5 +1,6 @@
 /** Request id, trace id, one log line and one count a request. */
 import { randomUUID } from 'node:crypto'
+import type { IncomingHttpHeaders } from 'node:http'
 import { DEPTH_HEADER } from '../../shared/api/depth.ts'
 import type { Logger } from '../../shared/log.ts'
 import type { Context, Middleware } from '../context.ts'
@@ -15,15 +16,14 @@ const KNOWN_METHODS = new Set(['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 
 export function requests(log: Logger, metrics: Metrics): Middleware {
   return async (ctx, next) => {
     const startedAt = performance.now()
+    const { headers } = ctx.req
     // How deep a chain of bots is, no caller from outside may say.
-    if (DEPTH_HEADER in ctx.req.headers) delete ctx.req.headers[DEPTH_HEADER]
-    ctx.state.requestId = SANE_ID.test(ctx.get('X-Request-Id'))
-      ? ctx.get('X-Request-Id')
-      : randomUUID()
-    ctx.state.traceId = traceId(ctx)
-    ctx.set('X-Request-Id', ctx.state.requestId)
-    const correlation = ctx.get('X-Correlation-Id')
-    if (SANE_ID.test(correlation)) ctx.set('X-Correlation-Id', correlation)
+    if (DEPTH_HEADER in headers) delete headers[DEPTH_HEADER]
+    ctx.state.requestId = saneId(headers['x-request-id']) ?? randomUUID()
+    ctx.state.traceId = traceId(headers)
+    ctx.res.setHeader('X-Request-Id', ctx.state.requestId)
+    const correlation = saneId(headers['x-correlation-id'])
+    if (correlation !== undefined) ctx.res.setHeader('X-Correlation-Id', correlation)
 
     ctx.res.once('close', () => {
       const { requestId, principal } = ctx.state
@@ -49,11 +49,15 @@ export function requests(log: Logger, metrics: Metrics): Middleware {
   }
 }
 
-function traceId(ctx: Context): string {
-  const parent = TRACEPARENT.exec(ctx.get('traceparent'))?.[1]
+/** Repeated headers of these names are one text. */
+function saneId(header: string | readonly string[] | undefined): string | undefined {
+  return typeof header === 'string' && SANE_ID.test(header) ? header : undefined
+}
+
+function traceId({ traceparent, 'x-trace-id': given }: IncomingHttpHeaders): string {
+  const parent = typeof traceparent === 'string' ? TRACEPARENT.exec(traceparent)?.[1] : undefined
   if (parent !== undefined) return parent
-  const given = ctx.get('X-Trace-Id')
-  return TRACE_ID.test(given) ? given.toLowerCase() : randomUUID()
+  return typeof given === 'string' && TRACE_ID.test(given) ? given.toLowerCase() : randomUUID()
 }
 
 /** The router leaves the pattern that fitted on the context; its types do not tell. */

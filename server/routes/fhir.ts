@@ -1,5 +1,4 @@
 /** `/fhir/R4/**`: ctx → FhirRequest → shared/api → ctx. */
-import Router from '@koa/router'
 import type { Principal } from '../../shared/access/principal.ts'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { type FhirRequest, handle } from '../../shared/api/handle.ts'
@@ -7,13 +6,14 @@ import { readQuery } from '../../shared/api/negotiate.ts'
 import { operations } from '../../shared/api/operations/table.ts'
 import type { Config } from '../../shared/config.ts'
 import { SYSTEM_PROJECT } from '../../shared/store/projects.ts'
-import { type Context, caller, type Middleware, type State, type Web } from '../context.ts'
+import { type Context, caller, type Middleware, type Web } from '../context.ts'
 import { openBody, readBody } from '../middleware/body.ts'
 import { goneSignal } from '../middleware/failures.ts'
 import { withTiming } from '../middleware/timing.ts'
 import { send } from '../send.ts'
 
 const ROOT = '/fhir/R4'
+const DISCOVERY = `${ROOT}/.well-known/`.toLowerCase()
 /** Answered without a token. */
 const PUBLIC: ReadonlySet<string> = new Set(['metadata', '$versions'])
 const NOBODY: Principal = {
@@ -23,40 +23,48 @@ const NOBODY: Principal = {
   rules: { grants: [] },
 }
 
-export function fhirRoutes({ services }: Web, authenticate: Middleware): Router<State> {
+/** No router: to try the routes of all others first takes as long as a read spends in Koa. */
+export function fhir({ services }: Web, authenticate: Middleware): Middleware {
   const serve = async (ctx: Context, principal: Principal) => {
     const request = await requestOf(ctx, services.config)
     const reply = await withTiming(ctx, principal, () => handle(services, principal, request))
     await send(ctx, reply)
   }
-  const router = new Router<State>()
-  router.all(`${ROOT}{/*path}`, async (ctx) => {
+  return async (ctx, next) => {
+    if (!isServed(ctx.path)) return await next()
     const path = pathOf(ctx)
     ctx.state.route = routeOf(path)
     // Who says who they are is told what their Project has of its own.
     const isTold = path === 'metadata' && ctx.get('authorization') !== ''
     if (PUBLIC.has(path) && !isTold) return await serve(ctx, NOBODY)
     await authenticate(ctx, () => serve(ctx, caller(ctx).principal))
-  })
-  return router
+  }
+}
+
+/** Whatever its case, as in all other routes; what clients discover has routes of its own. */
+function isServed(path: string): boolean {
+  const start = path.slice(0, DISCOVERY.length).toLowerCase()
+  if (start.slice(0, ROOT.length) !== ROOT.toLowerCase() || start === DISCOVERY) return false
+  return start.length === ROOT.length || start[ROOT.length] === '/'
 }
 
 async function requestOf(ctx: Context, config: Config): Promise<FhirRequest> {
   const { requestId, traceId } = ctx.state
+  const { headers } = ctx.req
   return {
     // Koa leaves the body of a HEAD answer out, all else is as for GET.
     method: ctx.method === 'HEAD' ? 'GET' : ctx.method,
     path: pathOf(ctx),
     query: readQuery(ctx.querystring),
     // Node joins repeated headers into one text; only set-cookie is a list, and nobody sends it.
-    headers: ctx.req.headers as Record<string, string | undefined>,
+    headers: headers as Record<string, string | undefined>,
     ...(isUpload(ctx)
       ? { body: undefined, upload: openBody(ctx, config.maxUploadBytes) }
       : { body: await readBody(ctx, bodyLimit(ctx, config)) }),
     requestId,
     traceId,
     // What is kept to be answered again is kept as a whole.
-    takesPieces: ctx.get('Idempotency-Key') === '',
+    takesPieces: headers['idempotency-key'] === undefined,
     signal: goneSignal(ctx),
   }
 }

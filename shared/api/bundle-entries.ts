@@ -26,7 +26,7 @@ export interface BundleRequest {
 /** Errors: 400 for what is no batch or transaction, or one above the limits. */
 export function readBundle(
   body: unknown,
-  limits: Pick<Config, 'maxBatchEntries' | 'maxTransactionWrites'>,
+  limits: Pick<Config, 'maxBatchEntries' | 'maxTransactionWrites' | 'baseUrl'>,
 ): BundleRequest {
   if (!isObject(body) || body.resourceType !== 'Bundle') throw badRequest('Not a bundle')
   const { type, entry } = body
@@ -37,7 +37,7 @@ export function readBundle(
   if (entry.length > limits.maxBatchEntries) {
     throw tooCostly(`More than ${limits.maxBatchEntries} bundle entries`)
   }
-  const entries = entry.map(readEntry)
+  const entries = entry.map((item, index) => readEntry(item, index, limits.baseUrl))
   const writes = entries.filter((item) => !(item instanceof HttpError) && item.method !== 'GET')
   if (type === 'transaction' && writes.length > limits.maxTransactionWrites) {
     throw tooCostly(`More than ${limits.maxTransactionWrites} writes in a transaction`)
@@ -50,16 +50,16 @@ export function entryPath(index: number, below = ''): string {
   return `Bundle.entry[${index}]${below}`
 }
 
-function readEntry(entry: unknown, index: number): Entry | HttpError {
+function readEntry(entry: unknown, index: number, baseUrl: string): Entry | HttpError {
   try {
-    return parseEntry(entry, index)
+    return parseEntry(entry, index, baseUrl)
   } catch (error) {
     if (error instanceof HttpError) return error
     throw error
   }
 }
 
-function parseEntry(entry: unknown, index: number): Entry {
+function parseEntry(entry: unknown, index: number, baseUrl: string): Entry {
   const request = isObject(entry) ? entry.request : undefined
   if (!isObject(entry) || !isObject(request)) {
     throw badRequest('Missing Bundle entry request', entryPath(index, '.request'))
@@ -71,7 +71,7 @@ function parseEntry(entry: unknown, index: number): Entry {
   if (typeof url !== 'string') {
     throw badRequest('Missing Bundle entry request url', entryPath(index, '.request.url'))
   }
-  const { path, query } = splitUrl(url)
+  const { path, query } = splitUrl(url, `${baseUrl}fhir/R4/`)
   const route = findRoute(method, path)
   if (route.kind === 'bundle') {
     throw badRequest('Nested bundles are not allowed', entryPath(index, '.request.url'))
@@ -100,9 +100,11 @@ function resourceOf(value: unknown, { kind }: Route): Resource | undefined {
   return kind === 'operation' && isObject(value) ? (value as Resource) : undefined
 }
 
-function splitUrl(url: string): { path: string; query: URLSearchParams } {
+/** Relative to the base of the service, or below it. */
+function splitUrl(url: string, base: string): { path: string; query: URLSearchParams } {
   const mark = url.indexOf('?')
-  const path = mark < 0 ? url : url.slice(0, mark)
+  const whole = mark < 0 ? url : url.slice(0, mark)
+  const path = whole.startsWith(base) ? whole.slice(base.length) : whole
   return {
     path: path.replace(/^\/+|\/+$/g, '').replaceAll('%24', '$'),
     query: readQuery(mark < 0 ? '' : url.slice(mark + 1)),

@@ -190,6 +190,7 @@ function matched(
   if (found?.status !== 'fulfilled') throw found?.reason
   const [match, second] = found.value.versions
   if (second !== undefined) throw severalMatches(entry)
+  if (match !== undefined) requireMatchedId(entry, match)
   const identity =
     match === undefined
       ? unmatched(interaction, plan, type)
@@ -211,6 +212,14 @@ function unmatched(interaction: Interaction, plan: Plan, type: string): Identity
     throw badRequest('Cannot perform create as update with client-assigned ID')
   }
   return { type, id: normalId(chosen), condition, match: undefined, isNew: true }
+}
+
+/** Errors: 400 for an update of another resource than the one that matches. */
+function requireMatchedId({ route, resource }: Entry, { type, id }: Version): void {
+  const sent = route.kind === 'conditional-update' ? resource?.id : undefined
+  if (sent !== undefined && normalId(sent) !== id) {
+    throw badRequest('Resource ID did not match resolved ID', `${type}.id`)
+  }
 }
 
 function mayChooseId(principal: Principal): boolean {

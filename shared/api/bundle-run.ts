@@ -214,9 +214,9 @@ function locationOf({ route }: Entry, identity: Identity | undefined): string | 
   return route.kind === 'read' || route.kind === 'vread' ? `${route.type}/${route.id}` : undefined
 }
 
-/** What an operation answers need not be FHIR; inside a bundle it travels as a Binary. */
+/** What an operation answers need not be FHIR: an object stands there itself, all else travels as a Binary. */
 function resourceText(text: string, contentType = 'application/octet-stream'): string {
-  if (text.startsWith('{"resourceType":"')) return text
+  if (text.startsWith('{') && /[/+]json\b/.test(contentType)) return text
   const data = Buffer.from(text).toString('base64')
   return JSON.stringify({ resourceType: 'Binary', contentType, data })
 }

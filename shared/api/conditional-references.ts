@@ -10,6 +10,7 @@ import type { SearchPage } from '../store/repository.ts'
 import { readCondition } from './criteria.ts'
 import type { Interaction } from './interaction.ts'
 import { mapStrings } from './map-strings.ts'
+import { withCodes } from './search-codes.ts'
 
 export interface ConditionalReference {
   /** As it stands in the resource. */
@@ -45,14 +46,24 @@ export function conditionalReferences(
 
 /** As many matches as each search counts; one statement for 200 of them. */
 export async function findMatches(
-  { services, principal }: Interaction,
+  interaction: Interaction,
   asked: ReadonlyMap<string, SearchRequest>,
 ): Promise<Matches> {
   if (asked.size === 0) return new Map()
-  const requests = [...asked.values()].map((request) => ({ ...request, sort: [] }))
-  const pages = await services.repository.searchMany(principal, requests)
+  const { services, principal } = interaction
   const found = new Map<string, PromiseSettledResult<SearchPage>>()
-  for (const [i, name] of [...asked.keys()].entries()) {
+  const requests = new Map<string, SearchRequest>()
+  await Promise.all(
+    [...asked].map(async ([name, request]) => {
+      try {
+        requests.set(name, { ...(await withCodes(interaction, request)), sort: [] })
+      } catch (reason) {
+        found.set(name, { status: 'rejected', reason })
+      }
+    }),
+  )
+  const pages = await services.repository.searchMany(principal, [...requests.values()])
+  for (const [i, name] of [...requests.keys()].entries()) {
     const page = pages[i]
     if (page !== undefined) found.set(name, page)
   }

@@ -8,7 +8,7 @@ import { normalId } from '../store/context.ts'
 import type { Version, WriteOptions, WriteResult } from '../store/repository.ts'
 import { afterDeletions } from './admin-writes.ts'
 import { withLiteralReferences } from './conditional-references.ts'
-import { criteriaOf, readCondition } from './criteria.ts'
+import { criteriaOf, readFullCondition } from './criteria.ts'
 import type { FhirReply } from './handle.ts'
 import { acceptResource, type Interaction, writeReply } from './interaction.ts'
 import { readJson } from './negotiate.ts'
@@ -27,7 +27,7 @@ export async function createConditional(
   criteria: string,
 ): Promise<FhirReply> {
   const { services, principal, request } = interaction
-  const condition = readCondition(interaction, type, criteriaOf(criteria))
+  const condition = await readFullCondition(interaction, type, criteriaOf(criteria))
   const sent = withAccount(interaction, readJson(request))
   const body = await withLiteralReferences(interaction, sent)
   const { resource, warnings } = await acceptResource(interaction, type, body)
@@ -83,7 +83,7 @@ export async function updateConditional(
   type: string,
 ): Promise<FhirReply> {
   const { services, principal, request } = interaction
-  const condition = readCondition(interaction, type, request.query)
+  const condition = await readFullCondition(interaction, type, request.query)
   const body = await withLiteralReferences(interaction, readJson(request))
   const { resource, warnings } = await acceptResource(interaction, type, body)
   const options = writeOptions(request)
@@ -114,7 +114,7 @@ async function askedAbout(
 /** No match is 404, several are 412. */
 export async function patchConditional(interaction: Interaction, type: string): Promise<FhirReply> {
   const { principal, request } = interaction
-  const condition = readCondition(interaction, type, request.query)
+  const condition = await readFullCondition(interaction, type, request.query)
   if (!may(principal, type, 'update')) throw forbidden()
   const match = await findMatch(interaction, condition)
   if (match === undefined) throw notFound()
@@ -131,7 +131,7 @@ export async function deleteConditional(
   type: string,
 ): Promise<FhirReply> {
   const { services, principal, request } = interaction
-  const condition = readCondition(interaction, type, request.query)
+  const condition = await readFullCondition(interaction, type, request.query)
   const limit = mostDeletions(condition, request.query)
   if (mayAsk(interaction, type)) await askAboutMatches(interaction, condition, limit)
   const deleted = await services.repository.deleteConditional(principal, condition, limit)

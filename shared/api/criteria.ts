@@ -18,6 +18,15 @@ export function readCondition(asking: Asking, type: string, query: URLSearchPara
   return condition
 }
 
+/** The same with its ValueSets expanded. Errors: 400. */
+export async function readFullCondition(
+  asking: Asking,
+  type: string,
+  query: URLSearchParams,
+): Promise<SearchRequest> {
+  return withCodes(asking, readCondition(asking, type, query))
+}
+
 export type Asking = Pick<Interaction, 'services' | 'principal'>
 
 /** A search with the parameters that the caller's Project knows. Errors: 400. */

@@ -80,10 +80,18 @@ interface Prefer {
   readonly applied: readonly string[]
 }
 
+const NO_PREFERENCE: Prefer = {
+  returned: undefined,
+  handling: 'strict',
+  respondAsync: false,
+  applied: [],
+}
+
 /** RFC 7240: several preferences, comma-joined; unknown ones are ignored, the first of a kind counts. */
 function readPrefer(header: string | undefined): Prefer {
+  if (header === undefined) return NO_PREFERENCE
   const wanted = new Map<string, string>()
-  for (const part of (header ?? '').split(',')) {
+  for (const part of header.split(',')) {
     const [name = '', value = ''] = (part.split(';')[0] ?? '').split('=').map((text) => text.trim())
     const key = name.toLowerCase()
     if (!wanted.has(key)) wanted.set(key, value.replace(/^"(.*)"$/, '$1'))
@@ -138,6 +146,7 @@ const NOT_UTF8 = 'The query is not valid UTF-8'
 /** Errors: 400 for escaped bytes that are not UTF-8: they would be read as some other text. */
 export function readQuery(text: string): URLSearchParams {
   const query = new URLSearchParams(text)
+  if (text === '') return query
   const isDoubtful = [...query].some((pair) => pair.some((part) => part.includes('\ufffd')))
   if (isDoubtful) for (const [escapes] of text.matchAll(/(?:%[0-9a-f]{2})+/gi)) checkUtf8(escapes)
   return query

@@ -40,8 +40,9 @@ export async function beforeWrite(
   resource: Resource,
   ifMatch?: WriteOptions['ifMatch'],
 ): Promise<Resource> {
-  const { resourceType: type, id = randomUUIDv7() } = resource
+  const { resourceType: type } = resource
   if (!mayAsk(interaction, type)) return resource
+  const { id = randomUUIDv7() } = resource
   const sent = { ...resource, id }
   const asked = await ask(interaction, change, sent, ifMatch)
   if (asked === undefined) return resource
@@ -101,9 +102,12 @@ export async function patchAsking(
   type: string,
   id: string,
   apply: Apply,
-  options: WriteOptions,
+  options: WriteOptions = {},
 ): Promise<WriteResult> {
   const { services, principal } = interaction
+  if (!mayAsk(interaction, type)) {
+    return services.repository.patch(principal, type, id, apply, options)
+  }
   for (let attempt = 1; attempt <= ATTEMPTS; attempt++) {
     const { resource, ver } = await patched(interaction, type, id, apply, options)
     const next = await beforeWrite(interaction, 'update', { ...resource, id }, [ver])
@@ -133,11 +137,13 @@ async function ask(
 ): Promise<Asked | undefined> {
   const { services, principal, request } = interaction
   const { repository, log } = services
-  const found = await repository.events.preCommit(principal, change, resource, ifMatch)
+  const skipped = (subscription: string, reason: string) =>
+    log.warn({ subscription, reason }, 'A pre-commit bot was not asked')
+  const found = await repository.events.preCommit(principal, change, resource, ifMatch, skipped)
   if (found === undefined) return undefined
   const { subscription, bot, row } = found
   const skip = (reason: string) => {
-    log.warn({ subscription: subscription.id, reason }, 'A pre-commit bot was not asked')
+    skipped(subscription.id ?? '', reason)
     return undefined
   }
   const author = await authorOf(services, subscription, principal.project.number)

@@ -22,7 +22,7 @@ import {
 } from './interaction.ts'
 import { readAsyncJob } from './jobs.ts'
 import { readJson, readPatchBody } from './negotiate.ts'
-import { beforeDelete, beforeWrite, mayAsk, patchAsking } from './pre-commit.ts'
+import { beforeDelete, beforeWrite, patchAsking } from './pre-commit.ts'
 import {
   demandsExistence,
   etagOf,
@@ -203,10 +203,7 @@ export async function patchFrom(
   if (demandsExistence(request)) await requireExisting(interaction, type, id)
   const written = await storedOrHeld(
     type,
-    () =>
-      mayAsk(interaction, type)
-        ? patchAsking(interaction, type, id, change, options)
-        : services.repository.patch(principal, type, id, change, options),
+    () => patchAsking(interaction, type, id, change, options),
     () => refuseSocketChange(services, principal, id),
   )
   return writeReply(interaction, written, [])

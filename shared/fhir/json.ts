@@ -114,11 +114,13 @@ export function parseBody(body: Buffer | string): unknown {
   return value
 }
 
+const utf8 = new TextDecoder('utf-8', { fatal: true })
+
 /** The text of a body without a byte order mark. Errors: 400 for what is not UTF-8, lest it be lost. */
 export function decodeText(body: Buffer | string): string {
   if (typeof body === 'string') return body.startsWith('\uFEFF') ? body.slice(1) : body
   try {
-    return new TextDecoder('utf-8', { fatal: true }).decode(body)
+    return utf8.decode(body)
   } catch {
     throw badRequest('Content could not be parsed')
   }

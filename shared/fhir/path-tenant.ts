@@ -32,6 +32,7 @@ const MAX_ALL_TEXT = 4_000_000
 const MAX_INTEGER = 2n ** 63n
 
 const TIMEOUT_MS = 100
+const MAX_ATTEMPTS = 10
 
 // Of their own, lest tenants push out what every write needs.
 const cache = createPathCache(100_000)
@@ -40,14 +41,22 @@ const cache = createPathCache(100_000)
  * Compiles an expression of a tenant. The function keeps to the limits by itself; several calls belong
  * into one `withinLimits`. Errors: 400, `too-costly` above a limit, here and when it is called.
  */
-export function compileTenant(expression: string, base?: string): CompiledPath {
-  const run = compileTenantNodes(expression, base)
+export function compileTenant(
+  expression: string,
+  base?: string,
+  maxTokens = MAX_TOKENS,
+): CompiledPath {
+  const run = compileTenantNodes(expression, base, maxTokens)
   return (node, variables) => valuesOf(run(node, variables))
 }
 
 /** As `compileTenant`, for callers that need the places of the elements. */
-export function compileTenantNodes(expression: string, base?: string): NodePath {
-  const run = compileNodes(requireModest(expression), base, cache)
+export function compileTenantNodes(
+  expression: string,
+  base?: string,
+  maxTokens = MAX_TOKENS,
+): NodePath {
+  const run = compileNodes(requireModest(expression, maxTokens), base, cache)
   return (node, variables) => {
     const data = plain(node)
     return withinLimits(() => run(data, variables, { debugger: createMeter() }))
@@ -84,7 +93,7 @@ export function withinTime<T>(timeoutMs: number, text: string, work: () => T): T
       const { user, system } = process.threadCpuUsage(start)
       // On a busy machine the time may have gone to others.
       const isStarved = (user + system) / 1_000 < timeoutMs / 2
-      if (!isStarved || attempt === 3) throw tooCostly(text)
+      if (!isStarved || attempt === MAX_ATTEMPTS) throw tooCostly(text)
     }
   }
 }
@@ -116,7 +125,7 @@ function isTimeout(error: unknown): boolean {
 const TOKEN = /\/\*[\s\S]*?\*\/|\/\/.*|'(?:\\.|[^'\\])*'|`(?:\\.|[^`\\])*`|\w+|\S/g
 
 /** The expression, when it is cheap to compile and makes no objects. */
-function requireModest(expression: string): string {
+function requireModest(expression: string, maxTokens: number): string {
   if (expression.length > MAX_LENGTH) {
     throw tooCostly(`A FHIRPath expression may have ${MAX_LENGTH} characters`)
   }
@@ -126,7 +135,7 @@ function requireModest(expression: string): string {
   for (const [token] of expression.matchAll(TOKEN)) {
     if (/^[([]$/.test(token)) depth++
     if (/^[)\]]$/.test(token)) depth--
-    if (++tokens > MAX_TOKENS || depth > MAX_NESTING) {
+    if (++tokens > maxTokens || depth > MAX_NESTING) {
       throw tooCostly('A FHIRPath expression has too many parts')
     }
     // `{}` is the empty collection, all else in braces an instance selector.

@@ -15,6 +15,8 @@
 import type { OptionVariants, ResourceNode } from 'fhirpath'
 import { LRUCache } from 'lru-cache'
 import { badRequest, HttpError } from '../errors.ts'
+import { isResourceType } from './definitions.ts'
+import { openOnce } from './definitions-lines.ts'
 import { engine } from './path-engine.ts'
 import { functions } from './path-functions.ts'
 import { plain, sourceOfPlain } from './path-plain.ts'
@@ -108,20 +110,24 @@ function make(expression: string, base: string): NodePath {
   const constants = constantsOf(expression)
   try {
     const { fhirpath, r4 } = engine()
-    const compiled = fhirpath.compile(text, r4, options)
     // With a base the engine fails on primitives: their type is that of the element they are held by.
     const holder = isPrimitive(base) && base !== 'xhtml' ? choiceOf(base) : undefined
     const of =
       holder === undefined
         ? { base, expression: text }
         : { base: 'Extension', expression: `value.select(${text})` }
-    const based = base === '' ? compiled : fhirpath.compile(of, r4, options)
+    // Each takes as long as the other, so the one that this base will hardly need waits.
+    const forResources = openOnce(() => fhirpath.compile(text, r4, options))
+    const forElements = openOnce(() => fhirpath.compile(of, r4, options))
+    const isElement = base !== '' && !isResourceType(base)
+    if (isElement) forElements()
+    else forResources()
     return (node, variables, runOptions) => {
       const own = plain(node)
       const data = holder === undefined || isObject(own) ? own : { [holder]: own }
       const isResource = isObject(data) && data.resourceType !== undefined
       const itself = isResource ? { resource: data, rootResource: data } : undefined
-      const run = isResource || !isObject(data) ? compiled : based
+      const run = base === '' || isResource || !isObject(data) ? forResources() : forElements()
       try {
         const all = Object.assign({}, constants, itself, plain(variables))
         return quietly(() => run(data, all, runOptions))

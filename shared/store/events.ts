@@ -14,7 +14,7 @@ import { type Candidate, candidateOf, isWaitedFor } from './event-match.ts'
 import { tellsHidden, type Waited } from './event-sight.ts'
 import { hiddenBy, rulingsOfContents } from './judge.ts'
 import { type ChangeEvent, filedIn, forgetEvents, takeEvents } from './outbox.ts'
-import { type PreCommit, preCommitOf, withUnseen } from './pre-commit.ts'
+import { type PreCommit, preCommitOf, type Skipped, withUnseen } from './pre-commit.ts'
 import type { Version } from './repository.ts'
 import { toVersion, type VersionRow, versionColumns } from './rows.ts'
 import { without } from './shown.ts'
@@ -70,7 +70,8 @@ export interface Events {
     principal: Principal,
     change: Change,
     resource: Resource,
-    ifMatch?: readonly number[],
+    ifMatch: readonly number[] | undefined,
+    skipped: Skipped,
   ): Promise<PreCommit | undefined>
   /** What a Principal has made of a version, with what it does not see as the version has it. */
   withUnseen(principal: Principal, row: VersionRow, next: Resource): Promise<Resource>
@@ -174,8 +175,8 @@ export function createEvents(store: Store, transact: Transact): Events {
       const row = await readVersion(store, filedIn(delivery), delivery)
       return { ver: row?.ver ?? 0, isDeleted: row === undefined || row.content === null }
     },
-    preCommit: (principal, change, resource, ifMatch) =>
-      preCommitOf(store, principal, change, resource, ifMatch),
+    preCommit: (principal, change, resource, ifMatch, skipped) =>
+      preCommitOf(store, principal, change, resource, ifMatch, skipped),
     withUnseen: (principal, row, next) => withUnseen(store, principal, row, next),
     async seen(principal, row, waited) {
       if (!may(principal, typeName(row.type), 'read')) return undefined

@@ -15,7 +15,7 @@ import { targetOf } from '../fhir/values.ts'
 import { planComposite } from './composite-plan.ts'
 import type { Derivation } from './derivation.ts'
 import { generalWalk } from './general-walk.ts'
-import { ANY_ELEMENT, sideElements } from './side-elements.ts'
+import { ANY_ELEMENT, elementsRead, META, makesSideRows } from './side-elements.ts'
 
 export interface PlannedParameter {
   readonly code: string
@@ -36,7 +36,9 @@ export interface Plan {
   readonly roots: ReadonlyMap<string, readonly Walk<Derivation>[]>
   /** Walks that answer for an absent element too (`deceased` is false). */
   readonly whole: readonly Walk<Derivation>[]
-  /** Elements that string and range rows come from, ANY_ELEMENT where that cannot be told. */
+  /** Elements that rows come from, ANY_ELEMENT where that cannot be told. */
+  readonly elements: ReadonlySet<string>
+  /** Those of them that string and range rows come from. */
   readonly sides: ReadonlySet<string>
   /** In the order of COMPARTMENTS: walks that collect `Type/id`. */
   readonly compartments: readonly (readonly Walk<Set<string>>[])[]
@@ -99,10 +101,14 @@ function planIn(plans: Map<string, Plan>, type: string, own: OwnParameters | und
 /** Answered from columns of the row. */
 const COLUMNS = new Set(['_id', '_lastUpdated'])
 
+/** Canonical references name a url with its version: the one of such a resource is read with its url. */
+const CANONICAL_VERSION = 'version'
+
 function makePlan(type: string, own: OwnParameters | undefined, only?: Only): Plan {
   const parameters: PlannedParameter[] = []
   const roots = new Map<string, Walk<Derivation>[]>()
   const whole: Walk<Derivation>[] = []
+  const elements = new Set<string>([CANONICAL_VERSION])
   const sides = new Set<string>()
   const compartments: Walk<Set<string>>[][] = COMPARTMENTS.map(() => [])
   const members = COMPARTMENTS.map((compartment) => new Set(compartmentParams(compartment, type)))
@@ -119,6 +125,7 @@ function makePlan(type: string, own: OwnParameters | undefined, only?: Only): Pl
       const planned = generalParameter(ownParameter, index)
       parameters.push(planned)
       whole.push(bindGeneral(type, ownParameter, planned))
+      elements.add(ANY_ELEMENT)
       sides.add(ANY_ELEMENT)
       continue
     }
@@ -137,7 +144,13 @@ function makePlan(type: string, own: OwnParameters | undefined, only?: Only): Pl
     for (const leg of legs) {
       const walk = bindLeg(type, parameter, planned, leg)
       if (walk === undefined) continue
-      for (const name of sideElements(type, parameter, planned.isMainDate, leg)) sides.add(name)
+      const hasSides = makesSideRows(parameter, planned.isMainDate, leg)
+      for (const name of elementsRead(type, parameter, leg)) {
+        elements.add(name)
+        // The author, say, differs from version to version, and a Project may search by it.
+        if (name === META && ownParameter !== undefined) elements.add(ANY_ELEMENT)
+        if (hasSides) sides.add(name)
+      }
       if (leg.root === undefined) whole.push(walk)
       else roots.set(leg.root, [...(roots.get(leg.root) ?? []), walk])
       if (parameter.type !== 'reference') continue
@@ -147,7 +160,7 @@ function makePlan(type: string, own: OwnParameters | undefined, only?: Only): Pl
     }
   }
   const stamp = [own?.stamp ?? '', ...(only === undefined ? [] : [only.stamp])].join('|')
-  return { type, stamp, parameters, roots, whole, sides, compartments }
+  return { type, stamp, parameters, roots, whole, elements, sides, compartments }
 }
 
 function isAmong({ codes }: Only, code: string, inside: readonly boolean[]): boolean {

@@ -37,7 +37,7 @@ export function inputRows(writes: readonly Write[], bind: Bind): string {
     return `string_to_array(${bind(column.join(SEPARATOR), 'text')}, '${SEPARATOR}')`
   })
   const names = COLUMNS.map(([name, type]) =>
-    type === 'bigint[]' ? `x.${name}::bigint[] as ${name}` : `x.${name}`,
+    type === 'bigint[]' ? `nullif(x.${name}, '')::bigint[] as ${name}` : `x.${name}`,
   )
   return `select x.n::int as n, ${names.join(', ')} from unnest(${lists.join(', ')})
     with ordinality as x(${COLUMNS.map(([name]) => name).join(', ')}, n)`
@@ -64,10 +64,10 @@ function inputRow(write: Write): readonly unknown[] {
     write.tail,
     write.metaAt,
     write.metaExtension,
-    rows.dateLow ?? null,
-    rows.dateHigh ?? null,
-    rows.nref,
-    keysLiteral(rows.keys),
+    rows?.dateLow ?? null,
+    rows?.dateHigh ?? null,
+    rows?.nref ?? null,
+    rows && keysLiteral(rows.keys),
     write.sideRows,
     write.event !== undefined && write.event.home === undefined ? write.event.cause : '',
   ]

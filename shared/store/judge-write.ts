@@ -116,9 +116,9 @@ function rulingAfter(
   store: Store,
   principal: Principal,
   interaction: Writing | 'read',
-  { write, resource }: Prepared,
+  { write, resource, rows }: Prepared,
 ): Ruling {
-  const held = () => heldRow(write.id, write.rows, write.head + write.tail)
+  const held = () => heldRow(write.id, rows(), write.head + write.tail)
   return rulingOf(store, principal, resource.resourceType, interaction, write.project, held)
 }
 

@@ -6,6 +6,7 @@ import { keepPaths } from '../access/field-paths.ts'
 import { fieldsNotCreated, hiddenFields, keep, keptFields } from '../access/fields.ts'
 import { may, REGISTRY_TYPES } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
+import { HttpError } from '../errors.ts'
 import { typeName } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/own-parameters.ts'
 import type { Meta, Resource } from '../fhir/resource.ts'
@@ -30,6 +31,9 @@ export interface PreCommit {
   readonly row: VersionRow
 }
 
+/** Told of a Subscription whose expression cannot be judged. */
+export type Skipped = (subscription: string, reason: string) => void
+
 /**
  * The first that waits for it; undefined for what the write itself refuses. `resource` has its id, of a
  * deletion it needs no more.
@@ -40,6 +44,7 @@ export async function preCommitOf(
   asked: Change,
   resource: Resource,
   ifMatch: readonly number[] | undefined,
+  skipped: Skipped,
 ): Promise<PreCommit | undefined> {
   const { connection, watchers } = store
   const { resourceType: type } = resource
@@ -62,9 +67,12 @@ export async function preCommitOf(
     const { change, row } = made
     const matter = { change, type, subject: row, previous: undefined, at }
     const candidate = { ...candidateOf(store, matter, own), previous: () => undefined }
-    if (await isWaitedFor(store, candidate, watcher)) {
-      return { subscription: watcher.subscription, bot, change, row }
-    }
+    const isFirst = await isWaitedFor(store, candidate, watcher).catch((error: unknown) => {
+      if (!(error instanceof HttpError) || error.status >= 500) throw error
+      skipped(watcher.subscription.id ?? '', error.message)
+      return false
+    })
+    if (isFirst) return { subscription: watcher.subscription, bot, change, row }
   }
   return undefined
 }

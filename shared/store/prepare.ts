@@ -17,7 +17,7 @@ import { uniqueValues } from './registry.ts'
 import type { WriteOptions } from './repository.ts'
 import type { VersionRow } from './rows.ts'
 import { BOT, scheduleChange } from './schedules.ts'
-import { keepsSideRows } from './side-elements.ts'
+import { keepsRows, keepsSideRows } from './side-elements.ts'
 import type { UniqueKey } from './side-rows.ts'
 import type { Write } from './statements.ts'
 import { watchOf } from './subscriptions.ts'
@@ -43,6 +43,8 @@ export interface Prepared {
   readonly write: Write
   /** With its id and platform meta, as write constraints see it. */
   readonly resource: Resource
+  /** What it is found by, whether its row stays or not. */
+  readonly rows: () => IndexRows
   /** In the order of `write.targets`. */
   readonly references: readonly CheckedReference[]
 }
@@ -63,12 +65,18 @@ export function prepare(
   const content = composeContent(resource, id, place.ver)
   const meta = platformMeta(principal, { ...resource, id }, place, stored?.meta)
   const indexed = { ...resource, id, meta: { ...resource.meta, ...meta } }
-  const rows = indexRows(store, project, indexed, own)
+  const stays = stored !== undefined && keepsRows(planOf(type, own).elements, stored, indexed)
+  let derived: IndexRows | undefined
+  const rows = () => {
+    derived ??= indexRows(store, project, indexed, own)
+    return derived
+  }
   const references = referencesToCheck(store, principal, project, resource, id)
   const unique = options.unique ?? newUniqueValues(indexed, stored)
   const author = meta.author?.reference
   return {
     resource: indexed,
+    rows,
     references,
     write: {
       kind: place.kind,
@@ -81,8 +89,9 @@ export function prepare(
       ...content,
       // Without the outer braces: these members are spliced into the `meta` of an extended reply.
       metaExtension: JSON.stringify(meta).slice(1, -1),
-      rows: { ...rows, codes: rows.codes.filter(({ k }) => !store.seenCodes.has(k)) },
-      sideRows: stored === undefined || !hasSideRows(store, project, own, stored, indexed, rows),
+      ...(stays
+        ? { rows: undefined, sideRows: false }
+        : newRows(store, place, stored, indexed, rows())),
       unique: unique?.map((value) => uniqueKey(store, project, type, value)),
       heirOf: place.heirOf ?? [],
       targets: store.deferred === undefined ? references : [],
@@ -170,6 +179,20 @@ function newUniqueValues(resource: Resource, stored: Resource | undefined) {
   const values = uniqueValues(resource)
   const before = stored ? uniqueValues(stored) : values && []
   return JSON.stringify(values) === JSON.stringify(before) ? undefined : values
+}
+
+/** Rows that take the place of those of the live version. */
+function newRows(
+  store: Store,
+  { project, own }: Place,
+  stored: Resource | undefined,
+  next: Resource,
+  rows: IndexRows,
+): Pick<Write, 'rows' | 'sideRows'> {
+  return {
+    rows: { ...rows, codes: rows.codes.filter(({ k }) => !store.seenCodes.has(k)) },
+    sideRows: stored === undefined || !hasSideRows(store, project, own, stored, next, rows),
+  }
 }
 
 /** True when the string and range rows of the live version are those of the next one. */

@@ -1,9 +1,8 @@
 /**
  * Index rows of live resources made anew from their content, for those whose rows differ. A resource
- * that is written meanwhile is left alone: its writer has used the same code.
+ * that is written meanwhile is read again: its writer may have left the rows as they were.
  */
 import { criteriaGrant } from '../access/subscription-criteria.ts'
-import type { Connection } from '../database.ts'
 import { typeName, typeNumber } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/own-parameters.ts'
 import type { Store } from './context.ts'
@@ -38,7 +37,10 @@ export interface Reindexed {
   readonly next: ReindexPosition | undefined
 }
 
-/** Two statements; one more for a filter that the contents alone do not decide. */
+/**
+ * Two statements; one more for a filter that the contents alone do not decide, two more while others
+ * write what is rewritten.
+ */
 export async function reindexPage(store: Store, page: ReindexPage): Promise<Reindexed> {
   const { project, own, type, filter, after, count } = page
   const rows = await store.connection.query<VersionRow>({
@@ -65,6 +67,21 @@ export async function reindexPage(store: Store, page: ReindexPage): Promise<Rein
   return { seen: rows.length, next: isEnd ? undefined : { type: typeName(last.type), id: last.id } }
 }
 
+/** Versions that have taken the place of these; none for what is deleted. */
+async function newest({ connection }: Store, rows: readonly VersionRow[]): Promise<VersionRow[]> {
+  const list = (values: readonly (number | string)[]) => `{${values.join(',')}}`
+  return connection.query<VersionRow>({
+    text: `select ${versionColumns('v')}
+      from unnest($1::int[], $2::smallint[], $3::uuid[]) as x(project, type, id)
+      join resource r using (project, type, id) join version v using (project, type, id, ver)`,
+    values: [
+      list(rows.map(({ project }) => project)),
+      list(rows.map(({ type }) => type)),
+      list(rows.map(({ id }) => id)),
+    ],
+  })
+}
+
 /** What storage has damaged does not keep the others from being found. */
 function isReadable(store: Store, row: VersionRow): boolean {
   try {
@@ -89,14 +106,28 @@ async function meantBy(
   return await meeting(store, grants, project, own, rows)
 }
 
-/** One statement; also tells the dictionary of codings. */
+/** Until each of the rows is what its content says. */
 export async function rewrite(
-  store: Pick<Store, 'keys' | 'warn'> & { readonly connection: Connection },
+  store: Store,
   project: number,
   rows: readonly VersionRow[],
   own: OwnParameters | undefined,
 ): Promise<void> {
-  if (rows.length === 0) return
+  let left = rows
+  while (left.length > 0) {
+    const changed = await rewriteUnchanged(store, project, left, own)
+    const found = changed.length === 0 ? [] : await newest(store, changed)
+    left = found.filter((row) => isReadable(store, row))
+  }
+}
+
+/** The rows that were changed meanwhile. One statement; also tells the dictionary of codings. */
+async function rewriteUnchanged(
+  store: Store,
+  project: number,
+  rows: readonly VersionRow[],
+  own: OwnParameters | undefined,
+): Promise<readonly VersionRow[]> {
   const values: unknown[] = []
   const bind: Bind = (value, type) => {
     values.push(value)
@@ -146,5 +177,8 @@ export async function rewrite(
   ]
   const texts = list(({ text }) => (text ? [text] : []))
   if (texts.length > 0) parts.push(textRows(texts, bind))
-  await store.connection.query({ text: `with ${parts.join(',\n')} select count(*) from w`, values })
+  const text = `with ${parts.join(',\n')} select n from w`
+  const written = await store.connection.query<{ n: number }>({ text, values })
+  const places = new Set(written.map(({ n }) => n))
+  return rows.filter((_, i) => !places.has(i + 1))
 }

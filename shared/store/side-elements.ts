@@ -1,47 +1,67 @@
 /**
- * Which elements of a type the string and range rows come from. An update that leaves those elements as
- * they are leaves these rows as they are, so nobody has to derive what is stored once more.
+ * Which elements of a type its index rows come from. An update that leaves those elements as they are
+ * leaves the rows as they are, so nobody has to derive what is stored once more.
  */
 import type { SearchParameter } from '../fhir/definitions-data.ts'
 import { isSameValue } from '../fhir/json.ts'
 import { compileExpression, type Leg } from '../fhir/path-extract.ts'
-import type { Resource } from '../fhir/resource.ts'
+import type { Meta, Resource } from '../fhir/resource.ts'
 
 /** Stands for every element. */
 export const ANY_ELEMENT = '*'
 
 /** PostgreSQL and the caller set some of it: it differs from version to version. */
-const META = 'meta'
+export const META = 'meta'
 const OF_RESOURCE = '%resource.'
 
-/** Elements that the rows of one leg of a parameter are read from; none for a leg that makes keys only. */
-export function sideElements(
+/** Elements that one leg of a parameter is read from. */
+export function elementsRead(
   type: string,
   parameter: SearchParameter,
-  isMainDate: boolean,
   leg: Leg,
 ): readonly string[] {
-  switch (parameter.type) {
+  return parameter.type === 'composite' ? compositeElements(type, parameter, leg) : [rootOf(leg)]
+}
+
+/** False for a leg that makes keys only, or the main date. */
+export function makesSideRows({ type }: SearchParameter, isMainDate: boolean, leg: Leg): boolean {
+  switch (type) {
     case 'reference':
     case 'uri':
-      return []
+      return false
     case 'token':
       // For `:contains`.
-      return leg.type === 'ContactPoint' ? [rootOf(leg)] : []
+      return leg.type === 'ContactPoint'
     case 'date':
-      return isMainDate ? [] : [rootOf(leg)]
+      return !isMainDate
     case 'composite':
-      return compositeElements(type, parameter, leg)
     case 'string':
     case 'number':
     case 'quantity':
     case 'special':
-      return [rootOf(leg)]
+      return true
     default: {
-      const never: never = parameter.type
+      const never: never = type
       return never
     }
   }
+}
+
+/** True when no element that any row comes from differs, nor what the platform says of the resource. */
+export function keepsRows(
+  elements: ReadonlySet<string>,
+  before: Resource,
+  after: Resource,
+): boolean {
+  if (elements.has(ANY_ELEMENT)) return false
+  for (const name of elements) {
+    if (name !== META && !isSameValue(before[name], after[name])) return false
+  }
+  return isSameValue(indexedMeta(before.meta), indexedMeta(after.meta))
+}
+
+function indexedMeta({ versionId, lastUpdated, author, onBehalfOf, ...indexed }: Meta = {}): Meta {
+  return indexed
 }
 
 /** True when no element that string and range rows come from differs. */

@@ -5,7 +5,7 @@
  *   i    the rows as sent, from parameters
  *   bad  references that do not resolve: their rows are not written
  *   heir patients with accounts, which their rows are to inherit: these are not written either
- *   ok   updates with the time they get; those whose version is current go into w
+ *   ok   updates with the time they get; those whose version is current are w
  *   w    the rows really written
  *
  * All parts of one statement see the same snapshot, so no part may delete what another inserts:
@@ -56,7 +56,8 @@ export interface Write {
   readonly tail: string
   readonly metaAt: number
   readonly metaExtension: string
-  readonly rows: IndexRows
+  /** Undefined: an update leaves them as they are. */
+  readonly rows: IndexRows | undefined
   /** False when an update leaves strings and ranges as they are. */
   readonly sideRows: boolean
   readonly unique: readonly UniqueKey[] | undefined
@@ -123,9 +124,10 @@ export function writeStatement(writes: readonly Write[]): Statement {
     select i.*, greatest(date_trunc('milliseconds', clock_timestamp()), i.after) as lu
     from i ${isLeft && `where ${isLeft}`})`)
   parts.push(isUpdate ? UPDATE_RESOURCE : INSERT_RESOURCE, INSERT_VERSION)
+  const sides = writes.map((write) => (write.sideRows ? write.rows : undefined))
 
-  const strings = listed(writes, (write) => (write.sideRows ? write.rows.strings : []))
-  const ranges = listed(writes, (write) => (write.sideRows ? write.rows.ranges : []))
+  const strings = listed(sides, (rows) => rows?.strings ?? [])
+  const ranges = listed(sides, (rows) => rows?.ranges ?? [])
   const hasSides = isUpdate && writes.some((write) => write.sideRows)
   if (strings.length > 0 || hasSides) {
     shape.push('strings')
@@ -140,7 +142,7 @@ export function writeStatement(writes: readonly Write[]): Statement {
     shape.push('texts')
     parts.push(textRows(texts, bind))
   }
-  const codes = listed(writes, (write) => write.rows.codes)
+  const codes = listed(writes, (write) => write.rows?.codes ?? [])
   if (codes.length > 0) {
     shape.push('codes')
     parts.push(codeRows(codes, bind))
@@ -220,14 +222,16 @@ const INSERT_RESOURCE = `r as (
   insert into resource (project, type, id, ver, lu, d_lo, d_hi, nref, keys)
   select project, type, id, ver, lu, d_lo, d_hi, nref, keys from w)`
 
-const UPDATE_RESOURCE = `u as (
-  update resource r set ver = ok.ver, lu = ok.lu, d_lo = ok.d_lo, d_hi = ok.d_hi,
-    nref = ok.nref, keys = ok.keys
+/** Without keys the row is found as before. */
+const UPDATE_RESOURCE = `w as (
+  update resource r set ver = ok.ver, lu = ok.lu,
+    d_lo = case when ok.keys is null then r.d_lo else ok.d_lo end,
+    d_hi = case when ok.keys is null then r.d_hi else ok.d_hi end,
+    nref = coalesce(ok.nref, r.nref), keys = coalesce(ok.keys, r.keys)
   from ok
   where r.project = ok.project and r.type = ok.type and r.id = ok.id and r.ver = ok.ver - 1
     and r.lu = ok.after
-  returning ok.n),
-w as (select ok.* from ok join u using (n))`
+  returning ok.*)`
 
 const INSERT_VERSION = `v as (
   insert into version (project, type, id, ver, lu, author, content, meta_at, meta_ext)
@@ -236,6 +240,6 @@ const INSERT_VERSION = `v as (
     meta_at, meta_ext
   from w)`
 
-function listed<T>(writes: readonly Write[], items: (write: Write) => readonly T[]): Listed<T>[] {
+function listed<W, T>(writes: readonly W[], items: (write: W) => readonly T[]): Listed<T>[] {
   return writes.flatMap((write, i) => items(write).map((item) => ({ n: i + 1, item })))
 }

@@ -27,7 +27,7 @@ export async function submit(
   if (missing.length > 0) {
     throw invalidReferences(missing.map((place) => references[place]?.path ?? type))
   }
-  if (rows.length > 0) for (const { k } of write.rows.codes) store.seenCodes.add(k)
+  if (rows.length > 0) for (const { k } of write.rows?.codes ?? []) store.seenCodes.add(k)
   if (rows.some(({ hasEvents }) => hasEvents)) store.announce()
   if (rows.length > 0 && typeof write.watch?.type === 'number') await store.activated()
   return rows[0]?.lu ?? undefined

@@ -63,7 +63,8 @@ async function takeAndRun(services: Services, signal: AbortSignal): Promise<bool
   const download = await takeDownload(database)
   if (download === undefined) return false
   const { job, input, attempt } = download
-  const left = await fetchNew(services, download, signal)
+  // One that its worker has not survived so often is given up.
+  const left = attempt > ATTEMPTS ? 0 : await fetchNew(services, download, signal)
   if (signal.aborted && left > 0) await repeatDownload(database, job, 0)
   else if (left > 0 && attempt < ATTEMPTS) await repeatDownload(database, job, attempt * DELAY_MS)
   else await removeUpkeepJob(database, job)
@@ -166,8 +167,10 @@ async function fetchOne(
   const headers = { 'accept-encoding': 'identity' }
   const asked = { url, method: 'GET', headers, body: undefined, redirect: 'follow' }
   const { hookTargets } = services.config
-  const { status, headers: answered, body } = await openOutside(asked, hookTargets, limit)
+  const opened = await openOutside(asked, hookTargets, limit)
+  const { status, headers: answered, body } = opened
   try {
+    if (!opened.url.startsWith('https:')) throw new FetchRefused('The address leads to http')
     if (status !== 200) throw new Error(`The address was answered with status ${status}`)
     if (Number(answered['content-length'] ?? 0) > MAX_BYTES) throw new FetchRefused(TOO_LARGE)
     const { contentType = answered['content-type'], title } = attachment

@@ -6,6 +6,7 @@ import {
   GraphQLNonNull,
   GraphQLString,
 } from 'graphql'
+import { tooCostly } from '../../errors.ts'
 import { searchParameters } from '../../fhir/definitions.ts'
 import { type Child, childrenOf, nameOf, type Place } from './elements.ts'
 import { listOfType } from './lazy.ts'
@@ -77,13 +78,19 @@ export function reverseArguments(
 
 const reverses = new Map<string, Arguments>()
 
-/** The query string of REST that says the same. */
+/** All of them must hold; a search has no more conditions. */
+const MAX_REPEATS = 200
+
+/** The query string of REST that says the same. Errors: 400 `too-costly`. */
 export function queryOf(type: string, given: Given): URLSearchParams {
   const codes = parameterNames(type)
   const query = new URLSearchParams()
   for (const [name, value] of Object.entries(given)) {
     const code = PAGING_NAMES.has(name) ? name : codes.get(name)
     if (code === undefined || value === null) continue
+    if (Array.isArray(value) && value.length > MAX_REPEATS) {
+      throw tooCostly(`${name} may be given ${MAX_REPEATS} times`)
+    }
     for (const one of Array.isArray(value) ? value : [value]) query.append(code, String(one))
   }
   return query

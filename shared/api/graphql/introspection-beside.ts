@@ -6,10 +6,10 @@ import { tooLarge } from '../../errors.ts'
 import { introspect } from './introspection.ts'
 import type { LazySchema } from './lazy.ts'
 import { keyOf, rootFields, withRootFields } from './root-fields.ts'
-import { MAX_CHARACTERS, writeJson } from './write-json.ts'
+import { MAX_CHARACTERS } from './write-json.ts'
 
-/** By the names that root fields have in the answer, in their order; undefined for all but types. */
-export type Told = ReadonlyMap<string, string | undefined>
+/** By the names that root fields have in the answer, in their order: JSON of types, undefined for all else. */
+export type Told = ReadonlyMap<string, Buffer | undefined>
 
 export const unpack = promisify(gunzip)
 
@@ -18,14 +18,14 @@ export function asksForTypes({ name }: FieldNode): boolean {
   return name.value === '__schema' || name.value === '__type'
 }
 
-/** JSON texts of the fields that ask for types. Errors: 413. */
+/** Errors: 413. */
 export async function tellTypes(
   schema: LazySchema,
   document: DocumentNode,
   operation: OperationDefinitionNode,
   asked: Parameters<typeof introspect>[3],
 ): Promise<Told> {
-  const told = new Map<string, string | undefined>()
+  const told = new Map<string, Buffer | undefined>()
   let length = 0
   for (const field of rootFields(document, operation)) {
     const key = keyOf(field)
@@ -35,27 +35,30 @@ export async function tellTypes(
     const part = withRootFields(document, operation, (other) => keyOf(other) === key)
     if (part === undefined) continue
     const packed = await introspect(schema, part.document, part.operation, asked)
-    const text = (await unpack(packed)).toString()
-    length += text.length
+    const content: Buffer = await unpack(packed)
+    length += content.length
     if (length > MAX_CHARACTERS) throw tooLarge()
-    const start = `{"data":{${JSON.stringify(key)}:`
+    const start = Buffer.from(`{"data":{${JSON.stringify(key)}:`)
     // Else it is skipped, or its variables are wrong, which the other fields tell.
-    if (text.startsWith(start)) told.set(key, text.slice(start.length, -2))
+    const isTold = content.subarray(0, start.length).equals(start)
+    if (isTold) told.set(key, content.subarray(start.length, -2))
   }
   return told
 }
 
-/** The JSON text of a result with what was told of types in its place. */
+/** JSON of a result with what was told of types in its place: bytes, for it may be the whole schema. */
 export async function writeBeside(
-  data: Readonly<Record<string, unknown>>,
+  { data, errors }: { readonly data: Record<string, unknown>; readonly errors?: unknown },
   told: Told,
-  rest: () => Promise<void>,
-): Promise<string> {
-  const members: string[] = []
+  write: (value: unknown) => Promise<string>,
+): Promise<Buffer> {
+  const parts: (string | Buffer)[] = ['{"data":{']
   for (const key of new Set([...told.keys(), ...Object.keys(data)])) {
     const value = data[key]
-    const text = told.get(key) ?? (value === undefined ? undefined : await writeJson(value, rest))
-    if (text !== undefined) members.push(`${JSON.stringify(key)}:${text}`)
+    const part = told.get(key) ?? (value === undefined ? undefined : await write(value))
+    if (part === undefined) continue
+    parts.push(`${parts.length === 1 ? '' : ','}${JSON.stringify(key)}:`, part)
   }
-  return `{${members.join(',')}}`
+  parts.push(errors === undefined ? '}}' : `},"errors":${await write(errors)}}`)
+  return Buffer.concat(parts.map((part) => (typeof part === 'string' ? Buffer.from(part) : part)))
 }

@@ -60,7 +60,9 @@ export function* introspectionText(
   given: Given,
 ): Generator<string, void> {
   const definitions = operation.variableDefinitions ?? []
-  const { variableValues, errors } = getVariableValues(schema, definitions, given)
+  const { variableValues, errors } = getVariableValues(schema, definitions, given, {
+    maxErrors: MAX_VARIABLE_ERRORS,
+  })
   const query = schema.getQueryType()
   if (variableValues === undefined || !query) {
     yield JSON.stringify({ errors })
@@ -78,6 +80,9 @@ export function* introspectionText(
   yield* tell(plan, query, PARTED_LEVELS)
   yield '}'
 }
+
+/** As graphql-js has it where it executes. */
+const MAX_VARIABLE_ERRORS = 50
 
 /** The result, `__schema`, its list of types: what is below is one part. */
 const PARTED_LEVELS = 3

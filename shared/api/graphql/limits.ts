@@ -24,6 +24,9 @@ const MAX_INLINE_FRAGMENTS = 500
 /** Fields, with those of a fragment counted wherever it is spread. */
 export const MAX_FIELDS = 20_000
 
+/** In all variables: 30 ms until each has been looked at. */
+const MAX_VALUES = 30_000
+
 const DEFAULT_COUNT = 20
 const MAX_COUNT = 1000
 const SEARCH_COST = 8
@@ -79,6 +82,22 @@ export function shapeErrors(document: DocumentNode): GraphQLError[] {
     errors.push(new GraphQLError(`A document may have ${MAX_INLINE_FRAGMENTS} inline fragments`))
   }
   return errors
+}
+
+/** Variables that would take long to be understood. */
+export function variableErrors(variables: Given): GraphQLError[] {
+  if (valuesLeft(variables, MAX_VALUES) > 0) return []
+  return [new GraphQLError(`Variables may have ${MAX_VALUES} values`)]
+}
+
+function valuesLeft(value: unknown, most: number): number {
+  if (typeof value !== 'object' || value === null) return most - 1
+  let left = most - 1
+  for (const child of Object.values(value)) {
+    if (left <= 0) return 0
+    left = valuesLeft(child, left)
+  }
+  return left
 }
 
 export interface Weight {

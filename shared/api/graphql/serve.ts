@@ -19,6 +19,7 @@ import {
 } from '../../errors.ts'
 import { parseBody } from '../../fhir/json.ts'
 import { isObject } from '../../fhir/resource.ts'
+import { signAttachments } from '../attachments.ts'
 import type { FhirReply, FhirRequest } from '../handle.ts'
 import type { Interaction } from '../interaction.ts'
 import { takesGzip } from '../negotiate.ts'
@@ -32,7 +33,7 @@ import { fieldError, outcomeOf } from './errors.ts'
 import { introspect } from './introspection.ts'
 import { asksForTypes, type Told, tellTypes, unpack, writeBeside } from './introspection-beside.ts'
 import { openLevels } from './levels.ts'
-import { NOTABLE, weigh, weightErrors } from './limits.ts'
+import { NOTABLE, variableErrors, weigh, weightErrors } from './limits.ts'
 import { rootFields, withRootFields } from './root-fields.ts'
 import { audienceName, schemaFor } from './schema.ts'
 import { writeJson } from './write-json.ts'
@@ -52,8 +53,10 @@ interface Serving {
   isSyntax: boolean
   /** What is left of a quota, for its header. */
   rateLimit: string | undefined
-  /** The body in gzip, where only types are asked for. */
+  /** Instead of what graphql-http is given: the body in gzip, where only types are asked for. */
   packed: Buffer | undefined
+  /** The same, as it is, where types are asked for beside other things. */
+  content: Buffer | undefined
   /** What is told of types, where other things are asked for beside them. */
   told: Told | undefined
 }
@@ -97,6 +100,7 @@ async function serveUntil(
     isSyntax: false,
     rateLimit: undefined,
     packed: undefined,
+    content: undefined,
     told: undefined,
   }
   const [body, { status, headers }] = await handler({
@@ -114,11 +118,12 @@ async function serveUntil(
   const isForeign = serving.form !== 'fhir'
   if (status >= 400 && !isForeign) throw asOutcome(status, body ?? '', serving.isSyntax)
   const allow: Record<string, string> = headers?.allow === undefined ? {} : { Allow: headers.allow }
-  const { rateLimit, packed } = serving
+  const { rateLimit, packed, content } = serving
   const limit: Record<string, string> = rateLimit === undefined ? {} : { RateLimit: rateLimit }
   const type = { 'Content-Type': TYPES[serving.form] }
   if (packed !== undefined) return packedReply(request, packed, type)
-  return textReply(status, body ?? '', { ...allow, ...limit, ...type })
+  const reply = textReply(status, body ?? '', { ...allow, ...limit, ...type })
+  return content === undefined ? reply : { ...reply, body: content }
 }
 
 /** What is kept packed is sent so to all who can read it. */
@@ -171,6 +176,8 @@ async function begin(
   const { document, errors } = prepared
   serving.isSyntax = prepared.isSyntax
   if (document === undefined) return errors
+  const tooMany = variableErrors(variables ?? {})
+  if (tooMany.length > 0) return tooMany
   const operation = getOperationAST(document, operationName)
   if (!operation) return [new GraphQLError('The document has no such operation, or several')]
   // graphql-http refuses it, before anything is done.
@@ -252,13 +259,16 @@ async function finish(
   const { pace, rest } = openLevels(() => undefined)
   const shaped = await withDirectives(result.data, document, operation, context.slices, pace)
   const all = [...errors, ...shaped.errors].map((error) => error.toJSON())
-  const failed = all.length === 0 ? {} : { errors: all }
-  if (serving.told !== undefined && isObject(shaped.data)) {
-    const data = await writeBeside(shaped.data, serving.told, rest)
-    const others = all.length === 0 ? '' : `,"errors":${await writeJson(all, rest)}`
-    return respond(200, `{"data":${data}${others}}`, form)
+  const answer = { data: shaped.data, ...(all.length === 0 ? {} : { errors: all }) }
+  const { told } = serving
+  if (told === undefined || !isObject(answer.data)) {
+    return respond(200, await writeJson(answer, rest), form)
   }
-  return respond(200, await writeJson({ data: shaped.data, ...failed }, rest), form)
+  // Bytes are not looked through for Binaries any more.
+  const write = async (value: unknown) =>
+    signAttachments(interaction.services, interaction.principal, await writeJson(value, rest))
+  serving.content = await writeBeside({ ...answer, data: answer.data }, told, write)
+  return respond(200, '', form)
 }
 
 function respond(status: number, body: string, form: Form): Response {

@@ -5,6 +5,7 @@ import { isObject, type Resource } from '../../fhir/resource.ts'
 import type { FhirReply } from '../handle.ts'
 import { acceptValid } from '../interaction.ts'
 import type { Operation, OperationCall } from '../operation.ts'
+import { patchAsking } from '../pre-commit.ts'
 import { interactionOf, parametersReply } from './output.ts'
 import { readInputs } from './parameters.ts'
 
@@ -48,7 +49,7 @@ type Change = (items: readonly unknown[], given: readonly unknown[]) => readonly
 
 /** An unchanged resource gets no new version. */
 async function change(call: OperationCall, apply: Change): Promise<FhirReply> {
-  const { services, principal, type = '', id = '' } = call
+  const { type = '', id = '' } = call
   const given = readInputs(call, [{ name: 'meta', kind: 'object' }]).object('meta')
   if (given === undefined) throw badRequest('Missing required parameter "meta"')
   for (const name of LISTS) {
@@ -57,7 +58,7 @@ async function change(call: OperationCall, apply: Change): Promise<FhirReply> {
     }
   }
   const interaction = interactionOf(call)
-  const written = await services.repository.patch(principal, type, id, async (current) => {
+  const written = await patchAsking(interaction, type, id, async (current) => {
     const changed: Record<string, unknown> = { ...current.meta }
     for (const name of LISTS) {
       const items = apply(listOf(current.meta?.[name]), listOf(given[name]))

@@ -47,8 +47,10 @@ export async function deletionsOf(
     ...ownSql(metaPrefix, bind),
   ]
   const rows = await store.connection.query<VersionRow>({
-    text: `select ${versionColumns('v')} from version n join version v
-        on v.project = n.project and v.type = n.type and v.id = n.id and v.ver = n.ver - 1
+    // As in select.ts: what was is looked at for what was deleted alone.
+    text: `select ${versionColumns('v')} from version n cross join lateral (select v.* from version v
+        where v.project = n.project and v.type = n.type and v.id = n.id and v.ver = n.ver - 1
+        offset 0) v
       where ${tests.join(' and ')} order by n.id limit ${bind(DELETIONS_A_LINE, 'int')}`,
     values,
   })

@@ -63,7 +63,8 @@ export async function markSwept(connection: Connection, job: string): Promise<vo
 export async function forgetExports(connection: Connection, before: Date): Promise<void> {
   await connection.query({
     name: 'export-forget',
-    text: 'delete from export_job where swept and finished < $1',
+    text: `with j as (delete from export_job where swept and finished < $1 returning id)
+      delete from export_row r using j where r.job = j.id`,
     values: [before],
   })
 }

@@ -150,20 +150,26 @@ export const IN_COMPARTMENT = `split_part(v.meta_ext, '"compartment":[', 2) like
 
 function currentSql(selection: Selection, range: Range, bind: Bind): string {
   const { scene, reach, at, since, job, filter } = selection
-  const listed = reach === 'listed'
+  const ranges = (column: string) => rangeSql(column, range, bind)
   const tests = [
     ...scopeSql(scene.project, [numberOf(scene)], bind, false),
-    ...rangeSql(listed ? 'e.id' : 'r.id', range, bind),
+    ...(reach === 'listed' ? ['r.id = e.id'] : ranges('r.id')),
     `r.lu <= ${bind(at, 'timestamptz')}`,
     ...(since === undefined ? [] : [`r.lu > ${bind(since, 'timestamptz')}`]),
     allSql(filter === undefined ? scene.visible : [...scene.visible, filter.test], bind),
   ]
-  const from = listed
-    ? `export_row e join resource r on r.id = e.id and e.type = r.type
-        and e.job = ${bind(job, 'uuid')} and e.type = ${bind(numberOf(scene), 'smallint')}`
-    : 'resource r'
-  return `select r.id, r.ver, ${rulingSql(selection, bind)} as ruling
-    from ${from} where ${tests.join(' and ')}`
+  const where = tests.join(' and ')
+  const select = `select r.id, r.ver, ${rulingSql(selection, bind)} as ruling`
+  if (reach !== 'listed') return `${select} from resource r where ${where}`
+  // Of the list, which has just been written, PostgreSQL knows nothing: it read all of it for each row of the
+  // type, which took 40 s for 2,500 of 25,000.
+  const own = [
+    `e.job = ${bind(job, 'uuid')}`,
+    `e.type = ${bind(numberOf(scene), 'smallint')}`,
+    ...ranges('e.id'),
+  ]
+  return `${select} from (select e.id from export_row e where ${own.join(' and ')} offset 0) e
+    cross join lateral (select r.* from resource r where ${where} offset 0) r`
 }
 
 function changedSql(changed: readonly ChangedRow[], bind: Bind): string {
@@ -202,8 +208,10 @@ export async function changedRows(
   const { values, bind } = binder()
   const columns = isJudged ? versionColumns('v') : 'v.id, v.ver'
   const found = await connection.query<VersionRow>({
-    text: `select ${columns} from version n join version v
-        on v.project = n.project and v.type = n.type and v.id = n.id and v.ver = n.ver - 1
+    // What was is looked at for what is newer alone: to judge all versions took 6 s for 2,500 of 25,000.
+    text: `select ${columns} from version n cross join lateral (select v.* from version v
+        where v.project = n.project and v.type = n.type and v.id = n.id and v.ver = n.ver - 1
+        offset 0) v
       where ${changedTests(selection, range, bind).join(' and ')}
       order by n.id limit ${bind(most + 1, 'int')}`,
     values,
