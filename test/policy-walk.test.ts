@@ -80,7 +80,6 @@ t.test('nothing is promised by few rows, or without statistics', async (t) => {
       rowsOf: () => rows,
       startingWith: () => rows,
       refresh: async () => undefined,
-      startingWith: () => 0,
     }
     return sureDriver(statistics, { project: 1, number: 1 }, tests, 21, walk)
   }
