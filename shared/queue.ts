@@ -21,7 +21,7 @@ import {
 } from './queue-jobs.ts'
 import { openReplies, type Replies, type Waiter } from './queue-replies.ts'
 import { ALIVE, CANCEL_CHANNEL, keys, LATE, PREFIX, runScript } from './queue-scripts.ts'
-import { openRedis, type Redis, untilReady } from './redis.ts'
+import { endStart, openRedis, type Redis, untilReady } from './redis.ts'
 
 export interface Wait {
   readonly waitMs: number
@@ -99,6 +99,7 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
   imports.on('error', (error) => log.debug({ queue: IMPORTS, reason: error.message }, 'Queue'))
   const all = [...queues.values(), requests, exports, imports]
   await Promise.all(all.map((queue) => queue.waitUntilReady()))
+  endStart(redis)
   const has = async (name: BotQueue, runId: string) =>
     (await redis.exists(queueOf(name).toKey(runId))) === 1
   const admission = createAdmission(redis, config.queueBacklogMax)

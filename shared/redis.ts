@@ -7,8 +7,8 @@ import type { Logger } from './log.ts'
 export type { Redis }
 
 /**
- * `request`: a caller waits, so a command fails at once while Redis is away and after 2 s when it is
- * silent. `subscribe` and `worker`: commands wait for the connection, as BullMQ demands of a worker.
+ * `request`: a caller waits, so a command fails at once while Redis is away and, after `endStart`, after 2 s
+ * when it is silent. `subscribe` and `worker`: commands wait for the connection, as BullMQ demands of a worker.
  */
 export type RedisPurpose = 'request' | 'subscribe' | 'worker'
 
@@ -26,7 +26,7 @@ export function openRedis(config: Config, purpose: RedisPurpose, log: Logger): R
     retryStrategy: (attempt) => Math.min(50 * attempt, 1000),
     ...(purpose === 'request'
       ? {
-          commandTimeout: COMMAND_TIMEOUT_MS,
+          commandTimeout: START_PATIENCE_MS,
           enableOfflineQueue: false,
           // A command that was already refused to its caller must not run after a reconnect.
           autoResendUnfulfilledCommands: false,
@@ -45,6 +45,11 @@ export function openRedis(config: Config, purpose: RedisPurpose, log: Logger): R
   })
   redis.on('end', () => away.delete(redis))
   return redis
+}
+
+/** A process that starts is busy with itself, and may hear an answer late; from now on callers wait for it. */
+export function endStart(redis: Redis): void {
+  redis.options.commandTimeout = COMMAND_TIMEOUT_MS
 }
 
 /**

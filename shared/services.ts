@@ -8,7 +8,7 @@ import { createLimiter, type Limiter } from './limiter.ts'
 import type { Logger } from './log.ts'
 import { openQueues, type Queues } from './queue.ts'
 import { createAnnouncer } from './queue-changes.ts'
-import { openRedis, type Redis, untilReady } from './redis.ts'
+import { endStart, openRedis, type Redis, untilReady } from './redis.ts'
 import { openStorage, type Storage } from './storage.ts'
 import { openRepository } from './store/open-repository.ts'
 import { openOwnParameters } from './store/own-parameters.ts'
@@ -68,6 +68,7 @@ export async function openServices(config: Config, log: Logger): Promise<Service
   opened.defer(() => storage.close())
   const queues = await openQueues(config, log)
   opened.defer(() => queues.close())
+  endStart(redis)
   const closing = opened.move()
   return {
     config,
