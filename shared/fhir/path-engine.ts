@@ -37,8 +37,10 @@ const PARTS = [
   '../fhir-context/r4',
 ]
 
-/** The first expression is slow to parse: much of the parser is compiled by it. */
-const FIRST = ['use', "use = 'official' and period.start > @2020-01-01"]
+/** The first expressions are slow: much of the parser and of the engine is compiled by them. */
+const FIRST = ['use', "use = 'official' and period.start > @2020-01-01", '%resource.name.exists()']
+const FIRST_NAME = { use: 'official', period: { start: '2020-01-02' } }
+const FIRST_RESOURCE = { resourceType: 'Patient', name: [FIRST_NAME] }
 
 /** Has `engine` at hand, part by part. */
 export function loadEngine(): Promise<void> {
@@ -54,7 +56,9 @@ async function loadParts(): Promise<void> {
   }
   const { fhirpath, r4 } = engine()
   for (const expression of FIRST) {
-    fhirpath.compile(expression, r4, {})
+    const run = fhirpath.compile({ base: 'Patient.name', expression }, r4, {})
+    await nextTurn()
+    run(FIRST_NAME, { resource: FIRST_RESOURCE, rootResource: FIRST_RESOURCE })
     await nextTurn()
   }
 }
