@@ -5,6 +5,7 @@ import { openBotica } from './fixtures/botica.ts'
 import { anObservation, aPatient } from './fixtures/resources.ts'
 
 const botica = await openBotica(t)
+const { admin } = botica
 const projectId = botica.project.id
 const { client } = await botica.createMember()
 const { admin: stranger } = await botica.createTenant()
@@ -60,6 +61,44 @@ t.test('platform meta is shown to extended readers only', async (t) => {
   const extended = await client.get(`Patient/${id}`, { 'X-Medplum': 'extended' })
   t.equal(extended.body.meta?.project, projectId)
   t.match(extended.body.meta?.author?.reference, /^ClientApplication\//)
+})
+
+t.test('who moves data in says when it was last changed, others do not', async (t) => {
+  const time = '2019-03-04T05:06:07.089Z'
+  const sent = (lastUpdated: string, more: object = {}) =>
+    aPatient({ ...more, meta: { lastUpdated, project: projectId } })
+  const { superAdmin } = botica
+  const made = await superAdmin.post('Patient', sent('2019-03-04T07:06:07.089+02:00'))
+  t.match(made.body.meta, { versionId: '1', lastUpdated: time })
+  t.equal(made.headers.get('last-modified'), 'Mon, 04 Mar 2019 05:06:07 GMT')
+  t.equal((await admin.get(`Patient/${made.body.id}`)).text, made.text)
+  const found = `Patient?_id=${made.body.id}&_lastUpdated=`
+  t.match((await admin.get(`${found}lt2020`)).body, { entry: [{ resource: made.body }] })
+  t.notOk((await admin.get(`${found}ge2020`)).body.entry)
+
+  const at = `Patient/${randomUUID()}`
+  const put = await superAdmin.put(at, sent(time, { id: at.slice('Patient/'.length) }))
+  t.match(put, { status: 201, body: { meta: { lastUpdated: time } } })
+  const entry = [time, undefined].map((lastUpdated) => ({
+    request: { method: 'POST', url: 'Patient' },
+    resource: aPatient(lastUpdated === undefined ? {} : { meta: { lastUpdated } }),
+  }))
+  const { body } = await superAdmin.post<{ entry: { response: { lastModified: string } }[] }>('', {
+    resourceType: 'Bundle',
+    type: 'transaction',
+    entry,
+  })
+  t.equal(body.entry[0]?.response.lastModified, time)
+  t.not(body.entry[1]?.response.lastModified, time)
+
+  const past = await superAdmin.post('Patient', sent('2999-01-01T00:00:00Z'))
+  t.ok(Date.parse(past.body.meta?.lastUpdated ?? '') < Date.parse('2999-01-01'))
+  t.equal((await superAdmin.post('Patient', sent('2019-03-04'))).status, 400)
+  const { lastUpdated } = (await admin.create(sent(time))).meta ?? {}
+  t.not(lastUpdated, time)
+  const changed = await superAdmin.put(at, { ...put.body, gender: 'other' })
+  t.match(changed, { status: 200, body: { meta: { versionId: '2' } } })
+  t.not(changed.body.meta?.lastUpdated, time)
 })
 
 t.test('an update makes a version, an equal one makes none', async (t) => {

@@ -1,5 +1,6 @@
 /** A resource as a Principal sends it → the version and the rows that are written for it. */
 import { type Principal, profileReference } from '../access/principal.ts'
+import { badRequest } from '../errors.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/own-parameters.ts'
 import type { Meta, Reference, Resource } from '../fhir/resource.ts'
@@ -85,6 +86,7 @@ export function prepare(
       id: store.keys.rowId(type, id),
       ver: place.ver,
       after: place.after,
+      time: place.ver === 1 ? timeGiven(principal, resource) : undefined,
       author: author && authorId(store, author),
       ...content,
       // Without the outer braces: these members are spliced into the `meta` of an extended reply.
@@ -146,6 +148,14 @@ function withoutWriter(extension: string): string {
 export function authorId(store: Store, reference: string): string {
   const [type = '', id = ''] = reference.split('/')
   return store.keys.rowId(type, id)
+}
+
+/** Only who moves data in may say when it was last changed. Errors: 400. */
+function timeGiven(principal: Principal, { resourceType, meta }: Resource): Date | undefined {
+  if (!principal.isSuperAdmin || meta?.lastUpdated === undefined) return undefined
+  const time = new Date(meta.lastUpdated)
+  if (!Number.isNaN(time.getTime())) return time
+  throw badRequest('Invalid instant format', `${resourceType}.meta.lastUpdated`)
 }
 
 // `project` comes first: scopes compare the beginning of the text (context.ts).

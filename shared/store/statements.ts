@@ -51,6 +51,8 @@ export interface Write {
   readonly ver: number
   /** `lastUpdated` of the version before: time never runs backwards for a resource. */
   readonly after: Date | undefined
+  /** `lastUpdated` of a new resource that comes from elsewhere; undefined: the time of the write. */
+  readonly time: Date | undefined
   readonly author: string | undefined
   readonly head: string
   readonly tail: string
@@ -120,8 +122,10 @@ export function writeStatement(writes: readonly Write[]): Statement {
   }
   const refused = [...(targets.length > 0 ? ['bad'] : []), ...(heirs.length > 0 ? ['heir'] : [])]
   const isLeft = refused.map((part) => `i.n not in (select n from ${part})`).join(' and ')
+  const times = listed(writes, ({ time }) => (time ? [time] : []))
+  if (times.length > 0) shape.push('times')
   parts.push(`${isUpdate ? 'ok' : 'w'} as materialized (
-    select i.*, greatest(date_trunc('milliseconds', clock_timestamp()), i.after) as lu
+    select i.*, ${times.length > 0 ? timeGiven(times, bind) : NOW} as lu
     from i ${isLeft && `where ${isLeft}`})`)
   parts.push(isUpdate ? UPDATE_RESOURCE : INSERT_RESOURCE, INSERT_VERSION)
   const sides = writes.map((write) => (write.sideRows ? write.rows : undefined))
@@ -216,6 +220,16 @@ export function writeStatement(writes: readonly Write[]): Statement {
       from w ${missing.join(' ')}`,
     values,
   }
+}
+
+const NOW = `greatest(date_trunc('milliseconds', clock_timestamp()), i.after)`
+
+/** Nothing was changed after now. */
+function timeGiven(times: readonly Listed<Date>[], bind: Bind): string {
+  const numbers = bind(`{${times.map(({ n }) => n).join(',')}}`, 'int[]')
+  const given = bind(`{${times.map(({ item }) => item.toISOString()).join(',')}}`, 'timestamptz[]')
+  return `least(${NOW},
+    (select g.lu from unnest(${numbers}, ${given}) as g(n, lu) where g.n = i.n))`
 }
 
 const INSERT_RESOURCE = `r as (
