@@ -69,6 +69,41 @@ t.test('canonical resources are found by url, value sets are expanded', async (t
   })
 })
 
+t.test('code systems, value sets and maps of the standard are found by url', async (t) => {
+  const { admin } = botica
+  const fhir = 'http://hl7.org/fhir'
+  t.match(await medplum.readCanonical('ValueSet', `${fhir}/ValueSet/administrative-gender`), {
+    resourceType: 'ValueSet',
+    status: 'active',
+    compose: { include: [{ system: `${fhir}/administrative-gender` }] },
+  })
+  const url = `${fhir}/administrative-gender`
+  const concept = [{ code: 'male' }, { code: 'female' }, { code: 'other' }, { code: 'unknown' }]
+  const search = (query: string) => admin.get<Raw>(`CodeSystem?url=${query}`)
+  const { body } = await search(`${url}&_total=accurate`)
+  t.match(body, { total: 1, entry: [{ fullUrl: url, resource: { content: 'complete', concept } }] })
+  t.equal(body.entry.length, 1)
+  t.match((await search(`${url}|4.0.1`)).body.entry, { length: 1 })
+  t.equal((await search(`${url}|9`)).body.entry, undefined)
+  t.equal((await search(`${url}&status=active`)).body.entry, undefined)
+  const part = (await search(`${url}&_elements=url`)).body.entry[0].resource
+  t.match(part, { url, meta: { tag: [{ code: 'SUBSETTED' }] } })
+  t.notOk(part.concept)
+  const loinc = (await search('http://loinc.org')).body.entry[0].resource
+  t.match(loinc, { name: /LOINC/ })
+  t.notOk('concept' in loinc, 'nothing is empty')
+  const map = `${fhir}/ConceptMap/cm-address-use-v2`
+  t.match((await admin.get<Raw>(`ConceptMap?url=${map}`)).body.entry, [{ resource: { url: map } }])
+
+  const list = `{ ConceptMapList(url: "${map}") { url group { source } } }`
+  const { data } = await medplum.graphql(list)
+  t.match(data.ConceptMapList, [{ url: map, group: [{ source: `${fhir}/address-use` }] }])
+
+  const own = { resourceType: 'CodeSystem', url, status: 'draft', content: 'complete', name: 'Own' }
+  const { id } = await admin.create(own)
+  t.match((await search(url)).body.entry, [{ resource: { id, name: 'Own' } }])
+})
+
 t.test('a graph definition is followed', async (t) => {
   const name = `graph-${randomUUID().slice(0, 8)}`
   await medplum.createResource({

@@ -153,7 +153,10 @@ function pageReply(
   }
   function* entriesOf(): Iterable<SearchEntry> {
     for (const version of page.versions) yield entryOf(version, 'match')
-    yield* more
+    for (const entry of more) {
+      const view = viewFor(request.type)
+      yield view === undefined ? entry : { ...entry, resource: view(entry.resource) }
+    }
     for (const version of page.included) yield entryOf(version, 'include')
     yield* warnings(request, page)
   }

@@ -3,17 +3,19 @@
  * does, and has none of its own, is given it all the same.
  */
 import type { SearchEntry } from '../fhir/bundle.ts'
-import { publishedStructure } from '../fhir/published.ts'
+import { publishedDefinition } from '../fhir/published.ts'
 import { isCondition, type SearchRequest } from '../fhir/search.ts'
 import { unescapeValue } from '../fhir/search-values.ts'
 
-/** What `StructureDefinition?url=…` finds of them. */
+/** What `StructureDefinition?url=…`, `ValueSet?url=…` and the like find of them. */
 export function standardDefinitions({ type, conditions, count }: SearchRequest): SearchEntry[] {
   const [asked, ...others] = conditions
-  if (type !== 'StructureDefinition' || count === 0 || others.length > 0) return []
+  if (count === 0 || others.length > 0) return []
   if (asked === undefined || !isCondition(asked)) return []
   if (asked.code !== 'url' || asked.modifier !== undefined) return []
-  const found = asked.values.flatMap((value) => publishedStructure(unescapeValue(value)) ?? [])
+  const found = asked.values.flatMap(
+    (value) => publishedDefinition(type, unescapeValue(value)) ?? [],
+  )
   return found.map((definition) => ({
     fullUrl: String(definition.url),
     resource: JSON.stringify(definition),

@@ -1,4 +1,4 @@
-/** Types and search parameters of the standard and of the platform as resources. https://hl7.org/fhir/R4/structuredefinition.html */
+/** What the standard and the platform define, as resources. https://hl7.org/fhir/R4/structuredefinition.html */
 import { urlOf, versionOf } from './canonical.ts'
 import {
   isPlatformType,
@@ -8,6 +8,8 @@ import {
 } from './definitions.ts'
 import type { ElementDefinition, ElementType, TypeDefinition } from './definitions-data.ts'
 import type { Resource } from './resource.ts'
+import { coreCodeSystem, coreConceptMap, coreValueSet } from './terminology.ts'
+import { withoutEmpty } from './without-empty.ts'
 
 const STANDARD = 'http://hl7.org/fhir/StructureDefinition/'
 const PLATFORM = 'https://medplum.com/fhir/StructureDefinition/'
@@ -45,6 +47,22 @@ export function publishedStructure(canonical: string): Resource | undefined {
   if (version !== undefined && version !== FHIR_VERSION) return undefined
   const name = url.slice(url.lastIndexOf('/') + 1)
   return url === canonicalOf(name) ? publishedType(name) : undefined
+}
+
+const TERMINOLOGY: ReadonlyMap<string, typeof coreCodeSystem | typeof coreConceptMap> = new Map([
+  ['CodeSystem', coreCodeSystem],
+  ['ConceptMap', coreConceptMap],
+  ['ValueSet', coreValueSet],
+])
+
+/** One that has a url, by its canonical, without an id. */
+export function publishedDefinition(type: string, canonical: string): Resource | undefined {
+  if (type === 'StructureDefinition') return publishedStructure(canonical)
+  const found = TERMINOLOGY.get(type)?.(urlOf(canonical))
+  const version = versionOf(canonical)
+  if (found === undefined || (version ?? found.version) !== found.version) return undefined
+  // A code system of which nothing is packaged has an empty list.
+  return withoutEmpty({ resourceType: type, status: 'active', ...found })
 }
 
 /** Those that a type is searched by. */
