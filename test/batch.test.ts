@@ -12,6 +12,7 @@ interface ResponseEntry {
     readonly status: string
     readonly location?: string
     readonly etag?: string
+    readonly lastModified?: string
     readonly outcome?: { readonly issue: readonly { details: { text: string } }[] }
   }
   readonly resource?: Resource
@@ -203,6 +204,24 @@ t.test('return=minimal leaves the resources out', async (t) => {
   const answer = await run('batch', [post(aPatient())], { Prefer: 'return=minimal' })
   t.match(answer.body.entry, [{ response: { status: '201', location: /^Patient\// } }])
   t.notOk(answer.body.entry[0]?.resource)
+})
+
+t.test('an entry tells the exact time of its version, with and without the resource', async (t) => {
+  const known = await client.create(aPatient())
+  const url = `Patient/${known.id}`
+  const { lastUpdated } = known.meta ?? {}
+  const again = { request: { method: 'PUT', url }, resource: known }
+  const ifNoneMatch = { request: { method: 'GET', url, ifNoneMatch: 'W/"1"' } }
+  for (const prefer of ['return=minimal', 'return=representation', 'return=OperationOutcome']) {
+    const [written] = (await run('transaction', [again], { Prefer: prefer })).body.entry
+    t.match(written?.response, { status: '200', lastModified: lastUpdated }, prefer)
+  }
+  const [cut, whole, none] = (
+    await run('batch', [get(`${url}?_elements=id`), get(url), ifNoneMatch])
+  ).body.entry
+  t.match(cut?.response, { status: '200', lastModified: lastUpdated })
+  t.match(whole?.response, { status: '200', lastModified: lastUpdated })
+  t.match(none?.response, { status: '304', lastModified: lastUpdated })
 })
 
 t.test('a whole patient record goes in as one transaction', async (t) => {

@@ -187,7 +187,7 @@ function requestOf(outer: FhirRequest, entry: Entry): FhirRequest {
 }
 
 export function entryOf({ entry, identity }: Step, reply: FhirReply): ResponseEntry {
-  const { status, headers, body } = reply
+  const { status, headers, body, lastUpdated } = reply
   const text = body?.toString()
   const isOutcome = text?.startsWith('{"resourceType":"OperationOutcome"') ?? false
   const hasBody = text !== undefined && text !== '' && entry.method !== 'HEAD'
@@ -195,17 +195,10 @@ export function entryOf({ entry, identity }: Step, reply: FhirReply): ResponseEn
     status,
     location: status < 300 ? locationOf(entry, identity) : undefined,
     etag: headers.ETag,
-    lastModified: instantOf(text, headers['Last-Modified']),
+    lastModified: lastUpdated?.toISOString(),
     outcome: hasBody && isOutcome ? text : undefined,
     resource: hasBody && !isOutcome ? resourceText(text, headers['Content-Type']) : undefined,
   }
-}
-
-/** The header has whole seconds only, the start of every stored resource has the milliseconds. */
-function instantOf(text: string | undefined, header: string | undefined): string | undefined {
-  if (header === undefined) return undefined
-  const exact = /^.{0,200}?"lastUpdated":"([^"]+)"/.exec(text?.slice(0, 300) ?? '')?.[1]
-  return exact ?? new Date(header).toISOString()
 }
 
 function locationOf({ route }: Entry, identity: Identity | undefined): string | undefined {

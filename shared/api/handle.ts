@@ -48,6 +48,8 @@ export interface FhirReply {
   readonly pieces?: Iterable<string>
   /** Instead of `body`: content of a Binary. The caller reads the stream to its end or destroys it. */
   open?(): Promise<Readable>
+  /** Of the version that is answered: its header has whole seconds only. */
+  readonly lastUpdated?: Date
 }
 
 export type Handle = (

@@ -131,10 +131,11 @@ export async function writeReply(
       ? { Location: absoluteUrl(interaction.services, location) }
       : {}),
   }
-  if (returned === 'minimal') return emptyReply(status, headers)
+  const { lastUpdated } = written
+  if (returned === 'minimal') return { ...emptyReply(status, headers), lastUpdated }
   if (returned === 'representation') {
-    return textReply(status, textOf(interaction, written), headers)
+    return { ...textReply(status, textOf(interaction, written), headers), lastUpdated }
   }
   const { id, issue } = isNew ? created : allOk
-  return outcomeReply(status, outcome(id, ...issue, ...warnings), headers)
+  return { ...outcomeReply(status, outcome(id, ...issue, ...warnings), headers), lastUpdated }
 }

@@ -76,11 +76,12 @@ async function replyWith(interaction: Interaction, version: Version): Promise<Fh
 
 function versionReply(interaction: Interaction, version: Version): FhirReply {
   const { request } = interaction
+  const { lastUpdated } = version
   const headers = versionHeaders(version)
-  if (isUnmodified(request, version)) return emptyReply(304, headers)
+  if (isUnmodified(request, version)) return { ...emptyReply(304, headers), lastUpdated }
   const view = viewOf(version.type, request.query)
   const text = textOf(interaction, version)
-  return textReply(200, view === undefined ? text : view(text), headers)
+  return { ...textReply(200, view === undefined ? text : view(text), headers), lastUpdated }
 }
 
 export async function create(interaction: Interaction, type: string): Promise<FhirReply> {
