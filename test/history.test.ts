@@ -148,6 +148,7 @@ t.test('a history is counted on request, that of a resource always', async (t) =
   t.equal(await total('Patient/_history?_total=accurate&_count=1'), 5)
   t.equal(await total('Patient/_history?_total=accurate&_count=0'), 5)
   t.equal(await total(`Patient/${first.id}/_history?_count=1`), 3)
+  t.equal(await total(`Patient/${first.id}/_history?_count=0`), 3)
   t.equal(await total('Patient/_history?_total=none'), undefined)
 })
 
@@ -171,6 +172,7 @@ t.test('what a policy leaves out of a history is not in its total', async (t) =>
   t.equal(await total('Patient/_history?_total=accurate&_count=1'), 4)
   t.equal(await total('_history?_total=accurate&_count=0'), 4)
   t.equal(await total(`Patient/${shown.id}/_history?_count=1`), 4)
+  t.equal(await total(`Patient/${shown.id}/_history?_count=0`), 4)
   t.equal(await total(`Patient/${shown.id}/_history`), 4)
 })
 

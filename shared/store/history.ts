@@ -67,7 +67,7 @@ export async function history(
   // The outer join gives one row of nulls when the page is empty.
   const found = rows.filter((row) => row.ver !== null)
   const page = await pageOf(store, principal, request, found, () => id)
-  const isAll = page.next === undefined && isPlain && request.offset === 0
+  const isAll = found.length <= request.count && isPlain && request.offset === 0
   if (isAll) return { ...page, total: page.versions.length }
   if (isWhole) return { ...page, total: first.total }
   const row = store.keys.rowId(type, id)
