@@ -11,6 +11,7 @@ import { byIds } from './by-ids.ts'
 import type { Driver } from './driver.ts'
 import { afterSql, type Order, orderSql, type Position } from './order.ts'
 import { fewSql, heldRows, sqlOf, type Test } from './row-test.ts'
+import { behindSelect, isSettled, settledName, settledSql } from './settled.ts'
 import { sortedRows } from './sort-rows.ts'
 import { COLUMNS, forced, keysFirst, ordered, type TestSql, WALKED, where } from './ways.ts'
 
@@ -38,7 +39,10 @@ export interface Part {
 /** Rows are SortedRow, in order. Parts differ in type and tests only: several are several types. */
 export function pageStatement(parts: readonly Part[]): Statement {
   const { bind, statement } = statementBuilder()
-  return statement(pageSql(parts, bind))
+  const page = statement(pageSql(parts, bind))
+  if (!isSettled(parts)) return page
+  const name = settledName(page.text)
+  return name === undefined ? page : { name, ...page }
 }
 
 /** The same of several searches at once: `n` says whose row it is. */
@@ -50,17 +54,21 @@ export function pagesStatement(pages: readonly (Part & { readonly n: number })[]
   return statement(rows.join(' union all '))
 }
 
-function pageSql(parts: readonly Part[], bind: Bind): string {
+function pageSql(parts: readonly Part[], plainBind: Bind): string {
   const [first] = parts
   if (first === undefined) throw new Error('A search has at least one type')
+  const bind = isSettled(parts) ? behindSelect(plainBind) : plainBind
   const { order, limit, offset, score } = first.query
   const most = bind(offset + limit, 'int')
   const rows = parts.map((part) => rowsSql(part, most, bind))
+  const [only = '', other] = rows
   const found =
-    rows.length === 1
-      ? `(${rows[0]}) r`
+    other === undefined
+      ? `(${only}) r`
       : `(${rows.map((sql) => `(${sql})`).join(' union all ')}) r order by ${orderSql(order, 'r')}`
-  const page = `select * from ${found} limit ${most} offset ${bind(offset, 'int')}`
+  // Each level of a statement takes planning.
+  const isPage = other === undefined && offset === 0
+  const page = isPage ? only : `select * from ${found} limit ${most} offset ${bind(offset, 'int')}`
   const sorted = ['d_lo', ...order.terms.map((_, i) => `s${i}`)].map((name) => `r.${name}`)
   if (score !== undefined) sorted.push(`${score(bind)} as score`)
   return `select ${sorted.join(', ')}, ${versionColumns('v')} from (${page}) r
@@ -68,6 +76,7 @@ function pageSql(parts: readonly Part[], bind: Bind): string {
 }
 
 function rowsSql({ query, driver }: Part, most: string, bind: Bind): string {
+  if (driver.kind === 'settled') return settledSql(query, most, bind)
   if (query.order.terms.length > 0) {
     const testSql = driver.kind === 'keys' ? fewSql : sqlOf
     const isJoined = query.tests.some(({ kind }) => kind === 'join')
