@@ -76,7 +76,11 @@ function pageSql(parts: readonly Part[], plainBind: Bind): string {
 }
 
 function rowsSql({ query, driver }: Part, most: string, bind: Bind): string {
-  if (driver.kind === 'settled') return settledSql(query, most, bind)
+  if (driver.kind === 'settled') {
+    const rows = settledSql(query, most, bind)
+    // A number that PostgreSQL knows: from it follows that the order's own index is the way.
+    return driver.cap === undefined ? rows : walked(query, String(driver.cap), rows, most, bind)
+  }
   if (query.order.terms.length > 0) {
     const testSql = driver.kind === 'keys' ? fewSql : sqlOf
     const isJoined = query.tests.some(({ kind }) => kind === 'join')
@@ -95,7 +99,11 @@ function rowsSql({ query, driver }: Part, most: string, bind: Bind): string {
   if (driver.kind === 'ids') return byIds(query, driver, most, bind)
   if (driver.kind === 'join') return joined(query, most, bind)
   if (driver.kind === 'order') return ordered(query, query.tests, COLUMNS, most, bind)
-  return walked(query, driver, most, bind)
+  const isJoined = query.tests.some(({ kind }) => kind === 'join')
+  const rest = () =>
+    isJoined ? joined(query, most, bind) : keysFirst(query, undefined, most, bind)
+  const cap = bind(driver.cap, 'int')
+  return walked(query, cap, driver.isSure ? undefined : rest(), most, bind)
 }
 
 /** `count` rows, counted up to `max` when given. */
@@ -148,12 +156,13 @@ function joined(query: Query, most: string, bind: Bind): string {
 }
 
 /**
- * The rows that a capped walk finds if they fill the page, else those of key-first or of a join. The walk is in
+ * The rows that a capped walk finds if they fill the page, else the rest: those of key-first or of a join. The walk is in
  * order already; to ask for that order again would make PostgreSQL walk to the cap before it sorts.
  */
 function walked(
   query: Query,
-  { cap, isSure }: Extract<Driver, { kind: 'walk' }>,
+  cap: string,
+  rest: string | undefined,
   most: string,
   bind: Bind,
 ): string {
@@ -161,12 +170,10 @@ function walked(
   const isBound = (test: Test) => test.kind === 'date' && query.order.column === 'd_lo'
   const inside = query.tests.filter(isBound)
   const outside = query.tests.filter((test) => !isBound(test))
-  const walk = ordered(query, inside, WALKED, bind(cap, 'int'), bind)
+  const walk = ordered(query, inside, WALKED, cap, bind)
   const tested = outside.map((test) => visitedSql(test, bind)).join(' and ')
   const found = `select ${COLUMNS} from (${walk}) r where ${tested} limit ${most}`
-  if (isSure) return found
-  const isJoined = outside.some((test) => test.kind === 'join')
-  const rest = isJoined ? joined(query, most, bind) : keysFirst(query, undefined, most, bind)
+  if (rest === undefined) return found
   return `with w as materialized (${found})
     select * from (
       select * from w where (select count(*) from w) >= ${most}

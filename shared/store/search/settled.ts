@@ -16,6 +16,7 @@ import { COLUMNS } from './ways.ts'
 const FEWEST_ROWS = 10_000
 /** Ids that are looked up one by one. */
 const MOST_IDS = 100
+const CAPS = [2000, 4000, 8000, 16_000, 20_000]
 /** What a connection keeps: about 60 kB each. */
 const MOST_STATEMENTS = 100
 
@@ -27,9 +28,13 @@ export function settledBy(
   const { tests, order, score } = query
   if (statistics.rows < FEWEST_ROWS || order.terms.length > 0 || score !== undefined) return driver
   const isByKeys =
-    driver.kind === 'keys' &&
     tests.some(({ kind }) => kind === 'keys') &&
     tests.every(({ kind }) => kind === 'keys' || kind === 'date')
+  if (driver.kind === 'keys') return isByKeys ? { kind: 'settled' } : driver
+  if (driver.kind === 'walk') {
+    const isWalked = tests.every(({ kind }) => kind === 'keys') && order.column !== 'id'
+    return isWalked ? { kind: 'settled', cap: roundedCap(driver.cap) } : driver
+  }
   const isById =
     driver.kind === 'ids' &&
     driver.few === undefined &&
@@ -37,7 +42,12 @@ export function settledBy(
       if (test.kind !== 'ids' || test.isPlain !== true) return false
       return test.expected !== undefined && test.expected(statistics) <= MOST_IDS
     })
-  return isByKeys || isById ? { kind: 'settled' } : driver
+  return isById ? { kind: 'settled' } : driver
+}
+
+/** One of few: each is a statement of its own. */
+function roundedCap(cap: number): number {
+  return CAPS.find((one) => one >= cap) ?? cap
 }
 
 export function isSettled(parts: readonly Part[]): boolean {
@@ -45,7 +55,8 @@ export function isSettled(parts: readonly Part[]): boolean {
 }
 
 export function behindSelect(bind: Bind): Bind {
-  return (value, type) => `(select ${bind(value, type)})`
+  // The cast makes it a value, also where a select would be one of rows: `= any(…)`.
+  return (value, type) => `(select ${bind(value, type)})::${type}`
 }
 
 /** Rows in order, at most `most` of them. */
