@@ -76,6 +76,7 @@ t.test('nothing is promised by few rows, or without statistics', async (t) => {
   }
   const choose = (rows: number, ...tests: Test[]) => {
     const statistics = {
+      rows,
       rare: 1,
       matches: (key: bigint) => (key === 1n ? rows / 2 : undefined),
       rowsOf: () => rows,

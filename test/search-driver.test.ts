@@ -192,6 +192,7 @@ t.test('a rare key keeps a sort of its rows allowed, whatever the type has', asy
   const huge = {
     matches: () => undefined,
     startingWith: () => 0,
+    rows: 5_000_000,
     rare: 100,
     rowsOf: () => 5_000_000,
     refresh: async () => undefined,

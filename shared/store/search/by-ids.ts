@@ -36,7 +36,7 @@ export function byIds(query: Query, driver: IdsDriver, most: string, bind: Bind)
 }
 
 /** Of all the tests together: PostgreSQL knows which of them is rare. */
-function idsSql(ids: readonly IdsTest[], bind: Bind): string {
+export function idsSql(ids: readonly IdsTest[], bind: Bind): string {
   const [first = '', ...others] = ids.map((test) => test.ids(bind))
   if (others.length === 0) return first
   const among = others.map((sql) => `x.id in (${sql})`).join(' and ')

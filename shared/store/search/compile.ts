@@ -11,6 +11,7 @@ import { byIds } from './by-ids.ts'
 import type { Driver } from './driver.ts'
 import { afterSql, type Order, orderSql, type Position } from './order.ts'
 import { fewSql, heldRows, sqlOf, type Test } from './row-test.ts'
+import { behindSelect, isSettled, settledName, settledSql } from './settled.ts'
 import { sortedRows } from './sort-rows.ts'
 import { COLUMNS, forced, keysFirst, ordered, type TestSql, WALKED, where } from './ways.ts'
 
@@ -38,7 +39,10 @@ export interface Part {
 /** Rows are SortedRow, in order. Parts differ in type and tests only: several are several types. */
 export function pageStatement(parts: readonly Part[]): Statement {
   const { bind, statement } = statementBuilder()
-  return statement(pageSql(parts, bind))
+  const page = statement(pageSql(parts, bind))
+  if (!isSettled(parts)) return page
+  const name = settledName(page.text)
+  return name === undefined ? page : { name, ...page }
 }
 
 /** The same of several searches at once: `n` says whose row it is. */
@@ -50,17 +54,21 @@ export function pagesStatement(pages: readonly (Part & { readonly n: number })[]
   return statement(rows.join(' union all '))
 }
 
-function pageSql(parts: readonly Part[], bind: Bind): string {
+function pageSql(parts: readonly Part[], plainBind: Bind): string {
   const [first] = parts
   if (first === undefined) throw new Error('A search has at least one type')
+  const bind = isSettled(parts) ? behindSelect(plainBind) : plainBind
   const { order, limit, offset, score } = first.query
   const most = bind(offset + limit, 'int')
   const rows = parts.map((part) => rowsSql(part, most, bind))
+  const [only = '', other] = rows
   const found =
-    rows.length === 1
-      ? `(${rows[0]}) r`
+    other === undefined
+      ? `(${only}) r`
       : `(${rows.map((sql) => `(${sql})`).join(' union all ')}) r order by ${orderSql(order, 'r')}`
-  const page = `select * from ${found} limit ${most} offset ${bind(offset, 'int')}`
+  // Each level of a statement takes planning.
+  const isPage = other === undefined && offset === 0
+  const page = isPage ? only : `select * from ${found} limit ${most} offset ${bind(offset, 'int')}`
   const sorted = ['d_lo', ...order.terms.map((_, i) => `s${i}`)].map((name) => `r.${name}`)
   if (score !== undefined) sorted.push(`${score(bind)} as score`)
   return `select ${sorted.join(', ')}, ${versionColumns('v')} from (${page}) r
@@ -68,6 +76,11 @@ function pageSql(parts: readonly Part[], bind: Bind): string {
 }
 
 function rowsSql({ query, driver }: Part, most: string, bind: Bind): string {
+  if (driver.kind === 'settled') {
+    const rows = settledSql(query, most, bind)
+    // A number that PostgreSQL knows: from it follows that the order's own index is the way.
+    return driver.cap === undefined ? rows : walked(query, String(driver.cap), rows, most, bind)
+  }
   if (query.order.terms.length > 0) {
     const testSql = driver.kind === 'keys' ? fewSql : sqlOf
     const isJoined = query.tests.some(({ kind }) => kind === 'join')
@@ -86,7 +99,11 @@ function rowsSql({ query, driver }: Part, most: string, bind: Bind): string {
   if (driver.kind === 'ids') return byIds(query, driver, most, bind)
   if (driver.kind === 'join') return joined(query, most, bind)
   if (driver.kind === 'order') return ordered(query, query.tests, COLUMNS, most, bind)
-  return walked(query, driver, most, bind)
+  const isJoined = query.tests.some(({ kind }) => kind === 'join')
+  const rest = () =>
+    isJoined ? joined(query, most, bind) : keysFirst(query, undefined, most, bind)
+  const cap = bind(driver.cap, 'int')
+  return walked(query, cap, driver.isSure ? undefined : rest(), most, bind)
 }
 
 /** `count` rows, counted up to `max` when given. */
@@ -139,12 +156,13 @@ function joined(query: Query, most: string, bind: Bind): string {
 }
 
 /**
- * The rows that a capped walk finds if they fill the page, else those of key-first or of a join. The walk is in
+ * The rows that a capped walk finds if they fill the page, else the rest: those of key-first or of a join. The walk is in
  * order already; to ask for that order again would make PostgreSQL walk to the cap before it sorts.
  */
 function walked(
   query: Query,
-  { cap, isSure }: Extract<Driver, { kind: 'walk' }>,
+  cap: string,
+  rest: string | undefined,
   most: string,
   bind: Bind,
 ): string {
@@ -152,12 +170,10 @@ function walked(
   const isBound = (test: Test) => test.kind === 'date' && query.order.column === 'd_lo'
   const inside = query.tests.filter(isBound)
   const outside = query.tests.filter((test) => !isBound(test))
-  const walk = ordered(query, inside, WALKED, bind(cap, 'int'), bind)
+  const walk = ordered(query, inside, WALKED, cap, bind)
   const tested = outside.map((test) => visitedSql(test, bind)).join(' and ')
   const found = `select ${COLUMNS} from (${walk}) r where ${tested} limit ${most}`
-  if (isSure) return found
-  const isJoined = outside.some((test) => test.kind === 'join')
-  const rest = isJoined ? joined(query, most, bind) : keysFirst(query, undefined, most, bind)
+  if (rest === undefined) return found
   return `with w as materialized (${found})
     select * from (
       select * from w where (select count(*) from w) >= ${most}

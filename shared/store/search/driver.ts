@@ -30,6 +30,8 @@ export type Driver =
    * statistics that fills the page with rows to spare, so the statement holds no other way.
    */
   | { readonly kind: 'walk'; readonly cap: number; readonly isSure?: true }
+  /** There is one way only, after a walk of `cap` rows if given, as settled.ts tells. */
+  | { readonly kind: 'settled'; readonly cap?: number }
 
 const MIN_WALK = 2000
 const MAX_WALK = 20_000

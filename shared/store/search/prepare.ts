@@ -20,6 +20,7 @@ import { chooseDriver, type Driver, matchesOf, rareBelow, sureDriver } from './d
 import { withVisible } from './grant-tests.ts'
 import { type Order, type Position, readCursor, reversed } from './order.ts'
 import type { Scene, Test } from './row-test.ts'
+import { settledBy } from './settled.ts'
 import { sightOf } from './sight.ts'
 import { scoreOf } from './texts.ts'
 import { checkSortable, rowsOf } from './total.ts'
@@ -81,7 +82,9 @@ export function driverOf({ statistics }: Store, query: Query): Driver {
 }
 
 /** As it was chosen, without the ways that are very probably not needed. */
-export function surelyBy({ statistics }: Store, { query, driver }: Part): Driver {
+export function surelyBy({ statistics }: Store, part: Part): Driver {
+  const { query } = part
+  const driver = settledBy(statistics, part)
   const { project, typeNumbers, tests, limit, offset } = query
   const [number, other] = typeNumbers
   if (number === undefined || other !== undefined) return driver

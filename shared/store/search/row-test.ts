@@ -47,7 +47,9 @@ export interface IdsTest {
   /** The same in fewer words, for a row at hand: the ranges of the index that `ids` reads are no help then. */
   readonly few?: (bind: Bind) => string
   /** About how many ids there are at most; absent: nobody knows. */
-  readonly expected?: (statistics: Matches) => number
+  readonly expected?: (statistics: Pick<Matches, 'startingWith'>) => number
+  /** Read by one index, one range a value: there is nothing to choose. */
+  readonly isPlain?: boolean
 }
 
 /** It holds one of the keys that the other side of a reference gives, or a dictionary. */

@@ -17,6 +17,8 @@ export interface KeyStatistics {
   startingWith(text: string): number
   /** No key that is rare is held by more rows; undefined before the statistics are read. */
   readonly rare: number | undefined
+  /** Live rows of all Projects, when they were last counted. */
+  readonly rows: number
   /** Estimated live rows of a type in a project. */
   rowsOf(project: number, type: number): number
   /** Reads the statistics now, e.g. after a bulk load. */
@@ -75,6 +77,9 @@ export function openStatistics(connection: Connection): KeyStatistics {
     get rare() {
       const { keys, rows, lowest } = current()
       return keys.size === 0 ? undefined : Math.ceil(lowest * rows)
+    },
+    get rows() {
+      return current().rows
     },
     rowsOf: (project, type) => {
       const { rows, projects, types } = current()

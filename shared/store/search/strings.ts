@@ -36,12 +36,15 @@ export function stringTest(scene: Scene, ps: readonly bigint[], condition: Condi
     kind: 'ids',
     ids: (bind) => texts.map((text) => alternative(scene, ps, text, bind)).join(' union '),
     ...(STARTING.has(modifier) ? { expected: expectedOf(texts) } : {}),
+    isPlain: modifier === undefined && texts.every((text) => !normaliseString(text).includes(' ')),
   }
   return modifier === 'not' ? filter((bind) => `not (${sqlOf(test, bind)})`) : test
 }
 
 /** Each value by the rarest of its words. */
-function expectedOf(texts: readonly string[]): (statistics: Matches) => number {
+function expectedOf(
+  texts: readonly string[],
+): (statistics: Pick<Matches, 'startingWith'>) => number {
   const values = texts.map((text) => normaliseString(text).split(' '))
   return (statistics) =>
     values
