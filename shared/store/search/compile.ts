@@ -9,7 +9,7 @@ import { versionColumns } from '../rows.ts'
 import type { Bind } from '../side-rows.ts'
 import { byIds } from './by-ids.ts'
 import type { Driver } from './driver.ts'
-import { afterSql, type Order, orderSql, type Position } from './order.ts'
+import { afterSql, columnsOf, type Order, orderSql, type Position } from './order.ts'
 import { fewSql, heldRows, sqlOf, type Test } from './row-test.ts'
 import { sortedRows } from './sort-rows.ts'
 import { COLUMNS, forced, keysFirst, ordered, type TestSql, WALKED, where } from './ways.ts'
@@ -153,9 +153,9 @@ function walked(
   const inside = query.tests.filter(isBound)
   const outside = query.tests.filter((test) => !isBound(test))
   const walk = ordered(query, inside, WALKED, bind(cap, 'int'), bind)
+  if (isSure) return surelyWalked(query, walk, outside, most, bind)
   const tested = outside.map((test) => visitedSql(test, bind)).join(' and ')
   const found = `select ${COLUMNS} from (${walk}) r where ${tested} limit ${most}`
-  if (isSure) return found
   const isJoined = outside.some((test) => test.kind === 'join')
   const rest = isJoined ? joined(query, most, bind) : keysFirst(query, undefined, most, bind)
   return `with w as materialized (${found})
@@ -164,4 +164,24 @@ function walked(
       union all
       select * from (${rest}) k where (select count(*) from w) < ${most}
     ) r order by ${orderSql(query.order, 'r')}`
+}
+
+/** Of a walk that very probably fills the page: joined with what one join leads to, where its order can be told. */
+function surelyWalked(
+  { order }: Query,
+  walk: string,
+  tests: readonly Test[],
+  most: string,
+  bind: Bind,
+): string {
+  const led = tests.find((test) => test.kind === 'join' && test.walk?.targets !== undefined)
+  const targets = led?.kind === 'join' ? led.walk?.targets : undefined
+  // An order by date is two runs, of which PostgreSQL does not know that they are in order.
+  const isLed = targets !== undefined && order.column !== 'd_lo'
+  const others = isLed ? tests.filter((test) => test !== led) : tests
+  const tested = others.map((test) => visitedSql(test, bind)).join(' and ') || 'true'
+  if (!isLed) return `select ${COLUMNS} from (${walk}) r where ${tested} limit ${most}`
+  const columns = columnsOf(order.column, order.byType).map((name) => `r.${name}`)
+  return `select distinct on (${columns.join(', ')}) ${COLUMNS} from (${walk}) r ${targets(bind)}
+    where ${tested} order by ${orderSql(order, 'r')} limit ${most}`
 }

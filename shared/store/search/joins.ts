@@ -96,7 +96,12 @@ function judging(isChain: boolean, parts: readonly Side[]): Pick<JoinTest, 'prob
         shareOf(statistics, { project, number: typeNumber(type) }, [...visible, test]),
       ),
     )
-  return { probe, walk: { rows: () => MOST_PROBES, test: probe, share } }
+  const [only, ...others] = parts
+  const targets =
+    only === undefined || others.length > 0
+      ? {}
+      : { targets: (bind: Bind) => targetsSql(only, bind) }
+  return { probe, walk: { rows: () => MOST_PROBES, test: probe, share, ...targets } }
 }
 
 /** A probe costs as much as to read so many rows of the other side. */
@@ -182,15 +187,28 @@ function isBySelf({ link, inner }: Pick<Side, 'link' | 'inner'>): boolean {
   return !link.isCanonical && BY_SELF.includes(typeNumber(inner.type))
 }
 
+/** Of a target that is found by its self key. */
+function selfSql(inner: Scene, test: Test, bind: Bind): string {
+  const tests = [...inner.visible, test].map((one) => oneRowSql(one, bind))
+  return `${HAS_SELF} and (r.type = ${typeNumber(inner.type)}) is true and ${tests.join(' and ')}`
+}
+
+/**
+ * Rows that follow each other are often about the same: as a join, unlike in an `exists`, PostgreSQL
+ * remembers what it has found. Measured: 144 instead of 1,091 buffers for a page of 90 rows walked.
+ */
+function targetsSql({ link, inner, test }: Side, bind: Bind): string {
+  return `cross join unnest(r.keys[2:r.nref]) x join (
+    select r.keys[1] as self from resource r where ${selfSql(inner, test, bind)}) t
+    on t.self = x # ${bind(link.constant, 'bigint')}`
+}
+
 /** Whether a row of the source refers to this one, or this one (of a chain) to a target. */
 function probeSql(isChain: boolean, { link, inner, test }: Side, bind: Bind): string {
   const c = bind(link.constant, 'bigint')
-  const target = typeNumber(inner.type)
   if (isChain && isBySelf({ link, inner })) {
-    const tests = [...inner.visible, test].map((one) => oneRowSql(one, bind))
     return `exists (select 1 from unnest(r.keys[2:r.nref]) x cross join lateral (
-      select 1 from resource r where r.keys[1] = x # ${c} and ${HAS_SELF}
-        and (r.type = ${target}) is true and ${tests.join(' and ')} limit 1) s)`
+      select 1 from resource r where r.keys[1] = x # ${c} and ${selfSql(inner, test, bind)} limit 1) s)`
   }
   const own = isChain
     ? `select x # ${c} from unnest(r.keys[2:r.nref]) x`
