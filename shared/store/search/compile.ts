@@ -19,6 +19,8 @@ export interface Query {
   /** More than one: tests and order are the same for all of them, and keys are found first. */
   readonly typeNumbers: readonly number[]
   readonly tests: readonly Test[]
+  /** Some of the tests are a policy's: what is known of all rows is not to be told. */
+  readonly isLimited?: boolean
   readonly order: Order
   /** Of a row of the page, where words are searched. */
   readonly score?: ((bind: Bind) => string) | undefined

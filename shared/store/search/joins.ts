@@ -5,6 +5,7 @@
  */
 import { badRequest, notSupported } from '../../errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
+import type { OwnParameters } from '../../fhir/own-parameters.ts'
 import { testedCodes } from '../../fhir/parameter-paths.ts'
 import { type Criterion, isCondition, type Join } from '../../fhir/search.ts'
 import { isCanonicalParameter, plannedParameter } from '../index-plan.ts'
@@ -37,8 +38,10 @@ export function joinTest(scene: Scene, join: Join, testOf: TestOf): Test {
   const byId = referenceTest(scene, join, testOf)
   if (byId !== undefined) return byId
   const entered = join.ends.flatMap(({ type, criterion }) => {
-    const codes = testedCodes(type, criterion)
-    const inner = scene.enter(type, join.kind === 'has' ? [join.code, ...codes] : codes)
+    const codes = codesRead(type, criterion, scene.own)
+    const isByUrl = join.kind === 'chain' && isCanonicalParameter(scene.type, join.code, scene.own)
+    const link = join.kind === 'has' ? [join.code] : isByUrl ? ['url'] : []
+    const inner = scene.enter(type, [...link, ...codes])
     return inner === undefined ? [] : [{ inner, criterion }]
   })
   if (entered.length === 0) return filter(() => 'false')
@@ -69,6 +72,28 @@ export function joinTest(scene: Scene, join: Join, testOf: TestOf): Test {
     ...(isChain ? {} : probing(parts)),
     ...(scene.isPolicy ? judging(isChain, parts) : {}),
   }
+}
+
+/** The parameters of `type` that a criterion tells resources apart by; who refers by canonical names their `url`. */
+export function codesRead(
+  type: string,
+  criterion: Criterion,
+  own: OwnParameters | undefined,
+): readonly string[] {
+  return [...testedCodes(type, criterion), ...(readsUrl(criterion, own) ? ['url'] : [])]
+}
+
+function readsUrl(criterion: Criterion, own: OwnParameters | undefined): boolean {
+  if (isCondition(criterion)) return false
+  if (criterion.kind === 'not') return readsUrl(criterion.criterion, own)
+  if (criterion.kind === 'and' || criterion.kind === 'or') {
+    return criterion.criteria.some((part) => readsUrl(part, own))
+  }
+  const { kind } = criterion
+  return (
+    kind === 'has' &&
+    criterion.ends.some(({ type }) => isCanonicalParameter(type, criterion.code, own))
+  )
 }
 
 /** Of `_has`: where very many rows of the other side match, the first rows that are looked at fill a page. */
