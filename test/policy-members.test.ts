@@ -113,6 +113,14 @@ t.test('scopes narrow a policy and never widen it', async (t) => {
   t.equal((await within(administrator, 'openid')('GET', 'ProjectMembership')).status, 200)
 })
 
+t.test('GraphQL is refused to who may read nothing', async (t) => {
+  const practitioner = await admin.create({ resourceType: 'Practitioner' })
+  const client = { ...(await principalOf(`Practitioner/${practitioner.id}`)), user: undefined }
+  const query = '$graphql?query={__typename}'
+  t.equal((await within(client, 'user/Observation.c')('GET', query)).status, 403)
+  t.equal((await within(client, 'user/Observation.r')('GET', query)).status, 200)
+})
+
 t.test('a policy that cannot be understood is refused with the entry at fault', async (t) => {
   for (const entry of [
     { resourceType: 'Patiens' },
