@@ -79,6 +79,34 @@ t.test('whom a resource is about is not told by its being in an export', async (
   t.same(idsIn(await exportAll(blind, `Group/${group.id}/$export`), 'Patient'), [])
 })
 
+t.test('nor by its having been in it before it was changed', async (t) => {
+  const [seen, unseen] = await Promise.all(
+    ['amended', 'final'].map((status) =>
+      admin.create(anObservation(`Patient/${mine.id}`, { status, valueString: 'before' })),
+    ),
+  )
+  const { manifest } = await exportAll(admin, '$export?_type=Organization')
+  const time = encodeURIComponent(manifest.transactionTime)
+  for (const { id, status } of [seen, unseen].flatMap((one) => one ?? [])) {
+    const after = anObservation(`Patient/${mine.id}`, { id, status, valueString: 'after' })
+    t.equal((await admin.put(`Observation/${id}`, after)).status, 200)
+  }
+  const client = await memberWith(
+    { resourceType: 'Patient' },
+    {
+      resourceType: 'Observation',
+      criteria: 'Observation?status=final',
+      hiddenFields: ['subject'],
+    },
+    { resourceType: 'Observation' },
+  )
+  for (const path of [`Patient/${mine.id}/$export`, 'Patient/$export']) {
+    const exported = await exportAll(client, `${path}?_type=Observation&_until=${time}`)
+    t.same(idsIn(exported, 'Observation'), [seen?.id], path)
+  }
+  for (const made of [seen, unseen]) await admin.del(`Observation/${made?.id}`)
+})
+
 t.test('a filter looks through no reference that its caller may not follow', async (t) => {
   const client = await memberWith(
     { resourceType: 'Observation' },

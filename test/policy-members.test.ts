@@ -113,6 +113,14 @@ t.test('scopes narrow a policy and never widen it', async (t) => {
   t.equal((await within(administrator, 'openid')('GET', 'ProjectMembership')).status, 200)
 })
 
+t.test('GraphQL is refused to who may read nothing', async (t) => {
+  const practitioner = await admin.create({ resourceType: 'Practitioner' })
+  const client = { ...(await principalOf(`Practitioner/${practitioner.id}`)), user: undefined }
+  const query = '$graphql?query={__typename}'
+  t.equal((await within(client, 'user/Observation.c')('GET', query)).status, 403)
+  t.equal((await within(client, 'user/Observation.r')('GET', query)).status, 200)
+})
+
 t.test('a policy that cannot be understood is refused with the entry at fault', async (t) => {
   for (const entry of [
     { resourceType: 'Patiens' },
@@ -123,6 +131,10 @@ t.test('a policy that cannot be understood is refused with the entry at fault', 
     { resourceType: 'Patient', criteria: 'Patient?_include=Patient:organization' },
     { resourceType: 'Patient', criteria: 'Patient?' },
     { resourceType: '*', criteria: '*?name=x' },
+    { resourceType: 'Observation', criteria: 'Observation?code:in=http://example.org/codes' },
+    { resourceType: 'Observation', criteria: 'Observation?_filter=not (code in ValueSet/1)' },
+    { resourceType: 'Observation', criteria: 'Observation?subject:Patient.gender:not-in=x' },
+    { resourceType: 'Patient', criteria: 'Patient?_has:ProjectMembership:profile:project=1' },
     { resourceType: 'Patient', hiddenFields: ['nmae'] },
     { resourceType: 'Patient', hiddenFields: ['id'] },
     { resourceType: 'Patient', readonlyFields: ['name.fmaily'] },

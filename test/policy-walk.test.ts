@@ -17,12 +17,12 @@ const READY_MS = 60_000
 process.env.DATABASE_URL = await createDatabase(t)
 const { database, repository, aMember } = await openTestStore(t)
 const member = await aMember()
-const criteria = parseCriteria('Observation', 'Observation?subject:Patient.gender=female', {
-  projectId: undefined,
-  values: new Map(),
-})
-const grant = { ...plainGrant('Observation', ['search'], 'test'), criteria }
-const limited = { ...member, rules: { grants: [grant] } }
+function limitedTo(text: string) {
+  const criteria = parseCriteria('Observation', text, { projectId: undefined, values: new Map() })
+  const grant = { ...plainGrant('Observation', ['search'], 'test'), criteria }
+  return { ...member, rules: { grants: [grant] } }
+}
+const limited = limitedTo('Observation?subject:Patient.gender=female')
 
 const patients = await Promise.all(
   Array.from({ length: 20 }, (_, i) =>
@@ -32,13 +32,15 @@ const patients = await Promise.all(
 const women = patients.filter((_, i) => i % 2 === 0)
 const men = patients.filter((_, i) => i % 2 === 1)
 
-/** About one after the other of these, each newer than those before. */
+/** About one after the other of these, by it and the next but one, each newer than those before. */
 async function observe(about: readonly { readonly id: string }[], count: number): Promise<void> {
   for (let from = 0; from < count; from += 20) {
     await Promise.all(
-      Array.from({ length: 20 }, (_, i) =>
-        repository.create(member, anObservation(`Patient/${about[(from + i) % about.length]?.id}`)),
-      ),
+      Array.from({ length: 20 }, (_, i) => {
+        const at = (place: number) => `Patient/${about[(from + place) % about.length]?.id}`
+        const performer = [{ reference: at(i) }, { reference: at(i + 2) }]
+        return repository.create(member, anObservation(at(i), { performer }))
+      }),
     )
   }
 }
@@ -57,6 +59,32 @@ t.test('what is spread evenly is one statement', async (t) => {
   t.ok(ofWomen(await newest()))
   // Beside it the statistics are read, once.
   await until(async () => (await statementsOf(database, newest)) === 1, READY_MS)
+})
+
+t.test('what refers to several that let it through is on the page once', async (t) => {
+  const byWomen = limitedTo('Observation?performer:Patient.gender=female')
+  const found: string[] = []
+  const page = async (order: string) => {
+    const request = parseSearch('Observation', `_count=20&_sort=${order}`)
+    const { versions } = await repository.search(byWomen, request)
+    found.splice(0, Infinity, ...versions.map(({ id }) => id))
+  }
+  for (const order of ['-_lastUpdated', '_lastUpdated', '_id', '-date']) {
+    t.equal(await statementsOf(database, () => page(order)), 1, order)
+    t.equal(new Set(found).size, 20, order)
+    const all = await repository.search(
+      member,
+      parseSearch('Observation', `_count=1000&_sort=${order}`),
+    )
+    const expected = all.versions.filter(({ content = '' }) =>
+      women.some(({ id }) => JSON.parse(content).subject.reference.endsWith(id)),
+    )
+    t.same(
+      found,
+      expected.slice(0, 20).map(({ id }) => id),
+      order,
+    )
+  }
 })
 
 t.test('where the newest are all out of sight the page is whole all the same', async (t) => {

@@ -2,6 +2,7 @@
 import { COMPARTMENTS } from '../fhir/definitions.ts'
 import { type Criterion, isCondition, parseSearch } from '../fhir/search.ts'
 import { unescapeValue } from '../fhir/search-values.ts'
+import { REGISTRY_TYPES } from './policy.ts'
 import { fillValue, type Variables } from './variables.ts'
 
 /** Any type has these; so an entry for `*` may use them and no others. */
@@ -44,6 +45,7 @@ function readPair(type: string, pair: string, variables: Variables): readonly Cr
   if (criterion === undefined || includes.length > 0) {
     throw new Error(`"${name}" does not say which resources are meant`)
   }
+  refuseUnasked(type, criterion)
   if (!isCondition(criterion)) return [criterion]
   const { code, values, modifier } = criterion
   if (code === '_project') {
@@ -57,6 +59,41 @@ function readPair(type: string, pair: string, variables: Variables): readonly Cr
   const inside = values.flatMap((value) => membershipsOf(unescapeValue(value)))
   return [inside.length === 1 && inside[0] ? inside[0] : { kind: 'or', criteria: inside }]
 }
+
+/** Errors: what a search asks beforehand of ValueSets, and what no statement joins, would grant nothing. */
+function refuseUnasked(type: string, criterion: Criterion): void {
+  if (isCondition(criterion)) {
+    const { code, modifier } = criterion
+    if (criterion.type === 'token' && modifier !== undefined && LISTED.has(modifier)) {
+      throw new Error(`criteria may not use ${code}:${modifier}`)
+    }
+    return
+  }
+  switch (criterion.kind) {
+    case 'chain':
+    case 'has': {
+      const isApart = (other: string) => REGISTRY_TYPES.has(other) !== REGISTRY_TYPES.has(type)
+      if (criterion.ends.every((end) => isApart(end.type))) {
+        throw new Error(`criteria cannot join ${type} and ${criterion.ends[0]?.type}`)
+      }
+      for (const end of criterion.ends) refuseUnasked(end.type, end.criterion)
+      return
+    }
+    case 'and':
+    case 'or':
+      for (const part of criterion.criteria) refuseUnasked(type, part)
+      return
+    case 'not':
+      refuseUnasked(type, criterion.criterion)
+      return
+    case 'compartment':
+      return
+    default:
+      criterion satisfies never
+  }
+}
+
+const LISTED: ReadonlySet<string> = new Set(['in', 'not-in', 'above', 'below'])
 
 /** A bare id may be that of any compartment. */
 function membershipsOf(value: string): readonly Criterion[] {

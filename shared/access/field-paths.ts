@@ -58,6 +58,17 @@ export function cutBelow(
   return isEmpty(rest) ? undefined : rest
 }
 
+/** Members of a resource that the paths name, if none of them names a part of one only. */
+export function wholeMembers(
+  type: string,
+  paths: readonly string[],
+): readonly string[] | undefined {
+  const branches = [...treeOf(type, paths)]
+  return branches.every(([, below]) => below.size === 0)
+    ? branches.map(([name]) => name)
+    : undefined
+}
+
 /**
  * `next` with the elements of the paths as `stored` has them, absent ones included. Items of a list
  * are known again by all else that they hold, then by their place; what is new holds none of them.

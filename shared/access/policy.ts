@@ -101,6 +101,15 @@ export function may(principal: Principal, type: string, interaction: Interaction
   return grantsFor(principal, type, interaction)?.length !== 0
 }
 
+/** False for who may read no type at all, whatever the criteria. */
+export function mayReadAny(principal: Principal): boolean {
+  const { rules } = principal
+  if (rules === undefined || rules.grants.some(({ interactions }) => interactions.has('read'))) {
+    return true
+  }
+  return [...REGISTRY_TYPES].some((type) => may(principal, type, 'read'))
+}
+
 function isNamed(rules: Rules | undefined, type: string): boolean {
   return rules?.grants.some((grant) => grant.type === type) ?? false
 }

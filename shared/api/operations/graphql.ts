@@ -1,4 +1,6 @@
 /** `$graphql`, on everything or on one resource. https://hl7.org/fhir/R4/graphql.html */
+import { mayReadAny } from '../../access/policy.ts'
+import { forbidden } from '../../errors.ts'
 import { serveGraphql } from '../graphql/serve.ts'
 import { readPreferences } from '../negotiate.ts'
 import type { Operation } from '../operation.ts'
@@ -11,6 +13,7 @@ export const graphql: Operation = {
   ownFormat: true,
   countsLoad: true,
   async run({ services, principal, request, type, id }) {
+    if (!mayReadAny(principal)) throw forbidden('no right to read any type')
     // Its media types are its own.
     const { accept: _accept, ...headers } = request.headers
     const preferences = readPreferences({ ...request, headers })

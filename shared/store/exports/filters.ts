@@ -5,13 +5,14 @@
 import type { Grant } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
-import { testedCodes } from '../../fhir/parameter-paths.ts'
+
 import type { Criterion } from '../../fhir/search.ts'
 import type { Store } from '../context.ts'
 import { needsSql, rulingsOfContents } from '../judge.ts'
 import type { VersionRow } from '../rows.ts'
 import { testOf } from '../search/conditions.ts'
 import { allSql } from '../search/grant-tests.ts'
+import { codesRead } from '../search/joins.ts'
 import { filter, type Scene, scopeSql, type Test } from '../search/row-test.ts'
 import { sightOf } from '../search/sight.ts'
 import { unitsOf } from '../search/units.ts'
@@ -43,7 +44,9 @@ export async function filterOf(
     own.map((conditions) => ({ conditions })),
   )
   const searches = own.map((conditions) => {
-    const codes = conditions.flatMap((criterion) => testedCodes(type, criterion))
+    const codes = conditions.flatMap((criterion) =>
+      codesRead(type, criterion, principal.project.parameters),
+    )
     const scene = sightOf(store, principal, type, 'search', number, units, codes)
     if (scene === undefined) return undefined
     // As many as there are may be at the other end of a reference: nobody waits for a page.

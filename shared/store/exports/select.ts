@@ -11,7 +11,7 @@ import { compartmentCodes } from '../../fhir/parameter-paths.ts'
 import { type Store, scopeOf } from '../context.ts'
 import { rulingsOfContents } from '../judge.ts'
 import { type VersionRow, versionColumns } from '../rows.ts'
-import { allSql, grantTests, placeIn } from '../search/grant-tests.ts'
+import { allSql, grantTests, hidesAny, placeIn } from '../search/grant-tests.ts'
 import { type Scene, scopeSql } from '../search/row-test.ts'
 import { isHidden, sightOf } from '../search/sight.ts'
 import { type Bind, binder } from '../side-rows.ts'
@@ -34,6 +34,8 @@ export interface Selection {
   /** The first grant that lets a row through says what is hidden of it; undefined: all hide the same. */
   readonly ruled: readonly Grant[] | undefined
   readonly filter: Filter | undefined
+  /** The parameters that put a row into what is exported: who may not see them is not told. */
+  readonly codes: readonly string[]
 }
 
 /** All rows, those in the compartment of some patient, or those that were found with the plan. */
@@ -88,6 +90,7 @@ export async function selectionOf(
     since: input.since === undefined ? undefined : new Date(input.since),
     ruled: isAlike ? undefined : grants,
     filter: await filterOf(store, principal, type, input.filters),
+    codes,
   }
 }
 
@@ -202,7 +205,7 @@ export async function changedRows(
   selection: Selection,
   range: Range,
 ): Promise<{ readonly rows: readonly ChangedRow[]; readonly high: string | undefined }> {
-  const { principal, scene, ruled, filter } = selection
+  const { principal, scene, ruled, filter, codes } = selection
   const isJudged = scene.visible.length > 0 || ruled !== undefined || filter !== undefined
   const most = isJudged ? JUDGED : CHANGED
   const { values, bind } = binder()
@@ -225,6 +228,7 @@ export async function changedRows(
   const judged = wanted.flatMap(({ id, ver }, i): ChangedRow[] => {
     const ruling = rulings[i]?.search
     if (ruling === undefined) return []
+    if (ruling !== 'all' && hidesAny(ruling, scene.type, codes, scene.own)) return []
     const place = ruling === 'all' ? -1 : (ruled?.indexOf(ruling) ?? -1)
     return [{ id, ver, ruling: place === -1 ? undefined : place }]
   })

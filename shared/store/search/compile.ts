@@ -9,7 +9,7 @@ import { versionColumns } from '../rows.ts'
 import type { Bind } from '../side-rows.ts'
 import { byIds } from './by-ids.ts'
 import type { Driver } from './driver.ts'
-import { afterSql, type Order, orderSql, type Position } from './order.ts'
+import { afterSql, columnsOf, type Order, orderSql, type Position } from './order.ts'
 import { fewSql, heldRows, sqlOf, type Test } from './row-test.ts'
 import { behindSelect, isSettled, settledName, settledSql } from './settled.ts'
 import { sortedRows } from './sort-rows.ts'
@@ -20,6 +20,8 @@ export interface Query {
   /** More than one: tests and order are the same for all of them, and keys are found first. */
   readonly typeNumbers: readonly number[]
   readonly tests: readonly Test[]
+  /** Some of the tests are a policy's: what is known of all rows is not to be told. */
+  readonly isLimited?: boolean
   readonly order: Order
   /** Of a row of the page, where words are searched. */
   readonly score?: ((bind: Bind) => string) | undefined
@@ -171,13 +173,33 @@ function walked(
   const inside = query.tests.filter(isBound)
   const outside = query.tests.filter((test) => !isBound(test))
   const walk = ordered(query, inside, WALKED, cap, bind)
+  if (rest === undefined) return surelyWalked(query, walk, outside, most, bind)
   const tested = outside.map((test) => visitedSql(test, bind)).join(' and ')
   const found = `select ${COLUMNS} from (${walk}) r where ${tested} limit ${most}`
-  if (rest === undefined) return found
   return `with w as materialized (${found})
     select * from (
       select * from w where (select count(*) from w) >= ${most}
       union all
       select * from (${rest}) k where (select count(*) from w) < ${most}
     ) r order by ${orderSql(query.order, 'r')}`
+}
+
+/** Of a walk that very probably fills the page: joined with what one join leads to, where its order can be told. */
+function surelyWalked(
+  { order }: Query,
+  walk: string,
+  tests: readonly Test[],
+  most: string,
+  bind: Bind,
+): string {
+  const led = tests.find((test) => test.kind === 'join' && test.walk?.targets !== undefined)
+  const targets = led?.kind === 'join' ? led.walk?.targets : undefined
+  // An order by date is two runs, of which PostgreSQL does not know that they are in order.
+  const isLed = targets !== undefined && order.column !== 'd_lo'
+  const others = isLed ? tests.filter((test) => test !== led) : tests
+  const tested = others.map((test) => visitedSql(test, bind)).join(' and ') || 'true'
+  if (!isLed) return `select ${COLUMNS} from (${walk}) r where ${tested} limit ${most}`
+  const columns = columnsOf(order.column, order.byType).map((name) => `r.${name}`)
+  return `select distinct on (${columns.join(', ')}) ${COLUMNS} from (${walk}) r ${targets(bind)}
+    where ${tested} order by ${orderSql(order, 'r')} limit ${most}`
 }

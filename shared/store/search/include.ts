@@ -11,7 +11,6 @@ import { keysLiteral } from '../keys.ts'
 import type { Version } from '../repository.ts'
 import { parseVersion } from '../rows.ts'
 import { showAll } from '../shown.ts'
-import type { Bind } from '../side-rows.ts'
 import { CANONICAL_KEY } from '../type-constants.ts'
 import { pageStatement, type Query } from './compile.ts'
 import type { Driver } from './driver.ts'
@@ -101,9 +100,16 @@ function queriesOf(
   }
   for (const [type, { ids, urls }] of targets) {
     const unseen = [...ids].map(normalId).filter((id) => !seen.has(`${type}/${id}`))
-    if (unseen.length + urls.size === 0 || !isShared(principal, project, type)) continue
-    const scene = sightOf(store, principal, type, 'read', project)
-    if (scene !== undefined) add(scene, targetTest(scene, unseen, urls))
+    if (!isShared(principal, project, type)) continue
+    if (unseen.length > 0) {
+      const scene = sightOf(store, principal, type, 'read', project)
+      if (scene !== undefined) add(scene, idsTest(scene, unseen))
+    }
+    // Who finds a resource by its url knows the url.
+    if (urls.size > 0 && !isHidden(store, principal, type, 'read', project, ['url'])) {
+      const scene = sightOf(store, principal, type, 'read', project, [], ['url'])
+      if (scene !== undefined) add(scene, urlsTest(scene, urls))
+    }
   }
   for (const [type, parameters] of holders) {
     if (!isShared(principal, project, type)) continue
@@ -141,18 +147,12 @@ function holderScenes(
   })
 }
 
-function targetTest(
-  { keys, project, type }: Scene,
-  ids: readonly string[],
-  urls: ReadonlySet<string>,
-): Test {
-  const p = keys.param(project, type, CANONICAL_KEY)
+function idsTest({ keys, type }: Scene, ids: readonly string[]): Test {
   const rowIds = ids.map((id) => keys.rowId(type, id))
-  const any = [...urls].map((url) => p ^ keys.target(project, url))
-  const sql = (bind: Bind) => {
-    const byId = `r.id = any(${bind(rowIds, 'uuid[]')})`
-    if (any.length === 0) return byId
-    return `(${byId} or r.keys && ${bind(keysLiteral(any), 'bigint[]')})`
-  }
-  return { kind: 'narrow', sql }
+  return { kind: 'narrow', sql: (bind) => `r.id = any(${bind(rowIds, 'uuid[]')})` }
+}
+
+function urlsTest({ keys, project, type }: Scene, urls: ReadonlySet<string>): Test {
+  const p = keys.param(project, type, CANONICAL_KEY)
+  return { kind: 'keys', any: [...urls].map((url) => p ^ keys.target(project, url)) }
 }

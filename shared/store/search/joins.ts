@@ -5,6 +5,7 @@
  */
 import { badRequest, notSupported } from '../../errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
+import type { OwnParameters } from '../../fhir/own-parameters.ts'
 import { testedCodes } from '../../fhir/parameter-paths.ts'
 import { type Criterion, isCondition, type Join } from '../../fhir/search.ts'
 import { isCanonicalParameter, plannedParameter } from '../index-plan.ts'
@@ -37,8 +38,10 @@ export function joinTest(scene: Scene, join: Join, testOf: TestOf): Test {
   const byId = referenceTest(scene, join, testOf)
   if (byId !== undefined) return byId
   const entered = join.ends.flatMap(({ type, criterion }) => {
-    const codes = testedCodes(type, criterion)
-    const inner = scene.enter(type, join.kind === 'has' ? [join.code, ...codes] : codes)
+    const codes = codesRead(type, criterion, scene.own)
+    const isByUrl = join.kind === 'chain' && isCanonicalParameter(scene.type, join.code, scene.own)
+    const link = join.kind === 'has' ? [join.code] : isByUrl ? ['url'] : []
+    const inner = scene.enter(type, [...link, ...codes])
     return inner === undefined ? [] : [{ inner, criterion }]
   })
   if (entered.length === 0) return filter(() => 'false')
@@ -71,6 +74,28 @@ export function joinTest(scene: Scene, join: Join, testOf: TestOf): Test {
   }
 }
 
+/** The parameters of `type` that a criterion tells resources apart by; who refers by canonical names their `url`. */
+export function codesRead(
+  type: string,
+  criterion: Criterion,
+  own: OwnParameters | undefined,
+): readonly string[] {
+  return [...testedCodes(type, criterion), ...(readsUrl(criterion, own) ? ['url'] : [])]
+}
+
+function readsUrl(criterion: Criterion, own: OwnParameters | undefined): boolean {
+  if (isCondition(criterion)) return false
+  if (criterion.kind === 'not') return readsUrl(criterion.criterion, own)
+  if (criterion.kind === 'and' || criterion.kind === 'or') {
+    return criterion.criteria.some((part) => readsUrl(part, own))
+  }
+  const { kind } = criterion
+  return (
+    kind === 'has' &&
+    criterion.ends.some(({ type }) => isCanonicalParameter(type, criterion.code, own))
+  )
+}
+
 /** Of `_has`: where very many rows of the other side match, the first rows that are looked at fill a page. */
 function probing(parts: readonly Side[]): Pick<JoinTest, 'probe' | 'walk'> {
   const probe = (bind: Bind) => `(${parts.map((part) => probeSql(false, part, bind)).join(' or ')})`
@@ -96,7 +121,12 @@ function judging(isChain: boolean, parts: readonly Side[]): Pick<JoinTest, 'prob
         shareOf(statistics, { project, number: typeNumber(type) }, [...visible, test]),
       ),
     )
-  return { probe, walk: { rows: () => MOST_PROBES, test: probe, share } }
+  const [only, ...others] = parts
+  const targets =
+    only === undefined || others.length > 0
+      ? {}
+      : { targets: (bind: Bind) => targetsSql(only, bind) }
+  return { probe, walk: { rows: () => MOST_PROBES, test: probe, share, ...targets } }
 }
 
 /** A probe costs as much as to read so many rows of the other side. */
@@ -182,15 +212,28 @@ function isBySelf({ link, inner }: Pick<Side, 'link' | 'inner'>): boolean {
   return !link.isCanonical && BY_SELF.includes(typeNumber(inner.type))
 }
 
+/** Of a target that is found by its self key. */
+function selfSql(inner: Scene, test: Test, bind: Bind): string {
+  const tests = [...inner.visible, test].map((one) => oneRowSql(one, bind))
+  return `${HAS_SELF} and (r.type = ${typeNumber(inner.type)}) is true and ${tests.join(' and ')}`
+}
+
+/**
+ * Rows that follow each other are often about the same: as a join, unlike in an `exists`, PostgreSQL
+ * remembers what it has found. Measured: 144 instead of 1,091 buffers for a page of 90 rows walked.
+ */
+function targetsSql({ link, inner, test }: Side, bind: Bind): string {
+  return `cross join unnest(r.keys[2:r.nref]) x join (
+    select r.keys[1] as self from resource r where ${selfSql(inner, test, bind)}) t
+    on t.self = x # ${bind(link.constant, 'bigint')}`
+}
+
 /** Whether a row of the source refers to this one, or this one (of a chain) to a target. */
 function probeSql(isChain: boolean, { link, inner, test }: Side, bind: Bind): string {
   const c = bind(link.constant, 'bigint')
-  const target = typeNumber(inner.type)
   if (isChain && isBySelf({ link, inner })) {
-    const tests = [...inner.visible, test].map((one) => oneRowSql(one, bind))
     return `exists (select 1 from unnest(r.keys[2:r.nref]) x cross join lateral (
-      select 1 from resource r where r.keys[1] = x # ${c} and ${HAS_SELF}
-        and (r.type = ${target}) is true and ${tests.join(' and ')} limit 1) s)`
+      select 1 from resource r where r.keys[1] = x # ${c} and ${selfSql(inner, test, bind)} limit 1) s)`
   }
   const own = isChain
     ? `select x # ${c} from unnest(r.keys[2:r.nref]) x`

@@ -179,6 +179,7 @@ export function afterSql(order: Order, position: Position, bind: Bind): string {
   return column === 'd_lo' && !descending ? `(${later} or r.d_lo is null)` : later
 }
 
-function columnsOf(column: Order['column'], byType: boolean): readonly string[] {
+/** What no two rows share. */
+export function columnsOf(column: Order['column'], byType: boolean): readonly string[] {
   return [...(column === 'id' ? [] : [column]), 'id', ...(byType ? ['type'] : [])]
 }

@@ -5,7 +5,6 @@ import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { badRequest, forbidden } from '../../errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
-import { testedCodes } from '../../fhir/parameter-paths.ts'
 import {
   type Condition,
   type Criterion,
@@ -18,6 +17,7 @@ import type { Part, Query } from './compile.ts'
 import { testOf } from './conditions.ts'
 import { chooseDriver, type Driver, matchesOf, rareBelow, sureDriver } from './driver.ts'
 import { withVisible } from './grant-tests.ts'
+import { codesRead } from './joins.ts'
 import { type Order, type Position, readCursor, reversed } from './order.ts'
 import type { Scene, Test } from './row-test.ts'
 import { settledBy } from './settled.ts'
@@ -91,7 +91,7 @@ export function surelyBy({ statistics }: Store, part: Part): Driver {
   return sureDriver(statistics, { project, number }, tests, limit + offset, driver)
 }
 
-type Wanted = Pick<Query, 'project' | 'typeNumbers' | 'tests' | 'score'>
+type Wanted = Pick<Query, 'project' | 'typeNumbers' | 'tests' | 'isLimited' | 'score'>
 
 /** Planning a type costs half a millisecond; a compartment says the same of all its types. */
 function wantedOf(
@@ -122,8 +122,9 @@ function wantedOfType(
   units: readonly string[],
   { type, conditions, sort, count, offset }: SearchRequest,
 ): Wanted {
+  const { parameters } = principal.project
   const codes = [
-    ...conditions.flatMap((criterion) => testedCodes(type, criterion)),
+    ...conditions.flatMap((criterion) => codesRead(type, criterion, parameters)),
     ...sort.map(({ code }) => code),
   ]
   const scene = sightOf(store, principal, type, 'search', project, units, codes)
@@ -139,6 +140,7 @@ function wantedOfType(
     project: scene.project,
     typeNumbers: [typeNumber(type)],
     score: scoreOf(conditions),
+    isLimited: scene.visible.length > 0,
     tests: withVisible(scene.visible, tests, (test) => isRare(store, scene, test, count + offset)),
   }
 }

@@ -72,6 +72,8 @@ export interface JoinWalk {
   readonly test?: (bind: Bind) => string
   /** Of the rows that are walked, so many pass, if they are spread evenly. */
   readonly share?: (statistics: KeyStatistics) => number
+  /** `test` as what `r` is joined with, once for each target that lets it through. */
+  readonly targets?: (bind: Bind) => string
 }
 
 /** What is known of keys and strings. */

@@ -1,4 +1,4 @@
-/** How many there are: counted, or told from PostgreSQL's own statistics. */
+/** How many there are: counted, or told from PostgreSQL's own statistics where nothing is out of sight. */
 import { tooCostly } from '../../errors.ts'
 import type { Store } from '../context.ts'
 import { countStatement, type Query } from './compile.ts'
@@ -7,6 +7,8 @@ import type { KeyStatistics } from './statistics.ts'
 
 /** Up to here even an estimated total is counted: 9 ms, and pages of small results stay exact. */
 const EXACT_COUNT = 10_000
+/** Under a policy an estimate is counted up to here: the statistics know of rows that are out of sight. */
+const LIMITED_COUNT = 100_000
 /** Of more than this an accurate total is an estimate, too. */
 const MAX_COUNTED = 1_000_000
 const MAX_SORTED = 100_000
@@ -19,11 +21,13 @@ export async function countRows(
   if (queries.length === 0) return 0
   const guesses = queries.map((query) => estimateOf(statistics, query))
   const estimate = Math.round(guesses.reduce((sum, guess) => sum + guess, 0))
+  const isLimited = queries.some((query) => query.isLimited)
   const isCounted = total === 'accurate' && estimate <= MAX_COUNTED
-  const max = isCounted ? undefined : EXACT_COUNT + 1
+  const most = total === 'accurate' ? MAX_COUNTED : LIMITED_COUNT
+  const max = isCounted ? undefined : isLimited ? most : EXACT_COUNT + 1
   const [row] = await connection.query<{ count: number }>(countStatement(queries, max))
   const count = row?.count ?? 0
-  return isCounted || count <= EXACT_COUNT ? count : Math.max(count, estimate)
+  return isCounted || isLimited || count <= EXACT_COUNT ? count : Math.max(count, estimate)
 }
 
 /** Errors: 400 too-costly for a sort by values, which looks at every match, of too many. */
