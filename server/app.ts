@@ -12,6 +12,7 @@ import { corsHeaders, securityHeaders } from './middleware/headers.ts'
 import { limits } from './middleware/limits.ts'
 import { paths } from './middleware/paths.ts'
 import { requests } from './middleware/requests.ts'
+import { turns } from './middleware/turns.ts'
 import { adminRoutes } from './routes/admin.ts'
 import { authRoutes } from './routes/auth.ts'
 import { discoveryRoutes } from './routes/discovery.ts'
@@ -39,6 +40,7 @@ export function createApp(services: Services, metrics: Metrics): Koa<State> {
   app.on('error', (error: Error) => log.warn({ reason: error.message }, 'An answer was cut off'))
 
   app.use(requests(log, metrics))
+  app.use(turns)
   app.use(securityHeaders(config))
   app.use(corsHeaders(config))
   app.use(compression())

@@ -7,6 +7,7 @@ import type { Logger } from './log.ts'
 import type { ExecuteJob, ExecuteReply } from './queue-jobs.ts'
 import { keys } from './queue-scripts.ts'
 import type { Redis } from './redis.ts'
+import { ownTurn } from './turns.ts'
 
 export interface Waiter {
   /** Undefined when the time is over, `gone` when the caller is. */
@@ -44,7 +45,8 @@ export async function openReplies(options: RepliesOptions): Promise<Replies> {
   const waiting = new Map<string, Waiting>()
   const abandoned = new Map<string, ExecuteJob>()
 
-  subscriber.on('message', (_channel: string, text: string) => {
+  subscriber.on('message', async (_channel: string, text: string) => {
+    await ownTurn()
     const reply: ExecuteReply = JSON.parse(text)
     waiting.get(reply.runId)?.settle(reply)
   })

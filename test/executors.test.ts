@@ -1,44 +1,9 @@
-import { spawn } from 'node:child_process'
-import { once } from 'node:events'
-import { existsSync, readdirSync, readFileSync } from 'node:fs'
-import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
-import { ExecutorProcess } from '../worker/bots/executor-process.ts'
 import { aRun, handler, limits, openTestExecutors, run, textOf } from './fixtures/bot-runs.ts'
 
-const executors = await openTestExecutors(t, { spares: 2 })
+const executors = await openTestExecutors(t)
 
 const echo = aRun(handler('return event.input'))
-
-async function until(isTrue: () => boolean): Promise<void> {
-  const deadline = Date.now() + 30_000
-  while (!isTrue()) {
-    if (Date.now() > deadline) throw new Error(`Never true: ${isTrue}`)
-    await new Promise((resolve) => setImmediate(resolve))
-  }
-}
-
-function isZombie(pid: number): boolean {
-  try {
-    return / Z /.test(readFileSync(`/proc/${pid}/stat`, 'utf8'))
-  } catch {
-    return true
-  }
-}
-
-function childPids(parent = process.pid): number[] {
-  return readdirSync('/proc')
-    .filter((name) => /^\d+$/.test(name))
-    .filter((pid) => {
-      try {
-        const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ')
-        return fields?.[1] === String(parent)
-      } catch {
-        return false
-      }
-    })
-    .map(Number)
-}
 
 t.test('what a handler returns becomes text of its kind', async (t) => {
   const cases: readonly [string, string, string][] = [
@@ -140,8 +105,11 @@ t.test('failures have the words of the contract and the run id', async (t) => {
     ],
   ]
   for (const [body, failure, code, text] of cases) {
-    // How long a heap takes to fill is the machine's affair.
-    const times = failure === 'memory' ? { wallMs: 60_000, cpuMs: 60_000 } : {}
+    // How long a heap takes to fill, or a share of the processor to come, is the machine's affair.
+    const times = {
+      ...(failure === 'memory' || failure === 'cpu' ? { wallMs: 60_000 } : {}),
+      ...(failure === 'memory' ? { cpuMs: 60_000 } : {}),
+    }
     const bot = aRun(handler(body), { limits: { ...small, ...times } })
     const result = await run(executors, bot)
     const [issue] = JSON.parse(result.body).issue
@@ -242,108 +210,4 @@ t.test('more runs of a bot than it may have isolates wait for their turn', async
   const bot = aRun(handler('await new Promise((r) => setTimeout(r, 20)); return "done"'))
   const results = await Promise.all(Array.from({ length: 20 }, () => run(executors, bot)))
   t.ok(results.every(({ body }) => body === 'done'))
-})
-
-t.test(
-  'when an executor dies, runs without effect are repeated, those with one are not',
-  async (t) => {
-    const before = new Set(childPids())
-    const own = await openTestExecutors(t, { spares: 1 })
-    const reached = new Map<string, () => void>()
-    const wait = async (name: string) => new Promise<void>((resolve) => reached.set(name, resolve))
-    const host = (name: string) => async () => {
-      reached.get(name)?.()
-      return JSON.stringify({ status: 200, headers: {}, body: '' })
-    }
-    const pause = 'await new Promise((r) => setTimeout(r, 1000));'
-    const reader = aRun(handler(`await fetch("http://x/r"); ${pause} return "read"`))
-    const writer = aRun(
-      handler(`await fetch("http://x/w", { method: "POST" }); ${pause} return "written"`),
-    )
-    await run(own, echo)
-    const both = Promise.all([wait('reader'), wait('writer')])
-    const runs = Promise.all([run(own, reader, host('reader')), run(own, writer, host('writer'))])
-    await both
-    for (const pid of childPids()) if (!before.has(pid)) process.kill(pid, 'SIGKILL')
-    const [read, written] = await runs
-
-    t.match(read, { status: 'ok', body: 'read' })
-    t.match(written, { status: 'error', failure: 'interrupted', sideEffects: 1 })
-    t.equal(textOf(written), 'Bot run interrupted')
-    t.equal((await run(own, echo)).status, 'ok')
-  },
-)
-
-t.test(
-  'a bot version that killed two executors runs alone until it is deployed anew',
-  async (t) => {
-    const own = await openTestExecutors(t, { spares: 1 })
-    // A top level that throws a proxy holds its thread for ever, so that only a kill ends it.
-    const code = 'throw new Proxy({}, { get() { for (;;); } }); export const handler = 1'
-    const killer = aRun(code, { format: 'module', limits: { ...limits, wallMs: 300 } })
-    for (const kills of [1, 2]) {
-      const hostile = run(own, killer)
-      t.equal((await run(own, echo)).status, 'ok')
-      t.equal((await hostile).failure, 'timeout')
-      await until(() => own.stats().deaths.closed === kills)
-    }
-    t.equal(own.stats().heldVersions, 1)
-
-    const hostile = run(own, killer)
-    await until(() => own.stats().quarantined === 1)
-    t.equal((await run(own, echo)).status, 'ok')
-    t.equal((await hostile).failure, 'timeout')
-  },
-)
-
-t.test('projects beyond the cap take turns', async (t) => {
-  const own = await openTestExecutors(t, { spares: 1, maxExecutors: 2 })
-  const runs = Array.from({ length: 6 }, (_, i) => run(own, { ...echo, projectId: `project-${i}` }))
-  const results = await Promise.all(runs)
-  t.ok(results.every(({ status }) => status === 'ok'))
-  t.ok(own.stats().executors <= 2)
-})
-
-t.test('closing ends every process', async (t) => {
-  const own = await openTestExecutors(t, { spares: 2 })
-  const before = childPids()
-  const hanging = run(own, aRun(handler('for (;;);')))
-  await run(own, echo)
-  await own.close()
-  t.match(await hanging, { status: 'error', failure: 'interrupted' })
-  t.ok(childPids().length < before.length)
-})
-
-t.test('an executor that is slow to start is waited for', async (t) => {
-  const slow = new ExecutorProcess()
-  t.teardown(() => slow.kill({ cause: 'closed' }))
-  process.kill(slow.pid, 'SIGSTOP')
-  // Longer than the silence that ends one that has spoken.
-  await delay(3500)
-  slow.check()
-  t.ok(slow.isAlive)
-  process.kill(slow.pid, 'SIGCONT')
-  await slow.ready
-})
-
-t.test('an executor does not outlive its worker', async (t) => {
-  const fixture = new URL('fixtures/bot-runs.ts', import.meta.url)
-  const code = `
-    import { aRun, handler, openTestExecutors, run } from ${JSON.stringify(fixture.href)}
-    const executors = await openTestExecutors({ teardown() {} }, { spares: 1 })
-    void run(executors, aRun(handler('for (;;);')))
-    await run(executors, aRun(handler('return 1')))
-    process.kill(process.pid, 'SIGKILL')`
-  const worker = spawn(process.execPath, ['--input-type=module', '--eval', code])
-  let children: number[] = []
-  const watch = setInterval(() => {
-    const found = childPids(worker.pid)
-    if (found.length > 0) children = found
-  }, 5)
-  const [, signal] = await once(worker, 'exit')
-  clearInterval(watch)
-
-  t.equal(signal, 'SIGKILL')
-  t.ok(children.length > 0)
-  await until(() => children.every((pid) => !existsSync(`/proc/${pid}`) || isZombie(pid)))
 })

@@ -36,6 +36,9 @@ const CALLERS = [1, 16, 64, 256]
 const MANY = 256
 const WAITING = 1000
 const WARM_UP_S = 4
+/** Of the first shape: V8 needs some ten thousand runs before the code of a process is what it stays. */
+const FIRST_WARM_UP_S = 12
+const ROUNDS = 5
 const TICK_MS = 10
 /** Until as many runs are under way as ever, and for how long their ends are counted. */
 const RAMP_MS = 6000
@@ -69,7 +72,7 @@ export async function bots(seconds: number): Promise<readonly Figure[]> {
       if (load.failed > 0) throw new Error(`${load.failed} runs of ${shape} failed`)
       return load
     }
-    await ask('trivial', 64, WARM_UP_S)
+    await ask('trivial', 64, FIRST_WARM_UP_S)
     const figures: Figure[] = [...(await bareFigures(ask, seconds))]
     const raw = await rawLoads(stage, seconds)
     const alone = new Map<string, Load>()
@@ -132,7 +135,7 @@ async function rawLoads(stage: Stage, seconds: number): Promise<ReadonlyMap<numb
   return loads
 }
 
-/** The same run by a warm executor of this process: no HTTP, no queue, no worker. */
+/** The same run by a warm executor of this process: no HTTP, no queue, no worker. In alternating rounds. */
 async function bareFigures(ask: Ask, seconds: number): Promise<readonly Figure[]> {
   const log = createLogger('silent', 'script')
   const executors = await openExecutors({ log, maxExecutors: 1, spares: 1, isolatesPerBot: 4 })
@@ -151,15 +154,22 @@ async function bareFigures(ask: Ask, seconds: number): Promise<readonly Figure[]
     input,
   } as const
   const { signal } = new AbortController()
-  const bare = await measure(1, seconds, async () => {
-    const { status } = await executors.run(run, async () => '', signal)
-    return status === 'ok'
-  })
+  const rounds: { bare: Load; whole: Load }[] = []
+  for (let round = 0; round < ROUNDS; round++) {
+    const bare = await measure(1, seconds, async () => {
+      const { status } = await executors.run(run, async () => '', signal)
+      return status === 'ok'
+    })
+    rounds.push({ bare, whole: await ask('trivial', 1, seconds) })
+  }
   await executors.close()
-  const whole = await ask('trivial', 1, seconds)
-  const ratio = `+${(whole.p50Ms - bare.p50Ms).toFixed(2)} ms`
+  const above = ({ bare, whole }: (typeof rounds)[number]) => whole.p50Ms - bare.p50Ms
+  const middle = rounds.toSorted((a, b) => above(a) - above(b))[Math.floor(ROUNDS / 2)]
+  if (middle === undefined) throw new Error('There was no round')
+  const ratio = `+${above(middle).toFixed(2)} ms`
   const what = 'trivial, 1 caller, p50 above a bare executor'
-  return [{ what, ours: show(whole), limit: show(bare), ratio, required: '<= 4 ms' }]
+  const limit = show(middle.bare)
+  return [{ what, ours: show(middle.whole), limit, ratio, required: '<= 4 ms' }]
 }
 
 /** 99th percentile of the web process since the last look, without the tick that it is measured by. */

@@ -11,6 +11,7 @@ import { fileURLToPath } from 'node:url'
 import { type Frame, FrameReader, writeFrame } from '../executor/frames.ts'
 import type { FromExecutor, ToExecutor } from '../executor/messages.ts'
 import { type ActiveRun, answerCall, type Death, type Ended, remainingMs } from './active-run.ts'
+import { stepBehindOnceBusy } from './priority.ts'
 import type { BotRun } from './run-result.ts'
 
 const FOLDER = fileURLToPath(new URL('../executor/', import.meta.url))
@@ -48,6 +49,7 @@ export class ExecutorProcess {
   #lastRun = 0
   #lastHeard = Date.now()
   #restingRssMb = 0
+  #isBehind = platform !== 'linux'
   #stderr = ''
 
   constructor() {
@@ -161,6 +163,7 @@ export class ExecutorProcess {
     if (!this.isAlive) return
     const silenceMs = this.#hasSpoken ? BEATS_MISSING_MS : START_MS
     if (Date.now() - this.#lastHeard > silenceMs) this.kill({ cause: 'heartbeat' })
+    this.#isBehind ||= stepBehindOnceBusy(this.pid)
     this.rssMb = residentMb(this.pid) ?? this.rssMb
     if (this.active.size === 0) return
     const limits = [...this.active.values()].map(({ run }) => run.limits.memoryMb)
