@@ -147,7 +147,7 @@ async function copied({ services }: Stage, projectId: string): Promise<Run> {
   await session.copy(
     `select content from version where project = ${project?.number} and content is not null`,
     ([content]) => {
-      bytes += (content?.length ?? 0) + 1
+      if (content) bytes += content.end - content.start + 1
       rows += 1
       return undefined
     },
