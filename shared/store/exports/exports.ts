@@ -15,7 +15,7 @@ import { type Plan, planExport } from './plan.ts'
 import { provenanceChoice, provenanceJudge, provenanceLines } from './provenance.ts'
 import { bytesOf } from './row-id.ts'
 import { changedRows, copySql, type LineSink, selectionOf, versionsSql } from './select.ts'
-import { showOf } from './show.ts'
+import { needsMeta, showOf } from './show.ts'
 
 /** Takes the row id of what cannot be read. */
 export type BadRowSink = (id: Buffer) => Promise<void>
@@ -83,7 +83,7 @@ export function createExports(store: Store): Exports {
           const among = { low, high: changed.high }
           const isAlongside = await readAlongside(session, selection, among)
           const from = isAlongside ? alongsideSql : versionsSql
-          const sql = copySql(selection, among, changed.rows, from)
+          const sql = copySql(selection, among, changed.rows, from, needsMeta(selection))
           await session.copy(sql, ([rowId, content, metaExtension, ruling]) => {
             if (!rowId) throw new Error('A row has no id')
             try {

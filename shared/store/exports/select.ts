@@ -97,14 +97,15 @@ export function stateTime(at: Date, until: string | undefined): Date {
   return until === undefined ? at : new Date(Math.min(at.getTime(), Date.parse(until) - 1))
 }
 
-/** Columns: row id, content, platform meta, and which grant governs. In the order of their ids. */
+/** Columns: row id, content, platform meta if it is needed, and which grant governs. In the order of their ids. */
 export function copySql(
   selection: Selection,
   range: Range,
   changed: readonly ChangedRow[],
   from: typeof versionsSql,
+  needsMeta: boolean,
 ): string {
-  return `select x.id, v.content, v.meta_ext, x.ruling
+  return `select x.id, v.content, ${needsMeta ? 'v.meta_ext' : "''"} as meta_ext, x.ruling
     from ${from(selection, range, changed, literal)} order by x.id`
 }
 

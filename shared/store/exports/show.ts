@@ -36,6 +36,11 @@ export function showOf(
   }
 }
 
+/** Only what is hidden takes the platform meta to tell: a seventh of what PostgreSQL would send. */
+export function needsMeta(selection: Selection): boolean {
+  return changeOf(selection) !== undefined
+}
+
 /** What is handed on as it is stored is not parsed; that its ends are there is seen at no cost. */
 function wholeObject(content: Slice): Slice {
   const { bytes, start, end } = content
