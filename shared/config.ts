@@ -57,6 +57,7 @@ export interface Config {
   readonly workerQueues: readonly string[]
   readonly queueBacklogMax: number
   readonly exportTtlHours: number
+  readonly exportCompressionLevel: number
   readonly defaultProjectFeatures: readonly string[]
   readonly openPatientAccess: boolean
   readonly metricsToken: string | undefined
@@ -160,6 +161,7 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     workerQueues: read.list('WORKER_QUEUES', QUEUE_NAMES, QUEUE_NAMES),
     queueBacklogMax: read.whole('QUEUE_BACKLOG_MAX', 10_000, 1),
     exportTtlHours: read.whole('EXPORT_TTL_HOURS', 24, 1),
+    exportCompressionLevel: read.whole('EXPORT_COMPRESSION_LEVEL', 1, 0, 9),
     defaultProjectFeatures: read.list('DEFAULT_PROJECT_FEATURES', [
       'bots',
       'cron',

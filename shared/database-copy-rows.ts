@@ -7,8 +7,8 @@
 import type { Duplex } from 'node:stream'
 import { release } from './release.ts'
 
-/** A row has a message of its own; its bytes are the taker's only until it returns. */
-export type MessageSink = (row: Buffer) => void
+/** A row has a message of its own, from `start`; its bytes are the taker's only until it returns. */
+export type MessageSink = (bytes: Buffer, start: number) => void
 
 /** So much is read in one turn of the event loop: Node itself would read 2 MiB before anybody else's turn. */
 const TURN_BYTES = 256 * 1024
@@ -24,15 +24,15 @@ export function readRows(stream: Duplex, sink: MessageSink, turn: () => void): v
   let held = 0
   let sinceTurn = 0
 
-  const take = (message: Buffer) => {
-    const [letter] = message
-    if (letter === COPY_DATA) return sink(message.subarray(HEADER_BYTES))
+  const take = (bytes: Buffer, start: number, end: number) => {
+    const letter = bytes[start]
+    if (letter === COPY_DATA) return sink(bytes, start + HEADER_BYTES)
     if (letter === READY_FOR_QUERY) {
       stream.off('data', onData)
       for (const listener of driver) stream.on('data', listener as (chunk: Buffer) => void)
     }
     // The driver may ask for the next statement at once, and keeps what it is given.
-    for (const listener of driver) listener.call(stream, Buffer.from(message))
+    for (const listener of driver) listener.call(stream, Buffer.from(bytes.subarray(start, end)))
   }
 
   /** Adds to the message that was begun; answers how much of the chunk belongs to it. */
@@ -54,7 +54,7 @@ export function readRows(stream: Duplex, sink: MessageSink, turn: () => void): v
     }
     if (!fill(length)) return used
     held = 0
-    take(rest.subarray(0, length))
+    take(rest, 0, length)
     return used
   }
 
@@ -63,7 +63,7 @@ export function readRows(stream: Duplex, sink: MessageSink, turn: () => void): v
     while (chunk.length - at >= HEADER_BYTES) {
       const end = at + 1 + chunk.readUInt32BE(at + 1)
       if (end > chunk.length) break
-      take(chunk.subarray(at, end))
+      take(chunk, at, end)
       at = end
     }
     // What is left is shorter than its message, so that it is the beginning of one.

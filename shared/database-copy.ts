@@ -9,10 +9,11 @@ import type { Connection, Database, Statement } from './database.ts'
 import { readRows } from './database-copy-rows.ts'
 import { rawPool } from './database-pool.ts'
 import { unavailable } from './errors.ts'
+import type { Slice } from './slice.ts'
 import { toFailure } from './sql-error.ts'
 
 /** Takes the fields of a row, which are its own only until it returns; a promise: no more until then. */
-export type RowSink = (fields: readonly (Buffer | null)[]) => Promise<void> | undefined
+export type RowSink = (fields: readonly (Slice | null)[]) => Promise<void> | undefined
 
 export interface CopySession extends Connection {
   /** All in one state of the database. */
@@ -167,14 +168,14 @@ class CopyQuery {
 
   submit(connection: PgConnection): void {
     const { stream } = connection
-    const row = (message: Buffer) => this.#take(message, stream)
+    const row = (bytes: Buffer, start: number) => this.#take(bytes, start, stream)
     readRows(stream, row, () => this.#pause(stream, nextTurn()))
     connection.query(this.#text)
   }
 
-  #take(message: Buffer, stream: Duplex): void {
+  #take(bytes: Buffer, start: number, stream: Duplex): void {
     if (this.#failure !== undefined) return
-    const fields = fieldsOf(message, this.#isFirst ? HEADER_BYTES : 0)
+    const fields = fieldsOf(bytes, start + (this.#isFirst ? HEADER_BYTES : 0))
     this.#isFirst = false
     if (fields === undefined) return
     try {
@@ -217,15 +218,15 @@ class CopyQuery {
 }
 
 /** Undefined for the end. */
-function fieldsOf(chunk: Buffer, start: number): (Buffer | null)[] | undefined {
-  const count = chunk.readInt16BE(start)
+function fieldsOf(bytes: Buffer, start: number): (Slice | null)[] | undefined {
+  const count = bytes.readInt16BE(start)
   if (count === -1) return undefined
-  const fields: (Buffer | null)[] = []
+  const fields: (Slice | null)[] = []
   let at = start + 2
   for (let i = 0; i < count; i++) {
-    const length = chunk.readInt32BE(at)
+    const length = bytes.readInt32BE(at)
     at += 4
-    fields.push(length === -1 ? null : chunk.subarray(at, at + Math.max(0, length)))
+    fields.push(length === -1 ? null : { bytes, start: at, end: at + length })
     at += Math.max(0, length)
   }
   return fields

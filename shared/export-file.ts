@@ -6,7 +6,7 @@
  */
 import { constants, deflateRaw, inflateRaw } from 'node:zlib'
 
-/** Lines of a block; one that is longer is a block of its own. */
+/** Lines of a block, about; one that is longer is a block of its own. */
 export const BLOCK_BYTES = 4 * 1024 * 1024
 
 /** Deflate, no name, no time, unknown system. */
@@ -20,18 +20,43 @@ const { Z_SYNC_FLUSH } = constants
 const PIECE_BYTES = 1024 * 1024
 
 /** In the thread pool. */
-export function packBlock(lines: Uint8Array): Promise<Buffer> {
+export function packBlock(lines: Uint8Array, level: number): Promise<Buffer> {
   return new Promise((resolve, reject) => {
-    const options = { level: 1, finishFlush: Z_SYNC_FLUSH, chunkSize: PIECE_BYTES }
+    const options = { level, finishFlush: Z_SYNC_FLUSH, chunkSize: PIECE_BYTES }
     deflateRaw(lines, options, (error, packed) => (error ? reject(error) : resolve(packed)))
   })
 }
 
-export function unpackBlock(packed: Uint8Array): Promise<Buffer> {
+export async function unpackBlock(packed: Buffer): Promise<Buffer> {
+  const stored = storedPieces(packed)
+  if (stored !== undefined) return Buffer.concat(stored)
   return new Promise((resolve, reject) => {
     const options = { finishFlush: Z_SYNC_FLUSH, chunkSize: PIECE_BYTES }
     inflateRaw(packed, options, (error, lines) => (error ? reject(error) : resolve(lines)))
   })
+}
+
+/** What one stored block holds at most, behind a header: a byte for its form, and its length twice. */
+export const STORED_BYTES = 0xffff
+export const STORED_HEADER_BYTES = 5
+
+/** https://www.rfc-editor.org/rfc/rfc1951#section-3.2.4 */
+export function writeStoredHeader(target: Buffer, at: number, length: number): void {
+  target[at] = 0
+  target.writeUInt16LE(length, at + 1)
+  target.writeUInt16LE(STORED_BYTES - length, at + 3)
+}
+
+/** Undefined when one of the blocks is not a stored one. */
+function storedPieces(packed: Buffer): Buffer[] | undefined {
+  const pieces: Buffer[] = []
+  for (let at = 0; at < packed.length; ) {
+    if (packed[at] !== 0) return undefined
+    const start = at + STORED_HEADER_BYTES
+    at = start + packed.readUInt16LE(at + 1)
+    pieces.push(packed.subarray(start, at))
+  }
+  return pieces
 }
 
 /** `crc` and `bytes` are those of all lines. */

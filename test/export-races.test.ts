@@ -14,6 +14,7 @@ import type { Storage } from '../shared/storage.ts'
 import { openDisk } from '../shared/storage-disk.ts'
 import { cancelExport } from '../shared/store/exports/jobs.ts'
 import { renewLease, takePart } from '../shared/store/exports/parts.ts'
+import { createBlocks } from '../worker/export/block.ts'
 import { createExportMetrics } from '../worker/export/metrics.ts'
 import { runPart } from '../worker/export/part.ts'
 import { startExports } from '../worker/export/run.ts'
@@ -60,6 +61,7 @@ const exporting: Exporting = {
   storage: disk,
   metrics,
   copies,
+  blocks: createBlocks(1),
   isBusy: () => false,
 }
 

@@ -1,5 +1,5 @@
 /** Rows for a bench of exports: real ones, and copies of these that PostgreSQL makes by itself. */
-import { randomUUID } from 'node:crypto'
+import { randomUUIDv7 } from 'node:crypto'
 import pg from 'pg'
 import { type Principal, systemPrincipal } from '../../shared/access/principal.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
@@ -12,7 +12,7 @@ const FEWEST_OBSERVATIONS = 8
 /** Each of these observations goes through the repository, which takes its time. */
 const OBSERVATION_SHARE = 4
 
-/** The samples, and copies of their rows under new ids until there are so many. */
+/** The samples, and copies of their rows under new ids, as the server makes them, until there are so many. */
 export async function fillProject(
   stage: Stage,
   projectId: string,
@@ -39,18 +39,18 @@ export async function patientsOf(
   if (patient === undefined || observation === undefined) throw new Error('There are no samples')
   const observations = Math.floor(resources / OBSERVATION_SHARE / PATIENTS)
   const length = Math.max(FEWEST_OBSERVATIONS, observations)
-  const ids = Array.from({ length: PATIENTS }, () => randomUUID())
+  const ids = Array.from({ length: PATIENTS }, () => randomUUIDv7())
   await createAll(
     stage,
     principal,
     ids.flatMap((id) => {
       const reference = `Patient/${id}`
       const own = { ...observation, subject: { reference }, encounter: undefined }
-      return [{ ...patient, id }, ...Array.from({ length }, () => ({ ...own, id: randomUUID() }))]
+      return [{ ...patient, id }, ...Array.from({ length }, () => ({ ...own, id: randomUUIDv7() }))]
     }),
   )
   const chosen = ids.filter((_, place) => place % share === 0)
-  const group = randomUUID()
+  const group = randomUUIDv7()
   const member = chosen.map((id) => ({ entity: { reference: `Patient/${id}` } }))
   const resource = { resourceType: 'Group', id: group, type: 'person', actual: true, member }
   await createAll(stage, principal, [resource])
@@ -85,8 +85,8 @@ async function copyRows({ config }: Stage, project: number, copies: number): Pro
   await client.connect()
   await client.query('create temporary table bench_copy (type smallint, id uuid, copy uuid)')
   await client.query(
-    `insert into bench_copy select type, id, gen_random_uuid()
-      from resource cross join generate_series(1, $2) where project = $1`,
+    `insert into bench_copy select type, id, uuidv7() from (select type, id
+      from resource cross join generate_series(1, $2) n where project = $1 order by n) x`,
     [project, copies],
   )
   for (const table of ['resource', 'version']) {
@@ -100,7 +100,7 @@ async function copyRows({ config }: Stage, project: number, copies: number): Pro
       `insert into ${table} (id, ${names.join()})
         select c.copy, ${names.map((name) => `t.${name}`).join()}
         from ${table} t join bench_copy c on c.type = t.type and c.id = t.id
-        where t.project = $1`,
+        where t.project = $1 order by c.copy`,
       [project],
     )
   }

@@ -5,6 +5,7 @@ import { manifestOf } from '../../shared/api/exports/manifest.ts'
 import { rightsDigest } from '../../shared/api/exports/member.ts'
 import { issue } from '../../shared/fhir/outcome.ts'
 import type { Services } from '../../shared/services.ts'
+import { sliceOf } from '../../shared/slice.ts'
 import {
   addIssues,
   completeExport,
@@ -94,7 +95,7 @@ async function output(
     const session = await copies.open(signal)
     try {
       const lines = {
-        line: (id: Buffer, line: Buffer) => writer.add(id, line),
+        line: writer.add,
         bad: async (id: Buffer) => {
           const issues = [unreadable(part.type, uuidOf(id))]
           if ((await addIssues(database, job.id, issues)) > MOST_UNREADABLE) throw spoilt()
@@ -116,8 +117,7 @@ async function deleted(services: Exporting, principal: Principal, taken: TakenPa
   const { job, part } = taken
   if (!isPlanned(job) || !hasType(part)) throw new Error('A part of an export has no type')
   await writeFile(services, taken, 'deleted', 'Bundle', async (writer) => {
-    const line = (id: Buffer, bundle: Buffer) => writer.add(id, bundle)
-    await services.repository.exports.readDeleted(principal, job, part, line)
+    await services.repository.exports.readDeleted(principal, job, part, writer.add)
   })
   await done(services, taken)
 }
@@ -130,7 +130,7 @@ async function close(services: Exporting, principal: Principal, taken: TakenPart
     await writeFile(services, taken, 'error', 'OperationOutcome', async (writer) => {
       for (const one of job.issues) {
         const line = JSON.stringify({ resourceType: 'OperationOutcome', issue: [one] })
-        await writer.add(NO_ROW, Buffer.from(line))
+        await writer.add(NO_ROW, sliceOf(Buffer.from(line)))
       }
     })
   }
@@ -150,7 +150,7 @@ function spoilt(): GivenUp {
   return new GivenUp(500, 'Too many resources cannot be read')
 }
 
-const NO_ROW = Buffer.alloc(16)
+const NO_ROW = sliceOf(Buffer.alloc(16))
 
 async function done({ database }: Services, { job, part }: TakenPart): Promise<void> {
   if (!(await finishPart(database, job.id, part))) throw new LeaseLost()

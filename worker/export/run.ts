@@ -16,6 +16,7 @@ import {
   type TakenPart,
   takePart,
 } from '../../shared/store/exports/parts.ts'
+import { createBlocks } from './block.ts'
 import type { ExportMetrics } from './metrics.ts'
 import { GivenUp, runPart } from './part.ts'
 import { sweepExport } from './sweep.ts'
@@ -43,7 +44,8 @@ export function startExports(
 ): ExportRuns {
   const stopping = new AbortController()
   const copies = openCopySessions(services.database)
-  const exporting: Exporting = { ...services, metrics, copies, isBusy }
+  const blocks = createBlocks(services.config.exportCompressionLevel)
+  const exporting: Exporting = { ...services, metrics, copies, blocks, isBusy }
   const { signal } = stopping
   let wakes: (() => void)[] = []
   let woken = 0
@@ -51,6 +53,7 @@ export function startExports(
   /** Until somebody wakes it, or for a while. */
   async function rest(seen: number): Promise<void> {
     if (seen !== woken || signal.aborted) return
+    blocks.clear()
     const { promise, resolve } = Promise.withResolvers<void>()
     wakes.push(resolve)
     const timer = setTimeout(resolve, LOOK_MS)

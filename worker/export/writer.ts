@@ -4,13 +4,14 @@
  * goes on behind it.
  */
 import { setTimeout as delay } from 'node:timers/promises'
-import { crc32 } from 'node:zlib'
 import type { CopySessions } from '../../shared/database-copy.ts'
-import { BLOCK_BYTES, blockKey, packBlock } from '../../shared/export-file.ts'
+import { blockKey } from '../../shared/export-file.ts'
 import type { Services } from '../../shared/services.ts'
+import type { Slice } from '../../shared/slice.ts'
 import { addBlock, type FileKind, lastFile, nameFile } from '../../shared/store/exports/files.ts'
 import type { TakenPart } from '../../shared/store/exports/parts.ts'
 import { uuidOf } from '../../shared/store/exports/row-id.ts'
+import type { Block, Blocks } from './block.ts'
 import type { ExportMetrics } from './metrics.ts'
 
 /** A file is followed by the next one beyond. */
@@ -24,13 +25,14 @@ export const MOST_UNDER_WAY = 8
 
 export interface ExportWriter {
   /** Copies the line; a promise: no more until then. Throws what a block has failed with. */
-  add(id: Buffer, line: Buffer): Promise<void> | undefined
+  add(id: Slice, line: Slice): Promise<void> | undefined
 }
 
 /** What a worker exports with. */
 export type Exporting = Services & {
   readonly metrics: ExportMetrics
   readonly copies: CopySessions
+  readonly blocks: Blocks
   /** Somebody waits for a bot of this worker: half of the time is theirs. */
   isBusy(): boolean
 }
@@ -67,36 +69,32 @@ export async function writeFile(
 }
 
 async function openWriter(
-  { database, storage, metrics, isBusy }: Exporting,
+  { database, storage, metrics, blocks, isBusy }: Exporting,
   { job, part }: TakenPart,
   kind: FileKind,
   type: string,
 ) {
   const last = await lastFile(database, job.id, part.n)
   let file = fileAfter(last)
-  let block: Buffer = Buffer.allocUnsafeSlow(BLOCK_BYTES)
-  let size = 0
-  let rows = 0
-  let blocks = 0
+  let block: Block | undefined
+  let flushed = 0
   const lastId = Buffer.alloc(16)
-  const free: Buffer[] = []
   const underWay = new Set<Promise<void>>()
   let written = Promise.resolve()
   let failure: { readonly reason: unknown } | undefined
   let begun = performance.now()
 
-  async function store(lines: Buffer, at: File, seq: number, count: number, after: string) {
-    const bytes = lines.length
-    const { crc } = at
-    const packed = await packBlock(lines)
-    if (lines.buffer.byteLength === BLOCK_BYTES) free.push(Buffer.from(lines.buffer))
+  async function store(lines: Block, at: File, seq: number, after: string) {
+    const { rows, bytes } = lines
+    const packed = await lines.pack()
     const packedBytes = packed.length
     const key = blockKey(job.input.projectId, job.id, part.n, part.epoch, seq)
     await storage.put(key, chunksIn(packed))
-    const block = [part.epoch, seq, bytes, packedBytes, count] as const
-    const writeDown = () =>
-      addBlock(database, job.id, part, { seq: at.seq, kind, type, crc }, block, after)
-    return { key, writeDown, counted: () => metrics.wrote(count, bytes, packedBytes) }
+    blocks.give(lines)
+    const block = [part.epoch, seq, bytes, packedBytes, rows] as const
+    const file = { seq: at.seq, kind, type, crc: at.crc }
+    const writeDown = () => addBlock(database, job.id, part, file, block, after)
+    return { key, writeDown, counted: () => metrics.wrote(rows, bytes, packedBytes) }
   }
 
   /** Of what is not written down nobody knows, once the files of the export are taken away. */
@@ -116,13 +114,13 @@ async function openWriter(
 
   /** The block is on its way; the next one is begun. */
   function flush(): void {
-    if (rows === 0) return
-    const lines = block.subarray(0, size)
-    file.crc = crc32(lines, file.crc)
-    file.bytes += size
-    file.rows += rows
-    const storing = store(lines, { ...file }, blocks, rows, uuidOf(lastId))
-    blocks += 1
+    if (block === undefined) return
+    file.crc = block.crc(file.crc)
+    file.bytes += block.bytes
+    file.rows += block.rows
+    const storing = store(block, { ...file }, flushed, uuidOf(lastId))
+    block = undefined
+    flushed += 1
     const before = written
     const done = storing.then((stored) => inOrder(stored, before))
     written = done
@@ -134,9 +132,6 @@ async function openWriter(
       },
     )
     underWay.add(tracked)
-    block = free.pop() ?? Buffer.allocUnsafeSlow(BLOCK_BYTES)
-    size = 0
-    rows = 0
   }
 
   function nextFile(): void {
@@ -158,19 +153,17 @@ async function openWriter(
   }
 
   return {
-    add(id: Buffer, line: Buffer) {
+    add(id: Slice, line: Slice) {
       if (failure !== undefined) throw failure.reason
-      const before = blocks
-      const isFull = file.rows + rows >= FILE_ROWS || file.bytes + size >= FILE_BYTES
+      const before = flushed
+      const { rows = 0, bytes = 0 } = block ?? {}
+      const isFull = file.rows + rows >= FILE_ROWS || file.bytes + bytes >= FILE_BYTES
       if (isFull) nextFile()
-      else if (size + line.length + 1 > block.length) flush()
-      if (line.length + 1 > block.length) block = Buffer.allocUnsafeSlow(line.length + 1)
-      line.copy(block, size)
-      block[size + line.length] = 10
-      size += line.length + 1
-      rows += 1
-      id.copy(lastId)
-      return blocks > before || underWay.size >= ON_THEIR_WAY ? room() : undefined
+      else if (block?.fits(line) === false) flush()
+      block ??= blocks.take(line)
+      block.add(line)
+      id.bytes.copy(lastId, 0, id.start, id.end)
+      return flushed > before || underWay.size >= ON_THEIR_WAY ? room() : undefined
     },
     async end() {
       flush()

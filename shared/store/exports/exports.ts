@@ -1,8 +1,10 @@
 /** Exports as the store does them: planned and read as a Principal. */
 import type { Principal } from '../../access/principal.ts'
 import type { CopySession } from '../../database-copy.ts'
+import { bufferOf, sliceOf } from '../../slice.ts'
 import { idOf } from '../content.ts'
 import type { Store } from '../context.ts'
+import { alongsideSql, readAlongside } from './alongside.ts'
 import { readAsOf } from './as-of.ts'
 import { deletionBundle, deletionsOf } from './deleted.ts'
 import { filterOf } from './filters.ts'
@@ -12,8 +14,8 @@ import type { Part } from './parts.ts'
 import { type Plan, planExport } from './plan.ts'
 import { provenanceChoice, provenanceJudge, provenanceLines } from './provenance.ts'
 import { bytesOf } from './row-id.ts'
-import { changedRows, copySql, type LineSink, selectionOf } from './select.ts'
-import { showOf } from './show.ts'
+import { changedRows, copySql, type LineSink, selectionOf, versionsSql } from './select.ts'
+import { needsMeta, showOf } from './show.ts'
 
 /** Takes the row id of what cannot be read. */
 export type BadRowSink = (id: Buffer) => Promise<void>
@@ -78,15 +80,18 @@ export function createExports(store: Store): Exports {
         const range = { low, high: part.high }
         const read = await session.snapshot(async () => {
           const changed = await changedRows(store, session, selection, range)
-          const sql = copySql(selection, { low, high: changed.high }, changed.rows)
+          const among = { low, high: changed.high }
+          const isAlongside = await readAlongside(session, selection, among)
+          const from = isAlongside ? alongsideSql : versionsSql
+          const sql = copySql(selection, among, changed.rows, from, needsMeta(selection))
           await session.copy(sql, ([rowId, content, metaExtension, ruling]) => {
             if (!rowId) throw new Error('A row has no id')
             try {
               if (!content || !metaExtension) throw new SyntaxError('A row has no content')
-              const shown = show(content, metaExtension, ruling?.readInt32BE(0))
+              const shown = show(content, metaExtension, ruling?.bytes.readInt32BE(ruling.start))
               return batches === undefined ? line(rowId, shown) : batches.add(rowId, content, shown)
             } catch (error) {
-              if (error instanceof SyntaxError) return bad(Buffer.from(rowId))
+              if (error instanceof SyntaxError) return bad(Buffer.from(bufferOf(rowId)))
               throw error
             }
           })
@@ -105,7 +110,8 @@ export function createExports(store: Store): Exports {
         after = page.last
         hasMore = page.hasMore
         if (page.ids.length === 0 || after === undefined) continue
-        await line(bytesOf(after), Buffer.from(deletionBundle(part.type, page.ids)))
+        const bundle = Buffer.from(deletionBundle(part.type, page.ids))
+        await line(sliceOf(bytesOf(after)), sliceOf(bundle))
       }
     },
   }

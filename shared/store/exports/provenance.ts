@@ -5,6 +5,7 @@
 import type { Principal } from '../../access/principal.ts'
 import { storedParameters, typeNumber } from '../../fhir/definitions.ts'
 import { isObject, parseReference } from '../../fhir/resource.ts'
+import { bufferOf, type Slice, sliceOf } from '../../slice.ts'
 import type { Store } from '../context.ts'
 import { allSql } from '../search/grant-tests.ts'
 import { binder } from '../side-rows.ts'
@@ -111,15 +112,19 @@ export function provenanceLines(judge: ProvenanceJudge, line: LineSink) {
       const named = rows.map(({ id, content }) => ({ id: uuidOf(id), content }))
       const going = await judge(named)
       for (const [i, { id, shown }] of rows.entries()) {
-        if (going.has(named[i]?.id ?? '')) await line(id, shown)
+        if (going.has(named[i]?.id ?? '')) await line(sliceOf(id), sliceOf(shown))
       }
     })
     return before
   }
 
   return {
-    add(id: Buffer, content: Buffer, shown: Buffer): Promise<void> | undefined {
-      batch.push({ id: Buffer.from(id), content: content.toString(), shown: Buffer.from(shown) })
+    add(id: Slice, content: Slice, shown: Slice): Promise<void> | undefined {
+      batch.push({
+        id: Buffer.from(bufferOf(id)),
+        content: bufferOf(content).toString(),
+        shown: Buffer.from(bufferOf(shown)),
+      })
       return batch.length < AT_ONCE ? undefined : flush()
     },
     end: flush,

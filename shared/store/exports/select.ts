@@ -8,6 +8,7 @@ import type { Principal } from '../../access/principal.ts'
 import type { Connection } from '../../database.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import { compartmentCodes } from '../../fhir/parameter-paths.ts'
+import type { Slice } from '../../slice.ts'
 import { type Store, scopeOf } from '../context.ts'
 import { rulingsOfContents } from '../judge.ts'
 import { type VersionRow, versionColumns } from '../rows.ts'
@@ -20,7 +21,7 @@ import type { ExportInput, PlannedJob } from './jobs.ts'
 import { literal } from './literal.ts'
 
 /** Takes a row id and its line, which are its own only until it returns; a promise: no more until then. */
-export type LineSink = (id: Buffer, line: Buffer) => Promise<void> | undefined
+export type LineSink = (id: Slice, line: Slice) => Promise<void> | undefined
 
 /** What of one type is to be exported. */
 export interface Selection {
@@ -99,18 +100,20 @@ export function stateTime(at: Date, until: string | undefined): Date {
   return until === undefined ? at : new Date(Math.min(at.getTime(), Date.parse(until) - 1))
 }
 
-/** Columns: row id, content, platform meta, and which grant governs. In the order of their ids. */
+/** Columns: row id, content, platform meta if it is needed, and which grant governs. In the order of their ids. */
 export function copySql(
   selection: Selection,
   range: Range,
   changed: readonly ChangedRow[],
+  from: typeof versionsSql,
+  needsMeta: boolean,
 ): string {
-  return `select x.id, v.content, v.meta_ext, x.ruling
-    from ${versionsSql(selection, range, changed, literal)} order by x.id`
+  return `select x.id, v.content, ${needsMeta ? 'v.meta_ext' : "''"} as meta_ext, x.ruling
+    from ${from(selection, range, changed, literal)} order by x.id`
 }
 
-/** Rows `x` with their versions `v`. */
-function versionsSql(
+/** Rows `x` with their versions `v`, which are looked up one by one. */
+export function versionsSql(
   selection: Selection,
   range: Range,
   changed: readonly ChangedRow[],
@@ -118,15 +121,23 @@ function versionsSql(
 ): string {
   const { scene, reach } = selection
   const [project, type] = [bind(scene.project, 'int'), bind(numberOf(scene), 'smallint')]
-  const current = currentSql(selection, range, bind)
-  const rows =
-    changed.length === 0 ? current : `(${current}) union all ${changedSql(changed, bind)}`
+  const rows = rowsSql(selection, range, changed, bind)
   const ofPatients = reach === 'patients' ? `where ${IN_COMPARTMENT}` : ''
   // A plain join was planned as one from all versions to all rows, which took a minute for 9,000 of them.
   return `(${rows} order by 1) x
     cross join lateral (select v.* from version v where v.project = ${project}
       and v.type = ${type} and v.id = x.id and v.ver = x.ver offset 0) v
     ${ofPatients}`
+}
+
+export function rowsSql(
+  selection: Selection,
+  range: Range,
+  changed: readonly ChangedRow[],
+  bind: Bind,
+): string {
+  const current = currentSql(selection, range, bind)
+  return changed.length === 0 ? current : `(${current}) union all ${changedSql(changed, bind)}`
 }
 
 /** Those of the row ids, a hundred at most, that are exported. */

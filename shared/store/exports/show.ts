@@ -8,6 +8,7 @@ import { hasSecretExtensions, secretPaths, withoutSecretExtensions } from '../..
 import { parseJson } from '../../fhir/json.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { type View, viewOf } from '../../fhir/view.ts'
+import { bufferOf, type Slice, sliceOf } from '../../slice.ts'
 import type { Version } from '../repository.ts'
 import { present } from '../rows.ts'
 import { without } from '../shown.ts'
@@ -15,7 +16,7 @@ import type { ElementChoice } from './jobs.ts'
 import type { Selection } from './select.ts'
 
 /** Fields of a row of `copySql` → its line, without a line feed. Throws for what is no resource. */
-export type Show = (content: Buffer, metaExtension: Buffer, ruling: number | undefined) => Buffer
+export type Show = (content: Slice, metaExtension: Slice, ruling: number | undefined) => Slice
 
 export function showOf(
   selection: Selection,
@@ -29,15 +30,21 @@ export function showOf(
     return (content) => absolute(wholeObject(content))
   }
   return (content, metaExtension, ruling) => {
-    const text = content.toString()
-    const changed = change?.(text, metaExtension.toString(), ruling) ?? text
-    return absolute(Buffer.from(view?.(changed) ?? changed))
+    const text = bufferOf(content).toString()
+    const changed = change?.(text, bufferOf(metaExtension).toString(), ruling) ?? text
+    return absolute(sliceOf(Buffer.from(view?.(changed) ?? changed)))
   }
 }
 
+/** Only what is hidden takes the platform meta to tell: a seventh of what PostgreSQL would send. */
+export function needsMeta(selection: Selection): boolean {
+  return changeOf(selection) !== undefined
+}
+
 /** What is handed on as it is stored is not parsed; that its ends are there is seen at no cost. */
-function wholeObject(content: Buffer): Buffer {
-  if (content[0] === OPENING && content.at(-1) === CLOSING) return content
+function wholeObject(content: Slice): Slice {
+  const { bytes, start, end } = content
+  if (end > start && bytes[start] === OPENING && bytes[end - 1] === CLOSING) return content
   throw new SyntaxError('The content is no JSON object')
 }
 
@@ -89,10 +96,28 @@ const MARK = Buffer.from('Binary/')
 const MEMBER = /("(?:url|path)":\s*)"(Binary\/[A-Za-z0-9\-.]{1,64})"/g
 
 /** Attachments hold relative addresses, which say nothing outside of this server. */
-function absoluteBinaries(baseUrl: string): (content: Buffer) => Buffer {
+function absoluteBinaries(baseUrl: string): (content: Slice) => Slice {
   const base = JSON.stringify(`${baseUrl}fhir/R4/`).slice(0, -1)
+  const mayHold = markSearch()
   return (content) => {
-    if (!content.includes(MARK)) return content
-    return Buffer.from(content.toString().replace(MEMBER, `$1${base}$2"`))
+    if (!mayHold(content)) return content
+    const text = bufferOf(content).toString()
+    return sliceOf(Buffer.from(text.replace(MEMBER, `$1${base}$2"`)))
+  }
+}
+
+/** Where the next mark is holds for all that follows in the same bytes; who goes back has new ones in them. */
+function markSearch(): (content: Slice) => boolean {
+  let searched: Buffer | undefined
+  let last = 0
+  let mark = 0
+  return ({ bytes, start, end }) => {
+    if (bytes !== searched || start <= last || mark < start) {
+      const found = bytes.indexOf(MARK, start)
+      mark = found === -1 ? Number.POSITIVE_INFINITY : found
+    }
+    searched = bytes
+    last = start
+    return mark < end
   }
 }
