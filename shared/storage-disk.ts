@@ -1,30 +1,30 @@
 /**
  * Storage in a folder. A file is written below `incoming` and renamed when it is whole and on the
- * disk, so that what bears a key is never half a file.
+ * disk, so that what bears a key is never half a file. A folder goes with its last file.
  */
 import { randomUUID } from 'node:crypto'
 import { constants } from 'node:fs'
-import { access, mkdir, open, readdir, rename, rm, stat } from 'node:fs/promises'
+import { access, mkdir, open, readdir, rename, rm, rmdir, stat } from 'node:fs/promises'
 import path from 'node:path'
+import { isAbandoned } from './abandoned.ts'
 import { contentMissing } from './errors.ts'
 import { release } from './release.ts'
 import type { Storage } from './storage.ts'
 
-/** Longer than any upload; what is older was left by a crash. */
-const ABANDONED_MS = 24 * 3600 * 1000
+/** So often a folder may go while a file is put into it. */
+const PLACINGS = 8
 
-export async function openDisk(folder: string): Promise<Storage> {
+export function openDisk(folder: string): Storage {
   const incoming = path.join(folder, 'incoming')
   const fileOf = (key: string) => path.join(folder, key)
-  await removeAbandoned(incoming)
   return {
     async put(key, source) {
       const file = fileOf(key)
       const draft = path.join(incoming, randomUUID())
-      await Promise.all([incoming, path.dirname(file)].map(makeFolder))
+      await makeFolder(incoming)
       try {
         await writeWhole(draft, source)
-        await rename(draft, file)
+        await place(draft, file)
       } catch (error) {
         await rm(draft, { force: true })
         throw error
@@ -38,7 +38,9 @@ export async function openDisk(folder: string): Promise<Storage> {
     },
     async delete(key) {
       await rm(fileOf(key), { force: true })
+      await removeEmpty(folder, path.dirname(key))
     },
+    removeAbandoned: () => removeAbandoned(incoming),
     async check() {
       await makeFolder(incoming)
       await access(incoming, constants.W_OK)
@@ -49,6 +51,29 @@ export async function openDisk(folder: string): Promise<Storage> {
 
 async function makeFolder(folder: string): Promise<void> {
   await mkdir(folder, { recursive: true, mode: 0o700 })
+}
+
+/** The folder may have gone with its last file meanwhile. */
+async function place(draft: string, file: string): Promise<void> {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      await makeFolder(path.dirname(file))
+      return await rename(draft, file)
+    } catch (error) {
+      if (!isAbsent(error) || attempt === PLACINGS) throw error
+    }
+  }
+}
+
+/** A folder below `root` and those it is in, as far as there is nothing in them. */
+async function removeEmpty(root: string, folder: string): Promise<void> {
+  for (let name = folder; name !== '.'; name = path.dirname(name)) {
+    try {
+      await rmdir(path.join(root, name))
+    } catch (error) {
+      if (!isAbsent(error)) return
+    }
+  }
 }
 
 async function writeWhole(file: string, source: AsyncIterable<Uint8Array>): Promise<void> {
@@ -70,7 +95,7 @@ async function removeAbandoned(incoming: string): Promise<void> {
   for (const name of drafts) {
     const draft = path.join(incoming, name)
     const changed = await stat(draft).catch(() => undefined)
-    if (changed && Date.now() - changed.mtimeMs > ABANDONED_MS) await rm(draft, { force: true })
+    if (changed && isAbandoned(changed.mtime)) await rm(draft, { force: true })
   }
 }
 

@@ -7,6 +7,9 @@ import {
   type CompletedPart,
   CompleteMultipartUploadCommand,
   CreateMultipartUploadCommand,
+  ListMultipartUploadsCommand,
+  type ListMultipartUploadsCommandInput,
+  type ListMultipartUploadsCommandOutput,
   PutObjectCommand,
   type PutObjectCommandInput,
   type S3Client,
@@ -71,6 +74,27 @@ export async function uploadObject(
     const abort = new AbortMultipartUploadCommand({ ...object, UploadId })
     if (UploadId !== undefined) await client.send(abort).catch(() => undefined)
     throw error
+  }
+}
+
+/** Whose parts are in the bucket, and are paid for, though nobody sends the others any more. */
+export async function abortUploads(
+  client: S3Client,
+  place: { readonly Bucket: string; readonly Prefix: string },
+  isAbandoned: (begun: Date) => boolean,
+): Promise<void> {
+  const { Bucket } = place
+  let next: Pick<ListMultipartUploadsCommandInput, 'KeyMarker' | 'UploadIdMarker'> | undefined = {}
+  while (next !== undefined) {
+    const page: ListMultipartUploadsCommandOutput = await client.send(
+      new ListMultipartUploadsCommand({ ...place, ...next }),
+    )
+    for (const { Key, UploadId, Initiated } of page.Uploads ?? []) {
+      if (Initiated === undefined || !isAbandoned(Initiated)) continue
+      await client.send(new AbortMultipartUploadCommand({ Bucket, Key, UploadId }))
+    }
+    const { IsTruncated, NextKeyMarker: KeyMarker, NextUploadIdMarker: UploadIdMarker } = page
+    next = IsTruncated ? { KeyMarker, UploadIdMarker } : undefined
   }
 }
 

@@ -8,10 +8,11 @@ import {
   NoSuchKey,
   S3Client,
 } from '@aws-sdk/client-s3'
+import { isAbandoned } from './abandoned.ts'
 import { contentMissing } from './errors.ts'
 import { release } from './release.ts'
 import type { Storage } from './storage.ts'
-import { type Encryption, uploadObject } from './storage-s3-upload.ts'
+import { abortUploads, type Encryption, uploadObject } from './storage-s3-upload.ts'
 
 /** The smallest part S3 takes. */
 const PART_BYTES = 5 * 1024 * 1024
@@ -60,6 +61,12 @@ export function openBucket(url: URL, maxBytes: number): Storage {
     async delete(key) {
       await client.send(new DeleteObjectCommand(object(key)))
     },
+    removeAbandoned: () =>
+      abortUploads(
+        client,
+        { Bucket: bucket, Prefix: prefix === '' ? '' : `${prefix}/` },
+        isAbandoned,
+      ),
     async check() {
       await client.send(new HeadBucketCommand({ Bucket: bucket }))
     },

@@ -97,6 +97,21 @@ t.test('POST takes the same parameters in a resource', async (t) => {
   t.equal((await client.post('$export', clinic)).status, 400)
 })
 
+t.test('the request is told as its client has written it', async (t) => {
+  const asked = '$export?_type=Organization,Patient&_since=2999-01-01T00:00:00Z'
+  for (const url of [statusUrl(await client.get(asked)), statusUrl(await client.post(asked))]) {
+    const { request } = await manifestOf(client, url)
+    t.equal(request, `${botica.baseUrl}fhir/R4/${asked}`)
+  }
+  const entry = [{ request: { method: 'GET', url: '$export?_type=Patient' } }]
+  const batch = { resourceType: 'Bundle', type: 'batch', entry }
+  const { body } = await client.post<{ entry: { response: { outcome: Resource } }[] }>('', batch)
+  t.equal(body.entry[0]?.response.outcome.id, 'accepted')
+  const jobs = await client.get<{ entry: { resource: Resource }[] }>('BulkDataExport?_count=200')
+  const requests = jobs.body.entry.map(({ resource }) => resource.request)
+  t.ok(requests.includes(`${botica.baseUrl}fhir/R4/$export?_type=Patient`), requests.join())
+})
+
 t.test('only what was changed since is asked for, and nothing is lost in a chain', async (t) => {
   const first = await exportAll(client, '$export?_type=Organization')
   const since = encodeURIComponent(first.manifest.transactionTime)

@@ -239,12 +239,15 @@ t.test('references that say what they mean are made literal', async (t) => {
     identifier: [{ system: 'urn:import', value }],
   })
   const generalPractitioner = [{ reference: `Practitioner?identifier=urn:import|${value}` }]
-  const [patient] = patients(1, { generalPractitioner })
+  const given = patients(2, { generalPractitioner })
+  const lines = [ndjson(given.slice(0, 1)), ndjson(given.slice(1)).replace('?', '\\u003f')]
 
-  await ended(await begin([{ type: 'Patient', url: await upload(ndjson([patient])) }]))
+  await ended(await begin([{ type: 'Patient', url: await upload(lines.join('')) }]))
 
-  const { body } = await admin.get(`Patient/${patient?.id}`)
-  t.match(body, { generalPractitioner: [{ reference: `Practitioner/${doctor.id}` }] })
+  for (const { id } of given) {
+    const { body } = await admin.get(`Patient/${id}`)
+    t.match(body, { generalPractitioner: [{ reference: `Practitioner/${doctor.id}` }] })
+  }
 })
 
 t.test('packed files are unpacked, wherever they come from', async (t) => {

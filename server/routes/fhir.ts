@@ -56,6 +56,7 @@ async function requestOf(ctx: Context, config: Config): Promise<FhirRequest> {
     method: ctx.method === 'HEAD' ? 'GET' : ctx.method,
     path: pathOf(ctx),
     query: readQuery(ctx.querystring),
+    queryText: ctx.querystring,
     // Node joins repeated headers into one text; only set-cookie is a list, and nobody sends it.
     headers: headers as Record<string, string | undefined>,
     ...(isUpload(ctx)

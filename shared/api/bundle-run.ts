@@ -173,6 +173,7 @@ function requestOf(outer: FhirRequest, entry: Entry): FhirRequest {
     method: entry.method,
     path: entry.path,
     query: entry.query,
+    queryText: undefined,
     headers: {
       // An entry holds resources only: of a Binary never the bare content.
       accept: 'application/fhir+json',

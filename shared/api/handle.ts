@@ -21,6 +21,8 @@ export interface FhirRequest {
   /** Path after `fhir/R4/`, without query, `%24` already `$`; no leading or trailing slash. */
   readonly path: string
   readonly query: URLSearchParams
+  /** The same as it was written, where that is known; no question mark. */
+  readonly queryText?: string | undefined
   /** Lower-case names. */
   readonly headers: Readonly<Record<string, string | undefined>>
   /** The raw body; undefined when there is none. */

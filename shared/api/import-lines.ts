@@ -36,6 +36,14 @@ export interface ReadLine extends Omit<ImportLine, 'bytes'> {
   readonly foreignTime: string | undefined
 }
 
+/** A resource with a question mark in its text may hold a reference that is a search. */
+interface Parsed extends ReadLine {
+  readonly mayAsk: boolean
+}
+
+/** As JSON may write one; the escape begins some others, too. */
+const QUESTION_MARKS = ['?', '\\u003']
+
 /** Lines are read in portions, so that others get their turn. */
 const PORTION = 32
 
@@ -52,12 +60,14 @@ export async function readLines(
   lines: readonly ImportLine[],
 ): Promise<readonly ReadLine[]> {
   const interaction = interactionOf(services, principal)
-  const read: ReadLine[] = []
-  for (const [i, { bytes, ...line }] of lines.entries()) {
+  const parsed: Parsed[] = []
+  for (const [i, { number, start, end, bytes }] of lines.entries()) {
     if (i % PORTION === PORTION - 1) await nextTurn()
-    read.push({ ...line, ...(await readLine(interaction, type, bytes)) })
+    const { read, foreignTime } = await readLine(interaction, type, bytes)
+    const mayAsk = QUESTION_MARKS.some((text) => bytes?.includes(text))
+    parsed.push({ number, start, end, read, foreignTime, mayAsk })
   }
-  return withLiteralReferences(interaction, read)
+  return withLiteralReferences(interaction, parsed)
 }
 
 async function readLine(
@@ -95,11 +105,13 @@ export function isRefusal(error: unknown): error is HttpError {
 /** One statement for 200 searches of all lines. */
 async function withLiteralReferences(
   interaction: Interaction,
-  lines: readonly ReadLine[],
+  lines: readonly Parsed[],
 ): Promise<readonly ReadLine[]> {
+  if (lines.every(({ mayAsk }) => !mayAsk)) return lines
   const asked = new Map<string, ConditionalReference['condition']>()
   const found = lines.map((line) => {
     if (line.read instanceof HttpError) return line.read
+    if (!line.mayAsk) return []
     try {
       const references = conditionalReferences(interaction, line.read)
       for (const { text, condition } of references) asked.set(text, condition)

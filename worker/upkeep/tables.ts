@@ -14,7 +14,7 @@ const EVERY_MS = 2000
 const ANALYZE_EVERY = 5
 /** Answers that are old enough are forgotten a thousand at a time, content a hundred. */
 const FORGET_EVERY = 15
-/** AsyncJobs and exports that are old enough, at this tick and then once an hour. */
+/** AsyncJobs, exports and unfinished uploads that are old enough, at this tick and then once an hour. */
 const FIRST_PURGE = 30
 const PURGE_EVERY = 1800
 /** Fewer new rows leave a backlog that nobody notices. */
@@ -22,7 +22,7 @@ const MANY_ROWS = 500
 
 /** Runs until `stop`; an outage of PostgreSQL is told by those who wait for it. */
 export function startTableUpkeep(services: Services): { stop(): Promise<void> } {
-  const { database, log } = services
+  const { database, storage, log } = services
   let inserted = 0
   let ticks = 0
   let working = Promise.resolve()
@@ -37,6 +37,10 @@ export function startTableUpkeep(services: Services): { stop(): Promise<void> } 
     if (ticks % PURGE_EVERY === FIRST_PURGE) {
       await removeOldJobs(services)
       await removeOldExports(services)
+      // A bucket may not let us see its uploads; the rest goes on.
+      await storage.removeAbandoned().catch((error: Error) => {
+        log.warn({ reason: error.message }, 'Uploads that were cut off could not be removed')
+      })
     }
     if (ticks % ANALYZE_EVERY === 0) await analyzeGrown(database)
     if (ticks % FORGET_EVERY !== 0) return

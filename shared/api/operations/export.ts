@@ -50,7 +50,7 @@ export const exportData: Operation = {
     const all = [...faults, ...refused, ...filtered.faults, ...unknown]
     const issues = settle(all, preferences.isLenient)
     const jobId = randomUUID()
-    const query = request.query.toString()
+    const query = request.queryText ?? request.query.toString()
     const input = {
       projectId: project.id,
       membershipId,
