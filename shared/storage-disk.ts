@@ -6,7 +6,6 @@ import { randomUUID } from 'node:crypto'
 import { constants } from 'node:fs'
 import { access, mkdir, open, readdir, rename, rm, rmdir, stat } from 'node:fs/promises'
 import path from 'node:path'
-import { isAbandoned } from './abandoned.ts'
 import { contentMissing } from './errors.ts'
 import { release } from './release.ts'
 import type { Storage } from './storage.ts'
@@ -40,7 +39,7 @@ export function openDisk(folder: string): Storage {
       await rm(fileOf(key), { force: true })
       await removeEmpty(folder, path.dirname(key))
     },
-    removeAbandoned: () => removeAbandoned(incoming),
+    removeAbandoned: (before) => removeAbandoned(incoming, before),
     async check() {
       await makeFolder(incoming)
       await access(incoming, constants.W_OK)
@@ -90,12 +89,12 @@ async function writeWhole(file: string, source: AsyncIterable<Uint8Array>): Prom
 }
 
 /** A folder that cannot be read now is said by `check`. */
-async function removeAbandoned(incoming: string): Promise<void> {
+async function removeAbandoned(incoming: string, before: Date): Promise<void> {
   const drafts = await readdir(incoming).catch(() => [])
   for (const name of drafts) {
     const draft = path.join(incoming, name)
     const changed = await stat(draft).catch(() => undefined)
-    if (changed && isAbandoned(changed.mtime)) await rm(draft, { force: true })
+    if (changed && changed.mtime < before) await rm(draft, { force: true })
   }
 }
 

@@ -77,11 +77,11 @@ export async function uploadObject(
   }
 }
 
-/** Whose parts are in the bucket, and are paid for, though nobody sends the others any more. */
+/** Those begun before a time: their parts are paid for, though nobody sends the others any more. */
 export async function abortUploads(
   client: S3Client,
   place: { readonly Bucket: string; readonly Prefix: string },
-  isAbandoned: (begun: Date) => boolean,
+  before: Date,
 ): Promise<void> {
   const { Bucket } = place
   let next: Pick<ListMultipartUploadsCommandInput, 'KeyMarker' | 'UploadIdMarker'> | undefined = {}
@@ -90,11 +90,11 @@ export async function abortUploads(
       new ListMultipartUploadsCommand({ ...place, ...next }),
     )
     for (const { Key, UploadId, Initiated } of page.Uploads ?? []) {
-      if (Initiated === undefined || !isAbandoned(Initiated)) continue
+      if (Initiated === undefined || Initiated >= before) continue
       await client.send(new AbortMultipartUploadCommand({ Bucket, Key, UploadId }))
     }
     const { IsTruncated, NextKeyMarker: KeyMarker, NextUploadIdMarker: UploadIdMarker } = page
-    next = IsTruncated ? { KeyMarker, UploadIdMarker } : undefined
+    next = IsTruncated && KeyMarker !== undefined ? { KeyMarker, UploadIdMarker } : undefined
   }
 }
 

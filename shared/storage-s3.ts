@@ -8,7 +8,6 @@ import {
   NoSuchKey,
   S3Client,
 } from '@aws-sdk/client-s3'
-import { isAbandoned } from './abandoned.ts'
 import { contentMissing } from './errors.ts'
 import { release } from './release.ts'
 import type { Storage } from './storage.ts'
@@ -61,12 +60,8 @@ export function openBucket(url: URL, maxBytes: number): Storage {
     async delete(key) {
       await client.send(new DeleteObjectCommand(object(key)))
     },
-    removeAbandoned: () =>
-      abortUploads(
-        client,
-        { Bucket: bucket, Prefix: prefix === '' ? '' : `${prefix}/` },
-        isAbandoned,
-      ),
+    removeAbandoned: (before) =>
+      abortUploads(client, { Bucket: bucket, Prefix: prefix && `${prefix}/` }, before),
     async check() {
       await client.send(new HeadBucketCommand({ Bucket: bucket }))
     },

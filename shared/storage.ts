@@ -20,8 +20,8 @@ export interface Storage {
   get(key: string, range?: ByteRange): Promise<Readable>
   /** Idempotent. */
   delete(key: string): Promise<void>
-  /** Removes what is left of uploads that a crash has cut off, a day later. */
-  removeAbandoned(): Promise<void>
+  /** Removes what a crash has left of uploads that were begun before a time. */
+  removeAbandoned(before: Date): Promise<void>
   /** Throws when nothing can be stored at present. */
   check(): Promise<void>
   close(): Promise<void>

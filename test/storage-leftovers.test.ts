@@ -53,7 +53,7 @@ t.test('a file is kept although its folder goes at that moment', async (t) => {
   }
 })
 
-t.test('what a crash left of an upload into a folder goes a day later', async (t) => {
+t.test('what a crash left of an upload into a folder goes once it is old', async (t) => {
   const incoming = join(folder, 'incoming')
   mkdirSync(incoming, { recursive: true })
   const [old, young] = [randomUUID(), randomUUID()]
@@ -61,7 +61,7 @@ t.test('what a crash left of an upload into a folder goes a day later', async (t
   const begun = new Date(Date.now() - DAY_MS - 1000)
   utimesSync(join(incoming, old), begun, begun)
 
-  await disk.removeAbandoned()
+  await disk.removeAbandoned(new Date(Date.now() - DAY_MS))
 
   t.same(readdirSync(incoming), [young])
 })
@@ -98,7 +98,7 @@ async function openUploads(begun: readonly Date[]) {
   return { asked, endpoint: encodeURIComponent(`http://127.0.0.1:${port}`) }
 }
 
-t.test('what a crash left of an upload into a bucket goes a day later', async (t) => {
+t.test('what a crash left of an upload into a bucket goes once it is old', async (t) => {
   Object.assign(process.env, { AWS_ACCESS_KEY_ID: 'id', AWS_SECRET_ACCESS_KEY: 'secret' })
   const [old, young] = [new Date(Date.now() - DAY_MS - 1000), new Date()]
   const { asked, endpoint } = await openUploads([old, young, young, old])
@@ -106,7 +106,7 @@ t.test('what a crash left of an upload into a bucket goes a day later', async (t
   const bucket = await openStorage({ storageUrl, maxUploadBytes: 1000 })
   t.teardown(() => bucket.close())
 
-  await bucket.removeAbandoned()
+  await bucket.removeAbandoned(new Date(Date.now() - DAY_MS))
 
   const lists = asked.filter(({ method }) => method === 'GET')
   t.same(

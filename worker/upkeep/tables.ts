@@ -17,6 +17,8 @@ const FORGET_EVERY = 15
 /** AsyncJobs, exports and unfinished uploads that are old enough, at this tick and then once an hour. */
 const FIRST_PURGE = 30
 const PURGE_EVERY = 1800
+/** Longer than any upload takes. */
+const ABANDONED_MS = 24 * 3600 * 1000
 /** Fewer new rows leave a backlog that nobody notices. */
 const MANY_ROWS = 500
 
@@ -38,7 +40,7 @@ export function startTableUpkeep(services: Services): { stop(): Promise<void> } 
       await removeOldJobs(services)
       await removeOldExports(services)
       // A bucket may not let us see its uploads; the rest goes on.
-      await storage.removeAbandoned().catch((error: Error) => {
+      await storage.removeAbandoned(new Date(Date.now() - ABANDONED_MS)).catch((error: Error) => {
         log.warn({ reason: error.message }, 'Uploads that were cut off could not be removed')
       })
     }
