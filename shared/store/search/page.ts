@@ -9,7 +9,7 @@ import { allow } from '../read.ts'
 import type { SearchPage, Version } from '../repository.ts'
 import { toVersion } from '../rows.ts'
 import { showAll } from '../shown.ts'
-import { pageStatement, pagesStatement, type Query } from './compile.ts'
+import { type Part, pageStatement, pagesStatement, type Query } from './compile.ts'
 import type { Driver } from './driver.ts'
 import { followIncludes } from './include.ts'
 import {
@@ -66,8 +66,7 @@ export async function plan(
   const { queries } = await prepare(store, principal, order, request, [request])
   const [query] = queries
   if (query === undefined) return undefined
-  const parts = queries.map((one) => ({ query: one, driver: driverOf(store, one) }))
-  return { statement: pageStatement(parts), driver: driverOf(store, query) }
+  return { statement: pageStatement(surePartsOf(store, queries)), driver: driverOf(store, query) }
 }
 
 /** More searches than this are several statements: PostgreSQL plans each of them. */
@@ -88,7 +87,7 @@ export async function searchMany(
       return {
         order,
         after,
-        parts: queries.map((query) => ({ query, driver: driverOf(store, query) })),
+        parts: partsOf(store, queries),
       }
     }),
   )
@@ -142,12 +141,19 @@ async function searchPage(
 
 /** One statement; another one where a walk that was to fill the page has not. */
 async function findRows(store: Store, queries: readonly Query[]): Promise<SortedRow[]> {
-  const parts = queries.map((query) => ({ query, driver: driverOf(store, query) }))
-  const sure = parts.map((part) => ({ ...part, driver: surelyBy(store, part) }))
+  const sure = surePartsOf(store, queries)
   const rows = await store.connection.query<SortedRow>(pageStatement(sure))
   const isSure = sure.some(({ driver }) => driver.kind === 'walk' && driver.isSure)
   if (!isSure || rows.length === queries[0]?.limit) return rows
-  return store.connection.query<SortedRow>(pageStatement(parts))
+  return store.connection.query<SortedRow>(pageStatement(partsOf(store, queries)))
+}
+
+function partsOf(store: Store, queries: readonly Query[]): readonly Part[] {
+  return queries.map((query) => ({ query, driver: driverOf(store, query) }))
+}
+
+function surePartsOf(store: Store, queries: readonly Query[]): readonly Part[] {
+  return partsOf(store, queries).map((part) => ({ ...part, driver: surelyBy(store, part) }))
 }
 
 /** What the Principal sees of rows that it may see. */
