@@ -88,6 +88,43 @@ t.test('a system bot gets the system secrets, too; only a super admin makes one'
   t.same(answer, { SYSTEM: 'shared system', BOTH: 'shared', OURS: 'our system', ALL: '4' })
 })
 
+t.test('a bot writes in its own name, or in its caller’s when it runs as user', async (t) => {
+  const code = handler(`return await medplum.createResource({ resourceType: 'Patient' })`)
+  const own = await execute(admin, await aBot(botica, code))
+  const asUser = await execute(admin, await aBot(botica, code, { fields: { runAsUser: true } }))
+  t.match(own.body.meta.author.reference, /^Bot\//)
+  t.match(asUser.body.meta.author.reference, /^ClientApplication\//)
+  t.equal(own.body.meta.project, project.id)
+})
+
+t.test('secrets of the Project reach the bot, and not its log', async (t) => {
+  const other = await botica.createTenant()
+  const current = await botica.superAdmin.get<Untyped>(`Project/${other.project.id}`)
+  const secret = [{ name: 'KEY', valueString: 'very-secret-value' }]
+  await botica.superAdmin.put(`Project/${other.project.id}`, { ...current.body, secret })
+  const id = await aBot(
+    other,
+    handler('console.log("key is", event.secrets.KEY.valueString); return event.secrets'),
+  )
+  const answer = await eventually(async () => {
+    const answer = await execute(other.admin, id)
+    return answer.body.KEY === undefined ? undefined : answer
+  })
+  t.same(answer.body, { KEY: secret[0] })
+  const logged = await eventually(async () => {
+    const found = await other.admin.get<Untyped>(
+      'AuditEvent?type=execute&_sort=-_lastUpdated&_count=1',
+    )
+    return found.body.entry?.[0]?.resource
+  })
+  t.match(logged.outcomeDesc, /key is \*\*\*/)
+  t.match(logged, {
+    outcome: '0',
+    type: { code: 'execute' },
+    source: { observer: { reference: `Bot/${id}` } },
+  })
+})
+
 t.test('a project that shares no bots has none for others', async (t) => {
   const closed = await botica.createTenant()
   const bot = await aBot(closed, whereami)

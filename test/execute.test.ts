@@ -4,7 +4,7 @@ import { openBotica } from './fixtures/botica.ts'
 import { aBot, deploy, eventually, execute, handler, type Untyped } from './fixtures/bots.ts'
 
 const botica = await openBotica(t, { worker: true })
-const { admin, project } = botica
+const { admin } = botica
 const HL7 = 'x-application/hl7-v2+er7'
 const ADT = 'MSH|^~\\&|A|B|C|D|20261101||ADT^A01|77|P|2.5.1\rPID|1||1234'
 
@@ -223,15 +223,6 @@ t.test('the event tells who asks and hides what is private', async (t) => {
   for (const name of ['authorization', 'cookie', 'x-forwarded-for']) t.notOk(name in headers, name)
 })
 
-t.test('a bot writes in its own name, or in its caller’s when it runs as user', async (t) => {
-  const code = handler(`return await medplum.createResource({ resourceType: 'Patient' })`)
-  const own = await execute(admin, await aBot(botica, code))
-  const asUser = await execute(admin, await aBot(botica, code, { fields: { runAsUser: true } }))
-  t.match(own.body.meta.author.reference, /^Bot\//)
-  t.match(asUser.body.meta.author.reference, /^ClientApplication\//)
-  t.equal(own.body.meta.project, project.id)
-})
-
 t.test('a bot calls bots, ten deep and no deeper', async (t) => {
   const outer = await aBot(
     botica,
@@ -256,34 +247,6 @@ t.test('a bot calls bots, ten deep and no deeper', async (t) => {
   const endless = await execute(admin, self)
   t.equal(endless.status, 400)
   t.match(endless.body.issue[0].details.text, /more than 10 deep/)
-})
-
-t.test('secrets of the Project reach the bot, and not its log', async (t) => {
-  const other = await botica.createTenant()
-  const current = await botica.superAdmin.get<Untyped>(`Project/${other.project.id}`)
-  const secret = [{ name: 'KEY', valueString: 'very-secret-value' }]
-  await botica.superAdmin.put(`Project/${other.project.id}`, { ...current.body, secret })
-  const id = await aBot(
-    other,
-    handler('console.log("key is", event.secrets.KEY.valueString); return event.secrets'),
-  )
-  const answer = await eventually(async () => {
-    const answer = await execute(other.admin, id)
-    return answer.body.KEY === undefined ? undefined : answer
-  })
-  t.same(answer.body, { KEY: secret[0] })
-  const logged = await eventually(async () => {
-    const found = await other.admin.get<Untyped>(
-      'AuditEvent?type=execute&_sort=-_lastUpdated&_count=1',
-    )
-    return found.body.entry?.[0]?.resource
-  })
-  t.match(logged.outcomeDesc, /key is \*\*\*/)
-  t.match(logged, {
-    outcome: '0',
-    type: { code: 'execute' },
-    source: { observer: { reference: `Bot/${id}` } },
-  })
 })
 
 t.test('large inputs and results make the round trip', async (t) => {
