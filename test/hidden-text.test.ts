@@ -40,6 +40,11 @@ const CASES: readonly (readonly [name: string, resource: Resource, paths: readon
     { resourceType: 'Observation', contained: [CONTAINED] },
     ['issued'],
   ],
+  [
+    'one that is misplaced elsewhere',
+    { resourceType: 'Observation', code: { text: 'c', issued: 'x' }, issued: 'y' },
+    ['issued'],
+  ],
   ['a choice whose forms are elsewhere, too', OBSERVATION, ['value']],
   ['a form of a choice', OBSERVATION, ['valueQuantity']],
   ['several', OBSERVATION, ['status', 'issued', 'code']],

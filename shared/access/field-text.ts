@@ -45,10 +45,11 @@ function soughtNames(type: string, paths: readonly string[]): readonly string[] 
 function withoutNames(text: string, names: readonly string[]): string | undefined {
   let left = text
   for (const name of names) {
-    const at = left.indexOf(`"${name}":`)
+    const key = `"${name}":`
+    const at = left.indexOf(key)
     if (at < 0) continue
-    // Never the first one, which is `resourceType`.
-    if (left.charCodeAt(at - 1) !== COMMA) return undefined
+    // Never the first one, which is `resourceType`; a second one stands where no element is called so.
+    if (left.charCodeAt(at - 1) !== COMMA || left.includes(key, at + 1)) return undefined
     const end = valueEnd(left, at + name.length + 3)
     left = left.slice(0, at - 1) + left.slice(end)
   }

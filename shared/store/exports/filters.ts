@@ -5,7 +5,6 @@
 import type { Grant } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
-
 import type { Criterion } from '../../fhir/search.ts'
 import type { Store } from '../context.ts'
 import { needsSql, rulingsOfContents } from '../judge.ts'
