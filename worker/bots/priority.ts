@@ -10,7 +10,7 @@ import { getPriority, setPriority } from 'node:os'
 /** Below this process: a core is then shared 3 : 1. https://man7.org/linux/man-pages/man7/sched.7.html */
 const BEHIND = 5
 const LOWEST = 19
-const MUCH_MS = 2000
+const MUCH_MS = 1000
 /** The kernel reports in hundredths of a second, whatever its own clock. */
 const TICK_MS = 10
 
