@@ -56,8 +56,8 @@ export interface Queues {
   addImport(id: string): Promise<void>
   /** Removes a waiting run, stops a running one. */
   cancel(runId: string, projectId: string): Promise<void>
-  /** How many workers take jobs of the queue. */
-  workers(queue?: BotQueue): Promise<number>
+  /** Ids of the workers that run bots for callers who wait. */
+  workers(): Promise<readonly string[]>
   /** Jobs by state of every queue. */
   depths(): Promise<Readonly<Record<string, Readonly<Record<string, number>>>>>
   /** Since when the longest waiting job of each queue that has one waits, epoch ms. */
@@ -222,9 +222,7 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
       })
     },
     cancel: (runId, projectId) => failAs503(() => cancel(runId, projectId)),
-    async workers(queue = 'bots-sync') {
-      return (await alive(redis, queue)).length
-    },
+    workers: () => alive(redis, 'bots-sync'),
     async depths() {
       const counts = await Promise.all(
         all.map(async (queue) => [queue.name, await queue.getJobCounts()] as const),

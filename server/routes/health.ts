@@ -67,7 +67,7 @@ async function checkParts(services: Services): Promise<Parts> {
       await files.check()
       return true
     }),
-    check(async () => (await queues.workers()) > 0),
+    check(async () => (await queues.workers()).length > 0),
   ])
   return { postgres, redis, storage, workers }
 }
