@@ -5,10 +5,20 @@ import { keys, PREFIX } from '../shared/queue-scripts.ts'
 import { type Tenant, until } from './fixtures/botica.ts'
 import { aBot, execute, handler } from './fixtures/bots.ts'
 import { type Answer, createClient, signIn } from './fixtures/client.ts'
-import { childrenOf, complaints, openCluster, type Running, said } from './fixtures/cluster.ts'
+import { childrenOf, complaints, openCluster, said } from './fixtures/cluster.ts'
+import {
+  assertAnswered,
+  assertQuietLog,
+  assertUnavailable,
+  assertWrittenOnce,
+  basics,
+  CODE,
+  isResult,
+  runMany,
+  timed,
+} from './fixtures/fault-runs.ts'
 import { aPatient } from './fixtures/resources.ts'
 
-const CALLER_WAITS_MS = 25_000
 /** Longer than any process keeps a session without reading it again. */
 const SESSION_USABLE_MS = 5000
 
@@ -23,73 +33,7 @@ const queue = new Redis(redis.url, { maxRetriesPerRequest: 0 })
 queue.on('error', () => undefined)
 t.teardown(() => queue.disconnect())
 
-/** Writes a Basic that names the run when `n` is odd, takes `ms`, answers `n`. */
-const CODE = handler(`
-  const { n = 0, ms = 50 + (n * 37) % 150 } = event.input
-  const code = { text: event.runId }
-  if (n % 2 === 1) await medplum.createResource({ resourceType: 'Basic', code })
-  await new Promise((resolve) => setTimeout(resolve, ms))
-  return { n }`)
 const bot = await aBot(tenant, CODE)
-
-interface Timed {
-  readonly n: number
-  readonly answer: Answer
-  readonly ms: number
-}
-
-async function timed(n: number, asked: Promise<Answer>): Promise<Timed> {
-  const startedAt = Date.now()
-  const answer = await asked
-  return { n, answer, ms: Date.now() - startedAt }
-}
-
-/** Runs with n from 0 on, all at once; `onAnswer` hears of each. */
-function runMany(
-  { admin }: Tenant,
-  id: string,
-  count: number,
-  onAnswer: () => void = () => undefined,
-): Promise<Timed[]> {
-  const one = async (n: number) => {
-    const done = await timed(n, execute(admin, id, { n }))
-    onAnswer()
-    return done
-  }
-  return Promise.all(Array.from({ length: count }, (_, n) => one(n)))
-}
-
-/** In time, with its own result or the outcome of a run that was interrupted after a write. */
-function assertAnswered(t: Test, runs: readonly Timed[]): void {
-  const slowest = Math.max(...runs.map(({ ms }) => ms))
-  t.ok(slowest < CALLER_WAITS_MS + 2000, `the slowest caller waited ${slowest} ms`)
-  const odd = runs.filter(({ n, answer }) => !isResult(n, answer) && !(n % 2 && isCut(answer)))
-  t.same(
-    odd.map(({ n, answer }) => `${n}: ${answer.status} ${answer.text}`),
-    [],
-  )
-}
-
-const isResult = (n: number, { status, text }: Answer) =>
-  status === 200 && text === JSON.stringify({ n })
-const isCut = ({ status, text }: Answer) => status === 400 && text.includes('Bot run interrupted')
-
-/** Names of the runs that wrote, once for each time. */
-async function basics({ admin }: Tenant): Promise<readonly string[]> {
-  const found = await admin.get<{ entry?: { resource: { code: { text: string } } }[] }>(
-    'Basic?_count=1000',
-  )
-  return (found.body.entry ?? []).map(({ resource }) => resource.code.text)
-}
-
-/** No run wrote twice; one that answered had written once. */
-async function assertWrittenOnce(t: Test, tenant: Tenant, runs: readonly Timed[]): Promise<void> {
-  const ids = await basics(tenant)
-  t.equal(new Set(ids).size, ids.length, 'no run wrote twice')
-  const written = new Set(ids)
-  const answered = runs.filter(({ n, answer }) => n % 2 === 1 && answer.status === 200)
-  t.ok(answered.every(({ answer }) => written.has(String(answer.headers.get('x-bot-run-id')))))
-}
 
 async function assertCountersAtZero(t: Test, { project }: Tenant): Promise<void> {
   // Scores above all times are no runs.
@@ -103,43 +47,6 @@ const activeRuns = () => queue.llen(`${PREFIX}:bots-sync:active`)
 const unavailable = {
   status: 503,
   body: { resourceType: 'OperationOutcome', issue: [{ code: 'transient' }] },
-}
-
-/** Undefined for a 503 in time that says when to come back; else what it was. */
-async function otherThan503(asked: Promise<Answer>, withinMs: number): Promise<string | undefined> {
-  const { answer, ms } = await timed(0, asked)
-  const { status, headers, text } = answer
-  const isRight = status === 503 && text.includes('"transient"') && headers.has('retry-after')
-  return isRight && ms < withinMs ? undefined : `${status} after ${ms} ms: ${text}`
-}
-
-/** Every answer for so long is a 503 in time. */
-async function assertUnavailable(
-  t: Test,
-  forMs: number,
-  withinMs: number,
-  ask: () => readonly Promise<Answer>[],
-): Promise<void> {
-  const since = Date.now()
-  const odd = new Set<string>()
-  await until(async () => {
-    const found = await Promise.all(ask().map((asked) => otherThan503(asked, withinMs)))
-    for (const text of found) if (text !== undefined) odd.add(text)
-    return Date.now() - since > forMs
-  }, 30_000)
-  t.same([...odd], [])
-}
-
-/** One line for an outage and one for each request that met it; no stack, nothing secret. */
-function assertQuietLog(t: Test, running: Running, seen: number): void {
-  const lines = complaints(running).slice(seen)
-  t.same(
-    lines.filter((line) => /stack|\n\s+at |known-to-redis|postgres:\/\//.test(line)).slice(0, 3),
-    [],
-  )
-  const outage = lines.filter((line) => !line.includes('"requestId"'))
-  t.match(outage.join('\n'), /(Redis|PostgreSQL) is away/)
-  t.same(outage.slice(5), [], 'no more than five lines')
 }
 
 const lost = await execute(admin, bot, { n: 1 }, { Prefer: 'respond-async' })

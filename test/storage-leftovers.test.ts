@@ -1,5 +1,4 @@
 import { randomUUID } from 'node:crypto'
-import { once } from 'node:events'
 import {
   existsSync,
   mkdirSync,
@@ -10,12 +9,12 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { createServer } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Readable } from 'node:stream'
 import t from 'tap'
 import { openStorage } from '../shared/storage.ts'
+import { listen } from './fixtures/listening.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'botica-leftovers-'))
 t.teardown(() => rmSync(folder, { recursive: true, force: true }))
@@ -88,13 +87,7 @@ async function openUploads(begun: readonly Date[]) {
     const text = `<ListMultipartUploadsResult>${next}${uploads.join('')}</ListMultipartUploadsResult>`
     return res.writeHead(200, { 'Content-Type': 'application/xml' }).end(xml(text))
   })
-  server.listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  t.teardown(() => {
-    server.closeAllConnections()
-    server.close()
-  })
-  const { port } = server.address() as AddressInfo // it listens
+  const port = await listen(t, server)
   return { asked, endpoint: encodeURIComponent(`http://127.0.0.1:${port}`) }
 }
 
