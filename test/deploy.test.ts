@@ -141,12 +141,22 @@ t.test('only who may see and change the bot deploys it', async (t) => {
   t.equal((await execute(admin, id)).text, '1')
 })
 
-t.test('new code is soon in use', async (t) => {
+t.test('whoever deploys runs the new code at once', async (t) => {
+  const id = await aBot(botica)
+  for (const text of ['1', '2', '3', '4']) {
+    await deploy(admin, id, handler(`return ${text}`))
+    t.equal((await execute(admin, id)).text, text)
+  }
+})
+
+t.test('other processes run it soon', async (t) => {
   const id = await aBot(botica, handler('return 1'))
-  t.equal((await execute(admin, id)).text, '1')
+  const url = `${await botica.startWeb()}fhir/R4/Bot/${id}/$execute`
+  const ran = async () => (await admin.post<Untyped>(url, {})).text
+  t.equal(await ran(), '1')
   await deploy(admin, id, handler('return 2'))
   const deadline = Date.now() + 10_000
   let text = ''
-  while (text !== '2' && Date.now() < deadline) text = (await execute(admin, id)).text
+  while (text !== '2' && Date.now() < deadline) text = await ran()
   t.equal(text, '2')
 })

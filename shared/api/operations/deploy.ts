@@ -11,6 +11,7 @@ import type { Operation, OperationCall } from '../operation.ts'
 import { outcomeReply } from '../reply.ts'
 import { checkCode } from './bot-code.ts'
 import { toJavaScript } from './bot-typescript.ts'
+import { forgetFound } from './execute-bot.ts'
 
 const JAVASCRIPT = 'text/javascript'
 
@@ -50,6 +51,7 @@ export const deploy: Operation = {
         executableCode: { contentType: JAVASCRIPT, url: `Binary/${binary.id}`, title: filename },
       }))
     })
+    forgetFound(services)
     return outcomeReply(200, allOk)
   },
 }

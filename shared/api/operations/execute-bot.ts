@@ -14,7 +14,7 @@ export interface FoundBot {
   readonly projectId: string
 }
 
-/** Deployed code is in use within this time plus one read. */
+/** What another process deploys is in use within this time plus one read. */
 const FRESH_MS = 500
 const CACHED_BOTS = 5000
 
@@ -44,6 +44,11 @@ export function findBot(call: OperationCall): Promise<FoundBot> {
   // A failure is not kept: the bot may be there, or be allowed, the next moment.
   found.catch(() => cache.delete(key))
   return found
+}
+
+/** After a deploy: its own process runs the new code at once. */
+export function forgetFound(services: Services): void {
+  caches.get(services)?.clear()
 }
 
 /** Errors: 404 for a Bot that was deleted. */
