@@ -126,6 +126,25 @@ t.test('nobody else sees a job', async (t) => {
   t.equal((await admin.put(url, {})).status, 405)
 })
 
+t.test('members see their own jobs, admins all', async (t) => {
+  const id = await aBot(botica, handler('return 1'))
+  const [caller, other] = await Promise.all([botica.createMember(), botica.createMember()])
+  const accepted = await execute(caller.client, id, {}, later)
+  const job = await finished(caller.client, accepted.headers.get('content-location'))
+  const path = `AsyncJob/${job.id}`
+  for (const client of [caller.client, admin, botica.superAdmin]) {
+    t.equal((await client.get(path)).status, 200)
+    t.equal((await client.get(`${path}/_history`)).status, 200)
+  }
+  t.equal((await caller.client.get<Untyped>(`AsyncJob?_id=${job.id}`)).body.entry?.length, 1)
+  t.equal((await admin.get<Untyped>(`AsyncJob?_id=${job.id}`)).body.entry?.length, 1)
+  t.equal((await other.client.get<Untyped>('AsyncJob')).body.entry, undefined)
+  t.equal((await other.client.get(path)).status, 404)
+  t.equal((await other.client.get(`${path}/_history`)).status, 404)
+  t.equal((await other.client.put(path, { ...job, status: 'error' })).status, 404)
+  t.equal((await other.client.del(path)).status, 404)
+})
+
 t.test('too many runs of a Project are refused, those of others are not', async (t) => {
   const id = await aBot(botica, slow)
   const runs = Array.from({ length: 21 }, () => execute(admin, id, { ms: 300 }))

@@ -4,7 +4,7 @@
  */
 import type { CompiledPath } from '../fhir/path.ts'
 import type { Criterion } from '../fhir/search.ts'
-import { ownExportGrants } from './own-exports.ts'
+import { ownJobGrants } from './own-jobs.ts'
 import { ownUserGrants } from './own-user.ts'
 import type { Principal } from './principal.ts'
 
@@ -129,8 +129,8 @@ export function grantsFor(
     if (own !== undefined) return own
   }
   const isAllowed = rules === undefined || fitting(rules.grants, type, interaction).length > 0
-  const ownExports = isAllowed ? ownExportGrants(principal, type, interaction) : undefined
-  if (ownExports !== undefined) return ownExports
+  const ownJobs = isAllowed ? ownJobGrants(principal, type, interaction) : undefined
+  if (ownJobs !== undefined) return ownJobs
   if (rules === undefined || (REGISTRY_TYPES.has(type) && !isSuperAdmin)) return undefined
   const key = `${type} ${interaction}`
   const known = tried.get(rules)
