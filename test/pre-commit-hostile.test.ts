@@ -2,29 +2,16 @@
 import t from 'tap'
 import { openBotica } from './fixtures/botica.ts'
 import { aBot, handler, type Untyped } from './fixtures/bots.ts'
-import { aSubscription } from './fixtures/receiver.ts'
+import { asked, switchOn } from './fixtures/pre-commit.ts'
 
 const botica = await openBotica(t, { worker: true, env: { PRE_COMMIT_BOTS: 'true' } })
 const { admin } = botica
-const { body: project } = await botica.superAdmin.get<Untyped>(`Project/${botica.project.id}`)
-await botica.superAdmin.put(`Project/${botica.project.id}`, {
-  ...project,
-  setting: [{ name: 'preCommitSubscriptionsEnabled', valueBoolean: true }],
-})
-botica.services.principals.forget()
-
-async function asked(criteria: string, code: string): Promise<string> {
-  const bot = await aBot(botica, handler(code))
-  const url = 'https://medplum.com/fhir/StructureDefinition/pre-commit-bot'
-  const extension = [{ url, valueBoolean: true }]
-  await admin.create(aSubscription(criteria, `Bot/${bot}`, { extension }))
-  return bot
-}
+await switchOn(botica, botica)
 
 t.test('a bot that never ends is ended after 5 s, and the write with it', async (t) => {
-  await asked('Flag', 'for (;;);')
-  await asked('List', 'await new Promise(() => {})')
-  await asked('Task', 'await new Promise((resolve) => setTimeout(resolve, 60000))')
+  await asked(botica, 'Flag', 'for (;;);')
+  await asked(botica, 'List', 'await new Promise(() => {})')
+  await asked(botica, 'Task', 'await new Promise((resolve) => setTimeout(resolve, 60000))')
   const code = { text: 'loop' }
   const caller = await aBot(
     botica,
@@ -55,6 +42,7 @@ t.test('a bot that never ends is ended after 5 s, and the write with it', async 
 
 t.test('a bot that writes what it is asked about is not asked about that', async (t) => {
   await asked(
+    botica,
     'Patient',
     `const { input } = event
      if (input.active) await medplum.createResource({ resourceType: 'Patient', active: true })
@@ -85,7 +73,7 @@ t.test('bots that call each other from a pre-commit bot ask nobody', async (t) =
       `return await medplum.createResource({ resourceType: 'Substance', code: { text: 'inner' } })`,
     ),
   )
-  await asked('Substance', `await medplum.executeBot('${inner}', {})`)
+  await asked(botica, 'Substance', `await medplum.executeBot('${inner}', {})`)
   t.match(await admin.post('Substance', { resourceType: 'Substance', code: { text: 'outer' } }), {
     status: 201,
   })
@@ -93,7 +81,7 @@ t.test('bots that call each other from a pre-commit bot ask nobody', async (t) =
 })
 
 t.test('nobody who asks can say that bots have been asked', async (t) => {
-  await asked('Device', `throw new Error('refused')`)
+  await asked(botica, 'Device', `throw new Error('refused')`)
   const device = { resourceType: 'Device', isPreCommitted: true }
   const headers = { 'X-Bot-Depth': '3', 'Is-Pre-Committed': 'true' }
   t.match(await admin.post('Device', { resourceType: 'Device' }, headers), { status: 400 })
@@ -102,6 +90,7 @@ t.test('nobody who asks can say that bots have been asked', async (t) => {
 
 t.test('an outcome that is thrown may be anything', async (t) => {
   await asked(
+    botica,
     'Location',
     `const thrown = { whole: { resourceType: 'OperationOutcome', issue: [{ severity: 'error',
         code: 'business-rule', details: { text: 'Closed' }, expression: ['Location.name'] }] },
@@ -129,7 +118,7 @@ t.test('an outcome that is thrown may be anything', async (t) => {
 })
 
 t.test('a bot that cannot run stops the writes that it is to be asked about', async (t) => {
-  const bot = await asked('Medication', 'return undefined')
+  const bot = await asked(botica, 'Medication', 'return undefined')
   t.match(await admin.post('Medication', { resourceType: 'Medication' }), { status: 201 })
   await admin.del(`Bot/${bot}`)
   const { status, body } = await admin.post<Untyped>('Medication', { resourceType: 'Medication' })

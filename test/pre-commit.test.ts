@@ -1,8 +1,9 @@
 /** Bots that are asked about a write before it is made: what they change, refuse and leave as it was sent. */
 import t from 'tap'
-import { openBotica, statementsAsked, type Tenant, until } from './fixtures/botica.ts'
+import { openBotica, statementsAsked, until } from './fixtures/botica.ts'
 import { aBot, handler, type Untyped } from './fixtures/bots.ts'
 import { createDatabase } from './fixtures/own-database.ts'
+import { asked, switchOn } from './fixtures/pre-commit.ts'
 import { aSubscription, extension } from './fixtures/receiver.ts'
 
 const SECONDS = 30_000
@@ -15,36 +16,14 @@ const botica = await openBotica(t, {
   },
 })
 const { admin } = botica
-await switchOn(botica)
-
-async function switchOn({ project }: Tenant): Promise<void> {
-  const { body } = await botica.superAdmin.get<Untyped>(`Project/${project.id}`)
-  await botica.superAdmin.put(`Project/${project.id}`, {
-    ...body,
-    setting: [{ name: 'preCommitSubscriptionsEnabled', valueBoolean: true }],
-  })
-  botica.services.principals.forget()
-}
-
-/** A bot that is asked about what fulfils the criteria. */
-async function asked(
-  criteria: string,
-  code: string,
-  tenant: Tenant = botica,
-  ...extensions: object[]
-): Promise<string> {
-  const bot = await aBot(tenant, handler(code))
-  const url = 'https://medplum.com/fhir/StructureDefinition/pre-commit-bot'
-  const more = { extension: [{ url, valueBoolean: true }, ...extensions] }
-  await tenant.admin.create(aSubscription(criteria, `Bot/${bot}`, more))
-  return bot
-}
+await switchOn(botica, botica)
 
 const total = async (query: string): Promise<number> =>
   (await admin.get<Untyped>(`${query}&_total=accurate&_summary=count`)).body.total
 
 /** Names the organization after its id and the interaction; refuses one without a name. */
 await asked(
+  botica,
   'Organization',
   `const { input, headers } = event
    if (input.deletedResource?.name.startsWith('kept')) throw new Error('It is to be kept')
@@ -208,6 +187,7 @@ t.test(
   'what a bot answers is another resource, or none: it is written as it was sent',
   async (t) => {
     await asked(
+      botica,
       'Device',
       `const { input } = event
      return { type: { ...input, resourceType: 'Patient', gender: 'male' },
@@ -226,6 +206,7 @@ t.test(
 
 t.test('what a bot answers has to be valid and allowed to the one who writes', async (t) => {
   await asked(
+    botica,
     'Basic',
     `const { input } = event
      if (input.code.text === 'invalid') return { ...input, created: 'never' }
@@ -258,7 +239,7 @@ t.test('a bot is asked once and told of nothing afterwards', async (t) => {
   const count = (text: string) => `
     await medplum.createResource({ resourceType: 'Flag', status: 'active', code: { text: '${text}' },
       subject: { reference: 'Patient/' + event.input.id } })`
-  await asked('Patient', count('asked'))
+  await asked(botica, 'Patient', count('asked'))
   const bot = await aBot(botica, handler(count('told')))
   await admin.create(aSubscription('Patient', `Bot/${bot}`))
   const { id } = await admin.create({ resourceType: 'Patient' })
@@ -283,14 +264,14 @@ t.test(
     const refuse = (text: string) => `throw new Error('${text}')`
     const path = (expression: string) => extension('fhir-path-criteria-expression', expression)
     const only = (change: string) => extension('subscription-supported-interaction', change)
-    await asked('Task?status=draft', refuse('draft'), botica, only('create'))
+    await asked(botica, 'Task?status=draft', refuse('draft'), only('create'))
     await asked(
+      botica,
       'Task',
       refuse('no previous'),
-      botica,
       path(`%previous.empty() and intent = 'plan'`),
     )
-    await asked('Task', refuse('broken'), botica, path('(1 | 2).single() = 1'))
+    await asked(botica, 'Task', refuse('broken'), path('(1 | 2).single() = 1'))
     const task = (status: string, intent = 'order') => ({ resourceType: 'Task', status, intent })
     const text = async (sent: Untyped) => {
       const { status, body } = await admin.post<Untyped>('Task', sent)
@@ -307,7 +288,7 @@ t.test(
 
 t.test('nobody is asked where the Project has not switched it on, at no cost', async (t) => {
   const other = await botica.createTenant()
-  await asked('Organization', `throw new Error('never')`, other)
+  await asked(other, 'Organization', `throw new Error('never')`)
   const write = () => other.admin.create({ resourceType: 'Organization', name: 'free' })
   await write()
   t.equal(await statementsAsked(botica.services, other.admin, write), 1)
