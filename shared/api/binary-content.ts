@@ -171,11 +171,15 @@ async function* asUpload(
   }
 }
 
+/** What is known of a Binary besides its content. */
+export function withoutContent({ data: _data, url: _url, ...rest }: Resource): Resource {
+  return rest
+}
+
 /** Stored elements a caller neither sees nor sets. */
 export function withContentOf(current: Resource, next: Resource): Resource {
-  const { data: _data, url: _url, ...rest } = next
   return {
-    ...rest,
+    ...withoutContent(next),
     ...(current.url === undefined ? {} : { url: current.url }),
     ...(current.data === undefined ? {} : { data: current.data }),
   }

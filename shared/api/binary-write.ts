@@ -21,10 +21,12 @@ import {
   storeContent,
   type Upload,
   withContentOf,
+  withoutContent,
 } from './binary-content.ts'
 import { cleanFilename } from './content-headers.ts'
 import type { FhirReply } from './handle.ts'
 import { acceptResource, type Interaction, requireSameId, writeReply } from './interaction.ts'
+import { beforeWrite, mayAsk, patched } from './pre-commit.ts'
 import { demandsExistence, writeOptions } from './preconditions.ts'
 
 /** `POST Binary`. Errors: 400, 403, 413. */
@@ -43,19 +45,19 @@ export async function createBinaryFrom(
   return create(interaction, await resourceDraft(interaction, body), id)
 }
 
-function create(
+async function create(
   interaction: Interaction,
   draft: Draft,
   id: string | undefined,
 ): Promise<FhirReply> {
   const { principal, services } = interaction
   const { id: _id, ...resource } = draft.resource
+  const sent = id === undefined ? resource : { ...resource, id }
+  const next = await beforeWrite(interaction, 'create', sent)
   return write(interaction, draft, (url) =>
-    services.repository.create(
-      principal,
-      { ...resource, ...(id === undefined ? {} : { id }), ...(url === undefined ? {} : { url }) },
-      { keepId: id !== undefined },
-    ),
+    services.repository.create(principal, url === undefined ? next : { ...next, url }, {
+      keepId: next.id !== undefined,
+    }),
   )
 }
 
@@ -75,32 +77,51 @@ export async function updateBinaryFrom(
   return update(interaction, await resourceDraft(interaction, body), id)
 }
 
-function update(interaction: Interaction, draft: Draft, id: string): Promise<FhirReply> {
+async function update(interaction: Interaction, sent: Draft, id: string): Promise<FhirReply> {
   const { principal, request, services } = interaction
   const { repository } = services
   const options = writeOptions(request)
+  const named = { ...sent, resource: { ...sent.resource, id } }
+  const draft = await askedAbout(interaction, named, id)
   return write(interaction, draft, async (url) => {
-    const change = (current: Resource) =>
-      changed(current, { ...draft, resource: { ...draft.resource, id } }, url)
+    const change = (current: Resource) => changed(current, draft, url)
     try {
       return await repository.patch(principal, 'Binary', id, change, options)
     } catch (error) {
       if (!isAbsent(error)) throw error
       if (demandsExistence(request)) throw preconditionFailed()
-      const resource = { ...draft.resource, id, ...(url === undefined ? {} : { url }) }
+      const resource = url === undefined ? draft.resource : { ...draft.resource, url }
       return await repository.update(principal, resource, options)
     }
   })
 }
 
+/** An update as a pre-commit bot leaves it, before its content is read. */
+async function askedAbout(interaction: Interaction, draft: Draft, id: string): Promise<Draft> {
+  if (!mayAsk(interaction)) return draft
+  const change = async (current: Resource) => changed(current, draft, undefined)
+  const options = writeOptions(interaction.request)
+  const made = await patched(interaction, 'Binary', id, change, options).catch((error: unknown) => {
+    if (!isAbsent(error)) throw error
+    return undefined
+  })
+  const whole = made === undefined ? draft.resource : { ...made.resource, id }
+  const next = await beforeWrite(interaction, 'update', whole, options.ifMatch)
+  return next === whole ? draft : { ...draft, resource: withoutContent(next), isBare: false }
+}
+
 /** A resource replaces all but the content it leaves out; bare content leaves what it says nothing of. */
 function changed(current: Resource, draft: Draft, url: string | undefined): Resource {
   const { resource, isBare } = draft
-  if (url === undefined) return withContentOf(current, resource)
+  const next = isBare ? overlaid(current, resource) : resource
+  if (url === undefined) return withContentOf(current, next)
   const place = isSameContent(url, current.url) ? current.url : url
-  if (!isBare) return { ...resource, url: place }
-  const { data: _data, meta: { author: _author, ...meta } = {}, ...rest } = current
-  return { ...rest, ...resource, meta, url: place }
+  return { ...withoutContent(next), url: place }
+}
+
+function overlaid(current: Resource, resource: Resource): Resource {
+  const { meta: { author: _author, ...meta } = {}, ...rest } = current
+  return { ...rest, ...resource, meta }
 }
 
 /** What is sent, the content apart. */

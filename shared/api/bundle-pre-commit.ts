@@ -67,7 +67,7 @@ async function askAbout(outer: Interaction, step: Step): Promise<Entry> {
     for (const { type, id } of deleted) await beforeDelete(interaction, type, id, options.ifMatch)
     return entry
   }
-  if (identity === undefined || isTwin || !mayAsk(interaction, identity.type)) return entry
+  if (identity === undefined || isTwin) return entry
   const { type, id, isNew } = identity
   const body = rewrite(bodyOf(entry), identities)
   switch (route.kind) {

@@ -31,7 +31,7 @@ export async function createConditional(
   const sent = withAccount(interaction, readJson(request))
   const body = await withLiteralReferences(interaction, sent)
   const { resource, warnings } = await acceptResource(interaction, type, body)
-  const written = mayAsk(interaction, type)
+  const written = mayAsk(interaction)
     ? await createAsking(interaction, resource, condition)
     : await services.repository.createConditional(principal, resource, condition)
   const isMatch = written.outcome !== 'created'
@@ -88,7 +88,7 @@ export async function updateConditional(
   const { resource, warnings } = await acceptResource(interaction, type, body)
   const options = writeOptions(request)
   const { repository } = services
-  const next = mayAsk(interaction, type)
+  const next = mayAsk(interaction)
     ? await askedAbout(interaction, resource, condition, options)
     : resource
   const written = await repository.updateConditional(principal, next, condition, {
@@ -133,7 +133,7 @@ export async function deleteConditional(
   const { services, principal, request } = interaction
   const condition = await readFullCondition(interaction, type, request.query)
   const limit = mostDeletions(condition, request.query)
-  if (mayAsk(interaction, type)) await askAboutMatches(interaction, condition, limit)
+  if (mayAsk(interaction)) await askAboutMatches(interaction, condition, limit)
   const deleted = await services.repository.deleteConditional(principal, condition, limit)
   return deletedReply(interaction, await afterDeletions(interaction, deleted))
 }

@@ -12,6 +12,7 @@ import type { ExecuteJob, ExecuteReply } from '../queue-jobs.ts'
 import type { Services } from '../services.ts'
 import type { PreCommit } from '../store/pre-commit.ts'
 import type { WriteOptions, WriteResult } from '../store/repository.ts'
+import { withContentOf, withoutContent } from './binary-content.ts'
 import { withLiteralReferences } from './conditional-references.ts'
 import { DEPTH_HEADER } from './depth.ts'
 import { eventBody } from './event-body.ts'
@@ -24,15 +25,15 @@ const WAIT_MS = 5000
 /** Of a patch whose resource is changed by others meanwhile. */
 const ATTEMPTS = 3
 
-/** False where no bot can be asked about anything. A Binary is content, which no bot is shown. */
-export function mayAsk({ services, principal, request }: Interaction, type?: string): boolean {
+/** False where no bot can be asked about anything. */
+export function mayAsk({ services, principal, request }: Interaction): boolean {
   const isOn = services.config.preCommitBots && principal.project.preCommit === true
-  return isOn && request.isPreCommitted !== true && type !== 'Binary'
+  return isOn && request.isPreCommitted !== true
 }
 
 /**
- * A new or changed resource as it is to be written; with an id where a bot was asked about it. Errors: 400
- * by the bot or for what it answers, 503.
+ * A new or changed resource as it is to be written; with an id where a bot was asked about it. Of a Binary
+ * no bot sees or sets the content. Errors: 400 by the bot or for what it answers, 503.
  */
 export async function beforeWrite(
   interaction: Interaction,
@@ -41,18 +42,21 @@ export async function beforeWrite(
   ifMatch?: WriteOptions['ifMatch'],
 ): Promise<Resource> {
   const { resourceType: type } = resource
-  if (!mayAsk(interaction, type)) return resource
+  if (!mayAsk(interaction)) return resource
   const { id = randomUUIDv7() } = resource
   const sent = { ...resource, id }
-  const asked = await ask(interaction, change, sent, ifMatch)
+  const isBinary = type === 'Binary'
+  const asked = await ask(interaction, change, isBinary ? withoutContent(sent) : sent, ifMatch)
   if (asked === undefined) return resource
   const { found, target, value } = asked
   if (!isResource(value) || value.resourceType !== type || value.id !== id) return sent
   const { events } = interaction.services.repository
-  const whole = await events.withUnseen(target.session.principal, found.row, value)
+  const answer = isBinary ? withoutContent(value) : value
+  const whole = await events.withUnseen(target.session.principal, found.row, answer)
   const literal = await withLiteralReferences(interaction, whole)
   const { resource: accepted } = await acceptResource(interaction, type, literal)
-  return { ...accepted, id }
+  const next = { ...accepted, id }
+  return isBinary ? withContentOf(sent, next) : next
 }
 
 /** What a bot answers changes nothing of a deletion. Errors: as `beforeWrite`. */
@@ -62,8 +66,7 @@ export async function beforeDelete(
   id: string,
   ifMatch?: WriteOptions['ifMatch'],
 ): Promise<void> {
-  if (mayAsk(interaction, type))
-    await ask(interaction, 'delete', { resourceType: type, id }, ifMatch)
+  if (mayAsk(interaction)) await ask(interaction, 'delete', { resourceType: type, id }, ifMatch)
 }
 
 /** What a patch makes of a version. */
@@ -105,7 +108,7 @@ export async function patchAsking(
   options: WriteOptions = {},
 ): Promise<WriteResult> {
   const { services, principal } = interaction
-  if (!mayAsk(interaction, type)) {
+  if (!mayAsk(interaction)) {
     return services.repository.patch(principal, type, id, apply, options)
   }
   for (let attempt = 1; attempt <= ATTEMPTS; attempt++) {
@@ -156,9 +159,17 @@ async function ask(
   }
   const body = await eventBody(services, target.session.principal, row)
   if (body === undefined) return skip('access of the bot')
-  const job = jobOf(interaction, found, target, resource, body)
+  const shown = found.change === 'delete' ? body : beforeContent(resource, body)
+  const job = jobOf(interaction, found, target, resource, shown)
   const { kind, body: text = '' } = await run(services, job, request.signal)
   return { found, target, value: kind === 'json' ? parseJson(text) : undefined }
+}
+
+/** What is not written has no address that its content could be had from. */
+function beforeContent({ resourceType }: Resource, body: string): string {
+  if (resourceType !== 'Binary') return body
+  // The text of a resource, platform meta spliced in.
+  return JSON.stringify(withoutContent(parseJson(body) as Resource))
 }
 
 function jobOf(
