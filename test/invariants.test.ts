@@ -145,6 +145,19 @@ t.test('the invariants that are known to be wrong are not asked', async (t) => {
   t.same(validate({ resourceType: 'Organization', active: true }, { strict: true }), [])
 })
 
+t.test('a period has a unit, but that of a Bot, which says how often a day', async (t) => {
+  const timing = { repeat: { period: 30, dayOfWeek: ['mon'] } }
+  t.same(validate({ resourceType: 'Bot', cronTiming: timing }, { strict: true }), [])
+  const other = {
+    resourceType: 'ServiceRequest',
+    status: 'draft',
+    intent: 'order',
+    subject: { reference: 'Patient/1' },
+    occurrenceTiming: timing,
+  }
+  t.match(validate(other, { strict: true }), [{ details: { text: /tim-2/ } }])
+})
+
 t.test('what must be distinct is so at every depth, however much there is', async (t) => {
   const texts = (resource: Resource) =>
     validate(resource, { strict: true }).map(({ details }) => details.text.slice(0, 16))

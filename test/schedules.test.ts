@@ -171,9 +171,14 @@ t.test('a change of the schedule plans anew, its removal ends it', async (t) => 
 
   await admin.put(`Bot/${bot}`, { ...body, cronString: undefined })
   t.same(await rowsOf('schedule', [bot]), [])
-  const cronTiming = { repeat: { period: 2, periodUnit: 'd' } }
-  await admin.put(`Bot/${bot}`, { ...body, cronString: undefined, cronTiming })
-  t.equal((await rowsOf('schedule', [bot])).length, 1)
+  for (const repeat of [
+    { period: 2, periodUnit: 'd' },
+    { period: 30, dayOfWeek: ['mon', 'fri'] },
+  ]) {
+    const timed = { ...body, cronString: undefined, cronTiming: { repeat } }
+    t.equal((await admin.put(`Bot/${bot}`, timed)).status, 200)
+    t.equal((await rowsOf('schedule', [bot])).length, 1)
+  }
   await admin.del(`Bot/${bot}`)
   t.same(await rowsOf('schedule', [bot]), [])
 })

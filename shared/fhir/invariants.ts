@@ -33,7 +33,18 @@ export function invariantsOf(
 ): readonly Invariant[] {
   return (constraints ?? [])
     .filter(({ key, severity }) => severity === 'error' && !SKIPPED.has(key))
-    .map((constraint) => invariantOf(constraint, evaluator(constraint.expression, type, false)))
+    .map((constraint) => {
+      const isTrue = evaluator(constraint.expression, type, false)
+      return invariantOf(constraint, constraint.key === 'tim-2' ? unlessOfBot(isTrue) : isTrue)
+    })
+}
+
+/** The period of a Bot's `cronTiming` says how often a day, and has no unit. */
+function unlessOfBot(isTrue: Invariant['holds']): Invariant['holds'] {
+  return (focus, variables) => {
+    const { resource } = variables
+    return (isObject(resource) && resource.resourceType === 'Bot') || isTrue(focus, variables)
+  }
 }
 
 /** The same for a profile: its expressions are a tenant's, `holds` throws 400 for a bad one. */
