@@ -8,7 +8,7 @@ import {
   NoSuchKey,
   S3Client,
 } from '@aws-sdk/client-s3'
-import { contentMissing } from './errors.ts'
+import { contentMissing, unavailable } from './errors.ts'
 import { release } from './release.ts'
 import type { Storage } from './storage.ts'
 import { abortUploads, type Encryption, uploadObject } from './storage-s3-upload.ts'
@@ -51,7 +51,7 @@ export function openBucket(url: URL, maxBytes: number): Storage {
       const Range = range && `bytes=${range.start}-${range.end}`
       const command = new GetObjectCommand({ ...object(key), ...(Range && { Range }) })
       const { Body } = await client.send(command).catch((error: unknown) => {
-        throw error instanceof NoSuchKey ? contentMissing(error) : error
+        throw error instanceof NoSuchKey ? contentMissing(error) : unavailable('The storage', error)
       })
       if (!(Body instanceof Readable)) throw new Error('The bucket gave no stream')
       if (Body instanceof IncomingMessage) releaseReads(Body)
