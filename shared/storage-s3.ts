@@ -10,7 +10,8 @@ import {
 } from '@aws-sdk/client-s3'
 import { contentMissing, unavailable } from './errors.ts'
 import { release } from './release.ts'
-import type { Storage } from './storage.ts'
+import type { ContentHeaders, Storage } from './storage.ts'
+import { signedAddress } from './storage-s3-sign.ts'
 import { abortUploads, type Encryption, uploadObject } from './storage-s3-upload.ts'
 
 /** The smallest part S3 takes. */
@@ -45,7 +46,15 @@ export function openBucket(url: URL, maxBytes: number): Storage {
     Bucket: bucket,
     Key: prefix === '' ? key : `${prefix}/${key}`,
   })
+  const sign = (key: string, seconds: number, headers: ContentHeaders) => {
+    const answer = {
+      ResponseContentType: headers['Content-Type'],
+      ResponseContentDisposition: headers['Content-Disposition'],
+    }
+    return signedAddress(client, { ...object(key), ...answer }, seconds)
+  }
   return {
+    ...(searchParams.get('presigned') === 'true' ? { sign } : {}),
     put: (key, source) => uploadObject(client, object(key), source, { partBytes, encryption }),
     async get(key, range) {
       const Range = range && `bytes=${range.start}-${range.end}`

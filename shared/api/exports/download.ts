@@ -18,6 +18,7 @@ import type { FhirReply, FhirRequest } from '../handle.ts'
 import { takesGzip } from '../negotiate.ts'
 import { readRange } from '../ranges.ts'
 import { emptyReply } from '../reply.ts'
+import { contentHeaders } from './manifest.ts'
 
 /** Errors: 404, 406. Ranges and conditions are those of the form that is sent. */
 export async function fileReply(
@@ -49,9 +50,8 @@ export async function fileReply(
     status: range === undefined ? 200 : 206,
     headers: {
       ...common,
-      'Content-Type': 'application/fhir+ndjson',
+      ...contentHeaders(name),
       'Content-Length': String(end - start + 1),
-      'Content-Disposition': `attachment; filename="${name}"`,
       'X-Content-Type-Options': 'nosniff',
       ...(isPacked ? { 'Content-Encoding': 'gzip' } : {}),
       ...(range === undefined ? {} : { 'Content-Range': `bytes ${start}-${end}/${size}` }),
@@ -170,7 +170,20 @@ async function* cut(
   }
 }
 
-function* packedSegments(reads: Reads, job: ExportJob, file: ExportFile): Generator<Segment> {
+/** All lines of a file, block by block. */
+export function plainContent(
+  storage: Storage,
+  job: ExportJob,
+  file: ExportFile,
+): AsyncGenerator<Buffer> {
+  return cut(plainSegments(storage, job, file), { start: 0, end: file.bytes - 1 })
+}
+
+function* packedSegments(
+  reads: Pick<Storage, 'get'>,
+  job: ExportJob,
+  file: ExportFile,
+): Generator<Segment> {
   yield ofBytes(GZIP_HEADER)
   for (const block of file.blocks) {
     const [, , , length] = block
@@ -184,7 +197,11 @@ function* packedSegments(reads: Reads, job: ExportJob, file: ExportFile): Genera
   yield ofBytes(gzipTrailer(file.crc, file.bytes))
 }
 
-function* plainSegments(reads: Reads, job: ExportJob, file: ExportFile): Generator<Segment> {
+function* plainSegments(
+  reads: Pick<Storage, 'get'>,
+  job: ExportJob,
+  file: ExportFile,
+): Generator<Segment> {
   for (const block of file.blocks) {
     const [, , length] = block
     yield {
