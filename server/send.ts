@@ -13,6 +13,8 @@ import { readOff } from './middleware/body.ts'
 
 export async function send(ctx: Context, reply: FhirReply): Promise<void> {
   const { status, headers, body, pieces, open } = reply
+  // When it cannot be opened, nothing of its headers may stand over what is answered then.
+  const content = ctx.method === 'HEAD' ? undefined : await open?.()
   readOff(ctx)
   for (const [name, value] of Object.entries({ ...headers, ...rateLimits(ctx, headers) })) {
     ctx.res.setHeader(name, value)
@@ -21,8 +23,8 @@ export async function send(ctx: Context, reply: FhirReply): Promise<void> {
   ctx.compress = open === undefined
   if (pieces !== undefined) ctx.body = Readable.from(pieces)
   else if (open === undefined) ctx.body = body ?? null
-  else if (ctx.method === 'HEAD') ctx.body = Readable.from([])
-  else await sendContent(ctx, status, await open())
+  else if (content === undefined) ctx.body = Readable.from([])
+  else await sendContent(ctx, status, content)
   // After the body: Koa turns an empty one into a 204.
   ctx.status = status
 }

@@ -68,6 +68,11 @@ export function gzipTrailer(crc: number, bytes: number): Buffer {
   return trailer
 }
 
+/** Storage key of a file that is one object. */
+export function fileKey(projectId: string, job: string, part: number, seq: number): string {
+  return `exports/${projectId}/${job}/${part}-file-${seq}`
+}
+
 /** Storage key of a block. */
 export function blockKey(
   projectId: string,

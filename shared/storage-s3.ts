@@ -8,9 +8,10 @@ import {
   NoSuchKey,
   S3Client,
 } from '@aws-sdk/client-s3'
-import { contentMissing } from './errors.ts'
+import { contentMissing, unavailable } from './errors.ts'
 import { release } from './release.ts'
-import type { Storage } from './storage.ts'
+import type { ContentHeaders, Storage } from './storage.ts'
+import { signedAddress } from './storage-s3-sign.ts'
 import { abortUploads, type Encryption, uploadObject } from './storage-s3-upload.ts'
 
 /** The smallest part S3 takes. */
@@ -45,13 +46,21 @@ export function openBucket(url: URL, maxBytes: number): Storage {
     Bucket: bucket,
     Key: prefix === '' ? key : `${prefix}/${key}`,
   })
+  const sign = (key: string, seconds: number, headers: ContentHeaders) => {
+    const answer = {
+      ResponseContentType: headers['Content-Type'],
+      ResponseContentDisposition: headers['Content-Disposition'],
+    }
+    return signedAddress(client, { ...object(key), ...answer }, seconds)
+  }
   return {
+    ...(searchParams.get('presigned') === 'true' ? { sign } : {}),
     put: (key, source) => uploadObject(client, object(key), source, { partBytes, encryption }),
     async get(key, range) {
       const Range = range && `bytes=${range.start}-${range.end}`
       const command = new GetObjectCommand({ ...object(key), ...(Range && { Range }) })
       const { Body } = await client.send(command).catch((error: unknown) => {
-        throw error instanceof NoSuchKey ? contentMissing(error) : error
+        throw error instanceof NoSuchKey ? contentMissing(error) : unavailable('The storage', error)
       })
       if (!(Body instanceof Readable)) throw new Error('The bucket gave no stream')
       if (Body instanceof IncomingMessage) releaseReads(Body)

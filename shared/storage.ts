@@ -9,6 +9,11 @@ export interface ByteRange {
   readonly end: number
 }
 
+export interface ContentHeaders {
+  readonly 'Content-Type': string
+  readonly 'Content-Disposition': string
+}
+
 /** Keys are ours: lower-case letters, digits and hyphens, in parts with slashes between. */
 export interface Storage {
   /**
@@ -18,6 +23,11 @@ export interface Storage {
   put(key: string, source: AsyncIterable<Uint8Array>): Promise<void>
   /** The caller reads the stream or destroys it. Errors: 404 when it is not there. */
   get(key: string, range?: ByteRange): Promise<Readable>
+  /**
+   * An address that anybody may read the content at for a while, answered with these headers. Undefined unless
+   * the storage was opened with `presigned`.
+   */
+  readonly sign?: (key: string, seconds: number, headers: ContentHeaders) => Promise<string>
   /** Idempotent. */
   delete(key: string): Promise<void>
   /** Removes what a crash has left of uploads that were begun before a time. */
@@ -29,7 +39,8 @@ export interface Storage {
 
 /**
  * `file:<folder>` or `s3://bucket/prefix?region=…&endpoint=…&forcePathStyle=true&timeout=<seconds>`, where the
- * service is to encrypt objects with `&sse=AES256` or `&sse=aws:kms&sseKmsKeyId=…`.
+ * service is to encrypt objects with `&sse=AES256` or `&sse=aws:kms&sseKmsKeyId=…`, and callers fetch what is
+ * exported from it themselves with `&presigned=true`.
  */
 export async function openStorage({
   storageUrl,

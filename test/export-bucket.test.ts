@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { readdirSync } from 'node:fs'
-import { createServer, request } from 'node:http'
+import { createServer, request, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import t from 'tap'
 import { download, openBucket } from './fixtures/binaries.ts'
@@ -12,7 +12,9 @@ import { aPatient } from './fixtures/resources.ts'
 
 const bucket = await openBucket(t)
 /** What becomes of blocks that are put into the bucket: so many fail, or get no answer at all. */
-const trouble = { failing: 0, hanging: 0, seen: 0 }
+const trouble = { failing: 0, hanging: 0, seen: 0, isAway: false }
+/** Called with the answer to who reads a block, which gets its head and no more. */
+let stall: ((answer: ServerResponse) => void) | undefined
 /** How the bucket is told to encrypt blocks. */
 const encryptions = new Set<unknown>()
 const front = await openFront(bucket.env.STORAGE_URL ?? '')
@@ -64,6 +66,16 @@ async function openFront(storageUrl: string): Promise<string> {
       req.resume().once('end', () => {
         res.writeHead(500).end('<Error><Code>InternalError</Code></Error>')
       })
+      return
+    }
+    const isRead = req.method === 'GET' && req.url?.includes('/exports/')
+    if (isRead && trouble.isAway) {
+      res.writeHead(500).end('<Error><Code>InternalError</Code></Error>')
+      return
+    }
+    if (isRead && stall !== undefined) {
+      res.writeHead(200, { 'Content-Length': 1000 }).write('some')
+      stall(res)
       return
     }
     const { method, url: path, headers } = req
@@ -128,6 +140,34 @@ t.test('an export goes into a bucket and out again, packed or not', async (t) =>
     values: [url.split('/').at(-1)],
   })
   await until(async () => blocks() === 0, DONE_MS)
+})
+
+t.test('a download from a bucket that is away may be asked for again', async (t) => {
+  const [file] = (await manifestOf(admin, await kickOff(admin, '$export?_type=Patient'))).output
+  trouble.isAway = true
+  for (const form of ['gzip', 'identity']) {
+    const headers = { 'Accept-Encoding': form }
+    const { status, body } = await admin.get<unknown>(file?.url ?? '', headers)
+    t.equal(status, 503, form)
+    t.match(body, { resourceType: 'OperationOutcome', issue: [{ code: 'transient' }] })
+  }
+  trouble.isAway = false
+  t.equal((await admin.get(file?.url ?? '')).status, 200)
+})
+
+t.test('a download that is broken off is broken off at the bucket, too', async (t) => {
+  const [file] = (await manifestOf(admin, await kickOff(admin, '$export?_type=Patient'))).output
+  const asked = Promise.withResolvers<ServerResponse>()
+  stall = asked.resolve
+  const headers = { Authorization: `Bearer ${admin.token}`, 'Accept-Encoding': 'gzip' }
+  const download = request(file?.url ?? '', { headers })
+  download.on('error', () => undefined).end()
+  const [answer] = await once(download, 'response')
+  const reading = await asked.promise
+  stall = undefined
+  answer.destroy()
+  await once(reading, 'close')
+  t.pass('nobody reads the block any more')
 })
 
 t.test('a bucket that fails now and then fails no export', async (t) => {

@@ -22,6 +22,7 @@ import {
 } from '../../shared/store/exports/parts.ts'
 import { startExport } from '../../shared/store/exports/plan.ts'
 import { uuidOf } from '../../shared/store/exports/row-id.ts'
+import { makeWhole } from './whole.ts'
 import { type Exporting, LeaseLost, writeFile } from './writer.ts'
 
 /** A transaction that holds the time of exports back for longer is worth a look. */
@@ -59,9 +60,9 @@ export async function runPart(
     case 'output':
       return output(services, principal, taken, signal)
     case 'deleted':
-      return deleted(services, principal, taken)
+      return deleted(services, principal, taken, signal)
     case 'close':
-      return close(services, principal, taken)
+      return close(services, principal, taken, signal)
     default:
       return kind satisfies never
   }
@@ -106,24 +107,34 @@ async function output(
       await session.close()
     }
   })
-  await done(services, taken)
+  await done(services, taken, signal)
 }
 
 function unreadable(type: string, rowId: string) {
   return issue('error', UNREADABLE, `A ${type} cannot be read`, undefined, `Row ${rowId}`)
 }
 
-async function deleted(services: Exporting, principal: Principal, taken: TakenPart): Promise<void> {
+async function deleted(
+  services: Exporting,
+  principal: Principal,
+  taken: TakenPart,
+  signal: AbortSignal,
+): Promise<void> {
   const { job, part } = taken
   if (!isPlanned(job) || !hasType(part)) throw new Error('A part of an export has no type')
   await writeFile(services, taken, 'deleted', 'Bundle', async (writer) => {
     await services.repository.exports.readDeleted(principal, job, part, writer.add)
   })
-  await done(services, taken)
+  await done(services, taken, signal)
 }
 
 /** What the export could not do is told in a file. */
-async function close(services: Exporting, principal: Principal, taken: TakenPart): Promise<void> {
+async function close(
+  services: Exporting,
+  principal: Principal,
+  taken: TakenPart,
+  signal: AbortSignal,
+): Promise<void> {
   const { job } = taken
   const { config } = services
   if (job.issues.length > 0 && taken.part.after === undefined) {
@@ -134,6 +145,7 @@ async function close(services: Exporting, principal: Principal, taken: TakenPart
       }
     })
   }
+  await makeWhole(services, taken, signal)
   const files = await manifestOf(services, job)
   const count = files.output.reduce((sum, file) => sum + file.count, 0)
   const lost = job.issues.filter(({ code }) => code === UNREADABLE).length
@@ -152,8 +164,10 @@ function spoilt(): GivenUp {
 
 const NO_ROW = sliceOf(Buffer.alloc(16))
 
-async function done({ database }: Services, { job, part }: TakenPart): Promise<void> {
-  if (!(await finishPart(database, job.id, part))) throw new LeaseLost()
+async function done(services: Services, taken: TakenPart, signal: AbortSignal): Promise<void> {
+  await makeWhole(services, taken, signal)
+  const { job, part } = taken
+  if (!(await finishPart(services.database, job.id, part))) throw new LeaseLost()
 }
 
 function isPlanned(job: ExportJob): job is PlannedJob {

@@ -1,7 +1,12 @@
 /** Takes the files of exports that have ended out of the storage. */
-import { blockKey } from '../../shared/export-file.ts'
+import { blockKey, fileKey } from '../../shared/export-file.ts'
 import type { Services } from '../../shared/services.ts'
-import { endedExport, markSwept, writtenBlocks } from '../../shared/store/exports/ended.ts'
+import {
+  endedExport,
+  markSwept,
+  wholeFiles,
+  writtenBlocks,
+} from '../../shared/store/exports/ended.ts'
 import { MOST_UNDER_WAY } from './writer.ts'
 
 /** One export; false when there is none. */
@@ -14,6 +19,9 @@ export async function sweepExport({ database, storage, log }: Services): Promise
     for (let seq = 0; seq <= last + MOST_UNDER_WAY; seq++) {
       await storage.delete(blockKey(projectId, id, part, epoch, seq))
     }
+  }
+  for (const { part, seq } of await wholeFiles(database, id)) {
+    await storage.delete(fileKey(projectId, id, part, seq))
   }
   await markSwept(database, id)
   log.info({ export: id }, 'The files of an export are gone')

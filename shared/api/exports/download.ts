@@ -18,6 +18,7 @@ import type { FhirReply, FhirRequest } from '../handle.ts'
 import { takesGzip } from '../negotiate.ts'
 import { readRange } from '../ranges.ts'
 import { emptyReply } from '../reply.ts'
+import { contentHeaders } from './manifest.ts'
 
 /** Errors: 404, 406. Ranges and conditions are those of the form that is sent. */
 export async function fileReply(
@@ -49,19 +50,18 @@ export async function fileReply(
     status: range === undefined ? 200 : 206,
     headers: {
       ...common,
-      'Content-Type': 'application/fhir+ndjson',
+      ...contentHeaders(name),
       'Content-Length': String(end - start + 1),
-      'Content-Disposition': `attachment; filename="${name}"`,
       'X-Content-Type-Options': 'nosniff',
       ...(isPacked ? { 'Content-Encoding': 'gzip' } : {}),
       ...(range === undefined ? {} : { 'Content-Range': `bytes ${start}-${end}/${size}` }),
     },
     body: undefined,
     open: async () => {
-      const segments = isPacked
-        ? packedSegments(services.storage, job, file)
-        : plainSegments(services.storage, job, file)
-      return Readable.from(cut(segments, { start, end }), { objectMode: false })
+      const reads = openReads(services.storage)
+      const segments = isPacked ? packedSegments(reads, job, file) : plainSegments(reads, job, file)
+      const pieces = await begun(cut(segments, { start, end }))
+      return readable(pieces, reads.close)
     },
   }
 }
@@ -97,6 +97,61 @@ function matches(header: string | undefined, etag: string): boolean {
   return tags.includes(etag) || tags.includes('*')
 }
 
+interface Reads extends Pick<Storage, 'get'> {
+  /** Ends the read under way: a storage may have stopped to answer, and a caller have gone. */
+  close(): void
+}
+
+/** One after the other. */
+function openReads(storage: Storage): Reads {
+  let last: Readable | undefined
+  let isClosed = false
+  return {
+    async get(key, range) {
+      last = await storage.get(key, range)
+      if (isClosed) last.destroy()
+      return last
+    },
+    close() {
+      isClosed = true
+      last?.destroy()
+    },
+  }
+}
+
+/** With the first of its stored bytes read: while nothing is sent an answer can say that it failed. */
+async function begun(pieces: AsyncGenerator<Buffer>): Promise<AsyncGenerator<Buffer>> {
+  const first: Buffer[] = []
+  let size = 0
+  while (size <= GZIP_HEADER.length) {
+    const { value, done } = await pieces.next()
+    if (done === true) break
+    first.push(value)
+    size += value.length
+  }
+  return (async function* () {
+    yield* first
+    yield* pieces
+  })()
+}
+
+/** Node's own way from a generator would wait for its next piece before it closes anything. */
+function readable(pieces: AsyncGenerator<Buffer>, close: () => void): Readable {
+  return new Readable({
+    highWaterMark: 1,
+    read() {
+      pieces.next().then(
+        ({ value, done }) => this.push(done === true ? null : value),
+        (error: Error) => this.destroy(error),
+      )
+    },
+    destroy(error, callback) {
+      close()
+      callback(error)
+    },
+  })
+}
+
 /** A piece of a file; `read` gives the bytes from `start` to `end` of it. */
 interface Segment {
   readonly length: number
@@ -115,27 +170,44 @@ async function* cut(
   }
 }
 
-function* packedSegments(storage: Storage, job: ExportJob, file: ExportFile): Generator<Segment> {
+/** All lines of a file, block by block. */
+export function plainContent(
+  storage: Storage,
+  job: ExportJob,
+  file: ExportFile,
+): AsyncGenerator<Buffer> {
+  return cut(plainSegments(storage, job, file), { start: 0, end: file.bytes - 1 })
+}
+
+function* packedSegments(
+  reads: Pick<Storage, 'get'>,
+  job: ExportJob,
+  file: ExportFile,
+): Generator<Segment> {
   yield ofBytes(GZIP_HEADER)
   for (const block of file.blocks) {
     const [, , , length] = block
     yield {
       length,
       async *read(range) {
-        yield* chunksOf(await storage.get(keyOf(job, file, block), range))
+        yield* chunksOf(await reads.get(keyOf(job, file, block), range))
       },
     }
   }
   yield ofBytes(gzipTrailer(file.crc, file.bytes))
 }
 
-function* plainSegments(storage: Storage, job: ExportJob, file: ExportFile): Generator<Segment> {
+function* plainSegments(
+  reads: Pick<Storage, 'get'>,
+  job: ExportJob,
+  file: ExportFile,
+): Generator<Segment> {
   for (const block of file.blocks) {
     const [, , length] = block
     yield {
       length,
       async *read({ start, end }) {
-        const packed = await storage.get(keyOf(job, file, block))
+        const packed = await reads.get(keyOf(job, file, block))
         const lines = await unpackBlock(Buffer.concat(await packed.toArray()))
         yield lines.subarray(start, end + 1)
       },

@@ -1,33 +1,51 @@
 /** The manifest of an export: its files, and where they are. */
+import { fileKey } from '../../export-file.ts'
 import type { Services } from '../../services.ts'
+import type { Storage } from '../../storage.ts'
 import { listFiles } from '../../store/exports/files.ts'
 import type { ExportJob } from '../../store/exports/jobs.ts'
 import { absoluteUrl } from '../interaction.ts'
 import type { ExportFiles } from './announce.ts'
 
-/** https://hl7.org/fhir/uv/bulkdata/STU2/export.html#response---complete-status */
+/**
+ * Of one page, or of all; `sign`: for callers who fetch the files from the storage itself.
+ * https://hl7.org/fhir/uv/bulkdata/STU2/export.html#response---complete-status
+ */
 export async function manifestOf(
   services: Services,
   { id, at, input }: ExportJob,
-  page?: number,
+  { page, sign }: { readonly page?: number; readonly sign?: Storage['sign'] } = {},
 ): Promise<ExportFiles & { readonly request: string }> {
   const files = await listFiles(services.database, id, page)
-  const of = (wanted: string) =>
-    files
-      .filter(({ kind }) => kind === wanted)
-      .map(({ type, number, kind, rows }) => ({
-        type,
-        url: `${statusUrl(services, id)}/files/${fileName(kind, type, number)}`,
-        count: rows,
-      }))
+  const all = await Promise.all(
+    files.map(async ({ kind, type, number, part, seq, rows }) => {
+      const name = fileName(kind, type, number)
+      const key = fileKey(input.projectId, id, part, seq)
+      const url =
+        (await sign?.(key, SIGNED_SECONDS, contentHeaders(name))) ??
+        `${statusUrl(services, id)}/files/${name}`
+      return { kind, file: { type, url, count: rows } }
+    }),
+  )
+  const of = (wanted: string) => all.flatMap(({ kind, file }) => (kind === wanted ? [file] : []))
   const deleted = of('deleted')
   return {
     transactionTime: at?.toISOString(),
     request: input.request,
-    requiresAccessToken: true,
+    requiresAccessToken: sign === undefined,
     output: of('output'),
     ...(deleted.length === 0 ? {} : { deleted }),
     error: of('error'),
+  }
+}
+
+/** Time to begin a download; who comes later reads the manifest again. */
+const SIGNED_SECONDS = 300
+
+export function contentHeaders(name: string) {
+  return {
+    'Content-Type': 'application/fhir+ndjson',
+    'Content-Disposition': `attachment; filename="${name}"`,
   }
 }
 

@@ -24,7 +24,7 @@ export async function pageOf(services: Services, job: ExportJob, { query }: Aske
     if (isRunning) return undefined
     if (page > 1) throw notFound()
   }
-  const manifest = await manifestOf(services, job, page)
+  const manifest = await manifestOf(services, job, { page })
   if (page >= pages) return manifest
   const url = `${statusUrl(services, job.id)}?page=${page + 1}`
   return { ...manifest, link: [{ relation: 'next', url }] }

@@ -9,6 +9,7 @@ import {
   cancelExport,
   type ExportJob,
   exportProgress,
+  holdExport,
   readExport,
   revokeExport,
 } from '../../store/exports/jobs.ts'
@@ -56,7 +57,7 @@ export async function handleExport(
   }
   if (request.method !== 'GET') throw methodNotAllowed('GET, HEAD, DELETE')
   pollOrRefuse(job.id)
-  const answer = () => status(services, job, request)
+  const answer = () => status(services, principal, job, request)
   return job.input.separateStatus ? separately(answer) : answer()
 }
 
@@ -115,6 +116,7 @@ const STATUS = 'X-Export-Status'
 
 async function status(
   services: Services,
+  principal: Principal,
   job: ExportJob,
   request: FhirRequest,
 ): Promise<FhirReply> {
@@ -123,7 +125,7 @@ async function status(
     case 'active':
       return running(services, job, request)
     case 'completed':
-      return complete(services, job, request)
+      return complete(services, principal, job, request)
     default:
       throw failureOf(job)
   }
@@ -163,12 +165,13 @@ async function running(
 
 async function complete(
   services: Services,
+  principal: Principal,
   job: ExportJob,
   request: FhirRequest,
 ): Promise<FhirReply> {
   const manifest = job.input.partialManifests
     ? await pageOf(services, job, request)
-    : await manifestOf(services, job)
+    : await finalManifest(services, principal, job)
   return {
     status: 200,
     headers: {
@@ -178,6 +181,17 @@ async function complete(
     },
     body: JSON.stringify(manifest),
   }
+}
+
+/** Who is given addresses in the storage has begun a download, as far as we can tell. Errors: 404. */
+async function finalManifest(services: Services, principal: Principal, job: ExportJob) {
+  const { sign } = services.storage
+  if (!job.input.presigned || sign === undefined) return manifestOf(services, job)
+  if (!(await holdExport(services.database, job.id))) throw notFound()
+  const manifest = await manifestOf(services, job, { sign })
+  const files = manifest.output.length + manifest.error.length + (manifest.deleted?.length ?? 0)
+  await recordExport(services, principal, job.id, 'download', { files })
+  return manifest
 }
 
 const BUCKET = 30

@@ -65,6 +65,8 @@ export const exportData: Operation = {
       ...parameters,
       filters: filtered.filters,
       separateStatus: preferences.separateStatus,
+      // A page that was given never changes, and addresses of objects do.
+      presigned: services.storage.sign !== undefined && !parameters.partialManifests,
     }
     const job = { id: jobId, project: project.number, input, issues }
     if (!(await beginExport(services, principal, job, MOST_WAITING))) {

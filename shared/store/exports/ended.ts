@@ -1,5 +1,6 @@
 /** Exports that have ended for good: what they leave in the storage, and in the tables. */
 import type { Connection } from '../../database.ts'
+import type { ExportFile } from './files.ts'
 
 /** A download that had begun by then is let come to its end. */
 const DOWNLOAD = "interval '1 hour'"
@@ -43,6 +44,19 @@ export async function writtenBlocks(
       left join export_file f on f.job = p.job and f.part = p.n
       left join jsonb_array_elements(f.blocks) b on (b.value->>0)::int = e.epoch
       where p.job = $1 and p.kind <> 'plan' group by p.n, e.epoch`,
+    values: [job],
+  })
+}
+
+/** Files that may be there as one object each. */
+export async function wholeFiles(
+  connection: Connection,
+  job: string,
+): Promise<readonly Pick<ExportFile, 'part' | 'seq'>[]> {
+  return connection.query({
+    name: 'export-whole',
+    text: `select f.part, f.seq from export_job j join export_file f on f.job = j.id
+      where j.id = $1 and (j.input->>'presigned')::boolean`,
     values: [job],
   })
 }

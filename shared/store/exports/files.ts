@@ -141,6 +141,20 @@ export async function listFiles(
   })
 }
 
+/** Those of a part that are whole. */
+export async function filesOfPart(
+  connection: Connection,
+  job: string,
+  part: number,
+): Promise<readonly ExportFile[]> {
+  return connection.query({
+    name: 'export-part-files',
+    text: `select ${COLUMNS}, blocks from export_file
+      where job = $1 and part = $2 and number is not null order by seq`,
+    values: [job, part],
+  })
+}
+
 export async function findFile(
   connection: Connection,
   job: string,

@@ -50,6 +50,8 @@ export interface ExportInput {
   readonly provenance: ProvenanceChoice | undefined
   readonly separateStatus: boolean
   readonly partialManifests: boolean
+  /** Each file is made one object, which its caller fetches from the storage. */
+  readonly presigned: boolean
 }
 
 export interface ExportJob {
