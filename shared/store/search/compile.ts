@@ -79,9 +79,11 @@ function pageSql(parts: readonly Part[], plainBind: Bind): string {
 
 function rowsSql({ query, driver }: Part, most: string, bind: Bind): string {
   if (driver.kind === 'settled') {
-    const rows = settledSql(query, most, bind)
+    const rows = () => settledSql(query, most, bind)
+    if (driver.cap === undefined) return rows()
     // A number that PostgreSQL knows: from it follows that the order's own index is the way.
-    return driver.cap === undefined ? rows : walked(query, String(driver.cap), rows, most, bind)
+    const cap = String(driver.cap)
+    return walked(query, cap, driver.isSure ? undefined : rows(), most, bind)
   }
   if (query.order.terms.length > 0) {
     const testSql = driver.kind === 'keys' ? fewSql : sqlOf
