@@ -4,6 +4,7 @@
  * plan it makes for one search is the one for all; and what must not find rows is in words that no index serves. A
  * walk along an order is one way, too, as its cap is told, and so is what comes after it when it fills no page.
  */
+import type { Statement } from '../../database.ts'
 import type { Bind } from '../side-rows.ts'
 import { idsSql } from './by-ids.ts'
 import type { Part, Query } from './compile.ts'
@@ -27,8 +28,8 @@ export function settledBy(
   statistics: Pick<KeyStatistics, 'rows' | 'startingWith'>,
   { query, driver }: Part,
 ): Driver {
-  const { tests, order, score } = query
-  if (statistics.rows < FEWEST_ROWS || order.terms.length > 0 || score !== undefined) return driver
+  const { tests, order } = query
+  if (!isPlannedOnce(statistics, query)) return driver
   const reach = farthest(tests)
   const isFound = tests.some(({ kind }) => kind === 'keys' || kind === 'narrow')
   if (driver.kind === 'keys') return isFound && reach ? { kind: 'settled' } : driver
@@ -46,6 +47,14 @@ export function settledBy(
       return test.expected !== undefined && test.expected(statistics) <= MOST_IDS
     })
   return isById ? { kind: 'settled' } : driver
+}
+
+/** True where a plan for its rows, once they are found, is one for the rows of others. */
+export function isPlannedOnce(
+  { rows }: Pick<KeyStatistics, 'rows'>,
+  { order, score }: Pick<Query, 'order' | 'score'>,
+): boolean {
+  return rows >= FEWEST_ROWS && order.terms.length === 0 && score === undefined
 }
 
 /** One of few: each is a statement of its own. */
@@ -106,10 +115,16 @@ function foundSql(
 const names = new Map<string, string>()
 
 /** The first shapes that are asked for have names; others are planned each time. */
-export function settledName(text: string): string | undefined {
+function settledName(text: string): string | undefined {
   const known = names.get(text)
   if (known !== undefined || names.size >= MOST_STATEMENTS) return known
   const name = `search-${names.size}`
   names.set(text, name)
   return name
+}
+
+/** `isKept`: its values stand behind selects. */
+export function named(statement: Statement, isKept: boolean): Statement {
+  const name = isKept ? settledName(statement.text) : undefined
+  return name === undefined ? statement : { name, ...statement }
 }
