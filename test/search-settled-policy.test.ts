@@ -228,6 +228,23 @@ t.test('a page that a walk does not fill is made by another statement', async (t
   t.equal(await statementsOf(database, search(all, '-_lastUpdated')), 1)
 })
 
+t.test('the lists of several references are what each search finds', async (t) => {
+  const request = parseSearch('Observation', '_count=5&_sort=-date')
+  const references = [2, 6, 7].map((n) => `Patient/p${n}`)
+  for (const principal of OBSERVATIONS) {
+    const asked = { request, code: 'subject', references }
+    const lists = await repository.searchPerReference(principal, asked, 100)
+    for (const [i, { versions }] of lists.entries()) {
+      const alone = parseSearch('Observation', `_count=5&_sort=-date&subject=${references[i]}`)
+      const found = await repository.search(principal, alone)
+      t.same(
+        versions.map(({ id }) => id),
+        found.versions.map(({ id }) => id),
+      )
+    }
+  }
+})
+
 t.test('what more than one way may lead to is planned for its values', async (t) => {
   const kindOf = (principal: Principal, search: string) =>
     surely({ statistics }, partOf(principal, search)).driver.kind
