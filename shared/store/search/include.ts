@@ -18,6 +18,7 @@ import { type Sought, seekIncludes } from './include-seek.ts'
 import type { SortedRow } from './order.ts'
 import { isShared } from './prepare.ts'
 import { holdsSql, type Scene, type Test } from './row-test.ts'
+import { settledBy } from './settled.ts'
 import { isHidden, sightOf } from './sight.ts'
 
 export interface Followed {
@@ -52,13 +53,18 @@ export async function followIncludes(
     )
     if (queries.length === 0) break
     if (step > MAX_STEPS) return { included, isCut: true }
-    const parts = queries.map((query) => ({ query, driver: driverOf(query) }))
+    const parts = queries.map((query) => {
+      const part = { query, driver: driverOf(query) }
+      return { query, driver: settledBy(store.statistics, part) }
+    })
     const rows = await store.connection.query<SortedRow>(pageStatement(parts))
     // What is reached both ways is shown as what it may be read as.
     const interactionOf = (type: string) => (sought.targets.has(type) ? 'read' : 'search')
     const shown = await showAll(store, principal, interactionOf, rows)
-    const found = shown.filter((version) => !seen.has(nameOf(version)))
-    for (const version of found) seen.add(nameOf(version))
+    // Several queries may lead to the same.
+    const named = new Map(shown.map((version) => [nameOf(version), version]))
+    const found = [...named].filter(([name]) => !seen.has(name)).map(([, version]) => version)
+    for (const name of named.keys()) seen.add(name)
     const room = MAX_INCLUDED - included.length
     included.push(...found.slice(0, room))
     if (found.length > room || sought.isCut) return { included, isCut: true }
@@ -149,7 +155,7 @@ function holderScenes(
 
 function idsTest({ keys, type }: Scene, ids: readonly string[]): Test {
   const rowIds = ids.map((id) => keys.rowId(type, id))
-  return { kind: 'narrow', sql: (bind) => `r.id = any(${bind(rowIds, 'uuid[]')})` }
+  return { kind: 'narrow', sql: (bind) => `r.id = any(${bind(rowIds, 'uuid[]')})`, reach: 'row' }
 }
 
 function urlsTest({ keys, project, type }: Scene, urls: ReadonlySet<string>): Test {

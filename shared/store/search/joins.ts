@@ -12,6 +12,7 @@ import { isCanonicalParameter, plannedParameter } from '../index-plan.ts'
 import type { Bind } from '../side-rows.ts'
 import { CANONICAL_KEY } from '../type-constants.ts'
 import { matchesOf, shareOf } from './driver.ts'
+import { farthest } from './reach.ts'
 import {
   filter,
   heldRows,
@@ -110,7 +111,10 @@ function probing(parts: readonly Side[]): Pick<JoinTest, 'probe' | 'walk'> {
 }
 
 /** Of a policy: most rows of a type hold one of the keys, so rows are walked in order before they are looked for. */
-function judging(isChain: boolean, parts: readonly Side[]): Pick<JoinTest, 'probe' | 'walk'> {
+function judging(
+  isChain: boolean,
+  parts: readonly Side[],
+): Pick<JoinTest, 'probe' | 'walk' | 'reach'> {
   const probe = (bind: Bind) =>
     `(${parts.map((part) => probeSql(isChain, part, bind)).join(' or ')})`
   const isLight = isChain && parts.every(isBySelf)
@@ -126,7 +130,20 @@ function judging(isChain: boolean, parts: readonly Side[]): Pick<JoinTest, 'prob
     only === undefined || others.length > 0
       ? {}
       : { targets: (bind: Bind) => targetsSql(only, bind) }
-  return { probe, walk: { rows: () => MOST_PROBES, test: probe, share, ...targets } }
+  const isOneWay = parts.every(({ inner, test }) => farthest([...inner.visible, test]))
+  // Few are let through: what refers to them is looked for at once.
+  const isRare = (statistics: Matches) =>
+    parts.every(({ inner, test }) =>
+      [...inner.visible, test].some(
+        (one) => one.kind === 'keys' && matchesOf(statistics, one) === 0,
+      ),
+    )
+  const rows = (statistics: Matches) => (isRare(statistics) ? 0 : MOST_PROBES)
+  return {
+    probe,
+    walk: { rows, test: probe, share, ...targets },
+    reach: isOneWay ? 'beside' : undefined,
+  }
 }
 
 /** A probe costs as much as to read so many rows of the other side. */

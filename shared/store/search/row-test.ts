@@ -3,6 +3,7 @@ import { typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/own-parameters.ts'
 import { type Keys, keysLiteral } from '../keys.ts'
 import type { Bind } from '../side-rows.ts'
+import type { Reach } from './reach.ts'
 import type { KeyStatistics } from './statistics.ts'
 
 /** Whose rows are searched, in the eyes of one Principal. */
@@ -39,6 +40,10 @@ export type Test =
       readonly few?: (bind: Bind) => string
       /** Looks beyond the row: worth asking only of rows that may be on the page. */
       readonly isCostly?: boolean
+      /** What `few` looks at; absent: whatever its values lead to. */
+      readonly reach?: Reach | undefined
+      /** The tests that it says in one. */
+      readonly of?: readonly Test[]
     }
 
 export interface IdsTest {
@@ -63,6 +68,8 @@ export interface JoinTest {
   readonly probe?: (bind: Bind) => string
   /** A walk that is worth a try before the keys are looked for, which may be many or held by many rows. */
   readonly walk?: JoinWalk
+  /** What `probe` looks at; absent: whatever its values lead to. */
+  readonly reach?: Reach | undefined
 }
 
 export interface JoinWalk {
@@ -200,8 +207,8 @@ export function scopeSql(
   return isByKeys ? tests.map((test) => `(${test}) is true`) : tests
 }
 
-export function filter(sql: (bind: Bind) => string): Test {
-  return { kind: 'filter', sql }
+export function filter(sql: (bind: Bind) => string, reach?: Reach): Test {
+  return { kind: 'filter', sql, reach }
 }
 
 /** Of the value of `:missing`. */
