@@ -21,6 +21,8 @@ export interface Block {
   fits(line: Slice): boolean
   /** Copies the line. */
   add(line: Slice): void
+  /** Takes the last line back, once. */
+  undo(): void
   /** Of its lines, after those that `crc` is of. */
   crc(crc: number): number
   /** Nothing is added any more. What is answered may be stored until the block is given back. */
@@ -73,6 +75,9 @@ function createBlock(room: Buffer, level: number): Block {
   let bytes = 0
   let at = 0
   let edge = 0
+  let bytesBefore = 0
+  let atBefore = 0
+  let edgeBefore = 0
 
   function put(source: Buffer, start: number, end: number): void {
     for (let from = start; from < end; ) {
@@ -103,9 +108,18 @@ function createBlock(room: Buffer, level: number): Block {
     },
     fits: (line) => at + roomFor(line) <= room.length,
     add({ bytes: source, start, end }) {
+      bytesBefore = bytes
+      atBefore = at
+      edgeBefore = edge
       put(source, start, end)
       put(LINE_FEED, 0, LINE_FEED.length)
       rows += 1
+    },
+    undo() {
+      rows -= 1
+      bytes = bytesBefore
+      at = atBefore
+      edge = edgeBefore
     },
     crc: (crc) => pieces().reduce((sum, piece) => crc32(piece, sum), crc),
     async pack() {

@@ -4,7 +4,6 @@ import { endExport, ownerOf } from '../../shared/api/exports/announce.ts'
 import { manifestOf } from '../../shared/api/exports/manifest.ts'
 import { rightsDigest } from '../../shared/api/exports/member.ts'
 import { issue } from '../../shared/fhir/outcome.ts'
-import type { Services } from '../../shared/services.ts'
 import { sliceOf } from '../../shared/slice.ts'
 import {
   addIssues,
@@ -15,7 +14,6 @@ import {
 } from '../../shared/store/exports/jobs.ts'
 import {
   clearMembers,
-  finishPart,
   finishPlan,
   type Part,
   type TakenPart,
@@ -96,6 +94,7 @@ async function output(
     try {
       const lines = {
         line: writer.add,
+        undo: writer.undo,
         bad: async (id: Buffer) => {
           const issues = [unreadable(part.type, uuidOf(id))]
           if ((await addIssues(database, job.id, issues)) > MOST_UNREADABLE) throw spoilt()
@@ -106,7 +105,6 @@ async function output(
       await session.close()
     }
   })
-  await done(services, taken)
 }
 
 function unreadable(type: string, rowId: string) {
@@ -119,7 +117,6 @@ async function deleted(services: Exporting, principal: Principal, taken: TakenPa
   await writeFile(services, taken, 'deleted', 'Bundle', async (writer) => {
     await services.repository.exports.readDeleted(principal, job, part, writer.add)
   })
-  await done(services, taken)
 }
 
 /** What the export could not do is told in a file. */
@@ -151,10 +148,6 @@ function spoilt(): GivenUp {
 }
 
 const NO_ROW = sliceOf(Buffer.alloc(16))
-
-async function done({ database }: Services, { job, part }: TakenPart): Promise<void> {
-  if (!(await finishPart(database, job.id, part))) throw new LeaseLost()
-}
 
 function isPlanned(job: ExportJob): job is PlannedJob {
   return job.at !== null
