@@ -135,7 +135,7 @@ async function addPatients(
   })
 }
 
-/** Rows in the compartments that were written after the time: what was there before is exported. */
+/** Rows in the compartments that were written after the time of the export: what was there before is exported. */
 export async function addChanged(
   connection: Connection,
   { project }: Principal,

@@ -31,23 +31,22 @@ export async function plainSql(
   range: Range,
   needsMeta: boolean,
 ): Promise<string | undefined> {
-  const { scene, reach, ruled, filter, at, since } = selection
+  const { scene, reach, ruled, filter, at, since, isPast } = selection
   if (scene.visible.length > 0 || ruled !== undefined || filter !== undefined) return undefined
-  const written = [
-    `v.lu <= ${literal(at, 'timestamptz')}`,
-    ...(since === undefined ? [] : [`v.lu > ${literal(since, 'timestamptz')}`]),
-  ].join(' and ')
   const columns = `${needsMeta ? 'v.meta_ext' : "''"} as meta_ext, null::int as ruling`
-  if (reach === 'listed') return listedSql(selection, range, written, columns)
-  if (!(await hasFewVersions(connection, selection, range))) return undefined
+  if (reach === 'listed') return isPast ? undefined : listedSql(selection, range, columns)
+  // What was written since is mostly little, and found by its time.
+  if (since !== undefined || !(await hasFewVersions(connection, selection, range))) return undefined
   const ofPatients = `case when ${IN_COMPARTMENT} then v.content end as content`
   return `select v.id, ${reach === 'patients' ? ofPatients : 'v.content'}, ${columns}
-    from version v where ${ofType('v', selection, range)} and ${written} order by v.id, v.ver`
+    from version v where ${ofType('v', selection, range)} and v.lu <= ${literal(at, 'timestamptz')}
+    order by v.id, v.ver`
 }
 
-/** The plan has put on the list what was changed since, too. */
-function listedSql(selection: Selection, range: Range, written: string, columns: string): string {
-  const { job, scene } = selection
+/** The plan has put on the list what was changed meanwhile, too. */
+function listedSql(selection: Selection, range: Range, columns: string): string {
+  const { job, scene, at, since } = selection
+  const after = since === undefined ? '' : `and v.lu > ${literal(since, 'timestamptz')}`
   const own = [
     `e.job = ${literal(job, 'uuid')}`,
     `e.type = ${literal(typeNumber(scene.type), 'smallint')}`,
@@ -56,9 +55,9 @@ function listedSql(selection: Selection, range: Range, written: string, columns:
   return `select e.id, v.content, ${columns}
     from (select e.id from export_row e where ${own.join(' and ')} order by e.id offset 0) e
     cross join lateral (select v.* from version v
-      where ${ofType('v', selection)} and v.id = e.id and ${written}
+      where ${ofType('v', selection)} and v.id = e.id and v.lu <= ${literal(at, 'timestamptz')}
       order by v.ver desc limit 1) v
-    where v.content is not null order by e.id`
+    where v.content is not null ${after} order by e.id`
 }
 
 async function hasFewVersions(

@@ -62,7 +62,9 @@ export async function planExport(
   const [kept, deleted] = await Promise.all([
     rowsOf(store, principal, job, types, at),
     deletedTypes(store, principal, types, input.since, at),
-    isListed ? addChanged(store.connection, principal, job.id, types, at) : undefined,
+    isListed && !input.until
+      ? addChanged(store.connection, principal, job.id, types, at)
+      : undefined,
   ])
   const parts: NewPart[] = []
   const add = (part: Omit<NewPart, 'n'>) => parts.push({ n: parts.length + 1, ...part })

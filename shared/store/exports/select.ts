@@ -32,6 +32,8 @@ export interface Selection {
   /** The state at this time, of what was changed after `since`. */
   readonly at: Date
   readonly since: Date | undefined
+  /** A time that was asked for, since which much may have changed. */
+  readonly isPast: boolean
   /** The first grant that lets a row through says what is hidden of it; undefined: all hide the same. */
   readonly ruled: readonly Grant[] | undefined
   readonly filter: Filter | undefined
@@ -89,6 +91,7 @@ export async function selectionOf(
     reach: reachOf(input, type),
     at: stateTime(at, input.until),
     since: input.since === undefined ? undefined : new Date(input.since),
+    isPast: input.until !== undefined,
     ruled: isAlike ? undefined : grants,
     filter: await filterOf(store, principal, type, input.filters),
     codes,
