@@ -51,8 +51,9 @@ interface File {
 
 /**
  * Goes on in the file that was begun, if there is one; when `write` has ended all is stored, the file has a
- * name, and the part is done unless it has more to do (`close`). Nothing is on its way to the storage any more when it answers or throws: what came there after the
- * part is given back could be missed by whoever takes the files of the export away.
+ * name, and the part is done unless it has more to do (`close`). Nothing is on its way to the storage any
+ * more when it answers or throws: what came there after the part is given back could be missed by whoever
+ * takes the files of the export away.
  */
 export async function writeFile(
   exporting: Exporting,
