@@ -5,13 +5,11 @@
  * https://www.postgresql.org/docs/current/protocol-message-formats.html
  */
 import type { Duplex } from 'node:stream'
-import { release } from './release.ts'
+import { READ_BYTES, type ReadSink, takeReads } from './database-copy-socket.ts'
 
 /** A row has a message of its own, from `start`; its bytes are the taker's only until it returns. */
 export type MessageSink = (bytes: Buffer, start: number) => void
 
-/** So much is read in one turn of the event loop: Node itself would read 2 MiB before anybody else's turn. */
-const TURN_BYTES = 256 * 1024
 const FIRST_REST_BYTES = 64 * 1024
 /** A letter, and the length of what follows, itself included. */
 const HEADER_BYTES = 5
@@ -19,7 +17,7 @@ const [COPY_DATA, READY_FOR_QUERY] = Buffer.from('dZ')
 
 /** Until PostgreSQL is ready for the next statement. Nothing is on its way when it is called. */
 export function readRows(stream: Duplex, sink: MessageSink, turn: () => void): void {
-  const driver = stream.listeners('data')
+  const driver = stream.listeners('data') as ReadSink[]
   let rest = Buffer.allocUnsafeSlow(FIRST_REST_BYTES)
   let held = 0
   let sinceTurn = 0
@@ -27,10 +25,7 @@ export function readRows(stream: Duplex, sink: MessageSink, turn: () => void): v
   const take = (bytes: Buffer, start: number, end: number) => {
     const letter = bytes[start]
     if (letter === COPY_DATA) return sink(bytes, start + HEADER_BYTES)
-    if (letter === READY_FOR_QUERY) {
-      stream.off('data', onData)
-      for (const listener of driver) stream.on('data', listener as (chunk: Buffer) => void)
-    }
+    if (letter === READY_FOR_QUERY) giveBack()
     // The driver may ask for the next statement at once, and keeps what it is given.
     for (const listener of driver) listener.call(stream, Buffer.from(bytes.subarray(start, end)))
   }
@@ -69,12 +64,10 @@ export function readRows(stream: Duplex, sink: MessageSink, turn: () => void): v
     // What is left is shorter than its message, so that it is the beginning of one.
     if (at < chunk.length) complete(chunk.subarray(at))
     sinceTurn += chunk.length
-    release(chunk)
-    if (sinceTurn < TURN_BYTES) return
+    if (sinceTurn < READ_BYTES) return
     sinceTurn = 0
     turn()
   }
 
-  stream.removeAllListeners('data')
-  stream.on('data', onData)
+  const giveBack = takeReads(stream, onData)
 }

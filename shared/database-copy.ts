@@ -7,9 +7,10 @@ import { setImmediate as nextTurn } from 'node:timers/promises'
 import { Client, type Connection as PgConnection } from 'pg'
 import type { Connection, Database, Statement } from './database.ts'
 import { readRows } from './database-copy-rows.ts'
+import { createCopySocket } from './database-copy-socket.ts'
 import { rawPool } from './database-pool.ts'
 import { unavailable } from './errors.ts'
-import type { Slice } from './slice.ts'
+import type { MovingSlice, Slice } from './slice.ts'
 import { toFailure } from './sql-error.ts'
 
 /** Takes the fields of a row, which are its own only until it returns; a promise: no more until then. */
@@ -20,6 +21,8 @@ export interface CopySession extends Connection {
   snapshot<T>(work: () => Promise<T>): Promise<T>
   /** `select` is the text of a query, its values written in it. Errors: those of `sink`, 503. */
   copy(select: string, sink: RowSink): Promise<void>
+  /** The same without a sort: the order of the query is that of an index. */
+  copyInOrder(select: string, sink: RowSink): Promise<void>
   close(): Promise<void>
 }
 
@@ -72,13 +75,15 @@ export function openCopySessions(database: Pick<Database, 'knex'>): CopySessions
 /** Errors: 503. */
 async function connect({ knex }: Pick<Database, 'knex'>): Promise<Client> {
   const { connection } = rawPool(knex).config
-  const client = new Client({
+  const settings = {
     ...Object(connection),
     application_name: 'botica export',
     options: OPTIONS,
     statement_timeout: 0,
     query_timeout: 0,
-  })
+  }
+  const isPlain = !new Client(settings).ssl
+  const client = new Client({ ...settings, ...(isPlain && { stream: createCopySocket }) })
   // Whoever waits for a statement is told; without a listener the process would end.
   client.on('error', () => undefined)
   try {
@@ -112,6 +117,12 @@ function createSession(
     }
   }
   const run = (text: string) => guarded({ text, values: [] }, () => client.query(text))
+  const copy = (select: string, sink: RowSink, before = '') =>
+    guarded({ text: 'an export', values: [] }, async () => {
+      const query = new CopyQuery(`${before} copy (${select}) to stdout (format binary)`, sink)
+      client.query(query)
+      await query.done
+    })
   return {
     query: <Row extends object>(statement: Statement) =>
       guarded(statement, async () => {
@@ -131,14 +142,8 @@ function createSession(
         throw error
       }
     },
-    copy(select, sink) {
-      const text = `copy (${select}) to stdout (format binary)`
-      return guarded({ text: 'an export', values: [] }, async () => {
-        const query = new CopyQuery(text, sink)
-        client.query(query)
-        await query.done
-      })
-    },
+    copy: (select, sink) => copy(select, sink),
+    copyInOrder: (select, sink) => copy(select, sink, 'set local enable_sort = off;'),
     async close() {
       signal.removeEventListener('abort', abort)
       await release(isSound)
@@ -155,6 +160,7 @@ class CopyQuery {
   readonly #settle: PromiseWithResolvers<void>
   readonly #text: string
   readonly #sink: RowSink
+  readonly #fields = createFields()
   #isFirst = true
   #waits = 0
   #failure: { readonly reason: unknown } | undefined
@@ -175,7 +181,7 @@ class CopyQuery {
 
   #take(bytes: Buffer, start: number, stream: Duplex): void {
     if (this.#failure !== undefined) return
-    const fields = fieldsOf(bytes, start + (this.#isFirst ? HEADER_BYTES : 0))
+    const fields = this.#fields.read(bytes, start + (this.#isFirst ? HEADER_BYTES : 0))
     this.#isFirst = false
     if (fields === undefined) return
     try {
@@ -217,17 +223,39 @@ class CopyQuery {
   }
 }
 
-/** Undefined for the end. */
-function fieldsOf(bytes: Buffer, start: number): (Slice | null)[] | undefined {
-  const count = bytes.readInt16BE(start)
-  if (count === -1) return undefined
+/** The same slices for each row; `read` answers undefined for the end. */
+function createFields() {
+  const slices: MovingSlice[] = []
   const fields: (Slice | null)[] = []
-  let at = start + 2
-  for (let i = 0; i < count; i++) {
-    const length = bytes.readInt32BE(at)
-    at += 4
-    fields.push(length === -1 ? null : { bytes, start: at, end: at + length })
-    at += Math.max(0, length)
+
+  function add(): void {
+    slices.push({ bytes: NONE, start: 0, end: 0 })
+    fields.push(null)
   }
-  return fields
+
+  function read(bytes: Buffer, start: number): readonly (Slice | null)[] | undefined {
+    const count = bytes.readInt16BE(start)
+    if (count === -1) return undefined
+    while (fields.length < count) add()
+    let at = start + 2
+    for (let i = 0; i < count; i++) {
+      const length = bytes.readInt32BE(at)
+      at += 4
+      const slice = slices[i]
+      if (length === -1 || slice === undefined) {
+        fields[i] = null
+        continue
+      }
+      slice.bytes = bytes
+      slice.start = at
+      at += length
+      slice.end = at
+      fields[i] = slice
+    }
+    return fields
+  }
+
+  return { read }
 }
+
+const NONE = Buffer.alloc(0)

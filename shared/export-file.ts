@@ -4,7 +4,7 @@
  * members would be legal too, but some clients stop after the first.
  * https://www.rfc-editor.org/rfc/rfc1952
  */
-import { constants, deflateRaw, inflateRaw } from 'node:zlib'
+import { constants, createDeflateRaw, inflateRaw } from 'node:zlib'
 
 /** Lines of a block, about; one that is longer is a block of its own. */
 export const BLOCK_BYTES = 4 * 1024 * 1024
@@ -20,11 +20,15 @@ const { Z_SYNC_FLUSH } = constants
 const PIECE_BYTES = 1024 * 1024
 
 /** In the thread pool. */
-export function packBlock(lines: Uint8Array, level: number): Promise<Buffer> {
-  return new Promise((resolve, reject) => {
-    const options = { level, finishFlush: Z_SYNC_FLUSH, chunkSize: PIECE_BYTES }
-    deflateRaw(lines, options, (error, packed) => (error ? reject(error) : resolve(packed)))
-  })
+export async function packBlock(lines: Uint8Array, level: number): Promise<Buffer> {
+  const packing = createDeflateRaw({ level, finishFlush: Z_SYNC_FLUSH, chunkSize: PIECE_BYTES })
+  const pieces: Buffer<ArrayBuffer>[] = []
+  packing.end(lines)
+  for await (const piece of packing) pieces.push(piece)
+  const packed = Buffer.concat(pieces)
+  // Each has a MiB of its own, however little is in it, which V8 would keep until it collects garbage.
+  for (const { buffer } of pieces) if (buffer.byteLength === PIECE_BYTES) buffer.transfer(0)
+  return packed
 }
 
 export async function unpackBlock(packed: Buffer): Promise<Buffer> {

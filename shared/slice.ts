@@ -8,6 +8,13 @@ export interface Slice {
   readonly end: number
 }
 
+/** One that is set anew for each thing that it shows. */
+export interface MovingSlice extends Slice {
+  bytes: Buffer
+  start: number
+  end: number
+}
+
 /** All of it. */
 export function sliceOf(bytes: Buffer): Slice {
   return { bytes, start: 0, end: bytes.length }

@@ -79,7 +79,8 @@ async function writeWhole(file: string, source: AsyncIterable<Uint8Array>): Prom
   const handle = await open(file, 'wx', 0o600)
   try {
     for await (const chunk of source) {
-      await handle.writeFile(chunk)
+      // `writeFile` would go to the thread pool and back for each 512 KiB.
+      for (let at = 0; at < chunk.length; ) at += (await handle.write(chunk, at)).bytesWritten
       release(chunk)
     }
     await handle.datasync()

@@ -21,6 +21,8 @@ export interface Block {
   fits(line: Slice): boolean
   /** Copies the line. */
   add(line: Slice): void
+  /** Takes the last line back, once. */
+  undo(): void
   /** Of its lines, after those that `crc` is of. */
   crc(crc: number): number
   /** Nothing is added any more. What is answered may be stored until the block is given back. */
@@ -36,7 +38,7 @@ export interface Blocks {
   clear(): void
 }
 
-const LINE_FEED = Buffer.from('\n')
+const [LINE_FEED = 10] = Buffer.from('\n')
 
 /** `level` is zlib's; 0 packs nothing. */
 export function createBlocks(level: number): Blocks {
@@ -63,7 +65,7 @@ export function createBlocks(level: number): Blocks {
 
 /** With headers. One byte stays free: of a buffer that it has as a whole the storage lets go. */
 function roomFor({ start, end }: Slice): number {
-  const bytes = end - start + LINE_FEED.length
+  const bytes = end - start + 1
   return bytes + STORED_HEADER_BYTES * (2 + Math.floor(bytes / STORED_BYTES)) + 1
 }
 
@@ -73,19 +75,25 @@ function createBlock(room: Buffer, level: number): Block {
   let bytes = 0
   let at = 0
   let edge = 0
+  let bytesBefore = 0
+  let atBefore = 0
+  let edgeBefore = 0
+
+  /** There is room for a byte: behind the next header, when one is full. */
+  function turn(): void {
+    if (at < edge) return
+    at += header
+    edge = at + most
+  }
 
   function put(source: Buffer, start: number, end: number): void {
     for (let from = start; from < end; ) {
-      if (at === edge) {
-        at += header
-        edge = at + most
-      }
+      turn()
       const to = Math.min(end, from + edge - at)
       source.copy(room, at, from, to)
       at += to - from
       from = to
     }
-    bytes += end - start
   }
 
   function* pieces(): Generator<Buffer> {
@@ -103,9 +111,21 @@ function createBlock(room: Buffer, level: number): Block {
     },
     fits: (line) => at + roomFor(line) <= room.length,
     add({ bytes: source, start, end }) {
+      bytesBefore = bytes
+      atBefore = at
+      edgeBefore = edge
       put(source, start, end)
-      put(LINE_FEED, 0, LINE_FEED.length)
+      turn()
+      room[at] = LINE_FEED
+      at += 1
+      bytes += end - start + 1
       rows += 1
+    },
+    undo() {
+      rows -= 1
+      bytes = bytesBefore
+      at = atBefore
+      edge = edgeBefore
     },
     crc: (crc) => pieces().reduce((sum, piece) => crc32(piece, sum), crc),
     async pack() {

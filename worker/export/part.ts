@@ -4,7 +4,6 @@ import { endExport, ownerOf } from '../../shared/api/exports/announce.ts'
 import { manifestOf } from '../../shared/api/exports/manifest.ts'
 import { rightsDigest } from '../../shared/api/exports/member.ts'
 import { issue } from '../../shared/fhir/outcome.ts'
-import type { Services } from '../../shared/services.ts'
 import { sliceOf } from '../../shared/slice.ts'
 import {
   addIssues,
@@ -97,6 +96,7 @@ async function output(
     try {
       const lines = {
         line: writer.add,
+        undo: writer.undo,
         bad: async (id: Buffer) => {
           const issues = [unreadable(part.type, uuidOf(id))]
           if ((await addIssues(database, job.id, issues)) > MOST_UNREADABLE) throw spoilt()
@@ -164,9 +164,11 @@ function spoilt(): GivenUp {
 
 const NO_ROW = sliceOf(Buffer.alloc(16))
 
-async function done(services: Services, taken: TakenPart, signal: AbortSignal): Promise<void> {
-  await makeWhole(services, taken, signal)
+/** A part of which files become objects: any other was done with its last block. */
+async function done(services: Exporting, taken: TakenPart, signal: AbortSignal): Promise<void> {
   const { job, part } = taken
+  if (!job.input.presigned) return
+  await makeWhole(services, taken, signal)
   if (!(await finishPart(services.database, job.id, part))) throw new LeaseLost()
 }
 

@@ -9,8 +9,8 @@ import { blockKey } from '../../shared/export-file.ts'
 import type { Services } from '../../shared/services.ts'
 import type { Slice } from '../../shared/slice.ts'
 import { addBlock, type FileKind, lastFile, nameFile } from '../../shared/store/exports/files.ts'
-import type { TakenPart } from '../../shared/store/exports/parts.ts'
-import { uuidOf } from '../../shared/store/exports/row-id.ts'
+import { finishPart, type TakenPart } from '../../shared/store/exports/parts.ts'
+import { ROW_ID_BYTES, uuidOf } from '../../shared/store/exports/row-id.ts'
 import type { Block, Blocks } from './block.ts'
 import type { ExportMetrics } from './metrics.ts'
 
@@ -26,6 +26,8 @@ export const MOST_UNDER_WAY = 8
 export interface ExportWriter {
   /** Copies the line; a promise: no more until then. Throws what a block has failed with. */
   add(id: Slice, line: Slice): Promise<void> | undefined
+  /** Takes the last line back, once: it is in a block that is not full. */
+  undo(): void
 }
 
 /** What a worker exports with. */
@@ -48,9 +50,10 @@ interface File {
 }
 
 /**
- * Goes on in the file that was begun, if there is one; when `write` has ended all is stored and the file has
- * a name. Nothing is on its way to the storage any more when it answers or throws: what came there after the
- * part is given back could be missed by whoever takes the files of the export away.
+ * Goes on in the file that was begun, if there is one; when `write` has ended all is stored, the file has a
+ * name, and the part is done unless there is more to do: at the close, and where files become objects of their
+ * own. Nothing is on its way to the storage any more when it answers or throws: what came there after the part
+ * is given back could be missed by whoever takes the files of the export away.
  */
 export async function writeFile(
   exporting: Exporting,
@@ -74,17 +77,19 @@ async function openWriter(
   kind: FileKind,
   type: string,
 ) {
-  const last = await lastFile(database, job.id, part.n)
+  const isNew = part.epoch === 1
+  const last = isNew ? undefined : await lastFile(database, job.id, part.n)
   let file = fileAfter(last)
   let block: Block | undefined
   let flushed = 0
-  const lastId = Buffer.alloc(16)
+  let lastId = Buffer.alloc(ROW_ID_BYTES)
+  let idBefore = Buffer.alloc(ROW_ID_BYTES)
   const underWay = new Set<Promise<void>>()
   let written = Promise.resolve()
   let failure: { readonly reason: unknown } | undefined
   let begun = performance.now()
 
-  async function store(lines: Block, at: File, seq: number, after: string) {
+  async function store(lines: Block, at: File, seq: number, after: string, isLast: boolean) {
     const { rows, bytes } = lines
     const packed = await lines.pack()
     const packedBytes = packed.length
@@ -93,7 +98,7 @@ async function openWriter(
     blocks.give(lines)
     const block = [part.epoch, seq, bytes, packedBytes, rows] as const
     const file = { seq: at.seq, kind, type, crc: at.crc }
-    const writeDown = () => addBlock(database, job.id, part, file, block, after)
+    const writeDown = () => addBlock(database, job.id, part, file, block, after, isLast)
     return { key, writeDown, counted: () => metrics.wrote(rows, bytes, packedBytes) }
   }
 
@@ -112,13 +117,17 @@ async function openWriter(
     throw new LeaseLost()
   }
 
-  /** The block is on its way; the next one is begun. */
-  function flush(): void {
-    if (block === undefined) return
+  /** The block is on its way; the next one is begun. False when there is none. */
+  function flush(isLast = false): boolean {
+    if (block?.rows === 0) {
+      blocks.give(block)
+      block = undefined
+    }
+    if (block === undefined) return false
     file.crc = block.crc(file.crc)
     file.bytes += block.bytes
     file.rows += block.rows
-    const storing = store(block, { ...file }, flushed, uuidOf(lastId))
+    const storing = store(block, { ...file }, flushed, uuidOf(lastId), isLast)
     block = undefined
     flushed += 1
     const before = written
@@ -132,6 +141,7 @@ async function openWriter(
       },
     )
     underWay.add(tracked)
+    return true
   }
 
   function nextFile(): void {
@@ -162,14 +172,22 @@ async function openWriter(
       else if (block?.fits(line) === false) flush()
       block ??= blocks.take(line)
       block.add(line)
+      ;[lastId, idBefore] = [idBefore, lastId]
       id.bytes.copy(lastId, 0, id.start, id.end)
       return flushed > before || underWay.size >= ON_THEIR_WAY ? room() : undefined
     },
+    undo() {
+      block?.undo()
+      ;[lastId, idBefore] = [idBefore, lastId]
+    },
     async end() {
-      flush()
+      const endsPart = part.kind !== 'close' && !job.input.presigned
+      const isDone = flush(endsPart) && endsPart
       await written
       if (failure !== undefined) throw failure.reason
+      if (isDone) return
       if (file.rows > 0) await nameFile(database, job.id, part, file.seq)
+      if (endsPart && !(await finishPart(database, job.id, part))) throw new LeaseLost()
     },
     async settled() {
       await Promise.allSettled([...underWay, written])

@@ -34,8 +34,9 @@ const COLUMNS = `part, seq, kind, type, number, rows::float8 as rows, bytes::flo
   packed::float8 as packed, crc::float8 as crc`
 
 /**
- * Writes down that a block is stored; `after` is its last row and `crc` that of the file up to there. One
- * statement. False when the part is no longer held, or its job has ended.
+ * Writes down that a block is stored; `after` is its last row and `crc` that of the file up to there. With the
+ * last one of a part the file has a name, and the part is done. One statement. False when the part is no
+ * longer held, or its job has ended.
  */
 export async function addBlock(
   connection: Connection,
@@ -44,18 +45,25 @@ export async function addBlock(
   file: Pick<ExportFile, 'seq' | 'kind' | 'type' | 'crc'>,
   [blockEpoch, seq, bytes, packed, rows]: Block,
   after: string | undefined,
+  isLast: boolean,
 ): Promise<boolean> {
   const found = await connection.query({
     name: 'export-block',
     text: `with p as (update export_part p set after = coalesce($4, p.after), rows = p.rows + $5,
-          tries = 0, failures = 0
+          tries = 0, failures = 0, state = case when $13 then 'done' else p.state end,
+          lease = case when $13 then null else p.lease end
         from export_job j where j.id = p.job and j.state = 'active'
-          and p.job = $1 and p.n = $2 and p.epoch = $3 and p.state = 'active' returning p.job)
-      insert into export_file as f (job, part, seq, kind, type, rows, bytes, packed, crc, blocks)
-      select p.job, $2, $6, $7, $8, $5, $9, $10, $11, jsonb_build_array($12::jsonb) from p
+          and p.job = $1 and p.n = $2 and p.epoch = $3 and p.state = 'active' returning p.job),
+      j as (update export_job j set numbers = j.numbers || ${NEXT_NUMBER}
+        from p, (select $7::text || ' ' || $8::text as name) f where j.id = p.job and $13
+        returning (j.numbers->>f.name)::int as number)
+      insert into export_file as f
+        (job, part, seq, kind, type, rows, bytes, packed, crc, blocks, number)
+      select p.job, $2, $6, $7, $8, $5, $9, $10, $11, jsonb_build_array($12::jsonb),
+        (select number from j) from p
       on conflict (job, part, seq) do update set rows = f.rows + excluded.rows,
         bytes = f.bytes + excluded.bytes, packed = f.packed + excluded.packed,
-        crc = excluded.crc, blocks = f.blocks || excluded.blocks
+        crc = excluded.crc, blocks = f.blocks || excluded.blocks, number = excluded.number
       returning 1`,
     values: [
       job,
@@ -70,10 +78,14 @@ export async function addBlock(
       packed,
       file.crc,
       JSON.stringify([blockEpoch, seq, bytes, packed, rows]),
+      isLast,
     ],
   })
   return found.length > 0
 }
+
+/** Of the files of a kind and type that `f` names. */
+const NEXT_NUMBER = `jsonb_build_object(f.name, coalesce((j.numbers->>f.name)::int, 0) + 1)`
 
 /** A file that is whole gets the next number of its type. */
 export async function nameFile(
@@ -87,8 +99,7 @@ export async function nameFile(
     text: `with f as (select f.kind || ' ' || f.type as name from export_file f
         join export_part p on p.job = f.job and p.n = f.part and p.epoch = $3
         where f.job = $1 and f.part = $2 and f.seq = $4 and f.number is null),
-      j as (update export_job j set numbers = j.numbers
-          || jsonb_build_object(f.name, coalesce((j.numbers->>f.name)::int, 0) + 1)
+      j as (update export_job j set numbers = j.numbers || ${NEXT_NUMBER}
         from f where j.id = $1 returning (j.numbers->>f.name)::int as number)
       update export_file set number = j.number from j
       where job = $1 and part = $2 and seq = $4`,

@@ -3,7 +3,7 @@
  * and goes on behind the last block that was written down. `epoch` counts who has held it: whoever comes
  * too late with an older one changes nothing.
  */
-import type { Connection, Database } from '../../database.ts'
+import type { Connection } from '../../database.ts'
 import { typeName } from '../../fhir/definitions.ts'
 import type { ExportJob } from './jobs.ts'
 
@@ -146,14 +146,16 @@ export async function finishPart(
 }
 
 /**
- * What somebody has listed who did not come to the end of the plan is gone. False when the plan is no longer
- * held: whoever was away meanwhile must not take from parts what they read.
+ * What somebody has listed who did not come to the end of the plan is gone: nobody has, before it is taken
+ * again. False when the plan is no longer held: whoever was away meanwhile must not take from parts what they
+ * read.
  */
 export async function clearMembers(
   connection: Connection,
   job: string,
   { n, epoch }: Part,
 ): Promise<boolean> {
+  if (epoch === 1) return true
   const rows = await connection.query({
     name: 'export-clear',
     text: `with p as (select job from export_part
@@ -166,31 +168,33 @@ export async function clearMembers(
   return rows.length > 0
 }
 
-/** The plan is done with the parts that it has made, or not at all. */
+/** The plan is done with the parts that it has made, or not at all. One statement. */
 export async function finishPlan(
-  database: Database,
+  connection: Connection,
   job: string,
-  plan: Part,
+  { n, epoch }: Part,
   parts: readonly NewPart[],
 ): Promise<boolean> {
-  return database.transaction(async (connection) => {
-    if (!(await finishPart(connection, job, plan))) return false
-    const column = (of: (part: NewPart) => unknown) => parts.map((part) => of(part) ?? null)
-    await connection.query({
-      text: `insert into export_part (job, n, kind, type, low, high)
-        select $1, x.* from unnest($2::int[], $3::text[], $4::smallint[], $5::uuid[], $6::uuid[])
-          as x(n, kind, type, low, high)`,
-      values: [
-        job,
-        column(({ n }) => n),
-        column(({ kind }) => kind),
-        column(({ type }) => type),
-        column(({ low }) => low),
-        column(({ high }) => high),
-      ],
-    })
-    return true
+  const column = (of: (part: NewPart) => unknown) => parts.map((part) => of(part) ?? null)
+  const rows = await connection.query({
+    name: 'export-planned',
+    text: `with p as (update export_part set state = 'done', lease = null
+        where job = $1 and n = $2 and epoch = $3 and state = 'active' returning job)
+      insert into export_part (job, n, kind, type, low, high)
+      select p.job, x.* from p,
+        unnest($4::int[], $5::text[], $6::smallint[], $7::uuid[], $8::uuid[]) x returning 1`,
+    values: [
+      job,
+      n,
+      epoch,
+      column((part) => part.n),
+      column(({ kind }) => kind),
+      column(({ type }) => type),
+      column(({ low }) => low),
+      column(({ high }) => high),
+    ],
   })
+  return rows.length > 0
 }
 
 export interface WaitingParts {

@@ -6,7 +6,7 @@ import { typeName, typeNumber } from '../../fhir/definitions.ts'
 import type { Issue } from '../../fhir/outcome.ts'
 import { type Store, scopeOf } from '../context.ts'
 import { type ExportJob, lockExports, type PlannedJob } from './jobs.ts'
-import { listMembers } from './members.ts'
+import { addChanged, listMembers } from './members.ts'
 import { MOST_RUNNING, type NewPart } from './parts.ts'
 import { typesOf } from './scope.ts'
 import { reachOf, stateTime } from './select.ts'
@@ -59,7 +59,13 @@ export async function planExport(
   const types = typesOf(principal, input)
   const isListed = reachOf(input) === 'listed'
   const issues = isListed ? await listMembers(store, principal, job, types, at) : []
-  const kept = await rowsOf(store, principal, job, types, at)
+  const [kept, deleted] = await Promise.all([
+    rowsOf(store, principal, job, types, at),
+    deletedTypes(store, principal, types, input.since, at),
+    isListed && !input.until
+      ? addChanged(store.connection, principal, job.id, types, at)
+      : undefined,
+  ])
   const parts: NewPart[] = []
   const add = (part: Omit<NewPart, 'n'>) => parts.push({ n: parts.length + 1, ...part })
   for (const [type, rows] of kept) {
@@ -68,7 +74,7 @@ export async function planExport(
       add({ kind: 'output', type: typeNumber(type), low: cuts[i - 1], high })
     }
   }
-  for (const type of await deletedTypes(store, principal, types, input.since, at)) {
+  for (const type of deleted) {
     add({ kind: 'deleted', type: typeNumber(type), low: undefined, high: undefined })
   }
   add({ kind: 'close', type: undefined, low: undefined, high: undefined })

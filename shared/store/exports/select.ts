@@ -32,6 +32,8 @@ export interface Selection {
   /** The state at this time, of what was changed after `since`. */
   readonly at: Date
   readonly since: Date | undefined
+  /** A time that was asked for, since which much may have changed. */
+  readonly isPast: boolean
   /** The first grant that lets a row through says what is hidden of it; undefined: all hide the same. */
   readonly ruled: readonly Grant[] | undefined
   readonly filter: Filter | undefined
@@ -89,6 +91,7 @@ export async function selectionOf(
     reach: reachOf(input, type),
     at: stateTime(at, input.until),
     since: input.since === undefined ? undefined : new Date(input.since),
+    isPast: input.until !== undefined,
     ruled: isAlike ? undefined : grants,
     filter: await filterOf(store, principal, type, input.filters),
     codes,
@@ -105,15 +108,14 @@ export function copySql(
   selection: Selection,
   range: Range,
   changed: readonly ChangedRow[],
-  from: typeof versionsSql,
   needsMeta: boolean,
 ): string {
   return `select x.id, v.content, ${needsMeta ? 'v.meta_ext' : "''"} as meta_ext, x.ruling
-    from ${from(selection, range, changed, literal)} order by x.id`
+    from ${versionsSql(selection, range, changed, literal)} order by x.id`
 }
 
 /** Rows `x` with their versions `v`, which are looked up one by one. */
-export function versionsSql(
+function versionsSql(
   selection: Selection,
   range: Range,
   changed: readonly ChangedRow[],
@@ -130,7 +132,7 @@ export function versionsSql(
     ${ofPatients}`
 }
 
-export function rowsSql(
+function rowsSql(
   selection: Selection,
   range: Range,
   changed: readonly ChangedRow[],
@@ -270,9 +272,14 @@ export function ownSql(metaPrefix: string, bind: Bind): string[] {
 export function listedSql(job: string, bind: Bind, members = 'true'): string {
   const id = bind(job, 'uuid')
   return `(exists (select 1 from export_row e where e.job = ${id} and e.type = v.type and e.id = v.id)
-    or exists (select 1
+    or ${memberSql(id, members)})`
+}
+
+/** Of a version `v`: it was in the compartment of one of the members of the job `id`. */
+export function memberSql(id: string, members: string): string {
+  return `exists (select 1
       from jsonb_array_elements(('{' || v.meta_ext || '}')::jsonb -> 'compartment') c
-      join export_member m on m.job = ${id} and m.reference = c ->> 'reference' and ${members}))`
+      join export_member m on m.job = ${id} and m.reference = c ->> 'reference' and ${members})`
 }
 
 export function rangeSql(column: string, { low, high, ids }: Range, bind: Bind): string[] {

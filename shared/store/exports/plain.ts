@@ -1,0 +1,89 @@
+/**
+ * Versions as of the time of an export that are read without their rows, by one statement: where nothing
+ * tests the rows, the versions alone tell what is exported. It is the newest of each that was written by
+ * then, unless that is a deletion.
+ */
+import type { Connection } from '../../database.ts'
+import { typeNumber } from '../../fhir/definitions.ts'
+import { literal } from './literal.ts'
+import { IN_COMPARTMENT, type Range, rangeSql, type Selection } from './select.ts'
+
+/**
+ * A MiB takes PostgreSQL 0.6 ms when all versions are read, and 3.7 ms when each that is exported is looked
+ * up; one that is read in vain costs the worker as much as PostgreSQL again. So many versions of so many rows,
+ * the first and the last ones, stand for all.
+ */
+const MOST_VERSIONS = 2500
+const SAMPLE_ROWS = 1000
+const ENDS = [
+  { order: 'asc', test: '<=', end: 'ffffffff-ffff-ffff-ffff-ffffffffffff' },
+  { order: 'desc', test: '>=', end: '00000000-0000-0000-0000-000000000000' },
+]
+
+/**
+ * What COPY is to run, with the columns of `copySql`: in the order of row ids, and of their versions, of
+ * which the last one counts; without content it takes the resource out. Undefined when the rows are tested,
+ * or when too many versions are not exported.
+ */
+export async function plainSql(
+  connection: Connection,
+  selection: Selection,
+  range: Range,
+  needsMeta: boolean,
+): Promise<string | undefined> {
+  const { scene, reach, ruled, filter, at, since, isPast } = selection
+  if (scene.visible.length > 0 || ruled !== undefined || filter !== undefined) return undefined
+  const columns = `${needsMeta ? 'v.meta_ext' : "''"} as meta_ext, null::int as ruling`
+  if (reach === 'listed') return isPast ? undefined : listedSql(selection, range, columns)
+  // What was written since is mostly little, and found by its time.
+  if (since !== undefined || !(await hasFewVersions(connection, selection, range))) return undefined
+  const ofPatients = `case when ${IN_COMPARTMENT} then v.content end as content`
+  return `select v.id, ${reach === 'patients' ? ofPatients : 'v.content'}, ${columns}
+    from version v where ${ofType('v', selection, range)} and v.lu <= ${literal(at, 'timestamptz')}
+    order by v.id, v.ver`
+}
+
+/** The plan has put on the list what was changed meanwhile, too. */
+function listedSql(selection: Selection, range: Range, columns: string): string {
+  const { job, scene, at, since } = selection
+  const after = since === undefined ? '' : `and v.lu > ${literal(since, 'timestamptz')}`
+  const own = [
+    `e.job = ${literal(job, 'uuid')}`,
+    `e.type = ${literal(typeNumber(scene.type), 'smallint')}`,
+    ...rangeSql('e.id', range, literal),
+  ]
+  return `select e.id, v.content, ${columns}
+    from (select e.id from export_row e where ${own.join(' and ')} order by e.id offset 0) e
+    cross join lateral (select v.* from version v
+      where ${ofType('v', selection)} and v.id = e.id and v.lu <= ${literal(at, 'timestamptz')}
+      order by v.ver desc limit 1) v
+    where v.content is not null ${after} order by e.id`
+}
+
+async function hasFewVersions(
+  connection: Connection,
+  selection: Selection,
+  range: Range,
+): Promise<boolean> {
+  const counts = ENDS.map(({ order, test, end }) => {
+    const last = `select r.id from resource r where ${ofType('r', selection, range)}
+      order by r.id ${order} offset ${SAMPLE_ROWS - 1} limit 1`
+    return `select count(*) as versions from (select from version v
+      where ${ofType('v', selection, range)}
+        and v.id ${test} coalesce((${last}), ${literal(end, 'uuid')}) limit ${MOST_VERSIONS + 1}) v`
+  })
+  const [found] = await connection.query<{ isFew: boolean }>({
+    text: `select max(versions) <= ${MOST_VERSIONS} as "isFew" from (${counts.join(' union all ')}) c`,
+    values: [],
+  })
+  return found?.isFew === true
+}
+
+function ofType(table: string, { scene }: Selection, range?: Range): string {
+  const tests = [
+    `${table}.project = ${literal(scene.project, 'int')}`,
+    `${table}.type = ${literal(typeNumber(scene.type), 'smallint')}`,
+    ...(range === undefined ? [] : rangeSql(`${table}.id`, range, literal)),
+  ]
+  return tests.join(' and ')
+}

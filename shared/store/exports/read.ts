@@ -1,0 +1,75 @@
+/** The lines of a part of an export, in the order of their row ids. */
+import type { Principal } from '../../access/principal.ts'
+import type { CopySession } from '../../database-copy.ts'
+import { bufferOf } from '../../slice.ts'
+import type { Store } from '../context.ts'
+import type { PlannedJob } from './jobs.ts'
+import { newestLines } from './newest.ts'
+import type { Part } from './parts.ts'
+import { plainSql } from './plain.ts'
+import { provenanceChoice, provenanceJudge, provenanceLines } from './provenance.ts'
+import { changedRows, copySql, type LineSink, type Range, selectionOf } from './select.ts'
+import { needsMeta, showOf } from './show.ts'
+
+/** Takes the row id of what cannot be read. */
+type BadRowSink = (id: Buffer) => Promise<void>
+
+export interface Lines {
+  readonly line: LineSink
+  /** Takes the last line back. */
+  readonly undo: () => void
+  readonly bad: BadRowSink
+}
+
+export type TypedPart = Part & { readonly type: string }
+
+/** Those behind `part.after`. */
+export async function readPart(
+  store: Store,
+  principal: Principal,
+  job: PlannedJob,
+  part: TypedPart,
+  baseUrl: string,
+  session: CopySession,
+  lines: Lines,
+): Promise<void> {
+  const selection = await selectionOf(store, principal, part.type, job)
+  if (selection === undefined) return
+  const show = showOf(selection, job.input.elements, baseUrl)
+  const choice = part.type === 'Provenance' ? provenanceChoice(job.input) : undefined
+  const all: Range = { low: part.after ?? part.low, high: part.high }
+  const hasMeta = needsMeta(selection)
+  const plain = choice ? undefined : await plainSql(session, selection, all, hasMeta)
+  if (plain !== undefined) {
+    const { take, end } = newestLines(show, lines)
+    await session.copyInOrder(plain, take)
+    return end()
+  }
+  const { line, bad } = lines
+  const batches =
+    choice && provenanceLines(provenanceJudge(store, principal, job, selection, choice), line)
+  let { low } = all
+  let high: string | undefined
+  do {
+    const range = { low, high: part.high }
+    const read = await session.snapshot(async () => {
+      const changed = await changedRows(store, session, selection, range)
+      const sql = copySql(selection, { low, high: changed.high }, changed.rows, hasMeta)
+      await session.copy(sql, ([rowId, content, metaExtension, ruling]) => {
+        if (!rowId) throw new Error('A row has no id')
+        try {
+          if (!content || !metaExtension) throw new SyntaxError('A row has no content')
+          const shown = show(content, metaExtension, ruling?.bytes.readInt32BE(ruling.start))
+          return batches === undefined ? line(rowId, shown) : batches.add(rowId, content, shown)
+        } catch (error) {
+          if (error instanceof SyntaxError) return bad(Buffer.from(bufferOf(rowId)))
+          throw error
+        }
+      })
+      return changed
+    })
+    high = read.high
+    low = high
+  } while (high !== part.high)
+  await batches?.end()
+}
