@@ -18,6 +18,7 @@ import { type Sought, seekIncludes } from './include-seek.ts'
 import type { SortedRow } from './order.ts'
 import { isShared } from './prepare.ts'
 import { holdsSql, type Scene, type Test } from './row-test.ts'
+import { settledBy } from './settled.ts'
 import { isHidden, sightOf } from './sight.ts'
 
 export interface Followed {
@@ -52,7 +53,10 @@ export async function followIncludes(
     )
     if (queries.length === 0) break
     if (step > MAX_STEPS) return { included, isCut: true }
-    const parts = queries.map((query) => ({ query, driver: driverOf(query) }))
+    const parts = queries.map((query) => {
+      const part = { query, driver: driverOf(query) }
+      return { query, driver: settledBy(store.statistics, part) }
+    })
     const rows = await store.connection.query<SortedRow>(pageStatement(parts))
     // What is reached both ways is shown as what it may be read as.
     const interactionOf = (type: string) => (sought.targets.has(type) ? 'read' : 'search')
@@ -123,6 +127,7 @@ function queriesOf(
         kind: 'join',
         keys: (bind) => bind(keysLiteral(any), 'bigint[]'),
         check: holdsSql,
+        isSteady: true,
       })
     }
   }
