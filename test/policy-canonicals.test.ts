@@ -53,6 +53,19 @@ t.test('none does where the url is hidden', async (t) => {
   }
 })
 
+t.test('nor is a deletion looked for by it', async (t) => {
+  const way =
+    'Questionnaire?_deleted=true&_has:QuestionnaireResponse:questionnaire:status=completed'
+  const open = await memberUnder(botica, { entries: [{ resourceType: '*' }] })
+  t.equal((await open.client.get(way)).status, 400, 'it goes with few parameters')
+  const entries = [
+    { resourceType: 'QuestionnaireResponse' },
+    { resourceType: 'Questionnaire', hiddenFields: ['url'] },
+  ]
+  const { client } = await memberUnder(botica, { entries })
+  t.equal((await client.get(way)).status, 403)
+})
+
 t.test('what other entries show of it is found', async (t) => {
   const { client } = await memberUnder(botica, {
     entries: [

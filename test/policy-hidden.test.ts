@@ -44,6 +44,29 @@ t.test('who a resource is about is not told by its compartment', async (t) => {
   t.equal((await client.get(`Observation?_id=${observation.id}`)).status, 200)
 })
 
+interface Page {
+  readonly entry: readonly { readonly resource: { readonly id: string } }[]
+}
+
+t.test('what several parameters refer by is included once', async (t) => {
+  const entries = [
+    { resourceType: 'Patient' },
+    { resourceType: 'Observation', hiddenFields: ['note'] },
+  ]
+  const { client } = await memberUnder(botica, { entries })
+  for (const ways of [
+    '_revinclude=*',
+    '_revinclude=Observation:subject&_revinclude=Observation:patient',
+  ]) {
+    const { body } = await client.get<Page>(`Patient?_id=${patient.id}&${ways}`)
+    t.same(
+      body.entry.map(({ resource }) => resource.id),
+      [patient.id, observation.id],
+      ways,
+    )
+  }
+})
+
 const graphql = (query: string) => `$graphql?query=${encodeURIComponent(query)}`
 
 // Of each way of asking: what it says of the patient that the observation is about, and of another.

@@ -10,6 +10,7 @@ import type { Judging } from './fetch.ts'
 import { readRow } from './read.ts'
 import { type VersionRow, versionColumns } from './rows.ts'
 import { fewRowsSql, grantTests, type Place, placeIn } from './search/grant-tests.ts'
+import { behindSelect } from './search/settled.ts'
 import { type Bind, binder } from './side-rows.ts'
 
 /** `all`: no policy applies; undefined: nothing lets it through. */
@@ -128,13 +129,16 @@ export async function ask(
   ids: readonly string[],
   asked: readonly Interaction[],
 ): Promise<readonly Judged['rulings'][]> {
-  const { values, bind } = binder()
+  const { values, bind: plainBind } = binder()
+  const bind = behindSelect(plainBind)
   const place = placeIn(store.keys, principal, type, project)
   const columns = asked.map((item) => `${placeSql(place, principal, item, bind)} as "${item}"`)
+  const text = `select r.id as row, ${columns.join(', ')} from resource r
+    where r.project = ${bind(project, 'int')} and r.type = ${bind(typeNumber(type), 'smallint')}
+      and r.id = any(${bind(ids, 'uuid[]')})`
   const rows = await store.connection.query<{ row: string } & RulingColumns>({
-    text: `select r.id as row, ${columns.join(', ')} from resource r
-      where r.project = ${bind(project, 'int')} and r.type = ${bind(typeNumber(type), 'smallint')}
-        and r.id = any(${bind(ids, 'uuid[]')})`,
+    ...nameOf(text),
+    text,
     values,
   })
   const found = new Map(rows.map((row) => [row.row, rulingsIn(principal, type, asked, row)]))

@@ -12,7 +12,7 @@ import { byIds } from './by-ids.ts'
 import type { Driver } from './driver.ts'
 import { afterSql, columnsOf, type Order, orderSql, type Position } from './order.ts'
 import { fewSql, heldRows, sqlOf, type Test } from './row-test.ts'
-import { behindSelect, isSettled, settledName, settledSql } from './settled.ts'
+import { behindSelect, isSettled, named, settledSql } from './settled.ts'
 import { sortedRows } from './sort-rows.ts'
 import { COLUMNS, forced, keysFirst, ordered, type TestSql, WALKED, where } from './ways.ts'
 
@@ -42,10 +42,7 @@ export interface Part {
 /** Rows are SortedRow, in order. Parts differ in type and tests only: several are several types. */
 export function pageStatement(parts: readonly Part[]): Statement {
   const { bind, statement } = statementBuilder()
-  const page = statement(pageSql(parts, bind))
-  if (!isSettled(parts)) return page
-  const name = settledName(page.text)
-  return name === undefined ? page : { name, ...page }
+  return named(statement(pageSql(parts, bind)), isSettled(parts))
 }
 
 /** The same of several searches at once: `n` says whose row it is. */
@@ -80,9 +77,11 @@ function pageSql(parts: readonly Part[], plainBind: Bind): string {
 
 function rowsSql({ query, driver }: Part, most: string, bind: Bind): string {
   if (driver.kind === 'settled') {
-    const rows = settledSql(query, most, bind)
+    const rows = () => settledSql(query, most, bind)
+    if (driver.cap === undefined) return rows()
     // A number that PostgreSQL knows: from it follows that the order's own index is the way.
-    return driver.cap === undefined ? rows : walked(query, String(driver.cap), rows, most, bind)
+    const cap = String(driver.cap)
+    return walked(query, cap, driver.isSure ? undefined : rows(), most, bind)
   }
   if (query.order.terms.length > 0) {
     const testSql = driver.kind === 'keys' ? fewSql : sqlOf

@@ -30,6 +30,7 @@ import {
 import { joinTest } from './joins.ts'
 import { lastUpdatedTest, mainDateTest } from './main-date.ts'
 import { dateTest, nearTest, numberTest, quantityTest } from './ranges.ts'
+import { reachOf } from './reach.ts'
 import { alternativeSql, filter, isMissing, type Scene, sqlOf, type Test } from './row-test.ts'
 import { containsTest, stringTest } from './strings.ts'
 import { isOfText, wordsTest } from './texts.ts'
@@ -72,7 +73,7 @@ function conditionTest(scene: Scene, condition: Condition): Test {
   if (ALWAYS.has(code) && modifier === 'missing') {
     return filter(() => (isMissing(values) ? 'false' : 'true'))
   }
-  if (code === '_lastUpdated') return filter(lastUpdatedTest(condition))
+  if (code === '_lastUpdated') return filter(lastUpdatedTest(condition), 'row')
   if (code === '_compartment') return compartmentTest(scene, values)
   if (isOfText(condition)) return wordsTest(scene, condition)
   if (code === '_project') throw notSupported('_project belongs to the searched type itself')
@@ -114,13 +115,17 @@ function negated(modifier: string | undefined, test: Test): Test {
 }
 
 function negation(test: Test): Test {
-  return filter((bind) => `not coalesce(${sqlOf(test, bind, true)}, false)`)
+  const isOfRow = reachOf(test) === 'row'
+  return filter(
+    (bind) => `not coalesce(${sqlOf(test, bind, true)}, false)`,
+    isOfRow ? 'row' : undefined,
+  )
 }
 
 /** `:missing` by the presence key. */
 function presence({ keys }: Scene, ps: readonly bigint[], values: readonly string[]): Test {
   const test: Test = { kind: 'keys', any: ps.map((p) => keys.present(p)) }
-  return isMissing(values) ? filter((bind) => `not (${sqlOf(test, bind)})`) : test
+  return isMissing(values) ? filter((bind) => `not (${sqlOf(test, bind)})`, 'row') : test
 }
 
 function idTest({ keys, type }: Scene, { values, modifier }: Condition): Test {
@@ -129,8 +134,8 @@ function idTest({ keys, type }: Scene, { values, modifier }: Condition): Test {
     const id = text.startsWith(`${type}/`) ? text.slice(type.length + 1) : text
     return keys.rowId(type, normalId(id))
   })
-  if (modifier === 'not') return filter((bind) => `r.id <> all(${bind(ids, 'uuid[]')})`)
-  return { kind: 'narrow', sql: (bind) => `r.id = any(${bind(ids, 'uuid[]')})` }
+  if (modifier === 'not') return filter((bind) => `r.id <> all(${bind(ids, 'uuid[]')})`, 'row')
+  return { kind: 'narrow', sql: (bind) => `r.id = any(${bind(ids, 'uuid[]')})`, reach: 'row' }
 }
 
 /** A compartment of the standard, or an account; a bare id may be that of any compartment. */

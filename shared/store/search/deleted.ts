@@ -3,7 +3,6 @@ import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { badRequest, forbidden } from '../../errors.ts'
 import { COMPARTMENTS, typeNumber } from '../../fhir/definitions.ts'
-import { testedCodes } from '../../fhir/parameter-paths.ts'
 import { type Condition, isCondition, type SearchRequest } from '../../fhir/search.ts'
 import { unescapeValue } from '../../fhir/search-values.ts'
 import { idOf } from '../content.ts'
@@ -13,6 +12,7 @@ import { allow } from '../read.ts'
 import type { SearchPage, Version } from '../repository.ts'
 import { toVersion, versionColumns } from '../rows.ts'
 import type { Bind } from '../side-rows.ts'
+import { codesRead } from './joins.ts'
 import { lastUpdatedTest } from './main-date.ts'
 import { afterSql, orderOf, orderSql, readCursor, reversed, type SortedRow } from './order.ts'
 import { pageOf } from './page.ts'
@@ -36,7 +36,8 @@ export async function searchDeleted(
   const { type, count, offset, cursor, total } = request
   allow(principal, type, 'search')
   if (!isPlain(principal, type, 'search') || REGISTRY_TYPES.has(type)) throw forbidden()
-  const codes = request.conditions.flatMap((criterion) => testedCodes(type, criterion))
+  const { parameters } = principal.project
+  const codes = request.conditions.flatMap((criterion) => codesRead(type, criterion, parameters))
   sightOf(store, principal, type, 'search', undefined, [], codes)
   const order = orderOf(request, store.keys)
   if (order.terms.length > 0 || order.column === 'd_lo') {

@@ -35,8 +35,8 @@ type Way =
    * statistics that fills the page with rows to spare, so the statement holds no other way.
    */
   | { readonly kind: 'walk'; readonly cap: number; readonly isSure?: true }
-  /** There is one way only, after a walk of `cap` rows if given, as settled.ts tells. */
-  | { readonly kind: 'settled'; readonly cap?: number }
+  /** There is one way only, after a walk of `cap` rows if given, or that walk alone, as settled.ts tells. */
+  | { readonly kind: 'settled'; readonly cap?: number; readonly isSure?: true }
 
 const MIN_WALK = 2000
 const MAX_WALK = 20_000
@@ -136,7 +136,8 @@ export function sureDriver(
   driver: Driver,
 ): Driver {
   if (driver.kind !== 'walk' || !tests.some(({ kind }) => kind === 'join')) return driver
-  const walked = Math.min(driver.cap, statistics.rowsOf(place.project, place.number))
+  const cap = Math.min(driver.cap, MIN_WALK)
+  const walked = Math.min(cap, statistics.rowsOf(place.project, place.number))
   const found = shareOf(statistics, place, tests) * walked
-  return found < PATIENCE * limit ? driver : { ...driver, isSure: true }
+  return found < PATIENCE * limit ? driver : { kind: 'walk', cap, isSure: true }
 }

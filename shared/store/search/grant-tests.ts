@@ -10,6 +10,7 @@ import { pathsRead } from '../../fhir/parameter-paths.ts'
 import type { Bind } from '../side-rows.ts'
 import { REGISTRY_PROJECT } from '../tenants.ts'
 import { testOf } from './conditions.ts'
+import { farthest } from './reach.ts'
 import { type Decision, decisionOf, type HeldRow, takesRowAlone } from './row-decisions.ts'
 import { filter, oneRowSql, type Scene, sqlOf, type Test } from './row-test.ts'
 
@@ -87,7 +88,8 @@ function makeVisible(
   if (alternatives.length === 1 && only.not.length === 0) return only.tests
   const exactSql = (testsSql: TestsSql) => (bind: Bind) =>
     `(${alternatives.map((one) => anySql(one, bind, testsSql)).join(' or ')})`
-  const exact: Test = { kind: 'filter', sql: exactSql(allSql), few: exactSql(fewRowsSql) }
+  const reach = farthest(alternatives.flatMap(({ tests, not }) => [...tests, ...not.flat()]))
+  const exact: Test = { kind: 'filter', sql: exactSql(allSql), few: exactSql(fewRowsSql), reach }
   const wider = widerTest(alternatives)
   if (wider === undefined) return [exact]
   const isExact = alternatives.every(({ tests, not }) => tests.length === 1 && not.length === 0)
@@ -137,7 +139,7 @@ export function withVisible(
   const few = (bind: Bind) => fewRowsSql(visible, bind)
   const isCostly = isFew && visible.some(({ kind }) => kind !== 'keys')
   const sql = isFew ? few : (bind: Bind) => allSql(visible, bind)
-  return [...tests, { kind: 'filter', sql, few, isCostly }]
+  return [...tests, { kind: 'filter', sql, few, isCostly, reach: farthest(visible), of: visible }]
 }
 
 /** Keys of which every row that is let through holds one: by them rows are found, and counted. */

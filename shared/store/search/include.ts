@@ -61,8 +61,10 @@ export async function followIncludes(
     // What is reached both ways is shown as what it may be read as.
     const interactionOf = (type: string) => (sought.targets.has(type) ? 'read' : 'search')
     const shown = await showAll(store, principal, interactionOf, rows)
-    const found = shown.filter((version) => !seen.has(nameOf(version)))
-    for (const version of found) seen.add(nameOf(version))
+    // Several queries may lead to the same.
+    const named = new Map(shown.map((version) => [nameOf(version), version]))
+    const found = [...named].filter(([name]) => !seen.has(name)).map(([, version]) => version)
+    for (const name of named.keys()) seen.add(name)
     const room = MAX_INCLUDED - included.length
     included.push(...found.slice(0, room))
     if (found.length > room || sought.isCut) return { included, isCut: true }
@@ -154,7 +156,7 @@ function holderScenes(
 
 function idsTest({ keys, type }: Scene, ids: readonly string[]): Test {
   const rowIds = ids.map((id) => keys.rowId(type, id))
-  return { kind: 'narrow', sql: (bind) => `r.id = any(${bind(rowIds, 'uuid[]')})` }
+  return { kind: 'narrow', sql: (bind) => `r.id = any(${bind(rowIds, 'uuid[]')})`, reach: 'row' }
 }
 
 function urlsTest({ keys, project, type }: Scene, urls: ReadonlySet<string>): Test {

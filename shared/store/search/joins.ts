@@ -12,6 +12,7 @@ import { isCanonicalParameter, plannedParameter } from '../index-plan.ts'
 import type { Bind } from '../side-rows.ts'
 import { CANONICAL_KEY } from '../type-constants.ts'
 import { matchesOf, shareOf } from './driver.ts'
+import { farthest } from './reach.ts'
 import {
   alternativeSql,
   filter,
@@ -113,7 +114,10 @@ function probing(parts: readonly Side[]): Pick<JoinTest, 'probe' | 'walk'> {
 }
 
 /** Of a policy: most rows of a type hold one of the keys, so rows are walked in order before they are looked for. */
-function judging(isChain: boolean, parts: readonly Side[]): Pick<JoinTest, 'probe' | 'walk'> {
+function judging(
+  isChain: boolean,
+  parts: readonly Side[],
+): Pick<JoinTest, 'probe' | 'walk' | 'reach'> {
   const probe = (bind: Bind) =>
     `(${parts.map((part) => probeSql(isChain, part, bind)).join(' or ')})`
   const isLight = isChain && parts.every(isBySelf)
@@ -129,7 +133,12 @@ function judging(isChain: boolean, parts: readonly Side[]): Pick<JoinTest, 'prob
     only === undefined || others.length > 0
       ? {}
       : { targets: (bind: Bind) => targetsSql(only, bind) }
-  return { probe, walk: { rows: () => MOST_PROBES, test: probe, share, ...targets } }
+  const isOneWay = parts.every(({ inner, test }) => farthest([...inner.visible, test]))
+  return {
+    probe,
+    walk: { rows: () => MOST_PROBES, test: probe, share, ...targets },
+    reach: isOneWay ? 'beside' : undefined,
+  }
 }
 
 /** A probe costs as much as to read so many rows of the other side. */

@@ -20,7 +20,7 @@ import {
   type SortedRow,
   writeCursor,
 } from './order.ts'
-import { driverOf, prepare, surelyBy } from './prepare.ts'
+import { driverOf, prepare, surely } from './prepare.ts'
 import { sightOf } from './sight.ts'
 import { countRows } from './total.ts'
 
@@ -143,7 +143,7 @@ async function searchPage(
 async function findRows(store: Store, queries: readonly Query[]): Promise<SortedRow[]> {
   const sure = surePartsOf(store, queries)
   const rows = await store.connection.query<SortedRow>(pageStatement(sure))
-  const isSure = sure.some(({ driver }) => driver.kind === 'walk' && driver.isSure)
+  const isSure = sure.some(({ driver }) => 'isSure' in driver && driver.isSure)
   if (!isSure || rows.length === queries[0]?.limit) return rows
   return store.connection.query<SortedRow>(pageStatement(partsOf(store, queries)))
 }
@@ -153,7 +153,7 @@ function partsOf(store: Store, queries: readonly Query[]): readonly Part[] {
 }
 
 function surePartsOf(store: Store, queries: readonly Query[]): readonly Part[] {
-  return partsOf(store, queries).map((part) => ({ ...part, driver: surelyBy(store, part) }))
+  return partsOf(store, queries).map((part) => surely(store, part))
 }
 
 /** What the Principal sees of rows that it may see. */

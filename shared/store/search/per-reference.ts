@@ -4,6 +4,7 @@
  * the order of the type for every one of them. A reference so common that fetching and sorting all its
  * rows costs more than walking the order is searched for like any other search.
  */
+import { grantsFor } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import type { Statement } from '../../database.ts'
 import { tooCostly } from '../../errors.ts'
@@ -13,15 +14,19 @@ import { keysLiteral } from '../keys.ts'
 import { allow } from '../read.ts'
 import type { SearchPage } from '../repository.ts'
 import { versionColumns } from '../rows.ts'
-import type { Bind } from '../side-rows.ts'
+import { type Bind, binder } from '../side-rows.ts'
 import type { Query } from './compile.ts'
 import { testOf } from './conditions.ts'
 import { matchesOf } from './driver.ts'
+import { hidesAny } from './grant-tests.ts'
 import { type Order, orderOf, orderSql, type SortedRow } from './order.ts'
 import { pageOf, search, showRows } from './page.ts'
 import { prepare } from './prepare.ts'
-import { fewSql, scopeSql } from './row-test.ts'
+import { farthest } from './reach.ts'
+import { fewSql, probeSql, scopeSql } from './row-test.ts'
+import { behindSelect, isPlannedOnce, named } from './settled.ts'
 import { sightOf } from './sight.ts'
+import type { KeyStatistics } from './statistics.ts'
 
 export interface ReferenceSearch {
   /** Without the condition on the reference, and without a cursor. */
@@ -51,7 +56,7 @@ export async function searchPerReference(
   })
   const together = async () => {
     if (asked.queries.length === 0 || rest.length === 0) return
-    const statement = pagesStatement(asked, rest, maxRows + 1)
+    const statement = pagesStatement(store.statistics, asked, rest, maxRows + 1)
     const rows = await store.connection.query<SortedRow & { n: number }>(statement)
     if (rows.length > maxRows) throw tooCostly(`More than ${maxRows} resources were found`)
     const show = await showRows(store, principal, rows)
@@ -108,9 +113,12 @@ async function ask(
     sightOf(store, principal, type, 'search', project, [], [code]),
   )
   // What a policy hides the reference of is not found by it.
+  const isHidden = grantsFor(principal, type, 'search')?.some((grant) =>
+    hidesAny(grant, type, [code], principal.project.parameters),
+  )
   const queries = prepared.queries.map((query, i) => ({
     ...query,
-    tests: [...query.tests, ...(principal.rules === undefined ? [] : (scenes[i]?.visible ?? []))],
+    tests: [...query.tests, ...(isHidden ? (scenes[i]?.visible ?? []) : [])],
   }))
   const sought = references.map((reference): Sought => {
     const values = [reference]
@@ -125,8 +133,18 @@ async function ask(
 
 const COLUMNS = 'r.project, r.type, r.id, r.ver, r.lu, r.d_lo'
 
-function pagesStatement({ order, queries }: Asked, sought: readonly Sought[], most: number) {
-  const { values, bind } = binder()
+function pagesStatement(
+  statistics: KeyStatistics,
+  { order, queries }: Asked,
+  sought: readonly Sought[],
+  most: number,
+): Statement {
+  const { values, bind: plainBind } = binder()
+  // Rows are found by the keys alone.
+  const isKept = queries.every(
+    (query) => isPlannedOnce(statistics, query) && farthest(query.tests) !== undefined,
+  )
+  const bind = isKept ? behindSelect(plainBind) : plainBind
   const [first] = queries
   const names = order.terms.map((_, i) => `s${i}`)
   const rows = queries.map((query, i) => {
@@ -140,7 +158,7 @@ function pagesStatement({ order, queries }: Asked, sought: readonly Sought[], mo
         limit ${bind(first?.limit, 'int')} offset ${bind(first?.offset, 'int')}
       ) r join version v using (project, type, id, ver) order by ${orderSql(order, 'r')}) p
     limit ${bind(most, 'int')}`
-  return { text, values }
+  return named({ text, values }, isKept)
 }
 
 function countsStatement({ queries }: Asked, sought: readonly Sought[]): Statement {
@@ -149,15 +167,6 @@ function countsStatement({ queries }: Asked, sought: readonly Sought[]): Stateme
   const text = `select x.n::int, p.count::int from ${keysSql(queries, sought, bind)}
     cross join lateral (select count(*) from (${rows.join(' union all ')}) r) p`
   return { text, values }
-}
-
-function binder(): { readonly values: unknown[]; readonly bind: Bind } {
-  const values: unknown[] = []
-  const bind: Bind = (value, type) => {
-    values.push(value)
-    return `$${values.length}::${type}`
-  }
-  return { values, bind }
 }
 
 /** Keys as texts of arrays, a column for each query: a reference may have several. */
@@ -176,7 +185,7 @@ function rowsSql(query: Query, keys: string, columns: string, bind: Bind): strin
   const conditions = [
     ...scopeSql(query.project, query.typeNumbers, bind, true),
     `r.keys && ${keys}::bigint[]`,
-    ...query.tests.map((test) => fewSql(test, bind)),
+    ...query.tests.map((test) => (test.kind === 'ids' ? probeSql(test, bind) : fewSql(test, bind))),
   ]
   return `(select ${columns} from resource r where ${conditions.join(' and ')} offset 0)`
 }

@@ -74,7 +74,7 @@ export function isShared(principal: Principal, project: number, type: string): b
 }
 
 /** Errors: 400 too-costly for a sort by values, which looks at every match. */
-export function driverOf({ statistics }: Store, query: Query): Driver {
+export function driverOf({ statistics }: Pick<Store, 'statistics'>, query: Query): Driver {
   checkSortable(statistics, query)
   if (query.typeNumbers.length > 1) return { kind: 'keys' }
   const limit = query.limit + query.offset
@@ -82,13 +82,16 @@ export function driverOf({ statistics }: Store, query: Query): Driver {
 }
 
 /** As it was chosen, without the ways that are very probably not needed. */
-export function surelyBy({ statistics }: Store, part: Part): Driver {
-  const { query } = part
-  const driver = settledBy(statistics, part)
-  const { project, typeNumbers, tests, limit, offset } = query
+export function surely({ statistics }: Pick<Store, 'statistics'>, part: Part): Part {
+  const { query, driver } = part
+  const { project, typeNumbers, limit, offset } = query
   const [number, other] = typeNumbers
-  if (number === undefined || other !== undefined) return driver
-  return sureDriver(statistics, { project, number }, tests, limit + offset, driver)
+  const settled = (one: Part) => ({ ...one, driver: settledBy(statistics, one) })
+  if (number === undefined || other !== undefined) return settled(part)
+  // Rows that are walked are looked at one by one, and what a policy asks of them with the rest.
+  const tests = query.tests.flatMap((test) => (test.kind === 'filter' && test.of) || [test])
+  const sure = sureDriver(statistics, { project, number }, tests, limit + offset, driver)
+  return settled(sure === driver ? part : { query: { ...query, tests }, driver: sure })
 }
 
 type Wanted = Pick<Query, 'project' | 'typeNumbers' | 'tests' | 'isLimited' | 'score'>

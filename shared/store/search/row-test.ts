@@ -3,6 +3,7 @@ import { typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/own-parameters.ts'
 import { type Keys, keysLiteral } from '../keys.ts'
 import type { Bind } from '../side-rows.ts'
+import type { Reach } from './reach.ts'
 import type { KeyStatistics } from './statistics.ts'
 
 /** Whose rows are searched, in the eyes of one Principal. */
@@ -41,6 +42,10 @@ export type Test =
       readonly beginning?: (bind: Bind) => string
       /** Looks beyond the row: worth asking only of rows that may be on the page. */
       readonly isCostly?: boolean
+      /** What `few` looks at; absent: whatever its values lead to. */
+      readonly reach?: Reach | undefined
+      /** The tests that it says in one. */
+      readonly of?: readonly Test[]
     }
 
 export interface IdsTest {
@@ -50,8 +55,6 @@ export interface IdsTest {
   readonly few?: (bind: Bind) => string
   /** About how many ids there are at most; absent: nobody knows. */
   readonly expected?: (statistics: Pick<Matches, 'startingWith'>) => number
-  /** Read by one index, one range a value: there is nothing to choose. */
-  readonly isPlain?: boolean
   /** Read by the same indexes whatever is looked for. */
   readonly isSteady?: boolean
 }
@@ -69,6 +72,8 @@ export interface JoinTest {
   readonly isSteady?: boolean
   /** A walk that is worth a try before the keys are looked for, which may be many or held by many rows. */
   readonly walk?: JoinWalk
+  /** What `probe` looks at; absent: whatever its values lead to. */
+  readonly reach?: Reach | undefined
 }
 
 export interface JoinWalk {
@@ -212,8 +217,8 @@ export function scopeSql(
   return isByKeys ? tests.map((test) => `(${test}) is true`) : tests
 }
 
-export function filter(sql: (bind: Bind) => string): Test {
-  return { kind: 'filter', sql }
+export function filter(sql: (bind: Bind) => string, reach?: Reach): Test {
+  return { kind: 'filter', sql, reach }
 }
 
 /** Of the value of `:missing`. */

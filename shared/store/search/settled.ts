@@ -4,21 +4,23 @@
  * plan it makes for one search is the one for all; and what must not find rows is in words that no index serves. A
  * walk along an order is one way, too, as its cap is told, and so is what comes after it when it fills no page.
  */
+import type { Statement } from '../../database.ts'
 import type { Bind } from '../side-rows.ts'
 import { idsSql } from './by-ids.ts'
 import type { Part, Query } from './compile.ts'
 import type { Driver } from './driver.ts'
 import { keptBy } from './kept.ts'
 import { afterSql, orderAfterSql } from './order.ts'
-import { fewSql, type IdsTest, scopeSql, sqlOf, type Test } from './row-test.ts'
+import { farthest, reachOf } from './reach.ts'
+import { type IdsTest, oneRowSql, scopeSql, sqlOf, type Test } from './row-test.ts'
 import type { KeyStatistics } from './statistics.ts'
-import { COLUMNS } from './ways.ts'
+import { COLUMNS, WALKED } from './ways.ts'
 
 /** Of fewer rows a plan would read them all, and be kept when there are many more. */
 const FEWEST_ROWS = 10_000
 /** Ids that are looked up one by one. */
 const MOST_IDS = 100
-const CAPS = [2000, 4000, 8000, 16_000, 20_000]
+const CAPS = [500, 2000, 4000, 8000, 16_000, 20_000]
 /** Of the texts that a connection keeps, together: about 150 bytes a letter. */
 const MOST_LETTERS = 120_000
 
@@ -32,24 +34,33 @@ export function settledBy(statistics: Known, part: Part): Driver {
 type Known = Pick<KeyStatistics, 'rows' | 'rowsOf' | 'startingWith'>
 
 function oneWay(statistics: Known, { query, driver }: Part): Driver {
-  const { tests, order, score } = query
-  if (statistics.rows < FEWEST_ROWS || order.terms.length > 0 || score !== undefined) return driver
-  const isByKeys =
-    tests.some(({ kind }) => kind === 'keys') &&
-    tests.every(({ kind }) => kind === 'keys' || kind === 'date')
-  if (driver.kind === 'keys') return isByKeys ? { kind: 'settled' } : driver
+  const { tests, order } = query
+  if (!isPlannedOnce(statistics, query)) return driver
+  const reach = farthest(tests)
+  const isFound = tests.some(({ kind }) => kind === 'keys' || kind === 'narrow')
+  if (driver.kind === 'keys') return isFound && reach ? { kind: 'settled' } : driver
   if (driver.kind === 'walk') {
-    const isWalked = tests.every(({ kind }) => kind === 'keys') && order.column !== 'id'
-    return isWalked ? { kind: 'settled', cap: roundedCap(driver.cap) } : driver
+    const isBound = order.column === 'id' || tests.some(({ kind }) => kind === 'date')
+    const isWalked = !isBound && (reach === 'row' || (reach !== undefined && driver.isSure))
+    return isWalked ? { ...driver, kind: 'settled', cap: roundedCap(driver.cap) } : driver
   }
   const isById =
     driver.kind === 'ids' &&
     driver.few === undefined &&
+    reach !== undefined &&
     tests.every((test) => {
-      if (test.kind !== 'ids' || test.isPlain !== true) return false
+      if (test.kind !== 'ids') return test.kind === 'filter'
       return test.expected !== undefined && test.expected(statistics) <= MOST_IDS
     })
   return isById ? { kind: 'settled' } : driver
+}
+
+/** True where a plan for its rows, once they are found, is one for the rows of others. */
+export function isPlannedOnce(
+  { rows }: Pick<KeyStatistics, 'rows'>,
+  { order, score }: Pick<Query, 'order' | 'score'>,
+): boolean {
+  return rows >= FEWEST_ROWS && order.terms.length === 0 && score === undefined
 }
 
 /** One of few: each is a statement of its own. */
@@ -68,38 +79,60 @@ export function behindSelect(bind: Bind): Bind {
 
 /** Rows in order, at most `most` of them. */
 export function settledSql(query: Query, most: string, bind: Bind): string {
-  const { project, typeNumbers, tests, order, after } = query
-  const ids = tests.filter((test): test is IdsTest => test.kind === 'ids')
-  const rows =
-    ids.length === 0
-      ? foundByKeys(query, tests, bind)
-      : `select r.* from unnest(array(select distinct id from (${idsSql(ids, bind)}) f(id))) f(id)
-          cross join lateral (select ${COLUMNS} from resource r
-            where ${scopeSql(project, typeNumbers, bind, false).join(' and ')} and r.id = f.id offset 0) r
-          where true`
-  const later = after === undefined ? '' : ` and (${afterSql(order, after, bind)}) is true`
-  return `${rows}${later} order by ${orderAfterSql(order, 'r')} limit ${most}`
+  const { tests, order, after } = query
+  const leading = leadingTests(tests)
+  const others = tests.filter((test) => !leading.includes(test))
+  const near = others.filter((test) => reachOf(test) === 'row')
+  const far = others.filter((test) => !near.includes(test))
+  const tested = near.map((test) => oneRowSql(test, bind))
+  if (after !== undefined) tested.push(afterSql(order, after, bind))
+  const forced = tested.map((sql) => `(${sql}) is true`)
+  const found = foundSql(query, leading, forced, far.length === 0 ? COLUMNS : WALKED, bind)
+  const rows = `${found} order by ${orderAfterSql(order, 'r')}`
+  if (far.length === 0) return `${rows} limit ${most}`
+  // Looked for in that order, until the page is full.
+  const seen = far.map((test) => `(${oneRowSql(test, bind)}) is true`).join(' and ')
+  return `select ${COLUMNS} from (${rows} offset 0) r where ${seen} limit ${most}`
 }
 
-function foundByKeys({ project, typeNumbers }: Query, tests: readonly Test[], bind: Bind): string {
-  const conditions = [
-    ...scopeSql(project, typeNumbers, bind, true),
-    ...tests.map((test) =>
-      test.kind === 'keys' ? sqlOf(test, bind) : `(${fewSql(test, bind)}) is true`,
-    ),
-  ]
-  return `select ${COLUMNS} from resource r where ${conditions.join(' and ')}`
+/** Those by which rows are found; the others are asked of what is found. */
+function leadingTests(tests: readonly Test[]): readonly Test[] {
+  const kind = ['narrow', 'keys', 'ids'].find((one) => tests.some((test) => test.kind === one))
+  return tests.filter((test) => test.kind === kind)
+}
+
+function foundSql(
+  { project, typeNumbers }: Query,
+  leading: readonly Test[],
+  tested: readonly string[],
+  columns: string,
+  bind: Bind,
+): string {
+  const isByKeys = leading.every(({ kind }) => kind === 'keys')
+  const ids = leading.filter((test): test is IdsTest => test.kind === 'ids')
+  const found = ids.length === 0 ? leading.map((test) => sqlOf(test, bind)) : ['r.id = f.id']
+  const conditions = [...scopeSql(project, typeNumbers, bind, isByKeys), ...found, ...tested]
+  const rows = `select ${columns} from resource r where ${conditions.join(' and ')}`
+  if (ids.length === 0) return rows
+  return `select r.* from unnest(array(select distinct id from (${idsSql(ids, bind)}) f(id))) f(id)
+    cross join lateral (${rows} offset 0) r`
 }
 
 const names = new Map<string, string>()
 let letters = 0
 
 /** The first shapes that are asked for have names; others are planned each time. */
-export function settledName(text: string): string | undefined {
+function settledName(text: string): string | undefined {
   const known = names.get(text)
   if (known !== undefined || letters + text.length > MOST_LETTERS) return known
   const name = `search-${names.size}`
   names.set(text, name)
   letters += text.length
   return name
+}
+
+/** `isKept`: its values stand behind selects. */
+export function named(statement: Statement, isKept: boolean): Statement {
+  const name = isKept ? settledName(statement.text) : undefined
+  return name === undefined ? statement : { name, ...statement }
 }

@@ -1,0 +1,246 @@
+/** Searches under a policy by plans that are kept: what it lets through changes neither what is found nor which way is right. */
+import t from 'tap'
+import { plainGrant } from '../shared/access/compile.ts'
+import { parseCriteria } from '../shared/access/criteria.ts'
+import type { Principal } from '../shared/access/principal.ts'
+import { typeNumber } from '../shared/fhir/definitions.ts'
+import { parseSearch } from '../shared/fhir/search.ts'
+import { Keys, keysLiteral } from '../shared/store/keys.ts'
+import { type Part, pageStatement } from '../shared/store/search/compile.ts'
+import { testOf } from '../shared/store/search/conditions.ts'
+import { matchesOf, rareBelow } from '../shared/store/search/driver.ts'
+import { withVisible } from '../shared/store/search/grant-tests.ts'
+import { orderOf, type SortedRow } from '../shared/store/search/order.ts'
+import { driverOf, surely } from '../shared/store/search/prepare.ts'
+import { sightOf } from '../shared/store/search/sight.ts'
+import { openStatistics } from '../shared/store/search/statistics.ts'
+import { until } from './fixtures/botica.ts'
+import { createDatabase } from './fixtures/own-database.ts'
+import { keptBuffers, ownBuffers } from './fixtures/plans.ts'
+import { openTestStore, statementsOf } from './fixtures/store.ts'
+
+const ROWS = 20_000
+const PATIENTS = 1000
+/** The last written are all about men. */
+const OF_MEN = 700
+const READY_MS = 60_000
+
+// Its statistics and plans are those of these rows.
+process.env.DATABASE_URL = await createDatabase(t)
+const { database, repository, aMember } = await openTestStore(t)
+const member = await aMember()
+const project = member.project.number
+const [salt] = await database.query<{ salt: Buffer }>({
+  text: 'select salt from search_key_salt',
+  values: [],
+})
+const keys = new Keys(salt?.salt ?? Buffer.alloc(0))
+const statistics = openStatistics(database)
+
+const patients = Array.from({ length: PATIENTS }, (_, n) => `Patient/p${n}`)
+const param = (type: string, code: string) => keys.param(project, type, code)
+const token = (type: string, code: string, value: string) =>
+  keys.token(param(type, code), undefined, value)
+const held = {
+  // Patients 0 to 2 are inactive; the odd ones are men.
+  self: patients.map((name) => param('Patient', '_self') ^ keys.target(project, name)),
+  gender: patients.map((_, n) => token('Patient', 'gender', n % 2 ? 'male' : 'female')),
+  active: patients.map((_, n) => token('Patient', 'active', String(n > 2))),
+  subject: patients.map((name) =>
+    keys.reference(param('Observation', 'subject'), keys.target(project, name)),
+  ),
+}
+await database.query({
+  text: `insert into resource (project, type, id, ver, lu, nref, keys)
+    select $1, $2, gen_random_uuid(), 1, timestamptz '2023-01-01' + n * interval '1 second', 1,
+      array[($3::bigint[])[n], ($4::bigint[])[n], ($5::bigint[])[n]]
+    from generate_series(1, $6::int) n`,
+  values: [
+    project,
+    typeNumber('Patient'),
+    ...[held.self, held.gender, held.active].map(keysLiteral),
+    PATIENTS,
+  ],
+})
+await database.query({
+  text: `insert into resource (project, type, id, ver, lu, d_lo, d_hi, nref, keys)
+    select $1, $2, gen_random_uuid(), 1, timestamptz '2024-01-01' + n * interval '1 second', at, at, 2,
+      array[n, ($3::bigint[])[1 + case when n > $7 - $8 then n % 500 * 2 + 1 else n * 7919 % $4 end],
+        case n % 7 when 0 then $5::bigint else $6::bigint end]
+    from generate_series(1, $7::int) n,
+      lateral (select timestamptz '2020-01-01' + n * 7919 % 20000 * interval '1 hour') d(at)`,
+  values: [
+    project,
+    typeNumber('Observation'),
+    keysLiteral(held.subject),
+    PATIENTS,
+    token('Observation', 'status', 'amended'),
+    token('Observation', 'status', 'final'),
+    ROWS,
+    OF_MEN,
+  ],
+})
+await database.query({
+  text: `insert into idx_string (project, type, p, v, id)
+    select project, type, $1, 'family' || row_number() over (order by lu) % 40, id from resource where type = $2`,
+  values: [param('Patient', 'family'), typeNumber('Patient')],
+})
+await database.query({
+  text: `insert into version (project, type, id, ver, lu, content, meta_at, meta_ext)
+    select project, type, id, ver, lu, '{}', 1, '' from resource where project = $1`,
+  values: [project],
+})
+await database.query({ text: 'vacuum analyze resource, version, idx_string', values: [] })
+await statistics.refresh()
+
+function limitedTo(...criteria: readonly string[]): Principal {
+  const grants = criteria.map((text) => {
+    const type = text.slice(0, text.indexOf('?'))
+    const parsed = parseCriteria(type, text, { projectId: undefined, values: new Map() })
+    return { ...plainGrant(type, ['search'], 'test'), criteria: parsed }
+  })
+  return { ...member, rules: { grants } }
+}
+
+function partOf(principal: Principal, search: string): Part {
+  const [type = '', parameters = ''] = search.split('?')
+  const request = parseSearch(type, parameters)
+  const scene = sightOf({ keys }, principal, type, 'search')
+  if (scene === undefined) throw new Error(`${type} is not in sight`)
+  const tests = request.conditions.map((condition) => testOf(scene, condition))
+  const rows = statistics.rowsOf(project, typeNumber(type))
+  const limit = request.count + 1
+  const query = {
+    project,
+    typeNumbers: [typeNumber(type)],
+    tests: withVisible(
+      scene.visible,
+      tests,
+      (test) => test.kind === 'keys' && matchesOf(statistics, test) <= rareBelow(rows, limit),
+    ),
+    order: orderOf(request, keys),
+    after: undefined,
+    limit,
+    offset: 0,
+  }
+  return { query, driver: driverOf({ statistics }, query) }
+}
+
+/** In the same words they let almost all through, half, almost nothing, and nothing. */
+const OBSERVATIONS = ['active=true', 'gender=female', 'active=false', 'gender=unknown'].map(
+  (criterion) => limitedTo(`Observation?status=final&subject:Patient.${criterion}`),
+)
+const OF_PATIENTS = [
+  ['gender=female&active:not=false', 'gender=male'],
+  ['gender=unknown&active:not=false', 'gender=male'],
+  ['gender=female&active:not=true', 'gender=unknown'],
+].map((entries) => limitedTo(...entries.map((entry) => `Patient?${entry}`)))
+const [all, half, , nothing] = OBSERVATIONS as [Principal, Principal, Principal, Principal]
+
+const ids = (type: string, count: number) =>
+  database.query<{ id: string }>({
+    text: 'select id from resource where project = $1 and type = $2 order by lu limit $3',
+    values: [project, typeNumber(type), count],
+  })
+const [observed, known] = await Promise.all(
+  ['Observation', 'Patient'].map(async (type) => (await ids(type, 3)).map(({ id }) => id).join()),
+)
+const SEARCHES: readonly (readonly [search: string, principals: readonly Principal[]])[] = [
+  ['Observation?subject=Patient/p6', OBSERVATIONS],
+  ['Observation?subject=Patient/p2&_sort=-date', OBSERVATIONS],
+  ['Observation?subject=Patient/p2,Patient/p9&status:not=amended&_sort=date', OBSERVATIONS],
+  [`Observation?_id=${observed}`, OBSERVATIONS],
+  ['Patient?family=family7', OF_PATIENTS],
+  [`Patient?_id=${known}`, OF_PATIENTS],
+]
+const WALKED = ['_sort=_lastUpdated', 'status=final&_sort=_lastUpdated', '_sort=date'].map(
+  (search) => `Observation?${search}`,
+)
+
+/** The same way, planned for its values. */
+function plannedEachTime({ query, driver }: Part): Part {
+  if (driver.kind !== 'settled') throw new Error('It is planned each time')
+  const { cap } = driver
+  return {
+    query,
+    driver: cap === undefined ? driverOf({ statistics }, query) : { ...driver, kind: 'walk', cap },
+  }
+}
+
+const idsOf = async (part: Part) =>
+  (await database.query<SortedRow>(pageStatement([part]))).map(({ id }) => id)
+
+t.test('what is let through is found, in order, however much that is', async (t) => {
+  const counts = new Set<number>()
+  for (const [search, principals] of SEARCHES) {
+    for (const principal of principals) {
+      const part = partOf(principal, search)
+      const sure = surely({ statistics }, part)
+      t.equal(sure.driver.kind, 'settled', search)
+      const found = await idsOf(sure)
+      counts.add(found.length)
+      t.same(found, await idsOf(part), search)
+    }
+  }
+  t.ok(counts.has(0) && counts.size > 4, 'some find all, some none')
+  for (const search of WALKED) {
+    for (const principal of [all, half]) {
+      const part = partOf(principal, search)
+      const sure = surely({ statistics }, part)
+      t.match(sure.driver, { kind: 'settled', isSure: true }, search)
+      const found = await idsOf(sure)
+      t.equal(found.length, 21, search)
+      t.same(found, await idsOf(part), search)
+    }
+  }
+})
+
+t.test('the plan made for one policy is as good as any for others', async (t) => {
+  const searches = [...SEARCHES, ...WALKED.map((search) => [search, [all, half]] as const)]
+  for (const asked of searches) {
+    const [search, principals] = asked
+    const parts = principals.map((principal) => partOf(principal, search))
+    const sure = parts.map((part) => surely({ statistics }, part))
+    const statements = sure.map((part) => pageStatement([part]))
+    t.equal(new Set(statements.map(({ name }) => name)).size, 1, search)
+    const own: number[] = []
+    await database.transaction(async (connection) => {
+      for (const part of sure.map(plannedEachTime)) {
+        own.push(await ownBuffers(connection, pageStatement([part])))
+      }
+      // The plan is weighed against those for the first values.
+      for (const places of [[...parts.keys()], [...parts.keys()].reverse()]) {
+        for (const place of places) {
+          const { text, values = [] } = statements[place] ?? { text: '' }
+          const statement = { name: `${searches.indexOf(asked)} from ${places[0]}`, text, values }
+          const kept = (await keptBuffers(connection, statement)) ?? Number.NaN
+          const most = (own[place] ?? 0) * 1.5 + 10
+          t.ok(kept <= most, `${kept} instead of ${own[place]}: ${text}`)
+        }
+      }
+    })
+  }
+})
+
+t.test('a page that a walk does not fill is made by another statement', async (t) => {
+  const search = (principal: Principal, order: string) => async () => {
+    const request = parseSearch('Observation', `_sort=${order}&_count=20`)
+    t.equal((await repository.search(principal, request)).versions.length, 20)
+  }
+  // Beside the first search the statistics are read, once.
+  const oldest = search(half, '_lastUpdated')
+  await until(async () => (await statementsOf(database, oldest)) === 1, READY_MS)
+  t.equal(await statementsOf(database, search(half, '-_lastUpdated')), 2)
+  t.equal(await statementsOf(database, search(all, '-_lastUpdated')), 1)
+})
+
+t.test('what more than one way may lead to is planned for its values', async (t) => {
+  const kindOf = (principal: Principal, search: string) =>
+    surely({ statistics }, partOf(principal, search)).driver.kind
+  t.equal(kindOf(nothing, 'Observation?'), 'walk', 'a page that so few rows may not fill')
+  t.equal(kindOf(nothing, 'Observation?status=final'), 'walk')
+  t.equal(kindOf(half, 'Observation?status=final&date=ge2021&_sort=-date'), 'walk')
+  t.equal(kindOf(half, 'Observation?value-quantity=5'), 'ids')
+  const byText = limitedTo('Observation?subject:Patient.family:exact=family7')
+  t.equal(kindOf(byText, 'Observation?subject=Patient/p6'), 'keys', 'what is in the contents')
+})
