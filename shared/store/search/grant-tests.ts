@@ -134,8 +134,9 @@ export function withVisible(
   isRare: (test: Test) => boolean,
 ): readonly Test[] {
   const isNarrowed = tests.some(({ kind }) => kind !== 'filter')
-  if (visible.length === 0 || !isNarrowed || visible.some(isRare)) return [...visible, ...tests]
   const isFew = tests.some((test) => test.kind === 'narrow' || isRare(test))
+  const isNarrower = visible.some((test) => isRare(test) && (test.kind === 'keys' || !isFew))
+  if (visible.length === 0 || !isNarrowed || isNarrower) return [...visible, ...tests]
   const few = (bind: Bind) => fewRowsSql(visible, bind)
   const isCostly = isFew && visible.some(({ kind }) => kind !== 'keys')
   const sql = isFew ? few : (bind: Bind) => allSql(visible, bind)

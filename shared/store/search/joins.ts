@@ -134,9 +134,17 @@ function judging(
       ? {}
       : { targets: (bind: Bind) => targetsSql(only, bind) }
   const isOneWay = parts.every(({ inner, test }) => farthest([...inner.visible, test]))
+  // Few are let through: what refers to them is looked for at once.
+  const isRare = (statistics: Matches) =>
+    parts.every(({ inner, test }) =>
+      [...inner.visible, test].some(
+        (one) => one.kind === 'keys' && matchesOf(statistics, one) === 0,
+      ),
+    )
+  const rows = (statistics: Matches) => (isRare(statistics) ? 0 : MOST_PROBES)
   return {
     probe,
-    walk: { rows: () => MOST_PROBES, test: probe, share, ...targets },
+    walk: { rows, test: probe, share, ...targets },
     reach: isOneWay ? 'beside' : undefined,
   }
 }

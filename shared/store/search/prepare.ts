@@ -149,12 +149,14 @@ function wantedOfType(
 }
 
 /** As the driver would find its rows by it. */
-function isRare(
-  { statistics }: Store,
+export function isRare(
+  { statistics }: Pick<Store, 'statistics'>,
   { project, type }: Scene,
   test: Test,
   limit: number,
 ): boolean {
+  if (test.kind === 'join')
+    return test.walk?.share !== undefined && test.walk.rows(statistics) === 0
   if (test.kind !== 'keys') return false
   const rows = statistics.rowsOf(project, typeNumber(type))
   return matchesOf(statistics, test) <= rareBelow(rows, limit)
