@@ -186,8 +186,7 @@ t.test('its plan is made once and touches no more than one made for its values',
 
 t.test('what more than one way may lead to is planned for its values', async (t) => {
   const settledKind = (search: string, driver: Driver, rows = ROWS) =>
-    settledBy({ rows, startingWith: statistics.startingWith }, { query: queryOf(search), driver })
-      .kind
+    settledBy({ ...statistics, rows }, { query: queryOf(search), driver }).kind
   const settled = `Observation?${OBSERVATIONS[0]}`
   t.equal(settledKind(settled, BY_KEYS), 'settled')
   t.equal(settledKind(settled, BY_KEYS, 100), 'keys', 'while there are few rows')

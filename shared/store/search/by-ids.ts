@@ -67,7 +67,8 @@ function ofManyRows(
   bind: Bind,
 ) {
   const isBound = (test: Test) => test.kind === 'date' && query.order.column === 'd_lo'
-  const walk = ordered(query, query.tests.filter(isBound), WALKED, bind(cap, 'int'), bind)
+  // Numbers that PostgreSQL knows: from them follows that the order's own index is the way.
+  const walk = ordered(query, query.tests.filter(isBound), WALKED, String(cap), bind)
   const isAll = `(select n from c) <= ${bind(read, 'int')}`
   const tested = query.tests
     .filter((test) => !isBound(test))
@@ -78,7 +79,7 @@ function ofManyRows(
   const isFilled = `(select count(*) from w) >= ${most}`
   return {
     query,
-    ids: `select x.id from (${first.ids(bind)}) x(id) limit ${bind(read + 1, 'int')}`,
+    ids: `select x.id from (${first.ids(bind)}) x(id) limit ${read + 1}`,
     walk: `, w as materialized (select ${COLUMNS} from (${walk}) r
       where not (${isFew}) and ${tested.join(' and ')} limit ${most})`,
     else: `select * from w where ${isFilled}

@@ -7,6 +7,7 @@ import type { Statement } from '../../database.ts'
 import { tooCostly } from '../../errors.ts'
 import { versionColumns } from '../rows.ts'
 import type { Bind } from '../side-rows.ts'
+import { byDates } from './by-dates.ts'
 import { byIds } from './by-ids.ts'
 import type { Driver } from './driver.ts'
 import { afterSql, columnsOf, type Order, orderSql, type Position } from './order.ts'
@@ -98,13 +99,13 @@ function rowsSql({ query, driver }: Part, most: string, bind: Bind): string {
   }
   if (driver.kind === 'keys') return keysFirst(query, undefined, most, bind)
   if (driver.kind === 'ids') return byIds(query, driver, most, bind)
+  if (driver.kind === 'dates') return byDates(query, driver, most, bind)
   if (driver.kind === 'join') return joined(query, most, bind)
   if (driver.kind === 'order') return ordered(query, query.tests, COLUMNS, most, bind)
   const isJoined = query.tests.some(({ kind }) => kind === 'join')
   const rest = () =>
     isJoined ? joined(query, most, bind) : keysFirst(query, undefined, most, bind)
-  const cap = bind(driver.cap, 'int')
-  return walked(query, cap, driver.isSure ? undefined : rest(), most, bind)
+  return walked(query, String(driver.cap), driver.isSure ? undefined : rest(), most, bind)
 }
 
 /** `count` rows, counted up to `max` when given. */

@@ -53,6 +53,8 @@ export function compositeTest(
     kind: 'ids',
     ids: (bind) => rowsOf(bind, false),
     few: (bind) => rowsOf(bind, true),
+    // Of several ranges the rarest is read first.
+    isSteady: alternatives.every(({ ranged }) => ranged.length === 1),
   }
 }
 

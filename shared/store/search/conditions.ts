@@ -28,14 +28,8 @@ import {
   versionsTest,
 } from './dictionary.ts'
 import { joinTest } from './joins.ts'
-import {
-  dateTest,
-  lastUpdatedTest,
-  mainDateTest,
-  nearTest,
-  numberTest,
-  quantityTest,
-} from './ranges.ts'
+import { lastUpdatedTest, mainDateTest } from './main-date.ts'
+import { dateTest, nearTest, numberTest, quantityTest } from './ranges.ts'
 import { reachOf } from './reach.ts'
 import { alternativeSql, filter, isMissing, type Scene, sqlOf, type Test } from './row-test.ts'
 import { containsTest, stringTest } from './strings.ts'

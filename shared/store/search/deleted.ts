@@ -13,9 +13,9 @@ import type { SearchPage, Version } from '../repository.ts'
 import { toVersion, versionColumns } from '../rows.ts'
 import type { Bind } from '../side-rows.ts'
 import { codesRead } from './joins.ts'
+import { lastUpdatedTest } from './main-date.ts'
 import { afterSql, orderOf, orderSql, readCursor, reversed, type SortedRow } from './order.ts'
 import { pageOf } from './page.ts'
-import { lastUpdatedTest } from './ranges.ts'
 import { sightOf } from './sight.ts'
 
 interface Row extends SortedRow {

@@ -112,6 +112,7 @@ function held(
     keys: own,
     check,
     probe: (bind) => `r.keys && ${own(bind)}`,
+    isSteady: true,
     walk: { rows: () => WALK, test: (bind) => check(own(bind)) },
   }
 }

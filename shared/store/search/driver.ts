@@ -8,7 +8,10 @@
 import type { IdsTest, Matches, Test } from './row-test.ts'
 import type { KeyStatistics } from './statistics.ts'
 
-export type Driver =
+/** `isKept`: the plan of its statement is kept, as kept.ts tells. */
+export type Driver = Way & { readonly isKept?: true }
+
+type Way =
   /** Keys and other narrow tests first, then sort. */
   | { readonly kind: 'keys' }
   /**
@@ -25,6 +28,8 @@ export type Driver =
   | { readonly kind: 'join' }
   /** Nothing narrows: the order's own index. */
   | { readonly kind: 'order' }
+  /** By dates; where more than `few` rows are of them, walk the order at most `cap` rows far. */
+  | { readonly kind: 'dates'; readonly few: number; readonly cap: number }
   /**
    * Walk the order at most `cap` rows far, testing keys, and joins where they are worth a walk. `isSure`: by the
    * statistics that fills the page with rows to spare, so the statement holds no other way.
@@ -69,6 +74,12 @@ export function chooseDriver(
 /** Matches up to which fetching and sorting all of them is faster than a walk in order. */
 export function rareBelow(rows: number, limit: number): number {
   return Math.sqrt(0.25 * limit * rows)
+}
+
+/** Up to so many rows of the dates are fetched and sorted. */
+export function datesDriver(rows: number, limit: number): Driver {
+  const few = Math.round(Math.min(rareBelow(rows, limit), MAX_IDS))
+  return { kind: 'dates', few, cap: Math.min(Math.max(2 * PATIENCE * few, MIN_WALK), MAX_WALK) }
 }
 
 /** As many ids as rows are walked for a page where so many match: neither way costs more. */

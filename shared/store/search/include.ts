@@ -129,6 +129,7 @@ function queriesOf(
         kind: 'join',
         keys: (bind) => bind(keysLiteral(any), 'bigint[]'),
         check: holdsSql,
+        isSteady: true,
       })
     }
   }

@@ -14,10 +14,12 @@ import { CANONICAL_KEY } from '../type-constants.ts'
 import { matchesOf, shareOf } from './driver.ts'
 import { farthest } from './reach.ts'
 import {
+  alternativeSql,
   filter,
   heldRows,
   holdsSql,
   isHeldSql,
+  isSteady,
   type JoinTest,
   type Matches,
   oneRowSql,
@@ -72,6 +74,7 @@ export function joinTest(scene: Scene, join: Join, testOf: TestOf): Test {
     check: (keys) => (bySelf ? isHeldSql('r.keys[1]', keys) : holdsSql(keys)),
     ...(isChain ? {} : probing(parts)),
     ...(scene.isPolicy ? judging(isChain, parts) : {}),
+    isSteady: parts.every(({ inner, test }) => [...inner.visible, test].every(isSteady)),
   }
 }
 
@@ -213,6 +216,10 @@ function keysSql(isChain: boolean, { link, inner, test }: Side, bind: Bind): str
 function rowsSql(inner: Scene, test: Test, bind: Bind): string {
   const where = (tests: readonly Test[], isHeld = false) =>
     `select r.keys, r.nref from resource r where ${whereSql(inner, tests, bind, isHeld)}`
+  if (test.kind === 'ids' && test.isSteady === true) {
+    // As an array they are looked up, where a subselect may seem to be worth a look at all rows.
+    return where([{ kind: 'narrow', sql: (b) => alternativeSql(test, b) }])
+  }
   if (test.kind !== 'join') return where([test])
   const keys = '(select k from j)'
   const found = (overlap: string) => `${where([], true)} and ${overlap}`

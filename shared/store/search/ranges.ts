@@ -1,5 +1,4 @@
-/** Dates, numbers and quantities: columns of the row for the main date, else `idx_range`. */
-import { mainDate } from '../../fhir/definitions.ts'
+/** Dates, numbers and quantities that are rows of `idx_range`. */
 import type { Condition } from '../../fhir/search.ts'
 import {
   type DateValue,
@@ -12,55 +11,9 @@ import {
   type QuantityValue,
 } from '../../fhir/search-values.ts'
 import { convert, UCUM } from '../../fhir/ucum.ts'
-import { timestamp } from '../../fhir/values-date.ts'
-import { plannedParameter } from '../index-plan.ts'
 import { keysLiteral } from '../keys.ts'
 import type { Bind } from '../side-rows.ts'
 import { filter, isMissing, parameterSql, type Scene, type Test } from './row-test.ts'
-
-/** Undefined when the parameter is not the main date of the type. */
-export function mainDateTest({ type, own }: Scene, condition: Condition): Test | undefined {
-  if (mainDate(type) !== condition.code) return undefined
-  if (condition.modifier === 'missing') {
-    return filter(() => `r.d_lo is ${isMissing(condition.values) ? '' : 'not '}null`)
-  }
-  const values = dateValues(condition)
-  const types = plannedParameter(type, condition.code, own)?.types ?? []
-  const isShort = types.length > 0 && types.every((one) => SHORT.has(one))
-  return {
-    kind: 'date',
-    sql: (bind) => {
-      const at = (ms: number) => bind(timestamp(Math.floor(ms)), 'timestamptz')
-      return anyOf(
-        values.map((value) => {
-          const sql = dateSql(value, 'r.d_lo', 'r.d_hi', at)
-          const least = isShort ? leastEnd(value) : undefined
-          return least === undefined ? sql : `(r.d_lo >= ${at(least - LONGEST_MS)} and ${sql})`
-        }),
-      )
-    },
-  }
-}
-
-/** Elements that last a year at most, so that an index on where they begin is bounded by where they end. */
-const SHORT: ReadonlySet<string> = new Set(['date', 'dateTime', 'instant'])
-const LONGEST_MS = 366 * 86_400_000
-
-/** What the end of a match is not below; undefined where its beginning is bounded anyway, or nothing is. */
-function leastEnd({ prefix, low, high }: DateValue): number | undefined {
-  if (prefix === 'gt') return high
-  return prefix === 'ge' || prefix === 'ap' ? low : undefined
-}
-
-/** `_lastUpdated`: an instant, as a range of one millisecond. */
-export function lastUpdatedTest(condition: Condition): (bind: Bind) => string {
-  const parsed = dateValues(condition)
-  return (bind) => {
-    const at = (ms: number) => bind(timestamp(Math.floor(ms)), 'timestamptz')
-    const high = `(r.lu + interval '1 millisecond')`
-    return anyOf(parsed.map((value) => dateSql(value, 'r.lu', high, at)))
-  }
-}
 
 export function dateTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
   if (condition.modifier === 'missing') return missingRange(ps, condition)
@@ -214,7 +167,9 @@ export function numberBounds(
   // Half as much again for what is lost in rounding.
   const floor = bind(least - 1.5 * NARROW, 'float8')
   const isWide = `${alias}.hi - ${alias}.lo > ${NARROW} and ${alias}.lo < ${LARGE}`
-  return [`${alias}.lo >= ${floor} and ${test}`, `${isWide} and ${alias}.lo < ${floor} and ${test}`]
+  // Behind words that the other index does not serve, which may seem to be as good.
+  const isBelow = `(${alias}.lo < ${floor}) is true`
+  return [`${alias}.lo >= ${floor} and ${test}`, `${isWide} and ${isBelow} and ${test}`]
 }
 
 /** What `hi` of a match is not below. */
@@ -267,6 +222,7 @@ function inRanges(
         .join(' union all ')
     },
     few: (bind) => `${rows(bind)} and ${anyOf(alternatives(bind, true))}`,
+    isSteady: true,
   }
 }
 

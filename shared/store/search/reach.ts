@@ -7,7 +7,7 @@ export type Reach = 'row' | 'beside'
 /** Undefined: it reads whatever its values lead to. */
 export function reachOf(test: Test): Reach | undefined {
   if (test.kind === 'keys' || test.kind === 'date') return 'row'
-  if (test.kind === 'ids') return test.isPlain ? 'beside' : undefined
+  if (test.kind === 'ids') return test.isSteady ? 'beside' : undefined
   return test.reach
 }
 

@@ -38,6 +38,8 @@ export type Test =
       readonly sql: (bind: Bind) => string
       /** The same for few rows. */
       readonly few?: (bind: Bind) => string
+      /** Of a date: about the same rows by where it begins alone; absent where that is not bounded. */
+      readonly beginning?: (bind: Bind) => string
       /** Looks beyond the row: worth asking only of rows that may be on the page. */
       readonly isCostly?: boolean
       /** What `few` looks at; absent: whatever its values lead to. */
@@ -53,8 +55,8 @@ export interface IdsTest {
   readonly few?: (bind: Bind) => string
   /** About how many ids there are at most; absent: nobody knows. */
   readonly expected?: (statistics: Pick<Matches, 'startingWith'>) => number
-  /** Read by one index, one range a value: there is nothing to choose. */
-  readonly isPlain?: boolean
+  /** Read by the same indexes whatever is looked for. */
+  readonly isSteady?: boolean
 }
 
 /** It holds one of the keys that the other side of a reference gives, or a dictionary. */
@@ -66,6 +68,8 @@ export interface JoinTest {
   readonly check: (keys: string) => string
   /** Of this row alone; for few rows, where the keys may be many. */
   readonly probe?: (bind: Bind) => string
+  /** Both sides are read by the same indexes whatever is looked for. */
+  readonly isSteady?: boolean
   /** A walk that is worth a try before the keys are looked for, which may be many or held by many rows. */
   readonly walk?: JoinWalk
   /** What `probe` looks at; absent: whatever its values lead to. */
@@ -81,6 +85,12 @@ export interface JoinWalk {
   readonly share?: (statistics: KeyStatistics) => number
   /** `test` as what `r` is joined with, once for each target that lets it through. */
   readonly targets?: (bind: Bind) => string
+}
+
+/** True when it is read by the same indexes whatever it looks for. */
+export function isSteady(test: Test): boolean {
+  if (test.kind === 'ids' || test.kind === 'join') return test.isSteady === true
+  return test.kind === 'keys' || test.kind === 'date'
 }
 
 /** What is known of keys and strings. */

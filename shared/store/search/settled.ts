@@ -9,6 +9,7 @@ import type { Bind } from '../side-rows.ts'
 import { idsSql } from './by-ids.ts'
 import type { Part, Query } from './compile.ts'
 import type { Driver } from './driver.ts'
+import { keptBy } from './kept.ts'
 import { afterSql, orderAfterSql } from './order.ts'
 import { farthest, reachOf } from './reach.ts'
 import { type IdsTest, oneRowSql, scopeSql, sqlOf, type Test } from './row-test.ts'
@@ -20,14 +21,19 @@ const FEWEST_ROWS = 10_000
 /** Ids that are looked up one by one. */
 const MOST_IDS = 100
 const CAPS = [500, 2000, 4000, 8000, 16_000, 20_000]
-/** What a connection keeps: about 120 kB each. */
-const MOST_STATEMENTS = 100
+/** Of the texts that a connection keeps, together: about 150 bytes a letter. */
+const MOST_LETTERS = 120_000
 
-/** The driver with its one way, where there is no other to choose. */
-export function settledBy(
-  statistics: Pick<KeyStatistics, 'rows' | 'startingWith'>,
-  { query, driver }: Part,
-): Driver {
+/** The driver with its one way, where there is no other to choose, or as one whose plan is kept all the same. */
+export function settledBy(statistics: Known, part: Part): Driver {
+  const driver = oneWay(statistics, part)
+  if (driver.kind === 'settled' || statistics.rows < FEWEST_ROWS) return driver
+  return keptBy(statistics, part)
+}
+
+type Known = Pick<KeyStatistics, 'rows' | 'rowsOf' | 'startingWith'>
+
+function oneWay(statistics: Known, { query, driver }: Part): Driver {
   const { tests, order } = query
   if (!isPlannedOnce(statistics, query)) return driver
   const reach = farthest(tests)
@@ -63,7 +69,7 @@ function roundedCap(cap: number): number {
 }
 
 export function isSettled(parts: readonly Part[]): boolean {
-  return parts.every(({ driver }) => driver.kind === 'settled')
+  return parts.every(({ driver }) => driver.kind === 'settled' || driver.isKept === true)
 }
 
 export function behindSelect(bind: Bind): Bind {
@@ -113,13 +119,15 @@ function foundSql(
 }
 
 const names = new Map<string, string>()
+let letters = 0
 
 /** The first shapes that are asked for have names; others are planned each time. */
 function settledName(text: string): string | undefined {
   const known = names.get(text)
-  if (known !== undefined || names.size >= MOST_STATEMENTS) return known
+  if (known !== undefined || letters + text.length > MOST_LETTERS) return known
   const name = `search-${names.size}`
   names.set(text, name)
+  letters += text.length
   return name
 }
 

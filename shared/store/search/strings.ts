@@ -32,11 +32,13 @@ export function stringTest(scene: Scene, ps: readonly bigint[], condition: Condi
   const alternative = ALTERNATIVES.get(modifier) ?? words
   const texts = values.map(unescapeValue).filter((text) => normaliseString(text) !== '')
   if (texts.length === 0) return filter(() => (modifier === 'not' ? 'true' : 'false'))
+  const isSteady =
+    modifier === undefined && texts.every((text) => !normaliseString(text).includes(' '))
   const test: Test = {
     kind: 'ids',
     ids: (bind) => texts.map((text) => alternative(scene, ps, text, bind)).join(' union '),
     ...(STARTING.has(modifier) ? { expected: expectedOf(texts) } : {}),
-    isPlain: modifier === undefined && texts.every((text) => !normaliseString(text).includes(' ')),
+    isSteady,
   }
   return modifier === 'not' ? filter((bind) => `not (${sqlOf(test, bind)})`) : test
 }

@@ -12,6 +12,7 @@ export async function unitsOf(
   const asked = JSON.stringify(requests.map(({ conditions }) => conditions))
   if (!asked.includes(`|${UCUM}|`)) return []
   const rows = await connection.query<{ code: string }>({
+    name: 'search-units',
     text: 'select code from code where project = $1 and p = $2',
     values: [project, keys.units(project)],
   })

@@ -39,8 +39,9 @@ export function keysFirst(query: Query, ids: string | undefined, most: string, b
   const after = query.after ? ` and ${afterSql(order, query.after, bind)}` : ''
   const costly = others.filter((test) => test.kind === 'filter' && test.isCostly)
   const cheap = others.filter((test) => !costly.includes(test))
+  const testSql = ids === undefined ? probed : foundBefore
   const rows = (columns: string, end: string) => `select ${columns} from resource r
-    where ${where(query, cheap, bind, probed, isHeld)}${found}${after}
+    where ${where(query, cheap, bind, testSql, isHeld)}${found}${after}
     order by ${orderAfterSql(order, 'r')} ${end}`
   if (costly.length === 0) return rows(COLUMNS, `limit ${most}`)
   // In order already, and read until the page is full.
@@ -51,6 +52,10 @@ export function keysFirst(query: Query, ids: string | undefined, most: string, b
 /** Of few rows: a side table is asked for each of them, not read for all. */
 const probed: TestSql = (test, bind) =>
   test.kind === 'ids' ? probeSql(test, bind) : fewSql(test, bind)
+
+/** Of rows that are found by their ids: their keys are common, or they would have been found by those. */
+const foundBefore: TestSql = (test, bind) =>
+  test.kind === 'keys' ? forced(test, bind) : probed(test, bind)
 
 /**
  * Rows in the order of a B-tree, at most `most` of them. Those without a main date are in an index

@@ -1,0 +1,56 @@
+/**
+ * Searches with more than one way to their rows, of which their statement takes one when it runs. Each of the ways
+ * goes by the same indexes whatever is looked for, so one plan serves all values and PostgreSQL keeps it.
+ */
+import type { Part, Query } from './compile.ts'
+import { type Driver, datesDriver } from './driver.ts'
+import { isSteady, type Test } from './row-test.ts'
+import type { KeyStatistics } from './statistics.ts'
+
+/** The driver with its numbers in steps, as each of them is a statement of its own; unchanged where plans differ. */
+export function keptBy(statistics: Pick<KeyStatistics, 'rowsOf'>, { query, driver }: Part): Driver {
+  const { tests, order, typeNumbers, score } = query
+  if (score !== undefined || typeNumbers.length > 1 || !tests.every(isSteady)) return driver
+  const has = (kind: Test['kind']) => tests.some((test) => test.kind === kind)
+  const isByKeys = tests.every(({ kind }) => kind === 'keys')
+  if (order.terms.length > 0) {
+    const isSorted = driver.kind === 'keys' || driver.kind === 'walk' || driver.kind === 'order'
+    return isByKeys && isSorted ? { ...driver, isKept: true } : driver
+  }
+  switch (driver.kind) {
+    case 'ids':
+      // A range of dates may be shorter than the ids are few.
+      return has('date') ? driver : { ...inSteps(driver), isKept: true }
+    case 'join':
+      return { ...driver, isKept: true }
+    case 'walk':
+      return has('join') && !has('date') ? { ...inSteps(driver), isKept: true } : driver
+    case 'order':
+      if (order.column === 'id') return driver
+      if (tests.length === 0 || order.column === 'd_lo') return { ...driver, isKept: true }
+      return tests.every((test) => test.kind === 'date' && test.beginning !== undefined)
+        ? { ...byDates(statistics, query), isKept: true }
+        : driver
+    default:
+      return driver
+  }
+}
+
+function byDates(statistics: Pick<KeyStatistics, 'rowsOf'>, query: Query): Driver {
+  const { project, typeNumbers, limit, offset } = query
+  const rows = typeNumbers.reduce((sum, number) => sum + statistics.rowsOf(project, number), 0)
+  return inSteps(datesDriver(rows, limit + offset))
+}
+
+function inSteps(driver: Driver): Driver {
+  if (driver.kind === 'walk') return { ...driver, cap: step(driver.cap) }
+  if (driver.kind === 'dates') return { ...driver, few: step(driver.few), cap: step(driver.cap) }
+  if (driver.kind !== 'ids' || driver.few === undefined) return driver
+  const [few, read, cap] = [driver.few, driver.read, driver.cap].map((one) => one && step(one))
+  return { ...driver, few, read, cap }
+}
+
+/** The nearest power of two: what the numbers stand for has a flat optimum. */
+function step(number: number): number {
+  return 2 ** Math.round(Math.log2(Math.max(number, 1)))
+}
