@@ -92,8 +92,8 @@ async function searchTypes(
   const parseAll = () => Promise.all(types.map((type) => readSearch(interaction, type, named)))
   const strict = await parseAll()
   // A parameter that one of the types does not know is ignored for all of them.
-  const ignored = [...new Set(strict.flatMap((request) => request.ignored))]
-  for (const name of ignored) named.delete(name)
+  const ignored = strict.flatMap((request) => request.ignored)
+  for (const { name, value } of ignored) named.delete(name, value)
   const inside =
     compartment === undefined ? [] : [{ kind: 'compartment', reference: compartment } as const]
   const understood = ignored.length === 0 ? strict : await parseAll()
@@ -180,8 +180,9 @@ function isForPieces({ request, preferences }: Interaction, page: SearchPage): b
 
 /** One entry, the last one. */
 function warnings({ ignored }: SearchRequest, { isCut }: SearchPage): SearchEntry[] {
-  const issues = ignored.map((name) =>
-    issue('warning', 'not-supported', `Unknown search parameter: ${name}`, name),
+  const texts = new Map(ignored.map(({ name, text }) => [`${name} ${text}`, { name, text }]))
+  const issues = [...texts.values()].map(({ name, text }) =>
+    issue('warning', 'not-supported', text, name),
   )
   if (isCut) {
     const text = 'Not everything is included: there are too many resources or steps'
@@ -202,7 +203,8 @@ function linksOf(
 ): Link[] {
   const { count, offset, cursor, ignored } = request
   const understood = new URLSearchParams(query)
-  for (const name of [...ignored, '_']) understood.delete(name)
+  for (const { name, value } of ignored) understood.delete(name, value)
+  understood.delete('_')
   const link = (relation: Link['relation'], changes: Readonly<Record<string, string>> = {}) => {
     const changed = new URLSearchParams(understood)
     if (relation !== 'self') {
