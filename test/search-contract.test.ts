@@ -111,3 +111,53 @@ t.test('a search that need not be waited for is answered by a worker', async (t)
   const { text } = await admin.get<Raw>(results.valueReference.reference, { Accept: '*/*' })
   t.match(text, new RegExp(id))
 })
+
+t.test('a code without a place for its system has the one of its value set', async (t) => {
+  const telecom = [{ system: 'email', use: 'work', value: 'Implied@Example.com' }]
+  const patient = aPatient({ name: [{ family: 'Implied' }], gender: 'female', telecom })
+  const { id } = await admin.create(patient)
+  const CASES: [string, string[]][] = [
+    ['gender=http://hl7.org/fhir/administrative-gender|female', [id]],
+    ['gender=http://hl7.org/fhir/administrative-gender|male', []],
+    ['gender=urn:other|female', []],
+    ['gender=|female', [id]],
+    ['gender:not=http://hl7.org/fhir/administrative-gender|female', []],
+    ['_filter=gender eq http://hl7.org/fhir/administrative-gender|female', [id]],
+    ['email=work|implied@example.com', [id]],
+    ['email=|implied@example.com', [id]],
+    ['telecom=work|Implied@Example.com', []],
+    ['telecom=email|Implied@Example.com', [id]],
+  ]
+  for (const [query, expected] of CASES) {
+    t.same(idsIn(await ask(`Patient?family=implied&${query}`)), expected, query)
+  }
+})
+
+t.test('what lenient handling ignores is told, and nothing else is ignored', async (t) => {
+  const lenient = { Prefer: 'handling=lenient' }
+  const { id } = await admin.create(aPatient({ name: [{ family: 'Lenient' }] }))
+  for (const count of [1, 2]) {
+    await admin.create(
+      anObservation(`Patient/${id}`, { status: count === 1 ? 'final' : 'amended' }),
+    )
+  }
+  const asked = '_include=Observation:nope&_include=Observation:patient&nope=1&_query=x&_count=1'
+  let page = (await admin.get<Raw>(`Observation?patient=${id}&${asked}`, lenient)).body
+  for (const step of ['first', 'second']) {
+    t.equal(page.entry.filter((entry: Raw) => entry.search.mode === 'include').length, 1, step)
+    if (step === 'second') break
+    t.same(
+      page.entry.at(-1).resource.issue.map((told: Raw) => [told.details.text, ...told.expression]),
+      [
+        ['Invalid include parameter: Observation:nope', '_include'],
+        ['Unknown search parameter: nope', 'nope'],
+        ['_query is not supported', '_query'],
+      ],
+    )
+    page = await ask(linkOf(page, 'next') ?? '')
+  }
+  const several = `?_type=Observation,Encounter&patient=${id}&${asked}`
+  const { body } = await admin.get<Raw>(several, lenient)
+  t.match(linkOf(body, 'next'), /_include=Observation%3Apatient/)
+  t.notMatch(linkOf(body, 'self'), /nope|_query/)
+})
