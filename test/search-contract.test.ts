@@ -161,3 +161,50 @@ t.test('what lenient handling ignores is told, and nothing else is ignored', asy
   t.match(linkOf(body, 'next'), /_include=Observation%3Apatient/)
   t.notMatch(linkOf(body, 'self'), /nope|_query/)
 })
+
+const aParameter = {
+  resourceType: 'SearchParameter',
+  name: 'Own',
+  status: 'draft',
+  description: 'Of the Project',
+  code: 'own',
+  type: 'token',
+  expression: 'Patient.active',
+}
+
+t.test('definitions of the standard are found where the Project has none', async (t) => {
+  const urlsIn = (body: Raw): string[] =>
+    (body.entry ?? []).map((entry: Raw) => entry.resource.url.replace(/.*\//, ''))
+  const parameters = 'http://hl7.org/fhir/SearchParameter'
+  const CASES: [string, string[]][] = [
+    [`SearchParameter?url=${parameters}/clinical-date`, ['clinical-date']],
+    ['SearchParameter?base=Slot&type=date', ['Slot-end', 'Slot-start']],
+    ['SearchParameter?base=Slot&code=start', ['Slot-start']],
+    ['SearchParameter?code=near&target:missing=true', ['Location-near']],
+    ['SearchParameter?code=nope', []],
+    ['SearchParameter?base=Slot&derived-from:missing=false', []],
+    ['SearchParameter?base=Slot&component.name=x', []],
+    ['StructureDefinition?name=Patient', ['Patient']],
+    ['StructureDefinition?name=Patient&derivation=constraint', []],
+    ['StructureDefinition?type=Observation&derivation=specialization', ['Observation']],
+    ['StructureDefinition?type=Observation&name:contains=vitalsi', ['vitalsigns']],
+    ['StructureDefinition?type=Slot&_filter=kind eq resource', ['Slot']],
+  ]
+  for (const [query, expected] of CASES) t.same(urlsIn(await ask(query)), expected, query)
+  const whole = urlsIn(await ask('SearchParameter?base=Patient&_count=1000'))
+  t.ok(whole.length > 20)
+  const pages: string[] = []
+  for (let next: string | undefined = 'SearchParameter?base=Patient&_total=accurate'; next; ) {
+    const body = await ask(next)
+    t.equal(body.total, whole.length)
+    t.ok(body.entry.length <= 20)
+    pages.push(...urlsIn(body))
+    next = linkOf(body, 'next')
+  }
+  t.same(pages, whole)
+  t.equal((await ask('SearchParameter?base=Patient&_summary=count')).total, whole.length)
+  const own = { ...aParameter, url: `${parameters}/own`, base: ['Patient'] }
+  await admin.create(own)
+  t.same(urlsIn(await ask('SearchParameter?base=Patient')), ['own'])
+  t.same(urlsIn(await ask('SearchParameter?base=Patient&_offset=20')), [])
+})

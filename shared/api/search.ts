@@ -34,9 +34,23 @@ export async function search(interaction: Interaction, type: string): Promise<Fh
     return pageReply(interaction, type, query, request, page)
   }
   const page = await repository.search(principal, request, interaction.request.signal)
-  const isNone = page.versions.length === 0 && request.offset === 0 && !request.cursor
-  const more = isNone ? standardDefinitions(request) : []
-  return pageReply(interaction, type, query, request, page, more)
+  const standard = await standardFor(interaction, request, page)
+  return pageReply(interaction, type, query, request, page, standard)
+}
+
+/** What a search finds of the standard where the Project has nothing of its own. */
+async function standardFor(
+  interaction: Interaction,
+  request: SearchRequest,
+  { versions }: SearchPage,
+): Promise<readonly SearchEntry[]> {
+  const { count, offset, cursor } = request
+  if (versions.length > 0 || cursor !== undefined) return []
+  const standard = standardDefinitions(interaction, request)
+  if (standard.length === 0 || (count > 0 && offset === 0)) return standard
+  const first = { ...request, offset: 0, count: 1, total: 'none' } as const
+  const own = await interaction.services.repository.search(interaction.principal, first)
+  return own.versions.length === 0 ? standard : []
 }
 
 /** Errors: 400 for what is neither true nor false. */
@@ -133,7 +147,7 @@ function pageReply(
   query: URLSearchParams,
   request: SearchRequest,
   page: SearchPage,
-  more: readonly SearchEntry[] = [],
+  standard: readonly SearchEntry[] = [],
 ): FhirReply {
   const views = new Map<string, View | undefined>()
   const viewFor = (type: string) => {
@@ -153,15 +167,22 @@ function pageReply(
   }
   function* entriesOf(): Iterable<SearchEntry> {
     for (const version of page.versions) yield entryOf(version, 'match')
-    for (const entry of more) {
+    for (const entry of shown) {
       const view = viewFor(request.type)
       yield view === undefined ? entry : { ...entry, resource: view(entry.resource) }
     }
     for (const version of page.included) yield entryOf(version, 'include')
     yield* warnings(request, page)
   }
-  const links = linksOf(interaction, path, request, query, page)
-  const total = page.total === undefined ? undefined : page.total + more.length
+  const end = request.offset + request.count
+  const shown = standard.slice(request.offset, end)
+  const found = {
+    ...page,
+    size: page.versions.length + shown.length,
+    isMore: standard.length > end,
+  }
+  const links = linksOf(interaction, path, request, query, found)
+  const total = page.total === undefined ? undefined : page.total + standard.length
   const head = { type: 'searchset', total, links } as const
   if (isForPieces(interaction, page)) return piecesReply(200, searchPieces(head, entriesOf()))
   return textReply(200, searchBundle(head, [...entriesOf()]))
@@ -193,13 +214,19 @@ function warnings({ ignored }: SearchRequest, { isCut }: SearchPage): SearchEntr
   return [{ fullUrl: '', resource, mode: 'outcome' }]
 }
 
+type Found = Pick<SearchPage, 'next' | 'previous'> & {
+  readonly size: number
+  /** More that no cursor leads to follows. */
+  readonly isMore: boolean
+}
+
 /** Links carry the query as it was understood, its parameters in the order of their names. */
 function linksOf(
   interaction: Interaction,
   path: string,
   request: SearchRequest,
   query: URLSearchParams,
-  page: SearchPage,
+  page: Found,
 ): Link[] {
   const { count, offset, cursor, ignored } = request
   const understood = new URLSearchParams(query)
@@ -218,12 +245,12 @@ function linksOf(
     return { relation, url }
   }
   const links: Link[] = [link('self')]
-  if (count === 0 || page.versions.length === 0) return links
+  if (count === 0 || page.size === 0) return links
   const isOffset = query.has('_offset')
   links.push(link('first', isOffset ? { _offset: '0' } : {}))
-  if (page.next !== undefined) {
+  if (page.next !== undefined || page.isMore) {
     links.push(
-      isOffset && cursor === undefined
+      page.next === undefined || (isOffset && cursor === undefined)
         ? link('next', { _offset: String(offset + count) })
         : link('next', { _cursor: page.next }),
     )
