@@ -1,6 +1,6 @@
 /** Search: of one type, of several, of a compartment. https://hl7.org/fhir/R4/http.html#search */
 import { badRequest } from '../errors.ts'
-import { type Link, type SearchEntry, searchBundle, searchPieces } from '../fhir/bundle.ts'
+import { type Link, type SearchEntry, searchEntry } from '../fhir/bundle.ts'
 import {
   COMPARTMENTS,
   compartmentParams,
@@ -15,7 +15,7 @@ import { readSearch } from './criteria.ts'
 import type { FhirReply } from './handle.ts'
 import { absoluteUrl, type Interaction, textOf } from './interaction.ts'
 import { readForm } from './negotiate.ts'
-import { piecesReply, textReply } from './reply.ts'
+import { type PageEntry, pageReply } from './page-reply.ts'
 import { explain, isExplained } from './search-explain.ts'
 import { standardDefinitions } from './standard-definitions.ts'
 
@@ -31,11 +31,11 @@ export async function search(interaction: Interaction, type: string): Promise<Fh
   const { repository } = services
   if (isDeleted(query)) {
     const page = await repository.searchDeleted(principal, request)
-    return pageReply(interaction, type, query, request, page)
+    return searchReply(interaction, type, query, request, page)
   }
   const page = await repository.search(principal, request, interaction.request.signal)
   const standard = await standardFor(interaction, request, page)
-  return pageReply(interaction, type, query, request, page, standard)
+  return searchReply(interaction, type, query, request, page, standard)
 }
 
 /** What a search finds of the standard where the Project has nothing of its own. */
@@ -123,7 +123,7 @@ async function searchTypes(
     requests.length === 1
       ? await services.repository.search(principal, first, signal)
       : await services.repository.searchTypes(principal, requests, signal)
-  return pageReply(interaction, path, query, first, page)
+  return searchReply(interaction, path, query, first, page)
 }
 
 /** The parameters of a form join those of the URL. */
@@ -141,39 +141,41 @@ function typesOf(query: URLSearchParams): readonly string[] | undefined {
   return types.length === 0 ? undefined : types
 }
 
-function pageReply(
+function searchReply(
   interaction: Interaction,
   path: string,
   query: URLSearchParams,
   request: SearchRequest,
   page: SearchPage,
   standard: readonly SearchEntry[] = [],
-): FhirReply {
+): Promise<FhirReply> {
   const views = new Map<string, View | undefined>()
   const viewFor = (type: string) => {
     if (!views.has(type)) views.set(type, viewOf(type, query))
     return views.get(type)
   }
-  const entryOf = (version: Version, mode: SearchEntry['mode']): SearchEntry => {
-    const text = textOf(interaction, version)
-    // What is included was asked for as a whole.
-    const view = mode === 'match' ? viewFor(version.type) : undefined
-    return {
-      fullUrl: absoluteUrl(interaction.services, `${version.type}/${version.id}`),
-      resource: view === undefined ? text : view(text),
-      mode,
-      score: version.score,
-    }
-  }
-  function* entriesOf(): Iterable<SearchEntry> {
-    for (const version of page.versions) yield entryOf(version, 'match')
-    for (const entry of shown) {
+  const entryOf = (version: Version, mode: SearchEntry['mode']): PageEntry => ({
+    content: version.content ?? '',
+    write() {
+      const text = textOf(interaction, version)
+      // What is included was asked for as a whole.
+      const view = mode === 'match' ? viewFor(version.type) : undefined
+      return searchEntry({
+        fullUrl: absoluteUrl(interaction.services, `${version.type}/${version.id}`),
+        resource: view === undefined ? text : view(text),
+        mode,
+        score: version.score,
+      })
+    },
+  })
+  const standardEntry = (entry: SearchEntry): PageEntry => ({
+    content: entry.resource,
+    write() {
       const view = viewFor(request.type)
-      yield view === undefined ? entry : { ...entry, resource: view(entry.resource) }
-    }
-    for (const version of page.included) yield entryOf(version, 'include')
-    yield* warnings(request, page)
-  }
+      const resource = view === undefined ? entry.resource : view(entry.resource)
+      return searchEntry({ ...entry, resource })
+    },
+  })
   const end = request.offset + request.count
   const shown = standard.slice(request.offset, end)
   const found = {
@@ -183,24 +185,16 @@ function pageReply(
   }
   const links = linksOf(interaction, path, request, query, found)
   const total = page.total === undefined ? undefined : page.total + standard.length
-  const head = { type: 'searchset', total, links } as const
-  if (isForPieces(interaction, page)) return piecesReply(200, searchPieces(head, entriesOf()))
-  return textReply(200, searchBundle(head, [...entriesOf()]))
-}
-
-/** From here on a page as one text, and again as bytes, would be much memory at once. */
-const LARGE_PAGE = 262_144
-
-/** Addresses of Binaries are signed, and indented JSON is made, from a text as a whole. */
-function isForPieces({ request, preferences }: Interaction, page: SearchPage): boolean {
-  if (request.takesPieces !== true || preferences.pretty) return false
-  const texts = [...page.versions, ...page.included].map(({ content = '' }) => content)
-  const size = texts.reduce((sum, text) => sum + text.length, 0)
-  return size >= LARGE_PAGE && !texts.some((text) => text.includes('Binary/'))
+  return pageReply(interaction, { type: 'searchset', total, links }, [
+    ...page.versions.map((version) => entryOf(version, 'match')),
+    ...shown.map(standardEntry),
+    ...page.included.map((version) => entryOf(version, 'include')),
+    ...warnings(request, page),
+  ])
 }
 
 /** One entry, the last one. */
-function warnings({ ignored }: SearchRequest, { isCut }: SearchPage): SearchEntry[] {
+function warnings({ ignored }: SearchRequest, { isCut }: SearchPage): PageEntry[] {
   const texts = new Map(ignored.map(({ name, text }) => [`${name} ${text}`, { name, text }]))
   const issues = [...texts.values()].map(({ name, text }) =>
     issue('warning', 'not-supported', text, name),
@@ -211,7 +205,7 @@ function warnings({ ignored }: SearchRequest, { isCut }: SearchPage): SearchEntr
   }
   if (issues.length === 0) return []
   const resource = JSON.stringify(outcome(undefined, ...issues))
-  return [{ fullUrl: '', resource, mode: 'outcome' }]
+  return [{ content: '', write: () => searchEntry({ fullUrl: '', resource, mode: 'outcome' }) }]
 }
 
 type Found = Pick<SearchPage, 'next' | 'previous'> & {
