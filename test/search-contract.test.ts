@@ -178,7 +178,7 @@ t.test('definitions of the standard are found where the Project has none', async
   const parameters = 'http://hl7.org/fhir/SearchParameter'
   const CASES: [string, string[]][] = [
     [`SearchParameter?url=${parameters}/clinical-date`, ['clinical-date']],
-    ['SearchParameter?base=Slot&type=date', ['Slot-end', 'Slot-start']],
+    ['SearchParameter?type=date&base=Slot', ['Slot-end', 'Slot-start']],
     ['SearchParameter?base=Slot&code=start', ['Slot-start']],
     ['SearchParameter?code=near&target:missing=true', ['Location-near']],
     ['SearchParameter?code=nope', []],

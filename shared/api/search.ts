@@ -49,7 +49,8 @@ async function standardFor(
   const standard = standardDefinitions(interaction, request)
   if (standard.length === 0 || (count > 0 && offset === 0)) return standard
   const first = { ...request, offset: 0, count: 1, total: 'none' } as const
-  const own = await interaction.services.repository.search(interaction.principal, first)
+  const { services, principal, request: asked } = interaction
+  const own = await services.repository.search(principal, first, asked.signal)
   return own.versions.length === 0 ? standard : []
 }
 

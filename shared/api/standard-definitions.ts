@@ -14,7 +14,7 @@ export function standardDefinitions(
   request: SearchRequest,
 ): readonly SearchEntry[] {
   const { type, conditions } = request
-  const asked = conditions.find(isNaming)
+  const asked = conditions.find((one): one is Condition => isNaming(type, one))
   if (asked === undefined) return []
   const named = asked.values.flatMap((value) => publishedBy(type, asked.code, unescapeValue(value)))
   const found = new Map(named.map((definition) => [String(definition.url), definition]))
@@ -30,9 +30,15 @@ export function standardDefinitions(
     }))
 }
 
-const NAMING: ReadonlySet<string> = new Set(['url', 'name', 'type', 'base', 'code'])
+/** Of other types there are those with a url. */
+const NAMING: ReadonlyMap<string, readonly string[]> = new Map([
+  ['SearchParameter', ['url', 'base', 'code']],
+  ['StructureDefinition', ['url', 'name', 'type']],
+])
 
-function isNaming(criterion: Criterion): criterion is Condition {
-  if (!isCondition(criterion) || !NAMING.has(criterion.code)) return false
-  return criterion.modifier === undefined || criterion.modifier === 'exact'
+function isNaming(type: string, criterion: Criterion): criterion is Condition {
+  if (!isCondition(criterion)) return false
+  const { code, modifier } = criterion
+  if (!(NAMING.get(type) ?? ['url']).includes(code)) return false
+  return modifier === undefined || modifier === 'exact'
 }

@@ -74,16 +74,16 @@ export function publishedDefinition(type: string, canonical: string): Resource |
   return withoutEmpty({ resourceType: type, status: 'active', ...found })
 }
 
-/** Those whose `url`, `name`, `type`, `base` or `code` is the value; other parameters find none. */
+/** By `url`; a SearchParameter by `base` or `code`, a StructureDefinition by `name` or `type`, too. */
 export function publishedBy(type: string, code: string, value: string): readonly Resource[] {
   if (code === 'url') {
     const found = publishedDefinition(type, value)
     return found === undefined ? [] : [found]
   }
-  if (type === 'SearchParameter' && (code === 'base' || code === 'code')) {
+  if (type === 'SearchParameter') {
     return [...parameters().values()].filter((one) => [one[code]].flat().includes(value))
   }
-  if (type !== 'StructureDefinition' || (code !== 'name' && code !== 'type')) return []
+  if (type !== 'StructureDefinition') return []
   const profiles = code === 'type' ? publishedProfilesOf(value).map(publishedStructure) : []
   return [publishedType(value), ...profiles].filter((found) => found !== undefined)
 }
