@@ -59,12 +59,14 @@ export async function signerOf(
       signedUrls.sign({ project: projectId, id, ver }),
     ]),
   )
-  return (text) =>
-    text.replace(MEMBER, (member: string, name: string, id: string, offset: number) => {
+  return (text) => {
+    if (!text.includes('Binary/')) return text
+    return text.replace(MEMBER, (member: string, name: string, id: string, offset: number) => {
       const url = signed.get(id)
       if (url === undefined || isRequest(text, offset)) return member
       return name + JSON.stringify(url)
     })
+  }
 }
 
 /** `request.url` of a bundle's entry is a part of the API and not an address. */
