@@ -111,3 +111,100 @@ t.test('a search that need not be waited for is answered by a worker', async (t)
   const { text } = await admin.get<Raw>(results.valueReference.reference, { Accept: '*/*' })
   t.match(text, new RegExp(id))
 })
+
+t.test('a code without a place for its system has the one of its value set', async (t) => {
+  const telecom = [{ system: 'email', use: 'work', value: 'Implied@Example.com' }]
+  const patient = aPatient({ name: [{ family: 'Implied' }], gender: 'female', telecom })
+  const { id } = await admin.create(patient)
+  const CASES: [string, string[]][] = [
+    ['gender=http://hl7.org/fhir/administrative-gender|female', [id]],
+    ['gender=http://hl7.org/fhir/administrative-gender|male', []],
+    ['gender=urn:other|female', []],
+    ['gender=|female', [id]],
+    ['gender:not=http://hl7.org/fhir/administrative-gender|female', []],
+    ['_filter=gender eq http://hl7.org/fhir/administrative-gender|female', [id]],
+    ['email=work|implied@example.com', [id]],
+    ['email=|implied@example.com', [id]],
+    ['telecom=work|Implied@Example.com', []],
+    ['telecom=email|Implied@Example.com', [id]],
+  ]
+  for (const [query, expected] of CASES) {
+    t.same(idsIn(await ask(`Patient?family=implied&${query}`)), expected, query)
+  }
+})
+
+t.test('what lenient handling ignores is told, and nothing else is ignored', async (t) => {
+  const lenient = { Prefer: 'handling=lenient' }
+  const { id } = await admin.create(aPatient({ name: [{ family: 'Lenient' }] }))
+  for (const count of [1, 2]) {
+    await admin.create(
+      anObservation(`Patient/${id}`, { status: count === 1 ? 'final' : 'amended' }),
+    )
+  }
+  const asked = '_include=Observation:nope&_include=Observation:patient&nope=1&_query=x&_count=1'
+  let page = (await admin.get<Raw>(`Observation?patient=${id}&${asked}`, lenient)).body
+  for (const step of ['first', 'second']) {
+    t.equal(page.entry.filter((entry: Raw) => entry.search.mode === 'include').length, 1, step)
+    if (step === 'second') break
+    t.same(
+      page.entry.at(-1).resource.issue.map((told: Raw) => [told.details.text, ...told.expression]),
+      [
+        ['Invalid include parameter: Observation:nope', '_include'],
+        ['Unknown search parameter: nope', 'nope'],
+        ['_query is not supported', '_query'],
+      ],
+    )
+    page = await ask(linkOf(page, 'next') ?? '')
+  }
+  const several = `?_type=Observation,Encounter&patient=${id}&${asked}`
+  const { body } = await admin.get<Raw>(several, lenient)
+  t.match(linkOf(body, 'next'), /_include=Observation%3Apatient/)
+  t.notMatch(linkOf(body, 'self'), /nope|_query/)
+})
+
+const aParameter = {
+  resourceType: 'SearchParameter',
+  name: 'Own',
+  status: 'draft',
+  description: 'Of the Project',
+  code: 'own',
+  type: 'token',
+  expression: 'Patient.active',
+}
+
+t.test('definitions of the standard are found where the Project has none', async (t) => {
+  const urlsIn = (body: Raw): string[] =>
+    (body.entry ?? []).map((entry: Raw) => entry.resource.url.replace(/.*\//, ''))
+  const parameters = 'http://hl7.org/fhir/SearchParameter'
+  const CASES: [string, string[]][] = [
+    [`SearchParameter?url=${parameters}/clinical-date`, ['clinical-date']],
+    ['SearchParameter?type=date&base=Slot', ['Slot-end', 'Slot-start']],
+    ['SearchParameter?base=Slot&code=start', ['Slot-start']],
+    ['SearchParameter?code=near&target:missing=true', ['Location-near']],
+    ['SearchParameter?code=nope', []],
+    ['SearchParameter?base=Slot&derived-from:missing=false', []],
+    ['SearchParameter?base=Slot&component.name=x', []],
+    ['StructureDefinition?name=Patient', ['Patient']],
+    ['StructureDefinition?name=Patient&derivation=constraint', []],
+    ['StructureDefinition?type=Observation&derivation=specialization', ['Observation']],
+    ['StructureDefinition?type=Observation&name:contains=vitalsi', ['vitalsigns']],
+    ['StructureDefinition?type=Slot&_filter=kind eq resource', ['Slot']],
+  ]
+  for (const [query, expected] of CASES) t.same(urlsIn(await ask(query)), expected, query)
+  const whole = urlsIn(await ask('SearchParameter?base=Patient&_count=1000'))
+  t.ok(whole.length > 20)
+  const pages: string[] = []
+  for (let next: string | undefined = 'SearchParameter?base=Patient&_total=accurate'; next; ) {
+    const body = await ask(next)
+    t.equal(body.total, whole.length)
+    t.ok(body.entry.length <= 20)
+    pages.push(...urlsIn(body))
+    next = linkOf(body, 'next')
+  }
+  t.same(pages, whole)
+  t.equal((await ask('SearchParameter?base=Patient&_summary=count')).total, whole.length)
+  const own = { ...aParameter, url: `${parameters}/own`, base: ['Patient'] }
+  await admin.create(own)
+  t.same(urlsIn(await ask('SearchParameter?base=Patient')), ['own'])
+  t.same(urlsIn(await ask('SearchParameter?base=Patient&_offset=20')), [])
+})

@@ -123,6 +123,11 @@ t.test('what a search over several types cannot do is refused', async (t) => {
     ['?_type=Patient,Nope', 400, 'Unknown resource type: Nope'],
     ['?_type=Patient,Binary', 400, 'Cannot search on Binary resource type'],
     ['?_type=Patient,Encounter&gender=male', 400, 'Unknown search parameter: gender'],
+    [
+      '?_type=Patient,Practitioner&_sort=name',
+      400,
+      'Several types are sorted by _lastUpdated or _id',
+    ],
     ['?_type=Patient,Encounter&_sort=birthdate', 400, 'Unknown search parameter: birthdate'],
     ['?_type=Patient,Practitioner&_cursor=x', 400, 'Invalid cursor'],
     ['?_type=Login', 403, 'Forbidden'],

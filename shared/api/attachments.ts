@@ -24,22 +24,34 @@ export function toBinaryPath(baseUrl: string, text: string): string {
 // In JSON text the quotes of a string's own are escaped, so this finds members and nothing else.
 const MEMBER = /("(?:url|path)":\s*)"Binary\/([A-Za-z0-9\-.]{1,64})"/g
 
-/**
- * The JSON text of a reply with its Binaries signed: one statement for all of them, one signature each.
- * A text without any costs one look for `Binary/`: 0.2 to 0.4 µs a kB, with no parse and no copy; a
- * pattern that starts with a quote, which JSON is full of, takes ten times as long.
- */
+/** The JSON text of a reply with its Binaries signed. */
 export async function signAttachments(
-  { repository, signedUrls }: Services,
+  services: Services,
   principal: Principal,
   text: string,
 ): Promise<string> {
-  if (!text.includes('Binary/')) return text
+  const sign = await signerOf(services, principal, [text])
+  return sign(text)
+}
+
+/**
+ * Signs the Binaries that the texts name, in whatever JSON text: one statement for all of them, one signature
+ * each. A text without any costs one look for `Binary/`: 0.2 to 0.4 µs a kB, with no parse and no copy; a
+ * pattern that starts with a quote, which JSON is full of, takes ten times as long.
+ */
+export async function signerOf(
+  { repository, signedUrls }: Services,
+  principal: Principal,
+  texts: readonly string[],
+): Promise<(text: string) => string> {
   const ids = new Set<string>()
-  for (const { 2: id = '', index } of text.matchAll(MEMBER)) {
-    if (!isRequest(text, index)) ids.add(id)
+  for (const text of texts) {
+    if (!text.includes('Binary/')) continue
+    for (const { 2: id = '', index } of text.matchAll(MEMBER)) {
+      if (!isRequest(text, index)) ids.add(id)
+    }
   }
-  if (ids.size === 0) return text
+  if (ids.size === 0) return (text) => text
   const heads = await repository.readBinaries(principal, [...ids])
   const signed = new Map(
     [...heads].map(([id, { projectId, ver }]) => [
@@ -47,11 +59,14 @@ export async function signAttachments(
       signedUrls.sign({ project: projectId, id, ver }),
     ]),
   )
-  return text.replace(MEMBER, (member: string, name: string, id: string, offset: number) => {
-    const url = signed.get(id)
-    if (url === undefined || isRequest(text, offset)) return member
-    return name + JSON.stringify(url)
-  })
+  return (text) => {
+    if (!text.includes('Binary/')) return text
+    return text.replace(MEMBER, (member: string, name: string, id: string, offset: number) => {
+      const url = signed.get(id)
+      if (url === undefined || isRequest(text, offset)) return member
+      return name + JSON.stringify(url)
+    })
+  }
 }
 
 /** `request.url` of a bundle's entry is a part of the API and not an address. */

@@ -1,12 +1,12 @@
 /** History of a resource, a type and a Project. https://hl7.org/fhir/R4/http.html#history */
 import { badRequest, notSupported } from '../errors.ts'
-import { type HistoryEntry, historyBundle, type Link } from '../fhir/bundle.ts'
+import { historyEntry, type Link } from '../fhir/bundle.ts'
 import { type DateRange, parseDate } from '../fhir/values-date.ts'
 import type { HistoryPage, HistoryRequest, Version } from '../store/repository.ts'
 import type { FhirReply } from './handle.ts'
 import { absoluteUrl, type Interaction, textOf } from './interaction.ts'
+import { type PageEntry, pageReply } from './page-reply.ts'
 import { etagOf } from './preconditions.ts'
-import { textReply } from './reply.ts'
 
 const DEFAULT_COUNT = 100
 const MAX_COUNT = 1000
@@ -40,10 +40,10 @@ function historyReply(
   path: string,
   page: HistoryRequest,
   found: HistoryPage,
-): FhirReply {
-  const entries = found.versions.map((version) => historyEntry(interaction, version))
+): Promise<FhirReply> {
+  const entries = found.versions.map((version) => entryOf(interaction, version))
   const links = linksOf(interaction, path, page, found)
-  return textReply(200, historyBundle({ type: 'history', total: found.total, links }, entries))
+  return pageReply(interaction, { type: 'history', total: found.total, links }, entries)
 }
 
 /** Errors: 400. */
@@ -97,19 +97,21 @@ function isCounted(query: URLSearchParams): boolean {
   throw notSupported('_total of a history is none or accurate')
 }
 
-function historyEntry(interaction: Interaction, version: Version): HistoryEntry {
+function entryOf(interaction: Interaction, version: Version): PageEntry {
   const { type, id, ver, content } = version
   const isDeletion = content === undefined
   const method = isDeletion ? 'DELETE' : ver === 1 ? 'POST' : 'PUT'
-  return {
-    fullUrl: absoluteUrl(interaction.services, `${type}/${id}`),
-    method,
-    url: method === 'POST' ? type : `${type}/${id}`,
-    location: `${type}/${id}/_history/${ver}`,
-    etag: etagOf(version),
-    lastModified: version.lastUpdated.toISOString(),
-    resource: isDeletion ? undefined : textOf(interaction, version),
-  }
+  const write = () =>
+    historyEntry({
+      fullUrl: absoluteUrl(interaction.services, `${type}/${id}`),
+      method,
+      url: method === 'POST' ? type : `${type}/${id}`,
+      location: `${type}/${id}/_history/${ver}`,
+      etag: etagOf(version),
+      lastModified: version.lastUpdated.toISOString(),
+      resource: isDeletion ? undefined : textOf(interaction, version),
+    })
+  return { content: content ?? '', write }
 }
 
 function linksOf(

@@ -1,6 +1,6 @@
 /** Search: of one type, of several, of a compartment. https://hl7.org/fhir/R4/http.html#search */
 import { badRequest } from '../errors.ts'
-import { type Link, type SearchEntry, searchBundle, searchPieces } from '../fhir/bundle.ts'
+import { type Link, type SearchEntry, searchEntry } from '../fhir/bundle.ts'
 import {
   COMPARTMENTS,
   compartmentParams,
@@ -15,7 +15,7 @@ import { readSearch } from './criteria.ts'
 import type { FhirReply } from './handle.ts'
 import { absoluteUrl, type Interaction, textOf } from './interaction.ts'
 import { readForm } from './negotiate.ts'
-import { piecesReply, textReply } from './reply.ts'
+import { type PageEntry, pageReply } from './page-reply.ts'
 import { explain, isExplained } from './search-explain.ts'
 import { standardDefinitions } from './standard-definitions.ts'
 
@@ -31,12 +31,27 @@ export async function search(interaction: Interaction, type: string): Promise<Fh
   const { repository } = services
   if (isDeleted(query)) {
     const page = await repository.searchDeleted(principal, request)
-    return pageReply(interaction, type, query, request, page)
+    return searchReply(interaction, type, query, request, page)
   }
   const page = await repository.search(principal, request, interaction.request.signal)
-  const isNone = page.versions.length === 0 && request.offset === 0 && !request.cursor
-  const more = isNone ? standardDefinitions(request) : []
-  return pageReply(interaction, type, query, request, page, more)
+  const standard = await standardFor(interaction, request, page)
+  return searchReply(interaction, type, query, request, page, standard)
+}
+
+/** What a search finds of the standard where the Project has nothing of its own. */
+async function standardFor(
+  interaction: Interaction,
+  request: SearchRequest,
+  { versions }: SearchPage,
+): Promise<readonly SearchEntry[]> {
+  const { count, offset, cursor } = request
+  if (versions.length > 0 || cursor !== undefined) return []
+  const standard = standardDefinitions(interaction, request)
+  if (standard.length === 0 || (count > 0 && offset === 0)) return standard
+  const first = { ...request, offset: 0, count: 1, total: 'none' } as const
+  const { services, principal, request: asked } = interaction
+  const own = await services.repository.search(principal, first, asked.signal)
+  return own.versions.length === 0 ? standard : []
 }
 
 /** Errors: 400 for what is neither true nor false. */
@@ -92,8 +107,8 @@ async function searchTypes(
   const parseAll = () => Promise.all(types.map((type) => readSearch(interaction, type, named)))
   const strict = await parseAll()
   // A parameter that one of the types does not know is ignored for all of them.
-  const ignored = [...new Set(strict.flatMap((request) => request.ignored))]
-  for (const name of ignored) named.delete(name)
+  const ignored = strict.flatMap((request) => request.ignored)
+  for (const { name, value } of ignored) named.delete(name, value)
   const inside =
     compartment === undefined ? [] : [{ kind: 'compartment', reference: compartment } as const]
   const understood = ignored.length === 0 ? strict : await parseAll()
@@ -109,7 +124,7 @@ async function searchTypes(
     requests.length === 1
       ? await services.repository.search(principal, first, signal)
       : await services.repository.searchTypes(principal, requests, signal)
-  return pageReply(interaction, path, query, first, page)
+  return searchReply(interaction, path, query, first, page)
 }
 
 /** The parameters of a form join those of the URL. */
@@ -127,61 +142,63 @@ function typesOf(query: URLSearchParams): readonly string[] | undefined {
   return types.length === 0 ? undefined : types
 }
 
-function pageReply(
+function searchReply(
   interaction: Interaction,
   path: string,
   query: URLSearchParams,
   request: SearchRequest,
   page: SearchPage,
-  more: readonly SearchEntry[] = [],
-): FhirReply {
+  standard: readonly SearchEntry[] = [],
+): Promise<FhirReply> {
   const views = new Map<string, View | undefined>()
   const viewFor = (type: string) => {
     if (!views.has(type)) views.set(type, viewOf(type, query))
     return views.get(type)
   }
-  const entryOf = (version: Version, mode: SearchEntry['mode']): SearchEntry => {
-    const text = textOf(interaction, version)
-    // What is included was asked for as a whole.
-    const view = mode === 'match' ? viewFor(version.type) : undefined
-    return {
-      fullUrl: absoluteUrl(interaction.services, `${version.type}/${version.id}`),
-      resource: view === undefined ? text : view(text),
-      mode,
-      score: version.score,
-    }
-  }
-  function* entriesOf(): Iterable<SearchEntry> {
-    for (const version of page.versions) yield entryOf(version, 'match')
-    for (const entry of more) {
+  const entryOf = (version: Version, mode: SearchEntry['mode']): PageEntry => ({
+    content: version.content ?? '',
+    write() {
+      const text = textOf(interaction, version)
+      // What is included was asked for as a whole.
+      const view = mode === 'match' ? viewFor(version.type) : undefined
+      return searchEntry({
+        fullUrl: absoluteUrl(interaction.services, `${version.type}/${version.id}`),
+        resource: view === undefined ? text : view(text),
+        mode,
+        score: version.score,
+      })
+    },
+  })
+  const standardEntry = (entry: SearchEntry): PageEntry => ({
+    content: entry.resource,
+    write() {
       const view = viewFor(request.type)
-      yield view === undefined ? entry : { ...entry, resource: view(entry.resource) }
-    }
-    for (const version of page.included) yield entryOf(version, 'include')
-    yield* warnings(request, page)
+      const resource = view === undefined ? entry.resource : view(entry.resource)
+      return searchEntry({ ...entry, resource })
+    },
+  })
+  const end = request.offset + request.count
+  const shown = standard.slice(request.offset, end)
+  const found = {
+    ...page,
+    size: page.versions.length + shown.length,
+    isMore: standard.length > end,
   }
-  const links = linksOf(interaction, path, request, query, page)
-  const total = page.total === undefined ? undefined : page.total + more.length
-  const head = { type: 'searchset', total, links } as const
-  if (isForPieces(interaction, page)) return piecesReply(200, searchPieces(head, entriesOf()))
-  return textReply(200, searchBundle(head, [...entriesOf()]))
-}
-
-/** From here on a page as one text, and again as bytes, would be much memory at once. */
-const LARGE_PAGE = 262_144
-
-/** Addresses of Binaries are signed, and indented JSON is made, from a text as a whole. */
-function isForPieces({ request, preferences }: Interaction, page: SearchPage): boolean {
-  if (request.takesPieces !== true || preferences.pretty) return false
-  const texts = [...page.versions, ...page.included].map(({ content = '' }) => content)
-  const size = texts.reduce((sum, text) => sum + text.length, 0)
-  return size >= LARGE_PAGE && !texts.some((text) => text.includes('Binary/'))
+  const links = linksOf(interaction, path, request, query, found)
+  const total = page.total === undefined ? undefined : page.total + standard.length
+  return pageReply(interaction, { type: 'searchset', total, links }, [
+    ...page.versions.map((version) => entryOf(version, 'match')),
+    ...shown.map(standardEntry),
+    ...page.included.map((version) => entryOf(version, 'include')),
+    ...warnings(request, page),
+  ])
 }
 
 /** One entry, the last one. */
-function warnings({ ignored }: SearchRequest, { isCut }: SearchPage): SearchEntry[] {
-  const issues = ignored.map((name) =>
-    issue('warning', 'not-supported', `Unknown search parameter: ${name}`, name),
+function warnings({ ignored }: SearchRequest, { isCut }: SearchPage): PageEntry[] {
+  const texts = new Map(ignored.map(({ name, text }) => [`${name} ${text}`, { name, text }]))
+  const issues = [...texts.values()].map(({ name, text }) =>
+    issue('warning', 'not-supported', text, name),
   )
   if (isCut) {
     const text = 'Not everything is included: there are too many resources or steps'
@@ -189,7 +206,13 @@ function warnings({ ignored }: SearchRequest, { isCut }: SearchPage): SearchEntr
   }
   if (issues.length === 0) return []
   const resource = JSON.stringify(outcome(undefined, ...issues))
-  return [{ fullUrl: '', resource, mode: 'outcome' }]
+  return [{ content: '', write: () => searchEntry({ fullUrl: '', resource, mode: 'outcome' }) }]
+}
+
+type Found = Pick<SearchPage, 'next' | 'previous'> & {
+  readonly size: number
+  /** More that no cursor leads to follows. */
+  readonly isMore: boolean
 }
 
 /** Links carry the query as it was understood, its parameters in the order of their names. */
@@ -198,11 +221,12 @@ function linksOf(
   path: string,
   request: SearchRequest,
   query: URLSearchParams,
-  page: SearchPage,
+  page: Found,
 ): Link[] {
   const { count, offset, cursor, ignored } = request
   const understood = new URLSearchParams(query)
-  for (const name of [...ignored, '_']) understood.delete(name)
+  for (const { name, value } of ignored) understood.delete(name, value)
+  understood.delete('_')
   const link = (relation: Link['relation'], changes: Readonly<Record<string, string>> = {}) => {
     const changed = new URLSearchParams(understood)
     if (relation !== 'self') {
@@ -216,12 +240,12 @@ function linksOf(
     return { relation, url }
   }
   const links: Link[] = [link('self')]
-  if (count === 0 || page.versions.length === 0) return links
+  if (count === 0 || page.size === 0) return links
   const isOffset = query.has('_offset')
   links.push(link('first', isOffset ? { _offset: '0' } : {}))
-  if (page.next !== undefined) {
+  if (page.next !== undefined || page.isMore) {
     links.push(
-      isOffset && cursor === undefined
+      page.next === undefined || (isOffset && cursor === undefined)
         ? link('next', { _offset: String(offset + count) })
         : link('next', { _cursor: page.next }),
     )

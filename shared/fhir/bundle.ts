@@ -50,12 +50,12 @@ export function searchBundle(head: BundleHead, entries: readonly SearchEntry[]):
   return bundleText(head, entries.map(searchEntry))
 }
 
-/** The same text in pieces of about 64 kB; an entry is asked for when its piece is made. */
-export function* searchPieces(head: BundleHead, entries: Iterable<SearchEntry>): Iterable<string> {
+/** The same text as `bundleText` in pieces of about 64 kB; an entry is asked for when its piece is made. */
+export function* bundlePieces(head: BundleHead, entries: Iterable<string>): Iterable<string> {
   let piece = bundleText(head, []).slice(0, -1)
   let isFirst = true
   for (const entry of entries) {
-    piece += `${isFirst ? ',"entry":[' : ','}${searchEntry(entry)}`
+    piece += `${isFirst ? ',"entry":[' : ','}${entry}`
     isFirst = false
     if (piece.length < PIECE) continue
     yield piece
@@ -66,18 +66,13 @@ export function* searchPieces(head: BundleHead, entries: Iterable<SearchEntry>):
 
 const PIECE = 65_536
 
-function searchEntry({ fullUrl, resource, mode, score }: SearchEntry): string {
+export function searchEntry({ fullUrl, resource, mode, score }: SearchEntry): string {
   // An outcome about the search is not a resource of the server and has no address.
   if (mode === 'outcome') return `{"search":{"mode":"outcome"},"resource":${resource}}`
   const search = score === undefined ? `{"mode":"${mode}"}` : `{"mode":"${mode}","score":${score}}`
   return `{"fullUrl":${JSON.stringify(fullUrl)},"search":${search},"resource":${resource}}`
 }
 
-export function historyBundle(head: BundleHead, entries: readonly HistoryEntry[]): string {
-  return bundleText(head, entries.map(historyEntry))
-}
-
-/** A collection: entries without a word on how they were found. */
 /** Resources and no more. */
 export function plainBundle(
   type: 'collection' | 'searchset',
@@ -95,7 +90,8 @@ export function responseBundle(head: BundleHead, entries: readonly ResponseEntry
   return bundleText(head, entries.map(responseEntry))
 }
 
-function bundleText(head: BundleHead, entries: readonly string[]): string {
+/** `entries` are JSON texts. */
+export function bundleText(head: BundleHead, entries: readonly string[]): string {
   const members = [`"resourceType":"Bundle"`, `"type":"${head.type}"`]
   if (head.total !== undefined) members.push(`"total":${head.total}`)
   if (head.links.length > 0) members.push(`"link":${JSON.stringify(head.links)}`)
@@ -103,7 +99,7 @@ function bundleText(head: BundleHead, entries: readonly string[]): string {
   return `{${members.join(',')}}`
 }
 
-function historyEntry(entry: HistoryEntry): string {
+export function historyEntry(entry: HistoryEntry): string {
   const { fullUrl, method, url, location, etag, lastModified, resource } = entry
   const isDeletion = resource === undefined
   const response = {

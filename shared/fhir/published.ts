@@ -2,11 +2,19 @@
 import { urlOf, versionOf } from './canonical.ts'
 import {
   isPlatformType,
+  publishedProfilesOf,
   publishedSnapshot,
+  resourceTypes,
   searchParameters,
   typeDefinition,
 } from './definitions.ts'
-import type { ElementDefinition, ElementType, TypeDefinition } from './definitions-data.ts'
+import type {
+  ElementDefinition,
+  ElementType,
+  SearchParameter,
+  TypeDefinition,
+} from './definitions-data.ts'
+import { openOnce } from './definitions-lines.ts'
 import type { Resource } from './resource.ts'
 import { coreCodeSystem, coreConceptMap, coreValueSet } from './terminology.ts'
 import { withoutEmpty } from './without-empty.ts'
@@ -58,6 +66,7 @@ const TERMINOLOGY: ReadonlyMap<string, typeof coreCodeSystem | typeof coreConcep
 /** One that has a url, by its canonical, without an id. */
 export function publishedDefinition(type: string, canonical: string): Resource | undefined {
   if (type === 'StructureDefinition') return publishedStructure(canonical)
+  if (type === 'SearchParameter') return parameters().get(canonical)
   const found = TERMINOLOGY.get(type)?.(urlOf(canonical))
   const version = versionOf(canonical)
   if (found === undefined || (version ?? found.version) !== found.version) return undefined
@@ -65,22 +74,65 @@ export function publishedDefinition(type: string, canonical: string): Resource |
   return withoutEmpty({ resourceType: type, status: 'active', ...found })
 }
 
+/** By `url`; a SearchParameter by `base` or `code`, a StructureDefinition by `name` or `type`, too. */
+export function publishedBy(type: string, code: string, value: string): readonly Resource[] {
+  if (code === 'url') {
+    const found = publishedDefinition(type, value)
+    return found === undefined ? [] : [found]
+  }
+  if (type === 'SearchParameter') {
+    return [...parameters().values()].filter((one) => [one[code]].flat().includes(value))
+  }
+  if (type !== 'StructureDefinition') return []
+  const profiles = code === 'type' ? publishedProfilesOf(value).map(publishedStructure) : []
+  return [publishedType(value), ...profiles].filter((found) => found !== undefined)
+}
+
 /** Those that a type is searched by. */
 export function publishedParameters(type: string): readonly Resource[] {
-  return [...searchParameters(type).values()].map(
-    ({ code, type: kind, url, expression, targets }) => ({
-      resourceType: 'SearchParameter',
-      url,
-      name: code,
-      status: 'active',
-      code,
-      base: [type],
-      type: kind,
-      ...(expression === undefined ? {} : { expression }),
-      ...(targets === undefined ? {} : { target: targets }),
-    }),
-  )
+  return [...searchParameters(type).values()].map((one) => parameterOf(one, [type], [one]))
 }
+
+/** `alike` share their url. */
+function parameterOf(
+  { code, type, url }: SearchParameter,
+  base: readonly string[],
+  alike: readonly SearchParameter[],
+): Resource {
+  const expressions = new Set(alike.flatMap(({ expression = [] }) => expression))
+  const targets = new Set(alike.flatMap(({ targets = [] }) => targets))
+  return {
+    resourceType: 'SearchParameter',
+    url,
+    name: code,
+    status: 'active',
+    code,
+    base,
+    type,
+    ...(expressions.size === 0 ? {} : { expression: [...expressions].join(' | ') }),
+    ...(targets.size === 0 ? {} : { target: [...targets] }),
+  }
+}
+
+/** By url, each for all the types that have it. */
+const parameters = openOnce(() => {
+  const all = resourceTypes.flatMap((type) =>
+    [...searchParameters(type).values()].map((parameter) => ({ type, parameter })),
+  )
+  const found = new Map<string, Resource>()
+  for (const [url, uses] of Map.groupBy(all, ({ parameter }) => parameter.url)) {
+    const alike = uses.map(({ parameter }) => parameter)
+    const [first] = alike
+    if (first === undefined) continue
+    const [root = ''] = (first.expression ?? 'Resource').split('.')
+    const base = ROOTS.has(root) ? [root] : uses.map(({ type }) => type)
+    found.set(url, parameterOf(first, base, alike))
+  }
+  return found
+})
+
+/** What these have is said once, not for each type. */
+const ROOTS: ReadonlySet<string> = new Set(['Resource', 'DomainResource'])
 
 function canonicalOf(type: string): string {
   return (isPlatformType(type) ? PLATFORM : STANDARD) + type

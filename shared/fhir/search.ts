@@ -106,8 +106,16 @@ export interface SearchRequest {
   readonly total: 'none' | 'estimate' | 'accurate'
   readonly summary: string | undefined
   readonly elements: readonly string[] | undefined
-  /** Parameters that were ignored under `handling=lenient`. */
-  readonly ignored: readonly string[]
+  /** What `handling=lenient` has ignored. */
+  readonly ignored: readonly Ignored[]
+}
+
+export interface Ignored {
+  /** As they stand in the query. */
+  readonly name: string
+  readonly value: string
+  /** Why, as strict handling would say. */
+  readonly text: string
 }
 
 export interface SearchOptions {
@@ -149,23 +157,23 @@ export function parseSearch(
   const isLenient = options.handling === 'lenient'
   const conditions = new Map<string, Criterion>()
   const includes = new Map<string, Include>()
-  const ignored = new Set<string>()
+  const ignored: Ignored[] = []
   const { own } = options
   const scope = { fhirUrl: options.fhirUrl, own, joins: 0 }
-  const isAccepted = <T extends object>(name: string, found: T | Refusal): found is T => {
-    if (!('reason' in found)) return true
-    if (!isLenient) throw found.reason
-    ignored.add(name)
-    return false
+  const refuse = ({ reason }: Refusal, name: string, value: string) => {
+    if (!isLenient) throw reason
+    ignored.push({ name, value, text: reason.message })
   }
   const read = (name: string, value: string) => {
     if (/^_(rev)?include(:|$)/.test(name)) {
       const include = readInclude(name, value, own)
-      if (isAccepted(name, include)) includes.set(JSON.stringify(include), include)
+      if ('reason' in include) return refuse(include, name, value)
+      includes.set(JSON.stringify(include), include)
       return
     }
     const criterion = readCriterion(type, name, value, scope)
-    if (criterion === undefined || !isAccepted(name, criterion)) return
+    if (criterion === undefined) return
+    if ('reason' in criterion) return refuse(criterion, name, value)
     conditions.set(JSON.stringify([name, criterion]), criterion)
     if (conditions.size > MAX_CONDITIONS) {
       throw tooCostly(`A search may have ${MAX_CONDITIONS} conditions`)
@@ -185,6 +193,6 @@ export function parseSearch(
     conditions: [...conditions.values()],
     includes: [...includes.values()],
     ...readPaging(type, pairs, own),
-    ignored: [...ignored],
+    ignored,
   }
 }

@@ -45,6 +45,7 @@ import { explain } from './search/explain.ts'
 import { search, searchMany, searchTypes } from './search/page.ts'
 import { countPerReference, searchPerReference } from './search/per-reference.ts'
 import { openStatistics } from './search/statistics.ts'
+import { finder } from './search/unstored.ts'
 import { createSocketSubscriptions } from './socket-subscriptions.ts'
 import { createTenants } from './tenants.ts'
 import { type Inner, inTransaction, runTogether, runTransaction } from './transaction.ts'
@@ -220,6 +221,7 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
       return found.rulings
     },
     search: (principal, request, signal) => search(until(store, signal), principal, request),
+    finder: (principal, request) => finder(store, principal, request),
     searchDeleted: (principal, request) => searchDeleted(store, principal, request),
     explain: (principal, request) => explain(store, principal, request),
     searchTypes: (principal, requests, signal) =>

@@ -148,6 +148,8 @@ export interface Repository {
     /** Cancels its statements in PostgreSQL. Errors: its reason. */
     signal?: AbortSignal,
   ): Promise<SearchPage>
+  /** Tells whether a search would find a resource that is not stored. Costs no statement. */
+  finder(principal: Principal, request: SearchRequest): (resource: Resource) => boolean
   /** The deletions that a search with `_deleted=true` asks for. One statement, one more for a total. */
   searchDeleted(principal: Principal, request: SearchRequest): Promise<SearchPage>
   /** How a search would be answered, by running it. Errors: as `search`. */

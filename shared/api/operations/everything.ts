@@ -4,7 +4,7 @@
  */
 import { createHash } from 'node:crypto'
 import { badRequest, badStructure } from '../../errors.ts'
-import { type Link, type SearchEntry, searchBundle } from '../../fhir/bundle.ts'
+import { type Link, type SearchEntry, searchEntry } from '../../fhir/bundle.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
 import { parseJson } from '../../fhir/json.ts'
 import { parseReference, type Resource } from '../../fhir/resource.ts'
@@ -16,7 +16,7 @@ import type { CompartmentPosition } from '../../store/search/compartment.ts'
 import { absoluteUrl, type Interaction, textOf } from '../interaction.ts'
 import { mapStrings } from '../map-strings.ts'
 import type { Operation } from '../operation.ts'
-import { textReply } from '../reply.ts'
+import { type PageEntry, pageReply } from '../page-reply.ts'
 import { interactionOf } from './output.ts'
 import { type Inputs, type ParameterDefinition, readInputs } from './parameters.ts'
 
@@ -89,7 +89,7 @@ export const everything: Operation = {
     }
     const isWhole = page.next === undefined && cursor === undefined && !inputs.whole('_offset')
     const total = isWhole ? page.versions.length : undefined
-    return textReply(200, searchBundle({ type: 'searchset', total, links }, entries))
+    return pageReply(interaction, { type: 'searchset', total, links }, entries)
   },
 }
 
@@ -177,9 +177,10 @@ function referencesIn(version: Version): { type: string; id: string }[] {
   return found
 }
 
-function entryOf(interaction: Interaction, version: Version, mode: SearchEntry['mode']) {
+function entryOf(interaction: Interaction, version: Version, mode: SearchEntry['mode']): PageEntry {
   const fullUrl = absoluteUrl(interaction.services, `${version.type}/${version.id}`)
-  return { fullUrl, resource: textOf(interaction, version), mode }
+  const write = () => searchEntry({ fullUrl, resource: textOf(interaction, version), mode })
+  return { content: version.content ?? '', write }
 }
 
 function linkOf(

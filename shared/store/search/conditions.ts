@@ -27,6 +27,7 @@ import {
   uriContainsTest,
   versionsTest,
 } from './dictionary.ts'
+import { BARE, isImplied } from './implied-systems.ts'
 import { joinTest } from './joins.ts'
 import { lastUpdatedTest, mainDateTest } from './main-date.ts'
 import { dateTest, nearTest, numberTest, quantityTest } from './ranges.ts'
@@ -173,17 +174,17 @@ function tokenTest(scene: Scene, ps: readonly bigint[], condition: Condition): T
   for (const value of values) {
     const token = parseTokenValue(value)
     if (token.code === undefined) systems.push(value)
+    // `email` and `phone` are the systems of what they find.
+    const system = isFolded || isImplied(scene, code, token) ? undefined : token.system
     for (const p of ps) {
       if (token.code === undefined) any.push(keys.system(p, token.system ?? ''))
-      else any.push(keys.token(p, token.system, folded(token.code)))
+      else any.push(keys.token(p, system, folded(token.code)))
     }
   }
   return systems.length === 0 ? { kind: 'keys', any } : systemTest(scene, ps, systems, any)
 }
 
 const LISTED: ReadonlySet<string> = new Set(['in', 'not-in', 'above', 'below'])
-/** Types of elements whose codes have no system of their own. */
-const BARE = ['code', 'boolean', 'string', 'id']
 /** More keys are looked for in the dictionary first: few of them are in use. */
 const MANY_KEYS = 64
 
@@ -195,7 +196,7 @@ function codesTest(scene: Scene, ps: readonly bigint[], condition: Condition): T
   const types = storedParameters(type, code).flatMap(
     (stored) => plannedParameter(type, stored, own)?.types ?? [],
   )
-  const isBare = types.some((one) => BARE.includes(one))
+  const isBare = types.some((one) => BARE.has(one))
   const any = codes.flatMap((listed) =>
     ps.flatMap((p) => [
       keys.token(p, listed.system, listed.code),

@@ -70,7 +70,7 @@ export function reversed(order: Order): Order {
 export function orderOfTypes(request: SearchRequest, keys: Keys): Order {
   const order = orderOf(request, keys)
   if (order.column !== 'd_lo' && order.terms.length === 0) return { ...order, byType: true }
-  throw notSupported('Several types are sorted by _lastUpdated or _id')
+  throw notSupported('Several types are sorted by _lastUpdated or _id', '_sort')
 }
 
 /** Of a cursor; 0 is that of an order without the type. */
