@@ -3,7 +3,8 @@
  * on beside the queue, with its lock and its end as before. So `concurrency` counts jobs that use the
  * processor; few of them are fastest, and waiting costs only memory.
  */
-import { type Job, type Processor, Worker, type WorkerOptions } from 'bullmq'
+import { type Job, type JobJson, type Processor, Worker, type WorkerOptions } from 'bullmq'
+import { createTakingBackend, type TakingBackend } from './queue-taking.ts'
 
 /** What all queues of a process may lend together. */
 export interface Loans {
@@ -17,7 +18,7 @@ interface InHand {
   lend: (() => void) | undefined
 }
 
-export class LendingWorker<Data> extends Worker<Data, null> {
+export class LendingWorker<Data> extends Worker<Data, null, string, TakingBackend> {
   readonly #loans: Loans
   readonly #inHand = new Map<string, InHand>()
   readonly #beside = new Set<Promise<unknown>>()
@@ -30,7 +31,7 @@ export class LendingWorker<Data> extends Worker<Data, null> {
     options: WorkerOptions,
     loans: Loans,
   ) {
-    super(queue, processor, options)
+    super(queue, processor, options, createTakingBackend)
     this.#loans = loans
   }
 
@@ -41,6 +42,10 @@ export class LendingWorker<Data> extends Worker<Data, null> {
     job.isResting = isResting
     this.#resting += isResting ? 1 : -1
     if (isResting) this.#lend()
+  }
+
+  protected override nextJobFromJobData(data?: JobJson, jobId?: string, token?: string) {
+    return super.nextJobFromJobData(data, jobId, this.backend.tokenOf(jobId) ?? token)
   }
 
   override processJob(
