@@ -9,11 +9,11 @@ import { release } from '../shared/release.ts'
 import type { Version } from '../shared/store/repository.ts'
 import { present } from '../shared/store/rows.ts'
 import { type Context, caller } from './context.ts'
+import { readOff } from './middleware/body.ts'
 
 export async function send(ctx: Context, reply: FhirReply): Promise<void> {
   const { status, headers, body, pieces, open } = reply
-  // An upload that is refused before its end is not read on.
-  if (!ctx.req.complete) ctx.set('Connection', 'close')
+  readOff(ctx)
   for (const [name, value] of Object.entries({ ...headers, ...rateLimits(ctx, headers) })) {
     ctx.res.setHeader(name, value)
   }

@@ -114,6 +114,45 @@ t.test('all conditional references of a transaction are one statement', async (t
   t.equal(cost, 4, 'begin, searches, inserts, commit')
 })
 
+t.test('a reference may mean what its own bundle makes', async (t) => {
+  const [mine, other, plain] = [randomUUID(), randomUUID(), randomUUID()]
+  const query = (value: string) => `identifier=${MRN_SYSTEM}|${value}`
+  const bundle = (type: string, ...targets: string[]) => ({
+    resourceType: 'Bundle',
+    type,
+    entry: [
+      ...targets.map((target) => ({
+        request: { method: 'POST', url: 'Observation' },
+        resource: pointing(target),
+      })),
+      { request: { method: 'PUT', url: `Patient?${query(mine)}` }, resource: withMrn(mine) },
+      {
+        request: { method: 'POST', url: 'Patient', ifNoneExist: query(other) },
+        resource: withMrn(other),
+      },
+      { request: { method: 'POST', url: 'Patient' }, resource: withMrn(plain) },
+    ],
+  })
+  const targets = [mine, other, plain].map(search)
+  for (const type of ['transaction', 'batch']) {
+    const { status, body } = await client.post<Answered>('', bundle(type, ...targets))
+    t.equal(status, 200)
+    const places = body.entry.map(({ response }) => response.location)
+    t.same(
+      body.entry.slice(0, 3).map(({ resource }) => resource?.subject),
+      places.slice(3).map((reference) => ({ reference })),
+      type,
+    )
+    await client.del(places[5] ?? '')
+  }
+  const twice = bundle('transaction', search(plain))
+  twice.entry.push({ request: { method: 'POST', url: 'Patient' }, resource: withMrn(plain) })
+  t.match(await client.post('', twice), {
+    status: 400,
+    body: { issue: [{ details: { text: /matched multiple resources$/ } }] },
+  })
+})
+
 t.test('a question mark elsewhere is no search', async (t) => {
   const made = await client.post('Observation', {
     ...pointing(literal),

@@ -47,6 +47,12 @@ export async function crud(seconds: number): Promise<readonly Figure[]> {
           limit: bench.rawUpdate,
         }),
       )
+      figures.push(
+        await compare(`read, then update, ${callers} callers`, '0.6', callers, seconds, {
+          ours: bench.change,
+          limit: bench.rawChange,
+        }),
+      )
     }
     await bench.close()
     return figures
@@ -114,18 +120,20 @@ async function prepare({ services, config }: Stage) {
     raw.push(id)
     return true
   }
-  const read: Call = async () => {
-    const version = await repository.read(principal, 'Observation', any(stored).id)
+  const readOf = async (id: string) => {
+    const version = await repository.read(principal, 'Observation', id)
     return version.content !== undefined
   }
-  const rawRead: Call = async () => {
+  const rawReadOf = async (id: string) => {
     const { rows } = await pool.query({
       name: 'bench_read',
       text: 'select content from bench_raw where id = $1',
-      values: [any(raw)],
+      values: [id],
     })
     return rows.length === 1
   }
+  const read: Call = () => readOf(any(stored).id)
+  const rawRead: Call = () => rawReadOf(any(raw))
   let turn = 0
   /** Both sides begin with rows and with statistics of them, as any server in use has. */
   async function fill(): Promise<void> {
@@ -134,25 +142,32 @@ async function prepare({ services, config }: Stage) {
     await pool.query('analyze')
   }
   /** One element changes, as in most updates of a hospital's day. */
-  const update: Call = async () => {
-    const { id, resource } = any(stored)
-    const { outcome } = await repository.update(principal, {
-      ...resource,
-      id,
-      language: `x-${turn++}`,
-    })
-    return outcome === 'updated'
+  const updateOf = async ({ id, resource }: (typeof stored)[number]) => {
+    const next = { ...resource, id, language: `x-${turn++}` }
+    return (await repository.update(principal, next)).outcome === 'updated'
   }
-  const rawUpdate: Call = async () => {
+  const rawUpdateOf = async (id: string) => {
     const { rowCount } = await pool.query({
       name: 'bench_update',
       text: 'update bench_raw set content = $2 where id = $1',
-      values: [any(raw), any(texts)],
+      values: [id, any(texts)],
     })
     return rowCount === 1
   }
+  const update: Call = () => updateOf(any(stored))
+  const rawUpdate: Call = () => rawUpdateOf(any(raw))
+  /** As a client that changes what it has just looked at. */
+  const change: Call = async () => {
+    const row = any(stored)
+    return (await readOf(row.id)) && (await updateOf(row))
+  }
+  const rawChange: Call = async () => {
+    const id = any(raw)
+    return (await rawReadOf(id)) && (await rawUpdateOf(id))
+  }
   await fill()
-  return { create, rawInsert, read, rawRead, update, rawUpdate, close: () => pool.end() }
+  const close = () => pool.end()
+  return { create, rawInsert, read, rawRead, update, rawUpdate, change, rawChange, close }
 }
 
 export async function benchPrincipal(services: Stage['services']): Promise<Principal> {

@@ -37,6 +37,27 @@ const STREAM_DECODERS = {
 /** An upload may take its time, but not stand still. */
 const IDLE_MS = 60_000
 
+/** More than this of a body that was refused is not worth the answer that its caller would miss. */
+const READ_OFF_BYTES = 64 * 1024 * 1024
+const READ_OFF_MS = 10_000
+
+/**
+ * What a caller still sends of a body that nobody wants is thrown away: many clients take no answer before
+ * they have sent all, and lose it when the connection closes on them (RFC 9112 §9.6).
+ */
+export function readOff({ req }: Context): void {
+  if (req.complete || req.destroyed) return
+  const stop = () => req.destroy()
+  const timer = setTimeout(stop, READ_OFF_MS)
+  let left = READ_OFF_BYTES
+  req.on('data', (chunk: Buffer) => {
+    left -= chunk.length
+    if (left < 0) stop()
+  })
+  req.once('close', () => clearTimeout(timer))
+  req.resume()
+}
+
 /** Undefined when there is no body. Errors: 413 beyond `maxBytes`, 400 for a bad coding. */
 export async function readBody(ctx: Context, maxBytes: number): Promise<Buffer | undefined> {
   const { headers } = ctx.req
@@ -54,10 +75,7 @@ export async function readBody(ctx: Context, maxBytes: number): Promise<Buffer |
 export function openBody(ctx: Context, maxBytes: number): Readable {
   const { req } = ctx
   const coding = codingOf(ctx)
-  if (Number(req.headers['content-length'] ?? 0) > maxBytes) {
-    ctx.set('Connection', 'close')
-    throw tooLarge()
-  }
+  if (Number(req.headers['content-length'] ?? 0) > maxBytes) throw tooLarge()
   const stop = () => req.destroy(new Error('The upload stands still'))
   req.setTimeout(IDLE_MS, stop)
   // The connection lives on.
@@ -103,11 +121,7 @@ async function readRaw(ctx: Context, maxBytes: number): Promise<Buffer> {
     return await getRawBody(ctx.req, { limit: maxBytes, length: length ?? null })
   } catch (error) {
     const { type } = error as { type?: string }
-    if (type === 'entity.too.large') {
-      // What the caller still sends is not read; the connection cannot be used again.
-      ctx.set('Connection', 'close')
-      throw tooLarge()
-    }
+    if (type === 'entity.too.large') throw tooLarge()
     if (type === 'request.aborted' || type === 'request.size.invalid') {
       throw badStructure('Content is incomplete')
     }

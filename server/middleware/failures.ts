@@ -4,6 +4,7 @@ import { HttpError, unavailable } from '../../shared/errors.ts'
 import { issue, outcome } from '../../shared/fhir/outcome.ts'
 import type { Logger } from '../../shared/log.ts'
 import type { Context, Middleware } from '../context.ts'
+import { readOff } from './body.ts'
 
 const TRACING = 'https://medplum.com/fhir/StructureDefinition/tracing'
 /** Codes of a socket that is gone, and SQLSTATE classes 08 and 57P of a server that is going. */
@@ -47,6 +48,7 @@ export function failures(log: Logger): Middleware {
       await next()
     } catch (error) {
       answer(ctx, error, log)
+      readOff(ctx)
     }
   }
 }

@@ -11,11 +11,13 @@ import type { SearchRequest } from '../fhir/search.ts'
 import { normalId } from '../store/context.ts'
 import type { Version } from '../store/repository.ts'
 import { type Entry, entryPath } from './bundle-entries.ts'
+import { planMade } from './bundle-made.ts'
 import { type Identities, urnKey } from './bundle-references.ts'
 import { mostDeletions } from './conditional.ts'
 import {
   type ConditionalReference,
   conditionalReferences,
+  criteriaKey,
   findMatches,
   type Matches,
   targetOf,
@@ -77,11 +79,7 @@ export function planEntry(interaction: Interaction, entry: Entry, hasQuestion: b
   const criterion = readCondition(interaction, type, query)
   const most = entry.route.kind === 'conditional-delete' ? mostDeletions(criterion, query) : 1
   const condition = { ...criterion, count: most + 1 }
-  const key = `${type}?${[...query]
-    .map((pair) => pair.join('='))
-    .sort()
-    .join('&')}`
-  return { entry, key: `entry ${key}`, condition, references }
+  return { entry, key: criteriaKey(type, query), condition, references }
 }
 
 function criteriaFor({ route, headers, query }: Entry) {
@@ -117,10 +115,11 @@ export async function identify(
   const targets = new Map<string, string>()
   const known = new Map<string, Identity>()
   const identified: Omit<Step, 'identities'>[] = []
-  for (const plan of plans) {
+  const own = planMade(plans, matches)
+  for (const plan of own.plans) {
     try {
       for (const reference of plan.references) {
-        targets.set(reference.text, targetOf(reference, matches))
+        targets.set(reference.text, targetOf(reference, matches, own.made.get(reference.key)))
       }
       const isTwin = known.get(plan.key)?.isNew === true
       identified.push({

@@ -17,6 +17,8 @@ export interface ConditionalReference {
   readonly text: string
   /** FHIRPath of the element. */
   readonly path: string
+  /** The same for the same criteria in any order. */
+  readonly key: string
   readonly condition: SearchRequest
 }
 
@@ -35,13 +37,21 @@ export function conditionalReferences(
     const [, type, query] = FORM.exec(text) ?? []
     if (type === undefined) return
     try {
-      const condition = readCondition(interaction, type, new URLSearchParams(query))
-      found.push({ text, path, condition: { ...condition, count: 2 } })
+      const criteria = new URLSearchParams(query)
+      const condition = readCondition(interaction, type, criteria)
+      const key = criteriaKey(type, criteria)
+      found.push({ text, path, key, condition: { ...condition, count: 2 } })
     } catch (error) {
       throw located(error, path)
     }
   })
   return found
+}
+
+/** One name for the same criteria, in whatever order they are. */
+export function criteriaKey(type: string, criteria: URLSearchParams): string {
+  const pairs = [...criteria].map((pair) => pair.join('=')).sort()
+  return `entry ${type}?${pairs.join('&')}`
 }
 
 /** As many matches as each search counts; one statement for 200 of them. */
@@ -70,15 +80,20 @@ export async function findMatches(
   return found
 }
 
-/** `Type/id` of the only match. Errors: 400 at the element, 403. */
-export function targetOf({ text, path }: ConditionalReference, matches: Matches): string {
+/** `Type/id` of the only match, `made` by the same bundle or there before. Errors: 400 at the element, 403. */
+export function targetOf(
+  { text, path }: ConditionalReference,
+  matches: Matches,
+  made: readonly string[] = [],
+): string {
   const found = matches.get(text)
   if (found?.status !== 'fulfilled') throw located(found?.reason, path)
-  const [match, second] = found.value.versions
+  const stored = found.value.versions.map(({ type, id }) => `${type}/${id}`)
+  const [match, second] = [...stored, ...made]
   const what = `Conditional reference '${text.slice(0, 256)}'`
   if (match === undefined) throw badRequest(`${what} did not match any resources`, path)
   if (second !== undefined) throw badRequest(`${what} matched multiple resources`, path)
-  return `${match.type}/${match.id}`
+  return match
 }
 
 /**
