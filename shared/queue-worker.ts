@@ -5,6 +5,7 @@
  */
 import { type Job, type JobJson, type Processor, Worker, type WorkerOptions } from 'bullmq'
 import { createTakingBackend, type TakingBackend } from './queue-taking.ts'
+import type { Redis } from './redis.ts'
 
 /** What all queues of a process may lend together. */
 export interface Loans {
@@ -28,10 +29,12 @@ export class LendingWorker<Data> extends Worker<Data, null, string, TakingBacken
   constructor(
     queue: string,
     processor: Processor<Data, null>,
-    options: WorkerOptions,
+    options: WorkerOptions & { readonly connection: Redis },
     loans: Loans,
   ) {
-    super(queue, processor, options, createTakingBackend)
+    super(queue, processor, options, (name, opts, asked) =>
+      createTakingBackend(options.connection, name, opts, asked),
+    )
     this.#loans = loans
   }
 
@@ -90,6 +93,7 @@ export class LendingWorker<Data> extends Worker<Data, null, string, TakingBacken
     this.#isClosing = true
     if (!force) {
       await this.pause(true)
+      await this.backend.endWait()
       await Promise.allSettled(this.#beside)
     }
     await super.close(force)
