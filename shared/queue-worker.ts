@@ -3,7 +3,9 @@
  * on beside the queue, with its lock and its end as before. So `concurrency` counts jobs that use the
  * processor; few of them are fastest, and waiting costs only memory.
  */
-import { type Job, type Processor, Worker, type WorkerOptions } from 'bullmq'
+import { type Job, type JobJson, type Processor, Worker, type WorkerOptions } from 'bullmq'
+import { createTakingBackend, type TakingBackend } from './queue-taking.ts'
+import type { Redis } from './redis.ts'
 
 /** What all queues of a process may lend together. */
 export interface Loans {
@@ -17,7 +19,7 @@ interface InHand {
   lend: (() => void) | undefined
 }
 
-export class LendingWorker<Data> extends Worker<Data, null> {
+export class LendingWorker<Data> extends Worker<Data, null, string, TakingBackend> {
   readonly #loans: Loans
   readonly #inHand = new Map<string, InHand>()
   readonly #beside = new Set<Promise<unknown>>()
@@ -27,10 +29,12 @@ export class LendingWorker<Data> extends Worker<Data, null> {
   constructor(
     queue: string,
     processor: Processor<Data, null>,
-    options: WorkerOptions,
+    options: WorkerOptions & { readonly connection: Redis },
     loans: Loans,
   ) {
-    super(queue, processor, options)
+    super(queue, processor, options, (name, opts, asked) =>
+      createTakingBackend(options.connection, name, opts, asked),
+    )
     this.#loans = loans
   }
 
@@ -41,6 +45,10 @@ export class LendingWorker<Data> extends Worker<Data, null> {
     job.isResting = isResting
     this.#resting += isResting ? 1 : -1
     if (isResting) this.#lend()
+  }
+
+  protected override nextJobFromJobData(data?: JobJson, jobId?: string, token?: string) {
+    return super.nextJobFromJobData(data, jobId, this.backend.tokenOf(jobId) ?? token)
   }
 
   override processJob(
@@ -85,6 +93,7 @@ export class LendingWorker<Data> extends Worker<Data, null> {
     this.#isClosing = true
     if (!force) {
       await this.pause(true)
+      await this.backend.endWait()
       await Promise.allSettled(this.#beside)
     }
     await super.close(force)

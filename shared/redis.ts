@@ -35,6 +35,13 @@ export function openRedis(config: Config, purpose: RedisPurpose, log: Logger): R
       : { maxRetriesPerRequest: null }),
   })
   writeOnceATurn(redis)
+  // BullMQ's workers wait on a connection of their own.
+  const duplicate = redis.duplicate.bind(redis)
+  redis.duplicate = (override) => {
+    const copy = duplicate(override)
+    writeOnceATurn(copy)
+    return copy
+  }
   const away = awayOf(log)
   redis.on('error', (error: Error) => {
     if (away.size === 0) log.error({ reason: error.message }, 'Redis is away')
