@@ -26,28 +26,20 @@ const MAX_VALUES = 1000
 
 const UNSUPPORTED = new Set(['_contained', '_containedType', '_deleted', '_query', '_type'])
 
-interface Modifiers {
-  readonly supported: readonly string[]
-  /** Of the standard or the contract, but not answered. */
-  readonly known: readonly string[]
-}
-
-const MODIFIERS: Readonly<Record<SearchParamType, Modifiers>> = {
-  token: {
-    supported: [
-      ...['not', 'missing', 'text', 'of-type', 'contains'],
-      ...['in', 'not-in', 'above', 'below'],
-    ],
-    known: [],
-  },
-  reference: { supported: ['identifier', 'not', 'missing', 'above', 'below'], known: [] },
-  string: { supported: ['exact', 'contains', 'text', 'not', 'missing'], known: [] },
-  date: { supported: ['missing'], known: [] },
-  number: { supported: ['missing'], known: [] },
-  quantity: { supported: ['missing'], known: [] },
-  uri: { supported: ['above', 'below', 'contains', 'missing'], known: [] },
-  composite: { supported: [], known: [] },
-  special: { supported: [], known: [] },
+/** Any other is refused. */
+const MODIFIERS: Readonly<Record<SearchParamType, readonly string[]>> = {
+  token: [
+    ...['not', 'missing', 'text', 'of-type', 'contains'],
+    ...['in', 'not-in', 'above', 'below'],
+  ],
+  reference: ['identifier', 'not', 'missing', 'above', 'below'],
+  string: ['exact', 'contains', 'text', 'not', 'missing'],
+  date: ['missing'],
+  number: ['missing'],
+  quantity: ['missing'],
+  uri: ['above', 'below', 'contains', 'missing'],
+  composite: [],
+  special: [],
 }
 
 /** With these the value is no token. */
@@ -84,7 +76,7 @@ export function unknownParameter(code: string, name: string): Refusal {
 }
 
 function checkModifier(parameter: SearchParameter, modifier: string): void {
-  const { supported, known } = MODIFIERS[parameter.type]
+  const supported = MODIFIERS[parameter.type]
   const isOfId = parameter.code === '_id' && modifier !== 'not'
   const isPlain = parameter.expression === undefined && !isOfProject(parameter, modifier)
   const isApt =
@@ -92,9 +84,6 @@ function checkModifier(parameter: SearchParameter, modifier: string): void {
   if (supported.includes(modifier) && !isOfId && !isPlain && isApt) return
   if (parameter.type === 'reference' && isResourceType(modifier) && !isPlain) return
   const id = parameter.url.slice(parameter.url.lastIndexOf('/') + 1)
-  if (known.includes(modifier)) {
-    throw notSupported(`Modifier :${modifier} is not supported for ${id}`)
-  }
   throw badRequest(`Invalid modifier :${modifier} for ${id}`)
 }
 
