@@ -6,10 +6,14 @@ import type { Bind } from '../side-rows.ts'
 import type { Query } from './compile.ts'
 import type { Driver } from './driver.ts'
 import { afterSql, orderAfterSql, orderSql } from './order.ts'
-import { scopeSql, sqlOf } from './row-test.ts'
-import { COLUMNS, forced, ordered, WALKED, where } from './ways.ts'
+import { oneRowSql, scopeSql, sqlOf } from './row-test.ts'
+import { COLUMNS, ordered, type TestSql, WALKED, where } from './ways.ts'
 
 type DatesDriver = Extract<Driver, { kind: 'dates' }>
+
+/** Whatever else there is must not find the rows. */
+const beside: TestSql = (test, bind) =>
+  test.kind === 'date' ? sqlOf(test, bind) : `(${oneRowSql(test, bind)}) is true`
 
 export function byDates(query: Query, { few, cap }: DatesDriver, most: string, bind: Bind): string {
   const { project, typeNumbers, tests, order, after } = query
@@ -18,7 +22,7 @@ export function byDates(query: Query, { few, cap }: DatesDriver, most: string, b
   )
   const begun = [...scopeSql(project, typeNumbers, bind, false), ...beginning].join(' and ')
   const walk = ordered(query, [], WALKED, String(cap), bind)
-  const tested = tests.map((test) => forced(test, bind)).join(' and ')
+  const tested = tests.map((test) => beside(test, bind)).join(' and ')
   const later = after === undefined ? '' : ` and (${afterSql(order, after, bind)}) is true`
   const isFilled = `(select count(*) from w) >= ${most}`
   return `with c as materialized (
@@ -28,7 +32,7 @@ export function byDates(query: Query, { few, cap }: DatesDriver, most: string, b
     select * from (
       select * from w where ${isFilled}
       union all
-      select * from (select ${COLUMNS} from resource r where ${where(query, tests, bind, sqlOf)}${later}
+      select * from (select ${COLUMNS} from resource r where ${where(query, tests, bind, beside, false)}${later}
         order by ${orderAfterSql(order, 'r')} limit ${most}) k where not (${isFilled})
     ) r order by ${orderSql(order, 'r')}`
 }

@@ -3,14 +3,21 @@
  * goes by the same indexes whatever is looked for, so one plan serves all values and PostgreSQL keeps it.
  */
 import type { Part, Query } from './compile.ts'
-import { type Driver, datesDriver } from './driver.ts'
+import { type Driver, datesDriver, matchesOf } from './driver.ts'
+import { reachOf } from './reach.ts'
 import { isSteady, type Test } from './row-test.ts'
 import type { KeyStatistics } from './statistics.ts'
 
+type Known = Pick<KeyStatistics, 'rowsOf' | 'matches' | 'startingWith'>
+
 /** The driver with its numbers in steps, as each of them is a statement of its own; unchanged where plans differ. */
-export function keptBy(statistics: Pick<KeyStatistics, 'rowsOf'>, { query, driver }: Part): Driver {
+export function keptBy(statistics: Known, { query, driver }: Part): Driver {
   const { tests, order, typeNumbers, score } = query
-  if (score !== undefined || typeNumbers.length > 1 || !tests.every(isSteady)) return driver
+  if (score !== undefined || typeNumbers.length > 1) return driver
+  if (isDated(statistics, query) && (driver.kind === 'order' || driver.kind === 'walk')) {
+    return { ...byDates(statistics, query), isKept: true }
+  }
+  if (!tests.every(isSteady)) return driver
   const has = (kind: Test['kind']) => tests.some((test) => test.kind === kind)
   const isByKeys = tests.every(({ kind }) => kind === 'keys')
   if (order.terms.length > 0) {
@@ -27,19 +34,34 @@ export function keptBy(statistics: Pick<KeyStatistics, 'rowsOf'>, { query, drive
       return has('join') && !has('date') ? { ...inSteps(driver), isKept: true } : driver
     case 'order':
       if (order.column === 'id') return driver
-      if (tests.length === 0 || order.column === 'd_lo') return { ...driver, isKept: true }
-      return tests.every((test) => test.kind === 'date' && test.beginning !== undefined)
-        ? { ...byDates(statistics, query), isKept: true }
-        : driver
+      return tests.length === 0 || order.column === 'd_lo' ? { ...driver, isKept: true } : driver
     default:
       return driver
   }
 }
 
-function byDates(statistics: Pick<KeyStatistics, 'rowsOf'>, query: Query): Driver {
-  const { project, typeNumbers, limit, offset } = query
-  const rows = typeNumbers.reduce((sum, number) => sum + statistics.rowsOf(project, number), 0)
-  return inSteps(datesDriver(rows, limit + offset))
+/**
+ * Dates that say where they begin, and beside them only what each row tells of itself. Keys that are not those of
+ * most rows may find fewer than the dates do.
+ */
+function isDated(statistics: Known, query: Query): boolean {
+  const { tests, order } = query
+  if (order.terms.length > 0 || order.column !== 'lu') return false
+  const most = rowsOf(statistics, query) / 2
+  const isApt = (test: Test) => {
+    if (test.kind === 'date') return test.beginning !== undefined
+    if (test.kind === 'keys') return matchesOf(statistics, test) >= most
+    return reachOf(test) === 'row'
+  }
+  return tests.some(({ kind }) => kind === 'date') && tests.every(isApt)
+}
+
+function byDates(statistics: Known, query: Query): Driver {
+  return inSteps(datesDriver(rowsOf(statistics, query), query.limit + query.offset))
+}
+
+function rowsOf(statistics: Known, { project, typeNumbers }: Query): number {
+  return typeNumbers.reduce((sum, number) => sum + statistics.rowsOf(project, number), 0)
 }
 
 function inSteps(driver: Driver): Driver {

@@ -31,7 +31,7 @@ export function settledBy(statistics: Known, part: Part): Driver {
   return keptBy(statistics, part)
 }
 
-type Known = Pick<KeyStatistics, 'rows' | 'rowsOf' | 'startingWith'>
+type Known = Pick<KeyStatistics, 'rows' | 'rowsOf' | 'matches' | 'startingWith'>
 
 function oneWay(statistics: Known, { query, driver }: Part): Driver {
   const { tests, order } = query
