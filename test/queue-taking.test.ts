@@ -152,7 +152,7 @@ t.test('a job can be put off by who has taken it', async (t) => {
   t.equal(await queue.getDelayedCount(), 0, 'and be completed at last')
 })
 
-t.test('a job that fails behind a wait fails as any other, and the next is taken', async (t) => {
+t.test('a job that a wait has brought along may fail, and the next one is taken', async (t) => {
   const done: number[] = []
   const { queue, workers } = await aQueue(t, 1, async (job) => {
     if (job.data.n === 1) throw new Error('No')

@@ -1,19 +1,13 @@
 /** Searches whose statement holds several ways: by plans that are kept they find what they find by others. */
 import t from 'tap'
 import { typeNumber } from '../shared/fhir/definitions.ts'
-import { parseSearch } from '../shared/fhir/search.ts'
 import { UCUM } from '../shared/fhir/ucum.ts'
-import { Keys } from '../shared/store/keys.ts'
 import { pageStatement, type Query } from '../shared/store/search/compile.ts'
-import { testOf } from '../shared/store/search/conditions.ts'
 import { chooseDriver, type Driver } from '../shared/store/search/driver.ts'
-import { orderOf, readCursor, type SortedRow, writeCursor } from '../shared/store/search/order.ts'
+import { readCursor, type SortedRow, writeCursor } from '../shared/store/search/order.ts'
 import { settledBy } from '../shared/store/search/settled.ts'
-import { sightOf } from '../shared/store/search/sight.ts'
-import { openStatistics } from '../shared/store/search/statistics.ts'
-import { createDatabase } from './fixtures/own-database.ts'
+import { openPlannedStore } from './fixtures/planned-store.ts'
 import { keptBuffers, ownBuffers } from './fixtures/plans.ts'
-import { openTestStore } from './fixtures/store.ts'
 
 const OBSERVATIONS = 3000
 const PATIENTS = 300
@@ -22,16 +16,8 @@ const OTHERS = 12_000
 const ROWS = 20_000
 const MANY = 5000
 
-// Its statistics and plans are those of these rows.
-process.env.DATABASE_URL = await createDatabase(t)
-const { database, repository, aMember } = await openTestStore(t)
-const member = await aMember()
-const project = member.project.number
-const [salt] = await database.query<{ salt: Buffer }>({
-  text: 'select salt from search_key_salt',
-  values: [],
-})
-const keys = new Keys(salt?.salt ?? Buffer.alloc(0))
+const planned = await openPlannedStore(t)
+const { database, repository, member, project, statistics: read } = planned
 
 const ids = Array.from({ length: PATIENTS }, (_, n) => `p${n}`)
 const dayOf = (n: number, from: number) =>
@@ -71,25 +57,10 @@ await database.query({
   values: [project, typeNumber('Encounter'), OTHERS],
 })
 await database.query({ text: 'vacuum analyze', values: [] })
-const read = openStatistics(database)
 await read.refresh()
 const statistics = { ...read, rows: ROWS, rowsOf: () => ROWS }
 
-function queryOf(search: string): Query {
-  const [type = '', parameters = ''] = search.split('?')
-  const request = parseSearch(type, parameters)
-  const scene = sightOf({ keys }, member, type, 'search', project, ['kg', 'g'])
-  if (scene === undefined) throw new Error(`${type} is not in sight`)
-  return {
-    project,
-    typeNumbers: [typeNumber(type)],
-    tests: request.conditions.map((condition) => testOf(scene, condition)),
-    order: orderOf(request, keys),
-    after: undefined,
-    limit: request.count + 1,
-    offset: request.offset,
-  }
-}
+const queryOf = (search: string): Query => planned.queryOf(search, ['kg', 'g'])
 
 /** As in a type of `rows` rows. */
 const driverOf = (query: Query, rows: number): Driver =>

@@ -1,35 +1,21 @@
 /** Searches with one way to their rows: they find what the other ways find, by a plan that is kept. */
 import t from 'tap'
 import { typeNumber } from '../shared/fhir/definitions.ts'
-import { parseSearch } from '../shared/fhir/search.ts'
-import { Keys, keysLiteral } from '../shared/store/keys.ts'
+import { keysLiteral } from '../shared/store/keys.ts'
 import { pageStatement, type Query } from '../shared/store/search/compile.ts'
-import { testOf } from '../shared/store/search/conditions.ts'
 import type { Driver } from '../shared/store/search/driver.ts'
-import { orderOf, readCursor, type SortedRow, writeCursor } from '../shared/store/search/order.ts'
+import { readCursor, type SortedRow, writeCursor } from '../shared/store/search/order.ts'
 import type { Test } from '../shared/store/search/row-test.ts'
 import { settledBy } from '../shared/store/search/settled.ts'
 import { sightOf } from '../shared/store/search/sight.ts'
-import { openStatistics } from '../shared/store/search/statistics.ts'
 import { stringTest } from '../shared/store/search/strings.ts'
-import { createDatabase } from './fixtures/own-database.ts'
+import { openPlannedStore } from './fixtures/planned-store.ts'
 import { keptBuffers, ownBuffers } from './fixtures/plans.ts'
-import { openTestStore } from './fixtures/store.ts'
 
 const ROWS = 20_000
 const PATIENTS = 100
 
-// Its statistics and plans are those of these rows.
-process.env.DATABASE_URL = await createDatabase(t)
-const { database, aMember } = await openTestStore(t)
-const member = await aMember()
-const project = member.project.number
-const [salt] = await database.query<{ salt: Buffer }>({
-  text: 'select salt from search_key_salt',
-  values: [],
-})
-const keys = new Keys(salt?.salt ?? Buffer.alloc(0))
-const statistics = openStatistics(database)
+const { database, member, project, keys, statistics, queryOf } = await openPlannedStore(t)
 
 const [observation, patient] = [typeNumber('Observation'), typeNumber('Patient')]
 const subject = keys.param(project, 'Observation', 'subject')
@@ -70,22 +56,6 @@ await statistics.refresh()
 const BY_KEYS: Driver = { kind: 'keys' }
 const WALK: Driver = { kind: 'walk', cap: 2500 }
 const BY_IDS: Driver = { kind: 'ids', few: undefined, read: undefined, cap: undefined }
-
-function queryOf(search: string): Query {
-  const [type = '', parameters = ''] = search.split('?')
-  const request = parseSearch(type, parameters)
-  const scene = sightOf({ keys }, member, type, 'search')
-  if (scene === undefined) throw new Error(`${type} is not in sight`)
-  return {
-    project,
-    typeNumbers: [typeNumber(type)],
-    tests: request.conditions.map((condition) => testOf(scene, condition)),
-    order: orderOf(request, keys),
-    after: undefined,
-    limit: request.count + 1,
-    offset: request.offset,
-  }
-}
 
 const holds = (test: Test, key: bigint | undefined) =>
   test.kind === 'keys' && key !== undefined && test.any.includes(key)
@@ -167,7 +137,7 @@ t.test('so does one of several types or parameters at once', async (t) => {
 
 t.test('its plan is made once and touches no more than one made for its values', async (t) => {
   const searches = [`Observation?${OBSERVATIONS[2]}`, `Patient?${PATIENT_NAMES[0]}`, ...COMMON]
-  const first = searches.map(queryOf)
+  const first = searches.map((search) => queryOf(search))
   const later = first.slice(2).map(async (query) => {
     const rows = await rowsBy({ ...query, limit: 1000 }, BY_KEYS)
     return following(query, rows[500])
