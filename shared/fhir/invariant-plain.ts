@@ -7,15 +7,7 @@
 import { type Evaluate, isConstant, onceFor } from './invariant-constants.ts'
 import { LOGIC, singleton, TESTS, type Truth } from './invariant-logic.ts'
 import { childrenOf, collect, descendantsOf, presence, typesOf } from './invariant-members.ts'
-import {
-  commonOf,
-  compareValues,
-  isEqualValue,
-  isMember,
-  isOrder,
-  NO_VALUE,
-  NOT_PLAIN,
-} from './invariant-values.ts'
+import { COMPARISONS, commonOf, isMember, NO_VALUE, NOT_PLAIN } from './invariant-values.ts'
 import { numberOf } from './json.ts'
 import { type Expression, parsePath } from './path-parse.ts'
 
@@ -69,43 +61,23 @@ type Binary = Extract<Expression, { kind: 'binary' }>
 type Call = Extract<Expression, { kind: 'call' }>
 
 function comparison({ op, left, right }: Binary, context: Context): Truth {
-  if (op === '+' || op === '&') throw NOT_PLAIN
   const a = values(left, context).evaluate
   const b = values(right, context).evaluate
-  const both = (compare: (a: unknown, b: unknown) => boolean | undefined): Truth => {
-    return (focus, variables) => {
-      const [one, two] = [a(focus, variables), b(focus, variables)]
-      if (one.length === 0 || two.length === 0) return undefined
-      if (one.length > 1 || two.length > 1) throw NOT_PLAIN
-      return compare(one[0], two[0])
-    }
+  if (op === 'in') {
+    const all = isConstant(right) ? onceFor(b) : b
+    return (focus, variables) => isMember(a(focus, variables), all(focus, variables))
   }
-  switch (op) {
-    case '=':
-      return both(isEqualValue)
-    case '!=':
-      return both((x, y) => {
-        const isEqual = isEqualValue(x, y)
-        return isEqual === undefined ? undefined : !isEqual
-      })
-    case '<':
-      return both((x, y) => isOrder(compareValues(x, y), (order) => order < 0))
-    case '>':
-      return both((x, y) => isOrder(compareValues(x, y), (order) => order > 0))
-    case '<=':
-      return both((x, y) => isOrder(compareValues(x, y), (order) => order <= 0))
-    case '>=':
-      return both((x, y) => isOrder(compareValues(x, y), (order) => order >= 0))
-    case 'in': {
-      const all = isConstant(right) ? onceFor(b) : b
-      return (focus, variables) => isMember(a(focus, variables), all(focus, variables))
-    }
-    case 'contains': {
-      const all = isConstant(left) ? onceFor(a) : a
-      return (focus, variables) => isMember(b(focus, variables), all(focus, variables))
-    }
-    default:
-      throw NOT_PLAIN
+  if (op === 'contains') {
+    const all = isConstant(left) ? onceFor(a) : a
+    return (focus, variables) => isMember(b(focus, variables), all(focus, variables))
+  }
+  const compare = COMPARISONS.get(op)
+  if (compare === undefined) throw NOT_PLAIN
+  return (focus, variables) => {
+    const [one, two] = [a(focus, variables), b(focus, variables)]
+    if (one.length === 0 || two.length === 0) return undefined
+    if (one.length > 1 || two.length > 1) throw NOT_PLAIN
+    return compare(one[0], two[0])
   }
 }
 

@@ -9,7 +9,7 @@ export const NOT_PLAIN = new Error('Not a plain invariant')
 export const NO_VALUE = Symbol('no value')
 
 /** Undefined: empty, as a comparison with nothing is. */
-export function isEqualValue(a: unknown, b: unknown): boolean | undefined {
+function isEqualValue(a: unknown, b: unknown): boolean | undefined {
   if (a === NO_VALUE || b === NO_VALUE) return undefined
   if (typeof a === 'object' || typeof b === 'object') {
     const [x, y] = [numberOf(a), numberOf(b)]
@@ -21,7 +21,7 @@ export function isEqualValue(a: unknown, b: unknown): boolean | undefined {
 }
 
 /** Negative, zero or positive; undefined where the standard leaves the order open. */
-export function compareValues(a: unknown, b: unknown): number | undefined {
+function compareValues(a: unknown, b: unknown): number | undefined {
   if (a === NO_VALUE || b === NO_VALUE) return undefined
   const [x, y] = [numberOf(a), numberOf(b)]
   if (x !== undefined && y !== undefined) return x - y
@@ -62,11 +62,28 @@ function compareQuantities(
   return x - y
 }
 
-export function isOrder(
-  order: number | undefined,
-  test: (order: number) => boolean,
-): boolean | undefined {
-  return order === undefined ? undefined : test(order)
+type Comparison = (a: unknown, b: unknown) => boolean | undefined
+
+/** By the operator between two single values; undefined: empty. */
+export const COMPARISONS: ReadonlyMap<string, Comparison> = new Map([
+  ['=', isEqualValue],
+  ['!=', isOtherValue],
+  ['<', ordered((order) => order < 0)],
+  ['>', ordered((order) => order > 0)],
+  ['<=', ordered((order) => order <= 0)],
+  ['>=', ordered((order) => order >= 0)],
+])
+
+function isOtherValue(a: unknown, b: unknown): boolean | undefined {
+  const isEqual = isEqualValue(a, b)
+  return isEqual === undefined ? undefined : !isEqual
+}
+
+function ordered(test: (order: number) => boolean): Comparison {
+  return (a, b) => {
+    const order = compareValues(a, b)
+    return order === undefined ? undefined : test(order)
+  }
 }
 
 /** `one in all`. */
