@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
+import type { Resource } from '../shared/fhir/resource.ts'
 import { openBotica } from './fixtures/botica.ts'
 import { aBot, eventually, execute, finished, handler, type Untyped } from './fixtures/bots.ts'
 
@@ -54,6 +55,30 @@ t.test('respond-async answers with a status URL, and the status with the result'
   t.equal(result.status, 200)
   t.match(result.headers.get('content-type'), 'text/plain')
   t.equal(result.text, 'attempt 1')
+})
+
+t.test('a run that was asked for later is active once it has begun', async (t) => {
+  const id = await aBot(
+    botica,
+    handler(`while (!(await medplum.searchOne('Basic', 'identifier=' + event.input.key))) {
+        await new Promise((resolve) => setTimeout(resolve, 20))
+      }
+      return 'done'`),
+    { fields: { timeout: 120 } },
+  )
+  const key = randomUUID()
+  const accepted = await execute(admin, id, { key }, later)
+  const url = String(accepted.headers.get('content-location'))
+  const active = await eventually(async () => {
+    const { status, body } = await admin.get<Untyped>(url)
+    t.equal(status, 202)
+    return body.status === 'active' ? body : undefined
+  })
+  t.match(active, { id: accepted.headers.get('x-bot-run-id'), meta: { versionId: '2' } })
+  t.match(await admin.get(`AsyncJob/${active.id}`), { body: { status: 'active' } })
+  const code = { text: 'go' }
+  await admin.create({ resourceType: 'Basic', identifier: [{ value: key }], code } as Resource)
+  t.match(await finished(admin, url), { status: 'completed', meta: { versionId: '3' } })
 })
 
 t.test('results of every kind are kept', async (t) => {
