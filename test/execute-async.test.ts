@@ -118,6 +118,17 @@ t.test('a caller whose wait ends first gets the status URL, and the run goes on'
   t.equal(both.text, 'attempt 1')
 })
 
+t.test('a caller who does not wait at all gets the status URL, and the run is made', async (t) => {
+  const id = await aBot(botica, slow)
+  for (let round = 0; round < 5; round++) {
+    const sent = await execute(admin, id, { ms: 50 }, { Prefer: 'wait=0' })
+    t.equal(sent.status, 202)
+    t.equal(sent.headers.get('preference-applied'), 'wait=0')
+    const job = await finished(admin, sent.headers.get('content-location'))
+    t.match(job.output.parameter[0], { valueString: 'attempt 1' })
+  }
+})
+
 t.test('a waiting or running job is cancelled within a second', async (t) => {
   const id = await aBot(botica, slow)
   const depth = async (state: string) =>
