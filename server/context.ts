@@ -39,3 +39,10 @@ export function caller(ctx: Context): { readonly principal: Principal; readonly 
   }
   return { principal, session }
 }
+
+/** As `caller`, where it changes something: events of the change tell by which request. */
+export function writer(ctx: Context): ReturnType<typeof caller> {
+  const { principal, session } = caller(ctx)
+  const { requestId, traceId } = ctx.state
+  return { principal: { ...principal, cause: { depth: 0, traceId, requestId } }, session }
+}

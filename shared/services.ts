@@ -60,6 +60,7 @@ export async function openServices(config: Config, log: Logger): Promise<Service
     log,
     announce: createAnnouncer(redis),
     hookTargets: config.hookTargets,
+    autoDownload: config.autoDownload,
   })
   const principals = await openPrincipals(database, repository, ownParameters, log, config)
   const keys = await openSigningKeys(config, database, repository, log)

@@ -5,7 +5,7 @@ import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
-import { openBotica, type Tenant, until } from './fixtures/botica.ts'
+import { openBotica, statementsAsked, type Tenant, until } from './fixtures/botica.ts'
 import type { Untyped } from './fixtures/bots.ts'
 import { aCertificate } from './fixtures/certificate.ts'
 import { createDatabase } from './fixtures/own-database.ts'
@@ -115,6 +115,34 @@ t.test('those of a transaction are fetched, and what fails is tried three times'
   t.equal(bad.body.content[0].attachment.url, `${base}/broken`)
   t.same(['/entry.txt', '/broken'].map(timesAsked), [1, 3])
 })
+
+t.test(
+  'what is to be fetched is noted by the statement that writes it, or not at all',
+  async (t) => {
+    const create = (path: string) =>
+      admin.post('DocumentReference', { ...aDocument(path), type: { text: 'x' } })
+    const plain = () => admin.post('DocumentReference', { ...aDocument(), content: inline })
+    const inline = [{ attachment: { contentType: 'text/plain', data: 'YQ==' } }]
+    await Promise.all([create('/warm.txt'), plain()])
+    const [of, without] = [
+      await statementsAsked(services, admin, () => create('/noted.txt')),
+      await statementsAsked(services, admin, plain),
+    ]
+    t.equal(of, without)
+    const entry = (resource: object) => ({
+      request: { method: 'POST', url: 'DocumentReference' },
+      resource,
+    })
+    const refused = await admin.post<Untyped>('', {
+      resourceType: 'Bundle',
+      type: 'transaction',
+      entry: [entry(aDocument('/refused.txt')), entry({ ...aDocument(), status: 'odd' })],
+    })
+    t.equal(refused.status, 400)
+    await settled()
+    t.same(['/noted.txt', '/refused.txt'].map(timesAsked), [1, 0])
+  },
+)
 
 t.test('a resource that is gone when its attachment arrives gets no Binary', async (t) => {
   const arrival = Promise.withResolvers<void>()

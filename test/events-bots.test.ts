@@ -106,6 +106,32 @@ t.test('bots that cause each other end ten deep', async (t) => {
   t.equal(Math.max(...depths), 11)
 })
 
+t.test('a bot that invites whom it is told of ends ten deep, too', async (t) => {
+  const bot = await aBot(
+    botica,
+    handler(`
+      const next = Number(event.input.name[0].family) + 1
+      await medplum.post('admin/projects/' + event.secrets.PROJECT.valueString + '/invite', {
+        resourceType: 'Patient', firstName: 'Chain', lastName: String(next), sendEmail: false,
+        email: event.runId + '@example.com' })`),
+  )
+  const { body: project } = await botica.superAdmin.get<Untyped>(`Project/${botica.project.id}`)
+  const secret = [{ name: 'PROJECT', valueString: project.id }]
+  await botica.superAdmin.put(`Project/${project.id}`, { ...project, secret })
+  const [membership] = await found(`ProjectMembership?profile=Bot/${bot}`)
+  await admin.put(`ProjectMembership/${membership.id}`, { ...membership, admin: true })
+  const { id } = await subscribe('Patient?given=Chain', bot, {
+    extension: [extension('subscription-supported-interaction', 'create')],
+  })
+  await admin.create({ resourceType: 'Patient', name: [{ given: ['Chain'], family: '0' }] })
+  const dropped = () => found(`AuditEvent?entity=Subscription/${id}&outcome=8`)
+  await until(async () => (await dropped()).length === 1, 2 * SECONDS)
+  const chain = (await found('Patient?given=Chain&_count=100')).map(({ name: [{ family }] }) =>
+    Number(family),
+  )
+  t.equal(Math.max(...chain), 11)
+})
+
 t.test('a bot gets what its own policy lets it see', async (t) => {
   const policy = await admin.create({
     resourceType: 'AccessPolicy',

@@ -86,6 +86,20 @@ t.test('events that fail one after the other open the circuit, a success closes 
   t.match(none.body, { parameter: [{ name: 'count', valueInteger: 0 }] })
   const mistaken = { resourceType: 'Parameters', parameter: [{ name: 'since', valueString: 'x' }] }
   t.equal((await admin.post(`Subscription/${id}/$redeliver`, mistaken)).status, 400)
+  const json = { 'Content-Type': 'application/json' }
+  const redeliver = (body: object) =>
+    admin.post<Untyped>(`Subscription/${id}/$redeliver`, JSON.stringify(body), json)
+  const window = { since: new Date(Date.now() - 60_000).toISOString(), until: new Date() }
+  t.match((await redeliver(window)).body, { parameter: [{ name: 'count', valueInteger: 0 }] })
+  for (const [body, expression] of [
+    [{ since: 'yesterday' }, 'since'],
+    [{ until: 5 }, 'until'],
+    [{ since: ['2026-01-01', '2026-01-02'] }, 'since'],
+    [{ since: '2026-01-02', until: '2026-01-01' }, 'since'],
+  ] as const) {
+    const answer = await redeliver(body)
+    t.match(answer, { status: 400, body: { issue: [{ expression: [expression] }] } })
+  }
 })
 
 t.test('a Subscription that reaches nobody for three days is in error', async (t) => {

@@ -156,6 +156,45 @@ t.test('bots call bots, one after the other', async (t) => {
   t.same(failed.body, { done: [], failed: 'nobody', why: 'Not found' })
 })
 
+t.test('what changed is told from the history, as text where no PDF is made', async (t) => {
+  const bot = await deploy('change-report')
+  const { id } = await admin.create(aPatient({ gender: 'male' }))
+  for (const changes of [{ gender: 'female' }, { gender: 'female', active: false }]) {
+    await admin.put(`Patient/${id}`, { ...aPatient(changes), id })
+  }
+  const { body } = await execute(admin, bot, { patient: id })
+  t.equal(body.why, 'PDF creation not enabled')
+  t.match(body.lines, [/^2: .*gender/, /^3: .*active/])
+  t.match(body.lines[0], ` by ClientApplication/${botica.adminCredentials.id}`)
+  const document = await admin.get(body.document)
+  t.match(document.headers.get('content-type'), 'text/plain')
+  t.match(document.text, body.lines[1])
+})
+
+t.test('a chart is closed: plans are deleted, the reason is one of a value set', async (t) => {
+  const bot = await deploy('leave-practice')
+  const { id } = await admin.create(aPatient())
+  const subject = `Patient/${id}`
+  await admin.create(anEncounter(subject))
+  const appointment = (status: string) =>
+    admin.create({
+      resourceType: 'Appointment',
+      status,
+      participant: [{ actor: { reference: subject }, status: 'accepted' }],
+    } as Resource)
+  const [proposed, cancelled] = [await appointment('proposed'), await appointment('cancelled')]
+  const done = await execute(admin, bot, { patient: id, reason: 'home' })
+  t.match(done.body, { closed: true, deleted: 1, left: 3 })
+  t.equal((await admin.get(`Appointment/${proposed.id}`)).status, 410)
+  t.equal((await admin.get(`Appointment/${cancelled.id}`)).status, 200)
+  t.match((await admin.get(`Flag/${done.body.flag}`)).body, {
+    code: { coding: [{ code: 'home', display: 'Home' }] },
+    subject: { reference: subject },
+  })
+  const refused = await execute(admin, bot, { patient: id, reason: 'bored' })
+  t.match(refused, { status: 400, body: { issue: [{ expression: ['reason'] }] } })
+})
+
 t.test('an appointment follows its messages', async (t) => {
   const bot = await deploy('appointment')
   const booked = hl7('SIU-S12-01.hl7')

@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
+import type { Resource } from '../shared/fhir/resource.ts'
 import { openBotica } from './fixtures/botica.ts'
 import { aBot, eventually, execute, finished, handler, type Untyped } from './fixtures/bots.ts'
 
@@ -56,6 +57,30 @@ t.test('respond-async answers with a status URL, and the status with the result'
   t.equal(result.text, 'attempt 1')
 })
 
+t.test('a run that was asked for later is active once it has begun', async (t) => {
+  const id = await aBot(
+    botica,
+    handler(`while (!(await medplum.searchOne('Basic', 'identifier=' + event.input.key))) {
+        await new Promise((resolve) => setTimeout(resolve, 20))
+      }
+      return 'done'`),
+    { fields: { timeout: 120 } },
+  )
+  const key = randomUUID()
+  const accepted = await execute(admin, id, { key }, later)
+  const url = String(accepted.headers.get('content-location'))
+  const active = await eventually(async () => {
+    const { status, body } = await admin.get<Untyped>(url)
+    t.equal(status, 202)
+    return body.status === 'active' ? body : undefined
+  })
+  t.match(active, { id: accepted.headers.get('x-bot-run-id'), meta: { versionId: '2' } })
+  t.match(await admin.get(`AsyncJob/${active.id}`), { body: { status: 'active' } })
+  const code = { text: 'go' }
+  await admin.create({ resourceType: 'Basic', identifier: [{ value: key }], code } as Resource)
+  t.match(await finished(admin, url), { status: 'completed', meta: { versionId: '3' } })
+})
+
 t.test('results of every kind are kept', async (t) => {
   const cases: readonly (readonly [string, string, unknown, string])[] = [
     ['return true', 'completed', { name: 'responseBody', valueBoolean: true }, 'true'],
@@ -91,6 +116,17 @@ t.test('a caller whose wait ends first gets the status URL, and the run goes on'
   const both = await execute(admin, id, { ms: 100 }, { Prefer: 'respond-async, wait=5' })
   t.equal(both.status, 200)
   t.equal(both.text, 'attempt 1')
+})
+
+t.test('a caller who does not wait at all gets the status URL, and the run is made', async (t) => {
+  const id = await aBot(botica, slow)
+  for (let round = 0; round < 5; round++) {
+    const sent = await execute(admin, id, { ms: 50 }, { Prefer: 'wait=0' })
+    t.equal(sent.status, 202)
+    t.equal(sent.headers.get('preference-applied'), 'wait=0')
+    const job = await finished(admin, sent.headers.get('content-location'))
+    t.match(job.output.parameter[0], { valueString: 'attempt 1' })
+  }
 })
 
 t.test('a waiting or running job is cancelled within a second', async (t) => {

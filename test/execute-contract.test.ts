@@ -98,3 +98,36 @@ t.test('whatever ends a run is 400, in the words of the limit, with the run id',
     t.equal(issue.diagnostics, answer.headers.get('x-bot-run-id'), body)
   }
 })
+
+t.test('a limit that allows nothing is refused on every way', async (t) => {
+  const id = await aBot(botica, handler('return 1'))
+  const { body } = await admin.get<Untyped>(`Bot/${id}`)
+  const memory = `${botica.baseUrl}fhir/StructureDefinition/bot-memoryMb`
+  const wrong: readonly [fields: object, expression: string][] = [
+    [{ timeout: 0 }, 'Bot.timeout'],
+    [{ timeout: -5 }, 'Bot.timeout'],
+    [
+      {
+        extension: [
+          { url: 'urn:x', valueCode: 'x' },
+          { url: memory, valueInteger: 0 },
+        ],
+      },
+      'Bot.extension[1]',
+    ],
+    [{ extension: [{ url: memory, valueString: '64' }] }, 'Bot.extension[0]'],
+  ]
+  const { id: _, ...unnamed } = body
+  for (const [fields, expression] of wrong) {
+    const refused = {
+      status: 400,
+      body: { issue: [{ code: 'invalid', expression: [expression] }] },
+    }
+    t.match(await admin.put(`Bot/${id}`, { ...body, ...fields }), refused)
+    t.match(await admin.post('Bot', { ...unnamed, ...fields }), refused)
+  }
+  const patch = [{ op: 'add', path: '/timeout', value: 0 }]
+  t.equal((await admin.patch(`Bot/${id}`, patch)).status, 400)
+  t.equal((await admin.put(`Bot/${id}`, { ...body, timeout: 100_000 })).status, 200, 'is capped')
+  t.equal((await execute(admin, id)).text, '1')
+})

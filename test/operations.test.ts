@@ -34,11 +34,23 @@ t.test('tags are added, shown and taken away', async (t) => {
   t.notOk(removed.text.includes('vip'))
 })
 
+t.test('plain JSON names what is given as Parameters do', async (t) => {
+  const { id } = await admin.create(aPatient())
+  const added = await admin.post(`Patient/${id}/$meta-add`, { meta: { tag: [tag] } })
+  t.match(added, {
+    status: 200,
+    body: { parameter: [{ name: 'return', valueMeta: { tag: [tag] } }] },
+  })
+})
+
 t.test('wrong meta is refused and changes nothing', async (t) => {
   const { id } = await admin.create(aPatient())
   const path = `Patient/${id}/$meta-add`
   const bodies = [
     {},
+    { meta: 'vip' },
+    { meta: [{ tag: [tag] }, { tag: [tag] }] },
+    [],
     { resourceType: 'Patient' },
     { resourceType: 'Parameters', parameter: {} },
     { resourceType: 'Parameters', parameter: [{ valueMeta: {} }] },

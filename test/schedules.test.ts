@@ -183,6 +183,23 @@ t.test('a change of the schedule plans anew, its removal ends it', async (t) => 
   t.same(await rowsOf('schedule', [bot]), [])
 })
 
+t.test('a Bot that the admin route makes runs at the times it is made with', async (t) => {
+  const make = (fields: object) =>
+    admin.post<Untyped>(`/admin/projects/${botica.project.id}/bot`, { name: 'Timed', ...fields })
+  const made = await make({ cronString: '0 0 1 1 *', timeout: 7 })
+  t.match(made, { status: 201, body: { cronString: '0 0 1 1 *', timeout: 7 } })
+  t.equal((await rowsOf('schedule', [made.body.id])).length, 1)
+  for (const [fields, expression] of [
+    [{ cronString: '61 * * * *' }, 'Bot.cronString'],
+    [{ cronString: 5 }, 'cronString'],
+    [{ timeout: 0 }, 'Bot.timeout'],
+    [{ timeout: -1 }, 'timeout'],
+  ] as const) {
+    const refused = await make(fields)
+    t.match(refused, { status: 400, body: { issue: [{ expression: [expression] }] } })
+  }
+})
+
 t.test('a schedule that cannot be read is refused on every way', async (t) => {
   const bot = { resourceType: 'Bot', name: 'Odd', cronString: '61 * * * *' }
   const refused = { issue: [{ code: 'invalid', expression: ['Bot.cronString'] }] }

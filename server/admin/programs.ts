@@ -4,6 +4,7 @@ import { administeredProject, requireUnlessLimited } from '../../shared/api/admi
 import { defined, Fields } from '../../shared/api/admin/fields.ts'
 import { recordChange } from '../../shared/api/admin-audit.ts'
 import { createBot, createClient, onBehalfOf } from '../../shared/api/provision.ts'
+import { checkBot } from '../../shared/fhir/bot-check.ts'
 import type { Services } from '../../shared/services.ts'
 import type { WriteResult } from '../../shared/store/repository.ts'
 
@@ -50,9 +51,12 @@ export async function addBot(
     name: fields.requiredText('name', 'Bot name is required'),
     description: fields.text('description'),
     runtimeVersion: fields.text('runtimeVersion'),
+    timeout: fields.whole('timeout'),
+    cronString: fields.text('cronString'),
   })
   const accessPolicy = fields.reference('accessPolicy')
   fields.check()
+  checkBot({ ...bot, resourceType: 'Bot' })
   const actor = onBehalfOf(caller)
   return await repository.transaction(async (inside) => {
     const written = await createBot(inside, actor, project, bot, accessPolicy)

@@ -3,7 +3,7 @@ import Router from '@koa/router'
 import { botStats } from '../admin/bot-stats.ts'
 import { addBot, addClient } from '../admin/programs.ts'
 import { createProject, readProject, replaceProjectList } from '../admin/projects.ts'
-import { caller, type Middleware, type State, type Web } from '../context.ts'
+import { caller, type Middleware, type State, type Web, writer } from '../context.ts'
 import { readJson, readJsonObject } from '../middleware/body.ts'
 import { once } from '../middleware/once.ts'
 import { sendVersion } from '../send.ts'
@@ -24,7 +24,7 @@ export function adminRoutes(web: Web, authenticate: Middleware): Router<State> {
 
   router.post('/Project', async (ctx) => {
     const body = await readJsonObject(ctx, maxBodyBytes)
-    const written = await createProject(services, caller(ctx).principal, body)
+    const written = await createProject(services, writer(ctx).principal, body)
     sendVersion(ctx, 201, written, baseUrl)
   })
   router.get('/projects/:id', async (ctx) => {
@@ -32,12 +32,12 @@ export function adminRoutes(web: Web, authenticate: Middleware): Router<State> {
   })
   router.post('/projects/:id/client', async (ctx) => {
     const body = await readJsonObject(ctx, maxBodyBytes)
-    const client = await addClient(services, caller(ctx).principal, ctx.params.id ?? '', body)
+    const client = await addClient(services, writer(ctx).principal, ctx.params.id ?? '', body)
     sendVersion(ctx, 201, client, baseUrl)
   })
   router.post('/projects/:id/bot', async (ctx) => {
     const body = await readJsonObject(ctx, maxBodyBytes)
-    const bot = await addBot(services, caller(ctx).principal, ctx.params.id ?? '', body)
+    const bot = await addBot(services, writer(ctx).principal, ctx.params.id ?? '', body)
     sendVersion(ctx, 201, bot, baseUrl)
   })
   router.get('/projects/:id/bots/stats', async (ctx) => {
@@ -46,7 +46,7 @@ export function adminRoutes(web: Web, authenticate: Middleware): Router<State> {
   for (const [path, list] of LISTS) {
     router.post(`/projects/:id/${path}`, async (ctx) => {
       const body = await readJson(ctx, maxBodyBytes)
-      const { principal } = caller(ctx)
+      const { principal } = writer(ctx)
       const id = ctx.params.id ?? ''
       const written = await replaceProjectList(services, principal, id, list, body)
       sendVersion(ctx, 200, written, baseUrl)

@@ -16,7 +16,7 @@ import {
   removeMember,
   replaceMember,
 } from '../admin/members.ts'
-import { type Context, caller, type State, type Web } from '../context.ts'
+import { type Context, caller, type State, type Web, writer } from '../context.ts'
 import { readJson, readJsonObject } from '../middleware/body.ts'
 import { send, sendVersion } from '../send.ts'
 
@@ -29,7 +29,7 @@ export function memberRoutes(router: Router<State>, { services }: Web): void {
 
   router.post('/projects/:id/invite', async (ctx) => {
     const body = await readJsonObject(ctx, maxBodyBytes)
-    const { principal, session } = caller(ctx)
+    const { principal, session } = writer(ctx)
     const id = ctx.params.id ?? ''
     const { membership } = await inviteMember(services, principal, userOf(session), id, body)
     sendVersion(ctx, 200, membership, baseUrl)
@@ -51,7 +51,7 @@ export function memberRoutes(router: Router<State>, { services }: Web): void {
   for (const method of ['post', 'put'] as const) {
     router[method](MEMBER, async (ctx) => {
       const body = await readJsonObject(ctx, maxBodyBytes)
-      const { principal } = caller(ctx)
+      const { principal } = writer(ctx)
       const written = await replaceMember(services, principal, pathOf(ctx), body, optionsOf(ctx))
       sendVersion(ctx, 200, written, baseUrl)
     })
@@ -61,12 +61,12 @@ export function memberRoutes(router: Router<State>, { services }: Web): void {
       throw unsupportedMediaType()
     }
     const body = await readJson(ctx, maxBodyBytes)
-    const { principal } = caller(ctx)
+    const { principal } = writer(ctx)
     const written = await patchMember(services, principal, pathOf(ctx), body, optionsOf(ctx))
     sendVersion(ctx, 200, written, baseUrl)
   })
   router.delete(MEMBER, async (ctx) => {
-    await removeMember(services, caller(ctx).principal, pathOf(ctx), optionsOf(ctx))
+    await removeMember(services, writer(ctx).principal, pathOf(ctx), optionsOf(ctx))
     ctx.set('Content-Type', FHIR_JSON)
     ctx.body = JSON.stringify(allOk)
   })

@@ -1,7 +1,7 @@
 /** `/scim/v2/Users`, with the media type and the error object of RFC 7644. */
 import Router from '@koa/router'
 import { HttpError } from '../../shared/errors.ts'
-import { type Context, caller, type Middleware, type State, type Web } from '../context.ts'
+import { type Context, type Middleware, type State, type Web, writer } from '../context.ts'
 import { readJsonObject } from '../middleware/body.ts'
 import { once } from '../middleware/once.ts'
 import {
@@ -23,7 +23,7 @@ export function scimRoutes(web: Web, authenticate: Middleware): Router<State> {
   router.use(scimErrors, authenticate, once(web))
 
   const callOf = (ctx: Context): ScimCall => {
-    const { principal, session } = caller(ctx)
+    const { principal, session } = writer(ctx)
     return { services, caller: principal, session }
   }
   router.get('/Users', async (ctx) => {

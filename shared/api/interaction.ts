@@ -13,7 +13,6 @@ import type { Version, WriteResult } from '../store/repository.ts'
 import { present } from '../store/rows.ts'
 import { recordWrite } from './admin-writes.ts'
 import { signBinary, toBinaryPath } from './attachments.ts'
-import { noteDownloads } from './downloads.ts'
 import type { FhirReply, FhirRequest } from './handle.ts'
 import { mapStrings } from './map-strings.ts'
 import type { Preferences } from './negotiate.ts'
@@ -119,7 +118,6 @@ export async function writeReply(
   warnings: readonly Issue[],
 ): Promise<FhirReply> {
   await recordWrite(interaction, written)
-  await noteDownloads(interaction, written)
   const { returned } = interaction.preferences
   forgetDefinitions(interaction.services, written.type)
   const isNew = written.outcome === 'created'

@@ -29,6 +29,7 @@ export function onBehalfOf(caller: Principal): Principal {
     profile: caller.profile,
     profileDisplay: caller.profileDisplay,
     onBehalfOf: caller.onBehalfOf,
+    ...(caller.cause ? { cause: caller.cause } : {}),
   }
 }
 

@@ -45,6 +45,8 @@ export interface Store {
   readonly activated: () => Promise<void>
   /** Where Subscriptions may send to. */
   readonly hookTargets: Outbound
+  /** External attachments are fetched. */
+  readonly autoDownload: boolean
   /** One at a time for equal conditional writes, and changes of one resource, of this process. */
   readonly turns: Turns
   /** Inside a transaction: references that are checked at its end. */

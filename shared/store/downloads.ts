@@ -1,6 +1,12 @@
-/** Versions whose external attachments are to be fetched: rows of table `job` until a worker is done with them. */
-import { randomUUID } from 'node:crypto'
+/**
+ * Versions whose external attachments are to be fetched (events.md §10): rows of table `job`, put there by the
+ * statement that writes the version, until a worker is done with them.
+ */
+import type { Principal } from '../access/principal.ts'
 import type { Connection } from '../database.ts'
+import type { Store } from './context.ts'
+import type { Place } from './prepare.ts'
+import type { Bind, Listed } from './side-rows.ts'
 
 export interface DownloadInput {
   readonly projectId: string
@@ -19,17 +25,34 @@ export interface Download {
 /** An attempt that has not ended by now has died with its worker. */
 const LEASE = '15 minutes'
 
-/** Done once the transaction of `connection` is committed. Nothing for a Project that is gone. */
-export async function addDownload(
-  connection: Connection,
-  project: number,
-  input: DownloadInput,
-): Promise<void> {
-  await connection.query({
-    name: 'download-add',
-    text: `insert into job (id, project, kind, state, input) values ($1, $2, 'download', 'waiting', $3)`,
-    values: [randomUUID(), project, JSON.stringify(input)],
-  })
+const EXTERNAL = /"url":\s*"https:\/\//
+
+/**
+ * Undefined where nothing is to be fetched: downloads are off, or the version has no such address, is in
+ * another Project than its writer, or is written by the service itself.
+ */
+export function downloadOf(
+  { autoDownload }: Store,
+  principal: Principal,
+  type: string,
+  { projectId, id, ver }: Place,
+  tail: string,
+): DownloadInput | undefined {
+  if (!autoDownload || !EXTERNAL.test(tail)) return undefined
+  const isOwn = projectId === principal.project.id && principal.membershipId !== undefined
+  return isOwn ? { projectId, type, id, ver } : undefined
+}
+
+/** For the rows that are really written. */
+export function downloadRows(downloads: readonly Listed<DownloadInput>[], bind: Bind): string {
+  const numbers = bind(`{${downloads.map(({ n }) => n).join(',')}}`, 'int[]')
+  const inputs = bind(
+    downloads.map(({ item }) => JSON.stringify(item)),
+    'text[]',
+  )
+  return `dl as (insert into job (id, project, kind, state, input)
+    select gen_random_uuid(), w.project, 'download', 'waiting', x.input::jsonb
+    from unnest(${numbers}, ${inputs}) as x(n, input) join w using (n))`
 }
 
 /** The one that has waited longest. */

@@ -4,7 +4,6 @@ import type { Principal } from '../access/principal.ts'
 import { badRequest, forbidden, gone, notFound } from '../errors.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import type { Store } from './context.ts'
-import { addDownload, type DownloadInput } from './downloads.ts'
 import { expunge, expungeProjectPart, purgePart } from './expunge.ts'
 import { readJudged } from './judge.ts'
 import { indexOwnNext, type OwnIndexProgress, type OwnIndexStep } from './own-parameters-index.ts'
@@ -31,8 +30,6 @@ export interface ReindexProgress {
 }
 
 export interface Maintenance {
-  /** External attachments of a version are fetched once it is committed. */
-  download(principal: Principal, input: DownloadInput): Promise<void>
   /** Errors: 403 unless an admin, 404, 410. */
   reindex(principal: Principal, type: string, id: string): Promise<void>
   /** The next `count` resources of all Projects; undefined when all are done. Errors: 400, 403. */
@@ -72,7 +69,6 @@ export interface Maintenance {
 
 export function createMaintenance(store: Store): Maintenance {
   return {
-    download: (principal, input) => addDownload(store.connection, principal.project.number, input),
     async reindex(principal, type, id) {
       requireAdmin(principal, type)
       const found = await readJudged(store, principal, type, id, ['read'])

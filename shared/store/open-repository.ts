@@ -65,6 +65,8 @@ export interface RepositoryOptions {
   readonly announce?: Store['announce']
   /** Where Subscriptions may send to; only to public addresses by default. */
   readonly hookTargets?: Store['hookTargets']
+  /** External attachments are fetched; not by default. */
+  readonly autoDownload?: boolean
 }
 
 const DAMAGED = 'A stored version cannot be read, and was passed over'
@@ -108,6 +110,7 @@ export async function openRepository(
     announce: options.announce ?? (() => {}),
     activated: outlastLeases,
     hookTargets: options.hookTargets ?? PUBLIC,
+    autoDownload: options.autoDownload ?? false,
     turns: createTurns(),
     deferred: undefined,
   }

@@ -48,6 +48,7 @@ export async function preCommitOf(
 ): Promise<PreCommit | undefined> {
   const { connection, watchers } = store
   const { resourceType: type } = resource
+  // Who may come in, and what the Project has switched on, is no bot's to hold up.
   if (REGISTRY_TYPES.has(type)) return undefined
   const { number: project } = principal.project
   const at = new Date()

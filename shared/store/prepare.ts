@@ -7,6 +7,7 @@ import type { Meta, Reference, Resource } from '../fhir/resource.ts'
 import { SUBSCRIPTION } from '../fhir/subscription.ts'
 import { composeContent, timeText } from './content.ts'
 import type { Store } from './context.ts'
+import { downloadOf } from './downloads.ts'
 import { eventOrigin } from './event-rows.ts'
 import { newText, wantsFullText } from './full-text.ts'
 import { planOf } from './index-plan.ts'
@@ -103,6 +104,7 @@ export function prepare(
       reindexes: type === SEARCH_PARAMETER,
       event: eventOrigin(store.keys, principal, type, place.projectId, OPERATIONS[place.kind]),
       watch: type === SUBSCRIPTION ? watchOf(indexed) : undefined,
+      download: downloadOf(store, principal, type, { ...place, id }, content.tail),
     },
   }
 }

@@ -4,8 +4,8 @@
  */
 import type { Principal } from '../access/principal.ts'
 import { badRequest } from '../errors.ts'
+import { checkBot } from '../fhir/bot-check.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
-import { scheduleOf } from '../fhir/schedule.ts'
 import type { Condition } from '../fhir/search.ts'
 import type { Store } from './context.ts'
 import type { Keys } from './keys.ts'
@@ -59,7 +59,7 @@ export function profileKey(keys: Keys, type: string, id: string): bigint | undef
   return keys.reference(p, keys.target(REGISTRY_PROJECT, `${type}/${id}`))
 }
 
-/** Errors: 400 for what a membership must not be or become, and for a Bot that says when it runs in a wrong way. */
+/** Errors: 400 for what a membership must not be or become, and for a Bot that cannot run as it says. */
 export async function checkChange(
   store: Store,
   principal: Principal,
@@ -67,7 +67,7 @@ export async function checkChange(
   after: Resource,
 ): Promise<void> {
   if (principal.membershipId === undefined) return
-  if (after.resourceType === BOT) scheduleOf(after)
+  if (after.resourceType === BOT) checkBot(after)
   if (after.resourceType !== 'ProjectMembership') return
   if (before === undefined) await checkNewMember(store, principal, after)
   else if (!principal.isSuperAdmin && referenceIn(before.profile) !== referenceIn(after.profile)) {

@@ -14,6 +14,7 @@
  */
 import type { Statement } from '../database.ts'
 import type { ResourceText } from '../fhir/resource-text.ts'
+import { type DownloadInput, downloadRows } from './downloads.ts'
 import {
   type EventOrigin,
   eventPart,
@@ -78,6 +79,8 @@ export interface Write {
   readonly event: EventOrigin | undefined
   /** Of a Subscription. */
   readonly watch: Watch | undefined
+  /** Undefined: no attachments are to be fetched. */
+  readonly download: DownloadInput | undefined
 }
 
 export interface Tenant {
@@ -191,6 +194,11 @@ export function writeStatement(writes: readonly Write[]): Statement {
   if (watches.length > 0) {
     shape.push('watches')
     parts.push(...watchParts(watches, bind))
+  }
+  const downloads = listed(writes, ({ download }) => (download ? [download] : []))
+  if (downloads.length > 0) {
+    shape.push('downloads')
+    parts.push(downloadRows(downloads, bind))
   }
   const op = isUpdate ? 'u' : 'c'
   const made: string[] = []

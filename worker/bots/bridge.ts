@@ -121,7 +121,9 @@ export function createBridge(options: BridgeOptions): Bridge {
   async function invite(projectId: string, { body }: Asked): Promise<string> {
     const invitation = parseBody(body ?? '')
     if (!isObject(invitation)) throw badStructure('Content must be a JSON object')
-    const { membership } = await inviteMember(services, principal, undefined, projectId, invitation)
+    const { requestId, traceId } = job
+    const caller = { ...principal, cause: { depth: job.depth + 1, traceId, requestId } }
+    const { membership } = await inviteMember(services, caller, undefined, projectId, invitation)
     const headers = { 'Content-Type': FHIR_JSON, ...versionHeaders(membership) }
     return replyText(200, headers, present(membership, principal, true))
   }

@@ -21,6 +21,9 @@ export interface Done {
   readonly audited?: Promise<void>
 }
 
+/** A caller whose wait is over is sent away with a status URL, if it is still there, within this time. */
+const SENT_AWAY_MS = 2000
+
 /** Undefined when the run may start. */
 export async function refusal(
   { database }: Services,
@@ -39,8 +42,8 @@ export async function refusal(
     return { reply: interrupted(runId), failure: 'interrupted' }
   }
   const now = Date.now()
-  const isUnwanted =
-    job.waitUntil !== undefined && now > job.waitUntil && !(await runs.isLate(runId))
+  const sentAwayBy = (job.waitUntil ?? Number.POSITIVE_INFINITY) + SENT_AWAY_MS
+  const isUnwanted = now > sentAwayBy && !(await runs.isLate(runId))
   if (now <= job.deadline && !isUnwanted) return undefined
   return {
     reply: ended(runId, 'timeout', 'Bot run waited too long for a worker'),

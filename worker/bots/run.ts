@@ -11,6 +11,7 @@ import type { Runs } from '../../shared/queue-runs.ts'
 import type { Stats } from '../../shared/queue-stats.ts'
 import type { Services } from '../../shared/services.ts'
 import { whileHeld } from '../schedules/run.ts'
+import { tellBegun } from './begun.ts'
 import { createBridge } from './bridge.ts'
 import { eventText, withRunId } from './event.ts'
 import type { Executors } from './executors.ts'
@@ -185,10 +186,11 @@ export function createRunner(options: RunnerOptions): Runner {
     try {
       const late = taken === slot ? undefined : await refusal(services, runs, job, attempt)
       if (late !== undefined) return late
-      return await run(job, attempt, controller, (isResting) => {
+      const rest = (isResting: boolean) => {
         slot.rest(isResting)
         onRest(isResting)
-      })
+      }
+      return await run(job, attempt, controller, rest).finally(tellBegun(services, job))
     } finally {
       slot.free()
     }

@@ -1,6 +1,6 @@
 /**
- * What an operation is given: query parameters, a Parameters resource, or the one resource it takes,
- * read by what the operation declares. https://hl7.org/fhir/R4/operations.html#request
+ * What an operation is given: query parameters, a Parameters resource, the same as plain JSON, or the one
+ * resource it takes, read by what the operation declares. https://hl7.org/fhir/R4/operations.html#request
  */
 import { badRequest } from '../../errors.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
@@ -66,9 +66,10 @@ export function readInputs(
     return inputsOf(values)
   }
   const body = readJson(request)
-  // What a client sends that has nothing to say.
-  if (isObject(body) && Object.keys(body).length === 0) return inputsOf(values)
-  if (!isResource(body)) throw badRequest('Expected a Parameters resource')
+  if (isObject(body) && body.resourceType === undefined) {
+    return inputsOf(new Map([...values, ...fromObject(body, definitions, '')]))
+  }
+  if (!isResource(body)) throw badRequest('Expected a Parameters resource or a JSON object')
   if (body.resourceType === 'Parameters') {
     const given = fromParameters(body.parameter, definitions, 'Parameters.parameter')
     return inputsOf(new Map([...values, ...given]))
@@ -136,6 +137,38 @@ function fromParameters(
   return values
 }
 
+/** Members named after the parameters; an array is a parameter that is given several times. */
+function fromObject(
+  given: Readonly<Record<string, unknown>>,
+  definitions: readonly ParameterDefinition[],
+  path: string,
+): Map<string, readonly unknown[]> {
+  const values = new Map<string, readonly unknown[]>()
+  for (const definition of definitions) {
+    const { name } = definition
+    const value = given[name]
+    if (value === undefined || value === null) continue
+    const place = `${path}${name}`
+    const items = Array.isArray(value) ? value : [value]
+    requireOne(definition, items.length, place)
+    values.set(
+      name,
+      items.map((item) => plainValue(definition, item, place)),
+    )
+  }
+  return values
+}
+
+function plainValue(definition: ParameterDefinition, value: unknown, path: string): unknown {
+  const { name, kind, parts = [] } = definition
+  if (kind === 'part') {
+    if (isObject(value)) return inputsOf(fromObject(value, parts, `${path}.`))
+    throw badRequest(`"${name}" must be an object`, path)
+  }
+  if (kind === 'resource') return resourceIn(name, value, path)
+  return valueOfKind(name, kind, value, path)
+}
+
 function requireOne({ name, many }: ParameterDefinition, count: number, path: string): void {
   if (!many && count > 1) throw badRequest(`"${name}" may be given once`, path)
 }
@@ -146,14 +179,22 @@ function valueIn(
   path: string,
 ): unknown {
   if (kind === 'part') return inputsOf(fromParameters(item.part, parts, `${path}.part`))
-  if (kind === 'resource') {
-    if (isResource(item.resource) && isResourceType(item.resource.resourceType)) {
-      return item.resource
-    }
-    throw badRequest(`"${name}" must hold a resource`, path)
-  }
+  if (kind === 'resource') return resourceIn(name, item.resource, path)
   const member = Object.keys(item).find((key) => /^value[A-Z]/.test(key))
-  const value = member === undefined ? undefined : item[member]
+  return valueOfKind(name, kind, member === undefined ? undefined : item[member], path)
+}
+
+function resourceIn(name: string, value: unknown, path: string): Resource {
+  if (isResource(value) && isResourceType(value.resourceType)) return value
+  throw badRequest(`"${name}" must hold a resource`, path)
+}
+
+function valueOfKind(
+  name: string,
+  kind: Exclude<Kind, 'part' | 'resource'>,
+  value: unknown,
+  path: string,
+): unknown {
   switch (kind) {
     case 'text':
       if (typeof value === 'string' && value !== '') return value

@@ -1,0 +1,38 @@
+/**
+ * Input: `{ patient }`. Tells who changed which elements of a Patient, from its history, as a document: a PDF
+ * where the service makes them, plain text otherwise.
+ */
+import {
+  type BotEvent,
+  getReferenceString,
+  type MedplumClient,
+  normalizeErrorString,
+} from '@medplum/core'
+import type { Patient } from '@medplum/fhirtypes'
+
+export async function handler(medplum: MedplumClient, event: BotEvent<{ patient: string }>) {
+  const { patient: id } = event.input
+  const history = await medplum.readHistory('Patient', id, { count: 50 })
+  const versions = (history.entry ?? []).flatMap(({ resource }) => resource ?? []).reverse()
+  const first = await medplum.readVersion('Patient', id, '1')
+  const lines = versions
+    .slice(1)
+    .map((version, index) => describe(versions[index] ?? first, version))
+  const text = [`Since ${first.meta?.lastUpdated}:`, ...lines].join('\n')
+  try {
+    const pdf = await medplum.createPdf({ docDefinition: { content: lines } })
+    return { document: getReferenceString(pdf), lines }
+  } catch (error) {
+    const binary = await medplum.createBinary({ data: text, contentType: 'text/plain' })
+    return { document: getReferenceString(binary), lines, why: normalizeErrorString(error) }
+  }
+}
+
+function describe(before: Patient, after: Patient): string {
+  const names = new Set([...Object.keys(before), ...Object.keys(after)])
+  names.delete('meta')
+  // Names of their own members.
+  const textOf = (patient: Patient, name: string) => JSON.stringify(patient[name as keyof Patient])
+  const changed = [...names].filter((name) => textOf(before, name) !== textOf(after, name))
+  return `${after.meta?.versionId}: ${changed.join(', ')} by ${after.meta?.author?.reference}`
+}
