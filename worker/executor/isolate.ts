@@ -5,8 +5,9 @@
 import type ivm from 'isolated-vm'
 import type { BotCode } from './bot-code.ts'
 import { type FollowedLog, followLog } from './followed-log.ts'
-import type { Enter, GuestCode } from './guest-code.ts'
-import type { CallKind, DoneMessage, Failure, ResultKind, RunMessage } from './messages.ts'
+import type { Enter } from './guest-code.ts'
+import type { IsolatePort, RunEnd } from './isolate-port.ts'
+import { CALL_KINDS, type Failure, RESULT_KINDS, type RunMessage } from './messages.ts'
 import { answerSyncCall } from './sync-calls.ts'
 
 const MAX_IN_FLIGHT = 32
@@ -21,26 +22,6 @@ const WORTH_MEASURING_MS = 20
 const MEASURING_MS = 25
 /** A run that waits and used less CPU since the last look rests. */
 const RESTING_CPU_MS = 0.5
-
-export interface RunEnd {
-  readonly message: Omit<DoneMessage, 't' | 'run'>
-  readonly body: string
-  readonly log: string
-  /** Of a followed run: what of its log was not told yet. */
-  readonly untold: string
-}
-
-export interface IsolatePort {
-  readonly ivm: typeof ivm
-  readonly guest: GuestCode
-  call(run: number, call: number, kind: CallKind, payload: string): void
-  log(run: number, text: string): void
-  fatal(run: number, failure: 'memory' | 'timeout'): void
-  /** A thread still runs though its isolate was disposed of. */
-  stuck(run: number): void
-  /** Tells when a run begins or ends to wait without using CPU. */
-  rest(run: number, isResting: boolean): void
-}
 
 interface ActiveRun {
   readonly run: number
@@ -294,6 +275,3 @@ export class BotIsolate {
     this.#port.fatal(this.#active?.run ?? 0, failure)
   }
 }
-
-const RESULT_KINDS: readonly ResultKind[] = ['undefined', 'json', 'string', 'hl7', 'outcome']
-const CALL_KINDS: readonly CallKind[] = ['fhir', 'fetch', 'token']

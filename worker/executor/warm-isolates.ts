@@ -2,7 +2,8 @@
  * The isolates of this executor that wait for their next run. One run at a time in each; an isolate is
  * dropped after a limit or V8 ended its run, after MAX_RUNS, when its heap fills, or when nobody wants it.
  */
-import { BotIsolate, type IsolatePort } from './isolate.ts'
+import { BotIsolate } from './isolate.ts'
+import type { IsolatePort } from './isolate-port.ts'
 import type { RunMessage } from './messages.ts'
 
 const MAX_RUNS = 1000
