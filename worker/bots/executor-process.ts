@@ -43,13 +43,13 @@ export class ExecutorProcess {
   readonly #pipe: Duplex
   readonly #stopped = new Map<number, BotRun>()
   readonly #codes = new Set<string>()
+  readonly #behind = new Set<string>()
   #death: Death | undefined
   #isDead = false
   #hasSpoken = false
   #lastRun = 0
   #lastHeard = Date.now()
   #restingRssMb = 0
-  #isBehind = platform !== 'linux'
   #stderr = ''
 
   constructor() {
@@ -163,7 +163,7 @@ export class ExecutorProcess {
     if (!this.isAlive) return
     const silenceMs = this.#hasSpoken ? BEATS_MISSING_MS : START_MS
     if (Date.now() - this.#lastHeard > silenceMs) this.kill({ cause: 'heartbeat' })
-    this.#isBehind ||= stepBehindOnceBusy(this.pid)
+    if (platform === 'linux') stepBehindOnceBusy(this.pid, this.#behind)
     this.rssMb = residentMb(this.pid) ?? this.rssMb
     if (this.active.size === 0) return
     const limits = [...this.active.values()].map(({ run }) => run.limits.memoryMb)

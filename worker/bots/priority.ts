@@ -1,8 +1,9 @@
 /**
- * How executors share the processor with everybody else (Linux). One whose bots have used much steps behind:
+ * How executors share the processor with everybody else (Linux). The bots of one that have used much step behind:
  * whoever serves others, and the bots of a project that asks for little, then need not wait for a crowd of runs.
  * It costs nothing while nobody else wants the processor. Nobody but root can step forward again, so it lasts as
- * long as the process does.
+ * long as the process does. Its first thread runs no bot, it hands runs over: it stays, since a place for which
+ * it waited behind the bots that compute would be empty meanwhile.
  */
 import { readdirSync, readFileSync } from 'node:fs'
 import { getPriority, setPriority } from 'node:os'
@@ -14,17 +15,18 @@ const MUCH_MS = 1000
 /** The kernel reports in hundredths of a second, whatever its own clock. */
 const TICK_MS = 10
 
-/** True when the process has stepped behind, and need not be looked at again. */
-export function stepBehindOnceBusy(pid: number): boolean {
+/** `behind` are the threads that have stepped behind; those that came since the last look follow. */
+export function stepBehindOnceBusy(pid: number, behind: Set<string>): void {
   try {
-    if (usedMs(pid) < MUCH_MS) return false
-    // Each thread has its own priority and hands it on to those that it starts.
+    if (behind.size === 0 && usedMs(pid) < MUCH_MS) return
     const priority = Math.min(getPriority() + BEHIND, LOWEST)
-    for (const thread of readdirSync(`/proc/${pid}/task`)) setPriority(Number(thread), priority)
-    return true
+    for (const thread of readdirSync(`/proc/${pid}/task`)) {
+      if (Number(thread) === pid || behind.has(thread)) continue
+      setPriority(Number(thread), priority)
+      behind.add(thread)
+    }
   } catch {
     // The process, or a thread of it, ended meanwhile; or this is no Linux.
-    return false
   }
 }
 

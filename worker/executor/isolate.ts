@@ -5,8 +5,9 @@
 import type ivm from 'isolated-vm'
 import type { BotCode } from './bot-code.ts'
 import { type FollowedLog, followLog } from './followed-log.ts'
-import type { Enter, GuestCode } from './guest-code.ts'
-import type { CallKind, DoneMessage, Failure, ResultKind, RunMessage } from './messages.ts'
+import type { Enter } from './guest-code.ts'
+import type { IsolatePort, RunEnd } from './isolate-port.ts'
+import { CALL_KINDS, type Failure, RESULT_KINDS, type RunMessage } from './messages.ts'
 import { answerSyncCall } from './sync-calls.ts'
 
 const MAX_IN_FLIGHT = 32
@@ -21,26 +22,9 @@ const WORTH_MEASURING_MS = 20
 const MEASURING_MS = 25
 /** A run that waits and used less CPU since the last look rests. */
 const RESTING_CPU_MS = 0.5
-
-export interface RunEnd {
-  readonly message: Omit<DoneMessage, 't' | 'run'>
-  readonly body: string
-  readonly log: string
-  /** Of a followed run: what of its log was not told yet. */
-  readonly untold: string
-}
-
-export interface IsolatePort {
-  readonly ivm: typeof ivm
-  readonly guest: GuestCode
-  call(run: number, call: number, kind: CallKind, payload: string): void
-  log(run: number, text: string): void
-  fatal(run: number, failure: 'memory' | 'timeout'): void
-  /** A thread still runs though its isolate was disposed of. */
-  stuck(run: number): void
-  /** Tells when a run begins or ends to wait without using CPU. */
-  rest(run: number, isResting: boolean): void
-}
+/** One that sets a longer timer most likely waits for it, which is looked at so soon after. */
+const LONG_TIMER_MS = 10
+const SOON_MS = 1
 
 interface ActiveRun {
   readonly run: number
@@ -56,6 +40,7 @@ interface ActiveRun {
   readonly followed: FollowedLog | undefined
   seenCpuMs: number
   isResting: boolean
+  isWatchedSoon: boolean
 }
 
 export class BotIsolate {
@@ -106,6 +91,7 @@ export class BotIsolate {
       followed: message.follow ? this.#follow(message.run) : undefined,
       seenCpuMs: 0,
       isResting: false,
+      isWatchedSoon: false,
     }
     this.#reenter('begin', message.run, event, message.inputKind, input, resultBytes, logBytes)
     if (!this.#isLoaded) void this.#load(code, message.run)
@@ -257,6 +243,17 @@ export class BotIsolate {
       this.#reenter('fire', active.run, id)
     }
     active.timers.set(id, setTimeout(fire, delayMs))
+    if (delayMs >= LONG_TIMER_MS) this.#watchSoon(active)
+  }
+
+  #watchSoon(active: ActiveRun): void {
+    if (active.isResting || active.isWatchedSoon) return
+    active.isWatchedSoon = true
+    active.seenCpuMs = this.#cpuMs()
+    setTimeout(() => {
+      active.isWatchedSoon = false
+      if (this.#active === active) this.watch()
+    }, SOON_MS)
   }
 
   #clearTimer(active: ActiveRun, id: number): void {
@@ -294,6 +291,3 @@ export class BotIsolate {
     this.#port.fatal(this.#active?.run ?? 0, failure)
   }
 }
-
-const RESULT_KINDS: readonly ResultKind[] = ['undefined', 'json', 'string', 'hl7', 'outcome']
-const CALL_KINDS: readonly CallKind[] = ['fhir', 'fetch', 'token']

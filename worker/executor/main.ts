@@ -11,18 +11,23 @@ import { BotCode } from './bot-code.ts'
 import { CoreLibrary } from './core-library.ts'
 import { type Frame, FrameReader, writeFrame } from './frames.ts'
 import { readGuestCode } from './guest-code.ts'
-import type { BotIsolate, IsolatePort, RunEnd } from './isolate.ts'
+import type { BotIsolate } from './isolate.ts'
+import type { IsolatePort, RunEnd } from './isolate-port.ts'
 import type { FromExecutor, RunMessage, ToExecutor } from './messages.ts'
 import { WarmIsolates } from './warm-isolates.ts'
 
 const BEAT_MS = 1000
 /** Also how soon a run that only waits gives its place to another. */
 const WATCH_MS = 5
+/** For so long what was heard is acted on before timers have their turn. */
+const TURN_MS = 5
 
 const pipe = new Socket({ fd: 3, readable: true, writable: true })
 const reader = new FrameReader<ToExecutor>()
 const codes = new Map<string, BotCode>()
 const running = new Map<number, BotIsolate>()
+const heard: Frame<ToExecutor>[] = []
+let hearing: NodeJS.Immediate | undefined
 let watch: NodeJS.Timeout | undefined
 
 const library = loadAddon(process.argv[2] ?? '')
@@ -43,7 +48,8 @@ const port: IsolatePort = {
 const warm = new WarmIsolates(port)
 
 pipe.on('data', (chunk: Buffer) => {
-  for (const frame of reader.push(chunk)) hear(frame)
+  heard.push(...reader.push(chunk))
+  if (hearing === undefined) hearAll()
 })
 // Without a worker there is no work. `exit` would wait for threads that may never end.
 pipe.on('close', die)
@@ -52,6 +58,18 @@ setInterval(beat, BEAT_MS)
 // The first isolate sets up V8's threads and tables, before anybody waits.
 warm.warmUp()
 beat()
+
+// In order, but not in one go: isolates for many runs at once take long enough to miss a beat.
+function hearAll(): void {
+  hearing = undefined
+  const beganAt = performance.now()
+  for (let frame = heard.shift(); frame !== undefined; frame = heard.shift()) {
+    hear(frame)
+    if (heard.length === 0 || performance.now() - beganAt < TURN_MS) continue
+    hearing = setImmediate(hearAll)
+    return
+  }
+}
 
 function hear({ header, parts: [first = '', second] }: Frame<ToExecutor>): void {
   switch (header.t) {

@@ -5,12 +5,14 @@
 
 export type InputKind = 'text' | 'json' | 'form' | 'hl7' | 'bytes' | 'none'
 
-export type ResultKind = 'undefined' | 'json' | 'string' | 'hl7' | 'outcome'
+export const RESULT_KINDS = ['undefined', 'json', 'string', 'hl7', 'outcome'] as const
+export type ResultKind = (typeof RESULT_KINDS)[number]
 
 /** Why a run ended without a result, as far as the executor can tell. */
 export type Failure = 'thrown' | 'timeout' | 'memory' | 'cpu' | 'result' | 'cancelled'
 
-export type CallKind = 'fhir' | 'fetch' | 'token'
+export const CALL_KINDS = ['fhir', 'fetch', 'token'] as const
+export type CallKind = (typeof CALL_KINDS)[number]
 
 export interface Limits {
   readonly wallMs: number

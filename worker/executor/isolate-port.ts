@@ -1,0 +1,24 @@
+/** What an isolate has of its executor, and what it tells it: of its runs, and of their ends. */
+import type ivm from 'isolated-vm'
+import type { GuestCode } from './guest-code.ts'
+import type { CallKind, DoneMessage } from './messages.ts'
+
+export interface IsolatePort {
+  readonly ivm: typeof ivm
+  readonly guest: GuestCode
+  call(run: number, call: number, kind: CallKind, payload: string): void
+  log(run: number, text: string): void
+  fatal(run: number, failure: 'memory' | 'timeout'): void
+  /** A thread still runs though its isolate was disposed of. */
+  stuck(run: number): void
+  /** Tells when a run begins or ends to wait without using CPU. */
+  rest(run: number, isResting: boolean): void
+}
+
+export interface RunEnd {
+  readonly message: Omit<DoneMessage, 't' | 'run'>
+  readonly body: string
+  readonly log: string
+  /** Of a followed run: what of its log was not told yet. */
+  readonly untold: string
+}
