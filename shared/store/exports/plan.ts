@@ -6,6 +6,7 @@ import { typeName, typeNumber } from '../../fhir/definitions.ts'
 import type { Issue } from '../../fhir/outcome.ts'
 import { type Store, scopeOf } from '../context.ts'
 import { type ExportJob, lockExports, type PlannedJob } from './jobs.ts'
+import { cutList } from './list.ts'
 import { addChanged, listMembers } from './members.ts'
 import { MOST_RUNNING, type NewPart } from './parts.ts'
 import { typesOf } from './scope.ts'
@@ -93,7 +94,7 @@ async function rowsOf(
   const others = types.map(typeNumber).filter((type) => !listed.includes(type))
   const [rows, changed] = await Promise.all([
     connection.query<{ type: number; rows: number }>({
-      text: `select type, count(*)::int as rows from export_row
+      text: `select type, sum(cardinality(ids))::int as rows from export_list
           where job = $1 and type = any($2) group by type
         union all select type, count(*)::int from resource
           where project = $3 and type = any($4) group by type`,
@@ -122,14 +123,14 @@ async function cutsOf(
   { id: job, input }: ExportJob,
   type: string,
 ): Promise<readonly string[]> {
-  const from =
-    reachOf(input, type) === 'listed'
-      ? { sql: 'export_row where job = $1', value: job }
-      : { sql: 'resource where project = $1', value: project.number }
+  if (reachOf(input, type) === 'listed') {
+    const ends = await cutList(connection, job, typeNumber(type), PART_ROWS)
+    return ends.slice(0, -1)
+  }
   const rows = await connection.query<{ id: string }>({
-    text: `select id from (select id, row_number() over (order by id) as n from ${from.sql}
-      and type = $2) x where n % $3 = 0 order by id`,
-    values: [from.value, typeNumber(type), PART_ROWS],
+    text: `select id from (select id, row_number() over (order by id) as n from resource
+      where project = $1 and type = $2) x where n % $3 = 0 order by id`,
+    values: [project.number, typeNumber(type), PART_ROWS],
   })
   return rows.map(({ id }) => id)
 }

@@ -18,6 +18,7 @@ import { isHidden, sightOf } from '../search/sight.ts'
 import { type Bind, binder } from '../side-rows.ts'
 import { type Filter, filtered, filterOf } from './filters.ts'
 import type { ExportInput, PlannedJob } from './jobs.ts'
+import { listedIdsSql } from './list.ts'
 import { literal } from './literal.ts'
 
 /** Takes a row id and its line, which are its own only until it returns; a promise: no more until then. */
@@ -166,10 +167,9 @@ export const IN_COMPARTMENT = `split_part(v.meta_ext, '"compartment":[', 2) like
 
 function currentSql(selection: Selection, range: Range, bind: Bind): string {
   const { scene, reach, at, since, job, filter } = selection
-  const ranges = (column: string) => rangeSql(column, range, bind)
   const tests = [
     ...scopeSql(scene.project, [numberOf(scene)], bind, false),
-    ...(reach === 'listed' ? ['r.id = e.id'] : ranges('r.id')),
+    ...(reach === 'listed' ? ['r.id = e.id'] : rangeSql('r.id', range, bind)),
     `r.lu <= ${bind(at, 'timestamptz')}`,
     ...(since === undefined ? [] : [`r.lu > ${bind(since, 'timestamptz')}`]),
     allSql(filter === undefined ? scene.visible : [...scene.visible, filter.test], bind),
@@ -179,12 +179,7 @@ function currentSql(selection: Selection, range: Range, bind: Bind): string {
   if (reach !== 'listed') return `${select} from resource r where ${where}`
   // Of the list, which has just been written, PostgreSQL knows nothing: it read all of it for each row of the
   // type, which took 40 s for 2,500 of 25,000.
-  const own = [
-    `e.job = ${bind(job, 'uuid')}`,
-    `e.type = ${bind(numberOf(scene), 'smallint')}`,
-    ...ranges('e.id'),
-  ]
-  return `${select} from (select e.id from export_row e where ${own.join(' and ')} offset 0) e
+  return `${select} from (${listedIdsSql(job, numberOf(scene), range, bind)} offset 0) e
     cross join lateral (select r.* from resource r where ${where} offset 0) r`
 }
 
@@ -258,7 +253,7 @@ function changedTests(selection: Selection, range: Range, bind: Bind): string[] 
     `n.lu > ${time} and n.ver > 1 and v.lu <= ${time} and v.content is not null`,
     ...(since === undefined ? [] : [`v.lu > ${bind(since, 'timestamptz')}`]),
     ...rangeSql('n.id', range, bind),
-    ...(reach === 'listed' ? [listedSql(job, bind, 'm.key <> 0')] : []),
+    ...(reach === 'listed' ? [listedSql(job, scene.type, bind, 'm.key <> 0')] : []),
     ...ownSql(metaPrefix, bind),
   ]
 }
@@ -269,9 +264,10 @@ export function ownSql(metaPrefix: string, bind: Bind): string[] {
 }
 
 /** Of a version `v`: it was on the list when that was made, or it was in one of the compartments. */
-export function listedSql(job: string, bind: Bind, members = 'true'): string {
+export function listedSql(job: string, type: string, bind: Bind, members = 'true'): string {
   const id = bind(job, 'uuid')
-  return `(exists (select 1 from export_row e where e.job = ${id} and e.type = v.type and e.id = v.id)
+  return `(v.id in (select unnest(l.ids) from export_list l where l.job = ${id}
+      and l.type = ${bind(typeNumber(type), 'smallint')})
     or ${memberSql(id, members)})`
 }
 
