@@ -69,7 +69,8 @@ export async function planExport(
   ])
   const parts: NewPart[] = []
   const add = (part: Omit<NewPart, 'n'>) => parts.push({ n: parts.length + 1, ...part })
-  for (const [type, rows] of kept) {
+  // Those that take longest are begun first; the manifest has an order of its own.
+  for (const [type, rows] of kept.toSorted(([, a], [, b]) => b - a)) {
     const cuts = rows > PART_ROWS ? await cutsOf(store.connection, principal, job, type) : []
     for (const [i, high] of [...cuts, undefined].entries()) {
       add({ kind: 'output', type: typeNumber(type), low: cuts[i - 1], high })
