@@ -9,6 +9,8 @@ import { type ExportJob, lockExports, type PlannedJob } from './jobs.ts'
 import { cutList } from './list.ts'
 import { addChanged, listMembers } from './members.ts'
 import { MOST_RUNNING, type NewPart } from './parts.ts'
+import { targetTypes } from './provenance.ts'
+import { hasProvenance, listProvenance } from './provenance-list.ts'
 import { typesOf } from './scope.ts'
 import { reachOf, stateTime } from './select.ts'
 
@@ -59,14 +61,20 @@ export async function planExport(
   const at = stateTime(job.at, input.until)
   const types = typesOf(principal, input)
   const isListed = reachOf(input) === 'listed'
-  const issues = isListed ? await listMembers(store, principal, job, types, at) : []
-  const [kept, deleted] = await Promise.all([
-    rowsOf(store, principal, job, types, at),
+  const isAbout = types.includes('Provenance') && reachOf(input, 'Provenance') === 'listed'
+  const others = isAbout ? types.filter((type) => type !== 'Provenance') : types
+  const listed = isAbout ? targetTypes(principal, input) : types
+  const issues = isListed ? await listMembers(store, principal, job, listed, at) : []
+  const [rows, deleted, mayBeAbout] = await Promise.all([
+    rowsOf(store, principal, job, others, at),
     deletedTypes(store, principal, types, input.since, at),
+    isAbout && hasProvenance(store.connection, principal, at),
     isListed && !input.until
-      ? addChanged(store.connection, principal, job.id, types, at)
+      ? addChanged(store.connection, principal, job.id, listed, at)
       : undefined,
   ])
+  const about = mayBeAbout ? await listProvenance(store, principal, job.id, at) : 0
+  const kept = about === 0 ? rows : [...rows, ['Provenance', about] as const]
   const parts: NewPart[] = []
   const add = (part: Omit<NewPart, 'n'>) => parts.push({ n: parts.length + 1, ...part })
   // Those that take longest are begun first; the manifest has an order of its own.

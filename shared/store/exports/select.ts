@@ -46,12 +46,15 @@ export interface Selection {
 export type Reach = 'all' | 'patients' | 'listed'
 
 export function reachOf(
-  { level, patients }: Pick<ExportInput, 'level' | 'patients'>,
+  { level, patients, until }: Pick<ExportInput, 'level' | 'patients' | 'until'>,
   type?: string,
 ): Reach {
-  // Which Provenance goes with an export is for its targets to say (provenance.ts).
-  if (level === 'system' || type === 'Provenance') return 'all'
-  return level === 'patient' && patients === undefined ? 'patients' : 'listed'
+  if (level === 'system') return 'all'
+  const reach = level === 'patient' && patients === undefined ? 'patients' : 'listed'
+  // Which Provenance goes with an export is for its targets to say; of what they were at a time that was asked
+  // for there is no index.
+  const isFound = reach === 'listed' && until === undefined
+  return type === 'Provenance' && !isFound ? 'all' : reach
 }
 
 /** Row ids above `low`, up to `high`. */
@@ -69,6 +72,8 @@ export interface ChangedRow {
   readonly ruling: number | undefined
 }
 
+const OF_THEMSELVES: ReadonlySet<string> = new Set(['Patient', 'Provenance'])
+
 /** Undefined when the member may not see any of the type. */
 export async function selectionOf(
   store: Store,
@@ -78,7 +83,7 @@ export async function selectionOf(
 ): Promise<Selection | undefined> {
   const { number } = principal.project
   // Whose compartment it is in would be told by its being there; a patient is in its own.
-  const isOfPatients = type !== 'Patient' && reachOf(input, type) !== 'all'
+  const isOfPatients = !OF_THEMSELVES.has(type) && reachOf(input, type) !== 'all'
   const codes = isOfPatients ? compartmentCodes(type, 'Patient/') : []
   if (isHidden(store, principal, type, 'search', number, codes)) return undefined
   const scene = sightOf(store, principal, type, 'search', number, [], codes)
@@ -143,7 +148,7 @@ function rowsSql(
   return changed.length === 0 ? current : `(${current}) union all ${changedSql(changed, bind)}`
 }
 
-/** Those of the row ids, a hundred at most, that are exported. */
+/** Those of the row ids, a thousand at most, that are exported. */
 export async function selectedIds(
   store: Store,
   selection: Selection,
