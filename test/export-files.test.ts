@@ -112,7 +112,16 @@ t.test('a file is NDJSON, and nothing else is asked for', async (t) => {
   for (const accept of ['application/fhir+ndjson', 'application/ndjson', '*/*']) {
     t.equal((await get({ Accept: accept })).status, 200, accept)
   }
-  t.equal((await get({ Accept: 'text/csv' })).status, 406)
+  for (const accept of [
+    'text/csv',
+    'application/fhir+ndjson;q=0, */*',
+    'text/csv, application/*; Q=0.00, */*',
+    '*/*;q=0',
+  ]) {
+    t.equal((await get({ Accept: accept })).status, 406, accept)
+  }
+  const last = 'application/fhir+ndjson;q=0.1, */*;q=0'
+  t.equal((await get({ Accept: last })).status, 200, 'what is least wanted is wanted')
 })
 
 t.test('a name that is not in the manifest is not there, and a token is needed', async (t) => {

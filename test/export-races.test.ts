@@ -63,6 +63,7 @@ const exporting: Exporting = {
   copies,
   blocks: createBlocks(1),
   isBusy: () => false,
+  wake: () => undefined,
 }
 
 const patient = await admin.create(aPatient())

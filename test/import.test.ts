@@ -320,4 +320,5 @@ t.test('the files of a manifest are imported', async (t) => {
   })
   const refused = await ended(secret.headers.get('content-location') ?? '')
   t.match(await errorsOf(refused), [{ issue: [{ details: { text: /access token/ } }] }])
+  t.match(refused.output.map(Object.keys), [['inputUrl', 'count']], 'it has no type')
 })

@@ -8,9 +8,8 @@ import type { Stage } from './stage.ts'
 
 const AT_ONCE = 200
 const PATIENTS = 1000
-const FEWEST_OBSERVATIONS = 8
-/** Each of these observations goes through the repository, which takes its time. */
-const OBSERVATION_SHARE = 4
+/** Of each patient at least, the patient among them. */
+const FEWEST_EACH = 9
 
 /** The samples, and copies of their rows under new ids, as the server makes them, until there are so many. */
 export async function fillProject(
@@ -25,7 +24,10 @@ export async function fillProject(
   await copyRows(stage, number, Math.floor(resources / samples.length) - 1)
 }
 
-/** Patients of a Project with some observations each, a share of them members of a Group. */
+/**
+ * So many resources at most: patients of a Project, each with a sample's own resources under new ids, as many
+ * of them as make that number. A share of the patients are members of a Group.
+ */
 export async function patientsOf(
   stage: Stage,
   projectId: string,
@@ -33,29 +35,42 @@ export async function patientsOf(
   resources: number,
 ): Promise<{ readonly group: string; readonly count: number; readonly members: number }> {
   const principal = await ownerOf(stage, projectId)
-  const samples = await syntheaResources()
-  const patient = samples.find(({ resourceType }) => resourceType === 'Patient')
-  const observation = samples.find(({ resourceType }) => resourceType === 'Observation')
-  if (patient === undefined || observation === undefined) throw new Error('There are no samples')
-  const observations = Math.floor(resources / OBSERVATION_SHARE / PATIENTS)
-  const length = Math.max(FEWEST_OBSERVATIONS, observations)
-  const ids = Array.from({ length: PATIENTS }, () => randomUUIDv7())
-  await createAll(
-    stage,
-    principal,
-    ids.flatMap((id) => {
-      const reference = `Patient/${id}`
-      const own = { ...observation, subject: { reference }, encounter: undefined }
-      return [{ ...patient, id }, ...Array.from({ length }, () => ({ ...own, id: randomUUIDv7() }))]
-    }),
+  const { shared, compartments } = sorted(await syntheaResources())
+  await createAll(stage, principal, shared)
+  const length = Math.max(FEWEST_EACH, Math.floor(resources / PATIENTS))
+  const patients = Array.from({ length: PATIENTS }, (_, place) =>
+    underNewIds(compartments[place % compartments.length] ?? []).slice(0, length),
   )
-  const chosen = ids.filter((_, place) => place % share === 0)
+  await createAll(stage, principal, patients.flat())
+  const chosen = patients.flatMap(([patient], place) => (place % share === 0 ? [patient?.id] : []))
   const group = randomUUIDv7()
   const member = chosen.map((id) => ({ entity: { reference: `Patient/${id}` } }))
   const resource = { resourceType: 'Group', id: group, type: 'person', actual: true, member }
   await createAll(stage, principal, [resource])
-  return { group, count: ids.length, members: chosen.length }
+  return { group, count: patients.length, members: chosen.length }
 }
+
+/** What each patient has, the patient first, and whom they share. */
+function sorted(samples: readonly Resource[]) {
+  const isShared = ({ resourceType }: Resource) => SHARED.has(resourceType)
+  const own = samples.filter((resource) => !isShared(resource))
+  const firsts = own.flatMap(({ resourceType }, place) =>
+    resourceType === 'Patient' ? [place] : [],
+  )
+  const compartments = firsts.map((first, i) => own.slice(first, firsts[i + 1]))
+  const shared = new Map(samples.filter(isShared).map((resource) => [resource.id, resource]))
+  return { shared: [...shared.values()], compartments }
+}
+
+const SHARED: ReadonlySet<string> = new Set(['Organization', 'Practitioner'])
+
+function underNewIds(resources: readonly Resource[]): Resource[] {
+  const ids = new Map(resources.map(({ id }) => [id, randomUUIDv7()]))
+  const text = JSON.stringify(resources).replaceAll(ID, (id) => ids.get(id) ?? id)
+  return JSON.parse(text)
+}
+
+const ID = /[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}/g
 
 async function ownerOf({ services }: Stage, projectId: string): Promise<Principal> {
   const project = await services.principals.project(projectId)

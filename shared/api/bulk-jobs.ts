@@ -70,7 +70,7 @@ function importOutput(services: Services, job: ImportJob, parts: readonly Import
   const inputs = output.map((input) => ({
     name: 'output',
     part: [
-      ...(input.type === null ? [] : [{ name: 'type', valueCode: input.type }]),
+      ...(input.type === undefined ? [] : [{ name: 'type', valueCode: input.type }]),
       { name: 'inputUrl', valueUri: input.inputUrl },
       ...COUNTS.map((name) => ({ name, valueInteger: input[name] })),
     ],

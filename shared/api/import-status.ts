@@ -132,7 +132,8 @@ export function importManifest(services: Services, job: ImportJob, parts: readon
     request: job.request,
     requiresAccessToken: true,
     output: parts.map(({ type, url, created, updated, unchanged, skipped }) => ({
-      type,
+      // A manifest that could not be read is of no type.
+      ...(type === null ? {} : { type }),
       inputUrl: url,
       count: created + updated + unchanged,
       created,

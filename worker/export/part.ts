@@ -68,7 +68,7 @@ export async function runPart(
 }
 
 async function plan(services: Exporting, principal: Principal, { job, part }: TakenPart) {
-  const { database, repository, queues, log } = services
+  const { database, repository, queues, log, wake } = services
   const started = await startExport(database, job)
   if (started === undefined) throw new LeaseLost()
   const { heldMs } = started
@@ -79,7 +79,9 @@ async function plan(services: Exporting, principal: Principal, { job, part }: Ta
   const { parts, issues } = await repository.exports.plan(principal, { ...job, at: started.at })
   await addIssues(database, job.id, issues)
   if (!(await finishPlan(database, job.id, part, parts))) throw new LeaseLost()
-  await queues.wakeExports(Math.min(parts.length, MOST_WAKES))
+  wake()
+  // Others are told, and nobody here waits for that: a failure is told of by itself.
+  void queues.wakeExports(Math.min(parts.length, MOST_WAKES))
 }
 
 async function output(

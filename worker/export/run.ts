@@ -45,10 +45,15 @@ export function startExports(
   const stopping = new AbortController()
   const copies = openCopySessions(services.database)
   const blocks = createBlocks(services.config.exportCompressionLevel)
-  const exporting: Exporting = { ...services, metrics, copies, blocks, isBusy }
-  const { signal } = stopping
   let wakes: (() => void)[] = []
   let woken = 0
+  const wake = () => {
+    woken += 1
+    for (const resolve of wakes) resolve()
+    wakes = []
+  }
+  const exporting: Exporting = { ...services, metrics, copies, blocks, isBusy, wake }
+  const { signal } = stopping
 
   /** Until somebody wakes it, or for a while. */
   async function rest(seen: number): Promise<void> {
@@ -76,11 +81,6 @@ export function startExports(
     }
   }
 
-  const wake = () => {
-    woken += 1
-    for (const resolve of wakes) resolve()
-    wakes = []
-  }
   const loops = Array.from({ length: AT_ONCE }, (_, i) => loop(i === 0))
   return {
     wake,

@@ -37,6 +37,8 @@ export type Exporting = Services & {
   readonly blocks: Blocks
   /** Somebody waits for a bot of this worker: half of the time is theirs. */
   isBusy(): boolean
+  /** There may be parts to be taken, by this worker. */
+  wake(): void
 }
 
 /** The part is no longer this worker's. */

@@ -81,16 +81,24 @@ async function namedFile(
   return file
 }
 
-const TYPES = new Set(['application/fhir+ndjson', 'application/ndjson', 'application/*', '*/*'])
+/** What the file may be called, the narrowest first: the first that is named says whether it is wanted. */
+const TYPES = ['application/fhir+ndjson', 'application/ndjson', 'application/*', '*/*']
 
+// https://www.rfc-editor.org/rfc/rfc9110#section-12.5.1
 function requireNdjson(accept: string | undefined): void {
-  const ranges = (accept ?? '')
-    .split(',')
-    .map((range) => (range.split(';')[0] ?? '').trim().toLowerCase())
-    .filter((range) => range !== '')
-  if (ranges.length === 0 || ranges.some((range) => TYPES.has(range))) return
+  const ranges = (accept ?? '').split(',').filter((range) => range.trim() !== '')
+  const wanted = new Map(
+    ranges.map((range) => {
+      const [name = ''] = range.split(';')
+      return [name.trim().toLowerCase(), !REFUSED.test(range)]
+    }),
+  )
+  const named = TYPES.find((type) => wanted.has(type)) ?? ''
+  if (ranges.length === 0 || wanted.get(named)) return
   throw notAcceptable('The file is application/fhir+ndjson')
 }
+
+const REFUSED = /;\s*q=0(\.0*)?\s*(;|$)/i
 
 function matches(header: string | undefined, etag: string): boolean {
   const tags = (header ?? '').split(',').map((tag) => tag.trim().replace(/^W\//, ''))

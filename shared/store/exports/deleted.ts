@@ -43,7 +43,7 @@ export async function deletionsOf(
       and o.id = n.id and o.ver = n.ver + 1 and o.lu <= ${time})`,
     ...rangeSql('n.id', { low: after, high: undefined }, bind),
     ...(reach === 'patients' ? [IN_COMPARTMENT] : []),
-    ...(reach === 'listed' ? [listedSql(job, bind)] : []),
+    ...(reach === 'listed' ? [listedSql(job, type, bind)] : []),
     ...ownSql(metaPrefix, bind),
   ]
   const rows = await store.connection.query<VersionRow>({

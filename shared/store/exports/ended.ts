@@ -63,7 +63,7 @@ export async function wholeFiles(
 
 /** The job itself stays, for whoever asks what has become of it. */
 export async function markSwept(connection: Connection, job: string): Promise<void> {
-  for (const table of ['export_part', 'export_file', 'export_member', 'export_row']) {
+  for (const table of ['export_part', 'export_file', 'export_member', 'export_list']) {
     await connection.query({ text: `delete from ${table} where job = $1`, values: [job] })
   }
   await connection.query({
@@ -78,7 +78,7 @@ export async function forgetExports(connection: Connection, before: Date): Promi
   await connection.query({
     name: 'export-forget',
     text: `with j as (delete from export_job where swept and finished < $1 returning id)
-      delete from export_row r using j where r.job = j.id`,
+      delete from export_list l using j where l.job = j.id`,
     values: [before],
   })
 }

@@ -5,6 +5,7 @@
  */
 import type { Connection } from '../../database.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
+import { listedIdsSql } from './list.ts'
 import { literal } from './literal.ts'
 import { IN_COMPARTMENT, type Range, rangeSql, type Selection } from './select.ts'
 
@@ -47,13 +48,9 @@ export async function plainSql(
 function listedSql(selection: Selection, range: Range, columns: string): string {
   const { job, scene, at, since } = selection
   const after = since === undefined ? '' : `and v.lu > ${literal(since, 'timestamptz')}`
-  const own = [
-    `e.job = ${literal(job, 'uuid')}`,
-    `e.type = ${literal(typeNumber(scene.type), 'smallint')}`,
-    ...rangeSql('e.id', range, literal),
-  ]
+  const listed = listedIdsSql(job, typeNumber(scene.type), range, literal)
   return `select e.id, v.content, ${columns}
-    from (select e.id from export_row e where ${own.join(' and ')} order by e.id offset 0) e
+    from (${listed} offset 0) e
     cross join lateral (select v.* from version v
       where ${ofType('v', selection)} and v.id = e.id and v.lu <= ${literal(at, 'timestamptz')}
       order by v.ver desc limit 1) v

@@ -6,8 +6,11 @@ import { typeName, typeNumber } from '../../fhir/definitions.ts'
 import type { Issue } from '../../fhir/outcome.ts'
 import { type Store, scopeOf } from '../context.ts'
 import { type ExportJob, lockExports, type PlannedJob } from './jobs.ts'
+import { cutList } from './list.ts'
 import { addChanged, listMembers } from './members.ts'
 import { MOST_RUNNING, type NewPart } from './parts.ts'
+import { targetTypes } from './provenance.ts'
+import { hasProvenance, listProvenance } from './provenance-list.ts'
 import { typesOf } from './scope.ts'
 import { reachOf, stateTime } from './select.ts'
 
@@ -58,17 +61,24 @@ export async function planExport(
   const at = stateTime(job.at, input.until)
   const types = typesOf(principal, input)
   const isListed = reachOf(input) === 'listed'
-  const issues = isListed ? await listMembers(store, principal, job, types, at) : []
-  const [kept, deleted] = await Promise.all([
-    rowsOf(store, principal, job, types, at),
+  const isAbout = types.includes('Provenance') && reachOf(input, 'Provenance') === 'listed'
+  const others = isAbout ? types.filter((type) => type !== 'Provenance') : types
+  const listed = isAbout ? targetTypes(principal, input) : types
+  const issues = isListed ? await listMembers(store, principal, job, listed, at) : []
+  const [rows, deleted, mayBeAbout] = await Promise.all([
+    rowsOf(store, principal, job, others, at),
     deletedTypes(store, principal, types, input.since, at),
+    isAbout && hasProvenance(store.connection, principal, at),
     isListed && !input.until
-      ? addChanged(store.connection, principal, job.id, types, at)
+      ? addChanged(store.connection, principal, job.id, listed, at)
       : undefined,
   ])
+  const about = mayBeAbout ? await listProvenance(store, principal, job.id, at) : 0
+  const kept = about === 0 ? rows : [...rows, ['Provenance', about] as const]
   const parts: NewPart[] = []
   const add = (part: Omit<NewPart, 'n'>) => parts.push({ n: parts.length + 1, ...part })
-  for (const [type, rows] of kept) {
+  // Those that take longest are begun first; the manifest has an order of its own.
+  for (const [type, rows] of kept.toSorted(([, a], [, b]) => b - a)) {
     const cuts = rows > PART_ROWS ? await cutsOf(store.connection, principal, job, type) : []
     for (const [i, high] of [...cuts, undefined].entries()) {
       add({ kind: 'output', type: typeNumber(type), low: cuts[i - 1], high })
@@ -93,7 +103,7 @@ async function rowsOf(
   const others = types.map(typeNumber).filter((type) => !listed.includes(type))
   const [rows, changed] = await Promise.all([
     connection.query<{ type: number; rows: number }>({
-      text: `select type, count(*)::int as rows from export_row
+      text: `select type, sum(cardinality(ids))::int as rows from export_list
           where job = $1 and type = any($2) group by type
         union all select type, count(*)::int from resource
           where project = $3 and type = any($4) group by type`,
@@ -122,14 +132,14 @@ async function cutsOf(
   { id: job, input }: ExportJob,
   type: string,
 ): Promise<readonly string[]> {
-  const from =
-    reachOf(input, type) === 'listed'
-      ? { sql: 'export_row where job = $1', value: job }
-      : { sql: 'resource where project = $1', value: project.number }
+  if (reachOf(input, type) === 'listed') {
+    const ends = await cutList(connection, job, typeNumber(type), PART_ROWS)
+    return ends.slice(0, -1)
+  }
   const rows = await connection.query<{ id: string }>({
-    text: `select id from (select id, row_number() over (order by id) as n from ${from.sql}
-      and type = $2) x where n % $3 = 0 order by id`,
-    values: [from.value, typeNumber(type), PART_ROWS],
+    text: `select id from (select id, row_number() over (order by id) as n from resource
+      where project = $1 and type = $2) x where n % $3 = 0 order by id`,
+    values: [project.number, typeNumber(type), PART_ROWS],
   })
   return rows.map(({ id }) => id)
 }

@@ -25,6 +25,19 @@ export function provenanceChoice({
   return provenance ?? (level === 'system' ? undefined : 'relevant')
 }
 
+/** Of what the Provenance is that goes with an export. */
+export function targetTypes(
+  principal: Principal,
+  input: Pick<ExportInput, 'level' | 'types' | 'provenance'>,
+): readonly string[] {
+  const isTarget = (type: string) => type !== 'Provenance'
+  const named = typesOf(principal, input).filter(isTarget)
+  if (named.length > 0) return named
+  // Where nothing else is asked for, it is that of what would be.
+  const { level } = input
+  return typesOf(principal, { level, types: undefined, provenance: undefined }).filter(isTarget)
+}
+
 /** Row id and content of a Provenance. */
 interface ProvenanceRow {
   readonly id: string
@@ -41,14 +54,7 @@ export function provenanceJudge(
   own: Selection,
   choice: ProvenanceChoice,
 ): ProvenanceJudge {
-  const { level } = job.input
-  const named = typesOf(principal, job.input).filter((type) => type !== 'Provenance')
-  // Where nothing else is asked for, it is that of what would be.
-  const types = new Set(
-    named.length > 0
-      ? named
-      : typesOf(principal, { level, types: undefined, provenance: undefined }),
-  )
+  const types = new Set(targetTypes(principal, job.input))
   const selections = new Map<string, Promise<Selection | undefined>>()
   const selectionFor = (type: string) => {
     const known = selections.get(type)
@@ -98,7 +104,7 @@ export function provenanceJudge(
   }
 }
 
-const AT_ONCE = 100
+const AT_ONCE = 1000
 
 /** Hands on the lines of what goes with the export, some at a time and in their order. */
 export function provenanceLines(judge: ProvenanceJudge, line: LineSink) {

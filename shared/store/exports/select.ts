@@ -18,6 +18,7 @@ import { isHidden, sightOf } from '../search/sight.ts'
 import { type Bind, binder } from '../side-rows.ts'
 import { type Filter, filtered, filterOf } from './filters.ts'
 import type { ExportInput, PlannedJob } from './jobs.ts'
+import { listedIdsSql } from './list.ts'
 import { literal } from './literal.ts'
 
 /** Takes a row id and its line, which are its own only until it returns; a promise: no more until then. */
@@ -45,12 +46,15 @@ export interface Selection {
 export type Reach = 'all' | 'patients' | 'listed'
 
 export function reachOf(
-  { level, patients }: Pick<ExportInput, 'level' | 'patients'>,
+  { level, patients, until }: Pick<ExportInput, 'level' | 'patients' | 'until'>,
   type?: string,
 ): Reach {
-  // Which Provenance goes with an export is for its targets to say (provenance.ts).
-  if (level === 'system' || type === 'Provenance') return 'all'
-  return level === 'patient' && patients === undefined ? 'patients' : 'listed'
+  if (level === 'system') return 'all'
+  const reach = level === 'patient' && patients === undefined ? 'patients' : 'listed'
+  // Which Provenance goes with an export is for its targets to say; of what they were at a time that was asked
+  // for there is no index.
+  const isFound = reach === 'listed' && until === undefined
+  return type === 'Provenance' && !isFound ? 'all' : reach
 }
 
 /** Row ids above `low`, up to `high`. */
@@ -68,6 +72,8 @@ export interface ChangedRow {
   readonly ruling: number | undefined
 }
 
+const OF_THEMSELVES: ReadonlySet<string> = new Set(['Patient', 'Provenance'])
+
 /** Undefined when the member may not see any of the type. */
 export async function selectionOf(
   store: Store,
@@ -77,7 +83,7 @@ export async function selectionOf(
 ): Promise<Selection | undefined> {
   const { number } = principal.project
   // Whose compartment it is in would be told by its being there; a patient is in its own.
-  const isOfPatients = type !== 'Patient' && reachOf(input, type) !== 'all'
+  const isOfPatients = !OF_THEMSELVES.has(type) && reachOf(input, type) !== 'all'
   const codes = isOfPatients ? compartmentCodes(type, 'Patient/') : []
   if (isHidden(store, principal, type, 'search', number, codes)) return undefined
   const scene = sightOf(store, principal, type, 'search', number, [], codes)
@@ -142,7 +148,7 @@ function rowsSql(
   return changed.length === 0 ? current : `(${current}) union all ${changedSql(changed, bind)}`
 }
 
-/** Those of the row ids, a hundred at most, that are exported. */
+/** Those of the row ids, a thousand at most, that are exported. */
 export async function selectedIds(
   store: Store,
   selection: Selection,
@@ -166,10 +172,9 @@ export const IN_COMPARTMENT = `split_part(v.meta_ext, '"compartment":[', 2) like
 
 function currentSql(selection: Selection, range: Range, bind: Bind): string {
   const { scene, reach, at, since, job, filter } = selection
-  const ranges = (column: string) => rangeSql(column, range, bind)
   const tests = [
     ...scopeSql(scene.project, [numberOf(scene)], bind, false),
-    ...(reach === 'listed' ? ['r.id = e.id'] : ranges('r.id')),
+    ...(reach === 'listed' ? ['r.id = e.id'] : rangeSql('r.id', range, bind)),
     `r.lu <= ${bind(at, 'timestamptz')}`,
     ...(since === undefined ? [] : [`r.lu > ${bind(since, 'timestamptz')}`]),
     allSql(filter === undefined ? scene.visible : [...scene.visible, filter.test], bind),
@@ -179,12 +184,7 @@ function currentSql(selection: Selection, range: Range, bind: Bind): string {
   if (reach !== 'listed') return `${select} from resource r where ${where}`
   // Of the list, which has just been written, PostgreSQL knows nothing: it read all of it for each row of the
   // type, which took 40 s for 2,500 of 25,000.
-  const own = [
-    `e.job = ${bind(job, 'uuid')}`,
-    `e.type = ${bind(numberOf(scene), 'smallint')}`,
-    ...ranges('e.id'),
-  ]
-  return `${select} from (select e.id from export_row e where ${own.join(' and ')} offset 0) e
+  return `${select} from (${listedIdsSql(job, numberOf(scene), range, bind)} offset 0) e
     cross join lateral (select r.* from resource r where ${where} offset 0) r`
 }
 
@@ -258,7 +258,7 @@ function changedTests(selection: Selection, range: Range, bind: Bind): string[] 
     `n.lu > ${time} and n.ver > 1 and v.lu <= ${time} and v.content is not null`,
     ...(since === undefined ? [] : [`v.lu > ${bind(since, 'timestamptz')}`]),
     ...rangeSql('n.id', range, bind),
-    ...(reach === 'listed' ? [listedSql(job, bind, 'm.key <> 0')] : []),
+    ...(reach === 'listed' ? [listedSql(job, scene.type, bind, 'm.key <> 0')] : []),
     ...ownSql(metaPrefix, bind),
   ]
 }
@@ -269,9 +269,10 @@ export function ownSql(metaPrefix: string, bind: Bind): string[] {
 }
 
 /** Of a version `v`: it was on the list when that was made, or it was in one of the compartments. */
-export function listedSql(job: string, bind: Bind, members = 'true'): string {
+export function listedSql(job: string, type: string, bind: Bind, members = 'true'): string {
   const id = bind(job, 'uuid')
-  return `(exists (select 1 from export_row e where e.job = ${id} and e.type = v.type and e.id = v.id)
+  return `(v.id in (select unnest(l.ids) from export_list l where l.job = ${id}
+      and l.type = ${bind(typeNumber(type), 'smallint')})
     or ${memberSql(id, members)})`
 }
 
