@@ -24,6 +24,7 @@ import { openBotica, until } from './fixtures/botica.ts'
 import { kickOff, manifestOf } from './fixtures/exports.ts'
 import { createDatabase } from './fixtures/own-database.ts'
 import { aPatient } from './fixtures/resources.ts'
+import { statementsOf } from './fixtures/store.ts'
 
 /** A bucket that takes everything and says nothing. */
 const silent = createServer((req) => req.resume())
@@ -49,6 +50,8 @@ const botica = await openBotica(t, {
 const { admin } = botica
 const { database } = botica.services
 const DONE_MS = 120_000
+/** Statements of a plan, the transaction that sets its time among them. */
+const PLANNING = 12
 
 const folder = mkdtempSync(join(tmpdir(), 'botica-exports-'))
 t.teardown(() => rmSync(folder, { recursive: true, force: true }))
@@ -134,6 +137,28 @@ t.test('who was away while somebody else planned takes nothing from the plan', a
   const { output } = await manifestOf(admin, url)
   await stop()
   t.match(output, [{ type: 'Patient', count: 1 }])
+})
+
+t.test('a plan asks as often whatever it lists, and more when there is Provenance', async (t) => {
+  const planned = async (members: readonly string[]) => {
+    const member = members.map((id) => ({ entity: { reference: `Patient/${id}` } }))
+    const { id } = await admin.create({ ...group, id: undefined, member })
+    const url = await kickOff(admin, `Group/${id}/$export`)
+    const statements = await statementsOf(database, await nextPart('plan'))
+    t.equal((await admin.del(url)).status, 202)
+    return statements
+  }
+  const some = await Promise.all(Array.from({ length: 30 }, () => admin.create(aPatient())))
+  const ids = some.map(({ id }) => id)
+  await planned(ids)
+  t.same([await planned(ids.slice(0, 1)), await planned(ids)], [PLANNING, PLANNING])
+  await admin.create({
+    resourceType: 'Provenance',
+    target: [{ reference: `Patient/${ids[0]}` }],
+    recorded: '2024-01-01T00:00:00Z',
+    agent: [{ who: { display: 'somebody' } }],
+  })
+  t.equal(await planned(ids), PLANNING + 4)
 })
 
 t.test('files are left alone while a download of them begins', async (t) => {
