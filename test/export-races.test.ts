@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { readdir } from 'node:fs/promises'
@@ -13,7 +14,9 @@ import type { Services } from '../shared/services.ts'
 import type { Storage } from '../shared/storage.ts'
 import { openDisk } from '../shared/storage-disk.ts'
 import { cancelExport } from '../shared/store/exports/jobs.ts'
+import { cutList, listedIdsSql, listingSql } from '../shared/store/exports/list.ts'
 import { renewLease, takePart } from '../shared/store/exports/parts.ts'
+import { binder } from '../shared/store/side-rows.ts'
 import { createBlocks } from '../worker/export/block.ts'
 import { createExportMetrics } from '../worker/export/metrics.ts'
 import { runPart } from '../worker/export/part.ts'
@@ -70,10 +73,9 @@ const exporting: Exporting = {
 }
 
 const patient = await admin.create(aPatient())
+const aGroup = { resourceType: 'Group', type: 'person', actual: true }
 const group = await admin.create({
-  resourceType: 'Group',
-  type: 'person',
-  actual: true,
+  ...aGroup,
   member: [{ entity: { reference: `Patient/${patient.id}` } }],
 })
 
@@ -142,7 +144,7 @@ t.test('who was away while somebody else planned takes nothing from the plan', a
 t.test('a plan asks as often whatever it lists, and more when there is Provenance', async (t) => {
   const planned = async (members: readonly string[]) => {
     const member = members.map((id) => ({ entity: { reference: `Patient/${id}` } }))
-    const { id } = await admin.create({ ...group, id: undefined, member })
+    const { id } = await admin.create({ ...aGroup, member })
     const url = await kickOff(admin, `Group/${id}/$export`)
     const statements = await statementsOf(database, await nextPart('plan'))
     t.equal((await admin.del(url)).status, 202)
@@ -159,6 +161,26 @@ t.test('a plan asks as often whatever it lists, and more when there is Provenanc
     agent: [{ who: { display: 'somebody' } }],
   })
   t.equal(await planned(ids), PLANNING + 4)
+})
+
+t.test('a long list is cut into arrays, in which each row is once', async (t) => {
+  const job = randomUUID()
+  const ids = Array.from({ length: 7 }, () => randomUUID()).sort()
+  for (const some of [ids.slice(0, 5), ids.slice(3), ids.toReversed()]) {
+    const text = listingSql('$1::uuid', 'select 112 as type, id from unnest($2::uuid[]) id')
+    await database.query({ text, values: [job, some] })
+  }
+  const listed = async (low?: string, high?: string) => {
+    const { values, bind } = binder()
+    const text = listedIdsSql(job, 112, { low, high }, bind)
+    const rows = await database.query<{ id: string }>({ text, values })
+    return rows.map(({ id }) => id)
+  }
+  t.same(await listed(), ids)
+  t.same(await cutList(database, job, 112, 3), [ids[2], ids[5], ids[6]])
+  t.same(await listed(), ids)
+  t.same(await listed(ids[2], ids[5]), ids.slice(3, 6))
+  t.same(await listed(ids[5]), ids.slice(6))
 })
 
 t.test('files are left alone while a download of them begins', async (t) => {
