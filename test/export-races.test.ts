@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { readdir } from 'node:fs/promises'
@@ -13,7 +14,9 @@ import type { Services } from '../shared/services.ts'
 import type { Storage } from '../shared/storage.ts'
 import { openDisk } from '../shared/storage-disk.ts'
 import { cancelExport } from '../shared/store/exports/jobs.ts'
+import { cutList, listedIdsSql, listingSql } from '../shared/store/exports/list.ts'
 import { renewLease, takePart } from '../shared/store/exports/parts.ts'
+import { binder } from '../shared/store/side-rows.ts'
 import { createBlocks } from '../worker/export/block.ts'
 import { createExportMetrics } from '../worker/export/metrics.ts'
 import { runPart } from '../worker/export/part.ts'
@@ -24,6 +27,7 @@ import { openBotica, until } from './fixtures/botica.ts'
 import { kickOff, manifestOf } from './fixtures/exports.ts'
 import { createDatabase } from './fixtures/own-database.ts'
 import { aPatient } from './fixtures/resources.ts'
+import { statementsOf } from './fixtures/store.ts'
 
 /** A bucket that takes everything and says nothing. */
 const silent = createServer((req) => req.resume())
@@ -49,6 +53,8 @@ const botica = await openBotica(t, {
 const { admin } = botica
 const { database } = botica.services
 const DONE_MS = 120_000
+/** Statements of a plan, the transaction that sets its time among them. */
+const PLANNING = 12
 
 const folder = mkdtempSync(join(tmpdir(), 'botica-exports-'))
 t.teardown(() => rmSync(folder, { recursive: true, force: true }))
@@ -67,10 +73,9 @@ const exporting: Exporting = {
 }
 
 const patient = await admin.create(aPatient())
+const aGroup = { resourceType: 'Group', type: 'person', actual: true }
 const group = await admin.create({
-  resourceType: 'Group',
-  type: 'person',
-  actual: true,
+  ...aGroup,
   member: [{ entity: { reference: `Patient/${patient.id}` } }],
 })
 
@@ -134,6 +139,48 @@ t.test('who was away while somebody else planned takes nothing from the plan', a
   const { output } = await manifestOf(admin, url)
   await stop()
   t.match(output, [{ type: 'Patient', count: 1 }])
+})
+
+t.test('a plan asks as often whatever it lists, and more when there is Provenance', async (t) => {
+  const planned = async (members: readonly string[]) => {
+    const member = members.map((id) => ({ entity: { reference: `Patient/${id}` } }))
+    const { id } = await admin.create({ ...aGroup, member })
+    const url = await kickOff(admin, `Group/${id}/$export`)
+    const statements = await statementsOf(database, await nextPart('plan'))
+    t.equal((await admin.del(url)).status, 202)
+    return statements
+  }
+  const some = await Promise.all(Array.from({ length: 30 }, () => admin.create(aPatient())))
+  const ids = some.map(({ id }) => id)
+  await planned(ids)
+  t.same([await planned(ids.slice(0, 1)), await planned(ids)], [PLANNING, PLANNING])
+  await admin.create({
+    resourceType: 'Provenance',
+    target: [{ reference: `Patient/${ids[0]}` }],
+    recorded: '2024-01-01T00:00:00Z',
+    agent: [{ who: { display: 'somebody' } }],
+  })
+  t.equal(await planned(ids), PLANNING + 4)
+})
+
+t.test('a long list is cut into arrays, in which each row is once', async (t) => {
+  const job = randomUUID()
+  const ids = Array.from({ length: 7 }, () => randomUUID()).sort()
+  for (const some of [ids.slice(0, 5), ids.slice(3), ids.toReversed()]) {
+    const text = listingSql('$1::uuid', 'select 112 as type, id from unnest($2::uuid[]) id')
+    await database.query({ text, values: [job, some] })
+  }
+  const listed = async (low?: string, high?: string) => {
+    const { values, bind } = binder()
+    const text = listedIdsSql(job, 112, { low, high }, bind)
+    const rows = await database.query<{ id: string }>({ text, values })
+    return rows.map(({ id }) => id)
+  }
+  t.same(await listed(), ids)
+  t.same(await cutList(database, job, 112, 3), [ids[2], ids[5], ids[6]])
+  t.same(await listed(), ids)
+  t.same(await listed(ids[2], ids[5]), ids.slice(3, 6))
+  t.same(await listed(ids[5]), ids.slice(6))
 })
 
 t.test('files are left alone while a download of them begins', async (t) => {
