@@ -103,13 +103,24 @@ t.test('truth has no letter case, and no resource lacks a time or a Project', as
 
 t.test('a search that need not be waited for is answered by a worker', async (t) => {
   const { id } = await admin.create(aPatient({ name: [{ family: 'Later' }] }))
-  const started = await admin.get('Patient?family=later', { Prefer: 'respond-async' })
-  t.equal(started.status, 202)
-  const job = (await finished(admin, started.headers.get('content-location'))) as Raw
-  t.equal(job.status, 'completed')
-  const results = job.output.parameter.find(({ name }: Raw) => name === 'results')
-  const { text } = await admin.get<Raw>(results.valueReference.reference, { Accept: '*/*' })
-  t.match(text, new RegExp(id))
+  const prefer = { Prefer: 'respond-async' }
+  const form = { ...prefer, 'Content-Type': 'application/x-www-form-urlencoded' }
+  const searches = [
+    await admin.get('Patient?family=later', prefer),
+    await admin.get('?_type=Patient,Practitioner&name=later', prefer),
+    await admin.post('_search?_type=Patient', 'family=later', form),
+    await admin.get(`Patient/${id}/Patient?family=later`, prefer),
+    await admin.get(`Patient/${id}/*`, prefer),
+    await admin.post(`Patient/${id}/*/_search`, `_id=${id}`, form),
+  ]
+  for (const { status, headers } of searches) {
+    t.equal(status, 202)
+    const job = (await finished(admin, headers.get('content-location'))) as Raw
+    t.equal(job.status, 'completed')
+    const results = job.output.parameter.find(({ name }: Raw) => name === 'results')
+    const { text } = await admin.get<Raw>(results.valueReference.reference, { Accept: '*/*' })
+    t.match(JSON.parse(text), { type: 'searchset', entry: [{ resource: { id } }] })
+  }
 })
 
 t.test('a code without a place for its system has the one of its value set', async (t) => {
