@@ -173,6 +173,43 @@ t.test('what lenient handling ignores is told, and nothing else is ignored', asy
   t.notMatch(linkOf(body, 'self'), /nope|_query/)
 })
 
+t.test('lenient handling ignores a join or a _filter as a whole', async (t) => {
+  const lenient = { Prefer: 'handling=lenient' }
+  const { id } = await admin.create(aPatient({ name: [{ family: 'Wholly' }] }))
+  const UNKNOWN: [string, string, string][] = [
+    ['_filter', 'nope eq 1', 'nope'],
+    ['_filter', 'family eq x or nope eq 1', 'nope'],
+    ['_filter', 'not (family eq Wholly and (nope pr true))', 'nope'],
+    ['_filter', 'organization.nope sw x', 'nope'],
+    ['_has:Observation:nope:code', 'x', 'nope'],
+    ['_has:Observation:patient:nope', 'x', 'nope'],
+    ['_has:Observation:patient:_has:AuditEvent:entity:nope', 'x', 'nope'],
+    ['_has:Observation:patient:_filter', 'status eq final or nope eq 1', 'nope'],
+    ['organization.nope', 'x', 'nope'],
+  ]
+  for (const [name, value, unknown] of UNKNOWN) {
+    const query = `Patient?family=wholly&${new URLSearchParams([[name, value]])}`
+    const { body, status } = await admin.get<Raw>(query, lenient)
+    t.equal(status, 200, query)
+    t.same(idsIn({ entry: body.entry.slice(0, 1) }), [id], query)
+    t.match(body.entry.slice(1), [
+      {
+        search: { mode: 'outcome' },
+        resource: {
+          issue: [
+            { details: { text: `Unknown search parameter: ${unknown}` }, expression: [name] },
+          ],
+        },
+      },
+    ])
+    t.notMatch(linkOf(body, 'self'), /nope/)
+    t.equal((await admin.get(query)).status, 400, query)
+  }
+  for (const filter of ['nope eq 1 and', '(nope eq 1', 'nope xx 1']) {
+    t.equal((await admin.get(`Patient?_filter=${filter}`, lenient)).status, 400, filter)
+  }
+})
+
 const aParameter = {
   resourceType: 'SearchParameter',
   name: 'Own',
