@@ -50,6 +50,9 @@ export function readCriterion(
   if (parameter.type !== 'reference') {
     throw badRequest(`Search parameter ${code} is no reference and cannot be chained`, name)
   }
+  if (parameter.expression === undefined) {
+    throw badRequest(`Search parameter ${code} cannot be chained`, name)
+  }
   const types = target === undefined ? targetsOf(parameter) : [requireType(target, name)]
   const read = (end: string) => readCriterion(end, rest, value, scope, links + 1)
   const ends = types.length === 1 ? readEnd(types[0], read) : readEnds(types, read)

@@ -37,7 +37,7 @@ const UNLIMITED = 2_000_000_000
 
 type TestOf = (scene: Scene, criterion: Criterion) => Test
 
-/** Errors: 400 for a join between the registry and a Project, whose keys have nothing in common. */
+/** Errors: 400 for a join between the registry and a Project, which only searches have resolved before. */
 export function joinTest(scene: Scene, join: Join, testOf: TestOf): Test {
   const byId = referenceTest(scene, join, testOf)
   if (byId !== undefined) return byId
@@ -52,7 +52,8 @@ export function joinTest(scene: Scene, join: Join, testOf: TestOf): Test {
   const sides = entered.filter(({ inner }) => inner.project === scene.project)
   if (sides.length === 0) {
     const [other] = entered
-    throw notSupported(`A search cannot join ${scene.type} and ${other?.inner.type}`, join.code)
+    const types = `${scene.type} and ${other?.inner.type}`
+    throw notSupported(`Filters and criteria cannot join ${types}`, join.code)
   }
   const parts = sides.flatMap(({ inner, criterion }) => {
     const test = testOf(inner, criterion)
