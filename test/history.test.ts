@@ -194,13 +194,21 @@ t.test('the deletion of a resource with an id of its own names it', async (t) =>
 
 const aBasic: Resource = { resourceType: 'Basic', code: { text: 'x' } }
 
-const refused = ['_since=x', '_at=1', '_sort=name', '_cursor=x', '_total=estimate', '_count=-1']
-for (const query of [...refused, `_cursor=${Buffer.from('[1,2,3,4]').toString('base64url')}`]) {
+/** Each names the parameter at fault. */
+const REFUSED = [
+  ...['_since=x', '_since=%00', '_at=1', '_at=2020-99', '_sort=name', '_total=estimate'],
+  ...['_cursor=x', `_cursor=${Buffer.from('[1,2,3,4]').toString('base64url')}`],
+  ...['_cursor=x&_offset=5', '_count=-1', '_count=x', '_offset=-1', '_offset=10001'],
+]
+for (const query of REFUSED) {
   t.test(`a history refuses ${query}`, async (t) => {
     const { client } = await botica.createMember()
     const { id } = await client.create(aPatient())
+    const expression = [query.replace(/=.*/s, '')]
     for (const path of ['_history', 'Patient/_history', `Patient/${id}/_history`]) {
-      t.equal((await client.get(`${path}?${query}`)).status, 400, path)
+      const { status, body } = await client.get(`${path}?${query}`)
+      t.equal(status, 400, path)
+      t.match(body, { issue: [{ expression }] }, path)
     }
   })
 }

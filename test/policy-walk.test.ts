@@ -122,4 +122,13 @@ t.test('nothing is promised by few rows, or without statistics', async (t) => {
   t.same(choose(10_000, keys(2n), join), walk)
   t.same(choose(10_000, keys(1n)), walk, 'only the joins of a policy')
   t.same(choose(10_000, { kind: 'filter', sql: () => 'true' }, join), walk)
+  const without = (key: bigint): Test => ({
+    kind: 'filter',
+    sql: () => 'true',
+    none: { kind: 'keys', any: [key] },
+  })
+  t.match(choose(10_000, without(1n), join), { isSure: true })
+  t.match(choose(10_000, without(2n), without(1n), join), { isSure: true })
+  t.same(choose(10_000, without(1n), without(1n), join), walk)
+  t.same(choose(0, without(2n), join), walk)
 })

@@ -103,13 +103,24 @@ t.test('truth has no letter case, and no resource lacks a time or a Project', as
 
 t.test('a search that need not be waited for is answered by a worker', async (t) => {
   const { id } = await admin.create(aPatient({ name: [{ family: 'Later' }] }))
-  const started = await admin.get('Patient?family=later', { Prefer: 'respond-async' })
-  t.equal(started.status, 202)
-  const job = (await finished(admin, started.headers.get('content-location'))) as Raw
-  t.equal(job.status, 'completed')
-  const results = job.output.parameter.find(({ name }: Raw) => name === 'results')
-  const { text } = await admin.get<Raw>(results.valueReference.reference, { Accept: '*/*' })
-  t.match(text, new RegExp(id))
+  const prefer = { Prefer: 'respond-async' }
+  const form = { ...prefer, 'Content-Type': 'application/x-www-form-urlencoded' }
+  const searches = [
+    await admin.get('Patient?family=later', prefer),
+    await admin.get('?_type=Patient,Practitioner&name=later', prefer),
+    await admin.post('_search?_type=Patient', 'family=later', form),
+    await admin.get(`Patient/${id}/Patient?family=later`, prefer),
+    await admin.get(`Patient/${id}/*`, prefer),
+    await admin.post(`Patient/${id}/*/_search`, `_id=${id}`, form),
+  ]
+  for (const { status, headers } of searches) {
+    t.equal(status, 202)
+    const job = (await finished(admin, headers.get('content-location'))) as Raw
+    t.equal(job.status, 'completed')
+    const results = job.output.parameter.find(({ name }: Raw) => name === 'results')
+    const { text } = await admin.get<Raw>(results.valueReference.reference, { Accept: '*/*' })
+    t.match(JSON.parse(text), { type: 'searchset', entry: [{ resource: { id } }] })
+  }
 })
 
 t.test('a code without a place for its system has the one of its value set', async (t) => {
@@ -160,6 +171,43 @@ t.test('what lenient handling ignores is told, and nothing else is ignored', asy
   const { body } = await admin.get<Raw>(several, lenient)
   t.match(linkOf(body, 'next'), /_include=Observation%3Apatient/)
   t.notMatch(linkOf(body, 'self'), /nope|_query/)
+})
+
+t.test('lenient handling ignores a join or a _filter as a whole', async (t) => {
+  const lenient = { Prefer: 'handling=lenient' }
+  const { id } = await admin.create(aPatient({ name: [{ family: 'Wholly' }] }))
+  const UNKNOWN: [string, string, string][] = [
+    ['_filter', 'nope eq 1', 'nope'],
+    ['_filter', 'family eq x or nope eq 1', 'nope'],
+    ['_filter', 'not (family eq Wholly and (nope pr true))', 'nope'],
+    ['_filter', 'organization.nope sw x', 'nope'],
+    ['_has:Observation:nope:code', 'x', 'nope'],
+    ['_has:Observation:patient:nope', 'x', 'nope'],
+    ['_has:Observation:patient:_has:AuditEvent:entity:nope', 'x', 'nope'],
+    ['_has:Observation:patient:_filter', 'status eq final or nope eq 1', 'nope'],
+    ['organization.nope', 'x', 'nope'],
+  ]
+  for (const [name, value, unknown] of UNKNOWN) {
+    const query = `Patient?family=wholly&${new URLSearchParams([[name, value]])}`
+    const { body, status } = await admin.get<Raw>(query, lenient)
+    t.equal(status, 200, query)
+    t.same(idsIn({ entry: body.entry.slice(0, 1) }), [id], query)
+    t.match(body.entry.slice(1), [
+      {
+        search: { mode: 'outcome' },
+        resource: {
+          issue: [
+            { details: { text: `Unknown search parameter: ${unknown}` }, expression: [name] },
+          ],
+        },
+      },
+    ])
+    t.notMatch(linkOf(body, 'self'), /nope/)
+    t.equal((await admin.get(query)).status, 400, query)
+  }
+  for (const filter of ['nope eq 1 and', '(nope eq 1', 'nope xx 1']) {
+    t.equal((await admin.get(`Patient?_filter=${filter}`, lenient)).status, 400, filter)
+  }
 })
 
 const aParameter = {

@@ -10,7 +10,7 @@ import type { SearchPage } from '../store/repository.ts'
 import { readCondition } from './criteria.ts'
 import type { Interaction } from './interaction.ts'
 import { mapStrings } from './map-strings.ts'
-import { withCodes } from './search-codes.ts'
+import { resolved } from './search-resolved.ts'
 
 export interface ConditionalReference {
   /** As it stands in the resource. */
@@ -66,7 +66,7 @@ export async function findMatches(
   await Promise.all(
     [...asked].map(async ([name, request]) => {
       try {
-        requests.set(name, { ...(await withCodes(interaction, request)), sort: [] })
+        requests.set(name, { ...(await resolved(interaction, request)), sort: [] })
       } catch (reason) {
         found.set(name, { status: 'rejected', reason })
       }

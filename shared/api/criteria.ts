@@ -3,7 +3,7 @@ import { badRequest } from '../errors.ts'
 import { parseSearch, type SearchRequest } from '../fhir/search.ts'
 import { absoluteUrl, type Interaction } from './interaction.ts'
 import { readQuery } from './negotiate.ts'
-import { withCodes } from './search-codes.ts'
+import { resolved } from './search-resolved.ts'
 
 /** The query of `If-None-Exist`, which may carry the type and a question mark before it. */
 export function criteriaOf(text: string): URLSearchParams {
@@ -24,7 +24,7 @@ export async function readFullCondition(
   type: string,
   query: URLSearchParams,
 ): Promise<SearchRequest> {
-  return withCodes(asking, readCondition(asking, type, query))
+  return resolved(asking, readCondition(asking, type, query))
 }
 
 export type Asking = Pick<Interaction, 'services' | 'principal'>
@@ -50,7 +50,7 @@ export async function readSearch(
   query: URLSearchParams,
 ): Promise<SearchRequest> {
   const { handling } = interaction.preferences
-  const request = await withCodes(interaction, parsed(interaction, type, query, handling))
+  const request = await resolved(interaction, parsed(interaction, type, query, handling))
   const isCount = request.summary === 'count'
   return isCount ? { ...request, count: 0, total: 'accurate' } : request
 }

@@ -51,10 +51,13 @@ function readPage(query: URLSearchParams): HistoryRequest {
   const count = Math.min(readWhole(query, '_count', DEFAULT_COUNT), MAX_COUNT)
   const offset = readWhole(query, '_offset', 0)
   if (offset > MAX_OFFSET) {
-    throw badRequest(`Search offset exceeds maximum (got ${offset}, max ${MAX_OFFSET})`)
+    const reason = `Search offset exceeds maximum (got ${offset}, max ${MAX_OFFSET})`
+    throw badRequest(reason, '_offset')
   }
   const cursor = query.get('_cursor') || undefined
-  if (cursor !== undefined && offset > 0) throw badRequest('Cannot use both offset and cursor')
+  if (cursor !== undefined && offset > 0) {
+    throw badRequest('Cannot use both offset and cursor', '_cursor')
+  }
   const since = readTime(query, '_since')
   const at = readTime(query, '_at')
   return {
@@ -71,7 +74,9 @@ function readPage(query: URLSearchParams): HistoryRequest {
 function readWhole(query: URLSearchParams, name: string, otherwise: number): number {
   const text = query.get(name)
   if (text === null || text === '') return otherwise
-  if (!/^\d{1,9}$/.test(text)) throw badRequest(`${name} must be a whole number of at least 0`)
+  if (!/^\d{1,9}$/.test(text)) {
+    throw badRequest(`${name} must be a whole number of at least 0`, name)
+  }
   return Number(text)
 }
 
@@ -80,7 +85,7 @@ function readTime(query: URLSearchParams, name: string): DateRange | undefined {
   if (text === null || text === '') return undefined
   // A plus sign that was not percent-encoded arrives as a space.
   const range = parseDate(text.replace(' ', '+'))
-  if (range === undefined) throw badRequest(`${name} must be an instant or a date`)
+  if (range === undefined) throw badRequest(`${name} must be an instant or a date`, name)
   return range
 }
 
@@ -88,13 +93,13 @@ function isAscending(query: URLSearchParams): boolean {
   const sort = query.get('_sort') || '-_lastUpdated'
   if (sort === '_lastUpdated') return true
   if (sort === '-_lastUpdated') return false
-  throw notSupported('A history is sorted by _lastUpdated or -_lastUpdated')
+  throw notSupported('A history is sorted by _lastUpdated or -_lastUpdated', '_sort')
 }
 
 function isCounted(query: URLSearchParams): boolean {
   const total = query.get('_total') || 'none'
   if (total === 'none' || total === 'accurate') return total === 'accurate'
-  throw notSupported('_total of a history is none or accurate')
+  throw notSupported('_total of a history is none or accurate', '_total')
 }
 
 function entryOf(interaction: Interaction, version: Version): PageEntry {

@@ -122,12 +122,14 @@ async function run(interaction: Interaction, route: InteractionRoute): Promise<F
     case 'metadata':
       return capabilities(interaction)
     case 'system-search':
+      if (interaction.preferences.respondAsync) return acceptRequest(interaction)
       return searchSystem(interaction)
     case 'type-history':
       return historyOf(interaction, route.type)
     case 'system-history':
       return historyOf(interaction, undefined)
     case 'compartment-search':
+      if (interaction.preferences.respondAsync) return acceptRequest(interaction)
       return searchCompartment(interaction, route)
     default:
       return route satisfies never

@@ -66,7 +66,8 @@ export async function searchSystem(interaction: Interaction): Promise<FhirReply>
   const query = queryOf(interaction)
   const types = typesOf(query)
   if (types === undefined) throw badRequest('No types specified', '_type')
-  return searchTypes(interaction, '', types, query)
+  if (types.includes('Binary')) throw badRequest('Cannot search on Binary resource type', '_type')
+  return searchTypes(interaction, '', types, query, withoutTypes(query))
 }
 
 /** `GET Patient/1/Observation?…`, `GET Patient/1/*?…` and their forms by POST. */
@@ -80,16 +81,28 @@ export async function searchCompartment(
   const members = resourceTypes.filter(
     (member) => member === type || compartmentParams(compartment, member).length > 0,
   )
-  const named = target === '*' ? typesOf(query) : [target]
+  const isOfAll = target === '*'
+  const named = isOfAll ? typesOf(query) : [target]
   const outside = named?.find((name) => !members.includes(name))
-  if (outside !== undefined) throw badRequest(`${outside} is not in the ${type} compartment`)
+  if (outside !== undefined) {
+    const text = `${outside} is not in the ${type} compartment`
+    throw badRequest(text, isOfAll ? '_type' : undefined)
+  }
   return searchTypes(
     interaction,
     `${type}/${id}/${target}`,
     named ?? members,
     query,
+    isOfAll ? withoutTypes(query) : query,
     `${type}/${id}`,
   )
+}
+
+/** What each of the types is asked. */
+function withoutTypes(query: URLSearchParams): URLSearchParams {
+  const asked = new URLSearchParams(query)
+  asked.delete('_type')
+  return asked
 }
 
 async function searchTypes(
@@ -97,13 +110,12 @@ async function searchTypes(
   path: string,
   types: readonly string[],
   query: URLSearchParams,
+  asked: URLSearchParams,
   compartment?: string,
 ): Promise<FhirReply> {
   const { services, principal } = interaction
-  if (types.includes('Binary')) throw badRequest('Cannot search on Binary resource type')
   if (isExplained(query)) throw badRequest('_explain is for searches of one type', '_explain')
-  const named = new URLSearchParams(query)
-  named.delete('_type')
+  const named = new URLSearchParams(asked)
   const parseAll = () => Promise.all(types.map((type) => readSearch(interaction, type, named)))
   const strict = await parseAll()
   // A parameter that one of the types does not know is ignored for all of them.

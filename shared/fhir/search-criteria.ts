@@ -6,7 +6,7 @@ import { badRequest, notSupported, tooCostly } from '../errors.ts'
 import { isResourceType, resourceTypes } from './definitions.ts'
 import type { SearchParameter } from './definitions-data.ts'
 import { type OwnParameters, readyParameter } from './own-parameters.ts'
-import type { Criterion, JoinEnd } from './search.ts'
+import type { Criterion, Join, JoinEnd } from './search.ts'
 import { type Refusal, readCondition, unknownParameter } from './search-conditions.ts'
 import { readFilter } from './search-filter.ts'
 
@@ -50,6 +50,9 @@ export function readCriterion(
   if (parameter.type !== 'reference') {
     throw badRequest(`Search parameter ${code} is no reference and cannot be chained`, name)
   }
+  if (parameter.expression === undefined) {
+    throw badRequest(`Search parameter ${code} cannot be chained`, name)
+  }
   const types = target === undefined ? targetsOf(parameter) : [requireType(target, name)]
   const read = (end: string) => readCriterion(end, rest, value, scope, links + 1)
   const ends = types.length === 1 ? readEnd(types[0], read) : readEnds(types, read)
@@ -92,7 +95,7 @@ function readHas(
   value: string,
   scope: CriteriaScope,
   links: number,
-): Criterion | Refusal | undefined {
+): Join | Refusal | undefined {
   const [, source = '', code = '', rest = ''] = HAS.exec(name) ?? []
   if (rest === '')
     throw badRequest(`Invalid _has: ${name}; use _has:Type:reference:parameter`, name)
@@ -118,7 +121,8 @@ function readList(
 ): Criterion | Refusal | undefined {
   if (name !== '_list') throw badRequest(`Invalid modifier ${name.slice(5)} for _list`, name)
   if (value.startsWith('$')) throw notSupported('Functional lists are not supported', name)
-  return readHas(type, '_has:List:item:_id', value, scope, links)
+  const found = readHas(type, '_has:List:item:_id', value, scope, links)
+  return found === undefined || 'reason' in found ? found : { ...found, isList: true }
 }
 
 function requireType(name: string, expression: string): string {

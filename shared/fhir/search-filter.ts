@@ -14,29 +14,32 @@ const MAX_COMPARISONS = 64
 /** Reads a path with a modifier as the name of a parameter would be read. */
 export type ReadComparison = (name: string, value: string) => Criterion | Refusal | undefined
 
-/** Errors: 400 for what does not parse, an unknown operator, too many comparisons. */
+/**
+ * A refusal of one comparison is one of the whole: what `and`, `or` and `not` say of the rest without it
+ * is something else. Errors: 400 for what does not parse, an unknown operator, too many comparisons.
+ */
 export function readFilter(
   type: string,
   text: string,
   own: OwnParameters | undefined,
   read: ReadComparison,
-): Criterion {
+): Criterion | Refusal {
   const words = wordsOf(text)
   let place = 0
   let comparisons = 0
 
-  function expression(depth: number): Criterion {
+  function expression(depth: number): Criterion | Refusal {
     if (depth > MAX_DEPTH) throw tooCostly(`_filter may be ${MAX_DEPTH} levels deep`, '_filter')
     let left = operand(depth)
     for (;;) {
       const word = words[place]
       if (!isPlain(word, 'and') && !isPlain(word, 'or')) return left
       place += 1
-      left = { kind: word.text === 'and' ? 'and' : 'or', criteria: [left, operand(depth)] }
+      left = grouped(word.text === 'and' ? 'and' : 'or', left, operand(depth))
     }
   }
 
-  function operand(depth: number): Criterion {
+  function operand(depth: number): Criterion | Refusal {
     const isNegated = isPlain(words[place], 'not') && isPlain(words[place + 1], '(')
     if (isNegated) place += 1
     if (!isPlain(words[place], '(')) return comparison()
@@ -44,10 +47,10 @@ export function readFilter(
     const inner = expression(depth + 1)
     if (!isPlain(words[place], ')')) throw invalid(text)
     place += 1
-    return isNegated ? { kind: 'not', criterion: inner } : inner
+    return isNegated && !('reason' in inner) ? { kind: 'not', criterion: inner } : inner
   }
 
-  function comparison(): Criterion {
+  function comparison(): Criterion | Refusal {
     const [path, operator, value] = words.slice(place, place + 3)
     if (path === undefined || operator === undefined || value === undefined) throw invalid(text)
     if ([path, operator, value].some((word) => isPlain(word, '(') || isPlain(word, ')'))) {
@@ -65,6 +68,15 @@ export function readFilter(
   const found = expression(1)
   if (place < words.length) throw invalid(text)
   return found
+}
+
+function grouped(
+  kind: 'and' | 'or',
+  left: Criterion | Refusal,
+  right: Criterion | Refusal,
+): Criterion | Refusal {
+  if ('reason' in left) return left
+  return 'reason' in right ? right : { kind, criteria: [left, right] }
 }
 
 interface Word {
@@ -119,7 +131,7 @@ function compare(
   operator: string,
   value: string,
   read: ReadComparison,
-): Criterion {
+): Criterion | Refusal {
   if (!OPERATORS.includes(operator)) throw badRequest(`Invalid operator: ${operator}`, '_filter')
   // A bar parts system and code here as elsewhere; a comma means itself.
   const text = value.replace(/[\\,$]/g, '\\$&')
@@ -137,14 +149,14 @@ function compare(
     throw badRequest(`Invalid operator: ${operator} for ${path}`, '_filter')
   }
   const found = required(read(`${path}${modifier}`, text), path)
+  if ('reason' in found) return found
   if (operator === 'ne') return mapEnds(found, (criterion) => ({ kind: 'not', criterion }))
   if (operator !== 'ew' && operator !== 'po') return found
   return mapEnds(found, (condition) => ({ ...condition, modifier: operator }))
 }
 
-function required(found: Criterion | Refusal | undefined, path: string): Criterion {
+function required(found: Criterion | Refusal | undefined, path: string): Criterion | Refusal {
   if (found === undefined) throw badRequest(`Empty value for ${path}`, '_filter')
-  if ('reason' in found) throw found.reason
   return found
 }
 

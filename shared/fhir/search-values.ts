@@ -27,7 +27,7 @@ export interface NumberValue {
   readonly prefix: Prefix
   /** As written: what `lt gt le ge sa eb` compare with. */
   readonly value: number
-  /** Half-open range of the implied precision (`100` is 99.5 to 100.5), for `ap` 10 % around. */
+  /** Half-open range of the implied precision (`100` is 99.5 to 100.5), for `ap` 10 % around, both ends included. */
   readonly low: number
   readonly high: number
 }

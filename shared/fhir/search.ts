@@ -45,6 +45,8 @@ export interface Join {
   readonly code: string
   /** Alternatives, one a type. */
   readonly ends: readonly JoinEnd[]
+  /** Of `_list`: what a List refers to and has marked as deleted is none of its members. */
+  readonly isList?: true
 }
 
 export interface JoinEnd {

@@ -18,6 +18,7 @@ import { laterWords, normaliseString } from '../fhir/values-string.ts'
 import type { Plan, PlannedParameter } from './index-plan.ts'
 import type { CodeRow, RangeRow, StringRow } from './indexes.ts'
 import type { Keys } from './keys.ts'
+import { REMOVED_KEY } from './list-items.ts'
 import {
   type Constants,
   codeRow,
@@ -100,6 +101,12 @@ export class Derivation {
     for (const prefix of parameter.compartments) {
       if (target.literal.startsWith(prefix)) this.#compartment(target.literal)
     }
+  }
+
+  /** Of a List: an item that it has no more. */
+  removed(reference: string): void {
+    const p = this.keys.param(this.#project, this.resource.resourceType, REMOVED_KEY)
+    this.others.add(this.keys.reference(p, this.target(reference)))
   }
 
   string(index: number, type: string, value: unknown): void {

@@ -25,6 +25,6 @@ function opened(key: Buffer, cursor: string): string {
   try {
     return unseal(Buffer.from(cursor, 'base64url'), key).toString()
   } catch {
-    throw badRequest('Invalid cursor')
+    throw badRequest('Invalid cursor', '_cursor')
   }
 }

@@ -15,6 +15,7 @@ import { targetOf } from '../fhir/values.ts'
 import { planComposite } from './composite-plan.ts'
 import type { Derivation } from './derivation.ts'
 import { generalWalk } from './general-walk.ts'
+import { removedItems } from './list-items.ts'
 import { ANY_ELEMENT, elementsRead, META, makesSideRows } from './side-elements.ts'
 
 export interface PlannedParameter {
@@ -159,6 +160,8 @@ function makePlan(type: string, own: OwnParameters | undefined, only?: Only): Pl
       })
     }
   }
+  const items = type === 'List' ? roots.get('entry') : undefined
+  items?.push(removedItems)
   const stamp = [own?.stamp ?? '', ...(only === undefined ? [] : [only.stamp])].join('|')
   return { type, stamp, parameters, roots, whole, elements, sides, compartments }
 }

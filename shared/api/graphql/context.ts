@@ -10,7 +10,7 @@ import type { ReferenceSearch } from '../../store/search/per-reference.ts'
 import { parsed } from '../criteria.ts'
 import type { Interaction } from '../interaction.ts'
 import { READ, SEARCH } from '../load.ts'
-import { withCodes } from '../search-codes.ts'
+import { resolved } from '../search-resolved.ts'
 import { type Account, openAccount } from './account.ts'
 import { type Given, queryOf } from './arguments.ts'
 import type { Slices } from './directives.ts'
@@ -259,7 +259,7 @@ async function readRequest(
   { hasTotal, hasRows }: Parts,
 ): Promise<SearchRequest> {
   if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
-  const request = await withCodes(
+  const request = await resolved(
     interaction,
     parsed(interaction, type, queryOf(type, given), 'strict'),
   )

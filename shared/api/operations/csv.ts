@@ -9,7 +9,7 @@ import { present } from '../../store/rows.ts'
 import { parsed } from '../criteria.ts'
 import { readPreferences } from '../negotiate.ts'
 import type { Operation, OperationCall } from '../operation.ts'
-import { withCodes } from '../search-codes.ts'
+import { resolved } from '../search-resolved.ts'
 
 const DEFAULT_ROWS = 1000
 const MOST_ROWS = 100_000
@@ -35,7 +35,7 @@ export const csv: Operation = {
     // The form is CSV whatever is accepted: a browser that follows a link names HTML.
     const headers = { ...request.headers, accept: undefined }
     const { handling } = readPreferences({ ...request, headers })
-    const search = await withCodes(call, parsed(call, type, query, handling))
+    const search = await resolved(call, parsed(call, type, query, handling))
     const table = pagesOf(call, search, rowsOf(request.query.get('_count')), columns)
     // What cannot be answered is told before the table begins.
     const first = await table.next()

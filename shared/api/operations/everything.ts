@@ -236,5 +236,5 @@ function readCursor(text: string | undefined): Cursor | undefined {
   } catch {
     // It is no JSON: said below.
   }
-  throw badRequest('Invalid cursor')
+  throw badRequest('Invalid cursor', '_cursor')
 }

@@ -12,7 +12,7 @@ import { parsed } from '../criteria.ts'
 import { absoluteUrl, type Interaction, textOf } from '../interaction.ts'
 import type { Operation } from '../operation.ts'
 import { textReply } from '../reply.ts'
-import { withCodes } from '../search-codes.ts'
+import { resolved } from '../search-resolved.ts'
 import { interactionOf } from './output.ts'
 import { readInputs } from './parameters.ts'
 
@@ -127,7 +127,7 @@ async function searched(
   }
   const { services, principal } = interaction
   const query = new URLSearchParams(params.replaceAll('{ref}', referenceTo(source)))
-  const request = await withCodes(interaction, parsed(interaction, type, query, 'strict'))
+  const request = await resolved(interaction, parsed(interaction, type, query, 'strict'))
   const count = MOST_RESULTS + 1 - found.size
   const { versions } = await services.repository.search(principal, { ...request, count })
   return versions

@@ -67,7 +67,8 @@ function partsOf({ id, started, record }: BotRunRow): readonly unknown[] {
 function readCount(text: string | null): number {
   if (text === null) return DEFAULT_COUNT
   const wanted = /^\d{1,6}$/.test(text) ? Number(text) : 0
-  if (wanted < 1) throw badRequest(`_count must be a whole number of at least 1, not ${text}`)
+  if (wanted < 1)
+    throw badRequest(`_count must be a whole number of at least 1, not ${text}`, '_count')
   return Math.min(wanted, MOST)
 }
 
@@ -80,6 +81,6 @@ function readPlace(cursor: string | null): BotRunPlace | undefined {
   if (cursor === null) return undefined
   const [, ms, id = ''] =
     /^(\d{1,13})-([\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12})$/.exec(cursor) ?? []
-  if (ms === undefined) throw badRequest('Invalid cursor')
+  if (ms === undefined) throw badRequest('Invalid cursor', '_cursor')
   return { started: new Date(Number(ms)), id }
 }

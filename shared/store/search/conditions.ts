@@ -116,17 +116,19 @@ function negated(modifier: string | undefined, test: Test): Test {
 }
 
 function negation(test: Test): Test {
-  const isOfRow = reachOf(test) === 'row'
-  return filter(
-    (bind) => `not coalesce(${sqlOf(test, bind, true)}, false)`,
-    isOfRow ? 'row' : undefined,
-  )
+  return {
+    kind: 'filter',
+    sql: (bind) => `not coalesce(${sqlOf(test, bind, true)}, false)`,
+    reach: reachOf(test) === 'row' ? 'row' : undefined,
+    ...(test.kind === 'keys' ? { none: test } : {}),
+  }
 }
 
 /** `:missing` by the presence key. */
 function presence({ keys }: Scene, ps: readonly bigint[], values: readonly string[]): Test {
   const test: Test = { kind: 'keys', any: ps.map((p) => keys.present(p)) }
-  return isMissing(values) ? filter((bind) => `not (${sqlOf(test, bind)})`, 'row') : test
+  if (!isMissing(values)) return test
+  return { kind: 'filter', sql: (bind) => `not (${sqlOf(test, bind)})`, reach: 'row', none: test }
 }
 
 function idTest({ keys, type }: Scene, { values, modifier }: Condition): Test {

@@ -5,7 +5,7 @@
  * choice costs a hundredfold. The statistics know nothing of correlation (a code that was not used
  * for years, sorted by date), so a walk is capped and falls back to key-first in the same statement.
  */
-import type { IdsTest, Matches, Test } from './row-test.ts'
+import type { IdsTest, KeysTest, Matches, Test } from './row-test.ts'
 import type { KeyStatistics } from './statistics.ts'
 
 /** `isKept`: the plan of its statement is kept, as kept.ts tells. */
@@ -102,7 +102,7 @@ function idsDriver(
 }
 
 /** Rows that hold one of the keys; 0 when all of them are rare. */
-export function matchesOf(statistics: Matches, test: Extract<Test, { kind: 'keys' }>): number {
+export function matchesOf(statistics: Matches, test: KeysTest): number {
   return test.any.reduce((sum, key) => sum + (statistics.matches(key) ?? 0), 0)
 }
 
@@ -119,9 +119,11 @@ export function shareOf(
   tests: readonly Test[],
 ): number {
   const rows = statistics.rowsOf(project, number)
+  const holding = (test: KeysTest) => Math.min(1, matchesOf(statistics, test) / rows)
   const shares = tests.map((test) => {
-    if (test.kind === 'keys')
-      return rows === 0 ? 0 : Math.min(1, matchesOf(statistics, test) / rows)
+    if (rows === 0) return 0
+    if (test.kind === 'keys') return holding(test)
+    if (test.kind === 'filter' && test.none !== undefined) return 1 - holding(test.none)
     return test.kind === 'join' ? (test.walk?.share?.(statistics) ?? 0) : 0
   })
   return shares.reduce((product, share) => product * share, 1)

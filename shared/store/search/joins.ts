@@ -9,6 +9,7 @@ import type { OwnParameters } from '../../fhir/own-parameters.ts'
 import { testedCodes } from '../../fhir/parameter-paths.ts'
 import { type Criterion, isCondition, type Join } from '../../fhir/search.ts'
 import { isCanonicalParameter, plannedParameter } from '../index-plan.ts'
+import { REMOVED_KEY } from '../list-items.ts'
 import type { Bind } from '../side-rows.ts'
 import { CANONICAL_KEY } from '../type-constants.ts'
 import { matchesOf, shareOf } from './driver.ts'
@@ -36,7 +37,7 @@ const UNLIMITED = 2_000_000_000
 
 type TestOf = (scene: Scene, criterion: Criterion) => Test
 
-/** Errors: 400 for a join between the registry and a Project, whose keys have nothing in common. */
+/** Errors: 400 for a join between the registry and a Project, which only searches have resolved before. */
 export function joinTest(scene: Scene, join: Join, testOf: TestOf): Test {
   const byId = referenceTest(scene, join, testOf)
   if (byId !== undefined) return byId
@@ -51,7 +52,8 @@ export function joinTest(scene: Scene, join: Join, testOf: TestOf): Test {
   const sides = entered.filter(({ inner }) => inner.project === scene.project)
   if (sides.length === 0) {
     const [other] = entered
-    throw notSupported(`A search cannot join ${scene.type} and ${other?.inner.type}`, join.code)
+    const types = `${scene.type} and ${other?.inner.type}`
+    throw notSupported(`Filters and criteria cannot join ${types}`, join.code)
   }
   const parts = sides.flatMap(({ inner, criterion }) => {
     const test = testOf(inner, criterion)
@@ -59,7 +61,8 @@ export function joinTest(scene: Scene, join: Join, testOf: TestOf): Test {
       join.kind === 'chain'
         ? linksOf(scene, scene.type, join.code, inner.type)
         : linksOf(scene, inner.type, join.code, scene.type)
-    return links.map((link): Side => ({ link, inner, test }))
+    const removed = join.isList === true ? removedConstant(inner, join.code) : undefined
+    return links.map((link): Side => ({ link, inner, test, removed }))
   })
   const isChain = join.kind === 'chain'
   const bySelf = !isChain && parts.every(({ link }) => !link.isCanonical)
@@ -203,13 +206,23 @@ interface Side {
   readonly link: Link
   readonly inner: Scene
   readonly test: Test
+  /** Of a List: from what it refers to to what it has removed. */
+  readonly removed: bigint | undefined
+}
+
+function removedConstant({ keys, project, type }: Scene, code: string): bigint {
+  return keys.param(project, type, code) ^ keys.param(project, type, REMOVED_KEY)
 }
 
 /** A chain starts from what its target is, `_has` from all that its source refers to. */
-function keysSql(isChain: boolean, { link, inner, test }: Side, bind: Bind): string {
+function keysSql(isChain: boolean, { link, inner, test, removed }: Side, bind: Bind): string {
   const c = bind(link.constant, 'bigint')
   const rows = rowsSql(inner, test, bind)
   if (isChain && !link.isCanonical) return `select r.keys[1] # ${c} from (${rows}) r`
+  if (removed !== undefined) {
+    return `select x # ${c} from (${rows}) r cross join lateral (select unnest(r.keys[2:r.nref])
+      except select unnest(r.keys[r.nref + 1:]) # ${bind(removed, 'bigint')}) i(x)`
+  }
   return `select x # ${c} from (${rows}) r cross join unnest(r.keys[2:r.nref]) x`
 }
 
@@ -253,9 +266,10 @@ function targetsSql({ link, inner, test }: Side, bind: Bind): string {
 }
 
 /** Whether a row of the source refers to this one, or this one (of a chain) to a target. */
-function probeSql(isChain: boolean, { link, inner, test }: Side, bind: Bind): string {
+function probeSql(isChain: boolean, side: Side, bind: Bind): string {
+  const { link, inner, test, removed } = side
   const c = bind(link.constant, 'bigint')
-  if (isChain && isBySelf({ link, inner })) {
+  if (isChain && isBySelf(side)) {
     return `exists (select 1 from unnest(r.keys[2:r.nref]) x cross join lateral (
       select 1 from resource r where r.keys[1] = x # ${c} and ${selfSql(inner, test, bind)} limit 1) s)`
   }
@@ -264,6 +278,8 @@ function probeSql(isChain: boolean, { link, inner, test }: Side, bind: Bind): st
     : link.isCanonical
       ? `select x # ${c} from unnest(r.keys[1:r.nref]) x`
       : `select r.keys[1] # ${c}`
+  const kept =
+    removed === undefined ? '' : ` and not r.keys @> array[o.k # ${bind(removed, 'bigint')}]`
   return `exists (select 1 from (${own}) o(k) cross join lateral (
-    select 1 from resource r where r.keys @> array[o.k] and ${whereSql(inner, [test], bind, true)} limit 1) s)`
+    select 1 from resource r where r.keys @> array[o.k]${kept} and ${whereSql(inner, [test], bind, true)} limit 1) s)`
 }

@@ -13,13 +13,15 @@ import {
 } from '../../fhir/search.ts'
 import { unescapeValue } from '../../fhir/search-values.ts'
 import { projectKey, type Store } from '../context.ts'
+import type { Bind } from '../side-rows.ts'
 import type { Part, Query } from './compile.ts'
 import { testOf } from './conditions.ts'
 import { chooseDriver, type Driver, matchesOf, rareBelow, sureDriver } from './driver.ts'
 import { withVisible } from './grant-tests.ts'
 import { codesRead } from './joins.ts'
 import { type Order, type Position, readCursor, reversed } from './order.ts'
-import type { Scene, Test } from './row-test.ts'
+import { reachOf } from './reach.ts'
+import { type IdsTest, probeSql, type Scene, type Test } from './row-test.ts'
 import { settledBy } from './settled.ts'
 import { sightOf } from './sight.ts'
 import { scoreOf } from './texts.ts'
@@ -144,8 +146,29 @@ function wantedOfType(
     typeNumbers: [typeNumber(type)],
     score: scoreOf(conditions),
     isLimited: scene.visible.length > 0,
-    tests: withVisible(scene.visible, tests, (test) => isRare(store, scene, test, count + offset)),
+    tests: withVisible(scene.visible, joinable(store, tests), (test) =>
+      isRare(store, scene, test, count + offset),
+    ),
   }
+}
+
+/**
+ * PostgreSQL makes a join of each test on a side table and looks for their best order: measured, 20 s for
+ * 40 quantities. What is more than these is asked of the rows that they find.
+ */
+const MOST_JOINED = 4
+
+/** The first ones, those before others that are known to be rare. */
+function joinable({ statistics }: Pick<Store, 'statistics'>, tests: readonly Test[]) {
+  const expected = (test: IdsTest) => test.expected?.(statistics) ?? Infinity
+  const ids = tests.filter((test) => test.kind === 'ids')
+  if (ids.length <= MOST_JOINED) return tests
+  const few = ids.toSorted((a, b) => expected(a) - expected(b)).slice(0, MOST_JOINED)
+  return tests.map((test): Test => {
+    if (test.kind !== 'ids' || few.includes(test)) return test
+    const sql = (bind: Bind) => probeSql(test, bind)
+    return { kind: 'filter', sql, isCostly: true, reach: reachOf(test) }
+  })
 }
 
 /** As the driver would find its rows by it. */

@@ -32,8 +32,9 @@ export function numberHolds(number: NumberValue, lo: number, hi: number): boolea
   const overlaps = lo < high && hi >= low
   switch (prefix) {
     case 'eq':
-    case 'ap':
       return overlaps
+    case 'ap':
+      return lo <= high && hi >= low
     case 'ne':
       return !overlaps
     case 'gt':

@@ -184,8 +184,9 @@ function numberSql(number: NumberValue, alias: string, bind: Bind): string {
   const overlaps = () => `(${alias}.lo < ${at(high)} and ${alias}.hi >= ${at(low)})`
   switch (prefix) {
     case 'eq':
-    case 'ap':
       return overlaps()
+    case 'ap':
+      return `(${alias}.lo <= ${at(high)} and ${alias}.hi >= ${at(low)})`
     case 'ne':
       return `not ${overlaps()}`
     case 'gt':

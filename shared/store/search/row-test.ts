@@ -28,7 +28,7 @@ export interface Scene {
 
 export type Test =
   /** It holds one of the keys. */
-  | { readonly kind: 'keys'; readonly any: readonly bigint[] }
+  | KeysTest
   /** Its id is among those of a subselect on a side table. */
   | IdsTest
   | JoinTest
@@ -46,7 +46,14 @@ export type Test =
       readonly reach?: Reach | undefined
       /** The tests that it says in one. */
       readonly of?: readonly Test[]
+      /** Its opposite. */
+      readonly none?: KeysTest
     }
+
+export interface KeysTest {
+  readonly kind: 'keys'
+  readonly any: readonly bigint[]
+}
 
 export interface IdsTest {
   readonly kind: 'ids'
