@@ -1,6 +1,7 @@
 /** What knex keeps below its own interface: raw connections, and what it has to say. */
 import type { Knex } from 'knex'
 import type { Client } from 'pg'
+import type { Statement } from './database.ts'
 import type { Logger } from './log.ts'
 
 // `__knex__disposed` is what knex keeps on a raw connection: set, it is not handed out again.
@@ -22,6 +23,33 @@ export interface RawPool {
 export function rawPool(knex: Knex): RawPool {
   // knex declares `client` as `any`; these members are what its own runner uses.
   return knex.client as RawPool
+}
+
+/**
+ * The rows of a statement; a connection without an answer for so long is cut. Told by a function that is handed
+ * over, as neither a promise nor a timeout of pg's own are: for those pg writes a function into a property, V8
+ * makes such a function old at once, and all that it can reach, the rows of the answer too, is kept until the
+ * next collection of old objects.
+ */
+export function askRows<Row extends object>(
+  connection: RawConnection,
+  statement: Statement,
+  silenceMs: number,
+): Promise<Row[]> {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(cutSilent, silenceMs, connection)
+    // pg's types ask for a mutable array; it does not change it.
+    const values = statement.values as unknown[]
+    connection.query<Row>({ ...statement, values }, (error: Error | null, result) => {
+      clearTimeout(timer)
+      if (error) reject(error)
+      else resolve(result.rows)
+    })
+  })
+}
+
+function cutSilent({ connection }: RawConnection): void {
+  connection.stream.destroy(new Error('Query read timeout'))
 }
 
 /**

@@ -4,6 +4,7 @@ import type { Knex } from 'knex'
 import createKnex from 'knex'
 import type { Config } from './config.ts'
 import {
+  askRows,
   cancelStatement,
   knexLog,
   type RawConnection,
@@ -70,21 +71,27 @@ const MIGRATIONS = fileURLToPath(new URL('./store/migrations', import.meta.url))
 export function openDatabase(
   config: Pick<Config, 'databaseUrl' | 'databasePool'>,
   log: Logger,
+  silenceMs = SILENCE_MS,
 ): Database {
-  return new PooledDatabase(config, log)
+  return new PooledDatabase(config, log, silenceMs)
 }
 
 class PooledDatabase implements Database {
   readonly knex: Knex
   readonly #pool: RawPool
   readonly #log: Logger
+  readonly #silenceMs: number
   readonly #lanes: (() => Promise<void>)[] = []
   readonly #inFlight = new WeakMap<RawConnection, number>()
   #statements = 0
   #roundTrips = 0
   #isAway = false
 
-  constructor(config: Pick<Config, 'databaseUrl' | 'databasePool'>, log: Logger) {
+  constructor(
+    config: Pick<Config, 'databaseUrl' | 'databasePool'>,
+    log: Logger,
+    silenceMs: number,
+  ) {
     // knex's types do not know all that it hands on to pg.
     const settings = {
       connectionString: config.databaseUrl,
@@ -93,7 +100,6 @@ class PooledDatabase implements Database {
       options: '-c jit=off',
       statement_timeout: STATEMENT_TIMEOUT_MS,
       lock_timeout: LOCK_TIMEOUT_MS,
-      query_timeout: SILENCE_MS,
       connectionTimeoutMillis: ACQUIRE_TIMEOUT_MS,
       keepAlive: true,
     }
@@ -106,6 +112,7 @@ class PooledDatabase implements Database {
     })
     this.#pool = rawPool(this.knex)
     this.#log = log
+    this.#silenceMs = silenceMs
   }
 
   get statements(): number {
@@ -227,14 +234,10 @@ class PooledDatabase implements Database {
     this.#inFlight.set(connection, inFlight + 1)
     const startedAt = performance.now()
     try {
-      // pg's types ask for a mutable array; it does not change it.
-      const result = await connection.query<Row>({
-        ...statement,
-        values: statement.values as unknown[],
-      })
+      const rows = await askRows<Row>(connection, statement, this.#silenceMs)
       if (this.#isAway) this.#log.info('PostgreSQL is back')
       this.#isAway = false
-      return result.rows
+      return rows
     } catch (error) {
       const failure = toFailure(error, statement)
       if (isAway(failure)) {
@@ -260,7 +263,7 @@ class PooledDatabase implements Database {
 export async function migrate(database: Database): Promise<void> {
   const { connection } = rawPool(database.knex).config
   // Building an index may take longer than any request is given.
-  const limits = { statement_timeout: 0, lock_timeout: 0, query_timeout: 0 }
+  const limits = { statement_timeout: 0, lock_timeout: 0 }
   const settings = { ...Object(connection), ...limits }
   const guard = createKnex({ client: 'pg', connection: settings, pool: { min: 0, max: 1 } })
   const runner = createKnex({ client: 'pg', connection: settings, pool: { min: 0, max: 1 } })

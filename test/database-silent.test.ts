@@ -42,10 +42,8 @@ async function openProxy() {
 
 t.test('a PostgreSQL that falls silent is a 503, and works again when it speaks', async (t) => {
   const { url, setSilent } = await openProxy()
-  // Takes the place of the time that a process gives PostgreSQL.
-  url.searchParams.set('query_timeout', '2000')
   const settings = { databaseUrl: url.href, databasePool: 5 }
-  const database = openDatabase(settings, createLogger('silent', 'script'))
+  const database = openDatabase(settings, createLogger('silent', 'script'), 2000)
   t.teardown(() => database.close())
   const lane = database.lane()
   const ask = (connection: Connection) =>

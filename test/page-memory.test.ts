@@ -15,7 +15,7 @@ const BYTES = 40_000
 const PAGE = RESOURCES * BYTES
 
 setFlagsFromString('--expose-gc')
-const collect: () => void = runInNewContext('gc')
+const collect: (how?: { type: 'minor' }) => void = runInNewContext('gc')
 
 /** What is reachable, in bytes. Buffers are given back some turns after nothing holds them. */
 async function reachable(): Promise<number> {
@@ -110,3 +110,25 @@ for (const path of [
     t.equal(server.socket.bytesWritten, second, 'nothing is written for a caller that has gone')
   })
 }
+
+t.test('what was answered goes with the young objects', async (t) => {
+  const agent = new http.Agent({ keepAlive: true })
+  t.teardown(() => agent.destroy())
+  const url = `${baseUrl}fhir/R4/Basic?_count=2`
+  const ask = async () => {
+    const request = http.get(url, { agent, headers: { Authorization: `Bearer ${admin.token}` } })
+    const [response]: IncomingMessage[] = await once(request, 'response')
+    response?.resume()
+    if (response !== undefined) await once(response, 'end')
+  }
+  for (let warm = 0; warm < 100; warm++) await ask()
+  collect()
+
+  const before = process.memoryUsage().heapUsed
+  for (let asked = 0; asked < 200; asked++) await ask()
+  collect({ type: 'minor' })
+  collect({ type: 'minor' })
+
+  const kept = (process.memoryUsage().heapUsed - before) / (200 * 2 * BYTES)
+  t.ok(kept < 0.3, `${kept.toFixed(2)} of the pages are kept`)
+})

@@ -52,16 +52,14 @@ export function searchBundle(head: BundleHead, entries: readonly SearchEntry[]):
 
 /** The same text as `bundleText` in pieces of about 64 kB; an entry is asked for when its piece is made. */
 export function* bundlePieces(head: BundleHead, entries: Iterable<string>): Iterable<string> {
-  let piece = bundleText(head, []).slice(0, -1)
-  let isFirst = true
-  for (const entry of entries) {
-    piece += `${isFirst ? ',"entry":[' : ','}${entry}`
-    isFirst = false
+  let piece = ''
+  for (const part of bundleParts(head, entries)) {
+    piece += part
     if (piece.length < PIECE) continue
     yield piece
     piece = ''
   }
-  yield `${piece}${isFirst ? '' : ']'}}`
+  if (piece !== '') yield piece
 }
 
 const PIECE = 65_536
@@ -90,13 +88,24 @@ export function responseBundle(head: BundleHead, entries: readonly ResponseEntry
   return bundleText(head, entries.map(responseEntry))
 }
 
-/** `entries` are JSON texts. */
-export function bundleText(head: BundleHead, entries: readonly string[]): string {
-  const members = [`"resourceType":"Bundle"`, `"type":"${head.type}"`]
-  if (head.total !== undefined) members.push(`"total":${head.total}`)
-  if (head.links.length > 0) members.push(`"link":${JSON.stringify(head.links)}`)
-  if (entries.length > 0) members.push(`"entry":[${entries.join(',')}]`)
-  return `{${members.join(',')}}`
+/** `entries` are JSON texts. Added up and not joined: V8 copies them once, when the text is looked at. */
+export function bundleText(head: BundleHead, entries: Iterable<string>): string {
+  let text = ''
+  for (const part of bundleParts(head, entries)) text += part
+  return text
+}
+
+function* bundleParts({ type, total, links }: BundleHead, entries: Iterable<string>) {
+  const members = [`"resourceType":"Bundle"`, `"type":"${type}"`]
+  if (total !== undefined) members.push(`"total":${total}`)
+  if (links.length > 0) members.push(`"link":${JSON.stringify(links)}`)
+  yield `{${members.join(',')}`
+  let before = ',"entry":['
+  for (const entry of entries) {
+    yield before + entry
+    before = ','
+  }
+  yield before === ',' ? ']}' : '}'
 }
 
 export function historyEntry(entry: HistoryEntry): string {
