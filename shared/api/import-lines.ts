@@ -7,6 +7,7 @@ import { parseBody } from '../fhir/json.ts'
 import { isObject, isResource, type Resource } from '../fhir/resource.ts'
 import type { Services } from '../services.ts'
 import { isLegalId, normalId } from '../store/context.ts'
+import type { PlannedCreate } from '../store/planned.ts'
 import {
   type ConditionalReference,
   conditionalReferences,
@@ -30,10 +31,16 @@ export interface ImportLine {
 }
 
 /** A line with what it is to write, or why it is not. */
-export interface ReadLine extends Omit<ImportLine, 'bytes'> {
-  readonly read: Resource | HttpError
+export interface ReadLine extends ImportLine {
+  /** A plan takes less memory than a resource; where it does not work out, the line is read again. */
+  readonly read: Resource | Planned | HttpError
   /** `meta.lastUpdated` where it comes from. */
   readonly foreignTime: string | undefined
+}
+
+/** A resource that is new, unless its id is taken. */
+export interface Planned {
+  readonly planned: PlannedCreate
 }
 
 /** A resource with a question mark in its text may hold a reference that is a search. */
@@ -41,10 +48,12 @@ interface Parsed extends ReadLine {
   readonly mayAsk: boolean
 }
 
+const IMPORTED_TIME = 'fhir/StructureDefinition/imported-lastUpdated'
+
 /** As JSON may write one; the escape begins some others, too. */
 const QUESTION_MARKS = ['?', '\\u003']
 
-/** Lines are read in portions, so that others get their turn. */
+/** Lines are read in portions, so that others get their turn, and planned in the next one: code stays in cache. */
 const PORTION = 32
 
 /** People, their rights and programs are not taken over by file, nor is content. */
@@ -52,22 +61,59 @@ export function isImportable(type: string): boolean {
   return isResourceType(type) && !isPlatformType(type) && type !== 'Binary'
 }
 
-/** Parses and validates. */
+/** Parses and validates; `plans`: and works out what is written where the ids are free. */
 export async function readLines(
   services: Services,
   principal: Principal,
   type: string,
   lines: readonly ImportLine[],
+  plans: boolean,
 ): Promise<readonly ReadLine[]> {
   const interaction = interactionOf(services, principal)
-  const parsed: Parsed[] = []
-  for (const [i, { number, start, end, bytes }] of lines.entries()) {
-    if (i % PORTION === PORTION - 1) await nextTurn()
-    const { read, foreignTime } = await readLine(interaction, type, bytes)
-    const mayAsk = QUESTION_MARKS.some((text) => bytes?.includes(text))
-    parsed.push({ number, start, end, read, foreignTime, mayAsk })
+  const done: Parsed[] = []
+  for (let from = 0; from < lines.length; from += PORTION) {
+    const parsed: Parsed[] = []
+    for (const line of lines.slice(from, from + PORTION)) {
+      const { read, foreignTime } = await readLine(interaction, type, line.bytes)
+      const mayAsk = QUESTION_MARKS.some((text) => line.bytes?.includes(text))
+      parsed.push({ ...line, read, foreignTime, mayAsk })
+    }
+    await nextTurn()
+    if (!plans) done.push(...parsed)
+    else for (const line of parsed) done.push(await planned(interaction, line))
   }
-  return withLiteralReferences(interaction, parsed)
+  return withLiteralReferences(interaction, done)
+}
+
+/** What cannot be planned is left to the write, refusals included. */
+async function planned({ services, principal }: Interaction, line: Parsed): Promise<Parsed> {
+  const { read, foreignTime, mayAsk } = line
+  if (mayAsk || !isRead(read)) return line
+  try {
+    const resource =
+      foreignTime === undefined ? read : withImportedTime(services.config, read, foreignTime)
+    const plan = await services.repository.planCreate(principal, resource)
+    return plan === undefined ? line : { ...line, read: { planned: plan } }
+  } catch (error) {
+    refusalOf(error)
+    return line
+  }
+}
+
+/**
+ * When a resource was last changed in the system that it comes from is kept as an extension: `lastUpdated` is the
+ * time of the write here.
+ */
+export function withImportedTime(
+  { baseUrl }: Services['config'],
+  resource: Resource,
+  valueInstant: string,
+): Resource {
+  const url = `${baseUrl}${IMPORTED_TIME}`
+  const { meta } = resource
+  const given = isObject(meta) && Array.isArray(meta.extension) ? meta.extension : []
+  const others = given.filter((item) => !(isObject(item) && item.url === url))
+  return { ...resource, meta: { ...meta, extension: [...others, { url, valueInstant }] } }
 }
 
 async function readLine(
@@ -85,7 +131,8 @@ async function readLine(
     const { resource } = await acceptResource(interaction, type, body)
     const time = isObject(meta) ? meta.lastUpdated : undefined
     const foreignTime = typeof time === 'string' ? time : undefined
-    return { read: { ...resource, id: normalId(id) }, foreignTime }
+    const normal = normalId(id)
+    return { read: resource.id === normal ? resource : { ...resource, id: normal }, foreignTime }
   } catch (error) {
     return { read: refusalOf(error), foreignTime: undefined }
   }
@@ -111,7 +158,7 @@ async function withLiteralReferences(
   const asked = new Map<string, ConditionalReference['condition']>()
   const found = lines.map((line) => {
     if (line.read instanceof HttpError) return line.read
-    if (!line.mayAsk) return []
+    if (!line.mayAsk || isPlanned(line.read)) return []
     try {
       const references = conditionalReferences(interaction, line.read)
       for (const { text, condition } of references) asked.set(text, condition)
@@ -124,7 +171,7 @@ async function withLiteralReferences(
   return lines.map((line, i) => {
     const references = found[i] ?? []
     if (references instanceof HttpError) return { ...line, read: references }
-    if (references.length === 0 || line.read instanceof HttpError) return line
+    if (references.length === 0 || !isRead(line.read)) return line
     try {
       const targets = new Map(references.map((item) => [item.text, targetOf(item, matches)]))
       const literal = (text: string, name: string | undefined) =>
@@ -136,8 +183,20 @@ async function withLiteralReferences(
   })
 }
 
+/** Undefined for a line that is refused. */
 export function idOf({ read }: ReadLine): string | undefined {
-  return read instanceof HttpError ? undefined : read.id
+  if (read instanceof HttpError) return undefined
+  return isPlanned(read) ? read.planned.id : read.id
+}
+
+/** No resource has a member of that name. */
+export function isPlanned(read: ReadLine['read']): read is Planned {
+  return 'planned' in read
+}
+
+/** Not refused, and not planned. */
+export function isRead(read: ReadLine['read']): read is Resource {
+  return !(read instanceof HttpError) && !isPlanned(read)
 }
 
 /** Lines are written as if each was the body of a request of its own. */

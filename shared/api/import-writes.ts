@@ -4,36 +4,81 @@
  */
 import type { Principal } from '../access/principal.ts'
 import { HttpError, preconditionFailed } from '../errors.ts'
-import { isObject, type Resource } from '../fhir/resource.ts'
 import type { Services } from '../services.ts'
+import { SqlError } from '../sql-error.ts'
 import { advancePart, type ImportProgress, type TakenPart } from '../store/import-parts.ts'
 import type { WriteResult } from '../store/repository.ts'
-import { idOf, type ReadLine, refusalOf } from './import-lines.ts'
+import {
+  idOf,
+  isPlanned,
+  isRead,
+  type ReadLine,
+  readLines,
+  refusalOf,
+  withImportedTime,
+} from './import-lines.ts'
 import { charge, unitsOf } from './load.ts'
 import { forgetDefinitions } from './profiles.ts'
-
-const IMPORTED_TIME = 'fhir/StructureDefinition/imported-lastUpdated'
 
 /** The part is another worker's by now, or its import was cancelled. */
 export class PartLost extends Error {}
 
+/** A plan was not carried out: an id is taken, or something else is not as it was. */
+class PlansRefused extends Error {}
+
+export interface WrittenLines {
+  readonly failed: number
+  /** Every resource was new: planning those that follow is worth it. */
+  readonly allNew: boolean
+}
+
 /**
- * Writes lines that follow each other, and notes in the same transaction that they are done. Answers how many
- * were refused. Errors: 5xx, when the lines may be written again; PartLost.
+ * Writes lines that follow each other, and notes in the same transaction that they are done. Errors: 5xx, when
+ * the lines may be written again; PartLost.
  */
 export async function writeLines(
   services: Services,
   principal: Principal,
   part: TakenPart,
   lines: readonly ReadLine[],
-): Promise<number> {
+): Promise<WrittenLines> {
   const units = unitsOf({ kind: 'update', type: part.type ?? '', id: '' }) * lines.length
   await charge(services, principal, { mayWait: true }, units, true)
-  let failed = 0
-  for (const run of untilTwins(await withTimes(services, principal, part, lines))) {
-    failed += await writeOrHalve(services, principal, part, run)
+  const written: WrittenLines[] = []
+  for (const run of untilTwins(lines)) written.push(await writeRun(services, principal, part, run))
+  return together(written)
+}
+
+function together(written: readonly WrittenLines[]): WrittenLines {
+  return {
+    failed: written.reduce((sum, { failed }) => sum + failed, 0),
+    allNew: written.every(({ allNew }) => allNew),
   }
-  return failed
+}
+
+async function writeRun(
+  services: Services,
+  principal: Principal,
+  part: TakenPart,
+  lines: readonly ReadLine[],
+): Promise<WrittenLines> {
+  let left = lines
+  if (lines.some(({ read }) => isPlanned(read))) {
+    try {
+      return await write(
+        services,
+        principal,
+        part,
+        await withTimes(services, principal, part, left),
+      )
+    } catch (error) {
+      const isRefused = error instanceof PlansRefused || error instanceof SqlError
+      if (!isRefused) refusalOf(error)
+    }
+    left = await readLines(services, principal, part.type ?? '', lines, false)
+  }
+  const timed = await withTimes(services, principal, part, left)
+  return writeOrHalve(services, principal, part, timed)
 }
 
 /** What of an import stands alone in a statement: no resource twice. */
@@ -57,10 +102,7 @@ function untilTwins(lines: readonly ReadLine[]): readonly (readonly ReadLine[])[
 /** A line that is to be left alone, since its resource is there. */
 const SKIPPED = preconditionFailed()
 
-/**
- * When a resource was last changed in the system that it comes from is kept as an extension: `lastUpdated` is the
- * time of the write here. What comes back to where it was exported has nothing to keep.
- */
+/** What comes back to where it was exported has no other time to keep. Plans have theirs. */
 async function withTimes(
   services: Services,
   principal: Principal,
@@ -68,26 +110,21 @@ async function withTimes(
   lines: readonly ReadLine[],
 ): Promise<readonly ReadLine[]> {
   const skips = mode === 'ifNoneMatch'
-  if (!skips && lines.every(({ foreignTime }) => foreignTime === undefined)) return lines
+  const isAsked = ({ read, foreignTime }: ReadLine) =>
+    isRead(read) && (skips || foreignTime !== undefined)
+  if (!lines.some(isAsked)) return lines
   const { repository, config } = services
   const asked = lines.map((line) => ({ type: type ?? '', id: idOf(line) ?? '' }))
   const stored = await repository.readMany(principal, asked)
   return lines.map((line, i) => {
     const { read, foreignTime } = line
     const version = stored[i]
-    if (read instanceof HttpError) return line
+    if (!isRead(read)) return line
     if (skips && version !== undefined) return { ...line, read: SKIPPED }
     if (foreignTime === undefined) return line
     if (version?.lastUpdated.getTime() === Date.parse(foreignTime)) return line
-    return { ...line, read: withTime(read, `${config.baseUrl}${IMPORTED_TIME}`, foreignTime) }
+    return { ...line, read: withImportedTime(config, read, foreignTime) }
   })
-}
-
-function withTime(resource: Resource, url: string, valueInstant: string): Resource {
-  const { meta } = resource
-  const given = isObject(meta) && Array.isArray(meta.extension) ? meta.extension : []
-  const others = given.filter((item) => !(isObject(item) && item.url === url))
-  return { ...resource, meta: { ...meta, extension: [...others, { url, valueInstant }] } }
 }
 
 async function writeOrHalve(
@@ -95,8 +132,8 @@ async function writeOrHalve(
   principal: Principal,
   part: TakenPart,
   lines: readonly ReadLine[],
-): Promise<number> {
-  if (lines.length === 0) return 0
+): Promise<WrittenLines> {
+  if (lines.length === 0) return { failed: 0, allNew: true }
   try {
     return await write(services, principal, part, lines)
   } catch (error) {
@@ -109,8 +146,8 @@ async function writeOrHalve(
       return await write(services, principal, part, settled)
     }
     const half = Math.ceil(lines.length / 2)
-    const failed = await writeOrHalve(services, principal, part, lines.slice(0, half))
-    return failed + (await writeOrHalve(services, principal, part, lines.slice(half)))
+    const first = await writeOrHalve(services, principal, part, lines.slice(0, half))
+    return together([first, await writeOrHalve(services, principal, part, lines.slice(half))])
   }
 }
 
@@ -119,8 +156,9 @@ async function write(
   principal: Principal,
   { job, part, lease, type, mode }: TakenPart,
   lines: readonly ReadLine[],
-): Promise<number> {
-  const resources = lines.flatMap(({ read }) => (read instanceof HttpError ? [] : [read]))
+): Promise<WrittenLines> {
+  const resources = lines.flatMap(({ read }) => (isRead(read) ? [read] : []))
+  const planned = lines.flatMap(({ read }) => (isPlanned(read) ? [read.planned] : []))
   const refused = lines.flatMap(({ number, read }) =>
     read instanceof HttpError ? [{ number, read }] : [],
   )
@@ -131,9 +169,14 @@ async function write(
   )
   const first = lines[0]
   const last = lines.at(-1)
-  if (first === undefined || last === undefined) return 0
+  if (first === undefined || last === undefined) return { failed: 0, allNew: true }
   const options = { keepId: true, onlyIfAbsent: mode === 'ifNoneMatch' }
-  await services.repository.transaction(async (transaction) => {
+  const created = await services.repository.transaction(async (transaction) => {
+    // Sent with what follows, which does not wait for it.
+    const carriedOut =
+      planned.length === 0 ? Promise.resolve(true) : transaction.createPlanned(principal, planned)
+    // What follows fails, too, and may be heard of first.
+    carriedOut.catch(() => undefined)
     transaction.readAhead(
       principal,
       resources.map(({ id = '' }) => ({ type: type ?? '', id })),
@@ -150,17 +193,21 @@ async function write(
       lease,
       bytes: [first.start, last.end],
       lines: [first.number, last.number + 1],
-      created: count('created'),
+      created: count('created') + planned.length,
       updated: count('updated'),
       unchanged: count('unchanged'),
       skipped: refused.length - failures.length,
       failures,
     }
-    const isOurs = await transaction.beside((connection) => advancePart(connection, progress))
+    const advanced = transaction.beside((connection) => advancePart(connection, progress))
+    const [isWritten, isOurs] = await Promise.all([carriedOut, advanced])
+    if (!isWritten) throw new PlansRefused()
     if (!isOurs) throw new PartLost()
+    return progress.created
   })
-  if (type !== null && resources.length > 0) forgetDefinitions(services, type)
-  return failures.length
+  const count = resources.length + planned.length
+  if (type !== null && count > 0) forgetDefinitions(services, type)
+  return { failed: failures.length, allNew: created === count }
 }
 
 /** A line of an error file. */

@@ -14,8 +14,11 @@ function mapValue(value: unknown, name: string, map: MapString): unknown {
   if (typeof value === 'string') return map(value, name)
   if (typeof value !== 'object' || value === null || isDecimal(value)) return value
   if (Array.isArray(value)) return mapItems(value, name, map)
+  // What a parser made, or a copy of it: its members are its own.
+  const members = value as Readonly<Record<string, unknown>>
   let changed: Record<string, unknown> | undefined
-  for (const [key, item] of Object.entries(value)) {
+  for (const key in members) {
+    const item = members[key]
     const mapped = mapValue(item, key, map)
     if (mapped === item) continue
     changed ??= { ...value }
@@ -25,6 +28,12 @@ function mapValue(value: unknown, name: string, map: MapString): unknown {
 }
 
 function mapItems(items: readonly unknown[], name: string, map: MapString): unknown {
-  const mapped = items.map((item) => mapValue(item, name, map))
-  return mapped.every((item, index) => item === items[index]) ? items : mapped
+  let changed: unknown[] | undefined
+  for (const [index, item] of items.entries()) {
+    const mapped = mapValue(item, name, map)
+    if (mapped === item) continue
+    changed ??= [...items]
+    changed[index] = mapped
+  }
+  return changed ?? items
 }

@@ -29,11 +29,14 @@ export interface UnknownProfile extends Pick<Place, 'steps'> {
   readonly canonical: string
 }
 
+const NONE = { profiles: [], unknown: [] } as const
+
 /** Errors: 400 for more profiles than a body may claim. */
 export async function findProfiles(
   { services, principal }: { readonly services: Services; readonly principal: Principal },
   claims: readonly Claim[],
 ): Promise<{ readonly profiles: readonly Claimed[]; readonly unknown: readonly UnknownProfile[] }> {
+  if (claims.length === 0) return NONE
   requireFew(claims)
   const found = new Map<string, Profile | undefined>()
   for (const canonical of new Set(claims.flatMap(({ canonicals }) => canonicals))) {

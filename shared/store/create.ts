@@ -6,6 +6,7 @@ import { REGISTRY_TYPES } from '../access/policy.ts'
 import { checkPolicy } from '../access/policy-check.ts'
 import type { Principal } from '../access/principal.ts'
 import { badRequest, conflict } from '../errors.ts'
+import type { OwnParameters } from '../fhir/own-parameters.ts'
 import type { Reference, Resource } from '../fhir/resource.ts'
 import { SUBSCRIPTION } from '../fhir/subscription.ts'
 import {
@@ -37,28 +38,7 @@ export async function create(
   options: WriteOptions = {},
 ): Promise<WriteResult> {
   const { resourceType: type } = resource
-  allow(principal, type, 'create')
-  if (type === 'ClientApplication') checkClient(resource)
-  const id = options.keepId && resource.id !== undefined ? givenId(resource.id) : randomUUIDv7()
-  const kept = filed(keep(resource, undefined, fieldsNotCreated(principal, type)))
-  await checkChange(store, principal, undefined, kept)
-  const { project, projectId } = await projectOf(store, principal, kept, id)
-  const own = await ownParametersOf(store.ownParameters, store.connection, principal, project)
-  if (type === 'AccessPolicy') checkPolicy(resource, own)
-  const sent =
-    type === SUBSCRIPTION
-      ? await admitSubscription(store, principal, project, undefined, kept, own)
-      : kept
-  const heirOf = patientsOf(store, principal, kept)
-  const given = accountsGiven(principal, type)
-  const start = { kind: 'insert', ver: 1, after: undefined, project, projectId, id, own } as const
-  const judge = (inherited: readonly Reference[] | undefined) => {
-    const accounts = distinctAccounts([...given, ...(inherited ?? [])])
-    const place = { ...start, accounts, ...(inherited === undefined ? { heirOf } : {}) }
-    return judgeNew(store, principal, sent, (next) =>
-      prepare(store, principal, next, place, undefined, options),
-    )
-  }
+  const { id, project, heirOf, judge } = await draft(store, principal, resource, options)
   const write = async ({ prepared, ruling }: ReturnType<typeof judge>) => {
     const written = await submit(store, type, prepared)
     if (written === undefined) throw new Error('An insert wrote no row')
@@ -75,6 +55,51 @@ export async function create(
   } catch (error) {
     throw isTaken(error) ? conflict(`${type}/${id} exists already`) : error
   }
+}
+
+/** A new resource as far as it can be told without the accounts that it may inherit. */
+export interface Draft {
+  readonly id: string
+  readonly project: number
+  /** Search parameters of that Project's own. */
+  readonly own: OwnParameters | undefined
+  /** Row ids of patients that it may inherit accounts from. */
+  readonly heirOf: readonly string[]
+  /** `inherited` undefined: where one of these holds accounts, the writing statement refuses it. Errors: 403. */
+  readonly judge: (inherited: readonly Reference[] | undefined) => ReturnType<typeof judgeNew>
+}
+
+/** Errors: 400, 403. */
+export async function draft(
+  store: Store,
+  principal: Principal,
+  resource: Resource,
+  options: WriteOptions,
+): Promise<Draft> {
+  const { resourceType: type } = resource
+  allow(principal, type, 'create')
+  if (type === 'ClientApplication') checkClient(resource)
+  const id = options.keepId && resource.id !== undefined ? givenId(resource.id) : randomUUIDv7()
+  const kept = filed(keep(resource, undefined, fieldsNotCreated(principal, type)))
+  await checkChange(store, principal, undefined, kept)
+  const { project, projectId } = await projectOf(store, principal, kept, id)
+  const own = await ownParametersOf(store.ownParameters, store.connection, principal, project)
+  if (type === 'AccessPolicy') checkPolicy(resource, own)
+  const sent =
+    type === SUBSCRIPTION
+      ? await admitSubscription(store, principal, project, undefined, kept, own)
+      : kept
+  const heirOf = patientsOf(store, principal, kept)
+  const given = accountsGiven(principal, type)
+  const start = { kind: 'insert', ver: 1, after: undefined, project, projectId, id, own } as const
+  const judge: Draft['judge'] = (inherited) => {
+    const accounts = distinctAccounts([...given, ...(inherited ?? [])])
+    const place = { ...start, accounts, ...(inherited === undefined ? { heirOf } : {}) }
+    return judgeNew(store, principal, sent, (next) =>
+      prepare(store, principal, next, place, undefined, options),
+    )
+  }
+  return { id, project, own, heirOf, judge }
 }
 
 /** The Project a new resource goes to: the Principal's, or the one a super admin names in `meta`. */

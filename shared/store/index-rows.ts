@@ -15,12 +15,15 @@ export function indexRows(
 ): IndexRows {
   const rows = deriveIndexes(store.keys, project, resource, parameters, only)
   for (const parameter of rows.failed) store.warn(parameter)
+  const holders = accountsOf(resource.meta) ?? []
+  const isFiled = REGISTRY_TYPES.has(resource.resourceType)
+  if (holders.length === 0 && !isFiled) return rows
   const held = new Set(rows.keys)
-  const accounts = (accountsOf(resource.meta) ?? [])
+  const accounts = holders
     .flatMap((account) => account.reference ?? [])
     .map((reference) => store.keys.compartment(project, reference))
     .filter((key) => !held.has(key))
-  const own = REGISTRY_TYPES.has(resource.resourceType)
+  const own = isFiled
     ? [projectKey(store.keys, resource.resourceType, resource.meta?.project ?? '')]
     : []
   return {

@@ -33,6 +33,7 @@ import { createMaintenance } from './maintenance.ts'
 import { metaSummary } from './meta-summary.ts'
 import { createOwed } from './owed.ts'
 import { type OwnParametersReader, openOwnParameters } from './own-parameters.ts'
+import { createPlanned, planCreate } from './planned.ts'
 import { createQuietProjects, outlastLeases } from './quiet-projects.ts'
 import { rowKey } from './read.ts'
 import { read, readMany, readVersion } from './read-judged.ts'
@@ -137,6 +138,7 @@ function transactionOf(inner: Inner): Transaction {
     addMail: (projectId, mail) => addMail(inner.store.connection, projectId, mail),
     takeUntold: (place) => takeUntold(inner.store.connection, place),
     beside: (work) => work(inner.store.connection),
+    createPlanned: (principal, planned) => createPlanned(inner.store, principal, planned),
     readAhead: (principal, references) =>
       inner.readAhead(references.map(({ type, id }) => rowKey(inner.store, principal, type, id))),
     together: (pieces, failed) =>
@@ -177,6 +179,7 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
       judged(principal, resource.resourceType, 'create', (inner) =>
         create(inner, principal, resource, options),
       ),
+    planCreate: (principal, resource) => planCreate(store, principal, resource),
     read: async (principal, type, id) => {
       const version = await read(store, principal, type, id)
       return type === 'Binary' ? inSight(store, principal, version) : version

@@ -65,8 +65,9 @@ export function prepare(
   const { resourceType: type } = resource
   const { id, project, own } = place
   const content = composeContent(resource, id, place.ver)
-  const meta = platformMeta(principal, { ...resource, id }, place, stored?.meta)
-  const indexed = { ...resource, id, meta: { ...resource.meta, ...meta } }
+  const named = resource.id === id ? resource : { ...resource, id }
+  const meta = platformMeta(principal, named, place, stored?.meta)
+  const indexed = { ...named, meta: { ...resource.meta, ...meta } }
   const stays = stored !== undefined && keepsRows(planOf(type, own).elements, stored, indexed)
   let derived: IndexRows | undefined
   const rows = () => {

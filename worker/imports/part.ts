@@ -36,9 +36,11 @@ export async function importPart(
     await failImport(database, part.job, forbidden().outcome)
     throw new PartLost()
   }
-  const reached = { line: part.nextLine, failures: 0 }
+  const reached = { line: part.nextLine, failures: 0, allNew: true }
   const lanes = openLanes(async (lines, principal) => {
-    reached.failures += await writeLines(services, principal, part, lines)
+    const { failed, allNew } = await writeLines(services, principal, part, lines)
+    reached.failures += failed
+    reached.allNew = allNew
   })
   try {
     const principal = await caller()
@@ -55,7 +57,7 @@ export async function importPart(
         if (signal.aborted) break
         // Rights are those of the member now, not those of the kick-off.
         const principal = await caller()
-        const read = await readLines(services, principal, type, batch)
+        const read = await readLines(services, principal, type, batch, reached.allNew)
         await lanes.add(read, principal)
         reached.line = (batch.at(-1)?.number ?? reached.line) + 1
         if (reached.failures > MOST_FAILURES) throw badRequest('Too many lines were refused')

@@ -1,0 +1,156 @@
+/** Creates that are worked out before it is known whether their ids are free. */
+import { randomUUID } from 'node:crypto'
+import t from 'tap'
+import type { Principal } from '../shared/access/principal.ts'
+import { parseSearch } from '../shared/fhir/search.ts'
+import type { PlannedCreate } from '../shared/store/planned.ts'
+import {
+  allowing,
+  openTestStore,
+  roundTripsOf,
+  statementsOf,
+  statusOf,
+  system,
+} from './fixtures/store.ts'
+
+const { database, repository, aMember } = await openTestStore(t)
+const member = await aMember()
+
+const aPatient = (mrn: string, extra: Record<string, unknown> = {}) => ({
+  resourceType: 'Patient',
+  id: randomUUID(),
+  identifier: [{ system: 'urn:mrn', value: mrn }],
+  name: [{ family: 'Planned' }],
+  birthDate: '1970-01-01',
+  ...extra,
+})
+const anObservation = (patient: string) => ({
+  resourceType: 'Observation',
+  id: randomUUID(),
+  status: 'final',
+  code: { coding: [{ system: 'http://loinc.org', code: '8302-2' }] },
+  subject: { reference: `Patient/${patient}` },
+  valueQuantity: { value: 180, unit: 'cm' },
+})
+const idsOf = async (principal: Principal, query: string, type = 'Patient') => {
+  const { versions } = await repository.search(principal, parseSearch(type, query))
+  return versions.map(({ id }) => id).sort()
+}
+
+async function planned(
+  principal: Principal,
+  resources: readonly ReturnType<typeof aPatient>[] | readonly ReturnType<typeof anObservation>[],
+): Promise<PlannedCreate[]> {
+  const plans: PlannedCreate[] = []
+  for (const resource of resources) {
+    const plan = await repository.planCreate(principal, resource)
+    if (plan === undefined) throw new Error('The resource was not planned')
+    plans.push(plan)
+  }
+  return plans
+}
+
+const UNDONE = { message: 'Not all were written' }
+const TAKEN = { code: '23505' }
+
+const carryOut = (principal: Principal, plans: readonly PlannedCreate[]) =>
+  repository.transaction(async (transaction) => {
+    if (!(await transaction.createPlanned(principal, plans))) throw new Error(UNDONE.message)
+  })
+
+t.test('many of them are one statement, and are found as any other resource', async (t) => {
+  const mrn = randomUUID()
+  const given = Array.from({ length: 40 }, () => aPatient(mrn))
+
+  const plans = await planned(member, given)
+  const cost = await statementsOf(database, () => carryOut(member, plans))
+
+  t.equal(cost, 3, 'begin, the writes, commit')
+  const ids = given.map(({ id }) => id).sort()
+  for (const query of ['name=planned', `birthdate=1970-01-01`, `identifier=urn:mrn|${mrn}`]) {
+    t.same(await idsOf(member, `${query}&_count=100`), ids, query)
+  }
+  const [plain = aPatient(mrn)] = given
+  const twin = await repository.create(member, plain)
+  const read = await repository.read(member, 'Patient', plain.id)
+  const withoutId = ({ content = '' }: typeof read) =>
+    content.replace(/"id":"[^"]*"/, '').replace(/"lastUpdated":"[^"]*"/, '')
+  t.equal(withoutId(read), withoutId(twin), 'the stored text is that of a create')
+})
+
+t.test('nothing is waited for in between', async (t) => {
+  const plans = await planned(member, [aPatient(randomUUID()), aPatient(randomUUID())])
+  t.equal(await roundTripsOf(database, () => carryOut(member, plans)), 2)
+})
+
+t.test('an id that is taken undoes all', async (t) => {
+  const mrn = randomUUID()
+  const [one, taken] = [aPatient(mrn), aPatient(mrn)]
+  const plans = await planned(member, [one, taken])
+  await repository.create(member, taken, { keepId: true })
+
+  await t.rejects(carryOut(member, plans), TAKEN)
+
+  t.same(await idsOf(member, `identifier=urn:mrn|${mrn}`), [taken.id])
+})
+
+t.test('so does the id of a deleted resource', async (t) => {
+  const gone = aPatient(randomUUID())
+  const plans = await planned(member, [gone])
+  await repository.create(member, gone, { keepId: true })
+  await repository.delete(member, 'Patient', gone.id)
+
+  await t.rejects(carryOut(member, plans), TAKEN)
+
+  t.equal(await statusOf(repository.read(member, 'Patient', gone.id)), 410)
+})
+
+t.test('references must resolve once all is written, where the Project wants it', async (t) => {
+  const strict = await aMember({}, { checkReferencesOnWrite: true })
+  const patient = aPatient(randomUUID())
+  const good = anObservation(patient.id)
+  const [mine = [], theirs = [], missing = []] = [
+    await planned(strict, [patient]),
+    await planned(strict, [good]),
+    await planned(strict, [anObservation(randomUUID())]),
+  ]
+
+  t.equal(await statusOf(carryOut(strict, [...mine, ...missing])), 400)
+  await carryOut(strict, [...theirs, ...mine])
+
+  t.match(await repository.read(strict, 'Observation', good.id), { ver: 1 })
+})
+
+t.test('what inherits accounts is left to a create', async (t) => {
+  const owner = await aMember({ isProjectAdmin: true })
+  const meta = { accounts: [{ reference: 'Organization/a' }] }
+  const holder = aPatient(randomUUID(), { meta })
+  const observation = anObservation(holder.id)
+  const plans = await planned(owner, [observation])
+  await repository.create(owner, holder, { keepId: true })
+
+  await t.rejects(carryOut(owner, plans), UNDONE)
+  await repository.create(owner, observation, { keepId: true })
+
+  t.equal(await repository.planCreate(owner, anObservation(holder.id)), undefined)
+  t.same(await idsOf(owner, '_compartment=Organization/a', 'Observation'), [observation.id])
+})
+
+t.test('rows by search parameters that have changed meanwhile are not written', async (t) => {
+  const patient = aPatient(randomUUID())
+  const plans = await planned(member, [patient])
+  const changed = { stamp: 'other', types: new Map() }
+  const later = { ...member, project: { ...member.project, parameters: changed } }
+
+  await t.rejects(carryOut(later, plans), UNDONE)
+
+  t.equal(await statusOf(repository.read(member, 'Patient', patient.id)), 404)
+})
+
+t.test('who is judged by what is stored is left to the write', async (t) => {
+  const limited = await aMember({ rules: allowing({ Patient: ['create', 'read'] }) })
+  t.equal(await repository.planCreate(limited, aPatient(randomUUID())), undefined)
+  t.equal(await repository.planCreate(system, aPatient(randomUUID())), undefined)
+  const reader = await aMember({ rules: allowing({ Patient: ['read'] }) })
+  t.equal(await repository.planCreate(reader, aPatient(randomUUID())), undefined)
+})
