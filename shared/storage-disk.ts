@@ -7,8 +7,8 @@ import { constants } from 'node:fs'
 import { access, mkdir, open, readdir, rename, rm, rmdir, stat } from 'node:fs/promises'
 import path from 'node:path'
 import { contentMissing } from './errors.ts'
-import { release } from './release.ts'
 import type { Storage } from './storage.ts'
+import { writeWhole } from './storage-disk-write.ts'
 
 /** So often a folder may go while a file is put into it. */
 const PLACINGS = 8
@@ -72,20 +72,6 @@ async function removeEmpty(root: string, folder: string): Promise<void> {
     } catch (error) {
       if (!isAbsent(error)) return
     }
-  }
-}
-
-async function writeWhole(file: string, source: AsyncIterable<Uint8Array>): Promise<void> {
-  const handle = await open(file, 'wx', 0o600)
-  try {
-    for await (const chunk of source) {
-      // `writeFile` would go to the thread pool and back for each 512 KiB.
-      for (let at = 0; at < chunk.length; ) at += (await handle.write(chunk, at)).bytesWritten
-      release(chunk)
-    }
-    await handle.datasync()
-  } finally {
-    await handle.close()
   }
 }
 
