@@ -7,9 +7,15 @@ import { type FileHandle, open } from 'node:fs/promises'
 import { pageBytes } from './pages.ts'
 import { release } from './release.ts'
 
-/** A new file, on the disk when it answers. */
-export async function writeWhole(file: string, source: AsyncIterable<Uint8Array>): Promise<void> {
-  const handle = await open(file, 'wx', 0o600)
+/** Of fewer bytes the kernel's copy costs less than to open the file once more. */
+const LEAST_BYTES = 256 * 1024
+
+/** Of a new file, which is closed, and on the disk, when it answers. */
+export async function writeWhole(
+  handle: FileHandle,
+  file: string,
+  source: AsyncIterable<Uint8Array>,
+): Promise<void> {
   try {
     let size = 0
     for await (const chunk of source) {
@@ -27,7 +33,7 @@ export async function writeWhole(file: string, source: AsyncIterable<Uint8Array>
 /** How many bytes of the chunk it has written: none where its memory or the file system is not made for it. */
 async function writePages(file: string, chunk: Uint8Array, at: number): Promise<number> {
   const bytes = pageBytes(chunk, at)
-  if (bytes === 0) return 0
+  if (bytes < LEAST_BYTES) return 0
   let handle: FileHandle | undefined
   try {
     handle = await open(file, constants.O_WRONLY | constants.O_DIRECT)

@@ -20,10 +20,10 @@ export function openDisk(folder: string): Storage {
     async put(key, source) {
       const file = fileOf(key)
       const draft = path.join(incoming, randomUUID())
-      await makeFolder(incoming)
       try {
-        await writeWhole(draft, source)
-        await place(draft, file)
+        const handle = await inFolder(incoming, () => open(draft, 'wx', 0o600))
+        await writeWhole(handle, draft, source)
+        await inFolder(path.dirname(file), () => rename(draft, file))
       } catch (error) {
         await rm(draft, { force: true })
         throw error
@@ -52,14 +52,14 @@ async function makeFolder(folder: string): Promise<void> {
   await mkdir(folder, { recursive: true, mode: 0o700 })
 }
 
-/** The folder may have gone with its last file meanwhile. */
-async function place(draft: string, file: string): Promise<void> {
+/** The folder is mostly there, and may go with its last file meanwhile. */
+async function inFolder<T>(folder: string, work: () => Promise<T>): Promise<T> {
   for (let attempt = 1; ; attempt++) {
     try {
-      await makeFolder(path.dirname(file))
-      return await rename(draft, file)
+      return await work()
     } catch (error) {
       if (!isAbsent(error) || attempt === PLACINGS) throw error
+      await makeFolder(folder)
     }
   }
 }
