@@ -163,6 +163,7 @@ class CopyQuery {
   readonly #fields = createFields()
   #isFirst = true
   #waits = 0
+  #isOver = false
   #failure: { readonly reason: unknown } | undefined
 
   constructor(text: string, sink: RowSink) {
@@ -199,7 +200,9 @@ class CopyQuery {
     wait.then(
       () => {
         this.#waits -= 1
-        if (this.#waits === 0) stream.resume()
+        if (this.#waits > 0) return
+        stream.resume()
+        if (this.#isOver) this.#settle.resolve()
       },
       (error: unknown) => this.#fail(stream, error),
     )
@@ -218,8 +221,10 @@ class CopyQuery {
 
   handleCommandComplete(): void {}
 
+  /** What the sink still waits for has come with the last rows. */
   handleReadyForQuery(): void {
-    this.#settle.resolve()
+    this.#isOver = true
+    if (this.#waits === 0) this.#settle.resolve()
   }
 }
 

@@ -7,8 +7,8 @@ import { constants } from 'node:fs'
 import { access, mkdir, open, readdir, rename, rm, rmdir, stat } from 'node:fs/promises'
 import path from 'node:path'
 import { contentMissing } from './errors.ts'
-import { release } from './release.ts'
 import type { Storage } from './storage.ts'
+import { writeWhole } from './storage-disk-write.ts'
 
 /** So often a folder may go while a file is put into it. */
 const PLACINGS = 8
@@ -20,10 +20,10 @@ export function openDisk(folder: string): Storage {
     async put(key, source) {
       const file = fileOf(key)
       const draft = path.join(incoming, randomUUID())
-      await makeFolder(incoming)
       try {
-        await writeWhole(draft, source)
-        await place(draft, file)
+        const handle = await inFolder(incoming, () => open(draft, 'wx', 0o600))
+        await writeWhole(handle, draft, source)
+        await inFolder(path.dirname(file), () => rename(draft, file))
       } catch (error) {
         await rm(draft, { force: true })
         throw error
@@ -52,14 +52,14 @@ async function makeFolder(folder: string): Promise<void> {
   await mkdir(folder, { recursive: true, mode: 0o700 })
 }
 
-/** The folder may have gone with its last file meanwhile. */
-async function place(draft: string, file: string): Promise<void> {
+/** The folder is mostly there, and may go with its last file meanwhile. */
+async function inFolder<T>(folder: string, work: () => Promise<T>): Promise<T> {
   for (let attempt = 1; ; attempt++) {
     try {
-      await makeFolder(path.dirname(file))
-      return await rename(draft, file)
+      return await work()
     } catch (error) {
       if (!isAbsent(error) || attempt === PLACINGS) throw error
+      await makeFolder(folder)
     }
   }
 }
@@ -72,20 +72,6 @@ async function removeEmpty(root: string, folder: string): Promise<void> {
     } catch (error) {
       if (!isAbsent(error)) return
     }
-  }
-}
-
-async function writeWhole(file: string, source: AsyncIterable<Uint8Array>): Promise<void> {
-  const handle = await open(file, 'wx', 0o600)
-  try {
-    for await (const chunk of source) {
-      // `writeFile` would go to the thread pool and back for each 512 KiB.
-      for (let at = 0; at < chunk.length; ) at += (await handle.write(chunk, at)).bytesWritten
-      release(chunk)
-    }
-    await handle.datasync()
-  } finally {
-    await handle.close()
   }
 }
 

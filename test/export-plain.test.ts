@@ -4,11 +4,16 @@ import { GZIP_HEADER, gzipTrailer, unpackBlock } from '../shared/export-file.ts'
 import { sliceOf } from '../shared/slice.ts'
 import { createBlocks } from '../worker/export/block.ts'
 import { openBotica } from './fixtures/botica.ts'
-import { kickOff, manifestOf } from './fixtures/exports.ts'
+import { exportAll, kickOff, manifestOf } from './fixtures/exports.ts'
 import { createDatabase } from './fixtures/own-database.ts'
 import { aPatient } from './fixtures/resources.ts'
 
 const STORED_BYTES = 65_535
+
+interface Made {
+  readonly entry: readonly { readonly response: { readonly location: string } }[]
+}
+
 const botica = await openBotica(t, {
   worker: true,
   // The parts of exports are in the database, which all files share.
@@ -130,4 +135,39 @@ t.test('a resource of many versions is exported as the last one', async (t) => {
   const found = lines.map((line) => JSON.parse(line)).map(({ id, code }) => [id, code.text])
   t.equal(found.length, 2)
   t.same(Object.fromEntries(found), { [made.id]: '8', [other.id]: 'other' })
+})
+
+t.test('of a type with more rows than are sorted each is there once, in order', async (t) => {
+  const BUNDLES = 5
+  const ENTRIES = 420
+  const ids: string[] = []
+  for (let n = 0; n < BUNDLES; n++) {
+    const entry = Array.from({ length: ENTRIES }, (_, i) => ({
+      request: { method: 'POST', url: 'Flag' },
+      resource: {
+        resourceType: 'Flag',
+        status: 'active',
+        code: { text: `${n}-${i}` },
+        subject: { display: 'Nobody' },
+      },
+    }))
+    const bundle = JSON.stringify({ resourceType: 'Bundle', type: 'batch', entry })
+    const { body } = await admin.post<Made>('', bundle, { 'Content-Type': 'application/fhir+json' })
+    for (const { response } of body.entry) ids.push(response.location.split('/')[1] ?? '')
+  }
+  const [changed = '', gone = '', ...others] = ids
+  const { body } = await admin.get(`Flag/${changed}`)
+  await admin.put(`Flag/${changed}`, { ...body, status: 'inactive' })
+  await admin.del(`Flag/${gone}`)
+
+  const { resources } = await exportAll(admin, '$export?_type=Flag')
+  const found = resources.get('Flag') ?? []
+  t.same(
+    found.map(({ id }) => id),
+    [changed, ...others].sort(),
+  )
+  t.match(
+    found.filter(({ status }) => status !== 'active'),
+    [{ id: changed, status: 'inactive' }],
+  )
 })

@@ -11,6 +11,7 @@ import {
   STORED_HEADER_BYTES,
   writeStoredHeader,
 } from '../../shared/export-file.ts'
+import { allocatePages } from '../../shared/pages.ts'
 import { release } from '../../shared/release.ts'
 import type { Slice } from '../../shared/slice.ts'
 
@@ -47,7 +48,7 @@ export function createBlocks(level: number): Blocks {
   return {
     take(first) {
       const bytes = Math.max(BLOCK_BYTES, roomFor(first))
-      const room = (bytes === BLOCK_BYTES && free.pop()) || Buffer.allocUnsafeSlow(bytes)
+      const room = (bytes === BLOCK_BYTES && free.pop()) || allocatePages(bytes)
       const block = createBlock(room, level)
       rooms.set(block, room)
       return block

@@ -42,7 +42,7 @@ export async function readPart(
   const plain = choice ? undefined : await plainSql(session, selection, all, hasMeta)
   if (plain !== undefined) {
     const { take, end } = newestLines(show, lines)
-    await session.copyInOrder(plain, take)
+    await (plain.isLarge ? session.copyInOrder(plain.sql, take) : session.copy(plain.sql, take))
     return end()
   }
   const { line, bad } = lines
