@@ -22,6 +22,9 @@ const WORTH_MEASURING_MS = 20
 const MEASURING_MS = 25
 /** A run that waits and used less CPU since the last look rests. */
 const RESTING_CPU_MS = 0.5
+/** One that sets a longer timer most likely waits for it, which is looked at so soon after. */
+const LONG_TIMER_MS = 10
+const SOON_MS = 1
 
 interface ActiveRun {
   readonly run: number
@@ -37,6 +40,7 @@ interface ActiveRun {
   readonly followed: FollowedLog | undefined
   seenCpuMs: number
   isResting: boolean
+  isWatchedSoon: boolean
 }
 
 export class BotIsolate {
@@ -87,6 +91,7 @@ export class BotIsolate {
       followed: message.follow ? this.#follow(message.run) : undefined,
       seenCpuMs: 0,
       isResting: false,
+      isWatchedSoon: false,
     }
     this.#reenter('begin', message.run, event, message.inputKind, input, resultBytes, logBytes)
     if (!this.#isLoaded) void this.#load(code, message.run)
@@ -238,6 +243,17 @@ export class BotIsolate {
       this.#reenter('fire', active.run, id)
     }
     active.timers.set(id, setTimeout(fire, delayMs))
+    if (delayMs >= LONG_TIMER_MS) this.#watchSoon(active)
+  }
+
+  #watchSoon(active: ActiveRun): void {
+    if (active.isResting || active.isWatchedSoon) return
+    active.isWatchedSoon = true
+    active.seenCpuMs = this.#cpuMs()
+    setTimeout(() => {
+      active.isWatchedSoon = false
+      if (this.#active === active) this.watch()
+    }, SOON_MS)
   }
 
   #clearTimer(active: ActiveRun, id: number): void {
