@@ -25,6 +25,22 @@ t.test('runs that only wait leave their places to others', async (t) => {
   t.pass('what is idle is dropped again, but for some')
 })
 
+t.test('idle isolates give way to those of many runs', async (t) => {
+  const own = await openTestExecutors(t)
+  const bots = Array.from({ length: 16 }, (_, n) => ({ ...waiting, botKey: `Bot/${n}` }))
+  const fill = bots.flatMap((bot) =>
+    Array.from({ length: 4 }, () => run(own, { ...bot, input: '{"ms":2000}' })),
+  )
+  await until(async () => own.stats().running === 64, PATIENCE_MS)
+  await Promise.all(fill)
+  await until(async () => own.stats().isolates === 64, PATIENCE_MS)
+
+  const runs = Array.from({ length: 64 }, () => run(own, { ...waiting, input: '{"ms":8000}' }))
+  const most = async () => own.stats().isolates > 64 && own.stats().isolates <= 96
+  await until(async () => own.stats().running === 64 && (await most()), PATIENCE_MS)
+  t.ok((await Promise.all(runs)).every(({ status }) => status === 'ok'))
+})
+
 t.test('runs that compute take turns', async (t) => {
   const busy = aRun(
     handler(`const from = Date.now()

@@ -13,7 +13,10 @@ const IDLE_MS = 10 * 60_000
 /** More than these of a bot are kept as long as its runs come many at a time: each costs 2 MB. */
 const IDLE_PER_BOT = 4
 const MANY_IDLE_MS = 2000
-const IDLE_IN_ALL = 64
+const MOST_IDLE = 64
+/** Where runs have more isolates than this leaves, the idle ones give way, but for some. */
+const IN_ALL = 96
+const FEWEST_IDLE = 16
 
 interface Idle {
   readonly fit: string
@@ -25,6 +28,7 @@ export class WarmIsolates {
   readonly #port: IsolatePort
   readonly #idle = new Map<string, Idle[]>()
   #count = 0
+  #inUse = 0
 
   constructor(port: IsolatePort) {
     this.#port = port
@@ -41,6 +45,7 @@ export class WarmIsolates {
 
   /** A warm isolate of this bot version and membership, or a new one. */
   take(message: RunMessage): BotIsolate {
+    this.#inUse++
     const idle = this.#idle.get(message.bot) ?? []
     // A new version was deployed: its predecessor's isolates will not be asked for again.
     for (const old of idle.filter((one) => one.hash !== message.hash)) this.#drop(message.bot, old)
@@ -51,10 +56,12 @@ export class WarmIsolates {
       this.#remove(message.bot, found)
       if (found.isolate.isUsable) return found.isolate
     }
+    this.#makeRoom()
     return new BotIsolate(this.#port, message.limits.memoryMb)
   }
 
   async giveBack(message: RunMessage, isolate: BotIsolate): Promise<void> {
+    this.#inUse--
     if (message.fresh || !isolate.isUsable || isolate.runs >= MAX_RUNS) {
       isolate.dispose()
       return
@@ -87,7 +94,12 @@ export class WarmIsolates {
     this.#idle.set(message.bot, idle)
     idle.push({ fit: fitOf(message), hash: message.hash, isolate })
     this.#count++
-    if (this.#count > IDLE_IN_ALL) this.#dropLeastRecentlyUsed()
+    this.#makeRoom()
+  }
+
+  #makeRoom(): void {
+    const allowed = Math.min(MOST_IDLE, Math.max(FEWEST_IDLE, IN_ALL - this.#inUse))
+    while (this.#count > allowed) this.#dropLeastRecentlyUsed()
   }
 
   // The map is in the order of last use, each list in the order of return.
