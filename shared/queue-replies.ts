@@ -7,7 +7,7 @@ import type { Logger } from './log.ts'
 import type { ExecuteJob, ExecuteReply } from './queue-jobs.ts'
 import { keys } from './queue-scripts.ts'
 import type { Redis } from './redis.ts'
-import { ownTurn } from './turns.ts'
+import { lastTurn, ownTurn } from './turns.ts'
 
 export interface Waiter {
   /** Undefined when the time is over, `gone` when the caller is. */
@@ -99,7 +99,8 @@ export async function openReplies(options: RepliesOptions): Promise<Replies> {
         resolve(reply)
       }
       const onAbort = () => settle('gone')
-      const timer = setTimeout(settle, waitMs, undefined)
+      // Of a process that is behind, the time may be over before it has read a reply that came in time.
+      const timer = setTimeout(() => void lastTurn().then(() => settle(undefined)), waitMs)
       signal?.addEventListener('abort', onAbort, { once: true })
       waiting.set(job.runId, { job, settle, addedAgain: false })
       if (signal?.aborted) onAbort()

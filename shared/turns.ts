@@ -27,6 +27,13 @@ export function ownTurn(): Promise<void> {
   })
 }
 
+/** Resolves behind all that has come by now, read from its socket or not. */
+export async function lastTurn(): Promise<void> {
+  // Timers come before sockets, immediates after them.
+  await new Promise((resolve) => setImmediate(resolve))
+  await ownTurn()
+}
+
 // An immediate each: what one has resolved is done before the next is looked at.
 function attempt(resolve: () => void): void {
   if (!isYoung()) {

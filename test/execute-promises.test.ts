@@ -113,3 +113,13 @@ t.test('a deploy under load leaves each run one version', async (t) => {
   t.same(stale, [], 'what is in use stays in use')
   t.equal(new Set(found.map(({ after }) => after)).size >= 6, true)
 })
+
+t.test('a reply that comes while web is busy beyond the wait is given', async (t) => {
+  const id = await aBot(botica, waiting)
+  const asked = execute(admin, id, { ms: 300 }, { Prefer: 'wait=6' })
+  await until(async () => (await state('bots-sync', 'active')) === 1, 30_000)
+  // This process is web: what the worker says is not read meanwhile.
+  const end = Date.now() + 6500
+  while (Date.now() < end);
+  t.equal((await asked).status, 200)
+})
