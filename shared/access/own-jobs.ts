@@ -1,14 +1,9 @@
-/** The record of a job: who asked for it reads it, admins of its Project read all of them; we write an export's. */
+/** The record of a job: who asked for it reads it, admins of its Project read all of them; only the service writes it. */
 import type { Grant, Interaction } from './policy.ts'
 import type { Principal } from './principal.ts'
 
-const LOOKS: readonly Interaction[] = ['read', 'vread', 'history', 'search']
-
-/** By type, what there is to be done. */
-const ALLOWED: ReadonlyMap<string, readonly Interaction[]> = new Map([
-  ['BulkDataExport', LOOKS],
-  ['AsyncJob', [...LOOKS, 'create', 'update', 'delete']],
-])
+const TYPES: ReadonlySet<string> = new Set(['AsyncJob', 'BulkDataExport'])
+const LOOKS: ReadonlySet<Interaction> = new Set(['read', 'vread', 'history', 'search'])
 
 /** What lets it through, and no other; undefined for what admins read, and for other types. */
 export function ownJobGrants(
@@ -17,9 +12,8 @@ export function ownJobGrants(
   interaction: Interaction,
 ): readonly Grant[] | undefined {
   const { profile, isProjectAdmin, isSuperAdmin } = principal
-  const allowed = ALLOWED.get(type)
-  if (allowed === undefined || isSuperAdmin) return undefined
-  if (!allowed.includes(interaction)) return []
+  if (!TYPES.has(type) || isSuperAdmin) return undefined
+  if (!LOOKS.has(interaction)) return []
   if (isProjectAdmin) return undefined
   if (profile === undefined) return []
   const known = made.get(principal)?.get(type)
@@ -28,7 +22,7 @@ export function ownJobGrants(
     {
       source: 'own jobs',
       type,
-      interactions: new Set(allowed),
+      interactions: LOOKS,
       criteria: [{ code: '_author', type: 'reference', modifier: undefined, values: [profile] }],
       said: [`${type}?_author=${profile}`],
       hidden: [],
