@@ -80,7 +80,6 @@ async function connect({ knex }: Pick<Database, 'knex'>): Promise<Client> {
     application_name: 'botica export',
     options: OPTIONS,
     statement_timeout: 0,
-    query_timeout: 0,
   }
   const isPlain = !new Client(settings).ssl
   const client = new Client({ ...settings, ...(isPlain && { stream: createCopySocket }) })
