@@ -177,8 +177,11 @@ t.test('members see their own jobs, admins all', async (t) => {
   t.equal((await other.client.get<Untyped>('AsyncJob')).body.entry, undefined)
   t.equal((await other.client.get(path)).status, 404)
   t.equal((await other.client.get(`${path}/_history`)).status, 404)
-  t.equal((await other.client.put(path, { ...job, status: 'error' })).status, 404)
-  t.equal((await other.client.del(path)).status, 404)
+  for (const { client } of [caller, other, { client: admin }]) {
+    t.equal((await client.put(path, { ...job, status: 'error' })).status, 403)
+    t.equal((await client.del(path)).status, 403)
+    t.equal((await client.post('AsyncJob', { ...job, id: undefined })).status, 403)
+  }
 })
 
 t.test('too many runs of a Project are refused, those of others are not', async (t) => {
