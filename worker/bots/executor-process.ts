@@ -124,7 +124,8 @@ export class ExecutorProcess {
       void promise.then(() => clearTimeout(late))
     }
     run.signal.addEventListener('abort', onAbort, { once: true })
-    run.end = (ended) => {
+    // Named first: V8 makes a function old at once that is written into a property, and with it all of the run.
+    const end: ActiveRun['end'] = (ended) => {
       clearTimeout(deadline)
       run.signal.removeEventListener('abort', onAbort)
       this.active.delete(id)
@@ -132,6 +133,7 @@ export class ExecutorProcess {
       if (ended.t === 'done' && ended.message.status === 'error') this.#rememberStopped(id, run.run)
       resolve(ended)
     }
+    run.end = end
     this.active.set(id, run)
     this.#sendCode(run)
     const { botKey, membershipId, codeHash, inputKind, limits, event, input, fresh } = run.run

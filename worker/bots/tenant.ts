@@ -115,11 +115,13 @@ export class Tenant {
     count(this.#byDepth, depth, 1)
     count(this.#running, botKey, 1)
     this.lastUsedAt = Date.now()
-    active.onRest = (isResting) => {
+    // Named first, as the end of a run is.
+    const onRestHere: ActiveRun['onRest'] = (isResting) => {
       count(this.#running, botKey, isResting ? -1 : 1)
       onRest(isResting)
       if (isResting) this.pump()
     }
+    active.onRest = onRestHere
     const ended = await executor.start(active)
     active.onRest = onRest
     this.#active--
