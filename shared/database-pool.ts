@@ -40,7 +40,7 @@ export function askRows<Row extends object>(
     const timer = setTimeout(cutSilent, silenceMs, connection)
     // pg's types ask for a mutable array; it does not change it.
     const values = statement.values as unknown[]
-    connection.query<Row>({ ...statement, values }, (error: Error | null, result) => {
+    void connection.query<Row>({ ...statement, values }, (error: Error | null, result) => {
       clearTimeout(timer)
       if (error) reject(error)
       else resolve(result.rows)
