@@ -142,12 +142,12 @@ t.test('its plan is made once and touches no more than one made for its values',
     const rows = await rowsBy({ ...query, limit: 1000 }, BY_KEYS)
     return following(query, rows[500])
   })
-  for (const query of [...first, ...(await Promise.all(later))]) {
+  for (const [n, query] of [...first, ...(await Promise.all(later))].entries()) {
     const [other, settled] = ways(query)
     const statement = pageStatement([{ query, driver: settled }])
     const custom = pageStatement([{ query, driver: other }])
     await database.transaction(async (connection) => {
-      const kept = (await keptBuffers(connection, statement)) ?? Number.NaN
+      const kept = (await keptBuffers(connection, `${n}`, statement)) ?? Number.NaN
       const own = await ownBuffers(connection, custom)
       t.ok(kept <= own * 1.5, `${kept} beside ${own}: ${statement.text}`)
     })
