@@ -143,3 +143,21 @@ t.test('a transaction that has failed lets them go all the same', async (t) => {
   for (const name of [...names('in'), ...names('before')]) await ask(database, name)
   t.same(await keptOn(database), names('before'))
 })
+
+t.test('shapes that take turns are answered by all connections at once', async (t) => {
+  const database = open(t, 4)
+  const places = [database, database, database, database.lane()]
+  const wrong = new Set<number>()
+  const caller = async (connection: Connection, n: number) => {
+    for (let i = 0; i < 400; i++) {
+      // Each is common for a while.
+      const name = `turn${Math.floor(i / 40) + ((i * 7 + n) % 4)}`
+      const [row] = await connection.query<{ n: number }>(shape(name, i))
+      if (row?.n !== i) wrong.add(i)
+    }
+  }
+  const callers = Array.from({ length: 12 }, (_, n) => places[n % places.length] ?? database)
+  await Promise.all(callers.map(caller))
+  t.same([...wrong], [])
+  for (const connection of places) await keptOn(connection)
+})
