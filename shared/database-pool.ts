@@ -1,6 +1,6 @@
 /** What knex keeps below its own interface: raw connections, and what it has to say. */
 import type { Knex } from 'knex'
-import type { Client } from 'pg'
+import type { Client, Connection as PgConnection } from 'pg'
 import type { Statement } from './database.ts'
 import type { Logger } from './log.ts'
 
@@ -9,6 +9,14 @@ export interface RawConnection extends Client {
   __knex__disposed?: unknown
   pipeline: boolean
   readonly processID: number
+  readonly connection: WireConnection
+}
+
+// pg's types know less of it than there is.
+type WireConnection = PgConnection & {
+  /** The texts of named statements that PostgreSQL knows. */
+  readonly parsedStatements: Record<string, string>
+  close(what: { readonly type: 'S'; readonly name: string }): void
 }
 
 export interface RawPool {

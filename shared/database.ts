@@ -3,6 +3,7 @@ import { fileURLToPath } from 'node:url'
 import type { Knex } from 'knex'
 import createKnex from 'knex'
 import type { Config } from './config.ts'
+import { KeptStatements } from './database-kept.ts'
 import {
   askRows,
   cancelStatement,
@@ -24,6 +25,8 @@ import { isAway, toFailure } from './sql-error.ts'
 export interface Statement {
   /** Given: a named prepared statement (fixed shapes only). Absent: planned for its own values. */
   readonly name?: string
+  /** Of any shape, and one plan serves all values: it is kept while many ask for it, as database-kept.ts tells. */
+  readonly isKept?: boolean
   readonly text: string
   readonly values: readonly unknown[]
 }
@@ -82,6 +85,7 @@ class PooledDatabase implements Database {
   readonly #log: Logger
   readonly #silenceMs: number
   readonly #lanes: (() => Promise<void>)[] = []
+  readonly #kept = new KeptStatements()
   readonly #inFlight = new WeakMap<RawConnection, number>()
   #statements = 0
   #roundTrips = 0
@@ -234,7 +238,8 @@ class PooledDatabase implements Database {
     this.#inFlight.set(connection, inFlight + 1)
     const startedAt = performance.now()
     try {
-      const rows = await askRows<Row>(connection, statement, this.#silenceMs)
+      const sent = statement.isKept ? this.#kept.named(connection, statement) : statement
+      const rows = await askRows<Row>(connection, sent, this.#silenceMs)
       if (this.#isAway) this.#log.info('PostgreSQL is back')
       this.#isAway = false
       return rows

@@ -115,7 +115,7 @@ const SEARCHES = [
 const isKept = ({ kind, isKept }: Driver) => kind === 'settled' || isKept === true
 
 t.test('their plans are made once and touch hardly more than those made for values', async (t) => {
-  for (const search of SEARCHES) {
+  for (const [n, search] of SEARCHES.entries()) {
     const query = queryOf(search)
     const driver = keptOf(query, ROWS)
     await database.transaction(async (connection) => {
@@ -123,7 +123,7 @@ t.test('their plans are made once and touch hardly more than those made for valu
         connection,
         pageStatement([{ query, driver: driverOf(query, ROWS) }]),
       )
-      const kept = await keptBuffers(connection, pageStatement([{ query, driver }]))
+      const kept = await keptBuffers(connection, `${n}`, pageStatement([{ query, driver }]))
       // So many rows may be looked at to know whether there are more.
       const counted = driver.kind === 'dates' ? driver.few : 0
       t.ok(Number(kept) <= own * 1.5 + 16 + counted, `${kept} beside ${own}: ${search}`)

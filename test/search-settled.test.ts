@@ -1,7 +1,11 @@
 /** Searches with one way to their rows: they find what the other ways find, by a plan that is kept. */
 import t from 'tap'
+import { openDatabase } from '../shared/database.ts'
 import { typeNumber } from '../shared/fhir/definitions.ts'
+import { parseSearch } from '../shared/fhir/search.ts'
+import { createLogger } from '../shared/log.ts'
 import { keysLiteral } from '../shared/store/keys.ts'
+import { openRepository } from '../shared/store/open-repository.ts'
 import { pageStatement, type Query } from '../shared/store/search/compile.ts'
 import type { Driver } from '../shared/store/search/driver.ts'
 import { readCursor, type SortedRow, writeCursor } from '../shared/store/search/order.ts'
@@ -9,8 +13,10 @@ import type { Test } from '../shared/store/search/row-test.ts'
 import { settledBy } from '../shared/store/search/settled.ts'
 import { sightOf } from '../shared/store/search/sight.ts'
 import { stringTest } from '../shared/store/search/strings.ts'
+import { until } from './fixtures/botica.ts'
 import { openPlannedStore } from './fixtures/planned-store.ts'
 import { keptBuffers, ownBuffers } from './fixtures/plans.ts'
+import { databaseUrl, statementsOf } from './fixtures/store.ts'
 
 const ROWS = 20_000
 const PATIENTS = 100
@@ -142,16 +148,53 @@ t.test('its plan is made once and touches no more than one made for its values',
     const rows = await rowsBy({ ...query, limit: 1000 }, BY_KEYS)
     return following(query, rows[500])
   })
-  for (const query of [...first, ...(await Promise.all(later))]) {
+  for (const [n, query] of [...first, ...(await Promise.all(later))].entries()) {
     const [other, settled] = ways(query)
     const statement = pageStatement([{ query, driver: settled }])
     const custom = pageStatement([{ query, driver: other }])
     await database.transaction(async (connection) => {
-      const kept = (await keptBuffers(connection, statement)) ?? Number.NaN
+      const kept = (await keptBuffers(connection, `${n}`, statement)) ?? Number.NaN
       const own = await ownBuffers(connection, custom)
       t.ok(kept <= own * 1.5, `${kept} beside ${own}: ${statement.text}`)
     })
   }
+})
+
+t.test('a shape that becomes common is kept, after however many others', async (t) => {
+  const one = openDatabase(
+    { databaseUrl: databaseUrl(), databasePool: 1 },
+    createLogger('silent', 'script'),
+  )
+  t.teardown(() => one.close())
+  const repository = await openRepository(one)
+  const search = (parameters: string) => () =>
+    repository.search(member, parseSearch('Observation', parameters))
+  /** The last prepared first. */
+  const kept = async () => {
+    const rows = await one.query<{ text: string; plans: number }>({
+      text: `select statement as text, generic_plans::int as plans from pg_prepared_statements
+        where statement like '%join version v%' order by prepare_time desc`,
+      values: [],
+    })
+    t.ok(rows.reduce((sum, { text }) => sum + text.length, 0) <= 120_000)
+    return rows
+  }
+  const dates = Array.from({ length: 18 }, (_, n) => `date=ge${1990 + n}`)
+  const rare = ['-_lastUpdated', '_lastUpdated', 'date', '-date', '_id'].flatMap((sort) =>
+    dates.map((_, n) => `subject=Patient/p7&${dates.slice(n).join('&')}&_sort=${sort}`),
+  )
+  const common = `subject=Patient/p7&status=amended&${dates.join('&')}`
+  // Beside the first search the statistics are read, once.
+  await until(async () => (await statementsOf(one, search('subject=Patient/p8'))) === 1, 60_000)
+  for (const parameters of rare) {
+    for (let i = 0; i < 8; i++) t.equal(await statementsOf(one, search(parameters)), 1)
+  }
+  const full = await kept()
+  t.ok(full.length < rare.length, 'there is no room for all')
+  for (let i = 0; i < 20; i++) t.equal(await statementsOf(one, search(common)), 1)
+  const [last] = await kept()
+  t.ok((last?.plans ?? 0) > 0, 'one plan serves all')
+  t.notOk(full.some(({ text }) => text === last?.text))
 })
 
 t.test('what more than one way may lead to is planned for its values', async (t) => {

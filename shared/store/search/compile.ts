@@ -1,7 +1,7 @@
 /**
  * A search → one statement. Narrow rows of `resource` are found, ordered and cut to a page first;
- * only the page's contents are fetched from `version`. Never a named statement: a generic plan is up
- * to a hundred times slower than one made for its values.
+ * only the page's contents are fetched from `version`. Planned for its values, where a plan for all is
+ * up to a hundred times slower, unless there is one way to its rows (settled.ts, kept.ts).
  */
 import type { Statement } from '../../database.ts'
 import { tooCostly } from '../../errors.ts'
@@ -12,7 +12,7 @@ import { byIds } from './by-ids.ts'
 import type { Driver } from './driver.ts'
 import { afterSql, columnsOf, type Order, orderSql, type Position } from './order.ts'
 import { fewSql, heldRows, sqlOf, type Test } from './row-test.ts'
-import { behindSelect, isSettled, named, settledSql } from './settled.ts'
+import { behindSelect, isSettled, settledSql } from './settled.ts'
 import { sortedRows } from './sort-rows.ts'
 import { COLUMNS, forced, keysFirst, ordered, type TestSql, WALKED, where } from './ways.ts'
 
@@ -42,7 +42,7 @@ export interface Part {
 /** Rows are SortedRow, in order. Parts differ in type and tests only: several are several types. */
 export function pageStatement(parts: readonly Part[]): Statement {
   const { bind, statement } = statementBuilder()
-  return named(statement(pageSql(parts, bind)), isSettled(parts))
+  return { ...statement(pageSql(parts, bind)), isKept: isSettled(parts) }
 }
 
 /** The same of several searches at once: `n` says whose row it is. */

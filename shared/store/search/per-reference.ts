@@ -24,7 +24,7 @@ import { pageOf, search, showRows } from './page.ts'
 import { prepare } from './prepare.ts'
 import { farthest } from './reach.ts'
 import { fewSql, probeSql, scopeSql } from './row-test.ts'
-import { behindSelect, isPlannedOnce, named } from './settled.ts'
+import { behindSelect, isPlannedOnce } from './settled.ts'
 import { sightOf } from './sight.ts'
 import type { KeyStatistics } from './statistics.ts'
 
@@ -158,7 +158,7 @@ function pagesStatement(
         limit ${bind(first?.limit, 'int')} offset ${bind(first?.offset, 'int')}
       ) r join version v using (project, type, id, ver) order by ${orderSql(order, 'r')}) p
     limit ${bind(most, 'int')}`
-  return named({ text, values }, isKept)
+  return { text, values, isKept }
 }
 
 function countsStatement({ queries }: Asked, sought: readonly Sought[]): Statement {

@@ -4,7 +4,6 @@
  * plan it makes for one search is the one for all; and what must not find rows is in words that no index serves. A
  * walk along an order is one way, too, as its cap is told, and so is what comes after it when it fills no page.
  */
-import type { Statement } from '../../database.ts'
 import type { Bind } from '../side-rows.ts'
 import { idsSql } from './by-ids.ts'
 import type { Part, Query } from './compile.ts'
@@ -21,8 +20,6 @@ const FEWEST_ROWS = 10_000
 /** Ids that are looked up one by one. */
 const MOST_IDS = 100
 const CAPS = [500, 2000, 4000, 8000, 16_000, 20_000]
-/** Of the texts that a connection keeps, together: about 150 bytes a letter. */
-const MOST_LETTERS = 120_000
 
 /** The driver with its one way, where there is no other to choose, or as one whose plan is kept all the same. */
 export function settledBy(statistics: Known, part: Part): Driver {
@@ -116,23 +113,4 @@ function foundSql(
   if (ids.length === 0) return rows
   return `select r.* from unnest(array(select distinct id from (${idsSql(ids, bind)}) f(id))) f(id)
     cross join lateral (${rows} offset 0) r`
-}
-
-const names = new Map<string, string>()
-let letters = 0
-
-/** The first shapes that are asked for have names; others are planned each time. */
-function settledName(text: string): string | undefined {
-  const known = names.get(text)
-  if (known !== undefined || letters + text.length > MOST_LETTERS) return known
-  const name = `search-${names.size}`
-  names.set(text, name)
-  letters += text.length
-  return name
-}
-
-/** `isKept`: its values stand behind selects. */
-export function named(statement: Statement, isKept: boolean): Statement {
-  const name = isKept ? settledName(statement.text) : undefined
-  return name === undefined ? statement : { name, ...statement }
 }
