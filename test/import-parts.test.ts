@@ -2,6 +2,8 @@
 import { randomUUID } from 'node:crypto'
 import { createServer, type ServerResponse } from 'node:http'
 import t from 'tap'
+import type { Connection } from '../shared/database.ts'
+import { advancePart, endPart, takePart } from '../shared/store/import-parts.ts'
 import { startImports } from '../worker/imports/run.ts'
 import { openBotica, until } from './fixtures/botica.ts'
 import { ended } from './fixtures/exports.ts'
@@ -14,6 +16,7 @@ const botica = await openBotica(t, {
   env: { DATABASE_URL: await createDatabase(t) },
 })
 const { admin, services } = botica
+const { database } = services
 const NEVER_MS = 3_600_000
 const DONE_MS = 30_000
 
@@ -55,3 +58,31 @@ t.test('two parts are under way at a time, and the next one as soon as one ends'
   const { body } = await ended(admin, url)
   t.match(body, { output: [{ created: 1 }, { created: 1 }, { created: 1 }], error: [] })
 })
+
+t.test(
+  'lines are committed before they are on the disk, the end of their part is not',
+  async (t) => {
+    await begin(1, ['any'])
+    const part = await takePart(database)
+    if (part === undefined) throw new Error('There is nothing to take')
+    const progress = { ...part, bytes: [0, 9], lines: [1, 2], failures: [] } as const
+    const counts = { created: 1, updated: 0, unchanged: 0, skipped: 0 }
+    /** What the commit will wait for where it waits for the disk at first. */
+    const waitsFor = (work: (connection: Connection) => Promise<boolean>) =>
+      database.transaction(async (connection) => {
+        await connection.query({ text: 'set local synchronous_commit = on', values: [] })
+        const isDone = await work(connection)
+        const [row] = await connection.query<{ synchronous_commit: string }>({
+          text: 'show synchronous_commit',
+          values: [],
+        })
+        return [isDone, row?.synchronous_commit]
+      })
+
+    t.same(await waitsFor((connection) => advancePart(connection, { ...progress, ...counts })), [
+      true,
+      'off',
+    ])
+    t.same(await waitsFor((connection) => endPart(connection, part)), [true, 'on'])
+  },
+)

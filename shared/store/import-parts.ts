@@ -138,7 +138,11 @@ export interface ImportProgress extends Leased {
   readonly failures: readonly LineFailure[]
 }
 
-/** False when the transaction must not be committed. */
+/**
+ * False when the transaction must not be committed. Its commit waits for no disk: should PostgreSQL crash,
+ * the lines are lost together with their progress and are written again. Whatever is committed later and does
+ * wait comes after them on the disk: the end of the part, and what Subscriptions are told.
+ */
 export async function advancePart(
   connection: Connection,
   progress: ImportProgress,
@@ -159,7 +163,7 @@ export async function advancePart(
         select $1, $2, x.line, x.outcome from moved,
           unnest($13::bigint[], $14::text[]) as x(line, outcome)
         on conflict do nothing)
-      select part from moved`,
+      select set_config('synchronous_commit', 'off', true) from moved`,
     values: [
       job,
       part,
