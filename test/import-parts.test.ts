@@ -4,6 +4,7 @@ import { createServer, type ServerResponse } from 'node:http'
 import t from 'tap'
 import type { Connection } from '../shared/database.ts'
 import { advancePart, endPart, takePart } from '../shared/store/import-parts.ts'
+import { readAhead } from '../worker/imports/lines.ts'
 import { startImports } from '../worker/imports/run.ts'
 import { openBotica, until } from './fixtures/botica.ts'
 import { ended } from './fixtures/exports.ts'
@@ -86,3 +87,31 @@ t.test(
     t.same(await waitsFor((connection) => endPart(connection, part)), [true, 'on'])
   },
 )
+
+t.test('what comes next is read while the last of it is worked on', async (t) => {
+  const steps: string[] = []
+  async function* batches() {
+    try {
+      for (let n = 1; n < 4; n++) {
+        steps.push(`read ${n}`)
+        yield n
+      }
+      throw new Error('It breaks off')
+    } finally {
+      steps.push('closed')
+    }
+  }
+  const work = async (last: number) => {
+    for await (const n of readAhead(batches())) {
+      steps.push(`work ${n}`)
+      if (n === last) break
+    }
+  }
+
+  await t.rejects(work(4), /breaks off/)
+  t.same(steps, ['read 1', 'read 2', 'work 1', 'read 3', 'work 2', 'closed', 'work 3'])
+  steps.length = 0
+  await work(1)
+  t.same(steps, ['read 1', 'read 2', 'work 1', 'closed'])
+  await work(3)
+})

@@ -14,7 +14,7 @@ import { badRequest, forbidden } from '../../shared/errors.ts'
 import type { Services } from '../../shared/services.ts'
 import { failImport, notePartSize, type TakenPart } from '../../shared/store/import-parts.ts'
 import { finishPart } from './end.ts'
-import { batchesOf, linesOf } from './lines.ts'
+import { batchesOf, linesOf, readAhead } from './lines.ts'
 import { openSource } from './source.ts'
 
 /** While PostgreSQL writes one batch the next one is made ready. */
@@ -53,7 +53,7 @@ export async function importPart(
       if (source.size !== undefined) await notePartSize(database, part, source.size)
       const place = { byte: part.from, line: part.nextLine }
       const lines = linesOf(source.chunks, place, config.maxBodyBytes)
-      for await (const batch of batchesOf(leftOf(lines, part))) {
+      for await (const batch of readAhead(batchesOf(leftOf(lines, part)))) {
         if (signal.aborted) break
         // Rights are those of the member now, not those of the kick-off.
         const principal = await caller()
