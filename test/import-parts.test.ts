@@ -3,6 +3,7 @@ import { randomUUID } from 'node:crypto'
 import { createServer, type ServerResponse } from 'node:http'
 import t from 'tap'
 import type { Connection } from '../shared/database.ts'
+import type { Resource } from '../shared/fhir/resource.ts'
 import { advancePart, endPart, takePart } from '../shared/store/import-parts.ts'
 import { readAhead } from '../worker/imports/lines.ts'
 import { startImports } from '../worker/imports/run.ts'
@@ -21,7 +22,7 @@ const { database } = services
 const NEVER_MS = 3_600_000
 const DONE_MS = 30_000
 
-/** Kicks off an import of one Patient from each path of a server. */
+/** Kicks off an import of Patients from these paths of a server. */
 async function begin(port: number, paths: readonly string[]): Promise<string> {
   const parameter = paths.map((path) => ({
     name: 'input',
@@ -35,14 +36,26 @@ async function begin(port: number, paths: readonly string[]): Promise<string> {
   return accepted.headers.get('content-location') ?? ''
 }
 
-t.test('two parts are under way at a time, and the next one as soon as one ends', async (t) => {
+/** A server whose answers are given one by one, and what reads of it. */
+async function serve(t: Teardown) {
   const asked: { readonly path: string; readonly res: ServerResponse }[] = []
   const server = createServer(({ url: path = '' }, res) => void asked.push({ path, res }))
   const port = await listen(t, server)
-  const give = (res: ServerResponse | undefined) =>
-    res?.end(JSON.stringify({ ...aPatient(), id: randomUUID() }))
   const imports = startImports(services, NEVER_MS)
   t.teardown(() => imports.stop())
+  return { port, asked, imports }
+}
+
+interface Teardown {
+  teardown(end: () => Promise<void> | void): void
+}
+
+function give(res: ServerResponse | undefined, more: Partial<Resource> = {}) {
+  res?.end(JSON.stringify({ ...aPatient(), id: randomUUID(), ...more }))
+}
+
+t.test('two parts are under way at a time, and the next one as soon as one ends', async (t) => {
+  const { port, asked, imports } = await serve(t)
   const url = await begin(port, ['first', 'second', 'third'])
 
   const drained = imports.drain()
@@ -58,6 +71,33 @@ t.test('two parts are under way at a time, and the next one as soon as one ends'
 
   const { body } = await ended(admin, url)
   t.match(body, { output: [{ created: 1 }, { created: 1 }, { created: 1 }], error: [] })
+})
+
+t.test('who is looked for may stand in a part before, which is waited for', async (t) => {
+  const { port, asked, imports } = await serve(t)
+  const value = randomUUID()
+  const other = { reference: `Patient?identifier=urn:part|${value}` }
+  const url = await begin(port, ['first', 'second'])
+  const isInOrder = async () => {
+    const id = url.slice(url.lastIndexOf('/') + 1)
+    const text = 'select in_order as "inOrder" from import_job where id = $1'
+    const [row] = await database.query<{ inOrder: boolean }>({ text, values: [id] })
+    return row?.inOrder === true
+  }
+
+  const drained = imports.drain()
+  await until(async () => asked.length === 2, DONE_MS)
+  const at = (path: string) => asked.findLast((one) => one.path === path)?.res
+  give(at('/second'), { link: [{ other, type: 'seealso' }] })
+  await until(isInOrder, DONE_MS)
+  give(at('/first'), { identifier: [{ system: 'urn:part', value }] })
+  await until(async () => asked.length === 3, DONE_MS)
+  give(at('/second'), { link: [{ other, type: 'seealso' }] })
+  await drained
+
+  const { body } = await ended(admin, url)
+  t.match(body, { output: [{ created: 1 }, { created: 1 }] })
+  t.same(body.error, [])
 })
 
 t.test(

@@ -108,6 +108,24 @@ export async function releasePart(
   })
 }
 
+/**
+ * True when the part has to wait for those before it: it looks for what they may hold. From then on those of its
+ * import are taken in their order.
+ */
+export async function keepOrder(
+  database: Connection,
+  { job, part }: Pick<TakenPart, 'job' | 'part'>,
+): Promise<boolean> {
+  const rows = await database.query({
+    name: 'import-order',
+    text: `update import_job set in_order = true where id = $1
+        and exists (select 1 from import_part where job = $1 and part < $2 and state <> 'done')
+      returning id`,
+    values: [job, part],
+  })
+  return rows.length > 0
+}
+
 export async function notePartSize(
   database: Connection,
   { job, part, lease }: Leased,

@@ -16,7 +16,7 @@ import {
 import { removeOldImports } from '../../shared/store/imports.ts'
 import { finishManifest, finishPart } from './end.ts'
 import { readManifest } from './manifest.ts'
-import { importPart } from './part.ts'
+import { importPart, PartTooEarly } from './part.ts'
 
 /** More would only share the same processor. */
 export const IMPORTS_AT_ONCE = 2
@@ -101,7 +101,8 @@ async function runPart(services: Services, part: TakenPart, stop: AbortSignal): 
     if (signal.aborted) await releasePart(database, part, 0)
     log.info({ job, part: number, given: signal.aborted ? 'back' : 'up' }, 'A part of an import')
   } catch (error) {
-    if (signal.aborted) await releasePart(database, part, 0)
+    const isLeft = signal.aborted || error instanceof PartTooEarly
+    if (isLeft) await releasePart(database, part, 0)
     else await afterFailure(services, part, error)
   } finally {
     clearInterval(renewing)
