@@ -61,13 +61,17 @@ export function isImportable(type: string): boolean {
   return isResourceType(type) && !isPlatformType(type) && type !== 'Binary'
 }
 
-/** Parses and validates; `plans`: and works out what is written where the ids are free. */
+/**
+ * Parses and validates; `plans`: and works out what is written where the ids are free. `beforeSearch` may throw
+ * where references that are searches are not to be looked for yet.
+ */
 export async function readLines(
   services: Services,
   principal: Principal,
   type: string,
   lines: readonly ImportLine[],
   plans: boolean,
+  beforeSearch = async () => {},
 ): Promise<readonly ReadLine[]> {
   const interaction = interactionOf(services, principal)
   const done: Parsed[] = []
@@ -82,7 +86,7 @@ export async function readLines(
     if (!plans) done.push(...parsed)
     else for (const line of parsed) done.push(await planned(interaction, line))
   }
-  return withLiteralReferences(interaction, done)
+  return withLiteralReferences(interaction, done, beforeSearch)
 }
 
 /** What cannot be planned is left to the write, refusals included. */
@@ -153,6 +157,7 @@ export function isRefusal(error: unknown): error is HttpError {
 async function withLiteralReferences(
   interaction: Interaction,
   lines: readonly Parsed[],
+  beforeSearch: () => Promise<void>,
 ): Promise<readonly ReadLine[]> {
   if (lines.every(({ mayAsk }) => !mayAsk)) return lines
   const asked = new Map<string, ConditionalReference['condition']>()
@@ -167,6 +172,7 @@ async function withLiteralReferences(
       return refusalOf(error)
     }
   })
+  if (asked.size > 0) await beforeSearch()
   const matches = await findMatches(interaction, asked)
   return lines.map((line, i) => {
     const references = found[i] ?? []

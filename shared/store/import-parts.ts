@@ -108,6 +108,24 @@ export async function releasePart(
   })
 }
 
+/**
+ * True when the part has to wait for those before it: it looks for what they may hold. From then on those of its
+ * import are taken in their order.
+ */
+export async function keepOrder(
+  database: Connection,
+  { job, part }: Pick<TakenPart, 'job' | 'part'>,
+): Promise<boolean> {
+  const rows = await database.query({
+    name: 'import-order',
+    text: `update import_job set in_order = true where id = $1
+        and exists (select 1 from import_part where job = $1 and part < $2 and state <> 'done')
+      returning id`,
+    values: [job, part],
+  })
+  return rows.length > 0
+}
+
 export async function notePartSize(
   database: Connection,
   { job, part, lease }: Leased,
@@ -138,7 +156,11 @@ export interface ImportProgress extends Leased {
   readonly failures: readonly LineFailure[]
 }
 
-/** False when the transaction must not be committed. */
+/**
+ * False when the transaction must not be committed. Its commit waits for no disk: should PostgreSQL crash,
+ * the lines are lost together with their progress and are written again. Whatever is committed later and does
+ * wait comes after them on the disk: the end of the part, and what Subscriptions are told.
+ */
 export async function advancePart(
   connection: Connection,
   progress: ImportProgress,
@@ -159,7 +181,7 @@ export async function advancePart(
         select $1, $2, x.line, x.outcome from moved,
           unnest($13::bigint[], $14::text[]) as x(line, outcome)
         on conflict do nothing)
-      select part from moved`,
+      select set_config('synchronous_commit', 'off', true) from moved`,
     values: [
       job,
       part,

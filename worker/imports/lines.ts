@@ -74,3 +74,24 @@ export async function* batchesOf(lines: AsyncIterable<ImportLine>): AsyncGenerat
   }
   if (batch.length > 0) yield batch
 }
+
+/** The next item is made ready while one is worked on. */
+export async function* readAhead<T>(items: AsyncGenerator<T>): AsyncGenerator<T> {
+  const ask = () => {
+    const next = items.next()
+    // Who stops early does not hear of it.
+    next.catch(() => undefined)
+    return next
+  }
+  try {
+    for (let next = ask(); ; ) {
+      const { value, done } = await next
+      if (done) return
+      next = ask()
+      yield value
+    }
+  } finally {
+    // Not waited for: what is still under way ends when its source is closed.
+    void items.return(undefined).catch(() => undefined)
+  }
+}

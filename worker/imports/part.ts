@@ -12,9 +12,14 @@ import {
 import { lineFailure, PartLost, writeLines } from '../../shared/api/import-writes.ts'
 import { badRequest, forbidden } from '../../shared/errors.ts'
 import type { Services } from '../../shared/services.ts'
-import { failImport, notePartSize, type TakenPart } from '../../shared/store/import-parts.ts'
+import {
+  failImport,
+  keepOrder,
+  notePartSize,
+  type TakenPart,
+} from '../../shared/store/import-parts.ts'
 import { finishPart } from './end.ts'
-import { batchesOf, linesOf } from './lines.ts'
+import { batchesOf, linesOf, readAhead } from './lines.ts'
 import { openSource } from './source.ts'
 
 /** While PostgreSQL writes one batch the next one is made ready. */
@@ -22,7 +27,10 @@ const IN_FLIGHT = 2
 /** An input with more bad lines is not what it should be. */
 const MOST_FAILURES = 10_000
 
-/** Errors: what may be better the next time; PartLost. Returns early when `signal` aborts. */
+/** The part is to be taken again when those before it are done. */
+export class PartTooEarly extends Error {}
+
+/** Errors: what may be better the next time; PartLost; PartTooEarly. Returns early when `signal` aborts. */
 export async function importPart(
   services: Services,
   part: TakenPart,
@@ -35,6 +43,11 @@ export async function importPart(
     // All that is left of the import is lost, not this input alone.
     await failImport(database, part.job, forbidden().outcome)
     throw new PartLost()
+  }
+  let isInTurn = false
+  const takeTurn = async () => {
+    if (!isInTurn && (await keepOrder(database, part))) throw new PartTooEarly()
+    isInTurn = true
   }
   const reached = { line: part.nextLine, failures: 0, allNew: true }
   const lanes = openLanes(async (lines, principal) => {
@@ -53,11 +66,11 @@ export async function importPart(
       if (source.size !== undefined) await notePartSize(database, part, source.size)
       const place = { byte: part.from, line: part.nextLine }
       const lines = linesOf(source.chunks, place, config.maxBodyBytes)
-      for await (const batch of batchesOf(leftOf(lines, part))) {
+      for await (const batch of readAhead(batchesOf(leftOf(lines, part)))) {
         if (signal.aborted) break
         // Rights are those of the member now, not those of the kick-off.
         const principal = await caller()
-        const read = await readLines(services, principal, type, batch, reached.allNew)
+        const read = await readLines(services, principal, type, batch, reached.allNew, takeTurn)
         await lanes.add(read, principal)
         reached.line = (batch.at(-1)?.number ?? reached.line) + 1
         if (reached.failures > MOST_FAILURES) throw badRequest('Too many lines were refused')

@@ -16,7 +16,7 @@ import {
 import { removeOldImports } from '../../shared/store/imports.ts'
 import { finishManifest, finishPart } from './end.ts'
 import { readManifest } from './manifest.ts'
-import { importPart } from './part.ts'
+import { importPart, PartTooEarly } from './part.ts'
 
 /** More would only share the same processor. */
 export const IMPORTS_AT_ONCE = 2
@@ -29,26 +29,34 @@ const FIRST_PAUSE_MS = 1000
 const LONGEST_PAUSE_MS = 60_000
 
 export interface Imports {
-  /** Takes parts until none is waiting. */
+  /** Takes parts, several at a time, until none is waiting. */
   drain(): Promise<void>
   /** What runs is given back at the end of its batches. */
   stop(): Promise<void>
 }
 
-export function startImports(services: Services): Imports {
+/** `sweepMs`: so often it looks for parts that nobody told it of. */
+export function startImports(services: Services, sweepMs = SWEEP_MS): Imports {
   const { database, config, log } = services
   const stopping = new AbortController()
   const draining = new Set<Promise<void>>()
+  let asked = 0
 
   async function run(): Promise<void> {
     while (!stopping.signal.aborted) {
+      const seen = asked
       const part = await takePart(database)
-      if (part === undefined) return
-      await runPart(services, part, stopping.signal)
+      if (part !== undefined) {
+        // Where there was one there may be more.
+        drain().catch(noteFailure)
+        await runPart(services, part, stopping.signal)
+      } else if (seen === asked) return
     }
   }
 
   async function drain(): Promise<void> {
+    // Those at work look again before they end.
+    asked += 1
     if (draining.size >= IMPORTS_AT_ONCE) return
     const work = run().finally(() => draining.delete(work))
     draining.add(work)
@@ -59,10 +67,9 @@ export function startImports(services: Services): Imports {
     await removeOldImports(database, config.exportTtlHours)
     if (await hasWaitingPart(database)) await drain()
   }
-  const timer = setInterval(() => {
-    // An outage of PostgreSQL is told by those who wait for it.
-    sweep().catch((error: Error) => log.debug({ reason: error.message }, 'Sweep of imports failed'))
-  }, SWEEP_MS)
+  // An outage of PostgreSQL is told by those who wait for it, and the next sweep takes what is left.
+  const noteFailure = ({ message: reason }: Error) => log.debug({ reason }, 'Imports rest')
+  const timer = setInterval(() => void sweep().catch(noteFailure), sweepMs)
 
   return {
     drain,
@@ -94,7 +101,8 @@ async function runPart(services: Services, part: TakenPart, stop: AbortSignal): 
     if (signal.aborted) await releasePart(database, part, 0)
     log.info({ job, part: number, given: signal.aborted ? 'back' : 'up' }, 'A part of an import')
   } catch (error) {
-    if (signal.aborted) await releasePart(database, part, 0)
+    const isLeft = signal.aborted || error instanceof PartTooEarly
+    if (isLeft) await releasePart(database, part, 0)
     else await afterFailure(services, part, error)
   } finally {
     clearInterval(renewing)
