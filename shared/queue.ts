@@ -50,10 +50,8 @@ export interface Queues {
   /** Adds a stored request, unless it is queued already; while Redis is away the upkeep of a worker does. */
   addRequest(id: string): Promise<void>
   hasRequest(id: string): Promise<boolean>
-  /** Tells up to `count` workers of parts of exports; they look for themselves now and then, too. */
-  wakeExports(count: number): Promise<void>
-  /** Wakes a worker; without Redis one looks by itself. */
-  addImport(id: string): Promise<void>
+  /** Tells up to `count` workers of parts of exports or imports; they look for themselves now and then, too. */
+  wake(name: typeof EXPORTS | typeof IMPORTS, count: number): Promise<void>
   /** Removes a waiting run, stops a running one. */
   cancel(runId: string, projectId: string): Promise<void>
   /** Ids of the workers that run bots for callers who wait. */
@@ -207,18 +205,12 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
         log.warn({ jobId: id, cause }, 'An accepted request waits for Redis')
       })
     },
-    async addImport(id) {
-      const options = { jobId: id, removeOnComplete: true, removeOnFail: true }
-      await imports.add('import', {}, options).catch((cause: unknown) => {
-        log.warn({ jobId: id, cause }, 'An import waits for Redis')
-      })
-    },
     hasRequest: async (id) => (await redis.exists(requests.toKey(id))) === 1,
-    async wakeExports(count) {
+    async wake(name, count) {
       const options = { removeOnComplete: true, removeOnFail: true }
       const wakes = Array.from({ length: count }, () => ({ name: 'wake', data: {}, opts: options }))
-      await exports.addBulk(wakes).catch((cause: unknown) => {
-        log.warn({ cause }, 'Exports wait for Redis')
+      await (name === EXPORTS ? exports : imports).addBulk(wakes).catch((cause: unknown) => {
+        log.warn({ queue: name, cause }, 'Parts wait for Redis')
       })
     },
     cancel: (runId, projectId) => failAs503(() => cancel(runId, projectId)),

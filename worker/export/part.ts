@@ -81,7 +81,7 @@ async function plan(services: Exporting, principal: Principal, { job, part }: Ta
   if (!(await finishPlan(database, job.id, part, parts))) throw new LeaseLost()
   wake()
   // Others are told, and nobody here waits for that: a failure is told of by itself.
-  void queues.wakeExports(Math.min(parts.length, MOST_WAKES))
+  void queues.wake('export', Math.min(parts.length, MOST_WAKES))
 }
 
 async function output(

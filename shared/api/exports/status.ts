@@ -98,7 +98,7 @@ export async function cancelJob(
     cancelExport(connection, job.id),
   )
   if (!isFirst) throw notFound()
-  await services.queues.wakeExports(1)
+  await services.queues.wake('export', 1)
 }
 
 /** https://build.fhir.org/ig/HL7/bulk-data/export.html: the status of the export beside that of the answer. */

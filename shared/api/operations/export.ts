@@ -72,7 +72,7 @@ export const exportData: Operation = {
     if (!(await beginExport(services, principal, job, MOST_WAITING))) {
       throw tooManyRequests(RETRY_SECONDS)
     }
-    await services.queues.wakeExports(1)
+    await services.queues.wake('export', 1)
     const url = statusUrl(services, jobId)
     return outcomeReply(202, accepted(url), {
       'Content-Location': url,

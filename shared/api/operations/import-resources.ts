@@ -36,6 +36,8 @@ const MOST_INPUTS = 1000
 const LONGEST_URL = 4096
 /** Of a Project: two run at a time. */
 const MOST_UNDER_WAY = 12
+/** Workers that are told; others look now and then. */
+const MOST_WAKES = 4
 const RETRY_SECONDS = 10
 
 /** 202 with the status URL. Errors: 400 for inputs that cannot be, 403, 429 when many are under way. */
@@ -81,7 +83,7 @@ export const importResources: Operation = {
       if (!(await transaction.beside(add))) throw tooManyRequests(RETRY_SECONDS)
       await recordImport({ repository: transaction }, principal, id, 'kick-off', details)
     })
-    await services.queues.addImport(id)
+    await services.queues.wake('import', MOST_WAKES)
     const url = importUrl(services, id)
     return outcomeReply(202, accepted(url), {
       'Content-Location': url,
