@@ -93,7 +93,7 @@ async function main(): Promise<void> {
     ? startRequests(services, runs)
     : undefined
   const exports = config.workerQueues.includes(EXPORTS)
-    ? startExports(services, createExportMetrics(metrics.registry), () => runner.isBusy)
+    ? startExports(services, createExportMetrics(metrics.registry), () => runner.active > 0)
     : undefined
   const imports = config.workerQueues.includes(IMPORTS) ? startImports(services) : undefined
   const loans: Loans = { most: MOST_RESTING, count: 0 }

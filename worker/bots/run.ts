@@ -12,7 +12,6 @@ import type { Stats } from '../../shared/queue-stats.ts'
 import type { Services } from '../../shared/services.ts'
 import { whileHeld } from '../schedules/run.ts'
 import { tellBegun } from './begun.ts'
-import { botKey } from './bot-key.ts'
 import { createBridge } from './bridge.ts'
 import { eventText, withRunId } from './event.ts'
 import type { Executors } from './executors.ts'
@@ -55,18 +54,13 @@ export interface Runner {
   /** Waits for results that are on their way. */
   close(): Promise<void>
   readonly active: number
-  /** Runs are in hand, or were a moment ago: their callers may be about to ask for the next. */
-  readonly isBusy: boolean
 }
-
-const MOMENT_MS = 20
 
 const SHUTDOWN = new Error('The worker stops')
 
 export function createRunner(options: RunnerOptions): Runner {
   const { runs, executors, telling, metrics, stats } = options
   const active = new Map<string, AbortController>()
-  let endedAt = Number.NEGATIVE_INFINITY
   const services: Services = { ...options.services, queues: nested(options.services.queues) }
   const { config } = services
   const loader = createLoader(services)
@@ -220,7 +214,6 @@ export function createRunner(options: RunnerOptions): Runner {
       return { reply: { runId, status: 'unavailable', kind: 'outcome' }, failure: 'unavailable' }
     } finally {
       active.delete(job.runId)
-      endedAt = performance.now()
     }
   }
 
@@ -264,9 +257,6 @@ export function createRunner(options: RunnerOptions): Runner {
     get active() {
       return active.size
     },
-    get isBusy() {
-      return active.size > 0 || performance.now() - endedAt < MOMENT_MS
-    },
     process: (job, attempt, onRest) =>
       whileHeld(services, job, async () => {
         const { reply, failure, audited, ranMs } = await runCounted(job, attempt, onRest)
@@ -295,4 +285,12 @@ export function createRunner(options: RunnerOptions): Runner {
     },
     close: () => settling.close(),
   }
+}
+
+/**
+ * An executor takes a few runs of a key at a time. Each depth has its own key: a called bot waits for
+ * places that only deeper calls hold, so calls that wait for each other in a ring cannot be.
+ */
+function botKey({ botId, botVersion, depth }: ExecuteJob): string {
+  return depth === 0 ? `${botId}/${botVersion}` : `${botId}/${botVersion}/${depth}`
 }
