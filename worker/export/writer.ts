@@ -18,10 +18,8 @@ import type { ExportMetrics } from './metrics.ts'
 const FILE_ROWS = 100_000
 const FILE_BYTES = 256 * 1024 * 1024
 const ON_THEIR_WAY = 2
-/** To the time of a block, while somebody waits for a bot. */
-const REST = 2
 /** Of a block that took longer somebody else has had the processor meanwhile. */
-const LONGEST_REST_MS = 400
+const LONGEST_REST_MS = 200
 /** Rows that have arrived when no more are wanted may fill a few more. */
 export const MOST_UNDER_WAY = 8
 
@@ -37,7 +35,7 @@ export type Exporting = Services & {
   readonly metrics: ExportMetrics
   readonly copies: CopySessions
   readonly blocks: Blocks
-  /** Somebody waits for a bot of this worker: most of the time is theirs. */
+  /** Somebody waits for a bot of this worker: half of the time is theirs. */
   isBusy(): boolean
   /** There may be parts to be taken, by this worker. */
   wake(): void
@@ -160,7 +158,7 @@ async function openWriter(
   }
 
   async function room(): Promise<void> {
-    if (isBusy()) await delay(Math.min((performance.now() - begun) * REST, LONGEST_REST_MS))
+    if (isBusy()) await delay(Math.min(performance.now() - begun, LONGEST_REST_MS))
     while (underWay.size >= ON_THEIR_WAY) await Promise.race(underWay)
     begun = performance.now()
     if (failure !== undefined) throw failure.reason
