@@ -309,33 +309,3 @@ function filesOf(url: string): Promise<string[]> {
   const own = join(folder, 'exports', botica.project.id ?? '', idOf(url))
   return readdir(own).catch(() => [])
 }
-
-for (const outcome of ['done', 'refused'] as const) {
-  t.test(`a copy ends after what the last row waits for, which is ${outcome}`, async (t) => {
-    const session = await copies.open(new AbortController().signal)
-    t.teardown(() => session.close())
-    const [own] = await session.query<{ pid: number }>({
-      text: 'select pg_backend_pid() as pid',
-      values: [],
-    })
-    const wait = Promise.withResolvers<void>()
-    let isOver = false
-    const copying = session.copy('select 1', () => wait.promise)
-    const over = () => {
-      isOver = true
-    }
-    copying.then(over, over)
-    await until(async () => {
-      const [row] = await database.query<{ isIdle: boolean }>({
-        text: `select state = 'idle' and query like '%copy%' as "isIdle" from pg_stat_activity
-          where pid = $1`,
-        values: [own?.pid],
-      })
-      return row?.isIdle === true
-    }, DONE_MS)
-    t.notOk(isOver, 'all rows have come')
-    if (outcome === 'done') wait.resolve()
-    else wait.reject(new Error('No more'))
-    await (outcome === 'done' ? copying : t.rejects(copying, { message: 'No more' }))
-  })
-}

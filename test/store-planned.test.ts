@@ -58,7 +58,7 @@ const carryOut = (principal: Principal, plans: readonly PlannedCreate[]) =>
     if (!(await transaction.createPlanned(principal, plans))) throw new Error(UNDONE.message)
   })
 
-t.test('many of them are one statement, and are found as any other resource', async (t) => {
+t.test('many of them are one statement, and searches find them', async (t) => {
   const mrn = randomUUID()
   const given = Array.from({ length: 40 }, () => aPatient(mrn))
 
