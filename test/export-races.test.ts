@@ -19,6 +19,7 @@ import { renewLease, takePart } from '../shared/store/exports/parts.ts'
 import { binder } from '../shared/store/side-rows.ts'
 import { createBlocks } from '../worker/export/block.ts'
 import { createExportMetrics } from '../worker/export/metrics.ts'
+import { createPace } from '../worker/export/pace.ts'
 import { runPart } from '../worker/export/part.ts'
 import { startExports } from '../worker/export/run.ts'
 import { sweepExport } from '../worker/export/sweep.ts'
@@ -68,7 +69,7 @@ const exporting: Exporting = {
   metrics,
   copies,
   blocks: createBlocks(1),
-  isBusy: () => false,
+  pace: createPace(() => false),
   wake: () => undefined,
 }
 

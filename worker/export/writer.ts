@@ -3,7 +3,6 @@
  * A block is written down when it is stored and those before it are, so that whoever takes the part over
  * goes on behind it.
  */
-import { setTimeout as delay } from 'node:timers/promises'
 import type { CopySessions } from '../../shared/database-copy.ts'
 import { blockKey } from '../../shared/export-file.ts'
 import type { Services } from '../../shared/services.ts'
@@ -13,13 +12,12 @@ import { finishPart, type TakenPart } from '../../shared/store/exports/parts.ts'
 import { ROW_ID_BYTES, uuidOf } from '../../shared/store/exports/row-id.ts'
 import type { Block, Blocks } from './block.ts'
 import type { ExportMetrics } from './metrics.ts'
+import type { Pace } from './pace.ts'
 
 /** A file is followed by the next one beyond. */
 const FILE_ROWS = 100_000
 const FILE_BYTES = 256 * 1024 * 1024
 const ON_THEIR_WAY = 2
-/** Of a block that took longer somebody else has had the processor meanwhile. */
-const LONGEST_REST_MS = 200
 /** Rows that have arrived when no more are wanted may fill a few more. */
 export const MOST_UNDER_WAY = 8
 
@@ -35,8 +33,7 @@ export type Exporting = Services & {
   readonly metrics: ExportMetrics
   readonly copies: CopySessions
   readonly blocks: Blocks
-  /** Somebody waits for a bot of this worker: half of the time is theirs. */
-  isBusy(): boolean
+  readonly pace: Pace
   /** There may be parts to be taken, by this worker. */
   wake(): void
 }
@@ -74,7 +71,7 @@ export async function writeFile(
 }
 
 async function openWriter(
-  { database, storage, metrics, blocks, isBusy }: Exporting,
+  { database, storage, metrics, blocks, pace }: Exporting,
   { job, part }: TakenPart,
   kind: FileKind,
   type: string,
@@ -89,7 +86,6 @@ async function openWriter(
   const underWay = new Set<Promise<void>>()
   let written = Promise.resolve()
   let failure: { readonly reason: unknown } | undefined
-  let begun = performance.now()
 
   async function store(lines: Block, at: File, seq: number, after: string, isLast: boolean) {
     const { rows, bytes } = lines
@@ -158,9 +154,8 @@ async function openWriter(
   }
 
   async function room(): Promise<void> {
-    if (isBusy()) await delay(Math.min(performance.now() - begun, LONGEST_REST_MS))
+    await pace.keep()
     while (underWay.size >= ON_THEIR_WAY) await Promise.race(underWay)
-    begun = performance.now()
     if (failure !== undefined) throw failure.reason
   }
 
