@@ -11,9 +11,14 @@ import {
   linesOf,
   manifestOf,
 } from './fixtures/exports.ts'
+import { createDatabase } from './fixtures/own-database.ts'
 import { anObservation, anOrganization, aPatient } from './fixtures/resources.ts'
 
-const botica = await openBotica(t, { worker: true })
+const botica = await openBotica(t, {
+  worker: true,
+  // The parts of exports are in the database, which all files share.
+  env: { DATABASE_URL: await createDatabase(t) },
+})
 const { admin, services } = botica
 const { client } = await botica.createMember()
 

@@ -2,9 +2,14 @@ import { gunzipSync } from 'node:zlib'
 import t from 'tap'
 import { openBotica } from './fixtures/botica.ts'
 import { kickOff, manifestOf } from './fixtures/exports.ts'
+import { createDatabase } from './fixtures/own-database.ts'
 import { anOrganization } from './fixtures/resources.ts'
 
-const botica = await openBotica(t, { worker: true })
+const botica = await openBotica(t, {
+  worker: true,
+  // The parts of exports are in the database, which all files share.
+  env: { DATABASE_URL: await createDatabase(t) },
+})
 const { admin } = botica
 const { client } = await botica.createMember()
 
