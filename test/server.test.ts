@@ -223,7 +223,7 @@ function startMain(env: NodeJS.ProcessEnv): { child: ChildProcess; output: () =>
 
 t.test('settings that are wrong end the process with a line each', async (t) => {
   const { child, output } = startMain({ PORT: 'x', LOG_LEVEL: 'loud' })
-  const [code] = await once(child, 'exit')
+  const [code] = await once(child, 'close')
   t.equal(code, 1)
   t.match(output(), /^PORT is "x"[^\n]*\nLOG_LEVEL is "loud"[^\n]*\n$/)
 })
@@ -232,14 +232,14 @@ t.test('a database that is not there ends the process with one sentence', async 
   const url = new URL(process.env.DATABASE_URL ?? '')
   url.pathname = '/botica_is_not_here'
   const { child, output } = startMain({ DATABASE_URL: url.href, LOG_LEVEL: 'silent' })
-  const [code] = await once(child, 'exit')
+  const [code] = await once(child, 'close')
   t.equal(code, 1)
   t.match(output(), /^PostgreSQL refuses the connection: [^\n]*DATABASE_URL\n$/)
 })
 
 t.test('a port in use ends the process with one sentence', async (t) => {
   const { child, output } = startMain({ PORT: new URL(baseUrl).port })
-  const [code] = await once(child, 'exit')
+  const [code] = await once(child, 'close')
   t.equal(code, 1)
   t.match(output(), /^Port \d+ is in use; [^\n]*\n$/)
 })
@@ -262,11 +262,11 @@ t.test('SIGTERM lets a running request finish and ends with 0', async (t) => {
   await once(idle, 'connect')
   const head = 'POST /oauth2/token HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n'
   socket.write(`${head}Content-Type: application/x-www-form-urlencoded\r\n\r\n`)
-  await until(async () => (await fetch(`http://127.0.0.1:${port}/livez`)).ok, 30_000)
+  await until(async () => (await fetch(`http://127.0.0.1:${port}/livez`)).ok, 60_000)
   child.kill('SIGTERM')
-  await until(async () => output().includes('stopping'), 30_000)
+  await until(async () => output().includes('stopping'), 60_000)
   socket.write('a=bc')
-  const [code] = await once(child, 'exit')
+  const [code] = await once(child, 'close')
   t.equal(code, 0)
   t.match(answer, /^HTTP\/1.1 400 [\s\S]*connection: close[\s\S]*Missing grant_type/i)
 })
