@@ -20,7 +20,7 @@ const botica = await openBotica(t, {
 const { admin, services } = botica
 const { database } = services
 const NEVER_MS = 3_600_000
-const DONE_MS = 30_000
+const DONE_MS = 120_000
 
 /** Kicks off an import of Patients from these paths of a server. */
 async function begin(port: number, paths: readonly string[]): Promise<string> {
