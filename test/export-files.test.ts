@@ -130,7 +130,14 @@ t.test('a file is NDJSON, and nothing else is asked for', async (t) => {
 })
 
 t.test('a name that is not in the manifest is not there, and a token is needed', async (t) => {
-  for (const name of ['2.Organization.ndjson', '1.Patient.ndjson', '..%2F..%2Fetc', 'a', '']) {
+  for (const name of [
+    '2.Organization.ndjson',
+    '01.Organization.ndjson',
+    '1.Patient.ndjson',
+    '..%2F..%2Fetc',
+    'a',
+    '',
+  ]) {
     t.equal((await client.get(`${url}/files/${name}`)).status, 404, name)
   }
   t.equal((await botica.anonymous.get(file)).status, 401)

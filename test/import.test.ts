@@ -260,7 +260,10 @@ t.test('packed files are unpacked, wherever they come from', async (t) => {
 
   const status = await ended(await begin(inputs.map((url) => ({ type: 'Patient', url }))))
 
-  t.match(status, { output: [{ created: 20 }, { created: 20 }, { created: 20 }], error: { length: 0 } })
+  t.match(status, {
+    output: [{ created: 20 }, { created: 20 }, { created: 20 }],
+    error: { length: 0 },
+  })
 })
 
 t.test('a download that breaks off goes on where it was', async (t) => {
