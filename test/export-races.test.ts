@@ -145,8 +145,6 @@ t.test('a plan asks as often whatever it lists, and more when there is Provenanc
   const planned = async (members: readonly string[]) => {
     const member = members.map((id) => ({ entity: { reference: `Patient/${id}` } }))
     const { id } = await admin.create({ ...aGroup, member })
-    // No reading of the session in the background falls into the count.
-    botica.services.principals.forget()
     const url = await kickOff(admin, `Group/${id}/$export`)
     const statements = await statementsOf(database, await nextPart('plan'))
     t.equal((await admin.del(url)).status, 202)
