@@ -7,9 +7,13 @@ import { patchUser, readUser } from '../shared/api/users.ts'
 import { SYSTEM_PROJECT } from '../shared/store/projects.ts'
 import { openBotica, until } from './fixtures/botica.ts'
 import { type Client, createClient } from './fixtures/client.ts'
+import { createDatabase } from './fixtures/own-database.ts'
 import { aPerson, askToken, PASSWORD, pkce } from './fixtures/people.ts'
 
-const botica = await openBotica(t, { env: { LOG_LEVEL: 'trace' } })
+const botica = await openBotica(t, {
+  // All that is stored is looked through.
+  env: { DATABASE_URL: await createDatabase(t), LOG_LEVEL: 'trace' },
+})
 const { anonymous, services, baseUrl, project, admin, superAdmin } = botica
 const lines: string[] = []
 // The stream that all loggers of the process write to.

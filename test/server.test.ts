@@ -1,8 +1,9 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { connect, createServer } from 'node:net'
+import { connect } from 'node:net'
 import { gzipSync } from 'node:zlib'
 import t from 'tap'
+import { freePort } from '../scripts/service.ts'
 import { addressOf } from '../server/middleware/limits.ts'
 import { openBotica, until } from './fixtures/botica.ts'
 
@@ -245,11 +246,7 @@ t.test('a port in use ends the process with one sentence', async (t) => {
 })
 
 t.test('SIGTERM lets a running request finish and ends with 0', async (t) => {
-  const free = createServer().listen(0)
-  await once(free, 'listening')
-  const { port } = free.address() as { port: number }
-  free.close()
-  await once(free, 'close')
+  const port = await freePort()
   const { child, output } = startMain({ PORT: String(port) })
   await until(async () => output().includes('listening'), 120_000)
 
@@ -265,8 +262,10 @@ t.test('SIGTERM lets a running request finish and ends with 0', async (t) => {
   await until(async () => (await fetch(`http://127.0.0.1:${port}/livez`)).ok, 60_000)
   child.kill('SIGTERM')
   await until(async () => output().includes('stopping'), 60_000)
+  const answered = once(socket, 'close')
   socket.write('a=bc')
   const [code] = await once(child, 'close')
+  await answered
   t.equal(code, 0)
   t.match(answer, /^HTTP\/1.1 400 [\s\S]*connection: close[\s\S]*Missing grant_type/i)
 })
