@@ -25,6 +25,8 @@ export interface Outgoing {
   readonly cutsBody?: boolean
   /** 30 s by default. */
   readonly timeoutMs?: number
+  /** No hop of it may be plain http. */
+  readonly isSecure?: boolean
   /** It may arrive twice: over a connection that is kept, which may turn out to have ended. */
   readonly isRepeatable?: boolean
 }
@@ -94,6 +96,8 @@ export async function openOutside(
   let hop: Outgoing = { ...outgoing, headers: named }
   for (let redirects = 0; ; redirects++) {
     const url = readUrl(hop.url, rules)
+    if (hop.isSecure && url.protocol !== 'https:')
+      throw new FetchRefused(`${url.host} is asked by https alone`)
     const opened = await openOnce(hop, url, await addressOf(url, rules), signal)
     const location = opened.headers.location
     if (!isRedirect(opened.status) || location === undefined) return opened

@@ -161,7 +161,7 @@ t.test('a reset is mailed to those we know, and nobody learns who they are', asy
   )
   const mailOf = async () =>
     (await readMails(services.database, 1000)).find(({ message }) => message.to[0] === person.email)
-  await until(async () => (await mailOf()) !== undefined, 20_000)
+  await until(async () => (await mailOf()) !== undefined, 60_000)
   const text = (await mailOf())?.message.text ?? ''
   const [, id, secret = ''] = /setpassword\/([\w-]+)\/([0-9a-f]{32})/.exec(text) ?? []
   const set = (fields: object) =>
@@ -248,7 +248,7 @@ t.test('a second factor is enrolled, asked for and given up', async (t) => {
   // The third step of three is an old one, which may end on its way.
   await until(async () => {
     return (await post('mfa/disable', { token: freshToken() }, client)).status === 200
-  }, 20_000)
+  }, 60_000)
   t.match((await logIn(person.email)).body, { code: String })
 })
 

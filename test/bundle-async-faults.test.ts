@@ -2,9 +2,13 @@ import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { openBotica, until } from './fixtures/botica.ts'
 import { holdRow, waitingFor } from './fixtures/held-rows.ts'
+import { createDatabase } from './fixtures/own-database.ts'
 import { aPatient, MRN_SYSTEM } from './fixtures/resources.ts'
 
-const botica = await openBotica(t)
+const botica = await openBotica(t, {
+  // Requests that wait are in the database, which all files share.
+  env: { DATABASE_URL: await createDatabase(t) },
+})
 const { client } = await botica.createMember()
 const { database, queues } = botica.services
 const DONE_MS = 60_000

@@ -9,7 +9,7 @@ const botica = await openBotica(t, { worker: true })
 const { client } = await botica.createMember()
 const { database, queues } = botica.services
 const later = { Prefer: 'respond-async' }
-const DONE_MS = 30_000
+const DONE_MS = 120_000
 
 interface Job extends Resource {
   readonly status: string

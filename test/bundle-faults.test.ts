@@ -8,7 +8,7 @@ import { anObservation, aPatient, MRN_SYSTEM } from './fixtures/resources.ts'
 const botica = await openBotica(t)
 const { client } = await botica.createMember()
 const { database } = botica.services
-const WAIT_MS = 10_000
+const WAIT_MS = 60_000
 
 interface ResponseBundle extends Resource {
   readonly entry: readonly {

@@ -63,6 +63,6 @@ t.test('a PostgreSQL that falls silent is a 503, and works again when it speaks'
   setSilent(false)
   // A connection that began in the silence may end one more query.
   const isAnswered = (asked: Promise<unknown>) => asked.then(() => true).catch(() => false)
-  await until(() => isAnswered(ask(database)), 30_000)
-  await until(() => isAnswered(ask(lane)), 30_000)
+  await until(() => isAnswered(ask(database)), 60_000)
+  await until(() => isAnswered(ask(lane)), 60_000)
 })

@@ -67,7 +67,7 @@ t.test('a bot sends when its own membership is an admin of the project', async (
   )
   const membership = found.body.entry[0]?.resource
   await admin.put(`ProjectMembership/${membership?.id}`, { ...membership, admin: true })
-  await until(async () => (await execute(admin, id)).status === 200, 30_000)
+  await until(async () => (await execute(admin, id)).status === 200, 60_000)
   t.match(await mailsTo(services, to), [{ subject: 'From a bot' }])
 })
 

@@ -104,7 +104,7 @@ t.test(
       const reading = admin.get(`Patient/${id}`)
       const cancel = `select pg_cancel_backend(pid) as ended from pg_stat_activity
       where datname = current_database() and wait_event_type = 'Lock'`
-      await until(async () => (await run(cancel)).length > 0, 30_000)
+      await until(async () => (await run(cancel)).length > 0, 60_000)
       assertOutcome(t, await reading, 504, 'server-timeout', 'timeout')
     })
 

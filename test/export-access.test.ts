@@ -2,9 +2,14 @@ import t from 'tap'
 import { openBotica } from './fixtures/botica.ts'
 import { createClient } from './fixtures/client.ts'
 import { type Exported, exportAll, idsIn } from './fixtures/exports.ts'
+import { createDatabase } from './fixtures/own-database.ts'
 import { anObservation, anOrganization, aPatient } from './fixtures/resources.ts'
 
-const botica = await openBotica(t, { worker: true })
+const botica = await openBotica(t, {
+  worker: true,
+  // The parts of exports are in the database, which all files share.
+  env: { DATABASE_URL: await createDatabase(t) },
+})
 const { admin, baseUrl } = botica
 const { admin: stranger } = await botica.createTenant()
 

@@ -20,7 +20,7 @@ const encryptions = new Set<unknown>()
 const front = await openFront(bucket.env.STORAGE_URL ?? '')
 const botica = await openBotica(t, {
   // The parts of exports are in the database, which all files share.
-  env: { DATABASE_URL: await createDatabase(t), STORAGE_URL: `${front}&timeout=2&sse=AES256` },
+  env: { DATABASE_URL: await createDatabase(t), STORAGE_URL: `${front}&timeout=10&sse=AES256` },
 })
 const { admin, services, startWorker } = botica
 const ROWS = 4000

@@ -92,7 +92,7 @@ t.test('the SDK exports', async (t) => {
     `Group/${group.id}`,
     'Patient,Observation',
     undefined,
-    { pollStatusOnAccepted: true, pollStatusPeriod: 100 },
+    { pollStatusOnAccepted: true, pollStatusPeriod: 250 },
   )
 
   t.equal(requiresAccessToken, true)

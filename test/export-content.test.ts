@@ -11,9 +11,14 @@ import {
   linesOf,
   manifestOf,
 } from './fixtures/exports.ts'
+import { createDatabase } from './fixtures/own-database.ts'
 import { anObservation, anOrganization, aPatient } from './fixtures/resources.ts'
 
-const botica = await openBotica(t, { worker: true })
+const botica = await openBotica(t, {
+  worker: true,
+  // The parts of exports are in the database, which all files share.
+  env: { DATABASE_URL: await createDatabase(t) },
+})
 const { admin, services } = botica
 const { client } = await botica.createMember()
 
@@ -116,6 +121,7 @@ t.test('a filter is a search of its type, and leaves other types alone', async (
     'Patient?_include=Patient:organization',
     'Patient?nothing=1',
     'Patient',
+    '?name=x',
     'Nothing?a=b',
     'Condition?code=1',
   ]) {
@@ -126,6 +132,10 @@ t.test('a filter is a search of its type, and leaves other types alone', async (
     (await client.get('$export?_typeFilter=Patient?_count=1&organizeOutputBy=Patient')).status,
     400,
   )
+  t.match(await client.get('Patient/$export?_typeFilter=Organization?name=x'), {
+    status: 400,
+    body: { issue: [{ expression: ['_typeFilter'], details: { text: /compartment/ } }] },
+  })
 })
 
 t.test('POST names patients, who must be there and members of the Group', async (t) => {

@@ -2,9 +2,14 @@ import { gunzipSync } from 'node:zlib'
 import t from 'tap'
 import { openBotica } from './fixtures/botica.ts'
 import { kickOff, manifestOf } from './fixtures/exports.ts'
+import { createDatabase } from './fixtures/own-database.ts'
 import { anOrganization } from './fixtures/resources.ts'
 
-const botica = await openBotica(t, { worker: true })
+const botica = await openBotica(t, {
+  worker: true,
+  // The parts of exports are in the database, which all files share.
+  env: { DATABASE_URL: await createDatabase(t) },
+})
 const { admin } = botica
 const { client } = await botica.createMember()
 
@@ -125,7 +130,14 @@ t.test('a file is NDJSON, and nothing else is asked for', async (t) => {
 })
 
 t.test('a name that is not in the manifest is not there, and a token is needed', async (t) => {
-  for (const name of ['2.Organization.ndjson', '1.Patient.ndjson', '..%2F..%2Fetc', 'a', '']) {
+  for (const name of [
+    '2.Organization.ndjson',
+    '01.Organization.ndjson',
+    '1.Patient.ndjson',
+    '..%2F..%2Fetc',
+    'a',
+    '',
+  ]) {
     t.equal((await client.get(`${url}/files/${name}`)).status, 404, name)
   }
   t.equal((await botica.anonymous.get(file)).status, 401)

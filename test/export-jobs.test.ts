@@ -11,10 +11,14 @@ import {
   type Manifest,
   manifestOf,
 } from './fixtures/exports.ts'
+import { createDatabase } from './fixtures/own-database.ts'
 import { aSubscription } from './fixtures/receiver.ts'
 import { anOrganization, aPatient } from './fixtures/resources.ts'
 
-const botica = await openBotica(t)
+const botica = await openBotica(t, {
+  // The parts of exports are in the database, which all files share.
+  env: { DATABASE_URL: await createDatabase(t) },
+})
 const { admin } = botica
 const { database } = botica.services
 const member = await botica.createMember()

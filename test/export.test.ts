@@ -12,9 +12,14 @@ import {
   manifestOf,
   statusUrl,
 } from './fixtures/exports.ts'
+import { createDatabase } from './fixtures/own-database.ts'
 import { anObservation, anOrganization, aPatient, syntheaTexts } from './fixtures/resources.ts'
 
-const botica = await openBotica(t, { worker: true })
+const botica = await openBotica(t, {
+  worker: true,
+  // The parts of exports are in the database, which all files share.
+  env: { DATABASE_URL: await createDatabase(t) },
+})
 const { admin } = botica
 const { database } = botica.services
 const { storageUrl } = botica.services.config

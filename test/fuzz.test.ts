@@ -12,7 +12,7 @@ import { r4Examples } from './fixtures/resources.ts'
 const SEED = 20_261_121
 const RUNS = 4000
 const BUDGET_MS = 45_000
-const ANSWER_MS = 15_000
+const ANSWER_MS = 60_000
 
 const { baseUrl, admin } = await openBotica(t)
 const samples = (await r4Examples()).filter((sample) => JSON.stringify(sample).length < 20_000)

@@ -137,8 +137,8 @@ t.test('a history can begin at a time and show what was current at one', async (
   t.same(await locations(client, `Patient/${first.id}/_history?_at=${third}`), [
     `Patient/${first.id}/_history/2`,
   ])
-  const today = times[0]?.slice(0, 10)
-  t.equal((await locations(client, `Patient/_history?_at=${today}`)).length, 5)
+  const year = times[0]?.slice(0, 4)
+  t.equal((await locations(client, `Patient/_history?_at=${year}`)).length, 5)
   t.same(await locations(client, 'Patient/_history?_at=2001'), [])
 })
 

@@ -2,9 +2,13 @@ import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { removeOldRequests } from '../shared/store/idempotent-requests.ts'
 import { openBotica } from './fixtures/botica.ts'
+import { createDatabase } from './fixtures/own-database.ts'
 import { anObservation, aPatient, MRN_SYSTEM } from './fixtures/resources.ts'
 
-const botica = await openBotica(t)
+const botica = await openBotica(t, {
+  // The newest request is looked for in the database, which all files share.
+  env: { DATABASE_URL: await createDatabase(t) },
+})
 const { client } = await botica.createMember()
 const { database } = botica.services
 

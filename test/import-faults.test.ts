@@ -167,7 +167,7 @@ t.test('an import whose worker is killed again and again writes each line once',
 
   const { body } = await ended(url)
 
-  t.match(body, { output: [{ created: 5994, updated: 6, unchanged: 0 }], error: [] })
+  t.match(body, { output: [{ created: 5994, updated: 6, unchanged: 0 }], error: { length: 0 } })
   const ids = given.map(({ id }) => id)
   const [row] = await database.query<{ versions: number; newest: number }>({
     text: `select count(*)::int as versions, max(ver) as newest from version
@@ -199,7 +199,7 @@ t.test('lines before those that are committed are not lost with their worker', a
 
   const { body } = await ended(`bulkdata/import/${id}`)
 
-  t.match(body, { output: [{ created: 3 }], error: [] })
+  t.match(body, { output: [{ created: 3 }], error: { length: 0 } })
   const [row] = await database.query<{ bytes: string }>({
     text: 'select bytes::text from import_part where job = $1',
     values: [id],

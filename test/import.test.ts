@@ -17,6 +17,7 @@ const botica = await openBotica(t, {
 })
 const { admin } = botica
 const DONE_MS = 120_000
+const NONE = { length: 0 }
 const IMPORTED_TIME = `${botica.baseUrl}fhir/StructureDefinition/imported-lastUpdated`
 
 interface Status {
@@ -126,7 +127,7 @@ t.test('an uploaded file is imported under the ids of its lines', async (t) => {
   t.match(status, {
     request: `${botica.baseUrl}fhir/R4/$import`,
     output: [{ type: 'Patient', count: 1200, created: 1200, updated: 0, unchanged: 0 }],
-    error: [],
+    error: NONE,
   })
   t.equal(await countOf('Patient', `identifier=urn:import|${code}`), 1200)
   const read = await admin.get(`Patient/${given[700]?.id}`)
@@ -260,7 +261,7 @@ t.test('packed files are unpacked, wherever they come from', async (t) => {
 
   const status = await ended(await begin(inputs.map((url) => ({ type: 'Patient', url }))))
 
-  t.match(status, { output: [{ created: 20 }, { created: 20 }, { created: 20 }], error: [] })
+  t.match(status, { output: [{ created: 20 }, { created: 20 }, { created: 20 }], error: NONE })
 })
 
 t.test('a download that breaks off goes on where it was', async (t) => {
@@ -277,7 +278,7 @@ t.test('a download that breaks off goes on where it was', async (t) => {
   const status = await ended(await begin([{ type: 'Patient', url: `${host}/` }]))
 
   t.equal(asked, 2)
-  t.match(status, { output: [{ created: 1500, unchanged: 0 }], error: [] })
+  t.match(status, { output: [{ created: 1500, unchanged: 0 }], error: NONE })
 })
 
 t.test(
@@ -316,7 +317,7 @@ t.test('the files of a manifest are imported', async (t) => {
 
   t.match(await ended(open.headers.get('content-location') ?? ''), {
     output: [{ created: 3 }, { created: 4 }],
-    error: [],
+    error: NONE,
   })
   const refused = await ended(secret.headers.get('content-location') ?? '')
   t.match(await errorsOf(refused), [{ issue: [{ details: { text: /access token/ } }] }])

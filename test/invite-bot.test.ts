@@ -35,7 +35,7 @@ t.test('a bot of an administrator invites to its own Project', async (t) => {
   await until(async () => {
     made = await invite(invitation)
     return made.refused !== 'Forbidden'
-  }, 30_000)
+  }, 60_000)
   t.match(made, { resourceType: 'ProjectMembership', user: { display: email } })
   t.match(await invite(invitation), { refused: 'User is already a member of this project' })
   t.match(await invite({ ...invitation, firstName: '' }), { refused: 'First name is required' })

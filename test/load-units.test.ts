@@ -111,30 +111,34 @@ t.test(
 
 t.test('a member may have a quota and a menu of its own', async (t) => {
   const { project, admin } = await aProject({ enableFhirQuota: true, userFhirQuota: 5000 })
-  const member = await botica.createMember({}, project.id)
   const menu = [{ title: 'Ward', link: [{ name: 'Patients', target: '/Patient' }] }]
   const configuration = await admin.create({
     resourceType: 'UserConfiguration',
     option: [{ id: 'fhirQuota', valueInteger: 120 }],
   })
   const reference = `UserConfiguration/${configuration.id}`
-  const found = await admin.get<{ entry: { resource: { id: string } }[] }>(
-    `ProjectMembership?profile=ClientApplication/${member.id}`,
-  )
-  const path = `/admin/projects/${project.id}/members/${found.body.entry[0]?.resource.id}`
-  const changed = await admin.patch(path, [
-    { op: 'add', path: '/userConfiguration', value: { reference } },
-  ])
-  t.equal(changed.status, 200, changed.text)
-  services.principals.forget()
-  const statuses = await inOneMinute(async () => {
-    return [await create(member.client), await create(member.client), await create(admin)]
+  const aMember = async () => {
+    const { id, client } = await botica.createMember({}, project.id)
+    const found = await admin.get<{ entry: { resource: { id: string } }[] }>(
+      `ProjectMembership?profile=ClientApplication/${id}`,
+    )
+    const path = `/admin/projects/${project.id}/members/${found.body.entry[0]?.resource.id}`
+    const changed = await admin.patch(path, [
+      { op: 'add', path: '/userConfiguration', value: { reference } },
+    ])
+    t.equal(changed.status, 200, changed.text)
+    services.principals.forget()
+    return client
+  }
+  const [client, statuses] = await inOneMinute(async () => {
+    const client = await aMember()
+    return [client, [await create(client), await create(client), await create(admin)]] as const
   })
   t.same(
     statuses.map(({ status }) => status),
     [201, 429, 201],
   )
-  const configOf = async () => (await member.client.get<{ config: object }>('/auth/me')).body.config
+  const configOf = async () => (await client.get<{ config: object }>('/auth/me')).body.config
   t.match(await configOf(), { id: configuration.id, menu: [{ title: 'Favorites' }] })
   const saved = await admin.put(reference, { ...configuration, menu })
   t.equal(saved.status, 200, saved.text)

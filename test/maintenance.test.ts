@@ -3,9 +3,14 @@ import type { Resource } from '../shared/fhir/resource.ts'
 import { openBotica } from './fixtures/botica.ts'
 import { finished } from './fixtures/bots.ts'
 import type { Client } from './fixtures/client.ts'
+import { createDatabase } from './fixtures/own-database.ts'
 import { anObservation, anOrganization, aPatient } from './fixtures/resources.ts'
 
-const botica = await openBotica(t, { worker: true })
+const botica = await openBotica(t, {
+  worker: true,
+  // All that the database has is made findable again.
+  env: { DATABASE_URL: await createDatabase(t) },
+})
 const { admin, superAdmin, services } = botica
 
 interface Found extends Resource {

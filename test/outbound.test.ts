@@ -101,5 +101,5 @@ t.test('bots and Subscriptions reach only what the lists allow', async (t) => {
   })
   t.match(await hook(`${receiver.url}/hook`), { status: 201 })
   await admin.create({ resourceType: 'Patient' })
-  await until(async () => receiver.on('/hook').length === 1, 30_000)
+  await until(async () => receiver.on('/hook').length === 1, 60_000)
 })

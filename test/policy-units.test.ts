@@ -7,7 +7,7 @@ import { anObservation, aPatient } from './fixtures/resources.ts'
 const botica = await openBotica(t)
 const { admin, services } = botica
 const UCUM = 'http://unitsofmeasure.org'
-const SEEN_MS = 30_000
+const SEEN_MS = 60_000
 
 const { id: patient } = await admin.create(aPatient())
 const weighing = (value: number, unit: string, system = UCUM) =>

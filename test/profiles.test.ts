@@ -219,7 +219,7 @@ t.test('a linked Project shares its profiles', async (t) => {
   t.equal(status, 200)
   await until(async () => {
     return (await send(linked, usLikePatient({ gender: undefined }))).status === 400
-  }, 20_000)
+  }, 60_000)
 })
 
 t.test('of several versions the one asked for counts, else the highest', async (t) => {
@@ -249,7 +249,7 @@ t.test('a changed profile counts at once here and within seconds elsewhere', asy
     differential: { element: [{ id: 'Patient', path: 'Patient' }] },
   })
   t.equal((await send(admin, without)).status, 201)
-  await until(async () => (await admin.post(there, without)).status === 201, 20_000)
+  await until(async () => (await admin.post(there, without)).status === 201, 60_000)
   await admin.put(`StructureDefinition/${profile.id}`, profile)
   t.equal((await send(admin, without)).status, 400)
   await admin.del(`StructureDefinition/${profile.id}`)

@@ -48,7 +48,10 @@ const [few, many, none, usual] = [
 t.test('a Project may allow its callers less', async (t) => {
   t.ok((await refusals(few.admin, 'Patient?_count=0', 10)) >= 7)
   t.ok((await refusals(few.admin, '/auth/mfa/status', 10)) >= 8)
-  const refused = await few.admin.get('Patient?_count=0')
+  const refused = await inOneMinute(async () => {
+    await refusals(few.admin, 'Patient?_count=0', 3)
+    return few.admin.get('Patient?_count=0')
+  })
   t.match(refused, { status: 429, body: { id: 'too-many-requests' } })
   t.match(refused.headers.get('ratelimit'), /^"requests";r=0;t=\d+$/)
   t.match(refused.headers.get('retry-after'), /^\d+$/)

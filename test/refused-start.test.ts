@@ -5,7 +5,7 @@ import { openCluster } from './fixtures/cluster.ts'
 
 const NOWHERE = `127.0.0.1:${await freePort()}`
 
-t.setTimeout(150_000)
+t.setTimeout(400_000)
 const cluster = await openCluster(t)
 const { redis, postgres } = cluster
 

@@ -30,7 +30,7 @@ async function ids(client: Client, query: string): Promise<string[]> {
   return (body.entry ?? []).map((entry: Raw) => entry.resource.id)
 }
 
-await until(async () => (await ids(admin, 'Practitioner?name=linkman')).length === 2, 10_000)
+await until(async () => (await ids(admin, 'Practitioner?name=linkman')).length === 2, 60_000)
 const both = [own.id, theirs.id]
 
 t.test('a search finds what linked Projects share, in one order', async (t) => {
@@ -94,7 +94,7 @@ t.test('a conditional create looks into its own Project alone', async (t) => {
 
 t.test('a Project that shares everything keeps its clients and members to itself', async (t) => {
   await change(shared.project.id, { exportedResourceType: undefined })
-  await until(async () => (await ids(admin, 'Patient?name=linkman')).length === 1, 5_000)
+  await until(async () => (await ids(admin, 'Patient?name=linkman')).length === 1, 60_000)
   const path = `ClientApplication/${shared.adminCredentials.id}`
   t.equal((await shared.admin.get(path)).status, 200)
   t.equal((await admin.get(path)).status, 404)
@@ -126,6 +126,6 @@ t.test('who is an admin here sees no secrets of a linked Project', async (t) => 
 
 t.test('what is no longer linked is no longer found', async (t) => {
   await change(project.id, { link: undefined })
-  await until(async () => (await ids(admin, 'Practitioner?name=linkman')).length === 1, 5_000)
+  await until(async () => (await ids(admin, 'Practitioner?name=linkman')).length === 1, 60_000)
   t.same(await ids(admin, 'Practitioner?name=linkman'), [own.id])
 })

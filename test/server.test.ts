@@ -1,8 +1,9 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { connect, createServer } from 'node:net'
+import { connect } from 'node:net'
 import { gzipSync } from 'node:zlib'
 import t from 'tap'
+import { freePort } from '../scripts/service.ts'
 import { addressOf } from '../server/middleware/limits.ts'
 import { openBotica, until } from './fixtures/botica.ts'
 
@@ -223,7 +224,7 @@ function startMain(env: NodeJS.ProcessEnv): { child: ChildProcess; output: () =>
 
 t.test('settings that are wrong end the process with a line each', async (t) => {
   const { child, output } = startMain({ PORT: 'x', LOG_LEVEL: 'loud' })
-  const [code] = await once(child, 'exit')
+  const [code] = await once(child, 'close')
   t.equal(code, 1)
   t.match(output(), /^PORT is "x"[^\n]*\nLOG_LEVEL is "loud"[^\n]*\n$/)
 })
@@ -232,24 +233,20 @@ t.test('a database that is not there ends the process with one sentence', async 
   const url = new URL(process.env.DATABASE_URL ?? '')
   url.pathname = '/botica_is_not_here'
   const { child, output } = startMain({ DATABASE_URL: url.href, LOG_LEVEL: 'silent' })
-  const [code] = await once(child, 'exit')
+  const [code] = await once(child, 'close')
   t.equal(code, 1)
   t.match(output(), /^PostgreSQL refuses the connection: [^\n]*DATABASE_URL\n$/)
 })
 
 t.test('a port in use ends the process with one sentence', async (t) => {
   const { child, output } = startMain({ PORT: new URL(baseUrl).port })
-  const [code] = await once(child, 'exit')
+  const [code] = await once(child, 'close')
   t.equal(code, 1)
   t.match(output(), /^Port \d+ is in use; [^\n]*\n$/)
 })
 
 t.test('SIGTERM lets a running request finish and ends with 0', async (t) => {
-  const free = createServer().listen(0)
-  await once(free, 'listening')
-  const { port } = free.address() as { port: number }
-  free.close()
-  await once(free, 'close')
+  const port = await freePort()
   const { child, output } = startMain({ PORT: String(port) })
   await until(async () => output().includes('listening'), 120_000)
 
@@ -262,11 +259,13 @@ t.test('SIGTERM lets a running request finish and ends with 0', async (t) => {
   await once(idle, 'connect')
   const head = 'POST /oauth2/token HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n'
   socket.write(`${head}Content-Type: application/x-www-form-urlencoded\r\n\r\n`)
-  await until(async () => (await fetch(`http://127.0.0.1:${port}/livez`)).ok, 30_000)
+  await until(async () => (await fetch(`http://127.0.0.1:${port}/livez`)).ok, 60_000)
   child.kill('SIGTERM')
-  await until(async () => output().includes('stopping'), 30_000)
+  await until(async () => output().includes('stopping'), 60_000)
+  const answered = once(socket, 'close')
   socket.write('a=bc')
-  const [code] = await once(child, 'exit')
+  const [code] = await once(child, 'close')
+  await answered
   t.equal(code, 0)
   t.match(answer, /^HTTP\/1.1 400 [\s\S]*connection: close[\s\S]*Missing grant_type/i)
 })

@@ -6,7 +6,7 @@ import { openTestStore } from './fixtures/store.ts'
 
 const { database, repository, aMember } = await openTestStore(t)
 const member = await aMember({ isProjectAdmin: true })
-const WAIT_MS = 10_000
+const WAIT_MS = 60_000
 
 const anObservation = (more: object = {}): Resource => ({
   resourceType: 'Observation',

@@ -147,7 +147,7 @@ t.test('a database that is away is 503, and soon', async (t) => {
   t.teardown(() => away.close())
   const start = performance.now()
   t.equal(await statusOf(away.ping()), 503)
-  t.ok(performance.now() - start < 10_000)
+  t.ok(performance.now() - start < 30_000)
 })
 
 t.test('lost connections are 503 and soon replaced', async (t) => {

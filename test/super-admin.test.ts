@@ -3,9 +3,14 @@ import t from 'tap'
 import { verifyPassword } from '../shared/access/passwords.ts'
 import { openBotica, until } from './fixtures/botica.ts'
 import { anEmail, invite, usersOf } from './fixtures/invites.ts'
+import { createDatabase } from './fixtures/own-database.ts'
 
 const SECONDS = 60_000
-const botica = await openBotica(t, { worker: true })
+const botica = await openBotica(t, {
+  worker: true,
+  // What is done concerns all Projects of the database.
+  env: { DATABASE_URL: await createDatabase(t) },
+})
 const { admin, superAdmin, services } = botica
 const projectId = botica.project.id
 const password = 'a password of some length'

@@ -1,7 +1,7 @@
 import t from 'tap'
 import { systemPrincipal } from '../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../shared/store/projects.ts'
-import { openBotica } from './fixtures/botica.ts'
+import { openBotica, statementsAsked } from './fixtures/botica.ts'
 import { basic, createClient } from './fixtures/client.ts'
 
 const botica = await openBotica(t)
@@ -153,24 +153,25 @@ t.test('accessTokenLifetime sets the life of a token', async (t) => {
 t.test('a token costs at most three statements, a known session none', async (t) => {
   const { id, secret } = await botica.createMember()
   services.principals.forget()
-  let before = services.database.statements
+  const before = services.database.statements
   const { body } = await askToken({ grant_type: 'client_credentials' }, basic(id, secret))
   t.ok(services.database.statements - before <= 3, `${services.database.statements - before}`)
 
   const client = createClient(baseUrl, body.access_token)
-  t.equal((await client.get('/auth/me')).status, 200)
-  before = services.database.statements
-  t.equal((await client.get('/auth/me')).status, 200)
-  t.equal(services.database.statements - before, 0)
+  const cost = await statementsAsked(services, client, async () => {
+    t.equal((await client.get('/auth/me')).status, 200)
+  })
+  t.equal(cost, 0)
 })
 
 t.test('the second authenticated read is one statement in total', async (t) => {
   const { client } = await botica.createMember()
   const patient = await client.create({ resourceType: 'Patient' })
   await client.get(`Patient/${patient.id}`)
-  const before = services.database.statements
-  t.equal((await client.get(`Patient/${patient.id}`)).status, 200)
-  t.equal(services.database.statements - before, 1)
+  const cost = await statementsAsked(services, client, async () => {
+    t.equal((await client.get(`Patient/${patient.id}`)).status, 200)
+  })
+  t.equal(cost, 1)
 })
 
 t.test('SMART scopes narrow a token', async (t) => {

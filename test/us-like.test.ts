@@ -20,7 +20,7 @@ t.test('a Project asks for codes to be looked up on write', async (t) => {
   const setting = { ...stored.body, features: ['validate-terminology'] }
   t.equal((await botica.superAdmin.put(`Project/${project.id}`, setting)).status, 200)
   const odd = aPatient({ gender: 'odd' })
-  await until(async () => (await admin.post('Patient', odd)).status === 400, 20_000)
+  await until(async () => (await admin.post('Patient', odd)).status === 400, 60_000)
 })
 
 t.test('the definitions are loaded by one transaction', async (t) => {

@@ -250,7 +250,7 @@ async function tenantWith(members: object, isInForce: (tenant: Tenant) => Promis
   const { body } = await botica.superAdmin.get(path)
   const { status } = await botica.superAdmin.put(path, { ...body, ...members })
   if (status !== 200) throw new Error(`The Project could not be changed: ${status}`)
-  await until(() => isInForce(tenant), 20_000)
+  await until(() => isInForce(tenant), 60_000)
   return tenant.admin
 }
 

@@ -4,6 +4,7 @@ import { openBotica, until } from './fixtures/botica.ts'
 import type { Untyped } from './fixtures/bots.ts'
 import type { Client } from './fixtures/client.ts'
 import { createDatabase } from './fixtures/own-database.ts'
+import { claimsOf } from './fixtures/people.ts'
 import { bound, kindOf, openSocket, socketUrl, subscribe, tokenOf } from './fixtures/sockets.ts'
 
 const DATABASE_URL = await createDatabase(t)
@@ -78,9 +79,9 @@ t.test('after its login is revoked a socket hears nothing more', async (t) => {
   const { client: member } = await botica.createMember()
   const socket = await openSocket(t, url)
   const { id } = await bound(member, socket, 'Basic')
-  const { body } = await superAdmin.get<Untyped>('Login?_sort=-_lastUpdated&_count=1')
-  const login = body.entry[0].resource
-  await superAdmin.put(`Login/${login.id}`, { ...login, revoked: true })
+  const login = `Login/${claimsOf(member.token ?? '').login_id}`
+  const { body } = await superAdmin.get<Untyped>(login)
+  t.equal((await superAdmin.put(login, { ...body, revoked: true })).status, 200)
   services.principals.forget()
   await admin.post('Basic', { resourceType: 'Basic', code: { text: 'unheard' } })
   await until(async () => (await admin.get(`Subscription/${id}`)).status === 404, 60_000)

@@ -18,7 +18,8 @@ import type { FhirReply, FhirRequest } from './handle.ts'
 import { absoluteUrl } from './interaction.ts'
 import { emptyReply, outcomeReply } from './reply.ts'
 
-const PATH = /^bulkdata\/import\/([0-9a-f-]{36})(?:\/files\/(\d{1,6})\.OperationOutcome\.ndjson)?$/
+const PATH =
+  /^bulkdata\/import\/([0-9a-f-]{36})(?:\/files\/([1-9]\d{0,5})\.OperationOutcome\.ndjson)?$/
 const HOUR_MS = 3_600_000
 const MOST_RETRY_SECONDS = 10
 const ERRORS_AT_ONCE = 1000

@@ -1,4 +1,5 @@
 /** The manifest of a bulk export elsewhere → the inputs that it names. */
+import { importAddress, takesHttp } from '../../shared/api/import-address.ts'
 import { isImportable } from '../../shared/api/import-lines.ts'
 import type { Config } from '../../shared/config.ts'
 import { badRequest } from '../../shared/errors.ts'
@@ -10,13 +11,14 @@ import { refused } from './source.ts'
 
 /** Errors: 400 for what is no manifest, or one whose files take a token; others may be tried again. */
 export async function readManifest(
-  { hookTargets }: Pick<Config, 'hookTargets'>,
+  config: Pick<Config, 'hookTargets'>,
   url: string,
   signal: AbortSignal,
 ): Promise<readonly ImportInput[]> {
   const headers = { accept: 'application/json' }
-  const asked = { url, method: 'GET', headers, body: undefined, redirect: 'follow' }
-  const { status, body } = await fetchOutside(asked, hookTargets, signal).catch(refused)
+  const isSecure = !takesHttp(config)
+  const asked = { url, method: 'GET', headers, body: undefined, redirect: 'follow', isSecure }
+  const { status, body } = await fetchOutside(asked, config.hookTargets, signal).catch(refused)
   if (status >= 500 || status === 429) throw new Error(`The manifest was answered with ${status}`)
   if (status !== 200) throw badRequest(`The manifest was answered with status ${status}`)
   const manifest = parseBody(body)
@@ -26,14 +28,23 @@ export async function readManifest(
   if (manifest.requiresAccessToken === true) {
     throw badRequest('The files of the manifest need an access token, which imports do not have')
   }
+  if (Array.isArray(manifest.link) && manifest.link.some(isNext)) {
+    throw badRequest('The manifest goes on at another address; name its files as inputs')
+  }
   return manifest.output.map((file: unknown) => {
     const { type, url: address } = isObject(file) ? file : {}
     if (typeof type !== 'string' || !isImportable(type)) {
       throw badRequest('The manifest names a file of a type that is not imported')
     }
-    if (typeof address !== 'string' || !URL.canParse(address, url)) {
-      throw badRequest('The manifest names a file without an address')
+    const found = typeof address === 'string' ? importAddress(config, address, url) : undefined
+    if (found === undefined) {
+      throw badRequest('The manifest names a file that is at no https address')
     }
-    return { type, url: new URL(address, url).href }
+    return { type, url: found.href }
   })
+}
+
+/** https://build.fhir.org/ig/HL7/bulk-data/export.html: files are told of in pages. */
+function isNext(link: unknown): boolean {
+  return isObject(link) && link.relation === 'next'
 }

@@ -3,6 +3,7 @@ import { pipeline, Readable } from 'node:stream'
 import { createBrotliDecompress, createGunzip, createInflate } from 'node:zlib'
 import type { Principal } from '../../shared/access/principal.ts'
 import { type BinaryContent, contentOf, openContent } from '../../shared/api/binary-content.ts'
+import { takesHttp } from '../../shared/api/import-address.ts'
 import { chunksOf } from '../../shared/chunks.ts'
 import type { Config } from '../../shared/config.ts'
 import { badRequest } from '../../shared/errors.ts'
@@ -95,18 +96,15 @@ async function openFile(config: Config, url: string, signal: AbortSignal): Promi
 }
 
 /** Errors: 400 for an answer that will be the same the next time. */
-async function openAnswer(
-  { hookTargets }: Config,
-  url: string,
-  signal: AbortSignal,
-): Promise<Opened> {
+async function openAnswer(config: Config, url: string, signal: AbortSignal): Promise<Opened> {
   const waiting = new AbortController()
   const timer = setTimeout(() => waiting.abort(), ANSWER_MS)
   const either = AbortSignal.any([signal, waiting.signal])
   const headers = { accept: 'application/fhir+ndjson, application/ndjson, */*' }
-  const asked = { url, method: 'GET', headers, body: undefined, redirect: 'follow' }
+  const isSecure = !takesHttp(config)
+  const asked = { url, method: 'GET', headers, body: undefined, redirect: 'follow', isSecure }
   try {
-    const opened = await openOutside(asked, hookTargets, either).catch(refused)
+    const opened = await openOutside(asked, config.hookTargets, either).catch(refused)
     if (opened.status === 200) return opened
     opened.body.destroy()
     const text = `The input was answered with status ${opened.status}`

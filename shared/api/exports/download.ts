@@ -66,7 +66,7 @@ export async function fileReply(
   }
 }
 
-const NAME = /^(\d{1,6})\.(?:(deleted|error)\.)?([A-Za-z]+)\.ndjson$/
+const NAME = /^([1-9]\d{0,5})\.(?:(deleted|error)\.)?([A-Za-z]+)\.ndjson$/
 
 async function namedFile(
   { database }: Services,

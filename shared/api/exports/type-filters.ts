@@ -3,8 +3,8 @@ import type { Principal } from '../../access/principal.ts'
 import { HttpError } from '../../errors.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
 import type { Services } from '../../services.ts'
-import type { TypeFilter } from '../../store/exports/jobs.ts'
-import { isExportable } from '../../store/exports/scope.ts'
+import type { ExportLevel, TypeFilter } from '../../store/exports/jobs.ts'
+import { fits, isExportable } from '../../store/exports/scope.ts'
 import { parsed } from '../criteria.ts'
 import { readQuery } from '../negotiate.ts'
 import { withCodes } from '../search-codes.ts'
@@ -24,12 +24,13 @@ const RESULT =
 export async function readTypeFilters(
   asking: { readonly services: Services; readonly principal: Principal },
   texts: readonly string[],
+  level: ExportLevel,
   types: readonly string[] | undefined,
 ): Promise<ReadFilters> {
   const filters: TypeFilter[] = []
   const faults: Fault[] = []
   for (const text of texts) {
-    const found = await readFilter(asking, text, types)
+    const found = await readFilter(asking, text, level, types)
     if ('isFatal' in found) faults.push(found)
     else filters.push(found)
   }
@@ -39,17 +40,21 @@ export async function readTypeFilters(
 async function readFilter(
   asking: { readonly services: Services; readonly principal: Principal },
   text: string,
+  level: ExportLevel,
   types: readonly string[] | undefined,
 ): Promise<TypeFilter | Fault> {
   const { services, principal } = asking
   const at = text.indexOf('?')
   const type = at === -1 ? text : text.slice(0, at)
   const said = type.slice(0, 64)
-  if (at === -1) return fault('invalid', `A filter is Type?query, not ${said}`, NAME)
+  if (at < 1) return fault('invalid', `A filter is Type?query, not ${text.slice(0, 64)}`, NAME)
   if (!isResourceType(type)) return fault('invalid', `Unknown type ${said}`, NAME)
   if (!isExportable(principal, type)) return fault('not-supported', `${type} is not exported`, NAME)
   if (types !== undefined && !types.includes(type)) {
     return fault('invalid', `${type} is filtered but is not in _type`, NAME)
+  }
+  if (!fits(level, type)) {
+    return fault('invalid', `${type} is filtered but is not in the compartment of a patient`, NAME)
   }
   try {
     const query = readQuery(text.slice(at + 1))

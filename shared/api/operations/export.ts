@@ -45,7 +45,7 @@ export const exportData: Operation = {
     const { parameters, typeFilters, faults } = readParameters(request, level)
     const refused = refusedTypes(principal, level, parameters)
     if (type !== undefined && id !== undefined) await services.repository.read(principal, type, id)
-    const filtered = await readTypeFilters(call, typeFilters, parameters.types)
+    const filtered = await readTypeFilters(call, typeFilters, level, parameters.types)
     const unknown = await unknownPatients(call, level, parameters.patients)
     const all = [...faults, ...refused, ...filtered.faults, ...unknown]
     const issues = settle(all, preferences.isLenient)

@@ -20,6 +20,7 @@ import {
   type NewImport,
 } from '../../store/imports.ts'
 import { toBinaryPath } from '../attachments.ts'
+import { importAddress } from '../import-address.ts'
 import { isImportable } from '../import-lines.ts'
 import { importUrl, recordImport } from '../import-status.ts'
 import { absoluteUrl } from '../interaction.ts'
@@ -110,7 +111,7 @@ async function filesOf(
   const parts = inputs.parts('input')
   const manifest = inputs.text('manifest')
   if ((manifest === undefined) === (parts.length === 0)) {
-    throw badRequest('An import needs either "input" or "manifest"')
+    throw badRequest('An import needs either "input" or "manifest"', 'input')
   }
   if (manifest !== undefined) {
     return [{ type: null, url: readOutside(services, manifest, 'manifest') }]
@@ -121,11 +122,17 @@ async function filesOf(
   const files: ImportInput[] = []
   for (const [index, part] of parts.entries()) {
     const place = `input[${index}]`
-    const type = readType(principal, part.required('type'), `${place}.type`)
-    const url = await readUrl(services, principal, part.required('url'), `${place}.url`)
+    const type = readType(principal, needed(part, 'type', place), `${place}.type`)
+    const url = await readUrl(services, principal, needed(part, 'url', place), `${place}.url`)
     files.push({ type, url })
   }
   return files
+}
+
+function needed(part: Inputs, name: string, place: string): string {
+  const text = part.text(name)
+  if (text === undefined) throw badRequest(`Missing required parameter "${name}"`, place)
+  return text
 }
 
 /** Errors: 400 for types that are not imported, 403 for those that the caller may not write. */
@@ -157,11 +164,8 @@ async function readUrl(
 
 /** What the address leads to is for the worker to see. */
 function readOutside({ config }: Services, text: string, place: string): string {
-  const url = URL.canParse(text) && text.length <= LONGEST_URL ? new URL(text) : undefined
-  const protocols = config.hookTargets.reach === 'public' ? ['https:'] : ['https:', 'http:']
-  if (url === undefined || !protocols.includes(url.protocol)) {
-    throw badRequest('The input must be an https address or a Binary', place)
-  }
+  const url = text.length <= LONGEST_URL ? importAddress(config, text) : undefined
+  if (url === undefined) throw badRequest('The input must be an https address or a Binary', place)
   if (url.username !== '' || url.password !== '') {
     throw badRequest('An address may hold no password', place)
   }

@@ -58,7 +58,7 @@ function isUsual(type: string): boolean {
 }
 
 /** A Group may have members of other types, which are exported as themselves. */
-function fits(level: ExportLevel, type: string): boolean {
+export function fits(level: ExportLevel, type: string): boolean {
   return level === 'system' || isOfPatients(type) || (level === 'group' && MEMBERS.has(type))
 }
 
