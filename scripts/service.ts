@@ -1,8 +1,9 @@
 /** A program in the background: started with its log in a file, watched until ready, stopped. */
 import { type ChildProcess, spawn } from 'node:child_process'
+import { randomInt } from 'node:crypto'
 import { once } from 'node:events'
 import { closeSync, openSync, readFileSync, renameSync, rmSync } from 'node:fs'
-import { type AddressInfo, createServer } from 'node:net'
+import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Account } from './account.ts'
@@ -38,6 +39,8 @@ export interface Program {
 
 const READY_MS = 40_000
 const STOP_MS = 15_000
+const FIRST_PORT = 16_384
+const LAST_PORT = 32_767
 
 /** Told of a process as soon as it runs, to be able to stop it before it is ready. */
 export type OnSpawn = (service: Service) => void
@@ -127,11 +130,21 @@ function messageOf(line: string): string {
   }
 }
 
+/**
+ * Below those that systems give to connections going out: one of these would now and then have the port
+ * by the time it is used.
+ */
 export async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const { port } = server.address() as AddressInfo // a TCP server's address is never a string
-  server.close()
-  await once(server, 'close')
-  return port
+  for (;;) {
+    const port = randomInt(FIRST_PORT, LAST_PORT + 1)
+    const server = createServer().listen(port, '127.0.0.1')
+    try {
+      await once(server, 'listening')
+    } catch {
+      continue
+    }
+    server.close()
+    await once(server, 'close')
+    return port
+  }
 }
