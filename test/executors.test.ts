@@ -105,6 +105,12 @@ t.test('failures have the words of the contract and the run id', async (t) => {
       'invalid',
       'Bot result could not be serialized: A function has no JSON form',
     ],
+    [
+      'return { toJSON() {} }',
+      'result',
+      'invalid',
+      'Bot result could not be serialized: An object has no JSON form',
+    ],
   ]
   for (const [body, failure, code, text] of cases) {
     const bot = aRun(handler(body), { limits: { ...small, ...times[failure] } })
@@ -129,6 +135,11 @@ t.test('a thrown OperationOutcome, or one that an error carries, is the answer',
     const result = await run(executors, aRun(handler(`throw ${thrown}`)))
     t.match(result, { status: 'error', failure: 'thrown', kind: 'outcome' })
     t.same(JSON.parse(result.body), { resourceType: 'OperationOutcome', id: 'gone', issue: [] })
+  }
+  const odd = '{ resourceType: "OperationOutcome", issue: 5, message: "no list" }'
+  for (const thrown of [odd, `Object.assign(new Error("no list"), { outcome: ${odd} })`]) {
+    const result = await run(executors, aRun(handler(`throw ${thrown}`)))
+    t.equal(textOf(result), 'no list')
   }
 })
 

@@ -15,11 +15,13 @@ export interface RunRecord {
   readonly startedAt: Date
   readonly endedAt: Date
   readonly failure: RunFailure | undefined
+  /** What the failure says, without secrets. */
+  readonly error: string | undefined
   /** Without secrets. */
   readonly log: string
   /** 1-based. */
   readonly attempt: number
-  readonly result: Pick<RunResult, 'body' | 'cpuMs' | 'memoryMb'>
+  readonly result: Pick<RunResult, 'cpuMs' | 'memoryMb'>
 }
 
 export interface Audit {
