@@ -94,6 +94,8 @@ t.test('events that fail one after the other open the circuit, a success closes 
   t.match((await redeliver(window)).body, { parameter: [{ name: 'count', valueInteger: 0 }] })
   for (const [body, expression] of [
     [{ since: 'yesterday' }, 'since'],
+    [{ since: '5' }, 'since'],
+    [{ since: '2026-13-01' }, 'since'],
     [{ until: 5 }, 'until'],
     [{ since: ['2026-01-01', '2026-01-02'] }, 'since'],
     [{ since: '2026-01-02', until: '2026-01-01' }, 'since'],
