@@ -73,6 +73,35 @@ t.test('a run is cancelled while its bot has no place for it', async (t) => {
   t.match((await admin.get(held)).body, { status: 'cancelled' })
 })
 
+t.test('a bot that a run has called ends with it when a limit ends the run', async (t) => {
+  const inner = await aBot(
+    botica,
+    handler(`await medplum.createResource({ resourceType: 'Basic', code: { text: event.input.key } })
+      await new Promise(() => {})`),
+    { fields: { timeout: 300 } },
+  )
+  const outer = await aBot(
+    botica,
+    handler(`void medplum.executeBot('${inner}', event.input, 'application/json').catch(() => {})
+      while (!(await medplum.searchOne('Basic', { 'code:text': event.input.key }))) {
+        await new Promise((resolve) => setTimeout(resolve, 200))
+      }
+      for (;;);`),
+    { fields: { ...patient, ...limit('cpuMs', 3000) } },
+  )
+  const cut = await execute(admin, outer, { key: randomUUID() }, { Prefer: 'wait=100' })
+  t.match(cut.body, { issue: [{ code: 'too-costly' }] })
+  let told: Untyped[] = []
+  await until(async () => {
+    told = (await admin.get<Untyped>(`Bot/${inner}/$runs`)).body.parameter ?? []
+    return told.length > 0
+  }, PATIENCE_MS)
+  t.match(
+    told[0].part.find(({ name }: Untyped) => name === 'status'),
+    { valueCode: 'cancelled' },
+  )
+})
+
 t.test('a process that stops sends its callers to the address of the result', async (t) => {
   const id = await aBot(botica, waiting, { fields: patient })
   const { gate, open } = aGate(admin)

@@ -5,7 +5,7 @@ import type { ExecuteJob } from '../../shared/queue-jobs.ts'
 import type { Services } from '../../shared/services.ts'
 import type { Session } from '../../shared/store/principals.ts'
 import { createBatches } from './batches.ts'
-import type { RunFailure, RunResult } from './run-result.ts'
+import { isKilled, type RunFailure, type RunResult } from './run-result.ts'
 
 export interface RunRecord {
   readonly job: ExecuteJob
@@ -32,7 +32,6 @@ export interface Audit {
 }
 
 const LOG_TAIL_BYTES = 10 * 1024
-const KILLED: ReadonlySet<RunFailure> = new Set(['timeout', 'memory', 'cpu', 'crash'])
 
 export function createAudit({ log, repository }: Services): Audit {
   const batches = createBatches<RunRecord>({
@@ -108,7 +107,7 @@ function auditEvent(record: RunRecord): Resource {
     entity: entities.flatMap((reference) =>
       reference === undefined ? [] : [{ what: { reference } }],
     ),
-    outcome: failure === undefined ? '0' : KILLED.has(failure) ? '8' : '4',
+    outcome: failure === undefined ? '0' : isKilled(failure) ? '8' : '4',
     ...(log === '' ? {} : { outcomeDesc: logTail(log) }),
   }
 }
