@@ -8,7 +8,9 @@ const { admin } = botica
 const HL7 = 'x-application/hl7-v2+er7'
 const ADT = 'MSH|^~\\&|A|B|C|D|20261101||ADT^A01|77|P|2.5.1\rPID|1||1234'
 
-const echo = await aBot(botica, handler('return event.input'))
+// A busy machine takes its time.
+const patient = { fields: { timeout: 120 } }
+const echo = await aBot(botica, handler('return event.input'), patient)
 
 t.test('input is parsed by its content type', async (t) => {
   const describe = await aBot(
@@ -229,6 +231,7 @@ t.test('a bot calls bots, ten deep and no deeper', async (t) => {
     handler(
       `return await medplum.executeBot('${echo}', { from: event.input.n }, 'application/json')`,
     ),
+    patient,
   )
   const answers = await Promise.all(
     Array.from({ length: 12 }, (_, n) => execute(admin, outer, { n })),
@@ -238,7 +241,7 @@ t.test('a bot calls bots, ten deep and no deeper', async (t) => {
     answers.map((_, n) => ({ from: n })),
     'more callers than the worker has places',
   )
-  const self = await aBot(botica)
+  const self = await aBot(botica, undefined, patient)
   await deploy(
     admin,
     self,
