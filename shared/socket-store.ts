@@ -7,8 +7,8 @@ import type { Redis } from './redis.ts'
 
 /** Without a binding. */
 export const UNBOUND_MS = 300_000
-const MOST_OF_MEMBER = 500
-const MOST_OF_PROJECT = 10_000
+/** At a time. */
+export const MOST_SOCKET_SUBSCRIPTIONS = { member: 500, project: 10_000 } as const
 
 /** One that is held, and what it is counted by. */
 export interface HeldSubscription {
@@ -18,7 +18,7 @@ export interface HeldSubscription {
   readonly text: string
 }
 
-export type Refusal = 'member' | 'project'
+export type Refusal = keyof typeof MOST_SOCKET_SUBSCRIPTIONS
 
 const keys = {
   text: (id: string) => `${PREFIX}:socket-subscription:${id}`,
@@ -56,7 +56,8 @@ export async function holdSubscription(
   redis: Redis,
   held: HeldSubscription,
 ): Promise<Refusal | undefined> {
-  const full = await hold(redis, held, UNBOUND_MS, [MOST_OF_MEMBER, MOST_OF_PROJECT])
+  const { member, project } = MOST_SOCKET_SUBSCRIPTIONS
+  const full = await hold(redis, held, UNBOUND_MS, [member, project])
   return full === 0 ? undefined : full === 1 ? 'member' : 'project'
 }
 

@@ -5,9 +5,12 @@ import { gzipSync } from 'node:zlib'
 import t from 'tap'
 import { isPublicAddress } from '../shared/addresses.ts'
 import { fetchOutside, type Outgoing } from '../shared/fetch-outside.ts'
-import { EVERYWHERE } from '../shared/outbound.ts'
+import { EVERYWHERE, readHostRule } from '../shared/outbound.ts'
+import { listen } from './fixtures/listening.ts'
 
+const heard: (string | undefined)[] = []
 const server = createServer((req, res) => {
+  heard.push(req.url)
   if (req.url === '/redirect') res.writeHead(302, { Location: '/json' }).end()
   else if (req.url === '/elsewhere') res.writeHead(307, { Location: `${other}/seen` }).end()
   else if (req.url === '/loop') res.writeHead(302, { Location: '/loop' }).end()
@@ -149,6 +152,31 @@ t.test('redirects are followed as fetch does, and credentials stay at home', asy
   const refused = outgoing(`${base}/redirect`, { redirect: 'error' })
   await t.rejects(fetchOutside(refused, EVERYWHERE, signal))
   await t.rejects(fetchOutside(outgoing(`${base}/loop`), EVERYWHERE, signal), /Too many redirects/)
+})
+
+t.test('no redirect leads to where a request may not go', async (t) => {
+  const rule = readHostRule('localhost')
+  const rules = { ...EVERYWHERE, never: rule === undefined ? [] : [rule] }
+  const before = heard.length
+  t.equal((await fetchOutside(outgoing(`${base}/x`), rules, signal)).status, 200)
+  await t.rejects(fetchOutside(outgoing(`${base}/elsewhere`), rules, signal), {
+    message: 'localhost is among those that are not called',
+  })
+  t.same(heard.slice(before), ['/x', '/elsewhere'])
+})
+
+t.test('an answer without end is cut off at its limit', async (t) => {
+  const cut = Promise.withResolvers<void>()
+  const endless = createServer((_, res) => {
+    const more = () => void res.write(Buffer.alloc(65_536), more)
+    more()
+    res.once('close', cut.resolve)
+  })
+  const port = await listen(t, endless)
+  await t.rejects(fetchOutside(outgoing(`http://127.0.0.1:${port}/`), EVERYWHERE, signal), {
+    message: 'The answer is larger than 10485760 bytes',
+  })
+  await cut.promise
 })
 
 t.test('an answer has its limit, packed or not', async (t) => {

@@ -2,6 +2,7 @@ import { Redis } from 'ioredis'
 import t from 'tap'
 import { openBotica, until } from './fixtures/botica.ts'
 import { aBot, execute, finished, handler } from './fixtures/bots.ts'
+import { aGate } from './fixtures/gates.ts'
 
 const botica = await openBotica(t, { worker: true, env: { WORKER_CONCURRENCY: '2' } })
 const { admin, services } = botica
@@ -9,12 +10,19 @@ const PATIENCE_MS = 90_000
 const later = { Prefer: 'respond-async' }
 
 t.test('accepted runs outlive a Redis that has forgotten them', async (t) => {
-  const code = handler(`while (Date.now() < event.input.until);
+  // It computes while it waits, so that the others stay in line.
+  const code = handler(`
+    while (event.input.gate && !(await medplum.searchOne('Basic', 'identifier=' + event.input.gate))) {
+      const end = Date.now() + 200
+      while (Date.now() < end);
+    }
     return event.runId`)
-  const id = await aBot(botica, code, { fields: { timeout: 60 } })
-  const release = Date.now() + 5000
+  const url = `${botica.baseUrl}fhir/StructureDefinition/bot-cpuMs`
+  const extension = [{ url, valueInteger: 300_000 }]
+  const id = await aBot(botica, code, { fields: { timeout: 300, extension } })
+  const { gate, open } = aGate(admin)
   const accepted = await Promise.all(
-    Array.from({ length: 12 }, () => execute(admin, id, { until: release }, later)),
+    Array.from({ length: 12 }, () => execute(admin, id, { gate }, later)),
   )
   const async = async (state: string) =>
     (await services.queues.depths())['bots-async']?.[state] ?? 0
@@ -23,6 +31,7 @@ t.test('accepted runs outlive a Redis that has forgotten them', async (t) => {
   await redis.flushdb()
   redis.disconnect()
   t.equal(await async('prioritized'), 0)
+  await open()
 
   const urls = accepted.map(({ headers }) => String(headers.get('content-location')))
   const jobs = await Promise.all(urls.map((url) => finished(admin, url, PATIENCE_MS)))
@@ -34,7 +43,7 @@ t.test('accepted runs outlive a Redis that has forgotten them', async (t) => {
     jobs.map(({ output }) => output.parameter[0].valueString),
     accepted.map(({ headers }) => headers.get('x-bot-run-id')),
   )
-  const answer = await execute(admin, id, { until: 0 })
+  const answer = await execute(admin, id)
   t.equal(answer.status, 200, 'and the next run is as any other')
   await until(async () => (await async('active')) === 0, PATIENCE_MS)
 })

@@ -78,6 +78,32 @@ t.test('values are shown as JSON, as deep and as long as is of use', async (t) =
   }
 })
 
+t.test('secrets are hidden as JSON, as numbers and as parts of others, too', async (t) => {
+  const key = '-----BEGIN KEY-----\nMIIEvQ\n-----END "KEY"-----'
+  const secrets = {
+    PART: { name: 'PART', valueString: 'password' },
+    WHOLE: { name: 'WHOLE', valueString: 'password-of-production' },
+    KEY: { name: 'KEY', valueString: key },
+    ACCOUNT: { name: 'ACCOUNT', valueInteger: 1234567890 },
+    RATE: { name: 'RATE', valueDecimal: 0.12345678 },
+    PIN: { name: 'PIN', valueInteger: 1234 },
+  }
+  const event = JSON.stringify({ context: {}, secrets })
+  const code = handler(`
+    console.log(event.secrets)
+    const [whole, key, account] = ['WHOLE', 'KEY', 'ACCOUNT'].map((name) => event.secrets[name])
+    console.log('at', whole.valueString, account.valueInteger, 'with', key.valueString)
+    throw new Error(JSON.stringify([key.valueString]))`)
+  const log = await logOf(code, { event })
+  t.match(log, '"WHOLE":{"name":"WHOLE","valueString":"***"}')
+  t.match(log, '"KEY":{"name":"KEY","valueString":"***"}')
+  t.match(log, '"ACCOUNT":{"name":"ACCOUNT","valueInteger":***}')
+  t.match(log, '"PIN":{"name":"PIN","valueInteger":1234}')
+  t.match(log, 'INFO at *** *** with ***\n')
+  t.match(log, 'ERROR Error: ["***"]\n')
+  t.notMatch(log, /production|MIIEvQ|1234567890|0\.12345678/)
+})
+
 t.test('secrets are hidden wherever they stand', async (t) => {
   const secrets = {
     KEY: { name: 'KEY', valueString: 'hunter2hunter2' },

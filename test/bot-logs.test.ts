@@ -103,8 +103,10 @@ t.test('short runs, failures and long logs are heard whole', async (t) => {
   await execute(admin, id, { lines: 3 })
   await execute(admin, id, { lines: 1, fail: true })
   await eventually(async () => (listener.heard.filter(isEnd).length === 2 ? true : undefined))
+  // What a slow machine takes long for is told in several parts.
+  const types = listener.heard.map(({ type }) => type)
   t.same(
-    listener.heard.map(({ type }) => type),
+    types.filter((type, at) => type !== 'log' || types[at - 1] !== 'log'),
     ['start', 'log', 'end', 'start', 'log', 'end'],
   )
   t.match(logOf(listener), /line 0\n.*line 1\n.*line 2\n.*line 0\n.*ERROR Error: no bed left/)
@@ -175,7 +177,7 @@ t.test('a web process that stops ends the streams as if they were complete', asy
   const web = await listen(botica.services, 0)
   const listener = await follow(admin, id, `http://127.0.0.1:${web.port}/`)
   const startedAt = Date.now()
-  await web.stop(60_000)
+  await web.stop(300_000)
   await listener.over
-  t.ok(Date.now() - startedAt < 30_000, 'long before it would be cut off')
+  t.ok(Date.now() - startedAt < 150_000, 'long before it would be cut off')
 })

@@ -87,6 +87,28 @@ t.test('failures tell why, in the words of the reply', async (t) => {
   }
 })
 
+t.test('what failed is told without secrets', async (t) => {
+  const tenant = await botica.createTenant()
+  const { body: project } = await botica.superAdmin.get<Untyped>(`Project/${tenant.project.id}`)
+  const secret = [{ name: 'KEY', valueString: 'first line\nof a "secret"' }]
+  await botica.superAdmin.put(`Project/${project.id}`, { ...project, secret })
+  const code = handler(`
+    const key = event.secrets.KEY?.valueString
+    console.log({ key })
+    throw new Error(key === undefined ? 'none' : 'refused ' + key + ' and ' + JSON.stringify({ key }))`)
+  const id = await aBot(tenant, code)
+  const told = 'refused *** and {"key":"***"}'
+  // A changed Project reaches a worker within seconds.
+  const run = await eventually(async () => {
+    await execute(tenant.admin, id)
+    const [latest] = await recorded(id, 1, tenant.admin)
+    return latest.error === 'none' ? undefined : latest
+  })
+  t.equal(run.error, told)
+  t.match(run.log, `ERROR Error: ${told}\n`)
+  t.match(run.log, 'INFO {"key":"***"}\n')
+})
+
 t.test('asynchronous runs and calls of other bots are told too', async (t) => {
   const inner = await aBot(botica, handler('return "inner"'))
   const outer = await aBot(botica, handler(`return await medplum.executeBot('${inner}', {})`))

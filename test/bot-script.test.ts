@@ -75,18 +75,23 @@ t.test('result and log go apart, and the bot acts as the client it was given', a
 })
 
 t.test('what goes wrong is told, with an exit code', async (t) => {
-  const cases: readonly [name: string, code: string, says: RegExp][] = [
+  const cases: readonly [name: string, code: string, says: RegExp, seconds?: string][] = [
     [
       'throws.js',
       'exports.handler = async () => { throw new Error("no bed left") }',
       /^no bed left$/m,
     ],
-    ['loops.js', 'exports.handler = async () => { for (;;); }', /^Bot (timed out|exceeded CPU)/m],
+    [
+      'loops.js',
+      'exports.handler = async () => { for (;;); }',
+      /^Bot (timed out|exceeded CPU)/m,
+      '1',
+    ],
     ['wrong.ts', 'export const handler = ;', /^wrong\.ts: .*line 1, column 24/m],
     ['needs.js', 'exports.handler = require("fs")', /^needs\.js: .*"?fs"?/m],
   ]
-  for (const [name, code, says] of cases) {
-    const ran = await bot(['run', write(name, code), '--timeout', '1'], asClient)
+  for (const [name, code, says, seconds = '60'] of cases) {
+    const ran = await bot(['run', write(name, code), '--timeout', seconds], asClient)
     t.equal(ran.code, 1, name)
     t.match(ran.stderr, says)
     t.equal(ran.stdout, '')

@@ -7,6 +7,7 @@ import { aSubscription } from './fixtures/receiver.ts'
 const botica = await openBotica(t, { worker: true })
 const { admin, superAdmin, project, services } = botica
 const path = `/admin/projects/${project.id}/bots/stats`
+const PATIENCE_MS = 90_000
 const later = { Prefer: 'respond-async' }
 
 t.test('administrators see what their bots did', async (t) => {
@@ -21,7 +22,7 @@ t.test('administrators see what their bots did', async (t) => {
   await until(async () => {
     stats = (await admin.get<Untyped>(path)).body
     return ofBot(stats, good)?.started === 3 && ofBot(stats, bad)?.started === 1
-  }, 30_000)
+  }, PATIENCE_MS)
   t.match(ofBot(stats, good), {
     succeeded: 3,
     failed: {},
@@ -36,8 +37,8 @@ t.test('runs in hand and in line are told while they last', async (t) => {
   const extension = [
     { url: `${botica.baseUrl}fhir/StructureDefinition/bot-maxConcurrency`, valueInteger: 1 },
   ]
-  const slow = handler('await new Promise((resolve) => setTimeout(resolve, 60_000))')
-  const id = await aBot(botica, slow, { fields: { extension } })
+  const endless = handler('await new Promise(() => {})')
+  const id = await aBot(botica, endless, { fields: { extension, timeout: 600 } })
   const urls: string[] = []
   for (let n = 0; n < 3; n++) {
     const accepted = await execute(admin, id, {}, later)
@@ -46,7 +47,7 @@ t.test('runs in hand and in line are told while they last', async (t) => {
   await until(async () => {
     const { body } = await admin.get<Untyped>(path)
     return body.lanes['bots-async'].inFlight === 3 && body.slotsUsed >= 1
-  }, 30_000)
+  }, PATIENCE_MS)
   const { body: queues } = await superAdmin.get<Untyped>('/admin/super/queues')
   t.match(
     queues.lanes.filter((lane: Untyped) => lane.project === project.id),
@@ -56,7 +57,7 @@ t.test('runs in hand and in line are told while they last', async (t) => {
   await until(async () => {
     const { body } = await admin.get<Untyped>(path)
     return body.lanes['bots-async'].inFlight === 0 && body.slotsUsed === 0
-  }, 30_000)
+  }, PATIENCE_MS)
 })
 
 t.test('stats are for administrators of the Project', async (t) => {
@@ -73,7 +74,7 @@ t.test('the metrics of the service tell runs by project, bot and outcome', async
   const line = new RegExp(
     `bot_runs_total\\{[^}]*project="${project.id}"[^}]*bot="${id}"[^}]*outcome="ok"[^}]*\\} 1`,
   )
-  await until(async () => line.test((await botica.anonymous.get('/metrics')).text), 30_000)
+  await until(async () => line.test((await botica.anonymous.get('/metrics')).text), PATIENCE_MS)
   const { text } = await botica.anonymous.get('/metrics')
   for (const name of [
     'bot_queue_wait_seconds_bucket',

@@ -12,6 +12,7 @@ const botica = await openBotica(t, {
   env: { DATABASE_URL: await createDatabase(t), WORKER_QUEUES: 'bots-sync,change' },
 })
 const { admin } = botica
+const PATIENCE_MS = 90_000
 
 const subscribe = (criteria: string, path: string, more: object = {}) =>
   admin.create(aSubscription(criteria, receiver.url + path, more))
@@ -135,7 +136,7 @@ t.test('an expression that fails is told to nobody, and counted', async (t) => {
   await admin.create({ resourceType: 'Specimen' })
   await receiver.got('/judged', 1)
   const counted = /event_skipped_matches_total [1-9]/
-  await until(async () => counted.test((await botica.anonymous.get('/metrics')).text), 60_000)
+  await until(async () => counted.test((await botica.anonymous.get('/metrics')).text), PATIENCE_MS)
   t.equal(receiver.on('/unjudged').length, 0)
 })
 
@@ -179,7 +180,7 @@ t.test('a failed attempt is repeated, told each time, until there are no more', 
     )
     return (found.body.entry ?? []).map(({ resource }: Untyped) => resource)
   }
-  await until(async () => (await audits()).length === 2, 30_000)
+  await until(async () => (await audits()).length === 2, PATIENCE_MS)
   t.match(await audits(), [
     { outcome: '4', outcomeDesc: 'Attempt 1 received status 500', type: { code: 'transmit' } },
     { outcome: '8', outcomeDesc: 'Attempt 2 received status 500' },
@@ -200,7 +201,7 @@ t.test('success codes are those of the Subscription', async (t) => {
       values: [new URL(receiver.url).host],
     })
     return rows.length === 0 || receiver.on('/teapot').length > 1
-  }, 30_000)
+  }, PATIENCE_MS)
   t.equal(receiver.on('/teapot').length, 1)
 })
 

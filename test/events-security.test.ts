@@ -7,7 +7,7 @@ import { anEmail, invite } from './fixtures/invites.ts'
 import { createDatabase } from './fixtures/own-database.ts'
 import { aSubscription } from './fixtures/receiver.ts'
 
-const SECONDS = 30_000
+const PATIENCE_MS = 90_000
 const botica = await openBotica(t, {
   worker: true,
   env: { DATABASE_URL: await createDatabase(t), WORKER_QUEUES: 'bots-sync,change' },
@@ -48,7 +48,7 @@ const mails = async (count: number): Promise<Untyped[]> => {
   await until(async () => {
     kept = (await found('Basic?_sort=_lastUpdated')).map(({ code }) => JSON.parse(code.text))
     return kept.length >= count
-  }, SECONDS)
+  }, PATIENCE_MS)
   return kept
 }
 

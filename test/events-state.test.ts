@@ -6,7 +6,7 @@ import { anEmail, invite } from './fixtures/invites.ts'
 import { createDatabase } from './fixtures/own-database.ts'
 import { aSubscription, extension, startReceiver } from './fixtures/receiver.ts'
 
-const PATIENCE_MS = 60_000
+const PATIENCE_MS = 90_000
 const receiver = await startReceiver(t)
 const botica = await openBotica(t, {
   worker: true,
@@ -55,6 +55,7 @@ t.test('events that fail one after the other open the circuit, a success closes 
   await Promise.all(Array.from({ length: 20 }, () => admin.create({ resourceType: 'Device' })))
   await until(async () => (await state(id))?.paused_until != null, PATIENCE_MS)
   t.match(await state(id), { failures: 20, failed: '20', pauses: 1 })
+  await set(id, `paused_until = clock_timestamp() + interval '1 day'`)
   await admin.create({ resourceType: 'Device' })
   t.match(await statusOf(id), {
     type: 'query-status',
@@ -93,6 +94,8 @@ t.test('events that fail one after the other open the circuit, a success closes 
   t.match((await redeliver(window)).body, { parameter: [{ name: 'count', valueInteger: 0 }] })
   for (const [body, expression] of [
     [{ since: 'yesterday' }, 'since'],
+    [{ since: '5' }, 'since'],
+    [{ since: '2026-13-01' }, 'since'],
     [{ until: 5 }, 'until'],
     [{ since: ['2026-01-01', '2026-01-02'] }, 'since'],
     [{ since: '2026-01-02', until: '2026-01-01' }, 'since'],

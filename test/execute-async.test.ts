@@ -1,13 +1,15 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
-import type { Resource } from '../shared/fhir/resource.ts'
 import { openBotica } from './fixtures/botica.ts'
 import { aBot, eventually, execute, finished, handler, type Untyped } from './fixtures/bots.ts'
+import { AT_GATE, aGate } from './fixtures/gates.ts'
 
-const botica = await openBotica(t, { env: { QUEUE_BACKLOG_MAX: '20' } })
+const botica = await openBotica(t, { env: { QUEUE_BACKLOG_MAX: '20', EXECUTE_WAIT_MS: '110000' } })
 const { admin } = botica
 const later = { Prefer: 'respond-async' }
-const slow = handler(`await new Promise((resolve) => setTimeout(resolve, event.input.ms ?? 500))
+const PATIENCE_MS = 60_000
+const patient = { fields: { timeout: 300 } }
+const waiting = handler(`${AT_GATE}
   return 'attempt ' + event.attempt`)
 
 t.test('without a worker callers are sent away, and runs for later are accepted', async (t) => {
@@ -24,8 +26,9 @@ t.test('without a worker callers are sent away, and runs for later are accepted'
 })
 
 t.test('respond-async answers with a status URL, and the status with the result', async (t) => {
-  const id = await aBot(botica, slow)
-  const accepted = await execute(admin, id, {}, later)
+  const id = await aBot(botica, waiting, patient)
+  const { gate, open } = aGate(admin)
+  const accepted = await execute(admin, id, { gate }, later)
   t.equal(accepted.status, 202)
   const url = String(accepted.headers.get('content-location'))
   const runId = accepted.headers.get('x-bot-run-id')
@@ -37,6 +40,7 @@ t.test('respond-async answers with a status URL, and the status with the result'
   t.equal(running.status, 202)
   t.equal(running.headers.get('content-location'), url)
   t.equal((await admin.get(url.replace('/status', '/result'))).status, 409)
+  await open()
   const job = await finished(admin, url)
   t.match(job, {
     resourceType: 'AsyncJob',
@@ -58,16 +62,9 @@ t.test('respond-async answers with a status URL, and the status with the result'
 })
 
 t.test('a run that was asked for later is active once it has begun', async (t) => {
-  const id = await aBot(
-    botica,
-    handler(`while (!(await medplum.searchOne('Basic', 'identifier=' + event.input.key))) {
-        await new Promise((resolve) => setTimeout(resolve, 20))
-      }
-      return 'done'`),
-    { fields: { timeout: 120 } },
-  )
-  const key = randomUUID()
-  const accepted = await execute(admin, id, { key }, later)
+  const id = await aBot(botica, waiting, patient)
+  const { gate, open } = aGate(admin)
+  const accepted = await execute(admin, id, { gate }, later)
   const url = String(accepted.headers.get('content-location'))
   const active = await eventually(async () => {
     const { status, body } = await admin.get<Untyped>(url)
@@ -76,8 +73,7 @@ t.test('a run that was asked for later is active once it has begun', async (t) =
   })
   t.match(active, { id: accepted.headers.get('x-bot-run-id'), meta: { versionId: '2' } })
   t.match(await admin.get(`AsyncJob/${active.id}`), { body: { status: 'active' } })
-  const code = { text: 'go' }
-  await admin.create({ resourceType: 'Basic', identifier: [{ value: key }], code } as Resource)
+  await open()
   t.match(await finished(admin, url), { status: 'completed', meta: { versionId: '3' } })
 })
 
@@ -107,41 +103,45 @@ t.test('results of every kind are kept', async (t) => {
 })
 
 t.test('a caller whose wait ends first gets the status URL, and the run goes on', async (t) => {
-  const id = await aBot(botica, slow)
-  const wait = await execute(admin, id, { ms: 1600 }, { Prefer: 'wait=1' })
+  const id = await aBot(botica, waiting, patient)
+  const { gate, open } = aGate(admin)
+  const wait = await execute(admin, id, { gate }, { Prefer: 'wait=1' })
   t.equal(wait.status, 202)
   t.equal(wait.headers.get('preference-applied'), 'wait=1')
+  await open()
   const job = await finished(admin, wait.headers.get('content-location'))
   t.match(job.output.parameter[0], { valueString: 'attempt 1' })
-  const both = await execute(admin, id, { ms: 100 }, { Prefer: 'respond-async, wait=5' })
+  const both = await execute(admin, id, {}, { Prefer: 'respond-async, wait=100' })
   t.equal(both.status, 200)
   t.equal(both.text, 'attempt 1')
 })
 
 t.test('a caller who does not wait at all gets the status URL, and the run is made', async (t) => {
-  const id = await aBot(botica, slow)
+  const id = await aBot(botica, waiting, patient)
   for (let round = 0; round < 5; round++) {
-    const sent = await execute(admin, id, { ms: 50 }, { Prefer: 'wait=0' })
+    const { gate, open } = aGate(admin)
+    const sent = await execute(admin, id, { gate }, { Prefer: 'wait=0' })
     t.equal(sent.status, 202)
     t.equal(sent.headers.get('preference-applied'), 'wait=0')
+    await open()
     const job = await finished(admin, sent.headers.get('content-location'))
     t.match(job.output.parameter[0], { valueString: 'attempt 1' })
   }
 })
 
-t.test('a waiting or running job is cancelled within a second', async (t) => {
-  const id = await aBot(botica, slow)
+t.test('a running job is cancelled long before its end', async (t) => {
+  const id = await aBot(botica, waiting, patient)
   const depth = async (state: string) =>
     (await botica.services.queues.depths())['bots-async']?.[state]
   for (const how of ['DELETE', '$cancel']) {
-    const accepted = await execute(admin, id, { ms: 9000 }, later)
+    const accepted = await execute(admin, id, aGate(admin), later)
     const url = String(accepted.headers.get('content-location'))
     await eventually(async () => ((await depth('active')) === 1 ? true : undefined))
     const job = url.split('/').at(-2)
     const answer =
       how === 'DELETE' ? await admin.del(url) : await admin.post(`AsyncJob/${job}/$cancel`)
     t.equal(answer.status, how === 'DELETE' ? 202 : 200)
-    await eventually(async () => ((await depth('active')) === 0 ? true : undefined), 7000)
+    await eventually(async () => ((await depth('active')) === 0 ? true : undefined), PATIENCE_MS)
     const status = await admin.get<Untyped>(url)
     t.equal(status.status, 200)
     t.equal(status.body.status, 'cancelled')
@@ -185,8 +185,11 @@ t.test('members see their own jobs, admins all', async (t) => {
 })
 
 t.test('too many runs of a Project are refused, those of others are not', async (t) => {
-  const id = await aBot(botica, slow)
-  const runs = Array.from({ length: 21 }, () => execute(admin, id, { ms: 300 }))
+  const id = await aBot(botica, waiting, patient)
+  const { gate, open } = aGate(admin)
+  const runs = Array.from({ length: 21 }, () => execute(admin, id, { gate }))
+  await Promise.race(runs)
+  await open()
   const answers = await Promise.all(runs)
   const refused = answers.filter(({ status }) => status === 429)
   t.equal(refused.length, 1)
@@ -199,9 +202,10 @@ t.test('too many runs of a Project are refused, those of others are not', async 
 t.test('EXECUTE_DEADLINE=fail ends a run instead of a 202', async (t) => {
   const env = { EXECUTE_DEADLINE: 'fail', EXECUTE_WAIT_MS: '700' }
   const strict = await openBotica(t, { worker: true, env })
-  const answer = await execute(strict.admin, await aBot(strict, slow), { ms: 3000 })
+  const id = await aBot(strict, waiting, patient)
+  const answer = await execute(strict.admin, id, aGate(strict.admin))
   t.equal(answer.status, 400)
   t.match(answer.body.issue[0], { code: 'timeout', details: { text: 'Bot timed out after 0.7 s' } })
   const active = async () => (await strict.services.queues.depths())['bots-sync']?.active
-  await eventually(async () => ((await active()) === 0 ? true : undefined), 1500)
+  await eventually(async () => ((await active()) === 0 ? true : undefined), PATIENCE_MS)
 })

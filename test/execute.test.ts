@@ -8,7 +8,9 @@ const { admin } = botica
 const HL7 = 'x-application/hl7-v2+er7'
 const ADT = 'MSH|^~\\&|A|B|C|D|20261101||ADT^A01|77|P|2.5.1\rPID|1||1234'
 
-const echo = await aBot(botica, handler('return event.input'))
+// A busy machine takes its time.
+const patient = { fields: { timeout: 120 } }
+const echo = await aBot(botica, handler('return event.input'), patient)
 
 t.test('input is parsed by its content type', async (t) => {
   const describe = await aBot(
@@ -229,6 +231,7 @@ t.test('a bot calls bots, ten deep and no deeper', async (t) => {
     handler(
       `return await medplum.executeBot('${echo}', { from: event.input.n }, 'application/json')`,
     ),
+    patient,
   )
   const answers = await Promise.all(
     Array.from({ length: 12 }, (_, n) => execute(admin, outer, { n })),
@@ -238,7 +241,7 @@ t.test('a bot calls bots, ten deep and no deeper', async (t) => {
     answers.map((_, n) => ({ from: n })),
     'more callers than the worker has places',
   )
-  const self = await aBot(botica)
+  const self = await aBot(botica, undefined, patient)
   await deploy(
     admin,
     self,
@@ -270,10 +273,9 @@ t.test('a hot execute costs web no SQL and two Redis commands', async (t) => {
 })
 
 t.test('a caller that goes stops its run', async (t) => {
-  const id = await aBot(
-    botica,
-    handler('await new Promise((resolve) => setTimeout(resolve, 9000))'),
-  )
+  const id = await aBot(botica, handler('await new Promise(() => {})'), {
+    fields: { timeout: 300 },
+  })
   const controller = new AbortController()
   const asked = fetch(new URL(`fhir/R4/Bot/${id}/$execute`, botica.baseUrl), {
     headers: { Authorization: `Bearer ${admin.token}` },
@@ -283,7 +285,7 @@ t.test('a caller that goes stops its run', async (t) => {
   await eventually(async () => ((await active()) === 1 ? true : undefined))
   controller.abort()
   await t.rejects(asked)
-  await eventually(async () => ((await active()) === 0 ? true : undefined), 7000)
+  await eventually(async () => ((await active()) === 0 ? true : undefined), 60_000)
 })
 
 t.test('a Project without bots refuses to run them', async (t) => {

@@ -3,23 +3,32 @@ import { aRun, handler, openTestExecutors, run } from './fixtures/bot-runs.ts'
 import { until } from './fixtures/botica.ts'
 
 const PATIENCE_MS = 60_000
-const wallMs = 60_000
+const wallMs = 120_000
 const limits = { wallMs, cpuMs: wallMs, memoryMb: 64, resultBytes: 1e6, logBytes: 1e5 }
 const executors = await openTestExecutors(t, { isolatesPerBot: 2 })
-const waiting = aRun(
+const pausing = aRun(
   handler('await new Promise((resolve) => setTimeout(resolve, event.input.ms))'),
-  {
-    limits,
-  },
+  { limits },
 )
+const waiting = aRun(handler(`await fetch('http://x/')`), { limits })
+
+/** Answers what `waiting` asks once it is opened. */
+function aGate() {
+  const opened = Promise.withResolvers<void>()
+  const host = async () => {
+    await opened.promise
+    return JSON.stringify({ status: 200, headers: {}, body: '' })
+  }
+  return { host, open: opened.resolve }
+}
 
 t.test('runs that only wait leave their places to others', async (t) => {
   const isolates = () => executors.stats().isolates
-  const runs = Array.from({ length: 20 }, () =>
-    run(executors, { ...waiting, input: '{"ms":4000}' }),
-  )
+  const { host, open } = aGate()
+  const runs = Array.from({ length: 20 }, () => run(executors, waiting, host))
   await until(async () => executors.stats().running === 20, PATIENCE_MS)
   t.equal(executors.stats().waiting, 0)
+  open()
   t.ok((await Promise.all(runs)).every(({ status }) => status === 'ok'))
   await until(async () => isolates() > 0 && isolates() <= 5, PATIENCE_MS)
   t.pass('what is idle is dropped again, but for some')
@@ -28,16 +37,18 @@ t.test('runs that only wait leave their places to others', async (t) => {
 t.test('idle isolates give way to those of many runs', async (t) => {
   const own = await openTestExecutors(t)
   const bots = Array.from({ length: 16 }, (_, n) => ({ ...waiting, botKey: `Bot/${n}` }))
-  const fill = bots.flatMap((bot) =>
-    Array.from({ length: 4 }, () => run(own, { ...bot, input: '{"ms":2000}' })),
-  )
+  const first = aGate()
+  const fill = bots.flatMap((bot) => Array.from({ length: 4 }, () => run(own, bot, first.host)))
   await until(async () => own.stats().running === 64, PATIENCE_MS)
+  first.open()
   await Promise.all(fill)
   await until(async () => own.stats().isolates === 64, PATIENCE_MS)
 
-  const runs = Array.from({ length: 64 }, () => run(own, { ...waiting, input: '{"ms":8000}' }))
+  const second = aGate()
+  const runs = Array.from({ length: 64 }, () => run(own, waiting, second.host))
   const most = async () => own.stats().isolates > 64 && own.stats().isolates <= 96
   await until(async () => own.stats().running === 64 && (await most()), PATIENCE_MS)
+  second.open()
   t.ok((await Promise.all(runs)).every(({ status }) => status === 'ok'))
 })
 
@@ -74,11 +85,11 @@ t.test('a project that is never idle makes room for another', async (t) => {
   const own = await openTestExecutors(t, { maxExecutors: 1 })
   let isServed = false
   const loop = async () => {
-    while (!isServed) await run(own, { ...waiting, input: '{"ms":50}' })
+    while (!isServed) await run(own, { ...pausing, input: '{"ms":50}' })
   }
   const crowd = Promise.all([loop(), loop(), loop()])
   await until(async () => own.stats().running > 0, PATIENCE_MS)
-  const other = await run(own, { ...waiting, projectId: 'project-2', input: '{"ms":0}' })
+  const other = await run(own, { ...pausing, projectId: 'project-2', input: '{"ms":0}' })
   isServed = true
   await crowd
   t.equal(other.status, 'ok')

@@ -43,6 +43,19 @@ t.test('an operation of a project is carried out by its bot', async (t) => {
   t.equal((await other.admin.get('$echo?a=b')).status, 404)
 })
 
+t.test('what is retired is carried out no more, while a draft may be tried', async (t) => {
+  const bot = await aBot(botica, handler('return event.input'))
+  const drafted = definition('fading', bot, { system: true, status: 'draft' })
+  const { body } = await admin.post('OperationDefinition', drafted)
+  t.match(await admin.get('$fading?a=b'), { status: 200, body: { a: 'b' } })
+
+  await admin.put(`OperationDefinition/${body.id}`, { ...body, status: 'retired' })
+  t.match(await admin.get('$fading?a=b'), { status: 404, body: { id: 'not-found' } })
+  const next = definition('fading', bot, { system: true })
+  await admin.post('OperationDefinition', next)
+  t.match(await admin.get('$fading?a=c'), { status: 200, body: { a: 'c' } }, 'its successor is')
+})
+
 t.test('what a bot answers becomes the output that its operation declares', async (t) => {
   const bot = await aBot(botica, handler('return event.input.answer'))
   const out = (name: string, type: string, more: object = {}) => {

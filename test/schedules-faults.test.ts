@@ -10,6 +10,7 @@ const botica = await openBotica(t, { worker: true, env: { DATABASE_URL } })
 const { admin, services } = botica
 const { database, redis } = services
 const BOTS = 16
+const PATIENCE_MS = 120_000
 
 /** Waits until the gate is there, then writes. */
 const GATED = handler(`
@@ -53,19 +54,19 @@ t.test('each occurrence ends once, though a worker is killed and Redis forgets a
   const doomed = await botica.startWorker()
   const bots = await dueBots()
   const active = async () => (await services.queues.depths())['bots-async']?.active ?? 0
-  await until(async () => (await active()) >= BOTS / 2, 60_000)
+  await until(async () => (await active()) >= BOTS / 2, PATIENCE_MS)
 
   doomed.kill('SIGKILL')
   await once(doomed, 'close')
   await redis.flushdb()
   // What runs all the same is not run a second time, what was lost is.
-  await until(async () => (await active()) > 0, 60_000)
+  await until(async () => (await active()) > 0, PATIENCE_MS)
   t.equal(await open(bots), BOTS)
   await admin.create({
     resourceType: 'Basic',
     identifier: [{ system: 'test', value: 'gate' }],
     code: { text: 'gate' },
   })
-  await until(async () => (await open(bots)) === 0, 120_000)
+  await until(async () => (await open(bots)) === 0, PATIENCE_MS)
   t.same(await ran(bots), bots.toSorted())
 })

@@ -11,6 +11,7 @@ const botica = await openBotica(t, { worker: true, env: { DATABASE_URL } })
 const { admin, services, superAdmin } = botica
 const { database } = services
 await botica.startWorker()
+const PATIENCE_MS = 90_000
 
 const SAY = handler(`
   const { input, scheduledTime, attempt, runId, contentType, requester = 'nobody' } = event
@@ -47,7 +48,7 @@ async function settled(...bots: readonly string[]): Promise<void> {
     const [plans, open] = await Promise.all([rowsOf('schedule', bots), rowsOf('occurrence', bots)])
     const arePlanned = plans.every(({ due }) => due !== null && Number(due) > Date.now())
     return arePlanned && open.length === 0
-  }, 60_000)
+  }, PATIENCE_MS)
 }
 
 async function said(...bots: readonly string[]): Promise<Untyped[]> {
@@ -121,10 +122,10 @@ t.test('an occurrence that Redis has lost is run', async (t) => {
 
 t.test('an occurrence is skipped and told of while the run before it goes on', async (t) => {
   const { cronString, time } = justNow()
-  const code = handler('await new Promise((resolve) => setTimeout(resolve, 60_000))')
-  const bot = await aBot(botica, code, { fields: { cronString, timeout: 60 } })
+  const code = handler('await new Promise(() => {})')
+  const bot = await aBot(botica, code, { fields: { cronString, timeout: 900 } })
   await missed(bot)
-  await until(async () => (await rowsOf('occurrence', [bot])).length === 1, 30_000)
+  await until(async () => (await rowsOf('occurrence', [bot])).length === 1, PATIENCE_MS)
   await missed(bot)
   const [audit] = await audits(bot)
   t.match(audit, { outcome: '4', outcomeDesc: new RegExp(`${time} was skipped: the run before`) })
@@ -155,7 +156,7 @@ t.test('a change of the schedule plans anew, its removal ends it', async (t) => 
   }
   const bot = await aBot(botica, SAY, { fields: { cronString: '0 0 1 1 *' } })
   const year = new Date().getUTCFullYear() + 1
-  await until(async () => (await plan(bot)) === `${year}-01-01T00:00:00.000Z`, 30_000)
+  await until(async () => (await plan(bot)) === `${year}-01-01T00:00:00.000Z`, PATIENCE_MS)
 
   const { body } = await admin.get(`Bot/${bot}`)
   await admin.put(`Bot/${bot}`, { ...body, description: 'The same times' })
@@ -167,7 +168,7 @@ t.test('a change of the schedule plans anew, its removal ends it', async (t) => 
     },
   ]
   await admin.put(`Bot/${bot}`, { ...body, extension: zoned })
-  await until(async () => (await plan(bot)) === `${year - 1}-12-31T23:00:00.000Z`, 30_000)
+  await until(async () => (await plan(bot)) === `${year - 1}-12-31T23:00:00.000Z`, PATIENCE_MS)
 
   await admin.put(`Bot/${bot}`, { ...body, cronString: undefined })
   t.same(await rowsOf('schedule', [bot]), [])
@@ -238,5 +239,5 @@ t.test('the metrics tell what was queued and what was skipped', async () => {
       has(/bot_schedule_occurrences_total\{outcome="overlap"\} 1/) &&
       has(/bot_schedule_drift_seconds_count \d/)
     )
-  }, 30_000)
+  }, PATIENCE_MS)
 })

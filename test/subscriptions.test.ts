@@ -147,10 +147,35 @@ t.test('a project has a thousand active Subscriptions, and not one more', async 
       select $1, gen_random_uuid(), 1, 1, now() from generate_series(1, 999)`,
     values: [tenant?.project],
   })
-  t.equal((await owner.post('Subscription', aSubscription('Patient', HOOK))).status, 201)
-  t.equal((await owner.post('Subscription', aSubscription('Patient', HOOK))).status, 422)
+  const one = { request: { method: 'POST', url: 'Subscription' } }
+  const resource = aSubscription('Patient', HOOK)
+  const bundle = (count: number) => ({
+    resourceType: 'Bundle',
+    type: 'transaction',
+    entry: Array(count).fill({ ...one, resource }),
+  })
+  const refused = {
+    status: 422,
+    body: {
+      issue: [
+        {
+          code: 'business-rule',
+          details: { text: 'A project has at most 1000 active Subscriptions' },
+          expression: ['Subscription.status'],
+        },
+      ],
+    },
+  }
+  t.match(await owner.post('', bundle(2)), refused)
+  t.notOk((await owner.get<Untyped>('Subscription')).body.entry, 'nothing of it is stored')
+  t.equal((await owner.post('', bundle(1))).status, 200)
+  t.match(await owner.post('Subscription', resource), refused)
+  t.equal((await owner.post('', bundle(1))).status, 422)
   const off = aSubscription('Patient', HOOK, { status: 'off' })
-  t.equal((await owner.post('Subscription', off)).status, 201)
+  const stored = await owner.post('Subscription', off)
+  t.equal(stored.status, 201)
+  const on = { ...stored.body, status: 'active' }
+  t.match(await owner.put(`Subscription/${stored.body.id}`, on), refused)
 })
 
 t.test('Subscriptions are found by what they say', async (t) => {

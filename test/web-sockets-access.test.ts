@@ -142,7 +142,14 @@ t.test('a member has 500 web-socket Subscriptions, a Project 10,000', async (t) 
   t.equal((await post(member)).status, 201)
   t.match(await post(member), {
     status: 422,
-    body: { issue: [{ details: { text: 'Too many web-socket subscriptions of this member' } }] },
+    body: {
+      issue: [
+        {
+          details: { text: 'A member has at most 500 web-socket subscriptions' },
+          expression: ['Subscription.channel.type'],
+        },
+      ],
+    },
   })
   await fill(`${prefix}:project:${project.id}`, 9_999)
   t.equal((await post(admin)).status, 201)

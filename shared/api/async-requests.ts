@@ -154,7 +154,7 @@ async function answer(
   const asker = { scope, profile, profileDisplay, onBehalfOf, clientId }
   const principal = { ...session.principal, rules, ...asker }
   const { method, path, query, headers, body, requestId, traceId } = stored
-  const request = { method, path, headers, body, requestId, traceId, signal, mayWait: true }
+  const request = { method, path, headers, body, requestId, traceId, signal, mayWait: signal }
   return handle(services, principal, { ...request, query: new URLSearchParams(query) })
 }
 

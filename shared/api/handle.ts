@@ -33,8 +33,8 @@ export interface FhirRequest {
   readonly traceId: string
   /** The caller can send an answer as it is made. */
   readonly takesPieces?: boolean
-  /** Nobody waits for the answer: a quota is waited for, not answered with 429. */
-  readonly mayWait?: boolean
+  /** Nobody waits for the answer: a quota is waited for until this is aborted, not answered with 429. */
+  readonly mayWait?: AbortSignal
   /** Pre-commit bots were asked before, or one of them makes it. */
   readonly isPreCommitted?: boolean
   /** Aborts when the caller has gone. */

@@ -32,6 +32,8 @@ export interface WrittenLines {
   readonly allNew: boolean
 }
 
+const NEVER = new AbortController().signal
+
 /**
  * Writes lines that follow each other, and notes in the same transaction that they are done. Errors: 5xx, when
  * the lines may be written again; PartLost.
@@ -43,7 +45,7 @@ export async function writeLines(
   lines: readonly ReadLine[],
 ): Promise<WrittenLines> {
   const units = unitsOf({ kind: 'update', type: part.type ?? '', id: '' }) * lines.length
-  await charge(services, principal, { mayWait: true }, units, true)
+  await charge(services, principal, { mayWait: NEVER }, units, true)
   const written: WrittenLines[] = []
   for (const run of untilTwins(lines)) written.push(await writeRun(services, principal, part, run))
   return together(written)

@@ -74,8 +74,14 @@ export async function charge(
   if (scarcest === undefined) return undefined
   const isOver = whole ? scarcest.left + units <= 0 : scarcest.left < 0
   if (isOver && !request.mayWait) throw refusal(scarcest, scarcest.limit)
-  if (isOver) await delay(scarcest.resetMs)
+  if (isOver) await untilReset(scarcest.resetMs, request.mayWait)
   return itemOf(scarcest)
+}
+
+async function untilReset(ms: number, signal: AbortSignal | undefined): Promise<void> {
+  await delay(ms, undefined, signal ? { signal } : {}).catch((error: unknown) => {
+    throw signal?.reason ?? error
+  })
 }
 
 function itemOf(spent: Spent): string {

@@ -9,6 +9,7 @@ import {
   type HeldSubscription,
   heldTexts,
   holdSubscription,
+  MOST_SOCKET_SUBSCRIPTIONS,
   socketChannel,
 } from '../socket-store.ts'
 import type { Notification, VersionPlace } from '../store/events.ts'
@@ -45,7 +46,10 @@ export async function createSocketSubscription(
   const text = JSON.stringify({ row, projectId, membershipId })
   const held = { id: row.id, projectId, membershipId, text }
   const full = await holdSubscription(redis, held).catch(away)
-  if (full !== undefined) throw businessRule(`Too many web-socket subscriptions of this ${full}`)
+  if (full !== undefined) {
+    const text = `A ${full} has at most ${MOST_SOCKET_SUBSCRIPTIONS[full]} web-socket subscriptions`
+    throw businessRule(text, `${SUBSCRIPTION}.channel.type`)
+  }
   return { ...toVersion(row), outcome: 'created' }
 }
 

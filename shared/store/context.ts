@@ -41,8 +41,11 @@ export interface Store {
   readonly holders: { has(id: string): boolean; add(id: string): void }
   /** Told when the outbox has got something; inside a transaction, once it is committed. */
   readonly announce: () => void
-  /** Resolves when each write that begins then sees a Subscription made active; in a transaction at its end. */
-  readonly activated: () => Promise<void>
+  /**
+   * Told of the Project of a Subscription made active. Resolves when each write that begins then sees it; in
+   * a transaction at its end, where all that it has made active must have a place.
+   */
+  readonly activated: (project: number) => Promise<void>
   /** Where Subscriptions may send to. */
   readonly hookTargets: Outbound
   /** External attachments are fetched. */

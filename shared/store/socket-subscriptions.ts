@@ -18,6 +18,7 @@ import { hiddenBy, needsSql, rulingsOfContents } from './judge.ts'
 import { judgeNew } from './judge-write.ts'
 import { ownParametersOf } from './own-parameters.ts'
 import { type Place, prepare, rowOf } from './prepare.ts'
+import { outlastLeases } from './quiet-projects.ts'
 import { allow } from './read.ts'
 import type { Version } from './repository.ts'
 import { toVersion, type VersionRow } from './rows.ts'
@@ -59,7 +60,7 @@ export function createSocketSubscriptions(store: Store): SocketSubscriptions {
       return without(toVersion(row), hiddenBy(rulings?.read))
     },
     watch: (watches, forMs) => watch(store.connection, watches, forMs),
-    watched: store.activated,
+    watched: outlastLeases,
     async unwatch(ids) {
       if (ids.length === 0) return
       await store.connection.query({

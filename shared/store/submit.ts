@@ -29,7 +29,7 @@ export async function submit(
   }
   if (rows.length > 0) for (const { k } of write.rows?.codes ?? []) store.seenCodes.add(k)
   if (rows.some(({ hasEvents }) => hasEvents)) store.announce()
-  if (rows.length > 0 && typeof write.watch?.type === 'number') await store.activated()
+  if (rows.length > 0 && typeof write.watch?.type === 'number') await store.activated(write.project)
   return rows[0]?.lu ?? undefined
 }
 

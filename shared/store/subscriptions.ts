@@ -2,6 +2,7 @@
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { criteriaGrant } from '../access/subscription-criteria.ts'
+import type { Connection } from '../database.ts'
 import { badRequest, businessRule } from '../errors.ts'
 import { checkTarget } from '../fetch-outside.ts'
 import { typeNumber } from '../fhir/definitions.ts'
@@ -34,7 +35,7 @@ export async function admitSubscription(
   requireShown(store, principal, project, terms, own)
   await checkEndpoint(store, principal, terms)
   if (subscription.status === 'active' && before?.status !== 'active') {
-    await requirePlace(store, project)
+    await requirePlaces(store.connection, project, 1)
   }
   return subscription
 }
@@ -87,14 +88,22 @@ function requireTarget(endpoint: string, rules: Outbound, path: string): void {
   }
 }
 
-async function requirePlace({ connection }: Store, project: number): Promise<void> {
+/** For those that are active, and so many `more`. Errors: 422. */
+export async function requirePlaces(
+  connection: Connection,
+  project: number,
+  more = 0,
+): Promise<void> {
   const [row] = await connection.query<{ count: number }>({
     name: 'active-subscriptions',
     text: `select count(*)::int as count from active_subscription
       where project = $1 and until is null`,
     values: [project],
   })
-  if ((row?.count ?? 0) >= MOST_ACTIVE) {
-    throw businessRule(`A project has at most ${MOST_ACTIVE} active Subscriptions`)
+  if ((row?.count ?? 0) + more > MOST_ACTIVE) {
+    throw businessRule(
+      `A project has at most ${MOST_ACTIVE} active Subscriptions`,
+      `${SUBSCRIPTION}.status`,
+    )
   }
 }

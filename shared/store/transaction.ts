@@ -14,6 +14,7 @@ import {
 } from './references.ts'
 import type { Guard } from './repository.ts'
 import type { VersionRow } from './rows.ts'
+import { requirePlaces } from './subscriptions.ts'
 
 /** A store inside a transaction, and the group of it. */
 export interface Inner {
@@ -72,10 +73,8 @@ export async function inTransaction<T>(
   const announce = () => {
     hasEvents = true
   }
-  let hasActivated = false
-  const activated = async () => {
-    hasActivated = true
-  }
+  const activating = new Set<number>()
+  const activated = async (project: number) => void activating.add(project)
   const result = await database.transaction(async (connection) => {
     const deferred: CheckedReference[] = []
     const group = createGroup(connection, alone)
@@ -95,11 +94,12 @@ export async function inTransaction<T>(
     }
     const result = await work({ store: inner, group, readAhead: ahead.read })
     await checkReferences(connection, deferred)
+    for (const project of activating) await requirePlaces(connection, project)
     return result
   }, options)
   for (const key of codes) store.seenCodes.add(key)
   if (hasEvents) store.announce()
-  if (hasActivated) await store.activated()
+  await Promise.all([...activating].map(store.activated))
   return result
 }
 

@@ -5,7 +5,7 @@ import type { ExecuteJob } from '../../shared/queue-jobs.ts'
 import type { Services } from '../../shared/services.ts'
 import type { Session } from '../../shared/store/principals.ts'
 import { createBatches } from './batches.ts'
-import type { RunFailure, RunResult } from './run-result.ts'
+import { isKilled, type RunFailure, type RunResult } from './run-result.ts'
 
 export interface RunRecord {
   readonly job: ExecuteJob
@@ -15,11 +15,13 @@ export interface RunRecord {
   readonly startedAt: Date
   readonly endedAt: Date
   readonly failure: RunFailure | undefined
+  /** What the failure says, without secrets. */
+  readonly error: string | undefined
   /** Without secrets. */
   readonly log: string
   /** 1-based. */
   readonly attempt: number
-  readonly result: Pick<RunResult, 'body' | 'cpuMs' | 'memoryMb'>
+  readonly result: Pick<RunResult, 'cpuMs' | 'memoryMb'>
 }
 
 export interface Audit {
@@ -30,7 +32,6 @@ export interface Audit {
 }
 
 const LOG_TAIL_BYTES = 10 * 1024
-const KILLED: ReadonlySet<RunFailure> = new Set(['timeout', 'memory', 'cpu', 'crash'])
 
 export function createAudit({ log, repository }: Services): Audit {
   const batches = createBatches<RunRecord>({
@@ -106,7 +107,7 @@ function auditEvent(record: RunRecord): Resource {
     entity: entities.flatMap((reference) =>
       reference === undefined ? [] : [{ what: { reference } }],
     ),
-    outcome: failure === undefined ? '0' : KILLED.has(failure) ? '8' : '4',
+    outcome: failure === undefined ? '0' : isKilled(failure) ? '8' : '4',
     ...(log === '' ? {} : { outcomeDesc: logTail(log) }),
   }
 }

@@ -8,6 +8,8 @@ import type { LoadedBot } from './load.ts'
 /** Elements of a Project that its members do not see. */
 const HIDDEN_OF_PROJECT = new Set(['secret', 'systemSecret', 'systemSetting', 'site'])
 
+const SHORTEST_SECRET = 8
+
 // A session is shared by all runs of a membership until it is read again, and its text with it.
 const contexts = new WeakMap<Session, string>()
 
@@ -69,7 +71,21 @@ function visible(project: Resource): Record<string, unknown> {
   )
 }
 
-/** Replaces values of secrets by `***`. */
+/** The texts by which secrets may show in a log, the longest first, as the sandbox has them (guest/journal.cjs). */
+export function secretTexts(secrets: Iterable<Readonly<Record<string, unknown>>>): string[] {
+  const texts = new Set<string>()
+  for (const { valueString, valueInteger, valueDecimal } of secrets) {
+    const text = String(valueString ?? valueInteger ?? valueDecimal ?? '')
+    if (text.length < SHORTEST_SECRET) continue
+    texts.add(text)
+    // As it stands in JSON.
+    texts.add(JSON.stringify(text).slice(1, -1))
+  }
+  // One may be part of another.
+  return [...texts].sort((a, b) => b.length - a.length)
+}
+
+/** Replaces `secretTexts` by `***`. */
 export function redact(log: string, secrets: readonly string[]): string {
   return secrets.reduce((text, secret) => text.replaceAll(secret, '***'), log)
 }

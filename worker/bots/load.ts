@@ -19,6 +19,7 @@ import { isObject, type Resource } from '../../shared/fhir/resource.ts'
 import type { ExecuteJob } from '../../shared/queue-jobs.ts'
 import type { Services } from '../../shared/services.ts'
 import type { Session } from '../../shared/store/principals.ts'
+import { secretTexts } from './event.ts'
 
 export interface LoadedBot {
   readonly bot: Resource
@@ -59,7 +60,6 @@ const BOT_OVERHEAD = 10_000
 const PROJECT_CONCURRENCY = 20
 const PROJECT_FRESH_MS = 4000
 /** Shorter values are ordinary words in a log. */
-const SECRET_MIN_LENGTH = 8
 
 export function createLoader(services: Services): Loader {
   const bots = new LRUCache<string, LoadedBot, ExecuteJob>({
@@ -156,10 +156,6 @@ function mergeSecrets(projects: readonly (Resource | undefined)[], withSystem: b
   }
   return {
     text: JSON.stringify(Object.fromEntries(merged)),
-    values: [...merged.values()].flatMap(({ valueString }) =>
-      typeof valueString === 'string' && valueString.length >= SECRET_MIN_LENGTH
-        ? [valueString]
-        : [],
-    ),
+    values: secretTexts(merged.values()),
   }
 }

@@ -1,6 +1,5 @@
 /** What `Bot/$runs` shows: a row a run, written in batches after the caller has its answer. */
 import { keepInput, trimRuns } from '../../shared/api/bot-inputs.ts'
-import { isObject } from '../../shared/fhir/resource.ts'
 import type { ExecuteJob } from '../../shared/queue-jobs.ts'
 import type { Services } from '../../shared/services.ts'
 import {
@@ -85,7 +84,7 @@ export function createRecentRuns(services: Services): RecentRuns {
 }
 
 function rowOf(record: RunRecord, archive?: InputArchive): BotRunRow {
-  const { job, session, failure, startedAt, endedAt, result, attempt, log } = record
+  const { job, session, failure, error, startedAt, endedAt, result, attempt, log } = record
   return {
     bot: job.botId,
     started: startedAt,
@@ -102,7 +101,7 @@ function rowOf(record: RunRecord, archive?: InputArchive): BotRunRow {
       requester: job.requester,
       runAs: session.principal.profile,
       traceId: job.traceId,
-      error: failure === undefined ? undefined : errorOf(result.body),
+      error: error?.slice(0, MAX_ERROR),
       log: logTail(log),
       archive,
     },
@@ -117,17 +116,4 @@ function modeOf(job: ExecuteJob): BotRunRecord['mode'] {
 
 function rounded(value: number): number {
   return Math.round(value * 100) / 100
-}
-
-/** The text of an outcome, which may be one that the bot made. */
-function errorOf(body: string): string | undefined {
-  try {
-    const outcome: unknown = JSON.parse(body)
-    const [issue]: readonly unknown[] =
-      isObject(outcome) && Array.isArray(outcome.issue) ? outcome.issue : []
-    const details = isObject(issue) && isObject(issue.details) ? issue.details : {}
-    return typeof details.text === 'string' ? details.text.slice(0, MAX_ERROR) : undefined
-  } catch {
-    return undefined
-  }
 }

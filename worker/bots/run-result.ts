@@ -38,6 +38,13 @@ const FAILURES: readonly Failure[] = ['thrown', 'timeout', 'memory', 'cpu', 'res
 
 export type RunFailure = Failure | 'crash' | 'interrupted'
 
+const KILLED: ReadonlySet<RunFailure | undefined> = new Set(['timeout', 'memory', 'cpu', 'crash'])
+
+/** A limit has ended the run, not the bot itself. */
+export function isKilled(failure: RunFailure | undefined): boolean {
+  return KILLED.has(failure)
+}
+
 export interface RunResult {
   readonly status: 'ok' | 'error'
   readonly failure?: RunFailure

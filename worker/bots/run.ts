@@ -19,6 +19,7 @@ import { createLoader } from './load.ts'
 import type { RunMetrics } from './metrics.ts'
 import { type Attempt, cancelled, type Done, refusal } from './refusal.ts'
 import { Again, retryAfterMs } from './retries.ts'
+import { isKilled } from './run-result.ts'
 import { createSettling } from './settle.ts'
 import { createSlots, Deferred } from './slots.ts'
 import type { Telling } from './telling.ts'
@@ -151,6 +152,9 @@ export function createRunner(options: RunnerOptions): Runner {
       signal,
       onRest,
     )
+    bridge.end()
+    // What such a run has called ends with it.
+    if (isKilled(result.failure)) controller.abort()
     metrics.used(result)
     const isStopped = signal.aborted && signal.reason === SHUTDOWN && result.failure === 'cancelled'
     if (isStopped && !bridge.hasWritten) throw new HandedBack()

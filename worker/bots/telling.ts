@@ -1,5 +1,6 @@
 /** What is told of a run: to those who listen to its bot, in an AuditEvent and in the list of its latest runs. */
 import type { Followed } from '../../shared/bot-logs.ts'
+import { isObject } from '../../shared/fhir/resource.ts'
 import type { Audit, RunRecord } from './audit.ts'
 import { redact } from './event.ts'
 import { startLiveLog } from './live-logs.ts'
@@ -34,7 +35,9 @@ export function createTelling(audit: Audit, recent: RecentRuns, followed: Follow
         onLog: live.onLog,
         end(result, failure) {
           const log = cleaned(result.log)
-          const record = { ...run, endedAt: new Date(), failure, log, result }
+          const text = failure === undefined ? undefined : errorOf(result.body)
+          const error = text === undefined ? undefined : cleaned(text)
+          const record = { ...run, endedAt: new Date(), failure, error, log, result }
           live.end(record)
           recent.add(record)
           return audit.add(record)
@@ -45,5 +48,18 @@ export function createTelling(audit: Audit, recent: RecentRuns, followed: Follow
       followed.close()
       await Promise.all([audit.close(), recent.close()])
     },
+  }
+}
+
+/** The text of an outcome, which may be one that the bot made. */
+function errorOf(body: string): string | undefined {
+  try {
+    const outcome: unknown = JSON.parse(body)
+    const [issue]: readonly unknown[] =
+      isObject(outcome) && Array.isArray(outcome.issue) ? outcome.issue : []
+    const details = isObject(issue) && isObject(issue.details) ? issue.details : {}
+    return typeof details.text === 'string' ? details.text : undefined
+  } catch {
+    return undefined
   }
 }

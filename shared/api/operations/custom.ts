@@ -49,8 +49,12 @@ function withOutput(definition: Resource, reply: FhirReply): FhirReply {
   return jsonReply(200, output, { ...reply.headers, 'Content-Type': FHIR_JSON })
 }
 
-/** https://hl7.org/fhir/R4/operationdefinition-definitions.html#OperationDefinition.system */
+/**
+ * https://hl7.org/fhir/R4/operationdefinition-definitions.html#OperationDefinition.system; what is retired
+ * "should no longer be used": https://hl7.org/fhir/R4/codesystem-publication-status.html
+ */
 function fits(definition: Resource, { type, id }: OperationCall): boolean {
+  if (definition.status === 'retired') return false
   if (type === undefined) return definition.system === true
   const types = Array.isArray(definition.resource) ? definition.resource : []
   const isOfType = types.length === 0 || types.includes(type) || types.includes('Resource')

@@ -6,6 +6,8 @@ import { jsonReply } from '../reply.ts'
 import { readInputs } from './parameters.ts'
 
 const WEEK_MS = 7 * 24 * 3_600_000
+// https://hl7.org/fhir/R4/datatypes.html#instant and #date
+const INSTANT = /^\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d))?$/
 
 export const redeliver: Operation = {
   name: 'redeliver',
@@ -30,7 +32,9 @@ export const redeliver: Operation = {
 
 function instant(name: string, text: string | undefined): Date | undefined {
   if (text === undefined) return undefined
-  const time = new Date(text)
-  if (Number.isNaN(time.getTime())) throw badRequest(`${name} must be an instant`, name)
+  const time = INSTANT.test(text) ? new Date(text) : undefined
+  if (time === undefined || Number.isNaN(time.getTime())) {
+    throw badRequest(`${name} must be an instant, as 2026-01-31T12:00:00Z, or a date`, name)
+  }
   return time
 }

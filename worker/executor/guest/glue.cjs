@@ -8,7 +8,7 @@
 const { lockdown } = require('./lockdown.cjs')
 lockdown(globalThis)
 
-const { createJournal, botFrames } = require('./journal.cjs')
+const { createJournal, botFrames, secretsOf } = require('./journal.cjs')
 const { createTimers } = require('./timers.cjs')
 const { createCalls } = require('./calls.cjs')
 const { createConsole } = require('./console.cjs')
@@ -20,8 +20,6 @@ const { parse } = JSON
 const { keys } = Object
 const { slice, charCodeAt } = String.prototype
 const ErrorOf = Error
-
-const SHORTEST_SECRET = 8
 
 exports.boot = function boot(send, ask) {
   let run = 0
@@ -179,17 +177,4 @@ exports.boot = function boot(send, ask) {
     else if (what === 'withdraw') delete globalThis[`import ${a}`]
     else if (what === 'log') return a === run ? journal.read() : ''
   }
-}
-
-function secretsOf(event) {
-  const secrets = []
-  const all = event.secrets
-  if (typeof all !== 'object' || all === null) return secrets
-  const names = keys(all)
-  for (let index = 0; index < names.length; index++) {
-    const value = all[names[index]]?.valueString
-    if (typeof value === 'string' && value.length >= SHORTEST_SECRET)
-      secrets[secrets.length] = value
-  }
-  return secrets
 }

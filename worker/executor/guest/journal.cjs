@@ -2,6 +2,8 @@
 // the tail. It lives in the isolate and leaves it once, with the result, so that a flood of lines costs the
 // bot's own time only. Uses intrinsics taken before any bot code ran.
 
+const { stringify } = JSON
+const { keys } = Object
 const { apply } = Reflect
 const { toISOString } = Date.prototype
 const { slice, split, lastIndexOf } = String.prototype
@@ -14,10 +16,11 @@ const MAX_LINE = 8192
 const MAX_TEXT = 65_536
 const MAX_STACK = 8192
 const MAX_CAUSES = 5
+const SHORTEST_SECRET = 8
 
 exports.createJournal = function createJournal(budget, secrets) {
   const half = budget / 2
-  const longest = longestOf(secrets)
+  const longest = secrets.length > 0 ? secrets[0].length : 0
   const tail = { __proto__: null }
   let head = ''
   let headFull = false
@@ -63,6 +66,24 @@ exports.createJournal = function createJournal(budget, secrets) {
   return { __proto__: null, add, read }
 }
 
+// The texts by which secrets may show in a log, the longest first: one may be part of another.
+exports.secretsOf = function secretsOf(event) {
+  const texts = []
+  const all = event.secrets
+  if (typeof all !== 'object' || all === null) return texts
+  const names = keys(all)
+  for (let index = 0; index < names.length; index++) {
+    const secret = all[names[index]]
+    const text = StringOf(secret?.valueString ?? secret?.valueInteger ?? secret?.valueDecimal ?? '')
+    if (text.length < SHORTEST_SECRET) continue
+    insert(texts, text)
+    // As it stands in JSON.
+    const escaped = apply(slice, stringify(text), [1, -1])
+    if (escaped !== text) insert(texts, escaped)
+  }
+  return texts
+}
+
 // Only frames of the bot's own file tell its author something.
 exports.botFrames = function botFrames(stack) {
   const lines = apply(split, stack, ['\n'])
@@ -88,10 +109,8 @@ exports.stackOf = function stackOf(error) {
   return apply(slice, text, [0, MAX_STACK])
 }
 
-function longestOf(secrets) {
-  let longest = 0
-  for (let index = 0; index < secrets.length; index++) {
-    if (secrets[index].length > longest) longest = secrets[index].length
-  }
-  return longest
+function insert(texts, text) {
+  let at = texts.length
+  for (; at > 0 && texts[at - 1].length < text.length; at--) texts[at] = texts[at - 1]
+  texts[at] = text
 }

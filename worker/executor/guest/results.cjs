@@ -4,6 +4,7 @@
 const { stringify } = require('./decimals.cjs')
 const { stackOf } = require('./journal.cjs')
 
+const { isArray } = Array
 const { apply } = Reflect
 const { slice } = String.prototype
 const TypeErrorOf = TypeError
@@ -34,7 +35,10 @@ exports.createResults = function createResults(hl7Message) {
         body = stringify(value)
         kind = value?.resourceType === 'OperationOutcome' ? 'outcome' : 'json'
       }
-      if (typeof body !== 'string') throw new TypeErrorOf(`A ${typeof value} has no JSON form`)
+      if (typeof body !== 'string') {
+        const article = typeof value === 'object' ? 'An' : 'A'
+        throw new TypeErrorOf(`${article} ${typeof value} has no JSON form`)
+      }
     } catch (error) {
       return result('result', 'string', messageOf(error))
     }
@@ -60,12 +64,16 @@ function result(failure, kind, body, stack = '') {
 function outcomeOf(error) {
   try {
     if (typeof error !== 'object' || error === null) return undefined
-    if (error.resourceType === 'OperationOutcome') return stringify(error)
+    if (isOutcome(error)) return stringify(error)
     const { outcome } = error
-    return outcome?.resourceType === 'OperationOutcome' ? stringify(outcome) : undefined
+    return isOutcome(outcome) ? stringify(outcome) : undefined
   } catch {
     return undefined
   }
+}
+
+function isOutcome(value) {
+  return value?.resourceType === 'OperationOutcome' && isArray(value.issue)
 }
 
 function messageOf(error) {
