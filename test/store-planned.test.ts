@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import type { Principal } from '../shared/access/principal.ts'
 import { parseSearch } from '../shared/fhir/search.ts'
-import type { PlannedCreate } from '../shared/store/planned.ts'
+import { noPlans, type PlannedCreates } from '../shared/store/planned.ts'
 import {
   allowing,
   openTestStore,
@@ -40,12 +40,11 @@ const idsOf = async (principal: Principal, query: string, type = 'Patient') => {
 async function planned(
   principal: Principal,
   resources: readonly ReturnType<typeof aPatient>[] | readonly ReturnType<typeof anObservation>[],
-): Promise<PlannedCreate[]> {
-  const plans: PlannedCreate[] = []
+): Promise<PlannedCreates> {
+  const plans = noPlans()
   for (const resource of resources) {
-    const plan = await repository.planCreate(principal, resource)
-    if (plan === undefined) throw new Error('The resource was not planned')
-    plans.push(plan)
+    const isPlanned = await repository.planCreate(principal, resource, plans)
+    if (!isPlanned) throw new Error('The resource was not planned')
   }
   return plans
 }
@@ -53,9 +52,11 @@ async function planned(
 const UNDONE = { message: 'Not all were written' }
 const TAKEN = { code: '23505' }
 
-const carryOut = (principal: Principal, plans: readonly PlannedCreate[]) =>
+const carryOut = (principal: Principal, ...given: readonly PlannedCreates[]) =>
   repository.transaction(async (transaction) => {
-    if (!(await transaction.createPlanned(principal, plans))) throw new Error(UNDONE.message)
+    for (const plans of given) {
+      if (!(await transaction.createPlanned(principal, plans))) throw new Error(UNDONE.message)
+    }
   })
 
 t.test('many of them are one statement, and searches find them', async (t) => {
@@ -109,14 +110,12 @@ t.test('references must resolve once all is written, where the Project wants it'
   const strict = await aMember({}, { checkReferencesOnWrite: true })
   const patient = aPatient(randomUUID())
   const good = anObservation(patient.id)
-  const [mine = [], theirs = [], missing = []] = [
-    await planned(strict, [patient]),
-    await planned(strict, [good]),
-    await planned(strict, [anObservation(randomUUID())]),
-  ]
+  const mine = await planned(strict, [patient])
+  const theirs = await planned(strict, [good])
+  const missing = await planned(strict, [anObservation(randomUUID())])
 
-  t.equal(await statusOf(carryOut(strict, [...mine, ...missing])), 400)
-  await carryOut(strict, [...theirs, ...mine])
+  t.equal(await statusOf(carryOut(strict, mine, missing)), 400)
+  await carryOut(strict, theirs, mine)
 
   t.match(await repository.read(strict, 'Observation', good.id), { ver: 1 })
 })
@@ -132,7 +131,7 @@ t.test('what inherits accounts is left to a create', async (t) => {
   await t.rejects(carryOut(owner, plans), UNDONE)
   await repository.create(owner, observation, { keepId: true })
 
-  t.equal(await repository.planCreate(owner, anObservation(holder.id)), undefined)
+  t.notOk(await repository.planCreate(owner, anObservation(holder.id), noPlans()))
   t.same(await idsOf(owner, '_compartment=Organization/a', 'Observation'), [observation.id])
 })
 
@@ -149,8 +148,8 @@ t.test('rows by search parameters that have changed meanwhile are not written', 
 
 t.test('who is judged by what is stored is left to the write', async (t) => {
   const limited = await aMember({ rules: allowing({ Patient: ['create', 'read'] }) })
-  t.equal(await repository.planCreate(limited, aPatient(randomUUID())), undefined)
-  t.equal(await repository.planCreate(system, aPatient(randomUUID())), undefined)
+  t.notOk(await repository.planCreate(limited, aPatient(randomUUID()), noPlans()))
+  t.notOk(await repository.planCreate(system, aPatient(randomUUID()), noPlans()))
   const reader = await aMember({ rules: allowing({ Patient: ['read'] }) })
-  t.equal(await repository.planCreate(reader, aPatient(randomUUID())), undefined)
+  t.notOk(await repository.planCreate(reader, aPatient(randomUUID()), noPlans()))
 })

@@ -10,24 +10,25 @@ export interface LinePlace {
   readonly line: number
 }
 
-/** Blank lines are counted and passed over. A line beyond `maxBytes` comes without its bytes. */
+/** Those of a piece at a time. Blank lines are counted and passed over; one beyond `maxBytes` has no bytes. */
 export async function* linesOf(
-  chunks: AsyncIterable<Uint8Array>,
+  chunks: AsyncIterable<Buffer>,
   place: LinePlace,
   maxBytes: number,
-): AsyncGenerator<ImportLine> {
+): AsyncGenerator<readonly ImportLine[]> {
   let { byte: start, line: number } = place
   let end = start
-  let kept: Uint8Array[] = []
+  let kept: Buffer[] = []
   let size = 0
-  const keep = (piece: Uint8Array) => {
+  const keep = (piece: Buffer) => {
     size += piece.length
     if (size <= maxBytes) kept.push(piece)
     else kept = []
   }
   /** Undefined for a blank line, whose bytes belong to the next one. */
   const take = (): ImportLine | undefined => {
-    const bytes = size > maxBytes ? undefined : Buffer.concat(kept)
+    const [whole] = kept
+    const bytes = size > maxBytes ? undefined : kept.length === 1 ? whole : Buffer.concat(kept)
     const isBlank = bytes !== undefined && isWhite(bytes)
     const line = isBlank ? undefined : { number, start, end, bytes }
     kept = []
@@ -37,19 +38,21 @@ export async function* linesOf(
     return line
   }
   for await (const chunk of chunks) {
+    const lines: ImportLine[] = []
     let from = 0
     for (let at = chunk.indexOf(NEWLINE); at !== -1; at = chunk.indexOf(NEWLINE, from)) {
       keep(chunk.subarray(from, at))
       end += at + 1 - from
       from = at + 1
       const line = take()
-      if (line !== undefined) yield line
+      if (line !== undefined) lines.push(line)
     }
-    keep(chunk.subarray(from))
+    if (from < chunk.length) keep(chunk.subarray(from))
     end += chunk.length - from
+    if (lines.length > 0) yield lines
   }
   const last = size === 0 ? undefined : take()
-  if (last !== undefined) yield last
+  if (last !== undefined) yield [last]
 }
 
 /** White space of JSON only. */
@@ -61,16 +64,20 @@ function isWhite(bytes: Uint8Array): boolean {
 const BATCH_LINES = 500
 const BATCH_BYTES = 4 * 1024 * 1024
 
-export async function* batchesOf(lines: AsyncIterable<ImportLine>): AsyncGenerator<ImportLine[]> {
+export async function* batchesOf(
+  groups: AsyncIterable<readonly ImportLine[]>,
+): AsyncGenerator<ImportLine[]> {
   let batch: ImportLine[] = []
   let size = 0
-  for await (const line of lines) {
-    batch.push(line)
-    size += line.end - line.start
-    if (batch.length < BATCH_LINES && size < BATCH_BYTES) continue
-    yield batch
-    batch = []
-    size = 0
+  for await (const lines of groups) {
+    for (const line of lines) {
+      batch.push(line)
+      size += line.end - line.start
+      if (batch.length < BATCH_LINES && size < BATCH_BYTES) continue
+      yield batch
+      batch = []
+      size = 0
+    }
   }
   if (batch.length > 0) yield batch
 }

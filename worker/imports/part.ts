@@ -6,7 +6,7 @@ import {
   type ImportLine,
   idOf,
   isRefusal,
-  type ReadLine,
+  type ReadLines,
   readLines,
 } from '../../shared/api/import-lines.ts'
 import { lineFailure, PartLost, writeLines } from '../../shared/api/import-writes.ts'
@@ -50,8 +50,8 @@ export async function importPart(
     isInTurn = true
   }
   const reached = { line: part.nextLine, failures: 0, allNew: true }
-  const lanes = openLanes(async (lines, principal) => {
-    const { failed, allNew } = await writeLines(services, principal, part, lines)
+  const lanes = openLanes(async (read, principal) => {
+    const { failed, allNew } = await writeLines(services, principal, part, read)
     reached.failures += failed
     reached.allNew = allNew
   })
@@ -93,40 +93,39 @@ export async function importPart(
 
 /** Without those that are committed already, behind others that are not. */
 async function* leftOf(
-  lines: AsyncIterable<ImportLine>,
+  groups: AsyncIterable<readonly ImportLine[]>,
   { done }: TakenPart,
-): AsyncGenerator<ImportLine> {
-  for await (const line of lines) {
-    const isDone = done.some(([start, end]) => line.start >= start && line.start < end)
-    if (!isDone) yield line
+): AsyncGenerator<readonly ImportLine[]> {
+  for await (const lines of groups) {
+    yield lines.filter(
+      (line) => !done.some(([start, end]) => line.start >= start && line.start < end),
+    )
   }
 }
 
 interface Lanes {
   /** Waits for a place, and for those in flight that write the same resources. Errors: of any before. */
-  add(lines: readonly ReadLine[], principal: Principal): Promise<void>
+  add(read: ReadLines, principal: Principal): Promise<void>
   /** Errors: of any. */
   done(): Promise<void>
   /** Does not throw. */
   settled(): Promise<void>
 }
 
-function openLanes(
-  write: (lines: readonly ReadLine[], principal: Principal) => Promise<void>,
-): Lanes {
+function openLanes(write: (read: ReadLines, principal: Principal) => Promise<void>): Lanes {
   const running = new Map<Promise<void>, ReadonlySet<string>>()
   const failed: { error?: unknown } = {}
   const check = () => {
     if ('error' in failed) throw failed.error
   }
   return {
-    async add(lines, principal) {
-      const ids = new Set(lines.flatMap((line) => idOf(line) ?? []))
+    async add(read, principal) {
+      const ids = new Set(read.lines.flatMap((line) => idOf(line) ?? []))
       const overlaps = () => [...running].find(([, others]) => !others.isDisjointFrom(ids))
       for (let other = overlaps(); other !== undefined; other = overlaps()) await other[0]
       while (running.size >= IN_FLIGHT) await Promise.race(running.keys())
       check()
-      const work = write(lines, principal)
+      const work = write(read, principal)
         .catch((error: unknown) => {
           failed.error ??= error
         })
