@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import type { Principal } from '../shared/access/principal.ts'
 import { parseSearch } from '../shared/fhir/search.ts'
-import { noPlans, type PlannedCreates } from '../shared/store/planned.ts'
+import { PlannedCreates } from '../shared/store/planned.ts'
 import {
   allowing,
   openTestStore,
@@ -41,7 +41,7 @@ async function planned(
   principal: Principal,
   resources: readonly ReturnType<typeof aPatient>[] | readonly ReturnType<typeof anObservation>[],
 ): Promise<PlannedCreates> {
-  const plans = noPlans()
+  const plans = new PlannedCreates()
   for (const resource of resources) {
     const isPlanned = await repository.planCreate(principal, resource, plans)
     if (!isPlanned) throw new Error('The resource was not planned')
@@ -131,7 +131,7 @@ t.test('what inherits accounts is left to a create', async (t) => {
   await t.rejects(carryOut(owner, plans), UNDONE)
   await repository.create(owner, observation, { keepId: true })
 
-  t.notOk(await repository.planCreate(owner, anObservation(holder.id), noPlans()))
+  t.notOk(await repository.planCreate(owner, anObservation(holder.id), new PlannedCreates()))
   t.same(await idsOf(owner, '_compartment=Organization/a', 'Observation'), [observation.id])
 })
 
@@ -148,8 +148,8 @@ t.test('rows by search parameters that have changed meanwhile are not written', 
 
 t.test('who is judged by what is stored is left to the write', async (t) => {
   const limited = await aMember({ rules: allowing({ Patient: ['create', 'read'] }) })
-  t.notOk(await repository.planCreate(limited, aPatient(randomUUID()), noPlans()))
-  t.notOk(await repository.planCreate(system, aPatient(randomUUID()), noPlans()))
+  t.notOk(await repository.planCreate(limited, aPatient(randomUUID()), new PlannedCreates()))
+  t.notOk(await repository.planCreate(system, aPatient(randomUUID()), new PlannedCreates()))
   const reader = await aMember({ rules: allowing({ Patient: ['read'] }) })
-  t.notOk(await repository.planCreate(reader, aPatient(randomUUID()), noPlans()))
+  t.notOk(await repository.planCreate(reader, aPatient(randomUUID()), new PlannedCreates()))
 })

@@ -7,7 +7,7 @@ import { parseBody } from '../fhir/json.ts'
 import { isObject, isResource, type Resource } from '../fhir/resource.ts'
 import type { Services } from '../services.ts'
 import { isLegalId, normalId } from '../store/context.ts'
-import { noPlans, type PlannedCreates } from '../store/planned.ts'
+import type { PlannedCreates } from '../store/planned.ts'
 import {
   type ConditionalReference,
   conditionalReferences,
@@ -64,7 +64,7 @@ export function isImportable(type: string): boolean {
 }
 
 /**
- * Parses and validates; `isNew`: and works out what is written where the ids are free. `beforeSearch` may throw
+ * Parses and validates; `plans`: and works out what is written where the ids are free. `beforeSearch` may throw
  * where references that are searches are not to be looked for yet.
  */
 export async function readLines(
@@ -72,11 +72,10 @@ export async function readLines(
   principal: Principal,
   type: string,
   lines: readonly ImportLine[],
-  isNew: boolean,
+  plans: PlannedCreates | undefined,
   beforeSearch = async () => {},
 ): Promise<ReadLines> {
   const interaction = interactionOf(services, principal)
-  const plans = isNew ? noPlans() : undefined
   const done: ReadLine[] = []
   for (let from = 0; from < lines.length; from += PORTION) {
     const parsed: ReadLine[] = []

@@ -50,7 +50,7 @@ export async function writeLines(
     // Plans are carried out together, or not at all.
     const written = runs.length === 1 && (await carryOut(services, principal, part, lines, plans))
     if (written) return written
-    const { lines: left } = await readLines(services, principal, part.type ?? '', lines, false)
+    const { lines: left } = await readLines(services, principal, part.type ?? '', lines, undefined)
     return writeRuns(services, principal, part, untilTwins(left))
   }
   return writeRuns(services, principal, part, runs)

@@ -24,21 +24,22 @@ export interface PlannedAnswer {
   readonly hasEvents: boolean
 }
 
+// The largest come first: pg makes room for half as much again when a parameter finds none.
 const LISTS = {
+  tail: 'text',
+  metaExtension: 'text',
+  key: 'bigint',
+  head: 'text',
+  stringValue: 'text',
+  stringParameter: 'bigint',
+  stringOf: 'int',
   id: 'uuid',
   dateLow: 'timestamptz',
   dateHigh: 'timestamptz',
   nref: 'smallint',
   keyFirst: 'int',
   keyLast: 'int',
-  head: 'text',
-  tail: 'text',
   metaAt: 'int',
-  metaExtension: 'text',
-  key: 'bigint',
-  stringOf: 'int',
-  stringParameter: 'bigint',
-  stringValue: 'text',
   rangeOf: 'int',
   rangeParameter: 'bigint',
   rangeLow: 'float8',
@@ -76,6 +77,14 @@ export class PlannedRows {
   /** Keys of the codings that the dictionary is told of. */
   get codes(): Iterable<bigint> {
     return this.#codes
+  }
+
+  /** Once the statement has been answered, they may hold others. */
+  clear(): void {
+    this.#common = undefined
+    for (const name of LIST_NAMES) this.#lists[name].clear()
+    this.#codes.clear()
+    this.#patients.clear()
   }
 
   /** False, and nothing is added, for what takes more than these rows, or differs from the others. */

@@ -14,15 +14,18 @@ import { type PlannedAnswer, PlannedRows } from './planned-rows.ts'
 import type { CheckedReference } from './references.ts'
 
 /** Creates of one type in one Project, as the same Principal, that are written together. */
-export interface PlannedCreates {
-  readonly rows: PlannedRows
-  readonly references: CheckedReference[]
+export class PlannedCreates {
+  readonly rows = new PlannedRows()
+  readonly references: CheckedReference[] = []
   /** Their rows are those of these search parameters. */
   own: OwnParameters | undefined
-}
 
-export function noPlans(): PlannedCreates {
-  return { rows: new PlannedRows(), references: [], own: undefined }
+  /** Once they were written, or not, others may take their place. */
+  clear(): void {
+    this.rows.clear()
+    this.references.length = 0
+    this.own = undefined
+  }
 }
 
 /** Adds a create to the others; false where it takes PostgreSQL to tell what may be written. Errors: as a create. */

@@ -18,6 +18,7 @@ import {
   notePartSize,
   type TakenPart,
 } from '../../shared/store/import-parts.ts'
+import { PlannedCreates } from '../../shared/store/planned.ts'
 import { finishPart } from './end.ts'
 import { batchesOf, linesOf, readAhead } from './lines.ts'
 import { openSource } from './source.ts'
@@ -30,9 +31,13 @@ const MOST_FAILURES = 10_000
 /** The part is to be taken again when those before it are done. */
 export class PartTooEarly extends Error {}
 
-/** Errors: what may be better the next time; PartLost; PartTooEarly. Returns early when `signal` aborts. */
+/**
+ * `plans` are those that nobody uses, of all parts. Errors: what may be better the next time; PartLost;
+ * PartTooEarly. Returns early when `signal` aborts.
+ */
 export async function importPart(
   services: Services,
+  plans: PlannedCreates[],
   part: TakenPart,
   signal: AbortSignal,
 ): Promise<void> {
@@ -54,6 +59,9 @@ export async function importPart(
     const { failed, allNew } = await writeLines(services, principal, part, read)
     reached.failures += failed
     reached.allNew = allNew
+    if (read.plans === undefined) return
+    read.plans.clear()
+    plans.push(read.plans)
   })
   try {
     const principal = await caller()
@@ -70,7 +78,8 @@ export async function importPart(
         if (signal.aborted) break
         // Rights are those of the member now, not those of the kick-off.
         const principal = await caller()
-        const read = await readLines(services, principal, type, batch, reached.allNew, takeTurn)
+        const planned = reached.allNew ? (plans.pop() ?? new PlannedCreates()) : undefined
+        const read = await readLines(services, principal, type, batch, planned, takeTurn)
         await lanes.add(read, principal)
         reached.line = (batch.at(-1)?.number ?? reached.line) + 1
         if (reached.failures > MOST_FAILURES) throw badRequest('Too many lines were refused')

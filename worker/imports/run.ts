@@ -14,6 +14,7 @@ import {
   takePart,
 } from '../../shared/store/import-parts.ts'
 import { removeOldImports } from '../../shared/store/imports.ts'
+import type { PlannedCreates } from '../../shared/store/planned.ts'
 import { finishManifest, finishPart } from './end.ts'
 import { readManifest } from './manifest.ts'
 import { importPart, PartTooEarly } from './part.ts'
@@ -40,6 +41,7 @@ export function startImports(services: Services, sweepMs = SWEEP_MS): Imports {
   const { database, config, log } = services
   const stopping = new AbortController()
   const draining = new Set<Promise<void>>()
+  const plans: PlannedCreates[] = []
   let asked = 0
 
   async function run(): Promise<void> {
@@ -49,7 +51,7 @@ export function startImports(services: Services, sweepMs = SWEEP_MS): Imports {
       if (part !== undefined) {
         // Where there was one there may be more.
         drain().catch(noteFailure)
-        await runPart(services, part, stopping.signal)
+        await runPart(services, plans, part, stopping.signal)
       } else if (seen === asked) return
     }
   }
@@ -58,7 +60,11 @@ export function startImports(services: Services, sweepMs = SWEEP_MS): Imports {
     // Those at work look again before they end.
     asked += 1
     if (draining.size >= IMPORTS_AT_ONCE) return
-    const work = run().finally(() => draining.delete(work))
+    const work = run().finally(() => {
+      draining.delete(work)
+      // Memory is held by those who import.
+      if (draining.size === 0) plans.length = 0
+    })
     draining.add(work)
     await work
   }
@@ -81,7 +87,12 @@ export function startImports(services: Services, sweepMs = SWEEP_MS): Imports {
   }
 }
 
-async function runPart(services: Services, part: TakenPart, stop: AbortSignal): Promise<void> {
+async function runPart(
+  services: Services,
+  plans: PlannedCreates[],
+  part: TakenPart,
+  stop: AbortSignal,
+): Promise<void> {
   const { database, config, log } = services
   const { job, part: number } = part
   const lost = new AbortController()
@@ -96,7 +107,7 @@ async function runPart(services: Services, part: TakenPart, stop: AbortSignal): 
       const inputs = await readManifest(config, part.url, signal)
       await finishManifest(services, part, inputs)
     } else {
-      await importPart(services, part, signal)
+      await importPart(services, plans, part, signal)
     }
     if (signal.aborted) await releasePart(database, part, 0)
     log.info({ job, part: number, given: signal.aborted ? 'back' : 'up' }, 'A part of an import')
