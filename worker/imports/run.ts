@@ -14,10 +14,9 @@ import {
   takePart,
 } from '../../shared/store/import-parts.ts'
 import { removeOldImports } from '../../shared/store/imports.ts'
-import type { PlannedCreates } from '../../shared/store/planned.ts'
 import { finishManifest, finishPart } from './end.ts'
 import { readManifest } from './manifest.ts'
-import { importPart, PartTooEarly } from './part.ts'
+import { importPart, PartTooEarly, type Spare } from './part.ts'
 
 /** More would only share the same processor. */
 export const IMPORTS_AT_ONCE = 2
@@ -41,7 +40,7 @@ export function startImports(services: Services, sweepMs = SWEEP_MS): Imports {
   const { database, config, log } = services
   const stopping = new AbortController()
   const draining = new Set<Promise<void>>()
-  const plans: PlannedCreates[] = []
+  const spare: Spare = { plans: [], blocks: [] }
   let asked = 0
 
   async function run(): Promise<void> {
@@ -51,7 +50,7 @@ export function startImports(services: Services, sweepMs = SWEEP_MS): Imports {
       if (part !== undefined) {
         // Where there was one there may be more.
         drain().catch(noteFailure)
-        await runPart(services, plans, part, stopping.signal)
+        await runPart(services, spare, part, stopping.signal)
       } else if (seen === asked) return
     }
   }
@@ -62,8 +61,9 @@ export function startImports(services: Services, sweepMs = SWEEP_MS): Imports {
     if (draining.size >= IMPORTS_AT_ONCE) return
     const work = run().finally(() => {
       draining.delete(work)
-      // Memory is held by those who import.
-      if (draining.size === 0) plans.length = 0
+      if (draining.size > 0) return
+      spare.plans.length = 0
+      spare.blocks.length = 0
     })
     draining.add(work)
     await work
@@ -89,7 +89,7 @@ export function startImports(services: Services, sweepMs = SWEEP_MS): Imports {
 
 async function runPart(
   services: Services,
-  plans: PlannedCreates[],
+  spare: Spare,
   part: TakenPart,
   stop: AbortSignal,
 ): Promise<void> {
@@ -107,7 +107,7 @@ async function runPart(
       const inputs = await readManifest(config, part.url, signal)
       await finishManifest(services, part, inputs)
     } else {
-      await importPart(services, plans, part, signal)
+      await importPart(services, spare, part, signal)
     }
     if (signal.aborted) await releasePart(database, part, 0)
     log.info({ job, part: number, given: signal.aborted ? 'back' : 'up' }, 'A part of an import')
