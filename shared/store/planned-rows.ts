@@ -24,7 +24,6 @@ export interface PlannedAnswer {
   readonly hasEvents: boolean
 }
 
-// The largest come first: pg makes room for half as much again when a parameter finds none.
 const LISTS = {
   tail: 'text',
   metaExtension: 'text',
@@ -113,6 +112,7 @@ export class PlannedRows {
     const lists = LIST_NAMES.map((name) => this.#lists[name].value)
     return {
       name: 'planned-creates',
+      hasBlocks: true,
       text: TEXT,
       values: [project, type, author, cause, ...lists],
     }

@@ -57,7 +57,7 @@ export class WireList {
     return this.#bytes.subarray(0, this.#end)
   }
 
-  /** What was given as the parameter must have been sent by then. */
+  /** What was given as the parameter must have been taken by then. */
   clear(): void {
     this.#end = HEADER
     this.#length = 0
