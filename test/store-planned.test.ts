@@ -13,7 +13,7 @@ import {
   system,
 } from './fixtures/store.ts'
 
-const { database, repository, aMember } = await openTestStore(t)
+const { database, repository, aMember } = await openTestStore(t, { autoDownload: true })
 const member = await aMember()
 
 const aPatient = (mrn: string, extra: Record<string, unknown> = {}) => ({
@@ -144,6 +144,61 @@ t.test('rows by search parameters that have changed meanwhile are not written', 
   await t.rejects(carryOut(later, plans), UNDONE)
 
   t.equal(await statusOf(repository.read(member, 'Patient', patient.id)), 404)
+})
+
+t.test('words, wide content and attachments are written with the rest', async (t) => {
+  const parameters = { stamp: 'words', types: new Map(), fullText: 'ready' } as const
+  const own = await aMember({}, { parameters })
+  const mrn = randomUUID()
+  const url = 'https://example.com/photo'
+  const given = [
+    aPatient(mrn, { name: [{ family: 'Müller "\\ 😀', given: ['A', 'A', ' a'] }] }),
+    aPatient(mrn, { photo: [{ url }], birthDate: undefined }),
+    aPatient(mrn, { text: { status: 'generated', div: '<div>Narrative words</div>' } }),
+  ]
+
+  await carryOut(own, await planned(own, given))
+
+  const counted = await database.query({
+    text: `select
+        (select count(*)::int from resource_text where project = $1
+          and narrative @@ 'narrative') as narratives,
+        (select count(*)::int from resource_text where project = $1 and content @@ 'words') as words,
+        (select count(*)::int from job where project = $1 and kind = 'download') as downloads,
+        (select count(*)::int from resource where project = $1 and d_lo is null) as undated`,
+    values: [own.project.number],
+  })
+  t.same(counted, [{ narratives: 1, words: 1, downloads: 1, undated: 1 }])
+  t.same(await idsOf(own, 'name=müller'), [given[0]?.id])
+  for (const { id } of given) {
+    const { content = '' } = await repository.read(own, 'Patient', id)
+    t.match(JSON.parse(content), { id, identifier: [{ value: mrn }], meta: { versionId: '1' } })
+  }
+})
+
+t.test('they are of one type and author', async (t) => {
+  const plans = await planned(member, [aPatient(randomUUID())])
+  const other = { ...member, profile: `Practitioner/${randomUUID()}` }
+
+  t.notOk(await repository.planCreate(member, anObservation(randomUUID()), plans))
+  t.notOk(await repository.planCreate(other, aPatient(randomUUID()), plans))
+
+  t.equal(plans.rows.length, 1)
+  await carryOut(member, plans)
+})
+
+t.test('their memory serves those that come next', async (t) => {
+  const mrn = randomUUID()
+  const plans = new PlannedCreates()
+  const all: string[] = []
+  for (const count of [300, 2, 1]) {
+    const given = Array.from({ length: count }, () => aPatient(mrn))
+    for (const patient of given) await repository.planCreate(member, patient, plans)
+    await carryOut(member, plans)
+    plans.clear()
+    all.push(...given.map(({ id }) => id))
+  }
+  t.same(await idsOf(member, `identifier=urn:mrn|${mrn}&_count=500`), all.sort())
 })
 
 t.test('who is judged by what is stored is left to the write', async (t) => {

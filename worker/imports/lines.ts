@@ -15,6 +15,7 @@ const BATCH_LINES = 500
 const BATCH_BYTES = 4 * 1024 * 1024
 /** Most batches have room in one. */
 const BLOCK_BYTES = 1024 * 1024
+const NO_BLOCK: Buffer = Buffer.alloc(0)
 
 /** Lines that are written together. */
 export interface LineBatch {
@@ -44,7 +45,7 @@ export async function* batchesOf(
     used.push(made)
     return made
   }
-  let block = another(BLOCK_BYTES)
+  let block = NO_BLOCK
   /** Where the line under way stands in the block. */
   let [from, to] = [0, 0]
   let isTooLong = false
@@ -78,7 +79,7 @@ export async function* batchesOf(
     lines = []
     size = 0
     used = []
-    block = another(BLOCK_BYTES)
+    block = NO_BLOCK
     from = 0
     to = 0
     return made
