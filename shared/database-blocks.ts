@@ -8,7 +8,8 @@ import { Query } from 'pg'
 import type { WireConnection } from './database-pool.ts'
 
 interface Bind {
-  readonly statement: string
+  /** Absent: it has no name. */
+  readonly statement?: string
   readonly values: readonly unknown[]
 }
 
@@ -16,7 +17,7 @@ interface Bind {
 export class BlockQuery extends Query {
   /** As pg does it, but for the one message. */
   prepare(connection: WireConnection): void {
-    const bind = ({ statement, values }: Bind) => {
+    const bind = ({ statement = '', values }: Bind) => {
       for (const piece of bindMessage(statement, values)) connection.stream.write(piece)
     }
     prepareQuery.call(this, Object.create(connection, { bind: { value: bind } }))

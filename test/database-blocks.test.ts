@@ -49,9 +49,15 @@ t.test('what PostgreSQL refuses leaves the connection as it was', async (t) => {
   t.match(await database.query(echo(5, 'after', null)), [{ tenth: 2 }])
 })
 
+t.test('without a name it is planned each time', async (t) => {
+  const values = [Buffer.from('block')]
+  const text = 'select length($1::bytea) as length'
+  t.same(await database.query({ hasBlocks: true, text, values }), [{ length: 5 }])
+})
+
 t.test('its plan is kept', async (t) => {
   const rows = await database.query({
-    text: `select name from pg_prepared_statements where name like 'blocks-%'`,
+    text: `select name from pg_prepared_statements where name = '' or name like 'blocks-%'`,
     values: [],
   })
   t.same(rows, [{ name: 'blocks-echo' }])
