@@ -1,7 +1,7 @@
 /**
  * A list as PostgreSQL takes it in binary form, written item by item while they are made. What waits for its
  * statement is one block of bytes, which V8 neither goes through nor copies when it collects garbage. It is to be
- * used again: blocks that have become old make V8 go through all objects, for 0.2 s of its threads each 40 MB.
+ * used again: blocks that have become old make V8 go through all objects, some 50 MB of them, each time.
  * https://www.postgresql.org/docs/current/protocol-overview.html#PROTOCOL-FORMAT-CODES
  */
 
