@@ -2,6 +2,7 @@
 import type { Knex } from 'knex'
 import type { Client, Connection as PgConnection } from 'pg'
 import type { Statement } from './database.ts'
+import { BlockQuery } from './database-blocks.ts'
 import type { Logger } from './log.ts'
 
 // `__knex__disposed` is what knex keeps on a raw connection: set, it is not handed out again.
@@ -13,7 +14,7 @@ export interface RawConnection extends Client {
 }
 
 // pg's types know less of it than there is.
-type WireConnection = PgConnection & {
+export type WireConnection = PgConnection & {
   /** The texts of named statements that PostgreSQL knows. */
   readonly parsedStatements: Record<string, string>
   close(what: { readonly type: 'S'; readonly name: string }): void
@@ -48,12 +49,19 @@ export function askRows<Row extends object>(
     const timer = setTimeout(cutSilent, silenceMs, connection)
     // pg's types ask for a mutable array; it does not change it.
     const values = statement.values as unknown[]
-    void connection.query<Row>({ ...statement, values }, (error: Error | null, result) => {
+    const answered = (error: Error | null | undefined, result: Rows<Row>) => {
       clearTimeout(timer)
       if (error) reject(error)
       else resolve(result.rows)
-    })
+    }
+    const config = { ...statement, values }
+    if (statement.hasBlocks) connection.query(new BlockQuery(config, answered))
+    else void connection.query<Row>(config, answered)
   })
+}
+
+interface Rows<Row> {
+  readonly rows: Row[]
 }
 
 function cutSilent({ connection }: RawConnection): void {

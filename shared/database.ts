@@ -27,6 +27,8 @@ export interface Statement {
   readonly name?: string
   /** Of any shape, and one plan serves all values: it is kept while many ask for it, as database-kept.ts tells. */
   readonly isKept?: boolean
+  /** Its Buffers are sent as they stand: they must not change before its transaction has ended. */
+  readonly hasBlocks?: boolean
   readonly text: string
   readonly values: readonly unknown[]
 }

@@ -63,6 +63,20 @@ t.test('a few that are there are updated, the others are created', async (t) => 
   t.equal(history.body.total, 2)
 })
 
+t.test('lines of one resource are written one after the other', async (t) => {
+  const given = patients(40)
+  const later = given.slice(10, 12).map((patient) => ({ ...patient, active: true }))
+
+  const { output, error } = await imported('Patient', [...given, ...later])
+
+  t.match(output, [{ count: 42, created: 40, updated: 2 }])
+  t.same(error, [])
+  for (const { id } of later) {
+    const { body } = await admin.get(`Patient/${id}`)
+    t.match(body, { active: true, meta: { versionId: '2' } })
+  }
+})
+
 t.test('a deleted resource comes back with its history', async (t) => {
   const [gone, fresh] = patients(2)
   await imported(

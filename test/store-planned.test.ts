@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import type { Principal } from '../shared/access/principal.ts'
 import { parseSearch } from '../shared/fhir/search.ts'
-import type { PlannedCreate } from '../shared/store/planned.ts'
+import { PlannedCreates } from '../shared/store/planned.ts'
 import {
   allowing,
   openTestStore,
@@ -13,7 +13,7 @@ import {
   system,
 } from './fixtures/store.ts'
 
-const { database, repository, aMember } = await openTestStore(t)
+const { database, repository, aMember } = await openTestStore(t, { autoDownload: true })
 const member = await aMember()
 
 const aPatient = (mrn: string, extra: Record<string, unknown> = {}) => ({
@@ -40,12 +40,11 @@ const idsOf = async (principal: Principal, query: string, type = 'Patient') => {
 async function planned(
   principal: Principal,
   resources: readonly ReturnType<typeof aPatient>[] | readonly ReturnType<typeof anObservation>[],
-): Promise<PlannedCreate[]> {
-  const plans: PlannedCreate[] = []
+): Promise<PlannedCreates> {
+  const plans = new PlannedCreates()
   for (const resource of resources) {
-    const plan = await repository.planCreate(principal, resource)
-    if (plan === undefined) throw new Error('The resource was not planned')
-    plans.push(plan)
+    const isPlanned = await repository.planCreate(principal, resource, plans)
+    if (!isPlanned) throw new Error('The resource was not planned')
   }
   return plans
 }
@@ -53,9 +52,11 @@ async function planned(
 const UNDONE = { message: 'Not all were written' }
 const TAKEN = { code: '23505' }
 
-const carryOut = (principal: Principal, plans: readonly PlannedCreate[]) =>
+const carryOut = (principal: Principal, ...given: readonly PlannedCreates[]) =>
   repository.transaction(async (transaction) => {
-    if (!(await transaction.createPlanned(principal, plans))) throw new Error(UNDONE.message)
+    for (const plans of given) {
+      if (!(await transaction.createPlanned(principal, plans))) throw new Error(UNDONE.message)
+    }
   })
 
 t.test('many of them are one statement, and searches find them', async (t) => {
@@ -109,14 +110,12 @@ t.test('references must resolve once all is written, where the Project wants it'
   const strict = await aMember({}, { checkReferencesOnWrite: true })
   const patient = aPatient(randomUUID())
   const good = anObservation(patient.id)
-  const [mine = [], theirs = [], missing = []] = [
-    await planned(strict, [patient]),
-    await planned(strict, [good]),
-    await planned(strict, [anObservation(randomUUID())]),
-  ]
+  const mine = await planned(strict, [patient])
+  const theirs = await planned(strict, [good])
+  const missing = await planned(strict, [anObservation(randomUUID())])
 
-  t.equal(await statusOf(carryOut(strict, [...mine, ...missing])), 400)
-  await carryOut(strict, [...theirs, ...mine])
+  t.equal(await statusOf(carryOut(strict, mine, missing)), 400)
+  await carryOut(strict, theirs, mine)
 
   t.match(await repository.read(strict, 'Observation', good.id), { ver: 1 })
 })
@@ -132,7 +131,7 @@ t.test('what inherits accounts is left to a create', async (t) => {
   await t.rejects(carryOut(owner, plans), UNDONE)
   await repository.create(owner, observation, { keepId: true })
 
-  t.equal(await repository.planCreate(owner, anObservation(holder.id)), undefined)
+  t.notOk(await repository.planCreate(owner, anObservation(holder.id), new PlannedCreates()))
   t.same(await idsOf(owner, '_compartment=Organization/a', 'Observation'), [observation.id])
 })
 
@@ -147,10 +146,65 @@ t.test('rows by search parameters that have changed meanwhile are not written', 
   t.equal(await statusOf(repository.read(member, 'Patient', patient.id)), 404)
 })
 
+t.test('words, wide content and attachments are written with the rest', async (t) => {
+  const parameters = { stamp: 'words', types: new Map(), fullText: 'ready' } as const
+  const own = await aMember({}, { parameters })
+  const mrn = randomUUID()
+  const url = 'https://example.com/photo'
+  const given = [
+    aPatient(mrn, { name: [{ family: 'Müller "\\ 😀', given: ['A', 'A', ' a'] }] }),
+    aPatient(mrn, { photo: [{ url }], birthDate: undefined }),
+    aPatient(mrn, { text: { status: 'generated', div: '<div>Narrative words</div>' } }),
+  ]
+
+  await carryOut(own, await planned(own, given))
+
+  const counted = await database.query({
+    text: `select
+        (select count(*)::int from resource_text where project = $1
+          and narrative @@ 'narrative') as narratives,
+        (select count(*)::int from resource_text where project = $1 and content @@ 'words') as words,
+        (select count(*)::int from job where project = $1 and kind = 'download') as downloads,
+        (select count(*)::int from resource where project = $1 and d_lo is null) as undated`,
+    values: [own.project.number],
+  })
+  t.same(counted, [{ narratives: 1, words: 1, downloads: 1, undated: 1 }])
+  t.same(await idsOf(own, 'name=müller'), [given[0]?.id])
+  for (const { id } of given) {
+    const { content = '' } = await repository.read(own, 'Patient', id)
+    t.match(JSON.parse(content), { id, identifier: [{ value: mrn }], meta: { versionId: '1' } })
+  }
+})
+
+t.test('they are of one type and author', async (t) => {
+  const plans = await planned(member, [aPatient(randomUUID())])
+  const other = { ...member, profile: `Practitioner/${randomUUID()}` }
+
+  t.notOk(await repository.planCreate(member, anObservation(randomUUID()), plans))
+  t.notOk(await repository.planCreate(other, aPatient(randomUUID()), plans))
+
+  t.equal(plans.rows.length, 1)
+  await carryOut(member, plans)
+})
+
+t.test('their memory serves those that come next', async (t) => {
+  const mrn = randomUUID()
+  const plans = new PlannedCreates()
+  const all: string[] = []
+  for (const count of [300, 2, 1]) {
+    const given = Array.from({ length: count }, () => aPatient(mrn))
+    for (const patient of given) await repository.planCreate(member, patient, plans)
+    await carryOut(member, plans)
+    plans.clear()
+    all.push(...given.map(({ id }) => id))
+  }
+  t.same(await idsOf(member, `identifier=urn:mrn|${mrn}&_count=500`), all.sort())
+})
+
 t.test('who is judged by what is stored is left to the write', async (t) => {
   const limited = await aMember({ rules: allowing({ Patient: ['create', 'read'] }) })
-  t.equal(await repository.planCreate(limited, aPatient(randomUUID())), undefined)
-  t.equal(await repository.planCreate(system, aPatient(randomUUID())), undefined)
+  t.notOk(await repository.planCreate(limited, aPatient(randomUUID()), new PlannedCreates()))
+  t.notOk(await repository.planCreate(system, aPatient(randomUUID()), new PlannedCreates()))
   const reader = await aMember({ rules: allowing({ Patient: ['read'] }) })
-  t.equal(await repository.planCreate(reader, aPatient(randomUUID())), undefined)
+  t.notOk(await repository.planCreate(reader, aPatient(randomUUID()), new PlannedCreates()))
 })

@@ -7,7 +7,7 @@ import { parseBody } from '../fhir/json.ts'
 import { isObject, isResource, type Resource } from '../fhir/resource.ts'
 import type { Services } from '../services.ts'
 import { isLegalId, normalId } from '../store/context.ts'
-import type { PlannedCreate } from '../store/planned.ts'
+import type { PlannedCreates } from '../store/planned.ts'
 import {
   type ConditionalReference,
   conditionalReferences,
@@ -38,14 +38,16 @@ export interface ReadLine extends ImportLine {
   readonly foreignTime: string | undefined
 }
 
-/** A resource that is new, unless its id is taken. */
+/** The id of a resource that is new, unless the id is taken. */
 export interface Planned {
-  readonly planned: PlannedCreate
+  readonly planned: string
 }
 
-/** A resource with a question mark in its text may hold a reference that is a search. */
-interface Parsed extends ReadLine {
-  readonly mayAsk: boolean
+/** What is to be written together. */
+export interface ReadLines {
+  readonly lines: readonly ReadLine[]
+  /** Of the lines that are planned; undefined: none is. */
+  readonly plans: PlannedCreates | undefined
 }
 
 const IMPORTED_TIME = 'fhir/StructureDefinition/imported-lastUpdated'
@@ -70,38 +72,45 @@ export async function readLines(
   principal: Principal,
   type: string,
   lines: readonly ImportLine[],
-  plans: boolean,
+  plans: PlannedCreates | undefined,
   beforeSearch = async () => {},
-): Promise<readonly ReadLine[]> {
+): Promise<ReadLines> {
   const interaction = interactionOf(services, principal)
-  const done: Parsed[] = []
+  const done: ReadLine[] = []
   for (let from = 0; from < lines.length; from += PORTION) {
-    const parsed: Parsed[] = []
+    const parsed: ReadLine[] = []
     for (const line of lines.slice(from, from + PORTION)) {
-      const { read, foreignTime } = await readLine(interaction, type, line.bytes)
-      const mayAsk = QUESTION_MARKS.some((text) => line.bytes?.includes(text))
-      parsed.push({ ...line, read, foreignTime, mayAsk })
+      parsed.push(await readLine(interaction, type, line))
     }
     await nextTurn()
-    if (!plans) done.push(...parsed)
-    else for (const line of parsed) done.push(await planned(interaction, line))
+    if (plans === undefined) done.push(...parsed)
+    else for (const line of parsed) done.push(await planned(interaction, line, plans))
   }
-  return withLiteralReferences(interaction, done, beforeSearch)
+  return { lines: await withLiteralReferences(interaction, done, beforeSearch), plans }
 }
 
 /** What cannot be planned is left to the write, refusals included. */
-async function planned({ services, principal }: Interaction, line: Parsed): Promise<Parsed> {
-  const { read, foreignTime, mayAsk } = line
-  if (mayAsk || !isRead(read)) return line
+async function planned(
+  { services, principal }: Interaction,
+  line: ReadLine,
+  plans: PlannedCreates,
+): Promise<ReadLine> {
+  const { read, foreignTime } = line
+  if (!isRead(read) || mayAsk(line)) return line
   try {
     const resource =
       foreignTime === undefined ? read : withImportedTime(services.config, read, foreignTime)
-    const plan = await services.repository.planCreate(principal, resource)
-    return plan === undefined ? line : { ...line, read: { planned: plan } }
+    const isPlanned = await services.repository.planCreate(principal, resource, plans)
+    return isPlanned ? { ...line, read: { planned: read.id ?? '' } } : line
   } catch (error) {
     refusalOf(error)
     return line
   }
+}
+
+/** A resource with a question mark in its text may hold a reference that is a search. */
+function mayAsk({ bytes }: ImportLine): boolean {
+  return QUESTION_MARKS.some((text) => bytes?.includes(text))
 }
 
 /**
@@ -123,8 +132,9 @@ export function withImportedTime(
 async function readLine(
   interaction: Interaction,
   type: string,
-  bytes: Buffer | undefined,
-): Promise<Pick<ReadLine, 'read' | 'foreignTime'>> {
+  line: ImportLine,
+): Promise<ReadLine> {
+  const { bytes } = line
   try {
     if (bytes === undefined) throw tooLarge()
     const body = parseBody(bytes)
@@ -136,9 +146,10 @@ async function readLine(
     const time = isObject(meta) ? meta.lastUpdated : undefined
     const foreignTime = typeof time === 'string' ? time : undefined
     const normal = normalId(id)
-    return { read: resource.id === normal ? resource : { ...resource, id: normal }, foreignTime }
+    const read = resource.id === normal ? resource : { ...resource, id: normal }
+    return { ...line, read, foreignTime }
   } catch (error) {
-    return { read: refusalOf(error), foreignTime: undefined }
+    return { ...line, read: refusalOf(error), foreignTime: undefined }
   }
 }
 
@@ -156,14 +167,15 @@ export function isRefusal(error: unknown): error is HttpError {
 /** One statement for 200 searches of all lines. */
 async function withLiteralReferences(
   interaction: Interaction,
-  lines: readonly Parsed[],
+  lines: readonly ReadLine[],
   beforeSearch: () => Promise<void>,
 ): Promise<readonly ReadLine[]> {
-  if (lines.every(({ mayAsk }) => !mayAsk)) return lines
+  const asking = new Set(lines.filter((line) => isRead(line.read) && mayAsk(line)))
+  if (asking.size === 0) return lines
   const asked = new Map<string, ConditionalReference['condition']>()
   const found = lines.map((line) => {
     if (line.read instanceof HttpError) return line.read
-    if (!line.mayAsk || isPlanned(line.read)) return []
+    if (!asking.has(line) || isPlanned(line.read)) return []
     try {
       const references = conditionalReferences(interaction, line.read)
       for (const { text, condition } of references) asked.set(text, condition)
@@ -192,7 +204,7 @@ async function withLiteralReferences(
 /** Undefined for a line that is refused. */
 export function idOf({ read }: ReadLine): string | undefined {
   if (read instanceof HttpError) return undefined
-  return isPlanned(read) ? read.planned.id : read.id
+  return isPlanned(read) ? read.planned : read.id
 }
 
 /** No resource has a member of that name. */

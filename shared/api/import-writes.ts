@@ -7,12 +7,13 @@ import { HttpError, preconditionFailed } from '../errors.ts'
 import type { Services } from '../services.ts'
 import { SqlError } from '../sql-error.ts'
 import { advancePart, type ImportProgress, type TakenPart } from '../store/import-parts.ts'
+import type { PlannedCreates } from '../store/planned.ts'
 import type { WriteResult } from '../store/repository.ts'
 import {
   idOf,
-  isPlanned,
   isRead,
   type ReadLine,
+  type ReadLines,
   readLines,
   refusalOf,
   withImportedTime,
@@ -42,12 +43,32 @@ export async function writeLines(
   services: Services,
   principal: Principal,
   part: TakenPart,
-  lines: readonly ReadLine[],
+  { lines, plans }: ReadLines,
 ): Promise<WrittenLines> {
   const units = unitsOf({ kind: 'update', type: part.type ?? '', id: '' }) * lines.length
   await charge(services, principal, { mayWait: NEVER }, units, true)
+  const runs = untilTwins(lines)
+  if (plans !== undefined && plans.rows.length > 0) {
+    // Plans are carried out together, or not at all.
+    const written = runs.length === 1 && (await carryOut(services, principal, part, lines, plans))
+    if (written) return written
+    const { lines: left } = await readLines(services, principal, part.type ?? '', lines, undefined)
+    return writeRuns(services, principal, part, untilTwins(left))
+  }
+  return writeRuns(services, principal, part, runs)
+}
+
+async function writeRuns(
+  services: Services,
+  principal: Principal,
+  part: TakenPart,
+  runs: readonly (readonly ReadLine[])[],
+): Promise<WrittenLines> {
   const written: WrittenLines[] = []
-  for (const run of untilTwins(lines)) written.push(await writeRun(services, principal, part, run))
+  for (const run of runs) {
+    const timed = await withTimes(services, principal, part, run)
+    written.push(await writeOrHalve(services, principal, part, timed))
+  }
   return together(written)
 }
 
@@ -58,29 +79,22 @@ function together(written: readonly WrittenLines[]): WrittenLines {
   }
 }
 
-async function writeRun(
+/** Undefined where something is not as it was planned. */
+async function carryOut(
   services: Services,
   principal: Principal,
   part: TakenPart,
   lines: readonly ReadLine[],
-): Promise<WrittenLines> {
-  let left = lines
-  if (lines.some(({ read }) => isPlanned(read))) {
-    try {
-      return await write(
-        services,
-        principal,
-        part,
-        await withTimes(services, principal, part, left),
-      )
-    } catch (error) {
-      const isRefused = error instanceof PlansRefused || error instanceof SqlError
-      if (!isRefused) refusalOf(error)
-    }
-    left = await readLines(services, principal, part.type ?? '', lines, false)
+  plans: PlannedCreates,
+): Promise<WrittenLines | undefined> {
+  try {
+    const timed = await withTimes(services, principal, part, lines)
+    return await write(services, principal, part, timed, plans)
+  } catch (error) {
+    const isRefused = error instanceof PlansRefused || error instanceof SqlError
+    if (!isRefused) refusalOf(error)
+    return undefined
   }
-  const timed = await withTimes(services, principal, part, left)
-  return writeOrHalve(services, principal, part, timed)
 }
 
 /** What of an import stands alone in a statement: no resource twice. */
@@ -158,9 +172,10 @@ async function write(
   principal: Principal,
   { job, part, lease, type, mode }: TakenPart,
   lines: readonly ReadLine[],
+  plans?: PlannedCreates,
 ): Promise<WrittenLines> {
   const resources = lines.flatMap(({ read }) => (isRead(read) ? [read] : []))
-  const planned = lines.flatMap(({ read }) => (isPlanned(read) ? [read.planned] : []))
+  const planned = plans?.rows.length ?? 0
   const refused = lines.flatMap(({ number, read }) =>
     read instanceof HttpError ? [{ number, read }] : [],
   )
@@ -176,7 +191,7 @@ async function write(
   const created = await services.repository.transaction(async (transaction) => {
     // Sent with what follows, which does not wait for it.
     const carriedOut =
-      planned.length === 0 ? Promise.resolve(true) : transaction.createPlanned(principal, planned)
+      plans === undefined ? Promise.resolve(true) : transaction.createPlanned(principal, plans)
     // What follows fails, too, and may be heard of first.
     carriedOut.catch(() => undefined)
     transaction.readAhead(
@@ -195,7 +210,7 @@ async function write(
       lease,
       bytes: [first.start, last.end],
       lines: [first.number, last.number + 1],
-      created: count('created') + planned.length,
+      created: count('created') + planned,
       updated: count('updated'),
       unchanged: count('unchanged'),
       skipped: refused.length - failures.length,
@@ -207,7 +222,7 @@ async function write(
     if (!isOurs) throw new PartLost()
     return progress.created
   })
-  const count = resources.length + planned.length
+  const count = resources.length + planned
   if (type !== null && count > 0) forgetDefinitions(services, type)
   return { failed: failures.length, allNew: created === count }
 }

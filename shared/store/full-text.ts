@@ -37,6 +37,11 @@ export function newText(
   return isSame ? undefined : text
 }
 
+/** The lexemes of a text, and the one of its Project and type; all in SQL. */
+export function lexemesSql(text: string, project: string, type: string): string {
+  return `array_to_tsvector(array[${markSql(project, type)}]) || to_tsvector('simple', ${text})`
+}
+
 /** The lexeme of a Project and type, in SQL; no word of a text looks like it. */
 export function markSql(project: string, type: string): string {
   return `'#' || ${project} || '.' || ${type}`

@@ -15,10 +15,9 @@ export function withLinked(own: Repository): Repository {
       readLinked(principal, type, (reader) => own.readVersion(reader, type, id, ver)),
     history: (principal, type, id, request) =>
       readLinked(principal, type, (reader) => own.history(reader, type, id, request)),
-    planCreate: async (principal, resource) =>
-      readersIn(principal, resource.resourceType).length === 0
-        ? own.planCreate(principal, resource)
-        : undefined,
+    planCreate: async (principal, resource, plans) =>
+      readersIn(principal, resource.resourceType).length === 0 &&
+      own.planCreate(principal, resource, plans),
     async update(principal, resource, options) {
       const { resourceType, id = '' } = resource
       await requireOwn(own, principal, resourceType, id)

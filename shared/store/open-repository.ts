@@ -138,7 +138,7 @@ function transactionOf(inner: Inner): Transaction {
     addMail: (projectId, mail) => addMail(inner.store.connection, projectId, mail),
     takeUntold: (place) => takeUntold(inner.store.connection, place),
     beside: (work) => work(inner.store.connection),
-    createPlanned: (principal, planned) => createPlanned(inner.store, principal, planned),
+    createPlanned: (principal, plans) => createPlanned(inner.store, principal, plans),
     readAhead: (principal, references) =>
       inner.readAhead(references.map(({ type, id }) => rowKey(inner.store, principal, type, id))),
     together: (pieces, failed) =>
@@ -179,7 +179,7 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
       judged(principal, resource.resourceType, 'create', (inner) =>
         create(inner, principal, resource, options),
       ),
-    planCreate: (principal, resource) => planCreate(store, principal, resource),
+    planCreate: (principal, resource, plans) => planCreate(store, principal, resource, plans),
     read: async (principal, type, id) => {
       const version = await read(store, principal, type, id)
       return type === 'Binary' ? inSight(store, principal, version) : version

@@ -9,55 +9,63 @@ import type { Resource } from '../fhir/resource.ts'
 import { SUBSCRIPTION } from '../fhir/subscription.ts'
 import type { Store } from './context.ts'
 import { draft } from './create.ts'
-import { compareRows } from './deletions.ts'
 import { ownParametersOf } from './own-parameters.ts'
+import { type PlannedAnswer, PlannedRows } from './planned-rows.ts'
 import type { CheckedReference } from './references.ts'
-import { countStatement, type Write, type WrittenCount } from './statements.ts'
 
-export interface PlannedCreate {
-  readonly id: string
-  /** Its rows are those of these search parameters. */
-  readonly own: OwnParameters | undefined
-  readonly write: Write
-  readonly references: readonly CheckedReference[]
+/** Creates of one type in one Project, as the same Principal, that are written together. */
+export class PlannedCreates {
+  readonly rows = new PlannedRows()
+  readonly references: CheckedReference[] = []
+  /** Their rows are those of these search parameters. */
+  own: OwnParameters | undefined
+
+  /** Once they were written, or not, others may take their place. */
+  clear(): void {
+    this.rows.clear()
+    this.references.length = 0
+    this.own = undefined
+  }
 }
 
-/** Undefined where it takes PostgreSQL to tell what may be written. Errors: as a create. */
+/** Adds a create to the others; false where it takes PostgreSQL to tell what may be written. Errors: as a create. */
 export async function planCreate(
   store: Store,
   principal: Principal,
   resource: Resource,
-): Promise<PlannedCreate | undefined> {
+  plans: PlannedCreates,
+): Promise<boolean> {
   const { resourceType: type } = resource
   const isPlain = !principal.isSuperAdmin && grantsFor(principal, type, 'create') === undefined
   // Becoming active takes more than its row.
-  if (!isPlain || type === SUBSCRIPTION) return undefined
-  const { id, own, heirOf, judge } = await draft(store, principal, resource, { keepId: true })
-  if (heirOf.some((patient) => store.holders.has(patient))) return undefined
-  const { prepared } = judge(heirOf.length === 0 ? [] : undefined)
-  const { write, references } = prepared
+  if (!isPlain || type === SUBSCRIPTION) return false
+  const { own, heirOf, judge } = await draft(store, principal, resource, { keepId: true })
+  if (heirOf.some((patient) => store.holders.has(patient))) return false
+  if (plans.rows.length === 0) plans.own = own
+  if (plans.own !== own) return false
+  const { write, references } = judge(heirOf.length === 0 ? [] : undefined).prepared
+  if (!plans.rows.add(write)) return false
   // In a transaction references are looked for once all is written.
-  const isAlone = write.targets.length === 0
-  return { id, own, write: isAlone ? write : { ...write, targets: [] }, references }
+  plans.references.push(...references)
+  return true
 }
 
 /**
- * Inside a transaction, which must not be committed when the answer is false: some were not written.
+ * Inside a transaction, which must not be committed when the answer is false: something is not as it was.
  * Errors: also that of PostgreSQL for an id that is taken.
  */
 export async function createPlanned(
   store: Store,
   principal: Principal,
-  planned: readonly PlannedCreate[],
+  { rows, references, own }: PlannedCreates,
 ): Promise<boolean> {
   const { number } = principal.project
-  const own = await ownParametersOf(store.ownParameters, store.connection, principal, number)
-  if (planned.some((item) => item.own !== own)) return false
-  for (const { references } of planned) store.deferred?.push(...references)
-  const writes = planned.map(({ write }) => write).sort(compareRows)
-  const [answer] = await store.connection.query<WrittenCount>(countStatement(writes))
-  if (answer?.written !== planned.length) return false
-  for (const { rows } of writes) for (const { k } of rows?.codes ?? []) store.seenCodes.add(k)
+  const now = await ownParametersOf(store.ownParameters, store.connection, principal, number)
+  if (now !== own) return false
+  store.deferred?.push(...references)
+  const [answer] = await store.connection.query<PlannedAnswer>(rows.statement())
+  if (answer === undefined || answer.isHeld) return false
+  for (const key of rows.codes) store.seenCodes.add(key)
   if (answer.hasEvents) store.announce()
   return true
 }

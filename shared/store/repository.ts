@@ -13,7 +13,7 @@ import type { Mail } from './mails.ts'
 import type { Maintenance } from './maintenance.ts'
 import type { MetaSummary } from './meta-summary.ts'
 import type { Owed } from './owed.ts'
-import type { PlannedCreate } from './planned.ts'
+import type { PlannedCreates } from './planned.ts'
 import type { CompartmentPage, CompartmentRequest } from './search/compartment.ts'
 import type { Explanation } from './search/explain.ts'
 import type { ReferenceSearch } from './search/per-reference.ts'
@@ -100,10 +100,10 @@ export interface Repository {
   /** Errors: 403 not allowed, 400 bad reference, 409 unique violation. One SQL statement. */
   create(principal: Principal, resource: Resource, options?: WriteOptions): Promise<WriteResult>
   /**
-   * A create under the id of the resource, to be written by a transaction soon; undefined where only the write
-   * itself can tell. Errors: as create.
+   * Adds a create under the id of the resource to those that a transaction is to write soon; false where only the
+   * write itself can tell. Errors: as create.
    */
-  planCreate(principal: Principal, resource: Resource): Promise<PlannedCreate | undefined>
+  planCreate(principal: Principal, resource: Resource, plans: PlannedCreates): Promise<boolean>
   /** Errors: 403, 404 unknown or not visible, 410 deleted. One SQL statement. */
   read(principal: Principal, type: string, id: string): Promise<Version>
   /** In the order asked; undefined where unknown, invisible or deleted. One SQL statement. */
@@ -240,7 +240,7 @@ export interface Transaction extends Repository {
   /** Statements about what is no resource, such as the jobs that resources tell of; they commit with the rest. */
   beside<T>(work: (connection: Connection) => Promise<T>): Promise<T>
   /** False when one was not written: the transaction must not be committed. Errors: for an id that is taken. */
-  createPlanned(principal: Principal, planned: readonly PlannedCreate[]): Promise<boolean>
+  createPlanned(principal: Principal, plans: PlannedCreates): Promise<boolean>
   /** Rows that are read by id later on are asked for now, in the same round trip as what comes next. */
   readAhead(
     principal: Principal,

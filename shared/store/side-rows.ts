@@ -1,7 +1,7 @@
 /** The parts of the writing statement for rows beside the resource: see statements.ts. */
 import { typeNumber } from '../fhir/definitions.ts'
 import type { ResourceText } from '../fhir/resource-text.ts'
-import { markSql } from './full-text.ts'
+import { lexemesSql } from './full-text.ts'
 import type { CodeRow, RangeRow, StringRow } from './indexes.ts'
 
 export interface UniqueKey {
@@ -70,8 +70,13 @@ export function missingTargets(targets: readonly Listed<Target>[], bind: Bind): 
 export function heirRows(patients: readonly Listed<string>[], bind: Bind): string {
   const list = unnest(patients, bind, [['id', 'uuid', (id) => id]])
   return `heir as (select distinct i.n, ${HOLDER} as target from ${list} join i using (n)
-    where exists (select 1 from version v where v.project = i.project and v.id = x.id
-      and v.type = ${typeNumber('Patient')} and v.meta_ext like '%"accounts":%'))`
+    where ${holdsAccounts('i.project', 'x.id')})`
+}
+
+/** True of a patient that holds accounts, or did once. */
+export function holdsAccounts(project: string, id: string): string {
+  return `exists (select 1 from version v where v.project = ${project} and v.id = ${id}
+      and v.type = ${typeNumber('Patient')} and v.meta_ext like '%"accounts":%')`
 }
 
 export function stringRows(
@@ -79,7 +84,7 @@ export function stringRows(
   isUpdate: boolean,
   bind: Bind,
 ): string[] {
-  const sorted = distinct(rows, (a, b) => compare(a.p, b.p) || compare(a.v, b.v))
+  const sorted = distinct(rows, (a, b) => compareStrings(a.item, b.item) || a.n - b.n)
   const list = unnest(sorted, bind, [
     ['p', 'bigint', (row) => row.p],
     ['v', 'text', (row) => row.v],
@@ -100,10 +105,7 @@ export function rangeRows(
   isUpdate: boolean,
   bind: Bind,
 ): string[] {
-  const sorted = distinct(
-    rows,
-    (a, b) => compare(a.p, b.p) || compare(a.lo, b.lo) || compare(a.hi, b.hi) || compare(a.u, b.u),
-  )
+  const sorted = distinct(rows, (a, b) => compareRanges(a.item, b.item) || a.n - b.n)
   const list = unnest(sorted, bind, [
     ['p', 'bigint', (row) => row.p],
     ['lo', 'float8', (row) => row.lo],
@@ -143,8 +145,7 @@ export function textRows(rows: readonly Listed<ResourceText>[], bind: Bind): str
     ['narrative', 'text', (row) => row.narrative],
     ['content', 'text', (row) => row.content],
   ])
-  const lexemes = (column: string) => `array_to_tsvector(array[${markSql('w.project', 'w.type')}])
-      || to_tsvector('simple', x.${column})`
+  const lexemes = (column: string) => lexemesSql(`x.${column}`, 'w.project', 'w.type')
   return `tx as (insert into resource_text (project, type, id, narrative, content)
     select w.project, w.type, w.id, ${lexemes('narrative')}, ${lexemes('content')}
     from ${list} join w using (n)
@@ -202,13 +203,22 @@ function unnest<T>(rows: readonly Listed<T>[], bind: Bind, columns: readonly Col
   return `unnest(${[ns, ...lists].join(', ')}) as x(n, ${names.join(', ')})`
 }
 
-/** Sorted, each row of a write once: an insert does not look for what is there. */
-function distinct<T>(rows: readonly Listed<T>[], order: (a: T, b: T) => number): Listed<T>[] {
-  const sorted = rows.toSorted((a, b) => order(a.item, b.item))
+/** Sorted, each row once: an insert does not look for what is there. */
+export function distinct<T>(rows: readonly T[], order: (a: T, b: T) => number): readonly T[] {
+  if (rows.length < 2) return rows
+  const sorted = rows.toSorted(order)
   return sorted.filter((row, i) => {
     const before = sorted[i - 1]
-    return before === undefined || before.n !== row.n || order(before.item, row.item) !== 0
+    return before === undefined || order(before, row) !== 0
   })
+}
+
+export function compareStrings(a: StringRow, b: StringRow): number {
+  return compare(a.p, b.p) || compare(a.v, b.v)
+}
+
+export function compareRanges(a: RangeRow, b: RangeRow): number {
+  return compare(a.p, b.p) || compare(a.lo, b.lo) || compare(a.hi, b.hi) || compare(a.u, b.u)
 }
 
 function compare<T extends bigint | number | string>(a: T, b: T): number {

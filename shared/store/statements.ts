@@ -104,36 +104,6 @@ export interface Written {
 
 /** One statement for 1 to 100 writes of the same kind to different resources. */
 export function writeStatement(writes: readonly Write[]): Statement {
-  const { shape, parts, refused, hasEvents, isQuiet, isNamed, values } = partsOf(writes)
-  const missing = refused.map(
-    (part) => `union all select n, null::timestamptz, target, false, false from ${part}`,
-  )
-  return {
-    ...(isNamed ? { name: shape.join('-') } : {}),
-    text: `with ${parts.join(',\n')}
-      select w.n, w.lu, null::int as target, ${hasEvents} as "hasEvents", ${isQuiet} as "isQuiet"
-      from w ${missing.join(' ')}`,
-    values,
-  }
-}
-
-/** What a statement for many writes answers. */
-export interface WrittenCount {
-  readonly written: number
-  readonly hasEvents: boolean
-}
-
-/** The same for any number of them, planned anew each time; it tells of all together. */
-export function countStatement(writes: readonly Write[]): Statement {
-  const { parts, hasEvents, values } = partsOf(writes)
-  return {
-    text: `with ${parts.join(',\n')}
-      select count(*)::int as written, ${hasEvents} as "hasEvents" from w`,
-    values,
-  }
-}
-
-function partsOf(writes: readonly Write[]) {
   const isUpdate = writes[0]?.kind === 'update'
   const values: unknown[] = []
   const bind: Bind = (value, type) => {
@@ -232,12 +202,12 @@ function partsOf(writes: readonly Write[]) {
   }
   const op = isUpdate ? 'u' : 'c'
   const made: string[] = []
-  let isQuiet = 'false'
+  let quiet = 'false'
   if (writes.some(({ event }) => event !== undefined && event.home === undefined)) {
     shape.push('events')
     parts.push(eventPart(op))
     made.push('exists (select from o)')
-    isQuiet = IS_QUIET
+    quiet = IS_QUIET
   }
   const filed = listed(writes, ({ event }) => (event?.home === undefined ? [] : [event]))
   if (filed.length > 0) {
@@ -245,14 +215,17 @@ function partsOf(writes: readonly Write[]) {
     parts.push(registryEventPart(op, filed, bind))
     made.push('exists (select from ro)')
   }
+  const missing = refused.map(
+    (part) => `union all select n, null::timestamptz, target, false, false from ${part}`,
+  )
+  // What a policy asks for is in other words each time.
+  const isNamed = targets.every(({ item }) => item.sight === undefined)
   return {
-    shape,
-    parts,
-    refused,
-    hasEvents: made.join(' or ') || 'false',
-    isQuiet,
-    // What a policy asks for is in other words each time.
-    isNamed: targets.every(({ item }) => item.sight === undefined),
+    ...(isNamed ? { name: shape.join('-') } : {}),
+    text: `with ${parts.join(',\n')}
+      select w.n, w.lu, null::int as target, ${made.join(' or ') || 'false'} as "hasEvents",
+        ${quiet} as "isQuiet"
+      from w ${missing.join(' ')}`,
     values,
   }
 }

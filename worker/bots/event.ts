@@ -8,6 +8,7 @@ import type { LoadedBot } from './load.ts'
 /** Elements of a Project that its members do not see. */
 const HIDDEN_OF_PROJECT = new Set(['secret', 'systemSecret', 'systemSetting', 'site'])
 
+/** Shorter values are ordinary words in a log. */
 const SHORTEST_SECRET = 8
 
 // A session is shared by all runs of a membership until it is read again, and its text with it.

@@ -59,7 +59,6 @@ const CODE_CACHE = 64 * 1024 * 1024
 const BOT_OVERHEAD = 10_000
 const PROJECT_CONCURRENCY = 20
 const PROJECT_FRESH_MS = 4000
-/** Shorter values are ordinary words in a log. */
 
 export function createLoader(services: Services): Loader {
   const bots = new LRUCache<string, LoadedBot, ExecuteJob>({

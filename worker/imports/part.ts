@@ -6,7 +6,7 @@ import {
   type ImportLine,
   idOf,
   isRefusal,
-  type ReadLine,
+  type ReadLines,
   readLines,
 } from '../../shared/api/import-lines.ts'
 import { lineFailure, PartLost, writeLines } from '../../shared/api/import-writes.ts'
@@ -18,8 +18,9 @@ import {
   notePartSize,
   type TakenPart,
 } from '../../shared/store/import-parts.ts'
+import { PlannedCreates } from '../../shared/store/planned.ts'
 import { finishPart } from './end.ts'
-import { batchesOf, linesOf, readAhead } from './lines.ts'
+import { batchesOf, readAhead } from './lines.ts'
 import { openSource } from './source.ts'
 
 /** While PostgreSQL writes one batch the next one is made ready. */
@@ -30,9 +31,16 @@ const MOST_FAILURES = 10_000
 /** The part is to be taken again when those before it are done. */
 export class PartTooEarly extends Error {}
 
+/** Memory that nobody uses, of all parts. */
+export interface Spare {
+  readonly plans: PlannedCreates[]
+  readonly blocks: Buffer[]
+}
+
 /** Errors: what may be better the next time; PartLost; PartTooEarly. Returns early when `signal` aborts. */
 export async function importPart(
   services: Services,
+  spare: Spare,
   part: TakenPart,
   signal: AbortSignal,
 ): Promise<void> {
@@ -50,10 +58,14 @@ export async function importPart(
     isInTurn = true
   }
   const reached = { line: part.nextLine, failures: 0, allNew: true }
-  const lanes = openLanes(async (lines, principal) => {
-    const { failed, allNew } = await writeLines(services, principal, part, lines)
+  const lanes = openLanes(async ({ principal, release, ...read }) => {
+    const { failed, allNew } = await writeLines(services, principal, part, read)
     reached.failures += failed
     reached.allNew = allNew
+    release()
+    if (read.plans === undefined) return
+    read.plans.clear()
+    spare.plans.push(read.plans)
   })
   try {
     const principal = await caller()
@@ -65,14 +77,17 @@ export async function importPart(
     try {
       if (source.size !== undefined) await notePartSize(database, part, source.size)
       const place = { byte: part.from, line: part.nextLine }
-      const lines = linesOf(source.chunks, place, config.maxBodyBytes)
-      for await (const batch of readAhead(batchesOf(leftOf(lines, part)))) {
+      const batches = batchesOf(source.chunks, place, config.maxBodyBytes, spare.blocks)
+      for await (const { lines, release } of readAhead(batches)) {
         if (signal.aborted) break
+        const left = leftOf(lines, part)
+        if (left.length === 0) continue
         // Rights are those of the member now, not those of the kick-off.
         const principal = await caller()
-        const read = await readLines(services, principal, type, batch, reached.allNew, takeTurn)
-        await lanes.add(read, principal)
-        reached.line = (batch.at(-1)?.number ?? reached.line) + 1
+        const plans = reached.allNew ? (spare.plans.pop() ?? new PlannedCreates()) : undefined
+        const read = await readLines(services, principal, type, left, plans, takeTurn)
+        await lanes.add({ ...read, principal, release })
+        reached.line = (lines.at(-1)?.number ?? reached.line) + 1
         if (reached.failures > MOST_FAILURES) throw badRequest('Too many lines were refused')
       }
     } finally {
@@ -92,41 +107,42 @@ export async function importPart(
 }
 
 /** Without those that are committed already, behind others that are not. */
-async function* leftOf(
-  lines: AsyncIterable<ImportLine>,
-  { done }: TakenPart,
-): AsyncGenerator<ImportLine> {
-  for await (const line of lines) {
-    const isDone = done.some(([start, end]) => line.start >= start && line.start < end)
-    if (!isDone) yield line
-  }
+function leftOf(lines: readonly ImportLine[], { done }: TakenPart): readonly ImportLine[] {
+  return lines.filter(
+    (line) => !done.some(([start, end]) => line.start >= start && line.start < end),
+  )
+}
+
+/** A batch that is read, and who writes it. */
+interface ReadBatch extends ReadLines {
+  readonly principal: Principal
+  /** To be called once it is written. */
+  release(): void
 }
 
 interface Lanes {
   /** Waits for a place, and for those in flight that write the same resources. Errors: of any before. */
-  add(lines: readonly ReadLine[], principal: Principal): Promise<void>
+  add(batch: ReadBatch): Promise<void>
   /** Errors: of any. */
   done(): Promise<void>
   /** Does not throw. */
   settled(): Promise<void>
 }
 
-function openLanes(
-  write: (lines: readonly ReadLine[], principal: Principal) => Promise<void>,
-): Lanes {
+function openLanes(write: (batch: ReadBatch) => Promise<void>): Lanes {
   const running = new Map<Promise<void>, ReadonlySet<string>>()
   const failed: { error?: unknown } = {}
   const check = () => {
     if ('error' in failed) throw failed.error
   }
   return {
-    async add(lines, principal) {
-      const ids = new Set(lines.flatMap((line) => idOf(line) ?? []))
+    async add(batch) {
+      const ids = new Set(batch.lines.flatMap((line) => idOf(line) ?? []))
       const overlaps = () => [...running].find(([, others]) => !others.isDisjointFrom(ids))
       for (let other = overlaps(); other !== undefined; other = overlaps()) await other[0]
       while (running.size >= IN_FLIGHT) await Promise.race(running.keys())
       check()
-      const work = write(lines, principal)
+      const work = write(batch)
         .catch((error: unknown) => {
           failed.error ??= error
         })

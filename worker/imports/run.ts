@@ -16,7 +16,7 @@ import {
 import { removeOldImports } from '../../shared/store/imports.ts'
 import { finishManifest, finishPart } from './end.ts'
 import { readManifest } from './manifest.ts'
-import { importPart, PartTooEarly } from './part.ts'
+import { importPart, PartTooEarly, type Spare } from './part.ts'
 
 /** More would only share the same processor. */
 export const IMPORTS_AT_ONCE = 2
@@ -40,6 +40,7 @@ export function startImports(services: Services, sweepMs = SWEEP_MS): Imports {
   const { database, config, log } = services
   const stopping = new AbortController()
   const draining = new Set<Promise<void>>()
+  const spare: Spare = { plans: [], blocks: [] }
   let asked = 0
 
   async function run(): Promise<void> {
@@ -49,7 +50,7 @@ export function startImports(services: Services, sweepMs = SWEEP_MS): Imports {
       if (part !== undefined) {
         // Where there was one there may be more.
         drain().catch(noteFailure)
-        await runPart(services, part, stopping.signal)
+        await runPart(services, spare, part, stopping.signal)
       } else if (seen === asked) return
     }
   }
@@ -58,7 +59,12 @@ export function startImports(services: Services, sweepMs = SWEEP_MS): Imports {
     // Those at work look again before they end.
     asked += 1
     if (draining.size >= IMPORTS_AT_ONCE) return
-    const work = run().finally(() => draining.delete(work))
+    const work = run().finally(() => {
+      draining.delete(work)
+      if (draining.size > 0) return
+      spare.plans.length = 0
+      spare.blocks.length = 0
+    })
     draining.add(work)
     await work
   }
@@ -81,7 +87,12 @@ export function startImports(services: Services, sweepMs = SWEEP_MS): Imports {
   }
 }
 
-async function runPart(services: Services, part: TakenPart, stop: AbortSignal): Promise<void> {
+async function runPart(
+  services: Services,
+  spare: Spare,
+  part: TakenPart,
+  stop: AbortSignal,
+): Promise<void> {
   const { database, config, log } = services
   const { job, part: number } = part
   const lost = new AbortController()
@@ -96,7 +107,7 @@ async function runPart(services: Services, part: TakenPart, stop: AbortSignal): 
       const inputs = await readManifest(config, part.url, signal)
       await finishManifest(services, part, inputs)
     } else {
-      await importPart(services, part, signal)
+      await importPart(services, spare, part, signal)
     }
     if (signal.aborted) await releasePart(database, part, 0)
     log.info({ job, part: number, given: signal.aborted ? 'back' : 'up' }, 'A part of an import')

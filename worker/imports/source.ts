@@ -10,7 +10,7 @@ import { badRequest } from '../../shared/errors.ts'
 import { FetchRefused, type Opened, openOutside } from '../../shared/fetch-outside.ts'
 import type { Services } from '../../shared/services.ts'
 
-type Chunks = AsyncIterable<Uint8Array>
+type Chunks = AsyncIterable<Buffer>
 
 export interface Source {
   /** Errors: 4xx for what will not be better the next time. */
@@ -69,7 +69,7 @@ async function openBinary(
   return { chunks: chunksOf(stream), start, size, close: () => void stream.destroy() }
 }
 
-async function headOf(services: Services, content: BinaryContent): Promise<Uint8Array> {
+async function headOf(services: Services, content: BinaryContent): Promise<Buffer> {
   const end = Math.min(content.size, GZIP.length) - 1
   const stream = await openContent(services, content, { start: 0, end })
   return Buffer.concat(await stream.toArray())
@@ -121,7 +121,7 @@ export function refused(error: unknown): never {
 }
 
 /** A file that is packed itself, whatever it is called. */
-async function* unpacked(chunks: Chunks): AsyncGenerator<Uint8Array> {
+async function* unpacked(chunks: Chunks): AsyncGenerator<Buffer> {
   const iterator = chunks[Symbol.asyncIterator]()
   const rest = { [Symbol.asyncIterator]: () => iterator }
   let head = Buffer.alloc(0)
@@ -134,7 +134,7 @@ async function* unpacked(chunks: Chunks): AsyncGenerator<Uint8Array> {
   else yield* joined(head, rest)
 }
 
-async function* joined(head: Uint8Array, rest: Chunks): AsyncGenerator<Uint8Array> {
+async function* joined(head: Buffer, rest: Chunks): AsyncGenerator<Buffer> {
   yield head
   yield* rest
 }
@@ -142,7 +142,7 @@ async function* joined(head: Uint8Array, rest: Chunks): AsyncGenerator<Uint8Arra
 async function* through(
   chunks: Chunks,
   decoder: ReturnType<(typeof decoders)[keyof typeof decoders]>,
-): AsyncGenerator<Uint8Array> {
+): AsyncGenerator<Buffer> {
   let cause: unknown
   // The failure is thrown below, to who reads.
   pipeline(Readable.from(chunks), decoder, (error) => {
@@ -161,11 +161,7 @@ async function* through(
 }
 
 /** Without the first `skipped` bytes. Errors: 400 for more than `maxBytes`. */
-async function* behind(
-  chunks: Chunks,
-  skipped: number,
-  maxBytes: number,
-): AsyncGenerator<Uint8Array> {
+async function* behind(chunks: Chunks, skipped: number, maxBytes: number): AsyncGenerator<Buffer> {
   let seen = 0
   for await (const chunk of chunks) {
     const from = Math.min(Math.max(skipped - seen, 0), chunk.length)
@@ -175,6 +171,6 @@ async function* behind(
   }
 }
 
-function isGzip(head: Uint8Array): boolean {
+function isGzip(head: Buffer): boolean {
   return GZIP.every((byte, place) => head[place] === byte)
 }
