@@ -6,11 +6,18 @@ import type { Connection } from '../../database.ts'
 import type { Bind } from '../side-rows.ts'
 import type { Range } from './select.ts'
 
-/** A statement that lists what `rows` gives, of which it reads the columns `type` and `id`. */
+/** How many rows of a type a statement has listed. */
+export interface Listed {
+  readonly type: number
+  readonly rows: number
+}
+
+/** A statement that lists what `rows` gives, of which it reads the columns `type` and `id`. Answers `Listed`. */
 export function listingSql(job: string, rows: string): string {
   return `insert into export_list (job, type, low, high, ids)
     select ${job}, type, ids[1], ids[cardinality(ids)], ids
-    from (select type, array_agg(distinct id order by id) as ids from (${rows}) r group by type) x`
+    from (select type, array_agg(distinct id order by id) as ids from (${rows}) r group by type) x
+    returning type, cardinality(ids) as rows`
 }
 
 /** Those of a type, each once and in their order, as the column `id`. */

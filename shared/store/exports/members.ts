@@ -16,21 +16,27 @@ import { parseVersion, toVersion } from '../rows.ts'
 import { binder } from '../side-rows.ts'
 import { readAsOf } from './as-of.ts'
 import type { ExportJob } from './jobs.ts'
-import { listingSql } from './list.ts'
+import { type Listed, listingSql } from './list.ts'
 import { memberSql } from './select.ts'
 
 /** Patients that are listed by a statement. */
 const AT_ONCE = 200
 
-/** Answers what is to be told of members that are left out. */
+/** What was listed, and what is to be told of members that are left out. */
+export interface Listing {
+  readonly listed: readonly Listed[]
+  readonly issues: readonly Issue[]
+}
+
 export async function listMembers(
   store: Store,
   principal: Principal,
   { id: job, input }: Pick<ExportJob, 'id' | 'input'>,
   types: readonly string[],
   at: Date,
-): Promise<readonly Issue[]> {
+): Promise<Listing> {
   const named = await membersOf(store, principal, input, at)
+  const listed: Listed[] = []
   let missing = 0
   for (const [type, ids] of named) {
     for (let from = 0; from < ids.length; from += AT_ONCE) {
@@ -41,20 +47,16 @@ export async function listMembers(
       if (type === 'Patient') {
         const here = new Set(found)
         const gone = some.filter((one) => !here.has(normalId(one)))
-        await addPatients(store, principal, job, { found, gone }, types, at)
+        listed.push(...(await addPatients(store, principal, job, { found, gone }, types, at)))
       } else if (types.includes(type)) {
-        await addRows(
-          store,
-          job,
-          typeNumber(type),
-          rows.map(({ id }) => id),
-        )
+        const own = rows.map(({ id }) => id)
+        listed.push(...(await addRows(store, job, typeNumber(type), own)))
       }
     }
   }
-  if (missing === 0) return []
+  if (missing === 0) return { listed, issues: [] }
   const text = `${missing} members of the Group are not there or may not be read`
-  return [issue('information', 'informational', text)]
+  return { listed, issues: [issue('information', 'informational', text)] }
 }
 
 async function membersOf(
@@ -114,9 +116,9 @@ async function addPatients(
   { found, gone }: { readonly found: readonly string[]; readonly gone: readonly string[] },
   types: readonly string[],
   at: Date,
-): Promise<void> {
+): Promise<readonly Listed[]> {
   const held = found.map((id) => keys.compartment(project.number, `Patient/${id}`))
-  await connection.query({
+  return connection.query<Listed>({
     // Each row that holds one of several keys is compared with all of them: of 100 keys 14 ms, of ten at a
     // time 6. Where it sees the keys, PostgreSQL may compare them with those of each row instead.
     text: `with m as (insert into export_member (job, reference, key)
@@ -147,7 +149,7 @@ export async function addChanged(
   job: string,
   types: readonly string[],
   at: Date,
-): Promise<void> {
+): Promise<readonly Listed[]> {
   const { values, bind } = binder()
   const time = bind(at, 'timestamptz')
   const rows = `select v.type, v.id from version n
@@ -157,7 +159,7 @@ export async function addChanged(
       and n.type = any(${bind(types.map(typeNumber), 'smallint[]')})
       and n.lu > ${time} and n.ver > 1 and v.lu <= ${time} and v.content is not null
       and ${memberSql(bind(job, 'uuid'), 'm.key <> 0')}`
-  await connection.query({ text: listingSql(bind(job, 'uuid'), rows), values })
+  return connection.query<Listed>({ text: listingSql(bind(job, 'uuid'), rows), values })
 }
 
 async function addRows(
@@ -165,8 +167,8 @@ async function addRows(
   job: string,
   type: number,
   ids: readonly string[],
-): Promise<void> {
-  await connection.query({
+): Promise<readonly Listed[]> {
+  return connection.query<Listed>({
     name: 'export-list',
     text: listingSql('$1::uuid', 'select $2::smallint as type, id from unnest($3::uuid[]) id'),
     values: [job, type, ids],

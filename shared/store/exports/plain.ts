@@ -43,12 +43,10 @@ export async function plainSql(
   range: Range,
   needsMeta: boolean,
 ): Promise<PlainQuery | undefined> {
-  const { scene, reach, ruled, filter, at, since, isPast } = selection
-  if (scene.visible.length > 0 || ruled !== undefined || filter !== undefined) return undefined
+  const { reach, at, since } = selection
+  if (isTested(selection)) return undefined
   const columns = `${needsMeta ? 'v.meta_ext' : "''"} as meta_ext, null::int as ruling`
-  if (reach === 'listed') {
-    return isPast ? undefined : { sql: listedSql(selection, range, columns), isLarge: true }
-  }
+  if (reach === 'listed') return { sql: listedSql(selection, range, columns), isLarge: true }
   // What was written since is mostly little, and found by its time.
   if (since !== undefined) return undefined
   const { isFew, isLarge } = await sizesOf(connection, selection, range)
@@ -58,6 +56,50 @@ export async function plainSql(
     from version v where ${ofType('v', selection, range)} and v.lu <= ${literal(at, 'timestamptz')}
     order by v.id, v.ver`
   return { sql, isLarge }
+}
+
+function isTested({ scene, ruled, filter, reach, isPast }: Selection): boolean {
+  const hasTests = scene.visible.length > 0 || ruled !== undefined || filter !== undefined
+  return hasTests || (reach === 'listed' && isPast)
+}
+
+/** Whether what was listed of the type is read as it is, together with what was listed of others. */
+export function isListedAlone(selection: Selection): boolean {
+  return selection.reach === 'listed' && !isTested(selection)
+}
+
+/**
+ * Rows of the list of several types, in the order of these: row id, content, platform meta of those of which
+ * `hasMeta` holds, and the type. Of the first those behind `after`.
+ */
+export function listedTogetherSql(
+  selections: readonly Selection[],
+  after: string | undefined,
+  hasMeta: (selection: Selection) => boolean,
+): string {
+  const [first] = selections
+  if (first === undefined) throw new Error('There is no type')
+  const numbers = (some: readonly Selection[]) =>
+    literal(
+      some.map(({ scene }) => typeNumber(scene.type)),
+      'smallint[]',
+    )
+  const { job, scene, at, since } = first
+  const types = numbers(selections)
+  const behind =
+    after === undefined ? '' : `and (l.type <> (${types})[1] or x.id > ${literal(after, 'uuid')})`
+  const written = since === undefined ? '' : `and v.lu > ${literal(since, 'timestamptz')}`
+  return `select e.id, v.content, case when e.type = any(${numbers(selections.filter(hasMeta))})
+      then v.meta_ext else '' end as meta_ext, e.type
+    from (select distinct array_position(${types}, l.type) as place, x.id, l.type
+      from export_list l cross join lateral unnest(l.ids) x(id)
+      where l.job = ${literal(job, 'uuid')} and l.type = any(${types}) ${behind}
+      order by 1, 2 offset 0) e
+    cross join lateral (select v.* from version v
+      where v.project = ${literal(scene.project, 'int')} and v.type = e.type and v.id = e.id
+        and v.lu <= ${literal(at, 'timestamptz')}
+      order by v.ver desc limit 1) v
+    where v.content is not null ${written} order by e.place, e.id`
 }
 
 /** The plan has put on the list what was changed meanwhile, too. */
