@@ -143,7 +143,10 @@ t.test('a long list is cut into arrays, in which each row is once', async (t) =>
   const job = randomUUID()
   const ids = Array.from({ length: 7 }, () => randomUUID()).sort()
   for (const some of [ids.slice(0, 5), ids.slice(3), ids.toReversed()]) {
-    const text = listingSql('$1::uuid', 'select 112 as type, id from unnest($2::uuid[]) id')
+    const text = listingSql(
+      '$1::uuid',
+      'select 112 as type, id, 2 as ver from unnest($2::uuid[]) id',
+    )
     await database.query({ text, values: [job, some] })
   }
   const listed = async (low?: string, high?: string) => {

@@ -38,7 +38,7 @@ const exporting: Exporting = {
 /** Statements of a plan, the transaction that sets its time among them. */
 const PLANNING = 10
 /** Of a whole export of a Group: it is taken, planned, read, written down, and ended with its records. */
-const EXPORTING = PLANNING + 10
+const EXPORTING = PLANNING + 11
 
 const patients = await Promise.all([1, 2, 3].map(() => admin.create(aPatient())))
 const [first, second, third] = patients.map(({ id }) => `Patient/${id}`)
@@ -49,7 +49,8 @@ for (const subject of [first, second, third]) {
   await admin.create({ ...aCondition(subject, {}), resourceType: 'Procedure', status: 'completed' })
 }
 const group = await groupOf(first, second)
-const TYPES = ['Condition', 'Encounter', 'Observation', 'Patient', 'Procedure']
+/** A Group is in the compartments of its members. */
+const OTHERS = ['Condition', 'Encounter', 'Observation', 'Patient', 'Procedure']
 
 t.test(
   'types of which there are few share a part, and the end of a part begins the next',
@@ -67,8 +68,8 @@ t.test(
     t.equal(statements, EXPORTING)
     const exported = await exportedAt(admin, url)
     t.same(
-      exported.manifest.output.map(({ type, count }) => [type, count]),
-      TYPES.map((type) => [type, 2]),
+      countsOf(exported),
+      OTHERS.map((type) => [type, 2]),
     )
     await isAsRead(admin, exported)
   },
@@ -102,7 +103,7 @@ t.test('a part that several types share goes on where it was left', async (t) =>
   let most = 0
   let epoch = 0
   const reached = new Set<string>()
-  while (taken?.part.kind === 'shared') {
+  while (taken?.part.kind === 'shared' && most < 20) {
     const { job, part } = taken
     epoch = part.epoch
     reached.add(`${part.type} ${part.after}`)
@@ -173,15 +174,12 @@ t.test('rows that a policy tests, and what it hides, are as they are read', asyn
     ),
   })
   const exported = await exportAll(client, `Group/${group}/$export`)
-  t.same(
-    exported.manifest.output.map(({ type, count }) => [type, count]),
-    [
-      ['Condition', 2],
-      ['Encounter', 2],
-      ['Observation', 1],
-      ['Patient', 2],
-    ],
-  )
+  t.same(countsOf(exported), [
+    ['Condition', 2],
+    ['Encounter', 2],
+    ['Observation', 1],
+    ['Patient', 2],
+  ])
   t.notMatch(exported.resources.get('Patient'), [{ name: [] }])
   await isAsRead(client, exported)
   const system = await exportAll(client, '$export?_type=Patient,Condition,Observation')
@@ -262,24 +260,25 @@ async function policyOf(...resource: readonly unknown[]) {
   return { reference: `AccessPolicy/${id}` }
 }
 
-/** The compartment of the patient, each resource once, and each file in the order of its number. */
-async function isWhole(subject: string, { manifest, resources }: Exported): Promise<void> {
-  t.same(
-    manifest.output.map(({ type, count }) => [type, count]),
-    [
-      ['Condition', 9],
-      ['Encounter', 3],
-      ['Observation', 13],
-      ['Patient', 1],
-    ],
-  )
-  for (const [type, own] of resources) {
+/** The compartment of the patient, each resource once. */
+async function isWhole(subject: string, exported: Exported): Promise<void> {
+  t.same(countsOf(exported), [
+    ['Condition', 9],
+    ['Encounter', 3],
+    ['Observation', 13],
+    ['Patient', 1],
+  ])
+  for (const type of ['Condition', 'Encounter', 'Observation']) {
     const { body } = await admin.get<{ entry: { resource: Resource }[] }>(
-      `${type}?${type === 'Patient' ? `_id=${subject.slice('Patient/'.length)}` : `subject=${subject}`}`,
+      `${type}?subject=${subject}&_count=100&_elements=id`,
     )
-    const expected = body.entry.map(({ resource }) => resource.id).sort()
-    t.same(own.map(({ id }) => id).sort(), expected, type)
+    t.same(idsIn(exported, type), body.entry.map(({ resource }) => resource.id).sort(), type)
   }
+}
+
+/** The manifest, without the Group. */
+function countsOf({ manifest }: Exported) {
+  return manifest.output.flatMap(({ type, count }) => (type === 'Group' ? [] : [[type, count]]))
 }
 
 /** Each line is what the client reads. */

@@ -12,7 +12,7 @@ import { parseDate } from '../../fhir/values-date.ts'
 import { idOf } from '../content.ts'
 import { normalId, type Store } from '../context.ts'
 import { keysLiteral } from '../keys.ts'
-import { parseVersion, toVersion } from '../rows.ts'
+import { parseVersion, toVersion, type VersionRow } from '../rows.ts'
 import { binder } from '../side-rows.ts'
 import { readAsOf } from './as-of.ts'
 import type { ExportJob } from './jobs.ts'
@@ -49,8 +49,7 @@ export async function listMembers(
         const gone = some.filter((one) => !here.has(normalId(one)))
         listed.push(...(await addPatients(store, principal, job, { found, gone }, types, at)))
       } else if (types.includes(type)) {
-        const own = rows.map(({ id }) => id)
-        listed.push(...(await addRows(store, job, typeNumber(type), own)))
+        listed.push(...(await addRows(store, job, typeNumber(type), rows)))
       }
     }
   }
@@ -136,9 +135,9 @@ async function addPatients(
   })
 }
 
-const SOME_KEYS_AT_A_TIME = `select r.type, r.id
+const SOME_KEYS_AT_A_TIME = `select r.type, r.id, r.ver
   from (select array_agg(k) as some from unnest($4::bigint[]) with ordinality u(k, n) group by n / 10) k
-  cross join lateral (select r.type, r.id from resource r
+  cross join lateral (select r.type, r.id, r.ver from resource r
     where r.keys && k.some and (r.project = $5) is true and (r.type = any($6)) is true
       and r.lu <= $7 offset 0) r`
 
@@ -152,7 +151,7 @@ export async function addChanged(
 ): Promise<readonly Listed[]> {
   const { values, bind } = binder()
   const time = bind(at, 'timestamptz')
-  const rows = `select v.type, v.id from version n
+  const rows = `select v.type, v.id, v.ver from version n
     cross join lateral (select v.* from version v where v.project = n.project and v.type = n.type
       and v.id = n.id and v.ver = n.ver - 1 offset 0) v
     where n.project = ${bind(project.number, 'int')}
@@ -166,11 +165,14 @@ async function addRows(
   { connection }: Store,
   job: string,
   type: number,
-  ids: readonly string[],
+  rows: readonly VersionRow[],
 ): Promise<readonly Listed[]> {
   return connection.query<Listed>({
     name: 'export-list',
-    text: listingSql('$1::uuid', 'select $2::smallint as type, id from unnest($3::uuid[]) id'),
-    values: [job, type, ids],
+    text: listingSql(
+      '$1::uuid',
+      'select $2::smallint as type, * from unnest($3::uuid[], $4::int[]) x(id, ver)',
+    ),
+    values: [job, type, rows.map(({ id }) => id), rows.map(({ ver }) => ver)],
   })
 }

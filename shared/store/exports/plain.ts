@@ -5,7 +5,7 @@
  */
 import type { Connection } from '../../database.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
-import { listedIdsSql } from './list.ts'
+import { listedIdsSql, listedSql, listedWithFew } from './list.ts'
 import { literal } from './literal.ts'
 import { IN_COMPARTMENT, type Range, rangeSql, type Selection } from './select.ts'
 
@@ -45,8 +45,11 @@ export async function plainSql(
 ): Promise<PlainQuery | undefined> {
   const { reach, at, since } = selection
   if (isTested(selection)) return undefined
-  const columns = `${needsMeta ? 'v.meta_ext' : "''"} as meta_ext, null::int as ruling`
-  if (reach === 'listed') return { sql: listedSql(selection, range, columns), isLarge: true }
+  if (reach === 'listed') {
+    const [sql = ''] = await listedQueries(connection, [{ selection, range, needsMeta }])
+    return { sql, isLarge: true }
+  }
+  const columns = columnsOf(needsMeta)
   // What was written since is mostly little, and found by its time.
   if (since !== undefined) return undefined
   const { isFew, isLarge } = await sizesOf(connection, selection, range)
@@ -63,56 +66,47 @@ function isTested({ scene, ruled, filter, reach, isPast }: Selection): boolean {
   return hasTests || (reach === 'listed' && isPast)
 }
 
-/** Whether what was listed of the type is read as it is, together with what was listed of others. */
+/** Whether what was listed of the type is read by one statement. */
 export function isListedAlone(selection: Selection): boolean {
   return selection.reach === 'listed' && !isTested(selection)
 }
 
-/**
- * Rows of the list of several types, in the order of these: row id, content, platform meta of those of which
- * `hasMeta` holds, and the type. Of the first those behind `after`.
- */
-export function listedTogetherSql(
-  selections: readonly Selection[],
-  after: string | undefined,
-  hasMeta: (selection: Selection) => boolean,
-): string {
-  const [first] = selections
-  if (first === undefined) throw new Error('There is no type')
-  const numbers = (some: readonly Selection[]) =>
-    literal(
-      some.map(({ scene }) => typeNumber(scene.type)),
-      'smallint[]',
-    )
-  const { job, scene, at, since } = first
-  const types = numbers(selections)
-  const behind =
-    after === undefined ? '' : `and (l.type <> (${types})[1] or x.id > ${literal(after, 'uuid')})`
-  const written = since === undefined ? '' : `and v.lu > ${literal(since, 'timestamptz')}`
-  return `select e.id, v.content, case when e.type = any(${numbers(selections.filter(hasMeta))})
-      then v.meta_ext else '' end as meta_ext, e.type
-    from (select distinct array_position(${types}, l.type) as place, x.id, l.type
-      from export_list l cross join lateral unnest(l.ids) x(id)
-      where l.job = ${literal(job, 'uuid')} and l.type = any(${types}) ${behind}
-      order by 1, 2 offset 0) e
-    cross join lateral (select v.* from version v
-      where v.project = ${literal(scene.project, 'int')} and v.type = e.type and v.id = e.id
-        and v.lu <= ${literal(at, 'timestamptz')}
-      order by v.ver desc limit 1) v
-    where v.content is not null ${written} order by e.place, e.id`
+/** What is to be read of a type, behind `range.low`. */
+interface ListedType {
+  readonly selection: Selection
+  readonly range: Range
+  readonly needsMeta: boolean
 }
 
-/** The plan has put on the list what was changed meanwhile, too. */
-function listedSql(selection: Selection, range: Range, columns: string): string {
-  const { job, scene, at, since } = selection
-  const after = since === undefined ? '' : `and v.lu > ${literal(since, 'timestamptz')}`
-  const listed = listedIdsSql(job, typeNumber(scene.type), range, literal)
-  return `select e.id, v.content, ${columns}
-    from (${listed} offset 0) e
-    cross join lateral (select v.* from version v
-      where ${ofType('v', selection)} and v.id = e.id and v.lu <= ${literal(at, 'timestamptz')}
-      order by v.ver desc limit 1) v
-    where v.content is not null ${after} order by e.id`
+/** The same of what an export has listed of each of the types: the plan has listed what was changed meanwhile, too. */
+export async function listedQueries(
+  connection: Connection,
+  types: readonly ListedType[],
+): Promise<readonly string[]> {
+  const numbers = types.map(({ selection }) => typeNumber(selection.scene.type))
+  const [job = ''] = types.map(({ selection }) => selection.job)
+  const few = await listedWithFew(connection, job, numbers, MOST_VERSIONS / SAMPLE_ROWS)
+  return types.map(({ selection, range, needsMeta }) => {
+    const { scene, at, since } = selection
+    const type = typeNumber(scene.type)
+    const columns = columnsOf(needsMeta)
+    const written = [
+      `${ofType('v', selection)} and v.lu <= ${literal(at, 'timestamptz')}`,
+      ...(since === undefined ? [] : [`v.lu > ${literal(since, 'timestamptz')}`]),
+    ].join(' and ')
+    if (few.has(type)) {
+      return `select v.id, v.content, ${columns} from version v where ${written}
+        and v.id = any(array(${listedSql(job, type, range, literal)})) order by v.id, v.ver`
+    }
+    return `select e.id, v.content, ${columns}
+      from (${listedIdsSql(job, type, range, literal)} offset 0) e cross join lateral
+        (select v.* from version v where ${written} and v.id = e.id order by v.ver desc limit 1) v
+      order by e.id`
+  })
+}
+
+function columnsOf(needsMeta: boolean): string {
+  return `${needsMeta ? 'v.meta_ext' : "''"} as meta_ext, null::int as ruling`
 }
 
 interface Sizes {

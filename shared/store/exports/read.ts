@@ -59,7 +59,8 @@ export async function readType(
   const plain = choice ? undefined : await plainSql(session, selection, all, hasMeta)
   if (plain !== undefined) {
     const { take, end } = newestLines(show, lines)
-    await (plain.isLarge ? session.copyInOrder(plain.sql, take) : session.copy(plain.sql, take))
+    const { sql, isLarge } = plain
+    await (isLarge ? session.copyInOrder([{ sql, sink: take }]) : session.copy(sql, take))
     return end()
   }
   const { line, bad } = lines

@@ -1,14 +1,14 @@
 /**
- * The lines of a part that several types share, one type behind the other: of those that are listed and not tested
- * by one statement, of any other as if it had a part of its own.
+ * The lines of a part that several types share, one type behind the other: those that are listed and not tested are
+ * asked for together, any other as if it had a part of its own.
  */
-import { typeName } from '../../fhir/definitions.ts'
-import { bufferOf } from '../../slice.ts'
+import type { RowSink } from '../../database-copy.ts'
+import { type NewestLines, newestLines } from './newest.ts'
 import type { Part } from './parts.ts'
-import { isListedAlone, listedTogetherSql } from './plain.ts'
+import { isListedAlone, listedQueries } from './plain.ts'
 import { type Lines, type Reading, readType } from './read.ts'
 import { type Selection, selectionOf } from './select.ts'
-import { needsMeta, type Show, showOf } from './show.ts'
+import { needsMeta, showOf } from './show.ts'
 
 export interface SharedLines extends Lines {
   /** What comes next is of this type. */
@@ -48,30 +48,31 @@ async function readTogether(
   { job, baseUrl, session }: Reading,
   selections: readonly Selection[],
   after: string | undefined,
-  { turn, line, bad }: SharedLines,
+  lines: SharedLines,
 ): Promise<void> {
-  const shows = new Map(
-    selections.map((selection) => {
-      return [selection.scene.type, showOf(selection, job.input.elements, baseUrl)]
-    }),
+  const queries = await listedQueries(
+    session,
+    selections.map((selection, i) => ({
+      selection,
+      range: { low: i === 0 ? after : undefined, high: undefined },
+      needsMeta: needsMeta(selection),
+    })),
   )
-  let last: number | undefined
-  let show: Show | undefined
-  const sql = listedTogetherSql(selections, after, needsMeta)
-  await session.copyInOrder(sql, ([id, content, metaExtension, number]) => {
-    if (!id || !content || !metaExtension || !number) throw new Error('A row has no id')
-    const type = number.bytes.readInt16BE(number.start)
-    if (type !== last) {
-      const name = typeName(type)
-      turn(name)
-      show = shows.get(name)
-      last = type
+  let last: NewestLines | undefined
+  const leave = () => last?.end()
+  const copies = selections.map((selection, i) => {
+    const own = newestLines(showOf(selection, job.input.elements, baseUrl), lines)
+    const sink: RowSink = (fields) => {
+      if (last === own) return own.take(fields)
+      // What there is to be told of the type before is told before the next one has its turn.
+      const told = leave()
+      lines.turn(selection.scene.type)
+      last = own
+      const wait = own.take(fields)
+      return told && wait ? told.then(() => wait) : (told ?? wait)
     }
-    try {
-      return show && line(id, show(content, metaExtension, undefined))
-    } catch (error) {
-      if (error instanceof SyntaxError) return bad(Buffer.from(bufferOf(id)))
-      throw error
-    }
+    return { sql: queries[i] ?? '', sink }
   })
+  await session.copyInOrder(copies)
+  await leave()
 }
