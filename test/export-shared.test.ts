@@ -30,7 +30,8 @@ const exporting: Exporting = {
   ...services,
   metrics: createExportMetrics(new Registry()),
   copies,
-  blocks: createBlocks(1),
+  // Of level 0 blocks are stored in their order.
+  blocks: createBlocks(0),
   isBusy: () => false,
   wake: () => undefined,
 }

@@ -140,7 +140,8 @@ async function partsOf(
   for (const type of deleted) add({ kind: 'deleted', type })
   add({ kind: 'close' })
   const [[, most] = ['', 0]] = alone
-  return { parts, small: most > SHARED_ROWS ? undefined : 1 }
+  const isSmall = most <= SHARED_ROWS && parts[0]?.kind !== 'deleted'
+  return { parts, small: isSmall ? 1 : undefined }
 }
 
 const WHOLE = { type: undefined, types: [], low: undefined, high: undefined }
