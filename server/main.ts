@@ -4,6 +4,7 @@ import { readConfig } from '../shared/config.ts'
 import { ConfigError } from '../shared/config-reader.ts'
 import { createLogger, type Logger } from '../shared/log.ts'
 import { openServices, type Services, StartError } from '../shared/services.ts'
+import { tellWebLoad } from '../shared/web-load.ts'
 import { type Listening, listen } from './listen.ts'
 
 const FINISH_MS = 25_000
@@ -18,6 +19,7 @@ async function main(): Promise<void> {
     throw explained(error, config.port)
   })
   log.info({ port: listening.port, baseUrl: config.baseUrl }, 'listening')
+  tellWebLoad(services.redis)
   stopOnSignal(listening, services, log)
   await warmUp()
 }

@@ -19,6 +19,7 @@ import { renewLease, type TakenPart, takePart } from '../shared/store/exports/pa
 import { binder } from '../shared/store/side-rows.ts'
 import { createBlocks } from '../worker/export/block.ts'
 import { createExportMetrics } from '../worker/export/metrics.ts'
+import { createPace } from '../worker/export/pace.ts'
 import { runPart } from '../worker/export/part.ts'
 import { startExports } from '../worker/export/run.ts'
 import { sweepExport } from '../worker/export/sweep.ts'
@@ -65,7 +66,7 @@ const exporting: Exporting = {
   metrics,
   copies,
   blocks: createBlocks(1),
-  isBusy: () => false,
+  pace: createPace(() => false),
   wake: () => undefined,
 }
 

@@ -10,6 +10,7 @@ import { releasePart, type TakenPart, takePart } from '../shared/store/exports/p
 import { down, up } from '../shared/store/migrations/062-export-shared-parts.ts'
 import { createBlocks } from '../worker/export/block.ts'
 import { createExportMetrics } from '../worker/export/metrics.ts'
+import { createPace } from '../worker/export/pace.ts'
 import { runPart } from '../worker/export/part.ts'
 import { type Exporting, LeaseLost } from '../worker/export/writer.ts'
 import { openBotica } from './fixtures/botica.ts'
@@ -33,7 +34,7 @@ const exporting: Exporting = {
   copies,
   // Of level 0 blocks are stored in their order.
   blocks: createBlocks(0),
-  isBusy: () => false,
+  pace: createPace(() => false),
   wake: () => undefined,
 }
 

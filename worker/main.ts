@@ -12,6 +12,7 @@ import { createStats } from '../shared/queue-stats.ts'
 import { LendingWorker, type Loans } from '../shared/queue-worker.ts'
 import { openRedis } from '../shared/redis.ts'
 import { openServices, StartError } from '../shared/services.ts'
+import { watchWebLoad } from '../shared/web-load.ts'
 import { createAudit } from './bots/audit.ts'
 import { openExecutors } from './bots/executors.ts'
 import { createMetrics } from './bots/metrics.ts'
@@ -92,8 +93,10 @@ async function main(): Promise<void> {
   const requests = config.workerQueues.includes(REQUESTS)
     ? startRequests(services, runs)
     : undefined
+  const isWebBusy = watchWebLoad(services.redis)
+  const isBusy = () => isWebBusy() || runner.active > 0
   const exports = config.workerQueues.includes(EXPORTS)
-    ? startExports(services, createExportMetrics(metrics.registry), () => runner.active > 0)
+    ? startExports(services, createExportMetrics(metrics.registry), isBusy)
     : undefined
   const imports = config.workerQueues.includes(IMPORTS) ? startImports(services) : undefined
   const loans: Loans = { most: MOST_RESTING, count: 0 }

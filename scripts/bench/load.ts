@@ -81,6 +81,9 @@ export async function openWire(
   }
 }
 
+/** Ends an answer of unknown length. https://www.rfc-editor.org/rfc/rfc9112#section-7.1 */
+const LAST_CHUNK = '\r\n0\r\n\r\n'
+
 type Connection = ((request: string) => Promise<WireAnswer>) & { end(): void }
 
 async function openConnection(host: string, port: number): Promise<Connection> {
@@ -95,9 +98,14 @@ async function openConnection(host: string, port: number): Promise<Connection> {
     const end = received.indexOf('\r\n\r\n')
     if (end < 0) return
     const headers = received.toString('latin1', 0, end)
-    const length = Number(/\r\ncontent-length: (\d+)/i.exec(headers)?.[1] ?? 0)
-    if (received.length < end + 4 + length) return
-    received = received.subarray(end + 4 + length)
+    const length = /\r\ncontent-length: (\d+)/i.exec(headers)?.[1]
+    const isWhole =
+      length === undefined && /\r\ntransfer-encoding: chunked/i.test(headers)
+        ? received.subarray(-LAST_CHUNK.length).toString('latin1') === LAST_CHUNK
+        : received.length >= end + 4 + Number(length ?? 0)
+    if (!isWhole) return
+    // Nothing follows: the next request is not sent before.
+    received = Buffer.alloc(0)
     const { resolve } = waiting ?? {}
     waiting = undefined
     const location = /\r\nlocation: ([^\r]*)/i.exec(headers)?.[1] ?? ''

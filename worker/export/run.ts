@@ -18,6 +18,7 @@ import {
 } from '../../shared/store/exports/parts.ts'
 import { createBlocks } from './block.ts'
 import type { ExportMetrics } from './metrics.ts'
+import { createPace } from './pace.ts'
 import { GivenUp, runPart } from './part.ts'
 import { sweepExport } from './sweep.ts'
 import { type Exporting, LeaseLost } from './writer.ts'
@@ -45,6 +46,7 @@ export function startExports(
   const stopping = new AbortController()
   const copies = openCopySessions(services.database)
   const blocks = createBlocks(services.config.exportCompressionLevel)
+  const pace = createPace(isBusy)
   let wakes: (() => void)[] = []
   let woken = 0
   const wake = () => {
@@ -52,7 +54,7 @@ export function startExports(
     for (const resolve of wakes) resolve()
     wakes = []
   }
-  const exporting: Exporting = { ...services, metrics, copies, blocks, isBusy, wake }
+  const exporting: Exporting = { ...services, metrics, copies, blocks, pace, wake }
   const { signal } = stopping
 
   /** Until somebody wakes it, or for a while. */
@@ -70,7 +72,7 @@ export function startExports(
     while (!signal.aborted) {
       const seen = woken
       const isWorking =
-        (isFirst || !isBusy()) &&
+        (isFirst || !pace.isAwaited()) &&
         (await work(exporting, signal).catch((error: Error) => {
           // That PostgreSQL is away is said once, by its pool.
           const isAway = error instanceof HttpError && error.status === 503

@@ -3,7 +3,6 @@
  * Blocks are written down when they are stored and those before them are, so that whoever takes the part over
  * goes on behind them. What files end with is written down together, where several are small.
  */
-import { setTimeout as delay } from 'node:timers/promises'
 import type { CopySessions } from '../../shared/database-copy.ts'
 import { BLOCK_BYTES, blockKey } from '../../shared/export-file.ts'
 import type { Services } from '../../shared/services.ts'
@@ -25,6 +24,7 @@ import {
 import { ROW_ID_BYTES, uuidOf } from '../../shared/store/exports/row-id.ts'
 import type { Block, Blocks } from './block.ts'
 import type { ExportMetrics } from './metrics.ts'
+import type { Pace } from './pace.ts'
 
 /** A file is followed by the next one beyond. */
 const FILE_ROWS = 100_000
@@ -32,8 +32,6 @@ const FILE_BYTES = 256 * 1024 * 1024
 const ON_THEIR_WAY = 2
 /** Files that are small: their blocks are written down by one statement. */
 const FILES_TOGETHER = 16
-/** Of a block that took longer somebody else has had the processor meanwhile. */
-const LONGEST_REST_MS = 200
 /** Rows that have arrived when no more are wanted may fill a few more. */
 const FEW_MORE = 6
 
@@ -56,8 +54,7 @@ export type Exporting = Services & {
   readonly metrics: ExportMetrics
   readonly copies: CopySessions
   readonly blocks: Blocks
-  /** Somebody waits for a bot of this worker: half of the time is theirs. */
-  isBusy(): boolean
+  readonly pace: Pace
   /** There may be parts to be taken, by this worker. */
   wake(): void
 }
@@ -100,7 +97,7 @@ export async function writeFiles(
 }
 
 async function openWriter(
-  { database, storage, metrics, blocks, isBusy }: Exporting,
+  { database, storage, metrics, blocks, pace }: Exporting,
   { job, part }: TakenPart,
   kind: FileKind,
   type: string,
@@ -118,7 +115,6 @@ async function openWriter(
   let position: Position = { type, after: '' }
   let written: Promise<Ended | undefined> = Promise.resolve(undefined)
   let failure: { readonly reason: unknown } | undefined
-  let begun = performance.now()
 
   async function store(lines: Block, at: File, seq: number, isWhole: boolean): Promise<Stored> {
     const { rows, bytes } = lines
@@ -214,9 +210,8 @@ async function openWriter(
   }
 
   async function room(): Promise<void> {
-    if (isBusy()) await delay(Math.min(performance.now() - begun, LONGEST_REST_MS))
+    await pace.keep()
     while (underWay.size >= ON_THEIR_WAY) await Promise.race(underWay)
-    begun = performance.now()
     if (failure !== undefined) throw failure.reason
   }
 
