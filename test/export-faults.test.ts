@@ -14,7 +14,7 @@ import { startExports } from '../worker/export/run.ts'
 import { openBotica, until } from './fixtures/botica.ts'
 import { ended, exportedAt, idsIn, kickOff } from './fixtures/exports.ts'
 import { createDatabase } from './fixtures/own-database.ts'
-import { anOrganization } from './fixtures/resources.ts'
+import { anOrganization, aPatient } from './fixtures/resources.ts'
 
 const botica = await openBotica(t, {
   // The parts of exports are in the database, which all files share.
@@ -39,6 +39,7 @@ const large = await Promise.all(
 )
 /** Those that run. */
 const workers: ChildProcess[] = []
+const patients = await Promise.all([1, 2, 3].map(() => admin.create(aPatient())))
 const ids = large.map(({ id }) => id).sort()
 
 /** Whoever writes down the nth block of a file waits while somebody holds the lock of that number. */
@@ -56,7 +57,8 @@ await database.query({
 })
 
 t.test('an export whose workers die goes on behind what is written', async (t) => {
-  const url = await kickOff(admin, '$export?_type=Organization')
+  // They share a part.
+  const url = await kickOff(admin, '$export?_type=Organization,Patient')
   for (let blocks = 1; blocks <= KILLS; blocks++) {
     const open = await closeGate(blocks + 1)
     const worker = await botica.startWorker()
@@ -80,6 +82,7 @@ t.test('an export whose workers die goes on behind what is written', async (t) =
   workers.push(await botica.startWorker())
   const exported = await exportedAt(admin, url)
   t.same(idsIn(exported, 'Organization'), ids, 'each of them once')
+  t.same(idsIn(exported, 'Patient'), patients.map(({ id }) => id).sort())
   const [after] = await written(url)
   t.ok((after?.epoch ?? 0) > KILLS, 'several have worked on it')
   t.same(after?.blocks.slice(0, before?.blocks.length), before?.blocks, 'nothing is done again')
