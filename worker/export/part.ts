@@ -104,7 +104,9 @@ async function output(
           if ((await addIssues(database, job.id, issues)) > MOST_UNREADABLE) throw spoilt()
         },
       }
-      await repository.exports.read(principal, job, part, config.baseUrl, session, lines)
+      const { read, readCompartments } = repository.exports
+      const reading = job.input.organizedBy === undefined ? read : readCompartments
+      await reading(principal, job, part, config.baseUrl, session, lines)
     } finally {
       await session.close()
     }

@@ -6,7 +6,7 @@
 import type { CopySessions } from '../../shared/database-copy.ts'
 import { blockKey } from '../../shared/export-file.ts'
 import type { Services } from '../../shared/services.ts'
-import type { Slice } from '../../shared/slice.ts'
+import { bufferOf, type Slice, sliceOf } from '../../shared/slice.ts'
 import { addBlock, type FileKind, lastFile, nameFile } from '../../shared/store/exports/files.ts'
 import { finishPart, type TakenPart } from '../../shared/store/exports/parts.ts'
 import { ROW_ID_BYTES, uuidOf } from '../../shared/store/exports/row-id.ts'
@@ -15,17 +15,26 @@ import type { ExportMetrics } from './metrics.ts'
 import type { Pace } from './pace.ts'
 
 /** A file is followed by the next one beyond. */
-const FILE_ROWS = 100_000
-const FILE_BYTES = 256 * 1024 * 1024
+const FILE_LIMITS: FileLimits = { rows: 100_000, bytes: 256 * 1024 * 1024 }
+/** Of the limits, beyond which a file takes no other patient: what fits into the next one is not torn. */
+const WITH_ROOM = 0.5
 const ON_THEIR_WAY = 2
 /** Rows that have arrived when no more are wanted may fill a few more. */
 export const MOST_UNDER_WAY = 8
 
 export interface ExportWriter {
-  /** Copies the line; a promise: no more until then. Throws what a block has failed with. */
-  add(id: Slice, line: Slice): Promise<void> | undefined
+  /**
+   * Copies the line; a promise: no more until then. Throws what a block has failed with. `header` is what goes
+   * before the first line of a patient, and again at the beginning of a file that goes on with one.
+   */
+  add(id: Slice, line: Slice, header?: Slice, isFirst?: boolean): Promise<void> | undefined
   /** Takes the last line back, once: it is in a block that is not full. */
   undo(): void
+}
+
+interface FileLimits {
+  readonly rows: number
+  readonly bytes: number
 }
 
 /** What a worker exports with. */
@@ -34,6 +43,8 @@ export type Exporting = Services & {
   readonly copies: CopySessions
   readonly blocks: Blocks
   readonly pace: Pace
+  /** Absent: the usual ones. */
+  readonly fileLimits?: FileLimits
   /** There may be parts to be taken, by this worker. */
   wake(): void
 }
@@ -46,6 +57,8 @@ interface File {
   rows: number
   bytes: number
   crc: number
+  /** It begins in the middle of the lines of a patient. */
+  goesOn: boolean
 }
 
 /**
@@ -71,7 +84,7 @@ export async function writeFile(
 }
 
 async function openWriter(
-  { database, storage, metrics, blocks, pace }: Exporting,
+  { database, storage, metrics, blocks, pace, fileLimits = FILE_LIMITS }: Exporting,
   { job, part }: TakenPart,
   kind: FileKind,
   type: string,
@@ -95,7 +108,7 @@ async function openWriter(
     await storage.put(key, chunksIn(packed))
     blocks.give(lines)
     const block = [part.epoch, seq, bytes, packedBytes, rows] as const
-    const file = { seq: at.seq, kind, type, crc: at.crc }
+    const file = { seq: at.seq, kind, type, crc: at.crc, goesOn: at.goesOn }
     const writeDown = () => addBlock(database, job.id, part, file, block, after, isLast)
     return { key, writeDown, counted: () => metrics.wrote(rows, bytes, packedBytes) }
   }
@@ -150,7 +163,14 @@ async function openWriter(
     written.catch((reason: unknown) => {
       failure ??= { reason }
     })
-    file = { seq: seq + 1, rows: 0, bytes: 0, crc: 0 }
+    file = { ...NEW_FILE, seq: seq + 1 }
+  }
+
+  /** What is in the file holds the share of its limits. */
+  function holds(share: number): boolean {
+    const { rows = 0, bytes = 0 } = block ?? {}
+    const { rows: mostRows, bytes: mostBytes } = fileLimits
+    return file.rows + rows >= share * mostRows || file.bytes + bytes >= share * mostBytes
   }
 
   async function room(): Promise<void> {
@@ -160,15 +180,17 @@ async function openWriter(
   }
 
   return {
-    add(id: Slice, line: Slice) {
+    add(id: Slice, line: Slice, header?: Slice, isFirst = false) {
       if (failure !== undefined) throw failure.reason
       const before = flushed
-      const { rows = 0, bytes = 0 } = block ?? {}
-      const isFull = file.rows + rows >= FILE_ROWS || file.bytes + bytes >= FILE_BYTES
-      if (isFull) nextFile()
-      else if (block?.fits(line) === false) flush()
-      block ??= blocks.take(line)
-      block.add(line)
+      if (holds(isFirst ? WITH_ROOM : 1)) nextFile()
+      const isNew = file.rows === 0 && block === undefined
+      const isHeaded = header !== undefined && (isFirst || isNew)
+      if (isHeaded && !isFirst) file.goesOn = true
+      const text = isHeaded ? lineBehind(header, line) : line
+      if (block?.fits(text) === false) flush()
+      block ??= blocks.take(text)
+      block.add(text, isHeaded ? 2 : 1)
       ;[lastId, idBefore] = [idBefore, lastId]
       id.bytes.copy(lastId, 0, id.start, id.end)
       return flushed > before || underWay.size >= ON_THEIR_WAY ? room() : undefined
@@ -193,10 +215,19 @@ async function openWriter(
 }
 
 function fileAfter(last: Awaited<ReturnType<typeof lastFile>>): File {
-  if (last === undefined) return { seq: 0, rows: 0, bytes: 0, crc: 0 }
-  if (last.number !== null) return { seq: last.seq + 1, rows: 0, bytes: 0, crc: 0 }
-  const { seq, rows, bytes, crc } = last
-  return { seq, rows, bytes, crc }
+  if (last === undefined) return { ...NEW_FILE }
+  if (last.number !== null) return { ...NEW_FILE, seq: last.seq + 1 }
+  const { seq, rows, bytes, crc, goesOn } = last
+  return { seq, rows, bytes, crc, goesOn }
+}
+
+const NEW_FILE: Readonly<File> = { seq: 0, rows: 0, bytes: 0, crc: 0, goesOn: false }
+
+const LINE_FEED = Buffer.from('\n')
+
+/** In one piece: who goes on behind it has both, or none. */
+function lineBehind(header: Slice, line: Slice): Slice {
+  return sliceOf(Buffer.concat([bufferOf(header), LINE_FEED, bufferOf(line)]))
 }
 
 async function* chunksIn(packed: Buffer): AsyncGenerator<Uint8Array> {

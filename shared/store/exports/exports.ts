@@ -5,6 +5,7 @@ import { sliceOf } from '../../slice.ts'
 import { idOf } from '../content.ts'
 import type { Store } from '../context.ts'
 import { readAsOf } from './as-of.ts'
+import { type CompartmentLines, readCompartments } from './compartment-read.ts'
 import { deletionBundle, deletionsOf } from './deleted.ts'
 import { filterOf } from './filters.ts'
 import type { PlannedJob, TypeFilter } from './jobs.ts'
@@ -34,6 +35,15 @@ export interface Exports {
     session: CopySession,
     lines: Lines,
   ): Promise<void>
+  /** The same of a part of an export that is organized by patients, in the order of these. */
+  readCompartments(
+    principal: Principal,
+    job: PlannedJob,
+    part: TypedPart,
+    baseUrl: string,
+    session: CopySession,
+    lines: CompartmentLines,
+  ): Promise<void>
   /** The same of a part of deletions, whose lines are bundles. */
   readDeleted(principal: Principal, job: PlannedJob, part: TypedPart, line: LineSink): Promise<void>
 }
@@ -56,6 +66,8 @@ export function createExports(store: Store): Exports {
     plan: (principal, job) => planExport(store, principal, job),
     read: (principal, job, part, baseUrl, session, lines) =>
       readPart(store, principal, job, part, baseUrl, session, lines),
+    readCompartments: (principal, job, part, baseUrl, session, lines) =>
+      readCompartments(store, principal, job, part, baseUrl, session, lines),
     async readDeleted(principal, job, part, line) {
       let { after } = part
       let hasMore = true

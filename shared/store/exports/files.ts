@@ -24,6 +24,8 @@ export interface ExportFile {
   readonly bytes: number
   readonly packed: number
   readonly crc: number
+  /** It begins in the middle of the lines of a patient, which the file of the part before it has begun. */
+  readonly goesOn: boolean
   readonly blocks: readonly Block[]
 }
 
@@ -31,7 +33,7 @@ export interface ExportFile {
 export type OpenFile = Omit<ExportFile, 'number'>
 
 const COLUMNS = `part, seq, kind, type, number, rows::float8 as rows, bytes::float8 as bytes,
-  packed::float8 as packed, crc::float8 as crc`
+  packed::float8 as packed, crc::float8 as crc, goes_on as "goesOn"`
 
 /**
  * Writes down that a block is stored; `after` is its last row and `crc` that of the file up to there. With the
@@ -42,7 +44,7 @@ export async function addBlock(
   connection: Connection,
   job: string,
   { n, epoch }: Part,
-  file: Pick<ExportFile, 'seq' | 'kind' | 'type' | 'crc'>,
+  file: Pick<ExportFile, 'seq' | 'kind' | 'type' | 'crc' | 'goesOn'>,
   [blockEpoch, seq, bytes, packed, rows]: Block,
   after: string | undefined,
   isLast: boolean,
@@ -58,9 +60,9 @@ export async function addBlock(
         from p, (select $7::text || ' ' || $8::text as name) f where j.id = p.job and $13
         returning (j.numbers->>f.name)::int as number)
       insert into export_file as f
-        (job, part, seq, kind, type, rows, bytes, packed, crc, blocks, number)
+        (job, part, seq, kind, type, rows, bytes, packed, crc, blocks, number, goes_on)
       select p.job, $2, $6, $7, $8, $5, $9, $10, $11, jsonb_build_array($12::jsonb),
-        (select number from j) from p
+        (select number from j), $14 from p
       on conflict (job, part, seq) do update set rows = f.rows + excluded.rows,
         bytes = f.bytes + excluded.bytes, packed = f.packed + excluded.packed,
         crc = excluded.crc, blocks = f.blocks || excluded.blocks, number = excluded.number
@@ -79,6 +81,7 @@ export async function addBlock(
       file.crc,
       JSON.stringify([blockEpoch, seq, bytes, packed, rows]),
       isLast,
+      file.goesOn,
     ],
   })
   return found.length > 0
@@ -122,14 +125,20 @@ export async function lastFile(
   return file
 }
 
-/** What is whole and on no page yet is the next page of the manifest. Answers how many there are. */
+/**
+ * What is whole and on no page yet is the next page of the manifest. Answers how many there are. A file that another
+ * may go on with waits for its part: its page would have to be changed.
+ */
 export async function addPage(database: Database, job: string): Promise<number> {
   return database.transaction(async (connection) => {
     const values = [job]
     await connection.query({ text: 'select 1 from export_job where id = $1 for update', values })
     const [row] = await connection.query<{ pages: number }>({
       text: `with f as (update export_file f set page = j.pages + 1 from export_job j
-          where j.id = $1 and f.job = j.id and f.number is not null and f.page is null returning 1)
+          where j.id = $1 and f.job = j.id and f.number is not null and f.page is null
+            and (j.input->>'organizedBy' is null or f.kind <> 'output' or exists (select 1
+              from export_part p where p.job = f.job and p.n = f.part and p.state = 'done'))
+          returning 1)
         update export_job set pages = pages + least(1, (select count(*) from f))
         where id = $1 returning pages`,
       values,

@@ -5,6 +5,7 @@ import type { Connection, Database } from '../../database.ts'
 import { typeName, typeNumber } from '../../fhir/definitions.ts'
 import type { Issue } from '../../fhir/outcome.ts'
 import { type Store, scopeOf } from '../context.ts'
+import { listCompartments } from './compartments.ts'
 import { type ExportJob, lockExports, type PlannedJob } from './jobs.ts'
 import { cutList } from './list.ts'
 import { addChanged, listMembers } from './members.ts'
@@ -60,6 +61,7 @@ export async function planExport(
   const { input } = job
   const at = stateTime(job.at, input.until)
   const types = typesOf(principal, input)
+  if (input.organizedBy !== undefined) return planPatients(store, principal, job, types, at)
   const isListed = reachOf(input) === 'listed'
   const isAbout = types.includes('Provenance') && reachOf(input, 'Provenance') === 'listed'
   const others = isAbout ? types.filter((type) => type !== 'Provenance') : types
@@ -89,6 +91,26 @@ export async function planExport(
   }
   add({ kind: 'close', type: undefined, low: undefined, high: undefined })
   return { parts, issues }
+}
+
+/** Each part has whole compartments of patients. */
+async function planPatients(
+  store: Store,
+  principal: Principal,
+  job: PlannedJob,
+  types: readonly string[],
+  at: Date,
+): Promise<Plan> {
+  const { ends, issues } = await listCompartments(store, principal, job, types, at)
+  const deleted = await deletedTypes(store, principal, types, job.input.since, at)
+  const type = typeNumber('Patient')
+  const none = { low: undefined, high: undefined }
+  const parts = [
+    ...ends.map((high, i) => ({ kind: 'output', type, low: ends[i - 1], high }) as const),
+    ...deleted.map((type) => ({ kind: 'deleted', type: typeNumber(type), ...none }) as const),
+    { kind: 'close', type: undefined, ...none } as const,
+  ]
+  return { parts: parts.map((part, i) => ({ n: i + 1, ...part })), issues }
 }
 
 /** Those of the types that have anything, with how many rows about. */
