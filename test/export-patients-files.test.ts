@@ -1,9 +1,10 @@
-import { randomBytes } from 'node:crypto'
+import { randomBytes, randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { Registry } from 'prom-client'
 import t from 'tap'
 import { memberOf } from '../shared/api/exports/member.ts'
 import { openCopySessions } from '../shared/database-copy.ts'
+import { partEnds } from '../shared/store/exports/compartments.ts'
 import { takePart } from '../shared/store/exports/parts.ts'
 import { type Blocks, createBlocks } from '../worker/export/block.ts'
 import { createExportMetrics } from '../worker/export/metrics.ts'
@@ -37,7 +38,7 @@ const copies = openCopySessions(database)
 t.teardown(() => copies.close())
 const DONE_MS = 60_000
 /** Statements of a plan, the transaction that sets its time among them. */
-const PLANNING = 12
+const PLANNING = 13
 
 const [small, large, third] = [await patientWith(2), await patientWith(20), await patientWith(3)]
 const whole = new Map<string, readonly string[]>()
@@ -52,6 +53,25 @@ t.test('a plan asks as often for one patient as for many', async (t) => {
   await planned('Patient/$export')
   t.equal(await planned('Patient/$export'), PLANNING)
   t.equal(await planned(`${small}/$export`), PLANNING - 1, 'who is named is not looked for')
+})
+
+t.test('parts are ranges of patients, of about as many lines', async (t) => {
+  const job = randomUUID()
+  const patients = Array.from({ length: 8 }, () => randomUUID()).sort()
+  for (const [i, lines] of [3, 3, 4, 1, 25, 2, 8, 1].entries()) {
+    await database.query({
+      text: `insert into export_compartment (job, patient, place, ids)
+        select $1, $2, n % 3, array[gen_random_uuid()] from generate_series(1, $3) n`,
+      values: [job, patients[i], lines],
+    })
+  }
+  const ends = await partEnds(database, job, 10)
+  t.same(
+    ends,
+    [2, 3, 5, 7].map((i) => patients[i]),
+    'who has more than a part begins one',
+  )
+  t.same(await partEnds(database, randomUUID(), 10), [])
 })
 
 t.test('a patient is torn only where a file is full, and then told of', async (t) => {

@@ -6,7 +6,7 @@
 import type { Principal } from '../../access/principal.ts'
 import type { Connection } from '../../database.ts'
 import { typeName, typeNumber } from '../../fhir/definitions.ts'
-import type { Issue } from '../../fhir/outcome.ts'
+import { type Issue, issue } from '../../fhir/outcome.ts'
 import { idOf } from '../content.ts'
 import { isLegalId, normalId, type Store } from '../context.ts'
 import { keysLiteral } from '../keys.ts'
@@ -54,14 +54,21 @@ export async function listCompartments(
   if (types.every((type) => type === 'Provenance')) await keepProvenance(connection, job.id)
   const costly = await leaveOutCopies(connection, principal.project.number, job.id)
   return {
-    ends: await endsOf(connection, job.id),
+    ends: await partEnds(connection, job.id, PART_ROWS),
     issues: [
       ...leftOut(missing, 'not there or may not be read'),
       ...leftOut(others, 'no patients, and in no compartment'),
       ...costly,
+      ...(job.input.level === 'system' ? [ONLY_PATIENTS] : []),
     ],
   }
 }
+
+const ONLY_PATIENTS = issue(
+  'information',
+  'informational',
+  'What is in the compartment of no patient is left out',
+)
 
 /** Those of the types of which something was written since; `orHere`: or that have rows. One statement. */
 async function typesWith(
@@ -206,14 +213,19 @@ function referenceOf(id: string): string {
   return `Patient/${id}`
 }
 
-async function endsOf(connection: Connection, job: string): Promise<readonly string[]> {
+/** Row ids of the last patient of each part of about `size` lines. */
+export async function partEnds(
+  connection: Connection,
+  job: string,
+  size: number,
+): Promise<readonly string[]> {
   const rows = await connection.query<{ patient: string }>({
     text: `select distinct on (part) patient from (
-        select patient, ((sum(rows) over (order by patient) - 1) / $2)::int as part from (
-          select patient, sum(cardinality(ids))::bigint as rows
+        select patient, div(sum(rows) over (order by patient) - 1, $2) as part from (
+          select patient, sum(cardinality(ids)) as rows
           from export_compartment where job = $1 group by patient) p) x
       order by part, patient desc`,
-    values: [job, PART_ROWS],
+    values: [job, size],
   })
   return rows.map(({ patient }) => patient)
 }
