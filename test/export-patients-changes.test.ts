@@ -1,5 +1,6 @@
 import t from 'tap'
 import { openBotica, until } from './fixtures/botica.ts'
+import { linesOf } from './fixtures/exports.ts'
 import { holdRow } from './fixtures/held-rows.ts'
 import { createDatabase } from './fixtures/own-database.ts'
 import { exportByPatient, type Line, nameOf, namesIn } from './fixtures/patient-exports.ts'
@@ -111,6 +112,25 @@ t.test('what is changed after the time of an export is there as it was', async (
   const now = await exportByPatient(admin, `Group/${group.id}/$export`)
   t.same([...now.blocks.keys()], [patient])
   t.notOk(namesIn(now, patient).includes(moved))
+})
+
+t.test('a row that cannot be read is told, and its block is there without it', async (t) => {
+  const patient = await aNewPatient()
+  const entry = Array.from({ length: 120 }, () => ({
+    request: { method: 'POST', url: 'Observation' },
+    resource: anObservation(patient),
+  }))
+  await admin.post('', { resourceType: 'Bundle', type: 'transaction', entry })
+  await database.query({
+    text: `update version set content = rtrim(content, '}')
+      where content like '{"resourceType":"Patient","id":"' || $1 || '"%'`,
+    values: [idOf(patient)],
+  })
+  const { blocks, manifest } = await exportByPatient(admin, `${patient}/$export`)
+  t.equal(namesIn({ blocks }, patient).length, entry.length)
+  t.notOk(namesIn({ blocks }, patient).includes(patient))
+  const [line = ''] = (await linesOf(admin, manifest.error)).get('OperationOutcome') ?? []
+  t.match(line, 'A Patient cannot be read')
 })
 
 async function untilPast(): Promise<void> {

@@ -49,6 +49,7 @@ t.test('a block is a header, its Patient, and what else is in the compartment', 
     const exported = await exportByPatient(admin, path)
     t.equal(exported.manifest.outputOrganizedBy, 'Patient')
     t.same([...exported.blocks.keys()].sort(), members, path)
+    t.equal(exported.manifest.error.length, path === '$export' ? 1 : 0, 'what is left out')
     for (const reference of members) {
       const lines = exported.blocks.get(reference) ?? []
       t.equal(nameOf(lines[0] as Line), reference, 'its Patient first')

@@ -93,26 +93,6 @@ export async function planExport(
   return { parts, issues }
 }
 
-/** Each part has whole compartments of patients. */
-async function planPatients(
-  store: Store,
-  principal: Principal,
-  job: PlannedJob,
-  types: readonly string[],
-  at: Date,
-): Promise<Plan> {
-  const { ends, issues } = await listCompartments(store, principal, job, types, at)
-  const deleted = await deletedTypes(store, principal, types, job.input.since, at)
-  const type = typeNumber('Patient')
-  const none = { low: undefined, high: undefined }
-  const parts = [
-    ...ends.map((high, i) => ({ kind: 'output', type, low: ends[i - 1], high }) as const),
-    ...deleted.map((type) => ({ kind: 'deleted', type: typeNumber(type), ...none }) as const),
-    { kind: 'close', type: undefined, ...none } as const,
-  ]
-  return { parts: parts.map((part, i) => ({ n: i + 1, ...part })), issues }
-}
-
 /** Those of the types that have anything, with how many rows about. */
 async function rowsOf(
   { connection }: Store,
@@ -183,4 +163,24 @@ async function deletedTypes(
     values: [projects, types.map(typeNumber), since, at],
   })
   return rows.map(({ type }) => typeName(type))
+}
+
+/** Each part has whole compartments of patients. */
+async function planPatients(
+  store: Store,
+  principal: Principal,
+  job: PlannedJob,
+  types: readonly string[],
+  at: Date,
+): Promise<Plan> {
+  const { ends, issues } = await listCompartments(store, principal, job, types, at)
+  const deleted = await deletedTypes(store, principal, types, job.input.since, at)
+  const type = typeNumber('Patient')
+  const none = { low: undefined, high: undefined }
+  const parts = [
+    ...ends.map((high, i) => ({ kind: 'output', type, low: ends[i - 1], high }) as const),
+    ...deleted.map((type) => ({ kind: 'deleted', type: typeNumber(type), ...none }) as const),
+    { kind: 'close', type: undefined, ...none } as const,
+  ]
+  return { parts: parts.map((part, i) => ({ n: i + 1, ...part })), issues }
 }
