@@ -116,21 +116,26 @@ t.test('what is changed after the time of an export is there as it was', async (
 
 t.test('a row that cannot be read is told, and its block is there without it', async (t) => {
   const patient = await aNewPatient()
-  const entry = Array.from({ length: 120 }, () => ({
+  const pulse = await pulseOf(patient)
+  const entry = Array.from({ length: 220 }, () => ({
     request: { method: 'POST', url: 'Observation' },
     resource: anObservation(patient),
   }))
   await admin.post('', { resourceType: 'Bundle', type: 'transaction', entry })
-  await database.query({
-    text: `update version set content = rtrim(content, '}')
-      where content like '{"resourceType":"Patient","id":"' || $1 || '"%'`,
-    values: [idOf(patient)],
-  })
+  for (const name of [patient, pulse]) {
+    await database.query({
+      text: "update version set content = rtrim(content, '}') where id = $1",
+      values: [idOf(name)],
+    })
+  }
   const { blocks, manifest } = await exportByPatient(admin, `${patient}/$export`)
   t.equal(namesIn({ blocks }, patient).length, entry.length)
   t.notOk(namesIn({ blocks }, patient).includes(patient))
-  const [line = ''] = (await linesOf(admin, manifest.error)).get('OperationOutcome') ?? []
-  t.match(line, 'A Patient cannot be read')
+  const lines = (await linesOf(admin, manifest.error)).get('OperationOutcome') ?? []
+  t.equal(lines.length, 2)
+  for (const type of ['Patient', 'Observation']) {
+    t.match(lines.join('\n'), `A ${type} cannot be read`)
+  }
 })
 
 async function untilPast(): Promise<void> {

@@ -99,8 +99,8 @@ async function output(
       const lines = {
         line: writer.add,
         undo: writer.undo,
-        bad: async (id: Buffer) => {
-          const issues = [unreadable(part.type, uuidOf(id))]
+        bad: async (id: Buffer, type = part.type) => {
+          const issues = [unreadable(type, uuidOf(id))]
           if ((await addIssues(database, job.id, issues)) > MOST_UNREADABLE) throw spoilt()
         },
       }

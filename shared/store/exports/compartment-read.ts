@@ -7,7 +7,7 @@ import type { Store } from '../context.ts'
 import { typeAtPlace } from './compartment-sql.ts'
 import type { PlannedJob } from './jobs.ts'
 import { literal } from './literal.ts'
-import type { Lines, TypedPart } from './read.ts'
+import type { TypedPart } from './read.ts'
 import { bytesOf } from './row-id.ts'
 import { rangeSql, type Selection, selectionOf } from './select.ts'
 import { needsMeta, type Show, showOf } from './show.ts'
@@ -20,8 +20,10 @@ export type CompartmentSink = (
   isFirst: boolean,
 ) => Promise<void> | undefined
 
-export interface CompartmentLines extends Pick<Lines, 'bad'> {
+export interface CompartmentLines {
   readonly line: CompartmentSink
+  /** Takes the row id of what cannot be read, and its type. */
+  readonly bad: (id: Buffer, type: string) => Promise<void>
 }
 
 interface Shown {
@@ -52,9 +54,10 @@ export async function readCompartments(
       header = headerOf(name)
       isFirst = first.bytes[first.start] === 1
     }
+    const number = type.bytes.readInt32BE(type.start)
     try {
       if (!content || !metaExtension) throw new SyntaxError('A row has no content')
-      const { show } = shown.get(type.bytes.readInt32BE(type.start)) ?? {}
+      const { show } = shown.get(number) ?? {}
       if (show === undefined) throw new Error('A row has no type')
       const text = show(content, metaExtension, ruling?.bytes.readInt32BE(ruling.start))
       const wait = line(place, text, header, isFirst)
@@ -62,7 +65,7 @@ export async function readCompartments(
       return wait
     } catch (error) {
       if (!(error instanceof SyntaxError)) throw error
-      return bad(Buffer.from(bufferOf(id)))
+      return bad(Buffer.from(bufferOf(id)), typeName(number))
     }
   })
 }
