@@ -7,7 +7,7 @@ import type { Store } from '../context.ts'
 import { typeAtPlace } from './compartment-sql.ts'
 import type { PlannedJob } from './jobs.ts'
 import { literal } from './literal.ts'
-import type { TypedPart } from './read.ts'
+import type { Part } from './parts.ts'
 import { bytesOf } from './row-id.ts'
 import { rangeSql, type Selection, selectionOf } from './select.ts'
 import { needsMeta, type Show, showOf } from './show.ts'
@@ -36,7 +36,7 @@ export async function readCompartments(
   store: Store,
   principal: Principal,
   job: PlannedJob,
-  part: TypedPart,
+  part: Part,
   baseUrl: string,
   session: CopySession,
   { line, bad }: CompartmentLines,
@@ -82,7 +82,7 @@ async function shownTypes(
   store: Store,
   principal: Principal,
   job: PlannedJob,
-  { low, high }: TypedPart,
+  { low, high }: Part,
   baseUrl: string,
 ): Promise<ReadonlyMap<number, Shown>> {
   const types = await store.connection.query<{ type: number }>({
@@ -103,7 +103,7 @@ async function shownTypes(
  * Columns: place in the part, whether it is the first of its patient, reference of that, type, row id, content,
  * platform meta if it is needed, and which grant governs. A place stays what it is whoever reads the part.
  */
-function readSql(job: PlannedJob, part: TypedPart, shown: ReadonlyMap<number, Shown>): string {
+function readSql(job: PlannedJob, part: Part, shown: ReadonlyMap<number, Shown>): string {
   const [one] = shown.values()
   if (one === undefined) return 'select null where false'
   const { scene, at } = one.selection

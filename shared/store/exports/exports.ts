@@ -10,6 +10,7 @@ import { deletionBundle, deletionsOf } from './deleted.ts'
 import { filterOf } from './filters.ts'
 import type { PlannedJob, TypeFilter } from './jobs.ts'
 import { groupMembers } from './members.ts'
+import type { Part } from './parts.ts'
 import { type Plan, planExport } from './plan.ts'
 import { type Lines, readPart, type TypedPart } from './read.ts'
 import { bytesOf } from './row-id.ts'
@@ -39,7 +40,7 @@ export interface Exports {
   readCompartments(
     principal: Principal,
     job: PlannedJob,
-    part: TypedPart,
+    part: Part,
     baseUrl: string,
     session: CopySession,
     lines: CompartmentLines,
