@@ -16,13 +16,19 @@ import { toFailure } from './sql-error.ts'
 /** Takes the fields of a row, which are its own only until it returns; a promise: no more until then. */
 export type RowSink = (fields: readonly (Slice | null)[]) => Promise<void> | undefined
 
+/** The text of a query, its values written in it, and what takes its rows. */
+export interface Copy {
+  readonly sql: string
+  readonly sink: RowSink
+}
+
 export interface CopySession extends Connection {
   /** All in one state of the database. */
   snapshot<T>(work: () => Promise<T>): Promise<T>
   /** `select` is the text of a query, its values written in it. Errors: those of `sink`, 503. */
   copy(select: string, sink: RowSink): Promise<void>
-  /** The same without a sort: the order of the query is that of an index. */
-  copyInOrder(select: string, sink: RowSink): Promise<void>
+  /** The same without a sort, where the order of a query is that of an index: of several, one after the other. */
+  copyInOrder(copies: readonly Copy[]): Promise<void>
   close(): Promise<void>
 }
 
@@ -116,9 +122,9 @@ function createSession(
     }
   }
   const run = (text: string) => guarded({ text, values: [] }, () => client.query(text))
-  const copy = (select: string, sink: RowSink, before = '') =>
+  const copy = (copies: readonly Copy[], before = '') =>
     guarded({ text: 'an export', values: [] }, async () => {
-      const query = new CopyQuery(`${before} copy (${select}) to stdout (format binary)`, sink)
+      const query = new CopyQuery(copies, before)
       client.query(query)
       await query.done
     })
@@ -141,8 +147,8 @@ function createSession(
         throw error
       }
     },
-    copy: (select, sink) => copy(select, sink),
-    copyInOrder: (select, sink) => copy(select, sink, 'set local enable_sort = off;'),
+    copy: (sql, sink) => copy([{ sql, sink }]),
+    copyInOrder: (copies) => copy(copies, 'set local enable_sort = off;'),
     async close() {
       signal.removeEventListener('abort', abort)
       await release(isSound)
@@ -158,16 +164,19 @@ class CopyQuery {
   readonly done: Promise<void>
   readonly #settle: PromiseWithResolvers<void>
   readonly #text: string
-  readonly #sink: RowSink
+  readonly #sinks: readonly RowSink[]
   readonly #fields = createFields()
   #isFirst = true
+  /** Of those before there was all. */
+  #copy = 0
   #waits = 0
   #isOver = false
   #failure: { readonly reason: unknown } | undefined
 
-  constructor(text: string, sink: RowSink) {
-    this.#text = text
-    this.#sink = sink
+  constructor(copies: readonly Copy[], before: string) {
+    const texts = copies.map(({ sql }) => `copy (${sql}) to stdout (format binary)`)
+    this.#text = `${before} ${texts.join('; ')}`
+    this.#sinks = copies.map(({ sink }) => sink)
     this.#settle = Promise.withResolvers<void>()
     this.done = this.#settle.promise
   }
@@ -182,10 +191,13 @@ class CopyQuery {
   #take(bytes: Buffer, start: number, stream: Duplex): void {
     if (this.#failure !== undefined) return
     const fields = this.#fields.read(bytes, start + (this.#isFirst ? HEADER_BYTES : 0))
-    this.#isFirst = false
-    if (fields === undefined) return
+    this.#isFirst = fields === undefined
+    if (fields === undefined) {
+      this.#copy += 1
+      return
+    }
     try {
-      const wait = this.#sink(fields)
+      const wait = this.#sinks[this.#copy]?.(fields)
       if (wait !== undefined) this.#pause(stream, wait)
     } catch (error) {
       this.#fail(stream, error)

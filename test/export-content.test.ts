@@ -11,7 +11,7 @@ import {
   linesOf,
   manifestOf,
 } from './fixtures/exports.ts'
-import { anObservation, anOrganization, aPatient } from './fixtures/resources.ts'
+import { anEncounter, anObservation, anOrganization, aPatient } from './fixtures/resources.ts'
 
 const botica = await openBotica(t, { worker: true })
 const { admin, services } = botica
@@ -69,6 +69,27 @@ t.test('no secret is in any exported byte, whoever asks', async (t) => {
   for (const text of planted) t.notOk(lines.includes(text), text)
   t.equal((await client.get('$export?_type=ClientApplication')).status, 403)
   t.equal((await admin.get('$export?_type=User')).status, 400)
+})
+
+t.test('a row that cannot be read is told with its type, where several share a part', async (t) => {
+  const { id } = await admin.create(aPatient())
+  const subject = `Patient/${id}`
+  const encounters = await Promise.all([1, 2].map(() => admin.create(anEncounter(subject))))
+  await Promise.all(Array.from({ length: 120 }, () => admin.create(anObservation(subject))))
+  const member = [{ entity: { reference: subject } }]
+  const group = await admin.create({ resourceType: 'Group', type: 'person', actual: true, member })
+  const spoil = (change: string) =>
+    services.database.query({
+      text: `update version set content = ${change} where content like $1`,
+      values: [`%"id":"${encounters[0]?.id}"%`],
+    })
+  t.teardown(() => spoil("content || '}'"))
+  await spoil("rtrim(content, '}')")
+  const exported = await exportAll(admin, `Group/${group.id}/$export`)
+  t.same(idsIn(exported, 'Encounter'), [encounters[1]?.id])
+  t.equal(idsIn(exported, 'Observation').length, 120)
+  const told = await linesOf(admin, exported.manifest.error)
+  t.match(told.get('OperationOutcome')?.join(), 'A Encounter cannot be read')
 })
 
 t.test('elements that were asked for come, what is mandatory, and a tag', async (t) => {

@@ -5,7 +5,7 @@ import t from 'tap'
 import { memberOf } from '../shared/api/exports/member.ts'
 import { openCopySessions } from '../shared/database-copy.ts'
 import { partEnds } from '../shared/store/exports/compartments.ts'
-import { takePart } from '../shared/store/exports/parts.ts'
+import { type TakenPart, takePart } from '../shared/store/exports/parts.ts'
 import { type Blocks, createBlocks } from '../worker/export/block.ts'
 import { createExportMetrics } from '../worker/export/metrics.ts'
 import { createPace } from '../worker/export/pace.ts'
@@ -283,23 +283,32 @@ function blocksOfLines(lines: number): Blocks {
   }
 }
 
+/** What whoever has ended a part has taken with it. */
+let following: TakenPart | undefined
+
+async function take(): Promise<TakenPart | undefined> {
+  const next = following
+  following = undefined
+  return next ?? takePart(database)
+}
+
 /** Takes a part; what is answered does it. */
 async function nextPart(kind: string, exporting = exportingWith({})): Promise<() => Promise<void>> {
-  const taken = await takePart(database)
+  const taken = await take()
   if (taken?.part.kind !== kind) throw new Error(`There is no ${kind}`)
+  return () => run(exporting, taken)
+}
+
+async function run(exporting: Exporting, taken: TakenPart): Promise<void> {
   const principal = await memberOf(services, taken.job.input)
   if (principal === undefined) throw new Error('There is no member')
-  return () => runPart(exporting, principal, taken, new AbortController().signal)
+  following = await runPart(exporting, principal, taken, new AbortController().signal)
 }
 
 /** What there is to be done. */
 async function runAll(exporting: Exporting): Promise<void> {
-  for (;;) {
-    const taken = await takePart(database)
-    if (taken === undefined) return
-    const principal = await memberOf(services, taken.job.input)
-    if (principal === undefined) throw new Error('There is no member')
-    await runPart(exporting, principal, taken, new AbortController().signal)
+  for (let taken = await take(); taken !== undefined; taken = await take()) {
+    await run(exporting, taken)
   }
 }
 

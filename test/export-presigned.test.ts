@@ -5,7 +5,7 @@ import { openBucket } from './fixtures/binaries.ts'
 import { openBotica, until } from './fixtures/botica.ts'
 import { kickOff, linesOf, type Manifest, manifestOf } from './fixtures/exports.ts'
 import { createDatabase } from './fixtures/own-database.ts'
-import { aPatient } from './fixtures/resources.ts'
+import { anObservation, aPatient } from './fixtures/resources.ts'
 
 const bucket = await openBucket(t)
 const storageUrl = bucket.env.STORAGE_URL ?? ''
@@ -93,6 +93,23 @@ t.test('an address is signed as the service expects it', (t) => {
   t.same(scope.slice(1), ['us-east-1', 's3', 'aws4_request'])
   t.equal(parameter('X-Amz-Signature'), hmac(key, text).toString('hex'))
   t.end()
+})
+
+t.test('types that share a part are objects of their own', async (t) => {
+  const [one] = patients
+  const pulse = await admin.create(anObservation(`Patient/${one?.id}`))
+  const path = `Group/${group.id}/$export?_type=Patient,Observation`
+  const { output } = await manifestOf(admin, await kickOff(admin, path))
+  t.same(
+    output.map(({ type, count }) => [type, count]),
+    [
+      ['Observation', 1],
+      ['Patient', 2],
+    ],
+  )
+  const [pulses, own] = await Promise.all(output.map(async ({ url }) => (await fetch(url)).text()))
+  t.equal(pulses, `${(await admin.get(`Observation/${pulse.id}`)).text}\n`)
+  t.equal(own?.split('\n').length, 3)
 })
 
 t.test('what is kept of an export names addresses that need a token', async (t) => {

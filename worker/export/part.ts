@@ -5,6 +5,7 @@ import { manifestOf } from '../../shared/api/exports/manifest.ts'
 import { rightsDigest } from '../../shared/api/exports/member.ts'
 import { issue } from '../../shared/fhir/outcome.ts'
 import { sliceOf } from '../../shared/slice.ts'
+import { hasType } from '../../shared/store/exports/exports.ts'
 import {
   addIssues,
   completeExport,
@@ -14,15 +15,15 @@ import {
 } from '../../shared/store/exports/jobs.ts'
 import {
   clearMembers,
+  type Ended,
   finishPart,
   finishPlan,
-  type Part,
   type TakenPart,
 } from '../../shared/store/exports/parts.ts'
 import { startExport } from '../../shared/store/exports/plan.ts'
 import { uuidOf } from '../../shared/store/exports/row-id.ts'
 import { makeWhole } from './whole.ts'
-import { type Exporting, LeaseLost, writeFile } from './writer.ts'
+import { type Exporting, LeaseLost, writeFiles } from './writer.ts'
 
 /** A transaction that holds the time of exports back for longer is worth a look. */
 const HELD_MS = 60_000
@@ -42,13 +43,16 @@ export class GivenUp extends Error {
   }
 }
 
-/** Errors: GivenUp, LeaseLost, the reason of the signal, whatever PostgreSQL or the storage fail with. */
+/**
+ * Answers the part that it has taken with the end of this one, if there is one. Errors: GivenUp, LeaseLost, the
+ * reason of the signal, whatever PostgreSQL or the storage fail with.
+ */
 export async function runPart(
   services: Exporting,
   principal: Principal,
   taken: TakenPart,
   signal: AbortSignal,
-): Promise<void> {
+): Promise<TakenPart | undefined> {
   const { kind } = taken.part
   if (rightsDigest(principal) !== taken.job.input.rights) {
     throw new GivenUp(403, 'What the member may read has changed since the export began')
@@ -57,17 +61,23 @@ export async function runPart(
     case 'plan':
       return plan(services, principal, taken)
     case 'output':
+    case 'shared':
       return output(services, principal, taken, signal)
     case 'deleted':
       return deleted(services, principal, taken, signal)
     case 'close':
-      return close(services, principal, taken, signal)
+      await close(services, principal, taken, signal)
+      return undefined
     default:
       return kind satisfies never
   }
 }
 
-async function plan(services: Exporting, principal: Principal, { job, part }: TakenPart) {
+async function plan(
+  services: Exporting,
+  principal: Principal,
+  { job, part }: TakenPart,
+): Promise<TakenPart | undefined> {
   const { database, repository, queues, log, wake } = services
   const started = await startExport(database, job)
   if (started === undefined) throw new LeaseLost()
@@ -76,12 +86,19 @@ async function plan(services: Exporting, principal: Principal, { job, part }: Ta
     log.warn({ export: job.id, heldMs }, 'An open transaction holds the time of an export back')
   }
   if (!(await clearMembers(database, job.id, part))) throw new LeaseLost()
-  const { parts, issues } = await repository.exports.plan(principal, { ...job, at: started.at })
+  const planned = { ...job, state: 'active', at: started.at } as const
+  const { parts, small, issues } = await repository.exports.plan(principal, planned)
   await addIssues(database, job.id, issues)
-  if (!(await finishPlan(database, job.id, part, parts))) throw new LeaseLost()
-  wake()
-  // Others are told, and nobody here waits for that: a failure is told of by itself.
-  void queues.wake('export', Math.min(parts.length, MOST_WAKES))
+  const ended = await finishPlan(database, planned, part, parts, small)
+  if (ended === undefined) throw new LeaseLost()
+  const { next } = ended
+  const others = parts.filter(({ n, kind }) => kind !== 'close' && n !== next?.part.n)
+  if (others.length > 0) {
+    wake()
+    // Others are told, and nobody here waits for that: a failure is told of by itself.
+    void queues.wake('export', Math.min(others.length, MOST_WAKES))
+  }
+  return next
 }
 
 async function output(
@@ -89,18 +106,24 @@ async function output(
   principal: Principal,
   taken: TakenPart,
   signal: AbortSignal,
-): Promise<void> {
+): Promise<TakenPart | undefined> {
   const { job, part } = taken
   const { repository, database, config, copies } = services
-  if (!isPlanned(job) || !hasType(part)) throw new Error('A part of an export has no type')
-  await writeFile(services, taken, 'output', part.type, async (writer) => {
+  const first = part.type ?? part.types[0]
+  if (!isPlanned(job) || first === undefined) throw new Error('A part of an export has no type')
+  let type = first
+  const ended = await writeFiles(services, taken, 'output', type, async (writer) => {
     const session = await copies.open(signal)
     try {
       const lines = {
         line: writer.add,
         undo: writer.undo,
-        bad: async (id: Buffer, type = part.type) => {
-          const issues = [unreadable(type, uuidOf(id))]
+        turn: (next: string) => {
+          type = next
+          writer.turn(next)
+        },
+        bad: async (id: Buffer, own = type) => {
+          const issues = [unreadable(own, uuidOf(id))]
           if ((await addIssues(database, job.id, issues)) > MOST_UNREADABLE) throw spoilt()
         },
       }
@@ -111,7 +134,7 @@ async function output(
       await session.close()
     }
   })
-  await done(services, taken, signal)
+  return done(services, taken, ended, signal)
 }
 
 function unreadable(type: string, rowId: string) {
@@ -123,13 +146,13 @@ async function deleted(
   principal: Principal,
   taken: TakenPart,
   signal: AbortSignal,
-): Promise<void> {
+): Promise<TakenPart | undefined> {
   const { job, part } = taken
   if (!isPlanned(job) || !hasType(part)) throw new Error('A part of an export has no type')
-  await writeFile(services, taken, 'deleted', 'Bundle', async (writer) => {
+  const ended = await writeFiles(services, taken, 'deleted', 'Bundle', async (writer) => {
     await services.repository.exports.readDeleted(principal, job, part, writer.add)
   })
-  await done(services, taken, signal)
+  return done(services, taken, ended, signal)
 }
 
 /** What the export could not do is told in a file. */
@@ -142,7 +165,7 @@ async function close(
   const { job } = taken
   const { config } = services
   if (job.issues.length > 0 && taken.part.after === undefined) {
-    await writeFile(services, taken, 'error', 'OperationOutcome', async (writer) => {
+    await writeFiles(services, taken, 'error', 'OperationOutcome', async (writer) => {
       for (const one of job.issues) {
         const line = JSON.stringify({ resourceType: 'OperationOutcome', issue: [one] })
         await writer.add(NO_ROW, sliceOf(Buffer.from(line)))
@@ -168,18 +191,20 @@ function spoilt(): GivenUp {
 
 const NO_ROW = sliceOf(Buffer.alloc(16))
 
-/** A part of which files become objects: any other was done with its last block. */
-async function done(services: Exporting, taken: TakenPart, signal: AbortSignal): Promise<void> {
-  const { job, part } = taken
-  if (!job.input.presigned) return
+/** A part of which files become objects ends here: any other did with its last block. */
+async function done(
+  services: Exporting,
+  taken: TakenPart,
+  ended: Ended | undefined,
+  signal: AbortSignal,
+): Promise<TakenPart | undefined> {
+  if (ended !== undefined) return ended.next
   await makeWhole(services, taken, signal)
-  if (!(await finishPart(services.database, job.id, part))) throw new LeaseLost()
+  const last = await finishPart(services.database, taken.job, taken.part)
+  if (last === undefined) throw new LeaseLost()
+  return last.next
 }
 
 function isPlanned(job: ExportJob): job is PlannedJob {
   return job.at !== null
-}
-
-function hasType(part: Part): part is Part & { readonly type: string } {
-  return part.type !== undefined
 }

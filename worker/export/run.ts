@@ -101,9 +101,19 @@ async function work(services: Exporting, stopping: AbortSignal): Promise<boolean
 }
 
 async function takeAndRun(services: Exporting, stopping: AbortSignal): Promise<boolean> {
-  const { database, log, metrics } = services
-  const taken = await takePart(database)
+  let taken = await takePart(services.database)
   if (taken === undefined) return false
+  while (taken !== undefined) taken = await run(services, taken, stopping)
+  return true
+}
+
+/** Answers what is to be run next, if something was taken with its end. */
+async function run(
+  services: Exporting,
+  taken: TakenPart,
+  stopping: AbortSignal,
+): Promise<TakenPart | undefined> {
+  const { database, log, metrics } = services
   const { job, part } = taken
   if (part.epoch > 1) metrics.retried()
   const lost = new AbortController()
@@ -117,14 +127,14 @@ async function takeAndRun(services: Exporting, stopping: AbortSignal): Promise<b
   try {
     if (part.tries > MOST_TRIES) throw new Error('It has lost its worker again and again')
     const principal = await memberOf(services, job.input)
-    if (principal === undefined) await giveUp(services, job)
-    else await runPart(services, principal, taken, signal)
+    if (principal !== undefined) return await runPart(services, principal, taken, signal)
+    await giveUp(services, job)
   } catch (error) {
     await settle(services, taken, error, stopping.aborted)
   } finally {
     clearInterval(renewing)
   }
-  return true
+  return undefined
 }
 
 async function settle(

@@ -7,16 +7,16 @@ import {
   wholeFiles,
   writtenBlocks,
 } from '../../shared/store/exports/ended.ts'
-import { MOST_UNDER_WAY } from './writer.ts'
+import { mostUnderWay } from './writer.ts'
 
 /** One export; false when there is none. */
 export async function sweepExport({ database, storage, log }: Services): Promise<boolean> {
   const ended = await endedExport(database)
   if (ended === undefined) return false
   const { id, projectId } = ended
-  for (const { part, epoch, last } of await writtenBlocks(database, id)) {
+  for (const { part, kind, epoch, last } of await writtenBlocks(database, id)) {
     // A worker that died may have stored a few more than it could write down.
-    for (let seq = 0; seq <= last + MOST_UNDER_WAY; seq++) {
+    for (let seq = 0; seq <= last + mostUnderWay(kind); seq++) {
       await storage.delete(blockKey(projectId, id, part, epoch, seq))
     }
   }

@@ -1,14 +1,26 @@
 /**
  * Lines → blocks → storage. Three blocks are on their way at most: one is filled, one packed, one stored.
- * A block is written down when it is stored and those before it are, so that whoever takes the part over
- * goes on behind it.
+ * Blocks are written down when they are stored and those before them are, so that whoever takes the part over
+ * goes on behind them. What files end with is written down together, where several are small.
  */
 import type { CopySessions } from '../../shared/database-copy.ts'
-import { blockKey } from '../../shared/export-file.ts'
+import { BLOCK_BYTES, blockKey } from '../../shared/export-file.ts'
 import type { Services } from '../../shared/services.ts'
 import { bufferOf, type Slice, sliceOf } from '../../shared/slice.ts'
-import { addBlock, type FileKind, lastFile, nameFile } from '../../shared/store/exports/files.ts'
-import { finishPart, type TakenPart } from '../../shared/store/exports/parts.ts'
+import {
+  addBlocks,
+  type FileKind,
+  lastFile,
+  nameFile,
+  type Position,
+  type StoredBlock,
+} from '../../shared/store/exports/files.ts'
+import {
+  type Ended,
+  finishPart,
+  type PartKind,
+  type TakenPart,
+} from '../../shared/store/exports/parts.ts'
 import { ROW_ID_BYTES, uuidOf } from '../../shared/store/exports/row-id.ts'
 import type { Block, Blocks } from './block.ts'
 import type { ExportMetrics } from './metrics.ts'
@@ -19,8 +31,15 @@ const FILE_LIMITS: FileLimits = { rows: 100_000, bytes: 256 * 1024 * 1024 }
 /** Of the limits, beyond which a file takes no other patient: what fits into the next one is not torn. */
 const WITH_ROOM = 0.5
 const ON_THEIR_WAY = 2
+/** Files that are small: their blocks are written down by one statement. */
+const FILES_TOGETHER = 16
 /** Rows that have arrived when no more are wanted may fill a few more. */
-export const MOST_UNDER_WAY = 8
+const FEW_MORE = 6
+
+/** Blocks of a part that may be stored and not written down. */
+export function mostUnderWay(kind: PartKind): number {
+  return FEW_MORE + (kind === 'shared' ? (ON_THEIR_WAY + 1) * FILES_TOGETHER : ON_THEIR_WAY)
+}
 
 export interface ExportWriter {
   /**
@@ -30,6 +49,8 @@ export interface ExportWriter {
   add(id: Slice, line: Slice, header?: Slice, isFirst?: boolean): Promise<void> | undefined
   /** Takes the last line back, once: it is in a block that is not full. */
   undo(): void
+  /** What comes next is of this type, and has files of its own. */
+  turn(type: string): void
 }
 
 interface FileLimits {
@@ -52,8 +73,13 @@ export type Exporting = Services & {
 /** The part is no longer this worker's. */
 export class LeaseLost extends Error {}
 
+interface Stored extends StoredBlock {
+  readonly key: string
+}
+
 interface File {
   readonly seq: number
+  readonly type: string
   rows: number
   bytes: number
   crc: number
@@ -62,22 +88,22 @@ interface File {
 }
 
 /**
- * Goes on in the file that was begun, if there is one; when `write` has ended all is stored, the file has a
- * name, and the part is done unless there is more to do: at the close, and where files become objects of their
+ * Goes on in the file that was begun, if there is one; when `write` has ended all is stored, the files have
+ * names, and the part is done unless there is more to do: at the close, and where files become objects of their
  * own. Nothing is on its way to the storage any more when it answers or throws: what came there after the part
  * is given back could be missed by whoever takes the files of the export away.
  */
-export async function writeFile(
+export async function writeFiles(
   exporting: Exporting,
   taken: TakenPart,
   kind: FileKind,
   type: string,
   write: (writer: ExportWriter) => Promise<void>,
-): Promise<void> {
+): Promise<Ended | undefined> {
   const { settled, end, ...writer } = await openWriter(exporting, taken, kind, type)
   try {
     await write(writer)
-    await end()
+    return await end()
   } finally {
     await settled()
   }
@@ -91,45 +117,60 @@ async function openWriter(
 ) {
   const isNew = part.epoch === 1
   const last = isNew ? undefined : await lastFile(database, job.id, part.n)
-  let file = fileAfter(last)
+  let file = fileAfter(last, type)
   let block: Block | undefined
   let flushed = 0
   let lastId = Buffer.alloc(ROW_ID_BYTES)
   let idBefore = Buffer.alloc(ROW_ID_BYTES)
+  let together: Promise<Stored>[] = []
+  let togetherBytes = 0
   const underWay = new Set<Promise<void>>()
-  let written = Promise.resolve()
+  let position: Position = { type, after: '' }
+  let written: Promise<Ended | undefined> = Promise.resolve(undefined)
   let failure: { readonly reason: unknown } | undefined
 
-  async function store(lines: Block, at: File, seq: number, after: string, isLast: boolean) {
+  async function store(lines: Block, at: File, seq: number, isWhole: boolean): Promise<Stored> {
     const { rows, bytes } = lines
     const packed = await lines.pack()
     const packedBytes = packed.length
     const key = blockKey(job.input.projectId, job.id, part.n, part.epoch, seq)
     await storage.put(key, chunksIn(packed))
     blocks.give(lines)
-    const block = [part.epoch, seq, bytes, packedBytes, rows] as const
-    const file = { seq: at.seq, kind, type, crc: at.crc, goesOn: at.goesOn }
-    const writeDown = () => addBlock(database, job.id, part, file, block, after, isLast)
-    return { key, writeDown, counted: () => metrics.wrote(rows, bytes, packedBytes) }
+    return { key, file: at, block: [part.epoch, seq, bytes, packedBytes, rows], isWhole }
   }
 
   /** Of what is not written down nobody knows, once the files of the export are taken away. */
+  async function discard(storing: readonly Promise<Stored>[]): Promise<void> {
+    for (const result of await Promise.allSettled(storing)) {
+      if (result.status === 'rejected') continue
+      await storage.delete(result.value.key).catch(() => undefined)
+    }
+  }
+
   async function inOrder(
-    { key, writeDown, counted }: Awaited<ReturnType<typeof store>>,
-    before: Promise<void>,
-  ): Promise<void> {
-    const discard = () => storage.delete(key).catch(() => undefined)
-    await before.catch(async (error: unknown) => {
-      await discard()
-      throw error
+    storing: readonly Promise<Stored>[],
+    before: Promise<unknown>,
+    reached: Position,
+    isLast: boolean,
+  ): Promise<Ended | undefined> {
+    const [stored] = await Promise.all([Promise.all(storing), before]).catch(async (reason) => {
+      await discard(storing)
+      throw reason
     })
-    if (await writeDown()) return counted()
-    await discard()
-    throw new LeaseLost()
+    const ended = await addBlocks(database, job, part, kind, stored, reached, isLast)
+    if (ended === undefined) {
+      await discard(storing)
+      throw new LeaseLost()
+    }
+    for (const { block } of stored) {
+      const [, , bytes, packed, rows] = block
+      metrics.wrote(rows, bytes, packed)
+    }
+    return isLast ? ended : undefined
   }
 
   /** The block is on its way; the next one is begun. False when there is none. */
-  function flush(isLast = false): boolean {
+  function flush(isWhole: boolean): boolean {
     if (block?.rows === 0) {
       blocks.give(block)
       block = undefined
@@ -138,32 +179,47 @@ async function openWriter(
     file.crc = block.crc(file.crc)
     file.bytes += block.bytes
     file.rows += block.rows
-    const storing = store(block, { ...file }, flushed, uuidOf(lastId), isLast)
+    const storing = store(block, { ...file }, flushed, isWhole)
+    position = { type: file.type, after: uuidOf(lastId) }
+    togetherBytes += block.bytes
+    storing.catch(fail)
+    together.push(storing)
     block = undefined
     flushed += 1
-    const before = written
-    const done = storing.then((stored) => inOrder(stored, before))
-    written = done
-    const tracked = done.then(
-      () => void underWay.delete(tracked),
-      (reason: unknown) => {
-        underWay.delete(tracked)
-        failure ??= { reason }
-      },
-    )
+    return true
+  }
+
+  /** What is on its way since the last time is written down when it is stored. False when there is nothing. */
+  function writeDown(isLast = false): boolean {
+    if (together.length === 0) return false
+    written = inOrder(together, written, position, isLast)
+    together = []
+    togetherBytes = 0
+    const tracked = written.then(() => undefined, fail).then(() => void underWay.delete(tracked))
     underWay.add(tracked)
     return true
   }
 
-  function nextFile(): void {
-    flush()
+  function fail(reason: unknown): void {
+    failure ??= { reason }
+  }
+
+  /** It is whole, with what is in the block; one that was so already when it was left has no name yet. */
+  function endFile(): void {
+    if (flush(true) || file.rows === 0) return
     const { seq } = file
-    const before = written
-    written = before.then(() => nameFile(database, job.id, part, seq))
-    written.catch((reason: unknown) => {
-      failure ??= { reason }
+    written = written.then(async () => {
+      await nameFile(database, job.id, part, seq)
+      return undefined
     })
-    file = { ...NEW_FILE, seq: seq + 1 }
+    written.catch(fail)
+  }
+
+  function nextFile(type: string): void {
+    endFile()
+    const seq = file.rows > 0 ? file.seq + 1 : file.seq
+    file = { ...NEW_FILE, seq, type }
+    if (togetherBytes >= BLOCK_BYTES || together.length >= FILES_TOGETHER) writeDown()
   }
 
   /** What is in the file holds the share of its limits. */
@@ -183,12 +239,15 @@ async function openWriter(
     add(id: Slice, line: Slice, header?: Slice, isFirst = false) {
       if (failure !== undefined) throw failure.reason
       const before = flushed
-      if (holds(isFirst ? WITH_ROOM : 1)) nextFile()
+      if (holds(isFirst ? WITH_ROOM : 1)) nextFile(file.type)
       const isNew = file.rows === 0 && block === undefined
       const isHeaded = header !== undefined && (isFirst || isNew)
       if (isHeaded && !isFirst) file.goesOn = true
       const text = isHeaded ? lineBehind(header, line) : line
-      if (block?.fits(text) === false) flush()
+      if (block?.fits(text) === false) {
+        flush(false)
+        writeDown()
+      }
       block ??= blocks.take(text)
       block.add(text, isHeaded ? 2 : 1)
       ;[lastId, idBefore] = [idBefore, lastId]
@@ -199,29 +258,35 @@ async function openWriter(
       block?.undo()
       ;[lastId, idBefore] = [idBefore, lastId]
     },
+    turn(next: string) {
+      if (next !== file.type) nextFile(next)
+    },
     async end() {
       const endsPart = part.kind !== 'close' && !job.input.presigned
-      const isDone = flush(endsPart) && endsPart
-      await written
+      endFile()
+      const isLast = writeDown(endsPart) && endsPart
+      const ended = await written
       if (failure !== undefined) throw failure.reason
-      if (isDone) return
-      if (file.rows > 0) await nameFile(database, job.id, part, file.seq)
-      if (endsPart && !(await finishPart(database, job.id, part))) throw new LeaseLost()
+      if (isLast || !endsPart) return ended
+      const last = await finishPart(database, job, part)
+      if (last === undefined) throw new LeaseLost()
+      return last
     },
     async settled() {
       await Promise.allSettled([...underWay, written])
+      await discard(together)
     },
   }
 }
 
-function fileAfter(last: Awaited<ReturnType<typeof lastFile>>): File {
-  if (last === undefined) return { ...NEW_FILE }
-  if (last.number !== null) return { ...NEW_FILE, seq: last.seq + 1 }
+function fileAfter(last: Awaited<ReturnType<typeof lastFile>>, type: string): File {
+  if (last === undefined) return { ...NEW_FILE, type }
+  if (last.number !== null) return { ...NEW_FILE, seq: last.seq + 1, type }
   const { seq, rows, bytes, crc, goesOn } = last
-  return { seq, rows, bytes, crc, goesOn }
+  return { seq, type, rows, bytes, crc, goesOn }
 }
 
-const NEW_FILE: Readonly<File> = { seq: 0, rows: 0, bytes: 0, crc: 0, goesOn: false }
+const NEW_FILE: Readonly<Omit<File, 'type'>> = { seq: 0, rows: 0, bytes: 0, crc: 0, goesOn: false }
 
 const LINE_FEED = Buffer.from('\n')
 

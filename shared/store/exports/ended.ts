@@ -1,6 +1,7 @@
 /** Exports that have ended for good: what they leave in the storage, and in the tables. */
 import type { Connection } from '../../database.ts'
 import type { ExportFile } from './files.ts'
+import type { PartKind } from './parts.ts'
 
 /** A download that had begun by then is let come to its end. */
 const DOWNLOAD = "interval '1 hour'"
@@ -28,6 +29,7 @@ export async function endedExport(connection: Connection): Promise<EndedExport |
 /** Blocks of one taking of a part. */
 export interface Written {
   readonly part: number
+  readonly kind: PartKind
   readonly epoch: number
   /** The last one that was written down; -1 for none. */
   readonly last: number
@@ -39,11 +41,11 @@ export async function writtenBlocks(
 ): Promise<readonly Written[]> {
   return connection.query<Written>({
     name: 'export-written',
-    text: `select p.n as part, e.epoch, coalesce(max((b.value->>1)::int), -1) as last
+    text: `select p.n as part, p.kind, e.epoch, coalesce(max((b.value->>1)::int), -1) as last
       from export_part p cross join generate_series(1, p.epoch) e(epoch)
       left join export_file f on f.job = p.job and f.part = p.n
       left join jsonb_array_elements(f.blocks) b on (b.value->>0)::int = e.epoch
-      where p.job = $1 and p.kind <> 'plan' group by p.n, e.epoch`,
+      where p.job = $1 and p.kind <> 'plan' group by p.n, p.kind, e.epoch`,
     values: [job],
   })
 }

@@ -12,9 +12,10 @@ import type { PlannedJob, TypeFilter } from './jobs.ts'
 import { groupMembers } from './members.ts'
 import type { Part } from './parts.ts'
 import { type Plan, planExport } from './plan.ts'
-import { type Lines, readPart, type TypedPart } from './read.ts'
+import { readPart, type TypedPart } from './read.ts'
 import { bytesOf } from './row-id.ts'
 import type { LineSink } from './select.ts'
+import { readShared, type SharedLines } from './shared.ts'
 
 export interface Exports {
   /** Errors: 400, 403 for a filter that cannot be searched by. */
@@ -27,14 +28,14 @@ export interface Exports {
   ): Promise<ReadonlySet<string>>
   /** May be done again from the start. */
   plan(principal: Principal, job: PlannedJob): Promise<Plan>
-  /** Every line of a part behind `part.after`, in the order of their row ids. */
+  /** Every line of a part behind `part.after`, by type and in the order of their row ids. */
   read(
     principal: Principal,
     job: PlannedJob,
-    part: TypedPart,
+    part: Part,
     baseUrl: string,
     session: CopySession,
-    lines: Lines,
+    lines: SharedLines,
   ): Promise<void>
   /** The same of a part of an export that is organized by patients, in the order of these. */
   readCompartments(
@@ -65,8 +66,12 @@ export function createExports(store: Store): Exports {
       return new Set(rows.map(({ content }) => idOf(content ?? '')))
     },
     plan: (principal, job) => planExport(store, principal, job),
-    read: (principal, job, part, baseUrl, session, lines) =>
-      readPart(store, principal, job, part, baseUrl, session, lines),
+    async read(principal, job, part, baseUrl, session, lines) {
+      const reading = { store, principal, job, baseUrl, session }
+      if (part.kind === 'shared') return readShared(reading, part, lines)
+      if (!hasType(part)) throw new Error('A part of an export has no type')
+      return readPart(reading, part, lines)
+    },
     readCompartments: (principal, job, part, baseUrl, session, lines) =>
       readCompartments(store, principal, job, part, baseUrl, session, lines),
     async readDeleted(principal, job, part, line) {
@@ -82,6 +87,10 @@ export function createExports(store: Store): Exports {
       }
     },
   }
+}
+
+export function hasType(part: Part): part is Part & { readonly type: string } {
+  return part.type !== undefined
 }
 
 /** Later than anything is written. */

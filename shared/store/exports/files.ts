@@ -1,6 +1,8 @@
 /** Files of exports: what they hold, block by block, and the names they have got. */
 import type { Connection, Database } from '../../database.ts'
-import type { Part } from './parts.ts'
+import { typeNumber } from '../../fhir/definitions.ts'
+import type { ExportJob } from './jobs.ts'
+import { ENDED, type Ended, type EndedRow, endedOf, type Part, takeCloseSql } from './parts.ts'
 
 export type FileKind = 'output' | 'deleted' | 'error'
 
@@ -35,56 +37,83 @@ export type OpenFile = Omit<ExportFile, 'number'>
 const COLUMNS = `part, seq, kind, type, number, rows::float8 as rows, bytes::float8 as bytes,
   packed::float8 as packed, crc::float8 as crc, goes_on as "goesOn"`
 
+/** A block that is stored, and its file up to there: the next one of it comes later, unless that is whole. */
+export interface StoredBlock {
+  readonly file: Pick<ExportFile, 'seq' | 'type' | 'crc' | 'goesOn'>
+  readonly block: Block
+  readonly isWhole: boolean
+}
+
+/** Where a part stands: behind a row of a type. */
+export interface Position {
+  readonly type: string
+  readonly after: string
+}
+
 /**
- * Writes down that a block is stored; `after` is its last row and `crc` that of the file up to there. With the
- * last one of a part the file has a name, and the part is done. One statement. False when the part is no
- * longer held, or its job has ended.
+ * Writes down that blocks are stored, one a file at most; files that are whole have names from then on. With the
+ * last ones of a part it is done. One statement. Undefined when the part is no longer held, or its job has ended.
  */
-export async function addBlock(
+export async function addBlocks(
   connection: Connection,
-  job: string,
-  { n, epoch }: Part,
-  file: Pick<ExportFile, 'seq' | 'kind' | 'type' | 'crc' | 'goesOn'>,
-  [blockEpoch, seq, bytes, packed, rows]: Block,
-  after: string | undefined,
+  job: ExportJob,
+  { n, epoch, kind: partKind }: Part,
+  kind: FileKind,
+  stored: readonly StoredBlock[],
+  { type, after }: Position,
   isLast: boolean,
-): Promise<boolean> {
-  const found = await connection.query({
-    name: 'export-block',
-    text: `with p as (update export_part p set after = coalesce($4, p.after), rows = p.rows + $5,
-          tries = 0, failures = 0, state = case when $13 then 'done' else p.state end,
-          lease = case when $13 then null else p.lease end
+): Promise<Ended | undefined> {
+  const column = (of: (one: StoredBlock) => unknown) => stored.map(of)
+  const rows = await connection.query<EndedRow>({
+    name: 'export-blocks',
+    text: `with b as (select x.*, $7::text || ' ' || x.type as name,
+          row_number() over (partition by x.type, x.whole order by x.seq) as place
+        from unnest($8::int[], $9::text[], $10::bigint[], $11::bigint[], $12::bigint[],
+          $13::bigint[], $14::text[], $15::boolean[], $16::boolean[])
+          x(seq, type, rows, bytes, packed, crc, block, whole, goes_on)),
+      p as (update export_part p set after = $4, type = coalesce($5, p.type),
+          rows = p.rows + (select sum(b.rows) from b), tries = 0, failures = 0,
+          state = case when $6 then 'done' else p.state end,
+          lease = case when $6 then null else p.lease end
         from export_job j where j.id = p.job and j.state = 'active'
-          and p.job = $1 and p.n = $2 and p.epoch = $3 and p.state = 'active' returning p.job),
-      j as (update export_job j set numbers = j.numbers || ${NEXT_NUMBER}
-        from p, (select $7::text || ' ' || $8::text as name) f where j.id = p.job and $13
-        returning (j.numbers->>f.name)::int as number)
-      insert into export_file as f
-        (job, part, seq, kind, type, rows, bytes, packed, crc, blocks, number, goes_on)
-      select p.job, $2, $6, $7, $8, $5, $9, $10, $11, jsonb_build_array($12::jsonb),
-        (select number from j), $14 from p
-      on conflict (job, part, seq) do update set rows = f.rows + excluded.rows,
-        bytes = f.bytes + excluded.bytes, packed = f.packed + excluded.packed,
-        crc = excluded.crc, blocks = f.blocks || excluded.blocks, number = excluded.number
-      returning 1`,
+          and p.job = $1 and p.n = $2 and p.epoch = $3 and p.state = 'active' returning p.job, p.n),
+      w as (select jsonb_object_agg(name, files) as whole from (select name, count(*) as files
+        from b where whole group by name) x having count(*) > 0),
+      j as (update export_job j set numbers = j.numbers || (select jsonb_object_agg(name,
+            coalesce((j.numbers->>name)::int, 0) + files::int) from jsonb_each_text(w.whole) x(name, files))
+        from p, w where j.id = p.job returning j.numbers, w.whole),
+      f as (insert into export_file as f
+          (job, part, seq, kind, type, rows, bytes, packed, crc, blocks, goes_on, number)
+        select p.job, p.n, b.seq, $7, b.type, b.rows, b.bytes, b.packed, b.crc,
+          jsonb_build_array(b.block::jsonb), b.goes_on, case when b.whole
+            then (j.numbers->>b.name)::int - (j.whole->>b.name)::int + b.place end
+        from p cross join b left join j on true
+        on conflict (job, part, seq) do update set rows = f.rows + excluded.rows,
+          bytes = f.bytes + excluded.bytes, packed = f.packed + excluded.packed,
+          crc = excluded.crc, blocks = f.blocks || excluded.blocks, number = excluded.number),
+      c as (${takeCloseSql('$6')})
+      ${ENDED}`,
     values: [
-      job,
+      job.id,
       n,
       epoch,
-      after ?? null,
-      rows,
-      file.seq,
-      file.kind,
-      file.type,
-      bytes,
-      packed,
-      file.crc,
-      JSON.stringify([blockEpoch, seq, bytes, packed, rows]),
+      after,
+      // That of any other part says what it is of.
+      partKind === 'shared' ? typeNumber(type) : null,
       isLast,
-      file.goesOn,
+      kind,
+      column(({ file }) => file.seq),
+      column(({ file }) => file.type),
+      column(({ block: [, , , , rows] }) => rows),
+      column(({ block: [, , bytes] }) => bytes),
+      column(({ block: [, , , packed] }) => packed),
+      column(({ file }) => file.crc),
+      column(({ block }) => JSON.stringify(block)),
+      column(({ isWhole }) => isWhole),
+      column(({ file }) => file.goesOn),
     ],
   })
-  return found.length > 0
+  return endedOf(job, rows)
 }
 
 /** Of the files of a kind and type that `f` names. */

@@ -12,25 +12,31 @@ import { parseDate } from '../../fhir/values-date.ts'
 import { idOf } from '../content.ts'
 import { normalId, type Store } from '../context.ts'
 import { keysLiteral } from '../keys.ts'
-import { parseVersion, toVersion } from '../rows.ts'
+import { parseVersion, toVersion, type VersionRow } from '../rows.ts'
 import { binder } from '../side-rows.ts'
 import { readAsOf } from './as-of.ts'
 import type { ExportJob } from './jobs.ts'
-import { listingSql } from './list.ts'
+import { type Listed, listingSql } from './list.ts'
 import { memberSql } from './select.ts'
 
 /** Patients that are listed by a statement. */
 const AT_ONCE = 200
 
-/** Answers what is to be told of members that are left out. */
+/** What was listed, and what is to be told of members that are left out. */
+export interface Listing {
+  readonly listed: readonly Listed[]
+  readonly issues: readonly Issue[]
+}
+
 export async function listMembers(
   store: Store,
   principal: Principal,
   { id: job, input }: Pick<ExportJob, 'id' | 'input'>,
   types: readonly string[],
   at: Date,
-): Promise<readonly Issue[]> {
+): Promise<Listing> {
   const named = await membersOf(store, principal, input, at)
+  const listed: Listed[] = []
   let missing = 0
   for (const [type, ids] of named) {
     for (let from = 0; from < ids.length; from += AT_ONCE) {
@@ -41,18 +47,13 @@ export async function listMembers(
       if (type === 'Patient') {
         const here = new Set(found)
         const gone = some.filter((one) => !here.has(normalId(one)))
-        await addPatients(store, principal, job, { found, gone }, types, at)
+        listed.push(...(await addPatients(store, principal, job, { found, gone }, types, at)))
       } else if (types.includes(type)) {
-        await addRows(
-          store,
-          job,
-          typeNumber(type),
-          rows.map(({ id }) => id),
-        )
+        listed.push(...(await addRows(store, job, typeNumber(type), rows)))
       }
     }
   }
-  return leftOut(missing, 'not there or may not be read')
+  return { listed, issues: leftOut(missing, 'not there or may not be read') }
 }
 
 /** Of members as a number: who they are is not told. */
@@ -119,9 +120,9 @@ async function addPatients(
   { found, gone }: { readonly found: readonly string[]; readonly gone: readonly string[] },
   types: readonly string[],
   at: Date,
-): Promise<void> {
+): Promise<readonly Listed[]> {
   const held = found.map((id) => keys.compartment(project.number, `Patient/${id}`))
-  await connection.query({
+  return connection.query<Listed>({
     // Each row that holds one of several keys is compared with all of them: of 100 keys 14 ms, of ten at a
     // time 6. Where it sees the keys, PostgreSQL may compare them with those of each row instead.
     text: `with m as (insert into export_member (job, reference, key)
@@ -139,9 +140,9 @@ async function addPatients(
   })
 }
 
-const SOME_KEYS_AT_A_TIME = `select r.type, r.id
+const SOME_KEYS_AT_A_TIME = `select r.type, r.id, r.ver
   from (select array_agg(k) as some from unnest($4::bigint[]) with ordinality u(k, n) group by n / 10) k
-  cross join lateral (select r.type, r.id from resource r
+  cross join lateral (select r.type, r.id, r.ver from resource r
     where r.keys && k.some and (r.project = $5) is true and (r.type = any($6)) is true
       and r.lu <= $7 offset 0) r`
 
@@ -152,28 +153,31 @@ export async function addChanged(
   job: string,
   types: readonly string[],
   at: Date,
-): Promise<void> {
+): Promise<readonly Listed[]> {
   const { values, bind } = binder()
   const time = bind(at, 'timestamptz')
-  const rows = `select v.type, v.id from version n
+  const rows = `select v.type, v.id, v.ver from version n
     cross join lateral (select v.* from version v where v.project = n.project and v.type = n.type
       and v.id = n.id and v.ver = n.ver - 1 offset 0) v
     where n.project = ${bind(project.number, 'int')}
       and n.type = any(${bind(types.map(typeNumber), 'smallint[]')})
       and n.lu > ${time} and n.ver > 1 and v.lu <= ${time} and v.content is not null
       and ${memberSql(bind(job, 'uuid'), 'm.key <> 0')}`
-  await connection.query({ text: listingSql(bind(job, 'uuid'), rows), values })
+  return connection.query<Listed>({ text: listingSql(bind(job, 'uuid'), rows), values })
 }
 
 async function addRows(
   { connection }: Store,
   job: string,
   type: number,
-  ids: readonly string[],
-): Promise<void> {
-  await connection.query({
+  rows: readonly VersionRow[],
+): Promise<readonly Listed[]> {
+  return connection.query<Listed>({
     name: 'export-list',
-    text: listingSql('$1::uuid', 'select $2::smallint as type, id from unnest($3::uuid[]) id'),
-    values: [job, type, ids],
+    text: listingSql(
+      '$1::uuid',
+      'select $2::smallint as type, * from unnest($3::uuid[], $4::int[]) x(id, ver)',
+    ),
+    values: [job, type, rows.map(({ id }) => id), rows.map(({ ver }) => ver)],
   })
 }

@@ -5,7 +5,7 @@ import type { Lines } from './read.ts'
 import { ROW_ID_BYTES } from './row-id.ts'
 import type { Show } from './show.ts'
 
-interface NewestLines {
+export interface NewestLines {
   /** A version without content takes the resource out. */
   readonly take: RowSink
   end(): Promise<void>

@@ -4,11 +4,11 @@
  * too late with an older one changes nothing.
  */
 import type { Connection } from '../../database.ts'
-import { typeName } from '../../fhir/definitions.ts'
+import { typeName, typeNumber } from '../../fhir/definitions.ts'
 import type { ExportJob } from './jobs.ts'
 
-/** `plan` makes the others, `close` is taken when they are done. */
-export type PartKind = 'plan' | 'output' | 'deleted' | 'close'
+/** `plan` makes the others, of which `shared` is several types; `close` is taken when they are done. */
+export type PartKind = 'plan' | 'output' | 'shared' | 'deleted' | 'close'
 
 export interface Part {
   readonly n: number
@@ -17,7 +17,10 @@ export interface Part {
   /** Taken so often since it last came forward, and thrown so often. */
   readonly tries: number
   readonly failures: number
+  /** Of a shared part the one that `after` is of. */
   readonly type: string | undefined
+  /** Of a shared part, in the order in which they are written. */
+  readonly types: readonly string[]
   /** Row ids: above `low`, up to `high`; undefined has no bound. */
   readonly low: string | undefined
   readonly high: string | undefined
@@ -25,13 +28,16 @@ export interface Part {
   readonly after: string | undefined
 }
 
-export type NewPart = Pick<Part, 'n' | 'kind' | 'low' | 'high'> & {
-  readonly type: number | undefined
-}
+export type NewPart = Pick<Part, 'n' | 'kind' | 'type' | 'types' | 'low' | 'high'>
 
 export interface TakenPart {
   readonly job: ExportJob
   readonly part: Part
+}
+
+/** What follows on the end of a part is taken by whoever has ended it: nobody asks for it. */
+export interface Ended {
+  readonly next: TakenPart | undefined
 }
 
 /** A worker that has gone is noticed after so long. */
@@ -46,6 +52,7 @@ interface PartRow {
   readonly tries: number
   readonly failures: number
   readonly type: number | null
+  readonly types: readonly number[] | null
   readonly low: string | null
   readonly high: string | null
   readonly after: string | null
@@ -71,7 +78,7 @@ export async function takePart(connection: Connection): Promise<TakenPart | unde
           lease = clock_timestamp() + $1::float8 * interval '1 ms'
         from c where p.job = c.job and p.n = c.n
         returning p.*)
-      select t.n, t.kind, t.epoch, t.tries, t.failures, t.type, t.low, t.high, t.after,
+      select ${columnsOf('t')},
         jsonb_build_object('id', j.id, 'project', j.project, 'state', j.state, 'input', j.input,
           'requested', j.requested, 'at', to_char(j.at at time zone 'utc', '${ISO}'),
           'issues', j.issues) as export
@@ -79,16 +86,23 @@ export async function takePart(connection: Connection): Promise<TakenPart | unde
     values: [LEASE_MS],
   })
   if (row === undefined) return undefined
-  const { export: job } = row
+  const { export: job, ...part } = row
+  return { job: { ...job, at: job.at === null ? null : new Date(job.at) }, part: partOf(part) }
+}
+
+function columnsOf(table: string): string {
+  const names = ['n', 'kind', 'epoch', 'tries', 'failures', 'type', 'types', 'low', 'high', 'after']
+  return names.map((name) => `${table}.${name}`).join()
+}
+
+function partOf(row: PartRow): Part {
   return {
-    job: { ...job, at: job.at === null ? null : new Date(job.at) },
-    part: {
-      ...row,
-      type: row.type === null ? undefined : typeName(row.type),
-      low: row.low ?? undefined,
-      high: row.high ?? undefined,
-      after: row.after ?? undefined,
-    },
+    ...row,
+    type: row.type === null ? undefined : typeName(row.type),
+    types: (row.types ?? []).map(typeName),
+    low: row.low ?? undefined,
+    high: row.high ?? undefined,
+    after: row.after ?? undefined,
   }
 }
 
@@ -131,18 +145,49 @@ export async function releasePart(
   })
 }
 
+/** With the last of the others the close is taken. Undefined when the part is no longer held. One statement. */
 export async function finishPart(
   connection: Connection,
-  job: string,
+  job: ExportJob,
   { n, epoch }: Part,
-): Promise<boolean> {
-  const rows = await connection.query({
+): Promise<Ended | undefined> {
+  const rows = await connection.query<EndedRow>({
     name: 'export-part-done',
-    text: `update export_part set state = 'done', lease = null
-      where job = $1 and n = $2 and epoch = $3 and state = 'active' returning 1`,
-    values: [job, n, epoch],
+    text: `with p as (update export_part set state = 'done', lease = null
+        where job = $1 and n = $2 and epoch = $3 and state = 'active' returning job, n),
+      c as (${takeCloseSql('true')})
+      ${ENDED}`,
+    values: [job.id, n, epoch],
   })
-  return rows.length > 0
+  return endedOf(job, rows)
+}
+
+/**
+ * Of a statement in which `p` ends a part, when `isLast` holds: the close, unless there are parts to be done. Two that
+ * are the last ones end at once, and see each other at work: then it waits for whoever takes it.
+ */
+export function takeCloseSql(isLast: string): string {
+  return `update export_part c set state = 'active', epoch = c.epoch + 1, tries = c.tries + 1,
+      lease = clock_timestamp() + interval '${LEASE_MS} ms'
+    from p where ${isLast} and c.job = p.job and c.kind = 'close' and c.state = 'waiting'
+      and not exists (select 1 from export_part o
+        where o.job = p.job and o.n not in (p.n, c.n) and o.state <> 'done')
+    returning ${columnsOf('c')}`
+}
+
+/** Of such a statement, where `c` has taken the close: what came of it. */
+export const ENDED = `select to_jsonb(c) as close, j.issues
+  from p join export_job j on j.id = p.job left join c on true`
+
+export interface EndedRow {
+  readonly close: PartRow | null
+  readonly issues: ExportJob['issues']
+}
+
+export function endedOf(job: ExportJob, [row]: readonly EndedRow[]): Ended | undefined {
+  if (row === undefined) return undefined
+  const { close, issues } = row
+  return { next: close === null ? undefined : { job: { ...job, issues }, part: partOf(close) } }
 }
 
 /**
@@ -169,33 +214,47 @@ export async function clearMembers(
   return rows.length > 0
 }
 
-/** The plan is done with the parts that it has made, or not at all. One statement. */
+/**
+ * The plan is done with the parts that it has made, or not at all; that of the number `taken` is its planner's.
+ * Undefined when the plan is no longer held. One statement.
+ */
 export async function finishPlan(
   connection: Connection,
-  job: string,
+  job: ExportJob,
   { n, epoch }: Part,
   parts: readonly NewPart[],
-): Promise<boolean> {
+  taken: number | undefined,
+): Promise<Ended | undefined> {
   const column = (of: (part: NewPart) => unknown) => parts.map((part) => of(part) ?? null)
-  const rows = await connection.query({
+  const [row] = await connection.query<Pick<ExportJob, 'issues'>>({
     name: 'export-planned',
     text: `with p as (update export_part set state = 'done', lease = null
-        where job = $1 and n = $2 and epoch = $3 and state = 'active' returning job)
-      insert into export_part (job, n, kind, type, low, high)
-      select p.job, x.* from p,
-        unnest($4::int[], $5::text[], $6::smallint[], $7::uuid[], $8::uuid[]) x returning 1`,
+        where job = $1 and n = $2 and epoch = $3 and state = 'active' returning job),
+      n as (insert into export_part (job, n, kind, type, types, low, high, state, epoch, tries, lease)
+        select p.job, x.n, x.kind, x.type, x.types::smallint[], x.low, x.high, t.state, t.times,
+          t.times, case when t.times > 0 then clock_timestamp() + interval '${LEASE_MS} ms' end
+        from p cross join unnest($4::int[], $5::text[], $6::smallint[], $7::text[], $8::uuid[],
+            $9::uuid[]) x(n, kind, type, types, low, high)
+          cross join lateral (select 'active' as state, 1 as times where x.n = $10
+            union all select 'waiting', 0 where x.n is distinct from $10) t)
+      select j.issues from p join export_job j on j.id = p.job`,
     values: [
-      job,
+      job.id,
       n,
       epoch,
       column((part) => part.n),
       column(({ kind }) => kind),
-      column(({ type }) => type),
+      column(({ type }) => type && typeNumber(type)),
+      column(({ types }) => (types.length === 0 ? null : `{${types.map(typeNumber)}}`)),
       column(({ low }) => low),
       column(({ high }) => high),
+      taken ?? null,
     ],
   })
-  return rows.length > 0
+  if (row === undefined) return undefined
+  const own = parts.find((part) => part.n === taken)
+  const next = own && { ...own, epoch: 1, tries: 1, failures: 0, after: undefined }
+  return { next: next && { job: { ...job, ...row }, part: next } }
 }
 
 export interface WaitingParts {

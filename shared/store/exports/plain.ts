@@ -5,7 +5,7 @@
  */
 import type { Connection } from '../../database.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
-import { listedIdsSql } from './list.ts'
+import { listedIdsSql, listedSql, listedWithFew } from './list.ts'
 import { literal } from './literal.ts'
 import { IN_COMPARTMENT, type Range, rangeSql, type Selection } from './select.ts'
 
@@ -43,12 +43,13 @@ export async function plainSql(
   range: Range,
   needsMeta: boolean,
 ): Promise<PlainQuery | undefined> {
-  const { scene, reach, ruled, filter, at, since, isPast } = selection
-  if (scene.visible.length > 0 || ruled !== undefined || filter !== undefined) return undefined
-  const columns = `${needsMeta ? 'v.meta_ext' : "''"} as meta_ext, null::int as ruling`
+  const { reach, at, since } = selection
+  if (isTested(selection)) return undefined
   if (reach === 'listed') {
-    return isPast ? undefined : { sql: listedSql(selection, range, columns), isLarge: true }
+    const [sql = ''] = await listedQueries(connection, [{ selection, range, needsMeta }])
+    return { sql, isLarge: true }
   }
+  const columns = columnsOf(needsMeta)
   // What was written since is mostly little, and found by its time.
   if (since !== undefined) return undefined
   const { isFew, isLarge } = await sizesOf(connection, selection, range)
@@ -60,17 +61,52 @@ export async function plainSql(
   return { sql, isLarge }
 }
 
-/** The plan has put on the list what was changed meanwhile, too. */
-function listedSql(selection: Selection, range: Range, columns: string): string {
-  const { job, scene, at, since } = selection
-  const after = since === undefined ? '' : `and v.lu > ${literal(since, 'timestamptz')}`
-  const listed = listedIdsSql(job, typeNumber(scene.type), range, literal)
-  return `select e.id, v.content, ${columns}
-    from (${listed} offset 0) e
-    cross join lateral (select v.* from version v
-      where ${ofType('v', selection)} and v.id = e.id and v.lu <= ${literal(at, 'timestamptz')}
-      order by v.ver desc limit 1) v
-    where v.content is not null ${after} order by e.id`
+function isTested({ scene, ruled, filter, reach, isPast }: Selection): boolean {
+  const hasTests = scene.visible.length > 0 || ruled !== undefined || filter !== undefined
+  return hasTests || (reach === 'listed' && isPast)
+}
+
+/** Whether what was listed of the type is read by one statement. */
+export function isListedAlone(selection: Selection): boolean {
+  return selection.reach === 'listed' && !isTested(selection)
+}
+
+/** What is to be read of a type, behind `range.low`. */
+interface ListedType {
+  readonly selection: Selection
+  readonly range: Range
+  readonly needsMeta: boolean
+}
+
+/** The same of what an export has listed of each of the types: the plan has listed what was changed meanwhile, too. */
+export async function listedQueries(
+  connection: Connection,
+  types: readonly ListedType[],
+): Promise<readonly string[]> {
+  const numbers = types.map(({ selection }) => typeNumber(selection.scene.type))
+  const [job = ''] = types.map(({ selection }) => selection.job)
+  const few = await listedWithFew(connection, job, numbers, MOST_VERSIONS / SAMPLE_ROWS)
+  return types.map(({ selection, range, needsMeta }) => {
+    const { scene, at, since } = selection
+    const type = typeNumber(scene.type)
+    const columns = columnsOf(needsMeta)
+    const written = [
+      `${ofType('v', selection)} and v.lu <= ${literal(at, 'timestamptz')}`,
+      ...(since === undefined ? [] : [`v.lu > ${literal(since, 'timestamptz')}`]),
+    ].join(' and ')
+    if (few.has(type)) {
+      return `select v.id, v.content, ${columns} from version v where ${written}
+        and v.id = any(array(${listedSql(job, type, range, literal)})) order by v.id, v.ver`
+    }
+    return `select e.id, v.content, ${columns}
+      from (${listedIdsSql(job, type, range, literal)} offset 0) e cross join lateral
+        (select v.* from version v where ${written} and v.id = e.id order by v.ver desc limit 1) v
+      order by e.id`
+  })
+}
+
+function columnsOf(needsMeta: boolean): string {
+  return `${needsMeta ? 'v.meta_ext' : "''"} as meta_ext, null::int as ruling`
 }
 
 interface Sizes {

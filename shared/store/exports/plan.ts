@@ -7,16 +7,18 @@ import type { Issue } from '../../fhir/outcome.ts'
 import { type Store, scopeOf } from '../context.ts'
 import { listCompartments } from './compartments.ts'
 import { type ExportJob, lockExports, type PlannedJob } from './jobs.ts'
-import { cutList } from './list.ts'
-import { addChanged, listMembers } from './members.ts'
+import { cutList, type Listed } from './list.ts'
+import { addChanged, type Listing, listMembers } from './members.ts'
 import { MOST_RUNNING, type NewPart } from './parts.ts'
-import { targetTypes } from './provenance.ts'
+import { provenanceChoice, targetTypes } from './provenance.ts'
 import { hasProvenance, listProvenance } from './provenance-list.ts'
 import { typesOf } from './scope.ts'
 import { reachOf, stateTime } from './select.ts'
 
 /** Rows of one type beyond which its ids are cut into ranges. */
 const PART_ROWS = 100_000
+/** Rows of types that share a part: to take one, to store its file and to write that down is as much as for 1,000 rows. */
+const SHARED_ROWS = 20_000
 
 /**
  * The time of an export. Every transaction that could still commit something with a `lastUpdated` up to it
@@ -28,8 +30,12 @@ export async function startExport(
   { id, project }: Pick<ExportJob, 'id' | 'project'>,
 ): Promise<{ readonly at: Date; readonly heldMs: number } | undefined> {
   return database.transaction(async (connection) => {
-    await lockExports(connection, project)
-    return startOne(connection, id)
+    // Sent one behind the other: PostgreSQL counts once it has the lock.
+    const [, started] = await Promise.all([
+      lockExports(connection, project),
+      startOne(connection, id),
+    ])
+    return started
   })
 }
 
@@ -50,6 +56,8 @@ async function startOne(connection: Connection, id: string) {
 
 export interface Plan {
   readonly parts: readonly NewPart[]
+  /** The number of the first part, when it may be begun whoever else waits. */
+  readonly small: number | undefined
   readonly issues: readonly Issue[]
 }
 
@@ -58,6 +66,7 @@ export async function planExport(
   principal: Principal,
   job: PlannedJob,
 ): Promise<Plan> {
+  const { connection } = store
   const { input } = job
   const at = stateTime(job.at, input.until)
   const types = typesOf(principal, input)
@@ -65,66 +74,120 @@ export async function planExport(
   const isListed = reachOf(input) === 'listed'
   const isAbout = types.includes('Provenance') && reachOf(input, 'Provenance') === 'listed'
   const others = isAbout ? types.filter((type) => type !== 'Provenance') : types
-  const listed = isAbout ? targetTypes(principal, input) : types
-  const issues = isListed ? await listMembers(store, principal, job, listed, at) : []
-  const [rows, deleted, mayBeAbout] = await Promise.all([
-    rowsOf(store, principal, job, others, at),
+  const targets = isAbout ? targetTypes(principal, input) : types
+  const [{ listed, issues }, mayBeAbout] = await Promise.all([
+    isListed ? listMembers(store, principal, job, targets, at) : NOTHING,
+    isAbout && hasProvenance(connection, principal, at),
+  ])
+  const unlisted = others.filter((type) => reachOf(input, type) !== 'listed')
+  const isPast = input.until !== undefined
+  const [counted, late, changed, deleted] = await Promise.all([
+    unlisted.length > 0 ? countRows(connection, principal, unlisted) : NONE,
+    isListed && !isPast ? new Set<string>() : lateTypes(connection, principal, others, at),
+    isListed && !isPast ? addChanged(connection, principal, job.id, targets, at) : NONE,
     deletedTypes(store, principal, types, input.since, at),
-    isAbout && hasProvenance(store.connection, principal, at),
-    isListed && !input.until
-      ? addChanged(store.connection, principal, job.id, listed, at)
-      : undefined,
   ])
   const about = mayBeAbout ? await listProvenance(store, principal, job.id, at) : 0
-  const kept = about === 0 ? rows : [...rows, ['Provenance', about] as const]
-  const parts: NewPart[] = []
-  const add = (part: Omit<NewPart, 'n'>) => parts.push({ n: parts.length + 1, ...part })
-  // Those that take longest are begun first; the manifest has an order of its own.
-  for (const [type, rows] of kept.toSorted(([, a], [, b]) => b - a)) {
-    const cuts = rows > PART_ROWS ? await cutsOf(store.connection, principal, job, type) : []
-    for (const [i, high] of [...cuts, undefined].entries()) {
-      add({ kind: 'output', type: typeNumber(type), low: cuts[i - 1], high })
-    }
-  }
-  for (const type of deleted) {
-    add({ kind: 'deleted', type: typeNumber(type), low: undefined, high: undefined })
-  }
-  add({ kind: 'close', type: undefined, low: undefined, high: undefined })
-  return { parts, issues }
+  const found = rowsByType([...listed, ...changed, ...counted])
+  const kept = others.flatMap((type): TypeRows[] => {
+    const rows = found.get(type) ?? 0
+    return rows > 0 || late.has(type) || REGISTRY_TYPES.has(type) ? [[type, rows]] : []
+  })
+  if (about > 0) kept.push(['Provenance', about])
+  return { ...(await partsOf(store, principal, job, kept, deleted)), issues }
 }
 
-/** Those of the types that have anything, with how many rows about. */
-async function rowsOf(
+const NONE: readonly Listed[] = []
+const NOTHING: Listing = { listed: NONE, issues: [] }
+
+/** A type, and how many rows of it there are about. */
+type TypeRows = readonly [type: string, rows: number]
+
+function rowsByType(counts: readonly Listed[]): ReadonlyMap<string, number> {
+  const found = new Map<string, number>()
+  for (const { type, rows } of counts) {
+    const name = typeName(type)
+    found.set(name, (found.get(name) ?? 0) + rows)
+  }
+  return found
+}
+
+/** Those that take longest are begun first; the manifest has an order of its own. */
+async function partsOf(
   { connection }: Store,
+  principal: Principal,
+  job: PlannedJob,
+  kept: readonly TypeRows[],
+  deleted: readonly string[],
+): Promise<Pick<Plan, 'parts' | 'small'>> {
+  const parts: NewPart[] = []
+  const add = (part: Partial<NewPart> & Pick<NewPart, 'kind'>) => {
+    parts.push({ n: parts.length + 1, ...WHOLE, ...part })
+  }
+  const sorted = kept.toSorted(([, a], [, b]) => b - a)
+  // Of Provenance some is judged by what else is exported.
+  const isAlone = ([type, rows]: TypeRows) =>
+    rows > SHARED_ROWS || (type === 'Provenance' && provenanceChoice(job.input) !== undefined)
+  const alone = sorted.filter(isAlone)
+  for (const [type, rows] of alone) {
+    const cuts = rows > PART_ROWS ? await cutsOf(connection, principal, job, type) : []
+    for (const [i, high] of [...cuts, undefined].entries()) {
+      add({ kind: 'output', type, low: cuts[i - 1], high })
+    }
+  }
+  for (const types of groupsOf(sorted.filter((one) => !isAlone(one)))) {
+    const [type] = types
+    add(types.length > 1 ? { kind: 'shared', types } : { kind: 'output', type })
+  }
+  for (const type of deleted) add({ kind: 'deleted', type })
+  add({ kind: 'close' })
+  const [[, most] = ['', 0]] = alone
+  const isSmall = most <= SHARED_ROWS && parts[0]?.kind !== 'deleted'
+  return { parts, small: isSmall ? 1 : undefined }
+}
+
+const WHOLE = { type: undefined, types: [], low: undefined, high: undefined }
+
+/** Types that follow on each other, as many together as have the rows of a part. */
+function groupsOf(types: readonly TypeRows[]): string[][] {
+  const groups: string[][] = []
+  let room = -1
+  for (const [type, rows] of types) {
+    if (rows > room) {
+      groups.push([])
+      room = SHARED_ROWS
+    }
+    groups.at(-1)?.push(type)
+    room -= rows
+  }
+  return groups
+}
+
+async function countRows(
+  connection: Connection,
   { project }: Principal,
-  { id: job, input }: ExportJob,
+  types: readonly string[],
+): Promise<readonly Listed[]> {
+  return connection.query<Listed>({
+    text: `select type, count(*)::int as rows from resource
+      where project = $1 and type = any($2) group by type`,
+    values: [project.number, types.map(typeNumber)],
+  })
+}
+
+/** Those of which something was written since. */
+async function lateTypes(
+  connection: Connection,
+  { project }: Principal,
   types: readonly string[],
   at: Date,
-): Promise<readonly (readonly [string, number])[]> {
-  const listed = types.filter((type) => reachOf(input, type) === 'listed').map(typeNumber)
-  const others = types.map(typeNumber).filter((type) => !listed.includes(type))
-  const [rows, changed] = await Promise.all([
-    connection.query<{ type: number; rows: number }>({
-      text: `select type, sum(cardinality(ids))::int as rows from export_list
-          where job = $1 and type = any($2) group by type
-        union all select type, count(*)::int from resource
-          where project = $3 and type = any($4) group by type`,
-      values: [job, listed, project.number, others],
-    }),
-    connection.query<{ type: number }>({
-      text: `select t.type from unnest($2::smallint[]) t(type) where exists (select 1
-        from version n where n.project = $1 and n.type = t.type and n.lu > $3)`,
-      values: [project.number, types.map(typeNumber), at],
-    }),
-  ])
-  const byType = new Map(rows.map((row) => [row.type, row.rows]))
-  const late = new Set(changed.map(({ type }) => type))
-  return types.flatMap((type): (readonly [string, number])[] => {
-    const number = typeNumber(type)
-    const found = byType.get(number) ?? 0
-    const mayHave = found > 0 || late.has(number) || REGISTRY_TYPES.has(type)
-    return mayHave ? [[type, found]] : []
+): Promise<ReadonlySet<string>> {
+  const rows = await connection.query<{ type: number }>({
+    text: `select t.type from unnest($2::smallint[]) t(type) where exists (select 1
+      from version n where n.project = $1 and n.type = t.type and n.lu > $3)`,
+    values: [project.number, types.map(typeNumber), at],
   })
+  return new Set(rows.map(({ type }) => typeName(type)))
 }
 
 /** The last row id of each range but the last. */
@@ -175,12 +238,12 @@ async function planPatients(
 ): Promise<Plan> {
   const { ends, issues } = await listCompartments(store, principal, job, types, at)
   const deleted = await deletedTypes(store, principal, types, job.input.since, at)
-  const type = typeNumber('Patient')
-  const none = { low: undefined, high: undefined }
-  const parts = [
+  const type = 'Patient'
+  const parts: (Partial<NewPart> & Pick<NewPart, 'kind'>)[] = [
     ...ends.map((high, i) => ({ kind: 'output', type, low: ends[i - 1], high }) as const),
-    ...deleted.map((type) => ({ kind: 'deleted', type: typeNumber(type), ...none }) as const),
-    { kind: 'close', type: undefined, ...none } as const,
+    ...deleted.map((type) => ({ kind: 'deleted', type }) as const),
+    { kind: 'close' },
   ]
-  return { parts: parts.map((part, i) => ({ n: i + 1, ...part })), issues }
+  const small = undefined
+  return { parts: parts.map((part, i) => ({ n: i + 1, ...WHOLE, ...part })), small, issues }
 }

@@ -74,9 +74,9 @@ async function listAbout(
   const { values, bind } = binder()
   const [number, provenance] = [bind(project.number, 'int'), bind(PROVENANCE, 'smallint')]
   const id = bind(job, 'uuid')
-  const found = `select p.type, p.id
+  const found = `select p.type, p.id, p.ver
     from (select array_agg(key) as some from k where key is not null group by n / 50) g
-    cross join lateral (select r.type, r.id from resource r
+    cross join lateral (select r.type, r.id, r.ver from resource r
       where r.keys && g.some and (r.project = ${number}) is true and (r.type = ${provenance}) is true
         and r.lu <= ${bind(at, 'timestamptz')} offset 0) p`
   const rows = await connection.query({
@@ -105,9 +105,9 @@ async function listChanged(
   const { values, bind } = binder()
   const [number, provenance] = [bind(project.number, 'int'), bind(PROVENANCE, 'smallint')]
   const time = bind(at, 'timestamptz')
-  const changed = `select v.type, v.id from version v where v.project = ${number}
+  const changed = `select v.type, v.id, v.ver from version v where v.project = ${number}
     and v.type = ${provenance} and v.lu > ${time} and v.ver > 1`
-  const all = `select r.type, r.id from resource r
+  const all = `select r.type, r.id, r.ver from resource r
     where r.project = ${number} and r.type = ${provenance}`
   const rows = alone ? changed : `${changed} union all ${all}`
   await connection.query({ text: listingSql(bind(job, 'uuid'), rows), values })

@@ -8,7 +8,14 @@ import { newestLines } from './newest.ts'
 import type { Part } from './parts.ts'
 import { plainSql } from './plain.ts'
 import { provenanceChoice, provenanceJudge, provenanceLines } from './provenance.ts'
-import { changedRows, copySql, type LineSink, type Range, selectionOf } from './select.ts'
+import {
+  changedRows,
+  copySql,
+  type LineSink,
+  type Range,
+  type Selection,
+  selectionOf,
+} from './select.ts'
 import { needsMeta, showOf } from './show.ts'
 
 /** Takes the row id of what cannot be read. */
@@ -21,20 +28,30 @@ export interface Lines {
   readonly bad: BadRowSink
 }
 
-export type TypedPart = Part & { readonly type: string }
+/** What of an export is read, by whom, and how it is shown. */
+export interface Reading {
+  readonly store: Store
+  readonly principal: Principal
+  readonly job: PlannedJob
+  readonly baseUrl: string
+  readonly session: CopySession
+}
+
+export type TypedPart = Pick<Part, 'low' | 'high' | 'after'> & { readonly type: string }
 
 /** Those behind `part.after`. */
-export async function readPart(
-  store: Store,
-  principal: Principal,
-  job: PlannedJob,
+export async function readPart(reading: Reading, part: TypedPart, lines: Lines): Promise<void> {
+  const { store, principal, job } = reading
+  const selection = await selectionOf(store, principal, part.type, job)
+  if (selection !== undefined) await readType(reading, selection, part, lines)
+}
+
+export async function readType(
+  { store, principal, job, baseUrl, session }: Reading,
+  selection: Selection,
   part: TypedPart,
-  baseUrl: string,
-  session: CopySession,
   lines: Lines,
 ): Promise<void> {
-  const selection = await selectionOf(store, principal, part.type, job)
-  if (selection === undefined) return
   const show = showOf(selection, job.input.elements, baseUrl)
   const choice = part.type === 'Provenance' ? provenanceChoice(job.input) : undefined
   const all: Range = { low: part.after ?? part.low, high: part.high }
@@ -42,7 +59,8 @@ export async function readPart(
   const plain = choice ? undefined : await plainSql(session, selection, all, hasMeta)
   if (plain !== undefined) {
     const { take, end } = newestLines(show, lines)
-    await (plain.isLarge ? session.copyInOrder(plain.sql, take) : session.copy(plain.sql, take))
+    const { sql, isLarge } = plain
+    await (isLarge ? session.copyInOrder([{ sql, sink: take }]) : session.copy(sql, take))
     return end()
   }
   const { line, bad } = lines
