@@ -12,6 +12,7 @@ import type { Storage } from '../shared/storage.ts'
 import { createExportMetrics } from '../worker/export/metrics.ts'
 import { startExports } from '../worker/export/run.ts'
 import { openBotica, until } from './fixtures/botica.ts'
+import { openGate } from './fixtures/export-gate.ts'
 import { ended, exportedAt, idsIn, kickOff } from './fixtures/exports.ts'
 import { createDatabase } from './fixtures/own-database.ts'
 import { anOrganization, aPatient } from './fixtures/resources.ts'
@@ -42,29 +43,17 @@ const workers: ChildProcess[] = []
 const patients = await Promise.all([1, 2, 3].map(() => admin.create(aPatient())))
 const ids = large.map(({ id }) => id).sort()
 
-/** Whoever writes down the nth block of a file waits while somebody holds the lock of that number. */
-const GATE = 4711
-await database.query({
-  text: `create function gate() returns trigger language plpgsql as $$ begin
-    perform pg_advisory_xact_lock_shared(${GATE}, jsonb_array_length(new.blocks));
-    return new; end $$`,
-  values: [],
-})
-await database.query({
-  text: `create trigger gate before insert or update of blocks on export_file
-    for each row execute function gate()`,
-  values: [],
-})
+const gate = await openGate(database)
 
 t.test('an export whose workers die goes on behind what is written', async (t) => {
   // They share a part.
   const url = await kickOff(admin, '$export?_type=Organization,Patient')
   for (let blocks = 1; blocks <= KILLS; blocks++) {
-    const open = await closeGate(blocks + 1)
+    const open = await gate.close(blocks + 1)
     const worker = await botica.startWorker()
     await untilWritten(url, blocks)
     await end(worker, 'SIGKILL')
-    await dropWaiting()
+    await gate.dropWaiting()
     await open()
     await database.query({
       text: `update export_part set lease = clock_timestamp() where job = $1 and state = 'active'`,
@@ -73,7 +62,7 @@ t.test('an export whose workers die goes on behind what is written', async (t) =
   }
   const [before] = await written(url)
   t.equal(before?.blocks.length, KILLS)
-  const open = await closeGate(KILLS + 2)
+  const open = await gate.close(KILLS + 2)
   const stopped = await botica.startWorker()
   await untilWritten(url, KILLS + 1)
   const gone = end(stopped, 'SIGTERM')
@@ -89,7 +78,7 @@ t.test('an export whose workers die goes on behind what is written', async (t) =
 })
 
 t.test('an export that is cancelled on its way leaves no file', async (t) => {
-  const open = await closeGate(2)
+  const open = await gate.close(2)
   const url = await kickOff(admin, '$export?_type=Organization')
   await untilWritten(url, 1)
   t.equal((await admin.del(url)).status, 202)
@@ -115,7 +104,7 @@ t.test('what is on its way to the storage when an export is cancelled is gone, t
     createExportMetrics(new Registry()),
     () => false,
   )
-  const open = await closeGate(2)
+  const open = await gate.close(2)
   const url = await kickOff(admin, '$export?_type=Organization')
   await untilWritten(url, 1)
   t.equal((await admin.del(url)).status, 202)
@@ -158,37 +147,6 @@ t.test(
     t.equal((await ended(limited.admin, again)).status, 200)
   },
 )
-
-/** No file gets so many blocks until the answer is called. */
-async function closeGate(blocks: number): Promise<() => Promise<void>> {
-  const held = Promise.withResolvers<void>()
-  const released = Promise.withResolvers<void>()
-  const holding = database.transaction(async (connection) => {
-    await connection.query({
-      text: 'select pg_advisory_xact_lock($1, $2)',
-      values: [GATE, blocks],
-    })
-    held.resolve()
-    await released.promise
-  })
-  await held.promise
-  return async () => {
-    released.resolve()
-    await holding
-  }
-}
-
-/** What somebody has sent who is dead would be done still. */
-async function dropWaiting(): Promise<void> {
-  await until(async () => {
-    const waiting = await database.query({
-      text: `select pg_terminate_backend(pid) from pg_locks
-        where locktype = 'advisory' and classid = $1 and not granted`,
-      values: [GATE],
-    })
-    return waiting.length === 0
-  }, DONE_MS)
-}
 
 async function untilWritten(url: string, blocks: number): Promise<void> {
   await until(async () => (await written(url))[0]?.blocks.length === blocks, DONE_MS)

@@ -55,6 +55,19 @@ t.test('the files of a manifest are fetched from the bucket, without a token', a
   t.match(told, { resourceType: 'OperationOutcome' })
 })
 
+t.test('so are those that are organized by patients', async (t) => {
+  const { output, error } = await manifestOf(
+    admin,
+    await kickOff(admin, `${asked}&organizeOutputBy=Patient`),
+  )
+  t.equal(output.length, 1)
+  t.equal(error.length, 1)
+  const file = await fetch(output[0]?.url ?? '')
+  const lines = (await file.text()).trimEnd().split('\n')
+  t.equal(lines.length, 2 * patients.length)
+  t.match(lines[0], '"name":"header"')
+})
+
 // https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-query-string-auth.html
 t.test('an address is signed as the service expects it', (t) => {
   const { host, pathname, search } = new URL(manifest.output[0]?.url ?? '')

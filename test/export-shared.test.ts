@@ -156,7 +156,7 @@ t.test(
       values: [job.id],
     })
     const stored = [0, 1].map((seq) => {
-      const file = { seq, type: 'Patient', crc: 1 }
+      const file = { seq, type: 'Patient', crc: 1, goesOn: false }
       return { file, block: [1, seq, 9, 9, 1], isWhole: true } as const
     })
     const position = { type: 'Patient', after: job.id }

@@ -20,8 +20,8 @@ export interface Block {
   /** Of its lines. */
   readonly bytes: number
   fits(line: Slice): boolean
-  /** Copies the line. */
-  add(line: Slice): void
+  /** Copies the line, or several with line feeds between them. */
+  add(line: Slice, lines?: number): void
   /** Takes the last line back, once. */
   undo(): void
   /** Of its lines, after those that `crc` is of. */
@@ -111,7 +111,7 @@ function createBlock(room: Buffer, level: number): Block {
       return bytes
     },
     fits: (line) => at + roomFor(line) <= room.length,
-    add({ bytes: source, start, end }) {
+    add({ bytes: source, start, end }, lines = 1) {
       bytesBefore = bytes
       atBefore = at
       edgeBefore = edge
@@ -120,7 +120,7 @@ function createBlock(room: Buffer, level: number): Block {
       room[at] = LINE_FEED
       at += 1
       bytes += end - start + 1
-      rows += 1
+      rows += lines
     },
     undo() {
       rows -= 1

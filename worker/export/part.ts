@@ -122,12 +122,14 @@ async function output(
           type = next
           writer.turn(next)
         },
-        bad: async (id: Buffer) => {
-          const issues = [unreadable(type, uuidOf(id))]
+        bad: async (id: Buffer, own = type) => {
+          const issues = [unreadable(own, uuidOf(id))]
           if ((await addIssues(database, job.id, issues)) > MOST_UNREADABLE) throw spoilt()
         },
       }
-      await repository.exports.read(principal, job, part, config.baseUrl, session, lines)
+      const { read, readCompartments } = repository.exports
+      const reading = job.input.organizedBy === undefined ? read : readCompartments
+      await reading(principal, job, part, config.baseUrl, session, lines)
     } finally {
       await session.close()
     }

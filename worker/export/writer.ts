@@ -6,7 +6,7 @@
 import type { CopySessions } from '../../shared/database-copy.ts'
 import { BLOCK_BYTES, blockKey } from '../../shared/export-file.ts'
 import type { Services } from '../../shared/services.ts'
-import type { Slice } from '../../shared/slice.ts'
+import { bufferOf, type Slice, sliceOf } from '../../shared/slice.ts'
 import {
   addBlocks,
   type FileKind,
@@ -27,8 +27,9 @@ import type { ExportMetrics } from './metrics.ts'
 import type { Pace } from './pace.ts'
 
 /** A file is followed by the next one beyond. */
-const FILE_ROWS = 100_000
-const FILE_BYTES = 256 * 1024 * 1024
+const FILE_LIMITS: FileLimits = { rows: 100_000, bytes: 256 * 1024 * 1024 }
+/** Of the limits, beyond which a file takes no other patient: what fits into the next one is not torn. */
+const WITH_ROOM = 0.5
 const ON_THEIR_WAY = 2
 /** Files that are small: their blocks are written down by one statement. */
 const FILES_TOGETHER = 16
@@ -41,12 +42,20 @@ export function mostUnderWay(kind: PartKind): number {
 }
 
 export interface ExportWriter {
-  /** Copies the line; a promise: no more until then. Throws what a block has failed with. */
-  add(id: Slice, line: Slice): Promise<void> | undefined
+  /**
+   * Copies the line; a promise: no more until then. Throws what a block has failed with. `header` is what goes
+   * before the first line of a patient, and again at the beginning of a file that goes on with one.
+   */
+  add(id: Slice, line: Slice, header?: Slice, isFirst?: boolean): Promise<void> | undefined
   /** Takes the last line back, once: it is in a block that is not full. */
   undo(): void
   /** What comes next is of this type, and has files of its own. */
   turn(type: string): void
+}
+
+interface FileLimits {
+  readonly rows: number
+  readonly bytes: number
 }
 
 /** What a worker exports with. */
@@ -55,6 +64,8 @@ export type Exporting = Services & {
   readonly copies: CopySessions
   readonly blocks: Blocks
   readonly pace: Pace
+  /** Absent: the usual ones. */
+  readonly fileLimits?: FileLimits
   /** There may be parts to be taken, by this worker. */
   wake(): void
 }
@@ -72,6 +83,8 @@ interface File {
   rows: number
   bytes: number
   crc: number
+  /** It begins in the middle of the lines of a patient. */
+  goesOn: boolean
 }
 
 /**
@@ -97,7 +110,7 @@ export async function writeFiles(
 }
 
 async function openWriter(
-  { database, storage, metrics, blocks, pace }: Exporting,
+  { database, storage, metrics, blocks, pace, fileLimits = FILE_LIMITS }: Exporting,
   { job, part }: TakenPart,
   kind: FileKind,
   type: string,
@@ -205,8 +218,15 @@ async function openWriter(
   function nextFile(type: string): void {
     endFile()
     const seq = file.rows > 0 ? file.seq + 1 : file.seq
-    file = { seq, type, rows: 0, bytes: 0, crc: 0 }
+    file = { ...NEW_FILE, seq, type }
     if (togetherBytes >= BLOCK_BYTES || together.length >= FILES_TOGETHER) writeDown()
+  }
+
+  /** What is in the file holds the share of its limits. */
+  function holds(share: number): boolean {
+    const { rows = 0, bytes = 0 } = block ?? {}
+    const { rows: mostRows, bytes: mostBytes } = fileLimits
+    return file.rows + rows >= share * mostRows || file.bytes + bytes >= share * mostBytes
   }
 
   async function room(): Promise<void> {
@@ -216,18 +236,20 @@ async function openWriter(
   }
 
   return {
-    add(id: Slice, line: Slice) {
+    add(id: Slice, line: Slice, header?: Slice, isFirst = false) {
       if (failure !== undefined) throw failure.reason
       const before = flushed
-      const { rows = 0, bytes = 0 } = block ?? {}
-      const isFull = file.rows + rows >= FILE_ROWS || file.bytes + bytes >= FILE_BYTES
-      if (isFull) nextFile(file.type)
-      else if (block?.fits(line) === false) {
+      if (holds(isFirst ? WITH_ROOM : 1)) nextFile(file.type)
+      const isNew = file.rows === 0 && block === undefined
+      const isHeaded = header !== undefined && (isFirst || isNew)
+      if (isHeaded && !isFirst) file.goesOn = true
+      const text = isHeaded ? lineBehind(header, line) : line
+      if (block?.fits(text) === false) {
         flush(false)
         writeDown()
       }
-      block ??= blocks.take(line)
-      block.add(line)
+      block ??= blocks.take(text)
+      block.add(text, isHeaded ? 2 : 1)
       ;[lastId, idBefore] = [idBefore, lastId]
       id.bytes.copy(lastId, 0, id.start, id.end)
       return flushed > before || underWay.size >= ON_THEIR_WAY ? room() : undefined
@@ -258,10 +280,19 @@ async function openWriter(
 }
 
 function fileAfter(last: Awaited<ReturnType<typeof lastFile>>, type: string): File {
-  if (last === undefined) return { seq: 0, type, rows: 0, bytes: 0, crc: 0 }
-  if (last.number !== null) return { seq: last.seq + 1, type, rows: 0, bytes: 0, crc: 0 }
-  const { seq, rows, bytes, crc } = last
-  return { seq, type, rows, bytes, crc }
+  if (last === undefined) return { ...NEW_FILE, type }
+  if (last.number !== null) return { ...NEW_FILE, seq: last.seq + 1, type }
+  const { seq, rows, bytes, crc, goesOn } = last
+  return { seq, type, rows, bytes, crc, goesOn }
+}
+
+const NEW_FILE: Readonly<Omit<File, 'type'>> = { seq: 0, rows: 0, bytes: 0, crc: 0, goesOn: false }
+
+const LINE_FEED = Buffer.from('\n')
+
+/** In one piece: who goes on behind it has both, or none. */
+function lineBehind(header: Slice, line: Slice): Slice {
+  return sliceOf(Buffer.concat([bufferOf(header), LINE_FEED, bufferOf(line)]))
 }
 
 async function* chunksIn(packed: Buffer): AsyncGenerator<Uint8Array> {

@@ -42,6 +42,7 @@ export async function beginExport(
 export interface ExportFiles {
   readonly transactionTime: string | undefined
   readonly requiresAccessToken: boolean
+  readonly outputOrganizedBy?: string
   readonly output: readonly ListedFile[]
   readonly deleted?: readonly ListedFile[]
   readonly error: readonly ListedFile[]
@@ -51,6 +52,8 @@ export interface ListedFile {
   readonly type: string
   readonly url: string
   readonly count: number
+  /** Address of the file that goes on with the patient that is the last one of this. */
+  readonly continuesInFile?: string
 }
 
 export interface ExportEnd {

@@ -5,7 +5,7 @@ import type { Storage } from '../../storage.ts'
 import { listFiles } from '../../store/exports/files.ts'
 import type { ExportJob } from '../../store/exports/jobs.ts'
 import { absoluteUrl } from '../interaction.ts'
-import type { ExportFiles } from './announce.ts'
+import type { ExportFiles, ListedFile } from './announce.ts'
 
 /**
  * Of one page, or of all; `sign`: for callers who fetch the files from the storage itself.
@@ -18,25 +18,41 @@ export async function manifestOf(
 ): Promise<ExportFiles & { readonly request: string }> {
   const files = await listFiles(services.database, id, page)
   const all = await Promise.all(
-    files.map(async ({ kind, type, number, part, seq, rows }) => {
+    files.map(async ({ kind, type, number, part, seq, rows, goesOn }) => {
       const name = fileName(kind, type, number)
       const key = fileKey(input.projectId, id, part, seq)
       const url =
         (await sign?.(key, SIGNED_SECONDS, contentHeaders(name))) ??
         `${statusUrl(services, id)}/files/${name}`
-      return { kind, file: { type, url, count: rows } }
+      return { kind, part, seq, goesOn, file: { type, url, count: rows } }
     }),
   )
-  const of = (wanted: string) => all.flatMap(({ kind, file }) => (kind === wanted ? [file] : []))
+  const going = new Map(
+    all.filter(({ goesOn }) => goesOn).map(({ part, seq, file }) => [`${part} ${seq}`, file.url]),
+  )
+  const of = (wanted: string) =>
+    all.flatMap(({ kind, part, seq, file }): ListedFile | [] => {
+      if (kind !== wanted) return []
+      const continuesInFile = going.get(`${part} ${seq + 1}`)
+      return continuesInFile === undefined ? file : { ...file, continuesInFile }
+    })
   const deleted = of('deleted')
   return {
     transactionTime: at?.toISOString(),
     request: input.request,
     requiresAccessToken: sign === undefined,
+    ...(input.organizedBy === undefined ? {} : { outputOrganizedBy: input.organizedBy }),
     output: of('output'),
     ...(deleted.length === 0 ? {} : { deleted }),
     error: of('error'),
   }
+}
+
+/** As it is sent: files that are organized by patients hold several types. Records name that of the patients. */
+export function manifestText(manifest: ExportFiles): string {
+  if (manifest.outputOrganizedBy === undefined) return JSON.stringify(manifest)
+  const output = manifest.output.map((file) => ({ ...file, type: undefined }))
+  return JSON.stringify({ ...manifest, output })
 }
 
 /** Time to begin a download; who comes later reads the manifest again. */

@@ -19,6 +19,8 @@ export interface ExportParameters {
   readonly patients: readonly string[] | undefined
   readonly provenance: ProvenanceChoice | undefined
   readonly partialManifests: boolean
+  /** Undefined: by types. */
+  readonly organizedBy: 'Patient' | undefined
 }
 
 export interface ReadParameters {
@@ -40,6 +42,7 @@ const KNOWN = new Set([
   '_since',
   '_until',
   'allowPartialManifests',
+  'organizeOutputBy',
 ])
 const FORMATS = new Set(['application/fhir+ndjson', 'application/ndjson', 'ndjson'])
 const PROVENANCE: ReadonlyMap<string, ProvenanceChoice> = new Map([
@@ -55,8 +58,7 @@ export function readParameters(request: FhirRequest, level: ExportLevel): ReadPa
   for (const name of new Set(named.map((one) => one.name))) {
     if (KNOWN.has(name)) continue
     const said = name.slice(0, 64)
-    const what = name === 'organizeOutputBy' ? 'is not supported' : 'is no parameter of an export'
-    faults.push(fault('not-supported', `${said} ${what}`, said))
+    faults.push(fault('not-supported', `${said} is no parameter of an export`, said))
   }
   const texts = (name: string) =>
     named.filter((one) => one.name === name).flatMap(({ text }) => (text === '' ? [] : text))
@@ -81,6 +83,7 @@ export function readParameters(request: FhirRequest, level: ExportLevel): ReadPa
     patients: patients(request, level, list('patient'), faults),
     provenance: provenance(list('includeAssociatedData'), faults),
     partialManifests: flag('allowPartialManifests', one('allowPartialManifests'), faults),
+    organizedBy: organizedBy(one('organizeOutputBy'), faults),
   }
   return { parameters, typeFilters: list('_typeFilter', BETWEEN_FILTERS), faults }
 }
@@ -144,6 +147,13 @@ function provenance(values: readonly string[], faults: Fault[]): ProvenanceChoic
   })
   // The larger set.
   return choices.find((choice) => choice === 'relevant') ?? choices[0]
+}
+
+function organizedBy(type: string | undefined, faults: Fault[]): 'Patient' | undefined {
+  if (type === undefined || type === 'Patient') return type
+  const text = `Output is organized by Patient, or by types, not by ${type.slice(0, 64)}`
+  faults.push(fault('not-supported', text, 'organizeOutputBy'))
+  return undefined
 }
 
 function flag(name: string, text: string | undefined, faults: Fault[]): boolean {

@@ -17,7 +17,7 @@ import type { FhirReply, FhirRequest } from '../handle.ts'
 import { emptyReply, outcomeReply } from '../reply.ts'
 import { endExport, recordExport } from './announce.ts'
 import { fileReply } from './download.ts'
-import { manifestOf, statusUrl } from './manifest.ts'
+import { manifestOf, manifestText, statusUrl } from './manifest.ts'
 import { memberOf } from './member.ts'
 import { pageOf } from './pages.ts'
 
@@ -160,7 +160,7 @@ async function running(
   const page = job.input.partialManifests ? await pageOf(services, job, request) : undefined
   if (page === undefined) return reply
   const headers = { ...reply.headers, 'Content-Type': 'application/json' }
-  return { ...reply, headers, body: JSON.stringify(page) }
+  return { ...reply, headers, body: manifestText(page) }
 }
 
 async function complete(
@@ -169,9 +169,8 @@ async function complete(
   job: ExportJob,
   request: FhirRequest,
 ): Promise<FhirReply> {
-  const manifest = job.input.partialManifests
-    ? await pageOf(services, job, request)
-    : await finalManifest(services, principal, job)
+  const page = job.input.partialManifests ? await pageOf(services, job, request) : undefined
+  const manifest = page ?? (await finalManifest(services, principal, job))
   return {
     status: 200,
     headers: {
@@ -179,7 +178,7 @@ async function complete(
       'Cache-Control': 'private, no-store',
       ...(job.expires === null ? {} : { Expires: job.expires.toUTCString() }),
     },
-    body: JSON.stringify(manifest),
+    body: manifestText(manifest),
   }
 }
 

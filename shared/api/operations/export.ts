@@ -111,7 +111,11 @@ function levelOf(type: string | undefined, id: string | undefined): ExportLevel 
 function refusedTypes(
   principal: Principal,
   level: ExportLevel,
-  { types, provenance }: Pick<ExportParameters, 'types' | 'provenance'>,
+  {
+    types,
+    provenance,
+    organizedBy,
+  }: Pick<ExportParameters, 'types' | 'provenance' | 'organizedBy'>,
 ): readonly Fault[] {
   const faults = (types ?? []).flatMap((type) => {
     const name = type.slice(0, 64)
@@ -125,7 +129,10 @@ function refusedTypes(
     }
     return []
   })
-  const found = typesOf(principal, { level, types, provenance })
+  if (organizedBy !== undefined && !mayExport(principal, organizedBy)) {
+    throw forbidden(`no right to export ${organizedBy}, by which the output is organized`)
+  }
+  const found = typesOf(principal, { level, types, provenance, organizedBy })
   if (types === undefined && found.length === 0) throw forbidden('no right to read any type')
   if (types !== undefined && found.length === 0 && faults.length === 0) {
     const text = 'None of the types is in the compartment of a patient'

@@ -15,9 +15,20 @@ export async function readAsOf(
   ids: readonly string[],
   at: Date,
 ): Promise<readonly VersionRow[]> {
+  const wanted = ids.filter(isLegalId).map((id) => store.keys.rowId(type, id))
+  return readRowsAsOf(store, principal, type, wanted, at)
+}
+
+/** The same by row ids. */
+export async function readRowsAsOf(
+  store: Store,
+  principal: Principal,
+  type: string,
+  wanted: readonly string[],
+  at: Date,
+): Promise<readonly VersionRow[]> {
   if (!mayExport(principal, type)) return []
   const { project } = scopeOf(principal, type)
-  const wanted = ids.filter(isLegalId).map((id) => store.keys.rowId(type, id))
   const seen: VersionRow[] = []
   for (let from = 0; from < wanted.length; from += AT_ONCE) {
     const rows = await store.connection.query<VersionRow>({

@@ -63,9 +63,11 @@ export async function wholeFiles(
   })
 }
 
+const TABLES = ['export_part', 'export_file', 'export_member', 'export_list', 'export_compartment']
+
 /** The job itself stays, for whoever asks what has become of it. */
 export async function markSwept(connection: Connection, job: string): Promise<void> {
-  for (const table of ['export_part', 'export_file', 'export_member', 'export_list']) {
+  for (const table of TABLES) {
     await connection.query({ text: `delete from ${table} where job = $1`, values: [job] })
   }
   await connection.query({
@@ -79,7 +81,8 @@ export async function markSwept(connection: Connection, job: string): Promise<vo
 export async function forgetExports(connection: Connection, before: Date): Promise<void> {
   await connection.query({
     name: 'export-forget',
-    text: `with j as (delete from export_job where swept and finished < $1 returning id)
+    text: `with j as (delete from export_job where swept and finished < $1 returning id),
+        c as (delete from export_compartment c using j where c.job = j.id)
       delete from export_list l using j where l.job = j.id`,
     values: [before],
   })

@@ -5,6 +5,7 @@ import { sliceOf } from '../../slice.ts'
 import { idOf } from '../content.ts'
 import type { Store } from '../context.ts'
 import { readAsOf } from './as-of.ts'
+import { type CompartmentLines, readCompartments } from './compartment-read.ts'
 import { deletionBundle, deletionsOf } from './deleted.ts'
 import { filterOf } from './filters.ts'
 import type { PlannedJob, TypeFilter } from './jobs.ts'
@@ -36,6 +37,15 @@ export interface Exports {
     session: CopySession,
     lines: SharedLines,
   ): Promise<void>
+  /** The same of a part of an export that is organized by patients, in the order of these. */
+  readCompartments(
+    principal: Principal,
+    job: PlannedJob,
+    part: Part,
+    baseUrl: string,
+    session: CopySession,
+    lines: CompartmentLines,
+  ): Promise<void>
   /** The same of a part of deletions, whose lines are bundles. */
   readDeleted(principal: Principal, job: PlannedJob, part: TypedPart, line: LineSink): Promise<void>
 }
@@ -62,6 +72,8 @@ export function createExports(store: Store): Exports {
       if (!hasType(part)) throw new Error('A part of an export has no type')
       return readPart(reading, part, lines)
     },
+    readCompartments: (principal, job, part, baseUrl, session, lines) =>
+      readCompartments(store, principal, job, part, baseUrl, session, lines),
     async readDeleted(principal, job, part, line) {
       let { after } = part
       let hasMore = true

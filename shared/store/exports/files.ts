@@ -26,6 +26,8 @@ export interface ExportFile {
   readonly bytes: number
   readonly packed: number
   readonly crc: number
+  /** It begins in the middle of the lines of a patient, which the file of the part before it has begun. */
+  readonly goesOn: boolean
   readonly blocks: readonly Block[]
 }
 
@@ -33,11 +35,11 @@ export interface ExportFile {
 export type OpenFile = Omit<ExportFile, 'number'>
 
 const COLUMNS = `part, seq, kind, type, number, rows::float8 as rows, bytes::float8 as bytes,
-  packed::float8 as packed, crc::float8 as crc`
+  packed::float8 as packed, crc::float8 as crc, goes_on as "goesOn"`
 
 /** A block that is stored, and its file up to there: the next one of it comes later, unless that is whole. */
 export interface StoredBlock {
-  readonly file: Pick<ExportFile, 'seq' | 'type' | 'crc'>
+  readonly file: Pick<ExportFile, 'seq' | 'type' | 'crc' | 'goesOn'>
   readonly block: Block
   readonly isWhole: boolean
 }
@@ -67,8 +69,8 @@ export async function addBlocks(
     text: `with b as (select x.*, $7::text || ' ' || x.type as name,
           row_number() over (partition by x.type, x.whole order by x.seq) as place
         from unnest($8::int[], $9::text[], $10::bigint[], $11::bigint[], $12::bigint[],
-          $13::bigint[], $14::text[], $15::boolean[])
-          x(seq, type, rows, bytes, packed, crc, block, whole)),
+          $13::bigint[], $14::text[], $15::boolean[], $16::boolean[])
+          x(seq, type, rows, bytes, packed, crc, block, whole, goes_on)),
       p as (update export_part p set after = $4, type = coalesce($5, p.type),
           rows = p.rows + (select sum(b.rows) from b), tries = 0, failures = 0,
           state = case when $6 then 'done' else p.state end,
@@ -81,9 +83,9 @@ export async function addBlocks(
             coalesce((j.numbers->>name)::int, 0) + files::int) from jsonb_each_text(w.whole) x(name, files))
         from p, w where j.id = p.job returning j.numbers, w.whole),
       f as (insert into export_file as f
-          (job, part, seq, kind, type, rows, bytes, packed, crc, blocks, number)
+          (job, part, seq, kind, type, rows, bytes, packed, crc, blocks, goes_on, number)
         select p.job, p.n, b.seq, $7, b.type, b.rows, b.bytes, b.packed, b.crc,
-          jsonb_build_array(b.block::jsonb), case when b.whole
+          jsonb_build_array(b.block::jsonb), b.goes_on, case when b.whole
             then (j.numbers->>b.name)::int - (j.whole->>b.name)::int + b.place end
         from p cross join b left join j on true
         on conflict (job, part, seq) do update set rows = f.rows + excluded.rows,
@@ -108,6 +110,7 @@ export async function addBlocks(
       column(({ file }) => file.crc),
       column(({ block }) => JSON.stringify(block)),
       column(({ isWhole }) => isWhole),
+      column(({ file }) => file.goesOn),
     ],
   })
   return endedOf(job, rows)
@@ -151,14 +154,20 @@ export async function lastFile(
   return file
 }
 
-/** What is whole and on no page yet is the next page of the manifest. Answers how many there are. */
+/**
+ * What is whole and on no page yet is the next page of the manifest. Answers how many there are. A file that another
+ * may go on with waits for its part: its page would have to be changed.
+ */
 export async function addPage(database: Database, job: string): Promise<number> {
   return database.transaction(async (connection) => {
     const values = [job]
     await connection.query({ text: 'select 1 from export_job where id = $1 for update', values })
     const [row] = await connection.query<{ pages: number }>({
       text: `with f as (update export_file f set page = j.pages + 1 from export_job j
-          where j.id = $1 and f.job = j.id and f.number is not null and f.page is null returning 1)
+          where j.id = $1 and f.job = j.id and f.number is not null and f.page is null
+            and (j.input->>'organizedBy' is null or f.kind <> 'output' or exists (select 1
+              from export_part p where p.job = f.job and p.n = f.part and p.state = 'done'))
+          returning 1)
         update export_job set pages = pages + least(1, (select count(*) from f))
         where id = $1 returning pages`,
       values,

@@ -50,6 +50,8 @@ export interface ExportInput {
   readonly provenance: ProvenanceChoice | undefined
   readonly separateStatus: boolean
   readonly partialManifests: boolean
+  /** Undefined: by types. Jobs that were asked for before there was a choice have none. */
+  readonly organizedBy?: 'Patient' | undefined
   /** Each file is made one object, which its caller fetches from the storage. */
   readonly presigned: boolean
 }

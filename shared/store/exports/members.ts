@@ -53,12 +53,17 @@ export async function listMembers(
       }
     }
   }
-  if (missing === 0) return { listed, issues: [] }
-  const text = `${missing} members of the Group are not there or may not be read`
-  return { listed, issues: [issue('information', 'informational', text)] }
+  return { listed, issues: leftOut(missing, 'not there or may not be read') }
 }
 
-async function membersOf(
+/** Of members as a number: who they are is not told. */
+export function leftOut(members: number, why: string): readonly Issue[] {
+  if (members === 0) return []
+  return [issue('information', 'informational', `${members} members of the Group are ${why}`)]
+}
+
+/** Ids by type. */
+export async function membersOf(
   store: Store,
   principal: Principal,
   { level, id = '', patients }: ExportJob['input'],
@@ -105,7 +110,7 @@ function activeMembers({ member }: Resource, on: Date) {
 }
 
 /** Key of a patient who is not there any more: in that compartment are deletions alone. */
-const GONE = 0n
+export const GONE = 0n
 
 /** One statement. */
 async function addPatients(

@@ -206,7 +206,8 @@ export async function clearMembers(
     text: `with p as (select job from export_part
           where job = $1 and n = $2 and epoch = $3 and state = 'active' for update),
         m as (delete from export_member m using p where m.job = p.job),
-        l as (delete from export_list l using p where l.job = p.job)
+        l as (delete from export_list l using p where l.job = p.job),
+        c as (delete from export_compartment c using p where c.job = p.job)
       select 1 from p`,
     values: [job, n, epoch],
   })

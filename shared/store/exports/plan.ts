@@ -5,6 +5,7 @@ import type { Connection, Database } from '../../database.ts'
 import { typeName, typeNumber } from '../../fhir/definitions.ts'
 import type { Issue } from '../../fhir/outcome.ts'
 import { type Store, scopeOf } from '../context.ts'
+import { listCompartments } from './compartments.ts'
 import { type ExportJob, lockExports, type PlannedJob } from './jobs.ts'
 import { cutList, type Listed } from './list.ts'
 import { addChanged, type Listing, listMembers } from './members.ts'
@@ -69,6 +70,7 @@ export async function planExport(
   const { input } = job
   const at = stateTime(job.at, input.until)
   const types = typesOf(principal, input)
+  if (input.organizedBy !== undefined) return planPatients(store, principal, job, types, at)
   const isListed = reachOf(input) === 'listed'
   const isAbout = types.includes('Provenance') && reachOf(input, 'Provenance') === 'listed'
   const others = isAbout ? types.filter((type) => type !== 'Provenance') : types
@@ -224,4 +226,24 @@ async function deletedTypes(
     values: [projects, types.map(typeNumber), since, at],
   })
   return rows.map(({ type }) => typeName(type))
+}
+
+/** Each part has whole compartments of patients. */
+async function planPatients(
+  store: Store,
+  principal: Principal,
+  job: PlannedJob,
+  types: readonly string[],
+  at: Date,
+): Promise<Plan> {
+  const { ends, issues } = await listCompartments(store, principal, job, types, at)
+  const deleted = await deletedTypes(store, principal, types, job.input.since, at)
+  const type = 'Patient'
+  const parts: (Partial<NewPart> & Pick<NewPart, 'kind'>)[] = [
+    ...ends.map((high, i) => ({ kind: 'output', type, low: ends[i - 1], high }) as const),
+    ...deleted.map((type) => ({ kind: 'deleted', type }) as const),
+    { kind: 'close' },
+  ]
+  const small = undefined
+  return { parts: parts.map((part, i) => ({ n: i + 1, ...WHOLE, ...part })), small, issues }
 }

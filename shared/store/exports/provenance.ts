@@ -11,7 +11,7 @@ import { allSql } from '../search/grant-tests.ts'
 import { binder } from '../side-rows.ts'
 import type { ExportInput, PlannedJob, ProvenanceChoice } from './jobs.ts'
 import { uuidOf } from './row-id.ts'
-import { typesOf } from './scope.ts'
+import { type Asked, typesOf } from './scope.ts'
 import { type LineSink, type Selection, selectedIds, selectionOf } from './select.ts'
 
 /** Targets that are looked at for each at a time: mostly one of the first is exported. */
@@ -26,16 +26,13 @@ export function provenanceChoice({
 }
 
 /** Of what the Provenance is that goes with an export. */
-export function targetTypes(
-  principal: Principal,
-  input: Pick<ExportInput, 'level' | 'types' | 'provenance'>,
-): readonly string[] {
+export function targetTypes(principal: Principal, input: Asked): readonly string[] {
   const isTarget = (type: string) => type !== 'Provenance'
   const named = typesOf(principal, input).filter(isTarget)
   if (named.length > 0) return named
   // Where nothing else is asked for, it is that of what would be.
-  const { level } = input
-  return typesOf(principal, { level, types: undefined, provenance: undefined }).filter(isTarget)
+  const usual = { ...input, types: undefined, provenance: undefined }
+  return typesOf(principal, usual).filter(isTarget)
 }
 
 /** Row id and content of a Provenance. */
@@ -138,7 +135,7 @@ export function provenanceLines(judge: ProvenanceJudge, line: LineSink) {
 }
 
 /** `Type/id`, without repeats; Patients first, by which most is found. */
-function targetsOf(content: string): readonly string[] {
+export function targetsOf(content: string): readonly string[] {
   const { target } = JSON.parse(content)
   const references = (Array.isArray(target) ? target : []).flatMap((item) => {
     const text = isObject(item) && typeof item.reference === 'string' ? item.reference : undefined

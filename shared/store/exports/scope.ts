@@ -32,16 +32,18 @@ export function isOfPatients(type: string): boolean {
 /** Those that the member may read, in the order of their names. */
 export function typesOf(
   principal: Principal,
-  { level, types, provenance }: Pick<ExportInput, 'level' | 'types' | 'provenance'>,
+  { level, types, provenance, organizedBy }: Asked,
 ): readonly string[] {
   return resourceTypes.filter(
     (type) =>
       isExportable(principal, type) &&
       (isNamed(type, provenance) || (types?.includes(type) ?? isUsual(type))) &&
       mayExport(principal, type) &&
-      fits(level, type),
+      (organizedBy === undefined ? fits(level, type) : isOfPatients(type)),
   )
 }
+
+export type Asked = Pick<ExportInput, 'level' | 'types' | 'provenance' | 'organizedBy'>
 
 /** Asked for beside the types. */
 function isNamed(type: string, provenance: ExportInput['provenance']): boolean {

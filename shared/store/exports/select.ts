@@ -45,17 +45,16 @@ export interface Selection {
 /** All rows, those in the compartment of some patient, or those that were found with the plan. */
 export type Reach = 'all' | 'patients' | 'listed'
 
-export function reachOf(
-  { level, patients, until }: Pick<ExportInput, 'level' | 'patients' | 'until'>,
-  type?: string,
-): Reach {
-  if (level === 'system') return 'all'
+export function reachOf({ level, patients, until, organizedBy }: Reaching, type?: string): Reach {
+  if (level === 'system') return organizedBy === undefined ? 'all' : 'patients'
   const reach = level === 'patient' && patients === undefined ? 'patients' : 'listed'
   // Which Provenance goes with an export is for its targets to say; of what they were at a time that was asked
   // for there is no index.
   const isFound = reach === 'listed' && until === undefined
   return type === 'Provenance' && !isFound ? 'all' : reach
 }
+
+type Reaching = Pick<ExportInput, 'level' | 'patients' | 'until' | 'organizedBy'>
 
 /** Row ids above `low`, up to `high`. */
 export interface Range {
@@ -198,7 +197,8 @@ function changedSql(changed: readonly ChangedRow[], bind: Bind): string {
     ${column(({ ver }) => ver, 'int')}, ${column(({ ruling }) => ruling, 'int')})`
 }
 
-function rulingSql({ ruled, scene, principal }: Selection, bind: Bind): string {
+/** Of a row `r`: the place of the grant that governs it, where they differ in what they hide. */
+export function rulingSql({ ruled, scene, principal }: Selection, bind: Bind): string {
   if (ruled === undefined) return 'null::int'
   const place = placeIn(scene.keys, principal, scene.type, scene.project)
   const cases = ruled.map(
