@@ -15,7 +15,7 @@ const MANY = 64
 function onPages(bytes: number, seed: number): Buffer {
   const room = allocatePages(bytes + 1)
   for (let at = 0; at < bytes; at++) room[at] = (at * seed) % 251
-  return room.subarray(0, bytes)
+  return Buffer.from(room.buffer, 0, bytes)
 }
 
 async function* inPieces(chunks: readonly Buffer[]): AsyncGenerator<Uint8Array> {

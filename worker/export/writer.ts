@@ -204,6 +204,6 @@ function fileAfter(last: Awaited<ReturnType<typeof lastFile>>): File {
   return { seq, rows, bytes, crc }
 }
 
-async function* chunksIn(packed: Buffer): AsyncGenerator<Uint8Array> {
+async function* chunksIn(packed: Uint8Array): AsyncGenerator<Uint8Array> {
   yield packed
 }
