@@ -3,7 +3,6 @@
  * it, and what is read of it waits in PostgreSQL while it cannot be taken further.
  */
 import type { Duplex } from 'node:stream'
-import { setImmediate as nextTurn } from 'node:timers/promises'
 import { Client, type Connection as PgConnection } from 'pg'
 import type { Connection, Database, Statement } from './database.ts'
 import { readRows } from './database-copy-rows.ts'
@@ -175,7 +174,7 @@ class CopyQuery {
   submit(connection: PgConnection): void {
     const { stream } = connection
     const row = (bytes: Buffer, start: number) => this.#take(bytes, start, stream)
-    readRows(stream, row, () => this.#pause(stream, nextTurn()))
+    readRows(stream, row, (wait) => this.#pause(stream, wait))
     connection.query(this.#text)
   }
 
