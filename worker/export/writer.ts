@@ -1,6 +1,6 @@
 /**
- * Lines → blocks → storage. Three blocks are on their way at most: one is filled, one packed, one stored.
- * A block is written down when it is stored and those before it are, so that whoever takes the part over
+ * Lines → blocks → storage. Four blocks are on their way at most: one is filled, one packed, one stored, one written
+ * down. A block is written down when it is stored and those before it are, so that whoever takes the part over
  * goes on behind it.
  */
 import { setTimeout as delay } from 'node:timers/promises'
@@ -17,7 +17,8 @@ import type { ExportMetrics } from './metrics.ts'
 /** A file is followed by the next one beyond. */
 const FILE_ROWS = 100_000
 const FILE_BYTES = 256 * 1024 * 1024
-const ON_THEIR_WAY = 2
+/** With one less a part waited for each block: to store it takes longer than to fill the next one. */
+const ON_THEIR_WAY = 3
 /** Of a block that took longer somebody else has had the processor meanwhile. */
 const LONGEST_REST_MS = 200
 /** Rows that have arrived when no more are wanted may fill a few more. */
