@@ -1,7 +1,7 @@
 /**
- * Lines → blocks → storage. Four blocks are on their way at most: one is filled, one packed, one stored, one written
- * down. A block is written down when it is stored and those before it are, so that whoever takes the part over
- * goes on behind it.
+ * Lines → blocks → storage. Three blocks of a part are on their way at most, or four: one is filled, the others are
+ * packed and stored. A block is written down when it is stored and those before it are, so that whoever takes the
+ * part over goes on behind it.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import type { CopySessions } from '../../shared/database-copy.ts'
@@ -17,8 +17,8 @@ import type { ExportMetrics } from './metrics.ts'
 /** A file is followed by the next one beyond. */
 const FILE_ROWS = 100_000
 const FILE_BYTES = 256 * 1024 * 1024
-/** With one less a part waited for each block: to store it takes longer than to fill the next one. */
-const ON_THEIR_WAY = 3
+/** What is not packed takes longer to be stored than the next one to be filled; packed ones are in memory twice. */
+const ON_THEIR_WAY = { plain: 3, packed: 2 }
 /** Of a block that took longer somebody else has had the processor meanwhile. */
 const LONGEST_REST_MS = 200
 /** Rows that have arrived when no more are wanted may fill a few more. */
@@ -75,12 +75,13 @@ export async function writeFile(
 }
 
 async function openWriter(
-  { database, storage, metrics, blocks, isBusy }: Exporting,
+  { database, storage, metrics, blocks, config, isBusy }: Exporting,
   { job, part }: TakenPart,
   kind: FileKind,
   type: string,
 ) {
   const isNew = part.epoch === 1
+  const onTheirWay = ON_THEIR_WAY[config.exportCompressionLevel === 0 ? 'plain' : 'packed']
   const last = isNew ? undefined : await lastFile(database, job.id, part.n)
   let file = fileAfter(last)
   let block: Block | undefined
@@ -160,7 +161,7 @@ async function openWriter(
 
   async function room(): Promise<void> {
     if (isBusy()) await delay(Math.min(performance.now() - begun, LONGEST_REST_MS))
-    while (underWay.size >= ON_THEIR_WAY) await Promise.race(underWay)
+    while (underWay.size >= onTheirWay) await Promise.race(underWay)
     begun = performance.now()
     if (failure !== undefined) throw failure.reason
   }
@@ -177,7 +178,7 @@ async function openWriter(
       block.add(line)
       ;[lastId, idBefore] = [idBefore, lastId]
       id.bytes.copy(lastId, 0, id.start, id.end)
-      return flushed > before || underWay.size >= ON_THEIR_WAY ? room() : undefined
+      return flushed > before || underWay.size >= onTheirWay ? room() : undefined
     },
     undo() {
       block?.undo()
