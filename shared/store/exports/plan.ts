@@ -136,7 +136,7 @@ async function cutsOf(
     const ends = await cutList(connection, job, typeNumber(type), PART_ROWS)
     return ends.slice(0, -1)
   }
-  // From one to the next, which an index counts: to number all rows took three times as long.
+  // From one to the next, which an index counts: to number all rows took more than twice as long.
   const next = (after: string) => `(select id from resource
     where project = $1 and type = $2 and id > ${after} order by id offset $3 limit 1)`
   const rows = await connection.query<{ id: string }>({
