@@ -5,27 +5,46 @@
  * https://www.postgresql.org/docs/current/protocol-message-formats.html
  */
 import type { Duplex } from 'node:stream'
+import { setTimeout as delay, setImmediate as nextTurn } from 'node:timers/promises'
 import { READ_BYTES, type ReadSink, takeReads } from './database-copy-socket.ts'
 
 /** A row has a message of its own, from `start`; its bytes are the taker's only until it returns. */
 export type MessageSink = (bytes: Buffer, start: number) => void
 
 const FIRST_REST_BYTES = 64 * 1024
+/**
+ * PostgreSQL sends 8 KiB at a time. Who reads each as it comes is woken 128 times for a MiB; at a load of 10 to 15, where
+ * most have gathered anyway, that took 0.1 to 0.4 ms of CPU, and PostgreSQL 0.05 to 0.2. So more are let gather.
+ */
+const FEW_BYTES = READ_BYTES / 2
+const GATHER_MS = 1
 /** A letter, and the length of what follows, itself included. */
 const HEADER_BYTES = 5
 const [COPY_DATA, READY_FOR_QUERY] = Buffer.from('dZ')
 
-/** Until PostgreSQL is ready for the next statement. Nothing is on its way when it is called. */
-export function readRows(stream: Duplex, sink: MessageSink, turn: () => void): void {
+/**
+ * Until PostgreSQL is ready for the next statement. Nothing is on its way when it is called. `pause` is told what is
+ * to be waited for before more is read.
+ */
+export function readRows(
+  stream: Duplex,
+  sink: MessageSink,
+  pause: (wait: Promise<void>) => void,
+): void {
   const driver = stream.listeners('data') as ReadSink[]
   let rest = Buffer.allocUnsafeSlow(FIRST_REST_BYTES)
   let held = 0
   let sinceTurn = 0
+  let isLong = false
+  let isOver = false
 
   const take = (bytes: Buffer, start: number, end: number) => {
     const letter = bytes[start]
     if (letter === COPY_DATA) return sink(bytes, start + HEADER_BYTES)
-    if (letter === READY_FOR_QUERY) giveBack()
+    if (letter === READY_FOR_QUERY) {
+      isOver = true
+      giveBack()
+    }
     // The driver may ask for the next statement at once, and keeps what it is given.
     for (const listener of driver) listener.call(stream, Buffer.from(bytes.subarray(start, end)))
   }
@@ -64,9 +83,11 @@ export function readRows(stream: Duplex, sink: MessageSink, turn: () => void): v
     // What is left is shorter than its message, so that it is the beginning of one.
     if (at < chunk.length) complete(chunk.subarray(at))
     sinceTurn += chunk.length
-    if (sinceTurn < READ_BYTES) return
+    const isGathering = isLong && !isOver && chunk.length < FEW_BYTES
+    if (sinceTurn < READ_BYTES && !isGathering) return
     sinceTurn = 0
-    turn()
+    isLong = true
+    pause(isGathering ? delay(GATHER_MS) : nextTurn())
   }
 
   const giveBack = takeReads(stream, onData)

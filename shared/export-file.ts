@@ -45,10 +45,13 @@ export const STORED_BYTES = 0xffff
 export const STORED_HEADER_BYTES = 5
 
 /** https://www.rfc-editor.org/rfc/rfc1951#section-3.2.4 */
-export function writeStoredHeader(target: Buffer, at: number, length: number): void {
+export function writeStoredHeader(target: Uint8Array, at: number, length: number): void {
+  const rest = STORED_BYTES - length
   target[at] = 0
-  target.writeUInt16LE(length, at + 1)
-  target.writeUInt16LE(STORED_BYTES - length, at + 3)
+  target[at + 1] = length
+  target[at + 2] = length >> 8
+  target[at + 3] = rest
+  target[at + 4] = rest >> 8
 }
 
 /** Undefined when one of the blocks is not a stored one. */

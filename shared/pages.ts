@@ -4,10 +4,13 @@
  */
 const PAGE_BYTES = 4096
 
-/** Zeros; the bytes are rounded up to whole pages. */
-export function allocatePages(bytes: number): Buffer {
+/**
+ * Zeros; the bytes are rounded up to whole pages. No Buffer: of a class that extends V8's own, each array of memory that
+ * may be resized gets a hidden class of its own, so that code that works on it is never compiled for good.
+ */
+export function allocatePages(bytes: number): Uint8Array<ArrayBuffer> {
   const length = Math.ceil(bytes / PAGE_BYTES) * PAGE_BYTES
-  return Buffer.from(new ArrayBuffer(length, { maxByteLength: length }), 0, length)
+  return new Uint8Array(new ArrayBuffer(length, { maxByteLength: length }), 0, length)
 }
 
 /** How many bytes of the chunk, from its start, are whole pages, in memory and at that place of a file. */

@@ -36,3 +36,25 @@ for (const outcome of ['done', 'refused'] as const) {
     await (outcome === 'done' ? copying : t.rejects(copying, { message: 'No more' }))
   })
 }
+
+t.test(
+  'rows that come a few at a time, and those that come fast, are all given on in order',
+  async (t) => {
+    const session = await copies.open(new AbortController().signal)
+    t.teardown(() => session.close())
+    const rows = 4000
+    for (const now of ['', 'pg_sleep(case when i % 400 = 0 then 0.002 else 0 end)::text ||']) {
+      const found: number[] = []
+      await session.copy(
+        `select i, ${now} repeat('x', 1000) from generate_series(1, ${rows}) i`,
+        ([i]) => void found.push(i?.bytes.readInt32BE(i.start) ?? 0),
+      )
+      t.same(
+        found,
+        Array.from({ length: rows }, (_, i) => i + 1),
+      )
+      const [next] = await session.query({ text: 'select 1 as one', values: [] })
+      t.same(next, { one: 1 }, 'the connection is as it was')
+    }
+  },
+)

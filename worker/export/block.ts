@@ -13,7 +13,7 @@ import {
 } from '../../shared/export-file.ts'
 import { allocatePages } from '../../shared/pages.ts'
 import { release } from '../../shared/release.ts'
-import type { Slice } from '../../shared/slice.ts'
+import { bufferOf, type Slice, sliceOf } from '../../shared/slice.ts'
 
 export interface Block {
   readonly rows: number
@@ -27,7 +27,7 @@ export interface Block {
   /** Of its lines, after those that `crc` is of. */
   crc(crc: number): number
   /** Nothing is added any more. What is answered may be stored until the block is given back. */
-  pack(): Promise<Buffer>
+  pack(): Promise<Uint8Array>
 }
 
 export interface Blocks {
@@ -43,8 +43,8 @@ const [LINE_FEED = 10] = Buffer.from('\n')
 
 /** `level` is zlib's; 0 packs nothing. */
 export function createBlocks(level: number): Blocks {
-  const rooms = new WeakMap<Block, Buffer>()
-  const free: Buffer[] = []
+  const rooms = new WeakMap<Block, Uint8Array>()
+  const free: Uint8Array[] = []
   return {
     take(first) {
       const bytes = Math.max(BLOCK_BYTES, roomFor(first))
@@ -70,7 +70,7 @@ function roomFor({ start, end }: Slice): number {
   return bytes + STORED_HEADER_BYTES * (2 + Math.floor(bytes / STORED_BYTES)) + 1
 }
 
-function createBlock(room: Buffer, level: number): Block {
+function createBlock(room: Uint8Array, level: number): Block {
   const [most, header] = level === 0 ? [STORED_BYTES, STORED_HEADER_BYTES] : [room.length, 0]
   let rows = 0
   let bytes = 0
@@ -97,7 +97,7 @@ function createBlock(room: Buffer, level: number): Block {
     }
   }
 
-  function* pieces(): Generator<Buffer> {
+  function* pieces(): Generator<Uint8Array> {
     for (let start = header; start < at; start += most + header) {
       yield room.subarray(start, Math.min(start + most, at))
     }
@@ -137,4 +137,9 @@ function createBlock(room: Buffer, level: number): Block {
       return room.subarray(0, at)
     },
   }
+}
+
+/** In one piece: who goes on behind it has both, or none. */
+export function lineBehind(header: Slice, line: Slice): Slice {
+  return sliceOf(Buffer.concat([bufferOf(header), Buffer.of(LINE_FEED), bufferOf(line)]))
 }

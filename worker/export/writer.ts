@@ -1,12 +1,12 @@
 /**
- * Lines → blocks → storage. Three blocks are on their way at most: one is filled, one packed, one stored.
- * Blocks are written down when they are stored and those before them are, so that whoever takes the part over
- * goes on behind them. What files end with is written down together, where several are small.
+ * Lines → blocks → storage. Three blocks of a part are on their way at most, or four: one is filled, the others are
+ * packed and stored. Blocks are written down when they are stored and those before them are, so that whoever takes
+ * the part over goes on behind them. What files end with is written down together, where several are small.
  */
 import type { CopySessions } from '../../shared/database-copy.ts'
 import { BLOCK_BYTES, blockKey } from '../../shared/export-file.ts'
 import type { Services } from '../../shared/services.ts'
-import { bufferOf, type Slice, sliceOf } from '../../shared/slice.ts'
+import type { Slice } from '../../shared/slice.ts'
 import {
   addBlocks,
   type FileKind,
@@ -22,7 +22,7 @@ import {
   type TakenPart,
 } from '../../shared/store/exports/parts.ts'
 import { ROW_ID_BYTES, uuidOf } from '../../shared/store/exports/row-id.ts'
-import type { Block, Blocks } from './block.ts'
+import { type Block, type Blocks, lineBehind } from './block.ts'
 import type { ExportMetrics } from './metrics.ts'
 import type { Pace } from './pace.ts'
 
@@ -30,7 +30,8 @@ import type { Pace } from './pace.ts'
 const FILE_LIMITS: FileLimits = { rows: 100_000, bytes: 256 * 1024 * 1024 }
 /** Of the limits, beyond which a file takes no other patient: what fits into the next one is not torn. */
 const WITH_ROOM = 0.5
-const ON_THEIR_WAY = 2
+/** What is not packed takes longer to be stored than the next one to be filled; packed ones are in memory twice. */
+const ON_THEIR_WAY = { plain: 3, packed: 2 }
 /** Files that are small: their blocks are written down by one statement. */
 const FILES_TOGETHER = 16
 /** Rows that have arrived when no more are wanted may fill a few more. */
@@ -38,7 +39,8 @@ const FEW_MORE = 6
 
 /** Blocks of a part that may be stored and not written down. */
 export function mostUnderWay(kind: PartKind): number {
-  return FEW_MORE + (kind === 'shared' ? (ON_THEIR_WAY + 1) * FILES_TOGETHER : ON_THEIR_WAY)
+  const { plain: most } = ON_THEIR_WAY
+  return FEW_MORE + (kind === 'shared' ? (most + 1) * FILES_TOGETHER : most)
 }
 
 export interface ExportWriter {
@@ -110,12 +112,13 @@ export async function writeFiles(
 }
 
 async function openWriter(
-  { database, storage, metrics, blocks, pace, fileLimits = FILE_LIMITS }: Exporting,
+  { database, storage, metrics, blocks, pace, config, fileLimits = FILE_LIMITS }: Exporting,
   { job, part }: TakenPart,
   kind: FileKind,
   type: string,
 ) {
   const isNew = part.epoch === 1
+  const onTheirWay = ON_THEIR_WAY[config.exportCompressionLevel === 0 ? 'plain' : 'packed']
   const last = isNew ? undefined : await lastFile(database, job.id, part.n)
   let file = fileAfter(last, type)
   let block: Block | undefined
@@ -231,7 +234,7 @@ async function openWriter(
 
   async function room(): Promise<void> {
     await pace.keep()
-    while (underWay.size >= ON_THEIR_WAY) await Promise.race(underWay)
+    while (underWay.size >= onTheirWay) await Promise.race(underWay)
     if (failure !== undefined) throw failure.reason
   }
 
@@ -252,7 +255,7 @@ async function openWriter(
       block.add(text, isHeaded ? 2 : 1)
       ;[lastId, idBefore] = [idBefore, lastId]
       id.bytes.copy(lastId, 0, id.start, id.end)
-      return flushed > before || underWay.size >= ON_THEIR_WAY ? room() : undefined
+      return flushed > before || underWay.size >= onTheirWay ? room() : undefined
     },
     undo() {
       block?.undo()
@@ -288,13 +291,6 @@ function fileAfter(last: Awaited<ReturnType<typeof lastFile>>, type: string): Fi
 
 const NEW_FILE: Readonly<Omit<File, 'type'>> = { seq: 0, rows: 0, bytes: 0, crc: 0, goesOn: false }
 
-const LINE_FEED = Buffer.from('\n')
-
-/** In one piece: who goes on behind it has both, or none. */
-function lineBehind(header: Slice, line: Slice): Slice {
-  return sliceOf(Buffer.concat([bufferOf(header), LINE_FEED, bufferOf(line)]))
-}
-
-async function* chunksIn(packed: Buffer): AsyncGenerator<Uint8Array> {
+async function* chunksIn(packed: Uint8Array): AsyncGenerator<Uint8Array> {
   yield packed
 }

@@ -211,11 +211,12 @@ function* plainSegments(
   file: ExportFile,
 ): Generator<Segment> {
   for (const block of file.blocks) {
-    const [, , length] = block
+    const [, , length, packedLength] = block
     yield {
       length,
       async *read({ start, end }) {
-        const packed = await reads.get(keyOf(job, file, block))
+        const all = { start: 0, end: packedLength - 1 }
+        const packed = await reads.get(keyOf(job, file, block), all)
         const lines = await unpackBlock(Buffer.concat(await packed.toArray()))
         yield lines.subarray(start, end + 1)
       },

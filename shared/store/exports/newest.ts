@@ -1,6 +1,6 @@
 /** Of versions in the order of row ids and of their numbers the last one of each. */
 import type { RowSink } from '../../database-copy.ts'
-import type { Slice } from '../../slice.ts'
+import { type Slice, sliceOf } from '../../slice.ts'
 import type { Lines } from './read.ts'
 import { ROW_ID_BYTES } from './row-id.ts'
 import type { Show } from './show.ts'
@@ -10,6 +10,9 @@ export interface NewestLines {
   readonly take: RowSink
   end(): Promise<void>
 }
+
+/** Platform meta of a row that was read without it. */
+const NONE = sliceOf(Buffer.alloc(0))
 
 export function newestLines(show: Show, { line, undo, bad }: Lines): NewestLines {
   const last = Buffer.alloc(ROW_ID_BYTES)
@@ -32,7 +35,7 @@ export function newestLines(show: Show, { line, undo, bad }: Lines): NewestLines
   }
 
   return {
-    take([id, content, metaExtension]) {
+    take([id, content, metaExtension = NONE]) {
       if (!id || !metaExtension) throw new Error('A row has no id')
       let told: Promise<void> | undefined
       if (isNext(id)) told = leave(id)
