@@ -105,3 +105,19 @@ t.test('blocks are used again once they are released', async (t) => {
   t.equal(blocks.size, 1)
   t.equal(spare.length, 1)
 })
+
+t.test('lines before a source breaks off are there, but for one that is cut', async (t) => {
+  async function* broken() {
+    yield Buffer.from('a\nb\nha')
+    throw new Error('It breaks off')
+  }
+  const found: LineBatch[] = []
+  const reading = async () => {
+    for await (const batch of batchesOf(broken(), START, MOST, [])) found.push(batch)
+  }
+  await t.rejects(reading(), /breaks off/)
+  t.same(shown(found), [
+    [1, 0, 2, 'a'],
+    [2, 2, 4, 'b'],
+  ])
+})

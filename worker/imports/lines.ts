@@ -27,6 +27,7 @@ export interface LineBatch {
 /**
  * Blank lines are counted and passed over. A line beyond `maxBytes` comes without its bytes. Those of the others
  * are copied into blocks, of which `spare` holds those that nobody uses: what a stream brings may go at once.
+ * Errors: that of the source, behind its last whole line.
  */
 export async function* batchesOf(
   chunks: AsyncIterable<Buffer>,
@@ -84,17 +85,23 @@ export async function* batchesOf(
     to = 0
     return made
   }
-  for await (const chunk of chunks) {
-    let read = 0
-    for (let at = chunk.indexOf(NEWLINE); at !== -1; at = chunk.indexOf(NEWLINE, read)) {
-      keep(chunk.subarray(read, at))
-      end += at + 1 - read
-      read = at + 1
-      take()
-      if (lines.length >= BATCH_LINES || size >= BATCH_BYTES) yield batch()
+  try {
+    for await (const chunk of chunks) {
+      let read = 0
+      for (let at = chunk.indexOf(NEWLINE); at !== -1; at = chunk.indexOf(NEWLINE, read)) {
+        keep(chunk.subarray(read, at))
+        end += at + 1 - read
+        read = at + 1
+        take()
+        if (lines.length >= BATCH_LINES || size >= BATCH_BYTES) yield batch()
+      }
+      keep(chunk.subarray(read))
+      end += chunk.length - read
     }
-    keep(chunk.subarray(read))
-    end += chunk.length - read
+  } catch (error) {
+    // Those before that are whole.
+    if (lines.length > 0) yield batch()
+    throw error
   }
   if (to > from || isTooLong) take()
   if (lines.length > 0) yield batch()
