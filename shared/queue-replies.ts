@@ -3,6 +3,7 @@
  * after a reconnect every waiter looks for its stored reply, and a job that Redis has lost is added
  * once more under its own id, unless its run has already written something.
  */
+import { setTimeout as delay } from 'node:timers/promises'
 import type { Logger } from './log.ts'
 import type { ExecuteJob, ExecuteReply } from './queue-jobs.ts'
 import { keys } from './queue-scripts.ts'
@@ -33,6 +34,9 @@ export interface RepliesOptions {
   withdraw(job: ExecuteJob): Promise<unknown>
 }
 
+/** A worker whose Redis has forgotten its scripts may give back a job before it has said how the run ended. */
+const GONE_MS = 500
+
 interface Waiting {
   readonly job: ExecuteJob
   readonly settle: (reply: ExecuteReply | 'gone' | undefined) => void
@@ -57,12 +61,17 @@ export async function openReplies(options: RepliesOptions): Promise<Replies> {
     // First hear, then look: a reply between the two is seen by one of them.
     await subscriber.subscribe(channel)
     await Promise.all([...abandoned.values()].map(withdraw))
-    for (const entry of [...waiting.values()]) {
-      const { runId } = entry.job
-      const stored = await redis.get(keys.reply(runId))
-      if (stored !== null) entry.settle(JSON.parse(stored))
-      else if (!(await options.has(runId))) await addAgain(entry)
-    }
+    await Promise.all([...waiting.values()].map(look))
+  }
+
+  async function look(entry: Waiting): Promise<void> {
+    const { runId } = entry.job
+    const isKnown = await options.has(runId)
+    // A job that has ended just now has its reply on the way.
+    if (!isKnown) await delay(GONE_MS).then(lastTurn)
+    const stored = await redis.get(keys.reply(runId))
+    if (stored !== null) entry.settle(JSON.parse(stored))
+    else if (!isKnown && waiting.get(runId) === entry) await addAgain(entry)
   }
 
   async function withdraw(job: ExecuteJob): Promise<void> {
