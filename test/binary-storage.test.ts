@@ -11,6 +11,7 @@ import { storeContent } from '../shared/api/binary-content.ts'
 import { placeOf, sweepContents } from '../shared/api/stored-contents.ts'
 import { type Binary, download, openBucket, upload } from './fixtures/binaries.ts'
 import { type Botica, openBotica, until } from './fixtures/botica.ts'
+import { limitFiles } from './fixtures/full-disk.ts'
 import { openSdk } from './fixtures/sdk.ts'
 
 const LIMIT = 12 * 1024 * 1024
@@ -53,6 +54,34 @@ t.test('what is read of a bucket is given back before the next piece comes', asy
   t.equal(Math.max(...kept), 0)
   await storage.delete('test/large')
 })
+
+t.test(
+  'a folder that is full is told as 503, and nothing stays',
+  { skip: process.platform !== 'linux' },
+  async (t) => {
+    const { admin } = disk
+    const before = { files: filesIn(folder).length, rows: await binaryRows(disk) }
+    // What the kernel says besides the error of the write.
+    const ignore = () => undefined
+    process.on('SIGXFSZ', ignore)
+    await limitFiles(process, '1000')
+    const data = randomBytes(3000).toString('base64')
+    const refused = [
+      await admin.post('Binary', randomBytes(3000), type),
+      await admin.post('Binary', { resourceType: 'Binary', contentType: 'text/plain', data }),
+    ]
+    await limitFiles(process, 'unlimited')
+    process.off('SIGXFSZ', ignore)
+    for (const { status, headers, body } of refused) {
+      t.equal(status, 503)
+      t.ok(headers.has('retry-after'))
+      const text = 'The storage is not available, try again'
+      t.match(body, { issue: [{ code: 'transient', details: { text } }] })
+    }
+    t.same({ files: filesIn(folder).length, rows: await binaryRows(disk) }, before)
+    await upload(admin, randomBytes(3000), 'image/png')
+  },
+)
 
 for (const [name, botica, directory] of [
   ['a folder', disk, folder],

@@ -1,10 +1,9 @@
-import { type ChildProcess, execFile } from 'node:child_process'
+import type { ChildProcess } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { readdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
-import { promisify } from 'node:util'
 import { Redis } from 'ioredis'
 import { Registry } from 'prom-client'
 import t from 'tap'
@@ -14,6 +13,7 @@ import { startExports } from '../worker/export/run.ts'
 import { openBotica, until } from './fixtures/botica.ts'
 import { openGate } from './fixtures/export-gate.ts'
 import { ended, exportedAt, idsIn, kickOff } from './fixtures/exports.ts'
+import { limitFiles } from './fixtures/full-disk.ts'
 import { createDatabase } from './fixtures/own-database.ts'
 import { anOrganization, aPatient } from './fixtures/resources.ts'
 
@@ -173,10 +173,6 @@ async function isSwept(url: string): Promise<boolean> {
     values: [idOf(url)],
   })
   return row?.swept === true
-}
-
-function limitFiles({ pid }: ChildProcess, bytes: string) {
-  return promisify(execFile)('prlimit', ['--pid', String(pid), `--fsize=${bytes}:`])
 }
 
 function idOf(url: string): string {

@@ -6,7 +6,7 @@
 import { createHash, type Hash, randomUUID } from 'node:crypto'
 import { Readable } from 'node:stream'
 import { chunksOf } from '../chunks.ts'
-import { badStructure, HttpError, tooLarge } from '../errors.ts'
+import { badStructure, HttpError, tooLarge, unavailable } from '../errors.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import type { Services } from '../services.ts'
 import type { ByteRange, Storage } from '../storage.ts'
@@ -71,7 +71,8 @@ export type Upload = Buffer | Readable
 
 /**
  * Stores an upload; the answer is the `url` of the stored resource. Whoever fails to store the
- * resource calls `removeContent`. Errors: 413 beyond MAX_UPLOAD_BYTES, 400 when it breaks off.
+ * resource calls `removeContent`. Errors: 413 beyond MAX_UPLOAD_BYTES, 400 when it breaks off,
+ * 503 when the storage is full or away.
  */
 export async function storeContent(
   { storage, config, database }: Services,
@@ -83,7 +84,9 @@ export async function storeContent(
   const key = `binary/${projectId}/${id.slice(0, 2)}/${id}`
   const meter = { bytes: 0, digest: createHash('sha256') }
   await noteContent(database, placeOf(config), key)
-  await storage.put(key, metered(upload, config.maxUploadBytes, meter))
+  await storage.put(key, metered(upload, config.maxUploadBytes, meter)).catch((error: unknown) => {
+    throw error instanceof HttpError ? error : unavailable('The storage', error)
+  })
   const query = new URLSearchParams({
     size: String(meter.bytes),
     sha256: meter.digest.digest('base64url'),
