@@ -1,6 +1,7 @@
 /** Where inputs of imports may come from: what the kick-off, a manifest and a redirect may name. */
 import { createServer } from 'node:http'
 import t from 'tap'
+import { freePort } from '../scripts/service.ts'
 import { importAddress } from '../shared/api/import-address.ts'
 import { FetchRefused, openOutside } from '../shared/fetch-outside.ts'
 import { EVERYWHERE } from '../shared/outbound.ts'
@@ -31,7 +32,10 @@ const asked: string[] = []
 const server = createServer(({ url = '' }, res) => {
   asked.push(url)
   if (url === '/redirect') res.writeHead(302, { Location: '/one' }).end()
-  else res.end(JSON.stringify(manifests[url] ?? { ...aPatient(), id: 'one' }))
+  else if (url === '/busy') res.writeHead(503).end()
+  else if (url === '/cut') {
+    res.writeHead(200, { 'Content-Length': '1000' }).write('{"resourceType":', () => res.destroy())
+  } else res.end(JSON.stringify(manifests[url] ?? { ...aPatient(), id: 'one' }))
 })
 const base = `http://127.0.0.1:${await listen(t, server)}`
 
@@ -55,6 +59,35 @@ t.test('a manifest is refused as a whole, with what is wrong with it', async (t)
     t.match((await admin.get(body.error[0]?.url ?? '')).text, text)
   }
   t.notOk(asked.includes('/one'), 'nothing of them is imported')
+})
+
+t.test('why an input could not be read is told', async (t) => {
+  const closed = await freePort()
+  const patients = (valueUrl: string) =>
+    parameters({
+      name: 'input',
+      part: [
+        { name: 'type', valueCode: 'Patient' },
+        { name: 'url', valueUrl },
+      ],
+    })
+  const cases: readonly (readonly [body: object, text: RegExp])[] = [
+    [patients(`${base}/busy`), /could not be read: it was answered with status 503/],
+    [patients(`${base}/cut`), /could not be read: the connection ended early/],
+    [patients(`http://127.0.0.1:${closed}/`), /could not be read: .*ECONNREFUSED/],
+    [
+      parameters({ name: 'manifest', valueUrl: `${base}/busy` }),
+      /could not be read: it was answered with status 503/,
+    ],
+  ]
+  await Promise.all(
+    cases.map(async ([given, text]) => {
+      const begun = await admin.post('$import', given)
+      const { body } = await ended(admin, begun.headers.get('content-location') ?? '')
+      t.equal(body.error.length, 1)
+      t.match((await admin.get(body.error[0]?.url ?? '')).text, text)
+    }),
+  )
 })
 
 t.test('what an input lacks is told with its place', async (t) => {

@@ -294,7 +294,7 @@ t.test(
 
     t.match(status.output, [{ created: 0 }, {}, { created: 2 }])
     const texts = (await errorsOf(status)).map(({ issue: [first] }) => first?.details.text)
-    t.ok(texts.includes('The input was answered with status 404'))
+    t.ok(texts.includes('The input could not be read: it was answered with status 404'))
     t.ok(texts.includes('The input could not be decompressed'), texts.join())
   },
 )

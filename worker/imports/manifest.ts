@@ -7,7 +7,7 @@ import { fetchOutside } from '../../shared/fetch-outside.ts'
 import { parseBody } from '../../shared/fhir/json.ts'
 import { isObject } from '../../shared/fhir/resource.ts'
 import type { ImportInput } from '../../shared/store/imports.ts'
-import { refused } from './source.ts'
+import { refused, unwanted } from './source.ts'
 
 /** Errors: 400 for what is no manifest, or one whose files take a token; others may be tried again. */
 export async function readManifest(
@@ -19,8 +19,7 @@ export async function readManifest(
   const isSecure = !takesHttp(config)
   const asked = { url, method: 'GET', headers, body: undefined, redirect: 'follow', isSecure }
   const { status, body } = await fetchOutside(asked, config.hookTargets, signal).catch(refused)
-  if (status >= 500 || status === 429) throw new Error(`The manifest was answered with ${status}`)
-  if (status !== 200) throw badRequest(`The manifest was answered with status ${status}`)
+  if (status !== 200) throw unwanted(status)
   const manifest = parseBody(body)
   if (!isObject(manifest) || !Array.isArray(manifest.output)) {
     throw badRequest('The answer is no manifest of a bulk export')

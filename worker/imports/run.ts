@@ -4,7 +4,7 @@
  */
 import { isRefusal } from '../../shared/api/import-lines.ts'
 import { lineFailure, PartLost } from '../../shared/api/import-writes.ts'
-import { badRequest, HttpError } from '../../shared/errors.ts'
+import { HttpError } from '../../shared/errors.ts'
 import type { Services } from '../../shared/services.ts'
 import {
   hasWaitingPart,
@@ -17,6 +17,7 @@ import { removeOldImports } from '../../shared/store/imports.ts'
 import { finishManifest, finishPart } from './end.ts'
 import { readManifest } from './manifest.ts'
 import { importPart, PartTooEarly, type Spare } from './part.ts'
+import { unreadable } from './source.ts'
 
 /** More would only share the same processor. */
 export const IMPORTS_AT_ONCE = 2
@@ -131,6 +132,6 @@ async function afterFailure(services: Services, part: TakenPart, error: unknown)
     const pauseMs = Math.min(FIRST_PAUSE_MS * 2 ** (attempts - 1), LONGEST_PAUSE_MS)
     return await releasePart(database, part, pauseMs)
   }
-  const refusal = isRefusal(error) ? error : badRequest('The input could not be read')
+  const refusal = isRefusal(error) ? error : unreadable(error)
   await finishPart(services, part, { line: nextLine, outcome: lineFailure(nextLine, refusal) })
 }

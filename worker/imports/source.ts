@@ -6,7 +6,7 @@ import { type BinaryContent, contentOf, openContent } from '../../shared/api/bin
 import { takesHttp } from '../../shared/api/import-address.ts'
 import { chunksOf } from '../../shared/chunks.ts'
 import type { Config } from '../../shared/config.ts'
-import { badRequest } from '../../shared/errors.ts'
+import { badRequest, type HttpError } from '../../shared/errors.ts'
 import { FetchRefused, type Opened, openOutside } from '../../shared/fetch-outside.ts'
 import type { Services } from '../../shared/services.ts'
 
@@ -84,18 +84,22 @@ const decoders = {
 
 async function openFile(config: Config, url: string, signal: AbortSignal): Promise<Raw> {
   const { headers, body } = await openAnswer(config, url, signal)
-  body.setTimeout(SILENCE_MS, () => body.destroy(new Error('The server says nothing any more')))
+  body.setTimeout(SILENCE_MS, () => body.destroy(new SourceFailed('the server fell silent')))
   const encoding = headers['content-encoding']?.toLowerCase() ?? ''
   const decoder = Object.hasOwn(decoders, encoding)
     ? decoders[encoding as keyof typeof decoders]()
     : undefined
-  const chunks = decoder === undefined ? chunksOf(body) : through(chunksOf(body), decoder)
+  const sent = received(chunksOf(body))
+  const chunks = decoder === undefined ? sent : through(sent, decoder)
   const length = decoder === undefined ? Number(headers['content-length']) : 0
   const size = length > 0 ? length : undefined
   return { chunks, start: 0, size, close: () => void body.destroy() }
 }
 
-/** Errors: 400 for an answer that will be the same the next time. */
+/** Why an input is not to be had at present; the message is for who imports it. */
+export class SourceFailed extends Error {}
+
+/** Errors: 400 for an answer that will be the same the next time, else SourceFailed. */
 async function openAnswer(config: Config, url: string, signal: AbortSignal): Promise<Opened> {
   const waiting = new AbortController()
   const timer = setTimeout(() => waiting.abort(), ANSWER_MS)
@@ -107,17 +111,38 @@ async function openAnswer(config: Config, url: string, signal: AbortSignal): Pro
     const opened = await openOutside(asked, config.hookTargets, either).catch(refused)
     if (opened.status === 200) return opened
     opened.body.destroy()
-    const text = `The input was answered with status ${opened.status}`
-    const isFinal = opened.status < 500 && opened.status !== 429
-    throw isFinal ? badRequest(text) : new Error(text)
+    throw unwanted(opened.status)
   } finally {
     clearTimeout(timer)
   }
 }
 
+/** Another answer than 200. */
+export function unwanted(status: number): Error {
+  const failure = new SourceFailed(`it was answered with status ${status}`)
+  return status < 500 && status !== 429 ? unreadable(failure) : failure
+}
+
+/** 400 for an input that is given up. */
+export function unreadable(error: unknown): HttpError {
+  const why = error instanceof SourceFailed ? `: ${error.message}` : ''
+  return badRequest(`The input could not be read${why}`)
+}
+
 /** What the rules of outbound requests do not allow will not be allowed later. */
-export function refused(error: unknown): never {
-  throw error instanceof FetchRefused ? badRequest(error.message) : error
+export function refused(error: Error): never {
+  throw error instanceof FetchRefused
+    ? badRequest(error.message)
+    : new SourceFailed(error.message, { cause: error })
+}
+
+async function* received(body: Chunks): AsyncGenerator<Buffer> {
+  try {
+    yield* body
+  } catch (error) {
+    if (error instanceof SourceFailed) throw error
+    throw new SourceFailed('the connection ended early', { cause: error })
+  }
 }
 
 /** A file that is packed itself, whatever it is called. */
