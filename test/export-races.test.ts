@@ -26,6 +26,7 @@ import { sweepExport } from '../worker/export/sweep.ts'
 import { type Exporting, LeaseLost } from '../worker/export/writer.ts'
 import { openBotica, until } from './fixtures/botica.ts'
 import { kickOff, manifestOf } from './fixtures/exports.ts'
+import { holdTable, waitingFor } from './fixtures/held-rows.ts'
 import { createDatabase } from './fixtures/own-database.ts'
 import { aPatient } from './fixtures/resources.ts'
 
@@ -125,6 +126,22 @@ t.test(
     t.equal(await sweepExport({ ...botica.services, storage: disk }), true)
   },
 )
+
+t.test('a plan that nobody waits for ends in the middle of it', async (t) => {
+  const url = await kickOff(admin, 'Patient/$export?organizeOutputBy=Patient')
+  const taken = await takePart(database)
+  if (taken?.part.kind !== 'plan') throw new Error('There is no plan')
+  const principal = await memberOf(botica.services, taken.job.input)
+  if (principal === undefined) throw new Error('There is no member')
+  const held = await holdTable(database, 'resource')
+  const controller = new AbortController()
+  const planning = runPart(exporting, principal, taken, controller.signal)
+  await until(async () => (await waitingFor(database, held.pid)).length > 0, DONE_MS)
+  controller.abort(new Error('Nobody waits'))
+  await t.rejects(planning, { message: 'Nobody waits' })
+  await held.release()
+  t.equal((await admin.del(url)).status, 202)
+})
 
 t.test('who was away while somebody else planned takes nothing from the plan', async (t) => {
   const url = await kickOff(admin, `Group/${group.id}/$export?_type=Patient`)

@@ -59,7 +59,7 @@ export async function runPart(
   }
   switch (kind) {
     case 'plan':
-      return plan(services, principal, taken)
+      return plan(services, principal, taken, signal)
     case 'output':
     case 'shared':
       return output(services, principal, taken, signal)
@@ -77,6 +77,7 @@ async function plan(
   services: Exporting,
   principal: Principal,
   { job, part }: TakenPart,
+  signal: AbortSignal,
 ): Promise<TakenPart | undefined> {
   const { database, repository, queues, log, wake } = services
   const started = await startExport(database, job)
@@ -87,7 +88,7 @@ async function plan(
   }
   if (!(await clearMembers(database, job.id, part))) throw new LeaseLost()
   const planned = { ...job, state: 'active', at: started.at } as const
-  const { parts, small, issues } = await repository.exports.plan(principal, planned)
+  const { parts, small, issues } = await repository.exports.plan(principal, planned, signal)
   await addIssues(database, job.id, issues)
   const ended = await finishPlan(database, planned, part, parts, small)
   if (ended === undefined) throw new LeaseLost()

@@ -26,8 +26,8 @@ export interface Exports {
     ids: readonly string[],
     group: string | undefined,
   ): Promise<ReadonlySet<string>>
-  /** May be done again from the start. */
-  plan(principal: Principal, job: PlannedJob): Promise<Plan>
+  /** May be done again from the start. Errors: the reason of `signal`. */
+  plan(principal: Principal, job: PlannedJob, signal: AbortSignal): Promise<Plan>
   /** Every line of a part behind `part.after`, by type and in the order of their row ids. */
   read(
     principal: Principal,
@@ -65,7 +65,10 @@ export function createExports(store: Store): Exports {
       const rows = await readAsOf(store, principal, 'Patient', among, FAR)
       return new Set(rows.map(({ content }) => idOf(content ?? '')))
     },
-    plan: (principal, job) => planExport(store, principal, job),
+    plan(principal, job, signal) {
+      const connection = store.connection.until?.(signal) ?? store.connection
+      return planExport({ ...store, connection }, principal, job)
+    },
     async read(principal, job, part, baseUrl, session, lines) {
       const reading = { store, principal, job, baseUrl, session }
       if (part.kind === 'shared') return readShared(reading, part, lines)
