@@ -251,6 +251,20 @@ t.test('HEAD answers as GET without a body', async (t) => {
   t.equal(await answer.text(), '')
 })
 
+t.test('HEAD begins nothing', async (t) => {
+  const headers = { Authorization: `Bearer ${client.token}` }
+  for (const path of ['$export', 'Patient/$export', 'Bot/some/$execute', '$nobody-knows']) {
+    const answer = await fetch(`${botica.baseUrl}fhir/R4/${path}`, { method: 'HEAD', headers })
+    t.equal(answer.status, 405, path)
+    t.equal(answer.headers.get('allow'), 'GET, POST')
+  }
+  const exported = await client.put('Patient/$export', {})
+  t.match([exported.status, exported.headers.get('allow')], [405, 'GET, POST'])
+  const { id } = await client.create(aPatient())
+  const url = `${botica.baseUrl}fhir/R4/Patient/${id}/$everything`
+  t.equal((await fetch(url, { method: 'HEAD', headers })).status, 200)
+})
+
 t.test('Prefer decides what a write returns', async (t) => {
   const minimal = await client.post('Patient', aPatient(), { Prefer: 'return=minimal' })
   t.equal(minimal.status, 201)

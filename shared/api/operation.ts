@@ -24,6 +24,8 @@ export interface Operation {
   /** Defined by the standard, for its type, for every Resource or for the CapabilityStatement; by the guide of bulk data. */
   readonly standard?: 'type' | 'Resource' | 'CapabilityStatement' | 'bulk'
   readonly methods: readonly string[]
+  /** A GET begins something, so that HEAD, which is safe, is none of its methods (RFC 9110 §9.2.1). */
+  readonly acts?: true
   /** The reply has a form of its own, which `Accept` and `_pretty` do not change. */
   readonly ownFormat?: true
   /** It charges the load units of what it does by itself. */

@@ -1,5 +1,5 @@
 /** Method + path → what answers it. https://hl7.org/fhir/R4/http.html#summary */
-import { badStructure, methodNotAllowed, notFound } from '../errors.ts'
+import { badStructure, type HttpError, methodNotAllowed, notFound } from '../errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import { isLegalId, normalId } from '../store/context.ts'
 import type { Operation } from './operation.ts'
@@ -100,6 +100,16 @@ function pick(
   return { kind, ...target } as Route
 }
 
+/** Errors: 405 for what GET begins and HEAD must not; those of `findRoute`. */
+export function checkHead(path: string): void {
+  const route = findRoute('GET', path)
+  if (route.kind === 'operation' && route.operation.acts) throw notAllowed(route.operation)
+}
+
+function notAllowed({ methods, acts }: Operation): HttpError {
+  return methodNotAllowed(acts ? methods.join(', ') : allowed(methods))
+}
+
 function allowed(methods: readonly string[]): string {
   const all = methods.includes('GET') ? ['HEAD', ...methods] : methods
   return [...all].sort().join(', ')
@@ -120,7 +130,7 @@ function operationRoute(
   const operation = known ?? customOperation(name)
   // A name that nobody has defined is not found, whatever the method.
   if (known === undefined && !operation.methods.includes(method)) throw notFound()
-  if (!operation.methods.includes(method)) throw methodNotAllowed(allowed(operation.methods))
+  if (!operation.methods.includes(method)) throw notAllowed(operation)
   const rest = segments.slice(1).join('/')
   return { kind: 'operation', operation, type: target.type, id: target.id, rest }
 }

@@ -20,6 +20,7 @@ export function customOperation(name: string): Operation {
     name,
     on: [{ level: 'system' }, { level: 'type' }, { level: 'instance' }],
     methods: execute.methods,
+    acts: true,
     ownFormat: true,
     async run(call) {
       const { services, principal } = call

@@ -24,6 +24,7 @@ export const execute: Operation = {
     { type: 'Bot', level: 'instance' },
   ],
   methods: ['GET', 'POST'],
+  acts: true,
   ownFormat: true,
   async run(call) {
     const found = await findBot(call)

@@ -35,6 +35,7 @@ export const exportData: Operation = {
     { type: 'Group', level: 'instance' },
   ],
   methods: ['GET', 'POST'],
+  acts: true,
   ownFormat: true,
   async run(call) {
     const { services, principal, request, type, id } = call
