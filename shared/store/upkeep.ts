@@ -3,6 +3,8 @@ import type { Connection, Database } from '../database.ts'
 
 const TABLES = ['resource', 'version', 'idx_string', 'idx_range', 'code', 'unique_key'] as const
 const UPKEEP_LOCK = 726_010
+/** What a connection is called for as long as it writes statistics and indexes alone, and no resource. */
+export const UPKEEP = 'botica-upkeep'
 /** Autovacuum looks once a minute; a bulk load is over by then, and was planned without statistics. */
 const FRESH_ROWS = 1000
 const FRESH_SHARE = 0.5
@@ -49,8 +51,8 @@ export async function analyzeGrown(database: Database): Promise<readonly string[
 async function alone(database: Database, text: string): Promise<void> {
   await database.transaction(async (connection) => {
     const [row] = await connection.query<{ mine: boolean }>({
-      text: 'select pg_try_advisory_xact_lock($1) as mine',
-      values: [UPKEEP_LOCK],
+      text: `select pg_try_advisory_xact_lock($1) as mine, set_config('application_name', $2, true)`,
+      values: [UPKEEP_LOCK, UPKEEP],
     })
     if (row?.mine) await connection.query({ text, values: [] })
   })

@@ -5,6 +5,7 @@ import type { Connection, Database } from '../../database.ts'
 import { typeName, typeNumber } from '../../fhir/definitions.ts'
 import type { Issue } from '../../fhir/outcome.ts'
 import { type Store, scopeOf } from '../context.ts'
+import { UPKEEP } from '../upkeep.ts'
 import { listCompartments } from './compartments.ts'
 import { type ExportJob, lockExports, type PlannedJob } from './jobs.ts'
 import { cutList, type Listed } from './list.ts'
@@ -44,12 +45,13 @@ async function startOne(connection: Connection, id: string) {
     name: 'export-start',
     text: `update export_job set state = 'active', at = coalesce(at,
         date_trunc('milliseconds', least(clock_timestamp(), (select min(xact_start)
-          from pg_stat_activity where datname = current_database() and backend_xid is not null)))
+          from pg_stat_activity where datname = current_database() and backend_xid is not null
+            and backend_type = 'client backend' and application_name <> $3)))
         - interval '1 ms')
       where id = $1 and (state = 'active' or (state = 'accepted' and (select count(*)
         from export_job a where a.project = export_job.project and a.state = 'active') < $2))
       returning at, (extract(epoch from clock_timestamp() - at) * 1000)::float8 as "heldMs"`,
-    values: [id, MOST_RUNNING],
+    values: [id, MOST_RUNNING, UPKEEP],
   })
   return found
 }

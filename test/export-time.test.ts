@@ -1,0 +1,76 @@
+/** Which open transactions hold the time of an export back. */
+import t from 'tap'
+import { analyzeGrown } from '../shared/store/upkeep.ts'
+import { openBotica, until } from './fixtures/botica.ts'
+import { exportAll, idsIn } from './fixtures/exports.ts'
+import { createDatabase } from './fixtures/own-database.ts'
+import { aPatient } from './fixtures/resources.ts'
+
+const HOLD = 4713
+const ROWS = 3000
+const PATIENCE_MS = 60_000
+
+const botica = await openBotica(t, {
+  worker: true,
+  // Whoever else writes to the database would hold it back, too.
+  env: { DATABASE_URL: await createDatabase(t) },
+})
+const { admin } = botica
+const { database } = botica.services
+
+/** A transaction that is open until the answer is called. */
+async function open(text: string) {
+  const opened = Promise.withResolvers<void>()
+  const released = Promise.withResolvers<void>()
+  const done = database.transaction(async (connection) => {
+    await connection.query({ text, values: [] })
+    opened.resolve()
+    await released.promise
+  })
+  await opened.promise
+  return async () => {
+    released.resolve()
+    await done
+  }
+}
+
+const exportedPatients = async () =>
+  idsIn(await exportAll(admin, '$export?_type=Patient'), 'Patient')
+
+t.test('one that may write resources does', async (t) => {
+  const close = await open('select pg_current_xact_id()')
+  const { id } = await admin.create(aPatient())
+  t.notOk((await exportedPatients()).includes(id))
+  await close()
+  t.ok((await exportedPatients()).includes(id))
+})
+
+t.test('the gathering of statistics does not', async (t) => {
+  // It has an id for as long as it waits, as at its end.
+  const grow = [
+    `create function hold(int) returns int immutable language plpgsql as $$ begin
+      perform pg_current_xact_id(); perform pg_advisory_xact_lock_shared(${HOLD}); return 1; end $$`,
+    'create index held on unique_key (hold(project))',
+    `insert into unique_key select 0, 0, 0, n, gen_random_uuid() from generate_series(1, ${ROWS}) n`,
+    'select pg_stat_force_next_flush()',
+  ]
+  await database.transaction(async (connection) => {
+    for (const text of grow) await connection.query({ text, values: [] })
+  })
+  const close = await open(`select pg_advisory_xact_lock(${HOLD})`)
+  const analyzing = analyzeGrown(database)
+  await until(isHeld, PATIENCE_MS)
+  const { id } = await admin.create(aPatient())
+  t.ok((await exportedPatients()).includes(id))
+  t.ok(await isHeld())
+  await close()
+  t.same(await analyzing, ['unique_key'])
+})
+
+async function isHeld(): Promise<boolean> {
+  const waiting = await database.query({
+    text: `select 1 from pg_locks where locktype = 'advisory' and objid = $1 and not granted`,
+    values: [HOLD],
+  })
+  return waiting.length > 0
+}
