@@ -1,5 +1,6 @@
 /** Which open transactions hold the time of an export back. */
 import t from 'tap'
+import type { Connection } from '../shared/database.ts'
 import { analyzeGrown } from '../shared/store/upkeep.ts'
 import { openBotica, until } from './fixtures/botica.ts'
 import { exportAll, idsIn } from './fixtures/exports.ts'
@@ -18,12 +19,16 @@ const botica = await openBotica(t, {
 const { admin } = botica
 const { database } = botica.services
 
+async function run(connection: Connection, ...texts: readonly string[]): Promise<void> {
+  for (const text of texts) await connection.query({ text, values: [] })
+}
+
 /** A transaction that is open until the answer is called. */
 async function open(text: string) {
   const opened = Promise.withResolvers<void>()
   const released = Promise.withResolvers<void>()
   const done = database.transaction(async (connection) => {
-    await connection.query({ text, values: [] })
+    await run(connection, text)
     opened.resolve()
     await released.promise
   })
@@ -47,17 +52,22 @@ t.test('one that may write resources does', async (t) => {
 
 t.test('the gathering of statistics does not', async (t) => {
   // It has an id for as long as it waits, as at its end.
-  const grow = [
-    `create function hold(int) returns int immutable language plpgsql as $$ begin
-      perform pg_current_xact_id(); perform pg_advisory_xact_lock_shared(${HOLD}); return 1; end $$`,
+  await run(
+    database,
+    `create function hold(int) returns int immutable language plpgsql set lock_timeout = 0 as $$ begin
+      if exists (select from pg_stat_progress_analyze where pid = pg_backend_pid()) then
+        perform pg_current_xact_id(), pg_advisory_xact_lock_shared(${HOLD});
+      end if; return 1; end $$`,
     'create index held on unique_key (hold(project))',
-    `insert into unique_key select 0, 0, 0, n, gen_random_uuid() from generate_series(1, ${ROWS}) n`,
-    'select pg_stat_force_next_flush()',
-  ]
-  await database.transaction(async (connection) => {
-    for (const text of grow) await connection.query({ text, values: [] })
-  })
+  )
   const close = await open(`select pg_advisory_xact_lock(${HOLD})`)
+  await database.transaction((connection) =>
+    run(
+      connection,
+      `insert into unique_key select 0, 0, 0, n, gen_random_uuid() from generate_series(1, ${ROWS}) n`,
+      'select pg_stat_force_next_flush()',
+    ),
+  )
   const analyzing = analyzeGrown(database)
   await until(isHeld, PATIENCE_MS)
   const { id } = await admin.create(aPatient())
