@@ -4,7 +4,6 @@ import { systemPrincipal } from '../../shared/access/principal.ts'
 import { type FhirRequest, handle } from '../../shared/api/handle.ts'
 import { readQuery } from '../../shared/api/negotiate.ts'
 import { operations } from '../../shared/api/operations/table.ts'
-import { checkHead } from '../../shared/api/route.ts'
 import type { Config } from '../../shared/config.ts'
 import { SYSTEM_PROJECT } from '../../shared/store/projects.ts'
 import { type Context, caller, type Middleware, type Web } from '../context.ts'
@@ -27,7 +26,6 @@ const NOBODY: Principal = {
 /** Not a Router: to be asked behind others takes a twentieth of what a read costs web. */
 export function fhir({ services }: Web, authenticate: Middleware): Middleware {
   const serve = async (ctx: Context, principal: Principal) => {
-    if (ctx.method === 'HEAD') checkHead(pathOf(ctx))
     const request = await requestOf(ctx, services.config)
     const reply = await withTiming(ctx, principal, () => handle(services, principal, request))
     await send(ctx, reply)
@@ -55,7 +53,7 @@ async function requestOf(ctx: Context, config: Config): Promise<FhirRequest> {
   const { headers } = ctx.req
   return {
     // Koa leaves the body of a HEAD answer out, all else is as for GET.
-    method: ctx.method === 'HEAD' ? 'GET' : ctx.method,
+    ...(ctx.method === 'HEAD' ? { method: 'GET', isHead: true } : { method: ctx.method }),
     path: pathOf(ctx),
     query: readQuery(ctx.querystring),
     queryText: ctx.querystring,

@@ -18,6 +18,8 @@ import { respond } from './respond.ts'
 
 export interface FhirRequest {
   readonly method: string
+  /** The method is GET, and nobody reads the body. */
+  readonly isHead?: boolean
   /** Path after `fhir/R4/`, without query, `%24` already `$`; no leading or trailing slash. */
   readonly path: string
   readonly query: URLSearchParams

@@ -25,7 +25,7 @@ import { capabilities } from './metadata.ts'
 import { type Preferences, readJson, readPreferences } from './negotiate.ts'
 import { FHIR_JSON, indented } from './reply.ts'
 import { create, patch, read, remove, update, vread } from './resources.ts'
-import { findRoute, type Route } from './route.ts'
+import { checkHead, findRoute, type Route } from './route.ts'
 import { search, searchCompartment, searchSystem } from './search.ts'
 
 /** Answers one request. Errors: HttpError for whatever is the caller's fault. */
@@ -38,6 +38,7 @@ export async function respond(
   if (isImportPath(request.path)) return handleImport(services, principal, request)
   if (isExportPath(request.path)) return handleExport(services, principal, request)
   const route = findRoute(request.method, request.path)
+  if (request.isHead) checkHead(route)
   const item = await charge(services, principal, request, unitsOf(route))
   const reply = await answer(services, principal, request, route)
   return item === undefined ? reply : { ...reply, headers: { RateLimit: item, ...reply.headers } }

@@ -100,9 +100,8 @@ function pick(
   return { kind, ...target } as Route
 }
 
-/** Errors: 405 for what GET begins and HEAD must not; those of `findRoute`. */
-export function checkHead(path: string): void {
-  const route = findRoute('GET', path)
+/** Errors: 405 for what GET begins and HEAD must not. */
+export function checkHead(route: Route): void {
   if (route.kind === 'operation' && route.operation.acts) throw notAllowed(route.operation)
 }
 
