@@ -16,8 +16,8 @@ import { hasProvenance, listProvenance } from './provenance-list.ts'
 import { typesOf } from './scope.ts'
 import { reachOf, stateTime } from './select.ts'
 
-/** Rows of one type beyond which its ids are cut into ranges. */
-const PART_ROWS = 100_000
+/** Rows of one type beyond which its ids are cut into ranges: a file holds them, and what is deleted meanwhile. */
+const PART_ROWS = 95_000
 /** Rows of types that share a part: to take one, to store its file and to write that down is as much as for 1,000 rows. */
 const SHARED_ROWS = 20_000
 
