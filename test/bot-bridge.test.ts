@@ -1,12 +1,11 @@
 /** What a bot asks of its worker ends with the run. */
-import { randomUUID } from 'node:crypto'
 import { createServer, type ServerResponse } from 'node:http'
 import t from 'tap'
-import type { ExecuteJob } from '../shared/queue-jobs.ts'
 import type { Services } from '../shared/services.ts'
 import { type Bridge, createBridge } from '../worker/bots/bridge.ts'
 import { openBotica, type Tenant, until } from './fixtures/botica.ts'
 import type { Untyped } from './fixtures/bots.ts'
+import { aJob } from './fixtures/execute-job.ts'
 import { listen } from './fixtures/listening.ts'
 
 const PATIENCE_MS = 60_000
@@ -19,23 +18,7 @@ async function aBridge(tenant: Tenant, services: Services = botica.services): Pr
   const membershipId = body.entry[0].resource.id
   const session = await services.principals.forMembership(membershipId)
   if (session === undefined) throw new Error('No session')
-  const job: ExecuteJob = {
-    runId: randomUUID(),
-    projectId: tenant.project.id,
-    botId: randomUUID(),
-    botProjectId: tenant.project.id,
-    botVersion: 1,
-    membershipId,
-    requester: undefined,
-    contentType: undefined,
-    inputKind: 'none',
-    headers: {},
-    traceId: randomUUID(),
-    requestId: randomUUID(),
-    depth: 0,
-    added: Date.now(),
-    deadline: Date.now() + PATIENCE_MS,
-  }
+  const job = aJob(tenant.project.id, { membershipId })
   const { signal } = new AbortController()
   const markWrite = async () => undefined
   return createBridge({ services, session, job, signal, markWrite, mintToken: async () => 'token' })

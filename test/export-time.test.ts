@@ -4,6 +4,7 @@ import type { Connection } from '../shared/database.ts'
 import { analyzeGrown } from '../shared/store/upkeep.ts'
 import { openBotica, until } from './fixtures/botica.ts'
 import { exportAll, idsIn } from './fixtures/exports.ts'
+import { hold, waitingFor } from './fixtures/held-rows.ts'
 import { createDatabase } from './fixtures/own-database.ts'
 import { aPatient } from './fixtures/resources.ts'
 
@@ -23,30 +24,14 @@ async function run(connection: Connection, ...texts: readonly string[]): Promise
   for (const text of texts) await connection.query({ text, values: [] })
 }
 
-/** A transaction that is open until the answer is called. */
-async function open(text: string) {
-  const opened = Promise.withResolvers<void>()
-  const released = Promise.withResolvers<void>()
-  const done = database.transaction(async (connection) => {
-    await run(connection, text)
-    opened.resolve()
-    await released.promise
-  })
-  await opened.promise
-  return async () => {
-    released.resolve()
-    await done
-  }
-}
-
 const exportedPatients = async () =>
   idsIn(await exportAll(admin, '$export?_type=Patient'), 'Patient')
 
 t.test('one that may write resources does', async (t) => {
-  const close = await open('select pg_current_xact_id()')
+  const { release } = await hold(database, { text: 'select pg_current_xact_id()', values: [] })
   const { id } = await admin.create(aPatient())
   t.notOk((await exportedPatients()).includes(id))
-  await close()
+  await release()
   t.ok((await exportedPatients()).includes(id))
 })
 
@@ -60,7 +45,9 @@ t.test('the gathering of statistics does not', async (t) => {
       end if; return 1; end $$`,
     'create index held on unique_key (hold(project))',
   )
-  const close = await open(`select pg_advisory_xact_lock(${HOLD})`)
+  const text = 'select pg_advisory_xact_lock($1)'
+  const { pid, release } = await hold(database, { text, values: [HOLD] })
+  const isHeld = async () => (await waitingFor(database, pid)).length > 0
   await database.transaction((connection) =>
     run(
       connection,
@@ -73,14 +60,6 @@ t.test('the gathering of statistics does not', async (t) => {
   const { id } = await admin.create(aPatient())
   t.ok((await exportedPatients()).includes(id))
   t.ok(await isHeld())
-  await close()
+  await release()
   t.same(await analyzing, ['unique_key'])
 })
-
-async function isHeld(): Promise<boolean> {
-  const waiting = await database.query({
-    text: `select 1 from pg_locks where locktype = 'advisory' and objid = $1 and not granted`,
-    values: [HOLD],
-  })
-  return waiting.length > 0
-}

@@ -3,33 +3,11 @@ import { Redis } from 'ioredis'
 import t from 'tap'
 import { readConfig } from '../shared/config.ts'
 import { createAdmission } from '../shared/queue-admission.ts'
-import type { ExecuteJob } from '../shared/queue-jobs.ts'
 import { keys } from '../shared/queue-scripts.ts'
-
-const LEASE_MS = 60_000
+import { aJob } from './fixtures/execute-job.ts'
 
 const redis = new Redis(readConfig().redisUrl)
 t.teardown(() => redis.disconnect())
-
-function aJob(projectId: string): ExecuteJob {
-  return {
-    runId: randomUUID(),
-    projectId,
-    botId: randomUUID(),
-    botProjectId: projectId,
-    botVersion: 1,
-    membershipId: randomUUID(),
-    requester: undefined,
-    contentType: undefined,
-    inputKind: 'none',
-    headers: {},
-    traceId: randomUUID(),
-    requestId: randomUUID(),
-    depth: 0,
-    added: Date.now(),
-    deadline: Date.now() + LEASE_MS,
-  }
-}
 
 t.test('runs of one turn are admitted together, each in its lane', async (t) => {
   const projectId = randomUUID()

@@ -7,6 +7,7 @@ import type { ExecuteJob, ExecuteReply } from '../shared/queue-jobs.ts'
 import { openReplies } from '../shared/queue-replies.ts'
 import { openRuns } from '../shared/queue-runs.ts'
 import { openRedis, untilReady } from '../shared/redis.ts'
+import { aJob } from './fixtures/execute-job.ts'
 
 const PATIENCE_MS = 60_000
 /** As long as a worker whose Redis has forgotten its scripts may need for the end of a run. */
@@ -22,7 +23,7 @@ const runs = await openRuns(config, log)
 
 /** What is done when the queue is asked for the job, which it does not have any more by the answer. */
 let whenAsked: (job: ExecuteJob) => Promise<unknown> = async () => undefined
-let job: ExecuteJob = aJob()
+let job = awaited()
 const added: string[] = []
 const replies = await openReplies({
   redis,
@@ -43,27 +44,8 @@ t.teardown(async () => {
   subscriber.disconnect()
 })
 
-function aJob(): ExecuteJob {
-  const added = Date.now()
-  return {
-    runId: randomUUID(),
-    projectId: randomUUID(),
-    botId: randomUUID(),
-    botProjectId: randomUUID(),
-    botVersion: 1,
-    membershipId: randomUUID(),
-    requester: undefined,
-    contentType: undefined,
-    inputKind: 'none',
-    headers: {},
-    traceId: 'trace',
-    requestId: 'request',
-    depth: 0,
-    added,
-    deadline: added + PATIENCE_MS,
-    waitUntil: added + PATIENCE_MS,
-    reply: channel,
-  }
+function awaited(): ExecuteJob {
+  return aJob(randomUUID(), { waitUntil: Date.now() + PATIENCE_MS, reply: channel })
 }
 
 const answerOf = ({ runId }: ExecuteJob): ExecuteReply => ({
@@ -77,7 +59,7 @@ const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms))
 
 /** The reply to a new run whose process comes back to Redis. */
 async function replyAfterOutage(act: typeof whenAsked, hasWritten: boolean) {
-  job = aJob()
+  job = awaited()
   whenAsked = act
   if (hasWritten) await runs.markWrite(job)
   const { reply } = replies.wait(job, PATIENCE_MS, undefined)

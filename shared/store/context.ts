@@ -56,6 +56,12 @@ export interface Store {
   readonly deferred: CheckedReference[] | undefined
 }
 
+/** The same, but its statements are cancelled when `signal` aborts. Errors: its reason. */
+export function until(store: Store, signal: AbortSignal | undefined): Store {
+  const connection = signal && store.connection.until?.(signal)
+  return connection === undefined ? store : { ...store, connection }
+}
+
 /** Where a Principal finds a type, and what the rows it may see begin their platform meta with. */
 export interface Scope {
   readonly project: number

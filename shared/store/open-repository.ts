@@ -17,7 +17,7 @@ import {
   type Transact,
   updateConditional,
 } from './conditional.ts'
-import type { Store } from './context.ts'
+import { type Store, until } from './context.ts'
 import { create } from './create.ts'
 import { deleteStatement, removeTogether } from './deletions.ts'
 import { createEvents } from './events.ts'
@@ -258,9 +258,4 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
       return repositoryOf({ ...store, ...shared }, transactions)
     },
   }
-}
-
-function until(store: Store, signal: AbortSignal | undefined): Store {
-  const connection = signal && store.connection.until?.(signal)
-  return connection === undefined ? store : { ...store, connection }
 }

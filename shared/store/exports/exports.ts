@@ -3,7 +3,7 @@ import type { Principal } from '../../access/principal.ts'
 import type { CopySession } from '../../database-copy.ts'
 import { sliceOf } from '../../slice.ts'
 import { idOf } from '../content.ts'
-import type { Store } from '../context.ts'
+import { type Store, until } from '../context.ts'
 import { readAsOf } from './as-of.ts'
 import { type CompartmentLines, readCompartments } from './compartment-read.ts'
 import { deletionBundle, deletionsOf } from './deleted.ts'
@@ -65,10 +65,7 @@ export function createExports(store: Store): Exports {
       const rows = await readAsOf(store, principal, 'Patient', among, FAR)
       return new Set(rows.map(({ content }) => idOf(content ?? '')))
     },
-    plan(principal, job, signal) {
-      const connection = store.connection.until?.(signal) ?? store.connection
-      return planExport({ ...store, connection }, principal, job)
-    },
+    plan: (principal, job, signal) => planExport(until(store, signal), principal, job),
     async read(principal, job, part, baseUrl, session, lines) {
       const reading = { store, principal, job, baseUrl, session }
       if (part.kind === 'shared') return readShared(reading, part, lines)
