@@ -1,24 +1,15 @@
 /**
  * `npm run bench -- <area> [seconds] [resources]`: our figure, the physical limit measured in the same
- * run, and the ratio of both. Areas: binary, bots, bundle, chaos, crud, events, execute, export,
- * graphql, hostile, http, import, policy, search, token.
+ * run, and the ratio of both. Areas: bots, crud, execute, export, graphql, import, search.
  * Absolute figures vary with the machine; ratios are what to compare.
  */
-import { binary } from './bench/binary.ts'
 import { bots } from './bench/bots.ts'
-import { bundle } from './bench/bundle.ts'
-import { chaos } from './bench/chaos.ts'
 import { crud } from './bench/crud.ts'
-import { events } from './bench/events.ts'
 import { execute } from './bench/execute.ts'
 import { exports } from './bench/export.ts'
 import { graphql } from './bench/graphql.ts'
-import { hostile } from './bench/hostile.ts'
-import { http } from './bench/http.ts'
 import { imports } from './bench/import.ts'
-import { policy } from './bench/policy.ts'
 import { search } from './bench/search.ts'
-import { token } from './bench/token.ts'
 
 /** One line of a bench's table. `required` is the ratio to reach, where the design names one. */
 export interface Figure {
@@ -32,21 +23,13 @@ export interface Figure {
 const areas: Readonly<
   Record<string, (seconds: number, resources: number) => Promise<readonly Figure[]>>
 > = {
-  binary,
   bots,
-  bundle,
-  chaos,
   crud,
-  events,
   execute,
   export: exports,
   graphql,
-  hostile,
-  http,
   import: imports,
-  policy,
   search,
-  token,
 }
 
 const [area = '', seconds = '3', resources = '35000'] = process.argv.slice(2)

@@ -2,12 +2,12 @@
 import { createHash, randomUUID } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
 import path from 'node:path'
-import { checkCode, codeFormat } from '../shared/api/operations/bot-code.ts'
-import { toJavaScript } from '../shared/api/operations/bot-typescript.ts'
-import { fetchOutside } from '../shared/fetch-outside.ts'
+import { checkCode, codeFormat } from '../shared/bots/code.ts'
+import { toJavaScript } from '../shared/bots/typescript.ts'
+import { EVERYWHERE } from '../shared/config/outbound.ts'
 import { createLogger } from '../shared/log.ts'
-import { EVERYWHERE } from '../shared/outbound.ts'
-import { openExecutors } from '../worker/bots/executors.ts'
+import { fetchOutside } from '../shared/platform/outbound/fetch-outside.ts'
+import { openExecutors } from '../worker/bots/executors/executors.ts'
 import type { BotRun, HostCall, RunResult } from '../worker/bots/run-result.ts'
 import type { Session } from './session.ts'
 
@@ -75,7 +75,7 @@ export async function runInSandbox(
       runId: randomUUID(),
       projectId: 'local',
       botKey: 'local',
-      membershipId: 'local',
+      asker: 'local',
       code,
       codeHash: createHash('sha256').update(code).digest('hex'),
       format: codeFormat(code, filename),

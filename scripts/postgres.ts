@@ -41,7 +41,8 @@ export async function startPostgres(options: PostgresOptions, onSpawn?: OnSpawn)
     port,
     listen_addresses: '127.0.0.1',
     unix_socket_directories: '',
-    max_connections: 200,
+    // Files of tests run side by side, each with processes of its own.
+    max_connections: options.durable ? 200 : 400,
     shared_buffers: `${options.sharedBuffersMb}MB`,
     max_wal_size: '2GB',
     random_page_cost: 1.1,
@@ -142,6 +143,22 @@ async function answers(url: string): Promise<boolean> {
   } finally {
     await client.end().catch(() => undefined)
   }
+}
+
+/** A second database with all that is in the first, for others to be copied from; returns its name. */
+export async function copyDatabase(url: string): Promise<string> {
+  const { pathname } = new URL(url)
+  const [from, to] = [pathname.slice(1), `${pathname.slice(1)}_template`]
+  const maintenance = new URL(url)
+  maintenance.pathname = '/postgres'
+  const client = new Client({ connectionString: maintenance.href })
+  await client.connect()
+  try {
+    await client.query(`create database ${to} template ${from}`)
+  } finally {
+    await client.end()
+  }
+  return to
 }
 
 async function createDatabase(url: string): Promise<void> {

@@ -2,13 +2,13 @@
  * The first project: a super admin user and a super admin client. Part of the release step; run by
  * `scripts/migrate.ts` after the migrations, and safe to run again at any time.
  */
-import { hashPassword } from '../shared/access/passwords.ts'
+import { hashPassword } from '../shared/access/credentials/passwords.ts'
 import { systemPrincipal } from '../shared/access/principal.ts'
-import { createMembership } from '../shared/api/provision.ts'
-import type { Config } from '../shared/config.ts'
-import { ConfigError } from '../shared/config-reader.ts'
+import { SYSTEM_PROJECT } from '../shared/access/project-context.ts'
+import type { Config } from '../shared/config/config.ts'
+import { ConfigError } from '../shared/config/reader.ts'
+import { createMembership } from '../shared/projects/provision.ts'
 import type { Services } from '../shared/services.ts'
-import { SYSTEM_PROJECT } from '../shared/store/projects.ts'
 import type { Repository } from '../shared/store/repository.ts'
 
 export interface SuperAdmin {
@@ -86,6 +86,7 @@ async function createAll(
       lastName: 'Admin',
       email,
       emailVerified: true,
+      provenEmail: email,
       passwordHash,
     },
     { unique: [{ scope: 'server', value: email }] },

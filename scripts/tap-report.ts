@@ -12,6 +12,14 @@ export function readCounts(report: string): Counts {
   return { passed: count('pass'), failed: count('fail') }
 }
 
+/** How long each file took, the slowest first: `ok 1 - test/x.test.ts # time=40ms`. */
+export function readTimes(report: string): { readonly file: string; readonly ms: number }[] {
+  const found = report.matchAll(/^(?:not )?ok \d+ - (\S+\.test\.ts) # time=([\d.]+)ms$/gm)
+  return [...found]
+    .map(([, file = '', ms]) => ({ file, ms: Number(ms) }))
+    .sort((a, b) => b.ms - a.ms)
+}
+
 /** Every failed assertion with its difference and its place; not the tests around it. */
 export function readFailures(report: string): string[] {
   const failures: string[] = []

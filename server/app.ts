@@ -25,6 +25,7 @@ import { openapiRoutes } from './routes/openapi.ts'
 import { pageRoutes } from './routes/pages.ts'
 import { scimRoutes } from './routes/scim.ts'
 import { storageRoutes } from './routes/storage.ts'
+import { type Route, routerOf } from './routes/table.ts'
 import { webhookRoutes } from './routes/webhook.ts'
 
 const COMPRESS_FROM_BYTES = 1024
@@ -42,29 +43,33 @@ export function createApp(services: Services, metrics: Metrics): Koa<State> {
   app.use(requests(log, metrics))
   app.use(turns)
   app.use(securityHeaders(config))
-  app.use(corsHeaders(config))
   app.use(compression())
   app.use(failures(log))
   app.use(paths)
+  app.use(corsHeaders(config))
   app.use(limits(services))
   app.use(fhir(web, authenticated))
-  const routers = [
-    healthRoutes(web),
+  app.use(routerOf(routesOf(web, authenticated), authenticated).routes())
+  app.use(unmatched)
+  return app
+}
+
+/** All routes but those below `/fhir/R4`. */
+export function routesOf(web: Web, authenticated: Middleware): readonly Route[] {
+  const routes = [
+    healthRoutes(web, authenticated),
     discoveryRoutes(web),
     storageRoutes(web),
     oauthRoutes(web, authenticated),
-    authRoutes(web, authenticated),
+    authRoutes(web),
     pageRoutes(web),
     graphiqlRoutes(web),
-    adminRoutes(web, authenticated),
-    scimRoutes(web, authenticated),
-    emailRoutes(web, authenticated),
+    adminRoutes(web),
+    scimRoutes(web),
+    emailRoutes(web),
     webhookRoutes(web),
-  ]
-  routers.push(openapiRoutes(config.baseUrl, routers))
-  for (const router of routers) app.use(router.routes())
-  app.use(unmatched)
-  return app
+  ].flatMap((family) => family.routes)
+  return [...routes, ...openapiRoutes(web.services.config.baseUrl, routes).routes]
 }
 
 function compression(): Middleware {

@@ -1,9 +1,9 @@
 /** What `ctx.state` holds, and the short names of Koa's types that carry it. */
 import type { Middleware as KoaMiddleware, ParameterizedContext } from 'koa'
+import type { TokenClaims } from '../shared/access/credentials/tokens.ts'
 import type { Principal, ProjectContext } from '../shared/access/principal.ts'
-import type { TokenClaims } from '../shared/access/tokens.ts'
+import type { Session } from '../shared/identity/principals.ts'
 import type { Services } from '../shared/services.ts'
-import type { Session } from '../shared/store/principals.ts'
 import type { Metrics } from './metrics.ts'
 
 /** A type and not an interface: Koa wants it assignable to a record. */

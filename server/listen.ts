@@ -1,14 +1,24 @@
 /** From services to a listening server, and back: stop accepting, finish what runs, close. */
-import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
+import {
+  createServer,
+  type IncomingMessage,
+  type Server,
+  type ServerOptions,
+  type ServerResponse,
+} from 'node:http'
 import type { AddressInfo, Socket } from 'node:net'
-import { EVENT_STREAM } from '../shared/api/reply.ts'
+import { EVENT_STREAM } from '../shared/request/reply.ts'
 import type { Services } from '../shared/services.ts'
 import { createApp } from './app.ts'
+import { openLargeBodies } from './large/large-bodies.ts'
 import { createMetrics } from './metrics.ts'
-import { openSockets } from './sockets/sockets.ts'
+import { watchBodies } from './slow-bodies.ts'
+import { openSockets } from './subscriptions/sockets.ts'
 
 export interface Listening {
   readonly port: number
+  /** Callers of bots that still run get the address of the result. */
+  sendAway(): void
   /** Resolves when the last answer is sent, or after `patienceMs` with what is left cut off. */
   stop(patienceMs: number): Promise<void>
 }
@@ -19,27 +29,33 @@ const MAX_HEADER_BYTES = 65_536
 const KEEP_ALIVE_MS = 75_000
 /** The largest upload over a slow line; Node's own 5 minutes would cut it off. */
 const REQUEST_MS = 3_600_000
+const HEADER_LOOKS = 6
+/** For the rest of a request that has its answer. */
+const REST_MS = 10_000
+const TOO_SLOW = 'The request came too slowly'
 
 /** Port 0 takes a free one. Errors: EADDRINUSE, EACCES. */
 export async function listen(services: Services, port: number): Promise<Listening> {
   const metrics = createMetrics(services)
   const app = createApp(services, metrics)
   const sockets = openSockets(services, metrics)
+  const largeBodies = openLargeBodies(services, metrics)
   let stopping = false
   const connections = new Map<Socket, Set<ServerResponse>>()
   const handler = app.callback()
-  const options = { maxHeaderSize: MAX_HEADER_BYTES, shouldUpgradeCallback: isWebSocket }
-  const server = createServer(options, (req, res) => {
+  const idleMs = services.config.requestIdleSeconds * 1000
+  const server = createServer(optionsOf(idleMs), (req, res) => {
     const running = connections.get(req.socket)
     if (stopping) res.setHeader('Connection', 'close')
     running?.add(res)
     res.once('close', () => {
       running?.delete(res)
+      if (!req.complete) endLater(req, Math.min(idleMs, REST_MS))
       // An answer whose head was sent before the stop leaves its connection open.
       if (stopping && running?.size === 0) req.socket.end()
     })
     // Koa answers every failure itself; its promise does not reject.
-    void handler(req, res)
+    if (!largeBodies.take(req, res)) void handler(req, res)
   })
   server.on('connection', (socket) => {
     connections.set(socket, new Set())
@@ -51,9 +67,8 @@ export async function listen(services: Services, port: number): Promise<Listenin
     if (stopping) socket.destroy()
     else sockets.upgrade(req, socket, head)
   })
-  server.keepAliveTimeout = KEEP_ALIVE_MS
-  server.requestTimeout = REQUEST_MS
   server.on('clientError', refuse)
+  server.once('close', watchBodies(connections, idleMs, endSlow))
   await started(server, port).catch(async (error: unknown) => {
     await sockets.close()
     throw error
@@ -61,6 +76,10 @@ export async function listen(services: Services, port: number): Promise<Listenin
   return {
     // A TCP server's address is never a string.
     port: (server.address() as AddressInfo).port,
+    sendAway() {
+      services.queues.sendAway()
+      largeBodies.sendAway()
+    },
     async stop(patienceMs) {
       stopping = true
       const closed = new Promise<void>((resolve) => server.close(() => resolve()))
@@ -77,13 +96,38 @@ export async function listen(services: Services, port: number): Promise<Listenin
       const timer = setTimeout(() => server.closeAllConnections(), patienceMs)
       await closed
       clearTimeout(timer)
+      await largeBodies.close()
     },
+  }
+}
+
+function optionsOf(idleMs: number): ServerOptions {
+  return {
+    maxHeaderSize: MAX_HEADER_BYTES,
+    shouldUpgradeCallback: isWebSocket,
+    keepAliveTimeout: KEEP_ALIVE_MS,
+    headersTimeout: idleMs,
+    requestTimeout: Math.max(REQUEST_MS, idleMs),
+    connectionsCheckingInterval: Math.floor(idleMs / HEADER_LOOKS),
   }
 }
 
 /** Some clients ask for HTTP/2 in the same way, and take an answer in HTTP/1.1. */
 function isWebSocket({ headers }: IncomingMessage): boolean {
   return headers.upgrade?.toLowerCase() === 'websocket'
+}
+
+function endSlow(socket: Socket, res: ServerResponse): void {
+  // The second look at one that had its answer finds it still open.
+  if (res.headersSent || socket.writableEnded) socket.destroy()
+  else answer(socket, '408 Request Timeout', 'timeout', TOO_SLOW)
+}
+
+/** Nobody reads the rest; whoever sends it bit by bit does not keep the connection for it. */
+function endLater(req: IncomingMessage, patienceMs: number): void {
+  setTimeout(() => {
+    if (!req.complete) req.socket.destroy()
+  }, patienceMs).unref()
 }
 
 function started(server: Server, port: number): Promise<void> {
@@ -96,16 +140,27 @@ function started(server: Server, port: number): Promise<void> {
   })
 }
 
+const REFUSED = ['400 Bad Request', 'structure', 'Request could not be parsed'] as const
+const REFUSALS: ReadonlyMap<string | undefined, readonly [string, string, string]> = new Map([
+  [
+    'HPE_HEADER_OVERFLOW',
+    ['431 Request Header Fields Too Large', 'too-long', 'Request header fields too large'],
+  ],
+  ['ERR_HTTP_REQUEST_TIMEOUT', ['408 Request Timeout', 'timeout', TOO_SLOW]],
+])
+
 /** What the HTTP parser refuses never becomes a request; it is answered here, in the same form. */
 function refuse(error: NodeJS.ErrnoException, socket: Socket): void {
   if (!socket.writable || error.code === 'ECONNRESET') {
     socket.destroy()
     return
   }
-  const [status, code, text] =
-    error.code === 'HPE_HEADER_OVERFLOW'
-      ? ['431 Request Header Fields Too Large', 'too-long', 'Request header fields too large']
-      : ['400 Bad Request', 'structure', 'Request could not be parsed']
+  const [status, code, text] = REFUSALS.get(error.code) ?? REFUSED
+  answer(socket, status, code, text)
+}
+
+/** Where there is no request, or none that will ever be complete. */
+function answer(socket: Socket, status: string, code: string, text: string): void {
   const body = JSON.stringify({
     resourceType: 'OperationOutcome',
     issue: [{ severity: 'error', code, details: { text } }],

@@ -1,10 +1,12 @@
 /** The web process: read settings, open services, listen; on SIGTERM finish what runs and leave. */
-import { warmUp } from '../shared/api/graphql/document.ts'
-import { readConfig } from '../shared/config.ts'
-import { ConfigError } from '../shared/config-reader.ts'
+
+import { readConfig } from '../shared/config/config.ts'
+import { ConfigError } from '../shared/config/reader.ts'
+import { warmUp } from '../shared/graphql/document/document.ts'
 import { createLogger, type Logger } from '../shared/log.ts'
-import { openServices, type Services, StartError } from '../shared/services.ts'
-import { tellWebLoad } from '../shared/web-load.ts'
+import { openServices, StartError } from '../shared/open-services.ts'
+import { tellWebLoad } from '../shared/platform/redis/web-load.ts'
+import type { Services } from '../shared/services.ts'
 import { type Listening, listen } from './listen.ts'
 
 const FINISH_MS = 25_000
@@ -31,7 +33,7 @@ function stopOnSignal(listening: Listening, services: Services, log: Logger): vo
     if (stopping) process.exit(1)
     stopping = true
     log.info({ signal }, 'stopping')
-    const late = setTimeout(() => services.queues.sendAway(), SEND_AWAY_MS)
+    const late = setTimeout(() => listening.sendAway(), SEND_AWAY_MS)
     await listening.stop(FINISH_MS)
     clearTimeout(late)
     await services.close()

@@ -7,9 +7,9 @@ import {
   Histogram,
   Registry,
 } from 'prom-client'
+import { NO_PARTS, waitingParts } from '../shared/bulk/exports/rows/parts.ts'
 import type { Services } from '../shared/services.ts'
-import { backlogOf, NO_BACKLOG } from '../shared/store/deliveries.ts'
-import { NO_PARTS, waitingParts } from '../shared/store/exports/parts.ts'
+import { backlogOf, NO_BACKLOG } from '../shared/subscriptions/deliveries.ts'
 import { watchProjects } from './project-metrics.ts'
 
 export interface Metrics {

@@ -2,28 +2,29 @@
  * OpenAPI 3.1 of the paths that are really there: the routes of the app, and below `/fhir/R4` the
  * interactions and the table of operations. https://spec.openapis.org/oas/v3.1.0
  */
-import program from '../package.json' with { type: 'json' }
-import type { Operation } from '../shared/api/operation.ts'
-import { operations } from '../shared/api/operations/table.ts'
+import { operations } from '../shared/api/operations.ts'
+import type { Operation } from '../shared/request/operation.ts'
+import { type Access, isOpen } from './middleware/access.ts'
+import { fhirAccess } from './routes/fhir.ts'
 
 /** A path in OpenAPI's form, `/admin/projects/{id}`, and its methods in capitals. */
-export interface Served {
+interface Served {
   readonly path: string
   readonly methods: readonly string[]
+  readonly access: Access
 }
 
 /** `routes` are those of the app, without the FHIR ones. */
 export function describeApi(baseUrl: string, routes: readonly Served[]): object {
-  const served = [...routes, ...INTERACTIONS, ...operations.flatMap(operationPaths)]
   const paths = new Map<string, Record<string, object>>()
-  for (const { path, methods } of served) {
+  for (const { path, methods, access } of [...routes.map(inBraces), ...fhirPaths]) {
     const item = paths.get(path) ?? parametersOf(path)
-    for (const method of methods) item[method.toLowerCase()] = describeMethod(path, method)
+    for (const method of methods) item[method.toLowerCase()] = describeMethod(path, method, access)
     paths.set(path, item)
   }
   return {
     openapi: '3.1.0',
-    info: { title: 'Botica', version: program.version },
+    info: { title: 'Botica', version: 'R4' },
     servers: [{ url: baseUrl.replace(/\/$/, '') }],
     security: [{ bearer: [] }],
     paths: Object.fromEntries([...paths].sort(([a], [b]) => (a < b ? -1 : 1))),
@@ -52,10 +53,16 @@ export function describeApi(baseUrl: string, routes: readonly Served[]): object 
   }
 }
 
+function inBraces({ path, methods, access }: Served): Served {
+  return { path: path.replace(/:(\w+)/g, '{$1}'), methods, access }
+}
+
 const FHIR = '/fhir/R4'
 
+type FhirPath = Omit<Served, 'access'>
+
 /** As in shared/api/route.ts and shared/api/jobs.ts. */
-const INTERACTIONS: readonly Served[] = [
+const INTERACTIONS: readonly FhirPath[] = [
   { path: FHIR, methods: ['GET', 'POST'] },
   { path: `${FHIR}/_history`, methods: ['GET'] },
   { path: `${FHIR}/_search`, methods: ['POST'] },
@@ -72,7 +79,13 @@ const INTERACTIONS: readonly Served[] = [
   { path: `${FHIR}/job/{id}/result`, methods: ['GET'] },
 ]
 
-function operationPaths({ name, on, methods }: Operation): readonly Served[] {
+/** All that is served below `/fhir/R4`. */
+export const fhirPaths: readonly Served[] = [
+  ...INTERACTIONS,
+  ...operations.flatMap(operationPaths),
+].map((served) => ({ ...served, access: fhirAccess(served.path.slice(FHIR.length + 1)) }))
+
+function operationPaths({ name, on, methods }: Operation): readonly FhirPath[] {
   return on.map(({ level, type = '{resourceType}' }) => {
     const place = { system: '', type: `/${type}`, instance: `/${type}/{id}` }[level]
     return { path: `${FHIR}${place}/$${name}`, methods }
@@ -92,28 +105,12 @@ function parametersOf(path: string): Record<string, object> {
   }
 }
 
-const OPEN = [
-  /^\/$/,
-  /^\/(healthcheck|livez|robots\.txt|openapi\.json)$/,
-  /^\/\.well-known\//,
-  /^\/fhir\/R4\/(metadata|\$versions|\.well-known\/)/,
-  /^\/(storage|webhook)\//,
-  /^\/auth\/(method|login|profile|scope|newuser|newproject|newpatient|resetpassword|setpassword)\b/,
-  /^\/auth\/(verifyemail|clientinfo|google|external|exchange|mfa\/(login-enroll|verify))\b/,
-  /^\/oauth2\/(authorize|register|token)$/,
-  /^\/(oauth|signin|graphiql|resetpassword|setpassword|verifyemail|pages)\b(?!2)/,
-]
-/** A client proves itself by Basic or in the form. */
-const CLIENTS_OWN = /^\/oauth2\/(introspect|revoke)$/
-
-function describeMethod(path: string, method: string): object {
-  const isOpen = OPEN.some((pattern) => pattern.test(path))
+function describeMethod(path: string, method: string, access: Access): object {
   const hasBody = method === 'POST' || method === 'PUT' || method === 'PATCH'
   return {
     operationId: `${method.toLowerCase()}${path.replace(/[^A-Za-z0-9]+/g, '-')}`.replace(/-$/, ''),
     tags: [tagOf(path)],
-    ...(isOpen ? { security: [] } : {}),
-    ...(CLIENTS_OWN.test(path) ? { security: [{ basic: [] }, { bearer: [] }] } : {}),
+    ...securityOf(access),
     ...(hasBody ? { requestBody: { content: contentOf(path, method) } } : {}),
     responses: {
       '2XX': { description: 'Done' },
@@ -125,6 +122,12 @@ function describeMethod(path: string, method: string): object {
       },
     },
   }
+}
+
+/** Whoever signs in does so by a token, which the description as a whole says. */
+function securityOf(access: Access): object {
+  if (access === 'secret') return { security: [{ basic: [] }, { bearer: [] }] }
+  return isOpen(access) ? { security: [] } : {}
 }
 
 function contentOf(path: string, method: string): object {

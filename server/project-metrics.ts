@@ -1,8 +1,8 @@
 /** What each Project has waiting, for /metrics: its jobs in PostgreSQL and the runs of its bots in Redis. */
 import { Gauge, type Registry } from 'prom-client'
-import { readAllLanes } from '../shared/queue-stats.ts'
+import { queueDepths } from '../shared/jobs/upkeep/queue-depths.ts'
+import { readAllLanes } from '../shared/platform/queue/stats.ts'
 import type { Services } from '../shared/services.ts'
-import { queueDepths } from '../shared/store/queue-depths.ts'
 
 /** Those with the least are counted as one, so that the text stays short. */
 const MOST_PROJECTS = 500

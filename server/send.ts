@@ -1,13 +1,14 @@
 /** FhirReply → ctx. */
 import { once } from 'node:events'
 import { Readable } from 'node:stream'
-import type { FhirReply } from '../shared/api/handle.ts'
-import { versionHeaders } from '../shared/api/preconditions.ts'
-import { FHIR_JSON } from '../shared/api/reply.ts'
-import { chunksOf } from '../shared/chunks.ts'
-import { release } from '../shared/release.ts'
-import type { Version } from '../shared/store/repository.ts'
-import { present } from '../shared/store/rows.ts'
+import { ownTurn } from '../shared/platform/event-loop-turns.ts'
+import { chunksOf } from '../shared/platform/storage/chunks.ts'
+import { release } from '../shared/platform/storage/release.ts'
+import { versionHeaders } from '../shared/request/preconditions.ts'
+import { FHIR_JSON } from '../shared/request/reply.ts'
+import type { FhirReply } from '../shared/request/request.ts'
+import { present } from '../shared/store/rows/rows.ts'
+import type { Version } from '../shared/store/rows/version.ts'
 import { type Context, caller } from './context.ts'
 import { readOff } from './middleware/body.ts'
 
@@ -21,12 +22,20 @@ export async function send(ctx: Context, reply: FhirReply): Promise<void> {
   }
   // Content-Length and byte ranges speak of the content as it is stored.
   ctx.compress = open === undefined
-  if (pieces !== undefined) ctx.body = Readable.from(pieces)
+  if (pieces !== undefined) ctx.body = Readable.from(inTurns(pieces))
   else if (open === undefined) ctx.body = body ?? null
   else if (content === undefined) ctx.body = Readable.from([])
   else await sendContent(ctx, status, content)
   // After the body: Koa turns an empty one into a 204.
   ctx.status = status
+}
+
+/** A page is made as it is sent; what the pieces of it take together is more than one turn's. */
+async function* inTurns(pieces: Iterable<string>): AsyncIterable<string> {
+  for (const piece of pieces) {
+    yield piece
+    await ownTurn()
+  }
 }
 
 /** The limit of the address stands there already. */

@@ -1,5 +1,57 @@
-/** Every failure a caller may see: an HTTP status and an OperationOutcome, thrown as one class. */
-import { type Issue, issue, type OperationOutcome, outcome } from './fhir/outcome.ts'
+/**
+ * OperationOutcomes of the contract, and failures that a caller may see: an HTTP status and an outcome, thrown as
+ * one class. The SDK derives a status from the `id` of an outcome, so the ids are part of the contract.
+ * https://hl7.org/fhir/R4/operationoutcome.html
+ */
+export type Severity = 'fatal' | 'error' | 'warning' | 'information'
+
+export interface Issue {
+  readonly severity: Severity
+  readonly code: string
+  readonly details: { readonly text: string; readonly coding?: readonly { code: string }[] }
+  readonly expression?: readonly string[]
+  readonly diagnostics?: string
+}
+
+export interface OperationOutcome {
+  readonly resourceType: 'OperationOutcome'
+  readonly id?: string
+  readonly issue: readonly Issue[]
+  readonly extension?: readonly unknown[]
+  readonly [key: string]: unknown
+}
+
+/** One issue; `expression` is the FHIRPath of the element at fault, where there is one. */
+export function issue(
+  severity: Severity,
+  code: string,
+  text: string,
+  expression?: string,
+  diagnostics?: string,
+): Issue {
+  return {
+    severity,
+    code,
+    details: { text },
+    ...(expression === undefined ? {} : { expression: [expression] }),
+    ...(diagnostics === undefined ? {} : { diagnostics }),
+  }
+}
+
+export function outcome(id: string | undefined, ...issues: Issue[]): OperationOutcome {
+  return { resourceType: 'OperationOutcome', ...(id === undefined ? {} : { id }), issue: issues }
+}
+
+export const allOk = outcome('ok', issue('information', 'informational', 'All OK'))
+export const created = outcome('created', issue('information', 'informational', 'Created'))
+
+/** The 202 body; `statusUrl` also travels in `Content-Location`, the SDK looks at both. */
+export function accepted(statusUrl: string): OperationOutcome {
+  return outcome(
+    'accepted',
+    issue('information', 'informational', 'Accepted', undefined, statusUrl),
+  )
+}
 
 export class HttpError extends Error {
   readonly status: number
@@ -33,6 +85,11 @@ export const tooCostly = failure(400, undefined, 'too-costly')
 /** `why` is the layer that decided, for the log alone. */
 export const forbidden = (why?: string) =>
   new HttpError(403, outcome('forbidden', issue('error', 'forbidden', 'Forbidden')), { cause: why })
+/** 403 by a rule of the platform itself, which is no secret: the caller learns the reason. */
+export const refused = (reason: string, expression?: string) =>
+  new HttpError(403, outcome('forbidden', issue('error', 'forbidden', reason, expression)), {
+    cause: reason,
+  })
 /** 403 that names the rule which a write has failed. */
 export const forbiddenBecause = (name: string | undefined, why: string) => {
   const said = issue('error', 'forbidden', 'Forbidden', undefined, name)

@@ -1,21 +1,18 @@
-/** What a process opened; passed as one object, closed in reverse order. */
-import { setTimeout as delay } from 'node:timers/promises'
-import { createSignedUrls, type SignedUrls } from './access/signed-urls.ts'
-import { createTokens, type Tokens } from './access/tokens.ts'
-import type { Config } from './config.ts'
-import { type Database, openDatabase } from './database.ts'
-import { createLimiter, type Limiter } from './limiter.ts'
+/** The parts of a process that requests and jobs need; passed as one object. */
+import type { Devices } from './access/credentials/devices.ts'
+import type { Hashing } from './access/credentials/hashing.ts'
+import type { SignedUrls } from './access/credentials/signed-urls.ts'
+import type { Tokens } from './access/credentials/tokens.ts'
+import type { Config } from './config/config.ts'
+import type { Principals } from './identity/principals.ts'
+import type { Profiles } from './identity/profiles.ts'
 import type { Logger } from './log.ts'
-import { openQueues, type Queues } from './queue.ts'
-import { createAnnouncer } from './queue-changes.ts'
-import { endStart, openRedis, type Redis, untilReady } from './redis.ts'
-import { openStorage, type Storage } from './storage.ts'
-import { openRepository } from './store/open-repository.ts'
-import { openOwnParameters } from './store/own-parameters.ts'
-import { openPrincipals, type Principals } from './store/principals.ts'
-import { openProfiles, type Profiles } from './store/profiles.ts'
+import type { Database } from './platform/postgres/database.ts'
+import type { Queues } from './platform/queue/queue.ts'
+import type { Limiter } from './platform/redis/limiter.ts'
+import type { Redis } from './platform/redis/redis.ts'
+import type { Storage } from './platform/storage/storage.ts'
 import type { Repository } from './store/repository.ts'
-import { openSigningKeys } from './store/signing-keys.ts'
 
 export interface Services {
   readonly config: Config
@@ -27,101 +24,17 @@ export interface Services {
   readonly profiles: Profiles
   readonly tokens: Tokens
   readonly signedUrls: SignedUrls
+  /** Recognises devices on which people have signed in before. */
+  readonly devices: Devices
+  /** Where hashes of passwords are computed. */
+  readonly hashing: Hashing
   readonly storage: Storage
   /** For small counters and caches of a request; jobs go through `queues`. */
   readonly redis: Redis
   readonly queues: Queues
   /** Load units of members and Projects. */
   readonly load: Limiter
+  /** Wrong secrets of clients. */
+  readonly wrongSecrets: Limiter
   close(): Promise<void>
-}
-
-/** Why a process cannot start, in one sentence for whoever starts it. */
-export class StartError extends Error {}
-
-const PATIENCE_MS = 30_000
-const RETRY_MS = 1000
-
-/** Waits up to 30 s for PostgreSQL and Redis. Errors: StartError, ConfigError. */
-export async function openServices(config: Config, log: Logger): Promise<Services> {
-  await using opened = new AsyncDisposableStack()
-  const database = openDatabase(config, log)
-  opened.defer(() => database.close())
-  await untilAnswering(database, log)
-  await requireTables(database)
-  const ownParameters = openOwnParameters(database)
-  const redis = openRedis(config, 'request', log)
-  opened.defer(() => redis.disconnect())
-  await untilReady(redis, log).catch((error: Error) => {
-    throw new StartError(error.message)
-  })
-  const repository = await openRepository(database, {
-    ownParameters,
-    log,
-    announce: createAnnouncer(redis),
-    hookTargets: config.hookTargets,
-    autoDownload: config.autoDownload,
-  })
-  const principals = await openPrincipals(database, repository, ownParameters, log, config)
-  const keys = await openSigningKeys(config, database, repository, log)
-  opened.defer(() => keys.close())
-  const storage = await openStorage(config)
-  opened.defer(() => storage.close())
-  const queues = await openQueues(config, log)
-  opened.defer(() => queues.close())
-  endStart(redis)
-  const closing = opened.move()
-  return {
-    config,
-    log,
-    database,
-    repository,
-    principals,
-    profiles: openProfiles(repository, principals, log),
-    tokens: createTokens(config.baseUrl, keys),
-    signedUrls: createSignedUrls(config.baseUrl, keys),
-    storage,
-    redis,
-    queues,
-    load: createLimiter('load', redis, log),
-    close: () => closing.disposeAsync(),
-  }
-}
-
-/** One line a second tells what is waited for. */
-async function untilAnswering(database: Database, log: Logger): Promise<void> {
-  const deadline = Date.now() + PATIENCE_MS
-  for (;;) {
-    try {
-      await database.ping()
-      return
-    } catch (error) {
-      const reason = refusalOf(error)
-      if (reason !== undefined) {
-        throw new StartError(`PostgreSQL refuses the connection: ${reason}; look at DATABASE_URL`)
-      }
-      if (Date.now() >= deadline) {
-        throw new StartError('PostgreSQL does not answer; look at DATABASE_URL')
-      }
-      log.warn('Waiting for PostgreSQL')
-      await delay(RETRY_MS)
-    }
-  }
-}
-
-/** What no waiting mends: SQLSTATE class 28, a wrong account, and 3D000, no such database. */
-function refusalOf(error: unknown): string | undefined {
-  const cause = error instanceof Error && error.cause !== undefined ? error.cause : error
-  if (!(cause instanceof Error && 'code' in cause)) return undefined
-  return /^(28...|3D000)$/.test(String(cause.code)) ? cause.message : undefined
-}
-
-async function requireTables(database: Database): Promise<void> {
-  const rows = await database.query<{ found: boolean }>({
-    text: `select to_regclass('version') is not null and to_regclass('search_key_salt') is not null as found`,
-    values: [],
-  })
-  if (rows[0]?.found !== true) {
-    throw new StartError('The database has no tables yet; run `node scripts/migrate.ts` first')
-  }
 }

@@ -1,38 +1,47 @@
 /** The worker process: read settings, open services, take jobs; on SIGTERM finish what runs and leave. */
 import { DelayedError, type Job, UnrecoverableError, WaitingError, Worker } from 'bullmq'
-import { publishNotifications, socketSubscriptions } from '../shared/api/socket-subscriptions.ts'
-import { openFollowed } from '../shared/bot-logs.ts'
-import { type Config, readConfig } from '../shared/config.ts'
-import { ConfigError } from '../shared/config-reader.ts'
+import { openFollowed } from '../shared/bots/live-logs.ts'
+import { type Config, readConfig } from '../shared/config/config.ts'
+import { ConfigError } from '../shared/config/reader.ts'
 import { createLogger, type Logger } from '../shared/log.ts'
-import { type BotQueue, EXPORTS, type ExecuteJob, IMPORTS, REQUESTS } from '../shared/queue-jobs.ts'
-import { botQueues, openRuns, type Runs } from '../shared/queue-runs.ts'
-import { PREFIX } from '../shared/queue-scripts.ts'
-import { createStats } from '../shared/queue-stats.ts'
-import { LendingWorker, type Loans } from '../shared/queue-worker.ts'
-import { openRedis } from '../shared/redis.ts'
-import { openServices, StartError } from '../shared/services.ts'
-import { watchWebLoad } from '../shared/web-load.ts'
+import { openServices, StartError } from '../shared/open-services.ts'
+import {
+  type BotQueue,
+  EXPORTS,
+  type ExecuteJob,
+  IMPORTS,
+  REQUESTS,
+} from '../shared/platform/queue/jobs.ts'
+import { botQueues, openRuns, type Runs } from '../shared/platform/queue/runs.ts'
+import { PREFIX } from '../shared/platform/queue/scripts.ts'
+import { createStats } from '../shared/platform/queue/stats.ts'
+import { LendingWorker, type Loans } from '../shared/platform/queue/worker.ts'
+import { openRedis } from '../shared/platform/redis/redis.ts'
+import { watchWebLoad } from '../shared/platform/redis/web-load.ts'
+import {
+  publishNotifications,
+  socketSubscriptions,
+} from '../shared/subscriptions/socket-subscriptions.ts'
 import { createAudit } from './bots/audit.ts'
-import { openExecutors } from './bots/executors.ts'
+import { executorsWithin, openExecutors } from './bots/executors/executors.ts'
 import { createMetrics } from './bots/metrics.ts'
 import { createRecentRuns } from './bots/recent-runs.ts'
 import { Again } from './bots/retries.ts'
 import { createRunner, HandedBack, LeftToUpkeep, type Runner } from './bots/run.ts'
+import { createTelling } from './bots/run-reports.ts'
+import { startSchedules } from './bots/schedules/run.ts'
 import { Deferred } from './bots/slots.ts'
 import { startSweep } from './bots/sweep.ts'
-import { createTelling } from './bots/telling.ts'
-import { createEventMetrics } from './events/metrics.ts'
-import { startEvents } from './events/run.ts'
-import { createExportMetrics } from './export/metrics.ts'
-import { type ExportRuns, startExports } from './export/run.ts'
-import { IMPORTS_AT_ONCE, type Imports, startImports } from './imports/run.ts'
+import { createExportMetrics } from './bulk/exports/metrics.ts'
+import { type ExportRuns, startExports } from './bulk/exports/run.ts'
+import { IMPORTS_AT_ONCE, type Imports, startImports } from './bulk/imports/run.ts'
+import { type Requests, startRequests } from './jobs/requests/run.ts'
+import { startDownloads } from './jobs/upkeep/downloads.ts'
+import { startUpkeepJobs } from './jobs/upkeep/jobs.ts'
+import { startTableUpkeep } from './jobs/upkeep/tables.ts'
 import { startMail } from './mail/run.ts'
-import { type Requests, startRequests } from './requests/run.ts'
-import { startSchedules } from './schedules/run.ts'
-import { startDownloads } from './upkeep/downloads.ts'
-import { startUpkeepJobs } from './upkeep/jobs.ts'
-import { startTableUpkeep } from './upkeep/tables.ts'
+import { createEventMetrics } from './subscriptions/metrics.ts'
+import { startEvents } from './subscriptions/run.ts'
 
 /** Platforms kill after 30 s. */
 const FINISH_MS = 20_000
@@ -57,7 +66,8 @@ async function main(): Promise<void> {
   const services = await openServices(config, log)
   const executors = await openExecutors({
     log,
-    maxExecutors: 8,
+    maxExecutors: executorsWithin(config.workerMemoryMb),
+    memoryMb: config.workerMemoryMb,
     spares: 1,
     isolatesPerBot: 4,
   })

@@ -8,7 +8,7 @@ import type { ChildProcess } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
 import { createLogger } from '../../shared/log.ts'
-import { openExecutors } from '../../worker/bots/executors.ts'
+import { openExecutors } from '../../worker/bots/executors/executors.ts'
 import type { Figure } from '../bench.ts'
 import { freePort } from '../service.ts'
 import { startWeb, startWorker, stopChild, untilReady } from './children.ts'
@@ -144,7 +144,7 @@ async function bareFigures(ask: Ask, seconds: number): Promise<readonly Figure[]
     runId: 'bare',
     projectId: 'bench',
     botKey: 'bare',
-    membershipId: 'bench',
+    asker: 'bench',
     code,
     codeHash: createHash('sha256').update(code).digest('hex'),
     format: 'commonjs',

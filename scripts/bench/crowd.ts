@@ -2,6 +2,7 @@
 import { randomUUID } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
 import { systemPrincipal } from '../../shared/access/principal.ts'
+import { actingAs } from '../../shared/bots/execute-bot.ts'
 import type { Figure } from '../bench.ts'
 import { type Deployed, deployBots } from './deployed.ts'
 import { measure, median, openWire } from './load.ts'
@@ -71,10 +72,10 @@ async function queueMany(
   const { principals, queues, repository } = services
   const session = await principals.forProfile(`Bot/${ids.busy}`)
   const context = await principals.project(projectId)
-  if (session?.principal.membershipId === undefined || context === undefined) {
+  if (session === undefined || context === undefined) {
     throw new Error('The bot has no membership')
   }
-  const { membershipId } = session.principal
+  const acting = actingAs(session.principal)
   const bot = await repository.read(systemPrincipal(context), 'Bot', ids.busy)
   const added = Date.now()
   for (let done = 0; done < CROWD; done += AT_ONCE) {
@@ -84,7 +85,7 @@ async function queueMany(
       botId: ids.busy,
       botProjectId: projectId,
       botVersion: bot.ver,
-      membershipId,
+      ...acting,
       requester: undefined,
       contentType: 'application/json',
       inputKind: 'json' as const,

@@ -4,8 +4,8 @@
  * alone and while an export runs; and a Group of a tenth of the patients beside all of them.
  */
 import { readFileSync } from 'node:fs'
-import { openCopySessions } from '../../shared/database-copy.ts'
-import { settleIndexRevision } from '../../shared/store/index-revision.ts'
+import { openCopySessions } from '../../shared/platform/postgres/copy.ts'
+import { settleIndexRevision } from '../../shared/store/index/index-revision.ts'
 import type { Figure } from '../bench.ts'
 import { freePort } from '../service.ts'
 import { startWeb, startWorker, stopChild, untilReady } from './children.ts'

@@ -4,8 +4,8 @@
  */
 import pg from 'pg'
 import type { Principal } from '../../shared/access/principal.ts'
-import type { Statement } from '../../shared/database.ts'
-import { parseSearch } from '../../shared/fhir/search.ts'
+import type { Statement } from '../../shared/platform/postgres/statement.ts'
+import { parseSearch } from '../../shared/query/search.ts'
 import { openRepository } from '../../shared/store/open-repository.ts'
 import type { Figure } from '../bench.ts'
 import { type Load, measure, openWire, type Wire } from './load.ts'

@@ -2,18 +2,20 @@
  * Bearer token or client credentials → Principal and Session, or those of the member it acts for.
  * Errors: 401, 403, 429.
  */
-import { isActiveClient, secretMatches } from '../../shared/access/clients.ts'
+import { isActiveClient } from '../../shared/access/credentials/clients.ts'
+import type { TokenClaims } from '../../shared/access/credentials/tokens.ts'
 import { isAllowedFrom } from '../../shared/access/ip-rules.ts'
 import { profileReference } from '../../shared/access/principal.ts'
-import { narrowRules, smartScopes } from '../../shared/access/scopes.ts'
-import type { TokenClaims } from '../../shared/access/tokens.ts'
-import { forbidden, HttpError, unauthorized } from '../../shared/errors.ts'
-import { issue, outcome } from '../../shared/fhir/outcome.ts'
+import { narrowed } from '../../shared/access/scopes.ts'
+import { forbidden, HttpError, issue, outcome, unauthorized } from '../../shared/errors.ts'
 import { parseReference } from '../../shared/fhir/resource.ts'
+import type { Principals, Session } from '../../shared/identity/principals.ts'
+import { within } from '../../shared/identity/within.ts'
 import type { Services } from '../../shared/services.ts'
-import type { Principals, Session } from '../../shared/store/principals.ts'
-import { audit } from '../auth/audit.ts'
 import type { Context, Middleware, Web } from '../context.ts'
+import { audit } from '../identity/auth/audit.ts'
+import { isSecretOf } from './client-secrets.ts'
+import { addressOf } from './limits.ts'
 
 const ON_BEHALF_OF = 'X-Medplum-On-Behalf-Of'
 
@@ -23,25 +25,29 @@ export function authenticate({ services }: Web): Middleware {
   const byBearer = async (token: string) => {
     const claims = await tokens.verify(token)
     if (claims === 'expired') throw expired(config.baseUrl)
-    if (claims === undefined) return undefined
+    // The token of a web socket binds a Subscription and opens nothing else.
+    if (claims === undefined || claims.subscriptionId !== undefined) return undefined
     const session = await principals.forLogin(claims.loginId)
-    return session === undefined ? undefined : { session: within(session, claims.scope), claims }
+    if (session === undefined) return undefined
+    // A token may be narrower than its Login (RFC 6749 §6).
+    const { patient } = session.principal
+    return { session: within(session, { scope: claims.scope, patient }), claims }
   }
 
-  const byBasic = async (encoded: string) => {
+  const byBasic = async (encoded: string, ip: string) => {
     const credentials = parseBasic(encoded)
     if (credentials === undefined) return undefined
     const { id, secret } = credentials
     const session = await principals.forProfile(`ClientApplication/${id}`)
     if (session === undefined || !isActiveClient(session.profile)) return undefined
-    if (!secretMatches(session.profile, secret)) return undefined
+    if (!isSecretOf(services, session.profile, secret, addressOf(ip))) return undefined
     return { session: withClient(session, id), claims: undefined }
   }
 
   return async (ctx, next) => {
     const [, scheme = '', credentials = ''] =
       /^(\w+) +([^ ]+) *$/.exec(ctx.req.headers.authorization ?? '') ?? []
-    const found = await lookUp(scheme.toLowerCase(), credentials, byBearer, byBasic)
+    const found = await lookUp(scheme.toLowerCase(), credentials, ctx.ip, byBearer, byBasic)
     if (found === undefined) throw challenge(ctx, config.baseUrl, scheme !== '')
     ctx.state.limitTo?.(found.session.principal.project.rateLimits)
     if (!isAllowedFrom(found.session.principal.ipRules, ctx.ip)) throw forbidden()
@@ -69,11 +75,17 @@ interface Found {
   readonly claims: TokenClaims | undefined
 }
 
-type LookUp = (credentials: string) => Promise<Found | undefined>
+type LookUp = (credentials: string, ip: string) => Promise<Found | undefined>
 
-async function lookUp(scheme: string, credentials: string, byBearer: LookUp, byBasic: LookUp) {
-  if (scheme === 'bearer') return await byBearer(credentials)
-  if (scheme === 'basic') return await byBasic(credentials)
+async function lookUp(
+  scheme: string,
+  credentials: string,
+  ip: string,
+  byBearer: LookUp,
+  byBasic: LookUp,
+) {
+  if (scheme === 'bearer') return await byBearer(credentials, ip)
+  if (scheme === 'basic') return await byBasic(credentials, ip)
   return undefined
 }
 
@@ -83,14 +95,6 @@ export function parseBasic(encoded: string): { id: string; secret: string } | un
   const colon = text.indexOf(':')
   if (colon < 1) return undefined
   return { id: text.slice(0, colon), secret: text.slice(colon + 1) }
-}
-
-/** A token may be narrower than its Login (RFC 6749 §6). */
-export function within(session: Session, scope: string): Session {
-  const { principal } = session
-  if (scope === principal.scope) return session
-  const rules = narrowRules(principal.rules, scope, principal.patient)
-  return { ...session, principal: { ...principal, scope, scopes: smartScopes(scope), rules } }
 }
 
 function withClient(session: Session, clientId: string): Session {
@@ -113,23 +117,18 @@ async function actingSession(
       : await principals.forProfile(target)
   if (member === undefined || member.principal.project.id !== principal.project.id)
     throw forbidden()
-  const { loginId, profile, profileDisplay, clientId, scope, scopes, patient } = principal
-  const rules = narrowRules(member.principal.rules, scope, patient)
+  const { loginId, profile, profileDisplay, clientId, scope, patient } = principal
   return {
     ...member,
     principal: {
-      ...member.principal,
+      ...narrowed(member.principal, scope, patient),
       // It is not the User who acts.
       user: undefined,
-      rules,
       loginId,
       profile,
       profileDisplay,
       onBehalfOf: profileReference(member.principal),
       clientId,
-      scope,
-      scopes,
-      patient,
     },
   }
 }

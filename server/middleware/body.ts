@@ -1,4 +1,5 @@
-/** Reads a request body within its limit, whatever coding it travels in. */
+/** Reads a request body within its limit, whatever coding it travels in. Slow ones end in `slow-bodies.ts`. */
+import type { IncomingMessage } from 'node:http'
 import { Readable, type Transform } from 'node:stream'
 import { promisify } from 'node:util'
 import {
@@ -34,9 +35,6 @@ const STREAM_DECODERS = {
   deflate: createInflate,
   br: createBrotliDecompress,
 }
-/** An upload may take its time, but not stand still. */
-const IDLE_MS = 60_000
-
 /** More than this of a body that was refused is not worth the answer that its caller would miss. */
 const READ_OFF_BYTES = 64 * 1024 * 1024
 const READ_OFF_MS = 10_000
@@ -45,7 +43,7 @@ const READ_OFF_MS = 10_000
  * What a caller still sends of a body that nobody wants is thrown away: many clients take no answer before
  * they have sent all, and lose it when the connection closes on them (RFC 9112 §9.6).
  */
-export function readOff({ req }: Context): void {
+export function readOff({ req }: { readonly req: IncomingMessage }): void {
   if (req.complete || req.destroyed) return
   const stop = () => req.destroy()
   const timer = setTimeout(stop, READ_OFF_MS)
@@ -76,10 +74,6 @@ export function openBody(ctx: Context, maxBytes: number): Readable {
   const { req } = ctx
   const coding = codingOf(ctx)
   if (Number(req.headers['content-length'] ?? 0) > maxBytes) throw tooLarge()
-  const stop = () => req.destroy(new Error('The upload stands still'))
-  req.setTimeout(IDLE_MS, stop)
-  // The connection lives on.
-  req.once('close', () => req.setTimeout(0, stop))
   return coding === undefined ? req : inflating(req, coding)
 }
 

@@ -1,8 +1,8 @@
 /** Anything thrown → a status and an OperationOutcome, or the error object of RFC 6749 §5.2. */
-import { FHIR_JSON } from '../../shared/api/reply.ts'
-import { HttpError, unavailable } from '../../shared/errors.ts'
-import { issue, outcome } from '../../shared/fhir/outcome.ts'
+
+import { HttpError, issue, outcome, unavailable } from '../../shared/errors.ts'
 import type { Logger } from '../../shared/log.ts'
+import { FHIR_JSON } from '../../shared/request/reply.ts'
 import type { Context, Middleware } from '../context.ts'
 import { readOff } from './body.ts'
 

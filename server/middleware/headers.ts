@@ -3,7 +3,7 @@
  * at each of them again.
  */
 import cors from '@koa/cors'
-import type { Config } from '../../shared/config.ts'
+import type { Config } from '../../shared/config/config.ts'
 import type { Context, Middleware } from '../context.ts'
 
 const SECURITY = {
@@ -46,7 +46,14 @@ export function isAllowedOrigin({ appUrl, corsOrigins }: Config, origin: string)
   return isListed || origin === new URL(appUrl).origin
 }
 
-/** The origin is echoed, never `*`: the SDK sends credentials. */
+/**
+ * Where browsers go, and no script has anything to fetch: RFC 9700 §2.6 forbids CORS at the authorization endpoint,
+ * and the pages, what they load and what providers send people back to stand beside it.
+ */
+const NAVIGATED =
+  /^\/(?:oauth2\/authorize|auth\/external|oauth|signin|resetpassword|(?:setpassword|verifyemail|pages|graphiql)(?:\/.*)?)$/i
+
+/** The origin is echoed, never `*`: the SDK sends credentials. Stands behind `paths`, which gives a path one spelling. */
 export function corsHeaders(config: Config): Middleware {
   const answer = cors({
     origin: (ctx: Context) => {
@@ -58,5 +65,8 @@ export function corsHeaders(config: Config): Middleware {
     allowMethods: 'GET,HEAD,POST,PUT,PATCH,DELETE',
     maxAge: 86_400,
   })
-  return (ctx, next) => (ctx.req.headers.origin === undefined ? next() : answer(ctx, next))
+  return (ctx, next) => {
+    const isPlain = ctx.req.headers.origin === undefined || NAVIGATED.test(ctx.path)
+    return isPlain ? next() : answer(ctx, next)
+  }
 }

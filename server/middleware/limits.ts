@@ -2,7 +2,7 @@
 import { isIPv6 } from 'node:net'
 import type { ProjectContext } from '../../shared/access/principal.ts'
 import { tooManyRequests } from '../../shared/errors.ts'
-import { createLimiter, rateLimitItem, secondsOf } from '../../shared/limiter.ts'
+import { createLimiter, rateLimitItem, secondsOf } from '../../shared/platform/redis/limiter.ts'
 import type { Services } from '../../shared/services.ts'
 import type { Context, Middleware } from '../context.ts'
 

@@ -1,8 +1,9 @@
 /** `Idempotency-Key` of routes that are not FHIR; behind `authenticate`. Those of FHIR see shared/api/idempotency.ts. */
-import type { FhirReply } from '../../shared/api/handle.ts'
-import { answerOnce, isIdempotent } from '../../shared/api/idempotency.ts'
-import { failureReply, withTracing } from '../../shared/api/reply.ts'
+
 import { HttpError } from '../../shared/errors.ts'
+import { failureReply, withTracing } from '../../shared/request/reply.ts'
+import type { FhirReply } from '../../shared/request/request.ts'
+import { answerOnce, isIdempotent } from '../../shared/rest/idempotency.ts'
 import { type Context, caller, type Middleware, type Web } from '../context.ts'
 import { send } from '../send.ts'
 import { readBody } from './body.ts'

@@ -1,8 +1,8 @@
 /** Request id, trace id, one log line and one count a request. */
 import { randomUUID } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
-import { DEPTH_HEADER } from '../../shared/api/depth.ts'
 import type { Logger } from '../../shared/log.ts'
+import { DEPTH_HEADER } from '../../shared/request/depth.ts'
 import type { Context, Middleware } from '../context.ts'
 import type { Metrics } from '../metrics.ts'
 

@@ -1,6 +1,6 @@
 /** `Server-Timing` for project admins who send `X-Debug-Timing: 1`. https://www.w3.org/TR/server-timing/ */
 import type { Principal } from '../../shared/access/principal.ts'
-import { databaseTimeOf } from '../../shared/database-time.ts'
+import { databaseTimeOf } from '../../shared/platform/postgres/time.ts'
 import type { Context } from '../context.ts'
 
 export async function withTiming<T>(

@@ -7,6 +7,8 @@ const asked = new URLSearchParams(location.search)
 const content = document.getElementById('content')
 const problem = document.getElementById('problem')
 const heading = document.querySelector('h1')
+/** Where the request of an app waits while the person is at their provider. */
+const ASKED = 'botica-oauth'
 const product = document.title.split(' – ').at(-1)
 
 /** Throws with what the server says is wrong. */
@@ -50,24 +52,29 @@ function choices(legend, type, name, items) {
   return element('fieldset', {}, element('legend', {}, legend), ...rows)
 }
 
-/** One step: a form, what to do with its values. The title is read out first. */
-function step(title, children, label, submit) {
+/** One step: a form, what to do with its values, and what refusing it does. The title is read out first. */
+function step(title, children, label, submit, refusal) {
   const button = element('button', { type: 'submit' }, label)
-  const form = element('form', {}, ...children, button)
-  form.addEventListener('submit', async (event) => {
-    event.preventDefault()
-    button.disabled = true
+  const no = refusal ? [element('button', { type: 'button', class: 'no' }, refusal.label)] : []
+  const form = element('form', {}, ...children, button, ...no)
+  const attempt = async (what) => {
+    for (const item of [button, ...no]) item.disabled = true
     problem.textContent = ''
     try {
-      await submit(new FormData(form))
+      await what()
     } catch (error) {
       problem.textContent = error.message
       // What has to be typed again; where there is nothing of the kind the alert is read out all the same.
       form.querySelector('[type=password], [inputmode=numeric]')?.select()
     } finally {
-      button.disabled = false
+      for (const item of [button, ...no]) item.disabled = false
     }
+  }
+  form.addEventListener('submit', (event) => {
+    event.preventDefault()
+    void attempt(() => submit(new FormData(form)))
   })
+  no[0]?.addEventListener('click', () => void attempt(refusal.act))
   show(title, form)
   form.querySelector('input')?.focus()
 }
@@ -125,6 +132,8 @@ function askPassword() {
     const email = form.get('email')
     const method = await call('method', { ...request(), email })
     if (method.authorizeUrl) {
+      // The provider sends the person back to /signin, which goes on here.
+      if (page === 'oauth') sessionStorage.setItem(ASKED, location.search)
       location.assign(method.authorizeUrl)
       return
     }
@@ -172,26 +181,60 @@ function askMembership(login, memberships) {
   })
 }
 
-/** Words that give access to data are the person's to give; the others go along. */
-function askScope(login, code) {
-  const words = (asked.get('scope') ?? '').split(/\s+/).filter((word) => word !== '')
-  const data = words.filter((word) => /^(patient|user|system)\//.test(word))
-  if (data.length === 0) return finish(code)
-  const list = choices('The app asks for', 'checkbox', 'scope', data.map((value) => ({ value, label: value })))
-  step('Allow access', [list], 'Allow', async (form) => {
+/** Who asks for what, in whose name. Words that give access to data are the person's to give; the others go along. */
+async function askConsent(login, code) {
+  const consent = await call(`login/${encodeURIComponent(login)}/consent`)
+  const { application, owner, person, email, project, scopes } = consent
+  const words = consent.scope.split(' ').filter((word) => word !== '')
+  const [data, others] = [scopes.filter((item) => item.isChoice), scopes.filter((item) => !item.isChoice)]
+  const strong = (text) => element('strong', {}, text)
+  const lines = [
+    element('p', {}, strong(application), ' by ', strong(owner), ' asks for access.'),
+    element(
+      'dl',
+      {},
+      ...named('You', email ? `${person} (${email})` : person),
+      ...named('Project', project),
+      ...named('Sends you to', placeOf(consent.redirectUri)),
+    ),
+    element('p', {}, 'It will be able to:'),
+    element('ul', {}, ...others.map(({ text }) => element('li', {}, text))),
+  ]
+  const items = data.map(({ scope, text }) => ({ value: scope, label: text }))
+  if (items.length > 0) lines.push(choices('Access to data', 'checkbox', 'scope', items))
+  const allow = async (form) => {
     const chosen = form.getAll('scope')
-    if (chosen.length === 0) throw new Error('Please choose something, or close this page')
-    if (chosen.length === data.length) return finish(code)
-    const kept = words.filter((word) => !data.includes(word))
-    const answer = await call('scope', { login, scope: [...kept, ...chosen].join(' ') })
-    finish(answer.code)
-  })
+    if (data.length > 0 && chosen.length === 0) throw new Error('Please choose something, or deny access')
+    const kept = words.filter((word) => !data.some(({ scope }) => scope === word))
+    const scope = [...kept, ...chosen].join(' ')
+    const answer = scope === '' ? { code } : await call('scope', { login, scope })
+    leave(consent.redirectUri, { code: answer.code })
+  }
+  const deny = async () => {
+    await call('deny', { login })
+    leave(consent.redirectUri, { error: 'access_denied', error_description: 'The person denied access' })
+  }
+  step('Allow access', lines, 'Allow', allow, { label: 'Deny', act: deny })
+  const query = new URLSearchParams(asked)
+  query.delete('login')
+  const other = element('a', { href: `/oauth?${query}` }, 'Sign in as somebody else')
+  content.append(element('p', {}, other))
 }
 
-/** The server has looked at the address before it sent this page. */
-function finish(code) {
-  const url = new URL(asked.get('redirect_uri'))
-  url.searchParams.set('code', code)
+function named(name, text) {
+  return [element('dt', {}, name), element('dd', {}, text)]
+}
+
+/** The host, or the app that a scheme of its own belongs to. */
+function placeOf(address) {
+  const url = new URL(address)
+  return url.host || url.protocol
+}
+
+/** To the address that the server has looked at and stored with the sign-in. */
+function leave(address, parameters) {
+  const url = new URL(address)
+  for (const [name, value] of Object.entries(parameters)) url.searchParams.set(name, value)
   if (asked.has('state')) url.searchParams.set('state', asked.get('state'))
   url.searchParams.set('iss', document.body.dataset.issuer)
   location.assign(url)
@@ -228,10 +271,20 @@ function askVerify() {
 
 async function start() {
   const login = asked.get('login')
-  if (page !== 'oauth' || !login) return askPassword()
-  const answer = await call(`login/${encodeURIComponent(login)}`).catch(() => undefined)
-  if (answer === undefined) return askPassword()
-  step('You are signed in', [], 'Continue', () => proceed(answer))
+  if (page === 'graphiql' || !login) return askPassword()
+  const before = sessionStorage.getItem(ASKED)
+  sessionStorage.removeItem(ASKED)
+  if (page === 'signin' && before !== null) {
+    const query = new URLSearchParams(before)
+    query.set('login', login)
+    location.replace(`/oauth?${query}`)
+    return
+  }
+  try {
+    await proceed(await call(`login/${encodeURIComponent(login)}`))
+  } catch {
+    askPassword()
+  }
 }
 
 async function openGraphiql(code) {
@@ -241,7 +294,7 @@ async function openGraphiql(code) {
 
 /** What becomes of the code of a person who has signed in. */
 const ARRIVALS = {
-  oauth: askScope,
+  oauth: askConsent,
   signin: () => said('Signed in', 'You are signed in.'),
   graphiql: (_login, code) => openGraphiql(code),
 }

@@ -18,9 +18,14 @@ h1 { font-size: 1.5rem; margin: 0 0 1rem }
 h1:focus { outline: none }
 label { display: block; margin: 1rem 0 .25rem; font-weight: 600 }
 input:not([type=radio], [type=checkbox]) { box-sizing: border-box; width: 100%; min-height: 2.75rem; padding: .25rem .5rem; font: inherit }
-fieldset { border: 1px solid GrayText; border-radius: 6px; padding: .5rem 1rem }
+fieldset { border: 1px solid GrayText; border-radius: 6px; padding: .5rem 1rem; margin: 1rem 0 0 }
 fieldset label { font-weight: 400; margin: .5rem 0 }
 button { margin-top: 1.25rem; width: 100%; min-height: 2.75rem; border: 0; border-radius: 6px; font: inherit; font-weight: 600; background: #0b57d0; color: #fff; cursor: pointer }
+button.no { margin-top: .75rem; background: none; color: inherit; border: 1px solid GrayText }
+dl { margin: 0; display: grid; grid-template-columns: auto 1fr; gap: .25rem 1rem }
+dt { font-weight: 600 }
+dd { margin: 0; overflow-wrap: anywhere }
+ul { margin: 0; padding-left: 1.25rem }
 button:disabled { opacity: .6 }
 :focus-visible { outline: 3px solid light-dark(#0b57d0, #a8c7fa); outline-offset: 2px }
 [role=alert]:not(:empty) { padding: .5rem 1rem; border-left: 4px solid light-dark(#b3261e, #f2b8b5); border-radius: 2px }

@@ -1,14 +1,14 @@
 /** `/admin/**`: projects and what belongs to them. */
-import Router from '@koa/router'
-import { botStats } from '../admin/bot-stats.ts'
-import { addBot, addClient } from '../admin/programs.ts'
-import { createProject, readProject, replaceProjectList } from '../admin/projects.ts'
-import { caller, type Middleware, type State, type Web, writer } from '../context.ts'
+import { caller, type Web, writer } from '../context.ts'
 import { readJson, readJsonObject } from '../middleware/body.ts'
 import { once } from '../middleware/once.ts'
+import { botStats } from '../projects/admin/bot-stats.ts'
+import { addBot, addClient } from '../projects/admin/programs.ts'
+import { createProject, readProject, replaceProjectList } from '../projects/admin/projects.ts'
 import { sendVersion } from '../send.ts'
 import { memberRoutes } from './members.ts'
 import { superRoutes } from './super.ts'
+import { createRoutes, type RouteFamily } from './table.ts'
 
 const LISTS = [
   ['secrets', 'secret'],
@@ -16,35 +16,34 @@ const LISTS = [
   ['sites', 'site'],
 ] as const
 
-export function adminRoutes(web: Web, authenticate: Middleware): Router<State> {
+export function adminRoutes(web: Web): RouteFamily {
   const { services } = web
-  const router = new Router<State>({ prefix: '/admin' })
+  const routes = createRoutes({ prefix: '/admin', inside: [once(web)] })
   const { baseUrl, maxBodyBytes } = services.config
-  router.use(authenticate, once(web))
 
-  router.post('/Project', async (ctx) => {
+  routes.post('/Project', 'super-administrator', async (ctx) => {
     const body = await readJsonObject(ctx, maxBodyBytes)
     const written = await createProject(services, writer(ctx).principal, body)
     sendVersion(ctx, 201, written, baseUrl)
   })
-  router.get('/projects/:id', async (ctx) => {
+  routes.get('/projects/:id', 'administrator', async (ctx) => {
     ctx.body = await readProject(services, caller(ctx).principal, ctx.params.id ?? '')
   })
-  router.post('/projects/:id/client', async (ctx) => {
+  routes.post('/projects/:id/client', 'administrator', async (ctx) => {
     const body = await readJsonObject(ctx, maxBodyBytes)
     const client = await addClient(services, writer(ctx).principal, ctx.params.id ?? '', body)
     sendVersion(ctx, 201, client, baseUrl)
   })
-  router.post('/projects/:id/bot', async (ctx) => {
+  routes.post('/projects/:id/bot', 'administrator', async (ctx) => {
     const body = await readJsonObject(ctx, maxBodyBytes)
     const bot = await addBot(services, writer(ctx).principal, ctx.params.id ?? '', body)
     sendVersion(ctx, 201, bot, baseUrl)
   })
-  router.get('/projects/:id/bots/stats', async (ctx) => {
+  routes.get('/projects/:id/bots/stats', 'administrator', async (ctx) => {
     ctx.body = await botStats(services, caller(ctx).principal, ctx.params.id ?? '')
   })
   for (const [path, list] of LISTS) {
-    router.post(`/projects/:id/${path}`, async (ctx) => {
+    routes.post(`/projects/:id/${path}`, 'administrator', async (ctx) => {
       const body = await readJson(ctx, maxBodyBytes)
       const { principal } = writer(ctx)
       const id = ctx.params.id ?? ''
@@ -52,7 +51,7 @@ export function adminRoutes(web: Web, authenticate: Middleware): Router<State> {
       sendVersion(ctx, 200, written, baseUrl)
     })
   }
-  memberRoutes(router, web)
-  superRoutes(router, web)
-  return router
+  memberRoutes(routes, web)
+  superRoutes(routes, web)
+  return routes
 }

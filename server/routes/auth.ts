@@ -1,45 +1,48 @@
 /** `/auth/**`: signing in step by step, and what a person does with their own account. */
-import Router from '@koa/router'
-import { signInFormOf } from '../../shared/access/clients.ts'
+import { alwaysProves, signInFormOf } from '../../shared/access/credentials/clients.ts'
 import { systemPrincipal } from '../../shared/access/principal.ts'
+import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
 import { grantedScope } from '../../shared/access/scopes.ts'
-import { FHIR_JSON } from '../../shared/api/reply.ts'
-import { signedInUser } from '../../shared/api/signed-in-user.ts'
-import { badRequest, forbidden, notFound } from '../../shared/errors.ts'
-import { allOk } from '../../shared/fhir/outcome.ts'
+import { allOk, badRequest, forbidden, notFound } from '../../shared/errors.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
-import { SYSTEM_PROJECT } from '../../shared/store/projects.ts'
-import { parseVersion } from '../../shared/store/rows.ts'
-import { findClient } from '../auth/apps.ts'
-import { audit } from '../auth/audit.ts'
-import { finishExternal } from '../auth/external.ts'
-import { readFields } from '../auth/fields.ts'
-import { logInByGoogle } from '../auth/google.ts'
-import { createGuesses } from '../auth/guesses.ts'
+import { isRecent, requirePerson } from '../../shared/projects/recent-sign-in.ts'
+import { signedInUser } from '../../shared/projects/signed-in-user.ts'
+import { FHIR_JSON } from '../../shared/request/reply.ts'
+import { parseVersion } from '../../shared/store/rows/rows.ts'
+import { type Context, caller, type Web } from '../context.ts'
+import { findClient } from '../identity/auth/apps.ts'
+import { audit } from '../identity/auth/audit.ts'
+import { denyLogin, describeConsent } from '../identity/auth/consent.ts'
+import { renewDevice } from '../identity/auth/device-cookie.ts'
+import { findMethod, finishExternal } from '../identity/auth/external.ts'
+import { readFields } from '../identity/auth/fields.ts'
+import { logInByGoogle } from '../identity/auth/google.ts'
 import {
   chooseProfile,
   chooseScope,
-  domainOf,
   logIn,
   openLogin,
-  requireLogin,
-} from '../auth/login.ts'
-import { describeCaller } from '../auth/me.ts'
-import { disable, enrol, enrolAtLogin, enrolment, verifyAtLogin } from '../auth/mfa.ts'
-import { changePassword, requestReset, usePasswordLink, verifyEmail } from '../auth/passwords.ts'
-import { authorizeUrlOf, providerOfDomain } from '../auth/provider.ts'
-import { registerPatient, registerProject, registerUser } from '../auth/register.ts'
-import { loginResult } from '../auth/sign-in.ts'
-import { type Context, caller, type Middleware, type State, type Web } from '../context.ts'
-import { readLogin, revokeLogin, userIdOf } from '../logins.ts'
-import { createClientKeys } from '../oauth/client-keys.ts'
-import { exchange } from '../oauth/exchange.ts'
+  resumeLogin,
+} from '../identity/auth/login.ts'
+import { describeCaller } from '../identity/auth/me.ts'
+import { disable, enrol, enrolAtLogin, enrolment, verifyAtLogin } from '../identity/auth/mfa.ts'
+import {
+  changePassword,
+  requestReset,
+  usePasswordLink,
+  verifyEmail,
+} from '../identity/auth/passwords.ts'
+import { registerPatient, registerProject, registerUser } from '../identity/auth/register.ts'
+import { loginResult } from '../identity/auth/sign-in.ts'
+import { readLogin, revokeLogin, userIdOf } from '../identity/logins.ts'
+import { createClientKeys } from '../identity/oauth/client-keys.ts'
+import { exchange } from '../identity/oauth/exchange.ts'
+import { createRoutes, type RouteFamily } from './table.ts'
 
 const system = systemPrincipal(SYSTEM_PROJECT)
 
-export function authRoutes({ services }: Web, authenticate: Middleware): Router<State> {
-  const router = new Router<State>({ prefix: '/auth' })
-  const guesses = createGuesses(services.redis)
+export function authRoutes({ services }: Web): RouteFamily {
+  const routes = createRoutes({ prefix: '/auth' })
   const keys = createClientKeys(services)
 
   /** The User who calls, with secrets. Errors: 403 for programs and whoever speaks for a User. */
@@ -57,64 +60,59 @@ export function authRoutes({ services }: Web, authenticate: Middleware): Router<
     return found?.content === undefined ? undefined : parseVersion(found)
   }
 
-  router.get('/me', authenticate, async (ctx) => {
+  routes.get('/me', 'signed-in', async (ctx) => {
     ctx.body = await describeCaller(services, caller(ctx).session)
   })
-  router.post('/method', async (ctx) => {
-    const fields = await readFields(ctx)
-    const email = fields.email('email')
-    const projectId = fields.optional('projectId')
-    const clientId = fields.optional('clientId')
-    fields.check()
-    const domain = domainOf(email)
-    const provider = await providerOfDomain(services, domain)
-    const state = { domain, projectId, clientId }
-    ctx.body =
-      provider === undefined
-        ? {}
-        : { domain, authorizeUrl: await authorizeUrlOf(services, provider, state) }
+  routes.post('/method', 'public', async (ctx) => {
+    ctx.body = await findMethod(services, ctx, await readFields(ctx))
   })
-  router.post('/login', async (ctx) => {
-    ctx.body = await logIn(services, ctx, guesses, await readFields(ctx))
+  routes.post('/login', 'public', async (ctx) => {
+    ctx.body = await logIn(services, ctx, await readFields(ctx))
   })
-  router.get('/login/:login', async (ctx) => {
-    const login = await requireLogin(services, ctx.params.login ?? '')
-    ctx.body = await loginResult(services, ctx, login)
+  routes.get('/login/:login', 'public', async (ctx) => {
+    ctx.body = await resumeLogin(services, ctx, ctx.params.login ?? '')
   })
-  router.post('/profile', async (ctx) => {
-    ctx.body = await chooseProfile(services, ctx, await readFields(ctx))
+  routes.get('/login/:login/consent', 'public', async (ctx) => {
+    ctx.body = await describeConsent(services, ctx, ctx.params.login ?? '')
   })
-  router.post('/scope', async (ctx) => {
-    ctx.body = await chooseScope(services, ctx, await readFields(ctx))
-  })
-  router.post('/newuser', async (ctx) => {
-    ctx.body = await registerUser(services, ctx, await readFields(ctx))
-  })
-  router.post('/newproject', async (ctx) => {
-    ctx.body = await registerProject(services, ctx, await readFields(ctx))
-  })
-  router.post('/newpatient', async (ctx) => {
-    ctx.body = await registerPatient(services, ctx, await readFields(ctx))
-  })
-  router.post('/changepassword', authenticate, async (ctx) => {
-    const fields = await readFields(ctx)
-    const user = await callingUser(ctx)
-    await changePassword(services, ctx, guesses, fields, user, loginIdOf(ctx))
+  routes.post('/deny', 'public', async (ctx) => {
+    await denyLogin(services, ctx, await readFields(ctx))
     sendOk(ctx)
   })
-  router.post('/resetpassword', async (ctx) => {
+  routes.post('/profile', 'public', async (ctx) => {
+    ctx.body = await chooseProfile(services, ctx, await readFields(ctx))
+  })
+  routes.post('/scope', 'public', async (ctx) => {
+    ctx.body = await chooseScope(services, ctx, await readFields(ctx))
+  })
+  routes.post('/newuser', 'public', async (ctx) => {
+    ctx.body = await registerUser(services, ctx, await readFields(ctx))
+  })
+  routes.post('/newproject', 'public', async (ctx) => {
+    ctx.body = await registerProject(services, ctx, await readFields(ctx))
+  })
+  routes.post('/newpatient', 'public', async (ctx) => {
+    ctx.body = await registerPatient(services, ctx, await readFields(ctx))
+  })
+  routes.post('/changepassword', 'account', async (ctx) => {
+    const fields = await readFields(ctx)
+    const user = await callingUser(ctx)
+    await changePassword(services, ctx, fields, user, loginIdOf(ctx))
+    sendOk(ctx)
+  })
+  routes.post('/resetpassword', 'public', async (ctx) => {
     await requestReset(services, await readFields(ctx), project)
     sendOk(ctx)
   })
-  router.post('/setpassword', async (ctx) => {
+  routes.post('/setpassword', 'public', async (ctx) => {
     await usePasswordLink(services, ctx, await readFields(ctx))
     sendOk(ctx)
   })
-  router.post('/verifyemail', async (ctx) => {
+  routes.post('/verifyemail', 'public', async (ctx) => {
     await verifyEmail(services, await readFields(ctx))
     sendOk(ctx)
   })
-  router.post('/revoke', authenticate, async (ctx) => {
+  routes.post('/revoke', 'account', async (ctx) => {
     const fields = await readFields(ctx)
     const id = fields.uuid('loginId')
     fields.check()
@@ -133,45 +131,53 @@ export function authRoutes({ services }: Web, authenticate: Middleware): Router<
     })
     sendOk(ctx)
   })
-  router.get('/clientinfo/:clientId', async (ctx) => {
+  routes.get('/clientinfo/:clientId', 'public', async (ctx) => {
     const client = await findClient(services, ctx.params.clientId ?? '')
     if (client === undefined) throw notFound()
     ctx.body = signInFormOf(client)
   })
-  router.post('/google', async (ctx) => {
+  routes.post('/google', 'public', async (ctx) => {
     ctx.body = await logInByGoogle(services, ctx, keys, await readFields(ctx))
   })
-  router.get('/external', async (ctx) => {
+  routes.get('/external', 'public', async (ctx) => {
     ctx.redirect(await finishExternal(services, ctx))
   })
-  router.post('/exchange', async (ctx) => {
+  routes.post('/exchange', 'public', async (ctx) => {
     const fields = await readFields(ctx)
     const token = fields.required('externalAccessToken', 'External access token', 1, 16_384)
     const clientId = fields.required('clientId', 'Client')
     fields.check()
     const client = await findClient(services, clientId)
     if (client === undefined) throw badRequest('Client not found', 'clientId')
+    if (alwaysProves(client)) {
+      throw badRequest('This client proves itself at /oauth2/token', 'clientId')
+    }
     const scope = grantedScope('openid offline')
     ctx.body = await exchange(services, ctx, client, token, scope, undefined)
   })
 
-  router.get('/mfa/status', authenticate, async (ctx) => {
+  routes.get('/mfa/status', 'account', async (ctx) => {
     const user = await callingUser(ctx)
-    ctx.body =
-      user.mfaEnrolled === true
-        ? { enrolled: true }
-        : { enrolled: false, ...(await enrolment(services, user)) }
+    // This secret becomes the second factor, so an old token must not see it before its owner does.
+    const isShown = user.mfaEnrolled !== true && isRecent(caller(ctx).session.login)
+    ctx.body = {
+      enrolled: user.mfaEnrolled === true,
+      ...(isShown ? await enrolment(services, user) : {}),
+    }
   })
   for (const [path, change] of [
     ['/mfa/enroll', enrol],
     ['/mfa/disable', disable],
   ] as const) {
-    router.post(path, authenticate, async (ctx) => {
+    routes.post(path, 'account', async (ctx) => {
       const fields = await readFields(ctx)
       const token = fields.required('token', 'Token')
+      const password = fields.optional('password')
       fields.check()
       const user = await callingUser(ctx)
+      await requirePerson(services, caller(ctx).session.login, user, password)
       await change(services, user, loginIdOf(ctx), token)
+      await renewDevice(services, ctx, user)
       const { principal } = caller(ctx)
       audit(services, ctx, {
         kind: 'login',
@@ -187,14 +193,14 @@ export function authRoutes({ services }: Web, authenticate: Middleware): Router<
     ['/mfa/login-enroll', enrolAtLogin],
     ['/mfa/verify', verifyAtLogin],
   ] as const) {
-    router.post(path, async (ctx) => {
+    routes.post(path, 'public', async (ctx) => {
       const fields = await readFields(ctx)
       const token = fields.required('token', 'Token')
-      const login = await openLogin(services, fields)
-      ctx.body = await loginResult(services, ctx, await pass(services, login, token))
+      const login = await openLogin(services, ctx, fields)
+      ctx.body = await loginResult(services, ctx, await pass(services, ctx, login, token))
     })
   }
-  return router
+  return routes
 }
 
 function sendOk(ctx: Context): void {

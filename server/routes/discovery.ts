@@ -2,10 +2,11 @@
  * What a client can find out by itself: RFC 8414, RFC 9728, SMART App Launch. Only what is served is
  * named here.
  */
-import Router from '@koa/router'
-import type { Config } from '../../shared/config.ts'
-import type { State, Web } from '../context.ts'
-import { GRANTS } from '../oauth/token.ts'
+import { AREA_WORDS } from '../../shared/access/areas.ts'
+import type { Config } from '../../shared/config/config.ts'
+import type { Web } from '../context.ts'
+import { GRANTS } from '../identity/oauth/token.ts'
+import { createRoutes, type RouteFamily } from './table.ts'
 
 const SCOPES = ['openid', 'profile', 'email', 'phone', 'address', 'fhirUser', 'offline_access']
 const SMART_SCOPES = [
@@ -18,6 +19,7 @@ const SMART_SCOPES = [
   'patient/*.rs',
   'user/*.cruds',
   'system/*.cruds',
+  ...Object.values(AREA_WORDS),
 ]
 const CAPABILITIES = [
   'launch-ehr',
@@ -53,8 +55,8 @@ const STYLES = {
   font_family_heading: 'system-ui, sans-serif',
 }
 
-export function discoveryRoutes({ services }: Web): Router<State> {
-  const router = new Router<State>()
+export function discoveryRoutes({ services }: Web): RouteFamily {
+  const routes = createRoutes()
   const { config, tokens } = services
   const issuer = issuerOf(config)
   const metadata = {
@@ -64,19 +66,21 @@ export function discoveryRoutes({ services }: Web): Router<State> {
     scopes_supported: SCOPES,
   }
 
-  router.get('/.well-known/jwks.json', (ctx) => {
+  routes.get('/.well-known/jwks.json', 'public', (ctx) => {
     ctx.set('Cache-Control', 'public, max-age=300')
     ctx.remove('Pragma')
     ctx.body = { keys: tokens.keys.keys.map((key) => key.publicJwk) }
   })
-  router.get(
+  routes.get(
     ['/.well-known/openid-configuration', '/.well-known/oauth-authorization-server'],
+    'public',
     (ctx) => {
       ctx.body = metadata
     },
   )
-  router.get(
+  routes.get(
     ['/.well-known/smart-configuration', '/fhir/R4/.well-known/smart-configuration'],
+    'public',
     (ctx) => {
       ctx.body = {
         ...issuer,
@@ -86,13 +90,14 @@ export function discoveryRoutes({ services }: Web): Router<State> {
       }
     },
   )
-  router.get(
+  routes.get(
     ['/.well-known/smart-styles.json', '/fhir/R4/.well-known/smart-styles.json'],
+    'public',
     (ctx) => {
       ctx.body = STYLES
     },
   )
-  router.get('/.well-known/oauth-protected-resource', (ctx) => {
+  routes.get('/.well-known/oauth-protected-resource', 'public', (ctx) => {
     ctx.body = {
       resource: `${config.baseUrl}fhir/R4`,
       authorization_servers: [config.baseUrl],
@@ -100,7 +105,7 @@ export function discoveryRoutes({ services }: Web): Router<State> {
       bearer_methods_supported: ['header'],
     }
   })
-  return router
+  return routes
 }
 
 function issuerOf({ baseUrl }: Config) {

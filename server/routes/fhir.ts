@@ -1,19 +1,20 @@
 /** `/fhir/R4/**`: ctx → FhirRequest → shared/api → ctx. */
-import type { Principal } from '../../shared/access/principal.ts'
-import { systemPrincipal } from '../../shared/access/principal.ts'
-import { type FhirRequest, handle } from '../../shared/api/handle.ts'
-import { readQuery } from '../../shared/api/negotiate.ts'
-import { operations } from '../../shared/api/operations/table.ts'
-import type { Config } from '../../shared/config.ts'
-import { SYSTEM_PROJECT } from '../../shared/store/projects.ts'
+import { type Principal, systemPrincipal } from '../../shared/access/principal.ts'
+import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
+import { handle } from '../../shared/api/handle.ts'
+import { operations } from '../../shared/api/operations.ts'
+import type { Config } from '../../shared/config/config.ts'
+import { readQuery } from '../../shared/request/negotiate.ts'
+import type { FhirRequest } from '../../shared/request/request.ts'
 import { type Context, caller, type Middleware, type Web } from '../context.ts'
+import type { Access } from '../middleware/access.ts'
 import { openBody, readBody } from '../middleware/body.ts'
 import { goneSignal } from '../middleware/failures.ts'
 import { withTiming } from '../middleware/timing.ts'
 import { send } from '../send.ts'
 
 const ROOT = '/fhir/R4'
-const DISCOVERY = `${ROOT}/.well-known/`.toLowerCase()
+const DISCOVERY = `${ROOT}/.well-known/`
 /** Answered without a token. */
 const PUBLIC: ReadonlySet<string> = new Set(['metadata', '$versions'])
 const NOBODY: Principal = {
@@ -36,16 +37,20 @@ export function fhir({ services }: Web, authenticate: Middleware): Middleware {
     ctx.state.route = routeOf(path)
     // Who says who they are is told what their Project has of its own.
     const isTold = path === 'metadata' && ctx.get('authorization') !== ''
-    if (PUBLIC.has(path) && !isTold) return await serve(ctx, NOBODY)
+    if (fhirAccess(path) === 'public' && !isTold) return await serve(ctx, NOBODY)
     await authenticate(ctx, () => serve(ctx, caller(ctx).principal))
   }
 }
 
-/** Whatever its case, as in all other routes; what clients discover has routes of its own. */
+/** A path after `/fhir/R4/` wants a caller unless it is listed as public. */
+export function fhirAccess(path: string): Access {
+  return PUBLIC.has(path) ? 'public' : 'signed-in'
+}
+
+/** What clients discover has routes of its own. */
 function isServed(path: string): boolean {
-  const start = path.slice(0, DISCOVERY.length).toLowerCase()
-  if (start.slice(0, ROOT.length) !== ROOT.toLowerCase() || start === DISCOVERY) return false
-  return start.length === ROOT.length || start[ROOT.length] === '/'
+  if (!path.startsWith(ROOT) || path.startsWith(DISCOVERY)) return false
+  return path.length === ROOT.length || path[ROOT.length] === '/'
 }
 
 async function requestOf(ctx: Context, config: Config): Promise<FhirRequest> {

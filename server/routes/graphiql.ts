@@ -2,10 +2,10 @@
 import { createReadStream } from 'node:fs'
 import { createRequire } from 'node:module'
 import { dirname, join } from 'node:path'
-import Router from '@koa/router'
 import { notFound } from '../../shared/errors.ts'
-import type { State, Web } from '../context.ts'
+import type { Web } from '../context.ts'
 import { sendPage } from '../pages/shell.ts'
+import { createRoutes, type RouteFamily } from './table.ts'
 
 /** Of the page, and where each lies. */
 const FILES: readonly (readonly [name: string, within: string, path: string])[] = [
@@ -18,15 +18,15 @@ const FILES: readonly (readonly [name: string, within: string, path: string])[] 
 const START = join(import.meta.dirname, '..', 'pages', 'graphiql.js')
 
 /** No routes where it is switched off, the pages are another app's, or its packages are left out. */
-export function graphiqlRoutes({ services: { config, log } }: Web): Router<State> {
-  const router = new Router<State>()
-  if (!config.graphiqlEnabled || config.appUrl !== config.baseUrl) return router
+export function graphiqlRoutes({ services: { config, log } }: Web): RouteFamily {
+  const routes = createRoutes()
+  if (!config.graphiqlEnabled || config.appUrl !== config.baseUrl) return routes
   const paths = installed()
   if (paths === undefined) {
     log.warn('GRAPHIQL_ENABLED needs the optional packages, which are not installed')
-    return router
+    return routes
   }
-  router.get('/graphiql', (ctx) => {
+  routes.get('/graphiql', 'public', (ctx) => {
     sendPage(ctx, 'graphiql', 'Sign in', config.productName)
     // The fonts are in its style sheet.
     ctx.set(
@@ -34,14 +34,14 @@ export function graphiqlRoutes({ services: { config, log } }: Web): Router<State
       `${ctx.response.get('Content-Security-Policy')}; font-src data:`,
     )
   })
-  router.get('/graphiql/:file', (ctx) => {
+  routes.get('/graphiql/:file', 'public', (ctx) => {
     const path = paths.get(ctx.params.file ?? '')
     if (path === undefined) throw notFound()
     ctx.type = path.endsWith('.css') ? 'text/css' : 'text/javascript'
     ctx.set('Cache-Control', 'private, max-age=3600')
     ctx.body = createReadStream(path)
   })
-  return router
+  return routes
 }
 
 function installed(): ReadonlyMap<string, string> | undefined {

@@ -2,30 +2,41 @@
 
 import { timingSafeEqual } from 'node:crypto'
 import { readFileSync } from 'node:fs'
-import Router from '@koa/router'
 import { unauthorized } from '../../shared/errors.ts'
 import type { Services } from '../../shared/services.ts'
-import type { Context, State, Web } from '../context.ts'
+import type { Context, Middleware, Web } from '../context.ts'
+import { createRoutes, type RouteFamily } from './table.ts'
 
 const CHECK_MS = 2000
 
-export function healthRoutes({ services, metrics }: Web): Router<State> {
-  const router = new Router<State>()
-  const version = productVersion()
+export function healthRoutes({ services, metrics }: Web, authenticate: Middleware): RouteFamily {
+  const routes = createRoutes()
+  const versions = {
+    version: productVersion(),
+    platform: process.platform,
+    runtime: process.version,
+  }
 
-  router.get('/', (ctx) => {
-    ctx.body = { name: 'botica', version, fhir: `${services.config.baseUrl}fhir/R4` }
+  /** Versions name the weaknesses of a service, so nobody learns them without a token. Errors: 401 for a bad one. */
+  const versionsFor = async (ctx: Context): Promise<Partial<typeof versions>> => {
+    if (ctx.get('Authorization') === '') return {}
+    await authenticate(ctx, async () => undefined)
+    return versions
+  }
+
+  routes.get('/', 'public', (ctx) => {
+    ctx.body = { name: 'botica', fhir: `${services.config.baseUrl}fhir/R4` }
   })
-  router.get('/robots.txt', (ctx) => {
+  routes.get('/robots.txt', 'public', (ctx) => {
     ctx.type = 'text/plain'
     ctx.body = 'User-agent: *\nDisallow: /\n'
   })
-  router.get('/livez', (ctx) => {
+  routes.get('/livez', 'public', (ctx) => {
     ctx.body = { ok: true }
   })
-  router.get('/healthcheck', async (ctx) => {
+  routes.get('/healthcheck', 'public', async (ctx) => {
     if (ctx.query.live !== undefined) {
-      ctx.body = { ok: true, version }
+      ctx.body = { ok: true }
       return
     }
     const parts = await checkParts(services)
@@ -34,21 +45,20 @@ export function healthRoutes({ services, metrics }: Web): Router<State> {
     if (!ok) ctx.set('Retry-After', '2')
     ctx.body = {
       ok,
-      version,
-      platform: process.platform,
-      runtime: process.version,
+      // Without these two no token can be looked up.
+      ...(ok ? await versionsFor(ctx) : {}),
       ...mapParts(parts, (part) => part.ok),
       latencyMs: mapParts(parts, (part) => part.ms),
     }
   })
-  router.get('/metrics', async (ctx) => {
+  routes.get('/metrics', 'secret', async (ctx) => {
     if (!mayScrape(ctx, services.config.metricsToken)) {
       throw unauthorized(services.config.baseUrl, ctx.get('Authorization') !== '')
     }
     ctx.set('Content-Type', metrics.contentType)
     ctx.body = await metrics.text()
   })
-  return router
+  return routes
 }
 
 interface Part {

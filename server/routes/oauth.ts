@@ -1,37 +1,37 @@
 /** `/oauth2/**`: RFC 6749, RFC 7009, RFC 7662, OpenID Connect. */
-import Router from '@koa/router'
-import { CLI_CLIENT, isRegisteredRedirect } from '../../shared/access/clients.ts'
-import { FHIR_JSON } from '../../shared/api/reply.ts'
-import { allOk } from '../../shared/fhir/outcome.ts'
+import { CLI_CLIENT, isRegisteredRedirect } from '../../shared/access/credentials/clients.ts'
+import { allOk } from '../../shared/errors.ts'
 import { isObject } from '../../shared/fhir/resource.ts'
-import type { Context, Middleware, State, Web } from '../context.ts'
+import { FHIR_JSON } from '../../shared/request/reply.ts'
+import type { Context, Middleware, Web } from '../context.ts'
+import { authorize } from '../identity/oauth/authorize.ts'
+import { createClientKeys } from '../identity/oauth/client-keys.ts'
+import { readForm } from '../identity/oauth/form.ts'
+import { introspect, revoke } from '../identity/oauth/inspect.ts'
+import { logOut, logOutBrowser } from '../identity/oauth/logout.ts'
+import { grantToken } from '../identity/oauth/token.ts'
+import { userInfo } from '../identity/oauth/userinfo.ts'
 import { readJson } from '../middleware/body.ts'
 import { OAuthError } from '../middleware/failures.ts'
-import { authorize } from '../oauth/authorize.ts'
-import { createClientKeys } from '../oauth/client-keys.ts'
-import { readForm } from '../oauth/form.ts'
-import { introspect, revoke } from '../oauth/inspect.ts'
-import { logOut, logOutBrowser } from '../oauth/logout.ts'
-import { grantToken } from '../oauth/token.ts'
-import { userInfo } from '../oauth/userinfo.ts'
+import { createRoutes, type RouteFamily } from './table.ts'
 
 const REGISTRATION_BYTES = 65_536
 
-export function oauthRoutes({ services }: Web, authenticate: Middleware): Router<State> {
-  const router = new Router<State>({ prefix: '/oauth2' })
+export function oauthRoutes({ services }: Web, authenticate: Middleware): RouteFamily {
+  const routes = createRoutes({ prefix: '/oauth2' })
   const keys = createClientKeys(services)
 
-  router.get('/authorize', async (ctx) => {
+  routes.get('/authorize', 'public', async (ctx) => {
     await authorize(services, ctx, new URLSearchParams(ctx.querystring))
   })
-  router.post('/authorize', async (ctx) => {
+  routes.post('/authorize', 'public', async (ctx) => {
     await authorize(services, ctx, await readForm(ctx))
   })
-  router.post('/logout', authenticate, async (ctx) => {
+  routes.post('/logout', 'signed-in', async (ctx) => {
     await logOut(services, ctx)
     sendOk(ctx)
   })
-  router.get('/logout', async (ctx) => {
+  routes.get('/logout', 'public', async (ctx) => {
     if (/^bearer /i.test(ctx.get('Authorization'))) {
       await authenticate(ctx, () => logOut(services, ctx))
       sendOk(ctx)
@@ -39,7 +39,7 @@ export function oauthRoutes({ services }: Web, authenticate: Middleware): Router
     }
     ctx.redirect(await logOutBrowser(services, ctx))
   })
-  router.post('/register', async (ctx) => {
+  routes.post('/register', 'public', async (ctx) => {
     const body = await readJson(ctx, REGISTRATION_BYTES)
     const uris = isObject(body) && Array.isArray(body.redirect_uris) ? body.redirect_uris : []
     const [first] = uris
@@ -53,22 +53,22 @@ export function oauthRoutes({ services }: Web, authenticate: Middleware): Router
       redirect_uris: [first],
     }
   })
-  router.post('/token', async (ctx) => {
+  routes.post('/token', 'public', async (ctx) => {
     ctx.body = await grantToken(services, keys, ctx, await readForm(ctx))
   })
-  router.post('/revoke', async (ctx) => {
+  routes.post('/revoke', 'secret', async (ctx) => {
     await revoke(services, keys, ctx, await readForm(ctx))
     ctx.body = null
     ctx.status = 200
     ctx.set('Content-Length', '0')
   })
-  router.post('/introspect', async (ctx) => {
+  routes.post('/introspect', 'secret', async (ctx) => {
     ctx.body = await introspect(services, keys, ctx, await readForm(ctx), authenticate)
   })
-  router.all('/userinfo', authenticate, async (ctx) => {
+  routes.on(['GET', 'POST'], '/userinfo', 'signed-in', async (ctx) => {
     ctx.body = await userInfo(services, ctx)
   })
-  return router
+  return routes
 }
 
 function sendOk(ctx: Context): void {

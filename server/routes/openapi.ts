@@ -1,27 +1,15 @@
-/** `/openapi.json`, made from the routers themselves. */
-import Router from '@koa/router'
-import type { State } from '../context.ts'
-import { describeApi, type Served } from '../openapi.ts'
+/** `/openapi.json`, made from the table of routes itself. */
+import { describeApi } from '../openapi.ts'
+import { createRoutes, type Route, type RouteFamily } from './table.ts'
 
-export function openapiRoutes(baseUrl: string, routers: readonly Router<State>[]): Router<State> {
-  const router = new Router<State>()
+/** `others` are all routes but this one. */
+export function openapiRoutes(baseUrl: string, others: readonly Route[]): RouteFamily {
+  const family = createRoutes()
   let text: string | undefined
-  router.get('/openapi.json', (ctx) => {
-    text ??= JSON.stringify(describeApi(baseUrl, [...routers, router].flatMap(servedBy)))
+  family.get('/openapi.json', 'public', (ctx) => {
+    text ??= JSON.stringify(describeApi(baseUrl, [...others, ...family.routes]))
     ctx.type = 'application/json; charset=utf-8'
     ctx.body = text
   })
-  return router
+  return family
 }
-
-/** Wildcards are described by who answers them. */
-function servedBy({ stack }: Router<State>): readonly Served[] {
-  return stack.flatMap(({ path, methods }) => {
-    const text = String(path)
-    if (methods.length === 0 || text.includes('{/*')) return []
-    const named = methods.filter((method) => NAMED.has(method))
-    return [{ path: text.replace(/:(\w+)/g, '{$1}'), methods: named }]
-  })
-}
-
-const NAMED = new Set(['GET', 'POST', 'PUT', 'PATCH', 'DELETE'])

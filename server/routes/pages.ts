@@ -1,20 +1,20 @@
 /** Pages of our own, as long as no app has taken their place (auth.md §5.2). */
 import { readFileSync } from 'node:fs'
-import Router from '@koa/router'
-import { isRegisteredRedirect, signInFormOf } from '../../shared/access/clients.ts'
+import { isRegisteredRedirect, signInFormOf } from '../../shared/access/credentials/clients.ts'
 import { isObject, type Resource } from '../../shared/fhir/resource.ts'
-import { findClient } from '../auth/apps.ts'
-import type { Context, State, Web } from '../context.ts'
+import type { Context, Web } from '../context.ts'
+import { findClient } from '../identity/auth/apps.ts'
 import { sendPage, sendStyle } from '../pages/shell.ts'
+import { createRoutes, type RouteFamily } from './table.ts'
 
-export function pageRoutes({ services }: Web): Router<State> {
-  const router = new Router<State>()
+export function pageRoutes({ services }: Web): RouteFamily {
+  const routes = createRoutes()
   const { config } = services
   const { productName, baseUrl } = config
-  if (config.appUrl !== baseUrl) return router
+  if (config.appUrl !== baseUrl) return routes
   const script = readFileSync(new URL('../pages/script.js', import.meta.url), 'utf8')
 
-  router.get('/oauth', async (ctx) => {
+  routes.get('/oauth', 'public', async (ctx) => {
     const client = await findClient(services, single(ctx, 'client_id'))
     // The page sends a code to this address, so it must be one that may have it.
     if (client === undefined || !isRegisteredRedirect(client, single(ctx, 'redirect_uri'))) {
@@ -25,24 +25,24 @@ export function pageRoutes({ services }: Web): Router<State> {
     }
     sendPage(ctx, 'oauth', 'Sign in', productName, { issuer: baseUrl, ...greeting(client) })
   })
-  router.get('/signin', (ctx) => sendPage(ctx, 'signin', 'Sign in', productName))
-  router.get('/resetpassword', (ctx) => {
+  routes.get('/signin', 'public', (ctx) => sendPage(ctx, 'signin', 'Sign in', productName))
+  routes.get('/resetpassword', 'public', (ctx) => {
     sendPage(ctx, 'resetpassword', 'Reset your password', productName)
   })
-  router.get('/setpassword/:id/:secret', (ctx) => {
+  routes.get('/setpassword/:id/:secret', 'public', (ctx) => {
     const { id = '', secret = '' } = ctx.params
     sendPage(ctx, 'setpassword', 'Choose a password', productName, { id, secret })
   })
-  router.get('/verifyemail/:id/:secret', (ctx) => {
+  routes.get('/verifyemail/:id/:secret', 'public', (ctx) => {
     const { id = '', secret = '' } = ctx.params
     sendPage(ctx, 'verifyemail', 'Confirm your e-mail address', productName, { id, secret })
   })
-  router.get('/pages/script.js', (ctx) => {
+  routes.get('/pages/script.js', 'public', (ctx) => {
     ctx.type = 'text/javascript'
     ctx.body = script
   })
-  router.get('/pages/style.css', sendStyle)
-  return router
+  routes.get('/pages/style.css', 'public', sendStyle)
+  return routes
 }
 
 /** Empty when it is absent or repeated. */

@@ -1,7 +1,6 @@
 /** `/scim/v2/Users`, with the media type and the error object of RFC 7644. */
-import Router from '@koa/router'
 import { HttpError } from '../../shared/errors.ts'
-import { type Context, type Middleware, type State, type Web, writer } from '../context.ts'
+import { type Context, type Middleware, type Web, writer } from '../context.ts'
 import { readJsonObject } from '../middleware/body.ts'
 import { once } from '../middleware/once.ts'
 import {
@@ -12,44 +11,44 @@ import {
   removeUser,
   replaceUser,
   type ScimCall,
-} from '../scim/users.ts'
+} from '../projects/scim/users.ts'
+import { createRoutes, type RouteFamily } from './table.ts'
 
 const SCIM_JSON = 'application/scim+json; charset=utf-8'
 
-export function scimRoutes(web: Web, authenticate: Middleware): Router<State> {
+export function scimRoutes(web: Web): RouteFamily {
   const { services } = web
   const { maxBodyBytes } = services.config
-  const router = new Router<State>({ prefix: '/scim/v2' })
-  router.use(scimErrors, authenticate, once(web))
+  const routes = createRoutes({ prefix: '/scim/v2', outside: [scimErrors], inside: [once(web)] })
 
   const callOf = (ctx: Context): ScimCall => {
     const { principal, session } = writer(ctx)
     return { services, caller: principal, session }
   }
-  router.get('/Users', async (ctx) => {
+  routes.get('/Users', 'administrator', async (ctx) => {
     sendScim(ctx, 200, await listUsers(callOf(ctx), new URLSearchParams(ctx.querystring)))
   })
-  router.post('/Users', async (ctx) => {
+  routes.post('/Users', 'administrator', async (ctx) => {
     const user = await createUser(callOf(ctx), await readJsonObject(ctx, maxBodyBytes))
     ctx.set('Location', user.meta.location)
     sendScim(ctx, 201, user)
   })
-  router.get('/Users/:id', async (ctx) => {
+  routes.get('/Users/:id', 'administrator', async (ctx) => {
     sendScim(ctx, 200, await readUser(callOf(ctx), ctx.params.id ?? ''))
   })
-  router.put('/Users/:id', async (ctx) => {
+  routes.put('/Users/:id', 'administrator', async (ctx) => {
     const body = await readJsonObject(ctx, maxBodyBytes)
     sendScim(ctx, 200, await replaceUser(callOf(ctx), ctx.params.id ?? '', body))
   })
-  router.patch('/Users/:id', async (ctx) => {
+  routes.patch('/Users/:id', 'administrator', async (ctx) => {
     const body = await readJsonObject(ctx, maxBodyBytes)
     sendScim(ctx, 200, await patchUser(callOf(ctx), ctx.params.id ?? '', body))
   })
-  router.delete('/Users/:id', async (ctx) => {
+  routes.delete('/Users/:id', 'administrator', async (ctx) => {
     await removeUser(callOf(ctx), ctx.params.id ?? '')
     ctx.status = 204
   })
-  return router
+  return routes
 }
 
 /** https://datatracker.ietf.org/doc/html/rfc7644#section-3.12 */

@@ -1,12 +1,12 @@
 /** `/storage/{id}/{vid}`: content of a Binary under a signed address, without a token. */
-import Router from '@koa/router'
 import { handleSigned } from '../../shared/api/handle.ts'
-import type { State, Web } from '../context.ts'
+import type { Web } from '../context.ts'
 import { send } from '../send.ts'
+import { createRoutes, type RouteFamily } from './table.ts'
 
-export function storageRoutes({ services }: Web): Router<State> {
-  const router = new Router<State>()
-  router.get('/storage/:id/:vid', async (ctx) => {
+export function storageRoutes({ services }: Web): RouteFamily {
+  const routes = createRoutes()
+  routes.get('/storage/:id/:vid', 'address', async (ctx) => {
     const { requestId, traceId } = ctx.state
     const reply = await handleSigned(services, {
       method: 'GET',
@@ -20,5 +20,5 @@ export function storageRoutes({ services }: Web): Router<State> {
     })
     await send(ctx, reply)
   })
-  return router
+  return routes
 }

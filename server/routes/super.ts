@@ -1,10 +1,11 @@
 /** `/admin/super/**` and the passwords that administrators set. */
-import type Router from '@koa/router'
-import type { FhirReply } from '../../shared/api/handle.ts'
-import { FHIR_JSON } from '../../shared/api/reply.ts'
-import { notSupported } from '../../shared/errors.ts'
-import { allOk } from '../../shared/fhir/outcome.ts'
-import { setAnyPassword, setProjectPassword } from '../admin/passwords.ts'
+import { allOk, notSupported } from '../../shared/errors.ts'
+import { FHIR_JSON } from '../../shared/request/reply.ts'
+import type { FhirReply } from '../../shared/request/request.ts'
+import { type Context, caller, type Web } from '../context.ts'
+import { audit } from '../identity/auth/audit.ts'
+import { readBody, readJsonObject } from '../middleware/body.ts'
+import { setAnyPassword, setProjectPassword } from '../projects/admin/passwords.ts'
 import {
   keptMails,
   migrations,
@@ -17,11 +18,9 @@ import {
   requireSuperAdmin,
   type SuperCall,
   startReindex,
-} from '../admin/super.ts'
-import { audit } from '../auth/audit.ts'
-import { type Context, caller, type State, type Web } from '../context.ts'
-import { readBody, readJsonObject } from '../middleware/body.ts'
+} from '../projects/admin/super.ts'
 import { send } from '../send.ts'
+import type { RouteFamily } from './table.ts'
 
 type Body = Record<string, unknown>
 
@@ -44,7 +43,7 @@ const READ: Readonly<Record<string, (call: SuperCall) => Promise<object>>> = {
 const OTHERS = ['vacuum', 'tablesettings', 'setdataversion', 'reconcile-db-schema-drift']
 
 /** Adds its routes to those of `/admin`. */
-export function superRoutes(router: Router<State>, { services }: Web): void {
+export function superRoutes(routes: RouteFamily, { services }: Web): void {
   const { maxBodyBytes } = services.config
   const callOf = (ctx: Context, name: string): SuperCall => {
     const { principal } = caller(ctx)
@@ -62,26 +61,26 @@ export function superRoutes(router: Router<State>, { services }: Web): void {
     return await readJsonObject(ctx, maxBodyBytes)
   }
 
-  router.post('/projects/setpassword', async (ctx) => {
+  routes.post('/projects/setpassword', 'administrator', async (ctx) => {
     const body = await readJsonObject(ctx, maxBodyBytes)
     await setProjectPassword(services, caller(ctx).principal, body)
     sendOk(ctx)
   })
-  router.post('/super/setpassword', async (ctx) => {
+  routes.post('/super/setpassword', 'super-administrator', async (ctx) => {
     const { principal } = callOf(ctx, 'setpassword')
     await setAnyPassword(services, principal, await readJsonObject(ctx, maxBodyBytes))
     sendOk(ctx)
   })
-  router.post('/super/purge', async (ctx) => {
+  routes.post('/super/purge', 'super-administrator', async (ctx) => {
     const call = callOf(ctx, 'purge')
     ctx.body = await purge(call, await readJsonObject(ctx, maxBodyBytes))
   })
-  router.post('/super/removebotidjobsfromqueue', async (ctx) => {
+  routes.post('/super/removebotidjobsfromqueue', 'super-administrator', async (ctx) => {
     const call = callOf(ctx, 'removebotidjobsfromqueue')
     await removeBotSchedule(call, await readJsonObject(ctx, maxBodyBytes))
     sendOk(ctx)
   })
-  router.post('/super/rotatekeys', async (ctx) => {
+  routes.post('/super/rotatekeys', 'super-administrator', async (ctx) => {
     const { principal } = callOf(ctx, 'rotatekeys')
     await services.tokens.keys.rotate()
     const who = principal.profile
@@ -89,19 +88,19 @@ export function superRoutes(router: Router<State>, { services }: Web): void {
     sendOk(ctx)
   })
   for (const [name, start] of Object.entries(ASYNC)) {
-    router.post(`/super/${name}`, async (ctx) => {
+    routes.post(`/super/${name}`, 'super-administrator', async (ctx) => {
       const call = callOf(ctx, name)
       requireAsync(call.request)
       await send(ctx, await start(call, await bodyOf(ctx)))
     })
   }
   for (const [name, read] of Object.entries(READ)) {
-    router.get(`/super/${name}`, async (ctx) => {
+    routes.get(`/super/${name}`, 'super-administrator', async (ctx) => {
       ctx.body = await read(callOf(ctx, name))
     })
   }
   for (const name of OTHERS) {
-    router.post(`/super/${name}`, (ctx) => {
+    routes.post(`/super/${name}`, 'super-administrator', (ctx) => {
       callOf(ctx, name)
       throw notSupported('Not supported')
     })

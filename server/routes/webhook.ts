@@ -1,20 +1,20 @@
 /** `/webhook/{membership}`: runs a Bot for whoever knows the address. */
-import Router from '@koa/router'
-import { readQuery } from '../../shared/api/negotiate.ts'
-import { runWebhook } from '../../shared/api/webhook.ts'
+import { runWebhook } from '../../shared/bots/webhook.ts'
 import { HttpError, tooManyRequests } from '../../shared/errors.ts'
-import { createLimiter, rateLimitItem, secondsOf } from '../../shared/limiter.ts'
-import type { Context, State, Web } from '../context.ts'
+import { createLimiter, rateLimitItem, secondsOf } from '../../shared/platform/redis/limiter.ts'
+import { readQuery } from '../../shared/request/negotiate.ts'
+import type { Context, Web } from '../context.ts'
 import { readBody } from '../middleware/body.ts'
 import { goneSignal } from '../middleware/failures.ts'
 import { send } from '../send.ts'
+import { createRoutes, type RouteFamily } from './table.ts'
 
 const RUNS_PER_MINUTE = 600
 
-export function webhookRoutes({ services }: Web): Router<State> {
+export function webhookRoutes({ services }: Web): RouteFamily {
   const { config, redis, log } = services
   const limiter = createLimiter('webhook', redis, log)
-  const router = new Router<State>()
+  const routes = createRoutes()
 
   const serve = async (ctx: Context, id: string) => {
     const spent = limiter.spend(id, 1, RUNS_PER_MINUTE)
@@ -36,7 +36,7 @@ export function webhookRoutes({ services }: Web): Router<State> {
     await send(ctx, await runWebhook(services, id, request))
   }
 
-  router.register('/webhook/:id', ['GET', 'POST'], async (ctx) => {
+  routes.on(['GET', 'POST'], '/webhook/:id', 'address', async (ctx) => {
     try {
       await serve(ctx, ctx.params.id ?? '')
     } catch (error) {
@@ -46,5 +46,5 @@ export function webhookRoutes({ services }: Web): Router<State> {
       ctx.body = 'Forbidden'
     }
   })
-  return router
+  return routes
 }

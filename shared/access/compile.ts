@@ -3,10 +3,10 @@
  * understood, or whose parameters are missing, grants nothing.
  */
 import { isResourceType } from '../fhir/definitions.ts'
-import { compileTenant } from '../fhir/path-tenant.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
+import { compileTenant } from '../fhirpath/custom.ts'
 import { parseCriteria } from './criteria.ts'
-import { checkPath } from './field-paths.ts'
+import { checkPath } from './fields/paths.ts'
 import {
   type Grant,
   INTERACTIONS,
@@ -14,7 +14,7 @@ import {
   READONLY,
   type Rules,
   type WriteConstraint,
-} from './policy.ts'
+} from './grant.ts'
 import { fillText, type Variables } from './variables.ts'
 
 /** Readable under every policy, unless it has entries for them. */
@@ -75,6 +75,7 @@ export function plainGrant(
     readonly: [],
     constraints: [],
     account: undefined,
+    isNamed: false,
   }
 }
 
@@ -110,6 +111,7 @@ export function compileEntry(
       compileConstraint(type, item, variables),
     ),
     account: referenceIn(policy.compartment, 'compartment', variables),
+    isNamed: type !== '*',
   }
 }
 

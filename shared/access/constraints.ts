@@ -1,7 +1,7 @@
 /** `writeConstraint` of a policy entry: FHIRPath that must be true of a create or update. */
 import { forbiddenBecause } from '../errors.ts'
 import type { Resource } from '../fhir/resource.ts'
-import type { Grant } from './policy.ts'
+import type { Grant } from './grant.ts'
 
 /** Exactly one `true` lets the write through; a failing evaluation does not. Errors: 403. */
 export function checkConstraints(

@@ -1,7 +1,8 @@
 /** The criteria of a policy entry: a search string → Criteria, as a query would be read. */
 import { COMPARTMENTS } from '../fhir/definitions.ts'
-import { type Criterion, isCondition, parseSearch } from '../fhir/search.ts'
-import { unescapeValue } from '../fhir/search-values.ts'
+import { parseSearch } from '../query/search.ts'
+import { type Criterion, isCondition } from '../query/search-request.ts'
+import { unescapeValue } from '../query/values.ts'
 import { REGISTRY_TYPES } from './policy.ts'
 import { fillValue, type Variables } from './variables.ts'
 

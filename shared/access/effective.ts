@@ -1,5 +1,6 @@
 /** The effective policy of a Principal as AccessPolicy entries: expanded, after scopes and admin rights. */
-import { type Grant, INTERACTIONS, type Interaction, may, REGISTRY_TYPES } from './policy.ts'
+import { type Grant, INTERACTIONS, type Interaction } from './grant.ts'
+import { may, REGISTRY_TYPES } from './policy.ts'
 import type { Principal } from './principal.ts'
 
 export function effectiveEntries(principal: Principal): readonly object[] {

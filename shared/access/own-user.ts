@@ -1,11 +1,11 @@
 /** The User of a member, who is no admin: read as a whole, changed in its names. */
-import type { Grant, Interaction } from './policy.ts'
+import type { Grant, Interaction } from './grant.ts'
 import type { Principal } from './principal.ts'
 
 const ALLOWED: readonly Interaction[] = ['read', 'update']
 const KEPT = [
   ...['identifier', 'externalId', 'email', 'emailVerified', 'admin', 'project'],
-  ...['passwordHash', 'mfaSecret', 'mfaRequired', 'mfaEnrolled', 'extension'],
+  ...['passwordHash', 'mfaSecret', 'mfaRequired', 'mfaEnrolled', 'provenEmail', 'extension'],
 ]
 
 /** What lets it through, and no other; undefined for admins, for members without one, for other types. */
@@ -30,6 +30,7 @@ export function ownUserGrants(
       readonly: KEPT,
       constraints: [],
       account: undefined,
+      isNamed: false,
     },
   ]
   made.set(principal, grants)

@@ -1,7 +1,6 @@
 /** What is wrong with an AccessPolicy before it is stored: one issue an entry. */
-import { invalid } from '../errors.ts'
-import { issue } from '../fhir/outcome.ts'
-import type { OwnParameters } from '../fhir/own-parameters.ts'
+import { invalid, issue } from '../errors.ts'
+import type { OwnParameters } from '../fhir/definitions-data.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import { compileEntry, entriesOf } from './compile.ts'
 import { matcherOf } from './ip-rules.ts'

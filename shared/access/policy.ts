@@ -2,57 +2,10 @@
  * What a Principal may do: grants in effective order. Of those that fit an interaction with a type the
  * first whose criteria a resource fulfils governs it: its fields and its write constraints.
  */
-import type { CompiledPath } from '../fhir/path.ts'
-import type { Criterion } from '../fhir/search.ts'
-import { ownJobGrants } from './own-jobs.ts'
+import { type Grant, INTERACTIONS, type Interaction, READONLY, type Rules } from './grant.ts'
+import { ownJobGrants } from './job-visibility.ts'
 import { ownUserGrants } from './own-user.ts'
 import type { Principal } from './principal.ts'
-
-export type Interaction = 'create' | 'read' | 'vread' | 'update' | 'delete' | 'search' | 'history'
-
-export const INTERACTIONS: readonly Interaction[] = [
-  'create',
-  'read',
-  'vread',
-  'update',
-  'delete',
-  'search',
-  'history',
-]
-export const READONLY: readonly Interaction[] = ['read', 'vread', 'history', 'search']
-
-/** One entry of a policy with its parameters filled in, narrowed by scopes. */
-export interface Grant {
-  /** `AccessPolicy/1 entry 0`, for logs and explanations. */
-  readonly source: string
-  /** Resource type or `*`. */
-  readonly type: string
-  readonly interactions: ReadonlySet<Interaction>
-  /** AND-ed; empty: every resource. */
-  readonly criteria: readonly Criterion[]
-  /** The criteria as the policy says them. */
-  readonly said: readonly string[]
-  /** Element paths that are taken out of every answer and stay as stored in every write. */
-  readonly hidden: readonly string[]
-  /** Element paths that stay as stored in every write. */
-  readonly readonly: readonly string[]
-  readonly constraints: readonly WriteConstraint[]
-  /** A reference that new resources get in `meta.accounts`. */
-  readonly account: string | undefined
-}
-
-export interface WriteConstraint {
-  readonly name: string | undefined
-  readonly run: CompiledPath
-  /** Of the policy; `%before` and `%after` come with each write. */
-  readonly variables: Readonly<Record<string, string>>
-}
-
-export interface Rules {
-  readonly grants: readonly Grant[]
-  /** What SMART scopes allow; they narrow the rights of admins, too. Undefined: without scopes. */
-  readonly scoped?: readonly Grant[]
-}
 
 /** Types whose rows live in the system project whatever Project they belong to. */
 export const REGISTRY_TYPES: ReadonlySet<string> = new Set([
@@ -80,6 +33,9 @@ const PROJECT_ADMIN: ReadonlyMap<string, ReadonlySet<Interaction>> = new Map([
 
 const WRITES: ReadonlySet<Interaction> = new Set(['create', 'update', 'delete'])
 
+/** Members write these by an entry that names the type alone: under `*` they could give themselves all of it. */
+export const NAMED_TO_WRITE: ReadonlySet<string> = new Set(['AccessPolicy', 'SmartAppLaunch'])
+
 /** The table of admin and protected types first, then the policy, whatever its criteria. */
 export function may(principal: Principal, type: string, interaction: Interaction): boolean {
   const { rules, isSuperAdmin, isProjectAdmin } = principal
@@ -95,9 +51,7 @@ export function may(principal: Principal, type: string, interaction: Interaction
     if (!PROJECT_ADMIN.get(type)?.has(interaction)) return false
     return isScoped
   }
-  // Who may write policies under `*` could give themselves all of it.
-  const mayEscalate = type === 'AccessPolicy' && WRITES.has(interaction) && !isProjectAdmin
-  if (mayEscalate && !isNamed(rules, type)) return false
+  if (rules === undefined && needsName(principal, type, interaction)) return false
   return grantsFor(principal, type, interaction)?.length !== 0
 }
 
@@ -110,8 +64,8 @@ export function mayReadAny(principal: Principal): boolean {
   return [...REGISTRY_TYPES].some((type) => may(principal, type, 'read'))
 }
 
-function isNamed(rules: Rules | undefined, type: string): boolean {
-  return rules?.grants.some((grant) => grant.type === type) ?? false
+function needsName({ isProjectAdmin }: Principal, type: string, interaction: Interaction): boolean {
+  return !isProjectAdmin && NAMED_TO_WRITE.has(type) && WRITES.has(interaction)
 }
 
 /**
@@ -132,11 +86,13 @@ export function grantsFor(
   const ownJobs = isAllowed ? ownJobGrants(principal, type, interaction) : undefined
   if (ownJobs !== undefined) return ownJobs
   if (rules === undefined || (REGISTRY_TYPES.has(type) && !isSuperAdmin)) return undefined
-  const key = `${type} ${interaction}`
+  const isNamedOnly = needsName(principal, type, interaction)
+  const key = `${type} ${interaction}${isNamedOnly ? ' named' : ''}`
   const known = tried.get(rules)
   const found = known?.get(key)
   if (found !== undefined) return found
-  const made = untilPlain(fitting(rules.grants, type, interaction))
+  const fits = fitting(rules.grants, type, interaction)
+  const made = untilPlain(isNamedOnly ? fits.filter(({ isNamed }) => isNamed) : fits)
   if (known === undefined) tried.set(rules, new Map([[key, made]]))
   else known.set(key, made)
   return made

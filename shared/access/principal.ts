@@ -1,10 +1,10 @@
 /** Who asks: an immutable answer, made once per login and cached; the store takes it first. */
 
-import type { OwnParameters } from '../fhir/own-parameters.ts'
+import type { OwnParameters } from '../fhir/definitions-data.ts'
 import type { Reference } from '../fhir/resource.ts'
+import { AREAS, type Area } from './areas.ts'
+import type { Rules } from './grant.ts'
 import type { IpRule } from './ip-rules.ts'
-import type { Rules } from './policy.ts'
-import type { SmartScope } from './scopes.ts'
 
 /** A Project whose resources another one may read. */
 export interface LinkedProject {
@@ -71,7 +71,7 @@ export interface Principal {
   /** Undefined only for the system's own work. */
   readonly membershipId: string | undefined
   readonly loginId: string | undefined
-  /** Id of the member's User; absent for clients and bots. */
+  /** Id of the User who acts; absent for programs, and where only a Project says who it is. */
   readonly user?: string | undefined
   /** `Type/id` of the member's profile: `meta.author` of what it writes. */
   readonly profile: string | undefined
@@ -80,12 +80,13 @@ export interface Principal {
   readonly onBehalfOf?: Reference | undefined
   readonly clientId: string | undefined
   readonly scope: string
-  /** The SMART words of `scope`; empty: it narrows nothing. */
-  readonly scopes: readonly SmartScope[]
+  /** Areas that the scope reaches besides resources; see areas.ts. */
+  readonly areas: readonly Area[]
   /** Id of the Patient in context, which `patient/` scopes are about. */
   readonly patient: string | undefined
-  /** A member of a super admin project; project isolation does not apply to it. */
+  /** A member of a super admin project; project isolation does not apply to it. False outside of its scope. */
   readonly isSuperAdmin: boolean
+  /** False for an administrator whose scope does not reach the administration. */
   readonly isProjectAdmin: boolean
   /** Compiled access policy; undefined is unrestricted inside the project. */
   readonly rules: Rules | undefined
@@ -102,6 +103,11 @@ export interface Cause {
   readonly depth: number
   readonly traceId: string
   readonly requestId: string
+}
+
+/** By which answers are cached for who asked: who that is, and how far its scope reaches. */
+export function askerKey({ membershipId, scope, patient }: Principal): string {
+  return JSON.stringify([membershipId, scope, patient])
 }
 
 /** The member's profile, as `meta.author` and `meta.onBehalfOf` name it. */
@@ -126,7 +132,7 @@ export function systemPrincipal(project: ProjectContext): Principal {
     profileDisplay: undefined,
     clientId: undefined,
     scope: '',
-    scopes: [],
+    areas: AREAS,
     patient: undefined,
     isSuperAdmin: true,
     isProjectAdmin: true,

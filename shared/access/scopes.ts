@@ -3,9 +3,11 @@
  * https://hl7.org/fhir/smart-app-launch/scopes-and-launch-context.html
  */
 import { isResourceType } from '../fhir/definitions.ts'
+import { AREA_WORDS, AREAS, type Area } from './areas.ts'
 import { plainGrant } from './compile.ts'
 import { parseCriteria } from './criteria.ts'
-import { type Grant, INTERACTIONS, type Interaction, type Rules } from './policy.ts'
+import { type Grant, INTERACTIONS, type Interaction, type Rules } from './grant.ts'
+import type { Principal } from './principal.ts'
 
 const PLAIN = new Set([
   'openid',
@@ -21,6 +23,7 @@ const PLAIN = new Set([
   'offline_access',
   'online_access',
 ])
+const OWN = new Set(Object.values(AREA_WORDS))
 const SMART =
   /^(patient|user|system)\/([A-Z][A-Za-z]+|\*)\.(read|write|\*|(?=[cruds])c?r?u?d?s?)(\?\S+)?$/
 const LETTERS: Readonly<Record<string, readonly Interaction[]>> = {
@@ -61,8 +64,19 @@ export function smartScopes(scope: string): readonly SmartScope[] {
   })
 }
 
-/** True when no word of `asked` is missing in `granted`; words we do not know do not count. */
+/** The areas that a scope reaches: without SMART words all, since it narrows nothing, else those it names. */
+export function areasOf(scope: string): readonly Area[] {
+  if (smartScopes(scope).length === 0) return AREAS
+  const words = new Set(scope.split(' '))
+  return AREAS.filter((area) => words.has(AREA_WORDS[area]))
+}
+
+/**
+ * True when `asked` gives nothing that `granted` does not; words we do not know do not count. Without its SMART
+ * words a scope would be worth more than with them.
+ */
 export function isWithin(asked: string, granted: string): boolean {
+  if (smartScopes(granted).length > 0 && smartScopes(asked).length === 0) return false
   const words = new Set(granted.split(' '))
   return grantedScope(asked)
     .split(' ')
@@ -71,8 +85,30 @@ export function isWithin(asked: string, granted: string): boolean {
 
 /** Keeps the words we know, in their order; unknown ones are no error. */
 export function grantedScope(asked: string): string {
-  const words = asked.split(/\s+/).filter((word) => PLAIN.has(word) || SMART.test(word))
+  const words = asked.split(/\s+/).filter(isKnown)
   return [...new Set(words)].join(' ')
+}
+
+function isKnown(word: string): boolean {
+  return PLAIN.has(word) || OWN.has(word) || SMART.test(word)
+}
+
+/**
+ * The one way a scope takes hold of a Principal: its rules, its areas, and the rights of an administrator,
+ * which are worth nothing where the scope does not reach the administration. Never wider than before.
+ */
+export function narrowed<P extends Principal>(principal: P, scope: string, patient?: string): P {
+  const areas = areasOf(scope).filter((area) => principal.areas.includes(area))
+  const mayAdminister = areas.includes('administration')
+  return {
+    ...principal,
+    scope,
+    areas,
+    patient,
+    rules: narrowRules(principal.rules, scope, patient),
+    isSuperAdmin: principal.isSuperAdmin && mayAdminister,
+    isProjectAdmin: principal.isProjectAdmin && mayAdminister,
+  }
 }
 
 /**
@@ -113,6 +149,7 @@ function both(a: Grant, b: Grant): Grant | undefined {
     readonly: [...a.readonly, ...b.readonly],
     constraints: [...a.constraints, ...b.constraints],
     account: a.account,
+    isNamed: a.isNamed,
   }
 }
 

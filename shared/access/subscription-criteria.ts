@@ -1,11 +1,11 @@
 /** The criteria of a Subscription as those of a policy, so that both are judged by the same keys. */
 import { badRequest, HttpError } from '../errors.ts'
-import type { OwnParameters } from '../fhir/own-parameters.ts'
-import { isCondition } from '../fhir/search.ts'
-import type { SubscriptionTerms } from '../fhir/subscription.ts'
+import type { OwnParameters } from '../fhir/definitions-data.ts'
+import { isCondition } from '../query/search-request.ts'
 import { plainGrant } from './compile.ts'
 import { parseCriteria } from './criteria.ts'
-import type { Grant } from './policy.ts'
+import type { Grant } from './grant.ts'
+import type { SubscriptionTerms } from './subscription.ts'
 
 const PATH = 'Subscription.criteria'
 /** They shape the answer of a search, and there is none. */

@@ -1,7 +1,8 @@
 /** `%name` in a policy: what a membership says it stands for. */
-import type { OwnParameters } from '../fhir/own-parameters.ts'
+
+import type { OwnParameters } from '../fhir/definitions-data.ts'
 import { isObject, parseReference } from '../fhir/resource.ts'
-import { escapeValue } from '../fhir/search-values.ts'
+import { escapeValue } from '../query/values.ts'
 
 export interface Variables {
   /** Id of the Project, for `_project`; undefined: any. */

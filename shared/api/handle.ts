@@ -1,66 +1,20 @@
 /**
- * FHIR requests as plain values. One router for the web server, for bundle entries and for a bot's
- * client, so that all three behave the same.
+ * Answers FHIR requests. The web server, bundle entries and the client of a bot share this one router,
+ * so that all three behave the same.
  */
-import type { Readable } from 'node:stream'
 import type { Principal } from '../access/principal.ts'
+import { signAttachments } from '../binary/attachments.ts'
+import { signedContent } from '../binary/read.ts'
 import { HttpError } from '../errors.ts'
+import { depthOf } from '../request/depth.ts'
+import { wantsPretty } from '../request/negotiate.ts'
+import { tellRefusal } from '../request/refusals.ts'
+import { failureReply, indented, withTracing } from '../request/reply.ts'
+import type { FhirReply, FhirRequest, Handle } from '../request/request.ts'
+import { answerOnce, isIdempotent } from '../rest/idempotency.ts'
 import type { Services } from '../services.ts'
-import { signAttachments } from './attachments.ts'
-import { signedContent } from './binary-read.ts'
-import { depthOf } from './depth.ts'
-import { answerOnce, isIdempotent } from './idempotency.ts'
-import { wantsPretty } from './negotiate.ts'
-import { operations } from './operations/table.ts'
-import { tellRefusal } from './refusals.ts'
-import { failureReply, indented, withTracing } from './reply.ts'
+import { operations } from './operations.ts'
 import { respond } from './respond.ts'
-
-export interface FhirRequest {
-  readonly method: string
-  /** The method is GET, and nobody reads the body. */
-  readonly isHead?: boolean
-  /** Path after `fhir/R4/`, without query, `%24` already `$`; no leading or trailing slash. */
-  readonly path: string
-  readonly query: URLSearchParams
-  /** The same as it was written, where that is known; no question mark. */
-  readonly queryText?: string | undefined
-  /** Lower-case names. */
-  readonly headers: Readonly<Record<string, string | undefined>>
-  /** The raw body; undefined when there is none. */
-  readonly body: Buffer | string | undefined
-  /** Instead of `body`: the content of a Binary, as it arrives. */
-  readonly upload?: Readable
-  readonly requestId: string
-  readonly traceId: string
-  /** The caller can send an answer as it is made. */
-  readonly takesPieces?: boolean
-  /** Nobody waits for the answer: a quota is waited for until this is aborted, not answered with 429. */
-  readonly mayWait?: AbortSignal
-  /** Pre-commit bots were asked before, or one of them makes it. */
-  readonly isPreCommitted?: boolean
-  /** Aborts when the caller has gone. */
-  readonly signal?: AbortSignal
-}
-
-export interface FhirReply {
-  readonly status: number
-  readonly headers: Readonly<Record<string, string>>
-  /** Ready to send; undefined is an empty body. */
-  readonly body: string | Buffer | undefined
-  /** Instead of `body`: a large page, to be read once; only for who takes pieces. */
-  readonly pieces?: Iterable<string>
-  /** Instead of `body`: content of a Binary. The caller reads the stream to its end or destroys it. */
-  open?(): Promise<Readable>
-  /** Of the version that is answered: its header has whole seconds only. */
-  readonly lastUpdated?: Date
-}
-
-export type Handle = (
-  services: Services,
-  principal: Principal,
-  request: FhirRequest,
-) => Promise<FhirReply>
 
 /** Never throws for a caller's fault: failures are replies with an OperationOutcome. */
 export const handle: Handle = (services, principal, request) =>

@@ -1,20 +1,28 @@
 /** Status, result and cancel of an AsyncJob (bots.md §7.2). Visible to its creator and to admins. */
+import { scopeIn } from '../access/author-scope.ts'
 import { type Principal, systemPrincipal } from '../access/principal.ts'
-import { badRequest, conflict, HttpError, methodNotAllowed, notFound } from '../errors.ts'
-import { accepted, allOk } from '../fhir/outcome.ts'
+import { finishAsyncJob, JobFinished } from '../bots/async-jobs.ts'
+import { cancelBulkJob, readBulkJob } from '../bulk/exports/jobs.ts'
+import {
+  accepted,
+  allOk,
+  badRequest,
+  conflict,
+  HttpError,
+  methodNotAllowed,
+  notFound,
+} from '../errors.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
+import { covers } from '../identity/within.ts'
+import type { Operation } from '../request/operation.ts'
+import { FHIR_JSON, jsonReply, outcomeReply } from '../request/reply.ts'
+import type { FhirReply, FhirRequest, Interaction } from '../request/request.ts'
+import { replyWith } from '../rest/resources.ts'
 import type { Services } from '../services.ts'
-import { isAcceptedRequest } from '../store/async-requests.ts'
-import { SYSTEM_PROJECT } from '../store/projects.ts'
-import type { Version } from '../store/repository.ts'
-import { finishAsyncJob, JobFinished } from './async-jobs.ts'
-import { platformMeta } from './bot.ts'
-import { cancelBulkJob, readBulkJob } from './bulk-jobs.ts'
-import type { FhirReply, FhirRequest } from './handle.ts'
-import type { Operation } from './operation.ts'
-import { FHIR_JSON, jsonReply, outcomeReply } from './reply.ts'
+import { platformMeta } from '../store/rows/version.ts'
+import { isAcceptedRequest } from '../store/write/async-requests.ts'
 
-const KEPT_MS = 7 * 24 * 3_600_000
+const UNSCOPED = { scope: '', patient: undefined }
 
 interface Job {
   readonly resource: Resource
@@ -71,12 +79,16 @@ async function readJob({ repository }: Services, principal: Principal, id: strin
   const reader = systemPrincipal(principal.project)
   const version = await repository.read(reader, 'AsyncJob', id)
   const { project, author } = platformMeta(version)
-  const isOwn = author?.reference !== undefined && author.reference === principal.profile
+  if (version.content === undefined) throw notFound()
+  // A stored version is a resource.
+  const resource = JSON.parse(version.content) as Resource
+  const isAuthor = author?.reference !== undefined && author.reference === principal.profile
+  const isOwn =
+    isAuthor && covers(principal, scopeIn({ extension: resource.extension }) ?? UNSCOPED)
   const isHere = project === principal.project.id
   const maySee = principal.isSuperAdmin || (isHere && (isOwn || principal.isProjectAdmin))
-  if (!maySee || version.content === undefined) throw notFound()
-  // A stored version is a resource.
-  return { resource: JSON.parse(version.content) as Resource, author: author?.reference }
+  if (!maySee) throw notFound()
+  return { resource, author: author?.reference }
 }
 
 async function cancelJob(services: Services, principal: Principal, id: string): Promise<void> {
@@ -108,26 +120,17 @@ async function unless404<T>(read: () => Promise<T>): Promise<T | undefined> {
   }
 }
 
-/** An AsyncJob that is stored, or an export or import in the form of one. Errors: 404. */
-export async function readAsyncJob(
-  services: Services,
-  principal: Principal,
-  id: string,
-  stored: () => Promise<Version>,
-): Promise<Version> {
-  return (await unless404(stored)) ?? readBulkJob(services, principal, id)
+/** `AsyncJob/:id`: a stored one, or an export or import in the form of one. Errors: 404. */
+export async function readAsyncJob(interaction: Interaction, id: string): Promise<FhirReply> {
+  const { services, principal } = interaction
+  const stored = await unless404(() => services.repository.read(principal, 'AsyncJob', id))
+  return replyWith(interaction, stored ?? (await readBulkJob(services, principal, id)))
 }
 
 function notCancellable(status: unknown): HttpError {
   return badRequest(
     `AsyncJob cannot be cancelled if status is not 'accepted', job had status '${status}'`,
   )
-}
-
-/** Jobs and their results are kept 7 days; answers how many are gone now. */
-export async function removeOldJobs({ repository }: Services): Promise<number> {
-  const before = new Date(Date.now() - KEPT_MS)
-  return await repository.maintenance.purge(systemPrincipal(SYSTEM_PROJECT), 'AsyncJob', before)
 }
 
 /** The reply that a waiting caller would have got. */

@@ -6,11 +6,11 @@ import {
   searchParameter,
   searchParameters,
 } from '../fhir/definitions.ts'
-import type { SearchParameter } from '../fhir/definitions-data.ts'
-import { isReady, type OwnParameters } from '../fhir/own-parameters.ts'
-import { referenceParameters } from '../fhir/reference-values.ts'
+import type { OwnParameters, SearchParameter } from '../fhir/definitions-data.ts'
 import { isOfWords } from '../fhir/resource-text.ts'
-import { hasFullText } from '../store/full-text.ts'
+import { isReady } from '../query/custom-parameters.ts'
+import { referenceParameters } from '../query/reference-values.ts'
+import { hasFullText } from '../store/write/full-text.ts'
 
 /** `searchParam`, `searchInclude`, `searchRevInclude` of a type. */
 export function describeSearch(type: string, own: OwnParameters | undefined): object {

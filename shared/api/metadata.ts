@@ -4,18 +4,16 @@
  */
 import { createHash } from 'node:crypto'
 import { LRUCache } from 'lru-cache'
-import program from '../../package.json' with { type: 'json' }
 import { isPlatformType, publishedProfilesOf, resourceTypes } from '../fhir/definitions.ts'
-import type { OwnParameters } from '../fhir/own-parameters.ts'
+import type { OwnParameters } from '../fhir/definitions-data.ts'
 import { coreCodeSystems } from '../fhir/terminology.ts'
+import type { Operation } from '../request/operation.ts'
+import { emptyReply, textReply } from '../request/reply.ts'
+import type { FhirReply, Interaction } from '../request/request.ts'
 import type { Services } from '../services.ts'
-import type { FhirReply } from './handle.ts'
-import type { Interaction } from './interaction.ts'
+import { webSocketUrl } from '../subscriptions/web-socket-url.ts'
 import { compartments, describeSearch, sharedParameters } from './metadata-search.ts'
-import type { Operation } from './operation.ts'
-import { operations } from './operations/table.ts'
-import { emptyReply, textReply } from './reply.ts'
-import { webSocketUrl } from './web-socket-url.ts'
+import { operations } from './operations.ts'
 
 /** The same for every caller, also for one without a token, but for what a Project has of its own. */
 export async function capabilities({
@@ -91,7 +89,8 @@ function head(baseUrl: string): object {
     status: 'active',
     date: RELEASED,
     kind: 'instance',
-    software: { name: 'Botica', version: program.version },
+    // No version: the statement is public.
+    software: { name: 'Botica' },
     implementation: { description: 'Botica FHIR server', url: `${baseUrl}fhir/R4` },
   }
 }

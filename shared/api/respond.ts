@@ -1,32 +1,33 @@
 /** Route → handler, then what every reply has in common. */
 
+import { requireArea } from '../access/areas.ts'
 import type { Principal } from '../access/principal.ts'
-import type { Services } from '../services.ts'
-import type { Version } from '../store/repository.ts'
-import { acceptRequest } from './async-requests.ts'
-import { contentReply, wantsContent } from './binary-read.ts'
-import { bundle } from './bundle.ts'
-import { readBundle } from './bundle-entries.ts'
-import type { Respond } from './bundle-run.ts'
+import { contentReply, wantsContent } from '../binary/read.ts'
+import { handleExport, isExportPath } from '../bulk/exports/status.ts'
+import { handleImport, isImportPath } from '../bulk/imports/status.ts'
+import { acceptRequest } from '../jobs/async-requests.ts'
+import { readJson, readPreferences } from '../request/negotiate.ts'
+import type { Route } from '../request/operation.ts'
+import { charge, unitsOf } from '../request/quota.ts'
+import { FHIR_JSON, indented } from '../request/reply.ts'
+import type { FhirReply, FhirRequest, Interaction, Preferences } from '../request/request.ts'
+import { bundle } from '../rest/bundle/bundle.ts'
+import { readBundle } from '../rest/bundle/entries.ts'
+import type { Respond } from '../rest/bundle/run.ts'
 import {
   createConditional,
   deleteConditional,
   patchConditional,
   updateConditional,
-} from './conditional.ts'
-import { handleExport, isExportPath } from './exports/status.ts'
-import type { FhirReply, FhirRequest } from './handle.ts'
-import { history, historyOf } from './history.ts'
-import { handleImport, isImportPath } from './import-status.ts'
-import type { Interaction } from './interaction.ts'
-import { handleJob, isJobPath } from './jobs.ts'
-import { charge, unitsOf } from './load.ts'
+} from '../rest/conditional.ts'
+import { history, historyOf } from '../rest/history.ts'
+import { create, patch, read, remove, update, vread } from '../rest/resources.ts'
+import { search, searchCompartment, searchSystem } from '../rest/search/search.ts'
+import type { Services } from '../services.ts'
+import type { Version } from '../store/rows/version.ts'
+import { handleJob, isJobPath, readAsyncJob } from './jobs.ts'
 import { capabilities } from './metadata.ts'
-import { type Preferences, readJson, readPreferences } from './negotiate.ts'
-import { FHIR_JSON, indented } from './reply.ts'
-import { create, patch, read, remove, update, vread } from './resources.ts'
-import { checkHead, findRoute, type Route } from './route.ts'
-import { search, searchCompartment, searchSystem } from './search.ts'
+import { checkHead, findRoute } from './route.ts'
 
 /** Answers one request. Errors: HttpError for whatever is the caller's fault. */
 export async function respond(
@@ -53,6 +54,7 @@ async function answer(
   if (route.kind === 'operation') {
     const { operation, type, id, rest } = route
     const call = { services, principal, request, type, id, rest }
+    if (operation.area !== undefined) requireArea(principal, operation.area)
     if (operation.ownFormat) return operation.run(call)
     const asked = readPreferences(request)
     return finish(await operation.run(call), asked)
@@ -87,6 +89,7 @@ async function run(interaction: Interaction, route: InteractionRoute): Promise<F
   const { headers } = interaction.request
   switch (route.kind) {
     case 'read':
+      if (route.type === 'AsyncJob') return readAsyncJob(interaction, route.id)
       return read(interaction, route.type, route.id)
     case 'vread':
       return vread(interaction, route.type, route.id, route.vid)
@@ -114,12 +117,12 @@ async function run(interaction: Interaction, route: InteractionRoute): Promise<F
     case 'search-form':
       if (interaction.preferences.respondAsync) return acceptRequest(interaction)
       return search(interaction, route.type)
-    case 'bundle':
-      if (interaction.preferences.respondAsync) {
-        readBundle(readJson(interaction.request), interaction.services.config)
-        return acceptRequest(interaction)
-      }
-      return bundle(interaction, answerEntry)
+    case 'bundle': {
+      const { request, services } = interaction
+      const asked = readBundle(readJson(request), services.config, findRoute)
+      if (interaction.preferences.respondAsync) return acceptRequest(interaction)
+      return bundle(interaction, asked, answerEntry)
+    }
     case 'metadata':
       return capabilities(interaction)
     case 'system-search':

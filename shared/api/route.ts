@@ -1,40 +1,11 @@
 /** Method + path → what answers it. https://hl7.org/fhir/R4/http.html#summary */
+
+import { customOperation } from '../bots/custom.ts'
 import { badStructure, type HttpError, methodNotAllowed, notFound } from '../errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
-import { isLegalId, normalId } from '../store/context.ts'
-import type { Operation } from './operation.ts'
-import { customOperation } from './operations/custom.ts'
-import { operations } from './operations/table.ts'
-
-export type Route =
-  | { readonly kind: 'metadata' | 'bundle' | 'system-search' | 'system-history' }
-  | ({ readonly kind: 'operation'; readonly operation: Operation } & OperationTarget)
-  | {
-      readonly kind: 'search' | 'search-form' | 'create' | 'type-history'
-      readonly type: string
-    }
-  | {
-      readonly kind: 'conditional-update' | 'conditional-patch' | 'conditional-delete'
-      readonly type: string
-    }
-  | {
-      readonly kind: 'read' | 'update' | 'patch' | 'delete' | 'history'
-      readonly type: string
-      readonly id: string
-    }
-  | { readonly kind: 'vread'; readonly type: string; readonly id: string; readonly vid: string }
-  | {
-      readonly kind: 'compartment-search'
-      readonly type: string
-      readonly id: string
-      readonly target: string
-    }
-
-interface OperationTarget {
-  readonly type: string | undefined
-  readonly id: string | undefined
-  readonly rest: string
-}
+import type { Operation, Route } from '../request/operation.ts'
+import { isLegalId, normalId } from '../store/rows/context.ts'
+import { operations } from './operations.ts'
 
 /** Errors: 404 unknown path or operation, 400 unknown resource type, 405 with Allow. */
 export function findRoute(method: string, path: string): Route {

@@ -84,10 +84,6 @@ export function plainBundle(
   )
 }
 
-export function responseBundle(head: BundleHead, entries: readonly ResponseEntry[]): string {
-  return bundleText(head, entries.map(responseEntry))
-}
-
 /** `entries` are JSON texts. Added up and not joined: V8 copies them once, when the text is looked at. */
 export function bundleText(head: BundleHead, entries: Iterable<string>): string {
   let text = ''
@@ -129,7 +125,7 @@ function deletionOutcome(instant: string): object {
   return { resourceType: 'OperationOutcome', id: 'gone', issue }
 }
 
-function responseEntry(entry: ResponseEntry): string {
+export function responseEntry(entry: ResponseEntry): string {
   const { status, location, etag, lastModified, outcome, resource } = entry
   const plain = JSON.stringify({ status: String(status), location, etag, lastModified })
   const response = outcome === undefined ? plain : `${plain.slice(0, -1)},"outcome":${outcome}}`

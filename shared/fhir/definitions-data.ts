@@ -1,5 +1,4 @@
 /** Shapes of the lines in data/; absent members have the default given here. */
-import type { SearchParamType } from './search.ts'
 
 export interface Constraint {
   readonly key: string
@@ -91,4 +90,36 @@ export interface SnapshotLine {
   readonly version?: string | undefined
   readonly type: string
   readonly snapshot: { readonly element: readonly object[] }
+}
+
+export type SearchParamType =
+  | 'token'
+  | 'reference'
+  | 'string'
+  | 'date'
+  | 'number'
+  | 'quantity'
+  | 'uri'
+  | 'composite'
+  | 'special'
+
+export interface OwnParameter extends SearchParameter {
+  /** The type it belongs to; a SearchParameter of several types is several of these. */
+  readonly base: string
+  readonly expression: string
+  /** Names the version of the resource: rows made by another one are to be made anew. */
+  readonly stamp: string
+  /** Every resource of the Project has its rows. */
+  readonly isReady: boolean
+  /** The expression is more than a path and belongs to the FHIRPath engine. */
+  readonly isGeneral: boolean
+}
+
+export interface OwnParameters {
+  /** Changes with any of them. */
+  readonly stamp: string
+  /** Type → code → parameter. */
+  readonly types: ReadonlyMap<string, ReadonlyMap<string, OwnParameter>>
+  /** Whether the words of resources are kept for `_text` and `_content`, and of all of them yet. */
+  readonly fullText?: 'indexing' | 'ready' | undefined
 }

@@ -51,9 +51,14 @@ export function parseJson(text: string): unknown {
 
 function hasDecimal(text: string): boolean {
   ODD_NUMBER.lastIndex = 0
-  for (let match = ODD_NUMBER.exec(text); match !== null; match = ODD_NUMBER.exec(text)) {
-    const [, number = ''] = match
-    if (String(Number(number)) !== number) return true
+  try {
+    for (let match = ODD_NUMBER.exec(text); match !== null; match = ODD_NUMBER.exec(text)) {
+      const [, number = ''] = match
+      if (String(Number(number)) !== number) return true
+    }
+  } catch {
+    // Millions of digits in a row exhaust the stack of the pattern.
+    return true
   }
   return /^\s*-?\d/.test(text)
 }

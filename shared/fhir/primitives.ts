@@ -16,7 +16,9 @@ export function primitiveCheck(type: string): PrimitiveCheck {
 }
 
 export const EMPTY_STRING = 'String must contain non-whitespace content'
+/** https://hl7.org/fhir/R4/datatypes.html#string; longer texts exhaust the stack of a pattern. */
 const MAX_STRING = 1_048_576
+const TOO_LONG = 'String cannot be larger than 1 MB'
 
 const YEAR = '(?:[1-9]\\d{3}|0[1-9]\\d\\d|00[1-9]\\d|000[1-9])'
 const MONTH = '(?:0[1-9]|1[0-2])'
@@ -37,8 +39,8 @@ const checks: ReadonlyMap<string, PrimitiveCheck> = new Map<string, PrimitiveChe
   ['positiveInt', (value) => checkNumber(value, checkPositive)],
   ['string', checkText],
   ['markdown', checkText],
-  ['xhtml', (value) => checkString(value, () => true, 'xhtml')],
-  ['code', (value) => checkString(value, matches(/^\S+(?:\s\S+)*$/), 'code')],
+  ['xhtml', (value) => checkString(value, () => true, 'xhtml', Number.POSITIVE_INFINITY)],
+  ['code', (value) => checkString(value, isCode, 'code')],
   ['id', (value) => checkString(value, matches(/^[A-Za-z0-9\-.]{1,64}$/), 'id')],
   ['uri', (value) => checkString(value, matches(/^\S+$/), 'uri')],
   ['url', (value) => checkString(value, matches(/^\S+$/), 'url')],
@@ -53,7 +55,11 @@ const checks: ReadonlyMap<string, PrimitiveCheck> = new Map<string, PrimitiveChe
         'uuid',
       ),
   ],
-  ['base64Binary', (value) => checkString(value, matches(/^[0-9A-Za-z+/=\s]+$/), 'base64Binary')],
+  [
+    'base64Binary',
+    (value) =>
+      checkString(value, matches(/^[0-9A-Za-z+/=\s]+$/), 'base64Binary', Number.POSITIVE_INFINITY),
+  ],
   ['date', (value) => checkString(value, matchesDay(date), 'date')],
   ['dateTime', (value) => checkString(value, matchesDay(dateTime), 'dateTime')],
   ['instant', (value) => checkString(value, matchesDay(instant), 'instant')],
@@ -67,7 +73,7 @@ function wrongType(expected: string, value: unknown): string {
 
 function checkText(value: unknown): string | undefined {
   if (typeof value !== 'string') return wrongType('string', value)
-  if (value.length > MAX_STRING) return 'String cannot be larger than 1 MB'
+  if (value.length > MAX_STRING) return TOO_LONG
   return /\S/.test(value) ? undefined : EMPTY_STRING
 }
 
@@ -75,10 +81,17 @@ function checkString(
   value: unknown,
   isMatch: (text: string) => boolean,
   type: string,
+  maxLength = MAX_STRING,
 ): string | undefined {
   if (typeof value !== 'string') return wrongType('string', value)
+  if (value.length > maxLength) return TOO_LONG
   if (isMatch(value)) return undefined
   return /\S/.test(value) ? `Invalid ${type} format` : EMPTY_STRING
+}
+
+/** Words with one blank between each two. */
+function isCode(text: string): boolean {
+  return text !== '' && !/^\s|\s\s|\s$/.test(text)
 }
 
 function matches(pattern: RegExp): (text: string) => boolean {

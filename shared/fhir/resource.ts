@@ -5,6 +5,7 @@ export interface Reference {
   readonly type?: string
   readonly display?: string
   readonly identifier?: Identifier
+  readonly extension?: readonly unknown[]
 }
 
 export interface Identifier {
@@ -72,4 +73,8 @@ export function visitReferences(
   if (!isObject(value)) return
   if (typeof value.reference === 'string') found(value.reference, path)
   for (const [name, item] of Object.entries(value)) visitReferences(item, `${path}.${name}`, found)
+}
+
+export function referenceIn(value: unknown): string | undefined {
+  return isObject(value) && typeof value.reference === 'string' ? value.reference : undefined
 }

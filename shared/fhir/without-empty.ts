@@ -2,7 +2,7 @@
 import { isDecimal } from './json.ts'
 import type { Resource } from './resource.ts'
 
-/** A copy without nulls, blank strings, empty arrays and empty objects. */
+/** The resource without nulls, blank strings, empty arrays and empty objects; the same object when it has none. */
 export function withoutEmpty(resource: Resource): Resource {
   // The type is never empty, so the result is still a resource.
   return (clean(resource) ?? { resourceType: resource.resourceType }) as Resource
@@ -11,16 +11,28 @@ export function withoutEmpty(resource: Resource): Resource {
 function clean(value: unknown): unknown {
   if (value === null || (typeof value === 'string' && !/\S/.test(value))) return undefined
   if (typeof value !== 'object' || isDecimal(value)) return value
-  if (Array.isArray(value)) {
-    const kept = value.map(clean).filter((item) => item !== undefined)
-    return kept.length === 0 ? undefined : kept
-  }
-  const entries: [string, unknown][] = Object.entries(value)
-  const kept = entries.flatMap(([key, item]) => {
+  if (!Array.isArray(value)) return cleanMembers(value as Readonly<Record<string, unknown>>)
+  const kept = value.map(clean).filter((item) => item !== undefined)
+  return kept.length === 0 ? undefined : unlessSame(value, kept)
+}
+
+function cleanMembers(value: Readonly<Record<string, unknown>>): unknown {
+  let changed: Map<string, unknown> | undefined
+  let isEmpty = true
+  for (const key in value) {
+    const item = value[key]
     const cleaned = hasTwin(value, key) ? cleanInPlace(item) : clean(item)
-    return cleaned === undefined ? [] : [[key, cleaned] as const]
-  })
-  return kept.length === 0 ? undefined : Object.fromEntries(kept)
+    if (cleaned !== undefined) isEmpty = false
+    if (cleaned === item) continue
+    changed ??= new Map()
+    changed.set(key, cleaned)
+  }
+  if (isEmpty) return undefined
+  if (changed === undefined) return value
+  const members = Object.entries(value).map(([key, item]) =>
+    changed.has(key) ? [key, changed.get(key)] : [key, item],
+  )
+  return Object.fromEntries(members.filter(([, item]) => item !== undefined))
 }
 
 function hasTwin(value: object, key: string): boolean {
@@ -31,5 +43,10 @@ function hasTwin(value: object, key: string): boolean {
 function cleanInPlace(value: unknown): unknown {
   if (!Array.isArray(value)) return clean(value)
   const cleaned = value.map((item) => clean(item) ?? null)
-  return cleaned.every((item) => item === null) ? undefined : cleaned
+  return cleaned.every((item) => item === null) ? undefined : unlessSame(value, cleaned)
+}
+
+function unlessSame(before: readonly unknown[], after: readonly unknown[]): readonly unknown[] {
+  const isSame = before.length === after.length && before.every((item, i) => item === after[i])
+  return isSame ? before : after
 }

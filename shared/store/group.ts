@@ -5,14 +5,15 @@
  * statement a kind. Nothing is written once a piece has failed, since the transaction is lost.
  */
 import { setImmediate as nextTurn } from 'node:timers/promises'
-import type { Connection } from '../database.ts'
-import { SqlError } from '../sql-error.ts'
-import { givesAccounts } from './accounts.ts'
-import type { Submit } from './coalesce.ts'
-import { compareRows, type Deleted, type Deletion, deleteStatement } from './deletions.ts'
-import { type Fetch, fetchAll, type RowKey } from './fetch.ts'
-import type { VersionRow } from './rows.ts'
-import { type Write, type Written, writeStatement } from './statements.ts'
+import { SqlError } from '../platform/postgres/sql-error.ts'
+import type { Connection } from '../platform/postgres/statement.ts'
+import { type Fetch, fetchAll, type RowKey } from './rows/fetch.ts'
+import type { Deleted, Deletion, Submit } from './rows/ports.ts'
+import type { VersionRow } from './rows/rows.ts'
+import { writeStatement } from './rows/statements.ts'
+import type { Write, Written } from './rows/write-rows.ts'
+import { givesAccounts } from './write/accounts.ts'
+import { compareRows, deleteStatement } from './write/deletions.ts'
 
 export interface Group {
   readonly fetch: Fetch

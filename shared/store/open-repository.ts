@@ -1,58 +1,56 @@
 /** The repository as it runs: each of its calls → the file that does it. */
 
 import { LRUCache } from 'lru-cache'
-import { INTERACTIONS } from '../access/policy.ts'
+import { INTERACTIONS } from '../access/grant.ts'
 import type { Principal } from '../access/principal.ts'
-import type { Database } from '../database.ts'
-import { lockStatement } from '../database-transaction.ts'
 import { notFound } from '../errors.ts'
 import { typeName } from '../fhir/definitions.ts'
 import type { Logger } from '../log.ts'
-import { historyInSight, inSight, manyInSight, readBinaries, requireInSight } from './binaries.ts'
-import { createCoalescer, retrying } from './coalesce.ts'
-import {
-  createConditional,
-  createTurns,
-  deleteConditional,
-  type Transact,
-  updateConditional,
-} from './conditional.ts'
-import { type Store, until } from './context.ts'
-import { create } from './create.ts'
-import { deleteStatement, removeTogether } from './deletions.ts'
-import { createEvents } from './events.ts'
-import { createExports } from './exports/exports.ts'
-import { createFetch, fetchTogether } from './fetch.ts'
-import { history, historyOf } from './history.ts'
-import { createImportedConcepts } from './imported-concepts.ts'
-import { criteriaSql, needsSql, readJudged } from './judge.ts'
-import { Keys } from './keys.ts'
+import { addMail } from '../platform/mail/mails.ts'
+import type { Database } from '../platform/postgres/database.ts'
+import { lockStatement } from '../platform/postgres/transaction.ts'
+import { createQuietProjects, outlastLeases } from './events/no-subscriber-leases.ts'
+import { createWatchers } from './events/subscribers.ts'
+import { type OwnParametersReader, openOwnParameters } from './index/custom-parameters.ts'
+import { Keys } from './index/keys.ts'
 import { withLinked } from './linked.ts'
-import { addMail } from './mails.ts'
-import { createMaintenance } from './maintenance.ts'
-import { metaSummary } from './meta-summary.ts'
-import { createOwed } from './owed.ts'
-import { type OwnParametersReader, openOwnParameters } from './own-parameters.ts'
-import { createPlanned, planCreate } from './planned.ts'
-import { createQuietProjects, outlastLeases } from './quiet-projects.ts'
-import { rowKey } from './read.ts'
-import { read, readMany, readVersion } from './read-judged.ts'
-import { createRecentVersions } from './recent.ts'
-import { remove } from './remove.ts'
+import {
+  historyInSight,
+  inSight,
+  manyInSight,
+  readBinaries,
+  requireInSight,
+} from './read/binaries.ts'
+import { history, historyOf } from './read/history.ts'
+import { metaSummary } from './read/meta-summary.ts'
+import { read, readMany, readVersion } from './read/read-judged.ts'
 import type { Repository, Transaction } from './repository.ts'
+import { type ProgramRights, type Store, type Transact, until } from './rows/context.ts'
+import { createFetch, fetchTogether } from './rows/fetch.ts'
+import { rowKey } from './rows/read.ts'
+import { createTenants } from './rows/tenants.ts'
+import { createRecentVersions } from './rows/version-cache.ts'
+import { criteriaSql, needsSql, readJudged } from './rulings/rulings.ts'
 import { readCompartment } from './search/compartment.ts'
 import { searchDeleted } from './search/deleted.ts'
 import { explain } from './search/explain.ts'
 import { search, searchMany, searchTypes } from './search/page.ts'
 import { countPerReference, searchPerReference } from './search/per-reference.ts'
-import { openStatistics } from './search/statistics.ts'
+import { openStatistics } from './search/plan/statistics.ts'
 import { finder } from './search/unstored.ts'
-import { createSocketSubscriptions } from './socket-subscriptions.ts'
-import { createTenants } from './tenants.ts'
 import { type Inner, inTransaction, runTogether, runTransaction } from './transaction.ts'
-import { takeUntold } from './untold.ts'
-import { createWatchers } from './watchers.ts'
-import { patch, update } from './write.ts'
+import { createCoalescer, retrying } from './write/coalesce.ts'
+import {
+  createConditional,
+  createTurns,
+  deleteConditional,
+  updateConditional,
+} from './write/conditional.ts'
+import { create } from './write/create.ts'
+import { deleteStatement, removeTogether } from './write/deletions.ts'
+import { createPlanned, planCreate } from './write/planned.ts'
+import { remove } from './write/remove.ts'
+import { patch, update } from './write/write.ts'
 
 const PUBLIC = { reach: 'public', only: [], never: [], userAgent: '' } as const
 const SEEN_CODES = 50_000
@@ -64,6 +62,8 @@ export interface RepositoryOptions {
   readonly log?: Logger
   /** Told when the outbox has got something. */
   readonly announce?: Store['announce']
+  /** Without it nobody but administrators writes programs that have a membership. */
+  readonly programRights?: ProgramRights
   /** Where Subscriptions may send to; only to public addresses by default. */
   readonly hookTargets?: Store['hookTargets']
   /** External attachments are fetched; not by default. */
@@ -110,6 +110,7 @@ export async function openRepository(
     holders: { has: (id) => holders.has(id), add: (id) => void holders.set(id, true) },
     announce: options.announce ?? (() => {}),
     activated: outlastLeases,
+    programRights: options.programRights ?? (async () => [undefined]),
     hookTargets: options.hookTargets ?? PUBLIC,
     autoDownload: options.autoDownload ?? false,
     turns: createTurns(),
@@ -136,7 +137,6 @@ function transactionOf(inner: Inner): Transaction {
   return {
     ...repositoryIn(inner.store),
     addMail: (projectId, mail) => addMail(inner.store.connection, projectId, mail),
-    takeUntold: (place) => takeUntold(inner.store.connection, place),
     beside: (work) => work(inner.store.connection),
     createPlanned: (principal, plans) => createPlanned(inner.store, principal, plans),
     readAhead: (principal, references) =>
@@ -245,17 +245,21 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
     deleteConditional: (principal, condition, limit) =>
       deleteConditional(store, transact, principal, condition, limit),
     metaSummary: (principal, type) => metaSummary(store, principal, type),
-    concepts: createImportedConcepts(store.connection),
-    maintenance: createMaintenance(store),
-    exports: createExports(store),
-    events: createEvents(store, transact),
-    sockets: createSocketSubscriptions(store),
-    owed: createOwed(store),
+    feature: opener(store, transact),
     transaction: transactions.runAll,
     sideBySide: () => {
       const { connection } = store
       const shared = { fetch: fetchTogether(connection), remove: removeTogether(connection) }
       return repositoryOf({ ...store, ...shared }, transactions)
     },
+  }
+}
+
+/** Opens each feature once. */
+function opener(store: Store, transact: Transact): Repository['feature'] {
+  const opened = new Map<unknown, unknown>()
+  return <T>(open: (store: Store, transact: Transact) => T): T => {
+    if (!opened.has(open)) opened.set(open, open(store, transact))
+    return opened.get(open) as T // what `open` itself has returned
   }
 }

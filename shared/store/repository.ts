@@ -1,100 +1,28 @@
 /** The one door to resources: every read and write, as a Principal. */
 
-import type { Grant } from '../access/policy.ts'
+import type { Grant } from '../access/grant.ts'
 import type { Principal } from '../access/principal.ts'
-import type { Connection } from '../database.ts'
 import type { Resource } from '../fhir/resource.ts'
-import type { SearchRequest } from '../fhir/search.ts'
-import type { Events } from './events.ts'
-import type { Exports } from './exports/exports.ts'
-import type { ImportedConcepts } from './imported-concepts.ts'
-import type { Judged } from './judge-rows.ts'
-import type { Mail } from './mails.ts'
-import type { Maintenance } from './maintenance.ts'
-import type { MetaSummary } from './meta-summary.ts'
-import type { Owed } from './owed.ts'
-import type { PlannedCreates } from './planned.ts'
+import type { Mail } from '../platform/mail/mails.ts'
+import type { Connection } from '../platform/postgres/statement.ts'
+import type { SearchRequest } from '../query/search-request.ts'
+import type { MetaSummary } from './read/meta-summary.ts'
+import type { Store, Transact } from './rows/context.ts'
+import type {
+  BinaryHead,
+  Deletion,
+  HistoryPage,
+  HistoryRequest,
+  SearchPage,
+  Version,
+  WriteOptions,
+  WriteResult,
+} from './rows/version.ts'
+import type { Judged } from './rulings/rows.ts'
 import type { CompartmentPage, CompartmentRequest } from './search/compartment.ts'
 import type { Explanation } from './search/explain.ts'
 import type { ReferenceSearch } from './search/per-reference.ts'
-import type { SocketSubscriptions } from './socket-subscriptions.ts'
-import type { Untold, UntoldPlace } from './untold.ts'
-
-/** One stored version. `content` is the JSON text as stored; undefined marks a deletion. */
-export interface Version {
-  readonly type: string
-  readonly id: string
-  /** `meta.versionId` on the wire, as a number. */
-  readonly ver: number
-  readonly lastUpdated: Date
-  readonly content: string | undefined
-  /** Where `metaExtension` is spliced into `content` for `X-Medplum: extended`. */
-  readonly metaAt: number
-  /** JSON members (`"project":"…","author":{…}`), no leading comma. */
-  readonly metaExtension: string
-  /** How well it fits a search of words, from 0 to 1. */
-  readonly score?: number
-}
-
-export interface WriteResult extends Version {
-  readonly outcome: 'created' | 'updated' | 'unchanged'
-}
-
-/** The version that marks it. */
-export interface Deletion extends Version {
-  /** A ProjectMembership of which the deleted resource was the profile. */
-  readonly membership: string | undefined
-}
-
-export interface WriteOptions {
-  /** Allowed current versions (from `If-Match`); undefined: any. */
-  readonly ifMatch?: readonly number[] | undefined
-  /** `If-None-Match: *` on PUT. */
-  readonly onlyIfAbsent?: boolean
-  /** Keep the id of the resource on create (the service's own seeding, super admins). */
-  readonly keepId?: boolean
-  /** Unique values inside one scope, e.g. `User.email` → 409 on a second owner. */
-  readonly unique?: readonly { readonly scope: string; readonly value: string }[]
-}
-
-export interface HistoryRequest {
-  readonly count: number
-  readonly offset: number
-  readonly since?: Date | undefined
-  /** Versions that were current at some point from `start` until before `end`. */
-  readonly at?: { readonly start: Date; readonly end: Date } | undefined
-  /** Newest first by default. */
-  readonly ascending?: boolean
-  readonly cursor?: string | undefined
-  /** The history of one resource has its total anyway. */
-  readonly total?: boolean
-}
-
-export interface HistoryPage {
-  readonly total: number | undefined
-  readonly versions: readonly Version[]
-  /** Opaque cursor of the next page. */
-  readonly next: string | undefined
-}
-
-/** Of the newest version of a Binary. */
-export interface BinaryHead {
-  readonly projectId: string
-  readonly ver: number
-}
-
-export interface SearchPage {
-  readonly versions: readonly Version[]
-  readonly total: number | undefined
-  /** Opaque cursor of the next page. */
-  readonly next: string | undefined
-  /** Of the page before, when this one was reached by a cursor. */
-  readonly previous: string | undefined
-  /** What the matches of the page led to; each once, and none of the matches. */
-  readonly included: readonly Version[]
-  /** More was to be included than a page may hold. */
-  readonly isCut: boolean
-}
+import type { PlannedCreates } from './write/planned-creates.ts'
 
 export interface Repository {
   /** Errors: 403 not allowed, 400 bad reference, 409 unique violation. One SQL statement. */
@@ -208,13 +136,11 @@ export interface Repository {
   ): Promise<readonly number[]>
   /** What is in use in `meta` of a type, or of all. Errors: 403. */
   metaSummary(principal: Principal, type: string | undefined): Promise<MetaSummary>
-  readonly concepts: ImportedConcepts
-  readonly maintenance: Maintenance
-  readonly exports: Exports
-  readonly sockets: SocketSubscriptions
-  readonly owed: Owed
-  /** For the workers that tell Subscriptions of changes. */
-  readonly events: Events
+  /**
+   * The statements of a feature, made by `open` once for this Repository. They run where those of the Repository
+   * run, so inside a transaction they are a part of it.
+   */
+  feature<T>(open: (store: Store, transact: Transact) => T): T
   /**
    * All or nothing: everything `work` does through the Repository it is given. What PostgreSQL cannot
    * serialise is run again from the start, up to three times, then 409.
@@ -235,8 +161,6 @@ export interface Guard {
 export interface Transaction extends Repository {
   /** Sent by a worker once all is committed. One SQL statement. */
   addMail(projectId: string, mail: Mail): Promise<string>
-  /** Successes of a Subscription that are told of once all is committed. Two SQL statements. */
-  takeUntold(place: UntoldPlace): Promise<Untold | undefined>
   /** Statements about what is no resource, such as the jobs that resources tell of; they commit with the rest. */
   beside<T>(work: (connection: Connection) => Promise<T>): Promise<T>
   /** False when one was not written: the transaction must not be committed. Errors: for an id that is taken. */

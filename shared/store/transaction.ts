@@ -1,20 +1,18 @@
 /** Transactions of the repository: one connection, a group that shares statements, one check at the end. */
-import type { Connection, Database } from '../database.ts'
-import type { TransactionOptions } from '../database-transaction.ts'
-import { retrying } from './coalesce.ts'
-import { conditionKey } from './conditional.ts'
-import type { Store } from './context.ts'
-import { type Fetch, fetchAll, type RowKey } from './fetch.ts'
+
+import type { Database } from '../platform/postgres/database.ts'
+import type { Connection } from '../platform/postgres/statement.ts'
+import type { TransactionOptions } from '../platform/postgres/transaction.ts'
+import { requirePlaces } from './events/subscriptions.ts'
 import { createGroup, type Group, GroupRefused } from './group.ts'
-import {
-  type CheckedReference,
-  checkReferences,
-  invalidReferences,
-  missingReferences,
-} from './references.ts'
 import type { Guard } from './repository.ts'
-import type { VersionRow } from './rows.ts'
-import { requirePlaces } from './subscriptions.ts'
+import type { Store } from './rows/context.ts'
+import { type Fetch, fetchAll, type RowKey } from './rows/fetch.ts'
+import type { CheckedReference } from './rows/ports.ts'
+import type { VersionRow } from './rows/rows.ts'
+import { retrying } from './write/coalesce.ts'
+import { conditionKey } from './write/conditional.ts'
+import { checkReferences, invalidReferences, missingReferences } from './write/references.ts'
 
 /** A store inside a transaction, and the group of it. */
 export interface Inner {

@@ -1,9 +1,9 @@
 /** One AuditEvent a run (bots.md §8), written in batches after the caller has its answer. */
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { isResource, type Resource, referenceTo } from '../../shared/fhir/resource.ts'
-import type { ExecuteJob } from '../../shared/queue-jobs.ts'
+import type { Session } from '../../shared/identity/principals.ts'
+import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
 import type { Services } from '../../shared/services.ts'
-import type { Session } from '../../shared/store/principals.ts'
 import { createBatches } from './batches.ts'
 import { isKilled, type RunFailure, type RunResult } from './run-result.ts'
 

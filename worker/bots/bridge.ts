@@ -2,22 +2,23 @@
  * What a bot may ask of the worker: FHIR requests as its run-as identity, outbound fetches, a token.
  * Counted per run; the first call that may change something is journalled before it is made.
  */
-import { inviteMember } from '../../shared/api/admin/invite.ts'
-import { DEPTH_HEADER } from '../../shared/api/depth.ts'
-import { sendEmail } from '../../shared/api/email.ts'
-import { type FhirReply, handle, handleSigned } from '../../shared/api/handle.ts'
-import { versionHeaders } from '../../shared/api/preconditions.ts'
-import { FHIR_JSON, wholeBody } from '../../shared/api/reply.ts'
-import { sessionDetails } from '../../shared/api/session-details.ts'
-import { badStructure, HttpError, notFound } from '../../shared/errors.ts'
-import { type Fetched, fetchOutside } from '../../shared/fetch-outside.ts'
+
+import { handle, handleSigned } from '../../shared/api/handle.ts'
+import { allOk, badStructure, HttpError, notFound } from '../../shared/errors.ts'
 import { parseBody } from '../../shared/fhir/json.ts'
-import { allOk } from '../../shared/fhir/outcome.ts'
 import { isObject } from '../../shared/fhir/resource.ts'
-import type { ExecuteJob } from '../../shared/queue-jobs.ts'
+import type { Session } from '../../shared/identity/principals.ts'
+import { type Fetched, fetchOutside } from '../../shared/platform/outbound/fetch-outside.ts'
+import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
+import { sendEmail } from '../../shared/projects/email.ts'
+import { inviteMember } from '../../shared/projects/invite.ts'
+import { sessionDetails } from '../../shared/projects/session-details.ts'
+import { DEPTH_HEADER } from '../../shared/request/depth.ts'
+import { versionHeaders } from '../../shared/request/preconditions.ts'
+import { FHIR_JSON, wholeBody } from '../../shared/request/reply.ts'
+import type { FhirReply } from '../../shared/request/request.ts'
 import type { Services } from '../../shared/services.ts'
-import type { Session } from '../../shared/store/principals.ts'
-import { present } from '../../shared/store/rows.ts'
+import { present } from '../../shared/store/rows/rows.ts'
 import type { HostCall } from './run-result.ts'
 
 export interface BridgeOptions {
@@ -69,7 +70,6 @@ export function createBridge(options: BridgeOptions): Bridge {
   const places = createPlaces(MAX_CONCURRENT)
   const fetching = createPlaces(FETCHES_AT_ONCE)
   let marked: Promise<void> | undefined
-  let token: Promise<string> | undefined
   let isOver = false
   /** Made for runs that ask something: it costs 3 us. */
   let over: AbortController | undefined
@@ -177,8 +177,8 @@ export function createBridge(options: BridgeOptions): Bridge {
           case 'fetch':
             return await fetchCall(asked)
           case 'token':
-            token ??= options.mintToken()
-            return JSON.stringify({ accessToken: await token })
+            requireRunning()
+            return JSON.stringify({ accessToken: await options.mintToken() })
           default:
             return kind satisfies never
         }

@@ -1,9 +1,10 @@
 /** Job → the JSON text that becomes the handler's `event` (bots.md §5.3), and what `medplum` knows preset. */
-import { sessionDetails } from '../../shared/api/session-details.ts'
+
 import { isObject, type Resource } from '../../shared/fhir/resource.ts'
-import type { ExecuteJob } from '../../shared/queue-jobs.ts'
-import type { Session } from '../../shared/store/principals.ts'
-import type { LoadedBot } from './load.ts'
+import type { Session } from '../../shared/identity/principals.ts'
+import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
+import { sessionDetails } from '../../shared/projects/session-details.ts'
+import type { LoadedBot } from './loaded-bot.ts'
 
 /** Elements of a Project that its members do not see. */
 const HIDDEN_OF_PROJECT = new Set(['secret', 'systemSecret', 'systemSetting', 'site'])

@@ -1,5 +1,5 @@
 /** What a run says to those who listen to its bot: that it starts, what it logs, how it ended. */
-import type { BotLogEvent, Followed } from '../../shared/bot-logs.ts'
+import type { BotLogEvent, Followed } from '../../shared/bots/live-logs.ts'
 import type { RunRecord } from './audit.ts'
 
 export interface LiveLog {

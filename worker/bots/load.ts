@@ -1,41 +1,28 @@
 /** What a run needs besides its input: bot, code and limits by version, secrets and context by session. */
+
 import { createHash } from 'node:crypto'
 import { LRUCache } from 'lru-cache'
 import { systemPrincipal } from '../../shared/access/principal.ts'
-import { contentOf, readWhole } from '../../shared/api/binary-content.ts'
+import { contentOf, readWhole } from '../../shared/binary/content.ts'
 import {
-  type BotLimits,
   botLimits,
   codeLocation,
   MAX_CODE_BYTES,
   maxAttempts,
   maxConcurrency,
   wantsFresh,
-} from '../../shared/api/bot.ts'
-import { type CodeFormat, codeFormat } from '../../shared/api/operations/bot-code.ts'
-import { usesLibrary } from '../../shared/bot-modules.ts'
+} from '../../shared/bots/bot.ts'
+import { codeFormat } from '../../shared/bots/code.ts'
+import { usesLibrary } from '../../shared/bots/modules.ts'
 import { badRequest } from '../../shared/errors.ts'
 import { isObject, type Resource } from '../../shared/fhir/resource.ts'
-import type { ExecuteJob } from '../../shared/queue-jobs.ts'
+import type { Session } from '../../shared/identity/principals.ts'
+import { actingSession } from '../../shared/identity/within.ts'
+import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
 import type { Services } from '../../shared/services.ts'
-import type { Session } from '../../shared/store/principals.ts'
+import { platformMeta } from '../../shared/store/rows/version.ts'
 import { secretTexts } from './event.ts'
-
-export interface LoadedBot {
-  readonly bot: Resource
-  readonly code: string
-  readonly codeHash: string
-  readonly format: CodeFormat
-  readonly usesCore: boolean
-  /** The client's `getAccessToken` does not wait, so that a token has to be there before it is called. */
-  readonly wantsToken: boolean
-  readonly limits: BotLimits
-  /** Over all workers. */
-  readonly maxConcurrency: number
-  /** Of an asynchronous run that fails. */
-  readonly maxAttempts: number
-  readonly fresh: boolean
-}
+import type { LoadedBot } from './loaded-bot.ts'
 
 export interface Secrets {
   /** `event.secrets` as JSON text. */
@@ -85,7 +72,7 @@ export function createLoader(services: Services): Loader {
       return botConcurrency > 0 ? botConcurrency : PROJECT_CONCURRENCY
     },
     async session(job) {
-      const session = await services.principals.forMembership(job.membershipId)
+      const session = await actingSession(services.principals, job)
       if (session === undefined) throw badRequest('The membership that the bot runs as is gone')
       return session
     },
@@ -111,7 +98,10 @@ async function loadBot(services: Services, job: ExecuteJob): Promise<LoadedBot> 
   if (!location) throw badRequest('No executable code')
   let code = String(bot.code)
   if (location !== 'inline') {
-    const content = contentOf(await repository.read(system, 'Binary', location.binary))
+    const stored = await repository.read(system, 'Binary', location.binary)
+    // The service reads every Project; a Bot runs the code of its own alone.
+    if (platformMeta(stored).project !== project.id) throw badRequest('No executable code')
+    const content = contentOf(stored)
     if (content.size === 0) throw badRequest('No executable code')
     code = (await readWhole(services, content, MAX_CODE_BYTES)).toString()
   }

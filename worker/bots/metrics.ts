@@ -1,7 +1,7 @@
 /** What the worker counts; web's /metrics shows it for all workers together. */
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
-import type { ExecuteJob } from '../../shared/queue-jobs.ts'
-import type { ExecutorsStats } from './executors.ts'
+import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
+import type { ExecutorsStats } from './executors/executors.ts'
 import type { RunResult } from './run-result.ts'
 
 export interface RunMetrics {

@@ -4,9 +4,9 @@
  */
 import { LRUCache } from 'lru-cache'
 import { type ActiveRun, type Ended, remainingMs } from './active-run.ts'
-import type { ExecutorProcess } from './executor-process.ts'
+import type { ExecutorProcess } from './executors/process.ts'
+import type { Spares } from './executors/spares.ts'
 import type { BotRun } from './run-result.ts'
-import type { Spares } from './spares.ts'
 
 const KILLS = 2
 const KILLS_WITHIN_MS = 10 * 60_000

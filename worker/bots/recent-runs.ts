@@ -1,14 +1,15 @@
 /** What `Bot/$runs` shows: a row a run, written in batches after the caller has its answer. */
-import { keepInput, trimRuns } from '../../shared/api/bot-inputs.ts'
-import type { ExecuteJob } from '../../shared/queue-jobs.ts'
-import type { Services } from '../../shared/services.ts'
+
+import { settingOf } from '../../shared/access/project-context.ts'
+import { keepInput, trimRuns } from '../../shared/bots/inputs.ts'
 import {
   addBotRuns,
   type BotRunRecord,
   type BotRunRow,
   type InputArchive,
-} from '../../shared/store/bot-runs.ts'
-import { settingOf } from '../../shared/store/projects.ts'
+} from '../../shared/bots/run-records.ts'
+import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
+import type { Services } from '../../shared/services.ts'
 import { logTail, type RunRecord } from './audit.ts'
 import { createBatches } from './batches.ts'
 

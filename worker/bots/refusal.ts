@@ -1,10 +1,11 @@
 /** Why a run that has its turn is not started, and what its caller is told. */
-import { issue, outcome } from '../../shared/fhir/outcome.ts'
-import type { ExecuteJob, ExecuteReply } from '../../shared/queue-jobs.ts'
-import { interrupted } from '../../shared/queue-replies.ts'
-import type { Runs } from '../../shared/queue-runs.ts'
+
+import { isPendingRun } from '../../shared/bots/pending-runs.ts'
+import { issue, outcome } from '../../shared/errors.ts'
+import type { ExecuteJob, ExecuteReply } from '../../shared/platform/queue/jobs.ts'
+import { interrupted } from '../../shared/platform/queue/replies.ts'
+import type { Runs } from '../../shared/platform/queue/runs.ts'
 import type { Services } from '../../shared/services.ts'
-import { isPendingRun } from '../../shared/store/pending-runs.ts'
 import type { RunFailure } from './run-result.ts'
 
 export interface Attempt {

@@ -1,5 +1,5 @@
 /** Which failed runs are made again, and when: only asynchronous ones whose bot asks for it (bots.md §9). */
-import type { ExecuteJob } from '../../shared/queue-jobs.ts'
+import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
 import type { RunFailure } from './run-result.ts'
 
 /** Thrown for a run that is to be made again after `delayMs`. */

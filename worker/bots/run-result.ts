@@ -1,5 +1,5 @@
 /** What a run asks for, what it comes to, and the words for everything that can end it (bots.md §5.4). */
-import { issue, outcome } from '../../shared/fhir/outcome.ts'
+import { issue, outcome } from '../../shared/errors.ts'
 import type {
   CallKind,
   DoneMessage,
@@ -14,7 +14,8 @@ export interface BotRun {
   readonly projectId: string
   /** The Bot; its versions differ in `codeHash`. */
   readonly botKey: string
-  readonly membershipId: string
+  /** As whom it acts, and within which scope: an isolate is used again for the same one alone. */
+  readonly asker: string
   readonly code: string
   readonly codeHash: string
   readonly format: 'commonjs' | 'module'

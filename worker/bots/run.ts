@@ -3,27 +3,28 @@
  * AuditEvent. A run that may have had an effect is never made twice; the journal in Redis outlives
  * this process, the bridge's own note is enough inside it.
  */
+import { askerKey } from '../../shared/access/principal.ts'
 import { HttpError } from '../../shared/errors.ts'
-import type { Queues } from '../../shared/queue.ts'
-import type { ExecuteJob, ExecuteReply } from '../../shared/queue-jobs.ts'
-import { interrupted } from '../../shared/queue-replies.ts'
-import type { Runs } from '../../shared/queue-runs.ts'
-import type { Stats } from '../../shared/queue-stats.ts'
+import type { ExecuteJob, ExecuteReply } from '../../shared/platform/queue/jobs.ts'
+import type { Queues } from '../../shared/platform/queue/queue.ts'
+import { interrupted } from '../../shared/platform/queue/replies.ts'
+import type { Runs } from '../../shared/platform/queue/runs.ts'
+import type { Stats } from '../../shared/platform/queue/stats.ts'
 import type { Services } from '../../shared/services.ts'
-import { whileHeld } from '../schedules/run.ts'
-import { tellBegun } from './begun.ts'
 import { createBridge } from './bridge.ts'
 import { eventText, withRunId } from './event.ts'
-import type { Executors } from './executors.ts'
+import type { Executors } from './executors/executors.ts'
 import { createLoader } from './load.ts'
+import { tellBegun } from './mark-started.ts'
 import type { RunMetrics } from './metrics.ts'
 import { type Attempt, cancelled, type Done, refusal } from './refusal.ts'
 import { Again, retryAfterMs } from './retries.ts'
+import type { Telling } from './run-reports.ts'
 import { isKilled } from './run-result.ts'
+import { whileHeld } from './schedules/run.ts'
 import { createSettling } from './settle.ts'
 import { createSlots, Deferred } from './slots.ts'
-import type { Telling } from './telling.ts'
-import { mintToken } from './token.ts'
+import { createRunToken } from './token.ts'
 
 export interface RunnerOptions {
   readonly services: Services
@@ -111,8 +112,8 @@ export function createRunner(options: RunnerOptions): Runner {
       runs.input(job),
     ])
     const secrets = await loader.secrets(job, loaded.bot, session)
-    const token = () => mintToken(services, session, loaded.limits.wallMs)
-    const accessToken = loaded.wantsToken ? await token() : undefined
+    await using token = createRunToken(services, session, loaded.limits.wallMs)
+    const accessToken = loaded.wantsToken ? await token.take() : undefined
     const bridge = createBridge({
       services,
       session,
@@ -121,7 +122,7 @@ export function createRunner(options: RunnerOptions): Runner {
       markWrite: async () => {
         if (!job.delivery) await runs.markWrite(job)
       },
-      mintToken: token,
+      mintToken: token.take,
     })
     const number = attempt.number + (job.scheduled?.attempt ?? 1) - 1
     const times = { attempt: number, deadline: Date.now() + loaded.limits.wallMs }
@@ -133,7 +134,7 @@ export function createRunner(options: RunnerOptions): Runner {
         projectId: session.principal.project.id,
         botKey: botKey(job),
         depth: job.depth,
-        membershipId: job.membershipId,
+        asker: askerKey(session.principal),
         code: loaded.code,
         codeHash: loaded.codeHash,
         format: loaded.format,

@@ -1,10 +1,10 @@
 /** The end of a run: the reply, and a result that nobody waits for into its AsyncJob or the occurrence of its schedule. */
-import { settleAsyncJob } from '../../shared/api/async-jobs.ts'
-import type { ExecuteJob, ExecuteReply } from '../../shared/queue-jobs.ts'
-import { interrupted } from '../../shared/queue-replies.ts'
-import type { Runs } from '../../shared/queue-runs.ts'
+import { settleAsyncJob } from '../../shared/bots/async-jobs.ts'
+import type { ExecuteJob, ExecuteReply } from '../../shared/platform/queue/jobs.ts'
+import { interrupted } from '../../shared/platform/queue/replies.ts'
+import type { Runs } from '../../shared/platform/queue/runs.ts'
 import type { Services } from '../../shared/services.ts'
-import { settleOccurrence } from '../schedules/run.ts'
+import { settleOccurrence } from './schedules/run.ts'
 
 const ATTEMPTS = 5
 const PAUSE_MS = 500

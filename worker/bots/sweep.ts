@@ -4,14 +4,14 @@
  */
 
 import { systemPrincipal } from '../../shared/access/principal.ts'
-import { settleAsyncJob } from '../../shared/api/async-jobs.ts'
-import { platformMeta } from '../../shared/api/bot.ts'
+import { settleAsyncJob } from '../../shared/bots/async-jobs.ts'
+import { type PendingRun, pendingRuns, removePendingRun } from '../../shared/bots/pending-runs.ts'
 import { HttpError } from '../../shared/errors.ts'
-import type { ExecuteJob } from '../../shared/queue-jobs.ts'
-import { interrupted } from '../../shared/queue-replies.ts'
-import type { Runs } from '../../shared/queue-runs.ts'
+import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
+import { interrupted } from '../../shared/platform/queue/replies.ts'
+import type { Runs } from '../../shared/platform/queue/runs.ts'
 import type { Services } from '../../shared/services.ts'
-import { type PendingRun, pendingRuns, removePendingRun } from '../../shared/store/pending-runs.ts'
+import { platformMeta } from '../../shared/store/rows/version.ts'
 
 const EVERY_MS = 10_000
 /** Younger runs may be on their way into the queue. */

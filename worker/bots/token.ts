@@ -1,26 +1,60 @@
-/** Access tokens for bots that ask for one: most never do, so none is made beforehand (bots.md §4.3). */
-import { createMemberLogin } from '../../shared/api/member-login.ts'
+/**
+ * Access tokens for bots that ask for one: most never do, so none is made beforehand (bots.md §4.3). A token
+ * reaches as far as its run, and ends with it.
+ */
+
+import { systemPrincipal } from '../../shared/access/principal.ts'
+import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
 import { parseReference } from '../../shared/fhir/resource.ts'
+import type { Session } from '../../shared/identity/principals.ts'
+import { createMemberLogin } from '../../shared/projects/member-login.ts'
 import type { Services } from '../../shared/services.ts'
-import type { Session } from '../../shared/store/principals.ts'
 
 const SLACK_S = 60
-const SCOPE = 'openid'
+const system = systemPrincipal(SYSTEM_PROJECT)
 
-/** The token of one run; it outlives the run's wall limit by a minute at most. */
-export async function mintToken(
-  services: Services,
-  session: Session,
-  wallMs: number,
-): Promise<string> {
-  const { principal } = session
-  const loginId = await createMemberLogin(services, session, 'execute', SCOPE)
-  return await services.tokens.issue({
-    loginId,
-    subject: parseReference(principal.profile)?.id ?? loginId,
-    clientId: undefined,
-    profile: principal.profile ?? '',
-    scope: SCOPE,
-    lifetimeSeconds: Math.ceil(wallMs / 1000) + SLACK_S,
-  })
+export interface RunToken extends AsyncDisposable {
+  /** The one of the run, made when it is first asked for. */
+  take(): Promise<string>
+}
+
+/**
+ * Disposing it revokes its Login: at once in this process, within 5 s in the others. Should the worker die, the
+ * token outlives the run's wall limit by a minute at most.
+ */
+export function createRunToken(services: Services, session: Session, wallMs: number): RunToken {
+  let login: Promise<string> | undefined
+  let token: Promise<string> | undefined
+
+  async function issue(): Promise<string> {
+    const { principal } = session
+    login = createMemberLogin(services, session, 'execute')
+    const loginId = await login
+    return await services.tokens.issue({
+      loginId,
+      subject: parseReference(principal.profile)?.id ?? loginId,
+      clientId: undefined,
+      profile: principal.profile ?? '',
+      scope: principal.scope,
+      lifetimeSeconds: Math.ceil(wallMs / 1000) + SLACK_S,
+    })
+  }
+
+  return {
+    take() {
+      token ??= issue()
+      return token
+    },
+    async [Symbol.asyncDispose]() {
+      const id = await login?.catch(() => undefined)
+      if (id === undefined) return
+      const { repository, principals, log } = services
+      try {
+        await repository.patch(system, 'Login', id, (found) => ({ ...found, revoked: true }))
+        principals.forget(id)
+      } catch (cause) {
+        log.warn({ cause, login: id }, 'The token of a bot run could not be ended')
+      }
+    },
+  }
 }

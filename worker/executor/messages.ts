@@ -41,7 +41,7 @@ export interface RunMessage {
   readonly t: 'run'
   readonly run: number
   readonly bot: string
-  readonly membership: string
+  readonly asker: string
   readonly hash: string
   readonly inputKind: InputKind
   readonly limits: Limits

@@ -127,5 +127,5 @@ export class WarmIsolates {
 }
 
 function fitOf(message: RunMessage): string {
-  return `${message.hash} ${message.limits.memoryMb} ${message.membership}`
+  return `${message.hash} ${message.limits.memoryMb} ${message.asker}`
 }

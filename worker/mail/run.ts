@@ -1,17 +1,17 @@
 /** Sends what the outbox holds: five attempts, the pause doubling; what is refused for good is not repeated. */
 import { setTimeout as delay } from 'node:timers/promises'
 import { systemPrincipal } from '../../shared/access/principal.ts'
-import { withoutLinkSecret } from '../../shared/api/mail-texts.ts'
 import { HttpError } from '../../shared/errors.ts'
-import { MailError, type Mailer, openMailer } from '../../shared/mail.ts'
-import type { Services } from '../../shared/services.ts'
+import { MailError, type Mailer, openMailer } from '../../shared/platform/mail/mail.ts'
 import {
   keepMail,
   removeMail,
   repeatMail,
   type StoredMail,
   takeMail,
-} from '../../shared/store/mails.ts'
+} from '../../shared/platform/mail/mails.ts'
+import { withoutLinkSecret } from '../../shared/projects/mail-texts.ts'
+import type { Services } from '../../shared/services.ts'
 
 const EVERY_MS = 500
 const ATTEMPTS = 5

@@ -13,19 +13,19 @@ import {
   typeName,
   typeNumber,
 } from '../../fhir/definitions.ts'
-import { compartmentCodes } from '../../fhir/parameter-paths.ts'
 import { isObject, parseReference, type Resource } from '../../fhir/resource.ts'
-import { type Criterion, isCondition } from '../../fhir/search.ts'
 import { timestamp } from '../../fhir/values-date.ts'
-import type { Store } from '../context.ts'
-import { hiddenBy, readJudged } from '../judge.ts'
-import { keysLiteral } from '../keys.ts'
-import { allow } from '../read.ts'
-import type { Version } from '../repository.ts'
-import { parseVersion, toVersion, type VersionRow, versionColumns } from '../rows.ts'
-import { showAll, without } from '../shown.ts'
-import type { Bind } from '../side-rows.ts'
-import { fewRowsSql, placeIn, visibleTests } from './grant-tests.ts'
+import { compartmentCodes } from '../../query/parameter-paths.ts'
+import { type Criterion, isCondition } from '../../query/search-request.ts'
+import { keysLiteral } from '../index/keys.ts'
+import { showAll, without } from '../read/redact.ts'
+import type { Store } from '../rows/context.ts'
+import { allow } from '../rows/read.ts'
+import { parseVersion, toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
+import type { Bind } from '../rows/side-rows.ts'
+import type { Version } from '../rows/version.ts'
+import { hiddenBy, readJudged } from '../rulings/rulings.ts'
+import { fewRowsSql, placeIn, visibleTests } from './tests/grant-tests.ts'
 
 export interface CompartmentRequest {
   /** The resource that is asked about: of a Group the compartments of its patients. */

@@ -1,7 +1,7 @@
 /** What a search costs, for who may know: its statement, how its rows are found, PostgreSQL's plan. */
 import type { Principal } from '../../access/principal.ts'
-import type { SearchRequest } from '../../fhir/search.ts'
-import type { Store } from '../context.ts'
+import type { SearchRequest } from '../../query/search-request.ts'
+import type { Store } from '../rows/context.ts'
 import { plan } from './page.ts'
 
 export interface Explanation {

@@ -1,10 +1,10 @@
 /** What the includes of a search look for from the resources at hand, before the store is asked. */
 import { isResourceType, resourceTypes, searchParameter } from '../../fhir/definitions.ts'
-import type { OwnParameters } from '../../fhir/own-parameters.ts'
-import { literalsOf, referenceParameters } from '../../fhir/reference-values.ts'
+import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import { parseReference, type Resource, referenceTo } from '../../fhir/resource.ts'
-import type { Include } from '../../fhir/search.ts'
-import { isCanonicalParameter } from '../index-plan.ts'
+import { literalsOf, referenceParameters } from '../../query/reference-values.ts'
+import type { Include } from '../../query/search-request.ts'
+import { isCanonicalParameter } from '../index/index-plan.ts'
 
 export interface Targets {
   readonly ids: Set<string>

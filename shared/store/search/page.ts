@@ -1,28 +1,23 @@
 /** One page of a search, as a Principal sees it: one statement, one more for a total and each step of includes. */
 import { unlinked } from '../../access/links.ts'
 import type { Principal } from '../../access/principal.ts'
-import type { Statement } from '../../database.ts'
 import { forbidden } from '../../errors.ts'
-import type { SearchRequest } from '../../fhir/search.ts'
-import type { Store } from '../context.ts'
-import { allow } from '../read.ts'
-import type { SearchPage, Version } from '../repository.ts'
-import { toVersion } from '../rows.ts'
-import { showAll } from '../shown.ts'
-import { type Part, pageStatement, pagesStatement, type Query } from './compile.ts'
-import type { Driver } from './driver.ts'
+import type { Statement } from '../../platform/postgres/statement.ts'
+import type { SearchRequest } from '../../query/search-request.ts'
+import { showAll } from '../read/redact.ts'
+import type { Store } from '../rows/context.ts'
+import { allow } from '../rows/read.ts'
+import { toVersion } from '../rows/rows.ts'
+import type { SearchPage, Version } from '../rows/version.ts'
 import { followIncludes } from './include.ts'
-import {
-  type Order,
-  orderOf,
-  orderOfTypes,
-  type Position,
-  type SortedRow,
-  writeCursor,
-} from './order.ts'
-import { driverOf, prepare, surely } from './prepare.ts'
-import { sightOf } from './sight.ts'
-import { countRows } from './total.ts'
+import { orderOf, orderOfTypes, writeCursor } from './order/order.ts'
+import type { Order, Position, SortedRow } from './order/position.ts'
+import { pageStatement, pagesStatement } from './plan/compile.ts'
+import type { Driver } from './plan/driver.ts'
+import { driverOf, prepare, surely } from './plan/prepare.ts'
+import type { Part, Query } from './plan/query.ts'
+import { countRows } from './plan/total.ts'
+import { sightOf } from './tests/visible-rows.ts'
 
 /** Errors: 403, 400 for what cannot be searched or sorted by and for a damaged cursor. */
 export async function search(

@@ -2,11 +2,11 @@
 import { plainGrant } from '../../access/compile.ts'
 import type { Principal } from '../../access/principal.ts'
 import type { Resource } from '../../fhir/resource.ts'
-import type { SearchRequest } from '../../fhir/search.ts'
-import type { Store } from '../context.ts'
-import { indexRows } from '../index-rows.ts'
-import { decideInMemory, placeIn } from './grant-tests.ts'
-import { heldRow } from './row-decisions.ts'
+import type { SearchRequest } from '../../query/search-request.ts'
+import { indexRows } from '../index/index-rows.ts'
+import type { Store } from '../rows/context.ts'
+import { decideInMemory, placeIn } from './tests/grant-tests.ts'
+import { heldRow } from './tests/row-decisions.ts'
 
 /** Whether the search would find a resource; what takes PostgreSQL to tell finds none. */
 export function finder(

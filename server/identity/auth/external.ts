@@ -1,0 +1,246 @@
+/** Sign-in by an external identity provider: its domain's people, and tokens given in exchange. */
+import { isRegisteredRedirect } from '../../../shared/access/credentials/clients.ts'
+import { systemPrincipal } from '../../../shared/access/principal.ts'
+import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
+import { badRequest, type HttpError } from '../../../shared/errors.ts'
+import {
+  isObject,
+  parseReference,
+  type Resource,
+  referenceIn,
+} from '../../../shared/fhir/resource.ts'
+import { proveByProvider } from '../../../shared/projects/ownership.ts'
+import { findUserForSignIn, normalEmail, readUser } from '../../../shared/projects/users.ts'
+import { escapeValue } from '../../../shared/query/values.ts'
+import type { Services } from '../../../shared/services.ts'
+import { find } from '../../../shared/store/rows/lookups.ts'
+import type { Context } from '../../context.ts'
+import { newBinding } from '../binding.ts'
+import { clearCookie, readCookie, senderOf, setCookie } from '../browser.ts'
+import { digestOf, isDigestOf } from '../logins.ts'
+import { type App, findApp, projectOfClient, type SignInRequest, signInRequest } from './apps.ts'
+import { audit } from './audit.ts'
+import type { Fields } from './fields.ts'
+import {
+  authorizeUrlOf,
+  type Identity,
+  identityOf,
+  type Provider,
+  providerOf,
+  providerOfDomain,
+  redeemCode,
+  takeVerifier,
+  VERIFIER_SECONDS,
+} from './provider.ts'
+import { beginLogin, type LoginOptions, loginResult, speaksForProject } from './sign-in.ts'
+
+const BROWSER_COOKIE = 'botica-provider'
+
+/**
+ * POST `/auth/method`: where people of this e-mail domain sign in; empty for a password. What a page of ours begins
+ * comes back to the same browser with all that the page was asked for (RFC 9700 §4.7.1).
+ */
+export async function findMethod(services: Services, ctx: Context, fields: Fields) {
+  const email = fields.email('email')
+  const request = signInRequest(fields)
+  fields.check()
+  const domain = domainOf(email)
+  const provider = await providerOfDomain(services, domain)
+  if (provider === undefined) return {}
+  const { projectId, clientId } = request
+  if (senderOf(ctx, services.config) !== 'page') {
+    const state = { domain, projectId, clientId }
+    return { domain, authorizeUrl: await authorizeUrlOf(services, provider, state) }
+  }
+  const { secret } = newBinding()
+  setCookie(ctx, services.config, BROWSER_COOKIE, secret, VERIFIER_SECONDS)
+  const state = { ...request, domain }
+  const browser = digestOf(boundText(secret, state))
+  return { domain, authorizeUrl: await authorizeUrlOf(services, provider, { ...state, browser }) }
+}
+
+/** The digest of it holds the browser and all that the state says together: neither can be exchanged. */
+function boundText(secret: string, state: Readonly<Record<string, unknown>>): string {
+  return secret + JSON.stringify(state)
+}
+
+/** Whether a provider knows the addresses of this domain. */
+function domainOf(email: string): string {
+  return normalEmail(email).split('@').at(-1) ?? ''
+}
+
+/** GET `/auth/external`: the address that the browser goes to next. Errors: 400. */
+export async function finishExternal(services: Services, ctx: Context): Promise<string> {
+  const code = textOf(ctx.query.code)
+  const state = readState(textOf(ctx.query.state))
+  if (code === undefined) throw badRequest('Missing code', 'code')
+  const isFromPage = isBegunHere(services, ctx, state)
+  const request = requestOf(state)
+  const app = await findApp(services, ctx, request)
+  const domain = textOf(state.domain)
+  // A state with a domain was made where /auth/method named that domain's provider: its code is for nobody else.
+  const ofDomain = domain === undefined ? undefined : await providerOfDomain(services, domain)
+  const provider = ofDomain ?? providerOf(app.client)
+  if (provider === undefined) throw badRequest('Identity provider not found')
+  const verifier = await verifierOf(services, provider, state, request)
+  const token = await redeemCode(services, provider, code, verifier)
+  const identity = await identityOf(services, provider, token)
+  const vouching = ofDomain === undefined ? { isProjectProvider: true } : { domain }
+  const options = { ...vouching, isFromPage }
+  const login = await loginOf(services, ctx, app, request, identity, provider.useSubject, options)
+  // The page asks for consent before it sends anybody on.
+  if (isFromPage) return `${services.config.appUrl}signin?login=${login.id}`
+  const result = await loginResult(services, ctx, login)
+  return destination(services, app, request, result)
+}
+
+/** False for what a client library began, which has no cookie here and checks its own verifier. Errors: 400. */
+function isBegunHere({ config }: Services, ctx: Context, state: Record<string, unknown>): boolean {
+  const { browser, pkce: _, ...rest } = state
+  if (browser === undefined) return false
+  const secret = readCookie(ctx, config, BROWSER_COOKIE)
+  const isSame = secret !== undefined && isDigestOf(browser, boundText(secret, rest))
+  if (!isSame) throw badRequest('Invalid state', 'state')
+  clearCookie(ctx, config, BROWSER_COOKIE)
+  return true
+}
+
+/**
+ * An address that the SDK has made carries its challenge, whose verifier stays in the browser: with `plain`
+ * the two are one, with any other method the code is worth nothing here. Errors: 400.
+ */
+async function verifierOf(
+  services: Services,
+  provider: Provider,
+  state: Record<string, unknown>,
+  { codeChallenge, codeChallengeMethod }: SignInRequest,
+): Promise<string | undefined> {
+  if (!provider.usePkce) return undefined
+  const pkce = textOf(state.pkce)
+  if (pkce !== undefined) return await takeVerifier(services, pkce)
+  if (codeChallenge !== undefined && codeChallengeMethod === 'plain') return codeChallenge
+  throw badRequest('Missing code verifier: begin at /auth/method', 'state')
+}
+
+function destination(
+  { config }: Services,
+  { client }: App,
+  { redirectUri }: SignInRequest,
+  result: Readonly<Record<string, unknown>>,
+): string {
+  const isKnown =
+    redirectUri !== undefined && client !== undefined && isRegisteredRedirect(client, redirectUri)
+  const isDone = typeof result.code === 'string'
+  const url = new URL(isKnown && isDone ? redirectUri : `${config.appUrl}signin`)
+  url.searchParams.set('login', String(result.login))
+  if (isDone) url.searchParams.set('code', String(result.code))
+  return url.href
+}
+
+/** A Login for whom a token of the client's provider belongs to. Errors: 400, 429. */
+export async function exchangeToken(
+  services: Services,
+  ctx: Context,
+  client: Resource,
+  token: string,
+  scope: string,
+  membershipId?: string,
+): Promise<Resource> {
+  const provider = providerOf(client)
+  if (provider === undefined) throw badRequest('Identity provider not found')
+  const identity = await identityOf(services, provider, token)
+  const request = { ...requestOf({}), clientId: client.id, scope }
+  const projectId = projectOfClient(client)
+  const app = { client, projectId, isNewProject: false, launch: undefined }
+  const options = { choose: { membershipId }, isProjectProvider: true }
+  return await loginOf(services, ctx, app, request, identity, provider.useSubject, options)
+}
+
+async function loginOf(
+  services: Services,
+  ctx: Context,
+  app: App,
+  request: SignInRequest,
+  identity: Identity,
+  useSubject: boolean,
+  { domain, ...options }: LoginOptions & { readonly domain?: string | undefined },
+): Promise<Resource> {
+  const user = useSubject
+    ? await userBySubject(services, identity.subject, app.projectId)
+    : await userByEmail(services, identity.email, app.projectId)
+  // A domain's provider speaks for the addresses of that domain only, whoever it says has a subject.
+  const isForeign =
+    domain !== undefined && !(isOf(domain, identity.email) && isOf(domain, user?.email))
+  const isUnverified = domain !== undefined && identity.isUnverified
+  if (user === undefined || isForeign || isUnverified) throw refusal(services, ctx, app)
+  const isProof = !useSubject && !speaksForProject(user, app.projectId, options)
+  if (isProof) await proveByProvider(services, user)
+  const method = options.choose === undefined ? 'external' : 'exchange'
+  const login = await beginLogin(services, ctx, { app, request }, user, method, options)
+  if (login === undefined) throw refusal(services, ctx, app)
+  return login
+}
+
+function isOf(domain: string, email: unknown): boolean {
+  return typeof email === 'string' && domainOf(email) === domain
+}
+
+function refusal(services: Services, ctx: Context, { projectId }: App): HttpError {
+  audit(services, ctx, { kind: 'login', outcome: '4', what: 'External sign-in refused', projectId })
+  return badRequest('User not found')
+}
+
+async function userByEmail(
+  { repository }: Services,
+  email: string | undefined,
+  projectId: string | undefined,
+): Promise<Resource | undefined> {
+  return email === undefined ? undefined : await findUserForSignIn(repository, email, projectId)
+}
+
+/** `ProjectMembership.externalId` is unique in a Project. */
+async function userBySubject(
+  { repository }: Services,
+  subject: string | undefined,
+  projectId: string | undefined,
+): Promise<Resource | undefined> {
+  if (subject === undefined || projectId === undefined) return undefined
+  const values = [escapeValue(subject)]
+  const condition = { code: 'external-id', type: 'string', modifier: 'exact', values } as const
+  const system = systemPrincipal(SYSTEM_PROJECT)
+  const found = await find(repository, system, 'ProjectMembership', [condition], 1000)
+  const membership = found.find(
+    ({ externalId, project, active }) =>
+      externalId === subject && active !== false && referenceIn(project) === `Project/${projectId}`,
+  )
+  const user = parseReference(referenceIn(membership?.user))
+  return user?.type === 'User' ? await readUser(repository, user.id) : undefined
+}
+
+function readState(text: string | undefined): Record<string, unknown> {
+  try {
+    const value: unknown = JSON.parse(text ?? '')
+    if (isObject(value)) return value
+  } catch {
+    // Falls through to the one complaint.
+  }
+  throw badRequest('Invalid state', 'state')
+}
+
+function requestOf(state: Record<string, unknown>): SignInRequest {
+  return {
+    clientId: textOf(state.clientId),
+    projectId: textOf(state.projectId),
+    resourceType: undefined,
+    scope: textOf(state.scope) ?? 'openid',
+    nonce: textOf(state.nonce),
+    launch: textOf(state.launch),
+    codeChallenge: textOf(state.codeChallenge),
+    codeChallengeMethod: textOf(state.codeChallengeMethod),
+    redirectUri: textOf(state.redirectUri),
+  }
+}
+
+function textOf(value: unknown): string | undefined {
+  return typeof value === 'string' && value !== '' ? value : undefined
+}

@@ -1,0 +1,154 @@
+/**
+ * The second factor: enrolling, asking, giving up. A time step counts once. Wrong tokens are counted by User
+ * (guesses.ts), and five of them end a Login.
+ */
+import QRCode from 'qrcode'
+import { isDeviceOf } from '../../../shared/access/credentials/devices.ts'
+import { newTotpSecret, totpStep, totpUri } from '../../../shared/access/credentials/totp.ts'
+import { badRequest } from '../../../shared/errors.ts'
+import type { Resource } from '../../../shared/fhir/resource.ts'
+import {
+  deviceGuess,
+  factorGuess,
+  type Guessed,
+  judgeGuess,
+  sessionGuess,
+} from '../../../shared/identity/guesses.ts'
+import { countEvent } from '../../../shared/platform/redis/events.ts'
+import { patchUser, readUser } from '../../../shared/projects/users.ts'
+import type { Services } from '../../../shared/services.ts'
+import type { Context } from '../../context.ts'
+import { patchLogin, requireOpen, revokeLogin, userIdOf } from '../logins.ts'
+import { deviceIn } from './device-cookie.ts'
+
+const WRONG_TOKENS = 5
+const COUNT_SECONDS = 3600
+/** Three steps are valid at a time; afterwards the clock itself guards. */
+const STEP_MEMORY_SECONDS = 120
+
+/** What an authenticator app needs; makes the User's secret if there is none. */
+export async function enrolment({ repository, config }: Services, user: Resource) {
+  const secret = typeof user.mfaSecret === 'string' ? user.mfaSecret : newTotpSecret()
+  if (user.mfaSecret === undefined) {
+    await patchUser(repository, user.id ?? '', { mfaSecret: secret })
+  }
+  const enrollUri = totpUri(secret, config.productName, String(user.email ?? user.id))
+  const svg = await QRCode.toString(enrollUri, { type: 'svg' })
+  const enrollQrCode = `data:image/svg+xml;base64,${Buffer.from(svg).toString('base64')}`
+  return { enrollUri, enrollQrCode }
+}
+
+/** By a User who is signed in. Errors: 400, 429. */
+export async function enrol(
+  services: Services,
+  user: Resource,
+  loginId: string,
+  token: string,
+): Promise<void> {
+  await enrolBy(services, user, { loginId, token, guessed: sessionGuess('factor', user.id ?? '') })
+}
+
+/** A new secret is made at the next enrolment. Errors: 400, 429. */
+export async function disable(
+  services: Services,
+  user: Resource,
+  loginId: string,
+  token: string,
+): Promise<void> {
+  if (user.mfaEnrolled !== true) throw badRequest('User not enrolled in MFA')
+  if (user.mfaRequired === true) throw badRequest('A second factor is required')
+  const guessed = sessionGuess('factor', user.id ?? '')
+  await requireToken(services, user, { loginId, token, guessed }, 'Invalid token')
+  await patchUser(services.repository, user.id ?? '', {
+    mfaEnrolled: false,
+    mfaSecret: newTotpSecret(),
+  })
+}
+
+/** Enrols while signing in. Errors: 400, 429. */
+export async function enrolAtLogin(
+  services: Services,
+  ctx: Context,
+  login: Resource,
+  token: string,
+): Promise<Resource> {
+  const user = await userOf(services, login)
+  const guessed = guessAtLogin(services, ctx, user)
+  await enrolBy(services, user, { loginId: login.id ?? '', token, guessed })
+  return await verified(services, login)
+}
+
+/** Errors: 400, 429. */
+export async function verifyAtLogin(
+  services: Services,
+  ctx: Context,
+  login: Resource,
+  token: string,
+): Promise<Resource> {
+  const user = await userOf(services, login)
+  if (user.mfaEnrolled !== true) throw badRequest('User not enrolled in MFA')
+  const guessed = guessAtLogin(services, ctx, user)
+  await requireToken(
+    services,
+    user,
+    { loginId: login.id ?? '', token, guessed },
+    'Invalid MFA token',
+  )
+  return await verified(services, login)
+}
+
+interface Attempt {
+  readonly loginId: string
+  readonly token: string
+  readonly guessed: Guessed
+}
+
+function guessAtLogin(services: Services, ctx: Context, user: Resource): Guessed {
+  const device = deviceIn(services, ctx, String(user.email))
+  const isKnown = device !== undefined && isDeviceOf(device, user)
+  return isKnown ? deviceGuess('factor', device.id) : factorGuess(user.id ?? '')
+}
+
+async function enrolBy(services: Services, user: Resource, attempt: Attempt): Promise<void> {
+  if (user.mfaEnrolled === true) throw badRequest('Already enrolled')
+  if (typeof user.mfaSecret !== 'string') throw badRequest('Secret not found')
+  await requireToken(services, user, attempt, 'Invalid token')
+  await patchUser(services.repository, user.id ?? '', { mfaEnrolled: true })
+}
+
+async function userOf({ repository }: Services, login: Resource): Promise<Resource> {
+  requireOpen(login)
+  if (login.mfaVerified === true) throw badRequest('Login already verified')
+  const user = await readUser(repository, userIdOf(login) ?? '')
+  if (user === undefined) throw badRequest('Login revoked', 'login')
+  return user
+}
+
+async function verified(services: Services, login: Resource): Promise<Resource> {
+  return await patchLogin(services, login.id ?? '', (current) => {
+    requireOpen(current)
+    return { ...current, mfaVerified: true }
+  })
+}
+
+/** A failure of `text` for a wrong token. Errors: 400, 429. */
+async function requireToken(
+  services: Services,
+  user: Resource,
+  { loginId, token, guessed }: Attempt,
+  text: string,
+): Promise<void> {
+  const { redis } = services
+  const id = user.id ?? ''
+  const found = await judgeGuess(redis, guessed, id, async () => {
+    const step = totpStep(String(user.mfaSecret ?? ''), token, Date.now())
+    if (step === undefined) return undefined
+    const key = `botica:totp:${id}:${step}`
+    const isFirst = await redis.set(key, '1', 'EX', STEP_MEMORY_SECONDS, 'NX')
+    return isFirst === 'OK' ? step : undefined
+  })
+  if (found !== undefined) return
+  const wrong = await countEvent(redis, `botica:wrong-tokens:${loginId}`, COUNT_SECONDS)
+  if (wrong >= WRONG_TOKENS) await revokeLogin(services, loginId)
+  throw badRequest(text, 'token')
+}

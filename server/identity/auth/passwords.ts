@@ -1,0 +1,159 @@
+/** Changing a password, and proving an address by the link that was mailed to it. */
+
+import { provenApplicant } from '../../../shared/access/credentials/hashing.ts'
+import { requireGoodPassword } from '../../../shared/access/credentials/password-rules.ts'
+import { systemPrincipal } from '../../../shared/access/principal.ts'
+import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
+import { badRequest } from '../../../shared/errors.ts'
+import { type Resource, referenceTo } from '../../../shared/fhir/resource.ts'
+import { forgiveGuesses, strangersGuess } from '../../../shared/identity/guesses.ts'
+import { addMail } from '../../../shared/platform/mail/mails.ts'
+import { countEvent } from '../../../shared/platform/redis/events.ts'
+import type { Redis } from '../../../shared/platform/redis/redis.ts'
+import { resetMail } from '../../../shared/projects/mail-texts.ts'
+import { isOwnPassword } from '../../../shared/projects/own-password.ts'
+import { proven } from '../../../shared/projects/ownership.ts'
+import {
+  createSecurityRequest,
+  redeemSecurityRequest,
+  requireSameAddress,
+} from '../../../shared/projects/security-requests.ts'
+import {
+  findUser,
+  patchUser,
+  projectOfUser,
+  readUser,
+  setPassword,
+} from '../../../shared/projects/users.ts'
+import type { Services } from '../../../shared/services.ts'
+import type { Context } from '../../context.ts'
+import { addressOf } from '../../middleware/limits.ts'
+import { audit } from './audit.ts'
+import { rememberDevice, renewDevice } from './device-cookie.ts'
+import type { Fields } from './fields.ts'
+import { captchaIn, requireHuman } from './recaptcha.ts'
+
+const MAILS_AN_HOUR = 3
+const system = systemPrincipal(SYSTEM_PROJECT)
+
+/** Ends the User's other logins. Errors: 400, 429. */
+export async function changePassword(
+  services: Services,
+  ctx: Context,
+  fields: Fields,
+  user: Resource,
+  loginId: string | undefined,
+): Promise<void> {
+  const oldPassword = fields.required('oldPassword', 'Old password')
+  const newPassword = fields.required('newPassword', 'New password')
+  fields.check()
+  const id = user.id ?? ''
+  const event = { kind: 'login', who: referenceTo(user), projectId: projectOfUser(user) } as const
+  if (!(await isOwnPassword(services, user, oldPassword))) {
+    audit(services, ctx, { ...event, outcome: '4', what: 'Password change refused' })
+    throw badRequest('Incorrect password', 'oldPassword')
+  }
+  await requireGoodPassword(newPassword, 'newPassword', services.config)
+  await services.hashing.run(provenApplicant(id), () =>
+    setPassword(services, id, newPassword, undefined, loginId),
+  )
+  await renewDevice(services, ctx, user)
+  audit(services, ctx, { ...event, outcome: '0', what: 'Password changed' })
+}
+
+/** The answer is the same, and as fast, whether there is such a User or not. */
+export async function requestReset(
+  services: Services,
+  fields: Fields,
+  project: (id: string) => Promise<Resource | undefined>,
+): Promise<void> {
+  const email = fields.email('email')
+  const projectId = fields.optional('projectId')
+  const redirectUri = fields.optional('redirectUri')
+  const sendEmail = fields.flag('sendEmail') ?? true
+  const captcha = captchaIn(fields)
+  fields.check()
+  const home = projectId === undefined ? undefined : await project(projectId)
+  await requireHuman(services, captcha, home)
+  const work = makeReset(services, email, projectId, redirectUri, sendEmail)
+  work.catch((cause: unknown) => services.log.error({ cause }, 'A password reset was lost'))
+}
+
+async function makeReset(
+  services: Services,
+  email: string,
+  projectId: string | undefined,
+  redirectUri: string | undefined,
+  sendEmail: boolean,
+): Promise<void> {
+  const { repository, redis, database, config } = services
+  const user = await findUser(repository, email, projectId)
+  if (user === undefined) return
+  if (!(await mayMail(redis, user))) return
+  const link = await createSecurityRequest(repository, system, 'reset', user, redirectUri)
+  if (sendEmail) {
+    await addMail(database, projectId ?? SYSTEM_PROJECT.id, resetMail(config, email, link))
+  }
+}
+
+/** False for a User who has got enough links within the hour; counts one more. */
+export async function mayMail(redis: Redis, user: Resource): Promise<boolean> {
+  return (await countEvent(redis, `botica:resets:${user.id}`, 3600)) <= MAILS_AN_HOUR
+}
+
+/** Errors: 404, 400, 429. */
+export async function usePasswordLink(
+  services: Services,
+  ctx: Context,
+  fields: Fields,
+): Promise<void> {
+  const id = fields.uuid('id')
+  const secret = fields.required('secret', 'Secret')
+  const password = fields.required('password', 'Password')
+  fields.check()
+  await requireGoodPassword(password, 'password', services.config)
+  const address = addressOf(ctx.ip)
+  // One turn for both: a link is not used up where there is no room to hash the password.
+  const userId = await services.hashing.run(
+    { account: id, address, trust: 'stranger' },
+    async () => {
+      const redeemed = await redeemSecurityRequest(services, id, secret, ['invite', 'reset'])
+      await setPassword(services, redeemed.userId, password, (user) => {
+        requireSameAddress(user, redeemed)
+        return { ...proven(user), emailVerified: true }
+      })
+      return redeemed.userId
+    },
+  )
+  await welcomeBack(services, ctx, userId)
+  audit(services, ctx, {
+    kind: 'login',
+    outcome: '0',
+    what: 'Password set by a mailed link',
+    who: `User/${userId}`,
+  })
+}
+
+/**
+ * Strangers may have paused the sign-ins at this account; the person with the mailbox is not one of them. Only a
+ * second factor, which no mail proves, is still asked of an unknown device.
+ */
+async function welcomeBack(services: Services, ctx: Context, userId: string): Promise<void> {
+  const user = await readUser(services.repository, userId)
+  if (user === undefined) return
+  await forgiveGuesses(services.redis, strangersGuess(String(user.email)), userId)
+  if (user.mfaEnrolled !== true) rememberDevice(services, ctx, user)
+}
+
+/** Errors: 404, 400. */
+export async function verifyEmail(services: Services, fields: Fields): Promise<void> {
+  const id = fields.uuid('id')
+  const secret = fields.required('secret', 'Secret')
+  fields.check()
+  const redeemed = await redeemSecurityRequest(services, id, secret, ['verify-email'])
+  // Not a proof of whose the User is: who reads the mail need not be who has set the password.
+  await patchUser(services.repository, redeemed.userId, (user) => {
+    requireSameAddress(user, redeemed)
+    return { emailVerified: true }
+  })
+}

@@ -1,0 +1,185 @@
+/** An external identity provider: who holds its token, what a code of its is worth. */
+import { hash, randomBytes, randomUUID } from 'node:crypto'
+import { systemPrincipal } from '../../../shared/access/principal.ts'
+import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
+import { badRequest, tooManyRequests } from '../../../shared/errors.ts'
+import { isObject, type Resource } from '../../../shared/fhir/resource.ts'
+import { fetchOutside } from '../../../shared/platform/outbound/fetch-outside.ts'
+import { escapeValue } from '../../../shared/query/values.ts'
+import type { Services } from '../../../shared/services.ts'
+import { find } from '../../../shared/store/rows/lookups.ts'
+
+const MAX_BYTES = 262_144
+const PATIENCE_MS = 10_000
+/** Who needs longer at the provider begins again. */
+export const VERIFIER_SECONDS = 600
+
+export interface Provider {
+  readonly authorizeUrl: string
+  readonly tokenUrl: string
+  readonly userInfoUrl: string
+  readonly clientId: string
+  readonly clientSecret: string
+  readonly tokenAuthMethod: string
+  readonly usePkce: boolean
+  readonly useSubject: boolean
+}
+
+/** What a provider says of whom a token belongs to. */
+export interface Identity {
+  readonly email: string | undefined
+  /** The provider itself says that it has not verified the address. */
+  readonly isUnverified: boolean
+  readonly subject: string | undefined
+}
+
+/** The `identityProvider` of a client or a domain; undefined where there is none. */
+export function providerOf(resource: Resource | undefined): Provider | undefined {
+  const value = resource?.identityProvider
+  if (!isObject(value)) return undefined
+  const text = (name: string) => (typeof value[name] === 'string' ? value[name] : '')
+  return {
+    authorizeUrl: text('authorizeUrl'),
+    tokenUrl: text('tokenUrl'),
+    userInfoUrl: text('userInfoUrl'),
+    clientId: text('clientId'),
+    clientSecret: text('clientSecret'),
+    tokenAuthMethod: text('tokenAuthMethod') || 'client_secret_basic',
+    usePkce: value.usePkce === true,
+    useSubject: value.useSubject === true,
+  }
+}
+
+/** One statement. */
+export async function providerOfDomain(
+  { repository }: Services,
+  domain: string,
+): Promise<Provider | undefined> {
+  const values = [escapeValue(domain)]
+  const condition = { code: 'domain', type: 'token', modifier: undefined, values } as const
+  const system = systemPrincipal(SYSTEM_PROJECT)
+  const [found] = await find(repository, system, 'DomainConfiguration', [condition], 1)
+  return providerOf(found)
+}
+
+/**
+ * Where the browser goes; it comes back to `/auth/external` with `state`. The verifier of a provider that
+ * wants one stays here: `state` names it. Errors: 400 where its address is none.
+ */
+export async function authorizeUrlOf(
+  { config, redis }: Services,
+  provider: Provider,
+  state: Readonly<Record<string, unknown>>,
+): Promise<string> {
+  const isWeb = /^https?:/i.test(provider.authorizeUrl) && URL.canParse(provider.authorizeUrl)
+  if (!isWeb) throw badRequest('The address of the identity provider is none', 'email')
+  const url = new URL(provider.authorizeUrl)
+  url.searchParams.set('response_type', 'code')
+  url.searchParams.set('client_id', provider.clientId)
+  url.searchParams.set('redirect_uri', `${config.baseUrl}auth/external`)
+  url.searchParams.set('scope', 'openid profile email')
+  if (!provider.usePkce) {
+    url.searchParams.set('state', JSON.stringify(state))
+    return url.href
+  }
+  const verifier = randomBytes(32).toString('base64url')
+  const pkce = randomUUID()
+  await redis.set(verifierKey(pkce), verifier, 'EX', VERIFIER_SECONDS)
+  url.searchParams.set('state', JSON.stringify({ ...state, pkce }))
+  url.searchParams.set('code_challenge', hash('sha256', verifier, 'base64url'))
+  url.searchParams.set('code_challenge_method', 'S256')
+  return url.href
+}
+
+/** Once. Errors: 400. */
+export async function takeVerifier({ redis }: Services, pkce: string): Promise<string> {
+  const verifier = await redis.getdel(verifierKey(pkce))
+  if (verifier === null) throw badRequest('Invalid state', 'state')
+  return verifier
+}
+
+function verifierKey(pkce: string): string {
+  return `botica:provider-verifier:${pkce}`
+}
+
+/** Errors: 400 when the provider does not know the token, 429 when it wants us to wait. */
+export async function identityOf(
+  services: Services,
+  provider: Provider,
+  accessToken: string,
+): Promise<Identity> {
+  const answer = await ask(services, provider.userInfoUrl, {
+    headers: { authorization: `Bearer ${accessToken}`, accept: 'application/json' },
+  })
+  const { email, email_verified: isVerified, sub } = answer
+  return {
+    email: typeof email === 'string' && email !== '' ? email : undefined,
+    isUnverified: isVerified === false || isVerified === 'false',
+    subject: typeof sub === 'string' && sub !== '' ? sub : undefined,
+  }
+}
+
+/** The access token that a code of the provider becomes. Errors: 400, 429. */
+export async function redeemCode(
+  services: Services,
+  provider: Provider,
+  code: string,
+  verifier: string | undefined,
+): Promise<string> {
+  const { clientId, clientSecret, tokenAuthMethod } = provider
+  const isPost = tokenAuthMethod === 'client_secret_post'
+  const basic = Buffer.from(`${encodeURIComponent(clientId)}:${encodeURIComponent(clientSecret)}`)
+  const form = new URLSearchParams({
+    grant_type: 'authorization_code',
+    redirect_uri: `${services.config.baseUrl}auth/external`,
+    code,
+    ...(verifier === undefined ? {} : { code_verifier: verifier }),
+    ...(isPost ? { client_id: clientId, client_secret: clientSecret } : {}),
+  })
+  const answer = await ask(services, provider.tokenUrl, {
+    form,
+    headers: {
+      accept: 'application/json',
+      'content-type': 'application/x-www-form-urlencoded',
+      ...(isPost ? {} : { authorization: `Basic ${basic.toString('base64')}` }),
+    },
+  })
+  if (typeof answer.access_token !== 'string') throw badRequest('Failed to verify code')
+  return answer.access_token
+}
+
+interface Question {
+  readonly headers: Readonly<Record<string, string>>
+  readonly form?: URLSearchParams
+}
+
+/** What went wrong at the provider is its business; the caller learns that it refused. */
+async function ask(
+  { config, log }: Services,
+  url: string,
+  { headers, form }: Question,
+): Promise<Record<string, unknown>> {
+  const outgoing = {
+    url,
+    method: form === undefined ? 'GET' : 'POST',
+    headers,
+    body: form?.toString(),
+    redirect: 'error',
+    maxBytes: MAX_BYTES,
+    timeoutMs: PATIENCE_MS,
+  }
+  const signal = new AbortController().signal
+  const answer = await fetchOutside(outgoing, config.hookTargets, signal).catch((error: Error) => {
+    log.warn({ reason: error.message }, 'An identity provider could not be asked')
+    throw badRequest('Identity provider is not available')
+  })
+  if (answer.status === 429) throw tooManyRequests(60)
+  if (answer.status !== 200) throw badRequest('Identity provider refused')
+  try {
+    const value: unknown = JSON.parse(answer.body.toString('utf8'))
+    if (isObject(value)) return value
+  } catch {
+    // Falls through: no JSON is no answer.
+  }
+  throw badRequest('Identity provider gave no usable answer')
+}

@@ -1,0 +1,256 @@
+/** From a proven identity to a Login with a membership and a code, in as many steps as it takes. */
+
+import { isAllowedFrom } from '../../../shared/access/ip-rules.ts'
+import { systemPrincipal } from '../../../shared/access/principal.ts'
+import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
+import { badRequest } from '../../../shared/errors.ts'
+import {
+  parseReference,
+  type Resource,
+  referenceIn,
+  referenceTo,
+} from '../../../shared/fhir/resource.ts'
+import { policiesOf } from '../../../shared/identity/memberships.ts'
+import { hasLostPassword } from '../../../shared/projects/signed-in-user.ts'
+import { projectOfUser, readUser } from '../../../shared/projects/users.ts'
+import type { Services } from '../../../shared/services.ts'
+import { find } from '../../../shared/store/rows/lookups.ts'
+import { parseVersion } from '../../../shared/store/rows/rows.ts'
+import type { Context } from '../../context.ts'
+import { bindLogin, isBound, newBinding } from '../binding.ts'
+import { senderOf, sessionCookie, setCookie } from '../browser.ts'
+import {
+  clientIdOf,
+  connection,
+  digestOf,
+  expiryOf,
+  newLoginSecret,
+  patchLogin,
+  requireOpen,
+  userIdOf,
+} from '../logins.ts'
+import { type App, type SignInRequest, scopeOf } from './apps.ts'
+import { rememberSignIn } from './device-cookie.ts'
+import { enrolment } from './mfa.ts'
+
+export type AuthMethod = 'password' | 'google' | 'external' | 'exchange'
+
+const system = systemPrincipal(SYSTEM_PROJECT)
+const MEMBERSHIPS = 1000
+const SESSION_SECONDS = 3600
+
+export interface LoginOptions {
+  /** A membership will be made later. */
+  readonly isRegistration?: true
+  /** Nobody is there to choose: this membership, or the first one that fits. */
+  readonly choose?: { readonly membershipId: string | undefined }
+  /** True when the Project's own administrators have named the provider. */
+  readonly isProjectProvider?: boolean
+  /** The browser has shown otherwise than by its headers that it began this on one of our pages. */
+  readonly isFromPage?: boolean
+}
+
+/**
+ * A Login of this User; with its membership, if exactly one fits. Undefined when none does and
+ * neither a new Project nor a registration is under way. Errors: 400.
+ */
+export async function beginLogin(
+  services: Services,
+  ctx: Context,
+  { app, request }: { readonly app: App; readonly request: SignInRequest },
+  user: Resource,
+  method: AuthMethod,
+  options: LoginOptions = {},
+): Promise<Resource | undefined> {
+  const { client, projectId, launch } = app
+  const isBare = app.isNewProject || options.isRegistration === true
+  const memberships = isBare
+    ? []
+    : await membershipsFor(services, user, projectId, request.resourceType)
+  if (memberships.length === 0 && !isBare) return undefined
+  const only = pick(memberships, options.choose)
+  if (options.choose !== undefined && only === undefined) return undefined
+  const scope = scopeOf(request)
+  const isFromPage = options.isFromPage ?? senderOf(ctx, services.config) === 'page'
+  const binding = isFromPage && options.choose === undefined ? newBinding() : undefined
+  const login: Resource = {
+    resourceType: 'Login',
+    user: { reference: referenceTo(user) },
+    authMethod: method,
+    authTime: new Date().toISOString(),
+    expires: expiryOf(client?.id),
+    scope,
+    ...(client === undefined ? {} : { client: { reference: referenceTo(client) } }),
+    ...(projectId === undefined ? {} : { project: { reference: `Project/${projectId}` } }),
+    ...(request.resourceType === undefined ? {} : { profileType: request.resourceType }),
+    ...given('browser', binding?.digest),
+    ...given('nonce', request.nonce),
+    ...given('codeChallenge', request.codeChallenge),
+    ...given('codeChallengeMethod', request.codeChallengeMethod),
+    ...given('redirectUri', request.redirectUri),
+    ...(launch === undefined ? {} : { launch: { reference: `SmartAppLaunch/${launch.id}` } }),
+    ...(launch?.patient === undefined
+      ? {}
+      : { patient: { reference: `Patient/${launch.patient}` } }),
+    ...(launch?.encounter === undefined
+      ? {}
+      : { encounter: { reference: `Encounter/${launch.encounter}` } }),
+    ...connection(ctx.ip, ctx.get('User-Agent')),
+    ...(speaksForProject(user, projectId, options) ? { vouchedBy: 'project' } : {}),
+  }
+  const chosen = only === undefined ? login : await withMembership(services, ctx, login, only)
+  const begun = parseVersion(await services.repository.create(system, chosen))
+  if (binding !== undefined) bindLogin(ctx, services.config, begun.id ?? '', binding.secret)
+  return begun
+}
+
+/** A Project's own provider is trusted with its own Users; others it only lets into the Project. */
+export function speaksForProject(
+  user: Resource,
+  projectId: string | undefined,
+  { isProjectProvider }: LoginOptions,
+): boolean {
+  const isOwn = projectId !== undefined && projectOfUser(user) === projectId
+  return isProjectProvider === true && !isOwn
+}
+
+function pick(
+  memberships: readonly Resource[],
+  choice: LoginOptions['choose'],
+): Resource | undefined {
+  if (choice === undefined) return memberships.length === 1 ? memberships[0] : undefined
+  const { membershipId } = choice
+  return memberships.find(({ id }) => membershipId === undefined || id === membershipId)
+}
+
+function given(name: string, value: string | undefined) {
+  return value === undefined ? {} : { [name]: value }
+}
+
+/** Active ones, in the Project if it is known, with a profile of the type if one is wanted. */
+export async function membershipsFor(
+  { repository }: Services,
+  user: Resource,
+  projectId: string | undefined,
+  profileType?: string,
+): Promise<Resource[]> {
+  const values = [referenceTo(user)]
+  const condition = { code: 'user', type: 'reference', modifier: undefined, values } as const
+  const found = await find(repository, system, 'ProjectMembership', [condition], MEMBERSHIPS)
+  const home = projectOfUser(user) ?? projectId
+  return found.filter(
+    ({ active, project, profile }) =>
+      active !== false &&
+      (home === undefined || referenceIn(project) === `Project/${home}`) &&
+      (projectId === undefined || referenceIn(project) === `Project/${projectId}`) &&
+      (profileType === undefined || parseReference(referenceIn(profile))?.type === profileType),
+  )
+}
+
+/** The Login with this membership, which its User has. Errors: 400. */
+export async function withMembership(
+  { principals }: Services,
+  ctx: Context,
+  login: Resource,
+  membership: Resource,
+): Promise<Resource> {
+  const home = referenceIn(login.project)
+  const isElsewhere = home !== undefined && home !== referenceIn(membership.project)
+  if (isElsewhere || referenceIn(membership.user) !== referenceIn(login.user)) {
+    throw badRequest('Invalid profile')
+  }
+  if (membership.active === false) throw badRequest('Profile not active')
+  const session = await principals.forMembership(membership.id ?? '')
+  if (session === undefined) throw badRequest('Profile not found')
+  if (!isAllowedFrom(session.principal.ipRules, ctx.ip)) throw badRequest('IP address not allowed')
+  const { project } = session.principal
+  if (project.features.includes('google-auth-required') && login.authMethod !== 'google') {
+    throw badRequest('Google authentication is required')
+  }
+  if (new Set(policiesOf(session.membership)).size > session.policies.length) {
+    throw badRequest(
+      'Cannot authenticate: Invalid access policy configuration; an AccessPolicy does not exist',
+    )
+  }
+  const type = session.profile.resourceType
+  return {
+    ...login,
+    project: { reference: `Project/${project.id}` },
+    membership: { reference: referenceTo(membership) },
+    profileType: type,
+    ...(login.patient === undefined && type === 'Patient'
+      ? { patient: { reference: referenceTo(session.profile) } }
+      : {}),
+  }
+}
+
+/** What the caller has to do next, or the code that becomes tokens (auth.md §4.1). Errors: 400. */
+export async function loginResult(
+  services: Services,
+  ctx: Context,
+  login: Resource,
+): Promise<Record<string, unknown>> {
+  const next = await nextStep(services, login)
+  if (next !== undefined) return next
+  const result = await withCode(services, ctx, login)
+  await rememberSignIn(services, ctx, login)
+  return result
+}
+
+/** Undefined when nothing is missing. Errors: 400. */
+export async function nextStep(
+  services: Services,
+  login: Resource,
+): Promise<Record<string, unknown> | undefined> {
+  requireOpen(login)
+  const id = login.id ?? ''
+  const userId = userIdOf(login)
+  // A registration of a known address: its Login looks like any other.
+  if (userId === undefined) return { login: id }
+  const user = await readUser(services.repository, userId)
+  if (user === undefined || hasLostPassword(login, user)) throw badRequest('Login revoked', 'login')
+  if (login.authMethod === 'password' && login.mfaVerified !== true) {
+    if (user.mfaEnrolled === true) return { login: id, mfaRequired: true }
+    if (user.mfaRequired === true) {
+      return { login: id, mfaEnrollRequired: true, ...(await enrolment(services, user)) }
+    }
+  }
+  if (login.membership !== undefined) return undefined
+  const projectId = parseReference(referenceIn(login.project))?.id
+  const type = typeof login.profileType === 'string' ? login.profileType : undefined
+  const memberships = await membershipsFor(services, user, projectId, type)
+  if (memberships.length < 2) return { login: id }
+  return { login: id, memberships: memberships.map(summary) }
+}
+
+function summary({ id, project, profile, identifier }: Resource) {
+  return { id, project, profile, identifier }
+}
+
+/**
+ * Every call makes another code; the one before is worth nothing. A sign-in on our pages becomes a session of its
+ * browser with the client; what came of a session takes its place only once the person has consented. Errors: 400.
+ */
+export async function withCode(
+  services: Services,
+  ctx: Context,
+  login: Resource,
+): Promise<{ login: string; code: string }> {
+  const id = login.id ?? ''
+  const code = newLoginSecret(id)
+  const clientId = clientIdOf(login)
+  const isSession = isBound(login) && (login.bySession !== true || login.consented === true)
+  const cookie = clientId === undefined || !isSession ? undefined : newLoginSecret(id)
+  await patchLogin(services, id, (current) => {
+    requireOpen(current)
+    return {
+      ...current,
+      code: digestOf(code),
+      ...(cookie === undefined ? {} : { cookie: digestOf(cookie) }),
+    }
+  })
+  if (cookie !== undefined && clientId !== undefined) {
+    setCookie(ctx, services.config, sessionCookie(clientId), cookie, SESSION_SECONDS)
+  }
+  return { login: id, code }
+}

@@ -1,0 +1,70 @@
+/** What a token request is answered with (auth.md §6.3). */
+import { accessTokenSeconds } from '../../../shared/access/credentials/clients.ts'
+import { parseReference, type Resource, referenceIn } from '../../../shared/fhir/resource.ts'
+import type { Session } from '../../../shared/identity/principals.ts'
+import { readUser } from '../../../shared/projects/users.ts'
+import type { Services } from '../../../shared/services.ts'
+import { clientIdOf, userIdOf } from '../logins.ts'
+
+/** `client` decides how long the access token lives. */
+export async function tokenAnswer(
+  services: Services,
+  session: Session,
+  login: Resource,
+  client: Resource | undefined,
+  refreshToken?: string,
+): Promise<Record<string, unknown>> {
+  const { tokens, config } = services
+  const { principal, project } = session
+  const scope = typeof login.scope === 'string' ? login.scope : ''
+  const words = new Set(scope.split(' '))
+  const lifetimeSeconds = accessTokenSeconds(client)
+  const profile = principal.profile ?? ''
+  const subject = {
+    loginId: login.id ?? '',
+    subject: parseReference(referenceIn(login.user))?.id ?? '',
+    clientId: clientIdOf(login),
+    profile,
+    scope,
+    email: words.has('email') ? await emailOf(services, login) : undefined,
+    lifetimeSeconds,
+  }
+  const idToken = words.has('openid') && userIdOf(login) !== undefined
+  const [accessToken, idTokenText] = await Promise.all([
+    tokens.issue(subject),
+    idToken
+      ? tokens.issueIdToken({
+          ...subject,
+          nonce: typeof login.nonce === 'string' ? login.nonce : undefined,
+          authTime: Math.floor(Date.parse(String(login.authTime)) / 1000),
+          fhirUser: `${config.baseUrl}fhir/R4/${profile}`,
+        })
+      : undefined,
+  ])
+  const patient = parseReference(referenceIn(login.patient))?.id
+  const encounter = parseReference(referenceIn(login.encounter))?.id
+  return {
+    token_type: 'Bearer',
+    expires_in: lifetimeSeconds,
+    scope,
+    access_token: accessToken,
+    ...(idTokenText === undefined ? {} : { id_token: idTokenText }),
+    ...(refreshToken === undefined ? {} : { refresh_token: refreshToken }),
+    project: reference(`Project/${project.id}`, principal.project.name),
+    profile: reference(profile, principal.profileDisplay),
+    ...(patient === undefined ? {} : { patient }),
+    ...(encounter === undefined ? {} : { encounter }),
+    smart_style_url: `${config.baseUrl}fhir/R4/.well-known/smart-styles.json`,
+    need_patient_banner: patient !== undefined,
+  }
+}
+
+async function emailOf({ repository }: Services, login: Resource): Promise<string | undefined> {
+  const id = userIdOf(login)
+  const user = id === undefined ? undefined : await readUser(repository, id)
+  return typeof user?.email === 'string' ? user.email : undefined
+}
+
+function reference(to: string, display: string | undefined) {
+  return display === undefined ? { reference: to } : { reference: to, display }
+}

@@ -1,0 +1,172 @@
+/** How a client proves itself at the token endpoint (auth.md §6.1). */
+import {
+  AssertionError,
+  readAssertion,
+  verifyAssertion,
+} from '../../../shared/access/credentials/client-assertions.ts'
+import { alwaysProves, ownsCredentials } from '../../../shared/access/credentials/clients.ts'
+import type { Resource } from '../../../shared/fhir/resource.ts'
+import type { Session } from '../../../shared/identity/principals.ts'
+import type { Services } from '../../../shared/services.ts'
+import type { Context } from '../../context.ts'
+import { parseBasic } from '../../middleware/authenticate.ts'
+import { isSecretOf } from '../../middleware/client-secrets.ts'
+import { OAuthError } from '../../middleware/failures.ts'
+import { addressOf } from '../../middleware/limits.ts'
+import type { ClientKeys } from './client-keys.ts'
+import { optional } from './form.ts'
+
+const JWT_BEARER = 'urn:ietf:params:oauth:client-assertion-type:jwt-bearer'
+
+/** What a request brings to prove a client with; none of it looked at yet. */
+export interface Presented {
+  readonly id: string | undefined
+  readonly secret: string | undefined
+  readonly assertion: string | undefined
+  readonly viaBasic: boolean
+  readonly address: string
+}
+
+/** Errors: `invalid_request` for contradictions. */
+export function presented(ctx: Context, form: URLSearchParams): Presented {
+  const header = /^Basic +([^ ]+) *$/i.exec(ctx.get('Authorization'))?.[1]
+  const basic = header === undefined ? undefined : decodedBasic(header)
+  const id = optional(form, 'client_id')
+  const secret = optional(form, 'client_secret')
+  const assertion = assertionOf(form)
+  const differs =
+    basic !== undefined &&
+    ((id !== undefined && id !== basic.id) || (secret !== undefined && secret !== basic.secret))
+  const isTwofold = assertion !== undefined && (basic !== undefined || secret !== undefined)
+  if (differs || isTwofold) throw new OAuthError('invalid_request', 'Client credentials differ')
+  return {
+    id: id ?? basic?.id ?? (assertion && idIn(assertion)),
+    secret: secret ?? basic?.secret,
+    assertion,
+    viaBasic: basic !== undefined,
+    address: addressOf(ctx.ip),
+  }
+}
+
+function assertionOf(form: URLSearchParams): string | undefined {
+  const type = optional(form, 'client_assertion_type')
+  const assertion = optional(form, 'client_assertion')
+  if (type === undefined && assertion === undefined) return undefined
+  if (type !== JWT_BEARER) throw new OAuthError('invalid_request', 'Invalid client_assertion_type')
+  if (assertion === undefined) throw new OAuthError('invalid_request', 'Missing client_assertion')
+  return assertion
+}
+
+function idIn(assertion: string): string {
+  try {
+    return readAssertion(assertion).clientId
+  } catch (error) {
+    throw refused(error)
+  }
+}
+
+export function isProving({ secret, assertion }: Presented): boolean {
+  return secret !== undefined || assertion !== undefined
+}
+
+/**
+ * True when only the client's secret or key redeems what this Login gives. PKCE alone shows that the same app ends
+ * what it began, not which app that is: a sign-in without a password needs more, as does one without PKCE.
+ */
+export function mustProve(client: Resource, login: Resource): boolean {
+  if (client.tokenEndpointAuthMethod !== undefined) return alwaysProves(client)
+  const isWeak = login.bySession === true || login.codeChallenge === undefined
+  return isWeak && ownsCredentials(client)
+}
+
+/** A client with a membership of its own. Errors: the rows of auth.md §6.4 about clients; 429 as of its Project. */
+export async function requireClientSession(
+  services: Services,
+  keys: ClientKeys,
+  ctx: Context,
+  given: Presented,
+): Promise<Session> {
+  const { id, secret, assertion } = given
+  if (id === undefined) throw new OAuthError('invalid_request', 'Missing client_id')
+  if (secret === undefined && assertion === undefined) {
+    throw new OAuthError('invalid_request', 'Missing client_secret')
+  }
+  const session = await services.principals.forProfile(`ClientApplication/${id}`)
+  if (session === undefined) throw invalidClient(services, given, 'Invalid client')
+  ctx.state.limitTo?.(session.principal.project.rateLimits)
+  await requireProof(services, keys, session.profile, given)
+  return session
+}
+
+/** Looks at what was presented; there must be something. Errors: `invalid_client`, 429. */
+export async function requireProof(
+  services: Services,
+  keys: ClientKeys,
+  client: Resource,
+  given: Presented,
+): Promise<void> {
+  if (given.assertion !== undefined) {
+    await requireAssertion(services, keys, client, given.assertion)
+    return
+  }
+  const isByKey = client.tokenEndpointAuthMethod === 'private_key_jwt'
+  if (isByKey) throw invalidClient(services, given, 'This client proves itself by its key')
+  if (given.secret === undefined) {
+    throw new OAuthError('invalid_request', 'Missing client_secret')
+  }
+  if (!isSecretOf(services, client, given.secret, given.address)) {
+    throw invalidClient(services, given, 'Invalid secret')
+  }
+}
+
+async function requireAssertion(
+  { config, redis }: Services,
+  keys: ClientKeys,
+  client: Resource,
+  text: string,
+): Promise<void> {
+  try {
+    const assertion = readAssertion(text)
+    if (assertion.clientId !== client.id) throw new AssertionError('is of another client')
+    const audiences = [`${config.baseUrl}oauth2/token`, config.baseUrl]
+    const candidates = await keys.find(client, assertion.kid)
+    const { id, expiresAt } = await verifyAssertion(assertion, candidates, audiences)
+    const key = `botica:assertion:${client.id}:${Buffer.from(id).toString('base64url').slice(0, 512)}`
+    const seconds = Math.max(60, Math.ceil(expiresAt - Date.now() / 1000) + 60)
+    const isFirst = await redis.set(key, '1', 'EX', seconds, 'NX')
+    if (isFirst !== 'OK') throw new AssertionError('was used before')
+  } catch (error) {
+    throw refused(error)
+  }
+}
+
+function refused(error: unknown): unknown {
+  if (!(error instanceof AssertionError)) return error
+  return new OAuthError('invalid_client', `Invalid client assertion: it ${error.message}`, 401)
+}
+
+export function invalidClient(
+  { config }: Services,
+  { viaBasic }: Presented,
+  description: string,
+): OAuthError {
+  const headers: Record<string, string> = viaBasic
+    ? { 'WWW-Authenticate': `Basic realm="${config.baseUrl}"` }
+    : {}
+  return new OAuthError('invalid_client', description, 401, headers)
+}
+
+/** RFC 6749 §2.3.1: both halves are form-encoded inside the header. */
+function decodedBasic(header: string): { id: string; secret: string } {
+  const basic = parseBasic(header)
+  if (basic === undefined) throw new OAuthError('invalid_request', 'Invalid Authorization header')
+  return { id: formDecoded(basic.id), secret: formDecoded(basic.secret) }
+}
+
+function formDecoded(text: string): string {
+  try {
+    return decodeURIComponent(text.replace(/\+/g, ' '))
+  } catch {
+    throw new OAuthError('invalid_request', 'Invalid Authorization header')
+  }
+}

@@ -1,0 +1,101 @@
+/** `/oauth2/token`: one function a grant (auth.md §6.2). */
+import { accessTokenSeconds } from '../../../shared/access/credentials/clients.ts'
+import { grantedScope } from '../../../shared/access/scopes.ts'
+import type { Services } from '../../../shared/services.ts'
+import type { Context } from '../../context.ts'
+import { OAuthError } from '../../middleware/failures.ts'
+import { audit } from '../auth/audit.ts'
+import { createClientLogin } from '../logins.ts'
+import type { ClientKeys } from './client-keys.ts'
+import { presented, requireClientSession } from './clients.ts'
+import { grantCode, requireAddress } from './code.ts'
+import { grantExchange } from './exchange.ts'
+import { grantRefresh } from './refresh.ts'
+
+export const TOKEN_EXCHANGE = 'urn:ietf:params:oauth:grant-type:token-exchange'
+const DEFAULT_SCOPE = 'openid'
+
+type Grant = (
+  services: Services,
+  keys: ClientKeys,
+  ctx: Context,
+  form: URLSearchParams,
+) => Promise<Record<string, unknown>>
+
+export const GRANTS: ReadonlyMap<string, Grant> = new Map([
+  ['client_credentials', grantClient],
+  ['authorization_code', grantCode],
+  ['refresh_token', grantRefresh],
+  [TOKEN_EXCHANGE, grantExchange],
+])
+
+/** Errors: auth.md §6.4. Every outcome leaves an AuditEvent. */
+export async function grantToken(
+  services: Services,
+  keys: ClientKeys,
+  ctx: Context,
+  form: URLSearchParams,
+): Promise<Record<string, unknown>> {
+  const type = form.get('grant_type')
+  if (!type) throw new OAuthError('invalid_request', 'Missing grant_type')
+  const grant = GRANTS.get(type)
+  if (grant === undefined) throw new OAuthError('unsupported_grant_type', 'Unsupported grant_type')
+  try {
+    const answer = await grant(services, keys, ctx, form)
+    if (grant !== grantClient) auditGrant(services, ctx, type)
+    return answer
+  } catch (error) {
+    const isRefusal = error instanceof OAuthError && error.error.startsWith('invalid_')
+    if (isRefusal && error.error !== 'invalid_request') {
+      audit(services, ctx, { kind: 'login', outcome: '4', what: `Tokens refused: ${error.error}` })
+    }
+    throw error
+  }
+}
+
+function auditGrant(services: Services, ctx: Context, type: string): void {
+  const { principal } = ctx.state
+  audit(services, ctx, {
+    kind: 'login',
+    outcome: '0',
+    what: `Tokens by ${type}`,
+    who: principal?.profile,
+    projectId: principal?.project.id,
+  })
+}
+
+/** RFC 6749 §4.4. Three SQL statements at most before the answer; one when the client is known. */
+async function grantClient(
+  services: Services,
+  keys: ClientKeys,
+  ctx: Context,
+  form: URLSearchParams,
+): Promise<Record<string, unknown>> {
+  const session = await requireClientSession(services, keys, ctx, presented(ctx, form))
+  requireAddress(session, ctx)
+  const { principal, profile: client } = session
+  const scope = grantedScope(form.get('scope') || DEFAULT_SCOPE)
+  ctx.state.principal = principal
+  // Written together with the Login, by one statement.
+  auditGrant(services, ctx, 'client_credentials')
+  const loginId = await createClientLogin(services, session, {
+    scope,
+    remoteAddress: ctx.ip,
+    userAgent: ctx.get('User-Agent'),
+  })
+  const lifetimeSeconds = accessTokenSeconds(client)
+  const clientId = client.id ?? ''
+  const profile = principal.profile ?? ''
+  const subject = { loginId, subject: clientId, clientId, profile, scope, lifetimeSeconds }
+  const display = principal.profileDisplay
+  return {
+    token_type: 'Bearer',
+    expires_in: lifetimeSeconds,
+    scope,
+    access_token: await services.tokens.issue(subject),
+    project: { reference: `Project/${principal.project.id}`, display: principal.project.name },
+    profile: display === undefined ? { reference: profile } : { reference: profile, display },
+    smart_style_url: `${services.config.baseUrl}fhir/R4/.well-known/smart-styles.json`,
+    need_patient_banner: false,
+  }
+}

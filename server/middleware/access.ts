@@ -1,0 +1,53 @@
+/** Checks a caller against the mark that a route carries in its own line. */
+import { type Area, requireArea } from '../../shared/access/areas.ts'
+import type { Principal } from '../../shared/access/principal.ts'
+import { forbidden } from '../../shared/errors.ts'
+import { caller, type Middleware } from '../context.ts'
+
+/** These ask for no token. Behind `address` and `secret` the handler checks another proof. */
+const OPEN = {
+  public: true,
+  /** The address itself is the proof: it carries a signature or a secret id. */
+  address: true,
+  /** A client's own credentials, or the token of the scraper. */
+  secret: true,
+} as const
+
+interface Check {
+  /** The scope of the login has to reach it. */
+  readonly area?: Area
+  readonly isMet?: (principal: Principal) => boolean
+}
+
+/** The handler checks which Project an administrator administers, and what a policy leaves to a super administrator. */
+const CHECKED = {
+  'signed-in': {},
+  /** Callers change or read how they themselves sign in. */
+  account: { area: 'account' },
+  administrator: {
+    area: 'administration',
+    isMet: ({ isProjectAdmin, isSuperAdmin }) => isProjectAdmin || isSuperAdmin,
+  },
+  'super-administrator': { area: 'administration', isMet: ({ isSuperAdmin }) => isSuperAdmin },
+} as const satisfies Readonly<Record<string, Check>>
+
+/** Who may call a route. */
+export type Access = keyof typeof OPEN | keyof typeof CHECKED
+
+export function isOpen(access: Access): access is keyof typeof OPEN {
+  return Object.hasOwn(OPEN, access)
+}
+
+/** Authenticates whatever is not marked as open. Throws for a route without a mark. Errors: 401, 403, 429. */
+export function admit(authenticate: Middleware, access: Access): Middleware {
+  if (isOpen(access)) return (_ctx, next) => next()
+  if (!Object.hasOwn(CHECKED, access)) throw new Error(`A route carries no mark: ${String(access)}`)
+  const { area, isMet }: Check = CHECKED[access]
+  return (ctx, next) =>
+    authenticate(ctx, () => {
+      const { principal } = caller(ctx)
+      if (area !== undefined) requireArea(principal, area)
+      if (isMet?.(principal) === false) throw forbidden()
+      return next()
+    })
+}

@@ -1,0 +1,146 @@
+/** Members of a Project: looked up, changed and removed by its administrators. */
+import type { Principal } from '../../../shared/access/principal.ts'
+import { badRequest, forbidden, notFound } from '../../../shared/errors.ts'
+import { isObject, type Resource, referenceIn } from '../../../shared/fhir/resource.ts'
+import { administeredProject, requireUnlessLimited } from '../../../shared/projects/access.ts'
+import { onBehalfOf } from '../../../shared/projects/provision.ts'
+import { changedFields, recordChange } from '../../../shared/request/admin-audit.ts'
+import { changeOf } from '../../../shared/rest/patch/body.ts'
+import type { Services } from '../../../shared/services.ts'
+import { parseVersion } from '../../../shared/store/rows/rows.ts'
+import type { Version, WriteOptions, WriteResult } from '../../../shared/store/rows/version.ts'
+import { requireValid } from '../../../shared/validation/validate.ts'
+
+const TYPE = 'ProjectMembership'
+
+/** Which member of which Project. */
+export interface MemberPath {
+  readonly projectId: string
+  readonly id: string
+}
+
+/** Errors: 403, 404. */
+export async function readMember(
+  services: Services,
+  caller: Principal,
+  path: MemberPath,
+): Promise<Version> {
+  await administeredProject(services.principals, caller, path.projectId)
+  requireUnlessLimited(caller, [TYPE, 'read'])
+  return await memberOf(services, caller, path)
+}
+
+/** The whole membership takes the place of the old one. Errors: 400, 403, 404, 412. */
+export async function replaceMember(
+  services: Services,
+  caller: Principal,
+  path: MemberPath,
+  body: Record<string, unknown>,
+  options: WriteOptions,
+): Promise<WriteResult> {
+  if (body.resourceType !== TYPE || body.id !== path.id) {
+    await administeredProject(services.principals, caller, path.projectId)
+    throw forbidden()
+  }
+  for (const field of ['project', 'user', 'profile']) {
+    if (body[field] === undefined) throw badRequest(`${TYPE}.${field} is required`, field)
+  }
+  return await change(services, caller, path, 'update', () => body as Resource, options)
+}
+
+/** JSON Patch, where `replace` of an absent `/admin` adds it. Errors: 400, 403, 404, 412. */
+export async function patchMember(
+  services: Services,
+  caller: Principal,
+  path: MemberPath,
+  body: unknown,
+  options: WriteOptions,
+): Promise<WriteResult> {
+  const apply = (current: Resource) => changeOf(withAddedAdmin(body, current))(current)
+  return await change(services, caller, path, 'patch', apply, options)
+}
+
+/** User and profile stay. Errors: 400 for the owner, 403, 404, 412. */
+export async function removeMember(
+  services: Services,
+  caller: Principal,
+  path: MemberPath,
+  options: WriteOptions,
+): Promise<Version> {
+  const { repository, principals } = services
+  const project = await administeredProject(principals, caller, path.projectId)
+  requireUnlessLimited(caller, [TYPE, 'delete'])
+  await memberOf(services, caller, path)
+  const deletion = await repository.transaction(async (inside) => {
+    const deleted = await inside.delete(unlimited(caller), TYPE, path.id, options)
+    await recordChange(inside, caller, project, 'delete', `${TYPE}/${path.id}`)
+    return deleted
+  })
+  principals.forget()
+  return deletion
+}
+
+async function change(
+  services: Services,
+  caller: Principal,
+  path: MemberPath,
+  interaction: 'update' | 'patch',
+  apply: (current: Resource) => Resource,
+  options: WriteOptions,
+): Promise<WriteResult> {
+  const { repository, principals } = services
+  const project = await administeredProject(principals, caller, path.projectId)
+  requireUnlessLimited(caller, [TYPE, 'update'])
+  await memberOf(services, caller, path)
+  const written = await repository.transaction(async (inside) => {
+    let fields: readonly string[] = []
+    const next = (current: Resource) => {
+      const changed = withFixed(current, apply(current))
+      requireValid(changed, { strict: true })
+      fields = changedFields(current, changed)
+      return changed
+    }
+    const result = await inside.patch(unlimited(caller), TYPE, path.id, next, options)
+    if (result.outcome !== 'unchanged') {
+      await recordChange(inside, caller, project, interaction, `${TYPE}/${path.id}`, fields)
+    }
+    return result
+  })
+  principals.forget()
+  return written
+}
+
+/** The right to the one interaction was checked; what holds for every membership still does. */
+function unlimited(caller: Principal): Principal {
+  return { ...caller, rules: undefined }
+}
+
+/** What cannot change is put back without a word, and a profile that is left out of a patch is an error. */
+function withFixed(current: Resource, next: Resource): Resource {
+  if (referenceIn(next.profile) === undefined) {
+    throw badRequest(`${TYPE}.profile is required`, 'profile')
+  }
+  const { meta } = current
+  return { ...next, project: current.project, user: current.user, ...(meta ? { meta } : {}) }
+}
+
+function withAddedAdmin(body: unknown, current: Resource): unknown {
+  if (!Array.isArray(body) || current.admin !== undefined) return body
+  return body.map((operation) =>
+    isObject(operation) && operation.op === 'replace' && operation.path === '/admin'
+      ? { ...operation, op: 'add' }
+      : operation,
+  )
+}
+
+/** Errors: 404 for one that is not there, 403 for one of another Project. */
+async function memberOf(
+  { repository }: Services,
+  caller: Principal,
+  { projectId, id }: MemberPath,
+): Promise<Version> {
+  const [found] = await repository.readMany(onBehalfOf(caller), [{ type: TYPE, id }])
+  if (found?.content === undefined) throw notFound()
+  if (parseVersion(found).meta?.project !== projectId) throw forbidden()
+  return found
+}

@@ -1,0 +1,149 @@
+/** What only super admins without a policy may do. */
+
+import type { Principal } from '../../../shared/access/principal.ts'
+import { criteriaGrant } from '../../../shared/access/subscription-criteria.ts'
+import { badRequest, forbidden, located } from '../../../shared/errors.ts'
+import { isResourceType, resourceTypes } from '../../../shared/fhir/definitions.ts'
+import { completedJob, startUpkeep } from '../../../shared/jobs/long-jobs.ts'
+import { createMaintenance } from '../../../shared/jobs/upkeep/maintenance.ts'
+import { queueDepths } from '../../../shared/jobs/upkeep/queue-depths.ts'
+import { appliedMigrations } from '../../../shared/jobs/upkeep/upkeep.ts'
+import { readMails } from '../../../shared/platform/mail/mails.ts'
+import { readAllLanes } from '../../../shared/platform/queue/stats.ts'
+import { Fields } from '../../../shared/projects/fields.ts'
+import type { FhirReply, FhirRequest } from '../../../shared/request/request.ts'
+import type { Services } from '../../../shared/services.ts'
+import { INDEX_REVISION, oldestIndexRevision } from '../../../shared/store/index/index-revision.ts'
+import { upkeepDepths } from '../../../shared/store/rows/upkeep-jobs.ts'
+
+/** A super admin's request; `request.path` says what the AsyncJob was asked for by. */
+export interface SuperCall {
+  readonly services: Services
+  readonly principal: Principal
+  readonly request: FhirRequest
+}
+
+const MAILS = 1000
+
+/** Errors: 403. */
+export function requireSuperAdmin(principal: Principal): void {
+  if (!principal.isSuperAdmin || principal.rules !== undefined) throw forbidden()
+}
+
+/** Errors: 400 unless the caller will look at the status URL. */
+export function requireAsync({ headers }: FhirRequest): void {
+  if (/(^|[,;\s])respond-async\b/i.test(headers.prefer ?? '')) return
+  throw badRequest('Operation requires "Prefer: respond-async"')
+}
+
+/**
+ * `resourceType` is `*` or a comma list; `filter` a search that means some of them; `maxResourceVersion`
+ * the last revision of the index that is of interest. What is up to date is left as it is, whatever is
+ * asked. Errors: 400.
+ */
+export async function startReindex(
+  call: SuperCall,
+  body: Record<string, unknown>,
+): Promise<FhirReply> {
+  const fields = new Fields(body)
+  const asked = fields.requiredText('resourceType', 'Resource type is required')
+  const kind = fields.oneOf('reindexType', ['outdated', 'all', 'specific'])
+  const latest = fields.whole('maxResourceVersion')
+  const filter = fields.text('filter')?.replace(/^\?/, '')
+  fields.check()
+  if (kind === 'specific' && latest === undefined) {
+    throw badRequest('Max resource version is required', 'maxResourceVersion')
+  }
+  const types = asked.split(',').map((type) => type.trim())
+  const odd = types.find((type) => type !== '*' && !isResourceType(type))
+  if (odd !== undefined) throw badRequest(`Unknown resource type ${odd}`, 'resourceType')
+  const isAll = types.includes('*')
+  if (filter !== undefined) requireFilter(filter, isAll ? resourceTypes : types)
+  const oldest = await oldestIndexRevision(call.services.database)
+  const last = kind === 'outdated' ? INDEX_REVISION - 1 : latest
+  if (kind !== 'all' && last !== undefined && oldest > last) return await completedJob(call)
+  const type = isAll ? undefined : [...new Set(types)].join(',')
+  const operation = { ...call, type, id: undefined, rest: '' }
+  return await startUpkeep(operation, 'reindex', call.principal.project.id, filter)
+}
+
+/** Errors: 400 unless it means something of each type, by what a resource itself holds. */
+function requireFilter(query: string, types: readonly string[]): void {
+  try {
+    for (const type of types) criteriaGrant({ type, query }, undefined)
+  } catch (error) {
+    throw located(error, 'filter')
+  }
+}
+
+/** Work that a start of the service has done already: its AsyncJob is complete at once. */
+export async function nothingToDo(call: SuperCall): Promise<FhirReply> {
+  return await completedJob(call)
+}
+
+/** Rows older than `before` are gone with their history; answers how many. Errors: 400. */
+export async function purge(
+  { services, principal }: SuperCall,
+  body: Record<string, unknown>,
+): Promise<{ readonly purged: number }> {
+  const fields = new Fields(body)
+  const type = fields.requiredOneOf(
+    'resourceType',
+    ['AuditEvent', 'Login'],
+    'Resource type is required',
+  )
+  const before = fields.requiredText('before', 'Before is required')
+  fields.check()
+  const isDate = /^\d{4}-\d{2}-\d{2}/.test(before) && !Number.isNaN(Date.parse(before))
+  if (!isDate) throw badRequest('before must be a date of ISO 8601', 'before')
+  const maintenance = services.repository.feature(createMaintenance)
+  return { purged: await maintenance.purge(principal, type ?? '', new Date(before)) }
+}
+
+/** The Bot does not run by itself any more, until its schedule changes. Errors: 400. */
+export async function removeBotSchedule(
+  { services, principal }: SuperCall,
+  body: Record<string, unknown>,
+): Promise<void> {
+  const fields = new Fields(body)
+  const id = fields.requiredText('botId', 'Bot ID is required')
+  fields.check()
+  await services.repository.feature(createMaintenance).removeSchedule(principal, id)
+}
+
+/** Plans all Bots that run by themselves anew. */
+export async function reloadCron(call: SuperCall): Promise<FhirReply> {
+  await call.services.repository.feature(createMaintenance).rebuildSchedules(call.principal)
+  return await completedJob(call)
+}
+
+/**
+ * Jobs of every queue by state and since when the oldest waits; the same by Project, of the runs of bots
+ * (`lanes`) and of all other work (`projects`); and long work by kind.
+ */
+export async function queuesNow({ services }: SuperCall) {
+  const { queues, database, redis } = services
+  const [depths, since, projects, lanes, upkeep] = await Promise.all([
+    queues.depths(),
+    queues.waitingSince(),
+    queueDepths(database),
+    readAllLanes(redis),
+    upkeepDepths(database),
+  ])
+  const now = Date.now()
+  const shown = Object.entries(depths).map(([name, states]) => {
+    const oldest = since[name]
+    return [name, { ...states, oldestMs: oldest === undefined ? null : now - oldest }] as const
+  })
+  return { queues: Object.fromEntries(shown), projects, lanes, upkeep }
+}
+
+/** The outbox of mails, newest first: without a mail server it is where invitations are found. */
+export async function keptMails({ services }: SuperCall) {
+  return { mails: await readMails(services.database, MAILS) }
+}
+
+/** Migrations of the database that have run, by name; those that wait are run by the release step. */
+export async function migrations({ services }: SuperCall) {
+  return { migrations: await appliedMigrations(services.database) }
+}

@@ -1,0 +1,91 @@
+/** Web sockets of the process, from the upgrade of a connection to the stop (events.md §9). */
+import { type IncomingMessage, STATUS_CODES } from 'node:http'
+import type { Duplex } from 'node:stream'
+import { WebSocketServer } from 'ws'
+import type { Config } from '../../shared/config/config.ts'
+import type { Services } from '../../shared/services.ts'
+import { SOCKET_PATH } from '../../shared/subscriptions/web-socket-url.ts'
+import type { Metrics } from '../metrics.ts'
+import { isAllowedOrigin } from '../middleware/headers.ts'
+import { addressOf } from '../middleware/limits.ts'
+import { createAnonymous } from './anonymous.ts'
+import { openHub } from './hub.ts'
+import { CLOSE, createSocket, type Socket } from './socket.ts'
+
+export interface Sockets {
+  upgrade(req: IncomingMessage, socket: Duplex, head: Buffer): void
+  /** Closes all of them, and waits until nothing is left of them. */
+  close(): Promise<void>
+}
+
+const MOST_BYTES = 1024 * 1024
+const HEARTBEAT_MS = 10_000
+/** To answer a close, before the connection is cut. */
+const PATIENCE_MS = 2000
+const RETRY_SECONDS = 5
+
+/** Connects to Redis in the background. */
+export function openSockets(services: Services, metrics: Metrics): Sockets {
+  const { config } = services
+  const hub = openHub(services)
+  const open = new Set<Socket>()
+  const anonymous = createAnonymous(config)
+  const server = new WebSocketServer({
+    noServer: true,
+    maxPayload: MOST_BYTES,
+    perMessageDeflate: false,
+  })
+  metrics.watchSockets(() => ({ sockets: open.size, bindings: hub.bindings }))
+  const timer = setInterval(() => {
+    for (const socket of open) socket.beat()
+  }, HEARTBEAT_MS)
+
+  return {
+    upgrade(req, socket, head) {
+      const status = refusalOf(config, req)
+      if (status !== undefined) return refuse(socket, status)
+      const address = callerOf(config, req)
+      const network = addressOf(address)
+      if (anonymous.isFull(network)) return refuse(socket, 429)
+      server.handleUpgrade(req, socket, head, (webSocket) => {
+        const proven = anonymous.add(network, webSocket)
+        const made = createSocket({ services, metrics, hub, webSocket, address, proven })
+        open.add(made)
+        void made.closed.then(() => open.delete(made))
+      })
+    },
+    async close() {
+      clearInterval(timer)
+      const all = [...open]
+      for (const socket of all) socket.close(CLOSE.goingAway)
+      const cut = setTimeout(() => {
+        for (const socket of all) socket.terminate()
+      }, PATIENCE_MS)
+      await Promise.all(all.map(({ closed }) => closed))
+      clearTimeout(cut)
+      await hub.close()
+    },
+  }
+}
+
+/** Undefined for a request that may become a web socket. */
+function refusalOf(config: Config, { url = '', headers }: IncomingMessage): number | undefined {
+  const path = url.split('?', 1)[0]
+  if (path !== `/${SOCKET_PATH}`) return 404
+  // Browsers send it; other programs need not.
+  const { origin } = headers
+  return origin === undefined || isAllowedOrigin(config, origin) ? undefined : 403
+}
+
+function refuse(socket: Duplex, status: number): void {
+  socket.on('error', () => socket.destroy())
+  const lines = [`HTTP/1.1 ${status} ${STATUS_CODES[status]}`, 'Connection: close']
+  if (status === 429) lines.push(`Retry-After: ${RETRY_SECONDS}`)
+  socket.end([...lines, 'Content-Length: 0', '', ''].join('\r\n'))
+}
+
+/** As koa tells it of requests: a proxy appends the address that it saw. */
+function callerOf({ trustProxy }: Config, { headers, socket }: IncomingMessage): string {
+  const forwarded = trustProxy ? String(headers['x-forwarded-for'] ?? '') : ''
+  return forwarded.split(',').at(-1)?.trim() || (socket.remoteAddress ?? '')
+}

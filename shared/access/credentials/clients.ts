@@ -1,0 +1,151 @@
+/** What a ClientApplication proves itself with. */
+import { hash, timingSafeEqual } from 'node:crypto'
+import { invalid, issue } from '../../errors.ts'
+import { isObject, type Resource } from '../../fhir/resource.ts'
+
+const LONGEST_ACCESS_SECONDS = 86_400
+const LONGEST_REFRESH_SECONDS = 90 * 86_400
+const DEFAULT_REFRESH_SECONDS = 14 * 86_400
+const DEFAULT_ACCESS_SECONDS = 3600
+const UNIT_SECONDS: Readonly<Record<string, number>> = {
+  s: 1,
+  m: 60,
+  h: 3600,
+  d: 86_400,
+  w: 604_800,
+  y: 31_536_000,
+}
+export const LIFETIME = /^(\d+)([smhdwy])$/
+/** https://datatracker.ietf.org/doc/html/rfc7591#section-2; absent: PKCE is enough for a sign-in by password. */
+const AUTH_METHODS: readonly unknown[] = [
+  undefined,
+  'none',
+  'client_secret_basic',
+  'client_secret_post',
+  'private_key_jwt',
+]
+
+/** Errors: 400 naming lifetimes and a method that cannot be read, and addresses that no code may be sent to. */
+export function checkClient(client: Resource): void {
+  const lifetimes = ['accessTokenLifetime', 'refreshTokenLifetime'].flatMap((name) => {
+    const value = client[name]
+    if (value === undefined || (typeof value === 'string' && LIFETIME.test(value))) return []
+    const text = `${name} must be a lifetime such as "1h"`
+    return [issue('error', 'invalid', text, `ClientApplication.${name}`)]
+  })
+  const { redirectUri, redirectUris } = client
+  const listed: readonly unknown[] = Array.isArray(redirectUris) ? redirectUris : [redirectUris]
+  const addresses = [
+    ...listed.map((uri, i) => [uri, `redirectUris[${i}]`] as const),
+    [redirectUri, 'redirectUri'] as const,
+  ].flatMap(([uri, name]) => {
+    if (uri === undefined || (typeof uri === 'string' && isSafeRedirect(uri))) return []
+    const text = `${name} must be https, http on a loopback address, or a private scheme with a dot`
+    return [issue('error', 'invalid', text, `ClientApplication.${name}`)]
+  })
+  const issues = [...lifetimes, ...addresses]
+  const field = 'ClientApplication.tokenEndpointAuthMethod'
+  const text = `tokenEndpointAuthMethod must be one of ${AUTH_METHODS.slice(1).join(', ')}`
+  const isKnown = AUTH_METHODS.includes(client.tokenEndpointAuthMethod)
+  if (!isKnown) issues.push(issue('error', 'invalid', text, field))
+  if (issues.length > 0) throw invalid(issues)
+}
+
+const LOOPBACK = /^(localhost|127(\.\d{1,3}){3}|\[::1\])$/
+/** Without blanks and control characters, which browsers drop before they read the scheme. */
+const PRINTABLE = /^[!-~\u00a1-\uffff]+$/
+
+/**
+ * An address that a code may be sent to: https, http to the machine itself, or the scheme of an app, which
+ * bears the name of a domain. https://www.rfc-editor.org/rfc/rfc8252#section-7
+ */
+export function isSafeRedirect(uri: string): boolean {
+  if (!PRINTABLE.test(uri) || !URL.canParse(uri)) return false
+  const { protocol, hostname } = new URL(uri)
+  if (protocol === 'https:') return true
+  if (protocol === 'http:') return LOOPBACK.test(hostname)
+  return /^[a-z][a-z0-9+-]*(\.[a-z0-9+-]+)+:$/.test(protocol)
+}
+
+/** True when the client says that it never redeems anything without its secret or key. */
+export function alwaysProves({ tokenEndpointAuthMethod: method }: Resource): boolean {
+  return method !== undefined && method !== 'none'
+}
+
+/** Absent status is active. */
+export function isActiveClient(client: Resource): boolean {
+  return client.status === undefined || client.status === 'active'
+}
+
+/** Compares with `secret` and `retiringSecret` in constant time. */
+export function secretMatches(client: Resource, given: string): boolean {
+  const wanted = [client.secret, client.retiringSecret].filter((item) => typeof item === 'string')
+  return wanted.map((secret) => isSameSecret(secret, given)).includes(true)
+}
+
+/** In constant time. */
+export function isSameSecret(a: string, b: string): boolean {
+  // Digests have one length; the secrets need not, and theirs must not show.
+  return timingSafeEqual(hash('sha256', a, 'buffer'), hash('sha256', b, 'buffer'))
+}
+
+/** Seconds an access token of this client lives; at most 24 h. No client has the default. */
+export function accessTokenSeconds(client: Resource | undefined): number {
+  return seconds(client?.accessTokenLifetime, DEFAULT_ACCESS_SECONDS, LONGEST_ACCESS_SECONDS)
+}
+
+/** Seconds after its issue that a refresh token dies; at most 90 days. */
+export function refreshTokenSeconds(client: Resource | undefined): number {
+  return seconds(client?.refreshTokenLifetime, DEFAULT_REFRESH_SECONDS, LONGEST_REFRESH_SECONDS)
+}
+
+function seconds(lifetime: unknown, otherwise: number, longest: number): number {
+  const match = LIFETIME.exec(String(lifetime ?? ''))
+  if (!match) return otherwise
+  const wanted = Number(match[1]) * (UNIT_SECONDS[match[2] ?? ''] ?? 0)
+  return Math.max(1, Math.min(wanted, longest))
+}
+
+/** The command line tool: no row, no secret, no PKCE. */
+export const CLI_CLIENT: Resource = {
+  resourceType: 'ClientApplication',
+  id: 'medplum-cli',
+  name: 'Command line',
+  redirectUris: ['http://localhost:9615'],
+  pkceOptional: true,
+}
+
+/** True when there is a secret or a key that the client can prove itself by. */
+export function ownsCredentials({ secret, retiringSecret, jwks, jwksUri }: Resource): boolean {
+  return [secret, retiringSecret, jwks, jwksUri].some((item) => item !== undefined)
+}
+
+/** Without those that were stored before they were checked and are not safe. */
+export function redirectUrisOf(client: Resource): readonly string[] {
+  const list = Array.isArray(client.redirectUris) ? client.redirectUris : []
+  return [...list, client.redirectUri].filter(
+    (uri): uri is string => typeof uri === 'string' && isSafeRedirect(uri),
+  )
+}
+
+/**
+ * Equal to a registered one, character by character. A loopback address may have another port:
+ * https://datatracker.ietf.org/doc/html/rfc8252#section-7.3
+ */
+export function isRegisteredRedirect(client: Resource, uri: string): boolean {
+  const plain = withoutLoopbackPort(uri)
+  return redirectUrisOf(client).some(
+    (known) => known === uri || (plain !== undefined && plain === withoutLoopbackPort(known)),
+  )
+}
+
+function withoutLoopbackPort(uri: string): string | undefined {
+  const match = /^(http:\/\/(?:127\.0\.0\.1|\[::1\]))(?::\d{1,5})?((?:[/?].*)?)$/.exec(uri)
+  return match ? `${match[1]}${match[2]}` : undefined
+}
+
+/** What the sign-in page shows of a client. */
+export function signInFormOf(client: Resource): Readonly<Record<string, unknown>> {
+  const { welcomeString, logo } = isObject(client.signInForm) ? client.signInForm : {}
+  return { welcomeString, logo }
+}

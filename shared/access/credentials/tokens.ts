@@ -1,0 +1,271 @@
+/** Signing and verifying of access tokens (RFC 9068) and ID tokens. Knows keys, no storage. */
+import { hash, randomUUID } from 'node:crypto'
+import {
+  type CryptoKey,
+  decodeProtectedHeader,
+  errors,
+  type JWK,
+  type JWTPayload,
+  jwtVerify,
+  SignJWT,
+} from 'jose'
+import { LRUCache } from 'lru-cache'
+
+export interface SigningKey {
+  readonly kid: string
+  readonly alg: string
+  readonly privateKey: CryptoKey
+  readonly publicKey: CryptoKey
+  /** As published: no private part. */
+  readonly publicJwk: JWK
+  /** Derived from the private part: signs what is not a token (signed-urls.ts). */
+  readonly urlSecret: Buffer
+  /** Derived likewise: signs the cookies of known devices (devices.ts). */
+  readonly deviceSecret: Buffer
+}
+
+export interface KeySet {
+  /** The first one signs, all verify. */
+  readonly keys: readonly SigningKey[]
+  /** Looks again for keys another process may have added; at most every 10 s. */
+  reload(): Promise<void>
+  /** Makes another key, which signs in ten minutes. Errors: 400 where keys are set from outside. */
+  rotate(): Promise<void>
+  close(): void
+}
+
+export interface TokenSubject {
+  readonly loginId: string
+  /** Id of the User, ClientApplication or Bot. */
+  readonly subject: string
+  readonly clientId: string | undefined
+  /** `Type/id`. */
+  readonly profile: string
+  readonly scope: string
+  /** Only with scope `email`. */
+  readonly email?: string | undefined
+  /** Of a token that binds a web socket to this Subscription. */
+  readonly subscriptionId?: string
+  readonly lifetimeSeconds: number
+}
+
+/** What an ID token says besides. https://openid.net/specs/openid-connect-core-1_0.html#IDToken */
+export interface IdTokenSubject extends TokenSubject {
+  readonly nonce: string | undefined
+  /** Epoch seconds. */
+  readonly authTime: number
+  /** Absolute address of the profile. */
+  readonly fhirUser: string
+}
+
+export interface TokenClaims {
+  readonly loginId: string
+  readonly subject: string
+  readonly clientId: string | undefined
+  readonly profile: string
+  readonly scope: string
+  /** Epoch seconds. */
+  readonly issuedAt: number
+  readonly expiresAt: number
+  readonly id: string
+  readonly subscriptionId: string | undefined
+}
+
+/** A hint at who is meant, never a proof: ID tokens pass through many hands. */
+export interface IdTokenClaims {
+  readonly loginId: string
+  /** Id of the User. */
+  readonly subject: string
+  /** Undefined for sign-ins without a client. */
+  readonly clientId: string | undefined
+  readonly isExpired: boolean
+}
+
+export interface Tokens {
+  readonly keys: KeySet
+  issue(subject: TokenSubject): Promise<string>
+  /** Lives an hour. */
+  issueIdToken(subject: IdTokenSubject): Promise<string>
+  /** The claims of an ID token of ours, expired or not; undefined for any other text. */
+  readIdToken(token: string): Promise<IdTokenClaims | undefined>
+  /** Undefined for anything that is no access token of ours. */
+  verify(token: string): Promise<TokenClaims | 'expired' | undefined>
+}
+
+const SKEW_SECONDS = 30
+const CACHED_TOKENS = 20_000
+const LONGEST_TOKEN = 8192
+const ID_TOKEN_SECONDS = 3600
+
+/** `baseUrl` is issuer and audience. Verified tokens are cached by their digest. */
+export function createTokens(baseUrl: string, keys: KeySet): Tokens {
+  const verified = new LRUCache<string, TokenClaims>({ max: CACHED_TOKENS })
+
+  const sign = async (
+    typ: string,
+    claims: JWTPayload,
+    subject: string,
+    audience: string,
+    lifetimeSeconds: number,
+  ) => {
+    const key = keys.keys[0]
+    if (key === undefined) throw new Error('There is no key to sign tokens with')
+    const now = Math.floor(Date.now() / 1000)
+    return await new SignJWT(claims)
+      .setProtectedHeader({ alg: key.alg, kid: key.kid, typ })
+      .setIssuer(baseUrl)
+      .setAudience(audience)
+      .setSubject(subject)
+      .setIssuedAt(now)
+      .setNotBefore(now)
+      .setExpirationTime(now + lifetimeSeconds)
+      .sign(key.privateKey)
+  }
+
+  return {
+    keys,
+
+    async issue(subject) {
+      const claims = {
+        login_id: subject.loginId,
+        username: subject.subject,
+        scope: subject.scope,
+        profile: subject.profile,
+        jti: randomUUID(),
+        ...clientAndEmail(subject),
+        ...(subject.subscriptionId === undefined
+          ? {}
+          : { subscription_id: subject.subscriptionId }),
+      }
+      const { subject: sub, lifetimeSeconds } = subject
+      return await sign('at+jwt', claims, sub, baseUrl, lifetimeSeconds)
+    },
+
+    async issueIdToken(subject) {
+      const claims = {
+        login_id: subject.loginId,
+        auth_time: subject.authTime,
+        fhirUser: subject.fhirUser,
+        ...(subject.nonce === undefined ? {} : { nonce: subject.nonce }),
+        ...clientAndEmail(subject),
+      }
+      const audience = subject.clientId ?? baseUrl
+      return await sign('JWT', claims, subject.subject, audience, ID_TOKEN_SECONDS)
+    },
+
+    async readIdToken(token) {
+      if (token.length > LONGEST_TOKEN) return undefined
+      const key = await findKey(token, keys)
+      const payload = key && (await hintOf(token, key, baseUrl))
+      if (typeof payload?.login_id !== 'string' || payload.exp === undefined) return undefined
+      const { login_id: loginId, sub: subject = '', client_id: clientId, exp } = payload
+      return {
+        loginId,
+        subject,
+        clientId: typeof clientId === 'string' ? clientId : undefined,
+        isExpired: exp + SKEW_SECONDS <= Date.now() / 1000,
+      }
+    },
+
+    async verify(token) {
+      if (token.length > LONGEST_TOKEN) return undefined
+      const digest = hash('sha256', token, 'base64')
+      const known = verified.get(digest)
+      if (known !== undefined) return isLive(known) ? known : 'expired'
+      const claims = await check(token, baseUrl, keys)
+      if (typeof claims === 'object') verified.set(digest, claims)
+      return claims
+    },
+  }
+}
+
+function clientAndEmail({ clientId, email }: TokenSubject) {
+  return {
+    ...(clientId === undefined ? {} : { client_id: clientId }),
+    ...(email === undefined ? {} : { email }),
+  }
+}
+
+function isLive(claims: TokenClaims): boolean {
+  return claims.expiresAt + SKEW_SECONDS > Date.now() / 1000
+}
+
+async function check(
+  token: string,
+  baseUrl: string,
+  keys: KeySet,
+): Promise<TokenClaims | 'expired' | undefined> {
+  const key = await findKey(token, keys)
+  if (key === undefined) return undefined
+  const payload = await payloadOf(token, key, baseUrl)
+  if (payload === undefined || payload === 'expired') return payload
+  const { login_id: loginId, profile, scope, client_id: clientId, sub, iat, exp, jti } = payload
+  const { subscription_id: subscriptionId } = payload
+  if (typeof loginId !== 'string' || typeof profile !== 'string') return undefined
+  if (sub === undefined || exp === undefined || iat === undefined || jti === undefined) {
+    return undefined
+  }
+  return {
+    loginId,
+    subject: sub,
+    clientId: typeof clientId === 'string' ? clientId : undefined,
+    profile,
+    scope: typeof scope === 'string' ? scope : '',
+    issuedAt: iat,
+    expiresAt: exp,
+    id: jti,
+    subscriptionId: typeof subscriptionId === 'string' ? subscriptionId : undefined,
+  }
+}
+
+async function findKey(token: string, keys: KeySet): Promise<SigningKey | undefined> {
+  const kid = kidOf(token)
+  if (kid === undefined) return undefined
+  const known = keys.keys.find((key) => key.kid === kid)
+  if (known !== undefined) return known
+  await keys.reload()
+  return keys.keys.find((key) => key.kid === kid)
+}
+
+function kidOf(token: string): string | undefined {
+  try {
+    return decodeProtectedHeader(token).kid
+  } catch {
+    return undefined
+  }
+}
+
+async function payloadOf(token: string, key: SigningKey, baseUrl: string) {
+  try {
+    const { payload } = await jwtVerify(token, key.publicKey, {
+      algorithms: [key.alg],
+      issuer: baseUrl,
+      audience: baseUrl,
+      typ: 'at+jwt',
+      clockTolerance: SKEW_SECONDS,
+      requiredClaims: ['exp', 'iat', 'nbf', 'jti', 'login_id'],
+    })
+    return payload
+  } catch (error) {
+    return error instanceof errors.JWTExpired ? 'expired' : undefined
+  }
+}
+
+/** An expired hint is a hint all the same: OpenID Connect RP-Initiated Logout §4. */
+async function hintOf(
+  token: string,
+  key: SigningKey,
+  baseUrl: string,
+): Promise<JWTPayload | undefined> {
+  try {
+    const { payload } = await jwtVerify(token, key.publicKey, {
+      algorithms: [key.alg],
+      issuer: baseUrl,
+      typ: 'JWT',
+      clockTolerance: Number.MAX_SAFE_INTEGER / 2,
+    })
+    return payload
+  } catch {
+    return undefined
+  }
+}

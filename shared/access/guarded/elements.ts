@@ -1,0 +1,106 @@
+/**
+ * Elements by which clients and people are recognised, and those that decide with whose rights code runs. A
+ * policy's `*`, and no policy at all, do not include them: they are for project administrators, and for members
+ * whose policy has an entry that names the type. Types of the registry (policy.ts) are for administrators anyway,
+ * and AccessPolicy and SmartAppLaunch as a whole need an entry that names them.
+ */
+import { isSameJson } from '../../fhir/json.ts'
+import { isObject, type Resource } from '../../fhir/resource.ts'
+import { secretsOf } from '../fields/masked.ts'
+import { NAMED_TO_WRITE } from '../policy.ts'
+import type { Principal } from '../principal.ts'
+
+/** Element path → value, of what is guarded. */
+type Parts = Readonly<Record<string, unknown>>
+
+const GUARDED: Readonly<Record<string, (resource: Resource) => Parts>> = {
+  Bot: ({ runAsUser, system }) => ({ runAsUser, system }),
+  // All but what it is called: a new element is guarded until somebody says otherwise.
+  ClientApplication: ({ name: _name, description: _description, ...rest }) => withoutBase(rest),
+  DomainConfiguration: ({ identityProvider }) => ({ identityProvider }),
+  Subscription: secretsOf,
+  // Its options are limits that administrators set.
+  UserConfiguration: ({ option }) => ({ option }),
+}
+
+/** Types whose every write is looked at: besides those above, code and the audit trail. */
+const LOOKED_AT: ReadonlySet<string> = new Set([...Object.keys(GUARDED), 'AuditEvent', 'Binary'])
+
+export function isGuarded(type: string): boolean {
+  return LOOKED_AT.has(type)
+}
+
+const BASE = ['resourceType', 'id', 'meta', 'implicitRules', 'language', 'text', 'contained']
+
+function withoutBase(elements: Readonly<Record<string, unknown>>): Parts {
+  return Object.fromEntries(Object.entries(elements).filter(([name]) => !BASE.includes(name)))
+}
+
+/** True when an entry that names the type gives more than one for `*`. */
+export function isNamingMore(type: string): boolean {
+  return GUARDED[type] !== undefined || NAMED_TO_WRITE.has(type)
+}
+
+/** Paths of guarded elements that differ. `before` undefined: all that are there. */
+export function guardedChanges(before: Resource | undefined, after: Resource): readonly string[] {
+  const partsOf = GUARDED[after.resourceType]
+  if (partsOf === undefined) return []
+  const [old, next] = [before === undefined ? {} : partsOf(before), partsOf(after)]
+  const names = new Set([...Object.keys(old), ...Object.keys(next)])
+  return [...names].filter((name) => !isSame(old[name], next[name]))
+}
+
+function isSame(a: unknown, b: unknown): boolean {
+  return a === b || isSameJson(JSON.stringify(a) ?? 'null', JSON.stringify(b) ?? 'null')
+}
+
+/** Code that runs for whoever starts it. */
+export function runsAsCaller(bot: Resource | undefined): boolean {
+  return bot?.runAsUser === true
+}
+
+/** True when a write changes what a Bot runs. */
+export function changesCode(before: Resource | undefined, after: Resource): boolean {
+  return ['executableCode', 'code'].some((name) => !isSame(before?.[name], after[name]))
+}
+
+/** A guarded path that a program has changed in what somebody else is about to write, without the right to. */
+export function changedBeyondRights(
+  program: Principal,
+  sent: Resource,
+  next: Resource,
+): string | undefined {
+  if (hasAllRights(program)) return undefined
+  const { resourceType: type } = next
+  if (NAMED_TO_WRITE.has(type)) return isSame(sent, next) ? undefined : type
+  const [path] = guardedChanges(sent, next)
+  if (path !== undefined) return `${type}.${path}`
+  return type === 'Bot' && changesCode(sent, next) ? 'Bot.executableCode' : undefined
+}
+
+/** No right in reach is missing: an administrator, or a super admin without a policy. */
+export function hasAllRights({ isSuperAdmin, isProjectAdmin, rules }: Principal): boolean {
+  return isSuperAdmin ? rules === undefined : isProjectAdmin
+}
+
+/** Why an AuditEvent is not written in this name; undefined: it is. */
+export function foreignAgent(
+  { profile }: Pick<Principal, 'profile'>,
+  { agent }: Resource,
+): { readonly path: string; readonly isMissing: boolean } | undefined {
+  const agents: readonly unknown[] = Array.isArray(agent) ? agent : []
+  const whos = agents.map((item) => {
+    const who = isObject(item) && isObject(item.who) ? item.who.reference : undefined
+    const isCaller = who === profile
+    const isThing = /^(Device|Organization)\//.test(String(who))
+    const isBeside = isThing && isObject(item) && item.requestor !== true
+    return { who, isCaller, isAllowed: isCaller || isBeside }
+  })
+  const wrong = whos.findIndex(({ isAllowed }) => !isAllowed)
+  if (wrong >= 0) {
+    const path = `AuditEvent.agent[${wrong}].who`
+    return { path, isMissing: typeof whos[wrong]?.who !== 'string' }
+  }
+  const isNamed = whos.some(({ isCaller }) => isCaller)
+  return isNamed ? undefined : { path: 'AuditEvent.agent', isMissing: true }
+}

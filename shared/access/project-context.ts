@@ -1,0 +1,96 @@
+/** Project resource → what the store and the rules need to know of it. */
+
+import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
+import { type ProjectContext, SYSTEM_PROJECT_NUMBER } from './principal.ts'
+
+/** `number` is the Project's row in table `tenant`. */
+export function projectContext(project: Resource, number: number): ProjectContext {
+  return {
+    id: project.id ?? '',
+    number,
+    name: typeof project.name === 'string' ? project.name : '',
+    superAdmin: project.superAdmin === true,
+    strictMode: project.strictMode !== false,
+    features: textsOf(project.features),
+    checkReferencesOnWrite: project.checkReferencesOnWrite === true,
+    updateAsCreate: systemSetting(project, 'updateAsCreate')?.valueBoolean === true,
+    quota: quotaOf(project),
+    rateLimits: {
+      requests: wholeSetting(project, 'rateLimit'),
+      auth: wholeSetting(project, 'authRateLimit'),
+    },
+    preCommit: settingOf(project.setting, 'preCommitSubscriptionsEnabled')?.valueBoolean === true,
+    botConcurrency: wholeSetting(project, 'botConcurrency'),
+    graphql: {
+      depth: wholeSetting(project, 'graphqlMaxDepth'),
+      cost: wholeSetting(project, 'graphqlMaxCost'),
+      searches: wholeSetting(project, 'graphqlMaxSearches'),
+    },
+    links: linksOf(project),
+    exports: textsOf(project.exportedResourceType),
+    defaultProfiles: defaultProfilesOf(project),
+  }
+}
+
+function textsOf(value: unknown): readonly string[] {
+  return Array.isArray(value) ? value.filter((item) => typeof item === 'string') : []
+}
+
+function linksOf({ link }: Resource): readonly string[] {
+  return (Array.isArray(link) ? link : []).flatMap((item) => {
+    const reference = isObject(item) && isObject(item.project) ? item.project.reference : undefined
+    const target = typeof reference === 'string' ? parseReference(reference) : undefined
+    return target?.type === 'Project' ? [target.id] : []
+  })
+}
+
+function defaultProfilesOf({ defaultProfile }: Resource): ReadonlyMap<string, readonly string[]> {
+  const items = Array.isArray(defaultProfile) ? defaultProfile.filter(isObject) : []
+  return new Map(items.map((item) => [String(item.resourceType), textsOf(item.profile)]))
+}
+
+const MEMBER_QUOTA = 50_000
+
+/** Off by default: a large transaction alone would use up the default of a member. */
+function quotaOf(project: Resource): ProjectContext['quota'] {
+  if (systemSetting(project, 'enableFhirQuota')?.valueBoolean !== true) return undefined
+  const member = wholeSetting(project, 'userFhirQuota') ?? MEMBER_QUOTA
+  return { member, project: wholeSetting(project, 'totalFhirQuota') ?? 10 * member }
+}
+
+/** Load units a minute of one member: the option `fhirQuota` of its UserConfiguration. */
+export function memberQuota(configuration: Resource | undefined): number | undefined {
+  const options = Array.isArray(configuration?.option) ? configuration.option.filter(isObject) : []
+  const value = options.find(({ id }) => id === 'fhirQuota')?.valueInteger
+  return typeof value === 'number' ? value : undefined
+}
+
+function wholeSetting(project: Resource, name: string): number | undefined {
+  const value = systemSetting(project, name)?.valueInteger
+  return typeof value === 'number' ? value : undefined
+}
+
+function systemSetting(project: Resource, name: string) {
+  return settingOf(project.systemSetting, name)
+}
+
+/** Of `Project.setting` or `Project.systemSetting`. */
+export function settingOf(
+  settings: unknown,
+  name: string,
+): Readonly<Record<string, unknown>> | undefined {
+  if (!Array.isArray(settings)) return undefined
+  return settings.filter(isObject).find((item) => item.name === name)
+}
+
+/** The system project as the service's own work sees it; its row is made by the first migration. */
+export const SYSTEM_PROJECT: ProjectContext = {
+  id: '00000000-0000-0000-0000-000000000001',
+  number: SYSTEM_PROJECT_NUMBER,
+  name: 'Super Admin',
+  superAdmin: true,
+  strictMode: true,
+  features: [],
+  checkReferencesOnWrite: false,
+  updateAsCreate: false,
+}

@@ -1,0 +1,213 @@
+/** A Subscription as the service reads it (events.md §2). https://hl7.org/fhir/R4/subscription.html */
+import { badRequest } from '../errors.ts'
+import { isResourceType } from '../fhir/definitions.ts'
+import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
+import { compileTenant } from '../fhirpath/custom.ts'
+import type { CompiledPath } from '../fhirpath/path.ts'
+
+export const SUBSCRIPTION = 'Subscription'
+
+export type Change = 'create' | 'update' | 'delete'
+
+export interface Hook {
+  /** An address, or `Bot/<id>`. */
+  readonly endpoint: string
+  /** Id of the Bot that is the endpoint. */
+  readonly bot: string | undefined
+  /** In their order, as they were given. */
+  readonly headers: readonly (readonly [name: string, value: string])[]
+}
+
+export interface SubscriptionTerms {
+  /** Resource type of the criteria. */
+  readonly type: string
+  /** What follows its question mark; empty: every resource of the type. */
+  readonly query: string
+  readonly changes: ReadonlySet<Change>
+  /** Fires only for what is exactly true; see `%previous` and `%current`. */
+  readonly expression: CompiledPath | undefined
+  readonly attempts: number
+  /** Status codes that count as success, both ends included. */
+  readonly success: readonly (readonly [low: number, high: number])[]
+  readonly secret: string | undefined
+  /** Undefined for channels that never fire, and for a hook without an endpoint. */
+  readonly hook: Hook | undefined
+  /** References of which the resource must share one; empty: of any. */
+  readonly accounts: readonly string[]
+  /** A bot that is asked about changes before they are made, and told of none. */
+  readonly isPreCommit: boolean
+  /** Changes after this do not fire. */
+  readonly ends: Date | undefined
+}
+
+const EXTENSIONS = 'https://medplum.com/fhir/StructureDefinition/'
+/** Extensions that hold a secret, by their addresses. */
+export const SECRETS: ReadonlySet<unknown> = new Set([
+  'https://www.medplum.com/fhir/StructureDefinition/subscription-secret',
+  'https://www.medplum.com/fhir/StructureDefinition-subscriptionSecret',
+])
+const CHANGES: ReadonlySet<string> = new Set(['create', 'update', 'delete'])
+const MOST_ATTEMPTS = 18
+const ATTEMPTS = 4
+const SUCCESS = [[200, 399]] as const
+/** Names of the connection, which its ends decide. */
+const REFUSED_HEADERS = new Set(['host', 'content-length', 'connection', 'transfer-encoding'])
+const HEADER_NAME = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/
+const HEADER_VALUE = /^[\t\x20-\x7e\x80-\xff]*$/
+
+/** Errors: 400 for the first element that cannot be read. */
+export function readSubscription(subscription: Resource): SubscriptionTerms {
+  const criteria = typeof subscription.criteria === 'string' ? subscription.criteria : ''
+  const at = criteria.indexOf('?')
+  const type = at === -1 ? criteria : criteria.slice(0, at)
+  if (!isResourceType(type)) {
+    throw badRequest(
+      `criteria must begin with a resource type, not "${type}"`,
+      'Subscription.criteria',
+    )
+  }
+  const hook = readHook(subscription.channel)
+  return {
+    type,
+    query: at === -1 ? '' : criteria.slice(at + 1),
+    changes: readChanges(subscription),
+    expression: readExpression(subscription),
+    attempts: readAttempts(subscription),
+    success: readSuccess(subscription),
+    secret: readSecret(subscription),
+    hook,
+    isPreCommit: hook?.bot !== undefined && readPreCommit(subscription),
+    accounts: accountsOf(subscription),
+    ends: endOf(subscription),
+  }
+}
+
+/** True when the status code counts as success. */
+export function isSuccess({ success }: SubscriptionTerms, status: number): boolean {
+  return success.some(([low, high]) => status >= low && status <= high)
+}
+
+interface FoundExtension {
+  readonly item: Record<string, unknown>
+  readonly path: string
+}
+
+function extensionsOf({ extension }: Resource): readonly FoundExtension[] {
+  const items: readonly unknown[] = Array.isArray(extension) ? extension : []
+  return items.flatMap((item, i) =>
+    isObject(item) ? [{ item, path: `Subscription.extension[${i}]` }] : [],
+  )
+}
+
+function extensionsNamed(subscription: Resource, name: string): readonly FoundExtension[] {
+  return extensionsOf(subscription).filter(({ item }) => item.url === EXTENSIONS + name)
+}
+
+function readChanges(subscription: Resource): ReadonlySet<Change> {
+  const found = extensionsNamed(subscription, 'subscription-supported-interaction')
+  const changes = found.map(({ item: { valueCode }, path }) => {
+    if (isChange(valueCode)) return valueCode
+    throw badRequest('An interaction is create, update or delete', `${path}.valueCode`)
+  })
+  return new Set(changes.length === 0 ? ['create', 'update', 'delete'] : changes)
+}
+
+function isChange(value: unknown): value is Change {
+  return typeof value === 'string' && CHANGES.has(value)
+}
+
+function readExpression(subscription: Resource): CompiledPath | undefined {
+  const [found] = extensionsNamed(subscription, 'fhir-path-criteria-expression')
+  if (found === undefined) return undefined
+  const { valueString } = found.item
+  const path = `${found.path}.valueString`
+  if (typeof valueString !== 'string') throw badRequest('A FHIRPath expression is missing', path)
+  try {
+    return compileTenant(valueString)
+  } catch (error) {
+    throw badRequest(error instanceof Error ? error.message : 'Invalid FHIRPath', path)
+  }
+}
+
+function readAttempts(subscription: Resource): number {
+  const [found] = extensionsNamed(subscription, 'subscription-max-attempts')
+  if (found === undefined) return ATTEMPTS
+  const { valueInteger: count } = found.item
+  if (
+    typeof count === 'number' &&
+    Number.isInteger(count) &&
+    count >= 1 &&
+    count <= MOST_ATTEMPTS
+  ) {
+    return count
+  }
+  throw badRequest(`Attempts are 1 to ${MOST_ATTEMPTS}`, `${found.path}.valueInteger`)
+}
+
+/** What cannot be read is the default, as with existing programs. */
+function readSuccess(subscription: Resource): SubscriptionTerms['success'] {
+  const [found] = extensionsNamed(subscription, 'subscription-success-codes')
+  const text = found?.item.valueString
+  if (typeof text !== 'string') return SUCCESS
+  const ranges = text.split(',').map((part) => /^(\d{3})(?:-(\d{3}))?$/.exec(part.trim()))
+  if (!ranges.every((range) => range !== null)) return SUCCESS
+  return ranges.map(([, low, high]) => [Number(low), Number(high ?? low)] as const)
+}
+
+function readSecret(subscription: Resource): string | undefined {
+  const found = extensionsOf(subscription).find(({ item }) => SECRETS.has(item.url))
+  if (found === undefined) return undefined
+  const { valueString } = found.item
+  if (typeof valueString === 'string' && valueString !== '') return valueString
+  throw badRequest('A secret is a text', `${found.path}.valueString`)
+}
+
+function readPreCommit(subscription: Resource): boolean {
+  const [found] = extensionsNamed(subscription, 'pre-commit-bot')
+  if (found === undefined) return false
+  const { valueBoolean } = found.item
+  if (typeof valueBoolean === 'boolean') return valueBoolean
+  throw badRequest('Whether a bot is asked first is a boolean', `${found.path}.valueBoolean`)
+}
+
+function readHook(channel: unknown): Hook | undefined {
+  if (!isObject(channel) || channel.type !== 'rest-hook') return undefined
+  const { endpoint } = channel
+  if (typeof endpoint !== 'string' || endpoint === '') return undefined
+  const reference = parseReference(endpoint)
+  if (reference !== undefined && reference.type !== 'Bot') throw badEndpoint()
+  if (reference === undefined && !URL.canParse(endpoint)) throw badEndpoint()
+  return { endpoint, bot: reference?.id, headers: readHeaders(channel.header) }
+}
+
+function badEndpoint() {
+  return badRequest('An endpoint is an address or Bot/<id>', 'Subscription.channel.endpoint')
+}
+
+function readHeaders(header: unknown): Hook['headers'] {
+  const lines: readonly unknown[] = Array.isArray(header) ? header : []
+  return lines.map((line, i) => {
+    const [name = '', ...rest] = String(line).split(':')
+    const value = rest.join(':').trim()
+    const path = `Subscription.channel.header[${i}]`
+    if (rest.length === 0 || !HEADER_NAME.test(name.trim()) || !HEADER_VALUE.test(value)) {
+      throw badRequest('A header is "Name: value"', path)
+    }
+    if (REFUSED_HEADERS.has(name.trim().toLowerCase())) {
+      throw badRequest(`${name.trim()} is not for a Subscription to set`, path)
+    }
+    return [name.trim(), value] as const
+  })
+}
+
+/** A validated instant. */
+function endOf({ end }: Resource): Date | undefined {
+  if (typeof end !== 'string') return undefined
+  const ends = new Date(end)
+  return Number.isNaN(ends.getTime()) ? undefined : ends
+}
+
+function accountsOf({ meta }: Resource): readonly string[] {
+  const accounts = meta?.accounts ?? (meta?.account && [meta.account]) ?? []
+  return accounts.flatMap(({ reference }) => reference ?? [])
+}

@@ -1,0 +1,77 @@
+/** Every operation of the service: routing, the CapabilityStatement and checks read this table. */
+
+import { deploy } from '../bots/deploy.ts'
+import { execute } from '../bots/execute.ts'
+import { logs } from '../bots/logs.ts'
+import { replay } from '../bots/replay.ts'
+import { runs } from '../bots/runs.ts'
+import { exportData } from '../bulk/exports/export.ts'
+import { importRows } from '../bulk/imports/import.ts'
+import { importResources } from '../bulk/imports/resources.ts'
+import { graphql } from '../graphql/graphql.ts'
+import { expunge } from '../jobs/expunge.ts'
+import { reindex } from '../jobs/reindex.ts'
+import { clone } from '../projects/clone/operation.ts'
+import { init } from '../projects/init.ts'
+import { rotateSecret } from '../projects/rotate-secret.ts'
+import { setAccounts } from '../projects/set-accounts.ts'
+import { smartLaunch } from '../projects/smart-launch.ts'
+import { updateEmail } from '../projects/update-email.ts'
+import type { Operation } from '../request/operation.ts'
+import { versions } from '../request/versions.ts'
+import { csv } from '../rest/csv.ts'
+import { everything } from '../rest/everything.ts'
+import { explainPolicy } from '../rest/explain-policy.ts'
+import { graph } from '../rest/graph.ts'
+import { meta, metaAdd, metaDelete } from '../rest/meta.ts'
+import { validate } from '../rest/validate.ts'
+import { redeliver } from '../subscriptions/redeliver.ts'
+import { resend } from '../subscriptions/resend.ts'
+import { subscriptionStatus } from '../subscriptions/status.ts'
+import { wsBindingToken } from '../subscriptions/ws-binding-token.ts'
+import { expand } from '../terminology/expand.ts'
+import { expandProfile } from '../terminology/expand-profile.ts'
+import { lookup, subsumes } from '../terminology/lookup.ts'
+import { translate } from '../terminology/translate.ts'
+import { validateCode } from '../terminology/validate-code.ts'
+import { cancel } from './jobs.ts'
+
+export const operations: readonly Operation[] = [
+  cancel,
+  clone,
+  csv,
+  deploy,
+  everything,
+  execute,
+  expand,
+  expandProfile,
+  explainPolicy,
+  exportData,
+  expunge,
+  graph,
+  graphql,
+  importResources,
+  importRows,
+  init,
+  logs,
+  lookup,
+  meta,
+  metaAdd,
+  metaDelete,
+  redeliver,
+  reindex,
+  replay,
+  resend,
+  rotateSecret,
+  runs,
+  setAccounts,
+  smartLaunch,
+  subscriptionStatus,
+  subsumes,
+  translate,
+  updateEmail,
+  validate,
+  validateCode,
+  versions,
+  wsBindingToken,
+]

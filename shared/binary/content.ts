@@ -1,0 +1,200 @@
+/**
+ * Where the content of a Binary is. Uploaded content lies in the storage, and the `url` of the stored
+ * resource says where: `storage:<key>?size=…&sha256=…&filename=…`; no caller sees that, but a signed address in
+ * its place. Bot code made by `$deploy` lies in the row as `data`, so that a worker needs no shared disk.
+ */
+import { createHash, type Hash, randomUUID } from 'node:crypto'
+import { Readable } from 'node:stream'
+import { badStructure, HttpError, tooLarge, unavailable } from '../errors.ts'
+import { isObject, type Resource } from '../fhir/resource.ts'
+import { chunksOf } from '../platform/storage/chunks.ts'
+import type { ByteRange, Storage } from '../platform/storage/storage.ts'
+import type { Services } from '../services.ts'
+import type { Version } from '../store/rows/version.ts'
+import { forgetContent, keepContent, noteContent } from '../store/write/stored-contents.ts'
+import { placeOf } from './stored-contents.ts'
+
+export interface BinaryContent {
+  readonly contentType: string
+  readonly filename: string | undefined
+  /** In bytes. */
+  readonly size: number
+  readonly place: { readonly key: string } | { readonly bytes: Buffer }
+}
+
+/** The content of a stored Binary; empty when it was created without any. */
+export function contentOf(version: Version): BinaryContent {
+  // A stored version is a resource.
+  const { contentType, data, url } = JSON.parse(version.content ?? '{}') as Record<string, unknown>
+  const type = String(contentType)
+  if (typeof url === 'string' && url.startsWith('storage:')) {
+    const { pathname: key, searchParams } = new URL(url)
+    const filename = searchParams.get('filename') ?? undefined
+    return { contentType: type, filename, size: Number(searchParams.get('size')), place: { key } }
+  }
+  const bytes = Buffer.from(typeof data === 'string' ? data : '', 'base64')
+  return { contentType: type, filename: undefined, size: bytes.length, place: { bytes } }
+}
+
+/** Errors: 404 when the storage has lost it. */
+export async function openContent(
+  { storage, log }: Services,
+  { place, size }: BinaryContent,
+  range: ByteRange = { start: 0, end: size - 1 },
+): Promise<Readable> {
+  if (size === 0) return Readable.from([])
+  if ('bytes' in place) {
+    return Readable.from([place.bytes.subarray(range.start, range.end + 1)], { objectMode: false })
+  }
+  try {
+    return await storage.get(place.key, range)
+  } catch (error) {
+    const { key } = place
+    if (error instanceof HttpError)
+      log.warn({ key }, 'The storage has lost the content of a Binary')
+    throw error
+  }
+}
+
+/** For content that is small by its nature. Errors: 413 above `maxBytes`. */
+export async function readWhole(
+  services: Services,
+  content: BinaryContent,
+  maxBytes: number,
+): Promise<Buffer> {
+  if (content.size > maxBytes) throw tooLarge()
+  return Buffer.concat(await (await openContent(services, content)).toArray())
+}
+
+/** What a caller sends as content: bytes at hand, or as they arrive. */
+export type Upload = Buffer | Readable
+
+/**
+ * Stores an upload; the answer is the `url` of the stored resource. Whoever fails to store the
+ * resource calls `removeContent`. Errors: 413 beyond MAX_UPLOAD_BYTES, 400 when it breaks off,
+ * 503 when the storage is full or away.
+ */
+export async function storeContent(
+  { storage, config, database }: Services,
+  projectId: string,
+  upload: Upload,
+  filename: string | undefined,
+): Promise<string> {
+  const id = randomUUID()
+  const key = `binary/${projectId}/${id.slice(0, 2)}/${id}`
+  const meter = { bytes: 0, digest: createHash('sha256') }
+  await noteContent(database, placeOf(config), key)
+  await storage.put(key, metered(upload, config.maxUploadBytes, meter)).catch((error: unknown) => {
+    throw error instanceof HttpError ? error : unavailable('The storage', error)
+  })
+  const query = new URLSearchParams({
+    size: String(meter.bytes),
+    sha256: meter.digest.digest('base64url'),
+    ...(filename === undefined ? {} : { filename }),
+  })
+  return `storage:${key}?${query}`
+}
+
+/** The resource that names what `storeContent` answered is stored. What fails here is made up for by the sweep. */
+export async function settleContent({ database, log }: Services, url: string): Promise<void> {
+  await keepContent(database, new URL(url).pathname).catch((error: Error) => {
+    log.debug({ reason: error.message }, 'Content stays in doubt')
+  })
+}
+
+/** True when both say the same of the same bytes. */
+export function isSameContent(url: string, other: unknown): boolean {
+  return (
+    typeof other === 'string' &&
+    URL.canParse(other) &&
+    new URL(other).search === new URL(url).search
+  )
+}
+
+/** Takes back what `storeContent` answered; the resource was not stored. */
+export async function removeContent(services: Services, url: string): Promise<void> {
+  await discard(services, new URL(url).pathname)
+}
+
+/**
+ * The same services for work that may be taken back as a whole: `undo` removes what was stored by it.
+ */
+export function undoable(services: Services): {
+  readonly services: Services
+  undo(): Promise<void>
+} {
+  const { storage } = services
+  const keys: string[] = []
+  const put: Storage['put'] = (key, source) => {
+    keys.push(key)
+    return storage.put(key, source)
+  }
+  return {
+    services: { ...services, storage: { ...storage, put } },
+    async undo() {
+      await Promise.all(keys.splice(0).map((key) => discard(services, key)))
+    },
+  }
+}
+
+async function discard({ storage, database, log }: Services, key: string): Promise<void> {
+  try {
+    await storage.delete(key)
+    await forgetContent(database, key)
+  } catch (error) {
+    // The sweep finds it in a day.
+    log.debug({ key, reason: (error as Error).message }, 'Content without a resource was left')
+  }
+}
+
+async function* metered(
+  upload: Upload,
+  maxBytes: number,
+  meter: { bytes: number; digest: Hash },
+): AsyncGenerator<Uint8Array> {
+  // A request that is destroyed cannot be answered any more, so the stream is not.
+  const chunks = Buffer.isBuffer(upload) ? [upload] : chunksOf(upload)
+  const iterator = asUpload(chunks)
+  for await (const chunk of iterator) {
+    meter.bytes += chunk.length
+    if (meter.bytes > maxBytes) throw tooLarge()
+    meter.digest.update(chunk)
+    yield chunk
+  }
+}
+
+/** A caller that has gone is not a failure of ours. */
+async function* asUpload(
+  chunks: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
+): AsyncGenerator<Uint8Array> {
+  try {
+    yield* chunks
+  } catch (error) {
+    throw error instanceof HttpError ? error : badStructure('Content is incomplete')
+  }
+}
+
+/** What is known of a Binary besides its content. */
+export function withoutContent({ data: _data, url: _url, ...rest }: Resource): Resource {
+  return rest
+}
+
+/** Stored elements a caller neither sees nor sets. */
+export function withContentOf(current: Resource, next: Resource): Resource {
+  return {
+    ...withoutContent(next),
+    ...(current.url === undefined ? {} : { url: current.url }),
+    ...(current.data === undefined ? {} : { data: current.data }),
+  }
+}
+
+/** Base64 with padding, white space ignored (https://hl7.org/fhir/R4/datatypes.html#base64Binary). Errors: 400. */
+export function decodeBase64(text: string): Buffer | undefined {
+  const packed = text.replace(/\s+/g, '')
+  if (packed.length % 4 !== 0 || !/^[A-Za-z0-9+/]*={0,2}$/.test(packed)) return undefined
+  return Buffer.from(packed, 'base64')
+}
+
+export function isBinary(body: unknown): body is Resource {
+  return isObject(body) && body.resourceType === 'Binary'
+}

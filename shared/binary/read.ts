@@ -1,0 +1,98 @@
+/** Content of a Binary as bytes, whole or in part. https://hl7.org/fhir/R4/binary.html#rest */
+import { systemPrincipal } from '../access/principal.ts'
+import { gone, HttpError, issue, notFound, outcome, unauthorized } from '../errors.ts'
+import { isUnmodified, versionHeaders } from '../request/preconditions.ts'
+import { emptyReply } from '../request/reply.ts'
+import type { FhirReply, FhirRequest } from '../request/request.ts'
+import type { Services } from '../services.ts'
+import { platformMeta, type Version } from '../store/rows/version.ts'
+import { type BinaryContent, contentOf, openContent, readWhole } from './content.ts'
+import { contentHeaders } from './content-headers.ts'
+import { readRange } from './ranges.ts'
+
+/** True unless the resource is asked for as JSON, which the SDK does first of all. */
+export function wantsContent({ headers, query }: FhirRequest): boolean {
+  if (query.get('_raw') === 'true') return true
+  const isResource = /^\s*application\/fhir\+json/i.test(headers.accept ?? '')
+  return !isResource && !query.has('_format')
+}
+
+/** Errors: 416. */
+export function contentReply(
+  services: Services,
+  request: FhirRequest,
+  version: Version,
+): FhirReply {
+  // A byte range needs a strong validator; the JSON form of the version has the weak one.
+  const headers = {
+    ...versionHeaders(version),
+    ETag: `"${version.ver}"`,
+    'Accept-Ranges': 'bytes',
+    Vary: 'Accept',
+  }
+  if (isUnmodified(request, version)) return emptyReply(304, headers)
+  const content = contentOf(version)
+  const range = rangeOf(request, headers, content)
+  if (range === 'unsatisfiable') throw unsatisfiable(content.size)
+  const { start, end } = range ?? { start: 0, end: content.size - 1 }
+  return {
+    status: range === undefined ? 200 : 206,
+    headers: {
+      ...headers,
+      ...contentHeaders(content.contentType, content.filename),
+      'Content-Length': String(end - start + 1),
+      ...(range === undefined ? {} : { 'Content-Range': `bytes ${start}-${end}/${content.size}` }),
+    },
+    body: undefined,
+    open: () => openContent(services, content, { start, end }),
+  }
+}
+
+/** RFC 9110 §13.1.5: with another If-Range the whole content is wanted. */
+function rangeOf(
+  { headers }: FhirRequest,
+  validators: Readonly<Record<string, string>>,
+  content: BinaryContent,
+) {
+  const condition = headers['if-range']?.trim()
+  const { ETag, 'Last-Modified': modified } = validators
+  if (condition !== undefined && condition !== ETag && condition !== modified) return undefined
+  return readRange(headers.range, content.size)
+}
+
+function unsatisfiable(size: number): HttpError {
+  const text = `The content has ${size} bytes`
+  return new HttpError(416, outcome(undefined, issue('error', 'value', text)), {
+    headers: { 'Content-Range': `bytes */${size}`, 'Accept-Ranges': 'bytes' },
+  })
+}
+
+/** More than this is not given as base64. */
+const MAX_DATA_BYTES = 10 * 1024 * 1024
+
+/** The JSON text of a Binary with its content in it (`_data=true`), when that is not too large. */
+export async function withData(
+  services: Services,
+  version: Version,
+  text: string,
+): Promise<string> {
+  const content = contentOf(version)
+  if (content.size === 0 || content.size > MAX_DATA_BYTES) return text
+  const data = (await readWhole(services, content, MAX_DATA_BYTES)).toString('base64')
+  return `${text.slice(0, -1)},"data":"${data}"}`
+}
+
+/** `GET /storage/{id}/{vid}`; the signature stands for the caller. Errors: 401, 404, 410, 416. */
+export async function signedContent(services: Services, request: FhirRequest): Promise<FhirReply> {
+  const { signedUrls, repository, principals, config } = services
+  const [, id = '', vid = '', more] = request.path.split('/')
+  const signed = more === undefined ? await signedUrls.verify(id, vid, request.query) : undefined
+  if (signed === undefined) throw unauthorized(config.baseUrl)
+  if (signed === 'expired') throw gone('The address has expired')
+  const project = await principals.project(signed.project)
+  if (project === undefined) throw notFound()
+  const version = await repository.readVersion(systemPrincipal(project), 'Binary', id, vid)
+  // The same id may exist in another Project.
+  if (platformMeta(version).project !== project.id) throw notFound()
+  return contentReply(services, request, version)
+}

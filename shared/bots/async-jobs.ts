@@ -1,0 +1,160 @@
+/**
+ * AsyncJob of a bot run (bots.md §7): made when the caller is sent away with a status URL, finished
+ * once, by whoever comes first. Its author is the caller, whoever writes it.
+ */
+import { scopeExtension } from '../access/author-scope.ts'
+import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
+import { allOk, HttpError } from '../errors.ts'
+import { isObject, type Resource } from '../fhir/resource.ts'
+import type { ExecuteJob, ExecuteReply } from '../platform/queue/jobs.ts'
+import type { Services } from '../services.ts'
+import { encodeReply } from './execute-reply.ts'
+import { addPendingRun, removePendingRun } from './pending-runs.ts'
+
+export interface NewJob {
+  readonly runId: string
+  readonly status: 'accepted' | 'active'
+  /** URL of the request. */
+  readonly request: string
+  /** The queue's job as JSON text when the run may be started from it again. */
+  readonly job: string | undefined
+}
+
+/** Stores the AsyncJob and the row that survives a loss of Redis. */
+export async function createAsyncJob(
+  services: Services,
+  caller: Principal,
+  { job, ...made }: NewJob,
+): Promise<void> {
+  await addPendingRun(services.database, {
+    id: made.runId,
+    projectId: caller.project.id,
+    home: services.queues.home,
+    job,
+  })
+  await storeAsyncJob(services, caller, made)
+}
+
+/** The AsyncJob alone, in the name of the caller. */
+export async function storeAsyncJob(
+  { repository }: Services,
+  caller: Principal,
+  { runId, status, request }: Omit<NewJob, 'job'>,
+): Promise<void> {
+  const resource: Resource = {
+    resourceType: 'AsyncJob',
+    id: runId,
+    status,
+    request,
+    requestTime: new Date().toISOString(),
+    ...scopeExtension(caller),
+  }
+  await repository.create(jobPrincipal(caller.project, caller.profile), resource, { keepId: true })
+}
+
+export type JobEnd =
+  | { readonly status: 'completed' | 'error'; readonly parameter: readonly unknown[] }
+  | { readonly status: 'cancelled'; readonly onlyIf?: 'accepted' }
+
+export class JobFinished extends Error {
+  readonly status: string
+
+  constructor(status: string) {
+    super(`The job is ${status}`)
+    this.status = status
+  }
+}
+
+/** Marks an accepted job as active. Errors: as `finishAsyncJob`. */
+export async function startAsyncJob(
+  { repository }: Services,
+  project: ProjectContext,
+  author: string | undefined,
+  runId: string,
+): Promise<void> {
+  await repository.patch(jobPrincipal(project, author), 'AsyncJob', runId, (current) => {
+    if (current.status !== 'accepted') throw new JobFinished(String(current.status))
+    return { ...current, status: 'active' }
+  })
+}
+
+/** Errors: JobFinished when somebody was first, or `onlyIf` is not so; 404 without such a job. */
+export async function finishAsyncJob(
+  { repository, database }: Services,
+  project: ProjectContext,
+  author: string | undefined,
+  runId: string,
+  end: JobEnd,
+): Promise<void> {
+  await repository.patch(jobPrincipal(project, author), 'AsyncJob', runId, (current) => {
+    const isOpen = current.status === 'accepted' || current.status === 'active'
+    const isRight = !('onlyIf' in end) || current.status === end.onlyIf
+    if (!isOpen || !isRight) throw new JobFinished(String(current.status))
+    const { output: _, ...rest } = current
+    return {
+      ...rest,
+      status: end.status,
+      transactionTime: new Date().toISOString(),
+      ...(end.status === 'cancelled'
+        ? {}
+        : { output: { resourceType: 'Parameters', parameter: end.parameter } }),
+    }
+  })
+  await removePendingRun(database, runId)
+}
+
+/** As `finishAsyncJob`, for a reply; being second is no failure, a lost job neither. */
+export async function settleAsyncJob(
+  services: Services,
+  job: Pick<ExecuteJob, 'projectId' | 'requester' | 'contentType'>,
+  reply: ExecuteReply,
+): Promise<void> {
+  const project = await services.principals.project(job.projectId)
+  if (project === undefined) return
+  const asked = { method: 'POST', headers: { 'content-type': job.contentType } }
+  const { headers } = await encodeReply(reply, asked, async () => undefined)
+  const end: JobEnd = {
+    status: reply.status === 'ok' ? 'completed' : 'error',
+    parameter: [
+      ...resultParameters(reply),
+      { name: 'contentType', valueString: headers['Content-Type'] },
+      { name: 'runId', valueString: reply.runId },
+    ],
+  }
+  try {
+    await finishAsyncJob(services, project, job.requester, reply.runId, end)
+  } catch (error) {
+    const isLost = error instanceof HttpError && (error.status === 404 || error.status === 410)
+    if (!isLost && !(error instanceof JobFinished)) throw error
+    await removePendingRun(services.database, reply.runId)
+  }
+}
+
+function resultParameters({ status, kind, body = '' }: ExecuteReply): readonly unknown[] {
+  if (kind === 'undefined') {
+    return [{ name: 'outcome', resource: allOk }]
+  }
+  if (kind === 'json' && (body === 'true' || body === 'false')) {
+    return [{ name: 'responseBody', valueBoolean: body === 'true' }]
+  }
+  if (status === 'error' || kind === 'outcome' || body.includes('"OperationOutcome"')) {
+    const resource = outcomeIn(body)
+    if (resource !== undefined) return [{ name: 'outcome', resource }]
+  }
+  // FHIR has no empty strings: an empty result is no parameter.
+  return body === '' ? [] : [{ name: 'responseBody', valueString: body }]
+}
+
+function outcomeIn(text: string): unknown {
+  try {
+    const value: unknown = JSON.parse(text)
+    return isObject(value) && value.resourceType === 'OperationOutcome' ? value : undefined
+  } catch {
+    return undefined
+  }
+}
+
+/** The service's own rights, in the name of the caller. */
+export function jobPrincipal(project: ProjectContext, author: string | undefined): Principal {
+  return { ...systemPrincipal(project), profile: author }
+}

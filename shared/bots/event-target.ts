@@ -1,0 +1,71 @@
+/** The Bot that a Subscription starts, and as whom it runs (events.md §4.1). */
+import { scopeIn } from '../access/author-scope.ts'
+import { HttpError } from '../errors.ts'
+import { isObject, type Resource } from '../fhir/resource.ts'
+import type { Session } from '../identity/principals.ts'
+import { within } from '../identity/within.ts'
+import type { Services } from '../services.ts'
+import { platformMeta } from '../store/rows/version.ts'
+import { codeLocation } from './bot.ts'
+
+/** A Bot that may be run, and as whom. */
+export interface BotTarget {
+  readonly bot: Resource & { readonly id: string }
+  readonly version: number
+  readonly projectId: string
+  /** Whose membership the run has, and whose policy says what of the resource it gets. */
+  readonly session: Session
+}
+
+/** Why none is run. */
+export interface NoTarget {
+  /** Its Project has no bots any more. */
+  readonly isOff: boolean
+  readonly text: string
+}
+
+/**
+ * Whose rights a Subscription has, in a Project, within the scope that it was written in; undefined without an
+ * active membership.
+ */
+export async function authorOf(
+  { principals }: Services,
+  subscription: Resource,
+  projectNumber: number,
+): Promise<Session | undefined> {
+  const author = subscription.meta?.author
+  const found = await principals.forProfile(author?.reference ?? '')
+  if (found === undefined) return undefined
+  const session = within(found, scopeIn(author) ?? found.principal)
+  const { project, isSuperAdmin } = session.principal
+  return isSuperAdmin || project.number === projectNumber ? session : undefined
+}
+
+/** The Bot as the author of the Subscription sees it. */
+export async function findTarget(
+  { config, principals, repository }: Services,
+  author: Session,
+  id: string,
+): Promise<BotTarget | NoTarget> {
+  const version = await repository.read(author.principal, 'Bot', id).catch((error: unknown) => {
+    if (error instanceof HttpError && error.status < 500) return undefined
+    throw error
+  })
+  if (version?.content === undefined) return { isOff: false, text: 'The Bot is not in sight' }
+  // A stored version of type Bot with its own id.
+  const bot = JSON.parse(version.content) as BotTarget['bot']
+  const projectId = platformMeta(version).project ?? ''
+  const project = await principals.project(projectId)
+  if (!project?.features.includes('bots')) return { isOff: true, text: 'Bots not enabled' }
+  const location = codeLocation(bot, config.baseUrl)
+  if (!isObject(location) && location !== 'inline') {
+    return { isOff: false, text: 'No executable code' }
+  }
+  const session = bot.runAsUser === true ? author : await principals.forProfile(`Bot/${id}`)
+  if (session === undefined) return { isOff: false, text: 'The Bot has no membership' }
+  return { bot, version: version.ver, projectId, session }
+}
+
+export function isTarget(found: BotTarget | NoTarget): found is BotTarget {
+  return 'bot' in found
+}

@@ -1,0 +1,187 @@
+/** `Bot/$execute`: request → job on the queue → reply, or 202 with a status URL (bots.md §5, §7). */
+import { randomUUID } from 'node:crypto'
+import { contentOf, readWhole } from '../binary/content.ts'
+import type { Config } from '../config/config.ts'
+import { accepted, badRequest, HttpError, issue, outcome } from '../errors.ts'
+import type { Acting } from '../identity/within.ts'
+import type { ExecuteJob, ExecuteReply } from '../platform/queue/jobs.ts'
+import { depthOf, MAX_DEPTH } from '../request/depth.ts'
+import type { Operation, OperationCall } from '../request/operation.ts'
+import { outcomeReply } from '../request/reply.ts'
+import type { FhirReply } from '../request/request.ts'
+import { createAsyncJob, settleAsyncJob } from './async-jobs.ts'
+import { botLimits, maxQueueMs } from './bot.ts'
+import { type FoundBot, findBot, runAs } from './execute-bot.ts'
+import { readInput, visibleHeaders } from './execute-input.ts'
+import { encodeReply } from './execute-reply.ts'
+
+const LONGEST_WAIT_S = 110
+
+export const execute: Operation = {
+  name: 'execute',
+  on: [
+    { type: 'Bot', level: 'type' },
+    { type: 'Bot', level: 'instance' },
+  ],
+  methods: ['GET', 'POST'],
+  acts: true,
+  ownFormat: true,
+  async run(call) {
+    const found = await findBot(call)
+    const acting = await runAs(call.services, call.principal, found)
+    return await runBot(call, createJob(call, found, acting), found)
+  },
+}
+
+/** What a run needs of an OperationCall. */
+export type RunCall = Pick<OperationCall, 'services' | 'principal' | 'request' | 'rest'>
+
+/** The reply of the run, or 202 by what the caller prefers and how long it takes. */
+export async function runBot(call: RunCall, job: ExecuteJob, found: FoundBot): Promise<FhirReply> {
+  const prefer = readPrefer(call.request.headers.prefer)
+  if (prefer.respondAsync && prefer.waitMs === undefined) return await runLater(call, job)
+  return await runNow(call, found, job, prefer)
+}
+
+/** Errors: 400 for a body that cannot be read and for bots that call each other without end. */
+export function createJob(call: RunCall, found: FoundBot, acting: Acting): ExecuteJob {
+  const { services, principal, request, rest } = call
+  const { kind, text } = readInput(request)
+  const depth = depthOf(request)
+  if (depth > MAX_DEPTH) throw badRequest('Bots call each other more than 10 deep')
+  const added = Date.now()
+  return {
+    runId: randomUUID(),
+    projectId: principal.project.id,
+    botId: found.bot.id,
+    botProjectId: found.projectId,
+    botVersion: found.version,
+    ...acting,
+    requester: principal.profile,
+    contentType: request.headers['content-type'],
+    inputKind: kind,
+    input: text,
+    headers: visibleHeaders(request.headers, found.bot.runAsUser === true),
+    ...(rest === '' ? {} : { path: rest }),
+    traceId: request.traceId,
+    requestId: request.requestId,
+    depth,
+    ...(request.isPreCommitted ? { isPreCommit: true } : {}),
+    added,
+    deadline: added + maxQueueMs(found.bot, services.config),
+  }
+}
+
+async function runNow(
+  call: RunCall,
+  found: FoundBot,
+  job: ExecuteJob,
+  prefer: Prefer,
+): Promise<FhirReply> {
+  const { services, principal, request } = call
+  const { config, queues } = services
+  const waitMs = prefer.waitMs ?? config.executeWaitMs
+  const reply =
+    (await queues.execute(job, { waitMs, signal: request.signal })) ??
+    (await sendAway(call, found, job, prefer))
+  if ('headers' in reply) return reply
+  const encoded = await encodeReply(reply, request, async (id) => {
+    const version = await services.repository.read(principal, 'Binary', id).catch(() => undefined)
+    if (version === undefined) return undefined
+    return await readWhole(services, contentOf(version), config.botResultMaxBytes)
+  })
+  const headers = {
+    ...encoded.headers,
+    ...runHeaders(job, appliedOf({ ...prefer, respondAsync: false })),
+  }
+  return { ...encoded, headers }
+}
+
+/** The wait is over: the run goes on under a status URL, or is given up where 202 is not wanted. */
+async function sendAway(
+  call: RunCall,
+  found: FoundBot,
+  job: ExecuteJob,
+  prefer: Prefer,
+): Promise<FhirReply | ExecuteReply> {
+  const { services, principal, request } = call
+  const { config, queues } = services
+  if (config.executeDeadline === 'fail' && !prefer.respondAsync) {
+    await queues.cancel(job.runId, job.projectId)
+    const seconds = Math.min(
+      prefer.waitMs ?? config.executeWaitMs,
+      botLimits(found.bot, config).wallMs,
+    )
+    const text = `Bot timed out after ${seconds / 1000} s`
+    const body = outcome(undefined, issue('error', 'timeout', text, undefined, job.runId))
+    throw new HttpError(400, body, { headers: runHeaders(job, '') })
+  }
+  const url = requestUrl(config, request)
+  await createAsyncJob(services, principal, {
+    runId: job.runId,
+    status: 'active',
+    request: url,
+    job: undefined,
+  })
+  const reply = await queues.late(job)
+  if (reply === undefined) return acceptedReply(config, job, prefer)
+  await settleAsyncJob(services, job, reply)
+  return reply
+}
+
+async function runLater(call: RunCall, job: ExecuteJob): Promise<FhirReply> {
+  const { services, principal, request } = call
+  const stored: ExecuteJob = { ...job, asynchronous: true }
+  await services.queues.enqueue(stored, () =>
+    createAsyncJob(services, principal, {
+      runId: job.runId,
+      status: 'accepted',
+      request: requestUrl(services.config, request),
+      job: JSON.stringify(stored),
+    }),
+  )
+  return acceptedReply(services.config, job, { respondAsync: true, waitMs: undefined })
+}
+
+/** The SDK reads the header, then `diagnostics`; both hold the URL. */
+function acceptedReply(config: Config, job: ExecuteJob, prefer: Prefer): FhirReply {
+  const url = `${config.baseUrl}fhir/R4/job/${job.runId}/status`
+  return outcomeReply(202, accepted(url), {
+    'Content-Location': url,
+    'Retry-After': '1',
+    ...runHeaders(job, appliedOf(prefer)),
+  })
+}
+
+function runHeaders(job: ExecuteJob, applied: string): Record<string, string> {
+  return {
+    'X-Bot-Run-Id': job.runId,
+    ...(applied === '' ? {} : { 'Preference-Applied': applied }),
+  }
+}
+
+function appliedOf({ respondAsync, waitMs }: Prefer): string {
+  const wait = waitMs === undefined ? [] : [`wait=${waitMs / 1000}`]
+  return [...(respondAsync ? ['respond-async'] : []), ...wait].join(', ')
+}
+
+function requestUrl({ baseUrl }: Config, { path, query }: RunCall['request']): string {
+  const search = query.toString()
+  return `${baseUrl}fhir/R4/${path}${search === '' ? '' : `?${search}`}`
+}
+
+interface Prefer {
+  readonly respondAsync: boolean
+  readonly waitMs: number | undefined
+}
+
+/** A list of preferences with parameters: https://www.rfc-editor.org/rfc/rfc7240#section-2 */
+function readPrefer(header: string | undefined): Prefer {
+  const items = (header ?? '').split(/[,;]/).map((item) => item.trim().toLowerCase())
+  const waits = items.flatMap((item) => /^wait\s*=\s*"?(\d{1,9})"?$/.exec(item)?.[1] ?? [])
+  const [wait] = waits
+  return {
+    respondAsync: items.includes('respond-async'),
+    waitMs: wait === undefined ? undefined : Math.min(Number(wait), LONGEST_WAIT_S) * 1000,
+  }
+}

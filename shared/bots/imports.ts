@@ -1,0 +1,107 @@
+/** What a bot imports, compared at deploy with what the sandbox has (bots.md §3, §6.2). */
+import type { AnyNode, Node, Program } from 'acorn'
+import { badRequest, type HttpError } from '../errors.ts'
+import { exportsOf } from './modules.ts'
+
+/** Errors: 400 naming the module or the name that is not there, with its place. */
+export function checkImports(program: Program, filename: string): void {
+  walk(program, (node) => {
+    for (const { module, names } of importsOf(node)) {
+      const known = exportsOf(module)
+      if (known === undefined) throw unknown(filename, node, `Cannot find module "${module}"`)
+      const odd = names.find((name) => !known.has(name))
+      if (odd !== undefined) throw unknown(filename, node, `"${module}" has no "${odd}"`)
+    }
+  })
+}
+
+function unknown(filename: string, node: Node, text: string): HttpError {
+  const { line, column } = node.loc?.start ?? { line: 1, column: 0 }
+  return badRequest(`${filename}: ${text} (line ${line}, column ${column + 1})`)
+}
+
+interface Import {
+  readonly module: string
+  /** Names that are certain; a namespace or a computed access names none. */
+  readonly names: readonly string[]
+}
+
+function importsOf(node: AnyNode): readonly Import[] {
+  switch (node.type) {
+    case 'ImportDeclaration': {
+      const names = node.specifiers.flatMap((specifier) =>
+        specifier.type === 'ImportSpecifier' ? [nameOf(specifier.imported)] : [],
+      )
+      return [{ module: String(node.source.value), names }]
+    }
+    case 'ExportNamedDeclaration':
+      if (!node.source) return []
+      return [
+        {
+          module: String(node.source.value),
+          names: node.specifiers.map(({ local }) => nameOf(local)),
+        },
+      ]
+    case 'ExportAllDeclaration':
+      return [{ module: String(node.source.value), names: [] }]
+    case 'ImportExpression':
+      return literal(node.source)
+    case 'VariableDeclarator': {
+      const required = node.init ? requireOf(node.init) : undefined
+      if (required === undefined || node.id.type !== 'ObjectPattern') return []
+      const names = node.id.properties.flatMap((property) =>
+        property.type === 'Property' && !property.computed ? [nameOf(property.key)] : [],
+      )
+      return [{ module: required, names }]
+    }
+    case 'MemberExpression': {
+      const required = requireOf(node.object)
+      if (required === undefined || node.computed) return []
+      return [{ module: required, names: [nameOf(node.property)] }]
+    }
+    case 'CallExpression': {
+      const required = requireOf(node)
+      return required === undefined ? [] : [{ module: required, names: [] }]
+    }
+    default:
+      return []
+  }
+}
+
+function requireOf(node: AnyNode): string | undefined {
+  if (node.type !== 'CallExpression' || node.callee.type !== 'Identifier') return undefined
+  if (node.callee.name !== 'require' || node.arguments.length !== 1) return undefined
+  const [argument] = node.arguments
+  return argument?.type === 'Literal' && typeof argument.value === 'string'
+    ? argument.value
+    : undefined
+}
+
+function literal(node: AnyNode): readonly Import[] {
+  return node.type === 'Literal' && typeof node.value === 'string'
+    ? [{ module: node.value, names: [] }]
+    : []
+}
+
+function nameOf(node: AnyNode): string {
+  if (node.type === 'Identifier') return node.name
+  return node.type === 'Literal' ? String(node.value) : 'default'
+}
+
+/** Visits every node. Without recursion: nesting is the author's to choose, our stack is not. */
+export function walk(root: Node, visit: (node: AnyNode) => void): void {
+  const open: Node[] = [root]
+  for (let node = open.pop(); node !== undefined; node = open.pop()) {
+    // Every node of acorn's tree is one of AnyNode.
+    visit(node as AnyNode)
+    for (const value of Object.values(node)) {
+      for (const child of Array.isArray(value) ? value : [value]) {
+        if (isNode(child)) open.push(child)
+      }
+    }
+  }
+}
+
+function isNode(value: unknown): value is Node {
+  return typeof value === 'object' && value !== null && 'type' in value && 'start' in value
+}

@@ -1,0 +1,66 @@
+/**
+ * Inputs of runs that are kept to be run again: files in the storage, each sealed by a key of its own that
+ * is in the run's row, so that a file without its row is noise.
+ */
+import { randomBytes } from 'node:crypto'
+import { seal, unseal } from '../access/credentials/sealing.ts'
+import type { ExecuteJob } from '../platform/queue/jobs.ts'
+import type { Storage } from '../platform/storage/storage.ts'
+import type { Services } from '../services.ts'
+import { type InputArchive, removeOldBotRuns, trimBotRuns } from './run-records.ts'
+
+/** What of a job its bot gets to see. */
+export type KeptInput = Pick<
+  ExecuteJob,
+  'contentType' | 'inputKind' | 'input' | 'headers' | 'path' | 'hasRawBody'
+>
+
+const KEY_BYTES = 32
+
+export async function keepInput(
+  storage: Storage,
+  projectId: string,
+  job: ExecuteJob,
+  attempt: number,
+  input: string | undefined,
+): Promise<InputArchive> {
+  const { cookie: _, ...headers } = job.headers
+  const { contentType, inputKind, path, hasRawBody } = job
+  const kept = { contentType, inputKind, input, headers, path, hasRawBody }
+  const key = randomBytes(KEY_BYTES)
+  const place = `bot-input/${projectId}/${job.runId}-${attempt}`
+  const sealed = seal(JSON.stringify(kept), key)
+  await storage.put(place, oneChunk(sealed))
+  return { place, key: key.toString('base64') }
+}
+
+/** Errors: 404 when the file is gone. */
+export async function readInput(
+  storage: Storage,
+  { place, key }: InputArchive,
+): Promise<KeptInput> {
+  const sealed = Buffer.concat(await (await storage.get(place)).toArray())
+  // Written by keepInput: nobody else has the key.
+  return JSON.parse(unseal(sealed, Buffer.from(key, 'base64')).toString()) as KeptInput
+}
+
+/** Forgets runs that are a week old, and their inputs. */
+export async function forgetOldRuns({ database, storage }: Services): Promise<void> {
+  await forget(storage, await removeOldBotRuns(database))
+}
+
+/** Keeps the latest runs of each of these bots, and forgets the inputs of the others. */
+export async function trimRuns(
+  { database, storage }: Services,
+  bots: readonly string[],
+): Promise<void> {
+  await forget(storage, await trimBotRuns(database, bots))
+}
+
+async function forget(storage: Storage, places: readonly string[]): Promise<void> {
+  for (const place of places) await storage.delete(place)
+}
+
+async function* oneChunk(bytes: Buffer): AsyncGenerator<Uint8Array> {
+  yield bytes
+}

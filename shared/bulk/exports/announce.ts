@@ -1,0 +1,146 @@
+/** What is seen of an export beside its status: a BulkDataExport that ends with it, and AuditEvents. */
+
+import { type Principal, type ProjectContext, systemPrincipal } from '../../access/principal.ts'
+import { SYSTEM_PROJECT } from '../../access/project-context.ts'
+import { jobPrincipal } from '../../bots/async-jobs.ts'
+import { HttpError } from '../../errors.ts'
+import type { Resource } from '../../fhir/resource.ts'
+import { createMaintenance } from '../../jobs/upkeep/maintenance.ts'
+import type { Connection } from '../../platform/postgres/statement.ts'
+import type { Services } from '../../services.ts'
+import type { Repository } from '../../store/repository.ts'
+import { type BulkCaller, type BulkStep, recordBulk } from './audit.ts'
+import { forgetExports } from './rows/ended.ts'
+import { addExport, type ExportJob } from './rows/jobs.ts'
+
+type Announced = Pick<ExportJob, 'id' | 'input'>
+
+/** The export with its record, whose author is who asked for it. False when `most` are waiting already. */
+export async function beginExport(
+  { repository }: Services,
+  caller: BulkCaller,
+  job: Parameters<typeof addExport>[1],
+  most: number,
+): Promise<boolean> {
+  const { id, input } = job
+  const resource: Resource = {
+    resourceType: 'BulkDataExport',
+    id,
+    status: 'accepted',
+    requestTime: new Date().toISOString(),
+    request: input.request,
+  }
+  const author = jobPrincipal(caller.project, input.profile)
+  return repository.transaction(async (transaction) => {
+    if (!(await transaction.beside((connection) => addExport(connection, job, most)))) return false
+    await transaction.create(author, resource, { keepId: true })
+    const recording = { repository: transaction }
+    await recordExport(recording, caller, id, 'kick-off', { request: input.request })
+    return true
+  })
+}
+
+/** What a manifest and the record of an export have in common. */
+export interface ExportFiles {
+  readonly transactionTime: string | undefined
+  readonly requiresAccessToken: boolean
+  readonly outputOrganizedBy?: string
+  readonly output: readonly ListedFile[]
+  readonly deleted?: readonly ListedFile[]
+  readonly error: readonly ListedFile[]
+}
+
+export interface ListedFile {
+  readonly type: string
+  readonly url: string
+  readonly count: number
+  /** Address of the file that goes on with the patient that is the last one of this. */
+  readonly continuesInFile?: string
+}
+
+export interface ExportEnd {
+  readonly status: 'completed' | 'error' | 'cancelled'
+  readonly files?: ExportFiles
+  /** Who is told to have done it, and what. */
+  readonly told?: {
+    readonly caller: BulkCaller
+    readonly step: BulkStep
+    readonly details: Details
+  }
+}
+
+type Details = Readonly<Record<string, string | number>>
+
+/** `change` ends the job, and with it ends what is seen of it: all or nothing. False when it is too late. */
+export async function endExport(
+  { repository, principals }: Services,
+  { id, input }: Announced,
+  { status, files, told }: ExportEnd,
+  change: (connection: Connection) => Promise<boolean>,
+): Promise<boolean> {
+  const project = await principals.project(input.projectId)
+  return repository.transaction(async (transaction) => {
+    if (!(await transaction.beside(change))) return false
+    if (project === undefined) return true
+    const shown = { status, ...(files === undefined ? {} : shownFiles(files)) }
+    await changeRecord(transaction, jobPrincipal(project, input.profile), id, shown)
+    const recording = { repository: transaction }
+    if (told) await recordExport(recording, told.caller, id, told.step, told.details)
+    return true
+  })
+}
+
+async function changeRecord(
+  repository: Repository,
+  author: Principal,
+  id: string,
+  shown: object,
+): Promise<void> {
+  try {
+    await repository.patch(author, 'BulkDataExport', id, (current) => ({ ...current, ...shown }))
+  } catch (error) {
+    // Somebody has deleted the record.
+    if (!(error instanceof HttpError) || (error.status !== 404 && error.status !== 410)) throw error
+  }
+}
+
+function shownFiles({ transactionTime, requiresAccessToken, output, deleted, error }: ExportFiles) {
+  const some = (name: string, files: readonly ListedFile[] = []) =>
+    files.length === 0 ? {} : { [name]: files.map(({ type, url }) => ({ type, url })) }
+  return {
+    transactionTime,
+    requiresAccessToken,
+    ...some('output', output),
+    ...some('deleted', deleted),
+    ...some('error', error),
+  }
+}
+
+/** For whoever asks what has become of an export. */
+const KEPT_MS = 30 * 24 * 3_600_000
+
+/** Of those that ended 30 days ago nothing is left, their record included. */
+export async function removeOldExports({ database, repository }: Services): Promise<void> {
+  const before = new Date(Date.now() - KEPT_MS)
+  await forgetExports(database, before)
+  await repository
+    .feature(createMaintenance)
+    .purge(systemPrincipal(SYSTEM_PROJECT), 'BulkDataExport', before)
+}
+
+/** Who has done what with an export; never what is in it. */
+export function recordExport(
+  services: Pick<Services, 'repository'>,
+  caller: BulkCaller,
+  id: string,
+  step: BulkStep,
+  details: Details,
+): Promise<void> {
+  return recordBulk(services, caller, `BulkDataExport/${id}`, step, details)
+}
+
+/** Who an export belongs to, for what is done without a request. */
+export function ownerOf(project: ProjectContext, { input }: Announced): BulkCaller {
+  const { profile, membershipId } = input
+  return { project, profile, profileDisplay: undefined, membershipId }
+}

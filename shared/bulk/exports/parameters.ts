@@ -1,0 +1,189 @@
+/**
+ * Parameters of `$export`, from the query and from a Parameters resource.
+ * https://hl7.org/fhir/uv/bulkdata/STU2/export.html#query-parameters
+ */
+
+import { elementsOf, isResourceType, resourceTypes } from '../../fhir/definitions.ts'
+import { parseReference } from '../../fhir/resource.ts'
+import { parseDate } from '../../fhir/values-date.ts'
+import type { FhirRequest } from '../../request/request.ts'
+import { type Fault, fault } from './faults.ts'
+import { fromBody, fromQuery } from './raw-parameters.ts'
+import type { ElementChoice, ExportLevel, ProvenanceChoice } from './rows/jobs.ts'
+
+export interface ExportParameters {
+  readonly types: readonly string[] | undefined
+  readonly since: string | undefined
+  readonly until: string | undefined
+  readonly elements: readonly ElementChoice[]
+  /** Ids of Patients. */
+  readonly patients: readonly string[] | undefined
+  readonly provenance: ProvenanceChoice | undefined
+  readonly partialManifests: boolean
+  /** Undefined: by types. */
+  readonly organizedBy: 'Patient' | undefined
+}
+
+export interface ReadParameters {
+  readonly parameters: ExportParameters
+  /** `Type?query`, one each. */
+  readonly typeFilters: readonly string[]
+  readonly faults: readonly Fault[]
+}
+
+/** Steer answers in general, and say nothing of an export. */
+const IGNORED = new Set(['_format', '_pretty', '_summary'])
+const KNOWN = new Set([
+  '_type',
+  '_elements',
+  '_typeFilter',
+  'patient',
+  'includeAssociatedData',
+  '_outputFormat',
+  '_since',
+  '_until',
+  'allowPartialManifests',
+  'organizeOutputBy',
+])
+const FORMATS = new Set(['application/fhir+ndjson', 'application/ndjson', 'ndjson'])
+const PROVENANCE: ReadonlyMap<string, ProvenanceChoice> = new Map([
+  ['LatestProvenanceResources', 'latest'],
+  ['RelevantProvenanceResources', 'relevant'],
+])
+
+/** Errors: 400 for a body that cannot be read, 415. */
+export function readParameters(request: FhirRequest, level: ExportLevel): ReadParameters {
+  const faults: Fault[] = []
+  const given = [...fromQuery(request.query), ...fromBody(request, faults)]
+  const named = given.filter(({ name }) => !IGNORED.has(name))
+  for (const name of new Set(named.map((one) => one.name))) {
+    if (KNOWN.has(name)) continue
+    const said = name.slice(0, 64)
+    faults.push(fault('not-supported', `${said} is no parameter of an export`, said))
+  }
+  const texts = (name: string) =>
+    named.filter((one) => one.name === name).flatMap(({ text }) => (text === '' ? [] : text))
+  const one = (name: string): string | undefined => {
+    const [first, second] = texts(name)
+    if (second !== undefined) {
+      faults.push(fault('invalid', `${name} may be given once`, name, true))
+    }
+    return first
+  }
+  const list = (name: string, comma: string | RegExp = ',') => {
+    const all = texts(name).flatMap((text) => text.split(comma).map((item) => item.trim()))
+    return [...new Set(all.filter((item) => item !== ''))]
+  }
+  checkFormat(one('_outputFormat'), faults)
+  const types = list('_type')
+  const parameters: ExportParameters = {
+    types: types.length === 0 ? undefined : types,
+    since: instant('_since', one('_since'), faults),
+    until: instant('_until', one('_until'), faults),
+    elements: list('_elements').flatMap((name) => element(name, faults)),
+    patients: patients(request, level, list('patient'), faults),
+    provenance: provenance(list('includeAssociatedData'), faults),
+    partialManifests: flag('allowPartialManifests', one('allowPartialManifests'), faults),
+    organizedBy: organizedBy(one('organizeOutputBy'), faults),
+  }
+  return { parameters, typeFilters: list('_typeFilter', BETWEEN_FILTERS), faults }
+}
+
+/** A comma belongs to the value, unless what follows looks like another filter. */
+const BETWEEN_FILTERS = /,(?=\s*[A-Z][A-Za-z]*\?)/
+
+const ALWAYS: ReadonlySet<string> = new Set(['resourceType', 'id', 'meta'])
+
+function element(text: string, faults: Fault[]): ElementChoice | readonly [] {
+  const [first = '', second, ...below] = text.replaceAll('[x]', '').split('.')
+  const [type, name] = /^[A-Z]/.test(first) ? [first, second] : [undefined, first]
+  const isDeep = below.length > 0 || (type === undefined && second !== undefined)
+  if (name === undefined || name === '' || isDeep) {
+    faults.push(fault('invalid', `${text.slice(0, 64)} is no root element`, '_elements'))
+    return []
+  }
+  const owners = type === undefined ? resourceTypes : [type].filter(isResourceType)
+  const isKnown = (owner: string) => elementsOf(owner).some(({ path }) => isFormOf(path, name))
+  if (owners.some(isKnown) || (owners.length > 0 && ALWAYS.has(name))) return { type, name }
+  faults.push(fault('invalid', `There is no element ${text.slice(0, 64)}`, '_elements'))
+  return []
+}
+
+/** Of `value[x]`, too. */
+function isFormOf(path: string, name: string): boolean {
+  return path.replace('[x]', '') === name
+}
+
+function patients(
+  { method }: FhirRequest,
+  level: ExportLevel,
+  references: readonly string[],
+  faults: Fault[],
+): readonly string[] | undefined {
+  if (references.length === 0) return undefined
+  if (method !== 'POST') {
+    faults.push(fault('not-supported', 'patient goes with POST', 'patient', true))
+  }
+  if (level !== 'patient' && level !== 'group') {
+    const text = 'patient goes with an export of patients or of a Group'
+    faults.push(fault('invalid', text, 'patient', true))
+  }
+  return references.flatMap((text) => {
+    const { type, id } = parseReference(text.slice(text.lastIndexOf('Patient/'))) ?? {}
+    if (type === 'Patient' && id !== undefined) return [id]
+    faults.push(
+      fault('invalid', `${text.slice(0, 64)} is no reference to a Patient`, 'patient', true),
+    )
+    return []
+  })
+}
+
+function provenance(values: readonly string[], faults: Fault[]): ProvenanceChoice | undefined {
+  const choices = values.flatMap((value) => {
+    const choice = PROVENANCE.get(value)
+    if (choice !== undefined) return [choice]
+    const text = `${value.slice(0, 64)} is not supported`
+    faults.push(fault('not-supported', text, 'includeAssociatedData'))
+    return []
+  })
+  // The larger set.
+  return choices.find((choice) => choice === 'relevant') ?? choices[0]
+}
+
+function organizedBy(type: string | undefined, faults: Fault[]): 'Patient' | undefined {
+  if (type === undefined || type === 'Patient') return type
+  const text = `Output is organized by Patient, or by types, not by ${type.slice(0, 64)}`
+  faults.push(fault('not-supported', text, 'organizeOutputBy'))
+  return undefined
+}
+
+function flag(name: string, text: string | undefined, faults: Fault[]): boolean {
+  if (text !== undefined && text !== 'true' && text !== 'false') {
+    faults.push(fault('invalid', `${name} must be true or false`, name))
+  }
+  return text === 'true'
+}
+
+/** A plus sign that was not percent-encoded arrives as a space. */
+function withPlus(text: string): string {
+  return text.trim().replaceAll(' ', '+')
+}
+
+function checkFormat(format: string | undefined, faults: Fault[]): void {
+  if (format === undefined || FORMATS.has(withPlus(format))) return
+  const text = 'The only output format is application/fhir+ndjson'
+  faults.push(fault('not-supported', text, '_outputFormat', true))
+}
+
+// https://hl7.org/fhir/R4/datatypes.html#instant
+const INSTANT = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$/
+
+/** In UTC. */
+function instant(name: string, given: string | undefined, faults: Fault[]): string | undefined {
+  if (given === undefined) return undefined
+  const text = withPlus(given)
+  const range = INSTANT.test(text) ? parseDate(text) : undefined
+  if (range !== undefined) return new Date(range.low).toISOString()
+  faults.push(fault('invalid', `${name} must be an instant, as 2026-01-31T12:00:00Z`, name, true))
+  return undefined
+}

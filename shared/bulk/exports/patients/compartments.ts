@@ -1,0 +1,231 @@
+/**
+ * Exports that are organized by patients: whose compartments there are, and what of each is exported, are written
+ * down with the plan, as it was at the time of the export. What is read afterwards are versions alone.
+ * https://build.fhir.org/ig/HL7/bulk-data/export.html#bulk-data-output-file-organization
+ */
+import type { Principal } from '../../../access/principal.ts'
+import { type Issue, issue } from '../../../errors.ts'
+import { typeName, typeNumber } from '../../../fhir/definitions.ts'
+import type { Connection } from '../../../platform/postgres/statement.ts'
+import { keysLiteral } from '../../../store/index/keys.ts'
+import { idOf } from '../../../store/rows/content.ts'
+import { isLegalId, normalId, type Store } from '../../../store/rows/context.ts'
+import { binder } from '../../../store/rows/side-rows.ts'
+import { readRowsAsOf } from '../rows/as-of.ts'
+import type { PlannedJob } from '../rows/jobs.ts'
+import { type Selection, selectionOf } from '../rows/select.ts'
+import { addChangedRows, addProvenance } from './changes.ts'
+import { leaveOutCopies } from './limits.ts'
+import { GONE, leftOut, membersOf } from './members.ts'
+import { targetTypes } from './provenance.ts'
+import { compartmentsSql, isOwnSql, PATIENT, rowTestsSql } from './sql.ts'
+
+/** Patients that are listed by a statement. */
+const AT_ONCE = 200
+/** Of a part, about: less than half a file, and who has more begins one. A patient is in one part alone. */
+const PART_ROWS = 40_000
+
+/** Answers the row ids of the last patient of each part, and what is to be told of what is in none. */
+export async function listCompartments(
+  store: Store,
+  principal: Principal,
+  job: PlannedJob,
+  types: readonly string[],
+  at: Date,
+): Promise<{ readonly ends: readonly string[]; readonly issues: readonly Issue[] }> {
+  const { connection } = store
+  const isAbout = types.includes('Provenance')
+  const listed = isAbout ? [...targetTypes(principal, job.input), 'Provenance'] : types
+  const here = await typesWith(connection, principal, listed, at, true)
+  const selections = await selectionsOf(store, principal, job, here)
+  const about = selections.get('Provenance')
+  selections.delete('Provenance')
+  let missing = 0
+  const { patients, others } = await patientsOf(store, principal, job, at)
+  for await (const named of patients) {
+    missing += await listSome(store, principal, job, named, [...selections.values()], at)
+  }
+  // After what is there: what is changed meanwhile is in one of the two, or in both.
+  for (const type of await typesWith(connection, principal, [...selections.keys()], at, false)) {
+    const selection = selections.get(type)
+    if (selection !== undefined) await addChangedRows(store, job.id, selection)
+  }
+  if (about !== undefined) await addProvenance(store, job, about, [...selections.keys()])
+  if (types.every((type) => type === 'Provenance')) await keepProvenance(connection, job.id)
+  const costly = await leaveOutCopies(connection, principal.project.number, job.id)
+  return {
+    ends: await partEnds(connection, job.id, PART_ROWS),
+    issues: [
+      ...leftOut(missing, 'not there or may not be read'),
+      ...leftOut(others, 'no patients, and in no compartment'),
+      ...costly,
+      ...(job.input.level === 'system' ? [ONLY_PATIENTS] : []),
+    ],
+  }
+}
+
+const ONLY_PATIENTS = issue(
+  'information',
+  'informational',
+  'What is in the compartment of no patient is left out',
+)
+
+/** Those of the types of which something was written since; `orHere`: or that have rows. One statement. */
+async function typesWith(
+  connection: Connection,
+  { project }: Principal,
+  types: readonly string[],
+  at: Date,
+  orHere: boolean,
+): Promise<readonly string[]> {
+  const rows = await connection.query<{ type: number }>({
+    name: 'export-types',
+    text: `select t.type from unnest($2::smallint[]) t(type)
+      where exists (select 1 from version n
+          where n.project = $1 and n.type = t.type and n.lu > $3)
+        or ($4 and exists (select 1 from resource r where r.project = $1 and r.type = t.type))`,
+    values: [project.number, types.map(typeNumber), at, orHere],
+  })
+  return rows.map(({ type }) => typeName(type))
+}
+
+/** What it is about was listed to find it, and was not asked for. */
+async function keepProvenance(connection: Connection, job: string): Promise<void> {
+  await connection.query({
+    text: 'delete from export_compartment where job = $1 and place <> $2',
+    values: [job, typeNumber('Provenance')],
+  })
+}
+
+async function selectionsOf(
+  store: Store,
+  principal: Principal,
+  job: PlannedJob,
+  types: readonly string[],
+): Promise<Map<string, Selection>> {
+  const found = new Map<string, Selection>()
+  for (const type of types) {
+    const selection = await selectionOf(store, principal, type, job)
+    if (selection === undefined) continue
+    found.set(type, { ...selection, reach: type === 'Provenance' ? 'all' : 'listed' })
+  }
+  return found
+}
+
+/** Patients that may be exported, and ids of those of them that were named. */
+interface Patients {
+  readonly rowIds: readonly string[]
+  readonly ids?: readonly string[]
+}
+
+/** Some at a time; `others`: members of a Group that are no patients. */
+async function patientsOf(
+  store: Store,
+  principal: Principal,
+  { input }: PlannedJob,
+  at: Date,
+): Promise<{
+  readonly patients: AsyncIterable<Patients> | Iterable<Patients>
+  readonly others: number
+}> {
+  const isAll = input.level === 'system' || (input.level === 'patient' && !input.patients)
+  if (isAll) return { patients: allPatients(store.connection, principal, at), others: 0 }
+  const members = await membersOf(store, principal, input, at)
+  const named = members.get('Patient') ?? []
+  const all = [...members.values()].reduce((sum, ids) => sum + ids.length, 0)
+  return { patients: inPieces(store, named), others: all - named.length }
+}
+
+function* inPieces({ keys }: Store, named: readonly string[]): Generator<Patients> {
+  for (let from = 0; from < named.length; from += AT_ONCE) {
+    const ids = named.slice(from, from + AT_ONCE)
+    const rowIds = ids.filter(isLegalId).map((id) => keys.rowId('Patient', id))
+    yield { rowIds, ids }
+  }
+}
+
+/** With those that have been deleted since. */
+async function* allPatients(
+  connection: Connection,
+  { project }: Principal,
+  at: Date,
+): AsyncGenerator<Patients> {
+  let after: string | undefined
+  do {
+    const rows: readonly { id: string }[] = await connection.query<{ id: string }>({
+      name: 'export-patients',
+      text: `(select id from resource where project = $1 and type = ${PATIENT}
+            and ($2::uuid is null or id > $2) order by id limit ${AT_ONCE})
+        union (select id from version where project = $1 and type = ${PATIENT} and lu > $3
+            and content is null and ($2::uuid is null or id > $2) order by id limit ${AT_ONCE})
+        order by id limit ${AT_ONCE}`,
+      values: [project.number, after ?? null, at],
+    })
+    after = rows.length < AT_ONCE ? undefined : rows.at(-1)?.id
+    yield { rowIds: rows.map(({ id }) => id) }
+  } while (after !== undefined)
+}
+
+/** Answers how many of those that were named are not there, or out of sight. */
+async function listSome(
+  store: Store,
+  principal: Principal,
+  { id: job, input }: PlannedJob,
+  { rowIds, ids = [] }: Patients,
+  selections: readonly Selection[],
+  at: Date,
+): Promise<number> {
+  const { keys, connection } = store
+  const rows = await readRowsAsOf(store, principal, 'Patient', rowIds, at)
+  const found = rows.map(({ id, content }) => ({ id, name: idOf(content ?? '') }))
+  const here = new Set(found.map(({ name }) => name))
+  const gone = ids.filter((id) => !here.has(normalId(id)))
+  const project = principal.project.number
+  const held = found.map(({ name }) => keys.compartment(project, `Patient/${name}`))
+  const { values, bind } = binder()
+  const own = bind(job, 'uuid')
+  const patients = [keysLiteral(held), found.map(({ id }) => id)] as const
+  const [ruling, tests] = rowTestsSql(selections, bind)
+  const since = input.since === undefined ? '' : `and r.lu > ${bind(input.since, 'timestamptz')}`
+  const rowsSql = `select p.id as patient, r.id, ruling,
+      case when ${isOwnSql('r', 'p.id')} then 0 else r.type end as place
+    from unnest(${bind(patients[0], 'bigint[]')}, ${bind(patients[1], 'uuid[]')}) p(key, id)
+    cross join lateral (select r.type, r.id, ${ruling} as ruling from resource r
+      where r.keys @> array[p.key] and (r.project = ${bind(project, 'int')}) is true
+        and (r.type = any(${bind(
+          selections.map(({ scene }) => typeNumber(scene.type)),
+          'smallint[]',
+        )})) is true
+        and r.lu <= ${bind(at, 'timestamptz')} ${since} and ${tests} offset 0) r`
+  await connection.query({
+    text: `with m as (insert into export_member (job, reference, key, id)
+        select ${own}, * from unnest(
+          ${bind([...found.map(({ name }) => name), ...gone].map(referenceOf), 'text[]')},
+          ${bind(keysLiteral([...held, ...gone.map(() => GONE)]), 'bigint[]')},
+          ${bind([...patients[1], ...gone.map(() => null)], 'uuid[]')}) on conflict do nothing)
+      ${compartmentsSql(own, rowsSql)}`,
+    values,
+  })
+  return gone.length
+}
+
+function referenceOf(id: string): string {
+  return `Patient/${id}`
+}
+
+/** Row ids of the last patient of each part of about `size` lines. */
+export async function partEnds(
+  connection: Connection,
+  job: string,
+  size: number,
+): Promise<readonly string[]> {
+  const rows = await connection.query<{ patient: string }>({
+    text: `select distinct on (part) patient from (
+        select patient, div(sum(rows) over (order by patient) - 1, $2) as part from (
+          select patient, sum(cardinality(ids)) as rows
+          from export_compartment where job = $1 group by patient) p) x
+      order by part, patient desc`,
+    values: [job, size],
+  })
+  return rows.map(({ patient }) => patient)
+}

@@ -1,0 +1,224 @@
+/** Files of exports: what they hold, block by block, and the names they have got. */
+
+import { typeNumber } from '../../../fhir/definitions.ts'
+import type { Database } from '../../../platform/postgres/database.ts'
+import type { Connection } from '../../../platform/postgres/statement.ts'
+import type { ExportJob } from './jobs.ts'
+import type { Part } from './part.ts'
+import { ENDED, type Ended, type EndedRow, endedOf, takeCloseSql } from './parts.ts'
+
+export type FileKind = 'output' | 'deleted' | 'error'
+
+/** A block of whole lines, stored by itself: epoch and number of it in the part, then its sizes. */
+export type Block = readonly [
+  epoch: number,
+  seq: number,
+  bytes: number,
+  packed: number,
+  rows: number,
+]
+
+export interface ExportFile {
+  readonly part: number
+  readonly seq: number
+  readonly kind: FileKind
+  readonly type: string
+  readonly number: number
+  readonly rows: number
+  /** Of all its lines; `packed` of all its blocks. */
+  readonly bytes: number
+  readonly packed: number
+  readonly crc: number
+  /** It begins in the middle of the lines of a patient, which the file of the part before it has begun. */
+  readonly goesOn: boolean
+  readonly blocks: readonly Block[]
+}
+
+/** The file of a part that is not whole yet. */
+export type OpenFile = Omit<ExportFile, 'number'>
+
+const COLUMNS = `part, seq, kind, type, number, rows::float8 as rows, bytes::float8 as bytes,
+  packed::float8 as packed, crc::float8 as crc, goes_on as "goesOn"`
+
+/** A block that is stored, and its file up to there: the next one of it comes later, unless that is whole. */
+export interface StoredBlock {
+  readonly file: Pick<ExportFile, 'seq' | 'type' | 'crc' | 'goesOn'>
+  readonly block: Block
+  readonly isWhole: boolean
+}
+
+/** Where a part stands: behind a row of a type. */
+export interface Position {
+  readonly type: string
+  readonly after: string
+}
+
+/**
+ * Writes down that blocks are stored, one a file at most; files that are whole have names from then on. With the
+ * last ones of a part it is done. One statement. Undefined when the part is no longer held, or its job has ended.
+ */
+export async function addBlocks(
+  connection: Connection,
+  job: ExportJob,
+  { n, epoch, kind: partKind }: Part,
+  kind: FileKind,
+  stored: readonly StoredBlock[],
+  { type, after }: Position,
+  isLast: boolean,
+): Promise<Ended | undefined> {
+  const column = (of: (one: StoredBlock) => unknown) => stored.map(of)
+  const rows = await connection.query<EndedRow>({
+    name: 'export-blocks',
+    text: `with b as (select x.*, $7::text || ' ' || x.type as name,
+          row_number() over (partition by x.type, x.whole order by x.seq) as place
+        from unnest($8::int[], $9::text[], $10::bigint[], $11::bigint[], $12::bigint[],
+          $13::bigint[], $14::text[], $15::boolean[], $16::boolean[])
+          x(seq, type, rows, bytes, packed, crc, block, whole, goes_on)),
+      p as (update export_part p set after = $4, type = coalesce($5, p.type),
+          rows = p.rows + (select sum(b.rows) from b), tries = 0, failures = 0,
+          state = case when $6 then 'done' else p.state end,
+          lease = case when $6 then null else p.lease end
+        from export_job j where j.id = p.job and j.state = 'active'
+          and p.job = $1 and p.n = $2 and p.epoch = $3 and p.state = 'active' returning p.job, p.n),
+      w as (select jsonb_object_agg(name, files) as whole from (select name, count(*) as files
+        from b where whole group by name) x having count(*) > 0),
+      j as (update export_job j set numbers = j.numbers || (select jsonb_object_agg(name,
+            coalesce((j.numbers->>name)::int, 0) + files::int) from jsonb_each_text(w.whole) x(name, files))
+        from p, w where j.id = p.job returning j.numbers, w.whole),
+      f as (insert into export_file as f
+          (job, part, seq, kind, type, rows, bytes, packed, crc, blocks, goes_on, number)
+        select p.job, p.n, b.seq, $7, b.type, b.rows, b.bytes, b.packed, b.crc,
+          jsonb_build_array(b.block::jsonb), b.goes_on, case when b.whole
+            then (j.numbers->>b.name)::int - (j.whole->>b.name)::int + b.place end
+        from p cross join b left join j on true
+        on conflict (job, part, seq) do update set rows = f.rows + excluded.rows,
+          bytes = f.bytes + excluded.bytes, packed = f.packed + excluded.packed,
+          crc = excluded.crc, blocks = f.blocks || excluded.blocks, number = excluded.number),
+      c as (${takeCloseSql('$6')})
+      ${ENDED}`,
+    values: [
+      job.id,
+      n,
+      epoch,
+      after,
+      // That of any other part says what it is of.
+      partKind === 'shared' ? typeNumber(type) : null,
+      isLast,
+      kind,
+      column(({ file }) => file.seq),
+      column(({ file }) => file.type),
+      column(({ block: [, , , , rows] }) => rows),
+      column(({ block: [, , bytes] }) => bytes),
+      column(({ block: [, , , packed] }) => packed),
+      column(({ file }) => file.crc),
+      column(({ block }) => JSON.stringify(block)),
+      column(({ isWhole }) => isWhole),
+      column(({ file }) => file.goesOn),
+    ],
+  })
+  return endedOf(job, rows)
+}
+
+/** Of the files of a kind and type that `f` names. */
+const NEXT_NUMBER = `jsonb_build_object(f.name, coalesce((j.numbers->>f.name)::int, 0) + 1)`
+
+/** A file that is whole gets the next number of its type. */
+export async function nameFile(
+  connection: Connection,
+  job: string,
+  { n, epoch }: Part,
+  seq: number,
+): Promise<void> {
+  await connection.query({
+    name: 'export-file-name',
+    text: `with f as (select f.kind || ' ' || f.type as name from export_file f
+        join export_part p on p.job = f.job and p.n = f.part and p.epoch = $3
+        where f.job = $1 and f.part = $2 and f.seq = $4 and f.number is null),
+      j as (update export_job j set numbers = j.numbers || ${NEXT_NUMBER}
+        from f where j.id = $1 returning (j.numbers->>f.name)::int as number)
+      update export_file set number = j.number from j
+      where job = $1 and part = $2 and seq = $4`,
+    values: [job, n, epoch, seq],
+  })
+}
+
+/** What a part has written so far: its last file, whole or not, and how many it has. */
+export async function lastFile(
+  connection: Connection,
+  job: string,
+  part: number,
+): Promise<(OpenFile & { readonly number: number | null }) | undefined> {
+  const [file] = await connection.query<OpenFile & { number: number | null }>({
+    name: 'export-last-file',
+    text: `select ${COLUMNS}, blocks from export_file where job = $1 and part = $2
+      order by seq desc limit 1`,
+    values: [job, part],
+  })
+  return file
+}
+
+/**
+ * What is whole and on no page yet is the next page of the manifest. Answers how many there are. A file that another
+ * may go on with waits for its part: its page would have to be changed.
+ */
+export async function addPage(database: Database, job: string): Promise<number> {
+  return database.transaction(async (connection) => {
+    const values = [job]
+    await connection.query({ text: 'select 1 from export_job where id = $1 for update', values })
+    const [row] = await connection.query<{ pages: number }>({
+      text: `with f as (update export_file f set page = j.pages + 1 from export_job j
+          where j.id = $1 and f.job = j.id and f.number is not null and f.page is null
+            and (j.input->>'organizedBy' is null or f.kind <> 'output' or exists (select 1
+              from export_part p where p.job = f.job and p.n = f.part and p.state = 'done'))
+          returning 1)
+        update export_job set pages = pages + least(1, (select count(*) from f))
+        where id = $1 returning pages`,
+      values,
+    })
+    return row?.pages ?? 0
+  })
+}
+
+/** Those that are whole, as the manifest lists them; `page`: of that one. */
+export async function listFiles(
+  connection: Connection,
+  job: string,
+  page?: number,
+): Promise<readonly Omit<ExportFile, 'blocks'>[]> {
+  return connection.query({
+    name: 'export-files',
+    text: `select ${COLUMNS} from export_file where job = $1 and number is not null
+        and ($2::int is null or page = $2) order by kind, type collate "C", number`,
+    values: [job, page ?? null],
+  })
+}
+
+/** Those of a part that are whole. */
+export async function filesOfPart(
+  connection: Connection,
+  job: string,
+  part: number,
+): Promise<readonly ExportFile[]> {
+  return connection.query({
+    name: 'export-part-files',
+    text: `select ${COLUMNS}, blocks from export_file
+      where job = $1 and part = $2 and number is not null order by seq`,
+    values: [job, part],
+  })
+}
+
+export async function findFile(
+  connection: Connection,
+  job: string,
+  kind: FileKind,
+  type: string,
+  number: number,
+): Promise<ExportFile | undefined> {
+  const [file] = await connection.query<ExportFile>({
+    name: 'export-file',
+    text: `select ${COLUMNS}, blocks from export_file
+      where job = $1 and kind = $2 and type = $3 and number = $4`,
+    values: [job, kind, type, number],
+  })
+  return file
+}

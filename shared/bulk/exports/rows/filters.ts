@@ -1,0 +1,113 @@
+/**
+ * `_typeFilter`: rows of a type of which one of several searches holds. They are asked as the searches of
+ * the member are, in sight of it; of a version that has no row any more its content is asked.
+ */
+import type { Grant } from '../../../access/grant.ts'
+import type { Principal } from '../../../access/principal.ts'
+import { typeNumber } from '../../../fhir/definitions.ts'
+import type { Criterion } from '../../../query/search-request.ts'
+import type { Store } from '../../../store/rows/context.ts'
+import type { VersionRow } from '../../../store/rows/rows.ts'
+import { binder } from '../../../store/rows/side-rows.ts'
+import { needsSql, rulingsOfContents } from '../../../store/rulings/rulings.ts'
+import { testOf } from '../../../store/search/tests/conditions.ts'
+import { allSql } from '../../../store/search/tests/grant-tests.ts'
+import { codesRead } from '../../../store/search/tests/joins.ts'
+import { filter, type Scene, scopeSql } from '../../../store/search/tests/row-test.ts'
+import type { Test } from '../../../store/search/tests/test.ts'
+import { unitsOf } from '../../../store/search/tests/units.ts'
+import { sightOf } from '../../../store/search/tests/visible-rows.ts'
+import type { TypeFilter } from './jobs.ts'
+
+export interface Filter {
+  readonly scene: Scene
+  /** Of a row `r`: one of the searches finds it. */
+  readonly test: Test
+  /** Sees what the searches find, by their conditions alone. */
+  readonly asked: Principal
+  readonly isLimited: boolean
+}
+
+/** Undefined when the type is not filtered. Errors: 400, 403 for what the member cannot search by. */
+export async function filterOf(
+  store: Store,
+  principal: Principal,
+  type: string,
+  filters: readonly TypeFilter[],
+): Promise<Filter | undefined> {
+  const own = filters.filter((one) => one.type === type).map(({ conditions }) => conditions)
+  if (own.length === 0) return undefined
+  const { number } = principal.project
+  const units = await unitsOf(
+    store,
+    number,
+    own.map((conditions) => ({ conditions })),
+  )
+  const searches = own.map((conditions) => {
+    const codes = conditions.flatMap((criterion) =>
+      codesRead(type, criterion, principal.project.parameters),
+    )
+    const scene = sightOf(store, principal, type, 'search', number, units, codes)
+    if (scene === undefined) return undefined
+    // As many as there are may be at the other end of a reference: nobody waits for a page.
+    const wide: Scene = { ...scene, isPolicy: true }
+    const tests = conditions.map((criterion) => testOf(wide, criterion))
+    return { scene, tests: [...scene.visible, ...tests] }
+  })
+  const [first] = searches
+  if (first === undefined) return undefined
+  const test = filter((bind) => {
+    return `(${searches.map((one) => allSql(one?.tests ?? [], bind)).join(' or ')})`
+  })
+  return {
+    scene: first.scene,
+    test,
+    asked: {
+      ...principal,
+      isSuperAdmin: false,
+      isProjectAdmin: false,
+      rules: { grants: own.map((conditions) => grantOf(type, conditions)) },
+    },
+    isLimited: principal.rules !== undefined,
+  }
+}
+
+function grantOf(type: string, criteria: readonly Criterion[]): Grant {
+  return {
+    source: '_typeFilter',
+    type,
+    interactions: new Set(['search'] as const),
+    criteria,
+    said: [],
+    hidden: [],
+    readonly: [],
+    constraints: [],
+    account: undefined,
+    isNamed: false,
+  }
+}
+
+/** Those of the versions that one of the searches finds. */
+export async function filtered(
+  store: Store,
+  { scene, test, asked, isLimited }: Filter,
+  rows: readonly VersionRow[],
+): Promise<readonly VersionRow[]> {
+  const rulings = await rulingsOfContents(store, asked, ['search'], rows)
+  const found = rows.filter((_, i) => rulings[i]?.search !== undefined)
+  if (!isLimited || !needsSql(store, asked, scene.type, 'search')) return found
+  // What is at the other end of a reference is asked of rows, in the eyes of the member.
+  const { values, bind } = binder()
+  const ids = bind(
+    found.map(({ id }) => id),
+    'uuid[]',
+  )
+  const scope = scopeSql(scene.project, [typeNumber(scene.type)], bind, false)
+  const seen = await store.connection.query<{ id: string }>({
+    text: `select r.id from resource r where ${scope.join(' and ')} and r.id = any(${ids})
+      and ${allSql([test], bind)}`,
+    values,
+  })
+  const inSight = new Set(seen.map(({ id }) => id))
+  return found.filter(({ id }) => inSight.has(id))
+}

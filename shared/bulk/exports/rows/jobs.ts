@@ -1,0 +1,235 @@
+/** Exports, one row of `export_job` each: what was asked for, by whom, and what has become of it. */
+
+import type { Issue } from '../../../errors.ts'
+import type { Connection } from '../../../platform/postgres/statement.ts'
+import type { Criterion } from '../../../query/search-request.ts'
+import type { Part } from './part.ts'
+
+export type ExportState = 'accepted' | 'active' | 'completed' | 'error' | 'cancelled'
+
+export type ExportLevel = 'system' | 'patient' | 'group' | 'instance'
+
+export interface ElementChoice {
+  /** Undefined: of every type. */
+  readonly type: string | undefined
+  readonly name: string
+}
+
+export interface TypeFilter {
+  readonly type: string
+  /** AND-ed; several filters of a type are OR-ed. */
+  readonly conditions: readonly Criterion[]
+}
+
+/** How much Provenance goes with what is exported: the newest of each resource, or all. */
+export type ProvenanceChoice = 'latest' | 'relevant'
+
+/** What was asked for, and for whom; no token is among it. */
+export interface ExportInput {
+  readonly projectId: string
+  readonly membershipId: string
+  readonly scope: string
+  readonly patient: string | undefined
+  readonly profile: string | undefined
+  readonly clientId: string | undefined
+  /** Digest of what the member could read when it asked. */
+  readonly rights: string
+  /** Full URL of the request. */
+  readonly request: string
+  readonly level: ExportLevel
+  /** Of the Group, or of the Patient. */
+  readonly id: string | undefined
+  /** Undefined: all that can be exported without being named. */
+  readonly types: readonly string[] | undefined
+  readonly since: string | undefined
+  readonly until: string | undefined
+  readonly elements: readonly ElementChoice[]
+  readonly filters: readonly TypeFilter[]
+  /** Ids of Patients, when they were named. */
+  readonly patients: readonly string[] | undefined
+  /** Undefined: as the level has it. */
+  readonly provenance: ProvenanceChoice | undefined
+  readonly separateStatus: boolean
+  readonly partialManifests: boolean
+  /** Undefined: by types. Jobs that were asked for before there was a choice have none. */
+  readonly organizedBy?: 'Patient' | undefined
+  /** Each file is made one object, which its caller fetches from the storage. */
+  readonly presigned: boolean
+}
+
+export interface ExportJob {
+  readonly id: string
+  readonly project: number
+  readonly state: ExportState
+  readonly input: ExportInput
+  readonly requested: Date
+  /** `transactionTime`; null until it is planned. */
+  readonly at: Date | null
+  readonly finished: Date | null
+  readonly expires: Date | null
+  readonly issues: readonly Issue[]
+  /** Why it has failed. */
+  readonly failure: { readonly status: number; readonly text: string } | null
+}
+
+/** One that has its time. */
+export type PlannedJob = ExportJob & { readonly at: Date }
+
+const COLUMNS = 'id, project, state, input, requested, at, finished, expires, issues, failure'
+
+/** Inside a transaction. False when the Project has `most` waiting already. */
+export async function addExport(
+  connection: Connection,
+  job: Pick<ExportJob, 'id' | 'project' | 'input' | 'issues'>,
+  most: number,
+): Promise<boolean> {
+  await lockExports(connection, job.project)
+  const rows = await connection.query({
+    name: 'export-add',
+    text: `with j as (insert into export_job (id, project, state, input, issues)
+        select $1, $2, 'accepted', $3::jsonb, $4::jsonb where (select count(*) from export_job
+          where project = $2 and state = 'accepted') < $5 returning id)
+      insert into export_part (job, n, kind) select id, 0, 'plan' from j returning job`,
+    values: [job.id, job.project, JSON.stringify(job.input), JSON.stringify(job.issues), most],
+  })
+  return rows.length > 0
+}
+
+/** Until the transaction ends: those of a Project are counted by one at a time. */
+export async function lockExports(connection: Connection, project: number): Promise<void> {
+  await connection.query({
+    name: 'export-lock',
+    text: 'select pg_advisory_xact_lock($1, $2)',
+    values: [EXPORTS_LOCK, project],
+  })
+}
+
+const EXPORTS_LOCK = 0x4558
+
+/** Undefined for what is unknown, expired or cancelled. */
+export async function readExport(
+  connection: Connection,
+  id: string,
+): Promise<ExportJob | undefined> {
+  const [job] = await connection.query<ExportJob>({
+    name: 'export-read',
+    text: `select ${COLUMNS} from export_job where id = $1
+      and state <> 'cancelled' and (expires is null or expires > clock_timestamp())`,
+    values: [id],
+  })
+  return job
+}
+
+/** How many parts it has, and how many are done. The plan counts as one that has the others in it. */
+export async function exportProgress(
+  connection: Connection,
+  id: string,
+): Promise<{ readonly done: number; readonly total: number; readonly ageMs: number }> {
+  const [found] = await connection.query<{ done: number; total: number; ageMs: number }>({
+    name: 'export-progress',
+    text: `select count(*) filter (where p.state = 'done')::int as done, count(*)::int as total,
+        (extract(epoch from clock_timestamp() - min(j.requested)) * 1000)::float8 as "ageMs"
+      from export_job j join export_part p on p.job = j.id where j.id = $1`,
+    values: [id],
+  })
+  return found ?? { done: 0, total: 1, ageMs: 0 }
+}
+
+/** False when somebody was first. */
+export async function cancelExport(connection: Connection, id: string): Promise<boolean> {
+  const rows = await connection.query({
+    name: 'export-cancel',
+    text: `update export_job set state = 'cancelled', finished = clock_timestamp()
+      where id = $1 and state <> 'cancelled' and not swept returning id`,
+    values: [id],
+  })
+  return rows.length > 0
+}
+
+/** Ends a job that cannot be carried on; does nothing for one that has ended. */
+export async function failExport(
+  connection: Connection,
+  id: string,
+  failure: NonNullable<ExportJob['failure']>,
+  keepHours: number,
+): Promise<boolean> {
+  const rows = await connection.query({
+    name: 'export-fail',
+    text: `update export_job set state = 'error', failure = $2, finished = clock_timestamp(),
+        expires = clock_timestamp() + $3::float8 * interval '1 hour'
+      where id = $1 and state in ('accepted', 'active') returning id`,
+    values: [id, JSON.stringify(failure), keepHours],
+  })
+  return rows.length > 0
+}
+
+/** Whoever it belonged to has gone: nobody gets its files any more. False when somebody was first. */
+export async function revokeExport(
+  connection: Connection,
+  id: string,
+  failure: NonNullable<ExportJob['failure']>,
+): Promise<boolean> {
+  const rows = await connection.query({
+    name: 'export-revoke',
+    text: `update export_job set state = 'error', failure = $2,
+        finished = coalesce(finished, clock_timestamp()),
+        expires = coalesce(expires, clock_timestamp() + interval '1 hour')
+      where id = $1 and state in ('accepted', 'active', 'completed') returning id`,
+    values: [id, JSON.stringify(failure)],
+  })
+  return rows.length > 0
+}
+
+/** With its last part, if that is held still; its files are there for `keepHours` from now. */
+export async function completeExport(
+  connection: Connection,
+  id: string,
+  { n, epoch }: Part,
+  keepHours: number,
+): Promise<boolean> {
+  const rows = await connection.query({
+    name: 'export-complete',
+    text: `with p as (update export_part set state = 'done', lease = null
+        where job = $1 and n = $3 and epoch = $4 and state = 'active' returning job)
+      update export_job j set state = 'completed',
+        finished = date_trunc('milliseconds', clock_timestamp()),
+        expires = clock_timestamp() + $2::float8 * interval '1 hour'
+      from p where j.id = p.job and j.state = 'active' returning j.id`,
+    values: [id, keepHours, n, epoch],
+  })
+  return rows.length > 0
+}
+
+/** Code of the issue of a row that could not be read. */
+export const UNREADABLE = 'incomplete'
+
+/** What is in doubt but does not stop the export: told in its `error` file, and once. Answers how much there is. */
+export async function addIssues(
+  connection: Connection,
+  id: string,
+  issues: readonly Issue[],
+): Promise<number> {
+  if (issues.length === 0) return 0
+  const [row] = await connection.query<{ count: number }>({
+    name: 'export-issues',
+    text: `update export_job set issues = issues || $2::jsonb
+      where id = $1 and not issues @> $2::jsonb
+      returning jsonb_array_length(issues) as count`,
+    values: [id, JSON.stringify(issues)],
+  })
+  return row?.count ?? 0
+}
+
+/** A download that begins is given an hour. False when the files are about to be taken away. */
+export async function holdExport(connection: Connection, id: string): Promise<boolean> {
+  const rows = await connection.query({
+    name: 'export-hold',
+    text: `update export_job set downloaded = clock_timestamp(),
+        expires = case when state = 'completed'
+          then greatest(expires, clock_timestamp() + interval '1 hour') else expires end
+      where id = $1 and state in ('active', 'completed')
+        and (expires is null or expires > clock_timestamp()) returning id`,
+    values: [id],
+  })
+  return rows.length > 0
+}

@@ -1,0 +1,262 @@
+/**
+ * Parts of exports. A worker holds one by a lease, which it renews; when it dies another one takes the part
+ * and goes on behind the last block that was written down. `epoch` counts who has held it: whoever comes
+ * too late with an older one changes nothing.
+ */
+
+import { typeName, typeNumber } from '../../../fhir/definitions.ts'
+import type { Connection } from '../../../platform/postgres/statement.ts'
+import type { ExportJob } from './jobs.ts'
+import type { Part, PartKind } from './part.ts'
+
+export type NewPart = Pick<Part, 'n' | 'kind' | 'type' | 'types' | 'low' | 'high'>
+
+export interface TakenPart {
+  readonly job: ExportJob
+  readonly part: Part
+}
+
+/** What follows on the end of a part is taken by whoever has ended it: nobody asks for it. */
+export interface Ended {
+  readonly next: TakenPart | undefined
+}
+
+/** A worker that has gone is noticed after so long. */
+export const LEASE_MS = 30_000
+/** Running exports of one Project. */
+export const MOST_RUNNING = 2
+
+interface PartRow {
+  readonly n: number
+  readonly kind: PartKind
+  readonly epoch: number
+  readonly tries: number
+  readonly failures: number
+  readonly type: number | null
+  readonly types: readonly number[] | null
+  readonly low: string | null
+  readonly high: string | null
+  readonly after: string | null
+}
+
+/** The next part that nobody works on, of the Project that has the fewest under way. */
+export async function takePart(connection: Connection): Promise<TakenPart | undefined> {
+  const [row] = await connection.query<PartRow & { export: ExportJob }>({
+    name: 'export-take',
+    text: `with c as (
+        select p.job, p.n from export_part p join export_job j on j.id = p.job
+        where p.state <> 'done' and (p.state = 'waiting' or p.lease < clock_timestamp())
+          and j.state in ('accepted', 'active')
+          and (p.kind <> 'plan' or (select count(*) from export_job a
+            where a.project = j.project and a.state = 'active' and a.id <> j.id) < ${MOST_RUNNING})
+          and (p.kind <> 'close' or not exists (select 1 from export_part o
+            where o.job = p.job and o.n <> p.n and o.state <> 'done'))
+        order by (select count(*) from export_part a join export_job b on b.id = a.job
+            where b.project = j.project and a.state = 'active' and a.lease > clock_timestamp()),
+          j.requested, p.n
+        limit 1 for update of p skip locked),
+      t as (update export_part p set state = 'active', epoch = p.epoch + 1, tries = p.tries + 1,
+          lease = clock_timestamp() + $1::float8 * interval '1 ms'
+        from c where p.job = c.job and p.n = c.n
+        returning p.*)
+      select ${columnsOf('t')},
+        jsonb_build_object('id', j.id, 'project', j.project, 'state', j.state, 'input', j.input,
+          'requested', j.requested, 'at', to_char(j.at at time zone 'utc', '${ISO}'),
+          'issues', j.issues) as export
+      from t join export_job j on j.id = t.job`,
+    values: [LEASE_MS],
+  })
+  if (row === undefined) return undefined
+  const { export: job, ...part } = row
+  return { job: { ...job, at: job.at === null ? null : new Date(job.at) }, part: partOf(part) }
+}
+
+function columnsOf(table: string): string {
+  const names = ['n', 'kind', 'epoch', 'tries', 'failures', 'type', 'types', 'low', 'high', 'after']
+  return names.map((name) => `${table}.${name}`).join()
+}
+
+function partOf(row: PartRow): Part {
+  return {
+    ...row,
+    type: row.type === null ? undefined : typeName(row.type),
+    types: (row.types ?? []).map(typeName),
+    low: row.low ?? undefined,
+    high: row.high ?? undefined,
+    after: row.after ?? undefined,
+  }
+}
+
+const ISO = 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'
+
+/**
+ * False when the part is no longer held, or its job has ended. It is held for longer all the same: while
+ * something is on its way to the storage nobody takes the files of the export away.
+ */
+export async function renewLease(
+  connection: Connection,
+  job: string,
+  { n, epoch }: Part,
+): Promise<boolean> {
+  const [row] = await connection.query<{ isWanted: boolean }>({
+    name: 'export-renew',
+    text: `update export_part p set lease = clock_timestamp() + $4::float8 * interval '1 ms'
+      from export_job j where j.id = p.job
+        and p.job = $1 and p.n = $2 and p.epoch = $3 and p.state = 'active'
+      returning j.state in ('accepted', 'active') as "isWanted"`,
+    values: [job, n, epoch, LEASE_MS],
+  })
+  return row?.isWanted === true
+}
+
+/** It waits for another worker; `failed`: it has thrown. */
+export async function releasePart(
+  connection: Connection,
+  job: string,
+  { n, epoch }: Part,
+  failed: boolean,
+): Promise<void> {
+  await connection.query({
+    name: 'export-release',
+    text: `update export_part set state = 'waiting', lease = null,
+        tries = tries - case when $4 then 0 else 1 end,
+        failures = failures + case when $4 then 1 else 0 end
+      where job = $1 and n = $2 and epoch = $3 and state = 'active'`,
+    values: [job, n, epoch, failed],
+  })
+}
+
+/** With the last of the others the close is taken. Undefined when the part is no longer held. One statement. */
+export async function finishPart(
+  connection: Connection,
+  job: ExportJob,
+  { n, epoch }: Part,
+): Promise<Ended | undefined> {
+  const rows = await connection.query<EndedRow>({
+    name: 'export-part-done',
+    text: `with p as (update export_part set state = 'done', lease = null
+        where job = $1 and n = $2 and epoch = $3 and state = 'active' returning job, n),
+      c as (${takeCloseSql('true')})
+      ${ENDED}`,
+    values: [job.id, n, epoch],
+  })
+  return endedOf(job, rows)
+}
+
+/**
+ * Of a statement in which `p` ends a part, when `isLast` holds: the close, unless there are parts to be done. Two that
+ * are the last ones end at once, and see each other at work: then it waits for whoever takes it.
+ */
+export function takeCloseSql(isLast: string): string {
+  return `update export_part c set state = 'active', epoch = c.epoch + 1, tries = c.tries + 1,
+      lease = clock_timestamp() + interval '${LEASE_MS} ms'
+    from p where ${isLast} and c.job = p.job and c.kind = 'close' and c.state = 'waiting'
+      and not exists (select 1 from export_part o
+        where o.job = p.job and o.n not in (p.n, c.n) and o.state <> 'done')
+    returning ${columnsOf('c')}`
+}
+
+/** Of such a statement, where `c` has taken the close: what came of it. */
+export const ENDED = `select to_jsonb(c) as close, j.issues
+  from p join export_job j on j.id = p.job left join c on true`
+
+export interface EndedRow {
+  readonly close: PartRow | null
+  readonly issues: ExportJob['issues']
+}
+
+export function endedOf(job: ExportJob, [row]: readonly EndedRow[]): Ended | undefined {
+  if (row === undefined) return undefined
+  const { close, issues } = row
+  return { next: close === null ? undefined : { job: { ...job, issues }, part: partOf(close) } }
+}
+
+/**
+ * What somebody has listed who did not come to the end of the plan is gone: nobody has, before it is taken
+ * again. False when the plan is no longer held: whoever was away meanwhile must not take from parts what they
+ * read.
+ */
+export async function clearMembers(
+  connection: Connection,
+  job: string,
+  { n, epoch }: Part,
+): Promise<boolean> {
+  if (epoch === 1) return true
+  const rows = await connection.query({
+    name: 'export-clear',
+    text: `with p as (select job from export_part
+          where job = $1 and n = $2 and epoch = $3 and state = 'active' for update),
+        m as (delete from export_member m using p where m.job = p.job),
+        l as (delete from export_list l using p where l.job = p.job),
+        c as (delete from export_compartment c using p where c.job = p.job)
+      select 1 from p`,
+    values: [job, n, epoch],
+  })
+  return rows.length > 0
+}
+
+/**
+ * The plan is done with the parts that it has made, or not at all; that of the number `taken` is its planner's.
+ * Undefined when the plan is no longer held. One statement.
+ */
+export async function finishPlan(
+  connection: Connection,
+  job: ExportJob,
+  { n, epoch }: Part,
+  parts: readonly NewPart[],
+  taken: number | undefined,
+): Promise<Ended | undefined> {
+  const column = (of: (part: NewPart) => unknown) => parts.map((part) => of(part) ?? null)
+  const [row] = await connection.query<Pick<ExportJob, 'issues'>>({
+    name: 'export-planned',
+    text: `with p as (update export_part set state = 'done', lease = null
+        where job = $1 and n = $2 and epoch = $3 and state = 'active' returning job),
+      n as (insert into export_part (job, n, kind, type, types, low, high, state, epoch, tries, lease)
+        select p.job, x.n, x.kind, x.type, x.types::smallint[], x.low, x.high, t.state, t.times,
+          t.times, case when t.times > 0 then clock_timestamp() + interval '${LEASE_MS} ms' end
+        from p cross join unnest($4::int[], $5::text[], $6::smallint[], $7::text[], $8::uuid[],
+            $9::uuid[]) x(n, kind, type, types, low, high)
+          cross join lateral (select 'active' as state, 1 as times where x.n = $10
+            union all select 'waiting', 0 where x.n is distinct from $10) t)
+      select j.issues from p join export_job j on j.id = p.job`,
+    values: [
+      job.id,
+      n,
+      epoch,
+      column((part) => part.n),
+      column(({ kind }) => kind),
+      column(({ type }) => type && typeNumber(type)),
+      column(({ types }) => (types.length === 0 ? null : `{${types.map(typeNumber)}}`)),
+      column(({ low }) => low),
+      column(({ high }) => high),
+      taken ?? null,
+    ],
+  })
+  if (row === undefined) return undefined
+  const own = parts.find((part) => part.n === taken)
+  const next = own && { ...own, epoch: 1, tries: 1, failures: 0, after: undefined }
+  return { next: next && { job: { ...job, ...row }, part: next } }
+}
+
+export interface WaitingParts {
+  readonly waiting: number
+  readonly active: number
+  readonly oldestSeconds: number
+}
+
+export const NO_PARTS: WaitingParts = { waiting: 0, active: 0, oldestSeconds: 0 }
+
+/** Of all exports that have not ended. */
+export async function waitingParts(connection: Connection): Promise<WaitingParts> {
+  const [row] = await connection.query<WaitingParts>({
+    name: 'export-waiting',
+    text: `select count(*) filter (where p.state = 'waiting')::int as waiting,
+        count(*) filter (where p.state = 'active')::int as active,
+        coalesce(extract(epoch from clock_timestamp() - min(j.requested)), 0)::float8
+          as "oldestSeconds"
+      from export_part p join export_job j on j.id = p.job
+      where p.state <> 'done' and j.state in ('accepted', 'active')`,
+    values: [],
+  })
+  return row ?? NO_PARTS
+}

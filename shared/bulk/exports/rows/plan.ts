@@ -1,0 +1,256 @@
+/** The plan of an export: its time, chosen before anything is read, and its parts. */
+import { REGISTRY_TYPES } from '../../../access/policy.ts'
+import type { Principal } from '../../../access/principal.ts'
+import type { Issue } from '../../../errors.ts'
+import { typeName, typeNumber } from '../../../fhir/definitions.ts'
+import { UPKEEP } from '../../../jobs/upkeep/upkeep.ts'
+import type { Database } from '../../../platform/postgres/database.ts'
+import type { Connection } from '../../../platform/postgres/statement.ts'
+import { type Store, scopeOf } from '../../../store/rows/context.ts'
+import { listCompartments } from '../patients/compartments.ts'
+import { addChanged, type Listing, listMembers } from '../patients/members.ts'
+import { provenanceChoice, targetTypes } from '../patients/provenance.ts'
+import { hasProvenance, listProvenance } from '../patients/provenance-list.ts'
+import { type ExportJob, lockExports, type PlannedJob } from './jobs.ts'
+import { cutList, type Listed } from './list.ts'
+import { MOST_RUNNING, type NewPart } from './parts.ts'
+import { typesOf } from './scope.ts'
+import { reachOf, stateTime } from './select.ts'
+
+/** Rows of one type beyond which its ids are cut into ranges: a file holds them, and what is deleted meanwhile. */
+const PART_ROWS = 95_000
+/** Rows of types that share a part: to take one, to store its file and to write that down is as much as for 1,000 rows. */
+const SHARED_ROWS = 20_000
+
+/**
+ * The time of an export. Every transaction that could still commit something with a `lastUpdated` up to it
+ * has ended: those under way began later, and time is stamped inside them. Chosen once. `heldMs` is how
+ * far the oldest of them holds it back. Undefined for a job that has ended, or while as many as may run.
+ */
+export async function startExport(
+  database: Database,
+  { id, project }: Pick<ExportJob, 'id' | 'project'>,
+): Promise<{ readonly at: Date; readonly heldMs: number } | undefined> {
+  return database.transaction(async (connection) => {
+    // Sent one behind the other: PostgreSQL counts once it has the lock.
+    const [, started] = await Promise.all([
+      lockExports(connection, project),
+      startOne(connection, id),
+    ])
+    return started
+  })
+}
+
+async function startOne(connection: Connection, id: string) {
+  const [found] = await connection.query<{ at: Date; heldMs: number }>({
+    name: 'export-start',
+    text: `update export_job set state = 'active', at = coalesce(at,
+        date_trunc('milliseconds', least(clock_timestamp(), (select min(xact_start)
+          from pg_stat_activity where datname = current_database() and backend_xid is not null
+            and backend_type = 'client backend' and application_name <> $3)))
+        - interval '1 ms')
+      where id = $1 and (state = 'active' or (state = 'accepted' and (select count(*)
+        from export_job a where a.project = export_job.project and a.state = 'active') < $2))
+      returning at, (extract(epoch from clock_timestamp() - at) * 1000)::float8 as "heldMs"`,
+    values: [id, MOST_RUNNING, UPKEEP],
+  })
+  return found
+}
+
+export interface Plan {
+  readonly parts: readonly NewPart[]
+  /** The number of the first part, when it may be begun whoever else waits. */
+  readonly small: number | undefined
+  readonly issues: readonly Issue[]
+}
+
+export async function planExport(
+  store: Store,
+  principal: Principal,
+  job: PlannedJob,
+): Promise<Plan> {
+  const { connection } = store
+  const { input } = job
+  const at = stateTime(job.at, input.until)
+  const types = typesOf(principal, input)
+  if (input.organizedBy !== undefined) return planPatients(store, principal, job, types, at)
+  const isListed = reachOf(input) === 'listed'
+  const isAbout = types.includes('Provenance') && reachOf(input, 'Provenance') === 'listed'
+  const others = isAbout ? types.filter((type) => type !== 'Provenance') : types
+  const targets = isAbout ? targetTypes(principal, input) : types
+  const [{ listed, issues }, mayBeAbout] = await Promise.all([
+    isListed ? listMembers(store, principal, job, targets, at) : NOTHING,
+    isAbout && hasProvenance(connection, principal, at),
+  ])
+  const unlisted = others.filter((type) => reachOf(input, type) !== 'listed')
+  const isPast = input.until !== undefined
+  const [counted, late, changed, deleted] = await Promise.all([
+    unlisted.length > 0 ? countRows(connection, principal, unlisted) : NONE,
+    isListed && !isPast ? new Set<string>() : lateTypes(connection, principal, others, at),
+    isListed && !isPast ? addChanged(connection, principal, job.id, targets, at) : NONE,
+    deletedTypes(store, principal, types, input.since, at),
+  ])
+  const about = mayBeAbout ? await listProvenance(store, principal, job.id, at) : 0
+  const found = rowsByType([...listed, ...changed, ...counted])
+  const kept = others.flatMap((type): TypeRows[] => {
+    const rows = found.get(type) ?? 0
+    return rows > 0 || late.has(type) || REGISTRY_TYPES.has(type) ? [[type, rows]] : []
+  })
+  if (about > 0) kept.push(['Provenance', about])
+  return { ...(await partsOf(store, principal, job, kept, deleted)), issues }
+}
+
+const NONE: readonly Listed[] = []
+const NOTHING: Listing = { listed: NONE, issues: [] }
+
+/** A type, and how many rows of it there are about. */
+type TypeRows = readonly [type: string, rows: number]
+
+function rowsByType(counts: readonly Listed[]): ReadonlyMap<string, number> {
+  const found = new Map<string, number>()
+  for (const { type, rows } of counts) {
+    const name = typeName(type)
+    found.set(name, (found.get(name) ?? 0) + rows)
+  }
+  return found
+}
+
+/** Those that take longest are begun first; the manifest has an order of its own. */
+async function partsOf(
+  { connection }: Store,
+  principal: Principal,
+  job: PlannedJob,
+  kept: readonly TypeRows[],
+  deleted: readonly string[],
+): Promise<Pick<Plan, 'parts' | 'small'>> {
+  const parts: NewPart[] = []
+  const add = (part: Partial<NewPart> & Pick<NewPart, 'kind'>) => {
+    parts.push({ n: parts.length + 1, ...WHOLE, ...part })
+  }
+  const sorted = kept.toSorted(([, a], [, b]) => b - a)
+  // Of Provenance some is judged by what else is exported.
+  const isAlone = ([type, rows]: TypeRows) =>
+    rows > SHARED_ROWS || (type === 'Provenance' && provenanceChoice(job.input) !== undefined)
+  const alone = sorted.filter(isAlone)
+  for (const [type, rows] of alone) {
+    const cuts = rows > PART_ROWS ? await cutsOf(connection, principal, job, type) : []
+    for (const [i, high] of [...cuts, undefined].entries()) {
+      add({ kind: 'output', type, low: cuts[i - 1], high })
+    }
+  }
+  for (const types of groupsOf(sorted.filter((one) => !isAlone(one)))) {
+    const [type] = types
+    add(types.length > 1 ? { kind: 'shared', types } : { kind: 'output', type })
+  }
+  for (const type of deleted) add({ kind: 'deleted', type })
+  add({ kind: 'close' })
+  const [[, most] = ['', 0]] = alone
+  const isSmall = most <= SHARED_ROWS && parts[0]?.kind !== 'deleted'
+  return { parts, small: isSmall ? 1 : undefined }
+}
+
+const WHOLE = { type: undefined, types: [], low: undefined, high: undefined }
+
+/** Types that follow on each other, as many together as have the rows of a part. */
+function groupsOf(types: readonly TypeRows[]): string[][] {
+  const groups: string[][] = []
+  let room = -1
+  for (const [type, rows] of types) {
+    if (rows > room) {
+      groups.push([])
+      room = SHARED_ROWS
+    }
+    groups.at(-1)?.push(type)
+    room -= rows
+  }
+  return groups
+}
+
+async function countRows(
+  connection: Connection,
+  { project }: Principal,
+  types: readonly string[],
+): Promise<readonly Listed[]> {
+  return connection.query<Listed>({
+    text: `select type, count(*)::int as rows from resource
+      where project = $1 and type = any($2) group by type`,
+    values: [project.number, types.map(typeNumber)],
+  })
+}
+
+/** Those of which something was written since. */
+async function lateTypes(
+  connection: Connection,
+  { project }: Principal,
+  types: readonly string[],
+  at: Date,
+): Promise<ReadonlySet<string>> {
+  const rows = await connection.query<{ type: number }>({
+    text: `select t.type from unnest($2::smallint[]) t(type) where exists (select 1
+      from version n where n.project = $1 and n.type = t.type and n.lu > $3)`,
+    values: [project.number, types.map(typeNumber), at],
+  })
+  return new Set(rows.map(({ type }) => typeName(type)))
+}
+
+/** The last row id of each range but the last. */
+async function cutsOf(
+  connection: Connection,
+  { project }: Principal,
+  { id: job, input }: ExportJob,
+  type: string,
+): Promise<readonly string[]> {
+  if (reachOf(input, type) === 'listed') {
+    const ends = await cutList(connection, job, typeNumber(type), PART_ROWS)
+    return ends.slice(0, -1)
+  }
+  // From one to the next, which an index counts: to number all rows took more than twice as long.
+  const next = (after: string) => `(select id from resource
+    where project = $1 and type = $2 and id > ${after} order by id offset $3 limit 1)`
+  const rows = await connection.query<{ id: string }>({
+    text: `with recursive cut as (select ${next("'00000000-0000-0000-0000-000000000000'")} as id
+        union all select ${next('cut.id')} from cut where cut.id is not null)
+      select id from cut where id is not null`,
+    values: [project.number, typeNumber(type), PART_ROWS - 1],
+  })
+  return rows.map(({ id }) => id)
+}
+
+/** Those of which something was deleted in the time that is asked for. */
+async function deletedTypes(
+  { connection }: Store,
+  principal: Principal,
+  types: readonly string[],
+  since: string | undefined,
+  at: Date,
+): Promise<readonly string[]> {
+  if (since === undefined) return []
+  const projects = types.map((type) => scopeOf(principal, type).project)
+  const rows = await connection.query<{ type: number }>({
+    text: `select t.type from unnest($1::int[], $2::smallint[]) t(project, type) where exists (
+      select 1 from version v where v.project = t.project and v.type = t.type
+        and v.lu > $3 and v.lu <= $4 and v.content is null)`,
+    values: [projects, types.map(typeNumber), since, at],
+  })
+  return rows.map(({ type }) => typeName(type))
+}
+
+/** Each part has whole compartments of patients. */
+async function planPatients(
+  store: Store,
+  principal: Principal,
+  job: PlannedJob,
+  types: readonly string[],
+  at: Date,
+): Promise<Plan> {
+  const { ends, issues } = await listCompartments(store, principal, job, types, at)
+  const deleted = await deletedTypes(store, principal, types, job.input.since, at)
+  const type = 'Patient'
+  const parts: (Partial<NewPart> & Pick<NewPart, 'kind'>)[] = [
+    ...ends.map((high, i) => ({ kind: 'output', type, low: ends[i - 1], high }) as const),
+    ...deleted.map((type) => ({ kind: 'deleted', type }) as const),
+    { kind: 'close' },
+  ]
+  const small = undefined
+  return { parts: parts.map((part, i) => ({ n: i + 1, ...WHOLE, ...part })), small, issues }
+}

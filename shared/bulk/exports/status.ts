@@ -1,0 +1,216 @@
+/** Status, manifest, cancel and files of an export: `bulkdata/export/{id}` and what is below it. */
+import { LRUCache } from 'lru-cache'
+import type { Principal } from '../../access/principal.ts'
+import {
+  accepted,
+  HttpError,
+  issue,
+  methodNotAllowed,
+  notFound,
+  outcome,
+  tooManyRequests,
+} from '../../errors.ts'
+import { covers } from '../../identity/within.ts'
+import { emptyReply, outcomeReply } from '../../request/reply.ts'
+import type { FhirReply, FhirRequest } from '../../request/request.ts'
+import type { Services } from '../../services.ts'
+import { isUuid } from '../../store/rows/context.ts'
+import { endExport, recordExport } from './announce.ts'
+import { fileReply } from './download.ts'
+import { manifestOf, manifestText, statusUrl } from './manifest.ts'
+import { memberOf } from './member.ts'
+import { pageOf } from './pages.ts'
+import {
+  cancelExport,
+  type ExportJob,
+  exportProgress,
+  holdExport,
+  readExport,
+  revokeExport,
+} from './rows/jobs.ts'
+
+const PATH = /^bulkdata\/export\/([0-9a-fA-F-]{36})(?:\/files\/([^/]+))?$/
+
+/** Whether a path below `fhir/R4/` belongs to this file. */
+export function isExportPath(path: string): boolean {
+  return path.startsWith('bulkdata/')
+}
+
+/** Errors: 404 for whoever may not see it, 403 once its member has gone. */
+export async function handleExport(
+  services: Services,
+  principal: Principal,
+  request: FhirRequest,
+): Promise<FhirReply> {
+  const [, id, name] = PATH.exec(request.path) ?? []
+  if (id === undefined) throw notFound()
+  const job = await findExport(services, principal, id)
+  if (name !== undefined) {
+    if (request.method !== 'GET') throw methodNotAllowed('GET, HEAD')
+    if (job.state === 'error') throw failureOf(job)
+    const isPartly = job.state === 'active' && job.input.partialManifests
+    if (job.state !== 'completed' && !isPartly) throw notFound()
+    const reply = await fileReply(services, request, job, name)
+    const { open } = reply
+    if (open === undefined) return reply
+    const recorded = async () => {
+      await recordExport(services, principal, id, 'download', { name })
+      return open()
+    }
+    return { ...reply, open: recorded }
+  }
+  if (request.method === 'DELETE') {
+    await cancelJob(services, principal, job)
+    return outcomeReply(202, accepted(statusUrl(services, id)))
+  }
+  if (request.method !== 'GET') throw methodNotAllowed('GET, HEAD, DELETE')
+  pollOrRefuse(job.id)
+  const answer = () => status(services, principal, job, request)
+  return job.input.separateStatus ? separately(answer) : answer()
+}
+
+/** Errors: 404 unless it is the member's own, or of the Project of an admin. */
+export async function findExport(
+  services: Services,
+  principal: Principal,
+  id: string,
+): Promise<ExportJob> {
+  const job = isUuid(id) ? await readExport(services.database, id) : undefined
+  if (job === undefined) throw notFound()
+  const isHere = job.project === principal.project.number
+  const isOwn = job.input.membershipId === principal.membershipId && covers(principal, job.input)
+  const maySee = principal.isSuperAdmin || (isHere && (isOwn || principal.isProjectAdmin))
+  if (!maySee) throw notFound()
+  if (job.state === 'error' || (await memberOf(services, job.input)) !== undefined) return job
+  await giveUp(services, job)
+  return { ...job, state: 'error', failure: REVOKED }
+}
+
+/** Its member has gone. */
+export async function giveUp(services: Services, job: ExportJob): Promise<void> {
+  await endExport(services, job, { status: 'error' }, (connection) =>
+    revokeExport(connection, job.id, REVOKED),
+  )
+}
+
+const REVOKED = { status: 403, text: 'The membership of this export is no longer active' }
+
+/** Cancels, or forgets what is there. Errors: 404 when somebody was first. */
+export async function cancelJob(
+  services: Services,
+  principal: Principal,
+  job: ExportJob,
+): Promise<void> {
+  const told = { caller: principal, step: 'cancel', details: { before: job.state } } as const
+  const isFirst = await endExport(services, job, { status: 'cancelled', told }, (connection) =>
+    cancelExport(connection, job.id),
+  )
+  if (!isFirst) throw notFound()
+  await services.queues.wake('export', 1)
+}
+
+/** https://build.fhir.org/ig/HL7/bulk-data/export.html: the status of the export beside that of the answer. */
+async function separately(answer: () => Promise<FhirReply>): Promise<FhirReply> {
+  try {
+    const reply = await answer()
+    return { ...reply, status: 200, headers: { ...reply.headers, [STATUS]: String(reply.status) } }
+  } catch (error) {
+    if (!(error instanceof HttpError)) throw error
+    return outcomeReply(200, error.outcome, { [STATUS]: String(error.status) })
+  }
+}
+
+const STATUS = 'X-Export-Status'
+
+async function status(
+  services: Services,
+  principal: Principal,
+  job: ExportJob,
+  request: FhirRequest,
+): Promise<FhirReply> {
+  switch (job.state) {
+    case 'accepted':
+    case 'active':
+      return running(services, job, request)
+    case 'completed':
+      return complete(services, principal, job, request)
+    default:
+      throw failureOf(job)
+  }
+}
+
+/** Errors: 500, or what the client itself is to blame for. */
+export function failureOf({ id, failure }: ExportJob): HttpError {
+  const { status = 500, text = 'The export failed' } = failure ?? {}
+  const code = status === 500 ? 'exception' : 'forbidden'
+  return new HttpError(
+    status,
+    outcome(undefined, issue('error', code, text, undefined, `Export ${id}`)),
+  )
+}
+
+const SLOW_FROM_MS = 10_000
+const MOST_SECONDS = 10
+
+async function running(
+  services: Services,
+  job: ExportJob,
+  request: FhirRequest,
+): Promise<FhirReply> {
+  const { done, total, ageMs } = await exportProgress(services.database, job.id)
+  const percent = Math.floor((100 * done) / Math.max(1, total))
+  const seconds = Math.min(MOST_SECONDS, Math.max(1, Math.floor(ageMs / SLOW_FROM_MS)))
+  const reply = emptyReply(202, {
+    'X-Progress': `${percent}% complete, ${done} of ${total} parts`,
+    'Retry-After': String(seconds),
+    'Cache-Control': 'no-store',
+  })
+  const page = job.input.partialManifests ? await pageOf(services, job, request) : undefined
+  if (page === undefined) return reply
+  const headers = { ...reply.headers, 'Content-Type': 'application/json' }
+  return { ...reply, headers, body: manifestText(page) }
+}
+
+async function complete(
+  services: Services,
+  principal: Principal,
+  job: ExportJob,
+  request: FhirRequest,
+): Promise<FhirReply> {
+  const page = job.input.partialManifests ? await pageOf(services, job, request) : undefined
+  const manifest = page ?? (await finalManifest(services, principal, job))
+  return {
+    status: 200,
+    headers: {
+      'Content-Type': 'application/json',
+      'Cache-Control': 'private, no-store',
+      ...(job.expires === null ? {} : { Expires: job.expires.toUTCString() }),
+    },
+    body: manifestText(manifest),
+  }
+}
+
+/** Who is given addresses in the storage has begun a download, as far as we can tell. Errors: 404. */
+async function finalManifest(services: Services, principal: Principal, job: ExportJob) {
+  const { sign } = services.storage
+  if (!job.input.presigned || sign === undefined) return manifestOf(services, job)
+  if (!(await holdExport(services.database, job.id))) throw notFound()
+  const manifest = await manifestOf(services, job, { sign })
+  const files = manifest.output.length + manifest.error.length + (manifest.deleted?.length ?? 0)
+  await recordExport(services, principal, job.id, 'download', { files })
+  return manifest
+}
+
+const BUCKET = 30
+const REFILL_PER_SECOND = 5
+const polled = new LRUCache<string, { left: number; at: number }>({ max: 10_000 })
+
+/** Errors: 429 for who polls many times a second, and keeps on doing so. */
+export function pollOrRefuse(id: string): void {
+  const now = Date.now()
+  const { left, at } = polled.get(id) ?? { left: BUCKET, at: now }
+  const filled = Math.min(BUCKET, left + ((now - at) / 1000) * REFILL_PER_SECOND)
+  // Who is refused has taken nothing: however fast somebody asks, now and then there is an answer.
+  polled.set(id, { left: filled < 1 ? filled : filled - 1, at: now })
+  if (filled < 1) throw tooManyRequests(1)
+}

@@ -1,0 +1,150 @@
+/** `$import` of CodeSystem and ConceptMap: more rows than the content of a resource should hold. */
+import { may } from '../../access/policy.ts'
+import { badRequest, forbidden, tooCostly } from '../../errors.ts'
+import { isObject, type Resource } from '../../fhir/resource.ts'
+import { escapeValue } from '../../query/values.ts'
+import type { Operation, OperationCall } from '../../request/operation.ts'
+import { interactionOf } from '../../request/output.ts'
+import { type Inputs, readInputs } from '../../request/parameters.ts'
+import { textReply } from '../../request/reply.ts'
+import type { FhirReply } from '../../request/request.ts'
+import { forgetDefinitions } from '../../rest/profiles.ts'
+import { find } from '../../store/rows/lookups.ts'
+import { present } from '../../store/rows/rows.ts'
+import { fromCoding, ownResource } from '../../terminology/codes.ts'
+import { type ImportedMapping, importMappings } from '../../terminology/concept-mappings.ts'
+import {
+  ensureConceptOwner,
+  type ImportedProperty,
+  importConcepts,
+  storedName,
+} from '../../terminology/store-concepts.ts'
+
+const MOST_ROWS = 10_000
+/** Each is part of an index entry, which PostgreSQL keeps below 2,700 bytes. */
+const LONGEST_BYTES = 500
+
+/** All rows or none. Errors: 400, 403, 404. */
+export const importRows: Operation = {
+  name: 'import',
+  on: [
+    { type: 'CodeSystem', level: 'type' },
+    { type: 'CodeSystem', level: 'instance' },
+    { type: 'ConceptMap', level: 'type' },
+    { type: 'ConceptMap', level: 'instance' },
+  ],
+  methods: ['POST'],
+  area: 'administration',
+  async run(call) {
+    const type = call.type === 'ConceptMap' ? 'ConceptMap' : 'CodeSystem'
+    const { services, principal } = call
+    if (!principal.isProjectAdmin || !may(principal, type, 'update')) throw forbidden()
+    const inputs = readInputs(call, [
+      { name: 'system', kind: 'text' },
+      { name: 'url', kind: 'text' },
+      { name: 'concept', kind: 'object', many: true },
+      {
+        name: 'property',
+        kind: 'part',
+        many: true,
+        parts: ['code', 'property', 'value'].map((name) => ({ name, kind: 'text' })),
+      },
+      {
+        name: 'mapping',
+        kind: 'part',
+        many: true,
+        parts: [
+          { name: 'source', kind: 'object' },
+          { name: 'target', kind: 'object' },
+          { name: 'equivalence', kind: 'text' },
+          { name: 'relationship', kind: 'text' },
+        ],
+      },
+    ])
+    const resource = await targetOf(call, type, inputs)
+    const concepts = inputs.objects('concept').map((item) => fromCoding(item, 'concept'))
+    const properties = inputs.parts('property').map((part) => propertyOf(part, resource))
+    const mappings = inputs.parts('mapping').map(mappingOf)
+    const rows = concepts.length + properties.length + mappings.length
+    if (rows > MOST_ROWS) throw tooCostly(`${rows} rows were sent; ${MOST_ROWS} are allowed`)
+    const texts = [concepts.map(({ code }) => code), properties, mappings].flat()
+    for (const text of texts.flatMap((item) => (isObject(item) ? Object.values(item) : [item]))) {
+      requireShort(text)
+    }
+    await services.database.transaction(async (connection) => {
+      const owner = await ensureConceptOwner(
+        connection,
+        resource.meta?.project ?? principal.project.id,
+        type,
+        resource.id ?? '',
+      )
+      if (type === 'ConceptMap') await importMappings(connection, owner, mappings)
+      else await importConcepts(connection, owner, concepts, properties)
+    })
+    forgetDefinitions(services, type)
+    return readReply(call, type, resource.id ?? '')
+  },
+}
+
+/** Of the caller's own Project only: what it is linked to is not its to change. */
+async function targetOf(call: OperationCall, type: string, inputs: Inputs): Promise<Resource> {
+  const own = await ownResource(call)
+  if (own !== undefined) return own
+  const name = type === 'CodeSystem' ? 'system' : 'url'
+  const url = inputs.text(name) ?? inputs.text('url')
+  if (url === undefined) throw badRequest(`Missing required parameter "${name}"`)
+  const { services, principal } = call
+  const values = [escapeValue(url)]
+  const conditions = [{ code: 'url', type: 'uri', modifier: undefined, values } as const]
+  const [first, second] = await find(services.repository, principal, type, conditions, 2)
+  if (first === undefined) throw badRequest(`No ${type} found with URL ${url}`)
+  if (second !== undefined) throw badRequest(`More than one ${type} found with URL ${url}`)
+  return first
+}
+
+/** Properties of the standard that need no declaration. */
+const STANDARD = new Set(['parent', 'child', 'status', 'inactive', 'notSelectable'])
+
+/** A child of X is the same as X as a parent. */
+function propertyOf(part: Inputs, codeSystem: Resource): ImportedProperty {
+  const code = part.required('code')
+  const property = storedName(part.required('property'))
+  const value = part.required('value')
+  const declared = Array.isArray(codeSystem.property) ? codeSystem.property.filter(isObject) : []
+  if (!STANDARD.has(property) && !declared.some((item) => item.code === property)) {
+    throw badRequest(`Unknown property: ${property}`)
+  }
+  return property === 'child'
+    ? { code: value, property: 'parent', value: code }
+    : { code, property, value }
+}
+
+function mappingOf(part: Inputs): ImportedMapping {
+  const [source, target] = ['source', 'target'].map((name) => {
+    const coding = part.object(name)
+    if (coding === undefined) throw badRequest(`A mapping needs a ${name}`)
+    return fromCoding(coding, `mapping.${name}`)
+  })
+  return {
+    sourceSystem: source?.system ?? '',
+    source: source?.code ?? '',
+    targetSystem: target?.system ?? '',
+    target: target?.code ?? '',
+    display: target?.display,
+    equivalence: part.text('equivalence') ?? part.text('relationship') ?? 'equivalent',
+  }
+}
+
+function requireShort(text: unknown): void {
+  if (typeof text !== 'string') return
+  if (text.includes('\0')) throw badRequest('Null bytes are not allowed')
+  if (Buffer.byteLength(text) > LONGEST_BYTES) {
+    throw badRequest(`Codes and values may have ${LONGEST_BYTES} bytes`)
+  }
+}
+
+async function readReply(call: OperationCall, type: string, id: string): Promise<FhirReply> {
+  const { services, principal } = call
+  const version = await services.repository.read(principal, type, id)
+  return textReply(200, present(version, principal, interactionOf(call).preferences.extended))
+}

@@ -1,0 +1,233 @@
+/** Lines of an import → resources, or why a line is none. */
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import type { Principal } from '../../access/principal.ts'
+import { badRequest, badStructure, HttpError, tooLarge } from '../../errors.ts'
+import { isPlatformType, isResourceType } from '../../fhir/definitions.ts'
+import { parseBody } from '../../fhir/json.ts'
+import { isObject, isResource, type Resource } from '../../fhir/resource.ts'
+import { mapStrings } from '../../request/map-strings.ts'
+import { readPreferences } from '../../request/negotiate.ts'
+import type { Interaction } from '../../request/request.ts'
+import {
+  type ConditionalReference,
+  conditionalReferences,
+  findMatches,
+  targetOf,
+} from '../../rest/conditional-references.ts'
+import { acceptResource } from '../../rest/interaction.ts'
+import type { Services } from '../../services.ts'
+import { isLegalId, normalId } from '../../store/rows/context.ts'
+import type { PlannedCreates } from '../../store/write/planned-creates.ts'
+
+/** A line as it stands in the input. */
+export interface ImportLine {
+  /** From 1. */
+  readonly number: number
+  /** Byte it begins at, blank lines before it included. */
+  readonly start: number
+  /** Byte behind its end. */
+  readonly end: number
+  /** Undefined when it is longer than a line may be. */
+  readonly bytes: Buffer | undefined
+}
+
+/** A line with what it is to write, or why it is not. */
+export interface ReadLine extends ImportLine {
+  /** A plan takes less memory than a resource; where it does not work out, the line is read again. */
+  readonly read: Resource | Planned | HttpError
+  /** `meta.lastUpdated` where it comes from. */
+  readonly foreignTime: string | undefined
+}
+
+/** The id of a resource that is new, unless the id is taken. */
+export interface Planned {
+  readonly planned: string
+}
+
+/** What is to be written together. */
+export interface ReadLines {
+  readonly lines: readonly ReadLine[]
+  /** Of the lines that are planned; undefined: none is. */
+  readonly plans: PlannedCreates | undefined
+}
+
+const IMPORTED_TIME = 'fhir/StructureDefinition/imported-lastUpdated'
+
+/** As JSON may write one; the escape begins some others, too. */
+const QUESTION_MARKS = ['?', '\\u003']
+
+/** Lines are read in portions, so that others get their turn, and planned in the next one: code stays in cache. */
+const PORTION = 32
+
+/** People, their rights and programs are not taken over by file, nor is content. */
+export function isImportable(type: string): boolean {
+  return isResourceType(type) && !isPlatformType(type) && type !== 'Binary'
+}
+
+/**
+ * Parses and validates; `plans`: and works out what is written where the ids are free. `beforeSearch` may throw
+ * where references that are searches are not to be looked for yet.
+ */
+export async function readLines(
+  services: Services,
+  principal: Principal,
+  type: string,
+  lines: readonly ImportLine[],
+  plans: PlannedCreates | undefined,
+  beforeSearch = async () => {},
+): Promise<ReadLines> {
+  const interaction = interactionOf(services, principal)
+  const done: ReadLine[] = []
+  for (let from = 0; from < lines.length; from += PORTION) {
+    const parsed: ReadLine[] = []
+    for (const line of lines.slice(from, from + PORTION)) {
+      parsed.push(await readLine(interaction, type, line))
+    }
+    await nextTurn()
+    if (plans === undefined) done.push(...parsed)
+    else for (const line of parsed) done.push(await planned(interaction, line, plans))
+  }
+  return { lines: await withLiteralReferences(interaction, done, beforeSearch), plans }
+}
+
+/** What cannot be planned is left to the write, refusals included. */
+async function planned(
+  { services, principal }: Interaction,
+  line: ReadLine,
+  plans: PlannedCreates,
+): Promise<ReadLine> {
+  const { read, foreignTime } = line
+  if (!isRead(read) || mayAsk(line)) return line
+  try {
+    const resource =
+      foreignTime === undefined ? read : withImportedTime(services.config, read, foreignTime)
+    const isPlanned = await services.repository.planCreate(principal, resource, plans)
+    return isPlanned ? { ...line, read: { planned: read.id ?? '' } } : line
+  } catch (error) {
+    refusalOf(error)
+    return line
+  }
+}
+
+/** A resource with a question mark in its text may hold a reference that is a search. */
+function mayAsk({ bytes }: ImportLine): boolean {
+  return QUESTION_MARKS.some((text) => bytes?.includes(text))
+}
+
+/**
+ * When a resource was last changed in the system that it comes from is kept as an extension: `lastUpdated` is the
+ * time of the write here.
+ */
+export function withImportedTime(
+  { baseUrl }: Services['config'],
+  resource: Resource,
+  valueInstant: string,
+): Resource {
+  const url = `${baseUrl}${IMPORTED_TIME}`
+  const { meta } = resource
+  const given = isObject(meta) && Array.isArray(meta.extension) ? meta.extension : []
+  const others = given.filter((item) => !(isObject(item) && item.url === url))
+  return { ...resource, meta: { ...meta, extension: [...others, { url, valueInstant }] } }
+}
+
+async function readLine(
+  interaction: Interaction,
+  type: string,
+  line: ImportLine,
+): Promise<ReadLine> {
+  const { bytes } = line
+  try {
+    if (bytes === undefined) throw tooLarge()
+    const body = parseBody(bytes)
+    if (!isResource(body)) throw badStructure('The line is no resource')
+    const { id, meta } = body
+    if (typeof id !== 'string' || id === '') throw badRequest('Missing id', 'id')
+    if (!isLegalId(id)) throw badRequest('Incorrect resource ID', 'id')
+    const { resource } = await acceptResource(interaction, type, body)
+    const time = isObject(meta) ? meta.lastUpdated : undefined
+    const foreignTime = typeof time === 'string' ? time : undefined
+    const normal = normalId(id)
+    const read = resource.id === normal ? resource : { ...resource, id: normal }
+    return { ...line, read, foreignTime }
+  } catch (error) {
+    return { ...line, read: refusalOf(error), foreignTime: undefined }
+  }
+}
+
+/** Failures of ours are not the line's. */
+export function refusalOf(error: unknown): HttpError {
+  if (isRefusal(error)) return error
+  throw error
+}
+
+/** What would be the same the next time. */
+export function isRefusal(error: unknown): error is HttpError {
+  return error instanceof HttpError && error.status < 500
+}
+
+/** One statement for 200 searches of all lines. */
+async function withLiteralReferences(
+  interaction: Interaction,
+  lines: readonly ReadLine[],
+  beforeSearch: () => Promise<void>,
+): Promise<readonly ReadLine[]> {
+  const asking = new Set(lines.filter((line) => isRead(line.read) && mayAsk(line)))
+  if (asking.size === 0) return lines
+  const asked = new Map<string, ConditionalReference['condition']>()
+  const found = lines.map((line) => {
+    if (line.read instanceof HttpError) return line.read
+    if (!asking.has(line) || isPlanned(line.read)) return []
+    try {
+      const references = conditionalReferences(interaction, line.read)
+      for (const { text, condition } of references) asked.set(text, condition)
+      return references
+    } catch (error) {
+      return refusalOf(error)
+    }
+  })
+  if (asked.size > 0) await beforeSearch()
+  const matches = await findMatches(interaction, asked)
+  return lines.map((line, i) => {
+    const references = found[i] ?? []
+    if (references instanceof HttpError) return { ...line, read: references }
+    if (references.length === 0 || !isRead(line.read)) return line
+    try {
+      const targets = new Map(references.map((item) => [item.text, targetOf(item, matches)]))
+      const literal = (text: string, name: string | undefined) =>
+        (name === 'reference' && targets.get(text)) || text
+      return { ...line, read: mapStrings(line.read, literal) }
+    } catch (error) {
+      return { ...line, read: refusalOf(error) }
+    }
+  })
+}
+
+/** Undefined for a line that is refused. */
+export function idOf({ read }: ReadLine): string | undefined {
+  if (read instanceof HttpError) return undefined
+  return isPlanned(read) ? read.planned : read.id
+}
+
+/** No resource has a member of that name. */
+export function isPlanned(read: ReadLine['read']): read is Planned {
+  return 'planned' in read
+}
+
+/** Not refused, and not planned. */
+export function isRead(read: ReadLine['read']): read is Resource {
+  return !(read instanceof HttpError) && !isPlanned(read)
+}
+
+/** Lines are written as if each was the body of a request of its own. */
+function interactionOf(services: Services, principal: Principal): Interaction {
+  const request = {
+    method: 'PUT',
+    path: '',
+    query: new URLSearchParams(),
+    headers: {},
+    body: undefined,
+    requestId: '',
+    traceId: '',
+  }
+  return { services, principal, request, preferences: readPreferences(request) }
+}

@@ -1,0 +1,277 @@
+/**
+ * Parts of imports as workers see them: taken, advanced, given back. What is written by a worker that has
+ * lost its lease, or for an import that was cancelled, is rolled back with the transaction that wrote it.
+ */
+import { randomUUID } from 'node:crypto'
+import type { OperationOutcome } from '../../errors.ts'
+import type { Connection } from '../../platform/postgres/statement.ts'
+import type { ImportCaller, ImportInput, ImportMode } from './imports.ts'
+
+export interface TakenPart extends ImportInput {
+  readonly job: string
+  readonly part: number
+  readonly lease: string
+  readonly caller: ImportCaller
+  readonly mode: ImportMode
+  /** Since something of it was committed, this one included. */
+  readonly attempts: number
+  /** Where the first line begins that is not committed. */
+  readonly from: number
+  /** Number of that line. */
+  readonly nextLine: number
+  /** What is committed: `[start, end)` of bytes, in order. */
+  readonly done: readonly (readonly [start: number, end: number])[]
+}
+
+/** So many imports of a Project run at a time; the others wait. */
+const MOST_RUNNING = 2
+const LEASE = '15 seconds'
+
+/** A part that nobody reads, of the Project that has the fewest under way. */
+export async function takePart(database: Connection): Promise<TakenPart | undefined> {
+  const [row] = await database.query<Omit<TakenPart, 'done' | 'from'> & { bytes: string }>({
+    name: 'import-take',
+    text: `with next as (
+        select p.job, p.part, j.caller, j.mode from import_part p join import_job j on j.id = p.job
+        where p.state = 'waiting' and p.due <= clock_timestamp() and j.state = 'active'
+          and (select count(*) from import_job o where o.project = j.project and o.state = 'active'
+            and (o.added, o.id) < (j.added, j.id)) < ${MOST_RUNNING}
+          and not (j.in_order and exists (select 1 from import_part b
+            where b.job = p.job and b.part < p.part and b.state <> 'done'))
+        order by (select count(*) from import_part a join import_job k on k.id = a.job
+            where k.project = j.project and a.lease is not null and a.due > clock_timestamp()),
+          j.added, p.job, p.part
+        limit 1 for update of p skip locked)
+      update import_part p set lease = $1, due = clock_timestamp() + interval '${LEASE}',
+        attempts = p.attempts + 1
+      from next where p.job = next.job and p.part = next.part
+      returning p.job, p.part, p.type, p.url, p.lease, next.caller, next.mode, p.attempts,
+        p.bytes::text, coalesce((select upper(r) from unnest(p.lines) r where lower(r) = 1), 1)::float8
+          as "nextLine"`,
+    values: [randomUUID()],
+  })
+  if (row === undefined) return undefined
+  const done = rangesOf(row.bytes)
+  // Of two batches that were under way the second may be committed, and the first not.
+  const from = done.find(([start]) => start === 0)?.[1] ?? 0
+  return { ...row, done, from }
+}
+
+/** `{[0,5),[9,12)}` → pairs. */
+function rangesOf(text: string): readonly (readonly [number, number])[] {
+  return [...text.matchAll(/\[(\d+),(\d+)\)/g)].map(
+    ([, start, end]) => [Number(start), Number(end)] as const,
+  )
+}
+
+/** True when somebody could take a part. */
+export async function hasWaitingPart(database: Connection): Promise<boolean> {
+  const rows = await database.query({
+    name: 'import-waiting',
+    text: `select 1 from import_part p join import_job j on j.id = p.job and j.state = 'active'
+      where p.state = 'waiting' and p.due <= clock_timestamp() limit 1`,
+    values: [],
+  })
+  return rows.length > 0
+}
+
+type Leased = Pick<TakenPart, 'job' | 'part' | 'lease'>
+
+/** False when the part is no longer this worker's, or the import is not wanted any more. */
+export async function renewLease(
+  database: Connection,
+  { job, part, lease }: Leased,
+): Promise<boolean> {
+  const rows = await database.query({
+    name: 'import-renew',
+    text: `update import_part set due = clock_timestamp() + interval '${LEASE}'
+      where job = $1 and part = $2 and lease = $3
+        and exists (select 1 from import_job where id = $1 and state = 'active')
+      returning part`,
+    values: [job, part, lease],
+  })
+  return rows.length > 0
+}
+
+/** Anybody may take the part, from `pauseMs` on. */
+export async function releasePart(
+  database: Connection,
+  { job, part, lease }: Leased,
+  pauseMs: number,
+): Promise<void> {
+  await database.query({
+    name: 'import-release',
+    text: `update import_part set lease = null,
+        due = clock_timestamp() + $4::float8 * interval '1 ms'
+      where job = $1 and part = $2 and lease = $3`,
+    values: [job, part, lease, pauseMs],
+  })
+}
+
+/**
+ * True when the part has to wait for those before it: it looks for what they may hold. From then on those of its
+ * import are taken in their order.
+ */
+export async function keepOrder(
+  database: Connection,
+  { job, part }: Pick<TakenPart, 'job' | 'part'>,
+): Promise<boolean> {
+  const rows = await database.query({
+    name: 'import-order',
+    text: `update import_job set in_order = true where id = $1
+        and exists (select 1 from import_part where job = $1 and part < $2 and state <> 'done')
+      returning id`,
+    values: [job, part],
+  })
+  return rows.length > 0
+}
+
+export async function notePartSize(
+  database: Connection,
+  { job, part, lease }: Leased,
+  size: number,
+): Promise<void> {
+  await database.query({
+    name: 'import-size',
+    text: 'update import_part set size = $4 where job = $1 and part = $2 and lease = $3',
+    values: [job, part, lease, size],
+  })
+}
+
+export interface LineFailure {
+  readonly line: number
+  /** An OperationOutcome as JSON text. */
+  readonly outcome: string
+}
+
+/** What one transaction has done. */
+export interface ImportProgress extends Leased {
+  /** Of bytes, the second one exclusive. */
+  readonly bytes: readonly [number, number]
+  readonly lines: readonly [number, number]
+  readonly created: number
+  readonly updated: number
+  readonly unchanged: number
+  readonly skipped: number
+  readonly failures: readonly LineFailure[]
+}
+
+/**
+ * False when the transaction must not be committed. Its commit waits for no disk: should PostgreSQL crash,
+ * the lines are lost together with their progress and are written again. Whatever is committed later and does
+ * wait comes after them on the disk: the end of the part, and what Subscriptions are told.
+ */
+export async function advancePart(
+  connection: Connection,
+  progress: ImportProgress,
+): Promise<boolean> {
+  const { job, part, lease, bytes, lines, failures } = progress
+  const rows = await connection.query({
+    name: 'import-advance',
+    text: `with moved as (
+        update import_part set bytes = bytes + int8multirange(int8range($4, $5)),
+          lines = lines + int8multirange(int8range($6, $7)), created = created + $8,
+          updated = updated + $9, unchanged = unchanged + $10, skipped = skipped + $11,
+          failed = failed + $12, attempts = 0
+        where job = $1 and part = $2 and lease = $3 and state = 'waiting'
+          and exists (select 1 from import_job where id = $1 and state = 'active')
+        returning part),
+      failures as (
+        insert into import_error (job, part, line, outcome)
+        select $1, $2, x.line, x.outcome from moved,
+          unnest($13::bigint[], $14::text[]) as x(line, outcome)
+        on conflict do nothing)
+      select set_config('synchronous_commit', 'off', true) from moved`,
+    values: [
+      job,
+      part,
+      lease,
+      ...bytes,
+      ...lines,
+      progress.created,
+      progress.updated,
+      progress.unchanged,
+      progress.skipped,
+      failures.length,
+      failures.map(({ line }) => line),
+      failures.map(({ outcome }) => outcome),
+    ],
+  })
+  return rows.length > 0
+}
+
+/**
+ * Ends a part, and its import with the last one, which it answers. `failure` tells of an input that could
+ * not be read on. Inside a transaction.
+ */
+export async function endPart(
+  connection: Connection,
+  { job, part, lease }: Leased,
+  failure?: LineFailure,
+): Promise<boolean> {
+  const ended = await connection.query({
+    text: `update import_part set state = 'done', lease = null,
+        failed = failed + case when $4::text is null then 0 else 1 end
+      where job = $1 and part = $2 and lease = $3 returning part`,
+    values: [job, part, lease, failure?.outcome ?? null],
+  })
+  if (ended.length === 0) return false
+  if (failure !== undefined) {
+    await connection.query({
+      text: `insert into import_error (job, part, line, outcome) values ($1, $2, $3, $4)
+        on conflict (job, part, line) do update set outcome = excluded.outcome`,
+      values: [job, part, failure.line, failure.outcome],
+    })
+  }
+  return completeImport(connection, job)
+}
+
+/** The inputs that a manifest names take its place; true when there are none, which ends the import. */
+export async function replaceManifest(
+  connection: Connection,
+  { job, part, lease }: Leased,
+  inputs: readonly ImportInput[],
+): Promise<boolean> {
+  const removed = await connection.query({
+    text: `delete from import_part where job = $1 and part = $2 and lease = $3 returning part`,
+    values: [job, part, lease],
+  })
+  if (removed.length === 0) return false
+  await connection.query({
+    text: `insert into import_part (job, part, type, url)
+      select $1, x.part, x.type, x.url
+      from unnest($2::text[], $3::text[]) with ordinality as x(type, url, part)`,
+    values: [job, inputs.map(({ type }) => type), inputs.map(({ url }) => url)],
+  })
+  return completeImport(connection, job)
+}
+
+async function completeImport(connection: Connection, job: string): Promise<boolean> {
+  // Of two parts that end together the second one waits here, and then sees the first.
+  await connection.query({
+    text: 'select 1 from import_job where id = $1 for update',
+    values: [job],
+  })
+  const rows = await connection.query({
+    text: `update import_job set state = 'completed', ended = clock_timestamp()
+      where id = $1 and state = 'active'
+        and not exists (select 1 from import_part where job = $1 and state <> 'done')
+      returning id`,
+    values: [job],
+  })
+  return rows.length > 0
+}
+
+/** For good. */
+export async function failImport(
+  database: Connection,
+  job: string,
+  failure: OperationOutcome,
+): Promise<void> {
+  await database.query({
+    name: 'import-fail',
+    text: `update import_job set state = 'failed', failure = $2::jsonb, ended = clock_timestamp()
+      where id = $1 and state = 'active'`,
+    values: [job, JSON.stringify(failure)],
+  })
+}

@@ -1,0 +1,80 @@
+/** Three-valued logic: https://hl7.org/fhirpath/N1/#boolean-logic, `undefined` is the empty collection. */
+
+import { isObject } from '../fhir/resource.ts'
+import { NO_VALUE, NOT_PLAIN } from './invariant-values.ts'
+
+/** What the variables of an invariant stand for. */
+export interface Variables {
+  /** The element that the invariant belongs to. */
+  readonly context: unknown
+  /** `%resource`: the innermost resource around it. */
+  readonly resource: unknown
+  readonly rootResource: unknown
+}
+
+export type Truth = (focus: unknown, variables: Variables) => boolean | undefined
+
+type Connect = (left: Truth, right: Truth) => Truth
+
+/** What connects two truths; the right one is not looked at when the left one decides. */
+export const LOGIC: ReadonlyMap<string, Connect> = new Map<string, Connect>([
+  [
+    'and',
+    (left, right) => (focus, variables) => {
+      const a = left(focus, variables)
+      if (a === false) return false
+      const b = right(focus, variables)
+      return b === false ? false : a && b
+    },
+  ],
+  ['or', (left, right) => either(left, right, (a) => a)],
+  ['implies', (left, right) => either(left, right, (a) => (a === undefined ? undefined : !a))],
+  [
+    'xor',
+    (left, right) => (focus, variables) => {
+      const a = left(focus, variables)
+      const b = right(focus, variables)
+      return a === undefined || b === undefined ? undefined : a !== b
+    },
+  ],
+])
+
+function either(
+  left: Truth,
+  right: Truth,
+  ofLeft: (a: boolean | undefined) => boolean | undefined,
+): Truth {
+  return (focus, variables) => {
+    const a = ofLeft(left(focus, variables))
+    if (a === true) return true
+    const b = right(focus, variables)
+    return b === true ? true : a === undefined ? undefined : b
+  }
+}
+
+/** https://hl7.org/fhirpath/N1/#singleton-evaluation-of-collections */
+export function singleton(found: readonly unknown[]): boolean | undefined {
+  if (found.length === 0) return undefined
+  if (found.length > 1) throw NOT_PLAIN
+  return typeof found[0] === 'boolean' ? found[0] : true
+}
+
+/** Functions without arguments that say something about a collection. */
+export const TESTS: ReadonlyMap<string, (found: readonly unknown[]) => boolean> = new Map([
+  ['exists', (found: readonly unknown[]) => found.length > 0],
+  ['empty', (found: readonly unknown[]) => found.length === 0],
+  [
+    'hasValue',
+    (found: readonly unknown[]) =>
+      found.length === 1 && found[0] !== NO_VALUE && !isObject(found[0]),
+  ],
+  ['isDistinct', isDistinct],
+  ['allFalse', (found: readonly unknown[]) => found.every((item) => item === false)],
+])
+
+/** What has no value is equal to nothing. */
+function isDistinct(found: readonly unknown[]): boolean {
+  const values = found.filter((item) => item !== NO_VALUE)
+  for (const item of values) if (typeof item !== 'string') throw NOT_PLAIN
+  return new Set(values).size === values.length
+}

@@ -1,0 +1,191 @@
+/** What a document may cost: checked before validation for what would make that slow, and after it. */
+import {
+  type DocumentNode,
+  type FieldNode,
+  type FragmentDefinitionNode,
+  GraphQLError,
+  Kind,
+  type OperationDefinitionNode,
+  type SelectionSetNode,
+  visit,
+} from 'graphql'
+import type { ProjectContext } from '../../access/principal.ts'
+import type { Given } from '../request-state.ts'
+
+const MAX_DEPTH = 24
+const MAX_COST = 100_000
+const MAX_ROOT_FIELDS = 100
+const MAX_ALIASES = 500
+/** Validation compares the fields of one key, and fragments, each with each. */
+const MAX_SAME_KEY = 20
+const MAX_SELECTIONS = 1_000
+const MAX_FRAGMENTS = 100
+const MAX_INLINE_FRAGMENTS = 500
+/** Fields, with those of a fragment counted wherever it is spread. */
+export const MAX_FIELDS = 20_000
+
+/** In all variables: 30 ms until each has been looked at. */
+const MAX_VALUES = 30_000
+
+const DEFAULT_COUNT = 20
+const MAX_COUNT = 1000
+const SEARCH_COST = 8
+
+/** Above these a request is logged. */
+export const NOTABLE = { depth: 12, cost: 10_000 }
+
+/** What is wrong with the shape of a document; linear in its length. */
+export function shapeErrors(document: DocumentNode): GraphQLError[] {
+  const errors: GraphQLError[] = []
+  let aliases = 0
+  let fragments = 0
+  let inline = 0
+  visit(document, {
+    Field: ({ alias }) => {
+      if (alias !== undefined) aliases++
+    },
+    FragmentDefinition: () => {
+      fragments++
+    },
+    FragmentSpread: () => {
+      fragments++
+    },
+    InlineFragment: () => {
+      inline++
+    },
+    SelectionSet: ({ selections }) => {
+      const keys = new Map<string, number>()
+      for (const selection of selections) {
+        if (selection.kind !== Kind.FIELD) continue
+        const key = (selection.alias ?? selection.name).value
+        keys.set(key, (keys.get(key) ?? 0) + 1)
+      }
+      if (selections.length > MAX_SELECTIONS || Math.max(0, ...keys.values()) > MAX_SAME_KEY) {
+        const text = `A selection may have ${MAX_SELECTIONS} fields, ${MAX_SAME_KEY} of one name`
+        errors.push(new GraphQLError(text))
+      }
+    },
+  })
+  const roots = document.definitions
+    .filter((definition) => definition.kind === Kind.OPERATION_DEFINITION)
+    .map(({ selectionSet }) => selectionSet.selections.length)
+  if (Math.max(0, ...roots) > MAX_ROOT_FIELDS) {
+    errors.push(new GraphQLError(`A document may have ${MAX_ROOT_FIELDS} root fields`))
+  }
+  if (aliases > MAX_ALIASES) {
+    errors.push(new GraphQLError(`A document may have ${MAX_ALIASES} aliases, not ${aliases}`))
+  }
+  if (fragments > MAX_FRAGMENTS) {
+    errors.push(new GraphQLError(`A document may have ${MAX_FRAGMENTS} fragments and spreads`))
+  }
+  if (inline > MAX_INLINE_FRAGMENTS) {
+    errors.push(new GraphQLError(`A document may have ${MAX_INLINE_FRAGMENTS} inline fragments`))
+  }
+  return errors
+}
+
+/** Variables that would take long to be understood. */
+export function variableErrors(variables: Given): GraphQLError[] {
+  if (valuesLeft(variables, MAX_VALUES) > 0) return []
+  return [new GraphQLError(`Variables may have ${MAX_VALUES} values`)]
+}
+
+function valuesLeft(value: unknown, most: number): number {
+  if (typeof value !== 'object' || value === null) return most - 1
+  let left = most - 1
+  for (const child of Object.values(value)) {
+    if (left <= 0) return 0
+    left = valuesLeft(child, left)
+  }
+  return left
+}
+
+export interface Weight {
+  readonly depth: number
+  readonly cost: number
+  /** Once fragments are put in their places. */
+  readonly fields: number
+}
+
+/** Of a valid document: fragments form no cycle. */
+export function weigh(
+  document: DocumentNode,
+  operation: OperationDefinitionNode,
+  variables: Given,
+): Weight {
+  const fragments = new Map<string, FragmentDefinitionNode>()
+  for (const definition of document.definitions) {
+    if (definition.kind === Kind.FRAGMENT_DEFINITION) {
+      fragments.set(definition.name.value, definition)
+    }
+  }
+  const known = new Map<SelectionSetNode, Weight>()
+
+  function ofSelections(set: SelectionSetNode | undefined): Weight {
+    if (set === undefined) return NOTHING
+    const before = known.get(set)
+    if (before !== undefined) return before
+    let weight = NOTHING
+    for (const selection of set.selections) {
+      const part =
+        selection.kind === Kind.FIELD
+          ? ofField(selection)
+          : ofSelections(
+              selection.kind === Kind.INLINE_FRAGMENT
+                ? selection.selectionSet
+                : fragments.get(selection.name.value)?.selectionSet,
+            )
+      weight = {
+        depth: Math.max(weight.depth, part.depth),
+        cost: weight.cost + part.cost,
+        fields: weight.fields + part.fields,
+      }
+    }
+    known.set(set, weight)
+    return weight
+  }
+
+  function ofField(field: FieldNode): Weight {
+    const inside = ofSelections(field.selectionSet)
+    const cost = costOf(field, inside.cost, variables)
+    return { depth: inside.depth + 1, cost, fields: inside.fields + 1 }
+  }
+
+  return ofSelections(operation.selectionSet)
+}
+
+const NOTHING: Weight = { depth: 0, cost: 0, fields: 0 }
+
+function costOf(field: FieldNode, children: number, variables: Given): number {
+  const { value: name } = field.name
+  if (/^[A-Z]\w*(List|Connection)$/.test(name)) {
+    return SEARCH_COST + countOf(field, variables) * children
+  }
+  return name === 'resource' ? 1 + 2 * children : children
+}
+
+function countOf({ arguments: given = [] }: FieldNode, variables: Given): number {
+  const value = given.find(({ name }) => name.value === '_count')?.value
+  const count =
+    value?.kind === Kind.VARIABLE
+      ? Number(variables[value.name.value] ?? DEFAULT_COUNT)
+      : value?.kind === Kind.INT
+        ? Number(value.value)
+        : DEFAULT_COUNT
+  return Math.min(Math.max(count, 0) || 0, MAX_COUNT)
+}
+
+/** Errors of a valid document that asks for more than its Project allows. */
+export function weightErrors(
+  { depth, cost, fields }: Weight,
+  { graphql }: ProjectContext,
+): GraphQLError[] {
+  const tooMuch: [string, number, number][] = [
+    ['Field depth', depth, graphql?.depth ?? MAX_DEPTH],
+    ['Query cost', cost, graphql?.cost ?? MAX_COST],
+    ['Number of fields', fields, MAX_FIELDS],
+  ]
+  return tooMuch.flatMap(([what, found, limit]) =>
+    found > limit ? [new GraphQLError(`${what} ${found} exceeds the limit of ${limit}`)] : [],
+  )
+}

@@ -1,0 +1,120 @@
+/** Arguments of searches and of lists inside a resource, and what they ask for. */
+
+import {
+  type GraphQLArgumentConfig,
+  GraphQLEnumType,
+  GraphQLInt,
+  GraphQLNonNull,
+  GraphQLString,
+} from 'graphql'
+import { tooCostly } from '../../errors.ts'
+import { searchParameters } from '../../fhir/definitions.ts'
+import type { Given } from '../request-state.ts'
+import { type Child, childrenOf, nameOf, type Place } from './elements.ts'
+import { listOfType } from './lazy.ts'
+import { isText } from './scalars.ts'
+
+export type Arguments = Readonly<Record<string, GraphQLArgumentConfig>>
+
+const texts = { type: listOfType(GraphQLString) }
+const text = { type: GraphQLString }
+const whole = { type: GraphQLInt }
+const PAGING: Arguments = { _count: whole, _offset: whole, _sort: text, _cursor: text }
+const PAGING_NAMES: ReadonlySet<string> = new Set(Object.keys(PAGING))
+/** Not searched by, or only by the service itself. */
+const LEFT_OUT: ReadonlySet<string> = new Set([
+  '_content',
+  '_query',
+  '_text',
+  '_project',
+  '_author',
+])
+const ADDED = ['_filter', '_account']
+
+/** GraphQL name → code of the parameters that a type is searched by. */
+export function parameterNames(type: string): ReadonlyMap<string, string> {
+  const known = names.get(type)
+  if (known !== undefined) return known
+  const codes = [...searchParameters(type).keys(), ...ADDED].filter((code) => !LEFT_OUT.has(code))
+  const made = new Map(codes.map((code) => [snake(code), code] as const).filter(isLegal))
+  names.set(type, made)
+  return made
+}
+
+const names = new Map<string, ReadonlyMap<string, string>>()
+const isLegal = ([name]: readonly [string, string]) => /^[_A-Za-z][_0-9A-Za-z]*$/.test(name)
+const snake = (code: string) => code.replaceAll('-', '_')
+
+export function searchArguments(type: string): Arguments {
+  const made = searches.get(type) ?? {
+    ...Object.fromEntries([...parameterNames(type).keys()].map((name) => [name, texts])),
+    ...PAGING,
+  }
+  searches.set(type, made)
+  return made
+}
+
+const searches = new Map<string, Arguments>()
+
+/** Of a nested list; `isShort` where the type refers to anything: `_filter` says all else. */
+export function reverseArguments(
+  type: string,
+  codes: readonly string[],
+  isShort: boolean,
+): Arguments {
+  // Many types are referred to by the same parameters.
+  const key = `${type} ${codes.join(' ')} ${isShort}`
+  const known = reverses.get(key)
+  if (known !== undefined) return known
+  const name = [type, ...codes.map(snake), isShort ? 'any' : 'reference'].join('_')
+  const values = Object.fromEntries(codes.map((code) => [snake(code), { value: code }]))
+  const reference = { type: new GraphQLNonNull(new GraphQLEnumType({ name, values })) }
+  const { _id, ...all } = searchArguments(type)
+  const others = isShort ? { ...PAGING, _filter: texts, _lastUpdated: texts } : all
+  const made = { _reference: reference, ...others }
+  reverses.set(key, made)
+  return made
+}
+
+const reverses = new Map<string, Arguments>()
+
+/** All of them must hold; a search has no more conditions. */
+const MAX_REPEATS = 200
+
+/** The query string of REST that says the same. Errors: 400 `too-costly`. */
+export function queryOf(type: string, given: Given): URLSearchParams {
+  const codes = parameterNames(type)
+  const query = new URLSearchParams()
+  for (const [name, value] of Object.entries(given)) {
+    const code = PAGING_NAMES.has(name) ? name : codes.get(name)
+    if (code === undefined || value === null) continue
+    if (Array.isArray(value) && value.length > MAX_REPEATS) {
+      throw tooCostly(`${name} may be given ${MAX_REPEATS} times`)
+    }
+    for (const one of Array.isArray(value) ? value : [value]) query.append(code, String(one))
+  }
+  return query
+}
+
+/** Of a list element: its children that are texts, FHIRPath, and which part of it. */
+export function listArguments({ content }: Child): Arguments {
+  if (content.kind !== 'object') return PART
+  const name = nameOf(content.place)
+  const made = lists.get(name) ?? { ...filtersOf(content.place), ...PART }
+  lists.set(name, made)
+  return made
+}
+
+const lists = new Map<string, Arguments>()
+const PART: Arguments = { fhirpath: text, _count: whole, _offset: whole }
+
+function filtersOf(place: Place): Arguments {
+  const filters = childrenOf(place).filter(
+    (child) =>
+      !child.isChoice &&
+      !child.isList &&
+      child.content.kind === 'primitive' &&
+      isText(child.content.code),
+  )
+  return Object.fromEntries(filters.map(({ name }) => [name, text]))
+}

@@ -1,0 +1,115 @@
+/** Elements of the definitions as fields: one a type of a choice, with the GraphQL name of what is inside. */
+import { elementsOf, typeDefinition } from '../../fhir/definitions.ts'
+import type { ElementDefinition } from '../../fhir/definitions-data.ts'
+import { openOnce } from '../../fhir/definitions-lines.ts'
+import { shortText } from '../../fhir/short-descriptions.ts'
+
+/** A type, or the backbone element at a path below it. */
+export interface Place {
+  readonly type: string
+  /** Empty for the type itself. */
+  readonly path: string
+}
+
+export type Content =
+  | { readonly kind: 'primitive'; readonly code: string }
+  | { readonly kind: 'object'; readonly place: Place }
+  /** Any resource. */
+  | { readonly kind: 'resource' }
+
+export interface Child {
+  /** As in JSON: `valueQuantity`. */
+  readonly name: string
+  readonly isChoice: boolean
+  readonly isList: boolean
+  readonly content: Content
+  /** What the standard says of it. */
+  readonly short: string | undefined
+}
+
+/** `Patient`, and `PatientContact` for its backbone element. */
+export function nameOf({ type, path }: Place): string {
+  if (path === '') return type
+  return type + path.split('.').map(capitalised).join('')
+}
+
+/** The backbone element of such a name; undefined where there is none. */
+export function placeNamed(name: string): Place | undefined {
+  const starts = [...name.matchAll(/[A-Z]/g)].map(({ index }) => index).reverse()
+  for (const end of starts) {
+    const type = name.slice(0, end)
+    const found = elementsOf(type).find(
+      (element) => isBackbone(element) && nameOf({ type, path: element.path }) === name,
+    )
+    if (found !== undefined) return { type, path: found.path }
+  }
+  return undefined
+}
+
+export function isKnownType(name: string): boolean {
+  return typeDefinition(name) !== undefined
+}
+
+/** What a place holds, in the order of the standard. */
+export function childrenOf({ type, path }: Place): readonly Child[] {
+  const prefix = path === '' ? '' : `${path}.`
+  const own = elementsOf(type).flatMap((element) => {
+    const name = element.path.slice(prefix.length)
+    if (!element.path.startsWith(prefix) || name.includes('.')) return []
+    return childOf(type, element, name)
+  })
+  const inherited = path === '' ? [] : backbone().filter(({ name }) => !own.some(isNamed(name)))
+  return [...inherited, ...own]
+}
+
+const isNamed =
+  (name: string) =>
+  (child: Child): boolean =>
+    child.name === name
+
+/** What every backbone element has. */
+const backbone = openOnce(() => {
+  const children = elementsOf('BackboneElement')
+  return children.flatMap((element) => childOf('BackboneElement', element, element.path))
+})
+
+function childOf(type: string, element: ElementDefinition, name: string): Child[] {
+  const { choice = false, types, max } = element
+  const isList = max !== undefined && max !== '1'
+  const short = shortText(type, element.path)
+  if (element.content !== undefined) {
+    const [referred = '', ...path] = element.content.split('.')
+    const content: Content = { kind: 'object', place: { type: referred, path: path.join('.') } }
+    return [{ name, isChoice: false, isList, content, short }]
+  }
+  if (isBackbone(element)) {
+    const content: Content = { kind: 'object', place: { type, path: element.path } }
+    return [{ name, isChoice: false, isList, content, short }]
+  }
+  return types.map(({ code }) => ({
+    name: choice ? name + capitalised(code) : name,
+    isChoice: choice,
+    isList,
+    content: contentOf(name === 'id' && isResource(type) ? 'id' : code),
+    short,
+  }))
+}
+
+function contentOf(code: string): Content {
+  const definition = typeDefinition(code)
+  if (code === 'Resource' || definition?.kind === 'resource') return { kind: 'resource' }
+  if (definition?.kind !== 'complex-type') return { kind: 'primitive', code }
+  return { kind: 'object', place: { type: code, path: '' } }
+}
+
+function isResource(type: string): boolean {
+  return typeDefinition(type)?.kind === 'resource'
+}
+
+function isBackbone({ types: [only] }: ElementDefinition): boolean {
+  return only?.code === 'BackboneElement' || only?.code === 'Element'
+}
+
+function capitalised(text: string): string {
+  return text.charAt(0).toUpperCase() + text.slice(1)
+}

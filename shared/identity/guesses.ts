@@ -1,0 +1,139 @@
+/**
+ * Guesses at passwords and second factors, counted in Redis, where all processes see them. A guess is counted
+ * before it is judged, so that parallel ones get no further than a series: five are judged, then each has to wait
+ * for a pause, of a minute first and of twice as much each time after, up to 15 minutes, never for good.
+ *
+ * Strangers who guess at an account share one count. A device on which the User has signed in before has a count
+ * of its own, and so have the sessions of a User: strangers can pause strangers only.
+ */
+import { hash } from 'node:crypto'
+import { tooManyRequests } from '../errors.ts'
+import { runScript, script } from '../platform/queue/scripts.ts'
+import type { Redis } from '../platform/redis/redis.ts'
+
+const WINDOW_SECONDS = 900
+const GUESSES = 5
+const ADDRESS_GUESSES = 100
+const FIRST_PAUSE_SECONDS = 60
+const LONGEST_PAUSE_SECONDS = 900
+
+/** What is counted together. */
+export interface Guessed {
+  readonly name: string
+  /** The address of a stranger, whose guesses at all accounts are counted as well. */
+  readonly address?: string
+}
+
+/** Sign-ins of strangers. Users of one e-mail address share the count, since a guess names that alone. */
+export function strangersGuess(email: string, address?: string): Guessed {
+  const name = `password:${hash('sha256', email, 'base64url')}`
+  return address === undefined ? { name } : { name, address }
+}
+
+/** Second factors after the password, of strangers. */
+export function factorGuess(userId: string): Guessed {
+  return { name: `factor:${userId}` }
+}
+
+export function deviceGuess(kind: 'password' | 'factor', deviceId: string): Guessed {
+  return { name: `device-${kind}:${deviceId}` }
+}
+
+/** What a User who is signed in has to prove again. */
+export function sessionGuess(kind: 'password' | 'factor', userId: string): Guessed {
+  return { name: `session-${kind}:${userId}` }
+}
+
+const SUM = `
+local sum = 0
+for _, guesses in ipairs(redis.call('HVALS', KEYS[1])) do sum = sum + guesses end`
+
+/**
+ * KEYS count, pause, address if it counts; ARGV whose account (none: only look), most guesses, seconds of the
+ * window, of the first and of the longest pause, most guesses of an address. Answers the ms of the pause, 0 where
+ * the guess may be judged.
+ */
+const RESERVE = script(`
+local pause = redis.call('PTTL', KEYS[2])
+if pause > 0 then return pause end
+if KEYS[3] and tonumber(redis.call('GET', KEYS[3]) or 0) >= tonumber(ARGV[6]) then
+  return math.max(1, redis.call('PTTL', KEYS[3]))
+end
+if ARGV[1] == '' then return 0 end
+if KEYS[3] then
+  redis.call('SET', KEYS[3], 0, 'EX', ARGV[3], 'NX')
+  redis.call('INCR', KEYS[3])
+end
+redis.call('HINCRBY', KEYS[1], ARGV[1], 1)
+redis.call('EXPIRE', KEYS[1], ARGV[3] + ARGV[5])
+${SUM}
+local excess = sum - ARGV[2]
+if excess >= 0 then
+  redis.call('SET', KEYS[2], 1, 'EX', math.min(ARGV[4] * 2 ^ excess, ARGV[5]))
+end
+return 0`)
+
+/**
+ * KEYS as before; ARGV whose account, most guesses, 1 where the guess was right. A right guess forgives the wrong
+ * ones at the same account; one that was not judged takes itself back.
+ */
+const RELEASE = script(`
+if ARGV[3] == '1' or redis.call('HINCRBY', KEYS[1], ARGV[1], -1) <= 0 then
+  redis.call('HDEL', KEYS[1], ARGV[1])
+end
+if KEYS[3] and tonumber(redis.call('GET', KEYS[3]) or 0) > 0 then redis.call('DECR', KEYS[3]) end
+${SUM}
+if sum < tonumber(ARGV[2]) then redis.call('DEL', KEYS[2]) end`)
+
+/** Counts nothing. Errors: 429 during a pause. */
+export async function requireNoPause(redis: Redis, guessed: Guessed): Promise<void> {
+  await reserve(redis, guessed, '')
+}
+
+/**
+ * What `judge` makes of a guess at the account `whose`; undefined is a wrong one. A guess whose judge fails
+ * does not count. Errors: 429 during a pause, those of `judge`.
+ */
+export async function judgeGuess<T>(
+  redis: Redis,
+  guessed: Guessed,
+  whose: string,
+  judge: () => Promise<T | undefined>,
+): Promise<T | undefined> {
+  await reserve(redis, guessed, whose)
+  let found: T | undefined
+  try {
+    found = await judge()
+  } catch (error) {
+    await release(redis, guessed, whose, 0)
+    throw error
+  }
+  if (found !== undefined) await release(redis, guessed, whose, 1)
+  return found
+}
+
+/** For whoever has proven in another way to be the owner of the account. */
+export async function forgiveGuesses(redis: Redis, guessed: Guessed, whose: string): Promise<void> {
+  await release(redis, guessed, whose, 1)
+}
+
+async function release(redis: Redis, guessed: Guessed, whose: string, isRight: 0 | 1) {
+  await runScript(redis, RELEASE, keysOf(guessed), [whose, GUESSES, isRight])
+}
+
+async function reserve(redis: Redis, guessed: Guessed, whose: string): Promise<void> {
+  const pauseMs = await runScript(redis, RESERVE, keysOf(guessed), [
+    whose,
+    GUESSES,
+    WINDOW_SECONDS,
+    FIRST_PAUSE_SECONDS,
+    LONGEST_PAUSE_SECONDS,
+    ADDRESS_GUESSES,
+  ])
+  if (Number(pauseMs) > 0) throw tooManyRequests(Math.ceil(Number(pauseMs) / 1000))
+}
+
+function keysOf({ name, address }: Guessed): string[] {
+  const keys = [`botica:guesses:${name}`, `botica:guesses-pause:${name}`]
+  return address === undefined ? keys : [...keys, `botica:guesses-of:${address}`]
+}

@@ -1,0 +1,198 @@
+/**
+ * The chain login → membership → project, profile and policies, in as few statements as it takes.
+ * Registry rows live in the system project, the others in the membership's own.
+ */
+
+import { SYSTEM_PROJECT_NUMBER } from '../access/principal.ts'
+import { isResourceType, typeNumber } from '../fhir/definitions.ts'
+import { isObject, parseReference, type Resource, referenceIn } from '../fhir/resource.ts'
+import type { Connection } from '../platform/postgres/statement.ts'
+import { type OwnVersions, ownVersionsSql } from '../store/index/custom-parameters.ts'
+import { type Keys, keysLiteral } from '../store/index/keys.ts'
+
+export interface MembershipContext {
+  readonly project: Resource
+  /** Row of the Project in table `tenant`. */
+  readonly number: number
+  readonly own: OwnVersions
+  readonly profile: Resource
+  readonly policies: readonly Resource[]
+  /** A policy as often as it is named, each time with what its parameters are. */
+  readonly access: readonly { readonly policy: Resource; readonly parameters: unknown }[]
+  /** Policies that the membership names and that do not exist. */
+  readonly missing: readonly string[]
+  /** The UserConfiguration of the membership. */
+  readonly configuration: Resource | undefined
+}
+
+/** Where the rows are, and the keys that find them. */
+export interface Place {
+  readonly database: Connection
+  readonly keys: Keys
+}
+
+const UUID = '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
+
+/** Both in one statement; `membership` is undefined when it is gone. */
+export async function readLoginMembership(
+  { database, keys }: Place,
+  loginId: string,
+): Promise<{ login: Resource; membership: Resource | undefined } | undefined> {
+  const rows = await database.query<{ login: string | null; membership: string | null }>({
+    name: 'login-membership',
+    text: `
+      with login as materialized (
+        select content from version
+        where project = $1 and type = $2 and id = $3 order by ver desc limit 1),
+      named as materialized (
+        select split_part(content::json->'membership'->>'reference', '/', 2) as id from login
+        where content is not null)
+      select login.content as login, (
+        select v.content from version v
+        where v.project = $1 and v.type = $4
+          and v.id = (select case when id ~ '${UUID}' then id::uuid end from named)
+        order by v.ver desc limit 1) as membership
+      from login`,
+    values: [
+      SYSTEM_PROJECT_NUMBER,
+      typeNumber('Login'),
+      keys.rowId('Login', loginId),
+      typeNumber('ProjectMembership'),
+    ],
+  })
+  const row = rows[0]
+  if (typeof row?.login !== 'string') return undefined
+  return { login: parse(row.login), membership: row.membership ? parse(row.membership) : undefined }
+}
+
+/** Memberships whose profile is the given `Type/id`, oldest first. One statement. */
+export async function readMembershipsOf(
+  { database, keys }: Place,
+  reference: string,
+): Promise<Resource[]> {
+  const type = 'ProjectMembership'
+  const base = keys.param(SYSTEM_PROJECT_NUMBER, type, 'profile')
+  const key = keys.reference(base, keys.target(SYSTEM_PROJECT_NUMBER, reference))
+  const rows = await database.query<{ content: string }>({
+    text: `
+      select v.content from resource r join version v using (project, type, id, ver)
+      where r.project = $1 and r.type = $2 and r.keys @> $3::bigint[]
+      order by r.lu, r.id limit 100`,
+    values: [SYSTEM_PROJECT_NUMBER, typeNumber(type), keysLiteral([key])],
+  })
+  // A key is a hash: the content has the last word.
+  const found = rows.map((row) => parse(row.content))
+  return found.filter((membership) => referenceIn(membership.profile) === reference)
+}
+
+/** Project, profile, policies and configuration in one statement; undefined when project or profile is gone. */
+export async function readContext(
+  { database, keys }: Place,
+  membership: Resource,
+): Promise<MembershipContext | undefined> {
+  const project = parseReference(referenceIn(membership.project))
+  const profile = parseReference(referenceIn(membership.profile))
+  if (project === undefined || profile === undefined) return undefined
+  if (!isResourceType(profile.type)) return undefined
+  const named = namedPolicies(membership)
+  const policies = [...new Set(named.map(({ reference }) => reference))].flatMap((reference) => {
+    const parsed = parseReference(reference)
+    return parsed?.type === 'AccessPolicy' ? [{ ...parsed, reference }] : []
+  })
+  const configured = parseReference(referenceIn(membership.userConfiguration))
+  const configurations = configured?.type === 'UserConfiguration' ? [configured] : []
+  const wanted = [profile, ...policies, ...configurations]
+  const rows = await database.query<ProjectRow & { contents: (string | null)[] }>({
+    name: 'membership-context',
+    text: `
+      select t.project as number, p.content as project, ${ownVersionsSql('t.project')}, array(
+        select (
+          select v.content from version v
+          where v.project = t.project and v.type = w.type and v.id = w.id
+          order by v.ver desc limit 1)
+        from unnest($4::smallint[], $5::uuid[]) with ordinality as w (type, id, place)
+        order by w.place) as contents
+      from tenant t, lateral (
+        select content from version
+        where project = $1 and type = $2 and id = $3 order by ver desc limit 1) p
+      where t.fhir_id = $3`,
+    values: [
+      SYSTEM_PROJECT_NUMBER,
+      typeNumber('Project'),
+      keys.rowId('Project', project.id),
+      wanted.map((item) => typeNumber(item.type)),
+      wanted.map((item) => keys.rowId(item.type, item.id)),
+    ],
+  })
+  const row = rows[0]
+  const [profileText, ...otherTexts] = row?.contents ?? []
+  if (!row?.project || !profileText) return undefined
+  const found = new Map(
+    policies.flatMap(({ reference }, place): [string, Resource][] => {
+      const text = otherTexts[place]
+      return text ? [[reference, parse(text)]] : []
+    }),
+  )
+  const configuration = otherTexts[policies.length]
+  return {
+    project: parse(row.project),
+    number: row.number,
+    own: row,
+    profile: parse(profileText),
+    policies: [...found.values()],
+    access: named.flatMap(({ reference, parameters }) => {
+      const policy = found.get(reference)
+      return policy === undefined ? [] : [{ policy, parameters }]
+    }),
+    missing: named.flatMap(({ reference }) => (found.has(reference) ? [] : [reference])),
+    configuration: configuration ? parse(configuration) : undefined,
+  }
+}
+
+interface ProjectRow extends OwnVersions {
+  readonly number: number
+  readonly project: string | null
+}
+
+/** One statement; undefined when there is no such Project. */
+export async function readProject(
+  { database, keys }: Place,
+  id: string,
+): Promise<Pick<MembershipContext, 'project' | 'number' | 'own'> | undefined> {
+  const rows = await database.query<ProjectRow>({
+    name: 'project-context',
+    text: `
+      select t.project as number, v.content as project, ${ownVersionsSql('t.project')}
+      from tenant t join version v on v.project = $1 and v.type = $2 and v.id = t.fhir_id
+      where t.fhir_id = $3 order by v.ver desc limit 1`,
+    values: [SYSTEM_PROJECT_NUMBER, typeNumber('Project'), keys.rowId('Project', id)],
+  })
+  const row = rows[0]
+  return row?.project ? { project: parse(row.project), number: row.number, own: row } : undefined
+}
+
+interface NamedPolicy {
+  readonly reference: string
+  readonly parameters: unknown
+}
+
+/** `accessPolicy` is the older form and comes first. */
+function namedPolicies(membership: Resource): readonly NamedPolicy[] {
+  const access = Array.isArray(membership.access) ? membership.access : []
+  const named = access.map((item) => (isObject(item) ? item : {}))
+  const older = membership.accessPolicy === undefined ? [] : [{ policy: membership.accessPolicy }]
+  return [...older, ...named].map((item: Record<string, unknown>) => ({
+    reference: referenceIn(item.policy) ?? 'policy',
+    parameters: item.parameter,
+  }))
+}
+
+/** References to policies, in their order. */
+export function policiesOf(membership: Resource): string[] {
+  return namedPolicies(membership).map(({ reference }) => reference)
+}
+
+/** Content is written by the store alone and is a resource. */
+function parse(content: string): Resource {
+  return JSON.parse(content) as Resource
+}

@@ -1,0 +1,149 @@
+/**
+ * The profiles that resources of a Project claim: StructureDefinitions of the Project itself, then of
+ * the Projects it links to, then of the standard. A changed one is in use within 10 s in every
+ * process, at once in the one that changed it.
+ */
+import { LRUCache } from 'lru-cache'
+import { type ProjectContext, systemPrincipal } from '../access/principal.ts'
+import { chosen, urlOf, versionOf } from '../fhir/canonical.ts'
+import { publishedProfile } from '../fhir/definitions.ts'
+import type { Logger } from '../log.ts'
+import { escapeValue } from '../query/values.ts'
+import type { Repository } from '../store/repository.ts'
+import { freshCache } from '../store/rows/fresh-cache.ts'
+import { find } from '../store/rows/lookups.ts'
+import { compileProfile, profilesNamedIn } from '../validation/profiles/profiles.ts'
+import type { Profile } from '../validation/profiles/run.ts'
+import { isStructureDefinition, type StructureDefinition } from '../validation/profiles/tree.ts'
+import { withLinked } from './linked-projects.ts'
+import type { Principals } from './principals.ts'
+
+export interface Profiles {
+  /** By `url` or `url|version`. `repository` reads for the caller who waits, be it in a transaction. */
+  find(
+    repository: Repository,
+    project: ProjectContext,
+    canonical: string,
+  ): Promise<Profile | undefined>
+  /** A StructureDefinition has changed. */
+  forget(): void
+}
+
+const TIMES = { freshMs: 5_000, usableMs: 10_000, max: 5_000 }
+const COMPILED = 500
+/** Profiles that one profile needs, and how long a chain of them may be. */
+const MAX_NEEDED = 300
+const MAX_ROUNDS = 8
+const CANDIDATES = 100
+
+export function openProfiles(
+  repository: Repository,
+  principals: Principals,
+  log: Logger,
+): Profiles {
+  const compiled = new LRUCache<string, Profile>({ max: COMPILED })
+  const unknown = new LRUCache<string, true>({ max: COMPILED })
+
+  const readFrom = async (from: Repository, key: string): Promise<Profile | undefined> => {
+    const projectId = key.split(' ', 1)[0] ?? ''
+    const canonical = key.slice(projectId.length + 1)
+    const project = await principals.project(projectId)
+    if (project === undefined) return undefined
+    const places = await withLinked(principals, project, 'StructureDefinition')
+    const found = await gather(from, places, canonical)
+    const top = found.get(canonical)
+    if (top === undefined) {
+      if (!unknown.has(key)) log.warn({ project: projectId, profile: canonical }, 'unknown profile')
+      unknown.set(key, true)
+      return undefined
+    }
+    const stamp = [canonical, ...[...found.values()].map(stampOf)].join(' ')
+    const known = compiled.get(stamp)
+    if (known !== undefined) return known
+    const profile = compileProfile(top, found)
+    compiled.set(stamp, profile)
+    return profile
+  }
+
+  const cache = freshCache<Profile>(TIMES, (key) => readFrom(repository, key))
+  return {
+    async find(own, project, canonical) {
+      const key = `${project.id} ${canonical}`
+      try {
+        return await cache.get(key, (name) => readFrom(own, name))
+      } catch {
+        // The reading may have been another caller's, whose transaction has failed.
+        return await readFrom(own, key)
+      }
+    },
+    forget: () => cache.clear(),
+  }
+}
+
+type Found = Map<string, StructureDefinition>
+
+/** A profile and all that it needs, by the canonical that asks for it. */
+async function gather(
+  repository: Repository,
+  places: readonly ProjectContext[],
+  canonical: string,
+): Promise<Found> {
+  const found: Found = new Map()
+  let wanted: readonly string[] = [canonical]
+  for (let round = 0; round < MAX_ROUNDS && wanted.length > 0; round++) {
+    const read = await readAll(repository, places, wanted)
+    for (const [name, definition] of read) found.set(name, definition)
+    const named = new Set([...read.values()].flatMap(profilesNamedIn))
+    wanted = [...named].filter((name) => !found.has(name)).slice(0, MAX_NEEDED - found.size)
+  }
+  return found
+}
+
+async function readAll(
+  repository: Repository,
+  places: readonly ProjectContext[],
+  canonicals: readonly string[],
+): Promise<Found> {
+  const found: Found = new Map()
+  for (const place of places) {
+    const missing = canonicals.filter((name) => !found.has(name))
+    if (missing.length === 0) break
+    for (const [name, definition] of await readIn(repository, place, missing)) {
+      found.set(name, definition)
+    }
+  }
+  for (const name of canonicals) {
+    const published = publishedProfile(urlOf(name))
+    if (!found.has(name) && published !== undefined && (versionOf(name) ?? CORE) === CORE) {
+      // Its elements are those of a StructureDefinition.
+      found.set(name, published as StructureDefinition)
+    }
+  }
+  return found
+}
+
+const CORE = '4.0.1'
+
+async function readIn(
+  repository: Repository,
+  project: ProjectContext,
+  canonicals: readonly string[],
+): Promise<Found> {
+  const reader = { ...systemPrincipal(project), isSuperAdmin: false }
+  const values = [...new Set(canonicals.map((name) => escapeValue(urlOf(name))))]
+  const condition = { code: 'url', type: 'uri', modifier: undefined, values } as const
+  const count = Math.max(CANDIDATES, 2 * values.length)
+  const all = await find(repository, reader, 'StructureDefinition', [condition], count)
+  const definitions = all.flatMap((item: unknown) => (isStructureDefinition(item) ? [item] : []))
+  return new Map(
+    canonicals.flatMap((name) => {
+      const definition = chosen(definitions, name)
+      return definition === undefined ? [] : [[name, definition] as const]
+    }),
+  )
+}
+
+/** Of a published one the url is enough. */
+function stampOf({ url, id, meta }: StructureDefinition): string {
+  return `${url}/${id ?? ''}/${meta?.versionId ?? ''}`
+}

@@ -1,0 +1,40 @@
+/** The rights that a ClientApplication or Bot has by its memberships, as they are stored now. */
+import type { Rights } from '../access/guarded/outranks.ts'
+import { projectContext } from '../access/project-context.ts'
+import type { Resource } from '../fhir/resource.ts'
+import type { Database } from '../platform/postgres/database.ts'
+import type { OwnParametersReader } from '../store/index/custom-parameters.ts'
+import { Keys } from '../store/index/keys.ts'
+import type { ProgramRights } from '../store/rows/context.ts'
+import { readSalt } from '../store/rows/salt.ts'
+import { type Place, readContext, readMembershipsOf } from './memberships.ts'
+import { rulesOf } from './principals.ts'
+
+/** One statement, for the salt of row ids. */
+export async function openProgramRights(
+  database: Database,
+  own: OwnParametersReader,
+  options: { readonly openPatientAccess?: boolean } = {},
+): Promise<ProgramRights> {
+  const keys = new Keys(await readSalt(database))
+  return async (connection, profile) => {
+    const place = { database: connection, keys }
+    const memberships = await readMembershipsOf(place, profile)
+    return Promise.all(memberships.map((membership) => rightsBy(place, membership)))
+  }
+
+  async function rightsBy(place: Place, membership: Resource): Promise<Rights | undefined> {
+    // One that is not active may be made so without another look at the program.
+    const context = await readContext(place, membership)
+    if (context === undefined) return undefined
+    const { project, number } = context
+    const parameters = await own.compiled(place.database, number, context.own)
+    const { id, superAdmin } = projectContext(project, number)
+    return {
+      project: { id },
+      isSuperAdmin: superAdmin,
+      isProjectAdmin: superAdmin || membership.admin === true,
+      rules: rulesOf(membership, context, parameters, options).rules,
+    }
+  }
+}

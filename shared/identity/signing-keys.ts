@@ -1,0 +1,210 @@
+/**
+ * The keys that sign access tokens: SIGNING_KEY when it is set, else JsonWebKey resources of the
+ * system project, the first of them made at the first start and another one every 90 days. A key is
+ * published ten minutes before it signs, and as long as something it has signed may live. The private
+ * part is stored sealed, so that no way of reading resources gives it away.
+ */
+import {
+  type CryptoKey,
+  calculateJwkThumbprint,
+  exportJWK,
+  generateKeyPair,
+  importJWK,
+  type JWK,
+} from 'jose'
+import { seal, sealingKey, unseal } from '../access/credentials/sealing.ts'
+import type { KeySet, SigningKey } from '../access/credentials/tokens.ts'
+import { systemPrincipal } from '../access/principal.ts'
+import { SYSTEM_PROJECT } from '../access/project-context.ts'
+import type { Config } from '../config/config.ts'
+import { ConfigError } from '../config/reader.ts'
+import { notSupported } from '../errors.ts'
+import { typeNumber } from '../fhir/definitions.ts'
+import { isObject, type Resource } from '../fhir/resource.ts'
+import type { Logger } from '../log.ts'
+import type { Database } from '../platform/postgres/database.ts'
+import type { Repository } from '../store/repository.ts'
+import { readSalt } from '../store/rows/salt.ts'
+
+const RELOAD_AFTER_MS = 10_000
+/** Within the ten minutes that a key is published before it signs, every process has seen it. */
+const LOOK_EVERY_MS = 240_000
+const PUBLISHED_BEFORE_MS = 600_000
+const ROTATE_AFTER_MS = 90 * 86_400_000
+/** The longest life of an access token, and some skew. */
+const SIGNED_LIVES_MS = 86_400_000 + 300_000
+/** Any number that no other advisory lock of the service uses. */
+const KEY_LOCK = 726_001
+
+/** One statement at a normal start; makes a key when there is none. Errors: ConfigError. */
+export async function openSigningKeys(
+  config: Config,
+  database: Database,
+  repository: Repository,
+  log: Logger,
+): Promise<KeySet> {
+  if (config.signingKey !== undefined) {
+    const given = await keysOf(config.signingKey)
+    const rotate = async () => {
+      throw notSupported('The keys are those of SIGNING_KEY; set another one first in its list')
+    }
+    return { keys: given, reload: async () => {}, rotate, close: () => {} }
+  }
+  const store = { database, repository, seal: await sealOf(database) }
+  let stored = await load(store)
+  if (stored.length === 0) stored = await createUnless(store, (found) => found.length > 0)
+  let loadedAt = Date.now()
+  const look = async () => {
+    loadedAt = Date.now()
+    stored = await load(store)
+    if (isOld(stored)) stored = await createUnless(store, (found) => !isOld(found))
+  }
+  const timer = setInterval(() => {
+    look().catch((cause: unknown) => log.warn({ cause }, 'Signing keys could not be looked at'))
+  }, LOOK_EVERY_MS)
+  timer.unref()
+  return {
+    get keys() {
+      return inUse(stored, Date.now())
+    },
+    async reload() {
+      if (Date.now() - loadedAt >= RELOAD_AFTER_MS) await look()
+    },
+    async rotate() {
+      stored = await createUnless(store, () => false)
+    },
+    close: () => clearInterval(timer),
+  }
+}
+
+interface StoredKey {
+  readonly key: SigningKey
+  /** Epoch ms. */
+  readonly madeAt: number
+}
+
+function isOld([newest]: readonly StoredKey[]): boolean {
+  return newest !== undefined && newest.madeAt + ROTATE_AFTER_MS < Date.now()
+}
+
+/** The one that signs, then the others that are published. `stored` is newest first. */
+export function inUse(stored: readonly StoredKey[], now: number): readonly SigningKey[] {
+  const begun = stored.findIndex(({ madeAt }) => madeAt + PUBLISHED_BEFORE_MS <= now)
+  const signer = begun === -1 ? stored.length - 1 : begun
+  const published = stored.filter((_, place) => {
+    // Each stopped signing when the next newer one began.
+    const stoppedAt = (stored[place - 1]?.madeAt ?? now) + PUBLISHED_BEFORE_MS
+    return place !== signer && (place < signer || stoppedAt + SIGNED_LIVES_MS > now)
+  })
+  return [...stored.slice(signer, signer + 1), ...published].map(({ key }) => key)
+}
+
+/** SIGNING_KEY: one private JWK or an array of them. */
+async function keysOf(text: string): Promise<SigningKey[]> {
+  const jwks = parseJwks(text)
+  return await Promise.all(
+    jwks.map(async (jwk) => {
+      try {
+        return await signingKey(jwk)
+      } catch {
+        throw new ConfigError('SIGNING_KEY holds a key that is no private ES256 JWK')
+      }
+    }),
+  )
+}
+
+function parseJwks(text: string): JWK[] {
+  try {
+    const value: unknown = JSON.parse(text)
+    const list = Array.isArray(value) ? value : [value]
+    if (list.length > 0 && list.every(isObject)) return list
+  } catch {
+    // Falls through to the one complaint; the value is a secret and is not repeated.
+  }
+  throw new ConfigError('SIGNING_KEY must be a private JWK or a JSON array of them')
+}
+
+async function signingKey(jwk: JWK): Promise<SigningKey> {
+  if (jwk.kty !== 'EC' || jwk.crv !== 'P-256' || jwk.d === undefined) throw new Error('not ES256')
+  const { d, ...open } = jwk
+  const kid = jwk.kid ?? (await calculateJwkThumbprint(jwk))
+  const publicPart = { kty: 'EC', crv: 'P-256', x: open.x, y: open.y } as JWK
+  const [privateKey, publicKey] = await Promise.all([
+    importJWK({ ...publicPart, d }, 'ES256'),
+    importJWK(publicPart, 'ES256'),
+  ])
+  return {
+    kid,
+    alg: 'ES256',
+    // importJWK answers raw bytes only for symmetric keys; this one is an EC key.
+    privateKey: privateKey as CryptoKey,
+    publicKey: publicKey as CryptoKey,
+    publicJwk: { ...publicPart, kid, alg: 'ES256', use: 'sig' },
+    urlSecret: sealingKey(Buffer.from(d, 'base64url'), 'signed-url'),
+    deviceSecret: sealingKey(Buffer.from(d, 'base64url'), 'device'),
+  }
+}
+
+interface KeyStore {
+  readonly database: Database
+  readonly repository: Repository
+  readonly seal: Buffer
+}
+
+/** The newest key comes first. */
+async function load({ database, seal }: KeyStore): Promise<StoredKey[]> {
+  const rows = await database.query<{ content: string; lu: Date }>({
+    text: `
+      select v.content, v.lu from resource r join version v using (project, type, id, ver)
+      where r.project = $1 and r.type = $2 order by r.id desc limit 100`,
+    values: [SYSTEM_PROJECT.number, typeNumber('JsonWebKey')],
+  })
+  // Content is written by the store alone and is a resource.
+  const found = rows.map(({ content, lu }) => ({ jwk: JSON.parse(content) as Resource, lu }))
+  const live = found.filter(({ jwk }) => jwk.active !== false)
+  return await Promise.all(
+    live.map(async ({ jwk, lu }) => ({
+      key: await signingKey(unsealed(jwk, seal)),
+      madeAt: lu.getTime(),
+    })),
+  )
+}
+
+/** Racing processes take turns; the second one finds the key of the first. */
+async function createUnless(
+  store: KeyStore,
+  isEnough: (found: readonly StoredKey[]) => boolean,
+): Promise<StoredKey[]> {
+  return await store.database.transaction(async (connection) => {
+    await connection.query({ text: 'select pg_advisory_xact_lock($1)', values: [KEY_LOCK] })
+    const found = await load(store)
+    if (isEnough(found)) return found
+    const pair = await generateKeyPair('ES256', { extractable: true })
+    const jwk = await exportJWK(pair.privateKey)
+    const kid = await calculateJwkThumbprint(jwk)
+    const { x, y, d = '' } = jwk
+    await store.repository.create(systemPrincipal(SYSTEM_PROJECT), {
+      resourceType: 'JsonWebKey',
+      active: true,
+      alg: 'ES256',
+      kty: 'EC',
+      crv: 'P-256',
+      use: 'sig',
+      kid,
+      x,
+      y,
+      d: seal(d, store.seal).toString('base64url'),
+    })
+    return await load(store)
+  })
+}
+
+async function sealOf(database: Database): Promise<Buffer> {
+  return sealingKey(await readSalt(database), 'signing-key')
+}
+
+function unsealed(key: Resource, by: Buffer): JWK {
+  const bytes = Buffer.from(String(key.d ?? ''), 'base64url')
+  const d = unseal(bytes, by).toString()
+  return { kty: 'EC', crv: 'P-256', x: String(key.x), y: String(key.y), kid: String(key.kid), d }
+}

@@ -1,0 +1,80 @@
+/** Long work that a worker does: 202 with an AsyncJob, whose status the caller looks at. */
+
+import { randomUUID } from 'node:crypto'
+import { scopeExtension } from '../access/author-scope.ts'
+import { type Principal, systemPrincipal } from '../access/principal.ts'
+import { SYSTEM_PROJECT } from '../access/project-context.ts'
+import { accepted, allOk, forbidden } from '../errors.ts'
+import type { OperationCall } from '../request/operation.ts'
+import { absoluteUrl, outcomeReply } from '../request/reply.ts'
+import type { FhirReply, FhirRequest } from '../request/request.ts'
+import type { Services } from '../services.ts'
+import { addUpkeepJob, type UpkeepKind } from '../store/rows/upkeep-jobs.ts'
+import { createMaintenance } from './upkeep/maintenance.ts'
+
+/** `projectId` is the Project that is worked on; `filter` narrows a reindex. Errors: 403 for who has no membership. */
+export async function startUpkeep(
+  { services, principal, request, type, id }: OperationCall,
+  kind: UpkeepKind,
+  projectId: string,
+  filter?: string,
+): Promise<FhirReply> {
+  const { database } = services
+  const { project, profile, membershipId, scope, patient } = principal
+  if (membershipId === undefined) throw forbidden()
+  const jobId = randomUUID()
+  await createJob(services, principal, request, jobId, { status: 'accepted' })
+  const asked = { homeId: project.id, requester: profile, membershipId, scope, patient }
+  const input = { ...asked, projectId, type, id, filter }
+  await addUpkeepJob(database, jobId, project.number, kind, input)
+  return jobReply(services, jobId)
+}
+
+/** For work that turns out to be done already: an AsyncJob that is complete. */
+export async function completedJob({
+  services,
+  principal,
+  request,
+}: Pick<OperationCall, 'services' | 'principal' | 'request'>): Promise<FhirReply> {
+  const jobId = randomUUID()
+  await createJob(services, principal, request, jobId, {
+    status: 'completed',
+    transactionTime: new Date().toISOString(),
+    output: { resourceType: 'Parameters', parameter: [{ name: 'outcome', resource: allOk }] },
+  })
+  return jobReply(services, jobId)
+}
+
+async function createJob(
+  services: Services,
+  caller: Principal,
+  { path }: FhirRequest,
+  id: string,
+  state: Readonly<Record<string, unknown>>,
+): Promise<void> {
+  const resource = {
+    resourceType: 'AsyncJob',
+    id,
+    request: absoluteUrl(services, path),
+    requestTime: new Date().toISOString(),
+    ...scopeExtension(caller),
+    ...state,
+  }
+  const author = { ...systemPrincipal(caller.project), profile: caller.profile }
+  await services.repository.create(author, resource, { keepId: true })
+}
+
+function jobReply(services: Services, jobId: string): FhirReply {
+  const url = absoluteUrl(services, `job/${jobId}/status`)
+  return outcomeReply(202, accepted(url), { 'Content-Location': url, 'Retry-After': '1' })
+}
+
+const KEPT_MS = 7 * 24 * 3_600_000
+
+/** Jobs and their results are kept 7 days; answers how many are gone now. */
+export async function removeOldJobs({ repository }: Services): Promise<number> {
+  const before = new Date(Date.now() - KEPT_MS)
+  return await repository
+    .feature(createMaintenance)
+    .purge(systemPrincipal(SYSTEM_PROJECT), 'AsyncJob', before)
+}

@@ -1,0 +1,177 @@
+/** Reindex and expunge as a Principal: who may, and where. */
+import { may, REGISTRY_TYPES } from '../../access/policy.ts'
+import type { Principal } from '../../access/principal.ts'
+import { SYSTEM_PROJECT } from '../../access/project-context.ts'
+import { badRequest, forbidden, gone, notFound, refused } from '../../errors.ts'
+import { typeNumber } from '../../fhir/definitions.ts'
+import {
+  indexOwnNext,
+  type OwnIndexProgress,
+  type OwnIndexStep,
+} from '../../store/index/custom-parameters-index.ts'
+import { type ReindexPosition, reindexPage, rewrite } from '../../store/index/reindex.ts'
+import type { Store } from '../../store/rows/context.ts'
+import { readRow } from '../../store/rows/read.ts'
+import { type ScanPage, type ScanPosition, scanPage } from '../../store/rows/scan.ts'
+import { BOT, rebuildSchedules, removeScheduleOf } from '../../store/rows/schedules.ts'
+import { ownJobProgress } from '../../store/rows/upkeep-jobs.ts'
+import type { Version } from '../../store/rows/version.ts'
+import { readJudged } from '../../store/rulings/rulings.ts'
+import { expunge, expungeProjectPart, purgePart } from './expunge.ts'
+
+/** What is made anew. */
+export interface ReindexScope {
+  /** Undefined: all types. */
+  readonly type: string | undefined
+  /** A search that means some of them. */
+  readonly filter: string | undefined
+}
+
+/** Where a reindex of all Projects stands. */
+export interface ReindexProgress {
+  readonly project: number
+  readonly after: ReindexPosition | undefined
+}
+
+export interface Maintenance {
+  /** Errors: 403 unless an admin, 404, 410. */
+  reindex(principal: Principal, type: string, id: string): Promise<void>
+  /** The next `count` resources of all Projects; undefined when all are done. Errors: 400, 403. */
+  reindexNext(
+    principal: Principal,
+    scope: ReindexScope,
+    from: ReindexProgress | undefined,
+    count: number,
+  ): Promise<{ readonly seen: number; readonly progress: ReindexProgress } | undefined>
+  /** The next `count` resources of a Project, by its search parameters of now. Errors: 403. */
+  indexOwnNext(
+    principal: Principal,
+    project: number,
+    from: OwnIndexProgress | undefined,
+    count: number,
+  ): Promise<OwnIndexStep>
+  /** Of the Principal's Project; undefined when nothing is to be done. */
+  ownIndexProgress(principal: Principal): ReturnType<typeof ownJobProgress>
+  /** The resource with its history, live or deleted. Errors: 403 unless an admin, 404. */
+  expunge(principal: Principal, type: string, id: string): Promise<Version>
+  /** Those last changed before a time, with their history, in all Projects; answers how many. Errors: 403. */
+  purge(principal: Principal, type: string, before: Date): Promise<number>
+  /** The next `count` live resources of a Project; those of the registry are not among them. Errors: 403, 404. */
+  scan(
+    principal: Principal,
+    projectId: string,
+    after: ScanPosition | undefined,
+    count: number,
+  ): Promise<ScanPage>
+  /** The Bot does not run by itself any more, until its schedule changes. Errors: 403. */
+  removeSchedule(principal: Principal, botId: string): Promise<void>
+  /** Plans all Bots that run by themselves anew. Errors: 403. */
+  rebuildSchedules(principal: Principal): Promise<void>
+  /** The next rows of a whole Project, at last itself; false when nothing is left. Errors: 400, 403. */
+  expungeProject(principal: Principal, projectId: string): Promise<boolean>
+}
+
+export function createMaintenance(store: Store): Maintenance {
+  return {
+    async reindex(principal, type, id) {
+      requireAdmin(principal, type)
+      const found = await readJudged(store, principal, type, id, ['read'])
+      if (found?.rulings.read === undefined) throw notFound()
+      const { row } = found
+      if (row.content === null) throw gone()
+      const own = await store.ownParameters.now(store.connection, row.project)
+      await rewrite(store, row.project, [row], own)
+    },
+    async reindexNext(principal, scope, from, count) {
+      if (!principal.isSuperAdmin) throw forbidden()
+      const isNext = from?.after === undefined
+      const project = isNext ? await nextProject(store, from, scope.type) : from.project
+      if (project === undefined) return undefined
+      const after = from?.after
+      const own = await store.ownParameters.now(store.connection, project)
+      const { seen, next } = await reindexPage(store, { project, own, ...scope, after, count })
+      return { seen, progress: { project, after: next } }
+    },
+    async indexOwnNext(principal, project, from, count) {
+      if (!principal.isSuperAdmin) throw forbidden()
+      return indexOwnNext(store, project, from, count)
+    },
+    ownIndexProgress: ({ project }) => ownJobProgress(store.connection, project.number),
+    async expunge(principal, type, id) {
+      requireAdmin(principal, type)
+      if (!may(principal, type, 'delete')) throw forbidden()
+      requirePurger(principal, type)
+      const found = await readJudged(store, principal, type, id, ['read', 'delete'])
+      if (found?.rulings.read === undefined) throw notFound()
+      if (found.rulings.delete === undefined) throw forbidden()
+      return expunge(store, principal, type, id)
+    },
+    async purge(principal, type, before) {
+      if (!principal.isSuperAdmin) throw forbidden()
+      let purged = 0
+      let project = await nextProject(store, undefined)
+      while (project !== undefined) {
+        const gone = await purgePart(store.connection, project, type, before)
+        purged += gone
+        if (gone === 0) project = await nextProject(store, { project, after: undefined })
+      }
+      return purged
+    },
+    async scan(principal, projectId, after, count) {
+      if (!principal.isSuperAdmin) throw forbidden()
+      const rowId = store.keys.rowId('Project', projectId)
+      const number = await store.tenants.numberOf(store.connection, rowId)
+      if (number === undefined) throw notFound()
+      return await scanPage(store.connection, number, after, count)
+    },
+    async removeSchedule(principal, botId) {
+      if (!principal.isSuperAdmin) throw forbidden()
+      await removeScheduleOf(store.connection, store.keys.rowId(BOT, botId))
+    },
+    async rebuildSchedules(principal) {
+      if (!principal.isSuperAdmin) throw forbidden()
+      await rebuildSchedules(store.connection)
+    },
+    async expungeProject(principal, projectId) {
+      if (!principal.isSuperAdmin) throw forbidden()
+      if (projectId === SYSTEM_PROJECT.id || projectId === principal.project.id) {
+        throw badRequest('This Project cannot be expunged')
+      }
+      const number = await store.tenants.numberOf(store.connection, projectId)
+      if (number === undefined) return false
+      if (await expungeProjectPart(store.connection, number, projectId)) return true
+      const row = await readRow(store, principal, 'Project', projectId)
+      if (row !== undefined) await expunge(store, principal, 'Project', projectId)
+      return false
+    },
+  }
+}
+
+/** The audit trail outlives what administrators of a Project do. */
+function requirePurger(principal: Principal, type: string): void {
+  if (type !== 'AuditEvent' || principal.isSuperAdmin) return
+  throw refused('An AuditEvent is expunged by super admins alone')
+}
+
+/** Users, Projects and the like are for super admins. */
+function requireAdmin(principal: Principal, type: string): void {
+  const isEnough = REGISTRY_TYPES.has(type) ? principal.isSuperAdmin : principal.isProjectAdmin
+  if (!isEnough) throw forbidden()
+}
+
+/** The one behind `from`; of a type, the next that has resources of it. */
+async function nextProject(
+  { connection }: Store,
+  from: ReindexProgress | undefined,
+  type?: string,
+): Promise<number | undefined> {
+  const [row] = await connection.query<{ project: number }>({
+    name: 'next-tenant',
+    text: `select project from tenant where project > $1
+        and ($2::smallint is null or exists (
+          select from resource r where r.project = tenant.project and r.type = $2))
+      order by project limit 1`,
+    values: [from?.project ?? 0, type === undefined ? null : typeNumber(type)],
+  })
+  return row?.project
+}

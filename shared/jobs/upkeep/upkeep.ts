@@ -1,0 +1,61 @@
+/** What PostgreSQL's own autovacuum does too late for us: statistics of new rows, the GIN index's backlog. */
+
+import type { Database } from '../../platform/postgres/database.ts'
+import type { Connection } from '../../platform/postgres/statement.ts'
+
+const TABLES = ['resource', 'version', 'idx_string', 'idx_range', 'code', 'unique_key'] as const
+const UPKEEP_LOCK = 726_010
+/** What a connection is called for as long as it writes statistics and indexes alone, and no resource. */
+export const UPKEEP = 'botica-upkeep'
+/** Autovacuum looks once a minute; a bulk load is over by then, and was planned without statistics. */
+const FRESH_ROWS = 1000
+const FRESH_SHARE = 0.5
+
+/** Rows ever inserted into `resource`, as far as PostgreSQL has counted them. */
+export async function insertedResources(database: Database): Promise<number> {
+  const [row] = await database.query<{ inserted: string }>({
+    name: 'upkeep-inserted',
+    text: `select pg_stat_get_tuples_inserted('resource'::regclass) as inserted`,
+    values: [],
+  })
+  return Number(row?.inserted ?? 0)
+}
+
+/** Names of the migrations that have run, in their order. */
+export async function appliedMigrations(connection: Connection): Promise<readonly string[]> {
+  const rows = await connection.query<{ name: string }>({
+    text: 'select name from knex_migrations order by id',
+    values: [],
+  })
+  return rows.map(({ name }) => name)
+}
+
+/** Moves new keys into the tree of the GIN index, so that neither searches nor writes pay for it. */
+export async function cleanPendingKeys(database: Database): Promise<void> {
+  await alone(database, `select gin_clean_pending_list('resource_keys')`)
+}
+
+/** Analyzes the tables that have grown by half since PostgreSQL last looked at them. */
+export async function analyzeGrown(database: Database): Promise<readonly string[]> {
+  const rows = await database.query<{ name: string }>({
+    name: 'upkeep-grown',
+    text: `select relname as name from pg_stat_user_tables
+      where schemaname = current_schema() and relname = any($1::text[])
+        and n_mod_since_analyze > $2 and n_mod_since_analyze > n_live_tup * $3::float8`,
+    values: [TABLES, FRESH_ROWS, FRESH_SHARE],
+  })
+  // The names come back from the fixed list above.
+  for (const { name } of rows) await alone(database, `analyze ${name}`)
+  return rows.map(({ name }) => name)
+}
+
+/** Of several workers one is enough. */
+async function alone(database: Database, text: string): Promise<void> {
+  await database.transaction(async (connection) => {
+    const [row] = await connection.query<{ mine: boolean }>({
+      text: `select pg_try_advisory_xact_lock($1) as mine, set_config('application_name', $2, true)`,
+      values: [UPKEEP_LOCK, UPKEEP],
+    })
+    if (row?.mine) await connection.query({ text, values: [] })
+  })
+}

@@ -1,0 +1,115 @@
+/** Opens the services of a process; they close in reverse order. */
+import { setTimeout as delay } from 'node:timers/promises'
+import { createDevices } from './access/credentials/devices.ts'
+import { createHashing } from './access/credentials/hashing.ts'
+import { createSignedUrls } from './access/credentials/signed-urls.ts'
+import { createTokens } from './access/credentials/tokens.ts'
+import type { Config } from './config/config.ts'
+import { openPrincipals } from './identity/principals.ts'
+import { openProfiles } from './identity/profiles.ts'
+import { openProgramRights } from './identity/program-rights.ts'
+import { openSigningKeys } from './identity/signing-keys.ts'
+import type { Logger } from './log.ts'
+import { type Database, openDatabase } from './platform/postgres/database.ts'
+import { createAnnouncer } from './platform/queue/changes.ts'
+import { openQueues } from './platform/queue/queue.ts'
+import { createLimiter } from './platform/redis/limiter.ts'
+import { endStart, openRedis, untilReady } from './platform/redis/redis.ts'
+import { openStorage } from './platform/storage/open-storage.ts'
+import type { Services } from './services.ts'
+import { openOwnParameters } from './store/index/custom-parameters.ts'
+import { openRepository } from './store/open-repository.ts'
+
+/** Why a process cannot start, in one sentence for whoever starts it. */
+export class StartError extends Error {}
+
+const PATIENCE_MS = 30_000
+const RETRY_MS = 1000
+
+/** Waits up to 30 s for PostgreSQL and Redis. Errors: StartError, ConfigError. */
+export async function openServices(config: Config, log: Logger): Promise<Services> {
+  await using opened = new AsyncDisposableStack()
+  const database = openDatabase(config, log)
+  opened.defer(() => database.close())
+  await untilAnswering(database, log)
+  await requireTables(database)
+  const ownParameters = openOwnParameters(database)
+  const redis = openRedis(config, 'request', log)
+  opened.defer(() => redis.disconnect())
+  await untilReady(redis, log).catch((error: Error) => {
+    throw new StartError(error.message)
+  })
+  const repository = await openRepository(database, {
+    ownParameters,
+    log,
+    announce: createAnnouncer(redis),
+    programRights: await openProgramRights(database, ownParameters, config),
+    hookTargets: config.hookTargets,
+    autoDownload: config.autoDownload,
+  })
+  const principals = await openPrincipals(database, repository, ownParameters, log, config)
+  const keys = await openSigningKeys(config, database, repository, log)
+  opened.defer(() => keys.close())
+  const storage = await openStorage(config)
+  opened.defer(() => storage.close())
+  const queues = await openQueues(config, log)
+  opened.defer(() => queues.close())
+  endStart(redis, config)
+  const closing = opened.move()
+  return {
+    config,
+    log,
+    database,
+    repository,
+    principals,
+    profiles: openProfiles(repository, principals, log),
+    tokens: createTokens(config.baseUrl, keys),
+    signedUrls: createSignedUrls(config.baseUrl, keys),
+    devices: createDevices(keys),
+    hashing: createHashing(config.passwordQueueDepth),
+    storage,
+    redis,
+    queues,
+    load: createLimiter('load', redis, log),
+    wrongSecrets: createLimiter('wrong-secrets', redis, log),
+    close: () => closing.disposeAsync(),
+  }
+}
+
+/** One line a second tells what is waited for. */
+async function untilAnswering(database: Database, log: Logger): Promise<void> {
+  const deadline = Date.now() + PATIENCE_MS
+  for (;;) {
+    try {
+      await database.ping()
+      return
+    } catch (error) {
+      const reason = refusalOf(error)
+      if (reason !== undefined) {
+        throw new StartError(`PostgreSQL refuses the connection: ${reason}; look at DATABASE_URL`)
+      }
+      if (Date.now() >= deadline) {
+        throw new StartError('PostgreSQL does not answer; look at DATABASE_URL')
+      }
+      log.warn('Waiting for PostgreSQL')
+      await delay(RETRY_MS)
+    }
+  }
+}
+
+/** What no waiting mends: SQLSTATE class 28, a wrong account, and 3D000, no such database. */
+function refusalOf(error: unknown): string | undefined {
+  const cause = error instanceof Error && error.cause !== undefined ? error.cause : error
+  if (!(cause instanceof Error && 'code' in cause)) return undefined
+  return /^(28...|3D000)$/.test(String(cause.code)) ? cause.message : undefined
+}
+
+async function requireTables(database: Database): Promise<void> {
+  const rows = await database.query<{ found: boolean }>({
+    text: `select to_regclass('version') is not null and to_regclass('search_key_salt') is not null as found`,
+    values: [],
+  })
+  if (rows[0]?.found !== true) {
+    throw new StartError('The database has no tables yet; run `node scripts/migrate.ts` first')
+  }
+}

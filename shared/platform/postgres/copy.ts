@@ -1,0 +1,277 @@
+/**
+ * `COPY … TO STDOUT` over a connection of its own, beside the pool: it may take minutes, so no time-out ends
+ * it, and what is read of it waits in PostgreSQL while it cannot be taken further.
+ */
+import type { Duplex } from 'node:stream'
+import { Client, type Connection as PgConnection } from 'pg'
+import { unavailable } from '../../errors.ts'
+import type { MovingSlice, Slice } from '../storage/slice.ts'
+import { readRows } from './copy-rows.ts'
+import { createCopySocket } from './copy-socket.ts'
+import type { Database } from './database.ts'
+import { rawPool } from './pool.ts'
+import { toFailure } from './sql-error.ts'
+import type { Connection, Statement } from './statement.ts'
+
+/** Takes the fields of a row, which are its own only until it returns; a promise: no more until then. */
+export type RowSink = (fields: readonly (Slice | null)[]) => Promise<void> | undefined
+
+/** The text of a query, its values written in it, and what takes its rows. */
+export interface Copy {
+  readonly sql: string
+  readonly sink: RowSink
+}
+
+export interface CopySession extends Connection {
+  /** All in one state of the database. */
+  snapshot<T>(work: () => Promise<T>): Promise<T>
+  /** `select` is the text of a query, its values written in it. Errors: those of `sink`, 503. */
+  copy(select: string, sink: RowSink): Promise<void>
+  /** The same without a sort, where the order of a query is that of an index: of several, one after the other. */
+  copyInOrder(copies: readonly Copy[]): Promise<void>
+  close(): Promise<void>
+}
+
+/**
+ * Rows are looked up one after the other in the order of an index: to join or sort all of them first would
+ * spill to the disk of PostgreSQL. Some 20,000 have room to be sorted.
+ */
+const OPTIONS =
+  '-c jit=off -c enable_hashjoin=off -c enable_mergejoin=off -c standard_conforming_strings=on -c work_mem=32MB'
+
+/** Nobody waits for PostgreSQL to start a process for each of many small parts. */
+const IDLE_MS = 5000
+
+export interface CopySessions {
+  /** Errors: 503; the signal's reason, as soon as it aborts. */
+  open(signal: AbortSignal): Promise<CopySession>
+  /** Of connections that nobody uses. */
+  close(): Promise<void>
+}
+
+/** A connection whose session has ended well is kept for the next one, for a while. */
+export function openCopySessions(database: Pick<Database, 'knex'>): CopySessions {
+  const idle = new Map<Client, NodeJS.Timeout>()
+  const end = (client: Client) => {
+    clearTimeout(idle.get(client))
+    idle.delete(client)
+    return client.end().catch(() => undefined)
+  }
+  return {
+    async open(signal) {
+      signal.throwIfAborted()
+      const [kept] = idle.keys()
+      clearTimeout(kept && idle.get(kept))
+      if (kept !== undefined) idle.delete(kept)
+      const client = kept ?? (await connect(database))
+      // Whoever uses it is told by the statement that fails.
+      if (kept === undefined) client.once('end', () => void end(client))
+      return createSession(client, signal, (isSound) => {
+        if (!isSound) return end(client)
+        idle.set(client, setTimeout(() => void end(client), IDLE_MS).unref())
+        return Promise.resolve()
+      })
+    },
+    async close() {
+      await Promise.all([...idle.keys()].map(end))
+    },
+  }
+}
+
+/** Errors: 503. */
+async function connect({ knex }: Pick<Database, 'knex'>): Promise<Client> {
+  const { connection } = rawPool(knex).config
+  const settings = {
+    ...Object(connection),
+    application_name: 'botica export',
+    options: OPTIONS,
+    statement_timeout: 0,
+  }
+  const isPlain = !new Client(settings).ssl
+  const client = new Client({ ...settings, ...(isPlain && { stream: createCopySocket }) })
+  // Whoever waits for a statement is told; without a listener the process would end.
+  client.on('error', () => undefined)
+  try {
+    await client.connect()
+  } catch (error) {
+    throw unavailable('Database', error)
+  }
+  return client
+}
+
+/** `release` is told whether the connection is as it was. */
+function createSession(
+  client: Client,
+  signal: AbortSignal,
+  release: (isSound: boolean) => Promise<void>,
+): CopySession {
+  let isSound = true
+  const abort = () => {
+    isSound = false
+    void client.end().catch(() => undefined)
+  }
+  signal.addEventListener('abort', abort)
+  if (signal.aborted) abort()
+  const guarded = async <T>(what: Statement, work: () => Promise<T>): Promise<T> => {
+    try {
+      return await work()
+    } catch (error) {
+      isSound = false
+      signal.throwIfAborted()
+      throw toFailure(error, what)
+    }
+  }
+  const run = (text: string) => guarded({ text, values: [] }, () => client.query(text))
+  const copy = (copies: readonly Copy[], before = '') =>
+    guarded({ text: 'an export', values: [] }, async () => {
+      const query = new CopyQuery(copies, before)
+      client.query(query)
+      await query.done
+    })
+  return {
+    query: <Row extends object>(statement: Statement) =>
+      guarded(statement, async () => {
+        // pg's types ask for a mutable array; it does not change it.
+        const values = statement.values as unknown[]
+        const { rows } = await client.query<Row>({ text: statement.text, values })
+        return rows
+      }),
+    async snapshot(work) {
+      await run('begin isolation level repeatable read read only')
+      try {
+        const result = await work()
+        await run('commit')
+        return result
+      } catch (error) {
+        isSound = false
+        throw error
+      }
+    },
+    copy: (sql, sink) => copy([{ sql, sink }]),
+    copyInOrder: (copies) => copy(copies, 'set local enable_sort = off;'),
+    async close() {
+      signal.removeEventListener('abort', abort)
+      await release(isSound)
+    },
+  }
+}
+
+/** Signature, flags and length of an extension: https://www.postgresql.org/docs/current/sql-copy.html */
+const HEADER_BYTES = 19
+
+/** What pg calls while it runs a statement; the messages of COPY hold one row each. */
+class CopyQuery {
+  readonly done: Promise<void>
+  readonly #settle: PromiseWithResolvers<void>
+  readonly #text: string
+  readonly #sinks: readonly RowSink[]
+  readonly #fields = createFields()
+  #isFirst = true
+  /** Of those before there was all. */
+  #copy = 0
+  #waits = 0
+  #isOver = false
+  #failure: { readonly reason: unknown } | undefined
+
+  constructor(copies: readonly Copy[], before: string) {
+    const texts = copies.map(({ sql }) => `copy (${sql}) to stdout (format binary)`)
+    this.#text = `${before} ${texts.join('; ')}`
+    this.#sinks = copies.map(({ sink }) => sink)
+    this.#settle = Promise.withResolvers<void>()
+    this.done = this.#settle.promise
+  }
+
+  submit(connection: PgConnection): void {
+    const { stream } = connection
+    const row = (bytes: Buffer, start: number) => this.#take(bytes, start, stream)
+    readRows(stream, row, (wait) => this.#pause(stream, wait))
+    connection.query(this.#text)
+  }
+
+  #take(bytes: Buffer, start: number, stream: Duplex): void {
+    if (this.#failure !== undefined) return
+    const fields = this.#fields.read(bytes, start + (this.#isFirst ? HEADER_BYTES : 0))
+    this.#isFirst = fields === undefined
+    if (fields === undefined) {
+      this.#copy += 1
+      return
+    }
+    try {
+      const wait = this.#sinks[this.#copy]?.(fields)
+      if (wait !== undefined) this.#pause(stream, wait)
+    } catch (error) {
+      this.#fail(stream, error)
+    }
+  }
+
+  /** Rows that have arrived already are still given to the sink. */
+  #pause(stream: Duplex, wait: Promise<void>): void {
+    this.#waits += 1
+    stream.pause()
+    wait.then(
+      () => {
+        this.#waits -= 1
+        if (this.#waits > 0) return
+        stream.resume()
+        if (this.#isOver) this.#settle.resolve()
+      },
+      (error: unknown) => this.#fail(stream, error),
+    )
+  }
+
+  /** There is no other way to make PostgreSQL stop sending. */
+  #fail(stream: Duplex, reason: unknown): void {
+    this.#failure ??= { reason }
+    this.#settle.reject(this.#failure.reason)
+    stream.destroy()
+  }
+
+  handleError(error: Error): void {
+    this.#settle.reject(error)
+  }
+
+  handleCommandComplete(): void {}
+
+  /** What the sink still waits for has come with the last rows. */
+  handleReadyForQuery(): void {
+    this.#isOver = true
+    if (this.#waits === 0) this.#settle.resolve()
+  }
+}
+
+/** The same slices for each row; `read` answers undefined for the end. */
+function createFields() {
+  const slices: MovingSlice[] = []
+  const fields: (Slice | null)[] = []
+
+  function add(): void {
+    slices.push({ bytes: NONE, start: 0, end: 0 })
+    fields.push(null)
+  }
+
+  function read(bytes: Buffer, start: number): readonly (Slice | null)[] | undefined {
+    const count = bytes.readInt16BE(start)
+    if (count === -1) return undefined
+    while (fields.length < count) add()
+    let at = start + 2
+    for (let i = 0; i < count; i++) {
+      const length = bytes.readInt32BE(at)
+      at += 4
+      const slice = slices[i]
+      if (length === -1 || slice === undefined) {
+        fields[i] = null
+        continue
+      }
+      slice.bytes = bytes
+      slice.start = at
+      at += length
+      slice.end = at
+      fields[i] = slice
+    }
+    return fields
+  }
+
+  return { read }
+}
+
+const NONE = Buffer.alloc(0)

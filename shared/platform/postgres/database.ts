@@ -1,0 +1,268 @@
+/** PostgreSQL: knex keeps the pool, transactions and migrations; hot statements are named and prepared. */
+
+import { fileURLToPath } from 'node:url'
+import type { Knex } from 'knex'
+import createKnex from 'knex'
+import type { Config } from '../../config/config.ts'
+import { unavailable } from '../../errors.ts'
+import type { Logger } from '../../log.ts'
+import { KeptStatements } from './kept-statements.ts'
+import {
+  askRows,
+  cancelStatement,
+  knexLog,
+  type RawConnection,
+  type RawPool,
+  rawPool,
+} from './pool.ts'
+import { isAway, toFailure } from './sql-error.ts'
+import type { Connection, Statement } from './statement.ts'
+import { countDatabaseTime } from './time.ts'
+import { runTransaction, type TransactionOptions, type TransactionPool } from './transaction.ts'
+
+export interface Database extends Connection {
+  readonly knex: Knex
+  /** Statements sent for requests since the process started; tests pin the difference. */
+  readonly statements: number
+  /** Times a connection was given something to do while it had nothing. */
+  readonly roundTrips: number
+  /** `work` gets the one connection, as database-transaction.ts describes. */
+  transaction<T>(
+    work: (connection: Connection) => Promise<T>,
+    options?: TransactionOptions,
+  ): Promise<T>
+  /**
+   * A connection that is kept out of the pool once it is used, so that its prepared statements stay
+   * warm; replaced when it is lost. A statement is sent while those before it still run, so that
+   * PostgreSQL goes on without a pause; each commits by itself.
+   */
+  lane(): Connection
+  /** Milliseconds of `select 1`; throws when PostgreSQL is away. */
+  ping(): Promise<number>
+  close(): Promise<void>
+}
+
+const STATEMENT_TIMEOUT_MS = 20_000
+/** PostgreSQL ends a statement before: without a word from it by then, it or the way to it is gone. */
+const SILENCE_MS = STATEMENT_TIMEOUT_MS + 5000
+const LOCK_TIMEOUT_MS = 3000
+const ACQUIRE_TIMEOUT_MS = 5000
+const MIGRATION_LOCK = 6_221_483_007_210_001n
+const MIGRATIONS = fileURLToPath(new URL('../../store/migrations', import.meta.url))
+
+/** Opens no connection yet: the first statement does, and every later one heals the pool. */
+export function openDatabase(
+  config: Pick<Config, 'databaseUrl' | 'databasePool'>,
+  log: Logger,
+  silenceMs = SILENCE_MS,
+): Database {
+  return new PooledDatabase(config, log, silenceMs)
+}
+
+class PooledDatabase implements Database {
+  readonly knex: Knex
+  readonly #pool: RawPool
+  readonly #log: Logger
+  readonly #silenceMs: number
+  readonly #lanes: (() => Promise<void>)[] = []
+  readonly #kept = new KeptStatements()
+  readonly #inFlight = new WeakMap<RawConnection, number>()
+  #statements = 0
+  #roundTrips = 0
+  #isAway = false
+
+  constructor(
+    config: Pick<Config, 'databaseUrl' | 'databasePool'>,
+    log: Logger,
+    silenceMs: number,
+  ) {
+    // knex's types do not know all that it hands on to pg.
+    const settings = {
+      connectionString: config.databaseUrl,
+      application_name: 'botica',
+      // A search holds ways that it may not take; their cost alone would have it compiled, for 0.1 s and more.
+      options: '-c jit=off',
+      statement_timeout: STATEMENT_TIMEOUT_MS,
+      lock_timeout: LOCK_TIMEOUT_MS,
+      connectionTimeoutMillis: ACQUIRE_TIMEOUT_MS,
+      keepAlive: true,
+    }
+    this.knex = createKnex({
+      client: 'pg',
+      connection: settings,
+      pool: { min: 0, max: config.databasePool },
+      acquireConnectionTimeout: ACQUIRE_TIMEOUT_MS,
+      log: knexLog(log),
+    })
+    this.#pool = rawPool(this.knex)
+    this.#log = log
+    this.#silenceMs = silenceMs
+  }
+
+  get statements(): number {
+    return this.#statements
+  }
+
+  get roundTrips(): number {
+    return this.#roundTrips
+  }
+
+  async query<Row extends object>(statement: Statement): Promise<Row[]> {
+    const connection = await this.#acquire()
+    try {
+      return await this.#send<Row>(connection, statement)
+    } finally {
+      await this.#pool.releaseConnection(connection)
+    }
+  }
+
+  until(signal: AbortSignal): Connection {
+    return { query: (statement) => this.#queryUntil(signal, statement) }
+  }
+
+  async #queryUntil<Row extends object>(signal: AbortSignal, statement: Statement): Promise<Row[]> {
+    signal.throwIfAborted()
+    const connection = await this.#acquire()
+    let cancelling: Promise<void> | undefined
+    const cancel = () => {
+      // The signal may arrive late and hit what runs there next, so nothing will.
+      connection.__knex__disposed ??= signal.reason
+      cancelling = cancelStatement(this.#pool, connection.processID, this.#log)
+    }
+    try {
+      signal.throwIfAborted()
+      signal.addEventListener('abort', cancel)
+      return await this.#send<Row>(connection, statement)
+    } catch (error) {
+      signal.throwIfAborted()
+      throw error
+    } finally {
+      signal.removeEventListener('abort', cancel)
+      await cancelling
+      await this.#pool.releaseConnection(connection)
+    }
+  }
+
+  async transaction<T>(
+    work: (connection: Connection) => Promise<T>,
+    options?: TransactionOptions,
+  ): Promise<T> {
+    const pool: TransactionPool<RawConnection> = {
+      acquire: () => this.#acquirePipelined(),
+      send: (connection, statement) => this.#send(connection, statement),
+      release: (connection, failure) => {
+        if (failure !== undefined) connection.__knex__disposed ??= failure
+        return this.#releasePipelined(connection)
+      },
+    }
+    return runTransaction(pool, work, options)
+  }
+
+  lane(): Connection {
+    let opening: Promise<RawConnection> | undefined
+    const close = async () => {
+      const connection = await opening?.catch(() => undefined)
+      opening = undefined
+      if (connection !== undefined) await this.#releasePipelined(connection)
+    }
+    this.#lanes.push(close)
+    const connected = async () => {
+      opening ??= this.#acquirePipelined()
+      const used = opening
+      const connection = await used.catch((error: unknown) => {
+        if (opening === used) opening = undefined
+        throw error
+      })
+      if (connection.__knex__disposed === undefined) return connection
+      if (opening === used) await close()
+      return connected()
+    }
+    return { query: async (statement) => this.#send(await connected(), statement) }
+  }
+
+  async ping(): Promise<number> {
+    const start = performance.now()
+    await this.query({ text: 'select 1', values: [] })
+    return performance.now() - start
+  }
+
+  async close(): Promise<void> {
+    for (const release of this.#lanes) await release()
+    await this.knex.destroy()
+  }
+
+  async #acquire(): Promise<RawConnection> {
+    try {
+      return await this.#pool.acquireConnection()
+    } catch (error) {
+      this.#noteAway(error)
+      throw unavailable('Database', error)
+    }
+  }
+
+  async #acquirePipelined(): Promise<RawConnection> {
+    const connection = await this.#acquire()
+    connection.pipeline = true
+    return connection
+  }
+
+  async #releasePipelined(connection: RawConnection): Promise<void> {
+    connection.pipeline = false
+    await this.#pool.releaseConnection(connection)
+  }
+
+  async #send<Row extends object>(connection: RawConnection, statement: Statement): Promise<Row[]> {
+    const inFlight = this.#inFlight.get(connection) ?? 0
+    if (statement.isUpkeep !== true) {
+      this.#statements += 1
+      if (inFlight === 0) this.#roundTrips += 1
+    }
+    this.#inFlight.set(connection, inFlight + 1)
+    const startedAt = performance.now()
+    try {
+      const sent = statement.isKept ? this.#kept.named(connection, statement) : statement
+      const rows = await askRows<Row>(connection, sent, this.#silenceMs)
+      if (this.#isAway) this.#log.info('PostgreSQL is back')
+      this.#isAway = false
+      return rows
+    } catch (error) {
+      const failure = toFailure(error, statement)
+      if (isAway(failure)) {
+        connection.__knex__disposed ??= failure
+        this.#noteAway(error)
+      }
+      throw failure
+    } finally {
+      countDatabaseTime(startedAt)
+      this.#inFlight.set(connection, (this.#inFlight.get(connection) ?? 1) - 1)
+    }
+  }
+
+  /** Said once for all requests that meet it. A pool that is merely busy is not away. */
+  #noteAway(error: unknown): void {
+    if (this.#isAway || !(error instanceof Error) || error.name === 'KnexTimeoutError') return
+    this.#isAway = true
+    this.#log.error({ reason: error.message }, 'PostgreSQL is away')
+  }
+}
+
+/** Brings the schema up to date; safe to run twice and from several machines at once. */
+export async function migrate(database: Database): Promise<void> {
+  const { connection } = rawPool(database.knex).config
+  // Building an index may take longer than any request is given.
+  const limits = { statement_timeout: 0, lock_timeout: 0 }
+  const settings = { ...Object(connection), ...limits }
+  const guard = createKnex({ client: 'pg', connection: settings, pool: { min: 0, max: 1 } })
+  const runner = createKnex({ client: 'pg', connection: settings, pool: { min: 0, max: 1 } })
+  try {
+    await guard.raw(`select pg_advisory_lock(${MIGRATION_LOCK})`)
+    const source = { directory: MIGRATIONS, loadExtensions: ['.ts'] }
+    // Whoever holds the advisory lock is alone: knex's own lock can only be a leftover of a crash.
+    await runner.migrate.forceFreeMigrationsLock(source)
+    await runner.migrate.latest(source)
+  } finally {
+    // Closing the session gives the advisory lock back.
+    await runner.destroy()
+    await guard.destroy()
+  }
+}

@@ -1,0 +1,101 @@
+/** What knex keeps below its own interface: raw connections, and what it has to say. */
+
+import type { Knex } from 'knex'
+import type { Client } from 'pg'
+import type { Logger } from '../../log.ts'
+import { BlockQuery } from './blocks.ts'
+import type { Statement, WireConnection } from './statement.ts'
+
+// `__knex__disposed` is what knex keeps on a raw connection: set, it is not handed out again.
+export interface RawConnection extends Client {
+  __knex__disposed?: unknown
+  pipeline: boolean
+  readonly processID: number
+  readonly connection: WireConnection
+}
+
+// pg's types know less of it than there is.
+
+export interface RawPool {
+  acquireConnection(): Promise<RawConnection>
+  releaseConnection(connection: RawConnection): Promise<void>
+  /** Beside the pool. */
+  acquireRawConnection(): Promise<RawConnection>
+  destroyRawConnection(connection: RawConnection): Promise<void>
+  readonly config: Knex.Config
+}
+
+export function rawPool(knex: Knex): RawPool {
+  // knex declares `client` as `any`; these members are what its own runner uses.
+  return knex.client as RawPool
+}
+
+/**
+ * The rows of a statement; a connection without an answer for so long is cut. Told by a function that is handed
+ * over, as neither a promise nor a timeout of pg's own are: for those pg writes a function into a property, V8
+ * makes such a function old at once, and all that it can reach, the rows of the answer too, is kept until the
+ * next collection of old objects.
+ */
+export function askRows<Row extends object>(
+  connection: RawConnection,
+  statement: Statement,
+  silenceMs: number,
+): Promise<Row[]> {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(cutSilent, silenceMs, connection)
+    // pg's types ask for a mutable array; it does not change it.
+    const values = statement.values as unknown[]
+    const answered = (error: Error | null | undefined, result: Rows<Row>) => {
+      clearTimeout(timer)
+      if (error) reject(error)
+      else resolve(result.rows)
+    }
+    const config = { ...statement, values }
+    if (statement.hasBlocks) connection.query(new BlockQuery(config, answered))
+    else void connection.query<Row>(config, answered)
+  })
+}
+
+interface Rows<Row> {
+  readonly rows: Row[]
+}
+
+function cutSilent({ connection }: RawConnection): void {
+  connection.stream.destroy(new Error('Query read timeout'))
+}
+
+/**
+ * Ends what the connection of that process runs now. On a connection beside the pool: what is to be
+ * cancelled may have used the pool up. Does not throw: a statement that goes on ends by its own time.
+ */
+export async function cancelStatement(
+  pool: RawPool,
+  processId: number,
+  log: Logger,
+): Promise<void> {
+  try {
+    const connection = await pool.acquireRawConnection()
+    try {
+      await connection.query('select pg_cancel_backend($1)', [processId])
+    } finally {
+      await pool.destroyRawConnection(connection)
+    }
+  } catch (error) {
+    const reason = error instanceof Error ? error.message : undefined
+    log.warn({ reason }, 'A statement was not cancelled')
+  }
+}
+
+export function knexLog(log: Logger) {
+  return {
+    warn: (message: unknown) => {
+      const [line = ''] = String(message).split('\n')
+      // One for each connection and each attempt; that PostgreSQL is away is said once, by the database.
+      if (/connection error/i.test(line)) log.debug({ knex: line }, 'knex warning')
+      else log.warn({ knex: line }, 'knex warning')
+    },
+    error: (message: unknown) => log.error({ knex: String(message) }, 'knex error'),
+    deprecate: (method: string) => log.warn({ method }, 'knex deprecation'),
+    debug: () => undefined,
+  }
+}

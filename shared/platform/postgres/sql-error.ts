@@ -1,0 +1,60 @@
+/** What PostgreSQL and its driver refuse, as failures that hold no value of a statement. */
+
+import { Contended, HttpError, serverTimeout, tooCostly, unavailable } from '../../errors.ts'
+import type { Statement } from './statement.ts'
+
+/**
+ * A statement that PostgreSQL refused. Holds the SQLSTATE and the constraint only: PostgreSQL's
+ * own text and detail repeat values, which must reach neither a reply nor a log.
+ */
+export class SqlError extends Error {
+  readonly code: string
+  readonly constraint: string | undefined
+
+  constructor(code: string, constraint: string | undefined, what: string) {
+    super(`PostgreSQL refused ${what}: SQLSTATE ${code}${constraint ? ` (${constraint})` : ''}`)
+    this.code = code
+    this.constraint = constraint
+  }
+}
+
+/** Raised by the function search_cap (migrations/006-joins.ts). */
+const TOO_MANY = 'BT001'
+/** Serialization failure, deadlock, lock timeout. */
+const CONTENTION = new Set(['40001', '40P01', '55P03'])
+/** What the driver threw, as the rest of the service knows it. */
+export function toFailure(error: unknown, statement: Statement): Error {
+  if (!(error instanceof Error)) return new Error('The database driver threw a non-error')
+  const code = 'code' in error && typeof error.code === 'string' ? error.code : undefined
+  if (isConnectionLoss(code, error.message)) return unavailable('Database', error)
+  if (code === undefined) return error
+  if (code === '57014') return serverTimeout()
+  if (CONTENTION.has(code))
+    return new Contended(code, new SqlError(code, undefined, what(statement)))
+  if (code === TOO_MANY)
+    return tooCostly('A chain or _has of the search matches too many resources')
+  const constraint =
+    'constraint' in error && typeof error.constraint === 'string' ? error.constraint : undefined
+  // Class 42 is a mistake in our own text, which holds no values.
+  return new SqlError(
+    code,
+    constraint,
+    code.startsWith('42') ? `"${error.message}"` : what(statement),
+  )
+}
+
+function what({ name, text }: Statement): string {
+  return name ?? text.slice(0, 40)
+}
+
+/** True for a connection that is lost, or never came about. */
+export function isAway(failure: Error): boolean {
+  return failure instanceof HttpError && failure.status === 503 && !(failure instanceof Contended)
+}
+
+// Class 08 and 57P0x: the server goes or is not ready yet; 53300: no slot; 25006: a standby.
+// The rest are Node's own socket errors and pg's texts, which have no code.
+function isConnectionLoss(code: string | undefined, message: string): boolean {
+  if (code !== undefined) return /^(08...|57P0.|53300|25006|E[A-Z_]{4,})$/.test(code)
+  return /^(Connection terminated|Client |timeout expired|Query read timeout)/i.test(message)
+}

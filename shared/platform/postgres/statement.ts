@@ -1,0 +1,30 @@
+/** Statements and the connections that run them. */
+import type { Connection as PgConnection } from 'pg'
+
+export interface Connection {
+  query<Row extends object>(statement: Statement): Promise<Row[]>
+  /**
+   * A statement that still runs when `signal` aborts is cancelled in PostgreSQL. Errors: the signal's
+   * reason. Absent inside a transaction.
+   */
+  until?(signal: AbortSignal): Connection
+}
+
+export interface Statement {
+  /** Given: a named prepared statement (fixed shapes only). Absent: planned for its own values. */
+  readonly name?: string
+  /** One plan serves all values, whatever the shape; it is cached while many ask for it, see kept-statements.ts. */
+  readonly isKept?: boolean
+  /** Its Buffers are sent as they stand: they must not change before its transaction has ended. */
+  readonly hasBlocks?: boolean
+  /** Runs beside the requests, on a clock: the counts of statements and round trips leave it out. */
+  readonly isUpkeep?: boolean
+  readonly text: string
+  readonly values: readonly unknown[]
+}
+
+export type WireConnection = PgConnection & {
+  /** The texts of named statements that PostgreSQL knows. */
+  readonly parsedStatements: Record<string, string>
+  close(what: { readonly type: 'S'; readonly name: string }): void
+}

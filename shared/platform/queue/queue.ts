@@ -1,0 +1,298 @@
+/**
+ * Add, add-and-wait, cancel: the caller's end of the queues (`queue-runs.ts` is the worker's). A job
+ * carries ids and the input of the run; the answer travels on one pub/sub channel a
+ * web process, since BullMQ's own events double the cost of waiting and lose finished jobs.
+ */
+import { createHash, randomUUID } from 'node:crypto'
+import { Queue } from 'bullmq'
+import type { Config } from '../../config/config.ts'
+import { badRequest, HttpError, unavailable } from '../../errors.ts'
+import type { Logger } from '../../log.ts'
+import { endStart, openRedis, type Redis, untilReady } from '../redis/redis.ts'
+import { createAdmission, LEASE_SLACK_MS } from './admission.ts'
+import {
+  BOT_QUEUES,
+  type BotQueue,
+  EXPORTS,
+  type ExecuteJob,
+  type ExecuteReply,
+  IMPORTS,
+  INLINE_BYTES,
+  REQUESTS,
+} from './jobs.ts'
+import { openReplies, type Replies, type Waiter } from './replies.ts'
+import { ALIVE, CANCEL_CHANNEL, keys, LATE, PREFIX, runScript } from './scripts.ts'
+
+export interface Wait {
+  readonly waitMs: number
+  readonly signal?: AbortSignal | undefined
+}
+
+export interface Queues {
+  /** Which Redis this is: a job is known in one only. */
+  readonly home: string
+  /** Redis commands sent for callers since the process started; tests pin the difference. */
+  readonly commands: number
+  /**
+   * Adds a run and waits for its reply; undefined when `waitMs` ended first: the run goes on and its
+   * result belongs to an AsyncJob. Errors: 429 backlog, 503 no worker or no Redis.
+   */
+  execute(job: ExecuteJob, wait: Wait): Promise<ExecuteReply | undefined>
+  /** Admits a run, calls `store` to make it durable, adds it. Errors as `execute`. */
+  enqueue(job: ExecuteJob, store: () => Promise<void>): Promise<void>
+  /** Ends the wait of every caller of `execute`: this process stops. */
+  sendAway(): void
+  /** Marks a run as late; answers its reply if it ended meanwhile. */
+  late(job: ExecuteJob): Promise<ExecuteReply | undefined>
+  /** Adds a stored run again unless it is still queued; true when it was added. */
+  restore(job: ExecuteJob): Promise<boolean>
+  has(queue: BotQueue, runId: string): Promise<boolean>
+  /** Adds a stored request, unless it is queued already; while Redis is away the upkeep of a worker does. */
+  addRequest(id: string): Promise<void>
+  hasRequest(id: string): Promise<boolean>
+  /** Tells up to `count` workers of parts of exports or imports; they look for themselves now and then, too. */
+  wake(name: typeof EXPORTS | typeof IMPORTS, count: number): Promise<void>
+  /** Removes a waiting run, stops a running one. */
+  cancel(runId: string, projectId: string): Promise<void>
+  /** Ids of the workers that run bots for callers who wait. */
+  workers(): Promise<readonly string[]>
+  /** Jobs by state of every queue. */
+  depths(): Promise<Readonly<Record<string, Readonly<Record<string, number>>>>>
+  /** Since when the longest waiting job of each queue that has one waits, epoch ms. */
+  waitingSince(): Promise<Readonly<Record<string, number>>>
+  /** What the workers last published of their metrics, as JSON text each. */
+  workerMetrics(): Promise<readonly string[]>
+  ping(): Promise<number>
+  close(): Promise<void>
+}
+
+/** Behind the lanes of all events. */
+const BATCH_LANE = 64
+/** So many jobs at the head of a queue are looked at for the oldest. */
+const OLDEST_OF = 100
+
+/** Waits up to 30 s for Redis. */
+export async function openQueues(config: Config, log: Logger): Promise<Queues> {
+  const redis = openRedis(config, 'request', log)
+  const subscriber = openRedis(config, 'subscribe', log)
+  await Promise.all([untilReady(redis, log), untilReady(subscriber, log)])
+  const counter = countCommands(redis)
+  const queues = new Map(
+    BOT_QUEUES.map((name) => {
+      const queue = new Queue(name, { connection: redis, prefix: PREFIX })
+      queue.on('error', (error) => log.debug({ queue: name, reason: error.message }, 'Queue'))
+      return [name, queue] as const
+    }),
+  )
+  const queueOf = (name: BotQueue): Queue => {
+    const queue = queues.get(name)
+    if (queue === undefined) throw new Error(`Queue ${name} is not open`)
+    return queue
+  }
+  const requests = new Queue(REQUESTS, { connection: redis, prefix: PREFIX })
+  requests.on('error', (error) => log.debug({ queue: REQUESTS, reason: error.message }, 'Queue'))
+  const exports = new Queue(EXPORTS, { connection: redis, prefix: PREFIX })
+  exports.on('error', (error) => log.debug({ queue: EXPORTS, reason: error.message }, 'Queue'))
+  const imports = new Queue(IMPORTS, { connection: redis, prefix: PREFIX })
+  imports.on('error', (error) => log.debug({ queue: IMPORTS, reason: error.message }, 'Queue'))
+  const all = [...queues.values(), requests, exports, imports]
+  await Promise.all(all.map((queue) => queue.waitUntilReady()))
+  endStart(redis, config)
+  const has = async (name: BotQueue, runId: string) =>
+    (await redis.exists(queueOf(name).toKey(runId))) === 1
+  const admission = createAdmission(redis, config.queueBacklogMax)
+  const channel = `${PREFIX}:replies:${randomUUID()}`
+  const add = (name: BotQueue, job: ExecuteJob, lane: number) =>
+    queueOf(name).add('execute', job, {
+      jobId: job.runId,
+      priority: name === 'bots-async' && job.class !== 'event' ? lane + BATCH_LANE : lane,
+      removeOnComplete: true,
+      removeOnFail: true,
+    })
+  const remove = (name: BotQueue, runId: string) => queueOf(name).remove(runId)
+  const withdraw = async (name: BotQueue, { runId, projectId }: ExecuteJob) => {
+    await Promise.all([
+      remove(name, runId),
+      redis.zrem(keys.flight(name, projectId), runId),
+      redis.unlink(keys.input(runId)),
+    ])
+  }
+  const replies: Replies = await openReplies({
+    redis,
+    subscriber,
+    channel,
+    log,
+    has: (runId) => has('bots-sync', runId),
+    add: async (job) => void (await add('bots-sync', job, 0)),
+    withdraw: (job) => withdraw('bots-sync', job),
+  })
+
+  /** The key is written before the job: a worker can be faster than a second connection. */
+  async function checkIn(job: ExecuteJob): Promise<ExecuteJob> {
+    const { input, ...rest } = job
+    if (input === undefined || Buffer.byteLength(input) <= INLINE_BYTES) return job
+    const inputKey = keys.input(job.runId)
+    await redis.set(inputKey, input, 'PX', job.deadline - Date.now() + LEASE_SLACK_MS)
+    return { ...rest, inputKey }
+  }
+
+  async function start(job: ExecuteJob, { waitMs, signal }: Wait): Promise<Waiter> {
+    const { lane, admitted } = await admission.enter(job)
+    const ready = await checkIn({ ...job, reply: channel, waitUntil: Date.now() + waitMs })
+    const waiter = replies.wait(ready, waitMs, signal)
+    await Promise.all([admitted, add('bots-sync', ready, lane)])
+    return waiter
+  }
+
+  async function cancel(runId: string, projectId: string): Promise<void> {
+    for (const name of BOT_QUEUES) {
+      if ((await remove(name, runId)) === 1) {
+        await redis.zrem(keys.flight(name, projectId), runId)
+      }
+    }
+    await requests.remove(runId)
+    await redis.unlink(keys.input(runId))
+    await redis.publish(CANCEL_CHANNEL, runId)
+  }
+
+  return {
+    home: homeOf(config.redisUrl),
+    get commands() {
+      return counter.count
+    },
+    async execute(job, { waitMs, signal }) {
+      return failAs503(async () => {
+        const waiter = await start(job, { waitMs, signal }).catch((error: unknown) => {
+          replies.abandon(job)
+          throw error
+        })
+        const reply = await waiter.reply
+        if (reply === 'gone') {
+          await cancel(job.runId, job.projectId)
+          throw signal?.reason instanceof HttpError
+            ? signal.reason
+            : badRequest('The caller has gone')
+        }
+        return reply === undefined ? undefined : withBody(redis, reply)
+      })
+    },
+    async enqueue(job, store) {
+      const lane = await failAs503(() => admission.admit('bots-async', job, true))
+      await store()
+      try {
+        await add('bots-async', await checkIn({ ...job, asynchronous: true }), lane)
+      } catch (error) {
+        // It is stored: the upkeep of a worker adds it when Redis is back.
+        log.warn({ runId: job.runId, cause: error }, 'An asynchronous run waits for Redis')
+      }
+    },
+    sendAway: () => replies.sendAway(),
+    async late(job) {
+      return failAs503(async () => {
+        const names = [keys.reply(job.runId), keys.late(job.runId)]
+        const lease = job.deadline - Date.now() + 2 * LEASE_SLACK_MS + config.botTimeoutMaxMs
+        const reply = await runScript(redis, LATE, names, [lease])
+        return typeof reply === 'string' ? withBody(redis, JSON.parse(reply)) : undefined
+      })
+    },
+    async restore(job) {
+      if (await has('bots-async', job.runId)) return false
+      await add('bots-async', await checkIn({ ...job, asynchronous: true }), 0)
+      return true
+    },
+    has,
+    async addRequest(id) {
+      const options = { jobId: id, removeOnComplete: true, removeOnFail: true }
+      await requests.add('request', {}, options).catch((cause: unknown) => {
+        log.warn({ jobId: id, cause }, 'An accepted request waits for Redis')
+      })
+    },
+    hasRequest: async (id) => (await redis.exists(requests.toKey(id))) === 1,
+    async wake(name, count) {
+      const options = { removeOnComplete: true, removeOnFail: true }
+      const wakes = Array.from({ length: count }, () => ({ name: 'wake', data: {}, opts: options }))
+      await (name === EXPORTS ? exports : imports).addBulk(wakes).catch((cause: unknown) => {
+        log.warn({ queue: name, cause }, 'Parts wait for Redis')
+      })
+    },
+    cancel: (runId, projectId) => failAs503(() => cancel(runId, projectId)),
+    workers: () => alive(redis, 'bots-sync'),
+    async depths() {
+      const counts = await Promise.all(
+        all.map(async (queue) => [queue.name, await queue.getJobCounts()] as const),
+      )
+      return Object.fromEntries(counts)
+    },
+    async waitingSince() {
+      const oldest = await Promise.all(
+        all.map(async (queue) => {
+          // Lanes make the order in the queue another one than that of arrival.
+          const found = await Promise.all(
+            (['waiting', 'prioritized'] as const).map((state) =>
+              queue.getJobs([state], 0, OLDEST_OF - 1, true),
+            ),
+          )
+          // A job that is taken meanwhile is no longer there.
+          const times = found.flat().flatMap((job) => job?.timestamp ?? [])
+          return times.length === 0 ? [] : [[queue.name, Math.min(...times)] as const]
+        }),
+      )
+      return Object.fromEntries(oldest.flat())
+    },
+    async workerMetrics() {
+      const ids = new Set((await Promise.all(BOT_QUEUES.map((name) => alive(redis, name)))).flat())
+      if (ids.size === 0) return []
+      const texts = await redis.mget([...ids].map(keys.metrics))
+      return texts.filter((text) => text !== null)
+    },
+    async ping() {
+      const started = performance.now()
+      await redis.ping()
+      return performance.now() - started
+    },
+    async close() {
+      replies.close()
+      await Promise.allSettled(all.map((queue) => queue.close()))
+      redis.disconnect()
+      subscriber.disconnect()
+    },
+  }
+}
+
+/** A claim-checked body is fetched once and forgotten. */
+async function withBody(redis: Redis, reply: ExecuteReply): Promise<ExecuteReply> {
+  if (reply.bodyKey === undefined) return reply
+  const body = await redis.getdel(reply.bodyKey)
+  if (body === null) throw new Error(`The result of run ${reply.runId} has expired`)
+  return { ...reply, body }
+}
+
+async function alive(redis: Redis, queue: BotQueue): Promise<readonly string[]> {
+  const ids = await runScript(redis, ALIVE, [keys.workers(queue)], [])
+  return Array.isArray(ids) ? ids.map(String) : []
+}
+
+async function failAs503<T>(work: () => Promise<T>): Promise<T> {
+  try {
+    return await work()
+  } catch (error) {
+    if (error instanceof HttpError) throw error
+    throw unavailable('Queue', error)
+  }
+}
+
+/** Host, port and number of the database; never the password. */
+function homeOf(redisUrl: string): string {
+  const { host, pathname } = new URL(redisUrl)
+  return createHash('sha256').update(`${host}${pathname}`).digest('hex').slice(0, 16)
+}
+
+function countCommands(redis: Redis): { count: number } {
+  const counter = { count: 0 }
+  const send = redis.sendCommand.bind(redis)
+  redis.sendCommand = (command, stream) => {
+    counter.count++
+    return send(command, stream)
+  }
+  return counter
+}

@@ -1,0 +1,147 @@
+/**
+ * The reply channel of one process and who waits on it. A message can be missed while Redis is away;
+ * after a reconnect every waiter looks for its stored reply, and a job that Redis has lost is added
+ * once more under its own id, unless its run has already written something.
+ */
+import { setTimeout as delay } from 'node:timers/promises'
+import type { Logger } from '../../log.ts'
+import { lastTurn, ownTurn } from '../event-loop-turns.ts'
+import type { Redis } from '../redis/redis.ts'
+import type { ExecuteJob, ExecuteReply } from './jobs.ts'
+import { keys } from './scripts.ts'
+
+export interface Waiter {
+  /** Undefined when the time is over, `gone` when the caller is. */
+  readonly reply: Promise<ExecuteReply | 'gone' | undefined>
+}
+
+export interface Replies {
+  wait(job: ExecuteJob, waitMs: number, signal: AbortSignal | undefined): Waiter
+  /** The job may or may not have reached Redis; it is withdrawn, at the latest when Redis is back. */
+  abandon(job: ExecuteJob): void
+  /** Ends the wait of every caller, as if its time were over. */
+  sendAway(): void
+  close(): void
+}
+
+export interface RepliesOptions {
+  readonly redis: Redis
+  readonly subscriber: Redis
+  readonly channel: string
+  readonly log: Logger
+  has(runId: string): Promise<boolean>
+  add(job: ExecuteJob): Promise<void>
+  withdraw(job: ExecuteJob): Promise<unknown>
+}
+
+/** A worker whose Redis has forgotten its scripts may give back a job before it has said how the run ended. */
+const GONE_MS = 500
+
+interface Waiting {
+  readonly job: ExecuteJob
+  readonly settle: (reply: ExecuteReply | 'gone' | undefined) => void
+  addedAgain: boolean
+}
+
+/** Subscribes to the channel; `close` lets every waiter end without a reply. */
+export async function openReplies(options: RepliesOptions): Promise<Replies> {
+  const { redis, subscriber, channel, log } = options
+  const waiting = new Map<string, Waiting>()
+  const abandoned = new Map<string, ExecuteJob>()
+
+  subscriber.on('message', async (_channel: string, text: string) => {
+    await ownTurn()
+    const reply: ExecuteReply = JSON.parse(text)
+    waiting.get(reply.runId)?.settle(reply)
+  })
+  await subscriber.subscribe(channel)
+
+  async function recover(): Promise<void> {
+    if (redis.status !== 'ready' || subscriber.status !== 'ready') return
+    // First hear, then look: a reply between the two is seen by one of them.
+    await subscriber.subscribe(channel)
+    await Promise.all([...abandoned.values()].map(withdraw))
+    await Promise.all([...waiting.values()].map(look))
+  }
+
+  async function look(entry: Waiting): Promise<void> {
+    const { runId } = entry.job
+    const isKnown = await options.has(runId)
+    // A job that has ended just now has its reply on the way.
+    if (!isKnown) await delay(GONE_MS).then(lastTurn)
+    const stored = await redis.get(keys.reply(runId))
+    if (stored !== null) entry.settle(JSON.parse(stored))
+    else if (!isKnown && waiting.get(runId) === entry) await addAgain(entry)
+  }
+
+  async function withdraw(job: ExecuteJob): Promise<void> {
+    await options.withdraw(job)
+    abandoned.delete(job.runId)
+  }
+
+  async function addAgain(entry: Waiting): Promise<void> {
+    const { runId } = entry.job
+    if (entry.addedAgain || (await redis.exists(keys.journal(runId))) === 1) {
+      entry.settle(interrupted(runId))
+      return
+    }
+    entry.addedAgain = true
+    await options.add(entry.job)
+  }
+
+  const sendAway = () => {
+    for (const { settle } of [...waiting.values()]) settle(undefined)
+  }
+  const onReady = () => {
+    recover().catch((error: unknown) => log.warn({ cause: error }, 'Replies may be missing'))
+  }
+  redis.on('ready', onReady)
+  subscriber.on('ready', onReady)
+
+  return {
+    wait(job, waitMs, signal) {
+      const { promise, resolve } = Promise.withResolvers<ExecuteReply | 'gone' | undefined>()
+      const settle = (reply: ExecuteReply | 'gone' | undefined) => {
+        clearTimeout(timer)
+        signal?.removeEventListener('abort', onAbort)
+        waiting.delete(job.runId)
+        resolve(reply)
+      }
+      const onAbort = () => settle('gone')
+      // Of a process that is behind, the time may be over before it has read a reply that came in time.
+      const timer = setTimeout(() => void lastTurn().then(() => settle(undefined)), waitMs)
+      signal?.addEventListener('abort', onAbort, { once: true })
+      waiting.set(job.runId, { job, settle, addedAgain: false })
+      if (signal?.aborted) onAbort()
+      return { reply: promise }
+    },
+    abandon(job) {
+      abandoned.set(job.runId, job)
+      waiting.get(job.runId)?.settle(undefined)
+      // A Redis that was merely silent does what it was asked in order, this last.
+      withdraw(job).catch(() => undefined)
+    },
+    sendAway,
+    close() {
+      redis.off('ready', onReady)
+      subscriber.off('ready', onReady)
+      sendAway()
+    },
+  }
+}
+
+/** The reply of a run that stopped midway and cannot be repeated (bots.md §9). */
+export function interrupted(runId: string): ExecuteReply {
+  const outcome = {
+    resourceType: 'OperationOutcome',
+    issue: [
+      {
+        severity: 'error',
+        code: 'incomplete',
+        details: { text: 'Bot run interrupted' },
+        diagnostics: runId,
+      },
+    ],
+  }
+  return { runId, status: 'error', kind: 'outcome', body: JSON.stringify(outcome) }
+}

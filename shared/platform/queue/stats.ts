@@ -1,0 +1,162 @@
+/**
+ * What the bots of a project did, for its administrators: counted in the workers, added to one hash a
+ * project in Redis now and then, so that a run costs no command. Totals outlive the workers.
+ */
+
+import type { Redis } from '../redis/redis.ts'
+import { BOT_QUEUES, type ExecuteJob } from './jobs.ts'
+import { keys, PREFIX } from './scripts.ts'
+
+/** Upper bounds in ms; the last bucket has none. */
+const BUCKETS_MS = [5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000]
+const KEEP_MS = 7 * 24 * 3_600_000
+/** So many runs with the earliest ends of their leases are looked at for the oldest. */
+const OLDEST_OF = 50
+
+export interface Stats {
+  /** `outcome` is `ok` or the failure; times in ms. */
+  run(job: ExecuteJob, outcome: string, queuedMs: number, ranMs: number): void
+  /** Adds what was counted since the last time; what fails to be added is kept. */
+  flush(redis: Redis): Promise<void>
+}
+
+export interface Histogram {
+  readonly count: number
+  readonly sumMs: number
+  /** Counts by upper bound in ms, not cumulative; `more` is beyond the last. */
+  readonly buckets: Readonly<Record<string, number>>
+}
+
+export interface BotStats {
+  readonly bot: { readonly reference: string }
+  readonly started: number
+  readonly succeeded: number
+  /** By reason. */
+  readonly failed: Readonly<Record<string, number>>
+  readonly queueWait: Histogram
+  readonly runTime: Histogram
+}
+
+export interface Lane {
+  /** Runs that are waiting or running. */
+  readonly inFlight: number
+  readonly oldestWaitingSeconds: number
+}
+
+const hashOf = (projectId: string) => `${PREFIX}:bot-stats:${projectId}`
+
+export function createStats(): Stats {
+  let counted = new Map<string, Map<string, number>>()
+
+  function count(projectId: string, field: string, by: number): void {
+    let fields = counted.get(projectId)
+    if (fields === undefined) {
+      fields = new Map()
+      counted.set(projectId, fields)
+    }
+    fields.set(field, (fields.get(field) ?? 0) + by)
+  }
+
+  return {
+    run({ projectId, botId }, outcome, queuedMs, ranMs) {
+      count(projectId, `${botId} outcome ${outcome}`, 1)
+      for (const [what, ms] of [
+        ['wait', queuedMs],
+        ['run', ranMs],
+      ] as const) {
+        const bucket = BUCKETS_MS.find((limit) => ms <= limit) ?? 'more'
+        count(projectId, `${botId} ${what} ${bucket}`, 1)
+        count(projectId, `${botId} ${what} sum`, Math.max(0, Math.round(ms)))
+      }
+    },
+    async flush(redis) {
+      const flushed = counted
+      counted = new Map()
+      for (const [projectId, fields] of flushed) {
+        try {
+          const hash = hashOf(projectId)
+          const transaction = redis.multi()
+          for (const [field, by] of fields) transaction.hincrby(hash, field, by)
+          await transaction.pexpire(hash, KEEP_MS).exec()
+        } catch (error) {
+          for (const [field, by] of fields) count(projectId, field, by)
+          throw error
+        }
+      }
+    },
+  }
+}
+
+/** Of the last 7 days in which the project had runs; the busiest bot first. */
+export async function readBotStats(redis: Redis, projectId: string): Promise<readonly BotStats[]> {
+  const bots = new Map<string, [string, string, number][]>()
+  for (const [field, value] of Object.entries(await redis.hgetall(hashOf(projectId)))) {
+    const [botId = '', what = '', name = ''] = field.split(' ')
+    bots.set(botId, [...(bots.get(botId) ?? []), [what, name, Number(value)]])
+  }
+  const stats = [...bots].map(([botId, counts]): BotStats => {
+    const of = (kind: string) =>
+      Object.fromEntries(counts.flatMap(([what, name, n]) => (what === kind ? [[name, n]] : [])))
+    const { ok: succeeded = 0, ...failed } = of('outcome')
+    return {
+      bot: { reference: `Bot/${botId}` },
+      started: succeeded + sumOf(failed),
+      succeeded,
+      failed,
+      queueWait: histogram(of('wait')),
+      runTime: histogram(of('run')),
+    }
+  })
+  return stats.sort((a, b) => b.started - a.started)
+}
+
+/** How many runs of the project each queue has, and how long the oldest that waits does so. */
+export async function readLanes(
+  redis: Redis,
+  projectId: string,
+): Promise<Readonly<Record<string, Lane>>> {
+  const lanes = await Promise.all(
+    BOT_QUEUES.map(async (queue) => {
+      const flight = keys.flight(queue, projectId)
+      const inFlight = await redis.zcount(flight, Date.now(), '+inf')
+      const ids = await redis.zrangebyscore(flight, Date.now(), '+inf', 'LIMIT', 0, OLDEST_OF)
+      const jobs = await Promise.all(
+        ids.map((id) => redis.hmget(`${PREFIX}:${queue}:${id}`, 'timestamp', 'processedOn')),
+      )
+      const waiting = jobs.flatMap(([added, startedAt]) =>
+        added && !startedAt ? [Number(added)] : [],
+      )
+      const oldestMs = waiting.length === 0 ? 0 : Date.now() - Math.min(...waiting)
+      return [queue, { inFlight, oldestWaitingSeconds: Math.max(0, oldestMs) / 1000 }] as const
+    }),
+  )
+  return Object.fromEntries(lanes)
+}
+
+/** The lanes of every Project that has runs. */
+export async function readAllLanes(
+  redis: Redis,
+): Promise<readonly (Lane & { readonly queue: string; readonly project: string })[]> {
+  const projects = new Set<string>()
+  let cursor = '0'
+  do {
+    const [next, found] = await redis.scan(cursor, 'MATCH', keys.flight('*', '*'), 'COUNT', 1000)
+    cursor = next
+    for (const key of found) projects.add(key.slice(key.lastIndexOf(':') + 1))
+  } while (cursor !== '0')
+  const lanes = await Promise.all(
+    [...projects].sort().map(async (project) => {
+      const queues = Object.entries(await readLanes(redis, project))
+      return queues.map(([queue, lane]) => ({ queue, project, ...lane }))
+    }),
+  )
+  return lanes.flat().filter(({ inFlight }) => inFlight > 0)
+}
+
+function histogram({ sum = 0, ...buckets }: Record<string, number>): Histogram {
+  return { count: sumOf(buckets), sumMs: sum, buckets }
+}
+
+function sumOf(counts: Readonly<Record<string, number>>): number {
+  return Object.values(counts).reduce((total, count) => total + count, 0)
+}

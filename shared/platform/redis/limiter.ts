@@ -1,0 +1,82 @@
+/**
+ * What may be spent in a minute. Each process counts for itself and tells Redis only after every
+ * hundredth of the limit, in the background, so that no request waits for Redis; processes together
+ * may let through that much more than the limit. While Redis is away each counts alone.
+ */
+import { LRUCache } from 'lru-cache'
+import type { Logger } from '../../log.ts'
+import type { Redis } from './redis.ts'
+
+const WINDOW_MS = 60_000
+const TRACKED = 50_000
+const SHARES = 100
+
+export interface Spent {
+  /** Negative beyond the limit. */
+  readonly left: number
+  readonly resetMs: number
+}
+
+export interface Limiter {
+  /** Counts `units` for whoever `key` stands for; what is beyond the limit is counted, too. */
+  spend(key: string, units: number, limit: number): Spent
+}
+
+interface Count {
+  readonly window: number
+  own: number
+  /** How many of `own` Redis knows. */
+  told: number
+  others: number
+  telling: boolean
+}
+
+/** `name` keeps the counts of several limiters apart in Redis. */
+export function createLimiter(name: string, redis: Redis, log: Logger): Limiter {
+  const counts = new LRUCache<string, Count>({ max: TRACKED })
+
+  const tell = async (of: string, count: Count): Promise<void> => {
+    const telling = count.own - count.told
+    const key = `botica:limit:${name}:${of}:${count.window}`
+    const replies = await redis
+      .multi()
+      .incrby(key, telling)
+      .pexpire(key, 2 * WINDOW_MS)
+      .exec()
+    count.told += telling
+    count.others = Math.max(0, Number(replies?.[0]?.[1] ?? count.told) - count.told)
+  }
+
+  return {
+    spend(key, units, limit) {
+      const now = Date.now()
+      const window = Math.floor(now / WINDOW_MS)
+      const known = counts.get(key)
+      const count =
+        known?.window === window ? known : { window, own: 0, told: 0, others: 0, telling: false }
+      if (count !== known) counts.set(key, count)
+      count.own += units
+      const share = Math.max(1, Math.floor(limit / SHARES))
+      const isDue = count.told === 0 || count.own - count.told >= share
+      if (isDue && units > 0 && !count.telling) {
+        count.telling = true
+        tell(key, count)
+          .catch((error: Error) => log.debug({ reason: error.message }, 'Limits are not shared'))
+          .finally(() => {
+            count.telling = false
+          })
+      }
+      const left = limit - count.own - count.others
+      return { left, resetMs: (window + 1) * WINDOW_MS - now }
+    },
+  }
+}
+
+/** One item of a `RateLimit` header. The SDK parses exactly this form: quoted name, remaining, seconds. */
+export function rateLimitItem(name: string, { left, resetMs }: Spent): string {
+  return `"${name}";r=${Math.max(0, left)};t=${secondsOf(resetMs)}`
+}
+
+export function secondsOf(resetMs: number): number {
+  return Math.max(1, Math.ceil(resetMs / 1000))
+}

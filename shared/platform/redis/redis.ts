@@ -1,0 +1,122 @@
+/** One way to open a Redis connection. It reconnects by itself for as long as the process lives. */
+import type { Socket } from 'node:net'
+import { Redis } from 'ioredis'
+import type { Config } from '../../config/config.ts'
+import type { Logger } from '../../log.ts'
+
+export type { Redis }
+
+/**
+ * `request`: a caller waits, so a command fails at once while Redis is away and, after `endStart`, after
+ * `redisTimeoutMs` when it is silent. `subscribe` and `worker`: commands wait for the connection, as BullMQ demands of a worker.
+ */
+export type RedisPurpose = 'request' | 'subscribe' | 'worker'
+
+const START_PATIENCE_MS = 30_000
+/** A wrong password or account, or a database number that is not there: ioredis would use number 0. */
+const REFUSAL = /^(WRONGPASS|NOAUTH|NOPERM|ERR (invalid password|invalid DB|DB index|AUTH))/
+
+/** Connects in the background; `untilReady` waits for it. */
+export function openRedis(config: Config, purpose: RedisPurpose, log: Logger): Redis {
+  const redis = new Redis(config.redisUrl, {
+    ...(config.redisTlsInsecure && config.redisUrl.startsWith('rediss:')
+      ? { tls: { rejectUnauthorized: false } }
+      : {}),
+    retryStrategy: (attempt) => Math.min(50 * attempt, 1000),
+    ...(purpose === 'request'
+      ? {
+          commandTimeout: START_PATIENCE_MS,
+          enableOfflineQueue: false,
+          // A command that was already refused to its caller must not run after a reconnect.
+          autoResendUnfulfilledCommands: false,
+          maxRetriesPerRequest: 0,
+        }
+      : { maxRetriesPerRequest: null }),
+  })
+  writeOnceATurn(redis)
+  // BullMQ's workers wait on a connection of their own.
+  const duplicate = redis.duplicate.bind(redis)
+  redis.duplicate = (override) => {
+    const copy = duplicate(override)
+    writeOnceATurn(copy)
+    return copy
+  }
+  const away = awayOf(log)
+  redis.on('error', (error: Error) => {
+    if (away.size === 0) log.error({ reason: error.message }, 'Redis is away')
+    away.add(redis)
+  })
+  redis.on('ready', () => {
+    if (away.delete(redis) && away.size === 0) log.info('Redis is back')
+  })
+  redis.on('end', () => away.delete(redis))
+  return redis
+}
+
+/** A process that starts is busy with itself, and may hear an answer late; from now on callers wait for it. */
+export function endStart(redis: Redis, config: Config): void {
+  redis.options.commandTimeout = config.redisTimeoutMs
+}
+
+/**
+ * All commands of one turn of the event loop leave in one write. Every write wakes Redis, which takes
+ * the processor from us: at 64 callers writing was a third of a worker's time.
+ */
+function writeOnceATurn(redis: Redis): void {
+  const send = redis.sendCommand.bind(redis)
+  redis.sendCommand = (command, stream) => {
+    const socket: Socket | undefined = redis.stream
+    if (socket?.writableCorked === 0) {
+      socket.cork()
+      setImmediate(() => socket.uncork())
+    }
+    return send(command, stream)
+  }
+}
+
+const awayByLog = new WeakMap<Logger, Set<Redis>>()
+
+/** Connections without Redis: of all that a process has, the first to go and the last to come back tell. */
+function awayOf(log: Logger): Set<Redis> {
+  const known = awayByLog.get(log)
+  if (known !== undefined) return known
+  const away = new Set<Redis>()
+  awayByLog.set(log, away)
+  return away
+}
+
+/**
+ * Resolves when the connection can be used. Errors: 30 s without Redis; at once what no waiting mends.
+ */
+export async function untilReady(redis: Redis, log: Logger): Promise<void> {
+  if (redis.status === 'ready') return
+  const started = Date.now()
+  await new Promise<void>((resolve, reject) => {
+    const timer = setInterval(() => {
+      if (Date.now() - started < START_PATIENCE_MS) {
+        log.warn('Waiting for Redis')
+        return
+      }
+      fail('Redis does not answer')
+    }, 1000)
+    const settle = () => {
+      clearInterval(timer)
+      redis.off('ready', onReady)
+      redis.off('error', onError)
+    }
+    const fail = (what: string) => {
+      settle()
+      redis.disconnect()
+      reject(new Error(`${what}; look at REDIS_URL`))
+    }
+    const onError = ({ message }: Error) => {
+      if (REFUSAL.test(message)) fail(`Redis refuses the connection: ${message.replace(/\.$/, '')}`)
+    }
+    const onReady = () => {
+      settle()
+      resolve()
+    }
+    redis.on('ready', onReady)
+    redis.on('error', onError)
+  })
+}

@@ -1,0 +1,101 @@
+/** Storage in a bucket; credentials come from where the client library looks for them (`AWS_*`). */
+import { IncomingMessage } from 'node:http'
+import { Readable } from 'node:stream'
+import {
+  DeleteObjectCommand,
+  GetObjectCommand,
+  HeadBucketCommand,
+  NoSuchKey,
+  S3Client,
+} from '@aws-sdk/client-s3'
+import { contentMissing, unavailable } from '../../errors.ts'
+import { release } from './release.ts'
+import { signedAddress } from './s3-sign.ts'
+import { abortUploads, type Encryption, uploadObject } from './s3-upload.ts'
+import type { ContentHeaders, Storage } from './storage.ts'
+
+/** The smallest part S3 takes. */
+const PART_BYTES = 5 * 1024 * 1024
+/** A bucket takes no more parts of one object. */
+const MAX_PARTS = 10_000
+
+/** A service that has not answered by then hangs; a part takes this on a line of 1 Mbit/s. */
+const TIMEOUT_SECONDS = 60
+const CONNECT_MS = 5000
+
+/** `maxBytes` is the largest content there will be. */
+export function openBucket(url: URL, maxBytes: number): Storage {
+  const bucket = url.hostname
+  const prefix = url.pathname.replace(/^\/+|\/+$/g, '')
+  const { searchParams } = url
+  const endpoint = searchParams.get('endpoint')
+  const seconds = Number(searchParams.get('timeout') ?? TIMEOUT_SECONDS)
+  const client = new S3Client({
+    region: searchParams.get('region') ?? 'us-east-1',
+    forcePathStyle: searchParams.get('forcePathStyle') === 'true',
+    ...(endpoint === null ? {} : { endpoint }),
+    requestHandler: {
+      connectionTimeout: CONNECT_MS,
+      requestTimeout: seconds * 1000,
+      throwOnRequestTimeout: true,
+    },
+  })
+  const encryption = encryptionOf(searchParams)
+  const partBytes = Math.max(PART_BYTES, Math.ceil(maxBytes / MAX_PARTS))
+  const object = (key: string) => ({
+    Bucket: bucket,
+    Key: prefix === '' ? key : `${prefix}/${key}`,
+  })
+  const sign = (key: string, seconds: number, headers: ContentHeaders) => {
+    const answer = {
+      ResponseContentType: headers['Content-Type'],
+      ResponseContentDisposition: headers['Content-Disposition'],
+    }
+    return signedAddress(client, { ...object(key), ...answer }, seconds)
+  }
+  return {
+    ...(searchParams.get('presigned') === 'true' ? { sign } : {}),
+    put: (key, source) => uploadObject(client, object(key), source, { partBytes, encryption }),
+    async get(key, range) {
+      const Range = range && `bytes=${range.start}-${range.end}`
+      const command = new GetObjectCommand({ ...object(key), ...(Range && { Range }) })
+      const { Body } = await client.send(command).catch((error: unknown) => {
+        throw error instanceof NoSuchKey ? contentMissing(error) : unavailable('The storage', error)
+      })
+      if (!(Body instanceof Readable)) throw new Error('The bucket gave no stream')
+      if (Body instanceof IncomingMessage) releaseReads(Body)
+      return Body
+    },
+    async delete(key) {
+      await client.send(new DeleteObjectCommand(object(key)))
+    },
+    removeAbandoned: (before) =>
+      abortUploads(client, { Bucket: bucket, Prefix: prefix && `${prefix}/` }, before),
+    async check() {
+      await client.send(new HeadBucketCommand({ Bucket: bucket }))
+    },
+    async close() {
+      client.destroy()
+    },
+  }
+}
+
+/** What the bucket itself is to encrypt objects with, unless it does so by its own settings. */
+function encryptionOf(searchParams: URLSearchParams): Encryption {
+  const [sse, key] = ['sse', 'sseKmsKeyId'].map((name) => searchParams.get(name) ?? undefined)
+  // The names are those of the service, which refuses others.
+  return { ServerSideEncryption: sse as Encryption['ServerSideEncryption'], SSEKMSKeyId: key }
+}
+
+/**
+ * Node copies the content out of what it reads from the connection. This listener comes after the one
+ * that does so, and the 40 MiB that would gather until V8 collects garbage do not.
+ */
+function releaseReads(answer: IncomingMessage): void {
+  const { socket } = answer
+  const stop = () => socket.off('data', release)
+  socket.on('data', release)
+  // The next answer on this connection has its own listener, which would come after this one.
+  answer.once('end', stop)
+  answer.once('close', stop)
+}

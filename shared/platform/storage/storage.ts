@@ -1,0 +1,36 @@
+/** Where the content of files goes: a folder, or a bucket of an S3 service. Nothing holds a whole file. */
+import type { Readable } from 'node:stream'
+
+/** Offsets of the first and the last byte. */
+export interface ByteRange {
+  readonly start: number
+  readonly end: number
+}
+
+export interface ContentHeaders {
+  readonly 'Content-Type': string
+  readonly 'Content-Disposition': string
+}
+
+/** Keys are ours: lower-case letters, digits and hyphens, in parts with slashes between. */
+export interface Storage {
+  /**
+   * Keeps all that `source` gives under a new key, or nothing when `source` or the storage fails.
+   * The chunks are the storage's from then on: nobody else may read them again.
+   */
+  put(key: string, source: AsyncIterable<Uint8Array>): Promise<void>
+  /** The caller reads the stream or destroys it. Errors: 404 when it is not there. */
+  get(key: string, range?: ByteRange): Promise<Readable>
+  /**
+   * An address that anybody may read the content at for a while, answered with these headers. Undefined unless
+   * the storage was opened with `presigned`.
+   */
+  readonly sign?: (key: string, seconds: number, headers: ContentHeaders) => Promise<string>
+  /** Idempotent. */
+  delete(key: string): Promise<void>
+  /** Removes what a crash has left of uploads that were begun before a time. */
+  removeAbandoned(before: Date): Promise<void>
+  /** Throws when nothing can be stored at present. */
+  check(): Promise<void>
+  close(): Promise<void>
+}

@@ -1,0 +1,162 @@
+/** A Project copied with all that is in it: new ids, references and addresses of Binaries follow. */
+
+import { randomUUID } from 'node:crypto'
+import { type Principal, systemPrincipal } from '../../access/principal.ts'
+import { SYSTEM_PROJECT } from '../../access/project-context.ts'
+import { contentOf, openContent, storeContent, undoable } from '../../binary/content.ts'
+import { parseReference, type Resource } from '../../fhir/resource.ts'
+import { createMaintenance, type Maintenance } from '../../jobs/upkeep/maintenance.ts'
+import { mapStrings } from '../../request/map-strings.ts'
+import type { Services } from '../../services.ts'
+import { searchFor } from '../../store/rows/lookups.ts'
+import { parseVersion } from '../../store/rows/rows.ts'
+import type { Version, WriteResult } from '../../store/rows/version.ts'
+import { newSecret, onBehalfOf } from '../provision.ts'
+
+/** What is copied. */
+export interface Selection {
+  readonly name: string
+  /** Undefined: all types. */
+  readonly types: ReadonlySet<string> | undefined
+  /** Undefined: all ids. */
+  readonly included: ReadonlySet<string> | undefined
+  readonly excluded: ReadonlySet<string>
+}
+
+/** Traces of the old Project's life. */
+const LEFT_OUT = new Set(['Login', 'UserSecurityRequest', 'AuditEvent', 'AsyncJob'])
+/** Rows of the registry that belong to a Project. */
+const REGISTRY = ['User', 'ProjectMembership']
+const PAGE = 200
+
+/** Old `Type/id` → new id. */
+type Ids = ReadonlyMap<string, string>
+
+/** What fails takes the copy with it. */
+export async function cloneProject(
+  services: Services,
+  caller: Principal,
+  source: Resource,
+  selection: Selection,
+): Promise<WriteResult> {
+  const { id: sourceId = '' } = source
+  const newId = randomUUID()
+  const ids = new Map([[`Project/${sourceId}`, newId]])
+  for await (const versions of pagesOf(services, sourceId)) {
+    for (const { type, id } of versions) {
+      if (isSelected(selection, type, id)) ids.set(`${type}/${id}`, randomUUID())
+    }
+  }
+  const actor = onBehalfOf(caller)
+  const { services: inside, undo } = undoable(services)
+  try {
+    const project = await services.repository.create(
+      actor,
+      withNewIds(projectCopy(source, selection.name), ids, newId),
+      { keepId: true },
+    )
+    for await (const versions of pagesOf(services, sourceId)) {
+      const chosen = versions.filter(({ type, id }) => ids.has(`${type}/${id}`))
+      await Promise.all(chosen.map((version) => copy(inside, actor, version, ids, newId)))
+    }
+    return project
+  } catch (error) {
+    await undo()
+    while (await services.repository.feature(createMaintenance).expungeProject(caller, newId));
+    throw error
+  }
+}
+
+function isSelected({ types, included, excluded }: Selection, type: string, id: string): boolean {
+  if (LEFT_OUT.has(type) || excluded.has(id)) return false
+  return (types?.has(type) ?? true) && (included?.has(id) ?? true)
+}
+
+/** First who belongs to the Project, then what is in it. */
+async function* pagesOf(
+  { repository }: Services,
+  projectId: string,
+): AsyncGenerator<readonly Version[]> {
+  const system = systemPrincipal(SYSTEM_PROJECT)
+  const own = { ...system, isSuperAdmin: false, project: { ...SYSTEM_PROJECT, id: projectId } }
+  for (const type of REGISTRY) {
+    let cursor: string | undefined
+    do {
+      const page = await repository.search(own, { ...searchFor(type, [], PAGE, []), cursor })
+      yield page.versions
+      cursor = page.next
+    } while (cursor !== undefined)
+  }
+  let after: Parameters<Maintenance['scan']>[2]
+  do {
+    const page = await repository.feature(createMaintenance).scan(system, projectId, after, PAGE)
+    yield page.versions
+    after = page.next
+  } while (after !== undefined)
+}
+
+async function copy(
+  services: Services,
+  actor: Principal,
+  version: Version,
+  ids: Ids,
+  projectId: string,
+): Promise<void> {
+  const { type } = version
+  const mapped = withNewIds(parseVersion(version), ids, projectId)
+  const resource =
+    type === 'Binary'
+      ? await withOwnContent(services, version, mapped, projectId)
+      : withoutSecrets(mapped)
+  await services.repository.create(actor, resource, { keepId: true })
+}
+
+/** The content is copied as a stream; what lies in the row came with it. */
+async function withOwnContent(
+  services: Services,
+  version: Version,
+  binary: Resource,
+  projectId: string,
+): Promise<Resource> {
+  const content = contentOf(version)
+  if ('bytes' in content.place) return binary
+  const stream = await openContent(services, content)
+  return { ...binary, url: await storeContent(services, projectId, stream, content.filename) }
+}
+
+/** The copy has credentials of its own. */
+function withoutSecrets(resource: Resource): Resource {
+  if (resource.resourceType === 'ClientApplication') {
+    const { retiringSecret: _, ...rest } = resource
+    return { ...rest, resourceType: 'ClientApplication', secret: newSecret() }
+  }
+  if (resource.resourceType !== 'User') return resource
+  const { passwordHash: _, mfaSecret: __, mfaEnrolled: ___, provenEmail: ____, ...rest } = resource
+  return { ...rest, resourceType: 'User' }
+}
+
+function projectCopy(source: Resource, name: string): Resource {
+  const { superAdmin: _, secret: __, systemSecret: ___, meta: ____, ...rest } = source
+  return { ...rest, resourceType: 'Project', name }
+}
+
+function withNewIds(resource: Resource, ids: Ids, projectId: string): Resource {
+  const { resourceType, id, meta } = resource
+  const mapped = mapStrings(resource, (text, name) =>
+    ['reference', 'url', 'path'].includes(name) ? (newReference(text, ids) ?? text) : text,
+  )
+  const { versionId: _, lastUpdated: __, author: ___, compartment: ____, ...kept } = meta ?? {}
+  const accounts = mapped.meta?.accounts
+  return {
+    ...mapped,
+    id: ids.get(`${resourceType}/${id}`) ?? projectId,
+    meta: { ...kept, ...(accounts ? { accounts } : {}), project: projectId },
+  }
+}
+
+/** A version of the old resource is no version of the new one. */
+function newReference(text: string, ids: Ids): string | undefined {
+  const parsed = parseReference(text)
+  const id = parsed && ids.get(`${parsed.type}/${parsed.id}`)
+  return parsed && id && `${parsed.type}/${id}`
+}

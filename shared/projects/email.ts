@@ -1,0 +1,202 @@
+/** Mails that clients and bots send (admin.md §7): admitted, read and put into the outbox. */
+import { may } from '../access/policy.ts'
+import type { Principal } from '../access/principal.ts'
+import { contentOf, decodeBase64, readWhole } from '../binary/content.ts'
+import { badRequest, forbidden, notFound, tooLarge, tooManyRequests } from '../errors.ts'
+import { isObject, parseReference } from '../fhir/resource.ts'
+import type { Mail, MailAttachment } from '../platform/mail/mails.ts'
+import { fetchOutside } from '../platform/outbound/fetch-outside.ts'
+import type { Services } from '../services.ts'
+
+const MOST_RECIPIENTS = 50
+const MOST_ATTACHMENTS = 50
+const MOST_BYTES = 10_000_000
+const MOST_AN_HOUR = 1000
+const HOUR_SECONDS = 3600
+const ADDRESS = /^[^\s@,;:<>()[\]\\"]{1,64}@[^\s@,;:<>()[\]\\"]{1,253}$/
+
+type Body = Record<string, unknown>
+
+/** For admins of a Project with the feature `email`. Errors: 400, 403, 413, 429. */
+export async function sendEmail(
+  services: Services,
+  principal: Principal,
+  body: unknown,
+  signal: AbortSignal,
+): Promise<void> {
+  if (!principal.isProjectAdmin || !principal.project.features.includes('email')) throw forbidden()
+  if (!isObject(body)) throw badRequest('Content must be a JSON object')
+  const mail = readMail(body, services.config)
+  await countMail(services, principal)
+  const room = MOST_BYTES - Buffer.byteLength(`${mail.text ?? ''}${mail.html ?? ''}`)
+  if (room < 0) throw tooLarge()
+  const attachments = await attachmentsOf(services, principal, body.attachments, room, signal)
+  await services.repository.transaction((inside) =>
+    inside.addMail(principal.project.id, {
+      ...mail,
+      ...(attachments.length > 0 ? { attachments } : {}),
+    }),
+  )
+}
+
+function readMail(body: Body, { mailApprovedSenders }: Services['config']): Mail {
+  const [to, cc, bcc, replyTo] = ['to', 'cc', 'bcc', 'replyTo'].map((name) =>
+    addressesOf(body, name),
+  )
+  if (to === undefined || to.length === 0) throw badRequest('to is required', 'to')
+  const recipients = to.length + (cc?.length ?? 0) + (bcc?.length ?? 0)
+  if (recipients > MOST_RECIPIENTS)
+    throw badRequest(`More than ${MOST_RECIPIENTS} recipients`, 'to')
+  const subject = textOf(body, 'subject')
+  if (subject === undefined) throw badRequest('subject is required', 'subject')
+  const [from, sender] = ['from', 'sender'].map((name) => {
+    const [address] = addressesOf(body, name) ?? []
+    return address !== undefined && mailApprovedSenders.includes(plainAddress(address))
+      ? address
+      : undefined
+  })
+  const [text, html] = [textOf(body, 'text'), textOf(body, 'html')]
+  return {
+    kind: 'client',
+    to,
+    // A line break must not begin a header of its own.
+    subject: subject.replace(/\s+/g, ' '),
+    ...(text === undefined ? {} : { text }),
+    ...(html === undefined ? {} : { html }),
+    ...(cc === undefined ? {} : { cc }),
+    ...(bcc === undefined ? {} : { bcc }),
+    ...(replyTo === undefined ? {} : { replyTo }),
+    ...(from === undefined ? {} : { from }),
+    ...(sender === undefined ? {} : { sender }),
+  }
+}
+
+function textOf(body: Body, name: string): string | undefined {
+  const value = body[name]
+  if (value === undefined || value === null || value === '') return undefined
+  if (typeof value === 'string') return value
+  throw badRequest(`${name} must be a string`, name)
+}
+
+/** A text, `{name, address}`, or a list of both. Errors: 400. */
+function addressesOf(body: Body, name: string): string[] | undefined {
+  const value = body[name]
+  if (value === undefined || value === null || value === '') return undefined
+  const items: readonly unknown[] = Array.isArray(value) ? value : [value]
+  return items.flatMap((item) => {
+    if (isObject(item) && typeof item.address === 'string') return [addressText(item, name)]
+    if (typeof item === 'string') return splitList(item).map((one) => requireAddress(one, name))
+    throw badRequest(`${name} must be an address or a list of addresses`, name)
+  })
+}
+
+function addressText({ address, name }: Body, field: string): string {
+  const plain = requireAddress(String(address), field)
+  // What a quoted name must not hold is left out of it.
+  const display = typeof name === 'string' ? name.replace(/["\\\s]+/g, ' ').trim() : ''
+  return display === '' ? plain : `"${display}" <${plain}>`
+}
+
+/** Commas part addresses, unless they are in a quoted name. */
+function splitList(text: string): string[] {
+  return (text.match(/(?:"[^"]*"|[^,"])+/g) ?? []).map((item) => item.trim())
+}
+
+function requireAddress(text: string, field: string): string {
+  const isFit = ADDRESS.test(plainAddress(text)) && !/[\r\n]/.test(text)
+  if (!isFit) throw badRequest(`${field} must be an address or a list of addresses`, field)
+  return text
+}
+
+function plainAddress(text: string): string {
+  return (/<([^<>]*)>\s*$/.exec(text)?.[1] ?? text).trim()
+}
+
+/** Errors: 429. */
+async function countMail({ redis }: Services, { project }: Principal): Promise<void> {
+  const hour = Math.floor(Date.now() / 1000 / HOUR_SECONDS)
+  const key = `botica:mails:${project.id}:${hour}`
+  const count = await redis.incr(key)
+  if (count === 1) await redis.expire(key, HOUR_SECONDS)
+  if (count <= MOST_AN_HOUR) return
+  throw tooManyRequests(HOUR_SECONDS - (Math.floor(Date.now() / 1000) % HOUR_SECONDS))
+}
+
+/** `room` is in bytes, for all of them. Errors: 400, 413. */
+async function attachmentsOf(
+  services: Services,
+  principal: Principal,
+  value: unknown,
+  room: number,
+  signal: AbortSignal,
+): Promise<MailAttachment[]> {
+  if (value === undefined || value === null) return []
+  if (!Array.isArray(value) || !value.every(isObject) || value.length > MOST_ATTACHMENTS) {
+    throw badRequest('attachments must be a short list of objects', 'attachments')
+  }
+  const attachments: MailAttachment[] = []
+  let left = room
+  for (const [i, item] of value.entries()) {
+    const content = await bytesOf(services, principal, item, `attachments[${i}]`, left, signal)
+    left -= content.length
+    if (left < 0) throw tooLarge()
+    const [filename, contentType] = [textOf(item, 'filename'), textOf(item, 'contentType')]
+    attachments.push({
+      content: content.toString('base64'),
+      ...(filename === undefined ? {} : { filename }),
+      ...(contentType === undefined ? {} : { contentType }),
+    })
+  }
+  return attachments
+}
+
+async function bytesOf(
+  services: Services,
+  principal: Principal,
+  item: Body,
+  place: string,
+  room: number,
+  signal: AbortSignal,
+): Promise<Buffer> {
+  const path = textOf(item, 'path')
+  if (path === undefined) return contentBytes(item, place)
+  const reference = parseReference(path)
+  if (reference?.type === 'Binary') {
+    if (!may(principal, 'Binary', 'read')) throw forbidden()
+    const found = await services.repository.read(principal, 'Binary', reference.id)
+    if (found.content === undefined) throw notFound()
+    return await readWhole(services, contentOf(found), room)
+  }
+  if (!/^https:\/\//i.test(path))
+    throw badRequest('path must be a Binary or an https address', place)
+  const outgoing = {
+    url: path,
+    method: 'GET',
+    headers: {},
+    body: undefined,
+    redirect: 'follow',
+    maxBytes: room,
+  }
+  const fetched = await fetchOutside(outgoing, services.config.hookTargets, signal).catch(
+    (error: Error) => {
+      throw badRequest(`An attachment could not be fetched: ${error.message}`, place)
+    },
+  )
+  if (fetched.status !== 200) {
+    throw badRequest(`An attachment could not be fetched: ${fetched.status}`, place)
+  }
+  return fetched.body
+}
+
+/** Text, base64 when it says so, or bytes as JSON writes a Buffer. */
+function contentBytes({ content, encoding }: Body, place: string): Buffer {
+  if (typeof content === 'string') {
+    if (encoding !== 'base64') return Buffer.from(content)
+    const bytes = decodeBase64(content)
+    if (bytes === undefined) throw badRequest('content must be base64', place)
+    return bytes
+  }
+  const isBytes = isObject(content) && content.type === 'Buffer' && Array.isArray(content.data)
+  if (!isBytes) throw badRequest('An attachment needs content or a path', place)
+  return Buffer.from(content.data as number[])
+}

@@ -1,0 +1,272 @@
+/**
+ * An invite carried out: user, profile, membership and mail in one transaction, so that a failure leaves
+ * nothing behind. Invites for one address or external id take turns, so that what they decide on stays.
+ */
+import { type ProjectContext, systemPrincipal } from '../access/principal.ts'
+import { conflict, HttpError } from '../errors.ts'
+import { parseReference, type Resource, referenceIn, referenceTo } from '../fhir/resource.ts'
+import { displayOf } from '../identity/principals.ts'
+import type { Condition } from '../query/search-request.ts'
+import { escapeValue } from '../query/values.ts'
+import { givenFields, recordChange } from '../request/admin-audit.ts'
+import type { Services } from '../services.ts'
+import type { Guard, Transaction } from '../store/repository.ts'
+import { find, searchFor } from '../store/rows/lookups.ts'
+import { parseVersion } from '../store/rows/rows.ts'
+import type { WriteResult } from '../store/rows/version.ts'
+import { requirePolicies } from '../store/write/registry.ts'
+import { requireValid } from '../validation/validate.ts'
+import type { Enrollee, Inviter } from './invitation.ts'
+import { inviteMail, welcomeMail } from './mail-texts.ts'
+import { isProven, voidCredentials } from './ownership.ts'
+import {
+  findOrCreateProfile,
+  named,
+  profileIn,
+  profileSearch,
+  withoutPlatformMeta,
+} from './profiles.ts'
+import { onBehalfOf } from './provision.ts'
+import { createSecurityRequest } from './security-requests.ts'
+import { createUser, findUser } from './users.ts'
+
+export interface Enrolment {
+  readonly membership: WriteResult
+  readonly outcome: 'created' | 'updated'
+  /** The User whose earlier logins end now, as nobody knows whose they are. */
+  readonly strangersOf?: string | undefined
+}
+
+const MEMBER = 'User is already a member of this project'
+/** A membership that is deleted while it is updated is looked for again. */
+const ATTEMPTS = 3
+/** Of one user in one Project. */
+const MOST_MEMBERSHIPS = 100
+
+/** Errors: 400, 409, 412. */
+export async function enrol(
+  services: Services,
+  inviter: Inviter,
+  enrollee: Enrollee,
+): Promise<Enrolment> {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      return await services.repository.transaction(
+        (inside) => enrolIn(services, inside, inviter, enrollee),
+        guardOf(inviter, enrollee),
+      )
+    } catch (error) {
+      const isGone = error instanceof HttpError && error.status === 410
+      if (!isGone || attempt === ATTEMPTS) throw error
+    }
+  }
+}
+
+/** What is decided on is locked before the transaction sees its one state of the database. */
+function guardOf({ project }: Inviter, { resourceType, email, externalId }: Enrollee): Guard {
+  const byEmail =
+    email === undefined
+      ? []
+      : [searchFor('User', [exactly('email', email)], 1, []), profileSearch(resourceType, email)]
+  const inProject = reference('project', `Project/${project.id}`)
+  const byExternalId =
+    externalId === undefined
+      ? []
+      : [searchFor('ProjectMembership', [inProject, exactly('external-id', externalId)], 1, [])]
+  const conditions = [...byEmail, ...byExternalId]
+  return { principal: systemPrincipal(project), conditions, oneState: true }
+}
+
+async function enrolIn(
+  services: Services,
+  inside: Transaction,
+  inviter: Inviter,
+  enrollee: Enrollee,
+): Promise<Enrolment> {
+  const { caller, project } = inviter
+  const { resourceType, scope, email, profile: wanted } = enrollee
+  const actor = onBehalfOf(caller)
+  const home = await projectOf(inside, project)
+  const read = (references: readonly { type: string; id: string }[]) =>
+    inside.readMany(actor, references)
+  await requirePolicies(read, project, enrollee.details, caller.isSuperAdmin)
+  const chosen = wanted && (await profileIn(inside, project, wanted, resourceType))
+
+  const scopedTo = scope === 'project' ? project.id : undefined
+  const known = email === undefined ? undefined : await findUser(inside, email, scopedTo)
+  const existing = await existingMembership(inside, inviter, enrollee, known)
+  const isVoid = known !== undefined && (await voidCredentials(inside, known))
+  const strangersOf = known === undefined || isProven(known) ? undefined : known.id
+  if (existing !== undefined) {
+    const membership = await update(inside, inviter, existing, enrollee)
+    if (known !== undefined && isVoid)
+      await invite(services, inside, inviter, enrollee, known, true)
+    return { membership, outcome: 'updated', strangersOf }
+  }
+  const user = known ?? (await createUser(inside, actor, newUser(enrollee, scopedTo)))
+  const profile = chosen ?? (await findOrCreateProfile(inside, inviter, enrollee))
+  const membership = await inside.create(actor, {
+    ...membershipOf(inviter, enrollee, home),
+    resourceType: 'ProjectMembership',
+    meta: { project: project.id },
+    project: { reference: `Project/${project.id}`, display: project.name },
+    user: named(user, email),
+    profile: named(profile, displayOf(profile)),
+  })
+  await recordChange(
+    inside,
+    caller,
+    project,
+    'create',
+    `ProjectMembership/${membership.id}`,
+    givenFields(parseVersion(membership)),
+  )
+  const isNew = known === undefined || !isProven(known)
+  if (isNew) await invite(services, inside, inviter, enrollee, user, isVoid)
+  else await welcome(services, inside, inviter, enrollee)
+  return { membership, outcome: 'created', strangersOf }
+}
+
+/** The one to be updated; undefined: a new one is to be made. Errors: 409. */
+async function existingMembership(
+  inside: Transaction,
+  { project }: Inviter,
+  enrollee: Enrollee,
+  known: Resource | undefined,
+): Promise<Resource | undefined> {
+  const { email, scope, externalId, upsert, forceNewMembership } = enrollee
+  const own = { ...systemPrincipal(project), isSuperAdmin: false }
+  const membershipsOf = (condition: Condition) =>
+    find(inside, own, 'ProjectMembership', [condition], MOST_MEMBERSHIPS)
+  const ofUser = (user: Resource | undefined) =>
+    user === undefined ? [] : membershipsOf(reference('user', referenceTo(user)))
+
+  const holders =
+    externalId === undefined ? [] : await membershipsOf(exactly('external-id', externalId))
+  const holder = holders.find((membership) => membership.externalId === externalId)
+  const taken = conflict('A membership with this externalId already exists')
+  if (forceNewMembership) {
+    if (holder !== undefined) throw taken
+    return undefined
+  }
+  if (email !== undefined) {
+    const otherScope = scope === 'project' ? undefined : project.id
+    const other = await ofUser(await findUser(inside, email, otherScope))
+    if (other.length > 0) throw conflict(MEMBER)
+  }
+  const memberships = await ofUser(known)
+  if (memberships.length > 0) {
+    if (!upsert) throw conflict(MEMBER)
+    const same = memberships.find((membership) => hasProfile(membership, enrollee))
+    if (same === undefined) throw conflict(`${MEMBER} with a different profile`)
+    if (holder !== undefined && holder.id !== same.id) throw taken
+    return same
+  }
+  if (holder === undefined) return undefined
+  // Without an address the external id alone says who it is.
+  if (upsert && email === undefined && hasProfile(holder, enrollee)) return holder
+  throw taken
+}
+
+/** A profile that is not named is the one the member has, if that is of the type. */
+function hasProfile(membership: Resource, { profile, resourceType }: Enrollee): boolean {
+  const current = referenceIn(membership.profile)
+  return profile === undefined
+    ? parseReference(current)?.type === resourceType
+    : current === profile.reference
+}
+
+async function update(
+  inside: Transaction,
+  { caller, project }: Inviter,
+  existing: Resource,
+  { details }: Enrollee,
+): Promise<WriteResult> {
+  const { id = '' } = existing
+  const next = { ...existing, ...details }
+  requireValid(withoutPlatformMeta(next), { strict: true })
+  const fields = givenFields({ resourceType: 'ProjectMembership', ...details })
+  const written = await inside.patch(onBehalfOf(caller), 'ProjectMembership', id, (current) => ({
+    ...current,
+    ...details,
+  }))
+  if (written.outcome !== 'unchanged') {
+    await recordChange(inside, caller, project, 'update', `ProjectMembership/${id}`, fields)
+  }
+  return written
+}
+
+function newUser(enrollee: Enrollee, projectId: string | undefined) {
+  const { firstName, lastName, email, passwordHash, mfaRequired } = enrollee
+  const isProven = passwordHash !== undefined && email !== undefined
+  const user = { firstName, lastName, email, projectId, passwordHash, isProven }
+  requireValid({ resourceType: 'User', firstName, lastName }, { strict: true })
+  return mfaRequired ? { ...user, mfaRequired } : user
+}
+
+function membershipOf(
+  { user, project }: Inviter,
+  { resourceType, details }: Enrollee,
+  home: Resource,
+): Record<string, unknown> {
+  const isLimited = details.accessPolicy !== undefined || details.access !== undefined
+  const byDefault =
+    resourceType === 'Patient' && !isLimited && details.admin !== true
+      ? home.defaultPatientAccessPolicy
+      : undefined
+  const membership = {
+    ...(byDefault === undefined ? {} : { accessPolicy: byDefault }),
+    ...(user === undefined ? {} : { invitedBy: user }),
+    ...details,
+  }
+  const anybody = { reference: `Patient/${project.id}` }
+  const whole = {
+    ...membership,
+    resourceType: 'ProjectMembership',
+    project: { reference: `Project/${project.id}` },
+    user: { reference: `User/${project.id}` },
+    profile: anybody,
+  }
+  requireValid(whole, { strict: true })
+  return membership
+}
+
+async function projectOf(inside: Transaction, project: ProjectContext): Promise<Resource> {
+  const [found] = await inside.readMany(systemPrincipal(project), [
+    { type: 'Project', id: project.id },
+  ])
+  return found?.content === undefined ? { resourceType: 'Project' } : parseVersion(found)
+}
+
+/** A link to set a password, for a User whose owner has not done so yet. A loss of credentials is always mailed. */
+async function invite(
+  { config }: Services,
+  inside: Transaction,
+  { caller, project }: Inviter,
+  { email, sendEmail }: Enrollee,
+  user: Resource,
+  isVoid: boolean,
+): Promise<void> {
+  if (email === undefined) return
+  const link = await createSecurityRequest(inside, onBehalfOf(caller), 'invite', user)
+  const mail = inviteMail(config, email, project.name, link, isVoid)
+  if (sendEmail || isVoid) await inside.addMail(project.id, mail)
+}
+
+async function welcome(
+  { config }: Services,
+  inside: Transaction,
+  { project }: Inviter,
+  { email, sendEmail }: Enrollee,
+): Promise<void> {
+  if (email === undefined || !sendEmail) return
+  await inside.addMail(project.id, welcomeMail(config, email, project.name))
+}
+
+function exactly(code: string, value: string): Condition {
+  return { code, type: 'string', modifier: 'exact', values: [escapeValue(value)] }
+}
+
+function reference(code: string, value: string): Condition {
+  return { code, type: 'reference', modifier: undefined, values: [value] }
+}

@@ -1,0 +1,135 @@
+/** `Project/$init`: a Project with its default client and, when somebody owns it, their membership. */
+import { may } from '../access/policy.ts'
+import { type Principal, systemPrincipal } from '../access/principal.ts'
+import { SYSTEM_PROJECT } from '../access/project-context.ts'
+import { badRequest, forbidden } from '../errors.ts'
+import { parseBody } from '../fhir/json.ts'
+import { isObject, parseReference, type Resource, referenceIn } from '../fhir/resource.ts'
+import type { Mail } from '../platform/mail/mails.ts'
+import type { Operation, OperationCall } from '../request/operation.ts'
+import { FHIR_JSON } from '../request/reply.ts'
+import type { Repository } from '../store/repository.ts'
+import { parseVersion, present } from '../store/rows/rows.ts'
+import { foundProject } from './found-project.ts'
+import { endStrangers, isProven, takeIn } from './ownership.ts'
+import { onBehalfOf } from './provision.ts'
+import { createUser, findUser } from './users.ts'
+
+const EMAIL = /^[^\s@]{1,64}@[^\s@]{1,255}$/
+
+/** All of it in one transaction. Errors: 400, 403. */
+export const init: Operation = {
+  name: 'init',
+  on: [{ type: 'Project', level: 'type' }],
+  methods: ['POST'],
+  area: 'administration',
+  async run(call) {
+    const { services, principal, request } = call
+    if (!principal.isSuperAdmin || !may(principal, 'Project', 'create')) throw forbidden()
+    const { name, ownerReference, ownerEmail } = readParameters(request.body)
+    const actor = onBehalfOf(principal)
+    const { config } = services
+    const { written, owner } = await services.repository.transaction(async (inside) => {
+      const owner = await ownerOf(inside, actor, call, ownerReference, ownerEmail)
+      const { project } = await foundProject(inside, actor, name, owner, config)
+      const addMail = (id: string, mail: Mail) => inside.addMail(id, mail)
+      const home = { id: project.id, name }
+      if (owner) await takeIn({ config, repository: inside, addMail }, actor, home, owner)
+      return { written: project, owner }
+    })
+    if (owner?.id && !isProven(owner)) await endStrangers(services, owner.id)
+    const isExtended = request.headers['x-medplum'] === 'extended'
+    return {
+      status: 201,
+      headers: {
+        'Content-Type': FHIR_JSON,
+        Location: `${services.config.baseUrl}fhir/R4/Project/${written.id}`,
+        ETag: `W/"${written.ver}"`,
+        'Last-Modified': written.lastUpdated.toUTCString(),
+      },
+      body: present(written, principal, isExtended),
+    }
+  },
+}
+
+interface InitParameters {
+  readonly name: string
+  readonly ownerReference: string | undefined
+  readonly ownerEmail: string | undefined
+}
+
+function readParameters(body: Buffer | string | undefined): InitParameters {
+  const parameters = parseParameters(body)
+  const find = (name: string) =>
+    parameters.find((item): item is Record<string, unknown> => isObject(item) && item.name === name)
+  const name = find('name')?.valueString
+  if (typeof name !== 'string' || name.trim() === '') {
+    throw badRequest('Expected one value for parameter name', 'Parameters.parameter')
+  }
+  const ownerEmail = find('ownerEmail')?.valueString
+  if (ownerEmail !== undefined && !(typeof ownerEmail === 'string' && EMAIL.test(ownerEmail))) {
+    throw badRequest('ownerEmail must be an e-mail address', 'Parameters.parameter')
+  }
+  const owner = find('owner')
+  if (owner !== undefined && referenceIn(owner.valueReference) === undefined) {
+    throw badRequest('owner must be a Reference', 'Parameters.parameter')
+  }
+  return {
+    name,
+    ownerReference: referenceIn(owner?.valueReference),
+    ownerEmail: ownerEmail?.toLowerCase(),
+  }
+}
+
+function parseParameters(body: Buffer | string | undefined): readonly unknown[] {
+  const parsed = parseBody(body ?? '')
+  if (isObject(parsed) && parsed.resourceType === 'Parameters') {
+    return Array.isArray(parsed.parameter) ? parsed.parameter : []
+  }
+  throw badRequest('Expected Parameters', 'resourceType')
+}
+
+/** The one who is named, else the caller, if the caller is a User. */
+async function ownerOf(
+  repository: Repository,
+  actor: Principal,
+  { services, principal }: OperationCall,
+  ownerReference: string | undefined,
+  ownerEmail: string | undefined,
+): Promise<Resource | undefined> {
+  if (ownerReference !== undefined) return await existingOwner(repository, ownerReference)
+  if (ownerEmail !== undefined) return await ownerByEmail(repository, actor, ownerEmail)
+  if (principal.membershipId === undefined) return undefined
+  const session = await services.principals.forMembership(principal.membershipId)
+  const user = referenceIn(session?.membership.user)
+  if (parseReference(user)?.type !== 'User') return undefined
+  return await existingOwner(repository, user ?? '')
+}
+
+async function existingOwner(repository: Repository, reference: string): Promise<Resource> {
+  const parsed = parseReference(reference)
+  const [found] =
+    parsed?.type === 'User'
+      ? await repository.readMany(systemPrincipal(SYSTEM_PROJECT), [parsed])
+      : []
+  if (found?.content === undefined) {
+    throw badRequest('Only Users are permitted to be the owner of a new Project')
+  }
+  const user = parseVersion(found)
+  if (user.project !== undefined) {
+    throw badRequest('Project owner must not belong to another Project')
+  }
+  return user
+}
+
+/** A server scoped User; an unknown address gets one who has to set a password first. */
+async function ownerByEmail(
+  repository: Repository,
+  actor: Principal,
+  email: string,
+): Promise<Resource> {
+  const known = await findUser(repository, email, undefined)
+  if (known !== undefined) return known
+  const [firstName = email] = email.split('@')
+  return await createUser(repository, actor, { firstName, lastName: 'Owner', email })
+}

@@ -1,0 +1,142 @@
+/** What the service itself writes to people: subject, plain text and HTML of each event. */
+import type { Config } from '../config/config.ts'
+import type { Mail } from '../platform/mail/mails.ts'
+
+type Settings = Pick<Config, 'appUrl' | 'productName'>
+
+/** A UserSecurityRequest, as far as a link needs it. */
+export interface SecurityLink {
+  readonly id: string
+  readonly secret: string
+}
+
+/** To a new user: sets the first password. `isVoid`: one that was set before counts no more. */
+export function inviteMail(
+  settings: Settings,
+  to: string,
+  projectName: string,
+  link: SecurityLink,
+  isVoid = false,
+): Mail {
+  const { productName } = settings
+  const earlier =
+    'A password was set for this address before it was confirmed. It is not valid any more.'
+  return composed('invite', to, `Welcome to ${productName}`, [
+    `You have been invited to ${projectName} on ${productName}.`,
+    ...(isVoid ? [earlier] : []),
+    'Please choose a password by this link. It works once, for 7 days:',
+    `${settings.appUrl}setpassword/${link.id}/${link.secret}`,
+  ])
+}
+
+/** To an address that was registered: who reads it may take the account. */
+export function registrationMail(settings: Settings, to: string, link: SecurityLink): Mail {
+  const { productName } = settings
+  return composed('registration', to, `Your registration on ${productName}`, [
+    `Somebody, probably you, has registered with this address on ${productName}.`,
+    'Please confirm it by choosing your password by this link. It works once, for 7 days:',
+    `${settings.appUrl}setpassword/${link.id}/${link.secret}`,
+    'If it was not you, nothing needs to be done: the account leads nowhere you are invited to.',
+  ])
+}
+
+/** To an address that was registered before: the page that was used does not say so. */
+export function knownAddressMail(settings: Settings, to: string, link: SecurityLink): Mail {
+  const { productName } = settings
+  return composed('registration', to, `Your registration on ${productName}`, [
+    `Somebody, probably you, wanted to register with this address on ${productName}. It has an account already.`,
+    `Please sign in with it: ${settings.appUrl}signin`,
+    'If you have forgotten the password, choose another by this link. It works once, for an hour:',
+    `${settings.appUrl}setpassword/${link.id}/${link.secret}`,
+    'If it was not you, nothing needs to be done.',
+  ])
+}
+
+/** To a user who has a password already. */
+export function welcomeMail(settings: Settings, to: string, projectName: string): Mail {
+  const { productName } = settings
+  return composed('welcome', to, `${productName}: Welcome to ${projectName}`, [
+    `You are now a member of ${projectName} on ${productName}.`,
+    'Please sign in:',
+    `${settings.appUrl}signin`,
+  ])
+}
+
+export function resetMail(settings: Settings, to: string, link: SecurityLink): Mail {
+  const { productName } = settings
+  return composed('reset', to, `${productName} Password Reset`, [
+    `Somebody, probably you, has asked for a new password on ${productName}.`,
+    'Please choose it by this link. It works once, for an hour:',
+    `${settings.appUrl}setpassword/${link.id}/${link.secret}`,
+    'If it was not you, nothing needs to be done.',
+  ])
+}
+
+/** To the new address. */
+export function verifyEmailMail(settings: Settings, to: string, link: SecurityLink): Mail {
+  const { productName } = settings
+  return composed('verify-email', to, `${productName} Email Address Updated`, [
+    `This address is now the one you are known by on ${productName}.`,
+    'Please confirm it by this link. It works once, for 24 hours:',
+    `${settings.appUrl}verifyemail/${link.id}/${link.secret}`,
+    'If you know nothing of it, do not use the link.',
+  ])
+}
+
+/** To the old address. It does not name the new one, which may be somebody else's. */
+export function emailChangedMail(settings: Settings, to: string): Mail {
+  const { productName } = settings
+  return composed('email-changed', to, `${productName} Email Address Replaced`, [
+    `Your account on ${productName} has another email address now; this one no longer signs in.`,
+    'If you did not ask for it, tell the administrators of your project at once.',
+  ])
+}
+
+/** To the admins of a Project: a Subscription of theirs has stopped. */
+export function subscriptionMail(
+  settings: Settings,
+  to: string,
+  projectName: string,
+  id: string,
+  error: string,
+): Mail {
+  return composed('subscription', to, `${settings.productName}: a Subscription has stopped`, [
+    `Subscription/${id} of ${projectName} is in error and sends nothing any more.`,
+    error,
+    'Mend what is wrong and set its status to active.',
+  ])
+}
+
+const LINK_SECRET = /((?:setpassword|verifyemail)\/[^/\s]+\/)\S+/g
+
+/** For the log. */
+export function withoutLinkSecret(text: string): string {
+  return text.replace(LINK_SECRET, '$1***')
+}
+
+function composed(kind: Mail['kind'], to: string, subject: string, lines: readonly string[]): Mail {
+  return {
+    kind,
+    to: [to],
+    // A name with a line break must not become a header of its own.
+    subject: subject.replace(/\s+/g, ' '),
+    text: `${lines.join('\n\n')}\n`,
+    html: `<!doctype html><html lang="en"><body>${lines.map(paragraph).join('')}</body></html>`,
+  }
+}
+
+function paragraph(line: string): string {
+  const text = escaped(line)
+  return /^https?:\S+$/.test(line) ? `<p><a href="${text}">${text}</a></p>` : `<p>${text}</p>`
+}
+
+function escaped(text: string): string {
+  const names: Readonly<Record<string, string>> = {
+    '&': '&amp;',
+    '<': '&lt;',
+    '>': '&gt;',
+    '"': '&quot;',
+    "'": '&#39;',
+  }
+  return text.replace(/[&<>"']/g, (character) => names[character] ?? '')
+}

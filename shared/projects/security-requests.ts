@@ -1,0 +1,114 @@
+/** Links that prove an e-mail address: to set a first or a new password, or to verify the address. */
+import { randomBytes, timingSafeEqual } from 'node:crypto'
+import { type Principal, systemPrincipal } from '../access/principal.ts'
+import { SYSTEM_PROJECT } from '../access/project-context.ts'
+import { badRequest, notFound } from '../errors.ts'
+import { parseReference, type Resource, referenceIn, referenceTo } from '../fhir/resource.ts'
+import { countEvent } from '../platform/redis/events.ts'
+import type { Services } from '../services.ts'
+import type { Repository } from '../store/repository.ts'
+import { parseVersion } from '../store/rows/rows.ts'
+import { projectOfUser } from './users.ts'
+
+export type SecurityRequestType = 'invite' | 'reset' | 'verify-email'
+
+/** What a link is made of: `…/setpassword/<id>/<secret>`. */
+export interface SecurityRequest {
+  readonly id: string
+  readonly secret: string
+}
+
+const system = systemPrincipal(SYSTEM_PROJECT)
+const DAY_MS = 86_400_000
+const LIFETIME_MS: Readonly<Record<SecurityRequestType, number>> = {
+  invite: 7 * DAY_MS,
+  'verify-email': DAY_MS,
+  reset: DAY_MS / 24,
+}
+const SECRETS = 5
+
+/** In the Project that the User is scoped to; that of a server scoped User is in none. One statement. */
+export async function createSecurityRequest(
+  repository: Repository,
+  actor: Principal,
+  type: SecurityRequestType,
+  user: Resource,
+  redirectUri?: string,
+): Promise<SecurityRequest> {
+  const secret = randomBytes(16).toString('hex')
+  const projectId = projectOfUser(user)
+  const { id } = await repository.create(actor, {
+    resourceType: 'UserSecurityRequest',
+    ...(projectId === undefined ? {} : { meta: { project: projectId } }),
+    type,
+    user: { reference: referenceTo(user) },
+    ...(typeof user.email === 'string' ? { email: user.email } : {}),
+    secret,
+    expires: new Date(Date.now() + LIFETIME_MS[type]).toISOString(),
+    ...(redirectUri === undefined ? {} : { redirectUri }),
+  })
+  return { id, secret }
+}
+
+/** The User of a link that was used, and the address that the link was mailed to. */
+export interface Redeemed {
+  readonly userId: string
+  readonly email: string | undefined
+}
+
+/**
+ * Uses a request up and answers whose it was; of two callers at a time one succeeds. The fifth wrong
+ * secret uses it up, too. Errors: 404, 400.
+ */
+export async function redeemSecurityRequest(
+  { repository, redis }: Pick<Services, 'repository' | 'redis'>,
+  id: string,
+  secret: string,
+  types: readonly SecurityRequestType[],
+): Promise<Redeemed> {
+  const [found] = await repository.readMany(system, [{ type: 'UserSecurityRequest', id }])
+  if (found?.content === undefined) throw notFound()
+  const request = parseVersion(found)
+  requireLive(request, types)
+  // Counted before it is compared, so that of many at a time no more are compared than one after the other.
+  const tries = await countEvent(redis, `botica:secrets:${id}`, LIFETIME_MS.invite / 1000)
+  if (tries > SECRETS) throw badRequest('Already used', 'id')
+  if (!isSame(String(request.secret ?? ''), secret)) {
+    if (tries === SECRETS) await useUp(repository, id, types)
+    throw badRequest('Incorrect secret', 'secret')
+  }
+  await useUp(repository, id, types)
+  const user = parseReference(referenceIn(request.user))
+  if (user?.type !== 'User') throw badRequest('Invalid request type', 'id')
+  return { userId: user.id, email: typeof request.email === 'string' ? request.email : undefined }
+}
+
+/** A link proves the address it was mailed to, not one that the User has got since. Errors: 400. */
+export function requireSameAddress(user: Resource, { email }: Redeemed): void {
+  if (user.email !== email) throw badRequest('Expired', 'id')
+}
+
+function requireLive(request: Resource, types: readonly SecurityRequestType[]): void {
+  if (!types.some((type) => type === request.type)) throw badRequest('Invalid request type', 'id')
+  if (request.used === true) throw badRequest('Already used', 'id')
+  if (Date.parse(String(request.expires)) < Date.now()) throw badRequest('Expired', 'id')
+}
+
+/** Its secret is worth nothing any more and goes with it. */
+async function useUp(
+  repository: Repository,
+  id: string,
+  types: readonly SecurityRequestType[],
+): Promise<void> {
+  await repository.patch(system, 'UserSecurityRequest', id, (request) => {
+    requireLive(request, types)
+    const { secret: _, ...rest } = request
+    return { ...rest, resourceType: request.resourceType, used: true }
+  })
+}
+
+function isSame(stored: string, given: string): boolean {
+  const wanted = Buffer.from(stored)
+  const found = Buffer.from(given)
+  return wanted.length > 0 && wanted.length === found.length && timingSafeEqual(wanted, found)
+}

@@ -1,0 +1,68 @@
+/** Who a session is, in the form the SDK keeps it (auth.md §4.2). */
+import { effectiveEntries } from '../access/effective.ts'
+import { type Resource, referenceTo } from '../fhir/resource.ts'
+import type { Session } from '../identity/principals.ts'
+
+export function sessionDetails(session: Session) {
+  const { project, membership, profile, principal } = session
+  return {
+    project: {
+      resourceType: 'Project',
+      id: project.id,
+      name: project.name,
+      description: project.description,
+      strictMode: principal.project.strictMode,
+      superAdmin: principal.project.superAdmin,
+    },
+    membership: {
+      resourceType: 'ProjectMembership',
+      id: membership.id,
+      identifier: membership.identifier,
+      user: membership.user,
+      profile: membership.profile,
+      admin: membership.admin,
+    },
+    profile: withoutSecrets(profile),
+    config: configurationOf(session),
+    accessPolicy: effectivePolicy(session),
+  }
+}
+
+/** A client reads itself here; its secret is for its administrators. */
+function withoutSecrets(profile: Resource): Resource {
+  const { secret: _, retiringSecret: __, ...rest } = profile
+  return rest as Resource
+}
+
+function effectivePolicy({ principal, policies }: Session) {
+  return {
+    resourceType: 'AccessPolicy',
+    ...(policies.length === 0
+      ? {}
+      : { basedOn: policies.map((policy) => ({ reference: referenceTo(policy) })) }),
+    resource: effectiveEntries(principal),
+  }
+}
+
+/** What the membership names, with the usual menu unless it has one of its own. */
+function configurationOf({ principal, membership, configuration }: Session) {
+  if (configuration?.menu !== undefined) return configuration
+  const menu = [{ title: 'Favorites', link: [link('Patient'), link('Practitioner')] }]
+  if (membership.admin === true) {
+    const admin = [
+      { name: 'Project', target: '/admin/project' },
+      link('AccessPolicy'),
+      link('Bot'),
+      link('ClientApplication'),
+    ]
+    menu.push({ title: 'Admin', link: admin })
+  }
+  if (principal.isSuperAdmin) {
+    menu.push({ title: 'Super Admin', link: [link('Project'), link('User')] })
+  }
+  return { ...configuration, resourceType: 'UserConfiguration', menu }
+}
+
+function link(type: string) {
+  return { name: type, target: `/${type}` }
+}

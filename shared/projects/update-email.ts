@@ -1,0 +1,143 @@
+/** `User/$update-email`: another address, which is to be verified. */
+import { requireArea } from '../access/areas.ts'
+import type { Principal } from '../access/principal.ts'
+import { badRequest, forbidden, notFound } from '../errors.ts'
+import {
+  isObject,
+  parseReference,
+  type Resource,
+  referenceIn,
+  referenceTo,
+} from '../fhir/resource.ts'
+import { recordChange } from '../request/admin-audit.ts'
+import { readPreferences } from '../request/negotiate.ts'
+import type { Operation } from '../request/operation.ts'
+import { readInputs } from '../request/parameters.ts'
+import { versionHeaders } from '../request/preconditions.ts'
+import { textReply } from '../request/reply.ts'
+import type { Services } from '../services.ts'
+import type { Transaction } from '../store/repository.ts'
+import { find } from '../store/rows/lookups.ts'
+import { parseVersion, present } from '../store/rows/rows.ts'
+import { emailChangedMail, verifyEmailMail } from './mail-texts.ts'
+import { movedTo } from './ownership.ts'
+import { onBehalfOf } from './provision.ts'
+import { requirePerson } from './recent-sign-in.ts'
+import { createSecurityRequest } from './security-requests.ts'
+import { signedInUser } from './signed-in-user.ts'
+import { normalEmail, projectOfUser, readUser } from './users.ts'
+
+const EMAIL = /^[^\s@,;:<>()[\]\\"]{1,64}@[^\s@,;:<>()[\]\\"]{1,253}$/
+
+/**
+ * The user in person, an administrator of its Project or a super admin may change it. The old address gets a mail.
+ * Errors: 400, 403, 404, 409, 429.
+ */
+export const updateEmail: Operation = {
+  name: 'update-email',
+  on: [{ type: 'User', level: 'instance' }],
+  methods: ['POST'],
+  async run(call) {
+    const { services, principal, request, id = '' } = call
+    const inputs = readInputs(call, [
+      { name: 'email', kind: 'text' },
+      { name: 'updateProfileTelecom', kind: 'flag' },
+      { name: 'skipEmailVerification', kind: 'flag' },
+      { name: 'password', kind: 'text' },
+    ])
+    const user = await readUser(services.repository, id)
+    const by = await whoChanges(services, principal, user, id, inputs.text('password'))
+    if (user === undefined) throw notFound()
+    const email = normalEmail(inputs.required('email'))
+    if (!EMAIL.test(email)) throw badRequest('email must be an e-mail address', 'email')
+    const projectId = projectOfUser(user)
+    const hasProfile = inputs.flag('updateProfileTelecom') === true
+    if (hasProfile && projectId === undefined) {
+      throw badRequest('Cannot update profile of server-scoped User', 'updateProfileTelecom')
+    }
+    const actor = onBehalfOf(principal)
+    const written = await services.repository.transaction(async (inside) => {
+      const changed = await inside.patch(actor, 'User', id, (current) => ({
+        ...current,
+        // The owner has yet to show that the new address is theirs.
+        ...(by === 'owner' ? { email, emailVerified: false } : movedTo(current, email)),
+      }))
+      if (hasProfile) await changeTelecom(inside, actor, user, email)
+      if (inputs.flag('skipEmailVerification') !== true) {
+        const link = await createSecurityRequest(
+          inside,
+          actor,
+          'verify-email',
+          parseVersion(changed),
+        )
+        const mail = verifyEmailMail(services.config, email, link)
+        await inside.addMail(projectId ?? principal.project.id, mail)
+      }
+      await tellOldAddress(inside, services.config, projectId ?? principal.project.id, user, email)
+      await recordChange(inside, principal, principal.project, 'update', `User/${id}`, ['email'])
+      return changed
+    })
+    const { extended } = readPreferences(request)
+    return textReply(200, present(written, principal, extended), versionHeaders(written))
+  },
+}
+
+/** Administrators, too, change their own address in person. Errors: 400, 403, 429. */
+async function whoChanges(
+  services: Services,
+  principal: Principal,
+  user: Resource | undefined,
+  id: string,
+  password: string | undefined,
+): Promise<'owner' | 'administrator'> {
+  if (principal.user === id) {
+    requireArea(principal, 'account')
+    const { loginId, membershipId } = principal
+    const session = loginId === undefined ? undefined : await services.principals.forLogin(loginId)
+    const isOwn = session?.membership.id === membershipId
+    const own = session && isOwn ? await signedInUser(services, session) : undefined
+    if (own?.id !== id) throw forbidden()
+    await requirePerson(services, session?.login, own, password)
+    return 'owner'
+  }
+  requireArea(principal, 'administration')
+  if (principal.isSuperAdmin && principal.rules === undefined) return 'administrator'
+  const isOurs = user !== undefined && projectOfUser(user) === principal.project.id
+  if (!isOurs || !principal.isProjectAdmin) throw forbidden()
+  return 'administrator'
+}
+
+/** Who has lost an account learns of it at the address that they still read. */
+export async function tellOldAddress(
+  inside: Transaction,
+  config: Services['config'],
+  projectId: string,
+  user: Resource,
+  email: string,
+): Promise<void> {
+  if (typeof user.email !== 'string' || user.email === email) return
+  await inside.addMail(projectId, emailChangedMail(config, user.email))
+}
+
+/** In the profiles of the user's memberships, the old address stays as an old one. */
+async function changeTelecom(
+  inside: Transaction,
+  actor: Principal,
+  user: Resource,
+  email: string,
+): Promise<void> {
+  const values = [referenceTo(user)]
+  const condition = { code: 'user', type: 'reference', modifier: undefined, values } as const
+  for (const membership of await find(inside, actor, 'ProjectMembership', [condition], 100)) {
+    const profile = parseReference(referenceIn(membership.profile))
+    if (profile === undefined) continue
+    await inside.patch(actor, profile.type, profile.id, (current) => {
+      const telecom = Array.isArray(current.telecom) ? current.telecom.filter(isObject) : []
+      const kept = telecom
+        .filter(({ value }) => value !== email)
+        .map((point) => (point.value === user.email ? { ...point, use: 'old' } : point))
+      const added = { system: 'email', use: 'work', value: email }
+      return { ...current, telecom: [...kept, added] }
+    })
+  }
+}

@@ -1,0 +1,170 @@
+/**
+ * Users: one for an e-mail address in one scope, which is the platform ("server") or one Project. Users
+ * of equal address in different scopes have nothing to do with each other.
+ */
+import { hashPassword } from '../access/credentials/passwords.ts'
+import { type Principal, systemPrincipal } from '../access/principal.ts'
+import { SYSTEM_PROJECT } from '../access/project-context.ts'
+import { parseReference, type Resource, referenceIn, referenceTo } from '../fhir/resource.ts'
+import type { Condition } from '../query/search-request.ts'
+import { escapeValue } from '../query/values.ts'
+import type { Services } from '../services.ts'
+import type { Repository } from '../store/repository.ts'
+import { find, searchFor } from '../store/rows/lookups.ts'
+import { parseVersion } from '../store/rows/rows.ts'
+
+const system = systemPrincipal(SYSTEM_PROJECT)
+/** More users of one address than this: in so many Projects nobody works. */
+const SCOPES = 1000
+const LOGINS_AT_ONCE = 1000
+type Changes = Readonly<Record<string, unknown>>
+
+/** Id of the Project a User is scoped to; undefined for server scoped ones. */
+export function projectOfUser(user: Resource): string | undefined {
+  return parseReference(referenceIn(user.project))?.id
+}
+
+export function normalEmail(email: string): string {
+  return email.trim().toLowerCase()
+}
+
+/** The User of exactly this scope; `projectId` undefined is server scoped. One statement. */
+export async function findUser(
+  repository: Repository,
+  email: string,
+  projectId: string | undefined,
+): Promise<Resource | undefined> {
+  const users = await usersOf(repository, email)
+  return users.find((user) => projectOfUser(user) === projectId)
+}
+
+/**
+ * Who signs in: in a known Project its own User, else the server scoped one. Without a Project only
+ * server scoped Users exist, which keeps all others out of the platform's tools. One statement.
+ */
+export async function findUserForSignIn(
+  repository: Repository,
+  email: string,
+  projectId: string | undefined,
+): Promise<Resource | undefined> {
+  const users = await usersOf(repository, email)
+  const own = users.find((user) => projectId !== undefined && projectOfUser(user) === projectId)
+  return own ?? users.find((user) => projectOfUser(user) === undefined)
+}
+
+async function usersOf(repository: Repository, email: string): Promise<Resource[]> {
+  const wanted = normalEmail(email)
+  const values = [escapeValue(wanted)]
+  const condition = { code: 'email', type: 'string', modifier: 'exact', values } as const
+  const found = await find(repository, system, 'User', [condition], SCOPES)
+  return found.filter((user) => user.email === wanted)
+}
+
+export interface NewUser {
+  readonly firstName: string
+  readonly lastName: string
+  readonly email?: string | undefined
+  /** Subject at an external identity provider. */
+  readonly externalId?: string | undefined
+  /** Absent: server scoped. */
+  readonly projectId?: string | undefined
+  /** Of `hashPassword`; absent: nobody can sign in by password until one is set. */
+  readonly passwordHash?: string | undefined
+  readonly mfaRequired?: boolean | undefined
+  /** True when its maker vouches for the address and the credentials (ownership.ts). */
+  readonly isProven?: boolean
+}
+
+/** Errors: 409 for a second User of one address in one scope. One statement. */
+export async function createUser(
+  repository: Repository,
+  actor: Principal,
+  { projectId, email, isProven = false, ...rest }: NewUser,
+): Promise<Resource> {
+  const address = email === undefined ? undefined : normalEmail(email)
+  const user = Object.fromEntries(Object.entries(rest).filter(([, value]) => value !== undefined))
+  const written = await repository.create(
+    actor,
+    {
+      ...user,
+      resourceType: 'User',
+      ...(address === undefined ? {} : { email: address }),
+      ...(isProven ? { provenEmail: address } : {}),
+      ...(projectId === undefined
+        ? {}
+        : { meta: { project: projectId }, project: { reference: `Project/${projectId}` } }),
+    },
+    address === undefined ? {} : { unique: [{ scope: projectId ?? 'server', value: address }] },
+  )
+  return parseVersion(written)
+}
+
+/** The User with secrets, as the service itself reads it; undefined when it is gone. */
+export async function readUser(repository: Repository, id: string): Promise<Resource | undefined> {
+  const [found] = await repository.readMany(system, [{ type: 'User', id }])
+  return found?.content === undefined ? undefined : parseVersion(found)
+}
+
+/** `change` may look at the newest state, and throw. An undefined value takes the element away. */
+export async function patchUser(
+  repository: Repository,
+  id: string,
+  change: Changes | ((user: Resource) => Changes),
+): Promise<void> {
+  await repository.patch(system, 'User', id, (user) => {
+    const changes = typeof change === 'function' ? change(user) : change
+    const next = Object.entries({ ...user, ...changes }).filter(([, value]) => value !== undefined)
+    // Safe: `resourceType` is never among the changes.
+    return Object.fromEntries(next) as Resource
+  })
+}
+
+/** Ends the User's logins, except `keptLogin`; inside `Hashing.run`. The caller has looked at the rules of passwords. */
+export async function setPassword(
+  services: Pick<Services, 'repository' | 'principals'>,
+  userId: string,
+  password: string,
+  change: (user: Resource) => Changes = () => ({}),
+  keptLogin?: string,
+): Promise<void> {
+  const passwordHash = await hashPassword(password)
+  await patchUser(services.repository, userId, (user) => ({ ...change(user), passwordHash }))
+  await revokeLoginsOf(services, userId, ({ id }) => id !== keptLogin)
+}
+
+/** Revokes all logins that `isMeant`, at once in this process, within 5 s in the others. */
+export async function revokeLoginsOf(
+  { repository, principals }: Pick<Services, 'repository' | 'principals'>,
+  userId: string,
+  isMeant: (login: Resource) => boolean,
+): Promise<void> {
+  for (let offset = 0; ; offset += LOGINS_AT_ONCE) {
+    // In the order of their ids, which no write changes: none is passed over.
+    const sort = [{ code: '_id', descending: false }]
+    const request = searchFor('Login', [ofUser(userId)], LOGINS_AT_ONCE, sort)
+    const { versions } = await repository.search(system, { ...request, offset })
+    const live = versions
+      .map(parseVersion)
+      .filter((login) => login.revoked !== true && isMeant(login))
+    for (const { id = '' } of live) {
+      await repository.patch(system, 'Login', id, (login) => ({ ...login, revoked: true }))
+      principals.forget(id)
+    }
+    if (versions.length < LOGINS_AT_ONCE) return
+  }
+}
+
+/** The newest first. One statement. */
+export async function loginsOf(
+  repository: Repository,
+  userId: string,
+  count: number,
+): Promise<Resource[]> {
+  const sort = [{ code: '_lastUpdated', descending: true }]
+  return await find(repository, system, 'Login', [ofUser(userId)], count, sort)
+}
+
+function ofUser(userId: string): Condition {
+  const values = [referenceTo({ resourceType: 'User', id: userId })]
+  return { code: 'user', type: 'reference', modifier: undefined, values }
+}

@@ -1,0 +1,115 @@
+/** Which elements a search parameter reads: whoever may not see them may not search by it either. */
+import {
+  COMPARTMENTS,
+  compartmentParams,
+  searchParameter,
+  storedParameters,
+} from '../fhir/definitions.ts'
+import type { OwnParameters, SearchParameter } from '../fhir/definitions-data.ts'
+import { type Expression, parsePath } from '../fhirpath/parse.ts'
+import { type Criterion, isCondition } from './search-request.ts'
+import { unescapeValue } from './values.ts'
+
+/** The parameters of `type` itself that a criterion tells resources apart by. */
+export function testedCodes(type: string, criterion: Criterion): readonly string[] {
+  if (isCondition(criterion)) {
+    if (criterion.code !== '_compartment') return [criterion.code]
+    return criterion.values.flatMap((value) => compartmentCodes(type, unescapeValue(value)))
+  }
+  switch (criterion.kind) {
+    case 'chain':
+      return [criterion.code]
+    case 'has':
+      return []
+    case 'compartment':
+      return compartmentCodes(type, criterion.reference)
+    case 'not':
+      return testedCodes(type, criterion.criterion)
+    case 'and':
+    case 'or':
+      return criterion.criteria.flatMap((item) => testedCodes(type, item))
+    default:
+      return criterion satisfies never
+  }
+}
+
+/** The parameters that put a resource of the type into a compartment; a bare id may be that of any. */
+export function compartmentCodes(type: string, reference: string): readonly string[] {
+  const isBare = !reference.includes('/')
+  const meant = COMPARTMENTS.filter((name) => isBare || reference.startsWith(`${name}/`))
+  const codes = meant.flatMap((name) => compartmentParams(name, type))
+  return codes.filter((code) => code !== '{def}')
+}
+
+const READS_ALL: ReadonlySet<string> = new Set(['_text', '_content', '_score'])
+
+/**
+ * Element paths below the type, `name.family`; a choice is named without its type. Undefined: it reads
+ * all of the resource, or may, as a parameter of a Project's own.
+ */
+export function pathsRead(
+  type: string,
+  code: string,
+  own: OwnParameters | undefined,
+): readonly string[] | undefined {
+  if (READS_ALL.has(code)) return undefined
+  const mine = own?.types.get(type)?.get(code)
+  if (mine !== undefined) return mine.isGeneral ? undefined : pathsOfParameter(type, mine)
+  const key = `${type} ${code}`
+  const known = read.get(key)
+  if (known !== undefined) return known
+  const found = storedParameters(type, code).flatMap((stored) =>
+    pathsOfParameter(type, searchParameter(type, stored)),
+  )
+  read.set(key, found)
+  return found
+}
+
+const read = new Map<string, readonly string[]>()
+
+function pathsOfParameter(type: string, parameter: SearchParameter | undefined): readonly string[] {
+  if (parameter?.expression === undefined) return []
+  const whole = pathsOf(parsePath(parameter.expression), [''], type)
+  const parts = (parameter.components ?? []).flatMap((part) =>
+    pathsOf(parsePath(part.expression), whole, type),
+  )
+  return [...new Set([...whole, ...parts])].filter((path) => path !== '')
+}
+
+/** Paths from `context`, those that conditions on the way look at included. */
+function pathsOf(
+  expression: Expression,
+  context: readonly string[],
+  type: string,
+): readonly string[] {
+  switch (expression.kind) {
+    case 'member': {
+      const { of, name } = expression
+      const isRoot = [type, 'Resource', 'DomainResource'].includes(name)
+      if (of === undefined && isRoot) return context
+      const base = of === undefined ? context : pathsOf(of, context, type)
+      return base.map((path) => (path === '' ? name : `${path}.${name}`))
+    }
+    case 'union':
+      return expression.parts.flatMap((part) => pathsOf(part, context, type))
+    case 'index':
+    case 'type':
+      return pathsOf(expression.of, context, type)
+    case 'call': {
+      const { of, name, args } = expression
+      const base = of === undefined ? context : pathsOf(of, context, type)
+      const isPlain = ['as', 'ofType', 'is', 'resolve', 'extension'].includes(name)
+      return [...base, ...(isPlain ? [] : args.flatMap((arg) => pathsOf(arg, base, type)))]
+    }
+    case 'binary':
+      return [
+        ...pathsOf(expression.left, context, type),
+        ...pathsOf(expression.right, context, type),
+      ]
+    case 'literal':
+    case 'variable':
+      return []
+    default:
+      return expression satisfies never
+  }
+}

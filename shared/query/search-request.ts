@@ -1,0 +1,118 @@
+/** A search as plain values: what a query string, a policy's criteria and a conditional write become. */
+import type { OwnParameters, SearchParamType } from '../fhir/definitions-data.ts'
+
+/** Why a parameter cannot be answered; `handling=lenient` ignores it then. */
+export interface Refusal {
+  readonly reason: Error
+}
+
+/** What the parameters of one search share. */
+export interface CriteriaScope {
+  readonly fhirUrl: string | undefined
+  /** Search parameters of the caller's Project. */
+  readonly own: OwnParameters | undefined
+  /** Ends of joins so far: a chain over a reference to anything has one a type. */
+  joins: number
+}
+
+/** One `name:modifier=a,b` of a query; values are OR-ed. */
+export interface Condition {
+  readonly code: string
+  readonly type: SearchParamType
+  /**
+   * `missing`, `not`, `exact`, `contains`, `in`, `identifier` … or a resource type; from a `_filter` also
+   * `ew` (ends with) and `po` (periods overlap).
+   */
+  readonly modifier: string | undefined
+  /** Not empty, without repeats; still escaped, to be read with search-values.ts. */
+  readonly values: readonly string[]
+  /** What `:in`, `:not-in`, `:above` and `:below` of a token mean, once the terminology was asked. */
+  readonly codes?: readonly ListedCode[]
+}
+
+export interface ListedCode {
+  readonly system: string
+  readonly code: string
+}
+
+/** Resources at the other end of a reference fulfil a criterion. https://hl7.org/fhir/R4/search.html#chaining */
+export interface Join {
+  /** `chain`: they are what `code` refers to; `has`: their `code` refers to what is searched. */
+  readonly kind: 'chain' | 'has'
+  readonly code: string
+  /** Alternatives, one a type. */
+  readonly ends: readonly JoinEnd[]
+  /** Of `_list`: what a List refers to and has marked as deleted is none of its members. */
+  readonly isList?: true
+}
+
+export interface JoinEnd {
+  readonly type: string
+  readonly criterion: Criterion
+}
+
+/** It is in a compartment of the standard. https://hl7.org/fhir/R4/compartmentdefinition.html */
+export interface Membership {
+  readonly kind: 'compartment'
+  /** `Patient/id`. */
+  readonly reference: string
+}
+
+/** Part of a `_filter`. */
+export interface Group {
+  readonly kind: 'and' | 'or'
+  readonly criteria: readonly Criterion[]
+}
+
+export interface Negation {
+  readonly kind: 'not'
+  readonly criterion: Criterion
+}
+
+export type Criterion = Condition | Join | Membership | Group | Negation
+
+/** One `_include` or `_revinclude`. https://hl7.org/fhir/R4/search.html#revinclude */
+export interface Include {
+  readonly kind: 'include' | 'revinclude'
+  /** Follows what was included, too. */
+  readonly iterate: boolean
+  /** The type that holds the reference; undefined: any. */
+  readonly type: string | undefined
+  /** Undefined: every reference parameter. */
+  readonly code: string | undefined
+  /** The type referred to; undefined: any. */
+  readonly target: string | undefined
+}
+
+export interface SortRule {
+  readonly code: string
+  readonly descending: boolean
+}
+
+export interface SearchRequest {
+  readonly type: string
+  /** AND-ed. */
+  readonly conditions: readonly Criterion[]
+  readonly includes: readonly Include[]
+  readonly sort: readonly SortRule[]
+  readonly count: number
+  readonly offset: number
+  readonly cursor: string | undefined
+  readonly total: 'none' | 'estimate' | 'accurate'
+  readonly summary: string | undefined
+  readonly elements: readonly string[] | undefined
+  /** What `handling=lenient` has ignored. */
+  readonly ignored: readonly Ignored[]
+}
+
+export interface Ignored {
+  /** As they stand in the query. */
+  readonly name: string
+  readonly value: string
+  /** Why, as strict handling would say. */
+  readonly text: string
+}
+
+export function isCondition(criterion: Criterion): criterion is Condition {
+  return !('kind' in criterion)
+}

@@ -1,0 +1,187 @@
+/** What a caller wants back and what it sent: Accept, `_format`, `_pretty`, Prefer, content types. */
+
+import { isUtf8 } from 'node:buffer'
+import { badRequest, notAcceptable, tooCostly, unsupportedMediaType } from '../errors.ts'
+import { parseBody } from '../fhir/json.ts'
+import { FHIR_JSON } from './reply.ts'
+import type { FhirRequest, Preferences, Returned } from './request.ts'
+
+/** Errors: 406 when neither JSON form is acceptable. https://hl7.org/fhir/R4/http.html#mime-type */
+export function readPreferences(request: FhirRequest): Preferences {
+  const { headers, query } = request
+  const prefer = readPrefer(headers.prefer)
+  return {
+    contentType: contentTypeFor(headers.accept, query.get('_format')),
+    pretty: wantsPretty(request),
+    returned: prefer.returned ?? 'representation',
+    applied: prefer.applied.join(', '),
+    handling: prefer.handling,
+    respondAsync: prefer.respondAsync,
+    extended: headers['x-medplum'] === 'extended',
+  }
+}
+
+export function wantsPretty({ query }: FhirRequest): boolean {
+  return query.get('_pretty') === 'true'
+}
+
+/** Whether an answer may be sent as gzip: https://www.rfc-editor.org/rfc/rfc9110#section-12.5.3 */
+export function takesGzip(header: string | undefined): boolean {
+  const found = (header ?? '').split(',').map((item) => {
+    const [name = '', ...parameters] = item.split(';').map((text) => text.trim().toLowerCase())
+    return { name, isRefused: parameters.some((text) => /^q=0(\.0*)?$/.test(text)) }
+  })
+  const named = found.find(({ name }) => name === 'gzip') ?? found.find(({ name }) => name === '*')
+  return named !== undefined && !named.isRefused
+}
+
+const FORMATS = new Set(['json', 'application/json', 'application/fhir+json'])
+const JSON_TYPES = new Set(['application/json', 'application/fhir+json', 'text/json'])
+
+function contentTypeFor(accept: string | undefined, format: string | null): string {
+  if (format !== null) {
+    // A plus sign that was not percent-encoded arrives as a space.
+    if (!FORMATS.has(format.replace(' ', '+'))) throw notAcceptable('Unsupported _format')
+    return FHIR_JSON
+  }
+  if (accept === undefined || accept.trim() === '') return FHIR_JSON
+  const ranges = accept
+    .split(',')
+    .filter((range) => !/;\s*q=0(\.0*)?\s*($|;)/i.test(range))
+    .map((range) => (range.split(';')[0] ?? '').trim().toLowerCase())
+  if (ranges.length > 0 && ranges.every((range) => range === 'application/json')) {
+    return 'application/json; charset=utf-8'
+  }
+  if (ranges.some(isJsonRange)) return FHIR_JSON
+  throw notAcceptable('Only JSON is available: application/fhir+json')
+}
+
+function isJsonRange(range: string): boolean {
+  return range === '*/*' || range === 'application/*' || JSON_TYPES.has(range)
+}
+
+interface Prefer {
+  readonly returned: Returned | undefined
+  readonly handling: 'strict' | 'lenient'
+  readonly respondAsync: boolean
+  readonly applied: readonly string[]
+}
+
+const NO_PREFERENCE: Prefer = {
+  returned: undefined,
+  handling: 'strict',
+  respondAsync: false,
+  applied: [],
+}
+
+/** RFC 7240: several preferences, comma-joined; unknown ones are ignored, the first of a kind counts. */
+function readPrefer(header: string | undefined): Prefer {
+  if (header === undefined) return NO_PREFERENCE
+  const wanted = new Map<string, string>()
+  for (const part of header.split(',')) {
+    const [name = '', value = ''] = (part.split(';')[0] ?? '').split('=').map((text) => text.trim())
+    const key = name.toLowerCase()
+    if (!wanted.has(key)) wanted.set(key, value.replace(/^"(.*)"$/, '$1'))
+  }
+  const returned = (['representation', 'minimal', 'OperationOutcome'] as const).find(
+    (value) => value === wanted.get('return'),
+  )
+  const handling = wanted.get('handling')
+  const isHandling = handling === 'strict' || handling === 'lenient'
+  return {
+    returned,
+    handling: handling === 'lenient' ? 'lenient' : 'strict',
+    respondAsync: wanted.has('respond-async'),
+    applied: [
+      ...(returned === undefined ? [] : [`return=${returned}`]),
+      ...(isHandling ? [`handling=${handling}`] : []),
+    ],
+  }
+}
+
+const JSON_SUFFIX = /^application\/[a-z0-9.+-]+\+json$/
+
+/** The JSON body of a write. Errors: 415 for another type or charset, 400 when it does not parse. */
+export function readJson(request: FhirRequest): unknown {
+  requireType(request, (type) => JSON_TYPES.has(type) || JSON_SUFFIX.test(type))
+  return parseBody(request.body ?? '')
+}
+
+/** The body of a PATCH. Errors: 415, 400. */
+export function readPatchBody(request: FhirRequest): unknown {
+  requireType(
+    request,
+    (type) => type === 'application/json-patch+json' || JSON_TYPES.has(type) || type === '',
+  )
+  if (request.body === undefined || request.body.length === 0) throw badRequest('Empty patch body')
+  return parseBody(request.body)
+}
+
+/** The parameters of `_search`: a form, or a JSON object of name → string or array. Errors: 415, 400. */
+export function readForm(request: FhirRequest): URLSearchParams {
+  const type = mediaType(request)
+  const { body } = request
+  if (body === undefined || body.length === 0) return new URLSearchParams()
+  if (JSON_TYPES.has(type)) return jsonForm(parseBody(body))
+  requireType(request, (name) => name === 'application/x-www-form-urlencoded')
+  if (typeof body !== 'string' && !isUtf8(body)) throw badRequest(NOT_UTF8)
+  return readQuery(body.toString())
+}
+
+const NOT_UTF8 = 'The query is not valid UTF-8'
+
+const MAX_PARAMETERS = 1000
+
+function requireFew(parameters: number): void {
+  if (parameters > MAX_PARAMETERS) throw tooCostly(`More than ${MAX_PARAMETERS} parameters`)
+}
+
+/**
+ * Errors: 400 for too many parameters, and for escaped bytes that are not UTF-8: they would be read as some other
+ * text.
+ */
+export function readQuery(text: string): URLSearchParams {
+  requireFew(text.split('&', MAX_PARAMETERS + 1).length)
+  const query = new URLSearchParams(text)
+  if (text === '') return query
+  const isDoubtful = [...query].some((pair) => pair.some((part) => part.includes('\ufffd')))
+  if (isDoubtful) for (const [escapes] of text.matchAll(/(?:%[0-9a-f]{2})+/gi)) checkUtf8(escapes)
+  return query
+}
+
+function checkUtf8(escapes: string): void {
+  try {
+    decodeURIComponent(escapes)
+  } catch {
+    throw badRequest(NOT_UTF8)
+  }
+}
+
+function jsonForm(body: unknown): URLSearchParams {
+  const form = new URLSearchParams()
+  if (typeof body !== 'object' || body === null || Array.isArray(body)) {
+    throw badRequest('Search parameters must be a JSON object')
+  }
+  for (const [name, value] of Object.entries(body)) {
+    for (const item of Array.isArray(value) ? value : [value]) {
+      requireFew(form.size + 1)
+      if (typeof item === 'object') throw badRequest(`Invalid value of search parameter ${name}`)
+      form.append(name, String(item))
+    }
+  }
+  return form
+}
+
+function mediaType(request: FhirRequest): string {
+  return (request.headers['content-type']?.split(';')[0] ?? '').trim().toLowerCase()
+}
+
+function requireType(request: FhirRequest, isAllowed: (type: string) => boolean): void {
+  const header = request.headers['content-type']
+  if (header === undefined || header.trim() === '') return
+  if (!isAllowed(mediaType(request))) throw unsupportedMediaType()
+  const charset = /;\s*charset="?([^";]+)"?/i.exec(header)?.[1]?.trim().toLowerCase()
+  if (charset !== undefined && charset !== 'utf-8' && charset !== 'utf8') {
+    throw unsupportedMediaType()
+  }
+}

@@ -1,0 +1,216 @@
+/**
+ * What an operation is given: query parameters, a Parameters resource, the same as plain JSON, or the one
+ * resource it takes, read by what the operation declares. https://hl7.org/fhir/R4/operations.html#request
+ */
+import { badRequest } from '../errors.ts'
+import { isResourceType } from '../fhir/definitions.ts'
+import { numberOf } from '../fhir/json.ts'
+import { isObject, isResource, type Resource } from '../fhir/resource.ts'
+import { readJson } from './negotiate.ts'
+import type { OperationCall } from './operation.ts'
+
+/** `text` is any primitive that JSON writes as a string: uri, code, dateTime, id … */
+type Kind = 'text' | 'whole' | 'flag' | 'object' | 'resource' | 'part'
+
+export interface ParameterDefinition {
+  readonly name: string
+  readonly kind: Kind
+  /** More than one value is allowed. */
+  readonly many?: true
+  readonly parts?: readonly ParameterDefinition[]
+}
+
+/** Values by name, each of the kind that was declared for it. */
+export interface Inputs {
+  text(name: string): string | undefined
+  whole(name: string): number | undefined
+  flag(name: string): boolean | undefined
+  object(name: string): Readonly<Record<string, unknown>> | undefined
+  resource(name: string): Resource | undefined
+  texts(name: string): readonly string[]
+  objects(name: string): readonly Readonly<Record<string, unknown>>[]
+  parts(name: string): readonly Inputs[]
+  /** Errors: 400 when it is absent. */
+  required(name: string): string
+}
+
+type Values = ReadonlyMap<string, readonly unknown[]>
+
+function inputsOf(values: Values): Inputs {
+  // The values were checked against their declared kinds.
+  const all = <T>(name: string) => (values.get(name) ?? []) as readonly T[]
+  return {
+    text: (name) => all<string>(name)[0],
+    whole: (name) => all<number>(name)[0],
+    flag: (name) => all<boolean>(name)[0],
+    object: (name) => all<Readonly<Record<string, unknown>>>(name)[0],
+    resource: (name) => all<Resource>(name)[0],
+    texts: all,
+    objects: all,
+    parts: all,
+    required(name) {
+      const [value] = all<string>(name)
+      if (value === undefined) throw badRequest(`Missing required parameter "${name}"`)
+      return value
+    },
+  }
+}
+
+/** Unknown names are passed over. Errors: 400 for values of another kind, 415. */
+export function readInputs(
+  { request }: Pick<OperationCall, 'request'>,
+  definitions: readonly ParameterDefinition[],
+): Inputs {
+  const values = fromQuery(request.query, definitions)
+  if (request.method === 'GET' || request.body === undefined || request.body.length === 0) {
+    return inputsOf(values)
+  }
+  const body = readJson(request)
+  if (isObject(body) && body.resourceType === undefined) {
+    return inputsOf(new Map([...values, ...fromObject(body, definitions, '')]))
+  }
+  if (!isResource(body)) throw badRequest('Expected a Parameters resource or a JSON object')
+  if (body.resourceType === 'Parameters') {
+    const given = fromParameters(body.parameter, definitions, 'Parameters.parameter')
+    return inputsOf(new Map([...values, ...given]))
+  }
+  const [taker, second] = definitions.filter(({ kind }) => kind === 'resource')
+  if (taker === undefined || second !== undefined) {
+    throw badRequest(`Expected a Parameters resource, but found ${body.resourceType.slice(0, 64)}`)
+  }
+  return inputsOf(new Map([...values, [taker.name, [body]]]))
+}
+
+function fromQuery(
+  query: URLSearchParams,
+  definitions: readonly ParameterDefinition[],
+): Map<string, readonly unknown[]> {
+  const values = new Map<string, readonly unknown[]>()
+  for (const definition of definitions) {
+    const { name, kind } = definition
+    const texts = query.getAll(name).filter((text) => text !== '')
+    if (texts.length === 0) continue
+    requireOne(definition, texts.length, name)
+    values.set(
+      name,
+      texts.map((text) => fromText(kind, text, name)),
+    )
+  }
+  return values
+}
+
+function fromText(kind: Kind, text: string, name: string): unknown {
+  switch (kind) {
+    case 'text':
+      return text
+    case 'whole':
+      if (/^-?\d{1,9}$/.test(text)) return Number(text)
+      throw badRequest(`"${name}" must be a whole number`)
+    case 'flag':
+      if (text === 'true' || text === 'false') return text === 'true'
+      throw badRequest(`"${name}" must be true or false`)
+    default:
+      throw badRequest(`"${name}" is no primitive and must be sent by POST`)
+  }
+}
+
+function fromParameters(
+  given: unknown,
+  definitions: readonly ParameterDefinition[],
+  path: string,
+): Map<string, readonly unknown[]> {
+  const values = new Map<string, unknown[]>()
+  if (given === undefined) return values
+  if (!Array.isArray(given)) throw badRequest('Expected a list of parameters', path)
+  for (const [index, item] of given.entries()) {
+    const place = `${path}[${index}]`
+    if (!isObject(item) || typeof item.name !== 'string') {
+      throw badRequest('A parameter needs a name', place)
+    }
+    const definition = definitions.find(({ name }) => name === item.name)
+    if (definition === undefined) continue
+    const list = values.get(definition.name) ?? []
+    list.push(valueIn(definition, item, place))
+    requireOne(definition, list.length, place)
+    values.set(definition.name, list)
+  }
+  return values
+}
+
+/** Members named after the parameters; an array is a parameter that is given several times. */
+function fromObject(
+  given: Readonly<Record<string, unknown>>,
+  definitions: readonly ParameterDefinition[],
+  path: string,
+): Map<string, readonly unknown[]> {
+  const values = new Map<string, readonly unknown[]>()
+  for (const definition of definitions) {
+    const { name } = definition
+    const value = given[name]
+    if (value === undefined || value === null) continue
+    const place = `${path}${name}`
+    const items = Array.isArray(value) ? value : [value]
+    requireOne(definition, items.length, place)
+    values.set(
+      name,
+      items.map((item) => plainValue(definition, item, place)),
+    )
+  }
+  return values
+}
+
+function plainValue(definition: ParameterDefinition, value: unknown, path: string): unknown {
+  const { name, kind, parts = [] } = definition
+  if (kind === 'part') {
+    if (isObject(value)) return inputsOf(fromObject(value, parts, `${path}.`))
+    throw badRequest(`"${name}" must be an object`, path)
+  }
+  if (kind === 'resource') return resourceIn(name, value, path)
+  return valueOfKind(name, kind, value, path)
+}
+
+function requireOne({ name, many }: ParameterDefinition, count: number, path: string): void {
+  if (!many && count > 1) throw badRequest(`"${name}" may be given once`, path)
+}
+
+function valueIn(
+  { name, kind, parts = [] }: ParameterDefinition,
+  item: Readonly<Record<string, unknown>>,
+  path: string,
+): unknown {
+  if (kind === 'part') return inputsOf(fromParameters(item.part, parts, `${path}.part`))
+  if (kind === 'resource') return resourceIn(name, item.resource, path)
+  const member = Object.keys(item).find((key) => /^value[A-Z]/.test(key))
+  return valueOfKind(name, kind, member === undefined ? undefined : item[member], path)
+}
+
+function resourceIn(name: string, value: unknown, path: string): Resource {
+  if (isResource(value) && isResourceType(value.resourceType)) return value
+  throw badRequest(`"${name}" must hold a resource`, path)
+}
+
+function valueOfKind(
+  name: string,
+  kind: Exclude<Kind, 'part' | 'resource'>,
+  value: unknown,
+  path: string,
+): unknown {
+  switch (kind) {
+    case 'text':
+      if (typeof value === 'string' && value !== '') return value
+      throw badRequest(`"${name}" must be a string`, path)
+    case 'whole': {
+      const number = numberOf(value)
+      if (Number.isSafeInteger(number)) return number
+      throw badRequest(`"${name}" must be a whole number`, path)
+    }
+    case 'flag':
+      if (typeof value === 'boolean') return value
+      throw badRequest(`"${name}" must be a boolean`, path)
+    case 'object':
+      if (isObject(value)) return value
+      throw badRequest(`"${name}" must be an object`, path)
+    default:
+      return kind satisfies never
+  }
+}

@@ -1,0 +1,94 @@
+/**
+ * How much load a member and its Project may cause in a minute, where the Project's system setting
+ * `enableFhirQuota` asks for it. Background work waits for the next minute instead of failing.
+ */
+import { setTimeout as delay } from 'node:timers/promises'
+import type { Principal } from '../access/principal.ts'
+import { tooManyRequests } from '../errors.ts'
+import { rateLimitItem, type Spent, secondsOf } from '../platform/redis/limiter.ts'
+import type { Services } from '../services.ts'
+import type { Route } from './operation.ts'
+import type { FhirRequest } from './request.ts'
+
+export const WRITE = 100
+export const SEARCH = 20
+const HISTORY = 10
+export const READ = 1
+
+/** Load units of an interaction. A bundle costs what its entries cost. */
+export function unitsOf(route: Route): number {
+  const { kind } = route
+  switch (kind) {
+    case 'metadata':
+    case 'bundle':
+      return 0
+    case 'read':
+    case 'vread':
+      return READ
+    case 'history':
+    case 'type-history':
+    case 'system-history':
+      return HISTORY
+    case 'search':
+    case 'search-form':
+    case 'system-search':
+    case 'compartment-search':
+      return SEARCH
+    case 'operation':
+      return route.operation.countsLoad ? 0 : SEARCH
+    case 'create':
+    case 'update':
+    case 'patch':
+    case 'delete':
+    case 'conditional-update':
+    case 'conditional-patch':
+    case 'conditional-delete':
+      return WRITE
+    default:
+      return kind satisfies never
+  }
+}
+
+/**
+ * Item of the `RateLimit` header; undefined where there is no quota. `whole`: work that cannot be done in
+ * part goes through while anything is left. Errors: 429.
+ */
+export async function charge(
+  { load }: Pick<Services, 'load'>,
+  { project, membershipId, quota: own }: Principal,
+  request: Pick<FhirRequest, 'mayWait'>,
+  units: number,
+  whole = false,
+): Promise<string | undefined> {
+  const { quota } = project
+  if (quota === undefined || membershipId === undefined) return undefined
+  const limits = [
+    [`member:${membershipId}`, own ?? quota.member],
+    [`project:${project.id}`, quota.project],
+  ] as const
+  const spent = limits
+    .filter(([, limit]) => limit >= 0)
+    .map(([key, limit]) => ({ limit, ...load.spend(key, units, limit) }))
+    .sort((a, b) => a.left - b.left)
+  const [scarcest] = spent
+  if (scarcest === undefined) return undefined
+  const isOver = whole ? scarcest.left + units <= 0 : scarcest.left < 0
+  if (isOver && !request.mayWait) throw refusal(scarcest, scarcest.limit)
+  if (isOver) await untilReset(scarcest.resetMs, request.mayWait)
+  return itemOf(scarcest)
+}
+
+async function untilReset(ms: number, signal: AbortSignal | undefined): Promise<void> {
+  await delay(ms, undefined, signal ? { signal } : {}).catch((error: unknown) => {
+    throw signal?.reason ?? error
+  })
+}
+
+function itemOf(spent: Spent): string {
+  return rateLimitItem('fhirInteractions', spent)
+}
+
+function refusal(spent: Spent, limit: number) {
+  const diagnostics = JSON.stringify({ msBeforeNext: spent.resetMs, limit })
+  return tooManyRequests(secondsOf(spent.resetMs), diagnostics, itemOf(spent))
+}

@@ -1,0 +1,293 @@
+/**
+ * Create and update of a Binary: as a resource with base64 `data`, or as the content itself in any media
+ * type, which goes to the storage as it arrives. https://hl7.org/fhir/R4/binary.html#rest
+ * Content is stored first and taken back when the resource is not; a crash between leaves content that
+ * no resource names, for the sweep.
+ */
+import { Readable } from 'node:stream'
+import { may } from '../access/policy.ts'
+import {
+  decodeBase64,
+  isSameContent,
+  removeContent,
+  settleContent,
+  storeContent,
+  type Upload,
+  withContentOf,
+  withoutContent,
+} from '../binary/content.ts'
+import { cleanFilename } from '../binary/content-headers.ts'
+import {
+  badRequest,
+  forbidden,
+  HttpError,
+  type Issue,
+  preconditionFailed,
+  tooLarge,
+} from '../errors.ts'
+import { isResourceType } from '../fhir/definitions.ts'
+import { parseBody } from '../fhir/json.ts'
+import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
+import { chunksOf } from '../platform/storage/chunks.ts'
+import { demandsExistence, writeOptions } from '../request/preconditions.ts'
+import type { FhirReply, Interaction } from '../request/request.ts'
+import type { WriteResult } from '../store/rows/version.ts'
+import { acceptResource, requireSameId, writeReply } from './interaction.ts'
+import { beforeWrite, mayAsk, patched } from './pre-commit.ts'
+
+/** `POST Binary`. Errors: 400, 403, 413. */
+export async function createBinary(interaction: Interaction): Promise<FhirReply> {
+  requireRight(interaction, 'create')
+  return create(interaction, await readDraft(interaction), undefined)
+}
+
+/** As a resource, under a given new id or one that the store makes. */
+export async function createBinaryFrom(
+  interaction: Interaction,
+  body: Resource,
+  id: string | undefined,
+): Promise<FhirReply> {
+  requireRight(interaction, 'create')
+  return create(interaction, await resourceDraft(interaction, body), id)
+}
+
+async function create(
+  interaction: Interaction,
+  draft: Draft,
+  id: string | undefined,
+): Promise<FhirReply> {
+  const { principal, services } = interaction
+  const { id: _id, ...resource } = draft.resource
+  const sent = id === undefined ? resource : { ...resource, id }
+  const next = await beforeWrite(interaction, 'create', sent)
+  return write(interaction, draft, (url) =>
+    services.repository.create(principal, url === undefined ? next : { ...next, url }, {
+      keepId: next.id !== undefined,
+    }),
+  )
+}
+
+/** `PUT Binary/{id}`. Errors: 400, 403, 404, 412, 413. */
+export async function updateBinary(interaction: Interaction, id: string): Promise<FhirReply> {
+  requireRight(interaction, 'update')
+  await requireReachable(interaction, id)
+  return update(interaction, await readDraft(interaction, id), id)
+}
+
+export async function updateBinaryFrom(
+  interaction: Interaction,
+  body: Resource,
+  id: string,
+): Promise<FhirReply> {
+  requireRight(interaction, 'update')
+  return update(interaction, await resourceDraft(interaction, body), id)
+}
+
+async function update(interaction: Interaction, sent: Draft, id: string): Promise<FhirReply> {
+  const { principal, request, services } = interaction
+  const { repository } = services
+  const options = writeOptions(request)
+  const named = { ...sent, resource: { ...sent.resource, id } }
+  const draft = await askedAbout(interaction, named, id)
+  return write(interaction, draft, async (url) => {
+    const change = (current: Resource) => changed(current, draft, url)
+    try {
+      return await repository.patch(principal, 'Binary', id, change, options)
+    } catch (error) {
+      if (!isAbsent(error)) throw error
+      if (demandsExistence(request)) throw preconditionFailed()
+      const resource = url === undefined ? draft.resource : { ...draft.resource, url }
+      return await repository.update(principal, resource, options)
+    }
+  })
+}
+
+/** An update as a pre-commit bot leaves it, before its content is read. */
+async function askedAbout(interaction: Interaction, draft: Draft, id: string): Promise<Draft> {
+  if (!mayAsk(interaction)) return draft
+  const change = async (current: Resource) => changed(current, draft, undefined)
+  const options = writeOptions(interaction.request)
+  const made = await patched(interaction, 'Binary', id, change, options).catch((error: unknown) => {
+    if (!isAbsent(error)) throw error
+    return undefined
+  })
+  const whole = made === undefined ? draft.resource : { ...made.resource, id }
+  const next = await beforeWrite(interaction, 'update', whole, options.ifMatch)
+  return next === whole ? draft : { ...draft, resource: withoutContent(next), isBare: false }
+}
+
+/** A resource replaces all but the content it leaves out; bare content leaves what it says nothing of. */
+function changed(current: Resource, draft: Draft, url: string | undefined): Resource {
+  const { resource, isBare } = draft
+  const next = isBare ? overlaid(current, resource) : resource
+  if (url === undefined) return withContentOf(current, next)
+  const place = isSameContent(url, current.url) ? current.url : url
+  return { ...withoutContent(next), url: place }
+}
+
+function overlaid(current: Resource, resource: Resource): Resource {
+  const { meta: { author: _author, ...meta } = {}, ...rest } = current
+  return { ...rest, ...resource, meta }
+}
+
+/** What is sent, the content apart. */
+interface Draft {
+  readonly resource: Resource
+  readonly warnings: readonly Issue[]
+  readonly content: Upload | undefined
+  readonly filename: string | undefined
+  /** Only content was sent: the resource was made of headers. */
+  readonly isBare: boolean
+}
+
+async function write(
+  { services, principal, ...interaction }: Interaction,
+  { content, filename, warnings }: Draft,
+  store: (url: string | undefined) => Promise<WriteResult>,
+): Promise<FhirReply> {
+  const url =
+    content === undefined
+      ? undefined
+      : await storeContent(services, principal.project.id, content, filename)
+  try {
+    const written = await store(url)
+    // What was stored already is kept where it is.
+    const isKept = url !== undefined && written.content?.includes(url)
+    if (isKept) await settleContent(services, url)
+    else if (url !== undefined) await removeContent(services, url)
+    return writeReply({ services, principal, ...interaction }, written, warnings)
+  } catch (error) {
+    // After any other failure the resource may be stored all the same; the sweep will know.
+    const isRefused = error instanceof HttpError && error.status < 500
+    if (url !== undefined && isRefused) await removeContent(services, url)
+    throw error
+  }
+}
+
+const RESOURCE_TYPE = 'application/fhir+json'
+
+/** `id` is what a resource in the body must bear. */
+async function readDraft(interaction: Interaction, id?: string): Promise<Draft> {
+  const { request, services } = interaction
+  const { body, headers } = request
+  const upload = request.upload ?? Buffer.from(body ?? '')
+  const contentType = headers['content-type']?.trim() || 'application/octet-stream'
+  if (!contentType.toLowerCase().startsWith(RESOURCE_TYPE)) {
+    return bareDraft(interaction, contentType, upload)
+  }
+  const { maxBodyBytes } = services.config
+  const { start, whole } = await startOf(upload, maxBodyBytes)
+  const isNamed = /^\s*\{\s*"resourceType"\s*:\s*"Binary"/.test(start.toString('latin1', 0, 200))
+  if (!whole && isNamed) throw tooLarge()
+  const resource = whole ? readResource(start, isNamed) : undefined
+  if (resource === undefined) {
+    return bareDraft(interaction, contentType, whole ? start : joined(start, upload))
+  }
+  if (id !== undefined) requireSameId(resource.id, id)
+  return resourceDraft(interaction, resource)
+}
+
+/** Any other JSON, or what is no JSON at all, is content. */
+function readResource(bytes: Buffer, isNamed: boolean): Resource | undefined {
+  try {
+    const body = parseBody(bytes)
+    // `isObject` and the name make it a resource.
+    return isObject(body) && body.resourceType === 'Binary' ? (body as Resource) : undefined
+  } catch (error) {
+    if (isNamed) throw error
+    return undefined
+  }
+}
+
+/** Up to `maxBytes` of an upload, or a little more when there is more. */
+async function startOf(
+  upload: Upload,
+  maxBytes: number,
+): Promise<{ start: Buffer; whole: boolean }> {
+  if (Buffer.isBuffer(upload)) return { start: upload, whole: true }
+  const chunks: Buffer[] = []
+  let size = 0
+  for await (const chunk of chunksOf(upload)) {
+    chunks.push(chunk)
+    size += chunk.length
+    if (size > maxBytes) return { start: Buffer.concat(chunks), whole: false }
+  }
+  return { start: Buffer.concat(chunks), whole: true }
+}
+
+function joined(start: Buffer, rest: Upload): Readable {
+  async function* both() {
+    yield start
+    yield* Buffer.isBuffer(rest) ? [rest] : chunksOf(rest)
+  }
+  return Readable.from(both(), { objectMode: false })
+}
+
+async function bareDraft(
+  interaction: Interaction,
+  contentType: string,
+  content: Upload,
+): Promise<Draft> {
+  const context = interaction.request.headers['x-security-context']?.trim()
+  const { resource, warnings } = await acceptBinary(interaction, {
+    resourceType: 'Binary',
+    contentType,
+    ...(context ? { securityContext: { reference: context } } : {}),
+  })
+  return { resource, warnings, content, filename: filenameOf(interaction), isBare: true }
+}
+
+async function resourceDraft(interaction: Interaction, body: Resource): Promise<Draft> {
+  const { data, url: _url, ...rest } = body
+  const accepted = await acceptBinary(interaction, rest)
+  const content = data === undefined ? undefined : readData(data)
+  return { ...accepted, content, filename: filenameOf(interaction), isBare: false }
+}
+
+async function acceptBinary(interaction: Interaction, body: unknown) {
+  const accepted = await acceptResource(interaction, 'Binary', body)
+  const { securityContext } = accepted.resource
+  if (securityContext !== undefined) requireContext(securityContext)
+  return accepted
+}
+
+function filenameOf({ request }: Interaction): string | undefined {
+  return cleanFilename(request.query.get('_filename'))
+}
+
+function readData(data: unknown): Buffer {
+  const bytes = typeof data === 'string' && data !== '' ? decodeBase64(data) : undefined
+  if (bytes === undefined) throw badRequest('Invalid base64Binary format', 'Binary.data')
+  return bytes
+}
+
+/** A context that cannot be read as a resource would hide the Binary from everybody. */
+function requireContext(securityContext: unknown): void {
+  const text = isObject(securityContext) ? securityContext.reference : undefined
+  const reference = parseReference(typeof text === 'string' ? text : undefined)
+  if (reference === undefined || !isResourceType(reference.type) || reference.type === 'Binary') {
+    throw badRequest(
+      'securityContext must be a literal reference to a resource that is no Binary',
+      'Binary.securityContext',
+    )
+  }
+}
+
+function requireRight({ principal }: Interaction, interaction: 'create' | 'update'): void {
+  if (!may(principal, 'Binary', interaction)) throw forbidden()
+}
+
+/** Known before the content is sent: an id that is not there and may not be chosen. Errors: 404. */
+async function requireReachable({ services, principal }: Interaction, id: string): Promise<void> {
+  try {
+    await services.repository.read(principal, 'Binary', id)
+  } catch (error) {
+    if (!isAbsent(error)) throw error
+    const mayChoose = principal.isSuperAdmin || principal.project.updateAsCreate
+    if (error.status === 404 && !mayChoose) throw error
+  }
+}
+
+function isAbsent(error: unknown): error is HttpError {
+  return error instanceof HttpError && (error.status === 404 || error.status === 410)
+}

@@ -1,0 +1,284 @@
+/** Batch and transaction. https://hl7.org/fhir/R4/http.html#transaction */
+
+import { undoable } from '../../binary/content.ts'
+import { Contended, HttpError, outcome } from '../../errors.ts'
+import { type ResponseEntry, responseEntry } from '../../fhir/bundle.ts'
+import { charge, unitsOf } from '../../request/quota.ts'
+import type { FhirReply, Interaction } from '../../request/request.ts'
+import type { Repository, Transaction } from '../../store/repository.ts'
+import { pageReply } from '../page-reply.ts'
+import { mayAsk } from '../pre-commit.ts'
+import { createAnswerRoom } from './answer-room.ts'
+import { requireWanted, withDeadline } from './deadline.ts'
+import { type BundleRequest, entryPath, inStages, type Stage } from './entries.ts'
+import { identify, planEntry, requireDistinct, type Step } from './identities.ts'
+import { isMissing, type MissingStep, MOST_MISSING, makeMissing } from './missing.ts'
+import type { Plan } from './plan.ts'
+import { type Asked, askAhead } from './pre-commit.ts'
+import { createRaces } from './raced.ts'
+import { deletions, failedEntry, type Respond, runEntry, through } from './run.ts'
+
+/** Errors: 400 for the bundle as a whole; of a transaction, the failure of any entry. */
+export async function bundle(
+  interaction: Interaction,
+  request: BundleRequest,
+  respond: Respond,
+): Promise<FhirReply> {
+  const responses = await withDeadline(interaction, (inner, late) =>
+    request.type === 'batch'
+      ? runBatch({ outer: interaction, inner, late }, request, respond)
+      : runTransaction(inner, request, respond),
+  )
+  const head = { type: `${request.type}-response`, links: [] } as const
+  const entries = responses.map((response) => ({
+    content: response.resource ?? '',
+    write: () => responseEntry(response),
+  }))
+  return pageReply(interaction, head, entries)
+}
+
+/**
+ * Entries run side by side. Those that read or write one row share statements and may be many; each
+ * of the others takes a connection. A twin needs what the entry before it has made.
+ */
+const LANES = { sharing: 256, alone: 4, twin: 4 }
+
+/** A batch in its time. When `late` aborts, entries that have not begun fail; `outer` is what may be cancelled. */
+interface TimedBatch {
+  readonly outer: Interaction
+  readonly inner: Interaction
+  readonly late: AbortSignal
+}
+
+async function runBatch(
+  { outer, inner: interaction, late }: TimedBatch,
+  { entries }: BundleRequest,
+  respond: Respond,
+): Promise<ResponseEntry[]> {
+  const responses: ResponseEntry[] = []
+  const failed = ({ index }: { readonly index: number }, error: unknown) => {
+    responses[index] = failedEntry(interaction, error, entries[index])
+  }
+  const room = createAnswerRoom(interaction.services.config.maxBundleBytes)
+  const plans: Plan[] = []
+  const hasQuestion = asksSomewhere(interaction)
+  for (const [index, entry] of entries.entries()) {
+    try {
+      if (entry instanceof HttpError) throw entry
+      plans.push(planEntry(interaction, entry, hasQuestion))
+    } catch (error) {
+      failed({ index }, error)
+    }
+  }
+  const steps = await identify(interaction, plans, failed)
+  const races = createRaces(interaction)
+  const inside = through(interaction, interaction.services.repository.sideBySide())
+  const pay = async ({ entry }: Step) => {
+    const { services, principal, request } = interaction
+    try {
+      room.require()
+      late.throwIfAborted()
+      await charge(services, principal, request, unitsOf(entry.route))
+      return true
+    } catch (error) {
+      failed(entry, error)
+      return false
+    }
+  }
+  const runPaid = async (step: Step) => {
+    try {
+      const response = await races.run(step, (current) => runEntry(inside, current, respond, false))
+      responses[step.entry.index] = room.fill(step, response)
+    } catch (error) {
+      failed(step.entry, error)
+    }
+  }
+  const run = async (step: Step) => {
+    requireWanted(outer)
+    if (await pay(step)) await runPaid(step)
+  }
+  const runMissing = async (portion: readonly MissingStep[]) => {
+    requireWanted(outer)
+    const paid: MissingStep[] = []
+    for (const step of portion) if (await pay(step)) paid.push(step)
+    const made = await makeMissing(inside, paid)
+    const undecided = made.flatMap(({ kind, step }) => (kind === 'undecided' ? step : []))
+    // What cannot be looked for now fails when it is carried out.
+    await races.lookAgain(undecided).catch(() => undefined)
+    for (const one of made) {
+      if (one.kind === 'made') {
+        races.began(one.step)
+        responses[one.step.entry.index] = one.response
+      } else if (one.kind === 'invalid') failed(one.step.entry, one.error)
+      else await runPaid(one.step)
+    }
+  }
+  // Each may wait for a bot, which waits for its turn.
+  const asks = mayAsk(interaction)
+  for (const { stage, items } of inStages(steps)) {
+    const missing = items.filter(isMissing)
+    for (let from = 0; from < missing.length; from += MOST_MISSING) {
+      await runMissing(missing.slice(from, from + MOST_MISSING))
+    }
+    const others = items.filter((step) => !isMissing(step))
+    const ways = Map.groupBy(others, (step) => wayOf(stage, step, asks))
+    for (const way of ['sharing', 'alone', 'twin'] as const) {
+      await inLanes(stage === 'operation' ? 1 : LANES[way], ways.get(way) ?? [], run)
+    }
+  }
+  return responses
+}
+
+function wayOf(
+  stage: Stage,
+  { entry, identity, isTwin, matches }: Step,
+  asks: boolean,
+): keyof typeof LANES {
+  if (isTwin) return 'twin'
+  if (stage === 'GET') return entry.route.kind === 'read' ? 'sharing' : 'alone'
+  if (asks) return 'alone'
+  if (stage === 'DELETE') return matches.length < 2 ? 'sharing' : 'alone'
+  return identity === undefined ? 'alone' : 'sharing'
+}
+
+async function inLanes(
+  lanes: number,
+  steps: readonly Step[],
+  run: (step: Step) => Promise<void>,
+): Promise<void> {
+  let next = 0
+  const lane = async () => {
+    for (let step = steps[next++]; step !== undefined; step = steps[next++]) await run(step)
+  }
+  await Promise.all(Array.from({ length: Math.min(lanes, steps.length) }, lane))
+}
+
+/** Whether there can be a conditional reference at all; looked for once, bundles are long. */
+function asksSomewhere({ request }: Interaction): boolean {
+  return request.body?.includes('?') === true
+}
+
+/**
+ * The store begins anew what PostgreSQL could not serialise: every try begins with the bundle as it
+ * was sent, nothing of a rolled back one is kept.
+ */
+async function runTransaction(
+  interaction: Interaction,
+  { entries }: BundleRequest,
+  respond: Respond,
+): Promise<ResponseEntry[]> {
+  const { principal } = interaction
+  const hasQuestion = asksSomewhere(interaction)
+  const plans = entries.map((entry, index) => {
+    try {
+      if (entry instanceof HttpError) throw entry
+      return planEntry(interaction, entry, hasQuestion)
+    } catch (error) {
+      throw atEntry(index, error)
+    }
+  })
+  const units = plans.reduce((sum, { entry }) => sum + unitsOf(entry.route), 0)
+  await charge(interaction.services, principal, interaction.request, units, true)
+  const asked = await askAhead(interaction, plans, atEntry)
+  const request = { ...interaction.request, isPreCommitted: true }
+  const conditions = plans.flatMap(({ condition }) => condition ?? [])
+  const { services, undo } = undoable(interaction.services)
+  try {
+    return await services.repository.transaction(
+      async (transaction) => {
+        await undo()
+        const inside = through({ ...interaction, request, services }, transaction)
+        return await runAll(inside, transaction, asked, respond)
+      },
+      { principal, conditions, oneState: plans.some(readsMore) },
+    )
+  } catch (error) {
+    // After any other failure it may be committed all the same; the sweep of contents will know.
+    if (error instanceof HttpError && error.status < 500) await undo()
+    throw error
+  }
+}
+
+/**
+ * Reads by id are one statement, which sees one state anyway, and writes look at what they change again.
+ * Searches and operations read several times.
+ */
+function readsMore({ entry }: Plan): boolean {
+  const { kind } = entry.route
+  return !WRITES.has(kind) && kind !== 'read' && kind !== 'vread'
+}
+
+const WRITES: ReadonlySet<string> = new Set([
+  'create',
+  'update',
+  'patch',
+  'delete',
+  'conditional-update',
+  'conditional-patch',
+  'conditional-delete',
+])
+
+async function runAll(
+  interaction: Interaction,
+  transaction: Transaction,
+  { plans, check }: Asked,
+  respond: Respond,
+): Promise<ResponseEntry[]> {
+  const changed = plans.flatMap(({ entry: { route } }) =>
+    route.kind === 'update' || route.kind === 'patch' ? [route] : [],
+  )
+  transaction.readAhead(interaction.principal, changed)
+  const steps = await identify(interaction, plans, ({ index }, error) => {
+    throw atEntry(index, error)
+  })
+  requireDistinct(steps)
+  check(steps)
+  const responses: ResponseEntry[] = []
+  const room = createAnswerRoom(interaction.services.config.maxBundleBytes)
+  for (const group of inGroups(steps)) {
+    requireWanted(interaction)
+    const pieces = group.flatMap((step) => {
+      const { index } = step.entry
+      const answer = async (repository: Repository) => {
+        requireWanted(interaction)
+        room.require()
+        const response = await runEntry(through(interaction, repository), step, respond, true)
+        responses[index] = room.fill(step, response)
+      }
+      return [answer, ...deletions(interaction, step)].map((run) => ({ index, run }))
+    })
+    await transaction.together(
+      pieces.map(({ run }) => run),
+      (i, error) => atEntry(pieces[i]?.index ?? 0, error),
+    )
+  }
+  requireWanted(interaction)
+  return responses
+}
+
+/** All writes share their statements; those of a twin, and reads, need what was written before. */
+function inGroups(steps: readonly Step[]): readonly (readonly Step[])[] {
+  const writes: Step[] = []
+  const twins: Step[] = []
+  const operations: Step[][] = []
+  const reads: Step[] = []
+  for (const { stage, items } of inStages(steps)) {
+    if (stage === 'operation') operations.push(...items.map((step) => [step]))
+    else if (stage === 'search' || stage === 'GET') reads.push(...items)
+    else for (const step of items) (step.isTwin ? twins : writes).push(step)
+  }
+  return [writes, twins, ...operations, reads].filter((group) => group.length > 0)
+}
+
+/** A failure inside says at which entry of the bundle it happened. */
+function atEntry(index: number, error: unknown): unknown {
+  if (!(error instanceof HttpError) || error instanceof Contended) return error
+  const issues = error.outcome.issue.map((item) => ({
+    ...item,
+    expression: [...new Set([entryPath(index), ...(item.expression ?? [])])],
+  }))
+  return new HttpError(error.status, outcome(error.outcome.id, ...issues), {
+    cause: error,
+    headers: error.headers,
+  })
+}

@@ -1,0 +1,158 @@
+/** What the entries of a batch or transaction ask for. https://hl7.org/fhir/R4/http.html#transaction */
+
+import type { Config } from '../../config/config.ts'
+import { badRequest, HttpError, tooCostly } from '../../errors.ts'
+import { isObject, isResource, type Resource } from '../../fhir/resource.ts'
+import { readQuery } from '../../request/negotiate.ts'
+import type { FindRoute, Route } from '../../request/operation.ts'
+
+export interface Entry {
+  readonly index: number
+  readonly method: string
+  readonly path: string
+  readonly query: URLSearchParams
+  readonly route: Route
+  readonly fullUrl: string | undefined
+  readonly resource: Resource | undefined
+  /** If-* headers of the entry. */
+  readonly headers: Readonly<Record<string, string>>
+}
+
+export interface BundleRequest {
+  readonly type: 'batch' | 'transaction'
+  /** In the order of the bundle; an error stands for an entry that cannot even be tried. */
+  readonly entries: readonly (Entry | HttpError)[]
+}
+
+/** Errors: 400 for what is no batch or transaction, or one above the limits. */
+export function readBundle(
+  body: unknown,
+  limits: Pick<Config, 'maxBatchEntries' | 'maxTransactionWrites' | 'baseUrl'>,
+  findRoute: FindRoute,
+): BundleRequest {
+  if (!isObject(body) || body.resourceType !== 'Bundle') throw badRequest('Not a bundle')
+  const { type, entry } = body
+  if (type !== 'batch' && type !== 'transaction') {
+    throw badRequest(`Unrecognized bundle type: ${String(type).slice(0, 64)}`)
+  }
+  if (!Array.isArray(entry) || entry.length === 0) throw badRequest('Missing bundle entries')
+  if (entry.length > limits.maxBatchEntries) {
+    throw tooCostly(`More than ${limits.maxBatchEntries} bundle entries`)
+  }
+  const entries = entry.map((item, index) => readEntry(item, index, limits.baseUrl, findRoute))
+  const writes = entries.filter((item) => !(item instanceof HttpError) && item.method !== 'GET')
+  if (type === 'transaction' && writes.length > limits.maxTransactionWrites) {
+    throw tooCostly(`More than ${limits.maxTransactionWrites} writes in a transaction`)
+  }
+  return { type, entries }
+}
+
+/** Where an entry's fault is, as FHIRPath. */
+export function entryPath(index: number, below = ''): string {
+  return `Bundle.entry[${index}]${below}`
+}
+
+function readEntry(
+  entry: unknown,
+  index: number,
+  baseUrl: string,
+  findRoute: FindRoute,
+): Entry | HttpError {
+  try {
+    return parseEntry(entry, index, baseUrl, findRoute)
+  } catch (error) {
+    if (error instanceof HttpError) return error
+    throw error
+  }
+}
+
+function parseEntry(entry: unknown, index: number, baseUrl: string, findRoute: FindRoute): Entry {
+  const request = isObject(entry) ? entry.request : undefined
+  if (!isObject(entry) || !isObject(request)) {
+    throw badRequest('Missing Bundle entry request', entryPath(index, '.request'))
+  }
+  const { method, url } = request
+  if (typeof method !== 'string') {
+    throw badRequest('Missing Bundle entry request method', entryPath(index, '.request.method'))
+  }
+  if (typeof url !== 'string') {
+    throw badRequest('Missing Bundle entry request url', entryPath(index, '.request.url'))
+  }
+  const { path, query } = splitUrl(url, `${baseUrl}fhir/R4/`)
+  const route = findRoute(method, path)
+  if (route.kind === 'bundle') {
+    throw badRequest('Nested bundles are not allowed', entryPath(index, '.request.url'))
+  }
+  if (method !== 'POST' && /urn(:|%3a)uuid(:|%3a)/i.test(query.toString())) {
+    throw badRequest(
+      'A urn:uuid in a conditional url cannot be resolved',
+      entryPath(index, '.request.url'),
+    )
+  }
+  return {
+    index,
+    method,
+    path,
+    query,
+    route,
+    fullUrl: typeof entry.fullUrl === 'string' ? entry.fullUrl : undefined,
+    resource: resourceOf(entry.resource, route),
+    headers: readHeaders(request),
+  }
+}
+
+/** An operation may take what is no resource, a GraphQL query for one: its own reading of it decides. */
+function resourceOf(value: unknown, { kind }: Route): Resource | undefined {
+  if (isResource(value)) return value
+  return kind === 'operation' && isObject(value) ? (value as Resource) : undefined
+}
+
+/** Relative to the base of the service, or below it. */
+function splitUrl(url: string, base: string): { path: string; query: URLSearchParams } {
+  const mark = url.indexOf('?')
+  const whole = mark < 0 ? url : url.slice(0, mark)
+  const path = whole.startsWith(base) ? whole.slice(base.length) : whole
+  return {
+    path: path.replace(/^\/+|\/+$/g, '').replaceAll('%24', '$'),
+    query: readQuery(mark < 0 ? '' : url.slice(mark + 1)),
+  }
+}
+
+const CONDITIONS = [
+  ['ifMatch', 'if-match'],
+  ['ifNoneMatch', 'if-none-match'],
+  ['ifModifiedSince', 'if-modified-since'],
+  ['ifNoneExist', 'if-none-exist'],
+] as const
+
+function readHeaders(request: Readonly<Record<string, unknown>>): Record<string, string> {
+  const headers: Record<string, string> = {}
+  for (const [member, header] of CONDITIONS) {
+    const value = request[member]
+    if (typeof value === 'string') headers[header] = value
+  }
+  return headers
+}
+
+// FHIR fixes the order whatever the order in the bundle.
+// https://hl7.org/fhir/R4/http.html#trules
+const ORDER = ['DELETE', 'POST', 'PUT', 'PATCH', 'operation', 'search', 'GET'] as const
+
+export type Stage = (typeof ORDER)[number]
+
+/** What belongs to entries, in the order in which these are processed. */
+export function inStages<T extends { readonly entry: Entry }>(
+  items: readonly T[],
+): readonly { readonly stage: Stage; readonly items: readonly T[] }[] {
+  const stages = Map.groupBy(items, ({ entry }) => stageOf(entry))
+  return ORDER.flatMap((stage) => {
+    const found = stages.get(stage)
+    return found === undefined ? [] : [{ stage, items: found }]
+  })
+}
+
+function stageOf({ method, route }: Entry): Stage {
+  if (route.kind === 'operation') return 'operation'
+  if (route.kind === 'search' || route.kind === 'search-form') return 'search'
+  return ORDER.find((stage) => stage === method) ?? 'GET'
+}

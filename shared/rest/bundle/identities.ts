@@ -1,0 +1,260 @@
+/**
+ * Which resource each writing entry of a bundle is about, found out before anything is written, so
+ * that entries may refer to each other in any order and in circles. All searches that this takes,
+ * those of conditional references among them, are one statement.
+ */
+
+import { randomUUIDv7 } from 'node:crypto'
+import type { Principal } from '../../access/principal.ts'
+import { badRequest, HttpError, issue, multipleMatches, outcome } from '../../errors.ts'
+import type { SearchRequest } from '../../query/search-request.ts'
+import type { Interaction } from '../../request/request.ts'
+import { normalId } from '../../store/rows/context.ts'
+import type { Version } from '../../store/rows/version.ts'
+import { mostDeletions } from '../conditional.ts'
+import {
+  conditionalReferences,
+  criteriaKey,
+  findMatches,
+  type Matches,
+  targetOf,
+} from '../conditional-references.ts'
+import { criteriaOf, readCondition } from '../search/criteria.ts'
+import { type Entry, entryPath } from './entries.ts'
+import { planMade } from './made.ts'
+import type { Plan } from './plan.ts'
+import { type Identities, urnKey } from './references.ts'
+
+export interface Identity {
+  readonly type: string
+  readonly id: string
+  /** The criteria of a conditional entry. */
+  readonly condition: SearchRequest | undefined
+  /** What fulfils the criteria. */
+  readonly match: Version | undefined
+  /** The id was made for this entry; nothing exists under it yet. */
+  readonly isNew: boolean
+}
+
+/** A racing request made the resource that this bundle was to make. */
+export class IdentityLost extends Error {}
+
+/** An entry that is ready to be carried out. */
+export interface Step {
+  readonly entry: Entry
+  /** Undefined for entries that write no resource of their own. */
+  readonly identity: Identity | undefined
+  /** An entry before it has the same criteria, found nothing and makes the resource of both. */
+  readonly isTwin: boolean
+  /** What a conditional delete is to delete. */
+  readonly matches: readonly Version[]
+  readonly identities: Identities
+}
+
+const WRITTEN: ReadonlySet<string> = new Set(['create', 'update', 'conditional-update'])
+
+/**
+ * `hasQuestion`: the bundle holds a question mark, so there may be conditional references. Errors: 400
+ * at the entry for criteria or a reference that is no search.
+ */
+export function planEntry(interaction: Interaction, entry: Entry, hasQuestion: boolean): Plan {
+  const { resource } = entry
+  const references =
+    hasQuestion && resource !== undefined && WRITTEN.has(entry.route.kind)
+      ? conditionalReferences(interaction, resource)
+      : []
+  const criteria = criteriaFor(entry)
+  if (criteria === undefined) return { entry, key: '', condition: undefined, references }
+  const { type, query } = criteria
+  const criterion = readCondition(interaction, type, query)
+  const most = entry.route.kind === 'conditional-delete' ? mostDeletions(criterion, query) : 1
+  const condition = { ...criterion, count: most + 1 }
+  return { entry, key: criteriaKey(type, query), condition, references }
+}
+
+function criteriaFor({ route, headers, query }: Entry) {
+  switch (route.kind) {
+    case 'create': {
+      const criteria = headers['if-none-exist']
+      return criteria === undefined ? undefined : { type: route.type, query: criteriaOf(criteria) }
+    }
+    case 'conditional-update':
+    case 'conditional-patch':
+    case 'conditional-delete':
+      return { type: route.type, query }
+    default:
+      return undefined
+  }
+}
+
+/**
+ * Plans → steps; `failed` is told of each entry that cannot be carried out, and may throw.
+ * Errors of an entry: 400, 403, 412 at its url or at a reference.
+ */
+export async function identify(
+  interaction: Interaction,
+  plans: readonly Plan[],
+  failed: (entry: Entry, error: unknown) => void,
+): Promise<Step[]> {
+  const asked = new Map<string, SearchRequest>()
+  for (const { key, condition, references } of plans) {
+    if (condition !== undefined) asked.set(key, condition)
+    for (const { text, condition: search } of references) asked.set(text, search)
+  }
+  const matches = await findMatches(interaction, asked)
+  const targets = new Map<string, string>()
+  const known = new Map<string, Identity>()
+  const identified: Omit<Step, 'identities'>[] = []
+  const own = planMade(plans, matches)
+  for (const plan of own.plans) {
+    try {
+      for (const reference of plan.references) {
+        targets.set(reference.text, targetOf(reference, matches, own.made.get(reference.key)))
+      }
+      const isTwin = known.get(plan.key)?.isNew === true
+      identified.push({
+        entry: plan.entry,
+        identity: identityOf(interaction, plan, matches, known),
+        isTwin,
+        matches: deletedBy(plan, matches),
+      })
+    } catch (error) {
+      failed(plan.entry, error)
+    }
+  }
+  const identities = identitiesOf(identified, targets)
+  return identified.map((step) => ({ ...step, identities }))
+}
+
+/** Errors: 412 for more than may be deleted. */
+function deletedBy({ entry, key, condition }: Plan, matches: Matches): readonly Version[] {
+  if (entry.route.kind !== 'conditional-delete' || condition === undefined) return []
+  const found = matches.get(key)
+  if (found?.status !== 'fulfilled') throw found?.reason
+  const { versions } = found.value
+  if (versions.length >= condition.count) throw severalMatches(entry)
+  return versions
+}
+
+function identityOf(
+  interaction: Interaction,
+  plan: Plan,
+  matches: Matches,
+  known: Map<string, Identity>,
+): Identity | undefined {
+  const { route } = plan.entry
+  switch (route.kind) {
+    case 'create':
+      if (plan.condition === undefined) return fresh(route.type, plan)
+      return matched(interaction, plan, route.type, matches, known)
+    case 'conditional-update':
+    case 'conditional-patch':
+      return matched(interaction, plan, route.type, matches, known)
+    case 'update':
+    case 'patch':
+    case 'delete': {
+      const { type, id } = route
+      return { type, id, condition: undefined, match: undefined, isNew: false }
+    }
+    default:
+      return undefined
+  }
+}
+
+function fresh(type: string, { id = randomUUIDv7(), condition }: Plan): Identity {
+  return { type, id, condition, match: undefined, isNew: true }
+}
+
+function matched(
+  interaction: Interaction,
+  plan: Plan,
+  type: string,
+  matches: Matches,
+  known: Map<string, Identity>,
+): Identity {
+  const { entry, key, condition } = plan
+  const same = known.get(key)
+  if (same !== undefined) return same
+  const found = matches.get(key)
+  if (found?.status !== 'fulfilled') throw found?.reason
+  const [match, second] = found.value.versions
+  if (second !== undefined) throw severalMatches(entry)
+  if (match !== undefined) requireMatchedId(entry, match)
+  const identity =
+    match === undefined
+      ? unmatched(interaction, plan, type)
+      : { type, id: match.id, condition, match, isNew: false }
+  known.set(key, identity)
+  return identity
+}
+
+function unmatched(interaction: Interaction, plan: Plan, type: string): Identity {
+  const { entry, condition } = plan
+  if (entry.route.kind === 'conditional-patch') {
+    const text = 'Conditional PATCH did not match any resources'
+    const where = entryPath(entry.index, '.request.url')
+    throw new HttpError(404, outcome('not-found', issue('error', 'not-found', text, where)))
+  }
+  const chosen = entry.route.kind === 'conditional-update' ? entry.resource?.id : undefined
+  if (typeof chosen !== 'string') return fresh(type, plan)
+  if (!mayChooseId(interaction.principal)) {
+    throw badRequest('Cannot perform create as update with client-assigned ID')
+  }
+  return { type, id: normalId(chosen), condition, match: undefined, isNew: true }
+}
+
+/** Errors: 400 for an update of another resource than the one that matches. */
+function requireMatchedId({ route, resource }: Entry, { type, id }: Version): void {
+  const sent = route.kind === 'conditional-update' ? resource?.id : undefined
+  if (sent !== undefined && normalId(sent) !== id) {
+    throw badRequest('Resource ID did not match resolved ID', `${type}.id`)
+  }
+}
+
+function mayChooseId(principal: Principal): boolean {
+  return principal.isSuperAdmin || principal.project.updateAsCreate
+}
+
+function severalMatches(entry: Entry): HttpError {
+  const text = `Conditional ${entry.method} matched multiple resources`
+  const { id, issue: issues } = multipleMatches(text).outcome
+  const expression = [entryPath(entry.index, '.request.url')]
+  return new HttpError(412, outcome(id, ...issues.map((item) => ({ ...item, expression }))))
+}
+
+/** What the links inside a bundle stand for. */
+function identitiesOf(
+  entries: readonly { readonly entry: Entry; readonly identity: Identity | undefined }[],
+  targets: ReadonlyMap<string, string>,
+): Identities {
+  const identities = new Map(targets)
+  for (const { entry, identity } of entries) {
+    const { fullUrl, method } = entry
+    if (fullUrl === undefined || identity === undefined) continue
+    const target = `${identity.type}/${identity.id}`
+    if (/^urn:/i.test(fullUrl)) identities.set(urnKey(fullUrl), target)
+    else if (method === 'POST') {
+      identities.set(fullUrl, target)
+      // Relative references are relative to the base of the entry's own address.
+      const relative = /[A-Za-z]+\/[A-Za-z0-9\-.]{1,64}$/.exec(fullUrl)?.[0]
+      if (relative !== undefined) identities.set(relative, target)
+    }
+  }
+  return identities
+}
+
+/** Errors: 400 when two entries of a transaction change the same resource. */
+export function requireDistinct(steps: readonly Step[]): void {
+  const seen = new Set<string>()
+  for (const { entry, identity, matches } of steps) {
+    const own = identity === undefined || entry.method === 'POST' ? [] : [identity]
+    for (const { type, id } of [...own, ...matches]) {
+      const key = `${type}/${normalId(id)}`
+      if (seen.has(key)) {
+        const text = 'Duplicate resource identity found in Bundle'
+        throw badRequest(text, entryPath(entry.index))
+      }
+      seen.add(key)
+    }
+  }
+}

@@ -1,0 +1,101 @@
+/**
+ * What conditional entries of a batch found missing is made in a few transactions instead of one each.
+ * https://hl7.org/fhir/R4/http.html#ccreate
+ */
+import type { ResponseEntry } from '../../fhir/bundle.ts'
+import type { SearchRequest } from '../../query/search-request.ts'
+import type { Interaction } from '../../request/request.ts'
+import type { Repository, Transaction } from '../../store/repository.ts'
+import { type Accepted, acceptResource, writeReply } from '../interaction.ts'
+import { beforeWrite } from '../pre-commit.ts'
+import { withAccount } from '../resources.ts'
+import type { Identity, Step } from './identities.ts'
+import { rewrite } from './references.ts'
+import { bodyOf, entryOf, interactionOf, through } from './run.ts'
+
+/** Nothing fulfils its criteria, and no entry before it is to make that. */
+export interface MissingStep extends Step {
+  readonly identity: Identity & { readonly condition: SearchRequest }
+}
+
+/** So many searches are one statement. */
+export const MOST_MISSING = 200
+
+export function isMissing(step: Step): step is MissingStep {
+  const { identity, isTwin, entry } = step
+  if (identity?.condition === undefined || !identity.isNew || isTwin) return false
+  return entry.headers['if-match'] === undefined
+}
+
+type Made =
+  | { readonly kind: 'made'; readonly step: MissingStep; readonly response: ResponseEntry }
+  | { readonly kind: 'invalid'; readonly step: MissingStep; readonly error: unknown }
+  /** It could not be made together with the others; alone it may be. */
+  | { readonly kind: 'undecided'; readonly step: MissingStep }
+
+/** At most `MOST_MISSING`. Does not reject. */
+export async function makeMissing(
+  outer: Interaction,
+  steps: readonly MissingStep[],
+): Promise<readonly Made[]> {
+  const valid: Valid[] = []
+  const invalid: Made[] = []
+  for (const step of steps) {
+    try {
+      valid.push(await accepted(outer, step))
+    } catch (error) {
+      invalid.push({ kind: 'invalid', step, error })
+    }
+  }
+  return [...invalid, ...(await madeOf(outer, valid))]
+}
+
+async function madeOf(outer: Interaction, valid: readonly Valid[]): Promise<readonly Made[]> {
+  try {
+    return await makeTogether(outer, valid)
+  } catch {
+    // One is refused, or another request was faster: each by itself finds out what becomes of it.
+    return valid.map(({ step }) => ({ kind: 'undecided', step }))
+  }
+}
+
+interface Valid extends Accepted {
+  readonly step: MissingStep
+  readonly interaction: Interaction
+}
+
+async function accepted(outer: Interaction, step: MissingStep): Promise<Valid> {
+  const interaction = interactionOf(outer, step)
+  const { type, id } = step.identity
+  const sent = { ...rewrite(bodyOf(step.entry), step.identities), id }
+  const body = withAccount(interaction, sent)
+  const { resource, warnings } = await acceptResource(interaction, type, body)
+  // Here, as nothing is locked yet.
+  const next = await beforeWrite(interaction, 'create', resource)
+  return { step, interaction, resource: next, warnings }
+}
+
+async function makeTogether(
+  { services, principal }: Interaction,
+  valid: readonly Valid[],
+): Promise<readonly Made[]> {
+  if (valid.length === 0) return []
+  const conditions = valid.map(({ step }) => ({ ...step.identity.condition, sort: [] }))
+  const make = async (transaction: Transaction) => {
+    const pages = await transaction.searchMany(principal, conditions)
+    const areMissing = pages.every(
+      (page) => page.status === 'fulfilled' && page.value.versions.length === 0,
+    )
+    if (!areMissing) throw new Error('Another request has made one of them')
+    const pieces = valid.map(
+      ({ step, interaction, resource, warnings }) =>
+        async (repository: Repository): Promise<Made> => {
+          const written = await repository.create(principal, resource, { keepId: true })
+          const reply = await writeReply(through(interaction, repository), written, warnings)
+          return { kind: 'made', step, response: entryOf(step, reply) }
+        },
+    )
+    return transaction.together(pieces, (_, error) => error)
+  }
+  return services.repository.transaction(make, { principal, conditions, oneState: false })
+}

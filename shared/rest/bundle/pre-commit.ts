@@ -1,0 +1,132 @@
+/**
+ * The entries of a transaction as pre-commit bots leave them. Bots are asked before the transaction is opened,
+ * about what its entries would write as things are then; where these are otherwise inside, nothing is written.
+ */
+import { conflict } from '../../errors.ts'
+import type { Resource } from '../../fhir/resource.ts'
+import { writeOptions } from '../../request/preconditions.ts'
+import type { Interaction } from '../../request/request.ts'
+import { isOfSocket } from '../../subscriptions/socket-subscriptions.ts'
+import { beforeDelete, beforeWrite, mayAsk, patched } from '../pre-commit.ts'
+import { acceptNew, acceptUpdate, patchedBy } from '../resources.ts'
+import { requireWanted } from './deadline.ts'
+import type { Entry } from './entries.ts'
+import { identify, requireDistinct, type Step } from './identities.ts'
+import type { Plan } from './plan.ts'
+import { rewrite } from './references.ts'
+import { bodyOf, interactionOf, patchOf } from './run.ts'
+
+export interface Asked {
+  readonly plans: readonly Plan[]
+  /** Errors: 409 when other resources are meant than bots were asked about. */
+  check(steps: readonly Step[]): void
+}
+
+/** `failed` tells of which entry an error is. Errors: those of the entries and of the bots. */
+export async function askAhead(
+  interaction: Interaction,
+  plans: readonly Plan[],
+  failed: (index: number, error: unknown) => unknown,
+): Promise<Asked> {
+  if (!mayAsk(interaction)) return { plans, check: () => undefined }
+  const steps = await identify(interaction, plans, ({ index }, error) => {
+    throw failed(index, error)
+  })
+  requireDistinct(steps)
+  const asked: Plan[] = []
+  for (const [i, plan] of plans.entries()) {
+    const step = steps[i]
+    if (step === undefined) throw new Error('A plan of a transaction has no step')
+    requireWanted(interaction)
+    const entry = await askAbout(interaction, step).catch((error: unknown) => {
+      throw failed(plan.entry.index, error)
+    })
+    const { identity } = step
+    asked.push({ ...plan, entry, ...(identity?.isNew ? { id: identity.id } : {}) })
+  }
+  const meant = meantBy(steps)
+  return {
+    plans: asked,
+    check(inside) {
+      if (meantBy(inside) !== meant) throw conflict('Too many concurrent changes, try again')
+    },
+  }
+}
+
+function meantBy(steps: readonly Step[]): string {
+  return JSON.stringify(
+    steps.map(({ identity, matches }) => [identity?.id, matches.map(({ id }) => id)]),
+  )
+}
+
+/** The entry with what a bot has made of its resource. */
+async function askAbout(outer: Interaction, step: Step): Promise<Entry> {
+  const { entry, identity, identities, isTwin, matches } = step
+  const { route } = entry
+  const interaction = interactionOf(outer, step)
+  const options = writeOptions(interaction.request)
+  if (route.kind === 'delete' || route.kind === 'conditional-delete') {
+    const deleted = route.kind === 'delete' ? [route] : matches
+    for (const { type, id } of deleted) await beforeDelete(interaction, type, id, options.ifMatch)
+    return entry
+  }
+  if (identity === undefined || isTwin) return entry
+  const { type, id, isNew } = identity
+  const body = rewrite(bodyOf(entry), identities)
+  switch (route.kind) {
+    case 'create':
+    case 'conditional-update': {
+      if (isNew) return askAboutNew(interaction, entry, id, body)
+      return route.kind === 'create' ? entry : askAboutNext(interaction, entry, { ...body, id })
+    }
+    case 'update':
+      return askAboutNext(interaction, entry, body)
+    case 'patch':
+    case 'conditional-patch': {
+      const change = patchedBy(interaction, type, rewrite(patchOf(body, entry), identities))
+      const { resource, ver } = await patched(interaction, type, id, change, options)
+      const sent = { ...resource, id }
+      const next = await beforeWrite(interaction, 'update', sent, [ver])
+      if (next === sent) return entry
+      return {
+        ...entry,
+        method: 'PUT',
+        path: `${type}/${id}`,
+        query: new URLSearchParams(),
+        route: { kind: 'update', type, id },
+        resource: next,
+        headers: { ...entry.headers, 'if-match': `W/"${ver}"` },
+      }
+    }
+    default:
+      return entry
+  }
+}
+
+async function askAboutNew(
+  interaction: Interaction,
+  entry: Entry,
+  id: string,
+  body: Resource,
+): Promise<Entry> {
+  const { resource } = await acceptNew(interaction, body.resourceType, body)
+  if (isOfSocket(resource)) return entry
+  const sent = { ...resource, id }
+  const next = await beforeWrite(interaction, 'create', sent)
+  if (next === sent) return entry
+  // The id is the entry's to say, or is made for it.
+  const { id: _id, ...rest } = next
+  return { ...entry, resource: body.id === undefined ? rest : { ...rest, id: body.id } }
+}
+
+async function askAboutNext(
+  interaction: Interaction,
+  entry: Entry,
+  body: Resource,
+): Promise<Entry> {
+  const { resourceType: type, id = '' } = body
+  const { resource } = await acceptUpdate(interaction, type, id, body)
+  const { ifMatch } = writeOptions(interaction.request)
+  const next = await beforeWrite(interaction, 'update', resource, ifMatch)
+  return next === resource ? entry : { ...entry, resource: next }
+}

@@ -1,0 +1,245 @@
+/** One entry of a bundle: carried out like a request of its own, answered as an entry. */
+import { may } from '../../access/policy.ts'
+import type { Principal } from '../../access/principal.ts'
+import {
+  badRequest,
+  conflict,
+  forbidden,
+  HttpError,
+  issue,
+  outcome,
+  preconditionFailed,
+} from '../../errors.ts'
+import type { ResponseEntry } from '../../fhir/bundle.ts'
+import { parseBody } from '../../fhir/json.ts'
+import type { Resource } from '../../fhir/resource.ts'
+import { afterDeletion } from '../../projects/admin-writes.ts'
+import { tellRefusal } from '../../request/refusals.ts'
+import { wholeBody } from '../../request/reply.ts'
+import type { FhirReply, FhirRequest, Interaction } from '../../request/request.ts'
+import type { Services } from '../../services.ts'
+import type { Repository } from '../../store/repository.ts'
+import type { Version } from '../../store/rows/version.ts'
+import { deletedReply } from '../conditional.ts'
+import { acceptResource, writeReply } from '../interaction.ts'
+import { beforeDelete, beforeWrite } from '../pre-commit.ts'
+import { createFrom, patchFrom, updateFrom, withAccount } from '../resources.ts'
+import { type Entry, entryPath } from './entries.ts'
+import { type Identity, IdentityLost, type Step } from './identities.ts'
+import { rewrite } from './references.ts'
+
+/** The router, handed down because it leads here. */
+export type Respond = (
+  services: Services,
+  principal: Principal,
+  request: FhirRequest,
+) => Promise<FhirReply>
+
+/** `isLocked`: nobody else can decide on the conditions of this bundle until it is done. */
+export async function runEntry(
+  outer: Interaction,
+  step: Step,
+  respond: Respond,
+  isLocked: boolean,
+): Promise<ResponseEntry> {
+  const interaction = interactionOf(outer, step)
+  const reply = await carryOut(interaction, step, respond, isLocked)
+  return entryOf(step, { ...reply, body: await wholeBody(reply) })
+}
+
+/** An entry as a request of its own. */
+export function interactionOf(outer: Interaction, { entry }: Step): Interaction {
+  return { ...outer, request: requestOf(outer.request, entry) }
+}
+
+export function through(interaction: Interaction, repository: Repository): Interaction {
+  return { ...interaction, services: { ...interaction.services, repository } }
+}
+
+/** What a conditional delete found, one piece of work each: the pieces of a transaction share statements. */
+export function deletions(interaction: Interaction, { matches }: Step) {
+  const { principal } = interaction
+  return matches.map(({ type, id }) => async (repository: Repository) => {
+    const deleted = await repository.delete(principal, type, id)
+    await afterDeletion(through(interaction, repository), deleted)
+  })
+}
+
+async function carryOut(
+  interaction: Interaction,
+  step: Step,
+  respond: Respond,
+  isLocked: boolean,
+): Promise<FhirReply> {
+  const { entry, identity, identities, isTwin, matches } = step
+  const { route } = entry
+  if (route.kind === 'conditional-delete' && (isLocked || matches.length < 2)) {
+    return deleteMatches(interaction, route.type, matches, isLocked)
+  }
+  if (identity === undefined || route.kind === 'delete') {
+    const { services, principal, request } = interaction
+    const { resource } = entry
+    if (resource === undefined) return respond(services, principal, request)
+    const body = JSON.stringify(rewrite(resource, identities))
+    return respond(services, principal, { ...request, body })
+  }
+  const { type, id } = identity
+  const body = rewrite(bodyOf(entry), identities)
+  const isMade = identity.isNew && !isTwin
+  switch (route.kind) {
+    case 'create':
+      if (!isMade) return answerMatch(interaction, identity, body)
+      return identity.condition === undefined || isLocked
+        ? createFrom(interaction, type, body, id)
+        : createMatched(interaction, identity, body)
+    case 'conditional-update':
+      if (!isMade) return updateFrom(interaction, type, id, { ...body, id })
+      if (entry.headers['if-match'] !== undefined) throw preconditionFailed()
+      return isLocked
+        ? createFrom(interaction, type, body, id)
+        : createMatched(interaction, identity, body)
+    case 'update':
+      return updateFrom(interaction, type, id, body)
+    default:
+      return patchFrom(interaction, type, id, rewrite(patchOf(body, entry), identities))
+  }
+}
+
+/** In a transaction the matches are deleted by `deletions`. */
+async function deleteMatches(
+  interaction: Interaction,
+  type: string,
+  matches: readonly Version[],
+  isLocked: boolean,
+): Promise<FhirReply> {
+  const { services, principal } = interaction
+  if (!may(principal, type, 'delete')) throw forbidden()
+  const [only] = isLocked ? [] : matches
+  if (only === undefined) return deletedReply(interaction)
+  await beforeDelete(interaction, type, only.id)
+  const deleted = await services.repository.delete(principal, type, only.id)
+  return deletedReply(interaction, await afterDeletion(interaction, deleted))
+}
+
+/** Errors: 400 for an entry that has none. */
+export function bodyOf({ resource, index }: Entry): Resource {
+  if (resource !== undefined) return resource
+  throw badRequest('Missing Bundle entry resource', entryPath(index, '.resource'))
+}
+
+/** What fulfils the criteria is there already: it is the answer, the body only has to be valid. */
+async function answerMatch(
+  interaction: Interaction,
+  { type, id, match }: Identity,
+  body: Resource,
+): Promise<FhirReply> {
+  const { services, principal } = interaction
+  if (!may(principal, type, 'create')) throw forbidden()
+  await acceptResource(interaction, type, { ...body, id })
+  const version = match ?? (await services.repository.read(principal, type, id))
+  return writeReply(interaction, { ...version, outcome: 'unchanged' }, [])
+}
+
+/** Creates under the id that other entries already refer to, unless a match has appeared. */
+async function createMatched(
+  interaction: Interaction,
+  identity: Identity,
+  body: Resource,
+): Promise<FhirReply> {
+  const { services, principal } = interaction
+  const { type, id, condition } = identity
+  const sent = withAccount(interaction, { ...body, id })
+  const { resource, warnings } = await acceptResource(interaction, type, sent)
+  if (condition === undefined) return createFrom(interaction, type, body, id)
+  const next = await beforeWrite(interaction, 'create', resource)
+  const options = { keepId: true }
+  try {
+    const { repository } = services
+    const written = await repository.createConditional(principal, next, condition, options)
+    return writeReply(interaction, written, warnings)
+  } catch (error) {
+    // The store's word for a match under another id than the one promised to the other entries.
+    const isLost =
+      error instanceof HttpError && error.message.startsWith('Resource ID did not match')
+    throw isLost ? new IdentityLost() : error
+  }
+}
+
+/** A JSON Patch travels as a Binary. https://hl7.org/fhir/R4/http.html#patch */
+export function patchOf(body: Resource, { index }: Entry): unknown {
+  if (body.resourceType !== 'Binary') return body
+  if (typeof body.data !== 'string') {
+    throw badRequest('Empty patch body', entryPath(index, '.resource.data'))
+  }
+  return parseBody(Buffer.from(body.data, 'base64'))
+}
+
+function requestOf(outer: FhirRequest, entry: Entry): FhirRequest {
+  const { prefer } = outer.headers
+  return {
+    ...outer,
+    method: entry.method,
+    path: entry.path,
+    query: entry.query,
+    queryText: undefined,
+    headers: {
+      // An entry holds resources only: of a Binary never the bare content.
+      accept: 'application/fhir+json',
+      prefer,
+      'x-medplum': outer.headers['x-medplum'],
+      'content-type': 'application/fhir+json',
+      ...entry.headers,
+    },
+    body: undefined,
+    takesPieces: false,
+  }
+}
+
+export function entryOf({ entry, identity }: Step, reply: FhirReply): ResponseEntry {
+  const { status, headers, body, lastUpdated } = reply
+  const text = body?.toString()
+  const isOutcome = text?.startsWith('{"resourceType":"OperationOutcome"') ?? false
+  const hasBody = text !== undefined && text !== '' && entry.method !== 'HEAD'
+  return {
+    status,
+    location: status < 300 ? locationOf(entry, identity) : undefined,
+    etag: headers.ETag,
+    lastModified: lastUpdated?.toISOString(),
+    outcome: hasBody && isOutcome ? text : undefined,
+    resource: hasBody && !isOutcome ? resourceText(text, headers['Content-Type']) : undefined,
+  }
+}
+
+function locationOf({ route }: Entry, identity: Identity | undefined): string | undefined {
+  if (route.kind === 'delete') return undefined
+  if (identity !== undefined) return `${identity.type}/${identity.id}`
+  return route.kind === 'read' || route.kind === 'vread' ? `${route.type}/${route.id}` : undefined
+}
+
+/** What an operation answers need not be FHIR: an object stands there itself, all else travels as a Binary. */
+function resourceText(text: string, contentType = 'application/octet-stream'): string {
+  if (text.startsWith('{') && /[/+]json\b/.test(contentType)) return text
+  const data = Buffer.from(text).toString('base64')
+  return JSON.stringify({ resourceType: 'Binary', contentType, data })
+}
+
+/** The entry of a batch that failed; what is no fault of the caller is logged and shown without details. */
+export function failedEntry(
+  interaction: Interaction,
+  error: unknown,
+  entry: Entry | HttpError | undefined,
+): ResponseEntry {
+  if (error instanceof HttpError) {
+    const { services, principal, request } = interaction
+    const { method, path } = entry instanceof HttpError || !entry ? request : entry
+    tellRefusal(services, principal, { ...request, method, path }, error)
+    return { status: error.status, outcome: JSON.stringify(error.outcome) }
+  }
+  if (error instanceof IdentityLost) {
+    return failedEntry(interaction, conflict('Too many concurrent changes, try again'), entry)
+  }
+  const { services, request } = interaction
+  services.log.error({ err: error, requestId: request.requestId }, 'bundle entry failed')
+  const failure = outcome(undefined, issue('error', 'exception', 'Internal server error'))
+  return { status: 500, outcome: JSON.stringify(failure) }
+}

@@ -1,0 +1,125 @@
+/**
+ * References that say what they mean instead of where it is: `"reference": "Patient?identifier=…"`.
+ * https://hl7.org/fhir/R4/http.html#trules
+ */
+import { badRequest, HttpError, outcome } from '../errors.ts'
+import { isResource, type Resource, visitReferences } from '../fhir/resource.ts'
+import type { SearchRequest } from '../query/search-request.ts'
+import { mapStrings } from '../request/map-strings.ts'
+import type { Interaction } from '../request/request.ts'
+import type { SearchPage } from '../store/rows/version.ts'
+import { readCondition } from './search/criteria.ts'
+import { resolved } from './search/rewrite.ts'
+
+export interface ConditionalReference {
+  /** As it stands in the resource. */
+  readonly text: string
+  /** FHIRPath of the element. */
+  readonly path: string
+  /** The same for the same criteria in any order. */
+  readonly key: string
+  readonly condition: SearchRequest
+}
+
+/** What was found for each search, by the name it was asked under. */
+export type Matches = ReadonlyMap<string, PromiseSettledResult<SearchPage>>
+
+const FORM = /^([A-Za-z]+)\?(.+)$/
+
+/** Errors: 400 at a reference that is no search. */
+export function conditionalReferences(
+  interaction: Interaction,
+  resource: Resource,
+): readonly ConditionalReference[] {
+  const found: ConditionalReference[] = []
+  visitReferences(resource, resource.resourceType, (text, path) => {
+    const [, type, query] = FORM.exec(text) ?? []
+    if (type === undefined) return
+    try {
+      const criteria = new URLSearchParams(query)
+      const condition = readCondition(interaction, type, criteria)
+      const key = criteriaKey(type, criteria)
+      found.push({ text, path, key, condition: { ...condition, count: 2 } })
+    } catch (error) {
+      throw located(error, path)
+    }
+  })
+  return found
+}
+
+/** One name for the same criteria, in whatever order they are. */
+export function criteriaKey(type: string, criteria: URLSearchParams): string {
+  const pairs = [...criteria].map((pair) => pair.join('=')).sort()
+  return `entry ${type}?${pairs.join('&')}`
+}
+
+/** As many matches as each search counts; one statement for 200 of them. */
+export async function findMatches(
+  interaction: Interaction,
+  asked: ReadonlyMap<string, SearchRequest>,
+): Promise<Matches> {
+  if (asked.size === 0) return new Map()
+  const { services, principal } = interaction
+  const found = new Map<string, PromiseSettledResult<SearchPage>>()
+  const requests = new Map<string, SearchRequest>()
+  await Promise.all(
+    [...asked].map(async ([name, request]) => {
+      try {
+        requests.set(name, { ...(await resolved(interaction, request)), sort: [] })
+      } catch (reason) {
+        found.set(name, { status: 'rejected', reason })
+      }
+    }),
+  )
+  const pages = await services.repository.searchMany(principal, [...requests.values()])
+  for (const [i, name] of [...requests.keys()].entries()) {
+    const page = pages[i]
+    if (page !== undefined) found.set(name, page)
+  }
+  return found
+}
+
+/** `Type/id` of the only match, `made` by the same bundle or there before. Errors: 400 at the element, 403. */
+export function targetOf(
+  { text, path }: ConditionalReference,
+  matches: Matches,
+  made: readonly string[] = [],
+): string {
+  const found = matches.get(text)
+  if (found?.status !== 'fulfilled') throw located(found?.reason, path)
+  const stored = found.value.versions.map(({ type, id }) => `${type}/${id}`)
+  const [match, second] = [...stored, ...made]
+  const what = `Conditional reference '${text.slice(0, 256)}'`
+  if (match === undefined) throw badRequest(`${what} did not match any resources`, path)
+  if (second !== undefined) throw badRequest(`${what} matched multiple resources`, path)
+  return match
+}
+
+/**
+ * The body of a request with its conditional references made literal; one statement for all of them.
+ * It is not looked at when the request came without a question mark.
+ */
+export async function withLiteralReferences<T>(interaction: Interaction, body: T): Promise<T> {
+  if (!isResource(body) || interaction.request.body?.includes('?') !== true) return body
+  return literalReferences(interaction, body)
+}
+
+export async function literalReferences<T extends Resource>(
+  interaction: Interaction,
+  body: T,
+): Promise<T> {
+  const references = conditionalReferences(interaction, body)
+  if (references.length === 0) return body
+  const asked = new Map(references.map(({ text, condition }) => [text, condition]))
+  const matches = await findMatches(interaction, asked)
+  const targets = new Map(
+    references.map((reference) => [reference.text, targetOf(reference, matches)]),
+  )
+  return mapStrings(body, (text, name) => (name === 'reference' && targets.get(text)) || text)
+}
+
+function located(error: unknown, path: string): unknown {
+  if (!(error instanceof HttpError)) return error
+  const issues = error.outcome.issue.map((item) => ({ ...item, expression: [path] }))
+  return new HttpError(error.status, outcome(error.outcome.id, ...issues), { cause: error })
+}

@@ -1,0 +1,167 @@
+/** Interactions on whatever matches a search. https://hl7.org/fhir/R4/http.html#ccreate, #cond-update */
+import { may } from '../access/policy.ts'
+import {
+  allOk,
+  badRequest,
+  forbidden,
+  type Issue,
+  multipleMatches,
+  notFound,
+  outcome,
+} from '../errors.ts'
+import type { Resource } from '../fhir/resource.ts'
+import { afterDeletions } from '../projects/admin-writes.ts'
+import type { SearchRequest } from '../query/search-request.ts'
+import { readJson } from '../request/negotiate.ts'
+import { writeOptions } from '../request/preconditions.ts'
+import { emptyReply, outcomeReply } from '../request/reply.ts'
+import type { FhirReply, Interaction } from '../request/request.ts'
+import { normalId } from '../store/rows/context.ts'
+import type { Version, WriteOptions, WriteResult } from '../store/rows/version.ts'
+import { withLiteralReferences } from './conditional-references.ts'
+import { acceptResource, writeReply } from './interaction.ts'
+import { beforeDelete, beforeWrite, mayAsk } from './pre-commit.ts'
+import { patch, withAccount } from './resources.ts'
+import { criteriaOf, readFullCondition } from './search/criteria.ts'
+
+/** More matches than this are never deleted by one request. */
+const MAX_DELETIONS = 1000
+
+/** `If-None-Exist`: 1 match is answered with 200, more with 412. */
+export async function createConditional(
+  interaction: Interaction,
+  type: string,
+  criteria: string,
+): Promise<FhirReply> {
+  const { services, principal, request } = interaction
+  const condition = await readFullCondition(interaction, type, criteriaOf(criteria))
+  const sent = withAccount(interaction, readJson(request))
+  const body = await withLiteralReferences(interaction, sent)
+  const { resource, warnings } = await acceptResource(interaction, type, body)
+  const written = mayAsk(interaction)
+    ? await createAsking(interaction, resource, condition)
+    : await services.repository.createConditional(principal, resource, condition)
+  const isMatch = written.outcome !== 'created'
+  if (isMatch && typeof resource.id === 'string' && normalId(resource.id) !== written.id) {
+    throw badRequest('Resource ID did not match resolved ID', `${type}.id`)
+  }
+  return writeReply(interaction, written, warnings)
+}
+
+/** A bot is asked about what is made only; what was made by others meanwhile is looked for anew. */
+async function createAsking(
+  interaction: Interaction,
+  resource: Resource,
+  condition: SearchRequest,
+): Promise<WriteResult> {
+  const { services, principal } = interaction
+  const { repository } = services
+  if (!may(principal, condition.type, 'create')) throw forbidden()
+  const matching = async (): Promise<WriteResult | undefined> => {
+    const match = await findMatch(interaction, condition)
+    return match && { ...match, outcome: 'unchanged' }
+  }
+  const match = await matching()
+  if (match !== undefined) return match
+  const next = await beforeWrite(interaction, 'create', resource)
+  if (next === resource) return repository.createConditional(principal, resource, condition)
+  const options = { keepId: true }
+  try {
+    return await repository.createConditional(principal, next, condition, options)
+  } catch (error) {
+    const late = await matching()
+    if (late === undefined) throw error
+    return late
+  }
+}
+
+/** Errors: 412 for several. */
+async function findMatch(
+  { services, principal }: Interaction,
+  condition: SearchRequest,
+): Promise<Version | undefined> {
+  const { versions } = await services.repository.search(principal, { ...condition, count: 2 })
+  if (versions.length > 1) throw multipleMatches()
+  return versions[0]
+}
+
+export async function updateConditional(
+  interaction: Interaction,
+  type: string,
+): Promise<FhirReply> {
+  const { services, principal, request } = interaction
+  const condition = await readFullCondition(interaction, type, request.query)
+  const body = await withLiteralReferences(interaction, readJson(request))
+  const { resource, warnings } = await acceptResource(interaction, type, body)
+  const options = writeOptions(request)
+  const { repository } = services
+  const next = mayAsk(interaction)
+    ? await askedAbout(interaction, resource, condition, options)
+    : resource
+  const written = await repository.updateConditional(principal, next, condition, {
+    ...options,
+    keepId: next !== resource,
+  })
+  return writeReply(interaction, written, warnings)
+}
+
+/** What is written where nothing else is found meanwhile. */
+async function askedAbout(
+  interaction: Interaction,
+  resource: Resource,
+  condition: SearchRequest,
+  { ifMatch }: WriteOptions,
+): Promise<Resource> {
+  const match = await findMatch(interaction, condition)
+  if (match === undefined) return beforeWrite(interaction, 'create', resource)
+  if (resource.id !== undefined && normalId(resource.id) !== match.id) return resource
+  return beforeWrite(interaction, 'update', { ...resource, id: match.id }, ifMatch)
+}
+
+/** No match is 404, several are 412. */
+export async function patchConditional(interaction: Interaction, type: string): Promise<FhirReply> {
+  const { principal, request } = interaction
+  const condition = await readFullCondition(interaction, type, request.query)
+  if (!may(principal, type, 'update')) throw forbidden()
+  const match = await findMatch(interaction, condition)
+  if (match === undefined) throw notFound()
+  return patch(interaction, type, match.id)
+}
+
+/** How many a conditional delete may delete: one, unless `_count` says otherwise. */
+export function mostDeletions({ count }: SearchRequest, query: URLSearchParams): number {
+  return query.has('_count') ? Math.min(count, MAX_DELETIONS) : 1
+}
+
+export async function deleteConditional(
+  interaction: Interaction,
+  type: string,
+): Promise<FhirReply> {
+  const { services, principal, request } = interaction
+  const condition = await readFullCondition(interaction, type, request.query)
+  const limit = mostDeletions(condition, request.query)
+  if (mayAsk(interaction)) await askAboutMatches(interaction, condition, limit)
+  const deleted = await services.repository.deleteConditional(principal, condition, limit)
+  return deletedReply(interaction, await afterDeletions(interaction, deleted))
+}
+
+/** One after the other; more than may be deleted are refused anyway. */
+async function askAboutMatches(
+  interaction: Interaction,
+  condition: SearchRequest,
+  limit: number,
+): Promise<void> {
+  const { services, principal } = interaction
+  const asked = { ...condition, count: limit + 1 }
+  const { versions } = await services.repository.search(principal, asked)
+  if (versions.length > limit) return
+  for (const { type, id } of versions) await beforeDelete(interaction, type, id)
+}
+
+export function deletedReply(
+  { preferences }: Interaction,
+  warnings: readonly Issue[] = [],
+): FhirReply {
+  if (preferences.returned === 'minimal') return emptyReply(200)
+  return outcomeReply(200, outcome(allOk.id, ...allOk.issue, ...warnings))
+}

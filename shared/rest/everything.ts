@@ -1,0 +1,242 @@
+/**
+ * `$everything` of Patient, Encounter and Group: a compartment as pages of one searchset.
+ * https://hl7.org/fhir/R4/patient-operation-everything.html
+ */
+import { createHash } from 'node:crypto'
+import { textOf } from '../binary/attachments.ts'
+import { badRequest, badStructure } from '../errors.ts'
+import { type Link, type SearchEntry, searchEntry } from '../fhir/bundle.ts'
+import { isResourceType } from '../fhir/definitions.ts'
+import { parseJson } from '../fhir/json.ts'
+import { parseReference, type Resource } from '../fhir/resource.ts'
+import { parseDate } from '../fhir/values-date.ts'
+import { parseDateValue } from '../query/values.ts'
+import { mapStrings } from '../request/map-strings.ts'
+import type { Operation } from '../request/operation.ts'
+import { interactionOf } from '../request/output.ts'
+import { type Inputs, type ParameterDefinition, readInputs } from '../request/parameters.ts'
+import { absoluteUrl } from '../request/reply.ts'
+import type { Interaction } from '../request/request.ts'
+import { compartmentsOf } from '../store/index/indexes.ts'
+import type { Version } from '../store/rows/version.ts'
+import type { CompartmentPosition } from '../store/search/compartment.ts'
+import { type PageEntry, pageReply } from './page-reply.ts'
+
+const MAX_COUNT = 10_000
+const DEFAULT_COUNT = 1000
+const MAX_OFFSET = 10_000
+const MAX_ROUNDS = 3
+/** The cursor remembers so many included resources; more may come twice. */
+const MAX_REMEMBERED = 1500
+
+const INCLUDED = new Set([
+  'Organization',
+  'Location',
+  'Practitioner',
+  'PractitionerRole',
+  'Medication',
+  'Device',
+])
+
+const PARAMETERS: readonly ParameterDefinition[] = [
+  { name: 'start', kind: 'text' },
+  { name: 'end', kind: 'text' },
+  { name: '_since', kind: 'text' },
+  { name: '_type', kind: 'text', many: true },
+  { name: '_count', kind: 'whole' },
+  { name: '_offset', kind: 'whole' },
+  { name: '_cursor', kind: 'text' },
+]
+
+export const everything: Operation = {
+  name: 'everything',
+  on: [
+    { type: 'Patient', level: 'instance' },
+    { type: 'Encounter', level: 'instance' },
+    { type: 'Group', level: 'instance' },
+  ],
+  standard: 'type',
+  methods: ['GET', 'POST'],
+  async run(call) {
+    const inputs = readInputs(call, PARAMETERS)
+    const interaction = interactionOf(call)
+    const { services, principal, id = '' } = call
+    // The table above names no other types.
+    const type = call.type as 'Patient' | 'Encounter' | 'Group'
+    const cursor = readCursor(inputs.text('_cursor'))
+    const types = typesOf(inputs)
+    const page = await services.repository.compartment(principal, {
+      type,
+      id,
+      types,
+      since: instantOf(inputs, '_since'),
+      start: dateOf(inputs, 'start')?.low,
+      end: dateOf(inputs, 'end')?.high,
+      count: Math.min(countOf(inputs, '_count', DEFAULT_COUNT), MAX_COUNT),
+      offset: offsetOf(inputs, cursor),
+      after: cursor?.after,
+    })
+    const isWanted = (name: string) =>
+      (INCLUDED.has(name) || (type === 'Encounter' && name === 'Patient')) &&
+      (types.length === 0 || types.includes(name))
+    const seen = new Set(cursor?.seen)
+    const included = await includedBy(interaction, page.versions, isWanted, seen, type, id)
+    const entries = [
+      ...page.versions.map((version) => entryOf(interaction, version, 'match')),
+      ...included.map((version) => entryOf(interaction, version, 'include')),
+    ]
+    const links: Link[] = [linkOf(interaction, inputs, 'self', undefined)]
+    if (page.next !== undefined) {
+      links.push(linkOf(interaction, inputs, 'next', writeCursor(page.next, seen)))
+    }
+    const isWhole = page.next === undefined && cursor === undefined && !inputs.whole('_offset')
+    const total = isWhole ? page.versions.length : undefined
+    return pageReply(interaction, { type: 'searchset', total, links }, entries)
+  },
+}
+
+function countOf(inputs: Inputs, name: string, otherwise: number): number {
+  const count = inputs.whole(name) ?? otherwise
+  if (count < 0) throw badRequest(`"${name}" must not be negative`)
+  return count
+}
+
+function offsetOf(inputs: Inputs, cursor: Cursor | undefined): number {
+  const offset = countOf(inputs, '_offset', 0)
+  if (offset > MAX_OFFSET) throw badRequest(`"_offset" must be at most ${MAX_OFFSET}`)
+  if (cursor !== undefined && offset > 0) throw badRequest('Cannot use both offset and cursor')
+  return offset
+}
+
+/** Comma lists and repeats. Errors: 400 for an unknown type. */
+function typesOf(inputs: Inputs): readonly string[] {
+  const types = inputs.texts('_type').flatMap((text) => text.split(','))
+  for (const type of types) if (!isResourceType(type)) throw badStructure('Unknown resource type')
+  return types
+}
+
+function dateOf(inputs: Inputs, name: string): { low: number; high: number } | undefined {
+  const text = inputs.text(name)
+  if (text === undefined) return undefined
+  if (!/^\d/.test(text)) throw badRequest(`"${name}" must be a date`)
+  return parseDateValue(text)
+}
+
+function instantOf(inputs: Inputs, name: string): Date | undefined {
+  // A plus sign that was not percent-encoded arrives as a space.
+  const text = inputs.text(name)?.replace(' ', '+')
+  if (text === undefined) return undefined
+  const range = parseDate(text)
+  if (range === undefined) throw badRequest(`"${name}" must be an instant or a date`)
+  return new Date(range.low)
+}
+
+/** What the matches refer to, and what that refers to, each once; adds to `seen`. */
+async function includedBy(
+  { services, principal }: Interaction,
+  matches: readonly Version[],
+  isWanted: (type: string) => boolean,
+  seen: Set<string>,
+  type: string,
+  id: string,
+): Promise<readonly Version[]> {
+  const included: Version[] = []
+  let open = matches
+  for (let round = 0; round < MAX_ROUNDS && open.length > 0; round++) {
+    const targets = new Map<string, { readonly type: string; readonly id: string }>()
+    for (const reference of open.flatMap(referencesIn)) {
+      const name = `${reference.type}/${reference.id}`
+      if (isWanted(reference.type) && !seen.has(digest(name))) targets.set(name, reference)
+    }
+    if (targets.size === 0) break
+    const found = await services.repository.readMany(principal, [...targets.values()])
+    for (const name of targets.keys()) seen.add(digest(name))
+    // What is in the compartment comes as a match, on this page or another one.
+    open = found.filter((item) => item !== undefined).filter((item) => !isMatch(item, type, id))
+    included.push(...open)
+  }
+  return included
+}
+
+function isMatch(version: Version, type: string, id: string): boolean {
+  if (type === 'Group') return false
+  const resource = parsed(version)
+  return compartmentsOf(type === 'Encounter' ? type : 'Patient', resource).includes(`${type}/${id}`)
+}
+
+function parsed({ content = '{}' }: Version): Resource {
+  // A stored version is a resource.
+  return parseJson(content) as Resource
+}
+
+function referencesIn(version: Version): { type: string; id: string }[] {
+  const found: { type: string; id: string }[] = []
+  mapStrings(parsed(version), (text, name) => {
+    const reference = name === 'reference' ? parseReference(text) : undefined
+    if (reference !== undefined) found.push(reference)
+    return text
+  })
+  return found
+}
+
+function entryOf(interaction: Interaction, version: Version, mode: SearchEntry['mode']): PageEntry {
+  const fullUrl = absoluteUrl(interaction.services, `${version.type}/${version.id}`)
+  const write = () => searchEntry({ fullUrl, resource: textOf(interaction, version), mode })
+  return { content: version.content ?? '', write }
+}
+
+function linkOf(
+  { services, request }: Interaction,
+  inputs: Inputs,
+  relation: Link['relation'],
+  cursor: string | undefined,
+): Link {
+  const query = new URLSearchParams(request.query)
+  // What came in a body goes into the link, which is followed by GET.
+  for (const { name } of PARAMETERS) {
+    query.delete(name)
+    for (const value of inputs.texts(name)) query.append(name, String(value))
+  }
+  if (cursor !== undefined) {
+    query.delete('_offset')
+    query.set('_cursor', cursor)
+  }
+  query.sort()
+  const text = query.toString()
+  return {
+    relation,
+    url: absoluteUrl(services, text === '' ? request.path : `${request.path}?${text}`),
+  }
+}
+
+interface Cursor {
+  readonly after: CompartmentPosition
+  readonly seen: readonly string[]
+}
+
+/** Short enough to be remembered in a link, long enough that two references do not meet. */
+function digest(reference: string): string {
+  return createHash('sha256').update(reference).digest('base64url').slice(0, 8)
+}
+
+function writeCursor(after: CompartmentPosition, seen: ReadonlySet<string>): string {
+  const position = Buffer.from(JSON.stringify([after.type, after.id])).toString('base64url')
+  return `${position}.${[...seen].slice(-MAX_REMEMBERED).join('')}`
+}
+
+/** Errors: 400 for what is no cursor; it tells a position and no secret. */
+function readCursor(text: string | undefined): Cursor | undefined {
+  if (text === undefined) return undefined
+  const [position = '', remembered = ''] = text.split('.')
+  try {
+    const parts: unknown = JSON.parse(Buffer.from(position, 'base64url').toString())
+    const [type, id] = Array.isArray(parts) ? parts : []
+    const isType = type === '' || isResourceType(String(type))
+    if (isType && /^[0-9a-f-]{36}$/.test(String(id))) {
+      return { after: { type, id }, seen: remembered.match(/.{8}/g) ?? [] }
+    }
+  } catch {
+    // It is no JSON: said below.
+  }
+  throw badRequest('Invalid cursor', '_cursor')
+}

@@ -1,0 +1,136 @@
+/** `$graph`: a resource and what a GraphDefinition reaches from it. https://hl7.org/fhir/R4/graphdefinition.html */
+
+import { textOf } from '../binary/attachments.ts'
+import { badRequest, notFound, tooCostly } from '../errors.ts'
+import { plainBundle } from '../fhir/bundle.ts'
+import { isResourceType } from '../fhir/definitions.ts'
+import { isObject, parseReference, type Resource, referenceTo } from '../fhir/resource.ts'
+import { compileExpression, type Walk } from '../fhirpath/extract.ts'
+import { escapeValue } from '../query/values.ts'
+import type { Operation } from '../request/operation.ts'
+import { interactionOf } from '../request/output.ts'
+import { readInputs } from '../request/parameters.ts'
+import { absoluteUrl, textReply } from '../request/reply.ts'
+import type { Interaction } from '../request/request.ts'
+import { find } from '../store/rows/lookups.ts'
+import { parseVersion } from '../store/rows/rows.ts'
+import type { Version } from '../store/rows/version.ts'
+import { parsed } from './search/criteria.ts'
+import { resolved } from './search/rewrite.ts'
+
+const MAX_DEPTH = 5
+const MOST_RESULTS = 1000
+/** Reads and searches of one call. */
+const MOST_STEPS = 500
+
+/** Errors: 400 for a graph that cannot be followed or reaches too much, 404. */
+export const graph: Operation = {
+  name: 'graph',
+  on: [{ level: 'instance' }],
+  standard: 'Resource',
+  methods: ['GET', 'POST'],
+  async run(call) {
+    const { services, principal, type = '', id = '' } = call
+    const { repository } = services
+    const name = readInputs(call, [{ name: 'graph', kind: 'text' }]).required('graph')
+    const start = await repository.read(principal, type, id)
+    const values = [escapeValue(name)]
+    const named = { code: 'name', type: 'string', modifier: 'exact', values } as const
+    const [definition] = await find(repository, principal, 'GraphDefinition', [named], 1)
+    if (definition === undefined) throw notFound()
+    if (definition.start !== type) {
+      throw badRequest(`GraphDefinition ${name} starts at ${definition.start}, not at ${type}`)
+    }
+    const interaction = interactionOf(call)
+    const trail: Trail = { interaction, found: new Map([[`${type}/${id}`, start]]), steps: 0 }
+    await follow(trail, start, definition.link, 1)
+    const entries = [...trail.found.values()].map((version) => ({
+      fullUrl: absoluteUrl(services, `${version.type}/${version.id}`),
+      resource: textOf(interaction, version),
+    }))
+    return textReply(200, plainBundle('collection', entries))
+  },
+}
+
+interface Trail {
+  readonly interaction: Interaction
+  readonly found: Map<string, Version>
+  steps: number
+}
+
+async function follow(trail: Trail, from: Version, links: unknown, depth: number): Promise<void> {
+  if (!Array.isArray(links) || links.length === 0) return
+  if (depth > MAX_DEPTH) throw tooCostly(`A graph may be ${MAX_DEPTH} links deep`)
+  const source = parseVersion(from)
+  for (const link of links.filter(isObject)) {
+    const targets = Array.isArray(link.target) ? link.target.filter(isObject) : []
+    for (const target of targets) {
+      trail.steps += 1
+      if (trail.steps > MOST_STEPS) throw tooCostly('The graph has too many links to follow')
+      const { type, params } = target
+      if (typeof type !== 'string' || !isResourceType(type)) throw badRequest('Unknown target type')
+      const reached =
+        typeof link.path === 'string'
+          ? await referenced(trail, source, link.path, type)
+          : await searched(trail, source, type, params)
+      for (const version of reached) {
+        const name = `${version.type}/${version.id}`
+        if (trail.found.has(name)) continue
+        trail.found.set(name, version)
+        if (trail.found.size > MOST_RESULTS) {
+          throw tooCostly(`A graph may reach ${MOST_RESULTS} resources`)
+        }
+        await follow(trail, version, target.link, depth + 1)
+      }
+    }
+  }
+}
+
+async function referenced(
+  { interaction }: Trail,
+  source: Resource,
+  path: string,
+  type: string,
+): Promise<readonly Version[]> {
+  const found = new Map<string, { readonly type: string; readonly id: string }>()
+  for (const walk of walksOf(source.resourceType, path)) walk(source, found)
+  const wanted = [...found.values()].filter((reference) => reference.type === type)
+  if (wanted.length === 0) return []
+  const { services, principal } = interaction
+  const versions = await services.repository.readMany(principal, wanted)
+  return versions.filter((version) => version !== undefined)
+}
+
+type References = Map<string, { readonly type: string; readonly id: string }>
+
+function walksOf(type: string, path: string): readonly Walk<References>[] {
+  const expression = path.startsWith(`${type}.`) ? path : `${type}.${path}`
+  const collect: Walk<References> = (value, found) => {
+    const text = isObject(value) ? value.reference : undefined
+    const reference = typeof text === 'string' ? parseReference(text) : undefined
+    if (reference !== undefined) found.set(`${reference.type}/${reference.id}`, reference)
+  }
+  try {
+    return compileExpression(type, expression).map((leg) => leg.bind(collect))
+  } catch {
+    throw badRequest(`The path ${path.slice(0, 200)} cannot be followed from ${type}`)
+  }
+}
+
+/** `params` is a search in which `{ref}` is the source. */
+async function searched(
+  { interaction, found }: Trail,
+  source: Resource,
+  type: string,
+  params: unknown,
+): Promise<readonly Version[]> {
+  if (typeof params !== 'string' || !params.includes('{ref}')) {
+    throw badRequest('A link needs a path, or params with {ref}')
+  }
+  const { services, principal } = interaction
+  const query = new URLSearchParams(params.replaceAll('{ref}', referenceTo(source)))
+  const request = await resolved(interaction, parsed(interaction, type, query, 'strict'))
+  const count = MOST_RESULTS + 1 - found.size
+  const { versions } = await services.repository.search(principal, { ...request, count })
+  return versions
+}

@@ -1,0 +1,115 @@
+/** Steps that several interactions share: accepting a body, presenting a version, replying to a write. */
+import { textOf, toBinaryPath } from '../binary/attachments.ts'
+import { allOk, badRequest, badStructure, created, type Issue, outcome } from '../errors.ts'
+import { isObject, isResource, parseReference, type Resource } from '../fhir/resource.ts'
+import { withoutEmpty } from '../fhir/without-empty.ts'
+import { recordWrite } from '../projects/admin-writes.ts'
+import { mapStrings } from '../request/map-strings.ts'
+import { versionHeaders } from '../request/preconditions.ts'
+import { absoluteUrl, emptyReply, outcomeReply, textReply } from '../request/reply.ts'
+import type { FhirReply, Interaction } from '../request/request.ts'
+import { SEARCH_PARAMETER } from '../store/index/custom-parameters.ts'
+import { normalId } from '../store/rows/context.ts'
+import type { WriteResult } from '../store/rows/version.ts'
+import { boundCodes } from '../terminology/bound-codes.ts'
+import { claimsOf } from '../validation/profiles/claims.ts'
+import { requireValid } from '../validation/validate.ts'
+import { findProfiles, forgetDefinitions, withDefaultProfiles } from './profiles.ts'
+import { requireUsable } from './search-parameters.ts'
+
+/** A body that has passed validation, with what validation had to remark. */
+export interface Accepted {
+  readonly resource: Resource
+  readonly warnings: readonly Issue[]
+}
+
+/** Checks the body of a create or update. Errors: 400 wrong type, 400 with the issues of validation. */
+export async function acceptResource(
+  interaction: Interaction,
+  type: string,
+  body: unknown,
+): Promise<Accepted> {
+  const found = isResource(body) ? body.resourceType : undefined
+  if (!isResource(body) || found !== type) {
+    throw badStructure(
+      `Incorrect resource type: expected ${type}, but found ${String(found).slice(0, 64)}`,
+    )
+  }
+  return acceptValid(interaction, body)
+}
+
+/** Errors: 400 when the body of an update has another id than the address, or none. */
+export function requireSameId(sent: unknown, id: string): void {
+  if (sent === undefined) throw badRequest('Missing id', 'id')
+  if (typeof sent !== 'string' || normalId(sent) !== id) {
+    throw badRequest('Incorrect resource ID', 'id')
+  }
+}
+
+/** Errors: 400 with the issues of validation. What they warn of is logged, its text may quote a value and is not. */
+export async function acceptValid(interaction: Interaction, body: Resource): Promise<Accepted> {
+  const { services, principal } = interaction
+  const { project } = principal
+  const strict = project.strictMode
+  const own = withOwnMeta(interaction, body)
+  const sent = withRelativeAddresses(interaction, strict ? own : withoutEmpty(own))
+  const resource = withDefaultProfiles(sent, project)
+  const { profiles } = await findProfiles(interaction, claimsOf(resource))
+  const terminology = project.features.includes('validate-terminology')
+  const valueSets = profiles.flatMap(({ profile }) => profile.valueSets)
+  const { codes } = await boundCodes(services, project, valueSets, resource)
+  const warnings = requireValid(resource, { strict, profiles, codes, terminology })
+  if (resource.resourceType === SEARCH_PARAMETER) await requireUsable(interaction, resource)
+  if (warnings.length > 0) {
+    const issues = warnings.map(({ code, expression }) => `${code} ${expression}`)
+    services.log.warn({ project: project.id, issues: issues.slice(0, 10) }, 'validation warnings')
+  }
+  return { resource, warnings }
+}
+
+/** Accounts are named in extended mode or in the address; what a plain answer does not show is not set by sending it back. */
+function withOwnMeta({ request, preferences }: Interaction, resource: Resource): Resource {
+  if (preferences.extended || request.query.has('_account')) return resource
+  const { meta, ...rest } = resource
+  if (!isObject(meta) || !('account' in meta || 'accounts' in meta)) return resource
+  const { account: _account, accounts: _accounts, ...own } = meta
+  return Object.keys(own).length === 0 ? rest : { ...rest, meta: own }
+}
+
+/** References and addresses of Binaries under our own base become `Type/id`, the form that is stored. */
+function withRelativeAddresses({ services }: Interaction, resource: Resource): Resource {
+  const base = absoluteUrl(services, '')
+  return mapStrings(resource, (text, name) => {
+    if (name === 'url' || name === 'path') return toBinaryPath(services.config.baseUrl, text)
+    if (name !== 'reference' || !text.startsWith(base)) return text
+    const relative = text.slice(base.length)
+    return parseReference(relative) === undefined ? text : relative
+  })
+}
+
+/** The answer to a write, as the Prefer header wants it. */
+export async function writeReply(
+  interaction: Interaction,
+  written: WriteResult,
+  warnings: readonly Issue[],
+): Promise<FhirReply> {
+  await recordWrite(interaction, written)
+  const { returned } = interaction.preferences
+  forgetDefinitions(interaction.services, written.type)
+  const isNew = written.outcome === 'created'
+  const status = isNew ? 201 : 200
+  const location = `${written.type}/${written.id}/_history/${written.ver}`
+  const headers = {
+    ...versionHeaders(written),
+    ...(isNew || interaction.request.method === 'POST'
+      ? { Location: absoluteUrl(interaction.services, location) }
+      : {}),
+  }
+  const { lastUpdated } = written
+  if (returned === 'minimal') return { ...emptyReply(status, headers), lastUpdated }
+  if (returned === 'representation') {
+    return { ...textReply(status, textOf(interaction, written), headers), lastUpdated }
+  }
+  const { id, issue } = isNew ? created : allOk
+  return { ...outcomeReply(status, outcome(id, ...issue, ...warnings), headers), lastUpdated }
+}

@@ -1,0 +1,93 @@
+/** Tags, security labels and profiles: https://hl7.org/fhir/R4/resource-operation-meta.html */
+
+import { badRequest } from '../errors.ts'
+import { parseJson } from '../fhir/json.ts'
+import { isObject, type Resource } from '../fhir/resource.ts'
+import type { Operation, OperationCall } from '../request/operation.ts'
+import { interactionOf, parametersReply } from '../request/output.ts'
+import { readInputs } from '../request/parameters.ts'
+import type { FhirReply } from '../request/request.ts'
+import { acceptValid } from './interaction.ts'
+import { patchAsking } from './pre-commit.ts'
+
+export const meta: Operation = {
+  name: 'meta',
+  on: [{ level: 'system' }, { level: 'type' }, { level: 'instance' }],
+  standard: 'Resource',
+  methods: ['GET', 'POST'],
+  async run({ services, principal, type = '', id }) {
+    if (id === undefined) {
+      const summary = await services.repository.metaSummary(principal, type || undefined)
+      const lists = Object.entries(summary).filter(([, list]) => list.length > 0)
+      const used = lists.length === 0 ? undefined : Object.fromEntries(lists)
+      return parametersReply([['return', 'valueMeta', used]])
+    }
+    const { content } = await services.repository.read(principal, type, id)
+    return metaReply(content)
+  },
+}
+
+export const metaAdd: Operation = {
+  name: 'meta-add',
+  on: [{ level: 'instance' }],
+  standard: 'Resource',
+  methods: ['POST'],
+  run: (call) => change(call, (items, given) => [...items, ...given.filter(isNew(items))]),
+}
+
+/** What is not there is no error. */
+export const metaDelete: Operation = {
+  name: 'meta-delete',
+  on: [{ level: 'instance' }],
+  standard: 'Resource',
+  methods: ['POST'],
+  run: (call) => change(call, (items, given) => items.filter(isNew(given))),
+}
+
+const LISTS = ['profile', 'security', 'tag'] as const
+
+type Change = (items: readonly unknown[], given: readonly unknown[]) => readonly unknown[]
+
+/** An unchanged resource gets no new version. */
+async function change(call: OperationCall, apply: Change): Promise<FhirReply> {
+  const { type = '', id = '' } = call
+  const given = readInputs(call, [{ name: 'meta', kind: 'object' }]).object('meta')
+  if (given === undefined) throw badRequest('Missing required parameter "meta"')
+  for (const name of LISTS) {
+    if (given[name] !== undefined && !Array.isArray(given[name])) {
+      throw badRequest(`meta.${name} must be a list`)
+    }
+  }
+  const interaction = interactionOf(call)
+  const written = await patchAsking(interaction, type, id, async (current) => {
+    const changed: Record<string, unknown> = { ...current.meta }
+    for (const name of LISTS) {
+      const items = apply(listOf(current.meta?.[name]), listOf(given[name]))
+      if (items.length > 0) changed[name] = items
+      else delete changed[name]
+    }
+    const { resource } = await acceptValid(interaction, { ...current, meta: changed } as Resource)
+    return resource
+  })
+  return metaReply(written.content)
+}
+
+function listOf(value: unknown): readonly unknown[] {
+  return Array.isArray(value) ? value : []
+}
+
+/** Codings are told apart by system and code alone. */
+function isNew(items: readonly unknown[]): (item: unknown) => boolean {
+  const known = new Set(items.map(identityOf))
+  return (item) => !known.has(identityOf(item))
+}
+
+function identityOf(item: unknown): string {
+  return isObject(item) ? `${item.system ?? ''}|${item.code ?? ''}` : String(item)
+}
+
+function metaReply(content: string | undefined): FhirReply {
+  // A stored version is a resource.
+  const resource = parseJson(content ?? '{}') as Resource
+  return parametersReply([['return', 'valueMeta', resource.meta]])
+}

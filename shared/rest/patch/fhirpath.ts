@@ -1,0 +1,220 @@
+/**
+ * FHIRPath Patch (https://hl7.org/fhir/R4/fhirpatch.html): operations in a Parameters resource, each
+ * on what its path selects. As in JSON Patch nothing is changed in place.
+ */
+import { badRequest, tooCostly } from '../../errors.ts'
+import { isObject, type Resource } from '../../fhir/resource.ts'
+import { compileTenantNodes, withinLimits } from '../../fhirpath/custom.ts'
+import { isNode, type NodePath } from '../../fhirpath/path.ts'
+import { plain } from '../../fhirpath/plain.ts'
+import type { Property } from '../../validation/shapes.ts'
+import { failed, PatchFault, requireSameResource } from './patch.ts'
+import {
+  holderAt,
+  type Place,
+  placeOf,
+  presentProperty,
+  type Slot,
+  slotsOf,
+  withSlots,
+} from './place.ts'
+import { type PatchValue, readPatchValue, requireProperty, slotOf } from './value.ts'
+
+export type FhirPathOperation = { readonly path: string; readonly select: NodePath } & (
+  | { readonly type: 'add'; readonly name: string; readonly value: PatchValue }
+  | { readonly type: 'insert'; readonly index: number; readonly value: PatchValue }
+  | { readonly type: 'delete' }
+  | { readonly type: 'replace'; readonly value: PatchValue }
+  | { readonly type: 'move'; readonly source: number; readonly destination: number }
+)
+
+const MAX_OPERATIONS = 200
+/** Characters of all paths, which have to be compiled. */
+const MAX_PATHS = 5_000
+
+/** Checks the operations of a Parameters resource. Errors: 400. */
+export function readFhirPathPatch(parameters: readonly Parts[]): readonly FhirPathOperation[] {
+  const paths = parameters.map((parts) => parts.get('path')?.valueString)
+  if (paths.join('').length > MAX_PATHS) throw tooCostly('The paths of this patch are too long')
+  return parameters.map(readOperation)
+}
+
+/** The parts of an operation by name. */
+export type Parts = ReadonlyMap<string, Record<string, unknown>>
+
+/** The parts of every operation, by name. Errors: 400. */
+export function operationsOf({ parameter = [] }: Record<string, unknown>): readonly Parts[] {
+  if (!Array.isArray(parameter)) throw badRequest('Patch operations must be an array', 'parameter')
+  if (parameter.length > MAX_OPERATIONS) {
+    throw tooCostly(`More than ${MAX_OPERATIONS} patch operations`)
+  }
+  return parameter.map((item: unknown, index) => {
+    const parts = isObject(item) && item.name === 'operation' ? item.part : undefined
+    if (!Array.isArray(parts) || !parts.every(isPart)) {
+      throw failed(index, undefined, 'must be a parameter "operation" with named parts')
+    }
+    return new Map(parts.map((part) => [part.name, part]))
+  })
+}
+
+function isPart(part: unknown): part is Record<string, unknown> & { name: string } {
+  return isObject(part) && typeof part.name === 'string'
+}
+
+function readOperation(parts: Parts, index: number): FhirPathOperation {
+  const type = parts.get('type')?.valueCode ?? parts.get('type')?.valueString
+  const path = textOf(parts, 'path', index)
+  const select = compileTenantNodes(path)
+  switch (type) {
+    case 'add':
+      return {
+        type,
+        path,
+        select,
+        name: textOf(parts, 'name', index),
+        value: requireValue(parts, index),
+      }
+    case 'insert':
+      return {
+        type,
+        path,
+        select,
+        index: integerOf(parts, 'index', index),
+        value: requireValue(parts, index),
+      }
+    case 'delete':
+      return { type, path, select }
+    case 'replace':
+      return { type, path, select, value: requireValue(parts, index) }
+    case 'move':
+      return {
+        type,
+        path,
+        select,
+        source: integerOf(parts, 'source', index),
+        destination: integerOf(parts, 'destination', index),
+      }
+    default:
+      throw failed(index, path, 'has an unknown type')
+  }
+}
+
+function textOf(parts: Parts, name: string, index: number): string {
+  const text = parts.get(name)?.valueString
+  if (typeof text !== 'string' || text === '')
+    throw failed(index, undefined, `needs a ${name} (valueString)`)
+  return text
+}
+
+function integerOf(parts: Parts, name: string, index: number): number {
+  const value = parts.get(name)?.valueInteger
+  if (!Number.isInteger(value)) throw failed(index, undefined, `needs a ${name} (valueInteger)`)
+  return value as number
+}
+
+function requireValue(parts: Parts, index: number): PatchValue {
+  const value = readPatchValue(parts.get('value'))
+  if (value === undefined) throw failed(index, undefined, 'needs a value')
+  return value
+}
+
+/** The patched resource. Errors: 400 with the index and path of the operation that failed. */
+export function applyFhirPathPatch(
+  resource: Resource,
+  operations: readonly FhirPathOperation[],
+): Resource {
+  // Outside of the batch, because a large resource needs more time than an expression may take.
+  plain(resource)
+  const document = withinLimits(() =>
+    operations.reduce<Record<string, unknown>>(applyOne, resource),
+  )
+  return requireSameResource(resource, document)
+}
+
+function applyOne(
+  document: Record<string, unknown>,
+  operation: FhirPathOperation,
+  index: number,
+): Record<string, unknown> {
+  try {
+    const nodes = operation.select(document)
+    const [place, ...others] = nodes.map((node) => requirePlace(document, node))
+    if (place === undefined) {
+      if (operation.type === 'delete') return document
+      throw new PatchFault('selects nothing')
+    }
+    const isOnList = operation.type === 'insert' || operation.type === 'move'
+    if (others.length > 0 && !isOnList) throw new PatchFault('selects more than one element')
+    return edited(document, place, operation)
+  } catch (error) {
+    if (!(error instanceof PatchFault)) throw error
+    throw failed(index, operation.path, error.message)
+  }
+}
+
+function requirePlace(document: Record<string, unknown>, node: unknown): Place | 'root' {
+  const place = isNode(node) ? placeOf(document, node) : undefined
+  if (place === undefined) throw new PatchFault('selects what is no element of the resource')
+  return place
+}
+
+function edited(
+  document: Record<string, unknown>,
+  place: Place | 'root',
+  operation: FhirPathOperation,
+): Record<string, unknown> {
+  if (operation.type === 'add') return added(document, place, operation.name, operation.value)
+  if (place === 'root') throw new PatchFault('selects the whole resource')
+  const { holder, element, property, index } = place
+  const slots = slotsOf(holder, property)
+  const put = (next: readonly Slot[]) => withSlots(document, holder, property, next)
+  switch (operation.type) {
+    case 'insert': {
+      requireList(property)
+      requireIndex(operation.index, slots.length + 1)
+      return put(slots.toSpliced(operation.index, 0, slotOf(property, operation.value)))
+    }
+    case 'delete':
+      return put(slots.toSpliced(index, 1))
+    case 'replace': {
+      const wanted = requireProperty(holder.shape, element, operation.value)
+      const slot = slotOf(wanted, operation.value)
+      if (wanted.name === property.name) return put(slots.with(index, slot))
+      return withSlots(document, holder, property, [], { property: wanted, slots: [slot] })
+    }
+    case 'move': {
+      const { source, destination } = operation
+      requireList(property)
+      requireIndex(source, slots.length)
+      requireIndex(destination, slots.length)
+      return put(
+        slots.toSpliced(source, 1).toSpliced(destination, 0, ...slots.slice(source, source + 1)),
+      )
+    }
+    default:
+      return operation satisfies never
+  }
+}
+
+function added(
+  document: Record<string, unknown>,
+  place: Place | 'root',
+  name: string,
+  value: PatchValue,
+): Record<string, unknown> {
+  const holder = holderAt(document, place)
+  if (holder === undefined) throw new PatchFault('selects what can have no elements')
+  const property = requireProperty(holder.shape, name, value)
+  const isTaken = !property.isArray && presentProperty(holder, name) !== undefined
+  if (isTaken) throw new PatchFault(`has the element "${name}" already`)
+  const slots = [...slotsOf(holder, property), slotOf(property, value)]
+  return withSlots(document, holder, property, slots)
+}
+
+function requireList({ isArray, name }: Property): void {
+  if (!isArray) throw new PatchFault(`is no list: "${name}"`)
+}
+
+function requireIndex(index: number, length: number): void {
+  if (index < 0 || index >= length) throw new PatchFault(`has no index ${index}`)
+}

@@ -1,0 +1,269 @@
+/** Interactions on one resource. https://hl7.org/fhir/R4/http.html */
+
+import { textOf } from '../binary/attachments.ts'
+import { isBinary, withContentOf } from '../binary/content.ts'
+import { withData } from '../binary/read.ts'
+import {
+  allOk,
+  badRequest,
+  type HttpError,
+  notFound,
+  outcome,
+  preconditionFailed,
+} from '../errors.ts'
+import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
+import { viewOf } from '../fhir/view.ts'
+import { afterDeletion } from '../projects/admin-writes.ts'
+import { newProject } from '../projects/provision.ts'
+import { readJson, readPatchBody } from '../request/negotiate.ts'
+import {
+  demandsExistence,
+  etagOf,
+  isUnmodified,
+  versionHeaders,
+  writeOptions,
+} from '../request/preconditions.ts'
+import { emptyReply, outcomeReply, textReply } from '../request/reply.ts'
+import type { FhirReply, Interaction } from '../request/request.ts'
+import type { Version } from '../store/rows/version.ts'
+import {
+  createSocketSubscription,
+  deleteSocketSubscription,
+  isOfSocket,
+  readSocketSubscription,
+  refuseSocketChange,
+  storedOrHeld,
+} from '../subscriptions/socket-subscriptions.ts'
+import { createBinary, createBinaryFrom, updateBinary, updateBinaryFrom } from './binary-write.ts'
+import { literalReferences, withLiteralReferences } from './conditional-references.ts'
+import {
+  type Accepted,
+  acceptResource,
+  acceptValid,
+  requireSameId,
+  writeReply,
+} from './interaction.ts'
+import { changeOf } from './patch/body.ts'
+import { beforeDelete, beforeWrite, patchAsking } from './pre-commit.ts'
+import { forgetDefinitions } from './profiles.ts'
+
+export async function read(interaction: Interaction, type: string, id: string): Promise<FhirReply> {
+  const { services, principal } = interaction
+  const stored = () => services.repository.read(principal, type, id)
+  const version = await storedOrHeld(type, stored, () =>
+    readSocketSubscription(services, principal, id),
+  )
+  return replyWith(interaction, version)
+}
+
+export async function vread(
+  interaction: Interaction,
+  type: string,
+  id: string,
+  vid: string,
+): Promise<FhirReply> {
+  if (!/^[1-9]\d{0,8}$/.test(vid)) throw notFound()
+  const { services, principal } = interaction
+  return replyWith(interaction, await services.repository.readVersion(principal, type, id, vid))
+}
+
+/** `_data=true` puts the content of a Binary into its JSON. */
+export async function replyWith(interaction: Interaction, version: Version): Promise<FhirReply> {
+  const { services, request } = interaction
+  const reply = versionReply(interaction, version)
+  const { body } = reply
+  if (version.type !== 'Binary' || request.query.get('_data') !== 'true') return reply
+  return typeof body === 'string'
+    ? { ...reply, body: await withData(services, version, body) }
+    : reply
+}
+
+function versionReply(interaction: Interaction, version: Version): FhirReply {
+  const { request } = interaction
+  const { lastUpdated } = version
+  const headers = versionHeaders(version)
+  if (isUnmodified(request, version)) return { ...emptyReply(304, headers), lastUpdated }
+  const view = viewOf(version.type, request.query)
+  const text = textOf(interaction, version)
+  return { ...textReply(200, view === undefined ? text : view(text), headers), lastUpdated }
+}
+
+export async function create(interaction: Interaction, type: string): Promise<FhirReply> {
+  if (type === 'Binary') return createBinary(interaction)
+  return createFrom(interaction, type, readJson(interaction.request), undefined)
+}
+
+/** Creates under a given new id, or under one that the store makes. */
+export async function createFrom(
+  interaction: Interaction,
+  type: string,
+  body: unknown,
+  id: string | undefined,
+): Promise<FhirReply> {
+  const { services, principal } = interaction
+  if (isBinary(body) && type === 'Binary') return createBinaryFrom(interaction, body, id)
+  const { resource, warnings } = await acceptNew(interaction, type, body)
+  if (isOfSocket(resource)) {
+    const made = await createSocketSubscription(services, principal, resource, id)
+    return writeReply(interaction, made, warnings)
+  }
+  const made = id === undefined ? resource : { ...resource, id }
+  const next = await beforeWrite(interaction, 'create', made)
+  const keepId = next.id !== undefined
+  const written = await services.repository.create(principal, next, { keepId })
+  return writeReply(interaction, written, warnings)
+}
+
+/** Checks a new resource, whose id is not the sender's to choose. Errors: 400. */
+export async function acceptNew(
+  interaction: Interaction,
+  type: string,
+  body: unknown,
+): Promise<Accepted> {
+  const sent = withAccount(interaction, withoutId(body))
+  // A Project is the same whichever way it is made.
+  const whole = type === 'Project' ? newProject(sent, interaction.services.config) : sent
+  const literal = await withLiteralReferences(interaction, whole)
+  return acceptResource(interaction, type, literal)
+}
+
+/** `?_account=Type/id` names the account of what is created; the store lets administrators do so. Errors: 400. */
+export function withAccount({ request }: Interaction, body: unknown): unknown {
+  const reference = request.query.get('_account')
+  if (reference === null || !isObject(body)) return body
+  if (parseReference(reference) === undefined) throw badRequest('_account must be Type/id')
+  const { meta = {} } = body
+  // What is no meta is for validation to tell.
+  return isObject(meta) ? { ...body, meta: { ...meta, accounts: [{ reference }] } } : body
+}
+
+/** The id of a created resource is the server's: whatever was sent in its place is dropped unread. */
+function withoutId(body: unknown): unknown {
+  if (!isObject(body)) return body
+  const { id: _id, ...rest } = body
+  return rest
+}
+
+export async function update(
+  interaction: Interaction,
+  type: string,
+  id: string,
+): Promise<FhirReply> {
+  if (type === 'Binary') return updateBinary(interaction, id)
+  return updateFrom(interaction, type, id, readJson(interaction.request))
+}
+
+export async function updateFrom(
+  interaction: Interaction,
+  type: string,
+  id: string,
+  body: unknown,
+): Promise<FhirReply> {
+  const { services, principal, request } = interaction
+  if (isBinary(body) && type === 'Binary') {
+    requireSameId(body.id, id)
+    return updateBinaryFrom(interaction, body, id)
+  }
+  const { resource, warnings } = await acceptUpdate(interaction, type, id, body)
+  const options = writeOptions(request)
+  if (demandsExistence(request)) await requireExisting(interaction, type, id)
+  const next = await beforeWrite(interaction, 'update', { ...resource, id }, options.ifMatch)
+  const written = await storedOrHeld(
+    type,
+    () => services.repository.update(principal, next, options),
+    () => refuseSocketChange(services, principal, id),
+  )
+  return writeReply(interaction, written, warnings)
+}
+
+/** Checks a resource that takes the place of another. Errors: 400. */
+export async function acceptUpdate(
+  interaction: Interaction,
+  type: string,
+  id: string,
+  body: unknown,
+): Promise<Accepted> {
+  if (isObject(body) && body.resourceType === type) requireSameId(body.id, id)
+  const literal = await withLiteralReferences(interaction, body)
+  return acceptResource(interaction, type, literal)
+}
+
+export async function patch(
+  interaction: Interaction,
+  type: string,
+  id: string,
+): Promise<FhirReply> {
+  return patchFrom(interaction, type, id, readPatchBody(interaction.request))
+}
+
+export async function patchFrom(
+  interaction: Interaction,
+  type: string,
+  id: string,
+  body: unknown,
+): Promise<FhirReply> {
+  const { services, principal, request } = interaction
+  const change = patchedBy(interaction, type, body)
+  const options = writeOptions(request)
+  if (demandsExistence(request)) await requireExisting(interaction, type, id)
+  const written = await storedOrHeld(
+    type,
+    () => patchAsking(interaction, type, id, change, options),
+    () => refuseSocketChange(services, principal, id),
+  )
+  return writeReply(interaction, written, [])
+}
+
+/** What a patch makes of a version, checked. Errors: 400 for what is no patch. */
+export function patchedBy(
+  interaction: Interaction,
+  type: string,
+  body: unknown,
+): (current: Resource) => Promise<Resource> {
+  const patched = changeOf(body)
+  const hasQuestion = JSON.stringify(body).includes('?')
+  return async (current) => {
+    const next = patched(current)
+    const kept = type === 'Binary' ? withContentOf(current, next) : next
+    const literal = hasQuestion ? await literalReferences(interaction, kept) : kept
+    const { resource } = await acceptValid(interaction, literal)
+    return resource
+  }
+}
+
+export async function remove(
+  interaction: Interaction,
+  type: string,
+  id: string,
+): Promise<FhirReply> {
+  const { services, principal, request } = interaction
+  const options = writeOptions(request)
+  if (demandsExistence(request)) await requireExisting(interaction, type, id)
+  await beforeDelete(interaction, type, id, options.ifMatch)
+  const deletion = await storedOrHeld(
+    type,
+    () => services.repository.delete(principal, type, id, options),
+    () => deleteSocketSubscription(services, principal, id),
+  )
+  forgetDefinitions(services, type)
+  const warnings = await afterDeletion(interaction, deletion)
+  const headers = { ETag: etagOf(deletion) }
+  if (interaction.preferences.returned === 'minimal') return emptyReply(200, headers)
+  return outcomeReply(200, outcome(allOk.id, ...allOk.issue, ...warnings), headers)
+}
+
+/** `If-Match: *` is 412 for what does not exist. */
+async function requireExisting(interaction: Interaction, type: string, id: string): Promise<void> {
+  const { services, principal } = interaction
+  try {
+    await services.repository.read(principal, type, id)
+  } catch (error) {
+    if (isAbsent(error)) throw preconditionFailed()
+    throw error
+  }
+}
+
+function isAbsent(error: unknown): boolean {
+  const { status } = error as Partial<HttpError>
+  return status === 404 || status === 410
+}

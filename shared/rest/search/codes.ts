@@ -1,0 +1,168 @@
+/** `:in`, `:not-in`, `:above` and `:below` of tokens → the codes that they mean, before the store is asked. */
+import { LRUCache } from 'lru-cache'
+import { askerKey } from '../../access/principal.ts'
+import { badRequest, located, tooCostly } from '../../errors.ts'
+import { isResource } from '../../fhir/resource.ts'
+import type { ValueSet } from '../../fhir/terminology-data.ts'
+import {
+  type Condition,
+  type Criterion,
+  isCondition,
+  type Join,
+  type ListedCode,
+  type SearchRequest,
+} from '../../query/search-request.ts'
+import { parseTokenValue, unescapeValue } from '../../query/values.ts'
+import type { Asking } from '../../request/request.ts'
+import { parseVersion } from '../../store/rows/rows.ts'
+import { openTerminology, type Terminology } from '../../terminology/find.ts'
+import { evaluation } from '../../terminology/members.ts'
+import { expandValueSet } from '../../terminology/terminology-expand.ts'
+
+const MOST_CODES = 10_000
+/** A list is as old as a policy may be. */
+const LISTED_MS = 4_000
+const listed = new LRUCache<string, readonly ListedCode[]>({ max: 200, ttl: LISTED_MS })
+
+/** Errors: 400 for a ValueSet or CodeSystem that is not known, or too costly to list. */
+export async function withCodes(asking: Asking, request: SearchRequest): Promise<SearchRequest> {
+  if (!request.conditions.some(asksForCodes)) return request
+  const terminology = openTerminology(asking.services, asking.principal)
+  const conditions = await Promise.all(
+    request.conditions.map((criterion) => listedIn(asking, terminology, criterion)),
+  )
+  return { ...request, conditions }
+}
+
+const FROM_VALUE_SETS: ReadonlySet<string | undefined> = new Set(['in', 'not-in'])
+const FROM_HIERARCHIES: ReadonlySet<string | undefined> = new Set(['above', 'below'])
+
+function asksForCodes(criterion: Criterion): boolean {
+  if (isCondition(criterion)) {
+    const { type, modifier } = criterion
+    if (type !== 'token') return false
+    return FROM_VALUE_SETS.has(modifier) || FROM_HIERARCHIES.has(modifier)
+  }
+  switch (criterion.kind) {
+    case 'chain':
+    case 'has':
+      return criterion.ends.some((end) => asksForCodes(end.criterion))
+    case 'and':
+    case 'or':
+      return criterion.criteria.some(asksForCodes)
+    case 'not':
+      return asksForCodes(criterion.criterion)
+    case 'compartment':
+      return false
+    default:
+      return criterion satisfies never
+  }
+}
+
+async function listedIn(
+  asking: Asking,
+  terminology: Terminology,
+  criterion: Criterion,
+): Promise<Criterion> {
+  if (!asksForCodes(criterion)) return criterion
+  const within = (inner: Criterion) => listedIn(asking, terminology, inner)
+  if (isCondition(criterion)) return withList(asking, terminology, criterion)
+  switch (criterion.kind) {
+    case 'chain':
+    case 'has': {
+      const ends: Join['ends'] = await Promise.all(
+        criterion.ends.map(async (end) => ({ ...end, criterion: await within(end.criterion) })),
+      )
+      return { ...criterion, ends }
+    }
+    case 'and':
+    case 'or':
+      return { ...criterion, criteria: await Promise.all(criterion.criteria.map(within)) }
+    case 'not':
+      return { ...criterion, criterion: await within(criterion.criterion) }
+    case 'compartment':
+      return criterion
+    default:
+      return criterion satisfies never
+  }
+}
+
+async function withList(
+  asking: Asking,
+  terminology: Terminology,
+  condition: Condition,
+): Promise<Condition> {
+  const { code, modifier, values } = condition
+  const listOf = FROM_VALUE_SETS.has(modifier)
+    ? (value: string) => codesOfValueSet(asking, terminology, unescapeValue(value))
+    : (value: string) => relatives(terminology, value, modifier)
+  try {
+    const codes = (await Promise.all(values.map(listOf))).flat()
+    if (codes.length > MOST_CODES) throw tooMany(values.join())
+    return { ...condition, codes }
+  } catch (error) {
+    throw located(error, `${code}:${modifier}`)
+  }
+}
+
+function tooMany(what: string) {
+  return tooCostly(`${what.slice(0, 200)} has more than ${MOST_CODES} codes`)
+}
+
+/** By url, `url|version` or `ValueSet/id`. */
+async function codesOfValueSet(
+  asking: Asking,
+  terminology: Terminology,
+  name: string,
+): Promise<readonly ListedCode[]> {
+  const key = `${asking.principal.project.id} ${askerKey(asking.principal)} ${name}`
+  const known = listed.get(key)
+  if (known !== undefined) return known
+  const valueSet = await valueSetOf(asking, terminology, name)
+  const wish = { text: undefined, activeOnly: false, needed: MOST_CODES + 1 }
+  const { codes } = await expandValueSet(evaluation(terminology), valueSet, wish)
+  if (codes.length > MOST_CODES) throw tooMany(`ValueSet ${name}`)
+  const made = codes.map(({ system, code }) => ({ system, code }))
+  listed.set(key, made)
+  return made
+}
+
+async function valueSetOf(
+  { services, principal }: Asking,
+  terminology: Terminology,
+  name: string,
+): Promise<ValueSet> {
+  const id = /^ValueSet\/([^/|]+)$/.exec(name)?.[1]
+  if (id === undefined) {
+    const found = await terminology.valueSet(name)
+    if (found === undefined) throw badRequest(`ValueSet ${name} is not known`)
+    return found
+  }
+  const [version] = await services.repository.readMany(principal, [{ type: 'ValueSet', id }])
+  const resource = version && parseVersion(version)
+  if (!isResource(resource)) throw badRequest(`${name} is not known`)
+  // A stored ValueSet was checked when it was written.
+  return resource as unknown as ValueSet
+}
+
+/** The code itself and what is above or below it in its CodeSystem. */
+async function relatives(
+  terminology: Terminology,
+  value: string,
+  modifier: string | undefined,
+): Promise<readonly ListedCode[]> {
+  const { system = '', code } = parseTokenValue(value)
+  if (system === '' || code === undefined) {
+    throw badRequest(`:${modifier} needs system|code, not ${value}`)
+  }
+  const source = await terminology.codeSystem(system)
+  if (source === undefined || !source.hasConcepts) {
+    throw badRequest(`CodeSystem ${system} is not known`)
+  }
+  const op = modifier === 'below' ? 'is-a' : 'generalizes'
+  const filters = [{ property: 'concept', op, value: code }]
+  const { concepts, isCut } = await source.list({ filters, limit: MOST_CODES })
+  if (isCut) throw tooMany(value)
+  const codes = new Set([code, ...concepts.map((concept) => concept.code)])
+  return [...codes].map((one) => ({ system, code: one }))
+}

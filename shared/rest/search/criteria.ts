@@ -1,0 +1,57 @@
+/** The search that a conditional interaction depends on. https://hl7.org/fhir/R4/http.html#cond-update */
+
+import { badRequest } from '../../errors.ts'
+import { parseSearch } from '../../query/search.ts'
+import type { SearchRequest } from '../../query/search-request.ts'
+import { readQuery } from '../../request/negotiate.ts'
+import { absoluteUrl } from '../../request/reply.ts'
+import type { Asking, Interaction } from '../../request/request.ts'
+import { resolved } from './rewrite.ts'
+
+/** The query of `If-None-Exist`, which may carry the type and a question mark before it. */
+export function criteriaOf(text: string): URLSearchParams {
+  return readQuery(text.replace(/^[^=]*\?/, ''))
+}
+
+/** Errors: 400 without any criteria, which would mean every resource of the type. */
+export function readCondition(asking: Asking, type: string, query: URLSearchParams): SearchRequest {
+  if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
+  const condition = parsed(asking, type, query, 'strict')
+  if (condition.conditions.length === 0) throw badRequest('Search criteria are required')
+  return condition
+}
+
+/** The same with its ValueSets expanded. Errors: 400. */
+export async function readFullCondition(
+  asking: Asking,
+  type: string,
+  query: URLSearchParams,
+): Promise<SearchRequest> {
+  return resolved(asking, readCondition(asking, type, query))
+}
+
+/** A search with the parameters that the caller's Project knows. Errors: 400. */
+export function parsed(
+  { services, principal }: Asking,
+  type: string,
+  query: URLSearchParams,
+  handling: 'strict' | 'lenient',
+): SearchRequest {
+  return parseSearch(type, query, {
+    handling,
+    fhirUrl: absoluteUrl(services, ''),
+    own: principal.project.parameters,
+  })
+}
+
+/** The search of a request, its ValueSets expanded. Errors: 400. */
+export async function readSearch(
+  interaction: Interaction,
+  type: string,
+  query: URLSearchParams,
+): Promise<SearchRequest> {
+  const { handling } = interaction.preferences
+  const request = await resolved(interaction, parsed(interaction, type, query, handling))
+  const isCount = request.summary === 'count'
+  return isCount ? { ...request, count: 0, total: 'accurate' } : request
+}

@@ -1,0 +1,269 @@
+/** Search: of one type, of several, of a compartment. https://hl7.org/fhir/R4/http.html#search */
+
+import { textOf } from '../../binary/attachments.ts'
+import { badRequest, issue, outcome } from '../../errors.ts'
+import { type Link, type SearchEntry, searchEntry } from '../../fhir/bundle.ts'
+import {
+  COMPARTMENTS,
+  compartmentParams,
+  isResourceType,
+  resourceTypes,
+} from '../../fhir/definitions.ts'
+import { type View, viewOf } from '../../fhir/view.ts'
+import type { SearchRequest } from '../../query/search-request.ts'
+import { readForm } from '../../request/negotiate.ts'
+import { absoluteUrl } from '../../request/reply.ts'
+import type { FhirReply, Interaction } from '../../request/request.ts'
+import type { SearchPage, Version } from '../../store/rows/version.ts'
+import { type PageEntry, pageReply } from '../page-reply.ts'
+import { standardDefinitions } from '../standard-definitions.ts'
+import { readSearch } from './criteria.ts'
+import { explain, isExplained } from './explain.ts'
+
+/** `GET Type?…` and `POST Type/_search`; a search result is never 404, only empty. */
+export async function search(interaction: Interaction, type: string): Promise<FhirReply> {
+  if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
+  const query = queryOf(interaction)
+  if (isExplained(query)) return explain(interaction, type, query)
+  const { services, principal } = interaction
+  const live = new URLSearchParams(query)
+  live.delete('_deleted')
+  const request = await readSearch(interaction, type, live)
+  const { repository } = services
+  if (isDeleted(query)) {
+    const page = await repository.searchDeleted(principal, request)
+    return searchReply(interaction, type, query, request, page)
+  }
+  const page = await repository.search(principal, request, interaction.request.signal)
+  const standard = await standardFor(interaction, request, page)
+  return searchReply(interaction, type, query, request, page, standard)
+}
+
+/** What a search finds of the standard where the Project has nothing of its own. */
+async function standardFor(
+  interaction: Interaction,
+  request: SearchRequest,
+  { versions }: SearchPage,
+): Promise<readonly SearchEntry[]> {
+  const { count, offset, cursor } = request
+  if (versions.length > 0 || cursor !== undefined) return []
+  const standard = standardDefinitions(interaction, request)
+  if (standard.length === 0 || (count > 0 && offset === 0)) return standard
+  const first = { ...request, offset: 0, count: 1, total: 'none' } as const
+  const { services, principal, request: asked } = interaction
+  const own = await services.repository.search(principal, first, asked.signal)
+  return own.versions.length === 0 ? standard : []
+}
+
+/** Errors: 400 for what is neither true nor false. */
+function isDeleted(query: URLSearchParams): boolean {
+  const value = query.get('_deleted') || 'false'
+  if (value === 'true' || value === 'false') return value === 'true'
+  throw badRequest(`Invalid _deleted: ${value}; use true or false`, '_deleted')
+}
+
+/** `GET ?_type=A,B&…` and `POST _search`. Errors: 400 without types, 403 when none may be searched. */
+export async function searchSystem(interaction: Interaction): Promise<FhirReply> {
+  const query = queryOf(interaction)
+  const types = typesOf(query)
+  if (types === undefined) throw badRequest('No types specified', '_type')
+  if (types.includes('Binary')) throw badRequest('Cannot search on Binary resource type', '_type')
+  return searchTypes(interaction, '', types, query, withoutTypes(query))
+}
+
+/** `GET Patient/1/Observation?…`, `GET Patient/1/*?…` and their forms by POST. */
+export async function searchCompartment(
+  interaction: Interaction,
+  { type, id, target }: { readonly type: string; readonly id: string; readonly target: string },
+): Promise<FhirReply> {
+  const compartment = COMPARTMENTS.find((name) => name === type)
+  if (compartment === undefined) throw badRequest(`There is no ${type} compartment`)
+  const query = queryOf(interaction)
+  const members = resourceTypes.filter(
+    (member) => member === type || compartmentParams(compartment, member).length > 0,
+  )
+  const isOfAll = target === '*'
+  const named = isOfAll ? typesOf(query) : [target]
+  const outside = named?.find((name) => !members.includes(name))
+  if (outside !== undefined) {
+    const text = `${outside} is not in the ${type} compartment`
+    throw badRequest(text, isOfAll ? '_type' : undefined)
+  }
+  return searchTypes(
+    interaction,
+    `${type}/${id}/${target}`,
+    named ?? members,
+    query,
+    isOfAll ? withoutTypes(query) : query,
+    `${type}/${id}`,
+  )
+}
+
+/** What each of the types is asked. */
+function withoutTypes(query: URLSearchParams): URLSearchParams {
+  const asked = new URLSearchParams(query)
+  asked.delete('_type')
+  return asked
+}
+
+async function searchTypes(
+  interaction: Interaction,
+  path: string,
+  types: readonly string[],
+  query: URLSearchParams,
+  asked: URLSearchParams,
+  compartment?: string,
+): Promise<FhirReply> {
+  const { services, principal } = interaction
+  if (isExplained(query)) throw badRequest('_explain is for searches of one type', '_explain')
+  const named = new URLSearchParams(asked)
+  const parseAll = () => Promise.all(types.map((type) => readSearch(interaction, type, named)))
+  const strict = await parseAll()
+  // A parameter that one of the types does not know is ignored for all of them.
+  const ignored = strict.flatMap((request) => request.ignored)
+  for (const { name, value } of ignored) named.delete(name, value)
+  const inside =
+    compartment === undefined ? [] : [{ kind: 'compartment', reference: compartment } as const]
+  const understood = ignored.length === 0 ? strict : await parseAll()
+  const requests = understood.map((request) => ({
+    ...request,
+    conditions: [...inside, ...request.conditions],
+    ignored,
+  }))
+  const [first] = requests
+  if (first === undefined) throw badRequest('No types specified', '_type')
+  const { signal } = interaction.request
+  const page =
+    requests.length === 1
+      ? await services.repository.search(principal, first, signal)
+      : await services.repository.searchTypes(principal, requests, signal)
+  return searchReply(interaction, path, query, first, page)
+}
+
+/** The parameters of a form join those of the URL. */
+function queryOf({ request }: Interaction): URLSearchParams {
+  if (request.method !== 'POST') return request.query
+  return new URLSearchParams([...request.query, ...readForm(request)])
+}
+
+/** Undefined when none is named. Errors: 400 for an unknown one. */
+function typesOf(query: URLSearchParams): readonly string[] | undefined {
+  const names = query.getAll('_type').flatMap((value) => value.split(','))
+  const types = [...new Set(names.filter((name) => name !== ''))]
+  const unknown = types.find((type) => !isResourceType(type))
+  if (unknown !== undefined) throw badRequest(`Unknown resource type: ${unknown}`, '_type')
+  return types.length === 0 ? undefined : types
+}
+
+function searchReply(
+  interaction: Interaction,
+  path: string,
+  query: URLSearchParams,
+  request: SearchRequest,
+  page: SearchPage,
+  standard: readonly SearchEntry[] = [],
+): Promise<FhirReply> {
+  const views = new Map<string, View | undefined>()
+  const viewFor = (type: string) => {
+    if (!views.has(type)) views.set(type, viewOf(type, query))
+    return views.get(type)
+  }
+  const entryOf = (version: Version, mode: SearchEntry['mode']): PageEntry => ({
+    content: version.content ?? '',
+    write() {
+      const text = textOf(interaction, version)
+      // What is included was asked for as a whole.
+      const view = mode === 'match' ? viewFor(version.type) : undefined
+      return searchEntry({
+        fullUrl: absoluteUrl(interaction.services, `${version.type}/${version.id}`),
+        resource: view === undefined ? text : view(text),
+        mode,
+        score: version.score,
+      })
+    },
+  })
+  const standardEntry = (entry: SearchEntry): PageEntry => ({
+    content: entry.resource,
+    write() {
+      const view = viewFor(request.type)
+      const resource = view === undefined ? entry.resource : view(entry.resource)
+      return searchEntry({ ...entry, resource })
+    },
+  })
+  const end = request.offset + request.count
+  const shown = standard.slice(request.offset, end)
+  const found = {
+    ...page,
+    size: page.versions.length + shown.length,
+    isMore: standard.length > end,
+  }
+  const links = linksOf(interaction, path, request, query, found)
+  const total = page.total === undefined ? undefined : page.total + standard.length
+  return pageReply(interaction, { type: 'searchset', total, links }, [
+    ...page.versions.map((version) => entryOf(version, 'match')),
+    ...shown.map(standardEntry),
+    ...page.included.map((version) => entryOf(version, 'include')),
+    ...warnings(request, page),
+  ])
+}
+
+/** One entry, the last one. */
+function warnings({ ignored }: SearchRequest, { isCut }: SearchPage): PageEntry[] {
+  const texts = new Map(ignored.map(({ name, text }) => [`${name} ${text}`, { name, text }]))
+  const issues = [...texts.values()].map(({ name, text }) =>
+    issue('warning', 'not-supported', text, name),
+  )
+  if (isCut) {
+    const text = 'Not everything is included: there are too many resources or steps'
+    issues.push(issue('warning', 'too-costly', text))
+  }
+  if (issues.length === 0) return []
+  const resource = JSON.stringify(outcome(undefined, ...issues))
+  return [{ content: '', write: () => searchEntry({ fullUrl: '', resource, mode: 'outcome' }) }]
+}
+
+type Found = Pick<SearchPage, 'next' | 'previous'> & {
+  readonly size: number
+  /** More that no cursor leads to follows. */
+  readonly isMore: boolean
+}
+
+/** Links carry the query as it was understood, its parameters in the order of their names. */
+function linksOf(
+  interaction: Interaction,
+  path: string,
+  request: SearchRequest,
+  query: URLSearchParams,
+  page: Found,
+): Link[] {
+  const { count, offset, cursor, ignored } = request
+  const understood = new URLSearchParams(query)
+  for (const { name, value } of ignored) understood.delete(name, value)
+  understood.delete('_')
+  const link = (relation: Link['relation'], changes: Readonly<Record<string, string>> = {}) => {
+    const changed = new URLSearchParams(understood)
+    if (relation !== 'self') {
+      changed.delete('_cursor')
+      changed.delete('_offset')
+    }
+    for (const [name, value] of Object.entries(changes)) changed.set(name, value)
+    changed.sort()
+    const text = changed.toString()
+    const url = absoluteUrl(interaction.services, text === '' ? path : `${path}?${text}`)
+    return { relation, url }
+  }
+  const links: Link[] = [link('self')]
+  if (count === 0 || page.size === 0) return links
+  const isOffset = query.has('_offset')
+  links.push(link('first', isOffset ? { _offset: '0' } : {}))
+  if (page.next !== undefined || page.isMore) {
+    links.push(
+      page.next === undefined || (isOffset && cursor === undefined)
+        ? link('next', { _offset: String(offset + count) })
+        : link('next', { _cursor: page.next }),
+    )
+  }
+  if (offset > 0) links.push(link('previous', { _offset: String(Math.max(0, offset - count)) }))
+  if (page.previous !== undefined) links.push(link('previous', { _cursor: page.previous }))
+  return links
+}

@@ -1,0 +1,169 @@
+/** Says what is wrong with a resource and stores nothing: https://hl7.org/fhir/R4/resource-operation-validate.html */
+import { may } from '../access/policy.ts'
+import {
+  allOk,
+  badRequest,
+  badStructure,
+  forbidden,
+  type Issue,
+  issue,
+  notFound,
+  outcome,
+} from '../errors.ts'
+import { parseJson } from '../fhir/json.ts'
+import { isObject, isResource, type Resource } from '../fhir/resource.ts'
+import { withoutEmpty } from '../fhir/without-empty.ts'
+import { readJson } from '../request/negotiate.ts'
+import type { Operation, OperationCall } from '../request/operation.ts'
+import { outcomeReply } from '../request/reply.ts'
+import { normalId } from '../store/rows/context.ts'
+import { boundCodes } from '../terminology/bound-codes.ts'
+import { claimsOf } from '../validation/profiles/claims.ts'
+import { pathOf } from '../validation/report.ts'
+import { validate as validateResource } from '../validation/validate.ts'
+import { findProfiles, withDefaultProfiles } from './profiles.ts'
+
+export const validate: Operation = {
+  name: 'validate',
+  on: [{ level: 'type' }, { level: 'instance' }],
+  standard: 'Resource',
+  methods: ['GET', 'POST'],
+  async run(call) {
+    const { principal, type = '', id } = call
+    if (!may(principal, type, id === undefined ? 'search' : 'read')) throw forbidden()
+    const asked = readAsked(call)
+    const issues = await issuesOf(call, asked)
+    const isValid = issues.every(({ severity }) => severity !== 'error')
+    if (isValid) return outcomeReply(200, outcome('ok', ...allOk.issue, ...issues))
+    return outcomeReply(asked.isBare ? 400 : 200, outcome(undefined, ...issues))
+  },
+}
+
+const MODES = ['create', 'update', 'delete', 'profile'] as const
+type Mode = (typeof MODES)[number]
+
+interface Asked {
+  readonly mode: Mode | undefined
+  readonly profile: string | undefined
+  /** Undefined: the stored resource. */
+  readonly resource: unknown
+  /** The body is the resource itself, not Parameters: what is invalid is the caller's fault then. */
+  readonly isBare: boolean
+}
+
+/** Errors: 400, 415. */
+function readAsked({ request, type }: OperationCall): Asked {
+  const { query } = request
+  const fromQuery = { mode: modeOf(query.get('mode')), profile: query.get('profile') ?? undefined }
+  if (request.method === 'GET' || request.body === undefined || request.body.length === 0) {
+    return { ...fromQuery, resource: undefined, isBare: false }
+  }
+  const body = readJson(request)
+  if (!isObject(body) || body.resourceType !== 'Parameters') {
+    return { ...fromQuery, resource: body, isBare: true }
+  }
+  const given = Array.isArray(body.parameter) ? body.parameter.filter(isObject) : []
+  const named = (name: string) => given.find((parameter) => parameter.name === name)
+  const resource = named('resource')?.resource
+  // A Parameters resource may itself be what is to be validated.
+  if (type === 'Parameters' && resource === undefined) {
+    return { ...fromQuery, resource: body, isBare: true }
+  }
+  const profile = named('profile')
+  return {
+    mode: modeOf(named('mode')?.valueCode) ?? fromQuery.mode,
+    profile: textIn(profile?.valueUri ?? profile?.valueCanonical, 'profile') ?? fromQuery.profile,
+    resource,
+    isBare: false,
+  }
+}
+
+function modeOf(value: unknown): Mode | undefined {
+  if (value === undefined || value === null) return undefined
+  const mode = MODES.find((name) => name === value)
+  if (mode === undefined) throw badRequest(`mode must be one of ${MODES.join(', ')}`)
+  return mode
+}
+
+function textIn(value: unknown, name: string): string | undefined {
+  if (value === undefined || typeof value === 'string') return value
+  throw badRequest(`${name} must be a text`)
+}
+
+/** Errors: 400 for what is missing, 403, 404 and 410 of reading what is stored. */
+async function issuesOf(call: OperationCall, asked: Asked): Promise<readonly Issue[]> {
+  const { principal, type = '', id } = call
+  const { mode, profile } = asked
+  if (mode === 'profile' && profile === undefined) {
+    throw badRequest('Missing required parameter "profile"')
+  }
+  if (mode === 'delete') {
+    if (id === undefined) throw badRequest('mode delete needs the id of a resource')
+    await readStored(call)
+    if (!may(principal, type, 'delete')) throw forbidden()
+    return []
+  }
+  const resource = asked.resource ?? (id === undefined ? undefined : await readStored(call))
+  if (resource === undefined) throw badRequest('Missing required parameter "resource"')
+  const found = isResource(resource) ? resource.resourceType : undefined
+  if (!isResource(resource) || found !== type) {
+    const text = String(found).slice(0, 64)
+    throw badStructure(`Incorrect resource type: expected ${type}, but found ${text}`)
+  }
+  return [...identityIssues(resource, id, mode), ...(await contentIssues(call, resource, profile))]
+}
+
+async function readStored(call: OperationCall): Promise<Resource> {
+  const { services, principal, type = '', id = '' } = call
+  const { content } = await services.repository.read(principal, type, id)
+  if (content === undefined) throw notFound()
+  // A stored version is a resource.
+  return parseJson(content) as Resource
+}
+
+/** What an update with this body would say of its id. */
+function identityIssues(
+  resource: Resource,
+  id: string | undefined,
+  mode: Mode | undefined,
+): readonly Issue[] {
+  if (id === undefined || (mode !== undefined && mode !== 'update')) return []
+  if (resource.id === undefined) {
+    return mode === 'update' ? [issue('error', 'invalid', 'Missing id', 'id')] : []
+  }
+  const isSame = typeof resource.id === 'string' && normalId(resource.id) === id
+  return isSame ? [] : [issue('error', 'invalid', 'Incorrect resource ID', 'id')]
+}
+
+async function contentIssues(
+  call: OperationCall,
+  sent: Resource,
+  profile: string | undefined,
+): Promise<readonly Issue[]> {
+  const { project } = call.principal
+  const strict = project.strictMode
+  const resource = withDefaultProfiles(strict ? sent : withoutEmpty(sent), project)
+  const place = { resource, root: resource, steps: [resource.resourceType] }
+  const asked = { ...place, canonicals: profile === undefined ? [] : [profile] }
+  const claims = claimsOf(resource).map((claim) => {
+    if (claim.resource !== resource) return claim
+    return { ...claim, canonicals: claim.canonicals.filter((url) => url !== profile) }
+  })
+  const { profiles, unknown } = await findProfiles(call, claims)
+  const wanted = await findProfiles(call, [asked])
+  const all = [...profiles, ...wanted.profiles]
+  const valueSets = all.flatMap((item) => item.profile.valueSets)
+  const bound = await boundCodes(call.services, project, valueSets, resource)
+  return [
+    ...validateResource(resource, { strict, profiles: all, codes: bound.codes, thorough: true }),
+    ...bound.unknown.map((url) => issue('warning', 'not-found', `Unknown value set "${url}"`)),
+    ...unknown.map(({ canonical, steps }) => {
+      const path = pathOf([...steps, 'meta', 'profile'])
+      return issue('warning', 'not-found', `Unknown profile "${canonical}"`, path)
+    }),
+    // Nobody may take a resource for checked against a profile that was not there.
+    ...wanted.unknown.map(({ canonical }) =>
+      issue('error', 'not-found', `Unknown profile "${canonical}"`),
+    ),
+  ]
+}

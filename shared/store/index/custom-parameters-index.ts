@@ -1,0 +1,158 @@
+/**
+ * Brings the index of a Project to what its SearchParameters say: resources of their types are derived
+ * anew, page by page, then it is written down which versions of them the index knows.
+ */
+import { isResourceType, typeName, typeNumber } from '../../fhir/definitions.ts'
+import type { OwnParameters } from '../../fhir/definitions-data.ts'
+import type { Store } from '../rows/context.ts'
+import { FULL_TEXT_ID } from '../write/full-text.ts'
+import {
+  type OwnVersions,
+  ownParametersFrom,
+  ownVersionsSql,
+  readVersions,
+} from './custom-parameters.ts'
+import { type ReindexPosition, reindexPage } from './reindex.ts'
+
+export interface OwnIndexProgress {
+  /** What is indexed; another one begins anew. */
+  readonly stamp: string
+  /** Transactions that may write by older parameters come before this one. */
+  readonly horizon: string
+  readonly types: readonly string[]
+  /** Where the first of the types is. */
+  readonly after: ReindexPosition | undefined
+  readonly seen: number
+  readonly total: number
+}
+
+/** `wait`: a transaction that began earlier has not ended; `changed`: begin anew, later. */
+export type OwnIndexStep =
+  | { readonly kind: 'done' }
+  | { readonly kind: 'changed' }
+  | { readonly kind: 'wait'; readonly progress: OwnIndexProgress }
+  | { readonly kind: 'next'; readonly progress: OwnIndexProgress }
+
+/** The next `count` resources. */
+export async function indexOwnNext(
+  store: Store,
+  project: number,
+  progress: OwnIndexProgress | undefined,
+  count: number,
+): Promise<OwnIndexStep> {
+  const state = await readState(store, project)
+  const { own, missing, obsolete } = state
+  if (missing.length === 0 && obsolete.length === 0) return { kind: 'done' }
+  if (progress === undefined) return { kind: 'next', progress: await begin(store, project, state) }
+  if (progress.stamp !== own.stamp) return { kind: 'changed' }
+  if (!(await hasPassed(store, progress.horizon))) return { kind: 'wait', progress }
+  const [type, ...types] = progress.types
+  if (type === undefined) {
+    if (own.fullText === undefined && (await forgetTexts(store, project))) {
+      return { kind: 'next', progress }
+    }
+    await settle(store, project, state)
+    return { kind: 'done' }
+  }
+  const { after } = progress
+  const { seen, next } = await reindexPage(store, { project, own, type, after, count })
+  const rest = next === undefined ? types : progress.types
+  return {
+    kind: 'next',
+    progress: { ...progress, types: rest, after: next, seen: progress.seen + seen },
+  }
+}
+
+interface State {
+  readonly own: OwnParameters
+  /** Versions that the index does not know, and those it should forget. */
+  readonly missing: readonly string[]
+  readonly obsolete: readonly string[]
+}
+
+async function readState({ connection }: Store, project: number): Promise<State> {
+  const [row] = await connection.query<OwnVersions>({
+    name: 'own-parameters',
+    text: `select ${ownVersionsSql('$1::int')}`,
+    values: [project],
+  })
+  const { parameters = [], indexed = [], full_text = null } = row ?? {}
+  const resources = await readVersions(connection, project, parameters)
+  const own = ownParametersFrom(resources, new Set(indexed), full_text)
+  const wanted = new Set([...stampsOf(own), ...(full_text === null ? [] : [full_text])])
+  return {
+    own,
+    missing: [...wanted].filter((stamp) => !indexed.includes(stamp)),
+    obsolete: indexed.filter((stamp) => !wanted.has(stamp)),
+  }
+}
+
+function stampsOf({ types }: OwnParameters): ReadonlySet<string> {
+  return new Set([...types.values()].flatMap((codes) => [...codes.values()].map((p) => p.stamp)))
+}
+
+async function begin(store: Store, project: number, state: State): Promise<OwnIndexProgress> {
+  const { connection } = store
+  const { own, missing, obsolete } = state
+  const types = new Set<string>()
+  for (const [type, codes] of own.types) {
+    if ([...codes.values()].some(({ stamp }) => missing.includes(stamp))) types.add(type)
+  }
+  const old = await readVersions(connection, project, obsolete)
+  for (const { base } of old.values()) {
+    for (const type of Array.isArray(base) ? base : []) {
+      if (typeof type === 'string' && isResourceType(type)) types.add(type)
+    }
+  }
+  if (missing.some(isOfText)) {
+    const found = await connection.query<{ type: number }>({
+      text: 'select distinct type from resource where project = $1',
+      values: [project],
+    })
+    for (const { type } of found) types.add(typeName(type))
+  }
+  const [row] = await connection.query<{ horizon: string; total: number }>({
+    text: `select pg_snapshot_xmax(pg_current_snapshot())::text as horizon,
+      (select count(*)::int from resource where project = $1 and type = any($2::smallint[])) as total`,
+    values: [project, [...types].map(typeNumber)],
+  })
+  if (row === undefined) throw new Error('PostgreSQL answered nothing')
+  return { stamp: own.stamp, ...row, types: [...types], after: undefined, seen: 0 }
+}
+
+const isOfText = (stamp: string) => stamp.startsWith(FULL_TEXT_ID)
+
+const FORGOTTEN = 5_000
+
+/** Some rows of the texts; false when there were none left. */
+async function forgetTexts({ connection }: Store, project: number): Promise<boolean> {
+  const rows = await connection.query({
+    text: `delete from resource_text where ctid = any(array(
+      select ctid from resource_text where project = $1 limit $2)) returning 1`,
+    values: [project, FORGOTTEN],
+  })
+  return rows.length > 0
+}
+
+async function hasPassed({ connection }: Store, horizon: string): Promise<boolean> {
+  const [row] = await connection.query<{ passed: boolean }>({
+    name: 'horizon-passed',
+    text: 'select pg_snapshot_xmin(pg_current_snapshot()) >= $1::xid8 as passed',
+    values: [horizon],
+  })
+  return row?.passed === true
+}
+
+/** The scan has taken the rows of obsolete parameters along. */
+async function settle({ connection }: Store, project: number, state: State): Promise<void> {
+  const { missing, obsolete } = state
+  await connection.query({
+    text: `with gone as (delete from indexed_parameter x using unnest($2::text[]) s
+        where x.project = $1 and x.id || '/' || x.ver = s and not x.id = any(
+          select split_part(m, '/', 1)::uuid from unnest($3::text[]) m))
+      insert into indexed_parameter (project, id, ver)
+        select $1, split_part(s, '/', 1)::uuid, split_part(s, '/', 2)::int from unnest($3::text[]) s
+      on conflict (project, id) do update set ver = excluded.ver`,
+    values: [project, obsolete, missing],
+  })
+}

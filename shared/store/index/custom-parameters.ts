@@ -1,0 +1,173 @@
+/**
+ * The search parameters that Projects define for themselves. Which ones there are is read with the
+ * session, as versions only; what they say is read when a version is new, and compiled once.
+ */
+import { LRUCache } from 'lru-cache'
+import { REGISTRY_TYPES } from '../../access/policy.ts'
+import type { Principal } from '../../access/principal.ts'
+import { badRequest, HttpError } from '../../errors.ts'
+import { typeNumber } from '../../fhir/definitions.ts'
+import type { OwnParameter, OwnParameters } from '../../fhir/definitions-data.ts'
+import { parseJson } from '../../fhir/json.ts'
+import type { Resource } from '../../fhir/resource.ts'
+import type { Database } from '../../platform/postgres/database.ts'
+import type { Connection } from '../../platform/postgres/statement.ts'
+import { type Definition, definitionsOf } from '../../query/custom-parameters.ts'
+import { freshCache } from '../rows/fresh-cache.ts'
+import { FULL_TEXT_ID } from '../write/full-text.ts'
+import { planOf } from './index-plan.ts'
+
+/** What a statement tells of a Project: live SearchParameters, and those that it is indexed by. */
+export interface OwnVersions {
+  /** `<row id>/<version>`, in the order of the ids: that of their creation. */
+  readonly parameters: readonly string[]
+  readonly indexed: readonly string[]
+  /** Such a stamp, too, where words are searched. */
+  readonly full_text: string | null
+}
+
+export interface OwnParametersReader {
+  /** One statement for versions that this process has not met. */
+  compiled(
+    connection: Connection,
+    project: number,
+    versions: OwnVersions,
+  ): Promise<OwnParameters | undefined>
+  /** Not older than 4 s; undefined without any. One statement at times. */
+  of(connection: Connection, project: number): Promise<OwnParameters | undefined>
+  /** As of now. */
+  now(connection: Connection, project: number): Promise<OwnParameters | undefined>
+}
+
+export const SEARCH_PARAMETER = 'SearchParameter'
+/** More SearchParameters than this in a Project are not looked at. */
+const MOST = 1000
+/** What a session knows is trusted for so long. */
+const TRUSTED_MS = 5_000
+const TIMES = { freshMs: 2_000, usableMs: 4_000, max: 1_000 }
+
+/** Columns of OwnVersions; `project` is the SQL of its number. */
+export const ownVersionsSql = (project: string): string => `
+  array(select r.id || '/' || r.ver from resource r
+    where r.project = ${project} and r.type = ${typeNumber(SEARCH_PARAMETER)}
+    order by r.id limit ${MOST}) as parameters,
+  array(select x.id || '/' || x.ver from indexed_parameter x
+    where x.project = ${project}) as indexed,
+  (select '${FULL_TEXT_ID}/' || x.full_text from tenant x where x.project = ${project}) as full_text`
+
+export function openOwnParameters(database: Database): OwnParametersReader {
+  const known = new LRUCache<string, OwnParameters>({ max: 2_000 })
+
+  const compiled: OwnParametersReader['compiled'] = async (connection, project, versions) => {
+    const { parameters, indexed, full_text } = versions
+    if (parameters.length === 0 && full_text === null) return undefined
+    const name = `${project} ${parameters.join()} ${[...indexed].sort().join()} ${full_text}`
+    const found = known.get(name)
+    if (found !== undefined) return found
+    const resources = await readVersions(connection, project, parameters)
+    const made = ownParametersFrom(resources, new Set(indexed), full_text)
+    known.set(name, made)
+    return made
+  }
+
+  const now: OwnParametersReader['now'] = async (connection, project) => {
+    const [row] = await connection.query<OwnVersions>({
+      name: 'own-parameters',
+      text: `select ${ownVersionsSql('$1::int')}`,
+      values: [project],
+    })
+    return row && compiled(connection, project, row)
+  }
+
+  const cache = freshCache<OwnParameters>(TIMES, (key) => now(database, Number(key)))
+  return {
+    compiled,
+    now,
+    of: (connection, project) => cache.get(String(project), () => now(connection, project)),
+  }
+}
+
+/** Those of the Project that is written to: a session tells its own, for a while. */
+export async function ownParametersOf(
+  reader: OwnParametersReader,
+  connection: Connection,
+  { project: home }: Principal,
+  project: number,
+): Promise<OwnParameters | undefined> {
+  const { number, parameters, readAt } = home
+  const isTrusted = readAt === undefined || Date.now() - readAt < TRUSTED_MS
+  return project === number && isTrusted ? parameters : reader.of(connection, project)
+}
+
+/** Of versions by their stamps, in that order; those that are gone are left out. */
+export async function readVersions(
+  connection: Connection,
+  project: number,
+  stamps: readonly string[],
+): Promise<ReadonlyMap<string, Resource>> {
+  const rows = await connection.query<{ stamp: string; content: string }>({
+    text: `select x.stamp, v.content
+      from unnest($2::text[]) with ordinality as x(stamp, place)
+      join version v on v.project = $1 and v.type = $3
+        and v.id = split_part(x.stamp, '/', 1)::uuid and v.ver = split_part(x.stamp, '/', 2)::int
+      where v.content is not null order by x.place`,
+    values: [project, stamps, typeNumber(SEARCH_PARAMETER)],
+  })
+  return new Map(rows.map(({ stamp, content }) => [stamp, parseJson(content) as Resource]))
+}
+
+/**
+ * Of several with one code for a type the first one counts; the others wait until it is gone. What is
+ * stored and cannot be used defines nothing.
+ */
+export function ownParametersFrom(
+  resources: ReadonlyMap<string, Resource>,
+  indexed: ReadonlySet<string>,
+  fullText: string | null,
+): OwnParameters {
+  const types = new Map<string, Map<string, OwnParameter>>()
+  const stamps: string[] = fullText === null ? [] : [fullText]
+  for (const [stamp, resource] of resources) {
+    const found = usable(resource)
+    const isTaken = found.some(({ base, code }) => types.get(base)?.has(code))
+    if (found.length === 0 || isTaken) continue
+    stamps.push(stamp)
+    for (const definition of found) {
+      const codes = types.get(definition.base) ?? new Map<string, OwnParameter>()
+      codes.set(definition.code, { ...definition, stamp, isReady: indexed.has(stamp) })
+      types.set(definition.base, codes)
+    }
+  }
+  const stamp = stamps.join()
+  if (fullText === null) return { stamp, types }
+  return { stamp, types, fullText: indexed.has(fullText) ? 'ready' : 'indexing' }
+}
+
+function usable(resource: Resource): readonly Definition[] {
+  try {
+    return checkedDefinitions(resource)
+  } catch (error) {
+    if (error instanceof HttpError) return []
+    throw error
+  }
+}
+
+/** What a SearchParameter defines, tried out. Errors: 400 with the element at fault. */
+export function checkedDefinitions(resource: Resource): readonly Definition[] {
+  const definitions = definitionsOf(resource)
+  for (const definition of definitions) {
+    const { base, code } = definition
+    if (REGISTRY_TYPES.has(base)) {
+      throw badRequest(`${base} has no search parameters of a Project`, 'SearchParameter.base')
+    }
+    const parameter = { ...definition, stamp: '', isReady: true }
+    try {
+      planOf(base, { stamp: code, types: new Map([[base, new Map([[code, parameter]])]]) })
+    } catch (error) {
+      // The compiler of paths throws plain errors.
+      const text = error instanceof Error ? error.message : String(error)
+      throw badRequest(text, 'SearchParameter.component.expression')
+    }
+  }
+  return definitions
+}

@@ -1,0 +1,247 @@
+/** Collects the rows of one resource while its plan runs. Measured in test/store/indexes.test.ts. */
+import { COMPARTMENTS } from '../../fhir/definitions.ts'
+import type { OwnParameter } from '../../fhir/definitions-data.ts'
+import { numberOf } from '../../fhir/json.ts'
+import { isObject, type Resource, referenceTo } from '../../fhir/resource.ts'
+import { UCUM } from '../../fhir/ucum.ts'
+import {
+  dateOf,
+  type QuantityRange,
+  quantityOf,
+  stringsOf,
+  type Token,
+  targetOf,
+  tokensOf,
+  urisOf,
+} from '../../fhir/values.ts'
+import { laterWords, normaliseString } from '../../fhir/values-string.ts'
+import type { Keys } from './keys.ts'
+import {
+  type CodeRow,
+  type PlannedParameter,
+  type PlannedType,
+  type RangeRow,
+  REMOVED_KEY,
+  type StringRow,
+} from './rows.ts'
+import {
+  type Constants,
+  codeRow,
+  codingOf,
+  constantsOf,
+  type TypeConstants,
+  textKey,
+} from './type-constants.ts'
+
+export class Derivation {
+  readonly keys: Keys
+  readonly resource: Resource
+  readonly references = new Set<bigint>()
+  readonly others = new Set<bigint>()
+  readonly strings: StringRow[] = []
+  readonly ranges: RangeRow[] = []
+  readonly codes: CodeRow[] = []
+  readonly units = new Set<string>()
+  /** Parameters of the Project that have failed on this resource. */
+  readonly failed: OwnParameter[] = []
+  low: number | undefined
+  high: number | undefined
+  readonly #project: number
+  readonly #constants: TypeConstants
+  #lastReference = ''
+  #lastTarget = 0n
+  #lastUnit = ''
+
+  constructor(keys: Keys, project: number, plan: PlannedType, resource: Resource) {
+    const self = referenceTo(resource)
+    this.resource = resource
+    this.keys = keys
+    this.#project = project
+    this.#constants = constantsOf(keys, project, plan)
+    this.references.add(keys.reference(this.#constants.self, this.target(self)))
+    if (OWN_COMPARTMENT.has(plan.type)) this.#compartment(self)
+  }
+
+  /** P(type, param) of the parameter at `index` in the plan. */
+  p(index: number): bigint {
+    return this.#of(index).p
+  }
+
+  token(index: number, type: string, value: unknown, isFolded: boolean): void {
+    const constants = this.#of(index)
+    const { p, present, texts } = constants
+    for (const token of tokensOf(type, value, isFolded)) {
+      this.others.add(present)
+      if (token.kind === 'coding') {
+        const { keys, codes } = codingOf(this.keys, constants, token)
+        for (const key of keys) this.others.add(key)
+        for (const row of codes) this.codes.push(row)
+        continue
+      }
+      this.#token(p, token)
+      if (token.kind === 'text') this.#text(texts, token.code)
+      if (token.kind === 'contact') this.#contact(p, token.code)
+      for (const { kind, system = '', code } of token.types ?? []) {
+        if (kind === 'text') this.#text(texts, code)
+        else this.others.add(this.keys.ofType(p, system, code, token.code))
+      }
+    }
+  }
+
+  reference(parameter: PlannedParameter, type: string, value: unknown): void {
+    const target = targetOf(type, value)
+    if (target === undefined) return
+    const { p, present, logical } = this.#of(parameter.index)
+    this.others.add(present)
+    if (target.identifier !== undefined) this.#token(logical, target.identifier)
+    if (target.literal === undefined) return
+    const exact = this.keys.reference(p, this.target(target.literal))
+    this.references.add(exact)
+    const version = type === 'canonical' ? target.literal.indexOf('|') : -1
+    if (version > 0) {
+      this.code(p, exact, '', target.literal, undefined)
+      const unversioned = this.target(target.literal.slice(0, version))
+      this.references.add(this.keys.reference(p, unversioned))
+    }
+    for (const prefix of parameter.compartments) {
+      if (target.literal.startsWith(prefix)) this.#compartment(target.literal)
+    }
+  }
+
+  /** Of a List: an item that it has no more. */
+  removed(reference: string): void {
+    const p = this.keys.param(this.#project, this.resource.resourceType, REMOVED_KEY)
+    this.others.add(this.keys.reference(p, this.target(reference)))
+  }
+
+  string(index: number, type: string, value: unknown): void {
+    const { p, words } = this.#of(index)
+    for (const part of stringsOf(type, value)) {
+      const v = normaliseString(part)
+      if (v === '') continue
+      this.strings.push({ p, v })
+      for (const word of laterWords(v)) this.strings.push({ p: words, v: word })
+    }
+  }
+
+  date(parameter: PlannedParameter, type: string, value: unknown): void {
+    const range = dateOf(type, value)
+    if (range === undefined) return
+    if (!parameter.isMainDate) {
+      this.ranges.push({ p: this.p(parameter.index), lo: range.low, hi: range.high, u: 0n })
+      return
+    }
+    this.low = Math.min(this.low ?? Infinity, range.low)
+    this.high = Math.max(this.high ?? -Infinity, range.high)
+  }
+
+  quantity(index: number, type: string, value: unknown): void {
+    const quantity = quantityOf(type, value)
+    if (quantity !== undefined) this.range(this.p(index), quantity)
+  }
+
+  uri(index: number, value: unknown): void {
+    const { p, present } = this.#of(index)
+    for (const uri of urisOf(value)) {
+      const key = this.keys.uri(p, uri)
+      this.others.add(present)
+      this.others.add(key)
+      this.code(p, key, '', uri, undefined)
+    }
+  }
+
+  /** The url of a conformance resource: also what canonical references to it are joined by. */
+  canonicalUrl(index: number, value: unknown): void {
+    this.uri(index, value)
+    const { version } = this.resource
+    for (const url of urisOf(value)) {
+      this.#canonical(url)
+      if (typeof version === 'string') this.#canonical(`${url}|${version}`)
+    }
+  }
+
+  /** Location.position: one row with the latitude as `lo` and the longitude as `hi`. */
+  position(index: number, value: unknown): void {
+    if (!isObject(value)) return
+    const [latitude, longitude] = [numberOf(value.latitude), numberOf(value.longitude)]
+    if (latitude === undefined || longitude === undefined) return
+    this.ranges.push({ p: this.p(index), lo: latitude, hi: longitude, u: 0n })
+  }
+
+  /** R(target); consecutive parameters often read one reference. */
+  target(reference: string): bigint {
+    if (reference === this.#lastReference) return this.#lastTarget
+    this.#lastReference = reference
+    this.#lastTarget = this.keys.target(this.#project, reference)
+    return this.#lastTarget
+  }
+
+  /** One row by unit code; a second one by the human unit where that or the system is unusual. */
+  range(p: bigint, { low, high, system, code, unit }: QuantityRange): void {
+    const u = code === undefined ? 0n : this.keys.unit(system, code)
+    this.ranges.push({ p, lo: low, hi: high, u })
+    const isPlain = code === undefined || (system !== UCUM && system !== '')
+    if (system === UCUM && code !== undefined) this.#unit(code)
+    const names = new Set([isPlain ? code : undefined, unit === code ? undefined : unit])
+    for (const name of names) {
+      if (name !== undefined) {
+        this.ranges.push({ p, lo: low, hi: high, u: this.keys.unit('', name) })
+      }
+    }
+  }
+
+  /** False for what the dictionary cannot keep. */
+  code(p: bigint, k: bigint, system: string, code: string, display: string | undefined): boolean {
+    const row = codeRow(p, k, system, code, display)
+    if (row !== undefined) this.codes.push(row)
+    return row !== undefined
+  }
+
+  #of(index: number): Constants {
+    return this.#constants.parameters[index] as Constants
+  }
+
+  #token(p: bigint, { system, code, kind }: Token): void {
+    const any = this.keys.token(p, undefined, code)
+    this.others.add(any)
+    if (system === undefined) {
+      if (kind === 'code') this.code(p, any, '', code, undefined)
+      return
+    }
+    const exact = this.keys.token(p, system, code)
+    this.others.add(exact)
+    if (kind === 'identifier' || kind === 'contact') this.others.add(this.keys.system(p, system))
+  }
+
+  #text(texts: bigint, text: string): void {
+    const words = textKey(this.keys, texts, text)
+    if (words === undefined) return
+    this.others.add(words.key)
+    if (words.row !== undefined) this.codes.push(words.row)
+  }
+
+  /** For `:contains`; a value of its own, so a dictionary would hold as many rows. */
+  #contact(p: bigint, value: string): void {
+    const v = normaliseString(value)
+    if (v !== '') this.strings.push({ p, v })
+  }
+
+  /** The dictionary tells a search which units there are to convert to. */
+  #unit(code: string): void {
+    if (code === this.#lastUnit) return
+    this.#lastUnit = code
+    this.units.add(code)
+    const { units } = this.#constants
+    this.code(units, this.keys.token(units, UCUM, code), UCUM, code, undefined)
+  }
+
+  #canonical(url: string): void {
+    this.references.add(this.keys.reference(this.#constants.canonical, this.target(url)))
+  }
+
+  #compartment(reference: string): void {
+    this.references.add(this.keys.reference(this.#constants.compartment, this.target(reference)))
+  }
+}
+
+const OWN_COMPARTMENT: ReadonlySet<string> = new Set<string>(COMPARTMENTS)

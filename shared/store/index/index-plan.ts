@@ -1,0 +1,233 @@
+/** One plan a resource type: every parameter's compiled walks, grouped by the property they need. */
+
+import { LRUCache } from 'lru-cache'
+import {
+  COMPARTMENTS,
+  compartmentParams,
+  isResourceType,
+  mainDate,
+  searchParameters,
+  storedParameters,
+} from '../../fhir/definitions.ts'
+import type { OwnParameter, OwnParameters, SearchParameter } from '../../fhir/definitions-data.ts'
+import { targetOf } from '../../fhir/values.ts'
+import { compileExpression, type Leg, type Walk } from '../../fhirpath/extract.ts'
+import { isReadable } from '../../query/custom-parameters.ts'
+import { planComposite } from './composite-plan.ts'
+import type { Derivation } from './derivation.ts'
+import { generalWalk } from './general-walk.ts'
+import { removedItems } from './list-items.ts'
+import type { PlannedParameter, PlannedType } from './rows.ts'
+import { ANY_ELEMENT, elementsRead, META, makesSideRows } from './side-elements.ts'
+
+export interface Plan extends PlannedType {
+  /** Root property → walks from the resource. */
+  readonly roots: ReadonlyMap<string, readonly Walk<Derivation>[]>
+  /** Walks that answer for an absent element too (`deceased` is false). */
+  readonly whole: readonly Walk<Derivation>[]
+  /** Elements that rows come from, ANY_ELEMENT where that cannot be told. */
+  readonly elements: ReadonlySet<string>
+  /** Those of them that string and range rows come from. */
+  readonly sides: ReadonlySet<string>
+  /** In the order of COMPARTMENTS: walks that collect `Type/id`. */
+  readonly compartments: readonly (readonly Walk<Set<string>>[])[]
+}
+
+/** Undefined for what has no rows of its own: columns, unions, unknown parameters. */
+export function plannedParameter(
+  type: string,
+  code: string,
+  own?: OwnParameters,
+): PlannedParameter | undefined {
+  return planOf(type, own).parameters.find((parameter) => parameter.code === code)
+}
+
+/** True for a reference parameter that holds urls of conformance resources. */
+export function isCanonicalParameter(type: string, code: string, own?: OwnParameters): boolean {
+  const types = plannedParameter(type, code, own)?.types ?? []
+  return types.includes('canonical') || types.includes('uri')
+}
+
+/** Compiled when the type is first met. Throws for what is no resource type. */
+export function planOf(type: string, own?: OwnParameters, only?: Only): Plan {
+  if (only !== undefined) return partOf(type, own, only)
+  if (own === undefined || !own.types.has(type)) return planIn(standard, type, undefined)
+  const plans = ownPlans.get(own) ?? new Map<string, Plan>()
+  ownPlans.set(own, plans)
+  return planIn(plans, type, own)
+}
+
+/** Those of the parameters that are worth the work, as stored; `_compartment` for whatever leads to one. */
+export interface Only {
+  readonly stamp: string
+  readonly codes: ReadonlySet<string>
+}
+
+const MAX_PARTS = 1000
+const parts = new LRUCache<string, Plan>({ max: MAX_PARTS })
+
+function partOf(type: string, own: OwnParameters | undefined, only: Only): Plan {
+  const name = `${type}|${own?.stamp ?? ''}|${only.stamp}`
+  const known = parts.get(name)
+  if (known !== undefined) return known
+  const plan = makePlan(type, own, only)
+  parts.set(name, plan)
+  return plan
+}
+
+const standard = new Map<string, Plan>()
+const ownPlans = new WeakMap<OwnParameters, Map<string, Plan>>()
+
+function planIn(plans: Map<string, Plan>, type: string, own: OwnParameters | undefined): Plan {
+  const known = plans.get(type)
+  if (known) return known
+  if (!isResourceType(type)) throw new Error(`No resource type "${type}"`)
+  const plan = makePlan(type, own)
+  plans.set(type, plan)
+  return plan
+}
+
+/** Answered from columns of the row. */
+const COLUMNS = new Set(['_id', '_lastUpdated'])
+
+/** Canonical references name a url with its version: the one of such a resource is read with its url. */
+const CANONICAL_VERSION = 'version'
+
+function makePlan(type: string, own: OwnParameters | undefined, only?: Only): Plan {
+  const parameters: PlannedParameter[] = []
+  const roots = new Map<string, Walk<Derivation>[]>()
+  const whole: Walk<Derivation>[] = []
+  const elements = new Set<string>([CANONICAL_VERSION])
+  const sides = new Set<string>()
+  const compartments: Walk<Set<string>>[][] = COMPARTMENTS.map(() => [])
+  const members = COMPARTMENTS.map((compartment) => new Set(compartmentParams(compartment, type)))
+  const main = mainDate(type)
+
+  for (const parameter of searchParameters(type, own).values()) {
+    if (parameter.expression === undefined || COLUMNS.has(parameter.code)) continue
+    if (storedParameters(type, parameter.code)[0] !== parameter.code) continue
+    const inside = members.map((codes) => codes.has(parameter.code))
+    if (only !== undefined && !isAmong(only, parameter.code, inside)) continue
+    const index = parameters.length
+    const ownParameter = own?.types.get(type)?.get(parameter.code)
+    if (ownParameter?.isGeneral) {
+      const planned = generalParameter(ownParameter, index)
+      parameters.push(planned)
+      whole.push(bindGeneral(type, ownParameter, planned))
+      elements.add(ANY_ELEMENT)
+      sides.add(ANY_ELEMENT)
+      continue
+    }
+    const compiled = compileExpression(type, parameter.expression)
+    const legs = ownParameter
+      ? compiled.filter((leg) => isReadable(parameter.type, leg.type))
+      : compiled
+    const planned: PlannedParameter = {
+      code: parameter.code,
+      index,
+      isMainDate: parameter.code === main,
+      types: [...new Set(legs.map((leg) => leg.type))],
+      compartments: COMPARTMENTS.filter((_, i) => inside[i]).map((name) => `${name}/`),
+    }
+    parameters.push(planned)
+    for (const leg of legs) {
+      const walk = bindLeg(type, parameter, planned, leg)
+      if (walk === undefined) continue
+      const hasSides = makesSideRows(parameter, planned.isMainDate, leg)
+      for (const name of elementsRead(type, parameter, leg)) {
+        elements.add(name)
+        // The author, say, differs from version to version, and a Project may search by it.
+        if (name === META && ownParameter !== undefined) elements.add(ANY_ELEMENT)
+        if (hasSides) sides.add(name)
+      }
+      if (leg.root === undefined) whole.push(walk)
+      else roots.set(leg.root, [...(roots.get(leg.root) ?? []), walk])
+      if (parameter.type !== 'reference') continue
+      COMPARTMENTS.forEach((name, i) => {
+        if (inside[i]) compartments[i]?.push(leg.bind(collectTargets(leg.type, `${name}/`)))
+      })
+    }
+  }
+  const items = type === 'List' ? roots.get('entry') : undefined
+  items?.push(removedItems)
+  const stamp = [own?.stamp ?? '', ...(only === undefined ? [] : [only.stamp])].join('|')
+  return { type, stamp, parameters, roots, whole, elements, sides, compartments }
+}
+
+function isAmong({ codes }: Only, code: string, inside: readonly boolean[]): boolean {
+  return codes.has(code) || (codes.has('_compartment') && inside.includes(true))
+}
+
+function collectTargets(type: string, prefix: string): Walk<Set<string>> {
+  return (value, found) => {
+    const literal = targetOf(type, value)?.literal
+    if (literal?.startsWith(prefix)) found.add(literal)
+  }
+}
+
+/** Nothing is known of its elements beforehand but what its type can read. */
+function generalParameter({ code, type }: OwnParameter, index: number): PlannedParameter {
+  const types = type === 'token' ? ['Coding'] : type === 'reference' ? ['Reference'] : []
+  return { code, index, isMainDate: false, types, compartments: [] }
+}
+
+function bindGeneral(
+  owner: string,
+  parameter: OwnParameter,
+  planned: PlannedParameter,
+): Walk<Derivation> {
+  const handlers = new Map<string, Walk<Derivation> | undefined>()
+  return generalWalk(parameter, (type) => {
+    if (!isReadable(parameter.type, type)) return undefined
+    if (!handlers.has(type)) handlers.set(type, handlerOf(owner, parameter, planned, type))
+    return handlers.get(type)
+  })
+}
+
+function bindLeg(
+  owner: string,
+  parameter: SearchParameter,
+  planned: PlannedParameter,
+  leg: Leg,
+): Walk<Derivation> | undefined {
+  if (parameter.type === 'composite') return planComposite(owner, parameter, planned.index, leg)
+  const handler = handlerOf(owner, parameter, planned, leg.type)
+  return handler && leg.bind(handler)
+}
+
+/** What a value of a type becomes. */
+function handlerOf(
+  owner: string,
+  parameter: SearchParameter,
+  planned: PlannedParameter,
+  type: string,
+): Walk<Derivation> | undefined {
+  const { index } = planned
+  switch (parameter.type) {
+    case 'token': {
+      const isFolded = parameter.code === 'email' || parameter.code === 'phone'
+      return (value, into) => into.token(index, type, value, isFolded)
+    }
+    case 'reference':
+      return (value, into) => into.reference(planned, type, value)
+    case 'string':
+      return (value, into) => into.string(index, type, value)
+    case 'date':
+      return (value, into) => into.date(planned, type, value)
+    case 'number':
+    case 'quantity':
+      return (value, into) => into.quantity(index, type, value)
+    case 'uri':
+      return parameter.code === 'url' && parameter.expression === `${owner}.url`
+        ? (value, into) => into.canonicalUrl(index, value)
+        : (value, into) => into.uri(index, value)
+    case 'special':
+      return (value, into) => into.position(index, value)
+    case 'composite':
+      return undefined
+    default: {
+      const never: never = parameter.type
+      return never
+    }
+  }
+}

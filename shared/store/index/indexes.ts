@@ -1,0 +1,92 @@
+/**
+ * Resource → the rows that make it findable: keys, main date, strings, ranges, codings. The write
+ * path, the policy checks in memory and the subscriptions all use what is derived here.
+ */
+
+import { tooCostly } from '../../errors.ts'
+import { COMPARTMENTS, type Compartment } from '../../fhir/definitions.ts'
+import type { OwnParameter, OwnParameters } from '../../fhir/definitions-data.ts'
+import type { Resource } from '../../fhir/resource.ts'
+import { timestamp } from '../../fhir/values-date.ts'
+import { Derivation } from './derivation.ts'
+import { type Only, type Plan, planOf } from './index-plan.ts'
+import type { Keys } from './keys.ts'
+import type { CodeRow, RangeRow, StringRow } from './rows.ts'
+
+export interface IndexRows {
+  /** `keys[0]` is the self key; `keys[0..nref)` are self, references and compartments. No duplicates. */
+  readonly keys: readonly bigint[]
+  readonly nref: number
+  /** Main date of the type as PostgreSQL timestamptz text (`infinity` allowed); both or none. */
+  readonly dateLow: string | undefined
+  readonly dateHigh: string | undefined
+  readonly strings: readonly StringRow[]
+  readonly ranges: readonly RangeRow[]
+  readonly codes: readonly CodeRow[]
+  /** UCUM codes of its quantities. */
+  readonly units: readonly string[]
+  /** Parameters of the Project whose expressions have failed: they have no rows. */
+  readonly failed: readonly OwnParameter[]
+}
+
+/** `nref` is a smallint column. */
+const MAX_REFERENCES = 32_767
+const MAX_ROWS = 100_000
+
+/** The resource must have its id. Errors: 400 too-costly for more than 32,767 references. */
+export function deriveIndexes(
+  keys: Keys,
+  project: number,
+  resource: Resource,
+  own?: OwnParameters,
+  only?: Only,
+): IndexRows {
+  const plan = planOf(resource.resourceType, own, only)
+  const derived = new Derivation(keys, project, plan, resource)
+  runPlan(plan, resource, derived)
+  const nref = derived.references.size
+  const size = nref + derived.others.size
+  if (nref > MAX_REFERENCES) throw tooCostly(`A resource may hold ${MAX_REFERENCES} references`)
+  if (size + derived.strings.length + derived.ranges.length > MAX_ROWS) {
+    throw tooCostly(`A resource may hold ${MAX_ROWS} searchable values`)
+  }
+  const { low, high } = derived
+  const hasDate = low !== undefined && high !== undefined
+  return {
+    keys: [...derived.references, ...derived.others],
+    nref,
+    dateLow: hasDate ? timestamp(low) : undefined,
+    dateHigh: hasDate ? timestamp(high) : undefined,
+    strings: derived.strings,
+    ranges: derived.ranges,
+    codes: derived.codes,
+    units: [...derived.units],
+    failed: derived.failed,
+  }
+}
+
+/** `Patient/<id>` of every patient whose compartment the resource is in, itself included. */
+export function patientCompartments(resource: Resource): readonly string[] {
+  return compartmentsOf('Patient', resource)
+}
+
+/** `Type/<id>` of every compartment of one kind that the resource is in. */
+export function compartmentsOf(compartment: Compartment, resource: Resource): readonly string[] {
+  const plan = planOf(resource.resourceType)
+  const found = new Set<string>()
+  if (resource.resourceType === compartment && resource.id !== undefined) {
+    found.add(`${compartment}/${resource.id}`)
+  }
+  for (const walk of plan.compartments[COMPARTMENTS.indexOf(compartment)] ?? []) {
+    walk(resource, found)
+  }
+  return [...found]
+}
+
+function runPlan(plan: Plan, resource: Resource, derived: Derivation): void {
+  for (const name in resource) {
+    const walks = plan.roots.get(name)
+    if (walks !== undefined) for (const walk of walks) walk(resource, derived)
+  }
+  for (const walk of plan.whole) walk(resource, derived)
+}

@@ -1,0 +1,42 @@
+/** The rows that searches find a resource by, and the parameters that they are made for. */
+
+export interface PlannedParameter {
+  readonly code: string
+  readonly index: number
+  readonly isMainDate: boolean
+  /** Types of its elements: `Coding`, `Identifier`, `code` …; tells which keys a token has. */
+  readonly types: readonly string[]
+  /** `Patient/`, … for the compartments this parameter puts a resource into. */
+  readonly compartments: readonly string[]
+}
+
+export interface CodeRow {
+  readonly p: bigint
+  readonly k: bigint
+  readonly system: string
+  readonly code: string
+  readonly display: string | undefined
+}
+
+export interface RangeRow {
+  readonly p: bigint
+  readonly lo: number
+  readonly hi: number
+  readonly u: bigint
+}
+
+export interface StringRow {
+  readonly p: bigint
+  readonly v: string
+}
+
+/** What of a plan decides the constants of its keys. */
+export interface PlannedType {
+  readonly type: string
+  /** Of a Project's own parameters in it; empty without any. */
+  readonly stamp: string
+  readonly parameters: readonly PlannedParameter[]
+}
+
+/** P(List, this) ^ R(item) is held by a List of which the item is no member any more. */
+export const REMOVED_KEY = '_removed'

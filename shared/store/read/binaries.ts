@@ -1,0 +1,139 @@
+/**
+ * A Binary with a `securityContext` is in sight of those only who may read that resource
+ * (https://hl7.org/fhir/R4/binary.html#security). The rows are those of any type; what is added here is one
+ * statement that reads the contexts.
+ */
+import { may } from '../../access/policy.ts'
+import type { Principal } from '../../access/principal.ts'
+import { notFound } from '../../errors.ts'
+import { typeNumber } from '../../fhir/definitions.ts'
+import { isObject, type Meta, parseReference } from '../../fhir/resource.ts'
+import { isLegalId, type Store, scopeOf } from '../rows/context.ts'
+import { readRow } from '../rows/read.ts'
+import { toVersion } from '../rows/rows.ts'
+import type { BinaryHead, HistoryPage, Version } from '../rows/version.ts'
+import { readMany } from './read-judged.ts'
+
+/** The version itself. Errors: 404. */
+export async function inSight(
+  store: Store,
+  principal: Principal,
+  version: Version,
+): Promise<Version> {
+  const [found] = await keepInSight(store, principal, [version], contextOf)
+  if (found === undefined) throw notFound()
+  return found
+}
+
+/** Errors: 404 for a Binary that may not be read, so may not be changed either. */
+export async function requireInSight(store: Store, principal: Principal, id: string) {
+  const row = await readRow(store, principal, 'Binary', id)
+  if (row !== undefined) await inSight(store, principal, toVersion(row, id))
+}
+
+/** Without the versions that are out of sight. Errors: 404 when none is left. */
+export async function historyInSight(
+  store: Store,
+  principal: Principal,
+  page: HistoryPage,
+): Promise<HistoryPage> {
+  const versions = await keepInSight(store, principal, page.versions, contextOf)
+  const hidden = page.versions.length - versions.length
+  if (versions.length === 0 && hidden > 0) throw notFound()
+  return { ...page, total: page.total && page.total - hidden, versions }
+}
+
+/** Those out of sight become undefined; other types stay. */
+export async function manyInSight(
+  store: Store,
+  principal: Principal,
+  versions: readonly (Version | undefined)[],
+): Promise<readonly (Version | undefined)[]> {
+  const binaries = versions.filter((version) => version?.type === 'Binary') as readonly Version[]
+  const left = new Set(await keepInSight(store, principal, binaries, contextOf))
+  return versions.map((version) =>
+    version === undefined || version.type !== 'Binary' || left.has(version) ? version : undefined,
+  )
+}
+
+interface HeadRow {
+  readonly place: number
+  readonly ver: number
+  readonly meta_ext: string
+  readonly context: string | null
+}
+
+/** One statement, and one more when some have a `securityContext`. Content stays in the database. */
+export async function readBinaries(
+  store: Store,
+  principal: Principal,
+  ids: readonly string[],
+): Promise<ReadonlyMap<string, BinaryHead>> {
+  const legal = ids.filter(isLegalId)
+  if (legal.length === 0 || !may(principal, 'Binary', 'read')) return new Map()
+  const { project, everywhere } = scopeOf(principal, 'Binary')
+  const rows = await store.connection.query<HeadRow>({
+    name: everywhere ? 'read-binaries-everywhere' : 'read-binaries',
+    text: `select distinct on (x.place) x.place, v.ver, v.meta_ext,
+        (v.content::json -> 'securityContext')::text as context
+      from unnest($1::int[], $2::uuid[]) as x(place, id)
+      ${everywhere ? 'cross join tenant t' : ''}
+      cross join lateral (
+        select * from version where project = ${everywhere ? 't.project' : '$3'}
+          and type = $4 and id = x.id order by ver desc limit 1) v
+      where v.content is not null
+      order by x.place, v.project = $3 desc`,
+    values: [
+      `{${legal.map((_, place) => place).join(',')}}`,
+      `{${legal.map((id) => store.keys.rowId('Binary', id)).join(',')}}`,
+      project,
+      typeNumber('Binary'),
+    ],
+  })
+  const left = await keepInSight(store, principal, rows, ({ context }) =>
+    context === null ? undefined : referenceOf(JSON.parse(context)),
+  )
+  return new Map(
+    left.map(({ place, ver, meta_ext }) => {
+      // The service's own text, written by the repository.
+      const { project: projectId = '' } = JSON.parse(`{${meta_ext}}`) as Meta
+      return [legal[place] ?? '', { projectId, ver }] as const
+    }),
+  )
+}
+
+async function keepInSight<T>(
+  store: Store,
+  principal: Principal,
+  binaries: readonly T[],
+  context: (binary: T) => string | undefined,
+): Promise<readonly T[]> {
+  // The service's own work reads the code of bots, whoever may see them.
+  if (principal.isSuperAdmin && principal.membershipId === undefined) return binaries
+  const contexts = new Set(binaries.flatMap((binary) => context(binary) ?? []))
+  if (contexts.size === 0) return binaries
+  const known = [...contexts].flatMap((text) => parseReference(text) ?? [])
+  const found = await readMany(store, principal, known)
+  const readable = new Set(
+    known.filter((_, place) => found[place] !== undefined).map(({ type, id }) => `${type}/${id}`),
+  )
+  return binaries.filter((binary) => {
+    const text = context(binary)
+    const reference = parseReference(text)
+    return text === undefined || readable.has(`${reference?.type}/${reference?.id}`)
+  })
+}
+
+function contextOf({ content }: Version): string | undefined {
+  // Most have none, and the code of a bot need not be parsed to know.
+  if (content === undefined || !content.includes('"securityContext"')) return undefined
+  // A stored version is a resource.
+  const { securityContext } = JSON.parse(content) as Record<string, unknown>
+  return securityContext === undefined ? undefined : referenceOf(securityContext)
+}
+
+/** A context that names nothing hides the Binary: the empty text is no reference. */
+function referenceOf(securityContext: unknown): string {
+  const reference = isObject(securityContext) ? securityContext.reference : undefined
+  return typeof reference === 'string' ? reference : ''
+}

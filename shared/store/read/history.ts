@@ -1,0 +1,265 @@
+/**
+ * History of a resource, of a type and of a Project, newest first unless asked otherwise. Versions are
+ * in the order (lu, type, id, ver), which no two share, so a page continues where the last one ended.
+ */
+import { may } from '../../access/policy.ts'
+import type { Principal } from '../../access/principal.ts'
+import { forbidden, notFound } from '../../errors.ts'
+import { resourceTypes, typeNumber } from '../../fhir/definitions.ts'
+import type { Statement } from '../../platform/postgres/statement.ts'
+import { idOf } from '../rows/content.ts'
+import { isLegalId, type Store, scopeOf } from '../rows/context.ts'
+import { allow, projectTest } from '../rows/read.ts'
+import { type VersionRow, versionColumns } from '../rows/rows.ts'
+import { type Bind, binder } from '../rows/side-rows.ts'
+import type { HistoryPage, HistoryRequest } from '../rows/version.ts'
+import { readJudged } from '../rulings/rulings.ts'
+import { type Position, readCursor, writeCursor } from './history-cursor.ts'
+import { isWholeHistory, seenVersions } from './history-judged.ts'
+
+const V = versionColumns('v')
+
+/** Versions that are judged to be counted, in one request and in one statement. */
+const MOST_JUDGED = 10_000
+const JUDGED_AT_ONCE = 1000
+
+/** Deletions included; 404 when the id was never used or is not in sight. */
+export async function history(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+  request: HistoryRequest,
+): Promise<HistoryPage> {
+  allow(principal, type, 'read')
+  if (!isLegalId(id)) throw notFound()
+  const isWhole = isWholeHistory(principal, type)
+  if (!isWhole) await requireVisible(store, principal, type, id)
+  allow(principal, type, 'history')
+  const { project, metaPrefix, everywhere } = scopeOf(principal, type)
+  const { values, bind } = binder()
+  const [own, rowType, rowId] = [
+    bind(project, 'int'),
+    bind(typeNumber(type), 'smallint'),
+    bind(store.keys.rowId(type, id), 'uuid'),
+  ]
+  const cursor = positionIn(store, request)
+  const isPlain = !(request.since ?? request.at ?? request.cursor ?? request.ascending)
+  const name = everywhere ? 'history-everywhere' : 'history'
+  const rows = await store.connection.query<VersionRow & { known: number; total: number }>({
+    ...(isPlain ? { name } : {}),
+    text: `with h as materialized (
+        select v.project, v.type, v.id, v.ver, v.lu from version v
+        where ${projectTest(everywhere)} and v.type = ${rowType} and v.id = ${rowId}
+          and starts_with(v.meta_ext, ${bind(metaPrefix, 'text')})),
+      m as materialized (select * from h v where ${windowSql(request, bind)})
+      select t.known::int, t.total::int, v.* from (
+        select (select count(*) from h) as known, (select count(*) from m) as total) t
+      left join lateral (
+        select ${V} from m join version v using (project, type, id, ver)
+        where ${afterSql(request, cursor, bind)}
+        order by v.project = ${own} desc, ${orderSql(request)}
+        limit ${bind(request.count + 1, 'int')} offset ${bind(request.offset, 'int')}) v on true`,
+    values,
+  })
+  const [first] = rows
+  if (first === undefined || first.known === 0) throw notFound()
+  // The outer join gives one row of nulls when the page is empty.
+  const found = rows.filter((row) => row.ver !== null)
+  const page = await pageOf(store, principal, request, found, () => id)
+  const isAll = found.length <= request.count && isPlain && request.offset === 0
+  if (isAll) return { ...page, total: page.versions.length }
+  if (isWhole) return { ...page, total: first.total }
+  const row = store.keys.rowId(type, id)
+  return { ...page, total: await countSeen(store, principal, [type], request, row) }
+}
+
+/** Errors: 404 unless the newest version is in sight, 403 unless its history is. */
+async function requireVisible(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+): Promise<void> {
+  const newest = await readJudged(store, principal, type, id, ['read', 'history'])
+  if (newest?.rulings.read === undefined) throw notFound()
+  if (newest.rulings.history === undefined) {
+    throw forbidden('criteria of every entry for history')
+  }
+}
+
+/** Of one type, or of all that the Principal may read. Errors: 403 for a type that is denied. */
+export async function historyOf(
+  store: Store,
+  principal: Principal,
+  type: string | undefined,
+  request: HistoryRequest,
+): Promise<HistoryPage> {
+  if (type !== undefined) {
+    allow(principal, type, 'read')
+    allow(principal, type, 'history')
+  }
+  const types = type === undefined ? readableTypes(principal) : [type]
+  const [rows, total] = await Promise.all([
+    store.connection.query<ManyRow>(pageStatement(store, principal, types, request)),
+    request.total ? totalOf(store, principal, types, request) : undefined,
+  ])
+  return { total, ...(await pageOf(store, principal, request, rows, textId)) }
+}
+
+function readableTypes(principal: Principal): readonly string[] {
+  return resourceTypes.filter(
+    (type) => may(principal, type, 'read') && may(principal, type, 'history'),
+  )
+}
+
+interface ManyRow extends VersionRow {
+  /** Start of the text of the version before a deletion. */
+  readonly before: string | null
+}
+
+// The row's id is the FHIR id only for UUIDs, so that of a deletion is read from what was deleted.
+function textId({ id, before }: ManyRow): string {
+  return before === null ? id : idOf(before)
+}
+
+/** A probe of the index by time for each type: a page costs a page, however long the history is. */
+function pageStatement(
+  store: Store,
+  principal: Principal,
+  types: readonly string[],
+  request: HistoryRequest,
+  row?: string,
+): Statement {
+  const { values, bind } = binder()
+  const most = bind(request.offset + request.count + 1, 'int')
+  const after = afterSql(request, positionIn(store, request), bind)
+  const window = windowSql(request, bind)
+  const only = row === undefined ? 'true' : `v.id = ${bind(row, 'uuid')}`
+  return {
+    text: `select ${V}, case when v.content is null then (
+        select left(b.content, 256) from version b
+        where b.project = v.project and b.type = v.type and b.id = v.id and b.ver = v.ver - 1
+      ) end as before
+      from ${sources(principal, types, bind)} cross join lateral (
+        select ${V} from version v
+        where v.project = x.project and v.type = x.type and starts_with(v.meta_ext, x.prefix)
+          and ${only} and ${window} and ${after}
+        order by ${orderSql(request)} limit ${most}) v
+      order by ${orderSql(request)}
+      limit ${bind(request.count + 1, 'int')} offset ${bind(request.offset, 'int')}`,
+    values,
+  }
+}
+
+/** Where a policy tells versions apart each is judged; undefined where those are too many. */
+async function totalOf(
+  store: Store,
+  principal: Principal,
+  types: readonly string[],
+  request: HistoryRequest,
+): Promise<number | undefined> {
+  const judged = types.filter((type) => !isWholeHistory(principal, type))
+  const whole = types.filter((type) => !judged.includes(type))
+  const seen = judged.length === 0 ? 0 : await countSeen(store, principal, judged, request)
+  return seen === undefined ? undefined : seen + (await countAll(store, principal, whole, request))
+}
+
+async function countSeen(
+  store: Store,
+  principal: Principal,
+  types: readonly string[],
+  { since, at }: HistoryRequest,
+  row?: string,
+): Promise<number | undefined> {
+  let seen = 0
+  let cursor: string | undefined
+  for (let looked = 0; looked < MOST_JUDGED; looked += JUDGED_AT_ONCE) {
+    const request = { count: JUDGED_AT_ONCE, offset: 0, since, at, cursor }
+    const statement = pageStatement(store, principal, types, request, row)
+    const rows = await store.connection.query<ManyRow>(statement)
+    const { versions, next } = await pageOf(store, principal, request, rows, textId)
+    seen += versions.length
+    if (next === undefined) return seen
+    cursor = next
+  }
+  return undefined
+}
+
+async function countAll(
+  store: Store,
+  principal: Principal,
+  types: readonly string[],
+  request: HistoryRequest,
+): Promise<number> {
+  const { values, bind } = binder()
+  const [row] = await store.connection.query<{ count: number }>({
+    text: `select count(*)::int as count from ${sources(principal, types, bind)}
+      join version v on v.project = x.project and v.type = x.type
+      where starts_with(v.meta_ext, x.prefix) and ${windowSql(request, bind)}`,
+    values,
+  })
+  return row?.count ?? 0
+}
+
+function sources(principal: Principal, types: readonly string[], bind: Bind): string {
+  const scopes = types.map((type) => scopeOf(principal, type))
+  const numbers = bind(`{${types.map((type) => typeNumber(type)).join(',')}}`, 'smallint[]')
+  const projects = bind(`{${scopes.map(({ project }) => project).join(',')}}`, 'int[]')
+  const prefixes = bind(
+    scopes.map(({ metaPrefix }) => metaPrefix),
+    'text[]',
+  )
+  return `unnest(${numbers}, ${projects}, ${prefixes}) x(type, project, prefix)`
+}
+
+/** `_since`, and `_at`: versions that were current at some point of a period. */
+function windowSql({ since, at }: HistoryRequest, bind: Bind): string {
+  const tests = ['true']
+  if (since !== undefined) tests.push(`v.lu >= ${bind(since.toISOString(), 'timestamptz')}`)
+  if (at !== undefined) {
+    tests.push(
+      `v.lu < ${bind(at.end.toISOString(), 'timestamptz')}`,
+      `not exists (select 1 from version n where n.project = v.project and n.type = v.type
+        and n.id = v.id and n.ver = v.ver + 1
+        and n.lu <= ${bind(at.start.toISOString(), 'timestamptz')})`,
+    )
+  }
+  return tests.join(' and ')
+}
+
+function orderSql({ ascending }: HistoryRequest): string {
+  const direction = ascending ? '' : ' desc'
+  return ['lu', 'type', 'id', 'ver'].map((column) => `v.${column}${direction}`).join(', ')
+}
+
+function positionIn({ keys }: Store, { cursor }: HistoryRequest): Position | undefined {
+  return cursor === undefined ? undefined : readCursor(keys.seal, cursor)
+}
+
+/** The bound on `lu` alone is what the index by time can use. */
+function afterSql({ ascending }: HistoryRequest, cursor: Position | undefined, bind: Bind): string {
+  if (cursor === undefined) return 'true'
+  const { lu, type, id, ver } = cursor
+  const beyond = ascending ? '>' : '<'
+  const time = bind(lu, 'timestamptz')
+  const position = [time, bind(type, 'smallint'), bind(id, 'uuid'), bind(ver, 'int')].join(', ')
+  return `v.lu ${beyond}= ${time} and (v.lu, v.type, v.id, v.ver) ${beyond} (${position})`
+}
+
+async function pageOf<Row extends VersionRow>(
+  store: Store,
+  principal: Principal,
+  { count }: HistoryRequest,
+  rows: readonly Row[],
+  idFor: (row: Row) => string,
+): Promise<Pick<HistoryPage, 'versions' | 'next'>> {
+  const shown = rows.slice(0, count)
+  const seen = await seenVersions(store, principal, shown, idFor)
+  // Of what was looked at, which may be out of sight: a cursor is sealed.
+  const last = rows.length > count ? shown.at(-1) : undefined
+  return {
+    versions: seen.map(({ version }) => version),
+    next: last && writeCursor(store.keys.seal, last),
+  }
+}

@@ -1,0 +1,118 @@
+/** Tags, security labels and profiles in use: https://hl7.org/fhir/R4/resource-operation-meta.html */
+import { grantsFor, may, REGISTRY_TYPES } from '../../access/policy.ts'
+import type { Principal } from '../../access/principal.ts'
+import { forbidden } from '../../errors.ts'
+import { resourceTypes, typeNumber } from '../../fhir/definitions.ts'
+import { keysLiteral } from '../index/keys.ts'
+import type { Store } from '../rows/context.ts'
+import { type Bind, binder } from '../rows/side-rows.ts'
+import { allSql, placeIn, visibleTests } from '../search/tests/grant-tests.ts'
+
+export interface MetaSummary {
+  readonly tag: readonly object[]
+  readonly security: readonly object[]
+  /** Of the newest resources of each type. */
+  readonly profile: readonly string[]
+}
+
+const MOST_CODINGS = 1000
+/** Resources whose profiles are looked at: no index tells them apart. */
+const LOOKED_AT = 1000
+
+/** Of one type, or of all that the Principal may search in its Project. Errors: 403. Two statements. */
+export async function metaSummary(
+  store: Store,
+  principal: Principal,
+  type: string | undefined,
+): Promise<MetaSummary> {
+  const types = (type === undefined ? resourceTypes : [type]).filter(
+    (name) => !REGISTRY_TYPES.has(name) && may(principal, name, 'search'),
+  )
+  if (types.length === 0) throw forbidden()
+  const [tag, security, profile] = await Promise.all([
+    codingsOf(store, principal, types, '_tag'),
+    codingsOf(store, principal, types, '_security'),
+    profilesOf(store, principal, types),
+  ])
+  return { tag, security, profile }
+}
+
+async function profilesOf(
+  { connection, keys }: Store,
+  principal: Principal,
+  types: readonly string[],
+): Promise<readonly string[]> {
+  const project = principal.project.number
+  const { values, bind } = binder()
+  const seen = seenSql(keys, principal, types, '_profile', bind)
+  const rows = await connection.query<{ url: string }>({
+    text: `select distinct url from unnest(${bind(types.map(typeNumber), 'smallint[]')}) as x(t)
+      cross join lateral (
+        select r.project, r.type, r.id, r.ver from resource r
+        where r.project = ${bind(project, 'int')} and r.type = x.t and ${seen} order by r.lu desc
+        limit ${bind(Math.ceil(LOOKED_AT / Math.min(types.length, 20)), 'int')}) r
+      join version v using (project, type, id, ver)
+      cross join lateral json_array_elements_text(v.content::json #> '{meta,profile}') as p(url)
+      where v.content like '%"profile":[%' order by url limit ${bind(MOST_CODINGS, 'int')}`,
+    values,
+  })
+  return rows.map(({ url }) => url)
+}
+
+/** True of rows that the Principal may search by the parameter. */
+function seenSql(
+  keys: Store['keys'],
+  principal: Principal,
+  types: readonly string[],
+  code: string,
+  bind: Bind,
+): string {
+  const limited = types.flatMap((type) => {
+    const grants = grantsFor(principal, type, 'search')
+    if (grants === undefined) return []
+    const place = placeIn(keys, principal, type, principal.project.number)
+    const tests = visibleTests(place, grants, [code])
+    return tests?.length === 0 ? [] : [{ number: typeNumber(type), tests }]
+  })
+  if (limited.length === 0) return 'true'
+  const others = `r.type <> all(${bind(
+    limited.map(({ number }) => number),
+    'smallint[]',
+  )})`
+  const some = limited.flatMap(({ number, tests }) =>
+    tests === undefined ? [] : [`(r.type = ${number} and ${allSql(tests, bind)})`],
+  )
+  return `(${[others, ...some].join(' or ')})`
+}
+
+interface CodingRow {
+  readonly system: string
+  readonly code: string
+  readonly display: string | null
+}
+
+/** The dictionary forgets nothing, so each of its codings must still be held by a resource. */
+async function codingsOf(
+  { connection, keys }: Store,
+  principal: Principal,
+  types: readonly string[],
+  parameter: string,
+): Promise<readonly object[]> {
+  const { number } = principal.project
+  const { values, bind } = binder()
+  const project = bind(number, 'int')
+  const ps = types.map((type) => keys.param(number, type, parameter))
+  const rows = await connection.query<CodingRow>({
+    text: `select distinct on (c.system, c.code) c.system, c.code, c.display from code c
+      where c.project = ${project} and c.p = any(${bind(keysLiteral(ps), 'bigint[]')}) and exists (
+        select 1 from resource r where r.project = ${project} and r.keys @> array[c.k]
+          and ${seenSql(keys, principal, types, parameter, bind)})
+      order by c.system, c.code limit ${bind(MOST_CODINGS, 'int')}`,
+    values,
+  })
+  return rows.map(({ system, code, display }) => ({
+    ...(system === '' ? {} : { system }),
+    code,
+    ...(display === null ? {} : { display }),
+  }))
+}

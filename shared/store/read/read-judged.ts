@@ -1,0 +1,168 @@
+/** Read, vread and reads of many, as a Principal: one statement each, on primary keys. */
+import { may } from '../../access/policy.ts'
+import type { Principal } from '../../access/principal.ts'
+import { forbidden, gone, notFound } from '../../errors.ts'
+import { isResourceType, typeNumber } from '../../fhir/definitions.ts'
+import type { Repository } from '../repository.ts'
+import { isLegalId, type Store, scopeOf } from '../rows/context.ts'
+import { allow, projectTest } from '../rows/read.ts'
+import { toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
+import type { Version } from '../rows/version.ts'
+import {
+  hiddenBy,
+  isPlain,
+  lastContents,
+  readJudged,
+  rulingOfRow,
+  rulingsOfContents,
+  rulingsOfRows,
+} from '../rulings/rulings.ts'
+import { without } from './redact.ts'
+
+const V = versionColumns('v')
+
+export async function read(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+): Promise<Version> {
+  allow(principal, type, 'read')
+  const found = await readJudged(store, principal, type, id, ['read'])
+  const ruling = found?.rulings.read
+  if (found === undefined || ruling === undefined) throw notFound()
+  if (found.row.content === null) throw gone()
+  return without(toVersion(found.row), hiddenBy(ruling))
+}
+
+/** Errors: 403 for versions that may be read but not by their number. */
+export async function readVersion(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+  ver: string,
+): Promise<Version> {
+  allow(principal, type, 'read')
+  // Larger numbers are no versions, and no int of PostgreSQL either.
+  if (!isLegalId(id) || !/^[1-9]\d{0,8}$/.test(ver)) throw notFound()
+  if (!isPlain(principal, type, 'read') || !isPlain(principal, type, 'vread')) {
+    return readJudgedVersion(store, principal, type, id, Number(ver))
+  }
+  allow(principal, type, 'vread')
+  const { project, metaPrefix, everywhere } = scopeOf(principal, type)
+  const [row] = await store.connection.query<VersionRow>({
+    name: everywhere ? 'vread-everywhere' : 'vread',
+    text: `select ${V} from version v where ${projectTest(everywhere)} and v.type = $2
+      and v.id = $3 and v.ver = $5 and starts_with(v.meta_ext, $4)
+      order by v.project = $1 desc limit 1`,
+    values: [project, typeNumber(type), store.keys.rowId(type, id), metaPrefix, Number(ver)],
+  })
+  if (row === undefined) throw notFound()
+  if (row.content === null) throw gone()
+  const rulings = (['read', 'vread'] as const).map((item) =>
+    rulingOfRow(store, principal, item, row),
+  )
+  return without(toVersion(row), rulings.flatMap(hiddenBy))
+}
+
+/** The newest version must be in sight, and the one that is asked for as well. */
+async function readJudgedVersion(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+  ver: number,
+): Promise<Version> {
+  const newest = await readJudged(store, principal, type, id, ['read', 'vread'])
+  if (newest?.rulings.read === undefined) throw notFound()
+  const isNewest = newest.row.ver === ver
+  const row = isNewest ? newest.row : await rowOf(store, newest.row, ver)
+  if (row === undefined) throw notFound()
+  if (row.content === null) {
+    const [last] = await lastContents(store, [row])
+    const [before] = last ? await rulingsOfContents(store, principal, ['read'], [last]) : []
+    if (before?.read === undefined) throw notFound()
+    allow(principal, type, 'vread')
+    throw gone()
+  }
+  const [older] = isNewest
+    ? [newest.rulings]
+    : await rulingsOfContents(store, principal, ['read', 'vread'], [row])
+  const { read: seen, vread: ruling } = older ?? {}
+  if (seen === undefined) throw notFound()
+  if (ruling === undefined) throw forbidden('criteria of every entry for vread')
+  return without(toVersion(row), [...hiddenBy(seen), ...hiddenBy(ruling)])
+}
+
+async function rowOf(
+  { connection }: Store,
+  { project, type, id }: VersionRow,
+  ver: number,
+): Promise<VersionRow | undefined> {
+  const [row] = await connection.query<VersionRow>({
+    name: 'version',
+    text: `select ${V} from version v where v.project = $1 and v.type = $2 and v.id = $3 and v.ver = $4`,
+    values: [project, type, id, ver],
+  })
+  return row
+}
+
+/** In the order asked; undefined for what is unknown, deleted or not in sight. */
+export async function readMany(
+  store: Store,
+  principal: Principal,
+  references: Parameters<Repository['readMany']>[1],
+): Promise<readonly (Version | undefined)[]> {
+  const asked = references.map(({ type, id }, place) => ({ type, id, place }))
+  const sought = asked.filter(
+    ({ type, id }) => isLegalId(id) && isResourceType(type) && may(principal, type, 'read'),
+  )
+  if (sought.length === 0) return references.map(() => undefined)
+  const scopes = sought.map(({ type }) => scopeOf(principal, type))
+  const everywhere = scopes.some((scope) => scope.everywhere)
+  const rows = await store.connection.query<VersionRow & { place: number }>({
+    name: everywhere ? 'read-many-everywhere' : 'read-many',
+    text: `select distinct on (x.place) x.place, ${V}
+      from unnest((select $1::int[]), (select $2::int[]), (select $3::smallint[]),
+          (select $4::uuid[]), (select $5::text[]), (select $6::boolean[]))
+        as x(place, project, type, id, prefix, everywhere)
+      ${everywhere ? 'join tenant t on x.everywhere or t.project = x.project' : ''}
+      cross join lateral (
+        select * from version where project = ${everywhere ? 't' : 'x'}.project
+          and type = x.type and id = x.id order by ver desc limit 1) v
+      where starts_with(v.meta_ext, x.prefix)
+      order by x.place, v.project = x.project desc`,
+    values: [
+      `{${sought.map(({ place }) => place).join(',')}}`,
+      `{${scopes.map((scope) => scope.project).join(',')}}`,
+      `{${sought.map(({ type }) => typeNumber(type)).join(',')}}`,
+      `{${sought.map(({ type, id }) => store.keys.rowId(type, id)).join(',')}}`,
+      scopes.map((scope) => scope.metaPrefix),
+      `{${scopes.map((scope) => scope.everywhere).join(',')}}`,
+    ],
+  })
+  const seen = await seenRows(store, principal, rows)
+  const found = new Map(seen.map(({ row, version }) => [row.place, version]))
+  return references.map((_, place) => found.get(place))
+}
+
+/** Those that the Principal may read, as it sees them. One more statement a type that takes PostgreSQL. */
+async function seenRows<Row extends VersionRow>(
+  store: Store,
+  principal: Principal,
+  rows: readonly Row[],
+): Promise<readonly { readonly row: Row; readonly version: Version }[]> {
+  const live = rows.filter(({ content }) => content !== null)
+  const found: { row: Row; version: Version }[] = []
+  for (const group of Map.groupBy(live, ({ project, type }) => `${project} ${type}`).values()) {
+    const rulings = await rulingsOfRows(store, principal, 'read', group)
+    group.forEach((row, i) => {
+      const ruling = rulings[i]
+      if (ruling !== undefined) {
+        found.push({ row, version: without(toVersion(row), hiddenBy(ruling)) })
+      }
+    })
+  }
+  return found
+}

@@ -1,0 +1,103 @@
+/** Versions as a Principal sees them: what its policy hides is not in them any more. */
+import { textWithout } from '../../access/fields/text.ts'
+import type { Grant, Interaction } from '../../access/grant.ts'
+import { grantsFor } from '../../access/policy.ts'
+import type { Principal } from '../../access/principal.ts'
+import { typeName } from '../../fhir/definitions.ts'
+import { parseJson } from '../../fhir/json.ts'
+import type { Meta, Resource } from '../../fhir/resource.ts'
+import { compartmentCodes } from '../../query/parameter-paths.ts'
+import { patientCompartments } from '../index/indexes.ts'
+import type { Store } from '../rows/context.ts'
+import { toVersion, type VersionRow } from '../rows/rows.ts'
+import type { Version } from '../rows/version.ts'
+import { hiddenBy, rulingsOfRows } from '../rulings/rulings.ts'
+import { hidesAny } from '../search/tests/grant-tests.ts'
+
+/** The version without elements; the rest of its text stays in its order. */
+export function without<V extends Version>(version: V, hidden: readonly string[]): V {
+  const { type, content } = version
+  if (hidden.length === 0 || content === undefined) return version
+  const shown = textWithout(type, content, hidden)
+  // Of what comes before its closing brace only `meta` itself may have been cut.
+  const isMetaCut = hidden.some((path) => path.startsWith('meta.'))
+  const metaAt = isMetaCut ? metaEnd(shown) : version.metaAt
+  const metaExtension = hidesPatient(type, hidden)
+    ? shownMeta(version, shown)
+    : version.metaExtension
+  return { ...version, content: shown, metaAt, metaExtension }
+}
+
+/** Stored texts begin with these three, and `meta` has what is never hidden. */
+function metaEnd(content: string): number {
+  const { resourceType, id, meta } = parseJson(content) as Resource
+  return JSON.stringify({ resourceType, id, meta }).length - 2
+}
+
+/** True when it is hidden who a resource is about. */
+function hidesPatient(type: string, hidden: readonly string[]): boolean {
+  const known = patientless.get(hidden)?.get(type)
+  if (known !== undefined) return known
+  const isHidden = hidesAny({ hidden }, type, compartmentCodes(type, 'Patient/'), undefined)
+  const byType = patientless.get(hidden) ?? new Map<string, boolean>()
+  patientless.set(hidden, byType.set(type, isHidden))
+  return isHidden
+}
+
+const patientless = new WeakMap<readonly string[], Map<string, boolean>>()
+
+/** Platform meta that names no patient but those that the text names, and accounts. */
+function shownMeta({ metaExtension }: Version, shown: string): string {
+  // Our own texts, checked when they were written.
+  const meta = JSON.parse(`{${metaExtension}}`) as Meta
+  const accounts = (meta.accounts ?? []).map(({ reference }) => reference)
+  const named = new Set([...patientCompartments(parseJson(shown) as Resource), ...accounts])
+  const compartment = meta.compartment?.filter(
+    ({ reference }) => !reference?.startsWith('Patient/') || named.has(reference),
+  )
+  return JSON.stringify({ ...meta, compartment }).slice(1, -1)
+}
+
+/** Of rows that the Principal may see. One statement a type where only PostgreSQL can tell what is hidden. */
+export async function showAll(
+  store: Store,
+  principal: Principal,
+  interactionOf: (type: string) => Interaction,
+  rows: readonly VersionRow[],
+): Promise<readonly Version[]> {
+  if (principal.rules === undefined) return rows.map((row) => toVersion(row))
+  const hidden = new Map<VersionRow, readonly string[]>()
+  for (const group of Map.groupBy(rows, ({ project, type }) => `${project} ${type}`).values()) {
+    const [first] = group
+    if (first === undefined) continue
+    const interaction = interactionOf(typeName(first.type))
+    const found = await hiddenIn(store, principal, interaction, group)
+    group.forEach((row, i) => {
+      hidden.set(row, found[i] ?? [])
+    })
+  }
+  return rows.map((row) => without(toVersion(row), hidden.get(row) ?? []))
+}
+
+/** Of live rows of one type in one project. */
+async function hiddenIn(
+  store: Store,
+  principal: Principal,
+  interaction: Interaction,
+  rows: readonly VersionRow[],
+): Promise<readonly (readonly string[])[]> {
+  const grants = grantsFor(principal, typeName(rows[0]?.type ?? 0), interaction) ?? []
+  const [first] = grants
+  if (first === undefined) return []
+  if (isAlike(grants)) return rows.map(() => first.hidden)
+  const rulings = await rulingsOfRows(store, principal, interaction, rows)
+  const all = grants.flatMap(({ hidden }) => hidden)
+  // Without a ruling it was changed since it was read: whatever any of them hides.
+  return rulings.map((ruling) => (ruling === undefined ? all : hiddenBy(ruling)))
+}
+
+/** They hide the same, so it does not matter which of them governs. */
+function isAlike(grants: readonly Grant[]): boolean {
+  const [first] = grants.map(({ hidden }) => hidden.join())
+  return grants.every(({ hidden }) => hidden.join() === first)
+}

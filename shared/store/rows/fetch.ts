@@ -1,0 +1,151 @@
+/** The newest version of one resource by its row key; concurrent ones become one statement. */
+
+import type { Database } from '../../platform/postgres/database.ts'
+import type { Connection, Statement } from '../../platform/postgres/statement.ts'
+import { createBatches, inOneTurn } from './batches.ts'
+import { type VersionRow, versionColumns } from './rows.ts'
+
+export interface RowKey {
+  readonly project: number
+  readonly type: number
+  readonly id: string
+  /** What the platform meta of a row in sight begins with. */
+  readonly metaPrefix: string
+  /** Where the project has no such row, that of another one. */
+  readonly everywhere: boolean
+  /** What is asked about the row besides; the same value for the same question. */
+  readonly judging?: Judging | undefined
+}
+
+/** Reads rows of one type in one project with answers about them: columns beside those of the version. */
+export type Judging = (ids: readonly string[]) => Statement
+
+/** A deletion included; undefined for unknown or invisible ids. */
+export type Fetch = (key: RowKey) => Promise<VersionRow | undefined>
+
+/** Contents may be large, and all of a batch are in memory at once. */
+const MAX_ROWS = 16
+const V = versionColumns('v')
+
+// The newest version decides, so it is taken before the prefix is looked at.
+const ONE = `select ${V} from (
+    select * from version where project = $1 and type = $2 and id = $3 order by ver desc limit 1
+  ) v where starts_with(v.meta_ext, $4)`
+
+// Lists behind a select look as long to every plan: else PostgreSQL would take a plan made for short ones for so
+// much cheaper that it makes one each time, which costs twice what it saves.
+const MANY = `select x.n::int, ${V}
+  from unnest((select $1::int[]), (select $2::smallint[]), (select $3::uuid[]),
+      (select $4::text[])) with ordinality
+    as x(project, type, id, prefix, n)
+  cross join lateral (
+    select * from version where project = x.project and type = x.type and id = x.id
+    order by ver desc limit 1) v
+  where starts_with(v.meta_ext, x.prefix)`
+
+// PostgreSQL runs the second half only when the first has no row: other projects cost a probe each.
+const MANY_EVERYWHERE = `select x.n::int, ${V}
+  from unnest((select $1::int[]), (select $2::smallint[]), (select $3::uuid[]),
+      (select $4::text[]), (select $5::boolean[])) with ordinality
+    as x(project, type, id, prefix, everywhere, n)
+  cross join lateral (
+    (select * from version where project = x.project and type = x.type and id = x.id
+      order by ver desc limit 1)
+    union all
+    (select o.* from tenant t cross join lateral (
+        select * from version where project = t.project and type = x.type and id = x.id
+        order by ver desc limit 1
+      ) o where x.everywhere and t.project <> x.project limit 1)
+    limit 1) v
+  where starts_with(v.meta_ext, x.prefix)`
+
+/** What is asked for in one turn of the event loop is one statement. */
+export function fetchTogether(connection: Connection): Fetch {
+  return inOneTurn((keys) => fetchAll(connection, keys))
+}
+
+export function createFetch(database: Pick<Database, 'lane'>): Fetch {
+  return createBatches<RowKey, VersionRow | undefined>(database, {
+    take(queue, share) {
+      const count = Math.min(share, MAX_ROWS)
+      const judging = queue[0]?.item.judging
+      const alike = queue.filter(({ item }) => item.judging === judging)
+      const batch = new Set(alike.slice(0, count))
+      return [[...batch], queue.filter((pending) => !batch.has(pending))]
+    },
+    async run(connection, batch) {
+      try {
+        const found = await fetchAll(
+          connection,
+          batch.map(({ item }) => item),
+        )
+        batch.forEach(({ resolve }, i) => {
+          resolve(found[i])
+        })
+      } catch (error) {
+        for (const { reject } of batch) reject(error)
+      }
+    },
+  })
+}
+
+/** In the order of the keys; one statement, and one for each question that is asked besides. */
+export async function fetchAll(
+  connection: Connection,
+  keys: readonly RowKey[],
+): Promise<readonly (VersionRow | undefined)[]> {
+  const places = Map.groupBy(keys.keys(), (place) => keys[place]?.judging)
+  if (places.size === 1) return fetchAlike(connection, keys)
+  const found: (VersionRow | undefined)[] = []
+  for (const own of places.values()) {
+    const rows = await fetchAlike(
+      connection,
+      own.flatMap((place) => keys[place] ?? []),
+    )
+    for (const [i, place] of own.entries()) found[place] = rows[i]
+  }
+  return found
+}
+
+async function fetchAlike(
+  connection: Connection,
+  keys: readonly RowKey[],
+): Promise<readonly (VersionRow | undefined)[]> {
+  const judging = keys[0]?.judging
+  if (judging !== undefined) {
+    const judged = await connection.query<VersionRow & { n: number }>(
+      judging(keys.map(({ id }) => id)),
+    )
+    return inOrder(keys, judged)
+  }
+  const everywhere = keys.some((key) => key.everywhere)
+  const [only] = keys
+  if (only !== undefined && keys.length === 1 && !everywhere) {
+    const { project, type, id, metaPrefix } = only
+    const values = [project, type, id, metaPrefix]
+    return connection.query<VersionRow>({ name: 'read', text: ONE, values })
+  }
+  const list = (of: (key: RowKey) => number | string | boolean) => `{${keys.map(of).join(',')}}`
+  const values = [
+    list((key) => key.project),
+    list((key) => key.type),
+    list((key) => key.id),
+    keys.map((key) => key.metaPrefix),
+  ]
+  const rows = await connection.query<VersionRow & { n: number }>(
+    everywhere
+      ? {
+          name: 'read-everywhere',
+          text: MANY_EVERYWHERE,
+          values: [...values, list((key) => key.everywhere)],
+        }
+      : { name: 'read-n', text: MANY, values },
+  )
+  return inOrder(keys, rows)
+}
+
+function inOrder(keys: readonly RowKey[], rows: readonly (VersionRow & { n: number })[]) {
+  const found: (VersionRow | undefined)[] = keys.map(() => undefined)
+  for (const row of rows) found[row.n - 1] = row
+  return found
+}

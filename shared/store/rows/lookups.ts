@@ -1,0 +1,57 @@
+/** Short forms of the searches that the service does for itself. */
+import { unlinked } from '../../access/links.ts'
+import type { Principal } from '../../access/principal.ts'
+import type { Resource } from '../../fhir/resource.ts'
+import type { Condition, SearchRequest, SortRule } from '../../query/search-request.ts'
+import type { Repository } from '../repository.ts'
+import { parseVersion } from './rows.ts'
+import type { Version } from './version.ts'
+
+/** Live resources of a type and of one Project that meet all conditions; at most `count`. One statement. */
+export async function find(
+  repository: Repository,
+  principal: Principal,
+  type: string,
+  conditions: readonly Condition[],
+  count: number,
+  sort: readonly SortRule[] = [],
+): Promise<Resource[]> {
+  const versions = await findVersions(repository, principal, type, conditions, count, sort)
+  return versions.map(parseVersion)
+}
+
+/** The same, as they are stored. */
+export async function findVersions(
+  repository: Repository,
+  principal: Principal,
+  type: string,
+  conditions: readonly Condition[],
+  count: number,
+  sort: readonly SortRule[] = [],
+): Promise<readonly Version[]> {
+  const request = searchFor(type, conditions, count, sort)
+  const page = await repository.search(unlinked(principal), request)
+  return page.versions
+}
+
+/** The smallest search that asks for this. */
+export function searchFor(
+  type: string,
+  conditions: readonly Condition[],
+  count: number,
+  sort: readonly SortRule[],
+): SearchRequest {
+  return {
+    type,
+    conditions,
+    includes: [],
+    sort,
+    count,
+    offset: 0,
+    cursor: undefined,
+    total: 'none',
+    summary: undefined,
+    elements: undefined,
+    ignored: [],
+  }
+}

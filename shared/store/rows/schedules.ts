@@ -1,0 +1,230 @@
+/**
+ * Which Bots run by themselves, and when next: a row of `schedule` each. An occurrence that is to run
+ * is a row of `occurrence` until its run has ended, so that no worker and no Redis can lose it, and none
+ * has it twice.
+ */
+
+import { typeNumber } from '../../fhir/definitions.ts'
+import { parseJson } from '../../fhir/json.ts'
+import type { Resource } from '../../fhir/resource.ts'
+import { isSameSchedule, type Schedule, scheduleOf } from '../../fhir/schedule.ts'
+import type { Connection } from '../../platform/postgres/statement.ts'
+import type { Bind, Listed } from './side-rows.ts'
+
+export const BOT = 'Bot'
+
+/** A Bot whose time has come, or whose next time is not known yet. */
+export interface DueSchedule {
+  readonly project: number
+  /** Row id. */
+  readonly id: string
+  readonly projectId: string
+  /** What was due by then is dealt with. */
+  readonly since: Date
+  readonly bot: Resource
+  /** An occurrence of it has not ended. */
+  readonly isRunning: boolean
+}
+
+export interface Plan {
+  readonly project: number
+  readonly id: string
+  readonly since: Date
+  /** Undefined: never again. */
+  readonly due: Date | undefined
+  /** The occurrence that is to run now. */
+  readonly fired: Date | undefined
+}
+
+export interface Occurrence {
+  readonly run: string
+  readonly scheduled: Date
+  /** 1-based. */
+  readonly attempt: number
+  /** Live version. */
+  readonly bot: Resource
+  readonly botVersion: number
+  readonly projectId: string
+}
+
+/** A lost job is added to the queue again after so long. */
+const LOOK_AGAIN_MS = 10_000
+/** Longer for a job that another Redis knows: a deployment may be moving to this one. */
+const FOREIGN_MS = 30 * 60_000
+
+/** Undefined: what a write leaves as it is. What was stored before schedules were checked is none. */
+export function scheduleChange(before: Resource | undefined, after: Resource): boolean | undefined {
+  const planned = readSchedule(after)
+  if (isSameSchedule(before && readSchedule(before), planned)) return undefined
+  return planned !== undefined
+}
+
+/** Undefined for a stored Bot without one that can be used. */
+export function readSchedule(bot: Resource): Schedule | undefined {
+  try {
+    return scheduleOf(bot)
+  } catch {
+    return undefined
+  }
+}
+
+/** The parts of the writing statement; what is due by now is dealt with by the write itself. */
+export function scheduleRows(changes: readonly Listed<boolean>[], bind: Bind): string[] {
+  const ns = (wanted: boolean) => {
+    const found = changes.filter(({ item }) => item === wanted).map(({ n }) => n)
+    return bind(`{${found.join(',')}}`, 'int[]')
+  }
+  return [
+    `hi as (insert into schedule (project, id)
+      select w.project, w.id from w where w.n = any(${ns(true)}) order by w.project, w.id
+      on conflict (project, id) do update set since = excluded.since, due = null)`,
+    `hd as (delete from schedule s using w
+      where w.n = any(${ns(false)}) and s.project = w.project and s.id = w.id)`,
+  ]
+}
+
+export async function removeSchedule(
+  connection: Connection,
+  project: number,
+  id: string,
+): Promise<void> {
+  await connection.query({
+    name: 'schedule-remove',
+    text: 'delete from schedule where project = $1 and id = $2',
+    values: [project, id],
+  })
+}
+
+/** Of a Bot in whatever Project; its rows stay as they are. */
+export async function removeScheduleOf(connection: Connection, id: string): Promise<void> {
+  await connection.query({ text: 'delete from schedule where id = $1', values: [id] })
+}
+
+/** Finds those that are missing and plans all anew, from now on. */
+export async function rebuildSchedules(connection: Connection): Promise<void> {
+  await connection.query({
+    text: `insert into schedule (project, id)
+      select r.project, r.id from resource r join version v using (project, type, id, ver)
+      where r.type = $1 and v.content ~ '"cron(String|Timing)"'
+      on conflict (project, id) do update set due = null`,
+    values: [typeNumber(BOT)],
+  })
+}
+
+/** Locked until the transaction ends, and by one worker only. */
+export async function dueSchedules(
+  connection: Connection,
+  now: Date,
+  count: number,
+): Promise<readonly DueSchedule[]> {
+  const rows = await connection.query<Omit<DueSchedule, 'bot'> & { content: string }>({
+    name: 'schedule-due',
+    text: `select s.project, s.id, s.since, v.content, t.fhir_id as "projectId",
+        exists (select 1 from occurrence o where o.project = s.project and o.bot = s.id) as "isRunning"
+      from schedule s join tenant t using (project)
+      join resource r on r.project = s.project and r.type = $1 and r.id = s.id
+      join version v on v.project = r.project and v.type = r.type and v.id = r.id and v.ver = r.ver
+      where s.due is null or s.due <= $2
+      order by s.due nulls first limit $3 for update of s skip locked`,
+    values: [typeNumber(BOT), now, count],
+  })
+  return rows.map(({ content, ...row }) => ({ ...row, bot: parseJson(content) as Resource }))
+}
+
+/** In the transaction of `dueSchedules`. */
+export async function savePlans(
+  connection: Connection,
+  plans: readonly Plan[],
+  now: Date,
+): Promise<void> {
+  const column = <T>(value: (plan: Plan) => T) => plans.map(value)
+  const time = (date: Date | undefined) => date?.toISOString() ?? null
+  await connection.query({
+    name: 'schedule-plan',
+    text: `with x as (
+        select * from unnest($1::int[], $2::uuid[], $3::timestamptz[], $4::timestamptz[], $5::timestamptz[])
+          as x(project, id, since, due, fired)),
+      s as (update schedule s set since = x.since, due = coalesce(x.due, 'infinity') from x
+        where s.project = x.project and s.id = x.id)
+      insert into occurrence (project, bot, scheduled, due)
+      select project, id, fired, $6 from x where fired is not null
+      on conflict do nothing`,
+    values: [
+      column(({ project }) => project),
+      column(({ id }) => id),
+      column(({ since }) => time(since)),
+      column(({ due }) => time(due)),
+      column(({ fired }) => time(fired)),
+      now,
+    ],
+  })
+}
+
+/** Those that are to be in the queue of this Redis by now; they come again if they are not. */
+export async function takeOccurrences(
+  connection: Connection,
+  home: string,
+  now: Date,
+  count: number,
+): Promise<readonly Occurrence[]> {
+  const rows = await connection.query<
+    Pick<Occurrence, 'run' | 'scheduled' | 'attempt' | 'botVersion' | 'projectId'> & {
+      content: string
+    }
+  >({
+    name: 'occurrence-take',
+    text: `with x as (
+        select run from occurrence
+        where due <= $1 and (home is null or home = $2
+          or due <= $1::timestamptz - $3::float8 * interval '1 ms')
+        order by due limit $4 for update skip locked),
+      o as (update occurrence o
+        set home = $2, due = $1::timestamptz + $5::float8 * interval '1 ms'
+        from x where o.run = x.run returning o.*)
+      select o.run, o.scheduled, o.attempt, r.ver as "botVersion", t.fhir_id as "projectId", v.content
+      from o join tenant t using (project)
+      join resource r on r.project = o.project and r.type = $6 and r.id = o.bot
+      join version v on v.project = r.project and v.type = r.type and v.id = r.id and v.ver = r.ver`,
+    values: [now, home, FOREIGN_MS, count, LOOK_AGAIN_MS, typeNumber(BOT)],
+  })
+  return rows.map(({ content, ...row }) => ({ ...row, bot: parseJson(content) as Resource }))
+}
+
+/** It is in the queue, or runs, for some seconds more; false when the attempt has ended. */
+export async function holdOccurrence(
+  connection: Connection,
+  run: string,
+  attempt: number,
+): Promise<boolean> {
+  const rows = await connection.query({
+    name: 'occurrence-hold',
+    text: `update occurrence set due = clock_timestamp() + $3::float8 * interval '1 ms'
+      where run = $1 and attempt = $2 returning 1`,
+    values: [run, attempt, LOOK_AGAIN_MS],
+  })
+  return rows.length > 0
+}
+
+/** The attempt has failed; the next one is due after `delayMs`. */
+export async function repeatOccurrence(
+  connection: Connection,
+  run: string,
+  attempt: number,
+  delayMs: number,
+): Promise<void> {
+  await connection.query({
+    name: 'occurrence-repeat',
+    text: `update occurrence set attempt = attempt + 1, home = null,
+        due = clock_timestamp() + $3::float8 * interval '1 ms'
+      where run = $1 and attempt = $2`,
+    values: [run, attempt, delayMs],
+  })
+}
+
+export async function removeOccurrence(connection: Connection, run: string): Promise<void> {
+  await connection.query({
+    name: 'occurrence-remove',
+    text: 'delete from occurrence where run = $1',
+    values: [run],
+  })
+}

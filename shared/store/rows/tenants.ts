@@ -1,0 +1,29 @@
+/** Project id ↔ the small integer that leads every primary key. */
+import { SYSTEM_PROJECT_NUMBER } from '../../access/principal.ts'
+import type { Connection } from '../../platform/postgres/statement.ts'
+
+export interface Tenants {
+  /** Undefined for an id that no Project has. */
+  numberOf(connection: Connection, rowId: string): Promise<number | undefined>
+}
+
+/** Numbers are never reused, so what was read once stays true; unknown ids are read again. */
+export function createTenants(): Tenants {
+  const numbers = new Map<string, number>()
+  return {
+    async numberOf(connection, rowId) {
+      const known = numbers.get(rowId)
+      if (known !== undefined) return known
+      const [row] = await connection.query<{ project: number }>({
+        name: 'tenant',
+        text: 'select project from tenant where fhir_id = $1',
+        values: [rowId],
+      })
+      if (row) numbers.set(rowId, row.project)
+      return row?.project
+    },
+  }
+}
+
+/** Registry rows of the platform live here, whatever Project they belong to. */
+export const REGISTRY_PROJECT = SYSTEM_PROJECT_NUMBER

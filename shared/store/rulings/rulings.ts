@@ -1,0 +1,285 @@
+/**
+ * Which grant of a Principal governs a resource. Its content decides where it can, by the same keys and
+ * ranges that its row holds; else PostgreSQL decides, in the statement that reads the row or, after a
+ * write, in its transaction. A version without a row is judged by its own content, with what that refers
+ * to as it is now.
+ */
+import { membersOf } from '../../access/fields/text.ts'
+import type { Grant, Interaction, Rules } from '../../access/grant.ts'
+import { grantsFor, REGISTRY_TYPES } from '../../access/policy.ts'
+import { type Principal, systemPrincipal } from '../../access/principal.ts'
+import { SYSTEM_PROJECT } from '../../access/project-context.ts'
+import { typeName } from '../../fhir/definitions.ts'
+import type { OwnParameters } from '../../fhir/definitions-data.ts'
+import type { Meta, Resource } from '../../fhir/resource.ts'
+import { type Plan, planOf } from '../index/index-plan.ts'
+import { indexRows } from '../index/index-rows.ts'
+import type { Store } from '../rows/context.ts'
+import { readRow } from '../rows/read.ts'
+import { parseVersion, toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
+import { REGISTRY_PROJECT } from '../rows/tenants.ts'
+import {
+  allSql,
+  decideInMemory,
+  grantTests,
+  type Place,
+  placeIn,
+} from '../search/tests/grant-tests.ts'
+import { type HeldRow, heldRow } from '../search/tests/row-decisions.ts'
+import { askContents, type Content } from './contents.ts'
+import { codesNamed } from './criteria-codes.ts'
+import { ask, type Judged, type Ruling, readAsking } from './rows.ts'
+
+export function hiddenBy(ruling: Ruling): readonly string[] {
+  return ruling === undefined || ruling === 'all' ? [] : ruling.hidden
+}
+
+/** True when every resource of the type is treated alike: without looking at it. */
+export function isPlain(principal: Principal, type: string, interaction: Interaction): boolean {
+  const grants = grantsFor(principal, type, interaction)
+  return grants === undefined || grants.length === 0 || grants[0]?.criteria.length === 0
+}
+
+/** True when a content alone does not decide. */
+export function needsSql(
+  { keys }: Pick<Store, 'keys'>,
+  principal: Principal,
+  type: string,
+  interaction: Interaction,
+): boolean {
+  const grants = grantsFor(principal, type, interaction)
+  const place = placeOf(keys, principal, type)
+  return grants?.some((grant) => decideInMemory(place, grant) === undefined) ?? false
+}
+
+/** By a content. A grant that it does not decide hides what it hides and lets nothing through. */
+export function rulingOf(
+  { keys }: Pick<Store, 'keys'>,
+  principal: Principal,
+  type: string,
+  interaction: Interaction,
+  project: number,
+  held: () => HeldRow,
+): Ruling {
+  const grants = grantsFor(principal, type, interaction)
+  if (grants === undefined) return 'all'
+  const undecided: string[] = []
+  for (const grant of grants) {
+    if (grant.criteria.length > 0) {
+      const decide = decideInMemory(placeIn(keys, principal, type, project), grant)
+      if (decide === undefined) undecided.push(...grant.hidden)
+      if (!decide?.(held())) continue
+    }
+    return undecided.length === 0 ? grant : { ...grant, hidden: [...grant.hidden, ...undecided] }
+  }
+  return undefined
+}
+
+/** Of a version that has content. */
+export function rulingOfRow(
+  store: Store,
+  principal: Principal,
+  interaction: Interaction,
+  row: VersionRow,
+): Ruling {
+  const type = typeName(row.type)
+  const held = () => heldBy(store, principal, row)
+  return rulingOf(store, principal, type, interaction, row.project, held)
+}
+
+/** Of what the criteria of the Principal name, and of nothing else. */
+function heldBy(store: Store, principal: Principal, row: VersionRow): HeldRow {
+  const known = held.get(row)
+  if (known !== undefined && known.rules === principal.rules) return known.held
+  const type = typeName(row.type)
+  const { own } = placeIn(store.keys, principal, type, row.project)
+  const only = principal.rules && codesNamed(principal.rules, type)
+  const resource = readPart(row, planOf(type, own, only))
+  const rows = indexRows(store, row.project, resource, own, only)
+  const made = heldRow(row.id, rows, row.content ?? '')
+  held.set(row, { rules: principal.rules, held: made })
+  return made
+}
+
+const HEAD: ReadonlySet<string> = new Set(['resourceType', 'id', 'meta'])
+
+/** As far as the plan reads it, with its platform meta. */
+function readPart(row: VersionRow, { roots, whole }: Plan): Resource {
+  if (whole.length > 0) return parseVersion(toVersion(row))
+  // Our own texts, checked when they were written.
+  const part = membersOf(row.content ?? '', (name) => HEAD.has(name) || roots.has(name)) as Resource
+  return { ...part, meta: { ...part.meta, ...(JSON.parse(`{${row.meta_ext}}`) as Meta) } }
+}
+
+const held = new WeakMap<
+  VersionRow,
+  { readonly rules: Rules | undefined; readonly held: HeldRow }
+>()
+
+/** One statement, and one more for a deletion. Undefined for ids that are unknown or not in sight. */
+export async function readJudged(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+  interactions: readonly Interaction[],
+): Promise<Judged | undefined> {
+  // Reads by id are batched with those of other callers, which is worth more than judging here costs.
+  const asked = interactions.filter((item) => needsSql(store, principal, type, item))
+  if (asked.length === 0) {
+    const row = await readRow(store, principal, type, id)
+    return row && judged(store, principal, type, row, interactions, {})
+  }
+  const found = await readAsking(store, principal, type, id, asked)
+  return found && judged(store, principal, type, found.row, interactions, found.rulings)
+}
+
+/** Of a row that is known already; undefined where PostgreSQL must be asked. */
+export async function judgeRow(
+  store: Store,
+  principal: Principal,
+  type: string,
+  row: VersionRow,
+  interactions: readonly Interaction[],
+): Promise<Judged | undefined> {
+  const isAsked = interactions.some((item) => needsSql(store, principal, type, item))
+  return isAsked ? undefined : judged(store, principal, type, row, interactions, {})
+}
+
+async function judged(
+  store: Store,
+  principal: Principal,
+  type: string,
+  row: VersionRow,
+  interactions: readonly Interaction[],
+  known: Judged['rulings'],
+): Promise<Judged> {
+  const rulings: Partial<Record<Interaction, Ruling>> = {}
+  if (row.content === null) {
+    const isAlike = interactions.every((item) => isPlain(principal, type, item))
+    // What is deleted is judged by its last content.
+    const [last] = isAlike ? [] : await lastContents(store, [row])
+    if (last !== undefined) {
+      const [found] = await rulingsOfContents(store, principal, interactions, [last])
+      return { row, rulings: found ?? {} }
+    }
+    for (const item of interactions) rulings[item] = rulingWithout(principal, type, item)
+    return { row, rulings }
+  }
+  for (const item of interactions) {
+    rulings[item] = item in known ? known[item] : rulingOfRow(store, principal, item, row)
+  }
+  return { row, rulings }
+}
+
+/** Of what has no content any more. */
+function rulingWithout(principal: Principal, type: string, interaction: Interaction): Ruling {
+  const grants = grantsFor(principal, type, interaction)
+  return grants === undefined ? 'all' : grants.find(({ criteria }) => criteria.length === 0)
+}
+
+/** Of versions with content, in their order, whether they have rows or not. One statement a type that takes PostgreSQL. */
+export async function rulingsOfContents(
+  store: Store,
+  principal: Principal,
+  interactions: readonly Interaction[],
+  rows: readonly VersionRow[],
+): Promise<readonly Judged['rulings'][]> {
+  const found = new Map<VersionRow, Judged['rulings']>()
+  for (const group of Map.groupBy(rows, ({ project, type }) => `${project} ${type}`).values()) {
+    const type = typeName(group[0]?.type ?? 0)
+    const asked = interactions.filter((item) => needsSql(store, principal, type, item))
+    const contents = asked.length === 0 ? [] : group.map((row) => contentOf(store, principal, row))
+    const answers = await askContents(store, principal, type, contents, asked)
+    group.forEach((row, i) => {
+      const rulings: Partial<Record<Interaction, Ruling>> = { ...answers[i] }
+      for (const item of interactions) {
+        if (!asked.includes(item)) rulings[item] = rulingOfRow(store, principal, item, row)
+      }
+      found.set(row, rulings)
+    })
+  }
+  return rows.map((row) => found.get(row) ?? {})
+}
+
+/** Those of a Project's versions whose content the criteria of a grant let through. As `rulingsOfContents`. */
+export async function meeting(
+  store: Store,
+  grants: readonly Grant[],
+  project: number,
+  parameters: OwnParameters | undefined,
+  rows: readonly VersionRow[],
+): Promise<readonly VersionRow[]> {
+  const context = { ...SYSTEM_PROJECT, number: project, parameters }
+  const judge: Principal = { ...systemPrincipal(context), rules: { grants } }
+  const rulings = await rulingsOfContents(store, judge, ['read'], rows)
+  return rows.filter((_, i) => rulings[i]?.read !== undefined)
+}
+
+/** With all that it may refer to. */
+function contentOf(store: Store, principal: Principal, row: VersionRow): Content {
+  const resource = parseVersion(toVersion(row))
+  const { own } = placeIn(store.keys, principal, resource.resourceType, row.project)
+  const rows = indexRows(store, row.project, resource, own)
+  return { row, rows, held: heldRow(row.id, rows, row.content ?? '') }
+}
+
+/** The versions before these deletions, in their order; undefined where there is none. One statement. */
+export async function lastContents(
+  { connection }: Store,
+  deletions: readonly VersionRow[],
+): Promise<readonly (VersionRow | undefined)[]> {
+  if (deletions.length === 0) return []
+  const list = (values: readonly (number | string)[]) => `{${values.join(',')}}`
+  const rows = await connection.query<VersionRow & { n: number }>({
+    name: 'last-contents',
+    text: `select x.n::int, ${versionColumns('v')}
+      from unnest($1::int[], $2::smallint[], $3::uuid[], $4::int[]) with ordinality
+        as x(project, type, id, ver, n)
+      join version v on v.project = x.project and v.type = x.type and v.id = x.id
+        and v.ver = x.ver - 1
+      where v.content is not null`,
+    values: [
+      list(deletions.map(({ project }) => project)),
+      list(deletions.map(({ type }) => type)),
+      list(deletions.map(({ id }) => id)),
+      list(deletions.map(({ ver }) => ver)),
+    ],
+  })
+  const found = new Map(rows.map((row) => [row.n, row]))
+  return deletions.map((_, i) => found.get(i + 1))
+}
+
+/** Of live rows of one type in one project, in their order; one statement where keys do not decide. */
+export async function rulingsOfRows(
+  store: Store,
+  principal: Principal,
+  interaction: Interaction,
+  rows: readonly VersionRow[],
+): Promise<readonly Ruling[]> {
+  const [first] = rows
+  if (first === undefined) return []
+  const type = typeName(first.type)
+  if (!needsSql(store, principal, type, interaction)) {
+    return rows.map((row) => rulingOfRow(store, principal, interaction, row))
+  }
+  const ids = rows.map(({ id }) => id)
+  const found = await ask(store, principal, type, first.project, ids, [interaction])
+  return found.map((rulings) => rulings[interaction])
+}
+
+function placeOf(keys: Store['keys'], principal: Principal, type: string): Place {
+  const project = REGISTRY_TYPES.has(type) ? REGISTRY_PROJECT : principal.project.number
+  return placeIn(keys, principal, type, project)
+}
+
+/** The criteria of a grant as its search asks them of rows `r`, without values. */
+export function criteriaSql(
+  { keys }: Pick<Store, 'keys'>,
+  principal: Principal,
+  type: string,
+  grant: Grant,
+): string {
+  const { tests } = grantTests(placeOf(keys, principal, type), grant)
+  return allSql(tests, (_value, sqlType) => `?::${sqlType}`).replace(/\s+/g, ' ')
+}

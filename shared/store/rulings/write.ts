@@ -1,0 +1,133 @@
+/**
+ * What a policy says of a resource that is written. The keys that its row will hold decide before the
+ * write; where they cannot, PostgreSQL decides after it, so such writes run in a transaction.
+ */
+import { checkConstraints } from '../../access/constraints.ts'
+import { keepPaths } from '../../access/fields/paths.ts'
+import type { Grant } from '../../access/grant.ts'
+import { grantsFor } from '../../access/policy.ts'
+import type { Principal } from '../../access/principal.ts'
+import { forbidden } from '../../errors.ts'
+import { typeName } from '../../fhir/definitions.ts'
+import type { Resource } from '../../fhir/resource.ts'
+import type { Store } from '../rows/context.ts'
+import { heldRow } from '../search/tests/row-decisions.ts'
+import type { Prepared } from '../write/prepare.ts'
+import { ask, type Ruling } from './rows.ts'
+import { hiddenBy, needsSql, rulingOf } from './rulings.ts'
+
+type Writing = 'create' | 'update'
+
+export function readonlyBy(ruling: Ruling): readonly string[] {
+  return ruling === undefined || ruling === 'all' ? [] : ruling.readonly
+}
+
+/**
+ * Drops what the caller may not set, which can change who governs the rest. `ruling` undefined: it is to
+ * be judged when it is written. Errors: 403.
+ */
+export function judgeNew(
+  store: Store,
+  principal: Principal,
+  sent: Resource,
+  prepare: (resource: Resource) => Prepared,
+): { readonly prepared: Prepared; readonly ruling: Ruling } {
+  const type = sent.resourceType
+  const grants = grantsFor(principal, type, 'create')
+  if (grants === undefined) return { prepared: prepare(sent), ruling: 'all' }
+  if (needsSql(store, principal, type, 'create')) {
+    requireTransaction(store)
+    const left = keepPaths(sent, undefined, grants.flatMap(pathsOf))
+    return { prepared: prepare(left), ruling: undefined }
+  }
+  const dropped: string[] = []
+  let prepared = prepare(sent)
+  // Each turn drops something or is the last.
+  for (;;) {
+    const ruling = rulingAfter(store, principal, 'create', prepared)
+    if (ruling === undefined) throw forbidden(after('create'))
+    const more = ruling === 'all' ? [] : pathsOf(ruling).filter((path) => !dropped.includes(path))
+    if (more.length === 0) {
+      check(ruling, undefined, prepared)
+      return { prepared, ruling }
+    }
+    dropped.push(...more)
+    prepared = prepare(keepPaths(sent, undefined, dropped))
+  }
+}
+
+function pathsOf({ hidden, readonly }: Grant): readonly string[] {
+  return [...hidden, ...readonly]
+}
+
+/** Undefined: it is to be judged when it is written. Errors: 403. */
+export function judgeChanged(
+  store: Store,
+  principal: Principal,
+  prepared: Prepared,
+  stored: Resource | undefined,
+): Ruling {
+  if (needsSql(store, principal, prepared.resource.resourceType, 'update')) {
+    requireTransaction(store)
+    return undefined
+  }
+  const ruling = rulingAfter(store, principal, 'update', prepared)
+  if (ruling === undefined) throw forbidden(after('update'))
+  check(ruling, stored, prepared)
+  return ruling
+}
+
+/** A refusal must undo the write. */
+function requireTransaction({ deferred }: Store): void {
+  if (deferred === undefined) throw new Error('This policy is judged inside a transaction')
+}
+
+/** Asks PostgreSQL when nothing else has decided. Errors: 403, which the transaction must not survive. */
+export async function judgeWritten(
+  store: Store,
+  principal: Principal,
+  interaction: Writing,
+  prepared: Prepared,
+  decided: Ruling,
+  stored: Resource | undefined,
+): Promise<Ruling> {
+  if (decided !== undefined) return decided
+  const { project, id, type } = prepared.write
+  const [found] = await ask(store, principal, typeName(type), project, [id], [interaction])
+  const ruling = found?.[interaction]
+  if (ruling === undefined) throw forbidden(after(interaction))
+  check(ruling, stored, prepared)
+  return ruling
+}
+
+/** What the caller does not see of the new version; where it takes PostgreSQL to tell, all that may be. */
+export function hiddenAfter(
+  store: Store,
+  principal: Principal,
+  prepared: Prepared,
+): readonly string[] {
+  const { resourceType: type } = prepared.resource
+  if (needsSql(store, principal, type, 'read')) {
+    return (grantsFor(principal, type, 'read') ?? []).flatMap(({ hidden }) => hidden)
+  }
+  return hiddenBy(rulingAfter(store, principal, 'read', prepared))
+}
+
+function rulingAfter(
+  store: Store,
+  principal: Principal,
+  interaction: Writing | 'read',
+  { write, resource, rows }: Prepared,
+): Ruling {
+  const held = () => heldRow(write.id, rows(), write.head + write.tail)
+  return rulingOf(store, principal, resource.resourceType, interaction, write.project, held)
+}
+
+function check(ruling: Ruling, before: Resource | undefined, { resource }: Prepared): void {
+  if (ruling === undefined || ruling === 'all') return
+  checkConstraints(ruling, before, resource)
+}
+
+function after(interaction: Writing): string {
+  return `criteria of every entry for ${interaction}, by what would be stored`
+}

@@ -1,0 +1,153 @@
+/**
+ * One rule of a `_sort` that no B-tree of `resource` serves → the value a row is sorted by: ascending
+ * the least of many, descending the greatest; null without one. https://hl7.org/fhir/R4/search.html#sort
+ */
+import { badRequest, notSupported } from '../../../errors.ts'
+import { mainDate, searchParameter, storedParameters } from '../../../fhir/definitions.ts'
+import type { OwnParameters } from '../../../fhir/definitions-data.ts'
+import { type Criterion, isCondition, type SortRule } from '../../../query/search-request.ts'
+import { type NearValue, parseNearValue } from '../../../query/values.ts'
+import { plannedParameter } from '../../index/index-plan.ts'
+import type { Keys } from '../../index/keys.ts'
+import type { Bind } from '../../rows/side-rows.ts'
+import { distanceSql } from '../tests/ranges.ts'
+import { parameterSql } from '../tests/row-test.ts'
+import { scoreToSortBy } from '../tests/texts.ts'
+import { jsonPaths } from './sort-paths.ts'
+
+export interface Term {
+  readonly name: string
+  readonly descending: boolean
+  readonly type: 'text' | 'float8' | 'timestamptz' | 'uuid'
+  /** Of `resource r`, looked up for each row. */
+  readonly one: (project: number, bind: Bind) => string
+  /** `id` and `v` of all rows at once: quicker where most of them are sorted. */
+  readonly all: ((project: number, bind: Bind) => string) | undefined
+  /** Its values in their order, least first, each with its `id`: rows with several come several times. */
+  readonly walk?: (project: number, bind: Bind) => string
+}
+
+/** Errors: 400 for a parameter whose values are not kept in any order. */
+export function termOf(
+  keys: Keys,
+  type: string,
+  { code, descending }: SortRule,
+  own: OwnParameters | undefined,
+  conditions: readonly Criterion[],
+): Term {
+  const name = `${descending ? '-' : ''}${code}`
+  const column = columnOf(type, code)
+  if (column !== undefined) {
+    return { name, descending, type: column.type, one: () => column.sql, all: undefined }
+  }
+  if (code === '_score') {
+    const one = scoreToSortBy(conditions)
+    return { name, descending, type: 'float8', one, all: undefined }
+  }
+  const pick = descending ? 'max' : 'min'
+  const parameter = searchParameter(type, code, own)
+  const ps = (project: number) =>
+    storedParameters(type, code).map((stored) => keys.param(project, type, stored))
+  switch (parameter?.type) {
+    case 'special':
+      return { name, descending, type: 'float8', ...distance(nearOf(conditions), pick, ps) }
+    case 'string': {
+      const term = sideTable('idx_string', `${pick}(s.v)`, ps)
+      return {
+        name,
+        descending,
+        type: 'text',
+        ...term,
+        walk: (project, bind) => stringWalk(ps(project), project, bind),
+      }
+    }
+    case 'date':
+    case 'number':
+    case 'quantity':
+      return { name, descending, type: 'float8', ...sideTable('idx_range', `${pick}(s.lo)`, ps) }
+    default: {
+      const one = isCoded(type, code, own) ? codeSql(pick, ps) : contentSql(pick, type, code, own)
+      return { name, descending, type: 'text', one, all: undefined }
+    }
+  }
+}
+
+function columnOf(type: string, code: string): { type: Term['type']; sql: string } | undefined {
+  if (code === '_id') return { type: 'uuid', sql: 'r.id' }
+  if (code === '_lastUpdated') return { type: 'timestamptz', sql: 'r.lu' }
+  return code === mainDate(type) ? { type: 'timestamptz', sql: 'r.d_lo' } : undefined
+}
+
+/** The places that a search asks for. Errors: 400 without any. */
+function nearOf(conditions: readonly Criterion[]): readonly NearValue[] {
+  const near = conditions.find((one) => isCondition(one) && one.type === 'special')
+  if (near === undefined || !isCondition(near)) {
+    throw badRequest('Sorting by near needs a place to be near to', '_sort')
+  }
+  return near.values.map(parseNearValue)
+}
+
+/** From the nearest of the places. */
+function distance(
+  places: readonly NearValue[],
+  pick: string,
+  ps: (project: number) => readonly bigint[],
+): Pick<Term, 'one' | 'all'> {
+  const one = (project: number, bind: Bind) => {
+    const each = places.map((place) => distanceSql(place, bind)).join(', ')
+    return `(select ${pick}(least(${each})) from idx_range g
+      where g.project = ${bind(project, 'int')} and ${parameterSql('g', ps(project), bind)}
+        and g.id = r.id)`
+  }
+  return { one, all: undefined }
+}
+
+function sideTable(
+  table: 'idx_string' | 'idx_range',
+  value: string,
+  ps: (project: number) => readonly bigint[],
+): Pick<Term, 'one' | 'all'> {
+  const rows = (project: number, bind: Bind) =>
+    `from ${table} s where s.project = ${bind(project, 'int')}
+      and ${parameterSql('s', ps(project), bind)}`
+  return {
+    one: (project, bind) => `(select ${value} ${rows(project, bind)} and s.id = r.id)`,
+    all: (project, bind) => `select s.id, ${value} as v ${rows(project, bind)} group by s.id`,
+  }
+}
+
+function stringWalk(ps: readonly bigint[], project: number, bind: Bind): string {
+  return `select s.id, s.v from idx_string s where s.project = ${bind(project, 'int')}
+    and ${parameterSql('s', ps, bind)}`
+}
+
+const CODED = new Set(['Coding', 'CodeableConcept', 'code', 'boolean'])
+
+function isCoded(type: string, code: string, own: OwnParameters | undefined): boolean {
+  return storedParameters(type, code).some((stored) =>
+    plannedParameter(type, stored, own)?.types.some((element) => CODED.has(element)),
+  )
+}
+
+/** By the dictionary: the least code among those of the row's keys. */
+function codeSql(pick: string, ps: (project: number) => readonly bigint[]): Term['one'] {
+  return (project, bind) => `(select ${pick}(c.code collate "C") from code c
+    where c.project = ${bind(project, 'int')} and ${parameterSql('c', ps(project), bind)}
+      and c.k = any(r.keys))`
+}
+
+/** Identifiers, references and urls are kept as keys only, so their texts are read from the content. */
+function contentSql(
+  pick: string,
+  type: string,
+  code: string,
+  own: OwnParameters | undefined,
+): Term['one'] {
+  const paths = jsonPaths(type, code, own)
+  if (paths === undefined)
+    throw notSupported(`Sorting ${type} by ${code} is not supported`, '_sort')
+  return (_project, bind) => `(select ${pick}((x #>> '{}') collate "C")
+    from version v cross join unnest(${bind(paths, 'text[]')}) path
+      cross join jsonb_path_query(v.content::jsonb, path::jsonpath) x
+    where v.project = r.project and v.type = r.type and v.id = r.id and v.ver = r.ver)`
+}

@@ -1,0 +1,241 @@
+/** A search → what is to be asked of `resource`, in whose eyes, and by which way. */
+
+import { linkedProjects } from '../../../access/links.ts'
+import { REGISTRY_TYPES } from '../../../access/policy.ts'
+import type { Principal } from '../../../access/principal.ts'
+import { badRequest, forbidden } from '../../../errors.ts'
+import { typeNumber } from '../../../fhir/definitions.ts'
+import {
+  type Condition,
+  type Criterion,
+  isCondition,
+  type SearchRequest,
+} from '../../../query/search-request.ts'
+import { unescapeValue } from '../../../query/values.ts'
+import { projectKey, type Store } from '../../rows/context.ts'
+import type { Bind } from '../../rows/side-rows.ts'
+import { readCursor, reversed } from '../order/order.ts'
+import type { Order, Position } from '../order/position.ts'
+import { testOf } from '../tests/conditions.ts'
+import { withVisible } from '../tests/grant-tests.ts'
+import { codesRead } from '../tests/joins.ts'
+import { probeSql, type Scene } from '../tests/row-test.ts'
+import type { IdsTest, Test } from '../tests/test.ts'
+import { reachOf } from '../tests/test-scope.ts'
+import { scoreOf } from '../tests/texts.ts'
+import { unitsOf } from '../tests/units.ts'
+import { sightOf } from '../tests/visible-rows.ts'
+import {
+  chooseDriver,
+  type Driver,
+  matchesOf,
+  rareBelow,
+  sureDriver,
+  unknownDriver,
+} from './driver.ts'
+import type { Part, Query } from './query.ts'
+import { settledBy } from './single-way.ts'
+import { checkSortable, rowsOf } from './total.ts'
+
+export interface Prepared {
+  /** The Principal's own or the one it names, then linked ones; none: none is in sight. */
+  readonly projects: readonly number[]
+  readonly after: Position | undefined
+  readonly queries: readonly Query[]
+}
+
+/** `requests` differ in type and conditions only; `paging` holds what they share. Errors: 400, 403. */
+export async function prepare(
+  store: Store,
+  principal: Principal,
+  order: Order,
+  paging: SearchRequest,
+  requests: readonly SearchRequest[],
+): Promise<Prepared> {
+  const { count, offset, cursor } = paging
+  if (requests.some(({ type }) => type === 'Binary')) {
+    throw badRequest('Cannot search on Binary resource type')
+  }
+  if (cursor !== undefined && offset > 0) {
+    throw badRequest('Cannot use both offset and cursor', '_cursor')
+  }
+  const after = cursor === undefined ? undefined : readCursor(order, cursor)
+  const projects = await projectsOf(store, principal, requests)
+  const page = {
+    order: after?.isBackwards ? reversed(order) : order,
+    after,
+    // One row more than asked for tells whether there is a next page.
+    limit: count + 1,
+    offset,
+  }
+  const wanted = await Promise.all(
+    projects.map(async (project) => {
+      const shared = requests.filter(({ type }) => isShared(principal, project, type))
+      const units = await unitsOf(store, project, shared)
+      return wantedOf(store, principal, project, units, shared)
+    }),
+  )
+  return { projects, after, queries: wanted.flat().map((query) => ({ ...query, ...page })) }
+}
+
+/** A Project that is only linked shows the types that it shares. */
+export function isShared(principal: Principal, project: number, type: string): boolean {
+  if (project === principal.project.number || principal.isSuperAdmin) return true
+  return linkedProjects(principal, type).some(({ number }) => number === project)
+}
+
+/** Errors: 400 too-costly for a sort by values, which looks at every match. */
+export function driverOf({ statistics }: Pick<Store, 'statistics'>, query: Query): Driver {
+  checkSortable(statistics, query)
+  if (query.typeNumbers.length > 1) return { kind: 'keys' }
+  const { project, typeNumbers, tests, order } = query
+  const limit = query.limit + query.offset
+  const driver = chooseDriver(statistics, tests, rowsOf(statistics, query), limit)
+  const isKnown = typeNumbers.every((number) => statistics.knows(project, number))
+  // A sort by values looks at every match in any case.
+  return isKnown || order.terms.length > 0 ? driver : unknownDriver(driver, tests, limit)
+}
+
+/** As it was chosen, without the ways that are very probably not needed. */
+export function surely({ statistics }: Pick<Store, 'statistics'>, part: Part): Part {
+  const { query, driver } = part
+  const { project, typeNumbers, limit, offset } = query
+  const [number, other] = typeNumbers
+  const settled = (one: Part) => ({ ...one, driver: settledBy(statistics, one) })
+  if (number === undefined || other !== undefined) return settled(part)
+  // Rows that are walked are looked at one by one, and what a policy asks of them with the rest.
+  const tests = query.tests.flatMap((test) => (test.kind === 'filter' && test.of) || [test])
+  const sure = sureDriver(statistics, { project, number }, tests, limit + offset, driver)
+  return settled(sure === driver ? part : { query: { ...query, tests }, driver: sure })
+}
+
+type Wanted = Pick<Query, 'project' | 'typeNumbers' | 'tests' | 'isLimited' | 'score'>
+
+/** Planning a type costs half a millisecond; a compartment says the same of all its types. */
+function wantedOf(
+  store: Store,
+  principal: Principal,
+  project: number,
+  units: readonly string[],
+  requests: readonly SearchRequest[],
+): readonly Wanted[] {
+  const wanted = requests.map((request) => wantedOfType(store, principal, project, units, request))
+  const isAlike = ({ conditions }: SearchRequest, i: number) =>
+    wanted[i]?.project === project &&
+    wanted[i]?.tests.length === conditions.length &&
+    conditions.length > 0 &&
+    conditions.every((criterion) => 'kind' in criterion && criterion.kind === 'compartment')
+  if (!requests.every(isAlike)) return wanted
+  return wanted.slice(0, 1).map((first) => ({
+    ...first,
+    typeNumbers: wanted.flatMap(({ typeNumbers }) => typeNumbers),
+  }))
+}
+
+/** The caller has asked whether the type may be searched. */
+function wantedOfType(
+  store: Store,
+  principal: Principal,
+  project: number,
+  units: readonly string[],
+  { type, conditions, sort, count, offset }: SearchRequest,
+): Wanted {
+  const { parameters } = principal.project
+  const codes = [
+    ...conditions.flatMap((criterion) => codesRead(type, criterion, parameters)),
+    ...sort.map(({ code }) => code),
+  ]
+  const scene = sightOf(store, principal, type, 'search', project, units, codes)
+  if (scene === undefined) throw forbidden(`no right to search ${type}`)
+  const tests = conditions.flatMap((criterion): Test | readonly Test[] => {
+    if (!isNamed(criterion)) return testOf(scene, criterion)
+    // Outside the registry the project itself was chosen by it.
+    if (!REGISTRY_TYPES.has(type)) return []
+    const any = projectIds(criterion).map((id) => projectKey(store.keys, type, id))
+    return { kind: 'keys', any }
+  })
+  return {
+    project: scene.project,
+    typeNumbers: [typeNumber(type)],
+    score: scoreOf(conditions),
+    isLimited: scene.visible.length > 0,
+    tests: withVisible(scene.visible, joinable(store, tests), (test) =>
+      isRare(store, scene, test, count + offset),
+    ),
+  }
+}
+
+/**
+ * PostgreSQL makes a join of each test on a side table and looks for their best order: measured, 20 s for
+ * 40 quantities. What is more than these is asked of the rows that they find.
+ */
+const MOST_JOINED = 4
+
+/** The first ones, those before others that are known to be rare. */
+function joinable({ statistics }: Pick<Store, 'statistics'>, tests: readonly Test[]) {
+  const expected = (test: IdsTest) => test.expected?.(statistics) ?? Infinity
+  const ids = tests.filter((test) => test.kind === 'ids')
+  if (ids.length <= MOST_JOINED) return tests
+  const few = ids.toSorted((a, b) => expected(a) - expected(b)).slice(0, MOST_JOINED)
+  return tests.map((test): Test => {
+    if (test.kind !== 'ids' || few.includes(test)) return test
+    const sql = (bind: Bind) => probeSql(test, bind)
+    return { kind: 'filter', sql, isCostly: true, reach: reachOf(test) }
+  })
+}
+
+/** As the driver would find its rows by it. */
+export function isRare(
+  { statistics }: Pick<Store, 'statistics'>,
+  { project, type }: Scene,
+  test: Test,
+  limit: number,
+): boolean {
+  if (test.kind === 'join')
+    return test.walk?.share !== undefined && test.walk.rows(statistics) === 0
+  if (test.kind !== 'keys') return false
+  const rows = statistics.rowsOf(project, typeNumber(type))
+  return matchesOf(statistics, test) <= rareBelow(rows, limit)
+}
+
+/** The Principal's own Project and those it is linked to, or the ones that `_project` names of them. */
+async function projectsOf(
+  store: Store,
+  principal: Principal,
+  requests: readonly SearchRequest[],
+): Promise<readonly number[]> {
+  const { project, isSuperAdmin } = principal
+  const conditions = requests
+    .filter(({ type }) => !REGISTRY_TYPES.has(type))
+    .flatMap((request) => request.conditions)
+    .filter(isNamed)
+  const named = conditions.map(projectIds)
+  if (isSuperAdmin) return namedProjects(store, principal, named)
+  return [project, ...(project.linked ?? [])]
+    .filter(({ id }) => named.every((ids) => ids.includes(id)))
+    .map(({ number }) => number)
+}
+
+/** True for a `_project` that names Projects. */
+function isNamed(criterion: Criterion): criterion is Condition {
+  return isCondition(criterion) && criterion.code === '_project' && criterion.modifier === undefined
+}
+
+function projectIds({ values }: Condition): string[] {
+  return values.map((value) => unescapeValue(value).replace(/^Project\//, ''))
+}
+
+/** A super admin names any one Project. */
+async function namedProjects(
+  store: Store,
+  { project }: Principal,
+  named: readonly (readonly string[])[],
+): Promise<readonly number[]> {
+  const [ids] = named
+  if (ids === undefined) return [project.number]
+  const [id, second] = ids
+  if (id === undefined || second !== undefined) throw badRequest('_project takes one Project')
+  if (named.some((others) => others[0] !== id)) return []
+  const found = await store.tenants.numberOf(store.connection, store.keys.rowId('Project', id))
+  return found === undefined ? [] : [found]
+}

@@ -1,0 +1,61 @@
+/** How many there are: counted, or told from PostgreSQL's own statistics where nothing is out of sight. */
+import { tooCostly } from '../../../errors.ts'
+import type { Store } from '../../rows/context.ts'
+import { countStatement } from './compile.ts'
+import { matchesOf } from './driver.ts'
+import type { Query } from './query.ts'
+import type { KeyStatistics } from './statistics.ts'
+
+/** Up to here even an estimated total is counted: 9 ms, and pages of small results stay exact. */
+const EXACT_COUNT = 10_000
+/** Under a policy an estimate is counted up to here: the statistics know of rows that are out of sight. */
+const LIMITED_COUNT = 100_000
+/** Of more than this an accurate total is an estimate, too. */
+const MAX_COUNTED = 1_000_000
+const MAX_SORTED = 100_000
+
+export async function countRows(
+  { statistics, connection }: Store,
+  queries: readonly Query[],
+  total: 'estimate' | 'accurate',
+): Promise<number> {
+  if (queries.length === 0) return 0
+  const guesses = queries.map((query) => estimateOf(statistics, query))
+  const estimate = Math.round(guesses.reduce((sum, guess) => sum + guess, 0))
+  const isLimited = queries.some((query) => query.isLimited)
+  const isCounted = total === 'accurate' && estimate <= MAX_COUNTED
+  const most = total === 'accurate' ? MAX_COUNTED : LIMITED_COUNT
+  const max = isCounted ? undefined : isLimited ? most : EXACT_COUNT + 1
+  const [row] = await connection.query<{ count: number }>(countStatement(queries, max))
+  const count = row?.count ?? 0
+  return isCounted || isLimited || count <= EXACT_COUNT ? count : Math.max(count, estimate)
+}
+
+/** Errors: 400 too-costly for a sort by values, which looks at every match, of too many. */
+export function checkSortable(statistics: KeyStatistics, query: Query): void {
+  const { order, tests } = query
+  // What a side table or a join narrows to is not known before it is asked.
+  const isUnknown = tests.some(({ kind }) => kind === 'ids' || kind === 'narrow' || kind === 'join')
+  if (order.terms.length === 0 || isUnknown) return
+  const estimate = Math.round(estimateOf(statistics, query))
+  if (estimate <= MAX_SORTED) return
+  const names = order.terms.map(({ name }) => name).join(',')
+  const text = `About ${estimate} matches are too many to sort by ${names}; ${MAX_SORTED} are allowed`
+  throw tooCostly(text, '_sort')
+}
+
+/** Of the types of a query. */
+export function rowsOf(statistics: KeyStatistics, { project, typeNumbers }: Query): number {
+  return typeNumbers.reduce((sum, number) => sum + statistics.rowsOf(project, number), 0)
+}
+
+/** Of the rarest of its keys; before there are statistics keys say nothing. */
+function estimateOf(statistics: KeyStatistics, query: Query): number {
+  const { rare } = statistics
+  const all = rowsOf(statistics, query)
+  if (rare === undefined) return all
+  const matches = query.tests.flatMap((test) =>
+    test.kind === 'keys' ? Math.max(matchesOf(statistics, test), rare * test.any.length) : [],
+  )
+  return Math.min(all, ...matches)
+}

@@ -1,0 +1,154 @@
+/** Composite parameters: all values of one element, by the rows that composite-plan.ts derives. */
+import type { SearchParameter } from '../../../fhir/definitions-data.ts'
+import { normaliseString } from '../../../fhir/values-string.ts'
+import type { Condition } from '../../../query/search-request.ts'
+import {
+  parseDateValue,
+  parseNumberValue,
+  parseQuantityValue,
+  parseReferenceValue,
+  parseTokenValue,
+  splitComposite,
+  unescapeValue,
+} from '../../../query/values.ts'
+import { keysLiteral } from '../../index/keys.ts'
+import type { Bind } from '../../rows/side-rows.ts'
+import { anyOf, dateSql, numberBounds, quantityBounds } from './ranges.ts'
+import { parameterSql, type Scene } from './row-test.ts'
+import { prefixSql } from './strings.ts'
+import type { Test } from './test.ts'
+
+type Component = NonNullable<SearchParameter['components']>[number]
+
+interface Part {
+  readonly kind: Component['type']
+  /** In the parameter, as Keys.composite counts it. */
+  readonly position: number
+  readonly value: string
+}
+
+export function compositeTest(
+  scene: Scene,
+  ps: readonly bigint[],
+  parameter: SearchParameter,
+  { values }: Condition,
+): Test {
+  const alternatives = values.map((value) => {
+    const texts = splitComposite(parameter, value)
+    const parts = (parameter.components ?? []).map(({ type }, position) => ({
+      kind: type,
+      position,
+      value: texts[position] ?? '',
+    }))
+    const ranged = parts.filter(({ kind }) => !isKey(kind))
+    const keyed = parts.filter(isKeyed)
+    const keys = ps.flatMap((p) => joinedKeys(scene, p, keyed))
+    return { keys, ranged, isInDictionary: keyed.length === 1 && hasNoSystem(keyed) }
+  })
+  if (alternatives.every(({ ranged }) => ranged.length === 0)) {
+    return { kind: 'keys', any: alternatives.flatMap(({ keys }) => keys) }
+  }
+  const rowsOf = (bind: Bind, isRow: boolean) =>
+    alternatives.map((alternative) => rowsSql(scene, alternative, bind, isRow)).join(' union all ')
+  return {
+    kind: 'ids',
+    ids: (bind) => rowsOf(bind, false),
+    few: (bind) => rowsOf(bind, true),
+    // Of several ranges the rarest is read first.
+    isSteady: alternatives.every(({ ranged }) => ranged.length === 1),
+  }
+}
+
+interface Alternative {
+  readonly keys: readonly bigint[]
+  readonly ranged: readonly Part[]
+  /** A code of any system: most rows are under their system, which the dictionary knows. */
+  readonly isInDictionary: boolean
+}
+
+function hasNoSystem([first]: readonly Part[]): boolean {
+  return first?.kind === 'token' && parseTokenValue(first.value).system === undefined
+}
+
+const isKey = (kind: Component['type']) =>
+  kind === 'token' || kind === 'reference' || kind === 'uri'
+const isKeyed = ({ kind }: Part) => isKey(kind)
+
+function joinedKeys(scene: Scene, p: bigint, [first, ...others]: readonly Part[]): bigint[] {
+  if (first === undefined) return []
+  let joined = componentKeys(scene, p, first)
+  for (const other of others) {
+    const seconds = componentKeys(scene, p, other)
+    joined = joined.flatMap((key) =>
+      seconds.map((second) => scene.keys.composite(key, other.position, second)),
+    )
+  }
+  return joined
+}
+
+function componentKeys({ keys, project }: Scene, p: bigint, { kind, value }: Part): bigint[] {
+  if (kind === 'uri') return [keys.uri(p, unescapeValue(value))]
+  if (kind === 'token') {
+    const { system, code } = parseTokenValue(value)
+    return code === undefined ? [] : [keys.token(p, system, code)]
+  }
+  return parseReferenceValue(undefined, undefined, value).map((reference) =>
+    keys.reference(p, keys.target(project, reference)),
+  )
+}
+
+/** The rows of several ranges belong to one element when they carry one mark in `u`. */
+function rowsSql(
+  scene: Scene,
+  { keys, ranged: parts, isInDictionary }: Alternative,
+  bind: Bind,
+  isRow: boolean,
+): string {
+  const project = bind(scene.project, 'int')
+  const isMarked = parts.length > 1
+  const joins = parts.map((part, i) => {
+    const alias = `g${i}`
+    const ps = keys.map((key) => scene.keys.composite(key, part.position))
+    const table = part.kind === 'string' ? 'idx_string' : 'idx_range'
+    const same = i > 0 ? ` on g0.id = ${alias}.id and g0.u = ${alias}.u` : ''
+    const isOfParameter = isInDictionary
+      ? `${alias}.p = any(${bind(keysLiteral(ps), 'bigint[]')} || array(select c.k from code c
+        where c.project = ${project} and ${parameterSql('c', ps, bind)}))`
+      : parameterSql(alias, ps, bind)
+    const test = `${alias}.project = ${project} and ${isOfParameter}`
+    return {
+      from: `${table} ${alias}${same}`,
+      test,
+      values: partSql(scene, part, alias, bind, isMarked, isRow || isMarked),
+    }
+  })
+  const from = joins.map(({ from }) => from).join(' join ')
+  const tests = joins.map(({ test }) => test).join(' and ')
+  const rows = `select g0.id from ${from} where ${tests}`
+  const [first, ...others] = joins.map(({ values }) => values)
+  // One range is read by each part of the index that it bounds; several are looked up from the first.
+  if (others.length === 0)
+    return (first ?? []).map((sql) => `${rows} and ${sql}`).join(' union all ')
+  const each = [first ?? [], ...others].map((values) => anyOf(values.map((sql) => `(${sql})`)))
+  return `${rows} and ${each.join(' and ')}`
+}
+
+/** Alternatives. */
+function partSql(
+  scene: Scene,
+  { kind, value }: Part,
+  alias: string,
+  bind: Bind,
+  isMarked: boolean,
+  isRow: boolean,
+): readonly string[] {
+  if (kind === 'string') return [prefixSql(alias, normaliseString(unescapeValue(value)), bind)]
+  if (kind === 'date') {
+    const at = (ms: number) => bind(ms, 'float8')
+    return [dateSql(parseDateValue(value), `${alias}.lo`, `${alias}.hi`, at)]
+  }
+  if (kind === 'number' || isMarked) {
+    return numberBounds(parseNumberValue(value), alias, bind, isRow)
+  }
+  return quantityBounds(scene, parseQuantityValue(value), alias, bind, isRow)
+}

@@ -1,0 +1,126 @@
+/**
+ * What is found through the dictionary of distinct values (table `code`): its keys first, then the
+ * rows that hold one of them, as in a join. The dictionary of a parameter is small, so it is read whole.
+ */
+
+import { plainWords } from '../../../fhir/values-string.ts'
+import { parseTokenValue, unescapeValue } from '../../../query/values.ts'
+import { keysLiteral } from '../../index/keys.ts'
+import type { Bind } from '../../rows/side-rows.ts'
+import { isHeldSql, parameterSql, type Scene } from './row-test.ts'
+import type { Test } from './test.ts'
+
+/** `:text`: each word of the value begins some word of one display, concept or identifier type. */
+export function textTest(scene: Scene, ps: readonly bigint[], values: readonly string[]): Test {
+  const texts = values.map((value) => plainWords(unescapeValue(value)).split(' '))
+  return held(
+    scene,
+    ps.map((p) => scene.keys.texts(p)),
+    (bind) =>
+      texts.map((words) => {
+        // A value without letters and digits names nothing.
+        if (words.includes('')) return 'false'
+        const each = words.map((word) => `' ' || c.code like ${like(`% ${escaped(word)}%`, bind)}`)
+        return each.join(' and ')
+      }),
+  )
+}
+
+/** `system|` on coded elements, which hold no key for a system alone. */
+export function systemTest(
+  scene: Scene,
+  ps: readonly bigint[],
+  values: readonly string[],
+  keys: readonly bigint[],
+): Test {
+  const systems = values.map((value) => parseTokenValue(value).system ?? '')
+  return held(scene, ps, (bind) => [`c.system = any(${bind(systems, 'text[]')})`], keys)
+}
+
+/** `:below` of a uri: the value itself, its paths, and for a canonical its versions. */
+export function belowTest(scene: Scene, ps: readonly bigint[], values: readonly string[]): Test {
+  return held(scene, ps, (bind) =>
+    values.map((value) => {
+      const [uri = '', version] = unescapeValue(value).replace(/\/$/, '').split('|')
+      const whole = version === undefined ? uri : `${uri}|${version}`
+      const borders = version === undefined ? ['/', '|'] : ['.']
+      const under = borders.map((border) => `starts_with(c.code, ${bind(whole + border, 'text')})`)
+      return `c.code = ${bind(whole, 'text')} or ${under.join(' or ')}`
+    }),
+  )
+}
+
+/** Those of many keys that are in use at all. */
+export function knownTest(scene: Scene, ps: readonly bigint[], any: readonly bigint[]): Test {
+  return held(scene, ps, (bind) => [`c.k = any(${bind(keysLiteral(any), 'bigint[]')})`])
+}
+
+/** Versions of canonical references that begin with one of these; `keys` are those of the texts themselves. */
+export function versionsTest(
+  scene: Scene,
+  ps: readonly bigint[],
+  texts: readonly string[],
+  keys: readonly bigint[],
+): Test {
+  const alternatives = (bind: Bind) =>
+    texts.map((text) => `starts_with(c.code, ${bind(`${text}.`, 'text')})`)
+  return held(scene, ps, alternatives, keys)
+}
+
+/** `:contains` of a uri, case-insensitive. */
+export function uriContainsTest(
+  scene: Scene,
+  ps: readonly bigint[],
+  values: readonly string[],
+): Test {
+  return held(scene, ps, (bind) =>
+    values.map((value) => {
+      const text = escaped(unescapeValue(value).toLowerCase())
+      return `lower(c.code) like ${like(`%${text}%`, bind)}`
+    }),
+  )
+}
+
+/** `:above` of a uri needs no dictionary: the value itself and every path it is in. */
+export function aboveKeys(
+  { keys }: Scene,
+  ps: readonly bigint[],
+  values: readonly string[],
+): bigint[] {
+  return values.flatMap((value) => {
+    const uri = unescapeValue(value).replace(/\/$/, '')
+    const borders = [...uri.matchAll(/\//g)].map(({ index }) => uri.slice(0, index))
+    const paths = [...borders, uri].flatMap((path) => [path, `${path}/`])
+    return ps.flatMap((p) => paths.map((path) => keys.uri(p, path)))
+  })
+}
+
+function held(
+  { project }: Scene,
+  ps: readonly bigint[],
+  alternatives: (bind: Bind) => readonly string[],
+  keys: readonly bigint[] = [],
+): Test {
+  const own = (bind: Bind) => `(${bind(keysLiteral(keys), 'bigint[]')} || array(
+    select c.k from code c where c.project = ${bind(project, 'int')}
+      and ${parameterSql('c', ps, bind)}
+      and (${alternatives(bind)
+        .map((sql) => `(${sql})`)
+        .join(' or ')})))`
+  const check = (found: string) =>
+    `exists (select 1 from unnest(r.keys) x where ${isHeldSql('x', found)})`
+  return {
+    kind: 'join',
+    keys: own,
+    check,
+    probe: (bind) => `r.keys && ${own(bind)}`,
+    isSteady: true,
+    walk: { rows: () => WALK, test: (bind) => check(own(bind)) },
+  }
+}
+
+/** Few keys may be held by very many rows: so many are looked at first, which costs a few milliseconds. */
+const WALK = 1000
+
+const like = (pattern: string, bind: Bind) => bind(pattern, 'text')
+const escaped = (text: string) => text.replace(/[\\%_]/g, '\\$&')

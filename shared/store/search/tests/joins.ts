@@ -1,0 +1,283 @@
+/**
+ * Chains and `_has`. A reference key is P ^ R and the self key of its target is P' ^ R, so the keys of
+ * one side become those of the other by XOR with a constant, in SQL. Stray values that go through it
+ * are random 64-bit numbers and match nothing. Every end is read with what the Principal sees of it.
+ */
+import { badRequest, notSupported } from '../../../errors.ts'
+import { typeNumber } from '../../../fhir/definitions.ts'
+import type { OwnParameters } from '../../../fhir/definitions-data.ts'
+import { testedCodes } from '../../../query/parameter-paths.ts'
+import { type Criterion, isCondition, type Join } from '../../../query/search-request.ts'
+import { isCanonicalParameter, plannedParameter } from '../../index/index-plan.ts'
+import { REMOVED_KEY } from '../../index/rows.ts'
+import { CANONICAL_KEY } from '../../index/type-constants.ts'
+import type { Bind } from '../../rows/side-rows.ts'
+import { matchesOf, shareOf } from '../plan/driver.ts'
+import type { KeyStatistics } from '../plan/statistics.ts'
+import {
+  alternativeSql,
+  filter,
+  heldRows,
+  holdsSql,
+  isHeldSql,
+  isSteady,
+  oneRowSql,
+  type Scene,
+  whereSql,
+} from './row-test.ts'
+import type { JoinTest, Matches, Test } from './test.ts'
+import { farthest } from './test-scope.ts'
+
+/** More than this on one side of a join is 400 too-costly. */
+const MAX_KEYS = 50_000
+/** Of an int in PostgreSQL, with room for one more. */
+const UNLIMITED = 2_000_000_000
+
+type TestOf = (scene: Scene, criterion: Criterion) => Test
+
+/** Errors: 400 for a join between the registry and a Project, which only searches have resolved before. */
+export function joinTest(scene: Scene, join: Join, testOf: TestOf): Test {
+  const byId = referenceTest(scene, join, testOf)
+  if (byId !== undefined) return byId
+  const entered = join.ends.flatMap(({ type, criterion }) => {
+    const codes = codesRead(type, criterion, scene.own)
+    const isByUrl = join.kind === 'chain' && isCanonicalParameter(scene.type, join.code, scene.own)
+    const link = join.kind === 'has' ? [join.code] : isByUrl ? ['url'] : []
+    const inner = scene.enter(type, [...link, ...codes])
+    return inner === undefined ? [] : [{ inner, criterion }]
+  })
+  if (entered.length === 0) return filter(() => 'false')
+  const sides = entered.filter(({ inner }) => inner.project === scene.project)
+  if (sides.length === 0) {
+    const [other] = entered
+    const types = `${scene.type} and ${other?.inner.type}`
+    throw notSupported(`Filters and criteria cannot join ${types}`, join.code)
+  }
+  const parts = sides.flatMap(({ inner, criterion }) => {
+    const test = testOf(inner, criterion)
+    const links =
+      join.kind === 'chain'
+        ? linksOf(scene, scene.type, join.code, inner.type)
+        : linksOf(scene, inner.type, join.code, scene.type)
+    const removed = join.isList === true ? removedConstant(inner, join.code) : undefined
+    return links.map((link): Side => ({ link, inner, test, removed }))
+  })
+  const isChain = join.kind === 'chain'
+  const bySelf = !isChain && parts.every(({ link }) => !link.isCanonical)
+  return {
+    kind: 'join',
+    keys: (bind) => {
+      const found = parts.map((part) => keysSql(isChain, part, bind)).join(' union all ')
+      const most = bind(scene.isPolicy ? UNLIMITED : MAX_KEYS, 'int')
+      return `(select search_cap(array(
+        select distinct k from (${found}) j(k) limit ${most} + 1), ${most}))`
+    },
+    check: (keys) => (bySelf ? isHeldSql('r.keys[1]', keys) : holdsSql(keys)),
+    ...(isChain ? {} : probing(parts)),
+    ...(scene.isPolicy ? judging(isChain, parts) : {}),
+    isSteady: parts.every(({ inner, test }) => [...inner.visible, test].every(isSteady)),
+  }
+}
+
+/** The parameters of `type` that a criterion tells resources apart by; who refers by canonical names their `url`. */
+export function codesRead(
+  type: string,
+  criterion: Criterion,
+  own: OwnParameters | undefined,
+): readonly string[] {
+  return [...testedCodes(type, criterion), ...(readsUrl(criterion, own) ? ['url'] : [])]
+}
+
+function readsUrl(criterion: Criterion, own: OwnParameters | undefined): boolean {
+  if (isCondition(criterion)) return false
+  if (criterion.kind === 'not') return readsUrl(criterion.criterion, own)
+  if (criterion.kind === 'and' || criterion.kind === 'or') {
+    return criterion.criteria.some((part) => readsUrl(part, own))
+  }
+  const { kind } = criterion
+  return (
+    kind === 'has' &&
+    criterion.ends.some(({ type }) => isCanonicalParameter(type, criterion.code, own))
+  )
+}
+
+/** Of `_has`: where very many rows of the other side match, the first rows that are looked at fill a page. */
+function probing(parts: readonly Side[]): Pick<JoinTest, 'probe' | 'walk'> {
+  const probe = (bind: Bind) => `(${parts.map((part) => probeSql(false, part, bind)).join(' or ')})`
+  const rows = (statistics: Matches) => {
+    const matches = parts.map(({ test }) =>
+      test.kind === 'keys' ? matchesOf(statistics, test) : 0,
+    )
+    const walked = Math.min(...matches) / MATCHES_A_PROBE
+    return walked < FEWEST_PROBES ? 0 : Math.min(Math.round(walked), MOST_PROBES)
+  }
+  return { probe, walk: { rows, test: probe } }
+}
+
+/** Of a policy: most rows of a type hold one of the keys, so rows are walked in order before they are looked for. */
+function judging(
+  isChain: boolean,
+  parts: readonly Side[],
+): Pick<JoinTest, 'probe' | 'walk' | 'reach'> {
+  const probe = (bind: Bind) =>
+    `(${parts.map((part) => probeSql(isChain, part, bind)).join(' or ')})`
+  const isLight = isChain && parts.every(isBySelf)
+  if (!isLight) return { probe, walk: { rows: () => POLICY_WALK } }
+  const share = (statistics: KeyStatistics) =>
+    Math.min(
+      ...parts.map(({ inner: { project, type, visible }, test }) =>
+        shareOf(statistics, { project, number: typeNumber(type) }, [...visible, test]),
+      ),
+    )
+  const [only, ...others] = parts
+  const targets =
+    only === undefined || others.length > 0
+      ? {}
+      : { targets: (bind: Bind) => targetsSql(only, bind) }
+  const isOneWay = parts.every(({ inner, test }) => farthest([...inner.visible, test]))
+  // Few are let through: what refers to them is looked for at once.
+  const isRare = (statistics: Matches) =>
+    parts.every(({ inner, test }) =>
+      [...inner.visible, test].some(
+        (one) => one.kind === 'keys' && matchesOf(statistics, one) === 0,
+      ),
+    )
+  const rows = (statistics: Matches) => (isRare(statistics) ? 0 : MOST_PROBES)
+  return {
+    probe,
+    walk: { rows, test: probe, share, ...targets },
+    reach: isOneWay ? 'beside' : undefined,
+  }
+}
+
+/** A probe costs as much as to read so many rows of the other side. */
+const MATCHES_A_PROBE = 8
+/** More than twice a page. */
+const FEWEST_PROBES = 50
+const MOST_PROBES = 500
+/** Rows that are tested for keys found once. */
+const POLICY_WALK = 2000
+
+/** `subject._id=x` says what `subject=x` says. */
+function referenceTest(scene: Scene, join: Join, testOf: TestOf): Test | undefined {
+  if (join.kind !== 'chain' || isCanonicalParameter(scene.type, join.code, scene.own))
+    return undefined
+  const values: string[] = []
+  for (const { type, criterion } of join.ends) {
+    if (!isCondition(criterion) || criterion.code !== '_id' || criterion.modifier !== undefined) {
+      return undefined
+    }
+    values.push(...criterion.values.map((id) => `${type}/${id}`))
+  }
+  const { code } = join
+  return testOf(scene, { code, type: 'reference', modifier: undefined, values })
+}
+
+interface Link {
+  readonly constant: bigint
+  /** The target is found by its url, not by its id. */
+  readonly isCanonical: boolean
+}
+
+/** From references of `source` to what identifies a `target`, and back. */
+function linksOf(
+  { keys, project, own }: Scene,
+  source: string,
+  code: string,
+  target: string,
+): readonly Link[] {
+  const types = plannedParameter(source, code, own)?.types
+  if (types === undefined) throw badRequest(`Unknown search parameter: ${code}`, code)
+  const p = keys.param(project, source, code)
+  const by = (identity: string) => p ^ keys.param(project, target, identity)
+  const links: Link[] = []
+  const isCanonical = isCanonicalParameter(source, code, own)
+  if (!isCanonical || types.includes('Reference')) {
+    links.push({ constant: by('_self'), isCanonical: false })
+  }
+  if (isCanonical) links.push({ constant: by(CANONICAL_KEY), isCanonical })
+  return links
+}
+
+/** The other end of a join, and how its rows are found. */
+interface Side {
+  readonly link: Link
+  readonly inner: Scene
+  readonly test: Test
+  /** Of a List: from what it refers to to what it has removed. */
+  readonly removed: bigint | undefined
+}
+
+function removedConstant({ keys, project, type }: Scene, code: string): bigint {
+  return keys.param(project, type, code) ^ keys.param(project, type, REMOVED_KEY)
+}
+
+/** A chain starts from what its target is, `_has` from all that its source refers to. */
+function keysSql(isChain: boolean, { link, inner, test, removed }: Side, bind: Bind): string {
+  const c = bind(link.constant, 'bigint')
+  const rows = rowsSql(inner, test, bind)
+  if (isChain && !link.isCanonical) return `select r.keys[1] # ${c} from (${rows}) r`
+  if (removed !== undefined) {
+    return `select x # ${c} from (${rows}) r cross join lateral (select unnest(r.keys[2:r.nref])
+      except select unnest(r.keys[r.nref + 1:]) # ${bind(removed, 'bigint')}) i(x)`
+  }
+  return `select x # ${c} from (${rows}) r cross join unnest(r.keys[2:r.nref]) x`
+}
+
+function rowsSql(inner: Scene, test: Test, bind: Bind): string {
+  const where = (tests: readonly Test[], isHeld = false) =>
+    `select r.keys, r.nref from resource r where ${whereSql(inner, tests, bind, isHeld)}`
+  if (test.kind === 'ids' && test.isSteady === true) {
+    // As an array they are looked up, where a subselect may seem to be worth a look at all rows.
+    return where([{ kind: 'narrow', sql: (b) => alternativeSql(test, b) }])
+  }
+  if (test.kind !== 'join') return where([test])
+  const keys = '(select k from j)'
+  const found = (overlap: string) => `${where([], true)} and ${overlap}`
+  const { few, many } = heldRows(keys, found, `${where([])} and ${test.check(keys)}`)
+  return `with j as materialized (select ${test.keys(bind)} as k) ${few} union all ${many}`
+}
+
+/** Types of which an index holds the self keys (migration 037). */
+const BY_SELF = [112, 51, 125, 117, 118, 109, 79, 20, 65, 55, 37, 41]
+/** In its words. */
+const HAS_SELF = `(r.type in (${BY_SELF.join(', ')})) is true`
+
+function isBySelf({ link, inner }: Pick<Side, 'link' | 'inner'>): boolean {
+  return !link.isCanonical && BY_SELF.includes(typeNumber(inner.type))
+}
+
+/** Of a target that is found by its self key. */
+function selfSql(inner: Scene, test: Test, bind: Bind): string {
+  const tests = [...inner.visible, test].map((one) => oneRowSql(one, bind))
+  return `${HAS_SELF} and (r.type = ${typeNumber(inner.type)}) is true and ${tests.join(' and ')}`
+}
+
+/**
+ * Rows that follow each other are often about the same: as a join, unlike in an `exists`, PostgreSQL
+ * remembers what it has found. Measured: 144 instead of 1,091 buffers for a page of 90 rows walked.
+ */
+function targetsSql({ link, inner, test }: Side, bind: Bind): string {
+  return `cross join unnest(r.keys[2:r.nref]) x join (
+    select r.keys[1] as self from resource r where ${selfSql(inner, test, bind)}) t
+    on t.self = x # ${bind(link.constant, 'bigint')}`
+}
+
+/** Whether a row of the source refers to this one, or this one (of a chain) to a target. */
+function probeSql(isChain: boolean, side: Side, bind: Bind): string {
+  const { link, inner, test, removed } = side
+  const c = bind(link.constant, 'bigint')
+  if (isChain && isBySelf(side)) {
+    return `exists (select 1 from unnest(r.keys[2:r.nref]) x cross join lateral (
+      select 1 from resource r where r.keys[1] = x # ${c} and ${selfSql(inner, test, bind)} limit 1) s)`
+  }
+  const own = isChain
+    ? `select x # ${c} from unnest(r.keys[2:r.nref]) x`
+    : link.isCanonical
+      ? `select x # ${c} from unnest(r.keys[1:r.nref]) x`
+      : `select r.keys[1] # ${c}`
+  const kept =
+    removed === undefined ? '' : ` and not r.keys @> array[o.k # ${bind(removed, 'bigint')}]`
+  return `exists (select 1 from (${own}) o(k) cross join lateral (
+    select 1 from resource r where r.keys @> array[o.k]${kept} and ${whereSql(inner, [test], bind, true)} limit 1) s)`
+}

@@ -1,0 +1,242 @@
+/** Dates, numbers and quantities that are rows of `idx_range`. */
+
+import { convert, UCUM } from '../../../fhir/ucum.ts'
+import type { Condition } from '../../../query/search-request.ts'
+import {
+  type DateValue,
+  type NearValue,
+  type NumberValue,
+  parseDateValue,
+  parseNearValue,
+  parseNumberValue,
+  parseQuantityValue,
+  type QuantityValue,
+} from '../../../query/values.ts'
+import { keysLiteral } from '../../index/keys.ts'
+import type { Bind } from '../../rows/side-rows.ts'
+import { filter, isMissing, parameterSql, type Scene } from './row-test.ts'
+import type { Test } from './test.ts'
+
+export function dateTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
+  if (condition.modifier === 'missing') return missingRange(ps, condition)
+  const values = dateValues(condition)
+  return inRanges(scene, ps, (bind) => {
+    const at = (ms: number) => bind(ms, 'float8')
+    return [anyOf(values.map((value) => dateSql(value, 'g.lo', 'g.hi', at)))]
+  })
+}
+
+export function numberTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
+  if (condition.modifier === 'missing') return missingRange(ps, condition)
+  const values = condition.values.map((value) => parseNumberValue(value))
+  return inRanges(scene, ps, (bind, isRow) =>
+    values.flatMap((value) => numberBounds(value, 'g', bind, isRow)),
+  )
+}
+
+export function quantityTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
+  if (condition.modifier === 'missing') return missingRange(ps, condition)
+  const values = condition.values.map((value) => parseQuantityValue(value))
+  return inRanges(scene, ps, (bind, isRow) =>
+    values.flatMap((value) => quantityBounds(scene, value, 'g', bind, isRow)),
+  )
+}
+
+/**
+ * On a row of idx_range, as alternatives. A unit without a system matches a UCUM code or a human unit;
+ * one of UCUM is converted to every unit of the data that measures the same.
+ */
+export function quantityBounds(
+  { keys, units, isPolicy }: Scene,
+  value: QuantityValue,
+  alias: string,
+  bind: Bind,
+  isRow: boolean,
+): readonly string[] {
+  const { code, system } = value
+  if (code === undefined) return numberBounds(value, alias, bind, isRow)
+  const withUnit = (number: NumberValue, among: readonly bigint[]) => {
+    const isUnit = `${alias}.u = any(${bind(keysLiteral(among), 'bigint[]')})`
+    return numberBounds(number, alias, bind, isRow).map((bounds) => `${bounds} and ${isUnit}`)
+  }
+  const systems = system === undefined ? ['', UCUM] : [system]
+  const converted = (system === UCUM ? units : []).flatMap((unit) => {
+    const there = unit === code ? undefined : convertNumber(value, code, unit)
+    return there ? withUnit(there, [keys.unit(UCUM, unit)]) : []
+  })
+  // Of UCUM it is known which units there are; those of a policy were read with it, a moment ago.
+  if (system === UCUM && !isPolicy && !units.includes(code))
+    return converted.length > 0 ? converted : ['false']
+  const same = systems.map((one) => keys.unit(one, code))
+  return [...withUnit(value, same), ...converted]
+}
+
+/** Undefined when the units do not measure the same. */
+export function convertNumber(
+  number: NumberValue,
+  from: string,
+  to: string,
+): NumberValue | undefined {
+  const [value, low, high] = [number.value, number.low, number.high].map((one) =>
+    convert(one, from, to),
+  )
+  if (value === undefined || low === undefined || high === undefined) return undefined
+  return { prefix: number.prefix, value, low, high }
+}
+
+/** `near`: rows hold the latitude in `lo` and the longitude in `hi`; the latitude bounds the index. */
+export function nearTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
+  const places = condition.values.map((value) => parseNearValue(value))
+  return inRanges(scene, ps, (bind) =>
+    places.map((place) => {
+      if (place.km === Infinity) return 'true'
+      const degrees = (place.km / EARTH_KM) * (180 / Math.PI)
+      const [south, north] = [place.latitude - degrees, place.latitude + degrees]
+      return `(g.lo between ${bind(south, 'float8')} and ${bind(north, 'float8')}
+          and ${distanceSql(place, bind)} <= ${bind(place.km, 'float8')})`
+    }),
+  )
+}
+
+const EARTH_KM = 6371
+
+/** Kilometres on the sphere, by the haversine. */
+export function distanceSql({ latitude, longitude }: NearValue, bind: Bind): string {
+  const lat = bind(latitude, 'float8')
+  return `${2 * EARTH_KM} * asin(least(1, sqrt(sin(radians(g.lo - ${lat}) / 2) ^ 2
+    + cos(radians(${lat})) * cos(radians(g.lo))
+    * sin(radians(g.hi - ${bind(longitude, 'float8')}) / 2) ^ 2)))`
+}
+
+/** Of a `_filter`: `po` is what `ap` tests, without its margin. */
+export function dateValues({ values, modifier }: Condition): readonly DateValue[] {
+  const parsed = values.map((value) => parseDateValue(value))
+  return modifier === 'po' ? parsed.map((value) => ({ ...value, prefix: 'ap' })) : parsed
+}
+
+// The table of search.md A5, v = query range [low, high), r = resource range [lo, hi). The bounds on
+// `lo` that follow from the others are spelled out: the index is ordered by it.
+export function dateSql(
+  value: DateValue,
+  lo: string,
+  hi: string,
+  at: (ms: number) => string,
+): string {
+  const { low, high } = value
+  const equals = () => `(${lo} >= ${at(low)} and ${lo} <= ${at(high)} and ${hi} <= ${at(high)})`
+  switch (value.prefix) {
+    case 'eq':
+      return equals()
+    case 'ne':
+      return `not ${equals()}`
+    case 'gt':
+      return `${hi} > ${at(high)}`
+    case 'lt':
+      return `${lo} < ${at(low)}`
+    case 'ge':
+      return `(${lo} >= ${at(low)} or ${hi} > ${at(high)})`
+    case 'le':
+      return `(${lo} <= ${at(high)} and (${hi} <= ${at(high)} or ${lo} < ${at(low)}))`
+    case 'sa':
+      return `${lo} >= ${at(high)}`
+    case 'eb':
+      return `(${lo} <= ${at(low)} and ${hi} <= ${at(low)})`
+    case 'ap':
+      return `(${lo} < ${at(high)} and ${hi} > ${at(low)})`
+    default:
+      return value.prefix satisfies never
+  }
+}
+
+/** No more than this lies between the bounds of most values, and of all above LARGE nothing is said. */
+const NARROW = 1
+const LARGE = 1_000_000_000
+
+/**
+ * On a row of idx_range, as alternatives that bound `lo`, which the index is ordered by: nearly all values
+ * are narrow, so that none far below can reach up; the others have an index of their own, idx_range_wide.
+ */
+export function numberBounds(
+  number: NumberValue,
+  alias: string,
+  bind: Bind,
+  /** Of a row at hand, for which no index is to be bounded. */
+  isRow: boolean,
+): readonly string[] {
+  const test = numberSql(number, alias, bind)
+  const least = leastOf(number)
+  if (isRow || least === undefined || least > LARGE) return [test]
+  // Half as much again for what is lost in rounding.
+  const floor = bind(least - 1.5 * NARROW, 'float8')
+  const isWide = `${alias}.hi - ${alias}.lo > ${NARROW} and ${alias}.lo < ${LARGE}`
+  // Behind words that the other index does not serve, which may seem to be as good.
+  const isBelow = `(${alias}.lo < ${floor}) is true`
+  return [`${alias}.lo >= ${floor} and ${test}`, `${isWide} and ${isBelow} and ${test}`]
+}
+
+/** What `hi` of a match is not below. */
+function leastOf({ prefix, value, low }: NumberValue): number | undefined {
+  if (prefix === 'eq' || prefix === 'ap') return low
+  return prefix === 'gt' || prefix === 'ge' ? value : undefined
+}
+
+function numberSql(number: NumberValue, alias: string, bind: Bind): string {
+  const { prefix, value, low, high } = number
+  const at = (number: number) => bind(number, 'float8')
+  const overlaps = () => `(${alias}.lo < ${at(high)} and ${alias}.hi >= ${at(low)})`
+  switch (prefix) {
+    case 'eq':
+      return overlaps()
+    case 'ap':
+      return `(${alias}.lo <= ${at(high)} and ${alias}.hi >= ${at(low)})`
+    case 'ne':
+      return `not ${overlaps()}`
+    case 'gt':
+      return `${alias}.hi > ${at(value)}`
+    case 'lt':
+      return `${alias}.lo < ${at(value)}`
+    case 'ge':
+      return `${alias}.hi >= ${at(value)}`
+    case 'le':
+      return `${alias}.lo <= ${at(value)}`
+    case 'sa':
+      return `${alias}.lo > ${at(value)}`
+    case 'eb':
+      return `${alias}.hi < ${at(value)}`
+    default:
+      return prefix satisfies never
+  }
+}
+
+/** Alternatives are read one by one, each by the part of the index that it bounds. */
+function inRanges(
+  { project }: Scene,
+  ps: readonly bigint[],
+  alternatives: (bind: Bind, isRow: boolean) => readonly string[],
+): Test {
+  const rows = (bind: Bind) => `select g.id from idx_range g
+    where g.project = ${bind(project, 'int')} and ${parameterSql('g', ps, bind)}`
+  return {
+    kind: 'ids',
+    ids: (bind) => {
+      const all = rows(bind)
+      return alternatives(bind, false)
+        .map((sql) => `${all} and ${sql}`)
+        .join(' union all ')
+    },
+    few: (bind) => `${rows(bind)} and ${anyOf(alternatives(bind, true))}`,
+    isSteady: true,
+  }
+}
+
+function missingRange(ps: readonly bigint[], { values }: Condition): Test {
+  return filter((bind) => {
+    const exists = `exists (select 1 from idx_range g where g.id = r.id
+      and g.project = r.project and ${parameterSql('g', ps, bind)})`
+    return isMissing(values) ? `not ${exists}` : exists
+  })
+}
+
+export function anyOf(alternatives: readonly string[]): string {
+  return `(${alternatives.join(' or ')})`
+}

@@ -1,0 +1,233 @@
+/**
+ * Criteria of a policy decided without PostgreSQL, by the rows that were derived from a content: the same
+ * that the tests of a search look at, so both agree. Chains, `_has` and what a dictionary knows are not.
+ */
+import { mainDate, searchParameter, storedParameters } from '../../../fhir/definitions.ts'
+import { UCUM } from '../../../fhir/ucum.ts'
+import { normaliseString } from '../../../fhir/values-string.ts'
+import { type Condition, type Criterion, isCondition } from '../../../query/search-request.ts'
+import {
+  type NumberValue,
+  parseNumberValue,
+  parseQuantityValue,
+  unescapeValue,
+} from '../../../query/values.ts'
+import type { IndexRows } from '../../index/indexes.ts'
+import type { RangeRow, StringRow } from '../../index/rows.ts'
+import { normalId } from '../../rows/context.ts'
+import { testOf } from './conditions.ts'
+import { dateHolds, numberHolds } from './range-values.ts'
+import { convertNumber, dateValues } from './ranges.ts'
+import { isMissing, type Scene } from './row-test.ts'
+
+/** What a version is found by. */
+export interface HeldRow {
+  readonly rowId: string
+  readonly keys: ReadonlySet<bigint>
+  readonly strings: readonly StringRow[]
+  readonly ranges: readonly RangeRow[]
+  /** UCUM codes of its quantities. */
+  readonly units: readonly string[]
+  /** The main date in epoch ms: both or none. */
+  readonly low: number | undefined
+  readonly high: number | undefined
+  /** JSON text. */
+  readonly content: string
+}
+
+export function heldRow(rowId: string, rows: IndexRows, content: string): HeldRow {
+  return {
+    units: rows.units,
+    rowId,
+    keys: new Set(rows.keys),
+    strings: rows.strings,
+    ranges: rows.ranges,
+    low: timeOf(rows.dateLow),
+    high: timeOf(rows.dateHigh),
+    content,
+  }
+}
+
+function timeOf(text: string | undefined): number | undefined {
+  if (text === undefined) return undefined
+  if (text.endsWith('infinity')) return text.startsWith('-') ? -Infinity : Infinity
+  return Date.parse(text)
+}
+
+/** Undefined when it takes PostgreSQL. */
+export type Decision = ((row: HeldRow) => boolean) | undefined
+
+/** Errors: 400 for what cannot be searched. */
+export function decisionOf(scene: Scene, criterion: Criterion): Decision {
+  if (isCondition(criterion)) return conditionDecision(scene, criterion)
+  if (criterion.kind === 'and' || criterion.kind === 'or') {
+    const parts = criterion.criteria.map((item) => decisionOf(scene, item))
+    if (!parts.every((part) => part !== undefined)) return undefined
+    return criterion.kind === 'and'
+      ? (row) => parts.every((part) => part(row))
+      : (row) => parts.some((part) => part(row))
+  }
+  if (criterion.kind === 'not') return opposite(decisionOf(scene, criterion.criterion))
+  return byKeys(scene, criterion)
+}
+
+/** True for a criterion whose test looks at nothing of this resource but its keys and its time. */
+export function takesRowAlone(scene: Scene, criterion: Criterion): boolean {
+  if (!isCondition(criterion)) return criterion.kind === 'chain' || criterion.kind === 'has'
+  if (criterion.code === '_lastUpdated') return true
+  const plain = criterion.modifier === 'not' ? { ...criterion, modifier: undefined } : criterion
+  return testOf(scene, plain).kind === 'join'
+}
+
+function conditionDecision(scene: Scene, condition: Condition): Decision {
+  const { code, modifier, values } = condition
+  const { type, own, keys, project } = scene
+  if (code === '_id') {
+    const ids = new Set(values.map((value) => keys.rowId(type, idIn(type, value))))
+    return modifier === 'not' ? (row) => !ids.has(row.rowId) : (row) => ids.has(row.rowId)
+  }
+  if (code === '_lastUpdated') return undefined
+  const ps = new Set(
+    storedParameters(type, code).map((stored) => keys.param(project, type, stored)),
+  )
+  switch (searchParameter(type, code, own)?.type) {
+    case 'string':
+      return stringDecision(scene, ps, condition)
+    case 'date':
+      return mainDate(type) === code ? mainDateDecision(condition) : dateDecision(ps, condition)
+    case 'number':
+      return numberDecision(ps, condition)
+    case 'quantity':
+      return quantityDecision(scene, ps, condition)
+    default:
+      return keysDecision(scene, condition)
+  }
+}
+
+function idIn(type: string, value: string): string {
+  const text = unescapeValue(value)
+  return normalId(text.startsWith(`${type}/`) ? text.slice(type.length + 1) : text)
+}
+
+function keysDecision(scene: Scene, condition: Condition): Decision {
+  const { modifier, values } = condition
+  if (modifier === 'missing' && isMissing(values)) {
+    return opposite(byKeys(scene, { ...condition, values: ['false'] }))
+  }
+  if (modifier === 'not') return opposite(byKeys(scene, { ...condition, modifier: undefined }))
+  return byKeys(scene, condition)
+}
+
+function byKeys(scene: Scene, criterion: Criterion): Decision {
+  const test = testOf(scene, criterion)
+  if (test.kind !== 'keys') return undefined
+  const { any } = test
+  return ({ keys }) => any.some((key) => keys.has(key))
+}
+
+function opposite(decide: Decision): Decision {
+  return decide && ((row) => !decide(row))
+}
+
+type Parameters = ReadonlySet<bigint>
+
+/** As `stringTest`. */
+function stringDecision({ keys }: Scene, ps: Parameters, condition: Condition): Decision {
+  const { modifier, values } = condition
+  const isOf = ({ p }: StringRow) => ps.has(p)
+  if (modifier === 'missing') return present(condition, (row) => row.strings.some(isOf))
+  const texts = values
+    .map(unescapeValue)
+    .map((text) => ({ text, value: normaliseString(text) }))
+    .filter(({ value }) => value !== '')
+  const anyOf = (holds: (v: string, value: string) => boolean) => (row: HeldRow) =>
+    texts.some(({ value }) => row.strings.some((one) => isOf(one) && holds(one.v, value)))
+  switch (modifier) {
+    case 'exact':
+      return ({ strings, content }) =>
+        texts.some(
+          ({ text, value }) =>
+            strings.some((one) => isOf(one) && one.v === value) &&
+            content.includes(JSON.stringify(text)),
+        )
+    case 'contains':
+    case 'text':
+      return anyOf((v, value) => v.includes(value))
+    case 'ew':
+      return anyOf((v, value) => v.endsWith(value))
+    default: {
+      const anywhere = new Set([...ps, ...[...ps].map((p) => keys.words(p))])
+      const isSaid = ({ strings }: HeldRow) =>
+        texts.some(({ value }) => {
+          if (strings.some((one) => isOf(one) && one.v.startsWith(value))) return true
+          const each = value.split(' ')
+          return (
+            each.length > 1 &&
+            each.every((word) => strings.some(({ p, v }) => anywhere.has(p) && v.startsWith(word)))
+          )
+        })
+      return modifier === 'not' ? opposite(isSaid) : isSaid
+    }
+  }
+}
+
+function mainDateDecision(condition: Condition): Decision {
+  if (condition.modifier === 'missing') return present(condition, (row) => row.low !== undefined)
+  const values = dateValues(condition)
+  return ({ low, high }) =>
+    low !== undefined &&
+    high !== undefined &&
+    values.some((value) =>
+      dateHolds({ ...value, low: Math.floor(value.low), high: Math.floor(value.high) }, low, high),
+    )
+}
+
+function dateDecision(ps: Parameters, condition: Condition): Decision {
+  if (condition.modifier === 'missing') return missingRange(ps, condition)
+  const values = dateValues(condition)
+  return ({ ranges }) =>
+    ranges.some(({ p, lo, hi }) => ps.has(p) && values.some((value) => dateHolds(value, lo, hi)))
+}
+
+function numberDecision(ps: Parameters, condition: Condition): Decision {
+  if (condition.modifier === 'missing') return missingRange(ps, condition)
+  const values = condition.values.map((value) => parseNumberValue(value))
+  return ({ ranges }) =>
+    ranges.some(({ p, lo, hi }) => ps.has(p) && values.some((value) => numberHolds(value, lo, hi)))
+}
+
+/** As `quantityTest`: a value of UCUM is converted to the units of the row. */
+function quantityDecision({ keys }: Scene, ps: Parameters, condition: Condition): Decision {
+  if (condition.modifier === 'missing') return missingRange(ps, condition)
+  const wanted = condition.values.map((text) => parseQuantityValue(text))
+  const inUnits = (units: readonly string[]) =>
+    wanted.flatMap((value): { value: NumberValue; u: bigint | undefined }[] => {
+      const { code, system } = value
+      if (code === undefined) return [{ value, u: undefined }]
+      const systems = system === undefined ? ['', UCUM] : [system]
+      const others = system === UCUM ? units.filter((unit) => unit !== code) : []
+      return [
+        ...systems.map((one) => ({ value, u: keys.unit(one, code) })),
+        ...others.flatMap((unit) => {
+          const there = convertNumber(value, code, unit)
+          return there ? [{ value: there, u: keys.unit(UCUM, unit) }] : []
+        }),
+      ]
+    })
+  return ({ ranges, units }) => {
+    const own = ranges.filter(({ p }) => ps.has(p))
+    if (own.length === 0) return false
+    const values = inUnits(units)
+    return own.some(({ lo, hi, u }) =>
+      values.some((one) => (one.u === undefined || one.u === u) && numberHolds(one.value, lo, hi)),
+    )
+  }
+}
+
+function missingRange(ps: Parameters, condition: Condition): Decision {
+  return present(condition, ({ ranges }) => ranges.some(({ p }) => ps.has(p)))
+}
+
+function present({ values }: Condition, isThere: (row: HeldRow) => boolean): Decision {
+  return isMissing(values) ? (row) => !isThere(row) : isThere
+}

@@ -1,0 +1,16 @@
+/** Which tests ask the same of every row, so that one plan serves whatever is looked for. */
+import type { Reach, Test } from './test.ts'
+
+/** Undefined: it reads whatever its values lead to. */
+export function reachOf(test: Test): Reach | undefined {
+  if (test.kind === 'keys' || test.kind === 'date') return 'row'
+  if (test.kind === 'ids') return test.isSteady ? 'beside' : undefined
+  return test.reach
+}
+
+/** Of tests together. */
+export function farthest(tests: readonly Test[]): Reach | undefined {
+  const all = tests.map(reachOf)
+  if (all.includes(undefined)) return undefined
+  return all.includes('beside') ? 'beside' : 'row'
+}

@@ -1,0 +1,78 @@
+/** A condition on a row, as SQL. */
+
+import type { Bind } from '../../rows/side-rows.ts'
+import type { KeyStatistics } from '../plan/statistics.ts'
+
+export type Test =
+  /** It holds one of the keys. */
+  | KeysTest
+  /** Its id is among those of a subselect on a side table. */
+  | IdsTest
+  | JoinTest
+  /** `narrow`: found by an index of its own; `date`: a range of the main date; else a mere filter. */
+  | {
+      readonly kind: 'narrow' | 'date' | 'filter'
+      readonly sql: (bind: Bind) => string
+      /** The same for few rows. */
+      readonly few?: (bind: Bind) => string
+      /** Of a date: about the same rows by where it begins alone; absent where that is not bounded. */
+      readonly beginning?: (bind: Bind) => string
+      /** Looks beyond the row: worth asking only of rows that may be on the page. */
+      readonly isCostly?: boolean
+      /** What `few` looks at; absent: whatever its values lead to. */
+      readonly reach?: Reach | undefined
+      /** The tests that it says in one. */
+      readonly of?: readonly Test[]
+      /** Its opposite. */
+      readonly none?: KeysTest
+    }
+
+export interface KeysTest {
+  readonly kind: 'keys'
+  readonly any: readonly bigint[]
+}
+
+export interface IdsTest {
+  readonly kind: 'ids'
+  readonly ids: (bind: Bind) => string
+  /** The same in fewer words, for a row at hand: the ranges of the index that `ids` reads are no help then. */
+  readonly few?: (bind: Bind) => string
+  /** About how many ids there are at most; absent: nobody knows. */
+  readonly expected?: (statistics: Pick<Matches, 'startingWith'>) => number
+  /** Read by the same indexes whatever is looked for. */
+  readonly isSteady?: boolean
+}
+
+/** It holds one of the keys that the other side of a reference gives, or a dictionary. */
+export interface JoinTest {
+  readonly kind: 'join'
+  /** One bigint[] of those keys; more than allowed is an error. */
+  readonly keys: (bind: Bind) => string
+  /** Looks the row up in the keys, given as a bigint[]; for many rows. */
+  readonly check: (keys: string) => string
+  /** Of this row alone; for few rows, where the keys may be many. */
+  readonly probe?: (bind: Bind) => string
+  /** Both sides are read by the same indexes whatever is looked for. */
+  readonly isSteady?: boolean
+  /** A walk that is worth a try before the keys are looked for, which may be many or held by many rows. */
+  readonly walk?: JoinWalk
+  /** What `probe` looks at; absent: whatever its values lead to. */
+  readonly reach?: Reach | undefined
+}
+
+/** How far a test looks: at the row itself, or at rows beside it, each found by one key or id that the row holds. */
+export type Reach = 'row' | 'beside'
+
+export interface JoinWalk {
+  /** How far; 0 is not worth it. */
+  readonly rows: (statistics: Matches) => number
+  /** Of one row; without it, whether it holds one of the keys. */
+  readonly test?: (bind: Bind) => string
+  /** Of the rows that are walked, so many pass, if they are spread evenly. */
+  readonly share?: (statistics: KeyStatistics) => number
+  /** `test` as what `r` is joined with, once for each target that lets it through. */
+  readonly targets?: (bind: Bind) => string
+}
+
+/** What is known of keys and strings. */
+export type Matches = Pick<KeyStatistics, 'matches' | 'startingWith'>

@@ -1,0 +1,69 @@
+/** `_text` and `_content`: words of the narrative, and of all of a resource. https://hl7.org/fhir/R4/search.html#content */
+import { badRequest, notSupported } from '../../../errors.ts'
+import { typeNumber } from '../../../fhir/definitions.ts'
+import { wordsQuery } from '../../../fhir/resource-text.ts'
+import { type Condition, type Criterion, isCondition } from '../../../query/search-request.ts'
+import { unescapeValue } from '../../../query/values.ts'
+import type { Bind } from '../../rows/side-rows.ts'
+import { hasFullText, markSql } from '../../write/full-text.ts'
+import type { Scene } from './row-test.ts'
+import type { IdsTest } from './test.ts'
+
+const COLUMNS: ReadonlyMap<string, string> = new Map([
+  ['_text', 'narrative'],
+  ['_content', 'content'],
+])
+
+export function isOfText({ code }: Condition): boolean {
+  return COLUMNS.has(code)
+}
+
+/** Errors: 400 for a type whose words are not kept. The values are of the `websearch` syntax, one of them has to match. */
+export function wordsTest({ project, type }: Scene, condition: Condition): IdsTest {
+  const { code } = condition
+  if (!hasFullText(type)) throw notSupported(`${code} is not supported for ${type}`, code)
+  const rows = (bind: Bind, test: (matches: string) => string) => {
+    const [place, kind] = [bind(project, 'int'), bind(typeNumber(type), 'smallint')]
+    const words = wordsSql(condition, bind)
+    // A query without a word, of signs alone, matches nothing; with the mark it would match all.
+    const query = `case when numnode(${words}) > 0
+      then (${words}) && quote_literal(${markSql(place, kind)})::tsquery end`
+    return `select x.id from resource_text x where x.project = ${place} and x.type = ${kind}
+      and ${test(`x.${COLUMNS.get(code)} @@ ${query}`)}`
+  }
+  return {
+    kind: 'ids',
+    ids: (bind) => rows(bind, (matches) => matches),
+    few: (bind) => rows(bind, (matches) => `(${matches}) is true`),
+  }
+}
+
+/** How well `resource r` fits what a search says of words, from 0 to 1; undefined when it says nothing. */
+export function scoreOf(conditions: readonly Criterion[]): ((bind: Bind) => string) | undefined {
+  const asked = conditions.filter((one) => isCondition(one)).filter(isOfText)
+  if (asked.length === 0) return undefined
+  return (bind) => {
+    const ranks = asked.map((condition) => {
+      const column = COLUMNS.get(condition.code)
+      return `ts_rank(x.${column}, ${wordsSql(condition, bind)})`
+    })
+    return `(select ((${ranks.join(' + ')}) / ${asked.length})::float8 from resource_text x
+      where x.project = r.project and x.type = r.type and x.id = r.id)`
+  }
+}
+
+/** Errors: 400 where nothing is asked of words. */
+export function scoreToSortBy(
+  conditions: readonly Criterion[],
+): (project: number, bind: Bind) => string {
+  const score = scoreOf(conditions)
+  if (score === undefined) throw badRequest('Sorting by _score needs _text or _content', '_sort')
+  return (_project, bind) => score(bind)
+}
+
+function wordsSql({ values }: Condition, bind: Bind): string {
+  const each = values.map((value) => {
+    return `websearch_to_tsquery('simple', ${bind(wordsQuery(unescapeValue(value)), 'text')})`
+  })
+  return each.length === 1 ? each.join() : `(${each.join(' || ')})`
+}

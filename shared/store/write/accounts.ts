@@ -1,0 +1,116 @@
+/**
+ * The accounts that a new resource is given: that of its creator's policy, and those of the patients it
+ * is about. Few patients hold any, so a create does not ask for them: the writing statement refuses what
+ * belongs to a patient with accounts, and the create begins anew with these. Patients that were met so
+ * are known from then on and asked for before the first attempt.
+ */
+import { grantsFor } from '../../access/policy.ts'
+import type { Principal } from '../../access/principal.ts'
+import { HttpError } from '../../errors.ts'
+import { typeNumber } from '../../fhir/definitions.ts'
+import type { Meta, Reference, Resource } from '../../fhir/resource.ts'
+import { accountsOf } from '../index/index-rows.ts'
+import { patientCompartments } from '../index/indexes.ts'
+import type { Store } from '../rows/context.ts'
+import type { Write } from '../rows/write-rows.ts'
+
+const PATIENT = 'Patient'
+/** A Group may name thousands, of whom few hold accounts: those are found first. */
+const MANY_PATIENTS = 20
+
+/** A create was refused because of accounts that it has to inherit. */
+export class InheritsAccounts extends Error {}
+
+/** By the policy of its creator. */
+export function accountsGiven(principal: Principal, type: string): readonly Reference[] {
+  const account = grantsFor(principal, type, 'create')?.find((grant) => grant.account !== undefined)
+  return account?.account === undefined ? [] : [{ reference: account.account }]
+}
+
+/** Row ids of the patients that a new resource inherits from; none where its sender may name accounts and does. */
+export function patientsOf(
+  { keys }: Pick<Store, 'keys'>,
+  principal: Principal,
+  resource: Resource,
+): readonly string[] {
+  if (resource.resourceType === PATIENT) return []
+  if (principal.isProjectAdmin && accountsOf(resource.meta) !== undefined) return []
+  return patientCompartments(resource).map((reference) =>
+    keys.rowId(PATIENT, reference.slice(PATIENT.length + 1)),
+  )
+}
+
+/**
+ * What `judge` makes of a new resource; with the accounts of its patients where these may matter. Errors:
+ * those of `judge`; a 403 only when they do not help.
+ */
+export async function judgeHeir<T>(
+  store: Store,
+  project: number,
+  patients: readonly string[],
+  judge: (inherited: readonly Reference[] | undefined) => T,
+): Promise<T> {
+  if (patients.length === 0) return judge([])
+  if (patients.some((id) => store.holders.has(id)))
+    return judge(await inheritedAccounts(store, project, patients))
+  try {
+    return judge(undefined)
+  } catch (error) {
+    if (!(error instanceof HttpError) || error.status !== 403) throw error
+    const inherited = await inheritedAccounts(store, project, patients)
+    if (inherited.length === 0) throw error
+    return judge(inherited)
+  }
+}
+
+/** As they are now, in the order of the patients. Reads that are asked for together share a statement. */
+export async function inheritedAccounts(
+  store: Store,
+  project: number,
+  patients: readonly string[],
+): Promise<readonly Reference[]> {
+  const found: Reference[] = []
+  // One after the other: a transaction gives each of its pieces one row at a time.
+  for (const id of await holdersAmong(store, project, patients))
+    found.push(...(await accountsOfPatient(store, project, id)))
+  return distinctAccounts(found)
+}
+
+/** Those that hold accounts, or did once. One statement for many. */
+async function holdersAmong(
+  { connection }: Store,
+  project: number,
+  patients: readonly string[],
+): Promise<readonly string[]> {
+  if (patients.length <= MANY_PATIENTS) return patients
+  const rows = await connection.query<{ id: string }>({
+    name: 'account-holders',
+    text: `select x.id::text from unnest($2::uuid[]) with ordinality as x(id, n)
+      where exists (select 1 from version v where v.project = $1 and v.type = 112 and v.id = x.id
+        and v.meta_ext like '%"accounts":%') order by x.n`,
+    values: [project, patients],
+  })
+  return rows.map(({ id }) => id)
+}
+
+async function accountsOfPatient(
+  store: Store,
+  project: number,
+  id: string,
+): Promise<readonly Reference[]> {
+  const key = { project, type: typeNumber(PATIENT), id, metaPrefix: '', everywhere: false }
+  const row = await store.fetch(key)
+  if (row === undefined || row.content === null) return []
+  const accounts = accountsOf(JSON.parse(`{${row.meta_ext}}`) as Meta) ?? []
+  if (accounts.length > 0) store.holders.add(id)
+  return accounts
+}
+
+/** Of a write that others of its transaction may have to inherit from. */
+export function givesAccounts({ type, metaExtension }: Write): boolean {
+  return type === typeNumber(PATIENT) && metaExtension.includes('"accounts":')
+}
+
+export function distinctAccounts(accounts: readonly Reference[]): readonly Reference[] {
+  return [...new Map(accounts.map((item) => [item.reference, item])).values()]
+}

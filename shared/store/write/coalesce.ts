@@ -1,0 +1,88 @@
+/**
+ * Concurrent single writes become one statement. Answers come after commit. If a batch fails its members
+ * run one by one, so that each gets its own error.
+ */
+
+import { Contended, racesLost } from '../../errors.ts'
+import type { Database } from '../../platform/postgres/database.ts'
+import { SqlError } from '../../platform/postgres/sql-error.ts'
+import type { Connection } from '../../platform/postgres/statement.ts'
+import type { QuietProjects } from '../events/no-subscriber-leases.ts'
+import { createBatches, type Pending } from '../rows/batches.ts'
+import type { Submit } from '../rows/ports.ts'
+import { writeStatement } from '../rows/statements.ts'
+import type { Write, Written } from '../rows/write-rows.ts'
+
+const MAX_ROWS = 100
+const MAX_BATCH_CHARACTERS = 4_000_000
+const RETRIES = 3
+
+type Waiting = Pending<Write, readonly Written[]>
+
+/** Runs `work` again, up to three times with jitter, when PostgreSQL asks for it; then 409. */
+export async function retrying<T>(work: () => Promise<T>): Promise<T> {
+  for (let attempt = 0; ; attempt++) {
+    try {
+      return await work()
+    } catch (error) {
+      if (!(error instanceof Contended)) throw error
+      if (attempt === RETRIES) throw racesLost(error.sqlState)
+      const pauseMs = 50 * 2 ** attempt * (0.75 + Math.random() / 2)
+      await new Promise((resolve) => setTimeout(resolve, pauseMs))
+    }
+  }
+}
+
+/** One write, one statement: inside a transaction, or when a batch has failed. */
+export function submitAlone(connection: Connection): Submit {
+  return (write) => connection.query<Written>(writeStatement([write]))
+}
+
+export function createCoalescer(
+  database: Pick<Database, 'query' | 'lane'>,
+  quiet: QuietProjects,
+): Submit {
+  const alone = submitAlone(database)
+  return createBatches<Write, readonly Written[]>(database, {
+    take: takeBatch,
+    async run(connection, batch) {
+      try {
+        const sentAt = quiet.now()
+        const writes = batch.map(({ item }) => quiet.unguarded(item))
+        const rows = await connection.query<Written>(writeStatement(writes))
+        quiet.learn(writes, rows, sentAt)
+        const found = Map.groupBy(rows, (row) => row.n)
+        batch.forEach(({ resolve }, i) => {
+          resolve(found.get(i + 1) ?? [])
+        })
+      } catch (error) {
+        // Without an answer from PostgreSQL nobody knows what was committed: do not write again.
+        const again = error instanceof Contended || (error instanceof SqlError && batch.length > 1)
+        for (const { item, resolve, reject } of batch) {
+          if (again) await retrying(() => alone(item)).then(resolve, reject)
+          else reject(error)
+        }
+      }
+    },
+  })
+}
+
+/** The longest head of the queue that one statement can hold: one kind, each resource once. */
+function takeBatch(queue: readonly Waiting[], share: number): [Waiting[], Waiting[]] {
+  const most = Math.min(share, MAX_ROWS)
+  const batch: Waiting[] = []
+  const rest: Waiting[] = []
+  const taken = new Set<string>()
+  const kind = queue[0]?.item.kind
+  let size = 0
+  for (const pending of queue) {
+    const { item: write } = pending
+    const row = `${write.project}/${write.type}/${write.id}`
+    size += write.tail.length
+    const fits = batch.length < most && (batch.length === 0 || size < MAX_BATCH_CHARACTERS)
+    if (fits && write.kind === kind && !taken.has(row)) batch.push(pending)
+    else rest.push(pending)
+    taken.add(row)
+  }
+  return [batch, rest]
+}

@@ -1,0 +1,159 @@
+/**
+ * Writes that depend on a search. Equal conditional requests queue up on an advisory lock for
+ * (project, type, criteria), so racing ones never make twins: https://hl7.org/fhir/R4/http.html#ccreate
+ */
+
+import { unlinked } from '../../access/links.ts'
+import type { Principal } from '../../access/principal.ts'
+import { badRequest, multipleMatches } from '../../errors.ts'
+import type { Resource } from '../../fhir/resource.ts'
+import { isCondition, type SearchRequest } from '../../query/search-request.ts'
+import { normalId, type Store, scopeOf, type Transact } from '../rows/context.ts'
+import type { Turns } from '../rows/ports.ts'
+import { allow } from '../rows/read.ts'
+import type { Deletion, Version, WriteOptions, WriteResult } from '../rows/version.ts'
+import { needsSql } from '../rulings/rulings.ts'
+import { search } from '../search/page.ts'
+import { create } from './create.ts'
+import { remove } from './remove.ts'
+import { update } from './write.ts'
+
+/** Waiting for the lock in PostgreSQL costs a connection each; waiting here costs none. */
+export function createTurns(): Turns {
+  const last = new Map<bigint, Promise<void>>()
+  return async (key, work) => {
+    const before = last.get(key)
+    const turn = Promise.withResolvers<void>()
+    last.set(key, turn.promise)
+    try {
+      await before
+      return await work()
+    } finally {
+      turn.resolve()
+      if (last.get(key) === turn.promise) last.delete(key)
+    }
+  }
+}
+
+export async function createConditional(
+  store: Store,
+  transact: Transact,
+  principal: Principal,
+  resource: Resource,
+  condition: SearchRequest,
+  options: WriteOptions = {},
+): Promise<WriteResult> {
+  allow(principal, resource.resourceType, 'create')
+  const answer = (match: Version): WriteResult => {
+    requireMatchedId(resource, match)
+    return { ...match, outcome: 'unchanged' }
+  }
+  const match = await findOne(store, principal, condition)
+  if (match !== undefined) return answer(match)
+  return locked(store, transact, principal, condition, async (inner) => {
+    const late = await findOne(inner, principal, condition)
+    return late === undefined ? create(inner, principal, resource, options) : answer(late)
+  })
+}
+
+export async function updateConditional(
+  store: Store,
+  transact: Transact,
+  principal: Principal,
+  resource: Resource,
+  condition: SearchRequest,
+  options: WriteOptions = {},
+): Promise<WriteResult> {
+  allow(principal, resource.resourceType, 'update')
+  const overwrite = (inner: Store, match: Version) => {
+    requireMatchedId(resource, match)
+    return update(inner, principal, { ...resource, id: match.id }, options)
+  }
+  const match = await findOne(store, principal, condition)
+  if (match !== undefined) {
+    const isJudgedLate = needsSql(store, principal, match.type, 'update')
+    return isJudgedLate ? transact((inner) => overwrite(inner, match), []) : overwrite(store, match)
+  }
+  return locked(store, transact, principal, condition, async (inner) => {
+    const late = await findOne(inner, principal, condition)
+    if (late !== undefined) return overwrite(inner, late)
+    if (resource.id === undefined || options.keepId) {
+      return create(inner, principal, resource, options)
+    }
+    if (!principal.isSuperAdmin && !principal.project.updateAsCreate) {
+      throw badRequest('Cannot perform create as update with client-assigned ID')
+    }
+    return update(inner, principal, resource, options)
+  })
+}
+
+export async function deleteConditional(
+  store: Store,
+  transact: Transact,
+  principal: Principal,
+  condition: SearchRequest,
+  limit: number,
+): Promise<readonly Deletion[]> {
+  allow(principal, condition.type, 'delete')
+  if (condition.conditions.length === 0) throw badRequest('Search criteria are required')
+  return locked(store, transact, principal, condition, async (inner) => {
+    const { versions } = await search(inner, unlinked(principal), firstPage(condition, limit + 1))
+    if (versions.length > limit) throw multipleMatches()
+    const deleted: Deletion[] = []
+    for (const { type, id } of versions) deleted.push(await remove(inner, principal, type, id))
+    return deleted
+  })
+}
+
+/** Throws 412 for more than one. */
+async function findOne(
+  store: Store,
+  principal: Principal,
+  condition: SearchRequest,
+): Promise<Version | undefined> {
+  const { versions } = await search(store, unlinked(principal), firstPage(condition, 2))
+  if (versions.length > 1) throw multipleMatches()
+  return versions[0]
+}
+
+const FIRST = { sort: [], includes: [], offset: 0, cursor: undefined, total: 'none' } as const
+
+function firstPage(condition: SearchRequest, count: number): SearchRequest {
+  return { ...condition, ...FIRST, count }
+}
+
+async function locked<T>(
+  store: Store,
+  transact: Transact,
+  principal: Principal,
+  condition: SearchRequest,
+  work: (inner: Store) => Promise<T>,
+): Promise<T> {
+  const key = conditionKey(store, principal, condition)
+  const run = () => transact(work, [key])
+  return store.deferred ? run() : store.turns(key, run)
+}
+
+/** PostgreSQL has room for some thousands of locks; a bundle may have as many conditions. */
+const LOCKS_OF_PROJECT = 256n
+
+/** The lock of these criteria in their project; others may share it. */
+export function conditionKey(store: Store, principal: Principal, condition: SearchRequest): bigint {
+  const { type, conditions } = condition
+  const criteria = conditions.map((criterion) =>
+    isCondition(criterion)
+      ? JSON.stringify([criterion.code, criterion.modifier ?? '', criterion.values.toSorted()])
+      : JSON.stringify(criterion),
+  )
+  const { project } = scopeOf(principal, type)
+  const p = store.keys.param(project, type, '_condition')
+  const key = store.keys.token(p, undefined, criteria.toSorted().join('&'))
+  const first = store.keys.param(project, '*', '_lock')
+  return BigInt.asIntN(64, first + (BigInt.asUintN(64, key) % LOCKS_OF_PROJECT))
+}
+
+function requireMatchedId(resource: Resource, match: Version): void {
+  if (resource.id !== undefined && normalId(resource.id) !== match.id) {
+    throw badRequest('Resource ID did not match resolved ID', `${resource.resourceType}.id`)
+  }
+}

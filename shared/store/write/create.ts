@@ -1,0 +1,125 @@
+/** A new resource: judged as it would be stored, and written by one statement. */
+import { randomUUIDv7 } from 'node:crypto'
+import { checkClient } from '../../access/credentials/clients.ts'
+import { fieldsNotCreated, keep } from '../../access/fields/fields.ts'
+import { REGISTRY_TYPES } from '../../access/policy.ts'
+import { checkPolicy } from '../../access/policy-check.ts'
+import type { Principal } from '../../access/principal.ts'
+import { SUBSCRIPTION } from '../../access/subscription.ts'
+import { badRequest, conflict } from '../../errors.ts'
+import type { OwnParameters } from '../../fhir/definitions-data.ts'
+import type { Reference, Resource } from '../../fhir/resource.ts'
+import { admitSubscription } from '../events/subscriptions.ts'
+import { ownParametersOf } from '../index/custom-parameters.ts'
+import { without } from '../read/redact.ts'
+import type { Store } from '../rows/context.ts'
+import { allow } from '../rows/read.ts'
+import { REGISTRY_PROJECT } from '../rows/tenants.ts'
+import type { WriteOptions, WriteResult } from '../rows/version.ts'
+import { hiddenBy } from '../rulings/rulings.ts'
+import { judgeNew, judgeWritten } from '../rulings/write.ts'
+import {
+  accountsGiven,
+  distinctAccounts,
+  InheritsAccounts,
+  inheritedAccounts,
+  judgeHeir,
+  patientsOf,
+} from './accounts.ts'
+import { checkNew } from './guards.ts'
+import { prepare } from './prepare.ts'
+import { checkChange, filed } from './registry.ts'
+import { givenId, isTaken, resultOf, submit } from './submit.ts'
+
+/** Errors: 400, 403, 409. Two statements more where it inherits accounts that nobody here knew of. */
+export async function create(
+  store: Store,
+  principal: Principal,
+  resource: Resource,
+  options: WriteOptions = {},
+): Promise<WriteResult> {
+  const { resourceType: type } = resource
+  const { id, project, heirOf, judge } = await draft(store, principal, resource, options)
+  const write = async ({ prepared, ruling }: ReturnType<typeof judge>) => {
+    const written = await submit(store, type, prepared)
+    if (written === undefined) throw new Error('An insert wrote no row')
+    const governing = await judgeWritten(store, principal, 'create', prepared, ruling, undefined)
+    return without(resultOf(store, type, id, prepared, written, 'created'), hiddenBy(governing))
+  }
+  try {
+    return await write(await judgeHeir(store, project, heirOf, judge)).catch(
+      async (error: unknown) => {
+        if (!(error instanceof InheritsAccounts)) throw error
+        return await write(judge(await inheritedAccounts(store, project, heirOf)))
+      },
+    )
+  } catch (error) {
+    throw isTaken(error) ? conflict(`${type}/${id} exists already`) : error
+  }
+}
+
+/** A new resource as far as it can be told without the accounts that it may inherit. */
+export interface Draft {
+  readonly id: string
+  readonly project: number
+  /** Search parameters of that Project's own. */
+  readonly own: OwnParameters | undefined
+  /** Row ids of patients that it may inherit accounts from. */
+  readonly heirOf: readonly string[]
+  /** `inherited` undefined: where one of these holds accounts, the writing statement refuses it. Errors: 403. */
+  readonly judge: (inherited: readonly Reference[] | undefined) => ReturnType<typeof judgeNew>
+}
+
+/** Errors: 400, 403. */
+export async function draft(
+  store: Store,
+  principal: Principal,
+  resource: Resource,
+  options: WriteOptions,
+): Promise<Draft> {
+  const { resourceType: type } = resource
+  allow(principal, type, 'create')
+  if (type === 'ClientApplication') checkClient(resource)
+  const id = options.keepId && resource.id !== undefined ? givenId(resource.id) : randomUUIDv7()
+  const kept = filed(keep(resource, undefined, fieldsNotCreated(principal, type)))
+  await checkChange(store, principal, undefined, kept)
+  await checkNew(store, principal, { sent: resource, kept }, id, options.keepId !== true)
+  const { project, projectId } = await projectOf(store, principal, kept, id)
+  const own = await ownParametersOf(store.ownParameters, store.connection, principal, project)
+  if (type === 'AccessPolicy') checkPolicy(resource, own)
+  const sent =
+    type === SUBSCRIPTION
+      ? await admitSubscription(store, principal, project, undefined, kept, own)
+      : kept
+  const heirOf = patientsOf(store, principal, kept)
+  const given = accountsGiven(principal, type)
+  const start = { kind: 'insert', ver: 1, after: undefined, project, projectId, id, own } as const
+  const judge: Draft['judge'] = (inherited) => {
+    const accounts = distinctAccounts([...given, ...(inherited ?? [])])
+    const place = { ...start, accounts, ...(inherited === undefined ? { heirOf } : {}) }
+    return judgeNew(store, principal, sent, (next) =>
+      prepare(store, principal, next, place, undefined, options),
+    )
+  }
+  return { id, project, own, heirOf, judge }
+}
+
+/** The Project a new resource goes to: the Principal's, or the one a super admin names in `meta`. */
+async function projectOf(
+  store: Store,
+  principal: Principal,
+  resource: Resource,
+  id: string,
+): Promise<{ project: number; projectId: string }> {
+  const { resourceType: type } = resource
+  const named = principal.isSuperAdmin ? resource.meta?.project : undefined
+  const projectId = type === 'Project' ? id : (named ?? principal.project.id)
+  if (REGISTRY_TYPES.has(type)) return { project: REGISTRY_PROJECT, projectId }
+  if (projectId === principal.project.id) return { project: principal.project.number, projectId }
+  const project = await store.tenants.numberOf(
+    store.connection,
+    store.keys.rowId('Project', projectId),
+  )
+  if (project === undefined) throw badRequest('No such Project', `${type}.meta.project`)
+  return { project, projectId }
+}

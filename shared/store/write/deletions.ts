@@ -1,0 +1,153 @@
+/** The deleting statement: one for a single deletion and for those of a bundle. */
+
+import { typeNumber } from '../../fhir/definitions.ts'
+import type { Connection, Statement } from '../../platform/postgres/statement.ts'
+import { deletionEventPart } from '../events/rows.ts'
+import { SEARCH_PARAMETER } from '../index/custom-parameters.ts'
+import { inOneTurn } from '../rows/batches.ts'
+import type { Deleted, Deletion } from '../rows/ports.ts'
+import { BOT } from '../rows/schedules.ts'
+import { REGISTRY_PROJECT } from '../rows/tenants.ts'
+import { ownParametersJob } from '../rows/upkeep-jobs.ts'
+import type { Write } from '../rows/write-rows.ts'
+
+const SEARCH_PARAMETER_NUMBER = typeNumber(SEARCH_PARAMETER)
+const MEMBERSHIP = typeNumber('ProjectMembership')
+const BOT_NUMBER = typeNumber(BOT)
+const SUBSCRIPTION = typeNumber('Subscription')
+
+/**
+ * Deletes the live rows and their side rows and writes the deletions. Answers what was there (`was`)
+ * and the deletion (`now`): no `was` is an unknown id; `was` without `now` was deleted before, or has
+ * a version that `vers` does not allow.
+ */
+export function deleteStatement(deletions: readonly Deletion[]): Statement {
+  const hasEvents = deletions.some(({ event }) => event !== undefined)
+  const isFiled = ({ project }: Deletion) => project === REGISTRY_PROJECT
+  const hasFiled = hasEvents && deletions.some(isFiled)
+  const hasWatches = deletions.some(({ type }) => type === SUBSCRIPTION)
+  const reindexes = deletions.some(({ type }) => type === SEARCH_PARAMETER_NUMBER)
+  const events = hasEvents ? `${deletionEventPart(hasFiled)},` : ''
+  const watches = hasWatches
+    ? `a as (delete from active_subscription a using d
+        where d.type = ${SUBSCRIPTION} and a.project = d.project and a.id = d.id),`
+    : ''
+  const jobs = reindexes
+    ? `p as (${ownParametersJob(`array(select distinct project from now
+        where type = ${SEARCH_PARAMETER_NUMBER})`)}),`
+    : ''
+  const hasBots = deletions.some(({ type }) => type === BOT_NUMBER)
+  const schedules = hasBots
+    ? `b as (delete from schedule x using d
+        where x.project = d.project and x.id = d.id and d.type = ${BOT_NUMBER}),`
+    : ''
+  const hasProfiles = deletions.some(({ profileKey }) => profileKey !== undefined)
+  const membership = hasProfiles
+    ? `(select m.id from resource m where m.project = ${REGISTRY_PROJECT} and m.type = ${MEMBERSHIP}
+        and m.keys @> array[profile] limit 1)`
+    : 'null::uuid'
+  const name = [
+    'delete',
+    ...(hasEvents ? ['event'] : []),
+    ...(hasFiled ? ['filed'] : []),
+    ...(hasWatches ? ['watch'] : []),
+    ...(reindexes ? ['reindex'] : []),
+    ...(hasProfiles ? ['profile'] : []),
+    ...(hasBots ? ['schedule'] : []),
+  ]
+  const column = <T>(value: (deletion: Deletion) => T) => deletions.map(value)
+  return {
+    name: name.join('-'),
+    text: `with x as materialized (
+        select * from unnest($1::int[], $2::smallint[], $3::uuid[], $4::text[], $5::text[], $6::uuid[],
+          $7::text[], $8::boolean[], $9::bigint[])
+          with ordinality
+            as x(project, type, id, vers, prefix, author, cause, registry, profile, n)),
+      was as materialized (
+        select x.n, x.vers, x.author, x.profile, starts_with(v.meta_ext, x.prefix) as seen, v.*
+        from x cross join lateral (
+          select project, type, id, ver, lu, content, meta_at, meta_ext from version
+          where project = x.project and type = x.type and id = x.id order by ver desc limit 1) v),
+      d as (
+        delete from resource r using was
+        where r.project = was.project and r.type = was.type and r.id = was.id
+          and (was.vers is null or r.ver = any(was.vers::int[])) and was.seen
+        returning was.n, was.author, was.profile, r.project, r.type, r.id, r.ver + 1 as ver, was.meta_ext,
+          greatest(date_trunc('milliseconds', clock_timestamp()), r.lu) as lu),
+      now as (
+        insert into version (project, type, id, ver, lu, author, content, meta_at, meta_ext)
+        select project, type, id, ver, lu, author, null, 0, meta_ext from d
+        returning project, type, id, ver, lu, content, meta_at, meta_ext),
+      s as (delete from idx_string x using d
+        where x.id = d.id and x.project = d.project and x.type = d.type),
+      g as (delete from idx_range x using d
+        where x.id = d.id and x.project = d.project and x.type = d.type),
+      tx as (delete from resource_text x using d
+        where x.project = d.project and x.type = d.type and x.id = d.id),
+      ${events}
+      ${watches}
+      ${jobs}
+      ${schedules}
+      q as (delete from unique_key x using d
+        where x.id = d.id and x.project = d.project and x.type = d.type)
+      select d.n::int, true as deleted, true as gone, ${membership} as membership,
+        ${hasEvents ? 'exists (select from o)' : 'false'} as "hasEvents", now.*
+      from now join d using (project, type, id)
+      union all
+      select n::int, false, content is null, null, false, project, type, id, ver, lu, null, meta_at, meta_ext
+      from was where seen`,
+    values: [
+      list(column(({ project }) => project)),
+      list(column(({ type }) => type)),
+      list(column(({ id }) => id)),
+      column(({ vers }) => (vers === undefined ? null : `{${vers.join(',')}}`)),
+      column(({ metaPrefix }) => metaPrefix),
+      list(column(({ author }) => author ?? null)),
+      column(({ event }) => event?.cause ?? ''),
+      list(column(isFiled)),
+      list(column(({ profileKey }) => profileKey ?? null)),
+    ],
+  }
+}
+
+/** Deletions of one turn of the event loop are one statement; of a resource that is named again, the next. */
+export function removeTogether(connection: Connection) {
+  return inOneTurn<Deletion, readonly Deleted[]>((deletions) => removeAll(connection, deletions))
+}
+
+async function removeAll(
+  connection: Connection,
+  deletions: readonly Deletion[],
+): Promise<readonly (readonly Deleted[])[]> {
+  const answers: (readonly Deleted[])[] = []
+  let left = deletions.map((deletion, place) => ({ deletion, place }))
+  while (left.length > 0) {
+    const seen = new Set<string>()
+    const now: typeof left = []
+    const later: typeof left = []
+    for (const item of left.toSorted((a, b) => compareRows(a.deletion, b.deletion))) {
+      const { project, type, id } = item.deletion
+      const row = `${project}/${type}/${id}`
+      const list = seen.has(row) ? later : now
+      list.push(item)
+      seen.add(row)
+    }
+    const rows = await connection.query<Deleted>(
+      deleteStatement(now.map(({ deletion }) => deletion)),
+    )
+    const found = Map.groupBy(rows, ({ n }) => n)
+    for (const [i, { place }] of now.entries()) answers[place] = found.get(i + 1) ?? []
+    left = later
+  }
+  return answers
+}
+
+/** The order in which rows are locked, the same for all transactions. */
+export function compareRows(a: Deletion | Write, b: Deletion | Write): number {
+  return a.project - b.project || a.type - b.type || (a.id < b.id ? -1 : a.id > b.id ? 1 : 0)
+}
+
+/** An array of values that need no quotes. */
+function list(values: readonly unknown[]): string {
+  return `{${values.map((value) => value ?? 'null').join(',')}}`
+}

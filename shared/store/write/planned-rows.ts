@@ -1,0 +1,263 @@
+/**
+ * The rows of many new resources of one type, and the statement that writes them all. It has one shape,
+ * whatever the resources hold, and joins nothing, so that one plan does for any number of them. A row says
+ * by its number, from 1, which resource it belongs to.
+ *
+ *   lists  id       of the resources, and beside it their dates, texts and where their keys stand
+ *          key      of all resources, one behind the other
+ *          string…  side rows: the number of the resource, then the columns
+ */
+
+import type { Statement } from '../../platform/postgres/statement.ts'
+import { eventPart } from '../events/rows.ts'
+import type { IndexRows } from '../index/indexes.ts'
+import { compareRanges, compareStrings, distinct, holdsAccounts } from '../rows/side-rows.ts'
+import { WireList, type WireType } from '../rows/wire-list.ts'
+import type { Write } from '../rows/write-rows.ts'
+import { lexemesSql } from './full-text.ts'
+
+/** What the statement answers: an answer with `isHeld` must not be committed. */
+export interface PlannedAnswer {
+  /** A patient of one of them holds accounts, which it should inherit. */
+  readonly isHeld: boolean
+  /** The statement has put something into the outbox. */
+  readonly hasEvents: boolean
+}
+
+const LISTS = {
+  tail: 'text',
+  metaExtension: 'text',
+  key: 'bigint',
+  head: 'text',
+  stringValue: 'text',
+  stringParameter: 'bigint',
+  stringOf: 'int',
+  id: 'uuid',
+  dateLow: 'timestamptz',
+  dateHigh: 'timestamptz',
+  nref: 'smallint',
+  keyFirst: 'int',
+  keyLast: 'int',
+  metaAt: 'int',
+  rangeOf: 'int',
+  rangeParameter: 'bigint',
+  rangeLow: 'float8',
+  rangeHigh: 'float8',
+  rangeUnit: 'bigint',
+  codeParameter: 'bigint',
+  codeKey: 'bigint',
+  codeSystem: 'text',
+  codeCode: 'text',
+  codeDisplay: 'text',
+  wordsOf: 'int',
+  narrative: 'text',
+  content: 'text',
+  download: 'text',
+  patient: 'uuid',
+} as const satisfies Record<string, WireType>
+
+type ListName = keyof typeof LISTS
+
+/** What all of them have in common. */
+type Common = Pick<Write, 'project' | 'type' | 'author'> & { readonly cause: string }
+
+export class PlannedRows {
+  #common: Common | undefined
+  readonly #lists = Object.fromEntries(
+    Object.entries(LISTS).map(([name, type]) => [name, new WireList(type)]),
+  ) as Record<ListName, WireList>
+  readonly #codes = new Set<bigint>()
+  readonly #patients = new Set<string>()
+
+  get length(): number {
+    return this.#lists.id.length
+  }
+
+  /** Keys of the codings that the dictionary is told of. */
+  get codes(): Iterable<bigint> {
+    return this.#codes
+  }
+
+  /** Once the statement has been answered, they may hold others. */
+  clear(): void {
+    this.#common = undefined
+    for (const name of LIST_NAMES) this.#lists[name].clear()
+    this.#codes.clear()
+    this.#patients.clear()
+  }
+
+  /** False, and nothing is added, for what takes more than these rows, or differs from the others. */
+  add(write: Write): boolean {
+    const { rows, text, download } = write
+    const common = commonOf(write)
+    if (rows === undefined || common === undefined || !this.#fits(common)) return false
+    this.#addResource(write, rows)
+    this.#addSides(rows)
+    for (const patient of write.heirOf) {
+      if (this.#patients.has(patient)) continue
+      this.#patients.add(patient)
+      this.#lists.patient.uuid(patient)
+    }
+    if (text !== undefined) {
+      this.#lists.wordsOf.int(this.length)
+      this.#lists.narrative.text(text.narrative)
+      this.#lists.content.text(text.content)
+    }
+    if (download !== undefined) this.#lists.download.text(JSON.stringify(download))
+    return true
+  }
+
+  statement(): Statement {
+    const { project = 0, type = 0, author = null, cause = '' } = this.#common ?? {}
+    const lists = LIST_NAMES.map((name) => this.#lists[name].value)
+    return {
+      name: 'planned-creates',
+      hasBlocks: true,
+      text: TEXT,
+      values: [project, type, author, cause, ...lists],
+    }
+  }
+
+  #fits(common: Common): boolean {
+    this.#common ??= common
+    const { project, type, author, cause } = this.#common
+    return (
+      project === common.project &&
+      type === common.type &&
+      author === common.author &&
+      cause === common.cause
+    )
+  }
+
+  #addResource(write: Write, rows: IndexRows): void {
+    const lists = this.#lists
+    lists.id.uuid(write.id)
+    if (rows.dateLow === undefined) lists.dateLow.null()
+    else lists.dateLow.timestamptz(rows.dateLow)
+    if (rows.dateHigh === undefined) lists.dateHigh.null()
+    else lists.dateHigh.timestamptz(rows.dateHigh)
+    lists.nref.smallint(rows.nref)
+    lists.keyFirst.int(lists.key.length + 1)
+    for (const key of rows.keys) lists.key.bigint(key)
+    lists.keyLast.int(lists.key.length)
+    lists.head.text(write.head)
+    lists.tail.text(write.tail)
+    lists.metaAt.int(write.metaAt)
+    lists.metaExtension.text(write.metaExtension)
+  }
+
+  #addSides({ strings, ranges, codes }: IndexRows): void {
+    const lists = this.#lists
+    const number = this.length
+    for (const { p, v } of distinct(strings, compareStrings)) {
+      lists.stringOf.int(number)
+      lists.stringParameter.bigint(p)
+      lists.stringValue.text(v)
+    }
+    for (const { p, lo, hi, u } of distinct(ranges, compareRanges)) {
+      lists.rangeOf.int(number)
+      lists.rangeParameter.bigint(p)
+      lists.rangeLow.float8(lo)
+      lists.rangeHigh.float8(hi)
+      lists.rangeUnit.bigint(u)
+    }
+    for (const { p, k, system, code, display } of codes) {
+      if (this.#codes.has(k)) continue
+      this.#codes.add(k)
+      lists.codeParameter.bigint(p)
+      lists.codeKey.bigint(k)
+      lists.codeSystem.text(system)
+      lists.codeCode.text(code)
+      if (display === undefined) lists.codeDisplay.null()
+      else lists.codeDisplay.text(display)
+    }
+  }
+}
+
+/** Undefined for what takes parts that the statement has not. */
+function commonOf(write: Write): Common | undefined {
+  const { kind, ver, time, unique, tenant, schedule, reindexes, event, watch } = write
+  const isPlain =
+    kind === 'insert' && ver === 1 && time === undefined && unique === undefined && !reindexes
+  const isAlone = tenant === undefined && schedule === undefined && watch === undefined
+  if (!isPlain || !isAlone || event?.home !== undefined) return undefined
+  const { project, type, author } = write
+  return { project, type, author, cause: event?.cause ?? '' }
+}
+
+const LIST_NAMES = Object.keys(LISTS) as readonly ListName[]
+const COMMON = 4
+
+/** The parameter of a list. */
+function list(name: ListName): string {
+  return `$${COMMON + LIST_NAMES.indexOf(name) + 1}::${LISTS[name]}[]`
+}
+
+/** Items of lists that stand side by side. */
+function rowsOf(...columns: readonly (readonly [name: string, list: ListName])[]): string {
+  return `(select ${columns.map(([name, of]) => `unnest(${list(of)}) as ${name}`).join(', ')}) x`
+}
+
+const OWNER = `(${list('id')})`
+
+// Rows are locked in one order by all, as statements.ts tells. Those of one resource are nobody else's.
+const TEXT = `with t as materialized (
+    select date_trunc('milliseconds', clock_timestamp()) as lu),
+  r as (insert into resource (project, type, id, ver, lu, d_lo, d_hi, nref, keys)
+    select $1::int, $2::smallint, id, 1, (select lu from t), d_lo, d_hi, nref,
+      (${list('key')})[key_first:key_last]
+    from ${rowsOf(
+      ['id', 'id'],
+      ['d_lo', 'dateLow'],
+      ['d_hi', 'dateHigh'],
+      ['nref', 'nref'],
+      ['key_first', 'keyFirst'],
+      ['key_last', 'keyLast'],
+    )} order by id),
+  v as (insert into version (project, type, id, ver, lu, author, content, meta_at, meta_ext)
+    select $1::int, $2::smallint, id, 1, (select lu from t), $3::uuid,
+      head || (select to_char(lu at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') from t) || tail,
+      meta_at, meta_ext
+    from ${rowsOf(
+      ['id', 'id'],
+      ['head', 'head'],
+      ['tail', 'tail'],
+      ['meta_at', 'metaAt'],
+      ['meta_ext', 'metaExtension'],
+    )}),
+  s as (insert into idx_string (project, type, p, v, id)
+    select $1::int, $2::smallint, p, v, ${OWNER}[n]
+    from ${rowsOf(['n', 'stringOf'], ['p', 'stringParameter'], ['v', 'stringValue'])}
+    order by p, v collate "C"),
+  g as (insert into idx_range (project, type, p, lo, hi, u, id)
+    select $1::int, $2::smallint, p, lo, hi, u, ${OWNER}[n]
+    from ${rowsOf(
+      ['n', 'rangeOf'],
+      ['p', 'rangeParameter'],
+      ['lo', 'rangeLow'],
+      ['hi', 'rangeHigh'],
+      ['u', 'rangeUnit'],
+    )} order by p, lo),
+  c as (insert into code (project, p, k, system, code, display)
+    select $1::int, p, k, system, code, display
+    from ${rowsOf(
+      ['p', 'codeParameter'],
+      ['k', 'codeKey'],
+      ['system', 'codeSystem'],
+      ['code', 'codeCode'],
+      ['display', 'codeDisplay'],
+    )} order by p, k
+    on conflict do nothing),
+  tx as (insert into resource_text (project, type, id, narrative, content)
+    select $1::int, $2::smallint, ${OWNER}[n], ${lexemesSql('narrative', '$1::int', '$2::smallint')},
+      ${lexemesSql('content', '$1::int', '$2::smallint')}
+    from ${rowsOf(['n', 'wordsOf'], ['narrative', 'narrative'], ['content', 'content'])}),
+  dl as (insert into job (id, project, kind, state, input)
+    select gen_random_uuid(), $1::int, 'download', 'waiting', input::jsonb
+    from ${rowsOf(['input', 'download'])}),
+  w as (select $1::int as project, $2::smallint as type, unnest(${list('id')}) as id, 1 as ver,
+    $4::text as cause),
+  ${eventPart('c')}
+  select exists (select from o) as "hasEvents",
+    exists (select from unnest(${list('patient')}) as x(id)
+      where ${holdsAccounts('$1::int', 'x.id')}) as "isHeld"`

@@ -1,0 +1,101 @@
+/** References that must resolve for the caller: `Project.checkReferencesOnWrite`. */
+
+import type { Grant } from '../../access/grant.ts'
+import { grantsFor, may, REGISTRY_TYPES } from '../../access/policy.ts'
+import type { Principal } from '../../access/principal.ts'
+import { invalid, issue } from '../../errors.ts'
+import { isResourceType, typeNumber } from '../../fhir/definitions.ts'
+import { parseReference, type Resource, visitReferences } from '../../fhir/resource.ts'
+import type { Connection } from '../../platform/postgres/statement.ts'
+import { projectKey, type Store, scopeOf } from '../rows/context.ts'
+import type { CheckedReference } from '../rows/ports.ts'
+import { type Bind, missingTargets, type Target } from '../rows/side-rows.ts'
+import { fewRowsSql, grantTests, type Place, placeIn } from '../search/tests/grant-tests.ts'
+
+/** Every literal reference outside `meta`, as rows to look for. Throws 400 for an unknown type. */
+export function referencesToCheck(
+  store: Store,
+  principal: Principal,
+  project: number,
+  resource: Resource,
+  selfId: string,
+): readonly CheckedReference[] {
+  if (!principal.project.checkReferencesOnWrite) return []
+  const found: CheckedReference[] = []
+  const { meta: _meta, ...rest } = resource
+  visitReferences(rest, resource.resourceType, (text, path) => {
+    const reference = parseReference(text)
+    if (reference === undefined) return
+    const { type, id } = reference
+    if (!isResourceType(type)) throw invalidReferences([path])
+    if (type === resource.resourceType && id === selfId) return
+    if (!may(principal, type, 'read')) throw invalidReferences([path])
+    const isRegistry = REGISTRY_TYPES.has(type)
+    const home = isRegistry ? scopeOf(principal, type).project : project
+    found.push({
+      path,
+      project: home,
+      type: typeNumber(type),
+      id: store.keys.rowId(type, id),
+      key:
+        isRegistry && !principal.isSuperAdmin
+          ? projectKey(store.keys, type, principal.project.id)
+          : undefined,
+      sight: readSight(placeIn(store.keys, principal, type, home), principal),
+    })
+  })
+  return found
+}
+
+/** What the rows in sight have in common; undefined where all are. */
+function readSight(place: Place, principal: Principal): Target['sight'] {
+  const grants = grantsFor(principal, place.type, 'read')
+  if (grants === undefined || grants.some(({ criteria }) => criteria.length === 0)) return undefined
+  const name = `${place.project} ${place.type}`
+  const known = sights.get(grants)?.get(name)
+  if (known !== undefined) return known
+  const made = (bind: Bind) =>
+    `(${grants.map((grant) => fewRowsSql(grantTests(place, grant).tests, bind)).join(' or ')})`
+  sights.set(grants, (sights.get(grants) ?? new Map()).set(name, made))
+  return made
+}
+
+const sights = new WeakMap<readonly Grant[], Map<string, NonNullable<Target['sight']>>>()
+
+export function invalidReferences(paths: readonly string[]) {
+  return invalid(
+    paths.map((path) => issue('error', 'structure', 'Invalid reference (Not found)', path)),
+  )
+}
+
+/** Throws 400 naming the paths. */
+export async function checkReferences(
+  connection: Connection,
+  references: readonly CheckedReference[],
+): Promise<void> {
+  const missing = await missingReferences(connection, references)
+  if (missing.length > 0) throw invalidReferences(missing.map(({ path }) => path))
+}
+
+/** Those that do not resolve, in their order. One statement for all, none for none. */
+export async function missingReferences<T extends CheckedReference>(
+  connection: Connection,
+  references: readonly T[],
+): Promise<readonly T[]> {
+  if (references.length === 0) return []
+  const values: unknown[] = []
+  const bind: Bind = (value, type) => {
+    values.push(value)
+    return `$${values.length}::${type}`
+  }
+  const bad = missingTargets(
+    references.map((item) => ({ n: 1, item })),
+    bind,
+  )
+  const rows = await connection.query<{ target: number }>({
+    ...(references.some(({ sight }) => sight) ? {} : { name: 'check-references' }),
+    text: `with ${bad} select target from bad order by target`,
+    values,
+  })
+  return rows.flatMap((row) => references[row.target] ?? [])
+}

@@ -1,0 +1,101 @@
+/** Deletion: one statement, and one before it where a policy tells resources of the type apart. */
+import { may } from '../../access/policy.ts'
+import type { Principal } from '../../access/principal.ts'
+import { conflict, forbidden, HttpError, notFound, preconditionFailed } from '../../errors.ts'
+import { typeNumber } from '../../fhir/definitions.ts'
+import { eventOrigin } from '../events/rows.ts'
+import { isLegalId, type Store, scopeOf } from '../rows/context.ts'
+import { allow, readRow } from '../rows/read.ts'
+import { toVersion } from '../rows/rows.ts'
+import type { Deletion, WriteOptions } from '../rows/version.ts'
+import { isPlain, readJudged } from '../rulings/rulings.ts'
+import { retrying } from './coalesce.ts'
+import { checkRemoval } from './guards.ts'
+import { authorId } from './prepare.ts'
+import { checkDeletion, profileKey } from './registry.ts'
+
+/** Other processes win one race at a time. */
+const LOST_RACES = 8
+
+/** Idempotent. Errors: 403, 404 unknown or not in sight, 412. */
+export async function remove(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+  options: WriteOptions = {},
+): Promise<Deletion> {
+  allow(principal, type, 'delete')
+  if (!isLegalId(id)) throw notFound()
+  await checkRemoval(store, principal, type, id)
+  if (!isPlain(principal, type, 'delete') || !isSeen(principal, type)) {
+    return removeJudged(store, principal, type, id, options)
+  }
+  return removeRow(store, principal, type, id, options)
+}
+
+/** Every resource of the type is in sight. */
+function isSeen(principal: Principal, type: string): boolean {
+  return may(principal, type, 'read') && isPlain(principal, type, 'read')
+}
+
+/** What is judged is what is deleted: a version that came in between is judged anew. */
+async function removeJudged(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+  options: WriteOptions,
+): Promise<Deletion> {
+  for (let attempt = 0; attempt <= LOST_RACES; attempt++) {
+    const before = await readJudged(store, principal, type, id, ['read', 'delete'])
+    if (before?.rulings.read === undefined) throw notFound()
+    const { row } = before
+    if (row.content === null) return { ...toVersion(row, id), membership: undefined }
+    if (before.rulings.delete === undefined) throw forbidden('criteria of every entry for delete')
+    if (options.ifMatch && !options.ifMatch.includes(row.ver)) throw preconditionFailed()
+    try {
+      return await removeRow(store, principal, type, id, { ifMatch: [row.ver] })
+    } catch (error) {
+      const isLostRace = error instanceof HttpError && error.status === 412
+      if (!isLostRace || options.ifMatch) throw error
+    }
+  }
+  throw conflict('Too many concurrent changes, try again')
+}
+
+async function removeRow(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+  options: WriteOptions,
+): Promise<Deletion> {
+  await checkDeletion(store, principal, type, id)
+  const scope = scopeOf(principal, type)
+  const removeIn = (project: number) => {
+    const deletion = {
+      project,
+      type: typeNumber(type),
+      id: store.keys.rowId(type, id),
+      vers: options.ifMatch,
+      metaPrefix: scope.metaPrefix,
+      author: principal.profile && authorId(store, principal.profile),
+      event: eventOrigin(store.keys, principal, type, undefined, 'd'),
+      profileKey: profileKey(store.keys, type, id),
+    }
+    const run = () => store.remove(deletion)
+    return store.deferred ? run() : retrying(run)
+  }
+  let rows = await removeIn(scope.project)
+  if (rows.length === 0 && scope.everywhere) {
+    const row = await readRow(store, principal, type, id)
+    if (row && row.project !== scope.project) rows = await removeIn(row.project)
+  }
+  const found = rows.find((row) => row.deleted) ?? rows[0]
+  if (found?.hasEvents) store.announce()
+  if (found === undefined) throw notFound()
+  if (found.gone) return { ...toVersion(found, id), membership: found.membership ?? undefined }
+  if (options.ifMatch) throw preconditionFailed()
+  throw conflict('Too many concurrent changes, try again')
+}

@@ -1,0 +1,256 @@
+/** Update and patch: policy, then one statement to read, if need be, and one to write, after commit the answer. */
+import { checkClient } from '../../access/credentials/clients.ts'
+import { hiddenFields, keep, keptFields, strip } from '../../access/fields/fields.ts'
+import { masked, refuseMasks } from '../../access/fields/masked.ts'
+import { keepPaths } from '../../access/fields/paths.ts'
+import { checkPolicy } from '../../access/policy-check.ts'
+import type { Principal } from '../../access/principal.ts'
+import { SUBSCRIPTION } from '../../access/subscription.ts'
+import {
+  badRequest,
+  conflict,
+  forbidden,
+  gone,
+  HttpError,
+  notFound,
+  preconditionFailed,
+} from '../../errors.ts'
+import type { Meta, Reference, Resource } from '../../fhir/resource.ts'
+import { admitSubscription } from '../events/subscriptions.ts'
+import { ownParametersOf } from '../index/custom-parameters.ts'
+import { without } from '../read/redact.ts'
+import { normalId, type Store, scopeOf } from '../rows/context.ts'
+import type { Place } from '../rows/ports.ts'
+import { allow, readRow, rowKey } from '../rows/read.ts'
+import { parseVersion, toVersion, type VersionRow } from '../rows/rows.ts'
+import type { Version, WriteOptions, WriteResult } from '../rows/version.ts'
+import type { Judged, Ruling } from '../rulings/rows.ts'
+import { hiddenBy, judgeRow, readJudged } from '../rulings/rulings.ts'
+import { hiddenAfter, judgeChanged, judgeWritten, readonlyBy } from '../rulings/write.ts'
+import { accountsGiven, distinctAccounts, inheritedAccounts, patientsOf } from './accounts.ts'
+import { create } from './create.ts'
+import { checkStored } from './guards.ts'
+import { type Prepared, prepare } from './prepare.ts'
+import { checkChange, filed } from './registry.ts'
+import { givenId, isTaken, resultOf, submit } from './submit.ts'
+import { saysTheSame } from './unchanged.ts'
+
+/** Writes of this process take turns, so only other processes win races: one of them at a time. */
+const LOST_RACES = 8
+const INTERACTIONS = ['read', 'update'] as const
+
+/** Errors: 400, 403, 404, 409, 412. A lost race is run again on the new state. */
+export async function update(
+  store: Store,
+  principal: Principal,
+  resource: Resource,
+  options: WriteOptions = {},
+): Promise<WriteResult> {
+  const { resourceType: type } = resource
+  const id = givenId(resource.id ?? '')
+  return change(store, principal, type, id, options, () => resource)
+}
+
+/** As update, of what `apply` makes of the live version; 404 or 410 when there is none. */
+export async function patch(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+  apply: (current: Resource) => Resource | Promise<Resource>,
+  options: WriteOptions = {},
+): Promise<WriteResult> {
+  return change(store, principal, type, givenId(id), options, (row, live, hidden) => {
+    if (row === undefined) throw notFound()
+    if (live === undefined) throw gone()
+    const stored = parseVersion(without(live, hidden))
+    const shown = strip(stored, hiddenFields(principal, type))
+    return apply(masked(shown, principal, stored.meta?.author?.reference))
+  })
+}
+
+/** The resource to write, from the newest row and its live version, of which some paths are hidden. */
+type Next = (
+  row: VersionRow | undefined,
+  live: Version | undefined,
+  hidden: readonly string[],
+) => Resource | Promise<Resource>
+
+async function change(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+  options: WriteOptions,
+  next: Next,
+): Promise<WriteResult> {
+  allow(principal, type, 'update')
+  allow(principal, type, 'read')
+  const run = async () => {
+    const early = await changeRecent(store, principal, type, id, options, next)
+    if (early !== undefined) return early
+    for (let attempt = 0; attempt <= LOST_RACES; attempt++) {
+      const before = await readJudged(store, principal, type, id, INTERACTIONS)
+      const planned = await planChange(store, principal, type, id, options, next, before)
+      const result = isChange(planned) ? await writeChange(store, principal, planned) : planned
+      if (result !== undefined) return result
+      if (options.ifMatch) throw preconditionFailed()
+    }
+    throw conflict('Too many concurrent changes, try again')
+  }
+  // A transaction may hold the row that the one before it in the line is waiting for.
+  if (store.deferred) return run()
+  const { project } = scopeOf(principal, type)
+  return store.turns(store.keys.self(project, type, `${type}/${id}`), run)
+}
+
+/**
+ * Without a look at what is stored: undefined where nothing is known of it, or anything but a written
+ * version would come of what is known.
+ */
+async function changeRecent(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+  options: WriteOptions,
+  next: Next,
+): Promise<WriteResult | undefined> {
+  const row = store.recent?.get(rowKey(store, principal, type, id))
+  if (row === undefined) return undefined
+  const before = await judgeRow(store, principal, type, row, INTERACTIONS)
+  const planned =
+    before &&
+    (await planChange(store, principal, type, id, options, next, before).catch(() => undefined))
+  const result = isChange(planned) ? await writeChange(store, principal, planned) : undefined
+  if (result === undefined) store.recent?.drop(row)
+  return result
+}
+
+/** A change that is allowed and says something new. */
+interface Change {
+  readonly prepared: Prepared
+  readonly isLive: boolean
+  readonly stored: Resource | undefined
+  readonly ruling: Ruling
+  /** What the caller does not see of the version before. */
+  readonly hidden: readonly string[]
+  readonly id: string
+}
+
+function isChange(planned: Change | WriteResult | undefined): planned is Change {
+  return planned !== undefined && 'prepared' in planned
+}
+
+/** The result, where nothing is left to be changed; undefined when another write came first. */
+async function planChange(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+  options: WriteOptions,
+  next: Next,
+  before: Judged | undefined,
+): Promise<Change | WriteResult | undefined> {
+  const row = before?.row
+  const { read: seen, update: changing } = before?.rulings ?? {}
+  if (row !== undefined && seen === undefined) throw notFound()
+  if (row !== undefined && changing === undefined) {
+    throw forbidden('criteria of every entry for update, by what is stored')
+  }
+  const live = row !== undefined && row.content !== null ? toVersion(row) : undefined
+  if (options.ifMatch && !(live && options.ifMatch.includes(live.ver))) throw preconditionFailed()
+  if (options.onlyIfAbsent && live) throw preconditionFailed(`${type}/${id} exists already`)
+  const hidden = hiddenBy(seen)
+  const resource = await next(row, live, hidden)
+  if (type === 'ClientApplication') checkClient(resource)
+  if (resource.resourceType !== type) throw badRequest('Incorrect resource type')
+  if (normalId(resource.id ?? '') !== id) throw badRequest('Incorrect resource ID')
+  if (row === undefined) return createAt(store, principal, resource, options)
+
+  const stored = live && parseVersion(live)
+  const { project: projectId = '' } = JSON.parse(`{${row.meta_ext}}`) as Meta
+  const own = await ownParametersOf(store.ownParameters, store.connection, principal, row.project)
+  if (type === 'AccessPolicy') checkPolicy(resource, own)
+  refuseMasks(resource)
+  const place: Place = {
+    kind: live ? 'update' : 'insert',
+    own,
+    project: row.project,
+    projectId,
+    id: live?.id ?? id,
+    ver: row.ver + 1,
+    after: row.lu,
+    ...(live ? {} : { accounts: await newAccounts(store, principal, row.project, resource) }),
+  }
+  const kept = filed(
+    keepPaths(keep(resource, stored, keptFields(principal, type)), stored, [
+      ...hidden,
+      ...hiddenBy(changing),
+      ...readonlyBy(changing),
+    ]),
+  )
+  await checkChange(store, principal, stored, kept)
+  await checkStored(store, principal, stored, { sent: resource, kept }, id, changing)
+  const admitted =
+    type === SUBSCRIPTION
+      ? await admitSubscription(store, principal, row.project, stored, kept, own)
+      : kept
+  const prepared = prepare(store, principal, admitted, place, stored, options)
+  if (live && stored && saysTheSame(live, stored, prepared))
+    return { ...without(live, hidden), outcome: 'unchanged' }
+  const ruling = judgeChanged(store, principal, prepared, stored)
+  return { prepared, isLive: live !== undefined, stored, ruling, hidden, id: place.id }
+}
+
+/** Undefined when another write came first. */
+async function writeChange(
+  store: Store,
+  principal: Principal,
+  { prepared, isLive, stored, ruling, hidden, id }: Change,
+): Promise<WriteResult | undefined> {
+  const { resourceType: type } = prepared.resource
+  const written = await submit(store, type, prepared).catch((error: unknown) => {
+    if (isLive || !isTaken(error)) throw error
+    // Somebody else has brought the deleted resource back. A failed statement ends a transaction.
+    if (store.deferred) throw conflict('Too many concurrent changes, try again')
+    return undefined
+  })
+  if (written === undefined) return undefined
+  const result = resultOf(store, type, id, prepared, written, 'updated')
+  const governing = await judgeWritten(store, principal, 'update', prepared, ruling, stored)
+  const left = hiddenAfter(store, principal, prepared)
+  return without(result, [...hidden, ...hiddenBy(governing), ...left])
+}
+
+async function createAt(
+  store: Store,
+  principal: Principal,
+  resource: Resource,
+  options: WriteOptions,
+): Promise<WriteResult | undefined> {
+  const mayChoose = principal.isSuperAdmin || principal.project.updateAsCreate || options.keepId
+  if (!mayChoose) throw notFound()
+  try {
+    return await create(store, principal, resource, { ...options, keepId: true })
+  } catch (error) {
+    const isLostRace = error instanceof HttpError && error.status === 409
+    if (!isLostRace || store.deferred) throw error
+    // Another create took this id: the next attempt finds the row, if it is in sight.
+    const found = await readRow(store, principal, resource.resourceType, resource.id ?? '')
+    if (found !== undefined) return undefined
+    throw error
+  }
+}
+
+/** Of what comes back after its deletion, as if it were new. */
+async function newAccounts(
+  store: Store,
+  principal: Principal,
+  project: number,
+  resource: Resource,
+): Promise<readonly Reference[]> {
+  const patients = patientsOf(store, principal, resource)
+  const inherited = await inheritedAccounts(store, project, patients)
+  return distinctAccounts([...accountsGiven(principal, resource.resourceType), ...inherited])
+}

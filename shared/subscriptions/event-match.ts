@@ -1,0 +1,101 @@
+/**
+ * Does a Subscription wait for this change? Its criteria are judged as those of a policy, by the keys
+ * and ranges that the row of the resource holds, so a search and a Subscription never disagree.
+ */
+
+import type { OwnParameters } from '../fhir/definitions-data.ts'
+import type { Resource } from '../fhir/resource.ts'
+import { withinLimits } from '../fhirpath/custom.ts'
+import type { ChangeEvent } from '../store/events/change.ts'
+import type { Watcher } from '../store/events/subscribers.ts'
+import { accountsOf, indexRows } from '../store/index/index-rows.ts'
+import type { Store } from '../store/rows/context.ts'
+import { parseVersion, toVersion } from '../store/rows/rows.ts'
+import { meeting } from '../store/rulings/rulings.ts'
+import { decideInMemory } from '../store/search/tests/grant-tests.ts'
+import { type HeldRow, heldRow } from '../store/search/tests/row-decisions.ts'
+
+/** What is judged of a change, be it made or not. */
+export type Matter = Pick<ChangeEvent, 'change' | 'type' | 'subject' | 'previous' | 'at'>
+
+/** A change, read once for all that wait for it. */
+export interface Candidate {
+  readonly event: Matter
+  readonly own: OwnParameters | undefined
+  /** The resource with its platform meta. */
+  readonly resource: () => Resource
+  readonly previous: () => Resource | undefined
+  readonly held: () => HeldRow
+}
+
+export const EXPRESSION_MS = 50
+
+export function candidateOf(
+  store: Store,
+  event: Matter,
+  own: OwnParameters | undefined,
+): Candidate {
+  const { subject, previous } = event
+  const resource = once(() => parseVersion(toVersion(subject)))
+  return {
+    event,
+    own,
+    resource,
+    // Of a deletion both are the last version.
+    previous: once(() =>
+      event.change === 'delete' ? resource() : previous && parseVersion(toVersion(previous)),
+    ),
+    held: once(() => {
+      const rows = indexRows(store, subject.project, resource(), own)
+      return heldRow(subject.id, rows, subject.content ?? '')
+    }),
+  }
+}
+
+/** Errors: what is wrong with the expression of the Subscription; what PostgreSQL could not answer. */
+export async function isWaitedFor(
+  store: Store,
+  candidate: Candidate,
+  { terms, grant }: Watcher,
+): Promise<boolean> {
+  const { event } = candidate
+  if (terms.type !== event.type || !terms.changes.has(event.change)) return false
+  if (!sharesAccount(candidate.resource, terms.accounts)) return false
+  if (grant.criteria.length > 0 && !(await fulfils(store, candidate, grant))) return false
+  return terms.expression === undefined || isTrue(candidate, terms.expression)
+}
+
+function sharesAccount(resource: () => Resource, accounts: readonly string[]): boolean {
+  if (accounts.length === 0) return true
+  const own = accountsOf(resource().meta) ?? []
+  return own.some(({ reference }) => reference !== undefined && accounts.includes(reference))
+}
+
+async function fulfils(
+  store: Store,
+  { event, own, held }: Candidate,
+  grant: Watcher['grant'],
+): Promise<boolean> {
+  const { subject, type } = event
+  const place = { keys: store.keys, project: subject.project, type, own, units: [] }
+  const decide = decideInMemory(place, grant)
+  if (decide !== undefined) return decide(held())
+  return (await meeting(store, [grant], subject.project, own, [subject])).length > 0
+}
+
+function isTrue(
+  { resource, previous }: Candidate,
+  expression: NonNullable<Watcher['terms']['expression']>,
+): boolean {
+  const variables = { previous: previous(), current: resource() }
+  const values = withinLimits(() => expression(resource(), variables), EXPRESSION_MS)
+  return values.length === 1 && values[0] === true
+}
+
+function once<T>(make: () => T): () => T {
+  let made: { readonly value: T } | undefined
+  return () => {
+    made ??= { value: make() }
+    return made.value
+  }
+}

@@ -1,0 +1,218 @@
+/** Changes → what Subscriptions are owed for them (events.md §1, §3). */
+import { may } from '../access/policy.ts'
+import type { Principal } from '../access/principal.ts'
+import type { Change } from '../access/subscription.ts'
+import { HttpError } from '../errors.ts'
+import { typeName } from '../fhir/definitions.ts'
+import type { Resource } from '../fhir/resource.ts'
+import type { ChangeEvent } from '../store/events/change.ts'
+import {
+  type ActiveSubscription,
+  readWatches,
+  type Watcher,
+  type WatchRow,
+  watcherFrom,
+} from '../store/events/subscribers.ts'
+import { inSight } from '../store/read/binaries.ts'
+import { without } from '../store/read/redact.ts'
+import type { Store, Transact } from '../store/rows/context.ts'
+import { toVersion, type VersionRow, versionColumns } from '../store/rows/rows.ts'
+import type { Version } from '../store/rows/version.ts'
+import { hiddenBy, rulingsOfContents } from '../store/rulings/rulings.ts'
+import { addDeliveries, type Delivery, type NewDelivery, type Room } from './deliveries.ts'
+import { TAKE_LOCKS, takeDeliveries } from './delivery-take.ts'
+import { type Candidate, candidateOf, isWaitedFor } from './event-match.ts'
+import { tellsHidden, type Waited } from './event-visibility.ts'
+import { filedIn, forgetEvents, takeEvents } from './outbox.ts'
+import { deliveriesReceived, type Receipt } from './state.ts'
+import { type PreCommit, preCommitOf, type Skipped, withUnseen } from './store-pre-commit.ts'
+
+export interface MatchOptions {
+  /** What Subscriptions say that are not stored, by row id; those that are gone are left out. */
+  sockets(ids: readonly string[]): Promise<ReadonlyMap<string, Resource>>
+  /** Told of a Subscription that cannot be judged. */
+  skipped(subscription: string, error: unknown): void
+  /** Told what a Subscription makes of a change that is sent again verbosely. */
+  judged(subscription: string, event: ChangeEvent, isOwed: boolean): void
+}
+
+export interface Matched {
+  /** Changes that were looked at. */
+  readonly events: readonly ChangeEvent[]
+  readonly deliveries: readonly NewDelivery[]
+  /** For Subscriptions that are not stored. */
+  readonly notifications: readonly Notification[]
+  readonly hasMore: boolean
+}
+
+export interface Notification {
+  /** Id of the Subscription. */
+  readonly subscription: string
+  readonly event: ChangeEvent
+}
+
+/** Which version a delivery is about. */
+export type VersionPlace = Pick<Delivery, 'project' | 'type' | 'resource' | 'ver' | 'change'>
+
+export interface Events {
+  /** The next changes of the outbox; with none waiting nothing happens. One transaction. */
+  match(count: number, options: MatchOptions): Promise<Matched>
+  /** Settles what was received, and takes what is due, as far as there is room. One transaction. */
+  take(room: Room, received: readonly Receipt[]): Promise<readonly Delivery[]>
+  /** The version that a delivery is about; `last` of a deletion. Undefined when it is gone. */
+  versionOf(delivery: VersionPlace): Promise<VersionRow | undefined>
+  /** The Subscription as it is now; undefined when it waits for nothing any more. */
+  subscriptionOf(delivery: Delivery): Promise<ActiveSubscription | undefined>
+  /** The newest version of the resource of a delivery and whether it is deleted. */
+  newestOf(delivery: Delivery): Promise<{ readonly ver: number; readonly isDeleted: boolean }>
+  /** The bot that is to be asked about a write, which nothing forbids yet; three statements at most. Errors: 400. */
+  preCommit(
+    principal: Principal,
+    change: Change,
+    resource: Resource,
+    ifMatch: readonly number[] | undefined,
+    skipped: Skipped,
+  ): Promise<PreCommit | undefined>
+  /** What a Principal has made of a version, with what it does not see as the version has it. */
+  withUnseen(principal: Principal, row: VersionRow, next: Resource): Promise<Resource>
+  /**
+   * What a Principal sees of a version, whether it is the newest or not; undefined: nothing. Nor when it would
+   * learn what is hidden by being told of what was `waited` for.
+   */
+  seen(principal: Principal, row: VersionRow, waited?: Waited): Promise<Version | undefined>
+}
+
+const NOTHING: Matched = { events: [], deliveries: [], notifications: [], hasMore: false }
+
+export function createEvents(store: Store, transact: Transact): Events {
+  async function matchTaken(
+    inner: Store,
+    events: readonly ChangeEvent[],
+    options: MatchOptions,
+  ): Promise<Pick<Matched, 'deliveries' | 'notifications'>> {
+    const watches = await readWatches(inner.connection, events)
+    const sockets = await options.sockets(
+      watches.filter(({ isStored }) => !isStored).map(({ id }) => id),
+    )
+    const deliveries: NewDelivery[] = []
+    const notifications: Notification[] = []
+    const byProject = Map.groupBy(watches, ({ project }) => project)
+    for (const event of events) {
+      const own = byProject.has(event.project)
+        ? await inner.ownParameters.of(inner.connection, event.project)
+        : undefined
+      const candidate = candidateOf(inner, event, own)
+      const { only, verbose = false } = event.cause.resend ?? {}
+      for (const watch of byProject.get(event.project) ?? []) {
+        if (only !== undefined && watch.id !== only) continue
+        try {
+          const watcher = await watcherAt(inner, watch, candidate, sockets)
+          const isOwed =
+            watcher !== undefined &&
+            !watcher.terms.isPreCommit &&
+            (await isWaitedFor(inner, candidate, watcher))
+          if (verbose) options.judged(watch.id, event, isOwed)
+          if (!isOwed) continue
+          if (!watch.isStored) notifications.push({ subscription: watch.id, event })
+          else if (watcher.terms.hook !== undefined) {
+            deliveries.push({ event, subscription: watch.id, target: targetOf(watcher) })
+          }
+        } catch (error) {
+          // What PostgreSQL could not answer has ended the transaction; all else is of one Subscription.
+          if (!(error instanceof HttpError) || error.status >= 500) throw error
+          options.skipped(watch.id, error)
+        }
+      }
+    }
+    return { deliveries, notifications }
+  }
+
+  async function watcherAt(
+    { connection, watchers }: Store,
+    watch: WatchRow,
+    { event, own }: Candidate,
+    sockets: ReadonlyMap<string, Resource>,
+  ): Promise<Watcher | undefined> {
+    if (watch.isStored) return watchers.at(connection, watch, event.at, own)
+    const subscription = sockets.get(watch.id)
+    return subscription && watcherFrom(watch.project, watch.id, subscription, own)
+  }
+
+  return {
+    match: (count, options) =>
+      transact(async (inner) => {
+        const { events, taken, hasMore } = await takeEvents(inner.connection, count)
+        if (taken.length === 0) return { ...NOTHING, hasMore: false }
+        const matched = await matchTaken(inner, events, options)
+        await Promise.all([
+          addDeliveries(inner.connection, matched.deliveries),
+          forgetEvents(inner.connection, taken),
+        ])
+        return { events, ...matched, hasMore }
+      }, []),
+    take: (room, received) =>
+      transact(async ({ connection }) => {
+        // They share a round trip.
+        const [, taken] = await Promise.all([
+          deliveriesReceived(connection, received),
+          room.hooks + room.bots === 0 ? [] : takeDeliveries(connection, room),
+        ])
+        return taken
+      }, TAKE_LOCKS),
+    versionOf: (delivery) =>
+      readVersion(
+        store,
+        filedIn(delivery),
+        delivery,
+        delivery.ver - (delivery.change === 'delete' ? 1 : 0),
+      ),
+    async subscriptionOf({ project, subscription: id, terms: ver }) {
+      return ver === undefined
+        ? undefined
+        : store.watchers.active(store.connection, { project, id, ver })
+    },
+    async newestOf(delivery) {
+      const row = await readVersion(store, filedIn(delivery), delivery)
+      return { ver: row?.ver ?? 0, isDeleted: row === undefined || row.content === null }
+    },
+    preCommit: (principal, change, resource, ifMatch, skipped) =>
+      preCommitOf(store, principal, change, resource, ifMatch, skipped),
+    withUnseen: (principal, row, next) => withUnseen(store, principal, row, next),
+    async seen(principal, row, waited) {
+      if (!may(principal, typeName(row.type), 'read')) return undefined
+      const [rulings] = await rulingsOfContents(store, principal, ['read'], [row])
+      if (rulings?.read === undefined) return undefined
+      const hidden = hiddenBy(rulings.read)
+      if (waited !== undefined && (await tellsHidden(store, row, hidden, waited))) return undefined
+      const version = without(toVersion(row), hidden)
+      if (version.type !== 'Binary') return version
+      return inSight(store, principal, version).catch((error: unknown) => {
+        if (error instanceof HttpError && error.status === 404) return undefined
+        throw error
+      })
+    },
+  }
+}
+
+/** What deliveries are counted by. */
+function targetOf({ terms: { hook } }: Watcher): string {
+  if (hook === undefined) return ''
+  return hook.bot === undefined ? new URL(hook.endpoint).host : `Bot/${hook.bot}`
+}
+
+/** The newest one, or the one with a number. */
+async function readVersion(
+  { connection }: Store,
+  project: number,
+  { type, resource }: Pick<Delivery, 'type' | 'resource'>,
+  ver?: number,
+): Promise<VersionRow | undefined> {
+  const [row] = await connection.query<VersionRow>({
+    name: 'event-version',
+    text: `select ${versionColumns('v')} from version v
+      where v.project = $1 and v.type = $2 and v.id = $3 and ($4::int is null or v.ver = $4)
+      order by v.ver desc limit 1`,
+    values: [project, type, resource, ver ?? null],
+  })
+  return row
+}

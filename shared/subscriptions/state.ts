@@ -1,0 +1,163 @@
+/**
+ * How the deliveries of Subscriptions go. Events that fail one after the other open a circuit: what is
+ * queued waits, and after the pause the next event closes it or makes the next pause twice as long.
+ */
+
+import { SUBSCRIPTION } from '../access/subscription.ts'
+import { typeNumber } from '../fhir/definitions.ts'
+import type { Connection } from '../platform/postgres/statement.ts'
+import { type VersionRow, versionColumns } from '../store/rows/rows.ts'
+import type { Delivery } from './deliveries.ts'
+
+/** Failed events in a row that open the circuit. */
+const MOST_FAILURES = 20
+const FIRST_PAUSE_S = 60
+const LONGEST_PAUSE_S = 900
+const FAILING_HOURS = 72
+const ORPHAN_HOURS = 24
+/** Failed deliveries can be sent again so long. */
+export const KEPT = '7 days'
+const AT_ONCE = 100
+
+type Owed = Pick<Delivery, 'id' | 'project' | 'subscription'>
+
+export interface Receipt {
+  readonly id: string
+  /** No AuditEvent tells of it alone. */
+  readonly untold: boolean
+}
+
+/** They are received. One statement. */
+export async function deliveriesReceived(
+  connection: Connection,
+  receipts: readonly Receipt[],
+): Promise<void> {
+  if (receipts.length === 0) return
+  await connection.query({
+    name: 'delivery-received',
+    // In one order, so that workers do not wait for each other in a ring.
+    text: `with d as (
+        delete from delivery using unnest($1::uuid[], $2::bool[]) as x(id, untold)
+        where delivery.id = x.id returning delivery.project, delivery.subscription, x.untold)
+      insert into subscription_state as s (project, subscription, delivered, untold, untold_since)
+      select project, subscription, count(*), count(*) filter (where untold),
+        case when bool_or(untold) then clock_timestamp() end
+      from d group by project, subscription order by project, subscription
+      on conflict (project, subscription) do update set delivered = s.delivered + excluded.delivered,
+        untold = s.untold + excluded.untold,
+        untold_since = coalesce(s.untold_since, excluded.untold_since),
+        failures = 0, failing_since = null, orphan_since = null, pauses = 0, paused_until = null`,
+    values: [receipts.map(({ id }) => id), receipts.map(({ untold }) => untold)],
+  })
+}
+
+/** No more attempts; it can be sent again for a week. True when all has failed for three days. */
+export async function deliveryFailed(
+  connection: Connection,
+  delivery: Owed,
+  error: string,
+): Promise<boolean> {
+  const [row] = await connection.query<{ isDead: boolean }>({
+    name: 'delivery-failed',
+    text: `with d as (update delivery set state = 'failed', error = $4 where id = $1)
+      insert into subscription_state as s
+        (project, subscription, failed, failures, failing_since, error)
+      values ($2, $3, 1, 1, clock_timestamp(), $4)
+      on conflict (project, subscription) do update set failed = s.failed + 1,
+        failures = s.failures + 1, error = excluded.error, orphan_since = null,
+        failing_since = coalesce(s.failing_since, excluded.failing_since),
+        pauses = s.pauses + (${OPENS})::int,
+        paused_until = case when ${OPENS} then clock_timestamp() + interval '1 s'
+          * least(${LONGEST_PAUSE_S}, ${FIRST_PAUSE_S} * 2 ^ least(s.pauses, 10))
+          else s.paused_until end
+      returning failing_since < clock_timestamp() - interval '${FAILING_HOURS} hours' as "isDead"`,
+    values: [delivery.id, delivery.project, delivery.subscription, error],
+  })
+  return row?.isDead ?? false
+}
+
+/** What is under way when the circuit opens does not make the pause longer. */
+const OPENS = `s.failures + 1 >= ${MOST_FAILURES}
+  and (s.paused_until is null or s.paused_until < clock_timestamp())`
+
+/** Its author is no active member. True when this has been so for a day. */
+export async function deliveryOrphaned(connection: Connection, delivery: Owed): Promise<boolean> {
+  const [row] = await connection.query<{ isDead: boolean }>({
+    name: 'delivery-orphaned',
+    text: `with d as (delete from delivery where id = $1)
+      insert into subscription_state as s (project, subscription, orphan_since)
+      values ($2, $3, clock_timestamp())
+      on conflict (project, subscription) do update
+        set orphan_since = coalesce(s.orphan_since, excluded.orphan_since)
+      returning orphan_since < clock_timestamp() - interval '${ORPHAN_HOURS} hours' as "isDead"`,
+    values: [delivery.id, delivery.project, delivery.subscription],
+  })
+  return row?.isDead ?? false
+}
+
+export interface SubscriptionState {
+  readonly delivered: number
+  readonly failed: number
+  readonly error: string | null
+  readonly paused: Date | null
+  readonly waiting: number
+}
+
+/** Of a Subscription by its row id; undefined when nothing was ever delivered. */
+export async function stateOf(
+  connection: Connection,
+  project: number,
+  id: string,
+): Promise<SubscriptionState | undefined> {
+  const [row] = await connection.query<SubscriptionState>({
+    name: 'subscription-state',
+    text: `select delivered::float8, failed::float8, error,
+        case when paused_until > clock_timestamp() then paused_until end as paused,
+        (select count(*)::int from delivery d where d.project = $1 and d.subscription = $2
+          and d.state <> 'failed') as waiting
+      from subscription_state where project = $1 and subscription = $2`,
+    values: [project, id],
+  })
+  return row
+}
+
+/** Failed deliveries are due again, with all their attempts; answers how many. */
+export async function redeliver(
+  connection: Connection,
+  project: number,
+  id: string,
+  since: Date,
+  until: Date,
+): Promise<number> {
+  const rows = await connection.query({
+    name: 'delivery-again',
+    text: `update delivery set state = 'waiting', attempts = 0, faults = 0, due = clock_timestamp()
+      where project = $1 and subscription = $2 and state = 'failed' and added between $3 and $4
+        and added > clock_timestamp() - interval '${KEPT}'
+      returning 1`,
+    values: [project, id, since, until],
+  })
+  return rows.length
+}
+
+/** Subscriptions whose `end` is over, as they are stored. */
+export async function endedSubscriptions(connection: Connection): Promise<readonly VersionRow[]> {
+  return connection.query<VersionRow>({
+    name: 'subscriptions-ended',
+    text: `select ${versionColumns('v')} from active_subscription a
+      join version v on v.project = a.project and v.type = ${typeNumber(SUBSCRIPTION)}
+        and v.id = a.id and v.ver = a.ver
+      where a.ends < clock_timestamp() and a.until is null limit ${AT_ONCE}`,
+    values: [],
+  })
+}
+
+/** Failed deliveries that are too old to be sent again. */
+export async function removeOldDeliveries(connection: Connection): Promise<void> {
+  await connection.query({
+    name: 'delivery-old',
+    text: `delete from delivery where state = 'failed'
+      and added < clock_timestamp() - interval '${KEPT}'`,
+    values: [],
+  })
+}

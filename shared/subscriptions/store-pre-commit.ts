@@ -1,0 +1,174 @@
+/**
+ * Which bot is asked about a write before it is made (events.md §6). The version that would be written is
+ * composed as the write will compose it and judged like a stored one; nothing is locked meanwhile.
+ */
+
+import { fieldsNotCreated, hiddenFields, keep, keptFields } from '../access/fields/fields.ts'
+import { keepPaths } from '../access/fields/paths.ts'
+import { may, REGISTRY_TYPES } from '../access/policy.ts'
+import type { Principal } from '../access/principal.ts'
+import type { Change } from '../access/subscription.ts'
+import { HttpError } from '../errors.ts'
+import { typeName } from '../fhir/definitions.ts'
+import type { OwnParameters } from '../fhir/definitions-data.ts'
+import type { Meta, Resource } from '../fhir/resource.ts'
+import { readWatches } from '../store/events/subscribers.ts'
+import { ownParametersOf } from '../store/index/custom-parameters.ts'
+import type { Store } from '../store/rows/context.ts'
+import type { Place } from '../store/rows/ports.ts'
+import { parseVersion, toVersion, type VersionRow } from '../store/rows/rows.ts'
+import { hiddenBy, readJudged, rulingsOfContents } from '../store/rulings/rulings.ts'
+import { readonlyBy } from '../store/rulings/write.ts'
+import { accountsGiven } from '../store/write/accounts.ts'
+import { prepare, rowOf } from '../store/write/prepare.ts'
+import { candidateOf, isWaitedFor } from './event-match.ts'
+
+export interface PreCommit {
+  readonly subscription: Resource
+  /** Id of the Bot. */
+  readonly bot: string
+  /** An update of what does not exist is a create. */
+  readonly change: Change
+  /** What would be written; of a deletion the last version. */
+  readonly row: VersionRow
+}
+
+/** Told of a Subscription whose expression cannot be judged. */
+export type Skipped = (subscription: string, reason: string) => void
+
+/**
+ * The first that waits for it; undefined for what the write itself refuses. `resource` has its id, of a
+ * deletion it needs no more.
+ */
+export async function preCommitOf(
+  store: Store,
+  principal: Principal,
+  asked: Change,
+  resource: Resource,
+  ifMatch: readonly number[] | undefined,
+  skipped: Skipped,
+): Promise<PreCommit | undefined> {
+  const { connection, watchers } = store
+  const { resourceType: type } = resource
+  // Who may come in, and what the Project has switched on, is no bot's to hold up.
+  if (REGISTRY_TYPES.has(type)) return undefined
+  const { number: project } = principal.project
+  const at = new Date()
+  const watches = await readWatches(connection, [{ project, type, at }])
+  const stored = watches.filter(({ isStored }) => isStored)
+  if (stored.length === 0) return undefined
+  const own = await ownParametersOf(store.ownParameters, connection, principal, project)
+  let made: Awaited<ReturnType<typeof matterOf>>
+  for (const watch of stored) {
+    // The clock of PostgreSQL may be ahead of this one.
+    const time = watch.since > at ? watch.since : at
+    const watcher = await watchers.at(connection, watch, time, own)
+    const bot = watcher?.terms.hook?.bot
+    if (!watcher?.terms.isPreCommit || bot === undefined) continue
+    made ??= await matterOf(store, principal, asked, resource, ifMatch, own)
+    if (made === undefined) return undefined
+    const { change, row } = made
+    const matter = { change, type, subject: row, previous: undefined, at }
+    const candidate = { ...candidateOf(store, matter, own), previous: () => undefined }
+    const isFirst = await isWaitedFor(store, candidate, watcher).catch((error: unknown) => {
+      if (!(error instanceof HttpError) || error.status >= 500) throw error
+      skipped(watcher.subscription.id ?? '', error.message)
+      return false
+    })
+    if (isFirst) return { subscription: watcher.subscription, bot, change, row }
+  }
+  return undefined
+}
+
+async function matterOf(
+  store: Store,
+  principal: Principal,
+  change: Change,
+  resource: Resource,
+  ifMatch: readonly number[] | undefined,
+  own: OwnParameters | undefined,
+): Promise<Pick<PreCommit, 'change' | 'row'> | undefined> {
+  const { resourceType: type, id = '' } = resource
+  if (change === 'create') return newMatter(store, principal, resource, own)
+  const before = await readJudged(store, principal, type, id, ['read', change])
+  if (before === undefined) {
+    const { isSuperAdmin, project } = principal
+    const isMade = change === 'update' && (isSuperAdmin || project.updateAsCreate)
+    return isMade ? newMatter(store, principal, resource, own) : undefined
+  }
+  const { row, rulings } = before
+  const { read, [change]: changing } = rulings
+  const { project: projectId } = JSON.parse(`{${row.meta_ext}}`) as Meta
+  if (read === undefined || changing === undefined) return undefined
+  if (projectId !== principal.project.id) return undefined
+  if (ifMatch !== undefined && !(row.content !== null && ifMatch.includes(row.ver)))
+    return undefined
+  if (change === 'delete') return row.content === null ? undefined : { change, row }
+  const live = row.content === null ? undefined : parseVersion(toVersion(row))
+  const kept = keepPaths(keep(resource, live, keptFields(principal, type)), live, [
+    ...hiddenBy(read),
+    ...hiddenBy(changing),
+    ...readonlyBy(changing),
+  ])
+  const place: Place = {
+    kind: live === undefined ? 'insert' : 'update',
+    project: row.project,
+    projectId,
+    id,
+    ver: row.ver + 1,
+    after: row.lu,
+    own,
+  }
+  return {
+    change: live === undefined ? 'create' : 'update',
+    row: composed(store, principal, kept, place, live),
+  }
+}
+
+function newMatter(
+  store: Store,
+  principal: Principal,
+  resource: Resource,
+  own: OwnParameters | undefined,
+): Pick<PreCommit, 'change' | 'row'> | undefined {
+  const { resourceType: type, id = '', meta } = resource
+  const { project } = principal
+  const isElsewhere = principal.isSuperAdmin && (meta?.project ?? project.id) !== project.id
+  if (!may(principal, type, 'create') || isElsewhere) return undefined
+  const kept = keep(resource, undefined, fieldsNotCreated(principal, type))
+  const place: Place = {
+    kind: 'insert',
+    project: project.number,
+    projectId: project.id,
+    id,
+    ver: 1,
+    after: undefined,
+    accounts: accountsGiven(principal, type),
+    own,
+  }
+  return { change: 'create', row: composed(store, principal, kept, place, undefined) }
+}
+
+function composed(
+  store: Store,
+  principal: Principal,
+  resource: Resource,
+  place: Place,
+  stored: Resource | undefined,
+): VersionRow {
+  return rowOf(prepare(store, principal, resource, place, stored, {}), new Date())
+}
+
+/** As `Events.withUnseen`. */
+export async function withUnseen(
+  store: Store,
+  principal: Principal,
+  row: VersionRow,
+  next: Resource,
+): Promise<Resource> {
+  const type = typeName(row.type)
+  const whole = parseVersion(toVersion(row))
+  const [rulings] = await rulingsOfContents(store, principal, ['read'], [row])
+  const kept = keep(next, whole, hiddenFields(principal, type))
+  return keepPaths(kept, whole, hiddenBy(rulings?.read))
+}

@@ -1,0 +1,141 @@
+/**
+ * Subscriptions of web sockets are held in Redis (socket-store.ts): here they are made as they would be
+ * stored, and judged. What the store keeps of one is a row that says who waits for what, while a socket
+ * is bound.
+ */
+import { randomUUIDv7 } from 'node:crypto'
+import { fieldsNotCreated, keep } from '../access/fields/fields.ts'
+import type { Interaction } from '../access/grant.ts'
+import { may } from '../access/policy.ts'
+import type { Principal } from '../access/principal.ts'
+import { readSubscription } from '../access/subscription.ts'
+import { forbidden } from '../errors.ts'
+import { typeName, typeNumber } from '../fhir/definitions.ts'
+import type { Resource } from '../fhir/resource.ts'
+import type { Connection } from '../platform/postgres/statement.ts'
+import { outlastLeases } from '../store/events/no-subscriber-leases.ts'
+import { requireShown } from '../store/events/subscriptions.ts'
+import { ownParametersOf } from '../store/index/custom-parameters.ts'
+import { without } from '../store/read/redact.ts'
+import type { Store } from '../store/rows/context.ts'
+import type { Place } from '../store/rows/ports.ts'
+import { allow } from '../store/rows/read.ts'
+import { toVersion, type VersionRow } from '../store/rows/rows.ts'
+import type { Version } from '../store/rows/version.ts'
+import { hiddenBy, needsSql, rulingsOfContents } from '../store/rulings/rulings.ts'
+import { judgeNew } from '../store/rulings/write.ts'
+import { accountsGiven } from '../store/write/accounts.ts'
+import { prepare, rowOf } from '../store/write/prepare.ts'
+
+/** Who waits for what. */
+export interface SocketWatch {
+  readonly project: number
+  readonly id: string
+  /** Type of the resources. */
+  readonly watched: string
+}
+
+export interface SocketSubscriptions {
+  /** The row of the version, which nobody stores. Errors: 400, 403. */
+  compose(principal: Principal, subscription: Resource, id?: string): Promise<VersionRow>
+  /** What a Principal sees of it, if it may do all this; undefined: nothing. */
+  seen(
+    principal: Principal,
+    row: VersionRow,
+    interactions: readonly Interaction[],
+  ): Promise<Version | undefined>
+  /** Changes are matched for so long: each that begins once `watched` has resolved after this. One statement. */
+  watch(watches: readonly SocketWatch[], forMs: number): Promise<void>
+  watched(): Promise<void>
+  unwatch(ids: readonly string[]): Promise<void>
+}
+
+export function createSocketSubscriptions(store: Store): SocketSubscriptions {
+  return {
+    compose: (principal, subscription, id) => compose(store, principal, subscription, id),
+    async seen(principal, row, interactions) {
+      const type = typeName(row.type)
+      const isNear = principal.isSuperAdmin || principal.project.number === row.project
+      if (!isNear || !interactions.every((item) => may(principal, type, item))) return undefined
+      const [rulings] = await rulingsOfContents(store, principal, interactions, [row])
+      if (!interactions.every((item) => rulings?.[item] !== undefined)) return undefined
+      return without(toVersion(row), hiddenBy(rulings?.read))
+    },
+    watch: (watches, forMs) => watch(store.connection, watches, forMs),
+    watched: outlastLeases,
+    async unwatch(ids) {
+      if (ids.length === 0) return
+      await store.connection.query({
+        name: 'socket-unwatch',
+        text: 'delete from active_subscription where id = any($1) and until is not null',
+        values: [ids],
+      })
+    },
+  }
+}
+
+async function compose(
+  store: Store,
+  principal: Principal,
+  subscription: Resource,
+  id: string = randomUUIDv7(),
+): Promise<VersionRow> {
+  const { resourceType: type } = subscription
+  const { project } = principal
+  allow(principal, type, 'create')
+  if (needsSql(store, principal, type, 'create')) throw forbidden('criteria that take PostgreSQL')
+  const kept = keep(subscription, undefined, fieldsNotCreated(principal, type))
+  const active = kept.status === 'requested' ? { ...kept, status: 'active' } : kept
+  const own = await ownParametersOf(
+    store.ownParameters,
+    store.connection,
+    principal,
+    project.number,
+  )
+  requireShown(store, principal, project.number, readSubscription(active), own)
+  const place: Place = {
+    kind: 'insert',
+    project: project.number,
+    projectId: project.id,
+    id,
+    ver: 1,
+    after: undefined,
+    accounts: accountsGiven(principal, type),
+    own,
+  }
+  const { prepared } = judgeNew(store, principal, active, (next) =>
+    prepare(store, principal, next, place, undefined, {}),
+  )
+  return rowOf(prepared, new Date())
+}
+
+async function watch(
+  connection: Connection,
+  watches: readonly SocketWatch[],
+  forMs: number,
+): Promise<void> {
+  if (watches.length === 0) return
+  const column = <T>(value: (item: SocketWatch) => T) => watches.map(value)
+  await connection.query({
+    name: 'socket-watch',
+    text: `insert into active_subscription (project, id, watched, ver, since, until)
+      select x.*, 1, clock_timestamp(), clock_timestamp() + $4::float8 * interval '1 ms'
+      from unnest($1::int[], $2::uuid[], $3::smallint[]) as x(project, id, watched) order by 2
+      on conflict (project, id) do update set until = excluded.until`,
+    values: [
+      column(({ project }) => project),
+      column(({ id }) => id),
+      column(({ watched }) => typeNumber(watched)),
+      forMs,
+    ],
+  })
+}
+
+/** Rows of sockets whose process is gone. */
+export async function removeOldWatches(connection: Connection): Promise<void> {
+  await connection.query({
+    name: 'socket-watch-old',
+    text: 'delete from active_subscription where until < clock_timestamp()',
+    values: [],
+  })
+}

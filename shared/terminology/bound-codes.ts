@@ -1,0 +1,126 @@
+/** The codes of the value sets that profiles bind to, as validation asks for them. */
+import { LRUCache } from 'lru-cache'
+import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
+import { HttpError } from '../errors.ts'
+import { isObject, type Resource } from '../fhir/resource.ts'
+import type { ValueSet } from '../fhir/terminology-data.ts'
+import type { Services } from '../services.ts'
+import { type CodeList, codeList } from '../validation/bindings.ts'
+import { openTerminology, type Terminology } from './find.ts'
+import { evaluation, membersOf } from './members.ts'
+import { expandValueSet } from './terminology-expand.ts'
+
+export interface BoundCodes {
+  /** By the canonical of the value set. */
+  readonly codes: ReadonlyMap<string, CodeList>
+  /** Value sets that nobody has, or whose codes nobody knows. */
+  readonly unknown: readonly string[]
+}
+
+type Listing =
+  | { readonly kind: 'list'; readonly list: CodeList; readonly size: number }
+  | { readonly kind: 'large'; readonly valueSet: ValueSet }
+  | { readonly kind: 'unknown' }
+
+const FRESH_MS = 5_000
+const MOST_CODES = 500_000
+
+/** By Project and canonical; the size is the number of codes. */
+const listings = new LRUCache<string, Listing>({
+  ttl: FRESH_MS,
+  maxSize: MOST_CODES,
+  sizeCalculation: (listing) => (listing.kind === 'list' ? listing.size + 1 : 1),
+})
+
+/** A ValueSet or CodeSystem has changed in this process; elsewhere it is noticed within 5 s. */
+export function forgetBoundCodes(): void {
+  listings.clear()
+}
+
+/** Of value sets that are too large to list, those codes that the resource has. */
+export async function boundCodes(
+  services: Services,
+  project: ProjectContext,
+  canonicals: readonly string[],
+  resource: Resource,
+): Promise<BoundCodes> {
+  const codes = new Map<string, CodeList>()
+  const unknown: string[] = []
+  if (canonicals.length === 0) return { codes, unknown }
+  // Validation is the same for every member, whatever it may read.
+  const reader: Principal = { ...systemPrincipal(project), isSuperAdmin: false }
+  const terminology = openTerminology(services, reader)
+  for (const canonical of new Set(canonicals)) {
+    const key = `${project.id} ${canonical}`
+    const known = listings.get(key)
+    const listing = known ?? (await listingOf(terminology, canonical))
+    if (known === undefined) listings.set(key, listing)
+    const list = await listOf(terminology, listing, resource)
+    if (list === undefined) unknown.push(canonical)
+    else codes.set(canonical, list)
+  }
+  return { codes, unknown }
+}
+
+async function listingOf(terminology: Terminology, canonical: string): Promise<Listing> {
+  const valueSet = await terminology.valueSet(canonical)
+  if (valueSet === undefined) return { kind: 'unknown' }
+  const wish = { text: undefined, activeOnly: false, needed: Number.POSITIVE_INFINITY }
+  const expanded = await unlessRefused(expandValueSet(evaluation(terminology), valueSet, wish))
+  if (expanded === undefined) return { kind: 'large', valueSet }
+  return { kind: 'list', list: codeList(expanded.codes), size: expanded.codes.length }
+}
+
+async function listOf(
+  terminology: Terminology,
+  listing: Listing,
+  resource: Resource,
+): Promise<CodeList | undefined> {
+  switch (listing.kind) {
+    case 'list':
+      return listing.list
+    case 'large':
+      return listFor(terminology, listing.valueSet, resource)
+    case 'unknown':
+      return undefined
+    default:
+      return listing satisfies never
+  }
+}
+
+/** Undefined where the value set names a system that nobody has. */
+async function listFor(
+  terminology: Terminology,
+  valueSet: ValueSet,
+  resource: Resource,
+): Promise<CodeList | undefined> {
+  const found: { system: string; code: string }[] = []
+  for (const [system, given] of Map.groupBy(codingsIn(resource), (coding) => coding.system)) {
+    const codes = [...new Set(given.map(({ code }) => code))]
+    const asked = membersOf(evaluation(terminology), valueSet, system, codes)
+    const members = await unlessRefused(asked)
+    if (members === undefined) return undefined
+    for (const code of members) found.push({ system, code })
+  }
+  const list = codeList(found)
+  // A code without a system was not asked for.
+  return { has: (system, code) => system === undefined || list.has(system, code) }
+}
+
+function codingsIn(value: unknown): { system: string; code: string }[] {
+  if (Array.isArray(value)) return value.flatMap(codingsIn)
+  if (!isObject(value)) return []
+  const { system, code } = value
+  const own = typeof system === 'string' && typeof code === 'string' ? [{ system, code }] : []
+  return [...own, ...Object.values(value).flatMap(codingsIn)]
+}
+
+/** What is too much to answer, or not known, is no fault of the resource. */
+async function unlessRefused<T>(work: Promise<T>): Promise<T | undefined> {
+  try {
+    return await work
+  } catch (error) {
+    if (error instanceof HttpError && error.status < 500) return undefined
+    throw error
+  }
+}

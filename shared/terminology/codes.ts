@@ -1,0 +1,86 @@
+/** Codes as operations are given them: code and system, Coding, CodeableConcept. */
+import { badRequest, notFound } from '../errors.ts'
+import { isObject, type Resource } from '../fhir/resource.ts'
+import { withoutEmpty } from '../fhir/without-empty.ts'
+import type { OperationCall } from '../request/operation.ts'
+import type { Inputs, ParameterDefinition } from '../request/parameters.ts'
+import { requireValid } from '../validation/validate.ts'
+import type { CodeSource, Terminology } from './find.ts'
+import { parsedOnce } from './parsed.ts'
+
+export interface GivenCode {
+  readonly system: string | undefined
+  readonly version: string | undefined
+  readonly code: string
+  readonly display: string | undefined
+}
+
+export const CODE_PARAMETERS: readonly ParameterDefinition[] = [
+  { name: 'code', kind: 'text' },
+  { name: 'system', kind: 'text' },
+  { name: 'systemVersion', kind: 'text' },
+  { name: 'version', kind: 'text' },
+  { name: 'display', kind: 'text' },
+  { name: 'coding', kind: 'object' },
+  { name: 'codeableConcept', kind: 'object' },
+]
+
+/** The codes given, in one of the three forms. Errors: 400 for none of them. */
+export function givenCodes(inputs: Inputs): readonly GivenCode[] {
+  const coding = inputs.object('coding')
+  const concept = inputs.object('codeableConcept')
+  if (concept !== undefined) {
+    const codings = Array.isArray(concept.coding) ? concept.coding.filter(isObject) : []
+    if (codings.length === 0) throw badRequest('"codeableConcept" has no coding')
+    return codings.map((item) => fromCoding(item, 'codeableConcept'))
+  }
+  if (coding !== undefined) return [fromCoding(coding, 'coding')]
+  const code = inputs.text('code')
+  if (code === undefined) throw badRequest('Give a code, a coding or a codeableConcept')
+  const system = inputs.text('system')
+  const version = inputs.text('systemVersion')
+  return [{ system, version, code, display: inputs.text('display') }]
+}
+
+/** Errors: 400 without a code or with members of the wrong type. */
+export function fromCoding(coding: Readonly<Record<string, unknown>>, name: string): GivenCode {
+  const text = (member: string) => {
+    const value = coding[member]
+    if (value === undefined || typeof value === 'string') return value
+    throw badRequest(`"${name}.${member}" must be a string`)
+  }
+  const code = text('code')
+  if (code === undefined || code === '') throw badRequest(`"${name}" has no code`)
+  return { system: text('system'), version: text('version'), code, display: text('display') }
+}
+
+/** The resource of an instance call, with its platform meta. Errors: 403, 404, 410. */
+export async function ownResource(call: OperationCall): Promise<Resource | undefined> {
+  const { services, principal, type = '', id } = call
+  if (id === undefined) return undefined
+  return parsedOnce(await services.repository.read(principal, type, id))
+}
+
+/** A resource that came with the call, as if it were stored. Errors: 400 for another type or shape. */
+export function sentAs(type: string, { meta: _, ...resource }: Resource): Resource {
+  if (resource.resourceType !== type) throw badRequest(`Expected a ${type}`)
+  // Rows that were imported belong to what is stored, so neither id nor meta are looked at.
+  const sent = withoutEmpty({ ...resource, resourceType: type })
+  requireValid(sent, { strict: false })
+  return sent
+}
+
+/** The CodeSystem of an instance call, or the one of the url. Errors: 400, 404. */
+export async function codeSourceOf(
+  call: OperationCall,
+  terminology: Terminology,
+  url: string | undefined,
+  version: string | undefined,
+): Promise<CodeSource> {
+  const own = await ownResource(call)
+  if (own !== undefined) return terminology.sourceOf(own)
+  if (url === undefined) throw badRequest('Missing required parameter "system"')
+  const source = await terminology.codeSystem(version === undefined ? url : `${url}|${version}`)
+  if (source === undefined) throw notFound()
+  return source
+}

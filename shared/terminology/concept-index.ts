@@ -1,0 +1,127 @@
+/** The concepts of a CodeSystem by their code, with their hierarchy. A large one takes many turns of the event loop. */
+import { paced } from '../fhir/paced.ts'
+import { isObject } from '../fhir/resource.ts'
+import type { CodeSystem, Concept, Designation, Property } from '../fhir/terminology-data.ts'
+
+export interface ConceptNode {
+  readonly code: string
+  readonly display: string | undefined
+  readonly definition: string | undefined
+  readonly designations: readonly Designation[]
+  /** Without `parent` and `child`. */
+  readonly properties: readonly Property[]
+  readonly parents: readonly string[]
+  readonly children: readonly string[]
+}
+
+export interface ConceptIndex {
+  readonly nodes: ReadonlyMap<string, ConceptNode>
+  readonly fold: (code: string) => string
+}
+
+/** Children are nested, or tell of each other by the properties `parent`, `child`, `subsumedBy`. */
+export async function indexConcepts(codeSystem: CodeSystem): Promise<ConceptIndex> {
+  const fold = codeSystem.caseSensitive === false ? lower : same
+  const nodes = new Map<string, Draft>()
+  await paced(nested(codeSystem.concept ?? [], undefined), ({ concept, parent }) => {
+    nodes.set(fold(concept.code), draftOf(concept, parent))
+  })
+  await paced(nodes.values(), ({ code, parents, children }) => {
+    for (const parent of parents) nodes.get(fold(parent))?.children.push(code)
+    for (const child of children) nodes.get(fold(child))?.parents.push(code)
+  })
+  await paced(nodes.values(), (node) => {
+    node.parents = distinct(node.parents)
+    node.children = distinct(node.children)
+  })
+  return { fold, nodes }
+}
+
+interface Draft extends Omit<ConceptNode, 'parents' | 'children'> {
+  parents: string[]
+  children: string[]
+}
+
+function distinct(codes: string[]): string[] {
+  return codes.length < 2 ? codes : [...new Set(codes)]
+}
+
+const same = (code: string) => code
+const lower = (code: string) => code.toLowerCase()
+
+interface Nested {
+  readonly concept: Concept
+  /** The code around it. */
+  readonly parent: string | undefined
+}
+
+function* nested(concepts: readonly Concept[], parent: string | undefined): Generator<Nested> {
+  for (const concept of concepts) {
+    yield { concept, parent }
+    if (concept.concept !== undefined) yield* nested(concept.concept, concept.code)
+  }
+}
+
+function draftOf(concept: Concept, parent: string | undefined): Draft {
+  const { code, display, definition, designation = [], property = [] } = concept
+  const parents = codesOf(property, PARENT)
+  return {
+    code,
+    display,
+    definition,
+    designations: designation,
+    properties: property.filter((item) => !PARENT.has(item.code) && item.code !== 'child'),
+    parents: parent === undefined ? parents : [...parents, parent],
+    children: codesOf(property, CHILD),
+  }
+}
+
+const PARENT = new Set(['parent', 'subsumedBy'])
+const CHILD = new Set(['child'])
+
+function codesOf(properties: readonly Property[], names: ReadonlySet<string>): string[] {
+  return properties.filter(({ code }) => names.has(code)).flatMap((item) => textOf(item) ?? [])
+}
+
+/** The value of a property as text. */
+export function textOf(property: Property): string | undefined {
+  const member = Object.keys(property).find((name) => name.startsWith('value'))
+  const value = member === undefined ? undefined : property[member]
+  if (isObject(value) && 'code' in value) return String(value.code)
+  return value === undefined ? undefined : String(value)
+}
+
+export function valuesOf(node: ConceptNode, property: string): readonly string[] {
+  switch (property) {
+    case 'code':
+    case 'concept':
+      return [node.code]
+    case 'display':
+      return node.display === undefined ? [] : [node.display]
+    case 'parent':
+      return node.parents
+    case 'child':
+      return node.children
+    default:
+      return node.properties.filter(({ code }) => code === property).flatMap((p) => textOf(p) ?? [])
+  }
+}
+
+/** Whatever `next` leads to from a code, the node itself included; a hierarchy that runs in a circle ends. */
+export async function reach(
+  { nodes, fold }: ConceptIndex,
+  from: string,
+  next: (node: ConceptNode) => readonly string[],
+): Promise<ReadonlySet<ConceptNode>> {
+  const found = new Set<ConceptNode>()
+  const first = nodes.get(fold(from))
+  if (first !== undefined) found.add(first)
+  // A set gives what is added while it is walked, too.
+  await paced(found, (node) => {
+    for (const code of next(node)) {
+      const other = nodes.get(fold(code))
+      if (other !== undefined) found.add(other)
+    }
+  })
+  return found
+}

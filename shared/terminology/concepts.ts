@@ -1,0 +1,124 @@
+/** The concepts of one CodeSystem in memory, found by code, hierarchy, property and text. */
+import { RE2JS, RE2JSException } from 're2js'
+import { badRequest, notSupported } from '../errors.ts'
+import { paced } from '../fhir/paced.ts'
+import type { Filter } from '../fhir/terminology-data.ts'
+import { type ConceptIndex, type ConceptNode, reach, textOf, valuesOf } from './concept-index.ts'
+import { rankingOf } from './concept-text.ts'
+
+export interface ConceptQuery {
+  /** Only these. */
+  readonly codes?: readonly string[] | undefined
+  /** All must hold. */
+  readonly filters?: readonly Filter[] | undefined
+  readonly text?: string | undefined
+  readonly activeOnly?: boolean | undefined
+  readonly limit: number
+}
+
+export interface ConceptList {
+  /** In the order of the system, or the best matches of the text first. */
+  readonly concepts: readonly ConceptNode[]
+  /** There are more than `limit`. */
+  readonly isCut: boolean
+}
+
+/** Errors: 400 for filters that cannot be answered. */
+export async function listConcepts(index: ConceptIndex, query: ConceptQuery): Promise<ConceptList> {
+  const { codes, filters = [], text, activeOnly, limit } = query
+  const tests = await Promise.all(filters.map((filter) => filterTest(index, filter)))
+  const candidates =
+    codes?.flatMap((code) => index.nodes.get(index.fold(code)) ?? []) ?? index.nodes.values()
+  const found: ConceptNode[] = []
+  await paced(candidates, (node) => {
+    if (activeOnly && isInactive(node)) return
+    if (tests.every((test) => test(node))) found.push(node)
+  })
+  const concepts = text === undefined ? found : await ranked(found, text)
+  return { concepts: concepts.slice(0, limit), isCut: concepts.length > limit }
+}
+
+/** Those that match, the best first; among equals the shorter display. */
+export async function ranked<T extends Pick<ConceptNode, 'code' | 'display'>>(
+  concepts: readonly T[],
+  text: string,
+): Promise<readonly T[]> {
+  const rank = rankingOf(text)
+  const places = new Map<T, number>()
+  await paced(concepts, (concept) => {
+    const place = rank(concept.code, concept.display)
+    if (place !== undefined) places.set(concept, place * 1000 + (concept.display?.length ?? 0))
+  })
+  return [...places].sort(([, a], [, b]) => a - b).map(([concept]) => concept)
+}
+
+/** https://hl7.org/fhir/R4/codesystem-concept-properties.html#inactive; deprecated codes are active. */
+export function isInactive({ properties }: Pick<ConceptNode, 'properties'>): boolean {
+  return properties.some(
+    (item) =>
+      (item.code === 'inactive' && textOf(item) === 'true') ||
+      (item.code === 'status' && ['retired', 'inactive'].includes(textOf(item) ?? '')),
+  )
+}
+
+/** Only there to group others. */
+export function isAbstract({ properties }: Pick<ConceptNode, 'properties'>): boolean {
+  return properties.some(
+    (item) =>
+      (item.code === 'notSelectable' || item.code === 'abstract') && textOf(item) === 'true',
+  )
+}
+
+type NodeTest = (node: ConceptNode) => boolean
+
+/** https://hl7.org/fhir/R4/valueset-filter-operator.html */
+async function filterTest(index: ConceptIndex, { property, op, value }: Filter): Promise<NodeTest> {
+  switch (op) {
+    case '=':
+      return (node) => valuesOf(node, property).includes(value)
+    case 'in':
+    case 'not-in': {
+      const wanted = new Set(value.split(',').map((item) => item.trim()))
+      const isIn = (node: ConceptNode) => valuesOf(node, property).some((item) => wanted.has(item))
+      return op === 'in' ? isIn : (node) => !isIn(node)
+    }
+    case 'is-a':
+    case 'descendent-of':
+    case 'is-not-a': {
+      const below = await reach(index, value, (node) => node.children)
+      if (op === 'is-not-a') return (node) => !below.has(node)
+      return op === 'is-a' ? (node) => below.has(node) : (node) => below.has(node) && !isSelf(node)
+    }
+    case 'generalizes': {
+      const above = await reach(index, value, (node) => node.parents)
+      return (node) => above.has(node)
+    }
+    case 'regex': {
+      const matches = compileRegex(value)
+      return (node) => valuesOf(node, property).some(matches)
+    }
+    case 'exists': {
+      const isWanted = value === 'true'
+      return (node) => valuesOf(node, property).length > 0 === isWanted
+    }
+    default:
+      throw notSupported(`Unknown filter operator: ${op}`)
+  }
+  function isSelf(node: ConceptNode): boolean {
+    return index.fold(node.code) === index.fold(value)
+  }
+}
+
+const LONGEST_REGEX = 1000
+
+/** Whole values, in time linear to their length. Errors: 400 for what is no regular expression. */
+export function compileRegex(pattern: string): (value: string) => boolean {
+  if (pattern.length > LONGEST_REGEX) throw badRequest('The regular expression is too long')
+  try {
+    const compiled = RE2JS.compile(pattern)
+    return (value) => compiled.matches(value)
+  } catch (error) {
+    if (error instanceof RE2JSException) throw badRequest('Invalid regular expression')
+    throw error
+  }
+}

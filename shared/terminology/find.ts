@@ -1,0 +1,208 @@
+/**
+ * Where terminology is found: the caller's Project first, then the Projects it links to, then the
+ * standard. What the caller may not search is as if it were not there.
+ */
+
+import { LRUCache } from 'lru-cache'
+import { may } from '../access/policy.ts'
+import type { Principal } from '../access/principal.ts'
+import { chosen, urlOf, versionOf } from '../fhir/canonical.ts'
+import type { Resource } from '../fhir/resource.ts'
+import { coreCodeSystem, coreConceptMap, coreValueSet } from '../fhir/terminology.ts'
+import type { CodeSystem, ConceptMap, ValueSet } from '../fhir/terminology-data.ts'
+import { withLinked } from '../identity/linked-projects.ts'
+import { escapeValue } from '../query/values.ts'
+import type { Services } from '../services.ts'
+import { findVersions } from '../store/rows/lookups.ts'
+import { type ConceptIndex, indexConcepts } from './concept-index.ts'
+import { type ConceptList, type ConceptQuery, listConcepts } from './concepts.ts'
+import { createImportedConcepts } from './imported-concepts.ts'
+
+import { parsedOnce } from './parsed.ts'
+
+/** A CodeSystem with whatever concepts are known of it. */
+export interface CodeSource {
+  readonly codeSystem: CodeSystem
+  /** False where the concepts are somebody else's and none were imported. */
+  readonly hasConcepts: boolean
+  /** Concepts that are held in memory. */
+  size(): Promise<number>
+  list(query: ConceptQuery): Promise<ConceptList>
+}
+
+/** Of a stored ConceptMap also the number of its imported rows. */
+export interface FoundMap {
+  readonly conceptMap: ConceptMap
+  readonly owner: number | undefined
+}
+
+/** Remembers what it has found, so it lives for one request. */
+export interface Terminology {
+  /** By `url` or `url|version`. */
+  codeSystem(canonical: string): Promise<CodeSource | undefined>
+  valueSet(canonical: string): Promise<ValueSet | undefined>
+  conceptMap(canonical: string): Promise<FoundMap | undefined>
+  /** Of a resource that was read or sent. */
+  sourceOf(codeSystem: Resource): Promise<CodeSource>
+}
+
+type Kind = 'CodeSystem' | 'ValueSet' | 'ConceptMap'
+
+const LARGEST_CACHE = 200_000
+const CANDIDATES = 50
+
+/** Parsed hierarchies of large CodeSystems; the size is the number of concepts. */
+const indexes = new LRUCache<string, ConceptIndex>({
+  maxSize: LARGEST_CACHE,
+  sizeCalculation: (index) => index.nodes.size + 1,
+})
+
+const indexing = new Map<string, Promise<ConceptIndex>>()
+
+export function openTerminology(services: Services, principal: Principal): Terminology {
+  const found = new Map<string, Promise<Resource | undefined>>()
+  const sources = new Map<string, Promise<CodeSource | undefined>>()
+
+  const stored = (kind: Kind, canonical: string) => {
+    const key = `${kind} ${canonical}`
+    const known = found.get(key) ?? findStored(services, principal, kind, canonical)
+    found.set(key, known)
+    return known
+  }
+
+  const sourceOf = async (resource: Resource): Promise<CodeSource> => {
+    // Validated when it was written, or checked by its use: all members are optional.
+    const codeSystem = resource as unknown as CodeSystem
+    const owner = await ownerOf(services, resource)
+    return sourceFrom(services, codeSystem, owner, versionKey(resource))
+  }
+
+  const codeSystem = async (canonical: string): Promise<CodeSource | undefined> => {
+    const resource = await stored('CodeSystem', canonical)
+    if (resource !== undefined) return sourceOf(resource)
+    const core = ofVersion(coreCodeSystem(urlOf(canonical)), canonical)
+    return core && sourceFrom(services, core, undefined, core.url)
+  }
+
+  return {
+    sourceOf,
+    codeSystem(canonical) {
+      const known = sources.get(canonical) ?? codeSystem(canonical)
+      sources.set(canonical, known)
+      return known
+    },
+    async valueSet(canonical) {
+      const resource = await stored('ValueSet', canonical)
+      // As above.
+      if (resource !== undefined) return resource as unknown as ValueSet
+      return ofVersion(coreValueSet(urlOf(canonical)), canonical)
+    },
+    async conceptMap(canonical) {
+      const resource = await stored('ConceptMap', canonical)
+      if (resource !== undefined) return await foundMap(services, resource)
+      const core = ofVersion(coreConceptMap(urlOf(canonical)), canonical)
+      return core && { conceptMap: core, owner: undefined }
+    },
+  }
+}
+
+export async function foundMap(services: Services, resource: Resource): Promise<FoundMap> {
+  // As in sourceOf.
+  const conceptMap = resource as unknown as ConceptMap
+  return { conceptMap, owner: await ownerOf(services, resource) }
+}
+
+/** The caller as a reader of its own Project and of those it is linked to. */
+export async function readersOf(
+  { principals }: Services,
+  principal: Principal,
+  type: string,
+): Promise<readonly Principal[]> {
+  const [, ...linked] = await withLinked(principals, principal.project, type)
+  const readers = linked.map((project) => {
+    return { ...principal, project, isSuperAdmin: false, isProjectAdmin: false }
+  })
+  return [principal, ...readers].filter((reader) => may(reader, type, 'search'))
+}
+
+async function findStored(
+  services: Services,
+  principal: Principal,
+  kind: Kind,
+  canonical: string,
+): Promise<Resource | undefined> {
+  const url = escapeValue(urlOf(canonical))
+  const conditions = [{ code: 'url', type: 'uri', modifier: undefined, values: [url] } as const]
+  for (const reader of await readersOf(services, principal, kind)) {
+    const { repository } = services
+    const all = await findVersions(repository, reader, kind, conditions, CANDIDATES)
+    const found = chosen(all.map(parsedOnce), canonical)
+    if (found !== undefined) return found
+  }
+  return undefined
+}
+
+function ofVersion<T extends { readonly version?: string | undefined }>(
+  core: T | undefined,
+  canonical: string,
+): T | undefined {
+  const version = versionOf(canonical)
+  return version === undefined || core?.version === version ? core : undefined
+}
+
+/** Undefined for a resource that was sent and not stored, or that nothing was imported into. */
+async function ownerOf({ repository }: Services, resource: Resource): Promise<number | undefined> {
+  const { resourceType, id, meta } = resource
+  if (meta?.project === undefined || id === undefined) return undefined
+  const type = resourceType === 'ConceptMap' ? 'ConceptMap' : 'CodeSystem'
+  return repository.feature(createImportedConcepts).owner(meta.project, type, id)
+}
+
+/** Undefined for what was sent and not stored. */
+function versionKey({ id, meta }: Resource): string | undefined {
+  if (meta?.project === undefined || meta.versionId === undefined) return undefined
+  // The time tells a version from one of the same number that was rolled back.
+  return `${meta.project} ${id} ${meta.versionId} ${meta.lastUpdated}`
+}
+
+/** Made once, however many ask meanwhile. */
+function indexOf(codeSystem: CodeSystem, key: string): Promise<ConceptIndex> {
+  const known = indexes.get(key)
+  if (known !== undefined) return Promise.resolve(known)
+  const begun = indexing.get(key) ?? indexConcepts(codeSystem)
+  indexing.set(key, begun)
+  return begun
+    .then((index) => {
+      indexes.set(key, index)
+      return index
+    })
+    .finally(() => indexing.delete(key))
+}
+
+function sourceFrom(
+  { repository }: Services,
+  codeSystem: CodeSystem,
+  owner: number | undefined,
+  key: string | undefined,
+): CodeSource {
+  let made: Promise<ConceptIndex> | undefined
+  const index = () => {
+    made ??= key === undefined ? indexConcepts(codeSystem) : indexOf(codeSystem, key)
+    return made
+  }
+  return {
+    codeSystem,
+    hasConcepts: owner !== undefined || (codeSystem.concept ?? []).length > 0,
+    size: async () => (await index()).nodes.size,
+    async list(query) {
+      const inside = await listConcepts(await index(), query)
+      if (owner === undefined) return inside
+      const imported = await repository.feature(createImportedConcepts).list(owner, query)
+      const known = new Set(inside.concepts.map(({ code }) => code))
+      return {
+        concepts: [...inside.concepts, ...imported.concepts.filter(({ code }) => !known.has(code))],
+        isCut: inside.isCut || imported.isCut,
+      }
+    },
+  }
+}

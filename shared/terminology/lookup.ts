@@ -1,0 +1,120 @@
+/** `CodeSystem/$lookup` and `$subsumes`: https://hl7.org/fhir/R4/codesystem-operations.html */
+import { badRequest, notFound } from '../errors.ts'
+import { type Output, parameter, parametersReply } from '../request/output.ts'
+import type { Inputs } from '../request/parameters.ts'
+import { CODE_PARAMETERS, codeSourceOf, fromCoding, type GivenCode, givenCodes } from './codes.ts'
+import { type ConceptNode, textOf } from './concept-index.ts'
+import type { CodeSource } from './find.ts'
+import { terminologyOperation, texts } from './operation.ts'
+
+/** Errors: 404 for a code or system that is not known. */
+export const lookup = terminologyOperation(
+  'lookup',
+  ['CodeSystem'],
+  () => [...CODE_PARAMETERS, { name: 'property', kind: 'text', many: true }],
+  async ({ call, inputs, terminology }) => {
+    const [given] = givenCodes(inputs)
+    const version = inputs.text('version') ?? given?.version
+    const source = await codeSourceOf(call, terminology, given?.system, version)
+    const { concepts } = await source.list({ codes: [given?.code ?? ''], limit: 1 })
+    const [node] = concepts
+    if (node === undefined || !isOf(source, given)) throw notFound()
+    const { codeSystem } = source
+    const named = new Set(inputs.texts('property'))
+    const isWanted = (name: string) => named.size === 0 || named.has(name)
+    return parametersReply([
+      ['name', 'valueString', codeSystem.title ?? codeSystem.name ?? codeSystem.url],
+      ['version', 'valueString', codeSystem.version],
+      ['display', 'valueString', node.display ?? node.code],
+      ...(isWanted('definition') ? definition(node) : []),
+      ...(isWanted('designation') ? designations(node) : []),
+      ...properties(node)
+        .filter(({ name }) => isWanted(name))
+        .map(({ output }) => output),
+    ])
+  },
+)
+
+function isOf({ codeSystem }: CodeSource, given: GivenCode | undefined): boolean {
+  return given?.system === undefined || given.system === codeSystem.url
+}
+
+function definition(node: ConceptNode): Output[] {
+  return [['definition', 'valueString', node.definition]]
+}
+
+function designations({ designations: all }: ConceptNode): Output[] {
+  return all.map(({ language, use, value }) => {
+    const parts: Output[] = [
+      ['language', 'valueCode', language],
+      ['use', 'valueCoding', use],
+      ['value', 'valueString', value],
+    ]
+    return ['designation', 'part', parts.flatMap(parameter)]
+  })
+}
+
+function properties(node: ConceptNode): readonly { name: string; output: Output }[] {
+  const all: (readonly [string, string, unknown])[] = [
+    ...node.parents.map((code) => ['parent', 'valueCode', code] as const),
+    ...node.children.map((code) => ['child', 'valueCode', code] as const),
+    ...node.properties.map((item) => {
+      const member = Object.keys(item).find((name) => name.startsWith('value')) ?? 'valueString'
+      return [item.code, member, item[member] ?? textOf(item)] as const
+    }),
+  ]
+  return all.map(([name, member, value]) => {
+    const part = [
+      { name: 'code', valueCode: name },
+      { name: 'value', [member]: value },
+    ]
+    return { name, output: ['property', 'part', part] }
+  })
+}
+
+/** Errors: 400 for a code that the system does not have. */
+export const subsumes = terminologyOperation(
+  'subsumes',
+  ['CodeSystem'],
+  () => [
+    ...texts('codeA', 'codeB', 'system', 'version'),
+    { name: 'codingA', kind: 'object' },
+    { name: 'codingB', kind: 'object' },
+  ],
+  async ({ call, inputs, terminology }) => {
+    const a = codeOf(inputs, 'A')
+    const b = codeOf(inputs, 'B')
+    const system = inputs.text('system') ?? a.system ?? b.system
+    for (const given of [a, b]) {
+      if (given.system !== undefined && given.system !== system) {
+        throw badRequest('Both codes must be of one system')
+      }
+    }
+    const source = await codeSourceOf(call, terminology, system, inputs.text('version'))
+    for (const { code } of [a, b]) {
+      const { concepts } = await source.list({ codes: [code], limit: 1 })
+      if (concepts.length === 0) throw badRequest(`Unknown code: ${code}`)
+    }
+    return parametersReply([['outcome', 'valueCode', await relation(source, a.code, b.code)]])
+  },
+)
+
+function codeOf(inputs: Inputs, which: 'A' | 'B'): GivenCode {
+  const coding = inputs.object(`coding${which}`)
+  if (coding !== undefined) return fromCoding(coding, `coding${which}`)
+  const code = inputs.text(`code${which}`)
+  if (code === undefined) throw badRequest(`Missing required parameter "code${which}"`)
+  return { system: undefined, version: undefined, code, display: undefined }
+}
+
+async function relation(source: CodeSource, a: string, b: string): Promise<string> {
+  const isBelow = async (code: string, root: string) => {
+    const filters = [{ property: 'concept', op: 'is-a', value: root }]
+    const { concepts } = await source.list({ codes: [code], filters, limit: 1 })
+    return concepts.length > 0
+  }
+  const [below, above] = [await isBelow(b, a), await isBelow(a, b)]
+  if (below && above) return 'equivalent'
+  if (below) return 'subsumes'
+  return above ? 'subsumed-by' : 'not-subsumed'
+}

@@ -1,0 +1,293 @@
+/**
+ * Imported concepts. Who may read the CodeSystem or ConceptMap that owns them was asked before: the
+ * rows are found by the owner's Project and id alone.
+ */
+
+import { HttpError, notSupported, tooCostly } from '../errors.ts'
+import { typeNumber } from '../fhir/definitions.ts'
+import type { Filter } from '../fhir/terminology-data.ts'
+import { normaliseString } from '../fhir/values-string.ts'
+import type { Connection } from '../platform/postgres/statement.ts'
+import type { Bind } from '../store/rows/side-rows.ts'
+import type { ConceptNode } from './concept-index.ts'
+import { filterWords, wordsOf } from './concept-text.ts'
+import { type ConceptList, type ConceptQuery, compileRegex } from './concepts.ts'
+
+/** Rows that a regular expression is tried on. */
+const MOST_TRIED = 50_000
+
+/** The number imported rows are found by; undefined when nothing was imported. */
+export async function conceptOwner(
+  connection: Connection,
+  projectId: string,
+  type: 'CodeSystem' | 'ConceptMap',
+  id: string,
+): Promise<number | undefined> {
+  const [row] = await connection.query<{ n: number }>({
+    name: 'concept-owner',
+    text: 'select n from concept_owner where project = $1 and type = $2 and id = $3',
+    values: [projectId, typeNumber(type), id],
+  })
+  return row?.n
+}
+
+interface ConceptRow {
+  readonly code: string
+  readonly display: string | null
+  readonly definition: string | null
+}
+
+/** As `listConcepts` in memory. Errors: 400 for filters that cannot be answered or cost too much. */
+export async function listImported(
+  connection: Connection,
+  owner: number,
+  query: ConceptQuery,
+): Promise<ConceptList> {
+  const { filters = [], limit } = query
+  const regexes = filters.filter(({ op }) => op === 'regex')
+  const tests = regexes.map((filter) => regexTest(filter))
+  const values: unknown[] = []
+  const bind: Bind = (value, type) => {
+    values.push(value)
+    return `$${values.length}::${type}`
+  }
+  const most = regexes.length > 0 ? MOST_TRIED : limit
+  const text = `select c.code, c.display, c.definition from concept c
+    where ${conditions(owner, query, bind).join(' and ')}
+    order by ${orderBy(query.text, bind)} limit ${bind(most + 1, 'int')}`
+  const rows = await affordable(connection.query<ConceptRow>({ text, values }))
+  if (regexes.length > 0 && rows.length > most) {
+    throw tooCostly('The CodeSystem is too large for a regular expression')
+  }
+  const found = rows.filter((row) => tests.every((test) => test(row)))
+  const concepts = await withProperties(connection, owner, found.slice(0, limit))
+  return { concepts, isCut: found.length > limit }
+}
+
+/** A statement that takes too long asks for too much. */
+async function affordable<T>(work: Promise<T>): Promise<T> {
+  try {
+    return await work
+  } catch (error) {
+    if (error instanceof HttpError && error.status === 504) {
+      throw tooCostly('The CodeSystem is too large for this expansion')
+    }
+    throw error
+  }
+}
+
+function conditions(owner: number, query: ConceptQuery, bind: Bind): string[] {
+  const { codes, filters = [], text, activeOnly } = query
+  const isFew = codes !== undefined || text !== undefined
+  const own = bind(owner, 'int')
+  return [
+    `c.owner = ${own}`,
+    ...(codes === undefined ? [] : [`c.code = any(${bind(codes, 'text[]')})`]),
+    ...(text === undefined ? [] : [textSql(text, bind)]),
+    ...filters
+      .filter(({ op }) => op !== 'regex')
+      .map((filter) => filterSql(filter, own, isFew, bind)),
+    ...(activeOnly ? [ACTIVE] : []),
+  ]
+}
+
+const ACTIVE = `not exists (select 1 from concept_property p
+  where p.owner = c.owner and p.code = c.code
+    and ((p.property = 'inactive' and p.value = 'true')
+      or (p.property = 'status' and p.value in ('retired', 'inactive'))))`
+
+function textSql(text: string, bind: Bind): string {
+  const words = filterWords(text)
+  if (words.length === 0) return 'false'
+  // Words are letters and digits only, so the quotes cannot be broken.
+  const wanted = words.map((word) => `'${word}':*`).join(' & ')
+  return `c.words @@ ${bind(wanted, 'tsquery')}`
+}
+
+/** The whole display, its beginning, any word; among equals the shorter one. */
+function orderBy(text: string | undefined, bind: Bind): string {
+  if (text === undefined) return 'c.seq'
+  const wanted = bind(normaliseString(text), 'text')
+  return `case when c.v = ${wanted} or lower(c.code) = ${wanted} then 0
+    when starts_with(c.v, ${wanted}) then 1 else 2 end, length(c.v), c.seq`
+}
+
+/** https://hl7.org/fhir/R4/valueset-filter-operator.html */
+function filterSql(
+  { property, op, value }: Filter,
+  own: string,
+  isFew: boolean,
+  bind: Bind,
+): string {
+  switch (op) {
+    case '=':
+      return hasValue(property, [value], bind)
+    case 'in':
+      return hasValue(property, splitList(value), bind)
+    case 'not-in':
+      return `not ${hasValue(property, splitList(value), bind)}`
+    case 'is-a':
+      return isBelow(value, own, isFew, bind)
+    case 'is-not-a':
+      return `not ${isBelow(value, own, isFew, bind)}`
+    case 'descendent-of':
+      return `(${isBelow(value, own, isFew, bind)} and c.code <> ${bind(value, 'text')})`
+    case 'generalizes':
+      return `c.code in (${upwards(bind(value, 'text'), own)})`
+    case 'exists': {
+      const has = `exists (select 1 from concept_property p where p.owner = c.owner
+        and p.code = c.code and p.property = ${bind(storedName(property), 'text')})`
+      return value === 'true' ? has : `not ${has}`
+    }
+    default:
+      throw notSupported(`Unknown filter operator: ${op}`)
+  }
+}
+
+function splitList(value: string): readonly string[] {
+  return value.split(',').map((item) => item.trim())
+}
+
+function hasValue(property: string, wanted: readonly string[], bind: Bind): string {
+  const list = bind(wanted, 'text[]')
+  if (property === 'code' || property === 'concept') return `(c.code = any(${list}))`
+  if (property === 'display') return `(coalesce(c.display, '') = any(${list}))`
+  if (property === 'child') {
+    return `exists (select 1 from concept_property p where p.owner = c.owner
+      and p.property = 'parent' and p.value = c.code and p.code = any(${list}))`
+  }
+  return `exists (select 1 from concept_property p where p.owner = c.owner and p.code = c.code
+    and p.property = ${bind(storedName(property), 'text')} and p.value = any(${list}))`
+}
+
+/** `subsumedBy` is another name of the same relation. */
+export function storedName(property: string): string {
+  return property === 'subsumedBy' ? 'parent' : property
+}
+
+/** Few candidates look upwards each, many are compared with all that is below the root. */
+function isBelow(root: string, own: string, isFew: boolean, bind: Bind): string {
+  const from = bind(root, 'text')
+  if (isFew) return `(${from} in (${upwards('c.code', own)}))`
+  return `c.code in (with recursive d(code) as (select ${from} collate "C"
+    union select p.code from concept_property p join d on p.value = d.code
+      where p.owner = ${own} and p.property = 'parent') select code from d)`
+}
+
+/** A code and all above it; `union` ends a hierarchy that runs in a circle. */
+function upwards(from: string, own: string): string {
+  return `with recursive up(code) as (select ${from} collate "C"
+    union select p.value from concept_property p join up on p.code = up.code
+      where p.owner = ${own} and p.property = 'parent') select code from up`
+}
+
+function regexTest({ property, value }: Filter): (row: ConceptRow) => boolean {
+  const matches = compileRegex(value)
+  if (property === 'code' || property === 'concept') return ({ code }) => matches(code)
+  if (property === 'display') return ({ display }) => display !== null && matches(display)
+  throw notSupported(`A regular expression on ${property} of an imported CodeSystem`)
+}
+
+async function withProperties(
+  connection: Connection,
+  owner: number,
+  rows: readonly ConceptRow[],
+): Promise<readonly ConceptNode[]> {
+  if (rows.length === 0) return []
+  // Children are many, and asked for one concept at a time.
+  const single = rows.length === 1
+  const found = await connection.query<{ code: string; property: string; value: string }>({
+    text: `select code, property, value from concept_property where owner = $1 and code = any($2)
+      ${
+        single
+          ? `union all select value, 'child', code from concept_property
+        where owner = $1 and property = 'parent' and value = any($2)`
+          : ''
+      }`,
+    values: [owner, rows.map(({ code }) => code)],
+  })
+  const byCode = Map.groupBy(found, ({ code }) => code)
+  return rows.map(({ code, display, definition }) => {
+    const own = byCode.get(code) ?? []
+    const named = (name: string) =>
+      own.filter(({ property }) => property === name).map(({ value }) => value)
+    return {
+      code,
+      display: display ?? undefined,
+      definition: definition ?? undefined,
+      designations: [],
+      properties: own
+        .filter(({ property }) => property !== 'parent' && property !== 'child')
+        .map(({ property, value }) => ({ code: property, valueString: value })),
+      parents: named('parent'),
+      children: named('child'),
+    }
+  })
+}
+
+export interface ImportedConcept {
+  readonly code: string
+  readonly display: string | undefined
+}
+
+export interface ImportedProperty {
+  readonly code: string
+  readonly property: string
+  readonly value: string
+}
+
+/** Adds concepts and properties in one transaction's statements; a code sent again gets the new display. */
+export async function importConcepts(
+  connection: Connection,
+  owner: number,
+  concepts: readonly ImportedConcept[],
+  properties: readonly ImportedProperty[],
+): Promise<void> {
+  const distinct = [...new Map(concepts.map((item) => [item.code, item])).values()]
+  if (distinct.length > 0) {
+    await connection.query({
+      text: `insert into concept (owner, code, display, v, words)
+        select $1, x.code, nullif(x.display, ''), x.v, array_to_tsvector(string_to_array(x.words, ' '))
+        from unnest($2::text[], $3::text[], $4::text[], $5::text[]) as x(code, display, v, words)
+        on conflict (owner, code) do update set display = coalesce(excluded.display, concept.display),
+          v = case when excluded.display is null then concept.v else excluded.v end,
+          words = case when excluded.display is null then concept.words else excluded.words end`,
+      values: [
+        owner,
+        distinct.map(({ code }) => code),
+        distinct.map(({ display }) => display ?? ''),
+        distinct.map(({ display }) => normaliseString(display ?? '')),
+        distinct.map(({ code, display }) =>
+          [...new Set([...wordsOf(code), ...wordsOf(display ?? '')])].join(' '),
+        ),
+      ],
+    })
+  }
+  if (properties.length === 0) return
+  await connection.query({
+    text: `insert into concept_property (owner, code, property, value)
+      select $1, * from unnest($2::text[], $3::text[], $4::text[]) on conflict do nothing`,
+    values: [
+      owner,
+      properties.map(({ code }) => code),
+      properties.map(({ property }) => property),
+      properties.map(({ value }) => value),
+    ],
+  })
+}
+
+/** The owner's number, made at the first import. */
+export async function ensureConceptOwner(
+  connection: Connection,
+  projectId: string,
+  type: 'CodeSystem' | 'ConceptMap',
+  id: string,
+): Promise<number> {
+  await connection.query({
+    text: 'insert into concept_owner (project, type, id) values ($1, $2, $3) on conflict do nothing',
+    values: [projectId, typeNumber(type), id],
+  })
+  const owner = await conceptOwner(connection, projectId, type, id)
+  if (owner === undefined) throw new Error(`${type}/${id} has no row in concept_owner`)
+  return owner
+}

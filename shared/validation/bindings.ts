@@ -1,0 +1,79 @@
+/** Required bindings to value sets whose codes are known. https://hl7.org/fhir/R4/terminologies.html#strength */
+import { urlOf } from '../fhir/canonical.ts'
+import { valueSet } from '../fhir/definitions.ts'
+import { isObject } from '../fhir/resource.ts'
+
+/** The codes of one value set. */
+export interface CodeList {
+  /** Without a system: of any. */
+  has(system: string | undefined, code: string): boolean
+}
+
+/** A list that is found by system and code at once. */
+export function codeList(
+  codes: Iterable<{ readonly system: string; readonly code: string }>,
+): CodeList {
+  const systems = new Map<string, Set<string>>()
+  for (const { system, code } of codes) {
+    const known = systems.get(system)
+    if (known === undefined) systems.set(system, new Set([code]))
+    else known.add(code)
+  }
+  return {
+    has(system, code) {
+      if (system !== undefined) return systems.get(system)?.has(code) === true
+      return systems.values().some((known) => known.has(code))
+    },
+  }
+}
+
+/** The codes of a value set that the definitions list, by its canonical. */
+export function publishedCodes(canonical: string): CodeList | undefined {
+  const systems = valueSet(urlOf(canonical))?.systems
+  if (systems === undefined) return undefined
+  return {
+    has(system, code) {
+      if (system === undefined) return Object.values(systems).some((codes) => codes.includes(code))
+      return Object.hasOwn(systems, system) && systems[system]?.includes(code) === true
+    },
+  }
+}
+
+/** Those that the definitions list, else those that somebody has found. */
+export function codesOf(
+  canonical: string,
+  found: ReadonlyMap<string, CodeList>,
+): CodeList | undefined {
+  return publishedCodes(canonical) ?? found.get(canonical)
+}
+
+/** What is wrong with a code, Coding, CodeableConcept or Quantity; undefined when nothing is. */
+export function bindingFault(
+  value: unknown,
+  canonical: string,
+  codes: CodeList,
+): string | undefined {
+  const given = codingsOf(value)
+  if (given.length === 0 || isBound(value, codes)) return undefined
+  const found = given.map(({ system, code }) => (system === undefined ? code : `${system}|${code}`))
+  return `Value ${JSON.stringify(found.join(', '))} did not satisfy terminology binding ${urlOf(canonical)}`
+}
+
+/** Whether one of the codes of a value is in the list. */
+export function isBound(value: unknown, codes: CodeList): boolean {
+  return codingsOf(value).some(({ system, code }) => codes.has(system, code))
+}
+
+interface Code {
+  readonly system: string | undefined
+  readonly code: string
+}
+
+function codingsOf(value: unknown): readonly Code[] {
+  if (typeof value === 'string') return [{ system: undefined, code: value }]
+  if (!isObject(value)) return []
+  if (Array.isArray(value.coding)) return value.coding.flatMap(codingsOf)
+  const { system, code } = value
+  if (typeof code !== 'string') return []
+  return [{ system: typeof system === 'string' ? system : undefined, code }]
+}

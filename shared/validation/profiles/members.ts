@@ -1,0 +1,175 @@
+/** Which values belong to a slice: what its discriminators tell. https://hl7.org/fhir/R4/profiling.html#discriminator */
+
+import { isObject } from '../../fhir/resource.ts'
+import { codesOf, isBound } from '../bindings.ts'
+import { extensionUrl, isNamed, nodeAt, type Step, stepsOf, type Typed, valuesAt } from './paths.ts'
+import { patternOf } from './patterns.ts'
+import { type Check, conforms, type Item, type Run, type Test } from './run.ts'
+import { type Discriminator, type ElementNode, type ProfileElement, requiredSet } from './tree.ts'
+
+export interface Membership {
+  has(item: Item, run: Run): boolean
+  /** Value sets whose codes must be known to tell. */
+  readonly valueSets: ReadonlySet<string>
+}
+
+type IsMember = Membership['has']
+
+/** What else is known of profiles, by their canonical. */
+export interface Others {
+  check(canonical: string): Check
+  /** Undefined for a profile that nobody has. */
+  typeOf(canonical: string): string | undefined
+}
+
+/** Undefined when nothing of the slice can be told apart. */
+export function membership(
+  discriminators: readonly Discriminator[],
+  slice: ElementNode,
+  others: Others,
+): Membership | undefined {
+  const valueSets = new Set<string>()
+  const tests = discriminators.flatMap(({ type, path }) => {
+    const steps = stepsOf(path)
+    const test = steps && memberTest(type, steps, slice, others, valueSets)
+    return test === undefined ? [] : [test]
+  })
+  if (tests.length === 0) return undefined
+  return { valueSets, has: (item, run) => tests.every((test) => test(item, run)) }
+}
+
+function memberTest(
+  type: string,
+  steps: readonly Step[],
+  slice: ElementNode,
+  others: Others,
+  valueSets: Set<string>,
+): IsMember | undefined {
+  if (type === 'type') return typeTest(steps, slice, others)
+  if (type === 'profile') return profileTest(steps, slice, others)
+  const test =
+    type === 'exists'
+      ? existenceTest(steps, slice)
+      : type === 'value' || type === 'pattern'
+        ? valueTest(steps, slice, valueSets)
+        : undefined
+  return test && (({ value }, run) => test(value, run))
+}
+
+/** The values a discriminator speaks of; the item itself has the type of its property. */
+function typedAt({ value, property }: Item, steps: readonly Step[], run: Run): readonly Typed[] {
+  if (steps.length > 0) return valuesAt(value, steps, run)
+  const isResource = isObject(value) && typeof value.resourceType === 'string'
+  return [{ value, type: isResource ? String(value.resourceType) : property.type }]
+}
+
+function typeTest(
+  steps: readonly Step[],
+  slice: ElementNode,
+  others: Others,
+): IsMember | undefined {
+  const types = nodeAt(slice, steps)?.element?.type ?? []
+  const codes =
+    steps.at(-1)?.kind === 'resolve'
+      ? types.flatMap(({ targetProfile = [] }) =>
+          targetProfile.flatMap((url) => others.typeOf(url) ?? []),
+        )
+      : types.map(({ code }) => code)
+  if (codes.length === 0) return undefined
+  return (item, run) =>
+    typedAt(item, steps, run).some(({ type }) => codes.some((code) => isNamed(type, code)))
+}
+
+/** What a reference points at is only at hand when it is contained; of others the type must do. */
+function profileTest(
+  steps: readonly Step[],
+  slice: ElementNode,
+  others: Others,
+): IsMember | undefined {
+  const types = nodeAt(slice, steps)?.element?.type ?? []
+  const isResolved = steps.at(-1)?.kind === 'resolve'
+  const urls = types.flatMap(({ profile = [], targetProfile = [] }) =>
+    isResolved ? targetProfile : profile,
+  )
+  const known = urls.flatMap((url) => {
+    const type = others.typeOf(url)
+    return type === undefined ? [] : [{ type, check: others.check(url) }]
+  })
+  if (known.length === 0) return undefined
+  return (item, run) =>
+    typedAt(item, steps, run).some(({ value, type }) =>
+      known.some((profile) => {
+        if (!isNamed(type, profile.type)) return false
+        return isStub(value) || conforms(profile.check, value, run)
+      }),
+    )
+}
+
+function isStub(value: unknown): boolean {
+  return isObject(value) && Object.keys(value).length === 1 && 'resourceType' in value
+}
+
+function existenceTest(steps: readonly Step[], slice: ElementNode): Test | undefined {
+  const element = steps.length === 0 ? undefined : nodeAt(slice, steps)?.element
+  const { min = 0, max } = element ?? {}
+  if (max === '0') return (value, run) => valuesAt(value, steps, run).length === 0
+  return min > 0 ? (value, run) => valuesAt(value, steps, run).length > 0 : undefined
+}
+
+/** What the slice fixes at, above or below the end of the path. */
+function valueTest(
+  steps: readonly Step[],
+  node: ElementNode,
+  valueSets: Set<string>,
+): Test | undefined {
+  const pattern = patternOf(node.element)
+  if (pattern !== undefined) return pattern
+  const [first, ...rest] = steps
+  if (first === undefined) {
+    return bindingTest(node.element, valueSets) ?? childrenTest(node, valueSets)
+  }
+  const next = nodeAt(node, [first])
+  const inner = next && fixedTest(rest, next, valueSets)
+  if (inner !== undefined) return someTest(first, inner)
+  const url = first.kind === 'child' && first.name === 'url' ? extensionUrl(node) : undefined
+  return url === undefined ? undefined : (value) => isObject(value) && value.url === url
+}
+
+/** What is fixed may be fixed by slices of the element. */
+function fixedTest(
+  steps: readonly Step[],
+  node: ElementNode,
+  valueSets: Set<string>,
+): Test | undefined {
+  const own = valueTest(steps, node, valueSets)
+  if (own !== undefined) return own
+  const tests = [...node.slices.values()].flatMap(
+    (slice) => valueTest(steps, slice, valueSets) ?? [],
+  )
+  return tests.length === 0 ? undefined : (value, run) => tests.some((test) => test(value, run))
+}
+
+function someTest(step: Step, inner: Test): Test {
+  return (value, run) => valuesAt(value, [step], run).some((found) => inner(found.value, run))
+}
+
+function bindingTest(
+  element: ProfileElement | undefined,
+  valueSets: Set<string>,
+): Test | undefined {
+  const valueSet = requiredSet(element)
+  if (valueSet === undefined) return undefined
+  valueSets.add(valueSet)
+  return (value, { codes }) => {
+    const list = codesOf(valueSet, codes)
+    return list !== undefined && isBound(value, list)
+  }
+}
+
+function childrenTest(node: ElementNode, valueSets: Set<string>): Test | undefined {
+  const tests = [...node.children].flatMap(([name, child]) => {
+    const test = fixedTest([], child, valueSets)
+    return test === undefined ? [] : [someTest({ kind: 'child', name, type: undefined }, test)]
+  })
+  return tests.length === 0 ? undefined : (value, run) => tests.every((test) => test(value, run))
+}

@@ -1,0 +1,81 @@
+/** What the checks of a profile are made of. */
+
+import type { Resource } from '../../fhir/resource.ts'
+import type { CodeList } from '../bindings.ts'
+import { Report } from '../report.ts'
+import type { Property } from '../shapes.ts'
+import type { Spend } from './meter.ts'
+
+export interface Profile {
+  readonly url: string
+  readonly type: string
+  /** Value sets of required bindings, as they are named, that the definitions do not list. */
+  readonly valueSets: readonly string[]
+  readonly check: Check
+}
+
+/** A resource that is checked, alone or inside another one. */
+export interface Place {
+  readonly resource: Resource
+  /** The container of a contained resource, else the resource itself. */
+  readonly root: Resource
+  /** From the type of the outermost resource to this one. */
+  readonly steps: readonly (string | number)[]
+}
+
+export interface Claimed extends Place {
+  readonly profile: Profile
+}
+
+/** One check of one resource: where faults go, and what it may look at. */
+export interface Run {
+  readonly faults: Report
+  /** Codes outside of required bindings, and references to other types. */
+  readonly terminology: Report
+  readonly resource: Resource
+  readonly root: Resource
+  /** Those value sets that somebody has. */
+  readonly codes: ReadonlyMap<string, CodeList>
+  readonly spend: Spend
+}
+
+export type Check = (value: unknown, run: Run) => void
+
+/** One value of an element. */
+export interface Item {
+  readonly value: unknown
+  readonly property: Property
+  /** Undefined for an element that has one value at most. */
+  readonly index: number | undefined
+  /** `_name`: id and extensions of a primitive. */
+  readonly sibling: unknown
+}
+
+export type ItemCheck = (item: Item, run: Run) => void
+
+/** A question about one value. */
+export type Test = (value: unknown, run: Run) => boolean
+
+/** Runs `work` with the path at the item. */
+export function at({ property, index }: Item, { faults }: Run, work: () => void): void {
+  faults.enter(property.name)
+  if (index !== undefined) faults.enter(index)
+  work()
+  if (index !== undefined) faults.leave()
+  faults.leave()
+}
+
+/** Whether a check finds nothing wrong; what it finds is not told. */
+export function conforms(check: Check, value: unknown, run: Run): boolean {
+  const faults = new Report(true)
+  check(value, { ...run, faults, terminology: faults })
+  return !faults.hasErrors
+}
+
+export function maxOf(max: string | undefined): number | undefined {
+  return max === undefined ? undefined : max === '*' ? Number.POSITIVE_INFINITY : Number(max)
+}
+
+export function rangeText(min: number, max: number): string {
+  return `${min}..${max === Number.POSITIVE_INFINITY ? '*' : max}`
+}

@@ -1,0 +1,87 @@
+/** Who may not see the `url` of a resource is not told it by what refers to it by canonical. */
+import t from 'tap'
+import { openBotica } from '../fixtures/botica.ts'
+import { memberUnder } from '../fixtures/policy/policy.ts'
+
+const botica = await openBotica(t)
+const { admin } = botica
+const url = 'http://example.org/secret'
+const form = { resourceType: 'Questionnaire', url, status: 'active', title: 'Form' }
+const asked = await admin.create(form)
+const open = await admin.create({ ...form, url: 'http://example.org/open', status: 'draft' })
+const answerTo = (questionnaire: string) =>
+  admin.create({ resourceType: 'QuestionnaireResponse', status: 'completed', questionnaire })
+const answer = await answerTo(url)
+const other = await answerTo('http://example.org/open')
+
+const WAYS = [
+  'QuestionnaireResponse?_include=QuestionnaireResponse:questionnaire',
+  'QuestionnaireResponse?_include=*',
+  'QuestionnaireResponse?questionnaire.title=form',
+  'QuestionnaireResponse?questionnaire:Questionnaire.status=active',
+  'Questionnaire?_has:QuestionnaireResponse:questionnaire:status=completed',
+  `Questionnaire?_filter=_has:QuestionnaireResponse:questionnaire:_id eq ${answer.id}`,
+  'Questionnaire?_revinclude=QuestionnaireResponse:questionnaire',
+]
+
+/** Questionnaires and answers that a way tells to belong together. */
+const isTold = (way: string, text: string) =>
+  way.startsWith('QuestionnaireResponse?_include') || way.includes('_revinclude')
+    ? text.includes(asked.id) && text.includes(answer.id)
+    : text.includes(way.startsWith('Questionnaire?') ? asked.id : answer.id)
+
+t.test('each way leads from one to the other for who sees the url', async (t) => {
+  const { client } = await memberUnder(botica, { entries: [{ resourceType: '*' }] })
+  for (const way of WAYS) {
+    const { status, text } = await client.get(way)
+    t.ok(status === 200 && isTold(way, text), `${way} ${status} ${text}`)
+  }
+})
+
+t.test('none does where the url is hidden', async (t) => {
+  const { client } = await memberUnder(botica, {
+    entries: [
+      { resourceType: 'QuestionnaireResponse' },
+      { resourceType: 'Questionnaire', hiddenFields: ['url'] },
+    ],
+  })
+  t.match((await client.get(`Questionnaire/${asked.id}`)).body, { title: 'Form', url: undefined })
+  for (const way of WAYS) {
+    const { status, text } = await client.get(way)
+    t.ok(status === 200 || status === 403, `${way} ${status} ${text}`)
+    t.notOk(isTold(way, text), `${way} ${text}`)
+  }
+})
+
+t.test('nor is a deletion looked for by it', async (t) => {
+  const way =
+    'Questionnaire?_deleted=true&_has:QuestionnaireResponse:questionnaire:status=completed'
+  const open = await memberUnder(botica, { entries: [{ resourceType: '*' }] })
+  t.equal((await open.client.get(way)).status, 400, 'it goes with few parameters')
+  const entries = [
+    { resourceType: 'QuestionnaireResponse' },
+    { resourceType: 'Questionnaire', hiddenFields: ['url'] },
+  ]
+  const { client } = await memberUnder(botica, { entries })
+  t.equal((await client.get(way)).status, 403)
+})
+
+t.test('what other entries show of it is found', async (t) => {
+  const { client } = await memberUnder(botica, {
+    entries: [
+      { resourceType: 'QuestionnaireResponse' },
+      {
+        resourceType: 'Questionnaire',
+        criteria: 'Questionnaire?status=active',
+        hiddenFields: ['url'],
+      },
+      { resourceType: 'Questionnaire' },
+    ],
+  })
+  for (const way of WAYS.filter((one) => !one.includes('active') && !one.includes(answer.id))) {
+    const { status, text } = await client.get(way)
+    t.ok(status === 200, `${way} ${status} ${text}`)
+    t.notOk(isTold(way, text), `${way} ${text}`)
+    t.ok(text.includes(way.startsWith('Questionnaire?') ? open.id : other.id), `${way} ${text}`)
+  }
+})

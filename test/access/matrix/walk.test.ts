@@ -1,0 +1,135 @@
+/** A page under a policy with a chain: found by a walk alone where the statistics promise enough, and whole in any case. */
+import t from 'tap'
+import { plainGrant } from '../../../shared/access/compile.ts'
+import { parseCriteria } from '../../../shared/access/criteria.ts'
+import { parseSearch } from '../../../shared/query/search.ts'
+import { sureDriver } from '../../../shared/store/search/plan/driver.ts'
+import type { Test } from '../../../shared/store/search/tests/test.ts'
+import { until } from '../../fixtures/botica.ts'
+import { anObservation, aPatient } from '../../fixtures/resources.ts'
+import { createDatabase } from '../../fixtures/store/own-database.ts'
+import { openTestStore, statementsOf } from '../../fixtures/store/store.ts'
+
+const OBSERVATIONS = 620
+const WALKED = 500
+const READY_MS = 60_000
+
+process.env.DATABASE_URL = await createDatabase(t)
+const { database, repository, aMember } = await openTestStore(t)
+const member = await aMember()
+function limitedTo(text: string) {
+  const criteria = parseCriteria('Observation', text, { projectId: undefined, values: new Map() })
+  const grant = { ...plainGrant('Observation', ['search'], 'test'), criteria }
+  return { ...member, rules: { grants: [grant] } }
+}
+const limited = limitedTo('Observation?subject:Patient.gender=female')
+
+const patients = await Promise.all(
+  Array.from({ length: 20 }, (_, i) =>
+    repository.create(member, aPatient({ gender: i % 2 ? 'male' : 'female' })),
+  ),
+)
+const women = patients.filter((_, i) => i % 2 === 0)
+const men = patients.filter((_, i) => i % 2 === 1)
+
+/** About one after the other of these, by it and the next but one, each newer than those before. */
+async function observe(about: readonly { readonly id: string }[], count: number): Promise<void> {
+  for (let from = 0; from < count; from += 20) {
+    await Promise.all(
+      Array.from({ length: 20 }, (_, i) => {
+        const at = (place: number) => `Patient/${about[(from + place) % about.length]?.id}`
+        const performer = [{ reference: at(i) }, { reference: at(i + 2) }]
+        return repository.create(member, anObservation(at(i), { performer }))
+      }),
+    )
+  }
+}
+
+async function newest(): Promise<readonly string[]> {
+  const { versions } = await repository.search(limited, parseSearch('Observation', '_count=20'))
+  return versions.map(({ content = '' }) => JSON.parse(content).subject.reference.slice(8))
+}
+
+const ofWomen = (found: readonly string[]) =>
+  found.length === 20 && found.every((id) => women.some((woman) => woman.id === id))
+
+t.test('what is spread evenly is one statement', async (t) => {
+  await observe(patients, OBSERVATIONS)
+  await database.query({ text: 'vacuum analyze resource', values: [] })
+  t.ok(ofWomen(await newest()))
+  // Beside it the statistics are read, once.
+  await until(async () => (await statementsOf(database, newest)) === 1, READY_MS)
+})
+
+t.test('what refers to several that let it through is on the page once', async (t) => {
+  const byWomen = limitedTo('Observation?performer:Patient.gender=female')
+  const found: string[] = []
+  const page = async (order: string) => {
+    const request = parseSearch('Observation', `_count=20&_sort=${order}`)
+    const { versions } = await repository.search(byWomen, request)
+    found.splice(0, Infinity, ...versions.map(({ id }) => id))
+  }
+  for (const order of ['-_lastUpdated', '_lastUpdated', '_id', '-date']) {
+    t.equal(await statementsOf(database, () => page(order)), 1, order)
+    t.equal(new Set(found).size, 20, order)
+    const all = await repository.search(
+      member,
+      parseSearch('Observation', `_count=1000&_sort=${order}`),
+    )
+    const expected = all.versions.filter(({ content = '' }) =>
+      women.some(({ id }) => JSON.parse(content).subject.reference.endsWith(id)),
+    )
+    t.same(
+      found,
+      expected.slice(0, 20).map(({ id }) => id),
+      order,
+    )
+  }
+})
+
+t.test('where the newest are all out of sight the page is whole all the same', async (t) => {
+  await observe(men, WALKED)
+  // The first search has asked for the statistics, which promise that half of what is walked is in sight.
+  await until(async () => (await statementsOf(database, newest)) === 2, READY_MS)
+  t.ok(ofWomen(await newest()))
+})
+
+t.test('nothing is promised by few rows, or without statistics', async (t) => {
+  const walk = { kind: 'walk', cap: 500 } as const
+  const join: Test = {
+    kind: 'join',
+    keys: () => 'null',
+    check: () => 'true',
+    walk: { rows: () => 500, share: () => 0.5 },
+  }
+  const choose = (rows: number, ...tests: Test[]) => {
+    const statistics = {
+      rows,
+      rare: 1,
+      matches: (key: bigint) => (key === 1n ? rows / 2 : undefined),
+      knows: () => true,
+      rowsOf: () => rows,
+      startingWith: () => rows,
+      refresh: async () => undefined,
+    }
+    return sureDriver(statistics, { project: 1, number: 1 }, tests, 21, walk)
+  }
+  const keys = (key: bigint): Test => ({ kind: 'keys', any: [key] })
+  t.match(choose(10_000, join), { isSure: true })
+  t.match(choose(10_000, keys(1n), join), { isSure: true })
+  t.same(choose(10_000, keys(1n), keys(1n), join), walk)
+  t.same(choose(100, join), walk)
+  t.same(choose(0, keys(1n), join), walk)
+  t.same(choose(10_000, keys(2n), join), walk)
+  t.same(choose(10_000, keys(1n)), walk, 'only the joins of a policy')
+  t.same(choose(10_000, { kind: 'filter', sql: () => 'true' }, join), walk)
+  const without = (key: bigint): Test => ({
+    kind: 'filter',
+    sql: () => 'true',
+    none: { kind: 'keys', any: [key] },
+  })
+  t.match(choose(10_000, without(1n), join), { isSure: true })
+  t.match(choose(10_000, without(2n), without(1n), join), { isSure: true })
+  t.same(choose(10_000, without(1n), without(1n), join), walk)
+  t.same(choose(0, without(2n), join), walk)
+})

@@ -1,0 +1,57 @@
+/** Totals under a policy count what is in sight, estimated ones as well: PostgreSQL's statistics know of all rows. */
+import t from 'tap'
+import { plainGrant } from '../../shared/access/compile.ts'
+import { parseCriteria } from '../../shared/access/criteria.ts'
+import type { Principal } from '../../shared/access/principal.ts'
+import { parseSearch } from '../../shared/query/search.ts'
+import { until } from '../fixtures/botica.ts'
+import { aPatient } from '../fixtures/resources.ts'
+import { createDatabase } from '../fixtures/store/own-database.ts'
+import { openTestStore } from '../fixtures/store/store.ts'
+
+/** More than are counted where no policy limits what there is. */
+const SEEN = 10_050
+const UNSEEN = 3_000
+const READY_MS = 60_000
+
+process.env.DATABASE_URL = await createDatabase(t)
+const { database, repository, aMember } = await openTestStore(t)
+const member = await aMember()
+const criteria = parseCriteria('Patient', 'Patient?active:not=true', {
+  projectId: undefined,
+  values: new Map(),
+})
+const grant = { ...plainGrant('Patient', ['search'], 'test'), criteria }
+const limited = { ...member, rules: { grants: [grant] } }
+
+/** So many rows as those of this Patient. */
+async function copy(id: string, count: number): Promise<void> {
+  await database.query({
+    text: `insert into resource (project, type, id, ver, lu, nref, d_lo, d_hi, keys)
+      select project, type, gen_random_uuid(), ver, lu, nref, d_lo, d_hi, keys
+      from resource, generate_series(2, $2::int) where id = $1::uuid`,
+    values: [id, count],
+  })
+}
+
+async function totalFor(principal: Principal, total: string): Promise<number | undefined> {
+  const query = `gender=female&_count=0&_total=${total}`
+  return (await repository.search(principal, parseSearch('Patient', query))).total
+}
+
+t.test('an estimate tells nothing of rows out of sight', async (t) => {
+  const [seen, unseen] = await Promise.all(
+    [false, true].map((active) =>
+      repository.create(member, aPatient({ gender: 'female', active })),
+    ),
+  )
+  await copy(seen?.id ?? '', SEEN)
+  await copy(unseen?.id ?? '', UNSEEN)
+  await database.query({ text: 'vacuum analyze resource', values: [] })
+  // From then on it is known how many there are.
+  const all = SEEN + UNSEEN
+  await until(async () => Number(await totalFor(member, 'estimate')) > SEEN + 100, READY_MS)
+  t.equal(await totalFor(member, 'accurate'), all)
+  t.equal(await totalFor(limited, 'accurate'), SEEN)
+  t.equal(await totalFor(limited, 'estimate'), SEEN)
+})

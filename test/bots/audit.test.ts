@@ -1,0 +1,114 @@
+import t from 'tap'
+import { openBotica } from '../fixtures/botica.ts'
+import {
+  aBot,
+  type BotDetails,
+  eventually,
+  execute,
+  handler,
+  type Untyped,
+} from '../fixtures/bots/bots.ts'
+
+const botica = await openBotica(t, { worker: true })
+const { admin, project } = botica
+
+/** AuditEvents of a bot. */
+async function eventsOf(id: string): Promise<Untyped[]> {
+  const query = `AuditEvent?source=Bot/${id}&_sort=_lastUpdated`
+  const { body } = await admin.get<Untyped>(query, { 'X-Medplum': 'extended' })
+  return (body.entry ?? []).map(({ resource }: Untyped) => resource)
+}
+
+function audited(id: string): Promise<Untyped> {
+  return eventually(async () => (await eventsOf(id))[0])
+}
+
+t.test('an AuditEvent tells who ran which bot as whom, on what and how it went', async (t) => {
+  const id = await aBot(botica, handler('console.log("seen"); return 1'))
+  const patient = await admin.post('Patient', { resourceType: 'Patient' })
+  const trace = '7f3e9f0a-5f9c-4a53-9a53-0d6f1bb7a001'
+  await execute(admin, id, patient.body, { 'X-Trace-Id': trace })
+  const event = await audited(id)
+  t.match(event, {
+    resourceType: 'AuditEvent',
+    meta: { project: project.id, author: { reference: `Bot/${id}` } },
+    type: { system: 'https://medplum.com/CodeSystem/audit-event', code: 'execute' },
+    recorded: event.period.end,
+    agent: [
+      {
+        who: { reference: `ClientApplication/${botica.adminCredentials.id}` },
+        requestor: true,
+      },
+      { who: { reference: `Bot/${id}` }, requestor: false },
+    ],
+    source: { observer: { reference: `Bot/${id}` } },
+    entity: [
+      { what: { reference: `Bot/${id}` } },
+      { what: { reference: `Patient/${patient.body.id}` } },
+    ],
+    outcome: '0',
+    outcomeDesc: /INFO seen\n$/,
+  })
+  t.ok(event.period.start <= event.period.end)
+  const [tracing] = event.extension
+  t.equal(tracing.url, 'https://medplum.com/fhir/StructureDefinition/tracing')
+  t.same(
+    tracing.extension.map(({ url }: Untyped) => url),
+    ['requestId', 'traceId'],
+  )
+})
+
+t.test('the outcome tells failures of the bot from limits that ended it', async (t) => {
+  const extension = [
+    { url: `${botica.baseUrl}fhir/StructureDefinition/bot-cpuMs`, valueInteger: 100 },
+  ]
+  const cases: readonly [body: string, outcome: string, fields?: BotDetails['fields']][] = [
+    ['return 1', '0'],
+    ['throw new Error("no")', '4'],
+    ['return 1n', '4'],
+    ['await new Promise(() => {})', '8', { timeout: 1 }],
+    ['for (;;);', '8', { extension }],
+    ['const a = []; for (;;) a.push([a.length])', '8', { timeout: 60 }],
+  ]
+  for (const [body, outcome, fields] of cases) {
+    const id = await aBot(botica, handler(body), fields === undefined ? {} : { fields })
+    await execute(admin, id)
+    t.equal((await audited(id)).outcome, outcome, body)
+  }
+})
+
+t.test('the trigger and the destination decide which runs are written down', async (t) => {
+  const code = handler(
+    'if (event.input.log) console.log("x"); if (event.input.fail) throw new Error("x")',
+  )
+  const inputs = [{}, { log: true }, { fail: true }]
+  const cases: readonly [fields: BotDetails['fields'], events: number][] = [
+    [{ auditEventTrigger: 'always' }, 3],
+    [{ auditEventTrigger: 'never' }, 0],
+    [{ auditEventTrigger: 'on-error' }, 1],
+    // An error that nobody caught is in the log, too.
+    [{ auditEventTrigger: 'on-output' }, 2],
+    [{ auditEventDestination: ['log'] }, 0],
+    [{ auditEventDestination: ['log', 'resource'] }, 3],
+  ]
+  const bots = await Promise.all(
+    cases.map(async ([fields]) => await aBot(botica, code, { ...(fields ? { fields } : {}) })),
+  )
+  for (const id of bots) for (const input of inputs) await execute(admin, id, input)
+  // Written in the order of the runs: when the last is there, all are.
+  const last = await aBot(botica, handler('return 1'))
+  await execute(admin, last)
+  await audited(last)
+  for (const [index, [fields, events]] of cases.entries()) {
+    const found = await eventsOf(bots[index] ?? '')
+    t.equal(found.length, events, JSON.stringify(fields))
+  }
+})
+
+t.test('the log of an AuditEvent is its last 10 KiB', async (t) => {
+  const id = await aBot(botica, handler('for (let i = 0; i < 5000; i++) console.log("line é", i)'))
+  await execute(admin, id)
+  const { outcomeDesc } = await audited(id)
+  t.ok(Buffer.byteLength(outcomeDesc) <= 10 * 1024)
+  t.match(outcomeDesc, /line é 4999\n$/)
+})

@@ -1,0 +1,196 @@
+import { once } from 'node:events'
+import { createServer } from 'node:http'
+import type { AddressInfo, Socket } from 'node:net'
+import { gzipSync } from 'node:zlib'
+import t from 'tap'
+import { isPublicAddress } from '../../../shared/config/addresses.ts'
+import { EVERYWHERE, readHostRule } from '../../../shared/config/outbound.ts'
+import { fetchOutside, type Outgoing } from '../../../shared/platform/outbound/fetch-outside.ts'
+import { listen } from '../../fixtures/http/listening.ts'
+
+const heard: (string | undefined)[] = []
+const server = createServer((req, res) => {
+  heard.push(req.url)
+  if (req.url === '/redirect') res.writeHead(302, { Location: '/json' }).end()
+  else if (req.url === '/elsewhere') res.writeHead(307, { Location: `${other}/seen` }).end()
+  else if (req.url === '/loop') res.writeHead(302, { Location: '/loop' }).end()
+  else if (req.url === '/large') res.end(Buffer.alloc(10 * 1024 * 1024 + 1))
+  else if (req.url === '/bomb') {
+    res.writeHead(200, { 'Content-Encoding': 'gzip' }).end(gzipSync(Buffer.alloc(11 * 1024 * 1024)))
+  } else if (req.url === '/gzip') {
+    res.writeHead(200, { 'Content-Encoding': 'gzip' }).end(gzipSync('unpacked'))
+  } else {
+    const chunks: Buffer[] = []
+    req.on('data', (chunk) => chunks.push(chunk))
+    req.on('end', () => {
+      const { method, headers } = req
+      res.setHeader('Content-Type', 'application/json')
+      res.end(JSON.stringify({ method, headers, body: Buffer.concat(chunks).toString() }))
+    })
+  }
+})
+server.listen(0, '127.0.0.1')
+await once(server, 'listening')
+t.teardown(() => server.close())
+const { port } = server.address() as AddressInfo
+const base = `http://127.0.0.1:${port}`
+// The same server under another name: another origin.
+const other = `http://localhost:${port}`
+const { signal } = new AbortController()
+
+function outgoing(url: string, more: Partial<Outgoing> = {}): Outgoing {
+  return { url, method: 'GET', headers: {}, body: undefined, redirect: 'follow', ...more }
+}
+
+t.test('only public addresses are public', async (t) => {
+  for (const address of [
+    '127.0.0.1',
+    '10.1.2.3',
+    '172.16.0.1',
+    '192.168.1.1',
+    '169.254.169.254',
+    '100.64.0.1',
+    '0.0.0.0',
+    '224.0.0.1',
+    '255.255.255.255',
+    '::1',
+    '::',
+    '::ffff:127.0.0.1',
+    '::ffff:7f00:1',
+    '64:ff9b::7f00:1',
+    '2002:7f00:1::',
+    'fe80::1',
+    'fd00:ec2::254',
+    'ff02::1',
+    'localhost',
+  ]) {
+    t.notOk(isPublicAddress(address), address)
+  }
+  for (const address of ['1.1.1.1', '93.184.216.34', '2606:4700:4700::1111']) {
+    t.ok(isPublicAddress(address), address)
+  }
+})
+
+t.test('under the public rule private networks cannot be reached by any spelling', async (t) => {
+  for (const url of [
+    base,
+    'http://localhost/',
+    'http://127.0.0.1/',
+    'http://127.1/',
+    'http://2130706433/',
+    'http://0x7f000001/',
+    'http://0177.0.0.1/',
+    'http://[::1]/',
+    'http://[::ffff:127.0.0.1]/',
+    'http://169.254.169.254/latest/meta-data/',
+    'http://example.com:22/',
+    'file:///etc/passwd',
+    'ftp://example.com/',
+    'not a url',
+  ]) {
+    await t.rejects(fetchOutside(outgoing(url), { ...EVERYWHERE, reach: 'public' }, signal), url)
+  }
+  await t.rejects(fetchOutside(outgoing(base), { ...EVERYWHERE, reach: 'off' }, signal), {
+    message: 'fetch is switched off',
+  })
+})
+
+t.test('method, headers and body arrive, and the answer comes back', async (t) => {
+  const answer = await fetchOutside(
+    outgoing(`${base}/x`, {
+      method: 'POST',
+      headers: { 'content-type': 'text/plain', 'x-mine': 'yes', connection: 'upgrade' },
+      body: Buffer.from('héllo'),
+    }),
+    EVERYWHERE,
+    signal,
+  )
+  t.equal(answer.status, 200)
+  t.equal(answer.url, `${base}/x`)
+  t.match(JSON.parse(answer.body.toString()), {
+    method: 'POST',
+    headers: { 'content-type': 'text/plain', 'x-mine': 'yes', 'content-length': '6' },
+    body: 'héllo',
+  })
+  t.equal(
+    (await fetchOutside(outgoing(`${base}/gzip`), EVERYWHERE, signal)).body.toString(),
+    'unpacked',
+  )
+})
+
+t.test('what may arrive twice is sent again where a kept connection has ended', async (t) => {
+  const used = new Set<Socket>()
+  const forgetful = createServer((req, res) => {
+    if (used.has(req.socket)) req.socket.destroy()
+    else res.end('heard')
+    used.add(req.socket)
+  })
+  forgetful.listen(0, '127.0.0.1')
+  await once(forgetful, 'listening')
+  t.teardown(() => forgetful.close())
+  const { port } = forgetful.address() as AddressInfo
+  for (let i = 0; i < 3; i++) {
+    const sent = { ...outgoing(`http://127.0.0.1:${port}/`), isRepeatable: true }
+    t.match(await fetchOutside(sent, EVERYWHERE, signal), {
+      status: 200,
+      body: Buffer.from('heard'),
+    })
+  }
+})
+
+t.test('redirects are followed as fetch does, and credentials stay at home', async (t) => {
+  const headers = { authorization: 'Bearer x', cookie: 'a=b' }
+  const asked = outgoing(`${base}/redirect`, { method: 'POST', headers, body: 'x' })
+  const same = JSON.parse((await fetchOutside(asked, EVERYWHERE, signal)).body.toString())
+  t.match(same, { method: 'GET', body: '', headers })
+  const away = await fetchOutside({ ...asked, url: `${base}/elsewhere` }, EVERYWHERE, signal)
+  const seen = JSON.parse(away.body.toString())
+  t.match(seen, { method: 'POST', body: 'x' })
+  t.notOk('authorization' in seen.headers || 'cookie' in seen.headers)
+  const manual = outgoing(`${base}/redirect`, { redirect: 'manual' })
+  t.equal((await fetchOutside(manual, EVERYWHERE, signal)).status, 302)
+  const refused = outgoing(`${base}/redirect`, { redirect: 'error' })
+  await t.rejects(fetchOutside(refused, EVERYWHERE, signal))
+  await t.rejects(fetchOutside(outgoing(`${base}/loop`), EVERYWHERE, signal), /Too many redirects/)
+})
+
+t.test('no redirect leads to where a request may not go', async (t) => {
+  const rule = readHostRule('localhost')
+  const rules = { ...EVERYWHERE, never: rule === undefined ? [] : [rule] }
+  const before = heard.length
+  t.equal((await fetchOutside(outgoing(`${base}/x`), rules, signal)).status, 200)
+  await t.rejects(fetchOutside(outgoing(`${base}/elsewhere`), rules, signal), {
+    message: 'localhost is among those that are not called',
+  })
+  t.same(heard.slice(before), ['/x', '/elsewhere'])
+})
+
+t.test('an answer without end is cut off at its limit', async (t) => {
+  const cut = Promise.withResolvers<void>()
+  const endless = createServer((_, res) => {
+    const more = () => void res.write(Buffer.alloc(65_536), more)
+    more()
+    res.once('close', cut.resolve)
+  })
+  const port = await listen(t, endless)
+  await t.rejects(fetchOutside(outgoing(`http://127.0.0.1:${port}/`), EVERYWHERE, signal), {
+    message: 'The answer is larger than 10485760 bytes',
+  })
+  await cut.promise
+})
+
+t.test('an answer has its limit, packed or not', async (t) => {
+  for (const path of ['/large', '/bomb']) {
+    await t.rejects(fetchOutside(outgoing(base + path), EVERYWHERE, signal), path)
+  }
+})
+
+t.test('a request ends with its run', async (t) => {
+  const controller = new AbortController()
+  const silent = createServer(() => controller.abort())
+  silent.listen(0, '127.0.0.1')
+  await once(silent, 'listening')
+  t.teardown(() => silent.close())
+  const url = `http://127.0.0.1:${(silent.address() as AddressInfo).port}/`
+  await t.rejects(fetchOutside(outgoing(url), EVERYWHERE, controller.signal), /run has ended/)
+})

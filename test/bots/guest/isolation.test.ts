@@ -1,0 +1,181 @@
+import t from 'tap'
+import { aRun, handler, openTestExecutors, run, textOf } from '../../fixtures/bots/runs.ts'
+
+const executors = await openTestExecutors(t)
+
+async function resultOf(code: string): Promise<unknown> {
+  const result = await run(executors, aRun(code))
+  if (result.status === 'error') throw new Error(textOf(result))
+  return result.body === '' ? undefined : JSON.parse(result.body)
+}
+
+t.test('what a bot could use against the process is absent', async (t) => {
+  const names = [
+    'WebAssembly',
+    'SharedArrayBuffer',
+    'Atomics',
+    'FinalizationRegistry',
+    'ShadowRealm',
+    'process',
+    'require',
+    'global',
+    'Deno',
+    'gc',
+    'ivm',
+    'host',
+  ]
+  const code = `const outer = typeof global; ${handler(`return ${JSON.stringify(names)}.filter((n) => n !== 'require' && n in globalThis)`)}`
+  t.same(await resultOf(code), [])
+})
+
+t.test('no way leads to code from strings', async (t) => {
+  const ways = [
+    'eval("1")',
+    '(0, eval)("1")',
+    'new Function("return 1")()',
+    'Function("return 1")()',
+    '(() => {}).constructor("return 1")()',
+    '(async () => {}).constructor("return 1")()',
+    '(function* () {}).constructor("return 1")()',
+    '(async function* () {}).constructor("return 1")()',
+    'Object.getPrototypeOf(async () => {}).constructor("return 1")',
+    'Reflect.construct(Object.getPrototypeOf(Object.getPrototypeOf(async () => {})).constructor, ["return 1"])',
+    'Reflect.construct(Object, [], (class A {}).constructor)("return 1")',
+    'medplum.constructor.constructor("return 1")()',
+    'console.log.constructor("return 1")()',
+    'setTimeout.constructor("return 1")()',
+    'setTimeout("globalThis.x = 1")',
+    'new (class extends (() => {}).constructor {})("return 1")',
+  ]
+  for (const way of ways) {
+    const result = await run(executors, aRun(handler(`return (${way}, 'made it')`)))
+    t.equal(result.failure, 'thrown', way)
+  }
+})
+
+t.test('call sites give no functions of the glue away', async (t) => {
+  const code = handler(`
+    Error.prepareStackTrace = (e, sites) => sites.map((s) => [typeof s.getFunction(), typeof s.getThis()])
+    return new Error('x').stack.flat().filter((kind) => kind !== 'undefined')`)
+  t.same(await resultOf(`'use strict'; ${code}`), [])
+})
+
+t.test('functions of the glue carry nothing but functions of the same realm', async (t) => {
+  const code = handler(`
+    const seen = new Set(), found = []
+    const visit = (value, path) => {
+      if ((typeof value !== 'object' && typeof value !== 'function') || value === null || seen.has(value)) return
+      seen.add(value)
+      if (value !== Function.prototype && typeof value === 'function' && !(value instanceof Function)) found.push(path)
+      const proto = Object.getPrototypeOf(value)
+      visit(proto, path + '.__proto__')
+      for (const key of Reflect.ownKeys(value)) {
+        let inner
+        try { inner = value[key] } catch { continue }
+        if (/^(Isolate|Context|Script|Module|Reference|ExternalCopy|Callback|NativeModule)$/.test(inner?.constructor?.name ?? '')) found.push(path + '.' + String(key))
+        visit(inner, path + '.' + String(key))
+      }
+    }
+    visit(globalThis, 'globalThis'); visit(medplum, 'medplum'); visit(event, 'event')
+    visit(require('@medplum/core'), 'core'); visit(require('crypto'), 'crypto')
+    return found`)
+  t.same(await resultOf(code), [])
+})
+
+t.test('a bot that breaks the built-ins breaks only itself', async (t) => {
+  const code = `
+    for (const proto of [Object.prototype, Array.prototype, Promise.prototype, String.prototype, Map.prototype]) {
+      for (const key of Object.getOwnPropertyNames(proto)) {
+        if (key === 'constructor') continue
+        try { proto[key] = () => { throw 'polluted' } } catch {}
+      }
+    }
+    Object.defineProperty(Object.prototype, 'run', { set() { throw 'polluted' }, get() { throw 'polluted' } })
+    Object.defineProperty(Object.prototype, '0', { set() { throw 'polluted' } })
+    Array.prototype[Symbol.iterator] = function* () { for (;;) yield 1 }
+    JSON.stringify = () => { throw 'polluted' }; JSON.parse = () => ({ resourceType: 'polluted' })
+    globalThis.Promise = globalThis.Error = globalThis.String = globalThis.Reflect = undefined
+    exports.handler = async () => 'still here'`
+  const broken = aRun(code)
+  const same = aRun(handler('return event.input'))
+
+  for (let round = 0; round < 3; round++) {
+    const result = await run(executors, broken)
+    t.match(result, { status: 'ok', kind: 'string', body: 'still here' })
+    t.equal((await run(executors, same)).body, '{"a":1}')
+  }
+})
+
+t.test('a run leaves nothing that wakes up in the next', async (t) => {
+  const bot = aRun(
+    `let n = 0; ${handler('setTimeout(() => n++, 1); setInterval(() => n++, 1); return n')}`,
+  )
+
+  t.equal((await run(executors, bot)).body, '0')
+  await run(executors, aRun(handler('await new Promise((r) => setTimeout(r, 30))')))
+  t.equal((await run(executors, bot)).body, '0')
+})
+
+t.test('bots of one project share no isolate, nor do memberships of one bot', async (t) => {
+  const code = `globalThis.n ??= 0; ${handler('return ++globalThis.n')}`
+  const counts = []
+  for (const changes of [
+    {},
+    {},
+    { asker: 'other' },
+    { botKey: 'Bot/other' },
+    { projectId: 'other' },
+    { fresh: true },
+  ]) {
+    counts.push((await run(executors, aRun(code, changes))).body)
+  }
+  t.same(counts, ['1', '2', '1', '1', '1', '1'])
+})
+
+t.test('what a run keeps is out of reach of other memberships, bots and projects', async (t) => {
+  const secret = 'only for the first'
+  const event = JSON.stringify({
+    context: {},
+    secrets: { KEY: { name: 'KEY', valueString: secret } },
+    requester: { reference: 'Practitioner/first' },
+  })
+  const code = handler(`
+    const places = [globalThis, Object.prototype, Array.prototype, Promise, medplum.constructor,
+      Object.getPrototypeOf(medplum), require('@medplum/core'), require('crypto'), console, Hl7Message,
+      exports, (globalThis[Symbol.for('stash')] ??= {}), decodeURI, Error]
+    const found = places.flatMap((place) => place.kept ?? [])
+    for (const place of places) {
+      const value = [JSON.stringify([event, medplum.getAccessToken?.call?.name])]
+      Object.defineProperty(place, 'kept', { value, configurable: true, writable: true })
+    }
+    return found.join()`)
+  const keeper = aRun(code, { event, input: '{"patient":"first"}' })
+  await run(executors, keeper)
+  t.match((await run(executors, keeper)).body, secret, 'the same membership finds its own')
+
+  const blank = JSON.stringify({ context: {} })
+  for (const changes of [
+    { asker: 'other' },
+    { botKey: 'Bot/other' },
+    { projectId: 'other' },
+    { fresh: true },
+  ]) {
+    const { body } = await run(executors, aRun(code, { event: blank, ...changes }))
+    t.equal(body, '', JSON.stringify(changes))
+  }
+})
+
+t.test('an answer to a host call that comes after its run is dropped', async (t) => {
+  const late = Promise.withResolvers<void>()
+  const host = async () => {
+    await late.promise
+    return JSON.stringify({ status: 200, headers: {}, body: '' })
+  }
+  const bot = aRun(
+    `let seen = 'nothing'; ${handler("const was = seen; fetch('http://x/').then(() => { seen = 'late' }, () => { seen = 'late' }); return was")}`,
+  )
+  t.equal((await run(executors, bot, host)).body, 'nothing')
+  late.resolve()
+  await run(executors, aRun(handler('await new Promise((r) => setTimeout(r, 20))')))
+  t.equal((await run(executors, bot, host)).body, 'nothing')
+})

@@ -1,0 +1,122 @@
+import t from 'tap'
+import { aRun, handler, openTestExecutors, run } from '../fixtures/bots/runs.ts'
+
+const executors = await openTestExecutors(t)
+
+/** The log without its times. */
+async function logOf(code: string, changes: object = {}): Promise<string> {
+  const { log } = await run(executors, aRun(code, changes))
+  return log.replace(/^\S+Z /gm, '')
+}
+
+t.test('a failure is logged with the lines of the bot that led to it', async (t) => {
+  const code = [
+    'function read(text) {',
+    '  return JSON.parse(text)',
+    '}',
+    'exports.handler = async (medplum, event) => {',
+    '  await null',
+    "  return read('{')",
+    '}',
+  ].join('\n')
+  t.match(
+    await logOf(code),
+    /^ERROR SyntaxError: .*\n {4}at JSON\.parse \(<anonymous>\)\n {4}at read \(bot\.js:2:15\)\n {4}at exports\.handler \(bot\.js:6:10\)\n$/,
+  )
+})
+
+t.test('frames of the sandbox are left out, whatever it was that failed', async (t) => {
+  const bodies = [
+    `await medplum.readResource('Patient', '1')`,
+    `await fetch('https://example.com/')`,
+    `new URL('nonsense')`,
+    `Hl7Message.parse('nonsense')`,
+    `structuredClone(() => 1)`,
+    `require('fs')`,
+  ]
+  for (const body of bodies) {
+    const log = await logOf(handler(`\n  ${body}\n`))
+    t.match(log, /^ERROR \S*Error.*\n.*bot\.js:2:/s, body)
+    t.notMatch(log, /botica|isolated-vm|node:/, body)
+  }
+})
+
+t.test('a module tells its lines, too', async (t) => {
+  const code = `export const handler = async () => {\n  throw new RangeError('far')\n}`
+  t.match(await logOf(code, { format: 'module' }), /^ERROR RangeError: far\n.*bot\.js:2:9\)\n$/)
+})
+
+t.test('what caused an error is told after it', async (t) => {
+  const code = handler(`
+    const inner = new TypeError('inner', { cause: 'text' })
+    console.warn(new Error('seen', { cause: inner }))
+    const own = new Error('own')
+    own.cause = own
+    throw own`)
+  const log = await logOf(code)
+  t.match(log, /^WARN Error: seen\n {4}at .*\nCaused by: TypeError: inner\n {4}at /)
+  t.equal(log.match(/Caused by: Error: own/g)?.length, 4, 'a ring ends')
+})
+
+t.test('values are shown as JSON, as deep and as long as is of use', async (t) => {
+  const cases: readonly (readonly [string, string])[] = [
+    [`'text', 1, true, null, undefined`, 'text 1 true null undefined'],
+    [`{ a: ['x', { b: new Date(0) }] }`, '{"a":["x",{"b":"1970-01-01T00:00:00.000Z"}]}'],
+    [`() => 1, Symbol('s'), 5n`, '[function] Symbol(s) 5'],
+    [
+      `{ a: { b: { c: { d: { e: { f: { g: 1 } } } } } } }`,
+      '{"a":{"b":{"c":{"d":{"e":{"f":{…}}}}}}}',
+    ],
+    [`[[[[[[[1]]]]]]]`, '[[[[[[[…]]]]]]]'],
+    [`Array(200).fill(1)`, `[${'1,'.repeat(100)}…]`],
+    [`(() => { const a = {}; a.a = a; return a })()`, '{"a":{"a":{"a":{"a":{"a":{"a":{…}}}}}}}'],
+    [`{ get a() { throw 1 } }`, '[unprintable]'],
+    [`new URL('https://example.com/x')`, '"https://example.com/x"'],
+  ]
+  for (const [values, line] of cases) {
+    t.equal(await logOf(handler(`console.log(${values})`)), `INFO ${line}\n`, values)
+  }
+})
+
+t.test('secrets are hidden as JSON, as numbers and as parts of others, too', async (t) => {
+  const key = '-----BEGIN KEY-----\nMIIEvQ\n-----END "KEY"-----'
+  const secrets = {
+    PART: { name: 'PART', valueString: 'password' },
+    WHOLE: { name: 'WHOLE', valueString: 'password-of-production' },
+    KEY: { name: 'KEY', valueString: key },
+    ACCOUNT: { name: 'ACCOUNT', valueInteger: 1234567890 },
+    RATE: { name: 'RATE', valueDecimal: 0.12345678 },
+    PIN: { name: 'PIN', valueInteger: 1234 },
+  }
+  const event = JSON.stringify({ context: {}, secrets })
+  const code = handler(`
+    console.log(event.secrets)
+    const [whole, key, account] = ['WHOLE', 'KEY', 'ACCOUNT'].map((name) => event.secrets[name])
+    console.log('at', whole.valueString, account.valueInteger, 'with', key.valueString)
+    throw new Error(JSON.stringify([key.valueString]))`)
+  const log = await logOf(code, { event })
+  t.match(log, '"WHOLE":{"name":"WHOLE","valueString":"***"}')
+  t.match(log, '"KEY":{"name":"KEY","valueString":"***"}')
+  t.match(log, '"ACCOUNT":{"name":"ACCOUNT","valueInteger":***}')
+  t.match(log, '"PIN":{"name":"PIN","valueInteger":1234}')
+  t.match(log, 'INFO at *** *** with ***\n')
+  t.match(log, 'ERROR Error: ["***"]\n')
+  t.notMatch(log, /production|MIIEvQ|1234567890|0\.12345678/)
+})
+
+t.test('secrets are hidden wherever they stand', async (t) => {
+  const secrets = {
+    KEY: { name: 'KEY', valueString: 'hunter2hunter2' },
+    SHORT: { name: 'SHORT', valueString: 'seven77' },
+    FLAG: { name: 'FLAG', valueBoolean: true },
+  }
+  const event = JSON.stringify({ context: {}, secrets })
+  const code = handler(`
+    console.log({ deep: ['a hunter2hunter2 b'] }, 'hunter2hunter2hunter2hunter2', 'seven77')
+    throw new Error('no hunter2hunter2', { cause: new Error('hunter2hunter2') })`)
+  const log = await logOf(code, { event })
+  t.match(log, 'INFO {"deep":["a *** b"]} ****** seven77\n')
+  t.match(log, 'ERROR Error: no ***\n')
+  t.match(log, 'Caused by: Error: ***\n')
+  t.notMatch(log, 'hunter2')
+})

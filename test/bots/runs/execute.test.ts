@@ -1,0 +1,321 @@
+import { randomUUID } from 'node:crypto'
+import t from 'tap'
+import { openBotica } from '../../fixtures/botica.ts'
+import {
+  aBot,
+  deploy,
+  eventually,
+  execute,
+  handler,
+  type Untyped,
+} from '../../fixtures/bots/bots.ts'
+
+const botica = await openBotica(t, { worker: true })
+const { admin } = botica
+const HL7 = 'x-application/hl7-v2+er7'
+const ADT = 'MSH|^~\\&|A|B|C|D|20261101||ADT^A01|77|P|2.5.1\rPID|1||1234'
+
+// A busy machine takes its time.
+const patient = { fields: { timeout: 120 } }
+const echo = await aBot(botica, handler('return event.input'), patient)
+
+t.test('input is parsed by its content type', async (t) => {
+  const describe = await aBot(
+    botica,
+    handler(`const { input } = event
+      return JSON.stringify([input?.constructor?.name, typeof input === 'object' ? input : String(input)])`),
+  )
+  const cases: readonly (readonly [string, string | Uint8Array, unknown])[] = [
+    ['text/plain', 'Hello', ['String', 'Hello']],
+    ['text/plain; charset=utf-8', 'Grüße', ['String', 'Grüße']],
+    ['application/json', '{"a":[1]}', ['Object', { a: [1] }]],
+    ['application/json', '[1,2]', ['Array', [1, 2]]],
+    ['application/json', '"x"', ['String', 'x']],
+    ['application/x-www-form-urlencoded', 'a=1&b=x+y', ['Object', { a: '1', b: 'x y' }]],
+    [
+      'application/fhir+json',
+      '{"resourceType":"Patient"}',
+      ['Object', { resourceType: 'Patient' }],
+    ],
+    ['application/vnd.x+json', '{"a":1}', ['Object', { a: 1 }]],
+    ['application/xml', '<a/>', ['String', '<a/>']],
+    ['application/octet-stream', new Uint8Array([0, 255]), ['Uint8Array', { 0: 0, 1: 255 }]],
+  ]
+  for (const [type, body, expected] of cases) {
+    const answer = await admin.post(`Bot/${describe}/$execute`, body, { 'Content-Type': type })
+    t.equal(answer.status, 200, type)
+    t.same(JSON.parse(answer.text), expected, `${type} ${body}`)
+  }
+  const none = await admin.post(`Bot/${describe}/$execute`)
+  t.same(JSON.parse(none.text), ['Object', {}], 'no body')
+})
+
+t.test('HL7 arrives as a message, and its acknowledgement goes back as text', async (t) => {
+  const ack = await aBot(botica, handler('return event.input.buildAck()'))
+  const answer = await admin.post(`Bot/${ack}/$execute`, ADT, { 'Content-Type': HL7 })
+  t.equal(answer.status, 200)
+  t.match(answer.headers.get('content-type'), HL7)
+  t.match(answer.text, /^MSH\|\^~\\&\|C\|D\|A\|B\|.*\rMSA\|AA\|77\|OK/s)
+})
+
+t.test('content that is not what it says is refused', async (t) => {
+  const cases: readonly (readonly [string, string])[] = [
+    ['application/json', '{'],
+    ['application/fhir+json', 'x'],
+    [HL7, 'PID|1'],
+  ]
+  for (const [type, body] of cases) {
+    const answer = await admin.post<Untyped>(`Bot/${echo}/$execute`, body, { 'Content-Type': type })
+    t.equal(answer.status, 400, type)
+    t.equal(answer.body.issue[0].details.text, 'Content could not be parsed')
+  }
+})
+
+t.test('all four request forms and an extra path reach the bot', async (t) => {
+  const value = randomUUID()
+  const fields = { identifier: [{ system: 'https://example.com/bots', value }] }
+  const id = await aBot(botica, handler('return { input: event.input, path: event.path }'), {
+    fields,
+  })
+  const identifier = `https://example.com/bots|${value}`
+  const query = `identifier=${encodeURIComponent(identifier)}`
+  const json = { 'Content-Type': 'application/json' }
+  const byId = await admin.get(`Bot/${id}/$execute?a=1&a=2&b=x`)
+  t.same(byId.body, { input: { a: ['1', '2'], b: 'x' } })
+  t.same((await execute(admin, id, { a: 1 })).body, { input: { a: 1 } })
+  t.same((await admin.get(`Bot/$execute?${query}&a=1`)).body, { input: { identifier, a: '1' } })
+  t.same((await admin.post(`Bot/$execute?${query}`, '{"a":1}', json)).body, { input: { a: 1 } })
+  t.same((await admin.get(`Bot/${id}/$execute/deep/path`)).body, { input: {}, path: 'deep/path' })
+})
+
+t.test('a result is answered by its kind', async (t) => {
+  const csv = `({ resourceType: 'Binary', contentType: 'text/csv', data: btoa('a,b') })`
+  const cases: readonly (readonly [string, string, string | RegExp])[] = [
+    ['undefined', 'application/fhir+json', /"id":"ok"/],
+    ['({ a: 1.50 })', 'application/json', '{"a":1.5}'],
+    ['[1]', 'application/json', '[1]'],
+    ['true', 'application/json', 'true'],
+    ['42', 'application/json', '42'],
+    ['null', 'application/json', 'null'],
+    [`'some words'`, 'text/plain', 'some words'],
+    [`'{"a":1}'`, 'application/json', '{"a":1}'],
+    [`''`, 'text/plain', ''],
+    [`({ resourceType: 'Basic' })`, 'application/fhir+json', '{"resourceType":"Basic"}'],
+    [`Hl7Message.parse('MSH|^~\\\\&|A')`, HL7, 'MSH|^~\\&|A'],
+    [csv, 'application/fhir+json', /"Binary"/],
+    [
+      `({ resourceType: 'OperationOutcome', issue: [{ severity: 'error', code: 'invalid' }] })`,
+      'application/fhir+json',
+      /"severity":"error"/,
+    ],
+  ]
+  for (const [expression, type, body] of cases) {
+    const id = await aBot(botica, handler(`return ${expression}`))
+    const answer = await execute(admin, id)
+    t.equal(answer.status, 200, expression)
+    t.match(answer.headers.get('content-type'), type, expression)
+    t.match(answer.text, body, expression)
+  }
+  const binary = await aBot(botica, handler(`return ${csv}`))
+  const asGet = await admin.get(`Bot/${binary}/$execute`)
+  t.equal(asGet.headers.get('content-type'), 'text/csv')
+  t.equal(asGet.text, 'a,b')
+  const fhir = await admin.get(`Bot/${binary}/$execute`, { Accept: 'application/fhir+json' })
+  t.match(fhir.body, { resourceType: 'Binary' })
+  const text = await admin.post(`Bot/${echo}/$execute`, '{"a":1}', { 'Content-Type': 'text/plain' })
+  t.match(
+    text.headers.get('content-type'),
+    'text/plain',
+    'text stays text, even if it reads as JSON',
+  )
+})
+
+t.test('a failed bot is 400 with an outcome that names the run', async (t) => {
+  const cases: readonly (readonly [string, unknown])[] = [
+    [`throw new Error('no way')`, { code: 'invalid', details: { text: 'no way' } }],
+    [`throw 'words'`, { details: { text: 'words' } }],
+    [
+      `const { OperationOutcomeError, notFound } = require('@medplum/core')
+       throw new OperationOutcomeError(notFound)`,
+      { code: 'not-found' },
+    ],
+    [`return await medplum.readResource('Patient', '${randomUUID()}')`, { code: 'not-found' }],
+    ['const a = {}; a.a = a; return a', { details: { text: /could not be serialized/ } }],
+    [`return 'x'.repeat(6291457)`, { code: 'too-costly' }],
+  ]
+  for (const [body, issue] of cases) {
+    const answer = await execute(admin, await aBot(botica, handler(body)))
+    t.equal(answer.status, 400, body)
+    t.match(answer.body.issue[0], issue, body)
+    t.equal(answer.body.issue[0].diagnostics, answer.headers.get('x-bot-run-id'), body)
+  }
+})
+
+t.test('limits end a run, not its neighbours', async (t) => {
+  const slow = await aBot(botica, handler('await new Promise(() => {})'), {
+    fields: { timeout: 1 },
+  })
+  const loop = await aBot(botica, handler('for (;;);'), { fields: { timeout: 1 } })
+  const flood = await aBot(
+    botica,
+    handler('const all = []; for (;;) all.push(new Array(1000).fill({}))'),
+    // How long a heap takes to fill is the machine's affair.
+    {
+      fields: {
+        timeout: 60,
+        extension: [
+          {
+            url: `${botica.baseUrl}fhir/StructureDefinition/bot-cpuMs`,
+            valueInteger: 60_000,
+          },
+        ],
+      },
+    },
+  )
+  const [ended, looped, flooded, ...neighbours] = await Promise.all([
+    execute(admin, slow),
+    execute(admin, loop),
+    execute(admin, flood),
+    ...[1, 2, 3].map((n) => execute(admin, echo, n)),
+  ])
+  for (const answer of [ended, looped]) {
+    t.equal(answer.status, 400)
+    t.match(answer.body.issue[0], { code: 'timeout', details: { text: 'Bot timed out after 1 s' } })
+  }
+  t.equal(flooded.status, 400)
+  t.match(flooded.body.issue[0], {
+    code: 'too-costly',
+    details: { text: 'Bot exceeded memory limit of 128 MB' },
+  })
+  t.same(
+    neighbours.map(({ text }) => text),
+    ['1', '2', '3'],
+  )
+})
+
+t.test('a bot that cannot be found or run is refused', async (t) => {
+  const cases: readonly (readonly [string, number, string])[] = [
+    ['Bot/$execute', 400, 'Must specify bot ID or identifier.'],
+    [`Bot/${randomUUID()}/$execute`, 404, 'Not found'],
+    ['Bot/$execute?identifier=a%7Cnobody', 404, 'Not found'],
+    ['Bot/$execute?identifier=nobody', 404, 'Not found'],
+    [`Bot/${await aBot(botica)}/$execute`, 400, 'No executable code'],
+    [
+      `Bot/${await aBot(botica, undefined, { fields: { executableCode: { url: 'https://x/' } } })}/$execute`,
+      400,
+      'Executable code is not a Binary',
+    ],
+  ]
+  for (const [path, status, text] of cases) {
+    const answer = await admin.post<Untyped>(path, {})
+    t.equal(answer.status, status, path)
+    t.equal(answer.body.issue[0].details.text, text)
+  }
+  const other = await botica.createTenant()
+  t.equal((await execute(other.admin, echo)).status, 404, 'of another Project')
+  t.equal((await execute(botica.anonymous, echo)).status, 401)
+})
+
+t.test('of two bots with one identifier the oldest runs', async (t) => {
+  const value = randomUUID()
+  const fields = { identifier: [{ system: 's', value }] }
+  const oldest = await aBot(botica, handler('return "oldest"'), { fields })
+  await aBot(botica, handler('return "youngest"'), { fields })
+  await deploy(admin, oldest, handler('return "still oldest"'))
+  t.equal((await admin.get(`Bot/$execute?identifier=s%7C${value}`)).text, 'still oldest')
+})
+
+t.test('the event tells who asks and hides what is private', async (t) => {
+  const id = await aBot(botica, handler('return event'))
+  const answer = await execute(admin, id, 1, {
+    'X-Mine': 'yes',
+    Cookie: 'a=b',
+    'X-Forwarded-For': '::1',
+  })
+  const { requester, headers, runId, attempt, deadline, bot } = answer.body
+  t.match(requester.reference, /^ClientApplication\//)
+  t.equal(bot.reference, `Bot/${id}`)
+  t.equal(runId, answer.headers.get('x-bot-run-id'))
+  t.equal(attempt, 1)
+  t.ok(deadline > Date.now())
+  t.equal(headers['x-mine'], 'yes')
+  for (const name of ['authorization', 'cookie', 'x-forwarded-for']) t.notOk(name in headers, name)
+})
+
+t.test('a bot calls bots, ten deep and no deeper', async (t) => {
+  const outer = await aBot(
+    botica,
+    handler(
+      `return await medplum.executeBot('${echo}', { from: event.input.n }, 'application/json')`,
+    ),
+    patient,
+  )
+  const answers = await Promise.all(
+    Array.from({ length: 12 }, (_, n) => execute(admin, outer, { n })),
+  )
+  t.same(
+    answers.map(({ body }) => body),
+    answers.map((_, n) => ({ from: n })),
+    'more callers than the worker has places',
+  )
+  const self = await aBot(botica, undefined, patient)
+  await deploy(
+    admin,
+    self,
+    handler(`return await medplum.executeBot('${self}', {}, 'application/json')`),
+  )
+  const endless = await execute(admin, self)
+  t.equal(endless.status, 400)
+  t.match(endless.body.issue[0].details.text, /more than 10 deep/)
+})
+
+t.test('large inputs and results make the round trip', async (t) => {
+  const input = 'é'.repeat(1_000_000)
+  const answer = await execute(admin, echo, { input })
+  t.equal(answer.status, 200)
+  t.equal(answer.body.input, input)
+})
+
+t.test('a hot execute costs web no SQL and two Redis commands', async (t) => {
+  const { database, queues } = botica.services
+  let fewest = { sql: Infinity, redis: Infinity }
+  // Now and then a session is read again in the background, which may fall into one of these.
+  for (let attempt = 0; attempt < 10; attempt++) {
+    const before = { sql: database.statements, redis: queues.commands }
+    t.equal((await execute(admin, echo)).status, 200)
+    const cost = { sql: database.statements - before.sql, redis: queues.commands - before.redis }
+    if (cost.sql + cost.redis < fewest.sql + fewest.redis) fewest = cost
+  }
+  t.strictSame(fewest, { sql: 0, redis: 2 })
+})
+
+t.test('a caller that goes stops its run', async (t) => {
+  const id = await aBot(botica, handler('await new Promise(() => {})'), {
+    fields: { timeout: 300 },
+  })
+  const controller = new AbortController()
+  const asked = fetch(new URL(`fhir/R4/Bot/${id}/$execute`, botica.baseUrl), {
+    headers: { Authorization: `Bearer ${admin.token}` },
+    signal: controller.signal,
+  })
+  const active = async () => (await botica.services.queues.depths())['bots-sync']?.active
+  await eventually(async () => ((await active()) === 1 ? true : undefined))
+  controller.abort()
+  await t.rejects(asked)
+  await eventually(async () => ((await active()) === 0 ? true : undefined), 60_000)
+})
+
+t.test('a Project without bots refuses to run them', async (t) => {
+  const other = await botica.createTenant()
+  const id = await aBot(other, handler('return 1'))
+  const current = await botica.superAdmin.get<Untyped>(`Project/${other.project.id}`)
+  await botica.superAdmin.put(`Project/${other.project.id}`, {
+    ...current.body,
+    features: ['email'],
+  })
+  const refused = await eventually(async () => {
+    const answer = await execute(other.admin, id)
+    return answer.status === 400 ? answer : undefined
+  })
+  t.equal(refused.body.issue[0].details.text, 'Bots not enabled')
+})

@@ -1,0 +1,96 @@
+import t from 'tap'
+import { until } from '../../fixtures/botica.ts'
+import { aRun, handler, openTestExecutors, run } from '../../fixtures/bots/runs.ts'
+
+const PATIENCE_MS = 60_000
+const wallMs = 120_000
+const limits = { wallMs, cpuMs: wallMs, memoryMb: 64, resultBytes: 1e6, logBytes: 1e5 }
+const executors = await openTestExecutors(t, { isolatesPerBot: 2 })
+const pausing = aRun(
+  handler('await new Promise((resolve) => setTimeout(resolve, event.input.ms))'),
+  { limits },
+)
+const waiting = aRun(handler(`await fetch('http://x/')`), { limits })
+
+/** Answers what `waiting` asks once it is opened. */
+function aGate() {
+  const opened = Promise.withResolvers<void>()
+  const host = async () => {
+    await opened.promise
+    return JSON.stringify({ status: 200, headers: {}, body: '' })
+  }
+  return { host, open: opened.resolve }
+}
+
+t.test('runs that only wait leave their places to others', async (t) => {
+  const isolates = () => executors.stats().isolates
+  const { host, open } = aGate()
+  const runs = Array.from({ length: 20 }, () => run(executors, waiting, host))
+  await until(async () => executors.stats().running === 20, PATIENCE_MS)
+  t.equal(executors.stats().waiting, 0)
+  open()
+  t.ok((await Promise.all(runs)).every(({ status }) => status === 'ok'))
+  await until(async () => isolates() > 0 && isolates() <= 5, PATIENCE_MS)
+  t.pass('what is idle is dropped again, but for some')
+})
+
+t.test('idle isolates give way to those of many runs', async (t) => {
+  const own = await openTestExecutors(t)
+  const bots = Array.from({ length: 16 }, (_, n) => ({ ...waiting, botKey: `Bot/${n}` }))
+  const first = aGate()
+  const fill = bots.flatMap((bot) => Array.from({ length: 4 }, () => run(own, bot, first.host)))
+  await until(async () => own.stats().running === 64, PATIENCE_MS)
+  first.open()
+  await Promise.all(fill)
+  await until(async () => own.stats().isolates === 64, PATIENCE_MS)
+
+  const second = aGate()
+  const runs = Array.from({ length: 64 }, () => run(own, waiting, second.host))
+  const most = async () => own.stats().isolates > 64 && own.stats().isolates <= 96
+  await until(async () => own.stats().running === 64 && (await most()), PATIENCE_MS)
+  second.open()
+  t.ok((await Promise.all(runs)).every(({ status }) => status === 'ok'))
+})
+
+t.test('runs that compute take turns', async (t) => {
+  const busy = aRun(
+    handler(`const from = Date.now()
+      while (Date.now() < from + 200);
+      return { from, to: Date.now() }`),
+    { limits },
+  )
+  const results = await Promise.all(Array.from({ length: 6 }, () => run(executors, busy)))
+  const spans = results.map(({ body }) => JSON.parse(body) as { from: number; to: number })
+  const most = spans.map(
+    ({ from }) => spans.filter((one) => one.from <= from && from < one.to).length,
+  )
+  t.ok(Math.max(...most) <= 2, `${Math.max(...most)} at once`)
+})
+
+t.test('called bots have places besides those of their callers', async (t) => {
+  const own = await openTestExecutors(t, { runsPerExecutor: 3 })
+  const echo = aRun(handler('return 1'), { limits, depth: 1 })
+  const caller = aRun(handler(`return await medplum.get('fhir/R4/Basic/1').catch(String)`), {
+    limits,
+  })
+  const host = async () => {
+    const { body } = await run(own, echo)
+    return JSON.stringify({ status: 200, headers: {}, body })
+  }
+  const results = await Promise.all(Array.from({ length: 6 }, () => run(own, caller, host)))
+  t.ok(results.every(({ status, body }) => status === 'ok' && body === '1'))
+})
+
+t.test('a project that is never idle makes room for another', async (t) => {
+  const own = await openTestExecutors(t, { maxExecutors: 1 })
+  let isServed = false
+  const loop = async () => {
+    while (!isServed) await run(own, { ...pausing, input: '{"ms":50}' })
+  }
+  const crowd = Promise.all([loop(), loop(), loop()])
+  await until(async () => own.stats().running > 0, PATIENCE_MS)
+  const other = await run(own, { ...pausing, projectId: 'project-2', input: '{"ms":0}' })
+  isServed = true
+  await crowd
+  t.equal(other.status, 'ok')
+})

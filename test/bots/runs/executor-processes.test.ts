@@ -1,0 +1,194 @@
+/** The processes that bots run in: how they are shared, what their end means, and that they end. */
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { getPriority } from 'node:os'
+import { setTimeout as delay } from 'node:timers/promises'
+import t from 'tap'
+import { ExecutorProcess } from '../../../worker/bots/executors/process.ts'
+import { aRun, handler, limits, openTestExecutors, run, textOf } from '../../fixtures/bots/runs.ts'
+
+const echo = aRun(handler('return event.input'))
+
+const PATIENCE_MS = 60_000
+
+async function until(isTrue: () => boolean, patienceMs = PATIENCE_MS): Promise<void> {
+  const deadline = Date.now() + patienceMs
+  while (!isTrue()) {
+    if (Date.now() > deadline) throw new Error(`Never true: ${isTrue}`)
+    await delay(10)
+  }
+}
+
+function isZombie(pid: number): boolean {
+  try {
+    return / Z /.test(readFileSync(`/proc/${pid}/stat`, 'utf8'))
+  } catch {
+    return true
+  }
+}
+
+function childPids(parent = process.pid): number[] {
+  return readdirSync('/proc')
+    .filter((name) => /^\d+$/.test(name))
+    .filter((pid) => {
+      try {
+        const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ')
+        return fields?.[1] === String(parent)
+      } catch {
+        return false
+      }
+    })
+    .map(Number)
+}
+
+/** None of a process that has ended since it was listed. */
+function threadsOf(pid: number): number[] {
+  try {
+    return readdirSync(`/proc/${pid}/task`).map(Number)
+  } catch {
+    return []
+  }
+}
+
+/** None of a thread that has ended since it was listed. */
+function priorityOf(thread: number): number | undefined {
+  try {
+    return getPriority(thread)
+  } catch {
+    return undefined
+  }
+}
+
+t.test(
+  'when an executor dies, runs without effect are repeated, those with one are not',
+  async (t) => {
+    const before = new Set(childPids())
+    const own = await openTestExecutors(t, { spares: 1 })
+    const asked = new Set<string>()
+    // What is asked first has no answer before the end of who asked.
+    const host = (name: string) => async () => {
+      if (asked.has(name)) return JSON.stringify({ status: 200, headers: {}, body: '' })
+      asked.add(name)
+      return new Promise<string>(() => {})
+    }
+    const reader = aRun(handler('await fetch("http://x/r"); return "read"'))
+    const writer = aRun(handler('await fetch("http://x/w", { method: "POST" }); return "written"'))
+    await run(own, echo)
+    const runs = Promise.all([run(own, reader, host('reader')), run(own, writer, host('writer'))])
+    await until(() => asked.size === 2)
+    for (const pid of childPids()) if (!before.has(pid)) process.kill(pid, 'SIGKILL')
+    const [read, written] = await runs
+
+    t.match(read, { status: 'ok', body: 'read' })
+    t.match(written, { status: 'error', failure: 'interrupted', sideEffects: 1 })
+    t.equal(textOf(written), 'Bot run interrupted')
+    t.equal((await run(own, echo)).status, 'ok')
+  },
+)
+
+t.test(
+  'a bot version that killed two executors runs alone until it is deployed anew',
+  async (t) => {
+    const own = await openTestExecutors(t, { spares: 1 })
+    // A top level that throws a proxy holds its thread for ever, so that only a kill ends it.
+    const code = 'throw new Proxy({}, { get() { for (;;); } }); export const handler = 1'
+    const killer = aRun(code, { format: 'module' })
+    const attack = (wallMs: number) => run(own, { ...killer, limits: { ...limits, wallMs } })
+    for (const kills of [1, 2]) {
+      const hasKilled = () => own.stats().deaths.closed + own.stats().deaths.timeout >= kills
+      // On a busy machine the time may be over before the code has begun.
+      for (let wallMs = 300; !hasKilled() && wallMs < PATIENCE_MS; wallMs *= 3) {
+        const hostile = attack(wallMs)
+        t.equal((await run(own, echo)).status, 'ok')
+        t.equal((await hostile).failure, 'timeout')
+        await until(hasKilled, 10_000).catch(() => undefined)
+      }
+    }
+    t.equal(own.stats().heldVersions, 1)
+
+    const hostile = attack(1000)
+    await until(() => own.stats().quarantined === 1)
+    t.equal((await run(own, echo)).status, 'ok')
+    t.equal((await hostile).failure, 'timeout')
+  },
+)
+
+t.test('an executor whose bots use much of the processor steps behind the others', async (t) => {
+  const before = new Set(childPids())
+  const own = await openTestExecutors(t, { spares: 1 })
+  const controller = new AbortController()
+  const endless = { ...limits, wallMs: 300_000, cpuMs: 300_000 }
+  const busy = aRun(handler('for (;;);'), { projectId: 'busy', limits: endless })
+  await run(own, { ...echo, projectId: 'quiet' })
+  const ended = run(own, busy, undefined, controller.signal)
+
+  const isBehind = (thread: number) => priorityOf(thread) === Math.min(getPriority() + 5, 19)
+  const behind = () =>
+    childPids().filter((pid) => !before.has(pid) && threadsOf(pid).some(isBehind))
+  await until(() => behind().length > 0)
+  const [pid = 0] = behind()
+  t.equal(behind().length, 1)
+  const others = () => threadsOf(pid).filter((thread) => thread !== pid)
+  await until(() =>
+    others().every((thread) => isBehind(thread) || priorityOf(thread) === undefined),
+  )
+  t.equal(getPriority(pid), getPriority(), 'all but the thread that hands runs over')
+  controller.abort()
+  t.match(await ended, { failure: 'cancelled' })
+})
+
+t.test('projects beyond the cap take turns', async (t) => {
+  const own = await openTestExecutors(t, { spares: 1, maxExecutors: 2 })
+  const runs = Array.from({ length: 6 }, (_, i) => run(own, { ...echo, projectId: `project-${i}` }))
+  const results = await Promise.all(runs)
+  t.ok(results.every(({ status }) => status === 'ok'))
+  t.ok(own.stats().executors <= 2)
+})
+
+t.test('closing ends every process', async (t) => {
+  const before = new Set(childPids())
+  const own = await openTestExecutors(t, { spares: 2 })
+  const endless = { ...limits, wallMs: 300_000, cpuMs: 300_000 }
+  const hanging = run(own, aRun(handler('for (;;);'), { limits: endless }))
+  await run(own, echo)
+  const started = childPids().filter((pid) => !before.has(pid))
+  t.ok(started.length >= 2)
+  await own.close()
+  t.match(await hanging, { status: 'error', failure: 'interrupted' })
+  await until(() => started.every((pid) => !existsSync(`/proc/${pid}`) || isZombie(pid)))
+})
+
+t.test('an executor that is slow to start is waited for', async (t) => {
+  const slow = new ExecutorProcess()
+  t.teardown(() => slow.kill({ cause: 'closed' }))
+  process.kill(slow.pid, 'SIGSTOP')
+  // Longer than the silence that ends one that has spoken.
+  await delay(3500)
+  slow.check()
+  t.ok(slow.isAlive)
+  process.kill(slow.pid, 'SIGCONT')
+  await slow.ready
+})
+
+t.test('an executor does not outlive its worker', async (t) => {
+  const fixture = new URL('../../fixtures/bots/runs.ts', import.meta.url)
+  const code = `
+    import { aRun, handler, openTestExecutors, run } from ${JSON.stringify(fixture.href)}
+    const executors = await openTestExecutors({ teardown() {} }, { spares: 1 })
+    void run(executors, aRun(handler('for (;;);')))
+    await run(executors, aRun(handler('return 1')))
+    process.kill(process.pid, 'SIGKILL')`
+  const worker = spawn(process.execPath, ['--input-type=module', '--eval', code])
+  let children: number[] = []
+  const watch = setInterval(() => {
+    const found = childPids(worker.pid)
+    if (found.length > 0) children = found
+  }, 5)
+  const [, signal] = await once(worker, 'exit')
+  clearInterval(watch)
+
+  t.equal(signal, 'SIGKILL')
+  t.ok(children.length > 0)
+  await until(() => children.every((pid) => !existsSync(`/proc/${pid}`) || isZombie(pid)))
+})

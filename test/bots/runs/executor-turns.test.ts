@@ -1,0 +1,88 @@
+/** Projects that take turns in the executors of a worker: nobody is sent away for the sake of a slow start. */
+import t from 'tap'
+import { defaultMemoryMb } from '../../../shared/config/memory.ts'
+import { executorsWithin } from '../../../worker/bots/executors/executors.ts'
+import { ExecutorProcess } from '../../../worker/bots/executors/process.ts'
+import { until } from '../../fixtures/botica.ts'
+import { aRun, handler, limits, openTestExecutors, run } from '../../fixtures/bots/runs.ts'
+
+const PATIENCE_MS = 60_000
+/** Longer than a project waits before an executor of another is asked for. */
+const SLOW_MS = 800
+const MOST = 8
+const GB = 2 ** 30
+
+const echo = aRun(handler('return event.input'))
+const waiting = aRun(handler(`return await fetch('http://x/').then(String)`), { limits })
+
+/** Executors that start slowly, counted. */
+function slowStarts() {
+  let count = 0
+  const start = () => {
+    count++
+    const one = new ExecutorProcess()
+    process.kill(one.pid, 'SIGSTOP')
+    setTimeout(() => one.isAlive && process.kill(one.pid, 'SIGCONT'), SLOW_MS)
+    return one
+  }
+  return { start, count: () => count }
+}
+
+const callOf = (n: number) => ({ ...echo, projectId: `project-${n}` })
+
+t.test('a call of a project without an executor costs one start and one retirement', async (t) => {
+  const { start, count } = slowStarts()
+  const own = await openTestExecutors(t, { maxExecutors: MOST, spares: 0, start })
+  for (let n = 0; n < 12; n++) t.equal((await run(own, callOf(n))).status, 'ok')
+  t.equal(count(), 12)
+  t.equal(own.stats().executors, MOST)
+  await until(async () => own.stats().deaths.closed === 12 - MOST, PATIENCE_MS)
+
+  for (let n = 11; n >= 12 - MOST; n--) t.equal((await run(own, callOf(n))).status, 'ok')
+  t.equal(count(), 12, 'those that were called last have theirs')
+})
+
+t.test('projects that call together are all served by as few starts', async (t) => {
+  const { start, count } = slowStarts()
+  const own = await openTestExecutors(t, { maxExecutors: MOST, spares: 0, start })
+  const calls = Array.from({ length: 12 }, (_, n) => run(own, callOf(n)))
+  t.ok((await Promise.all(calls)).every(({ status }) => status === 'ok'))
+  t.equal(count(), 12)
+  t.ok(own.stats().executors <= MOST)
+})
+
+t.test('while an executor starts, those that work keep theirs', async (t) => {
+  const { start, count } = slowStarts()
+  const own = await openTestExecutors(t, { maxExecutors: 3, spares: 0, start })
+  const gate = Promise.withResolvers<void>()
+  const host = async () => {
+    await gate.promise
+    return JSON.stringify({ status: 200, headers: {}, body: '' })
+  }
+  const busy = [1, 2].map((n) => run(own, { ...waiting, projectId: `busy-${n}` }, host))
+  await until(async () => own.stats().running === 2, PATIENCE_MS)
+  t.equal((await run(own, callOf(1))).status, 'ok')
+  t.equal((await run(own, callOf(2))).status, 'ok', 'in place of the idle one')
+  t.equal(own.stats().executors, 3)
+  t.equal(count(), 4)
+  gate.resolve()
+  t.ok((await Promise.all(busy)).every(({ status }) => status === 'ok'))
+})
+
+t.test('as many executors are kept as the memory of a worker allows', (t) => {
+  t.equal(executorsWithin(64), 2, 'two at least')
+  t.ok(executorsWithin(512) >= 6)
+  t.ok(executorsWithin(2048) >= 50)
+  t.equal(defaultMemoryMb(8 * GB, 0), 2048, 'at most')
+  t.equal(defaultMemoryMb(2 * GB, 0), 1024, 'half of a machine')
+  t.equal(defaultMemoryMb(2 * GB, 2 ** 60), 1024, 'a limit that is none')
+  t.equal(defaultMemoryMb(8 * GB, GB / 2), 512, 'all of a container')
+  t.end()
+})
+
+t.test('beyond its memory a worker ends idle executors, but for two', async (t) => {
+  const own = await openTestExecutors(t, { maxExecutors: 4, memoryMb: 1 })
+  await Promise.all([1, 2, 3, 4].map((n) => run(own, callOf(n))))
+  await until(async () => own.stats().executors === 2, PATIENCE_MS)
+  t.equal((await run(own, callOf(1))).status, 'ok')
+})

@@ -1,0 +1,139 @@
+import { Queue } from 'bullmq'
+import t from 'tap'
+import { PREFIX } from '../../../shared/platform/queue/scripts.ts'
+import { openBotica, type Tenant, until } from '../../fixtures/botica.ts'
+import { aBot, execute, handler, type Untyped } from '../../fixtures/bots/bots.ts'
+import { AT_GATE, aGate } from '../../fixtures/gates.ts'
+
+const SLOTS = 4
+const PATIENCE_MS = 90_000
+const botica = await openBotica(t, {
+  worker: true,
+  // A crowd is long in line on a busy machine.
+  env: { WORKER_CONCURRENCY: String(SLOTS), EXECUTE_WAIT_MS: '110000', BOT_TIMEOUT_MS: '100000' },
+})
+const { admin } = botica
+const { config } = botica.services
+const line = new Queue('bots-sync', { connection: { url: config.redisUrl }, prefix: PREFIX })
+t.teardown(() => line.close())
+
+const waiting = handler(`const from = Date.now()
+  ${AT_GATE}
+  await new Promise((resolve) => setTimeout(resolve, event.input.ms))
+  return { from, to: Date.now() }`)
+const busy = handler(`const from = Date.now()
+  while (Date.now() < from + event.input.ms);
+  return { from, to: Date.now() }`)
+
+const limit = (name: string, valueInteger: number) => ({
+  extension: [{ url: `${botica.baseUrl}fhir/StructureDefinition/bot-${name}`, valueInteger }],
+})
+
+async function setConcurrency({ project }: Tenant, valueInteger: number): Promise<void> {
+  const current = await botica.superAdmin.get(`Project/${project.id}`)
+  const systemSetting = [{ name: 'botConcurrency', valueInteger }]
+  const put = await botica.superAdmin.put(`Project/${project.id}`, {
+    ...current.body,
+    systemSetting,
+  })
+  if (put.status !== 200) throw new Error(put.text)
+}
+
+const inLine = () => line.getJobCountByTypes('waiting', 'prioritized', 'delayed')
+
+/** No run is begun before all are in line, however slowly they come. */
+async function lineUp(count: number, ask: () => Promise<Span[]>): Promise<() => Promise<Span[]>> {
+  const before = await inLine()
+  await line.pause()
+  const asked = ask()
+  await until(async () => (await inLine()) - before >= count, PATIENCE_MS)
+  return () => asked
+}
+
+interface Span {
+  readonly from: number
+  readonly to: number
+}
+
+/** The most that ran at once. */
+function overlap(spans: readonly Span[]): number {
+  return Math.max(
+    ...spans.map(({ from }) => spans.filter((one) => one.from <= from && from < one.to).length),
+  )
+}
+
+function many(
+  tenant: Tenant,
+  id: string,
+  count: number,
+  ms: number,
+  gate?: string,
+): Promise<Span[]> {
+  return Promise.all(
+    Array.from({ length: count }, async () => {
+      const { status, body, text } = await execute(tenant.admin, id, { ms, gate })
+      if (status !== 200) throw new Error(`${status} ${text}`)
+      return body as Untyped as Span
+    }),
+  )
+}
+
+t.test('runs that only wait take no slots', async (t) => {
+  const tenant = await botica.createTenant()
+  await setConcurrency(tenant, 100)
+  const id = await aBot(tenant, waiting, { fields: limit('maxConcurrency', 100) })
+  const { gate, open } = aGate(tenant.admin)
+  const ended = await lineUp(40, () => many(tenant, id, 40, 0, gate))
+  await line.resume()
+  await until(async () => (await inLine()) === 0, PATIENCE_MS)
+  await open()
+  const spans = await ended()
+  t.ok(overlap(spans) >= 8 * SLOTS, `${overlap(spans)} at once in ${SLOTS} slots`)
+})
+
+t.test('a bot that asks for it finds nothing of its last run', async (t) => {
+  const code = 'let runs = 0; exports.handler = async () => ++runs'
+  const url = `${botica.baseUrl}fhir/StructureDefinition/bot-fresh`
+  const fields = { extension: [{ url, valueBoolean: true }] }
+  const id = await aBot(botica, code, { fields })
+  for (let n = 0; n < 3; n++) t.equal((await execute(admin, id)).text, '1')
+})
+
+t.test('a bot has no more runs at once than it may, and holds up no other', async (t) => {
+  const id = await aBot(botica, waiting, { fields: limit('maxConcurrency', 2) })
+  const other = await aBot(botica, handler('return { from: Date.now(), to: Date.now() }'))
+  await execute(admin, other)
+  const { gate, open } = aGate(admin)
+  const crowd = await lineUp(60, () => many(botica, id, 60, 50, gate))
+  const lone = await lineUp(1, () => many(botica, other, 1, 0))
+  await line.resume()
+  const [beside] = await lone()
+  await open()
+  const spans = await crowd()
+  t.ok(overlap(spans) <= 2, `${overlap(spans)} at once`)
+  const after = spans.filter(({ from }) => from > (beside?.to ?? 0)).length
+  t.ok(after >= 58, `${after} of the crowd came after the other`)
+})
+
+t.test('a Project has no more runs at once than its setting allows', async (t) => {
+  const tenant = await botica.createTenant()
+  await setConcurrency(tenant, 3)
+  const ids = [await aBot(tenant, waiting), await aBot(tenant, waiting)]
+  const spans = await Promise.all(ids.map((id) => many(tenant, id, 15, 100)))
+  const most = overlap(spans.flat())
+  t.ok(most <= 3, `${most} at once`)
+})
+
+t.test('a crowd of one Project does not hold up the run of another', async (t) => {
+  const [crowded, calm] = [await botica.createTenant(), await botica.createTenant()]
+  await setConcurrency(crowded, 1000)
+  const crowd = await aBot(crowded, busy, { fields: limit('maxConcurrency', 1000) })
+  const alone = await aBot(calm, busy)
+  await many(calm, alone, 1, 0)
+  const others = await lineUp(300, () => many(crowded, crowd, 300, 20))
+  const lone = await lineUp(1, () => many(calm, alone, 1, 0))
+  await line.resume()
+  const [[own], spans] = await Promise.all([lone(), others()])
+  const first = spans.filter(({ from }) => from < (own?.from ?? 0)).length
+  t.ok(first <= 8 * SLOTS, `${first} runs of the crowd were started first`)
+})

@@ -1,0 +1,123 @@
+import t from 'tap'
+import { removeOldJobs } from '../../shared/jobs/long-jobs.ts'
+import { openBotica, until } from '../fixtures/botica.ts'
+import { aBot, execute, finished, handler, type Untyped } from '../fixtures/bots/bots.ts'
+import { aSubscription } from '../fixtures/http/receiver.ts'
+
+const botica = await openBotica(t, { worker: true })
+const { admin, superAdmin, project, services } = botica
+const path = `/admin/projects/${project.id}/bots/stats`
+const PATIENCE_MS = 90_000
+const later = { Prefer: 'respond-async' }
+
+t.test('administrators see what their bots did', async (t) => {
+  const good = await aBot(botica, handler('return 1'))
+  const bad = await aBot(botica, handler('throw new Error("no")'))
+  for (let n = 0; n < 3; n++) await execute(admin, good)
+  await execute(admin, bad)
+  const ofBot = (stats: Untyped, id: string) =>
+    stats.bots.find(({ bot }: Untyped) => bot.reference === `Bot/${id}`)
+  let stats: Untyped
+  // Workers add what they have counted with their heartbeat.
+  await until(async () => {
+    stats = (await admin.get<Untyped>(path)).body
+    return ofBot(stats, good)?.started === 3 && ofBot(stats, bad)?.started === 1
+  }, PATIENCE_MS)
+  t.match(ofBot(stats, good), {
+    succeeded: 3,
+    failed: {},
+    queueWait: { count: 3 },
+    runTime: { count: 3, sumMs: Number },
+  })
+  t.match(ofBot(stats, bad), { succeeded: 0, failed: { thrown: 1 } })
+  t.match(stats.lanes, { 'bots-sync': { inFlight: 0, oldestWaitingSeconds: 0 } })
+})
+
+t.test('runs in hand and in line are told while they last', async (t) => {
+  const extension = [
+    { url: `${botica.baseUrl}fhir/StructureDefinition/bot-maxConcurrency`, valueInteger: 1 },
+  ]
+  const endless = handler('await new Promise(() => {})')
+  const id = await aBot(botica, endless, { fields: { extension, timeout: 600 } })
+  const urls: string[] = []
+  for (let n = 0; n < 3; n++) {
+    const accepted = await execute(admin, id, {}, later)
+    urls.push(String(accepted.headers.get('content-location')))
+  }
+  await until(async () => {
+    const { body } = await admin.get<Untyped>(path)
+    return body.lanes['bots-async'].inFlight === 3 && body.slotsUsed >= 1
+  }, PATIENCE_MS)
+  const { body: queues } = await superAdmin.get<Untyped>('/admin/super/queues')
+  t.match(
+    queues.lanes.filter((lane: Untyped) => lane.project === project.id),
+    [{ queue: 'bots-async', inFlight: 3, oldestWaitingSeconds: Number }],
+  )
+  for (const url of urls) t.equal((await admin.del(url)).status, 202)
+  await until(async () => {
+    const { body } = await admin.get<Untyped>(path)
+    return body.lanes['bots-async'].inFlight === 0 && body.slotsUsed === 0
+  }, PATIENCE_MS)
+})
+
+t.test('stats are for administrators of the Project', async (t) => {
+  const { client } = await botica.createMember()
+  const other = await botica.createTenant()
+  t.equal((await client.get(path)).status, 403)
+  t.equal((await other.admin.get(path)).status, 403)
+  t.equal((await botica.anonymous.get(path)).status, 401)
+})
+
+t.test('the metrics of the service tell runs by project, bot and outcome', async (t) => {
+  const id = await aBot(botica, handler('return await medplum.search("Patient")'))
+  t.equal((await execute(admin, id)).status, 200)
+  const line = new RegExp(
+    `bot_runs_total\\{[^}]*project="${project.id}"[^}]*bot="${id}"[^}]*outcome="ok"[^}]*\\} 1`,
+  )
+  await until(async () => line.test((await botica.anonymous.get('/metrics')).text), PATIENCE_MS)
+  const { text } = await botica.anonymous.get('/metrics')
+  for (const name of [
+    'bot_queue_wait_seconds_bucket',
+    'bot_run_seconds_bucket',
+    'bot_handler_cpu_seconds_bucket',
+    'bot_host_calls_total{kind="fhir"}',
+    'bot_executors{state="bound"}',
+    'bot_executor_deaths_total{cause="timeout"}',
+    'redis_round_trip_seconds',
+    'queue_jobs{',
+    '# TYPE queue_project_jobs gauge',
+    '# TYPE queue_project_oldest_seconds gauge',
+  ]) {
+    t.ok(text.includes(name), name)
+  }
+})
+
+t.test('the metrics of the service tell what each Project has waiting', async (t) => {
+  const metrics = async () => (await botica.anonymous.get('/metrics')).text
+  const line = `queue_project_jobs{queue="change",project="${project.id}",state="waiting"}`
+  const { id } = await admin.create(aSubscription('Basic', 'https://example.org/hook'))
+  t.notOk((await metrics()).includes(line))
+  await admin.create({ resourceType: 'Basic', code: { text: 'nobody takes the event' } })
+  t.ok((await metrics()).includes(`${line} 1`))
+  await admin.del(`Subscription/${id}`)
+  await services.database.query({
+    text: 'delete from outbox o using tenant t where t.project = o.project and t.fhir_id = $1',
+    values: [project.id],
+  })
+})
+
+t.test('jobs are kept for seven days', async (t) => {
+  const id = await aBot(botica, handler('return 1'))
+  const [old, young] = await Promise.all([1, 2].map(() => execute(admin, id, {}, later)))
+  for (const accepted of [old, young]) {
+    await finished(admin, accepted?.headers.get('content-location') ?? '')
+  }
+  const runId = old?.headers.get('x-bot-run-id')
+  await services.database.query({
+    text: `update resource set lu = lu - interval '7 days 1 minute' where id = $1`,
+    values: [runId],
+  })
+  t.ok((await removeOldJobs(services)) >= 1)
+  t.equal((await admin.get(String(old?.headers.get('content-location')))).status, 404)
+  t.equal((await admin.get(String(young?.headers.get('content-location')))).status, 200)
+})

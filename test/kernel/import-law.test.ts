@@ -1,0 +1,154 @@
+/**
+ * Which part of the product may import which. A file imports what stands on its own floor or on one above it in
+ * FLOORS, types included, so a reader can go through the tree from the top down.
+ */
+import { readdirSync, readFileSync } from 'node:fs'
+import { join, posix } from 'node:path'
+import t from 'tap'
+
+const ROOT = join(import.meta.dirname, '../..')
+
+/** The kernel, then the features; `api` is the only place that knows all of them. */
+const FLOORS = [
+  ['errors', 'log'],
+  ['config'],
+  ['fhir'],
+  ['fhirpath'],
+  ['query'],
+  ['validation'],
+  ['access'],
+  ['platform'],
+  ['store'],
+  ['identity'],
+  ['request'],
+  ['binary'],
+  ['terminology'],
+  ['bots'],
+  ['jobs'],
+  ['projects'],
+  ['subscriptions'],
+  ['rest'],
+  ['graphql'],
+  ['bulk'],
+  ['api'],
+  ['open-services'],
+].map((names, floor) => names.map((name) => [name, floor] as const))
+const FLOOR_OF = new Map(FLOORS.flat())
+/** The type of all that a process has opened: every feature takes it. */
+const SERVICES = 'shared/services.ts'
+
+/** Package → the files that may import it. */
+const PACKAGES: ReadonlyMap<string, RegExp> = new Map([
+  ['koa', /^server\//],
+  ['@koa/router', /^server\//],
+  ['@koa/cors', /^server\//],
+  ['isolated-vm', /^worker\/executor\//],
+  ['bullmq', /^(shared\/platform\/queue\/|worker\/main\.ts$)/],
+])
+
+interface Import {
+  readonly from: string
+  readonly to: string
+}
+
+const files = ['shared', 'server', 'worker'].flatMap((folder) =>
+  readdirSync(join(ROOT, folder), { recursive: true, encoding: 'utf8' })
+    .map((path) => posix.join(folder, path))
+    .filter((path) => /\.(ts|cjs)$/.test(path)),
+)
+const texts = new Map(files.map((path) => [path, readFileSync(join(ROOT, path), 'utf8')]))
+const NAMED = /(?:^|\s)(?:from|import|import\(|require\()\s*['"]([^'"]+)['"]/g
+const named = files.flatMap((from) =>
+  [...(texts.get(from) ?? '').matchAll(NAMED)].map(([, to = '']) => ({ from, to })),
+)
+const imports: readonly Import[] = named
+  .filter(({ to }) => to.startsWith('.'))
+  .map(({ from, to }) => ({ from, to: posix.join(posix.dirname(from), to) }))
+
+const line = ({ from, to }: Import) => `${from} imports ${to}`
+const floorOf = (path: string) => FLOOR_OF.get((path.split('/')[1] ?? '').replace(/\.ts$/, ''))
+
+t.test('every folder of shared stands on a floor', (t) => {
+  const strange = files.filter((path) => path.startsWith('shared/') && path !== SERVICES)
+  t.same(
+    strange.filter((path) => floorOf(path) === undefined),
+    [],
+  )
+  t.end()
+})
+
+t.test('no folder of shared imports one that stands below it', (t) => {
+  const inside = imports.filter(({ from, to }) => [from, to].every((path) => path !== SERVICES))
+  const wrong = inside.filter(({ from, to }) => {
+    const [above, below] = [floorOf(from), floorOf(to)]
+    return from.startsWith('shared/') && below !== undefined && below > (above ?? 0)
+  })
+  t.ok(imports.length > 2000)
+  t.same(wrong.map(line), [])
+  t.end()
+})
+
+t.test('shared, server, worker and executor do not import each other', (t) => {
+  const wrong = imports.filter(({ from, to }) => {
+    const [own = '', other = ''] = [from.split('/')[0], to.split('/')[0]]
+    const isOutside = from.startsWith('worker/executor/') && !to.startsWith('worker/executor/')
+    return isOutside || !(other === own || other === 'shared' || to === 'package.json')
+  })
+  t.same(wrong.map(line), [])
+  t.end()
+})
+
+t.test('no imports go in a circle, types included', (t) => {
+  t.same(circles(), [])
+  t.end()
+})
+
+t.test('a package is imported in its own place alone', (t) => {
+  const wrong = named.filter(({ from, to }) => PACKAGES.get(to)?.test(from) === false)
+  t.same(wrong.map(line), [])
+  t.end()
+})
+
+t.test('settings are read in shared/config alone', (t) => {
+  const wrong = files.filter(
+    (path) => !path.startsWith('shared/config/') && texts.get(path)?.includes('process.env'),
+  )
+  t.same(wrong, [])
+  t.end()
+})
+
+t.test('no file re-exports another', (t) => {
+  const wrong = files.filter((path) => /^export .*\bfrom '/m.test(texts.get(path) ?? ''))
+  t.same(wrong, [])
+  t.end()
+})
+
+t.test('no file has more than 400 lines', (t) => {
+  const wrong = files.filter((path) => (texts.get(path) ?? '').split('\n').length > 401)
+  t.same(wrong, [])
+  t.end()
+})
+
+/** Each strongly connected set of more than one file (Tarjan's algorithm). */
+function circles(): readonly (readonly string[])[] {
+  const next = Map.groupBy(imports, ({ from }) => from)
+  const order = new Map<string, number>()
+  const low = new Map<string, number>()
+  const stack: string[] = []
+  const found: (readonly string[])[] = []
+  const visit = (file: string) => {
+    order.set(file, order.size)
+    low.set(file, order.get(file) ?? 0)
+    stack.push(file)
+    for (const { to } of next.get(file) ?? []) {
+      if (!order.has(to)) visit(to)
+      else if (!stack.includes(to)) continue
+      low.set(file, Math.min(low.get(file) ?? 0, low.get(to) ?? 0))
+    }
+    if (low.get(file) !== order.get(file)) return
+    const circle = stack.splice(stack.indexOf(file))
+    if (circle.length > 1) found.push(circle.toSorted())
+  }
+  for (const file of files) if (!order.has(file)) visit(file)
+  return found
+}

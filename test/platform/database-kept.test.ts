@@ -1,0 +1,164 @@
+/** Which statements a connection keeps the plans of: those asked for most of late, as many as there is room for. */
+import t, { type Test } from 'tap'
+import { createLogger } from '../../shared/log.ts'
+import { openDatabase } from '../../shared/platform/postgres/database.ts'
+import { rawPool } from '../../shared/platform/postgres/pool.ts'
+import type { Connection, Statement } from '../../shared/platform/postgres/statement.ts'
+import { databaseUrl, roundTripsOf, statementsOf } from '../fixtures/store/store.ts'
+
+const MOST_LETTERS = 120_000
+const LETTERS = 20_000
+/** So many of that length have room. */
+const FIT = MOST_LETTERS / LETTERS
+/** Uses from which on a plan is kept. */
+const OFTEN = 8
+
+function open(t: Test, databasePool = 1) {
+  const database = openDatabase(
+    { databaseUrl: databaseUrl(), databasePool },
+    createLogger('silent', 'script'),
+  )
+  t.teardown(() => database.close())
+  return database
+}
+
+function shape(name: string, value = 1, letters = LETTERS): Statement {
+  const text = `select $1::int as n /* ${name} */`
+  return { text: text.padEnd(letters), values: [value], isKept: true }
+}
+
+async function ask(connection: Connection, name: string, times = OFTEN): Promise<void> {
+  for (let i = 1; i <= times; i++) {
+    t.same(await connection.query(shape(name, i)), [{ n: i }], name)
+  }
+}
+
+/** What it has prepared, by the names of the shapes. */
+async function keptOn(connection: Connection): Promise<string[]> {
+  const rows = await connection.query<{ shape: string; letters: number }>({
+    text: `select substring(statement from '/\\* (.*) \\*/') as shape, length(statement) as letters
+      from pg_prepared_statements where name like 'kept-%' order by 1`,
+    values: [],
+  })
+  const letters = rows.reduce((sum, row) => sum + row.letters, 0)
+  t.ok(letters <= MOST_LETTERS, `${letters} letters`)
+  return rows.map((row) => row.shape)
+}
+
+const names = (prefix: string, count = FIT) => Array.from({ length: count }, (_, n) => prefix + n)
+
+t.test('what is asked for often is prepared, what is not leaves nothing', async (t) => {
+  const database = open(t)
+  await ask(database, 'seldom', OFTEN - 1)
+  t.same(await keptOn(database), [])
+  await ask(database, 'seldom', 1)
+  t.same(await keptOn(database), ['seldom'])
+  await database.query({ ...shape('planned each time'), isKept: false })
+  const tooLong = shape('too long', 1, MOST_LETTERS + 1)
+  for (let i = 0; i < OFTEN * 2; i++) await database.query(tooLong)
+  t.same(await keptOn(database), ['seldom'])
+})
+
+t.test('what becomes common takes the place of what was used longest ago', async (t) => {
+  const database = open(t)
+  for (const name of names('rare')) await ask(database, name)
+  t.same(await keptOn(database), names('rare'))
+  await ask(database, 'rare0', 1)
+  t.equal(await statementsOf(database, () => ask(database, 'common')), OFTEN)
+  t.same(await keptOn(database), ['common', ...names('rare').filter((name) => name !== 'rare1')])
+  t.equal(
+    await roundTripsOf(database, () => ask(database, 'common2')),
+    OFTEN,
+    'with no answer more',
+  )
+  // By a name of its own again.
+  await ask(database, 'rare1')
+  t.same((await keptOn(database)).slice(0, 3), ['common', 'common2', 'rare0'])
+})
+
+t.test('what is asked for in between stays', async (t) => {
+  const database = open(t)
+  for (const name of names('used')) await ask(database, name)
+  for (let i = 0; i < OFTEN * 2; i++) {
+    for (const name of [...names('used'), 'other']) await ask(database, name, 1)
+  }
+  t.same(await keptOn(database), names('used'))
+  // A longer one would push out two.
+  const long = shape('long', 1, LETTERS * 2)
+  for (let i = 0; i < OFTEN * 2; i++) {
+    await ask(database, 'used1', 1)
+    await database.query(long)
+  }
+  t.same(await keptOn(database), ['long', ...names('used').filter((one) => !/[02]/.test(one))])
+})
+
+t.test('each connection closes what has gone before it prepares another', async (t) => {
+  const database = open(t, 2)
+  const lane = database.lane()
+  for (const name of names('a')) {
+    await ask(database, name)
+    await ask(lane, name)
+  }
+  for (const name of names('b')) await ask(database, name)
+  t.same(await keptOn(database), names('b'))
+  t.same(await keptOn(lane), names('a'), 'while it has nothing to prepare')
+  await ask(lane, 'b3', 1)
+  t.same(await keptOn(lane), ['b3'])
+  await ask(lane, 'a0', 1)
+  t.same(await keptOn(lane), ['b3'], 'a name does not come back by itself')
+})
+
+t.test('statements on their way are answered although they have gone meanwhile', async (t) => {
+  const database = open(t)
+  await database.transaction(async (connection) => {
+    const all = [...names('x'), ...names('y'), ...names('x'), ...names('z')]
+    const sent = all.flatMap((name) => Array.from({ length: OFTEN }, (_, n) => [name, n] as const))
+    const answers = sent.map(([name, n]) => connection.query(shape(name, n)))
+    t.same(
+      await Promise.all(answers),
+      sent.map(([, n]) => [{ n }]),
+    )
+    t.same(await keptOn(connection), names('z'))
+  })
+  const pool = rawPool(database.knex)
+  const raw = await pool.acquireConnection()
+  t.equal(Object.keys(raw.connection.parsedStatements).length, FIT, 'pg forgets them, too')
+  await pool.releaseConnection(raw)
+})
+
+t.test('a transaction that has failed lets them go all the same', async (t) => {
+  const database = open(t)
+  for (const name of names('before')) await ask(database, name)
+  const failing = database.transaction(async (connection) => {
+    const asked = [
+      connection.query({ text: 'select 1 / $1::int', values: [0] }),
+      ...names('in').flatMap((name) =>
+        Array.from({ length: OFTEN }, () => connection.query(shape(name))),
+      ),
+    ]
+    t.ok((await Promise.allSettled(asked)).every(({ status }) => status === 'rejected'))
+    throw new Error('It has failed')
+  })
+  await t.rejects(failing, { message: 'It has failed' })
+  t.same(await keptOn(database), [])
+  for (const name of [...names('in'), ...names('before')]) await ask(database, name)
+  t.same(await keptOn(database), names('before'))
+})
+
+t.test('shapes that take turns are answered by all connections at once', async (t) => {
+  const database = open(t, 4)
+  const places = [database, database, database, database.lane()]
+  const wrong = new Set<number>()
+  const caller = async (connection: Connection, n: number) => {
+    for (let i = 0; i < 400; i++) {
+      // Each is common for a while.
+      const name = `turn${Math.floor(i / 40) + ((i * 7 + n) % 4)}`
+      const [row] = await connection.query<{ n: number }>(shape(name, i))
+      if (row?.n !== i) wrong.add(i)
+    }
+  }
+  const callers = Array.from({ length: 12 }, (_, n) => places[n % places.length] ?? database)
+  await Promise.all(callers.map(caller))
+  t.same([...wrong], [])
+  for (const connection of places) await keptOn(connection)
+})

@@ -1,0 +1,187 @@
+import t from 'tap'
+import type { Resource } from '../../shared/fhir/resource.ts'
+import { openBotica } from '../fixtures/botica.ts'
+import type { Answer, Client } from '../fixtures/client.ts'
+import type { Result } from '../fixtures/graphql.ts'
+import { aPatient } from '../fixtures/resources.ts'
+
+const botica = await openBotica(t, { env: { RATE_LIMIT_PER_MINUTE: '60000' } })
+const { services, superAdmin } = botica
+
+interface Answered extends Resource {
+  readonly entry: readonly { readonly response: { readonly status: string } }[]
+}
+
+/** A Project whose members may cause so much load a minute. */
+async function aProject(settings: Record<string, boolean | number>) {
+  const tenant = await botica.createTenant()
+  const systemSetting = Object.entries(settings).map(([name, value]) =>
+    typeof value === 'number' ? { name, valueInteger: value } : { name, valueBoolean: value },
+  )
+  const path = `Project/${tenant.project.id}`
+  const saved = await superAdmin.put(path, { ...tenant.project, systemSetting })
+  if (saved.status !== 200) throw new Error(saved.text)
+  services.principals.forget()
+  return tenant
+}
+
+/** Load units left, as the SDK reads them. */
+function leftOf({ headers }: Answer<unknown>): number | undefined {
+  const found = /"fhirInteractions";r=(\d+);t=\d+/.exec(headers.get('ratelimit') ?? '')?.[1]
+  return found === undefined ? undefined : Number(found)
+}
+
+/** Counts begin anew with every minute: what meets that moment is done once more. */
+async function inOneMinute<T>(work: () => Promise<T>): Promise<T> {
+  for (;;) {
+    const minute = Math.floor(Date.now() / 60_000)
+    const result = await work()
+    if (Math.floor(Date.now() / 60_000) === minute) return result
+  }
+}
+
+const create = (client: Client) => client.post('Patient', aPatient())
+const post = (count: number) =>
+  Array.from({ length: count }, () => ({
+    request: { method: 'POST', url: 'Patient' },
+    resource: aPatient(),
+  }))
+
+t.test('no quota is counted unless the Project asks for it', async (t) => {
+  const { admin } = await aProject({ enableFhirQuota: false, userFhirQuota: 1 })
+  const answer = await admin.get('Patient')
+  t.equal(answer.status, 200)
+  t.match(answer.headers.get('ratelimit'), /^"requests";r=\d+;t=\d+$/)
+})
+
+t.test('each interaction costs its units', async (t) => {
+  const left = await inOneMinute(async () => {
+    const { admin } = await aProject({ enableFhirQuota: true })
+    return [
+      leftOf(await admin.get('Patient')),
+      leftOf(await create(admin)),
+      leftOf(await admin.get('Patient/_history')),
+      leftOf(await admin.get('Patient?_count=1')),
+      leftOf(await admin.get('Patient/$csv?_fields=id')),
+      leftOf(await admin.get('metadata')),
+    ]
+  })
+  t.same(left, [49_980, 49_880, 49_870, 49_850, 49_830, 49_830])
+})
+
+t.test('a member beyond its quota is told when to come back', async (t) => {
+  const [first, refused] = await inOneMinute(async () => {
+    const { admin } = await aProject({ enableFhirQuota: true, userFhirQuota: 150 })
+    return [await create(admin), await create(admin)] as const
+  })
+  t.equal(first.status, 201)
+  t.match(refused, {
+    status: 429,
+    body: { id: 'too-many-requests', issue: [{ code: 'throttled', diagnostics: /"limit":150/ }] },
+  })
+  const limits = /^"requests";r=\d+;t=\d+, "fhirInteractions";r=0;t=\d+$/
+  t.match(refused.headers.get('ratelimit'), limits)
+  t.ok(Number(refused.headers.get('retry-after')) > 0)
+})
+
+t.test(
+  'a query costs what it reads, searches and writes, and fails where nothing is left',
+  async (t) => {
+    const [costs, refused] = await inOneMinute(async () => {
+      const { admin } = await aProject({ enableFhirQuota: true, userFhirQuota: 360 })
+      const { id } = await admin.create(aPatient())
+      await admin.create(aPatient())
+      const query = (text: string) => admin.post<Result>('$graphql', { query: text })
+      return [
+        [
+          leftOf(await query('{ __typename }')),
+          leftOf(await query(`{ Patient(id: "${id}") { id } }`)),
+          leftOf(await query('{ PatientList { EncounterList(_reference: patient) { id } } }')),
+        ],
+        await query(`{ Patient(id: "${id}") { id } PatientList { EncounterList(_reference: patient)
+        { id } } two: PatientList(_count: 1) { id } three: PatientList(_count: 2) { id } }`),
+      ] as const
+    })
+    t.same(costs, [160, 159, 99])
+    t.equal(refused.status, 200)
+    t.match(refused.body.errors?.[0], { message: 'Too Many Requests', extensions: { status: 429 } })
+    t.match(refused.body.data, { Patient: { id: String }, two: [{ id: String }] })
+  },
+)
+
+t.test('a member may have a quota and a menu of its own', async (t) => {
+  const { project, admin } = await aProject({ enableFhirQuota: true, userFhirQuota: 5000 })
+  const menu = [{ title: 'Ward', link: [{ name: 'Patients', target: '/Patient' }] }]
+  const configuration = await admin.create({
+    resourceType: 'UserConfiguration',
+    option: [{ id: 'fhirQuota', valueInteger: 120 }],
+  })
+  const reference = `UserConfiguration/${configuration.id}`
+  const aMember = async () => {
+    const { id, client } = await botica.createMember({}, project.id)
+    const found = await admin.get<{ entry: { resource: { id: string } }[] }>(
+      `ProjectMembership?profile=ClientApplication/${id}`,
+    )
+    const path = `/admin/projects/${project.id}/members/${found.body.entry[0]?.resource.id}`
+    const changed = await admin.patch(path, [
+      { op: 'add', path: '/userConfiguration', value: { reference } },
+    ])
+    t.equal(changed.status, 200, changed.text)
+    services.principals.forget()
+    return client
+  }
+  const [client, statuses] = await inOneMinute(async () => {
+    const client = await aMember()
+    return [client, [await create(client), await create(client), await create(admin)]] as const
+  })
+  t.same(
+    statuses.map(({ status }) => status),
+    [201, 429, 201],
+  )
+  const configOf = async () => (await client.get<{ config: object }>('/auth/me')).body.config
+  t.match(await configOf(), { id: configuration.id, menu: [{ title: 'Favorites' }] })
+  const saved = await admin.put(reference, { ...configuration, menu })
+  t.equal(saved.status, 200, saved.text)
+  services.principals.forget()
+  t.match(await configOf(), { id: configuration.id, menu })
+  t.match((await admin.get('/auth/me')).body, { config: { id: undefined } })
+})
+
+t.test('the members of a Project share its quota, -1 switches a limit off', async (t) => {
+  const statuses = await inOneMinute(async () => {
+    const settings = { enableFhirQuota: true, userFhirQuota: -1, totalFhirQuota: 250 }
+    const { project, admin } = await aProject(settings)
+    const other = await botica.createMember({}, project.id)
+    return [await create(admin), await create(other.client), await create(admin)]
+  })
+  t.same(
+    statuses.map(({ status }) => status),
+    [201, 201, 429],
+  )
+})
+
+t.test('the entry of a batch that meets the limit is refused, and all after it', async (t) => {
+  const { status, body } = await inOneMinute(async () => {
+    const { admin } = await aProject({ enableFhirQuota: true, userFhirQuota: 350 })
+    const read = { request: { method: 'GET', url: 'Patient/unknown' } }
+    const entry = [read, ...post(5)]
+    return admin.post<Answered>('', { resourceType: 'Bundle', type: 'batch', entry })
+  })
+  t.equal(status, 200)
+  t.same(
+    body.entry.map(({ response }) => response.status),
+    ['429', '201', '201', '201', '429', '429'],
+  )
+})
+
+t.test('a transaction is let in while anything is left, and costs what it costs', async (t) => {
+  const statuses = await inOneMinute(async () => {
+    const { admin } = await aProject({ enableFhirQuota: true, userFhirQuota: 150 })
+    const bundle = { resourceType: 'Bundle', type: 'transaction', entry: post(20) }
+    return [await admin.post('', bundle), await admin.post('', bundle), await admin.get('Patient')]
+  })
+  t.same(
+    statuses.map(({ status }) => status),
+    [200, 429, 429],
+  )
+})

@@ -1,0 +1,98 @@
+import { randomUUID } from 'node:crypto'
+import { join } from 'node:path'
+import { getCACertificates, setDefaultCACertificates } from 'node:tls'
+import t from 'tap'
+import { MailError, openMailer } from '../../shared/platform/mail/mail.ts'
+import type { StoredMail } from '../../shared/platform/mail/mails.ts'
+import { openBotica, until } from '../fixtures/botica.ts'
+import { anEmail, invite } from '../fixtures/invites.ts'
+import { aCertificate } from '../fixtures/services/certificate.ts'
+import { type Smtp, startSmtp } from '../fixtures/smtp.ts'
+import { createDatabase } from '../fixtures/store/own-database.ts'
+
+const SECONDS = 60_000
+const certificate = aCertificate()
+const [secure, upgrading, plain, foreign] = await Promise.all([
+  startSmtp(t, { ...certificate, secure: true }),
+  startSmtp(t, certificate),
+  startSmtp(t),
+  startSmtp(t, aCertificate()),
+])
+setDefaultCACertificates([...getCACertificates(), certificate.cert])
+
+function addressOf({ port }: Smtp, scheme: 'smtp' | 'smtps', query = ''): string {
+  return `${scheme}://clinic:pass%3Aword@127.0.0.1:${port}/${query}`
+}
+
+/** Hands one mail over; answers how it is received. */
+async function send(smtp: Smtp, smtpUrl: string) {
+  const email = anEmail()
+  const message = { kind: 'client', to: [email], subject: 'Hello', text: 'Good day' } as const
+  const mail: StoredMail = { id: randomUUID(), project: randomUUID(), attempts: 1, message }
+  const mailer = openMailer({ smtpUrl, mailFrom: 'Clinic <clinic@example.org>' })
+  try {
+    await mailer?.send(mail)
+  } finally {
+    mailer?.close()
+  }
+  return smtp.received.find(({ to }) => to.includes(email))
+}
+
+async function refusal(smtp: Smtp, smtpUrl: string): Promise<MailError> {
+  try {
+    await send(smtp, smtpUrl)
+  } catch (error) {
+    if (error instanceof MailError) return error
+    throw error
+  }
+  throw new Error('The mail was taken')
+}
+
+t.test('mail is sent over TLS from the first byte, or from STARTTLS on', async (t) => {
+  const wanted = { from: 'clinic@example.org', isSecure: true, user: 'clinic' }
+  t.match(await send(secure, addressOf(secure, 'smtps')), wanted)
+  t.match(await send(upgrading, addressOf(upgrading, 'smtp')), wanted)
+})
+
+t.test(
+  'a server without TLS gets neither mail nor password, unless the address says so',
+  async (t) => {
+    for (const scheme of ['smtp', 'smtps'] as const) {
+      t.match(await refusal(plain, addressOf(plain, scheme)), { isPermanent: false }, scheme)
+    }
+    t.same([plain.received, plain.signedIn], [[], []])
+    const told = await send(plain, addressOf(plain, 'smtp', '?ignoreTLS=true'))
+    t.match(told, { isSecure: false, user: 'clinic' })
+  },
+)
+
+t.test(
+  'a certificate that nobody vouches for gets nothing, unless the address says so',
+  async (t) => {
+    t.match(await refusal(foreign, addressOf(foreign, 'smtp')), { isPermanent: false })
+    t.same([foreign.received, foreign.signedIn], [[], []])
+    const trusting = addressOf(foreign, 'smtp', '?tls.rejectUnauthorized=false')
+    t.match(await send(foreign, trusting), { isSecure: true, user: 'clinic' })
+  },
+)
+
+t.test(
+  'an invite is sent over TLS by the worker, which trusts what the machine trusts',
+  async (t) => {
+    const folder = t.testdir({ 'ca.pem': certificate.cert })
+    const botica = await openBotica(t, {
+      worker: true,
+      env: {
+        DATABASE_URL: await createDatabase(t),
+        WORKER_QUEUES: 'bots-sync,mail',
+        SMTP_URL: addressOf(secure, 'smtps'),
+        NODE_EXTRA_CA_CERTS: join(folder, 'ca.pem'),
+      },
+    })
+    const email = anEmail()
+    await invite(botica.admin, botica.project.id, { email })
+    const mailOf = () => secure.received.find(({ to }) => to.includes(email))
+    await until(async () => mailOf() !== undefined, SECONDS)
+    t.match(mailOf(), { isSecure: true, user: 'clinic', text: /^Subject: Welcome to Botica\r$/m })
+  },
+)

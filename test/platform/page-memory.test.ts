@@ -1,0 +1,134 @@
+/** A large page is in memory once, and less of it the more its caller has read. */
+import diagnostics from 'node:diagnostics_channel'
+import { once } from 'node:events'
+import http, { type IncomingMessage, type ServerResponse } from 'node:http'
+import type { Socket } from 'node:net'
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import { setFlagsFromString } from 'node:v8'
+import { runInNewContext } from 'node:vm'
+import t from 'tap'
+import { openBotica } from '../fixtures/botica.ts'
+import { aPatient } from '../fixtures/resources.ts'
+
+const RESOURCES = 1000
+const BYTES = 40_000
+const PAGE = RESOURCES * BYTES
+
+setFlagsFromString('--expose-gc')
+const collect: (how?: { type: 'minor' }) => void = runInNewContext('gc')
+
+/** What is reachable, in bytes. Buffers are given back some turns after nothing holds them. */
+async function reachable(): Promise<number> {
+  for (let round = 0; round < 3; round++) {
+    collect()
+    await nextTurn()
+  }
+  const { heapUsed, external } = process.memoryUsage()
+  return heapUsed + external
+}
+
+interface Answering {
+  readonly response: ServerResponse
+  readonly socket: Socket
+}
+
+/** The server's side of the next request; the web app is in this process. */
+function nextAnswering(): Promise<Answering> {
+  const channel = 'http.server.request.start'
+  return new Promise((resolve) => {
+    const listener = (message: unknown) => {
+      diagnostics.unsubscribe(channel, listener)
+      // As Node documents the channel.
+      resolve(message as Answering)
+    }
+    diagnostics.subscribe(channel, listener)
+  })
+}
+
+/** Until nothing has left the server for many turns of the event loop, and something waits to. */
+async function heldBack({ socket }: Answering): Promise<number> {
+  let sent = -1
+  for (let quiet = 0; quiet < 200; quiet++) {
+    await nextTurn()
+    if (socket.bytesWritten === sent && socket.writableLength > 0) continue
+    sent = socket.bytesWritten
+    quiet = 0
+  }
+  return sent
+}
+
+async function take(response: IncomingMessage, bytes: number): Promise<void> {
+  for (let taken = 0; taken < bytes; ) {
+    const chunk: Buffer | null = response.read()
+    if (chunk === null) await once(response, 'readable')
+    else taken += chunk.length
+  }
+}
+
+const { admin, baseUrl } = await openBotica(t)
+const patient = await admin.create(aPatient())
+const filler = 'x'.repeat(BYTES)
+for (let from = 0; from < RESOURCES; from += 100) {
+  const entry = Array.from({ length: 100 }, (_, i) => ({
+    request: { method: 'POST', url: 'Basic' },
+    resource: {
+      resourceType: 'Basic',
+      code: { text: `${from + i}` },
+      subject: { reference: `Patient/${patient.id}` },
+      extension: [{ url: 'urn:filler', valueString: filler }],
+    },
+  }))
+  const { status } = await admin.post('', { resourceType: 'Bundle', type: 'batch', entry })
+  if (status !== 200) throw new Error(`The batch was answered with ${status}`)
+}
+
+for (const path of [
+  'Basic?_count=1000',
+  'Basic/_history?_count=1000',
+  `Patient/${patient.id}/$everything?_count=1000&_type=Basic`,
+]) {
+  t.test(`${path.replace(/-.*\//, '…/')} is held once, and let go of as it is read`, async (t) => {
+    const url = `${baseUrl}fhir/R4/${path}`
+    const headers = { Authorization: `Bearer ${admin.token}` }
+    const before = await reachable()
+    const growth = async () => ((await reachable()) - before) / PAGE
+    const answering = nextAnswering()
+    const request = http.get(url, { headers })
+    const [response]: IncomingMessage[] = await once(request, 'response')
+    if (response === undefined) throw new Error('No response')
+    const server = await answering
+
+    const first = await heldBack(server)
+    t.ok(first < PAGE / 2, `${first} bytes have left unread`)
+    t.ok((await growth()) < 1.3, 'the page is there once')
+    await take(response, PAGE / 2)
+    const second = await heldBack(server)
+    t.ok(second > PAGE / 2 && second < PAGE, `${second} bytes have left when half is read`)
+    t.ok((await growth()) < 0.8, 'what is read is let go of')
+    request.destroy()
+    while (!server.response.closed) await nextTurn()
+    t.equal(server.socket.bytesWritten, second, 'nothing is written for a caller that has gone')
+  })
+}
+
+t.test('what was answered goes with the young objects', async (t) => {
+  const agent = new http.Agent({ keepAlive: true })
+  t.teardown(() => agent.destroy())
+  const url = `${baseUrl}fhir/R4/Basic?_count=2`
+  const ask = async () => {
+    const request = http.get(url, { agent, headers: { Authorization: `Bearer ${admin.token}` } })
+    const [response]: IncomingMessage[] = await once(request, 'response')
+    response?.resume()
+    if (response !== undefined) await once(response, 'end')
+  }
+  for (let warm = 0; warm < 100; warm++) await ask()
+  collect()
+
+  const before = process.memoryUsage().heapUsed
+  for (let asked = 0; asked < 200; asked++) await ask()
+  collect({ type: 'minor' })
+  collect({ type: 'minor' })
+
+  const kept = (process.memoryUsage().heapUsed - before) / (200 * 2 * BYTES)
+  t.ok(kept < 0.3, `${kept.toFixed(2)} of the pages are kept`)
+})

@@ -1,0 +1,101 @@
+/** What becomes of the callers of runs that end while their process comes back to Redis. */
+import { randomUUID } from 'node:crypto'
+import t from 'tap'
+import { readConfig } from '../../shared/config/config.ts'
+import { createLogger } from '../../shared/log.ts'
+import type { ExecuteJob, ExecuteReply } from '../../shared/platform/queue/jobs.ts'
+import { openReplies } from '../../shared/platform/queue/replies.ts'
+import { openRuns } from '../../shared/platform/queue/runs.ts'
+import { openRedis, untilReady } from '../../shared/platform/redis/redis.ts'
+import { aJob } from '../fixtures/bots/execute-job.ts'
+
+const PATIENCE_MS = 60_000
+/** As long as a worker whose Redis has forgotten its scripts may need for the end of a run. */
+const AWHILE_MS = 100
+
+const config = readConfig()
+const log = createLogger('silent', 'script')
+const channel = `replies:${randomUUID()}`
+const redis = openRedis(config, 'request', log)
+const subscriber = openRedis(config, 'subscribe', log)
+await Promise.all([untilReady(redis, log), untilReady(subscriber, log)])
+const runs = await openRuns(config, log)
+
+/** What is done when the queue is asked for the job, which it does not have any more by the answer. */
+let whenAsked: (job: ExecuteJob) => Promise<unknown> = async () => undefined
+let job = awaited()
+const added: string[] = []
+const replies = await openReplies({
+  redis,
+  subscriber,
+  channel,
+  log,
+  has: async () => {
+    await whenAsked(job)
+    return false
+  },
+  add: async ({ runId }) => void added.push(runId),
+  withdraw: async () => undefined,
+})
+t.teardown(async () => {
+  replies.close()
+  await runs.close()
+  redis.disconnect()
+  subscriber.disconnect()
+})
+
+function awaited(): ExecuteJob {
+  return aJob(randomUUID(), { waitUntil: Date.now() + PATIENCE_MS, reply: channel })
+}
+
+const answerOf = ({ runId }: ExecuteJob): ExecuteReply => ({
+  runId,
+  status: 'ok',
+  kind: 'json',
+  body: '1',
+})
+const finish = (job: ExecuteJob, ranMs: number) => runs.finish(job, answerOf(job), ranMs)
+const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms))
+
+/** The reply to a new run whose process comes back to Redis. */
+async function replyAfterOutage(act: typeof whenAsked, hasWritten: boolean) {
+  job = awaited()
+  whenAsked = act
+  if (hasWritten) await runs.markWrite(job)
+  const { reply } = replies.wait(job, PATIENCE_MS, undefined)
+  subscriber.disconnect(true)
+  return reply
+}
+
+for (const [length, ranMs] of [
+  ['short', 10],
+  ['long', 5000],
+] as const) {
+  t.test(`a ${length} run that ends while it is looked for answers itself`, async (t) => {
+    for (const hasWritten of [true, false]) {
+      const reply = await replyAfterOutage((job) => finish(job, ranMs), hasWritten)
+      t.same(reply, answerOf(job))
+    }
+    t.same(added, [], 'none has run again')
+  })
+
+  t.test(`so does a ${length} one whose job goes before its reply`, async (t) => {
+    const later = async (job: ExecuteJob) => void pause(AWHILE_MS).then(() => finish(job, ranMs))
+    for (const hasWritten of [true, false]) {
+      t.same(await replyAfterOutage(later, hasWritten), answerOf(job))
+    }
+    t.same(added, [], 'none has run again')
+  })
+}
+
+t.test('a run that is lost is added again if it has written nothing', async (t) => {
+  const cut = await replyAfterOutage(async () => undefined, true)
+  t.match(cut, { status: 'error', kind: 'outcome', body: /Bot run interrupted/ })
+  t.same(added, [])
+
+  const asked = replyAfterOutage(async () => undefined, false)
+  while (added.length === 0) await pause(10)
+  t.same(added, [job.runId])
+  await finish(job, 10)
+  t.same(await asked, answerOf(job))
+})

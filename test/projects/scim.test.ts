@@ -1,0 +1,191 @@
+import { randomUUID } from 'node:crypto'
+import t from 'tap'
+import { openBotica } from '../fixtures/botica.ts'
+import { createClient } from '../fixtures/client.ts'
+import { anEmail, invite, mailsTo, usersOf } from '../fixtures/invites.ts'
+
+const botica = await openBotica(t)
+const { admin, services } = botica
+const projectId = botica.project.id
+const USERS = '/scim/v2/Users'
+const ERROR = 'urn:ietf:params:scim:api:messages:2.0:Error'
+const scim = { 'Content-Type': 'application/scim+json' }
+
+interface ScimUser {
+  readonly id: string
+  readonly userName: string
+  readonly emails: readonly { readonly value: string }[]
+}
+
+interface List {
+  readonly totalResults: number
+  readonly Resources: readonly ScimUser[]
+}
+
+const aUser = (email: string, changes: Record<string, unknown> = {}) => ({
+  schemas: ['urn:ietf:params:scim:schemas:core:2.0:User'],
+  userName: email,
+  name: { givenName: 'Ann', familyName: 'Lee' },
+  emails: [{ value: email, primary: true }],
+  ...changes,
+})
+
+const post = (body: unknown, client = admin) => client.post<ScimUser>(USERS, body, scim)
+
+const find = async (filter: string, client = admin) =>
+  (await client.get<List>(`${USERS}?filter=${encodeURIComponent(filter)}`)).body
+
+t.test('a user is created as by an invite, without a mail', async (t) => {
+  const email = anEmail()
+  const externalId = randomUUID()
+  const made = await post(aUser(email, { externalId, active: true }))
+  t.match(made, {
+    status: 201,
+    body: {
+      userName: email,
+      externalId,
+      name: { givenName: 'Ann', familyName: 'Lee' },
+      emails: [{ value: email, primary: true }],
+      active: true,
+      userType: 'Practitioner',
+      meta: { resourceType: 'User', version: 'W/"1"' },
+    },
+  })
+  t.match(made.headers.get('content-type'), /^application\/scim\+json/)
+  t.match(made.headers.get('location'), `${botica.baseUrl}scim/v2/Users/${made.body.id}`)
+  t.same(await mailsTo(services, email), [])
+  t.match((await admin.get(`${USERS}/${made.body.id}`)).body, made.body)
+  t.match(await post(aUser(email)), {
+    status: 409,
+    body: { schemas: [ERROR], status: '409', scimType: 'uniqueness' },
+  })
+})
+
+t.test('members are listed and filtered, programs are not among them', async (t) => {
+  const tenant = await botica.createTenant()
+  const emails = [anEmail('a'), anEmail('b'), anEmail('c')]
+  const ids: string[] = []
+  for (const email of emails) ids.push((await post(aUser(email), tenant.admin)).body.id)
+  const unnamed = anEmail('d')
+  await invite(tenant.admin, tenant.project.id, { email: unnamed, externalId: 'x-1' })
+  const all = await tenant.admin.get<List>(USERS)
+  t.match(all.body, { totalResults: 4, startIndex: 1, itemsPerPage: 4 })
+  const page = await tenant.admin.get<List>(`${USERS}?startIndex=2&count=2`)
+  t.match(page.body, { totalResults: 4, startIndex: 2, itemsPerPage: 2 })
+  t.same(
+    page.body.Resources.map(({ id }) => id),
+    ids.slice(1),
+  )
+  t.match(await find(`userName eq "${emails[1]}"`, tenant.admin), {
+    totalResults: 1,
+    Resources: [{ id: ids[1] }],
+  })
+  t.match(await find(`userName eq "${unnamed}"`, tenant.admin), { totalResults: 1 })
+  t.match(await find('externalId eq "x-1"', tenant.admin), { totalResults: 1 })
+  t.match(await find(`emails.value eq "${emails[0]}"`, tenant.admin), { totalResults: 1 })
+  t.match(await find(`userName eq "${emails[1]}"`), { totalResults: 0 }, 'not in another project')
+  for (const filter of ['userName sw "a"', 'password eq "x"', 'userName eq x', ')']) {
+    const path = `${USERS}?filter=${encodeURIComponent(filter)}`
+    t.match(await admin.get(path), { status: 400, body: { schemas: [ERROR], status: '400' } })
+  }
+  t.equal((await admin.get(`${USERS}?count=x`)).status, 400)
+})
+
+t.test('a user of the project is changed by PUT and PATCH', async (t) => {
+  const [email, later] = [anEmail(), anEmail()]
+  const { id } = (await post(aUser(email, { externalId: randomUUID() }))).body
+  const put = await admin.put(
+    `${USERS}/${id}`,
+    aUser(later, { userName: 'ann', name: { givenName: 'Anna', familyName: 'Li' } }),
+    scim,
+  )
+  t.match(put, {
+    status: 200,
+    body: { userName: 'ann', name: { givenName: 'Anna', familyName: 'Li' }, active: true },
+  })
+  t.match(await usersOf(services, later), [{ firstName: 'Anna', emailVerified: false }])
+  t.same(await usersOf(services, email), [])
+  const patch = (...Operations: unknown[]) =>
+    admin.patch(`${USERS}/${id}`, JSON.stringify({ Operations }), scim)
+  const patched = await patch(
+    { op: 'Replace', path: 'active', value: 'False' },
+    { op: 'replace', path: 'name.familyName', value: 'Leigh' },
+    { op: 'add', value: { externalId: 'y-1', 'name.givenName': 'Anne' } },
+    { op: 'replace', path: 'emails[type eq "work"].value', value: email },
+    { op: 'remove', path: 'userName' },
+    { op: 'replace', path: 'nickName', value: 'A' },
+  )
+  t.match(patched, {
+    status: 200,
+    body: {
+      active: false,
+      externalId: 'y-1',
+      userName: email,
+      name: { givenName: 'Anne', familyName: 'Leigh' },
+      emails: [{ value: email }],
+    },
+  })
+  for (const operation of [{ op: 'move' }, { op: 'add' }, { op: 'remove' }, 1]) {
+    t.equal((await patch(operation)).status, 400)
+  }
+  t.equal((await patch({ op: 'replace', path: 'active', value: 'maybe' })).status, 400)
+  const taken = anEmail()
+  await invite(admin, projectId, { email: taken, scope: 'project' })
+  t.match(await patch({ op: 'replace', path: 'emails.value', value: taken }), {
+    status: 409,
+    body: { scimType: 'uniqueness' },
+  })
+})
+
+t.test('a server scoped user keeps address and name', async (t) => {
+  const email = anEmail()
+  const { id } = (await post(aUser(email))).body
+  const path = `${USERS}/${id}`
+  t.equal((await admin.put(path, aUser(anEmail()), scim)).status, 400)
+  const same = aUser(email, { name: { givenName: 'Other', familyName: 'Name' }, active: false })
+  t.match(await admin.put(path, same, scim), {
+    status: 200,
+    body: { active: false, name: { givenName: 'Ann', familyName: 'Lee' } },
+  })
+})
+
+t.test('a user is removed with its membership alone', async (t) => {
+  const email = anEmail()
+  const { id } = (await post(aUser(email))).body
+  t.equal((await admin.del(`${USERS}/${id}`)).status, 204)
+  t.match(await admin.get(`${USERS}/${id}`), { status: 404, body: { schemas: [ERROR] } })
+  t.equal((await usersOf(services, email)).length, 1)
+})
+
+t.test('bad users are refused', async (t) => {
+  const bad: [unknown, number][] = [
+    [{}, 400],
+    [aUser(anEmail(), { name: {} }), 400],
+    [aUser(anEmail(), { userType: 'Bot' }), 400],
+    [aUser(anEmail(), { userType: 'Patient' }), 400],
+    [aUser(anEmail(), { emails: 'x' }), 400],
+    [aUser('nobody'), 400],
+    [aUser(anEmail(), { userName: 1 }), 400],
+  ]
+  for (const [body, status] of bad) {
+    t.match(await post(body), { status, body: { schemas: [ERROR], status: String(status) } })
+  }
+})
+
+t.test('only project admins, and only their own people', async (t) => {
+  const other = await botica.createTenant()
+  const { id } = (await post(aUser(anEmail()), other.admin)).body
+  const { client } = await botica.createMember()
+  t.match(await client.get(USERS), { status: 403, body: { schemas: [ERROR] } })
+  t.equal((await post(aUser(anEmail()), client)).status, 403)
+  t.equal((await createClient(botica.baseUrl).get(USERS)).status, 401)
+  for (const answer of [
+    await admin.get(`${USERS}/${id}`),
+    await admin.put(`${USERS}/${id}`, aUser(anEmail()), scim),
+    await admin.patch(`${USERS}/${id}`, '{"Operations":[]}', scim),
+    await admin.del(`${USERS}/${id}`),
+  ]) {
+    t.match(answer, { status: 403, body: { schemas: [ERROR] } })
+  }
+  t.equal((await admin.get(`${USERS}/${randomUUID()}`)).status, 404)
+})

@@ -1,0 +1,119 @@
+import { randomUUID } from 'node:crypto'
+import t from 'tap'
+import { openBotica, until } from '../../fixtures/botica.ts'
+import { aPatient, MRN_SYSTEM } from '../../fixtures/resources.ts'
+import { holdRow, waitingFor } from '../../fixtures/store/held-rows.ts'
+import { createDatabase } from '../../fixtures/store/own-database.ts'
+
+const botica = await openBotica(t, {
+  // Requests that wait are in the database, which all files share.
+  env: { DATABASE_URL: await createDatabase(t) },
+})
+const { client } = await botica.createMember()
+const { database, queues } = botica.services
+const DONE_MS = 60_000
+
+async function send(mrn: string) {
+  const resource = aPatient({ identifier: [{ system: MRN_SYSTEM, value: mrn }] })
+  const entry = [{ request: { method: 'POST', url: 'Patient' }, resource }]
+  const bundle = { resourceType: 'Bundle', type: 'transaction', entry }
+  const answer = await client.post('', bundle, { Prefer: 'respond-async' })
+  const url = answer.headers.get('content-location') ?? ''
+  const id = /job\/([^/]+)\/status/.exec(url)?.[1] ?? ''
+  return { url, id }
+}
+
+async function countOf(mrn: string): Promise<number> {
+  const found = await client.get(`Patient?identifier=${MRN_SYSTEM}|${mrn}&_total=accurate`)
+  return Number(found.body.total)
+}
+
+const age = (id: string, change: string) =>
+  database.query({
+    text: `update job set ${change}, touched = clock_timestamp() - interval '5 minutes'
+      where id = $1`,
+    values: [id],
+  })
+
+// No worker runs until the last of these tests, so that each state can be looked at.
+const cancelled = randomUUID()
+const lost = randomUUID()
+const interrupted = randomUUID()
+
+t.test('a request that waits can be cancelled and is never carried out', async (t) => {
+  const { url, id } = await send(cancelled)
+  t.equal((await client.get(url)).status, 202)
+  t.ok(await queues.hasRequest(id))
+  t.equal((await client.del(url)).status, 202)
+  t.match(await client.get(url), { status: 200, body: { status: 'cancelled' } })
+  t.notOk(await queues.hasRequest(id))
+  await age(id, `state = 'waiting'`)
+})
+
+t.test('a worker takes up what Redis lost and ends what a lost worker began', async (t) => {
+  const forgotten = await send(lost)
+  await queues.cancel(forgotten.id, '')
+  t.notOk(await queues.hasRequest(forgotten.id))
+  await age(forgotten.id, `state = 'waiting'`)
+  const begun = await send(interrupted)
+  await age(begun.id, `state = 'active'`)
+
+  await botica.startWorker()
+
+  const statusOf = async (url: string) => (await client.get(url)).body.status
+  await until(async () => (await statusOf(forgotten.url)) === 'completed', DONE_MS)
+  await until(async () => (await statusOf(begun.url)) === 'error', DONE_MS)
+  t.equal(await countOf(lost), 1)
+  t.equal(await countOf(interrupted), 0)
+  t.equal(await countOf(cancelled), 0)
+  const left = async () =>
+    database.query({
+      text: `select 1 from job where kind = 'request' and input->>'projectId' = $1`,
+      values: [botica.project.id],
+    })
+  await until(async () => (await left()).length === 0, DONE_MS)
+})
+
+/** A transaction of a worker that has begun and waits for a row that somebody holds. */
+async function begunTransaction(mrn: string) {
+  const made = await client.create(aPatient())
+  const held = await holdRow(database, made.id)
+  const entry = [
+    {
+      request: { method: 'POST', url: 'Patient' },
+      resource: aPatient({ identifier: [{ system: MRN_SYSTEM, value: mrn }] }),
+    },
+    { request: { method: 'DELETE', url: `Patient/${made.id}` } },
+  ]
+  const bundle = { resourceType: 'Bundle', type: 'transaction', entry }
+  const answer = await client.post('', bundle, { Prefer: 'respond-async' })
+  const url = answer.headers.get('content-location') ?? ''
+  const id = /job\/([^/]+)\/status/.exec(url)?.[1] ?? ''
+  await until(async () => (await waitingFor(database, held.pid)).length > 0, DONE_MS)
+  return { url, id, held }
+}
+
+t.test('a transaction that is cancelled while it runs says what became of it', async (t) => {
+  const mrn = randomUUID()
+  const { url, held } = await begunTransaction(mrn)
+  t.equal((await client.del(url)).status, 202)
+  t.match(await client.get(url), { status: 202, body: { status: 'active' } })
+  await held.release()
+  await until(async () => (await client.get(url)).status === 200, DONE_MS)
+  // Whether the cancel or the row reaches the worker first is not for us to say.
+  const { status } = (await client.get(url)).body
+  t.equal(status, (await countOf(mrn)) === 0 ? 'cancelled' : 'completed')
+})
+
+t.test('a cancel that comes after the commit finds the job completed', async (t) => {
+  const mrn = randomUUID()
+  const { url, id, held } = await begunTransaction(mrn)
+  // The worker cannot write down that it is done.
+  const job = await holdRow(database, id)
+  await held.release()
+  await until(async () => (await countOf(mrn)) === 1, DONE_MS)
+  t.equal((await client.del(url)).status, 202)
+  await job.release()
+  await until(async () => (await client.get(url)).status === 200, DONE_MS)
+  t.match((await client.get(url)).body, { status: 'completed' })
+})

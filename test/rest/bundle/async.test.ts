@@ -1,0 +1,162 @@
+import { randomUUID } from 'node:crypto'
+import t from 'tap'
+import type { Resource } from '../../../shared/fhir/resource.ts'
+import { openBotica, until } from '../../fixtures/botica.ts'
+import type { Answer, Client } from '../../fixtures/client.ts'
+import { anObservation, aPatient, MRN_SYSTEM, syntheaTexts } from '../../fixtures/resources.ts'
+
+const botica = await openBotica(t, { worker: true })
+const { client } = await botica.createMember()
+const { database, queues } = botica.services
+const later = { Prefer: 'respond-async' }
+const DONE_MS = 120_000
+
+interface Job extends Resource {
+  readonly status: string
+  readonly output: {
+    readonly parameter: readonly {
+      readonly name: string
+      readonly valueReference?: { readonly reference: string }
+      readonly resource?: Resource
+    }[]
+  }
+}
+
+interface ResponseBundle extends Resource {
+  readonly entry: readonly {
+    readonly response: { readonly status: string }
+    readonly resource?: Resource
+  }[]
+}
+
+const aBundle = (type: string, ...resources: Resource[]) => ({
+  resourceType: 'Bundle',
+  type,
+  entry: resources.map((resource) => ({
+    request: { method: 'POST', url: resource.resourceType },
+    resource,
+  })),
+})
+
+function statusUrl(answer: Answer): string {
+  t.equal(answer.status, 202)
+  t.match(answer.body, { resourceType: 'OperationOutcome', id: 'accepted' })
+  const url = answer.headers.get('content-location') ?? ''
+  t.match(answer.text, JSON.stringify(url))
+  t.match(answer.headers.get('preference-applied'), 'respond-async')
+  return url
+}
+
+async function finished(caller: Client, url: string): Promise<Job> {
+  let last: Answer<Job> | undefined
+  await until(async () => {
+    last = await caller.get<Job>(url)
+    return last.status === 200
+  }, DONE_MS)
+  if (last === undefined) throw new Error('There was no answer')
+  return last.body
+}
+
+async function resultOf(caller: Client, { output }: Job) {
+  const results = output.parameter.find(({ name }) => name === 'results')
+  // Content is given as it is to those who do not ask for the resource.
+  const { body } = await caller.get<ResponseBundle>(results?.valueReference?.reference ?? '')
+  return body
+}
+
+for (const type of ['batch', 'transaction']) {
+  t.test(`a ${type} is answered later, its result is a Binary`, async (t) => {
+    const url = statusUrl(await client.post('', aBundle(type, aPatient(), aPatient()), later))
+    const job = await finished(client, url)
+    t.match(job, { resourceType: 'AsyncJob', status: 'completed', request: /fhir\/R4\/$/ })
+    const result = await resultOf(client, job)
+    t.match(result, { type: `${type}-response`, entry: [{ response: { status: '201' } }, {}] })
+    const made = await client.get(`Patient/${result.entry[0]?.resource?.id}`, {
+      'X-Medplum': 'extended',
+    })
+    t.equal(made.status, 200)
+    t.match(made.body.meta?.author?.reference, /^ClientApplication\//)
+  })
+}
+
+t.test('preferences beside respond-async shape the result', async (t) => {
+  const headers = { Prefer: 'respond-async, return=minimal' }
+  const url = statusUrl(await client.post('', aBundle('batch', aPatient()), headers))
+  const result = await resultOf(client, await finished(client, url))
+  t.match(result.entry[0]?.response, { status: '201' })
+  t.notOk(result.entry[0]?.resource)
+})
+
+t.test('a whole record goes in while nobody waits', async (t) => {
+  const [text] = await syntheaTexts()
+  const headers = { ...later, 'Content-Type': 'application/fhir+json' }
+  const job = await finished(client, statusUrl(await client.post('', text, headers)))
+  t.ok((await resultOf(client, job)).entry.length > 50)
+})
+
+t.test('what cannot be begun is refused at once', async (t) => {
+  for (const body of [aPatient(), { resourceType: 'Bundle', type: 'collection' }]) {
+    t.equal((await client.post('', body, later)).status, 400)
+  }
+})
+
+t.test('a transaction that fails ends the job with its outcome', async (t) => {
+  const mrn = randomUUID()
+  const patient = aPatient({ identifier: [{ system: MRN_SYSTEM, value: mrn }] })
+  const bundle = aBundle('transaction', patient, { resourceType: 'Patient', foo: 1 })
+  const job = await finished(client, statusUrl(await client.post('', bundle, later)))
+  t.equal(job.status, 'error')
+  t.match(job.output.parameter, [
+    { name: 'outcome', resource: { issue: [{ expression: ['Bundle.entry[1]', 'Patient.foo'] }] } },
+  ])
+  const found = await client.get<{ entry?: unknown }>(`Patient?identifier=${MRN_SYSTEM}|${mrn}`)
+  t.notOk(found.body.entry)
+})
+
+t.test('nobody else sees the job', async (t) => {
+  const { client: other } = await botica.createMember()
+  const { admin: stranger } = await botica.createTenant()
+  const url = statusUrl(await client.post('', aBundle('batch', aPatient()), later))
+  for (const caller of [other, stranger]) {
+    t.equal((await caller.get(url)).status, 404)
+    t.equal((await caller.del(url)).status, 404)
+  }
+  await finished(client, url)
+})
+
+t.test('nothing is left of what has ended', async (t) => {
+  const rows = await database.query({
+    text: `select 1 from job where kind = 'request' and input->>'projectId' = $1`,
+    values: [botica.project.id],
+  })
+  t.same(rows, [])
+  t.equal((await queues.depths()).requests?.waiting, 0)
+})
+
+t.test('a finished job is not cancelled', async (t) => {
+  const url = statusUrl(await client.post('', aBundle('batch', aPatient()), later))
+  await finished(client, url)
+  t.equal((await client.del(url)).status, 400)
+})
+
+t.test('accounts are passed on by a worker to a compartment of any size', async (t) => {
+  const { admin } = botica
+  const { id } = await admin.create(aPatient())
+  const observation = await admin.create(anObservation(`Patient/${id}`))
+  const account = { reference: 'Organization/later' }
+  const sent = {
+    resourceType: 'Parameters',
+    parameter: [
+      { name: 'accounts', valueReference: account },
+      { name: 'propagate', valueBoolean: true },
+    ],
+  }
+  t.equal((await client.post(`Patient/${id}/$set-accounts`, sent, later)).status, 403)
+  const url = statusUrl(await admin.post(`Patient/${id}/$set-accounts`, sent, later))
+  const done = await resultOf(admin, await finished(admin, url))
+  t.match(done, { parameter: [{ name: 'resourcesUpdated', valueInteger: 2 }] })
+  const extended = { 'X-Medplum': 'extended' }
+  t.match(await admin.get(`Observation/${observation.id}`, extended), {
+    body: { meta: { accounts: [account] } },
+  })
+})

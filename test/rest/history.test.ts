@@ -1,0 +1,214 @@
+import { randomUUID } from 'node:crypto'
+import t from 'tap'
+import type { Resource } from '../../shared/fhir/resource.ts'
+import { openBotica, statementsAsked } from '../fixtures/botica.ts'
+import type { Client } from '../fixtures/client.ts'
+import { memberUnder } from '../fixtures/policy/policy.ts'
+import { anObservation, aPatient } from '../fixtures/resources.ts'
+
+const botica = await openBotica(t)
+const { services } = botica
+
+interface HistoryBundle extends Resource {
+  readonly total?: number
+  readonly link: readonly { readonly relation: string; readonly url: string }[]
+  readonly entry?: readonly {
+    readonly fullUrl: string
+    readonly request: { readonly method: string; readonly url: string }
+    readonly response: { readonly status: string; readonly location: string; lastModified: string }
+    readonly resource?: Resource
+  }[]
+}
+
+/** A Project of its own with two Patients, of 3 versions and of a deletion, and an Observation. */
+async function aRecord() {
+  const { admin } = await botica.createTenant(`History ${randomUUID()}`)
+  const first = await admin.create(aPatient())
+  const second = await admin.create(aPatient())
+  const observation = await admin.create(anObservation(`Patient/${first.id}`))
+  for (const gender of ['female', 'other']) {
+    await admin.put(`Patient/${first.id}`, { ...first, gender })
+  }
+  await admin.del(`Patient/${second.id}`)
+  return { client: admin, first, second, observation }
+}
+
+async function locations(client: Client, path: string): Promise<string[]> {
+  const { status, body, text } = await client.get<HistoryBundle>(path)
+  if (status !== 200) throw new Error(text)
+  return (body.entry ?? []).map(({ response }) => response.location)
+}
+
+t.test('the history of a type shows every version, newest first', async (t) => {
+  const { client, first, second } = await aRecord()
+  const answer = await client.get<HistoryBundle>('Patient/_history')
+  t.equal(answer.status, 200)
+  t.equal(answer.body.type, 'history')
+  t.equal(answer.body.total, undefined)
+  t.match(answer.body.entry, [
+    {
+      fullUrl: `${botica.baseUrl}fhir/R4/Patient/${second.id}`,
+      request: { method: 'DELETE', url: `Patient/${second.id}` },
+      response: { status: '410', outcome: { id: 'gone' }, etag: 'W/"2"' },
+    },
+    { request: { method: 'PUT' }, response: { etag: 'W/"3"' }, resource: { gender: 'other' } },
+    { request: { method: 'PUT' }, response: { etag: 'W/"2"' }, resource: { gender: 'female' } },
+    { request: { method: 'POST', url: 'Patient' }, resource: { id: second.id } },
+    { request: { method: 'POST', url: 'Patient' }, resource: { id: first.id } },
+  ])
+  t.equal(answer.body.entry?.length, 5)
+  t.notOk(answer.body.entry?.[0]?.resource)
+})
+
+t.test('the history of a Project mixes its types by time', async (t) => {
+  const { client, first, second, observation } = await aRecord()
+  const own = (await locations(client, '_history')).filter((path) => /^(Pat|Obs)/.test(path))
+  t.same(own, [
+    `Patient/${second.id}/_history/2`,
+    `Patient/${first.id}/_history/3`,
+    `Patient/${first.id}/_history/2`,
+    `Observation/${observation.id}/_history/1`,
+    `Patient/${second.id}/_history/1`,
+    `Patient/${first.id}/_history/1`,
+  ])
+})
+
+t.test('nobody sees the history of another Project', async (t) => {
+  const { first } = await aRecord()
+  const { client } = await aRecord()
+  for (const path of ['_history', 'Patient/_history']) {
+    t.notOk((await locations(client, path)).some((location) => location.includes(first.id)))
+  }
+})
+
+t.test('the types that a policy denies are not in a history', async (t) => {
+  const { client } = await botica.createMember()
+  await client.create(aPatient())
+  t.equal((await client.get('Login/_history')).status, 403)
+  t.equal((await client.get('ProjectMembership/_history')).status, 403)
+  t.notOk((await locations(client, '_history')).some((path) => /^(Login|Project)/.test(path)))
+  t.equal((await client.get('Nothing/_history')).status, 400)
+})
+
+t.test('fields that the caller may not see are left out of a history', async (t) => {
+  const { admin } = await botica.createTenant()
+  const asAdmin = await admin.get<HistoryBundle>('ClientApplication/_history')
+  t.ok(asAdmin.body.entry?.some(({ resource }) => resource?.secret !== undefined))
+  const { client } = await botica.createMember()
+  const asMember = await client.get<HistoryBundle>('ClientApplication/_history')
+  t.ok((asMember.body.entry?.length ?? 0) > 0)
+  t.ok(asMember.body.entry?.every(({ resource }) => resource?.secret === undefined))
+})
+
+for (const level of ['Patient/_history', '_history']) {
+  for (const sort of ['-_lastUpdated', '_lastUpdated']) {
+    t.test(`pages of ${level} sorted by ${sort} join without a gap`, async (t) => {
+      const { client } = await aRecord()
+      const whole = await locations(client, `${level}?_sort=${sort}`)
+      const paged: string[] = []
+      let path: string | undefined = `${level}?_sort=${sort}&_count=2`
+      while (path !== undefined) {
+        const page: { body: HistoryBundle } = await client.get<HistoryBundle>(path)
+        paged.push(...(page.body.entry ?? []).map(({ response }) => response.location))
+        path = page.body.link.find(({ relation }) => relation === 'next')?.url
+      }
+      t.same(paged, whole)
+      const offset = await client.get<HistoryBundle>(`${level}?_sort=${sort}&_count=2&_offset=2`)
+      t.same(
+        offset.body.entry?.map(({ response }) => response.location),
+        whole.slice(2, 4),
+      )
+      const relations = offset.body.link.map(({ relation }) => relation)
+      t.same(relations, ['self', 'first', 'next', 'previous'])
+    })
+  }
+}
+
+t.test('a history can begin at a time and show what was current at one', async (t) => {
+  const { client, first, second } = await aRecord()
+  const all = await client.get<HistoryBundle>('Patient/_history?_sort=_lastUpdated')
+  const times = all.body.entry?.map(({ response }) => response.lastModified) ?? []
+  const third = encodeURIComponent(times[2] ?? '')
+  t.equal((await locations(client, `Patient/_history?_since=${third}`)).length, 3)
+  t.same(await locations(client, `Patient/_history?_at=${third}`), [
+    `Patient/${first.id}/_history/2`,
+    `Patient/${second.id}/_history/1`,
+  ])
+  t.same(await locations(client, `Patient/${first.id}/_history?_at=${third}`), [
+    `Patient/${first.id}/_history/2`,
+  ])
+  const year = times[0]?.slice(0, 4)
+  t.equal((await locations(client, `Patient/_history?_at=${year}`)).length, 5)
+  t.same(await locations(client, 'Patient/_history?_at=2001'), [])
+})
+
+t.test('a history is counted on request, that of a resource always', async (t) => {
+  const { client, first } = await aRecord()
+  const total = async (path: string) => (await client.get<HistoryBundle>(path)).body.total
+  t.equal(await total('Patient/_history?_total=accurate&_count=1'), 5)
+  t.equal(await total('Patient/_history?_total=accurate&_count=0'), 5)
+  t.equal(await total(`Patient/${first.id}/_history?_count=1`), 3)
+  t.equal(await total(`Patient/${first.id}/_history?_count=0`), 3)
+  t.equal(await total('Patient/_history?_total=none'), undefined)
+})
+
+t.test('what a policy leaves out of a history is not in its total', async (t) => {
+  const shown = await botica.admin.create(aPatient({ active: true }))
+  const hidden = await botica.admin.create(aPatient({ active: false }))
+  for (const { id } of [shown, hidden]) {
+    for (const language of ['de', 'en']) {
+      const { body } = await botica.admin.get(`Patient/${id}`)
+      await botica.admin.put(`Patient/${id}`, { ...body, language })
+    }
+  }
+  await botica.admin.del(`Patient/${shown.id}`)
+  const { client } = await memberUnder(botica, {
+    entries: [
+      { resourceType: 'Patient', criteria: 'Patient?active=true' },
+      { resourceType: 'Basic', hiddenFields: ['code'] },
+    ],
+  })
+  const total = async (path: string) => (await client.get<HistoryBundle>(path)).body.total
+  t.equal(await total('Patient/_history?_total=accurate&_count=1'), 4)
+  t.equal(await total('_history?_total=accurate&_count=0'), 4)
+  t.equal(await total(`Patient/${shown.id}/_history?_count=1`), 4)
+  t.equal(await total(`Patient/${shown.id}/_history?_count=0`), 4)
+  t.equal(await total(`Patient/${shown.id}/_history`), 4)
+})
+
+t.test('a page of a history is one statement', async (t) => {
+  const { client } = await aRecord()
+  await client.get('Patient')
+  for (const path of ['_history', 'Patient/_history', 'Patient/_history?_at=2001&_count=3']) {
+    t.equal(await statementsAsked(services, client, () => client.get(path)), 1, path)
+  }
+})
+
+t.test('the deletion of a resource with an id of its own names it', async (t) => {
+  const id = `own-${randomUUID()}`
+  const { superAdmin } = botica
+  t.equal((await superAdmin.put(`Basic/${id}`, { ...aBasic, id })).status, 201)
+  await superAdmin.del(`Basic/${id}`)
+  t.match(await locations(superAdmin, 'Basic/_history?_count=1'), [`Basic/${id}/_history/2`])
+})
+
+const aBasic: Resource = { resourceType: 'Basic', code: { text: 'x' } }
+
+/** Each names the parameter at fault. */
+const REFUSED = [
+  ...['_since=x', '_since=%00', '_at=1', '_at=2020-99', '_sort=name', '_total=estimate'],
+  ...['_cursor=x', `_cursor=${Buffer.from('[1,2,3,4]').toString('base64url')}`],
+  ...['_cursor=x&_offset=5', '_count=-1', '_count=x', '_offset=-1', '_offset=10001'],
+]
+for (const query of REFUSED) {
+  t.test(`a history refuses ${query}`, async (t) => {
+    const { client } = await botica.createMember()
+    const { id } = await client.create(aPatient())
+    const expression = [query.replace(/=.*/s, '')]
+    for (const path of ['_history', 'Patient/_history', `Patient/${id}/_history`]) {
+      const { status, body } = await client.get(`${path}?${query}`)
+      t.equal(status, 400, path)
+      t.match(body, { issue: [{ expression }] }, path)
+    }
+  })
+}

@@ -1,0 +1,86 @@
+import t from 'tap'
+import { operations } from '../../shared/api/operations.ts'
+import type { Resource } from '../../shared/fhir/resource.ts'
+import { openBotica } from '../fixtures/botica.ts'
+
+const { anonymous } = await openBotica(t)
+
+interface Statement extends Resource {
+  readonly rest: readonly [
+    {
+      readonly interaction: readonly { code: string }[]
+      readonly resource: readonly {
+        readonly type: string
+        readonly interaction: readonly { code: string }[]
+        readonly searchParam?: readonly { name: string; type: string }[]
+        readonly searchInclude?: readonly string[]
+        readonly searchRevInclude?: readonly string[]
+        readonly operation?: readonly { name: string }[]
+      }[]
+      readonly operation?: readonly { name: string }[]
+    },
+  ]
+}
+
+const answer = await anonymous.get<Statement>('metadata')
+
+t.test('the capability statement is open to everybody', async (t) => {
+  t.equal(answer.status, 200)
+  t.match(answer.headers.get('content-type'), 'application/fhir+json')
+  t.match(answer.body, {
+    resourceType: 'CapabilityStatement',
+    kind: 'instance',
+    fhirVersion: '4.0.1',
+    rest: [{ mode: 'server', security: { cors: true } }],
+  })
+})
+
+t.test('it lists every stored type with what is served', async (t) => {
+  const { resource } = answer.body.rest[0]
+  const patient = resource.find(({ type }) => type === 'Patient')
+  t.ok(resource.length > 150)
+  t.ok(resource.some(({ type }) => type === 'Project'))
+  t.ok(patient?.interaction.some(({ code }) => code === 'search-type'))
+  t.ok(patient?.searchParam?.some(({ name, type }) => name === 'identifier' && type === 'token'))
+})
+
+t.test('it says what can be included, and which compartments there are', async (t) => {
+  const [rest] = answer.body.rest
+  const patient = rest.resource.find(({ type }) => type === 'Patient')
+  t.ok(patient?.searchInclude?.includes('Patient:organization'))
+  t.ok(patient?.searchRevInclude?.includes('Observation:patient'))
+  t.notOk(patient?.searchRevInclude?.includes('Patient:organization'))
+  const binary = rest.resource.find(({ type }) => type === 'Binary')
+  t.equal(binary?.searchInclude, undefined)
+  t.ok(rest.interaction.some(({ code }) => code === 'search-system'))
+  t.match(rest, {
+    compartment: ['http://hl7.org/fhir/CompartmentDefinition/patient'],
+  })
+})
+
+t.test('it lists every operation where it can be called', async (t) => {
+  const [{ resource, operation = [] }] = answer.body.rest
+  const listed = [...operation, ...resource.flatMap((item) => item.operation ?? [])]
+  for (const { name } of operations)
+    t.ok(
+      listed.some((item) => item.name === name),
+      name,
+    )
+})
+
+t.test('a reader who has it gets 304', async (t) => {
+  const etag = answer.headers.get('etag') ?? ''
+  const again = await anonymous.get('metadata', { 'If-None-Match': etag })
+  t.equal(again.status, 304)
+  t.equal(again.text, '')
+})
+
+t.test('a wish for XML is 406', async (t) => {
+  t.equal((await anonymous.get('metadata?_format=xml')).status, 406)
+})
+
+t.test('the versions served are open to everybody', async (t) => {
+  const versions = await anonymous.get('$versions')
+  t.equal(versions.status, 200)
+  t.same(versions.body, { versions: ['4.0'], default: '4.0' })
+})

@@ -1,0 +1,107 @@
+import { randomUUID } from 'node:crypto'
+import t from 'tap'
+import type { OperationOutcome } from '../../../shared/errors.ts'
+import type { Resource } from '../../../shared/fhir/resource.ts'
+import { openBotica } from '../../fixtures/botica.ts'
+import { anObservation, aPatient } from '../../fixtures/resources.ts'
+
+const botica = await openBotica(t)
+const { client } = await botica.createMember()
+
+const operation = (type: string, path: string, ...others: Record<string, unknown>[]) => ({
+  name: 'operation',
+  part: [{ name: 'type', valueCode: type }, { name: 'path', valueString: path }, ...others],
+})
+const parameters = (...parameter: unknown[]) => ({ resourceType: 'Parameters', parameter })
+const toFemale = parameters(
+  operation('replace', 'Patient.gender', { name: 'value', valueCode: 'female' }),
+)
+
+t.test('Parameters patch a resource by paths', async (t) => {
+  const { id } = await client.create(aPatient({ gender: 'male' }))
+  const answer = await client.patch(`Patient/${id}`, toFemale)
+  t.equal(answer.status, 200)
+  t.match(answer.body, { id, gender: 'female', meta: { versionId: '2' } })
+  t.equal(answer.headers.get('etag'), 'W/"2"')
+  t.match((await client.get(`Patient/${id}`)).body, { gender: 'female' })
+})
+
+t.test('a stale If-Match stops the patch', async (t) => {
+  const { id } = await client.create(aPatient({ gender: 'male' }))
+  const stale = await client.patch(`Patient/${id}`, toFemale, { 'If-Match': 'W/"7"' })
+  t.equal(stale.status, 412)
+})
+
+t.test('a decimal survives the patch of another element, and that of its unit', async (t) => {
+  const text = JSON.stringify(
+    anObservation('Patient/x', { valueQuantity: { value: 0, unit: 'g' } }),
+  )
+  const made = await client.post('Observation', text.replace('"value":0', '"value":1.00'), {
+    'Content-Type': 'application/fhir+json',
+  })
+  const change = operation('replace', 'Observation.value.unit', {
+    name: 'value',
+    valueString: 'kg',
+  })
+  const answer = await client.patch(`Observation/${made.body.id}`, parameters(change))
+  t.equal(answer.status, 200)
+  t.match(answer.text, '"value":1.00,"unit":"kg"')
+})
+
+t.test('the result is validated and nothing is stored when it is wrong', async (t) => {
+  const { id } = await client.create(aPatient({ gender: 'male' }))
+  const wrong = operation('replace', 'Patient.gender', { name: 'value', valueInteger: 1 })
+  const answer = await client.patch<OperationOutcome>(`Patient/${id}`, parameters(wrong))
+  t.equal(answer.status, 400)
+  t.same(answer.body.issue[0]?.expression, ['Patient.gender'])
+  t.match((await client.get(`Patient/${id}`)).body, { gender: 'male', meta: { versionId: '1' } })
+})
+
+t.test('a path that would hang the server is a 400 at once', async (t) => {
+  const { id } = await client.create(aPatient())
+  const endless = operation('delete', '1.repeat($this + 1)')
+  const answer = await client.patch<OperationOutcome>(`Patient/${id}`, parameters(endless))
+  t.equal(answer.status, 400)
+  t.equal(answer.body.issue[0]?.code, 'too-costly')
+})
+
+t.test('what the caller cannot see cannot be patched', async (t) => {
+  const { admin: stranger } = await botica.createTenant()
+  const { id } = await client.create(aPatient({ gender: 'male' }))
+  t.equal((await stranger.patch(`Patient/${id}`, toFemale)).status, 404)
+})
+
+t.test('a conditional patch takes Parameters', async (t) => {
+  const value = randomUUID()
+  const { id } = await client.create(aPatient({ gender: 'male', identifier: [{ value }] }))
+  const answer = await client.patch(`Patient?identifier=${value}`, toFemale)
+  t.equal(answer.status, 200)
+  t.match(answer.body, { id, gender: 'female' })
+})
+
+for (const type of ['batch', 'transaction']) {
+  t.test(`an entry of a ${type} patches by Parameters`, async (t) => {
+    const { id } = await client.create(aPatient({ gender: 'male' }))
+    const answer = await client.post<Resource & { entry: { response: { status: string } }[] }>('', {
+      resourceType: 'Bundle',
+      type,
+      entry: [{ request: { method: 'PATCH', url: `Patient/${id}` }, resource: toFemale }],
+    })
+    t.equal(answer.body.entry[0]?.response.status, '200')
+    t.match((await client.get(`Patient/${id}`)).body, { gender: 'female' })
+  })
+}
+
+t.test('the platform types are patched too', async (t) => {
+  const bot = await botica.admin.create({ resourceType: 'Bot', name: 'before' })
+  const rename = operation('replace', 'Bot.name', { name: 'value', valueString: 'after' })
+  const answer = await botica.admin.patch(`Bot/${bot.id}`, parameters(rename))
+  t.match(answer.body, { name: 'after' })
+})
+
+t.test('the capability statement names both forms', async (t) => {
+  t.same((await client.get<Resource>('metadata')).body.patchFormat, [
+    'application/json-patch+json',
+    'application/fhir+json',
+  ])
+})

@@ -1,0 +1,73 @@
+/** What a search does to PostgreSQL when it takes too long or nobody waits for it any more. */
+import t from 'tap'
+import { createLogger } from '../../../shared/log.ts'
+import { openDatabase } from '../../../shared/platform/postgres/database.ts'
+import { openBotica, until } from '../../fixtures/botica.ts'
+import type { Raw } from '../../fixtures/oracle/values.ts'
+import { createDatabase } from '../../fixtures/store/own-database.ts'
+
+const url = await createDatabase(t)
+const name = new URL(url).pathname.slice(1)
+const log = createLogger('silent', 'script')
+const main = openDatabase({ databaseUrl: process.env.DATABASE_URL ?? '', databasePool: 1 }, log)
+t.teardown(() => main.close())
+const { admin, services, baseUrl } = await openBotica(t, { env: { DATABASE_URL: url } })
+await admin.create({ resourceType: 'Basic', code: { text: 'x' } })
+// Whatever reads a content from now on sleeps.
+await services.database.query({ text: 'alter table version rename to stored', values: [] })
+await services.database.query({
+  text: 'create view version as select stored.* from stored, pg_sleep(600)',
+  values: [],
+})
+
+/** Statements that run in the file's own database, seen from another one. */
+async function running(): Promise<number> {
+  const rows = await main.query({
+    text: `select 1 from pg_stat_activity where datname = $1 and wait_event = 'PgSleep'`,
+    values: [name],
+  })
+  return rows.length
+}
+
+t.test('a search whose caller has gone is cancelled in PostgreSQL', async (t) => {
+  // More than the pool has: nothing is left there to cancel one with.
+  const callers = services.config.databasePool + 2
+  const controller = new AbortController()
+  const calls = Array.from({ length: callers }, () =>
+    fetch(`${baseUrl}fhir/R4/Basic?_count=5`, {
+      headers: { Authorization: `Bearer ${admin.token}` },
+      signal: controller.signal,
+    }),
+  )
+  const ended = Promise.allSettled(calls)
+  await until(async () => (await running()) >= 4, 60_000)
+  controller.abort()
+  // Less than the 20 s that a statement is given.
+  await until(async () => (await running()) === 0, 15_000)
+  const results = await ended
+  t.ok(results.every(({ status }) => status === 'rejected'))
+  t.equal((await admin.get('Basic?_count=0&_total=accurate')).status, 200, 'the pool is whole')
+})
+
+t.test('statements of a GraphQL request whose caller has gone are cancelled', async (t) => {
+  const controller = new AbortController()
+  const query = '{ a: BasicList { id } b: BasicConnection(_count: 3) { edges { mode } } }'
+  const call = fetch(`${baseUrl}fhir/R4/$graphql`, {
+    method: 'POST',
+    headers: { Authorization: `Bearer ${admin.token}`, 'Content-Type': 'application/json' },
+    body: JSON.stringify({ query }),
+    signal: controller.signal,
+  })
+  const ended = Promise.allSettled([call])
+  await until(async () => (await running()) === 2, 60_000)
+  controller.abort()
+  await until(async () => (await running()) === 0, 15_000)
+  t.match(await ended, [{ status: 'rejected' }])
+})
+
+t.test('a search past its time is cancelled in PostgreSQL and answered 504', async (t) => {
+  const { status, body } = await admin.get<Raw>('Basic?_count=5')
+  t.equal(status, 504)
+  t.match(body.issue, [{ code: 'timeout', details: { text: 'Server timeout' } }])
+  t.equal(await running(), 0)
+})

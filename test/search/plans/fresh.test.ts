@@ -1,0 +1,125 @@
+/**
+ * Statistics follow what is loaded: a process that searched before a load finds its rows the way that a process
+ * finds them which was started after it. Counted in buffers, which do not depend on the machine.
+ */
+import t from 'tap'
+import type { Principal } from '../../../shared/access/principal.ts'
+import { typeNumber } from '../../../shared/fhir/definitions.ts'
+import { analyzeGrown } from '../../../shared/jobs/upkeep/upkeep.ts'
+import { createLogger } from '../../../shared/log.ts'
+import { openDatabase } from '../../../shared/platform/postgres/database.ts'
+import { parseSearch } from '../../../shared/query/search.ts'
+import { openRepository } from '../../../shared/store/open-repository.ts'
+import type { Repository } from '../../../shared/store/repository.ts'
+import { until } from '../../fixtures/botica.ts'
+import { createDatabase } from '../../fixtures/store/own-database.ts'
+import { databaseUrl, openTestStore, statementsOf } from '../../fixtures/store/store.ts'
+
+const ROWS = 20_000
+const PATIENCE_MS = 60_000
+
+process.env.DATABASE_URL = await createDatabase(t)
+const { database, repository, aMember } = await openTestStore(t)
+const early = await aMember()
+const late = await aMember()
+
+const PAGE = parseSearch('Observation', 'status=final&_count=100')
+const ONE = parseSearch('Observation', 'status=amended&_count=100')
+
+/** A repository of its own, as another process has it. */
+async function openOther(): Promise<Repository> {
+  const other = openDatabase(
+    { databaseUrl: databaseUrl(), databasePool: 2 },
+    createLogger('silent', 'script'),
+  )
+  t.teardown(() => other.close())
+  return openRepository(other)
+}
+
+/** One Observation is amended, the others are final; rows as their twin has them, straight into the tables. */
+async function load(member: Principal): Promise<void> {
+  const observation = { resourceType: 'Observation', code: { text: 'x' } }
+  await repository.create(member, { ...observation, status: 'amended' })
+  const { id } = await repository.create(member, { ...observation, status: 'final' })
+  await database.query({
+    text: `with twin as (select * from resource where project = $1 and type = $2 and id = $3),
+      made as (
+        insert into resource (project, type, id, ver, lu, d_lo, d_hi, nref, keys)
+        select project, type, gen_random_uuid(), ver, lu + n * interval '1 ms', d_lo, d_hi, nref,
+          array[n] || keys[2:] from twin, generate_series(1, $4::int) n
+        returning project, type, id, ver, lu)
+      insert into version (project, type, id, ver, lu, content, meta_at, meta_ext)
+      select project, type, id, ver, lu, '{}', 1, '' from made`,
+    values: [member.project.number, typeNumber('Observation'), id, ROWS],
+  })
+  // Of contents PostgreSQL knows: what counts here is how rows are found.
+  await database.query({ text: 'analyze version', values: [] })
+}
+
+/** ANALYZE as the worker runs it, once PostgreSQL has counted the new rows. */
+async function analyze(): Promise<void> {
+  await until(async () => (await analyzeGrown(database)).includes('resource'), PATIENCE_MS)
+}
+
+async function driverOf(one: Repository, member: Principal, request = PAGE) {
+  return (await one.explain(member, request)).driver
+}
+
+async function buffersOf(one: Repository, member: Principal, request = PAGE): Promise<number> {
+  const { plan } = await one.explain(member, request)
+  return Number(/Buffers: shared hit=(\d+)/.exec(plan.join('\n'))?.[1])
+}
+
+const before = await openOther()
+await before.search(early, PAGE)
+await load(early)
+
+t.test('before an ANALYZE nothing is known, and no page is a sort of all rows', async (t) => {
+  t.equal(await driverOf(before, early), 'walk')
+  // The first one after a load also reads what the load has left to be tidied up.
+  await before.search(early, ONE)
+  t.ok((await buffersOf(before, early)) < ROWS / 20, `${await buffersOf(before, early)} pages`)
+  t.equal((await before.search(early, ONE)).versions.length, 1)
+})
+
+t.test('after an ANALYZE a process that searched before plans as a new one does', async (t) => {
+  await analyze()
+  const after = await openOther()
+  const alike = async () => {
+    const [old, fresh] = await Promise.all(
+      [before, after].map(async (one) => {
+        const asked = [await one.explain(early, PAGE), await one.explain(early, ONE)]
+        return asked.map(({ driver, sql }) => ({ driver, sql }))
+      }),
+    )
+    return JSON.stringify(old) === JSON.stringify(fresh) && fresh?.[1]?.driver === 'keys'
+  }
+  await until(alike, PATIENCE_MS)
+  t.equal(await driverOf(before, early), 'walk', 'for most rows')
+  t.equal(await driverOf(before, early, ONE), 'keys', 'for few')
+})
+
+t.test('an ANALYZE that nobody here has asked for is seen, too', async (t) => {
+  await load(late)
+  await database.query({ text: 'analyze resource', values: [] })
+  await until(async () => (await driverOf(before, late, ONE)) === 'keys', PATIENCE_MS)
+  t.equal(await driverOf(before, late), 'walk')
+})
+
+t.test('a Project that the statistics do not know is not taken for an empty one', async (t) => {
+  const unknown = await aMember()
+  await load(unknown)
+  t.equal(await driverOf(before, unknown), 'walk')
+  t.ok((await buffersOf(before, unknown)) < ROWS / 20)
+  t.equal((await before.search(unknown, ONE)).versions.length, 1)
+})
+
+t.test('a request does not pay for the look at the statistics', async (t) => {
+  const end = Date.now() + 2500
+  let most = 0
+  while (Date.now() < end) {
+    const cost = await statementsOf(database, () => repository.search(early, ONE))
+    most = Math.max(most, cost)
+  }
+  t.equal(most, 1)
+})

@@ -1,0 +1,284 @@
+/** Searches under a policy by plans that are kept: what it lets through changes neither what is found nor which way is right. */
+import t from 'tap'
+import { plainGrant } from '../../../shared/access/compile.ts'
+import { parseCriteria } from '../../../shared/access/criteria.ts'
+import type { Principal } from '../../../shared/access/principal.ts'
+import { typeNumber } from '../../../shared/fhir/definitions.ts'
+import { parseSearch } from '../../../shared/query/search.ts'
+import { keysLiteral } from '../../../shared/store/index/keys.ts'
+import { orderOf } from '../../../shared/store/search/order/order.ts'
+import type { SortedRow } from '../../../shared/store/search/order/position.ts'
+import { pageStatement } from '../../../shared/store/search/plan/compile.ts'
+import { driverOf, isRare, surely } from '../../../shared/store/search/plan/prepare.ts'
+import type { Part } from '../../../shared/store/search/plan/query.ts'
+import { testOf } from '../../../shared/store/search/tests/conditions.ts'
+import { withVisible } from '../../../shared/store/search/tests/grant-tests.ts'
+import { sightOf } from '../../../shared/store/search/tests/visible-rows.ts'
+import { until } from '../../fixtures/botica.ts'
+import { openPlannedStore } from '../../fixtures/store/planned-store.ts'
+import { keptBuffers, ownBuffers } from '../../fixtures/store/plans.ts'
+import { statementsOf } from '../../fixtures/store/store.ts'
+
+const ROWS = 20_000
+const PATIENTS = 1000
+/** The last written are all about men. */
+const OF_MEN = 700
+const READY_MS = 60_000
+
+const { database, repository, member, project, keys, statistics } = await openPlannedStore(t)
+
+const patients = Array.from({ length: PATIENTS }, (_, n) => `Patient/p${n}`)
+const param = (type: string, code: string) => keys.param(project, type, code)
+const token = (type: string, code: string, value: string) =>
+  keys.token(param(type, code), undefined, value)
+const held = {
+  // Patients 0 to 2 are inactive; the odd ones are men.
+  self: patients.map((name) => param('Patient', '_self') ^ keys.target(project, name)),
+  gender: patients.map((_, n) => token('Patient', 'gender', n % 2 ? 'male' : 'female')),
+  active: patients.map((_, n) => token('Patient', 'active', String(n > 2))),
+  subject: patients.map((name) =>
+    keys.reference(param('Observation', 'subject'), keys.target(project, name)),
+  ),
+}
+await database.query({
+  text: `insert into resource (project, type, id, ver, lu, nref, keys)
+    select $1, $2, gen_random_uuid(), 1, timestamptz '2023-01-01' + n * interval '1 second', 1,
+      array[($3::bigint[])[n], ($4::bigint[])[n], ($5::bigint[])[n]]
+    from generate_series(1, $6::int) n`,
+  values: [
+    project,
+    typeNumber('Patient'),
+    ...[held.self, held.gender, held.active].map(keysLiteral),
+    PATIENTS,
+  ],
+})
+await database.query({
+  text: `insert into resource (project, type, id, ver, lu, d_lo, d_hi, nref, keys)
+    select $1, $2, gen_random_uuid(), 1, timestamptz '2024-01-01' + n * interval '1 second', at, at, 2,
+      array[n, ($3::bigint[])[1 + case when n > $7 - $8 then n % 500 * 2 + 1 else n * 7919 % $4 end],
+        case n % 7 when 0 then $5::bigint else $6::bigint end]
+    from generate_series(1, $7::int) n,
+      lateral (select timestamptz '2020-01-01' + n * 7919 % 20000 * interval '1 hour') d(at)`,
+  values: [
+    project,
+    typeNumber('Observation'),
+    keysLiteral(held.subject),
+    PATIENTS,
+    token('Observation', 'status', 'amended'),
+    token('Observation', 'status', 'final'),
+    ROWS,
+    OF_MEN,
+  ],
+})
+await database.query({
+  text: `insert into idx_string (project, type, p, v, id)
+    select project, type, $1, 'family' || row_number() over (order by lu) % 40, id from resource where type = $2`,
+  values: [param('Patient', 'family'), typeNumber('Patient')],
+})
+await database.query({
+  text: `insert into version (project, type, id, ver, lu, content, meta_at, meta_ext)
+    select project, type, id, ver, lu, '{}', 1, '' from resource where project = $1`,
+  values: [project],
+})
+await database.query({ text: 'vacuum analyze resource, version, idx_string', values: [] })
+await statistics.refresh()
+
+function limitedTo(...criteria: readonly string[]): Principal {
+  const grants = criteria.map((text) => {
+    const type = text.slice(0, text.indexOf('?'))
+    const parsed = parseCriteria(type, text, { projectId: undefined, values: new Map() })
+    return { ...plainGrant(type, ['search'], 'test'), criteria: parsed }
+  })
+  return { ...member, rules: { grants } }
+}
+
+function partOf(principal: Principal, search: string): Part {
+  const [type = '', parameters = ''] = search.split('?')
+  const request = parseSearch(type, parameters)
+  const scene = sightOf({ keys }, principal, type, 'search')
+  if (scene === undefined) throw new Error(`${type} is not in sight`)
+  const tests = request.conditions.map((condition) => testOf(scene, condition))
+  const limit = request.count + 1
+  const query = {
+    project,
+    typeNumbers: [typeNumber(type)],
+    tests: withVisible(scene.visible, tests, (test) => isRare({ statistics }, scene, test, limit)),
+    order: orderOf(request, keys),
+    after: undefined,
+    limit,
+    offset: 0,
+  }
+  return { query, driver: driverOf({ statistics }, query) }
+}
+
+/** In the same words they let almost all through, half, almost nothing, and nothing. */
+const OBSERVATIONS = ['active=true', 'gender=female', 'active=false', 'gender=unknown'].map(
+  (criterion) => limitedTo(`Observation?status=final&subject:Patient.${criterion}`),
+)
+const OF_PATIENTS = [
+  ['gender=female&active:not=false', 'gender=male'],
+  ['gender=unknown&active:not=false', 'gender=male'],
+  ['gender=female&active:not=true', 'gender=unknown'],
+].map((entries) => limitedTo(...entries.map((entry) => `Patient?${entry}`)))
+const [all, half, , nothing] = OBSERVATIONS as [Principal, Principal, Principal, Principal]
+
+const ids = (type: string, count: number) =>
+  database.query<{ id: string }>({
+    text: 'select id from resource where project = $1 and type = $2 order by lu limit $3',
+    values: [project, typeNumber(type), count],
+  })
+const [observed, known] = await Promise.all(
+  ['Observation', 'Patient'].map(async (type) => (await ids(type, 3)).map(({ id }) => id).join()),
+)
+const SEARCHES: readonly (readonly [search: string, principals: readonly Principal[]])[] = [
+  ['Observation?subject=Patient/p6', OBSERVATIONS],
+  ['Observation?subject=Patient/p2&_sort=-date', OBSERVATIONS],
+  ['Observation?subject=Patient/p2,Patient/p9&status:not=amended&_sort=date', OBSERVATIONS],
+  [`Observation?_id=${observed}`, OBSERVATIONS],
+  ['Patient?family=family7', OF_PATIENTS],
+  [`Patient?_id=${known}`, OF_PATIENTS],
+]
+const WALKED = ['_sort=_lastUpdated', 'status=final&_sort=_lastUpdated', '_sort=date'].map(
+  (search) => `Observation?${search}`,
+)
+
+/** The same way, planned for its values. */
+function plannedEachTime({ query, driver }: Part): Part {
+  if (driver.kind !== 'settled') throw new Error('It is planned each time')
+  const { cap } = driver
+  return {
+    query,
+    driver: cap === undefined ? driverOf({ statistics }, query) : { ...driver, kind: 'walk', cap },
+  }
+}
+
+const idsOf = async (part: Part) =>
+  (await database.query<SortedRow>(pageStatement([part]))).map(({ id }) => id)
+
+t.test('what is let through is found, in order, however much that is', async (t) => {
+  const counts = new Set<number>()
+  for (const [search, principals] of SEARCHES) {
+    for (const principal of principals) {
+      const part = partOf(principal, search)
+      const sure = surely({ statistics }, part)
+      t.equal(sure.driver.kind, 'settled', search)
+      const found = await idsOf(sure)
+      counts.add(found.length)
+      t.same(found, await idsOf(part), search)
+    }
+  }
+  t.ok(counts.has(0) && counts.size > 4, 'some find all, some none')
+  for (const search of WALKED) {
+    for (const principal of [all, half]) {
+      const part = partOf(principal, search)
+      const sure = surely({ statistics }, part)
+      t.match(sure.driver, { kind: 'settled', isSure: true }, search)
+      const found = await idsOf(sure)
+      t.equal(found.length, 21, search)
+      t.same(found, await idsOf(part), search)
+    }
+  }
+})
+
+t.test('the plan of one policy reads few more pages for another than its own', async (t) => {
+  const searches = [...SEARCHES, ...WALKED.map((search) => [search, [all, half]] as const)]
+  for (const asked of searches) {
+    const [search, principals] = asked
+    const parts = principals.map((principal) => partOf(principal, search))
+    const sure = parts.map((part) => surely({ statistics }, part))
+    const statements = sure.map((part) => pageStatement([part]))
+    t.ok(statements.every(({ isKept }) => isKept))
+    t.equal(new Set(statements.map(({ text }) => text)).size, 1, search)
+    const own: number[] = []
+    await database.transaction(async (connection) => {
+      for (const part of sure.map(plannedEachTime)) {
+        own.push(await ownBuffers(connection, pageStatement([part])))
+      }
+      // The plan is weighed against those for the first values.
+      for (const places of [[...parts.keys()], [...parts.keys()].reverse()]) {
+        for (const place of places) {
+          const statement = statements[place] ?? { text: '', values: [] }
+          const name = `${searches.indexOf(asked)} from ${places[0]}`
+          const kept = (await keptBuffers(connection, name, statement)) ?? Number.NaN
+          const most = (own[place] ?? 0) * 2 + 10
+          t.ok(kept <= most, `${kept} instead of ${own[place]}: ${statement.text}`)
+        }
+      }
+    })
+  }
+})
+
+t.test('a page that a walk does not fill is made by another statement', async (t) => {
+  const search = (principal: Principal, order: string) => async () => {
+    const request = parseSearch('Observation', `_sort=${order}&_count=20`)
+    t.equal((await repository.search(principal, request)).versions.length, 20)
+  }
+  // Beside the first search the statistics are read, once.
+  const oldest = search(half, '_lastUpdated')
+  await until(async () => (await statementsOf(database, oldest)) === 1, READY_MS)
+  t.equal(await statementsOf(database, search(half, '-_lastUpdated')), 2)
+  t.equal(await statementsOf(database, search(all, '-_lastUpdated')), 1)
+})
+
+t.test('the lists of several references are what each search finds', async (t) => {
+  const request = parseSearch('Observation', '_count=5&_sort=-date')
+  const references = [2, 6, 7].map((n) => `Patient/p${n}`)
+  for (const principal of OBSERVATIONS) {
+    const asked = { request, code: 'subject', references }
+    const lists = await repository.searchPerReference(principal, asked, 100)
+    for (const [i, { versions }] of lists.entries()) {
+      const alone = parseSearch('Observation', `_count=5&_sort=-date&subject=${references[i]}`)
+      const found = await repository.search(principal, alone)
+      t.same(
+        versions.map(({ id }) => id),
+        found.versions.map(({ id }) => id),
+      )
+    }
+  }
+})
+
+t.test('what more than one way may lead to is planned for its values', async (t) => {
+  const kindOf = (principal: Principal, search: string) =>
+    surely({ statistics }, partOf(principal, search)).driver.kind
+  t.equal(kindOf(nothing, 'Observation?'), 'join', 'what refers to the few that it lets through')
+  t.equal(kindOf(nothing, 'Observation?status=final'), 'join')
+  const inactive = limitedTo('Observation?subject:Patient.active:not=true')
+  t.equal(kindOf(inactive, 'Observation?'), 'walk', 'a page that may not be filled')
+  t.equal(kindOf(half, 'Observation?status=final&date=ge2021&_sort=-date'), 'walk')
+  t.equal(kindOf(half, 'Observation?value-quantity=5'), 'ids')
+  const byText = limitedTo('Observation?subject:Patient.family:exact=family7')
+  t.equal(kindOf(byText, 'Observation?subject=Patient/p6'), 'keys', 'what is in the contents')
+})
+
+const SPANS = [
+  ['date=2020-03-05', '2020-03-05', '2020-03-06'],
+  ['date=2020', '2020-01-01', '2021-01-01'],
+  ['date=lt2021-03', '2000-01-01', '2021-03-01'],
+  ['date=2031', '2031-01-01', '2032-01-01'],
+] as const
+
+t.test('dates are found by one plan beside what each row tells of itself', async (t) => {
+  const final = token('Observation', 'status', 'final')
+  const kept = new Set<boolean | undefined>()
+  for (const criteria of [['status=final'], ['status:not=amended'], ['status=final', 'status=x']]) {
+    const principal = limitedTo(...criteria.map((one) => `Observation?${one}`))
+    for (const [search, from, to] of SPANS) {
+      const part = surely({ statistics }, partOf(principal, `Observation?${search}`))
+      t.match(part.driver, { kind: 'dates', isKept: true }, search)
+      kept.add(pageStatement([part]).isKept)
+      const expected = await database.query<SortedRow>({
+        text: `select id from resource where project = $1 and type = $2 and d_lo >= $3 and d_lo <= $4
+          and keys[3] = $5 order by lu desc, id desc limit 21`,
+        values: [project, typeNumber('Observation'), `${from}Z`, `${to}Z`, final.toString()],
+      })
+      t.same(
+        await idsOf(part),
+        expected.map(({ id }) => id),
+        `${criteria} ${search}`,
+      )
+    }
+  }
+  t.same([...kept], [true])
+  const rare = partOf(limitedTo('Observation?status=final'), 'Observation?date=2020&status=amended')
+  t.not(surely({ statistics }, rare).driver.kind, 'dates', 'fewer rows have the key, perhaps')
+})

@@ -1,0 +1,129 @@
+import t from 'tap'
+import { openBotica } from '../fixtures/botica.ts'
+import type { Raw } from '../fixtures/oracle/values.ts'
+
+const { admin } = await openBotica(t)
+
+const SUBSETTED = {
+  system: 'http://terminology.hl7.org/CodeSystem/v3-ObservationValue',
+  code: 'SUBSETTED',
+}
+const patient = await admin.create({
+  resourceType: 'Patient',
+  text: { status: 'generated', div: '<div xmlns="http://www.w3.org/1999/xhtml">Eve</div>' },
+  active: true,
+  name: [{ use: 'official', family: 'Everett', given: ['Eve'] }],
+  contact: [{ name: { family: 'Adams' }, gender: 'male' }],
+  birthDate: '1980-01-01',
+  maritalStatus: { text: 'single' },
+})
+await admin.create({
+  resourceType: 'Observation',
+  status: 'final',
+  code: { text: 'x' },
+  subject: { reference: `Patient/${patient.id}` },
+  method: { text: 'by hand' },
+  valueQuantity: { value: 1.5, unit: 'g' },
+  referenceRange: [{ text: 'normal' }],
+  component: [
+    {
+      code: { text: 'part' },
+      valueQuantity: { value: 2, unit: 'g' },
+      interpretation: [{ text: 'high' }],
+    },
+  ],
+})
+
+const only = async (query: string): Promise<Raw> => {
+  const { body } = await admin.get<Raw>(query)
+  return body.entry?.[0]?.resource
+}
+const namesOf = (resource: Raw) => Object.keys(resource).sort()
+
+t.test('_summary=true leaves what the standard marks', async (t) => {
+  t.same(namesOf(await only('Patient?_summary=true')), [
+    'active',
+    'birthDate',
+    'id',
+    'meta',
+    'name',
+    'resourceType',
+  ])
+  const observation = await only('Observation?_summary=true')
+  t.match(observation, { status: 'final', valueQuantity: { value: 1.5 }, component: Array })
+  t.equal(observation.method, undefined)
+  t.equal(observation.referenceRange, undefined)
+})
+
+t.test('_summary=text leaves the narrative and what is mandatory', async (t) => {
+  t.same(namesOf(await only('Patient?_summary=text')), [
+    'active',
+    'id',
+    'meta',
+    'resourceType',
+    'text',
+  ])
+  const observation = await only('Observation?_summary=text')
+  t.same(namesOf(observation), ['code', 'id', 'meta', 'resourceType', 'status'])
+})
+
+t.test('_summary=data leaves the narrative out, false leaves all', async (t) => {
+  const data = await only('Patient?_summary=data')
+  t.equal(data.text, undefined)
+  t.match(data, { contact: [{ gender: 'male' }], maritalStatus: { text: 'single' } })
+  const whole = await only('Patient?_summary=false')
+  t.strictSame(whole, patient)
+})
+
+t.test('what is cut is tagged, what is whole is not', async (t) => {
+  for (const view of ['_summary=true', '_summary=text', '_summary=data', '_elements=name']) {
+    t.match((await only(`Patient?${view}`)).meta.tag, [SUBSETTED], view)
+  }
+  t.equal((await only('Patient')).meta.tag, undefined)
+})
+
+t.test('_summary=count has a total and no entries', async (t) => {
+  const { body } = await admin.get<Raw>('Patient?_summary=count')
+  t.match(body, { total: 1, link: [{ relation: 'self' }] })
+  t.equal(body.entry, undefined)
+})
+
+t.test('_elements names elements, choices and paths', async (t) => {
+  t.same(namesOf(await only('Patient?_elements=birthDate,contact')), [
+    'active',
+    'birthDate',
+    'contact',
+    'id',
+    'meta',
+    'resourceType',
+  ])
+  const nested = await only('Patient?_elements=name.family,contact.name')
+  t.same(nested.name, [{ use: 'official', family: 'Everett' }])
+  t.same(nested.contact, [{ name: { family: 'Adams' } }])
+  const both = await only('Patient?_elements=name.family,name')
+  t.same(both.name, patient.name)
+  for (const list of ['value', 'value[x]', 'valueQuantity']) {
+    t.match(await only(`Observation?_elements=${list}`), { valueQuantity: { value: 1.5 } }, list)
+  }
+  const part = await only('Observation?_elements=component.value')
+  t.same(part.component, [{ code: { text: 'part' }, valueQuantity: { value: 2, unit: 'g' } }])
+  t.equal((await only('Patient?_fields=birthDate')).name, undefined)
+})
+
+t.test('_count is bounded and 0 asks for no entries', async (t) => {
+  for (const count of ['1000', '1001', '99999999999999999999']) {
+    t.equal((await admin.get<Raw>(`Patient?_count=${count}`)).body.entry.length, 1, count)
+  }
+  const { body } = await admin.get<Raw>('Patient?_count=0&_total=accurate')
+  t.equal(body.total, 1)
+  t.equal(body.entry, undefined)
+  t.equal((await admin.get<Raw>('Patient?_count=0')).body.total, undefined)
+})
+
+t.test('a total is told only when asked for, and is exact for few', async (t) => {
+  t.equal((await admin.get<Raw>('Patient')).body.total, undefined)
+  t.equal((await admin.get<Raw>('Patient?_total=none')).body.total, undefined)
+  t.equal((await admin.get<Raw>('Patient?_total=estimate')).body.total, 1)
+  t.equal((await admin.get<Raw>('Patient?name=nobody&_total=estimate')).body.total, 0)
+  t.equal((await admin.get<Raw>('Patient?name=eve&_total=accurate')).body.total, 1)
+})

@@ -1,0 +1,155 @@
+import t from 'tap'
+import { createQuietProjects, LEASE_MS } from '../../shared/store/events/no-subscriber-leases.ts'
+import { openRepository } from '../../shared/store/open-repository.ts'
+import type { Write } from '../../shared/store/rows/write-rows.ts'
+import { openTestStore, statementsOf } from '../fixtures/store/store.ts'
+
+const { database, repository, aMember } = await openTestStore(t)
+
+const aSubscription = (criteria: string, more: object = {}) => ({
+  resourceType: 'Subscription',
+  status: 'active',
+  reason: 'test',
+  criteria,
+  channel: { type: 'rest-hook', endpoint: 'https://receiver.example.com/' },
+  ...more,
+})
+
+const outboxOf = (project: number) =>
+  database.query<{ id: string }>({
+    text: 'select id::text, ver, op from outbox where project = $1 order by seq',
+    values: [project],
+  })
+
+t.test('only changes that somebody waits for leave a row in the outbox', async (t) => {
+  const member = await aMember()
+  const { number } = member.project
+  await repository.create(member, { resourceType: 'Patient' })
+  const { id: subscription } = await repository.create(member, aSubscription('Patient?active=true'))
+  const { id } = await repository.create(member, { resourceType: 'Patient' })
+  await repository.update(member, { resourceType: 'Patient', id, active: true })
+  await repository.delete(member, 'Patient', id)
+  await repository.create(member, { resourceType: 'Practitioner' })
+  t.same(await outboxOf(number), [
+    { id, ver: 1, op: 'c' },
+    { id, ver: 2, op: 'u' },
+    { id, ver: 3, op: 'd' },
+  ])
+
+  await repository.update(member, {
+    ...aSubscription('Patient', { status: 'off' }),
+    id: subscription,
+  })
+  await repository.create(member, { resourceType: 'Patient' })
+  t.equal((await outboxOf(number)).length, 3, 'a Subscription that is off waits for nothing')
+})
+
+t.test('a change of the Project of a Subscription alone is its event', async (t) => {
+  const [member, other] = [await aMember(), await aMember()]
+  await repository.create(member, aSubscription('Patient'))
+  await repository.create(other, { resourceType: 'Patient' })
+  t.same(await outboxOf(other.project.number), [])
+})
+
+t.test('an aborted transaction leaves nothing, a committed one all of its events', async (t) => {
+  const member = await aMember()
+  await repository.create(member, aSubscription('Patient'))
+  const failing = repository.transaction(async (inner) => {
+    await inner.create(member, { resourceType: 'Patient' })
+    throw new Error('undone')
+  })
+  await t.rejects(failing, /undone/)
+  t.same(await outboxOf(member.project.number), [])
+
+  await repository.transaction(async (inner) => {
+    for (const active of [true, false]) {
+      await inner.create(member, { resourceType: 'Patient', active })
+    }
+  })
+  t.equal((await outboxOf(member.project.number)).length, 2)
+})
+
+t.test('a deleted Subscription waits for nothing', async (t) => {
+  const member = await aMember()
+  const { id } = await repository.create(member, aSubscription('Patient'))
+  await repository.delete(member, 'Subscription', id)
+  await repository.create(member, { resourceType: 'Patient' })
+  t.same(await outboxOf(member.project.number), [])
+})
+
+t.test('creates that are batched are events each, and cost no more statements', async (t) => {
+  const member = await aMember()
+  await repository.create(member, aSubscription('Patient'))
+  await Promise.all(
+    Array.from({ length: 30 }, (_, i) =>
+      repository.create(member, { resourceType: i % 2 ? 'Patient' : 'Basic', code: { text: 'x' } }),
+    ),
+  )
+  t.equal((await outboxOf(member.project.number)).length, 15)
+  const one = () => repository.create(member, { resourceType: 'Patient' })
+  t.equal(await statementsOf(database, one), 1)
+})
+
+t.test('a process that knows that nobody waits does not ask again for a moment', async (t) => {
+  const member = await aMember()
+  const write = () => repository.create(member, { resourceType: 'Patient' })
+  t.equal(await statementsOf(database, write), 1, 'asking is a part of the write')
+  t.equal(await statementsOf(database, write), 1)
+})
+
+t.test(
+  'what begins after a Subscription is acknowledged is an event, in each process',
+  async (t) => {
+    const other = await openRepository(database)
+    for (let round = 0; round < 4; round++) {
+      const member = await aMember()
+      const write = () => other.create(member, { resourceType: 'Patient' })
+      let isAcknowledged = false
+      const writing = (async () => {
+        while (!isAcknowledged) await write()
+      })()
+      await write()
+      await repository.create(member, aSubscription('Patient'))
+      const late = write()
+      isAcknowledged = true
+      const { id } = await late
+      await writing
+      const told = await outboxOf(member.project.number)
+      t.ok(
+        told.some((row) => row.id === id),
+        'the first write after it',
+      )
+    }
+  },
+)
+
+t.test('a Subscription that a transaction brings is acknowledged as late', async (t) => {
+  const other = await openRepository(database)
+  const member = await aMember()
+  await other.create(member, { resourceType: 'Patient' })
+  await repository.transaction((inner) => inner.create(member, aSubscription('Patient')))
+  const { id } = await other.create(member, { resourceType: 'Patient' })
+  t.match(await outboxOf(member.project.number), [{ id }])
+})
+
+t.test('a lease ends on time, counted from before the statement was sent', (t) => {
+  let now = 1000
+  const quiet = createQuietProjects(() => now)
+  const write = { project: 7, type: 1, event: { cause: '{}', home: undefined } }
+  const learn = (isQuiet: boolean) =>
+    // Of a write the leases look at no more than this.
+    quiet.learn(
+      [write as Write],
+      [{ n: 1, lu: null, target: null, hasEvents: false, isQuiet }],
+      1000,
+    )
+  learn(false)
+  t.equal(quiet.unguarded(write), write)
+  learn(true)
+  now = 1000 + LEASE_MS - 1
+  t.equal(quiet.unguarded(write).event, undefined)
+  t.equal(quiet.unguarded({ ...write, project: 8 }).event, write.event)
+  now = 1000 + LEASE_MS
+  t.equal(quiet.unguarded(write), write)
+  t.end()
+})

@@ -1,0 +1,172 @@
+import { randomUUID } from 'node:crypto'
+import t from 'tap'
+import type { Resource } from '../../shared/fhir/resource.ts'
+import { parseSearch } from '../../shared/query/search.ts'
+import { present } from '../../shared/store/rows/rows.ts'
+import { allowing, openTestStore, statusOf, system } from '../fixtures/store/store.ts'
+
+const { repository, aMember } = await openTestStore(t)
+const owner = await aMember()
+const stranger = await aMember()
+const strangerAdmin = await aMember({ isProjectAdmin: true })
+const superAdmin = { ...(await aMember()), isSuperAdmin: true }
+const page = { count: 10, offset: 0 }
+
+t.test('a resource of another Project does not exist', async (t) => {
+  const { id } = await repository.create(owner, { resourceType: 'Patient' })
+  for (const caller of [stranger, strangerAdmin]) {
+    const attempts: Record<string, () => Promise<unknown>> = {
+      read: () => repository.read(caller, 'Patient', id),
+      vread: () => repository.readVersion(caller, 'Patient', id, '1'),
+      history: () => repository.history(caller, 'Patient', id, page),
+      update: () => repository.update(caller, { resourceType: 'Patient', id, active: true }),
+      patch: () => repository.patch(caller, 'Patient', id, (current) => current),
+      delete: () => repository.delete(caller, 'Patient', id),
+    }
+    for (const [name, attempt] of Object.entries(attempts)) {
+      t.equal(await statusOf(attempt()), 404, name)
+    }
+    t.same(await repository.readMany(caller, [{ type: 'Patient', id }]), [undefined])
+    const found = await repository.search(caller, parseSearch('Patient', `_id=${id}`))
+    t.same(found.versions, [])
+  }
+  t.match(await repository.read(owner, 'Patient', id), { ver: 1 })
+})
+
+t.test('two Projects may use one id for two resources', async (t) => {
+  const id = randomUUID()
+  const [a, b] = await Promise.all([
+    aMember({}, { updateAsCreate: true }),
+    aMember({}, { updateAsCreate: true }),
+  ])
+  await repository.update(a, { resourceType: 'Patient', id, gender: 'male' })
+  await repository.update(b, { resourceType: 'Patient', id, gender: 'female' })
+  await repository.delete(a, 'Patient', id)
+  t.match(JSON.parse((await repository.read(b, 'Patient', id)).content ?? ''), { gender: 'female' })
+})
+
+t.test('a super admin reads, changes and deletes in every Project', async (t) => {
+  const { id } = await repository.create(owner, { resourceType: 'Patient' })
+  t.match(await repository.read(superAdmin, 'Patient', id), { ver: 1 })
+  t.match(await repository.readVersion(superAdmin, 'Patient', id, '1'), { ver: 1 })
+  t.match(await repository.history(superAdmin, 'Patient', id, page), { total: 1 })
+  t.match(await repository.readMany(superAdmin, [{ type: 'Patient', id }]), [{ id }])
+  const update = await repository.update(superAdmin, { resourceType: 'Patient', id, active: true })
+  t.match(update, { ver: 2, metaExtension: new RegExp(`^"project":"${owner.project.id}"`) })
+  t.match(await repository.read(owner, 'Patient', id), { ver: 2 })
+  await repository.delete(superAdmin, 'Patient', id)
+  t.equal(await statusOf(repository.read(owner, 'Patient', id)), 410)
+})
+
+t.test('only a super admin writes into another Project and in another name', async (t) => {
+  const meta = { project: owner.project.id, author: { reference: 'Practitioner/x' } }
+  const theirs = await repository.create(superAdmin, { resourceType: 'Patient', meta })
+  t.match(await repository.read(owner, 'Patient', theirs.id), { id: theirs.id })
+  t.match(theirs.metaExtension, /"author":{"reference":"Practitioner\/x"}/)
+  const own = await repository.create(stranger, { resourceType: 'Patient', meta })
+  t.equal(await statusOf(repository.read(owner, 'Patient', own.id)), 404)
+  t.notMatch(own.metaExtension, /Practitioner\/x/)
+  const nowhere = { resourceType: 'Patient', meta: { project: randomUUID() } }
+  t.equal(await statusOf(repository.create(superAdmin, nowhere)), 400)
+})
+
+t.test('a search by a super admin stays in its Project unless it names one', async (t) => {
+  const { id } = await repository.create(owner, { resourceType: 'Patient' })
+  const search = parseSearch('Patient', `_id=${id}`)
+  t.same((await repository.search(superAdmin, search)).versions, [])
+  const named = {
+    ...search,
+    conditions: [
+      ...search.conditions,
+      {
+        code: '_project',
+        type: 'reference' as const,
+        modifier: undefined,
+        values: [`Project/${owner.project.id}`],
+      },
+    ],
+  }
+  t.match((await repository.search(superAdmin, named)).versions, [{ id }])
+  t.same((await repository.search(stranger, named)).versions, [])
+})
+
+t.test('registry rows are seen by the admins of their Project only', async (t) => {
+  const admin = await aMember({ isProjectAdmin: true })
+  const membership = await repository.create(
+    { ...system, project: admin.project },
+    { resourceType: 'ProjectMembership', profile: { reference: 'Practitioner/1' } },
+  )
+  const { id } = membership
+  t.match(await repository.read(admin, 'ProjectMembership', id), { id })
+  t.match(await repository.readMany(admin, [{ type: 'ProjectMembership', id }]), [{ id }])
+  const all = parseSearch('ProjectMembership', '')
+  t.match((await repository.search(admin, all)).versions, [{ id }])
+  t.equal(await statusOf(repository.read(strangerAdmin, 'ProjectMembership', id)), 404)
+  t.equal(await statusOf(repository.delete(strangerAdmin, 'ProjectMembership', id)), 404)
+  t.same(await repository.readMany(strangerAdmin, [{ type: 'ProjectMembership', id }]), [undefined])
+  t.same((await repository.search(strangerAdmin, all)).versions, [])
+  t.equal(await statusOf(repository.read(stranger, 'ProjectMembership', id)), 403)
+  t.match((await repository.search(admin, parseSearch('Project', ''))).versions, [
+    { id: admin.project.id },
+  ])
+  t.equal(await statusOf(repository.read(strangerAdmin, 'Project', admin.project.id)), 404)
+  t.match(await repository.read(superAdmin, 'ProjectMembership', id), { id })
+})
+
+t.test('types that a policy does not grant are refused before any statement', async (t) => {
+  const reader = { ...owner, rules: allowing({ Patient: ['read'] }) }
+  const { id } = await repository.create(owner, { resourceType: 'Patient' })
+  t.match(await repository.read(reader, 'Patient', id), { id })
+  const search = parseSearch('Patient', '')
+  t.equal(await statusOf(repository.search(reader, search)), 403)
+  t.equal(await statusOf(repository.create(reader, { resourceType: 'Patient' })), 403)
+  t.equal(await statusOf(repository.update(reader, { resourceType: 'Patient', id })), 403)
+  t.equal(await statusOf(repository.delete(reader, 'Patient', id)), 403)
+  t.equal(await statusOf(repository.history(reader, 'Patient', id, page)), 403)
+  t.equal(await statusOf(repository.read(reader, 'Observation', id)), 403)
+})
+
+t.test('secrets are shown to nobody and survive what others write', async (t) => {
+  const admin = await aMember({ isProjectAdmin: true })
+  const service = { ...system, project: admin.project }
+  const user = await repository.create(service, {
+    resourceType: 'User',
+    firstName: 'A',
+    email: 'a@example.com',
+    passwordHash: 'hash',
+  })
+  t.match(user.content, /"passwordHash":"hash"/)
+  for (const caller of [admin, superAdmin]) {
+    const shown = present(await repository.read(caller, 'User', user.id), caller, true)
+    t.notMatch(shown, /passwordHash/)
+    t.match(shown, /"project"/)
+  }
+  const shown = JSON.parse(present(user, admin, false)) as Resource
+  const changed = await repository.update(admin, {
+    ...shown,
+    firstName: 'B',
+    email: 'b@x',
+    passwordHash: 'no',
+  })
+  t.match(JSON.parse(changed.content ?? ''), {
+    firstName: 'B',
+    email: 'a@example.com',
+    passwordHash: 'hash',
+  })
+  await repository.patch(admin, 'User', user.id, (current) => {
+    t.notHas(current, 'passwordHash')
+    return { ...current, firstName: 'C' }
+  })
+  t.match((await repository.read(service, 'User', user.id)).content, /"passwordHash":"hash"/)
+})
+
+t.test('the secret of a client is shown to admins only', async (t) => {
+  const member = await aMember()
+  const admin = { ...member, isProjectAdmin: true }
+  const client = await repository.create(admin, { resourceType: 'ClientApplication', secret: 's3' })
+  t.notMatch(present(client, member, false), /s3/)
+  t.match(present(client, admin, false), /s3/)
+  const hidden = JSON.parse(present(client, member, false)) as Resource
+  const written = await repository.update(member, { ...hidden, name: 'x' })
+  t.match(written.content, /"secret":"s3"/)
+})

@@ -1,0 +1,278 @@
+import { randomUUID } from 'node:crypto'
+import t from 'tap'
+import { parseJson } from '../../shared/fhir/json.ts'
+import type { Resource } from '../../shared/fhir/resource.ts'
+import { parseVersion } from '../../shared/store/rows/rows.ts'
+import { openTestStore, statementsOf, statusOf } from '../fixtures/store/store.ts'
+
+const { database, repository, aMember } = await openTestStore(t)
+const member = await aMember()
+
+const aPatient = (more: object = {}): Resource => ({
+  resourceType: 'Patient',
+  name: [{ family: 'Simpson', given: ['Homer'] }],
+  identifier: [{ system: 'urn:mrn', value: randomUUID() }],
+  deceasedDateTime: '2030-01-01',
+  ...more,
+})
+
+const sideRows = (table: 'idx_string' | 'idx_range', id: string) =>
+  database.query<{ p: string }>({ text: `select * from ${table} where id = $1`, values: [id] })
+
+t.test('create, read, update and delete are one statement each', async (t) => {
+  const { id } = await repository.create(member, aPatient())
+  const { content = '' } = await repository.read(member, 'Patient', id)
+  const next = { ...(JSON.parse(content) as Resource), active: true }
+
+  t.equal(await statementsOf(database, () => repository.create(member, aPatient())), 1)
+  t.equal(await statementsOf(database, () => repository.read(member, 'Patient', id)), 1)
+  t.equal(await statementsOf(database, () => repository.update(member, next)), 1)
+  t.equal(await statementsOf(database, () => repository.readVersion(member, 'Patient', id, '1')), 1)
+  const page = { count: 10, offset: 0 }
+  t.equal(await statementsOf(database, () => repository.history(member, 'Patient', id, page)), 1)
+  t.equal(await statementsOf(database, () => repository.delete(member, 'Patient', id)), 1)
+})
+
+t.test('64 concurrent creates share a few statements', async (t) => {
+  const before = database.statements
+  const written = await Promise.all(
+    Array.from({ length: 64 }, (_, i) => repository.create(member, aPatient({ active: i > 9 }))),
+  )
+  t.ok(database.statements - before <= 8, `${database.statements - before} statements`)
+  t.equal(new Set(written.map(({ id }) => id)).size, 64)
+  const read = await repository.readMany(member, written)
+  t.same(
+    read.map((version) => version?.content),
+    written.map((version) => version.content),
+  )
+})
+
+t.test('a failing write in a batch fails alone', async (t) => {
+  const taken = randomUUID()
+  await repository.create(member, aPatient({ id: taken }), { keepId: true })
+  const results = await Promise.allSettled(
+    [randomUUID(), taken, randomUUID(), randomUUID()].map((id) =>
+      repository.create(member, aPatient({ id }), { keepId: true }),
+    ),
+  )
+  t.same(
+    results.map(({ status }) => status),
+    ['fulfilled', 'rejected', 'fulfilled', 'fulfilled'],
+  )
+  t.match(results[1], { reason: { status: 409 } })
+})
+
+t.test('the content has its id, version and time first and the rest as it was sent', async (t) => {
+  const text = `{"active":true,"meta":{"versionId":"9","tag":[{"code":"x"}],"project":"p"},"id":"z",
+    "resourceType":"Patient","extension":[{"valueDecimal":1.00,"url":"u"}]}`
+  const written = await repository.create(member, parseJson(text) as Resource)
+  const time = written.lastUpdated.toISOString()
+  t.equal(
+    written.content,
+    `{"resourceType":"Patient","id":"${written.id}","meta":{"versionId":"1","lastUpdated":"${time}",` +
+      `"tag":[{"code":"x"}]},"active":true,"extension":[{"valueDecimal":1.00,"url":"u"}]}`,
+  )
+  const { outcome: _outcome, ...version } = written
+  t.same(await repository.read(member, 'Patient', written.id), version)
+  t.match(parseVersion(written).meta, {
+    project: member.project.id,
+    author: { reference: member.profile, display: 'Dr. Test' },
+    compartment: [
+      { reference: `Project/${member.project.id}` },
+      { reference: `Patient/${written.id}` },
+    ],
+  })
+})
+
+t.test('an update that changes nothing writes nothing', async (t) => {
+  const { id, content = '' } = await repository.create(member, aPatient())
+  const members = Object.entries(JSON.parse(content) as Resource)
+  const shuffled = Object.fromEntries(members.reverse()) as unknown as Resource
+  const before = database.statements
+  const same = await repository.update(member, shuffled)
+  t.equal(database.statements - before, 1)
+  t.match(same, { outcome: 'unchanged', ver: 1, content })
+  t.match(await repository.update(member, { ...shuffled, birthDate: '1956' }), {
+    outcome: 'updated',
+    ver: 2,
+    id,
+  })
+})
+
+t.test('an update leaves the rows of strings and dates as the new content says', async (t) => {
+  const { id, content = '' } = await repository.create(member, aPatient())
+  const resource = JSON.parse(content) as Resource
+  const strings = await sideRows('idx_string', id)
+  await repository.update(member, { ...resource, active: true })
+  t.same(await sideRows('idx_string', id), strings)
+  t.equal((await sideRows('idx_range', id)).length, 1)
+  await repository.update(member, {
+    ...resource,
+    name: [{ family: 'Simpson', given: ['Bart'] }],
+    deceasedDateTime: '2030-01-01T10:00:00Z',
+  })
+  const values = (await sideRows('idx_string', id)).map(
+    (row) => (row as unknown as { v: string }).v,
+  )
+  t.same([...new Set(values)].sort(), ['bart', 'simpson'])
+  t.equal((await sideRows('idx_range', id)).length, 1)
+  await repository.delete(member, 'Patient', id)
+  t.same(await sideRows('idx_string', id), [])
+  t.same(await sideRows('idx_range', id), [])
+})
+
+t.test('of two updates of one version with If-Match one is refused', async (t) => {
+  const { id } = await repository.create(member, aPatient())
+  const results = await Promise.allSettled(
+    ['1950', '1951'].map((birthDate) =>
+      repository.update(member, { ...aPatient({ id }), birthDate }, { ifMatch: [1] }),
+    ),
+  )
+  t.same(results.map(({ status }) => status).sort(), ['fulfilled', 'rejected'])
+  t.match(
+    results.find(({ status }) => status === 'rejected'),
+    { reason: { status: 412 } },
+  )
+})
+
+t.test('racing updates without If-Match all survive in order', async (t) => {
+  const { id } = await repository.create(member, aPatient())
+  const years = ['1950', '1951', '1952']
+  const written = await Promise.all(
+    years.map((birthDate) => repository.update(member, aPatient({ id, birthDate }))),
+  )
+  t.same(written.map(({ ver }) => ver).sort(), [2, 3, 4])
+  const { versions } = await repository.history(member, 'Patient', id, { count: 10, offset: 0 })
+  t.same(
+    versions.map(({ ver }) => ver),
+    [4, 3, 2, 1],
+  )
+  const times = versions.map(({ lastUpdated }) => lastUpdated.getTime())
+  t.same(
+    times,
+    times.toSorted((a, b) => b - a),
+  )
+})
+
+t.test('racing patches are applied one after the other', async (t) => {
+  const { id } = await repository.create(member, aPatient({ multipleBirthInteger: 0 }))
+  const add = (current: Resource) => ({
+    ...current,
+    multipleBirthInteger: Number(current.multipleBirthInteger) + 1,
+  })
+  await Promise.all([1, 2, 3].map(() => repository.patch(member, 'Patient', id, add)))
+  const { content = '' } = await repository.read(member, 'Patient', id)
+  t.equal(JSON.parse(content).multipleBirthInteger, 3)
+})
+
+t.test('a deleted resource is gone, keeps its history and can be brought back', async (t) => {
+  const { id } = await repository.create(member, aPatient())
+  const deletion = await repository.delete(member, 'Patient', id)
+  t.match(deletion, { ver: 2, content: undefined })
+  t.match(await repository.delete(member, 'Patient', id), { ver: 2 }, 'a second time')
+  t.equal(await statusOf(repository.read(member, 'Patient', id)), 410)
+  t.equal(await statusOf(repository.readVersion(member, 'Patient', id, '2')), 410)
+  t.equal(await statusOf(repository.patch(member, 'Patient', id, (x) => x)), 410)
+  t.match(await repository.readVersion(member, 'Patient', id, '1'), { ver: 1 })
+  t.match(await repository.history(member, 'Patient', id, { count: 1, offset: 0 }), {
+    total: 2,
+    versions: [{ ver: 2, content: undefined, id }],
+  })
+  t.match(await repository.update(member, aPatient({ id })), { ver: 3, outcome: 'updated' })
+  t.match(await repository.read(member, 'Patient', id), { ver: 3 })
+})
+
+t.test('what was never there cannot be read, changed or deleted', async (t) => {
+  for (const id of [randomUUID(), 'no-uuid', '../x', 'x'.repeat(65), '']) {
+    t.equal(await statusOf(repository.read(member, 'Patient', id)), 404)
+    t.equal(await statusOf(repository.delete(member, 'Patient', id)), 404)
+    t.equal(await statusOf(repository.history(member, 'Patient', id, { count: 1, offset: 0 })), 404)
+  }
+  t.equal(await statusOf(repository.update(member, aPatient({ id: randomUUID() }))), 404)
+  t.equal(await statusOf(repository.read(member, 'Nothing', 'x')), 400)
+  const { id } = await repository.create(member, aPatient())
+  for (const ver of ['0', 'x', '2', '99999999999', '1e0']) {
+    t.equal(await statusOf(repository.readVersion(member, 'Patient', id, ver)), 404)
+  }
+})
+
+t.test('ids of the client are kept where the Project allows it', async (t) => {
+  const chooser = await aMember({}, { updateAsCreate: true })
+  const id = `My.Id-${randomUUID().slice(0, 8)}`
+  t.match(await repository.update(chooser, aPatient({ id })), { outcome: 'created', id, ver: 1 })
+  t.match(await repository.update(chooser, aPatient({ id })), { outcome: 'updated', id, ver: 2 })
+  t.match(await repository.read(chooser, 'Patient', id), { id })
+  t.equal(await statusOf(repository.update(chooser, aPatient({ id }), { onlyIfAbsent: true })), 412)
+  t.equal(
+    await statusOf(repository.update(chooser, aPatient({ id: 'new' }), { ifMatch: [1] })),
+    412,
+  )
+})
+
+t.test('racing creates under one id make one resource', async (t) => {
+  const chooser = await aMember({}, { updateAsCreate: true })
+  const id = randomUUID()
+  const written = await Promise.all(
+    [1, 2, 3, 4].map((n) => repository.update(chooser, aPatient({ id, birthDate: `195${n}` }))),
+  )
+  t.equal(written.filter(({ outcome }) => outcome === 'created').length, 1)
+  t.same(written.map(({ ver }) => ver).sort(), [1, 2, 3, 4])
+})
+
+t.test('deleting a resource spares the rows of another type with the same id', async (t) => {
+  const chooser = await aMember({}, { updateAsCreate: true })
+  const id = randomUUID()
+  await repository.update(chooser, aPatient({ id }))
+  await repository.update(chooser, {
+    resourceType: 'Practitioner',
+    id,
+    name: [{ family: 'Hibbert' }],
+  })
+  await repository.delete(chooser, 'Patient', id)
+  t.ok((await sideRows('idx_string', id)).length > 0)
+})
+
+t.test('of racing owners of a unique value exactly one wins', async (t) => {
+  const unique = [{ scope: 'test', value: randomUUID() }]
+  const create = () => repository.create(member, aPatient(), { unique })
+  const results = await Promise.allSettled(Array.from({ length: 10 }, create))
+  const won = results.flatMap((result) => (result.status === 'fulfilled' ? result.value : []))
+  t.equal(won.length, 1)
+  t.match(
+    results.filter(({ status }) => status === 'rejected'),
+    Array.from({ length: 9 }, () => ({ reason: { status: 409 } })),
+  )
+  const id = won[0]?.id ?? ''
+  await repository.update(member, aPatient({ id }), { unique: [{ scope: 'test', value: id }] })
+  await t.resolves(create(), 'a value that was given up is free')
+  await repository.delete(member, 'Patient', id)
+  await t.resolves(
+    repository.create(member, aPatient(), { unique: [{ scope: 'test', value: id }] }),
+  )
+})
+
+t.test('a NUL in any string is refused', async (t) => {
+  t.equal(await statusOf(repository.create(member, aPatient({ gender: 'a\0b' }))), 400)
+  await t.resolves(repository.create(member, aPatient({ gender: 'a\\u0000b' })))
+})
+
+t.test('64 concurrent reads share a few statements, each with its own answer', async (t) => {
+  const made = await Promise.all(
+    Array.from({ length: 64 }, (_, n) =>
+      repository.create(member, { resourceType: 'Basic', language: `x-${n}` }),
+    ),
+  )
+  const stranger = await aMember()
+  const before = database.statements
+  const reads = made.map(({ id }) => repository.read(member, 'Basic', id))
+  const strange = repository.read(stranger, 'Basic', made[0]?.id ?? '')
+  const missing = repository.read(member, 'Basic', randomUUID())
+  t.equal(await statusOf(strange), 404)
+  t.equal(await statusOf(missing), 404)
+  const found = await Promise.all(reads)
+  t.strictSame(
+    found.map(({ content }) => content),
+    made.map(({ content }) => content),
+  )
+  t.ok(database.statements - before <= 8, `${database.statements - before} statements`)
+})

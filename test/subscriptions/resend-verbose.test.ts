@@ -1,0 +1,43 @@
+import t from 'tap'
+import { createEvents } from '../../shared/subscriptions/events.ts'
+import { createPendingDeliveries } from '../../shared/subscriptions/pending-deliveries.ts'
+import { createDatabase } from '../fixtures/store/own-database.ts'
+import { openTestStore } from '../fixtures/store/store.ts'
+
+process.env.DATABASE_URL = await createDatabase(t)
+const { repository, aMember } = await openTestStore(t)
+
+t.test('what each Subscription makes of a verbose $resend is told', async (t) => {
+  const admin = await aMember({ isProjectAdmin: true })
+  const subscribe = (criteria: string) =>
+    repository.create(admin, {
+      resourceType: 'Subscription',
+      status: 'active',
+      reason: 'test',
+      criteria,
+      channel: { type: 'rest-hook', endpoint: 'https://receiver.example.com/' },
+    })
+  const { id } = await repository.create(admin, { resourceType: 'Patient', active: true })
+  const [waiting, other] = await Promise.all(
+    ['true', 'false'].map((is) => subscribe(`Patient?active=${is}`)),
+  )
+  const told = async (verbose: boolean) => {
+    const wish = { interaction: 'create', subscription: undefined, verbose } as const
+    await repository.feature(createPendingDeliveries).resend(admin, 'Patient', id, wish)
+    const found = new Map<string, boolean>()
+    const { deliveries } = await repository.feature(createEvents).match(100, {
+      sockets: async () => new Map(),
+      skipped: (subscription) => t.fail(`${subscription} was skipped`),
+      judged(subscription, event, isOwed) {
+        t.equal(event.id, id)
+        found.set(subscription, isOwed)
+      },
+    })
+    t.equal(deliveries.length, 1)
+    return found
+  }
+  t.equal((await told(false)).size, 0)
+  const found = await told(true)
+  t.equal(found.get(waiting?.id ?? ''), true)
+  t.equal(found.get(other?.id ?? ''), false)
+})

@@ -1,0 +1,122 @@
+/** What takes an account over asks for the person: the password, or a sign-in of the last minutes. */
+import t from 'tap'
+import { totpToken } from '../../../shared/access/credentials/totp.ts'
+import { systemPrincipal } from '../../../shared/access/principal.ts'
+import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
+import { scopedPerson } from '../../fixtures/attacks/scoped.ts'
+import { openBotica } from '../../fixtures/botica.ts'
+import type { Client } from '../../fixtures/client.ts'
+import { anEmail, mailsTo } from '../../fixtures/invites.ts'
+import { aPerson, claimsOf, PASSWORD, type Person } from '../../fixtures/people.ts'
+
+const botica = await openBotica(t)
+const { admin, services, project } = botica
+const system = systemPrincipal(SYSTEM_PROJECT)
+const SIX_MINUTES_MS = 360_000
+
+t.test('a stolen token changes no address, and the old address hears of a change', async (t) => {
+  const person = await aPerson(services, project)
+  const client = await signIn(person)
+  const email = anEmail()
+
+  await age(client)
+  const refused = await updateEmail(client, person, { email })
+  t.match(refused, {
+    status: 403,
+    body: { issue: [{ details: { text: /password/ }, expression: ['password'] }] },
+  })
+  t.match(
+    refused.headers.get('www-authenticate'),
+    /insufficient_user_authentication.*max_age="300"/,
+  )
+  t.match(await updateEmail(client, person, { email, password: 'wrong' }), {
+    status: 400,
+    body: { issue: [{ details: { text: 'Incorrect password' }, expression: ['password'] }] },
+  })
+  t.same(await mailsTo(services, email), [])
+
+  t.equal((await updateEmail(client, person, { email, password: PASSWORD })).status, 200)
+  const [told] = await mailsTo(services, person.email)
+  t.match(told, { kind: 'email-changed', subject: 'Botica Email Address Replaced' })
+  t.notMatch(told?.text, email)
+})
+
+t.test('a fresh sign-in needs no password', async (t) => {
+  const person = await aPerson(services, project)
+  const client = await signIn(person)
+  t.equal((await updateEmail(client, person, { email: anEmail() })).status, 200)
+  t.equal((await mailsTo(services, person.email)).length, 1)
+})
+
+t.test('an administrator’s token is no person either, where it is about themselves', async (t) => {
+  const details = { admin: true }
+  const person = await aPerson(services, project, { isProjectScoped: true, details })
+  const other = await aPerson(services, project, { isProjectScoped: true })
+  const client = await signIn(person)
+  await age(client)
+  t.equal((await updateEmail(client, person, { email: anEmail() })).status, 403)
+  t.equal((await updateEmail(client, other, { email: anEmail() })).status, 200)
+  t.equal((await mailsTo(services, other.email)).length, 1)
+})
+
+t.test('a directory that changes an address tells the old one', async (t) => {
+  const person = await aPerson(services, project, { isProjectScoped: true })
+  const path = `/scim/v2/Users/${person.membership.id}`
+  const { body } = await admin.get(path)
+  const emails = [{ value: anEmail(), type: 'work', primary: true }]
+  t.equal((await admin.put(path, { ...body, emails })).status, 200)
+  t.match(await mailsTo(services, person.email), [{ kind: 'email-changed' }])
+})
+
+t.test(
+  'a second factor is neither shown to, nor enrolled or given up by an old token',
+  async (t) => {
+    const person = await aPerson(services, project)
+    const client = await signIn(person)
+    const shown = await client.get<{ enrollUri: string }>('/auth/mfa/status')
+    const secret = new URL(shown.body.enrollUri).searchParams.get('secret') ?? ''
+    // A step counts once: one token is of now, the other of the next half minute.
+    const post = (path: 'enroll' | 'disable', more: object = {}) => {
+      const step = Math.floor(Date.now() / 30_000) + (path === 'enroll' ? 0 : 1)
+      return client.post(`/auth/mfa/${path}`, { token: totpToken(secret, step), ...more })
+    }
+
+    await age(client)
+    t.same((await client.get('/auth/mfa/status')).body, { enrolled: false })
+    t.equal((await post('enroll')).status, 403)
+    t.match(await post('enroll', { password: 'wrong' }), { status: 400 })
+    t.equal((await post('enroll', { password: PASSWORD })).status, 200)
+    t.equal((await post('disable')).status, 403)
+    t.equal((await post('disable', { password: PASSWORD })).status, 200)
+  },
+)
+
+t.test('a burst of guesses is judged five times', async (t) => {
+  const person = await aPerson(services, project)
+  const client = await signIn(person)
+  await age(client)
+  const guess = () => updateEmail(client, person, { email: anEmail(), password: 'wrong' })
+  const answers = await Promise.all(Array.from({ length: 20 }, guess))
+  t.equal(answers.filter(({ status }) => status === 400).length, 5)
+  t.equal(answers.filter(({ status }) => status === 429).length, 15)
+  const right = await updateEmail(client, person, { email: anEmail(), password: PASSWORD })
+  t.equal(right.status, 429)
+  t.ok(Number(right.headers.get('retry-after')) > 0)
+})
+
+function signIn(person: Person): Promise<Client> {
+  return scopedPerson(botica, person, 'openid')
+}
+
+/** The sign-in of the token was a while ago. */
+async function age(client: Client): Promise<void> {
+  const id = String(claimsOf(client.token ?? '').login_id)
+  const authTime = new Date(Date.now() - SIX_MINUTES_MS).toISOString()
+  await services.repository.patch(system, 'Login', id, (login) => ({ ...login, authTime }))
+  services.principals.forget(id)
+}
+
+function updateEmail(client: Client, { user }: Person, values: Readonly<Record<string, string>>) {
+  const parameter = Object.entries(values).map(([name, valueString]) => ({ name, valueString }))
+  return client.post(`User/${user.id}/$update-email`, { resourceType: 'Parameters', parameter })
+}

@@ -1,0 +1,101 @@
+/** A batch holds what it takes, connections and turns of a process, for a limited time. */
+import { randomUUID } from 'node:crypto'
+import t from 'tap'
+import type { Resource } from '../../../shared/fhir/resource.ts'
+import { openBotica, until } from '../../fixtures/botica.ts'
+import { aPatient, MRN_SYSTEM } from '../../fixtures/resources.ts'
+import { hold, holdRow, waitingFor } from '../../fixtures/store/held-rows.ts'
+import { createDatabase } from '../../fixtures/store/own-database.ts'
+
+/** Long enough to begin in, and shorter than PostgreSQL waits for a lock. */
+const BATCH_MS = 2000
+const WAIT_MS = 60_000
+
+// A table is locked, which other files must not feel.
+const DATABASE_URL = await createDatabase(t)
+const botica = await openBotica(t, { env: { DATABASE_URL, BATCH_TIMEOUT_MS: String(BATCH_MS) } })
+const { admin } = botica
+const { database } = botica.services
+
+interface Answered extends Resource {
+  readonly entry: readonly {
+    readonly response: { readonly status: string; readonly outcome?: Resource }
+  }[]
+}
+
+const get = (url: string) => ({ request: { method: 'GET', url } })
+const put = (resource: Resource) => ({
+  request: { method: 'PUT', url: `${resource.resourceType}/${resource.id}` },
+  resource,
+})
+const send = (type: string, entry: readonly object[], headers: Record<string, string> = {}) =>
+  admin.post<Answered>('', { resourceType: 'Bundle', type, entry }, headers)
+const statusesOf = ({ entry }: Answered) => entry.map(({ response }) => response.status)
+
+/** Sends it while somebody else has locked the row, and lets go of it when the time of the batch is over. */
+async function sendHeld(patient: Resource, work: () => ReturnType<typeof send>) {
+  const { pid, release } = await holdRow(database, patient.id)
+  const sentAt = performance.now()
+  const answer = work()
+  try {
+    await until(async () => (await waitingFor(database, pid)).length > 0, WAIT_MS)
+    await until(async () => performance.now() - sentAt > BATCH_MS + 100, WAIT_MS)
+  } finally {
+    await release()
+  }
+  return await answer
+}
+
+t.test('entries that have not begun in time answer 504, those before them are done', async (t) => {
+  const patient = await admin.create(aPatient())
+  const { status, body } = await sendHeld(patient, () =>
+    send('batch', [
+      get(`Patient/${patient.id}`),
+      put({ ...patient, gender: 'other' }),
+      get('Patient?_count=1'),
+    ]),
+  )
+  t.equal(status, 200)
+  t.same(statusesOf(body), ['504', '200', '504'])
+  t.match(body.entry[0]?.response.outcome, { id: 'server-timeout', issue: [{ code: 'timeout' }] })
+  t.match((await admin.get(`Patient/${patient.id}`)).body, { gender: 'other' })
+})
+
+t.test('a search that still runs when the time is over is cancelled', async (t) => {
+  const { pid, release } = await hold(database, {
+    text: 'lock table idx_string in access exclusive mode',
+    values: [],
+  })
+  try {
+    const { status, body } = await send('batch', [get(`Patient?name=${randomUUID()}`)])
+    t.equal(status, 200)
+    t.same(statusesOf(body), ['504'])
+    t.same(await waitingFor(database, pid), [])
+  } finally {
+    await release()
+  }
+})
+
+t.test('a transaction that takes too long is rolled back with 504', async (t) => {
+  const patient = await admin.create(aPatient())
+  const value = randomUUID()
+  const made = {
+    request: { method: 'POST', url: 'Patient' },
+    resource: aPatient({ identifier: [{ system: MRN_SYSTEM, value }] }),
+  }
+  const answer = await sendHeld(patient, () =>
+    send('transaction', [made, put({ ...patient, gender: 'other' })]),
+  )
+  t.match(answer, { status: 504, body: { id: 'server-timeout' } })
+  const { body } = await admin.get(`Patient/${patient.id}`)
+  t.equal(body.meta?.versionId, '1')
+  t.match((await admin.get(`Patient?identifier=${MRN_SYSTEM}|${value}&_total=accurate`)).body, {
+    total: 0,
+  })
+})
+
+t.test('a bundle in time is answered as ever', async (t) => {
+  const patient = await admin.create(aPatient())
+  const { body } = await send('batch', [get(`Patient/${patient.id}`), get('Patient?_count=1')])
+  t.same(statusesOf(body), ['200', '200'])
+})

@@ -1,0 +1,285 @@
+/** A member tries to become an administrator through the clients of its Project, in every way a write can take. */
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { exportJWK, generateKeyPair, SignJWT } from 'jose'
+import t from 'tap'
+import type { Resource } from '../../../shared/fhir/resource.ts'
+import { openBotica } from '../../fixtures/botica.ts'
+import { type Client, createClient } from '../../fixtures/client.ts'
+import { changedEveryWay } from '../../fixtures/http/write-paths.ts'
+import type { Raw } from '../../fixtures/oracle/values.ts'
+import { aPerson, askToken } from '../../fixtures/people.ts'
+import { memberUnder } from '../../fixtures/policy/policy.ts'
+
+const botica = await openBotica(t)
+const { admin, adminCredentials, baseUrl, services, project, superAdmin } = botica
+const [free, starred, named] = await Promise.all([
+  botica.createMember(),
+  memberUnder(botica, { entries: [{ resourceType: '*' }] }),
+  memberUnder(botica, { entries: [{ resourceType: 'ClientApplication' }, { resourceType: '*' }] }),
+])
+const path = `ClientApplication/${adminCredentials.id}`
+const provider = {
+  authorizeUrl: 'https://evil.example/authorize',
+  tokenUrl: 'https://evil.example/token',
+  userInfoUrl: 'https://evil.example/userinfo',
+  clientId: 'x',
+  clientSecret: 'y',
+}
+const GUARDED: Readonly<Record<string, unknown>> = {
+  secret: 'my own secret',
+  retiringSecret: 'my own secret',
+  jwks: JSON.stringify({ keys: [] }),
+  jwksUri: 'https://evil.example/jwks',
+  identityProvider: provider,
+  redirectUri: 'https://evil.example/',
+  redirectUris: ['https://evil.example/'],
+  launchUri: 'https://evil.example/launch',
+  pkceOptional: true,
+  allowedOrigin: ['https://evil.example'],
+  defaultScope: ['system/*.*'],
+  signInForm: { welcomeString: 'Your password, please' },
+  accessTokenLifetime: '24h',
+  refreshTokenLifetime: '90d',
+  status: 'off',
+  extension: [{ url: 'https://example.org/of-tomorrow', valueBoolean: true }],
+}
+
+type Stored = Resource & { readonly id: string }
+const read = async (client: Client, id: string) =>
+  (await client.get<Stored>(`ClientApplication/${id}`)).body
+const before = await superAdmin.get(path)
+
+t.test('the keys of an administrator’s client are not for members, by no way', async (t) => {
+  for (const { client } of [free, starred, named]) {
+    const current = await read(client, adminCredentials.id)
+    const ways = await changedEveryWay(client, current, { jwksUri: GUARDED.jwksUri })
+    t.ok(ways.size >= 9)
+    for (const [way, status] of ways) t.equal(status, 403, way)
+  }
+  t.same((await superAdmin.get(path)).body, before.body)
+})
+
+t.test(
+  'nothing by which a client is recognised is for members, and each refusal says why',
+  async (t) => {
+    const { id } = await admin.create({
+      resourceType: 'ClientApplication',
+      name: 'Without a member',
+    })
+    for (const [name, value] of Object.entries(GUARDED)) {
+      const change = [{ op: 'add', path: `/${name}`, value }]
+      for (const { client } of [free, starred]) {
+        for (const target of [adminCredentials.id, id]) {
+          const answer = await client.patch<Raw>(`ClientApplication/${target}`, change)
+          t.equal(answer.status, 403, name)
+          t.match(answer.body.issue[0], {
+            details: {
+              text: new RegExp(`^ClientApplication\\.${name} is for project administrators`),
+            },
+            expression: [`ClientApplication.${name}`],
+          })
+        }
+        const made = await client.post('ClientApplication', {
+          resourceType: 'ClientApplication',
+          name: 'Mine',
+          [name]: value,
+        })
+        t.equal(made.status, 403, `new ${name}`)
+      }
+      t.equal((await named.client.patch(path, change)).status, 403, `named ${name}`)
+    }
+    t.same((await superAdmin.get(path)).body, before.body)
+  },
+)
+
+t.test('a key of one’s own does not sign in as an administrator', async (t) => {
+  const { publicKey, privateKey } = await generateKeyPair('ES384', { extractable: true })
+  const keys = [{ ...(await exportJWK(publicKey)), kid: 'mine' }]
+  const change = [{ op: 'add', path: '/jwks', value: JSON.stringify({ keys }) }]
+  t.equal((await free.client.patch(path, change)).status, 403)
+  const assertion = await new SignJWT({})
+    .setProtectedHeader({ alg: 'ES384', kid: 'mine', typ: 'JWT' })
+    .setIssuer(adminCredentials.id)
+    .setSubject(adminCredentials.id)
+    .setAudience(`${baseUrl}oauth2/token`)
+    .setExpirationTime('4m')
+    .setJti('once')
+    .sign(privateKey)
+  const signedIn = await askToken(baseUrl, {
+    grant_type: 'client_credentials',
+    client_assertion_type: 'urn:ietf:params:oauth:client-assertion-type:jwt-bearer',
+    client_assertion: assertion,
+  })
+  t.match(signedIn, { status: 401, body: { error: 'invalid_client' } })
+})
+
+t.test('a provider of one’s own does not speak for an administrator', async (t) => {
+  const boss = await aPerson(services, project, { details: { admin: true } })
+  const server = createServer((_req, res) => res.end(JSON.stringify({ email: boss.email })))
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  t.teardown(() => server.close())
+  // A TCP server's address is never a string.
+  const userInfoUrl = `http://127.0.0.1:${(server.address() as AddressInfo).port}/`
+  const client = { resourceType: 'ClientApplication', name: 'Mine' }
+  const identityProvider = { ...provider, userInfoUrl }
+  for (const { client: member } of [free, starred, named]) {
+    const made = await member.post('ClientApplication', { ...client, identityProvider })
+    t.equal(made.status, 403)
+    const bare = await member.create({ resourceType: 'ClientApplication', name: 'Mine' })
+    const ways = await changedEveryWay(member, bare, { identityProvider })
+    for (const [way, status] of ways) t.equal(status, 403, way)
+    const claimed = await askToken(baseUrl, {
+      grant_type: 'urn:ietf:params:oauth:grant-type:token-exchange',
+      client_id: bare.id,
+      subject_token: 'mine',
+      subject_token_type: 'urn:ietf:params:oauth:token-type:access_token',
+    })
+    t.match(claimed, { status: 400, body: { error: 'invalid_grant' } })
+  }
+  const byAdmin = await admin.create({ ...client, identityProvider })
+  t.match(byAdmin.identityProvider, { userInfoUrl })
+  const seen = await free.client.get(`ClientApplication/${byAdmin.id}`)
+  t.notOk('identityProvider' in seen.body, 'its secret is not for members')
+  t.equal((await free.client.put(`ClientApplication/${byAdmin.id}`, seen.body)).status, 200)
+  t.match(await read(admin, byAdmin.id), { identityProvider })
+})
+
+t.test('a provider of one Project opens no membership of another', async (t) => {
+  const other = await botica.createTenant()
+  const person = await aPerson(services, project)
+  const twice = await aPerson(services, project, { user: person.user })
+  const elsewhere = await aPerson(services, other.project, { user: person.user })
+  const server = createServer((_req, res) =>
+    res.end(JSON.stringify({ email: person.email, access_token: 'x' })),
+  )
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  t.teardown(() => server.close())
+  const origin = `http://127.0.0.1:${(server.address() as AddressInfo).port}/`
+  const client = await admin.create({
+    resourceType: 'ClientApplication',
+    name: 'Own provider',
+    identityProvider: { ...provider, userInfoUrl: origin, tokenUrl: origin },
+  })
+  const state = JSON.stringify({ clientId: client.id })
+  const { anonymous } = botica
+  const back = await anonymous.get(`/auth/external?${new URLSearchParams({ code: 'x', state })}`)
+  t.equal(back.status, 302, back.text)
+  const login = new URL(back.headers.get('location') ?? '').searchParams.get('login')
+  const choose = (profile: string | undefined) =>
+    anonymous.post('/auth/profile', { login, profile })
+  t.equal((await choose(elsewhere.membership.id)).status, 400)
+  t.equal((await choose(twice.membership.id)).status, 200)
+})
+
+t.test(
+  'a policy that names the type opens what it always did, up to one’s own rights',
+  async (t) => {
+    const jwksUri = 'https://app.example/jwks'
+    const { id } = await named.client.create({
+      resourceType: 'ClientApplication',
+      name: 'App',
+      redirectUris: ['https://app.example/'],
+    })
+    const own = await read(named.client, id)
+    t.equal((await named.client.put(`ClientApplication/${id}`, { ...own, jwksUri })).status, 200)
+    // A member without a policy has rights on more types than one under these.
+    const change = [{ op: 'add', path: '/jwksUri', value: jwksUri }]
+    const weak = await memberUnder(botica, { entries: [{ resourceType: 'ClientApplication' }] })
+    t.match(await weak.client.patch<Raw>(`ClientApplication/${free.id}`, change), {
+      status: 403,
+      body: { issue: [{ details: { text: /more rights than yours$/ } }] },
+    })
+    t.equal((await named.client.patch(`ClientApplication/${free.id}`, change)).status, 200)
+  },
+)
+
+t.test('a narrower entry beside * opens nothing that * does not', async (t) => {
+  for (const entry of [{ readonly: true }, { criteria: 'ClientApplication?name=nobody' }]) {
+    const { client } = await memberUnder(botica, {
+      entries: [{ resourceType: 'ClientApplication', ...entry }, { resourceType: '*' }],
+    })
+    const own = await client.create({ resourceType: 'ClientApplication', name: 'App' })
+    for (const [way, status] of await changedEveryWay(client, own, { pkceOptional: true })) {
+      t.equal(status, 403, way)
+    }
+  }
+  const { client } = await memberUnder(botica, {
+    entries: [{ resourceType: 'AccessPolicy', readonly: true }, { resourceType: '*' }],
+  })
+  const { body } = await client.get<Raw>('AccessPolicy?_count=1')
+  const policy = body.entry[0].resource
+  t.equal((await client.put(`AccessPolicy/${policy.id}`, { ...policy, name: 'x' })).status, 403)
+  t.equal((await client.post('AccessPolicy', { resourceType: 'AccessPolicy' })).status, 403)
+  t.equal((await client.del(`AccessPolicy/${policy.id}`)).status, 403)
+})
+
+t.test('members go on naming clients, and administrators setting them up', async (t) => {
+  const { id } = await admin.create({ resourceType: 'ClientApplication', ...GUARDED, name: 'Full' })
+  for (const { client } of [free, starred]) {
+    const seen = await read(client, id)
+    t.equal((await client.put(`ClientApplication/${id}`, { ...seen, name: 'x' })).status, 200)
+    const rename = [{ op: 'replace', path: '/description', value: client.token }]
+    t.not((await client.patch(`ClientApplication/${id}`, rename)).status, 403)
+  }
+  const hiding = await memberUnder(botica, {
+    entries: [{ resourceType: 'ClientApplication', hiddenFields: ['jwksUri', 'redirectUris'] }],
+  })
+  const change = [{ op: 'add', path: '/jwksUri', value: 'https://app.example/jwks' }]
+  t.equal((await admin.patch(`ClientApplication/${free.id}`, change)).status, 200)
+  const shown = await read(hiding.client, free.id)
+  t.notOk('jwksUri' in shown)
+  const renamed = { ...shown, name: 'y' }
+  t.equal((await hiding.client.put(`ClientApplication/${free.id}`, renamed)).status, 200)
+  t.match(await read(admin, free.id), { name: 'y', jwksUri: 'https://app.example/jwks' })
+  const kept = await read(admin, id)
+  for (const name of Object.keys(GUARDED)) t.same(kept[name], GUARDED[name], name)
+  t.equal((await free.client.del(path)).status, 403, 'nor is an administrator’s client deleted')
+  t.equal((await free.client.get('/auth/me')).status, 200)
+})
+
+t.test('what members cannot write, they cannot bring in, launch or limit either', async (t) => {
+  const line = [{ name: 'type', valueCode: 'ClientApplication' }]
+  const body = { resourceType: 'Parameters', parameter: [{ name: 'input', part: line }] }
+  t.equal((await starred.client.post('$import', body)).status, 403)
+  const clone = { name: 'Copy' }
+  t.equal((await starred.client.post(`Project/${project.id}/$clone`, clone)).status, 403)
+  const patient = await admin.create({ resourceType: 'Patient' })
+  const launch = { resourceType: 'SmartAppLaunch', patient: { reference: `Patient/${patient.id}` } }
+  const home = { reference: `Project/${project.id}` }
+  for (const { client, id } of [free, starred]) {
+    const self = { reference: `ClientApplication/${id}` }
+    t.equal((await client.post('SmartAppLaunch', launch)).status, 403)
+    const own = {
+      resourceType: 'UserConfiguration',
+      option: [{ id: 'fhirQuota', valueInteger: -1 }],
+    }
+    t.equal((await client.post('UserConfiguration', own)).status, 403)
+    t.equal((await client.post('UserConfiguration', { ...own, option: undefined })).status, 201)
+    for (const [type, more] of Object.entries({
+      DomainConfiguration: { domain: 'example.org', identityProvider: provider },
+      Login: { authMethod: 'password', authTime: '2026-01-01T00:00:00Z', user: self },
+      Project: { name: 'Mine', secret: [{ name: 'KEY', valueString: 'x' }] },
+      ProjectMembership: { admin: true, project: home, user: self, profile: self },
+      User: { firstName: 'A', lastName: 'B' },
+      AccessPolicy: { resource: [{ resourceType: '*' }] },
+    })) {
+      t.equal((await client.post(type, { resourceType: type, ...more })).status, 403, type)
+    }
+    const site = [{ op: 'add', path: '/site', value: [{ name: 'x', domain: ['evil.example'] }] }]
+    t.equal((await client.patch(`Project/${project.id}`, site)).status, 403)
+  }
+})
+
+t.test('an administrator’s token outside of the administration is a member’s', async (t) => {
+  const { id, secret } = adminCredentials
+  const narrow = await askToken(baseUrl, {
+    grant_type: 'client_credentials',
+    client_id: id,
+    client_secret: secret,
+    scope: 'system/Patient.cruds',
+  })
+  const client = createClient(baseUrl, narrow.body.access_token)
+  const change = [{ op: 'add', path: '/pkceOptional', value: true }]
+  t.equal((await client.patch(path, change)).status, 403)
+})

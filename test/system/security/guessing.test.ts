@@ -1,0 +1,263 @@
+import t from 'tap'
+import { newTotpSecret, totpToken } from '../../../shared/access/credentials/totp.ts'
+import { systemPrincipal } from '../../../shared/access/principal.ts'
+import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
+import { judgeGuess, strangersGuess } from '../../../shared/identity/guesses.ts'
+import { createSecurityRequest } from '../../../shared/projects/security-requests.ts'
+import { patchUser } from '../../../shared/projects/users.ts'
+import { openBotica } from '../../fixtures/botica.ts'
+import { type Answer, basic, type Client, createClient } from '../../fixtures/client.ts'
+import { aPerson, askToken, PASSWORD, type Person, pkce } from '../../fixtures/people.ts'
+
+interface Result {
+  readonly login: string
+  readonly code: string
+  readonly mfaRequired?: boolean
+  readonly issue?: { readonly details: { readonly text: string } }[]
+}
+
+const NEW_PASSWORD = 'a much better passphrase'
+const BURST = 50
+const botica = await openBotica(t)
+const { anonymous, services, project, baseUrl } = botica
+const second = createClient(await botica.startWeb())
+
+const attempt = (email: string, password: string, more: object = {}, client = anonymous) =>
+  client.post<Result>('/auth/login', { email, password, ...more })
+
+/** As from a browser that has this cookie. */
+const onDevice = (email: string, password: string, cookie: string) =>
+  anonymous.post<Result>('/auth/login', { email, password }, { Cookie: cookie })
+
+/** The cookie by which the browser is known from now on. */
+function deviceOf({ headers }: Answer<unknown>): string {
+  const set = headers.getSetCookie().find((cookie) => cookie.startsWith('botica-device-'))
+  return set?.split(';')[0] ?? ''
+}
+
+const burst = (ask: (place: number) => Promise<Answer<Result>>) =>
+  Promise.all(Array.from({ length: BURST }, (_, place) => ask(place)))
+
+/** How many of the answers say so. */
+const count = (answers: readonly Answer<Result>[], text: string) =>
+  answers.filter(({ body }) => body.issue?.[0]?.details.text === text).length
+
+const refused = (answers: readonly Answer<unknown>[]) =>
+  answers.filter(({ status, headers }) => status === 429 && Number(headers.get('retry-after')) > 0)
+    .length
+
+/** Guesses of strangers, judged without the work of a hash, until they have to pause. */
+async function pauseStrangers({ email, user }: Pick<Person, 'email' | 'user'>): Promise<void> {
+  for (let i = 0; i < 5; i++) {
+    await judgeGuess(services.redis, strangersGuess(email), user.id, async () => undefined)
+  }
+  t.equal((await attempt(email, PASSWORD)).status, 429)
+}
+
+/**
+ * How many guesses of a burst are judged, and of those after it, until one is refused: a process that is slow
+ * enough has refused some of the burst for another reason, that too many were waiting.
+ */
+async function judged(text: string, ask: (place: number) => Promise<Answer<Result>>) {
+  const answers = await burst(ask)
+  t.equal(count(answers, text) + refused(answers), BURST)
+  let sum = count(answers, text)
+  while (count([await ask(BURST)], text) > 0) sum += 1
+  return sum
+}
+
+/** The time of all pauses goes by. */
+async function pass(): Promise<void> {
+  const keys = await services.redis.keys('botica:guesses-pause:*')
+  if (keys.length > 0) await services.redis.del(...keys)
+}
+
+/** Of a sign-in whose every factor is proven already. */
+async function signedIn({ email }: Person): Promise<Client> {
+  const { verifier, asked } = pkce()
+  const { body } = await attempt(email, PASSWORD, asked)
+  const form = { grant_type: 'authorization_code', code: body.code, code_verifier: verifier }
+  return createClient(baseUrl, (await askToken(baseUrl, form)).body.access_token)
+}
+
+/** A person with a second factor; `login` begins a sign-in and answers its id. */
+async function withFactor() {
+  const person = await aPerson(services, project)
+  const secret = newTotpSecret()
+  const token = () => totpToken(secret, Math.floor(Date.now() / 30_000))
+  const enrol = () =>
+    patchUser(services.repository, person.user.id, { mfaSecret: secret, mfaEnrolled: true })
+  return { ...person, token, enrol }
+}
+
+t.test('a burst of wrong passwords is judged five times, by all processes together', async (t) => {
+  const { email } = await aPerson(services, project)
+  const guess = (place: number) =>
+    attempt(email, `wrong ${place}`, {}, place % 2 ? anonymous : second)
+  t.equal(await judged('Email or password is invalid', guess), 5)
+  t.equal((await attempt(email, PASSWORD, {}, second)).status, 429)
+})
+
+t.test('a User is one, whatever project the sign-in names, and so is nobody', async (t) => {
+  const [other, { email }] = await Promise.all([botica.createTenant(), aPerson(services, project)])
+  for (const address of [email, 'nobody@example.org']) {
+    const places = [{}, { projectId: project.id }, { projectId: other.project.id }]
+    let sum = 0
+    for (; (await attempt(address.toUpperCase(), 'wrong', places[sum % 3])).status === 400; sum++);
+    t.equal(sum, 5)
+  }
+})
+
+t.test('pauses grow, and a right password ends them', async (t) => {
+  const person = await aPerson(services, project)
+  const { email } = person
+  await pauseStrangers(person)
+  const pauses: number[] = []
+  for (let i = 0; i < 3; i++) {
+    pauses.push(Number((await attempt(email, PASSWORD)).headers.get('retry-after')))
+    await pass()
+    t.equal((await attempt(email, 'wrong again')).status, 400)
+  }
+  const [first = 0, next = 0, third = 0] = pauses
+  t.ok(first > 30 && first <= 60 && next > 90 && next <= 120 && third > 200 && third <= 240)
+  await pass()
+  t.equal((await attempt(email, PASSWORD)).status, 200)
+  t.equal((await attempt(email, 'wrong')).status, 400, 'one is as if it were the first')
+  t.equal((await attempt(email, PASSWORD)).status, 200)
+})
+
+t.test('a device that has signed in before is counted apart from strangers', async (t) => {
+  const person = await aPerson(services, project)
+  const { email } = person
+  const cookie = deviceOf(await attempt(email, PASSWORD))
+  t.match(cookie, /^botica-device-\w+=./)
+  await pauseStrangers(person)
+  t.equal((await onDevice(email, PASSWORD, cookie)).status, 200)
+  t.equal((await attempt(email, PASSWORD)).status, 429, 'which ends no pause of strangers')
+  const guess = (place: number) => onDevice(email, `wrong ${place}`, cookie)
+  t.equal(await judged('Email or password is invalid', guess), 5)
+  t.equal((await onDevice(email, PASSWORD, cookie)).status, 429)
+})
+
+t.test('only a cookie of this person and this password makes a device known', async (t) => {
+  const [victim, attacker] = [await aPerson(services, project), await aPerson(services, project)]
+  const own = deviceOf(await attempt(victim.email, PASSWORD))
+  const foreign = deviceOf(await attempt(attacker.email, PASSWORD))
+  const [name = ''] = own.split('=')
+  const client = await signedIn(victim)
+  const passwords = { oldPassword: PASSWORD, newPassword: NEW_PASSWORD }
+  const headers = { Cookie: own }
+  const changed = await client.post('/auth/changepassword', passwords, headers)
+  t.equal(changed.status, 200)
+  await pauseStrangers(victim)
+  const [, value = ''] = foreign.split('=')
+  for (const cookie of [own, foreign, `${name}=${value}`, `${own}x`, `${name}=a.b.c.d`]) {
+    t.equal((await onDevice(victim.email, NEW_PASSWORD, cookie)).status, 429)
+  }
+  t.equal((await onDevice(victim.email, NEW_PASSWORD, deviceOf(changed))).status, 200)
+})
+
+t.test('an address has a hundred wrong guesses at all accounts, known devices aside', async (t) => {
+  const { email } = await aPerson(services, project)
+  const cookie = deviceOf(await attempt(email, PASSWORD))
+  const [key = ''] = await services.redis.keys('botica:guesses-of:*')
+  await services.redis.set(key, 99, 'EX', 900)
+  t.equal((await attempt(email, PASSWORD)).status, 200)
+  t.equal((await attempt('nobody-at-all@example.org', PASSWORD)).status, 400)
+  const refused = await attempt(email, PASSWORD)
+  t.equal(refused.status, 429)
+  t.ok(Number(refused.headers.get('retry-after')) > 600)
+  t.equal((await onDevice(email, PASSWORD, cookie)).status, 200)
+  await services.redis.del(key)
+})
+
+t.test('a mailed link leads past strangers who guess', async (t) => {
+  const person = await aPerson(services, project)
+  const { email, user } = person
+  await pauseStrangers(person)
+  const system = systemPrincipal(SYSTEM_PROJECT)
+  const link = await createSecurityRequest(services.repository, system, 'reset', user)
+  const set = await anonymous.post('/auth/setpassword', { ...link, password: NEW_PASSWORD })
+  t.equal(set.status, 200)
+  t.equal((await attempt(email, NEW_PASSWORD)).status, 200)
+  t.equal((await onDevice(email, NEW_PASSWORD, deviceOf(set))).status, 200)
+})
+
+t.test('a burst of wrong second factors is judged five times, over all logins', async (t) => {
+  const { email, token, enrol } = await withFactor()
+  const cookieWithout = deviceOf(await attempt(email, PASSWORD))
+  await enrol()
+  const logins: string[] = []
+  for (let i = 0; i < 4; i++) logins.push((await attempt(email, PASSWORD)).body.login)
+  const guess = (login: string | undefined, value: string, cookie = '') =>
+    anonymous.post<Result>('/auth/mfa/verify', { login, token: value }, { Cookie: cookie })
+  const answers = await burst((place) => guess(logins[place % 3], '000000'))
+  t.equal(count(answers, 'Invalid MFA token'), 5)
+  t.equal(answers.filter(({ status }) => status === 200).length, 0)
+  const right = await guess(logins[3], token())
+  t.equal(right.status, 429, 'not even the right one, by a login that has guessed nothing')
+  t.equal((await guess(logins[3], token(), cookieWithout)).status, 429)
+})
+
+t.test('strangers who know the password cannot pause the factor of a known device', async (t) => {
+  const { email, token, enrol } = await withFactor()
+  await enrol()
+  const begin = async () => (await attempt(email, PASSWORD)).body.login
+  const first = await begin()
+  const verify = (login: string, value: string, cookie = '') =>
+    anonymous.post<Result>('/auth/mfa/verify', { login, token: value }, { Cookie: cookie })
+  const known = await verify(first, token())
+  t.match(known, { status: 200, body: { code: String } })
+  const guessed = await begin()
+  for (let i = 0; i < 5; i++) await verify(guessed, '000000')
+  const login = await begin()
+  t.equal((await verify(login, '000000')).status, 429)
+  t.match((await verify(login, '000000', deviceOf(known))).body.issue, [
+    { details: { text: 'Invalid MFA token' } },
+  ])
+})
+
+t.test('sessions are counted apart: passwords and factors that they prove again', async (t) => {
+  const { enrol, token, ...person } = await withFactor()
+  const client = await signedIn(person)
+  await enrol()
+  await pauseStrangers(person)
+  const change = (oldPassword: string) =>
+    client.post<Result>('/auth/changepassword', { oldPassword, newPassword: NEW_PASSWORD })
+  t.equal(await judged('Incorrect password', (place) => change(`wrong ${place}`)), 5)
+  const disable = (value: string) => client.post<Result>('/auth/mfa/disable', { token: value })
+  t.equal((await disable(token())).status, 200)
+})
+
+t.test('a burst of secrets of one mailed link is judged five times', async (t) => {
+  const { user } = await aPerson(services, project)
+  const system = systemPrincipal(SYSTEM_PROJECT)
+  const { id } = await createSecurityRequest(services.repository, system, 'verify-email', user)
+  const answers = await burst((place) =>
+    anonymous.post<Result>('/auth/verifyemail', { id, secret: String(place).repeat(16) }),
+  )
+  t.equal(count(answers, 'Incorrect secret'), 5)
+  t.equal(count(answers, 'Already used'), BURST - 5)
+})
+
+t.test(
+  'secrets of a client are guessed sixty times a minute, where tokens are and where data is',
+  async (t) => {
+    const [one, other] = [await botica.createMember(), await botica.createMember()]
+    const token = (id: string, secret: string) =>
+      askToken(baseUrl, { grant_type: 'client_credentials', client_id: id, client_secret: secret })
+    const direct = (id: string, secret: string) => anonymous.get('Patient', basic(id, secret))
+    const guesses = async () =>
+      await Promise.all(
+        Array.from({ length: 100 }, (_, place) =>
+          place % 2 ? token(one.id, `wrong ${place}`) : direct(one.id, `wrong ${place}`),
+        ),
+      )
+    // Counts begin anew with a minute.
+    let answers = await guesses()
+    if (refused(answers) < 40) answers = await guesses()
+    t.ok(refused(answers) >= 40)
+    t.equal((await direct(other.id, other.secret)).status, 200)
+    t.equal((await token(other.id, other.secret)).status, 200)
+  },
+)

@@ -1,0 +1,143 @@
+import { hash } from 'node:crypto'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import t from 'tap'
+import { openBotica } from '../../fixtures/botica.ts'
+import { FOREIGN_FETCH, openBrowser } from '../../fixtures/http/browser.ts'
+import { aPerson, askToken, pkce } from '../../fixtures/people.ts'
+
+const publicUrl = 'https://botica.example/'
+const env = { HOOK_TARGETS: 'all', CORS_ORIGINS: '*' }
+const botica = await openBotica(t, { publicUrl, env })
+const { baseUrl, services, project, admin, superAdmin } = botica
+const redirectUri = 'https://app.example/callback'
+
+/** The paths that were asked for. */
+const seen: string[] = []
+/** Its codes are its tokens, and both are the address of whom they belong to. */
+const provider = createServer((req, res) => {
+  seen.push(req.url ?? '')
+  let body = ''
+  req.on('data', (data) => {
+    body += data
+  })
+  req.on('end', () => {
+    const token = (req.headers.authorization ?? '').replace('Bearer ', '')
+    const answer =
+      req.url === '/token'
+        ? { access_token: new URLSearchParams(body).get('code') }
+        : { email: token, sub: token }
+    res.end(JSON.stringify(answer))
+  })
+})
+await new Promise<void>((resolve) => provider.listen(0, '127.0.0.1', resolve))
+t.teardown(() => provider.close())
+// A TCP server's address is never a string.
+const origin = `http://127.0.0.1:${(provider.address() as AddressInfo).port}`
+const domain = `p${Date.now()}.example`
+await superAdmin.create({
+  resourceType: 'DomainConfiguration',
+  domain,
+  identityProvider: {
+    authorizeUrl: `${origin}/authorize`,
+    tokenUrl: `${origin}/token`,
+    userInfoUrl: `${origin}/userinfo`,
+    clientId: 'at the provider',
+    clientSecret: 'planted provider secret',
+  },
+})
+const client = await admin.create({
+  resourceType: 'ClientApplication',
+  name: 'App',
+  redirectUris: [redirectUri],
+})
+const [ada, eve] = [
+  await aPerson(services, project, { email: `ada@${domain}` }),
+  await aPerson(services, project, { email: `eve@${domain}` }),
+]
+const { verifier, asked } = pkce()
+const request = { clientId: client.id, redirectUri, scope: 'openid', ...asked }
+const aBrowser = () => openBrowser(baseUrl, publicUrl)
+
+/** The browser's page sends its person to the provider; answers with what state. */
+async function begun(browser: ReturnType<typeof aBrowser>, headers?: Record<string, string>) {
+  const { body } = await browser.call('/auth/method', { email: ada.email, ...request }, headers)
+  return new URL(String(body.authorizeUrl)).searchParams.get('state') ?? ''
+}
+const back = (browser: ReturnType<typeof aBrowser>, state: string, code: string) =>
+  browser.navigate(`/auth/external?${new URLSearchParams({ code, state })}`)
+const invalid = { status: 400, body: { issue: [{ details: { text: 'Invalid state' } }] } }
+
+t.test('what a page began at a provider ends in the same browser, by consent', async (t) => {
+  const browser = aBrowser()
+  const state = await begun(browser)
+  t.match(browser.lastCookies, [/^__Host-botica-provider=[^;]+; .*HttpOnly; Secure; SameSite=Lax$/])
+  const { location } = await back(browser, state, ada.email)
+  t.equal(location?.pathname, '/signin')
+  t.equal(location?.searchParams.get('code'), null, 'no code stands in an address before consent')
+  const login = location?.searchParams.get('login')
+  t.equal((await aBrowser().call(`/auth/login/${login}`)).status, 400)
+  t.match((await browser.call(`/auth/login/${login}`)).body, { login, code: String })
+  const { body } = await browser.call('/auth/scope', { login, scope: 'openid' })
+  const tokens = await askToken(baseUrl, {
+    grant_type: 'authorization_code',
+    code: String(body.code),
+    redirect_uri: redirectUri,
+    code_verifier: verifier,
+  })
+  t.equal(tokens.status, 200, tokens.text)
+  t.match(await back(browser, state, ada.email), invalid, 'once')
+})
+
+t.test('the code of a domain’s provider is not handed to the provider of the client', async (t) => {
+  const hostile = await admin.create({
+    resourceType: 'ClientApplication',
+    name: 'Hostile',
+    redirectUris: [redirectUri],
+    identityProvider: {
+      authorizeUrl: `${origin}/hostile`,
+      tokenUrl: `${origin}/hostile`,
+      userInfoUrl: `${origin}/hostile`,
+      clientId: 'x',
+      clientSecret: 'y',
+    },
+  })
+  const browser = aBrowser()
+  const { body } = await browser.call('/auth/method', {
+    ...request,
+    email: ada.email,
+    clientId: hostile.id,
+  })
+  const state = new URL(String(body.authorizeUrl)).searchParams.get('state') ?? ''
+  const { location } = await back(browser, state, ada.email)
+  t.ok(location?.searchParams.get('login'))
+  t.notOk(seen.includes('/hostile'))
+})
+
+t.test('nobody is signed in as the person who sends them a link', async (t) => {
+  const attacker = aBrowser()
+  const state = await begun(attacker)
+  const victim = aBrowser()
+  t.match(await back(victim, state, eve.email), invalid)
+  const { browser: _, ...rest } = JSON.parse(state)
+  const bare = JSON.stringify({ ...rest, browser: hash('sha256', JSON.stringify(rest)) })
+  t.match(await back(victim, bare, eve.email), invalid, 'no cookie equals no digest')
+  await begun(victim)
+  t.match(await back(victim, state, eve.email), invalid, 'nor does the cookie of another sign-in')
+  const changed = JSON.stringify({ ...JSON.parse(await begun(victim)), scope: 'openid email' })
+  t.match(await back(victim, changed, ada.email), invalid, 'the state is as it was sent')
+})
+
+t.test('what a client library began gets a code for its own verifier and no session', async (t) => {
+  const browser = aBrowser()
+  const made = JSON.parse(await begun(browser, FOREIGN_FETCH))
+  t.same(browser.lastCookies, [], 'a foreign page gets no cookie')
+  const state = JSON.stringify({ ...made, ...request })
+  const { location } = await back(browser, state, ada.email)
+  t.same(browser.lastCookies, [])
+  t.equal(`${location?.origin}${location?.pathname}`, redirectUri)
+  const form = { grant_type: 'authorization_code', redirect_uri: redirectUri }
+  const code = location?.searchParams.get('code') ?? ''
+  t.equal((await askToken(baseUrl, { ...form, code })).status, 400)
+  t.equal((await askToken(baseUrl, { ...form, code, code_verifier: verifier })).status, 200)
+})

@@ -1,0 +1,143 @@
+import '../fixtures/services/bare-spawn.ts'
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { readFileSync, rmSync, statSync } from 'node:fs'
+import { createServer } from 'node:net'
+import { join } from 'node:path'
+import t from 'tap'
+import { temporaryFolder } from '../../scripts/account.ts'
+import { notedProcess } from '../../scripts/processes.ts'
+import { freePort } from '../../scripts/service.ts'
+import { signIn } from '../fixtures/client.ts'
+
+const ROOT = join(import.meta.dirname, '../..')
+const NAMES = ['web', 'worker', 'redis', 'postgres']
+
+const folder = temporaryFolder('botica-start-')
+t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+const port = await freePort()
+const baseUrl = `http://localhost:${port}/`
+
+interface Run {
+  readonly process: ChildProcess
+  /** What it printed until it was ready or ended. */
+  readonly output: string
+}
+
+/** Resolves at the line that says ready, or at the end. */
+async function start(env: Record<string, string> = {}): Promise<Run> {
+  const {
+    DATABASE_URL,
+    REDIS_URL,
+    SUPER_ADMIN_CLIENT_ID,
+    SUPER_ADMIN_CLIENT_SECRET,
+    SUPER_ADMIN_PASSWORD,
+    ...rest
+  } = process.env
+  const child = spawn(process.execPath, ['scripts/start.ts'], {
+    cwd: ROOT,
+    env: { ...rest, NODE_OPTIONS: '', DATA_DIR: folder, PORT: String(port), ...env },
+    stdio: ['ignore', 'pipe', 'pipe'],
+  })
+  t.teardown(() => child.kill('SIGTERM'))
+  let output = ''
+  const ready = new Promise<void>((resolve) => {
+    for (const stream of [child.stdout, child.stderr]) {
+      stream.on('data', (data) => {
+        output += data
+        if (output.includes('ready at')) resolve()
+      })
+    }
+  })
+  await Promise.race([ready, once(child, 'close')])
+  return { process: child, output }
+}
+
+async function end(run: Run, signal: NodeJS.Signals): Promise<number | null> {
+  const closed = once(run.process, 'close')
+  run.process.kill(signal)
+  const [code] = await closed
+  return code
+}
+
+const survivors = () =>
+  NAMES.filter((name) => notedProcess(join(folder, name, 'process.json')) !== undefined)
+
+t.test(
+  'the first start says in one line where it answers and where the credentials are',
+  async (t) => {
+    const run = await start()
+    const file = join(folder, 'credentials.json')
+    t.equal(
+      run.output,
+      `Botica is ready at ${baseUrl}; the super admin's credentials are in ${file}\n`,
+    )
+    t.equal(statSync(file).mode & 0o777, 0o600)
+    const { clientId, clientSecret } = JSON.parse(readFileSync(file, 'utf8'))
+    const superAdmin = await signIn(baseUrl, clientId, clientSecret)
+    t.equal((await superAdmin.get('/auth/me')).status, 200)
+    t.match((await superAdmin.get('/healthcheck')).body, { ok: true, workers: true })
+
+    await t.test('a second start on the same data is refused', async (t) => {
+      const second = await start()
+      t.match(second.output, /^Botica already runs on the data in .*\n$/)
+      t.equal(second.process.exitCode, 1)
+    })
+
+    await t.test('SIGTERM stops all that it started', async (t) => {
+      t.equal(await end(run, 'SIGTERM'), 0)
+      t.same(survivors(), [])
+    })
+  },
+)
+
+t.test('a start after a kill takes the data over from what was left running', async (t) => {
+  const killed = await start()
+  t.equal(killed.output, `Botica is ready at ${baseUrl}\n`)
+  await end(killed, 'SIGKILL')
+  t.same(survivors(), NAMES)
+
+  const run = await start()
+  t.equal(run.output, `Botica is ready at ${baseUrl}\n`)
+  t.equal(await end(run, 'SIGINT'), 0)
+})
+
+t.test('a process that dies ends them all with one sentence', async (t) => {
+  const run = await start()
+  let output = ''
+  run.process.stderr?.on('data', (data) => {
+    output += data
+  })
+  const closed = once(run.process, 'close')
+  process.kill(notedProcess(join(folder, 'worker', 'process.json')) ?? 0, 'SIGKILL')
+  const [code] = await closed
+  t.equal(code, 1)
+  t.match(output, /^The worker ended by SIGKILL.*\n$/)
+  t.same(survivors(), [])
+})
+
+t.test('what cannot work is said in one sentence', async (t) => {
+  const taken = createServer().listen(0)
+  await once(taken, 'listening')
+  t.teardown(() => taken.close())
+  const address = taken.address()
+  const takenPort = String(typeof address === 'object' ? address?.port : '')
+  const cases: [string, Record<string, string>, RegExp][] = [
+    ['a port in use', { PORT: takenPort }, /^Port \d+ is in use; set PORT to a free one\n$/],
+    [
+      'a database that is not there',
+      { DATABASE_URL: 'postgres://me:my-secret@127.0.0.1:1/none' },
+      /^PostgreSQL at 127.0.0.1:1\/none cannot be used: connect ECONNREFUSED [^\n]*\n$/,
+    ],
+    ['a data folder that is a file', { DATA_DIR: '/etc/passwd' }, /^The data folder [^\n]*\n$/],
+    ['a setting out of range', { DATABASE_POOL: '0' }, /^DATABASE_POOL is "0"; [^\n]*\n$/],
+  ]
+  for (const [name, env, expected] of cases) {
+    await t.test(name, async (t) => {
+      const run = await start(env)
+      t.match(run.output, expected)
+      t.equal(run.process.exitCode, 1)
+      t.notMatch(run.output, 'my-secret')
+    })
+  }
+})

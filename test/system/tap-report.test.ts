@@ -1,0 +1,59 @@
+import t from 'tap'
+import { readCounts, readFailures, readTimes } from '../../scripts/tap-report.ts'
+
+const REPORT = `TAP version 14
+1..1
+# Subtest: test/x.test.ts
+    # Subtest: a test
+        ok 1 - should be equal
+        not ok 2 - should match pattern
+          ---
+          diff: |
+            -  "a": 2,
+            not ok 7 - only text
+          ...
+        not ok 3 - later # TODO
+        1..3
+    not ok 1 - a test # time=34.009ms
+      ---
+      at:
+        fileName: test/x.test.ts
+      ...
+    # Subtest: thrown
+        not ok 1 - boom
+        1..1
+    not ok 2 - thrown
+    1..2
+not ok 1 - test/x.test.ts # time=40ms
+
+# Subtest: test/y.test.ts
+    ok 1 - inner # time=1ms
+    1..1
+ok 2 - test/y.test.ts # time=700.5ms
+
+# { total: 4, pass: 1, fail: 2, todo: 1 }
+# time=820.456ms
+`
+
+t.test('the counts are those of the closing comment', async (t) => {
+  t.same(readCounts(REPORT), { passed: 1, failed: 2 })
+  t.same(readCounts('# { total: 4, pass: 4 }\n'), { passed: 4, failed: 0 })
+})
+
+t.test('a report that was cut short counts nothing', async (t) => {
+  t.same(readCounts('TAP version 14\n    ok 1 - x\n'), { passed: 0, failed: 0 })
+})
+
+t.test('the failures are the assertions, without the tests around them', async (t) => {
+  const failures = readFailures(REPORT)
+  t.equal(failures.length, 2)
+  t.match(failures[0], /should match pattern[\s\S]*"a": 2/)
+  t.match(failures[1], /boom/)
+})
+
+t.test('the times are those of the files, the slowest first', async (t) => {
+  t.same(readTimes(REPORT), [
+    { file: 'test/y.test.ts', ms: 700.5 },
+    { file: 'test/x.test.ts', ms: 40 },
+  ])
+})

@@ -1,0 +1,189 @@
+import t from 'tap'
+import { elementsOf, resourceTypes, typeDefinition } from '../../shared/fhir/definitions.ts'
+import type { Constraint } from '../../shared/fhir/definitions-data.ts'
+import { parseJson } from '../../shared/fhir/json.ts'
+import { isObject, type Resource } from '../../shared/fhir/resource.ts'
+import { compilePlain } from '../../shared/fhirpath/invariant-plain.ts'
+import { NOT_PLAIN } from '../../shared/fhirpath/invariant-values.ts'
+import { compile, holds } from '../../shared/fhirpath/path.ts'
+import { hasOnlyBasicHtml, hasText } from '../../shared/validation/narrative.ts'
+import { validate } from '../../shared/validation/validate.ts'
+import { r4ExampleTexts } from '../fixtures/resources.ts'
+
+interface Place {
+  readonly constraint: Constraint
+  readonly type: string
+  readonly node: unknown
+  readonly resource: Resource
+}
+
+/** Every element of a resource with each of the invariants that its own type puts on it. */
+function placesIn(resource: Resource): Place[] {
+  const { resourceType } = resource
+  const own = (typeDefinition(resourceType)?.constraints ?? []).map((constraint) => {
+    return { constraint, type: resourceType, node: resource, resource }
+  })
+  const below = elementsOf(resourceType).flatMap(({ path, types, constraints = [] }) => {
+    const code = types[0]?.code ?? ''
+    const type = /^(Backbone)?Element$/.test(code) ? `${resourceType}.${path}` : code
+    const nodes = path
+      .split('.')
+      .reduce<unknown[]>(
+        (found, step) => found.flatMap((item) => childrenOf(item, step)),
+        [resource],
+      )
+    return constraints.flatMap((constraint) =>
+      nodes.map((node) => ({ constraint, type, node, resource })),
+    )
+  })
+  return [...own, ...below].filter(({ constraint }) => constraint.severity === 'error')
+}
+
+function childrenOf(item: unknown, step: string): unknown[] {
+  const value = isObject(item) ? item[step] : undefined
+  return value === undefined ? [] : [value].flat()
+}
+
+/** What plain code says; undefined where it leaves the answer to the engine. */
+function plainly({ constraint, type, resource }: Place, node: unknown): boolean | undefined {
+  try {
+    const variables = { context: node, resource, rootResource: resource }
+    return compilePlain(constraint.expression, type, false)(node, variables) !== false
+  } catch (error) {
+    if (error === NOT_PLAIN) return undefined
+    throw error
+  }
+}
+
+function byEngine({ constraint, type, resource }: Place, node: unknown): boolean {
+  const variables = { context: node, resource, rootResource: resource }
+  return holds(compile(constraint.expression, type), node, variables)
+}
+
+/** The element, and the element without each of its first members. */
+function variantsOf(node: unknown): unknown[] {
+  if (!isObject(node)) return [node]
+  const names = Object.keys(node).filter((name) => name !== 'resourceType')
+  return [
+    node,
+    ...names.slice(0, 6).map((name) => {
+      const { [name]: _removed, ...rest } = node
+      return rest
+    }),
+  ]
+}
+
+t.test('plain code and the FHIRPath engine agree on what holds and what does not', async (t) => {
+  const seen = new Map<string, number>()
+  const answers = { held: 0, broken: 0 }
+  for (const text of await r4ExampleTexts()) {
+    const resource = parseJson(text) as Resource
+    for (const place of placesIn(resource)) {
+      const name = `${place.type} ${place.constraint.key}`
+      const times = seen.get(place.constraint.key) ?? 0
+      if (times >= 4) continue
+      seen.set(place.constraint.key, times + 1)
+      for (const node of variantsOf(place.node)) {
+        const plain = plainly(place, node)
+        if (plain === undefined) continue
+        answers[plain ? 'held' : 'broken']++
+        if (plain !== byEngine(place, node)) t.fail(`${name} on ${JSON.stringify(node)}`)
+      }
+    }
+  }
+  t.ok(answers.held > 300, `${answers.held} held`)
+  t.ok(answers.broken > 10, `${answers.broken} did not`)
+})
+
+t.test('nearly every invariant of the standard is plain code', async (t) => {
+  const all = new Set<string>()
+  const others = new Set<string>()
+  const place = { node: undefined, resource: { resourceType: 'Basic' } }
+  for (const name of [...resourceTypes, 'Period', 'Quantity', 'Range', 'Ratio', 'Timing']) {
+    const constraints = typeDefinition(name)?.constraints ?? []
+    for (const constraint of constraints.filter(({ severity }) => severity === 'error')) {
+      all.add(constraint.expression)
+      if (plainly({ ...place, constraint, type: name }, {}) === undefined) {
+        others.add(constraint.key)
+      }
+    }
+  }
+  t.ok(all.size > 60, `${all.size} invariants`)
+  t.ok(others.size < 10, [...others].join(' '))
+})
+
+const html: readonly [div: string, isBasic: boolean, hasText: boolean][] = [
+  ['<div xmlns="http://www.w3.org/1999/xhtml">x</div>', true, true],
+  ['<div>\n <p title="a > b">x<br/>y</p> <!-- <script> --> </div>', true, true],
+  ['<div><img src="#a" alt="x"/></div>', true, true],
+  ['<div> <p> </p> </div>', true, false],
+  ['<div>x<script>y</script></div>', false, true],
+  ['<div><a href="javascript:x">y</a></div>', false, true],
+  ['<div><p onclick="x">y</p></div>', false, true],
+  ['<div><form>x</form></div>', false, true],
+  ['<div>a < b</div>', false, true],
+  ['<div>x', true, true],
+  ['<p>x</p>', false, true],
+  ['', false, false],
+]
+for (const [div, isBasic, text] of html) {
+  t.test(
+    `the narrative ${JSON.stringify(div)} is ${isBasic ? '' : 'not '}basic HTML`,
+    async (t) => {
+      t.equal(hasOnlyBasicHtml(div), isBasic)
+      t.equal(hasText(div), text)
+    },
+  )
+}
+
+t.test('a narrative of nothing but brackets is read once', async (t) => {
+  t.equal(hasOnlyBasicHtml(`<div>${'<b '.repeat(200_000)}`), false)
+  t.equal(hasText('<'.repeat(500_000)), false)
+})
+
+t.test('the invariants that are known to be wrong are not asked', async (t) => {
+  t.same(validate({ resourceType: 'Organization', active: true }, { strict: true }), [])
+})
+
+t.test('a period has a unit, but that of a Bot, which says how often a day', async (t) => {
+  const timing = { repeat: { period: 30, dayOfWeek: ['mon'] } }
+  t.same(validate({ resourceType: 'Bot', cronTiming: timing }, { strict: true }), [])
+  const other = {
+    resourceType: 'ServiceRequest',
+    status: 'draft',
+    intent: 'order',
+    subject: { reference: 'Patient/1' },
+    occurrenceTiming: timing,
+  }
+  t.match(validate(other, { strict: true }), [{ details: { text: /tim-2/ } }])
+})
+
+t.test('what must be distinct is so at every depth, however much there is', async (t) => {
+  const texts = (resource: Resource) =>
+    validate(resource, { strict: true }).map(({ details }) => details.text.slice(0, 16))
+  const codeSystem = (...concept: object[]): Resource => {
+    return { resourceType: 'CodeSystem', status: 'draft', content: 'complete', concept }
+  }
+  const many = Array.from({ length: 30_000 }, (_, i) => ({ code: `c${i}`, display: 'x' }))
+  t.same(texts(codeSystem(...many)), [])
+  t.same(texts(codeSystem(...many, { code: 'c7' })), ['Constraint csd-1'])
+  t.same(texts(codeSystem({ code: 'a', concept: [{ code: 'a' }] })), ['Constraint csd-1'])
+  const group = { linkId: '1', type: 'group', item: [{ linkId: '1', type: 'string' }] }
+  const questions: Resource = { resourceType: 'Questionnaire', status: 'draft', item: [group] }
+  t.same(texts(questions), ['Constraint que-2'])
+})
+
+t.test('codings of a component are compared in time linear to their number', async (t) => {
+  const coding = Array.from({ length: 20_000 }, (_, i) => ({ system: 's', code: `c${i}` }))
+  const observation = (...inner: object[]): Resource => ({
+    resourceType: 'Observation',
+    status: 'final',
+    code: { coding },
+    valueString: 'x',
+    component: [{ code: { coding: inner } }],
+  })
+  const others = coding.map(({ code, system }) => ({ code: `${code}x`, system }))
+  t.same(validate(observation(...others), { strict: true }), [])
+  const same = [...others, { code: 'c19999', system: 's' }]
+  t.match(validate(observation(...same), { strict: true }), [{ code: 'invariant' }])
+})

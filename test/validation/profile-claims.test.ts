@@ -1,0 +1,132 @@
+/** Profiles that are claimed by resources inside of others. */
+import t from 'tap'
+import type { OperationOutcome } from '../../shared/errors.ts'
+import type { Resource } from '../../shared/fhir/resource.ts'
+import { openBotica } from '../fixtures/botica.ts'
+import {
+  PATIENT_PROFILE,
+  patientProfile,
+  raceExtension,
+  usLikePatient,
+} from '../fixtures/profiles.ts'
+
+const botica = await openBotica(t)
+const { admin } = botica
+for (const profile of [raceExtension(), patientProfile()]) await admin.create(profile)
+
+const OWN = 'http://example.org/fhir/StructureDefinition/of-contained'
+await admin.create({
+  ...patientProfile({ url: OWN, version: '1.0.0' }),
+  differential: {
+    element: [
+      {
+        id: 'Patient',
+        path: 'Patient',
+        constraint: [
+          {
+            key: 'root-1',
+            severity: 'error',
+            human: 'It is alone in an observation that is final',
+            expression: "%resource.id = 'p' and %rootResource.status = 'final'",
+          },
+        ],
+      },
+    ],
+  },
+})
+
+function observation(subject: Resource, status = 'final'): Resource {
+  const code = { text: 'x' }
+  return {
+    resourceType: 'Observation',
+    status,
+    code,
+    contained: [subject],
+    subject: { reference: '#p' },
+  }
+}
+
+function collection(...resources: readonly Resource[]): Resource {
+  return {
+    resourceType: 'Bundle',
+    type: 'collection',
+    entry: resources.map((resource) => ({ resource })),
+  }
+}
+
+const { id: _, ...good } = usLikePatient()
+const bad = usLikePatient({ gender: undefined })
+
+/** What a create is refused for, each as `place: text`. */
+async function faults(resource: Resource): Promise<string[]> {
+  const { status, body } = await admin.post<OperationOutcome>(resource.resourceType, resource)
+  if (status === 201) return []
+  return body.issue.map(({ details, expression }) => `${expression}: ${details.text}`)
+}
+
+const missing = (place: string) => [`${place}.gender: Missing required property`]
+
+t.test('a contained resource keeps to the profile that it claims', async (t) => {
+  t.same(await faults(observation({ ...good, id: 'p' })), [])
+  t.same(await faults(observation({ ...bad, id: 'p' })), missing('Observation.contained[0]'))
+})
+
+t.test('constraints of a contained resource see it and its container', async (t) => {
+  const claiming = { resourceType: 'Patient', id: 'p', meta: { profile: [OWN] } }
+  t.same(await faults(observation(claiming)), [])
+  t.match(await faults(observation(claiming, 'preliminary')), [
+    /^Observation\.contained\[0\]: Constraint root-1 not met/,
+  ])
+})
+
+t.test('so does each resource in a Bundle that is stored as one', async (t) => {
+  t.same(await faults(collection(good, good)), [])
+  t.same(await faults(collection(good, bad)), missing('Bundle.entry[1].resource'))
+  const inside = observation({ ...bad, id: 'p' })
+  const place = 'Bundle.entry[1].resource.contained[0]'
+  t.same(await faults(collection(good, inside)), missing(place))
+})
+
+t.test('and in Parameters, at any depth', async (t) => {
+  const parameter = [{ name: 'a', part: [{ name: 'b', resource: bad }] }]
+  const place = 'Parameters.parameter[0].part[0].resource'
+  t.same(await faults({ resourceType: 'Parameters', parameter }), missing(place))
+})
+
+t.test('a profile for another type is told at the claim', async (t) => {
+  const wrong = { resourceType: 'Group', type: 'person', actual: true }
+  const place = 'Bundle.entry[0].resource.meta.profile'
+  t.same(await faults(collection({ ...wrong, meta: { profile: [PATIENT_PROFILE] } })), [
+    `${place}: Profile ${PATIENT_PROFILE} is for Patient`,
+  ])
+})
+
+t.test('$validate warns of each claim that nobody knows', async (t) => {
+  const unknown = { ...good, meta: { profile: ['http://example.org/none'] } }
+  const { status, body } = await admin.post<OperationOutcome>(
+    'Bundle/$validate',
+    collection(good, unknown),
+  )
+  t.equal(status, 200)
+  t.match(
+    body.issue.filter(({ severity }) => severity === 'warning'),
+    [
+      {
+        details: { text: 'Unknown profile "http://example.org/none"' },
+        expression: ['Bundle.entry[1].resource.meta.profile'],
+      },
+    ],
+  )
+})
+
+t.test('what one body claims is bounded', async (t) => {
+  const claiming = (count: number, from = 0) => ({
+    ...good,
+    meta: { profile: Array.from({ length: count }, (_, i) => `http://example.org/p${from + i}`) },
+  })
+  t.same(await faults(collection(good, claiming(21))), [
+    'Bundle.entry[1].resource.meta.profile: A resource may claim 20 profiles',
+  ])
+  const many = Array.from({ length: 6 }, (_, i) => claiming(20, 20 * i))
+  t.match(await faults(collection(...many)), [/The resources in one body may claim 100 profiles/])
+})

@@ -1,0 +1,299 @@
+/**
+ * One executor: a child process without environment and without rights, and what this worker knows about it.
+ * It is killed, never asked to stop: its threads may be past listening.
+ */
+import { type ChildProcess, spawn } from 'node:child_process'
+import { readFileSync } from 'node:fs'
+import { createRequire } from 'node:module'
+import { platform } from 'node:process'
+import type { Duplex } from 'node:stream'
+import { fileURLToPath } from 'node:url'
+import { type Frame, FrameReader, writeFrame } from '../../executor/frames.ts'
+import type { FromExecutor, ToExecutor } from '../../executor/messages.ts'
+import { type ActiveRun, answerCall, type Death, type Ended, remainingMs } from '../active-run.ts'
+import type { BotRun } from '../run-result.ts'
+import { stepBehindOnceBusy } from './priority.ts'
+
+const FOLDER = fileURLToPath(new URL('../../executor/', import.meta.url))
+const CORE = createRequire(import.meta.url).resolve('@medplum/core')
+const PACKAGE = fileURLToPath(new URL('../../../package.json', import.meta.url))
+/** An executor that has nothing to do for so long has lost its beat: two are missing. */
+const BEATS_MISSING_MS = 3000
+/** A busy machine takes seconds to start a process. */
+const START_MS = 30_000
+/** How long after the end of a run its thread may still be reported as stuck. */
+const STOPPED_MS = 5000
+const CANCEL_MS = 1000
+const DEADLINE_GRACE_MS = 500
+const WARM_ISOLATE_MB = 4
+/** Codes an executor keeps by hash. */
+const MAX_CODES = 200
+
+export class ExecutorProcess {
+  readonly startedAt = Date.now()
+  /** Resolves at the first heartbeat, rejects when the process ends before. */
+  readonly ready: Promise<void>
+  readonly died: Promise<Death>
+  rssMb = 0
+  /** Without the pages that it shares with others. */
+  ownMb = 0
+  isolates = 0
+  /** The run whose thread cannot be ended: the process should take no more and end after its last. */
+  spentBy: BotRun | undefined
+  readonly active = new Map<number, ActiveRun>()
+  readonly #child: ChildProcess
+  readonly #pipe: Duplex
+  readonly #stopped = new Map<number, BotRun>()
+  readonly #codes = new Set<string>()
+  readonly #behind = new Set<string>()
+  #death: Death | undefined
+  #isDead = false
+  #hasSpoken = false
+  #lastRun = 0
+  #lastHeard = Date.now()
+  #restingRssMb = 0
+  #stderr = ''
+
+  constructor() {
+    this.#child = spawn(process.execPath, executorArguments(), {
+      env: {},
+      cwd: FOLDER,
+      stdio: ['ignore', 'ignore', 'pipe', 'pipe'],
+    })
+    // `stdio` above makes the fourth a pipe, which Node opens in both directions.
+    this.#pipe = this.#child.stdio[3] as Duplex
+    const ready = Promise.withResolvers<void>()
+    const died = Promise.withResolvers<Death>()
+    this.ready = ready.promise
+    this.died = died.promise
+    const reader = new FrameReader<FromExecutor>()
+    this.#pipe.on('data', (chunk: Buffer) => {
+      this.#lastHeard = Date.now()
+      this.#hasSpoken = true
+      try {
+        for (const frame of reader.push(chunk)) this.#hear(frame)
+      } catch {
+        this.kill({ cause: 'exit' })
+      }
+      ready.resolve()
+    })
+    // The exit tells all there is to know about a broken pipe.
+    this.#pipe.on('error', () => {})
+    this.#child.stderr?.on('data', (chunk) => {
+      this.#stderr = `${this.#stderr}${chunk}`.slice(-2000)
+    })
+    const onEnd = (reason: unknown) => {
+      if (this.#isDead) return
+      this.#isDead = true
+      this.#death ??= { cause: 'exit' }
+      this.#endAll(this.#death)
+      ready.reject(new Error(`Executor did not start: ${reason} ${this.#stderr}`))
+      died.resolve(this.#death)
+    }
+    this.#child.on('exit', (code, signal) => onEnd(signal ?? code))
+    this.#child.on('error', onEnd)
+    this.ready.catch(() => {})
+  }
+
+  /** How many it was given so far. */
+  get runs(): number {
+    return this.#lastRun
+  }
+
+  get pid(): number {
+    return this.#child.pid ?? 0
+  }
+
+  /** False from the moment it is to be killed. */
+  get isAlive(): boolean {
+    return this.#death === undefined
+  }
+
+  /** Sends the run with its wall limit, or what is left of it. */
+  start(run: ActiveRun): Promise<Ended> {
+    const wallMs = Math.max(1, remainingMs(run))
+    run.deadline ??= Date.now() + wallMs
+    const id = ++this.#lastRun
+    const { promise, resolve } = Promise.withResolvers<Ended>()
+    if (this.active.size === 0) this.#restingRssMb = this.rssMb || (memoryOf(this.pid)?.rssMb ?? 0)
+    const deadline = setTimeout(
+      () => this.kill({ cause: 'timeout', guilty: id }),
+      wallMs + DEADLINE_GRACE_MS,
+    )
+    const onAbort = () => {
+      this.#say({ t: 'cancel', run: id })
+      const late = setTimeout(() => this.kill({ cause: 'cancelled', guilty: id }), CANCEL_MS)
+      void promise.then(() => clearTimeout(late))
+    }
+    run.signal.addEventListener('abort', onAbort, { once: true })
+    // Named first: V8 makes a function old at once that is written into a property, and with it all of the run.
+    const end: ActiveRun['end'] = (ended) => {
+      clearTimeout(deadline)
+      run.signal.removeEventListener('abort', onAbort)
+      this.active.delete(id)
+      rest(run, false)
+      if (ended.t === 'done' && ended.message.status === 'error') this.#rememberStopped(id, run.run)
+      resolve(ended)
+    }
+    run.end = end
+    this.active.set(id, run)
+    this.#sendCode(run)
+    const { botKey, asker, codeHash, inputKind, limits, event, input, fresh } = run.run
+    this.#say(
+      {
+        t: 'run',
+        run: id,
+        bot: botKey,
+        asker,
+        hash: codeHash,
+        inputKind,
+        limits: { ...limits, wallMs },
+        fresh: fresh === true,
+        follow: run.run.onLog !== undefined,
+      },
+      event,
+      ...(input === undefined ? [] : [input]),
+    )
+    return promise
+  }
+
+  kill(death: Death): void {
+    this.#death ??= death
+    this.#child.kill('SIGKILL')
+  }
+
+  /** Kills a process that lost its heartbeat or takes more memory than its runs may. */
+  check(): void {
+    if (!this.isAlive) return
+    const silenceMs = this.#hasSpoken ? BEATS_MISSING_MS : START_MS
+    if (Date.now() - this.#lastHeard > silenceMs) this.kill({ cause: 'heartbeat' })
+    const { rssMb, ownMb } = memoryOf(this.pid) ?? this
+    this.rssMb = rssMb
+    this.ownMb = ownMb
+    if (this.active.size === 0) return
+    if (platform === 'linux') stepBehindOnceBusy(this.pid, this.#behind)
+    const limits = [...this.active.values()].map(({ run }) => run.limits.memoryMb)
+    const runsMb = limits.reduce((sum, limit) => sum + limit, 0)
+    // V8 enforces the limits late, and warm isolates that came since the process last rested take their part.
+    const allowedMb = runsMb * 1.5 + 64 + this.isolates * WARM_ISOLATE_MB
+    if (this.rssMb > this.#restingRssMb + allowedMb) this.kill({ cause: 'memory' })
+  }
+
+  /** The event loop of this worker stood still, so silence means nothing. */
+  forgive(): void {
+    this.#lastHeard = Date.now()
+  }
+
+  #rememberStopped(id: number, run: BotRun): void {
+    this.#stopped.set(id, run)
+    setTimeout(() => this.#stopped.delete(id), STOPPED_MS).unref()
+  }
+
+  #sendCode({ run: { codeHash, code, format, usesCore = false } }: ActiveRun): void {
+    if (this.#codes.delete(codeHash)) {
+      this.#codes.add(codeHash)
+      return
+    }
+    const [oldest] = this.#codes
+    if (this.#codes.size >= MAX_CODES && oldest !== undefined) {
+      this.#codes.delete(oldest)
+      this.#say({ t: 'forget', hash: oldest })
+    }
+    this.#codes.add(codeHash)
+    this.#say({ t: 'code', hash: codeHash, format, usesCore }, code)
+  }
+
+  #hear({ header, parts: [first = '', second = ''] }: Frame<FromExecutor>): void {
+    switch (header.t) {
+      case 'done':
+        this.active.get(header.run)?.end({ t: 'done', message: header, body: first, log: second })
+        return
+      case 'call': {
+        const run = this.active.get(header.run)
+        if (run) void answerCall(run, header, first, (reply, text) => this.#say(reply, text))
+        return
+      }
+      case 'log':
+        this.active.get(header.run)?.run.onLog?.(first)
+        return
+      case 'fatal':
+        this.kill({ cause: header.failure, guilty: header.run })
+        return
+      case 'stuck':
+        this.spentBy = this.#stopped.get(header.run)
+        return
+      case 'rest': {
+        const run = this.active.get(header.run)
+        if (run) rest(run, header.isResting)
+        return
+      }
+      case 'beat':
+        this.isolates = header.isolates
+        return
+      default:
+        header satisfies never
+    }
+  }
+
+  #say(message: ToExecutor, ...parts: string[]): void {
+    if (this.isAlive) writeFrame(this.#pipe, message, parts)
+  }
+
+  #endAll(death: Death): void {
+    const isAloneInMemory = death.cause === 'memory' && this.active.size === 1
+    for (const [id, run] of [...this.active]) {
+      const isGuilty = 'guilty' in death ? death.guilty === id : isAloneInMemory || undefined
+      run.end({ t: 'died', death, isGuilty })
+    }
+  }
+}
+
+function rest(run: ActiveRun, isResting: boolean): void {
+  if (run.isResting === isResting) return
+  run.isResting = isResting
+  run.onRest(isResting)
+}
+
+function executorArguments(): string[] {
+  const addon = addonPath()
+  return [
+    // Without it V8 refuses the code caches made at run time.
+    '--no-node-snapshot',
+    '--permission',
+    '--allow-addons',
+    `--allow-fs-read=${FOLDER}`,
+    `--allow-fs-read=${PACKAGE}`,
+    `--allow-fs-read=${addon}`,
+    `--allow-fs-read=${CORE}`,
+    '--disable-warning=ExperimentalWarning',
+    '--disable-warning=SecurityWarning',
+    `${FOLDER}main.ts`,
+    addon,
+    CORE,
+  ]
+}
+
+let foundAddon: string | undefined
+
+/** The prebuilt addon of this platform, found the way isolated-vm's own loader finds it. */
+function addonPath(): string {
+  if (foundAddon === undefined) {
+    const own = createRequire(import.meta.url).resolve('isolated-vm')
+    const folder = own.slice(0, own.lastIndexOf('/'))
+    const loader: { path(folder: string): string } = createRequire(own)('node-gyp-build')
+    foundAddon = loader.path(folder)
+  }
+  return foundAddon
+}
+
+/** Linux only; elsewhere memory is bounded by the isolates' own limits. */
+function memoryOf(pid: number): { readonly rssMb: number; readonly ownMb: number } | undefined {
+  if (platform !== 'linux') return undefined
+  try {
+    const status = readFileSync(`/proc/${pid}/status`, 'latin1')
+    const match = /^VmRSS:\s+(\d+) kB\nRssAnon:\s+(\d+) kB/m.exec(status)
+    return match ? { rssMb: Number(match[1]) / 1024, ownMb: Number(match[2]) / 1024 } : undefined
+  } catch {
+    return undefined
+  }
+}

@@ -1,0 +1,20 @@
+/** A Bot with all that a run of it needs. */
+import type { BotLimits } from '../../shared/bots/bot.ts'
+import type { CodeFormat } from '../../shared/bots/code.ts'
+import type { Resource } from '../../shared/fhir/resource.ts'
+
+export interface LoadedBot {
+  readonly bot: Resource
+  readonly code: string
+  readonly codeHash: string
+  readonly format: CodeFormat
+  readonly usesCore: boolean
+  /** The client's `getAccessToken` does not wait, so that a token has to be there before it is called. */
+  readonly wantsToken: boolean
+  readonly limits: BotLimits
+  /** Over all workers. */
+  readonly maxConcurrency: number
+  /** Of an asynchronous run that fails. */
+  readonly maxAttempts: number
+  readonly fresh: boolean
+}

@@ -1,0 +1,65 @@
+/** What is told of a run: to those who listen to its bot, in an AuditEvent and in the list of its latest runs. */
+import type { Followed } from '../../shared/bots/live-logs.ts'
+import { isObject } from '../../shared/fhir/resource.ts'
+import type { Audit, RunRecord } from './audit.ts'
+import { redact } from './event.ts'
+import { startLiveLog } from './live-logs.ts'
+import type { RecentRuns } from './recent-runs.ts'
+import type { RunFailure, RunResult } from './run-result.ts'
+
+export type StartedRun = Pick<
+  RunRecord,
+  'job' | 'bot' | 'session' | 'input' | 'startedAt' | 'attempt'
+>
+
+export interface RunTelling {
+  /** For the executor, when somebody listens. */
+  readonly onLog: ((text: string) => void) | undefined
+  /** Settled when the AuditEvent is stored. */
+  end(result: RunResult, failure: RunFailure | undefined): Promise<void>
+}
+
+export interface Telling {
+  /** `secrets` are what no log may show. */
+  start(run: StartedRun, secrets: readonly string[]): RunTelling
+  /** Writes what is queued, if it can be written now. */
+  close(): Promise<void>
+}
+
+export function createTelling(audit: Audit, recent: RecentRuns, followed: Followed): Telling {
+  return {
+    start(run, secrets) {
+      const cleaned = (log: string) => redact(log, secrets)
+      const live = startLiveLog(followed, run, cleaned)
+      return {
+        onLog: live.onLog,
+        end(result, failure) {
+          const log = cleaned(result.log)
+          const text = failure === undefined ? undefined : errorOf(result.body)
+          const error = text === undefined ? undefined : cleaned(text)
+          const record = { ...run, endedAt: new Date(), failure, error, log, result }
+          live.end(record)
+          recent.add(record)
+          return audit.add(record)
+        },
+      }
+    },
+    async close() {
+      followed.close()
+      await Promise.all([audit.close(), recent.close()])
+    },
+  }
+}
+
+/** The text of an outcome, which may be one that the bot made. */
+function errorOf(body: string): string | undefined {
+  try {
+    const outcome: unknown = JSON.parse(body)
+    const [issue]: readonly unknown[] =
+      isObject(outcome) && Array.isArray(outcome.issue) ? outcome.issue : []
+    const details = isObject(issue) && isObject(issue.details) ? issue.details : {}
+    return typeof details.text === 'string' ? details.text : undefined
+  } catch {
+    return undefined
+  }
+}

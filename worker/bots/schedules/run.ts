@@ -1,0 +1,199 @@
+/** The life of an occurrence: planned, its job in the queue, run, and run again when it has failed. */
+import { setTimeout as delay } from 'node:timers/promises'
+import { type ProjectContext, systemPrincipal } from '../../../shared/access/principal.ts'
+import { codeLocation, maxQueueMs } from '../../../shared/bots/bot.ts'
+import { actingAs } from '../../../shared/bots/execute-bot.ts'
+import { HttpError } from '../../../shared/errors.ts'
+import type { Resource } from '../../../shared/fhir/resource.ts'
+import type { Acting } from '../../../shared/identity/within.ts'
+import type { ExecuteJob, ExecuteReply } from '../../../shared/platform/queue/jobs.ts'
+import type { Services } from '../../../shared/services.ts'
+import {
+  holdOccurrence,
+  type Occurrence,
+  removeOccurrence,
+  repeatOccurrence,
+  takeOccurrences,
+} from '../../../shared/store/rows/schedules.ts'
+import type { RunMetrics } from '../metrics.ts'
+import { type Planned, planDue } from './plan.ts'
+
+const EVERY_MS = 500
+const AT_ONCE = 100
+const ATTEMPTS = 3
+const FIRST_PAUSE_MS = 1000
+/** So that two that fail do no harm. */
+const HOLD_MS = 3000
+
+export type ScheduleMetrics = Pick<RunMetrics, 'occurrence'>
+
+/** Looks for what is due until `stop`. */
+export function startSchedules(
+  services: Services,
+  metrics: ScheduleMetrics,
+): { stop(): Promise<void> } {
+  const stopping = new AbortController()
+  const { signal } = stopping
+  const loop = async () => {
+    while (!signal.aborted) {
+      const isBusy = await runDue(services, metrics, new Date()).catch((error: Error) => {
+        // That PostgreSQL or Redis is away is said once, by its connection.
+        const isAway = error instanceof HttpError && error.status === 503
+        services.log[isAway ? 'debug' : 'warn']({ reason: error.message }, 'Schedules failed')
+        return false
+      })
+      if (!isBusy) await delay(EVERY_MS, undefined, { signal }).catch(() => undefined)
+    }
+  }
+  const working = loop()
+  return {
+    async stop() {
+      stopping.abort()
+      await working
+    },
+  }
+}
+
+/** Puts what is due by `now` into the queue; true: there may be more. */
+export async function runDue(
+  services: Services,
+  metrics: ScheduleMetrics,
+  now: Date,
+): Promise<boolean> {
+  const { plans, isCut } = await planDue(services, now)
+  for (const plan of plans) await tell(services, metrics, plan)
+  const occurrences = await takeOccurrences(services.database, services.queues.home, now, AT_ONCE)
+  for (const occurrence of occurrences) await enqueue(services, metrics, occurrence)
+  return isCut || occurrences.length === AT_ONCE
+}
+
+/** Runs a job while its occurrence is held: one that comes a second time, or too late, is dropped. */
+export async function whileHeld(
+  { database, log }: Services,
+  { runId, scheduled }: ExecuteJob,
+  work: () => Promise<void>,
+): Promise<void> {
+  if (scheduled === undefined) return await work()
+  const hold = () => holdOccurrence(database, runId, scheduled.attempt)
+  if (!(await hold())) return
+  const timer = setInterval(() => {
+    // That PostgreSQL is away is said once, by its pool.
+    hold().catch((error: Error) => log.debug({ runId, reason: error.message }, 'Not held'))
+  }, HOLD_MS)
+  try {
+    await work()
+  } finally {
+    clearInterval(timer)
+  }
+}
+
+/** Ends the occurrence, or has it run again after a pause that doubles. */
+export async function settleOccurrence(
+  { database }: Services,
+  attempt: number,
+  { runId, status }: ExecuteReply,
+): Promise<void> {
+  if (status === 'ok' || attempt >= ATTEMPTS) return await removeOccurrence(database, runId)
+  await repeatOccurrence(database, runId, attempt, FIRST_PAUSE_MS * 2 ** (attempt - 1))
+}
+
+async function tell(
+  services: Services,
+  metrics: ScheduleMetrics,
+  { row, overlapped, missed }: Planned,
+): Promise<void> {
+  const bot = row.bot.id
+  if (missed > 0) {
+    metrics.occurrence('missed', missed)
+    services.log.warn({ bot, missed }, 'Occurrences of a schedule were missed')
+  }
+  if (overlapped === undefined) return
+  metrics.occurrence('overlap', 1)
+  const project = await services.principals.project(row.projectId)
+  if (project === undefined) return
+  await auditSkipped(services, project, row.bot, overlapped, 'the run before it has not ended')
+}
+
+async function enqueue(
+  services: Services,
+  metrics: ScheduleMetrics,
+  occurrence: Occurrence,
+): Promise<void> {
+  const { queues, principals, database, log } = services
+  const { run, scheduled, attempt, bot, projectId } = occurrence
+  if (await queues.has('bots-async', run)) return
+  const project = await principals.project(projectId)
+  const isOn = ['cron', 'bots'].every((feature) => project?.features.includes(feature))
+  if (project === undefined || !isOn) {
+    metrics.occurrence('feature', 1)
+    return await removeOccurrence(database, run)
+  }
+  const own = await principals.forProfile(`Bot/${bot.id}`)
+  const principal = own?.principal.project.id === projectId ? own.principal : undefined
+  const hasCode = codeLocation(bot, services.config.baseUrl) !== undefined
+  if (principal === undefined || !hasCode) {
+    const what = principal === undefined ? 'membership' : 'code'
+    metrics.occurrence(what, 1)
+    await auditSkipped(services, project, bot, scheduled, `the bot has no ${what}`)
+    return await removeOccurrence(database, run)
+  }
+  const job = jobOf(occurrence, actingAs(principal), maxQueueMs(bot, services.config))
+  try {
+    await queues.enqueue(job, async () => undefined)
+  } catch (error) {
+    // Redis is away: the occurrence comes again.
+    if (!(error instanceof HttpError)) throw error
+    log.debug({ runId: run, reason: error.message }, 'An occurrence waits')
+    return
+  }
+  if (attempt === 1) metrics.occurrence('queued', 1, Date.now() - scheduled.getTime())
+}
+
+function jobOf(
+  { run, scheduled, attempt, bot, botVersion, projectId }: Occurrence,
+  acting: Acting,
+  patienceMs: number,
+): ExecuteJob {
+  const added = Date.now()
+  return {
+    runId: run,
+    projectId,
+    botId: bot.id ?? '',
+    botProjectId: projectId,
+    botVersion,
+    ...acting,
+    requester: undefined,
+    contentType: 'application/fhir+json',
+    inputKind: 'json',
+    input: JSON.stringify(bot),
+    headers: {},
+    traceId: run,
+    requestId: run,
+    depth: 0,
+    added,
+    deadline: added + patienceMs,
+    class: 'event',
+    asynchronous: true,
+    scheduled: { time: scheduled.toISOString(), attempt },
+  }
+}
+
+async function auditSkipped(
+  { repository }: Services,
+  project: ProjectContext,
+  bot: Resource,
+  time: Date,
+  why: string,
+): Promise<void> {
+  const reference = { reference: `Bot/${bot.id}` }
+  await repository.create(systemPrincipal(project), {
+    resourceType: 'AuditEvent',
+    type: { system: 'https://medplum.com/CodeSystem/audit-event', code: 'execute' },
+    recorded: new Date().toISOString(),
+    agent: [{ who: reference, requestor: false }],
+    source: { observer: reference },
+    entity: [{ what: reference }],
+    outcome: '4',
+    outcomeDesc: `The occurrence of ${time.toISOString()} was skipped: ${why}`,
+  })
+}

@@ -1,0 +1,214 @@
+/** One part of an export, from where it was left until its end. */
+
+import type { Principal } from '../../../shared/access/principal.ts'
+import { endExport, ownerOf } from '../../../shared/bulk/exports/announce.ts'
+import { manifestOf } from '../../../shared/bulk/exports/manifest.ts'
+import { rightsDigest } from '../../../shared/bulk/exports/member.ts'
+import { createExports, hasType } from '../../../shared/bulk/exports/rows/exports.ts'
+import {
+  addIssues,
+  completeExport,
+  type ExportJob,
+  type PlannedJob,
+  UNREADABLE,
+} from '../../../shared/bulk/exports/rows/jobs.ts'
+import {
+  clearMembers,
+  type Ended,
+  finishPart,
+  finishPlan,
+  type TakenPart,
+} from '../../../shared/bulk/exports/rows/parts.ts'
+import { startExport } from '../../../shared/bulk/exports/rows/plan.ts'
+import { uuidOf } from '../../../shared/bulk/exports/rows/row-id.ts'
+import { issue } from '../../../shared/errors.ts'
+import { sliceOf } from '../../../shared/platform/storage/slice.ts'
+import { makeWhole } from './whole.ts'
+import { type Exporting, LeaseLost, writeFiles } from './writer.ts'
+
+/** A transaction that holds the time of exports back for longer is worth a look. */
+const HELD_MS = 60_000
+/** Rows that cannot be read, beyond which nobody is helped by the others. */
+const MOST_UNREADABLE = 1000
+const MOST_UNREADABLE_SHARE = 0.01
+/** So many workers are told of a plan. */
+const MOST_WAKES = 4
+
+/** The export cannot be carried on, however often it is tried. */
+export class GivenUp extends Error {
+  readonly failure: { readonly status: number; readonly text: string }
+
+  constructor(status: number, text: string) {
+    super(text)
+    this.failure = { status, text }
+  }
+}
+
+/**
+ * Answers the part that it has taken with the end of this one, if there is one. Errors: GivenUp, LeaseLost, the
+ * reason of the signal, whatever PostgreSQL or the storage fail with.
+ */
+export async function runPart(
+  services: Exporting,
+  principal: Principal,
+  taken: TakenPart,
+  signal: AbortSignal,
+): Promise<TakenPart | undefined> {
+  const { kind } = taken.part
+  if (rightsDigest(principal) !== taken.job.input.rights) {
+    throw new GivenUp(403, 'What the member may read has changed since the export began')
+  }
+  switch (kind) {
+    case 'plan':
+      return plan(services, principal, taken, signal)
+    case 'output':
+    case 'shared':
+      return output(services, principal, taken, signal)
+    case 'deleted':
+      return deleted(services, principal, taken, signal)
+    case 'close':
+      await close(services, principal, taken, signal)
+      return undefined
+    default:
+      return kind satisfies never
+  }
+}
+
+async function plan(
+  services: Exporting,
+  principal: Principal,
+  { job, part }: TakenPart,
+  signal: AbortSignal,
+): Promise<TakenPart | undefined> {
+  const { database, repository, queues, log, wake } = services
+  const started = await startExport(database, job)
+  if (started === undefined) throw new LeaseLost()
+  const { heldMs } = started
+  if (heldMs > HELD_MS) {
+    log.warn({ export: job.id, heldMs }, 'An open transaction holds the time of an export back')
+  }
+  if (!(await clearMembers(database, job.id, part))) throw new LeaseLost()
+  const planned = { ...job, state: 'active', at: started.at } as const
+  const { parts, small, issues } = await repository
+    .feature(createExports)
+    .plan(principal, planned, signal)
+  await addIssues(database, job.id, issues)
+  const ended = await finishPlan(database, planned, part, parts, small)
+  if (ended === undefined) throw new LeaseLost()
+  const { next } = ended
+  const others = parts.filter(({ n, kind }) => kind !== 'close' && n !== next?.part.n)
+  if (others.length > 0) {
+    wake()
+    // Others are told, and nobody here waits for that: a failure is told of by itself.
+    void queues.wake('export', Math.min(others.length, MOST_WAKES))
+  }
+  return next
+}
+
+async function output(
+  services: Exporting,
+  principal: Principal,
+  taken: TakenPart,
+  signal: AbortSignal,
+): Promise<TakenPart | undefined> {
+  const { job, part } = taken
+  const { repository, database, config, copies } = services
+  const first = part.type ?? part.types[0]
+  if (!isPlanned(job) || first === undefined) throw new Error('A part of an export has no type')
+  let type = first
+  const ended = await writeFiles(services, taken, 'output', type, async (writer) => {
+    const session = await copies.open(signal)
+    try {
+      const lines = {
+        line: writer.add,
+        undo: writer.undo,
+        turn: (next: string) => {
+          type = next
+          writer.turn(next)
+        },
+        bad: async (id: Buffer, own = type) => {
+          const issues = [unreadable(own, uuidOf(id))]
+          if ((await addIssues(database, job.id, issues)) > MOST_UNREADABLE) throw spoilt()
+        },
+      }
+      const { read, readCompartments } = repository.feature(createExports)
+      const reading = job.input.organizedBy === undefined ? read : readCompartments
+      await reading(principal, job, part, config.baseUrl, session, lines)
+    } finally {
+      await session.close()
+    }
+  })
+  return done(services, taken, ended, signal)
+}
+
+function unreadable(type: string, rowId: string) {
+  return issue('error', UNREADABLE, `A ${type} cannot be read`, undefined, `Row ${rowId}`)
+}
+
+async function deleted(
+  services: Exporting,
+  principal: Principal,
+  taken: TakenPart,
+  signal: AbortSignal,
+): Promise<TakenPart | undefined> {
+  const { job, part } = taken
+  if (!isPlanned(job) || !hasType(part)) throw new Error('A part of an export has no type')
+  const ended = await writeFiles(services, taken, 'deleted', 'Bundle', async (writer) => {
+    await services.repository.feature(createExports).readDeleted(principal, job, part, writer.add)
+  })
+  return done(services, taken, ended, signal)
+}
+
+/** What the export could not do is told in a file. */
+async function close(
+  services: Exporting,
+  principal: Principal,
+  taken: TakenPart,
+  signal: AbortSignal,
+): Promise<void> {
+  const { job } = taken
+  const { config } = services
+  if (job.issues.length > 0 && taken.part.after === undefined) {
+    await writeFiles(services, taken, 'error', 'OperationOutcome', async (writer) => {
+      for (const one of job.issues) {
+        const line = JSON.stringify({ resourceType: 'OperationOutcome', issue: [one] })
+        await writer.add(NO_ROW, sliceOf(Buffer.from(line)))
+      }
+    })
+  }
+  await makeWhole(services, taken, signal)
+  const files = await manifestOf(services, job)
+  const count = files.output.reduce((sum, file) => sum + file.count, 0)
+  const lost = job.issues.filter(({ code }) => code === UNREADABLE).length
+  if (lost > MOST_UNREADABLE_SHARE * (count + lost)) throw spoilt()
+  const details = { resources: count, files: files.output.length, errors: job.issues.length }
+  const told = { caller: ownerOf(principal.project, job), step: 'completed', details } as const
+  const isEnd = await endExport(services, job, { status: 'completed', files, told }, (connection) =>
+    completeExport(connection, job.id, taken.part, config.exportTtlHours),
+  )
+  if (!isEnd) throw new LeaseLost()
+}
+
+function spoilt(): GivenUp {
+  return new GivenUp(500, 'Too many resources cannot be read')
+}
+
+const NO_ROW = sliceOf(Buffer.alloc(16))
+
+/** A part of which files become objects ends here: any other did with its last block. */
+async function done(
+  services: Exporting,
+  taken: TakenPart,
+  ended: Ended | undefined,
+  signal: AbortSignal,
+): Promise<TakenPart | undefined> {
+  if (ended !== undefined) return ended.next
+  await makeWhole(services, taken, signal)
+  const last = await finishPart(services.database, taken.job, taken.part)
+  if (last === undefined) throw new LeaseLost()
+  return last.next
+}
+
+function isPlanned(job: ExportJob): job is PlannedJob {
+  return job.at !== null
+}

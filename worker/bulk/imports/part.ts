@@ -1,0 +1,160 @@
+/** One input of an import, from where it was left to its end or until it is to be left again. */
+import { may } from '../../../shared/access/policy.ts'
+import type { Principal } from '../../../shared/access/principal.ts'
+import { memberOf } from '../../../shared/bulk/exports/member.ts'
+import {
+  type ImportLine,
+  idOf,
+  isRefusal,
+  type ReadLines,
+  readLines,
+} from '../../../shared/bulk/imports/lines.ts'
+import {
+  failImport,
+  keepOrder,
+  notePartSize,
+  type TakenPart,
+} from '../../../shared/bulk/imports/parts.ts'
+import { lineFailure, PartLost, writeLines } from '../../../shared/bulk/imports/writes.ts'
+import { badRequest, forbidden } from '../../../shared/errors.ts'
+import type { Services } from '../../../shared/services.ts'
+import { PlannedCreates } from '../../../shared/store/write/planned-creates.ts'
+import { finishPart } from './end.ts'
+import { batchesOf, readAhead } from './lines.ts'
+import { openSource } from './source.ts'
+
+/** While PostgreSQL writes one batch the next one is made ready. */
+const IN_FLIGHT = 2
+/** An input with more bad lines is not what it should be. */
+const MOST_FAILURES = 10_000
+
+/** The part is to be taken again when those before it are done. */
+export class PartTooEarly extends Error {}
+
+/** Memory that nobody uses, of all parts. */
+export interface Spare {
+  readonly plans: PlannedCreates[]
+  readonly blocks: Buffer[]
+}
+
+/** Errors: what may be better the next time; PartLost; PartTooEarly. Returns early when `signal` aborts. */
+export async function importPart(
+  services: Services,
+  spare: Spare,
+  part: TakenPart,
+  signal: AbortSignal,
+): Promise<void> {
+  const { database, config } = services
+  const caller = async () => {
+    const principal = await memberOf(services, part.caller)
+    if (principal !== undefined) return principal
+    // All that is left of the import is lost, not this input alone.
+    await failImport(database, part.job, forbidden().outcome)
+    throw new PartLost()
+  }
+  let isInTurn = false
+  const takeTurn = async () => {
+    if (!isInTurn && (await keepOrder(database, part))) throw new PartTooEarly()
+    isInTurn = true
+  }
+  const reached = { line: part.nextLine, failures: 0, allNew: true }
+  const lanes = openLanes(async ({ principal, release, ...read }) => {
+    const { failed, allNew } = await writeLines(services, principal, part, read)
+    reached.failures += failed
+    reached.allNew = allNew
+    release()
+    if (read.plans === undefined) return
+    read.plans.clear()
+    spare.plans.push(read.plans)
+  })
+  try {
+    const principal = await caller()
+    const { type } = part
+    if (type === null || !may(principal, type, 'create') || !may(principal, type, 'update')) {
+      throw forbidden()
+    }
+    const source = await openSource(services, principal, part.url, part.from, signal)
+    try {
+      if (source.size !== undefined) await notePartSize(database, part, source.size)
+      const place = { byte: part.from, line: part.nextLine }
+      const batches = batchesOf(source.chunks, place, config.maxBodyBytes, spare.blocks)
+      for await (const { lines, release } of readAhead(batches)) {
+        if (signal.aborted) break
+        const left = leftOf(lines, part)
+        if (left.length === 0) continue
+        // Rights are those of the member now, not those of the kick-off.
+        const principal = await caller()
+        const plans = reached.allNew ? (spare.plans.pop() ?? new PlannedCreates()) : undefined
+        const read = await readLines(services, principal, type, left, plans, takeTurn)
+        await lanes.add({ ...read, principal, release })
+        reached.line = (lines.at(-1)?.number ?? reached.line) + 1
+        if (reached.failures > MOST_FAILURES) throw badRequest('Too many lines were refused')
+      }
+    } finally {
+      source.close()
+    }
+    await lanes.done()
+  } catch (error) {
+    await lanes.settled()
+    // Where the source was closed in the middle of a line.
+    if (signal.aborted) return
+    if (!isRefusal(error)) throw error
+    const outcome = lineFailure(reached.line, error)
+    await finishPart(services, part, { line: reached.line, outcome })
+    return
+  }
+  if (!signal.aborted) await finishPart(services, part)
+}
+
+/** Without those that are committed already, behind others that are not. */
+function leftOf(lines: readonly ImportLine[], { done }: TakenPart): readonly ImportLine[] {
+  return lines.filter(
+    (line) => !done.some(([start, end]) => line.start >= start && line.start < end),
+  )
+}
+
+/** A batch that is read, and who writes it. */
+interface ReadBatch extends ReadLines {
+  readonly principal: Principal
+  /** To be called once it is written. */
+  release(): void
+}
+
+interface Lanes {
+  /** Waits for a place, and for those in flight that write the same resources. Errors: of any before. */
+  add(batch: ReadBatch): Promise<void>
+  /** Errors: of any. */
+  done(): Promise<void>
+  /** Does not throw. */
+  settled(): Promise<void>
+}
+
+function openLanes(write: (batch: ReadBatch) => Promise<void>): Lanes {
+  const running = new Map<Promise<void>, ReadonlySet<string>>()
+  const failed: { error?: unknown } = {}
+  const check = () => {
+    if ('error' in failed) throw failed.error
+  }
+  return {
+    async add(batch) {
+      const ids = new Set(batch.lines.flatMap((line) => idOf(line) ?? []))
+      const overlaps = () => [...running].find(([, others]) => !others.isDisjointFrom(ids))
+      for (let other = overlaps(); other !== undefined; other = overlaps()) await other[0]
+      while (running.size >= IN_FLIGHT) await Promise.race(running.keys())
+      check()
+      const work = write(batch)
+        .catch((error: unknown) => {
+          failed.error ??= error
+        })
+        .finally(() => running.delete(work))
+      running.set(work, ids)
+    },
+    async done() {
+      await Promise.all(running.keys())
+      check()
+    },
+    async settled() {
+      await Promise.all(running.keys())
+    },
+  }
+}

@@ -1,0 +1,236 @@
+/**
+ * Fetches external attachments into Binaries of the service and has the resource point there (events.md §10):
+ * those that are new in a version, as far as the newest version still has them.
+ */
+import { Readable } from 'node:stream'
+import { setTimeout as delay } from 'node:timers/promises'
+import { type Principal, systemPrincipal } from '../../../shared/access/principal.ts'
+import { SYSTEM_PROJECT, settingOf } from '../../../shared/access/project-context.ts'
+import { removeContent, settleContent, storeContent } from '../../../shared/binary/content.ts'
+import { cleanFilename, safeContentType } from '../../../shared/binary/content-headers.ts'
+import { HttpError } from '../../../shared/errors.ts'
+import type { Resource } from '../../../shared/fhir/resource.ts'
+import { FetchRefused, openOutside } from '../../../shared/platform/outbound/fetch-outside.ts'
+import type { Services } from '../../../shared/services.ts'
+import {
+  type Download,
+  repeatDownload,
+  takeDownload,
+} from '../../../shared/store/rows/downloads.ts'
+import { parseVersion } from '../../../shared/store/rows/rows.ts'
+import { removeUpkeepJob } from '../../../shared/store/rows/upkeep-jobs.ts'
+import type { DownloadInput } from '../../../shared/store/rows/write-rows.ts'
+import { type Attachment, mapAttachments } from '../../../shared/validation/attachments.ts'
+
+const LANES = 4
+const EVERY_MS = 1000
+const ATTEMPTS = 3
+const DELAY_MS = 2000
+const TIMEOUT_MS = 300_000
+const MAX_BYTES = 100 * 1024 * 1024
+const TOO_LARGE = 'The attachment is larger than 100 MB'
+/** Of one version; what is beyond stays where it is. */
+const MOST = 100
+
+/** The resource has no such address any more. */
+class Gone extends Error {}
+
+/** Takes what is noted until `stop`, which gives back what is under way. */
+export function startDownloads(services: Services): { stop(): Promise<void> } {
+  const stopping = new AbortController()
+  const { signal } = stopping
+  const lane = async () => {
+    while (!signal.aborted) {
+      const isBusy = await takeAndRun(services, signal).catch((error: Error) => {
+        const isAway = error instanceof HttpError && error.status === 503
+        services.log[isAway ? 'debug' : 'warn']({ reason: error.message }, 'Downloads failed')
+        return false
+      })
+      if (!isBusy) await delay(EVERY_MS, undefined, { signal }).catch(() => undefined)
+    }
+  }
+  const working = Promise.all(Array.from({ length: LANES }, lane))
+  return {
+    async stop() {
+      stopping.abort()
+      await working
+    },
+  }
+}
+
+async function takeAndRun(services: Services, signal: AbortSignal): Promise<boolean> {
+  const { database, log } = services
+  const download = await takeDownload(database)
+  if (download === undefined) return false
+  const { job, input, attempt } = download
+  // One that its worker has not survived so often is given up.
+  const left = attempt > ATTEMPTS ? 0 : await fetchNew(services, download, signal)
+  if (signal.aborted && left > 0) await repeatDownload(database, job, 0)
+  else if (left > 0 && attempt < ATTEMPTS) await repeatDownload(database, job, attempt * DELAY_MS)
+  else await removeUpkeepJob(database, job)
+  const { projectId: project, type, id } = input
+  log.info({ project, type, id, attempt, left }, 'Download of attachments')
+  return true
+}
+
+/** How many may be had by another attempt. */
+async function fetchNew(
+  services: Services,
+  { input }: Download,
+  signal: AbortSignal,
+): Promise<number> {
+  const { projectId, type, id } = input
+  const project = await services.principals.project(projectId)
+  if (project === undefined) return 0
+  const principal = systemPrincipal(project)
+  const isWanted = await filterOf(services, projectId)
+  const [current] = await services.repository.readMany(principal, [{ type, id }])
+  if (current?.content === undefined) return 0
+  const there = addressesOf(parseVersion(current))
+  const added = await addedBy(services, principal, input)
+  const wanted = added.filter((url) => there.has(url) && isWanted(url)).slice(0, MOST)
+  let left = 0
+  for (const url of wanted) {
+    try {
+      await fetchOne(services, principal, `${type}/${id}`, there.get(url) ?? {}, url, signal)
+    } catch (error) {
+      if (!(error instanceof FetchRefused)) left++
+      const reason = error instanceof Error ? error.message : 'fault'
+      services.log.warn({ project: projectId, type, id, reason }, 'An attachment was not fetched')
+    }
+  }
+  return left
+}
+
+/** By the settings of the Project; its own addresses are none of others. */
+async function filterOf(
+  { repository, config }: Services,
+  projectId: string,
+): Promise<(url: string) => boolean> {
+  const system = systemPrincipal(SYSTEM_PROJECT)
+  const { setting } = parseVersion(await repository.read(system, 'Project', projectId))
+  if (settingOf(setting, 'autoDownloadEnabled')?.valueBoolean === false) return () => false
+  const prefixes = (name: string) =>
+    String(settingOf(setting, name)?.valueString ?? '')
+      .split(',')
+      .map((text) => text.trim())
+      .filter((text) => text !== '')
+  const allowed = prefixes('autoDownloadAllowedUrlPrefixes')
+  const ignored = prefixes('autoDownloadIgnoredUrlPrefixes')
+  const isIn = (url: string, list: readonly string[]) => list.some((text) => url.startsWith(text))
+  return (url) =>
+    url.startsWith('https://') &&
+    !url.startsWith(config.baseUrl) &&
+    (allowed.length === 0 || isIn(url, allowed)) &&
+    !isIn(url, ignored)
+}
+
+async function addedBy(
+  { repository }: Services,
+  principal: Principal,
+  { type, id, ver }: DownloadInput,
+): Promise<readonly string[]> {
+  const at = async (vid: number) => {
+    if (vid === 0) return new Map<string, Attachment>()
+    const version = await repository.readVersion(principal, type, id, String(vid)).catch(absent)
+    return version?.content === undefined
+      ? new Map<string, Attachment>()
+      : addressesOf(parseVersion(version))
+  }
+  const [before, after] = await Promise.all([at(ver - 1), at(ver)])
+  return [...after.keys()].filter((url) => !before.has(url))
+}
+
+function absent(error: unknown): undefined {
+  if (error instanceof HttpError && error.status < 500) return undefined
+  throw error
+}
+
+function addressesOf(resource: Resource): ReadonlyMap<string, Attachment> {
+  const found = new Map<string, Attachment>()
+  mapAttachments(resource, (attachment) => {
+    if (typeof attachment.url === 'string') found.set(attachment.url, attachment)
+    return attachment
+  })
+  return found
+}
+
+async function fetchOne(
+  services: Services,
+  principal: Principal,
+  reference: string,
+  attachment: Attachment,
+  url: string,
+  signal: AbortSignal,
+): Promise<void> {
+  const limit = AbortSignal.any([signal, AbortSignal.timeout(TIMEOUT_MS)])
+  const headers = { 'accept-encoding': 'identity' }
+  const asked = { url, method: 'GET', headers, body: undefined, redirect: 'follow' }
+  const { hookTargets } = services.config
+  const opened = await openOutside(asked, hookTargets, limit)
+  const { status, headers: answered, body } = opened
+  try {
+    if (!opened.url.startsWith('https:')) throw new FetchRefused('The address leads to http')
+    if (status !== 200) throw new Error(`The address was answered with status ${status}`)
+    if (Number(answered['content-length'] ?? 0) > MAX_BYTES) throw new FetchRefused(TOO_LARGE)
+    const { contentType = answered['content-type'], title } = attachment
+    const filename = typeof title === 'string' ? cleanFilename(title) : undefined
+    const content = Readable.from(bounded(body))
+    const place = await storeContent(services, principal.project.id, content, filename)
+    const isKept = await keep(services, principal, reference, url, {
+      resourceType: 'Binary',
+      contentType: safeContentType(contentType),
+      securityContext: { reference },
+      url: place,
+    }).catch(async (error: unknown) => {
+      await removeContent(services, place)
+      throw error
+    })
+    await (isKept ? settleContent(services, place) : removeContent(services, place))
+  } finally {
+    body.destroy()
+  }
+}
+
+async function* bounded(body: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
+  let bytes = 0
+  for await (const chunk of body) {
+    bytes += chunk.length
+    if (bytes > MAX_BYTES) throw new FetchRefused(TOO_LARGE)
+    yield chunk
+  }
+}
+
+/** False when the resource has no use for the Binary any more: then there is none. */
+function keep(
+  { repository }: Services,
+  principal: Principal,
+  reference: string,
+  url: string,
+  binary: Resource,
+): Promise<boolean> {
+  const [type = '', id = ''] = reference.split('/')
+  return repository
+    .transaction(async (transaction) => {
+      const { id: binaryId } = await transaction.create(principal, binary)
+      const change = (current: Resource): Resource => {
+        let isThere = false
+        const changed = mapAttachments(current, (attachment) => {
+          if (attachment.url !== url) return attachment
+          isThere = true
+          return { ...attachment, url: `Binary/${binaryId}` }
+        })
+        if (!isThere) throw new Gone()
+        // The change is nobody's but the service's.
+        const { author: _author, ...meta } = current.meta ?? {}
+        return { ...changed, meta }
+      }
+      await transaction.patch(principal, type, id, change)
+      return true
+    })
+    .catch((error: unknown) => {
+      const isAbsent = error instanceof HttpError && (error.status === 404 || error.status === 410)
+      if (error instanceof Gone || isAbsent) return false
+      throw error
+    })
+}

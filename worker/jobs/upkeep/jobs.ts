@@ -1,0 +1,191 @@
+/**
+ * Runs what `$reindex` and `$expunge` have left in table `job`, in steps: each step is harmless when it
+ * is repeated, and the AsyncJob is looked at between them, so that a cancel ends the work.
+ */
+
+import { setTimeout as delay } from 'node:timers/promises'
+import { type Principal, systemPrincipal } from '../../../shared/access/principal.ts'
+import { finishAsyncJob, JobFinished } from '../../../shared/bots/async-jobs.ts'
+import { allOk, HttpError } from '../../../shared/errors.ts'
+import { type Compartment, resourceTypes } from '../../../shared/fhir/definitions.ts'
+import { actingSession } from '../../../shared/identity/within.ts'
+import { createMaintenance, type ReindexProgress } from '../../../shared/jobs/upkeep/maintenance.ts'
+import type { Services } from '../../../shared/services.ts'
+import { checkIndexRevision } from '../../../shared/store/index/index-revision.ts'
+import type { Repository } from '../../../shared/store/repository.ts'
+import {
+  isOwnJob,
+  releaseUpkeepJob,
+  removeUpkeepJob,
+  saveProgress,
+  takeUpkeepJob,
+  type UpkeepJob,
+} from '../../../shared/store/rows/upkeep-jobs.ts'
+import { runOwnJob, STEP } from './self-given-jobs.ts'
+
+const EVERY_MS = 500
+const WITHOUT_AUDIT = resourceTypes.filter((type) => type !== 'AuditEvent')
+
+/** Takes one job at a time until `stop`, which leaves the rest of a job to another worker. */
+export function startUpkeepJobs(services: Services): { stop(): Promise<void> } {
+  const stopping = new AbortController()
+  const { signal } = stopping
+  const tell = (error: Error) => {
+    // That PostgreSQL is away is said once, by its pool.
+    const isAway = error instanceof HttpError && error.status === 503
+    services.log[isAway ? 'debug' : 'warn']({ reason: error.message }, 'Upkeep jobs failed')
+    return false
+  }
+  const loop = async () => {
+    await checkIndexRevision(services.database).catch(tell)
+    while (!signal.aborted) {
+      const isBusy = await takeAndRun(services, signal).catch(tell)
+      if (!isBusy) await delay(EVERY_MS, undefined, { signal }).catch(() => undefined)
+    }
+  }
+  const working = loop()
+  return {
+    async stop() {
+      stopping.abort()
+      await working
+    },
+  }
+}
+
+async function takeAndRun(services: Services, signal: AbortSignal): Promise<boolean> {
+  const { database, log } = services
+  const job = await takeUpkeepJob(database)
+  if (job === undefined) return false
+  const { id, kind, project } = job
+  if (isOwnJob(job)) {
+    const outcome = await runOwnJob(services, job, signal)
+    log.info({ job: id, kind, project, outcome }, 'Upkeep job')
+    return true
+  }
+  try {
+    const outcome = await runJob(services, job, signal)
+    if (outcome === 'stopped') await releaseUpkeepJob(database, id)
+    else await removeUpkeepJob(database, id)
+    log.info({ job: id, kind, outcome }, 'Upkeep job')
+  } catch (error) {
+    if (!(error instanceof HttpError) || error.status >= 500) throw error
+    await finish(services, job, { status: 'error', parameter: [outcomeOf(error)] })
+    await removeUpkeepJob(database, id)
+    log.warn({ job: id, kind, reason: error.message }, 'An upkeep job was refused')
+  }
+  return true
+}
+
+function outcomeOf(error: HttpError): object {
+  return { name: 'outcome', resource: error.outcome }
+}
+
+async function runJob(
+  services: Services,
+  job: UpkeepJob,
+  signal: AbortSignal,
+): Promise<'done' | 'cancelled' | 'stopped'> {
+  const session = await actingSession(services.principals, job.input)
+  if (session === undefined) return 'cancelled'
+  const step = job.kind === 'reindex' ? reindexStep : expungeStep
+  let progress = job.progress
+  for (;;) {
+    if (signal.aborted) return 'stopped'
+    if (!(await isOpen(services, job))) return 'cancelled'
+    const next = await step(services, session.principal, job, progress)
+    if (next === undefined) break
+    progress = next
+    await saveProgress(services.database, job.id, progress)
+  }
+  const outcome = { name: 'outcome', resource: allOk }
+  await finish(services, job, { status: 'completed', parameter: [outcome] })
+  return 'done'
+}
+
+/** False when it was cancelled, or expunged itself. */
+async function isOpen({ repository, principals }: Services, { id, input }: UpkeepJob) {
+  const project = await principals.project(input.homeId)
+  if (project === undefined) return false
+  const [version] = await repository.readMany(systemPrincipal(project), [{ type: 'AsyncJob', id }])
+  const { status }: { status?: string } = JSON.parse(version?.content ?? '{}')
+  return status === 'accepted' || status === 'active'
+}
+
+async function finish(
+  services: Services,
+  { id, input }: UpkeepJob,
+  end: Parameters<typeof finishAsyncJob>[4],
+): Promise<void> {
+  const project = await services.principals.project(input.homeId)
+  if (project === undefined) return
+  try {
+    await finishAsyncJob(services, project, input.requester, id, end)
+  } catch (error) {
+    if (!(error instanceof JobFinished)) throw error
+  }
+}
+
+/** What a step answers is given to the next one; undefined: there is none. */
+type Step = (
+  services: Services,
+  principal: Principal,
+  job: UpkeepJob,
+  progress: unknown,
+) => Promise<unknown>
+
+/** Several types, in a comma list, come one after the other. */
+const reindexStep: Step = async ({ repository }, principal, { input }, progress) => {
+  const types = input.type?.split(',') ?? [undefined]
+  // Written by this step.
+  const { place = 0, from } = (progress ?? {}) as { place?: number; from?: ReindexProgress }
+  const scope = { type: types[place], filter: input.filter }
+  const done = await repository.feature(createMaintenance).reindexNext(principal, scope, from, STEP)
+  if (done !== undefined) return { place, from: done.progress }
+  return place + 1 < types.length ? { place: place + 1 } : undefined
+}
+
+const expungeStep: Step = async ({ repository }, principal, { input }, progress) => {
+  const { type = '', id = '', projectId } = input
+  if (type === 'Project') {
+    return (
+      (await repository.feature(createMaintenance).expungeProject(principal, projectId)) ||
+      undefined
+    )
+  }
+  try {
+    // `$expunge` has refused types without a compartment.
+    return await expungeMembers(repository, principal, type as Compartment, id)
+  } catch (error) {
+    const isAbsent = error instanceof HttpError && (error.status === 404 || error.status === 410)
+    // The step before this one was the last, and nobody could write that down.
+    if (isAbsent && progress !== null) return undefined
+    throw error
+  }
+}
+
+/** They go first, so that what is left can be found by the resource itself; true: there may be more. */
+async function expungeMembers(
+  repository: Repository,
+  principal: Principal,
+  type: Compartment,
+  id: string,
+): Promise<true | undefined> {
+  const page = await repository.compartment(principal, {
+    type,
+    id,
+    // The trail of what was done with the rest stays: only super admins expunge it.
+    types: principal.isSuperAdmin ? [] : WITHOUT_AUDIT,
+    since: undefined,
+    start: undefined,
+    end: undefined,
+    count: STEP,
+    offset: 0,
+    after: undefined,
+  })
+  const [own, ...members] = page.versions
+  const maintenance = repository.feature(createMaintenance)
+  for (const member of members) await maintenance.expunge(principal, member.type, member.id)
+  if (members.length > 0) return true
+  if (own !== undefined) await maintenance.expunge(principal, own.type, own.id)
+  return undefined
+}

@@ -1,0 +1,72 @@
+/** Keeps the tables quick to search while rows pour in, and the storage free of what nobody names. */
+
+import { sweepContents } from '../../../shared/binary/stored-contents.ts'
+import { forgetOldRuns } from '../../../shared/bots/inputs.ts'
+import { removeOldExports } from '../../../shared/bulk/exports/announce.ts'
+import { removeOldJobs } from '../../../shared/jobs/long-jobs.ts'
+import {
+  analyzeGrown,
+  cleanPendingKeys,
+  insertedResources,
+} from '../../../shared/jobs/upkeep/upkeep.ts'
+import type { Services } from '../../../shared/services.ts'
+import { removeOldRequests } from '../../../shared/store/write/idempotent-requests.ts'
+import { removeOldDeliveries } from '../../../shared/subscriptions/state.ts'
+import { removeOldWatches } from '../../../shared/subscriptions/store-socket-subscriptions.ts'
+
+const EVERY_MS = 2000
+/** A look at the statistics every so many ticks. */
+const ANALYZE_EVERY = 5
+/** Answers that are old enough are forgotten a thousand at a time, content a hundred. */
+const FORGET_EVERY = 15
+/** AsyncJobs, exports and unfinished uploads that are old enough, at this tick and then once an hour. */
+const FIRST_PURGE = 30
+const PURGE_EVERY = 1800
+/** Longer than any upload takes. */
+const ABANDONED_MS = 24 * 3600 * 1000
+/** Fewer new rows leave a backlog that nobody notices. */
+const MANY_ROWS = 500
+
+/** Runs until `stop`; an outage of PostgreSQL is told by those who wait for it. */
+export function startTableUpkeep(services: Services): { stop(): Promise<void> } {
+  const { database, storage, log } = services
+  let inserted = 0
+  let ticks = 0
+  let working = Promise.resolve()
+
+  async function tick(): Promise<void> {
+    const now = await insertedResources(database)
+    if (now - inserted > MANY_ROWS) {
+      await cleanPendingKeys(database)
+      inserted = now
+    }
+    ticks += 1
+    if (ticks % PURGE_EVERY === FIRST_PURGE) {
+      await removeOldJobs(services)
+      await removeOldExports(services)
+      // A bucket may not let us see its uploads; the rest goes on.
+      await storage.removeAbandoned(new Date(Date.now() - ABANDONED_MS)).catch((error: Error) => {
+        log.warn({ reason: error.message }, 'Uploads that were cut off could not be removed')
+      })
+    }
+    if (ticks % ANALYZE_EVERY === 0) await analyzeGrown(database)
+    if (ticks % FORGET_EVERY !== 0) return
+    await removeOldRequests(database)
+    await forgetOldRuns(services)
+    await removeOldWatches(database)
+    await removeOldDeliveries(database)
+    await sweepContents(services)
+  }
+
+  const timer = setInterval(() => {
+    working = working.then(tick).catch((error: Error) => {
+      log.debug({ reason: error.message }, 'Upkeep of the tables failed')
+    })
+  }, EVERY_MS)
+  return {
+    async stop() {
+      clearInterval(timer)
+      await working
+    },
+  }
+}

@@ -1,0 +1,227 @@
+/** Takes what Subscriptions are owed, delivers it, and settles each attempt in PostgreSQL. */
+
+import { setTimeout as delay, setImmediate as nextTurn } from 'node:timers/promises'
+import { HttpError } from '../../shared/errors.ts'
+import type { Services } from '../../shared/services.ts'
+import {
+  type Delivery,
+  endDeliveries,
+  giveBackDelivery,
+  holdDeliveries,
+  LEASE_MS,
+  repeatDelivery,
+} from '../../shared/subscriptions/deliveries.ts'
+import { createEvents } from '../../shared/subscriptions/events.ts'
+import { deliveryFailed, deliveryOrphaned } from '../../shared/subscriptions/state.ts'
+import type { Runner } from '../bots/run.ts'
+import { type Attempted, attempt } from './attempt.ts'
+import { auditAttempt } from './audit.ts'
+import { createLoop } from './loop.ts'
+import type { EventMetrics } from './metrics.ts'
+import { createReceipts } from './receipts.ts'
+import { endSubscription } from './subscription-end.ts'
+import { createToldAlone } from './successes.ts'
+
+/** Addresses outside that are waited for at once. */
+const HOOKS = 100
+const SWEEP_MS = 1000
+const FIRST_DELAY_MS = 1000
+const JITTER = 0.2
+const MOST_FAULTS = 19
+const FAULT_DELAY_MS = 1000
+const LONGEST_FAULT_DELAY_MS = 60_000
+const AWAY_MS = 1000
+
+export interface Deliverer {
+  /** Something may be due. */
+  wake(): void
+  /** Takes no more; what is under way has `graceMs` and is given back. */
+  stop(graceMs: number): Promise<void>
+}
+
+export function startDeliveries(
+  services: Services,
+  runner: Runner,
+  metrics: EventMetrics,
+): Deliverer {
+  const { repository, database, log, config } = services
+  const active = new Map<string, Promise<void>>()
+  const receipts = createReceipts()
+  const isToldAlone = createToldAlone()
+  const stopping = new AbortController()
+  let isClosing = false
+  const underWay = { hooks: 0, bots: 0 }
+
+  const loop = createLoop(
+    SWEEP_MS,
+    async () => {
+      // Those that end in one turn of the event loop are settled together.
+      await nextTurn()
+      const room = isClosing
+        ? { hooks: 0, bots: 0 }
+        : { hooks: HOOKS - underWay.hooks, bots: config.workerConcurrency - underWay.bots }
+      const taken = await receipts.settle(
+        (received) => repository.feature(createEvents).take(room, received),
+        isClosing,
+      )
+      for (const delivery of taken) start(delivery)
+      return false
+    },
+    (error) => report(error, 'Deliveries could not be taken'),
+  )
+
+  function start(delivery: Delivery): void {
+    const done = deliver(delivery)
+      .catch((error: unknown) => report(error, 'A delivery could not be settled'))
+      .finally(() => void active.delete(delivery.id))
+    active.set(delivery.id, done)
+  }
+
+  async function deliver(delivery: Delivery): Promise<void> {
+    const startedAt = new Date()
+    const room = delivery.target.startsWith('Bot/') ? 'bots' : 'hooks'
+    underWay[room]++
+    const attempted = await attempt(services, runner, delivery, stopping.signal).catch(
+      (error: unknown): Attempted => {
+        report(error, 'An event could not be delivered', delivery)
+        const text = error instanceof Error ? error.message : 'fault'
+        return {
+          sent: { kind: 'fault', text },
+          subscription: undefined,
+          terms: undefined,
+          reference: '',
+        }
+      },
+    )
+    underWay[room]--
+    metrics.attempted(delivery, attempted.sent, startedAt)
+    await insist(() => settle(delivery, attempted, startedAt))
+    // What was received is settled by the take itself.
+    if (attempted.sent.kind !== 'received') loop.wake()
+  }
+
+  /** How an attempt ended is not forgotten while PostgreSQL is away. */
+  async function insist(settle: () => Promise<void>): Promise<void> {
+    try {
+      await settle()
+    } catch (error) {
+      if (!isAway(error) || isClosing) throw error
+      await delay(AWAY_MS)
+      await insist(settle)
+    }
+  }
+
+  async function settle(delivery: Delivery, attempted: Attempted, startedAt: Date): Promise<void> {
+    const { sent, terms } = attempted
+    const { id } = delivery
+    const isStopping = stopping.signal.aborted && sent.kind === 'failed'
+    if (sent.kind === 'back' || isStopping) {
+      return giveBackDelivery(database, id, sent.kind === 'back' ? sent.delayMs : 0)
+    }
+    const untold = sent.kind === 'received' && !isToldAlone(delivery.subscription)
+    if (!untold) await audit(delivery, attempted, startedAt)
+    switch (sent.kind) {
+      case 'received': {
+        const settled = receipts.add({ id, untold })
+        loop.wake()
+        return settled
+      }
+      case 'stopped':
+        return afterStop(delivery, attempted)
+      case 'fault':
+        return afterFault(delivery, sent.text)
+      case 'failed': {
+        if (delivery.attempt >= (terms?.attempts ?? 1)) {
+          return afterLast(delivery, attempted, sent.text)
+        }
+        const delayMs = sent.after ?? delayAfter(delivery.attempt)
+        await repeatDelivery(database, id, delayMs, sent.text, false)
+        return loop.wakeIn(delayMs)
+      }
+      default:
+        return sent satisfies never
+    }
+  }
+
+  async function afterLast(delivery: Delivery, attempted: Attempted, text: string) {
+    const isDead = await deliveryFailed(database, delivery, text)
+    if (!isDead || attempted.subscription === undefined) return
+    await endSubscription(services, attempted.subscription, {
+      status: 'error',
+      error: `Every delivery has failed for three days, the last one: ${text}`,
+    })
+  }
+
+  async function afterStop(delivery: Delivery, { sent, subscription }: Attempted): Promise<void> {
+    if (sent.kind !== 'stopped' || sent.reason !== 'author' || subscription === undefined) {
+      return endDeliveries(database, [delivery.id])
+    }
+    if (!(await deliveryOrphaned(database, delivery))) return
+    await endSubscription(services, subscription, {
+      status: 'error',
+      error: 'Its author has had no active membership for a day',
+    })
+  }
+
+  async function afterFault(delivery: Delivery, text: string): Promise<void> {
+    const { id, faults } = delivery
+    if (faults >= MOST_FAULTS) {
+      await deliveryFailed(database, delivery, text)
+      return
+    }
+    const delayMs = Math.min(FAULT_DELAY_MS * 2 ** faults, LONGEST_FAULT_DELAY_MS)
+    await repeatDelivery(database, id, delayMs, text, true)
+  }
+
+  async function audit(delivery: Delivery, attempted: Attempted, startedAt: Date): Promise<void> {
+    const { sent, subscription, reference, terms } = attempted
+    if (subscription === undefined || sent.kind === 'back' || sent.kind === 'fault') return
+    if (sent.kind === 'stopped' && sent.text === undefined) return
+    const isLast = delivery.attempt >= (terms?.attempts ?? 1)
+    const isDropped = sent.kind === 'stopped' || isLast
+    await auditAttempt(services, {
+      subscription,
+      reference,
+      outcome: sent.kind === 'received' ? '0' : isDropped ? '8' : '4',
+      text:
+        sent.kind === 'stopped'
+          ? (sent.text ?? '')
+          : `Attempt ${delivery.attempt} received ${sent.text}`,
+      startedAt,
+      cause: delivery.cause,
+    })
+  }
+
+  function report(error: unknown, text: string, delivery?: Delivery): void {
+    log[isAway(error) ? 'debug' : 'error']({ cause: error, delivery: delivery?.id }, text)
+  }
+
+  const holding = setInterval(() => {
+    holdDeliveries(database, [...active.keys()]).catch((error: unknown) =>
+      report(error, 'Deliveries could not be held'),
+    )
+  }, LEASE_MS / 3)
+
+  return {
+    wake: loop.wake,
+    async stop(graceMs) {
+      isClosing = true
+      const all = Promise.all(active.values())
+      await Promise.race([all, new Promise((resolve) => setTimeout(resolve, graceMs).unref())])
+      stopping.abort()
+      await all
+      await loop.stop()
+      clearInterval(holding)
+    },
+  }
+}
+
+function isAway(error: unknown): boolean {
+  return error instanceof HttpError && error.status === 503
+}
+
+/** 1, 2, 4 … s, give or take a fifth. */
+function delayAfter(attempts: number): number {
+  const jitter = 1 - JITTER + Math.random() * 2 * JITTER
+  return FIRST_DELAY_MS * 2 ** (attempts - 1) * jitter
+}

@@ -1,0 +1,81 @@
+/** Events in the worker: changes are matched with Subscriptions, what they are owed is delivered. */
+
+import { HttpError } from '../../shared/errors.ts'
+import { listenForChanges } from '../../shared/platform/queue/changes.ts'
+import type { Services } from '../../shared/services.ts'
+import {
+  createEvents,
+  type MatchOptions,
+  type Notification,
+} from '../../shared/subscriptions/events.ts'
+import type { Runner } from '../bots/run.ts'
+import { startDeliveries } from './deliver.ts'
+import { createLoop } from './loop.ts'
+import type { EventMetrics } from './metrics.ts'
+import { endOverdue } from './subscription-end.ts'
+import { tellSuccesses } from './successes.ts'
+
+/** What happens beside rest-hooks. */
+export interface EventHooks extends Pick<MatchOptions, 'sockets'> {
+  /** For Subscriptions of web sockets, once the match is committed. */
+  publish(notifications: readonly Notification[]): Promise<void>
+}
+
+const SWEEP_MS = 1000
+const END_MS = 5000
+const BATCH = 100
+
+/** Runs until `stop`; workers do it side by side. */
+export function startEvents(
+  services: Services,
+  runner: Runner,
+  metrics: EventMetrics,
+  hooks: EventHooks,
+): { stop(graceMs: number): Promise<void> } {
+  const { repository, config, log } = services
+  const deliveries = startDeliveries(services, runner, metrics)
+  const options: MatchOptions = {
+    sockets: hooks.sockets,
+    skipped(subscription, error) {
+      const reason = error instanceof Error ? error.message : 'unknown'
+      metrics.skipped()
+      log.warn({ subscription, reason }, 'A Subscription could not be judged')
+    },
+    judged(subscription, { type, id, ver, change, cause }, isOwed) {
+      const { requestId, traceId } = cause
+      const about = { subscription, resource: `${type}/${id}`, version: ver, interaction: change }
+      log.info({ ...about, isOwed, requestId, traceId }, 'A Subscription was judged')
+    },
+  }
+  const matching = createLoop(
+    SWEEP_MS,
+    async () => {
+      const matched = await repository.feature(createEvents).match(BATCH, options)
+      metrics.matched(matched)
+      if (matched.deliveries.length > 0) deliveries.wake()
+      if (matched.notifications.length > 0) await hooks.publish(matched.notifications)
+      return matched.hasMore
+    },
+    (error) => {
+      // That PostgreSQL is away is said once, by its pool.
+      const isAway = error instanceof HttpError && error.status === 503
+      log[isAway ? 'debug' : 'error']({ cause: error }, 'Changes could not be matched')
+    },
+  )
+  const ending = createLoop(
+    END_MS,
+    async () => {
+      await Promise.all([endOverdue(services), tellSuccesses(services)])
+      return false
+    },
+    (cause) => log.debug({ cause }, 'Subscriptions could not be ended or told of'),
+  )
+  const listening = listenForChanges(config, log, matching.wake)
+  return {
+    async stop(graceMs) {
+      listening.close()
+      await Promise.all([matching.stop(), ending.stop()])
+      await deliveries.stop(graceMs)
+    },
+  }
+}
