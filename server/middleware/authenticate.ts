@@ -14,7 +14,7 @@ import { within } from '../../shared/identity/within.ts'
 import type { Services } from '../../shared/services.ts'
 import type { Context, Middleware, Web } from '../context.ts'
 import { audit } from '../identity/auth/audit.ts'
-import { isSecretOf } from './client-secrets.ts'
+import { isSecretOf } from './access.ts'
 import { addressOf } from './limits.ts'
 
 const ON_BEHALF_OF = 'X-Medplum-On-Behalf-Of'

@@ -5,7 +5,7 @@ import type { FhirReply } from '../../shared/request/request.ts'
 import { type Context, caller, type Web } from '../context.ts'
 import { audit } from '../identity/auth/audit.ts'
 import { readBody, readJsonObject } from '../middleware/body.ts'
-import { setAnyPassword, setProjectPassword } from '../projects/admin/passwords.ts'
+import { setAnyPassword, setProjectPassword } from '../projects/admin/members.ts'
 import {
   keptMails,
   migrations,

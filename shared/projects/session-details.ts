@@ -1,5 +1,5 @@
 /** Who a session is, in the form the SDK keeps it (auth.md §4.2). */
-import { effectiveEntries } from '../access/effective.ts'
+import { effectiveEntries } from '../access/policy.ts'
 import { type Resource, referenceTo } from '../fhir/resource.ts'
 import type { Session } from '../identity/principals.ts'
 

@@ -1,4 +1,5 @@
 /** The token that binds a web socket to a Subscription (events.md §9.1). */
+
 import type { Principal } from '../access/principal.ts'
 import { actingAs } from '../bots/execute-bot.ts'
 import { badRequest, HttpError, unauthorized } from '../errors.ts'
@@ -10,7 +11,6 @@ import type { Operation } from '../request/operation.ts'
 import { jsonReply } from '../request/reply.ts'
 import type { Services } from '../services.ts'
 import { readSocketSubscription } from './socket-subscriptions.ts'
-import { webSocketUrl } from './web-socket-url.ts'
 
 const LIFETIME_SECONDS = 3600
 export const FEATURE = 'websocket-subscriptions'
@@ -72,4 +72,11 @@ async function newLogin(services: Services, principal: Principal): Promise<strin
   const session = await actingSession(services.principals, actingAs(principal))
   if (session === undefined) throw unauthorized(services.config.baseUrl)
   return createMemberLogin(services, session, 'client')
+}
+
+export const SOCKET_PATH = 'ws/subscriptions-r4'
+
+/** Where web sockets connect to. */
+export function webSocketUrl(baseUrl: string): string {
+  return baseUrl.replace(/^http/, 'ws') + SOCKET_PATH
 }

@@ -1,7 +1,7 @@
 /** `ValueSet/$expand`: https://hl7.org/fhir/R4/valueset-operation-expand.html */
 import { randomUUID } from 'node:crypto'
 import { badRequest, notFound } from '../errors.ts'
-import type { ValueSet } from '../fhir/terminology-data.ts'
+import type { ValueSet } from '../fhir/terminology.ts'
 import type { OperationCall } from '../request/operation.ts'
 import type { Inputs, ParameterDefinition } from '../request/parameters.ts'
 import { jsonReply } from '../request/reply.ts'

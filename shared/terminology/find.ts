@@ -8,8 +8,14 @@ import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { chosen, urlOf, versionOf } from '../fhir/canonical.ts'
 import type { Resource } from '../fhir/resource.ts'
-import { coreCodeSystem, coreConceptMap, coreValueSet } from '../fhir/terminology.ts'
-import type { CodeSystem, ConceptMap, ValueSet } from '../fhir/terminology-data.ts'
+import {
+  type CodeSystem,
+  type ConceptMap,
+  coreCodeSystem,
+  coreConceptMap,
+  coreValueSet,
+  type ValueSet,
+} from '../fhir/terminology.ts'
 import { withLinked } from '../identity/linked-projects.ts'
 import { escapeValue } from '../query/values.ts'
 import type { Services } from '../services.ts'

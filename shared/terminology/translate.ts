@@ -1,8 +1,7 @@
 /** `ConceptMap/$translate`: https://hl7.org/fhir/R4/conceptmap-operation-translate.html */
 
 import { badRequest, notFound } from '../errors.ts'
-import { coreConceptMaps } from '../fhir/terminology.ts'
-import type { ConceptMap, MapGroup } from '../fhir/terminology-data.ts'
+import { type ConceptMap, coreConceptMaps, type MapGroup } from '../fhir/terminology.ts'
 import type { OperationCall } from '../request/operation.ts'
 import { type Output, parameter, parametersReply } from '../request/output.ts'
 import type { Inputs } from '../request/parameters.ts'

@@ -3,8 +3,8 @@
  * https://hl7.org/fhir/R4/valueset-operation-validate-code.html
  */
 
-import type { ValueSet } from '../fhir/terminology-data.ts'
-import { normaliseString } from '../fhir/values-string.ts'
+import type { ValueSet } from '../fhir/terminology.ts'
+import { normaliseString } from '../fhir/values.ts'
 import type { OperationCall } from '../request/operation.ts'
 import { parametersReply } from '../request/output.ts'
 import type { Inputs } from '../request/parameters.ts'

@@ -19,8 +19,8 @@ import {
   revokeLogin,
 } from '../logins.ts'
 import { tokenAnswer } from './answer.ts'
-import type { ClientKeys } from './client-keys.ts'
 import {
+  type ClientKeys,
   invalidClient,
   isProving,
   mustProve,

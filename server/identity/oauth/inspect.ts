@@ -9,8 +9,8 @@ import { OAuthError } from '../../middleware/failures.ts'
 import { findClient } from '../auth/apps.ts'
 import { audit } from '../auth/audit.ts'
 import { clientIdOf, readLogin, revokeLogin } from '../logins.ts'
-import type { ClientKeys } from './client-keys.ts'
 import {
+  type ClientKeys,
   invalidClient,
   isProving,
   presented,

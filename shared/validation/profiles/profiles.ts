@@ -9,11 +9,16 @@ import { isObject } from '../../fhir/resource.ts'
 import { bindingFault, codesOf, publishedCodes } from '../bindings.ts'
 import { checkTarget } from '../codes.ts'
 import { type Property, shapeOf } from '../shapes.ts'
-import { checkInvariants, invariantsOf } from './invariants.ts'
-import { checkCount, itemsOf, rangeOf } from './items.ts'
-import { limitsOf } from './limits.ts'
 import type { Others } from './members.ts'
-import { patternOf } from './patterns.ts'
+import {
+  checkCount,
+  checkInvariants,
+  invariantsOf,
+  itemsOf,
+  limitsOf,
+  patternOf,
+  rangeOf,
+} from './patterns.ts'
 import { at, type Check, conforms, type ItemCheck, type Profile, type Run } from './run.ts'
 import { compileSlices } from './slices.ts'
 import {
