@@ -13,7 +13,7 @@ import type { Principals, Session } from '../../shared/identity/principals.ts'
 import { within } from '../../shared/identity/within.ts'
 import type { Services } from '../../shared/services.ts'
 import type { Context, Middleware, Web } from '../context.ts'
-import { audit } from '../identity/auth/audit.ts'
+import { audit } from '../identity/logins.ts'
 import { isSecretOf } from './access.ts'
 import { addressOf } from './limits.ts'
 

@@ -5,10 +5,9 @@ import type { ValueSet } from '../fhir/terminology.ts'
 import type { OperationCall } from '../request/operation.ts'
 import type { Inputs, ParameterDefinition } from '../request/parameters.ts'
 import { jsonReply } from '../request/reply.ts'
-import { ownResource, sentAs } from './codes.ts'
+import { ownResource, sentAs, terminologyOperation, texts } from './codes.ts'
 import type { Terminology } from './find.ts'
 import { evaluation } from './members.ts'
-import { terminologyOperation, texts } from './operation.ts'
 import { type Code, expandValueSet } from './terminology-expand.ts'
 
 const MAX_COUNT = 1000

@@ -6,8 +6,7 @@
 import { LRUCache } from 'lru-cache'
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import { chosen, urlOf, versionOf } from '../fhir/canonical.ts'
-import type { Resource } from '../fhir/resource.ts'
+import { chosen, type Resource, urlOf, versionOf } from '../fhir/resource.ts'
 import {
   type CodeSystem,
   type ConceptMap,
@@ -22,9 +21,7 @@ import type { Services } from '../services.ts'
 import { findVersions } from '../store/rows/lookups.ts'
 import { type ConceptIndex, indexConcepts } from './concept-index.ts'
 import { type ConceptList, type ConceptQuery, listConcepts } from './concepts.ts'
-import { createImportedConcepts } from './imported-concepts.ts'
-
-import { parsedOnce } from './parsed.ts'
+import { createImportedConcepts, parsedOnce } from './parsed.ts'
 
 /** A CodeSystem with whatever concepts are known of it. */
 export interface CodeSource {

@@ -6,10 +6,17 @@ import type { OperationCall } from '../request/operation.ts'
 import { type Output, parameter, parametersReply } from '../request/output.ts'
 import type { Inputs } from '../request/parameters.ts'
 import { find } from '../store/rows/lookups.ts'
-import { CODE_PARAMETERS, type GivenCode, givenCodes, ownResource, sentAs } from './codes.ts'
+import {
+  CODE_PARAMETERS,
+  type GivenCode,
+  givenCodes,
+  ownResource,
+  sentAs,
+  terminologyOperation,
+  texts,
+} from './codes.ts'
 import { type FoundMap, foundMap, readersOf, type Terminology } from './find.ts'
-import { createImportedConcepts } from './imported-concepts.ts'
-import { terminologyOperation, texts } from './operation.ts'
+import { createImportedConcepts } from './parsed.ts'
 
 const MOST_MAPS = 100
 

@@ -29,7 +29,7 @@ import type { Services } from '../../../shared/services.ts'
 import type { Context } from '../../context.ts'
 import { addressOf } from '../../middleware/limits.ts'
 import { rememberDevice, renewDevice } from '../browser.ts'
-import { audit } from './audit.ts'
+import { audit } from '../logins.ts'
 import type { Fields } from './fields.ts'
 import { captchaIn, requireHuman } from './recaptcha.ts'
 

@@ -19,7 +19,7 @@ import { isSecretOf } from '../../middleware/access.ts'
 import { parseBasic } from '../../middleware/authenticate.ts'
 import { OAuthError } from '../../middleware/failures.ts'
 import { addressOf } from '../../middleware/limits.ts'
-import { optional } from './form.ts'
+import { optional } from './answer.ts'
 
 const JWT_BEARER = 'urn:ietf:params:oauth:client-assertion-type:jwt-bearer'
 

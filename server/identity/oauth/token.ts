@@ -11,9 +11,8 @@ import type { Services } from '../../../shared/services.ts'
 import type { Context } from '../../context.ts'
 import { OAuthError } from '../../middleware/failures.ts'
 import { findClient } from '../auth/apps.ts'
-import { audit } from '../auth/audit.ts'
-import { clientIdOf, createClientLogin, readLogin, revokeLogin } from '../logins.ts'
-import { tokenAnswer } from './answer.ts'
+import { audit, clientIdOf, createClientLogin, readLogin, revokeLogin } from '../logins.ts'
+import { optional, required, tokenAnswer } from './answer.ts'
 import {
   type ClientKeys,
   isProving,
@@ -24,7 +23,6 @@ import {
 } from './clients.ts'
 import { grantCode, invalidGrant, requireAddress, sessionOf } from './code.ts'
 import { grantExchange } from './exchange.ts'
-import { optional, required } from './form.ts'
 
 const TOKEN_EXCHANGE = 'urn:ietf:params:oauth:grant-type:token-exchange'
 const DEFAULT_SCOPE = 'openid'

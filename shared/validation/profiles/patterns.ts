@@ -8,8 +8,7 @@ import type { Variables } from '../../fhirpath/invariant-logic.ts'
 import { type Invariant, tenantInvariant } from '../invariants.ts'
 import type { Report } from '../report.ts'
 import type { Property } from '../shapes.ts'
-import { MANY_STEPS, type Spend } from './meter.ts'
-import { type Item, maxOf, type Run, rangeText, type Test } from './run.ts'
+import { type Item, MANY_STEPS, maxOf, type Run, rangeText, type Spend, type Test } from './run.ts'
 import type { ElementNode, ProfileElement } from './tree.ts'
 
 /** Whether a value is as the element demands; undefined when it demands nothing. */

@@ -6,8 +6,7 @@
 
 import { isResourceType, typeDefinition } from '../../fhir/definitions.ts'
 import { isObject } from '../../fhir/resource.ts'
-import { bindingFault, codesOf, publishedCodes } from '../bindings.ts'
-import { checkTarget } from '../codes.ts'
+import { bindingFault, checkTarget, codesOf, publishedCodes } from '../bindings.ts'
 import { type Property, shapeOf } from '../shapes.ts'
 import type { Others } from './members.ts'
 import {
