@@ -3,9 +3,9 @@ import { allOk, notSupported } from '../../shared/errors.ts'
 import { FHIR_JSON } from '../../shared/request/reply.ts'
 import type { FhirReply } from '../../shared/request/request.ts'
 import { type Context, caller, type Web } from '../context.ts'
-import { audit } from '../identity/auth/audit.ts'
+import { audit } from '../identity/logins.ts'
 import { readBody, readJsonObject } from '../middleware/body.ts'
-import { setAnyPassword, setProjectPassword } from '../projects/admin/passwords.ts'
+import { setAnyPassword, setProjectPassword } from '../projects/admin/members.ts'
 import {
   keptMails,
   migrations,

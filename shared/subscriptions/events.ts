@@ -21,8 +21,13 @@ import type { Version } from '../store/rows/version.ts'
 import { hiddenBy, rulingsOfContents } from '../store/rulings/rulings.ts'
 import { addDeliveries, type Delivery, type NewDelivery, type Room } from './deliveries.ts'
 import { TAKE_LOCKS, takeDeliveries } from './delivery-take.ts'
-import { type Candidate, candidateOf, isWaitedFor } from './event-match.ts'
-import { tellsHidden, type Waited } from './event-visibility.ts'
+import {
+  type Candidate,
+  candidateOf,
+  isWaitedFor,
+  tellsHidden,
+  type Waited,
+} from './event-match.ts'
 import { filedIn, forgetEvents, takeEvents } from './outbox.ts'
 import { deliveriesReceived, type Receipt } from './state.ts'
 import { type PreCommit, preCommitOf, type Skipped, withUnseen } from './store-pre-commit.ts'

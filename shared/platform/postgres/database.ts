@@ -14,8 +14,7 @@ import {
   rawPool,
 } from './pool.ts'
 import { isAway, toFailure } from './sql-error.ts'
-import type { Connection, Statement } from './statement.ts'
-import { countDatabaseTime } from './time.ts'
+import { type Connection, countDatabaseTime, type Statement } from './statement.ts'
 import { runTransaction, type TransactionOptions, type TransactionPool } from './transaction.ts'
 
 export interface Database extends Connection {
