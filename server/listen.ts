@@ -83,21 +83,26 @@ export async function listen(services: Services, port: number): Promise<Listenin
     async stop(patienceMs) {
       stopping = true
       const closed = new Promise<void>((resolve) => server.close(() => resolve()))
-      // Node's own closeIdleConnections spares a connection that has not sent a request yet.
-      for (const [socket, running] of connections) {
-        if (running.size === 0) socket.destroy()
-        for (const res of running) {
-          if (!res.headersSent) res.setHeader('Connection', 'close')
-          // It has no end of its own; whoever listens comes again.
-          else if (res.getHeader('Content-Type') === EVENT_STREAM) res.end()
-        }
-      }
+      dismiss(connections)
       await sockets.close()
       const timer = setTimeout(() => server.closeAllConnections(), patienceMs)
       await closed
       clearTimeout(timer)
       await largeBodies.close()
     },
+  }
+}
+
+/** Ends connections without a request; the others end with their answers. */
+function dismiss(connections: Connections): void {
+  // Node's own closeIdleConnections spares a connection that has not sent a request yet.
+  for (const [socket, running] of connections) {
+    if (running.size === 0) socket.destroy()
+    for (const res of running) {
+      if (!res.headersSent) res.setHeader('Connection', 'close')
+      // A stream of events has no end of its own; its receiver connects again.
+      else if (res.getHeader('Content-Type') === EVENT_STREAM) res.end()
+    }
   }
 }
 

@@ -9,8 +9,8 @@ import { SOCKET_PATH } from '../../shared/subscriptions/ws-binding-token.ts'
 import type { Metrics } from '../metrics.ts'
 import { isAllowedOrigin } from '../middleware/headers.ts'
 import { addressOf } from '../middleware/limits.ts'
-import { openHub } from './hub.ts'
-import { CLOSE, createSocket, type Socket } from './socket.ts'
+import { Hub } from './hub.ts'
+import { CLOSE, Socket } from './socket.ts'
 
 interface Sockets {
   upgrade(req: IncomingMessage, socket: Duplex, head: Buffer): void
@@ -27,7 +27,7 @@ const RETRY_SECONDS = 5
 /** Connects to Redis in the background. */
 export function openSockets(services: Services, metrics: Metrics): Sockets {
   const { config } = services
-  const hub = openHub(services)
+  const hub = new Hub(services)
   const open = new Set<Socket>()
   const anonymous = createAnonymous(config)
   const server = new WebSocketServer({
@@ -49,7 +49,7 @@ export function openSockets(services: Services, metrics: Metrics): Sockets {
       if (anonymous.isFull(network)) return refuse(socket, 429)
       server.handleUpgrade(req, socket, head, (webSocket) => {
         const proven = anonymous.add(network, webSocket)
-        const made = createSocket({ services, metrics, hub, webSocket, address, proven })
+        const made = new Socket({ services, metrics, hub, webSocket, address, proven })
         open.add(made)
         void made.closed.then(() => open.delete(made))
       })
@@ -63,7 +63,7 @@ export function openSockets(services: Services, metrics: Metrics): Sockets {
       }, PATIENCE_MS)
       await Promise.all(all.map(({ closed }) => closed))
       clearTimeout(cut)
-      await hub.close()
+      hub.close()
     },
   }
 }
