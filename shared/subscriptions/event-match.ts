@@ -110,7 +110,7 @@ export interface Waited {
 }
 
 /** True when its criteria read what is hidden, or its expression holds only with that. */
-export async function tellsHidden(
+export async function revealsHidden(
   store: Store,
   row: VersionRow,
   hidden: readonly string[],

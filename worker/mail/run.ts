@@ -73,13 +73,16 @@ async function attempt(services: Services, mailer: Mailer, mail: StoredMail): Pr
       return await repeatMail(database, id, FIRST_PAUSE_MS * 2 ** (attempts - 1), error.message)
     }
     await keepMail(database, id, 'failed', error.message)
-    return await tellFailure(services, mail)
+    return await reportFailure(services, mail)
   }
   await removeMail(database, id)
   log.info({ mail: id, kind: message.kind, attempts }, 'Mail is sent')
 }
 
-async function tellFailure({ principals, repository }: Services, mail: StoredMail): Promise<void> {
+async function reportFailure(
+  { principals, repository }: Services,
+  mail: StoredMail,
+): Promise<void> {
   const project = await principals.project(mail.project)
   if (project === undefined) return
   await repository.create(systemPrincipal(project), {

@@ -20,7 +20,7 @@ import { createLoop } from './loop.ts'
 import type { EventMetrics } from './metrics.ts'
 import { createReceipts } from './receipts.ts'
 import { endSubscription } from './subscription-end.ts'
-import { createToldAlone } from './successes.ts'
+import { createReportedAlone } from './successes.ts'
 
 /** Addresses outside that are waited for at once. */
 const HOOKS = 100
@@ -47,7 +47,7 @@ export function startDeliveries(
   const { repository, database, log, config } = services
   const active = new Map<string, Promise<void>>()
   const receipts = createReceipts()
-  const isToldAlone = createToldAlone()
+  const isReportedAlone = createReportedAlone()
   const stopping = new AbortController()
   let isClosing = false
   const underWay = { hooks: 0, bots: 0 }
@@ -118,11 +118,11 @@ export function startDeliveries(
     if (sent.kind === 'back' || isStopping) {
       return giveBackDelivery(database, id, sent.kind === 'back' ? sent.delayMs : 0)
     }
-    const untold = sent.kind === 'received' && !isToldAlone(delivery.subscription)
-    if (!untold) await audit(delivery, attempted, startedAt)
+    const unreported = sent.kind === 'received' && !isReportedAlone(delivery.subscription)
+    if (!unreported) await audit(delivery, attempted, startedAt)
     switch (sent.kind) {
       case 'received': {
-        const settled = receipts.add({ id, untold })
+        const settled = receipts.add({ id, unreported })
         loop.wake()
         return settled
       }

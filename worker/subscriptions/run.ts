@@ -13,7 +13,7 @@ import { startDeliveries } from './deliver.ts'
 import { createLoop } from './loop.ts'
 import type { EventMetrics } from './metrics.ts'
 import { endOverdue } from './subscription-end.ts'
-import { tellSuccesses } from './successes.ts'
+import { reportSuccesses } from './successes.ts'
 
 /** The parts of the worker that receive events beside rest-hooks. */
 export interface EventHooks extends Pick<MatchOptions, 'sockets'> {
@@ -41,10 +41,10 @@ export function startEvents(
       metrics.skipped()
       log.warn({ subscription, reason }, 'A Subscription could not be judged')
     },
-    judged(subscription, { type, id, ver, change, cause }, isOwed) {
+    judged(subscription, { type, id, ver, change, cause }, isPending) {
       const { requestId, traceId } = cause
       const about = { subscription, resource: `${type}/${id}`, version: ver, interaction: change }
-      log.info({ ...about, isOwed, requestId, traceId }, 'A Subscription was judged')
+      log.info({ ...about, isPending, requestId, traceId }, 'A Subscription was judged')
     },
   }
   const matching = createLoop(
@@ -65,7 +65,7 @@ export function startEvents(
   const ending = createLoop(
     END_MS,
     async () => {
-      await Promise.all([endOverdue(services), tellSuccesses(services)])
+      await Promise.all([endOverdue(services), reportSuccesses(services)])
       return false
     },
     (cause) => log.debug({ cause }, 'Subscriptions could not be ended or told of'),

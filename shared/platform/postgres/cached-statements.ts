@@ -33,7 +33,7 @@ interface Held {
   readonly closing: string[]
 }
 
-export class KeptStatements {
+export class CachedStatements {
   readonly #kept = new LRUCache<string, Kept>({ maxSize: MOST_LETTERS, sizeCalculation: lettersOf })
   readonly #counted = new LRUCache<string, Counted>({
     maxSize: MOST_COUNTED,
