@@ -1,7 +1,6 @@
-/** Concepts and mappings that were imported: too many for the content of one resource. */
-import type { Knex } from 'knex'
+-- Terminology: concepts and mappings that were imported, too many for the content of one resource.
 
-const TABLES = `
+-- A CodeSystem or ConceptMap that owns imported rows.
 create table concept_owner (
   n serial primary key,
   project uuid not null,
@@ -10,6 +9,7 @@ create table concept_owner (
   unique (project, type, id)
 );
 
+-- A concept; v is its normalised display, words what a text filter looks for.
 create table concept (
   owner int not null references concept_owner on delete cascade,
   code text collate "C" not null,
@@ -20,9 +20,12 @@ create table concept (
   words tsvector not null,
   primary key (owner, code)
 );
+-- The order in which concepts came, which is the order of an expansion.
 create index concept_seq on concept (owner, seq);
+-- $expand with a filter.
 create index concept_words on concept using gin (words);
 
+-- A property of a concept; the key serves filters by its value, parents included.
 create table concept_property (
   owner int not null references concept_owner on delete cascade,
   code text collate "C" not null,
@@ -30,8 +33,10 @@ create table concept_property (
   value text collate "C" not null,
   primary key (owner, property, value, code)
 );
+-- All properties of one concept, for $lookup.
 create index concept_property_code on concept_property (owner, code);
 
+-- A mapping from one code to another; the key serves $translate.
 create table concept_mapping (
   owner int not null references concept_owner on delete cascade,
   source_system text collate "C" not null,
@@ -43,13 +48,5 @@ create table concept_mapping (
   seq bigint generated always as identity,
   primary key (owner, source_system, source, target_system, target)
 );
+-- $translate in reverse.
 create index concept_mapping_target on concept_mapping (owner, target);
-`
-
-export async function up(knex: Knex): Promise<void> {
-  await knex.raw(TABLES)
-}
-
-export async function down(knex: Knex): Promise<void> {
-  await knex.raw('drop table concept_mapping, concept_property, concept, concept_owner')
-}
