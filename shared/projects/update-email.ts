@@ -106,7 +106,7 @@ async function whoChanges(
   return 'administrator'
 }
 
-/** Who has lost an account learns of it at the address that they still read. */
+/** The owner of a stolen account learns of the change at the address that they still read. */
 export async function tellOldAddress(
   inside: Transaction,
   config: Services['config'],

@@ -18,7 +18,7 @@ import { lastContents, meeting } from '../store/rulings/rulings.ts'
 import { decideInMemory, hidesAny } from '../store/search/tests/grant-tests.ts'
 import { type HeldRow, heldRow } from '../store/search/tests/row-decisions.ts'
 
-/** What is judged of a change, be it made or not. */
+/** The parts of a change that are matched, be it made or not. */
 type Matter = Pick<ChangeEvent, 'change' | 'type' | 'subject' | 'previous' | 'at'>
 
 /** A change, read once for all that wait for it. */
@@ -44,7 +44,7 @@ export function candidateOf(
     event,
     own,
     resource,
-    // Of a deletion both are the last version.
+    // For a deletion both are the last version.
     previous: once(() =>
       event.change === 'delete' ? resource() : previous && parseVersion(toVersion(previous)),
     ),
@@ -103,7 +103,7 @@ function once<T>(make: () => T): () => T {
   }
 }
 
-/** What a Subscription has waited for. */
+/** The change that a Subscription waits for. */
 export interface Waited {
   readonly terms: SubscriptionTerms
   readonly change: Change

@@ -41,7 +41,7 @@ export function publishedCodes(canonical: string): CodeList | undefined {
   }
 }
 
-/** Those that the definitions list, else those that somebody has found. */
+/** Returns the codes that the definitions list, or else those that were looked up. */
 export function codesOf(
   canonical: string,
   found: ReadonlyMap<string, CodeList>,
@@ -49,7 +49,7 @@ export function codesOf(
   return publishedCodes(canonical) ?? found.get(canonical)
 }
 
-/** What is wrong with a code, Coding, CodeableConcept or Quantity; undefined when nothing is. */
+/** Describes the fault of a code, Coding, CodeableConcept or Quantity; undefined when there is none. */
 export function bindingFault(
   value: unknown,
   canonical: string,

@@ -1,4 +1,4 @@
-/** What only super admins without a policy may do. */
+/** The routes for super admins without a policy. */
 
 import type { Principal } from '../../../shared/access/principal.ts'
 import { criteriaGrant } from '../../../shared/access/subscription.ts'

@@ -36,7 +36,7 @@ const HUMANS = 'ClientApplication,Bot'
 const MOST = 1000
 const FILTER = /^\s*(userName|externalId|emails\.value|emails)\s+eq\s+("(?:[^"\\]|\\.)*")\s*$/i
 
-/** Who asks. */
+/** The caller of a SCIM route. */
 export interface ScimCall {
   readonly services: Services
   readonly caller: Principal
@@ -112,7 +112,7 @@ export async function replaceUser(call: ScimCall, id: string, body: unknown) {
 export async function patchUser(call: ScimCall, id: string, body: unknown) {
   const person = await read(call, id)
   const { externalId, userName } = person.membership
-  // What it is shown as stands in for what it has not; the patch is of what it has.
+  // The shown user has substitutes for missing fields; the patch applies to the stored ones.
   const current = { ...shown(call, person), externalId, userName }
   return await write(call, person, readScimUser(patchScimUser(current, body)))
 }
@@ -195,7 +195,7 @@ async function filtered(call: ScimCall, filter: string, startIndex: number, coun
       : attribute.toLowerCase() === 'username'
         ? [
             ...(await pageOf(call, { 'user-name:exact': value })).people,
-            // Who has no name here is known by the address.
+            // A member without a name is found by the address.
             ...(await byEmail()).people.filter(({ membership }) => !membership.userName),
           ]
         : (await byEmail()).people

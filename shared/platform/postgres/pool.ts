@@ -1,4 +1,4 @@
-/** What knex keeps below its own interface: raw connections, and what it has to say. */
+/** Raw connections below the interface of knex, and its log. */
 
 import type { Knex } from 'knex'
 import { type Client, Query } from 'pg'
