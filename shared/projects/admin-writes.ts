@@ -1,4 +1,4 @@
-/** What writes of people, memberships and Projects bring with them, wherever they come from. */
+/** Side effects of writes of people, memberships and Projects, whatever way they come in. */
 
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { SYSTEM_PROJECT } from '../access/project-context.ts'

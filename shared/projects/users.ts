@@ -39,7 +39,7 @@ export async function findUser(
 }
 
 /**
- * Who signs in: in a known Project its own User, else the server scoped one. Without a Project only
+ * Finds who signs in: in a known Project its own User, else the server scoped one. Without a Project only
  * server scoped Users exist, which keeps all others out of the platform's tools. One statement.
  */
 export async function findUserForSignIn(
@@ -68,7 +68,7 @@ export interface NewUser {
   readonly externalId?: string | undefined
   /** Absent: server scoped. */
   readonly projectId?: string | undefined
-  /** Of `hashPassword`; absent: nobody can sign in by password until one is set. */
+  /** The result of `hashPassword`; absent: nobody can sign in by password until one is set. */
   readonly passwordHash?: string | undefined
   readonly mfaRequired?: boolean | undefined
   /** True when its maker vouches for the address and the credentials (ownership.ts). */

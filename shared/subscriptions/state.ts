@@ -23,7 +23,7 @@ type Owed = Pick<Delivery, 'id' | 'project' | 'subscription'>
 
 export interface Receipt {
   readonly id: string
-  /** No AuditEvent tells of it alone. */
+  /** A common AuditEvent will report it. */
   readonly untold: boolean
 }
 
@@ -76,7 +76,7 @@ export async function deliveryFailed(
   return row?.isDead ?? false
 }
 
-/** What is under way when the circuit opens does not make the pause longer. */
+/** Deliveries under way when the circuit opens do not make the pause longer. */
 const OPENS = `s.failures + 1 >= ${MOST_FAILURES}
   and (s.paused_until is null or s.paused_until < clock_timestamp())`
 
@@ -103,7 +103,7 @@ export interface SubscriptionState {
   readonly waiting: number
 }
 
-/** Of a Subscription by its row id; undefined when nothing was ever delivered. */
+/** Reads the state of a Subscription by its row id; undefined when nothing was ever delivered. */
 export async function stateOf(
   connection: Connection,
   project: number,

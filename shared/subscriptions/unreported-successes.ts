@@ -1,4 +1,4 @@
-/** Successes of Subscriptions that no AuditEvent has told of yet, counted in `subscription_state`. */
+/** Successes of Subscriptions that no AuditEvent reports yet, counted in `subscription_state`. */
 
 import { SUBSCRIPTION } from '../access/subscription.ts'
 import { typeNumber } from '../fhir/definitions.ts'
@@ -22,7 +22,7 @@ const AT_ONCE = 100
 /** They wait so long for more. */
 const SUMMED_UP = '1 minute'
 
-/** Those whose first has waited a minute. */
+/** Lists Subscriptions whose first unreported success has waited a minute. */
 export async function untoldSubscriptions(connection: Connection): Promise<readonly UntoldPlace[]> {
   return connection.query<UntoldPlace>({
     name: 'subscriptions-untold',
@@ -32,7 +32,7 @@ export async function untoldSubscriptions(connection: Connection): Promise<reado
   })
 }
 
-/** They are told of in the transaction of `connection`; undefined when another worker has done it. Two statements. */
+/** Takes them in the transaction of `connection`, which reports them; undefined when another worker did. Two statements. */
 export async function takeUntold(
   connection: Connection,
   { project, subscription }: UntoldPlace,

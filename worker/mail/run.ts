@@ -25,7 +25,7 @@ export function startMail(services: Services): { stop(): Promise<void> } {
   const loop = async () => {
     while (!signal.aborted) {
       const isBusy = await takeAndSend(services, mailer).catch((error: Error) => {
-        // That PostgreSQL is away is said once, by its pool.
+        // The pool logs once that PostgreSQL is away.
         const isAway = error instanceof HttpError && error.status === 503
         services.log[isAway ? 'debug' : 'warn']({ reason: error.message }, 'Mail failed')
         return false
@@ -52,7 +52,7 @@ async function takeAndSend(services: Services, mailer: Mailer | undefined): Prom
   return true
 }
 
-/** Without a mail server the log tells of it, and the outbox keeps it for the super admin. */
+/** Without a mail server the log names the mail, and the outbox holds it for the super admin. */
 async function keepUnsent({ database, log }: Services, { id, message }: StoredMail): Promise<void> {
   const { kind, to, subject, text = '' } = message
   const told = kind === 'client' ? {} : { to, subject, text: withoutLinkSecret(text) }

@@ -1,4 +1,4 @@
-/** An AuditEvent an attempt, or one for many that succeeded (events.md §5.5). */
+/** An AuditEvent an attempt, or one for many that succeeded. */
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'

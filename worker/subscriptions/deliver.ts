@@ -1,4 +1,4 @@
-/** Takes what Subscriptions are owed, delivers it, and settles each attempt in PostgreSQL. */
+/** Takes pending deliveries, makes them, and settles each attempt in PostgreSQL. */
 
 import { setTimeout as delay, setImmediate as nextTurn } from 'node:timers/promises'
 import { HttpError } from '../../shared/errors.ts'
@@ -55,7 +55,7 @@ export function startDeliveries(
   const loop = createLoop(
     SWEEP_MS,
     async () => {
-      // Those that end in one turn of the event loop are settled together.
+      // Attempts that end in one turn of the event loop are settled together.
       await nextTurn()
       const room = isClosing
         ? { hooks: 0, bots: 0 }
@@ -96,7 +96,7 @@ export function startDeliveries(
     underWay[room]--
     metrics.attempted(delivery, attempted.sent, startedAt)
     await insist(() => settle(delivery, attempted, startedAt))
-    // What was received is settled by the take itself.
+    // The take itself settles what was received.
     if (attempted.sent.kind !== 'received') loop.wake()
   }
 

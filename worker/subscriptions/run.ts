@@ -1,4 +1,4 @@
-/** Events in the worker: changes are matched with Subscriptions, what they are owed is delivered. */
+/** Events in the worker: changes are matched with Subscriptions, and the deliveries are made. */
 
 import { HttpError } from '../../shared/errors.ts'
 import { listenForChanges } from '../../shared/platform/queue/changes.ts'
@@ -15,7 +15,7 @@ import type { EventMetrics } from './metrics.ts'
 import { endOverdue } from './subscription-end.ts'
 import { tellSuccesses } from './successes.ts'
 
-/** What happens beside rest-hooks. */
+/** The parts of the worker that receive events beside rest-hooks. */
 export interface EventHooks extends Pick<MatchOptions, 'sockets'> {
   /** For Subscriptions of web sockets, once the match is committed. */
   publish(notifications: readonly Notification[]): Promise<void>
@@ -57,7 +57,7 @@ export function startEvents(
       return matched.hasMore
     },
     (error) => {
-      // That PostgreSQL is away is said once, by its pool.
+      // The pool logs once that PostgreSQL is away.
       const isAway = error instanceof HttpError && error.status === 503
       log[isAway ? 'debug' : 'error']({ cause: error }, 'Changes could not be matched')
     },

@@ -1,6 +1,6 @@
 /**
  * Successes of a Subscription have an AuditEvent each as long as there are few; beyond that PostgreSQL
- * counts them with the receipts, and one AuditEvent tells of all of a minute (events.md §5.5).
+ * counts them with the receipts, and one AuditEvent reports all of a minute.
  */
 import { LRUCache } from 'lru-cache'
 import { HttpError } from '../../shared/errors.ts'
@@ -28,7 +28,7 @@ export function createToldAlone(): (subscription: string) => boolean {
   }
 }
 
-/** Of several workers one does it. */
+/** One of several workers does it. */
 export async function tellSuccesses(services: Services): Promise<void> {
   for (const place of await untoldSubscriptions(services.database)) {
     const telling = services.repository.transaction(async (inner) => {
@@ -38,7 +38,7 @@ export async function tellSuccesses(services: Services): Promise<void> {
       await auditSuccesses(services, inner, subscription, untold)
     })
     await telling.catch((error: unknown) => {
-      // One that cannot be told of, as of a Project that is gone, does not keep back the others.
+      // A Subscription whose event cannot be written, as its Project is gone, does not hold up the others.
       if (!(error instanceof HttpError) || error.status >= 500) throw error
     })
   }

@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto'
 import type { Connection } from '../postgres/statement.ts'
 
 export interface Mail {
-  /** What it is about; `client` is one that a client of the service has written. */
+  /** The occasion of the mail; `client`: a client of the service has written it. */
   readonly kind:
     | 'invite'
     | 'welcome'

@@ -60,7 +60,7 @@ export interface Queues {
   depths(): Promise<Readonly<Record<string, Readonly<Record<string, number>>>>>
   /** Since when the longest waiting job of each queue that has one waits, epoch ms. */
   waitingSince(): Promise<Readonly<Record<string, number>>>
-  /** What the workers last published of their metrics, as JSON text each. */
+  /** Returns the metrics that each worker published last, as JSON text. */
   workerMetrics(): Promise<readonly string[]>
   ping(): Promise<number>
   close(): Promise<void>

@@ -1,5 +1,5 @@
 /**
- * What may be spent in a minute. Each process counts for itself and tells Redis only after every
+ * Limits what may be spent in a minute. Each process counts for itself and updates Redis only after every
  * hundredth of the limit, in the background, so that no request waits for Redis; processes together
  * may let through that much more than the limit. While Redis is away each counts alone.
  */

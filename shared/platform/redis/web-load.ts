@@ -21,7 +21,7 @@ export function tellWebLoad(redis: Pick<Redis, 'set'>): void {
     const now = performance.eventLoopUtilization()
     const { utilization } = performance.eventLoopUtilization(now, last)
     last = now
-    // That Redis is away is said by its connection.
+    // The connection itself logs that Redis is away.
     if (utilization > MUCH) redis.set(KEY, 1, 'PX', VALID_MS).catch(() => undefined)
   }, TELL_MS).unref()
 }
