@@ -6,7 +6,7 @@
 
 import { tooCostly } from '../../../errors.ts'
 import type { Statement } from '../../../platform/postgres/statement.ts'
-import { versionColumns } from '../../rows/rows.ts'
+import { versionColumns, WITH_VERSIONS } from '../../rows/rows.ts'
 import type { Bind } from '../../rows/side-rows.ts'
 import { afterSql, columnsOf, orderSql } from '../order/order.ts'
 import { sortedRows } from '../order/sort-rows.ts'
@@ -53,7 +53,7 @@ function pageSql(parts: readonly Part[], plainBind: Bind): string {
   const sorted = ['d_lo', ...order.terms.map((_, i) => `s${i}`)].map((name) => `r.${name}`)
   if (score !== undefined) sorted.push(`${score(bind)} as score`)
   return `select ${sorted.join(', ')}, ${versionColumns('v')} from (${page}) r
-    join version v using (project, type, id, ver) order by ${orderSql(order, 'r')}`
+    ${WITH_VERSIONS} order by ${orderSql(order, 'r')}`
 }
 
 function rowsSql({ query, driver }: Part, most: string, bind: Bind): string {
