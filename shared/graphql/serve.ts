@@ -155,10 +155,10 @@ async function packedReply(
 
 const handler = createHandler<undefined, Serving, Context>({
   onSubscribe: (req, params) => begin(req.context, req.method, params),
-  // The context is what `begin` has given.
   execute: ({ contextValue }) => carryOut((contextValue as Context).ready),
-  // What `carryOut` has given.
-  onOperation: (req, _args, result) => finish(req.context, result as unknown as Executed),
+  // The context is what `begin` has given, the result what `carryOut` has given.
+  onOperation: (req, { contextValue }, result) =>
+    finish(req.context, (contextValue as Context).ready.run, result as unknown as Executed),
 })
 
 const JSON_TYPE = /^application\/([a-z0-9.+-]+\+)?json\s*(;\s*charset="?utf-?8"?\s*)?$/i
@@ -296,8 +296,9 @@ async function carryOut(ready: Ready): Promise<ExecutionResult> {
   }
 }
 
-function finish(serving: Serving, { data, errors }: Executed): Response {
+function finish(serving: Serving, { account }: Run, { data, errors }: Executed): Response {
   const { interaction, form } = serving
+  serving.rateLimit = account.rateLimit
   const { signal } = interaction.request
   // Nobody waits for it any more; what is late is reported by its fields.
   if (signal?.aborted && !(signal.reason instanceof HttpError)) throw signal.reason

@@ -6,7 +6,7 @@ import { type GraphQLError, type GraphQLSchema, Source } from 'graphql'
 import { type HttpError, tooCostly } from '../../errors.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import type { SearchRequest } from '../../query/search-request.ts'
-import { tellRefusal } from '../../request/refusals.ts'
+import { auditRefusal } from '../../request/refusals.ts'
 import type { Interaction } from '../../request/request.ts'
 import { type Account, openAccount } from '../account.ts'
 import { fieldError } from '../errors.ts'
@@ -165,7 +165,7 @@ export class Run {
     const positions = nodes.map(({ loc }) => locate(loc?.start ?? 0))
     const place = { source: new Source(text), positions, path: path && pathOf(path) }
     this.errors.push(fieldError(error, place, services.log))
-    tellRefusal(services, principal, request, error)
+    auditRefusal(services, principal, request, error)
   }
 
   /** Errors: the end of the request. */
