@@ -9,7 +9,14 @@ import { numberOf } from '../fhir/json.ts'
 import { type Evaluate, isConstant, onceFor } from './invariant-constants.ts'
 import { LOGIC, singleton, TESTS, type Truth } from './invariant-logic.ts'
 import { childrenOf, collect, descendantsOf, presence, typesOf } from './invariant-members.ts'
-import { COMPARISONS, commonOf, isMember, NO_VALUE, NOT_PLAIN } from './invariant-values.ts'
+import {
+  COMPARISONS,
+  commonOf,
+  isKindOf,
+  isMember,
+  NO_VALUE,
+  NOT_PLAIN,
+} from './invariant-values.ts'
 import { type Expression, parsePath } from './parse.ts'
 
 /**
@@ -49,6 +56,9 @@ function truth(expression: Expression, context: Context): Truth {
       return connect(truth(expression.left, context), truth(expression.right, context))
     }
     return comparison(expression, context)
+  }
+  if (expression.kind === 'type' && expression.op === 'is') {
+    return isOfType(expression.of, expression.type, context)
   }
   if (expression.kind === 'call') {
     const known = truthOfCall(expression, context)
@@ -93,6 +103,9 @@ function truthOfCall({ name, of, args }: Call, context: Context): Truth | undefi
   }
   const test = TESTS.get(name)
   const [first] = args
+  if (name === 'is' && of !== undefined && first?.kind === 'member' && first.of === undefined) {
+    return isOfType(of, first.name, context)
+  }
   if ((name === 'exists' || name === 'empty') && first === undefined) {
     const path = of && pathOf(of)
     if (path !== undefined && !(context.isStart && context.types?.includes(path[0] ?? ''))) {
@@ -127,6 +140,25 @@ function truthOfCall({ name, of, args }: Call, context: Context): Truth | undefi
     }
   }
   return undefined
+}
+
+/** Tests the type of an element by the property that holds it. */
+function isOfType(of: Expression, wanted: string, context: Context): Truth {
+  if (of.kind !== 'member') throw NOT_PLAIN
+  const parent = source(of.of, context)
+  const children = childrenOf(parent.types, of.name)
+  if (typesOf(children) === undefined || children.length === 0) throw NOT_PLAIN
+  const fitting = children.filter(({ type }) => type !== undefined && isKindOf(type, wanted))
+  return (focus, variables) => {
+    const all: unknown[] = []
+    const found: unknown[] = []
+    for (const item of parent.evaluate(focus, variables)) {
+      collect(item, children, all)
+      collect(item, fitting, found)
+    }
+    if (all.length > 1) throw NOT_PLAIN
+    return all.length === 0 ? undefined : found.length === 1
+  }
 }
 
 /** `a.b.c`; undefined for anything else. */
@@ -164,8 +196,10 @@ function values(expression: Expression, context: Context): Compiled {
       if (expression.op === '+' || expression.op === '&') return sum(expression, context)
       return boolean(truth(expression, context))
     }
-    case 'index':
     case 'type':
+      if (expression.op === 'is') return boolean(truth(expression, context))
+      throw NOT_PLAIN
+    case 'index':
       throw NOT_PLAIN
     default:
       return expression satisfies never

@@ -1,5 +1,6 @@
 /** Equality and order of FHIRPath values, as far as plain code decides them with certainty. */
 import { isDecimal, numberOf } from '../fhir/json.ts'
+import { isPrimitive } from '../fhir/primitives.ts'
 import { isObject } from '../fhir/resource.ts'
 
 /** Thrown where plain closures end and the FHIRPath engine must be asked. */
@@ -117,4 +118,33 @@ function textOf(value: unknown): string {
     if (!isObject(inner) || isDecimal(inner)) return inner
     return Object.fromEntries(Object.entries(inner).sort(([a], [b]) => (a < b ? -1 : 1)))
   })
+}
+
+const TEXTS = ['code', 'id', 'markdown']
+const URIS = ['url', 'canonical', 'uuid', 'oid']
+const WHOLE = ['positiveInt', 'unsignedInt']
+
+/**
+ * Types that count as another: FHIR's own hierarchy, and the conversion of its primitives to those of FHIRPath,
+ * which published invariants rely on (`answer is Boolean`). https://hl7.org/fhir/R4/fhirpath.html#types
+ */
+const KINDS: ReadonlyMap<string, readonly string[]> = new Map([
+  ['string', TEXTS],
+  ['uri', URIS],
+  ['integer', WHOLE],
+  ['Quantity', ['Age', 'Count', 'Distance', 'Duration', 'MoneyQuantity', 'SimpleQuantity']],
+  ['Boolean', ['boolean']],
+  ['String', ['string', ...TEXTS, 'uri', ...URIS, 'base64Binary']],
+  ['Integer', ['integer', ...WHOLE]],
+  ['Decimal', ['decimal']],
+  ['Date', ['date']],
+  ['DateTime', ['date', 'dateTime', 'instant']],
+  ['Time', ['time']],
+])
+
+/** True when an element of `type` answers `is wanted` with yes; NOT_PLAIN for what only the hierarchy knows. */
+export function isKindOf(type: string, wanted: string): boolean {
+  if (type === wanted || KINDS.get(wanted)?.includes(type)) return true
+  if (KINDS.has(wanted) || isPrimitive(wanted)) return false
+  throw NOT_PLAIN
 }

@@ -129,7 +129,9 @@ function make(expression: string, base: string): NodePath {
       const itself = isResource ? { resource: data, rootResource: data } : undefined
       const run = base === '' || isResource || !isObject(data) ? forResources() : forElements()
       try {
-        const all = Object.assign({}, constants, itself, plain(variables))
+        const all: Record<string, unknown> = Object.assign({}, constants, itself, plain(variables))
+        // The engine's own %context is the node with its type.
+        if (all.context === own && holder === undefined) delete all.context
         return quietly(() => run(data, all, runOptions))
       } catch (error) {
         throw failed('could not be evaluated', error)

@@ -145,6 +145,49 @@ t.test('the invariants that are known to be wrong are not asked', async (t) => {
   t.same(validate({ resourceType: 'Organization', active: true }, { strict: true }), [])
 })
 
+const typeTests: readonly [member: object, isMet: boolean][] = [
+  [{ operator: 'exists', answerBoolean: true }, true],
+  [{ operator: 'exists', answerBoolean: false }, true],
+  [{ operator: 'exists', answerString: 'true' }, false],
+  [{ operator: 'exists', answerInteger: 1 }, false],
+  [{ operator: '=', answerString: 'yes' }, true],
+]
+for (const [member, isMet] of typeTests) {
+  t.test(`que-7 ${isMet ? 'holds' : 'fails'} for ${JSON.stringify(member)}`, async (t) => {
+    const item = [
+      { linkId: '1', type: 'boolean' },
+      { linkId: '2', type: 'string', enableWhen: [{ question: '1', ...member }] },
+    ]
+    const issues = validate(
+      { resourceType: 'Questionnaire', status: 'draft', item },
+      { strict: true },
+    )
+    t.same(
+      issues.map(({ details }) => details.text.slice(0, 16)),
+      isMet ? [] : ['Constraint que-7'],
+    )
+  })
+}
+
+const systemTypes: readonly [expression: string, isMet: boolean][] = [
+  ['value is Boolean', false],
+  ['value is boolean', false],
+  ['value is String', true],
+  ['value is string', true],
+  ['value is code', true],
+  ['value is uri', false],
+  ['value.is(String)', true],
+  ['(value is Integer).not()', true],
+  ['url is String', true],
+]
+for (const [expression, isMet] of systemTypes) {
+  t.test(`the invariant ${expression} ${isMet ? 'holds' : 'fails'} for a code`, async (t) => {
+    const focus = { url: 'http://example.org/a', valueCode: 'a' }
+    const variables = { context: focus, resource: focus, rootResource: focus }
+    t.equal(compilePlain(expression, 'Extension', true)(focus, variables), isMet)
+  })
+}
+
 t.test('a period has a unit, but that of a Bot, which says how often a day', async (t) => {
   const timing = { repeat: { period: 30, dayOfWeek: ['mon'] } }
   t.same(validate({ resourceType: 'Bot', cronTiming: timing }, { strict: true }), [])
