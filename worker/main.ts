@@ -33,9 +33,9 @@ import { startSchedules } from './bots/schedules/run.ts'
 import { Deferred } from './bots/slots.ts'
 import { startSweep } from './bots/sweep.ts'
 import { createExportMetrics } from './bulk/exports/metrics.ts'
-import { type ExportRuns, startExports } from './bulk/exports/run.ts'
-import { IMPORTS_AT_ONCE, type Imports, startImports } from './bulk/imports/run.ts'
-import { type Requests, startRequests } from './jobs/requests/run.ts'
+import { startExports } from './bulk/exports/run.ts'
+import { startImports } from './bulk/imports/run.ts'
+import { startRequests } from './jobs/requests/run.ts'
 import { startDownloads } from './jobs/upkeep/downloads.ts'
 import { startUpkeepJobs } from './jobs/upkeep/jobs.ts'
 import { startTableUpkeep } from './jobs/upkeep/tables.ts'
@@ -48,8 +48,8 @@ const FINISH_MS = 20_000
 const GIVE_BACK_MS = 3000
 /** Runs beside the places of the queues, while as many wait: each has an isolate of 2 MB. */
 const MOST_RESTING = 128
-/** Bundles are large: more at once would only share the same processor and connections. */
-const REQUESTS_AT_ONCE = 2
+/** Bundles are large: more requests at once would only share the same processor and connections. */
+const PLAIN_AT_ONCE = 2
 
 /**
  * After a kill a job is taken up within lock + interval: a waiting caller gives little time, a run in
@@ -112,9 +112,11 @@ async function main(): Promise<void> {
   const loans: Loans = { most: MOST_RESTING, count: 0 }
   const workers = [
     ...served.map((queue) => startWorker(config, log, queue, runs, runner, loans)),
-    ...(requests ? [startRequestWorker(config, log, requests)] : []),
-    ...(exports ? [startExportWorker(config, log, exports)] : []),
-    ...(imports ? [startImportWorker(config, log, imports)] : []),
+    // A lost request is not run again, so BullMQ need not notice soon; see requests/run.ts.
+    ...(requests ? [startPlainWorker(config, log, REQUESTS, requests.process)] : []),
+    // A job only wakes: what there is to do is in PostgreSQL.
+    ...(exports ? [startPlainWorker(config, log, EXPORTS, async () => exports.wake())] : []),
+    ...(imports ? [startPlainWorker(config, log, IMPORTS, async () => imports.wake())] : []),
   ]
   await Promise.all(workers.map((worker) => worker.waitUntilReady()))
   await runs.announce(served, async () => {
@@ -196,49 +198,26 @@ function startWorker(
   return worker
 }
 
-/** A lost request is not run again, so BullMQ need not notice soon; see requests/run.ts. */
-function startRequestWorker(config: Config, log: Logger, requests: Requests): Worker {
-  const worker = new Worker(REQUESTS, async ({ id = '' }) => requests.process(id), {
+/** Takes jobs whose loss their own upkeep notices. */
+function startPlainWorker(
+  config: Config,
+  log: Logger,
+  queue: string,
+  process: (id: string) => Promise<void>,
+): Worker {
+  const worker = new Worker(queue, async ({ id = '' }) => process(id), {
     connection: openRedis(config, 'worker', log),
     prefix: PREFIX,
-    concurrency: REQUESTS_AT_ONCE,
+    concurrency: PLAIN_AT_ONCE,
     maxStalledCount: 0,
     removeOnComplete: { count: 0 },
     removeOnFail: { count: 0 },
     runRetryDelay: 500,
   })
-  worker.on('error', (error) => log.debug({ queue: REQUESTS, reason: error.message }, 'Worker'))
+  worker.on('error', (error) => log.debug({ queue, reason: error.message }, 'Worker'))
   worker.on('failed', (job, cause) => {
-    log.error({ queue: REQUESTS, jobId: job?.id, cause }, 'An accepted request failed')
+    log.error({ queue, jobId: job?.id, cause }, 'A job failed')
   })
-  return worker
-}
-
-function startExportWorker(config: Config, log: Logger, exports: ExportRuns): Worker {
-  const worker = new Worker(EXPORTS, async () => exports.wake(), {
-    connection: openRedis(config, 'worker', log),
-    prefix: PREFIX,
-    maxStalledCount: 0,
-    removeOnComplete: { count: 0 },
-    removeOnFail: { count: 0 },
-    runRetryDelay: 500,
-  })
-  worker.on('error', (error) => log.debug({ queue: EXPORTS, reason: error.message }, 'Worker'))
-  return worker
-}
-
-/** A job only wakes: what there is to do is in PostgreSQL. */
-function startImportWorker(config: Config, log: Logger, imports: Imports): Worker {
-  const worker = new Worker(IMPORTS, () => imports.drain(), {
-    connection: openRedis(config, 'worker', log),
-    prefix: PREFIX,
-    concurrency: IMPORTS_AT_ONCE,
-    maxStalledCount: 0,
-    removeOnComplete: { count: 0 },
-    removeOnFail: { count: 0 },
-    runRetryDelay: 500,
-  })
-  worker.on('error', (error) => log.debug({ queue: IMPORTS, reason: error.message }, 'Worker'))
   return worker
 }
 

@@ -64,17 +64,6 @@ function rangesOf(text: string): readonly (readonly [number, number])[] {
   )
 }
 
-/** True when somebody could take a part. */
-export async function hasWaitingPart(database: Connection): Promise<boolean> {
-  const rows = await database.query({
-    name: 'import-waiting',
-    text: `select 1 from import_part p join import_job j on j.id = p.job and j.state = 'active'
-      where p.state = 'waiting' and p.due <= clock_timestamp() limit 1`,
-    values: [],
-  })
-  return rows.length > 0
-}
-
 type Leased = Pick<TakenPart, 'job' | 'part' | 'lease'>
 
 /** False when the part is no longer this worker's, or the import is not wanted any more. */

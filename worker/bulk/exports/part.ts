@@ -23,8 +23,9 @@ import { startExport } from '../../../shared/bulk/exports/rows/plan.ts'
 import { uuidOf } from '../../../shared/bulk/exports/rows/row-id.ts'
 import { issue } from '../../../shared/errors.ts'
 import { sliceOf } from '../../../shared/platform/storage/slice.ts'
+import { LeaseLost } from '../../loop.ts'
 import { makeWhole } from './whole.ts'
-import { type Exporting, LeaseLost, writeFiles } from './writer.ts'
+import { type Exporting, writeFiles } from './writer.ts'
 
 /** A transaction that holds the time of exports back for longer is worth a look. */
 const HELD_MS = 60_000

@@ -5,7 +5,7 @@ import { filesOfPart } from '../../../shared/bulk/exports/rows/files.ts'
 import { readExport } from '../../../shared/bulk/exports/rows/jobs.ts'
 import { renewLease, type TakenPart } from '../../../shared/bulk/exports/rows/parts.ts'
 import type { Services } from '../../../shared/services.ts'
-import { LeaseLost } from './writer.ts'
+import { LeaseLost } from '../../loop.ts'
 
 /** Of a part that is written. Whoever takes it over makes the same objects again. Errors: LeaseLost. */
 export async function makeWhole(

@@ -19,6 +19,7 @@ import { ROW_ID_BYTES, uuidOf } from '../../../shared/bulk/exports/rows/row-id.t
 import type { CopySessions } from '../../../shared/platform/postgres/copy.ts'
 import type { Slice } from '../../../shared/platform/storage/slice.ts'
 import type { Services } from '../../../shared/services.ts'
+import { LeaseLost } from '../../loop.ts'
 import { type Block, type Blocks, lineBehind } from './block.ts'
 import type { ExportMetrics } from './metrics.ts'
 import type { Pace } from './pace.ts'
@@ -68,9 +69,6 @@ export type Exporting = Services & {
   /** There may be parts to be taken, by this worker. */
   wake(): void
 }
-
-/** The part is no longer this worker's. */
-export class LeaseLost extends Error {}
 
 interface Stored extends StoredBlock {
   readonly key: string

@@ -3,7 +3,6 @@
  * is repeated, and the AsyncJob is looked at between them, so that a cancel ends the work.
  */
 
-import { setTimeout as delay } from 'node:timers/promises'
 import { type Principal, systemPrincipal } from '../../../shared/access/principal.ts'
 import { finishAsyncJob, JobFinished } from '../../../shared/bots/async-jobs.ts'
 import { allOk, HttpError } from '../../../shared/errors.ts'
@@ -21,35 +20,23 @@ import {
   takeUpkeepJob,
   type UpkeepJob,
 } from '../../../shared/store/rows/upkeep-jobs.ts'
+import { type Loop, startLoop } from '../../loop.ts'
 import { runOwnJob, STEP } from './self-given-jobs.ts'
 
 const EVERY_MS = 500
 const WITHOUT_AUDIT = resourceTypes.filter((type) => type !== 'AuditEvent')
 
 /** Takes one job at a time until `stop`, which leaves the rest of a job to another worker. */
-export function startUpkeepJobs(services: Services): { stop(): Promise<void> } {
-  const stopping = new AbortController()
-  const { signal } = stopping
-  const tell = (error: Error) => {
-    // That PostgreSQL is away is said once, by its pool.
-    const isAway = error instanceof HttpError && error.status === 503
-    services.log[isAway ? 'debug' : 'warn']({ reason: error.message }, 'Upkeep jobs failed')
-    return false
-  }
-  const loop = async () => {
-    await checkIndexRevision(services.database).catch(tell)
-    while (!signal.aborted) {
-      const isBusy = await takeAndRun(services, signal).catch(tell)
-      if (!isBusy) await delay(EVERY_MS, undefined, { signal }).catch(() => undefined)
-    }
-  }
-  const working = loop()
-  return {
-    async stop() {
-      stopping.abort()
-      await working
+export function startUpkeepJobs(services: Services): Loop {
+  let isChecked = false
+  return startLoop(
+    { log: services.log, name: 'Upkeep jobs', everyMs: EVERY_MS },
+    async (signal) => {
+      if (!isChecked) await checkIndexRevision(services.database)
+      isChecked = true
+      return takeAndRun(services, signal)
     },
-  }
+  )
 }
 
 async function takeAndRun(services: Services, signal: AbortSignal): Promise<boolean> {

@@ -13,6 +13,7 @@ import type { Services } from '../../../shared/services.ts'
 import { removeOldRequests } from '../../../shared/store/write/idempotent-requests.ts'
 import { removeOldDeliveries } from '../../../shared/subscriptions/state.ts'
 import { removeOldWatches } from '../../../shared/subscriptions/store-socket-subscriptions.ts'
+import { type Loop, startLoop } from '../../loop.ts'
 
 const EVERY_MS = 2000
 /** A look at the statistics every so many ticks. */
@@ -28,13 +29,12 @@ const ABANDONED_MS = 24 * 3600 * 1000
 const MANY_ROWS = 500
 
 /** Runs until `stop`; an outage of PostgreSQL is told by those who wait for it. */
-export function startTableUpkeep(services: Services): { stop(): Promise<void> } {
+export function startTableUpkeep(services: Services): Loop {
   const { database, storage, log } = services
   let inserted = 0
   let ticks = 0
-  let working = Promise.resolve()
 
-  async function tick(): Promise<void> {
+  async function tick(): Promise<boolean> {
     const now = await insertedResources(database)
     if (now - inserted > MANY_ROWS) {
       await cleanPendingKeys(database)
@@ -50,23 +50,14 @@ export function startTableUpkeep(services: Services): { stop(): Promise<void> } 
       })
     }
     if (ticks % ANALYZE_EVERY === 0) await analyzeGrown(database)
-    if (ticks % FORGET_EVERY !== 0) return
+    if (ticks % FORGET_EVERY !== 0) return false
     await removeOldRequests(database)
     await forgetOldRuns(services)
     await removeOldWatches(database)
     await removeOldDeliveries(database)
     await sweepContents(services)
+    return false
   }
 
-  const timer = setInterval(() => {
-    working = working.then(tick).catch((error: Error) => {
-      log.debug({ reason: error.message }, 'Upkeep of the tables failed')
-    })
-  }, EVERY_MS)
-  return {
-    async stop() {
-      clearInterval(timer)
-      await working
-    },
-  }
+  return startLoop({ log, name: 'Upkeep of the tables', everyMs: EVERY_MS, level: 'debug' }, tick)
 }
