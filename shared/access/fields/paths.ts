@@ -2,7 +2,7 @@
 import { isDeepStrictEqual } from 'node:util'
 import { isResourceType } from '../../fhir/definitions.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
-import { propertiesOf } from '../../fhirpath/extract.ts'
+import { propertiesOf } from '../../fhirpath/members.ts'
 
 /** Without them a resource is none, or cannot be told from another. */
 const ALWAYS_SHOWN = /^(resourceType|id|meta)(\.(versionId|lastUpdated))?$/

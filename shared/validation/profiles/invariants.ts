@@ -1,6 +1,6 @@
 /** The constraints that a profile adds to its type. https://hl7.org/fhir/R4/conformance-rules.html#constraints */
 import { HttpError } from '../../errors.ts'
-import type { Variables } from '../../fhirpath/invariant-logic.ts'
+import type { Variables } from '../../fhirpath/logic.ts'
 import { type Invariant, tenantInvariant } from '../invariants.ts'
 import type { Report } from '../report.ts'
 import { MANY_STEPS } from './meter.ts'

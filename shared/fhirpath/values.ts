@@ -1,6 +1,5 @@
 /** Equality and order of FHIRPath values, as far as plain code decides them with certainty. */
 import { isDecimal, numberOf } from '../fhir/json.ts'
-import { isPrimitive } from '../fhir/primitives.ts'
 import { isObject } from '../fhir/resource.ts'
 
 /** Thrown where plain closures end and the FHIRPath engine must be asked. */
@@ -145,6 +144,8 @@ const KINDS: ReadonlyMap<string, readonly string[]> = new Map([
 /** True when an element of `type` answers `is wanted` with yes; NOT_PLAIN for what only the hierarchy knows. */
 export function isKindOf(type: string, wanted: string): boolean {
   if (type === wanted || KINDS.get(wanted)?.includes(type)) return true
-  if (KINDS.has(wanted) || isPrimitive(wanted)) return false
-  throw NOT_PLAIN
+  if (ABSTRACT.has(wanted) || ABSTRACT.has(type)) throw NOT_PLAIN
+  return false
 }
+
+const ABSTRACT = new Set(['Element', 'BackboneElement', 'Resource', 'DomainResource'])

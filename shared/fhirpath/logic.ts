@@ -1,7 +1,8 @@
-/** Three-valued logic: https://hl7.org/fhirpath/N1/#boolean-logic, `undefined` is the empty collection. */
+/** The logic of truths and collections, three-valued: https://hl7.org/fhirpath/N1/#boolean-logic, `undefined` is the empty collection. */
 
 import { isObject } from '../fhir/resource.ts'
-import { NO_VALUE, NOT_PLAIN } from './invariant-values.ts'
+import type { Expression } from './parse.ts'
+import { NO_VALUE, NOT_PLAIN } from './values.ts'
 
 /** What the variables of an invariant stand for. */
 export interface Variables {
@@ -13,6 +14,15 @@ export interface Variables {
 }
 
 export type Truth = (focus: unknown, variables: Variables) => boolean | undefined
+
+export type Evaluate = (focus: unknown, variables: Variables) => readonly unknown[]
+
+/** A compiled part of an expression. */
+export interface Compiled {
+  readonly evaluate: Evaluate
+  /** What its values may be; undefined: any resource. */
+  readonly types: readonly string[] | undefined
+}
 
 type Connect = (left: Truth, right: Truth) => Truth
 
@@ -77,4 +87,19 @@ function isDistinct(found: readonly unknown[]): boolean {
   const values = found.filter((item) => item !== NO_VALUE)
   for (const item of values) if (typeof item !== 'string') throw NOT_PLAIN
   return new Set(values).size === values.length
+}
+
+/** True for a path that begins at a variable: it does not depend on the focus. */
+export function isConstant(expression: Expression): boolean {
+  if (expression.kind === 'variable') return expression.name !== 'this'
+  return expression.kind === 'member' && expression.of !== undefined && isConstant(expression.of)
+}
+
+/** Answers the same list as long as the variables are the same. */
+export function onceFor(evaluate: Evaluate): Evaluate {
+  let known: { variables: Variables; found: readonly unknown[] } | undefined
+  return (focus, variables) => {
+    if (known?.variables !== variables) known = { variables, found: evaluate(focus, variables) }
+    return known.found
+  }
 }
