@@ -1,4 +1,4 @@
-/** Reads a request body within its limit, whatever coding it travels in. Slow ones end in `slow-bodies.ts`. */
+/** Reads a request body within its limit, whatever coding it travels in. Slow ones end in `listen.ts`. */
 import type { IncomingMessage } from 'node:http'
 import { Readable, type Transform } from 'node:stream'
 import { promisify } from 'node:util'

@@ -10,7 +10,7 @@ import { type Context, caller, type Middleware, type Web } from '../context.ts'
 import type { Access } from '../middleware/access.ts'
 import { openBody, readBody } from '../middleware/body.ts'
 import { goneSignal } from '../middleware/failures.ts'
-import { withTiming } from '../middleware/timing.ts'
+import { withTiming } from '../middleware/requests.ts'
 import { send } from '../send.ts'
 
 const ROOT = '/fhir/R4'

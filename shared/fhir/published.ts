@@ -1,5 +1,5 @@
 /** What the standard and the platform define, as resources. https://hl7.org/fhir/R4/structuredefinition.html */
-import { urlOf, versionOf } from './canonical.ts'
+
 import {
   isPlatformType,
   publishedProfilesOf,
@@ -15,7 +15,7 @@ import type {
   TypeDefinition,
 } from './definitions-data.ts'
 import { openOnce } from './definitions-lines.ts'
-import type { Resource } from './resource.ts'
+import { type Resource, urlOf, versionOf } from './resource.ts'
 import { coreCodeSystem, coreConceptMap, coreValueSet } from './terminology.ts'
 import { withoutEmpty } from './without-empty.ts'
 

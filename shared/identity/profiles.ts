@@ -5,8 +5,8 @@
  */
 import { LRUCache } from 'lru-cache'
 import { type ProjectContext, systemPrincipal } from '../access/principal.ts'
-import { chosen, urlOf, versionOf } from '../fhir/canonical.ts'
 import { publishedProfile } from '../fhir/definitions.ts'
+import { chosen, urlOf, versionOf } from '../fhir/resource.ts'
 import type { Logger } from '../log.ts'
 import { escapeValue } from '../query/values.ts'
 import type { Repository } from '../store/repository.ts'

@@ -22,9 +22,8 @@ import { parseVersion, present } from '../store/rows/rows.ts'
 import { emailChangedMail, verifyEmailMail } from './mail-texts.ts'
 import { movedTo } from './ownership.ts'
 import { onBehalfOf } from './provision.ts'
-import { requirePerson } from './recent-sign-in.ts'
 import { createSecurityRequest } from './security-requests.ts'
-import { signedInUser } from './signed-in-user.ts'
+import { requirePerson, signedInUser } from './signed-in-user.ts'
 import { normalEmail, projectOfUser, readUser } from './users.ts'
 
 const EMAIL = /^[^\s@,;:<>()[\]\\"]{1,64}@[^\s@,;:<>()[\]\\"]{1,253}$/

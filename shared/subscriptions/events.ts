@@ -21,8 +21,13 @@ import type { Version } from '../store/rows/version.ts'
 import { hiddenBy, rulingsOfContents } from '../store/rulings/rulings.ts'
 import { addDeliveries, type Delivery, type NewDelivery, type Room } from './deliveries.ts'
 import { TAKE_LOCKS, takeDeliveries } from './delivery-take.ts'
-import { type Candidate, candidateOf, isWaitedFor } from './event-match.ts'
-import { tellsHidden, type Waited } from './event-visibility.ts'
+import {
+  type Candidate,
+  candidateOf,
+  isWaitedFor,
+  tellsHidden,
+  type Waited,
+} from './event-match.ts'
 import { filedIn, forgetEvents, takeEvents } from './outbox.ts'
 import { deliveriesReceived, type Receipt } from './state.ts'
 import { type PreCommit, preCommitOf, type Skipped, withUnseen } from './store-pre-commit.ts'
@@ -85,59 +90,6 @@ export interface Events {
 const NOTHING: Matched = { events: [], deliveries: [], notifications: [], hasMore: false }
 
 export function createEvents(store: Store, transact: Transact): Events {
-  async function matchTaken(
-    inner: Store,
-    events: readonly ChangeEvent[],
-    options: MatchOptions,
-  ): Promise<Pick<Matched, 'deliveries' | 'notifications'>> {
-    const watches = await readWatches(inner.connection, events)
-    const sockets = await options.sockets(
-      watches.filter(({ isStored }) => !isStored).map(({ id }) => id),
-    )
-    const deliveries: NewDelivery[] = []
-    const notifications: Notification[] = []
-    const byProject = Map.groupBy(watches, ({ project }) => project)
-    for (const event of events) {
-      const own = byProject.has(event.project)
-        ? await inner.ownParameters.of(inner.connection, event.project)
-        : undefined
-      const candidate = candidateOf(inner, event, own)
-      const { only, verbose = false } = event.cause.resend ?? {}
-      for (const watch of byProject.get(event.project) ?? []) {
-        if (only !== undefined && watch.id !== only) continue
-        try {
-          const watcher = await watcherAt(inner, watch, candidate, sockets)
-          const isOwed =
-            watcher !== undefined &&
-            !watcher.terms.isPreCommit &&
-            (await isWaitedFor(inner, candidate, watcher))
-          if (verbose) options.judged(watch.id, event, isOwed)
-          if (!isOwed) continue
-          if (!watch.isStored) notifications.push({ subscription: watch.id, event })
-          else if (watcher.terms.hook !== undefined) {
-            deliveries.push({ event, subscription: watch.id, target: targetOf(watcher) })
-          }
-        } catch (error) {
-          // What PostgreSQL could not answer has ended the transaction; all else is of one Subscription.
-          if (!(error instanceof HttpError) || error.status >= 500) throw error
-          options.skipped(watch.id, error)
-        }
-      }
-    }
-    return { deliveries, notifications }
-  }
-
-  async function watcherAt(
-    { connection, watchers }: Store,
-    watch: WatchRow,
-    { event, own }: Candidate,
-    sockets: ReadonlyMap<string, Resource>,
-  ): Promise<Watcher | undefined> {
-    if (watch.isStored) return watchers.at(connection, watch, event.at, own)
-    const subscription = sockets.get(watch.id)
-    return subscription && watcherFrom(watch.project, watch.id, subscription, own)
-  }
-
   return {
     match: (count, options) =>
       transact(async (inner) => {
@@ -178,20 +130,80 @@ export function createEvents(store: Store, transact: Transact): Events {
     preCommit: (principal, change, resource, ifMatch, skipped) =>
       preCommitOf(store, principal, change, resource, ifMatch, skipped),
     withUnseen: (principal, row, next) => withUnseen(store, principal, row, next),
-    async seen(principal, row, waited) {
-      if (!may(principal, typeName(row.type), 'read')) return undefined
-      const [rulings] = await rulingsOfContents(store, principal, ['read'], [row])
-      if (rulings?.read === undefined) return undefined
-      const hidden = hiddenBy(rulings.read)
-      if (waited !== undefined && (await tellsHidden(store, row, hidden, waited))) return undefined
-      const version = without(toVersion(row), hidden)
-      if (version.type !== 'Binary') return version
-      return inSight(store, principal, version).catch((error: unknown) => {
-        if (error instanceof HttpError && error.status === 404) return undefined
-        throw error
-      })
-    },
+    seen: (principal, row, waited) => versionSeen(store, principal, row, waited),
   }
+}
+
+async function matchTaken(
+  inner: Store,
+  events: readonly ChangeEvent[],
+  options: MatchOptions,
+): Promise<Pick<Matched, 'deliveries' | 'notifications'>> {
+  const watches = await readWatches(inner.connection, events)
+  const sockets = await options.sockets(
+    watches.filter(({ isStored }) => !isStored).map(({ id }) => id),
+  )
+  const deliveries: NewDelivery[] = []
+  const notifications: Notification[] = []
+  const byProject = Map.groupBy(watches, ({ project }) => project)
+  for (const event of events) {
+    const own = byProject.has(event.project)
+      ? await inner.ownParameters.of(inner.connection, event.project)
+      : undefined
+    const candidate = candidateOf(inner, event, own)
+    const { only, verbose = false } = event.cause.resend ?? {}
+    for (const watch of byProject.get(event.project) ?? []) {
+      if (only !== undefined && watch.id !== only) continue
+      try {
+        const watcher = await watcherAt(inner, watch, candidate, sockets)
+        const isMatch =
+          watcher !== undefined &&
+          !watcher.terms.isPreCommit &&
+          (await isWaitedFor(inner, candidate, watcher))
+        if (verbose) options.judged(watch.id, event, isMatch)
+        if (!isMatch) continue
+        if (!watch.isStored) notifications.push({ subscription: watch.id, event })
+        else if (watcher.terms.hook !== undefined) {
+          deliveries.push({ event, subscription: watch.id, target: targetOf(watcher) })
+        }
+      } catch (error) {
+        // A failure of PostgreSQL has ended the transaction; any other concerns one Subscription.
+        if (!(error instanceof HttpError) || error.status >= 500) throw error
+        options.skipped(watch.id, error)
+      }
+    }
+  }
+  return { deliveries, notifications }
+}
+
+async function watcherAt(
+  { connection, watchers }: Store,
+  watch: WatchRow,
+  { event, own }: Candidate,
+  sockets: ReadonlyMap<string, Resource>,
+): Promise<Watcher | undefined> {
+  if (watch.isStored) return watchers.at(connection, watch, event.at, own)
+  const subscription = sockets.get(watch.id)
+  return subscription && watcherFrom(watch.project, watch.id, subscription, own)
+}
+
+async function versionSeen(
+  store: Store,
+  principal: Principal,
+  row: VersionRow,
+  waited: Waited | undefined,
+): Promise<Version | undefined> {
+  if (!may(principal, typeName(row.type), 'read')) return undefined
+  const [rulings] = await rulingsOfContents(store, principal, ['read'], [row])
+  if (rulings?.read === undefined) return undefined
+  const hidden = hiddenBy(rulings.read)
+  if (waited !== undefined && (await tellsHidden(store, row, hidden, waited))) return undefined
+  const version = without(toVersion(row), hidden)
+  if (version.type !== 'Binary') return version
+  return inSight(store, principal, version).catch((error: unknown) => {
+    if (error instanceof HttpError && error.status === 404) return undefined
+    throw error
+  })
 }
 
 /** What deliveries are counted by. */

@@ -1,7 +1,7 @@
 /** The concepts of a CodeSystem by their code, with their hierarchy. A large one takes many turns of the event loop. */
 import { paced } from '../fhir/paced.ts'
 import { isObject } from '../fhir/resource.ts'
-import type { CodeSystem, Concept, Designation, Property } from '../fhir/terminology-data.ts'
+import type { CodeSystem, Concept, Designation, Property } from '../fhir/terminology.ts'
 
 export interface ConceptNode {
   readonly code: string

@@ -1,14 +1,13 @@
 /** `ValueSet/$expand`: https://hl7.org/fhir/R4/valueset-operation-expand.html */
 import { randomUUID } from 'node:crypto'
 import { badRequest, notFound } from '../errors.ts'
-import type { ValueSet } from '../fhir/terminology-data.ts'
+import type { ValueSet } from '../fhir/terminology.ts'
 import type { OperationCall } from '../request/operation.ts'
 import type { Inputs, ParameterDefinition } from '../request/parameters.ts'
 import { jsonReply } from '../request/reply.ts'
-import { ownResource, sentAs } from './codes.ts'
+import { ownResource, sentAs, terminologyOperation, texts } from './codes.ts'
 import type { Terminology } from './find.ts'
 import { evaluation } from './members.ts'
-import { terminologyOperation, texts } from './operation.ts'
 import { type Code, expandValueSet } from './terminology-expand.ts'
 
 const MAX_COUNT = 1000

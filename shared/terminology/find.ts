@@ -6,19 +6,22 @@
 import { LRUCache } from 'lru-cache'
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import { chosen, urlOf, versionOf } from '../fhir/canonical.ts'
-import type { Resource } from '../fhir/resource.ts'
-import { coreCodeSystem, coreConceptMap, coreValueSet } from '../fhir/terminology.ts'
-import type { CodeSystem, ConceptMap, ValueSet } from '../fhir/terminology-data.ts'
+import { chosen, type Resource, urlOf, versionOf } from '../fhir/resource.ts'
+import {
+  type CodeSystem,
+  type ConceptMap,
+  coreCodeSystem,
+  coreConceptMap,
+  coreValueSet,
+  type ValueSet,
+} from '../fhir/terminology.ts'
 import { withLinked } from '../identity/linked-projects.ts'
 import { escapeValue } from '../query/values.ts'
 import type { Services } from '../services.ts'
 import { findVersions } from '../store/rows/lookups.ts'
 import { type ConceptIndex, indexConcepts } from './concept-index.ts'
 import { type ConceptList, type ConceptQuery, listConcepts } from './concepts.ts'
-import { createImportedConcepts } from './imported-concepts.ts'
-
-import { parsedOnce } from './parsed.ts'
+import { createImportedConcepts, parsedOnce } from './parsed.ts'
 
 /** A CodeSystem with whatever concepts are known of it. */
 export interface CodeSource {

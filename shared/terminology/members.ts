@@ -1,6 +1,6 @@
 /** Which codes are in a ValueSet, without listing it. https://hl7.org/fhir/R4/valueset.html#compositions */
 import { badRequest, tooCostly } from '../errors.ts'
-import type { Compose, Contained, Include, ValueSet } from '../fhir/terminology-data.ts'
+import type { Compose, Contained, Include, ValueSet } from '../fhir/terminology.ts'
 import type { CodeSource, Terminology } from './find.ts'
 
 /** Deeper nets of imports are refused. */

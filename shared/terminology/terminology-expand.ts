@@ -1,6 +1,6 @@
 /** ValueSet → its codes. https://hl7.org/fhir/R4/valueset-operation-expand.html */
 import { tooCostly } from '../errors.ts'
-import type { Concept, Designation, Include, ValueSet } from '../fhir/terminology-data.ts'
+import type { Concept, Designation, Include, ValueSet } from '../fhir/terminology.ts'
 import type { ConceptNode } from './concept-index.ts'
 import { isAbstract, isInactive, ranked } from './concepts.ts'
 import {

@@ -5,10 +5,8 @@
 import { type Issue, invalid } from '../errors.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { withinTime } from '../fhirpath/custom.ts'
-import type { CodeList } from './bindings.ts'
-import { checkBindings } from './codes.ts'
-import { createMeter } from './profiles/meter.ts'
-import type { Claimed, Run } from './profiles/run.ts'
+import { type CodeList, checkBindings } from './bindings.ts'
+import { type Claimed, createMeter, type Run } from './profiles/run.ts'
 import { Report } from './report.ts'
 import { validateStructure } from './structure.ts'
 

@@ -3,8 +3,7 @@ import { type FileHandle, open } from 'node:fs/promises'
 import path from 'node:path'
 import { buffer } from 'node:stream/consumers'
 import t from 'tap'
-import { openDisk } from '../../shared/platform/storage/disk.ts'
-import { writeWhole } from '../../shared/platform/storage/disk-write.ts'
+import { openDisk, writeWhole } from '../../shared/platform/storage/disk.ts'
 import { allocatePages, pageBytes } from '../../shared/platform/storage/page-memory.ts'
 
 const PAGE = 4096

@@ -6,7 +6,7 @@ import { isObject, type Resource } from '../../shared/fhir/resource.ts'
 import { compilePlain } from '../../shared/fhirpath/closures.ts'
 import { compile, holds } from '../../shared/fhirpath/path.ts'
 import { NOT_PLAIN } from '../../shared/fhirpath/values.ts'
-import { hasOnlyBasicHtml, hasText } from '../../shared/validation/narrative.ts'
+import { hasOnlyBasicHtml, hasText } from '../../shared/validation/invariants.ts'
 import { validate } from '../../shared/validation/validate.ts'
 import { r4ExampleTexts } from '../fixtures/resources.ts'
 

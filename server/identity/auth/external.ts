@@ -15,11 +15,9 @@ import { escapeValue } from '../../../shared/query/values.ts'
 import type { Services } from '../../../shared/services.ts'
 import { find } from '../../../shared/store/rows/lookups.ts'
 import type { Context } from '../../context.ts'
-import { newBinding } from '../binding.ts'
-import { clearCookie, readCookie, senderOf, setCookie } from '../browser.ts'
-import { digestOf, isDigestOf } from '../logins.ts'
+import { clearCookie, newBinding, readCookie, senderOf, setCookie } from '../browser.ts'
+import { audit, digestOf, isDigestOf } from '../logins.ts'
 import { type App, findApp, projectOfClient, type SignInRequest, signInRequest } from './apps.ts'
-import { audit } from './audit.ts'
 import type { Fields } from './fields.ts'
 import {
   authorizeUrlOf,

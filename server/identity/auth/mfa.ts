@@ -18,8 +18,8 @@ import { countEvent } from '../../../shared/platform/redis/events.ts'
 import { patchUser, readUser } from '../../../shared/projects/users.ts'
 import type { Services } from '../../../shared/services.ts'
 import type { Context } from '../../context.ts'
+import { deviceIn } from '../browser.ts'
 import { patchLogin, requireOpen, revokeLogin, userIdOf } from '../logins.ts'
-import { deviceIn } from './device-cookie.ts'
 
 const WRONG_TOKENS = 5
 const COUNT_SECONDS = 3600

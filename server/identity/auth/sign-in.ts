@@ -17,8 +17,15 @@ import type { Services } from '../../../shared/services.ts'
 import { find } from '../../../shared/store/rows/lookups.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
 import type { Context } from '../../context.ts'
-import { bindLogin, isBound, newBinding } from '../binding.ts'
-import { senderOf, sessionCookie, setCookie } from '../browser.ts'
+import {
+  bindLogin,
+  isBound,
+  newBinding,
+  rememberSignIn,
+  senderOf,
+  sessionCookie,
+  setCookie,
+} from '../browser.ts'
 import {
   clientIdOf,
   connection,
@@ -30,7 +37,6 @@ import {
   userIdOf,
 } from '../logins.ts'
 import { type App, type SignInRequest, scopeOf } from './apps.ts'
-import { rememberSignIn } from './device-cookie.ts'
 import { enrolment } from './mfa.ts'
 
 export type AuthMethod = 'password' | 'google' | 'external' | 'exchange'

@@ -19,8 +19,7 @@ import {
   readLaunch,
 } from '../auth/apps.ts'
 import { withCode } from '../auth/sign-in.ts'
-import { bindLogin, newBinding } from '../binding.ts'
-import { isNavigation, readCookie, sessionCookie } from '../browser.ts'
+import { bindLogin, isNavigation, newBinding, readCookie, sessionCookie } from '../browser.ts'
 import {
   clientIdOf,
   connection,

@@ -18,9 +18,9 @@ import {
   readLogin,
   revokeLogin,
 } from '../logins.ts'
-import { tokenAnswer } from './answer.ts'
-import type { ClientKeys } from './client-keys.ts'
+import { optional, required, tokenAnswer } from './answer.ts'
 import {
+  type ClientKeys,
   invalidClient,
   isProving,
   mustProve,
@@ -28,7 +28,6 @@ import {
   presented,
   requireProof,
 } from './clients.ts'
-import { optional, required } from './form.ts'
 
 /** Errors: the rows of auth.md §6.4 about codes and PKCE. A second use revokes the Login. */
 export async function grantCode(

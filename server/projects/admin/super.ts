@@ -1,7 +1,7 @@
 /** What only super admins without a policy may do. */
 
 import type { Principal } from '../../../shared/access/principal.ts'
-import { criteriaGrant } from '../../../shared/access/subscription-criteria.ts'
+import { criteriaGrant } from '../../../shared/access/subscription.ts'
 import { badRequest, forbidden, located } from '../../../shared/errors.ts'
 import { isResourceType, resourceTypes } from '../../../shared/fhir/definitions.ts'
 import { completedJob, startUpkeep } from '../../../shared/jobs/long-jobs.ts'

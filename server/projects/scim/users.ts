@@ -8,10 +8,9 @@ import {
   referenceTo,
 } from '../../../shared/fhir/resource.ts'
 import type { Session } from '../../../shared/identity/principals.ts'
-import { requireUnlessLimited } from '../../../shared/projects/access.ts'
 import { PROFILE_TYPES } from '../../../shared/projects/invitation.ts'
 import { inviteMember, userOf } from '../../../shared/projects/invite.ts'
-import { movedTo } from '../../../shared/projects/ownership.ts'
+import { movedTo, requireUnlessLimited } from '../../../shared/projects/ownership.ts'
 import { onBehalfOf } from '../../../shared/projects/provision.ts'
 import { tellOldAddress } from '../../../shared/projects/update-email.ts'
 import { projectOfUser } from '../../../shared/projects/users.ts'
@@ -22,9 +21,9 @@ import type { Services } from '../../../shared/services.ts'
 import type { Transaction } from '../../../shared/store/repository.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
 import { readMember, removeMember } from '../admin/members.ts'
-import { patchScimUser } from './patch.ts'
 import {
   nameOf,
+  patchScimUser,
   profileName,
   readScimUser,
   type ScimName,

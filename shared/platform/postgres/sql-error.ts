@@ -18,7 +18,7 @@ export class SqlError extends Error {
   }
 }
 
-/** Raised by the function search_cap (migrations/006-joins.ts). */
+/** Raised by the function search_cap of the schema. */
 const TOO_MANY = 'BT001'
 /** Serialization failure, deadlock, lock timeout. */
 const CONTENTION = new Set(['40001', '40P01', '55P03'])

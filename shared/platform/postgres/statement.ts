@@ -1,4 +1,6 @@
 /** Statements and the connections that run them. */
+
+import { AsyncLocalStorage } from 'node:async_hooks'
 import type { Connection as PgConnection } from 'pg'
 
 export interface Connection {
@@ -27,4 +29,23 @@ export type WireConnection = PgConnection & {
   /** The texts of named statements that PostgreSQL knows. */
   readonly parsedStatements: Record<string, string>
   close(what: { readonly type: 'S'; readonly name: string }): void
+}
+
+// The time that a request has waited for PostgreSQL, for `Server-Timing`.
+
+const asked = new AsyncLocalStorage<{ ms: number }>()
+
+/** Milliseconds that the statements of `work` took; those sent for several requests count for one of them. */
+export async function databaseTimeOf<T>(
+  work: () => Promise<T>,
+): Promise<{ readonly result: T; readonly ms: number }> {
+  const time = { ms: 0 }
+  const result = await asked.run(time, work)
+  return { result, ms: time.ms }
+}
+
+/** Nothing is counted when nobody asks. */
+export function countDatabaseTime(startedAt: number): void {
+  const time = asked.getStore()
+  if (time !== undefined) time.ms += performance.now() - startedAt
 }

@@ -2,8 +2,7 @@
  * The paths of discriminators, a small part of FHIRPath: children, `extension(url)`, `resolve()`,
  * `ofType(type)`. https://hl7.org/fhir/R4/profiling.html#discriminator
  */
-import { urlOf } from '../../fhir/canonical.ts'
-import { isObject } from '../../fhir/resource.ts'
+import { isObject, urlOf } from '../../fhir/resource.ts'
 import type { Run } from './run.ts'
 import type { ElementNode } from './tree.ts'
 

@@ -6,14 +6,18 @@
 
 import { isResourceType, typeDefinition } from '../../fhir/definitions.ts'
 import { isObject } from '../../fhir/resource.ts'
-import { bindingFault, codesOf, publishedCodes } from '../bindings.ts'
-import { checkTarget } from '../codes.ts'
+import { bindingFault, checkTarget, codesOf, publishedCodes } from '../bindings.ts'
 import { type Property, shapeOf } from '../shapes.ts'
-import { checkInvariants, invariantsOf } from './invariants.ts'
-import { checkCount, itemsOf, rangeOf } from './items.ts'
-import { limitsOf } from './limits.ts'
 import type { Others } from './members.ts'
-import { patternOf } from './patterns.ts'
+import {
+  checkCount,
+  checkInvariants,
+  invariantsOf,
+  itemsOf,
+  limitsOf,
+  patternOf,
+  rangeOf,
+} from './patterns.ts'
 import { at, type Check, conforms, type ItemCheck, type Profile, type Run } from './run.ts'
 import { compileSlices } from './slices.ts'
 import {

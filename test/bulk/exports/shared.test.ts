@@ -7,7 +7,6 @@ import { releasePart, type TakenPart, takePart } from '../../../shared/bulk/expo
 import type { Resource } from '../../../shared/fhir/resource.ts'
 import { openCopySessions } from '../../../shared/platform/postgres/copy.ts'
 import type { Storage } from '../../../shared/platform/storage/storage.ts'
-import { down, up } from '../../../shared/store/migrations/062-export-shared-parts.ts'
 import { createBlocks } from '../../../worker/bulk/exports/block.ts'
 import { createExportMetrics } from '../../../worker/bulk/exports/metrics.ts'
 import { createPace } from '../../../worker/bulk/exports/pace.ts'
@@ -188,28 +187,6 @@ t.test(
       [{ part: { kind: 'close', epoch: 1 } }],
     )
     t.equal((await admin.del(url)).status, 202)
-  },
-)
-
-t.test(
-  'what shared a part is done apart once the column is gone, each resource once',
-  async (t) => {
-    const own = await aLargePatient()
-    const url = await kickOff(admin, `Group/${await groupOf(own)}/$export`)
-    const taken = await run(await takePart(database))
-    if (taken === undefined) throw new Error('There is no part')
-    await t.rejects(run(taken, failingAfter(2)))
-    await releasePart(database, taken.job.id, taken.part, false)
-    await down(database.knex)
-    await up(database.knex)
-    const kinds: string[] = []
-    let part = await takePart(database)
-    while (part !== undefined) {
-      kinds.push(part.part.kind)
-      part = (await run(part)) ?? (await takePart(database))
-    }
-    t.match(new Set(kinds), new Set(['output', 'close']))
-    await isWhole(own, await exportedAt(admin, url))
   },
 )
 
