@@ -13,10 +13,10 @@ import {
   createPathCache,
   type NodePath,
   type Nodes,
+  plain,
   quietly,
   valuesOf,
 } from './path.ts'
-import { plain } from './plain.ts'
 
 const MAX_LENGTH = 2_000
 /** The parser needs up to 100 ms for so many. */

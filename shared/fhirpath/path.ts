@@ -12,16 +12,17 @@
  * those of the resource itself, dates and quantities texts. Evaluation is synchronous, reads nothing
  * and leaves the node as it is. Errors: HttpError 400, for whatever is wrong with the expression.
  */
+
 import type { OptionVariants, ResourceNode } from 'fhirpath'
 import { LRUCache } from 'lru-cache'
 import { badRequest, HttpError } from '../errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import { openOnce } from '../fhir/definitions-lines.ts'
+import { isDecimal } from '../fhir/json.ts'
 import { isPrimitive } from '../fhir/primitives.ts'
 import { isObject } from '../fhir/resource.ts'
 import { engine } from './engine.ts'
 import { functions } from './functions.ts'
-import { plain, sourceOfPlain } from './plain.ts'
 
 /**
  * `%name` → value or array of values; undefined and `[]` are the empty collection. `%resource` and
@@ -198,4 +199,40 @@ function constantsOf(expression: string): Variables {
     constants[`${kind}-${name}`] = `http://hl7.org/fhir/${folder}/${name}`
   }
   return constants
+}
+
+// What a value became, so that a resource is walked once for all expressions on it.
+const plainOf = new WeakMap<object, unknown>()
+const sourceOf = new WeakMap<object, unknown>()
+
+/** The same value when no Decimal is in it, otherwise a copy without any. */
+export function plain(value: unknown): unknown {
+  if (typeof value !== 'object' || value === null) return value
+  if (isDecimal(value)) return value.valueOf()
+  const known = plainOf.get(value)
+  if (known !== undefined) return known
+  const copy = Array.isArray(value) ? plainItems(value) : plainMembers(value)
+  plainOf.set(value, copy)
+  if (copy !== value) {
+    plainOf.set(copy, copy)
+    sourceOf.set(copy, value)
+  }
+  return copy
+}
+
+/** The value that `plain` was given, Decimals and all, for one that came out of the engine. */
+function sourceOfPlain(value: unknown): unknown {
+  return typeof value === 'object' && value !== null ? (sourceOf.get(value) ?? value) : value
+}
+
+function plainItems(items: readonly unknown[]): readonly unknown[] {
+  const copies = items.map(plain)
+  return copies.some((copy, index) => copy !== items[index]) ? copies : items
+}
+
+function plainMembers(value: object): object {
+  const entries = Object.entries(value)
+  const copies = entries.map(([key, member]) => [key, plain(member)] as const)
+  const isSame = copies.every(([, copy], index) => copy === entries[index]?.[1])
+  return isSame ? value : Object.fromEntries(copies)
 }

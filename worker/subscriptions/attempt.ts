@@ -16,10 +16,7 @@ import { eventBody } from '../../shared/subscriptions/bot-event-body.ts'
 import type { Delivery } from '../../shared/subscriptions/deliveries.ts'
 import { createEvents } from '../../shared/subscriptions/events.ts'
 import type { Runner } from '../bots/run.ts'
-import { runBot, withoutTarget } from './bot-hook.ts'
-import type { Sent } from './delivery-outcome.ts'
-import type { Message } from './headers.ts'
-import { sendHook } from './rest-hook.ts'
+import { type Message, runBot, type Sent, sendHook, withoutTarget } from './hooks.ts'
 
 /** What is delivered, for whom. */
 export interface Attempted {

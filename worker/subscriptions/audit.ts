@@ -1,10 +1,17 @@
 /** An AuditEvent an attempt, or one for many that succeeded (events.md §5.5). */
+import { LRUCache } from 'lru-cache'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
+import { HttpError } from '../../shared/errors.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import type { Services } from '../../shared/services.ts'
 import type { Repository } from '../../shared/store/repository.ts'
-import type { Untold } from '../../shared/subscriptions/unreported-successes.ts'
+import { parseVersion, toVersion } from '../../shared/store/rows/rows.ts'
+import {
+  takeUntold,
+  type Untold,
+  untoldSubscriptions,
+} from '../../shared/subscriptions/unreported-successes.ts'
 
 export interface AttemptRecord {
   readonly subscription: Resource
@@ -38,7 +45,7 @@ export async function auditAttempt(services: Services, record: AttemptRecord): P
 }
 
 /** Errors: 503 while PostgreSQL is away. */
-export async function auditSuccesses(
+async function auditSuccesses(
   services: Services,
   repository: Pick<Repository, 'create'>,
   subscription: Resource,
@@ -81,5 +88,42 @@ function auditEvent(
     entity: [...references.map((reference) => ({ what: { reference } })), { what: observer }],
     outcome,
     outcomeDesc: text,
+  }
+}
+
+// Successes of a Subscription have an AuditEvent each while they are few; beyond that PostgreSQL counts them with the
+// receipts, and one AuditEvent reports those of a minute (events.md §5.5).
+const ALONE_A_MINUTE = 60
+const MINUTE_MS = 60_000
+const KEPT = 20_000
+
+/** Answers whether the next success of a Subscription has an AuditEvent of its own. */
+export function createToldAlone(): (subscription: string) => boolean {
+  const counts = new LRUCache<string, { readonly minute: number; count: number }>({ max: KEPT })
+  return (subscription) => {
+    const minute = Math.floor(Date.now() / MINUTE_MS)
+    let told = counts.get(subscription)
+    if (told?.minute !== minute) {
+      told = { minute, count: 0 }
+      counts.set(subscription, told)
+    }
+    told.count += 1
+    return told.count <= ALONE_A_MINUTE
+  }
+}
+
+/** Of several workers one does it. */
+export async function tellSuccesses(services: Services): Promise<void> {
+  for (const place of await untoldSubscriptions(services.database)) {
+    const telling = services.repository.transaction(async (inner) => {
+      const untold = await inner.beside((connection) => takeUntold(connection, place))
+      if (untold?.version === undefined) return
+      const subscription = parseVersion(toVersion(untold.version))
+      await auditSuccesses(services, inner, subscription, untold)
+    })
+    await telling.catch((error: unknown) => {
+      // One that cannot be told of, as of a Project that is gone, does not keep back the others.
+      if (!(error instanceof HttpError) || error.status >= 500) throw error
+    })
   }
 }

@@ -1,4 +1,4 @@
-/** Takes what Subscriptions are owed, delivers it, and settles each attempt in PostgreSQL. */
+/** Takes pending deliveries, makes each, and settles the attempt in PostgreSQL. */
 
 import { setTimeout as delay, setImmediate as nextTurn } from 'node:timers/promises'
 import type { Services } from '../../shared/services.ts'
@@ -11,15 +11,13 @@ import {
   repeatDelivery,
 } from '../../shared/subscriptions/deliveries.ts'
 import { createEvents } from '../../shared/subscriptions/events.ts'
-import { deliveryFailed, deliveryOrphaned } from '../../shared/subscriptions/state.ts'
+import { deliveryFailed, deliveryOrphaned, type Receipt } from '../../shared/subscriptions/state.ts'
 import type { Runner } from '../bots/run.ts'
 import { backoffMs, isAway, startLoop } from '../loop.ts'
 import { type Attempted, attempt } from './attempt.ts'
-import { auditAttempt } from './audit.ts'
+import { auditAttempt, createToldAlone } from './audit.ts'
 import type { EventMetrics } from './metrics.ts'
-import { createReceipts } from './receipts.ts'
 import { endSubscription } from './subscription-end.ts'
-import { createToldAlone } from './successes.ts'
 
 /** Addresses outside that are waited for at once. */
 const HOOKS = 100
@@ -219,4 +217,40 @@ export function startDeliveries(
 function delayAfter(attempts: number): number {
   const jitter = 1 - JITTER + Math.random() * 2 * JITTER
   return backoffMs(attempts, FIRST_DELAY_MS) * jitter
+}
+
+interface Receipts {
+  /** Resolves when PostgreSQL knows. */
+  add(receipt: Receipt): Promise<void>
+  /** Hands all that wait to `settle`. Where that fails they wait on, or fail too when it `isLast`. */
+  settle<T>(settle: (receipts: readonly Receipt[]) => Promise<T>, isLast: boolean): Promise<T>
+}
+
+interface Waiting {
+  readonly receipt: Receipt
+  readonly resolve: () => void
+  readonly reject: (error: unknown) => void
+}
+
+function createReceipts(): Receipts {
+  let queue: Waiting[] = []
+  return {
+    add: (receipt) =>
+      new Promise((resolve, reject) => {
+        queue.push({ receipt, resolve, reject })
+      }),
+    async settle(settle, isLast) {
+      const batch = queue
+      queue = []
+      try {
+        const result = await settle(batch.map(({ receipt }) => receipt))
+        for (const { resolve } of batch) resolve()
+        return result
+      } catch (error) {
+        if (!isLast) queue = [...batch, ...queue]
+        else for (const { reject } of batch) reject(error)
+        throw error
+      }
+    },
+  }
 }

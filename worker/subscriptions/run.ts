@@ -9,10 +9,10 @@ import {
 } from '../../shared/subscriptions/events.ts'
 import type { Runner } from '../bots/run.ts'
 import { startLoop } from '../loop.ts'
+import { tellSuccesses } from './audit.ts'
 import { startDeliveries } from './deliver.ts'
 import type { EventMetrics } from './metrics.ts'
 import { endOverdue } from './subscription-end.ts'
-import { tellSuccesses } from './successes.ts'
 
 /** What happens beside rest-hooks. */
 export interface EventHooks extends Pick<MatchOptions, 'sockets'> {

@@ -7,7 +7,7 @@ import { absoluteUrl, emptyReply, outcomeReply } from '../../request/reply.ts'
 import type { FhirReply, FhirRequest } from '../../request/request.ts'
 import type { Services } from '../../services.ts'
 import { isUuid } from '../../store/rows/context.ts'
-import { type BulkCaller, type BulkStep, recordBulk } from '../exports/audit.ts'
+import { type BulkCaller, type BulkStep, recordBulk } from '../exports/announce.ts'
 import { pollOrRefuse } from '../exports/status.ts'
 import {
   cancelImport,

@@ -2,29 +2,34 @@
 
 import type { Principal } from '../../../shared/access/principal.ts'
 import { endExport, ownerOf } from '../../../shared/bulk/exports/announce.ts'
+import { plainContent } from '../../../shared/bulk/exports/download.ts'
+import { fileKey } from '../../../shared/bulk/exports/file.ts'
 import { manifestOf } from '../../../shared/bulk/exports/manifest.ts'
 import { rightsDigest } from '../../../shared/bulk/exports/member.ts'
 import { createExports, hasType } from '../../../shared/bulk/exports/rows/exports.ts'
+import { filesOfPart } from '../../../shared/bulk/exports/rows/files.ts'
 import {
   addIssues,
   completeExport,
   type ExportJob,
   type PlannedJob,
+  readExport,
   UNREADABLE,
 } from '../../../shared/bulk/exports/rows/jobs.ts'
+import { uuidOf } from '../../../shared/bulk/exports/rows/part.ts'
 import {
   clearMembers,
   type Ended,
   finishPart,
   finishPlan,
+  renewLease,
   type TakenPart,
 } from '../../../shared/bulk/exports/rows/parts.ts'
 import { startExport } from '../../../shared/bulk/exports/rows/plan.ts'
-import { uuidOf } from '../../../shared/bulk/exports/rows/row-id.ts'
 import { issue } from '../../../shared/errors.ts'
 import { sliceOf } from '../../../shared/platform/storage/slice.ts'
+import type { Services } from '../../../shared/services.ts'
 import { LeaseLost } from '../../loop.ts'
-import { makeWhole } from './whole.ts'
 import { type Exporting, writeFiles } from './writer.ts'
 
 /** A transaction that holds the time of exports back for longer is worth a look. */
@@ -212,4 +217,32 @@ async function done(
 
 function isPlanned(job: ExportJob): job is PlannedJob {
   return job.at !== null
+}
+
+/** Of a part that is written. Whoever takes it over makes the same objects again. Errors: LeaseLost. */
+async function makeWhole(
+  { database, storage }: Services,
+  { job, part }: TakenPart,
+  signal: AbortSignal,
+): Promise<void> {
+  if (!job.input.presigned) return
+  for (const file of await filesOfPart(database, job.id, part.n)) {
+    const key = fileKey(job.input.projectId, job.id, part.n, file.seq)
+    await storage.put(key, untilAborted(plainContent(storage, job, file), signal))
+    if (await renewLease(database, job.id, part)) continue
+    // What comes here after the files of the export are gone would stay.
+    const now = await readExport(database, job.id)
+    if (now === undefined || now.state === 'error') await storage.delete(key)
+    throw new LeaseLost()
+  }
+}
+
+async function* untilAborted(
+  pieces: AsyncIterable<Buffer>,
+  signal: AbortSignal,
+): AsyncGenerator<Buffer> {
+  for await (const piece of pieces) {
+    signal.throwIfAborted()
+    yield piece
+  }
 }

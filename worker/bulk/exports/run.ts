@@ -2,9 +2,17 @@
  * Takes parts of exports, a few at a time. PostgreSQL knows what is to be done; that somebody says so
  * through Redis only spares the time until the next look.
  */
+
 import { setTimeout as delay } from 'node:timers/promises'
 import { endExport } from '../../../shared/bulk/exports/announce.ts'
+import { blockKey, fileKey } from '../../../shared/bulk/exports/file.ts'
 import { memberOf } from '../../../shared/bulk/exports/member.ts'
+import {
+  endedExport,
+  markSwept,
+  wholeFiles,
+  writtenBlocks,
+} from '../../../shared/bulk/exports/rows/ended.ts'
 import { failExport } from '../../../shared/bulk/exports/rows/jobs.ts'
 import {
   releasePart,
@@ -20,8 +28,7 @@ import { createBlocks } from './block.ts'
 import type { ExportMetrics } from './metrics.ts'
 import { createPace } from './pace.ts'
 import { GivenUp, runPart } from './part.ts'
-import { sweepExport } from './sweep.ts'
-import type { Exporting } from './writer.ts'
+import { type Exporting, mostUnderWay } from './writer.ts'
 
 const AT_ONCE = 2
 const LOOK_MS = 2000
@@ -121,4 +128,23 @@ async function settle(
   }
   await delay(PAUSE_MS)
   await releasePart(database, job.id, part, true)
+}
+
+/** One export; false when there is none. */
+export async function sweepExport({ database, storage, log }: Services): Promise<boolean> {
+  const ended = await endedExport(database)
+  if (ended === undefined) return false
+  const { id, projectId } = ended
+  for (const { part, kind, epoch, last } of await writtenBlocks(database, id)) {
+    // A worker that died may have stored a few more than it could write down.
+    for (let seq = 0; seq <= last + mostUnderWay(kind); seq++) {
+      await storage.delete(blockKey(projectId, id, part, epoch, seq))
+    }
+  }
+  for (const { part, seq } of await wholeFiles(database, id)) {
+    await storage.delete(fileKey(projectId, id, part, seq))
+  }
+  await markSwept(database, id)
+  log.info({ export: id }, 'The files of an export are gone')
+  return true
 }

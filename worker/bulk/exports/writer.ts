@@ -13,9 +13,8 @@ import {
   type Position,
   type StoredBlock,
 } from '../../../shared/bulk/exports/rows/files.ts'
-import type { PartKind } from '../../../shared/bulk/exports/rows/part.ts'
+import { type PartKind, ROW_ID_BYTES, uuidOf } from '../../../shared/bulk/exports/rows/part.ts'
 import { type Ended, finishPart, type TakenPart } from '../../../shared/bulk/exports/rows/parts.ts'
-import { ROW_ID_BYTES, uuidOf } from '../../../shared/bulk/exports/rows/row-id.ts'
 import type { CopySessions } from '../../../shared/platform/postgres/copy.ts'
 import type { Slice } from '../../../shared/platform/storage/slice.ts'
 import type { Services } from '../../../shared/services.ts'

@@ -15,10 +15,8 @@ import { lineFailure, PartLost } from '../../../shared/bulk/imports/writes.ts'
 import { HttpError } from '../../../shared/errors.ts'
 import type { Services } from '../../../shared/services.ts'
 import { backoffMs, type Loop, startLoop, whileLeased } from '../../loop.ts'
-import { finishManifest, finishPart } from './end.ts'
-import { readManifest } from './manifest.ts'
-import { importPart, PartTooEarly, type Spare } from './part.ts'
-import { unreadable } from './source.ts'
+import { finishManifest, finishPart, importPart, PartTooEarly, type Spare } from './part.ts'
+import { readManifest, unreadable } from './source.ts'
 
 /** More would only share the same processor. */
 const AT_ONCE = 2

@@ -6,8 +6,8 @@
 
 import { typeNumber } from '../../../fhir/definitions.ts'
 import type { Connection } from '../../../platform/postgres/statement.ts'
+import { literal } from './filters.ts'
 import { listedIdsSql, listedSql, listedWithFew } from './list.ts'
-import { literal } from './literal.ts'
 import type { Range } from './part.ts'
 import { IN_COMPARTMENT, rangeSql, type Selection } from './select.ts'
 

@@ -9,8 +9,12 @@ import type { Connection } from '../../../platform/postgres/statement.ts'
 import { type Store, scopeOf } from '../../../store/rows/context.ts'
 import { listCompartments } from '../patients/compartments.ts'
 import { addChanged, type Listing, listMembers } from '../patients/members.ts'
-import { provenanceChoice, targetTypes } from '../patients/provenance.ts'
-import { hasProvenance, listProvenance } from '../patients/provenance-list.ts'
+import {
+  hasProvenance,
+  listProvenance,
+  provenanceChoice,
+  targetTypes,
+} from '../patients/provenance.ts'
 import { type ExportJob, lockExports, type PlannedJob } from './jobs.ts'
 import { cutList, type Listed } from './list.ts'
 import { MOST_RUNNING, type NewPart } from './parts.ts'

@@ -17,10 +17,9 @@ import { rulingsOfContents } from '../../../store/rulings/rulings.ts'
 import { allSql, grantTests, hidesAny, placeIn } from '../../../store/search/tests/grant-tests.ts'
 import { type Scene, scopeSql } from '../../../store/search/tests/row-test.ts'
 import { isHidden, sightOf } from '../../../store/search/tests/visible-rows.ts'
-import { type Filter, filtered, filterOf } from './filters.ts'
+import { type Filter, filtered, filterOf, literal } from './filters.ts'
 import type { ExportInput, PlannedJob } from './jobs.ts'
 import { listedIdsSql } from './list.ts'
-import { literal } from './literal.ts'
 import type { Range } from './part.ts'
 
 /** What of one type is to be exported. */
