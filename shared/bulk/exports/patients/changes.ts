@@ -124,7 +124,7 @@ interface Gone {
   readonly id: string
 }
 
-/** As in provenance-list.ts: of a row the first key is its own, and that of a reference to it differs by its type. */
+/** As in provenance.ts: of a row the first key is its own, and that of a reference to it differs by its type. */
 async function addAbout(
   { connection, keys }: Store,
   { id: job }: PlannedJob,
