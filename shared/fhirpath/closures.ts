@@ -71,7 +71,7 @@ export function compileValues(
 const NO_VARIABLES: Variables = { context: undefined, resource: undefined, rootResource: undefined }
 
 interface Context {
-  /** What the focus may be; undefined: any resource. */
+  /** Types that the focus may have; undefined: any resource. */
   readonly types: readonly string[] | undefined
   readonly isStart: boolean
   readonly isTenants: boolean

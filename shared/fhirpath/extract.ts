@@ -95,7 +95,7 @@ function call(expression: Call, start: Focus): readonly Focus[] {
   throw new Error(`Search expressions have no function "${name}"`)
 }
 
-/** Of the types of a choice some may lack the element, but not all. */
+/** Some types of a choice may lack the element, but not all. */
 function children(foci: readonly Focus[], name: string, index?: number): readonly Focus[] {
   const found = foci.flatMap((focus) => child(focus, name, index))
   if (found.length > 0) return found

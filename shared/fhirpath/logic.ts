@@ -1,10 +1,10 @@
-/** The logic of truths and collections, three-valued: https://hl7.org/fhirpath/N1/#boolean-logic, `undefined` is the empty collection. */
+/** Three-valued logic, `undefined` is the empty collection: https://hl7.org/fhirpath/N1/#boolean-logic */
 
 import { isObject } from '../fhir/resource.ts'
 import type { Expression } from './parse.ts'
 import { NO_VALUE, NOT_PLAIN } from './values.ts'
 
-/** What the variables of an invariant stand for. */
+/** The values of an invariant's variables. */
 export interface Variables {
   /** The element that the invariant belongs to. */
   readonly context: unknown
@@ -20,13 +20,13 @@ export type Evaluate = (focus: unknown, variables: Variables) => readonly unknow
 /** A compiled part of an expression. */
 export interface Compiled {
   readonly evaluate: Evaluate
-  /** What its values may be; undefined: any resource. */
+  /** Types that its values may have; undefined: any resource. */
   readonly types: readonly string[] | undefined
 }
 
 type Connect = (left: Truth, right: Truth) => Truth
 
-/** What connects two truths; the right one is not looked at when the left one decides. */
+/** Operators between two truths; the right one is not evaluated when the left one decides. */
 export const LOGIC: ReadonlyMap<string, Connect> = new Map<string, Connect>([
   [
     'and',
@@ -82,7 +82,7 @@ export const TESTS: ReadonlyMap<string, (found: readonly unknown[]) => boolean> 
   ['allFalse', (found: readonly unknown[]) => found.every((item) => item === false)],
 ])
 
-/** What has no value is equal to nothing. */
+/** An element without a value is equal to nothing. */
 function isDistinct(found: readonly unknown[]): boolean {
   const values = found.filter((item) => item !== NO_VALUE)
   for (const item of values) if (typeof item !== 'string') throw NOT_PLAIN

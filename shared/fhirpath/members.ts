@@ -40,7 +40,7 @@ export interface Child {
   readonly isPrimitive: boolean
 }
 
-/** Of an element that is of one of the types; undefined: any resource. */
+/** The children of an element that has one of the types; undefined: any resource. */
 export function childrenOf(types: readonly string[] | undefined, name: string): readonly Child[] {
   if (types === undefined || types.includes('Resource')) {
     return [{ property: name, type: undefined, isPrimitive: false }]

@@ -170,7 +170,7 @@ function failed(what: string, error: unknown): HttpError {
 }
 
 /**
- * What published expressions write otherwise than the grammar has it: `as` on collections, where it
+ * Adapts what published expressions write otherwise than the grammar has it: `as` on collections, where it
  * means `ofType`, and the element `div`, which is a word of the language. Texts, comments and quoted
  * names stay.
  */
@@ -201,7 +201,7 @@ function constantsOf(expression: string): Variables {
   return constants
 }
 
-// What a value became, so that a resource is walked once for all expressions on it.
+// These maps remember what a value became, so that a resource is walked once for all expressions on it.
 const plainOf = new WeakMap<object, unknown>()
 const sourceOf = new WeakMap<object, unknown>()
 

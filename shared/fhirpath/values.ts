@@ -105,7 +105,7 @@ function textsOf(all: readonly unknown[]): { has(value: unknown): boolean } {
   return known
 }
 
-/** Those of `items` that are among `others`, in time linear to both. */
+/** Returns the items that are among `others`, in time linear to both. */
 export function commonOf(items: readonly unknown[], others: readonly unknown[]): unknown[] {
   const known = new Set(others.map(textOf))
   return items.filter((item) => known.has(textOf(item)))

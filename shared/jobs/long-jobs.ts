@@ -74,7 +74,7 @@ function jobReply(services: Services, jobId: string): FhirReply {
 
 const KEPT_MS = 7 * 24 * 3_600_000
 
-/** Jobs and their results are kept 7 days; answers how many are gone now. */
+/** Removes jobs and their results after 7 days; returns how many. */
 export async function removeOldJobs({ repository }: Services): Promise<number> {
   const before = new Date(Date.now() - KEPT_MS)
   return await repository

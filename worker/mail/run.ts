@@ -39,7 +39,7 @@ async function takeAndSend(services: Services, mailer: Mailer | undefined): Prom
   return true
 }
 
-/** Without a mail server the log tells of it, and the outbox keeps it for the super admin. */
+/** Without a mail server the log names the mail, which stays in the outbox for the super admin. */
 async function keepUnsent({ database, log }: Services, { id, message }: StoredMail): Promise<void> {
   const { kind, to, subject, text = '' } = message
   const told = kind === 'client' ? {} : { to, subject, text: withoutLinkSecret(text) }

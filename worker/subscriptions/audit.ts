@@ -112,7 +112,7 @@ export function createToldAlone(): (subscription: string) => boolean {
   }
 }
 
-/** Of several workers one does it. */
+/** One of several workers writes each AuditEvent. */
 export async function tellSuccesses(services: Services): Promise<void> {
   for (const place of await untoldSubscriptions(services.database)) {
     const telling = services.repository.transaction(async (inner) => {
@@ -122,7 +122,7 @@ export async function tellSuccesses(services: Services): Promise<void> {
       await auditSuccesses(services, inner, subscription, untold)
     })
     await telling.catch((error: unknown) => {
-      // One that cannot be told of, as of a Project that is gone, does not keep back the others.
+      // One that cannot be reported, as of a Project that is gone, does not hold up the others.
       if (!(error instanceof HttpError) || error.status >= 500) throw error
     })
   }

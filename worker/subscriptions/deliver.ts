@@ -52,7 +52,7 @@ export function startDeliveries(
   const loop = startLoop(
     { log, name: 'The take of deliveries', everyMs: SWEEP_MS, level: 'error' },
     async () => {
-      // Those that end in one turn of the event loop are settled together.
+      // Attempts that end in one turn of the event loop are settled together.
       await nextTurn()
       const room = isClosing
         ? { hooks: 0, bots: 0 }
@@ -92,7 +92,7 @@ export function startDeliveries(
     underWay[room]--
     metrics.attempted(delivery, attempted.sent, startedAt)
     await insist(() => settle(delivery, attempted, startedAt))
-    // What was received is settled by the take itself.
+    // The take itself settles a received delivery.
     if (attempted.sent.kind !== 'received') loop.wake()
   }
 

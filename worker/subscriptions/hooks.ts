@@ -12,7 +12,7 @@ import { HandedBack, type Runner } from '../bots/run.ts'
 import { Deferred } from '../bots/slots.ts'
 
 const TIMEOUT_MS = 120_000
-/** Of an answer, whose body nobody reads. */
+/** Bytes of an answer that are read off; its body is not used. */
 const MAX_BYTES = 65_536
 
 export async function sendHook(
@@ -96,7 +96,7 @@ function eventHeaders({ delivery, subscription, reference }: Message): Record<st
   }
 }
 
-/** `X-Signature` is of the body; the other one is of the time, too, so that a copy can be told. */
+/** `X-Signature` covers the body; the other one covers the time, too, so that a replay is noticed. */
 export function signatures(secret: string, body: string, seconds: number): Record<string, string> {
   const hmac = (text: string) => createHmac('sha256', secret).update(text).digest('hex')
   return {
@@ -128,7 +128,7 @@ const BACK_MS = 1000
 /** A run that waits for no caller may wait for its turn. */
 const QUEUE_MS = 60_000
 
-/** What ends the attempt when no Bot can be run. */
+/** Ends the attempt when no Bot can be run. */
 export function withoutTarget({ isOff, text }: NoTarget): Sent {
   return isOff ? { kind: 'stopped', reason: 'bots off', text } : failed(`error ${text}`)
 }

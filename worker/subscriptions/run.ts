@@ -1,4 +1,4 @@
-/** Events in the worker: changes are matched with Subscriptions, what they are owed is delivered. */
+/** Events in the worker: changes are matched with Subscriptions, and pending deliveries are made. */
 
 import { listenForChanges } from '../../shared/platform/queue/changes.ts'
 import type { Services } from '../../shared/services.ts'
@@ -14,7 +14,7 @@ import { startDeliveries } from './deliver.ts'
 import type { EventMetrics } from './metrics.ts'
 import { endOverdue } from './subscription-end.ts'
 
-/** What happens beside rest-hooks. */
+/** Steps for Subscriptions of web sockets. */
 export interface EventHooks extends Pick<MatchOptions, 'sockets'> {
   /** For Subscriptions of web sockets, once the match is committed. */
   publish(notifications: readonly Notification[]): Promise<void>

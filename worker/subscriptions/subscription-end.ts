@@ -18,7 +18,7 @@ interface End {
   readonly error?: string
 }
 
-/** Of several workers one does it, and the admins of the Project are told of an error once. */
+/** One of several workers ends it, and the Project's admins get one mail about an error. */
 export async function endSubscription(
   services: Services,
   { id = '', meta }: Resource,
@@ -42,7 +42,7 @@ export async function endSubscription(
   })
 }
 
-/** Those whose `end` is over. */
+/** Ends Subscriptions whose `end` is over. */
 export async function endOverdue(services: Services): Promise<void> {
   for (const row of await endedSubscriptions(services.database)) {
     await endSubscription(services, parseVersion(toVersion(row)), { status: 'off' }).catch(

@@ -1,4 +1,4 @@
-/** What is seen of an export beside its status: a BulkDataExport that ends with it, and AuditEvents. */
+/** Writes what others see of an export: a BulkDataExport that ends with it, and AuditEvents. */
 
 import { type Principal, type ProjectContext, systemPrincipal } from '../../access/principal.ts'
 import { SYSTEM_PROJECT } from '../../access/project-context.ts'
@@ -40,7 +40,7 @@ export async function beginExport(
   })
 }
 
-/** What a manifest and the record of an export have in common. */
+/** Members that a manifest and the record of an export share. */
 export interface ExportFiles {
   readonly transactionTime: string | undefined
   readonly requiresAccessToken: boolean
@@ -61,7 +61,7 @@ export interface ListedFile {
 export interface ExportEnd {
   readonly status: 'completed' | 'error' | 'cancelled'
   readonly files?: ExportFiles
-  /** Who is told to have done it, and what. */
+  /** The caller and the step that the AuditEvent names. */
   readonly told?: {
     readonly caller: BulkCaller
     readonly step: BulkStep
@@ -119,7 +119,7 @@ function shownFiles({ transactionTime, requiresAccessToken, output, deleted, err
 /** For whoever asks what has become of an export. */
 const KEPT_MS = 30 * 24 * 3_600_000
 
-/** Of those that ended 30 days ago nothing is left, their record included. */
+/** Removes exports that ended 30 days ago, their record included. */
 export async function removeOldExports({ database, repository }: Services): Promise<void> {
   const before = new Date(Date.now() - KEPT_MS)
   await forgetExports(database, before)
@@ -128,7 +128,7 @@ export async function removeOldExports({ database, repository }: Services): Prom
     .purge(systemPrincipal(SYSTEM_PROJECT), 'BulkDataExport', before)
 }
 
-/** Who has done what with an export; never what is in it. */
+/** Writes an AuditEvent about an export, never about its content. */
 export function recordExport(
   services: Pick<Services, 'repository'>,
   caller: BulkCaller,
@@ -139,7 +139,7 @@ export function recordExport(
   return recordBulk(services, caller, `BulkDataExport/${id}`, step, details)
 }
 
-/** Who an export belongs to, for what is done without a request. */
+/** The owner of an export, for steps without a request. */
 export function ownerOf(project: ProjectContext, { input }: Announced): BulkCaller {
   const { profile, membershipId } = input
   return { project, profile, profileDisplay: undefined, membershipId }

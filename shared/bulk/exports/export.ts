@@ -1,6 +1,6 @@
 /**
  * Kick-off of a bulk export: https://hl7.org/fhir/uv/bulkdata/STU2/export.html
- * All that can be refused is refused here; then a row is written and a worker told.
+ * All refusals happen here; then a row is written and a worker is woken.
  */
 
 import { randomUUID } from 'node:crypto'
@@ -23,7 +23,7 @@ import { createExports } from './rows/exports.ts'
 import type { ExportLevel, TypeFilter } from './rows/jobs.ts'
 import { fits, isExportable, mayExport, typesOf } from './rows/scope.ts'
 
-/** Of one Project: a queue that grows beyond helps nobody. */
+/** Exports of one Project: a longer queue helps nobody. */
 const MOST_WAITING = 10
 const RETRY_SECONDS = 60
 
@@ -86,7 +86,7 @@ export const exportData: Operation = {
 }
 
 function preferencesOf({ request }: OperationCall) {
-  // What the client accepts is said of the files, too, and they are no JSON.
+  // `Accept` is about the files, too, and they are no JSON.
   const { headers, query } = request
   const asked = new URLSearchParams(query)
   asked.delete('_format')
@@ -165,7 +165,7 @@ interface ReadFilters {
 
 // Each is a search of one type: https://hl7.org/fhir/uv/bulkdata/STU2/export.html#_typefilter-query-parameter
 const NAME = '_typeFilter'
-/** Of a search, they shape its answer, not what is found. */
+/** These parameters shape the answer of a search, not its matches. */
 const RESULT =
   /^_(sort|count|include|revinclude|summary|total|elements|contained|containedType|offset|cursor|score|explain|fields|format|pretty|deleted)(:|$)/
 

@@ -108,7 +108,7 @@ function element(text: string, faults: Fault[]): ElementChoice | readonly [] {
   return []
 }
 
-/** Of `value[x]`, too. */
+/** True for the name of a parameter's element, for those of `value[x]` too. */
 function isFormOf(path: string, name: string): boolean {
   return path.replace('[x]', '') === name
 }

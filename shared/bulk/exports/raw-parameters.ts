@@ -69,7 +69,7 @@ export function fault(code: string, text: string, expression: string, isFatal = 
   return { issue: issue('error', code, text, expression), isFatal }
 }
 
-/** What is passed over. Errors: 400 with an issue for each fault, unless all may be passed over. */
+/** Returns the faults that are passed over. Errors: 400 with an issue for each, unless all may be. */
 export function settle(faults: readonly Fault[], isLenient: boolean): readonly Issue[] {
   const refused = isLenient ? faults.filter(({ isFatal }) => isFatal) : faults
   if (refused.length > 0) throw invalid(refused.map((one) => one.issue))

@@ -191,7 +191,7 @@ async function complete(
   }
 }
 
-/** Who is given addresses in the storage has begun a download, as far as we can tell. Errors: 404. */
+/** A caller that gets addresses in the storage counts as downloading. Errors: 404. */
 async function finalManifest(services: Services, principal: Principal, job: ExportJob) {
   const { sign } = services.storage
   if (!job.input.presigned || sign === undefined) return manifestOf(services, job)
@@ -211,7 +211,7 @@ export function pollOrRefuse(id: string): void {
   const now = Date.now()
   const { left, at } = polled.get(id) ?? { left: BUCKET, at: now }
   const filled = Math.min(BUCKET, left + ((now - at) / 1000) * REFILL_PER_SECOND)
-  // Who is refused has taken nothing: however fast somebody asks, now and then there is an answer.
+  // A refusal takes no token, so even a fast caller gets an answer now and then.
   polled.set(id, { left: filled < 1 ? filled : filled - 1, at: now })
   if (filled < 1) throw tooManyRequests(1)
 }

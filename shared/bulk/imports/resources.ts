@@ -30,9 +30,9 @@ const FORMATS: ReadonlySet<string> = new Set([
 ])
 const MOST_INPUTS = 1000
 const LONGEST_URL = 4096
-/** Of a Project: two run at a time. */
+/** Imports of a Project: two run at a time. */
 const MOST_UNDER_WAY = 12
-/** Workers that are told; others look now and then. */
+/** Workers that are woken; others look now and then. */
 const MOST_WAKES = 4
 const RETRY_SECONDS = 10
 
@@ -157,7 +157,7 @@ async function readUrl(
   return path
 }
 
-/** What the address leads to is for the worker to see. */
+/** The worker judges what the address leads to. */
 function readOutside({ config }: Services, text: string, place: string): string {
   const url = text.length <= LONGEST_URL ? importAddress(config, text) : undefined
   if (url === undefined) throw badRequest('The input must be an https address or a Binary', place)

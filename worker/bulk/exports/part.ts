@@ -37,7 +37,7 @@ const HELD_MS = 60_000
 /** Rows that cannot be read, beyond which nobody is helped by the others. */
 const MOST_UNREADABLE = 1000
 const MOST_UNREADABLE_SHARE = 0.01
-/** So many workers are told of a plan. */
+/** So many workers are woken for a plan. */
 const MOST_WAKES = 4
 
 /** The export cannot be carried on, however often it is tried. */
@@ -105,7 +105,7 @@ async function plan(
   const others = parts.filter(({ n, kind }) => kind !== 'close' && n !== next?.part.n)
   if (others.length > 0) {
     wake()
-    // Others are told, and nobody here waits for that: a failure is told of by itself.
+    // Nothing here waits for the wake of others, whose failure is logged there.
     void queues.wake('export', Math.min(others.length, MOST_WAKES))
   }
   return next
@@ -165,7 +165,7 @@ async function deleted(
   return done(services, taken, ended, signal)
 }
 
-/** What the export could not do is told in a file. */
+/** Writes the issues of the export into a file, and ends it. */
 async function close(
   services: Exporting,
   principal: Principal,
@@ -219,7 +219,7 @@ function isPlanned(job: ExportJob): job is PlannedJob {
   return job.at !== null
 }
 
-/** Of a part that is written. Whoever takes it over makes the same objects again. Errors: LeaseLost. */
+/** Makes an object of each file of a written part. A worker that takes over makes the same. Errors: LeaseLost. */
 async function makeWhole(
   { database, storage }: Services,
   { job, part }: TakenPart,
@@ -230,7 +230,7 @@ async function makeWhole(
     const key = fileKey(job.input.projectId, job.id, part.n, file.seq)
     await storage.put(key, untilAborted(plainContent(storage, job, file), signal))
     if (await renewLease(database, job.id, part)) continue
-    // What comes here after the files of the export are gone would stay.
+    // An object made after the export's files are gone would stay.
     const now = await readExport(database, job.id)
     if (now === undefined || now.state === 'error') await storage.delete(key)
     throw new LeaseLost()

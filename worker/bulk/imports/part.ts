@@ -169,7 +169,7 @@ function openLanes(write: (batch: ReadBatch) => Promise<void>): Lanes {
   }
 }
 
-/** `failure` tells of an input that could not be read on. */
+/** `failure` names an input that could not be read on. */
 export function finishPart(
   services: Services,
   part: TakenPart,

@@ -25,7 +25,7 @@ type Chunks = AsyncIterable<Buffer>
 export interface Source {
   /** Errors: 4xx for what will not be better the next time. */
   readonly chunks: Chunks
-  /** Of the plain bytes, where it is known. */
+  /** Number of plain bytes, where it is known. */
   readonly size: number | undefined
   close(): void
 }
@@ -139,7 +139,7 @@ export function unreadable(error: unknown): HttpError {
   return badRequest(`The input could not be read${why}`)
 }
 
-/** What the rules of outbound requests do not allow will not be allowed later. */
+/** Rules of outbound requests refuse the address again the next time. */
 export function refused(error: Error): never {
   throw error instanceof FetchRefused
     ? badRequest(error.message)
@@ -244,7 +244,7 @@ export async function readManifest(
   })
 }
 
-/** https://build.fhir.org/ig/HL7/bulk-data/export.html: files are told of in pages. */
+/** https://build.fhir.org/ig/HL7/bulk-data/export.html: a manifest lists files in pages. */
 function isNext(link: unknown): boolean {
   return isObject(link) && link.relation === 'next'
 }

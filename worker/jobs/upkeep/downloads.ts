@@ -29,7 +29,7 @@ const DELAY_MS = 2000
 const TIMEOUT_MS = 300_000
 const MAX_BYTES = 100 * 1024 * 1024
 const TOO_LARGE = 'The attachment is larger than 100 MB'
-/** Of one version; what is beyond stays where it is. */
+/** Attachments of one version; further ones stay where they are. */
 const MOST = 100
 
 /** The resource has no such address any more. */

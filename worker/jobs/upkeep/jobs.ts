@@ -124,7 +124,7 @@ async function finish(
   }
 }
 
-/** What a step answers is given to the next one; undefined: there is none. */
+/** A step gets the result of the step before; undefined ends the job. */
 type Step = (
   services: Services,
   principal: Principal,

@@ -28,7 +28,7 @@ const ABANDONED_MS = 24 * 3600 * 1000
 /** Fewer new rows leave a backlog that nobody notices. */
 const MANY_ROWS = 500
 
-/** Runs until `stop`; an outage of PostgreSQL is told by those who wait for it. */
+/** Runs until `stop`. */
 export function startTableUpkeep(services: Services): Loop {
   const { database, storage, log } = services
   let inserted = 0

@@ -22,10 +22,10 @@ import { compartmentsSql, isOwnSql, PATIENT, rowTestsSql, typeAtPlace } from './
 
 /** Patients that are listed by a statement. */
 const AT_ONCE = 200
-/** Of a part, about: less than half a file, and who has more begins one. A patient is in one part alone. */
+/** Rows of a part, about: less than half a file; a larger patient begins one. A patient is in one part only. */
 const PART_ROWS = 40_000
 
-/** Answers the row ids of the last patient of each part, and what is to be told of what is in none. */
+/** Returns the row id of the last patient of each part, and issues about resources that are in none. */
 export async function listCompartments(
   store: Store,
   principal: Principal,
@@ -70,7 +70,7 @@ const ONLY_PATIENTS = issue(
   'What is in the compartment of no patient is left out',
 )
 
-/** Those of the types of which something was written since; `orHere`: or that have rows. One statement. */
+/** Returns types with something written since; `orHere`: or with rows. One statement. */
 async function typesWith(
   connection: Connection,
   { project }: Principal,
@@ -89,7 +89,7 @@ async function typesWith(
   return rows.map(({ type }) => typeName(type))
 }
 
-/** What it is about was listed to find it, and was not asked for. */
+/** Keeps Provenance only: its targets were listed to find it, and the export does not ask for them. */
 async function keepProvenance(connection: Connection, job: string): Promise<void> {
   await connection.query({
     text: 'delete from export_compartment where job = $1 and place <> $2',
@@ -234,7 +234,7 @@ export async function partEnds(
 // its members' compartments had 250 GB of it.
 /** Copies that nobody counts the bytes of. */
 const COPIES = 100
-/** Of all copies of one resource. */
+/** Bytes of all copies of one resource. */
 const COPIES_BYTES = 256 * 1024 * 1024
 
 /** Lines that are counted by a statement, which has a time limit. */
@@ -248,7 +248,7 @@ interface Copied {
   readonly content: string
 }
 
-/** Takes out what is too large for all its blocks. Answers what is to be told of it. */
+/** Takes out resources that are too large for all their blocks. Returns issues about them. */
 async function leaveOutCopies(
   connection: Connection,
   project: number,
@@ -269,7 +269,7 @@ async function leaveOutCopies(
   return issues
 }
 
-/** Of the ids whose last byte is that of the round. */
+/** Counts copies of the ids whose last byte is that of the round. */
 async function copiedOf(
   connection: Connection,
   project: number,

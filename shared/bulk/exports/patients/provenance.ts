@@ -27,7 +27,7 @@ export function provenanceChoice({
   return provenance ?? (level === 'system' ? undefined : 'relevant')
 }
 
-/** Of what the Provenance is that goes with an export. */
+/** Types of the targets by which Provenance goes with an export. */
 export function targetTypes(principal: Principal, input: Asked): readonly string[] {
   const isTarget = (type: string) => type !== 'Provenance'
   const named = typesOf(principal, input).filter(isTarget)
@@ -63,7 +63,7 @@ export function provenanceJudge(
     return made
   }
 
-  /** Those of the references that are exported. */
+  /** Returns the references that are exported. */
   async function exported(references: ReadonlySet<string>): Promise<ReadonlySet<string>> {
     const found = new Set<string>()
     const parsed = [...references].flatMap((text) => parseReference(text) ?? [])
@@ -192,7 +192,7 @@ export async function hasProvenance(
   return found?.isAny === true
 }
 
-/** Of arrays of the list that are gone through by a statement. */
+/** Arrays of the list that one statement goes through. */
 const ARRAYS = 16
 
 /** Answers how many there are, about. */
@@ -260,7 +260,7 @@ async function listAbout(
   return rows.length === 0
 }
 
-/** What was changed after the time of the export: nobody knows what it was about, until it is read. */
+/** Lists Provenance changed after the time of the export: its targets are unknown until it is read. */
 async function listChanged(
   connection: Connection,
   { project }: Principal,

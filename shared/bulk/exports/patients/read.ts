@@ -30,7 +30,7 @@ interface Shown {
   readonly show: Show
 }
 
-/** Those behind `part.after`, which is a place, while the bounds of the part are patients. */
+/** Reads the blocks behind `part.after`, which is a place, while the bounds of the part are patients. */
 export async function readCompartments(
   store: Store,
   principal: Principal,
@@ -115,7 +115,7 @@ function readSql(job: PlannedJob, part: Part, shown: ReadonlyMap<number, Shown>)
   )
   const range = rangeSql('c.patient', { low, high }, literal).map((test) => `and ${test}`)
   const behind = after === undefined ? '' : `where l.n > ${literal(numberOf(after), 'bigint')}`
-  // What is in several of the arrays was changed while they were made.
+  // A resource in several arrays was changed while they were made.
   return `select lpad(to_hex(x.n), 32, '0')::uuid, x.first, m.reference, x.type, x.id, v.content,
       case when x.type = any(${types}) then v.meta_ext else '' end, x.ruling
     from (select l.*, ${typeAtPlace('l')} as type

@@ -22,7 +22,7 @@ import { IN_COMPARTMENT, listedSql, ownSql, rangeSql, reachOf, stateTime } from 
 export interface Exports {
   /** Errors: 400, 403 for a filter that cannot be searched by. */
   check(principal: Principal, filter: TypeFilter): Promise<void>
-  /** Those of the ids of Patients that the member sees, and that are members of the Group if one is given. */
+  /** Returns the Patients that the member sees, and that are members of the Group if one is given. */
   patientsIn(
     principal: Principal,
     ids: readonly string[],

@@ -22,7 +22,7 @@ import type { TypeFilter } from './jobs.ts'
 
 export interface Filter {
   readonly scene: Scene
-  /** Of a row `r`: one of the searches finds it. */
+  /** A condition on a row `r`: one of the searches finds it. */
   readonly test: Test
   /** Sees what the searches find, by their conditions alone. */
   readonly asked: Principal
@@ -88,7 +88,7 @@ function grantOf(type: string, criteria: readonly Criterion[]): Grant {
   }
 }
 
-/** Those of the versions that one of the searches finds. */
+/** Returns the versions that one of the searches finds. */
 export async function filtered(
   store: Store,
   { scene, test, asked, isLimited }: Filter,
@@ -97,7 +97,7 @@ export async function filtered(
   const rulings = await rulingsOfContents(store, asked, ['search'], rows)
   const found = rows.filter((_, i) => rulings[i]?.search !== undefined)
   if (!isLimited || !needsSql(store, asked, scene.type, 'search')) return found
-  // What is at the other end of a reference is asked of rows, in the eyes of the member.
+  // The far end of a reference is tested on rows, as the member sees them.
   const { values, bind } = binder()
   const ids = bind(
     found.map(({ id }) => id),

@@ -11,7 +11,7 @@ import { isListedAlone, listedQueries, plainSql } from './plain.ts'
 import { needsMeta, type Show, showOf } from './redact.ts'
 import { changedRows, copySql, type Selection, selectionOf } from './select.ts'
 
-/** What of an export is read, by whom, and how it is shown. */
+/** A read of an export: its job, its member, and how its lines are shown. */
 export interface Reading {
   readonly store: Store
   readonly principal: Principal
@@ -22,7 +22,7 @@ export interface Reading {
 
 export type TypedPart = Pick<Part, 'low' | 'high' | 'after'> & { readonly type: string }
 
-/** Those behind `part.after`. */
+/** Reads the rows behind `part.after`. */
 export async function readPart(reading: Reading, part: TypedPart, lines: Lines): Promise<void> {
   const { store, principal, job } = reading
   const selection = await selectionOf(store, principal, part.type, job)
@@ -87,7 +87,7 @@ const NONE = sliceOf(Buffer.alloc(0))
 
 export function newestLines(show: Show, { line, undo, bad }: Lines): NewestLines {
   const last = Buffer.alloc(ROW_ID_BYTES)
-  /** What has come of it. */
+  /** The result so far. */
   let isShown = false
   let isBad = false
 
@@ -98,7 +98,7 @@ export function newestLines(show: Show, { line, undo, bad }: Lines): NewestLines
     return place >= 0
   }
 
-  /** What cannot be read is told when no later version has come. */
+  /** An unreadable version is reported when no later version has come. */
   function leave(id: Slice): Promise<void> | undefined {
     const told = isBad ? bad(Buffer.from(last)) : undefined
     for (let place = 0; place < ROW_ID_BYTES; place++) last[place] = id.bytes[id.start + place] ?? 0
@@ -131,11 +131,11 @@ export function newestLines(show: Show, { line, undo, bad }: Lines): NewestLines
 }
 
 export interface SharedLines extends Lines {
-  /** What comes next is of this type. */
+  /** The next lines have this type. */
   readonly turn: (type: string) => void
 }
 
-/** Those behind `part.after` of `part.type`. */
+/** Reads the rows behind `part.after` of `part.type`. */
 export async function readShared(
   reading: Reading,
   { types, type: begun, after }: Pick<Part, 'types' | 'type' | 'after'>,
@@ -184,7 +184,7 @@ async function readTogether(
     const own = newestLines(showOf(selection, job.input.elements, baseUrl), lines)
     const sink: RowSink = (fields) => {
       if (last === own) return own.take(fields)
-      // What there is to be told of the type before is told before the next one has its turn.
+      // Issues of one type are reported before the next type begins.
       const told = leave()
       lines.turn(selection.scene.type)
       last = own
