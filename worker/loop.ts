@@ -33,32 +33,13 @@ export function startLoop(options: LoopOptions, round: Round): Loop {
   const { everyMs, lanes = 1, onRest } = options
   const stopping = new AbortController()
   const { signal } = stopping
-  const resting = new Set<() => void>()
   const timers = new Set<NodeJS.Timeout>()
   const outage = createOutage(options)
-  let woken = 0
-
-  function wake(): void {
-    woken += 1
-    for (const end of resting) end()
-  }
-
-  function rest(): Promise<void> {
-    return new Promise((resolve) => {
-      const end = () => {
-        clearTimeout(timer)
-        resting.delete(end)
-        resolve()
-      }
-      const timer = setTimeout(end, everyMs)
-      resting.add(end)
-      onRest?.(lanes - resting.size)
-    })
-  }
+  const bench = createBench(everyMs)
 
   async function run(lane: number): Promise<void> {
     while (!signal.aborted) {
-      const seen = woken
+      const seen = bench.wakes()
       let hasMore = false
       try {
         hasMore = await round(signal, lane)
@@ -67,7 +48,9 @@ export function startLoop(options: LoopOptions, round: Round): Loop {
         outage.failed(error)
       }
       // A wake during the round may be about what it has missed.
-      if (!hasMore && seen === woken && !signal.aborted) await rest()
+      if (hasMore || seen !== bench.wakes() || signal.aborted) continue
+      onRest?.(lanes - bench.resting() - 1)
+      await bench.rest()
     }
   }
 
@@ -76,20 +59,44 @@ export function startLoop(options: LoopOptions, round: Round): Loop {
     Promise.all(Array.from({ length: lanes }, (_, lane) => run(lane))),
   )
   return {
-    wake,
+    wake: bench.wake,
     wakeIn(ms) {
       const timer = setTimeout(() => {
         timers.delete(timer)
-        wake()
+        bench.wake()
       }, ms)
       timers.add(timer)
     },
     async stop() {
       stopping.abort(new Error('The worker stops'))
       for (const timer of timers) clearTimeout(timer)
-      wake()
+      bench.wake()
       await running
     },
+  }
+}
+
+/** Where lanes rest until the next wake, or for a while. */
+function createBench(everyMs: number) {
+  const resting = new Set<() => void>()
+  let wakes = 0
+  return {
+    wakes: () => wakes,
+    resting: () => resting.size,
+    wake() {
+      wakes += 1
+      for (const end of resting) end()
+    },
+    rest: () =>
+      new Promise<void>((resolve) => {
+        const end = () => {
+          clearTimeout(timer)
+          resting.delete(end)
+          resolve()
+        }
+        const timer = setTimeout(end, everyMs)
+        resting.add(end)
+      }),
   }
 }
 

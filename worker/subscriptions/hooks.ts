@@ -18,12 +18,11 @@ const MAX_BYTES = 65_536
 export async function sendHook(
   config: Config,
   terms: SubscriptionTerms,
-  hook: Hook,
   message: Message,
-  body: string,
   signal: AbortSignal,
 ): Promise<Sent> {
   const { secret } = terms
+  const { hook, body } = message
   const seconds = Math.floor(Date.now() / 1000)
   const outgoing = {
     url: hook.endpoint,
@@ -81,6 +80,9 @@ export interface Message {
   readonly subscription: string
   /** `Type/id`. */
   readonly reference: string
+  readonly hook: Hook
+  /** JSON text. */
+  readonly body: string
 }
 
 function eventHeaders({ delivery, subscription, reference }: Message): Record<string, string> {
@@ -133,17 +135,14 @@ export function withoutTarget({ isOff, text }: NoTarget): Sent {
   return isOff ? { kind: 'stopped', reason: 'bots off', text } : failed(`error ${text}`)
 }
 
-/** `input` is JSON text. */
+/** The last argument says where the change was made, and by whom. */
 export async function runBot(
   runner: Runner,
-  projectId: string,
   { bot, version, projectId: botProjectId, session }: BotTarget,
-  hook: Hook,
   message: Message,
-  requester: string | undefined,
-  input: string,
+  { projectId, requester }: { readonly projectId: string; readonly requester: string | undefined },
 ): Promise<Sent> {
-  const { delivery } = message
+  const { delivery, hook, body: input } = message
   const { id, cause, added, attempt } = delivery
   const headers = Object.entries({ ...eventHeaders(message), ...givenHeaders(hook) })
   const job: ExecuteJob = {
