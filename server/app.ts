@@ -86,7 +86,7 @@ interface MatchedLayer {
 
 /** A path that some route has, with another method, is a 405. */
 const unmatched: Middleware = async (ctx) => {
-  // The router leaves the layers whose path fits in `matched`; its types do not tell.
+  // The router leaves the layers whose path fits in `matched`; its types lack the field.
   const { matched = [] } = ctx as { matched?: readonly MatchedLayer[] }
   const allowed = [...new Set(matched.flatMap((layer) => layer.methods))]
   if (allowed.length > 0) throw methodNotAllowed(allowed.join(', '))

@@ -154,7 +154,7 @@ const REFUSALS: ReadonlyMap<string | undefined, readonly [string, string, string
   ['ERR_HTTP_REQUEST_TIMEOUT', ['408 Request Timeout', 'timeout', TOO_SLOW]],
 ])
 
-/** What the HTTP parser refuses never becomes a request; it is answered here, in the same form. */
+/** A message that the HTTP parser refuses never becomes a request; this answers it, in the same form. */
 function refuse(error: NodeJS.ErrnoException, socket: Socket): void {
   if (!socket.writable || error.code === 'ECONNRESET') {
     socket.destroy()
@@ -193,7 +193,7 @@ interface Progress {
   readonly at: number
 }
 
-/** What a body brings within the time at least; the slowest of lines brings more. */
+/** A body brings at least this much within the time; the slowest of lines brings more. */
 const LEAST_BYTES = 16 * 1024
 const LOOKS = 6
 

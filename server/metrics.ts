@@ -221,7 +221,7 @@ function poolStates(pool: unknown): [string, number][] {
   ]
 }
 
-/** Those with the least are counted as one, so that the text stays short. */
+/** Projects beyond this number are counted as one, so that the text stays short. */
 const MOST_PROJECTS = 500
 const OTHERS = 'other'
 

@@ -76,7 +76,7 @@ export async function openServices(config: Config, log: Logger): Promise<Service
   }
 }
 
-/** One line a second tells what is waited for. */
+/** Waits for PostgreSQL and logs one line a second. */
 async function untilAnswering(database: Database, log: Logger): Promise<void> {
   const deadline = Date.now() + PATIENCE_MS
   for (;;) {
@@ -97,7 +97,7 @@ async function untilAnswering(database: Database, log: Logger): Promise<void> {
   }
 }
 
-/** What no waiting mends: SQLSTATE class 28, a wrong account, and 3D000, no such database. */
+/** Waiting does not help against SQLSTATE class 28, a wrong account, and 3D000, no such database. */
 function refusalOf(error: unknown): string | undefined {
   const cause = error instanceof Error && error.cause !== undefined ? error.cause : error
   if (!(cause instanceof Error && 'code' in cause)) return undefined

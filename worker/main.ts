@@ -197,7 +197,7 @@ function startWorker({ services, runs, runner }: Opened, queue: BotQueue, loans:
     runRetryDelay: 500,
   }
   const worker = new LendingWorker<ExecuteJob>(queue, process, settings, loans)
-  // The connection logs that Redis is away.
+  // The connection logs once that Redis is away.
   worker.on('error', (error) => log.debug({ queue, reason: error.message }, 'Worker'))
   worker.on('failed', (job, error) => {
     if (job === undefined) return

@@ -99,7 +99,7 @@ export function sessionCookies(ctx: Context, config: Config): readonly string[] 
 }
 
 /**
- * What keeps a neighbouring host from setting the cookie: __Host- is refused with a Domain or another Path.
+ * The prefix keeps a neighbouring host from setting the cookie: __Host- is refused with a Domain or another Path.
  * https://www.ietf.org/archive/id/draft-ietf-httpbis-rfc6265bis-20.html#name-cookie-name-prefixes
  */
 function prefix({ baseUrl }: Config): string {

@@ -104,8 +104,8 @@ export function userIdOf(login: Resource): string | undefined {
 }
 
 /**
- * What a code, a cookie or a refresh token is made of: the id of its Login, by which it is found, and
- * 256 random bits, of which only the digest is kept.
+ * A code, a cookie or a refresh token consists of the id of its Login, by which it is found, and of
+ * 256 random bits, of which only the digest is stored.
  */
 export function newLoginSecret(loginId: string): string {
   const id = Buffer.from(loginId.replaceAll('-', ''), 'hex')
@@ -143,7 +143,7 @@ interface SignInEvent {
   readonly kind: keyof typeof SUBTYPES
   /** 0: done; 4: refused; 8: it could not be done. https://hl7.org/fhir/R4/valueset-audit-event-outcome.html */
   readonly outcome: '0' | '4' | '8'
-  /** What happened, in words; no values of the request. */
+  /** The event in words; it holds no values of the request. */
   readonly what: string
   /** `Type/id` of whom it concerns. */
   readonly who?: string | undefined

@@ -36,7 +36,7 @@ const CHECKED = {
   'super-administrator': { area: 'administration', isMet: ({ isSuperAdmin }) => isSuperAdmin },
 } as const satisfies Readonly<Record<string, Check>>
 
-/** Who may call a route. */
+/** The mark of a route that says who may call it. */
 export type Access = keyof typeof OPEN | keyof typeof CHECKED
 
 export function isOpen(access: Access): access is keyof typeof OPEN {

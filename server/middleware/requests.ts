@@ -64,7 +64,7 @@ function traceId({ traceparent, 'x-trace-id': given }: IncomingHttpHeaders): str
   return typeof given === 'string' && TRACE_ID.test(given) ? given.toLowerCase() : randomUUID()
 }
 
-/** The router leaves the pattern that fitted on the context; its types do not tell. */
+/** The router leaves the matched pattern on the context; its types lack the field. */
 function routeOf(ctx: Context): string {
   const { _matchedRoute: matched } = ctx as { _matchedRoute?: unknown }
   return ctx.state.route ?? (typeof matched === 'string' ? matched : 'unmatched')

@@ -1,4 +1,4 @@
-/** Pages of our own, as long as no app has taken their place (auth.md §5.2). */
+/** Pages of our own, as long as no app has taken their place. */
 
 import { createReadStream, readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
@@ -77,7 +77,7 @@ export function openapiRoutes(baseUrl: string, others: readonly Route[]): RouteF
   return family
 }
 
-/** Of the page, and where each lies. */
+/** The files of the page, and where each lies. */
 const FILES: readonly (readonly [name: string, within: string, path: string])[] = [
   ['react.js', 'react', 'umd/react.production.min.js'],
   ['react-dom.js', 'react-dom', 'umd/react-dom.production.min.js'],

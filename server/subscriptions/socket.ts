@@ -23,7 +23,7 @@ export interface SocketOptions {
   readonly metrics: Metrics
   readonly hub: Hub
   readonly webSocket: WebSocket
-  /** Of the client. */
+  /** The address of the client. */
   readonly address: string
   /** Called when a token has bound the socket. */
   readonly proven: () => void

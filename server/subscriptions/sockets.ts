@@ -1,4 +1,4 @@
-/** Web sockets of the process, from the upgrade of a connection to the stop (events.md §9). */
+/** Web sockets of the process, from the upgrade of a connection to the stop. */
 
 import { type IncomingMessage, STATUS_CODES } from 'node:http'
 import type { Duplex } from 'node:stream'
@@ -84,7 +84,7 @@ function refuse(socket: Duplex, status: number): void {
   socket.end([...lines, 'Content-Length: 0', '', ''].join('\r\n'))
 }
 
-/** As koa tells it of requests: a proxy appends the address that it saw. */
+/** The caller's address, as koa determines it for requests: a proxy appends the address that it saw. */
 function callerOf({ trustProxy }: Config, { headers, socket }: IncomingMessage): string {
   const forwarded = trustProxy ? String(headers['x-forwarded-for'] ?? '') : ''
   return forwarded.split(',').at(-1)?.trim() || (socket.remoteAddress ?? '')

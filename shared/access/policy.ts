@@ -1,6 +1,6 @@
 /**
- * What a Principal may do: grants in effective order. Of those that fit an interaction with a type the
- * first whose criteria a resource fulfils governs it: its fields and its write constraints.
+ * The rights of a Principal are grants in effective order. The first grant that fits the interaction and the type,
+ * and whose criteria a resource fulfils, governs it: its fields and its write constraints.
  */
 
 import { type Grant, INTERACTIONS, type Interaction, READONLY, type Rules } from './grant.ts'
@@ -123,7 +123,7 @@ const KEPT = [
   ...['passwordHash', 'mfaSecret', 'mfaRequired', 'mfaEnrolled', 'provenEmail', 'extension'],
 ]
 
-/** What lets it through, and no other; undefined for admins, for members without one, for other types. */
+/** The grants that make the member's User visible. undefined: the policy decides, as for admins and other types. */
 function ownUserGrants(
   principal: Principal,
   type: string,

@@ -80,7 +80,7 @@ function systemSetting(project: Resource, name: string) {
   return settingOf(project.systemSetting, name)
 }
 
-/** Of `Project.setting` or `Project.systemSetting`. */
+/** Reads a value of `Project.setting` or `Project.systemSetting`. */
 export function settingOf(
   settings: unknown,
   name: string,

@@ -132,7 +132,7 @@ export function narrowRules(
   }
 }
 
-/** What both allow; the order is that of `grants`, whose fields and constraints stay. */
+/** Returns what both allow; the order is that of `grants`, whose fields and constraints stay. */
 function intersection(grants: readonly Grant[], others: readonly Grant[]): readonly Grant[] {
   return grants.flatMap((grant) => others.flatMap((other) => both(grant, other) ?? []))
 }

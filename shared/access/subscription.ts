@@ -1,4 +1,4 @@
-/** A Subscription as the service reads it (events.md §2). https://hl7.org/fhir/R4/subscription.html */
+/** A Subscription as the service reads it. https://hl7.org/fhir/R4/subscription.html */
 
 import { badRequest, HttpError } from '../errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
@@ -27,7 +27,7 @@ export interface Hook {
 export interface SubscriptionTerms {
   /** Resource type of the criteria. */
   readonly type: string
-  /** What follows its question mark; empty: every resource of the type. */
+  /** The text behind the question mark; empty: every resource of the type. */
   readonly query: string
   readonly changes: ReadonlySet<Change>
   /** Fires only for what is exactly true; see `%previous` and `%current`. */
@@ -40,7 +40,7 @@ export interface SubscriptionTerms {
   readonly hook: Hook | undefined
   /** References of which the resource must share one; empty: of any. */
   readonly accounts: readonly string[]
-  /** A bot that is asked about changes before they are made, and told of none. */
+  /** Its bot is called before a change is made, and gets no notification of it. */
   readonly isPreCommit: boolean
   /** Changes after this do not fire. */
   readonly ends: Date | undefined
@@ -150,7 +150,7 @@ function readAttempts(subscription: Resource): number {
   throw badRequest(`Attempts are 1 to ${MOST_ATTEMPTS}`, `${found.path}.valueInteger`)
 }
 
-/** What cannot be read is the default, as with existing programs. */
+/** An unreadable value means the default, as in existing programs. */
 function readSuccess(subscription: Resource): SubscriptionTerms['success'] {
   const [found] = extensionsNamed(subscription, 'subscription-success-codes')
   const text = found?.item.valueString
@@ -224,7 +224,7 @@ const PATH = 'Subscription.criteria'
 /** They shape the answer of a search, and there is none. */
 const IGNORED = /^(_count|_offset|_sort|_total|_summary|_elements|_fields|_format|_pretty)=/
 
-/** A grant that lets through what the criteria mean. Errors: 400, also for what one resource cannot tell. */
+/** A grant that lets through what the criteria mean. Errors: 400, also for criteria that one resource cannot decide. */
 export function criteriaGrant(
   { type, query }: Pick<SubscriptionTerms, 'type' | 'query'>,
   own: OwnParameters | undefined,

@@ -72,7 +72,7 @@ export async function readWhole(
   return Buffer.concat(await (await openContent(services, content)).toArray())
 }
 
-/** What a caller sends as content: bytes at hand, or as they arrive. */
+/** The content that a caller sends: bytes at hand, or as they arrive. */
 export type Upload = Buffer | Readable
 
 /**
@@ -180,7 +180,7 @@ async function* asUpload(
   }
 }
 
-/** What is known of a Binary besides its content. */
+/** Returns a Binary without its content. */
 export function withoutContent({ data: _data, url: _url, ...rest }: Resource): Resource {
   return rest
 }
@@ -209,12 +209,12 @@ export function isBinary(body: unknown): body is Resource {
 
 const AT_ONCE = 100
 
-/** Tells one storage from another; databases outlive them. */
+/** The digest that identifies a storage; databases outlive storages. */
 export function placeOf({ storageUrl }: Pick<Config, 'storageUrl'>): Buffer {
   return createHash('sha256').update(storageUrl).digest().subarray(0, 16)
 }
 
-/** What is due, the oldest hundred; answers how many were removed. Any number of workers may do so. */
+/** Removes due contents, the oldest hundred; returns how many. Any number of workers may call it. */
 export async function sweepContents({ config, database, storage }: Services): Promise<number> {
   const due = await dueContents(database, placeOf(config), AT_ONCE)
   for (const { key, isUsed } of due) {

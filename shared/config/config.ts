@@ -78,15 +78,15 @@ export interface Config {
   readonly productName: string
   /** Anybody may make a user, and a project for it. */
   readonly registerEnabled: boolean
-  /** What a new password is looked up in. */
+  /** The list that a new password is looked up in. */
   readonly passwordCheck: PasswordCheck
-  /** Of the breach database; the first 5 digits of a SHA-1 are appended. */
+  /** The address of the breach database; the first 5 digits of a SHA-1 are appended. */
   readonly passwordCheckUrl: string
   /** The client of the command line tool is there without being stored. */
   readonly cliClientEnabled: boolean
   /** `/graphiql` is there: an editor of queries for people who sign in. */
   readonly graphiqlEnabled: boolean
-  /** GraphQL tells its types to others than admins, too, where their Project has the feature. */
+  /** GraphQL shows its types to others than admins, too, where their Project has the feature. */
   readonly introspectionEnabled: boolean
   /** Where the AuditEvents of what GraphQL reads go. */
   readonly graphqlAudit: 'log' | 'resource'
@@ -102,7 +102,7 @@ export interface Config {
   readonly googleJwksUrl: string
   readonly recaptchaSiteKey: string | undefined
   readonly recaptchaSecret: string | undefined
-  /** What verifies the tokens. */
+  /** The service that verifies the tokens. */
   readonly recaptchaUrl: string
 }
 

@@ -39,7 +39,7 @@ export function numberOf(value: unknown): number | undefined {
   return value instanceof Decimal ? value.valueOf() : undefined
 }
 
-// What JavaScript may write otherwise: trailing zeros of a fraction, exponents, more than 15 digits,
+// Numbers that JavaScript may write otherwise: trailing zeros of a fraction, exponents, more than 15 digits,
 // below 1e-6, minus zero. The look-ahead leaves out most look-alikes inside strings.
 const ODD_NUMBER =
   /[:[,]\s*(-?(?:\d+\.\d*0|[\d.]+[eE][-+]?\d+|[\d.]{16,}|0\.000000\d*|0))(?=\s*[,}\]])/g

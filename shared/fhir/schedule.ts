@@ -1,4 +1,4 @@
-/** When a Bot runs by itself: `cronString` or `cronTiming`, and the extensions beside them (events.md §7). */
+/** When a Bot runs by itself: `cronString` or `cronTiming`, and the extensions beside them. */
 
 import { type CronExpression, CronExpressionParser } from 'cron-parser'
 import { badRequest } from '../errors.ts'
@@ -53,7 +53,7 @@ export function nextOccurrence(schedule: Schedule, after: Date): Date | undefine
 
 /** The last occurrence that is not later than `now`. */
 export function lastOccurrence(schedule: Schedule, now: Date): Date | undefined {
-  // What comes before a second is asked for, so it is the next one that is begun with.
+  // The library looks before a given second, so this begins with the next one.
   const from = new Date(Math.floor(now.getTime() / 1000) * 1000 + 1000)
   return step(() => expressionFrom(schedule, from).prev().toDate())
 }
@@ -136,7 +136,7 @@ function isZone(name: unknown): boolean {
   }
 }
 
-// The settings of a Bot's runs have to be ones that a run can be given (bots.md §1).
+// The settings of a Bot's runs have to be ones that a run can be given.
 
 const LIMIT =
   /\/fhir\/StructureDefinition\/bot-(memoryMb|cpuMs|maxConcurrency|maxQueueSeconds|retry)$/

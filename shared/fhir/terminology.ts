@@ -35,7 +35,7 @@ const codeSystems = openOnce(() => openLines<CodeSystem>('codesystems', 'url', M
 const valueSets = openOnce(() => openLines<ValueSet>('composes', 'url', MOST_PARSED))
 const conceptMaps = openOnce(() => openLines<ConceptMap>('conceptmaps', 'url', MOST_PARSED))
 
-/** What is read of terminology resources, published or stored. https://hl7.org/fhir/R4/terminology-module.html */
+/** The elements of terminology resources that are used. https://hl7.org/fhir/R4/terminology-module.html */
 export interface Property {
   readonly code: string
   readonly [value: string]: unknown

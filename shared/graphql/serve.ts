@@ -21,7 +21,7 @@ import {
 import { parseBody } from '../fhir/json.ts'
 import { isObject } from '../fhir/resource.ts'
 import { takesGzip } from '../request/negotiate.ts'
-import { tellRefusal } from '../request/refusals.ts'
+import { auditRefusal } from '../request/refusals.ts'
 import { textReply } from '../request/reply.ts'
 import type { FhirReply, FhirRequest, Interaction } from '../request/request.ts'
 import { type Form, formOf } from './accept.ts'
@@ -254,7 +254,7 @@ async function finish(
   // Nobody waits for it any more; what is late is told so by its fields.
   if (signal?.aborted && !(signal.reason instanceof HttpError)) throw signal.reason
   for (const { originalError } of result.errors ?? []) {
-    tellRefusal(interaction.services, interaction.principal, interaction.request, originalError)
+    auditRefusal(interaction.services, interaction.principal, interaction.request, originalError)
   }
   const errors = result.errors?.map((error) => fieldError(error, log)) ?? []
   if (result.data === undefined) {

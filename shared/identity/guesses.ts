@@ -18,7 +18,7 @@ const ADDRESS_GUESSES = 100
 const FIRST_PAUSE_SECONDS = 60
 const LONGEST_PAUSE_SECONDS = 900
 
-/** What is counted together. */
+/** Guesses that are counted together. */
 export interface Guessed {
   readonly name: string
   /** The address of a stranger, whose guesses at all accounts are counted as well. */
@@ -40,7 +40,7 @@ export function deviceGuess(kind: 'password' | 'factor', deviceId: string): Gues
   return { name: `device-${kind}:${deviceId}` }
 }
 
-/** What a User who is signed in has to prove again. */
+/** The guess of a signed-in User who has to prove something again. */
 export function sessionGuess(kind: 'password' | 'factor', userId: string): Guessed {
   return { name: `session-${kind}:${userId}` }
 }
@@ -92,8 +92,8 @@ export async function requireNoPause(redis: Redis, guessed: Guessed): Promise<vo
 }
 
 /**
- * What `judge` makes of a guess at the account `whose`; undefined is a wrong one. A guess whose judge fails
- * does not count. Errors: 429 during a pause, those of `judge`.
+ * Runs `judge` on a guess at the account `whose`; undefined is a wrong guess. A guess whose judge fails
+ * does not count. Errors: 429 during a pause, and the errors of `judge`.
  */
 export async function judgeGuess<T>(
   redis: Redis,

@@ -33,7 +33,7 @@ import {
   readProject,
 } from './memberships.ts'
 
-/** What a login stands for: the resources it was made of. */
+/** The resources that a login stands for. */
 export interface Session {
   readonly principal: Principal
   readonly project: Resource
@@ -218,7 +218,7 @@ function ownUserOf(membership: Resource, login: Resource | undefined): string | 
   return user?.type === 'User' ? user.id : undefined
 }
 
-/** Of a policy that compares quantities in a unit of UCUM: in which others they are. A statement a Project. */
+/** Reads the units that the data has, for policies that compare quantities in UCUM. One statement a Project. */
 async function readUnits(
   { database: connection, keys }: Place,
   project: ProjectContext,

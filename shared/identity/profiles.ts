@@ -143,7 +143,7 @@ async function readIn(
   )
 }
 
-/** Of a published one the url is enough. */
+/** A published definition never changes, so its url is enough. */
 function stampOf({ url, id, meta }: StructureDefinition): string {
   return `${url}/${id ?? ''}/${meta?.versionId ?? ''}`
 }

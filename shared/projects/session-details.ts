@@ -1,4 +1,4 @@
-/** Who a session is, in the form the SDK keeps it (auth.md §4.2). */
+/** The details of a session, in the form of the SDK. */
 
 import { effectiveEntries } from '../access/policy.ts'
 import { systemPrincipal } from '../access/principal.ts'
@@ -48,7 +48,7 @@ function effectivePolicy({ principal, policies }: Session) {
   }
 }
 
-/** What the membership names, with the usual menu unless it has one of its own. */
+/** The configuration that the membership names, with the usual menu unless it has its own. */
 function configurationOf({ principal, membership, configuration }: Session) {
   if (configuration?.menu !== undefined) return configuration
   const menu = [{ title: 'Favorites', link: [link('Patient'), link('Practitioner')] }]

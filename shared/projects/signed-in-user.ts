@@ -1,4 +1,4 @@
-/** Who a caller is as a User: what users do for themselves alone asks for it. */
+/** The User behind a caller, for actions that users take for themselves alone. */
 
 import { provenApplicant } from '../access/credentials/hashing.ts'
 import { verifyPassword } from '../access/credentials/passwords.ts'
@@ -64,7 +64,7 @@ export async function isOwnPassword(
   return found !== undefined
 }
 
-// * What takes an account over for good (its address, its second factor) asks for the person, not for a token:
+// * A change that takes an account over for good (its address, its second factor) needs the person, not a token:
 // a sign-in of the last minutes, or the password. https://datatracker.ietf.org/doc/html/rfc9470
 
 const RECENT_SECONDS = 300

@@ -72,7 +72,13 @@ export const updateEmail: Operation = {
         const mail = verifyEmailMail(services.config, email, link)
         await inside.addMail(projectId ?? principal.project.id, mail)
       }
-      await tellOldAddress(inside, services.config, projectId ?? principal.project.id, user, email)
+      await notifyOldAddress(
+        inside,
+        services.config,
+        projectId ?? principal.project.id,
+        user,
+        email,
+      )
       await recordChange(inside, principal, principal.project, 'update', `User/${id}`, ['email'])
       return changed
     })
@@ -106,8 +112,8 @@ async function whoChanges(
   return 'administrator'
 }
 
-/** Who has lost an account learns of it at the address that they still read. */
-export async function tellOldAddress(
+/** The owner of a stolen account learns of the change at the address that they still read. */
+export async function notifyOldAddress(
   inside: Transaction,
   config: Services['config'],
   projectId: string,

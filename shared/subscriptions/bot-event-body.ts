@@ -1,4 +1,4 @@
-/** The body of a notification: a version as the one who is told may see it. */
+/** The body of a notification: a version as its receiver may see it. */
 
 import type { Principal } from '../access/principal.ts'
 import { signAttachments, signBinary } from '../binary/attachments.ts'

@@ -1,7 +1,7 @@
 /**
- * Workers take what Subscriptions are owed by turns of Projects. The first attempt for a version waits for
- * that of every earlier version of its resource. What waits behind a receiver that is busy, or that
- * pauses, is not looked at: however much that is, it does not slow down the others.
+ * Workers take pending deliveries by turns of Projects. The first attempt for a version waits for that of
+ * every earlier version of its resource. Deliveries behind a receiver that is busy, or that pauses, are not
+ * looked at: however many they are, they do not slow down the others.
  */
 import { REGISTRY_TYPES } from '../access/policy.ts'
 import { type Cause, SYSTEM_PROJECT_NUMBER } from '../access/principal.ts'

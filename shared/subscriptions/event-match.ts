@@ -18,7 +18,7 @@ import { lastContents, meeting } from '../store/rulings/rulings.ts'
 import { decideInMemory, hidesAny } from '../store/search/tests/grant-tests.ts'
 import { type HeldRow, heldRow } from '../store/search/tests/row-decisions.ts'
 
-/** What is judged of a change, be it made or not. */
+/** The parts of a change that are matched, be it made or not. */
 type Matter = Pick<ChangeEvent, 'change' | 'type' | 'subject' | 'previous' | 'at'>
 
 /** A change, read once for all that wait for it. */
@@ -44,13 +44,13 @@ export function candidateOf(
     event,
     own,
     resource,
-    // Of a deletion both are the last version.
+    // For a deletion both are the last version.
     previous: once(() =>
       event.change === 'delete' ? resource() : previous && parseVersion(toVersion(previous)),
     ),
     held: once(() => {
       const rows = indexRows(store, subject.project, resource(), own)
-      return heldRow(subject.id, rows, subject.content ?? '')
+      return heldRow(subject.id, rows)
     }),
   }
 }
@@ -103,14 +103,14 @@ function once<T>(make: () => T): () => T {
   }
 }
 
-/** What a Subscription has waited for. */
+/** The change that a Subscription waits for. */
 export interface Waited {
   readonly terms: SubscriptionTerms
   readonly change: Change
 }
 
 /** True when its criteria read what is hidden, or its expression holds only with that. */
-export async function tellsHidden(
+export async function revealsHidden(
   store: Store,
   row: VersionRow,
   hidden: readonly string[],

@@ -1,4 +1,4 @@
-/** Changes → what Subscriptions are owed for them (events.md §1, §3). */
+/** Changes → pending deliveries of Subscriptions. */
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import type { Change } from '../access/subscription.ts'
@@ -25,7 +25,7 @@ import {
   type Candidate,
   candidateOf,
   isWaitedFor,
-  tellsHidden,
+  revealsHidden,
   type Waited,
 } from './event-match.ts'
 import { filedIn, forgetEvents, takeEvents } from './outbox.ts'
@@ -33,12 +33,12 @@ import { deliveriesReceived, type Receipt } from './state.ts'
 import { type PreCommit, preCommitOf, type Skipped, withUnseen } from './store-pre-commit.ts'
 
 export interface MatchOptions {
-  /** What Subscriptions say that are not stored, by row id; those that are gone are left out. */
+  /** Reads Subscriptions that are not stored, by row id; ended ones are left out. */
   sockets(ids: readonly string[]): Promise<ReadonlyMap<string, Resource>>
-  /** Told of a Subscription that cannot be judged. */
+  /** Called with a Subscription that cannot be matched. */
   skipped(subscription: string, error: unknown): void
-  /** Told what a Subscription makes of a change that is sent again verbosely. */
-  judged(subscription: string, event: ChangeEvent, isOwed: boolean): void
+  /** Called with the match of a change that is sent again verbosely. */
+  judged(subscription: string, event: ChangeEvent, isPending: boolean): void
 }
 
 export interface Matched {
@@ -78,11 +78,11 @@ export interface Events {
     ifMatch: readonly number[] | undefined,
     skipped: Skipped,
   ): Promise<PreCommit | undefined>
-  /** What a Principal has made of a version, with what it does not see as the version has it. */
+  /** Merges what a Principal wrote with what it does not see of the version. */
   withUnseen(principal: Principal, row: VersionRow, next: Resource): Promise<Resource>
   /**
-   * What a Principal sees of a version, whether it is the newest or not; undefined: nothing. Nor when it would
-   * learn what is hidden by being told of what was `waited` for.
+   * Returns what a Principal sees of a version, whether it is the newest or not; undefined: nothing. Also undefined
+   * when a notification of what was `waited` for would reveal what is hidden.
    */
   seen(principal: Principal, row: VersionRow, waited?: Waited): Promise<Version | undefined>
 }
@@ -197,7 +197,7 @@ async function versionSeen(
   const [rulings] = await rulingsOfContents(store, principal, ['read'], [row])
   if (rulings?.read === undefined) return undefined
   const hidden = hiddenBy(rulings.read)
-  if (waited !== undefined && (await tellsHidden(store, row, hidden, waited))) return undefined
+  if (waited !== undefined && (await revealsHidden(store, row, hidden, waited))) return undefined
   const version = without(toVersion(row), hidden)
   if (version.type !== 'Binary') return version
   return inSight(store, principal, version).catch((error: unknown) => {
@@ -206,7 +206,7 @@ async function versionSeen(
   })
 }
 
-/** What deliveries are counted by. */
+/** The name that deliveries are counted by: a host or a bot. */
 function targetOf({ terms: { hook } }: Watcher): string {
   if (hook === undefined) return ''
   return hook.bot === undefined ? new URL(hook.endpoint).host : `Bot/${hook.bot}`

@@ -1,4 +1,4 @@
-/** What people may do with the deliveries of Subscriptions: look at them, and have them sent again (events.md §5.4). */
+/** Operations on deliveries of Subscriptions: `$status`, and `$redeliver`, which sends them again. */
 
 import { randomUUID } from 'node:crypto'
 import type { Principal } from '../access/principal.ts'
@@ -26,7 +26,7 @@ interface PendingDeliveries {
 
 interface ResendOptions {
   readonly interaction: Change
-  /** Id of the only Subscription to tell. */
+  /** Id of the only Subscription to notify. */
   readonly subscription: string | undefined
   /** Workers log what each Subscription makes of it. */
   readonly verbose: boolean

@@ -1,4 +1,4 @@
-/** `$resend`: Subscriptions are told of the newest version of a resource again. */
+/** `$resend`: Subscriptions get the newest version of a resource again. */
 
 import { type Change, SUBSCRIPTION } from '../access/subscription.ts'
 import { allOk, badRequest } from '../errors.ts'

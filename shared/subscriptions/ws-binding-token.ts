@@ -1,4 +1,4 @@
-/** The token that binds a web socket to a Subscription (events.md §9.1). */
+/** The token that binds a web socket to a Subscription. */
 
 import type { Principal } from '../access/principal.ts'
 import { actingAs } from '../bots/execute-bot.ts'
@@ -67,7 +67,7 @@ async function requireSubscription(
   throw badRequest(`Error reading subscription: ${reason}`)
 }
 
-/** Of credentials that come with each request: the token needs a Login that can be revoked. */
+/** Makes a Login for credentials that come with each request: the token needs one that can be revoked. */
 async function newLogin(services: Services, principal: Principal): Promise<string> {
   const session = await actingSession(services.principals, actingAs(principal))
   if (session === undefined) throw unauthorized(services.config.baseUrl)

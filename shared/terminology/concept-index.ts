@@ -19,7 +19,7 @@ export interface ConceptIndex {
   readonly fold: (code: string) => string
 }
 
-/** Children are nested, or tell of each other by the properties `parent`, `child`, `subsumedBy`. */
+/** Children are nested, or linked by the properties `parent`, `child`, `subsumedBy`. */
 export async function indexConcepts(codeSystem: CodeSystem): Promise<ConceptIndex> {
   const fold = codeSystem.caseSensitive === false ? lower : same
   const nodes = new Map<string, Draft>()

@@ -39,7 +39,7 @@ export async function listConcepts(index: ConceptIndex, query: ConceptQuery): Pr
   return { concepts: concepts.slice(0, limit), isCut: concepts.length > limit }
 }
 
-/** Those that match, the best first; among equals the shorter display. */
+/** Returns the matching concepts, the best first; among equals the shorter display. */
 export async function ranked<T extends Pick<ConceptNode, 'code' | 'display'>>(
   concepts: readonly T[],
   text: string,
@@ -154,7 +154,7 @@ function rankingOf(text: string): Ranking {
     const shown = normaliseString(display)
     const folded = normaliseString(code)
     if (folded === wanted) return 0
-    // Most displays are told apart by this alone, without a look at their words.
+    // This alone rules out most displays, without a look at their words.
     if (!words.every((word) => shown.includes(word) || folded.startsWith(word))) return undefined
     const own = split(shown)
     const isMatch = words.every(

@@ -41,7 +41,7 @@ export const expand = terminologyOperation(
       resourceType: 'ValueSet',
       ...valueSet,
       ...('status' in valueSet ? {} : { status: 'active' }),
-      // What is expanded is another resource than what is stored: undefined members are left out.
+      // The expansion is another resource than the stored one: undefined members are left out.
       compose: undefined,
       meta: undefined,
       expansion: {
@@ -71,7 +71,7 @@ export async function valueSetOf(
 ): Promise<ValueSet> {
   const sent = inputs.resource('valueSet')
   const resource = (await ownResource(call)) ?? (sent && sentAs('ValueSet', sent))
-  // Of that type, and valid: it was stored or has just been checked.
+  // It has that type and is valid: it was stored or has just been checked.
   if (resource !== undefined) return resource as unknown as ValueSet
   const url = inputs.text('url')
   if (url === undefined) throw badRequest('Missing required parameter "url"')

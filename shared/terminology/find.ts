@@ -33,7 +33,7 @@ export interface CodeSource {
   list(query: ConceptQuery): Promise<ConceptList>
 }
 
-/** Of a stored ConceptMap also the number of its imported rows. */
+/** A ConceptMap; a stored one has the number of its imported rows, too. */
 export interface FoundMap {
   readonly conceptMap: ConceptMap
   readonly owner: number | undefined
@@ -45,7 +45,7 @@ export interface Terminology {
   codeSystem(canonical: string): Promise<CodeSource | undefined>
   valueSet(canonical: string): Promise<ValueSet | undefined>
   conceptMap(canonical: string): Promise<FoundMap | undefined>
-  /** Of a resource that was read or sent. */
+  /** The codes of a resource that was read or sent. */
   sourceOf(codeSystem: Resource): Promise<CodeSource>
 }
 
@@ -164,7 +164,7 @@ async function ownerOf({ repository }: Services, resource: Resource): Promise<nu
 /** Undefined for what was sent and not stored. */
 function versionKey({ id, meta }: Resource): string | undefined {
   if (meta?.project === undefined || meta.versionId === undefined) return undefined
-  // The time tells a version from one of the same number that was rolled back.
+  // The time separates a version from one of the same number that was rolled back.
   return `${meta.project} ${id} ${meta.versionId} ${meta.lastUpdated}`
 }
 

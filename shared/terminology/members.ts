@@ -76,7 +76,7 @@ export function composeOf({ compose, expansion }: ValueSet): Compose {
   return { include }
 }
 
-/** Those of `codes`, all of one system, that the ValueSet holds. */
+/** Returns those `codes`, all of one system, that the ValueSet holds. */
 export async function membersOf(
   outer: Evaluation,
   valueSet: ValueSet,
@@ -99,7 +99,7 @@ export async function membersOf(
   return found
 }
 
-/** Those of `codes` that one include or exclude speaks of. */
+/** Returns those `codes` that one include or exclude covers. */
 export async function includedOf(
   outer: Evaluation,
   part: Include,

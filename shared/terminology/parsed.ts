@@ -18,8 +18,8 @@ const kept = new LRUCache<string, Resource>({ maxSize: MOST_KEPT })
 export function parsedOnce(version: Version): Resource {
   const size = version.content?.length ?? 0
   if (size < SMALLEST_KEPT) return parseVersion(version)
-  // It begins with the Project; the time tells a version from one that was rolled back, the size from one of
-  // which a policy hides more or less.
+  // The key begins with the Project; the time separates a version from one that was rolled back, the size from one
+  // that a policy cuts differently.
   const { metaExtension, type, id, ver, lastUpdated } = version
   const key = `${metaExtension} ${type} ${id} ${ver} ${lastUpdated.getTime()} ${size}`
   const known = kept.get(key)

@@ -100,7 +100,7 @@ async function expandSystem(outer: Evaluation, part: Include, wish: Wish): Promi
   }
 }
 
-/** Codes that are named one by one need no CodeSystem; where there is one it tells what is missing. */
+/** Codes that are named one by one need no CodeSystem; where there is one it supplies what is missing. */
 async function listed(
   { terminology }: Evaluation,
   part: Include,

@@ -89,7 +89,7 @@ function systemsOf(
   return [...new Set(include.flatMap(({ system }) => system ?? []))]
 }
 
-/** What the ValueSet itself calls a code whose CodeSystem is not here. */
+/** Returns the ValueSet's own display of a code whose CodeSystem is not here. */
 function listedDisplay(valueSet: ValueSet, system: string, code: string): string | undefined {
   const lists = (composeOf(valueSet).include ?? []).filter((part) => part.system === system)
   const concepts = lists.flatMap(({ concept }) => concept ?? [])
@@ -101,7 +101,7 @@ async function nodeOf(source: CodeSource, code: string): Promise<ConceptNode | u
   return concepts[0]
 }
 
-/** A wrong display makes the code wrong, and the right one is told. */
+/** A wrong display makes the code wrong, and the reply has the right one. */
 function verdict(
   { code, display: given }: GivenCode,
   node: ConceptNode | undefined,

@@ -41,7 +41,7 @@ export function publishedCodes(canonical: string): CodeList | undefined {
   }
 }
 
-/** Those that the definitions list, else those that somebody has found. */
+/** Returns the codes that the definitions list, or else those that were looked up. */
 export function codesOf(
   canonical: string,
   found: ReadonlyMap<string, CodeList>,
@@ -49,7 +49,7 @@ export function codesOf(
   return publishedCodes(canonical) ?? found.get(canonical)
 }
 
-/** What is wrong with a code, Coding, CodeableConcept or Quantity; undefined when nothing is. */
+/** Describes the fault of a code, Coding, CodeableConcept or Quantity; undefined when there is none. */
 export function bindingFault(
   value: unknown,
   canonical: string,
@@ -117,7 +117,7 @@ function checkItem(value: unknown, property: Property, report: Report): void {
   }
 }
 
-/** Told, never refused: servers disagree on what may stand in for what. */
+/** A target of another type is reported, never refused: servers disagree on which types may stand in for which. */
 export function checkTarget(
   { reference }: Record<string, unknown>,
   targets: readonly string[] | undefined,

@@ -96,7 +96,7 @@ function evaluator(expression: string, type: string, isTenants: boolean): Invari
   }
 }
 
-/** What the engine cannot evaluate for odd data is no fault of the data. */
+/** An expression that the engine cannot evaluate is no fault of the data. */
 function holdsOrFails(
   expression: string,
   type: string,
@@ -120,7 +120,7 @@ function plainly<T>(run: () => T): T | undefined {
   }
 }
 
-/** What must be there for an invariant to fail: names it speaks of, when it holds for an empty element. */
+/** Names of which one must be there for an invariant to fail; only for invariants that hold for an empty element. */
 function guardsOf(expression: string, type: string): readonly string[] | undefined {
   if (/[$%]|children|descendants/.test(expression)) return undefined
   const isTrivial = holds(compile(expression, type), {}, {})

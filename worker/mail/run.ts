@@ -39,7 +39,7 @@ async function takeAndSend(services: Services, mailer: Mailer | undefined): Prom
   return true
 }
 
-/** Without a mail server the log names the mail, which stays in the outbox for the super admin. */
+/** Without a mail server the log names the mail, and the outbox holds it for the super admin. */
 async function keepUnsent({ database, log }: Services, { id, message }: StoredMail): Promise<void> {
   const { kind, to, subject, text = '' } = message
   const told = kind === 'client' ? {} : { to, subject, text: withoutLinkSecret(text) }
@@ -60,13 +60,16 @@ async function attempt(services: Services, mailer: Mailer, mail: StoredMail): Pr
       return await repeatMail(database, id, backoffMs(attempts, FIRST_PAUSE_MS), error.message)
     }
     await keepMail(database, id, 'failed', error.message)
-    return await tellFailure(services, mail)
+    return await reportFailure(services, mail)
   }
   await removeMail(database, id)
   log.info({ mail: id, kind: message.kind, attempts }, 'Mail is sent')
 }
 
-async function tellFailure({ principals, repository }: Services, mail: StoredMail): Promise<void> {
+async function reportFailure(
+  { principals, repository }: Services,
+  mail: StoredMail,
+): Promise<void> {
   const project = await principals.project(mail.project)
   if (project === undefined) return
   await repository.create(systemPrincipal(project), {

@@ -18,7 +18,7 @@ import { createEvents } from '../../shared/subscriptions/events.ts'
 import type { Runner } from '../bots/run.ts'
 import { type Message, runBot, type Sent, sendHook, withoutTarget } from './hooks.ts'
 
-/** The content of a delivery, and its Subscription. */
+/** A delivery with its Subscription and the outcome. */
 export interface Attempted {
   readonly sent: Sent
   /** Undefined when the Subscription is gone. */

@@ -1,4 +1,4 @@
-/** An AuditEvent an attempt, or one for many that succeeded (events.md §5.5). */
+/** An AuditEvent an attempt, or one for many that succeeded. */
 import { LRUCache } from 'lru-cache'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
@@ -8,9 +8,9 @@ import type { Services } from '../../shared/services.ts'
 import type { Repository } from '../../shared/store/repository.ts'
 import { parseVersion, toVersion } from '../../shared/store/rows/rows.ts'
 import {
-  takeUntold,
-  type Untold,
-  untoldSubscriptions,
+  takeUnreported,
+  type Unreported,
+  unreportedSubscriptions,
 } from '../../shared/subscriptions/unreported-successes.ts'
 
 export interface AttemptRecord {
@@ -49,7 +49,7 @@ async function auditSuccesses(
   services: Services,
   repository: Pick<Repository, 'create'>,
   subscription: Resource,
-  { count, since }: Untold,
+  { count, since }: Unreported,
 ): Promise<void> {
   const text = `${count} attempts received a success status`
   await store(services, repository, subscription, auditEvent(subscription, since, [], '0', text))
@@ -92,36 +92,36 @@ function auditEvent(
 }
 
 // Successes of a Subscription have an AuditEvent each while they are few; beyond that PostgreSQL counts them with the
-// receipts, and one AuditEvent reports those of a minute (events.md §5.5).
+// receipts, and one AuditEvent reports those of a minute.
 const ALONE_A_MINUTE = 60
 const MINUTE_MS = 60_000
 const KEPT = 20_000
 
 /** Answers whether the next success of a Subscription has an AuditEvent of its own. */
-export function createToldAlone(): (subscription: string) => boolean {
+export function createReportedAlone(): (subscription: string) => boolean {
   const counts = new LRUCache<string, { readonly minute: number; count: number }>({ max: KEPT })
   return (subscription) => {
     const minute = Math.floor(Date.now() / MINUTE_MS)
-    let told = counts.get(subscription)
-    if (told?.minute !== minute) {
-      told = { minute, count: 0 }
-      counts.set(subscription, told)
+    let counted = counts.get(subscription)
+    if (counted?.minute !== minute) {
+      counted = { minute, count: 0 }
+      counts.set(subscription, counted)
     }
-    told.count += 1
-    return told.count <= ALONE_A_MINUTE
+    counted.count += 1
+    return counted.count <= ALONE_A_MINUTE
   }
 }
 
 /** One of several workers writes each AuditEvent. */
-export async function tellSuccesses(services: Services): Promise<void> {
-  for (const place of await untoldSubscriptions(services.database)) {
-    const telling = services.repository.transaction(async (inner) => {
-      const untold = await inner.beside((connection) => takeUntold(connection, place))
-      if (untold?.version === undefined) return
-      const subscription = parseVersion(toVersion(untold.version))
-      await auditSuccesses(services, inner, subscription, untold)
+export async function reportSuccesses(services: Services): Promise<void> {
+  for (const place of await unreportedSubscriptions(services.database)) {
+    const reporting = services.repository.transaction(async (inner) => {
+      const unreported = await inner.beside((connection) => takeUnreported(connection, place))
+      if (unreported?.version === undefined) return
+      const subscription = parseVersion(toVersion(unreported.version))
+      await auditSuccesses(services, inner, subscription, unreported)
     })
-    await telling.catch((error: unknown) => {
+    await reporting.catch((error: unknown) => {
       // One that cannot be reported, as of a Project that is gone, does not hold up the others.
       if (!(error instanceof HttpError) || error.status >= 500) throw error
     })

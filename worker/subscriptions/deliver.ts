@@ -1,4 +1,4 @@
-/** Takes pending deliveries, makes each, and settles the attempt in PostgreSQL. */
+/** Takes pending deliveries, makes them, and settles each attempt in PostgreSQL. */
 
 import { setTimeout as delay, setImmediate as nextTurn } from 'node:timers/promises'
 import type { Services } from '../../shared/services.ts'
@@ -15,7 +15,7 @@ import { deliveryFailed, deliveryOrphaned, type Receipt } from '../../shared/sub
 import type { Runner } from '../bots/run.ts'
 import { backoffMs, isAway, startLoop } from '../loop.ts'
 import { type Attempted, attempt } from './attempt.ts'
-import { auditAttempt, createToldAlone } from './audit.ts'
+import { auditAttempt, createReportedAlone } from './audit.ts'
 import type { EventMetrics } from './metrics.ts'
 import { endSubscription } from './subscription-end.ts'
 
@@ -44,7 +44,7 @@ export function startDeliveries(
   const { repository, database, log, config } = services
   const active = new Map<string, Promise<void>>()
   const receipts = createReceipts()
-  const isToldAlone = createToldAlone()
+  const isReportedAlone = createReportedAlone()
   const stopping = new AbortController()
   let isClosing = false
   const underWay = { hooks: 0, bots: 0 }
@@ -92,7 +92,7 @@ export function startDeliveries(
     underWay[room]--
     metrics.attempted(delivery, attempted.sent, startedAt)
     await insist(() => settle(delivery, attempted, startedAt))
-    // The take itself settles a received delivery.
+    // The take itself settles what was received.
     if (attempted.sent.kind !== 'received') loop.wake()
   }
 
@@ -114,11 +114,11 @@ export function startDeliveries(
     if (sent.kind === 'back' || isStopping) {
       return giveBackDelivery(database, id, sent.kind === 'back' ? sent.delayMs : 0)
     }
-    const untold = sent.kind === 'received' && !isToldAlone(delivery.subscription)
-    if (!untold) await audit(delivery, attempted, startedAt)
+    const unreported = sent.kind === 'received' && !isReportedAlone(delivery.subscription)
+    if (!unreported) await audit(delivery, attempted, startedAt)
     switch (sent.kind) {
       case 'received': {
-        const settled = receipts.add({ id, untold })
+        const settled = receipts.add({ id, unreported })
         loop.wake()
         return settled
       }

@@ -1,4 +1,4 @@
-/** Deliveries to an address outside and to a Bot, and the headers that go with them (events.md §4). */
+/** Deliveries to an address outside and to a Bot, and the headers that go with them. */
 
 import { createHmac, randomBytes } from 'node:crypto'
 import { type Hook, isSuccess, type SubscriptionTerms } from '../../shared/access/subscription.ts'
@@ -125,7 +125,7 @@ function traceHeaders(traceId: string | undefined): Record<string, string> {
   }
 }
 
-// A delivery to a Bot (events.md §4.1) is run here and now, PostgreSQL holds the job.
+// A delivery to a Bot is run here and now, PostgreSQL holds the job.
 const BACK_MS = 1000
 /** A run that waits for no caller may wait for its turn. */
 const QUEUE_MS = 60_000

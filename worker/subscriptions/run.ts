@@ -1,4 +1,4 @@
-/** Events in the worker: changes are matched with Subscriptions, and pending deliveries are made. */
+/** Events in the worker: changes are matched with Subscriptions, and the deliveries are made. */
 
 import { listenForChanges } from '../../shared/platform/queue/changes.ts'
 import type { Services } from '../../shared/services.ts'
@@ -9,12 +9,12 @@ import {
 } from '../../shared/subscriptions/events.ts'
 import type { Runner } from '../bots/run.ts'
 import { startLoop } from '../loop.ts'
-import { tellSuccesses } from './audit.ts'
+import { reportSuccesses } from './audit.ts'
 import { startDeliveries } from './deliver.ts'
 import type { EventMetrics } from './metrics.ts'
 import { endOverdue } from './subscription-end.ts'
 
-/** Steps for Subscriptions of web sockets. */
+/** The parts of the worker that receive events beside rest-hooks. */
 export interface EventHooks extends Pick<MatchOptions, 'sockets'> {
   /** For Subscriptions of web sockets, once the match is committed. */
   publish(notifications: readonly Notification[]): Promise<void>
@@ -40,10 +40,10 @@ export function startEvents(
       metrics.skipped()
       log.warn({ subscription, reason }, 'A Subscription could not be judged')
     },
-    judged(subscription, { type, id, ver, change, cause }, isOwed) {
+    judged(subscription, { type, id, ver, change, cause }, isPending) {
       const { requestId, traceId } = cause
       const about = { subscription, resource: `${type}/${id}`, version: ver, interaction: change }
-      log.info({ ...about, isOwed, requestId, traceId }, 'A Subscription was judged')
+      log.info({ ...about, isPending, requestId, traceId }, 'A Subscription was judged')
     },
   }
   const matching = startLoop(
@@ -59,7 +59,7 @@ export function startEvents(
   const ending = startLoop(
     { log, name: 'The end of Subscriptions', everyMs: END_MS, level: 'debug' },
     async () => {
-      await Promise.all([endOverdue(services), tellSuccesses(services)])
+      await Promise.all([endOverdue(services), reportSuccesses(services)])
       return false
     },
   )

@@ -1,4 +1,4 @@
-/** What a person is asked before an app gets its code, and their refusal. */
+/** The consent of a person before an app gets its code, or their refusal. */
 
 import { AREA_WORDS } from '../../../shared/access/areas.ts'
 import { grantedScope, type SmartScope, smartScopes } from '../../../shared/access/scopes.ts'

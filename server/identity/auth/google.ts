@@ -66,8 +66,8 @@ export async function logInByGoogle(
 }
 
 /**
- * What the request names, or else the one Project whose site has the Google client. Undefined: of several
- * none is meant.
+ * Finds the Project that the request names, or else the one whose site has the Google client. Undefined when
+ * several have it.
  */
 async function projectFor(
   { config, repository }: Services,
@@ -87,7 +87,7 @@ async function projectFor(
   return another === undefined ? only?.id : undefined
 }
 
-/** Of the service or of a site of the Project that is signed in to. */
+/** True for a client of the service, or of a site of the Project that is signed in to. */
 function isOurs(
   { config }: Services,
   project: Resource | undefined,

@@ -129,7 +129,7 @@ export async function choose(
   })
 }
 
-/** What the person allows: all that was asked for, or fewer SMART words. Errors: 400. */
+/** Stores the scope that the person allows: the requested one, or fewer SMART words. Errors: 400. */
 export async function chooseScope(
   services: Services,
   ctx: Context,

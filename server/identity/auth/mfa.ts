@@ -26,7 +26,7 @@ const COUNT_SECONDS = 3600
 /** Three steps are valid at a time; afterwards the clock itself guards. */
 const STEP_MEMORY_SECONDS = 120
 
-/** What an authenticator app needs; makes the User's secret if there is none. */
+/** Returns the data for an authenticator app; creates the User's secret if there is none. */
 export async function enrolment({ repository, config }: Services, user: Resource) {
   const secret = typeof user.mfaSecret === 'string' ? user.mfaSecret : newTotpSecret()
   if (user.mfaSecret === undefined) {

@@ -190,7 +190,7 @@ export async function withMembership(
   }
 }
 
-/** What the caller has to do next, or the code that becomes tokens (auth.md §4.1). Errors: 400. */
+/** Returns the next step of the sign-in, or the code that becomes tokens. Errors: 400. */
 export async function loginResult(
   services: Services,
   ctx: Context,

@@ -1,4 +1,4 @@
-/** What a token request is answered with (auth.md §6.3). */
+/** The answer to a token request. */
 
 import { accessTokenSeconds } from '../../../shared/access/credentials/clients.ts'
 import { parseReference, type Resource, referenceIn } from '../../../shared/fhir/resource.ts'

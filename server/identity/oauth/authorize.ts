@@ -33,7 +33,7 @@ import {
 const DEFAULT_MAX_AGE_SECONDS = 3600
 const system = systemPrincipal(SYSTEM_PROJECT)
 
-/** What is told to the client by a redirect. */
+/** A failure that a redirect reports to the client. */
 class AuthorizeError extends Error {
   readonly error: string
 

@@ -1,4 +1,4 @@
-/** How a client proves itself at the token endpoint (auth.md §6.1). */
+/** How a client proves itself at the token endpoint. */
 
 import type { JWK } from 'jose'
 import { LRUCache } from 'lru-cache'
@@ -23,7 +23,7 @@ import { optional } from './answer.ts'
 
 const JWT_BEARER = 'urn:ietf:params:oauth:client-assertion-type:jwt-bearer'
 
-/** What a request brings to prove a client with; none of it looked at yet. */
+/** The credentials of a client as the request presents them, before any check. */
 export interface Presented {
   readonly id: string | undefined
   readonly secret: string | undefined
@@ -84,7 +84,7 @@ export function mustProve(client: Resource, login: Resource): boolean {
   return isWeak && ownsCredentials(client)
 }
 
-/** A client with a membership of its own. Errors: the rows of auth.md §6.4 about clients; 429 as of its Project. */
+/** A client with a membership of its own. Errors: those of RFC 6749 about clients; 429 as of its Project. */
 export async function requireClientSession(
   services: Services,
   keys: ClientKeys,
@@ -191,7 +191,7 @@ interface Fetched {
 }
 
 export interface ClientKeys {
-  /** Those of the client; looked up again when none has this `kid`. Errors: AssertionError. */
+  /** Returns the client's keys; looks them up again when none has this `kid`. Errors: AssertionError. */
   find(client: Resource, kid: string): Promise<readonly JWK[]>
   /** The same of a key set's address. */
   at(uri: string, kid: string): Promise<readonly JWK[]>
@@ -251,7 +251,7 @@ async function readKeys(url: string, rules: Outbound): Promise<readonly JWK[]> {
     if (status === 200) return readKeySet(body.toString('utf8'))
   } catch (error) {
     if (error instanceof AssertionError) throw error
-    // What went wrong on the way concerns the owner of the address, not who knocks here.
+    // The cause concerns the owner of the address, not the caller.
   }
   throw new AssertionError('cannot be checked: the keys of the client could not be read')
 }

@@ -16,7 +16,7 @@ import { refreshTokenFor, sessionOf } from './code.ts'
 const ACCESS_TOKEN = 'urn:ietf:params:oauth:token-type:access_token'
 const DEFAULT_SCOPE = 'openid offline'
 
-/** Errors: auth.md §6.4; 429 when the provider wants us to wait. */
+/** Errors: those of RFC 6749; 429 when the provider wants us to wait. */
 export async function grantExchange(
   services: Services,
   keys: ClientKeys,

@@ -18,7 +18,7 @@ import {
   requireProof,
 } from './clients.ts'
 
-/** Only tokens of the caller's Project are told about. Errors: `invalid_client`, 401. */
+/** Only tokens of the caller's Project are described. Errors: `invalid_client`, 401. */
 export async function introspect(
   services: Services,
   keys: ClientKeys,

@@ -7,7 +7,7 @@ import { findClient } from '../auth/apps.ts'
 import { clearCookie, isNavigation, sessionCookie, sessionCookies } from '../browser.ts'
 import { audit, clientIdOf, isDigestOf, loginIdOf, readLogin, revokeLogin } from '../logins.ts'
 
-/** Of the caller's own Login. */
+/** Ends the caller's own Login. */
 export async function logOut(services: Services, ctx: Context): Promise<void> {
   const { principal } = caller(ctx)
   const { loginId } = principal

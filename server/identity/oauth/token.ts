@@ -1,4 +1,4 @@
-/** `/oauth2/token`: one function a grant (auth.md §6.2). */
+/** `/oauth2/token`: one function a grant. */
 
 import {
   accessTokenSeconds,
@@ -41,7 +41,7 @@ export const GRANTS: ReadonlyMap<string, Grant> = new Map([
   [TOKEN_EXCHANGE, grantExchange],
 ])
 
-/** Errors: auth.md §6.4. Every outcome leaves an AuditEvent. */
+/** Errors: those of RFC 6749. Every outcome leaves an AuditEvent. */
 export async function grantToken(
   services: Services,
   keys: ClientKeys,
@@ -112,7 +112,7 @@ async function grantClient(
   }
 }
 
-/** Errors: auth.md §6.4. A token that was replaced more than 30 s ago revokes the Login. */
+/** Errors: those of RFC 6749. A token that was replaced more than 30 s ago revokes the Login. */
 async function grantRefresh(
   services: Services,
   keys: ClientKeys,

@@ -124,7 +124,7 @@ function unlimited(caller: Principal): Principal {
   return { ...caller, rules: undefined }
 }
 
-/** What cannot change is put back without a word, and a profile that is left out of a patch is an error. */
+/** Puts back silently what cannot change; a profile that a patch leaves out is an error. */
 function withFixed(current: Resource, next: Resource): Resource {
   if (referenceIn(next.profile) === undefined) {
     throw badRequest(`${TYPE}.profile is required`, 'profile')
@@ -154,7 +154,7 @@ async function memberOf(
   return found
 }
 
-/** Of a user that belongs to the caller's Project alone. Errors: 400, 403. */
+/** Sets the password of a user that belongs to the caller's Project alone. Errors: 400, 403. */
 export async function setProjectPassword(
   services: Services,
   caller: Principal,
@@ -165,7 +165,7 @@ export async function setProjectPassword(
   await setFor(services, caller, body, caller.project.id)
 }
 
-/** Of any user; without `projectId` of a server scoped one. Errors: 400. */
+/** Sets the password of any user; without `projectId` of a server scoped one. Errors: 400. */
 export async function setAnyPassword(
   services: Services,
   caller: Principal,

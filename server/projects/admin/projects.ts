@@ -191,7 +191,7 @@ interface Published {
   readonly values: readonly { readonly labels: { project?: string }; readonly value: number }[]
 }
 
-/** Of all workers, as they last told. */
+/** Sums what all workers published last. */
 function slotsUsed(published: readonly string[], projectId: string): number {
   // Each is a registry that a worker has written as JSON.
   const metrics = published.flatMap((text) => JSON.parse(text) as Published[])

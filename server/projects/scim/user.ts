@@ -10,7 +10,7 @@ import {
 
 const USER_SCHEMA = 'urn:ietf:params:scim:schemas:core:2.0:User'
 
-/** What of a SCIM user is kept here; undefined: not given. */
+/** The part of a SCIM user that is stored; undefined: not given. */
 export interface ScimUser {
   readonly userName: string | undefined
   readonly externalId: string | undefined

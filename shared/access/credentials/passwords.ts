@@ -22,7 +22,7 @@ interface Stored {
 const COST: Cost = { N: 2 ** 17, r: 8, p: 1 }
 const HASH_BYTES = 32
 const SALT_BYTES = 16
-/** What a password is compared with where there is none, so that the answer takes as long. */
+/** A password is compared with this where none is stored, so that the answer takes as long. */
 const NOBODY: Stored = { cost: COST, salt: Buffer.alloc(SALT_BYTES), hash: Buffer.alloc(0) }
 
 /** Takes about 0.3 s and 128 MiB, off the main thread; inside `Hashing.run`. */
@@ -61,7 +61,7 @@ function parse(stored: string | undefined): Stored | undefined {
 }
 
 function derive(password: string, salt: Buffer, cost: Cost): Promise<Buffer> {
-  // Node refuses more than 32 MiB unless told; scrypt needs 128·N·r bytes and a little.
+  // Node refuses more than 32 MiB without this option; scrypt needs 128·N·r bytes and a little.
   const maxmem = 128 * cost.N * cost.r + 2 ** 20
   const normal = password.normalize('NFKC')
   return new Promise((resolve, reject) => {

@@ -44,12 +44,12 @@ export interface TokenSubject {
   readonly scope: string
   /** Only with scope `email`. */
   readonly email?: string | undefined
-  /** Of a token that binds a web socket to this Subscription. */
+  /** The Subscription that a token binds a web socket to. */
   readonly subscriptionId?: string
   readonly lifetimeSeconds: number
 }
 
-/** What an ID token says besides. https://openid.net/specs/openid-connect-core-1_0.html#IDToken */
+/** The further claims of an ID token. https://openid.net/specs/openid-connect-core-1_0.html#IDToken */
 export interface IdTokenSubject extends TokenSubject {
   readonly nonce: string | undefined
   /** Epoch seconds. */

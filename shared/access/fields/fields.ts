@@ -110,8 +110,8 @@ export function hasMasks(type: string, principal: Principal, author: string | un
 }
 
 /**
- * Who writes a version is its author and sees all of it: so what is masked cannot be kept by writing the
- * mask. Errors: 400.
+ * Refuses masks in a write: the writer becomes the author, who sees all of the version, so a mask cannot stand
+ * for the stored value. Errors: 400.
  */
 export function refuseMasks({ resourceType, extension, channel }: Resource): void {
   if (resourceType !== 'Subscription') return

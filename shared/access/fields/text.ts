@@ -8,7 +8,7 @@ import { elementsOf } from '../../fhir/definitions.ts'
 import { parseJson } from '../../fhir/json.ts'
 import { cutBelow, wholeMembers } from './paths.ts'
 
-/** Of a JSON object without white space. Errors: SyntaxError. */
+/** Cuts paths out of a JSON object without white space. Errors: SyntaxError. */
 export function textWithout(type: string, text: string, paths: readonly string[]): string {
   const names = soughtNames(type, paths)
   const isPlain = names !== undefined && !text.includes('"contained":')
@@ -42,7 +42,7 @@ function soughtNames(type: string, paths: readonly string[]): readonly string[] 
   return byType.get(type)
 }
 
-/** Undefined when that cannot be told. In a string each quote is escaped, so what is found is a member. */
+/** Undefined when the text does not decide it. Quotes in strings are escaped, so each match is a member. */
 function withoutNames(text: string, names: readonly string[]): string | undefined {
   let left = text
   for (const name of names) {
@@ -57,7 +57,7 @@ function withoutNames(text: string, names: readonly string[]): string | undefine
   return left
 }
 
-/** Those of its members that are wanted. Errors: SyntaxError. */
+/** Returns the wanted members of an object. Errors: SyntaxError. */
 export function membersOf(
   text: string,
   isWanted: (name: string) => boolean,
@@ -120,8 +120,8 @@ function broken(): SyntaxError {
 }
 
 /**
- * Of all types that an element below the root, or an extension, may have. Undefined for a type that holds
- * whole resources of its own, as a Bundle does; `contained` ones are for the caller to look for.
+ * Collects the names in all types that an element below the root, or an extension, may have. Undefined for a type
+ * that holds whole resources, as a Bundle does; the caller looks for `contained` ones.
  */
 function nestedNames(type: string): ReadonlySet<string> | undefined {
   if (!known.has(type)) known.set(type, namesBelow(type))

@@ -23,8 +23,8 @@ const HEADER_BYTES = 5
 const [COPY_DATA, READY_FOR_QUERY] = Buffer.from('dZ')
 
 /**
- * Until PostgreSQL is ready for the next statement. Nothing is on its way when it is called. `pause` is told what is
- * to be waited for before more is read.
+ * Reads until PostgreSQL is ready for the next statement. Nothing is on its way when it is called. `pause` gets a
+ * promise to await before more is read.
  */
 export function readRows(
   stream: Duplex,
@@ -80,7 +80,7 @@ export function readRows(
       take(chunk, at, end)
       at = end
     }
-    // What is left is shorter than its message, so that it is the beginning of one.
+    // The rest is the beginning of a message.
     if (at < chunk.length) complete(chunk.subarray(at))
     sinceTurn += chunk.length
     const isGathering = isLong && !isOver && chunk.length < FEW_BYTES

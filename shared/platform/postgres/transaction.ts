@@ -12,7 +12,7 @@ export interface TransactionOptions {
   readonly locks?: readonly bigint[]
 }
 
-/** What a transaction needs of the pool. */
+/** The part of the pool that a transaction needs. */
 export interface TransactionPool<Raw> {
   acquire(): Promise<Raw>
   send<Row extends object>(connection: Raw, statement: Statement): Promise<Row[]>

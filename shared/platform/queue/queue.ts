@@ -50,7 +50,7 @@ export interface Queues {
   /** Adds a stored request, unless it is queued already; while Redis is away the upkeep of a worker does. */
   addRequest(id: string): Promise<void>
   hasRequest(id: string): Promise<boolean>
-  /** Tells up to `count` workers of parts of exports or imports; they look for themselves now and then, too. */
+  /** Wakes up to `count` workers for parts of exports or imports; they also look by themselves now and then. */
   wake(name: typeof EXPORTS | typeof IMPORTS, count: number): Promise<void>
   /** Removes a waiting run, stops a running one. */
   cancel(runId: string, projectId: string): Promise<void>
@@ -60,7 +60,7 @@ export interface Queues {
   depths(): Promise<Readonly<Record<string, Readonly<Record<string, number>>>>>
   /** Since when the longest waiting job of each queue that has one waits, epoch ms. */
   waitingSince(): Promise<Readonly<Record<string, number>>>
-  /** What the workers last published of their metrics, as JSON text each. */
+  /** Returns the metrics that each worker published last, as JSON text. */
   workerMetrics(): Promise<readonly string[]>
   ping(): Promise<number>
   close(): Promise<void>

@@ -108,7 +108,7 @@ export async function openReplies(options: RepliesOptions): Promise<Replies> {
         resolve(reply)
       }
       const onAbort = () => settle('gone')
-      // Of a process that is behind, the time may be over before it has read a reply that came in time.
+      // The time may be over before a busy process has read a reply that came in time.
       const timer = setTimeout(() => void lastTurn().then(() => settle(undefined)), waitMs)
       signal?.addEventListener('abort', onAbort, { once: true })
       waiting.set(job.runId, { job, settle, addedAgain: false })
@@ -130,7 +130,7 @@ export async function openReplies(options: RepliesOptions): Promise<Replies> {
   }
 }
 
-/** The reply of a run that stopped midway and cannot be repeated (bots.md §9). */
+/** The reply of a run that stopped midway and cannot be repeated. */
 export function interrupted(runId: string): ExecuteReply {
   const outcome = {
     resourceType: 'OperationOutcome',

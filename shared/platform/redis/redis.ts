@@ -76,7 +76,7 @@ function writeOnceATurn(redis: Redis): void {
 
 const awayByLog = new WeakMap<Logger, Set<Redis>>()
 
-/** Connections without Redis: of all that a process has, the first to go and the last to come back tell. */
+/** Connections that are down. Only the first loss and the last recovery are logged. */
 function awayOf(log: Logger): Set<Redis> {
   const known = awayByLog.get(log)
   if (known !== undefined) return known

@@ -25,7 +25,7 @@ import type { Storage } from './storage.ts'
 /** So often a folder may go while a file is put into it. */
 const PLACINGS = 8
 /**
- * What is read at a time of a range; Node allocates no more than is left of it. By Node's own 64 KiB a MiB takes twice
+ * The size of a read of a range; Node allocates no more than is left of it. With Node's own 64 KiB a MiB takes twice
  * the CPU, and comes at a third of the speed from the disk.
  */
 const READ_BYTES = 256 * 1024
@@ -106,10 +106,10 @@ function isAbsent(error: unknown): boolean {
   return (error as NodeJS.ErrnoException).code === 'ENOENT'
 }
 
-/** Of fewer bytes the kernel's copy costs less than to open the file once more. */
+/** Below this size the kernel's copy costs less than to open the file once more. */
 const LEAST_BYTES = 256 * 1024
 
-/** Of a new file, which is closed, and on the disk, when it answers. */
+/** Writes a new file, which is closed, and on the disk, when the promise resolves. */
 export async function writeWhole(
   handle: FileHandle,
   file: string,
@@ -139,7 +139,7 @@ async function writePages(file: string, chunk: Uint8Array, at: number): Promise<
     await writeAll(handle, chunk.subarray(0, bytes), at)
     return bytes
   } catch {
-    // What is wrong with the disk itself is told when all of it is written in the ordinary way.
+    // A fault of the disk itself shows again when everything is written in the ordinary way.
     return 0
   } finally {
     await handle?.close()

@@ -82,7 +82,7 @@ export function openBucket(url: URL, maxBytes: number): Storage {
   }
 }
 
-/** What the bucket itself is to encrypt objects with, unless it does so by its own settings. */
+/** The encryption that requests ask the bucket for, unless its own settings do. */
 function encryptionOf(searchParams: URLSearchParams): Encryption {
   const [sse, key] = ['sse', 'sseKmsKeyId'].map((name) => searchParams.get(name) ?? undefined)
   // The names are those of the service, which refuses others.

@@ -21,7 +21,7 @@ import { parseVersion, present } from '../../store/rows/rows.ts'
 import type { Version, WriteResult } from '../../store/rows/version.ts'
 import { newSecret, onBehalfOf } from '../provision.ts'
 
-/** What is copied. */
+/** The resources that are copied. */
 interface Selection {
   readonly name: string
   /** Undefined: all types. */
@@ -40,7 +40,7 @@ const PAGE = 200
 /** Old `Type/id` → new id. */
 type Ids = ReadonlyMap<string, string>
 
-/** What fails takes the copy with it. */
+/** Any failure undoes the whole copy. */
 async function cloneProject(
   services: Services,
   caller: Principal,

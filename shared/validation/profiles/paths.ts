@@ -30,7 +30,7 @@ export function stepsOf(path: string): readonly Step[] | undefined {
   return steps
 }
 
-/** What a profile says of the elements at the end of a path. */
+/** Returns what a profile says of the elements at the end of a path. */
 export function nodeAt(node: ElementNode, steps: readonly Step[]): ElementNode | undefined {
   const [step, ...rest] = steps
   if (step === undefined) return node
@@ -51,7 +51,7 @@ export function extensionUrl({ element, children }: ElementNode): unknown {
   return (profile && urlOf(profile)) ?? children.get('url')?.element?.fixedUri
 }
 
-/** A value and the type that the name of its property tells: `Quantity` of `valueQuantity`. */
+/** A value and the type in the name of its property: `Quantity` of `valueQuantity`. */
 export interface Typed {
   readonly value: unknown
   readonly type: string | undefined
@@ -117,7 +117,7 @@ interface Target {
   readonly [name: string]: unknown
 }
 
-/** A contained resource, or of others what the reference itself tells: their type. */
+/** A contained resource, or the type that the reference itself names. */
 function resolved(value: unknown, { contained }: Run['resource']): Target | undefined {
   if (!isObject(value) || typeof value.reference !== 'string') return undefined
   const { reference } = value

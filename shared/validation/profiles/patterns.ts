@@ -98,7 +98,7 @@ export function itemsOf(parent: Record<string, unknown>, property: Property): re
   }))
 }
 
-/** What is wrong with a value; undefined where the element sets no limits. */
+/** Makes the check of an element's limits; undefined where it sets none. */
 export function limitsOf(
   element: ProfileElement | undefined,
 ): ((value: unknown) => string | undefined) | undefined {
@@ -150,7 +150,7 @@ function textOf(limit: unknown): string {
   return [limit.value, limit.unit ?? limit.code].filter((part) => part !== undefined).join(' ')
 }
 
-/** Those that the type does not have already. */
+/** Returns the invariants that the type does not have already. */
 export function invariantsOf(
   { element }: ElementNode,
   type: string,

@@ -153,7 +153,7 @@ class Compiler implements Others {
   }
 
   /**
-   * What an element or a slice demands of each of its values, compiled when there is one: a path
+   * The check of an element's or slice's values is compiled at the first value: a path
    * through choices of choices would be compiled for every combination of their types.
    */
   #item(node: ElementNode, property: Property): ItemCheck {
@@ -242,7 +242,7 @@ class Compiler implements Others {
     const named = element?.type?.flatMap(({ targetProfile = [] }) => targetProfile) ?? []
     const types = named.map((canonical) => this.typeOf(canonical) ?? 'Resource')
     if (types.length === 0 || types.includes('Resource')) return undefined
-    // What the type itself demands has been told.
+    // Validation of the type has reported its own demands.
     return [...new Set(types)].filter((type) => property.targets?.includes(type) ?? true)
   }
 }

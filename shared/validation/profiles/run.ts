@@ -1,4 +1,4 @@
-/** What the checks of a profile are made of. */
+/** The parts that checks of a profile share. */
 
 import { tooCostly } from '../../errors.ts'
 import type { Resource } from '../../fhir/resource.ts'
@@ -34,7 +34,7 @@ export interface Run {
   readonly terminology: Report
   readonly resource: Resource
   readonly root: Resource
-  /** Those value sets that somebody has. */
+  /** The value sets that are known. */
   readonly codes: ReadonlyMap<string, CodeList>
   readonly spend: Spend
 }
@@ -65,7 +65,7 @@ export function at({ property, index }: Item, { faults }: Run, work: () => void)
   faults.leave()
 }
 
-/** Whether a check finds nothing wrong; what it finds is not told. */
+/** True when a check finds nothing wrong; its findings are not reported. */
 export function conforms(check: Check, value: unknown, run: Run): boolean {
   const faults = new Report(true)
   check(value, { ...run, faults, terminology: faults })

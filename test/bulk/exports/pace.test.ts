@@ -3,7 +3,7 @@ import t from 'tap'
 import { readConfig } from '../../../shared/config/config.ts'
 import { createLogger } from '../../../shared/log.ts'
 import { openRedis } from '../../../shared/platform/redis/redis.ts'
-import { tellWebLoad, watchWebLoad } from '../../../shared/platform/redis/web-load.ts'
+import { publishWebLoad, watchWebLoad } from '../../../shared/platform/redis/web-load.ts'
 import { createPace } from '../../../worker/bulk/exports/pace.ts'
 import { until } from '../../fixtures/botica.ts'
 
@@ -24,7 +24,7 @@ t.test(
   async (t) => {
     const redis = openRedis(readConfig(), 'worker', createLogger('silent', 'worker'))
     t.teardown(() => redis.disconnect())
-    tellWebLoad(redis)
+    publishWebLoad(redis)
     const isBusy = watchWebLoad(redis)
     t.notOk(isBusy())
     await until(async () => {

@@ -8,9 +8,9 @@ import { LRUCache } from 'lru-cache'
 import type { RawConnection } from './pool.ts'
 import type { Statement } from './statement.ts'
 
-/** Of the texts that a connection keeps, together: about 150 bytes a letter in PostgreSQL. */
+/** The length of all texts that a connection caches: about 150 bytes a letter in PostgreSQL. */
 const MOST_LETTERS = 120_000
-/** Of texts whose uses are counted. */
+/** The length of all texts whose uses are counted. */
 const MOST_COUNTED = 4 * MOST_LETTERS
 /** PostgreSQL makes a plan for values five times first, so what goes again soon is prepared in vain. */
 const OFTEN = 8
@@ -33,7 +33,7 @@ interface Held {
   readonly closing: string[]
 }
 
-export class KeptStatements {
+export class CachedStatements {
   readonly #kept = new LRUCache<string, Kept>({ maxSize: MOST_LETTERS, sizeCalculation: lettersOf })
   readonly #counted = new LRUCache<string, Counted>({
     maxSize: MOST_COUNTED,
@@ -92,7 +92,7 @@ export class KeptStatements {
     return counted.uses >= OFTEN
   }
 
-  /** Of what would have to go for so many letters; 0 where there is room. */
+  /** The last use of the texts that would have to go for so many letters; 0 where there is room. */
   #lastUseBefore(letters: number): number {
     let room = MOST_LETTERS - this.#kept.calculatedSize
     let last = 0
