@@ -21,7 +21,7 @@ const PENDING_WORDS =
   /^(scripts|test\/fixtures|worker\/(bots|bulk|executor|jobs)|shared\/(api|bots|bulk|fhirpath|graphql|jobs|query|rest|store))\//
 /** Functions that are still to be cut. */
 const PENDING_CUTS =
-  /^(scripts|worker|shared\/(bulk|graphql|jobs|platform|rest|store))\/.*:(prepare|shapesOf|addBlocks|overlapErrors|openLevels|createMaintenance|readRows|createAdmission|openQueues|openReplies|openRuns|runBatch|createGroup|run|ownRepository|createBatches|writeStatement|openStatistics|deleteStatement|createBridge|createMetrics|createRunner|createSlots|createBlock|openWriter|batchesOf|importPart|main|startDeliveries)$/
+  /^(scripts|worker|shared\/(bulk|graphql|jobs|rest|store))\/.*:(prepare|shapesOf|addBlocks|overlapErrors|openLevels|createMaintenance|runBatch|createGroup|run|ownRepository|createBatches|writeStatement|openStatistics|deleteStatement|createBridge|createMetrics|createRunner|createSlots|createBlock|openWriter|batchesOf|importPart|main|startDeliveries)$/
 
 interface Source {
   readonly path: string
