@@ -50,7 +50,7 @@ export function candidateOf(
     ),
     held: once(() => {
       const rows = indexRows(store, subject.project, resource(), own)
-      return heldRow(subject.id, rows, subject.content ?? '')
+      return heldRow(subject.id, rows)
     }),
   }
 }
