@@ -45,7 +45,7 @@ function childrenOf(item: unknown, step: string): unknown[] {
   return value === undefined ? [] : [value].flat()
 }
 
-/** What plain code says; undefined where it leaves the answer to the engine. */
+/** The answer of plain code; undefined where it leaves the answer to the engine. */
 function plainly({ constraint, type, resource }: Place, node: unknown): boolean | undefined {
   try {
     const variables = { context: node, resource, rootResource: resource }

@@ -6,6 +6,7 @@
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { settleAsyncJob } from '../../shared/bots/async-jobs.ts'
 import { type PendingRun, pendingRuns, removePendingRun } from '../../shared/bots/pending-runs.ts'
+import { waits } from '../../shared/config/waits.ts'
 import { HttpError } from '../../shared/errors.ts'
 import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
 import { interrupted } from '../../shared/platform/queue/replies.ts'
@@ -14,7 +15,6 @@ import type { Services } from '../../shared/services.ts'
 import { platformMeta } from '../../shared/store/rows/version.ts'
 import { type Loop, startLoop } from '../loop.ts'
 
-const EVERY_MS = 10_000
 /** Younger runs may be on their way into the queue. */
 const OLDER_THAN_MS = 10_000
 const PAGE = 200
@@ -23,7 +23,7 @@ const BEFORE_ALL = '00000000-0000-0000-0000-000000000000'
 /** Runs until `stop`; workers do it side by side, adding a job twice is harmless. */
 export function startSweep(services: Services, runs: Runs): Loop {
   const { log } = services
-  return startLoop({ log, name: 'Upkeep of accepted runs', everyMs: EVERY_MS }, (signal) =>
+  return startLoop({ log, name: 'Upkeep of accepted runs', everyMs: waits.sweepMs }, (signal) =>
     sweep(services, runs, signal),
   )
 }

@@ -38,7 +38,7 @@ const exporting: Exporting = {
   ...services,
   metrics: createExportMetrics(new Registry()),
   copies,
-  // Of level 0 blocks are stored in their order.
+  // Blocks of level 0 are stored in their order.
   blocks: createBlocks(0),
   pace: createPace(() => false),
   wake: () => undefined,
@@ -49,7 +49,7 @@ const exporting: Exporting = {
  * them: each part begins without a session, as how old one is depends on the machine.
  */
 const PLANNING = 12
-/** Of a whole export of a Group: it is taken, planned, read, written down, and ended with its records. */
+/** Statements of a whole export of a Group: it is taken, planned, read, written down, and ended with its records. */
 const EXPORTING = PLANNING + 14
 
 const patients = await Promise.all([1, 2, 3].map(() => admin.create(aPatient())))

@@ -12,6 +12,7 @@ import {
   takePart,
 } from '../../../shared/bulk/imports/parts.ts'
 import { lineFailure, PartLost } from '../../../shared/bulk/imports/writes.ts'
+import { waits } from '../../../shared/config/waits.ts'
 import { HttpError } from '../../../shared/errors.ts'
 import type { Services } from '../../../shared/services.ts'
 import { backoffMs, type Loop, startLoop, whileLeased } from '../../loop.ts'
@@ -21,15 +22,16 @@ import { readManifest, unreadable } from './source.ts'
 /** More would only share the same processor. */
 const AT_ONCE = 2
 const RENEW_MS = 5000
-const LOOK_MS = 5000
 /** So often a source may fail, or we, without a line in between. */
 const SOURCE_ATTEMPTS = 4
 const ATTEMPTS = 12
-const FIRST_PAUSE_MS = 1000
 const LONGEST_PAUSE_MS = 60_000
 
 /** Looks for parts by a wake, and every `lookMs`; `stop` gives back what runs at the end of its batches. */
-export function startImports(services: Services, lookMs = LOOK_MS): Pick<Loop, 'wake' | 'stop'> {
+export function startImports(
+  services: Services,
+  lookMs = waits.sweepMs / 2,
+): Pick<Loop, 'wake' | 'stop'> {
   const { database, config, log } = services
   const spare: Spare = { plans: [], blocks: [] }
   const onRest = (working: number) => {
@@ -93,7 +95,7 @@ async function afterFailure(services: Services, part: TakenPart, error: unknown)
   const isLast = attempts >= (isOurs ? ATTEMPTS : SOURCE_ATTEMPTS)
   log.warn({ job, part: number, attempts, isLast, cause: error }, 'An import was interrupted')
   if (!isLast && !isRefusal(error)) {
-    const pauseMs = backoffMs(attempts, FIRST_PAUSE_MS, LONGEST_PAUSE_MS)
+    const pauseMs = backoffMs(attempts, waits.retryMs, LONGEST_PAUSE_MS)
     return await releasePart(database, part, pauseMs)
   }
   const refusal = isRefusal(error) ? error : unreadable(error)

@@ -5,6 +5,7 @@
 
 import { handle } from '../../../shared/api/handle.ts'
 import { finishAsyncJob, JobFinished } from '../../../shared/bots/async-jobs.ts'
+import { waits } from '../../../shared/config/waits.ts'
 import { conflict, HttpError, issue, outcome } from '../../../shared/errors.ts'
 import { runRequest } from '../../../shared/jobs/async-requests.ts'
 import type { Runs } from '../../../shared/platform/queue/runs.ts'
@@ -22,7 +23,6 @@ const TOUCH_MS = 10_000
 const ACTIVE_MS = 45_000
 /** Younger requests may be on their way into the queue. */
 const WAITING_MS = 10_000
-const SWEEP_MS = 10_000
 const SWEPT = 100
 
 export interface Requests {
@@ -35,7 +35,7 @@ export function startRequests(services: Services, runs: Runs): Requests {
   const running = new Map<string, AbortController>()
   runs.onCancel((id) => running.get(id)?.abort(conflict('The job was cancelled')))
   const sweeping = startLoop(
-    { log, name: 'Upkeep of accepted requests', everyMs: SWEEP_MS, level: 'debug' },
+    { log, name: 'Upkeep of accepted requests', everyMs: waits.sweepMs, level: 'debug' },
     () => sweep(services),
   )
   return {
