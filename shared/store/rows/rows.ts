@@ -1,6 +1,5 @@
 /** Rows of `version` as values, and what of them a Principal may see. */
-import { hiddenFields, strip } from '../../access/fields/fields.ts'
-import { hasMasks, masked } from '../../access/fields/masked.ts'
+import { hasMasks, hiddenFields, masked, strip } from '../../access/fields/fields.ts'
 import type { Principal } from '../../access/principal.ts'
 import { typeName } from '../../fhir/definitions.ts'
 import { parseJson } from '../../fhir/json.ts'

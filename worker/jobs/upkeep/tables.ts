@@ -1,6 +1,6 @@
 /** Keeps the tables quick to search while rows pour in, and the storage free of what nobody names. */
 
-import { sweepContents } from '../../../shared/binary/stored-contents.ts'
+import { sweepContents } from '../../../shared/binary/content.ts'
 import { forgetOldRuns } from '../../../shared/bots/inputs.ts'
 import { removeOldExports } from '../../../shared/bulk/exports/announce.ts'
 import { removeOldJobs } from '../../../shared/jobs/long-jobs.ts'

@@ -1,6 +1,6 @@
 /** String parameters: ranges of `idx_string`, whose values are normalised and ordered bytewise. */
 
-import { normaliseString } from '../../../fhir/values-string.ts'
+import { normaliseString } from '../../../fhir/values.ts'
 import type { Condition } from '../../../query/search-request.ts'
 import { unescapeValue } from '../../../query/values.ts'
 import type { Bind } from '../../rows/side-rows.ts'
