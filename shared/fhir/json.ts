@@ -59,7 +59,7 @@ export function parseJson(text: string): unknown {
   try {
     return withDecimals(JSON.parse(marked))
   } catch {
-    // What only looked like a number, inside a string, was broken by the quotes of its mark.
+    // A text that only looks like a number, inside a string, is broken by the quotes of its mark.
     return JSON.parse(text, keepText)
   }
 }

@@ -54,7 +54,7 @@ t.before(async () => {
   )
 })
 
-/** What REST answers, asked once. */
+/** The answers of REST, each read once. */
 const answers = new Map<string, Promise<unknown>>()
 
 function rest(path: string): Promise<unknown> {

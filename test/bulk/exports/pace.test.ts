@@ -1,4 +1,4 @@
-/** What exports leave to others: how they hear that web has much to do, and how they rest meanwhile. */
+/** The pace of exports: how they learn that web has much to do, and how they rest meanwhile. */
 import t from 'tap'
 import { readConfig } from '../../../shared/config/config.ts'
 import { createLogger } from '../../../shared/log.ts'
