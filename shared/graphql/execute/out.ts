@@ -26,6 +26,21 @@ export class Out {
     return hole
   }
 
+  /** A text of the same answer that stands nowhere yet. */
+  apart(): Out {
+    return new Out(this.#meter)
+  }
+
+  append(part: Out): void {
+    if (part.size === 0) {
+      this.text += part.text
+      return
+    }
+    this.#meter.characters += this.text.length
+    this.#parts.push(this.text, part)
+    this.text = ''
+  }
+
   get size(): number {
     return this.#parts.length
   }

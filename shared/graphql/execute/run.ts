@@ -12,7 +12,7 @@ import { type Account, openAccount } from '../account.ts'
 import { fieldError } from '../errors.ts'
 import { Turns } from '../turns.ts'
 import type { Out } from './out.ts'
-import { type Args, argumentsOf, type Step, type VariableValues } from './plan.ts'
+import { type Args, argumentsOf, type Plan, type Step, type VariableValues } from './plan.ts'
 
 /** The most of one request. */
 const MOST = {
@@ -91,6 +91,8 @@ export class Run {
   readonly requests = new Map<string, Promise<SearchRequest>>()
   /** Texts of the slices of a list, by the path of its field. */
   readonly slices = new Map<string, readonly string[]>()
+  /** Texts of what a schema says of itself, most of which it says again: by plan and described object. */
+  readonly texts = new Map<Plan, Map<unknown, string>>()
   readonly #args = new Map<Step, Args>()
   #groups = new Map<string, Group>()
   #jobs: { readonly out: Out; work(): void | Promise<void> }[] = []

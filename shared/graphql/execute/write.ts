@@ -60,6 +60,21 @@ export function writeObject(run: Run, out: Out, { steps }: Plan, parent: Parent)
   out.text += '}'
 }
 
+/** A part of the schema: the same argument is described hundreds of times. */
+function writeDescription(run: Run, out: Out, plan: Plan, value: unknown, path: Path): void {
+  const texts = run.texts.get(plan) ?? new Map<unknown, string>()
+  run.texts.set(plan, texts)
+  const known = texts.get(value)
+  if (known !== undefined) {
+    out.text += known
+    return
+  }
+  const part = out.apart()
+  writeObject(run, part, plan, { value, owner: undefined, path })
+  if (part.size === 0) texts.set(value, part.text)
+  out.append(part)
+}
+
 /** Its error has been reported, and the parent must be null. */
 const REPORTED = new Error('A required field is null')
 
@@ -142,7 +157,8 @@ function complete(
       out.text += leafText(shape.type, value)
       return
     case 'object':
-      writeObject(run, out, shape.plan(), { value, owner: at.owner, path: at.path })
+      if (at.step.source === undefined) writeDescription(run, out, shape.plan(), value, at.path)
+      else writeObject(run, out, shape.plan(), { value, owner: at.owner, path: at.path })
       return
     case 'any':
       writeObject(run, out, planFor(shape, value), {
