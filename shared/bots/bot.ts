@@ -15,7 +15,6 @@ const CPU_MS = 10_000
 const CPU_MAX_MS = 300_000
 const MEMORY_MIN_MB = 16
 const MEMORY_MAX_MB = 512
-const CONCURRENCY = 10
 const QUEUE_SECONDS = 3600
 const ATTEMPTS_MAX = 20
 
@@ -42,9 +41,11 @@ export function maxQueueMs(bot: Resource, config: Config): number {
   return Math.min(setting(bot, config, 'maxQueueSeconds') ?? QUEUE_SECONDS, QUEUE_SECONDS) * 1000
 }
 
-/** How many runs of the bot may be active at once. */
+/** How many runs of the bot may be active at once; Infinity where nobody has set it. */
 export function maxConcurrency(bot: Resource, config: Config): number {
-  return setting(bot, config, 'maxConcurrency') ?? CONCURRENCY
+  return (
+    setting(bot, config, 'maxConcurrency') ?? (config.botConcurrency || Number.POSITIVE_INFINITY)
+  )
 }
 
 /** Whether each run gets an isolate that no other has used. */

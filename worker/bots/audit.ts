@@ -6,6 +6,7 @@ import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
 import type { Services } from '../../shared/services.ts'
 import { createBatches } from './batches.ts'
 import { isKilled, type RunFailure, type RunResult } from './run-result.ts'
+import type { Hold } from './slots.ts'
 
 export interface RunRecord {
   readonly job: ExecuteJob
@@ -21,6 +22,8 @@ export interface RunRecord {
   readonly log: string
   /** 1-based. */
   readonly attempt: number
+  /** Undefined when it had its slot at once. */
+  readonly hold: Hold | undefined
   readonly result: Pick<RunResult, 'cpuMs' | 'memoryMb'>
 }
 

@@ -34,7 +34,7 @@ export interface Secrets {
 export interface Loader {
   /** Errors: 400 when the code is gone. */
   bot(job: ExecuteJob): Promise<LoadedBot>
-  /** Runs of the job's project at a time, over all workers. */
+  /** Runs of the job's project at a time, over all workers; Infinity where nobody has set it. */
   projectConcurrency(job: ExecuteJob): Promise<number>
   /** As whom the run acts. Errors: 400 when the membership is gone. */
   session(job: ExecuteJob): Promise<Session>
@@ -44,7 +44,6 @@ export interface Loader {
 /** Characters of code kept; a bot has at most 5 MB. */
 const CODE_CACHE = 64 * 1024 * 1024
 const BOT_OVERHEAD = 10_000
-const PROJECT_CONCURRENCY = 20
 const PROJECT_FRESH_MS = 4000
 
 export function createLoader(services: Services): Loader {
@@ -69,7 +68,7 @@ export function createLoader(services: Services): Loader {
     },
     async projectConcurrency({ projectId }) {
       const { botConcurrency = 0 } = (await services.principals.project(projectId)) ?? {}
-      return botConcurrency > 0 ? botConcurrency : PROJECT_CONCURRENCY
+      return botConcurrency || services.config.projectConcurrency || Number.POSITIVE_INFINITY
     },
     async session(job) {
       const session = await actingSession(services.principals, job)

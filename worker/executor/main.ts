@@ -2,7 +2,7 @@
  * The executor: a child process of the worker that runs the bots of one project and holds nothing of value.
  * It has no environment, no credentials and may read its own code only. Frames come in and go out on file
  * descriptor 3; the arguments are the paths of isolated-vm's addon, because its own loader would probe
- * files that this process may not read, and of `@medplum/core`.
+ * files that this process may not read, and of `@medplum/core`, and the number of isolates there is memory for.
  */
 import { createRequire } from 'node:module'
 import { Socket } from 'node:net'
@@ -45,7 +45,7 @@ const port: IsolatePort = {
   stuck: (run) => say({ t: 'stuck', run }),
   rest: (run, isResting) => say({ t: 'rest', run, isResting }),
 }
-const warm = new WarmIsolates(port)
+const warm = new WarmIsolates(port, Number(process.argv[4]))
 
 pipe.on('data', (chunk: Buffer) => {
   heard.push(...reader.push(chunk))

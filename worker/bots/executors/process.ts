@@ -26,6 +26,8 @@ const STOPPED_MS = 5000
 const CANCEL_MS = 1000
 const DEADLINE_GRACE_MS = 500
 const WARM_ISOLATE_MB = 4
+/** Beyond what its isolates take, an executor that has become so large takes no new run and ends after its last. */
+const BLOATED_MB = 400
 /** Codes an executor keeps by hash. */
 const MAX_CODES = 200
 
@@ -54,8 +56,9 @@ export class ExecutorProcess {
   #restingRssMb = 0
   #stderr = ''
 
-  constructor() {
-    this.#child = spawn(process.execPath, executorArguments(), {
+  /** `mostIsolates` are what the worker has memory for. */
+  constructor(mostIsolates = Number.POSITIVE_INFINITY) {
+    this.#child = spawn(process.execPath, executorArguments(mostIsolates), {
       env: {},
       cwd: FOLDER,
       stdio: ['ignore', 'ignore', 'pipe', 'pipe'],
@@ -107,6 +110,11 @@ export class ExecutorProcess {
   /** False from the moment it is to be killed. */
   get isAlive(): boolean {
     return this.#death === undefined
+  }
+
+  /** V8 and the allocator keep what they have been given back for the next burst; this is more than that. */
+  get isBloated(): boolean {
+    return this.rssMb > BLOATED_MB + Math.max(this.isolates, this.active.size) * WARM_ISOLATE_MB
   }
 
   /** Sends the run with its wall limit, or what is left of it. */
@@ -254,7 +262,7 @@ function rest(run: ActiveRun, isResting: boolean): void {
   run.onRest(isResting)
 }
 
-function executorArguments(): string[] {
+function executorArguments(mostIsolates: number): string[] {
   const addon = addonPath()
   return [
     // Without it V8 refuses the code caches made at run time.
@@ -270,6 +278,7 @@ function executorArguments(): string[] {
     `${FOLDER}main.ts`,
     addon,
     CORE,
+    String(mostIsolates),
   ]
 }
 
