@@ -3,11 +3,11 @@
  * It is killed, never asked to stop: its threads may be past listening.
  */
 import { type ChildProcess, spawn } from 'node:child_process'
-import { readFileSync } from 'node:fs'
-import { createRequire } from 'node:module'
+import { readdirSync, readFileSync } from 'node:fs'
+import { createRequire, stripTypeScriptTypes } from 'node:module'
 import { platform } from 'node:process'
 import type { Duplex } from 'node:stream'
-import { fileURLToPath } from 'node:url'
+import { fileURLToPath, pathToFileURL } from 'node:url'
 import { type Frame, FrameReader, writeFrame } from '../../executor/frames.ts'
 import type { FromExecutor, ToExecutor } from '../../executor/messages.ts'
 import { type ActiveRun, answerCall, type Death, type Ended, remainingMs } from '../active-run.ts'
@@ -61,8 +61,10 @@ export class ExecutorProcess {
     this.#child = spawn(process.execPath, executorArguments(mostIsolates), {
       env: {},
       cwd: FOLDER,
-      stdio: ['ignore', 'ignore', 'pipe', 'pipe'],
+      stdio: ['pipe', 'ignore', 'pipe', 'pipe'],
     })
+    // A child that ends at once does not read it; its exit is heard below.
+    this.#child.stdin?.on('error', () => {}).end(executorSources())
     // `stdio` above makes the fourth a pipe, which Node opens in both directions.
     this.#pipe = this.#child.stdio[3] as Duplex
     const ready = Promise.withResolvers<void>()
@@ -267,6 +269,8 @@ function executorArguments(mostIsolates: number): string[] {
   return [
     // Without it V8 refuses the code caches made at run time.
     '--no-node-snapshot',
+    // A file that does not come from the worker would cost a start twice the processor time.
+    '--no-experimental-strip-types',
     '--permission',
     '--allow-addons',
     `--allow-fs-read=${FOLDER}`,
@@ -275,11 +279,28 @@ function executorArguments(mostIsolates: number): string[] {
     `--allow-fs-read=${CORE}`,
     '--disable-warning=ExperimentalWarning',
     '--disable-warning=SecurityWarning',
-    `${FOLDER}main.ts`,
+    `${FOLDER}boot.mjs`,
     addon,
     CORE,
     String(mostIsolates),
   ]
+}
+
+let strippedSources: string | undefined
+
+/** The files of the executor by URL, as JavaScript in JSON; see boot.mjs. */
+function executorSources(): string {
+  strippedSources ??= JSON.stringify(
+    Object.fromEntries(
+      readdirSync(FOLDER)
+        .filter((name) => name.endsWith('.ts'))
+        .map((name) => [
+          pathToFileURL(`${FOLDER}${name}`).href,
+          stripTypeScriptTypes(readFileSync(`${FOLDER}${name}`, 'utf8')),
+        ]),
+    ),
+  )
+  return strippedSources
 }
 
 let foundAddon: string | undefined
