@@ -1,4 +1,7 @@
-/** The handler's result → HTTP (bots.md §5.4). A failed bot is always 400: SDKs repeat a 5xx. */
+/**
+ * The handler's result → HTTP (bots.md §5.4). A failed bot is always 400, since SDKs repeat a 5xx. A run that lost
+ * its process is no failure of the bot: 500, and the caller decides whether it may be made again.
+ */
 
 import { safeContentType } from '../binary/content-headers.ts'
 import { allOk, unavailable } from '../errors.ts'
@@ -25,6 +28,7 @@ export async function encodeReply(
 ): Promise<FhirReply> {
   const body = reply.body ?? ''
   if (reply.status === 'unavailable') throw unavailable('Bot execution')
+  if (reply.status === 'interrupted') return answer(500, FHIR_JSON, body)
   if (reply.status === 'error') return answer(400, FHIR_JSON, body)
   switch (reply.kind) {
     case 'undefined':

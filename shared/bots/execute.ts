@@ -81,8 +81,9 @@ async function runNow(
   const { services, principal, request } = call
   const { config, queues } = services
   const waitMs = prefer.waitMs ?? config.executeWaitMs
+  const mayBeLate = config.executeDeadline === 'accept' || prefer.respondAsync
   const reply =
-    (await queues.execute(job, { waitMs, signal: request.signal })) ??
+    (await queues.execute(job, { waitMs, signal: request.signal, mayBeLate })) ??
     (await sendAway(call, found, job, prefer))
   if ('headers' in reply) return reply
   const encoded = await encodeReply(reply, request, async (id) => {

@@ -1,5 +1,6 @@
 /** What a run asks for, what it comes to, and the words for everything that can end it (bots.md §5.4). */
 import { issue, outcome } from '../../shared/errors.ts'
+import { INTERRUPTED } from '../../shared/platform/queue/replies.ts'
 import type {
   CallKind,
   DoneMessage,
@@ -123,7 +124,7 @@ function describe({ limits }: BotRun, failure: RunFailure, message: string): [st
     case 'cancelled':
       return ['processing', 'Bot run cancelled']
     case 'interrupted':
-      return ['incomplete', 'Bot run interrupted']
+      return ['transient', INTERRUPTED]
   }
 }
 

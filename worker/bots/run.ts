@@ -169,11 +169,12 @@ export function createRunner(options: RunnerOptions): Runner {
     metrics.used(result)
     const isStopped = signal.aborted && signal.reason === SHUTDOWN && result.failure === 'cancelled'
     if (isStopped && !bridge.hasWritten) throw new HandedBack()
-    const { status, kind } = result
+    const { kind } = result
     const failure = isStopped ? 'interrupted' : result.failure
+    const status = failure === 'interrupted' ? failure : result.status
     const audited = told.end(result, failure)
     if (isStopped) return { reply: interrupted(runId), failure, audited }
-    const body = status === 'error' ? withRunId(result.body, runId) : result.body
+    const body = status !== 'ok' ? withRunId(result.body, runId) : result.body
     return { reply: { runId, status, kind, body }, failure, audited }
   }
 

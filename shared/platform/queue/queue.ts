@@ -26,6 +26,8 @@ import { ALIVE, CANCEL_CHANNEL, keys, LATE, PREFIX, runScript } from './scripts.
 export interface Wait {
   readonly waitMs: number
   readonly signal?: AbortSignal | undefined
+  /** True for a caller that can be sent away with a status URL: its run waits for a worker, whenever one comes. */
+  readonly mayBeLate?: boolean
 }
 
 export interface Queues {
@@ -35,7 +37,7 @@ export interface Queues {
   readonly commands: number
   /**
    * Adds a run and waits for its reply; undefined when `waitMs` ended first: the run goes on and its
-   * result belongs to an AsyncJob. Errors: 429 backlog, 503 no worker or no Redis.
+   * result belongs to an AsyncJob. Errors: 429 backlog, 503 no Redis, or no worker for a minute.
    */
   execute(job: ExecuteJob, wait: Wait): Promise<ExecuteReply | undefined>
   /** Admits a run, calls `store` to make it durable, adds it. Errors as `execute`. */
@@ -136,8 +138,8 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
     return { ...rest, inputKey }
   }
 
-  async function start(job: ExecuteJob, { waitMs, signal }: Wait): Promise<Waiter> {
-    const { lane, admitted } = await admission.enter(job)
+  async function start(job: ExecuteJob, { waitMs, signal, mayBeLate }: Wait): Promise<Waiter> {
+    const { lane, admitted } = await admission.enter(job, mayBeLate === true)
     const ready = await checkIn({ ...job, reply: channel, waitUntil: Date.now() + waitMs })
     const waiter = replies.wait(ready, waitMs, signal)
     await Promise.all([admitted, add('bots-sync', ready, lane)])
@@ -160,9 +162,10 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
     get commands() {
       return counter.count
     },
-    async execute(job, { waitMs, signal }) {
+    async execute(job, wait) {
+      const { signal } = wait
       return failAs503(async () => {
-        const waiter = await start(job, { waitMs, signal }).catch((error: unknown) => {
+        const waiter = await start(job, wait).catch((error: unknown) => {
           replies.abandon(job)
           throw error
         })

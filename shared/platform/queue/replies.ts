@@ -130,6 +130,9 @@ export async function openReplies(options: RepliesOptions): Promise<Replies> {
   }
 }
 
+export const INTERRUPTED =
+  'Bot run interrupted: its process ended. It may have had effects; it can be retried if they may happen twice'
+
 /** The reply of a run that stopped midway and cannot be repeated (bots.md §9). */
 export function interrupted(runId: string): ExecuteReply {
   const outcome = {
@@ -137,11 +140,11 @@ export function interrupted(runId: string): ExecuteReply {
     issue: [
       {
         severity: 'error',
-        code: 'incomplete',
-        details: { text: 'Bot run interrupted' },
+        code: 'transient',
+        details: { text: INTERRUPTED },
         diagnostics: runId,
       },
     ],
   }
-  return { runId, status: 'error', kind: 'outcome', body: JSON.stringify(outcome) }
+  return { runId, status: 'interrupted', kind: 'outcome', body: JSON.stringify(outcome) }
 }

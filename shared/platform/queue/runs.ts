@@ -83,7 +83,7 @@ export async function openRuns(config: Config, log: Logger): Promise<Runs> {
       const count = await runScript(
         redis,
         HEARTBEAT,
-        [keys.workers(name)],
+        [keys.workers(name), keys.seen(name)],
         [workerId, WORKER_TTL_MS],
       )
       if (name === 'bots-sync') liveWorkers = Math.max(1, Number(count))
