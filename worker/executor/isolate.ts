@@ -30,7 +30,8 @@ interface ActiveRun {
   readonly run: number
   readonly message: RunMessage
   readonly startedAt: number
-  readonly cpuAtStart: bigint
+  /** What the isolate was entered for when its processor time was last counted. */
+  countedNs: bigint
   readonly timers: Map<number, NodeJS.Timeout>
   readonly deadline: NodeJS.Timeout
   readonly end: (end: RunEnd) => void
@@ -82,7 +83,7 @@ export class BotIsolate {
       run: message.run,
       message,
       startedAt: performance.now(),
-      cpuAtStart: this.#isolate.cpuTime,
+      countedNs: this.#isolate.cpuTime,
       timers: new Map(),
       deadline: setTimeout(() => void this.#onDeadline(), wallMs),
       end: resolve,
@@ -266,9 +267,16 @@ export class BotIsolate {
     this.#enter.applyIgnored(undefined, [what, ...args], { timeout: this.#remainingMs() })
   }
 
+  /** For how long the isolate was entered since its processor time was last counted. */
+  get uncountedMs(): number {
+    if (!this.#active || this.#isolate.isDisposed) return 0
+    return Number(this.#isolate.cpuTime - this.#active.countedNs) / 1e6
+  }
+
   #cpuMs(): number {
     if (this.#active && !this.#isolate.isDisposed) {
-      this.#lastCpuMs = Number((this.#isolate.cpuTime - this.#active.cpuAtStart) / 1000n) / 1000
+      this.#lastCpuMs += this.uncountedMs * this.#port.share.value
+      this.#active.countedNs = this.#isolate.cpuTime
     }
     return this.#lastCpuMs
   }

@@ -14,6 +14,7 @@ import { readGuestCode } from './guest-code.ts'
 import type { BotIsolate } from './isolate.ts'
 import type { IsolatePort, RunEnd } from './isolate-port.ts'
 import type { FromExecutor, RunMessage, ToExecutor } from './messages.ts'
+import { ProcessorShare } from './processor-share.ts'
 import { WarmIsolates } from './warm-isolates.ts'
 
 const BEAT_MS = 1000
@@ -32,8 +33,10 @@ let watch: NodeJS.Timeout | undefined
 
 const library = loadAddon(process.argv[2] ?? '')
 const core = new CoreLibrary(library, process.argv[3] ?? '')
+const share = new ProcessorShare()
 const port: IsolatePort = {
   ivm: library,
+  share,
   guest: await readGuestCode(library, new URL('guest/', import.meta.url)),
   call: (run, call, kind, payload) => say({ t: 'call', run, call, kind }, payload),
   log: (run, text) => say({ t: 'log', run }, text),
@@ -98,7 +101,10 @@ function start(message: RunMessage, event: string, input: string | undefined): v
   if (!code) throw new Error('A run came before its code')
   const isolate = warm.take(message)
   running.set(message.run, isolate)
-  watch ??= setInterval(watchAll, WATCH_MS)
+  if (watch === undefined) {
+    share.restart()
+    watch = setInterval(watchAll, WATCH_MS)
+  }
   void isolate.run(message, code, event, input).then((end) => finish(message, isolate, end))
 }
 
@@ -119,6 +125,7 @@ async function finish(message: RunMessage, isolate: BotIsolate, end: RunEnd): Pr
 }
 
 function watchAll(): void {
+  share.measure(running.values().reduce((sum, isolate) => sum + isolate.uncountedMs, 0))
   for (const isolate of running.values()) isolate.watch()
   if (running.size > 0) return
   clearInterval(watch)
