@@ -15,7 +15,10 @@ const JSON_TYPE = 'application/json; charset=utf-8'
 const TEXT_TYPE = 'text/plain; charset=utf-8'
 
 /** What of the request the reply depends on. */
-export type Asked = Pick<FhirRequest, 'method' | 'headers'>
+export interface Asked extends Pick<FhirRequest, 'headers'> {
+  /** A Binary is answered as its content, unless FHIR JSON is asked for. */
+  readonly wantsContent: boolean
+}
 
 /** Content of a stored Binary; undefined when the caller may not see it. */
 export type ReadBinary = (id: string) => Promise<Buffer | undefined>
@@ -74,7 +77,7 @@ async function encodeJson(text: string, asked: Asked, readBinary: ReadBinary): P
     return answer(200, JSON_TYPE, text)
   }
   const asResource = mediaTypes(asked.headers.accept).includes('application/fhir+json')
-  if (value.resourceType === 'Binary' && asked.method === 'GET' && !asResource) {
+  if (value.resourceType === 'Binary' && asked.wantsContent && !asResource) {
     const { data, id } = value
     const bytes =
       typeof data === 'string'

@@ -34,7 +34,11 @@ export const execute: Operation = {
 }
 
 /** What a run needs of an OperationCall. */
-export type RunCall = Pick<OperationCall, 'services' | 'principal' | 'request' | 'rest'>
+export interface RunCall
+  extends Pick<OperationCall, 'services' | 'principal' | 'request' | 'rest'> {
+  /** A web hook's caller is no FHIR client: a Binary is answered as its content. */
+  readonly isWebhook?: true
+}
 
 /** The reply of the run, or 202 by what the caller prefers and how long it takes. */
 export async function runBot(call: RunCall, job: ExecuteJob, found: FoundBot): Promise<FhirReply> {
@@ -86,11 +90,16 @@ async function runNow(
     (await queues.execute(job, { waitMs, signal: request.signal, mayBeLate })) ??
     (await sendAway(call, found, job, prefer))
   if ('headers' in reply) return reply
-  const encoded = await encodeReply(reply, request, async (id) => {
-    const version = await services.repository.read(principal, 'Binary', id).catch(() => undefined)
-    if (version === undefined) return undefined
-    return await readWhole(services, contentOf(version), config.botResultMaxBytes)
-  })
+  const wantsContent = call.isWebhook === true || request.method === 'GET'
+  const encoded = await encodeReply(
+    reply,
+    { headers: request.headers, wantsContent },
+    async (id) => {
+      const version = await services.repository.read(principal, 'Binary', id).catch(() => undefined)
+      if (version === undefined) return undefined
+      return await readWhole(services, contentOf(version), config.botResultMaxBytes)
+    },
+  )
   const headers = {
     ...encoded.headers,
     ...runHeaders(job, appliedOf({ ...prefer, respondAsync: false })),

@@ -83,8 +83,11 @@ function destinationsOf({ auditEventDestination }: Resource): readonly unknown[]
 }
 
 function auditEvent(record: RunRecord): Resource {
-  const { job, session, failure, log, startedAt, endedAt, input } = record
+  const { job, session, failure, error, log, startedAt, endedAt, input } = record
   const bot = { reference: `Bot/${job.botId}` }
+  // Code that cannot be loaded, and a limit, leave no line in the log.
+  const isLogged = error === undefined || log.includes(error)
+  const described = isLogged ? log : `${log}${endedAt.toISOString()} ERROR ${error}\n`
   const entities = [bot.reference, inputReference(job, input), job.subscription]
   return {
     resourceType: 'AuditEvent',
@@ -111,7 +114,7 @@ function auditEvent(record: RunRecord): Resource {
       reference === undefined ? [] : [{ what: { reference } }],
     ),
     outcome: failure === undefined ? '0' : isKilled(failure) ? '8' : '4',
-    ...(log === '' ? {} : { outcomeDesc: logTail(log) }),
+    ...(described === '' ? {} : { outcomeDesc: logTail(described) }),
   }
 }
 

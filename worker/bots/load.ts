@@ -104,11 +104,13 @@ async function loadBot(services: Services, job: ExecuteJob): Promise<LoadedBot> 
     if (content.size === 0) throw badRequest('No executable code')
     code = (await readWhole(services, content, MAX_CODE_BYTES)).toString()
   }
+  const file = fileOf(bot)
   return {
     bot,
     code,
-    codeHash: createHash('sha256').update(code).digest('hex'),
-    format: codeFormat(code, titleOf(bot)),
+    file,
+    codeHash: createHash('sha256').update(`${file}\n${code}`).digest('hex'),
+    format: codeFormat(code, file),
     usesCore: usesLibrary(code),
     wantsToken: code.includes('getAccessToken'),
     limits: botLimits(bot, config),
@@ -118,9 +120,11 @@ async function loadBot(services: Services, job: ExecuteJob): Promise<LoadedBot> 
   }
 }
 
-function titleOf(bot: Resource): string {
+/** The title may be any text; it becomes a part of stacks. */
+function fileOf(bot: Resource): string {
   const title = isObject(bot.executableCode) ? bot.executableCode.title : undefined
-  return typeof title === 'string' ? title : 'index.js'
+  const name = typeof title === 'string' ? title.replaceAll(/[^\w.-]/g, '_').slice(-100) : ''
+  return name === '' ? 'index.js' : name
 }
 
 async function loadProject(services: Services, id: string): Promise<Resource | undefined> {

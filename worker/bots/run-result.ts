@@ -20,6 +20,8 @@ export interface BotRun {
   readonly code: string
   readonly codeHash: string
   readonly format: 'commonjs' | 'module'
+  /** Name of its file in the frames of errors. */
+  readonly file?: string
   /** True: the code uses names that only the published `@medplum/core` has. */
   readonly usesCore?: boolean
   readonly limits: Limits

@@ -148,6 +148,7 @@ export function createRunner(options: RunnerOptions): Runner {
         code: loaded.code,
         codeHash: loaded.codeHash,
         format: loaded.format,
+        file: loaded.file,
         usesCore: loaded.usesCore,
         limits: loaded.limits,
         fresh: loaded.fresh,

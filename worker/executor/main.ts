@@ -86,7 +86,7 @@ function hear({ header, parts: [first = '', second] }: Frame<ToExecutor>): void 
       running.get(header.run)?.stop('cancelled')
       return
     case 'code':
-      codes.set(header.hash, new BotCode(header.format, first, header.usesCore ? core : undefined))
+      codes.set(header.hash, new BotCode(header, first, header.usesCore ? core : undefined))
       return
     case 'forget':
       codes.delete(header.hash)

@@ -199,7 +199,9 @@ export class ExecutorProcess {
     setTimeout(() => this.#stopped.delete(id), STOPPED_MS).unref()
   }
 
-  #sendCode({ run: { codeHash, code, format, usesCore = false } }: ActiveRun): void {
+  #sendCode({
+    run: { codeHash, code, format, file = 'bot.js', usesCore = false },
+  }: ActiveRun): void {
     if (this.#codes.delete(codeHash)) {
       this.#codes.add(codeHash)
       return
@@ -210,7 +212,7 @@ export class ExecutorProcess {
       this.#say({ t: 'forget', hash: oldest })
     }
     this.#codes.add(codeHash)
-    this.#say({ t: 'code', hash: codeHash, format, usesCore }, code)
+    this.#say({ t: 'code', hash: codeHash, format, file, usesCore }, code)
   }
 
   #hear({ header, parts: [first = '', second = ''] }: Frame<FromExecutor>): void {

@@ -159,8 +159,10 @@ exports.boot = function boot(send, ask) {
 
   // Names of a module for `import`; the module itself waits in a global until its wrapper has read it,
   // which is before any code of the bot runs.
-  function offer(name) {
-    const found = name === 'botica:adopt' ? adopt : botRequire(name)
+  function offer(name, wanted) {
+    const { has, absent } = require('./modules.cjs')
+    const found =
+      name === 'botica:adopt' ? adopt : has(name) ? botRequire(name) : absent(name, wanted)
     globalThis[`import ${name}`] = found
     return apply(results.stringify, undefined, [keys(found)])
   }
@@ -173,7 +175,7 @@ exports.boot = function boot(send, ask) {
       if (a === run) timers.fire(b)
     } else if (what === 'load') load(a)
     else if (what === 'extend') extend(a)
-    else if (what === 'offer') return offer(a)
+    else if (what === 'offer') return offer(a, b)
     else if (what === 'withdraw') delete globalThis[`import ${a}`]
     else if (what === 'log') return a === run ? journal.read() : ''
   }

@@ -45,13 +45,38 @@ const builders = {
 const nodeModules = ['buffer', 'crypto', 'querystring', 'url', 'util']
 const loaded = new Map()
 
+function has(name) {
+  const plain = String(name).replace(/^node:/, '')
+  return plain === name ? Object.hasOwn(builders, name) : nodeModules.includes(plain)
+}
+
+function missing(name) {
+  // As Node names it: bundles look for this code.
+  return Object.assign(new Error(`Cannot find module '${name}'`), { code: 'MODULE_NOT_FOUND' })
+}
+
+/** What an ES module imports of a module that is not there: it throws when it is used. Before any code of the bot. */
+function absent(name, wanted) {
+  const fail = () => {
+    throw missing(name)
+  }
+  const proxy = new Proxy(function absent() {}, {
+    get: fail,
+    apply: fail,
+    construct: fail,
+    set: fail,
+  })
+  const found = { __proto__: null, default: proxy }
+  for (const one of wanted.split(' ')) if (one !== '') found[one] = proxy
+  return found
+}
+
 /** The module of that name; the same object each time. */
 function resolve(name) {
+  if (!has(name)) throw missing(name)
   const plain = String(name).replace(/^node:/, '')
-  const isKnown = plain === name ? Object.hasOwn(builders, name) : nodeModules.includes(plain)
-  if (!isKnown) throw new Error(`Cannot find module '${name}'`)
   if (!loaded.has(plain)) loaded.set(plain, builders[plain]())
   return loaded.get(plain)
 }
 
-module.exports = { names: Object.keys(builders), nodeModules, resolve }
+module.exports = { names: Object.keys(builders), nodeModules, has, absent, resolve }
