@@ -58,7 +58,7 @@ exports.boot = function boot(send, ask) {
   function extend(factory) {
     const module = { exports: {} }
     apply(factory, undefined, [module, module.exports])
-    const core = require('./core.cjs')
+    const core = require('./medplum/core.cjs')
     const names = keys(module.exports)
     for (let index = 0; index < names.length; index++) {
       const name = names[index]
@@ -82,7 +82,7 @@ exports.boot = function boot(send, ask) {
       if (typeof event.rawBody === 'boolean') {
         event.rawBody = event.rawBody ? rawBodyOf(inputKind, input) : ''
       }
-      medplum = require('./client.cjs').createClient(host, host.context)
+      medplum = require('./medplum/client.cjs').createClient(host, host.context)
     } catch (error) {
       fail(error)
       return
@@ -93,16 +93,16 @@ exports.boot = function boot(send, ask) {
   function inputOf(kind, input) {
     if (kind === 'none' || input === undefined) return {}
     if (kind === 'json') return decimals.parse(input)
-    if (kind === 'form') return { ...require('./query.cjs').parse(input) }
-    if (kind === 'hl7') return require('./hl7.cjs').Hl7Message.parse(input)
-    if (kind === 'bytes') return require('./encoding.cjs').base64Decode(input)
+    if (kind === 'form') return { ...require('./web/query.cjs').parse(input) }
+    if (kind === 'hl7') return require('./medplum/hl7.cjs').Hl7Message.parse(input)
+    if (kind === 'bytes') return require('./web/encoding.cjs').base64Decode(input)
     return input
   }
 
   /** The body as it came, which a signature is about. */
   function rawBodyOf(kind, input) {
     if (kind !== 'bytes') return input
-    const { base64Decode, utf8Decode } = require('./encoding.cjs')
+    const { base64Decode, utf8Decode } = require('./web/encoding.cjs')
     return utf8Decode(base64Decode(input))
   }
 

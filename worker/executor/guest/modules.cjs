@@ -11,11 +11,11 @@ function read(file, names) {
 }
 
 const builders = {
-  '@medplum/core': () => require('./core.cjs'),
+  '@medplum/core': () => require('./medplum/core.cjs'),
   '@medplum/fhirtypes': () => ({}),
-  buffer: () => read('./buffer.cjs', ['Buffer']),
+  buffer: () => read('./web/buffer.cjs', ['Buffer']),
   crypto: () =>
-    read('./crypto.cjs', [
+    read('./web/crypto.cjs', [
       'createHash',
       'createHmac',
       'randomBytes',
@@ -23,12 +23,12 @@ const builders = {
       'timingSafeEqual',
     ]),
   'node-fetch': () => {
-    const { Headers, Request, Response, fetch } = require('./fetch.cjs')
+    const { Headers, Request, Response, fetch } = require('./web/fetch.cjs')
     const exported = { Headers, Request, Response, default: fetch }
     return Object.assign((...given) => fetch(...given), exported)
   },
   querystring: () => {
-    const { parse, stringify } = require('./query.cjs')
+    const { parse, stringify } = require('./web/query.cjs')
     return withDefault({
       decode: parse,
       encode: stringify,
@@ -38,8 +38,8 @@ const builders = {
       unescape: decodeURIComponent,
     })
   },
-  url: () => read('./url.cjs', ['URL', 'URLSearchParams']),
-  util: () => read('./encoding.cjs', ['TextDecoder', 'TextEncoder']),
+  url: () => read('./web/url.cjs', ['URL', 'URLSearchParams']),
+  util: () => read('./web/encoding.cjs', ['TextDecoder', 'TextEncoder']),
 }
 
 const nodeModules = ['buffer', 'crypto', 'querystring', 'url', 'util']
