@@ -2,14 +2,15 @@
 import { allOk, notSupported } from '../../shared/errors.ts'
 import { FHIR_JSON } from '../../shared/request/reply.ts'
 import type { FhirReply } from '../../shared/request/request.ts'
+import type { Services } from '../../shared/services.ts'
 import { type Context, caller, type Web } from '../context.ts'
-import { audit } from '../identity/auth/audit.ts'
+import { audit } from '../identity/logins.ts'
 import { readBody, readJsonObject } from '../middleware/body.ts'
-import { setAnyPassword, setProjectPassword } from '../projects/admin/passwords.ts'
+import { setAnyPassword, setProjectPassword } from '../projects/admin/members.ts'
 import {
-  keptMails,
   migrations,
   nothingToDo,
+  outboxMails,
   purge,
   queuesNow,
   reloadCron,
@@ -37,7 +38,7 @@ const ASYNC: Readonly<Record<string, (call: SuperCall, body: Body) => Promise<Fh
 const READ: Readonly<Record<string, (call: SuperCall) => Promise<object>>> = {
   migrations,
   queues: queuesNow,
-  mails: keptMails,
+  mails: outboxMails,
 }
 /** They are of another database than ours. */
 const OTHERS = ['vacuum', 'tablesettings', 'setdataversion', 'reconcile-db-schema-drift']
@@ -45,15 +46,7 @@ const OTHERS = ['vacuum', 'tablesettings', 'setdataversion', 'reconcile-db-schem
 /** Adds its routes to those of `/admin`. */
 export function superRoutes(routes: RouteFamily, { services }: Web): void {
   const { maxBodyBytes } = services.config
-  const callOf = (ctx: Context, name: string): SuperCall => {
-    const { principal } = caller(ctx)
-    requireSuperAdmin(principal)
-    const { requestId, traceId } = ctx.state
-    const headers = ctx.req.headers as Record<string, string | undefined>
-    const query = new URLSearchParams()
-    const request = { method: ctx.method, path: `$${name}`, query, headers, body: undefined }
-    return { services, principal, request: { ...request, requestId, traceId } }
-  }
+  const callOf = (ctx: Context, name: string) => superCall(services, ctx, name)
   const bodyOf = async (ctx: Context): Promise<Body> => {
     const body = await readBody(ctx, maxBodyBytes)
     if (body === undefined) return {}
@@ -105,6 +98,17 @@ export function superRoutes(routes: RouteFamily, { services }: Web): void {
       throw notSupported('Not supported')
     })
   }
+}
+
+/** The request as long operations read one. Errors: 403 for others than super administrators. */
+function superCall(services: Services, ctx: Context, name: string): SuperCall {
+  const { principal } = caller(ctx)
+  requireSuperAdmin(principal)
+  const { requestId, traceId } = ctx.state
+  const headers = ctx.req.headers as Record<string, string | undefined>
+  const query = new URLSearchParams()
+  const request = { method: ctx.method, path: `$${name}`, query, headers, body: undefined }
+  return { services, principal, request: { ...request, requestId, traceId } }
 }
 
 function sendOk(ctx: Context): void {

@@ -1,5 +1,5 @@
 /** The rights that a ClientApplication or Bot has by its memberships, as they are stored now. */
-import type { Rights } from '../access/guarded/outranks.ts'
+import type { Rights } from '../access/guarded/elements.ts'
 import { projectContext } from '../access/project-context.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { Database } from '../platform/postgres/database.ts'

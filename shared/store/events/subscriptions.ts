@@ -2,11 +2,11 @@
 import { may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import {
+  criteriaGrant,
   readSubscription,
   SUBSCRIPTION,
   type SubscriptionTerms,
 } from '../../access/subscription.ts'
-import { criteriaGrant } from '../../access/subscription-criteria.ts'
 import type { Outbound } from '../../config/outbound.ts'
 import { badRequest, businessRule } from '../../errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'

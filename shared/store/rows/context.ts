@@ -1,5 +1,5 @@
 /** What the parts of the store share; one a process, and a copy for each transaction. */
-import type { Rights } from '../../access/guarded/outranks.ts'
+import type { Rights } from '../../access/guarded/elements.ts'
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import type { Outbound } from '../../config/outbound.ts'

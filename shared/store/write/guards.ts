@@ -9,9 +9,9 @@ import {
   guardedChanges,
   hasAllRights,
   isGuarded,
+  outranks,
   runsAsCaller,
 } from '../../access/guarded/elements.ts'
-import { outranks } from '../../access/guarded/outranks.ts'
 import { grantsFor, may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { SUBSCRIPTION } from '../../access/subscription.ts'

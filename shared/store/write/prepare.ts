@@ -1,6 +1,7 @@
 /** A resource as a Principal sends it → the version and the rows that are written for it. */
-import { scopedAuthor } from '../../access/author-scope.ts'
+
 import { type Principal, profileReference } from '../../access/principal.ts'
+import { scopedAuthor } from '../../access/scopes.ts'
 import { SUBSCRIPTION } from '../../access/subscription.ts'
 import { badRequest } from '../../errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'

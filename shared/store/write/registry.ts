@@ -4,8 +4,8 @@
  */
 import type { Principal } from '../../access/principal.ts'
 import { badRequest } from '../../errors.ts'
-import { checkBot } from '../../fhir/bot-check.ts'
 import { isObject, parseReference, type Resource, referenceIn } from '../../fhir/resource.ts'
+import { checkBot } from '../../fhir/schedule.ts'
 import type { Condition } from '../../query/search-request.ts'
 import type { Keys } from '../index/keys.ts'
 import { readMany } from '../read/read-judged.ts'
