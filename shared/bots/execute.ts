@@ -49,7 +49,7 @@ export async function runBot(call: RunCall, job: ExecuteJob, found: FoundBot): P
 
 /** Errors: 400 for a body that cannot be read and for bots that call each other without end. */
 export function createJob(call: RunCall, found: FoundBot, acting: Acting): ExecuteJob {
-  const { services, principal, request, rest } = call
+  const { principal, request, rest } = call
   const { kind, text } = readInput(request)
   const depth = depthOf(request)
   if (depth > MAX_DEPTH) throw badRequest('Bots call each other more than 10 deep')
@@ -72,7 +72,7 @@ export function createJob(call: RunCall, found: FoundBot, acting: Acting): Execu
     depth,
     ...(request.isPreCommitted ? { isPreCommit: true } : {}),
     added,
-    deadline: added + maxQueueMs(found.bot, services.config),
+    deadline: added + maxQueueMs(found.bot),
   }
 }
 

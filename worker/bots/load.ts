@@ -115,8 +115,8 @@ async function loadBot(services: Services, job: ExecuteJob): Promise<LoadedBot> 
     wantsToken: code.includes('getAccessToken'),
     limits: botLimits(bot, config),
     maxConcurrency: maxConcurrency(bot, config),
-    maxAttempts: maxAttempts(bot, config),
-    fresh: wantsFresh(bot, config),
+    maxAttempts: maxAttempts(bot),
+    fresh: wantsFresh(bot),
   }
 }
 

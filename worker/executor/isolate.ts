@@ -12,8 +12,8 @@ import { answerSyncCall } from './sync-calls.ts'
 
 const MAX_IN_FLIGHT = 32
 const MAX_LENGTH_IN_FLIGHT = 16 * 1024 * 1024
-const MAX_CALLS = 10_000
-const MAX_TIMERS = 100
+export const MAX_CALLS = 10_000
+export const MAX_TIMERS = 100
 /** How long a run that ran out of time may take to hand over its log. */
 const LOG_GRACE_MS = 150
 const STUCK_MS = 1000
