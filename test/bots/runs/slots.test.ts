@@ -1,4 +1,4 @@
-/** What a worker admits of the runs that ask for a slot: pure counting, without a bot. */
+/** Slots are counted without a bot: a worker admits some of the runs that ask for one. */
 import t from 'tap'
 import { createSlots, type Slot } from '../../../worker/bots/slots.ts'
 import { until } from '../../fixtures/botica.ts'
