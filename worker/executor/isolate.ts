@@ -40,9 +40,6 @@ interface ActiveRun {
   made: number
   readonly followed: FollowedLog | undefined
   seenCpuMs: number
-  /** CPU time that it has used at most, and that of the whole process at that time. */
-  usedMs: number
-  processMs: number
   isResting: boolean
   isWatchedSoon: boolean
 }
@@ -94,8 +91,6 @@ export class BotIsolate {
       made: 0,
       followed: message.follow ? this.#follow(message.run) : undefined,
       seenCpuMs: 0,
-      usedMs: 0,
-      processMs: processCpuMs(),
       isResting: false,
       isWatchedSoon: false,
     }
@@ -124,12 +119,7 @@ export class BotIsolate {
     if (!active) return
     if (this.#isolate.isDisposed) this.stop('memory')
     const cpuMs = this.#cpuMs()
-    // While a thread runs, isolated-vm goes on by the clock, and counts time without a core, too. The process
-    // as a whole has used at least as much as this thread.
-    const processMs = processCpuMs()
-    active.usedMs = Math.min(cpuMs, active.usedMs + processMs - active.processMs)
-    active.processMs = processMs
-    if (active.usedMs > active.message.limits.cpuMs) this.stop('cpu')
+    if (cpuMs > active.message.limits.cpuMs) this.stop('cpu')
     if (this.#active !== active) return
     active.followed?.look()
     const isWaiting = active.calls.size > 0 || active.timers.size > 0
@@ -308,9 +298,4 @@ export class BotIsolate {
     const failure = message.includes('memory') ? 'memory' : 'timeout'
     this.#port.fatal(this.#active?.run ?? 0, failure)
   }
-}
-
-function processCpuMs(): number {
-  const { user, system } = process.cpuUsage()
-  return (user + system) / 1000
 }
