@@ -203,7 +203,7 @@ interface Published {
   readonly values: readonly Value[]
 }
 
-/** What all workers published last. */
+/** All workers are asked for what they published last. */
 function valuesOf(published: readonly string[], wanted: string, projectId: string): Value[] {
   // Each is a registry that a worker has written as JSON.
   const metrics = published.flatMap((text) => JSON.parse(text) as Published[])
