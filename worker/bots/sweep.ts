@@ -27,7 +27,9 @@ export function startSweep(services: Services, runs: Runs): { stop(): Promise<vo
     try {
       await sweep(services, runs, () => stopped)
     } catch (error) {
-      services.log.warn({ cause: error }, 'Upkeep of accepted runs failed')
+      // An outage is logged once, by the pool of PostgreSQL or the connection to Redis.
+      const isAway = error instanceof HttpError && error.status === 503
+      services.log[isAway ? 'debug' : 'warn']({ cause: error }, 'Upkeep of accepted runs failed')
     }
   }
   const timer = setInterval(() => {
