@@ -36,8 +36,8 @@ export function fhir({ services }: Web, authenticate: Middleware): Middleware {
     const path = pathOf(ctx)
     ctx.state.route = routeOf(path)
     // A caller with a token sees what their Project defines for itself.
-    const isTold = path === 'metadata' && ctx.get('authorization') !== ''
-    if (fhirAccess(path) === 'public' && !isTold) return await serve(ctx, NOBODY)
+    const isPersonal = path === 'metadata' && ctx.get('authorization') !== ''
+    if (fhirAccess(path) === 'public' && !isPersonal) return await serve(ctx, NOBODY)
     await authenticate(ctx, () => serve(ctx, caller(ctx).principal))
   }
 }

@@ -8,9 +8,9 @@ import { audit } from '../identity/logins.ts'
 import { readBody, readJsonObject } from '../middleware/body.ts'
 import { setAnyPassword, setProjectPassword } from '../projects/admin/members.ts'
 import {
-  keptMails,
   migrations,
   nothingToDo,
+  outboxMails,
   purge,
   queuesNow,
   reloadCron,
@@ -38,7 +38,7 @@ const ASYNC: Readonly<Record<string, (call: SuperCall, body: Body) => Promise<Fh
 const READ: Readonly<Record<string, (call: SuperCall) => Promise<object>>> = {
   migrations,
   queues: queuesNow,
-  mails: keptMails,
+  mails: outboxMails,
 }
 /** They are of another database than ours. */
 const OTHERS = ['vacuum', 'tablesettings', 'setdataversion', 'reconcile-db-schema-drift']

@@ -209,7 +209,7 @@ export function isBinary(body: unknown): body is Resource {
 
 const AT_ONCE = 100
 
-/** Tells one storage from another; databases outlive them. */
+/** The digest that identifies a storage; databases outlive storages. */
 export function placeOf({ storageUrl }: Pick<Config, 'storageUrl'>): Buffer {
   return createHash('sha256').update(storageUrl).digest().subarray(0, 16)
 }

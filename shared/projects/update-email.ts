@@ -72,7 +72,13 @@ export const updateEmail: Operation = {
         const mail = verifyEmailMail(services.config, email, link)
         await inside.addMail(projectId ?? principal.project.id, mail)
       }
-      await tellOldAddress(inside, services.config, projectId ?? principal.project.id, user, email)
+      await notifyOldAddress(
+        inside,
+        services.config,
+        projectId ?? principal.project.id,
+        user,
+        email,
+      )
       await recordChange(inside, principal, principal.project, 'update', `User/${id}`, ['email'])
       return changed
     })
@@ -107,7 +113,7 @@ async function whoChanges(
 }
 
 /** The owner of a stolen account learns of the change at the address that they still read. */
-export async function tellOldAddress(
+export async function notifyOldAddress(
   inside: Transaction,
   config: Services['config'],
   projectId: string,

@@ -119,17 +119,17 @@ export async function patchUser(
   })
 }
 
-/** Ends the User's logins, except `keptLogin`; inside `Hashing.run`. The caller has looked at the rules of passwords. */
+/** Ends the User's logins, except `exceptLogin`; inside `Hashing.run`. The caller has looked at the rules of passwords. */
 export async function setPassword(
   services: Pick<Services, 'repository' | 'principals'>,
   userId: string,
   password: string,
   change: (user: Resource) => Changes = () => ({}),
-  keptLogin?: string,
+  exceptLogin?: string,
 ): Promise<void> {
   const passwordHash = await hashPassword(password)
   await patchUser(services.repository, userId, (user) => ({ ...change(user), passwordHash }))
-  await revokeLoginsOf(services, userId, ({ id }) => id !== keptLogin)
+  await revokeLoginsOf(services, userId, ({ id }) => id !== exceptLogin)
 }
 
 /** Revokes all logins that `isMeant`, at once in this process, within 5 s in the others. */

@@ -19,7 +19,7 @@ const told = new LRUCache<string, true>({ max: KEPT, ttl: QUIET_MS })
  * One line for a 403 that knows what decided it: a layer, an entry of a policy. Its AuditEvent is written
  * in the background, once a minute for the same member, type and reason.
  */
-export function tellRefusal(
+export function auditRefusal(
   services: Pick<Services, 'log' | 'repository'>,
   principal: Principal,
   asked: Asked,

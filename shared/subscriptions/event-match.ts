@@ -50,7 +50,7 @@ export function candidateOf(
     ),
     held: once(() => {
       const rows = indexRows(store, subject.project, resource(), own)
-      return heldRow(subject.id, rows, subject.content ?? '')
+      return heldRow(subject.id, rows)
     }),
   }
 }
@@ -110,7 +110,7 @@ export interface Waited {
 }
 
 /** True when its criteria read what is hidden, or its expression holds only with that. */
-export async function tellsHidden(
+export async function revealsHidden(
   store: Store,
   row: VersionRow,
   hidden: readonly string[],

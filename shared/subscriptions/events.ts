@@ -25,7 +25,7 @@ import {
   type Candidate,
   candidateOf,
   isWaitedFor,
-  tellsHidden,
+  revealsHidden,
   type Waited,
 } from './event-match.ts'
 import { filedIn, forgetEvents, takeEvents } from './outbox.ts'
@@ -35,10 +35,10 @@ import { type PreCommit, preCommitOf, type Skipped, withUnseen } from './store-p
 export interface MatchOptions {
   /** Reads Subscriptions that are not stored, by row id; ended ones are left out. */
   sockets(ids: readonly string[]): Promise<ReadonlyMap<string, Resource>>
-  /** Told of a Subscription that cannot be judged. */
+  /** Called with a Subscription that cannot be matched. */
   skipped(subscription: string, error: unknown): void
-  /** Told what a Subscription makes of a change that is sent again verbosely. */
-  judged(subscription: string, event: ChangeEvent, isOwed: boolean): void
+  /** Called with the match of a change that is sent again verbosely. */
+  judged(subscription: string, event: ChangeEvent, isPending: boolean): void
 }
 
 export interface Matched {
@@ -197,7 +197,7 @@ async function versionSeen(
   const [rulings] = await rulingsOfContents(store, principal, ['read'], [row])
   if (rulings?.read === undefined) return undefined
   const hidden = hiddenBy(rulings.read)
-  if (waited !== undefined && (await tellsHidden(store, row, hidden, waited))) return undefined
+  if (waited !== undefined && (await revealsHidden(store, row, hidden, waited))) return undefined
   const version = without(toVersion(row), hidden)
   if (version.type !== 'Binary') return version
   return inSight(store, principal, version).catch((error: unknown) => {

@@ -143,7 +143,7 @@ export async function socketSubscriptions(
   )
 }
 
-/** Tells the processes with bound sockets; nobody hears of what is not bound any more. */
+/** Notifies the processes with bound sockets; ended bindings get nothing. */
 export async function publishNotifications(
   { redis }: Pick<Services, 'redis'>,
   notifications: readonly Notification[],

@@ -33,7 +33,7 @@ export interface PreCommit {
   readonly row: VersionRow
 }
 
-/** Told of a Subscription whose expression cannot be judged. */
+/** Called with a Subscription whose expression cannot be evaluated. */
 export type Skipped = (subscription: string, reason: string) => void
 
 /**

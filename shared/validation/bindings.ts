@@ -117,7 +117,7 @@ function checkItem(value: unknown, property: Property, report: Report): void {
   }
 }
 
-/** Told, never refused: servers disagree on what may stand in for what. */
+/** A target of another type is reported, never refused: servers disagree on which types may stand in for which. */
 export function checkTarget(
   { reference }: Record<string, unknown>,
   targets: readonly string[] | undefined,

@@ -60,7 +60,7 @@ t.test(
   async (t) => {
     const { admin } = disk
     const before = { files: filesIn(folder).length, rows: await binaryRows(disk) }
-    // What the kernel says besides the error of the write.
+    // The kernel reports this besides the error of the write.
     const ignore = () => undefined
     process.on('SIGXFSZ', ignore)
     await limitFiles(process, '1000')

@@ -8,7 +8,7 @@ import { createDatabase } from '../fixtures/store/own-database.ts'
 const SECONDS = 60_000
 const botica = await openBotica(t, {
   worker: true,
-  // What is done concerns all Projects of the database.
+  // The actions concern all Projects of the database.
   env: { DATABASE_URL: await createDatabase(t) },
 })
 const { admin, adminCredentials, superAdmin, services } = botica

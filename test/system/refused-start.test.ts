@@ -1,4 +1,4 @@
-/** What a process says, and how it ends, when PostgreSQL or Redis will not have it. */
+/** A process that PostgreSQL or Redis refuses says why, and ends. */
 import t from 'tap'
 import { freePort } from '../../scripts/service.ts'
 import { openCluster } from '../fixtures/services/cluster.ts'

@@ -72,7 +72,7 @@ export async function finishExternal(services: Services, ctx: Context): Promise<
   const code = textOf(ctx.query.code)
   const state = readState(textOf(ctx.query.state))
   if (code === undefined) throw badRequest('Missing code', 'code')
-  const isFromPage = isBegunHere(services, ctx, state)
+  const isFromPage = isFromThisBrowser(services, ctx, state)
   const request = requestOf(state)
   const app = await findApp(services, ctx, request)
   const domain = textOf(state.domain)
@@ -93,7 +93,11 @@ export async function finishExternal(services: Services, ctx: Context): Promise<
 }
 
 /** False for what a client library began, which has no cookie here and checks its own verifier. Errors: 400. */
-function isBegunHere({ config }: Services, ctx: Context, state: Record<string, unknown>): boolean {
+function isFromThisBrowser(
+  { config }: Services,
+  ctx: Context,
+  state: Record<string, unknown>,
+): boolean {
   const { browser, pkce: _, ...rest } = state
   if (browser === undefined) return false
   const secret = readCookie(ctx, config, BROWSER_COOKIE)

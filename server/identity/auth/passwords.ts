@@ -136,7 +136,7 @@ export async function usePasswordLink(
 
 /**
  * Strangers may have paused the sign-ins at this account; the person with the mailbox is not one of them. Only a
- * second factor, which no mail proves, is still asked of an unknown device.
+ * second factor, which no mail proves, is still required from an unknown device.
  */
 async function welcomeBack(services: Services, ctx: Context, userId: string): Promise<void> {
   const user = await readUser(services.repository, userId)

@@ -139,7 +139,7 @@ export async function queuesNow({ services }: SuperCall) {
 }
 
 /** The outbox of mails, newest first: without a mail server it is where invitations are found. */
-export async function keptMails({ services }: SuperCall) {
+export async function outboxMails({ services }: SuperCall) {
   return { mails: await readMails(services.database, MAILS) }
 }
 

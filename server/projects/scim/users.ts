@@ -12,7 +12,7 @@ import { PROFILE_TYPES } from '../../../shared/projects/invitation.ts'
 import { inviteMember, userOf } from '../../../shared/projects/invite.ts'
 import { movedTo, requireUnlessLimited } from '../../../shared/projects/ownership.ts'
 import { onBehalfOf } from '../../../shared/projects/provision.ts'
-import { tellOldAddress } from '../../../shared/projects/update-email.ts'
+import { notifyOldAddress } from '../../../shared/projects/update-email.ts'
 import { projectOfUser } from '../../../shared/projects/users.ts'
 import { parseSearch } from '../../../shared/query/search.ts'
 import { escapeValue } from '../../../shared/query/values.ts'
@@ -174,7 +174,7 @@ async function writeUser(
   const written = await inside.patch(onBehalfOf(caller), 'User', user.id ?? '', (current) =>
     withValues(current, isNew ? { ...names, ...movedTo(current, email) } : names),
   )
-  if (isNew) await tellOldAddress(inside, services.config, caller.project.id, user, email)
+  if (isNew) await notifyOldAddress(inside, services.config, caller.project.id, user, email)
   return parseVersion(written)
 }
 

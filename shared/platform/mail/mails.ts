@@ -42,7 +42,7 @@ export interface StoredMail {
   readonly attempts: number
 }
 
-export interface KeptMail extends StoredMail {
+export interface OutboxMail extends StoredMail {
   readonly state: 'waiting' | 'kept' | 'failed'
   readonly added: Date
   readonly error: string | null
@@ -123,8 +123,8 @@ export async function keepMail(
 export async function readMails(
   connection: Connection,
   count: number,
-): Promise<readonly KeptMail[]> {
-  return await connection.query<KeptMail>({
+): Promise<readonly OutboxMail[]> {
+  return await connection.query<OutboxMail>({
     name: 'mail-read',
     text: `select id, project, message, attempts, state, added, error from mail
       order by added desc limit $1`,

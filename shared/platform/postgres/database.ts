@@ -4,7 +4,7 @@ import createKnex from 'knex'
 import type { Config } from '../../config/config.ts'
 import { unavailable } from '../../errors.ts'
 import type { Logger } from '../../log.ts'
-import { KeptStatements } from './kept-statements.ts'
+import { CachedStatements } from './cached-statements.ts'
 import {
   askRows,
   cancelStatement,
@@ -60,7 +60,7 @@ class PooledDatabase implements Database {
   readonly #log: Logger
   readonly #silenceMs: number
   readonly #lanes: (() => Promise<void>)[] = []
-  readonly #kept = new KeptStatements()
+  readonly #kept = new CachedStatements()
   readonly #inFlight = new WeakMap<RawConnection, number>()
   #statements = 0
   #roundTrips = 0

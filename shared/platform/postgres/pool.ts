@@ -30,10 +30,10 @@ export function rawPool(knex: Knex): RawPool {
 }
 
 /**
- * The rows of a statement; a connection without an answer for so long is cut. Told by a function that is handed
- * over, as neither a promise nor a timeout of pg's own are: for those pg writes a function into a property, V8
- * makes such a function old at once, and all that it can reach, the rows of the answer too, is kept until the
- * next collection of old objects.
+ * Returns the rows of a statement; a connection without an answer for so long is cut. pg reports through a callback
+ * here, not through its own promise or timeout: for those pg writes a function into a property, V8 makes such a
+ * function old at once, and all that it can reach, the rows of the answer too, stays until the next collection of
+ * old objects.
  */
 export function askRows<Row extends object>(
   connection: RawConnection,

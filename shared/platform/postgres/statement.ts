@@ -15,7 +15,7 @@ export interface Connection {
 export interface Statement {
   /** Given: a named prepared statement (fixed shapes only). Absent: planned for its own values. */
   readonly name?: string
-  /** One plan serves all values, whatever the shape; it is cached while many ask for it, see kept-statements.ts. */
+  /** One plan serves all values, whatever the shape; it is cached while many ask for it, see cached-statements.ts. */
   readonly isKept?: boolean
   /** Its Buffers are sent as they stand: they must not change before its transaction has ended. */
   readonly hasBlocks?: boolean

@@ -121,6 +121,7 @@ export class Derivation {
       const v = normaliseString(part)
       if (v === '') continue
       this.strings.push({ p, v })
+      this.others.add(this.keys.uri(p, part))
       for (const word of laterWords(v)) this.strings.push({ p: words, v: word })
     }
   }

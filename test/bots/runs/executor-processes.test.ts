@@ -109,7 +109,7 @@ t.test(
     const before = new Set(childPids())
     const own = await openTestExecutors(t, { spares: 1 })
     const asked = new Set<string>()
-    // What is asked first has no answer before the end of who asked.
+    // The first call has no answer before its caller ends.
     const host = (name: string) => async () => {
       if (asked.has(name)) return JSON.stringify({ status: 200, headers: {}, body: '' })
       asked.add(name)

@@ -21,9 +21,9 @@ import { createBlocks } from '../../../worker/bulk/exports/block.ts'
 import { createExportMetrics } from '../../../worker/bulk/exports/metrics.ts'
 import { createPace } from '../../../worker/bulk/exports/pace.ts'
 import { runPart } from '../../../worker/bulk/exports/part.ts'
-import { startExports } from '../../../worker/bulk/exports/run.ts'
-import { sweepExport } from '../../../worker/bulk/exports/sweep.ts'
-import { type Exporting, LeaseLost } from '../../../worker/bulk/exports/writer.ts'
+import { startExports, sweepExport } from '../../../worker/bulk/exports/run.ts'
+import type { Exporting } from '../../../worker/bulk/exports/writer.ts'
+import { LeaseLost } from '../../../worker/loop.ts'
 import { openBotica, until } from '../../fixtures/botica.ts'
 import { kickOff, manifestOf } from '../../fixtures/exports/exports.ts'
 import { aPatient } from '../../fixtures/resources.ts'
@@ -278,7 +278,7 @@ async function nextPart(kind: string): Promise<() => Promise<TakenPart | undefin
   return follow(await takePart(database), kind)
 }
 
-/** What is answered does a part, as often as it is asked, and answers what is taken with its end. */
+/** Returns a function that runs a part at each call, and returns the part that was taken with its end. */
 async function follow(
   taken: TakenPart | undefined,
   kind: string,

@@ -11,7 +11,8 @@ import { createBlocks } from '../../../worker/bulk/exports/block.ts'
 import { createExportMetrics } from '../../../worker/bulk/exports/metrics.ts'
 import { createPace } from '../../../worker/bulk/exports/pace.ts'
 import { runPart } from '../../../worker/bulk/exports/part.ts'
-import { type Exporting, LeaseLost } from '../../../worker/bulk/exports/writer.ts'
+import type { Exporting } from '../../../worker/bulk/exports/writer.ts'
+import { LeaseLost } from '../../../worker/loop.ts'
 import { openBotica } from '../../fixtures/botica.ts'
 import type { Client } from '../../fixtures/client.ts'
 import {
@@ -37,7 +38,7 @@ const exporting: Exporting = {
   ...services,
   metrics: createExportMetrics(new Registry()),
   copies,
-  // Of level 0 blocks are stored in their order.
+  // Blocks of level 0 are stored in their order.
   blocks: createBlocks(0),
   pace: createPace(() => false),
   wake: () => undefined,
@@ -48,7 +49,7 @@ const exporting: Exporting = {
  * them: each part begins without a session, as how old one is depends on the machine.
  */
 const PLANNING = 12
-/** Of a whole export of a Group: it is taken, planned, read, written down, and ended with its records. */
+/** Statements of a whole export of a Group: it is taken, planned, read, written down, and ended with its records. */
 const EXPORTING = PLANNING + 14
 
 const patients = await Promise.all([1, 2, 3].map(() => admin.create(aPatient())))

@@ -58,7 +58,7 @@ t.test('two parts are under way at a time, and the next one as soon as one ends'
   const { port, asked, imports } = await serve(t)
   const url = await begin(port, ['first', 'second', 'third'])
 
-  const drained = imports.drain()
+  imports.wake()
   await until(async () => asked.length === 2, DONE_MS)
   t.same(asked.map(({ path }) => path).sort(), ['/first', '/second'])
   // The other one is still waited for.
@@ -67,7 +67,6 @@ t.test('two parts are under way at a time, and the next one as soon as one ends'
   t.equal(asked[2]?.path, '/third')
   give(asked[0]?.res)
   give(asked[2]?.res)
-  await drained
 
   const { body } = await ended(admin, url)
   t.match(body, { output: [{ created: 1 }, { created: 1 }, { created: 1 }], error: { length: 0 } })
@@ -85,7 +84,7 @@ t.test('who is looked for may stand in a part before, which is waited for', asyn
     return row?.inOrder === true
   }
 
-  const drained = imports.drain()
+  imports.wake()
   await until(async () => asked.length === 2, DONE_MS)
   const at = (path: string) => asked.findLast((one) => one.path === path)?.res
   give(at('/second'), { link: [{ other, type: 'seealso' }] })
@@ -93,7 +92,6 @@ t.test('who is looked for may stand in a part before, which is waited for', asyn
   give(at('/first'), { identifier: [{ system: 'urn:part', value }] })
   await until(async () => asked.length === 3, DONE_MS)
   give(at('/second'), { link: [{ other, type: 'seealso' }] })
-  await drained
 
   const { body } = await ended(admin, url)
   t.match(body, { output: [{ created: 1 }, { created: 1 }] })
@@ -108,7 +106,7 @@ t.test(
     if (part === undefined) throw new Error('There is nothing to take')
     const progress = { ...part, bytes: [0, 9], lines: [1, 2], failures: [] } as const
     const counts = { created: 1, updated: 0, unchanged: 0, skipped: 0 }
-    /** What the commit will wait for where it waits for the disk at first. */
+    /** The setting that a commit uses where it waits for the disk at first. */
     const waitsFor = (work: (connection: Connection) => Promise<boolean>) =>
       database.transaction(async (connection) => {
         await connection.query({ text: 'set local synchronous_commit = on', values: [] })

@@ -7,16 +7,15 @@ import { removeOldJobs } from '../../../shared/jobs/long-jobs.ts'
 import {
   analyzeGrown,
   cleanPendingKeys,
-  insertedResources,
+  writtenResources,
 } from '../../../shared/jobs/upkeep/upkeep.ts'
 import type { Services } from '../../../shared/services.ts'
 import { removeOldRequests } from '../../../shared/store/write/idempotent-requests.ts'
 import { removeOldDeliveries } from '../../../shared/subscriptions/state.ts'
 import { removeOldWatches } from '../../../shared/subscriptions/store-socket-subscriptions.ts'
+import { type Loop, startLoop } from '../../loop.ts'
 
 const EVERY_MS = 2000
-/** A look at the statistics every so many ticks. */
-const ANALYZE_EVERY = 5
 /** Answers that are old enough are forgotten a thousand at a time, content a hundred. */
 const FORGET_EVERY = 15
 /** AsyncJobs, exports and unfinished uploads that are old enough, at this tick and then once an hour. */
@@ -24,21 +23,20 @@ const FIRST_PURGE = 30
 const PURGE_EVERY = 1800
 /** Longer than any upload takes. */
 const ABANDONED_MS = 24 * 3600 * 1000
-/** Fewer new rows leave a backlog that nobody notices. */
+/** Fewer new and changed rows leave a backlog that nobody notices. */
 const MANY_ROWS = 500
 
-/** Runs until `stop`; an outage of PostgreSQL is told by those who wait for it. */
-export function startTableUpkeep(services: Services): { stop(): Promise<void> } {
+/** Runs until `stop`. */
+export function startTableUpkeep(services: Services): Loop {
   const { database, storage, log } = services
-  let inserted = 0
+  let written = 0
   let ticks = 0
-  let working = Promise.resolve()
 
-  async function tick(): Promise<void> {
-    const now = await insertedResources(database)
-    if (now - inserted > MANY_ROWS) {
+  async function tick(): Promise<boolean> {
+    const now = await writtenResources(database)
+    if (now - written > MANY_ROWS) {
       await cleanPendingKeys(database)
-      inserted = now
+      written = now
     }
     ticks += 1
     if (ticks % PURGE_EVERY === FIRST_PURGE) {
@@ -49,24 +47,15 @@ export function startTableUpkeep(services: Services): { stop(): Promise<void> } 
         log.warn({ reason: error.message }, 'Uploads that were cut off could not be removed')
       })
     }
-    if (ticks % ANALYZE_EVERY === 0) await analyzeGrown(database)
-    if (ticks % FORGET_EVERY !== 0) return
+    await analyzeGrown(database)
+    if (ticks % FORGET_EVERY !== 0) return false
     await removeOldRequests(database)
     await forgetOldRuns(services)
     await removeOldWatches(database)
     await removeOldDeliveries(database)
     await sweepContents(services)
+    return false
   }
 
-  const timer = setInterval(() => {
-    working = working.then(tick).catch((error: Error) => {
-      log.debug({ reason: error.message }, 'Upkeep of the tables failed')
-    })
-  }, EVERY_MS)
-  return {
-    async stop() {
-      clearInterval(timer)
-      await working
-    },
-  }
+  return startLoop({ log, name: 'Upkeep of the tables', everyMs: EVERY_MS, level: 'debug' }, tick)
 }

@@ -3,13 +3,15 @@
  * a match. Order-first walks the B-tree of the order and tests each row: 0.42 µs a row. With N rows
  * of the type and a page of L, walking wins from about sqrt(0.25 · L · N) matches on; the wrong
  * choice costs a hundredfold. The statistics know nothing of correlation (a code that was not used
- * for years, sorted by date), so a walk is capped and falls back to key-first in the same statement.
+ * for years, sorted by date), so a walk goes as far as its other way would cost and falls back to that in the same
+ * statement; where most rows match there is none that is quicker. docs/data-model.md lists what each way reads at most.
  */
 
 import type { IdsTest, KeysTest, Matches, Test } from '../tests/test.ts'
+import { reachOf } from '../tests/test-scope.ts'
 import type { KeyStatistics } from './statistics.ts'
 
-/** `isKept`: the plan of its statement is kept, as kept.ts tells. */
+/** `isKept`: the plan of its statement is kept, as cached.ts explains. */
 export type Driver = Way & { readonly isKept?: true }
 
 type Way =
@@ -33,11 +35,22 @@ type Way =
   | { readonly kind: 'dates'; readonly few: number; readonly cap: number }
   /**
    * Walk the order at most `cap` rows far, testing keys, and joins where they are worth a walk. `isSure`: by the
-   * statistics that fills the page with rows to spare, so the statement holds no other way.
+   * statistics that fills the page with rows to spare, so the statement holds no other way. `isEndless`: no other way
+   * is quicker than to walk on to the end.
    */
-  | { readonly kind: 'walk'; readonly cap: number; readonly isSure?: true }
-  /** There is one way only, after a walk of `cap` rows if given, or that walk alone, as settled.ts tells. */
-  | { readonly kind: 'settled'; readonly cap?: number; readonly isSure?: true }
+  | {
+      readonly kind: 'walk'
+      readonly cap: number
+      readonly isSure?: true
+      readonly isEndless?: boolean
+    }
+  /** There is one way only, after a walk of `cap` rows if given, or that walk alone, as single-way.ts explains. */
+  | {
+      readonly kind: 'settled'
+      readonly cap?: number
+      readonly isSure?: true
+      readonly isEndless?: boolean
+    }
 
 const MIN_WALK = 2000
 const MAX_WALK = 20_000
@@ -46,6 +59,8 @@ const MAX_IDS = 5000
 const FEW_ROWS = 1000
 /** Ids that are read for each that is few. Measured: 0.5 µs each; to look a row up in the side table takes 13 µs. */
 const READ = 5
+/** Rows walked in the time that it takes to fetch and sort one. */
+const FETCH_COST = 4
 /** Rows walked beyond what an even spread needs. */
 const PATIENCE = 4
 /** Rows walked for each that is wanted where nothing is known: a page of a key that one row in 20 holds. */
@@ -70,8 +85,21 @@ export function chooseDriver(
     return cap === 0 ? { kind: 'join' } : { kind: 'walk', cap }
   }
   if (counts.length === 0) return { kind: 'order' }
-  const even = (limit * rows) / fewest
-  return { kind: 'walk', cap: Math.round(Math.min(Math.max(PATIENCE * even, MIN_WALK), MAX_WALK)) }
+  const isLight = tests.every((test) => reachOf(test) === 'row')
+  return { kind: 'walk', ...walkOf(counts, rows, limit, isLight) }
+}
+
+/**
+ * Of keys that are spread evenly. To walk all rows costs as much as to fetch and sort a quarter of them, so it goes
+ * on to the end where more match, and else as far as it costs what all matches would. `isLight`: all tests look at
+ * the row alone.
+ */
+function walkOf(counts: readonly number[], rows: number, limit: number, isLight: boolean) {
+  const matches = counts.reduce((left, count) => (left * Math.min(count, rows)) / rows, rows)
+  if (isLight && matches * FETCH_COST >= rows) return { cap: MAX_WALK, isEndless: true } as const
+  const even = (limit * rows) / matches
+  const cap = Math.max(PATIENCE * even, FETCH_COST * matches, MIN_WALK)
+  return { cap: Math.round(Math.min(cap, MAX_WALK)) }
 }
 
 /**
@@ -82,7 +110,8 @@ export function unknownDriver(driver: Driver, tests: readonly Test[], limit: num
   const isByKeys =
     tests.some(({ kind }) => kind === 'keys') &&
     tests.every((test) => test.kind === 'keys' || test.kind === 'date' || isPlain(test))
-  if (driver.kind !== 'keys' || !isByKeys) return driver
+  const isFew = tests.some((test) => test.kind === 'keys' && test.isIdentifying)
+  if (driver.kind !== 'keys' || !isByKeys || isFew) return driver
   return { kind: 'walk', cap: Math.min(UNKNOWN_PATIENCE * limit, MIN_WALK) }
 }
 

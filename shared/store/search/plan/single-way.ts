@@ -6,7 +6,7 @@
  */
 import type { Bind } from '../../rows/side-rows.ts'
 import { afterSql, orderAfterSql } from '../order/order.ts'
-import { oneRowSql, scopeSql, sqlOf } from '../tests/row-test.ts'
+import { foundBySql, oneRowSql, scopeSql } from '../tests/row-test.ts'
 import type { IdsTest, Test } from '../tests/test.ts'
 import { farthest, reachOf } from '../tests/test-scope.ts'
 import { idsSql } from './by-ids.ts'
@@ -38,6 +38,7 @@ function oneWay(statistics: Known, { query, driver }: Part): Driver {
   const isFound = tests.some(({ kind }) => kind === 'keys' || kind === 'narrow')
   if (driver.kind === 'keys') return isFound && reach ? { kind: 'settled' } : driver
   if (driver.kind === 'walk') {
+    if (driver.isEndless && order.column !== 'id') return { ...driver, kind: 'settled' }
     const isBound = order.column === 'id' || tests.some(({ kind }) => kind === 'date')
     const isWalked = !isBound && (reach === 'row' || (reach !== undefined && driver.isSure))
     return isWalked ? { ...driver, kind: 'settled', cap: roundedCap(driver.cap) } : driver
@@ -70,11 +71,6 @@ export function isSettled(parts: readonly Part[]): boolean {
   return parts.every(({ driver }) => driver.kind === 'settled' || driver.isKept === true)
 }
 
-export function behindSelect(bind: Bind): Bind {
-  // The cast makes it a value, also where a select would be one of rows: `= any(…)`.
-  return (value, type) => `(select ${bind(value, type)})::${type}`
-}
-
 /** Rows in order, at most `most` of them. */
 export function settledSql(query: Query, most: string, bind: Bind): string {
   const { tests, order, after } = query
@@ -93,6 +89,20 @@ export function settledSql(query: Query, most: string, bind: Bind): string {
   return `select ${COLUMNS} from (${rows} offset 0) r where ${seen} limit ${most}`
 }
 
+/** True where one way leads to the rows that are to be counted. */
+export function isCountedOneWay(statistics: Known, query: Query): boolean {
+  const isFound = query.tests.some(({ kind }) => kind === 'keys' || kind === 'narrow')
+  return isFound && isPlannedOnce(statistics, query) && farthest(query.tests) !== undefined
+}
+
+/** Its rows, to be counted. */
+export function countedSql(query: Query, bind: Bind): string {
+  const leading = leadingTests(query.tests)
+  const others = query.tests.filter((test) => !leading.includes(test))
+  const tested = others.map((test) => `(${oneRowSql(test, bind)}) is true`)
+  return foundSql(query, leading, tested, '1', bind)
+}
+
 /** Those by which rows are found; the others are asked of what is found. */
 function leadingTests(tests: readonly Test[]): readonly Test[] {
   const kind = ['narrow', 'keys', 'ids'].find((one) => tests.some((test) => test.kind === one))
@@ -108,7 +118,7 @@ function foundSql(
 ): string {
   const isByKeys = leading.every(({ kind }) => kind === 'keys')
   const ids = leading.filter((test): test is IdsTest => test.kind === 'ids')
-  const found = ids.length === 0 ? leading.map((test) => sqlOf(test, bind)) : ['r.id = f.id']
+  const found = ids.length === 0 ? foundBySql(leading, bind) : ['r.id = f.id']
   const conditions = [...scopeSql(project, typeNumbers, bind, isByKeys), ...found, ...tested]
   const rows = `select ${columns} from resource r where ${conditions.join(' and ')}`
   if (ids.length === 0) return rows
