@@ -97,7 +97,7 @@ async function cancelJob(services: Services, principal: Principal, id: string): 
   if (job === undefined) return cancelBulkJob(services, principal, id)
   const { resource, author } = job
   if (!isRunning(resource)) throw notCancellable(resource.status)
-  // What has begun is ended by its worker, who knows whether it is done already.
+  // The worker ends what has begun; it knows whether the work is done already.
   const isRequest = await isAcceptedRequest(services.database, id)
   const onlyIf = isRequest ? ({ onlyIf: 'accepted' } as const) : {}
   try {

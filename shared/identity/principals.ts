@@ -14,6 +14,7 @@ import { type Principal, type ProjectContext, systemPrincipal } from '../access/
 import { memberQuota, projectContext, SYSTEM_PROJECT } from '../access/project-context.ts'
 import { narrowed } from '../access/scopes.ts'
 import { variablesOf } from '../access/variables.ts'
+import { waits } from '../config/waits.ts'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
 import { isObject, parseReference, type Resource, referenceIn } from '../fhir/resource.ts'
 import type { Logger } from '../log.ts'
@@ -63,7 +64,7 @@ export interface PrincipalsOptions {
   readonly openPatientAccess?: boolean
 }
 
-const TIMES = { freshMs: 2_000, usableMs: 4_000, max: 20_000 }
+const TIMES = { freshMs: waits.sessionMs / 2, usableMs: waits.sessionMs, max: 20_000 }
 
 /** One statement, for the salt of row ids. */
 export async function openPrincipals(

@@ -1,56 +1,54 @@
 /** Mutations: the writes of REST, their answers the resources. */
+import { badRequest } from '../../errors.ts'
+import { parseBody, parseJson } from '../../fhir/json.ts'
+import { isObject, isResource, type Resource } from '../../fhir/resource.ts'
+import { WRITE } from '../../request/quota.ts'
+import type { FhirReply, Interaction } from '../../request/request.ts'
+import { createFrom, patchFrom, remove, updateFrom } from '../../rest/resources.ts'
+import type { Given, WriteAction } from '../schema/sources.ts'
+import type { Run } from './run.ts'
 
-import { badRequest } from '../errors.ts'
-import { parseBody, parseJson } from '../fhir/json.ts'
-import { isObject, isResource, type Resource } from '../fhir/resource.ts'
-import { WRITE } from '../request/quota.ts'
-import type { FhirReply, Interaction } from '../request/request.ts'
-import { createFrom, patchFrom, remove, updateFrom } from '../rest/resources.ts'
-import type { Given, GraphqlContext } from './request-state.ts'
-
-export async function create(
-  context: GraphqlContext,
+/** The stored resource; null for a deletion. Errors: those of the write. */
+export function write(
+  run: Run,
   type: string,
-  { res }: Given,
-): Promise<Resource> {
+  action: WriteAction,
+  given: Given,
+): Promise<Resource | null> {
+  return ACTIONS[action](run, type, given)
+}
+
+const ACTIONS = { create, update, patch, delete: del }
+
+async function create(run: Run, type: string, { res }: Given): Promise<Resource> {
   const body = bodyOf(res, type)
-  return stored(context, await createFrom(await writing(context, 'POST'), type, body, undefined))
+  return stored(await createFrom(await writing(run, 'POST'), type, body, undefined))
 }
 
 /** Errors: 400 when the resource is of another type or id. */
-export async function update(
-  context: GraphqlContext,
-  type: string,
-  { id, res }: Given,
-): Promise<Resource> {
+async function update(run: Run, type: string, { id, res }: Given): Promise<Resource> {
   const body = bodyOf(res, type)
   if (body.id !== id) throw badRequest('Invalid ID', 'id')
-  return stored(context, await updateFrom(await writing(context, 'PUT'), type, String(id), body))
+  return stored(await updateFrom(await writing(run, 'PUT'), type, String(id), body))
 }
 
-export async function patch(
-  context: GraphqlContext,
-  type: string,
-  { id, patch: operations }: Given,
-): Promise<Resource> {
+async function patch(run: Run, type: string, { id, patch: operations }: Given): Promise<Resource> {
   const body = (Array.isArray(operations) ? operations.filter(isObject) : []).map(operationOf)
-  return stored(context, await patchFrom(await writing(context, 'PATCH'), type, String(id), body))
+  return stored(await patchFrom(await writing(run, 'PATCH'), type, String(id), body))
 }
 
-export async function del(context: GraphqlContext, type: string, { id }: Given): Promise<null> {
-  await remove(await writing(context, 'DELETE'), type, String(id))
+async function del(run: Run, type: string, { id }: Given): Promise<null> {
+  await remove(await writing(run, 'DELETE'), type, String(id))
   return null
 }
 
 /** Preconditions and preferences of the HTTP request are not those of its mutations. Errors: 429. */
 async function writing(
-  { interaction, account, loads, required, found }: GraphqlContext,
+  { account, known, config: { interaction } }: Run,
   method: string,
 ): Promise<Interaction> {
   await account.charge(WRITE)
-  loads.clear()
-  required.clear()
-  found.clear()
+  known.clear()
   const { request, preferences } = interaction
   return {
     ...interaction,
@@ -59,10 +57,9 @@ async function writing(
   }
 }
 
-function stored({ owners }: GraphqlContext, { body }: FhirReply): Resource {
+function stored({ body }: FhirReply): Resource {
   const resource: unknown = parseJson(String(body))
   if (!isResource(resource)) throw new Error('A write did not answer with what it stored')
-  owners.set(resource, resource)
   return resource
 }
 

@@ -2,15 +2,17 @@
  * Definitions that everybody shares are not stored in any Project. The SDK asks for them by root lists,
  * so those answer with them behind what the Project has of its own.
  */
-import { publishedDefinition, publishedParameters, publishedType } from '../fhir/published.ts'
-import type { Resource } from '../fhir/resource.ts'
-import type { Given } from './request-state.ts'
+import { publishedDefinition, publishedParameters, publishedType } from '../../fhir/published.ts'
+import type { Resource } from '../../fhir/resource.ts'
+import type { Given } from '../schema/sources.ts'
 
 /** What a list by url, `StructureDefinitionList` by name or `SearchParameterList` by type finds of them. */
 export function publishedFor(type: string, given: Given): readonly Resource[] {
   const { _count, ...asked } = given
   const [[name, value] = [], ...others] = Object.entries(asked)
-  const text = Array.isArray(value) && value.length === 1 ? String(value[0]) : undefined
+  // A variable that is one text stands for a list of one.
+  const texts: readonly unknown[] = Array.isArray(value) ? value : [value]
+  const text = texts.length === 1 && typeof texts[0] === 'string' ? texts[0] : undefined
   if (name === undefined || text === undefined || others.length > 0) return []
   if (type === 'SearchParameter') return name === 'base' ? publishedParameters(text) : []
   if (name === 'url') {

@@ -3,95 +3,64 @@
  * https://hl7.org/fhir/R4/graphql.html#flatten
  */
 import {
-  DirectiveLocation,
   type DirectiveNode,
-  type DocumentNode,
   type FieldNode,
   type FragmentDefinitionNode,
-  GraphQLDirective,
   GraphQLError,
-  type GraphQLResolveInfo,
-  GraphQLString,
   type OperationDefinitionNode,
   type SelectionNode,
-  specifiedDirectives,
 } from 'graphql'
 import { isObject } from '../../fhir/resource.ts'
-
-const onFields = (name: string, args = {}) =>
-  new GraphQLDirective({ name, locations: [DirectiveLocation.FIELD], args })
-
-const text = { type: GraphQLString }
-
-export const directives: readonly GraphQLDirective[] = [
-  ...specifiedDirectives,
-  onFields('first'),
-  onFields('flatten'),
-  onFields('singleton'),
-  onFields('slice', { fhirpath: text, path: text }),
-]
+import type { VariableValues } from './plan.ts'
+import type { Run } from './run.ts'
 
 const NAMES: ReadonlySet<string> = new Set(['first', 'flatten', 'singleton', 'slice'])
 
-/** Texts of the slices of a list, by the response path of its field. */
-export type Slices = Map<string, readonly string[]>
-
 /** The expression that a field is sliced by. */
-export function sliceOf({ fieldNodes, variableValues }: GraphQLResolveInfo): string | undefined {
-  const slice = fieldNodes
+export function sliceOf(
+  nodes: readonly FieldNode[],
+  variables: VariableValues,
+): string | undefined {
+  const slice = nodes
     .flatMap(({ directives = [] }) => directives)
     .find(({ name }) => name.value === 'slice')
   const value = slice?.arguments?.[0]?.value
   if (value?.kind === 'StringValue') return value.value
   if (value?.kind !== 'Variable') return undefined
-  const given = variableValues.coerced[value.name.value]
+  const given = variables.coerced[value.name.value]
   return typeof given === 'string' ? given : undefined
-}
-
-export function pathText(path: GraphQLResolveInfo['path'] | undefined): string {
-  return path === undefined ? '' : `${pathText(path.prev)}/${path.key}`
 }
 
 interface Shaping {
   readonly fragments: ReadonlyMap<string, FragmentDefinitionNode>
-  readonly slices: Slices
-  readonly errors: GraphQLError[]
+  readonly run: Run
 }
 
-/** The result with the directives carried out, in turns of the event loop that `pace` asks for. */
+/** The result with the directives carried out, in turns of the event loop. */
 export async function withDirectives(
   data: unknown,
-  document: DocumentNode,
+  { fragments }: { readonly fragments: Shaping['fragments'] },
   operation: OperationDefinitionNode,
-  slices: Slices,
-  pace: (work: number) => Promise<void> | undefined,
-): Promise<{ readonly data: unknown; readonly errors: readonly GraphQLError[] }> {
-  const fragments = new Map(
-    document.definitions
-      .filter((definition) => definition.kind === 'FragmentDefinition')
-      .map((definition) => [definition.name.value, definition]),
-  )
-  const shaping: Shaping = { fragments, slices, errors: [] }
-  const isUsed = document.definitions.some((definition) => usesDirectives(definition))
-  if (!isUsed) return { data, errors: [] }
-  const work = shaped(shaping, data, [operation], '')
+  run: Run,
+): Promise<unknown> {
+  const work = shaped({ fragments, run }, data, [operation], '')
   for (;;) {
     const { done, value } = work.next()
-    if (done) return { data: value, errors: shaping.errors }
-    const turn = pace(OBJECT_WORK)
+    if (done) return value
+    const turn = run.turns.pace(OBJECT_WORK)
     if (turn !== undefined) await turn
   }
 }
 
-/** Of one object, in values of a list. */
+/** The work of one object, in values of a list. */
 const OBJECT_WORK = 5
 
-function usesDirectives(node: unknown): boolean {
+export function usesDirectives(node: unknown): boolean {
   if (Array.isArray(node)) return node.some(usesDirectives)
   if (!isObject(node)) return false
-  const { directives, selectionSet, selections } = node
+  const { definitions, directives, selectionSet, selections } = node
   const isOwn = Array.isArray(directives) && directives.some((one) => NAMES.has(one.name.value))
-  return isOwn || usesDirectives(selectionSet) || usesDirectives(selections)
+  return isOwn || usesDirectives(definitions) || usesDirectives(selectionSet ?? selections)
 }
 
 type Selecting = Pick<FieldNode, 'selectionSet'>
@@ -155,7 +124,7 @@ function* place(
   for (const [i, item] of (used.has('first') ? all.slice(0, 1) : all).entries()) {
     items.push({
       item: yield* shaped(shaping, item, nodes, isList ? `${path}/${i}` : path),
-      suffix: used.has('slice') ? `.${shaping.slices.get(path)?.[i] ?? i}` : '',
+      suffix: used.has('slice') ? `.${shaping.run.slices.get(path)?.[i] ?? i}` : '',
     })
   }
   if (!used.has('flatten') && !used.has('slice')) {
@@ -190,7 +159,7 @@ function isListIn(item: unknown, name: string): boolean {
 
 /** More than one value of a `@singleton` is an error. */
 function single(
-  { errors }: Shaping,
+  { run }: Shaping,
   target: Map<string, unknown>,
   key: string,
   nodes: readonly FieldNode[],
@@ -202,7 +171,8 @@ function single(
     return
   }
   target.set(key, null)
-  errors.push(new GraphQLError(`${key} is marked as a singleton and has several values`, { nodes }))
+  const text = `${key} is marked as a singleton and has several values`
+  run.report(new GraphQLError(text), { nodes }, undefined)
 }
 
 /** Keys of the direct children that are to stay single. */

@@ -1,11 +1,11 @@
 /** Lists inside a resource: filters by child and by FHIRPath, then a part. https://hl7.org/fhir/R4/graphql.html#list */
-import { badRequest, notSupported } from '../errors.ts'
-import { isObject, type Resource } from '../fhir/resource.ts'
-import { compileTenant, withinLimits } from '../fhirpath/custom.ts'
-import { loadEngine } from '../fhirpath/engine.ts'
-import { spendEvaluations } from './context.ts'
-import type { Given, GraphqlContext } from './request-state.ts'
-import type { Child } from './schema/elements.ts'
+import { badRequest, notSupported } from '../../errors.ts'
+import { isObject, type Resource } from '../../fhir/resource.ts'
+import { compileTenant, withinLimits } from '../../fhirpath/custom.ts'
+import { loadEngine } from '../../fhirpath/engine.ts'
+import type { Child } from '../schema/elements.ts'
+import type { Given } from '../schema/sources.ts'
+import type { Run } from './run.ts'
 
 /** Evaluations that share one time limit, in which nobody else has a turn. */
 const BATCH = 20
@@ -13,17 +13,19 @@ const BATCH_MS = 40
 /** The parser needs up to 30 ms for so many. */
 const MAX_TOKENS = 120
 
-/** The items that pass the filters; null for an element that is absent. A promise only for FHIRPath. */
-export function listOf(
-  context: GraphqlContext,
-  owner: Resource | undefined,
-  value: unknown,
-  child: Child,
+/** The items that pass the filters by child, and the rest of what is asked of a list. */
+export interface Filtered {
+  readonly items: readonly unknown[]
+  readonly fhirpath: string | undefined
+  part(items: readonly unknown[]): readonly unknown[]
+}
+
+export function filtered(
+  value: readonly unknown[],
   { fhirpath, _count, _offset, ...filters }: Given,
-): readonly unknown[] | null | Promise<readonly unknown[]> {
-  if (!Array.isArray(value)) return null
+): Filtered {
   const wanted = Object.entries(filters).filter(([, text]) => text !== null)
-  const items: readonly unknown[] =
+  const items =
     wanted.length === 0
       ? value
       : value.filter(
@@ -31,34 +33,36 @@ export function listOf(
         )
   const start = wholeOf('_offset', _offset) ?? 0
   const count = wholeOf('_count', _count)
-  const part = (all: readonly unknown[]) =>
-    all.slice(start, count === undefined ? undefined : start + count)
-  if (typeof fhirpath !== 'string') return part(items)
-  return holding(context, owner, items, child, fhirpath).then(part)
+  return {
+    items,
+    fhirpath: typeof fhirpath === 'string' ? fhirpath : undefined,
+    part: (all) => all.slice(start, count === undefined ? undefined : start + count),
+  }
+}
+
+/** The items for which an expression is true. */
+export async function holding(
+  run: Run,
+  owner: Resource | undefined,
+  items: readonly unknown[],
+  child: Child,
+  expression: string,
+): Promise<readonly unknown[]> {
+  const values = await evaluateAll(run, owner, items, baseOf(child), expression)
+  return items.filter((_, i) => values[i]?.length === 1 && values[i][0] === true)
 }
 
 /** Text that an expression has for each item: `$index` is its place. */
 export async function textsOf(
-  context: GraphqlContext,
+  run: Run,
   owner: Resource | undefined,
   items: readonly unknown[],
   child: Child,
   expression: string,
 ): Promise<readonly string[]> {
   if (expression === '$index') return items.map((_, i) => String(i))
-  const values = await evaluateAll(context, owner, items, baseOf(child), expression)
+  const values = await evaluateAll(run, owner, items, baseOf(child), expression)
   return values.map((found) => found.map(String).join(','))
-}
-
-async function holding(
-  context: GraphqlContext,
-  owner: Resource | undefined,
-  items: readonly unknown[],
-  child: Child,
-  expression: string,
-): Promise<readonly unknown[]> {
-  const values = await evaluateAll(context, owner, items, baseOf(child), expression)
-  return items.filter((_, i) => values[i]?.length === 1 && values[i][0] === true)
 }
 
 /** The path of its type, as FHIRPath has it. */
@@ -73,7 +77,7 @@ const REFUSED =
   /\b(resolve|trace|memberOf|validateVS|translate|subsumes|subsumedBy|conformsTo)\s*\(/
 
 async function evaluateAll(
-  context: GraphqlContext,
+  run: Run,
   owner: Resource | undefined,
   items: readonly unknown[],
   base: string,
@@ -84,17 +88,17 @@ async function evaluateAll(
     throw notSupported(`FHIRPath function ${refused}() is not available here`)
   await loadEngine()
   // Some milliseconds go into each expression that was not compiled before.
-  const compiling = context.levels.pace(BATCH)
+  const compiling = run.turns.pace(BATCH)
   if (compiling !== undefined) await compiling
-  const run = compileTenant(expression, base, MAX_TOKENS)
+  const evaluate = compileTenant(expression, base, MAX_TOKENS)
   const variables = owner === undefined ? {} : { resource: owner, rootResource: owner }
-  spendEvaluations(context, items.length)
+  run.spend('evaluations', items.length)
   const values: unknown[][] = []
   for (let start = 0; start < items.length; start += BATCH) {
-    const turn = context.levels.pace(BATCH)
+    const turn = run.turns.pace(BATCH)
     if (turn !== undefined) await turn
     const batch = items.slice(start, start + BATCH)
-    values.push(...withinLimits(() => batch.map((item) => run(item, variables)), BATCH_MS))
+    values.push(...withinLimits(() => batch.map((item) => evaluate(item, variables)), BATCH_MS))
   }
   return values
 }
