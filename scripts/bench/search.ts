@@ -58,7 +58,7 @@ async function measureAll(
   return measured.map(figureOf)
 }
 
-/** By calls and not by time: on a busy machine the first shapes would be asked of code not yet compiled. */
+/** Counted in calls and not in time: on a busy machine the first shapes would run in code that is not compiled yet. */
 async function warmUp(shapes: readonly Shape[], wire: Wire): Promise<void> {
   const queries = shapes.flatMap((shape) => shape.queries.slice(0, WARM_QUERIES))
   await Promise.all(

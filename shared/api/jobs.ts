@@ -1,4 +1,4 @@
-/** Status, result and cancel of an AsyncJob (bots.md §7.2). Visible to its creator and to admins. */
+/** Status, result and cancel of an AsyncJob. Visible to its creator and to admins. */
 
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { scopeIn } from '../access/scopes.ts'

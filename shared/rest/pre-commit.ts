@@ -1,5 +1,5 @@
 /**
- * Pre-commit bots (events.md §6): a bot is asked about a write before anything of it is locked or stored. What it
+ * Pre-commit bots: a bot is asked about a write before anything of it is locked or stored. What it
  * answers may take the place of what was sent, and goes the way of everything that is sent.
  */
 

@@ -148,7 +148,7 @@ export function createGroup(connection: Connection, alone: boolean): Group {
         resolve(answers[i] as Answer)
       })
     } catch (error) {
-      // What was sent behind a statement that failed is given the reason of that one.
+      // Statements behind a failed one fail with its reason.
       const isEcho = error === failure
       hasFailed = true
       failure ??= error
