@@ -148,7 +148,7 @@ export function createGroup(connection: Connection, alone: boolean): Group {
         resolve(answers[i] as Answer)
       })
     } catch (error) {
-      // Statements behind a failed one fail with its reason.
+      // What was sent behind a statement that failed is given the reason of that one.
       const isEcho = error === failure
       hasFailed = true
       failure ??= error

@@ -124,7 +124,7 @@ export async function openRepository(
   })
 }
 
-/** A transaction that begins inside another one is a part of it. */
+/** What is begun inside a transaction is a part of it. */
 function transactionOf(inner: Inner): Transaction {
   const repositoryIn = (store: Store): Repository =>
     repositoryOf(store, {
@@ -159,7 +159,7 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
   return withLinked(ownRepository(store, transactions))
 }
 
-/** The repository of the Principal's own Project, searches aside. */
+/** Of the Principal's own Project, searches aside. */
 function ownRepository(store: Store, transactions: Transactions): Repository {
   const transact = transactions.run
   /** In a transaction where a policy takes PostgreSQL to judge what was written. */

@@ -1,16 +1,16 @@
 /**
- * The parts of the writing statements that make events. The statement that makes a change looks into
- * `active_subscription` whether somebody waits for it, and the statement that writes a Subscription writes
- * the rows there. So every write after a Subscription was acknowledged sees it, in whatever process, and no
- * cache has to be invalidated. Where nobody waits no row is written, and the guard itself may be left out
- * for a moment (no-subscriber-leases.ts).
+ * The parts of the writing statements that make events. Whether somebody waits for a change is asked of
+ * `active_subscription` inside the statement that makes the change, and its rows are written by the
+ * statement that writes the Subscription. So whoever writes after a Subscription was acknowledged sees
+ * it, in whatever process, and no cache has to be told. Where nobody waits no row is written, and the
+ * guard itself may be left out for a moment (quiet-projects.ts).
  */
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import type { Keys } from '../index/keys.ts'
 import type { Bind, Listed } from '../rows/side-rows.ts'
 
-/** The part of an outbox row that a change adds, if somebody waits for it. */
+/** What the outbox is told of a change, if somebody waits for it. */
 export interface EventOrigin {
   /** JSON text of the Principal's `cause`; `{}` without one. */
   readonly cause: string
@@ -20,7 +20,7 @@ export interface EventOrigin {
 
 export type Operation = 'c' | 'u' | 'd'
 
-/** Changes of these are no events: they concern nobody, or would cause events without end. */
+/** Changes of these tell nobody anything, or would never end telling (events.md §1.6). */
 const SILENT: ReadonlySet<string> = new Set([
   'AuditEvent',
   'Login',
@@ -29,7 +29,7 @@ const SILENT: ReadonlySet<string> = new Set([
   'DomainConfiguration',
 ])
 
-/** The only event of these is their end, which is their only update: not that a record is created or removed. */
+/** Of these the end alone is told, which is their only update: not that the service keeps a record or drops it. */
 const ENDING: ReadonlySet<string> = new Set(['BulkDataExport'])
 
 const OUTBOX = 'outbox (project, type, id, ver, op, origin)'
@@ -83,8 +83,8 @@ export function registryEventPart(
 }
 
 /**
- * The events of a deleting statement: `now` are the deletions, `x` the request, with `cause`. The platform
- * meta of a registry row names its Project.
+ * Those of a deleting statement: `now` are the deletions, `x` what was asked, with `cause`. A row of the
+ * registry says in its platform meta which Project it is of.
  */
 export function deletionEventPart(hasRegistry: boolean): string {
   const registry = hasRegistry
@@ -110,7 +110,7 @@ function isWatched(project: string): string {
 /** Nobody waits for anything in the Project of a row that is written. */
 export const IS_QUIET = 'not exists (select from active_subscription a where a.project = w.project)'
 
-/** The type that a written Subscription waits for; null: it waits for nothing any more. */
+/** Of a Subscription that is written: the type it waits for; null: it waits for nothing any more. */
 export interface Watch {
   readonly type: number | null
   /** When it stops by itself. */

@@ -43,7 +43,7 @@ export async function historyInSight(
   return { ...page, total: page.total && page.total - hidden, versions }
 }
 
-/** Binaries that the Principal may not see become undefined; other types stay. */
+/** Those out of sight become undefined; other types stay. */
 export async function manyInSight(
   store: Store,
   principal: Principal,

@@ -34,15 +34,15 @@ export interface Write {
   readonly heirOf: readonly string[]
   /** Undefined: the row stays as it is. */
   readonly text: ResourceText | undefined
-  /** For a new Project, which gets a number, and for one that switches full text search. */
+  /** Of a new Project, which gets a number, and of one that begins or ends to search words. */
   readonly tenant: Tenant | undefined
-  /** For a Bot: whether it runs on a schedule from now on; undefined: the schedule stays. */
+  /** Of a Bot: whether it runs by itself from now on; undefined: at the times it does already. */
   readonly schedule: boolean | undefined
-  /** True when the write changes what its Project is indexed by. */
+  /** What its Project is indexed by changes with it. */
   readonly reindexes: boolean
   /** Undefined: nobody can wait for it. */
   readonly event: EventOrigin | undefined
-  /** The watch of a Subscription. */
+  /** Of a Subscription. */
   readonly watch: Watch | undefined
   /** Undefined: no attachments are to be fetched. */
   readonly download: DownloadInput | undefined

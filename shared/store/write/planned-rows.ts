@@ -16,7 +16,7 @@ import { WireList, type WireType } from '../rows/wire-list.ts'
 import type { Write } from '../rows/write-rows.ts'
 import { lexemesSql } from './full-text.ts'
 
-/** The answer of the statement: one with `isHeld` must not be committed. */
+/** What the statement answers: an answer with `isHeld` must not be committed. */
 export interface PlannedAnswer {
   /** A patient of one of them holds accounts, which it should inherit. */
   readonly isHeld: boolean
@@ -58,7 +58,7 @@ const LISTS = {
 
 type ListName = keyof typeof LISTS
 
-/** The values that all rows share. */
+/** What all of them have in common. */
 type Common = Pick<Write, 'project' | 'type' | 'author'> & { readonly cause: string }
 
 export class PlannedRows {
@@ -73,7 +73,7 @@ export class PlannedRows {
     return this.#lists.id.length
   }
 
-  /** Keys of the codings that go into the dictionary. */
+  /** Keys of the codings that the dictionary is told of. */
   get codes(): Iterable<bigint> {
     return this.#codes
   }

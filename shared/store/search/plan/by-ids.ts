@@ -36,7 +36,7 @@ export function byIds(query: Query, driver: IdsDriver, most: string, bind: Bind)
     ) r order by ${orderSql(query.order, 'r')}`
 }
 
-/** The ids of all tests together: PostgreSQL knows which of them is rare. */
+/** Of all the tests together: PostgreSQL knows which of them is rare. */
 export function idsSql(ids: readonly IdsTest[], bind: Bind): string {
   const [first = '', ...others] = ids.map((test) => test.ids(bind))
   if (others.length === 0) return first
