@@ -23,7 +23,7 @@ import { type FileEnd, runFiles } from './test-files.ts'
 const ROOT = resolve(import.meta.dirname, '..')
 const STOP_MS = 5000
 /** Test files wait more than they work: for ticks, leases, processes that start. */
-const FILES_PER_CORE = 1.5
+const FILES_PER_CORE = 2
 const SLOWEST = 10
 const TIMES = join(ROOT, '.tap/times.txt')
 

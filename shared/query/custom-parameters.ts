@@ -18,7 +18,8 @@ import type {
 } from '../fhir/definitions-data.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import { compileTenantNodes } from '../fhirpath/custom.ts'
-import { compileExpression, UnknownElement } from '../fhirpath/extract.ts'
+import { compileExpression } from '../fhirpath/extract.ts'
+import { UnknownElement } from '../fhirpath/members.ts'
 
 export type Definition = Omit<OwnParameter, 'stamp' | 'isReady'>
 

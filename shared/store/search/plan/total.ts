@@ -26,7 +26,7 @@ export async function countRows(
   const isCounted = total === 'accurate' && estimate <= MAX_COUNTED
   const most = total === 'accurate' ? MAX_COUNTED : LIMITED_COUNT
   const max = isCounted ? undefined : isLimited ? most : EXACT_COUNT + 1
-  const [row] = await connection.query<{ count: number }>(countStatement(queries, max))
+  const [row] = await connection.query<{ count: number }>(countStatement(statistics, queries, max))
   const count = row?.count ?? 0
   return isCounted || isLimited || count <= EXACT_COUNT ? count : Math.max(count, estimate)
 }

@@ -46,6 +46,15 @@ export function sqlOf(test: Test, bind: Bind, forced = false): string {
   return forced ? `(${held}) is true` : held
 }
 
+/** Tests that find rows together: keys that all must be held are one look into their index instead of several. */
+export function foundBySql(tests: readonly Test[], bind: Bind): string[] {
+  const isOne = (test: Test) => test.kind === 'keys' && test.any.length === 1
+  const keys = tests.flatMap((test) => (test.kind === 'keys' && isOne(test) ? test.any : []))
+  if (keys.length < 2) return tests.map((test) => sqlOf(test, bind))
+  const others = tests.filter((test) => !isOne(test)).map((test) => sqlOf(test, bind))
+  return [`r.keys @> array[${keys.map((key) => bind(key, 'bigint')).join(', ')}]`, ...others]
+}
+
 /** A row of a side table belongs to one of the parameters; one alone bounds an index best. */
 export function parameterSql(alias: string, ps: readonly bigint[], bind: Bind): string {
   const [first] = ps

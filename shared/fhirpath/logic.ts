@@ -1,9 +1,10 @@
-/** Three-valued logic: https://hl7.org/fhirpath/N1/#boolean-logic, `undefined` is the empty collection. */
+/** Three-valued logic, `undefined` is the empty collection: https://hl7.org/fhirpath/N1/#boolean-logic */
 
 import { isObject } from '../fhir/resource.ts'
-import { NO_VALUE, NOT_PLAIN } from './invariant-values.ts'
+import type { Expression } from './parse.ts'
+import { NO_VALUE, NOT_PLAIN } from './values.ts'
 
-/** What the variables of an invariant stand for. */
+/** The values of an invariant's variables. */
 export interface Variables {
   /** The element that the invariant belongs to. */
   readonly context: unknown
@@ -14,9 +15,18 @@ export interface Variables {
 
 export type Truth = (focus: unknown, variables: Variables) => boolean | undefined
 
+export type Evaluate = (focus: unknown, variables: Variables) => readonly unknown[]
+
+/** A compiled part of an expression. */
+export interface Compiled {
+  readonly evaluate: Evaluate
+  /** Types that its values may have; undefined: any resource. */
+  readonly types: readonly string[] | undefined
+}
+
 type Connect = (left: Truth, right: Truth) => Truth
 
-/** What connects two truths; the right one is not looked at when the left one decides. */
+/** Operators between two truths; the right one is not evaluated when the left one decides. */
 export const LOGIC: ReadonlyMap<string, Connect> = new Map<string, Connect>([
   [
     'and',
@@ -72,9 +82,24 @@ export const TESTS: ReadonlyMap<string, (found: readonly unknown[]) => boolean> 
   ['allFalse', (found: readonly unknown[]) => found.every((item) => item === false)],
 ])
 
-/** What has no value is equal to nothing. */
+/** An element without a value is equal to nothing. */
 function isDistinct(found: readonly unknown[]): boolean {
   const values = found.filter((item) => item !== NO_VALUE)
   for (const item of values) if (typeof item !== 'string') throw NOT_PLAIN
   return new Set(values).size === values.length
+}
+
+/** True for a path that begins at a variable: it does not depend on the focus. */
+export function isConstant(expression: Expression): boolean {
+  if (expression.kind === 'variable') return expression.name !== 'this'
+  return expression.kind === 'member' && expression.of !== undefined && isConstant(expression.of)
+}
+
+/** Answers the same list as long as the variables are the same. */
+export function onceFor(evaluate: Evaluate): Evaluate {
+  let known: { variables: Variables; found: readonly unknown[] } | undefined
+  return (focus, variables) => {
+    if (known?.variables !== variables) known = { variables, found: evaluate(focus, variables) }
+    return known.found
+  }
 }

@@ -1,37 +1,84 @@
 /**
- * Invariants → plain closures: the part of FHIRPath that nearly all of them use. Measured: 0.1–1 µs
- * an invariant, where an engine of the whole language takes 5–20 µs. Whatever the closures cannot
- * say with certainty throws NOT_PLAIN, and the engine is asked instead.
+ * Expressions → plain closures: the part of FHIRPath that invariants and the conditions of search expressions use.
+ * Measured: 0.1–1 µs an invariant, where an engine of the whole language takes 5–20 µs. Whatever the closures
+ * cannot say with certainty throws NOT_PLAIN, and the engine answers instead.
  * https://hl7.org/fhirpath/N1/, of three-valued logic `undefined` is the empty collection.
  */
 
 import { numberOf } from '../fhir/json.ts'
-import { type Evaluate, isConstant, onceFor } from './invariant-constants.ts'
-import { LOGIC, singleton, TESTS, type Truth } from './invariant-logic.ts'
-import { childrenOf, collect, descendantsOf, presence, typesOf } from './invariant-members.ts'
-import { COMPARISONS, commonOf, isMember, NO_VALUE, NOT_PLAIN } from './invariant-values.ts'
-import { type Expression, parsePath } from './parse.ts'
+import { isObject } from '../fhir/resource.ts'
+import {
+  type Compiled,
+  type Evaluate,
+  isConstant,
+  LOGIC,
+  onceFor,
+  singleton,
+  TESTS,
+  type Truth,
+  type Variables,
+} from './logic.ts'
+import {
+  type Child,
+  childrenOf,
+  collect,
+  FOLLOWED,
+  isRootOf,
+  presence,
+  RESOLVED,
+  typesOf,
+  UnknownElement,
+} from './members.ts'
+import { type Binary, type Call, type Expression, parsePath, pathOf } from './parse.ts'
+import { COMPARISONS, commonOf, isKindOf, isMember, NO_VALUE, NOT_PLAIN } from './values.ts'
 
 /**
  * The truth of `expression` about an element of `type` (`Patient.contact`). Throws NOT_PLAIN, here or
  * when called. What a tenant has written must not multiply work: it has no unions and no sums.
  */
 export function compilePlain(expression: string, type: string, isTenants: boolean): Truth {
-  return truth(parse(expression), { types: [type], isStart: true, isTenants, isInner: false })
+  const types = [type]
+  return truth(parse(expression), {
+    types,
+    isStart: true,
+    isTenants,
+    isInner: false,
+    isSearch: false,
+  })
 }
 
+/**
+ * The values that a part of a search expression has for an element of `type`; none where it is not certain. Throws
+ * NOT_PLAIN for what closures cannot do, UnknownElement for a name that the type has not.
+ */
+export function compileValues(
+  expression: Expression,
+  type: string,
+  isStart: boolean,
+): (focus: unknown) => readonly unknown[] {
+  const context = { types: [type], isStart, isTenants: true, isInner: true, isSearch: true }
+  const { evaluate } = values(expression, context)
+  return (focus) => {
+    try {
+      return evaluate(focus, NO_VARIABLES)
+    } catch (error) {
+      if (error === NOT_PLAIN) return []
+      throw error
+    }
+  }
+}
+
+const NO_VARIABLES: Variables = { context: undefined, resource: undefined, rootResource: undefined }
+
 interface Context {
-  /** What the focus may be; undefined: any resource. */
+  /** Types that the focus may have; undefined: any resource. */
   readonly types: readonly string[] | undefined
   readonly isStart: boolean
   readonly isTenants: boolean
   /** Inside the criteria of a function, which run once an item. */
   readonly isInner: boolean
-}
-
-interface Compiled {
-  readonly evaluate: Evaluate
-  readonly types: readonly string[] | undefined
+  /** Names must exist, `resolve()` answers a type, and elements without a value are not there. */
+  readonly isSearch: boolean
 }
 
 function parse(expression: string): Expression {
@@ -50,6 +97,9 @@ function truth(expression: Expression, context: Context): Truth {
     }
     return comparison(expression, context)
   }
+  if (expression.kind === 'type' && expression.op === 'is') {
+    return isOfType(expression.of, expression.type, context)
+  }
   if (expression.kind === 'call') {
     const known = truthOfCall(expression, context)
     if (known !== undefined) return known
@@ -57,9 +107,6 @@ function truth(expression: Expression, context: Context): Truth {
   const { evaluate } = values(expression, context)
   return (focus, variables) => singleton(evaluate(focus, variables))
 }
-
-type Binary = Extract<Expression, { kind: 'binary' }>
-type Call = Extract<Expression, { kind: 'call' }>
 
 function comparison({ op, left, right }: Binary, context: Context): Truth {
   const a = values(left, context).evaluate
@@ -93,9 +140,12 @@ function truthOfCall({ name, of, args }: Call, context: Context): Truth | undefi
   }
   const test = TESTS.get(name)
   const [first] = args
+  if (name === 'is' && of !== undefined && first?.kind === 'member' && first.of === undefined) {
+    return isOfType(of, first.name, context)
+  }
   if ((name === 'exists' || name === 'empty') && first === undefined) {
     const path = of && pathOf(of)
-    if (path !== undefined && !(context.isStart && context.types?.includes(path[0] ?? ''))) {
+    if (path !== undefined && !context.isSearch && !isRoot(path[0] ?? '', context)) {
       const isThere = presence(path, context.types)
       const wanted = name === 'exists'
       return (focus) => isThere(focus) === wanted
@@ -129,12 +179,34 @@ function truthOfCall({ name, of, args }: Call, context: Context): Truth | undefi
   return undefined
 }
 
-/** `a.b.c`; undefined for anything else. */
-function pathOf(expression: Expression): readonly string[] | undefined {
-  if (expression.kind !== 'member') return undefined
-  if (expression.of === undefined) return [expression.name]
-  const path = pathOf(expression.of)
-  return path && [...path, expression.name]
+/** Tests the type of an element by the property that holds it, or what it says of itself. */
+function isOfType(of: Expression, wanted: string, context: Context): Truth {
+  const { evaluate, types = [] } = values(of, context)
+  const [type] = types
+  if (type === undefined) throw NOT_PLAIN
+  if (types.length === 1) {
+    const isKind = isKindOf(type, wanted)
+    return (focus, variables) => {
+      const [item, ...more] = evaluate(focus, variables)
+      if (more.length > 0) throw NOT_PLAIN
+      if (item === undefined) return undefined
+      return type === RESOLVED ? item === wanted : isKind
+    }
+  }
+  if (of.kind !== 'member') throw NOT_PLAIN
+  const parent = source(of.of, context)
+  const children = propertiesIn(parent.types, of.name, context)
+  const fitting = children.filter((child) => child.type && isKindOf(child.type, wanted))
+  return (focus, variables) => {
+    const all: unknown[] = []
+    const found: unknown[] = []
+    for (const item of parent.evaluate(focus, variables)) {
+      collect(item, children, all)
+      collect(item, fitting, found)
+    }
+    if (all.length > 1) throw NOT_PLAIN
+    return all.length === 0 ? undefined : found.length === 1
+  }
 }
 
 function source(of: Expression | undefined, context: Context): Compiled {
@@ -164,8 +236,10 @@ function values(expression: Expression, context: Context): Compiled {
       if (expression.op === '+' || expression.op === '&') return sum(expression, context)
       return boolean(truth(expression, context))
     }
-    case 'index':
     case 'type':
+      if (expression.op === 'is') return boolean(truth(expression, context))
+      throw NOT_PLAIN
+    case 'index':
       throw NOT_PLAIN
     default:
       return expression satisfies never
@@ -191,11 +265,15 @@ function variable(name: string, { types, isTenants, isInner }: Context): Compile
 }
 
 function member(of: Expression | undefined, name: string, context: Context): Compiled {
-  if (of === undefined && context.isStart && context.types?.includes(name)) {
+  if (of === undefined && isRoot(name, context)) {
     return { evaluate: (focus) => [focus], types: context.types }
   }
   const parent = of === undefined ? undefined : values(of, context)
-  const properties = childrenOf(parent === undefined ? context.types : parent.types, name)
+  const properties = propertiesIn(
+    parent === undefined ? context.types : parent.types,
+    name,
+    context,
+  )
   const types = typesOf(properties)
   const evaluate: Evaluate = (focus, variables) => {
     const found: unknown[] = []
@@ -204,6 +282,21 @@ function member(of: Expression | undefined, name: string, context: Context): Com
     return found
   }
   return { evaluate, types }
+}
+
+function isRoot(name: string, { isStart, types }: Context): boolean {
+  return isStart && types?.some((type) => isRootOf(type, name)) === true
+}
+
+function propertiesIn(
+  types: readonly string[] | undefined,
+  name: string,
+  { isSearch }: Context,
+): readonly Child[] {
+  const found = childrenOf(types, name)
+  if (!isSearch) return found
+  if (found.length === 0) throw new UnknownElement(`${types?.join(', ')}: no element "${name}"`)
+  return found.map((child) => ({ ...child, isPrimitive: false }))
 }
 
 function union(parts: readonly Expression[], context: Context): Compiled {
@@ -230,6 +323,21 @@ function sum({ op, left, right }: Binary, context: Context): Compiled {
   return { evaluate, types: [] }
 }
 
+function iif({ of, args }: Call, context: Context): Compiled {
+  const [test, one, other] = args
+  if (of !== undefined || test === undefined || one === undefined) throw NOT_PLAIN
+  const isTrue = truth(test, context)
+  const yes = values(one, context)
+  const no = other === undefined ? undefined : values(other, context)
+  return {
+    evaluate: (focus, variables) =>
+      isTrue(focus, variables) === true
+        ? yes.evaluate(focus, variables)
+        : (no?.evaluate(focus, variables) ?? []),
+    types: yes.types && no?.types && [...yes.types, ...no.types],
+  }
+}
+
 function textOf(value: unknown): string {
   if (value === undefined || value === NO_VALUE) return ''
   if (typeof value === 'string') return value
@@ -242,15 +350,25 @@ function call(expression: Call, context: Context): Compiled {
   if (known !== undefined) return boolean(known)
   const { evaluate, types } = source(of, context)
   const [first] = args
+  const followed = FOLLOWED.get(name)
+  if (followed !== undefined && (!context.isTenants || name !== 'descendants')) {
+    if (name === 'resolve' && !context.isSearch) throw NOT_PLAIN
+    return followed({ evaluate, types })
+  }
   switch (name) {
-    case 'trace':
-      return { evaluate, types }
-    case 'count':
-      return { evaluate: (focus, variables) => [evaluate(focus, variables).length], types: [] }
-    case 'first':
-      return { evaluate: (focus, variables) => evaluate(focus, variables).slice(0, 1), types }
-    case 'tail':
-      return { evaluate: (focus, variables) => evaluate(focus, variables).slice(1), types }
+    case 'iif':
+      return iif(expression, context)
+    case 'extension': {
+      if (first?.kind !== 'literal') throw NOT_PLAIN
+      const all = member(of, 'extension', context)
+      return {
+        evaluate: (focus, variables) =>
+          all
+            .evaluate(focus, variables)
+            .filter((item) => isObject(item) && item.url === first.value),
+        types: all.types,
+      }
+    }
     case 'where': {
       if (first === undefined) throw NOT_PLAIN
       const criteria = truth(first, inner(context, types))
@@ -268,12 +386,6 @@ function call(expression: Call, context: Context): Compiled {
     case 'combine':
       if (first === undefined) throw NOT_PLAIN
       return union([...(of === undefined ? [] : [of]), first], context)
-    case 'descendants':
-      if (context.isTenants) throw NOT_PLAIN
-      return {
-        evaluate: (focus, variables) => descendantsOf(evaluate(focus, variables)),
-        types: undefined,
-      }
     case 'intersect': {
       if (first === undefined || context.isTenants) throw NOT_PLAIN
       const others = values(first, context).evaluate

@@ -105,7 +105,7 @@ function textsOf(all: readonly unknown[]): { has(value: unknown): boolean } {
   return known
 }
 
-/** Those of `items` that are among `others`, in time linear to both. */
+/** Returns the items that are among `others`, in time linear to both. */
 export function commonOf(items: readonly unknown[], others: readonly unknown[]): unknown[] {
   const known = new Set(others.map(textOf))
   return items.filter((item) => known.has(textOf(item)))
@@ -118,3 +118,34 @@ function textOf(value: unknown): string {
     return Object.fromEntries(Object.entries(inner).sort(([a], [b]) => (a < b ? -1 : 1)))
   })
 }
+
+const TEXTS = ['code', 'id', 'markdown']
+const URIS = ['url', 'canonical', 'uuid', 'oid']
+const WHOLE = ['positiveInt', 'unsignedInt']
+
+/**
+ * Types that count as another: FHIR's own hierarchy, and the conversion of its primitives to those of FHIRPath,
+ * which published invariants rely on (`answer is Boolean`). https://hl7.org/fhir/R4/fhirpath.html#types
+ */
+const KINDS: ReadonlyMap<string, readonly string[]> = new Map([
+  ['string', TEXTS],
+  ['uri', URIS],
+  ['integer', WHOLE],
+  ['Quantity', ['Age', 'Count', 'Distance', 'Duration', 'MoneyQuantity', 'SimpleQuantity']],
+  ['Boolean', ['boolean']],
+  ['String', ['string', ...TEXTS, 'uri', ...URIS, 'base64Binary']],
+  ['Integer', ['integer', ...WHOLE]],
+  ['Decimal', ['decimal']],
+  ['Date', ['date']],
+  ['DateTime', ['date', 'dateTime', 'instant']],
+  ['Time', ['time']],
+])
+
+/** True when an element of `type` answers `is wanted` with yes; NOT_PLAIN for what only the hierarchy knows. */
+export function isKindOf(type: string, wanted: string): boolean {
+  if (type === wanted || KINDS.get(wanted)?.includes(type)) return true
+  if (ABSTRACT.has(wanted) || ABSTRACT.has(type)) throw NOT_PLAIN
+  return false
+}
+
+const ABSTRACT = new Set(['Element', 'BackboneElement', 'Resource', 'DomainResource'])
