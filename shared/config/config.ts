@@ -3,8 +3,8 @@
  * printed together. The table in README.md has the same names in the same order.
  */
 
+import { totalmem } from 'node:os'
 import program from '../../package.json' with { type: 'json' }
-import { defaultMemoryMb } from './memory.ts'
 import type { Outbound } from './outbound.ts'
 import { Reader } from './reader.ts'
 
@@ -247,4 +247,15 @@ function features(read: Reader) {
 
 function withSlash(url: string): string {
   return url.endsWith('/') ? url : `${url}/`
+}
+
+const MB = 1024 * 1024
+/** A larger budget is somebody's decision. */
+const MOST_MEMORY_MB = 2048
+
+/** The limit of the container (cgroup), or half of a machine that is shared with others; 2 GB at most. */
+export function defaultMemoryMb(total = totalmem(), limit = process.constrainedMemory()): number {
+  // Without a limit Node answers 0, or a number that no machine has.
+  const isLimited = limit > 0 && limit < total
+  return Math.min(Math.floor((isLimited ? limit : total / 2) / MB), MOST_MEMORY_MB)
 }
