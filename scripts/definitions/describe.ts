@@ -8,8 +8,8 @@ import type {
   SearchParameter,
   ShortsLine,
   TypeDefinition,
-} from '../shared/fhir/definitions-data.ts'
-import { partFor } from '../shared/query/custom-parameters.ts'
+} from '../../shared/fhir/definitions-data.ts'
+import { partFor } from '../../shared/query/custom-parameters.ts'
 
 /** A published definition, as far as it is read here. */
 export interface Definition {
