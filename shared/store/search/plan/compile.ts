@@ -184,7 +184,7 @@ function walked(
     ) r order by ${orderSql(query.order, 'r')}`
 }
 
-/** Of a walk that very probably fills the page: joined with what one join leads to, where its order can be told. */
+/** A walk that very probably fills the page: joined with what one join leads to, where its order is known. */
 function surelyWalked(
   { order }: Query,
   walk: string,

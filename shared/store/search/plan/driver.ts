@@ -90,9 +90,9 @@ export function chooseDriver(
 }
 
 /**
- * Of keys that are spread evenly. To walk all rows costs as much as to fetch and sort a quarter of them, so it goes
- * on to the end where more match, and else as far as it costs what all matches would. `isLight`: all tests look at
- * the row alone.
+ * The walk for keys that are spread evenly. To walk all rows costs as much as to fetch and sort a quarter of them, so
+ * it goes on to the end where more match, and else as far as it costs what all matches would. `isLight`: all tests
+ * look at the row alone.
  */
 function walkOf(counts: readonly number[], rows: number, limit: number, isLight: boolean) {
   const matches = counts.reduce((left, count) => (left * Math.min(count, rows)) / rows, rows)
@@ -160,7 +160,7 @@ interface Place {
   readonly number: number
 }
 
-/** Of the rows of a type, so many fulfil all tests, by what is known of their keys; 0 where nothing is. */
+/** The share of a type's rows that fulfil all tests, by the statistics of their keys; 0 without any. */
 export function shareOf(
   statistics: KeyStatistics,
   { project, number }: Place,

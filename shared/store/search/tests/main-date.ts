@@ -83,7 +83,7 @@ function beginsSql({ from, to }: Bounds, bind: Bind): string {
   return `(${tests.join(' and ')})`
 }
 
-/** What the end of a match is not below; undefined where its beginning is bounded anyway, or nothing is. */
+/** The lower bound of a match's end; undefined where its beginning is bounded anyway, or nothing is. */
 function leastEnd({ prefix, low, high }: DateValue): number | undefined {
   if (prefix === 'gt') return high
   return prefix === 'ge' || prefix === 'ap' ? low : undefined

@@ -1,4 +1,4 @@
-/** What a row of `resource r` must fulfil, as data that the driver can weigh and SQL can say. */
+/** Tests on a row of `resource r`, as data that the driver can weigh and SQL can say. */
 
 import { typeNumber } from '../../../fhir/definitions.ts'
 import type { OwnParameters } from '../../../fhir/definitions-data.ts'
@@ -6,7 +6,7 @@ import { type Keys, keysLiteral } from '../../index/keys.ts'
 import type { Bind } from '../../rows/side-rows.ts'
 import type { IdsTest, Reach, Test } from './test.ts'
 
-/** Whose rows are searched, in the eyes of one Principal. */
+/** The rows that are searched, as one Principal sees them. */
 export interface Scene {
   readonly keys: Keys
   readonly project: number
@@ -15,7 +15,7 @@ export interface Scene {
   readonly own: OwnParameters | undefined
   /** UCUM codes in the data of the project, for quantities with a unit; empty when none is asked for. */
   readonly units: readonly string[]
-  /** What the Principal sees of them: part of every statement that reads such rows. */
+  /** The tests for visible rows: part of every statement that reads such rows. */
   readonly visible: readonly Test[]
   /**
    * The other end of a join, whose rows `codes` tell apart; undefined for a type the Principal may not
@@ -74,7 +74,7 @@ export function probeSql({ ids, few = ids }: IdsTest, bind: Bind): string {
   return `exists (select 1 from (${few(bind)}) x(id) where x.id = r.id offset 0)`
 }
 
-/** Of a row that is found already, whatever its keys and ids say of others. */
+/** Tests a row that is found already, whatever its keys and ids say of others. */
 export function oneRowSql(test: Test, bind: Bind): string {
   if (test.kind === 'ids') return probeSql(test, bind)
   return test.kind === 'keys' ? sqlOf(test, bind, true) : fewSql(test, bind)
@@ -143,7 +143,7 @@ export function isByKeys(tests: readonly Test[]): boolean {
 }
 
 /**
- * Whose rows, and of which types. Keys say both already: where rows are found by them, the words here
+ * Narrows rows to a Project and types. Keys imply both: where rows are found by them, the words here
  * are such that no index serves them, or PostgreSQL would read every row of the type beside the keys.
  */
 export function scopeSql(
@@ -166,7 +166,7 @@ export function filter(sql: (bind: Bind) => string, reach?: Reach): Test {
   return { kind: 'filter', sql, reach }
 }
 
-/** Of the value of `:missing`. */
+/** Reads the value of `:missing`. */
 export function isMissing([value]: readonly string[]): boolean {
   return value === 'true'
 }

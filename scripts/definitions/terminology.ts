@@ -1,5 +1,5 @@
 /** Published CodeSystems, ValueSets and ConceptMaps → the compact lines that terminology answers from. */
-import type { CodeSystem, Concept, ConceptMap, ValueSet } from '../shared/fhir/terminology.ts'
+import type { CodeSystem, Concept, ConceptMap, ValueSet } from '../../shared/fhir/terminology.ts'
 
 interface Published extends Omit<CodeSystem & ValueSet & ConceptMap, 'concept'> {
   readonly resourceType: string
@@ -12,7 +12,7 @@ export interface Terminology {
   readonly conceptMaps: readonly ConceptMap[]
 }
 
-/** Of two resources with one url the later one counts. */
+/** The later one of two resources with one url counts. */
 export function describeTerminology(resources: readonly unknown[]): Terminology {
   const codeSystems = new Map<string, CodeSystem>()
   const valueSets = new Map<string, ValueSet>()

@@ -1,6 +1,6 @@
 /** Published profiles and extensions → what of them a validator reads, and what a client is given. */
-import type { ProfileLine, SnapshotLine } from '../shared/fhir/definitions-data.ts'
-import type { Definition } from './definitions-describe.ts'
+import type { ProfileLine, SnapshotLine } from '../../shared/fhir/definitions-data.ts'
+import type { Definition } from './describe.ts'
 
 const ELEMENT =
   /^(id|path|sliceName|min|max|type|slicing|constraint|binding|fixed[A-Z].*|pattern[A-Z].*)$/

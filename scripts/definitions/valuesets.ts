@@ -1,5 +1,5 @@
 /** The codes of value sets that can be listed from the published CodeSystems alone. */
-import type { ValueSetLine } from '../shared/fhir/definitions-data.ts'
+import type { ValueSetLine } from '../../shared/fhir/definitions-data.ts'
 
 interface Concept {
   readonly code: string
