@@ -67,7 +67,7 @@ async function withSigned(
   { path }: FhirRequest,
   reply: FhirReply,
 ): Promise<FhirReply> {
-  // What a bot answers is its own.
+  // The answer of a bot goes out as it is.
   if (typeof reply.body !== 'string' || /\$execute|^job\//.test(path)) return reply
   const body = await signAttachments(services, principal, reply.body)
   return body === reply.body ? reply : { ...reply, body }

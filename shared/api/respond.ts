@@ -66,7 +66,7 @@ async function answer(
   return finish(reply, preferences)
 }
 
-/** What the entries of a bundle cost is charged by the bundle. */
+/** The bundle charges the cost of its entries. */
 const answerEntry: Respond = (services, principal, request) =>
   answer(services, principal, request, findRoute(request.method, request.path))
 

@@ -1,4 +1,4 @@
-/** What holds for a Subscription whatever path its write takes (events.md §2). */
+/** The rules of a Subscription, whatever path its write takes. */
 import { may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import {
@@ -58,7 +58,7 @@ export function requireShown(
   sightOf(store, principal, type, 'read', project, [], codes)
 }
 
-/** What the stored Subscription waits for. */
+/** Returns what the stored Subscription waits for. */
 export function watchOf(subscription: Resource): Watch {
   const { type, hook, ends } = readSubscription(subscription)
   const isWaiting = subscription.status === 'active' && hook !== undefined && makesEvents(type)

@@ -1,5 +1,5 @@
 /**
- * Versions whose external attachments are to be fetched (events.md §10): rows of table `job`, put there by the
+ * Versions whose external attachments are to be fetched: rows of table `job`, put there by the
  * statement that writes the version, until a worker is done with them.
  */
 

@@ -9,11 +9,11 @@ export interface RowKey {
   readonly project: number
   readonly type: number
   readonly id: string
-  /** What the platform meta of a row in sight begins with. */
+  /** The beginning of a visible row's platform meta. */
   readonly metaPrefix: string
   /** Where the project has no such row, that of another one. */
   readonly everywhere: boolean
-  /** What is asked about the row besides; the same value for the same question. */
+  /** A further question about the row; the same value for the same question. */
   readonly judging?: Judging | undefined
 }
 
@@ -59,7 +59,7 @@ const MANY_EVERYWHERE = `select x.n::int, ${V}
     limit 1) v
   where starts_with(v.meta_ext, x.prefix)`
 
-/** What is asked for in one turn of the event loop is one statement. */
+/** Joins the reads of one turn of the event loop into one statement. */
 export function fetchTogether(connection: Connection): Fetch {
   return inOneTurn((keys) => fetchAll(connection, keys))
 }

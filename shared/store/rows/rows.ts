@@ -63,7 +63,7 @@ export function present(version: Version, principal: Principal, extended: boolea
   return JSON.stringify(isMasked ? masked(shown, viewer, author) : shown)
 }
 
-/** Who looks at a Subscription, and who wrote it: in another Project nobody is an admin or an author. */
+/** The reader and the writer of a Subscription: in another Project nobody is an admin or an author. */
 function seenAs({ type, metaExtension }: Version, principal: Principal) {
   if (type !== 'Subscription') return { viewer: principal, author: undefined }
   const { project, author } = JSON.parse(`{${metaExtension}}`) as Meta

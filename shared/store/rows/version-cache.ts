@@ -1,7 +1,7 @@
 /**
- * The newest versions that this process has lately read or written. Who changes one of them need not read
- * it first: the writing statement asks whether it is the newest still. Answers are never made from these
- * alone, so other processes need not be told of changes.
+ * The newest versions that this process has lately read or written. A change of one of them need not read
+ * it first: the writing statement checks that it is still the newest. Answers are never made from these
+ * alone, so the caches of processes need no invalidation.
  */
 import { LRUCache } from 'lru-cache'
 import type { RowKey } from './fetch.ts'
@@ -16,7 +16,7 @@ export interface RecentVersions {
 
 const MAX_CHARACTERS = 32_000_000
 const MAX_EACH = 100_000
-/** What a row takes beside its texts. */
+/** The bytes of a row beside its texts. */
 const ROW = 500
 
 export function createRecentVersions(): RecentVersions {

@@ -4,7 +4,7 @@ import { storedParameters } from '../../fhir/definitions.ts'
 import { type Criterion, isCondition } from '../../query/search-request.ts'
 import type { Only } from '../index/index-plan.ts'
 
-/** Of the criteria that a content decides by itself. */
+/** The codes in criteria that a content decides by itself. */
 export function codesNamed(rules: Rules, type: string): Only {
   const known = named.get(rules) ?? new Map<string, Only>()
   named.set(rules, known)

@@ -31,7 +31,7 @@ export interface Prepared {
   readonly write: Write
   /** With its id and platform meta, as write constraints see it. */
   readonly resource: Resource
-  /** What it is found by, whether its row stays or not. */
+  /** The index rows of the resource, whether its row stays or not. */
   readonly rows: () => IndexRows
   /** In the order of `write.targets`. */
   readonly references: readonly CheckedReference[]

@@ -1,5 +1,5 @@
 /**
- * What holds for users, memberships, policies and bots whatever path a write takes: REST, a bundle, a bot or
+ * The rules for users, memberships, policies and bots, whatever path a write takes: REST, a bundle, a bot or
  * an administration route. The service's own work (no membership) is trusted.
  */
 import type { Principal } from '../../access/principal.ts'
@@ -122,7 +122,7 @@ async function checkNewMember(
   const condition = referenceCondition('user', `User/${userOf.id}`)
   const own = { ...service, isSuperAdmin: false, rules: undefined }
   const { versions } = await search(store, own, searchFor('ProjectMembership', [condition], 1, []))
-  // Whom nobody has invited here is as unknown as somebody who does not exist.
+  // A User that nobody invited here is as unknown as one that does not exist.
   if (versions.length === 0) throw badRequest('User not found', 'user')
 }
 
@@ -134,8 +134,8 @@ interface PolicyHome {
 }
 
 /**
- * A membership names policies of its Project, or of one that this links to. Only who may see all
- * Projects is told that a policy is in another one. Errors: 400.
+ * A membership names policies of its Project, or of one that this links to. Only a caller who may see all
+ * Projects learns that a policy is in another one. Errors: 400.
  */
 export async function requirePolicies(
   read: (references: readonly { type: string; id: string }[]) => ReturnType<Repository['readMany']>,

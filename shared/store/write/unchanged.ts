@@ -21,7 +21,7 @@ export function saysTheSame(live: Version, stored: Resource, prepared: Prepared)
   return isSameJson(asJson(before), asJson(write.tail))
 }
 
-/** Of other elements than `meta`; cheaper than to parse both texts. */
+/** Compares the elements other than `meta`; cheaper than to parse both texts. */
 function hasSameElements(a: Resource, b: Resource): boolean {
   const { meta: _before, ...before } = a
   const { meta: _after, ...after } = b

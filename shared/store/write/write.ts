@@ -139,7 +139,7 @@ interface Change {
   readonly isLive: boolean
   readonly stored: Resource | undefined
   readonly ruling: Ruling
-  /** What the caller does not see of the version before. */
+  /** The paths that the caller does not see of the version before. */
   readonly hidden: readonly string[]
   readonly id: string
 }
@@ -249,7 +249,7 @@ async function createAt(
   }
 }
 
-/** Of what comes back after its deletion, as if it were new. */
+/** The accounts of a resource that comes back after its deletion, as if it were new. */
 async function newAccounts(
   store: Store,
   principal: Principal,
