@@ -16,7 +16,6 @@ import {
   singleton,
   TESTS,
   type Truth,
-  type Variables,
 } from './logic.ts'
 import {
   type Child,
@@ -26,6 +25,7 @@ import {
   isRootOf,
   presence,
   RESOLVED,
+  referenceType,
   typesOf,
   UnknownElement,
 } from './members.ts'
@@ -47,29 +47,6 @@ export function compilePlain(expression: string, type: string, isTenants: boolea
   })
 }
 
-/**
- * The values that a part of a search expression has for an element of `type`; none where it is not certain. Throws
- * NOT_PLAIN for what closures cannot do, UnknownElement for a name that the type has not.
- */
-export function compileValues(
-  expression: Expression,
-  type: string,
-  isStart: boolean,
-): (focus: unknown) => readonly unknown[] {
-  const context = { types: [type], isStart, isTenants: true, isInner: true, isSearch: true }
-  const { evaluate } = values(expression, context)
-  return (focus) => {
-    try {
-      return evaluate(focus, NO_VARIABLES)
-    } catch (error) {
-      if (error === NOT_PLAIN) return []
-      throw error
-    }
-  }
-}
-
-const NO_VARIABLES: Variables = { context: undefined, resource: undefined, rootResource: undefined }
-
 interface Context {
   /** Types that the focus may have; undefined: any resource. */
   readonly types: readonly string[] | undefined
@@ -89,7 +66,7 @@ function parse(expression: string): Expression {
   }
 }
 
-function truth(expression: Expression, context: Context): Truth {
+export function truth(expression: Expression, context: Context): Truth {
   if (expression.kind === 'binary') {
     const connect = LOGIC.get(expression.op)
     if (connect !== undefined) {
@@ -186,11 +163,18 @@ function isOfType(of: Expression, wanted: string, context: Context): Truth {
   if (type === undefined) throw NOT_PLAIN
   if (types.length === 1) {
     const isKind = isKindOf(type, wanted)
+    if (type === RESOLVED && of.kind === 'call' && of.of === undefined) {
+      // Most conditions of search expressions are this one, on every write.
+      return (focus) => {
+        const target = referenceType(focus)
+        return target === undefined ? undefined : target === wanted
+      }
+    }
     return (focus, variables) => {
-      const [item, ...more] = evaluate(focus, variables)
-      if (more.length > 0) throw NOT_PLAIN
-      if (item === undefined) return undefined
-      return type === RESOLVED ? item === wanted : isKind
+      const found = evaluate(focus, variables)
+      if (found.length > 1) throw NOT_PLAIN
+      if (found.length === 0) return undefined
+      return type === RESOLVED ? found[0] === wanted : isKind
     }
   }
   if (of.kind !== 'member') throw NOT_PLAIN
@@ -218,7 +202,7 @@ function inner(context: Context, types: readonly string[] | undefined): Context 
   return { ...context, types, isStart: false, isInner: true }
 }
 
-function values(expression: Expression, context: Context): Compiled {
+export function values(expression: Expression, context: Context): Compiled {
   switch (expression.kind) {
     case 'literal': {
       const constant = [expression.value]

@@ -4,7 +4,7 @@
  * Data of any wrong shape yields nothing and never throws.
  */
 import { isObject } from '../fhir/resource.ts'
-import { compileValues } from './closures.ts'
+import { compileCondition, compileValues } from './conditions.ts'
 import { isRootOf, propertiesOf, RESOLVED, referenceType, UnknownElement } from './members.ts'
 import { type Call, type Expression, parsePath } from './parse.ts'
 
@@ -138,8 +138,7 @@ function filter(test: (node: unknown) => boolean): Step {
 }
 
 function where(focus: Focus, condition: Expression): Focus {
-  const values = compileValues(condition, focus.type, false)
-  return { ...focus, steps: [...focus.steps, filter((node) => values(node)[0] === true)] }
+  return { ...focus, steps: [...focus.steps, filter(compileCondition(condition, focus.type))] }
 }
 
 const resolve: Step = (next) => (node, sink) => {
@@ -156,7 +155,7 @@ function ofType(foci: readonly Focus[], type: string): readonly Focus[] {
 
 /** Values that are no elements of the resource. */
 function computed(type: string, expression: Expression, start: Focus): Focus {
-  const values = compileValues(expression, start.type, true)
+  const values = compileValues(expression, start.type)
   const step: Step = (next) => (node, sink) => {
     for (const value of values(node)) next(value, sink)
   }
