@@ -9,7 +9,7 @@ import type { Logger } from '../log.ts'
 import { addMail } from '../platform/mail/mails.ts'
 import type { Database } from '../platform/postgres/database.ts'
 import { lockStatement } from '../platform/postgres/transaction.ts'
-import { createQuietProjects, outlastLeases } from './events/no-subscriber-leases.ts'
+import { createQuietProjects } from './events/no-subscriber-leases.ts'
 import { createWatchers } from './events/subscribers.ts'
 import { type OwnParametersReader, openOwnParameters } from './index/custom-parameters.ts'
 import { Keys } from './index/keys.ts'
@@ -25,7 +25,7 @@ import { history, historyOf } from './read/history.ts'
 import { metaSummary } from './read/meta-summary.ts'
 import { read, readMany, readVersion } from './read/read-judged.ts'
 import type { Repository, Transaction } from './repository.ts'
-import { type ProgramRights, type Store, type Transact, until } from './rows/context.ts'
+import { type Store, type Transact, until, type WritePart, type WriteRule } from './rows/context.ts'
 import { createFetch, fetchTogether } from './rows/fetch.ts'
 import { rowKey } from './rows/read.ts'
 import { createTenants } from './rows/tenants.ts'
@@ -52,22 +52,21 @@ import { createPlanned, planCreate } from './write/planned.ts'
 import { remove } from './write/remove.ts'
 import { patch, update } from './write/write.ts'
 
-const PUBLIC = { reach: 'public', only: [], never: [], userAgent: '' } as const
 const SEEN_CODES = 50_000
 const WARNED = 10_000
 const ACCOUNT_HOLDERS = 10_000
 
+/** What features register: rules for writes by type, and parts of the writing statements in their order. */
+export interface WriteFeatures {
+  readonly rules: readonly WriteRule[]
+  readonly parts: readonly WritePart[]
+}
+
 export interface RepositoryOptions {
   readonly ownParameters?: OwnParametersReader
   readonly log?: Logger
-  /** Told when the outbox has got something. */
+  /** Runs when the outbox has got something. */
   readonly announce?: Store['announce']
-  /** Without it nobody but administrators writes programs that have a membership. */
-  readonly programRights?: ProgramRights
-  /** Where Subscriptions may send to; only to public addresses by default. */
-  readonly hookTargets?: Store['hookTargets']
-  /** External attachments are fetched; not by default. */
-  readonly autoDownload?: boolean
 }
 
 const DAMAGED = 'A stored version cannot be read, and was passed over'
@@ -76,6 +75,7 @@ const FAILED = 'A search parameter of a Project fails on a resource, which has n
 /** Reads the salt of the search keys, so the schema must be there. Errors: 503. */
 export async function openRepository(
   database: Database,
+  { rules, parts }: WriteFeatures,
   options: RepositoryOptions = {},
 ): Promise<Repository> {
   const [row] = await database.query<{ salt: Buffer }>({
@@ -109,10 +109,9 @@ export async function openRepository(
     seenCodes: { has: (key) => seen.has(key), add: (key) => void seen.set(key, true) },
     holders: { has: (id) => holders.has(id), add: (id) => void holders.set(id, true) },
     announce: options.announce ?? (() => {}),
-    activated: outlastLeases,
-    programRights: options.programRights ?? (async () => [undefined]),
-    hookTargets: options.hookTargets ?? PUBLIC,
-    autoDownload: options.autoDownload ?? false,
+    written: async (part, row) => part.committed?.(row),
+    rules: new Map(rules.map((rule) => [rule.type, rule])),
+    parts,
     turns: createTurns(),
     deferred: undefined,
   }

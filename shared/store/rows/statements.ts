@@ -14,12 +14,11 @@
  */
 
 import type { Statement } from '../../platform/postgres/statement.ts'
-import { eventPart, IS_QUIET, registryEventPart, watchParts } from '../events/rows.ts'
-import { downloadRows } from './downloads.ts'
+import { eventPart, IS_QUIET, registryEventPart } from '../events/rows.ts'
 import { inputRows } from './input-rows.ts'
-import { scheduleRows } from './schedules.ts'
 import {
   type Bind,
+  binder,
   codeRows,
   heirRows,
   type Listed,
@@ -29,17 +28,12 @@ import {
   textRows,
   uniqueRows,
 } from './side-rows.ts'
-import { ownParametersJob } from './upkeep-jobs.ts'
-import type { Write } from './write-rows.ts'
+import type { PartRow, PartSql, Write } from './write-rows.ts'
 
 /** One statement for 1 to 100 writes of the same kind to different resources. */
 export function writeStatement(writes: readonly Write[]): Statement {
   const isUpdate = writes[0]?.kind === 'update'
-  const values: unknown[] = []
-  const bind: Bind = (value, type) => {
-    values.push(value)
-    return `$${values.length}::${type}`
-  }
+  const { values, bind } = binder()
   const shape: string[] = [isUpdate ? 'update' : 'insert', writes.length === 1 ? '1' : 'n']
   const parts = [`i as (${inputRows(writes, bind)})`]
 
@@ -90,45 +84,9 @@ export function writeStatement(writes: readonly Write[]): Statement {
     shape.push('unique')
     parts.push(...uniqueRows(unique, owners, bind))
   }
-  const tenants = writes.flatMap((write) => write.tenant ?? [])
-  if (tenants.length > 0) {
-    shape.push('tenants')
-    const ids = bind(
-      tenants.map(({ id }) => id),
-      'uuid[]',
-    )
-    const versions = bind(
-      tenants.map(({ fullText }) => fullText),
-      'int[]',
-    )
-    parts.push(`t as (insert into tenant as t (fhir_id, full_text)
-      select * from unnest(${ids}, ${versions})
-      on conflict (fhir_id) do update set full_text = excluded.full_text
-      returning t.project, t.fhir_id)`)
-  }
-  const reindexed = writes.filter((write) => write.reindexes).map((write) => write.project)
-  const switched = tenants.filter(({ isChanged }) => isChanged).map(({ id }) => id)
-  if (reindexed.length + switched.length > 0) {
-    shape.push(switched.length > 0 ? 'switch' : 'reindex')
-    const named = bind(`{${[...new Set(reindexed)].join(',')}}`, 'int[]')
-    const projects = () => `array(select unnest(${named}) union
-      select project from t where fhir_id = any(${bind(switched, 'uuid[]')}))`
-    parts.push(`p as (${ownParametersJob(switched.length > 0 ? projects() : named)})`)
-  }
-  const schedules = listed(writes, ({ schedule }) => (schedule === undefined ? [] : [schedule]))
-  if (schedules.length > 0) {
-    shape.push('schedules')
-    parts.push(...scheduleRows(schedules, bind))
-  }
-  const watches = listed(writes, (write) => (write.watch ? [write.watch] : []))
-  if (watches.length > 0) {
-    shape.push('watches')
-    parts.push(...watchParts(watches, bind))
-  }
-  const downloads = listed(writes, ({ download }) => (download ? [download] : []))
-  if (downloads.length > 0) {
-    shape.push('downloads')
-    parts.push(downloadRows(downloads, bind))
+  for (const { name, sql } of partsOf(writes, bind)) {
+    shape.push(name)
+    parts.push(...sql)
   }
   const op = isUpdate ? 'u' : 'c'
   const made: string[] = []
@@ -194,4 +152,18 @@ const INSERT_VERSION = `v as (
 
 function listed<W, T>(writes: readonly W[], items: (write: W) => readonly T[]): Listed<T>[] {
   return writes.flatMap((write, i) => items(write).map((item) => ({ n: i + 1, item })))
+}
+
+/** The parts of features that some of the writes have rows of, in the order of their registration. */
+function partsOf(writes: readonly Write[], bind: Bind): readonly PartSql[] {
+  const found: (PartRow & Listed<unknown>)[] = []
+  for (const [i, { parts }] of writes.entries()) {
+    for (const one of parts) found.push({ ...one, n: i + 1, item: one.row })
+  }
+  if (found.length === 0) return []
+  const byPart = Map.groupBy(
+    found.toSorted((a, b) => a.order - b.order),
+    ({ part }) => part,
+  )
+  return [...byPart].map(([part, rows]) => part.sql(rows, bind))
 }

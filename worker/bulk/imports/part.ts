@@ -18,7 +18,7 @@ import {
 import { lineFailure, PartLost, writeLines } from '../../../shared/bulk/imports/writes.ts'
 import { badRequest, forbidden } from '../../../shared/errors.ts'
 import type { Services } from '../../../shared/services.ts'
-import { PlannedCreates } from '../../../shared/store/write/planned-creates.ts'
+import { PlannedCreates } from '../../../shared/store/write/planned-rows.ts'
 import { finishPart } from './end.ts'
 import { batchesOf, readAhead } from './lines.ts'
 import { openSource } from './source.ts'

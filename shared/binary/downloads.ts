@@ -3,12 +3,15 @@
  * statement that writes the version, until a worker is done with them.
  */
 
-import type { Principal } from '../../access/principal.ts'
-import type { Connection } from '../../platform/postgres/statement.ts'
-import type { Store } from './context.ts'
-import type { Place } from './ports.ts'
-import type { Bind, Listed } from './side-rows.ts'
-import type { DownloadInput } from './write-rows.ts'
+import type { Connection } from '../platform/postgres/statement.ts'
+import type { WritePart } from '../store/rows/context.ts'
+
+export interface DownloadInput {
+  readonly projectId: string
+  readonly type: string
+  readonly id: string
+  readonly ver: number
+}
 
 export interface Download {
   readonly job: string
@@ -23,31 +26,33 @@ const LEASE = '15 minutes'
 const EXTERNAL = /"url":\s*"https:\/\//
 
 /**
- * Undefined where nothing is to be fetched: downloads are off, or the version has no such address, is in
- * another Project than its writer, or is written by the service itself.
+ * Nothing is fetched for a version without such an address, in another Project than its writer's, or written by the
+ * service itself.
  */
-export function downloadOf(
-  { autoDownload }: Store,
-  principal: Principal,
-  type: string,
-  { projectId, id, ver }: Place,
-  tail: string,
-): DownloadInput | undefined {
-  if (!autoDownload || !EXTERNAL.test(tail)) return undefined
-  const isOwn = projectId === principal.project.id && principal.membershipId !== undefined
-  return isOwn ? { projectId, type, id, ver } : undefined
-}
-
-/** For the rows that are really written. */
-export function downloadRows(downloads: readonly Listed<DownloadInput>[], bind: Bind): string {
-  const numbers = bind(`{${downloads.map(({ n }) => n).join(',')}}`, 'int[]')
-  const inputs = bind(
-    downloads.map(({ item }) => JSON.stringify(item)),
-    'text[]',
-  )
-  return `dl as (insert into job (id, project, kind, state, input)
+export function downloadPart(isOn: boolean): WritePart<DownloadInput> {
+  return {
+    types: isOn ? undefined : new Set(),
+    rowOf({ principal, place, resource, tail }) {
+      const { projectId, id, ver } = place
+      if (!EXTERNAL.test(tail) || principal.membershipId === undefined) return undefined
+      if (projectId !== principal.project.id) return undefined
+      return { projectId, type: resource.resourceType, id, ver }
+    },
+    sql(downloads, bind) {
+      const numbers = bind(`{${downloads.map(({ n }) => n).join(',')}}`, 'int[]')
+      const inputs = bind(
+        downloads.map(({ item }) => JSON.stringify(item)),
+        'text[]',
+      )
+      const insert = `dl as (insert into job (id, project, kind, state, input)
     select gen_random_uuid(), w.project, 'download', 'waiting', x.input::jsonb
     from unnest(${numbers}, ${inputs}) as x(n, input) join w using (n))`
+      return { name: 'downloads', sql: [insert] }
+    },
+    planned: (rows) => `dl as (insert into job (id, project, kind, state, input)
+    select gen_random_uuid(), $1::int, 'download', 'waiting', input::jsonb
+    from ${rows})`,
+  }
 }
 
 /** The one that has waited longest. */
