@@ -3,14 +3,20 @@
 import { requireArea } from '../access/areas.ts'
 import type { Principal } from '../access/principal.ts'
 import { contentReply, wantsContent } from '../binary/read.ts'
-import { handleExport, isExportPath } from '../bulk/exports/status.ts'
-import { handleImport, isImportPath } from '../bulk/imports/status.ts'
+import { handleExport } from '../bulk/exports/status.ts'
+import { handleImport } from '../bulk/imports/status.ts'
 import { acceptRequest } from '../jobs/async-requests.ts'
 import { readJson, readPreferences } from '../request/negotiate.ts'
 import type { Route } from '../request/operation.ts'
 import { charge, unitsOf } from '../request/quota.ts'
 import { FHIR_JSON, indented } from '../request/reply.ts'
-import type { FhirReply, FhirRequest, Interaction, Preferences } from '../request/request.ts'
+import type {
+  FhirReply,
+  FhirRequest,
+  Handle,
+  Interaction,
+  Preferences,
+} from '../request/request.ts'
 import { bundle } from '../rest/bundle/bundle.ts'
 import { readBundle } from '../rest/bundle/entries.ts'
 import type { Respond } from '../rest/bundle/run.ts'
@@ -25,9 +31,19 @@ import { create, patch, read, remove, update, vread } from '../rest/resources.ts
 import { search, searchCompartment, searchSystem } from '../rest/search/search.ts'
 import type { Services } from '../services.ts'
 import type { Version } from '../store/rows/version.ts'
-import { handleJob, isJobPath, readAsyncJob } from './jobs.ts'
+import { handleJob, readAsyncJob } from './jobs.ts'
 import { capabilities } from './metadata.ts'
 import { checkHead, findRoute } from './route.ts'
+
+/** Paths of jobs, which are no interactions: each is answered before anything else runs, and costs no load units. */
+const JOB_PATHS: readonly { readonly below: string; readonly answer: Handle }[] = [
+  { below: 'job/', answer: handleJob },
+  { below: 'bulkdata/import/', answer: handleImport },
+  { below: 'bulkdata/', answer: handleExport },
+]
+
+/** Types whose resources are not all stored as such. */
+const READS: Readonly<Record<string, typeof readAsyncJob>> = { AsyncJob: readAsyncJob }
 
 /** Answers one request. Errors: HttpError for whatever is the caller's fault. */
 export async function respond(
@@ -35,9 +51,8 @@ export async function respond(
   principal: Principal,
   request: FhirRequest,
 ): Promise<FhirReply> {
-  if (isJobPath(request.path)) return handleJob(services, principal, request)
-  if (isImportPath(request.path)) return handleImport(services, principal, request)
-  if (isExportPath(request.path)) return handleExport(services, principal, request)
+  const job = JOB_PATHS.find(({ below }) => request.path.startsWith(below))
+  if (job !== undefined) return job.answer(services, principal, request)
   const route = findRoute(request.method, request.path)
   if (request.isHead) checkHead(route)
   const item = await charge(services, principal, request, unitsOf(route))
@@ -89,8 +104,7 @@ async function run(interaction: Interaction, route: InteractionRoute): Promise<F
   const { headers } = interaction.request
   switch (route.kind) {
     case 'read':
-      if (route.type === 'AsyncJob') return readAsyncJob(interaction, route.id)
-      return read(interaction, route.type, route.id)
+      return READS[route.type]?.(interaction, route.id) ?? read(interaction, route.type, route.id)
     case 'vread':
       return vread(interaction, route.type, route.id, route.vid)
     case 'history':

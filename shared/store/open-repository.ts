@@ -14,13 +14,7 @@ import { createWatchers } from './events/subscribers.ts'
 import { type OwnParametersReader, openOwnParameters } from './index/custom-parameters.ts'
 import { Keys } from './index/keys.ts'
 import { withLinked } from './linked.ts'
-import {
-  historyInSight,
-  inSight,
-  manyInSight,
-  readBinaries,
-  requireInSight,
-} from './read/binaries.ts'
+import { readBinaries, withBinarySight } from './read/binaries.ts'
 import { history, historyOf } from './read/history.ts'
 import { metaSummary } from './read/meta-summary.ts'
 import { read, readMany, readVersion } from './read/read-judged.ts'
@@ -155,7 +149,7 @@ interface Transactions {
 }
 
 function repositoryOf(store: Store, transactions: Transactions): Repository {
-  return withLinked(ownRepository(store, transactions))
+  return withLinked(withBinarySight(store, ownRepository(store, transactions)))
 }
 
 /** Of the Principal's own Project, searches aside. */
@@ -179,47 +173,23 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
         create(inner, principal, resource, options),
       ),
     planCreate: (principal, resource, plans) => planCreate(store, principal, resource, plans),
-    read: async (principal, type, id) => {
-      const version = await read(store, principal, type, id)
-      return type === 'Binary' ? inSight(store, principal, version) : version
-    },
-    readMany: async (principal, references, signal) => {
-      const versions = await readMany(until(store, signal), principal, references)
-      const hasBinary = references.some(({ type }) => type === 'Binary')
-      return hasBinary ? manyInSight(store, principal, versions) : versions
-    },
+    read: (principal, type, id) => read(store, principal, type, id),
+    readMany: (principal, references, signal) =>
+      readMany(until(store, signal), principal, references),
     readBinaries: (principal, ids) => readBinaries(store, principal, ids),
-    readVersion: async (principal, type, id, ver) => {
-      const version = await readVersion(store, principal, type, id, ver)
-      return type === 'Binary' ? inSight(store, principal, version) : version
-    },
-    history: async (principal, type, id, request) => {
-      const found = await history(store, principal, type, id, request)
-      return type === 'Binary' ? historyInSight(store, principal, found) : found
-    },
-    historyOf: async (principal, type, request) => {
-      const found = await historyOf(store, principal, type, request)
-      const versions = await manyInSight(store, principal, found.versions)
-      return { ...found, versions: versions.filter((version) => version !== undefined) }
-    },
-    update: async (principal, resource, options) => {
-      const { resourceType: type, id = '' } = resource
-      if (type === 'Binary') await requireInSight(store, principal, id)
-      return judged(principal, type, 'update', (inner) =>
+    readVersion: (principal, type, id, ver) => readVersion(store, principal, type, id, ver),
+    history: (principal, type, id, request) => history(store, principal, type, id, request),
+    historyOf: (principal, type, request) => historyOf(store, principal, type, request),
+    update: (principal, resource, options) =>
+      judged(principal, resource.resourceType, 'update', (inner) =>
         update(inner, principal, resource, options),
-      )
-    },
-    patch: async (principal, type, id, change, options) => {
-      if (type === 'Binary') await requireInSight(store, principal, id)
-      return judged(principal, type, 'update', (inner) =>
+      ),
+    patch: (principal, type, id, change, options) =>
+      judged(principal, type, 'update', (inner) =>
         patch(inner, principal, type, id, change, options),
-      )
-    },
+      ),
     criteriaSql: (principal, type, grant) => criteriaSql(store, principal, type, grant),
-    delete: async (principal, type, id, options) => {
-      if (type === 'Binary') await requireInSight(store, principal, id)
-      return remove(store, principal, type, id, options)
-    },
+    delete: (principal, type, id, options) => remove(store, principal, type, id, options),
     rulings: async (principal, type, id) => {
       const found = await readJudged(store, principal, type, id, INTERACTIONS)
       if (found === undefined) throw notFound()

@@ -5,7 +5,7 @@
 import { badRequest } from '../../errors.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
 import type { Principal } from '../principal.ts'
-import { SECRETS } from '../subscription.ts'
+import { SECRETS, SUBSCRIPTION } from '../subscription.ts'
 
 const MASK = '***'
 
@@ -26,9 +26,14 @@ export function masked(
   }
 }
 
+/** True when versions of the type may hold secrets of their author. */
+export function isMasked(type: string): boolean {
+  return type === SUBSCRIPTION
+}
+
 /** True when a version may hold what is not for this Principal. */
 export function hasMasks(type: string, principal: Principal, author: string | undefined): boolean {
-  if (type !== 'Subscription' || principal.isProjectAdmin) return false
+  if (!isMasked(type) || principal.isProjectAdmin) return false
   return principal.profile === undefined || principal.profile !== author
 }
 
@@ -37,7 +42,7 @@ export function hasMasks(type: string, principal: Principal, author: string | un
  * mask. Errors: 400.
  */
 export function refuseMasks({ resourceType, extension, channel }: Resource): void {
-  if (resourceType !== 'Subscription') return
+  if (!isMasked(resourceType)) return
   const header = isObject(channel) ? channel.header : undefined
   if (Array.isArray(header) && header.includes(MASK))
     throw hiddenValue('Subscription.channel.header')
