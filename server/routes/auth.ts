@@ -8,6 +8,7 @@ import type { Resource } from '../../shared/fhir/resource.ts'
 import { isRecent, requirePerson } from '../../shared/projects/recent-sign-in.ts'
 import { signedInUser } from '../../shared/projects/signed-in-user.ts'
 import { FHIR_JSON } from '../../shared/request/reply.ts'
+import type { Services } from '../../shared/services.ts'
 import { parseVersion } from '../../shared/store/rows/rows.ts'
 import { type Context, caller, type Web } from '../context.ts'
 import { findClient } from '../identity/auth/apps.ts'
@@ -43,26 +44,20 @@ const system = systemPrincipal(SYSTEM_PROJECT)
 
 export function authRoutes({ services }: Web): RouteFamily {
   const routes = createRoutes({ prefix: '/auth' })
-  const keys = createClientKeys(services)
-
-  /** The User who calls, with secrets. Errors: 403 for programs and whoever speaks for a User. */
-  const callingUser = async (ctx: Context): Promise<Resource> => {
-    const user = await signedInUser(services, caller(ctx).session)
-    if (user === undefined) throw forbidden()
-    return user
-  }
-  const loginIdOf = (ctx: Context): string => caller(ctx).principal.loginId ?? ''
-  const project = async (id: string): Promise<Resource | undefined> => {
-    const isId = /^[0-9a-f-]{36}$/i.test(id)
-    const [found] = isId
-      ? await services.repository.readMany(system, [{ type: 'Project', id }])
-      : []
-    return found?.content === undefined ? undefined : parseVersion(found)
-  }
-
   routes.get('/me', 'signed-in', async (ctx) => {
     ctx.body = await describeCaller(services, caller(ctx).session)
   })
+  addSignIn(routes, services)
+  addPasswords(routes, services)
+  addRevocation(routes, services)
+  addPrograms(routes, services)
+  addSecondFactor(routes, services)
+  addSecondFactorAtLogin(routes, services)
+  return routes
+}
+
+/** Signing in step by step, and registering. */
+function addSignIn(routes: RouteFamily, services: Services): void {
   routes.post('/method', 'public', async (ctx) => {
     ctx.body = await findMethod(services, ctx, await readFields(ctx))
   })
@@ -94,9 +89,19 @@ export function authRoutes({ services }: Web): RouteFamily {
   routes.post('/newpatient', 'public', async (ctx) => {
     ctx.body = await registerPatient(services, ctx, await readFields(ctx))
   })
+}
+
+function addPasswords(routes: RouteFamily, services: Services): void {
+  const project = async (id: string): Promise<Resource | undefined> => {
+    const isId = /^[0-9a-f-]{36}$/i.test(id)
+    const [found] = isId
+      ? await services.repository.readMany(system, [{ type: 'Project', id }])
+      : []
+    return found?.content === undefined ? undefined : parseVersion(found)
+  }
   routes.post('/changepassword', 'account', async (ctx) => {
     const fields = await readFields(ctx)
-    const user = await callingUser(ctx)
+    const user = await callingUser(services, ctx)
     await changePassword(services, ctx, fields, user, loginIdOf(ctx))
     sendOk(ctx)
   })
@@ -112,6 +117,9 @@ export function authRoutes({ services }: Web): RouteFamily {
     await verifyEmail(services, await readFields(ctx))
     sendOk(ctx)
   })
+}
+
+function addRevocation(routes: RouteFamily, services: Services): void {
   routes.post('/revoke', 'account', async (ctx) => {
     const fields = await readFields(ctx)
     const id = fields.uuid('loginId')
@@ -131,6 +139,11 @@ export function authRoutes({ services }: Web): RouteFamily {
     })
     sendOk(ctx)
   })
+}
+
+/** Sign-in by other identity providers, and what a sign-in page needs to know of a client. */
+function addPrograms(routes: RouteFamily, services: Services): void {
+  const keys = createClientKeys(services)
   routes.get('/clientinfo/:clientId', 'public', async (ctx) => {
     const client = await findClient(services, ctx.params.clientId ?? '')
     if (client === undefined) throw notFound()
@@ -155,9 +168,11 @@ export function authRoutes({ services }: Web): RouteFamily {
     const scope = grantedScope('openid offline')
     ctx.body = await exchange(services, ctx, client, token, scope, undefined)
   })
+}
 
+function addSecondFactor(routes: RouteFamily, services: Services): void {
   routes.get('/mfa/status', 'account', async (ctx) => {
-    const user = await callingUser(ctx)
+    const user = await callingUser(services, ctx)
     // This secret becomes the second factor, so an old token must not see it before its owner does.
     const isShown = user.mfaEnrolled !== true && isRecent(caller(ctx).session.login)
     ctx.body = {
@@ -174,7 +189,7 @@ export function authRoutes({ services }: Web): RouteFamily {
       const token = fields.required('token', 'Token')
       const password = fields.optional('password')
       fields.check()
-      const user = await callingUser(ctx)
+      const user = await callingUser(services, ctx)
       await requirePerson(services, caller(ctx).session.login, user, password)
       await change(services, user, loginIdOf(ctx), token)
       await renewDevice(services, ctx, user)
@@ -189,6 +204,9 @@ export function authRoutes({ services }: Web): RouteFamily {
       sendOk(ctx)
     })
   }
+}
+
+function addSecondFactorAtLogin(routes: RouteFamily, services: Services): void {
   for (const [path, pass] of [
     ['/mfa/login-enroll', enrolAtLogin],
     ['/mfa/verify', verifyAtLogin],
@@ -200,7 +218,17 @@ export function authRoutes({ services }: Web): RouteFamily {
       ctx.body = await loginResult(services, ctx, await pass(services, ctx, login, token))
     })
   }
-  return routes
+}
+
+/** The User who calls, with secrets. Errors: 403 for programs and whoever speaks for a User. */
+async function callingUser(services: Services, ctx: Context): Promise<Resource> {
+  const user = await signedInUser(services, caller(ctx).session)
+  if (user === undefined) throw forbidden()
+  return user
+}
+
+function loginIdOf(ctx: Context): string {
+  return caller(ctx).principal.loginId ?? ''
 }
 
 function sendOk(ctx: Context): void {

@@ -2,6 +2,7 @@
 import { allOk, notSupported } from '../../shared/errors.ts'
 import { FHIR_JSON } from '../../shared/request/reply.ts'
 import type { FhirReply } from '../../shared/request/request.ts'
+import type { Services } from '../../shared/services.ts'
 import { type Context, caller, type Web } from '../context.ts'
 import { audit } from '../identity/auth/audit.ts'
 import { readBody, readJsonObject } from '../middleware/body.ts'
@@ -39,28 +40,13 @@ const READ: Readonly<Record<string, (call: SuperCall) => Promise<object>>> = {
   queues: queuesNow,
   mails: keptMails,
 }
-/** They are of another database than ours. */
+/** Names of Medplum's routes that concern its own database. */
 const OTHERS = ['vacuum', 'tablesettings', 'setdataversion', 'reconcile-db-schema-drift']
 
 /** Adds its routes to those of `/admin`. */
 export function superRoutes(routes: RouteFamily, { services }: Web): void {
   const { maxBodyBytes } = services.config
-  const callOf = (ctx: Context, name: string): SuperCall => {
-    const { principal } = caller(ctx)
-    requireSuperAdmin(principal)
-    const { requestId, traceId } = ctx.state
-    const headers = ctx.req.headers as Record<string, string | undefined>
-    const query = new URLSearchParams()
-    const request = { method: ctx.method, path: `$${name}`, query, headers, body: undefined }
-    return { services, principal, request: { ...request, requestId, traceId } }
-  }
-  const bodyOf = async (ctx: Context): Promise<Body> => {
-    const body = await readBody(ctx, maxBodyBytes)
-    if (body === undefined) return {}
-    ctx.state.body = body
-    return await readJsonObject(ctx, maxBodyBytes)
-  }
-
+  const callOf = (ctx: Context, name: string) => superCall(services, ctx, name)
   routes.post('/projects/setpassword', 'administrator', async (ctx) => {
     const body = await readJsonObject(ctx, maxBodyBytes)
     await setProjectPassword(services, caller(ctx).principal, body)
@@ -87,6 +73,18 @@ export function superRoutes(routes: RouteFamily, { services }: Web): void {
     audit(services, ctx, { kind: 'login', outcome: '0', what: 'Signing keys rotated', who })
     sendOk(ctx)
   })
+  addTables(routes, services)
+}
+
+function addTables(routes: RouteFamily, services: Services): void {
+  const { maxBodyBytes } = services.config
+  const callOf = (ctx: Context, name: string) => superCall(services, ctx, name)
+  const bodyOf = async (ctx: Context): Promise<Body> => {
+    const body = await readBody(ctx, maxBodyBytes)
+    if (body === undefined) return {}
+    ctx.state.body = body
+    return await readJsonObject(ctx, maxBodyBytes)
+  }
   for (const [name, start] of Object.entries(ASYNC)) {
     routes.post(`/super/${name}`, 'super-administrator', async (ctx) => {
       const call = callOf(ctx, name)
@@ -105,6 +103,16 @@ export function superRoutes(routes: RouteFamily, { services }: Web): void {
       throw notSupported('Not supported')
     })
   }
+}
+
+function superCall(services: Services, ctx: Context, name: string): SuperCall {
+  const { principal } = caller(ctx)
+  requireSuperAdmin(principal)
+  const { requestId, traceId } = ctx.state
+  const headers = ctx.req.headers as Record<string, string | undefined>
+  const query = new URLSearchParams()
+  const request = { method: ctx.method, path: `$${name}`, query, headers, body: undefined }
+  return { services, principal, request: { ...request, requestId, traceId } }
 }
 
 function sendOk(ctx: Context): void {

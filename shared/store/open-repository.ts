@@ -152,10 +152,62 @@ function repositoryOf(store: Store, transactions: Transactions): Repository {
   return withLinked(withBinarySight(store, ownRepository(store, transactions)))
 }
 
-/** Of the Principal's own Project, searches aside. */
+/** The Principal's own Project, searches aside. */
 function ownRepository(store: Store, transactions: Transactions): Repository {
-  const transact = transactions.run
-  /** In a transaction where a policy takes PostgreSQL to judge what was written. */
+  return {
+    ...readsOf(store),
+    ...writesOf(store, transactions.run),
+    ...searchesOf(store),
+    feature: opener(store, transactions.run),
+    transaction: transactions.runAll,
+    sideBySide: () => {
+      const { connection } = store
+      const shared = { fetch: fetchTogether(connection), remove: removeTogether(connection) }
+      return repositoryOf({ ...store, ...shared }, transactions)
+    },
+  }
+}
+
+type Reads =
+  | 'read'
+  | 'readMany'
+  | 'readBinaries'
+  | 'readVersion'
+  | 'history'
+  | 'historyOf'
+  | 'rulings'
+  | 'metaSummary'
+
+function readsOf(store: Store): Pick<Repository, Reads> {
+  return {
+    read: (principal, type, id) => read(store, principal, type, id),
+    readMany: (principal, references, signal) =>
+      readMany(until(store, signal), principal, references),
+    readBinaries: (principal, ids) => readBinaries(store, principal, ids),
+    readVersion: (principal, type, id, ver) => readVersion(store, principal, type, id, ver),
+    history: (principal, type, id, request) => history(store, principal, type, id, request),
+    historyOf: (principal, type, request) => historyOf(store, principal, type, request),
+    rulings: async (principal, type, id) => {
+      const found = await readJudged(store, principal, type, id, INTERACTIONS)
+      if (found === undefined) throw notFound()
+      return found.rulings
+    },
+    metaSummary: (principal, type) => metaSummary(store, principal, type),
+  }
+}
+
+type Writes =
+  | 'create'
+  | 'planCreate'
+  | 'update'
+  | 'patch'
+  | 'delete'
+  | 'createConditional'
+  | 'updateConditional'
+  | 'deleteConditional'
+
+function writesOf(store: Store, transact: Transact): Pick<Repository, Writes> {
+  /** Runs in a transaction where it takes PostgreSQL to judge what was written. */
   const judged = <T>(
     principal: Principal,
     type: string,
@@ -173,13 +225,6 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
         create(inner, principal, resource, options),
       ),
     planCreate: (principal, resource, plans) => planCreate(store, principal, resource, plans),
-    read: (principal, type, id) => read(store, principal, type, id),
-    readMany: (principal, references, signal) =>
-      readMany(until(store, signal), principal, references),
-    readBinaries: (principal, ids) => readBinaries(store, principal, ids),
-    readVersion: (principal, type, id, ver) => readVersion(store, principal, type, id, ver),
-    history: (principal, type, id, request) => history(store, principal, type, id, request),
-    historyOf: (principal, type, request) => historyOf(store, principal, type, request),
     update: (principal, resource, options) =>
       judged(principal, resource.resourceType, 'update', (inner) =>
         update(inner, principal, resource, options),
@@ -188,13 +233,31 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
       judged(principal, type, 'update', (inner) =>
         patch(inner, principal, type, id, change, options),
       ),
-    criteriaSql: (principal, type, grant) => criteriaSql(store, principal, type, grant),
     delete: (principal, type, id, options) => remove(store, principal, type, id, options),
-    rulings: async (principal, type, id) => {
-      const found = await readJudged(store, principal, type, id, INTERACTIONS)
-      if (found === undefined) throw notFound()
-      return found.rulings
-    },
+    createConditional: (principal, resource, condition, options) =>
+      createConditional(store, transact, principal, resource, condition, options),
+    updateConditional: (principal, resource, condition, options) =>
+      updateConditional(store, transact, principal, resource, condition, options),
+    deleteConditional: (principal, condition, limit) =>
+      deleteConditional(store, transact, principal, condition, limit),
+  }
+}
+
+type Searches =
+  | 'criteriaSql'
+  | 'search'
+  | 'finder'
+  | 'searchDeleted'
+  | 'explain'
+  | 'searchTypes'
+  | 'searchMany'
+  | 'searchPerReference'
+  | 'countPerReference'
+  | 'compartment'
+
+function searchesOf(store: Store): Pick<Repository, Searches> {
+  return {
+    criteriaSql: (principal, type, grant) => criteriaSql(store, principal, type, grant),
     search: (principal, request, signal) => search(until(store, signal), principal, request),
     finder: (principal, request) => finder(store, principal, request),
     searchDeleted: (principal, request) => searchDeleted(store, principal, request),
@@ -207,20 +270,6 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
     countPerReference: (principal, wanted, signal) =>
       countPerReference(until(store, signal), principal, wanted),
     compartment: (principal, request) => readCompartment(store, principal, request),
-    createConditional: (principal, resource, condition, options) =>
-      createConditional(store, transact, principal, resource, condition, options),
-    updateConditional: (principal, resource, condition, options) =>
-      updateConditional(store, transact, principal, resource, condition, options),
-    deleteConditional: (principal, condition, limit) =>
-      deleteConditional(store, transact, principal, condition, limit),
-    metaSummary: (principal, type) => metaSummary(store, principal, type),
-    feature: opener(store, transact),
-    transaction: transactions.runAll,
-    sideBySide: () => {
-      const { connection } = store
-      const shared = { fetch: fetchTogether(connection), remove: removeTogether(connection) }
-      return repositoryOf({ ...store, ...shared }, transactions)
-    },
   }
 }
 

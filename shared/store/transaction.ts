@@ -3,7 +3,7 @@
 import type { Database } from '../platform/postgres/database.ts'
 import type { Connection } from '../platform/postgres/statement.ts'
 import type { TransactionOptions } from '../platform/postgres/transaction.ts'
-import { createGroup, type Group, GroupRefused } from './group.ts'
+import { type Group, GroupRefused, StatementGroup } from './group.ts'
 import type { Guard } from './repository.ts'
 import type { Store } from './rows/context.ts'
 import { type Fetch, fetchAll, type RowKey } from './rows/fetch.ts'
@@ -76,7 +76,7 @@ export async function inTransaction<T>(
     void done.set(part, [...(done.get(part) ?? []), row])
   const result = await database.transaction(async (connection) => {
     const deferred: CheckedReference[] = []
-    const group = createGroup(connection, alone)
+    const group = new StatementGroup(connection, alone)
     const ahead = createReadAhead(connection, group.fetch)
     const { submit, remove } = group
     const inner: Store = {

@@ -60,16 +60,7 @@ async function runBatch(
     responses[index] = failedEntry(interaction, error, entries[index])
   }
   const room = createAnswerRoom(interaction.services.config.maxBundleBytes)
-  const plans: Plan[] = []
-  const hasQuestion = asksSomewhere(interaction)
-  for (const [index, entry] of entries.entries()) {
-    try {
-      if (entry instanceof HttpError) throw entry
-      plans.push(planEntry(interaction, entry, hasQuestion))
-    } catch (error) {
-      failed({ index }, error)
-    }
-  }
+  const plans = plansOf(interaction, entries, failed)
   const steps = await identify(interaction, plans, failed)
   const races = createRaces(interaction)
   const inside = through(interaction, interaction.services.repository.sideBySide())
@@ -113,8 +104,39 @@ async function runBatch(
       else await runPaid(one.step)
     }
   }
-  // Each may wait for a bot, which waits for its turn.
-  const asks = mayAsk(interaction)
+  await runStages(steps, { asks: mayAsk(interaction), run, runMissing })
+  return responses
+}
+
+/** Plans of the entries that can be run; `failed` gets the others. */
+function plansOf(
+  interaction: Interaction,
+  entries: BundleRequest['entries'],
+  failed: (entry: { readonly index: number }, error: unknown) => void,
+): readonly Plan[] {
+  const hasQuestion = asksSomewhere(interaction)
+  return entries.flatMap((entry, index) => {
+    try {
+      if (entry instanceof HttpError) throw entry
+      return [planEntry(interaction, entry, hasQuestion)]
+    } catch (error) {
+      failed({ index }, error)
+      return []
+    }
+  })
+}
+
+interface Running {
+  /** Each step may wait for a bot, which waits for its turn. */
+  readonly asks: boolean
+  readonly run: (step: Step) => Promise<void>
+  readonly runMissing: (portion: readonly MissingStep[]) => Promise<void>
+}
+
+async function runStages(
+  steps: readonly Step[],
+  { asks, run, runMissing }: Running,
+): Promise<void> {
   for (const { stage, items } of inStages(steps)) {
     const missing = items.filter(isMissing)
     for (let from = 0; from < missing.length; from += MOST_MISSING) {
@@ -126,7 +148,6 @@ async function runBatch(
       await inLanes(stage === 'operation' ? 1 : LANES[way], ways.get(way) ?? [], run)
     }
   }
-  return responses
 }
 
 function wayOf(

@@ -55,53 +55,11 @@ export function writeStatement(writes: readonly Write[]): Statement {
     select i.*, ${times.length > 0 ? timeGiven(times, bind) : NOW} as lu
     from i ${isLeft && `where ${isLeft}`})`)
   parts.push(isUpdate ? UPDATE_RESOURCE : INSERT_RESOURCE, INSERT_VERSION)
-  const sides = writes.map((write) => (write.sideRows ? write.rows : undefined))
-
-  const strings = listed(sides, (rows) => rows?.strings ?? [])
-  const ranges = listed(sides, (rows) => rows?.ranges ?? [])
-  const hasSides = isUpdate && writes.some((write) => write.sideRows)
-  if (strings.length > 0 || hasSides) {
-    shape.push('strings')
-    parts.push(...stringRows(strings, isUpdate, bind))
-  }
-  if (ranges.length > 0 || hasSides) {
-    shape.push('ranges')
-    parts.push(...rangeRows(ranges, isUpdate, bind))
-  }
-  const texts = listed(writes, (write) => (write.text ? [write.text] : []))
-  if (texts.length > 0) {
-    shape.push('texts')
-    parts.push(textRows(texts, bind))
-  }
-  const codes = listed(writes, (write) => write.rows?.codes ?? [])
-  if (codes.length > 0) {
-    shape.push('codes')
-    parts.push(codeRows(codes, bind))
-  }
-  const unique = listed(writes, (write) => write.unique ?? [])
-  const owners = writes.flatMap((write, n) => (write.unique ? [n + 1] : []))
-  if (owners.length > 0) {
-    shape.push('unique')
-    parts.push(...uniqueRows(unique, owners, bind))
-  }
-  for (const { name, sql } of partsOf(writes, bind)) {
+  const sides = [...sideParts(writes, isUpdate, bind), ...partsOf(writes, bind)]
+  const events = eventParts(writes, isUpdate ? 'u' : 'c', bind)
+  for (const { name, sql } of [...sides, ...events.parts]) {
     shape.push(name)
     parts.push(...sql)
-  }
-  const op = isUpdate ? 'u' : 'c'
-  const made: string[] = []
-  let quiet = 'false'
-  if (writes.some(({ event }) => event !== undefined && event.home === undefined)) {
-    shape.push('events')
-    parts.push(eventPart(op))
-    made.push('exists (select from o)')
-    quiet = IS_QUIET
-  }
-  const filed = listed(writes, ({ event }) => (event?.home === undefined ? [] : [event]))
-  if (filed.length > 0) {
-    shape.push('filed')
-    parts.push(registryEventPart(op, filed, bind))
-    made.push('exists (select from ro)')
   }
   const missing = refused.map(
     (part) => `union all select n, null::timestamptz, target, false, false from ${part}`,
@@ -111,8 +69,8 @@ export function writeStatement(writes: readonly Write[]): Statement {
   return {
     ...(isNamed ? { name: shape.join('-') } : {}),
     text: `with ${parts.join(',\n')}
-      select w.n, w.lu, null::int as target, ${made.join(' or ') || 'false'} as "hasEvents",
-        ${quiet} as "isQuiet"
+      select w.n, w.lu, null::int as target, ${events.made.join(' or ') || 'false'} as "hasEvents",
+        ${events.quiet} as "isQuiet"
       from w ${missing.join(' ')}`,
     values,
   }
@@ -152,6 +110,55 @@ const INSERT_VERSION = `v as (
 
 function listed<W, T>(writes: readonly W[], items: (write: W) => readonly T[]): Listed<T>[] {
   return writes.flatMap((write, i) => items(write).map((item) => ({ n: i + 1, item })))
+}
+
+/** Rows beside the resource: what it is found by, and values that nobody else has. */
+function sideParts(writes: readonly Write[], isUpdate: boolean, bind: Bind): readonly PartSql[] {
+  const found: PartSql[] = []
+  const sides = writes.map((write) => (write.sideRows ? write.rows : undefined))
+  const hasSides = isUpdate && writes.some((write) => write.sideRows)
+  const strings = listed(sides, (rows) => rows?.strings ?? [])
+  if (strings.length > 0 || hasSides) {
+    found.push({ name: 'strings', sql: stringRows(strings, isUpdate, bind) })
+  }
+  const ranges = listed(sides, (rows) => rows?.ranges ?? [])
+  if (ranges.length > 0 || hasSides) {
+    found.push({ name: 'ranges', sql: rangeRows(ranges, isUpdate, bind) })
+  }
+  const texts = listed(writes, (write) => (write.text ? [write.text] : []))
+  if (texts.length > 0) found.push({ name: 'texts', sql: [textRows(texts, bind)] })
+  const codes = listed(writes, (write) => write.rows?.codes ?? [])
+  if (codes.length > 0) found.push({ name: 'codes', sql: [codeRows(codes, bind)] })
+  const owners = writes.flatMap((write, n) => (write.unique ? [n + 1] : []))
+  if (owners.length > 0) {
+    const unique = listed(writes, (write) => write.unique ?? [])
+    found.push({ name: 'unique', sql: uniqueRows(unique, owners, bind) })
+  }
+  return found
+}
+
+interface EventParts {
+  readonly parts: readonly PartSql[]
+  /** True in SQL when the statement has put something into the outbox. */
+  readonly made: readonly string[]
+  /** True in SQL when the statement has looked, and nobody waits in the Project of the row. */
+  readonly quiet: string
+}
+
+function eventParts(writes: readonly Write[], op: 'c' | 'u', bind: Bind): EventParts {
+  const filed = listed(writes, ({ event }) => (event?.home === undefined ? [] : [event]))
+  const isPlain = writes.some(({ event }) => event !== undefined && event.home === undefined)
+  return {
+    parts: [
+      ...(isPlain ? [{ name: 'events', sql: [eventPart(op)] }] : []),
+      ...(filed.length > 0 ? [{ name: 'filed', sql: [registryEventPart(op, filed, bind)] }] : []),
+    ],
+    made: [
+      ...(isPlain ? ['exists (select from o)'] : []),
+      ...(filed.length > 0 ? ['exists (select from ro)'] : []),
+    ],
+    quiet: isPlain ? IS_QUIET : 'false',
+  }
 }
 
 /** The parts of features that some of the writes have rows of, in the order of their registration. */

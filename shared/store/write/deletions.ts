@@ -15,7 +15,6 @@ import { MEMBERSHIP_OF_PROFILE } from './profiles.ts'
  */
 export function deleteStatement(deletions: readonly Deletion[]): Statement {
   const hasEvents = deletions.some(({ event }) => event !== undefined)
-  const isFiled = ({ project }: Deletion) => project === REGISTRY_PROJECT
   const hasFiled = hasEvents && deletions.some(isFiled)
   const events = hasEvents ? `${deletionEventPart(hasFiled)},` : ''
   const ordered = deletions.flatMap(({ parts }) => parts).toSorted((a, b) => a.order - b.order)
@@ -30,7 +29,6 @@ export function deleteStatement(deletions: readonly Deletion[]): Statement {
     ...(hasProfiles ? ['profile'] : []),
     ...removals.map((removal) => removal.name),
   ]
-  const column = <T>(value: (deletion: Deletion) => T) => deletions.map(value)
   return {
     name: name.join('-'),
     text: `with x as materialized (
@@ -68,18 +66,27 @@ export function deleteStatement(deletions: readonly Deletion[]): Statement {
       union all
       select n::int, false, content is null, null, false, project, type, id, ver, lu, null, meta_at, meta_ext
       from was where seen`,
-    values: [
-      list(column(({ project }) => project)),
-      list(column(({ type }) => type)),
-      list(column(({ id }) => id)),
-      column(({ vers }) => (vers === undefined ? null : `{${vers.join(',')}}`)),
-      column(({ metaPrefix }) => metaPrefix),
-      list(column(({ author }) => author ?? null)),
-      column(({ event }) => event?.cause ?? ''),
-      list(column(isFiled)),
-      list(column(({ profileKey }) => profileKey ?? null)),
-    ],
+    values: valuesOf(deletions),
   }
+}
+
+function valuesOf(deletions: readonly Deletion[]): readonly unknown[] {
+  const column = <T>(value: (deletion: Deletion) => T) => deletions.map(value)
+  return [
+    list(column(({ project }) => project)),
+    list(column(({ type }) => type)),
+    list(column(({ id }) => id)),
+    column(({ vers }) => (vers === undefined ? null : `{${vers.join(',')}}`)),
+    column(({ metaPrefix }) => metaPrefix),
+    list(column(({ author }) => author ?? null)),
+    column(({ event }) => event?.cause ?? ''),
+    list(column(isFiled)),
+    list(column(({ profileKey }) => profileKey ?? null)),
+  ]
+}
+
+function isFiled({ project }: Deletion): boolean {
+  return project === REGISTRY_PROJECT
 }
 
 /** Deletions of one turn of the event loop are one statement; of a resource that is named again, the next. */
