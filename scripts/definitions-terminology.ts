@@ -1,5 +1,5 @@
 /** Published CodeSystems, ValueSets and ConceptMaps → the compact lines that terminology answers from. */
-import type { CodeSystem, Concept, ConceptMap, ValueSet } from '../shared/fhir/terminology-data.ts'
+import type { CodeSystem, Concept, ConceptMap, ValueSet } from '../shared/fhir/terminology.ts'
 
 interface Published extends Omit<CodeSystem & ValueSet & ConceptMap, 'concept'> {
   readonly resourceType: string

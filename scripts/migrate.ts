@@ -1,7 +1,8 @@
 /** The release step, `node scripts/migrate.ts`: migrates the database and makes the first project. */
 import { type Config, readConfig } from '../shared/config/config.ts'
 import { createLogger } from '../shared/log.ts'
-import { migrate, openDatabase } from '../shared/platform/postgres/database.ts'
+import { openDatabase } from '../shared/platform/postgres/database.ts'
+import { migrate } from '../shared/store/migrate.ts'
 import { openRepository } from '../shared/store/open-repository.ts'
 import { writeFeatures } from '../shared/write-features.ts'
 import { isSeeded, seed, superAdminOf } from './seed.ts'

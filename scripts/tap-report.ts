@@ -1,23 +1,16 @@
-/** What scripts/test.ts wants to know of tap's raw report. */
+/** Reads the report that a test file prints, in TAP. */
 
 export interface Counts {
   readonly passed: number
   readonly failed: number
 }
 
-/** tap closes its report with `# { total: 16, pass: 8, fail: 4, todo: 2, skip: 2 }`. */
-export function readCounts(report: string): Counts {
-  const summary = [...report.matchAll(/^# \{ total: \d.*\}$/gm)].at(-1)?.[0] ?? ''
-  const count = (name: string) => Number(new RegExp(`${name}: (\\d+)`).exec(summary)?.[1] ?? 0)
+/** A report closes with `# { total: 16, pass: 8, fail: 4, todo: 2, skip: 2 }`; undefined: it was cut short. */
+export function readSummary(report: string): Counts | undefined {
+  const line = [...report.matchAll(/^# \{ total: \d.*\}$/gm)].at(-1)?.[0]
+  if (line === undefined) return undefined
+  const count = (name: string) => Number(new RegExp(`${name}: (\\d+)`).exec(line)?.[1] ?? 0)
   return { passed: count('pass'), failed: count('fail') }
-}
-
-/** How long each file took, the slowest first: `ok 1 - test/x.test.ts # time=40ms`. */
-export function readTimes(report: string): { readonly file: string; readonly ms: number }[] {
-  const found = report.matchAll(/^(?:not )?ok \d+ - (\S+\.test\.ts) # time=([\d.]+)ms$/gm)
-  return [...found]
-    .map(([, file = '', ms]) => ({ file, ms: Number(ms) }))
-    .sort((a, b) => b.ms - a.ms)
 }
 
 /** Every failed assertion with its difference and its place; not the tests around it. */

@@ -1,15 +1,16 @@
 /**
- * `npm test [-- --full] [-- tap's arguments]`: a PostgreSQL and a Redis of its own in a throw-away folder,
- * migrated and seeded once, then tap. TEST_DATABASE_URL and TEST_REDIS_URL replace them; DATABASE_URL and
- * REDIS_URL are left alone, since tests write. `--full` takes tests that draw their cases by a seed to
- * their full depth. The last line says how many assertions passed and failed.
+ * `npm test -- [--full] [--bail] [--jobs=<number>] [--coverage] [<file> …]`: a PostgreSQL and a Redis of its own
+ * in a throw-away folder, migrated and seeded once, then the files. TEST_DATABASE_URL and TEST_REDIS_URL replace
+ * them; DATABASE_URL and REDIS_URL are left alone, since tests write. `--full` takes tests that draw their cases
+ * by a seed to their full depth. The last line says how many assertions passed and failed.
  */
-import { type ChildProcess, spawn } from 'node:child_process'
+import { spawn } from 'node:child_process'
 import { randomInt } from 'node:crypto'
 import { once } from 'node:events'
-import { existsSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
-import { join, resolve } from 'node:path'
+import { dirname, join, resolve } from 'node:path'
+import { parseArgs } from 'node:util'
 import { readConfig } from '../shared/config/config.ts'
 import { temporaryFolder } from './account.ts'
 import { asEnvironment, readCredentials } from './credentials.ts'
@@ -17,7 +18,7 @@ import { prepare } from './migrate.ts'
 import { copyDatabase, startPostgres } from './postgres.ts'
 import { startRedis } from './redis.ts'
 import type { Service } from './service.ts'
-import { readCounts, readFailures, readTimes } from './tap-report.ts'
+import { type FileEnd, runFiles } from './test-files.ts'
 
 const ROOT = resolve(import.meta.dirname, '..')
 const STOP_MS = 5000
@@ -26,70 +27,100 @@ const FILES_PER_CORE = 1.5
 const SLOWEST = 10
 const TIMES = join(ROOT, '.tap/times.txt')
 
-const isFull = process.argv.includes('--full')
+const { values: options, positionals } = parseArgs({
+  allowPositionals: true,
+  options: {
+    full: { type: 'boolean', default: false },
+    bail: { type: 'boolean', default: false },
+    coverage: { type: 'boolean', default: false },
+    jobs: { type: 'string', default: String(Math.ceil(availableParallelism() * FILES_PER_CORE)) },
+  },
+})
 const seed = process.env.TEST_SEED ?? String(randomInt(2 ** 31))
-const given = process.argv.slice(2).filter((argument) => argument !== '--full')
 const services: Service[] = []
-let tap: ChildProcess | undefined
-let isInterrupted = false
+const interrupted = new AbortController()
 
 async function main(folder: string): Promise<number> {
   const env: NodeJS.ProcessEnv = {
     ...process.env,
     ...asEnvironment(readCredentials(folder, {})),
     DATA_DIR: folder,
-    // The log goes to standard output, which in a test file is its report to tap.
+    // The log goes to standard output, which in a test file is its report.
     LOG_LEVEL: process.env.LOG_LEVEL ?? 'silent',
-    TEST_DEPTH: isFull ? 'full' : 'slice',
+    TEST_DEPTH: options.full ? 'full' : 'slice',
     TEST_SEED: seed,
+    WAITS: JSON.stringify({ sweepMs: 1000, retryMs: 100 }),
     ...compileCache(),
   }
   const [postgres, redis] = await Promise.all([databaseUrl(folder), redisUrl(folder)])
   env.DATABASE_URL = postgres
   env.REDIS_URL = redis
   await prepare(readConfig(env))
-  if (isInterrupted) return 1
+  if (interrupted.signal.aborted) return 1
   // Somebody else's server may have more connections than a copy allows.
   if (!process.env.TEST_DATABASE_URL) env.TEST_TEMPLATE = await copyDatabase(postgres)
+  if (options.coverage) return await cover(env)
 
-  const results = join(folder, 'results.tap')
-  const jobs = Math.max(2, Math.ceil(availableParallelism() * FILES_PER_CORE))
-  const options = ['--reporter=base', `--output-file=${results}`, `--jobs=${jobs}`]
-  tap = spawn('tap', [...options, ...given], {
+  const ends = await runFiles(slowestFirst(positionals.length > 0 ? positionals : allFiles()), {
     cwd: ROOT,
-    env: {
-      ...env,
-      PATH: `${join(ROOT, 'node_modules/.bin')}:${env.PATH}`,
-      // tap's reporter redraws its lines, unless it believes itself in a build.
-      ...(process.stdout.isTTY ? {} : { CI: 'true' }),
-    },
+    env,
+    jobs: Math.max(1, Number(options.jobs)),
+    isBail: options.bail,
+    signal: interrupted.signal,
+    onEnd: ({ file, ms, passed, failed }) =>
+      console.log(`${failed > 0 ? 'FAIL' : 'pass'} ${seconds(ms)}  ${file} (${passed})`),
+  })
+  for (const failure of ends.flatMap(({ failures }) => failures)) console.log(`\n${failure}`)
+  if (ends.length > SLOWEST) reportTimes(ends)
+  if (!options.full) console.log(`Slices of the cases by TEST_SEED=${seed}; all of them by --full`)
+  const [passed, failed] = [sumOf(ends, 'passed'), sumOf(ends, 'failed')]
+  console.log(`${passed} passed, ${failed} failed`)
+  return failed === 0 && passed > 0 && !interrupted.signal.aborted ? 0 : 1
+}
+
+const allFiles = () => globSync('test/**/*.test.ts', { cwd: ROOT })
+const seconds = (ms: number) => `${(ms / 1000).toFixed(1).padStart(7)} s`
+
+function sumOf(ends: readonly FileEnd[], what: 'passed' | 'failed'): number {
+  return ends.reduce((sum, end) => sum + end[what], 0)
+}
+
+/** By the times of the run before, so that no long file is left for the end; files without a time come first. */
+function slowestFirst(files: readonly string[]): string[] {
+  const table = existsSync(TIMES) ? readFileSync(TIMES, 'utf8') : ''
+  const times = new Map(
+    [...table.matchAll(/^ *([\d.]+) s {2}(.*)$/gm)].map(([, s, file = '']) => [file, Number(s)]),
+  )
+  const timeOf = (file: string) => times.get(file) ?? Number.POSITIVE_INFINITY
+  // Where there are no times: system, subscriptions and search have the long ones.
+  const fromTheEnd = files.toSorted((a, b) => (a < b ? 1 : -1))
+  return fromTheEnd.sort((a, b) => (timeOf(a) === timeOf(b) ? 0 : timeOf(b) - timeOf(a)))
+}
+
+/** tap's runner knows which lines were reached; its own report ends with them. */
+async function cover(env: NodeJS.ProcessEnv): Promise<number> {
+  const args = ['--no-disable-coverage', '--allow-incomplete-coverage', `--jobs=${options.jobs}`]
+  const tap = spawn(join(ROOT, 'node_modules/.bin/tap'), [...args, ...positionals], {
+    cwd: ROOT,
+    env,
     stdio: 'inherit',
   })
+  interrupted.signal.addEventListener('abort', () => tap.kill(interrupted.signal.reason))
   const [code] = await once(tap, 'close')
-  const report = existsSync(results) ? readFileSync(results, 'utf8') : ''
-  // Where it does not redraw its lines, the reporter keeps the differences to itself.
-  if (!process.stdout.isTTY) console.log(readFailures(report).join('\n\n'))
-  reportTimes(report)
-  if (!isFull) console.log(`Slices of the cases by TEST_SEED=${seed}; all of them by --full`)
-  const counts = readCounts(report)
-  // A run that tap calls failed for a reason of its own, a bail-out say, shows as one failure.
-  const failed = code !== 0 && counts.passed > 0 ? Math.max(counts.failed, 1) : counts.failed
-  console.log(`${counts.passed} passed, ${failed} failed`)
-  return code === 0 && failed === 0 && counts.passed > 0 ? 0 : 1
+  return code ?? 1
 }
 
 /** Coverage is exact only for code that V8 compiles in the process that runs it. */
 function compileCache(): NodeJS.ProcessEnv {
-  if (given.includes('--no-disable-coverage')) return { NODE_DISABLE_COMPILE_CACHE: '1' }
+  if (options.coverage) return { NODE_DISABLE_COMPILE_CACHE: '1' }
   return { NODE_COMPILE_CACHE: join(ROOT, 'node_modules/.cache/compile') }
 }
 
 /** The table of all files goes to a file, the head of it to the screen. */
-function reportTimes(report: string): void {
-  const lines = readTimes(report).map(
-    ({ file, ms }) => `${(ms / 1000).toFixed(1).padStart(7)} s  ${file}`,
-  )
-  if (lines.length <= SLOWEST) return
+function reportTimes(ends: readonly FileEnd[]): void {
+  const bySlowness = ends.toSorted((a, b) => b.ms - a.ms)
+  const lines = bySlowness.map(({ file, ms }) => `${seconds(ms)}  ${file}`)
+  mkdirSync(dirname(TIMES), { recursive: true })
   writeFileSync(TIMES, `${lines.join('\n')}\n`)
   console.log(`The slowest files, all of them in ${TIMES}:\n${lines.slice(0, SLOWEST).join('\n')}`)
 }
@@ -110,10 +141,7 @@ function keep(service: Service): void {
 }
 
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
-  process.on(signal, () => {
-    isInterrupted = true
-    tap?.kill(signal)
-  })
+  process.on(signal, () => interrupted.abort(signal))
 }
 
 const folder = temporaryFolder('botica-test-')

@@ -11,18 +11,15 @@ import { failures } from './middleware/failures.ts'
 import { corsHeaders, securityHeaders } from './middleware/headers.ts'
 import { limits } from './middleware/limits.ts'
 import { paths } from './middleware/paths.ts'
-import { requests } from './middleware/requests.ts'
-import { turns } from './middleware/turns.ts'
+import { requests, turns } from './middleware/requests.ts'
 import { adminRoutes } from './routes/admin.ts'
 import { authRoutes } from './routes/auth.ts'
 import { discoveryRoutes } from './routes/discovery.ts'
 import { emailRoutes } from './routes/email.ts'
 import { fhir } from './routes/fhir.ts'
-import { graphiqlRoutes } from './routes/graphiql.ts'
 import { healthRoutes } from './routes/health.ts'
 import { oauthRoutes } from './routes/oauth.ts'
-import { openapiRoutes } from './routes/openapi.ts'
-import { pageRoutes } from './routes/pages.ts'
+import { graphiqlRoutes, openapiRoutes, pageRoutes } from './routes/pages.ts'
 import { scimRoutes } from './routes/scim.ts'
 import { storageRoutes } from './routes/storage.ts'
 import { type Route, routerOf } from './routes/table.ts'
@@ -89,7 +86,7 @@ interface MatchedLayer {
 
 /** A path that some route has, with another method, is a 405. */
 const unmatched: Middleware = async (ctx) => {
-  // The router leaves the layers whose path fits in `matched`; its types do not tell.
+  // The router leaves the layers whose path fits in `matched`; its types lack the field.
   const { matched = [] } = ctx as { matched?: readonly MatchedLayer[] }
   const allowed = [...new Set(matched.flatMap((layer) => layer.methods))]
   if (allowed.length > 0) throw methodNotAllowed(allowed.join(', '))

@@ -1,4 +1,4 @@
-/** What `ctx.state` holds, and the short names of Koa's types that carry it. */
+/** The content of `ctx.state`, and short names of Koa's types that carry it. */
 import type { Middleware as KoaMiddleware, ParameterizedContext } from 'koa'
 import type { TokenClaims } from '../shared/access/credentials/tokens.ts'
 import type { Principal, ProjectContext } from '../shared/access/principal.ts'
@@ -25,7 +25,7 @@ export type State = {
 export type Context = ParameterizedContext<State>
 export type Middleware = KoaMiddleware<State>
 
-/** What the routes are made of. */
+/** Everything that a route needs. */
 export interface Web {
   readonly services: Services
   readonly metrics: Metrics
@@ -40,7 +40,7 @@ export function caller(ctx: Context): { readonly principal: Principal; readonly 
   return { principal, session }
 }
 
-/** As `caller`, where it changes something: events of the change tell by which request. */
+/** As `caller`, where it changes something: events of the change name the request. */
 export function writer(ctx: Context): ReturnType<typeof caller> {
   const { principal, session } = caller(ctx)
   const { requestId, traceId } = ctx.state

@@ -1,4 +1,5 @@
 /** From services to a listening server, and back: stop accepting, finish what runs, close. */
+
 import {
   createServer,
   type IncomingMessage,
@@ -12,7 +13,6 @@ import type { Services } from '../shared/services.ts'
 import { createApp } from './app.ts'
 import { openLargeBodies } from './large/large-bodies.ts'
 import { createMetrics } from './metrics.ts'
-import { watchBodies } from './slow-bodies.ts'
 import { openSockets } from './subscriptions/sockets.ts'
 
 export interface Listening {
@@ -83,21 +83,26 @@ export async function listen(services: Services, port: number): Promise<Listenin
     async stop(patienceMs) {
       stopping = true
       const closed = new Promise<void>((resolve) => server.close(() => resolve()))
-      // Node's own closeIdleConnections spares a connection that has not sent a request yet.
-      for (const [socket, running] of connections) {
-        if (running.size === 0) socket.destroy()
-        for (const res of running) {
-          if (!res.headersSent) res.setHeader('Connection', 'close')
-          // It has no end of its own; whoever listens comes again.
-          else if (res.getHeader('Content-Type') === EVENT_STREAM) res.end()
-        }
-      }
+      dismiss(connections)
       await sockets.close()
       const timer = setTimeout(() => server.closeAllConnections(), patienceMs)
       await closed
       clearTimeout(timer)
       await largeBodies.close()
     },
+  }
+}
+
+/** Ends connections without a request; the others end with their answers. */
+function dismiss(connections: Connections): void {
+  // Node's own closeIdleConnections spares a connection that has not sent a request yet.
+  for (const [socket, running] of connections) {
+    if (running.size === 0) socket.destroy()
+    for (const res of running) {
+      if (!res.headersSent) res.setHeader('Connection', 'close')
+      // A stream of events has no end of its own; its receiver connects again.
+      else if (res.getHeader('Content-Type') === EVENT_STREAM) res.end()
+    }
   }
 }
 
@@ -149,7 +154,7 @@ const REFUSALS: ReadonlyMap<string | undefined, readonly [string, string, string
   ['ERR_HTTP_REQUEST_TIMEOUT', ['408 Request Timeout', 'timeout', TOO_SLOW]],
 ])
 
-/** What the HTTP parser refuses never becomes a request; it is answered here, in the same form. */
+/** A message that the HTTP parser refuses never becomes a request; this answers it, in the same form. */
 function refuse(error: NodeJS.ErrnoException, socket: Socket): void {
   if (!socket.writable || error.code === 'ECONNRESET') {
     socket.destroy()
@@ -175,4 +180,48 @@ function answer(socket: Socket, status: string, code: string, text: string): voi
       body,
     ].join('\r\n'),
   )
+}
+
+/**
+ * Requests whose body stands still, or comes so slowly that somebody only wants to hold the connection. The
+ * connections are looked at now and then, which costs the requests themselves nothing.
+ */
+type Connections = ReadonlyMap<Socket, ReadonlySet<ServerResponse>>
+
+interface Progress {
+  readonly bytes: number
+  readonly at: number
+}
+
+/** A body brings at least this much within the time; the slowest of lines brings more. */
+const LEAST_BYTES = 16 * 1024
+const LOOKS = 6
+
+/** Calls `end` for a connection whose body brings too little for `idleMs`. Answers what stops it. */
+function watchBodies(
+  connections: Connections,
+  idleMs: number,
+  end: (socket: Socket, res: ServerResponse) => void,
+): () => void {
+  const seen = new WeakMap<IncomingMessage, Progress>()
+  const timer = setInterval(() => {
+    const now = performance.now()
+    for (const [socket, running] of connections) {
+      for (const res of running) {
+        const { req } = res
+        if (req.complete) continue
+        const last = seen.get(req)
+        const isMoving = last === undefined || socket.bytesRead - last.bytes >= LEAST_BYTES
+        if (isMoving || waitsForUs(req)) seen.set(req, { bytes: socket.bytesRead, at: now })
+        else if (now - last.at >= idleMs) end(socket, res)
+      }
+    }
+  }, idleMs / LOOKS)
+  timer.unref()
+  return () => clearInterval(timer)
+}
+
+/** Its buffer is full: more is not read from the connection until we take some out. */
+function waitsForUs(req: IncomingMessage): boolean {
+  return req.readableLength >= req.readableHighWaterMark
 }

@@ -5,7 +5,7 @@ import { ConfigError } from '../shared/config/reader.ts'
 import { warmUp } from '../shared/graphql/document/document.ts'
 import { createLogger, type Logger } from '../shared/log.ts'
 import { openServices, StartError } from '../shared/open-services.ts'
-import { tellWebLoad } from '../shared/platform/redis/web-load.ts'
+import { publishWebLoad } from '../shared/platform/redis/web-load.ts'
 import type { Services } from '../shared/services.ts'
 import { type Listening, listen } from './listen.ts'
 
@@ -21,7 +21,7 @@ async function main(): Promise<void> {
     throw explained(error, config.port)
   })
   log.info({ port: listening.port, baseUrl: config.baseUrl }, 'listening')
-  tellWebLoad(services.redis)
+  publishWebLoad(services.redis)
   stopOnSignal(listening, services, log)
   await warmUp()
 }

@@ -1,4 +1,5 @@
 /** The Prometheus registry of the web process. https://prometheus.io/docs/instrumenting/exposition_formats/ */
+
 import {
   AggregatorRegistry,
   Counter,
@@ -8,9 +9,10 @@ import {
   Registry,
 } from 'prom-client'
 import { NO_PARTS, waitingParts } from '../shared/bulk/exports/rows/parts.ts'
+import { queueDepths } from '../shared/jobs/upkeep/queue-depths.ts'
+import { readAllLanes } from '../shared/platform/queue/stats.ts'
 import type { Services } from '../shared/services.ts'
 import { backlogOf, NO_BACKLOG } from '../shared/subscriptions/deliveries.ts'
-import { watchProjects } from './project-metrics.ts'
 
 export interface Metrics {
   readonly contentType: string
@@ -24,33 +26,62 @@ export interface Metrics {
   message(kind: 'pong' | 'handshake' | 'heartbeat' | 'event-notification' | 'refusal'): void
 }
 
+type Watched = Pick<Services, 'database' | 'queues' | 'redis'>
+
 const BUCKETS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30]
 
-export function createMetrics({
-  database,
-  queues,
-  redis,
-}: Pick<Services, 'database' | 'queues' | 'redis'>): Metrics {
+export function createMetrics(services: Watched): Metrics {
   const registry = new Registry()
+  const registers = [registry]
   collectDefaultMetrics({ register: registry })
   const requests = new Counter({
     name: 'http_requests_total',
     help: 'Answered requests',
     labelNames: ['method', 'route', 'status'],
-    registers: [registry],
+    registers,
   })
   const durations = new Histogram({
     name: 'http_request_duration_seconds',
     help: 'Time from the first byte of a request to the last of its answer',
     labelNames: ['method', 'route'],
     buckets: BUCKETS,
-    registers: [registry],
+    registers,
   })
+  const messages = new Counter({
+    name: 'socket_messages_total',
+    help: 'Messages to web sockets',
+    labelNames: ['kind'],
+    registers,
+  })
+  watchDatabase(registry, services)
+  watchQueues(registry, services)
+  watchProjects(registry, services)
+  watchExports(registry, services)
+  const readBacklog = watchEvents(registry, services)
+  return {
+    contentType: registry.contentType,
+    async text() {
+      await readBacklog()
+      const published = await services.queues.workerMetrics().catch(() => [])
+      const workers = AggregatorRegistry.aggregate(published.map((text) => JSON.parse(text)))
+      return `${await registry.metrics()}\n${await workers.metrics()}`
+    },
+    request(method, route, status, seconds) {
+      requests.inc({ method, route, status })
+      durations.observe({ method, route }, seconds)
+    },
+    watchSockets: (read) => watchSockets(registry, read),
+    message: (kind) => messages.inc({ kind }),
+  }
+}
+
+function watchDatabase(registry: Registry, { database }: Watched): void {
+  const registers = [registry]
   new Gauge({
     name: 'database_pool_connections',
     help: 'Connections of the pool by state',
     labelNames: ['state'],
-    registers: [registry],
+    registers,
     collect() {
       const pool: unknown = database.knex.client.pool
       for (const [state, count] of poolStates(pool)) this.set({ state }, count)
@@ -59,16 +90,20 @@ export function createMetrics({
   new Gauge({
     name: 'database_statements_total',
     help: 'Statements sent since the process started',
-    registers: [registry],
+    registers,
     collect() {
       this.set(database.statements)
     },
   })
+}
+
+function watchQueues(registry: Registry, { queues }: Watched): void {
+  const registers = [registry]
   new Gauge({
     name: 'queue_jobs',
     help: 'Jobs by queue and state',
     labelNames: ['queue', 'state'],
-    registers: [registry],
+    registers,
     async collect() {
       this.reset()
       const depths = await queues.depths().catch(() => ({}))
@@ -77,18 +112,11 @@ export function createMetrics({
       }
     },
   })
-  watchProjects(registry, { database, redis })
-  const messages = new Counter({
-    name: 'socket_messages_total',
-    help: 'Messages to web sockets',
-    labelNames: ['kind'],
-    registers: [registry],
-  })
   new Gauge({
     name: 'queue_oldest_seconds',
     help: 'How long the longest waiting job of each queue waits',
     labelNames: ['queue'],
-    registers: [registry],
+    registers,
     async collect() {
       this.reset()
       const since = await queues.waitingSince().catch(() => ({}))
@@ -98,10 +126,24 @@ export function createMetrics({
     },
   })
   new Gauge({
+    name: 'redis_round_trip_seconds',
+    help: 'Time of one PING; nothing while Redis is away',
+    registers,
+    async collect() {
+      this.reset()
+      const ms = await queues.ping().catch(() => undefined)
+      if (ms !== undefined) this.set(ms / 1000)
+    },
+  })
+}
+
+function watchExports(registry: Registry, { database }: Watched): void {
+  const registers = [registry]
+  new Gauge({
     name: 'export_parts',
     help: 'Parts of exports that are to be done, by state',
     labelNames: ['state'],
-    registers: [registry],
+    registers,
     async collect() {
       this.reset()
       const { waiting, active } = await waitingParts(database).catch(() => NO_PARTS)
@@ -112,61 +154,61 @@ export function createMetrics({
   new Gauge({
     name: 'export_oldest_seconds',
     help: 'How long the oldest export that has not ended is there',
-    registers: [registry],
+    registers,
     async collect() {
       const { oldestSeconds } = await waitingParts(database).catch(() => NO_PARTS)
       this.set(oldestSeconds)
     },
   })
-  const [waiting, oldest, paused] = (
-    [
-      ['event_deliveries_waiting', 'Events that Subscriptions are owed'],
-      ['event_oldest_seconds', 'Age of the oldest event that nobody has tried to deliver yet'],
-      ['event_circuits_open', 'Subscriptions whose deliveries pause'],
-    ] as const
-  ).map(([name, help]) => new Gauge({ name, help, registers: [registry] }))
-  async function readBacklog(): Promise<void> {
+}
+
+/** Returns the function that reads the three of them in one statement, before the registry is printed. */
+function watchEvents(registry: Registry, { database }: Watched): () => Promise<void> {
+  const registers = [registry]
+  const waiting = new Gauge({
+    name: 'event_deliveries_waiting',
+    help: 'Events that are to be delivered to Subscriptions',
+    registers,
+  })
+  const oldest = new Gauge({
+    name: 'event_oldest_seconds',
+    help: 'Age of the oldest event that nobody has tried to deliver yet',
+    registers,
+  })
+  const paused = new Gauge({
+    name: 'event_circuits_open',
+    help: 'Subscriptions whose deliveries pause',
+    registers,
+  })
+  return async () => {
     const backlog = await backlogOf(database).catch(() => NO_BACKLOG)
-    waiting?.set(backlog.waiting)
-    oldest?.set(backlog.oldestSeconds)
-    paused?.set(backlog.paused)
+    waiting.set(backlog.waiting)
+    oldest.set(backlog.oldestSeconds)
+    paused.set(backlog.paused)
   }
+}
+
+function watchSockets(
+  registry: Registry,
+  read: () => Readonly<Record<'sockets' | 'bindings', number>>,
+): void {
+  const registers = [registry]
   new Gauge({
-    name: 'redis_round_trip_seconds',
-    help: 'Time of one PING; nothing while Redis is away',
-    registers: [registry],
-    async collect() {
-      this.reset()
-      const ms = await queues.ping().catch(() => undefined)
-      if (ms !== undefined) this.set(ms / 1000)
+    name: 'sockets_open',
+    help: 'Open web sockets',
+    registers,
+    collect() {
+      this.set(read().sockets)
     },
   })
-  return {
-    contentType: registry.contentType,
-    async text() {
-      await readBacklog()
-      const published = await queues.workerMetrics().catch(() => [])
-      const workers = AggregatorRegistry.aggregate(published.map((text) => JSON.parse(text)))
-      return `${await registry.metrics()}\n${await workers.metrics()}`
+  new Gauge({
+    name: 'socket_bindings',
+    help: 'Subscriptions bound to web sockets',
+    registers,
+    collect() {
+      this.set(read().bindings)
     },
-    request(method, route, status, seconds) {
-      requests.inc({ method, route, status })
-      durations.observe({ method, route }, seconds)
-    },
-    watchSockets(read) {
-      for (const name of ['sockets', 'bindings'] as const) {
-        new Gauge({
-          name: name === 'sockets' ? 'sockets_open' : 'socket_bindings',
-          help: name === 'sockets' ? 'Open web sockets' : 'Subscriptions bound to web sockets',
-          registers: [registry],
-          collect() {
-            this.set(read()[name])
-          },
-        })
-      }
-    },
-    message: (kind) => messages.inc({ kind }),
-  }
+  })
 }
 
 /** knex does not type its pool; these four methods are tarn's. */
@@ -177,4 +219,76 @@ function poolStates(pool: unknown): [string, number][] {
     ['free', counts?.numFree?.() ?? 0],
     ['waiting', counts?.numPendingAcquires?.() ?? 0],
   ]
+}
+
+/** Projects beyond this number are counted as one, so that the text stays short. */
+const MOST_PROJECTS = 500
+const OTHERS = 'other'
+
+interface Depth {
+  readonly queue: string
+  readonly project: string
+  readonly states: Readonly<Record<string, number>>
+  readonly oldestSeconds: number
+}
+
+/** Bots count their runs as `flight`: waiting or running. */
+function watchProjects(registry: Registry, { database, redis }: Watched): void {
+  const registers = [registry]
+  const oldest = new Gauge({
+    name: 'queue_project_oldest_seconds',
+    help: 'How long the longest waiting job of a Project waits',
+    labelNames: ['queue', 'project'],
+    registers,
+  })
+  new Gauge({
+    name: 'queue_project_jobs',
+    help: 'Jobs of a Project by queue and state',
+    labelNames: ['queue', 'project', 'state'],
+    registers,
+    async collect() {
+      const depths = await readDepths(database, redis).catch(() => [])
+      this.reset()
+      oldest.reset()
+      for (const { queue, project, states, oldestSeconds } of shortened(depths)) {
+        for (const [state, count] of Object.entries(states)) {
+          if (count > 0) this.inc({ queue, project, state }, count)
+        }
+        if (oldestSeconds > 0) oldest.set({ queue, project }, oldestSeconds)
+      }
+    },
+  })
+}
+
+async function readDepths(
+  database: Services['database'],
+  redis: Services['redis'],
+): Promise<readonly Depth[]> {
+  const [jobs, lanes] = await Promise.all([queueDepths(database), readAllLanes(redis)])
+  return [
+    ...jobs.map(({ queue, project, waiting, active, failed, oldestMs }) => ({
+      queue,
+      project,
+      states: { waiting, active, failed },
+      oldestSeconds: (oldestMs ?? 0) / 1000,
+    })),
+    ...lanes.map(({ queue, project, inFlight, oldestWaitingSeconds }) => ({
+      queue,
+      project,
+      states: { flight: inFlight },
+      oldestSeconds: oldestWaitingSeconds,
+    })),
+  ]
+}
+
+function shortened(depths: readonly Depth[]): readonly Depth[] {
+  const sizes = new Map<string, number>()
+  for (const { project, states } of depths) {
+    const size = Object.values(states).reduce((sum, count) => sum + count, 0)
+    sizes.set(project, (sizes.get(project) ?? 0) + size)
+  }
+  if (sizes.size <= MOST_PROJECTS) return depths
+  const largest = [...sizes].toSorted(([, a], [, b]) => b - a).slice(0, MOST_PROJECTS)
+  const named = new Set(largest.map(([project]) => project))
+  return depths.map((depth) => (named.has(depth.project) ? depth : { ...depth, project: OTHERS }))
 }

@@ -54,7 +54,7 @@ export function sendVersion(ctx: Context, status: number, version: Version, base
   ctx.body = present(version, principal, ctx.get('X-Medplum') === 'extended')
 }
 
-/** Past Koa, which does not tell when a chunk has left: its memory is then given back. */
+/** Writes past Koa, which does not report when a chunk has left: its memory is then given back. */
 async function sendContent(ctx: Context, status: number, content: Readable): Promise<void> {
   const { res } = ctx
   ctx.status = status
@@ -70,7 +70,7 @@ async function sendContent(ctx: Context, status: number, content: Readable): Pro
     }
     res.end()
   } catch {
-    // A connection that is cut tells the caller that this was not all.
+    // A cut connection shows the caller that this was not all.
     res.destroy()
   }
   if (!res.closed) await once(res, 'close').catch(() => undefined)

@@ -139,7 +139,7 @@ export class Contended extends HttpError {
   }
 }
 
-/** 409 for work that was tried again and again; the SQLSTATE tells a caller that one more try may do. */
+/** 409 for work that was tried again and again; the SQLSTATE shows a caller that one more try may do. */
 export function racesLost(sqlState: string): HttpError {
   const { id, issue: issues } = conflict('Too many concurrent changes, try again').outcome
   const coded = issues.map(({ details, ...rest }) => ({

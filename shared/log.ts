@@ -20,7 +20,7 @@ export function createLogger(level: string, process: 'web' | 'worker' | 'script'
 const AWAY =
   /^(E[A-Z_]{4,}$|Connection is closed|Stream isn't writeable|Command timed out|Reached the max retries|LOADING )/
 
-/** A failure that is expected to happen is told in one line; any other with its stack. */
+/** An expected failure is logged in one line; any other with its stack. */
 function causeText(error: unknown): unknown {
   if (!(error instanceof Error)) return error
   if (error instanceof HttpError) return chain(error)

@@ -1,10 +1,12 @@
 /** Opens the services of a process; they close in reverse order. */
+
 import { setTimeout as delay } from 'node:timers/promises'
 import { createDevices } from './access/credentials/devices.ts'
 import { createHashing } from './access/credentials/hashing.ts'
 import { createSignedUrls } from './access/credentials/signed-urls.ts'
 import { createTokens } from './access/credentials/tokens.ts'
 import type { Config } from './config/config.ts'
+import { waits } from './config/waits.ts'
 import { openPrincipals } from './identity/principals.ts'
 import { openProfiles } from './identity/profiles.ts'
 import { openProgramRights } from './identity/program-rights.ts'
@@ -24,7 +26,6 @@ import { writeFeatures } from './write-features.ts'
 /** Why a process cannot start, in one sentence for whoever starts it. */
 export class StartError extends Error {}
 
-const PATIENCE_MS = 30_000
 const RETRY_MS = 1000
 
 /** Waits up to 30 s for PostgreSQL and Redis. Errors: StartError, ConfigError. */
@@ -76,9 +77,9 @@ export async function openServices(config: Config, log: Logger): Promise<Service
   }
 }
 
-/** One line a second tells what is waited for. */
+/** Waits for PostgreSQL and logs one line a second. */
 async function untilAnswering(database: Database, log: Logger): Promise<void> {
-  const deadline = Date.now() + PATIENCE_MS
+  const deadline = Date.now() + waits.startMs
   for (;;) {
     try {
       await database.ping()
@@ -97,7 +98,7 @@ async function untilAnswering(database: Database, log: Logger): Promise<void> {
   }
 }
 
-/** What no waiting mends: SQLSTATE class 28, a wrong account, and 3D000, no such database. */
+/** Waiting does not help against SQLSTATE class 28, a wrong account, and 3D000, no such database. */
 function refusalOf(error: unknown): string | undefined {
   const cause = error instanceof Error && error.cause !== undefined ? error.cause : error
   if (!(cause instanceof Error && 'code' in cause)) return undefined

@@ -181,7 +181,7 @@ function startWorker(
     runRetryDelay: 500,
   }
   const worker = new LendingWorker<ExecuteJob>(queue, process, settings, loans)
-  // That Redis is away is said once, by its connection.
+  // The connection logs once that Redis is away.
   worker.on('error', (error) => log.debug({ queue, reason: error.message }, 'Worker'))
   worker.on('failed', (job, error) => {
     if (job === undefined) return

@@ -134,7 +134,7 @@ async function openRecorder({ services }: Stage, principal: Principal): Promise<
 
 /** Before the page a search may ask for units, beside it for a total, after it for includes. */
 function pageOf(statements: readonly Statement[] = []): Statement | undefined {
-  return statements.find(({ text }) => text.includes('join version'))
+  return statements.find(({ text }) => text.includes('from version'))
 }
 
 async function explain(

@@ -2,14 +2,21 @@
  * Where a request comes from, by the headers that browsers set and scripts cannot, and the cookies that count
  * by it. A cookie never counts for a script of another origin: the JSON routes answer those, too, without it.
  */
+
+import { hash, randomBytes } from 'node:crypto'
+import { type Device, isDeviceOf } from '../../shared/access/credentials/devices.ts'
 import type { Config } from '../../shared/config/config.ts'
+import type { Resource } from '../../shared/fhir/resource.ts'
+import { readUser } from '../../shared/projects/users.ts'
+import type { Services } from '../../shared/services.ts'
 import type { Context } from '../context.ts'
+import { digestOf, isDigestOf, UNGRANTED_MS, userIdOf } from './logins.ts'
 
 /**
  * `page`: a script of our own pages, or of the app at APP_URL on the same site. `foreign`: anything else in a
  * browser. `program`: no browser says that it is one.
  */
-export type Sender = 'page' | 'foreign' | 'program'
+type Sender = 'page' | 'foreign' | 'program'
 
 /** https://www.w3.org/TR/fetch-metadata/#sec-fetch-site-header; browsers send it over https and to loopback. */
 export function senderOf(ctx: Context, config: Config): Sender {
@@ -92,11 +99,80 @@ export function sessionCookies(ctx: Context, config: Config): readonly string[] 
 }
 
 /**
- * What keeps a neighbouring host from setting the cookie: __Host- is refused with a Domain or another Path.
+ * The prefix keeps a neighbouring host from setting the cookie: __Host- is refused with a Domain or another Path.
  * https://www.ietf.org/archive/id/draft-ietf-httpbis-rfc6265bis-20.html#name-cookie-name-prefixes
  */
 function prefix({ baseUrl }: Config): string {
   const { protocol, pathname } = new URL(baseUrl)
   if (protocol !== 'https:') return ''
   return pathname === '/' ? '__Host-' : '__Secure-'
+}
+
+// * An unfinished Login belongs to the browser that began it on one of our pages: a cookie of its own is demanded at
+// every step. A Login that a client library began has no cookie. Whoever goes on with it holds its id, and its
+// code is worth nothing without the verifier.
+
+const SECRET_BYTES = 32
+
+/** Made with every bound Login, so that no cookie of an earlier one can be planted. */
+export function newBinding(): { readonly secret: string; readonly digest: string } {
+  const secret = randomBytes(SECRET_BYTES).toString('base64url')
+  return { secret, digest: digestOf(secret) }
+}
+
+export function bindLogin(ctx: Context, config: Config, loginId: string, secret: string): void {
+  setCookie(ctx, config, loginCookie(loginId), secret, UNGRANTED_MS / 1000)
+}
+
+export function isBound(login: Resource): boolean {
+  return login.browser !== undefined
+}
+
+/** True when the request may go on with this Login. */
+export function isFromHere(ctx: Context, config: Config, login: Resource): boolean {
+  if (!isBound(login)) return true
+  if (senderOf(ctx, config) === 'foreign') return false
+  return isDigestOf(login.browser, readCookie(ctx, config, loginCookie(login.id ?? '')) ?? '')
+}
+
+// The cookie by which a browser is known to have signed in before (devices.ts); one for each e-mail address.
+
+const MAX_AGE_SECONDS = 90 * 86_400
+
+/** The device that the cookie names; whether its User still has the same credentials is not known here. */
+export function deviceIn(services: Services, ctx: Context, email: string): Device | undefined {
+  const { config, devices } = services
+  if (senderOf(ctx, config) === 'foreign') return undefined
+  return devices.read(readCookie(ctx, config, nameOf(email)) ?? '')
+}
+
+/** After a sign-in with a password and every other factor; a session that only goes on proves nothing anew. */
+export async function rememberSignIn(services: Services, ctx: Context, login: Resource) {
+  if (login.authMethod !== 'password' || login.bySession === true) return
+  const user = await readUser(services.repository, userIdOf(login) ?? '')
+  if (user !== undefined) rememberDevice(services, ctx, user)
+}
+
+/** After a change of credentials by a person who is signed in; a device that was known stays known. */
+export async function renewDevice(services: Services, ctx: Context, before: Resource) {
+  const device = deviceIn(services, ctx, String(before.email))
+  if (device === undefined || !isDeviceOf(device, before)) return
+  const user = await readUser(services.repository, device.userId)
+  if (user !== undefined) rememberDevice(services, ctx, user)
+}
+
+/**
+ * For a User who has proven everything that a sign-in takes. The device keeps its id, if it has one. A script of
+ * another origin neither shows the cookie nor gets it.
+ */
+export function rememberDevice(services: Services, ctx: Context, user: Resource): void {
+  if (senderOf(ctx, services.config) === 'foreign') return
+  const email = String(user.email)
+  const device = deviceIn(services, ctx, email)
+  const value = services.devices.issue(user, device?.userId === user.id ? device?.id : undefined)
+  setCookie(ctx, services.config, nameOf(email), value, MAX_AGE_SECONDS)
+}
+
+function nameOf(email: string): string {
+  return `botica-device-${hash('sha256', email).slice(0, 16)}`
 }

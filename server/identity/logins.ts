@@ -3,6 +3,7 @@
  * a membership, is granted when its code becomes tokens, and ends revoked. Until it is granted it
  * lives ten minutes.
  */
+
 import { hash, randomBytes, timingSafeEqual } from 'node:crypto'
 import { CLI_CLIENT } from '../../shared/access/credentials/clients.ts'
 import { systemPrincipal } from '../../shared/access/principal.ts'
@@ -12,6 +13,7 @@ import { parseReference, type Resource, referenceIn } from '../../shared/fhir/re
 import type { Session } from '../../shared/identity/principals.ts'
 import type { Services } from '../../shared/services.ts'
 import { parseVersion } from '../../shared/store/rows/rows.ts'
+import type { Context } from '../context.ts'
 
 const system = systemPrincipal(SYSTEM_PROJECT)
 export const UNGRANTED_MS = 600_000
@@ -102,8 +104,8 @@ export function userIdOf(login: Resource): string | undefined {
 }
 
 /**
- * What a code, a cookie or a refresh token is made of: the id of its Login, by which it is found, and
- * 256 random bits, of which only the digest is kept.
+ * A code, a cookie or a refresh token consists of the id of its Login, by which it is found, and of
+ * 256 random bits, of which only the digest is stored.
  */
 export function newLoginSecret(loginId: string): string {
   const id = Buffer.from(loginId.replaceAll('-', ''), 'hex')
@@ -126,4 +128,59 @@ export function isDigestOf(digest: unknown, secret: string): boolean {
   const wanted = Buffer.from(typeof digest === 'string' ? digest : '')
   const found = Buffer.from(digestOf(secret))
   return wanted.length === found.length && timingSafeEqual(wanted, found)
+}
+
+// One AuditEvent for everything that concerns a sign-in. It names who and from where, never a secret.
+
+const DICOM = 'http://dicom.nema.org/resources/ontology/DCM'
+const TRACING = 'https://medplum.com/fhir/StructureDefinition/tracing'
+const SUBTYPES = {
+  login: { system: DICOM, code: '110122', display: 'Login' },
+  logout: { system: DICOM, code: '110123', display: 'Logout' },
+} as const
+
+interface SignInEvent {
+  readonly kind: keyof typeof SUBTYPES
+  /** 0: done; 4: refused; 8: it could not be done. https://hl7.org/fhir/R4/valueset-audit-event-outcome.html */
+  readonly outcome: '0' | '4' | '8'
+  /** The event in words; it holds no values of the request. */
+  readonly what: string
+  /** `Type/id` of whom it concerns. */
+  readonly who?: string | undefined
+  /** Where the event is kept; the platform's own when there is none. */
+  readonly projectId?: string | undefined
+}
+
+/** Written in the background: no answer waits for it, and none fails with it. */
+export function audit(services: Services, ctx: Context, event: SignInEvent): void {
+  const { repository, log } = services
+  const { requestId, traceId } = ctx.state
+  const observer = { display: services.config.baseUrl }
+  const written = repository.create(systemPrincipal(SYSTEM_PROJECT), {
+    resourceType: 'AuditEvent',
+    ...(event.projectId === undefined ? {} : { meta: { project: event.projectId } }),
+    extension: [
+      {
+        url: TRACING,
+        extension: [
+          { url: 'requestId', valueId: requestId },
+          { url: 'traceId', valueId: traceId },
+        ],
+      },
+    ],
+    type: { system: DICOM, code: '110114', display: 'User Authentication' },
+    subtype: [SUBTYPES[event.kind]],
+    recorded: new Date().toISOString(),
+    outcome: event.outcome,
+    outcomeDesc: event.what,
+    agent: [
+      {
+        ...(event.who === undefined ? {} : { who: { reference: event.who } }),
+        requestor: true,
+        network: { address: ctx.ip, type: '2' },
+      },
+    ],
+    source: { observer },
+  })
+  written.catch((cause: unknown) => log.error({ cause, requestId }, 'An AuditEvent was lost'))
 }

@@ -1,4 +1,4 @@
-/** What web and its thread for large bodies say to each other. */
+/** The messages between web and its thread for large bodies. */
 import type { Config } from '../../shared/config/config.ts'
 import type { Metrics } from '../metrics.ts'
 

@@ -1,7 +1,12 @@
 /** Checks a caller against the mark that a route carries in its own line. */
+
 import { type Area, requireArea } from '../../shared/access/areas.ts'
+import { secretMatches } from '../../shared/access/credentials/clients.ts'
 import type { Principal } from '../../shared/access/principal.ts'
-import { forbidden } from '../../shared/errors.ts'
+import { forbidden, tooManyRequests } from '../../shared/errors.ts'
+import type { Resource } from '../../shared/fhir/resource.ts'
+import { secondsOf } from '../../shared/platform/redis/limiter.ts'
+import type { Services } from '../../shared/services.ts'
 import { caller, type Middleware } from '../context.ts'
 
 /** These ask for no token. Behind `address` and `secret` the handler checks another proof. */
@@ -31,7 +36,7 @@ const CHECKED = {
   'super-administrator': { area: 'administration', isMet: ({ isSuperAdmin }) => isSuperAdmin },
 } as const satisfies Readonly<Record<string, Check>>
 
-/** Who may call a route. */
+/** The mark of a route that says who may call it. */
 export type Access = keyof typeof OPEN | keyof typeof CHECKED
 
 export function isOpen(access: Access): access is keyof typeof OPEN {
@@ -50,4 +55,24 @@ export function admit(authenticate: Middleware, access: Access): Middleware {
       if (isMet?.(principal) === false) throw forbidden()
       return next()
     })
+}
+
+// * Secrets of clients at the door. Wrong ones are counted by client and address, so that whoever guesses pauses nobody
+// elsewhere; the count is this process' own first (limiter.ts), so that a right one costs no command of Redis.
+
+const WRONG_PER_MINUTE = 60
+
+/** `address` as of `addressOf`. Errors: 429 after too many wrong ones in a minute. */
+export function isSecretOf(
+  { wrongSecrets }: Services,
+  client: Resource,
+  secret: string,
+  address: string,
+): boolean {
+  const key = `${client.id}:${address}`
+  const { left, resetMs } = wrongSecrets.spend(key, 0, WRONG_PER_MINUTE)
+  if (left <= 0) throw tooManyRequests(secondsOf(resetMs))
+  const isRight = secretMatches(client, secret)
+  if (!isRight) wrongSecrets.spend(key, 1, WRONG_PER_MINUTE)
+  return isRight
 }

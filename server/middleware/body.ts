@@ -1,4 +1,4 @@
-/** Reads a request body within its limit, whatever coding it travels in. Slow ones end in `slow-bodies.ts`. */
+/** Reads a request body within its limit, whatever coding it travels in. Slow ones end in `listen.ts`. */
 import type { IncomingMessage } from 'node:http'
 import { Readable, type Transform } from 'node:stream'
 import { promisify } from 'node:util'
@@ -40,7 +40,7 @@ const READ_OFF_BYTES = 64 * 1024 * 1024
 const READ_OFF_MS = 10_000
 
 /**
- * What a caller still sends of a body that nobody wants is thrown away: many clients take no answer before
+ * The rest of a refused body is read and dropped: many clients take no answer before
  * they have sent all, and lose it when the connection closes on them (RFC 9112 §9.6).
  */
 export function readOff({ req }: { readonly req: IncomingMessage }): void {
@@ -137,7 +137,7 @@ async function inflated(raw: Buffer, coding: Coding, maxBytes: number): Promise<
 function inflating(req: Readable, coding: Coding): Readable {
   const decoder = STREAM_DECODERS[coding]()
   req.once('error', (error) => decoder.destroy(error))
-  // Whoever reads it is told; until then nobody listens.
+  // A reader gets the error; until there is one nobody listens.
   decoder.on('error', () => undefined)
   return Readable.from(inflatedChunks(req.pipe(decoder), coding), { objectMode: false })
 }

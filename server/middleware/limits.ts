@@ -47,7 +47,7 @@ export function limits(services: Services): Middleware {
   }
 }
 
-/** Of the Project whose token is shown; asked for only where the usual limit is used up. */
+/** The limits of the Project whose token is shown; read only where the usual limit is used up. */
 async function projectLimits(
   { tokens, principals }: Services,
   ctx: Context,

@@ -1,7 +1,11 @@
 /** Request id, trace id, one log line and one count a request. */
+
 import { randomUUID } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
+import type { Principal } from '../../shared/access/principal.ts'
 import type { Logger } from '../../shared/log.ts'
+import { ownTurn } from '../../shared/platform/event-loop-turns.ts'
+import { databaseTimeOf } from '../../shared/platform/postgres/statement.ts'
 import { DEPTH_HEADER } from '../../shared/request/depth.ts'
 import type { Context, Middleware } from '../context.ts'
 import type { Metrics } from '../metrics.ts'
@@ -60,8 +64,28 @@ function traceId({ traceparent, 'x-trace-id': given }: IncomingHttpHeaders): str
   return typeof given === 'string' && TRACE_ID.test(given) ? given.toLowerCase() : randomUUID()
 }
 
-/** The router leaves the pattern that fitted on the context; its types do not tell. */
+/** The router leaves the matched pattern on the context; its types lack the field. */
 function routeOf(ctx: Context): string {
   const { _matchedRoute: matched } = ctx as { _matchedRoute?: unknown }
   return ctx.state.route ?? (typeof matched === 'string' ? matched : 'unmatched')
+}
+
+/** A request that comes along with hundreds of others waits for its turn of the event loop. */
+export const turns: Middleware = async (_ctx, next) => {
+  await ownTurn()
+  await next()
+}
+
+/** `Server-Timing` for project admins who send `X-Debug-Timing: 1`. https://www.w3.org/TR/server-timing/ */
+export async function withTiming<T>(
+  ctx: Context,
+  principal: Principal,
+  work: () => Promise<T>,
+): Promise<T> {
+  if (ctx.get('X-Debug-Timing') !== '1' || !principal.isProjectAdmin) return await work()
+  const startedAt = performance.now()
+  const { result, ms } = await databaseTimeOf(work)
+  const total = performance.now() - startedAt
+  ctx.set('Server-Timing', `db;dur=${ms.toFixed(1)}, total;dur=${total.toFixed(1)}`)
+  return result
 }

@@ -64,7 +64,7 @@ function step(title, children, label, submit, refusal) {
       await what()
     } catch (error) {
       problem.textContent = error.message
-      // What has to be typed again; where there is nothing of the kind the alert is read out all the same.
+      // This is typed again; without such a field the alert is read out all the same.
       form.querySelector('[type=password], [inputmode=numeric]')?.select()
     } finally {
       for (const item of [button, ...no]) item.disabled = false
@@ -91,7 +91,7 @@ function said(title, text) {
   show(title, element('p', { role: 'status' }, text))
 }
 
-/** What the request of the app asks for, as `/auth/login` names it. */
+/** The parameters of the app's request, as `/auth/login` names them. */
 function request() {
   const names = {
     clientId: 'client_id',
@@ -107,7 +107,7 @@ function request() {
   return { ...Object.fromEntries(fields), ...own }
 }
 
-/** Of a page that keeps the token itself (RFC 7636 §4.1 and §4.2). */
+/** The challenge of a page that holds the token itself (RFC 7636 §4.1 and §4.2). */
 async function challenge() {
   const base64 = (bytes) =>
     btoa(String.fromCharCode(...new Uint8Array(bytes)))
@@ -181,7 +181,7 @@ function askMembership(login, memberships) {
   })
 }
 
-/** Who asks for what, in whose name. Words that give access to data are the person's to give; the others go along. */
+/** Shows which app asks for which scope. The person may withhold words that give access to data; the others go along. */
 async function askConsent(login, code) {
   const consent = await call(`login/${encodeURIComponent(login)}/consent`)
   const { application, owner, person, email, project, scopes } = consent
@@ -292,7 +292,7 @@ async function openGraphiql(code) {
   await graphiql.openGraphiql(code, verifier)
 }
 
-/** What becomes of the code of a person who has signed in. */
+/** The use that each kind of sign-in makes of its code. */
 const ARRIVALS = {
   oauth: askConsent,
   signin: () => said('Signed in', 'You are signed in.'),

@@ -5,16 +5,13 @@ import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
 import { grantedScope } from '../../shared/access/scopes.ts'
 import { allOk, badRequest, forbidden, notFound } from '../../shared/errors.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
-import { isRecent, requirePerson } from '../../shared/projects/recent-sign-in.ts'
-import { signedInUser } from '../../shared/projects/signed-in-user.ts'
+import { isRecent, requirePerson, signedInUser } from '../../shared/projects/signed-in-user.ts'
 import { FHIR_JSON } from '../../shared/request/reply.ts'
 import type { Services } from '../../shared/services.ts'
 import { parseVersion } from '../../shared/store/rows/rows.ts'
 import { type Context, caller, type Web } from '../context.ts'
 import { findClient } from '../identity/auth/apps.ts'
-import { audit } from '../identity/auth/audit.ts'
 import { denyLogin, describeConsent } from '../identity/auth/consent.ts'
-import { renewDevice } from '../identity/auth/device-cookie.ts'
 import { findMethod, finishExternal } from '../identity/auth/external.ts'
 import { readFields } from '../identity/auth/fields.ts'
 import { logInByGoogle } from '../identity/auth/google.ts'
@@ -35,29 +32,26 @@ import {
 } from '../identity/auth/passwords.ts'
 import { registerPatient, registerProject, registerUser } from '../identity/auth/register.ts'
 import { loginResult } from '../identity/auth/sign-in.ts'
-import { readLogin, revokeLogin, userIdOf } from '../identity/logins.ts'
-import { createClientKeys } from '../identity/oauth/client-keys.ts'
+import { renewDevice } from '../identity/browser.ts'
+import { audit, readLogin, revokeLogin, userIdOf } from '../identity/logins.ts'
+import { createClientKeys } from '../identity/oauth/clients.ts'
 import { exchange } from '../identity/oauth/exchange.ts'
 import { createRoutes, type RouteFamily } from './table.ts'
 
 const system = systemPrincipal(SYSTEM_PROJECT)
 
-export function authRoutes({ services }: Web): RouteFamily {
+export function authRoutes(web: Web): RouteFamily {
   const routes = createRoutes({ prefix: '/auth' })
-  routes.get('/me', 'signed-in', async (ctx) => {
-    ctx.body = await describeCaller(services, caller(ctx).session)
-  })
-  addSignIn(routes, services)
-  addPasswords(routes, services)
-  addRevocation(routes, services)
-  addPrograms(routes, services)
-  addSecondFactor(routes, services)
-  addSecondFactorAtLogin(routes, services)
+  addSignIn(routes, web)
+  addProviders(routes, web)
+  addRegistration(routes, web)
+  addAccount(routes, web)
+  addSecondFactor(routes, web)
   return routes
 }
 
-/** Signing in step by step, and registering. */
-function addSignIn(routes: RouteFamily, services: Services): void {
+/** The steps of a sign-in; each answers the next step or the code. */
+function addSignIn(routes: RouteFamily, { services }: Web): void {
   routes.post('/method', 'public', async (ctx) => {
     ctx.body = await findMethod(services, ctx, await readFields(ctx))
   })
@@ -80,69 +74,21 @@ function addSignIn(routes: RouteFamily, services: Services): void {
   routes.post('/scope', 'public', async (ctx) => {
     ctx.body = await chooseScope(services, ctx, await readFields(ctx))
   })
-  routes.post('/newuser', 'public', async (ctx) => {
-    ctx.body = await registerUser(services, ctx, await readFields(ctx))
-  })
-  routes.post('/newproject', 'public', async (ctx) => {
-    ctx.body = await registerProject(services, ctx, await readFields(ctx))
-  })
-  routes.post('/newpatient', 'public', async (ctx) => {
-    ctx.body = await registerPatient(services, ctx, await readFields(ctx))
-  })
-}
-
-function addPasswords(routes: RouteFamily, services: Services): void {
-  const project = async (id: string): Promise<Resource | undefined> => {
-    const isId = /^[0-9a-f-]{36}$/i.test(id)
-    const [found] = isId
-      ? await services.repository.readMany(system, [{ type: 'Project', id }])
-      : []
-    return found?.content === undefined ? undefined : parseVersion(found)
-  }
-  routes.post('/changepassword', 'account', async (ctx) => {
-    const fields = await readFields(ctx)
-    const user = await callingUser(services, ctx)
-    await changePassword(services, ctx, fields, user, loginIdOf(ctx))
-    sendOk(ctx)
-  })
-  routes.post('/resetpassword', 'public', async (ctx) => {
-    await requestReset(services, await readFields(ctx), project)
-    sendOk(ctx)
-  })
-  routes.post('/setpassword', 'public', async (ctx) => {
-    await usePasswordLink(services, ctx, await readFields(ctx))
-    sendOk(ctx)
-  })
-  routes.post('/verifyemail', 'public', async (ctx) => {
-    await verifyEmail(services, await readFields(ctx))
-    sendOk(ctx)
-  })
-}
-
-function addRevocation(routes: RouteFamily, services: Services): void {
-  routes.post('/revoke', 'account', async (ctx) => {
-    const fields = await readFields(ctx)
-    const id = fields.uuid('loginId')
-    fields.check()
-    const login = await readLogin(services, id)
-    const user = await signedInUser(services, caller(ctx).session)
-    if (login === undefined || user === undefined || userIdOf(login) !== user.id) throw notFound()
-    await revokeLogin(services, id)
-    const { principal } = caller(ctx)
-    const who = principal.profile
-    audit(services, ctx, {
-      kind: 'logout',
-      outcome: '0',
-      what: 'Login revoked',
-      who,
-      projectId: principal.project.id,
+  for (const [path, pass] of [
+    ['/mfa/login-enroll', enrolAtLogin],
+    ['/mfa/verify', verifyAtLogin],
+  ] as const) {
+    routes.post(path, 'public', async (ctx) => {
+      const fields = await readFields(ctx)
+      const token = fields.required('token', 'Token')
+      const login = await openLogin(services, ctx, fields)
+      ctx.body = await loginResult(services, ctx, await pass(services, ctx, login, token))
     })
-    sendOk(ctx)
-  })
+  }
 }
 
-/** Sign-in by other identity providers, and what a sign-in page needs to know of a client. */
-function addPrograms(routes: RouteFamily, services: Services): void {
+/** Sign-ins that an identity provider vouches for. */
+function addProviders(routes: RouteFamily, { services }: Web): void {
   const keys = createClientKeys(services)
   routes.get('/clientinfo/:clientId', 'public', async (ctx) => {
     const client = await findClient(services, ctx.params.clientId ?? '')
@@ -170,7 +116,60 @@ function addPrograms(routes: RouteFamily, services: Services): void {
   })
 }
 
-function addSecondFactor(routes: RouteFamily, services: Services): void {
+/** New accounts, and the links that are mailed to people who cannot sign in. */
+function addRegistration(routes: RouteFamily, { services }: Web): void {
+  const project = async (id: string): Promise<Resource | undefined> => {
+    if (!/^[0-9a-f-]{36}$/i.test(id)) return undefined
+    const [found] = await services.repository.readMany(system, [{ type: 'Project', id }])
+    return found?.content === undefined ? undefined : parseVersion(found)
+  }
+  routes.post('/newuser', 'public', async (ctx) => {
+    ctx.body = await registerUser(services, ctx, await readFields(ctx))
+  })
+  routes.post('/newproject', 'public', async (ctx) => {
+    ctx.body = await registerProject(services, ctx, await readFields(ctx))
+  })
+  routes.post('/newpatient', 'public', async (ctx) => {
+    ctx.body = await registerPatient(services, ctx, await readFields(ctx))
+  })
+  routes.post('/resetpassword', 'public', async (ctx) => {
+    await requestReset(services, await readFields(ctx), project)
+    sendOk(ctx)
+  })
+  routes.post('/setpassword', 'public', async (ctx) => {
+    await usePasswordLink(services, ctx, await readFields(ctx))
+    sendOk(ctx)
+  })
+  routes.post('/verifyemail', 'public', async (ctx) => {
+    await verifyEmail(services, await readFields(ctx))
+    sendOk(ctx)
+  })
+}
+
+function addAccount(routes: RouteFamily, { services }: Web): void {
+  routes.get('/me', 'signed-in', async (ctx) => {
+    ctx.body = await describeCaller(services, caller(ctx).session)
+  })
+  routes.post('/changepassword', 'account', async (ctx) => {
+    const fields = await readFields(ctx)
+    const user = await callingUser(services, ctx)
+    await changePassword(services, ctx, fields, user, loginIdOf(ctx))
+    sendOk(ctx)
+  })
+  routes.post('/revoke', 'account', async (ctx) => {
+    const fields = await readFields(ctx)
+    const id = fields.uuid('loginId')
+    fields.check()
+    const login = await readLogin(services, id)
+    const user = await signedInUser(services, caller(ctx).session)
+    if (login === undefined || user === undefined || userIdOf(login) !== user.id) throw notFound()
+    await revokeLogin(services, id)
+    auditAccount(services, ctx, 'logout', 'Login revoked')
+    sendOk(ctx)
+  })
+}
+
+function addSecondFactor(routes: RouteFamily, { services }: Web): void {
   routes.get('/mfa/status', 'account', async (ctx) => {
     const user = await callingUser(services, ctx)
     // This secret becomes the second factor, so an old token must not see it before its owner does.
@@ -180,10 +179,10 @@ function addSecondFactor(routes: RouteFamily, services: Services): void {
       ...(isShown ? await enrolment(services, user) : {}),
     }
   })
-  for (const [path, change] of [
-    ['/mfa/enroll', enrol],
-    ['/mfa/disable', disable],
-  ] as const) {
+  for (const { path, change, what } of [
+    { path: '/mfa/enroll', change: enrol, what: 'Second factor enrolled' },
+    { path: '/mfa/disable', change: disable, what: 'Second factor given up' },
+  ]) {
     routes.post(path, 'account', async (ctx) => {
       const fields = await readFields(ctx)
       const token = fields.required('token', 'Token')
@@ -193,29 +192,8 @@ function addSecondFactor(routes: RouteFamily, services: Services): void {
       await requirePerson(services, caller(ctx).session.login, user, password)
       await change(services, user, loginIdOf(ctx), token)
       await renewDevice(services, ctx, user)
-      const { principal } = caller(ctx)
-      audit(services, ctx, {
-        kind: 'login',
-        outcome: '0',
-        what: change === enrol ? 'Second factor enrolled' : 'Second factor given up',
-        who: principal.profile,
-        projectId: principal.project.id,
-      })
+      auditAccount(services, ctx, 'login', what)
       sendOk(ctx)
-    })
-  }
-}
-
-function addSecondFactorAtLogin(routes: RouteFamily, services: Services): void {
-  for (const [path, pass] of [
-    ['/mfa/login-enroll', enrolAtLogin],
-    ['/mfa/verify', verifyAtLogin],
-  ] as const) {
-    routes.post(path, 'public', async (ctx) => {
-      const fields = await readFields(ctx)
-      const token = fields.required('token', 'Token')
-      const login = await openLogin(services, ctx, fields)
-      ctx.body = await loginResult(services, ctx, await pass(services, ctx, login, token))
     })
   }
 }
@@ -227,8 +205,16 @@ async function callingUser(services: Services, ctx: Context): Promise<Resource> 
   return user
 }
 
-function loginIdOf(ctx: Context): string {
-  return caller(ctx).principal.loginId ?? ''
+const loginIdOf = (ctx: Context): string => caller(ctx).principal.loginId ?? ''
+
+function auditAccount(
+  services: Services,
+  ctx: Context,
+  kind: 'login' | 'logout',
+  what: string,
+): void {
+  const { profile, project } = caller(ctx).principal
+  audit(services, ctx, { kind, outcome: '0', what, who: profile, projectId: project.id })
 }
 
 function sendOk(ctx: Context): void {

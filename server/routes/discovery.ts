@@ -1,7 +1,4 @@
-/**
- * What a client can find out by itself: RFC 8414, RFC 9728, SMART App Launch. Only what is served is
- * named here.
- */
+/** Discovery for clients: RFC 8414, RFC 9728, SMART App Launch. Only what is served is named here. */
 import { AREA_WORDS } from '../../shared/access/areas.ts'
 import type { Config } from '../../shared/config/config.ts'
 import type { Web } from '../context.ts'

@@ -10,7 +10,7 @@ import { type Context, caller, type Middleware, type Web } from '../context.ts'
 import type { Access } from '../middleware/access.ts'
 import { openBody, readBody } from '../middleware/body.ts'
 import { goneSignal } from '../middleware/failures.ts'
-import { withTiming } from '../middleware/timing.ts'
+import { withTiming } from '../middleware/requests.ts'
 import { send } from '../send.ts'
 
 const ROOT = '/fhir/R4'
@@ -35,9 +35,9 @@ export function fhir({ services }: Web, authenticate: Middleware): Middleware {
     if (!isServed(ctx.path)) return await next()
     const path = pathOf(ctx)
     ctx.state.route = routeOf(path)
-    // Who says who they are is told what their Project has of its own.
-    const isTold = path === 'metadata' && ctx.get('authorization') !== ''
-    if (fhirAccess(path) === 'public' && !isTold) return await serve(ctx, NOBODY)
+    // A caller with a token sees what their Project defines for itself.
+    const isPersonal = path === 'metadata' && ctx.get('authorization') !== ''
+    if (fhirAccess(path) === 'public' && !isPersonal) return await serve(ctx, NOBODY)
     await authenticate(ctx, () => serve(ctx, caller(ctx).principal))
   }
 }
@@ -47,7 +47,7 @@ export function fhirAccess(path: string): Access {
   return PUBLIC.has(path) ? 'public' : 'signed-in'
 }
 
-/** What clients discover has routes of its own. */
+/** Discovery documents have routes of their own. */
 function isServed(path: string): boolean {
   if (!path.startsWith(ROOT) || path.startsWith(DISCOVERY)) return false
   return path.length === ROOT.length || path[ROOT.length] === '/'
@@ -69,7 +69,7 @@ async function requestOf(ctx: Context, config: Config): Promise<FhirRequest> {
       : { body: await readBody(ctx, bodyLimit(ctx, config)) }),
     requestId,
     traceId,
-    // What is kept to be answered again is kept as a whole.
+    // A reply that is stored for a repeated request is stored as a whole.
     takesPieces: headers['idempotency-key'] === undefined,
     signal: goneSignal(ctx),
   }

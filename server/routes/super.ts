@@ -4,13 +4,13 @@ import { FHIR_JSON } from '../../shared/request/reply.ts'
 import type { FhirReply } from '../../shared/request/request.ts'
 import type { Services } from '../../shared/services.ts'
 import { type Context, caller, type Web } from '../context.ts'
-import { audit } from '../identity/auth/audit.ts'
+import { audit } from '../identity/logins.ts'
 import { readBody, readJsonObject } from '../middleware/body.ts'
-import { setAnyPassword, setProjectPassword } from '../projects/admin/passwords.ts'
+import { setAnyPassword, setProjectPassword } from '../projects/admin/members.ts'
 import {
-  keptMails,
   migrations,
   nothingToDo,
+  outboxMails,
   purge,
   queuesNow,
   reloadCron,
@@ -38,15 +38,22 @@ const ASYNC: Readonly<Record<string, (call: SuperCall, body: Body) => Promise<Fh
 const READ: Readonly<Record<string, (call: SuperCall) => Promise<object>>> = {
   migrations,
   queues: queuesNow,
-  mails: keptMails,
+  mails: outboxMails,
 }
-/** Names of Medplum's routes that concern its own database. */
+/** They are of another database than ours. */
 const OTHERS = ['vacuum', 'tablesettings', 'setdataversion', 'reconcile-db-schema-drift']
 
 /** Adds its routes to those of `/admin`. */
 export function superRoutes(routes: RouteFamily, { services }: Web): void {
   const { maxBodyBytes } = services.config
   const callOf = (ctx: Context, name: string) => superCall(services, ctx, name)
+  const bodyOf = async (ctx: Context): Promise<Body> => {
+    const body = await readBody(ctx, maxBodyBytes)
+    if (body === undefined) return {}
+    ctx.state.body = body
+    return await readJsonObject(ctx, maxBodyBytes)
+  }
+
   routes.post('/projects/setpassword', 'administrator', async (ctx) => {
     const body = await readJsonObject(ctx, maxBodyBytes)
     await setProjectPassword(services, caller(ctx).principal, body)
@@ -73,18 +80,6 @@ export function superRoutes(routes: RouteFamily, { services }: Web): void {
     audit(services, ctx, { kind: 'login', outcome: '0', what: 'Signing keys rotated', who })
     sendOk(ctx)
   })
-  addTables(routes, services)
-}
-
-function addTables(routes: RouteFamily, services: Services): void {
-  const { maxBodyBytes } = services.config
-  const callOf = (ctx: Context, name: string) => superCall(services, ctx, name)
-  const bodyOf = async (ctx: Context): Promise<Body> => {
-    const body = await readBody(ctx, maxBodyBytes)
-    if (body === undefined) return {}
-    ctx.state.body = body
-    return await readJsonObject(ctx, maxBodyBytes)
-  }
   for (const [name, start] of Object.entries(ASYNC)) {
     routes.post(`/super/${name}`, 'super-administrator', async (ctx) => {
       const call = callOf(ctx, name)
@@ -105,6 +100,7 @@ function addTables(routes: RouteFamily, services: Services): void {
   }
 }
 
+/** The request as long operations read one. Errors: 403 for others than super administrators. */
 function superCall(services: Services, ctx: Context, name: string): SuperCall {
   const { principal } = caller(ctx)
   requireSuperAdmin(principal)

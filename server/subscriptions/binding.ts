@@ -36,7 +36,7 @@ export interface Binding {
   last: Promise<void>
 }
 
-/** Who a socket is bound for, as of now; undefined when the login or its rights have ended. */
+/** Reads the Principal that a socket is bound for; undefined when the login or its rights have ended. */
 async function principalOf(
   { principals }: Services,
   { loginId, scope }: TokenClaims,
@@ -83,7 +83,7 @@ export async function bind(
   }
 }
 
-/** The text of a notification; undefined when nothing may be told, `ended` when nothing will be any more. */
+/** The text of a notification; undefined when this one may not be sent, `ended` when none may any more. */
 export async function notificationFor(
   services: Services,
   binding: Binding,

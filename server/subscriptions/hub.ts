@@ -3,7 +3,7 @@
  * is bound is renewed in Redis and PostgreSQL for as long as it is.
  */
 
-import { openRedis } from '../../shared/platform/redis/redis.ts'
+import { openRedis, type Redis } from '../../shared/platform/redis/redis.ts'
 import type { Services } from '../../shared/services.ts'
 import { renewSubscriptions, socketChannel } from '../../shared/subscriptions/socket-store.ts'
 import {
@@ -13,7 +13,7 @@ import {
 import { createSocketSubscriptions } from '../../shared/subscriptions/store-socket-subscriptions.ts'
 import { type Binding, notificationFor } from './binding.ts'
 
-/** One who is told, until `end`. */
+/** A receiver of notifications, until `end`. */
 export interface Listener {
   readonly binding: Binding
   send(text: string): void
@@ -23,35 +23,67 @@ export interface Listener {
   overflow(): void
 }
 
-export interface Hub {
-  readonly bindings: number
-  /** Changes from here on are told. Errors: those of Redis and PostgreSQL, and nothing is added. */
-  add(listener: Listener): Promise<void>
-  /** Ends them, and their Subscriptions where nobody else is bound to them here. */
-  remove(listeners: readonly Listener[]): Promise<void>
-  close(): Promise<void>
-}
-
 const RENEW_MS = 30_000
 /** Two renewals may fail. */
 const LIVES_MS = 90_000
 const MOST_WAITING = 1000
 
-export function openHub(services: Services): Hub {
-  const { config, log, redis, repository } = services
-  const subscriber = openRedis(config, 'subscribe', log)
-  const listeners = new Map<string, Set<Listener>>()
-  let bindings = 0
+export class Hub {
+  #bindings = 0
+  readonly #services: Services
+  readonly #subscriber: Redis
+  readonly #listeners = new Map<string, Set<Listener>>()
+  readonly #timer: NodeJS.Timeout
 
-  subscriber.on('message', (channel: string, text: string) => {
-    for (const listener of listeners.get(channel) ?? []) {
-      if (text === '') listener.end()
-      // Written by `publishNotifications`.
-      else tell(listener, JSON.parse(text) as SocketNotification)
+  constructor(services: Services) {
+    this.#services = services
+    this.#subscriber = openRedis(services.config, 'subscribe', services.log)
+    this.#subscriber.on('message', (channel: string, text: string) => {
+      for (const listener of this.#listeners.get(channel) ?? []) {
+        if (text === '') listener.end()
+        // Written by `publishNotifications`.
+        else this.#notify(listener, JSON.parse(text) as SocketNotification)
+      }
+    })
+    this.#timer = setInterval(() => this.#renewAll(), RENEW_MS)
+  }
+
+  get bindings(): number {
+    return this.#bindings
+  }
+
+  /** Changes from here on are reported. Errors: those of Redis and PostgreSQL, and nothing is added. */
+  async add(listener: Listener): Promise<void> {
+    const { id } = listener.binding.subscription
+    const channel = socketChannel(id)
+    const found = this.#listeners.get(channel) ?? new Set()
+    this.#listeners.set(channel, found.add(listener))
+    this.#bindings += 1
+    try {
+      // Listening comes before the registration, so that no notification falls between them.
+      await this.#subscriber.subscribe(channel)
+      await this.#renew([listener.binding])
+    } catch (error) {
+      this.#drop(listener)
+      throw error
     }
-  })
+  }
 
-  function tell(listener: Listener, told: SocketNotification): void {
+  /** Ends them, and their Subscriptions where nobody else is bound to them here. */
+  async remove(leaving: readonly Listener[]): Promise<void> {
+    const last = leaving.filter((listener) => this.#drop(listener))
+    const ended = last.map(({ binding }) => binding.subscription)
+    if (ended.length === 0) return
+    await this.#subscriber.unsubscribe(...ended.map(({ id }) => socketChannel(id)))
+    await forgetSocketSubscriptions(this.#services, ended)
+  }
+
+  close(): void {
+    clearInterval(this.#timer)
+    this.#subscriber.disconnect()
+  }
+
+  #notify(listener: Listener, notification: SocketNotification): void {
     const { binding } = listener
     if (binding.waiting >= MOST_WAITING) {
       listener.overflow()
@@ -60,12 +92,13 @@ export function openHub(services: Services): Hub {
     binding.waiting += 1
     binding.last = binding.last.then(async () => {
       try {
-        const text = await notificationFor(services, binding, told)
+        const text = await notificationFor(this.#services, binding, notification)
         if (text === 'ended') listener.end()
         else if (text !== undefined) listener.send(text)
       } catch (error) {
         const reason = error instanceof Error ? error.message : 'unknown'
-        log.warn({ subscription: binding.subscription.id, reason }, 'A notification was lost')
+        const subscription = binding.subscription.id
+        this.#services.log.warn({ subscription, reason }, 'A notification was lost')
       } finally {
         binding.waiting -= 1
       }
@@ -73,65 +106,31 @@ export function openHub(services: Services): Hub {
   }
 
   /** True when nobody else here is bound to its Subscription. */
-  function drop(listener: Listener): boolean {
+  #drop(listener: Listener): boolean {
     const channel = socketChannel(listener.binding.subscription.id)
-    const found = listeners.get(channel)
+    const found = this.#listeners.get(channel)
     if (!found?.delete(listener)) return false
-    bindings -= 1
-    if (found.size === 0) listeners.delete(channel)
+    this.#bindings -= 1
+    if (found.size === 0) this.#listeners.delete(channel)
     return found.size === 0
   }
 
-  async function renew(bound: readonly Binding[]): Promise<void> {
-    await Promise.all([
-      renewSubscriptions(
-        redis,
-        bound.map(({ subscription }) => subscription),
-        LIVES_MS,
-      ),
-      repository.feature(createSocketSubscriptions).watch(
-        bound.map(({ watch }) => watch),
-        LIVES_MS,
-      ),
-    ])
-  }
-
-  const timer = setInterval(() => {
-    const bound = [...listeners.values()].flatMap(([first]) => first?.binding ?? [])
-    // That Redis or PostgreSQL is away is said by their connections.
-    renew(bound).catch((error: Error) => {
+  #renewAll(): void {
+    const bound = [...this.#listeners.values()].flatMap(([first]) => first?.binding ?? [])
+    // The connections themselves log that Redis or PostgreSQL is away.
+    this.#renew(bound).catch((error: Error) => {
+      const { log } = this.#services
       log.debug({ reason: error.message }, 'Bindings of web sockets were not renewed')
     })
-  }, RENEW_MS)
+  }
 
-  return {
-    get bindings() {
-      return bindings
-    },
-    async add(listener) {
-      const { id } = listener.binding.subscription
-      const channel = socketChannel(id)
-      const found = listeners.get(channel) ?? new Set()
-      listeners.set(channel, found.add(listener))
-      bindings += 1
-      try {
-        // First hear, then be told.
-        await subscriber.subscribe(channel)
-        await renew([listener.binding])
-      } catch (error) {
-        drop(listener)
-        throw error
-      }
-    },
-    async remove(leaving) {
-      const ended = leaving.filter(drop).map(({ binding }) => binding.subscription)
-      if (ended.length === 0) return
-      await subscriber.unsubscribe(...ended.map(({ id }) => socketChannel(id)))
-      await forgetSocketSubscriptions(services, ended)
-    },
-    async close() {
-      clearInterval(timer)
-      subscriber.disconnect()
-    },
+  async #renew(bound: readonly Binding[]): Promise<void> {
+    const { redis, repository } = this.#services
+    const subscriptions = bound.map(({ subscription }) => subscription)
+    const watches = bound.map(({ watch }) => watch)
+    await Promise.all([
+      renewSubscriptions(redis, subscriptions, LIVES_MS),
+      repository.feature(createSocketSubscriptions).watch(watches, LIVES_MS),
+    ])
   }
 }

@@ -1,4 +1,4 @@
-/** What is said on a web socket (events.md §9.1, §9.2), as JSON text. */
+/** The messages of a web socket, as JSON text. */
 import { randomUUID } from 'node:crypto'
 import { issue, outcome } from '../../shared/errors.ts'
 import { typeName } from '../../shared/fhir/definitions.ts'

@@ -4,9 +4,9 @@ import type { WebSocket } from 'ws'
 import type { Services } from '../../shared/services.ts'
 import { createSocketSubscriptions } from '../../shared/subscriptions/store-socket-subscriptions.ts'
 import type { Metrics } from '../metrics.ts'
-import { bind } from './binding.ts'
+import { type Binding, bind } from './binding.ts'
 import type { Hub, Listener } from './hub.ts'
-import { handshake, heartbeat, PONG, readMessage, refusal } from './messages.ts'
+import { type ClientMessage, handshake, heartbeat, PONG, readMessage, refusal } from './messages.ts'
 
 const MOST_BINDINGS = 100
 const MOST_MALFORMED = 20
@@ -23,136 +23,152 @@ export interface SocketOptions {
   readonly metrics: Metrics
   readonly hub: Hub
   readonly webSocket: WebSocket
-  /** Of the client. */
+  /** The address of the client. */
   readonly address: string
   /** Called when a token has bound the socket. */
   readonly proven: () => void
 }
 
-export interface Socket {
-  /** Tells that all is well; a client that does not answer at all is given up at the next one. */
-  beat(): void
-  close(code: number): void
-  terminate(): void
+type Kind = Parameters<Metrics['message']>[0]
+
+export class Socket {
   /** Resolves when it is closed and nothing is left of it. */
   readonly closed: Promise<void>
-}
+  readonly #options: SocketOptions
+  readonly #bound = new Map<string, Listener>()
+  #malformed = 0
+  #isAnswering = true
+  #waiting = 0
+  #working = Promise.resolve()
 
-export function createSocket({
-  services,
-  metrics,
-  hub,
-  webSocket,
-  address,
-  proven,
-}: SocketOptions): Socket {
-  const { log, tokens } = services
-  const bound = new Map<string, Listener>()
-  let malformed = 0
-  let isAnswering = true
-  let waiting = 0
-  let working = Promise.resolve()
+  constructor(options: SocketOptions) {
+    this.#options = options
+    const { webSocket, services, hub } = options
+    webSocket.on('message', (data, isBinary) => {
+      this.#isAnswering = true
+      this.#receive(isBinary ? undefined : readMessage(data.toString()))
+    })
+    webSocket.on('pong', () => {
+      this.#isAnswering = true
+    })
+    // A violation of the protocol closes it, with the code for that.
+    webSocket.on('error', (error) => services.log.debug({ reason: error.message }, 'Web socket'))
+    const ended = new Promise<void>((resolve) => webSocket.once('close', () => resolve()))
+    this.closed = ended.then(() => this.#next(() => hub.remove([...this.#bound.values()])))
+  }
 
-  const send = (kind: Parameters<Metrics['message']>[0], text: string) => {
+  /** Sends a sign of life; a client that has not answered the one before is cut off. */
+  beat(): void {
+    const { webSocket } = this.#options
+    if (!this.#isAnswering) {
+      webSocket.terminate()
+      return
+    }
+    this.#isAnswering = false
+    webSocket.ping()
+    if (this.#bound.size > 0) this.#send('heartbeat', heartbeat([...this.#bound.keys()]))
+  }
+
+  close(code: number): void {
+    this.#options.webSocket.close(code)
+  }
+
+  terminate(): void {
+    this.#options.webSocket.terminate()
+  }
+
+  #send(kind: Kind, text: string): void {
+    const { webSocket, metrics } = this.#options
     if (webSocket.readyState !== webSocket.OPEN) return
     webSocket.send(text)
     metrics.message(kind)
     if (webSocket.bufferedAmount > MOST_BUFFERED) webSocket.close(CLOSE.tryAgainLater)
   }
 
-  async function unbind(id: string): Promise<void> {
-    const listener = bound.get(id)
-    if (listener === undefined) return
-    bound.delete(id)
-    await hub.remove([listener])
+  #receive(message: ClientMessage | undefined): void {
+    const { webSocket, services } = this.#options
+    if (message === undefined) {
+      this.#malformed += 1
+      services.log.info({ malformed: this.#malformed }, 'A message of a web socket is ignored')
+      if (this.#malformed >= MOST_MALFORMED) webSocket.close(CLOSE.policy)
+    } else if (message.type === 'ping') this.#send('pong', PONG)
+    else if (this.#waiting >= MOST_WAITING) webSocket.close(CLOSE.policy)
+    else {
+      const { type, token } = message
+      void this.#next(() =>
+        type === 'bind-with-token' ? this.#bindWith(token) : this.#unbindWith(token),
+      )
+    }
   }
 
-  async function bindWith(token: string): Promise<void> {
-    const claims = await tokens.verify(token)
-    if (claims === undefined || claims === 'expired') return send('refusal', refusal(BAD_TOKEN))
+  async #bindWith(token: string): Promise<void> {
+    const { services, webSocket, hub, address, proven } = this.#options
+    const claims = await services.tokens.verify(token)
+    if (claims === undefined || claims === 'expired') return this.#refuse(BAD_TOKEN)
     const { subscriptionId } = claims
     if (subscriptionId === undefined) {
-      send('refusal', refusal('Token is of no subscription'))
-      return webSocket.close(CLOSE.policy)
+      this.#refuse('Token is of no subscription')
+      webSocket.close(CLOSE.policy)
+      return
     }
-    if (!bound.has(subscriptionId)) {
-      if (bound.size >= MOST_BINDINGS) {
-        return send('refusal', refusal(`A socket has at most ${MOST_BINDINGS} subscriptions`))
+    if (!this.#bound.has(subscriptionId)) {
+      if (this.#bound.size >= MOST_BINDINGS) {
+        return this.#refuse(`A socket has at most ${MOST_BINDINGS} subscriptions`)
       }
       const binding = await bind(services, claims, subscriptionId, address)
-      if (typeof binding === 'string') return send('refusal', refusal(binding))
+      if (typeof binding === 'string') return this.#refuse(binding)
       proven()
-      const listener: Listener = {
-        binding,
-        send: (text) => send('event-notification', text),
-        end: () => void next(() => unbind(subscriptionId)),
-        overflow: () => webSocket.close(CLOSE.tryAgainLater),
-      }
+      const listener = this.#listen(subscriptionId, binding)
       await hub.add(listener)
-      bound.set(subscriptionId, listener)
+      this.#bound.set(subscriptionId, listener)
     }
     // Further messages need not wait for it.
     void services.repository
       .feature(createSocketSubscriptions)
       .watched()
       .then(() => {
-        if (bound.has(subscriptionId)) send('handshake', handshake(subscriptionId))
+        if (this.#bound.has(subscriptionId)) this.#send('handshake', handshake(subscriptionId))
       })
   }
 
-  async function unbindWith(token: string): Promise<void> {
-    const claims = await tokens.verify(token)
-    if (typeof claims === 'object') await unbind(claims.subscriptionId ?? '')
-    else send('refusal', refusal(BAD_TOKEN))
+  #listen(id: string, binding: Binding): Listener {
+    return {
+      binding,
+      send: (text) => this.#send('event-notification', text),
+      end: () => void this.#next(() => this.#unbind(id)),
+      overflow: () => this.#options.webSocket.close(CLOSE.tryAgainLater),
+    }
+  }
+
+  async #unbindWith(token: string): Promise<void> {
+    const claims = await this.#options.services.tokens.verify(token)
+    if (typeof claims === 'object') await this.#unbind(claims.subscriptionId ?? '')
+    else this.#refuse(BAD_TOKEN)
+  }
+
+  async #unbind(id: string): Promise<void> {
+    const listener = this.#bound.get(id)
+    if (listener === undefined) return
+    this.#bound.delete(id)
+    await this.#options.hub.remove([listener])
+  }
+
+  #refuse(reason: string): void {
+    this.#send('refusal', refusal(reason))
   }
 
   /** One after the other: a bind is done before the unbind that follows it, or the end of the socket. */
-  function next(work: () => Promise<void>): Promise<void> {
-    waiting += 1
-    working = working
+  #next(work: () => Promise<void>): Promise<void> {
+    this.#waiting += 1
+    this.#working = this.#working
       .then(work)
       .catch((error: unknown) => {
         const reason = error instanceof Error ? error.message : 'unknown'
-        log.warn({ reason }, 'A message of a web socket was not answered')
+        this.#options.services.log.warn({ reason }, 'A message of a web socket was not answered')
       })
       .finally(() => {
-        waiting -= 1
+        this.#waiting -= 1
       })
-    return working
-  }
-
-  webSocket.on('message', (data, isBinary) => {
-    isAnswering = true
-    const message = isBinary ? undefined : readMessage(data.toString())
-    if (message === undefined) {
-      malformed += 1
-      log.info({ malformed }, 'A message of a web socket is ignored')
-      if (malformed >= MOST_MALFORMED) webSocket.close(CLOSE.policy)
-    } else if (message.type === 'ping') send('pong', PONG)
-    else if (waiting >= MOST_WAITING) webSocket.close(CLOSE.policy)
-    else {
-      const { type, token } = message
-      void next(() => (type === 'bind-with-token' ? bindWith(token) : unbindWith(token)))
-    }
-  })
-  webSocket.on('pong', () => {
-    isAnswering = true
-  })
-  // What its protocol refuses closes it, with the code for that.
-  webSocket.on('error', (error) => log.debug({ reason: error.message }, 'Web socket'))
-  const closed = new Promise<void>((resolve) => webSocket.once('close', () => resolve())).then(() =>
-    next(() => hub.remove([...bound.values()])),
-  )
-
-  return {
-    beat() {
-      if (!isAnswering) return webSocket.terminate()
-      isAnswering = false
-      webSocket.ping()
-      if (bound.size > 0) send('heartbeat', heartbeat([...bound.keys()]))
-    },
-    close: (code) => webSocket.close(code),
-    terminate: () => webSocket.terminate(),
-    closed,
+    return this.#working
   }
 }

@@ -1,18 +1,18 @@
-/** Web sockets of the process, from the upgrade of a connection to the stop (events.md §9). */
+/** Web sockets of the process, from the upgrade of a connection to the stop. */
+
 import { type IncomingMessage, STATUS_CODES } from 'node:http'
 import type { Duplex } from 'node:stream'
-import { WebSocketServer } from 'ws'
+import { type WebSocket, WebSocketServer } from 'ws'
 import type { Config } from '../../shared/config/config.ts'
 import type { Services } from '../../shared/services.ts'
-import { SOCKET_PATH } from '../../shared/subscriptions/web-socket-url.ts'
+import { SOCKET_PATH } from '../../shared/subscriptions/ws-binding-token.ts'
 import type { Metrics } from '../metrics.ts'
 import { isAllowedOrigin } from '../middleware/headers.ts'
 import { addressOf } from '../middleware/limits.ts'
-import { createAnonymous } from './anonymous.ts'
-import { openHub } from './hub.ts'
-import { CLOSE, createSocket, type Socket } from './socket.ts'
+import { Hub } from './hub.ts'
+import { CLOSE, Socket } from './socket.ts'
 
-export interface Sockets {
+interface Sockets {
   upgrade(req: IncomingMessage, socket: Duplex, head: Buffer): void
   /** Closes all of them, and waits until nothing is left of them. */
   close(): Promise<void>
@@ -27,7 +27,7 @@ const RETRY_SECONDS = 5
 /** Connects to Redis in the background. */
 export function openSockets(services: Services, metrics: Metrics): Sockets {
   const { config } = services
-  const hub = openHub(services)
+  const hub = new Hub(services)
   const open = new Set<Socket>()
   const anonymous = createAnonymous(config)
   const server = new WebSocketServer({
@@ -49,7 +49,7 @@ export function openSockets(services: Services, metrics: Metrics): Sockets {
       if (anonymous.isFull(network)) return refuse(socket, 429)
       server.handleUpgrade(req, socket, head, (webSocket) => {
         const proven = anonymous.add(network, webSocket)
-        const made = createSocket({ services, metrics, hub, webSocket, address, proven })
+        const made = new Socket({ services, metrics, hub, webSocket, address, proven })
         open.add(made)
         void made.closed.then(() => open.delete(made))
       })
@@ -63,7 +63,7 @@ export function openSockets(services: Services, metrics: Metrics): Sockets {
       }, PATIENCE_MS)
       await Promise.all(all.map(({ closed }) => closed))
       clearTimeout(cut)
-      await hub.close()
+      hub.close()
     },
   }
 }
@@ -84,8 +84,41 @@ function refuse(socket: Duplex, status: number): void {
   socket.end([...lines, 'Content-Length: 0', '', ''].join('\r\n'))
 }
 
-/** As koa tells it of requests: a proxy appends the address that it saw. */
+/** The caller's address, as koa determines it for requests: a proxy appends the address that it saw. */
 function callerOf({ trustProxy }: Config, { headers, socket }: IncomingMessage): string {
   const forwarded = trustProxy ? String(headers['x-forwarded-for'] ?? '') : ''
   return forwarded.split(',').at(-1)?.trim() || (socket.remoteAddress ?? '')
+}
+
+/**
+ * Web sockets that have shown no token yet. An address has some of them at most, each for some time, so that nobody
+ * uses up the memory of the process without an account.
+ */
+interface Anonymous {
+  isFull(network: string): boolean
+  /** Answers what to call when the socket has shown a token. Without one it is closed in time. */
+  add(network: string, webSocket: WebSocket): () => void
+}
+
+function createAnonymous({
+  anonymousSocketsMax,
+  requestIdleSeconds,
+}: Pick<Config, 'anonymousSocketsMax' | 'requestIdleSeconds'>): Anonymous {
+  const sockets = new Map<string, Set<WebSocket>>()
+  return {
+    isFull: (network) => (sockets.get(network)?.size ?? 0) >= anonymousSocketsMax,
+    add(network, webSocket) {
+      const own = sockets.get(network) ?? new Set()
+      sockets.set(network, own.add(webSocket))
+      const end = () => webSocket.close(CLOSE.policy, 'No token was shown')
+      const timer = setTimeout(end, requestIdleSeconds * 1000)
+      const leave = () => {
+        clearTimeout(timer)
+        own.delete(webSocket)
+        if (own.size === 0 && sockets.get(network) === own) sockets.delete(network)
+      }
+      webSocket.once('close', leave)
+      return leave
+    },
+  }
 }

@@ -1,6 +1,6 @@
 /**
- * What is no FHIR resource and yet asks the scope. Whoever administers, or changes the account of a person,
- * asks `requireArea`; the rights of administrators have asked it already (`narrowed` in scopes.ts).
+ * Areas are the actions outside of FHIR resources that a scope has to allow. Administration and changes of a
+ * person's account call `requireArea`; the rights of administrators include it (`narrowed` in scopes.ts).
  */
 import { HttpError, issue, outcome } from '../errors.ts'
 

@@ -1,4 +1,4 @@
-/** What members may do whose membership names no policy. */
+/** The built-in policies of members whose membership names none. */
 import { parseReference, type Resource } from '../fhir/resource.ts'
 import type { Access } from './compile.ts'
 import { variablesOf } from './variables.ts'

@@ -43,7 +43,7 @@ export function compilePolicies(items: readonly Access[]): CompiledPolicy {
       try {
         grants.push(compileEntry(entry, policy, variables, source))
       } catch (error) {
-        // Of the policy's own text; none of the data is in it.
+        // The message quotes the policy's own text, and no data.
         const reason = error instanceof Error ? error.message : 'it cannot be read'
         warnings.push(`${source} grants nothing: ${reason}`)
       }

@@ -1,4 +1,4 @@
-/** What entries of a policy and scopes allow, as plain values. */
+/** Grants: the rights that entries of a policy and scopes give, as plain values. */
 import type { CompiledPath } from '../fhirpath/path.ts'
 import type { Criterion } from '../query/search-request.ts'
 
@@ -46,6 +46,6 @@ export interface WriteConstraint {
 
 export interface Rules {
   readonly grants: readonly Grant[]
-  /** What SMART scopes allow; they narrow the rights of admins, too. Undefined: without scopes. */
+  /** The grants of SMART scopes, which narrow the rights of admins, too. Undefined: without scopes. */
   readonly scoped?: readonly Grant[]
 }

@@ -5,7 +5,7 @@ import type { Principal } from './principal.ts'
 const TYPES: ReadonlySet<string> = new Set(['AsyncJob', 'BulkDataExport'])
 const LOOKS: ReadonlySet<Interaction> = new Set(['read', 'vread', 'history', 'search'])
 
-/** What lets it through, and no other; undefined for what admins read, and for other types. */
+/** The grants that make this job visible. undefined: the policy decides, as for admins and other types. */
 export function ownJobGrants(
   principal: Principal,
   type: string,

@@ -1,4 +1,4 @@
-/** What is wrong with an AccessPolicy before it is stored: one issue an entry. */
+/** Checks an AccessPolicy before it is stored; reports one issue for each entry at fault. */
 import { invalid, issue } from '../errors.ts'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
@@ -6,7 +6,7 @@ import { compileEntry, entriesOf } from './compile.ts'
 import { matcherOf } from './ip-rules.ts'
 import type { Variables } from './variables.ts'
 
-/** What a variable may stand for is known when a membership names the policy: any of these will do. */
+/** Values for variables, which are only known when a membership names the policy: one of these has to fit. */
 const PLACEHOLDERS = ['Patient/1', '2000-01-01', '1']
 
 /** Errors: 400 naming the entries. */

@@ -1,10 +1,10 @@
 /**
- * What a Principal may do: grants in effective order. Of those that fit an interaction with a type the
- * first whose criteria a resource fulfils governs it: its fields and its write constraints.
+ * The rights of a Principal are grants in effective order. The first grant that fits the interaction and the type,
+ * and whose criteria a resource fulfils, governs it: its fields and its write constraints.
  */
+
 import { type Grant, INTERACTIONS, type Interaction, READONLY, type Rules } from './grant.ts'
 import { ownJobGrants } from './job-visibility.ts'
-import { ownUserGrants } from './own-user.ts'
 import type { Principal } from './principal.ts'
 
 /** Types whose rows live in the system project whatever Project they belong to. */
@@ -113,4 +113,68 @@ function fitting(grants: readonly Grant[], type: string, interaction: Interactio
 function untilPlain(grants: readonly Grant[]): readonly Grant[] {
   const plain = grants.findIndex(({ criteria }) => criteria.length === 0)
   return plain === -1 ? grants : grants.slice(0, plain + 1)
+}
+
+// The User of a member, who is no admin: read as a whole, changed in its names.
+
+const ALLOWED: readonly Interaction[] = ['read', 'update']
+const KEPT = [
+  ...['identifier', 'externalId', 'email', 'emailVerified', 'admin', 'project'],
+  ...['passwordHash', 'mfaSecret', 'mfaRequired', 'mfaEnrolled', 'provenEmail', 'extension'],
+]
+
+/** The grants that make the member's User visible. undefined: the policy decides, as for admins and other types. */
+function ownUserGrants(
+  principal: Principal,
+  type: string,
+  interaction: Interaction,
+): readonly Grant[] | undefined {
+  const { user, isProjectAdmin } = principal
+  if (type !== 'User' || isProjectAdmin || user === undefined) return undefined
+  if (!ALLOWED.includes(interaction)) return []
+  const known = made.get(principal)
+  if (known !== undefined) return known
+  const grants: readonly Grant[] = [
+    {
+      source: 'own User',
+      type,
+      interactions: new Set(ALLOWED),
+      criteria: [{ code: '_id', type: 'token', modifier: undefined, values: [user] }],
+      said: [`User?_id=${user}`],
+      hidden: [],
+      readonly: KEPT,
+      constraints: [],
+      account: undefined,
+      isNamed: false,
+    },
+  ]
+  made.set(principal, grants)
+  return grants
+}
+
+const made = new WeakMap<Principal, readonly Grant[]>()
+
+/** The effective policy of a Principal as AccessPolicy entries: expanded, after scopes and admin rights. */
+export function effectiveEntries(principal: Principal): readonly object[] {
+  const registry = [...REGISTRY_TYPES].flatMap((resourceType) => {
+    const allowed = INTERACTIONS.filter((item) => may(principal, resourceType, item))
+    return allowed.length === 0 ? [] : [{ resourceType, ...interactionsOf(allowed) }]
+  })
+  const grants = principal.rules?.grants.filter(({ type }) => !REGISTRY_TYPES.has(type))
+  return [...(grants?.map(entryOf) ?? [{ resourceType: '*' }]), ...registry]
+}
+
+export function entryOf({ type, interactions, said, hidden, readonly }: Grant): object {
+  const criteria = said.filter((text) => text.startsWith(`${type}?`))
+  return {
+    resourceType: type,
+    ...(criteria.length === 0 ? {} : { criteria: criteria.join('&') }),
+    ...interactionsOf(INTERACTIONS.filter((item) => interactions.has(item))),
+    ...(hidden.length === 0 ? {} : { hiddenFields: hidden }),
+    ...(readonly.length === 0 ? {} : { readonlyFields: readonly }),
+  }
+}
+
+function interactionsOf(interaction: readonly Interaction[]) {
+  return interaction.length === INTERACTIONS.length ? {} : { interaction }
 }

@@ -1,4 +1,4 @@
-/** Who asks: an immutable answer, made once per login and cached; the store takes it first. */
+/** The caller: an immutable value, made once per login and cached; every call of the store takes it first. */
 
 import type { OwnParameters } from '../fhir/definitions-data.ts'
 import type { Reference } from '../fhir/resource.ts'
@@ -52,7 +52,7 @@ export interface ProjectContext {
     | undefined
   /** Ids of Projects whose shared resources this one may read (`Project.link`). */
   readonly links?: readonly string[]
-  /** Those Projects, as far as they exist; of sessions only. */
+  /** The linked Projects that exist; only sessions have them. */
   readonly linked?: readonly LinkedProject[]
   /** Types that linking Projects may read (`Project.exportedResourceType`); empty: all. */
   readonly exports?: readonly string[]
@@ -94,7 +94,7 @@ export interface Principal {
   readonly ipRules?: readonly IpRule[]
   /** Its own load units a minute, instead of what its Project gives each member. */
   readonly quota?: number | undefined
-  /** What it does now was led to by this; absent for what nobody follows. */
+  /** The cause of the current action; absent where nobody follows it. */
   readonly cause?: Cause
 }
 

@@ -1,7 +1,13 @@
 /** Project resource → what the store and the rules need to know of it. */
 
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
-import { type ProjectContext, SYSTEM_PROJECT_NUMBER } from './principal.ts'
+import { REGISTRY_TYPES } from './policy.ts'
+import {
+  type LinkedProject,
+  type Principal,
+  type ProjectContext,
+  SYSTEM_PROJECT_NUMBER,
+} from './principal.ts'
 
 /** `number` is the Project's row in table `tenant`. */
 export function projectContext(project: Resource, number: number): ProjectContext {
@@ -74,7 +80,7 @@ function systemSetting(project: Resource, name: string) {
   return settingOf(project.systemSetting, name)
 }
 
-/** Of `Project.setting` or `Project.systemSetting`. */
+/** Reads a value of `Project.setting` or `Project.systemSetting`. */
 export function settingOf(
   settings: unknown,
   name: string,
@@ -93,4 +99,22 @@ export const SYSTEM_PROJECT: ProjectContext = {
   features: [],
   checkReferencesOnWrite: false,
   updateAsCreate: false,
+}
+
+/** Its secret is its Project's alone, whoever is an admin elsewhere. */
+const NEVER_SHARED = 'ClientApplication'
+
+/** Linked Projects that share a type with the Principal's; a super admin names Projects instead. */
+export function linkedProjects(
+  { project, isSuperAdmin }: Principal,
+  type: string,
+): readonly LinkedProject[] {
+  if (isSuperAdmin || project.linked === undefined) return []
+  if (type === NEVER_SHARED || REGISTRY_TYPES.has(type)) return []
+  return project.linked.filter(({ exports }) => exports.length === 0 || exports.includes(type))
+}
+
+/** The Principal in its own Project, without those it is linked to. */
+export function unlinked(principal: Principal): Principal {
+  return { ...principal, project: { ...principal.project, linked: [] } }
 }

@@ -2,12 +2,14 @@
  * SMART scopes narrow what a membership may do, they never widen it.
  * https://hl7.org/fhir/smart-app-launch/scopes-and-launch-context.html
  */
+
 import { isResourceType } from '../fhir/definitions.ts'
+import { isObject, type Reference } from '../fhir/resource.ts'
 import { AREA_WORDS, AREAS, type Area } from './areas.ts'
 import { plainGrant } from './compile.ts'
 import { parseCriteria } from './criteria.ts'
 import { type Grant, INTERACTIONS, type Interaction, type Rules } from './grant.ts'
-import type { Principal } from './principal.ts'
+import { type Principal, profileReference } from './principal.ts'
 
 const PLAIN = new Set([
   'openid',
@@ -65,7 +67,7 @@ export function smartScopes(scope: string): readonly SmartScope[] {
 }
 
 /** The areas that a scope reaches: without SMART words all, since it narrows nothing, else those it names. */
-export function areasOf(scope: string): readonly Area[] {
+function areasOf(scope: string): readonly Area[] {
   if (smartScopes(scope).length === 0) return AREAS
   const words = new Set(scope.split(' '))
   return AREAS.filter((area) => words.has(AREA_WORDS[area]))
@@ -130,8 +132,8 @@ export function narrowRules(
   }
 }
 
-/** What both allow; the order is that of `grants`, whose fields and constraints stay. */
-export function intersection(grants: readonly Grant[], others: readonly Grant[]): readonly Grant[] {
+/** Returns what both allow; the order is that of `grants`, whose fields and constraints stay. */
+function intersection(grants: readonly Grant[], others: readonly Grant[]): readonly Grant[] {
   return grants.flatMap((grant) => others.flatMap((other) => both(grant, other) ?? []))
 }
 
@@ -171,4 +173,37 @@ function scopeGrant(word: SmartScope, patient: string | undefined): Grant | unde
     // Criteria that cannot be read might have narrowed it.
     return undefined
   }
+}
+
+/**
+ * The scope of a request, on what outlives the request. A Subscription acts with the rights of its author, so
+ * its `meta.author` says how far they reach; an AsyncJob is for whoever reaches as far as the one who asked for
+ * it. The service alone writes both places.
+ */
+type Scope = Pick<Principal, 'scope' | 'patient'>
+
+const SCOPE = 'https://medplum.com/fhir/StructureDefinition/author-scope'
+const PATIENT = 'https://medplum.com/fhir/StructureDefinition/author-patient'
+
+/** As the extension of what a request leaves behind; nothing for who is not narrowed. */
+export function scopeExtension(principal: Principal): { readonly extension?: readonly object[] } {
+  if (principal.rules?.scoped === undefined) return {}
+  const { scope, patient } = principal
+  const context = patient === undefined ? [] : [{ url: PATIENT, valueString: patient }]
+  return { extension: [{ url: SCOPE, valueString: scope }, ...context] }
+}
+
+export function scopedAuthor(principal: Principal): Reference {
+  return { ...profileReference(principal), ...scopeExtension(principal) }
+}
+
+/** Undefined: whoever left it was not narrowed. */
+export function scopeIn(element: { readonly extension?: unknown } | undefined): Scope | undefined {
+  const given = Array.isArray(element?.extension) ? element.extension.filter(isObject) : []
+  const text = (url: string) => {
+    const value = given.find((item) => item.url === url)?.valueString
+    return typeof value === 'string' ? value : undefined
+  }
+  const scope = text(SCOPE)
+  return scope === undefined ? undefined : { scope, patient: text(PATIENT) }
 }

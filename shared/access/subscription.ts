@@ -1,9 +1,15 @@
-/** A Subscription as the service reads it (events.md §2). https://hl7.org/fhir/R4/subscription.html */
-import { badRequest } from '../errors.ts'
+/** A Subscription as the service reads it. https://hl7.org/fhir/R4/subscription.html */
+
+import { badRequest, HttpError } from '../errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
+import type { OwnParameters } from '../fhir/definitions-data.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
 import { compileTenant } from '../fhirpath/custom.ts'
 import type { CompiledPath } from '../fhirpath/path.ts'
+import { isCondition } from '../query/search-request.ts'
+import { plainGrant } from './compile.ts'
+import { parseCriteria } from './criteria.ts'
+import type { Grant } from './grant.ts'
 
 export const SUBSCRIPTION = 'Subscription'
 
@@ -21,7 +27,7 @@ export interface Hook {
 export interface SubscriptionTerms {
   /** Resource type of the criteria. */
   readonly type: string
-  /** What follows its question mark; empty: every resource of the type. */
+  /** The text behind the question mark; empty: every resource of the type. */
   readonly query: string
   readonly changes: ReadonlySet<Change>
   /** Fires only for what is exactly true; see `%previous` and `%current`. */
@@ -34,7 +40,7 @@ export interface SubscriptionTerms {
   readonly hook: Hook | undefined
   /** References of which the resource must share one; empty: of any. */
   readonly accounts: readonly string[]
-  /** A bot that is asked about changes before they are made, and told of none. */
+  /** Its bot is called before a change is made, and gets no notification of it. */
   readonly isPreCommit: boolean
   /** Changes after this do not fire. */
   readonly ends: Date | undefined
@@ -144,7 +150,7 @@ function readAttempts(subscription: Resource): number {
   throw badRequest(`Attempts are 1 to ${MOST_ATTEMPTS}`, `${found.path}.valueInteger`)
 }
 
-/** What cannot be read is the default, as with existing programs. */
+/** An unreadable value means the default, as in existing programs. */
 function readSuccess(subscription: Resource): SubscriptionTerms['success'] {
   const [found] = extensionsNamed(subscription, 'subscription-success-codes')
   const text = found?.item.valueString
@@ -210,4 +216,42 @@ function endOf({ end }: Resource): Date | undefined {
 function accountsOf({ meta }: Resource): readonly string[] {
   const accounts = meta?.accounts ?? (meta?.account && [meta.account]) ?? []
   return accounts.flatMap(({ reference }) => reference ?? [])
+}
+
+// The criteria of a Subscription as those of a policy, so that both are judged by the same keys.
+
+const PATH = 'Subscription.criteria'
+/** They shape the answer of a search, and there is none. */
+const IGNORED = /^(_count|_offset|_sort|_total|_summary|_elements|_fields|_format|_pretty)=/
+
+/** A grant that lets through what the criteria mean. Errors: 400, also for criteria that one resource cannot decide. */
+export function criteriaGrant(
+  { type, query }: Pick<SubscriptionTerms, 'type' | 'query'>,
+  own: OwnParameters | undefined,
+): Grant {
+  const pairs = query.split('&').filter((pair) => pair !== '' && !IGNORED.test(pair))
+  const plain = plainGrant(type, ['read'], 'criteria')
+  if (pairs.length === 0) return plain
+  const criteria = readPairs(type, pairs, own)
+  for (const criterion of criteria) {
+    const isSingle = isCondition(criterion) || criterion.kind === 'compartment'
+    const isOwnGroup = !isCondition(criterion) && criterion.kind === 'or'
+    if (!isSingle && !isOwnGroup) {
+      throw badRequest('criteria may not look at other resources', PATH)
+    }
+  }
+  return { ...plain, criteria }
+}
+
+function readPairs(type: string, pairs: readonly string[], own: OwnParameters | undefined) {
+  if (pairs.some((pair) => pair.startsWith('_filter'))) {
+    throw badRequest('criteria may not use _filter', PATH)
+  }
+  try {
+    const variables = { projectId: undefined, own, values: { get: () => undefined } }
+    return parseCriteria(type, `${type}?${pairs.join('&')}`, variables)
+  } catch (error) {
+    if (error instanceof HttpError && error.status !== 400) throw error
+    throw badRequest(error instanceof Error ? error.message : 'criteria cannot be read', PATH)
+  }
 }

@@ -8,7 +8,7 @@ import { signedContent } from '../binary/read.ts'
 import { HttpError } from '../errors.ts'
 import { depthOf } from '../request/depth.ts'
 import { wantsPretty } from '../request/negotiate.ts'
-import { tellRefusal } from '../request/refusals.ts'
+import { auditRefusal } from '../request/refusals.ts'
 import { failureReply, indented, withTracing } from '../request/reply.ts'
 import type { FhirReply, FhirRequest, Handle } from '../request/request.ts'
 import { answerOnce, isIdempotent } from '../rest/idempotency.ts'
@@ -28,7 +28,7 @@ const answer: Handle = (services, principal, request) =>
   answered(request, async () => {
     const caller = withCause(principal, request)
     const reply = await respond(services, caller, request).catch((error: unknown) => {
-      tellRefusal(services, principal, request, error)
+      auditRefusal(services, principal, request, error)
       throw error
     })
     const signed = await withSigned(services, principal, request, reply)

@@ -1,6 +1,7 @@
 /** Status, result and cancel of an AsyncJob (bots.md §7.2). Visible to its creator and to admins. */
-import { scopeIn } from '../access/author-scope.ts'
+
 import { type Principal, systemPrincipal } from '../access/principal.ts'
+import { scopeIn } from '../access/scopes.ts'
 import { finishAsyncJob, JobFinished } from '../bots/async-jobs.ts'
 import { cancelBulkJob, readBulkJob } from '../bulk/exports/jobs.ts'
 import {

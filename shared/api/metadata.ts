@@ -11,7 +11,7 @@ import type { Operation } from '../request/operation.ts'
 import { emptyReply, textReply } from '../request/reply.ts'
 import type { FhirReply, Interaction } from '../request/request.ts'
 import type { Services } from '../services.ts'
-import { webSocketUrl } from '../subscriptions/web-socket-url.ts'
+import { webSocketUrl } from '../subscriptions/ws-binding-token.ts'
 import { compartments, describeSearch, sharedParameters } from './metadata-search.ts'
 import { operations } from './operations.ts'
 

@@ -1,6 +1,6 @@
 /** Headers of content that somebody has uploaded: it must never run as if it were ours. */
 
-/** What is no media type must not reach a header. */
+/** Anything but a media type must not reach a header. */
 export function safeContentType(contentType: unknown): string {
   return typeof contentType === 'string' &&
     /^[\w.+-]+\/[\w.+-]+(\s*;[\x20-\x7e]*)?$/.test(contentType)

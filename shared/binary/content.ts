@@ -3,16 +3,22 @@
  * resource says where: `storage:<key>?size=…&sha256=…&filename=…`; no caller sees that, but a signed address in
  * its place. Bot code made by `$deploy` lies in the row as `data`, so that a worker needs no shared disk.
  */
+
 import { createHash, type Hash, randomUUID } from 'node:crypto'
 import { Readable } from 'node:stream'
+import type { Config } from '../config/config.ts'
 import { badStructure, HttpError, tooLarge, unavailable } from '../errors.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import { chunksOf } from '../platform/storage/chunks.ts'
 import type { ByteRange, Storage } from '../platform/storage/storage.ts'
 import type { Services } from '../services.ts'
 import type { Version } from '../store/rows/version.ts'
-import { forgetContent, keepContent, noteContent } from '../store/write/stored-contents.ts'
-import { placeOf } from './stored-contents.ts'
+import {
+  dueContents,
+  forgetContent,
+  keepContent,
+  noteContent,
+} from '../store/write/stored-contents.ts'
 
 export interface BinaryContent {
   readonly contentType: string
@@ -66,7 +72,7 @@ export async function readWhole(
   return Buffer.concat(await (await openContent(services, content)).toArray())
 }
 
-/** What a caller sends as content: bytes at hand, or as they arrive. */
+/** The content that a caller sends: bytes at hand, or as they arrive. */
 export type Upload = Buffer | Readable
 
 /**
@@ -174,7 +180,7 @@ async function* asUpload(
   }
 }
 
-/** What is known of a Binary besides its content. */
+/** Returns a Binary without its content. */
 export function withoutContent({ data: _data, url: _url, ...rest }: Resource): Resource {
   return rest
 }
@@ -197,4 +203,26 @@ export function decodeBase64(text: string): Buffer | undefined {
 
 export function isBinary(body: unknown): body is Resource {
   return isObject(body) && body.resourceType === 'Binary'
+}
+
+// Removes content from the storage that no resource names any more.
+
+const AT_ONCE = 100
+
+/** The digest that identifies a storage; databases outlive storages. */
+export function placeOf({ storageUrl }: Pick<Config, 'storageUrl'>): Buffer {
+  return createHash('sha256').update(storageUrl).digest().subarray(0, 16)
+}
+
+/** Removes due contents, the oldest hundred; returns how many. Any number of workers may call it. */
+export async function sweepContents({ config, database, storage }: Services): Promise<number> {
+  const due = await dueContents(database, placeOf(config), AT_ONCE)
+  for (const { key, isUsed } of due) {
+    if (isUsed) await keepContent(database, key)
+    else {
+      await storage.delete(key)
+      await forgetContent(database, key)
+    }
+  }
+  return due.filter(({ isUsed }) => !isUsed).length
 }

@@ -1,6 +1,8 @@
 /** Content of a Binary as bytes, whole or in part. https://hl7.org/fhir/R4/binary.html#rest */
+
 import { systemPrincipal } from '../access/principal.ts'
 import { gone, HttpError, issue, notFound, outcome, unauthorized } from '../errors.ts'
+import type { ByteRange } from '../platform/storage/storage.ts'
 import { isUnmodified, versionHeaders } from '../request/preconditions.ts'
 import { emptyReply } from '../request/reply.ts'
 import type { FhirReply, FhirRequest } from '../request/request.ts'
@@ -8,7 +10,6 @@ import type { Services } from '../services.ts'
 import { platformMeta, type Version } from '../store/rows/version.ts'
 import { type BinaryContent, contentOf, openContent, readWhole } from './content.ts'
 import { contentHeaders } from './content-headers.ts'
-import { readRange } from './ranges.ts'
 
 /** True unless the resource is asked for as JSON, which the SDK does first of all. */
 export function wantsContent({ headers, query }: FhirRequest): boolean {
@@ -95,4 +96,25 @@ export async function signedContent(services: Services, request: FhirRequest): P
   // The same id may exist in another Project.
   if (platformMeta(version).project !== project.id) throw notFound()
   return contentReply(services, request, version)
+}
+
+/**
+ * The part of `size` bytes that is asked for. Undefined is all of it: without a header, and for one
+ * that is not understood or names several parts, which a server may ignore.
+ */
+export function readRange(
+  header: string | undefined,
+  size: number,
+): ByteRange | 'unsatisfiable' | undefined {
+  const [, first, last] =
+    /^\s*bytes\s*=\s*(\d{0,15})\s*-\s*(\d{0,15})\s*$/i.exec(header ?? '') ?? []
+  if (first === undefined || last === undefined || (first === '' && last === '')) return undefined
+  if (first === '') {
+    const length = Math.min(Number(last), size)
+    return length === 0 ? 'unsatisfiable' : { start: size - length, end: size - 1 }
+  }
+  const start = Number(first)
+  if (last !== '' && Number(last) < start) return undefined
+  if (start >= size) return 'unsatisfiable'
+  return { start, end: last === '' ? size - 1 : Math.min(Number(last), size - 1) }
 }

@@ -2,8 +2,9 @@
  * AsyncJob of a bot run (bots.md §7): made when the caller is sent away with a status URL, finished
  * once, by whoever comes first. Its author is the caller, whoever writes it.
  */
-import { scopeExtension } from '../access/author-scope.ts'
+
 import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
+import { scopeExtension } from '../access/scopes.ts'
 import { allOk, HttpError } from '../errors.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import type { ExecuteJob, ExecuteReply } from '../platform/queue/jobs.ts'

@@ -1,5 +1,5 @@
 /** The Bot that a Subscription starts, and as whom it runs (events.md §4.1). */
-import { scopeIn } from '../access/author-scope.ts'
+import { scopeIn } from '../access/scopes.ts'
 import { HttpError } from '../errors.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import type { Session } from '../identity/principals.ts'

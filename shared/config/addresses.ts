@@ -1,4 +1,4 @@
-/** Which addresses may be reached under BOT_FETCH=public and HOOK_TARGETS=public (events.md §5.3). */
+/** Which addresses may be reached under BOT_FETCH=public and HOOK_TARGETS=public. */
 import { BlockList, isIP, isIPv4 } from 'node:net'
 
 type Range = readonly [network: string, prefix: number]

@@ -78,15 +78,15 @@ export interface Config {
   readonly productName: string
   /** Anybody may make a user, and a project for it. */
   readonly registerEnabled: boolean
-  /** What a new password is looked up in. */
+  /** The list that a new password is looked up in. */
   readonly passwordCheck: PasswordCheck
-  /** Of the breach database; the first 5 digits of a SHA-1 are appended. */
+  /** The address of the breach database; the first 5 digits of a SHA-1 are appended. */
   readonly passwordCheckUrl: string
   /** The client of the command line tool is there without being stored. */
   readonly cliClientEnabled: boolean
   /** `/graphiql` is there: an editor of queries for people who sign in. */
   readonly graphiqlEnabled: boolean
-  /** GraphQL tells its types to others than admins, too, where their Project has the feature. */
+  /** GraphQL shows its types to others than admins, too, where their Project has the feature. */
   readonly introspectionEnabled: boolean
   /** Where the AuditEvents of what GraphQL reads go. */
   readonly graphqlAudit: 'log' | 'resource'
@@ -102,7 +102,7 @@ export interface Config {
   readonly googleJwksUrl: string
   readonly recaptchaSiteKey: string | undefined
   readonly recaptchaSecret: string | undefined
-  /** What verifies the tokens. */
+  /** The service that verifies the tokens. */
   readonly recaptchaUrl: string
 }
 
@@ -134,15 +134,29 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
   const onLoopback = ['localhost', '127.0.0.1', '[::1]'].includes(new URL(baseUrl).hostname)
   const reach = onLoopback ? 'all' : 'public'
   const config: Config = {
+    ...backends(read, baseUrl, dataDir),
+    ...limits(read),
+    ...jobs(read),
+    ...features(read),
     port,
     baseUrl,
+    dataDir,
+    productName,
+    botFetch: { ...outbound, reach: read.oneOf('BOT_FETCH', reach, ['off', 'public', 'all']) },
+    hookTargets: { ...outbound, reach: read.oneOf('HOOK_TARGETS', reach, ['public', 'all']) },
+  }
+  read.done()
+  return config
+}
+
+function backends(read: Reader, baseUrl: string, dataDir: string) {
+  return {
     databaseUrl: read.required('DATABASE_URL'),
     databasePool: read.whole('DATABASE_POOL', 10, 5, 500),
     redisUrl: read.required('REDIS_URL'),
     redisTlsInsecure: read.flag('REDIS_TLS_INSECURE', false),
     redisTimeoutMs: read.whole('REDIS_TIMEOUT_MS', 2000, 100),
     storageUrl: read.storage('STORAGE_URL', `file:${dataDir}/storage`),
-    dataDir,
     superAdminEmail: read.text('SUPER_ADMIN_EMAIL') ?? 'admin@example.com',
     superAdminPassword: read.secret('SUPER_ADMIN_PASSWORD', 8),
     superAdminClientId: read.uuid('SUPER_ADMIN_CLIENT_ID'),
@@ -153,6 +167,11 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     mailApprovedSenders: read.list('MAIL_APPROVED_SENDERS', []),
     appUrl: withSlash(read.url('APP_URL', baseUrl)),
     logLevel: read.oneOf('LOG_LEVEL', 'info', LOG_LEVELS),
+  }
+}
+
+function limits(read: Reader) {
+  return {
     corsOrigins: read.list('CORS_ORIGINS', ['*']),
     trustProxy: read.flag('TRUST_PROXY', false),
     maxBodyBytes: read.whole('MAX_BODY_BYTES', 16_777_216, 1024),
@@ -167,6 +186,11 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     passwordQueueDepth: read.whole('PASSWORD_QUEUE_DEPTH', 8, 1, 100),
     requestIdleSeconds: read.whole('REQUEST_IDLE_SECONDS', 60, 1, 3600),
     anonymousSocketsMax: read.whole('ANONYMOUS_SOCKETS_MAX', 100, 1),
+  }
+}
+
+function jobs(read: Reader) {
+  return {
     executeWaitMs: read.whole('EXECUTE_WAIT_MS', 25_000, 1, 110_000),
     executeDeadline: read.oneOf('EXECUTE_DEADLINE', 'accept', ['accept', 'fail']),
     botTimeoutMs: read.whole('BOT_TIMEOUT_MS', 10_000, 1),
@@ -174,7 +198,6 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     botMemoryMb: read.whole('BOT_MEMORY_MB', 128, 16, 512),
     botResultMaxBytes: read.whole('BOT_RESULT_MAX_BYTES', 6_291_456, 1024),
     botLogMaxBytes: read.whole('BOT_LOG_MAX_BYTES', 262_144, 1024),
-    botFetch: { ...outbound, reach: read.oneOf('BOT_FETCH', reach, ['off', 'public', 'all']) },
     botInputArchive: read.flag('BOT_INPUT_ARCHIVE', false),
     preCommitBots: read.flag('PRE_COMMIT_BOTS', false),
     workerConcurrency: read.whole('WORKER_CONCURRENCY', 8, 1, 1000),
@@ -183,6 +206,11 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     queueBacklogMax: read.whole('QUEUE_BACKLOG_MAX', 10_000, 1),
     exportTtlHours: read.whole('EXPORT_TTL_HOURS', 24, 1),
     exportCompressionLevel: read.whole('EXPORT_COMPRESSION_LEVEL', 1, 0, 9),
+  }
+}
+
+function features(read: Reader) {
+  return {
     defaultProjectFeatures: read.list('DEFAULT_PROJECT_FEATURES', [
       'bots',
       'cron',
@@ -193,7 +221,6 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     ]),
     openPatientAccess: read.flag('OPEN_PATIENT_ACCESS', false),
     metricsToken: read.text('METRICS_TOKEN'),
-    productName,
     registerEnabled: read.flag('REGISTER_ENABLED', false),
     passwordCheck: read.oneOf('PASSWORD_CHECK', 'list', ['off', 'list', 'remote']),
     passwordCheckUrl: withSlash(
@@ -204,7 +231,6 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     introspectionEnabled: read.flag('INTROSPECTION_ENABLED', true),
     graphqlAudit: read.oneOf('GRAPHQL_AUDIT', 'log', ['log', 'resource']),
     introspectionOpen: read.flag('INTROSPECTION_OPEN', false),
-    hookTargets: { ...outbound, reach: read.oneOf('HOOK_TARGETS', reach, ['public', 'all']) },
     autoDownload: read.flag('AUTO_DOWNLOAD', false),
     googleClientId: read.text('GOOGLE_CLIENT_ID'),
     googleJwksUrl: read.url('GOOGLE_JWKS_URL', 'https://www.googleapis.com/oauth2/v3/certs'),
@@ -212,8 +238,6 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     recaptchaSecret: read.text('RECAPTCHA_SECRET'),
     recaptchaUrl: read.url('RECAPTCHA_URL', 'https://www.google.com/recaptcha/api/siteverify'),
   }
-  read.done()
-  return config
 }
 
 function withSlash(url: string): string {

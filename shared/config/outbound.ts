@@ -1,4 +1,4 @@
-/** Whom the service may call on behalf of others: the rules of events.md §5.3 that a deployment sets. */
+/** The addresses that the service may call on behalf of others: the rules that a deployment sets. */
 import { BlockList, isIP } from 'node:net'
 import { carriedAddress, isPublicAddress } from './addresses.ts'
 
@@ -43,7 +43,7 @@ export function readHostRule(text: string): HostRule | undefined {
   return { host: plainHost(hostname), isBelow: below !== undefined, range: undefined, port }
 }
 
-/** Of an address or of `<address>/<bits>`. */
+/** The range of an address or of `<address>/<bits>`. */
 function rangeOf(text: string): BlockList | undefined {
   const [address = '', bits] = text.split('/')
   const version = isIP(address)

@@ -43,7 +43,7 @@ export interface TypeDefinition {
   readonly elements: readonly ElementDefinition[]
 }
 
-/** What the standard says of a type and its elements in a few words, by path; the type's own is empty. */
+/** Short descriptions of a type and its elements, by path; the type's own path is empty. */
 export interface ShortsLine {
   readonly name: string
   readonly texts: Readonly<Record<string, string>>

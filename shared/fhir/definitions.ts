@@ -1,6 +1,6 @@
 /**
- * What FHIR R4 and the platform define, read from data/. A file is unpacked at its first question
- * and stays as text; a type is parsed when it is first asked for. Measured: unpacking 2–8 ms a file.
+ * The definitions of FHIR R4 and of the platform, read from data/. A file is unpacked at its first use
+ * and stays as text; a type is parsed at its first use. Measured: unpacking 2–8 ms a file.
  */
 
 import numbers from './data/type-numbers.json' with { type: 'json' }

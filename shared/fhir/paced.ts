@@ -1,7 +1,7 @@
 /** Long work over many items that lets other requests have the thread in between. */
 import { setImmediate as turn } from 'node:timers/promises'
 
-/** Of some 20 µs at most. */
+/** A step takes some 20 µs at most. */
 const STEPS = 500
 
 /** Calls `work` for each item, one turn of the event loop for some. */

@@ -1,5 +1,5 @@
-/** What the standard and the platform define, as resources. https://hl7.org/fhir/R4/structuredefinition.html */
-import { urlOf, versionOf } from './canonical.ts'
+/** The definitions of the standard and the platform, as resources. https://hl7.org/fhir/R4/structuredefinition.html */
+
 import {
   isPlatformType,
   publishedProfilesOf,
@@ -15,7 +15,7 @@ import type {
   TypeDefinition,
 } from './definitions-data.ts'
 import { openOnce } from './definitions-lines.ts'
-import type { Resource } from './resource.ts'
+import { type Resource, urlOf, versionOf } from './resource.ts'
 import { coreCodeSystem, coreConceptMap, coreValueSet } from './terminology.ts'
 import { withoutEmpty } from './without-empty.ts'
 
@@ -88,7 +88,7 @@ export function publishedBy(type: string, code: string, value: string): readonly
   return [publishedType(value), ...profiles].filter((found) => found !== undefined)
 }
 
-/** Those that a type is searched by. */
+/** The SearchParameters that a type is searched by. */
 export function publishedParameters(type: string): readonly Resource[] {
   return [...searchParameters(type).values()].map((one) => parameterOf(one, [type], [one]))
 }
@@ -131,7 +131,7 @@ const parameters = openOnce(() => {
   return found
 })
 
-/** What these have is said once, not for each type. */
+/** The elements of these are listed once, not for each type. */
 const ROOTS: ReadonlySet<string> = new Set(['Resource', 'DomainResource'])
 
 function canonicalOf(type: string): string {

@@ -7,9 +7,9 @@ export const WORDS: readonly string[] = ['_content', '_text']
 export const isOfWords = (code: string): boolean => WORDS.includes(code)
 
 export interface ResourceText {
-  /** Of the narrative. */
+  /** The words of the narrative. */
   readonly narrative: string
-  /** Of all elements, the narrative included. */
+  /** The words of all elements, the narrative included. */
   readonly content: string
 }
 

@@ -1,4 +1,5 @@
-/** When a Bot runs by itself: `cronString` or `cronTiming`, and the extensions beside them (events.md §7). */
+/** When a Bot runs by itself: `cronString` or `cronTiming`, and the extensions beside them. */
+
 import { type CronExpression, CronExpressionParser } from 'cron-parser'
 import { badRequest } from '../errors.ts'
 import { isObject, type Resource } from './resource.ts'
@@ -52,7 +53,7 @@ export function nextOccurrence(schedule: Schedule, after: Date): Date | undefine
 
 /** The last occurrence that is not later than `now`. */
 export function lastOccurrence(schedule: Schedule, now: Date): Date | undefined {
-  // What comes before a second is asked for, so it is the next one that is begun with.
+  // The library looks before a given second, so this begins with the next one.
   const from = new Date(Math.floor(now.getTime() / 1000) * 1000 + 1000)
   return step(() => expressionFrom(schedule, from).prev().toDate())
 }
@@ -133,4 +134,30 @@ function isZone(name: unknown): boolean {
   } catch {
     return false
   }
+}
+
+// The settings of a Bot's runs have to be ones that a run can be given.
+
+const LIMIT =
+  /\/fhir\/StructureDefinition\/bot-(memoryMb|cpuMs|maxConcurrency|maxQueueSeconds|retry)$/
+
+/** Errors: 400 with the element at fault, for limits that allow nothing and times that never come. */
+export function checkBot(bot: Resource): void {
+  if (bot.timeout !== undefined && !isPositive(bot.timeout)) {
+    throw badRequest('timeout must be a positive integer: seconds', 'Bot.timeout')
+  }
+  const extensions: readonly unknown[] = Array.isArray(bot.extension) ? bot.extension : []
+  for (const [index, item] of extensions.entries()) {
+    if (!isObject(item)) continue
+    const [, name] = LIMIT.exec(String(item.url)) ?? []
+    const value = item.valueInteger ?? item.valuePositiveInt ?? item.valueUnsignedInt
+    if (name !== undefined && !isPositive(value)) {
+      throw badRequest(`bot-${name} must be a positive integer`, `Bot.extension[${index}]`)
+    }
+  }
+  scheduleOf(bot)
+}
+
+function isPositive(value: unknown): boolean {
+  return Number.isInteger(value) && Number(value) > 0
 }

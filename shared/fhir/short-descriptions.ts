@@ -1,8 +1,8 @@
-/** What the standard says of types and elements in a few words. */
+/** Short descriptions of types and elements, in the words of the standard. */
 import type { ShortsLine } from './definitions-data.ts'
 import { openLines, openOnce } from './definitions-lines.ts'
 
-/** Of a type, or of the element at a path below it; undefined where nothing is said. */
+/** Returns the text of a type, or of the element at a path below it; undefined where there is none. */
 export function shortText(type: string, path = ''): string | undefined {
   return lines().get(type)?.texts[path]
 }

@@ -1,6 +1,6 @@
 /** The terminology published with the standard; a file is unpacked when it is first asked for. */
+
 import { openLines, openOnce } from './definitions-lines.ts'
-import type { CodeSystem, ConceptMap, ValueSet } from './terminology-data.ts'
 
 export function coreCodeSystem(url: string): CodeSystem | undefined {
   return codeSystems().get(url)
@@ -34,3 +34,101 @@ const MOST_PARSED = 100
 const codeSystems = openOnce(() => openLines<CodeSystem>('codesystems', 'url', MOST_PARSED))
 const valueSets = openOnce(() => openLines<ValueSet>('composes', 'url', MOST_PARSED))
 const conceptMaps = openOnce(() => openLines<ConceptMap>('conceptmaps', 'url', MOST_PARSED))
+
+/** The elements of terminology resources that are used. https://hl7.org/fhir/R4/terminology-module.html */
+export interface Property {
+  readonly code: string
+  readonly [value: string]: unknown
+}
+
+export interface Designation {
+  readonly language?: string
+  readonly use?: unknown
+  readonly value: string
+}
+
+export interface Concept {
+  readonly code: string
+  readonly display?: string
+  readonly definition?: string
+  readonly designation?: readonly Designation[]
+  readonly property?: readonly Property[]
+  readonly concept?: readonly Concept[]
+}
+
+interface Named {
+  readonly url: string
+  readonly version?: string | undefined
+  readonly name?: string | undefined
+  readonly title?: string | undefined
+}
+
+export interface CodeSystem extends Named {
+  readonly content?: string | undefined
+  readonly caseSensitive?: boolean | undefined
+  readonly hierarchyMeaning?: string | undefined
+  readonly property?:
+    | readonly { readonly code: string; readonly type?: string | undefined }[]
+    | undefined
+  readonly concept?: readonly Concept[] | undefined
+}
+
+export interface Filter {
+  readonly property: string
+  readonly op: string
+  readonly value: string
+}
+
+export interface Include {
+  readonly system?: string | undefined
+  readonly version?: string | undefined
+  readonly concept?: readonly Concept[] | undefined
+  readonly filter?: readonly Filter[] | undefined
+  readonly valueSet?: readonly string[] | undefined
+}
+
+export interface ValueSet extends Named {
+  readonly compose?: Compose | undefined
+  readonly expansion?: { readonly contains?: readonly Contained[] } | undefined
+}
+
+export interface Contained {
+  readonly system?: string
+  readonly code?: string
+  readonly display?: string
+  readonly abstract?: boolean
+  readonly contains?: readonly Contained[]
+}
+
+export interface Compose {
+  /** False leaves inactive codes out. */
+  readonly inactive?: boolean
+  readonly include?: readonly Include[]
+  readonly exclude?: readonly Include[]
+}
+
+interface Mapping {
+  readonly code?: string | undefined
+  readonly display?: string | undefined
+  readonly equivalence?: string | undefined
+  readonly comment?: string | undefined
+}
+
+export interface ConceptMap extends Named {
+  readonly sourceUri?: string | undefined
+  readonly sourceCanonical?: string | undefined
+  readonly targetUri?: string | undefined
+  readonly targetCanonical?: string | undefined
+  readonly group?: readonly MapGroup[] | undefined
+}
+
+export interface MapGroup {
+  readonly source?: string
+  readonly target?: string
+  readonly element?: readonly { readonly code?: string; readonly target?: readonly Mapping[] }[]
+  readonly unmapped?: {
+    readonly mode?: string
+    readonly code?: string
+    readonly display?: string
+  }
+}

@@ -9,7 +9,7 @@ interface Ucum {
   convertUnitTo(from: string, value: number, to: string): { readonly toVal: number | null }
 }
 
-/** What is left of a conversion's error is rounded away, so that 100 cm is not more than 1 m. */
+/** Rounding removes the error of a conversion, so that 100 cm is not more than 1 m. */
 const DIGITS = 12
 
 /** Undefined when one of the units is unknown or they do not measure the same. */

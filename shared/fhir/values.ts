@@ -3,6 +3,7 @@
  * element is known from the definitions; its shape is not, so whatever does not fit is left out.
  * https://hl7.org/fhir/R4/search.html#ptypes
  */
+
 import { numberOf } from './json.ts'
 import { isObject } from './resource.ts'
 import { type DateRange, parseDate, parsePeriod } from './values-date.ts'
@@ -26,7 +27,7 @@ export interface QuantityRange {
   readonly unit: string | undefined
 }
 
-export interface Target {
+interface Target {
   /** `Type/id` without version, a full address, or a canonical; not `#contained`. */
   readonly literal: string | undefined
   readonly identifier: Token | undefined
@@ -209,3 +210,34 @@ export function urisOf(value: unknown): readonly string[] {
 function text(value: unknown): string | undefined {
   return typeof value === 'string' && value !== '' ? value : undefined
 }
+
+/** Longer values are found by their beginning. */
+const MAX_STRING = 200
+const MAX_WORDS = 20
+
+/** NFKD, no marks, lower case, single blanks, trimmed, at most MAX_STRING characters. */
+export function normaliseString(text: string): string {
+  const start = text.length > MAX_STRING * 4 ? text.slice(0, MAX_STRING * 4) : text
+  const plain = PLAIN.test(start) ? start : start.normalize('NFKD').replace(/\p{M}+/gu, '')
+  // Control characters go too: PostgreSQL text cannot hold NUL.
+  const spaced = plain
+    .toLowerCase()
+    .replace(/[\s\p{Cc}]+/gu, ' ')
+    .trim()
+  return spaced.length > MAX_STRING ? spaced.slice(0, MAX_STRING).toWellFormed().trimEnd() : spaced
+}
+
+/** Letters and digits only, in words parted by single blanks: what `:text` of a token compares. */
+export function plainWords(text: string): string {
+  return normaliseString(text)
+    .replace(/[^\p{L}\p{N}]+/gu, ' ')
+    .trim()
+}
+
+/** Words of a normalised string after its first, which the string itself begins with. */
+export function laterWords(normalised: string): readonly string[] {
+  if (!normalised.includes(' ')) return []
+  return normalised.split(' ', MAX_WORDS + 1).slice(1)
+}
+
+const PLAIN = /^[\x20-\x7e]*$/

@@ -1,18 +1,24 @@
 /** Errors of fields and of documents as the wire has them. */
-import { GraphQLError } from 'graphql'
+import { GraphQLError, type Source } from 'graphql'
 import { HttpError, issue, type OperationOutcome, outcome } from '../errors.ts'
 import type { Logger } from '../log.ts'
 
-/** A failure of the store as a field error with its outcome; nothing of what is ours to know is told. */
-export function fieldError(error: GraphQLError, log: Logger): GraphQLError {
-  const { originalError } = error
-  if (originalError === undefined || originalError instanceof GraphQLError) return error
-  const failure = originalError instanceof HttpError ? originalError : undefined
-  if (failure === undefined) log.error({ err: originalError }, 'A GraphQL field failed')
+/** Where in the document and in the answer a field failed. */
+interface Place {
+  readonly source: Source
+  readonly positions: readonly number[]
+  /** undefined for what concerns more than one field. */
+  readonly path: readonly (string | number)[] | undefined
+}
+
+/** A failure of the store carries its outcome; the cause of an internal error goes to the log alone. */
+export function fieldError(error: unknown, place: Place, log: Logger): GraphQLError {
+  if (error instanceof GraphQLError) return new GraphQLError(error.message, place)
+  const failure = error instanceof HttpError ? error : undefined
+  if (failure === undefined) log.error({ err: error }, 'A GraphQL field failed')
   const body = failure?.outcome ?? outcome(undefined, issue('error', 'exception', INTERNAL))
   return new GraphQLError(failure?.message ?? INTERNAL, {
-    nodes: error.nodes,
-    path: error.path,
+    ...place,
     extensions: { code: body.issue[0]?.code, status: failure?.status ?? 500, outcome: body },
   })
 }

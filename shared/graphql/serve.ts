@@ -6,49 +6,43 @@ import {
   type ExecutionResult,
   GraphQLError,
   getOperationAST,
+  getVariableValues,
   type OperationDefinitionNode,
 } from 'graphql'
 import { createHandler, type OperationArgs, type RequestParams, type Response } from 'graphql-http'
-import { signAttachments } from '../binary/attachments.ts'
 import {
   forbidden,
   HttpError,
   methodNotAllowed,
+  notAcceptable,
   serverTimeout,
   tooLarge,
   unsupportedMediaType,
 } from '../errors.ts'
 import { parseBody } from '../fhir/json.ts'
-import { isObject } from '../fhir/resource.ts'
 import { takesGzip } from '../request/negotiate.ts'
-import { tellRefusal } from '../request/refusals.ts'
 import { textReply } from '../request/reply.ts'
 import type { FhirReply, FhirRequest, Interaction } from '../request/request.ts'
-import { type Form, formOf } from './accept.ts'
-import { openContext, readRoot } from './context.ts'
-import { withDirectives } from './document/directives.ts'
-import { makeTypes, prepareDocument } from './document/document.ts'
-import { introspect } from './document/introspection.ts'
-import {
-  asksForTypes,
-  type Told,
-  tellTypes,
-  unpack,
-  writeBeside,
-} from './document/introspection-beside.ts'
-import { NOTABLE, variableErrors, weigh, weightErrors } from './document/limits.ts'
-import { fieldError, outcomeOf } from './errors.ts'
-import { openLevels } from './levels.ts'
-import type { GraphqlContext } from './request-state.ts'
-import { rootFields, withRootFields } from './schema/root-fields.ts'
+import { asksForTypes, type Prepared, planOf, prepareDocument } from './document/document.ts'
+import { packed, unpack } from './document/introspection.ts'
+import { NOTABLE, variableErrors, type Weight, weigh, weightErrors } from './document/limits.ts'
+import { literalName, locate, scan } from './document/literals.ts'
+import { outcomeOf } from './errors.ts'
+import { type Executed, execute, type Ready } from './execute/execute.ts'
+import type { VariableValues } from './execute/plan.ts'
+import { readRoot } from './execute/reads.ts'
+import { Run } from './execute/run.ts'
 import { audienceName, schemaFor } from './schema/schema.ts'
-import { writeJson } from './write-json.ts'
+import type { Given } from './schema/sources.ts'
 
 /** The resource that the document is about; none: the whole Project. */
 export interface Root {
   readonly type: string
   readonly id: string
 }
+
+/** `fhir`: failures before execution are OperationOutcomes, as FHIR clients expect. */
+type Form = 'graphql' | 'json' | 'fhir'
 
 /** One request on its way through graphql-http. */
 interface Serving {
@@ -59,13 +53,12 @@ interface Serving {
   isSyntax: boolean
   /** What is left of a quota, for its header. */
   rateLimit: string | undefined
-  /** Instead of what graphql-http is given: the body in gzip, where only types are asked for. */
+  /** The body in gzip, instead of what graphql-http is given, where only types are asked for. */
   packed: Buffer | undefined
-  /** The same, as it is, where types are asked for beside other things. */
-  content: Buffer | undefined
-  /** What is told of types, where other things are asked for beside them. */
-  told: Told | undefined
 }
+
+/** A type and not an interface: graphql-http wants it assignable to a record. */
+type Context = { readonly ready: Ready }
 
 const MAX_BODY_BYTES = 1_310_720
 const DEADLINE_MS = 30_000
@@ -84,20 +77,24 @@ export async function serveGraphql(
   if (request.body !== undefined && request.body.length > MAX_BODY_BYTES) throw tooLarge()
   const late = new AbortController()
   const timer = setTimeout(() => late.abort(serverTimeout()), DEADLINE_MS)
+  const { signal: gone } = request
+  const leave = () => late.abort(gone?.reason)
+  // AbortSignal.any takes as long as a small query.
+  gone?.addEventListener('abort', leave)
+  if (gone?.aborted) leave()
   try {
     return await serveUntil(interaction, root, late.signal)
   } finally {
     clearTimeout(timer)
+    gone?.removeEventListener('abort', leave)
   }
 }
 
 async function serveUntil(
   interaction: Interaction,
   root: Root | undefined,
-  late: AbortSignal,
+  signal: AbortSignal,
 ): Promise<FhirReply> {
-  const { signal: gone } = interaction.request
-  const signal = gone === undefined ? late : AbortSignal.any([gone, late])
   const request = { ...interaction.request, signal }
   const serving: Serving = {
     interaction: { ...interaction, request },
@@ -106,8 +103,6 @@ async function serveUntil(
     isSyntax: false,
     rateLimit: undefined,
     packed: undefined,
-    content: undefined,
-    told: undefined,
   }
   const [body, { status, headers }] = await handler({
     method: request.method,
@@ -124,12 +119,26 @@ async function serveUntil(
   const isForeign = serving.form !== 'fhir'
   if (status >= 400 && !isForeign) throw asOutcome(status, body ?? '', serving.isSyntax)
   const allow: Record<string, string> = headers?.allow === undefined ? {} : { Allow: headers.allow }
-  const { rateLimit, packed, content } = serving
+  const { rateLimit } = serving
   const limit: Record<string, string> = rateLimit === undefined ? {} : { RateLimit: rateLimit }
   const type = { 'Content-Type': TYPES[serving.form] }
-  if (packed !== undefined) return packedReply(request, packed, type)
-  const reply = textReply(status, body ?? '', { ...allow, ...limit, ...type })
-  return content === undefined ? reply : { ...reply, body: content }
+  if (serving.packed !== undefined) return packedReply(request, serving.packed, type)
+  return textReply(status, body ?? '', { ...allow, ...limit, ...type })
+}
+
+/** Errors: 406. */
+function formOf(accept: string | undefined): Form {
+  if (accept === undefined || accept.trim() === '') return 'fhir'
+  const ranges = accept
+    .toLowerCase()
+    .split(',')
+    .filter((range) => !/;\s*q=0(\.0*)?\s*($|;)/.test(range))
+    .map((range) => (range.split(';')[0] ?? '').trim())
+  if (ranges.includes('application/graphql-response+json')) return 'graphql'
+  if (ranges.includes('application/fhir+json')) return 'fhir'
+  if (ranges.includes('application/json')) return 'json'
+  if (ranges.some((range) => ['*/*', 'application/*', 'text/json'].includes(range))) return 'fhir'
+  throw notAcceptable('Only JSON is available: application/json, application/graphql-response+json')
 }
 
 /** What is kept packed is sent so to all who can read it. */
@@ -144,9 +153,12 @@ async function packedReply(
   return { status: 200, headers: { ...type, 'Content-Encoding': 'gzip' }, body: packed }
 }
 
-const handler = createHandler<undefined, Serving, GraphqlContext>({
+const handler = createHandler<undefined, Serving, Context>({
   onSubscribe: (req, params) => begin(req.context, req.method, params),
-  onOperation: (req, args, result) => finish(req.context, args, result),
+  execute: ({ contextValue }) => carryOut((contextValue as Context).ready),
+  // The context is what `begin` has given, the result what `carryOut` has given.
+  onOperation: (req, { contextValue }, result) =>
+    finish(req.context, (contextValue as Context).ready.run, result as unknown as Executed),
 })
 
 const JSON_TYPE = /^application\/([a-z0-9.+-]+\+)?json\s*(;\s*charset="?utf-?8"?\s*)?$/i
@@ -171,55 +183,87 @@ function bodyOf({ body, headers }: FhirRequest): Record<string, unknown> {
 async function begin(
   serving: Serving,
   method: string,
-  { query, operationName, variables }: RequestParams,
-): Promise<OperationArgs<GraphqlContext> | readonly GraphQLError[] | Response> {
+  { query, operationName, variables: given }: RequestParams,
+): Promise<OperationArgs<Context> | readonly GraphQLError[] | Response> {
+  const variables = given ?? {}
   const { interaction, root } = serving
   const { principal } = interaction
   const audience = { isSuperAdmin: principal.isSuperAdmin, instance: root?.type }
   const schema = schemaFor(audience)
-  const prepared = await prepareDocument(schema, audienceName(audience), query)
-  void makeTypes(schema)
-  const { document, errors } = prepared
-  serving.isSyntax = prepared.isSyntax
-  if (document === undefined) return errors
-  const tooMany = variableErrors(variables ?? {})
+  const scanned = scan(query)
+  const prepared = await prepareDocument(schema, audienceName(audience), query, scanned)
+  if ('errors' in prepared) {
+    serving.isSyntax = prepared.isSyntax
+    return prepared.errors
+  }
+  const tooMany = variableErrors(variables)
   if (tooMany.length > 0) return tooMany
+  const { document } = prepared
   const operation = getOperationAST(document, operationName)
   if (!operation) return [new GraphQLError('The document has no such operation, or several')]
   // graphql-http refuses it, before anything is done.
   if (method === 'GET' && operation.operation === 'mutation') {
     return { schema, document, operationName }
   }
-  const asked = { document, operation }
-  const fields = rootFields(document, operation)
-  if (fields.some(asksForTypes)) {
-    if (!mayIntrospect(interaction)) return forbiddenResponse(serving.form)
-    const by = { audience: audienceName(audience), variables: variables ?? {} }
-    const others = withRootFields(document, operation, (field) => !asksForTypes(field))
-    if (others === undefined || fields.every(({ name }) => name.value.startsWith('__'))) {
-      serving.packed = await introspect(schema, document, operation, by)
-      return respond(200, '', serving.form)
-    }
-    serving.told = await tellTypes(schema, document, operation, by)
-    Object.assign(asked, others)
-  }
-  const tooMuch = checkWeight(interaction, weigh(asked.document, asked.operation, variables ?? {}))
+  const isIntrospection = asksForTypes(prepared, operation)
+  if (isIntrospection && !mayIntrospect(interaction)) return forbiddenResponse(serving.form)
+  const tooMuch = checkWeight(interaction, weigh(prepared.fragments, operation, variables))
   if (tooMuch.length > 0) return tooMuch
-  const contextValue = openContext(interaction, prepared.asksNumbers)
-  return {
+  const coerced = variablesOf(prepared, operation, variables, scanned.values)
+  if (coerced.errors !== undefined) return refusal(serving.form, coerced.errors)
+  const run = new Run({
+    interaction,
     schema,
-    document: asked.document,
-    operationName,
-    variableValues: variables,
-    contextValue,
-    hideSuggestions: true,
-    rootValue: root === undefined ? undefined : await readRoot(contextValue, root.type, root.id),
+    variables: coerced.values,
+    keepsDecimals: prepared.asksNumbers,
+    text: query,
+    locate: (position) => locate(position, prepared.spans, scanned.spans),
+  })
+  if (isIntrospection) await schema.makeAll(() => run.turns.pace(1))
+  const { steps } = planOf(prepared, operation, run.config.variables)
+  const isOfTypes = steps.every(({ nodes: [node] }) => node?.name.value.startsWith('__'))
+  if (isIntrospection && isOfTypes) {
+    const ready = { run, prepared, operation, root: undefined }
+    const asked = [audienceName(audience), query, operationName, variables]
+    const make = async () => `{"data":${(await execute(ready)).data}}`
+    serving.packed = await packed(JSON.stringify(asked), make)
+    return respond(200, '', serving.form)
   }
+  const resource = root === undefined ? undefined : await readRoot(run, root)
+  const ready = { run, prepared, operation, root: resource }
+  return { schema, document, operationName, contextValue: { ready } }
+}
+
+/** Values of a document's variables, and of the strings that became some. */
+function variablesOf(
+  { schema, hasLiterals }: Prepared,
+  { variableDefinitions = [] }: OperationDefinitionNode,
+  given: Given,
+  literals: readonly string[],
+):
+  | { readonly values: VariableValues; readonly errors?: undefined }
+  | { readonly errors: readonly GraphQLError[] } {
+  const { variableValues, errors } = getVariableValues(schema, variableDefinitions, given, {
+    maxErrors: MAX_VARIABLE_ERRORS,
+    hideSuggestions: true,
+  })
+  if (variableValues === undefined) return { errors: errors ?? [] }
+  if (!hasLiterals || literals.length === 0) return { values: variableValues }
+  const coerced = { ...variableValues.coerced }
+  for (const [i, text] of literals.entries()) coerced[literalName(i)] = text
+  return { values: { ...variableValues, coerced } }
+}
+
+/** As graphql-js has it where it executes. */
+const MAX_VARIABLE_ERRORS = 50
+
+function refusal(form: Form, errors: readonly GraphQLError[]): Response {
+  return respond(form === 'graphql' ? 400 : 200, JSON.stringify({ errors }), form)
 }
 
 function checkWeight(
   { services, principal }: Interaction,
-  weight: ReturnType<typeof weigh>,
+  weight: Weight,
 ): readonly GraphQLError[] {
   const { depth, cost } = weight
   if (depth > NOTABLE.depth || cost > NOTABLE.cost) {
@@ -239,42 +283,27 @@ function mayIntrospect({ services, principal }: Interaction): boolean {
   return isProjectAdmin || services.config.introspectionEnabled
 }
 
-async function finish(
-  serving: Serving,
-  { document, operationName, contextValue }: OperationArgs<GraphqlContext>,
-  result: ExecutionResult,
-): Promise<Response> {
+async function carryOut(ready: Ready): Promise<ExecutionResult> {
+  const { account, config } = ready.run
+  try {
+    // graphql-http hands it on to `finish` and looks at nothing of it.
+    return (await execute(ready)) as unknown as ExecutionResult
+  } catch (error) {
+    config.interaction.request.signal?.throwIfAborted()
+    throw error
+  } finally {
+    account.close()
+  }
+}
+
+function finish(serving: Serving, { account }: Run, { data, errors }: Executed): Response {
   const { interaction, form } = serving
-  const { log } = interaction.services
+  serving.rateLimit = account.rateLimit
   const { signal } = interaction.request
-  // Its document and context are those that `begin` has given.
-  const context = contextValue as GraphqlContext
-  context.account.close()
-  serving.rateLimit = context.account.rateLimit
-  // Nobody waits for it any more; what is late is told so by its fields.
+  // Nobody waits for it any more; what is late is reported by its fields.
   if (signal?.aborted && !(signal.reason instanceof HttpError)) throw signal.reason
-  for (const { originalError } of result.errors ?? []) {
-    tellRefusal(interaction.services, interaction.principal, interaction.request, originalError)
-  }
-  const errors = result.errors?.map((error) => fieldError(error, log)) ?? []
-  if (result.data === undefined) {
-    return respond(form === 'graphql' ? 400 : 200, JSON.stringify({ errors }), form)
-  }
-  const operation = getOperationAST(document, operationName) as OperationDefinitionNode
-  // What was found in time is told, however late it is by now.
-  const { pace, rest } = openLevels(() => undefined)
-  const shaped = await withDirectives(result.data, document, operation, context.slices, pace)
-  const all = [...errors, ...shaped.errors].map((error) => error.toJSON())
-  const answer = { data: shaped.data, ...(all.length === 0 ? {} : { errors: all }) }
-  const { told } = serving
-  if (told === undefined || !isObject(answer.data)) {
-    return respond(200, await writeJson(answer, rest), form)
-  }
-  // Bytes are not looked through for Binaries any more.
-  const write = async (value: unknown) =>
-    signAttachments(interaction.services, interaction.principal, await writeJson(value, rest))
-  serving.content = await writeBeside({ ...answer, data: answer.data }, told, write)
-  return respond(200, '', form)
+  const rest = errors.length === 0 ? '' : `,"errors":${JSON.stringify(errors)}`
+  return respond(200, `{"data":${data}${rest}}`, form)
 }
 
 function respond(status: number, body: string, form: Form): Response {

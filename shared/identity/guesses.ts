@@ -6,6 +6,7 @@
  * Strangers who guess at an account share one count. A device on which the User has signed in before has a count
  * of its own, and so have the sessions of a User: strangers can pause strangers only.
  */
+
 import { hash } from 'node:crypto'
 import { tooManyRequests } from '../errors.ts'
 import { runScript, script } from '../platform/queue/scripts.ts'
@@ -17,7 +18,7 @@ const ADDRESS_GUESSES = 100
 const FIRST_PAUSE_SECONDS = 60
 const LONGEST_PAUSE_SECONDS = 900
 
-/** What is counted together. */
+/** Guesses that are counted together. */
 export interface Guessed {
   readonly name: string
   /** The address of a stranger, whose guesses at all accounts are counted as well. */
@@ -39,7 +40,7 @@ export function deviceGuess(kind: 'password' | 'factor', deviceId: string): Gues
   return { name: `device-${kind}:${deviceId}` }
 }
 
-/** What a User who is signed in has to prove again. */
+/** The guess of a signed-in User who has to prove something again. */
 export function sessionGuess(kind: 'password' | 'factor', userId: string): Guessed {
   return { name: `session-${kind}:${userId}` }
 }
@@ -91,8 +92,8 @@ export async function requireNoPause(redis: Redis, guessed: Guessed): Promise<vo
 }
 
 /**
- * What `judge` makes of a guess at the account `whose`; undefined is a wrong one. A guess whose judge fails
- * does not count. Errors: 429 during a pause, those of `judge`.
+ * Runs `judge` on a guess at the account `whose`; undefined is a wrong guess. A guess whose judge fails
+ * does not count. Errors: 429 during a pause, and the errors of `judge`.
  */
 export async function judgeGuess<T>(
   redis: Redis,
@@ -136,4 +137,21 @@ async function reserve(redis: Redis, guessed: Guessed, whose: string): Promise<v
 function keysOf({ name, address }: Guessed): string[] {
   const keys = [`botica:guesses:${name}`, `botica:guesses-pause:${name}`]
   return address === undefined ? keys : [...keys, `botica:guesses-of:${address}`]
+}
+
+// * People who have signed in from an address before. Under load they go before strangers of the same address, which
+// many share; a program that keeps no cookies is known by nothing else. Wrong guesses are counted as those of strangers.
+
+const MEMORY_SECONDS = 90 * 86_400
+
+export async function isRegular(redis: Redis, email: string, address: string): Promise<boolean> {
+  return (await redis.exists(keyOf(email, address))) > 0
+}
+
+export async function rememberRegular(redis: Redis, email: string, address: string): Promise<void> {
+  await redis.set(keyOf(email, address), 1, 'EX', MEMORY_SECONDS)
+}
+
+function keyOf(email: string, address: string): string {
+  return `botica:regular:${hash('sha256', `${address} ${email}`, 'base64url')}`
 }

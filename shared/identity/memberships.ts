@@ -85,6 +85,20 @@ export async function readMembershipsOf(
   return found.filter((membership) => referenceIn(membership.profile) === reference)
 }
 
+/** $1: where Projects are filed, $2: their type, $3: the Project, $4 and $5: types and row ids of the contents. */
+const CONTEXT_SQL = `
+      select t.project as number, p.content as project, ${ownVersionsSql('t.project')}, array(
+        select (
+          select v.content from version v
+          where v.project = t.project and v.type = w.type and v.id = w.id
+          order by v.ver desc limit 1)
+        from unnest($4::smallint[], $5::uuid[]) with ordinality as w (type, id, place)
+        order by w.place) as contents
+      from tenant t, lateral (
+        select content from version
+        where project = $1 and type = $2 and id = $3 order by ver desc limit 1) p
+      where t.fhir_id = $3`
+
 /** Project, profile, policies and configuration in one statement; undefined when project or profile is gone. */
 export async function readContext(
   { database, keys }: Place,
@@ -104,18 +118,7 @@ export async function readContext(
   const wanted = [profile, ...policies, ...configurations]
   const rows = await database.query<ProjectRow & { contents: (string | null)[] }>({
     name: 'membership-context',
-    text: `
-      select t.project as number, p.content as project, ${ownVersionsSql('t.project')}, array(
-        select (
-          select v.content from version v
-          where v.project = t.project and v.type = w.type and v.id = w.id
-          order by v.ver desc limit 1)
-        from unnest($4::smallint[], $5::uuid[]) with ordinality as w (type, id, place)
-        order by w.place) as contents
-      from tenant t, lateral (
-        select content from version
-        where project = $1 and type = $2 and id = $3 order by ver desc limit 1) p
-      where t.fhir_id = $3`,
+    text: CONTEXT_SQL,
     values: [
       SYSTEM_PROJECT_NUMBER,
       typeNumber('Project'),

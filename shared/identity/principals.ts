@@ -14,6 +14,7 @@ import { type Principal, type ProjectContext, systemPrincipal } from '../access/
 import { memberQuota, projectContext, SYSTEM_PROJECT } from '../access/project-context.ts'
 import { narrowed } from '../access/scopes.ts'
 import { variablesOf } from '../access/variables.ts'
+import { waits } from '../config/waits.ts'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
 import { isObject, parseReference, type Resource, referenceIn } from '../fhir/resource.ts'
 import type { Logger } from '../log.ts'
@@ -33,7 +34,7 @@ import {
   readProject,
 } from './memberships.ts'
 
-/** What a login stands for: the resources it was made of. */
+/** The resources that a login stands for. */
 export interface Session {
   readonly principal: Principal
   readonly project: Resource
@@ -63,7 +64,7 @@ export interface PrincipalsOptions {
   readonly openPatientAccess?: boolean
 }
 
-const TIMES = { freshMs: 2_000, usableMs: 4_000, max: 20_000 }
+const TIMES = { freshMs: waits.sessionMs / 2, usableMs: waits.sessionMs, max: 20_000 }
 
 /** One statement, for the salt of row ids. */
 export async function openPrincipals(
@@ -73,97 +74,18 @@ export async function openPrincipals(
   log: Logger,
   options: PrincipalsOptions = {},
 ): Promise<Principals> {
-  const place: Place = { database, keys: new Keys(await readSalt(database)) }
+  const keys = new Keys(await readSalt(database))
+  const sessions = new Sessions({ database, keys }, own, log, options)
   const system = systemPrincipal(SYSTEM_PROJECT)
-  const warned = new Set<string>()
 
-  const warn = (warnings: readonly string[]) => {
-    for (const warning of warnings) {
-      if (warned.has(warning)) continue
-      warned.add(warning)
-      log.warn(warning)
-    }
-  }
-
-  const contextOf = async (
-    found: Pick<MembershipContext, 'project' | 'number' | 'own'>,
-    readAt: number,
-  ): Promise<ProjectContext> => {
-    const { project, number } = found
-    const parameters = await own.compiled(database, number, found.own)
-    return { ...projectContext(project, number), parameters, readAt }
-  }
-
-  /** Read anew, as a session may be as old as a change of it allows. */
-  const withLinks = async (context: ProjectContext): Promise<ProjectContext> => {
-    if ((context.links ?? []).length === 0) return context
-    const found = await Promise.all((context.links ?? []).map((id) => readProject(place, id)))
-    const linked = found.flatMap((item) => {
-      if (item === undefined) return []
-      const { id, number, exports = [] } = projectContext(item.project, item.number)
-      return number === context.number ? [] : [{ id, number, exports }]
-    })
-    return { ...context, linked }
-  }
-
-  const sessionOf = async (
-    membership: Resource | undefined,
-    login?: Resource,
-  ): Promise<Session | undefined> => {
-    if (membership === undefined || membership.active === false) return undefined
-    const readAt = Date.now()
-    const context = await readContext(place, membership)
-    if (context === undefined) return undefined
-    const { project, profile, policies, configuration } = context
-    if (profile.resourceType === 'ClientApplication' && !isActiveClient(profile)) return undefined
-    const projectOf = await withLinks(await contextOf(context, readAt))
-    const compiled = rulesOf(membership, context, projectOf.parameters, options)
-    warn(compiled.warnings)
-    const withUnits = await readUnits(place, projectOf, compiled.rules)
-    const own = profile.resourceType === 'Patient' ? profile.id : undefined
-    const patient = parseReference(referenceIn(login?.patient))?.id ?? own
-    const scope = typeof login?.scope === 'string' ? login.scope : 'openid'
-    const unscoped: Principal = {
-      project: withUnits,
-      membershipId: membership.id,
-      loginId: login?.id,
-      user: ownUserOf(membership, login),
-      profile: `${profile.resourceType}/${profile.id}`,
-      profileDisplay: displayOf(profile),
-      clientId: parseReference(referenceIn(login?.client))?.id,
-      scope,
-      // A run is not the person whose rights it has.
-      areas: login?.authMethod === 'execute' ? ['administration'] : AREAS,
-      isSuperAdmin: projectOf.superAdmin,
-      isProjectAdmin: projectOf.superAdmin || membership.admin === true,
-      rules: compiled.rules,
-      patient,
-      ipRules: readIpRules(policies),
-      quota: memberQuota(configuration),
-    }
-    const principal = narrowed(unscoped, scope, patient)
-    return { principal, project, membership, profile, policies, configuration, login }
-  }
-
-  const logins = freshCache(TIMES, async (loginId: string) => {
-    const found = await readLoginMembership(place, loginId)
-    if (found?.login.granted !== true || found.login.revoked === true) return undefined
-    return await sessionOf(found.membership, found.login)
-  })
+  const logins = freshCache(TIMES, (loginId: string) => sessions.ofLogin(loginId))
   const memberships = freshCache(TIMES, async (id: string) => {
     const [version] = await repository.readMany(system, [{ type: 'ProjectMembership', id }])
     if (version?.content === undefined) return undefined
-    return await sessionOf(JSON.parse(version.content) as Resource)
+    return await sessions.of(JSON.parse(version.content) as Resource)
   })
-  const profiles = freshCache(TIMES, async (reference: string) => {
-    const found = await readMembershipsOf(place, reference)
-    return await sessionOf(found.find((membership) => membership.active !== false))
-  })
-  const projects = freshCache(TIMES, async (id: string) => {
-    const readAt = Date.now()
-    const found = await readProject(place, id)
-    return found && contextOf(found, readAt)
-  })
+  const profiles = freshCache(TIMES, (reference: string) => sessions.ofProfile(reference))
+  const projects = freshCache(TIMES, (id: string) => sessions.projectOf(id))
 
   return {
     forLogin: (id) => logins.get(id),
@@ -180,6 +102,116 @@ export async function openPrincipals(
   }
 }
 
+/** Reads what a session is made of and puts it together; caches nothing. */
+class Sessions {
+  readonly #place: Place
+  readonly #own: OwnParametersReader
+  readonly #log: Logger
+  readonly #options: PrincipalsOptions
+  readonly #warned = new Set<string>()
+
+  constructor(place: Place, own: OwnParametersReader, log: Logger, options: PrincipalsOptions) {
+    this.#place = place
+    this.#own = own
+    this.#log = log
+    this.#options = options
+  }
+
+  async ofLogin(loginId: string): Promise<Session | undefined> {
+    const found = await readLoginMembership(this.#place, loginId)
+    if (found?.login.granted !== true || found.login.revoked === true) return undefined
+    return await this.of(found.membership, found.login)
+  }
+
+  async ofProfile(reference: string): Promise<Session | undefined> {
+    const found = await readMembershipsOf(this.#place, reference)
+    return await this.of(found.find((membership) => membership.active !== false))
+  }
+
+  async projectOf(id: string): Promise<ProjectContext | undefined> {
+    const readAt = Date.now()
+    const found = await readProject(this.#place, id)
+    return found && this.#contextOf(found, readAt)
+  }
+
+  async of(membership: Resource | undefined, login?: Resource): Promise<Session | undefined> {
+    if (membership === undefined || membership.active === false) return undefined
+    const readAt = Date.now()
+    const context = await readContext(this.#place, membership)
+    if (context === undefined) return undefined
+    const { project, profile, policies, configuration } = context
+    if (profile.resourceType === 'ClientApplication' && !isActiveClient(profile)) return undefined
+    const linked = await this.#withLinks(await this.#contextOf(context, readAt))
+    const { rules, warnings } = rulesOf(membership, context, linked.parameters, this.#options)
+    this.#warn(warnings)
+    const withUnits = await readUnits(this.#place, linked, rules)
+    const unscoped = unscopedPrincipal({ membership, login, context, project: withUnits, rules })
+    const principal = narrowed(unscoped, unscoped.scope, unscoped.patient)
+    return { principal, project, membership, profile, policies, configuration, login }
+  }
+
+  async #contextOf(
+    { project, number, own }: Pick<MembershipContext, 'project' | 'number' | 'own'>,
+    readAt: number,
+  ): Promise<ProjectContext> {
+    const parameters = await this.#own.compiled(this.#place.database, number, own)
+    return { ...projectContext(project, number), parameters, readAt }
+  }
+
+  /** Read anew, as a session may be as old as a change of it allows. */
+  async #withLinks(context: ProjectContext): Promise<ProjectContext> {
+    const links = context.links ?? []
+    if (links.length === 0) return context
+    const found = await Promise.all(links.map((id) => readProject(this.#place, id)))
+    const linked = found.flatMap((item) => {
+      if (item === undefined) return []
+      const { id, number, exports = [] } = projectContext(item.project, item.number)
+      return number === context.number ? [] : [{ id, number, exports }]
+    })
+    return { ...context, linked }
+  }
+
+  #warn(warnings: readonly string[]): void {
+    for (const warning of warnings) {
+      if (this.#warned.has(warning)) continue
+      this.#warned.add(warning)
+      this.#log.warn(warning)
+    }
+  }
+}
+
+interface Standing {
+  readonly membership: Resource
+  readonly login: Resource | undefined
+  readonly context: MembershipContext
+  readonly project: ProjectContext
+  readonly rules: Rules | undefined
+}
+
+/** The whole rights of a member, before the scope of the login narrows them. */
+function unscopedPrincipal({ membership, login, context, project, rules }: Standing) {
+  const { profile, policies, configuration } = context
+  const own = profile.resourceType === 'Patient' ? profile.id : undefined
+  return {
+    project,
+    membershipId: membership.id,
+    loginId: login?.id,
+    user: ownUserOf(membership, login),
+    profile: `${profile.resourceType}/${profile.id}`,
+    profileDisplay: displayOf(profile),
+    clientId: parseReference(referenceIn(login?.client))?.id,
+    scope: typeof login?.scope === 'string' ? login.scope : 'openid',
+    // A run is not the person whose rights it has.
+    areas: login?.authMethod === 'execute' ? (['administration'] as const) : AREAS,
+    isSuperAdmin: project.superAdmin,
+    isProjectAdmin: project.superAdmin || membership.admin === true,
+    rules,
+    patient: parseReference(referenceIn(login?.patient))?.id ?? own,
+    ipRules: readIpRules(policies),
+    quota: memberQuota(configuration),
+  } satisfies Principal
+}
+
 /** The User who acts: nobody where there is no login, or one that a Project alone vouches for. */
 function ownUserOf(membership: Resource, login: Resource | undefined): string | undefined {
   if (login === undefined || login.vouchedBy !== undefined) return undefined
@@ -187,7 +219,7 @@ function ownUserOf(membership: Resource, login: Resource | undefined): string | 
   return user?.type === 'User' ? user.id : undefined
 }
 
-/** Of a policy that compares quantities in a unit of UCUM: in which others they are. A statement a Project. */
+/** Reads the units that the data has, for policies that compare quantities in UCUM. One statement a Project. */
 async function readUnits(
   { database: connection, keys }: Place,
   project: ProjectContext,

@@ -5,8 +5,8 @@
  */
 import { LRUCache } from 'lru-cache'
 import { type ProjectContext, systemPrincipal } from '../access/principal.ts'
-import { chosen, urlOf, versionOf } from '../fhir/canonical.ts'
 import { publishedProfile } from '../fhir/definitions.ts'
+import { chosen, urlOf, versionOf } from '../fhir/resource.ts'
 import type { Logger } from '../log.ts'
 import { escapeValue } from '../query/values.ts'
 import type { Repository } from '../store/repository.ts'
@@ -143,7 +143,7 @@ async function readIn(
   )
 }
 
-/** Of a published one the url is enough. */
+/** A published definition never changes, so its url is enough. */
 function stampOf({ url, id, meta }: StructureDefinition): string {
   return `${url}/${id ?? ''}/${meta?.versionId ?? ''}`
 }

@@ -1,6 +1,5 @@
 /** The rights that a ClientApplication or Bot has by its memberships, as they are stored now. */
-import { hasAllRights } from '../access/guarded/elements.ts'
-import { outranks, type Rights } from '../access/guarded/outranks.ts'
+import { hasAllRights, outranks, type Rights } from '../access/guarded/elements.ts'
 import type { Principal } from '../access/principal.ts'
 import { projectContext } from '../access/project-context.ts'
 import { refused } from '../errors.ts'

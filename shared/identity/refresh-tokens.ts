@@ -8,7 +8,7 @@ const GRACE_MS = 30_000
 const LONGEST_SECONDS = 90 * 86_400
 const TOKEN_BYTES = 32
 
-/** What became of a presented token. `reused`: somebody else has it, too. */
+/** The outcome for a presented token. `reused`: somebody else has it, too. */
 export type Rotation =
   | { readonly state: 'replaced'; readonly successor: string }
   | { readonly state: 'reused' | 'unknown' }
@@ -97,7 +97,7 @@ function digest(token: string): Buffer {
   return hash('sha256', token, 'buffer')
 }
 
-/** Who holds the old token may know the new one; the table alone gives neither. */
+/** The old token gives the key of the new one; the table alone gives neither. */
 function keyOf(token: string): Buffer {
   return sealingKey(token, 'refresh-token-successor')
 }

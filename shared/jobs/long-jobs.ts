@@ -1,9 +1,9 @@
 /** Long work that a worker does: 202 with an AsyncJob, whose status the caller looks at. */
 
 import { randomUUID } from 'node:crypto'
-import { scopeExtension } from '../access/author-scope.ts'
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { SYSTEM_PROJECT } from '../access/project-context.ts'
+import { scopeExtension } from '../access/scopes.ts'
 import { accepted, allOk, forbidden } from '../errors.ts'
 import type { OperationCall } from '../request/operation.ts'
 import { absoluteUrl, outcomeReply } from '../request/reply.ts'

@@ -18,7 +18,7 @@ export function ownTurn(): Promise<void> {
       setImmediate(attempt, resolve)
       return
     }
-    // Who else asks in this call back would be served behind it, before the clock is looked at again.
+    // Other callers in this callback would be served behind it, before the clock is read again.
     isGiven = true
     queueMicrotask(() => {
       isGiven = false

@@ -1,4 +1,4 @@
-/** What writes of people, memberships and Projects bring with them, wherever they come from. */
+/** Side effects of writes of people, memberships and Projects, whatever way they come in. */
 
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { SYSTEM_PROJECT } from '../access/project-context.ts'
@@ -16,7 +16,7 @@ import { readUser } from './users.ts'
 const ADMINISTRATIVE = new Set(['Project', 'ProjectMembership', 'User'])
 const system = systemPrincipal(SYSTEM_PROJECT)
 
-/** Tells the audit of a write, in the Project of the caller. */
+/** Adds the AuditEvent of a write, in the Project of the caller. */
 export async function recordWrite(
   { services, principal }: Interaction,
   written: WriteResult,
@@ -74,7 +74,7 @@ export async function afterDeletions(
   return warnings
 }
 
-/** Tells the audit of a deletion, and the caller of a login that works no more. */
+/** Adds the AuditEvent of a deletion; returns warnings, such as that a login works no more. */
 export async function afterDeletion(
   { services, principal }: Pick<Interaction, 'services' | 'principal'>,
   { type, id, membership }: Deletion,

@@ -1,4 +1,4 @@
-/** Mails that clients and bots send (admin.md §7): admitted, read and put into the outbox. */
+/** Mails that clients and bots send: admitted, read and put into the outbox. */
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { contentOf, decodeBase64, readWhole } from '../binary/content.ts'
@@ -92,7 +92,7 @@ function addressesOf(body: Body, name: string): string[] | undefined {
 
 function addressText({ address, name }: Body, field: string): string {
   const plain = requireAddress(String(address), field)
-  // What a quoted name must not hold is left out of it.
+  // Characters that a quoted name must not hold are left out.
   const display = typeof name === 'string' ? name.replace(/["\\\s]+/g, ' ').trim() : ''
   return display === '' ? plain : `"${display}" <${plain}>`
 }

@@ -40,7 +40,7 @@ export interface Enrolment {
 const MEMBER = 'User is already a member of this project'
 /** A membership that is deleted while it is updated is looked for again. */
 const ATTEMPTS = 3
-/** Of one user in one Project. */
+/** The limit for one user in one Project. */
 const MOST_MEMBERSHIPS = 100
 
 /** Errors: 400, 409, 412. */
@@ -62,7 +62,7 @@ export async function enrol(
   }
 }
 
-/** What is decided on is locked before the transaction sees its one state of the database. */
+/** The criteria of the decision are locked before the transaction sees its one state of the database. */
 function guardOf({ project }: Inviter, { resourceType, email, externalId }: Enrollee): Guard {
   const byEmail =
     email === undefined

@@ -10,7 +10,7 @@ import { createClient, createMembership, projectDefaults } from './provision.ts'
 
 export interface FoundedProject {
   readonly project: WriteResult
-  /** Of the owner. */
+  /** The owner's membership. */
   readonly membership: Resource | undefined
 }
 

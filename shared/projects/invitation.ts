@@ -20,18 +20,18 @@ export interface Invitation {
   readonly mfaRequired: boolean
   readonly upsert: boolean
   readonly forceNewMembership: boolean
-  /** Of a RelatedPerson. */
+  /** The patient of a RelatedPerson. */
   readonly patient: Reference | undefined
   /** An existing one to be used. */
   readonly profile: Reference | undefined
-  /** What else the membership gets. */
+  /** Further elements of the membership. */
   readonly details: Readonly<Record<string, unknown>>
 }
 
 /** As `Invitation`, its password hashed: that takes too long for a transaction. */
 export type Enrollee = Omit<Invitation, 'password'> & { readonly passwordHash: string | undefined }
 
-/** Who invites, and where to. */
+/** The member who invites, and the Project. */
 export interface Inviter {
   readonly caller: Principal
   /** The User, when it is one. */

@@ -1,17 +1,15 @@
 /** `POST /admin/projects/:id/invite`, also from inside a bot. */
 
 import { provenApplicant } from '../access/credentials/hashing.ts'
-import { requireGoodPassword } from '../access/credentials/password-rules.ts'
-import { hashPassword } from '../access/credentials/passwords.ts'
+import { hashPassword, requireGoodPassword } from '../access/credentials/passwords.ts'
 import type { Principal } from '../access/principal.ts'
 import { badRequest } from '../errors.ts'
 import { isObject, parseReference, type Reference } from '../fhir/resource.ts'
 import type { Session } from '../identity/principals.ts'
 import type { Services } from '../services.ts'
-import { administeredProject, requireUnlessLimited } from './access.ts'
 import { type Enrolment, enrol } from './enrol.ts'
 import { type Invitation, readInvitation } from './invitation.ts'
-import { endStrangers } from './ownership.ts'
+import { administeredProject, endStrangers, requireUnlessLimited } from './ownership.ts'
 
 const OWNER_ALONE =
   'Only its owner sets the password of a server scoped user: leave it out, or invite with scope "project"'

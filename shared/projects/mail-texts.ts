@@ -1,4 +1,4 @@
-/** What the service itself writes to people: subject, plain text and HTML of each event. */
+/** The mails of the service itself: subject, plain text and HTML of each event. */
 import type { Config } from '../config/config.ts'
 import type { Mail } from '../platform/mail/mails.ts'
 

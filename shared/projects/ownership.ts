@@ -5,9 +5,14 @@
  * an administrator of the scope (a super administrator, for a User of a Project also its administrators). A
  * User without it loses its credentials when a Project takes it in; one that changes its address loses it.
  */
-import type { Principal } from '../access/principal.ts'
+
+import type { Interaction } from '../access/grant.ts'
+import { may } from '../access/policy.ts'
+import type { Principal, ProjectContext } from '../access/principal.ts'
 import type { Config } from '../config/config.ts'
+import { forbidden, notFound } from '../errors.ts'
 import type { Resource } from '../fhir/resource.ts'
+import type { Principals } from '../identity/principals.ts'
 import type { Mail } from '../platform/mail/mails.ts'
 import type { Services } from '../services.ts'
 import type { Repository } from '../store/repository.ts'
@@ -89,4 +94,28 @@ export async function proveByProvider(
     isProven(current) ? {} : { ...proven(current), passwordHash: undefined, emailVerified: true },
   )
   await endStrangers(services, user.id ?? '')
+}
+
+/** Errors: 403 for no project admin and for a foreign project, 404 for an unknown one. */
+export async function administeredProject(
+  principals: Principals,
+  caller: Principal,
+  projectId: string,
+): Promise<ProjectContext> {
+  if (!caller.isSuperAdmin) {
+    if (!caller.isProjectAdmin || caller.project.id !== projectId) throw forbidden()
+    return caller.project
+  }
+  const project = await principals.project(projectId)
+  if (project === undefined) throw notFound()
+  return project
+}
+
+/** A super admin with a policy gets only what the policy lists. Errors: 403. */
+export function requireUnlessLimited(
+  caller: Principal,
+  ...needs: readonly (readonly [type: string, interaction: Interaction])[]
+): void {
+  if (!caller.isSuperAdmin) return
+  if (!needs.every(([type, interaction]) => may(caller, type, interaction))) throw forbidden()
 }

@@ -48,14 +48,14 @@ export async function findOrCreateProfile(
   // A RelatedPerson needs a patient, but may be invited before the patient is known.
   const anybody = resourceType === 'RelatedPerson' ? { patient: { display: 'Not known yet' } } : {}
   requireValid({ ...anybody, ...withoutPlatformMeta(profile) }, { strict: true })
-  // What linked Projects share is not this Project's.
+  // Profiles that linked Projects share do not belong to this Project.
   const own = { ...onBehalfOf(caller), project: { ...project, links: [] } }
   if (email === undefined) return parseVersion(await inside.create(own, profile))
   const request = profileSearch(resourceType, email)
   return parseVersion(await inside.createConditional(own, profile, request))
 }
 
-/** What a profile of an address is found by. */
+/** The search that finds a profile by an address. */
 export function profileSearch(type: string, email: string): SearchRequest {
   const values = [escapeValue(email)]
   const condition: Condition = { code: 'email', type: 'token', modifier: undefined, values }
@@ -88,7 +88,7 @@ export function named(resource: Resource, display: string | undefined): Referenc
   return { reference: referenceTo(resource), ...(display === undefined ? {} : { display }) }
 }
 
-/** What the platform adds to `meta` is no part of the standard's type. */
+/** The platform's additions to `meta` are no part of the standard's type. */
 export function withoutPlatformMeta({ meta: _, ...rest }: Resource): Resource {
   return rest as Resource
 }

@@ -1,4 +1,4 @@
-/** What comes into being together: projects, and programs with the membership that lets them in. */
+/** Creates what belongs together: projects, and programs with the membership that lets them in. */
 import { randomBytes } from 'node:crypto'
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { SYSTEM_PROJECT } from '../access/project-context.ts'

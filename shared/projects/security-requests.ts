@@ -12,7 +12,7 @@ import { projectOfUser } from './users.ts'
 
 export type SecurityRequestType = 'invite' | 'reset' | 'verify-email'
 
-/** What a link is made of: `…/setpassword/<id>/<secret>`. */
+/** The parts of a link: `…/setpassword/<id>/<secret>`. */
 export interface SecurityRequest {
   readonly id: string
   readonly secret: string

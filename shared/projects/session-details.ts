@@ -1,7 +1,11 @@
-/** Who a session is, in the form the SDK keeps it (auth.md §4.2). */
-import { effectiveEntries } from '../access/effective.ts'
+/** The details of a session, in the form of the SDK. */
+
+import { effectiveEntries } from '../access/policy.ts'
+import { systemPrincipal } from '../access/principal.ts'
+import { SYSTEM_PROJECT } from '../access/project-context.ts'
 import { type Resource, referenceTo } from '../fhir/resource.ts'
 import type { Session } from '../identity/principals.ts'
+import type { Services } from '../services.ts'
 
 export function sessionDetails(session: Session) {
   const { project, membership, profile, principal } = session
@@ -44,7 +48,7 @@ function effectivePolicy({ principal, policies }: Session) {
   }
 }
 
-/** What the membership names, with the usual menu unless it has one of its own. */
+/** The configuration that the membership names, with the usual menu unless it has its own. */
 function configurationOf({ principal, membership, configuration }: Session) {
   if (configuration?.menu !== undefined) return configuration
   const menu = [{ title: 'Favorites', link: [link('Patient'), link('Practitioner')] }]
@@ -65,4 +69,27 @@ function configurationOf({ principal, membership, configuration }: Session) {
 
 function link(type: string) {
   return { name: type, target: `/${type}` }
+}
+
+/** Within the scope of the Session; answers its id. One statement. */
+export async function createMemberLogin(
+  { repository }: Pick<Services, 'repository'>,
+  { principal, membership, profile }: Session,
+  authMethod: 'execute' | 'client',
+): Promise<string> {
+  const { id } = await repository.create(systemPrincipal(SYSTEM_PROJECT), {
+    resourceType: 'Login',
+    authMethod,
+    authTime: new Date().toISOString(),
+    user: { reference: principal.profile },
+    project: { reference: `Project/${principal.project.id}` },
+    membership: { reference: `ProjectMembership/${membership.id}` },
+    profileType: profile.resourceType,
+    granted: true,
+    scope: principal.scope,
+    ...(principal.patient === undefined
+      ? {}
+      : { patient: { reference: `Patient/${principal.patient}` } }),
+  })
+  return id
 }

@@ -1,7 +1,12 @@
-/** Who a caller is as a User: what users do for themselves alone asks for it. */
+/** The User behind a caller, for actions that users take for themselves alone. */
+
+import { provenApplicant } from '../access/credentials/hashing.ts'
+import { verifyPassword } from '../access/credentials/passwords.ts'
 import { systemPrincipal } from '../access/principal.ts'
 import { SYSTEM_PROJECT } from '../access/project-context.ts'
+import { badRequest, HttpError, issue, outcome } from '../errors.ts'
 import { parseReference, type Resource, referenceIn } from '../fhir/resource.ts'
+import { judgeGuess, requireNoPause, sessionGuess } from '../identity/guesses.ts'
 import type { Session } from '../identity/principals.ts'
 import type { Services } from '../services.ts'
 import { parseVersion } from '../store/rows/rows.ts'
@@ -39,4 +44,60 @@ export async function signedInUser(
 /** A login by a password that was taken away since (ownership.ts). */
 export function hasLostPassword(login: Resource, user: Resource): boolean {
   return login.authMethod === 'password' && user.passwordHash === undefined
+}
+
+/** `user` is the one of the caller's session, with secrets. Errors: 429. */
+export async function isOwnPassword(
+  { redis, hashing }: Pick<Services, 'redis' | 'hashing'>,
+  user: Resource,
+  password: string,
+): Promise<boolean> {
+  const id = user.id ?? ''
+  const guessed = sessionGuess('password', id)
+  const stored = typeof user.passwordHash === 'string' ? user.passwordHash : undefined
+  await requireNoPause(redis, guessed)
+  const found = await hashing.run(provenApplicant(id), () =>
+    judgeGuess(redis, guessed, id, async () => {
+      return (await verifyPassword(password, stored)) ? stored : undefined
+    }),
+  )
+  return found !== undefined
+}
+
+// * A change that takes an account over for good (its address, its second factor) needs the person, not a token:
+// a sign-in of the last minutes, or the password. https://datatracker.ietf.org/doc/html/rfc9470
+
+const RECENT_SECONDS = 300
+/** Logins that begin with the person at the keyboard; a token exchange and a bot run do not. */
+const IN_PERSON = new Set<unknown>(['password', 'google', 'external'])
+
+/** True while the login of the person is young; renewals keep the time of the sign-in. */
+export function isRecent(login: Resource | undefined): boolean {
+  const begun = Date.parse(String(login?.authTime))
+  return IN_PERSON.has(login?.authMethod) && Date.now() - begun < RECENT_SECONDS * 1000
+}
+
+/** Errors: 403 when neither is there, 400 for a wrong password, 429 for one guess too many. */
+export async function requirePerson(
+  services: Pick<Services, 'redis' | 'hashing'>,
+  login: Resource | undefined,
+  user: Resource,
+  password: string | undefined,
+): Promise<void> {
+  if (password === undefined) {
+    if (isRecent(login)) return
+    throw personNeeded()
+  }
+  if (await isOwnPassword(services, user, password)) return
+  throw badRequest('Incorrect password', 'password')
+}
+
+function personNeeded(): HttpError {
+  const minutes = RECENT_SECONDS / 60
+  const text = `This takes your password, or a sign-in less than ${minutes} minutes ago`
+  const challenge = `Bearer error="insufficient_user_authentication", max_age="${RECENT_SECONDS}"`
+  return new HttpError(403, outcome('forbidden', issue('error', 'forbidden', text, 'password')), {
+    cause: 'no recent sign-in',
+    headers: { 'WWW-Authenticate': challenge },
+  })
 }

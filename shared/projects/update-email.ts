@@ -22,9 +22,8 @@ import { parseVersion, present } from '../store/rows/rows.ts'
 import { emailChangedMail, verifyEmailMail } from './mail-texts.ts'
 import { movedTo } from './ownership.ts'
 import { onBehalfOf } from './provision.ts'
-import { requirePerson } from './recent-sign-in.ts'
 import { createSecurityRequest } from './security-requests.ts'
-import { signedInUser } from './signed-in-user.ts'
+import { requirePerson, signedInUser } from './signed-in-user.ts'
 import { normalEmail, projectOfUser, readUser } from './users.ts'
 
 const EMAIL = /^[^\s@,;:<>()[\]\\"]{1,64}@[^\s@,;:<>()[\]\\"]{1,253}$/
@@ -73,7 +72,13 @@ export const updateEmail: Operation = {
         const mail = verifyEmailMail(services.config, email, link)
         await inside.addMail(projectId ?? principal.project.id, mail)
       }
-      await tellOldAddress(inside, services.config, projectId ?? principal.project.id, user, email)
+      await notifyOldAddress(
+        inside,
+        services.config,
+        projectId ?? principal.project.id,
+        user,
+        email,
+      )
       await recordChange(inside, principal, principal.project, 'update', `User/${id}`, ['email'])
       return changed
     })
@@ -107,8 +112,8 @@ async function whoChanges(
   return 'administrator'
 }
 
-/** Who has lost an account learns of it at the address that they still read. */
-export async function tellOldAddress(
+/** The owner of a stolen account learns of the change at the address that they still read. */
+export async function notifyOldAddress(
   inside: Transaction,
   config: Services['config'],
   projectId: string,

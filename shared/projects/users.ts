@@ -39,7 +39,7 @@ export async function findUser(
 }
 
 /**
- * Who signs in: in a known Project its own User, else the server scoped one. Without a Project only
+ * Finds who signs in: in a known Project its own User, else the server scoped one. Without a Project only
  * server scoped Users exist, which keeps all others out of the platform's tools. One statement.
  */
 export async function findUserForSignIn(
@@ -68,7 +68,7 @@ export interface NewUser {
   readonly externalId?: string | undefined
   /** Absent: server scoped. */
   readonly projectId?: string | undefined
-  /** Of `hashPassword`; absent: nobody can sign in by password until one is set. */
+  /** The result of `hashPassword`; absent: nobody can sign in by password until one is set. */
   readonly passwordHash?: string | undefined
   readonly mfaRequired?: boolean | undefined
   /** True when its maker vouches for the address and the credentials (ownership.ts). */
@@ -119,17 +119,17 @@ export async function patchUser(
   })
 }
 
-/** Ends the User's logins, except `keptLogin`; inside `Hashing.run`. The caller has looked at the rules of passwords. */
+/** Ends the User's logins, except `exceptLogin`; inside `Hashing.run`. The caller has looked at the rules of passwords. */
 export async function setPassword(
   services: Pick<Services, 'repository' | 'principals'>,
   userId: string,
   password: string,
   change: (user: Resource) => Changes = () => ({}),
-  keptLogin?: string,
+  exceptLogin?: string,
 ): Promise<void> {
   const passwordHash = await hashPassword(password)
   await patchUser(services.repository, userId, (user) => ({ ...change(user), passwordHash }))
-  await revokeLoginsOf(services, userId, ({ id }) => id !== keptLogin)
+  await revokeLoginsOf(services, userId, ({ id }) => id !== exceptLogin)
 }
 
 /** Revokes all logins that `isMeant`, at once in this process, within 5 s in the others. */

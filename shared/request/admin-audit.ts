@@ -6,7 +6,7 @@ import type { Repository } from '../store/repository.ts'
 
 type Interaction = 'create' | 'update' | 'patch' | 'delete' | 'operation' | 'read' | 'search-type'
 
-/** Fields whose change is told by name. */
+/** Fields that an AuditEvent names when they change. */
 const WATCHED = ['admin', 'access', 'accessPolicy', 'secret', 'superAdmin', 'features', 'active']
 
 /** Written with the change, in its transaction. `fields` are the paths that have changed. */
@@ -48,7 +48,7 @@ export function restEvent(
   }
 }
 
-/** Who asked, and the membership that gave the rights, which may have been another's. */
+/** The caller, and the membership that gave the rights, which may be another's. */
 export function agentsOf({ profile, membershipId }: Pick<Principal, 'profile' | 'membershipId'>) {
   const asker = { who: { reference: profile ?? 'system' }, requestor: true }
   if (membershipId === undefined) return [asker]

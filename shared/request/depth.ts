@@ -1,4 +1,4 @@
-/** How many bots have caused each other until a request was made (bots.md §4.7). */
+/** How many bots have caused each other until a request was made. */
 import type { FhirRequest } from './request.ts'
 
 /** Counts bots that call each other; a bot cannot set it, the worker writes it over. */

@@ -14,7 +14,7 @@ function mapValue(value: unknown, name: string, map: MapString): unknown {
   if (typeof value === 'string') return map(value, name)
   if (typeof value !== 'object' || value === null || isDecimal(value)) return value
   if (Array.isArray(value)) return mapItems(value, name, map)
-  // What a parser made, or a copy of it: its members are its own.
+  // A parser made this value, or a copy of it: its members are its own.
   const members = value as Readonly<Record<string, unknown>>
   let changed: Record<string, unknown> | undefined
   for (const key in members) {

@@ -1,4 +1,4 @@
-/** What a caller wants back and what it sent: Accept, `_format`, `_pretty`, Prefer, content types. */
+/** Negotiation of formats and preferences: Accept, `_format`, `_pretty`, Prefer, content types. */
 
 import { isUtf8 } from 'node:buffer'
 import { badRequest, notAcceptable, tooCostly, unsupportedMediaType } from '../errors.ts'

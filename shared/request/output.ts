@@ -1,4 +1,4 @@
-/** What an operation answers. https://hl7.org/fhir/R4/operations.html#response */
+/** The output of an operation. https://hl7.org/fhir/R4/operations.html#response */
 
 import { readPreferences } from './negotiate.ts'
 import type { OperationCall } from './operation.ts'

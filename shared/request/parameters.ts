@@ -1,5 +1,5 @@
 /**
- * What an operation is given: query parameters, a Parameters resource, the same as plain JSON, or the one
+ * The input of an operation: query parameters, a Parameters resource, the same as plain JSON, or the one
  * resource it takes, read by what the operation declares. https://hl7.org/fhir/R4/operations.html#request
  */
 import { badRequest } from '../errors.ts'

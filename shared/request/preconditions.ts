@@ -29,7 +29,7 @@ function matchesTag(header: string, ver: number): boolean {
   return header.trim() === '*' || versionsOf(header).includes(ver)
 }
 
-/** What If-Match and If-None-Match demand of a write. Errors: 412 when no listed version can exist. */
+/** Reads If-Match and If-None-Match of a write. Errors: 412 when no listed version can exist. */
 export function writeOptions(request: Pick<FhirRequest, 'headers'>): WriteOptions {
   const noneMatch = request.headers['if-none-match']
   if (noneMatch !== undefined && noneMatch.trim() !== '*') {

@@ -1,4 +1,4 @@
-/** Why something was refused is told to the log and to an AuditEvent, never to the caller. */
+/** The reason of a refusal goes to the log and to an AuditEvent, never to the caller. */
 import { LRUCache } from 'lru-cache'
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { HttpError } from '../errors.ts'
@@ -10,7 +10,7 @@ import type { FhirRequest } from './request.ts'
 
 type Asked = Pick<FhirRequest, 'method' | 'path' | 'requestId' | 'traceId'>
 
-/** Who is refused the same again and again fills the log, and no table. */
+/** Repeated refusals of one caller fill the log, and no table. */
 const QUIET_MS = 60_000
 const KEPT = 10_000
 const told = new LRUCache<string, true>({ max: KEPT, ttl: QUIET_MS })
@@ -19,7 +19,7 @@ const told = new LRUCache<string, true>({ max: KEPT, ttl: QUIET_MS })
  * One line for a 403 that knows what decided it: a layer, an entry of a policy. Its AuditEvent is written
  * in the background, once a minute for the same member, type and reason.
  */
-export function tellRefusal(
+export function auditRefusal(
   services: Pick<Services, 'log' | 'repository'>,
   principal: Principal,
   asked: Asked,
@@ -51,7 +51,7 @@ const ACTIONS: Readonly<Record<string, string>> = {
   DELETE: 'D',
 }
 
-/** Outcome 4: a minor failure, which the request was told of. It names what was asked for, no value. */
+/** Outcome 4 is a minor failure, which the reply reported. The event names what was asked for, and no value. */
 function refusalEvent(principal: Principal, asked: Asked, why: string): Resource {
   const { method, path } = asked
   const [type = '', id = ''] = path.split('/')

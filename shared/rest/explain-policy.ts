@@ -2,9 +2,9 @@
  * `$explain` of AccessPolicy: what a member of the Project may do with a resource, or with a type as a
  * search sees it, which entries say so, and what they hide.
  */
-import { entryOf } from '../access/effective.ts'
+
 import { type Grant, INTERACTIONS, type Interaction } from '../access/grant.ts'
-import { grantsFor, may } from '../access/policy.ts'
+import { entryOf, grantsFor, may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { badRequest, forbidden, HttpError, notFound } from '../errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'

@@ -1,6 +1,7 @@
 /** Resources of linked Projects: read where the own Project has none, never written. */
-import { linkedProjects } from '../access/links.ts'
+
 import type { Principal } from '../access/principal.ts'
+import { linkedProjects } from '../access/project-context.ts'
 import { forbidden, HttpError } from '../errors.ts'
 import type { Repository } from './repository.ts'
 

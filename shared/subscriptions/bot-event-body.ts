@@ -1,10 +1,10 @@
-/** The body of a notification: a version as the one who is told may see it. */
+/** The body of a notification: a version as its receiver may see it. */
 
 import type { Principal } from '../access/principal.ts'
 import { signAttachments, signBinary } from '../binary/attachments.ts'
 import type { Services } from '../services.ts'
 import { present, type VersionRow } from '../store/rows/rows.ts'
-import type { Waited } from './event-visibility.ts'
+import type { Waited } from './event-match.ts'
 import { createEvents } from './events.ts'
 
 /** JSON text with its platform meta and signed addresses; undefined when the Principal may not see it: see `events.seen`. */

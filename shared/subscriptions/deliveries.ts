@@ -1,7 +1,6 @@
 /**
- * What Subscriptions are owed: a row from the match of a change until its receiver has it. Workers take
- * rows (delivery-take.ts) and hold them by a lease, so that those of a worker that is lost are taken up by
- * another.
+ * Pending deliveries: a row from the match of a change until its receiver has it. Workers take rows
+ * (delivery-take.ts) under a lease, so that another worker takes up those of one that is lost.
  */
 import { randomUUIDv7 } from 'node:crypto'
 import type { Cause } from '../access/principal.ts'
@@ -39,7 +38,7 @@ export interface Delivery {
   /** How often it failed by a fault of our own. */
   readonly faults: number
   readonly added: Date
-  /** What it is about, of a deletion the last version; undefined when that is gone. */
+  /** The version to send, for a deletion the last one; undefined when it is gone. */
   readonly version: VersionRow | undefined
 }
 
@@ -136,7 +135,7 @@ export async function giveBackDelivery(
   })
 }
 
-/** What Subscriptions are owed and have not got. */
+/** Counts of pending deliveries. */
 export interface Backlog {
   readonly waiting: number
   /** Age of the oldest that nobody has tried to deliver yet; 0 without one. */

@@ -1,7 +1,7 @@
 /**
- * Workers take what Subscriptions are owed by turns of Projects. The first attempt for a version waits for
- * that of every earlier version of its resource. What waits behind a receiver that is busy, or that
- * pauses, is not looked at: however much that is, it does not slow down the others.
+ * Workers take pending deliveries by turns of Projects. The first attempt for a version waits for that of
+ * every earlier version of its resource. Deliveries behind a receiver that is busy, or that pauses, are not
+ * looked at: however many they are, they do not slow down the others.
  */
 import { REGISTRY_TYPES } from '../access/policy.ts'
 import { type Cause, SYSTEM_PROJECT_NUMBER } from '../access/principal.ts'
@@ -45,14 +45,8 @@ interface TakenRow extends OwnColumns {
   readonly meta_ext: string
 }
 
-/** Those that are due, in a transaction that holds `TAKE_LOCKS`. One statement. */
-export async function takeDeliveries(
-  connection: Connection,
-  room: Room,
-): Promise<readonly Delivery[]> {
-  const rows = await connection.query<TakenRow>({
-    name: 'delivery-take',
-    text: `with recursive
+/** $1: room for deliveries to bots, $2: for those to addresses, $3: types of the registry. */
+const TAKE_SQL = `with recursive
       owed as (
         (select project, target, subscription from delivery where state <> 'failed'
           order by project, target, subscription limit 1)
@@ -105,7 +99,16 @@ export async function takeDeliveries(
       from taken d
       left join active_subscription a on a.project = d.project and a.id = d.subscription
       left join version v on v.project = d.filed and v.type = d.type and v.id = d.resource
-        and v.ver = d.ver - (d.op = 'd')::int`,
+        and v.ver = d.ver - (d.op = 'd')::int`
+
+/** Takes deliveries that are due, in a transaction that holds `TAKE_LOCKS`. One statement. */
+export async function takeDeliveries(
+  connection: Connection,
+  room: Room,
+): Promise<readonly Delivery[]> {
+  const rows = await connection.query<TakenRow>({
+    name: 'delivery-take',
+    text: TAKE_SQL,
     values: [room.bots, room.hooks, REGISTRY],
   })
   return rows.map(toDelivery)

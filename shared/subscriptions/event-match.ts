@@ -3,20 +3,23 @@
  * and ranges that the row of the resource holds, so a search and a Subscription never disagree.
  */
 
+import { withoutPaths } from '../access/fields/paths.ts'
+import { type Change, criteriaGrant, type SubscriptionTerms } from '../access/subscription.ts'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { withinLimits } from '../fhirpath/custom.ts'
+import { testedCodes } from '../query/parameter-paths.ts'
 import type { ChangeEvent } from '../store/events/change.ts'
 import type { Watcher } from '../store/events/subscribers.ts'
 import { accountsOf, indexRows } from '../store/index/index-rows.ts'
 import type { Store } from '../store/rows/context.ts'
-import { parseVersion, toVersion } from '../store/rows/rows.ts'
-import { meeting } from '../store/rulings/rulings.ts'
-import { decideInMemory } from '../store/search/tests/grant-tests.ts'
+import { parseVersion, toVersion, type VersionRow } from '../store/rows/rows.ts'
+import { lastContents, meeting } from '../store/rulings/rulings.ts'
+import { decideInMemory, hidesAny } from '../store/search/tests/grant-tests.ts'
 import { type HeldRow, heldRow } from '../store/search/tests/row-decisions.ts'
 
-/** What is judged of a change, be it made or not. */
-export type Matter = Pick<ChangeEvent, 'change' | 'type' | 'subject' | 'previous' | 'at'>
+/** The parts of a change that are matched, be it made or not. */
+type Matter = Pick<ChangeEvent, 'change' | 'type' | 'subject' | 'previous' | 'at'>
 
 /** A change, read once for all that wait for it. */
 export interface Candidate {
@@ -28,7 +31,7 @@ export interface Candidate {
   readonly held: () => HeldRow
 }
 
-export const EXPRESSION_MS = 50
+const EXPRESSION_MS = 50
 
 export function candidateOf(
   store: Store,
@@ -41,13 +44,13 @@ export function candidateOf(
     event,
     own,
     resource,
-    // Of a deletion both are the last version.
+    // For a deletion both are the last version.
     previous: once(() =>
       event.change === 'delete' ? resource() : previous && parseVersion(toVersion(previous)),
     ),
     held: once(() => {
       const rows = indexRows(store, subject.project, resource(), own)
-      return heldRow(subject.id, rows, subject.content ?? '')
+      return heldRow(subject.id, rows)
     }),
   }
 }
@@ -98,4 +101,32 @@ function once<T>(make: () => T): () => T {
     made ??= { value: make() }
     return made.value
   }
+}
+
+/** The change that a Subscription waits for. */
+export interface Waited {
+  readonly terms: SubscriptionTerms
+  readonly change: Change
+}
+
+/** True when its criteria read what is hidden, or its expression holds only with that. */
+export async function revealsHidden(
+  store: Store,
+  row: VersionRow,
+  hidden: readonly string[],
+  { terms, change }: Waited,
+): Promise<boolean> {
+  if (hidden.length === 0) return false
+  const { type, expression } = terms
+  const own = await store.ownParameters.of(store.connection, row.project)
+  const { criteria } = criteriaGrant(terms, own)
+  const codes = criteria.flatMap((criterion) => testedCodes(type, criterion))
+  if (hidesAny({ hidden }, type, codes, own)) return true
+  if (expression === undefined) return false
+  const shownOf = (one: VersionRow) => withoutPaths(parseVersion(toVersion(one)), hidden)
+  const [before] = change === 'update' ? await lastContents(store, [row]) : []
+  const current = shownOf(row)
+  const previous = change === 'delete' ? current : before && shownOf(before)
+  const values = withinLimits(() => expression(current, { previous, current }), EXPRESSION_MS)
+  return values.length !== 1 || values[0] !== true
 }

@@ -1,4 +1,4 @@
-/** Changes → what Subscriptions are owed for them (events.md §1, §3). */
+/** Changes → pending deliveries of Subscriptions. */
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import type { Change } from '../access/subscription.ts'
@@ -21,19 +21,24 @@ import type { Version } from '../store/rows/version.ts'
 import { hiddenBy, rulingsOfContents } from '../store/rulings/rulings.ts'
 import { addDeliveries, type Delivery, type NewDelivery, type Room } from './deliveries.ts'
 import { TAKE_LOCKS, takeDeliveries } from './delivery-take.ts'
-import { type Candidate, candidateOf, isWaitedFor } from './event-match.ts'
-import { tellsHidden, type Waited } from './event-visibility.ts'
+import {
+  type Candidate,
+  candidateOf,
+  isWaitedFor,
+  revealsHidden,
+  type Waited,
+} from './event-match.ts'
 import { filedIn, forgetEvents, takeEvents } from './outbox.ts'
 import { deliveriesReceived, type Receipt } from './state.ts'
 import { type PreCommit, preCommitOf, type Skipped, withUnseen } from './store-pre-commit.ts'
 
 export interface MatchOptions {
-  /** What Subscriptions say that are not stored, by row id; those that are gone are left out. */
+  /** Reads Subscriptions that are not stored, by row id; ended ones are left out. */
   sockets(ids: readonly string[]): Promise<ReadonlyMap<string, Resource>>
-  /** Told of a Subscription that cannot be judged. */
+  /** Called with a Subscription that cannot be matched. */
   skipped(subscription: string, error: unknown): void
-  /** Told what a Subscription makes of a change that is sent again verbosely. */
-  judged(subscription: string, event: ChangeEvent, isOwed: boolean): void
+  /** Called with the match of a change that is sent again verbosely. */
+  judged(subscription: string, event: ChangeEvent, isPending: boolean): void
 }
 
 export interface Matched {
@@ -73,11 +78,11 @@ export interface Events {
     ifMatch: readonly number[] | undefined,
     skipped: Skipped,
   ): Promise<PreCommit | undefined>
-  /** What a Principal has made of a version, with what it does not see as the version has it. */
+  /** Merges what a Principal wrote with what it does not see of the version. */
   withUnseen(principal: Principal, row: VersionRow, next: Resource): Promise<Resource>
   /**
-   * What a Principal sees of a version, whether it is the newest or not; undefined: nothing. Nor when it would
-   * learn what is hidden by being told of what was `waited` for.
+   * Returns what a Principal sees of a version, whether it is the newest or not; undefined: nothing. Also undefined
+   * when a notification of what was `waited` for would reveal what is hidden.
    */
   seen(principal: Principal, row: VersionRow, waited?: Waited): Promise<Version | undefined>
 }
@@ -85,59 +90,6 @@ export interface Events {
 const NOTHING: Matched = { events: [], deliveries: [], notifications: [], hasMore: false }
 
 export function createEvents(store: Store, transact: Transact): Events {
-  async function matchTaken(
-    inner: Store,
-    events: readonly ChangeEvent[],
-    options: MatchOptions,
-  ): Promise<Pick<Matched, 'deliveries' | 'notifications'>> {
-    const watches = await readWatches(inner.connection, events)
-    const sockets = await options.sockets(
-      watches.filter(({ isStored }) => !isStored).map(({ id }) => id),
-    )
-    const deliveries: NewDelivery[] = []
-    const notifications: Notification[] = []
-    const byProject = Map.groupBy(watches, ({ project }) => project)
-    for (const event of events) {
-      const own = byProject.has(event.project)
-        ? await inner.ownParameters.of(inner.connection, event.project)
-        : undefined
-      const candidate = candidateOf(inner, event, own)
-      const { only, verbose = false } = event.cause.resend ?? {}
-      for (const watch of byProject.get(event.project) ?? []) {
-        if (only !== undefined && watch.id !== only) continue
-        try {
-          const watcher = await watcherAt(inner, watch, candidate, sockets)
-          const isOwed =
-            watcher !== undefined &&
-            !watcher.terms.isPreCommit &&
-            (await isWaitedFor(inner, candidate, watcher))
-          if (verbose) options.judged(watch.id, event, isOwed)
-          if (!isOwed) continue
-          if (!watch.isStored) notifications.push({ subscription: watch.id, event })
-          else if (watcher.terms.hook !== undefined) {
-            deliveries.push({ event, subscription: watch.id, target: targetOf(watcher) })
-          }
-        } catch (error) {
-          // What PostgreSQL could not answer has ended the transaction; all else is of one Subscription.
-          if (!(error instanceof HttpError) || error.status >= 500) throw error
-          options.skipped(watch.id, error)
-        }
-      }
-    }
-    return { deliveries, notifications }
-  }
-
-  async function watcherAt(
-    { connection, watchers }: Store,
-    watch: WatchRow,
-    { event, own }: Candidate,
-    sockets: ReadonlyMap<string, Resource>,
-  ): Promise<Watcher | undefined> {
-    if (watch.isStored) return watchers.at(connection, watch, event.at, own)
-    const subscription = sockets.get(watch.id)
-    return subscription && watcherFrom(watch.project, watch.id, subscription, own)
-  }
-
   return {
     match: (count, options) =>
       transact(async (inner) => {
@@ -178,23 +130,83 @@ export function createEvents(store: Store, transact: Transact): Events {
     preCommit: (principal, change, resource, ifMatch, skipped) =>
       preCommitOf(store, principal, change, resource, ifMatch, skipped),
     withUnseen: (principal, row, next) => withUnseen(store, principal, row, next),
-    async seen(principal, row, waited) {
-      if (!may(principal, typeName(row.type), 'read')) return undefined
-      const [rulings] = await rulingsOfContents(store, principal, ['read'], [row])
-      if (rulings?.read === undefined) return undefined
-      const hidden = hiddenBy(rulings.read)
-      if (waited !== undefined && (await tellsHidden(store, row, hidden, waited))) return undefined
-      const version = without(toVersion(row), hidden)
-      if (version.type !== 'Binary') return version
-      return inSight(store, principal, version).catch((error: unknown) => {
-        if (error instanceof HttpError && error.status === 404) return undefined
-        throw error
-      })
-    },
+    seen: (principal, row, waited) => versionSeen(store, principal, row, waited),
   }
 }
 
-/** What deliveries are counted by. */
+async function matchTaken(
+  inner: Store,
+  events: readonly ChangeEvent[],
+  options: MatchOptions,
+): Promise<Pick<Matched, 'deliveries' | 'notifications'>> {
+  const watches = await readWatches(inner.connection, events)
+  const sockets = await options.sockets(
+    watches.filter(({ isStored }) => !isStored).map(({ id }) => id),
+  )
+  const deliveries: NewDelivery[] = []
+  const notifications: Notification[] = []
+  const byProject = Map.groupBy(watches, ({ project }) => project)
+  for (const event of events) {
+    const own = byProject.has(event.project)
+      ? await inner.ownParameters.of(inner.connection, event.project)
+      : undefined
+    const candidate = candidateOf(inner, event, own)
+    const { only, verbose = false } = event.cause.resend ?? {}
+    for (const watch of byProject.get(event.project) ?? []) {
+      if (only !== undefined && watch.id !== only) continue
+      try {
+        const watcher = await watcherAt(inner, watch, candidate, sockets)
+        const isMatch =
+          watcher !== undefined &&
+          !watcher.terms.isPreCommit &&
+          (await isWaitedFor(inner, candidate, watcher))
+        if (verbose) options.judged(watch.id, event, isMatch)
+        if (!isMatch) continue
+        if (!watch.isStored) notifications.push({ subscription: watch.id, event })
+        else if (watcher.terms.hook !== undefined) {
+          deliveries.push({ event, subscription: watch.id, target: targetOf(watcher) })
+        }
+      } catch (error) {
+        // A failure of PostgreSQL has ended the transaction; any other concerns one Subscription.
+        if (!(error instanceof HttpError) || error.status >= 500) throw error
+        options.skipped(watch.id, error)
+      }
+    }
+  }
+  return { deliveries, notifications }
+}
+
+async function watcherAt(
+  { connection, watchers }: Store,
+  watch: WatchRow,
+  { event, own }: Candidate,
+  sockets: ReadonlyMap<string, Resource>,
+): Promise<Watcher | undefined> {
+  if (watch.isStored) return watchers.at(connection, watch, event.at, own)
+  const subscription = sockets.get(watch.id)
+  return subscription && watcherFrom(watch.project, watch.id, subscription, own)
+}
+
+async function versionSeen(
+  store: Store,
+  principal: Principal,
+  row: VersionRow,
+  waited: Waited | undefined,
+): Promise<Version | undefined> {
+  if (!may(principal, typeName(row.type), 'read')) return undefined
+  const [rulings] = await rulingsOfContents(store, principal, ['read'], [row])
+  if (rulings?.read === undefined) return undefined
+  const hidden = hiddenBy(rulings.read)
+  if (waited !== undefined && (await revealsHidden(store, row, hidden, waited))) return undefined
+  const version = without(toVersion(row), hidden)
+  if (version.type !== 'Binary') return version
+  return inSight(store, principal, version).catch((error: unknown) => {
+    if (error instanceof HttpError && error.status === 404) return undefined
+    throw error
+  })
+}
+
+/** The name that deliveries are counted by: a host or a bot. */
 function targetOf({ terms: { hook } }: Watcher): string {
   if (hook === undefined) return ''
   return hook.bot === undefined ? new URL(hook.endpoint).host : `Bot/${hook.bot}`

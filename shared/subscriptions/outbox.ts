@@ -1,8 +1,8 @@
 /**
  * The outbox: changes that somebody waits for, from the statement that made them until they are
  * matched. Many workers take from it at once. A change is taken only when no earlier one of the same
- * resource is in the hands of another worker, so what is owed to a Subscription comes about in the
- * order of the versions. Projects take turns: a backlog of one does not hold up the changes of others.
+ * resource is in the hands of another worker, so deliveries are made in the order of the versions.
+ * Projects take turns: a backlog of one does not hold up the changes of others.
  */
 
 import { REGISTRY_TYPES } from '../access/policy.ts'
@@ -16,7 +16,7 @@ import type { VersionRow } from '../store/rows/rows.ts'
 
 export interface TakenEvents {
   readonly events: readonly ChangeEvent[]
-  /** All that were taken: those of expunged resources, too, which nobody is told of. */
+  /** All taken rows, also those of expunged resources, which have no receivers. */
   readonly taken: readonly OutboxKey[]
   /** More may be waiting. */
   readonly hasMore: boolean
@@ -33,7 +33,7 @@ interface OutboxRow extends OutboxKey {
   readonly ver: number
 }
 
-/** Of one Project in a turn. */
+/** The number of changes of one Project in a turn. */
 const PER_PROJECT = 50
 
 /** Takes up to `count` changes, locked until the transaction of `connection` ends. Two statements. */
@@ -76,7 +76,7 @@ export async function forgetEvents(
 
 const OPS = { create: 'c', update: 'u', delete: 'd' } as const
 
-/** Of the newest version of a resource; false when it has changed meanwhile. */
+/** Adds a change for the newest version of a resource; false when it has changed meanwhile. */
 export async function addResend(
   connection: Connection,
   { project, type, id, ver }: VersionRow,
@@ -191,7 +191,7 @@ function toEvent(row: ChangeRow): ChangeEvent | undefined {
     type: typeName(type),
     id: idOf(subject.content ?? ''),
     ver,
-    // What is sent again is for those who wait now.
+    // A version that is sent again goes to current Subscriptions.
     at: cause.resend === undefined ? lu : new Date(),
     subject,
     previous: op === 'c' ? undefined : before,

@@ -1,17 +1,21 @@
-/** What people may do with the deliveries of Subscriptions: look at them, and have them sent again (events.md §5.4). */
+/** Operations on deliveries of Subscriptions: `$status`, and `$redeliver`, which sends them again. */
+
+import { randomUUID } from 'node:crypto'
 import type { Principal } from '../access/principal.ts'
 import { type Change, SUBSCRIPTION } from '../access/subscription.ts'
 import { badRequest, forbidden, gone, notFound, preconditionFailed } from '../errors.ts'
+import type { Operation } from '../request/operation.ts'
+import { jsonReply } from '../request/reply.ts'
 import { makesEvents } from '../store/events/rows.ts'
 import type { Store } from '../store/rows/context.ts'
-import { toVersion } from '../store/rows/rows.ts'
+import { parseVersion, toVersion } from '../store/rows/rows.ts'
 import { REGISTRY_PROJECT } from '../store/rows/tenants.ts'
 import type { Version } from '../store/rows/version.ts'
 import { readJudged } from '../store/rulings/rulings.ts'
 import { addResend } from './outbox.ts'
 import { redeliver, type SubscriptionState, stateOf } from './state.ts'
 
-export interface PendingDeliveries {
+interface PendingDeliveries {
   /** The newest version is matched again, for one Subscription or all. Errors: 400, 403, 404, 410, 412. */
   resend(principal: Principal, type: string, id: string, options: ResendOptions): Promise<void>
   /** Failed deliveries of a time are due again; answers how many. Errors: 403, 404. */
@@ -20,15 +24,15 @@ export interface PendingDeliveries {
   state(principal: Principal, id: string): Promise<SubscriptionReport>
 }
 
-export interface ResendOptions {
+interface ResendOptions {
   readonly interaction: Change
-  /** Id of the only Subscription to tell. */
+  /** Id of the only Subscription to notify. */
   readonly subscription: string | undefined
   /** Workers log what each Subscription makes of it. */
   readonly verbose: boolean
 }
 
-export interface SubscriptionReport {
+interface SubscriptionReport {
   readonly version: Version
   /** Undefined when nothing was delivered yet. */
   readonly state: SubscriptionState | undefined
@@ -77,4 +81,52 @@ export function createPendingDeliveries(store: Store): PendingDeliveries {
       return { version: toVersion(row, id), state }
     },
   }
+}
+
+/** `$status` of a Subscription. https://hl7.org/fhir/uv/subscriptions-backport/ */
+export const subscriptionStatus: Operation = {
+  name: 'status',
+  on: [{ type: SUBSCRIPTION, level: 'instance' }],
+  methods: ['GET'],
+  async run({ services, principal, id = '' }) {
+    const { version, state } = await services.repository
+      .feature(createPendingDeliveries)
+      .state(principal, id)
+    const subscription = parseVersion(version)
+    const { delivered = 0, failed = 0, waiting = 0 } = state ?? {}
+    const error = subscription.error ?? state?.error ?? undefined
+    return jsonReply(200, {
+      resourceType: 'Bundle',
+      id: randomUUID(),
+      type: 'history',
+      timestamp: new Date().toISOString(),
+      entry: [
+        {
+          fullUrl: `urn:uuid:${randomUUID()}`,
+          resource: {
+            resourceType: 'SubscriptionStatus',
+            type: 'query-status',
+            status: subscription.status,
+            eventsSinceSubscriptionStart: String(delivered + failed),
+            subscription: { reference: `${SUBSCRIPTION}/${id}` },
+            ...(error === undefined ? {} : { error: [{ text: error }] }),
+            extension: [
+              ...Object.entries({ delivered, failed, waiting }).map(([name, valueInteger]) => ({
+                url: `${services.config.baseUrl}fhir/StructureDefinition/subscription-${name}`,
+                valueInteger,
+              })),
+              ...(state?.paused
+                ? [
+                    {
+                      url: `${services.config.baseUrl}fhir/StructureDefinition/subscription-paused-until`,
+                      valueInstant: state.paused.toISOString(),
+                    },
+                  ]
+                : []),
+            ],
+          },
+        },
+      ],
+    })
+  },
 }

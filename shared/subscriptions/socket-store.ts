@@ -1,5 +1,5 @@
 /**
- * What web processes and workers share of the Subscriptions of web sockets: each is a text in Redis that
+ * Subscriptions of web sockets, which web processes and workers share: each is a text in Redis that
  * expires unless a process with a bound socket renews it, and a channel of notifications.
  */
 import { NOW, PREFIX, runScript, script } from '../platform/queue/scripts.ts'
@@ -27,7 +27,7 @@ const keys = {
   ofProject: (id: string) => `${PREFIX}:socket-subscriptions:project:${id}`,
 } as const
 
-/** Where notifications of a Subscription, and its end, are told. */
+/** The channel of a Subscription's notifications, and of its end. */
 export function socketChannel(id: string): string {
   return `${PREFIX}:socket:${id}`
 }
@@ -90,7 +90,7 @@ export async function heldTexts(
   return texts.map((text) => text ?? undefined)
 }
 
-/** Sockets that are bound to them are told; an empty message is the end. */
+/** Notifies the sockets that are bound to them; an empty message is the end. */
 export async function dropSubscriptions(
   redis: Redis,
   held: readonly Omit<HeldSubscription, 'text'>[],

@@ -1,4 +1,4 @@
-/** Subscriptions of web sockets as resources: created, read by id and deleted, and never stored (events.md §9). */
+/** Subscriptions of web sockets as resources: created, read by id and deleted, and never stored. */
 
 import type { Principal } from '../access/principal.ts'
 import { SUBSCRIPTION } from '../access/subscription.ts'
@@ -23,7 +23,7 @@ export interface SocketSubscription extends HeldSubscription {
   readonly row: VersionRow
 }
 
-/** What a socket is told of: which version of what. */
+/** A notification to a socket: which version of what. */
 export interface SocketNotification extends VersionPlace {
   /** Instant of the change. */
   readonly at: string
@@ -128,7 +128,7 @@ export async function forgetSocketSubscriptions(
   await dropSubscriptions(redis, subscriptions).catch(away)
 }
 
-/** What is to be matched, by id; for the worker. */
+/** Reads the Subscriptions to match, by id; for the worker. */
 export async function socketSubscriptions(
   { redis }: Pick<Services, 'redis'>,
   ids: readonly string[],
@@ -143,7 +143,7 @@ export async function socketSubscriptions(
   )
 }
 
-/** Tells the processes with bound sockets; nobody hears of what is not bound any more. */
+/** Notifies the processes with bound sockets; ended bindings get nothing. */
 export async function publishNotifications(
   { redis }: Pick<Services, 'redis'>,
   notifications: readonly Notification[],

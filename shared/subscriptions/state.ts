@@ -19,12 +19,12 @@ const ORPHAN_HOURS = 24
 export const KEPT = '7 days'
 const AT_ONCE = 100
 
-type Owed = Pick<Delivery, 'id' | 'project' | 'subscription'>
+type DeliveryKey = Pick<Delivery, 'id' | 'project' | 'subscription'>
 
 export interface Receipt {
   readonly id: string
-  /** No AuditEvent tells of it alone. */
-  readonly untold: boolean
+  /** A common AuditEvent will report it. */
+  readonly unreported: boolean
 }
 
 /** They are received. One statement. */
@@ -47,14 +47,14 @@ export async function deliveriesReceived(
         untold = s.untold + excluded.untold,
         untold_since = coalesce(s.untold_since, excluded.untold_since),
         failures = 0, failing_since = null, orphan_since = null, pauses = 0, paused_until = null`,
-    values: [receipts.map(({ id }) => id), receipts.map(({ untold }) => untold)],
+    values: [receipts.map(({ id }) => id), receipts.map(({ unreported }) => unreported)],
   })
 }
 
 /** No more attempts; it can be sent again for a week. True when all has failed for three days. */
 export async function deliveryFailed(
   connection: Connection,
-  delivery: Owed,
+  delivery: DeliveryKey,
   error: string,
 ): Promise<boolean> {
   const [row] = await connection.query<{ isDead: boolean }>({
@@ -76,12 +76,15 @@ export async function deliveryFailed(
   return row?.isDead ?? false
 }
 
-/** What is under way when the circuit opens does not make the pause longer. */
+/** Deliveries under way when the circuit opens do not make the pause longer. */
 const OPENS = `s.failures + 1 >= ${MOST_FAILURES}
   and (s.paused_until is null or s.paused_until < clock_timestamp())`
 
 /** Its author is no active member. True when this has been so for a day. */
-export async function deliveryOrphaned(connection: Connection, delivery: Owed): Promise<boolean> {
+export async function deliveryOrphaned(
+  connection: Connection,
+  delivery: DeliveryKey,
+): Promise<boolean> {
   const [row] = await connection.query<{ isDead: boolean }>({
     name: 'delivery-orphaned',
     text: `with d as (delete from delivery where id = $1)
@@ -103,7 +106,7 @@ export interface SubscriptionState {
   readonly waiting: number
 }
 
-/** Of a Subscription by its row id; undefined when nothing was ever delivered. */
+/** Reads the state of a Subscription by its row id; undefined when nothing was ever delivered. */
 export async function stateOf(
   connection: Connection,
   project: number,

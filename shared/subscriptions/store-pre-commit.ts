@@ -1,5 +1,5 @@
 /**
- * Which bot is asked about a write before it is made (events.md §6). The version that would be written is
+ * Which bot is asked about a write before it is made. The version that would be written is
  * composed as the write will compose it and judged like a stored one; nothing is locked meanwhile.
  */
 
@@ -29,11 +29,11 @@ export interface PreCommit {
   readonly bot: string
   /** An update of what does not exist is a create. */
   readonly change: Change
-  /** What would be written; of a deletion the last version. */
+  /** The row that would be written; for a deletion the last version. */
   readonly row: VersionRow
 }
 
-/** Told of a Subscription whose expression cannot be judged. */
+/** Called with a Subscription whose expression cannot be evaluated. */
 export type Skipped = (subscription: string, reason: string) => void
 
 /**
@@ -50,7 +50,7 @@ export async function preCommitOf(
 ): Promise<PreCommit | undefined> {
   const { connection, watchers } = store
   const { resourceType: type } = resource
-  // Who may come in, and what the Project has switched on, is no bot's to hold up.
+  // No bot may hold up writes that decide who comes in, or what a Project has switched on.
   if (REGISTRY_TYPES.has(type)) return undefined
   const { number: project } = principal.project
   const at = new Date()

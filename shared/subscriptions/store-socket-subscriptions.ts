@@ -27,7 +27,7 @@ import { accountsGiven } from '../store/write/accounts.ts'
 import { prepare, rowOf } from '../store/write/prepare.ts'
 import { requireShown } from './write-rule.ts'
 
-/** Who waits for what. */
+/** A Subscription of a socket and its terms. */
 export interface SocketWatch {
   readonly project: number
   readonly id: string
@@ -38,7 +38,7 @@ export interface SocketWatch {
 export interface SocketSubscriptions {
   /** The row of the version, which nobody stores. Errors: 400, 403. */
   compose(principal: Principal, subscription: Resource, id?: string): Promise<VersionRow>
-  /** What a Principal sees of it, if it may do all this; undefined: nothing. */
+  /** Returns what a Principal sees of it, if it may do all this; undefined: nothing. */
   seen(
     principal: Principal,
     row: VersionRow,

@@ -1,4 +1,4 @@
-/** Successes of Subscriptions that no AuditEvent has told of yet, counted in `subscription_state`. */
+/** Successes of Subscriptions that no AuditEvent reports yet, counted in `subscription_state`. */
 
 import { SUBSCRIPTION } from '../access/subscription.ts'
 import { typeNumber } from '../fhir/definitions.ts'
@@ -6,12 +6,12 @@ import type { Connection } from '../platform/postgres/statement.ts'
 import { type VersionRow, versionColumns } from '../store/rows/rows.ts'
 
 /** Its Project and its row id. */
-export interface UntoldPlace {
+export interface UnreportedPlace {
   readonly project: number
   readonly subscription: string
 }
 
-export interface Untold {
+export interface Unreported {
   readonly count: number
   readonly since: Date
   /** The last content of the Subscription, deleted or not; undefined when it is expunged. */
@@ -22,23 +22,25 @@ const AT_ONCE = 100
 /** They wait so long for more. */
 const SUMMED_UP = '1 minute'
 
-/** Those whose first has waited a minute. */
-export async function untoldSubscriptions(connection: Connection): Promise<readonly UntoldPlace[]> {
-  return connection.query<UntoldPlace>({
-    name: 'subscriptions-untold',
+/** Lists Subscriptions whose first unreported success has waited a minute. */
+export async function unreportedSubscriptions(
+  connection: Connection,
+): Promise<readonly UnreportedPlace[]> {
+  return connection.query<UnreportedPlace>({
+    name: 'subscriptions-unreported',
     text: `select project, subscription::text from subscription_state
       where untold_since < clock_timestamp() - interval '${SUMMED_UP}' limit ${AT_ONCE}`,
     values: [],
   })
 }
 
-/** They are told of in the transaction of `connection`; undefined when another worker has done it. Two statements. */
-export async function takeUntold(
+/** Takes them in the transaction of `connection`, which reports them; undefined when another worker did. Two statements. */
+export async function takeUnreported(
   connection: Connection,
-  { project, subscription }: UntoldPlace,
-): Promise<Untold | undefined> {
-  const [taken] = await connection.query<Omit<Untold, 'version'>>({
-    name: 'subscription-told',
+  { project, subscription }: UnreportedPlace,
+): Promise<Unreported | undefined> {
+  const [taken] = await connection.query<Omit<Unreported, 'version'>>({
+    name: 'subscription-report',
     text: `update subscription_state s set untold = 0, untold_since = null
       from (select * from subscription_state
         where project = $1 and subscription = $2 and untold > 0 for update) o

@@ -1,9 +1,14 @@
 /** What holds for writes of Subscriptions, and the part of the writing statements for who waits (events.md §2). */
-import { scopedAuthor } from '../access/author-scope.ts'
+
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import { readSubscription, SUBSCRIPTION, type SubscriptionTerms } from '../access/subscription.ts'
-import { criteriaGrant } from '../access/subscription-criteria.ts'
+import { scopedAuthor } from '../access/scopes.ts'
+import {
+  criteriaGrant,
+  readSubscription,
+  SUBSCRIPTION,
+  type SubscriptionTerms,
+} from '../access/subscription.ts'
 import type { Outbound } from '../config/outbound.ts'
 import { badRequest, businessRule } from '../errors.ts'
 import { typeNumber } from '../fhir/definitions.ts'

@@ -1,16 +1,16 @@
-/** The token that binds a web socket to a Subscription (events.md §9.1). */
+/** The token that binds a web socket to a Subscription. */
+
 import type { Principal } from '../access/principal.ts'
 import { actingAs } from '../bots/execute-bot.ts'
 import { badRequest, HttpError, unauthorized } from '../errors.ts'
 import { parseReference } from '../fhir/resource.ts'
 import { actingSession } from '../identity/within.ts'
-import { createMemberLogin } from '../projects/member-login.ts'
+import { createMemberLogin } from '../projects/session-details.ts'
 import { depthOf } from '../request/depth.ts'
 import type { Operation } from '../request/operation.ts'
 import { jsonReply } from '../request/reply.ts'
 import type { Services } from '../services.ts'
 import { readSocketSubscription } from './socket-subscriptions.ts'
-import { webSocketUrl } from './web-socket-url.ts'
 
 const LIFETIME_SECONDS = 3600
 export const FEATURE = 'websocket-subscriptions'
@@ -67,9 +67,16 @@ async function requireSubscription(
   throw badRequest(`Error reading subscription: ${reason}`)
 }
 
-/** Of credentials that come with each request: the token needs a Login that can be revoked. */
+/** Makes a Login for credentials that come with each request: the token needs one that can be revoked. */
 async function newLogin(services: Services, principal: Principal): Promise<string> {
   const session = await actingSession(services.principals, actingAs(principal))
   if (session === undefined) throw unauthorized(services.config.baseUrl)
   return createMemberLogin(services, session, 'client')
+}
+
+export const SOCKET_PATH = 'ws/subscriptions-r4'
+
+/** Where web sockets connect to. */
+export function webSocketUrl(baseUrl: string): string {
+  return baseUrl.replace(/^http/, 'ws') + SOCKET_PATH
 }

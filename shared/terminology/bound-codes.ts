@@ -3,7 +3,7 @@ import { LRUCache } from 'lru-cache'
 import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
 import { HttpError } from '../errors.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
-import type { ValueSet } from '../fhir/terminology-data.ts'
+import type { ValueSet } from '../fhir/terminology.ts'
 import type { Services } from '../services.ts'
 import { type CodeList, codeList } from '../validation/bindings.ts'
 import { openTerminology, type Terminology } from './find.ts'
@@ -37,7 +37,7 @@ export function forgetBoundCodes(): void {
   listings.clear()
 }
 
-/** Of value sets that are too large to list, those codes that the resource has. */
+/** Looks up the codes of a resource in value sets that are too large to list. */
 export async function boundCodes(
   services: Services,
   project: ProjectContext,
@@ -115,7 +115,7 @@ function codingsIn(value: unknown): { system: string; code: string }[] {
   return [...own, ...Object.values(value).flatMap(codingsIn)]
 }
 
-/** What is too much to answer, or not known, is no fault of the resource. */
+/** A refusal of the terminology service, such as too many codes, is no fault of the resource. */
 async function unlessRefused<T>(work: Promise<T>): Promise<T | undefined> {
   try {
     return await work

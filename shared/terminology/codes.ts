@@ -1,11 +1,13 @@
 /** Codes as operations are given them: code and system, Coding, CodeableConcept. */
+
 import { badRequest, notFound } from '../errors.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import { withoutEmpty } from '../fhir/without-empty.ts'
-import type { OperationCall } from '../request/operation.ts'
-import type { Inputs, ParameterDefinition } from '../request/parameters.ts'
+import type { Operation, OperationCall } from '../request/operation.ts'
+import { type Inputs, type ParameterDefinition, readInputs } from '../request/parameters.ts'
+import type { FhirReply } from '../request/request.ts'
 import { requireValid } from '../validation/validate.ts'
-import type { CodeSource, Terminology } from './find.ts'
+import { type CodeSource, openTerminology, type Terminology } from './find.ts'
 import { parsedOnce } from './parsed.ts'
 
 export interface GivenCode {
@@ -83,4 +85,38 @@ export async function codeSourceOf(
   const source = await terminology.codeSystem(version === undefined ? url : `${url}|${version}`)
   if (source === undefined) throw notFound()
   return source
+}
+
+/** An operation on terminology: at both levels of its type, by GET and POST, with named inputs. */
+interface TerminologyCall {
+  readonly call: OperationCall
+  readonly inputs: Inputs
+  readonly terminology: Terminology
+}
+
+/** Defined by the standard for each of `types`. */
+export function terminologyOperation(
+  name: string,
+  types: readonly string[],
+  parameters: (type: string) => readonly ParameterDefinition[],
+  answer: (asked: TerminologyCall) => Promise<FhirReply>,
+): Operation {
+  return {
+    name,
+    on: types.flatMap((type) => [
+      { type, level: 'type' },
+      { type, level: 'instance' },
+    ]),
+    standard: 'type',
+    methods: ['GET', 'POST'],
+    run(call) {
+      const inputs = readInputs(call, parameters(call.type ?? ''))
+      const terminology = openTerminology(call.services, call.principal)
+      return answer({ call, inputs, terminology })
+    },
+  }
+}
+
+export function texts(...names: readonly string[]): readonly ParameterDefinition[] {
+  return names.map((name) => ({ name, kind: 'text' }))
 }

@@ -1,7 +1,7 @@
 /** The concepts of a CodeSystem by their code, with their hierarchy. A large one takes many turns of the event loop. */
 import { paced } from '../fhir/paced.ts'
 import { isObject } from '../fhir/resource.ts'
-import type { CodeSystem, Concept, Designation, Property } from '../fhir/terminology-data.ts'
+import type { CodeSystem, Concept, Designation, Property } from '../fhir/terminology.ts'
 
 export interface ConceptNode {
   readonly code: string
@@ -19,7 +19,7 @@ export interface ConceptIndex {
   readonly fold: (code: string) => string
 }
 
-/** Children are nested, or tell of each other by the properties `parent`, `child`, `subsumedBy`. */
+/** Children are nested, or linked by the properties `parent`, `child`, `subsumedBy`. */
 export async function indexConcepts(codeSystem: CodeSystem): Promise<ConceptIndex> {
   const fold = codeSystem.caseSensitive === false ? lower : same
   const nodes = new Map<string, Draft>()

@@ -1,10 +1,11 @@
 /** The concepts of one CodeSystem in memory, found by code, hierarchy, property and text. */
+
 import { RE2JS, RE2JSException } from 're2js'
 import { badRequest, notSupported } from '../errors.ts'
 import { paced } from '../fhir/paced.ts'
-import type { Filter } from '../fhir/terminology-data.ts'
+import type { Filter } from '../fhir/terminology.ts'
+import { normaliseString } from '../fhir/values.ts'
 import { type ConceptIndex, type ConceptNode, reach, textOf, valuesOf } from './concept-index.ts'
-import { rankingOf } from './concept-text.ts'
 
 export interface ConceptQuery {
   /** Only these. */
@@ -38,7 +39,7 @@ export async function listConcepts(index: ConceptIndex, query: ConceptQuery): Pr
   return { concepts: concepts.slice(0, limit), isCut: concepts.length > limit }
 }
 
-/** Those that match, the best first; among equals the shorter display. */
+/** Returns the matching concepts, the best first; among equals the shorter display. */
 export async function ranked<T extends Pick<ConceptNode, 'code' | 'display'>>(
   concepts: readonly T[],
   text: string,
@@ -120,5 +121,48 @@ export function compileRegex(pattern: string): (value: string) => boolean {
   } catch (error) {
     if (error instanceof RE2JSException) throw badRequest('Invalid regular expression')
     throw error
+  }
+}
+
+// Text typed by a person → concepts: every word must begin a word of the display, or the code.
+
+const MAX_WORDS = 10
+
+/** Words of a text as they are compared: without case and accents. */
+export function wordsOf(text: string): readonly string[] {
+  return split(normaliseString(text))
+}
+
+function split(normalised: string): readonly string[] {
+  return normalised.split(/[^\p{L}\p{N}]+/u).filter((word) => word !== '')
+}
+
+/** The words of a filter; words beyond the tenth are not looked at. */
+export function filterWords(text: string): readonly string[] {
+  return [...new Set(wordsOf(text))].slice(0, MAX_WORDS)
+}
+
+/** Smaller is better; undefined: no match. */
+type Ranking = (code: string, display: string | undefined) => number | undefined
+
+/** The whole display, its beginning, its first word, any word. */
+function rankingOf(text: string): Ranking {
+  const wanted = normaliseString(text)
+  const words = filterWords(text)
+  const [first = ''] = words
+  return (code, display = '') => {
+    const shown = normaliseString(display)
+    const folded = normaliseString(code)
+    if (folded === wanted) return 0
+    // This alone rules out most displays, without a look at their words.
+    if (!words.every((word) => shown.includes(word) || folded.startsWith(word))) return undefined
+    const own = split(shown)
+    const isMatch = words.every(
+      (word) => folded.startsWith(word) || own.some((item) => item.startsWith(word)),
+    )
+    if (!isMatch || words.length === 0) return undefined
+    if (shown === wanted) return 0
+    if (shown.startsWith(wanted)) return 1
+    return own[0]?.startsWith(first) ? 2 : 3
   }
 }

@@ -1,14 +1,13 @@
 /** `ValueSet/$expand`: https://hl7.org/fhir/R4/valueset-operation-expand.html */
 import { randomUUID } from 'node:crypto'
 import { badRequest, notFound } from '../errors.ts'
-import type { ValueSet } from '../fhir/terminology-data.ts'
+import type { ValueSet } from '../fhir/terminology.ts'
 import type { OperationCall } from '../request/operation.ts'
 import type { Inputs, ParameterDefinition } from '../request/parameters.ts'
 import { jsonReply } from '../request/reply.ts'
-import { ownResource, sentAs } from './codes.ts'
+import { ownResource, sentAs, terminologyOperation, texts } from './codes.ts'
 import type { Terminology } from './find.ts'
 import { evaluation } from './members.ts'
-import { terminologyOperation, texts } from './operation.ts'
 import { type Code, expandValueSet } from './terminology-expand.ts'
 
 const MAX_COUNT = 1000
@@ -42,7 +41,7 @@ export const expand = terminologyOperation(
       resourceType: 'ValueSet',
       ...valueSet,
       ...('status' in valueSet ? {} : { status: 'active' }),
-      // What is expanded is another resource than what is stored: undefined members are left out.
+      // The expansion is another resource than the stored one: undefined members are left out.
       compose: undefined,
       meta: undefined,
       expansion: {
@@ -72,7 +71,7 @@ export async function valueSetOf(
 ): Promise<ValueSet> {
   const sent = inputs.resource('valueSet')
   const resource = (await ownResource(call)) ?? (sent && sentAs('ValueSet', sent))
-  // Of that type, and valid: it was stored or has just been checked.
+  // It has that type and is valid: it was stored or has just been checked.
   if (resource !== undefined) return resource as unknown as ValueSet
   const url = inputs.text('url')
   if (url === undefined) throw badRequest('Missing required parameter "url"')

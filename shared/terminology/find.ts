@@ -6,19 +6,22 @@
 import { LRUCache } from 'lru-cache'
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import { chosen, urlOf, versionOf } from '../fhir/canonical.ts'
-import type { Resource } from '../fhir/resource.ts'
-import { coreCodeSystem, coreConceptMap, coreValueSet } from '../fhir/terminology.ts'
-import type { CodeSystem, ConceptMap, ValueSet } from '../fhir/terminology-data.ts'
+import { chosen, type Resource, urlOf, versionOf } from '../fhir/resource.ts'
+import {
+  type CodeSystem,
+  type ConceptMap,
+  coreCodeSystem,
+  coreConceptMap,
+  coreValueSet,
+  type ValueSet,
+} from '../fhir/terminology.ts'
 import { withLinked } from '../identity/linked-projects.ts'
 import { escapeValue } from '../query/values.ts'
 import type { Services } from '../services.ts'
 import { findVersions } from '../store/rows/lookups.ts'
 import { type ConceptIndex, indexConcepts } from './concept-index.ts'
 import { type ConceptList, type ConceptQuery, listConcepts } from './concepts.ts'
-import { createImportedConcepts } from './imported-concepts.ts'
-
-import { parsedOnce } from './parsed.ts'
+import { createImportedConcepts, parsedOnce } from './parsed.ts'
 
 /** A CodeSystem with whatever concepts are known of it. */
 export interface CodeSource {
@@ -30,7 +33,7 @@ export interface CodeSource {
   list(query: ConceptQuery): Promise<ConceptList>
 }
 
-/** Of a stored ConceptMap also the number of its imported rows. */
+/** A ConceptMap; a stored one has the number of its imported rows, too. */
 export interface FoundMap {
   readonly conceptMap: ConceptMap
   readonly owner: number | undefined
@@ -42,7 +45,7 @@ export interface Terminology {
   codeSystem(canonical: string): Promise<CodeSource | undefined>
   valueSet(canonical: string): Promise<ValueSet | undefined>
   conceptMap(canonical: string): Promise<FoundMap | undefined>
-  /** Of a resource that was read or sent. */
+  /** The codes of a resource that was read or sent. */
   sourceOf(codeSystem: Resource): Promise<CodeSource>
 }
 
@@ -161,7 +164,7 @@ async function ownerOf({ repository }: Services, resource: Resource): Promise<nu
 /** Undefined for what was sent and not stored. */
 function versionKey({ id, meta }: Resource): string | undefined {
   if (meta?.project === undefined || meta.versionId === undefined) return undefined
-  // The time tells a version from one of the same number that was rolled back.
+  // The time separates a version from one of the same number that was rolled back.
   return `${meta.project} ${id} ${meta.versionId} ${meta.lastUpdated}`
 }
 

@@ -2,10 +2,17 @@
 import { badRequest, notFound } from '../errors.ts'
 import { type Output, parameter, parametersReply } from '../request/output.ts'
 import type { Inputs } from '../request/parameters.ts'
-import { CODE_PARAMETERS, codeSourceOf, fromCoding, type GivenCode, givenCodes } from './codes.ts'
+import {
+  CODE_PARAMETERS,
+  codeSourceOf,
+  fromCoding,
+  type GivenCode,
+  givenCodes,
+  terminologyOperation,
+  texts,
+} from './codes.ts'
 import { type ConceptNode, textOf } from './concept-index.ts'
 import type { CodeSource } from './find.ts'
-import { terminologyOperation, texts } from './operation.ts'
 
 /** Errors: 404 for a code or system that is not known. */
 export const lookup = terminologyOperation(

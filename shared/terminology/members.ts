@@ -1,6 +1,6 @@
 /** Which codes are in a ValueSet, without listing it. https://hl7.org/fhir/R4/valueset.html#compositions */
 import { badRequest, tooCostly } from '../errors.ts'
-import type { Compose, Contained, Include, ValueSet } from '../fhir/terminology-data.ts'
+import type { Compose, Contained, Include, ValueSet } from '../fhir/terminology.ts'
 import type { CodeSource, Terminology } from './find.ts'
 
 /** Deeper nets of imports are refused. */
@@ -76,7 +76,7 @@ export function composeOf({ compose, expansion }: ValueSet): Compose {
   return { include }
 }
 
-/** Those of `codes`, all of one system, that the ValueSet holds. */
+/** Returns those `codes`, all of one system, that the ValueSet holds. */
 export async function membersOf(
   outer: Evaluation,
   valueSet: ValueSet,
@@ -99,7 +99,7 @@ export async function membersOf(
   return found
 }
 
-/** Those of `codes` that one include or exclude speaks of. */
+/** Returns those `codes` that one include or exclude covers. */
 export async function includedOf(
   outer: Evaluation,
   part: Include,

@@ -5,13 +5,18 @@
 
 import { HttpError, notSupported, tooCostly } from '../errors.ts'
 import { typeNumber } from '../fhir/definitions.ts'
-import type { Filter } from '../fhir/terminology-data.ts'
-import { normaliseString } from '../fhir/values-string.ts'
+import type { Filter } from '../fhir/terminology.ts'
+import { normaliseString } from '../fhir/values.ts'
 import type { Connection } from '../platform/postgres/statement.ts'
 import type { Bind } from '../store/rows/side-rows.ts'
 import type { ConceptNode } from './concept-index.ts'
-import { filterWords, wordsOf } from './concept-text.ts'
-import { type ConceptList, type ConceptQuery, compileRegex } from './concepts.ts'
+import {
+  type ConceptList,
+  type ConceptQuery,
+  compileRegex,
+  filterWords,
+  wordsOf,
+} from './concepts.ts'
 
 /** Rows that a regular expression is tried on. */
 const MOST_TRIED = 50_000

@@ -1,6 +1,6 @@
 /** ValueSet → its codes. https://hl7.org/fhir/R4/valueset-operation-expand.html */
 import { tooCostly } from '../errors.ts'
-import type { Concept, Designation, Include, ValueSet } from '../fhir/terminology-data.ts'
+import type { Concept, Designation, Include, ValueSet } from '../fhir/terminology.ts'
 import type { ConceptNode } from './concept-index.ts'
 import { isAbstract, isInactive, ranked } from './concepts.ts'
 import {
@@ -100,7 +100,7 @@ async function expandSystem(outer: Evaluation, part: Include, wish: Wish): Promi
   }
 }
 
-/** Codes that are named one by one need no CodeSystem; where there is one it tells what is missing. */
+/** Codes that are named one by one need no CodeSystem; where there is one it supplies what is missing. */
 async function listed(
   { terminology }: Evaluation,
   part: Include,

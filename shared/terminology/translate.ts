@@ -1,16 +1,22 @@
 /** `ConceptMap/$translate`: https://hl7.org/fhir/R4/conceptmap-operation-translate.html */
 
 import { badRequest, notFound } from '../errors.ts'
-import { coreConceptMaps } from '../fhir/terminology.ts'
-import type { ConceptMap, MapGroup } from '../fhir/terminology-data.ts'
+import { type ConceptMap, coreConceptMaps, type MapGroup } from '../fhir/terminology.ts'
 import type { OperationCall } from '../request/operation.ts'
 import { type Output, parameter, parametersReply } from '../request/output.ts'
 import type { Inputs } from '../request/parameters.ts'
 import { find } from '../store/rows/lookups.ts'
-import { CODE_PARAMETERS, type GivenCode, givenCodes, ownResource, sentAs } from './codes.ts'
+import {
+  CODE_PARAMETERS,
+  type GivenCode,
+  givenCodes,
+  ownResource,
+  sentAs,
+  terminologyOperation,
+  texts,
+} from './codes.ts'
 import { type FoundMap, foundMap, readersOf, type Terminology } from './find.ts'
-import { createImportedConcepts } from './imported-concepts.ts'
-import { terminologyOperation, texts } from './operation.ts'
+import { createImportedConcepts } from './parsed.ts'
 
 const MOST_MAPS = 100
 

@@ -3,18 +3,25 @@
  * https://hl7.org/fhir/R4/valueset-operation-validate-code.html
  */
 
-import type { ValueSet } from '../fhir/terminology-data.ts'
-import { normaliseString } from '../fhir/values-string.ts'
+import type { ValueSet } from '../fhir/terminology.ts'
+import { normaliseString } from '../fhir/values.ts'
 import type { OperationCall } from '../request/operation.ts'
 import { parametersReply } from '../request/output.ts'
 import type { Inputs } from '../request/parameters.ts'
 import type { FhirReply } from '../request/request.ts'
-import { CODE_PARAMETERS, codeSourceOf, type GivenCode, givenCodes, sentAs } from './codes.ts'
+import {
+  CODE_PARAMETERS,
+  codeSourceOf,
+  type GivenCode,
+  givenCodes,
+  sentAs,
+  terminologyOperation,
+  texts,
+} from './codes.ts'
 import type { ConceptNode } from './concept-index.ts'
 import { valueSetOf } from './expand.ts'
 import type { CodeSource, Terminology } from './find.ts'
 import { composeOf, evaluation, membersOf } from './members.ts'
-import { terminologyOperation, texts } from './operation.ts'
 
 export const validateCode = terminologyOperation(
   'validate-code',
@@ -82,7 +89,7 @@ function systemsOf(
   return [...new Set(include.flatMap(({ system }) => system ?? []))]
 }
 
-/** What the ValueSet itself calls a code whose CodeSystem is not here. */
+/** Returns the ValueSet's own display of a code whose CodeSystem is not here. */
 function listedDisplay(valueSet: ValueSet, system: string, code: string): string | undefined {
   const lists = (composeOf(valueSet).include ?? []).filter((part) => part.system === system)
   const concepts = lists.flatMap(({ concept }) => concept ?? [])
@@ -94,7 +101,7 @@ async function nodeOf(source: CodeSource, code: string): Promise<ConceptNode | u
   return concepts[0]
 }
 
-/** A wrong display makes the code wrong, and the right one is told. */
+/** A wrong display makes the code wrong, and the reply has the right one. */
 function verdict(
   { code, display: given }: GivenCode,
   node: ConceptNode | undefined,

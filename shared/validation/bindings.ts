@@ -1,7 +1,9 @@
 /** Required bindings to value sets whose codes are known. https://hl7.org/fhir/R4/terminologies.html#strength */
-import { urlOf } from '../fhir/canonical.ts'
-import { valueSet } from '../fhir/definitions.ts'
-import { isObject } from '../fhir/resource.ts'
+
+import { isResourceType, valueSet } from '../fhir/definitions.ts'
+import { isObject, parseReference, type Resource, urlOf } from '../fhir/resource.ts'
+import type { Report } from './report.ts'
+import { type Property, type Shape, shapeOf } from './shapes.ts'
 
 /** The codes of one value set. */
 export interface CodeList {
@@ -39,7 +41,7 @@ export function publishedCodes(canonical: string): CodeList | undefined {
   }
 }
 
-/** Those that the definitions list, else those that somebody has found. */
+/** Returns the codes that the definitions list, or else those that were looked up. */
 export function codesOf(
   canonical: string,
   found: ReadonlyMap<string, CodeList>,
@@ -47,7 +49,7 @@ export function codesOf(
   return publishedCodes(canonical) ?? found.get(canonical)
 }
 
-/** What is wrong with a code, Coding, CodeableConcept or Quantity; undefined when nothing is. */
+/** Describes the fault of a code, Coding, CodeableConcept or Quantity; undefined when there is none. */
 export function bindingFault(
   value: unknown,
   canonical: string,
@@ -76,4 +78,53 @@ function codingsOf(value: unknown): readonly Code[] {
   const { system, code } = value
   if (typeof code !== 'string') return []
   return [{ system: typeof system === 'string' ? system : undefined, code }]
+}
+
+/** The resource has passed the check of its structure; `report` stands at it. */
+export function checkBindings(resource: Resource, report: Report): void {
+  checkObject(resource, shapeOf(resource.resourceType), report)
+}
+
+function checkObject(value: Record<string, unknown>, shape: Shape, report: Report): void {
+  for (const [name, content] of Object.entries(value)) {
+    const property = shape.properties.get(name)
+    if (property === undefined) continue
+    report.enter(name)
+    if (!Array.isArray(content)) checkItem(content, property, report)
+    else {
+      for (const [index, item] of content.entries()) {
+        report.enter(index)
+        checkItem(item, property, report)
+        report.leave()
+      }
+    }
+    report.leave()
+  }
+}
+
+function checkItem(value: unknown, property: Property, report: Report): void {
+  if (property.binding !== undefined && !property.isSibling) {
+    const codes = publishedCodes(property.binding)
+    const fault = codes && bindingFault(value, property.binding, codes)
+    if (fault !== undefined) report.rule(fault, undefined, 'value')
+  }
+  if (!isObject(value)) return
+  if (property.isReference) checkTarget(value, property.targets, report)
+  const { resourceType } = value
+  if (property.shape !== undefined) checkObject(value, property.shape(), report)
+  else if (typeof resourceType === 'string' && isResourceType(resourceType)) {
+    checkObject(value, shapeOf(resourceType), report)
+  }
+}
+
+/** A target of another type is reported, never refused: servers disagree on which types may stand in for which. */
+export function checkTarget(
+  { reference }: Record<string, unknown>,
+  targets: readonly string[] | undefined,
+  report: Report,
+): void {
+  const type = typeof reference === 'string' ? parseReference(reference)?.type : undefined
+  if (type === undefined || targets === undefined || targets.includes(type)) return
+  const text = `Invalid reference: expected ${targets.join(' or ')}, but found ${type}`
+  report.add('warning', 'structure', text, 'reference')
 }

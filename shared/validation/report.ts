@@ -1,4 +1,4 @@
-/** What a validation has found, and where in the resource it is. */
+/** The findings of a validation, and where in the resource they are. */
 import { type Issue, issue, type Severity } from '../errors.ts'
 
 /** No more issues than this are collected. */

@@ -1,4 +1,4 @@
-/** What properties an object of a type may have, made once per type from the definitions. */
+/** The properties that an object of a type may have, made once per type from the definitions. */
 
 import { isResourceType, typeDefinition } from '../fhir/definitions.ts'
 import type { ElementDefinition } from '../fhir/definitions-data.ts'
@@ -21,7 +21,7 @@ export interface Property {
   readonly isReference: boolean
   /** Holds id and extensions of a primitive: `_birthDate`. */
   readonly isSibling: boolean
-  /** Of this element alone; those of its type are in the shape. */
+  /** The invariants of this element alone; those of its type are in the shape. */
   readonly invariants: readonly Invariant[]
   /** Value set of a required binding. */
   readonly binding: string | undefined

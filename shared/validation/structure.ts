@@ -149,7 +149,7 @@ class Walk {
     }
   }
 
-  /** Nothing is asked of a resource whose shape is wrong: the caller hears of that first. */
+  /** A resource whose shape is wrong is not checked further: the caller mends that first. */
   #check(invariants: readonly Invariant[], value: unknown, step?: string | number): void {
     if (invariants.length === 0 || this.structure.hasErrors || this.invariants.isFull) return
     this.#variables.context = value

@@ -5,19 +5,17 @@
 import { type Issue, invalid } from '../errors.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { withinTime } from '../fhirpath/custom.ts'
-import type { CodeList } from './bindings.ts'
-import { checkBindings } from './codes.ts'
-import { createMeter } from './profiles/meter.ts'
-import type { Claimed, Run } from './profiles/run.ts'
+import { type CodeList, checkBindings } from './bindings.ts'
+import { type Claimed, createMeter, type Run } from './profiles/run.ts'
 import { Report } from './report.ts'
 import { validateStructure } from './structure.ts'
 
 export interface ValidationOptions {
   /** False: only unknown properties, JSON types and formats are errors, the rest are warnings. */
   readonly strict: boolean
-  /** Of the resource and of those inside it. */
+  /** The claims of the resource and of those inside it. */
   readonly profiles?: readonly Claimed[]
-  /** Of value sets that the profiles name, as they name them. */
+  /** The codes of value sets that the profiles name, as they name them. */
   readonly codes?: ReadonlyMap<string, CodeList>
   /** Codes are looked up in the value sets of required bindings. */
   readonly terminology?: boolean
@@ -39,7 +37,7 @@ export function validate(resource: Resource, options: ValidationOptions): readon
   return withinTime(MAX_MS, 'The resource takes too long to validate', check)
 }
 
-/** What is left of a number when each value in an object has been taken from it; 0 when there are more. */
+/** Subtracts the number of values in an object from a number; 0 when there are more. */
 function countTo(most: number, value: object): number {
   let left = most
   for (const name in value) {

@@ -1,4 +1,4 @@
-/** Who may not see the `url` of a resource is not told it by what refers to it by canonical. */
+/** References by canonical do not reveal the `url` of a resource to a caller who may not see it. */
 import t from 'tap'
 import { openBotica } from '../fixtures/botica.ts'
 import { memberUnder } from '../fixtures/policy/policy.ts'

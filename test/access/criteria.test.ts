@@ -31,6 +31,7 @@ const patients = await Promise.all(
     { name: [{ family: 'Muller-Berg' }], birthDate: '1980' },
     { name: [{ text: 'Zoë van Berg' }], birthDate: '2001-12', deceasedDateTime: '2020-01-01' },
     { name: [{ family: 'Ångström' }], birthDate: undefined },
+    { name: [{ family: 'MÜLLER', given: ['Müller'] }], birthDate: '1990' },
   ].map((fields) => admin.create(aPatient(fields))),
 )
 const subject = `Patient/${patients[0]?.id}`

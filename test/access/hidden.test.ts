@@ -1,4 +1,4 @@
-/** What a policy hides is not told in other words: by compartments, platform meta, versions or what one waits for. */
+/** Nothing reveals what a policy hides: compartments, platform meta, versions, Subscriptions. */
 import t from 'tap'
 import { openBotica } from '../fixtures/botica.ts'
 import { memberUnder } from '../fixtures/policy/policy.ts'
@@ -69,7 +69,7 @@ t.test('what several parameters refer by is included once', async (t) => {
 
 const graphql = (query: string) => `$graphql?query=${encodeURIComponent(query)}`
 
-// Of each way of asking: what it says of the patient that the observation is about, and of another.
+// Each way of asking, for the patient of the observation and for another one.
 const WAYS: readonly string[] = [
   'Observation?subject={}',
   'Observation?patient={}',

@@ -63,7 +63,7 @@ t.test('a patient reads what is in the compartment and changes nothing', async (
   t.equal((await ask('POST', 'Observation', anObservation(`Patient/${own.id}`))).status, 403)
   t.equal((await ask('GET', 'ProjectMembership')).status, 403)
   t.equal((await ask('GET', 'AccessPolicy')).status, 200)
-  // What was refused leaves AuditEvents that name the patient, too, in the background.
+  // Refusals leave AuditEvents that name the patient, too, in the background.
   const types = '_type=Patient,Observation,Encounter,RelatedPerson'
   const everything = await ask('GET', `Patient/${own.id}/$everything?${types}`)
   t.same(idsIn(everything.body), [own.id, mine?.id, encounter.id, relative.id].sort())

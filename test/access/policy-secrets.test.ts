@@ -1,4 +1,4 @@
-/** What no policy gives away: secrets of Subscriptions, Users of others; and the own User, which it cannot take. */
+/** No policy gives away secrets of Subscriptions or Users of others, and none takes the own User. */
 import t from 'tap'
 import { openBotica } from '../fixtures/botica.ts'
 import { aPerson } from '../fixtures/people.ts'
@@ -116,7 +116,7 @@ t.test('a member reads its own User and changes its names', async (t) => {
   t.notOk('admin' in stored.body)
 
   t.equal((await ask('GET', `User/${stranger.user.id}`)).status, 404)
-  // What only the service writes is no element that a caller may send.
+  // A caller may not send elements that only the service writes.
   const theirs = { ...stranger.user, provenEmail: undefined }
   t.equal((await ask('PUT', `User/${stranger.user.id}`, theirs)).status, 404)
   t.equal((await ask('GET', 'User')).status, 403)

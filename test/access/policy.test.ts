@@ -1,4 +1,4 @@
-/** What members may see and change under an access policy, over HTTP. */
+/** Members see and change what their access policy allows, over HTTP. */
 import t from 'tap'
 import { openBotica, statementsAsked } from '../fixtures/botica.ts'
 import { idsIn, memberUnder } from '../fixtures/policy/policy.ts'

@@ -1,4 +1,4 @@
-/** What a policy refuses is told in an AuditEvent: who, what, and which layer or entry decided. */
+/** A refusal by a policy leaves an AuditEvent: who, what, and which layer or entry decided. */
 import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { type Member, openBotica, until } from '../fixtures/botica.ts'

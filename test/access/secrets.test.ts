@@ -174,7 +174,7 @@ t.test('every sign-in, refusal and change has left its AuditEvent', async (t) =>
   interface Found {
     readonly entry: { resource: { outcomeDesc: string; outcome: string; agent: object[] } }[]
   }
-  // What concerns a Project is told there, all else in the platform's own.
+  // Events of a Project lie there, all others in the platform's own.
   const told = async () => {
     const answers = await Promise.all(
       [superAdmin, admin].map((asking) => asking.get<Found>('AuditEvent?_count=1000')),

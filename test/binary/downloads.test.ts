@@ -18,7 +18,7 @@ const trusted = join(folder, 'trusted.pem')
 writeFileSync(trusted, certificate.cert)
 
 const asked: string[] = []
-/** What an answer waits for, by its path. */
+/** Promises that answers wait for, by path. */
 const held = new Map<string, Promise<void>>()
 const server = createServer(certificate, async (req, res) => {
   const path = req.url ?? ''

@@ -7,8 +7,7 @@ import { join } from 'node:path'
 import { Readable } from 'node:stream'
 import { brotliCompressSync, deflateSync, gzipSync } from 'node:zlib'
 import t from 'tap'
-import { storeContent } from '../../shared/binary/content.ts'
-import { placeOf, sweepContents } from '../../shared/binary/stored-contents.ts'
+import { placeOf, storeContent, sweepContents } from '../../shared/binary/content.ts'
 import { type Binary, download, openBucket, upload } from '../fixtures/binaries.ts'
 import { type Botica, openBotica, until } from '../fixtures/botica.ts'
 import { openSdk } from '../fixtures/sdk.ts'
@@ -61,7 +60,7 @@ t.test(
   async (t) => {
     const { admin } = disk
     const before = { files: filesIn(folder).length, rows: await binaryRows(disk) }
-    // What the kernel says besides the error of the write.
+    // The kernel reports this besides the error of the write.
     const ignore = () => undefined
     process.on('SIGXFSZ', ignore)
     await limitFiles(process, '1000')

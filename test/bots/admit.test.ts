@@ -65,7 +65,7 @@ function read(name: string): string {
 const statuses = ['planned', 'in-progress', 'onleave', 'finished', 'cancelled']
 const genders = ['male', 'female', 'other', 'unknown', undefined]
 
-/** What R4 demands of the elements this bot writes. */
+/** Checks what R4 demands of the elements that this bot writes. */
 function faults(resource: Resource): string[] {
   const found: string[] = []
   const text = JSON.stringify(resource)

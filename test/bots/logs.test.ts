@@ -103,7 +103,7 @@ t.test('short runs, failures and long logs are heard whole', async (t) => {
   await execute(admin, id, { lines: 3 })
   await execute(admin, id, { lines: 1, fail: true })
   await eventually(async () => (listener.heard.filter(isEnd).length === 2 ? true : undefined))
-  // What a slow machine takes long for is told in several parts.
+  // A slow machine sends the log in several parts.
   const types = listener.heard.map(({ type }) => type)
   t.same(
     types.filter((type, at) => type !== 'log' || types[at - 1] !== 'log'),

@@ -59,7 +59,7 @@ t.test('each occurrence ends once, though a worker is killed and Redis forgets a
   doomed.kill('SIGKILL')
   await once(doomed, 'close')
   await redis.flushdb()
-  // What runs all the same is not run a second time, what was lost is.
+  // A surviving run is not repeated, a lost one is.
   await until(async () => (await active()) > 0, PATIENCE_MS)
   t.equal(await open(bots), BOTS)
   await admin.create({

@@ -11,7 +11,7 @@ function aBot(fields: Readonly<Record<string, unknown>>): Resource {
   return { resourceType: 'Bot', id: '7c0b3f9e-8c1c-4f3e-9d63-0f1c2c6d8e11', ...fields }
 }
 
-/** What a Bot with these fields is refused with. */
+/** The refusal of a Bot with these fields. */
 function refusal(fields: Readonly<Record<string, unknown>>): unknown {
   try {
     return scheduleOf(aBot(fields))

@@ -146,7 +146,7 @@ const job = {
 const person = await superAdmin.create({ resourceType: 'User', firstName: 'Ada', lastName: 'King' })
 const practitioner = await admin.create({ resourceType: 'Practitioner' })
 
-/** What the types of the platform and those without an official example need, beside a type. */
+/** Required elements of platform types, and of types without an official example. */
 const NEEDS: Readonly<Record<string, Record<string, unknown>>> = {
   AccessPolicy: { name: 'Readers', resource: [{ resourceType: 'Patient', readonly: true }] },
   Agent: { name: 'Bridge', status: 'active' },

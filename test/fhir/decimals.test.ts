@@ -8,7 +8,7 @@ const botica = await openBotica(t, { worker: true })
 const { admin, project } = botica
 const json = { 'Content-Type': 'application/fhir+json' }
 
-/** What JavaScript would write otherwise, and what it would not. */
+/** Numbers that JavaScript would write otherwise, and numbers that it would not. */
 const NUMBERS = [
   '1.00',
   '1.50',

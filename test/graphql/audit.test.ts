@@ -1,4 +1,4 @@
-/** What GraphQL reads is told in AuditEvents, here of a service that stores them. */
+/** Reads of GraphQL leave AuditEvents, here in a service that stores them. */
 import t from 'tap'
 import { openBotica, until } from '../fixtures/botica.ts'
 import { ask } from '../fixtures/graphql.ts'
@@ -11,7 +11,7 @@ interface Found {
   readonly entry?: readonly { readonly resource: Raw }[]
 }
 
-/** What was told of the reads of a member, once there are so many. */
+/** The AuditEvents of a member's reads, once there are so many. */
 async function toldOf(member: string, count: number): Promise<readonly Raw[]> {
   let events: readonly Raw[] = []
   await until(async () => {

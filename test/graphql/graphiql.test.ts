@@ -52,7 +52,7 @@ t.test('a person signs in, asks and is answered by the rights of that person', a
   const answer = `document.querySelector('.result-window .CodeMirror').CodeMirror.getValue()`
   await page.shows(`${answer}.includes('PatientList')`)
   t.match(JSON.parse(await page.value<string>(answer)), { data: { PatientList: [{ id }] } })
-  // What it knows of the types comes by introspection.
+  // Its knowledge of the types comes by introspection.
   await page.press('button[aria-label="Show Documentation Explorer"]')
   await page.shows(`document.querySelector('.graphiql-doc-explorer-content a')`)
   t.match(

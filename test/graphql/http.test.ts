@@ -26,7 +26,7 @@ t.test('the audits of GraphQL over HTTP pass', async (t) => {
   }
 })
 
-/** What is sent, and the status of each form; `texts` are the issues of the FHIR form. */
+/** Requests and the status of each form; `texts` are the issues of the FHIR form. */
 const refusals: readonly {
   readonly name: string
   readonly body: unknown

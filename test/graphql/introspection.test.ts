@@ -1,4 +1,4 @@
-/** What GraphQL tells of its types, here by a service that keeps them from all but admins. */
+/** Introspection of GraphQL, here by a service that shows types to admins alone. */
 import { buildClientSchema, execute, getIntrospectionQuery, parse, validateSchema } from 'graphql'
 import t from 'tap'
 import { schemaFor } from '../../shared/graphql/schema/schema.ts'
@@ -78,7 +78,7 @@ t.test('more than an answer may hold is not told', async (t) => {
   })
 })
 
-/** What is asked, and the data in its order; `id` is that of the one patient. */
+/** Queries, and the data in its order; `id` is that of the one patient. */
 const beside: readonly (readonly [query: string, data: (id: string) => object])[] = [
   [
     '{ __typename __schema { queryType { name } } PatientList { id } }',

@@ -1,6 +1,6 @@
 import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
-import { openLevels } from '../../shared/graphql/levels.ts'
+import { Turns } from '../../shared/graphql/turns.ts'
 import { openBotica, statementsAsked } from '../fixtures/botica.ts'
 import { ask, turnsOf } from '../fixtures/graphql.ts'
 import { type Bundle, syntheaTexts } from '../fixtures/resources.ts'
@@ -93,32 +93,24 @@ t.test('a page of many resources gives others their turns', async (t) => {
   const { body } = result
   t.equal(body.data.ObservationList.length, 101)
   t.ok(turns > 0)
-  const levels = openLevels(() => undefined)
-  for (let i = 0; i < 100; i++) await levels.pace(101)
-  t.ok(levels.turns >= 5)
+  const working = new Turns()
+  const paced = await turnsOf(async () => {
+    for (let i = 0; i < 100; i++) await working.pace(101)
+  })
+  t.ok(paced.turns >= 5)
 })
 
 t.test('those that wait for a turn do not all go on in the same one', async (t) => {
-  const levels = openLevels(() => undefined)
-  const turns = await Promise.all(
-    Array.from({ length: 40 }, async () => {
-      await levels.pace(2_001)
-      levels.spend(2_001)
-      return levels.turns
-    }),
+  const working = new Turns()
+  const { turns } = await turnsOf(() =>
+    Promise.all(
+      Array.from({ length: 40 }, async () => {
+        await working.pace(2_001)
+        working.spend(2_001)
+      }),
+    ),
   )
-  t.ok(new Set(turns).size >= 10)
-})
-
-t.test('what is asked for after the end of the time fails, what came before stands', async (t) => {
-  let isOver = false
-  const levels = openLevels(() => {
-    if (isOver) throw new Error('over')
-  })
-  const run = async (items: readonly number[]) => items.map((item) => () => item)
-  t.same(await Promise.all([1, 2].map((item) => levels.ask('k', item, run))), [1, 2])
-  isOver = true
-  await t.rejects(levels.ask('k', 3, run), { message: 'over' })
+  t.ok(turns >= 10)
 })
 
 t.test('what is found through Synthea’s records is what REST finds', async (t) => {

@@ -219,3 +219,26 @@ t.test('a Project has limits of its own where the super admin sets them', async 
   t.same(Object.values(body.data), [[], [], null])
   t.match(body.errors, [{ message: 'Maximum number of searches exceeded', path: ['a3'] }])
 })
+
+t.test('elements of lists inside of resources above the limit fail alone', async (t) => {
+  const { id } = await admin.create({
+    resourceType: 'Patient',
+    photo: Array.from({ length: 10_000 }, (_, i) => ({ title: `photo ${i}` })),
+  })
+  const lists = Array.from({ length: 55 }, (_, i) => `a${i}: photo(_count: 1) { title }`)
+  const all = lists.map((list) => list.replace('(_count: 1)', ''))
+  for (const fields of [lists, all]) {
+    const query = `{ Patient(id: "${id}") { id ${fields.join(' ')} } }`
+    const { turns, result } = await turnsOf(() => ask(admin, query))
+    const { status, body } = result
+    t.equal(status, 200)
+    const found = Object.values(body.data.Patient).filter(Array.isArray)
+    t.equal(found.length, 50)
+    t.equal(found[0]?.length, fields === all ? 10_000 : 1)
+    t.equal(body.errors?.length, 5)
+    t.match(body.errors, [
+      { message: 'More than 500000 elements of lists', extensions: { code: 'too-costly' } },
+    ])
+    if (fields === all) t.ok(turns > 200)
+  }
+})

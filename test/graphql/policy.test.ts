@@ -1,4 +1,4 @@
-/** What a policy hides stays hidden on every way that GraphQL has to it. */
+/** Whatever a policy hides stays hidden on every way of GraphQL. */
 import t from 'tap'
 import { openBotica, statementsAsked } from '../fixtures/botica.ts'
 import { ask } from '../fixtures/graphql.ts'

@@ -20,7 +20,7 @@ const published = ['fhir/r4/profiles-resources.json', 'fhir/r4/profiles-medplum.
   (name) => (readJson(name) as Raw).entry,
 )
 
-/** What the SDK makes of a definition, as far as it acts by it. */
+/** The part of a definition that the SDK acts by. */
 function shapeOf({ elements, innerTypes }: InternalTypeSchema): unknown {
   const shapes = Object.entries(elements).map(([name, { min, max, isArray, type }]) => [
     name,

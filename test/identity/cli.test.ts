@@ -101,7 +101,7 @@ t.test('a person signs in through the browser', async (t) => {
   // Only a super admin may give a server-scoped person a password.
   const person = { email, password, firstName: 'Grace', lastName: 'Hopper' }
   t.equal((await invite(botica.superAdmin, projectId, person)).status, 200)
-  // What the tool opens the browser with keeps the address for this test to follow.
+  // The tool's browser command stores the address for this test to follow.
   const browser = join(home, 'xdg-open')
   const kept = join(home, 'address')
   writeFileSync(

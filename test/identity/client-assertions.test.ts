@@ -27,7 +27,7 @@ const keys = await Promise.all([
   published(rs384.publicKey, 'rsa'),
 ])
 
-/** What the address of the keys answers; a test puts its own in place. */
+/** The answer of the address of the keys; a test puts its own in place. */
 let answer: (req: IncomingMessage, res: ServerResponse) => void = (_req, res) => {
   res.end(JSON.stringify({ keys }))
 }

@@ -12,10 +12,10 @@ const EXCHANGE = 'urn:ietf:params:oauth:grant-type:token-exchange'
 const ACCESS_TOKEN = 'urn:ietf:params:oauth:token-type:access_token'
 const redirectUri = 'https://app.example/callback'
 
-/** Whom a token of the provider belongs to; `busy` is a provider that wants us to wait. */
+/** The owner of each token of the provider; `busy` is a provider that wants us to wait. */
 const identities = new Map<string, Record<string, string>>()
 const seen: string[] = []
-/** What came with a code. */
+/** The verifier that came with each code. */
 const verifiers = new Map<string, string | null>()
 const provider = createServer((req, res) => {
   const token = (req.headers.authorization ?? '').replace('Bearer ', '')

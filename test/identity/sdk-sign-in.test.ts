@@ -11,7 +11,7 @@ import { aPerson, PASSWORD } from '../fixtures/people.ts'
 const botica = await openBotica(t)
 const { baseUrl, services, project } = botica
 
-/** What the SDK looks for in a browser: it hashes its verifier there, and keeps it in the session. */
+/** The parts of a browser that the SDK uses: it hashes its verifier there, and keeps it in the session. */
 const kept = new Map<string, string>()
 Object.assign(globalThis, {
   location: { protocol: 'https:', host: 'app.example', pathname: '/', search: '' },

@@ -12,7 +12,7 @@ const SERVER_SECRET = 'secret of the server'
 const SITE_SECRET = 'secret of the site'
 const BREACHED = 'known to too many people'
 
-/** What both services were asked, and whether they are out of order. */
+/** Requests to both services, and whether they are out of order. */
 const asked: string[] = []
 let isDown = false
 

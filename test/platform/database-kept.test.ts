@@ -33,7 +33,7 @@ async function ask(connection: Connection, name: string, times = OFTEN): Promise
   }
 }
 
-/** What it has prepared, by the names of the shapes. */
+/** The statements that a connection has prepared, by the names of the shapes. */
 async function keptOn(connection: Connection): Promise<string[]> {
   const rows = await connection.query<{ shape: string; letters: number }>({
     text: `select substring(statement from '/\\* (.*) \\*/') as shape, length(statement) as letters

@@ -61,7 +61,7 @@ async function turnTlsOn(): Promise<void> {
   await plain.close()
 }
 
-/** What is open to the database at present, and whether it is encrypted. */
+/** Open connections to the database, and whether they are encrypted. */
 async function connections() {
   return database.query<{ name: string; ssl: boolean }>({
     text: `select a.application_name as name, s.ssl from pg_stat_activity a

@@ -17,7 +17,7 @@ const PAGE = RESOURCES * BYTES
 setFlagsFromString('--expose-gc')
 const collect: (how?: { type: 'minor' }) => void = runInNewContext('gc')
 
-/** What is reachable, in bytes. Buffers are given back some turns after nothing holds them. */
+/** Reachable memory in bytes. Buffers are given back some turns after nothing holds them. */
 async function reachable(): Promise<number> {
   for (let round = 0; round < 3; round++) {
     collect()

@@ -1,4 +1,4 @@
-/** What becomes of the callers of runs that end while their process comes back to Redis. */
+/** Callers of runs that end while their process comes back to Redis. */
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { readConfig } from '../../shared/config/config.ts'
@@ -21,7 +21,7 @@ const subscriber = openRedis(config, 'subscribe', log)
 await Promise.all([untilReady(redis, log), untilReady(subscriber, log)])
 const runs = await openRuns(config, log)
 
-/** What is done when the queue is asked for the job, which it does not have any more by the answer. */
+/** Runs when the queue is asked for the job, which it has lost by the time of the answer. */
 let whenAsked: (job: ExecuteJob) => Promise<unknown> = async () => undefined
 let job = awaited()
 const added: string[] = []

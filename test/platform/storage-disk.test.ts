@@ -3,8 +3,7 @@ import { type FileHandle, open } from 'node:fs/promises'
 import path from 'node:path'
 import { buffer } from 'node:stream/consumers'
 import t from 'tap'
-import { openDisk } from '../../shared/platform/storage/disk.ts'
-import { writeWhole } from '../../shared/platform/storage/disk-write.ts'
+import { openDisk, writeWhole } from '../../shared/platform/storage/disk.ts'
 import { allocatePages, pageBytes } from '../../shared/platform/storage/page-memory.ts'
 
 const PAGE = 4096
@@ -62,7 +61,7 @@ t.test('only memory and places on pages are pages', async (t) => {
   t.equal(pageBytes(Buffer.alloc(3 * PAGE), 0), 0)
 })
 
-/** What of this process's reads came from a disk. */
+/** Counts the bytes of this process's reads that came from a disk. */
 function bytesFromDisk(work: () => void): number {
   const read = () => Number(/^read_bytes: (\d+)$/m.exec(readFileSync('/proc/self/io', 'utf8'))?.[1])
   const before = read()
@@ -70,7 +69,7 @@ function bytesFromDisk(work: () => void): number {
   return read() - before
 }
 
-/** Whether a first read tells of a file here that it went past the kernel's copy. */
+/** True when a first read of a file here shows that its write went past the kernel's copy. */
 function tellsDirectWrites(folder: string): boolean {
   const file = path.join(folder, 'direct')
   try {
@@ -106,7 +105,7 @@ t.test(
   },
 )
 
-/** Of each write as many bytes at most. */
+/** Limits each write to so many bytes. */
 function writingLess(handle: FileHandle, most: number): FileHandle {
   return new Proxy(handle, {
     get(target, name) {

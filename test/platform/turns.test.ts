@@ -1,4 +1,4 @@
-/** What comes all at once is done in turns of the event loop, so that nobody else waits for all of it. */
+/** Work that arrives all at once is done in turns of the event loop, so that nobody else waits for all of it. */
 import t from 'tap'
 import { ownTurn } from '../../shared/platform/event-loop-turns.ts'
 

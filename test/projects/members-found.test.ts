@@ -24,7 +24,7 @@ t.test('members are found by the address and the scope of their users', async (t
     await aPerson(services, project, { isProjectScoped: true }),
     await aPerson(services, other.project),
   ]
-  // Of equal address, elsewhere.
+  // A User of the same address, elsewhere.
   await aPerson(services, other.project, { user: server.user })
   const byEmail = (email: string) => `ProjectMembership?user:User.email=${email}`
   for (const { email, membership } of [server, scoped]) {

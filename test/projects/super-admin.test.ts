@@ -8,7 +8,7 @@ import { createDatabase } from '../fixtures/store/own-database.ts'
 const SECONDS = 60_000
 const botica = await openBotica(t, {
   worker: true,
-  // What is done concerns all Projects of the database.
+  // The actions concern all Projects of the database.
   env: { DATABASE_URL: await createDatabase(t) },
 })
 const { admin, adminCredentials, superAdmin, services } = botica
@@ -153,7 +153,7 @@ t.test('old rows are purged with their history', async (t) => {
 
 t.test('migrations and queues are shown; a schedule is taken off', async (t) => {
   const migrations = await superAdmin.get<{ migrations: string[] }>('/admin/super/migrations')
-  t.ok(migrations.body.migrations.includes('009-mail.ts'))
+  t.ok(migrations.body.migrations.includes('001-baseline.ts'))
   t.match((await superAdmin.get('/admin/super/queues')).body, {
     queues: { 'bots-sync': { waiting: 0, oldestMs: null } },
     upkeep: [],

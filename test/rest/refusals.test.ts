@@ -1,4 +1,4 @@
-/** What is refused before anything is looked for, and which answers a caller may ask for. */
+/** Refusals before anything is looked for, and the answers that a caller may ask for. */
 import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { openBotica } from '../fixtures/botica.ts'

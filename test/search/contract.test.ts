@@ -18,6 +18,16 @@ const idsIn = (body: Raw): string[] => (body.entry ?? []).map((entry: Raw) => en
 const linkOf = (body: Raw, name: string): string | undefined =>
   body.link.find(({ relation }: Raw) => relation === name)?.url
 
+t.test('an exact text is looked for in the elements of its parameter alone', async (t) => {
+  const [other, own] = await Promise.all([
+    admin.create(aPatient({ name: [{ family: 'ADA', given: ['Ada'] }] })),
+    admin.create(aPatient({ name: [{ family: 'Ada', given: ['ADA'] }] })),
+  ])
+  t.same(idsIn(await ask('Patient?family:exact=Ada')), [own.id])
+  t.same(idsIn(await ask('Patient?given:exact=Ada')), [other.id])
+  t.same(idsIn(await ask('Patient?_filter=family eq "Ada"')), [own.id])
+})
+
 t.test('places are sorted by how far they are', async (t) => {
   const places = { Berlin: [52.52, 13.405], Potsdam: [52.39, 13.06], Paris: [48.85, 2.35] }
   const made: Record<string, string> = {}

@@ -57,7 +57,7 @@ const CASES: readonly (readonly [query: string, ...expected: string[]])[] = [
   [`Observation?patient._list=${first.id}`, 'kept'],
   [`Observation?patient._list=${second.id}`, 'gone'],
   [`Patient?_has:Observation:patient:subject:Patient._list=${first.id}`, 'kept'],
-  // What a List names is one thing, whom it has as members another.
+  // A List's items are one thing, its members another.
   [`Patient?_has:List:item:_id=${first.id}`, 'both', 'gone', 'kept', 'stays'],
 ]
 

@@ -1,3 +1,4 @@
+import '../fixtures/short-sessions.ts'
 import t from 'tap'
 import { searchParameter } from '../../shared/fhir/definitions.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'

@@ -1,7 +1,7 @@
 import t from 'tap'
 import { HttpError } from '../../shared/errors.ts'
 import { searchParameter } from '../../shared/fhir/definitions.ts'
-import { normaliseString } from '../../shared/fhir/values-string.ts'
+import { normaliseString } from '../../shared/fhir/values.ts'
 import { parseSearch } from '../../shared/query/search.ts'
 import { type Condition, isCondition } from '../../shared/query/search-request.ts'
 import {

@@ -138,7 +138,7 @@ t.test('a lease ends on time, counted from before the statement was sent', (t) =
   const quiet = createQuietProjects(() => now)
   const write = { project: 7, type: 1, event: { cause: '{}', home: undefined } }
   const learn = (isQuiet: boolean) =>
-    // Of a write the leases look at no more than this.
+    // The leases look at no more of a write than this.
     quiet.learn(
       [write as Write],
       [{ n: 1, lu: null, target: null, hasEvents: false, isQuiet }],

@@ -40,7 +40,7 @@ function keysIn({ keys }: IndexRow): readonly string[] {
   return keys.slice(1, -1).split(',').sort()
 }
 
-/** What searches stand on, taken away: who derives it anew brings it back. */
+/** Takes the index rows of a resource away: deriving them anew brings them back. */
 async function strip(id: string): Promise<void> {
   await database.query({ text: 'update resource set keys = keys[1:1] where id = $1', values: [id] })
 }

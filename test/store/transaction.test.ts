@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { HttpError } from '../../shared/errors.ts'
 import { createLogger } from '../../shared/log.ts'
-import { migrate, openDatabase } from '../../shared/platform/postgres/database.ts'
+import { openDatabase } from '../../shared/platform/postgres/database.ts'
 import { parseSearch } from '../../shared/query/search.ts'
 import { databaseUrl, openTestStore, statementsOf, statusOf } from '../fixtures/store/store.ts'
 
@@ -135,10 +135,6 @@ t.test('references are checked in the writing statement where the Project wants 
     await inner.create(strict, { ...link(x), id: y }, { keepId: true })
   })
   t.match(await repository.read(strict, 'Patient', x), { id: x }, 'order inside does not matter')
-})
-
-t.test('migrations may run twice and at once', async (t) => {
-  await t.resolves(Promise.all([migrate(database), migrate(database), migrate(database)]))
 })
 
 t.test('a database that is away is 503, and soon', async (t) => {

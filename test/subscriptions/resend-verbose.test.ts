@@ -28,9 +28,9 @@ t.test('what each Subscription makes of a verbose $resend is told', async (t) =>
     const { deliveries } = await repository.feature(createEvents).match(100, {
       sockets: async () => new Map(),
       skipped: (subscription) => t.fail(`${subscription} was skipped`),
-      judged(subscription, event, isOwed) {
+      judged(subscription, event, isPending) {
         t.equal(event.id, id)
-        found.set(subscription, isOwed)
+        found.set(subscription, isPending)
       },
     })
     t.equal(deliveries.length, 1)

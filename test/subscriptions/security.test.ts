@@ -1,4 +1,4 @@
-/** Bots that send a Project's own mails: they are started by what invites and resets leave (events.md §8). */
+/** Bots that send a Project's own mails: they are started by what invites and resets leave. */
 import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { openBotica, until } from '../fixtures/botica.ts'
@@ -87,7 +87,7 @@ t.test(
 t.test('those of a server scoped user are in no Project and start nothing', async (t) => {
   const other = anEmail()
   t.equal((await invite(admin, project.id, { email: other, sendEmail: false })).status, 200)
-  // What comes after it in the line has been looked at once this one has.
+  // Once this one is handled, everything before it is, too.
   const details = { resourceType: 'Patient', email: anEmail('later'), sendEmail: false }
   t.equal((await invite(admin, project.id, details)).status, 200)
   const all = await mails(3)

@@ -160,7 +160,7 @@ t.test('successes beyond sixty a minute share an AuditEvent', async (t) => {
     const found = await admin.get<Untyped>(`AuditEvent?entity=Subscription/${id}&_count=1000`)
     return (found.body.entry ?? []).map(({ resource }: Untyped) => resource.outcomeDesc)
   }
-  /** An AuditEvent tells of one success or of as many as it says. */
+  /** An AuditEvent reports one success or as many as it says. */
   const told = async () =>
     (await texts()).map((text) => Number(/^\d+/.exec(text)?.[0] ?? 1)).reduce((a, b) => a + b, 0)
   await set(id, `untold_since = untold_since - interval '61 s'`)

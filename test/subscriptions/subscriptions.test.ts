@@ -1,4 +1,4 @@
-/** What a Subscription may say, told when it is written. */
+/** The limits of a Subscription are checked when it is written. */
 import t, { type Test } from 'tap'
 import { openBotica } from '../fixtures/botica.ts'
 import { aBot, type Untyped } from '../fixtures/bots/bots.ts'

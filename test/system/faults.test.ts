@@ -23,7 +23,7 @@ import {
 const SESSION_USABLE_MS = 5000
 /** A refusal comes so soon, however busy the machine is: a caller of a run would wait for 25 s. */
 const SOON_MS = 12_000
-/** A worker that is told to stop has 20 s for its runs. */
+/** A worker that gets a signal to stop has 20 s for its runs. */
 const STOPPED_MS = 60_000
 
 t.setTimeout(400_000)

@@ -1,8 +1,10 @@
-/** What a process says, and how it ends, when PostgreSQL or Redis will not have it. */
+/** A process that PostgreSQL or Redis refuses says why, and ends. */
 import t from 'tap'
 import { freePort } from '../../scripts/service.ts'
 import { openCluster } from '../fixtures/services/cluster.ts'
 
+/** They wait less than 30 s. */
+const WAITS = JSON.stringify({ startMs: 3000 })
 const NOWHERE = `127.0.0.1:${await freePort()}`
 
 t.setTimeout(400_000)
@@ -24,8 +26,8 @@ const refusals: readonly (readonly [Record<string, string>, RegExp])[] = [
 ]
 const refused = refusals.map(([settings], i) => cluster.run(i % 2 ? 'worker' : 'server', settings))
 const hopeless = [
-  cluster.run('server', { DATABASE_URL: `postgres://botica:s3cret@${NOWHERE}/botica` }),
-  cluster.run('worker', { REDIS_URL: `redis://:s3cret@${NOWHERE}` }),
+  cluster.run('server', { WAITS, DATABASE_URL: `postgres://botica:s3cret@${NOWHERE}/botica` }),
+  cluster.run('worker', { WAITS, REDIS_URL: `redis://:s3cret@${NOWHERE}` }),
 ]
 
 t.test('what it stands on refuses or stays away: it ends with one sentence', async (t) => {

@@ -20,7 +20,7 @@ const baseUrl = `http://localhost:${port}/`
 
 interface Run {
   readonly process: ChildProcess
-  /** What it printed until it was ready or ended. */
+  /** The output until it was ready or ended. */
   readonly output: string
 }
 

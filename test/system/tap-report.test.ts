@@ -1,5 +1,5 @@
 import t from 'tap'
-import { readCounts, readFailures, readTimes } from '../../scripts/tap-report.ts'
+import { readFailures, readSummary } from '../../scripts/tap-report.ts'
 
 const REPORT = `TAP version 14
 1..1
@@ -36,12 +36,12 @@ ok 2 - test/y.test.ts # time=700.5ms
 `
 
 t.test('the counts are those of the closing comment', async (t) => {
-  t.same(readCounts(REPORT), { passed: 1, failed: 2 })
-  t.same(readCounts('# { total: 4, pass: 4 }\n'), { passed: 4, failed: 0 })
+  t.same(readSummary(REPORT), { passed: 1, failed: 2 })
+  t.same(readSummary('# { total: 4, pass: 4 }\n'), { passed: 4, failed: 0 })
 })
 
-t.test('a report that was cut short counts nothing', async (t) => {
-  t.same(readCounts('TAP version 14\n    ok 1 - x\n'), { passed: 0, failed: 0 })
+t.test('a report that was cut short has no counts', async (t) => {
+  t.equal(readSummary('TAP version 14\n    ok 1 - x\n'), undefined)
 })
 
 t.test('the failures are the assertions, without the tests around them', async (t) => {
@@ -49,11 +49,4 @@ t.test('the failures are the assertions, without the tests around them', async (
   t.equal(failures.length, 2)
   t.match(failures[0], /should match pattern[\s\S]*"a": 2/)
   t.match(failures[1], /boom/)
-})
-
-t.test('the times are those of the files, the slowest first', async (t) => {
-  t.same(readTimes(REPORT), [
-    { file: 'test/y.test.ts', ms: 700.5 },
-    { file: 'test/x.test.ts', ms: 40 },
-  ])
 })

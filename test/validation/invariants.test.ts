@@ -6,7 +6,7 @@ import { isObject, type Resource } from '../../shared/fhir/resource.ts'
 import { compilePlain } from '../../shared/fhirpath/invariant-plain.ts'
 import { NOT_PLAIN } from '../../shared/fhirpath/invariant-values.ts'
 import { compile, holds } from '../../shared/fhirpath/path.ts'
-import { hasOnlyBasicHtml, hasText } from '../../shared/validation/narrative.ts'
+import { hasOnlyBasicHtml, hasText } from '../../shared/validation/invariants.ts'
 import { validate } from '../../shared/validation/validate.ts'
 import { r4ExampleTexts } from '../fixtures/resources.ts'
 
@@ -44,7 +44,7 @@ function childrenOf(item: unknown, step: string): unknown[] {
   return value === undefined ? [] : [value].flat()
 }
 
-/** What plain code says; undefined where it leaves the answer to the engine. */
+/** The answer of plain code; undefined where it leaves the answer to the engine. */
 function plainly({ constraint, type, resource }: Place, node: unknown): boolean | undefined {
   try {
     const variables = { context: node, resource, rootResource: resource }

@@ -57,7 +57,7 @@ function collection(...resources: readonly Resource[]): Resource {
 const { id: _, ...good } = usLikePatient()
 const bad = usLikePatient({ gender: undefined })
 
-/** What a create is refused for, each as `place: text`. */
+/** The faults that a create is refused for, each as `place: text`. */
 async function faults(resource: Resource): Promise<string[]> {
   const { status, body } = await admin.post<OperationOutcome>(resource.resourceType, resource)
   if (status === 201) return []

@@ -24,7 +24,7 @@ function slicing(type: string, path: string, more: object = {}) {
   return { slicing: { discriminator: [{ type, path }], rules: 'open', ...more } }
 }
 
-/** What is told of a resource, each as `place: text`. */
+/** The issues of a resource, each as `place: text`. */
 function issues(
   resource: Resource,
   definition: StructureDefinition,

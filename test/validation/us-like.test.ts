@@ -69,7 +69,7 @@ function example(profile: string): Raw {
   return claiming(found ?? { resourceType: 'Basic' }, profile)
 }
 
-// What its generator calls a race is an ethnicity.
+// The generator of the data calls an ethnicity a race.
 const HISPANIC = `${RACE_SYSTEM}|2135-2`
 
 t.test('published patients and observations fit their profiles but for one defect', async (t) => {

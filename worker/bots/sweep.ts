@@ -6,6 +6,7 @@
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { settleAsyncJob } from '../../shared/bots/async-jobs.ts'
 import { type PendingRun, pendingRuns, removePendingRun } from '../../shared/bots/pending-runs.ts'
+import { waits } from '../../shared/config/waits.ts'
 import { HttpError } from '../../shared/errors.ts'
 import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
 import { interrupted } from '../../shared/platform/queue/replies.ts'
@@ -13,7 +14,6 @@ import type { Runs } from '../../shared/platform/queue/runs.ts'
 import type { Services } from '../../shared/services.ts'
 import { platformMeta } from '../../shared/store/rows/version.ts'
 
-const EVERY_MS = 10_000
 /** Younger runs may be on their way into the queue. */
 const OLDER_THAN_MS = 10_000
 const PAGE = 200
@@ -32,7 +32,7 @@ export function startSweep(services: Services, runs: Runs): { stop(): Promise<vo
   }
   const timer = setInterval(() => {
     sweeping = sweeping.then(tick)
-  }, EVERY_MS)
+  }, waits.sweepMs)
   return {
     async stop() {
       stopped = true

@@ -7,7 +7,7 @@ import { systemPrincipal } from '../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
 import { parseReference } from '../../shared/fhir/resource.ts'
 import type { Session } from '../../shared/identity/principals.ts'
-import { createMemberLogin } from '../../shared/projects/member-login.ts'
+import { createMemberLogin } from '../../shared/projects/session-details.ts'
 import type { Services } from '../../shared/services.ts'
 
 const SLACK_S = 60

@@ -39,6 +39,9 @@ interface ActiveRun {
   made: number
   readonly followed: FollowedLog | undefined
   seenCpuMs: number
+  /** CPU time that it has used at most, and that of the whole process at that time. */
+  usedMs: number
+  processMs: number
   isResting: boolean
   isWatchedSoon: boolean
 }
@@ -90,6 +93,8 @@ export class BotIsolate {
       made: 0,
       followed: message.follow ? this.#follow(message.run) : undefined,
       seenCpuMs: 0,
+      usedMs: 0,
+      processMs: processCpuMs(),
       isResting: false,
       isWatchedSoon: false,
     }
@@ -118,7 +123,12 @@ export class BotIsolate {
     if (!active) return
     if (this.#isolate.isDisposed) this.stop('memory')
     const cpuMs = this.#cpuMs()
-    if (cpuMs > active.message.limits.cpuMs) this.stop('cpu')
+    // While a thread runs, isolated-vm goes on by the clock, and counts time without a core, too. The process
+    // as a whole has used at least as much as this thread.
+    const processMs = processCpuMs()
+    active.usedMs = Math.min(cpuMs, active.usedMs + processMs - active.processMs)
+    active.processMs = processMs
+    if (active.usedMs > active.message.limits.cpuMs) this.stop('cpu')
     if (this.#active !== active) return
     active.followed?.look()
     const isWaiting = active.calls.size > 0 || active.timers.size > 0
@@ -290,4 +300,9 @@ export class BotIsolate {
     const failure = message.includes('memory') ? 'memory' : 'timeout'
     this.#port.fatal(this.#active?.run ?? 0, failure)
   }
+}
+
+function processCpuMs(): number {
+  const { user, system } = process.cpuUsage()
+  return (user + system) / 1000
 }

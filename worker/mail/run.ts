@@ -25,7 +25,7 @@ export function startMail(services: Services): { stop(): Promise<void> } {
   const loop = async () => {
     while (!signal.aborted) {
       const isBusy = await takeAndSend(services, mailer).catch((error: Error) => {
-        // That PostgreSQL is away is said once, by its pool.
+        // The pool logs once that PostgreSQL is away.
         const isAway = error instanceof HttpError && error.status === 503
         services.log[isAway ? 'debug' : 'warn']({ reason: error.message }, 'Mail failed')
         return false
@@ -52,7 +52,7 @@ async function takeAndSend(services: Services, mailer: Mailer | undefined): Prom
   return true
 }
 
-/** Without a mail server the log tells of it, and the outbox keeps it for the super admin. */
+/** Without a mail server the log names the mail, and the outbox holds it for the super admin. */
 async function keepUnsent({ database, log }: Services, { id, message }: StoredMail): Promise<void> {
   const { kind, to, subject, text = '' } = message
   const told = kind === 'client' ? {} : { to, subject, text: withoutLinkSecret(text) }
@@ -73,13 +73,16 @@ async function attempt(services: Services, mailer: Mailer, mail: StoredMail): Pr
       return await repeatMail(database, id, FIRST_PAUSE_MS * 2 ** (attempts - 1), error.message)
     }
     await keepMail(database, id, 'failed', error.message)
-    return await tellFailure(services, mail)
+    return await reportFailure(services, mail)
   }
   await removeMail(database, id)
   log.info({ mail: id, kind: message.kind, attempts }, 'Mail is sent')
 }
 
-async function tellFailure({ principals, repository }: Services, mail: StoredMail): Promise<void> {
+async function reportFailure(
+  { principals, repository }: Services,
+  mail: StoredMail,
+): Promise<void> {
   const project = await principals.project(mail.project)
   if (project === undefined) return
   await repository.create(systemPrincipal(project), {

@@ -21,7 +21,7 @@ import type { Sent } from './delivery-outcome.ts'
 import type { Message } from './headers.ts'
 import { sendHook } from './rest-hook.ts'
 
-/** What is delivered, for whom. */
+/** A delivery with its Subscription and the outcome. */
 export interface Attempted {
   readonly sent: Sent
   /** Undefined when the Subscription is gone. */

@@ -1,10 +1,10 @@
-/** An AuditEvent an attempt, or one for many that succeeded (events.md §5.5). */
+/** An AuditEvent an attempt, or one for many that succeeded. */
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import type { Services } from '../../shared/services.ts'
 import type { Repository } from '../../shared/store/repository.ts'
-import type { Untold } from '../../shared/subscriptions/unreported-successes.ts'
+import type { Unreported } from '../../shared/subscriptions/unreported-successes.ts'
 
 export interface AttemptRecord {
   readonly subscription: Resource
@@ -42,7 +42,7 @@ export async function auditSuccesses(
   services: Services,
   repository: Pick<Repository, 'create'>,
   subscription: Resource,
-  { count, since }: Untold,
+  { count, since }: Unreported,
 ): Promise<void> {
   const text = `${count} attempts received a success status`
   await store(services, repository, subscription, auditEvent(subscription, since, [], '0', text))

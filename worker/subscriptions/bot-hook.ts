@@ -1,4 +1,4 @@
-/** A delivery to a Bot (events.md §4.1): the run is made here and now, PostgreSQL holds the job. */
+/** A delivery to a Bot: the run is made here and now, PostgreSQL holds the job. */
 
 import type { Hook } from '../../shared/access/subscription.ts'
 import type { BotTarget, NoTarget } from '../../shared/bots/event-target.ts'
@@ -13,7 +13,7 @@ const BACK_MS = 1000
 /** A run that waits for no caller may wait for its turn. */
 const QUEUE_MS = 60_000
 
-/** What ends the attempt when no Bot can be run. */
+/** The outcome of an attempt when no Bot can be run. */
 export function withoutTarget({ isOff, text }: NoTarget): Sent {
   return isOff ? { kind: 'stopped', reason: 'bots off', text } : failed(`error ${text}`)
 }

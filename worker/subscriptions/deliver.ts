@@ -1,4 +1,4 @@
-/** Takes what Subscriptions are owed, delivers it, and settles each attempt in PostgreSQL. */
+/** Takes pending deliveries, makes them, and settles each attempt in PostgreSQL. */
 
 import { setTimeout as delay, setImmediate as nextTurn } from 'node:timers/promises'
 import { HttpError } from '../../shared/errors.ts'
@@ -20,7 +20,7 @@ import { createLoop } from './loop.ts'
 import type { EventMetrics } from './metrics.ts'
 import { createReceipts } from './receipts.ts'
 import { endSubscription } from './subscription-end.ts'
-import { createToldAlone } from './successes.ts'
+import { createReportedAlone } from './successes.ts'
 
 /** Addresses outside that are waited for at once. */
 const HOOKS = 100
@@ -47,7 +47,7 @@ export function startDeliveries(
   const { repository, database, log, config } = services
   const active = new Map<string, Promise<void>>()
   const receipts = createReceipts()
-  const isToldAlone = createToldAlone()
+  const isReportedAlone = createReportedAlone()
   const stopping = new AbortController()
   let isClosing = false
   const underWay = { hooks: 0, bots: 0 }
@@ -55,7 +55,7 @@ export function startDeliveries(
   const loop = createLoop(
     SWEEP_MS,
     async () => {
-      // Those that end in one turn of the event loop are settled together.
+      // Attempts that end in one turn of the event loop are settled together.
       await nextTurn()
       const room = isClosing
         ? { hooks: 0, bots: 0 }
@@ -96,7 +96,7 @@ export function startDeliveries(
     underWay[room]--
     metrics.attempted(delivery, attempted.sent, startedAt)
     await insist(() => settle(delivery, attempted, startedAt))
-    // What was received is settled by the take itself.
+    // The take itself settles what was received.
     if (attempted.sent.kind !== 'received') loop.wake()
   }
 
@@ -118,11 +118,11 @@ export function startDeliveries(
     if (sent.kind === 'back' || isStopping) {
       return giveBackDelivery(database, id, sent.kind === 'back' ? sent.delayMs : 0)
     }
-    const untold = sent.kind === 'received' && !isToldAlone(delivery.subscription)
-    if (!untold) await audit(delivery, attempted, startedAt)
+    const unreported = sent.kind === 'received' && !isReportedAlone(delivery.subscription)
+    if (!unreported) await audit(delivery, attempted, startedAt)
     switch (sent.kind) {
       case 'received': {
-        const settled = receipts.add({ id, untold })
+        const settled = receipts.add({ id, unreported })
         loop.wake()
         return settled
       }

@@ -1,4 +1,4 @@
-/** What a receiver is told beside the resource (events.md §4). */
+/** The headers of a notification. */
 import { createHmac, randomBytes } from 'node:crypto'
 import type { Hook } from '../../shared/access/subscription.ts'
 import type { Delivery } from '../../shared/subscriptions/deliveries.ts'
@@ -30,7 +30,7 @@ export function eventHeaders({
   }
 }
 
-/** `X-Signature` is of the body; the other one is of the time, too, so that a copy can be told. */
+/** `X-Signature` covers the body; the other one covers the time, too, so that a receiver notices a copy. */
 export function signatures(secret: string, body: string, seconds: number): Record<string, string> {
   const hmac = (text: string) => createHmac('sha256', secret).update(text).digest('hex')
   return {

@@ -7,7 +7,7 @@ export interface Loop {
   stop(): Promise<void>
 }
 
-/** `work` answers whether there is more to do at once. Its failures are told and forgotten. */
+/** `work` returns whether there is more to do at once. Its failures are logged and forgotten. */
 export function createLoop(
   everyMs: number,
   work: () => Promise<boolean>,

@@ -1,4 +1,4 @@
-/** What the worker counts of events; web's /metrics shows it for all workers together (events.md §12). */
+/** The worker's metrics of events; web's /metrics shows them for all workers together. */
 import { Counter, Histogram, type Registry } from 'prom-client'
 import type { Delivery } from '../../shared/subscriptions/deliveries.ts'
 import type { Matched } from '../../shared/subscriptions/events.ts'

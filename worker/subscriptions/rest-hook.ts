@@ -7,7 +7,7 @@ import type { Sent } from './delivery-outcome.ts'
 import { eventHeaders, givenHeaders, type Message, signatures } from './headers.ts'
 
 const TIMEOUT_MS = 120_000
-/** Of an answer, whose body nobody reads. */
+/** The limit of an answer, whose body nobody reads. */
 const MAX_BYTES = 65_536
 
 export async function sendHook(

@@ -1,4 +1,4 @@
-/** Events in the worker: changes are matched with Subscriptions, what they are owed is delivered. */
+/** Events in the worker: changes are matched with Subscriptions, and the deliveries are made. */
 
 import { HttpError } from '../../shared/errors.ts'
 import { listenForChanges } from '../../shared/platform/queue/changes.ts'
@@ -13,9 +13,9 @@ import { startDeliveries } from './deliver.ts'
 import { createLoop } from './loop.ts'
 import type { EventMetrics } from './metrics.ts'
 import { endOverdue } from './subscription-end.ts'
-import { tellSuccesses } from './successes.ts'
+import { reportSuccesses } from './successes.ts'
 
-/** What happens beside rest-hooks. */
+/** The parts of the worker that receive events beside rest-hooks. */
 export interface EventHooks extends Pick<MatchOptions, 'sockets'> {
   /** For Subscriptions of web sockets, once the match is committed. */
   publish(notifications: readonly Notification[]): Promise<void>
@@ -41,10 +41,10 @@ export function startEvents(
       metrics.skipped()
       log.warn({ subscription, reason }, 'A Subscription could not be judged')
     },
-    judged(subscription, { type, id, ver, change, cause }, isOwed) {
+    judged(subscription, { type, id, ver, change, cause }, isPending) {
       const { requestId, traceId } = cause
       const about = { subscription, resource: `${type}/${id}`, version: ver, interaction: change }
-      log.info({ ...about, isOwed, requestId, traceId }, 'A Subscription was judged')
+      log.info({ ...about, isPending, requestId, traceId }, 'A Subscription was judged')
     },
   }
   const matching = createLoop(
@@ -57,7 +57,7 @@ export function startEvents(
       return matched.hasMore
     },
     (error) => {
-      // That PostgreSQL is away is said once, by its pool.
+      // The pool logs once that PostgreSQL is away.
       const isAway = error instanceof HttpError && error.status === 503
       log[isAway ? 'debug' : 'error']({ cause: error }, 'Changes could not be matched')
     },
@@ -65,7 +65,7 @@ export function startEvents(
   const ending = createLoop(
     END_MS,
     async () => {
-      await Promise.all([endOverdue(services), tellSuccesses(services)])
+      await Promise.all([endOverdue(services), reportSuccesses(services)])
       return false
     },
     (cause) => log.debug({ cause }, 'Subscriptions could not be ended or told of'),

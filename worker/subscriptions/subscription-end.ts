@@ -1,4 +1,4 @@
-/** Subscriptions that the service ends itself: their time is over, or nothing reaches anybody (events.md §5.2). */
+/** Subscriptions that the service ends itself: their time is over, or nothing reaches anybody. */
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
 import { SUBSCRIPTION } from '../../shared/access/subscription.ts'
@@ -18,7 +18,7 @@ interface End {
   readonly error?: string
 }
 
-/** Of several workers one does it, and the admins of the Project are told of an error once. */
+/** One of several workers does it, and the admins of the Project get one mail about an error. */
 export async function endSubscription(
   services: Services,
   { id = '', meta }: Resource,
@@ -42,7 +42,7 @@ export async function endSubscription(
   })
 }
 
-/** Those whose `end` is over. */
+/** Ends Subscriptions whose `end` is over. */
 export async function endOverdue(services: Services): Promise<void> {
   for (const row of await endedSubscriptions(services.database)) {
     await endSubscription(services, parseVersion(toVersion(row)), { status: 'off' }).catch(

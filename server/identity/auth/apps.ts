@@ -1,4 +1,4 @@
-/** What a person signs in to: a client, the Project of it, the launch that brought them. */
+/** The app that a person signs in to: a client, its Project, the launch that brought them. */
 import {
   CLI_CLIENT,
   isActiveClient,
@@ -18,7 +18,7 @@ const DEFAULT_SCOPE = 'openid'
 const LAUNCH_MS = 600_000
 const system = systemPrincipal(SYSTEM_PROJECT)
 
-/** What the requests that begin a Login have in common. */
+/** The fields that all requests share which begin a Login. */
 export interface SignInRequest {
   readonly clientId: string | undefined
   readonly projectId: string | undefined

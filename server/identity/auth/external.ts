@@ -15,11 +15,9 @@ import { escapeValue } from '../../../shared/query/values.ts'
 import type { Services } from '../../../shared/services.ts'
 import { find } from '../../../shared/store/rows/lookups.ts'
 import type { Context } from '../../context.ts'
-import { newBinding } from '../binding.ts'
-import { clearCookie, readCookie, senderOf, setCookie } from '../browser.ts'
-import { digestOf, isDigestOf } from '../logins.ts'
+import { clearCookie, newBinding, readCookie, senderOf, setCookie } from '../browser.ts'
+import { audit, digestOf, isDigestOf } from '../logins.ts'
 import { type App, findApp, projectOfClient, type SignInRequest, signInRequest } from './apps.ts'
-import { audit } from './audit.ts'
 import type { Fields } from './fields.ts'
 import {
   authorizeUrlOf,
@@ -74,7 +72,7 @@ export async function finishExternal(services: Services, ctx: Context): Promise<
   const code = textOf(ctx.query.code)
   const state = readState(textOf(ctx.query.state))
   if (code === undefined) throw badRequest('Missing code', 'code')
-  const isFromPage = isBegunHere(services, ctx, state)
+  const isFromPage = isFromThisBrowser(services, ctx, state)
   const request = requestOf(state)
   const app = await findApp(services, ctx, request)
   const domain = textOf(state.domain)
@@ -95,7 +93,11 @@ export async function finishExternal(services: Services, ctx: Context): Promise<
 }
 
 /** False for what a client library began, which has no cookie here and checks its own verifier. Errors: 400. */
-function isBegunHere({ config }: Services, ctx: Context, state: Record<string, unknown>): boolean {
+function isFromThisBrowser(
+  { config }: Services,
+  ctx: Context,
+  state: Record<string, unknown>,
+): boolean {
   const { browser, pkce: _, ...rest } = state
   if (browser === undefined) return false
   const secret = readCookie(ctx, config, BROWSER_COOKIE)

@@ -10,9 +10,9 @@ import { escapeValue } from '../../../shared/query/values.ts'
 import type { Services } from '../../../shared/services.ts'
 import { find } from '../../../shared/store/rows/lookups.ts'
 import type { Context } from '../../context.ts'
-import type { ClientKeys } from '../oauth/client-keys.ts'
+import { audit } from '../logins.ts'
+import type { ClientKeys } from '../oauth/clients.ts'
 import { type App, findApp, signInRequest } from './apps.ts'
-import { audit } from './audit.ts'
 import type { Fields } from './fields.ts'
 import { readProject, requireOpenRegistration } from './register.ts'
 import { beginLogin, loginResult, speaksForProject } from './sign-in.ts'
@@ -66,8 +66,8 @@ export async function logInByGoogle(
 }
 
 /**
- * What the request names, or else the one Project whose site has the Google client. Undefined: of several
- * none is meant.
+ * Finds the Project that the request names, or else the one whose site has the Google client. Undefined when
+ * several have it.
  */
 async function projectFor(
   { config, repository }: Services,
@@ -87,7 +87,7 @@ async function projectFor(
   return another === undefined ? only?.id : undefined
 }
 
-/** Of the service or of a site of the Project that is signed in to. */
+/** True for a client of the service, or of a site of the Project that is signed in to. */
 function isOurs(
   { config }: Services,
   project: Resource | undefined,

@@ -13,21 +13,20 @@ import { badRequest } from '../../../shared/errors.ts'
 import { type Resource, referenceTo } from '../../../shared/fhir/resource.ts'
 import {
   deviceGuess,
+  isRegular,
   judgeGuess,
+  rememberRegular,
   requireNoPause,
   strangersGuess,
 } from '../../../shared/identity/guesses.ts'
-import { isRegular, rememberRegular } from '../../../shared/identity/regulars.ts'
 import { findUserForSignIn, patchUser } from '../../../shared/projects/users.ts'
 import type { Services } from '../../../shared/services.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
 import type { Context } from '../../context.ts'
 import { addressOf } from '../../middleware/limits.ts'
-import { isBound, isFromHere } from '../binding.ts'
-import { patchLogin, readLogin, requireOpen } from '../logins.ts'
+import { deviceIn, isBound, isFromHere } from '../browser.ts'
+import { audit, patchLogin, readLogin, requireOpen } from '../logins.ts'
 import { type App, findApp, type SignInRequest, signInRequest } from './apps.ts'
-import { audit } from './audit.ts'
-import { deviceIn } from './device-cookie.ts'
 import type { Fields } from './fields.ts'
 import { beginLogin, loginResult, nextStep, withCode, withMembership } from './sign-in.ts'
 
@@ -130,7 +129,7 @@ export async function choose(
   })
 }
 
-/** What the person allows: all that was asked for, or fewer SMART words. Errors: 400. */
+/** Stores the scope that the person allows: the requested one, or fewer SMART words. Errors: 400. */
 export async function chooseScope(
   services: Services,
   ctx: Context,

@@ -1,4 +1,4 @@
-/** `/auth/me`: who the caller is, in the form the SDK keeps (auth.md §4.2). */
+/** `/auth/me`: who the caller is, in the form the SDK keeps. */
 
 import { reaches } from '../../../shared/access/areas.ts'
 import { may } from '../../../shared/access/policy.ts'

@@ -18,15 +18,15 @@ import { countEvent } from '../../../shared/platform/redis/events.ts'
 import { patchUser, readUser } from '../../../shared/projects/users.ts'
 import type { Services } from '../../../shared/services.ts'
 import type { Context } from '../../context.ts'
+import { deviceIn } from '../browser.ts'
 import { patchLogin, requireOpen, revokeLogin, userIdOf } from '../logins.ts'
-import { deviceIn } from './device-cookie.ts'
 
 const WRONG_TOKENS = 5
 const COUNT_SECONDS = 3600
 /** Three steps are valid at a time; afterwards the clock itself guards. */
 const STEP_MEMORY_SECONDS = 120
 
-/** What an authenticator app needs; makes the User's secret if there is none. */
+/** Returns the data for an authenticator app; creates the User's secret if there is none. */
 export async function enrolment({ repository, config }: Services, user: Resource) {
   const secret = typeof user.mfaSecret === 'string' ? user.mfaSecret : newTotpSecret()
   if (user.mfaSecret === undefined) {

@@ -1,7 +1,7 @@
 /** Changing a password, and proving an address by the link that was mailed to it. */
 
 import { provenApplicant } from '../../../shared/access/credentials/hashing.ts'
-import { requireGoodPassword } from '../../../shared/access/credentials/password-rules.ts'
+import { requireGoodPassword } from '../../../shared/access/credentials/passwords.ts'
 import { systemPrincipal } from '../../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
 import { badRequest } from '../../../shared/errors.ts'
@@ -11,13 +11,13 @@ import { addMail } from '../../../shared/platform/mail/mails.ts'
 import { countEvent } from '../../../shared/platform/redis/events.ts'
 import type { Redis } from '../../../shared/platform/redis/redis.ts'
 import { resetMail } from '../../../shared/projects/mail-texts.ts'
-import { isOwnPassword } from '../../../shared/projects/own-password.ts'
 import { proven } from '../../../shared/projects/ownership.ts'
 import {
   createSecurityRequest,
   redeemSecurityRequest,
   requireSameAddress,
 } from '../../../shared/projects/security-requests.ts'
+import { isOwnPassword } from '../../../shared/projects/signed-in-user.ts'
 import {
   findUser,
   patchUser,
@@ -28,8 +28,8 @@ import {
 import type { Services } from '../../../shared/services.ts'
 import type { Context } from '../../context.ts'
 import { addressOf } from '../../middleware/limits.ts'
-import { audit } from './audit.ts'
-import { rememberDevice, renewDevice } from './device-cookie.ts'
+import { rememberDevice, renewDevice } from '../browser.ts'
+import { audit } from '../logins.ts'
 import type { Fields } from './fields.ts'
 import { captchaIn, requireHuman } from './recaptcha.ts'
 
@@ -136,7 +136,7 @@ export async function usePasswordLink(
 
 /**
  * Strangers may have paused the sign-ins at this account; the person with the mailbox is not one of them. Only a
- * second factor, which no mail proves, is still asked of an unknown device.
+ * second factor, which no mail proves, is still required from an unknown device.
  */
 async function welcomeBack(services: Services, ctx: Context, userId: string): Promise<void> {
   const user = await readUser(services.repository, userId)

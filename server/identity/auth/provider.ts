@@ -11,7 +11,7 @@ import { find } from '../../../shared/store/rows/lookups.ts'
 
 const MAX_BYTES = 262_144
 const PATIENCE_MS = 10_000
-/** Who needs longer at the provider begins again. */
+/** A person who needs longer at the provider begins again. */
 export const VERIFIER_SECONDS = 600
 
 export interface Provider {
@@ -25,7 +25,7 @@ export interface Provider {
   readonly useSubject: boolean
 }
 
-/** What a provider says of whom a token belongs to. */
+/** The owner of a token, as the provider describes them. */
 export interface Identity {
   readonly email: string | undefined
   /** The provider itself says that it has not verified the address. */
@@ -153,7 +153,7 @@ interface Question {
   readonly form?: URLSearchParams
 }
 
-/** What went wrong at the provider is its business; the caller learns that it refused. */
+/** The caller only learns that the provider refused; its reasons are not passed on. */
 async function ask(
   { config, log }: Services,
   url: string,

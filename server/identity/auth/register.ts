@@ -1,7 +1,6 @@
 /** Self registration: a new User, then a Project of their own or a place among a Project's patients. */
 
-import { requireGoodPassword } from '../../../shared/access/credentials/password-rules.ts'
-import { hashPassword } from '../../../shared/access/credentials/passwords.ts'
+import { hashPassword, requireGoodPassword } from '../../../shared/access/credentials/passwords.ts'
 import { systemPrincipal } from '../../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
 import { badRequest, HttpError } from '../../../shared/errors.ts'

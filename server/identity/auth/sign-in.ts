@@ -17,8 +17,15 @@ import type { Services } from '../../../shared/services.ts'
 import { find } from '../../../shared/store/rows/lookups.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
 import type { Context } from '../../context.ts'
-import { bindLogin, isBound, newBinding } from '../binding.ts'
-import { senderOf, sessionCookie, setCookie } from '../browser.ts'
+import {
+  bindLogin,
+  isBound,
+  newBinding,
+  rememberSignIn,
+  senderOf,
+  sessionCookie,
+  setCookie,
+} from '../browser.ts'
 import {
   clientIdOf,
   connection,
@@ -30,7 +37,6 @@ import {
   userIdOf,
 } from '../logins.ts'
 import { type App, type SignInRequest, scopeOf } from './apps.ts'
-import { rememberSignIn } from './device-cookie.ts'
 import { enrolment } from './mfa.ts'
 
 export type AuthMethod = 'password' | 'google' | 'external' | 'exchange'
@@ -184,7 +190,7 @@ export async function withMembership(
   }
 }
 
-/** What the caller has to do next, or the code that becomes tokens (auth.md §4.1). Errors: 400. */
+/** Returns the next step of the sign-in, or the code that becomes tokens. Errors: 400. */
 export async function loginResult(
   services: Services,
   ctx: Context,

@@ -19,8 +19,7 @@ import {
   readLaunch,
 } from '../auth/apps.ts'
 import { withCode } from '../auth/sign-in.ts'
-import { bindLogin, newBinding } from '../binding.ts'
-import { isNavigation, readCookie, sessionCookie } from '../browser.ts'
+import { bindLogin, isNavigation, newBinding, readCookie, sessionCookie } from '../browser.ts'
 import {
   clientIdOf,
   connection,
@@ -34,7 +33,7 @@ import {
 const DEFAULT_MAX_AGE_SECONDS = 3600
 const system = systemPrincipal(SYSTEM_PROJECT)
 
-/** What is told to the client by a redirect. */
+/** A failure that a redirect reports to the client. */
 class AuthorizeError extends Error {
   readonly error: string
 

@@ -18,9 +18,9 @@ import {
   readLogin,
   revokeLogin,
 } from '../logins.ts'
-import { tokenAnswer } from './answer.ts'
-import type { ClientKeys } from './client-keys.ts'
+import { optional, required, tokenAnswer } from './answer.ts'
 import {
+  type ClientKeys,
   invalidClient,
   isProving,
   mustProve,
@@ -28,9 +28,8 @@ import {
   presented,
   requireProof,
 } from './clients.ts'
-import { optional, required } from './form.ts'
 
-/** Errors: the rows of auth.md §6.4 about codes and PKCE. A second use revokes the Login. */
+/** Errors: those of RFC 6749 about codes and PKCE. A second use revokes the Login. */
 export async function grantCode(
   services: Services,
   keys: ClientKeys,
@@ -105,7 +104,7 @@ function isSame(a: string, b: string): boolean {
   return timingSafeEqual(hash('sha256', a, 'buffer'), hash('sha256', b, 'buffer'))
 }
 
-/** Of two callers with one code the second finds it used, and both lose what the first has got. */
+/** A code works once. The second caller finds it used, and the tokens of both are revoked. */
 async function grant(
   services: Services,
   login: Resource,

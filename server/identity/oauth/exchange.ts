@@ -9,16 +9,14 @@ import { OAuthError } from '../../middleware/failures.ts'
 import { findClient } from '../auth/apps.ts'
 import { exchangeToken } from '../auth/external.ts'
 import { patchLogin } from '../logins.ts'
-import { tokenAnswer } from './answer.ts'
-import type { ClientKeys } from './client-keys.ts'
-import { invalidClient, isProving, presented, requireProof } from './clients.ts'
+import { optional, required, tokenAnswer } from './answer.ts'
+import { type ClientKeys, invalidClient, isProving, presented, requireProof } from './clients.ts'
 import { refreshTokenFor, sessionOf } from './code.ts'
-import { optional, required } from './form.ts'
 
 const ACCESS_TOKEN = 'urn:ietf:params:oauth:token-type:access_token'
 const DEFAULT_SCOPE = 'openid offline'
 
-/** Errors: auth.md §6.4; 429 when the provider wants us to wait. */
+/** Errors: those of RFC 6749; 429 when the provider wants us to wait. */
 export async function grantExchange(
   services: Services,
   keys: ClientKeys,

@@ -7,19 +7,18 @@ import type { Services } from '../../../shared/services.ts'
 import { type Context, caller, type Middleware } from '../../context.ts'
 import { OAuthError } from '../../middleware/failures.ts'
 import { findClient } from '../auth/apps.ts'
-import { audit } from '../auth/audit.ts'
-import { clientIdOf, readLogin, revokeLogin } from '../logins.ts'
-import type { ClientKeys } from './client-keys.ts'
+import { audit, clientIdOf, readLogin, revokeLogin } from '../logins.ts'
+import { required } from './answer.ts'
 import {
+  type ClientKeys,
   invalidClient,
   isProving,
   presented,
   requireClientSession,
   requireProof,
 } from './clients.ts'
-import { required } from './form.ts'
 
-/** Only tokens of the caller's Project are told about. Errors: `invalid_client`, 401. */
+/** Only tokens of the caller's Project are described. Errors: `invalid_client`, 401. */
 export async function introspect(
   services: Services,
   keys: ClientKeys,

@@ -4,11 +4,10 @@ import { parseReference, type Resource, referenceIn } from '../../../shared/fhir
 import type { Services } from '../../../shared/services.ts'
 import { type Context, caller } from '../../context.ts'
 import { findClient } from '../auth/apps.ts'
-import { audit } from '../auth/audit.ts'
 import { clearCookie, isNavigation, sessionCookie, sessionCookies } from '../browser.ts'
-import { clientIdOf, isDigestOf, loginIdOf, readLogin, revokeLogin } from '../logins.ts'
+import { audit, clientIdOf, isDigestOf, loginIdOf, readLogin, revokeLogin } from '../logins.ts'
 
-/** Of the caller's own Login. */
+/** Ends the caller's own Login. */
 export async function logOut(services: Services, ctx: Context): Promise<void> {
   const { principal } = caller(ctx)
   const { loginId } = principal

@@ -1,18 +1,30 @@
-/** `/oauth2/token`: one function a grant (auth.md §6.2). */
-import { accessTokenSeconds } from '../../../shared/access/credentials/clients.ts'
-import { grantedScope } from '../../../shared/access/scopes.ts'
+/** `/oauth2/token`: one function a grant. */
+
+import {
+  accessTokenSeconds,
+  refreshTokenSeconds,
+} from '../../../shared/access/credentials/clients.ts'
+import { grantedScope, isWithin } from '../../../shared/access/scopes.ts'
+import type { Resource } from '../../../shared/fhir/resource.ts'
+import { loginOfRefreshToken, rotateRefreshToken } from '../../../shared/identity/refresh-tokens.ts'
 import type { Services } from '../../../shared/services.ts'
 import type { Context } from '../../context.ts'
 import { OAuthError } from '../../middleware/failures.ts'
-import { audit } from '../auth/audit.ts'
-import { createClientLogin } from '../logins.ts'
-import type { ClientKeys } from './client-keys.ts'
-import { presented, requireClientSession } from './clients.ts'
-import { grantCode, requireAddress } from './code.ts'
+import { findClient } from '../auth/apps.ts'
+import { audit, clientIdOf, createClientLogin, readLogin, revokeLogin } from '../logins.ts'
+import { optional, required, tokenAnswer } from './answer.ts'
+import {
+  type ClientKeys,
+  isProving,
+  mustProve,
+  presented,
+  requireClientSession,
+  requireProof,
+} from './clients.ts'
+import { grantCode, invalidGrant, requireAddress, sessionOf } from './code.ts'
 import { grantExchange } from './exchange.ts'
-import { grantRefresh } from './refresh.ts'
 
-export const TOKEN_EXCHANGE = 'urn:ietf:params:oauth:grant-type:token-exchange'
+const TOKEN_EXCHANGE = 'urn:ietf:params:oauth:grant-type:token-exchange'
 const DEFAULT_SCOPE = 'openid'
 
 type Grant = (
@@ -29,7 +41,7 @@ export const GRANTS: ReadonlyMap<string, Grant> = new Map([
   [TOKEN_EXCHANGE, grantExchange],
 ])
 
-/** Errors: auth.md §6.4. Every outcome leaves an AuditEvent. */
+/** Errors: those of RFC 6749. Every outcome leaves an AuditEvent. */
 export async function grantToken(
   services: Services,
   keys: ClientKeys,
@@ -98,4 +110,53 @@ async function grantClient(
     smart_style_url: `${services.config.baseUrl}fhir/R4/.well-known/smart-styles.json`,
     need_patient_banner: false,
   }
+}
+
+/** Errors: those of RFC 6749. A token that was replaced more than 30 s ago revokes the Login. */
+async function grantRefresh(
+  services: Services,
+  keys: ClientKeys,
+  ctx: Context,
+  form: URLSearchParams,
+): Promise<Record<string, unknown>> {
+  const token = required(form, 'refresh_token')
+  const loginId = await loginOfRefreshToken(services.database, token)
+  const login = loginId === undefined ? undefined : await readLogin(services, loginId)
+  if (login === undefined || login.revoked === true || login.granted !== true) {
+    throw invalidGrant('Invalid refresh token')
+  }
+  const client = await requireOwner(services, keys, ctx, form, login)
+  const scope = narrowed(String(login.scope ?? ''), optional(form, 'scope'))
+  const session = await sessionOf(services, ctx, login)
+  const rotation = await rotateRefreshToken(services.database, token, refreshTokenSeconds(client))
+  if (rotation.state === 'reused') await revokeLogin(services, login.id ?? '')
+  if (rotation.state !== 'replaced') throw invalidGrant('Invalid refresh token')
+  ctx.state.principal = session.principal
+  return await tokenAnswer(services, session, { ...login, scope }, client, rotation.successor)
+}
+
+async function requireOwner(
+  services: Services,
+  keys: ClientKeys,
+  ctx: Context,
+  form: URLSearchParams,
+  login: Resource,
+): Promise<Resource | undefined> {
+  const given = presented(ctx, form)
+  const clientId = clientIdOf(login)
+  if (given.id !== undefined && given.id !== clientId) throw invalidGrant('Incorrect client')
+  if (clientId === undefined) return undefined
+  const client = await findClient(services, clientId)
+  if (client === undefined) throw invalidGrant('Invalid refresh token')
+  if (isProving(given) || mustProve(client, login)) {
+    await requireProof(services, keys, client, given)
+  }
+  return client
+}
+
+/** Errors: `invalid_scope`. */
+function narrowed(granted: string, asked: string | undefined): string {
+  if (asked === undefined) return granted
+  if (!isWithin(asked, granted)) throw new OAuthError('invalid_scope', 'Invalid scope')
+  return asked
 }

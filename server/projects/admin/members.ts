@@ -1,9 +1,18 @@
 /** Members of a Project: looked up, changed and removed by its administrators. */
+
+import { provenApplicant } from '../../../shared/access/credentials/hashing.ts'
+import { requireGoodPassword } from '../../../shared/access/credentials/passwords.ts'
 import type { Principal } from '../../../shared/access/principal.ts'
 import { badRequest, forbidden, notFound } from '../../../shared/errors.ts'
-import { isObject, type Resource, referenceIn } from '../../../shared/fhir/resource.ts'
-import { administeredProject, requireUnlessLimited } from '../../../shared/projects/access.ts'
+import { isObject, type Resource, referenceIn, referenceTo } from '../../../shared/fhir/resource.ts'
+import { Fields } from '../../../shared/projects/fields.ts'
+import {
+  administeredProject,
+  proven,
+  requireUnlessLimited,
+} from '../../../shared/projects/ownership.ts'
 import { onBehalfOf } from '../../../shared/projects/provision.ts'
+import { findUser, setPassword } from '../../../shared/projects/users.ts'
 import { changedFields, recordChange } from '../../../shared/request/admin-audit.ts'
 import { changeOf } from '../../../shared/rest/patch/body.ts'
 import type { Services } from '../../../shared/services.ts'
@@ -115,7 +124,7 @@ function unlimited(caller: Principal): Principal {
   return { ...caller, rules: undefined }
 }
 
-/** What cannot change is put back without a word, and a profile that is left out of a patch is an error. */
+/** Puts back silently what cannot change; a profile that a patch leaves out is an error. */
 function withFixed(current: Resource, next: Resource): Resource {
   if (referenceIn(next.profile) === undefined) {
     throw badRequest(`${TYPE}.profile is required`, 'profile')
@@ -143,4 +152,47 @@ async function memberOf(
   if (found?.content === undefined) throw notFound()
   if (parseVersion(found).meta?.project !== projectId) throw forbidden()
   return found
+}
+
+/** Sets the password of a user that belongs to the caller's Project alone. Errors: 400, 403. */
+export async function setProjectPassword(
+  services: Services,
+  caller: Principal,
+  body: Record<string, unknown>,
+): Promise<void> {
+  if (!caller.isProjectAdmin) throw forbidden()
+  requireUnlessLimited(caller, ['User', 'update'])
+  await setFor(services, caller, body, caller.project.id)
+}
+
+/** Sets the password of any user; without `projectId` of a server scoped one. Errors: 400. */
+export async function setAnyPassword(
+  services: Services,
+  caller: Principal,
+  body: Record<string, unknown>,
+): Promise<void> {
+  const fields = new Fields(body)
+  const projectId = fields.text('projectId')
+  fields.check()
+  await setFor(services, caller, body, projectId)
+}
+
+async function setFor(
+  services: Services,
+  caller: Principal,
+  body: Record<string, unknown>,
+  projectId: string | undefined,
+): Promise<void> {
+  const fields = new Fields(body)
+  const email = fields.requiredEmail('email', 'Email is required')
+  const password = fields.requiredText('password', 'Password is required')
+  fields.check()
+  await requireGoodPassword(password, 'password', services.config)
+  const user = await findUser(services.repository, email, projectId)
+  if (user === undefined) throw badRequest('User not found', 'email')
+  const id = user.id ?? ''
+  await services.hashing.run(provenApplicant(id), () => setPassword(services, id, password, proven))
+  await recordChange(services.repository, caller, caller.project, 'operation', referenceTo(user), [
+    'password',
+  ])
 }

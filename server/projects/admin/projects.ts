@@ -1,17 +1,27 @@
 /** Projects: made by super admins, read and changed by their administrators. */
+
 import type { Principal } from '../../../shared/access/principal.ts'
 import { badRequest, forbidden, type Issue, invalid, issue } from '../../../shared/errors.ts'
 import { isObject, type Resource } from '../../../shared/fhir/resource.ts'
-import { administeredProject, requireUnlessLimited } from '../../../shared/projects/access.ts'
-import { newProject, onBehalfOf } from '../../../shared/projects/provision.ts'
+import { checkBot } from '../../../shared/fhir/schedule.ts'
+import { readBotStats, readLanes } from '../../../shared/platform/queue/stats.ts'
+import { defined, Fields } from '../../../shared/projects/fields.ts'
+import { administeredProject, requireUnlessLimited } from '../../../shared/projects/ownership.ts'
+import {
+  createBot,
+  createClient,
+  newProject,
+  onBehalfOf,
+} from '../../../shared/projects/provision.ts'
 import { givenFields, recordChange } from '../../../shared/request/admin-audit.ts'
 import type { Services } from '../../../shared/services.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
 import type { WriteResult } from '../../../shared/store/rows/version.ts'
+import { requireProviderRight } from '../../../shared/store/write/guards.ts'
 import { requireValid } from '../../../shared/validation/validate.ts'
 
 /** Fields of a Project that its administrators replace as a whole. */
-export type ProjectList = 'secret' | 'setting' | 'site'
+type ProjectList = 'secret' | 'setting' | 'site'
 
 const SETTING_VALUES = ['valueString', 'valueBoolean', 'valueDecimal', 'valueInteger']
 
@@ -96,4 +106,97 @@ function siteProblem(item: unknown): string | undefined {
   const { domain } = item
   const isList = Array.isArray(domain) && domain.every((name) => typeof name === 'string')
   return isList && domain.length > 0 ? undefined : `Site ${item.name} needs a list of domains`
+}
+
+/** Errors: 403, 404, 400 with one issue a field. */
+export async function addClient(
+  { repository, principals }: Services,
+  caller: Principal,
+  projectId: string,
+  body: Record<string, unknown>,
+): Promise<WriteResult> {
+  const project = await administeredProject(principals, caller, projectId)
+  requireUnlessLimited(caller, ['ClientApplication', 'create'], ['ProjectMembership', 'create'])
+  const fields = new Fields(body)
+  const client = defined({
+    name: fields.requiredText('name', 'Client name is required'),
+    description: fields.text('description'),
+    redirectUris: fields.texts('redirectUris'),
+    redirectUri: fields.text('redirectUri'),
+    identityProvider: fields.object('identityProvider'),
+    accessTokenLifetime: fields.lifetime('accessTokenLifetime'),
+    refreshTokenLifetime: fields.lifetime('refreshTokenLifetime'),
+  })
+  const accessPolicy = fields.reference('accessPolicy')
+  fields.check()
+  if ('identityProvider' in client) requireProviderRight(caller, 'ClientApplication')
+  const actor = onBehalfOf(caller)
+  return await repository.transaction(async (inside) => {
+    const written = await createClient(inside, actor, project, client, accessPolicy)
+    await recordChange(inside, caller, project, 'create', `ClientApplication/${written.id}`)
+    return written
+  })
+}
+
+/** Errors: 403, 404, 400 with one issue a field. */
+export async function addBot(
+  { repository, principals }: Services,
+  caller: Principal,
+  projectId: string,
+  body: Record<string, unknown>,
+): Promise<WriteResult> {
+  const project = await administeredProject(principals, caller, projectId)
+  requireUnlessLimited(caller, ['Bot', 'create'], ['ProjectMembership', 'create'])
+  const fields = new Fields(body)
+  const bot = defined({
+    name: fields.requiredText('name', 'Bot name is required'),
+    description: fields.text('description'),
+    runtimeVersion: fields.text('runtimeVersion'),
+    timeout: fields.whole('timeout'),
+    cronString: fields.text('cronString'),
+  })
+  const accessPolicy = fields.reference('accessPolicy')
+  fields.check()
+  checkBot({ ...bot, resourceType: 'Bot' })
+  const actor = onBehalfOf(caller)
+  return await repository.transaction(async (inside) => {
+    const written = await createBot(inside, actor, project, bot, accessPolicy)
+    await recordChange(inside, caller, project, 'create', `Bot/${written.id}`)
+    return written
+  })
+}
+
+/** Errors: 403, 404. */
+export async function botStats(
+  { principals, redis, queues }: Services,
+  caller: Principal,
+  projectId: string,
+) {
+  await administeredProject(principals, caller, projectId)
+  const [bots, lanes, published] = await Promise.all([
+    readBotStats(redis, projectId),
+    readLanes(redis, projectId),
+    queues.workerMetrics(),
+  ])
+  return {
+    project: { reference: `Project/${projectId}` },
+    slotsUsed: slotsUsed(published, projectId),
+    lanes,
+    bots,
+  }
+}
+
+interface Published {
+  readonly name: string
+  readonly values: readonly { readonly labels: { project?: string }; readonly value: number }[]
+}
+
+/** Sums what all workers published last. */
+function slotsUsed(published: readonly string[], projectId: string): number {
+  // Each is a registry that a worker has written as JSON.
+  const metrics = published.flatMap((text) => JSON.parse(text) as Published[])
+  const values = metrics.flatMap(({ name, values }) => (name === 'bot_slots_used' ? values : []))
+  return values
+    .filter(({ labels }) => labels.project === projectId)
+    .reduce((total, { value }) => total + value, 0)
 }

@@ -1,7 +1,7 @@
-/** What only super admins without a policy may do. */
+/** The routes for super admins without a policy. */
 
 import type { Principal } from '../../../shared/access/principal.ts'
-import { criteriaGrant } from '../../../shared/access/subscription-criteria.ts'
+import { criteriaGrant } from '../../../shared/access/subscription.ts'
 import { badRequest, forbidden, located } from '../../../shared/errors.ts'
 import { isResourceType, resourceTypes } from '../../../shared/fhir/definitions.ts'
 import { completedJob, startUpkeep } from '../../../shared/jobs/long-jobs.ts'
@@ -139,7 +139,7 @@ export async function queuesNow({ services }: SuperCall) {
 }
 
 /** The outbox of mails, newest first: without a mail server it is where invitations are found. */
-export async function keptMails({ services }: SuperCall) {
+export async function outboxMails({ services }: SuperCall) {
   return { mails: await readMails(services.database, MAILS) }
 }
 

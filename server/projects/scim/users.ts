@@ -8,12 +8,11 @@ import {
   referenceTo,
 } from '../../../shared/fhir/resource.ts'
 import type { Session } from '../../../shared/identity/principals.ts'
-import { requireUnlessLimited } from '../../../shared/projects/access.ts'
 import { PROFILE_TYPES } from '../../../shared/projects/invitation.ts'
 import { inviteMember, userOf } from '../../../shared/projects/invite.ts'
-import { movedTo } from '../../../shared/projects/ownership.ts'
+import { movedTo, requireUnlessLimited } from '../../../shared/projects/ownership.ts'
 import { onBehalfOf } from '../../../shared/projects/provision.ts'
-import { tellOldAddress } from '../../../shared/projects/update-email.ts'
+import { notifyOldAddress } from '../../../shared/projects/update-email.ts'
 import { projectOfUser } from '../../../shared/projects/users.ts'
 import { parseSearch } from '../../../shared/query/search.ts'
 import { escapeValue } from '../../../shared/query/values.ts'
@@ -22,9 +21,9 @@ import type { Services } from '../../../shared/services.ts'
 import type { Transaction } from '../../../shared/store/repository.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
 import { readMember, removeMember } from '../admin/members.ts'
-import { patchScimUser } from './patch.ts'
 import {
   nameOf,
+  patchScimUser,
   profileName,
   readScimUser,
   type ScimName,
@@ -37,7 +36,7 @@ const HUMANS = 'ClientApplication,Bot'
 const MOST = 1000
 const FILTER = /^\s*(userName|externalId|emails\.value|emails)\s+eq\s+("(?:[^"\\]|\\.)*")\s*$/i
 
-/** Who asks. */
+/** The caller of a SCIM route. */
 export interface ScimCall {
   readonly services: Services
   readonly caller: Principal
@@ -113,7 +112,7 @@ export async function replaceUser(call: ScimCall, id: string, body: unknown) {
 export async function patchUser(call: ScimCall, id: string, body: unknown) {
   const person = await read(call, id)
   const { externalId, userName } = person.membership
-  // What it is shown as stands in for what it has not; the patch is of what it has.
+  // The shown user has substitutes for missing fields; the patch applies to the stored ones.
   const current = { ...shown(call, person), externalId, userName }
   return await write(call, person, readScimUser(patchScimUser(current, body)))
 }
@@ -175,7 +174,7 @@ async function writeUser(
   const written = await inside.patch(onBehalfOf(caller), 'User', user.id ?? '', (current) =>
     withValues(current, isNew ? { ...names, ...movedTo(current, email) } : names),
   )
-  if (isNew) await tellOldAddress(inside, services.config, caller.project.id, user, email)
+  if (isNew) await notifyOldAddress(inside, services.config, caller.project.id, user, email)
   return parseVersion(written)
 }
 
@@ -196,7 +195,7 @@ async function filtered(call: ScimCall, filter: string, startIndex: number, coun
       : attribute.toLowerCase() === 'username'
         ? [
             ...(await pageOf(call, { 'user-name:exact': value })).people,
-            // Who has no name here is known by the address.
+            // A member without a name is found by the address.
             ...(await byEmail()).people.filter(({ membership }) => !membership.userName),
           ]
         : (await byEmail()).people

@@ -9,7 +9,7 @@ export interface ClientAssertion {
   readonly alg: string
 }
 
-/** What single use is judged by. */
+/** The values that single use is checked by. */
 export interface AssertionUse {
   readonly id: string
   /** Epoch seconds. */

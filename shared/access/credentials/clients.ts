@@ -1,4 +1,4 @@
-/** What a ClientApplication proves itself with. */
+/** The credentials of a ClientApplication. */
 import { hash, timingSafeEqual } from 'node:crypto'
 import { invalid, issue } from '../../errors.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
@@ -144,7 +144,7 @@ function withoutLoopbackPort(uri: string): string | undefined {
   return match ? `${match[1]}${match[2]}` : undefined
 }
 
-/** What the sign-in page shows of a client. */
+/** Returns what the sign-in page shows of a client. */
 export function signInFormOf(client: Resource): Readonly<Record<string, unknown>> {
   const { welcomeString, logo } = isObject(client.signInForm) ? client.signInForm : {}
   return { welcomeString, logo }

@@ -8,7 +8,7 @@
 import { availableParallelism } from 'node:os'
 import { tooManyRequests } from '../../errors.ts'
 
-/** Whom a hash is computed for. */
+/** The caller that a hash is computed for. */
 export interface Applicant {
   readonly account: string
   readonly address: string

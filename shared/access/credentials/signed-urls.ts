@@ -14,7 +14,7 @@ export interface SignedVersion {
 
 export interface SignedUrls {
   sign(version: SignedVersion): string
-  /** What the address stands for, if it is one of ours; `query` is its own. */
+  /** Returns what the address stands for, if the service signed it; `query` is its own. */
   verify(
     id: string,
     vid: string,

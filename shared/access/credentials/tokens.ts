@@ -44,12 +44,12 @@ export interface TokenSubject {
   readonly scope: string
   /** Only with scope `email`. */
   readonly email?: string | undefined
-  /** Of a token that binds a web socket to this Subscription. */
+  /** The Subscription that a token binds a web socket to. */
   readonly subscriptionId?: string
   readonly lifetimeSeconds: number
 }
 
-/** What an ID token says besides. https://openid.net/specs/openid-connect-core-1_0.html#IDToken */
+/** The further claims of an ID token. https://openid.net/specs/openid-connect-core-1_0.html#IDToken */
 export interface IdTokenSubject extends TokenSubject {
   readonly nonce: string | undefined
   /** Epoch seconds. */
@@ -101,27 +101,6 @@ const ID_TOKEN_SECONDS = 3600
 export function createTokens(baseUrl: string, keys: KeySet): Tokens {
   const verified = new LRUCache<string, TokenClaims>({ max: CACHED_TOKENS })
 
-  const sign = async (
-    typ: string,
-    claims: JWTPayload,
-    subject: string,
-    audience: string,
-    lifetimeSeconds: number,
-  ) => {
-    const key = keys.keys[0]
-    if (key === undefined) throw new Error('There is no key to sign tokens with')
-    const now = Math.floor(Date.now() / 1000)
-    return await new SignJWT(claims)
-      .setProtectedHeader({ alg: key.alg, kid: key.kid, typ })
-      .setIssuer(baseUrl)
-      .setAudience(audience)
-      .setSubject(subject)
-      .setIssuedAt(now)
-      .setNotBefore(now)
-      .setExpirationTime(now + lifetimeSeconds)
-      .sign(key.privateKey)
-  }
-
   return {
     keys,
 
@@ -138,7 +117,13 @@ export function createTokens(baseUrl: string, keys: KeySet): Tokens {
           : { subscription_id: subject.subscriptionId }),
       }
       const { subject: sub, lifetimeSeconds } = subject
-      return await sign('at+jwt', claims, sub, baseUrl, lifetimeSeconds)
+      return await sign(keys, claims, {
+        typ: 'at+jwt',
+        baseUrl,
+        sub,
+        aud: baseUrl,
+        lifetimeSeconds,
+      })
     },
 
     async issueIdToken(subject) {
@@ -149,22 +134,16 @@ export function createTokens(baseUrl: string, keys: KeySet): Tokens {
         ...(subject.nonce === undefined ? {} : { nonce: subject.nonce }),
         ...clientAndEmail(subject),
       }
-      const audience = subject.clientId ?? baseUrl
-      return await sign('JWT', claims, subject.subject, audience, ID_TOKEN_SECONDS)
+      const { subject: sub, clientId: aud = baseUrl } = subject
+      const lifetimeSeconds = ID_TOKEN_SECONDS
+      return await sign(keys, claims, { typ: 'JWT', baseUrl, sub, aud, lifetimeSeconds })
     },
 
     async readIdToken(token) {
       if (token.length > LONGEST_TOKEN) return undefined
       const key = await findKey(token, keys)
       const payload = key && (await hintOf(token, key, baseUrl))
-      if (typeof payload?.login_id !== 'string' || payload.exp === undefined) return undefined
-      const { login_id: loginId, sub: subject = '', client_id: clientId, exp } = payload
-      return {
-        loginId,
-        subject,
-        clientId: typeof clientId === 'string' ? clientId : undefined,
-        isExpired: exp + SKEW_SECONDS <= Date.now() / 1000,
-      }
+      return payload && idTokenClaims(payload)
     },
 
     async verify(token) {
@@ -177,6 +156,40 @@ export function createTokens(baseUrl: string, keys: KeySet): Tokens {
       return claims
     },
   }
+}
+
+function idTokenClaims(payload: JWTPayload): IdTokenClaims | undefined {
+  const { login_id: loginId, sub: subject = '', client_id: clientId, exp } = payload
+  if (typeof loginId !== 'string' || exp === undefined) return undefined
+  return {
+    loginId,
+    subject,
+    clientId: typeof clientId === 'string' ? clientId : undefined,
+    isExpired: exp + SKEW_SECONDS <= Date.now() / 1000,
+  }
+}
+
+interface Envelope {
+  readonly typ: string
+  readonly baseUrl: string
+  readonly sub: string
+  readonly aud: string
+  readonly lifetimeSeconds: number
+}
+
+async function sign(keys: KeySet, claims: JWTPayload, envelope: Envelope): Promise<string> {
+  const key = keys.keys[0]
+  if (key === undefined) throw new Error('There is no key to sign tokens with')
+  const now = Math.floor(Date.now() / 1000)
+  return await new SignJWT(claims)
+    .setProtectedHeader({ alg: key.alg, kid: key.kid, typ: envelope.typ })
+    .setIssuer(envelope.baseUrl)
+    .setAudience(envelope.aud)
+    .setSubject(envelope.sub)
+    .setIssuedAt(now)
+    .setNotBefore(now)
+    .setExpirationTime(now + envelope.lifetimeSeconds)
+    .sign(key.privateKey)
 }
 
 function clientAndEmail({ clientId, email }: TokenSubject) {

@@ -4,7 +4,7 @@ import { isResourceType } from '../../fhir/definitions.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
 import { propertiesOf } from '../../fhirpath/extract.ts'
 
-/** Without them a resource is none, or cannot be told from another. */
+/** Without these a resource is none, or looks like another. */
 const ALWAYS_SHOWN = /^(resourceType|id|meta)(\.(versionId|lastUpdated))?$/
 const PATH = /^[A-Za-z]\w*(\[x\])?(\.[A-Za-z]\w*(\[x\])?)*$/
 
@@ -44,7 +44,7 @@ export function withoutPaths(resource: Resource, paths: readonly string[]): Reso
   return cut(resource, treeOf(resource.resourceType, paths)) as Resource
 }
 
-/** What is left of a member of a resource: `all` of it, undefined for nothing; `value` is asked for only if need be. */
+/** Returns what is left of a member: `all` of it, undefined for nothing; `value` is read only where it matters. */
 export function cutBelow(
   type: string,
   paths: readonly string[],
@@ -173,7 +173,7 @@ function restoreItems(next: readonly unknown[], stored: readonly unknown[], tree
   const kept = places.map((place, i) =>
     restore(next[i], stored[place ?? changed.shift() ?? -1], tree),
   )
-  // Of these nothing was shown, so nobody has taken them away.
+  // Nothing of these was shown, so the caller did not remove them.
   const unseen = stored.filter((_, i) => isEmpty(shown[i]))
   return [...kept.filter((item) => !isEmpty(item)), ...unseen]
 }

@@ -3,11 +3,12 @@
  * parsed but an element of which a part is hidden. Measured: a quarter of the time of a parse and its way back,
  * and a tenth of that where whole elements are hidden whose names are found nowhere else.
  */
+
+import { elementsOf } from '../../fhir/definitions.ts'
 import { parseJson } from '../../fhir/json.ts'
-import { nestedNames } from '../../fhir/nested-names.ts'
 import { cutBelow, wholeMembers } from './paths.ts'
 
-/** Of a JSON object without white space. Errors: SyntaxError. */
+/** Cuts paths out of a JSON object without white space. Errors: SyntaxError. */
 export function textWithout(type: string, text: string, paths: readonly string[]): string {
   const names = soughtNames(type, paths)
   const isPlain = names !== undefined && !text.includes('"contained":')
@@ -41,7 +42,7 @@ function soughtNames(type: string, paths: readonly string[]): readonly string[] 
   return byType.get(type)
 }
 
-/** Undefined when that cannot be told. In a string each quote is escaped, so what is found is a member. */
+/** Undefined when the text does not decide it. Quotes in strings are escaped, so each match is a member. */
 function withoutNames(text: string, names: readonly string[]): string | undefined {
   let left = text
   for (const name of names) {
@@ -56,7 +57,7 @@ function withoutNames(text: string, names: readonly string[]): string | undefine
   return left
 }
 
-/** Those of its members that are wanted. Errors: SyntaxError. */
+/** Returns the wanted members of an object. Errors: SyntaxError. */
 export function membersOf(
   text: string,
   isWanted: (name: string) => boolean,
@@ -116,4 +117,42 @@ function valueEnd(text: string, start: number): number {
 
 function broken(): SyntaxError {
   return new SyntaxError('The content is no JSON object')
+}
+
+/**
+ * Collects the names in all types that an element below the root, or an extension, may have. Undefined for a type
+ * that holds whole resources, as a Bundle does; the caller looks for `contained` ones.
+ */
+function nestedNames(type: string): ReadonlySet<string> | undefined {
+  if (!known.has(type)) known.set(type, namesBelow(type))
+  return known.get(type)
+}
+
+const known = new Map<string, ReadonlySet<string> | undefined>()
+
+function namesBelow(type: string): ReadonlySet<string> | undefined {
+  const names = new Set<string>()
+  const seen = new Set<string>()
+  const pending = ['Extension', 'Element']
+  const take = (owner: string, isRoot: boolean) => {
+    for (const { path, choice, types } of elementsOf(owner)) {
+      if (isRoot && path === 'contained') continue
+      const name = path.slice(path.lastIndexOf('.') + 1)
+      const forms = choice ? types.map(({ code }) => name + capital(code)) : [name]
+      if (!isRoot || path.includes('.')) for (const form of forms) names.add(form)
+      pending.push(...types.map(({ code }) => code))
+    }
+  }
+  take(type, true)
+  for (let owner = pending.pop(); owner !== undefined; owner = pending.pop()) {
+    if (owner === 'Resource' || owner === 'DomainResource') return undefined
+    if (seen.has(owner)) continue
+    seen.add(owner)
+    take(owner, false)
+  }
+  return names
+}
+
+function capital(code: string): string {
+  return code.charAt(0).toUpperCase() + code.slice(1)
 }

@@ -4,10 +4,13 @@
  * whose policy has an entry that names the type. Types of the registry (policy.ts) are for administrators anyway,
  * and AccessPolicy and SmartAppLaunch as a whole need an entry that names them.
  */
+
 import { isSameJson } from '../../fhir/json.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
-import { secretsOf } from '../fields/masked.ts'
-import { NAMED_TO_WRITE } from '../policy.ts'
+import { plainGrant } from '../compile.ts'
+import { secretsOf } from '../fields/fields.ts'
+import { type Grant, INTERACTIONS } from '../grant.ts'
+import { NAMED_TO_WRITE, REGISTRY_TYPES } from '../policy.ts'
 import type { Principal } from '../principal.ts'
 
 /** Element path → value, of what is guarded. */
@@ -30,7 +33,7 @@ function withoutBase(elements: Readonly<Record<string, unknown>>): Parts {
 }
 
 /** True when an entry that names the type gives more than one for `*`. */
-export function isNamingMore(type: string): boolean {
+function isNamingMore(type: string): boolean {
   return GUARDED[type] !== undefined || NAMED_TO_WRITE.has(type)
 }
 
@@ -96,4 +99,70 @@ export function foreignAgent(
   }
   const isNamed = whos.some(({ isCaller }) => isCaller)
   return isNamed ? undefined : { path: 'AuditEvent.agent', isMissing: true }
+}
+
+/** As far as rights of two members are compared. */
+export type Rights = Pick<Principal, 'isSuperAdmin' | 'isProjectAdmin' | 'rules'> & {
+  readonly project: { readonly id: string }
+}
+
+const WRITES = ['create', 'update', 'delete'] as const
+const EVERYTHING: readonly Grant[] = [plainGrant('*', INTERACTIONS, 'no policy')]
+
+export function outranks(program: Rights, writer: Rights): boolean {
+  if (writer.isSuperAdmin && writer.rules === undefined) return false
+  if (program.isSuperAdmin && !writer.isSuperAdmin) return true
+  if (!writer.isSuperAdmin) {
+    if (program.project.id !== writer.project.id) return true
+    if (writer.isProjectAdmin) return false
+  }
+  if (program.isProjectAdmin && !(program.isSuperAdmin && program.rules !== undefined)) return true
+  const own = writer.rules?.grants ?? EVERYTHING
+  const wanted = (program.rules?.grants ?? EVERYTHING).filter(
+    // Entries for the registry are worth nothing to members.
+    ({ type }) => program.isSuperAdmin || !REGISTRY_TYPES.has(type),
+  )
+  if (signature(own) === signature(wanted)) return false
+  return !wanted.every((grant) => isCovered(own, grant))
+}
+
+/** One of these gives as much, and none that may come before it gives less. */
+function isCovered(own: readonly Grant[], wanted: Grant): boolean {
+  const near = own.filter(({ type }) => isNear(type, wanted.type))
+  return (
+    near.some((grant) => gives(grant, wanted)) && near.every((grant) => isNoStricter(grant, wanted))
+  )
+}
+
+/** Entries for both types may govern the same resource. */
+function isNear(a: string, b: string): boolean {
+  return a === b || b === '*' || (a === '*' && !REGISTRY_TYPES.has(b))
+}
+
+function gives(grant: Grant, wanted: Grant): boolean {
+  if (grant.type !== wanted.type && grant.type !== '*') return false
+  const isMore = wanted.isNamed && !grant.isNamed && isNamingMore(wanted.type)
+  if (isMore && WRITES.some((item) => wanted.interactions.has(item))) return false
+  const known = new Set(wanted.criteria.map((item) => JSON.stringify(item)))
+  return (
+    wanted.interactions.isSubsetOf(grant.interactions) &&
+    grant.criteria.every((item) => known.has(JSON.stringify(item)))
+  )
+}
+
+function isNoStricter({ hidden, readonly, constraints }: Grant, wanted: Grant): boolean {
+  return (
+    hidden.every((path) => wanted.hidden.includes(path)) &&
+    readonly.every((path) => [...wanted.readonly, ...wanted.hidden].includes(path)) &&
+    constraints.every((item) => wanted.constraints.includes(item))
+  )
+}
+
+function signature(grants: readonly Grant[]): string {
+  const said = grants.map(({ interactions, constraints, ...rest }) => ({
+    ...rest,
+    interactions: [...interactions].sort(),
+    constraints: constraints.map(({ name, variables }) => ({ name, variables })),
+  }))
+  return JSON.stringify(said)
 }

@@ -1,6 +1,6 @@
 /** A file of an export as NDJSON: packed as it is stored, or unpacked on the way, block by block. */
 import { Readable } from 'node:stream'
-import { readRange } from '../../binary/ranges.ts'
+import { readRange } from '../../binary/read.ts'
 import { notAcceptable, notFound } from '../../errors.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
 import { chunksOf } from '../../platform/storage/chunks.ts'

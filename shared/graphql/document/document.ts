@@ -1,15 +1,17 @@
-/** Text → a document that is valid for a schema; those of the last queries are kept. */
-import { createHash } from 'node:crypto'
-import { setTimeout as delay, setImmediate as nextTurn } from 'node:timers/promises'
+/** Text → a document that is valid for a schema, with the plans of its operations; the last ones are cached. */
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import {
   type DocumentNode,
+  type FragmentDefinitionNode,
   GraphQLError,
-  type GraphQLSchema,
+  type GraphQLObjectType,
   getNamedType,
   isObjectType,
+  Kind,
   KnownTypeNamesRule,
-  OverlappingFieldsCanBeMergedRule,
+  type OperationDefinitionNode,
   parse,
+  type SelectionSetNode,
   specifiedRules,
   TypeInfo,
   type ValidationRule,
@@ -19,11 +21,15 @@ import {
   visitWithTypeInfo,
 } from 'graphql'
 import { LRUCache } from 'lru-cache'
-import { openLevels } from '../levels.ts'
+import { openOnce } from '../../fhir/definitions-lines.ts'
+import { usesDirectives } from '../execute/directives.ts'
+import { compile, type Plan, type VariableValues } from '../execute/plan.ts'
+import type { LazySchema } from '../schema/lazy.ts'
 import { Float } from '../schema/scalars.ts'
 import { audienceName, schemaFor } from '../schema/schema.ts'
-import { MAX_FIELDS, shapeErrors } from './limits.ts'
-import { overlapErrors } from './overlaps.ts'
+import { Turns } from '../turns.ts'
+import { shapeErrors } from './limits.ts'
+import { type Scanned, scan, withoutLiterals } from './literals.ts'
 import { variablePositions } from './variable-positions.ts'
 
 const MAX_TOKENS = 20_000
@@ -31,72 +37,113 @@ const MAX_QUERY_BYTES = 262_144
 const MAX_ERRORS = 20
 const MAX_NESTING = 200
 const SHORT_CHARACTERS = 2_000
-/** Characters of the documents that are kept; a parsed one takes some hundred bytes for each. */
-const KEPT_CHARACTERS = 200_000
+/** Characters of the cached documents; a parsed one takes some hundred bytes for each. */
+const CACHED_CHARACTERS = 200_000
+/** Plans of one document: an operation has one for each combination of its conditions. */
+const MAX_PLANS = 16
 
-/** Either is empty or absent. */
-export interface Prepared {
-  readonly document: DocumentNode | undefined
+export interface Refused {
   readonly errors: readonly GraphQLError[]
   /** The text itself is wrong. */
   readonly isSyntax: boolean
-  /** It may look at numbers of resources; reading decimals as they are written takes its time. */
-  readonly asksNumbers: boolean
 }
 
-const kept = new LRUCache<string, Prepared>({
-  maxSize: KEPT_CHARACTERS,
-  maxEntrySize: KEPT_CHARACTERS / 10,
+/** A valid document. */
+export interface Prepared {
+  readonly schema: LazySchema
+  readonly document: DocumentNode
+  readonly fragments: ReadonlyMap<string, FragmentDefinitionNode>
+  /** The texts of the document that was compiled, where others of the same form use its plans. */
+  readonly spans: Scanned['spans']
+  /** Its strings are variables. */
+  readonly hasLiterals: boolean
+  /** It may read numbers of resources; decimals that keep their digits take longer to parse. */
+  readonly asksNumbers: boolean
+  /** It uses directives of FHIR. */
+  readonly hasDirectives: boolean
+  /** Variables that decide what is included. */
+  readonly conditions: () => readonly string[]
+  readonly plans: Map<string, Plan>
+}
+
+const cached = new LRUCache<string, Prepared | 'exact'>({
+  maxSize: CACHED_CHARACTERS,
+  maxEntrySize: CACHED_CHARACTERS / 10,
 })
 
 /** `audience` names the schema. */
 export async function prepareDocument(
-  schema: GraphQLSchema,
+  schema: LazySchema,
   audience: string,
   query: string,
-): Promise<Prepared> {
-  const key = `${audience} ${createHash('sha256').update(query).digest('base64')}`
-  const known = kept.get(key)
-  if (known !== undefined) return known
-  const made = await make(schema, query)
-  if (made.document !== undefined) kept.set(key, made, { size: Math.max(1, query.length) })
+  scanned: Scanned,
+): Promise<Prepared | Refused> {
+  const key = `${audience} ${scanned.key}`
+  const known = cached.get(key)
+  if (typeof known === 'object') return known
+  const exact = `${audience} = ${query}`
+  const same = known === 'exact' ? cached.get(exact) : undefined
+  if (typeof same === 'object') return same
+  const made = await make(schema, query, scanned)
+  if ('errors' in made) return made
+  const size = Math.max(1, query.length)
+  cached.set(key, made.hasLiterals ? made : 'exact', { size })
+  if (!made.hasLiterals) cached.set(exact, made, { size })
   return made
+}
+
+/** The plan of an operation; conditions have the values of these variables. */
+export function planOf(
+  { schema, fragments, conditions, plans }: Prepared,
+  operation: OperationDefinitionNode,
+  variables: VariableValues,
+): Plan {
+  const values = conditions().map((name) => variables.coerced[name] === true)
+  const key = `${operation.name?.value ?? ''} ${values.join(' ')}`
+  const known = plans.get(key)
+  if (known !== undefined) return known
+  const compiling = { schema, fragments, variables }
+  const made = compile(compiling, rootType(schema, operation), [operation.selectionSet])
+  if (plans.size >= MAX_PLANS) plans.clear()
+  plans.set(key, made)
+  return made
+}
+
+function rootType(schema: LazySchema, { operation }: OperationDefinitionNode): GraphQLObjectType {
+  const type = schema.getRootType(operation)
+  if (type === undefined || type === null) throw new Error(`There is no ${operation} here`)
+  return type
+}
+
+/** True for operations with `__schema` or `__type`, whether they are included or not. */
+export function asksForTypes({ fragments }: Prepared, operation: OperationDefinitionNode): boolean {
+  const within = ({ selections }: SelectionSetNode): boolean =>
+    selections.some((selection) => {
+      if (selection.kind === Kind.FIELD) return /^__(schema|type)$/.test(selection.name.value)
+      if (selection.kind === Kind.INLINE_FRAGMENT) return within(selection.selectionSet)
+      const fragment = fragments.get(selection.name.value)
+      return fragment !== undefined && within(fragment.selectionSet)
+    })
+  return within(operation.selectionSet)
 }
 
 /** Makes what the first query would wait for, a tenth of a second long. */
 export async function warmUp(): Promise<void> {
   const audience = { isSuperAdmin: false, instance: undefined }
-  await prepareDocument(schemaFor(audience), audienceName(audience), '{ PatientList { id } }')
+  const query = '{ PatientList { id } }'
+  await prepareDocument(schemaFor(audience), audienceName(audience), query, scan(query))
 }
 
-const BETWEEN_TYPES_MS = 20
-const complete = new WeakSet<GraphQLSchema>()
-
-/**
- * Type by type what a query that names most of them would make at once; 39 MiB, so only where GraphQL
- * is asked.
- */
-export async function makeTypes(schema: GraphQLSchema): Promise<void> {
-  if (complete.has(schema)) return
-  complete.add(schema)
-  for (const name of Object.keys(schema.getTypeMap())) {
-    await delay(BETWEEN_TYPES_MS, undefined, { ref: false })
-    const type = schema.getType(name)
-    if (isObjectType(type)) type.getFields()
-  }
-}
-
-async function make(schema: GraphQLSchema, query: string): Promise<Prepared> {
-  const refused = (errors: readonly GraphQLError[], isSyntax = false) => ({
-    document: undefined,
-    errors,
-    isSyntax,
-    asksNumbers: false,
-  })
+async function make(
+  schema: LazySchema,
+  query: string,
+  scanned: Scanned,
+): Promise<Prepared | Refused> {
+  const refused = (errors: readonly GraphQLError[], isSyntax = false) => ({ errors, isSyntax })
   if (Buffer.byteLength(query) > MAX_QUERY_BYTES) {
     return refused([new GraphQLError(`A query may have ${MAX_QUERY_BYTES} bytes`)])
   }
-  if (isNestedDeeply(query)) {
+  if (scanned.depth > MAX_NESTING) {
     return refused([new GraphQLError(`A query may be nested ${MAX_NESTING} levels deep`)])
   }
   let document: DocumentNode
@@ -108,31 +155,56 @@ async function make(schema: GraphQLSchema, query: string): Promise<Prepared> {
   }
   const odd = shapeErrors(document)
   if (odd.length > 0) return refused(odd)
+  await makeTypes(schema, document)
   const errors = await validateInTurns(schema, document, query.length)
   if (errors.length > 0) return refused(errors)
-  return { document, errors, isSyntax: false, asksNumbers: asksNumbers(schema, document) }
+  const lifted = withoutLiterals(document, scanned)
+  return preparedOf(schema, lifted ?? document, lifted === undefined ? undefined : scanned.spans)
 }
 
-/** The parser and the rules go down level by level, and would run out of stack. */
-function isNestedDeeply(query: string): boolean {
-  let depth = 0
-  for (const [token] of query.matchAll(STRING_OR_BRACKET)) {
-    if ('{[('.includes(token)) depth++
-    else if ('}])'.includes(token)) depth--
-    if (depth > MAX_NESTING) return true
+function preparedOf(
+  schema: LazySchema,
+  document: DocumentNode,
+  spans: Scanned['spans'] | undefined,
+): Prepared {
+  const fragments = new Map<string, FragmentDefinitionNode>()
+  for (const definition of document.definitions) {
+    if (definition.kind === Kind.FRAGMENT_DEFINITION) {
+      fragments.set(definition.name.value, definition)
+    }
   }
-  return false
+  return {
+    schema,
+    document,
+    fragments,
+    spans: spans ?? [],
+    hasLiterals: spans !== undefined,
+    asksNumbers: asksNumbers(schema, document),
+    hasDirectives: usesDirectives(document),
+    conditions: openOnce(() => conditionsIn(document)),
+    plans: new Map(),
+  }
 }
 
-const STRING_OR_BRACKET = /"""[\s\S]*?"""|"(?:\\.|[^"\\\n])*"|#.*|[{}[\]()]/g
+/** Types that fragments name, one by one: a document may name all of them, which takes a second at once. */
+async function makeTypes(schema: LazySchema, document: DocumentNode): Promise<void> {
+  const names = new Set<string>()
+  visit(document, { NamedType: ({ name }) => void names.add(name.value) })
+  const turns = new Turns()
+  for (const name of names) {
+    const type = schema.getType(name)
+    if (isObjectType(type)) type.getFields()
+    if (turns.isUsedUp) await turns.rest()
+  }
+}
 
 /** All rules at once take 10 ms for a kilobyte of fields; those of a long document take turns. */
 async function validateInTurns(
-  schema: GraphQLSchema,
+  schema: LazySchema,
   document: DocumentNode,
   length: number,
 ): Promise<readonly GraphQLError[]> {
-  const errors = [...(await overlaps(schema, document))]
+  const errors: GraphQLError[] = []
   // Suggestions would have every type of a union made.
   const options = { maxErrors: MAX_ERRORS, hideSuggestions: true }
   const parts = length <= SHORT_CHARACTERS ? [RULES] : RULES.map((rule) => [rule])
@@ -143,22 +215,8 @@ async function validateInTurns(
   return errors.slice(0, MAX_ERRORS)
 }
 
-async function overlaps(
-  schema: GraphQLSchema,
-  document: DocumentNode,
-): Promise<readonly GraphQLError[]> {
-  const { pace } = openLevels(() => undefined)
-  const walk = overlapErrors(schema, document, MAX_FIELDS)
-  for (;;) {
-    const { done, value } = walk.next()
-    if (done) return value
-    const turn = pace(1)
-    if (turn !== undefined) await turn
-  }
-}
-
-/** A field that is a number, or an expression, which may look at any. */
-function asksNumbers(schema: GraphQLSchema, document: DocumentNode): boolean {
+/** A field that is a number, or an expression, which may read any. */
+function asksNumbers(schema: LazySchema, document: DocumentNode): boolean {
   const types = new TypeInfo(schema)
   let found = false
   const visitor = visitWithTypeInfo(types, {
@@ -174,6 +232,19 @@ function asksNumbers(schema: GraphQLSchema, document: DocumentNode): boolean {
   return found
 }
 
+function conditionsIn(document: DocumentNode): readonly string[] {
+  const names = new Set<string>()
+  visit(document, {
+    Directive: (directive) => {
+      if (!/^(skip|include)$/.test(directive.name.value)) return
+      for (const { value } of directive.arguments ?? []) {
+        if (value.kind === Kind.VARIABLE) names.add(value.name.value)
+      }
+    },
+  })
+  return [...names]
+}
+
 /** The standard's rule looks at the types that were made, not at those that can be. */
 const knownTypeNames: ValidationRule = (context) => ({
   NamedType(node) {
@@ -184,7 +255,6 @@ const knownTypeNames: ValidationRule = (context) => ({
 
 const REPLACED: ReadonlySet<ValidationRule> = new Set([
   KnownTypeNamesRule,
-  OverlappingFieldsCanBeMergedRule,
   VariablesInAllowedPositionRule,
 ])
 const RULES = [

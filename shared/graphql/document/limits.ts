@@ -10,7 +10,7 @@ import {
   visit,
 } from 'graphql'
 import type { ProjectContext } from '../../access/principal.ts'
-import type { Given } from '../request-state.ts'
+import type { Given } from '../schema/sources.ts'
 
 const MAX_DEPTH = 24
 const MAX_COST = 100_000
@@ -22,7 +22,10 @@ const MAX_SELECTIONS = 1_000
 const MAX_FRAGMENTS = 100
 const MAX_INLINE_FRAGMENTS = 500
 /** Fields, with those of a fragment counted wherever it is spread. */
-export const MAX_FIELDS = 20_000
+const MAX_FIELDS = 20_000
+/** Fields of one key that validation compares with each other: a microsecond or two for each pair. */
+const MAX_PAIRS = 50_000
+const MAX_LEVELS = 200
 
 /** In all variables: 30 ms until each has been looked at. */
 const MAX_VALUES = 30_000
@@ -81,7 +84,68 @@ export function shapeErrors(document: DocumentNode): GraphQLError[] {
   if (inline > MAX_INLINE_FRAGMENTS) {
     errors.push(new GraphQLError(`A document may have ${MAX_INLINE_FRAGMENTS} inline fragments`))
   }
-  return errors
+  return errors.length > 0 ? errors : mergeErrors(document)
+}
+
+/** Counts fields where fragments put them, and how many pairs of them have one key. */
+function mergeErrors(document: DocumentNode): GraphQLError[] {
+  const fragments = fragmentsOf(document)
+  let fields = 0
+  let pairs = 0
+
+  function walk(sets: readonly SelectionSetNode[], level: number): void {
+    const groups = new Map<string, FieldNode[]>()
+    const spread = new Set<string>()
+    for (const set of sets) gather(set, groups, spread)
+    for (const nodes of groups.values()) {
+      pairs += (nodes.length * (nodes.length - 1)) / 2
+      if (fields > MAX_FIELDS || pairs > MAX_PAIRS || level > MAX_LEVELS) return
+      const inner = nodes.flatMap(({ selectionSet }) => selectionSet ?? [])
+      if (inner.length > 0) walk(inner, level + 1)
+    }
+  }
+
+  function gather(
+    { selections }: SelectionSetNode,
+    groups: Map<string, FieldNode[]>,
+    spread: Set<string>,
+  ): void {
+    for (const selection of selections) {
+      if (++fields > MAX_FIELDS) return
+      if (selection.kind === Kind.FIELD) {
+        const key = (selection.alias ?? selection.name).value
+        const known = groups.get(key)
+        if (known === undefined) groups.set(key, [selection])
+        else known.push(selection)
+      } else if (selection.kind === Kind.INLINE_FRAGMENT) {
+        gather(selection.selectionSet, groups, spread)
+      } else if (!spread.has(selection.name.value)) {
+        spread.add(selection.name.value)
+        const fragment = fragments.get(selection.name.value)
+        if (fragment !== undefined) gather(fragment.selectionSet, groups, spread)
+      }
+    }
+  }
+
+  for (const definition of document.definitions) {
+    if (definition.kind === Kind.OPERATION_DEFINITION) walk([definition.selectionSet], 0)
+  }
+  if (fields > MAX_FIELDS) {
+    const text = `A document may ask for ${MAX_FIELDS} fields, those of fragments included`
+    return [new GraphQLError(text)]
+  }
+  if (pairs <= MAX_PAIRS) return []
+  return [new GraphQLError(`A document may have ${MAX_PAIRS} pairs of fields of one name`)]
+}
+
+function fragmentsOf({ definitions }: DocumentNode): ReadonlyMap<string, FragmentDefinitionNode> {
+  const fragments = new Map<string, FragmentDefinitionNode>()
+  for (const definition of definitions) {
+    if (definition.kind === Kind.FRAGMENT_DEFINITION) {
+      fragments.set(definition.name.value, definition)
+    }
+  }
+  return fragments
 }
 
 /** Variables that would take long to be understood. */
@@ -107,18 +171,12 @@ export interface Weight {
   readonly fields: number
 }
 
-/** Of a valid document: fragments form no cycle. */
+/** Fragments of a valid document form no cycle. */
 export function weigh(
-  document: DocumentNode,
+  fragments: ReadonlyMap<string, FragmentDefinitionNode>,
   operation: OperationDefinitionNode,
   variables: Given,
 ): Weight {
-  const fragments = new Map<string, FragmentDefinitionNode>()
-  for (const definition of document.definitions) {
-    if (definition.kind === Kind.FRAGMENT_DEFINITION) {
-      fragments.set(definition.name.value, definition)
-    }
-  }
   const known = new Map<SelectionSetNode, Weight>()
 
   function ofSelections(set: SelectionSetNode | undefined): Weight {

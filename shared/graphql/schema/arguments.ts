@@ -9,10 +9,10 @@ import {
 } from 'graphql'
 import { tooCostly } from '../../errors.ts'
 import { searchParameters } from '../../fhir/definitions.ts'
-import type { Given } from '../request-state.ts'
 import { type Child, childrenOf, nameOf, type Place } from './elements.ts'
 import { listOfType } from './lazy.ts'
 import { isText } from './scalars.ts'
+import type { Given } from './sources.ts'
 
 export type Arguments = Readonly<Record<string, GraphQLArgumentConfig>>
 

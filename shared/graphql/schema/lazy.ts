@@ -21,14 +21,13 @@ import {
   isUnionType,
 } from 'graphql'
 import { openOnce } from '../../fhir/definitions-lines.ts'
-import type { GraphqlContext } from '../request-state.ts'
 
 export interface Gate {
   isOpen: boolean
 }
 
-type Configs = GraphQLFieldConfigMap<unknown, GraphqlContext>
-type Fields = ReturnType<GraphQLObjectType<unknown, GraphqlContext>['getFields']>
+type Configs = GraphQLFieldConfigMap<unknown, unknown>
+type Fields = ReturnType<GraphQLObjectType<unknown, unknown>['getFields']>
 
 interface LazyConfig {
   readonly name: string
@@ -36,7 +35,7 @@ interface LazyConfig {
   describe?(): string | undefined
 }
 
-export class LazyObject extends GraphQLObjectType<unknown, GraphqlContext> {
+export class LazyObject extends GraphQLObjectType<unknown, unknown> {
   readonly #gate: Gate
   readonly #configs: () => Configs
   readonly #describe: LazyConfig['describe']

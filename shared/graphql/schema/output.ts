@@ -6,18 +6,13 @@ import {
   GraphQLList,
   type GraphQLNamedType,
   GraphQLNonNull,
-  type GraphQLResolveInfo,
+  type GraphQLOutputType,
   type GraphQLScalarType,
   GraphQLString,
   GraphQLUnionType,
 } from 'graphql'
-import { isObject, isResource, type Resource, referenceTo } from '../../fhir/resource.ts'
+import { isResource } from '../../fhir/resource.ts'
 import { shortText } from '../../fhir/short-descriptions.ts'
-import { pathText, sliceOf } from '../document/directives.ts'
-import { listOf, textsOf } from '../lists.ts'
-import { targetOf } from '../references.ts'
-import type { GraphqlContext } from '../request-state.ts'
-import { connectionOfReferring, listOfReferring } from '../resolvers.ts'
 import { listArguments, reverseArguments } from './arguments.ts'
 import {
   type Child,
@@ -31,6 +26,7 @@ import {
 import { type Gate, LazyObject, listOfType } from './lazy.ts'
 import { referringTo } from './reverse.ts'
 import { Float, scalarOf } from './scalars.ts'
+import { from } from './sources.ts'
 
 /** The types of one schema, by name; each is made once. */
 export interface Parts {
@@ -40,8 +36,8 @@ export interface Parts {
   readonly resourceTypes: readonly string[]
 }
 
-type Field = GraphQLFieldConfig<unknown, GraphqlContext>
-type Fields = GraphQLFieldConfigMap<unknown, GraphqlContext>
+type Field = GraphQLFieldConfig<unknown, unknown>
+type Fields = GraphQLFieldConfigMap<unknown, unknown>
 
 export function typeOf(parts: Parts, place: Place): LazyObject {
   return once(parts, nameOf(place), (name) => {
@@ -88,21 +84,16 @@ export function anyResource(parts: Parts): GraphQLUnionType {
 /** https://hl7.org/fhir/R4/graphql.html#connection */
 export function connectionOf(parts: Parts, type: string): LazyObject {
   return once(parts, `${type}Connection`, (name) => {
-    const text = { type: GraphQLString }
-    const number = { type: Float }
+    const member = (type: GraphQLOutputType) => (name: string) =>
+      [name, { type, ...from({ kind: 'member', name }) }] as const
     return new LazyObject(parts.gate, {
       name,
-      fields: () => ({
-        count: number,
-        offset: number,
-        pageSize: number,
-        pagesize: number,
-        first: text,
-        previous: text,
-        next: text,
-        last: text,
-        edges: { type: listOfType(edgeOf(parts, type)) },
-      }),
+      fields: () =>
+        Object.fromEntries([
+          ...['count', 'offset', 'pageSize', 'pagesize'].map(member(Float)),
+          ...['first', 'previous', 'next', 'last'].map(member(GraphQLString)),
+          member(listOfType(edgeOf(parts, type)))('edges'),
+        ]),
     })
   })
 }
@@ -112,9 +103,9 @@ function edgeOf(parts: Parts, type: string): LazyObject {
     return new LazyObject(parts.gate, {
       name,
       fields: () => ({
-        mode: { type: GraphQLString },
-        score: { type: Float },
-        resource: { type: typeOf(parts, { type, path: '' }) },
+        mode: { type: GraphQLString, ...from({ kind: 'member', name: 'mode' }) },
+        score: { type: Float, ...from({ kind: 'member', name: 'score' }) },
+        resource: { type: typeOf(parts, { type, path: '' }), ...from({ kind: 'edge' }) },
       }),
     })
   })
@@ -133,10 +124,15 @@ export function once<T extends GraphQLNamedType>(
   return type
 }
 
+const RESOURCE_TYPE: Field = {
+  type: new GraphQLNonNull(GraphQLString),
+  ...from({ kind: 'member', name: 'resourceType' }),
+}
+
 function fieldsOf(parts: Parts, place: Place): Fields {
   const fields: Fields = {}
   const isResourceType = place.path === '' && parts.resourceTypes.includes(place.type)
-  if (isResourceType) fields.resourceType = { type: new GraphQLNonNull(GraphQLString) }
+  if (isResourceType) fields.resourceType = RESOURCE_TYPE
   for (const child of childrenOf(place)) {
     fields[child.name] = { ...fieldOf(parts, child), description: child.short }
     if (child.content.kind === 'primitive') fields[`_${child.name}`] = siblingOf(parts, child)
@@ -149,77 +145,15 @@ function fieldsOf(parts: Parts, place: Place): Fields {
 function fieldOf(parts: Parts, child: Child): Field {
   const { content, isList, name } = child
   const type = outputOf(parts, content)
-  if (isList) {
-    return {
-      type: listOfType(type),
-      args: listArguments(child),
-      resolve: (source, given, context, info) => {
-        const owner = ownerOf(context, source)
-        const found = listOf(context, owner, memberOf(source, name), child, given)
-        const slice = sliceOf(info)
-        const turn = Array.isArray(found) ? context.levels.pace(found.length) : undefined
-        // Most lists are at hand: without a promise each they take half the time.
-        if (slice === undefined && turn === undefined && !(found instanceof Promise)) {
-          return shown(context, owner, found)
-        }
-        return finishList(context, owner, child, { found, turn, slice, path: info.path })
-      },
-    }
-  }
-  if (content.kind === 'primitive') return { type, resolve: (source) => memberOf(source, name) }
-  return {
-    type,
-    resolve: (source, _given, context) => {
-      const value = memberOf(source, name)
-      own(context, ownerOf(context, source), value)
-      return value
-    },
-  }
-}
-
-interface UnfinishedList {
-  readonly found: ReturnType<typeof listOf>
-  readonly turn: Promise<void> | undefined
-  readonly slice: string | undefined
-  readonly path: GraphQLResolveInfo['path']
-}
-
-async function finishList(
-  context: GraphqlContext,
-  owner: Resource | undefined,
-  child: Child,
-  { found, turn, slice, path }: UnfinishedList,
-): Promise<readonly unknown[] | null> {
-  const [items] = await Promise.all([found, turn])
-  const list = shown(context, owner, items)
-  if (slice === undefined || list === null) return list
-  context.slices.set(pathText(path), await textsOf(context, owner, list, child, slice))
-  return list
-}
-
-/** In a list of primitives null stands for one that has extensions only. */
-function shown(
-  context: GraphqlContext,
-  owner: Resource | undefined,
-  items: readonly unknown[] | null,
-): readonly unknown[] | null {
-  for (const item of items ?? []) own(context, owner, item)
-  return items?.filter((item) => item !== null) ?? null
+  if (!isList) return { type, ...from({ kind: 'member', name }) }
+  return { type: listOfType(type), args: listArguments(child), ...from({ kind: 'list', child }) }
 }
 
 /** `_birthDate`: id and extensions of a primitive. https://hl7.org/fhir/R4/json.html#primitive */
 function siblingOf(parts: Parts, { name, isList }: Child): Field {
   const element = typeOf(parts, { type: 'Element', path: '' })
-  return {
-    type: isList ? new GraphQLList(element) : element,
-    resolve: (source, _given, context) => {
-      const value = memberOf(source, `_${name}`)
-      for (const item of Array.isArray(value) ? value : [value]) {
-        own(context, ownerOf(context, source), item)
-      }
-      return value
-    },
-  }
+  const type = isList ? new GraphQLList(element) : element
+  return { type, ...from({ kind: 'member', name: `_${name}` }) }
 }
 
 function outputOf(
@@ -242,7 +176,7 @@ function referenceField(parts: Parts): Field {
   return {
     type: anyResource(parts),
     args: { optional: { type: GraphQLBoolean }, type: { type: GraphQLString } },
-    resolve: (source, given, context) => targetOf(context, source, given),
+    ...from({ kind: 'reference' }),
   }
 }
 
@@ -252,40 +186,12 @@ function reverseFields(parts: Parts, target: string): Fields {
     if (!parts.resourceTypes.includes(type)) continue
     const args = reverseArguments(type, codes, !isNamed)
     const resource = typeOf(parts, { type, path: '' })
-    fields[`${type}List`] = {
-      type: listOfType(resource),
-      args,
-      resolve: (source, given, context) => {
-        const reference = referenceOf(context, source)
-        return reference && listOfReferring(context, type, reference, given)
-      },
-    }
+    const source = { kind: 'referring', type } as const
+    const list = { type: listOfType(resource), args }
+    fields[`${type}List`] = { ...list, ...from({ ...source, isConnection: false }) }
     if (!isNamed) continue
-    fields[`${type}Connection`] = {
-      type: connectionOf(parts, type),
-      args,
-      resolve: (source, given, context, info) => {
-        const reference = referenceOf(context, source)
-        return reference && connectionOfReferring(context, type, reference, given, info)
-      },
-    }
+    const connection = { type: connectionOf(parts, type), args }
+    fields[`${type}Connection`] = { ...connection, ...from({ ...source, isConnection: true }) }
   }
   return fields
-}
-
-/** Null for a contained resource, which has no address of its own. */
-function referenceOf({ owners }: GraphqlContext, source: unknown): string | null {
-  return isResource(source) && owners.get(source) === source ? referenceTo(source) : null
-}
-
-function memberOf(source: unknown, name: string): unknown {
-  return isObject(source) ? (source[name] ?? null) : null
-}
-
-function ownerOf({ owners }: GraphqlContext, source: unknown): Resource | undefined {
-  return isObject(source) ? owners.get(source) : undefined
-}
-
-function own({ owners }: GraphqlContext, owner: Resource | undefined, value: unknown): void {
-  if (owner !== undefined && isObject(value)) owners.set(value, owner)
 }

@@ -1,6 +1,8 @@
 /** The schemas: one for each kind of caller and root, made at their first query. */
 import {
+  DirectiveLocation,
   GraphQLBoolean,
+  GraphQLDirective,
   type GraphQLFieldConfigMap,
   GraphQLID,
   GraphQLInt,
@@ -8,20 +10,30 @@ import {
   GraphQLNonNull,
   type GraphQLSchemaConfig,
   GraphQLString,
+  specifiedDirectives,
 } from 'graphql'
 import { resourceTypes } from '../../fhir/definitions.ts'
-import { read } from '../context.ts'
-import { directives } from '../document/directives.ts'
-import { create, del, patch, update } from '../mutations.ts'
-import type { GraphqlContext } from '../request-state.ts'
-import { connectionRoot, listRoot } from '../resolvers.ts'
-import { searchArguments } from './arguments.ts'
+import { type Arguments, searchArguments } from './arguments.ts'
 import { inputNamed, patchInput, resourceInput } from './inputs.ts'
 import { LazyObject, LazySchema, listOfType } from './lazy.ts'
 import { anyResource, connectionOf, outputNamed, type Parts, typeOf } from './output.ts'
 import { Float } from './scalars.ts'
+import { from, type WriteAction } from './sources.ts'
 
-type Fields = GraphQLFieldConfigMap<unknown, GraphqlContext>
+const onFields = (name: string, args = {}) =>
+  new GraphQLDirective({ name, locations: [DirectiveLocation.FIELD], args })
+
+const text = { type: GraphQLString }
+
+const directives: readonly GraphQLDirective[] = [
+  ...specifiedDirectives,
+  onFields('first'),
+  onFields('flatten'),
+  onFields('singleton'),
+  onFields('slice', { fhirpath: text, path: text }),
+]
+
+type Fields = GraphQLFieldConfigMap<unknown, unknown>
 
 const SUPER_ADMIN_ONLY: ReadonlySet<string> = new Set([
   'DomainConfiguration',
@@ -82,23 +94,15 @@ function queryFields(parts: Parts): Fields {
   const fields: Fields = {}
   for (const type of parts.resourceTypes) {
     const resource = typeOf(parts, { type, path: '' })
-    fields[type] = {
-      type: resource,
-      args: { id: { type: new GraphQLNonNull(GraphQLID) } },
-      resolve: (_source, { id }, context) => read(context, type, id),
-    }
+    const id = { type: new GraphQLNonNull(GraphQLID) }
+    fields[type] = { type: resource, args: { id }, ...from({ kind: 'read', type }) }
     if (type === 'Binary') continue
     const args = searchArguments(type)
-    fields[`${type}List`] = {
-      type: listOfType(resource),
-      args,
-      resolve: (_source, given, context) => listRoot(context, type, given),
-    }
-    fields[`${type}Connection`] = {
-      type: connectionOf(parts, type),
-      args,
-      resolve: (_source, given, context, info) => connectionRoot(context, type, given, info),
-    }
+    const source = { kind: 'search', type } as const
+    const list = { type: listOfType(resource), args }
+    fields[`${type}List`] = { ...list, ...from({ ...source, isConnection: false }) }
+    const connection = { type: connectionOf(parts, type), args }
+    fields[`${type}Connection`] = { ...connection, ...from({ ...source, isConnection: true }) }
   }
   return fields
 }
@@ -112,30 +116,19 @@ function mutationFields(parts: Parts): Fields {
   const fields: Fields = {}
   for (const type of parts.resourceTypes) {
     const resource = typeOf(parts, { type, path: '' })
+    const write = (action: WriteAction, args: Arguments) => ({
+      type: resource,
+      args,
+      ...from({ kind: 'write', type, action }),
+    })
     const res = (action: 'Create' | 'Update') => ({
       type: new GraphQLNonNull(resourceInput(parts, type, action)),
     })
-    const operations = listOfType(patchInput(parts))
-    fields[`${type}Create`] = {
-      type: resource,
-      args: { res: res('Create') },
-      resolve: (_source, given, context) => create(context, type, given),
-    }
-    fields[`${type}Update`] = {
-      type: resource,
-      args: { id, res: res('Update') },
-      resolve: (_source, given, context) => update(context, type, given),
-    }
-    fields[`${type}Patch`] = {
-      type: resource,
-      args: { id, patch: { type: new GraphQLNonNull(operations) } },
-      resolve: (_source, given, context) => patch(context, type, given),
-    }
-    fields[`${type}Delete`] = {
-      type: resource,
-      args: { id },
-      resolve: (_source, given, context) => del(context, type, given),
-    }
+    const operations = new GraphQLNonNull(listOfType(patchInput(parts)))
+    fields[`${type}Create`] = write('create', { res: res('Create') })
+    fields[`${type}Update`] = write('update', { id, res: res('Update') })
+    fields[`${type}Patch`] = write('patch', { id, patch: { type: operations } })
+    fields[`${type}Delete`] = write('delete', { id })
   }
   return fields
 }

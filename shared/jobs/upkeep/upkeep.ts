@@ -11,14 +11,15 @@ export const UPKEEP = 'botica-upkeep'
 const FRESH_ROWS = 1000
 const FRESH_SHARE = 0.5
 
-/** Rows ever inserted into `resource`, as far as PostgreSQL has counted them. */
-export async function insertedResources(database: Database): Promise<number> {
-  const [row] = await database.query<{ inserted: string }>({
-    name: 'upkeep-inserted',
-    text: `select pg_stat_get_tuples_inserted('resource'::regclass) as inserted`,
+/** Rows ever inserted into `resource` and changed there, as far as PostgreSQL has counted them. */
+export async function writtenResources(database: Database): Promise<number> {
+  const [row] = await database.query<{ written: string }>({
+    name: 'upkeep-written',
+    text: `select pg_stat_get_tuples_inserted('resource'::regclass)
+      + pg_stat_get_tuples_updated('resource'::regclass) as written`,
     values: [],
   })
-  return Number(row?.inserted ?? 0)
+  return Number(row?.written ?? 0)
 }
 
 /** Names of the migrations that have run, in their order. */

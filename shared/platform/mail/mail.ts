@@ -62,8 +62,10 @@ export function openMailer({
 /** TLS is a must unless the address says otherwise (`?ignoreTLS=true`). */
 function withTls(address: string): string {
   const url = new URL(address)
-  const isTold = ['ignoreTLS', 'requireTLS', 'secure'].some((name) => url.searchParams.has(name))
-  if (url.protocol === 'smtp:' && !isTold) url.searchParams.set('requireTLS', 'true')
+  const isConfigured = ['ignoreTLS', 'requireTLS', 'secure'].some((name) =>
+    url.searchParams.has(name),
+  )
+  if (url.protocol === 'smtp:' && !isConfigured) url.searchParams.set('requireTLS', 'true')
   return url.href
 }
 

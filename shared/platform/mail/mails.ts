@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto'
 import type { Connection } from '../postgres/statement.ts'
 
 export interface Mail {
-  /** What it is about; `client` is one that a client of the service has written. */
+  /** The occasion of the mail; `client`: a client of the service has written it. */
   readonly kind:
     | 'invite'
     | 'welcome'
@@ -42,7 +42,7 @@ export interface StoredMail {
   readonly attempts: number
 }
 
-export interface KeptMail extends StoredMail {
+export interface OutboxMail extends StoredMail {
   readonly state: 'waiting' | 'kept' | 'failed'
   readonly added: Date
   readonly error: string | null
@@ -123,8 +123,8 @@ export async function keepMail(
 export async function readMails(
   connection: Connection,
   count: number,
-): Promise<readonly KeptMail[]> {
-  return await connection.query<KeptMail>({
+): Promise<readonly OutboxMail[]> {
+  return await connection.query<OutboxMail>({
     name: 'mail-read',
     text: `select id, project, message, attempts, state, added, error from mail
       order by added desc limit $1`,

@@ -1,5 +1,5 @@
 /**
- * Outbound requests on behalf of others (bots.md §6.4, events.md §5.3). A host is resolved once and the connection goes to the
+ * Outbound requests on behalf of others. A host is resolved once and the connection goes to the
  * address that was checked, so that a second answer of the name server changes nothing; every hop of
  * a redirect is checked like the first.
  */
@@ -18,9 +18,9 @@ export interface Outgoing {
   readonly headers: Readonly<Record<string, string>>
   readonly body: Buffer | string | undefined
   readonly redirect: string
-  /** Of the answer; 10 MB by default. */
+  /** The limit of the answer; 10 MB by default. */
   readonly maxBytes?: number
-  /** What is beyond `maxBytes` is not read, which is no failure. */
+  /** True: an answer beyond `maxBytes` is cut, not refused. */
   readonly cutsBody?: boolean
   /** 30 s by default. */
   readonly timeoutMs?: number

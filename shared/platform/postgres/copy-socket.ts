@@ -1,5 +1,5 @@
 /**
- * What a connection reads for COPY. Node gives each 64 KiB that it reads memory of their own, which is found
+ * Reads a connection for COPY. Node gives each 64 KiB that it reads memory of their own, which is found
  * and given back again a thousand times in an export of 95 MiB; here one buffer takes it all. Behind TLS there
  * is no such way, and each chunk is given back once it is read.
  */
@@ -30,7 +30,7 @@ export function createCopySocket(): Socket {
   return socket
 }
 
-/** What is read goes to `take` until the answer is called, and not to those who listen for data. */
+/** Sends everything that is read to `take`, and not to listeners for data, until the returned function is called. */
 export function takeReads(stream: Duplex, take: ReadSink): () => void {
   const reader = readers.get(stream)
   if (reader !== undefined) {

@@ -45,7 +45,7 @@ const IDLE_MS = 5000
 export interface CopySessions {
   /** Errors: 503; the signal's reason, as soon as it aborts. */
   open(signal: AbortSignal): Promise<CopySession>
-  /** Of connections that nobody uses. */
+  /** Closes connections that nobody uses. */
   close(): Promise<void>
 }
 
@@ -64,7 +64,7 @@ export function openCopySessions(database: Pick<Database, 'knex'>): CopySessions
       clearTimeout(kept && idle.get(kept))
       if (kept !== undefined) idle.delete(kept)
       const client = kept ?? (await connect(database))
-      // Whoever uses it is told by the statement that fails.
+      // A user of the connection gets the failure of its statement.
       if (kept === undefined) client.once('end', () => void end(client))
       return createSession(client, signal, (isSound) => {
         if (!isSound) return end(client)
@@ -89,7 +89,7 @@ async function connect({ knex }: Pick<Database, 'knex'>): Promise<Client> {
   }
   const isPlain = !new Client(settings).ssl
   const client = new Client({ ...settings, ...(isPlain && { stream: createCopySocket }) })
-  // Whoever waits for a statement is told; without a listener the process would end.
+  // A failing statement reports the error; without a listener the process would end.
   client.on('error', () => undefined)
   try {
     await client.connect()
@@ -99,7 +99,7 @@ async function connect({ knex }: Pick<Database, 'knex'>): Promise<Client> {
   return client
 }
 
-/** `release` is told whether the connection is as it was. */
+/** `release` gets whether the connection can be used again. */
 function createSession(
   client: Client,
   signal: AbortSignal,
@@ -159,7 +159,7 @@ function createSession(
 /** Signature, flags and length of an extension: https://www.postgresql.org/docs/current/sql-copy.html */
 const HEADER_BYTES = 19
 
-/** What pg calls while it runs a statement; the messages of COPY hold one row each. */
+/** The query object that pg calls while a statement runs; each message of COPY holds one row. */
 class CopyQuery {
   readonly done: Promise<void>
   readonly #settle: PromiseWithResolvers<void>
@@ -167,7 +167,7 @@ class CopyQuery {
   readonly #sinks: readonly RowSink[]
   readonly #fields = createFields()
   #isFirst = true
-  /** Of those before there was all. */
+  /** The number of the current COPY; the answers of all before it are complete. */
   #copy = 0
   #waits = 0
   #isOver = false
@@ -232,7 +232,7 @@ class CopyQuery {
 
   handleCommandComplete(): void {}
 
-  /** What the sink still waits for has come with the last rows. */
+  /** The last rows brought everything that the sink waits for. */
   handleReadyForQuery(): void {
     this.#isOver = true
     if (this.#waits === 0) this.#settle.resolve()

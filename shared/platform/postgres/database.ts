@@ -1,12 +1,10 @@
-/** PostgreSQL: knex keeps the pool, transactions and migrations; hot statements are named and prepared. */
-
-import { fileURLToPath } from 'node:url'
+/** PostgreSQL: knex has the pool; hot statements are named, prepared and sent by pg itself. */
 import type { Knex } from 'knex'
 import createKnex from 'knex'
 import type { Config } from '../../config/config.ts'
 import { unavailable } from '../../errors.ts'
 import type { Logger } from '../../log.ts'
-import { KeptStatements } from './kept-statements.ts'
+import { CachedStatements } from './cached-statements.ts'
 import {
   askRows,
   cancelStatement,
@@ -16,8 +14,7 @@ import {
   rawPool,
 } from './pool.ts'
 import { isAway, toFailure } from './sql-error.ts'
-import type { Connection, Statement } from './statement.ts'
-import { countDatabaseTime } from './time.ts'
+import { type Connection, countDatabaseTime, type Statement } from './statement.ts'
 import { runTransaction, type TransactionOptions, type TransactionPool } from './transaction.ts'
 
 export interface Database extends Connection {
@@ -47,8 +44,6 @@ const STATEMENT_TIMEOUT_MS = 20_000
 const SILENCE_MS = STATEMENT_TIMEOUT_MS + 5000
 const LOCK_TIMEOUT_MS = 3000
 const ACQUIRE_TIMEOUT_MS = 5000
-const MIGRATION_LOCK = 6_221_483_007_210_001n
-const MIGRATIONS = fileURLToPath(new URL('../../store/migrations', import.meta.url))
 
 /** Opens no connection yet: the first statement does, and every later one heals the pool. */
 export function openDatabase(
@@ -65,7 +60,7 @@ class PooledDatabase implements Database {
   readonly #log: Logger
   readonly #silenceMs: number
   readonly #lanes: (() => Promise<void>)[] = []
-  readonly #kept = new KeptStatements()
+  readonly #kept = new CachedStatements()
   readonly #inFlight = new WeakMap<RawConnection, number>()
   #statements = 0
   #roundTrips = 0
@@ -243,26 +238,5 @@ class PooledDatabase implements Database {
     if (this.#isAway || !(error instanceof Error) || error.name === 'KnexTimeoutError') return
     this.#isAway = true
     this.#log.error({ reason: error.message }, 'PostgreSQL is away')
-  }
-}
-
-/** Brings the schema up to date; safe to run twice and from several machines at once. */
-export async function migrate(database: Database): Promise<void> {
-  const { connection } = rawPool(database.knex).config
-  // Building an index may take longer than any request is given.
-  const limits = { statement_timeout: 0, lock_timeout: 0 }
-  const settings = { ...Object(connection), ...limits }
-  const guard = createKnex({ client: 'pg', connection: settings, pool: { min: 0, max: 1 } })
-  const runner = createKnex({ client: 'pg', connection: settings, pool: { min: 0, max: 1 } })
-  try {
-    await guard.raw(`select pg_advisory_lock(${MIGRATION_LOCK})`)
-    const source = { directory: MIGRATIONS, loadExtensions: ['.ts'] }
-    // Whoever holds the advisory lock is alone: knex's own lock can only be a leftover of a crash.
-    await runner.migrate.forceFreeMigrationsLock(source)
-    await runner.migrate.latest(source)
-  } finally {
-    // Closing the session gives the advisory lock back.
-    await runner.destroy()
-    await guard.destroy()
   }
 }

@@ -1,4 +1,4 @@
-/** What PostgreSQL and its driver refuse, as failures that hold no value of a statement. */
+/** Refusals of PostgreSQL and its driver, as failures that hold no value of a statement. */
 
 import { Contended, HttpError, serverTimeout, tooCostly, unavailable } from '../../errors.ts'
 import type { Statement } from './statement.ts'
@@ -18,11 +18,11 @@ export class SqlError extends Error {
   }
 }
 
-/** Raised by the function search_cap (migrations/006-joins.ts). */
+/** Raised by the function search_cap of the schema. */
 const TOO_MANY = 'BT001'
 /** Serialization failure, deadlock, lock timeout. */
 const CONTENTION = new Set(['40001', '40P01', '55P03'])
-/** What the driver threw, as the rest of the service knows it. */
+/** Turns an error of the driver into a failure of the service. */
 export function toFailure(error: unknown, statement: Statement): Error {
   if (!(error instanceof Error)) return new Error('The database driver threw a non-error')
   const code = 'code' in error && typeof error.code === 'string' ? error.code : undefined

@@ -1,4 +1,6 @@
 /** Statements and the connections that run them. */
+
+import { AsyncLocalStorage } from 'node:async_hooks'
 import type { Connection as PgConnection } from 'pg'
 
 export interface Connection {
@@ -13,7 +15,7 @@ export interface Connection {
 export interface Statement {
   /** Given: a named prepared statement (fixed shapes only). Absent: planned for its own values. */
   readonly name?: string
-  /** One plan serves all values, whatever the shape; it is cached while many ask for it, see kept-statements.ts. */
+  /** One plan serves all values, whatever the shape; it is cached while many ask for it, see cached-statements.ts. */
   readonly isKept?: boolean
   /** Its Buffers are sent as they stand: they must not change before its transaction has ended. */
   readonly hasBlocks?: boolean
@@ -27,4 +29,23 @@ export type WireConnection = PgConnection & {
   /** The texts of named statements that PostgreSQL knows. */
   readonly parsedStatements: Record<string, string>
   close(what: { readonly type: 'S'; readonly name: string }): void
+}
+
+// The time that a request has waited for PostgreSQL, for `Server-Timing`.
+
+const asked = new AsyncLocalStorage<{ ms: number }>()
+
+/** Milliseconds that the statements of `work` took; those sent for several requests count for one of them. */
+export async function databaseTimeOf<T>(
+  work: () => Promise<T>,
+): Promise<{ readonly result: T; readonly ms: number }> {
+  const time = { ms: 0 }
+  const result = await asked.run(time, work)
+  return { result, ms: time.ms }
+}
+
+/** Nothing is counted when nobody asks. */
+export function countDatabaseTime(startedAt: number): void {
+  const time = asked.getStore()
+  if (time !== undefined) time.ms += performance.now() - startedAt
 }

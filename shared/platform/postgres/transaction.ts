@@ -12,7 +12,7 @@ export interface TransactionOptions {
   readonly locks?: readonly bigint[]
 }
 
-/** What a transaction needs of the pool. */
+/** The part of the pool that a transaction needs. */
 export interface TransactionPool<Raw> {
   acquire(): Promise<Raw>
   send<Row extends object>(connection: Raw, statement: Statement): Promise<Row[]>
@@ -26,60 +26,81 @@ export async function runTransaction<Raw, T>(
   work: (connection: Connection) => Promise<T>,
   options: TransactionOptions = {},
 ): Promise<T> {
-  const { opening, ending, abandoning } = frameOf(options)
-  let opened: Promise<Raw> | undefined
-  let lost: { readonly reason: unknown } | undefined
-  let hasEnded = false
-  let last: Promise<unknown> = Promise.resolve()
-
-  const send = async <Row extends object>(connection: Raw, statement: Statement) => {
-    try {
-      const rows = await pool.send<Row>(connection, statement)
-      if (lost === undefined) return rows
-    } catch (error) {
-      // Only the first failure has a reason of its own: PostgreSQL refuses whatever comes after it.
-      lost ??= { reason: error }
-    }
-    throw lost.reason
-  }
-  const sendAfterOthers = <Row extends object>(connection: Raw, statement: Statement) => {
-    const sent = send<Row>(connection, statement)
-    last = sent.catch(() => undefined)
-    return sent
-  }
-  const open = async () => {
-    const connection = await pool.acquire()
-    for (const statement of opening) void sendAfterOthers(connection, statement).catch(() => {})
-    return connection
-  }
-  const query = async <Row extends object>(statement: Statement) => {
-    opened ??= open()
-    const connection = await opened
-    if (hasEnded) throw new Error('A statement was sent after the end of its transaction')
-    return sendAfterOthers<Row>(connection, statement)
-  }
-
+  const transaction = new Transaction(pool, options)
   try {
-    const result = await work({ query })
-    const connection = await opened
-    hasEnded = true
-    if (connection === undefined) return result
-    // A statement that nobody waited for counts, too.
-    await last
-    if (lost !== undefined) throw lost.reason
-    await Promise.all(ending.map((statement) => pool.send(connection, statement)))
-    await pool.release(connection)
+    const result = await work(transaction)
+    await transaction.commit()
     return result
   } catch (error) {
-    hasEnded = true
-    const connection = await opened?.catch(() => undefined)
-    if (connection !== undefined) {
-      const failures = await Promise.allSettled(
-        abandoning.map((statement) => pool.send(connection, statement)),
-      )
-      await pool.release(connection, failures.find(isRejected)?.reason)
-    }
+    await transaction.abandon()
     throw error
+  }
+}
+
+class Transaction<Raw> implements Connection {
+  readonly #pool: TransactionPool<Raw>
+  readonly #frame: ReturnType<typeof frameOf>
+  #opened: Promise<Raw> | undefined
+  #lost: { readonly reason: unknown } | undefined
+  #hasEnded = false
+  #last: Promise<unknown> = Promise.resolve()
+
+  constructor(pool: TransactionPool<Raw>, options: TransactionOptions) {
+    this.#pool = pool
+    this.#frame = frameOf(options)
+  }
+
+  async query<Row extends object>(statement: Statement): Promise<Row[]> {
+    this.#opened ??= this.#open()
+    const connection = await this.#opened
+    if (this.#hasEnded) throw new Error('A statement was sent after the end of its transaction')
+    return this.#sendAfterOthers<Row>(connection, statement)
+  }
+
+  async commit(): Promise<void> {
+    const connection = await this.#opened
+    this.#hasEnded = true
+    if (connection === undefined) return
+    // A statement that nobody waited for counts, too.
+    await this.#last
+    if (this.#lost !== undefined) throw this.#lost.reason
+    await Promise.all(this.#frame.ending.map((statement) => this.#pool.send(connection, statement)))
+    await this.#pool.release(connection)
+  }
+
+  async abandon(): Promise<void> {
+    this.#hasEnded = true
+    const connection = await this.#opened?.catch(() => undefined)
+    if (connection === undefined) return
+    const failures = await Promise.allSettled(
+      this.#frame.abandoning.map((statement) => this.#pool.send(connection, statement)),
+    )
+    await this.#pool.release(connection, failures.find(isRejected)?.reason)
+  }
+
+  async #open(): Promise<Raw> {
+    const connection = await this.#pool.acquire()
+    for (const statement of this.#frame.opening) {
+      void this.#sendAfterOthers(connection, statement).catch(() => {})
+    }
+    return connection
+  }
+
+  #sendAfterOthers<Row extends object>(connection: Raw, statement: Statement): Promise<Row[]> {
+    const sent = this.#send<Row>(connection, statement)
+    this.#last = sent.catch(() => undefined)
+    return sent
+  }
+
+  async #send<Row extends object>(connection: Raw, statement: Statement): Promise<Row[]> {
+    try {
+      const rows = await this.#pool.send<Row>(connection, statement)
+      if (this.#lost === undefined) return rows
+    } catch (error) {
+      // Only the first failure has a reason of its own: PostgreSQL refuses whatever comes after it.
+      this.#lost ??= { reason: error }
+    }
+    throw this.#lost.reason
   }
 }
 

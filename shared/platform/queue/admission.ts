@@ -8,7 +8,7 @@ import { ADMIT, keys, runScript } from './scripts.ts'
 export const LEASE_SLACK_MS = 60_000
 const FRESH_MS = 1000
 const PROJECTS = 10_000
-/** Runs in flight of a project in lane 1; each lane holds twice as many (queue-scripts.ts). */
+/** Runs in flight of a project in lane 1; each lane holds twice as many (scripts.ts). */
 const FIRST_LANE = 8
 /** Events are never refused; as a number that Lua takes. */
 const ENDLESS = 1e15
@@ -38,10 +38,7 @@ interface Batch {
 }
 
 export function createAdmission(redis: Redis, backlogMax: number): Admission {
-  const recent = new LRUCache<string, { readonly lane: number; ahead: number }>({
-    max: PROJECTS,
-    ttl: FRESH_MS,
-  })
+  const recent = createRecentLanes(backlogMax)
   const batches = new Map<string, Batch>()
 
   function batchOf(name: BotQueue, projectId: string, most: number, durable: boolean): Batch {
@@ -72,32 +69,44 @@ export function createAdmission(redis: Redis, backlogMax: number): Admission {
     const answers = await lanes
     const lane = Array.isArray(answers) ? Number(answers[at]) : Number.NaN
     if (lane >= 0) {
-      if (name === 'bots-sync') recent.set(projectId, { lane, ahead: 0 })
+      if (name === 'bots-sync') recent.set(projectId, lane)
       return lane
     }
     recent.delete(projectId)
     throw lane === -1 ? backlogFull() : unavailable('Queue')
   }
 
-  function recentLane(projectId: string): number | undefined {
-    const known = recent.get(projectId)
-    if (known === undefined) return undefined
-    const size = FIRST_LANE * 2 ** known.lane
-    // A burst that outruns the answers would all be in one lane.
-    if (2 * size >= backlogMax || ++known.ahead > size) return undefined
-    return known.lane
-  }
-
   return {
     admit: (name, job, durable) => join(name, job, durable).admitted,
     async enter(job) {
-      const lane = recentLane(job.projectId)
+      const lane = recent.next(job.projectId)
       const { sent, admitted } = join('bots-sync', job, false)
       if (lane === undefined) return { lane: await admitted, admitted }
       // Its caller may fail before it looks.
       admitted.catch(() => undefined)
       await sent
       return { lane, admitted }
+    },
+  }
+}
+
+/** The lanes that projects had a moment ago, as long as those are far from the backlog. */
+function createRecentLanes(backlogMax: number) {
+  const known = new LRUCache<string, { readonly lane: number; ahead: number }>({
+    max: PROJECTS,
+    ttl: FRESH_MS,
+  })
+  return {
+    set: (projectId: string, lane: number) => void known.set(projectId, { lane, ahead: 0 }),
+    delete: (projectId: string) => void known.delete(projectId),
+    /** The lane of one more run; undefined: its admission has to be awaited. */
+    next(projectId: string): number | undefined {
+      const recent = known.get(projectId)
+      if (recent === undefined) return undefined
+      const size = FIRST_LANE * 2 ** recent.lane
+      // A burst that outruns the answers would all be in one lane.
+      if (2 * size >= backlogMax || ++recent.ahead > size) return undefined
+      return recent.lane
     },
   }
 }

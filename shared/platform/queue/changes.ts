@@ -39,7 +39,7 @@ export function createAnnouncer(redis: Redis): () => void {
 export function listenForChanges(config: Config, log: Logger, wake: () => void): { close(): void } {
   const redis = openRedis(config, 'subscribe', log)
   redis.on('message', wake)
-  // What was announced while the connection was away was not heard.
+  // Announcements are lost while the connection is away.
   redis.on('ready', wake)
   redis.subscribe(CHANNEL).catch((cause: unknown) => {
     log.warn({ cause }, 'Changes are not listened for')

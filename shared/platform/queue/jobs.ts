@@ -36,7 +36,7 @@ export interface ExecuteJob {
   /** Redis key that holds the input when it is larger than INLINE_BYTES. */
   readonly inputKey?: string
   readonly headers: Readonly<Record<string, string>>
-  /** Of a web hook: whether there was a body, which its bot gets as `event.rawBody`, too. */
+  /** For a web hook: whether there was a body, which its bot gets as `event.rawBody`, too. */
   readonly hasRawBody?: boolean
   /** Extra path after `$execute/`. */
   readonly path?: string
@@ -52,7 +52,7 @@ export interface ExecuteJob {
   readonly waitUntil?: number
   /** Reply channel of the web process that waits; absent for asynchronous runs. */
   readonly reply?: string
-  /** Of a Bot that runs by itself: when it was due, and which attempt this is, from 1. */
+  /** For a scheduled run: when it was due, and which attempt this is, from 1. */
   readonly scheduled?: { readonly time: string; readonly attempt: number }
   /** The result goes to the AsyncJob with the run's id, or to the occurrence of a schedule. */
   readonly asynchronous?: true
@@ -72,7 +72,7 @@ export interface ExecuteReply {
   readonly runId: string
   /** `unavailable`: the handler was never called, the caller may repeat. */
   readonly status: 'ok' | 'error' | 'unavailable'
-  /** How the handler's result is to be written (bots.md §5.4). */
+  /** How the handler's result is to be written. */
   readonly kind: 'undefined' | 'json' | 'string' | 'hl7' | 'outcome'
   readonly body?: string
   /** The body when it is larger than INLINE_BYTES. */

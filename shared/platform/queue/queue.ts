@@ -1,5 +1,5 @@
 /**
- * Add, add-and-wait, cancel: the caller's end of the queues (`queue-runs.ts` is the worker's). A job
+ * Add, add-and-wait, cancel: the caller's end of the queues (`runs.ts` is the worker's). A job
  * carries ids and the input of the run; the answer travels on one pub/sub channel a
  * web process, since BullMQ's own events double the cost of waiting and lose finished jobs.
  */
@@ -50,7 +50,7 @@ export interface Queues {
   /** Adds a stored request, unless it is queued already; while Redis is away the upkeep of a worker does. */
   addRequest(id: string): Promise<void>
   hasRequest(id: string): Promise<boolean>
-  /** Tells up to `count` workers of parts of exports or imports; they look for themselves now and then, too. */
+  /** Wakes up to `count` workers for parts of exports or imports; they also look by themselves now and then. */
   wake(name: typeof EXPORTS | typeof IMPORTS, count: number): Promise<void>
   /** Removes a waiting run, stops a running one. */
   cancel(runId: string, projectId: string): Promise<void>
@@ -60,7 +60,7 @@ export interface Queues {
   depths(): Promise<Readonly<Record<string, Readonly<Record<string, number>>>>>
   /** Since when the longest waiting job of each queue that has one waits, epoch ms. */
   waitingSince(): Promise<Readonly<Record<string, number>>>
-  /** What the workers last published of their metrics, as JSON text each. */
+  /** Returns the metrics that each worker published last, as JSON text. */
   workerMetrics(): Promise<readonly string[]>
   ping(): Promise<number>
   close(): Promise<void>
@@ -71,82 +71,127 @@ const BATCH_LANE = 64
 /** So many jobs at the head of a queue are looked at for the oldest. */
 const OLDEST_OF = 100
 
+/** The connections and queues of a process. */
+interface Parts {
+  readonly config: Config
+  readonly log: Logger
+  readonly redis: Redis
+  readonly counter: { readonly count: number }
+  readonly subscriber: Redis
+  readonly bots: ReadonlyMap<BotQueue, Queue>
+  readonly requests: Queue
+  readonly exports: Queue
+  readonly imports: Queue
+  readonly all: readonly Queue[]
+}
+
 /** Waits up to 30 s for Redis. */
 export async function openQueues(config: Config, log: Logger): Promise<Queues> {
-  const redis = openRedis(config, 'request', log)
-  const subscriber = openRedis(config, 'subscribe', log)
-  await Promise.all([untilReady(redis, log), untilReady(subscriber, log)])
-  const counter = countCommands(redis)
-  const queues = new Map(
-    BOT_QUEUES.map((name) => {
-      const queue = new Queue(name, { connection: redis, prefix: PREFIX })
-      queue.on('error', (error) => log.debug({ queue: name, reason: error.message }, 'Queue'))
-      return [name, queue] as const
-    }),
-  )
-  const queueOf = (name: BotQueue): Queue => {
-    const queue = queues.get(name)
-    if (queue === undefined) throw new Error(`Queue ${name} is not open`)
-    return queue
-  }
-  const requests = new Queue(REQUESTS, { connection: redis, prefix: PREFIX })
-  requests.on('error', (error) => log.debug({ queue: REQUESTS, reason: error.message }, 'Queue'))
-  const exports = new Queue(EXPORTS, { connection: redis, prefix: PREFIX })
-  exports.on('error', (error) => log.debug({ queue: EXPORTS, reason: error.message }, 'Queue'))
-  const imports = new Queue(IMPORTS, { connection: redis, prefix: PREFIX })
-  imports.on('error', (error) => log.debug({ queue: IMPORTS, reason: error.message }, 'Queue'))
-  const all = [...queues.values(), requests, exports, imports]
-  await Promise.all(all.map((queue) => queue.waitUntilReady()))
-  endStart(redis, config)
-  const has = async (name: BotQueue, runId: string) =>
-    (await redis.exists(queueOf(name).toKey(runId))) === 1
-  const admission = createAdmission(redis, config.queueBacklogMax)
+  const parts = await openParts(config, log)
+  const { redis, subscriber, counter, all } = parts
   const channel = `${PREFIX}:replies:${randomUUID()}`
-  const add = (name: BotQueue, job: ExecuteJob, lane: number) =>
-    queueOf(name).add('execute', job, {
-      jobId: job.runId,
-      priority: name === 'bots-async' && job.class !== 'event' ? lane + BATCH_LANE : lane,
-      removeOnComplete: true,
-      removeOnFail: true,
-    })
-  const remove = (name: BotQueue, runId: string) => queueOf(name).remove(runId)
-  const withdraw = async (name: BotQueue, { runId, projectId }: ExecuteJob) => {
-    await Promise.all([
-      remove(name, runId),
-      redis.zrem(keys.flight(name, projectId), runId),
-      redis.unlink(keys.input(runId)),
-    ])
-  }
-  const replies: Replies = await openReplies({
+  const jobs = botJobs(parts)
+  const replies = await openReplies({
     redis,
     subscriber,
     channel,
     log,
-    has: (runId) => has('bots-sync', runId),
-    add: async (job) => void (await add('bots-sync', job, 0)),
-    withdraw: (job) => withdraw('bots-sync', job),
+    has: (runId) => jobs.has('bots-sync', runId),
+    add: async (job) => void (await jobs.add('bots-sync', job, 0)),
+    withdraw: (job) => jobs.withdraw('bots-sync', job),
   })
-
-  /** The key is written before the job: a worker can be faster than a second connection. */
-  async function checkIn(job: ExecuteJob): Promise<ExecuteJob> {
-    const { input, ...rest } = job
-    if (input === undefined || Buffer.byteLength(input) <= INLINE_BYTES) return job
-    const inputKey = keys.input(job.runId)
-    await redis.set(inputKey, input, 'PX', job.deadline - Date.now() + LEASE_SLACK_MS)
-    return { ...rest, inputKey }
+  return {
+    home: homeOf(config.redisUrl),
+    get commands() {
+      return counter.count
+    },
+    ...botRuns(parts, jobs, replies, channel),
+    has: jobs.has,
+    ...otherJobs(parts),
+    ...observation(parts),
+    async close() {
+      replies.close()
+      await Promise.allSettled(all.map((queue) => queue.close()))
+      redis.disconnect()
+      subscriber.disconnect()
+    },
   }
+}
+
+async function openParts(config: Config, log: Logger): Promise<Parts> {
+  const redis = openRedis(config, 'request', log)
+  const subscriber = openRedis(config, 'subscribe', log)
+  await Promise.all([untilReady(redis, log), untilReady(subscriber, log)])
+  const counter = countCommands(redis)
+  const open = (name: string) => {
+    const queue = new Queue(name, { connection: redis, prefix: PREFIX })
+    queue.on('error', (error) => log.debug({ queue: name, reason: error.message }, 'Queue'))
+    return queue
+  }
+  const bots = new Map(BOT_QUEUES.map((name) => [name, open(name)] as const))
+  const [requests, exports, imports] = [open(REQUESTS), open(EXPORTS), open(IMPORTS)]
+  const all = [...bots.values(), requests, exports, imports]
+  await Promise.all(all.map((queue) => queue.waitUntilReady()))
+  endStart(redis, config)
+  return { config, log, redis, counter, subscriber, bots, requests, exports, imports, all }
+}
+
+type BotJobs = ReturnType<typeof botJobs>
+
+/** Jobs of the bot queues by the id of their run. */
+function botJobs({ redis, bots }: Parts) {
+  const queueOf = (name: BotQueue): Queue => {
+    const queue = bots.get(name)
+    if (queue === undefined) throw new Error(`Queue ${name} is not open`)
+    return queue
+  }
+  const remove = (name: BotQueue, runId: string) => queueOf(name).remove(runId)
+  return {
+    has: async (name: BotQueue, runId: string) =>
+      (await redis.exists(queueOf(name).toKey(runId))) === 1,
+    add: (name: BotQueue, job: ExecuteJob, lane: number) =>
+      queueOf(name).add('execute', job, {
+        jobId: job.runId,
+        priority: name === 'bots-async' && job.class !== 'event' ? lane + BATCH_LANE : lane,
+        removeOnComplete: true,
+        removeOnFail: true,
+      }),
+    remove,
+    withdraw: async (name: BotQueue, { runId, projectId }: ExecuteJob) => {
+      await Promise.all([
+        remove(name, runId),
+        redis.zrem(keys.flight(name, projectId), runId),
+        redis.unlink(keys.input(runId)),
+      ])
+    },
+    /** The key is written before the job: a worker can be faster than a second connection. */
+    async checkIn(job: ExecuteJob): Promise<ExecuteJob> {
+      const { input, ...rest } = job
+      if (input === undefined || Buffer.byteLength(input) <= INLINE_BYTES) return job
+      const inputKey = keys.input(job.runId)
+      await redis.set(inputKey, input, 'PX', job.deadline - Date.now() + LEASE_SLACK_MS)
+      return { ...rest, inputKey }
+    },
+  }
+}
+
+type BotRuns = Pick<Queues, 'execute' | 'enqueue' | 'sendAway' | 'late' | 'restore' | 'cancel'>
+
+function botRuns(parts: Parts, jobs: BotJobs, replies: Replies, channel: string): BotRuns {
+  const { config, log, redis, requests } = parts
+  const admission = createAdmission(redis, config.queueBacklogMax)
 
   async function start(job: ExecuteJob, { waitMs, signal }: Wait): Promise<Waiter> {
     const { lane, admitted } = await admission.enter(job)
-    const ready = await checkIn({ ...job, reply: channel, waitUntil: Date.now() + waitMs })
+    const ready = await jobs.checkIn({ ...job, reply: channel, waitUntil: Date.now() + waitMs })
     const waiter = replies.wait(ready, waitMs, signal)
-    await Promise.all([admitted, add('bots-sync', ready, lane)])
+    await Promise.all([admitted, jobs.add('bots-sync', ready, lane)])
     return waiter
   }
 
   async function cancel(runId: string, projectId: string): Promise<void> {
     for (const name of BOT_QUEUES) {
-      if ((await remove(name, runId)) === 1) {
+      if ((await jobs.remove(name, runId)) === 1) {
         await redis.zrem(keys.flight(name, projectId), runId)
       }
     }
@@ -155,52 +200,56 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
     await redis.publish(CANCEL_CHANNEL, runId)
   }
 
+  async function execute(job: ExecuteJob, wait: Wait): Promise<ExecuteReply | undefined> {
+    const waiter = await start(job, wait).catch((error: unknown) => {
+      replies.abandon(job)
+      throw error
+    })
+    const reply = await waiter.reply
+    if (reply === 'gone') {
+      await cancel(job.runId, job.projectId)
+      const reason: unknown = wait.signal?.reason
+      throw reason instanceof HttpError ? reason : badRequest('The caller has gone')
+    }
+    return reply === undefined ? undefined : withBody(redis, reply)
+  }
+
   return {
-    home: homeOf(config.redisUrl),
-    get commands() {
-      return counter.count
-    },
-    async execute(job, { waitMs, signal }) {
-      return failAs503(async () => {
-        const waiter = await start(job, { waitMs, signal }).catch((error: unknown) => {
-          replies.abandon(job)
-          throw error
-        })
-        const reply = await waiter.reply
-        if (reply === 'gone') {
-          await cancel(job.runId, job.projectId)
-          throw signal?.reason instanceof HttpError
-            ? signal.reason
-            : badRequest('The caller has gone')
-        }
-        return reply === undefined ? undefined : withBody(redis, reply)
-      })
-    },
+    execute: (job, wait) => failAs503(() => execute(job, wait)),
     async enqueue(job, store) {
       const lane = await failAs503(() => admission.admit('bots-async', job, true))
       await store()
       try {
-        await add('bots-async', await checkIn({ ...job, asynchronous: true }), lane)
+        await jobs.add('bots-async', await jobs.checkIn({ ...job, asynchronous: true }), lane)
       } catch (error) {
         // It is stored: the upkeep of a worker adds it when Redis is back.
         log.warn({ runId: job.runId, cause: error }, 'An asynchronous run waits for Redis')
       }
     },
     sendAway: () => replies.sendAway(),
-    async late(job) {
-      return failAs503(async () => {
-        const names = [keys.reply(job.runId), keys.late(job.runId)]
-        const lease = job.deadline - Date.now() + 2 * LEASE_SLACK_MS + config.botTimeoutMaxMs
-        const reply = await runScript(redis, LATE, names, [lease])
-        return typeof reply === 'string' ? withBody(redis, JSON.parse(reply)) : undefined
-      })
-    },
+    late: (job) => failAs503(() => lateReply(parts, job)),
     async restore(job) {
-      if (await has('bots-async', job.runId)) return false
-      await add('bots-async', await checkIn({ ...job, asynchronous: true }), 0)
+      if (await jobs.has('bots-async', job.runId)) return false
+      await jobs.add('bots-async', await jobs.checkIn({ ...job, asynchronous: true }), 0)
       return true
     },
-    has,
+    cancel: (runId, projectId) => failAs503(() => cancel(runId, projectId)),
+  }
+}
+
+async function lateReply(
+  { config, redis }: Parts,
+  { runId, deadline }: ExecuteJob,
+): Promise<ExecuteReply | undefined> {
+  const lease = deadline - Date.now() + 2 * LEASE_SLACK_MS + config.botTimeoutMaxMs
+  const reply = await runScript(redis, LATE, [keys.reply(runId), keys.late(runId)], [lease])
+  return typeof reply === 'string' ? withBody(redis, JSON.parse(reply)) : undefined
+}
+
+type OtherJobs = Pick<Queues, 'addRequest' | 'hasRequest' | 'wake'>
+
+function otherJobs({ log, redis, requests, exports, imports }: Parts): OtherJobs {
+  return {
     async addRequest(id) {
       const options = { jobId: id, removeOnComplete: true, removeOnFail: true }
       await requests.add('request', {}, options).catch((cause: unknown) => {
@@ -215,7 +264,13 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
         log.warn({ queue: name, cause }, 'Parts wait for Redis')
       })
     },
-    cancel: (runId, projectId) => failAs503(() => cancel(runId, projectId)),
+  }
+}
+
+type Observation = Pick<Queues, 'workers' | 'depths' | 'waitingSince' | 'workerMetrics' | 'ping'>
+
+function observation({ redis, all }: Parts): Observation {
+  return {
     workers: () => alive(redis, 'bots-sync'),
     async depths() {
       const counts = await Promise.all(
@@ -249,12 +304,6 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
       const started = performance.now()
       await redis.ping()
       return performance.now() - started
-    },
-    async close() {
-      replies.close()
-      await Promise.allSettled(all.map((queue) => queue.close()))
-      redis.disconnect()
-      subscriber.disconnect()
     },
   }
 }

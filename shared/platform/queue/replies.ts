@@ -45,92 +45,109 @@ interface Waiting {
 
 /** Subscribes to the channel; `close` lets every waiter end without a reply. */
 export async function openReplies(options: RepliesOptions): Promise<Replies> {
-  const { redis, subscriber, channel, log } = options
-  const waiting = new Map<string, Waiting>()
-  const abandoned = new Map<string, ExecuteJob>()
+  const replies = new ReplyChannel(options)
+  await replies.open()
+  return replies
+}
 
-  subscriber.on('message', async (_channel: string, text: string) => {
-    await ownTurn()
-    const reply: ExecuteReply = JSON.parse(text)
-    waiting.get(reply.runId)?.settle(reply)
-  })
-  await subscriber.subscribe(channel)
+class ReplyChannel implements Replies {
+  readonly #options: RepliesOptions
+  readonly #waiting = new Map<string, Waiting>()
+  readonly #abandoned = new Map<string, ExecuteJob>()
+  readonly #onReady = () => {
+    const { log } = this.#options
+    this.#recover().catch((error: unknown) => log.warn({ cause: error }, 'Replies may be missing'))
+  }
 
-  async function recover(): Promise<void> {
+  constructor(options: RepliesOptions) {
+    this.#options = options
+  }
+
+  async open(): Promise<void> {
+    const { redis, subscriber, channel } = this.#options
+    subscriber.on('message', async (_channel: string, text: string) => {
+      await ownTurn()
+      const reply: ExecuteReply = JSON.parse(text)
+      this.#waiting.get(reply.runId)?.settle(reply)
+    })
+    await subscriber.subscribe(channel)
+    redis.on('ready', this.#onReady)
+    subscriber.on('ready', this.#onReady)
+  }
+
+  wait(job: ExecuteJob, waitMs: number, signal: AbortSignal | undefined): Waiter {
+    const { promise, resolve } = Promise.withResolvers<ExecuteReply | 'gone' | undefined>()
+    const settle = (reply: ExecuteReply | 'gone' | undefined) => {
+      clearTimeout(timer)
+      signal?.removeEventListener('abort', onAbort)
+      this.#waiting.delete(job.runId)
+      resolve(reply)
+    }
+    const onAbort = () => settle('gone')
+    // The time may be over before a busy process has read a reply that came in time.
+    const timer = setTimeout(() => void lastTurn().then(() => settle(undefined)), waitMs)
+    signal?.addEventListener('abort', onAbort, { once: true })
+    this.#waiting.set(job.runId, { job, settle, addedAgain: false })
+    if (signal?.aborted) onAbort()
+    return { reply: promise }
+  }
+
+  abandon(job: ExecuteJob): void {
+    this.#abandoned.set(job.runId, job)
+    this.#waiting.get(job.runId)?.settle(undefined)
+    // Redis runs commands in order, so this one comes last even where Redis was merely silent.
+    this.#withdraw(job).catch(() => undefined)
+  }
+
+  sendAway(): void {
+    for (const { settle } of [...this.#waiting.values()]) settle(undefined)
+  }
+
+  close(): void {
+    const { redis, subscriber } = this.#options
+    redis.off('ready', this.#onReady)
+    subscriber.off('ready', this.#onReady)
+    this.sendAway()
+  }
+
+  async #recover(): Promise<void> {
+    const { redis, subscriber, channel } = this.#options
     if (redis.status !== 'ready' || subscriber.status !== 'ready') return
     // First hear, then look: a reply between the two is seen by one of them.
     await subscriber.subscribe(channel)
-    await Promise.all([...abandoned.values()].map(withdraw))
-    await Promise.all([...waiting.values()].map(look))
+    await Promise.all([...this.#abandoned.values()].map((job) => this.#withdraw(job)))
+    await Promise.all([...this.#waiting.values()].map((entry) => this.#look(entry)))
   }
 
-  async function look(entry: Waiting): Promise<void> {
+  async #look(entry: Waiting): Promise<void> {
+    const { redis, has } = this.#options
     const { runId } = entry.job
-    const isKnown = await options.has(runId)
+    const isKnown = await has(runId)
     // A job that has ended just now has its reply on the way.
     if (!isKnown) await delay(GONE_MS).then(lastTurn)
     const stored = await redis.get(keys.reply(runId))
     if (stored !== null) entry.settle(JSON.parse(stored))
-    else if (!isKnown && waiting.get(runId) === entry) await addAgain(entry)
+    else if (!isKnown && this.#waiting.get(runId) === entry) await this.#addAgain(entry)
   }
 
-  async function withdraw(job: ExecuteJob): Promise<void> {
-    await options.withdraw(job)
-    abandoned.delete(job.runId)
+  async #withdraw(job: ExecuteJob): Promise<void> {
+    await this.#options.withdraw(job)
+    this.#abandoned.delete(job.runId)
   }
 
-  async function addAgain(entry: Waiting): Promise<void> {
+  async #addAgain(entry: Waiting): Promise<void> {
+    const { redis, add } = this.#options
     const { runId } = entry.job
     if (entry.addedAgain || (await redis.exists(keys.journal(runId))) === 1) {
       entry.settle(interrupted(runId))
       return
     }
     entry.addedAgain = true
-    await options.add(entry.job)
-  }
-
-  const sendAway = () => {
-    for (const { settle } of [...waiting.values()]) settle(undefined)
-  }
-  const onReady = () => {
-    recover().catch((error: unknown) => log.warn({ cause: error }, 'Replies may be missing'))
-  }
-  redis.on('ready', onReady)
-  subscriber.on('ready', onReady)
-
-  return {
-    wait(job, waitMs, signal) {
-      const { promise, resolve } = Promise.withResolvers<ExecuteReply | 'gone' | undefined>()
-      const settle = (reply: ExecuteReply | 'gone' | undefined) => {
-        clearTimeout(timer)
-        signal?.removeEventListener('abort', onAbort)
-        waiting.delete(job.runId)
-        resolve(reply)
-      }
-      const onAbort = () => settle('gone')
-      // Of a process that is behind, the time may be over before it has read a reply that came in time.
-      const timer = setTimeout(() => void lastTurn().then(() => settle(undefined)), waitMs)
-      signal?.addEventListener('abort', onAbort, { once: true })
-      waiting.set(job.runId, { job, settle, addedAgain: false })
-      if (signal?.aborted) onAbort()
-      return { reply: promise }
-    },
-    abandon(job) {
-      abandoned.set(job.runId, job)
-      waiting.get(job.runId)?.settle(undefined)
-      // A Redis that was merely silent does what it was asked in order, this last.
-      withdraw(job).catch(() => undefined)
-    },
-    sendAway,
-    close() {
-      redis.off('ready', onReady)
-      subscriber.off('ready', onReady)
-      sendAway()
-    },
+    await add(entry.job)
   }
 }
 
-/** The reply of a run that stopped midway and cannot be repeated (bots.md §9). */
+/** The reply of a run that stopped midway and cannot be repeated. */
 export function interrupted(runId: string): ExecuteReply {
   const outcome = {
     resourceType: 'OperationOutcome',

@@ -57,110 +57,148 @@ export async function openRuns(config: Config, log: Logger): Promise<Runs> {
   const redis = openRedis(config, 'worker', log)
   const subscriber = openRedis(config, 'subscribe', log)
   await Promise.all([untilReady(redis, log), untilReady(subscriber, log)])
-  const workerId = randomUUID()
-  const cancelled = new Map<string, number>()
-  const listeners: ((runId: string) => void)[] = []
-  let liveWorkers = 1
+  const runs = new WorkerRuns(config, log, redis, subscriber)
+  await runs.open()
+  return runs
+}
 
-  subscriber.on('message', (_channel: string, runId: string) => {
-    const now = Date.now()
-    for (const [id, at] of cancelled) {
-      if (now - at < CANCEL_MEMORY_MS) break
-      cancelled.delete(id)
-    }
-    cancelled.set(runId, now)
-    for (const listener of listeners) listener(runId)
-  })
-  await subscriber.subscribe(CANCEL_CHANNEL)
+class WorkerRuns implements Runs {
+  readonly workerId = randomUUID()
+  readonly connection: Redis
+  readonly #config: Config
+  readonly #log: Logger
+  readonly #subscriber: Redis
+  readonly #cancelled = new Map<string, number>()
+  readonly #listeners: ((runId: string) => void)[] = []
+  #liveWorkers = 1
+  #served: readonly BotQueue[] = []
+  #timer: NodeJS.Timeout | undefined
+  #tick: () => void = () => {}
 
-  let served: readonly BotQueue[] = []
-  let timer: NodeJS.Timeout | undefined
-  let tick: () => void = () => {}
-
-  async function beat(metrics: () => Promise<string>): Promise<void> {
-    if (redis.status !== 'ready') return
-    for (const name of served) {
-      const count = await runScript(
-        redis,
-        HEARTBEAT,
-        [keys.workers(name)],
-        [workerId, WORKER_TTL_MS],
-      )
-      if (name === 'bots-sync') liveWorkers = Math.max(1, Number(count))
-    }
-    await redis.set(keys.metrics(workerId), await metrics(), 'PX', WORKER_TTL_MS)
+  constructor(config: Config, log: Logger, redis: Redis, subscriber: Redis) {
+    this.#config = config
+    this.#log = log
+    this.connection = redis
+    this.#subscriber = subscriber
   }
-  async function checkOut(reply: ExecuteReply): Promise<ExecuteReply> {
+
+  async open(): Promise<void> {
+    this.#subscriber.on('message', (_channel: string, runId: string) => this.#cancel(runId))
+    await this.#subscriber.subscribe(CANCEL_CHANNEL)
+  }
+
+  get liveWorkers(): number {
+    return this.#liveWorkers
+  }
+
+  async announce(served: readonly BotQueue[], metrics: () => Promise<string>): Promise<void> {
+    this.#served = served
+    this.#tick = () => {
+      this.#beat(metrics).catch((error: unknown) =>
+        this.#log.warn({ cause: error }, 'Heartbeat failed'),
+      )
+    }
+    await this.#beat(metrics)
+    this.#timer = setInterval(this.#tick, HEARTBEAT_MS)
+    // After an outage callers are refused until they hear of a worker again.
+    this.connection.on('ready', this.#tick)
+  }
+
+  async input(job: ExecuteJob): Promise<string | undefined> {
+    if (job.inputKey === undefined) return job.input
+    const text = await this.connection.get(job.inputKey)
+    if (text === null) throw new Error(`The input of run ${job.runId} has expired`)
+    return text
+  }
+
+  async markWrite({ runId, deadline }: ExecuteJob): Promise<void> {
+    const { botTimeoutMaxMs } = this.#config
+    const ttl = Math.max(deadline - Date.now(), 0) + botTimeoutMaxMs + REPLY_TTL_MS
+    await this.connection.set(keys.journal(runId), this.workerId, 'PX', ttl)
+  }
+
+  async hasWritten(runId: string): Promise<boolean> {
+    return (await this.connection.exists(keys.journal(runId))) === 1
+  }
+
+  async forgetWrites(runId: string): Promise<void> {
+    await this.connection.unlink(keys.journal(runId))
+  }
+
+  async isLate(runId: string): Promise<boolean> {
+    return (await this.connection.exists(keys.late(runId))) === 1
+  }
+
+  async finish(job: ExecuteJob, reply: ExecuteReply, ranMs: number): Promise<Finished> {
+    const queue = job.asynchronous ? 'bots-async' : 'bots-sync'
+    const { runId } = job
+    const names = [
+      keys.flight(queue, job.projectId),
+      keys.reply(runId),
+      keys.late(runId),
+      keys.input(runId),
+    ]
+    const awaited = job.reply !== undefined
+    const isNearEnd = Date.now() > (job.waitUntil ?? 0) - KEEP_AFTER_MS
+    const keep = awaited && (ranMs > KEEP_AFTER_MS || isNearEnd)
+    const message = awaited ? JSON.stringify(await this.#checkOut(reply)) : ''
+    const values = [runId, job.reply ?? '', message, keep ? 1 : 0]
+    const sent = runScript(this.connection, FINISH, names, values)
+    return { isLate: sent.then((late) => job.asynchronous === true || late !== null), isNearEnd }
+  }
+
+  wasCancelled(runId: string): boolean {
+    return this.#cancelled.has(runId)
+  }
+
+  onCancel(listener: (runId: string) => void): void {
+    this.#listeners.push(listener)
+  }
+
+  async close(): Promise<void> {
+    clearInterval(this.#timer)
+    this.connection.off('ready', this.#tick)
+    await this.#leave()
+    this.connection.disconnect()
+    this.#subscriber.disconnect()
+  }
+
+  #cancel(runId: string): void {
+    const now = Date.now()
+    for (const [id, at] of this.#cancelled) {
+      if (now - at < CANCEL_MEMORY_MS) break
+      this.#cancelled.delete(id)
+    }
+    this.#cancelled.set(runId, now)
+    for (const listener of this.#listeners) listener(runId)
+  }
+
+  async #beat(metrics: () => Promise<string>): Promise<void> {
+    const redis = this.connection
+    if (redis.status !== 'ready') return
+    for (const name of this.#served) {
+      const values = [this.workerId, WORKER_TTL_MS]
+      const count = await runScript(redis, HEARTBEAT, [keys.workers(name)], values)
+      if (name === 'bots-sync') this.#liveWorkers = Math.max(1, Number(count))
+    }
+    await redis.set(keys.metrics(this.workerId), await metrics(), 'PX', WORKER_TTL_MS)
+  }
+
+  async #checkOut(reply: ExecuteReply): Promise<ExecuteReply> {
     const { body, ...rest } = reply
     if (body === undefined || Buffer.byteLength(body) <= INLINE_BYTES) return reply
     const bodyKey = keys.body(reply.runId)
-    await redis.set(bodyKey, body, 'PX', REPLY_TTL_MS)
+    await this.connection.set(bodyKey, body, 'PX', REPLY_TTL_MS)
     return { ...rest, bodyKey }
   }
 
-  return {
-    workerId,
-    connection: redis,
-    async announce(queues, metrics) {
-      served = queues
-      tick = () => {
-        beat(metrics).catch((error: unknown) => log.warn({ cause: error }, 'Heartbeat failed'))
-      }
-      await beat(metrics)
-      timer = setInterval(tick, HEARTBEAT_MS)
-      // After an outage callers are refused until they hear of a worker again.
-      redis.on('ready', tick)
-    },
-    get liveWorkers() {
-      return liveWorkers
-    },
-    async input(job) {
-      if (job.inputKey === undefined) return job.input
-      const text = await redis.get(job.inputKey)
-      if (text === null) throw new Error(`The input of run ${job.runId} has expired`)
-      return text
-    },
-    async markWrite(job) {
-      const ttl = Math.max(job.deadline - Date.now(), 0) + config.botTimeoutMaxMs + REPLY_TTL_MS
-      await redis.set(keys.journal(job.runId), workerId, 'PX', ttl)
-    },
-    hasWritten: async (runId) => (await redis.exists(keys.journal(runId))) === 1,
-    forgetWrites: async (runId) => void (await redis.unlink(keys.journal(runId))),
-    isLate: async (runId) => (await redis.exists(keys.late(runId))) === 1,
-    async finish(job, reply, ranMs) {
-      const queue = job.asynchronous ? 'bots-async' : 'bots-sync'
-      const { runId } = job
-      const names = [
-        keys.flight(queue, job.projectId),
-        keys.reply(runId),
-        keys.late(runId),
-        keys.input(runId),
-      ]
-      const awaited = job.reply !== undefined
-      const isNearEnd = Date.now() > (job.waitUntil ?? 0) - KEEP_AFTER_MS
-      const keep = awaited && (ranMs > KEEP_AFTER_MS || isNearEnd)
-      const message = awaited ? JSON.stringify(await checkOut(reply)) : ''
-      const values = [runId, job.reply ?? '', message, keep ? 1 : 0]
-      const sent = runScript(redis, FINISH, names, values)
-      return { isLate: sent.then((late) => job.asynchronous === true || late !== null), isNearEnd }
-    },
-    wasCancelled: (runId) => cancelled.has(runId),
-    onCancel: (listener) => void listeners.push(listener),
-    async close() {
-      clearInterval(timer)
-      redis.off('ready', tick)
-      await leave(redis, served, workerId)
-      redis.disconnect()
-      subscriber.disconnect()
-    },
+  /** A worker that stops takes no more work: it leaves at once. */
+  async #leave(): Promise<void> {
+    const redis = this.connection
+    if (redis.status !== 'ready') return
+    await Promise.all(this.#served.map((name) => redis.zrem(keys.workers(name), this.workerId)))
+    await redis.unlink(keys.metrics(this.workerId))
   }
-}
-
-/** A worker that stops is no reason to accept work: it leaves at once. */
-async function leave(redis: Redis, served: readonly BotQueue[], workerId: string): Promise<void> {
-  if (redis.status !== 'ready') return
-  await Promise.all(served.map((name) => redis.zrem(keys.workers(name), workerId)))
-  await redis.unlink(keys.metrics(workerId))
 }
 
 /** The bot queues among the names of WORKER_QUEUES. */

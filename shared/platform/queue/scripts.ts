@@ -1,4 +1,4 @@
-/** What Redis decides in one step, and the keys it decides on. Times are Redis' own, in ms. */
+/** The scripts that Redis runs in one step, and their keys. Times are Redis' own, in ms. */
 import { createHash } from 'node:crypto'
 import type { Redis } from '../redis/redis.ts'
 

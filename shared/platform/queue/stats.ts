@@ -1,5 +1,5 @@
 /**
- * What the bots of a project did, for its administrators: counted in the workers, added to one hash a
+ * Statistics of the bots of a project, for its administrators: counted in the workers, added to one hash a
  * project in Redis now and then, so that a run costs no command. Totals outlive the workers.
  */
 
@@ -87,7 +87,7 @@ export function createStats(): Stats {
   }
 }
 
-/** Of the last 7 days in which the project had runs; the busiest bot first. */
+/** Reads the last 7 days in which the project had runs; the busiest bot comes first. */
 export async function readBotStats(redis: Redis, projectId: string): Promise<readonly BotStats[]> {
   const bots = new Map<string, [string, string, number][]>()
   for (const [field, value] of Object.entries(await redis.hgetall(hashOf(projectId)))) {

@@ -15,7 +15,7 @@ import {
 import type { Redis } from '../redis/redis.ts'
 
 export interface TakingBackend extends RedisQueueBackend {
-  /** What locks the job, if it came along with the end of a wait and nobody has asked yet. */
+  /** Returns once the token that locks a job which came with the end of a wait. */
   tokenOf(jobId: string | undefined): string | undefined
   /** Ends the wait, and waits for what came of it; no other job is asked for from then on. */
   endWait(): Promise<void>

@@ -7,7 +7,7 @@ import { type Job, type JobJson, type Processor, Worker, type WorkerOptions } fr
 import type { Redis } from '../redis/redis.ts'
 import { createTakingBackend, type TakingBackend } from './taking.ts'
 
-/** What all queues of a process may lend together. */
+/** The places that all queues of a process may lend together. */
 export interface Loans {
   readonly most: number
   count: number
@@ -74,7 +74,7 @@ export class LendingWorker<Data> extends Worker<Data, null, string, TakingBacken
     this.#inHand.set(id, inHand)
     const done = super
       .processJob(job, token, () => {
-        // Who has lent its place has none to fetch a job for; who fetches one has none to lend.
+        // A run that has lent its place fetches no job for it; one that fetches a job lends no place.
         const hasPlace = inHand.lend !== undefined
         inHand.lend = undefined
         return hasPlace && fetchNext()

@@ -1,5 +1,5 @@
 /**
- * What may be spent in a minute. Each process counts for itself and tells Redis only after every
+ * Limits what may be spent in a minute. Each process counts for itself and updates Redis only after every
  * hundredth of the limit, in the background, so that no request waits for Redis; processes together
  * may let through that much more than the limit. While Redis is away each counts alone.
  */
@@ -26,25 +26,25 @@ interface Count {
   readonly window: number
   own: number
   /** How many of `own` Redis knows. */
-  told: number
+  sent: number
   others: number
-  telling: boolean
+  isSending: boolean
 }
 
 /** `name` keeps the counts of several limiters apart in Redis. */
 export function createLimiter(name: string, redis: Redis, log: Logger): Limiter {
   const counts = new LRUCache<string, Count>({ max: TRACKED })
 
-  const tell = async (of: string, count: Count): Promise<void> => {
-    const telling = count.own - count.told
+  const publish = async (of: string, count: Count): Promise<void> => {
+    const units = count.own - count.sent
     const key = `botica:limit:${name}:${of}:${count.window}`
     const replies = await redis
       .multi()
-      .incrby(key, telling)
+      .incrby(key, units)
       .pexpire(key, 2 * WINDOW_MS)
       .exec()
-    count.told += telling
-    count.others = Math.max(0, Number(replies?.[0]?.[1] ?? count.told) - count.told)
+    count.sent += units
+    count.others = Math.max(0, Number(replies?.[0]?.[1] ?? count.sent) - count.sent)
   }
 
   return {
@@ -53,17 +53,17 @@ export function createLimiter(name: string, redis: Redis, log: Logger): Limiter 
       const window = Math.floor(now / WINDOW_MS)
       const known = counts.get(key)
       const count =
-        known?.window === window ? known : { window, own: 0, told: 0, others: 0, telling: false }
+        known?.window === window ? known : { window, own: 0, sent: 0, others: 0, isSending: false }
       if (count !== known) counts.set(key, count)
       count.own += units
       const share = Math.max(1, Math.floor(limit / SHARES))
-      const isDue = count.told === 0 || count.own - count.told >= share
-      if (isDue && units > 0 && !count.telling) {
-        count.telling = true
-        tell(key, count)
+      const isDue = count.sent === 0 || count.own - count.sent >= share
+      if (isDue && units > 0 && !count.isSending) {
+        count.isSending = true
+        publish(key, count)
           .catch((error: Error) => log.debug({ reason: error.message }, 'Limits are not shared'))
           .finally(() => {
-            count.telling = false
+            count.isSending = false
           })
       }
       const left = limit - count.own - count.others

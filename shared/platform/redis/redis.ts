@@ -1,7 +1,9 @@
 /** One way to open a Redis connection. It reconnects by itself for as long as the process lives. */
+
 import type { Socket } from 'node:net'
 import { Redis } from 'ioredis'
 import type { Config } from '../../config/config.ts'
+import { waits } from '../../config/waits.ts'
 import type { Logger } from '../../log.ts'
 
 export type { Redis }
@@ -12,7 +14,6 @@ export type { Redis }
  */
 export type RedisPurpose = 'request' | 'subscribe' | 'worker'
 
-const START_PATIENCE_MS = 30_000
 /** A wrong password or account, or a database number that is not there: ioredis would use number 0. */
 const REFUSAL = /^(WRONGPASS|NOAUTH|NOPERM|ERR (invalid password|invalid DB|DB index|AUTH))/
 
@@ -25,7 +26,7 @@ export function openRedis(config: Config, purpose: RedisPurpose, log: Logger): R
     retryStrategy: (attempt) => Math.min(50 * attempt, 1000),
     ...(purpose === 'request'
       ? {
-          commandTimeout: START_PATIENCE_MS,
+          commandTimeout: waits.startMs,
           enableOfflineQueue: false,
           // A command that was already refused to its caller must not run after a reconnect.
           autoResendUnfulfilledCommands: false,
@@ -76,7 +77,7 @@ function writeOnceATurn(redis: Redis): void {
 
 const awayByLog = new WeakMap<Logger, Set<Redis>>()
 
-/** Connections without Redis: of all that a process has, the first to go and the last to come back tell. */
+/** Connections that are down. Only the first loss and the last recovery are logged. */
 function awayOf(log: Logger): Set<Redis> {
   const known = awayByLog.get(log)
   if (known !== undefined) return known
@@ -93,7 +94,7 @@ export async function untilReady(redis: Redis, log: Logger): Promise<void> {
   const started = Date.now()
   await new Promise<void>((resolve, reject) => {
     const timer = setInterval(() => {
-      if (Date.now() - started < START_PATIENCE_MS) {
+      if (Date.now() - started < waits.startMs) {
         log.warn('Waiting for Redis')
         return
       }

@@ -9,19 +9,19 @@ import type { Redis } from './redis.ts'
 const KEY = `${PREFIX}:web-busy`
 const TELL_MS = 500
 const LOOK_MS = 250
-/** Told twice before it is forgotten. */
+/** Published twice before it expires. */
 const VALID_MS = 1200
 /** Share of the time in which the event loop did not wait. */
 const MUCH = 0.5
 
 /** From now on. */
-export function tellWebLoad(redis: Pick<Redis, 'set'>): void {
+export function publishWebLoad(redis: Pick<Redis, 'set'>): void {
   let last = performance.eventLoopUtilization()
   setInterval(() => {
     const now = performance.eventLoopUtilization()
     const { utilization } = performance.eventLoopUtilization(now, last)
     last = now
-    // That Redis is away is said by its connection.
+    // The connection itself logs that Redis is away.
     if (utilization > MUCH) redis.set(KEY, 1, 'PX', VALID_MS).catch(() => undefined)
   }, TELL_MS).unref()
 }

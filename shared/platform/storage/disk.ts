@@ -2,18 +2,30 @@
  * Storage in a folder. A file is written below `incoming` and renamed when it is whole and on the
  * disk, so that what bears a key is never half a file. A folder goes with its last file.
  */
+
 import { randomUUID } from 'node:crypto'
 import { constants } from 'node:fs'
-import { access, mkdir, open, readdir, rename, rm, rmdir, stat } from 'node:fs/promises'
+import {
+  access,
+  type FileHandle,
+  mkdir,
+  open,
+  readdir,
+  rename,
+  rm,
+  rmdir,
+  stat,
+} from 'node:fs/promises'
 import path from 'node:path'
 import { contentMissing } from '../../errors.ts'
-import { writeWhole } from './disk-write.ts'
+import { pageBytes } from './page-memory.ts'
+import { release } from './release.ts'
 import type { Storage } from './storage.ts'
 
 /** So often a folder may go while a file is put into it. */
 const PLACINGS = 8
 /**
- * What is read at a time of a range; Node allocates no more than is left of it. By Node's own 64 KiB a MiB takes twice
+ * The size of a read of a range; Node allocates no more than is left of it. With Node's own 64 KiB a MiB takes twice
  * the CPU, and comes at a third of the speed from the disk.
  */
 const READ_BYTES = 256 * 1024
@@ -92,4 +104,51 @@ async function removeAbandoned(incoming: string, before: Date): Promise<void> {
 
 function isAbsent(error: unknown): boolean {
   return (error as NodeJS.ErrnoException).code === 'ENOENT'
+}
+
+/** Below this size the kernel's copy costs less than to open the file once more. */
+const LEAST_BYTES = 256 * 1024
+
+/** Writes a new file, which is closed, and on the disk, when the promise resolves. */
+export async function writeWhole(
+  handle: FileHandle,
+  file: string,
+  source: AsyncIterable<Uint8Array>,
+): Promise<void> {
+  try {
+    let size = 0
+    for await (const chunk of source) {
+      const direct = await writePages(file, chunk, size)
+      await writeAll(handle, chunk.subarray(direct), size + direct)
+      size += chunk.length
+      release(chunk)
+    }
+    await handle.datasync()
+  } finally {
+    await handle.close()
+  }
+}
+
+/** How many bytes of the chunk it has written: none where its memory or the file system is not made for it. */
+async function writePages(file: string, chunk: Uint8Array, at: number): Promise<number> {
+  const bytes = pageBytes(chunk, at)
+  if (bytes < LEAST_BYTES) return 0
+  let handle: FileHandle | undefined
+  try {
+    handle = await open(file, constants.O_WRONLY | constants.O_DIRECT)
+    await writeAll(handle, chunk.subarray(0, bytes), at)
+    return bytes
+  } catch {
+    // A fault of the disk itself shows again when everything is written in the ordinary way.
+    return 0
+  } finally {
+    await handle?.close()
+  }
+}
+
+async function writeAll(handle: FileHandle, bytes: Uint8Array, from: number): Promise<void> {
+  // `writeFile` would go to the thread pool and back for each 512 KiB.
+  for (let at = 0; at < bytes.length; ) {
+    at += (await handle.write(bytes, at, bytes.length - at, from + at)).bytesWritten
+  }
 }

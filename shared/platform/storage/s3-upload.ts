@@ -61,7 +61,7 @@ export async function uploadObject(
         break
       }
       const part = sendPart(block, size, parts.length + 1)
-      // Who waits for a block, or for all parts, is told.
+      // The failure rejects whatever waits for a block, or for all parts.
       part.catch(blocks.fail)
       parts.push(part)
     }
@@ -77,7 +77,7 @@ export async function uploadObject(
   }
 }
 
-/** Those begun before a time: their parts are paid for, though nobody sends the others any more. */
+/** Aborts uploads that began before a time: their parts are paid for, though nobody sends the others any more. */
 export async function abortUploads(
   client: S3Client,
   place: { readonly Bucket: string; readonly Prefix: string },

@@ -1,16 +1,18 @@
 /** Storage in a bucket; credentials come from where the client library looks for them (`AWS_*`). */
+
 import { IncomingMessage } from 'node:http'
 import { Readable } from 'node:stream'
 import {
   DeleteObjectCommand,
   GetObjectCommand,
+  type GetObjectCommandInput,
   HeadBucketCommand,
   NoSuchKey,
   S3Client,
 } from '@aws-sdk/client-s3'
+import { SignatureV4 } from '@smithy/signature-v4'
 import { contentMissing, unavailable } from '../../errors.ts'
 import { release } from './release.ts'
-import { signedAddress } from './s3-sign.ts'
 import { abortUploads, type Encryption, uploadObject } from './s3-upload.ts'
 import type { ContentHeaders, Storage } from './storage.ts'
 
@@ -80,7 +82,7 @@ export function openBucket(url: URL, maxBytes: number): Storage {
   }
 }
 
-/** What the bucket itself is to encrypt objects with, unless it does so by its own settings. */
+/** The encryption that requests ask the bucket for, unless its own settings do. */
 function encryptionOf(searchParams: URLSearchParams): Encryption {
   const [sse, key] = ['sse', 'sseKmsKeyId'].map((name) => searchParams.get(name) ?? undefined)
   // The names are those of the service, which refuses others.
@@ -98,4 +100,49 @@ function releaseReads(answer: IncomingMessage): void {
   // The next answer on this connection has its own listener, which would come after this one.
   answer.once('end', stop)
   answer.once('close', stop)
+}
+
+/** Addresses of objects of a bucket that are read without credentials, for a while. */
+type HttpRequest = Parameters<SignatureV4['presign']>[0]
+
+/** https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-query-string-auth.html */
+export async function signedAddress(
+  client: S3Client,
+  input: GetObjectCommandInput,
+  seconds: number,
+): Promise<string> {
+  const { region, credentials, sha256 } = client.config
+  const signer = new SignatureV4({
+    service: 's3',
+    region,
+    credentials,
+    sha256,
+    uriEscapePath: false,
+  })
+  const command = new GetObjectCommand(input)
+  const made = Promise.withResolvers<string>()
+  command.middlewareStack.add(
+    () =>
+      async ({ request }) => {
+        // The client is one of HTTP: it makes requests of no other kind.
+        const unsigned = request as HttpRequest
+        const headers = {
+          host: unsigned.headers.host ?? unsigned.hostname,
+          'X-Amz-Content-Sha256': 'UNSIGNED-PAYLOAD',
+        }
+        const signed = await signer.presign({ ...unsigned, headers }, { expiresIn: seconds })
+        made.resolve(addressOf(signed))
+        return { response: {}, output: { $metadata: {} } }
+      },
+    { step: 'finalizeRequest', priority: 'high' },
+  )
+  await client.send(command)
+  return made.promise
+}
+
+function addressOf({ protocol, hostname, port, path, query = {} }: HttpRequest): string {
+  const pairs = Object.entries(query).flatMap(([name, value]) =>
+    [value ?? ''].flat().map((one) => `${encodeURIComponent(name)}=${encodeURIComponent(one)}`),
+  )
+  return `${protocol}//${hostname}${port === undefined ? '' : `:${port}`}${path}?${pairs.join('&')}`
 }

@@ -1,5 +1,5 @@
 /**
- * A part of a buffer, told by its bounds. To give each field of each row a Buffer of its own took longer than to
+ * A part of a buffer, given by its bounds. To give each field of each row a Buffer of its own took longer than to
  * copy what it holds.
  */
 export interface Slice {

@@ -14,7 +14,7 @@ import type { ResponseEntry } from '../../fhir/bundle.ts'
 import { parseBody } from '../../fhir/json.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { afterDeletion } from '../../projects/admin-writes.ts'
-import { tellRefusal } from '../../request/refusals.ts'
+import { auditRefusal } from '../../request/refusals.ts'
 import { wholeBody } from '../../request/reply.ts'
 import type { FhirReply, FhirRequest, Interaction } from '../../request/request.ts'
 import type { Services } from '../../services.ts'
@@ -232,7 +232,7 @@ export function failedEntry(
   if (error instanceof HttpError) {
     const { services, principal, request } = interaction
     const { method, path } = entry instanceof HttpError || !entry ? request : entry
-    tellRefusal(services, principal, { ...request, method, path }, error)
+    auditRefusal(services, principal, { ...request, method, path }, error)
     return { status: error.status, outcome: JSON.stringify(error.outcome) }
   }
   if (error instanceof IdentityLost) {

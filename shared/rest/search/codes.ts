@@ -3,7 +3,7 @@ import { LRUCache } from 'lru-cache'
 import { askerKey } from '../../access/principal.ts'
 import { badRequest, located, tooCostly } from '../../errors.ts'
 import { isResource } from '../../fhir/resource.ts'
-import type { ValueSet } from '../../fhir/terminology-data.ts'
+import type { ValueSet } from '../../fhir/terminology.ts'
 import {
   type Condition,
   type Criterion,

@@ -2,11 +2,11 @@
 import { LRUCache } from 'lru-cache'
 import type { Grant } from '../../access/grant.ts'
 import {
+  criteriaGrant,
   readSubscription,
   SUBSCRIPTION,
   type SubscriptionTerms,
 } from '../../access/subscription.ts'
-import { criteriaGrant } from '../../access/subscription-criteria.ts'
 import { HttpError } from '../../errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'

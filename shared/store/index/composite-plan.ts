@@ -6,8 +6,15 @@
  * its system alone: the dictionary tells which those are for a code without one.
  */
 import type { SearchParameter } from '../../fhir/definitions-data.ts'
-import { dateOf, quantityOf, stringsOf, targetOf, tokensOf, urisOf } from '../../fhir/values.ts'
-import { normaliseString } from '../../fhir/values-string.ts'
+import {
+  dateOf,
+  normaliseString,
+  quantityOf,
+  stringsOf,
+  targetOf,
+  tokensOf,
+  urisOf,
+} from '../../fhir/values.ts'
 import { compileExpression, type Leg, type Walk } from '../../fhirpath/extract.ts'
 import type { Derivation } from './derivation.ts'
 

@@ -2,9 +2,11 @@
  * The search parameters that Projects define for themselves. Which ones there are is read with the
  * session, as versions only; what they say is read when a version is new, and compiled once.
  */
+
 import { LRUCache } from 'lru-cache'
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
+import { waits } from '../../config/waits.ts'
 import { badRequest, HttpError } from '../../errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameter, OwnParameters } from '../../fhir/definitions-data.ts'
@@ -43,8 +45,8 @@ export const SEARCH_PARAMETER = 'SearchParameter'
 /** More SearchParameters than this in a Project are not looked at. */
 const MOST = 1000
 /** What a session knows is trusted for so long. */
-const TRUSTED_MS = 5_000
-const TIMES = { freshMs: 2_000, usableMs: 4_000, max: 1_000 }
+const TRUSTED_MS = waits.sessionMs + 1000
+const TIMES = { freshMs: waits.sessionMs / 2, usableMs: waits.sessionMs, max: 1_000 }
 
 /** Columns of OwnVersions; `project` is the SQL of its number. */
 export const ownVersionsSql = (project: string): string => `

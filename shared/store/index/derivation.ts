@@ -6,6 +6,8 @@ import { isObject, type Resource, referenceTo } from '../../fhir/resource.ts'
 import { UCUM } from '../../fhir/ucum.ts'
 import {
   dateOf,
+  laterWords,
+  normaliseString,
   type QuantityRange,
   quantityOf,
   stringsOf,
@@ -14,7 +16,6 @@ import {
   tokensOf,
   urisOf,
 } from '../../fhir/values.ts'
-import { laterWords, normaliseString } from '../../fhir/values-string.ts'
 import type { Keys } from './keys.ts'
 import {
   type CodeRow,
@@ -120,6 +121,7 @@ export class Derivation {
       const v = normaliseString(part)
       if (v === '') continue
       this.strings.push({ p, v })
+      this.others.add(this.keys.uri(p, part))
       for (const word of laterWords(v)) this.strings.push({ p: words, v: word })
     }
   }

@@ -79,7 +79,7 @@ export class Keys {
     return this.#sip.hash(KIND.ofType, this.token(p, system, code), value, '')
   }
 
-  /** uri, canonical (with and without `|version`), `_profile`, `_source`. */
+  /** uri, canonical (with and without `|version`), `_profile`, `_source`; strings as they were written. */
   uri(p: bigint, value: string): bigint {
     return this.#sip.hash(KIND.uri, p, value, '')
   }

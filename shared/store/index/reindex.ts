@@ -2,7 +2,7 @@
  * Index rows of live resources made anew from their content, for those whose rows differ. A resource
  * that is written meanwhile is read again: its writer may have left the rows as they were.
  */
-import { criteriaGrant } from '../../access/subscription-criteria.ts'
+import { criteriaGrant } from '../../access/subscription.ts'
 import { typeName, typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Store } from '../rows/context.ts'

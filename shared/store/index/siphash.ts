@@ -66,19 +66,14 @@ export class SipHash {
     let v3l = this.#k1l ^ 0x79746573
     let v3h = this.#k1h ^ 0x74656462
     let t = 0
+    words.fill(0, count, count + 4)
+    words[count + 1] = length << 24
     for (let i = 0; i <= count + 2; i += 2) {
-      let ml = 0
-      let mh = 0
-      let rounds = 2
-      if (i < count) {
-        ml = words[i] as number
-        mh = words[i + 1] as number
-      } else if (i === count) {
-        mh = length << 24
-      } else {
-        v2l ^= 0xff
-        rounds = 4
-      }
+      const ml = words[i] as number
+      const mh = words[i + 1] as number
+      const isLast = i > count
+      const rounds = isLast ? 4 : 2
+      if (isLast) v2l ^= 0xff
       v3l ^= ml
       v3h ^= mh
       for (let round = 0; round < rounds; round++) {

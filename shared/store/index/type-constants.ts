@@ -1,7 +1,6 @@
 /** What the derivation of a type begins with in one project, and codings that it has met before. */
 import { LRUCache } from 'lru-cache'
-import type { Token } from '../../fhir/values.ts'
-import { plainWords } from '../../fhir/values-string.ts'
+import { plainWords, type Token } from '../../fhir/values.ts'
 import type { Keys } from './keys.ts'
 import type { CodeRow, PlannedType } from './rows.ts'
 

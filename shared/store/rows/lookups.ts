@@ -1,6 +1,7 @@
 /** Short forms of the searches that the service does for itself. */
-import { unlinked } from '../../access/links.ts'
+
 import type { Principal } from '../../access/principal.ts'
+import { unlinked } from '../../access/project-context.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import type { Condition, SearchRequest, SortRule } from '../../query/search-request.ts'
 import type { Repository } from '../repository.ts'

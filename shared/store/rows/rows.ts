@@ -1,6 +1,5 @@
 /** Rows of `version` as values, and what of them a Principal may see. */
-import { hiddenFields, strip } from '../../access/fields/fields.ts'
-import { hasMasks, isMasked, masked } from '../../access/fields/masked.ts'
+import { hasMasks, hiddenFields, isMasked, masked, strip } from '../../access/fields/fields.ts'
 import type { Principal } from '../../access/principal.ts'
 import { typeName } from '../../fhir/definitions.ts'
 import { parseJson } from '../../fhir/json.ts'
@@ -25,6 +24,13 @@ export const versionColumns = (alias: string): string =>
     .join(', ')
 
 /** `id` is needed for deletions, whose rows have no content to read it from. */
+/**
+ * Joins rows `r` of `resource` with their versions, as `v`. The order and the limit leave PostgreSQL the primary key
+ * alone: as a plain join it takes an index of all versions of a type as long as `version` was never analyzed.
+ */
+export const WITH_VERSIONS = `cross join lateral (select * from version c where c.project = r.project
+    and c.type = r.type and c.id = r.id and c.ver <= r.ver order by c.ver desc limit 1) v`
+
 export function toVersion(row: VersionRow, id?: string): Version {
   return {
     type: typeName(row.type),

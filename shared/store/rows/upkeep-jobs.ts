@@ -2,6 +2,7 @@
  * Long work of the upkeep, one row of table `job` each until it is done: what a worker that dies has
  * begun another one goes on with. What somebody has asked for has an AsyncJob of the same id.
  */
+import { waits } from '../../config/waits.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
 
 export type UpkeepKind = 'reindex' | 'expunge'
@@ -110,19 +111,13 @@ export async function releaseUpkeepJob(connection: Connection, id: string): Prom
 }
 
 /**
- * Caches of search parameters are 5 s old at most; by then every process writes by the new ones, and a
- * scan of what was written before misses nothing.
- */
-const SETTLED_MS = 6_000
-
-/**
  * The part of a statement that has the index of Projects brought up to date: one job a Project, which
  * starts over when a change comes while it runs. `projects` is the SQL of an int[].
  */
 export function ownParametersJob(projects: string): string {
   return `insert into job (id, project, kind, state, input, touched)
     select gen_random_uuid(), x, 'own-parameters', 'waiting', '{"changes":0}',
-      clock_timestamp() + ${SETTLED_MS} * interval '1 ms'
+      clock_timestamp() + ${waits.indexMs} * interval '1 ms'
     from unnest(${projects}) x order by x
     on conflict (project) where kind = 'own-parameters' do update
       set input = jsonb_build_object('changes', (job.input->>'changes')::int + 1),
@@ -173,7 +168,7 @@ export async function postponeOwnJob(connection: Connection, id: string): Promis
     name: 'own-job-postpone',
     text: `update job set state = 'waiting', progress = null,
       touched = clock_timestamp() + $2::float8 * interval '1 ms' where id = $1`,
-    values: [id, SETTLED_MS],
+    values: [id, waits.indexMs],
   })
 }
 

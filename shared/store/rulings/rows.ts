@@ -11,7 +11,7 @@ import type { Judging } from '../rows/fetch.ts'
 import { readRow } from '../rows/read.ts'
 import { type VersionRow, versionColumns } from '../rows/rows.ts'
 import { type Bind, binder } from '../rows/side-rows.ts'
-import { behindSelect } from '../search/plan/single-way.ts'
+import { behindSelect } from '../search/plan/ways.ts'
 import { fewRowsSql, grantTests, type Place, placeIn } from '../search/tests/grant-tests.ts'
 
 /** `all`: no policy applies; undefined: nothing lets it through. */

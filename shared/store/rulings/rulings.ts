@@ -96,7 +96,7 @@ function heldBy(store: Store, principal: Principal, row: VersionRow): HeldRow {
   const only = principal.rules && codesNamed(principal.rules, type)
   const resource = readPart(row, planOf(type, own, only))
   const rows = indexRows(store, row.project, resource, own, only)
-  const made = heldRow(row.id, rows, row.content ?? '')
+  const made = heldRow(row.id, rows)
   held.set(row, { rules: principal.rules, held: made })
   return made
 }
@@ -221,7 +221,7 @@ function contentOf(store: Store, principal: Principal, row: VersionRow): Content
   const resource = parseVersion(toVersion(row))
   const { own } = placeIn(store.keys, principal, resource.resourceType, row.project)
   const rows = indexRows(store, row.project, resource, own)
-  return { row, rows, held: heldRow(row.id, rows, row.content ?? '') }
+  return { row, rows, held: heldRow(row.id, rows) }
 }
 
 /** The versions before these deletions, in their order; undefined where there is none. One statement. */

@@ -119,7 +119,7 @@ function rulingAfter(
   interaction: Writing | 'read',
   { write, resource, rows }: Prepared,
 ): Ruling {
-  const held = () => heldRow(write.id, rows(), write.head + write.tail)
+  const held = () => heldRow(write.id, rows())
   return rulingOf(store, principal, resource.resourceType, interaction, write.project, held)
 }
 

@@ -1,6 +1,7 @@
 /** One page of a search, as a Principal sees it: one statement, one more for a total and each step of includes. */
-import { unlinked } from '../../access/links.ts'
+
 import type { Principal } from '../../access/principal.ts'
+import { unlinked } from '../../access/project-context.ts'
 import { forbidden } from '../../errors.ts'
 import type { Statement } from '../../platform/postgres/statement.ts'
 import type { SearchRequest } from '../../query/search-request.ts'

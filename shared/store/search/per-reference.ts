@@ -12,7 +12,7 @@ import type { Condition, SearchRequest } from '../../query/search-request.ts'
 import { keysLiteral } from '../index/keys.ts'
 import type { Store } from '../rows/context.ts'
 import { allow } from '../rows/read.ts'
-import { versionColumns } from '../rows/rows.ts'
+import { versionColumns, WITH_VERSIONS } from '../rows/rows.ts'
 import { type Bind, binder } from '../rows/side-rows.ts'
 import type { SearchPage } from '../rows/version.ts'
 import { orderOf, orderSql } from './order/order.ts'
@@ -21,8 +21,9 @@ import { pageOf, search, showRows } from './page.ts'
 import { matchesOf } from './plan/driver.ts'
 import { prepare } from './plan/prepare.ts'
 import type { Query } from './plan/query.ts'
-import { behindSelect, isPlannedOnce } from './plan/single-way.ts'
+import { isPlannedOnce } from './plan/single-way.ts'
 import type { KeyStatistics } from './plan/statistics.ts'
+import { behindSelect } from './plan/ways.ts'
 import { testOf } from './tests/conditions.ts'
 import { hidesAny } from './tests/grant-tests.ts'
 import { fewSql, probeSql, scopeSql } from './tests/row-test.ts'
@@ -157,7 +158,7 @@ function pagesStatement(
       select ${sorted}, ${versionColumns('v')} from (
         select * from (${rows.join(' union all ')}) r order by ${orderSql(order, 'r')}
         limit ${bind(first?.limit, 'int')} offset ${bind(first?.offset, 'int')}
-      ) r join version v using (project, type, id, ver) order by ${orderSql(order, 'r')}) p
+      ) r ${WITH_VERSIONS} order by ${orderSql(order, 'r')}) p
     limit ${bind(most, 'int')}`
   return { text, values, isKept }
 }

@@ -22,6 +22,6 @@ export function finder(
   return (resource) => {
     const rows = indexRows(store, place.project, resource, place.own)
     const rowId = store.keys.rowId(type, resource.id ?? '')
-    return decide(heldRow(rowId, rows, JSON.stringify(resource)))
+    return decide(heldRow(rowId, rows))
   }
 }

@@ -3,8 +3,8 @@
  * (project, type, criteria), so racing ones never make twins: https://hl7.org/fhir/R4/http.html#ccreate
  */
 
-import { unlinked } from '../../access/links.ts'
 import type { Principal } from '../../access/principal.ts'
+import { unlinked } from '../../access/project-context.ts'
 import { badRequest, multipleMatches } from '../../errors.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { isCondition, type SearchRequest } from '../../query/search-request.ts'

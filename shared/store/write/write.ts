@@ -1,6 +1,12 @@
 /** Update and patch: policy, then one statement to read, if need be, and one to write, after commit the answer. */
-import { hiddenFields, keep, keptFields, strip } from '../../access/fields/fields.ts'
-import { masked, refuseMasks } from '../../access/fields/masked.ts'
+import {
+  hiddenFields,
+  keep,
+  keptFields,
+  masked,
+  refuseMasks,
+  strip,
+} from '../../access/fields/fields.ts'
 import { keepPaths } from '../../access/fields/paths.ts'
 import type { Principal } from '../../access/principal.ts'
 import {

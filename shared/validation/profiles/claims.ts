@@ -8,7 +8,7 @@ export interface Claim extends Place {
   readonly canonicals: readonly string[]
 }
 
-/** Of the resource itself first; what claims nothing is left out. */
+/** Lists claims, those of the resource itself first; resources without claims are left out. */
 export function claimsOf(
   resource: Resource,
   { root = resource, steps = [resource.resourceType] }: Outside = {},
@@ -26,7 +26,7 @@ interface Outside {
   readonly steps?: Place['steps']
 }
 
-/** What is no text is for validation to tell. */
+/** Entries that are no text are skipped; validation reports them. */
 function profilesOf({ meta }: Resource): readonly string[] {
   const claimed = itemsOf(meta?.profile)
   return [...new Set(claimed.filter((item) => typeof item === 'string'))]

@@ -1,4 +1,4 @@
-/** Which values belong to a slice: what its discriminators tell. https://hl7.org/fhir/R4/profiling.html#discriminator */
+/** Which values belong to a slice, by its discriminators. https://hl7.org/fhir/R4/profiling.html#discriminator */
 
 import { isObject } from '../../fhir/resource.ts'
 import { codesOf, isBound } from '../bindings.ts'
@@ -9,20 +9,20 @@ import { type Discriminator, type ElementNode, type ProfileElement, requiredSet 
 
 export interface Membership {
   has(item: Item, run: Run): boolean
-  /** Value sets whose codes must be known to tell. */
+  /** Value sets whose codes must be known to decide. */
   readonly valueSets: ReadonlySet<string>
 }
 
 type IsMember = Membership['has']
 
-/** What else is known of profiles, by their canonical. */
+/** Other profiles, by their canonical. */
 export interface Others {
   check(canonical: string): Check
   /** Undefined for a profile that nobody has. */
   typeOf(canonical: string): string | undefined
 }
 
-/** Undefined when nothing of the slice can be told apart. */
+/** Undefined when nothing identifies values of the slice. */
 export function membership(
   discriminators: readonly Discriminator[],
   slice: ElementNode,
@@ -80,7 +80,7 @@ function typeTest(
     typedAt(item, steps, run).some(({ type }) => codes.some((code) => isNamed(type, code)))
 }
 
-/** What a reference points at is only at hand when it is contained; of others the type must do. */
+/** The target of a reference is only at hand when it is contained; for others the type must do. */
 function profileTest(
   steps: readonly Step[],
   slice: ElementNode,
@@ -116,7 +116,7 @@ function existenceTest(steps: readonly Step[], slice: ElementNode): Test | undef
   return min > 0 ? (value, run) => valuesAt(value, steps, run).length > 0 : undefined
 }
 
-/** What the slice fixes at, above or below the end of the path. */
+/** Tests what the slice fixes at, above or below the end of the path. */
 function valueTest(
   steps: readonly Step[],
   node: ElementNode,
@@ -135,7 +135,7 @@ function valueTest(
   return url === undefined ? undefined : (value) => isObject(value) && value.url === url
 }
 
-/** What is fixed may be fixed by slices of the element. */
+/** Slices of the element may fix the value, too. */
 function fixedTest(
   steps: readonly Step[],
   node: ElementNode,

@@ -2,8 +2,7 @@
  * The paths of discriminators, a small part of FHIRPath: children, `extension(url)`, `resolve()`,
  * `ofType(type)`. https://hl7.org/fhir/R4/profiling.html#discriminator
  */
-import { urlOf } from '../../fhir/canonical.ts'
-import { isObject } from '../../fhir/resource.ts'
+import { isObject, urlOf } from '../../fhir/resource.ts'
 import type { Run } from './run.ts'
 import type { ElementNode } from './tree.ts'
 
@@ -31,7 +30,7 @@ export function stepsOf(path: string): readonly Step[] | undefined {
   return steps
 }
 
-/** What a profile says of the elements at the end of a path. */
+/** Returns what a profile says of the elements at the end of a path. */
 export function nodeAt(node: ElementNode, steps: readonly Step[]): ElementNode | undefined {
   const [step, ...rest] = steps
   if (step === undefined) return node
@@ -52,7 +51,7 @@ export function extensionUrl({ element, children }: ElementNode): unknown {
   return (profile && urlOf(profile)) ?? children.get('url')?.element?.fixedUri
 }
 
-/** A value and the type that the name of its property tells: `Quantity` of `valueQuantity`. */
+/** A value and the type in the name of its property: `Quantity` of `valueQuantity`. */
 export interface Typed {
   readonly value: unknown
   readonly type: string | undefined
@@ -118,7 +117,7 @@ interface Target {
   readonly [name: string]: unknown
 }
 
-/** A contained resource, or of others what the reference itself tells: their type. */
+/** A contained resource, or the type that the reference itself names. */
 function resolved(value: unknown, { contained }: Run['resource']): Target | undefined {
   if (!isObject(value) || typeof value.reference !== 'string') return undefined
   const { reference } = value

@@ -1,9 +1,15 @@
 /** `fixed[x]` and `pattern[x]`. https://hl7.org/fhir/R4/elementdefinition-definitions.html#ElementDefinition.pattern_x_ */
+
+import { HttpError } from '../../errors.ts'
 import { numberOf } from '../../fhir/json.ts'
 import { isObject } from '../../fhir/resource.ts'
-import type { Spend } from './meter.ts'
-import type { Test } from './run.ts'
-import type { ProfileElement } from './tree.ts'
+import { parseDate } from '../../fhir/values-date.ts'
+import type { Variables } from '../../fhirpath/invariant-logic.ts'
+import { type Invariant, tenantInvariant } from '../invariants.ts'
+import type { Report } from '../report.ts'
+import type { Property } from '../shapes.ts'
+import { type Item, MANY_STEPS, maxOf, type Run, rangeText, type Spend, type Test } from './run.ts'
+import type { ElementNode, ProfileElement } from './tree.ts'
 
 /** Whether a value is as the element demands; undefined when it demands nothing. */
 export function patternOf(element: ProfileElement | undefined): Test | undefined {
@@ -49,4 +55,154 @@ function hasPattern(value: unknown, expected: unknown, spend: Spend): boolean {
   return Object.keys(expected).every(
     (name) => Object.hasOwn(value, name) && hasPattern(value[name], expected[name], spend),
   )
+}
+
+/** How many values an element has, and which. */
+interface Range {
+  readonly min: number
+  readonly max: number
+}
+
+/** Undefined where the profile is as its type. */
+export function rangeOf({ element }: ElementNode, property: Property): Range | undefined {
+  const min = element?.min ?? 0
+  const max = maxOf(element?.max) ?? property.max
+  return min > property.min || max < property.max ? { min, max } : undefined
+}
+
+/** Errors go to the run, at the element's name. */
+export function checkCount(count: number, range: Range | undefined, label: string, run: Run): void {
+  if (range === undefined || (count >= range.min && count <= range.max)) return
+  const text =
+    count === 0
+      ? 'Missing required property'
+      : `Invalid number of values: expected ${rangeText(range.min, range.max)}, but found ${count}`
+  run.faults.rule(text, label)
+}
+
+/** The values of an element; of a primitive also those that are extensions alone. */
+export function itemsOf(parent: Record<string, unknown>, property: Property): readonly Item[] {
+  const value = parent[property.name]
+  const sibling = property.check === undefined ? undefined : parent[`_${property.name}`]
+  if (!property.isArray) {
+    if (value === undefined && sibling === undefined) return []
+    return [{ value: value ?? null, property, index: undefined, sibling }]
+  }
+  const values = Array.isArray(value) ? value : []
+  const siblings = Array.isArray(sibling) ? sibling : []
+  return Array.from({ length: Math.max(values.length, siblings.length) }, (_, index) => ({
+    value: values[index] ?? null,
+    property,
+    index,
+    sibling: siblings[index],
+  }))
+}
+
+/** Makes the check of an element's limits; undefined where it sets none. */
+export function limitsOf(
+  element: ProfileElement | undefined,
+): ((value: unknown) => string | undefined) | undefined {
+  const { maxLength } = element ?? {}
+  const least = limitNamed(element, 'minValue')
+  const most = limitNamed(element, 'maxValue')
+  if (maxLength === undefined && least === undefined && most === undefined) return undefined
+  return (value) => {
+    if (maxLength !== undefined && typeof value === 'string' && [...value].length > maxLength) {
+      return `Value is longer than ${maxLength} characters`
+    }
+    if (isBelow(value, least)) return `Value is below the minimum ${textOf(least)}`
+    return isBelow(most, value) ? `Value is above the maximum ${textOf(most)}` : undefined
+  }
+}
+
+function limitNamed(element: ProfileElement | undefined, name: string): unknown {
+  const members: Readonly<Record<string, unknown>> = { ...element }
+  const found = Object.keys(members).find((key) => key.startsWith(name))
+  return found === undefined ? undefined : members[found]
+}
+
+/** False where the two cannot be compared: other units, dates that overlap. */
+function isBelow(a: unknown, b: unknown): boolean {
+  const [first, second] = [numberOf(a), numberOf(b)]
+  if (first !== undefined && second !== undefined) return first < second
+  if (typeof a === 'string' && typeof b === 'string') return isEarlier(a, b)
+  if (!isObject(a) || !isObject(b) || !isSameUnit(a, b)) return false
+  return isBelow(a.value, b.value)
+}
+
+const TIME = /^\d\d:\d\d:\d\d/
+
+function isEarlier(a: string, b: string): boolean {
+  if (TIME.test(a) && TIME.test(b)) return a < b
+  const [first, second] = [parseDate(a), parseDate(b)]
+  return first !== undefined && second !== undefined && first.high <= second.low
+}
+
+function isSameUnit(a: Readonly<Record<string, unknown>>, b: typeof a): boolean {
+  if (a.code !== undefined || b.code !== undefined) {
+    return a.code === b.code && a.system === b.system
+  }
+  return a.unit === b.unit
+}
+
+function textOf(limit: unknown): string {
+  if (!isObject(limit)) return String(limit)
+  return [limit.value, limit.unit ?? limit.code].filter((part) => part !== undefined).join(' ')
+}
+
+/** Returns the invariants that the type does not have already. */
+export function invariantsOf(
+  { element }: ElementNode,
+  type: string,
+  known: readonly Invariant[],
+): readonly Invariant[] {
+  return (element?.constraint ?? [])
+    .filter(({ key, severity, expression }) => {
+      const isNew = known.every((invariant) => invariant.key !== key)
+      return severity === 'error' && expression !== undefined && isNew && !UNIVERSAL_KEYS.has(key)
+    })
+    .map((constraint) => tenantInvariant(constraint, type))
+}
+
+/** Repeated on every element of a snapshot. */
+const UNIVERSAL_KEYS = new Set([
+  'ele-1',
+  'ext-1',
+  'dom-3',
+  'ref-1',
+  'txt-1',
+  'txt-2',
+  'org-1',
+  'sdf-19',
+])
+
+export function checkInvariants(
+  invariants: readonly Invariant[],
+  value: unknown,
+  { resource, root, faults, spend }: Run,
+): void {
+  if (invariants.length === 0) return
+  const variables = { context: value, resource, rootResource: root }
+  for (const invariant of invariants) {
+    const { text, expression } = invariant
+    const isMet = evaluate(invariant, value, variables, faults)
+    if (!isMet) faults.rule(text, undefined, 'invariant', JSON.stringify({ fhirpath: expression }))
+    spend(MANY_STEPS)
+  }
+}
+
+/** An invariant that is no FHIRPath says nothing about the resource, but its author should know. */
+function evaluate(
+  { key, holds }: Invariant,
+  value: unknown,
+  variables: Variables,
+  faults: Report,
+): boolean {
+  try {
+    return holds(value, variables)
+  } catch (error) {
+    if (!(error instanceof HttpError) || error.outcome.issue[0]?.code === 'too-costly') throw error
+    faults.add('warning', 'processing', `Constraint ${key}: ${error.message}`)
+    return true
+  }
 }

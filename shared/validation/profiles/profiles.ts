@@ -6,14 +6,18 @@
 
 import { isResourceType, typeDefinition } from '../../fhir/definitions.ts'
 import { isObject } from '../../fhir/resource.ts'
-import { bindingFault, codesOf, publishedCodes } from '../bindings.ts'
-import { checkTarget } from '../codes.ts'
+import { bindingFault, checkTarget, codesOf, publishedCodes } from '../bindings.ts'
 import { type Property, shapeOf } from '../shapes.ts'
-import { checkInvariants, invariantsOf } from './invariants.ts'
-import { checkCount, itemsOf, rangeOf } from './items.ts'
-import { limitsOf } from './limits.ts'
 import type { Others } from './members.ts'
-import { patternOf } from './patterns.ts'
+import {
+  checkCount,
+  checkInvariants,
+  invariantsOf,
+  itemsOf,
+  limitsOf,
+  patternOf,
+  rangeOf,
+} from './patterns.ts'
 import { at, type Check, conforms, type ItemCheck, type Profile, type Run } from './run.ts'
 import { compileSlices } from './slices.ts'
 import {
@@ -149,7 +153,7 @@ class Compiler implements Others {
   }
 
   /**
-   * What an element or a slice demands of each of its values, compiled when there is one: a path
+   * The check of an element's or slice's values is compiled at the first value: a path
    * through choices of choices would be compiled for every combination of their types.
    */
   #item(node: ElementNode, property: Property): ItemCheck {
@@ -238,7 +242,7 @@ class Compiler implements Others {
     const named = element?.type?.flatMap(({ targetProfile = [] }) => targetProfile) ?? []
     const types = named.map((canonical) => this.typeOf(canonical) ?? 'Resource')
     if (types.length === 0 || types.includes('Resource')) return undefined
-    // What the type itself demands has been told.
+    // Validation of the type has reported its own demands.
     return [...new Set(types)].filter((type) => property.targets?.includes(type) ?? true)
   }
 }

@@ -1,10 +1,10 @@
-/** What the checks of a profile are made of. */
+/** The parts that checks of a profile share. */
 
+import { tooCostly } from '../../errors.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import type { CodeList } from '../bindings.ts'
 import { Report } from '../report.ts'
 import type { Property } from '../shapes.ts'
-import type { Spend } from './meter.ts'
 
 export interface Profile {
   readonly url: string
@@ -34,7 +34,7 @@ export interface Run {
   readonly terminology: Report
   readonly resource: Resource
   readonly root: Resource
-  /** Those value sets that somebody has. */
+  /** The value sets that are known. */
   readonly codes: ReadonlyMap<string, CodeList>
   readonly spend: Spend
 }
@@ -65,7 +65,7 @@ export function at({ property, index }: Item, { faults }: Run, work: () => void)
   faults.leave()
 }
 
-/** Whether a check finds nothing wrong; what it finds is not told. */
+/** True when a check finds nothing wrong; its findings are not reported. */
 export function conforms(check: Check, value: unknown, run: Run): boolean {
   const faults = new Report(true)
   check(value, { ...run, faults, terminology: faults })
@@ -78,4 +78,28 @@ export function maxOf(max: string | undefined): number | undefined {
 
 export function rangeText(min: number, max: number): string {
   return `${min}..${max === Number.POSITIVE_INFINITY ? '*' : max}`
+}
+
+/** Counts steps, of some 100 ns each. Errors: 400 `too-costly`. */
+export type Spend = (steps?: number) => void
+
+/** Far more than any profile needs. A busy machine takes no part in it. */
+const MAX_CPU_MS = 1_000
+const STEPS_BETWEEN_LOOKS = 2_000
+/** So many that the clock is looked at. */
+export const MANY_STEPS = STEPS_BETWEEN_LOOKS
+
+/** The thread's own time is looked at now and then, for the call alone costs 1 µs. */
+export function createMeter(): Spend {
+  const start = process.threadCpuUsage()
+  let left = STEPS_BETWEEN_LOOKS
+  return (steps = 1) => {
+    left -= steps
+    if (left > 0) return
+    left = STEPS_BETWEEN_LOOKS
+    const { user, system } = process.threadCpuUsage(start)
+    if ((user + system) / 1_000 > MAX_CPU_MS) {
+      throw tooCostly('The profiles take too long to check')
+    }
+  }
 }

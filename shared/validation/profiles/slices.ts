@@ -1,4 +1,4 @@
-/** Slices: values of one element told apart by their content. https://hl7.org/fhir/R4/profiling.html#slicing */
+/** Slices divide the values of one element by their content. https://hl7.org/fhir/R4/profiling.html#slicing */
 
 import { codesOf } from '../bindings.ts'
 import type { Property } from '../shapes.ts'
@@ -86,7 +86,7 @@ function hasRestBefore(items: readonly Item[], places: ReadonlyMap<Item, number>
   return first !== -1 && items.slice(first).some((item) => places.has(item))
 }
 
-/** Extensions are told apart by url, choices by type, also where the profile does not say so. */
+/** Extensions are discriminated by url, choices by type, also where the profile does not say so. */
 function defaultsFor({ name }: ElementNode): readonly Discriminator[] {
   const isExtension = name === 'extension' || name === 'modifierExtension'
   return [isExtension ? { type: 'value', path: 'url' } : { type: 'type', path: '$this' }]

@@ -106,7 +106,7 @@ t.test('what one waits for tells nothing of what is hidden', async (t) => {
   for (const name of ['identified', 'told', 'changed']) t.same(toldOf(name), [female.id], name)
 })
 
-/** What was changed has gone out, or never will. */
+/** True once every change has gone out, or never will. */
 async function nothingWaits(): Promise<boolean> {
   const [left] = await services.database.query<{ count: number }>({
     text: 'select ((select count(*) from outbox) + (select count(*) from delivery))::int as count',

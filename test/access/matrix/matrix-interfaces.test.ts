@@ -17,7 +17,7 @@ const SHAPES: Readonly<Record<string, readonly Entry[]>> = {
   observer: [{ resourceType: 'Observation' }, ...inClinic.slice(0, 1)],
 }
 
-/** What came of a query: ids in it, or the code of the first error. */
+/** Returns the ids in the answer to a query, or the code of the first error. */
 async function asked(client: Client, query: string): Promise<string> {
   const { status, body } = await ask(client, query)
   if (status !== 200) return String(status)

@@ -1,4 +1,4 @@
-/** What a bot asks of its worker ends with the run. */
+/** Calls of a bot to its worker end with the run. */
 import { createServer, type ServerResponse } from 'node:http'
 import t from 'tap'
 import type { Services } from '../../../shared/services.ts'
@@ -11,7 +11,7 @@ import { listen } from '../../fixtures/http/listening.ts'
 const PATIENCE_MS = 60_000
 const botica = await openBotica(t)
 
-/** Of a run as the Project's client. */
+/** The bridge of a run as the Project's client. */
 async function aBridge(tenant: Tenant, services: Services = botica.services): Promise<Bridge> {
   const query = `ProjectMembership?profile=ClientApplication/${tenant.adminCredentials.id}`
   const { body } = await botica.superAdmin.get<Untyped>(query)

@@ -10,7 +10,7 @@ const { admin } = botica
 const sdk = await openSdk(botica)
 
 /**
- * What a call gives: in the bot by its client, here by the SDK over HTTP. `m` is the client, `x` what the
+ * Calls whose results are compared: in the bot by its client, here by the SDK over HTTP. `m` is the client, `x` what the
  * test prepared; a call that writes finds things of its own there.
  */
 const calls: Readonly<Record<string, string>> = {
@@ -238,7 +238,7 @@ for (const name of Object.keys(calls)) {
     const answer = await execute(admin, bot, { name, x: await prepared() })
     t.equal(answer.status, 200, answer.text.slice(0, 500))
     const expected = await local(sdk, { input: { name, x: await prepared() } })
-    // What the SDK finds out before it asks is an Error without an outcome; a bot always gets one.
+    // The SDK's own checks throw an Error without an outcome; a bot always gets one.
     const isPlain = expected.error !== undefined && expected.issues === undefined
     if (isPlain) delete answer.body.issues
     t.same(normal(answer.body), normal(expected))

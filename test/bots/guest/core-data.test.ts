@@ -7,7 +7,7 @@ import { r4Examples, syntheaBundles } from '../../fixtures/resources.ts'
 const ours: Untyped = openGuest().load('./core.cjs')
 const theirs: Untyped = core
 
-/** What a function gives, or that it throws, and what it made of its arguments. */
+/** The result of a function, or that it throws, and what it made of its arguments. */
 function answer(library: Untyped, name: string, given: readonly unknown[]): string {
   const copies = given.map((value) => (value === undefined ? undefined : structuredClone(value)))
   try {

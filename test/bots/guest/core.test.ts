@@ -8,7 +8,7 @@ const guest = openGuest()
 const ours: Untyped = guest.load('./core.cjs')
 const theirs: Untyped = core
 
-/** What a function gives, or throws, and what it made of its arguments. */
+/** The result of a function, or what it throws, and what it made of its arguments. */
 function answer(library: Untyped, name: string, given: unknown[]): unknown {
   const copies = given.map((value) => (value === undefined ? undefined : structuredClone(value)))
   try {

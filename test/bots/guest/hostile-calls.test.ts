@@ -24,7 +24,7 @@ const privateAddresses = [
   'http://10.0.0.1/',
 ]
 
-/** A bot's code and what its caller is told: the text of the outcome, or the result itself. */
+/** A bot's code and the answer to its caller: the text of the outcome, or the result itself. */
 const attacks: readonly Attack[] = [
   ...privateAddresses.map(
     (url): Attack => [`a fetch of ${url}`, `await fetch('${url}')`, /is not a public address$/],

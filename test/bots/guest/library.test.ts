@@ -19,7 +19,7 @@ const resources: Resource[] = readdirSync(folder)
     return bundle.entry.map(({ resource }: { resource: Resource }) => resource)
   })
 
-/** What a bot with this code, which has the library, answers for the input. */
+/** The answer of a bot with this code, which has the library, to the input. */
 async function answerOf(code: string, input: unknown): Promise<unknown> {
   const text = `const core = require('@medplum/core'); exports.handler = async (medplum, event) => {
     const { input } = event; ${code} }`

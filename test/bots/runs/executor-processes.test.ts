@@ -60,13 +60,56 @@ function priorityOf(thread: number): number | undefined {
   }
 }
 
+/** CPU time of a process, user and system, in hundredths of a second. */
+function ticksOf(pid: number): number {
+  const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ') ?? []
+  return Number(fields[11]) + Number(fields[12])
+}
+
+t.test(
+  'time in which a run has no core is no CPU time',
+  { skip: process.platform !== 'linux' },
+  async (t) => {
+    const before = new Set(childPids())
+    const executors = await openTestExecutors(t, { spares: 1 })
+    // Twice as long is less than a heartbeat may be missing.
+    const cpuMs = 1000
+    // The process is stopped as soon as the loop begins, until its end.
+    const bot = aRun(
+      handler(`const end = Date.now() + ${2 * cpuMs}
+      await medplum.readResource('Patient', '1').catch(() => {})
+      while (Date.now() < end);
+      return 'ended'`),
+      { limits: { ...limits, cpuMs } },
+    )
+    let stopped: Promise<void> | undefined
+    const result = await run(executors, bot, async () => {
+      // The spare that takes its place was started later.
+      const pid = Math.min(...childPids().filter((child) => !before.has(child)))
+      stopped = stopLater(pid, 2 * cpuMs)
+      return JSON.stringify({ error: 'Nobody answers' })
+    })
+    await stopped
+    t.match(result, { status: 'ok', body: 'ended' })
+  },
+)
+
+/** Stops the process for so long, once it works without a pause. */
+async function stopLater(pid: number, ms: number): Promise<void> {
+  const before = ticksOf(pid)
+  await until(() => ticksOf(pid) > before + 5)
+  process.kill(pid, 'SIGSTOP')
+  await delay(ms)
+  process.kill(pid, 'SIGCONT')
+}
+
 t.test(
   'when an executor dies, runs without effect are repeated, those with one are not',
   async (t) => {
     const before = new Set(childPids())
     const own = await openTestExecutors(t, { spares: 1 })
     const asked = new Set<string>()
-    // What is asked first has no answer before the end of who asked.
+    // The first call has no answer before its caller ends.
     const host = (name: string) => async () => {
       if (asked.has(name)) return JSON.stringify({ status: 200, headers: {}, body: '' })
       asked.add(name)

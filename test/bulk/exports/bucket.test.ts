@@ -11,11 +11,11 @@ import { aPatient } from '../../fixtures/resources.ts'
 import { createDatabase } from '../../fixtures/store/own-database.ts'
 
 const bucket = await openBucket(t)
-/** What becomes of blocks that are put into the bucket: so many fail, or get no answer at all. */
+/** Faults of the bucket: so many blocks fail, or get no answer at all. */
 const trouble = { failing: 0, hanging: 0, seen: 0, isAway: false }
 /** Called with the answer to who reads a block, which gets its head and no more. */
 let stall: ((answer: ServerResponse) => void) | undefined
-/** How the bucket is told to encrypt blocks. */
+/** The encryptions that requests ask the bucket for. */
 const encryptions = new Set<unknown>()
 const front = await openFront(bucket.env.STORAGE_URL ?? '')
 const botica = await openBotica(t, {
@@ -48,7 +48,7 @@ async function importPatients(): Promise<void> {
   t.equal(status, 200)
 }
 
-/** The bucket behind a service that can be told to misbehave; its `STORAGE_URL`. */
+/** The bucket behind a service that misbehaves on demand; its `STORAGE_URL`. */
 async function openFront(storageUrl: string): Promise<string> {
   const behind = new URL(new URL(storageUrl).searchParams.get('endpoint') ?? '')
   const server = createServer((req, res) => {

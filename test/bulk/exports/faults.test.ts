@@ -29,7 +29,7 @@ const KILLS = depth({ slice: 2, full: 5 })
 const DONE_MS = 120_000
 /** Whoever has nothing to do looks for exports more often. */
 const LOOKS_MS = 5000
-/** Of a block of a file: there are more of these than workers that are killed. */
+/** Rows of a block: a file has more blocks than workers are killed. */
 const ROWS = 5
 const large = await Promise.all(
   Array.from({ length: (KILLS + 3) * ROWS }, () => {
@@ -39,7 +39,7 @@ const large = await Promise.all(
     )
   }),
 )
-/** Those that run. */
+/** The workers that run. */
 const workers: ChildProcess[] = []
 const patients = await Promise.all([1, 2, 3].map(() => admin.create(aPatient())))
 const ids = large.map(({ id }) => id).sort()

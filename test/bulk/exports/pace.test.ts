@@ -1,9 +1,9 @@
-/** What exports leave to others: how they hear that web has much to do, and how they rest meanwhile. */
+/** The pace of exports: how they learn that web has much to do, and how they rest meanwhile. */
 import t from 'tap'
 import { readConfig } from '../../../shared/config/config.ts'
 import { createLogger } from '../../../shared/log.ts'
 import { openRedis } from '../../../shared/platform/redis/redis.ts'
-import { tellWebLoad, watchWebLoad } from '../../../shared/platform/redis/web-load.ts'
+import { publishWebLoad, watchWebLoad } from '../../../shared/platform/redis/web-load.ts'
 import { createPace } from '../../../worker/bulk/exports/pace.ts'
 import { until } from '../../fixtures/botica.ts'
 
@@ -24,7 +24,7 @@ t.test(
   async (t) => {
     const redis = openRedis(readConfig(), 'worker', createLogger('silent', 'worker'))
     t.teardown(() => redis.disconnect())
-    tellWebLoad(redis)
+    publishWebLoad(redis)
     const isBusy = watchWebLoad(redis)
     t.notOk(isBusy())
     await until(async () => {

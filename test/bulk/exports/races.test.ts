@@ -278,7 +278,7 @@ async function nextPart(kind: string): Promise<() => Promise<TakenPart | undefin
   return follow(await takePart(database), kind)
 }
 
-/** What is answered does a part, as often as it is asked, and answers what is taken with its end. */
+/** Returns a function that runs a part at each call, and returns the part that was taken with its end. */
 async function follow(
   taken: TakenPart | undefined,
   kind: string,

@@ -7,7 +7,6 @@ import { releasePart, type TakenPart, takePart } from '../../../shared/bulk/expo
 import type { Resource } from '../../../shared/fhir/resource.ts'
 import { openCopySessions } from '../../../shared/platform/postgres/copy.ts'
 import type { Storage } from '../../../shared/platform/storage/storage.ts'
-import { down, up } from '../../../shared/store/migrations/062-export-shared-parts.ts'
 import { createBlocks } from '../../../worker/bulk/exports/block.ts'
 import { createExportMetrics } from '../../../worker/bulk/exports/metrics.ts'
 import { createPace } from '../../../worker/bulk/exports/pace.ts'
@@ -38,7 +37,7 @@ const exporting: Exporting = {
   ...services,
   metrics: createExportMetrics(new Registry()),
   copies,
-  // Of level 0 blocks are stored in their order.
+  // Blocks of level 0 are stored in their order.
   blocks: createBlocks(0),
   pace: createPace(() => false),
   wake: () => undefined,
@@ -49,7 +48,7 @@ const exporting: Exporting = {
  * them: each part begins without a session, as how old one is depends on the machine.
  */
 const PLANNING = 12
-/** Of a whole export of a Group: it is taken, planned, read, written down, and ended with its records. */
+/** Statements of a whole export of a Group: it is taken, planned, read, written down, and ended with its records. */
 const EXPORTING = PLANNING + 14
 
 const patients = await Promise.all([1, 2, 3].map(() => admin.create(aPatient())))
@@ -187,28 +186,6 @@ t.test(
       [{ part: { kind: 'close', epoch: 1 } }],
     )
     t.equal((await admin.del(url)).status, 202)
-  },
-)
-
-t.test(
-  'what shared a part is done apart once the column is gone, each resource once',
-  async (t) => {
-    const own = await aLargePatient()
-    const url = await kickOff(admin, `Group/${await groupOf(own)}/$export`)
-    const taken = await run(await takePart(database))
-    if (taken === undefined) throw new Error('There is no part')
-    await t.rejects(run(taken, failingAfter(2)))
-    await releasePart(database, taken.job.id, taken.part, false)
-    await down(database.knex)
-    await up(database.knex)
-    const kinds: string[] = []
-    let part = await takePart(database)
-    while (part !== undefined) {
-      kinds.push(part.part.kind)
-      part = (await run(part)) ?? (await takePart(database))
-    }
-    t.match(new Set(kinds), new Set(['output', 'close']))
-    await isWhole(own, await exportedAt(admin, url))
   },
 )
 

@@ -56,7 +56,7 @@ async function ended(url: string, caller: Client = admin) {
   let answer = await caller.get<Status>(url)
   await until(async () => {
     answer = await caller.get<Status>(url)
-    // Who polls so often is told to slow down.
+    // Such frequent polls are answered 429.
     return answer.status !== 202 && answer.status !== 429
   }, DONE_MS)
   return answer

@@ -108,7 +108,7 @@ t.test(
     if (part === undefined) throw new Error('There is nothing to take')
     const progress = { ...part, bytes: [0, 9], lines: [1, 2], failures: [] } as const
     const counts = { created: 1, updated: 0, unchanged: 0, skipped: 0 }
-    /** What the commit will wait for where it waits for the disk at first. */
+    /** The setting that a commit uses where it waits for the disk at first. */
     const waitsFor = (work: (connection: Connection) => Promise<boolean>) =>
       database.transaction(async (connection) => {
         await connection.query({ text: 'set local synchronous_commit = on', values: [] })

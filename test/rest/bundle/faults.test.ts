@@ -229,7 +229,7 @@ t.test('a transaction that is refused as a whole names the entry at fault', asyn
     send([post({ ...basic, code: { text: mrn } }), taken]),
     send([post({ ...basic, code: { text: mrn } }), taken]),
   ])
-  // Whoever comes later finds the resource, or is told that it was made meanwhile.
+  // A later caller finds the resource, or learns that it was made meanwhile.
   for (const { status, body } of [first, second]) {
     if (status === 200) continue
     t.equal(status, 409)

@@ -38,7 +38,7 @@ const many = <T>(count: number, make: (i: number) => T): T[] =>
   Array.from({ length: count }, (_, i) => make(i))
 const withMrn = (value: string) => aPatient({ identifier: [{ system: MRN_SYSTEM, value }] })
 
-/** What a transaction costs besides: it begins and commits. */
+/** The begin and commit of a transaction. */
 const FRAME = 2
 
 t.test('a Synthea record is written by one statement', async (t) => {

@@ -21,7 +21,7 @@ const without = (some: Found, others: Found) => some.filter((one) => !others.inc
 const either = (...lists: Found[]): Found => [...new Set(lists.flat())]
 const both = (some: Found, others: Found) => some.filter((one) => others.includes(one))
 
-/** Of the values of a parameter, some one is as asked. */
+/** True when one of the values of a parameter is as asked. */
 function having(type: string, code: string, isAsAsked: (raw: unknown) => boolean): Found {
   const parameter = parameterOf(type, code)
   if (parameter === undefined || parameter.kind === 'composite') throw new Error(code)

@@ -9,7 +9,7 @@ import type { Raw } from '../../fixtures/oracle/values.ts'
 const { admin } = await openBotica(t)
 const STABLE = 60
 const PAGE = 7
-/** Of one walk, which would not end if they were quicker than it. */
+/** The limit of writes in one walk, which would not end if they were quicker than it. */
 const MOST_WRITES = 300
 
 /** Many share their values, so that the tie-break has work to do. */
@@ -32,7 +32,7 @@ for (let i = 0; i < STABLE; i += 10) {
   for (const json of made) stable.push({ type: 'Observation', id: json.id, json: json as Raw })
 }
 
-/** Creates, changes and deletes until it is told to stop. */
+/** Creates, changes and deletes until it is stopped. */
 function startWriting(): () => Promise<number> {
   let isOver = false
   let writes = 0
@@ -68,7 +68,7 @@ const SORTS = [
   'status,-date',
 ]
 
-/** What stayed as it was, in its order; what moved meanwhile left out. */
+/** Unchanged resources in their order; those that moved meanwhile are left out. */
 function inOrder(sort: string): string[] {
   const descending = sort.startsWith('-') && !sort.includes(',')
   const byId = (a: Stored, b: Stored) => (a.id < b.id ? -1 : 1)

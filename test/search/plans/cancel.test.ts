@@ -1,4 +1,4 @@
-/** What a search does to PostgreSQL when it takes too long or nobody waits for it any more. */
+/** A search that takes too long, or that nobody waits for any more, is cancelled in PostgreSQL. */
 import t from 'tap'
 import { createLogger } from '../../../shared/log.ts'
 import { openDatabase } from '../../../shared/platform/postgres/database.ts'

@@ -112,15 +112,21 @@ t.test('a text that is rare needs no other way to few rows', async (t) => {
   t.equal(few('smith jones'), undefined, 'one word of a value is enough')
 })
 
-t.test('a walk is capped', async (t) => {
-  const cap = (key: bigint, limit: number) => {
-    const driver = chooseDriver(statistics, [keys([key])], 480_000, limit)
-    return driver.kind === 'walk' ? driver.cap : undefined
-  }
-  t.equal(cap(1n, 21), 2000)
-  t.equal(cap(3n, 21), 8064)
-  t.equal(cap(3n, 101), 20_000)
-})
+t.test(
+  'a walk goes as far as what all matches cost, and to the end where they cost more',
+  async (t) => {
+    const walk = (limit: number, ...all: bigint[]) =>
+      chooseDriver(
+        statistics,
+        all.map((key) => keys([key])),
+        480_000,
+        limit,
+      )
+    t.match(walk(21, 1n), { kind: 'walk', isEndless: true })
+    t.strictSame(walk(21, 3n), { kind: 'walk', cap: 20_000 })
+    t.strictSame(walk(21, 1n, 3n), { kind: 'walk', cap: 16_667 })
+  },
+)
 
 const DRIVERS: readonly Driver[] = [
   { kind: 'keys' },

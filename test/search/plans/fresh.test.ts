@@ -53,7 +53,7 @@ async function load(member: Principal): Promise<void> {
       select project, type, id, ver, lu, '{}', 1, '' from made`,
     values: [member.project.number, typeNumber('Observation'), id, ROWS],
   })
-  // Of contents PostgreSQL knows: what counts here is how rows are found.
+  // PostgreSQL knows the contents: this test is about how rows are found.
   await database.query({ text: 'analyze version', values: [] })
 }
 

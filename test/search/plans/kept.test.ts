@@ -14,7 +14,7 @@ import { keptBuffers, ownBuffers } from '../../fixtures/store/plans.ts'
 const OBSERVATIONS = 3000
 const PATIENTS = 300
 const OTHERS = 12_000
-/** Of both types, as if there were so many: a plan is kept only then. */
+/** The number of rows that both types pretend to have: only then a plan is cached. */
 const ROWS = 20_000
 const MANY = 5000
 
@@ -52,7 +52,7 @@ await Promise.all(
     }),
   ),
 )
-// Of another type, straight into the table: among few rows the ways cost about the same.
+// Rows of another type go straight into the table: among few rows the ways cost about the same.
 await database.query({
   text: `insert into resource (project, type, id, ver, lu, nref, keys)
     select $1, $2, gen_random_uuid(), 1, now(), 1, array[n] from generate_series(1, $3::int) n`,

@@ -1,6 +1,6 @@
 /**
- * What the chosen driver of a search touches, beside the other ones and beside a generic plan. Counted in
- * buffers, which do not depend on the machine.
+ * Compares the buffers that the chosen driver of a search touches with those of the others and of a generic
+ * plan. Buffers do not depend on the machine.
  */
 import t from 'tap'
 import { typeNumber } from '../../../shared/fhir/definitions.ts'
@@ -84,7 +84,7 @@ function queryOf(...tests: Test[]): Query {
 /** 8 kB pages that a plan touches. */
 function buffersOf(lines: readonly { 'QUERY PLAN': string }[]): number {
   const text = lines.map((line) => line['QUERY PLAN']).join('\n')
-  // Those of the topmost node are the whole statement's.
+  // The buffers of the topmost node are the whole statement's.
   const [, hit = '0', read = '0'] =
     /Buffers: shared(?: hit=(\d+))?(?: read=(\d+))?/.exec(text) ?? []
   return Number(hit) + Number(read)

@@ -213,10 +213,10 @@ t.test('a page that a walk does not fill is made by another statement', async (t
     const request = parseSearch('Observation', `_sort=${order}&_count=20`)
     t.equal((await repository.search(principal, request)).versions.length, 20)
   }
-  // Beside the first search the statistics are read, once.
-  const oldest = search(half, '_lastUpdated')
-  await until(async () => (await statementsOf(database, oldest)) === 1, READY_MS)
-  t.equal(await statementsOf(database, search(half, '-_lastUpdated')), 2)
+  const newest = search(half, '-_lastUpdated')
+  // The first search asks for the statistics and does not wait for them.
+  await until(async () => (await statementsOf(database, newest)) === 2, READY_MS)
+  t.equal(await statementsOf(database, search(half, '_lastUpdated')), 1)
   t.equal(await statementsOf(database, search(all, '-_lastUpdated')), 1)
 })
 
@@ -246,8 +246,8 @@ t.test('what more than one way may lead to is planned for its values', async (t)
   t.equal(kindOf(inactive, 'Observation?'), 'walk', 'a page that may not be filled')
   t.equal(kindOf(half, 'Observation?status=final&date=ge2021&_sort=-date'), 'walk')
   t.equal(kindOf(half, 'Observation?value-quantity=5'), 'ids')
-  const byText = limitedTo('Observation?subject:Patient.family:exact=family7')
-  t.equal(kindOf(byText, 'Observation?subject=Patient/p6'), 'keys', 'what is in the contents')
+  const byText = limitedTo('Observation?subject:Patient.family:contains=ily7')
+  t.equal(kindOf(byText, 'Observation?subject=Patient/p6'), 'keys', 'what any text may hold')
 })
 
 const SPANS = [

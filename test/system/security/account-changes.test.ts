@@ -1,4 +1,4 @@
-/** What takes an account over asks for the person: the password, or a sign-in of the last minutes. */
+/** Changes that take an account over need the person: the password, or a sign-in of the last minutes. */
 import t from 'tap'
 import { totpToken } from '../../../shared/access/credentials/totp.ts'
 import { systemPrincipal } from '../../../shared/access/principal.ts'

@@ -14,7 +14,7 @@ import { aPerson, askToken, PASSWORD } from '../../fixtures/people.ts'
 
 const google = await generateKeyPair('RS256')
 const keySet = { keys: [{ ...(await exportJWK(google.publicKey)), kid: 'g1', alg: 'RS256' }] }
-/** What the provider says of whoever has a token. */
+/** The provider's answers about the owner of a token. */
 const identities = new Map<string, Record<string, unknown>>()
 const provider = createServer((req, res) => {
   if (req.url === '/certs') return res.end(JSON.stringify(keySet))

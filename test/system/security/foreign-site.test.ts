@@ -42,7 +42,7 @@ async function arrivedCode(): Promise<string> {
   return new URL(await page.value<string>('location.href')).searchParams.get('code') ?? ''
 }
 
-/** What a script of the page learns from asking Botica, with the browser's cookies. */
+/** The answer that a script of the page gets from Botica, with the browser's cookies. */
 function learnt(path: string, init: object = {}): Promise<string> {
   const url = JSON.stringify(new URL(path, publicUrl).href)
   const options = JSON.stringify({ credentials: 'include', ...init })

@@ -72,7 +72,7 @@ async function pass(): Promise<void> {
   if (keys.length > 0) await services.redis.del(...keys)
 }
 
-/** Of a sign-in whose every factor is proven already. */
+/** The client of a sign-in whose every factor is proven already. */
 async function signedIn({ email }: Person): Promise<Client> {
   const { verifier, asked } = pkce()
   const { body } = await attempt(email, PASSWORD, asked)

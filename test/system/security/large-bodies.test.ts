@@ -137,7 +137,7 @@ function aStructure(elements: string): string {
 for (const [name, path, body, status] of BODIES) {
   t.test(`${name}: answered by ${status}, the event loop goes on`, async (t) => {
     const bytes = Buffer.from(body)
-    // What a body of this size takes in any case, to send it in this process.
+    // The time that this process takes to send a body of this size.
     const other = cpuMs(() => JSON.parse(`[${long(body.length, '{"a":[1]},')}1]`))
 
     const stop = watchTurns()

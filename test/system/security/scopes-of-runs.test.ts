@@ -1,4 +1,4 @@
-/** What is carried out later for somebody reaches no further than the request that began it. */
+/** Work that is carried out later reaches no further than the request that began it. */
 import t from 'tap'
 import { scopedClient, scopedPerson } from '../../fixtures/attacks/scoped.ts'
 import { openBotica, until } from '../../fixtures/botica.ts'

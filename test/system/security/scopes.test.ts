@@ -1,4 +1,4 @@
-/** What an app's token reaches: the resources its scope names, and neither administration nor account. */
+/** An app's token reaches the resources that its scope names, and neither administration nor account. */
 import t, { type Test } from 'tap'
 import type { Resource } from '../../../shared/fhir/resource.ts'
 import { scopedClient, scopedPerson } from '../../fixtures/attacks/scoped.ts'

@@ -13,6 +13,7 @@ import {
   takePart,
 } from '../../../shared/bulk/imports/parts.ts'
 import { lineFailure, PartLost } from '../../../shared/bulk/imports/writes.ts'
+import { waits } from '../../../shared/config/waits.ts'
 import { HttpError } from '../../../shared/errors.ts'
 import type { Services } from '../../../shared/services.ts'
 import { finishManifest, finishPart } from './end.ts'
@@ -23,11 +24,9 @@ import { unreadable } from './source.ts'
 /** More would only share the same processor. */
 export const IMPORTS_AT_ONCE = 2
 const RENEW_MS = 5000
-const SWEEP_MS = 5000
 /** So often a source may fail, or we, without a line in between. */
 const SOURCE_ATTEMPTS = 4
 const ATTEMPTS = 12
-const FIRST_PAUSE_MS = 1000
 const LONGEST_PAUSE_MS = 60_000
 
 export interface Imports {
@@ -38,7 +37,7 @@ export interface Imports {
 }
 
 /** `sweepMs`: so often it looks for parts that nobody told it of. */
-export function startImports(services: Services, sweepMs = SWEEP_MS): Imports {
+export function startImports(services: Services, sweepMs = waits.sweepMs / 2): Imports {
   const { database, config, log } = services
   const stopping = new AbortController()
   const draining = new Set<Promise<void>>()
@@ -130,7 +129,7 @@ async function afterFailure(services: Services, part: TakenPart, error: unknown)
   const isLast = attempts >= (isOurs ? ATTEMPTS : SOURCE_ATTEMPTS)
   log.warn({ job, part: number, attempts, isLast, cause: error }, 'An import was interrupted')
   if (!isLast && !isRefusal(error)) {
-    const pauseMs = Math.min(FIRST_PAUSE_MS * 2 ** (attempts - 1), LONGEST_PAUSE_MS)
+    const pauseMs = Math.min(waits.retryMs * 2 ** (attempts - 1), LONGEST_PAUSE_MS)
     return await releasePart(database, part, pauseMs)
   }
   const refusal = isRefusal(error) ? error : unreadable(error)

@@ -5,6 +5,7 @@
 
 import { handle } from '../../../shared/api/handle.ts'
 import { finishAsyncJob, JobFinished } from '../../../shared/bots/async-jobs.ts'
+import { waits } from '../../../shared/config/waits.ts'
 import { conflict, HttpError, issue, outcome } from '../../../shared/errors.ts'
 import { runRequest } from '../../../shared/jobs/async-requests.ts'
 import type { Runs } from '../../../shared/platform/queue/runs.ts'
@@ -21,7 +22,6 @@ const TOUCH_MS = 10_000
 const ACTIVE_MS = 45_000
 /** Younger requests may be on their way into the queue. */
 const WAITING_MS = 10_000
-const SWEEP_MS = 10_000
 const SWEPT = 100
 
 export interface Requests {
@@ -40,7 +40,7 @@ export function startRequests(services: Services, runs: Runs): Requests {
       .catch((error: Error) => {
         services.log.debug({ reason: error.message }, 'Upkeep of accepted requests failed')
       })
-  }, SWEEP_MS)
+  }, waits.sweepMs)
   return {
     async process(id) {
       const controller = new AbortController()

@@ -1,13 +1,13 @@
 /** Keeps the tables quick to search while rows pour in, and the storage free of what nobody names. */
 
-import { sweepContents } from '../../../shared/binary/stored-contents.ts'
+import { sweepContents } from '../../../shared/binary/content.ts'
 import { forgetOldRuns } from '../../../shared/bots/inputs.ts'
 import { removeOldExports } from '../../../shared/bulk/exports/announce.ts'
 import { removeOldJobs } from '../../../shared/jobs/long-jobs.ts'
 import {
   analyzeGrown,
   cleanPendingKeys,
-  insertedResources,
+  writtenResources,
 } from '../../../shared/jobs/upkeep/upkeep.ts'
 import type { Services } from '../../../shared/services.ts'
 import { removeOldRequests } from '../../../shared/store/write/idempotent-requests.ts'
@@ -15,8 +15,6 @@ import { removeOldDeliveries } from '../../../shared/subscriptions/state.ts'
 import { removeOldWatches } from '../../../shared/subscriptions/store-socket-subscriptions.ts'
 
 const EVERY_MS = 2000
-/** A look at the statistics every so many ticks. */
-const ANALYZE_EVERY = 5
 /** Answers that are old enough are forgotten a thousand at a time, content a hundred. */
 const FORGET_EVERY = 15
 /** AsyncJobs, exports and unfinished uploads that are old enough, at this tick and then once an hour. */
@@ -24,21 +22,21 @@ const FIRST_PURGE = 30
 const PURGE_EVERY = 1800
 /** Longer than any upload takes. */
 const ABANDONED_MS = 24 * 3600 * 1000
-/** Fewer new rows leave a backlog that nobody notices. */
+/** Fewer new and changed rows leave a backlog that nobody notices. */
 const MANY_ROWS = 500
 
 /** Runs until `stop`; an outage of PostgreSQL is told by those who wait for it. */
 export function startTableUpkeep(services: Services): { stop(): Promise<void> } {
   const { database, storage, log } = services
-  let inserted = 0
+  let written = 0
   let ticks = 0
   let working = Promise.resolve()
 
   async function tick(): Promise<void> {
-    const now = await insertedResources(database)
-    if (now - inserted > MANY_ROWS) {
+    const now = await writtenResources(database)
+    if (now - written > MANY_ROWS) {
       await cleanPendingKeys(database)
-      inserted = now
+      written = now
     }
     ticks += 1
     if (ticks % PURGE_EVERY === FIRST_PURGE) {
@@ -49,7 +47,7 @@ export function startTableUpkeep(services: Services): { stop(): Promise<void> } 
         log.warn({ reason: error.message }, 'Uploads that were cut off could not be removed')
       })
     }
-    if (ticks % ANALYZE_EVERY === 0) await analyzeGrown(database)
+    await analyzeGrown(database)
     if (ticks % FORGET_EVERY !== 0) return
     await removeOldRequests(database)
     await forgetOldRuns(services)

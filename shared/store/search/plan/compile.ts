@@ -6,7 +6,7 @@
 
 import { tooCostly } from '../../../errors.ts'
 import type { Statement } from '../../../platform/postgres/statement.ts'
-import { versionColumns } from '../../rows/rows.ts'
+import { versionColumns, WITH_VERSIONS } from '../../rows/rows.ts'
 import type { Bind } from '../../rows/side-rows.ts'
 import { afterSql, columnsOf, orderSql } from '../order/order.ts'
 import { sortedRows } from '../order/sort-rows.ts'
@@ -15,8 +15,17 @@ import type { Test } from '../tests/test.ts'
 import { byDates } from './by-dates.ts'
 import { byIds } from './by-ids.ts'
 import type { Part, Query } from './query.ts'
-import { behindSelect, isSettled, settledSql } from './single-way.ts'
-import { COLUMNS, forced, keysFirst, ordered, type TestSql, WALKED, where } from './ways.ts'
+import { isSettled, settledSql } from './single-way.ts'
+import {
+  behindSelect,
+  COLUMNS,
+  forced,
+  keysFirst,
+  ordered,
+  type TestSql,
+  WALKED,
+  where,
+} from './ways.ts'
 
 const MAX_BINDINGS = 65_535
 
@@ -53,16 +62,15 @@ function pageSql(parts: readonly Part[], plainBind: Bind): string {
   const sorted = ['d_lo', ...order.terms.map((_, i) => `s${i}`)].map((name) => `r.${name}`)
   if (score !== undefined) sorted.push(`${score(bind)} as score`)
   return `select ${sorted.join(', ')}, ${versionColumns('v')} from (${page}) r
-    join version v using (project, type, id, ver) order by ${orderSql(order, 'r')}`
+    ${WITH_VERSIONS} order by ${orderSql(order, 'r')}`
 }
 
 function rowsSql({ query, driver }: Part, most: string, bind: Bind): string {
   if (driver.kind === 'settled') {
     const rows = () => settledSql(query, most, bind)
     if (driver.cap === undefined) return rows()
-    // A number that PostgreSQL knows: from it follows that the order's own index is the way.
-    const cap = String(driver.cap)
-    return walked(query, cap, driver.isSure ? undefined : rows(), most, bind)
+    if (driver.isEndless) return walked(query, undefined, undefined, most, bind)
+    return walked(query, driver.cap, driver.isSure ? undefined : rows(), most, bind)
   }
   if (query.order.terms.length > 0) {
     const testSql = driver.kind === 'keys' ? fewSql : sqlOf
@@ -83,10 +91,11 @@ function rowsSql({ query, driver }: Part, most: string, bind: Bind): string {
   if (driver.kind === 'dates') return byDates(query, driver, most, bind)
   if (driver.kind === 'join') return joined(query, most, bind)
   if (driver.kind === 'order') return ordered(query, query.tests, COLUMNS, most, bind)
+  if (driver.isEndless) return walked(query, undefined, undefined, most, bind)
   const isJoined = query.tests.some(({ kind }) => kind === 'join')
   const rest = () =>
     isJoined ? joined(query, most, bind) : keysFirst(query, undefined, most, bind)
-  return walked(query, String(driver.cap), driver.isSure ? undefined : rest(), most, bind)
+  return walked(query, driver.cap, driver.isSure ? undefined : rest(), most, bind)
 }
 
 /** `count` rows, counted up to `max` when given. */
@@ -144,7 +153,7 @@ function joined(query: Query, most: string, bind: Bind): string {
  */
 function walked(
   query: Query,
-  cap: string,
+  cap: number | undefined,
   rest: string | undefined,
   most: string,
   bind: Bind,
@@ -153,7 +162,8 @@ function walked(
   const isBound = (test: Test) => test.kind === 'date' && query.order.column === 'd_lo'
   const inside = query.tests.filter(isBound)
   const outside = query.tests.filter((test) => !isBound(test))
-  const walk = ordered(query, inside, WALKED, cap, bind)
+  // A number that PostgreSQL knows: from it follows that the order's own index is the way.
+  const walk = ordered(query, inside, WALKED, cap === undefined ? undefined : String(cap), bind)
   if (rest === undefined) return surelyWalked(query, walk, outside, most, bind)
   const tested = outside.map((test) => visitedSql(test, bind)).join(' and ')
   const found = `select ${COLUMNS} from (${walk}) r where ${tested} limit ${most}`

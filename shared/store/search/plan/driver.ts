@@ -7,6 +7,7 @@
  */
 
 import type { IdsTest, KeysTest, Matches, Test } from '../tests/test.ts'
+import { reachOf } from '../tests/test-scope.ts'
 import type { KeyStatistics } from './statistics.ts'
 
 /** `isKept`: the plan of its statement is kept, as kept.ts tells. */
@@ -33,11 +34,22 @@ type Way =
   | { readonly kind: 'dates'; readonly few: number; readonly cap: number }
   /**
    * Walk the order at most `cap` rows far, testing keys, and joins where they are worth a walk. `isSure`: by the
-   * statistics that fills the page with rows to spare, so the statement holds no other way.
+   * statistics that fills the page with rows to spare, so the statement holds no other way. `isEndless`: no other way
+   * is quicker than to walk on to the end.
    */
-  | { readonly kind: 'walk'; readonly cap: number; readonly isSure?: true }
-  /** There is one way only, after a walk of `cap` rows if given, or that walk alone, as settled.ts tells. */
-  | { readonly kind: 'settled'; readonly cap?: number; readonly isSure?: true }
+  | {
+      readonly kind: 'walk'
+      readonly cap: number
+      readonly isSure?: true
+      readonly isEndless?: boolean
+    }
+  /** There is one way only, after a walk of `cap` rows if given, or that walk alone, as single-way.ts explains. */
+  | {
+      readonly kind: 'settled'
+      readonly cap?: number
+      readonly isSure?: true
+      readonly isEndless?: boolean
+    }
 
 const MIN_WALK = 2000
 const MAX_WALK = 20_000
@@ -46,6 +58,8 @@ const MAX_IDS = 5000
 const FEW_ROWS = 1000
 /** Ids that are read for each that is few. Measured: 0.5 µs each; to look a row up in the side table takes 13 µs. */
 const READ = 5
+/** Rows walked in the time that it takes to fetch and sort one. */
+const FETCH_COST = 4
 /** Rows walked beyond what an even spread needs. */
 const PATIENCE = 4
 /** Rows walked for each that is wanted where nothing is known: a page of a key that one row in 20 holds. */
@@ -70,8 +84,21 @@ export function chooseDriver(
     return cap === 0 ? { kind: 'join' } : { kind: 'walk', cap }
   }
   if (counts.length === 0) return { kind: 'order' }
-  const even = (limit * rows) / fewest
-  return { kind: 'walk', cap: Math.round(Math.min(Math.max(PATIENCE * even, MIN_WALK), MAX_WALK)) }
+  const isLight = tests.every((test) => reachOf(test) === 'row')
+  return { kind: 'walk', ...walkOf(counts, rows, limit, isLight) }
+}
+
+/**
+ * Of keys that are spread evenly. To walk all rows costs as much as to fetch and sort a quarter of them, so it goes
+ * on to the end where more match, and else as far as it costs what all matches would. `isLight`: all tests look at
+ * the row alone.
+ */
+function walkOf(counts: readonly number[], rows: number, limit: number, isLight: boolean) {
+  const matches = counts.reduce((left, count) => (left * Math.min(count, rows)) / rows, rows)
+  if (isLight && matches * FETCH_COST >= rows) return { cap: MAX_WALK, isEndless: true } as const
+  const even = (limit * rows) / matches
+  const cap = Math.max(PATIENCE * even, FETCH_COST * matches, MIN_WALK)
+  return { cap: Math.round(Math.min(cap, MAX_WALK)) }
 }
 
 /**
@@ -82,7 +109,8 @@ export function unknownDriver(driver: Driver, tests: readonly Test[], limit: num
   const isByKeys =
     tests.some(({ kind }) => kind === 'keys') &&
     tests.every((test) => test.kind === 'keys' || test.kind === 'date' || isPlain(test))
-  if (driver.kind !== 'keys' || !isByKeys) return driver
+  const isFew = tests.some((test) => test.kind === 'keys' && test.isIdentifying)
+  if (driver.kind !== 'keys' || !isByKeys || isFew) return driver
   return { kind: 'walk', cap: Math.min(UNKNOWN_PATIENCE * limit, MIN_WALK) }
 }
 

@@ -1,8 +1,8 @@
 /** A search → what is to be asked of `resource`, in whose eyes, and by which way. */
 
-import { linkedProjects } from '../../../access/links.ts'
 import { REGISTRY_TYPES } from '../../../access/policy.ts'
 import type { Principal } from '../../../access/principal.ts'
+import { linkedProjects } from '../../../access/project-context.ts'
 import { badRequest, forbidden } from '../../../errors.ts'
 import { typeNumber } from '../../../fhir/definitions.ts'
 import {

@@ -38,6 +38,7 @@ function oneWay(statistics: Known, { query, driver }: Part): Driver {
   const isFound = tests.some(({ kind }) => kind === 'keys' || kind === 'narrow')
   if (driver.kind === 'keys') return isFound && reach ? { kind: 'settled' } : driver
   if (driver.kind === 'walk') {
+    if (driver.isEndless && order.column !== 'id') return { ...driver, kind: 'settled' }
     const isBound = order.column === 'id' || tests.some(({ kind }) => kind === 'date')
     const isWalked = !isBound && (reach === 'row' || (reach !== undefined && driver.isSure))
     return isWalked ? { ...driver, kind: 'settled', cap: roundedCap(driver.cap) } : driver
@@ -68,11 +69,6 @@ function roundedCap(cap: number): number {
 
 export function isSettled(parts: readonly Part[]): boolean {
   return parts.every(({ driver }) => driver.kind === 'settled' || driver.isKept === true)
-}
-
-export function behindSelect(bind: Bind): Bind {
-  // The cast makes it a value, also where a select would be one of rows: `= any(…)`.
-  return (value, type) => `(select ${bind(value, type)})::${type}`
 }
 
 /** Rows in order, at most `most` of them. */

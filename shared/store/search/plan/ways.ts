@@ -14,6 +14,15 @@ export type TestSql = (test: Test, bind: Bind) => string
 
 export const forced: TestSql = (test, bind) => sqlOf(test, bind, true)
 
+/** Values at which PostgreSQL does not look when it plans. */
+export function behindSelect(bind: Bind): Bind {
+  // The cast makes it a value, also where a select would be one of rows: `= any(…)`.
+  return (value, type) => {
+    const bound = bind(value, type)
+    return bound.startsWith('(') ? bound : `(select ${bound})::${type}`
+  }
+}
+
 /** `isHeld`: the rows are found by keys. */
 export function where(
   { project, typeNumbers }: Query,
@@ -38,7 +47,11 @@ export function keysFirst(query: Query, ids: string | undefined, most: string, b
   const found = ids === undefined ? '' : ` and r.id = any(array(${ids}))`
   const isHeld = ids === undefined && isByKeys(others)
   const after = query.after ? ` and ${afterSql(order, query.after, bind)}` : ''
-  const costly = others.filter((test) => test.kind === 'filter' && test.isCostly)
+  const costly = others.filter(
+    (test) =>
+      (test.kind === 'filter' && test.isCostly) ||
+      (test.kind === 'join' && test.probe !== undefined),
+  )
   const cheap = others.filter((test) => !costly.includes(test))
   const testSql = ids === undefined ? probed : foundBefore
   const rows = (columns: string, end: string) => `select ${columns} from resource r
@@ -59,19 +72,23 @@ const foundBefore: TestSql = (test, bind) =>
   test.kind === 'keys' ? forced(test, bind) : probed(test, bind)
 
 /**
- * Rows in the order of a B-tree, at most `most` of them. Those without a main date are in an index
+ * Rows in the order of a B-tree, at most `most` of them if given, else as many as are read of it. Those without a main date are in an index
  * of their own, so an order by date is two runs, the second read only when the first is used up.
  */
 export function ordered(
   query: Query,
   tests: readonly Test[],
   columns: string,
-  most: string,
-  bind: Bind,
+  most: string | undefined,
+  plainBind: Bind,
 ) {
   const { order, after } = query
+  // Of a Project or type that it has never seen PostgreSQL expects one row, which it would rather sort than walk.
+  const bind = behindSelect(plainBind)
+  // Without a fence the tests of who reads it may find the rows by an index of their own.
+  const end = most === undefined ? 'offset 0' : `limit ${most}`
   const run = (condition: string, by: string) => `select ${columns} from resource r
-    where ${where(query, tests, bind, forced, false)}${condition} order by ${by} limit ${most}`
+    where ${where(query, tests, bind, forced, false)}${condition} order by ${by} ${end}`
   if (order.column !== 'd_lo') {
     const rest = after ? ` and ${afterSql(order, after, bind)}` : ''
     return run(rest, orderSql(order, 'r'))
@@ -96,5 +113,5 @@ export function ordered(
   if (wantsDateless && order.descending) runs.push(dateless())
   if (wantsDated) runs.push(dated())
   if (wantsDateless && !order.descending) runs.push(dateless())
-  return `select * from (${runs.map((sql) => `(${sql})`).join(' union all ')}) r limit ${most}`
+  return `select * from (${runs.map((sql) => `(${sql})`).join(' union all ')}) r ${end}`
 }

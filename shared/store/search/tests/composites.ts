@@ -1,6 +1,6 @@
 /** Composite parameters: all values of one element, by the rows that composite-plan.ts derives. */
 import type { SearchParameter } from '../../../fhir/definitions-data.ts'
-import { normaliseString } from '../../../fhir/values-string.ts'
+import { normaliseString } from '../../../fhir/values.ts'
 import type { Condition } from '../../../query/search-request.ts'
 import {
   parseDateValue,

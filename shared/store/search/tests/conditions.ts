@@ -184,7 +184,9 @@ function tokenTest(scene: Scene, ps: readonly bigint[], condition: Condition): T
       else any.push(keys.token(p, system, folded(token.code)))
     }
   }
-  return systems.length === 0 ? { kind: 'keys', any } : systemTest(scene, ps, systems, any)
+  if (systems.length > 0) return systemTest(scene, ps, systems, any)
+  const isIdentifying = plannedParameter(scene.type, code, scene.own)?.types.includes('Identifier')
+  return { kind: 'keys', any, ...(isIdentifying ? { isIdentifying } : {}) }
 }
 
 const LISTED: ReadonlySet<string> = new Set(['in', 'not-in', 'above', 'below'])

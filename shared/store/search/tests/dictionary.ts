@@ -3,7 +3,7 @@
  * rows that hold one of them, as in a join. The dictionary of a parameter is small, so it is read whole.
  */
 
-import { plainWords } from '../../../fhir/values-string.ts'
+import { plainWords } from '../../../fhir/values.ts'
 import { parseTokenValue, unescapeValue } from '../../../query/values.ts'
 import { keysLiteral } from '../../index/keys.ts'
 import type { Bind } from '../../rows/side-rows.ts'

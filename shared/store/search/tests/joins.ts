@@ -238,7 +238,7 @@ function rowsSql(inner: Scene, test: Test, bind: Bind): string {
   return `with j as materialized (select ${test.keys(bind)} as k) ${few} union all ${many}`
 }
 
-/** Types of which an index holds the self keys (migration 037). */
+/** Types of which an index holds the self keys (resource_self). */
 const BY_SELF = [112, 51, 125, 117, 118, 109, 79, 20, 65, 55, 37, 41]
 /** In its words. */
 const HAS_SELF = `(r.type in (${BY_SELF.join(', ')})) is true`

@@ -4,7 +4,7 @@
  */
 import { mainDate, searchParameter, storedParameters } from '../../../fhir/definitions.ts'
 import { UCUM } from '../../../fhir/ucum.ts'
-import { normaliseString } from '../../../fhir/values-string.ts'
+import { normaliseString } from '../../../fhir/values.ts'
 import { type Condition, type Criterion, isCondition } from '../../../query/search-request.ts'
 import {
   type NumberValue,
@@ -31,11 +31,9 @@ export interface HeldRow {
   /** The main date in epoch ms: both or none. */
   readonly low: number | undefined
   readonly high: number | undefined
-  /** JSON text. */
-  readonly content: string
 }
 
-export function heldRow(rowId: string, rows: IndexRows, content: string): HeldRow {
+export function heldRow(rowId: string, rows: IndexRows): HeldRow {
   return {
     units: rows.units,
     rowId,
@@ -44,7 +42,6 @@ export function heldRow(rowId: string, rows: IndexRows, content: string): HeldRo
     ranges: rows.ranges,
     low: timeOf(rows.dateLow),
     high: timeOf(rows.dateHigh),
-    content,
   }
 }
 
@@ -132,24 +129,16 @@ function opposite(decide: Decision): Decision {
 type Parameters = ReadonlySet<bigint>
 
 /** As `stringTest`. */
-function stringDecision({ keys }: Scene, ps: Parameters, condition: Condition): Decision {
+function stringDecision(scene: Scene, ps: Parameters, condition: Condition): Decision {
+  const { keys } = scene
   const { modifier, values } = condition
+  if (modifier === 'exact') return byKeys(scene, condition)
   const isOf = ({ p }: StringRow) => ps.has(p)
   if (modifier === 'missing') return present(condition, (row) => row.strings.some(isOf))
-  const texts = values
-    .map(unescapeValue)
-    .map((text) => ({ text, value: normaliseString(text) }))
-    .filter(({ value }) => value !== '')
+  const texts = values.map((value) => normaliseString(unescapeValue(value))).filter((v) => v !== '')
   const anyOf = (holds: (v: string, value: string) => boolean) => (row: HeldRow) =>
-    texts.some(({ value }) => row.strings.some((one) => isOf(one) && holds(one.v, value)))
+    texts.some((value) => row.strings.some((one) => isOf(one) && holds(one.v, value)))
   switch (modifier) {
-    case 'exact':
-      return ({ strings, content }) =>
-        texts.some(
-          ({ text, value }) =>
-            strings.some((one) => isOf(one) && one.v === value) &&
-            content.includes(JSON.stringify(text)),
-        )
     case 'contains':
     case 'text':
       return anyOf((v, value) => v.includes(value))
@@ -158,7 +147,7 @@ function stringDecision({ keys }: Scene, ps: Parameters, condition: Condition): 
     default: {
       const anywhere = new Set([...ps, ...[...ps].map((p) => keys.words(p))])
       const isSaid = ({ strings }: HeldRow) =>
-        texts.some(({ value }) => {
+        texts.some((value) => {
           if (strings.some((one) => isOf(one) && one.v.startsWith(value))) return true
           const each = value.split(' ')
           return (

@@ -1,14 +1,11 @@
 /** String parameters: ranges of `idx_string`, whose values are normalised and ordered bytewise. */
 
-import { normaliseString } from '../../../fhir/values-string.ts'
+import { normaliseString } from '../../../fhir/values.ts'
 import type { Condition } from '../../../query/search-request.ts'
 import { unescapeValue } from '../../../query/values.ts'
 import type { Bind } from '../../rows/side-rows.ts'
 import { filter, isMissing, parameterSql, type Scene, sqlOf } from './row-test.ts'
 import type { Matches, Test } from './test.ts'
-
-/** Modifiers whose matches begin with the value, or with one of its words. */
-const STARTING: ReadonlySet<string | undefined> = new Set([undefined, 'exact'])
 
 /** No text sorts behind a prefix followed by this, bytewise. */
 const LAST = '\u{10ffff}'
@@ -23,15 +20,18 @@ export function stringTest(scene: Scene, ps: readonly bigint[], condition: Condi
       return isMissing(values) ? `not ${exists}` : exists
     })
   }
-  const alternative = ALTERNATIVES.get(modifier) ?? words
   const texts = values.map(unescapeValue).filter((text) => normaliseString(text) !== '')
+  if (modifier === 'exact') {
+    return { kind: 'keys', any: texts.flatMap((text) => ps.map((p) => scene.keys.uri(p, text))) }
+  }
+  const alternative = ALTERNATIVES.get(modifier) ?? words
   if (texts.length === 0) return filter(() => (modifier === 'not' ? 'true' : 'false'))
   const isSteady =
     modifier === undefined && texts.every((text) => !normaliseString(text).includes(' '))
   const test: Test = {
     kind: 'ids',
     ids: (bind) => texts.map((text) => alternative(scene, ps, text, bind)).join(' union '),
-    ...(STARTING.has(modifier) ? { expected: expectedOf(texts) } : {}),
+    ...(modifier === undefined ? { expected: expectedOf(texts) } : {}),
     isSteady,
   }
   return modifier === 'not' ? filter((bind) => `not (${sqlOf(test, bind)})`) : test
@@ -125,16 +125,7 @@ function like({ project }: Scene, ps: readonly bigint[], pattern: string, bind: 
   return `${select(project, ps, bind)} and s.v like ${bind(pattern, 'text')}`
 }
 
-// The index has lost case and accents, so the content must hold the very text as a JSON string.
-function exactly({ project }: Scene, ps: readonly bigint[], text: string, bind: Bind): string {
-  return `${select(project, ps, bind)} and s.v = ${bind(normaliseString(text), 'text')}
-    and exists (select 1 from resource k join version c using (project, type, id, ver)
-      where k.project = s.project and k.type = s.type and k.id = s.id
-        and position(${bind(JSON.stringify(text), 'text')} in c.content) > 0)`
-}
-
 const ALTERNATIVES = new Map<string | undefined, typeof words>([
-  ['exact', exactly],
   ['contains', inside],
   ['text', inside],
   ['ew', atEnd],

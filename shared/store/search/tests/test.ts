@@ -30,6 +30,8 @@ export type Test =
 export interface KeysTest {
   readonly kind: 'keys'
   readonly any: readonly bigint[]
+  /** They are of identifiers: few rows hold one, also where no statistics say so. */
+  readonly isIdentifying?: boolean
 }
 
 export interface IdsTest {

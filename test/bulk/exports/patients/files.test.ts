@@ -271,7 +271,7 @@ function exportingWith({ fileLimits, blocks = createBlocks(1), dieAfter }: Ways)
   }
 }
 
-/** Of so many lines each, as if they were full. */
+/** Blocks that count as full after so many lines. */
 function blocksOfLines(lines: number): Blocks {
   const usual = createBlocks(1)
   return {
@@ -283,7 +283,7 @@ function blocksOfLines(lines: number): Blocks {
   }
 }
 
-/** What whoever has ended a part has taken with it. */
+/** The part that was taken with the end of the last one. */
 let following: TakenPart | undefined
 
 async function take(): Promise<TakenPart | undefined> {
@@ -305,7 +305,7 @@ async function run(exporting: Exporting, taken: TakenPart): Promise<void> {
   following = await runPart(exporting, principal, taken, new AbortController().signal)
 }
 
-/** What there is to be done. */
+/** Runs all open parts. */
 async function runAll(exporting: Exporting): Promise<void> {
   for (let taken = await take(); taken !== undefined; taken = await take()) {
     await run(exporting, taken)

@@ -139,7 +139,7 @@ t.test('until a time there is what was in the compartments then', async (t) => {
   t.same([...after.blocks.keys()].sort(), [...before.blocks.keys()].sort())
   const leftOut = new Set([`Observation/${moved.id}`])
   for (const reference of all) {
-    // What is written in the very millisecond of the time is not earlier than it.
+    // A version of the very millisecond of the time is not earlier than it.
     t.same(withoutNames(after, reference, leftOut), withoutNames(before, reference, leftOut))
   }
   t.ok(namesIn(after, third).includes(`Observation/${moved.id}`))

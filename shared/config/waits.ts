@@ -1,0 +1,30 @@
+/**
+ * Times by which the service waits for others. Tests and trials shorten them by WAITS, a JSON object of the same
+ * names; a deployment leaves them alone, since they depend on each other.
+ */
+
+export interface Waits {
+  /** A process that starts waits so long for PostgreSQL and for Redis. */
+  readonly startMs: number
+  /** A session that was read is used so long; from half of that time on it is read again. */
+  readonly sessionMs: number
+  /**
+   * A changed SearchParameter is indexed so long after its write. By then no process uses a session from before,
+   * whose time and 1 s more have passed, and every transaction of such a session is over.
+   */
+  readonly indexMs: number
+  /** Workers look so often for runs, requests and imports that Redis has not announced. */
+  readonly sweepMs: number
+  /** The first pause before a source of an import is read again; each further one is twice as long. */
+  readonly retryMs: number
+}
+
+const DEFAULTS: Waits = {
+  startMs: 30_000,
+  sessionMs: 4000,
+  indexMs: 6000,
+  sweepMs: 10_000,
+  retryMs: 1000,
+}
+
+export const waits: Waits = { ...DEFAULTS, ...JSON.parse(process.env.WAITS ?? '{}') }

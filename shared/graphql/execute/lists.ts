@@ -1,0 +1,110 @@
+/** Lists inside a resource: filters by child and by FHIRPath, then a part. https://hl7.org/fhir/R4/graphql.html#list */
+import { badRequest, notSupported } from '../../errors.ts'
+import { isObject, type Resource } from '../../fhir/resource.ts'
+import { compileTenant, withinLimits } from '../../fhirpath/custom.ts'
+import { loadEngine } from '../../fhirpath/engine.ts'
+import type { Child } from '../schema/elements.ts'
+import type { Given } from '../schema/sources.ts'
+import type { Run } from './run.ts'
+
+/** Evaluations that share one time limit, in which nobody else has a turn. */
+const BATCH = 20
+const BATCH_MS = 40
+/** The parser needs up to 30 ms for so many. */
+const MAX_TOKENS = 120
+
+/** The items that pass the filters by child, and the rest of what is asked of a list. */
+export interface Filtered {
+  readonly items: readonly unknown[]
+  readonly fhirpath: string | undefined
+  part(items: readonly unknown[]): readonly unknown[]
+}
+
+export function filtered(
+  value: readonly unknown[],
+  { fhirpath, _count, _offset, ...filters }: Given,
+): Filtered {
+  const wanted = Object.entries(filters).filter(([, text]) => text !== null)
+  const items =
+    wanted.length === 0
+      ? value
+      : value.filter(
+          (item) => isObject(item) && wanted.every(([name, text]) => item[name] === text),
+        )
+  const start = wholeOf('_offset', _offset) ?? 0
+  const count = wholeOf('_count', _count)
+  return {
+    items,
+    fhirpath: typeof fhirpath === 'string' ? fhirpath : undefined,
+    part: (all) => all.slice(start, count === undefined ? undefined : start + count),
+  }
+}
+
+/** The items for which an expression is true. */
+export async function holding(
+  run: Run,
+  owner: Resource | undefined,
+  items: readonly unknown[],
+  child: Child,
+  expression: string,
+): Promise<readonly unknown[]> {
+  const values = await evaluateAll(run, owner, items, baseOf(child), expression)
+  return items.filter((_, i) => values[i]?.length === 1 && values[i][0] === true)
+}
+
+/** Text that an expression has for each item: `$index` is its place. */
+export async function textsOf(
+  run: Run,
+  owner: Resource | undefined,
+  items: readonly unknown[],
+  child: Child,
+  expression: string,
+): Promise<readonly string[]> {
+  if (expression === '$index') return items.map((_, i) => String(i))
+  const values = await evaluateAll(run, owner, items, baseOf(child), expression)
+  return values.map((found) => found.map(String).join(','))
+}
+
+/** The path of its type, as FHIRPath has it. */
+function baseOf({ content }: Child): string {
+  if (content.kind !== 'object') return ''
+  const { type, path } = content.place
+  return path === '' ? type : `${type}.${path}`
+}
+
+/** Reach other resources or servers, or write to the log. */
+const REFUSED =
+  /\b(resolve|trace|memberOf|validateVS|translate|subsumes|subsumedBy|conformsTo)\s*\(/
+
+async function evaluateAll(
+  run: Run,
+  owner: Resource | undefined,
+  items: readonly unknown[],
+  base: string,
+  expression: string,
+): Promise<readonly unknown[][]> {
+  const refused = REFUSED.exec(expression.replace(/'(?:\\.|[^'\\])*'/g, "''"))?.[1]
+  if (refused !== undefined)
+    throw notSupported(`FHIRPath function ${refused}() is not available here`)
+  await loadEngine()
+  // Some milliseconds go into each expression that was not compiled before.
+  const compiling = run.turns.pace(BATCH)
+  if (compiling !== undefined) await compiling
+  const evaluate = compileTenant(expression, base, MAX_TOKENS)
+  const variables = owner === undefined ? {} : { resource: owner, rootResource: owner }
+  run.spend('evaluations', items.length)
+  const values: unknown[][] = []
+  for (let start = 0; start < items.length; start += BATCH) {
+    const turn = run.turns.pace(BATCH)
+    if (turn !== undefined) await turn
+    const batch = items.slice(start, start + BATCH)
+    values.push(...withinLimits(() => batch.map((item) => evaluate(item, variables)), BATCH_MS))
+  }
+  return values
+}
+
+function wholeOf(name: string, value: unknown): number | undefined {
+  if (typeof value !== 'number') return undefined
+  if (value < 0) throw badRequest(`Invalid ${name}: ${value}`, name)
+  return value
+}

@@ -1,0 +1,63 @@
+/** The text of an answer with holes, which are filled when their statements have been answered. */
+import { tooLarge } from '../../errors.ts'
+
+export const MAX_CHARACTERS = 52_428_800
+
+/** Characters of all parts of one answer. */
+interface Meter {
+  characters: number
+}
+
+export class Out {
+  text = ''
+  readonly #parts: (string | Out)[] = []
+  readonly #meter: Meter
+
+  constructor(meter: Meter = { characters: 0 }) {
+    this.#meter = meter
+  }
+
+  /** What stands here is written later. */
+  hole(): Out {
+    const hole = new Out(this.#meter)
+    this.#meter.characters += this.text.length
+    this.#parts.push(this.text, hole)
+    this.text = ''
+    return hole
+  }
+
+  get size(): number {
+    return this.#parts.length
+  }
+
+  /** Forgets all that was written since the text and the size were these. */
+  reset(text: string, size: number): void {
+    this.#parts.length = size
+    this.text = text
+  }
+
+  /** True when the answer would be longer than it may be. */
+  get isFull(): boolean {
+    return this.#meter.characters + this.text.length > MAX_CHARACTERS
+  }
+
+  /** Counts what was written. Errors: 413. */
+  close(): void {
+    this.#meter.characters += this.text.length
+    if (this.#meter.characters > MAX_CHARACTERS) throw tooLarge()
+  }
+
+  toString(): string {
+    const all: string[] = []
+    this.#collect(all)
+    return all.join('')
+  }
+
+  #collect(all: string[]): void {
+    for (const part of this.#parts) {
+      if (typeof part === 'string') all.push(part)
+      else part.#collect(all)
+    }
+    all.push(this.text)
+  }
+}

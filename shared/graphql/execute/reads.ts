@@ -1,0 +1,261 @@
+/** What a field needs of the store: resources by id, and searches. */
+import { may } from '../../access/policy.ts'
+import type { Principal } from '../../access/principal.ts'
+import { textOf } from '../../binary/attachments.ts'
+import { badRequest, forbidden, notFound } from '../../errors.ts'
+import { isResourceType } from '../../fhir/definitions.ts'
+import { parseJson } from '../../fhir/json.ts'
+import { isObject, isResource, parseReference, type Resource } from '../../fhir/resource.ts'
+import type { SearchRequest } from '../../query/search-request.ts'
+import { READ, SEARCH } from '../../request/quota.ts'
+import { absoluteUrl } from '../../request/reply.ts'
+import { parsed } from '../../rest/search/criteria.ts'
+import { resolved } from '../../rest/search/rewrite.ts'
+import type { SearchPage, Version } from '../../store/rows/version.ts'
+import type { ReferenceSearch } from '../../store/search/per-reference.ts'
+import { queryOf } from '../schema/arguments.ts'
+import type { Given } from '../schema/sources.ts'
+import type { Args } from './plan.ts'
+import { type Pending, type Run, tooManySearches } from './run.ts'
+
+interface Reference {
+  readonly type: string
+  readonly id: string
+}
+
+/** A search of a type; the parts of its page that are asked for. */
+export interface Search {
+  readonly type: string
+  readonly args: Args
+  readonly hasTotal: boolean
+  readonly hasRows: boolean
+}
+
+/** A resource weighs as much as so many values of a list. */
+const RESOURCE_WORK = 50
+
+export function parse(run: Run, version: Version): Resource {
+  const { interaction, keepsDecimals } = run.config
+  const text = textOf(interaction, version)
+  run.spend('characters', text.length)
+  run.turns.spend(RESOURCE_WORK)
+  // Our own text, checked when it was written, and cut to what the Principal may see.
+  const resource = (keepsDecimals ? parseJson(text) : JSON.parse(text)) as Resource
+  if (isSeenAlike(interaction.principal)) run.known.set(`${version.type}/${version.id}`, resource)
+  return resource
+}
+
+/** Nothing that a search finds looks different, or is another resource, when it is read by its id. */
+function isSeenAlike({ rules, isSuperAdmin, project }: Principal): boolean {
+  return rules === undefined && !isSuperAdmin && (project.linked ?? []).length === 0
+}
+
+/** The resource that a document is about. Errors: 403, 404, 410. */
+export async function readRoot(run: Run, { type, id }: Reference): Promise<Resource> {
+  const { services, principal } = run.config.interaction
+  await run.account.charge(READ)
+  const version = await services.repository.read(principal, type, id)
+  run.account.add({ interaction: 'read', types: [type], count: 1 })
+  return parse(run, version)
+}
+
+/** Errors: 403 for a type that is not to be read, 404. */
+export function read(run: Run, type: string, id: string): Resource | Loading {
+  if (!isResourceType(type)) throw notFound()
+  const { principal } = run.config.interaction
+  if (!may(principal, type, 'read')) throw forbidden(`no right to read ${type}`)
+  return load(run, { type, id }) ?? missing()
+}
+
+type Loading = Pending<Reference, Resource | undefined>
+
+export function isPending(value: object): value is Loading {
+  return 'run' in value && 'item' in value
+}
+
+/** Undefined for what was found absent, deleted or not visible. */
+function load(run: Run, reference: Reference): Resource | undefined | Loading {
+  const name = `${reference.type}/${reference.id}`
+  if (run.known.has(name)) return run.known.get(name)
+  return { key: 'read', item: reference, run: (references) => readMany(run, references) }
+}
+
+async function readMany(run: Run, references: readonly Reference[]) {
+  const { known, account, config } = run
+  const { services, principal, request } = config.interaction
+  const names = references.map(({ type, id }) => `${type}/${id}`)
+  const wanted = new Map<string, Reference>()
+  for (const [i, name] of names.entries()) {
+    const reference = references[i]
+    if (reference !== undefined && !known.has(name)) wanted.set(name, reference)
+  }
+  const distinct = [...wanted.values()]
+  if (distinct.length > 0) {
+    run.spend('resources', distinct.length)
+    await account.charge(READ * distinct.length)
+    const versions = await services.repository.readMany(principal, distinct, request.signal)
+    const types = [...new Set(distinct.map(({ type }) => type))]
+    const count = versions.filter((version) => version !== undefined).length
+    account.add({ interaction: 'read', types, count })
+    const found = new Map([...wanted.keys()].map((name, i) => [name, versions[i]]))
+    return names.map((name) => () => {
+      const version = found.get(name)
+      if (!known.has(name)) known.set(name, version && parse(run, version))
+      return known.get(name)
+    })
+  }
+  return names.map((name) => () => known.get(name))
+}
+
+/** The target of a Reference: null for another type than asked for. Errors: 404, unless it is optional. */
+export function targetOf(
+  run: Run,
+  source: unknown,
+  owner: Resource | undefined,
+  { type, optional }: Given,
+): Resource | null | Loading {
+  const reference = isObject(source) ? source.reference : undefined
+  const isWanted = (found: string) => typeof type !== 'string' || type === found
+  if (typeof reference === 'string' && reference.startsWith('#')) {
+    const resource = contained(owner, reference.slice(1))
+    if (resource !== undefined) return isWanted(resource.resourceType) ? resource : null
+  }
+  const target = typeof reference === 'string' ? addressOf(run, reference) : undefined
+  if (target === undefined || !isResourceType(target.type)) {
+    return optional === true ? null : missing()
+  }
+  if (!isWanted(target.type)) return null
+  return load(run, target) ?? (optional === true ? null : missing())
+}
+
+export function missing(): never {
+  throw notFound()
+}
+
+function addressOf({ config }: Run, reference: string): Reference | undefined {
+  const base = absoluteUrl(config.interaction.services, '')
+  return parseReference(reference.startsWith(base) ? reference.slice(base.length) : reference)
+}
+
+function contained(owner: Resource | undefined, id: string): Resource | undefined {
+  if (id === '') return owner
+  const all: readonly unknown[] = Array.isArray(owner?.contained) ? owner.contained : []
+  return all.filter(isResource).find((resource) => resource.id === id)
+}
+
+/** A search of a root field. Errors: those of a search. */
+export function search(run: Run, wanted: Search): Pending<undefined, SearchPage> {
+  const { services, principal, request } = run.config.interaction
+  const { type, args } = wanted
+  return {
+    key: `search ${keyOf(wanted)}`,
+    item: undefined,
+    run: async (items) => {
+      const searched = await requestOf(run, wanted)
+      run.spend('searches', 1)
+      await run.account.charge(SEARCH)
+      const page = await services.repository.search(principal, searched, request.signal)
+      run.spend('resources', page.versions.length)
+      run.account.add({
+        interaction: 'search-type',
+        types: [type],
+        query: `${type}?${queryOf(type, args.given)}`,
+        count: page.versions.length,
+      })
+      return items.map(() => () => page)
+    },
+  }
+}
+
+/** What refers to a resource. All of equal arguments and one level are one statement. */
+export function referring(
+  run: Run,
+  wanted: Search,
+  reference: string,
+): Pending<string, SearchPage> {
+  return {
+    key: `refer ${keyOf(wanted)}`,
+    item: reference,
+    run: (references) => searchReferring(run, wanted, references),
+  }
+}
+
+async function searchReferring(run: Run, wanted: Search, references: readonly string[]) {
+  const { type, args, hasTotal } = wanted
+  const { principal, services, request } = run.config.interaction
+  const searched = await requestOf(run, wanted)
+  const distinct = [...new Set(references)]
+  const left = run.mostOf('searches') - run.used.searches
+  const allowed = distinct.slice(0, Math.max(0, left))
+  run.used.searches += allowed.length
+  await run.account.charge(SEARCH * allowed.length)
+  const code = String(args.given._reference)
+  const each = { request: searched, code, references: allowed }
+  const pages = await pagesOf(run, each)
+  const rows = pages.reduce((sum, page) => sum + page.versions.length, 0)
+  run.spend('resources', rows)
+  const totals = hasTotal
+    ? await services.repository.countPerReference(principal, each, request.signal)
+    : undefined
+  const query = `${type}?${queryOf(type, args.given)}`
+  const parents = allowed.length
+  run.account.add({ interaction: 'search-type', types: [type], query, parents, count: rows })
+  const found = new Map(
+    allowed.map((name, i) => [name, { ...(pages[i] ?? NO_ROWS), total: totals?.[i] }]),
+  )
+  return references.map((name) => () => {
+    const page = found.get(name)
+    if (page === undefined) throw tooManySearches()
+    return page
+  })
+}
+
+const NO_ROWS: SearchPage = {
+  versions: [],
+  total: undefined,
+  next: undefined,
+  previous: undefined,
+  included: [],
+  isCut: false,
+}
+
+async function pagesOf(run: Run, wanted: ReferenceSearch): Promise<readonly SearchPage[]> {
+  const { services, principal, request: http } = run.config.interaction
+  const { request, code, references } = wanted
+  if (request.count === 0) return references.map(() => NO_ROWS)
+  if (request.cursor === undefined) {
+    const maxRows = Math.max(0, run.mostOf('resources') - run.used.resources)
+    return services.repository.searchPerReference(principal, wanted, maxRows, http.signal)
+  }
+  const [reference, second] = references
+  if (reference === undefined) return []
+  if (second !== undefined) throw badRequest('A cursor continues one list only', '_cursor')
+  const condition = { code, type: 'reference', modifier: undefined, values: [reference] } as const
+  const conditions = [condition, ...request.conditions]
+  const one = { ...request, conditions, total: 'none' } as const
+  return [await services.repository.search(principal, one, http.signal)]
+}
+
+function requestOf(run: Run, wanted: Search): Promise<SearchRequest> {
+  const key = keyOf(wanted)
+  const known = run.requests.get(key)
+  if (known !== undefined) return known
+  const made = readRequest(run, wanted)
+  run.requests.set(key, made)
+  return made
+}
+
+async function readRequest(
+  { config: { interaction } }: Run,
+  { type, args, hasTotal, hasRows }: Search,
+): Promise<SearchRequest> {
+  if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
+  const query = queryOf(type, args.given)
+  const request = await resolved(interaction, parsed(interaction, type, query, 'strict'))
+  const total = hasTotal ? 'accurate' : 'none'
+  return { ...request, count: hasRows ? request.count : 0, total }
+}
+
+function keyOf({ type, args, hasTotal, hasRows }: Search): string {
+  return `${type} ${hasTotal} ${hasRows} ${args.text}`
+}

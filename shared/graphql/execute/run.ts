@@ -1,0 +1,235 @@
+/**
+ * One operation on its way: what it may use up, what it has read, and its levels. What the fields of one
+ * level need is gathered while their parents are written, then read by one statement a kind.
+ */
+import { type GraphQLError, type GraphQLSchema, Source } from 'graphql'
+import { type HttpError, tooCostly } from '../../errors.ts'
+import type { Resource } from '../../fhir/resource.ts'
+import type { SearchRequest } from '../../query/search-request.ts'
+import { auditRefusal } from '../../request/refusals.ts'
+import type { Interaction } from '../../request/request.ts'
+import { type Account, openAccount } from '../account.ts'
+import { fieldError } from '../errors.ts'
+import { Turns } from '../turns.ts'
+import type { Out } from './out.ts'
+import { type Args, argumentsOf, type Step, type VariableValues } from './plan.ts'
+
+/** The most of one request. */
+const MOST = {
+  searches: 5_000,
+  resources: 20_000,
+  evaluations: 10_000,
+  /** Elements of lists inside of resources, counted for every field that reads them. */
+  values: 500_000,
+  /** Characters of the resources that are read. */
+  characters: 67_108_864,
+} as const
+const NAMES: Readonly<Record<keyof typeof MOST, string>> = {
+  searches: 'searches',
+  resources: 'resources',
+  evaluations: 'evaluations',
+  values: 'elements of lists',
+  characters: 'characters of resources',
+}
+
+/** Statements of one request at the same time. */
+const AT_ONCE = 4
+
+/** Where a field stands in the answer. */
+export interface Path {
+  readonly parent: Path | undefined
+  readonly key: string | number
+}
+
+export function pathOf(path: Path | undefined): (string | number)[] {
+  const keys: (string | number)[] = []
+  for (let at = path; at !== undefined; at = at.parent) keys.unshift(at.key)
+  return keys
+}
+
+/** What a field waits for: items of one key and one level are one call of `run`. */
+export interface Pending<Item, Answer> {
+  readonly key: string
+  readonly item: Item
+  /** Answers in the order of the items; each is made when its turn comes, and may throw. */
+  run(items: readonly Item[]): Promise<readonly (() => Answer)[]>
+}
+
+/** A field whose text is written later. */
+interface Place {
+  readonly out: Out
+  readonly step: Step
+  readonly path: Path
+}
+
+interface Group {
+  readonly items: unknown[]
+  readonly places: (Place & { write(out: Out, answer: unknown): void })[]
+  readonly run: Pending<unknown, unknown>['run']
+}
+
+export interface RunConfig {
+  readonly interaction: Interaction
+  readonly schema: GraphQLSchema
+  readonly variables: VariableValues
+  /** Decimals of resources are read as they are written. */
+  readonly keepsDecimals: boolean
+  /** The document as it was sent, and where a position of the compiled one stands in it. */
+  readonly text: string
+  locate(position: number): number
+}
+
+export class Run {
+  readonly config: RunConfig
+  readonly account: Account
+  readonly turns = new Turns()
+  readonly errors: GraphQLError[] = []
+  readonly used = { searches: 0, resources: 0, evaluations: 0, values: 0, characters: 0 }
+  /** Resources by `Type/id`; undefined for what is absent or not visible. A write empties it. */
+  readonly known = new Map<string, Resource | undefined>()
+  /** Shared by the searches of equal arguments. */
+  readonly requests = new Map<string, Promise<SearchRequest>>()
+  /** Texts of the slices of a list, by the path of its field. */
+  readonly slices = new Map<string, readonly string[]>()
+  readonly #args = new Map<Step, Args>()
+  #groups = new Map<string, Group>()
+  #jobs: { readonly out: Out; work(): void | Promise<void> }[] = []
+  #end: unknown
+
+  constructor(config: RunConfig) {
+    this.config = config
+    this.account = openAccount(config.interaction)
+  }
+
+  argsOf(step: Step): Args {
+    const known = step.args?.() ?? this.#args.get(step)
+    if (known !== undefined) return known
+    const [node] = step.nodes
+    if (step.field === undefined || node === undefined) throw new Error('A field has no node')
+    const made = argumentsOf(step.field, node, this.config.variables)
+    this.#args.set(step, made)
+    return made
+  }
+
+  mostOf(what: keyof typeof MOST): number {
+    const { graphql } = this.config.interaction.principal.project
+    return (what === 'searches' ? graphql?.searches : undefined) ?? MOST[what]
+  }
+
+  /** Errors: 400 `too-costly`. */
+  spend(what: keyof typeof MOST, amount: number): void {
+    const most = this.mostOf(what)
+    this.used[what] += amount
+    if (this.used[what] <= most) return
+    throw what === 'searches' ? tooManySearches() : tooCostly(`More than ${most} ${NAMES[what]}`)
+  }
+
+  /** The field is written when its statement has been answered. */
+  ask<Item, Answer>(
+    { key, item, run }: Pending<Item, Answer>,
+    place: Place,
+    write: (out: Out, answer: Answer) => void,
+  ): void {
+    const group = this.#groups.get(key) ?? { items: [], places: [], run: run as Group['run'] }
+    group.items.push(item)
+    // Groups of one key hold items and answers of the types of that key.
+    group.places.push({ ...place, write: write as (out: Out, answer: unknown) => void })
+    this.#groups.set(key, group)
+  }
+
+  /** Work that waits for its turn and needs no statement. */
+  later(out: Out, work: () => void | Promise<void>): void {
+    this.#jobs.push({ out, work })
+  }
+
+  /** The whole request ends with this error, and not a field alone. */
+  end(error: unknown): unknown {
+    this.#end = error
+    return error
+  }
+
+  isFatal(error: unknown): boolean {
+    return error === this.#end && error !== undefined
+  }
+
+  /** The field is null, or its parent where it must not be. */
+  fail(error: unknown, { out, step, path }: Place): void {
+    if (this.isFatal(error)) throw error
+    this.report(error, step, path)
+    out.reset('null', 0)
+  }
+
+  report(error: unknown, { nodes }: Pick<Step, 'nodes'>, path: Path | undefined): void {
+    const { text, locate, interaction } = this.config
+    const { services, principal, request } = interaction
+    const positions = nodes.map(({ loc }) => locate(loc?.start ?? 0))
+    const place = { source: new Source(text), positions, path: path && pathOf(path) }
+    this.errors.push(fieldError(error, place, services.log))
+    auditRefusal(services, principal, request, error)
+  }
+
+  /** Errors: the end of the request. */
+  check(): void {
+    this.config.interaction.request.signal?.throwIfAborted()
+  }
+
+  /** Waits until nothing is left to be written. */
+  async settle(): Promise<void> {
+    for (;;) {
+      await this.#work()
+      if (this.#groups.size === 0) return
+      const level = [...this.#groups.values()]
+      this.#groups = new Map()
+      const lanes = Array.from({ length: Math.min(AT_ONCE, level.length) }, async () => {
+        for (let next = level.shift(); next !== undefined; next = level.shift()) {
+          await this.#answer(next)
+        }
+      })
+      await Promise.all(lanes)
+    }
+  }
+
+  /** Half a list is no answer: what is late while one is written ends the request. */
+  async #work(): Promise<void> {
+    try {
+      // Jobs may add jobs.
+      for (const { out, work } of this.#jobs) {
+        if (this.turns.isUsedUp) {
+          await this.turns.rest()
+          this.check()
+        }
+        await work()
+        out.close()
+      }
+    } catch (error) {
+      throw this.end(error)
+    }
+    this.#jobs = []
+  }
+
+  async #answer({ items, places, run }: Group): Promise<void> {
+    let answers: readonly (() => unknown)[]
+    try {
+      this.check()
+      answers = await run(items)
+      this.turns.begin()
+    } catch (error) {
+      for (const place of places) this.fail(error, place)
+      return
+    }
+    for (const [i, place] of places.entries()) {
+      try {
+        this.check()
+        place.write(place.out, answers[i]?.())
+        place.out.close()
+      } catch (error) {
+        this.fail(error, place)
+      }
+      if (this.turns.isUsedUp) await this.turns.rest()
+    }
+  }
+}
+
+export function tooManySearches(): HttpError {
+  return tooCostly('Maximum number of searches exceeded')
+}

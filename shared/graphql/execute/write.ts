@@ -1,0 +1,376 @@
+/**
+ * Writes the answer as text, straight from the resources: https://spec.graphql.org/October2021/#sec-Execution
+ * A field that needs a statement, and the rest of a list that takes longer than one turn of the event loop,
+ * leaves a hole in the text and is written later. A value that fails is null; where null is not allowed,
+ * its parent is.
+ */
+import {
+  GraphQLBoolean,
+  GraphQLError,
+  GraphQLID,
+  type GraphQLLeafType,
+  type GraphQLResolveInfo,
+  GraphQLString,
+} from 'graphql'
+import { tooLarge } from '../../errors.ts'
+import { isDecimal } from '../../fhir/json.ts'
+import { isObject, isResource, type Resource, referenceTo } from '../../fhir/resource.ts'
+import type { SearchPage, Version } from '../../store/rows/version.ts'
+import { Float } from '../schema/scalars.ts'
+import type { Given, Source } from '../schema/sources.ts'
+import { sliceOf } from './directives.ts'
+import { filtered, holding, textsOf } from './lists.ts'
+import type { Out } from './out.ts'
+import type { Plan, Shape, Step } from './plan.ts'
+import { publishedFor } from './published.ts'
+import { isPending, missing, parse, read, referring, search, targetOf } from './reads.ts'
+import { type Path, pathOf, type Run } from './run.ts'
+
+const DEFAULT_COUNT = 20
+const MAX_COUNT = 1000
+
+/** An object, and the resource that it is a part of. */
+interface Parent {
+  readonly value: unknown
+  readonly owner: Resource | undefined
+  readonly path: Path | undefined
+}
+
+/** A field that is about to be written. */
+interface At {
+  readonly step: Step
+  readonly owner: Resource | undefined
+  readonly path: Path
+}
+
+export function writeObject(run: Run, out: Out, { steps }: Plan, parent: Parent): void {
+  if (steps.length === 0) {
+    out.text += '{}'
+    return
+  }
+  const { value } = parent
+  for (const step of steps) {
+    if (out.isFull) throw run.end(tooLarge())
+    out.text += step.open
+    // Most fields are texts of the object itself.
+    const found = step.member === undefined ? undefined : memberOf(value, step.member)
+    if (typeof found === 'string') out.text += JSON.stringify(found)
+    else writeField(run, out, step, parent)
+  }
+  out.text += '}'
+}
+
+/** Its error has been reported, and the parent must be null. */
+const REPORTED = new Error('A required field is null')
+
+export function writeField(run: Run, out: Out, step: Step, parent: Parent): void {
+  const { text, size } = out
+  const { owner, path } = parent
+  const at = { step, owner, path: { parent: path, key: step.key } }
+  try {
+    produce(run, out, at, parent.value)
+  } catch (error) {
+    if (run.isFatal(error)) throw error
+    if (error !== REPORTED) run.report(error, step, at.path)
+    if (step.isRequired) throw REPORTED
+    out.reset(`${text}null`, size)
+  }
+}
+
+function produce(run: Run, out: Out, at: At, value: unknown): void {
+  const { step } = at
+  const { source } = step
+  switch (source?.kind) {
+    case undefined:
+      complete(run, out, step.shape, step.isRequired, described(run, step, value), at)
+      return
+    case 'member':
+      complete(run, out, step.shape, step.isRequired, memberOf(value, source.name), at)
+      return
+    case 'list':
+      writeList(run, out, at, source, memberOf(value, source.child.name))
+      return
+    case 'edge':
+      // Made by `connection` below.
+      writeResource(run, out, at, parse(run, (value as Edge).version))
+      return
+    case 'reference': {
+      const { given } = run.argsOf(step)
+      writeTarget(run, out, at, targetOf(run, value, at.owner, given), given)
+      return
+    }
+    case 'read': {
+      const { given } = run.argsOf(step)
+      writeTarget(run, out, at, read(run, source.type, String(given.id)), given)
+      return
+    }
+    case 'search':
+    case 'referring':
+      writeSearch(run, out, at, source, value)
+      return
+    case 'write':
+      throw new Error('Mutations are carried out one by one')
+    default:
+      source satisfies never
+  }
+}
+
+/** `__typename`, and what a schema says of itself. */
+function described(run: Run, step: Step, value: unknown): unknown {
+  const { field, parent } = step
+  if (field === undefined) return parent.name
+  // All that these fields read of the request is its schema.
+  const info = { schema: run.config.schema } as GraphQLResolveInfo
+  return field.resolve?.(value, run.argsOf(step).given, undefined, info)
+}
+
+function complete(
+  run: Run,
+  out: Out,
+  shape: Shape,
+  isRequired: boolean,
+  value: unknown,
+  at: At,
+): void {
+  if (value === null || value === undefined) {
+    if (isRequired) throw new GraphQLError(`Cannot return null for non-nullable field ${at.step}.`)
+    out.text += 'null'
+    return
+  }
+  switch (shape.kind) {
+    case 'leaf':
+      out.text += leafText(shape.type, value)
+      return
+    case 'object':
+      writeObject(run, out, shape.plan(), { value, owner: at.owner, path: at.path })
+      return
+    case 'any':
+      writeObject(run, out, planFor(shape, value), {
+        value,
+        owner: at.owner,
+        path: at.path,
+      })
+      return
+    case 'list':
+      if (!Array.isArray(value)) throw new GraphQLError('Expected Iterable, but did not find one')
+      writeItems(run, out, shape, value, at)
+      return
+    default:
+      shape satisfies never
+  }
+}
+
+function leafText(type: GraphQLLeafType, value: unknown): string {
+  if (typeof value === 'string' && (type === GraphQLString || type === GraphQLID)) {
+    return JSON.stringify(value)
+  }
+  if (type === GraphQLBoolean && typeof value === 'boolean') return value ? 'true' : 'false'
+  if (type === Float && isDecimal(value)) return value.toString()
+  return JSON.stringify(type.coerceOutputValue(value))
+}
+
+function planFor(shape: Shape & { readonly kind: 'any' }, value: unknown): Plan {
+  const plan = isResource(value) ? shape.planFor(value.resourceType) : undefined
+  if (plan === undefined) throw new GraphQLError('A resource is of no type of this schema')
+  return plan
+}
+
+function writeItems(
+  run: Run,
+  out: Out,
+  { of, isRequired }: Shape & { readonly kind: 'list' },
+  items: readonly unknown[],
+  at: At,
+): void {
+  // What could fail fails before anything is written.
+  if (of.kind === 'any') for (const item of items) planFor(of, item)
+  const each = (to: Out, i: number) => {
+    complete(run, to, of, isRequired, items[i], { ...at, path: { parent: at.path, key: i } })
+  }
+  writeEach(run, out, items.length, each, of.kind === 'leaf')
+}
+
+/** The items in brackets. `isWhole`: in one go, however many there are. */
+function writeEach(
+  run: Run,
+  out: Out,
+  length: number,
+  each: (out: Out, i: number) => void,
+  isWhole = false,
+): void {
+  const writeFrom = (to: Out, from: number): void => {
+    for (let i = from; i < length; i++) {
+      if (!isWhole && run.turns.isUsedUp) {
+        const rest = to.hole()
+        run.later(rest, () => writeFrom(rest, i))
+        return
+      }
+      if (i > 0) to.text += ','
+      run.turns.spend(1)
+      each(to, i)
+    }
+  }
+  out.text += '['
+  writeFrom(out, 0)
+  out.text += ']'
+}
+
+/** https://hl7.org/fhir/R4/graphql.html#list */
+function writeList(
+  run: Run,
+  out: Out,
+  at: At,
+  { child }: Source & { readonly kind: 'list' },
+  value: unknown,
+): void {
+  const { step, owner } = at
+  // A list is always of such a shape.
+  const shape = step.shape as Shape & { readonly kind: 'list' }
+  if (!Array.isArray(value)) {
+    out.text += 'null'
+    return
+  }
+  run.spend('values', value.length)
+  const { given, text } = run.argsOf(step)
+  const { items, fhirpath, part } = text === '{}' ? everything(value) : filtered(value, given)
+  if (fhirpath === undefined && !step.isSliced) {
+    writeItems(run, out, shape, present(part(items)), at)
+    return
+  }
+  const hole = out.hole()
+  run.later(hole, async () => {
+    try {
+      const passed =
+        fhirpath === undefined ? items : await holding(run, owner, items, child, fhirpath)
+      const list = present(part(passed))
+      const slice = step.isSliced ? sliceOf(step.nodes, run.config.variables) : undefined
+      if (slice !== undefined) {
+        const key = `/${pathOf(at.path).join('/')}`
+        run.slices.set(key, await textsOf(run, owner, list, child, slice))
+      }
+      writeItems(run, hole, shape, list, at)
+    } catch (error) {
+      run.fail(error, { out: hole, step, path: at.path })
+    }
+  })
+}
+
+function everything(items: readonly unknown[]): ReturnType<typeof filtered> {
+  return { items, fhirpath: undefined, part: (all) => all }
+}
+
+/** In a list of primitives null stands for one that has extensions only. */
+function present(items: readonly unknown[]): readonly unknown[] {
+  return items.includes(null) ? items.filter((item) => item !== null) : items
+}
+
+function writeTarget(
+  run: Run,
+  out: Out,
+  at: At,
+  target: ReturnType<typeof targetOf>,
+  { optional }: Given,
+): void {
+  if (target === null || !isPending(target)) {
+    writeResource(run, out, at, target)
+    return
+  }
+  const { step, path } = at
+  run.ask(target, { out: out.hole(), step, path }, (hole, resource) => {
+    writeResource(run, hole, at, resource ?? (optional === true ? null : missing()))
+  })
+}
+
+export function writeResource(run: Run, out: Out, at: At, resource: Resource | null): void {
+  // A contained resource is a part of the one that contains it.
+  const isContained = at.owner?.contained !== undefined && isPartOf(at.owner, resource)
+  const owner = isContained ? at.owner : (resource ?? undefined)
+  complete(run, out, at.step.shape, at.step.isRequired, resource, { ...at, owner })
+}
+
+function isPartOf({ contained }: Resource, resource: Resource | null): boolean {
+  return Array.isArray(contained) && contained.includes(resource)
+}
+
+function writeSearch(
+  run: Run,
+  out: Out,
+  at: At,
+  { kind, type, isConnection }: Source & { readonly kind: 'search' | 'referring' },
+  value: unknown,
+): void {
+  const { step, path } = at
+  const args = run.argsOf(step)
+  const wanted = { type, args, ...(isConnection ? partsOf(step.shape) : LIST) }
+  const isPart = kind === 'referring' && (!isResource(value) || at.owner !== value)
+  // A contained resource has no address of its own.
+  if (isPart) {
+    out.text += 'null'
+    return
+  }
+  const write = (hole: Out, page: SearchPage) => {
+    if (isConnection) {
+      complete(run, hole, step.shape, false, connection(page, args.given), at)
+      return
+    }
+    writePage(run, hole, at, page.versions, kind === 'search' ? publishedFor(type, args.given) : [])
+  }
+  const place = { out: out.hole(), step, path }
+  if (kind === 'search') run.ask(search(run, wanted), place, write)
+  else run.ask(referring(run, wanted, referenceTo(value as Resource)), place, write)
+}
+
+/** `published`: definitions that everybody shares, behind what the Project has of its own. */
+function writePage(
+  run: Run,
+  out: Out,
+  at: At,
+  versions: readonly Version[],
+  published: readonly Resource[],
+): void {
+  // A search is always of such a shape.
+  const { of } = at.step.shape as Shape & { readonly kind: 'list' }
+  const own = published.length === 0 ? [] : versions.map((version) => parse(run, version))
+  const others = published.filter(({ url }) => own.every((resource) => resource.url !== url))
+  const all: readonly (Version | Resource)[] =
+    published.length === 0 ? versions : [...own, ...others]
+  const length = Math.min(all.length, sizeOf(run.argsOf(at.step).given))
+  writeEach(run, out, length, (to, i) => {
+    const item = all[i]
+    if (item === undefined) return
+    const resource = isResource(item) ? item : parse(run, item as Version)
+    const path = { parent: at.path, key: i }
+    complete(run, to, of, true, resource, { step: at.step, owner: resource, path })
+  })
+}
+
+const LIST = { hasTotal: false, hasRows: true }
+
+/** Counting and fetching are left out when their fields are. */
+function partsOf(shape: Shape) {
+  const steps = shape.kind === 'object' ? shape.plan().steps : []
+  const names = new Set(steps.map(({ field }) => field?.name))
+  const hasRows = ['edges', 'next', 'previous'].some((name) => names.has(name))
+  return { hasTotal: names.has('count'), hasRows }
+}
+
+interface Edge {
+  readonly mode: 'match'
+  readonly version: Version
+}
+
+/** https://hl7.org/fhir/R4/graphql.html#connection */
+function connection({ versions, total, previous, next }: SearchPage, given: Given): object {
+  const size = sizeOf(given)
+  const edges: readonly Edge[] = versions.map((version) => ({ mode: 'match', version }))
+  const sizes = { offset: given._offset ?? 0, pageSize: size, pagesize: size }
+  return { count: total, ...sizes, first: null, previous, next, last: null, edges }
+}
+
+function sizeOf({ _count }: Given): number {
+  return typeof _count === 'number' ? Math.min(_count, MAX_COUNT) : DEFAULT_COUNT
+}
+
+function memberOf(source: unknown, name: string): unknown {
+  return isObject(source) ? source[name] : undefined
+}

@@ -1,0 +1,93 @@
+/** The release step's part in PostgreSQL: runs the migrations that a database does not have yet. */
+import { fileURLToPath } from 'node:url'
+import type { Knex } from 'knex'
+import createKnex from 'knex'
+import type { Database } from '../platform/postgres/database.ts'
+import { rawPool } from '../platform/postgres/pool.ts'
+
+const MIGRATION_LOCK = 6_221_483_007_210_001n
+const BASELINE = '001-baseline.ts'
+/** The migrations that the baseline replaces, in their order. */
+const REPLACED = [
+  '001-resources.ts',
+  '002-search.ts',
+  '003-pending-runs.ts',
+  '004-concepts.ts',
+  '005-idempotent-requests.ts',
+  '006-joins.ts',
+  '007-own-parameters.ts',
+  '008-refresh-tokens.ts',
+  '009-mail.ts',
+  '010-version-key.ts',
+  '011-stored-contents.ts',
+  '012-wide-ranges.ts',
+  '013-version-time.ts',
+  '015-full-text.ts',
+  '017-sealed-replies.ts',
+  '018-events.ts',
+  '019-schedules.ts',
+  '020-exports.ts',
+  '021-imports.ts',
+  '024-bot-runs.ts',
+  '025-export-pages.ts',
+  '026-subscription-state.ts',
+  '028-account-holders.ts',
+  '033-delivery-speed.ts',
+  '037-self-keys.ts',
+  '039-export-rows.ts',
+  '046-wide-ranges.ts',
+  '057-export-list.ts',
+  '062-export-shared-parts.ts',
+  '065-export-compartments.ts',
+]
+
+/** Brings the schema up to date; safe to run twice and from several machines at once. */
+export async function migrate(database: Database): Promise<void> {
+  const { connection } = rawPool(database.knex).config
+  // Building an index may take longer than any request is given.
+  const limits = { statement_timeout: 0, lock_timeout: 0 }
+  const settings = { ...Object(connection), ...limits }
+  const guard = createKnex({ client: 'pg', connection: settings, pool: { min: 0, max: 1 } })
+  const runner = createKnex({ client: 'pg', connection: settings, pool: { min: 0, max: 1 } })
+  try {
+    await guard.raw(`select pg_advisory_lock(${MIGRATION_LOCK})`)
+    const source = {
+      directory: fileURLToPath(new URL('migrations', import.meta.url)),
+      loadExtensions: ['.ts'],
+      // Migrations only add, so this version also runs on the schema of a newer one: a release that is
+      // rolled back finds migrations in the table that it has no file for, and leaves them alone.
+      disableMigrationsListValidation: true,
+    }
+    // Whoever holds the advisory lock is alone: knex's own lock can only be a leftover of a crash.
+    await runner.migrate.forceFreeMigrationsLock(source)
+    await adoptBaseline(runner)
+    await runner.migrate.latest(source)
+  } finally {
+    // Closing the session gives the advisory lock back.
+    await runner.destroy()
+    await guard.destroy()
+  }
+}
+
+/** Records the baseline as applied where all migrations that it replaces are. */
+async function adoptBaseline(knex: Knex): Promise<void> {
+  if (!(await knex.schema.hasTable('knex_migrations'))) return
+  const applied: string[] = await knex('knex_migrations').whereIn('name', REPLACED).pluck('name')
+  if (applied.length === 0) return
+  const missing = REPLACED.filter((name) => !applied.includes(name))
+  if (missing.length > 0) {
+    throw new Error(
+      `The database has ${applied.length} of the ${REPLACED.length} migrations that ${BASELINE} replaces; ` +
+        `the first that is missing is ${missing[0]}. Run the release step of the last revision that has these ` +
+        'files (git log -- shared/store/migrations), then this one again; or begin with an empty database',
+    )
+  }
+  await knex.transaction(async (transaction) => {
+    await transaction('knex_migrations').whereIn('name', REPLACED).delete()
+    await transaction('knex_migrations').insert({
+      name: BASELINE,
+      batch: 1,
+      migration_time: new Date(),
+    })
+  })
+}

@@ -1,0 +1,141 @@
+/** Comments are plain sentences, and files, functions and folders stay small. */
+import { readdirSync, readFileSync } from 'node:fs'
+import { stripTypeScriptTypes } from 'node:module'
+import { join } from 'node:path'
+import { type AnyNode, type Comment, parse, tokenizer } from 'acorn'
+import t from 'tap'
+
+const ROOT = join(import.meta.dirname, '../..')
+const PRODUCT = ['server', 'worker', 'shared']
+const MOST_LINES = 60
+const MOST_ENTRIES = 25
+/** Folders that are still to be divided. */
+const PENDING_DIVISION = ['worker/executor/guest']
+
+/** A clause that begins so has no subject that a reader knows. */
+const NO_SUBJECT = /^(Of|What|Who|Whom|Whose|Those|That)\b/
+const RETIRED =
+  /\b(owed|untold|told of|tells of|(?:is|are|be|been|was|were) told|asked of|[a-z-]+\.md §[\d.]+)/
+/** Folders whose comments are still to be rewritten. */
+const PENDING_WORDS =
+  /^(scripts|test\/fixtures|worker\/(bots|bulk|executor|jobs)|shared\/(api|bots|bulk|fhirpath|graphql|jobs|query|rest|store))\//
+/** Functions that are still to be cut. */
+const PENDING_CUTS =
+  /^(scripts|worker|shared\/(bulk|graphql|jobs|rest|store))\/.*:(prepare|shapesOf|addBlocks|overlapErrors|openLevels|createMaintenance|runBatch|createGroup|run|ownRepository|createBatches|writeStatement|openStatistics|deleteStatement|createBridge|createMetrics|createRunner|createSlots|createBlock|openWriter|batchesOf|importPart|main|startDeliveries)$/
+
+interface Source {
+  readonly path: string
+  readonly text: string
+}
+
+const sources = [...PRODUCT, 'scripts', 'test'].flatMap(sourcesIn)
+const product = sources.filter(({ path }) => PRODUCT.includes(path.split('/')[0] ?? ''))
+
+function sourcesIn(folder: string): Source[] {
+  const names = readdirSync(join(ROOT, folder), { recursive: true, encoding: 'utf8' })
+  return names
+    .filter((name) => /\.(ts|js|cjs)$/.test(name) && !/(^|\/)data\//.test(name))
+    .map((name) => `${folder}/${name}`)
+    .sort()
+    .map((path) => ({ path, text: readFileSync(join(ROOT, path), 'utf8') }))
+}
+
+/** Each block, and each run of line comments, without its marks. */
+function commentsOf({ text }: Source): readonly string[] {
+  const found: Comment[] = []
+  const options = { ecmaVersion: 'latest', sourceType: 'module', onComment: found } as const
+  for (const _ of tokenizer(text, options));
+  const joined: Comment[] = []
+  for (const comment of found) {
+    const last = joined.at(-1)
+    const goesOn = last?.type === 'Line' && /^\n[ \t]*$/.test(text.slice(last.end, comment.start))
+    if (!goesOn || comment.type === 'Block') joined.push({ ...comment })
+    else Object.assign(last, { value: last.value + comment.value, end: comment.end })
+  }
+  return joined.map(({ value }) => value.replace(/^\s*\*+ ?/gm, '').trim())
+}
+
+function commentsThat(isWrong: (comment: string) => boolean): readonly string[] {
+  return sources
+    .filter(({ path }) => !PENDING_WORDS.test(path) && !path.endsWith('kernel/style.test.ts'))
+    .flatMap((source) =>
+      commentsOf(source)
+        .filter(isWrong)
+        .map((comment) => `${source.path}: ${comment.split('\n')[0]}`),
+    )
+}
+
+t.test('a comment begins with a subject', async (t) => {
+  t.same(
+    commentsThat((comment) => NO_SUBJECT.test(comment)),
+    [],
+  )
+})
+
+t.test('a comment uses plain words and names no document that is not here', async (t) => {
+  t.same(
+    commentsThat((comment) => RETIRED.test(comment)),
+    [],
+  )
+})
+
+t.test('a file of the product opens with a comment', async (t) => {
+  const wrong = product.filter(({ text }) => !/^(#!.*\n)?\s*(\/\*|\/\/)/.test(text))
+  t.same(
+    wrong.map(({ path }) => path),
+    [],
+  )
+})
+
+t.test(`no function has more than ${MOST_LINES} lines`, async (t) => {
+  const wrong = sources
+    .filter(({ path }) => path.endsWith('.ts') && !path.startsWith('test/'))
+    .flatMap((source) => longFunctions(source).map((name) => `${source.path}:${name}`))
+  t.same(
+    wrong.filter((place) => !PENDING_CUTS.test(place)),
+    [],
+  )
+})
+
+function longFunctions({ text }: Source): readonly string[] {
+  const options = { ecmaVersion: 'latest', sourceType: 'module', locations: true } as const
+  const found: string[] = []
+  visit(parse(stripTypeScriptTypes(text), options), '', (node, name) => {
+    const lines = (node.loc?.end.line ?? 0) - (node.loc?.start.line ?? 0) + 1
+    if (lines > MOST_LINES) found.push(name)
+  })
+  return found
+}
+
+/** Calls `each` with every function below a node, and the name that it is declared by. */
+function visit(node: AnyNode, name: string, each: (node: AnyNode, name: string) => void): void {
+  const declared = nameOf(node) ?? name
+  if (/Function/.test(node.type)) each(node, declared)
+  for (const value of Object.values(node)) {
+    for (const child of Array.isArray(value) ? value : [value]) {
+      if (typeof child?.type === 'string') visit(child, declared, each)
+    }
+  }
+}
+
+function nameOf(node: AnyNode): string | undefined {
+  const declared = 'id' in node ? node.id : 'key' in node ? node.key : undefined
+  const isName = declared?.type === 'Identifier' || declared?.type === 'PrivateIdentifier'
+  return isName ? declared.name : undefined
+}
+
+t.test(`no folder has more than ${MOST_ENTRIES} entries`, async (t) => {
+  const entries = new Map<string, Set<string>>()
+  for (const { path } of product) {
+    const parts = path.split('/')
+    for (let depth = 1; depth < parts.length; depth++) {
+      const folder = parts.slice(0, depth).join('/')
+      entries.set(folder, (entries.get(folder) ?? new Set()).add(parts[depth] ?? ''))
+    }
+  }
+  const wrong = [...entries].filter(([, names]) => names.size > MOST_ENTRIES)
+  t.same(
+    wrong.map(([folder]) => folder).filter((folder) => !PENDING_DIVISION.includes(folder)),
+    [],
+  )
+})

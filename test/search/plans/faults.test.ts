@@ -1,0 +1,164 @@
+/**
+ * Pages that a search touches when the statistics of PostgreSQL are missing, cover some tables only, or know nothing
+ * of the Project or the type. Counted in buffers, which do not depend on the machine.
+ */
+import t from 'tap'
+import type { Principal } from '../../../shared/access/principal.ts'
+import { createLogger } from '../../../shared/log.ts'
+import { openDatabase } from '../../../shared/platform/postgres/database.ts'
+import { parseSearch } from '../../../shared/query/search.ts'
+import { openRepository } from '../../../shared/store/open-repository.ts'
+import type { Repository } from '../../../shared/store/repository.ts'
+import { writeFeatures } from '../../../shared/write-features.ts'
+import { until } from '../../fixtures/botica.ts'
+import { createDatabase } from '../../fixtures/store/own-database.ts'
+import { databaseUrl, openTestStore } from '../../fixtures/store/store.ts'
+
+const PATIENTS = 800
+const OBSERVATIONS = 24
+const SIDE_BY_SIDE = 200
+const FAMILIES = 20
+/** Shares of the rows of the large Project. */
+const [FEW, LATE] = [0.02, 0.1]
+const PATIENCE_MS = 60_000
+const CODES = 10
+
+process.env.DATABASE_URL = await createDatabase(t)
+const { database, repository, aMember } = await openTestStore(t)
+const run = (text: string) => database.query({ text, values: [] })
+for (const table of ['resource', 'version', 'idx_string', 'idx_range', 'code']) {
+  await run(`alter table ${table} set (autovacuum_enabled = off)`)
+}
+
+async function createAll(member: Principal, resources: readonly object[]): Promise<string[]> {
+  const ids: string[] = []
+  for (let from = 0; from < resources.length; from += SIDE_BY_SIDE) {
+    const some = resources.slice(from, from + SIDE_BY_SIDE)
+    const made = await Promise.all(
+      some.map((one) => repository.create(member, one as { resourceType: string })),
+    )
+    ids.push(...made.map(({ id }) => id))
+  }
+  return ids
+}
+
+/** The newest Observations are preliminary, as those of a busy morning are. */
+async function load(member: Principal, patients: number): Promise<string> {
+  const people = Array.from({ length: patients }, (_, n) => ({
+    resourceType: 'Patient',
+    identifier: [{ system: 'urn:n', value: `n${n}` }],
+    active: true,
+    name: [{ family: `Family${String(n % FAMILIES).padStart(2, '0')}`, given: [`Given${n % 7}`] }],
+    birthDate: `${1930 + (n % 90)}-0${1 + (n % 9)}-11`,
+  }))
+  const ids = await createAll(member, people)
+  const subject = (n: number) => ({ reference: `Patient/${ids[n]}` })
+  const visits = people.flatMap((_, n) =>
+    [1, 2].map(() => ({
+      resourceType: 'Encounter',
+      status: 'finished',
+      class: { code: 'AMB' },
+      subject: subject(n),
+    })),
+  )
+  await createAll(member, visits)
+  const measured = people.flatMap((_, n) =>
+    Array.from({ length: OBSERVATIONS }, (_, i) => ({
+      resourceType: 'Observation',
+      status: n < patients * 0.8 ? 'final' : 'preliminary',
+      code: { coding: [{ system: 'urn:c', code: `c${i % CODES}` }] },
+      subject: subject(n),
+      effectiveDateTime: `2024-0${1 + (i % 9)}-${10 + (n % 18)}T10:00:00Z`,
+    })),
+  )
+  await createAll(member, measured)
+  // As a worker does while rows are written.
+  await run(`select gin_clean_pending_list('resource_keys')`)
+  return ids[3] ?? ''
+}
+
+/** A repository of its own, as a process has it that starts now. */
+async function openOther(): Promise<Repository> {
+  const settings = { databaseUrl: databaseUrl(), databasePool: 2 }
+  const other = openDatabase(settings, createLogger('silent', 'script'))
+  t.teardown(() => other.close())
+  return openRepository(other, writeFeatures())
+}
+
+type Shape = readonly [query: string, known: number, unknown: number]
+
+/**
+ * The most pages that each may touch where the rows are known, and where nothing is: what is walked in order is then
+ * a sort of all rows of the type, at worst.
+ */
+const shapes = (patient: string): readonly Shape[] => [
+  ['Patient?identifier=urn:n|n3', 30, 60],
+  ['Patient?family=family03&birthdate=ge1960-01-01&birthdate=lt2000-01-01&active=true', 250, 1500],
+  ['Patient?family:exact=Family03', 150, 900],
+  ['Patient?family:exact=Family03&given:exact=Given3', 60, 900],
+  [`Observation?patient=Patient/${patient}&code=urn:c|c3&_sort=-date`, 60, 500],
+  ['Encounter?patient.birthdate=1930-01-11', 150, 150],
+  ['Patient?family=family03&_has:Encounter:subject:status=finished', 400, 400],
+  ['Patient?_has:Observation:subject:code=urn:c|c3', 400, 1500],
+  ['Observation?status=final&_count=100', 4000, 18_000],
+  ['Observation?code=urn:c|c3&status=final', 4000, 18_000],
+  ['Observation?code=urn:c|c3&status=final&_sort=date', 5000, 5000],
+  ['Observation?date=ge2024-03-01&date=lt2024-04-01', 300, 5000],
+]
+
+async function touched(one: Repository, member: Principal, query: string): Promise<number> {
+  const [type = '', parameters = ''] = query.split('?')
+  const request = parseSearch(type, parameters)
+  // The first one after a load also tidies up what the load has left.
+  await one.search(member, request)
+  const { plan } = await one.explain(member, request)
+  const [, hit = '0', read = '0'] =
+    /Buffers: shared(?: hit=(\d+))?(?: read=(\d+))?/.exec(plan.join('\n')) ?? []
+  return Number(hit) + Number(read)
+}
+
+const large = await aMember()
+const small = await aMember()
+const patient = await load(large, PATIENTS)
+const few = await load(small, PATIENTS * FEW)
+
+interface Check {
+  ok(isTrue: boolean, text: string): void
+}
+
+/** `share`: of the rows that the limits are made for. */
+async function checkAll(
+  t: Check,
+  member: Principal,
+  id: string,
+  { isKnown = true, share = 1 } = {},
+): Promise<void> {
+  const one = await openOther()
+  const rare = parseSearch('Observation', 'status=amended')
+  // The first search asks for the statistics and does not wait for them.
+  const isRead = async () => !isKnown || (await one.explain(member, rare)).driver === 'keys'
+  await until(isRead, PATIENCE_MS)
+  for (const [query, known, unknown] of shapes(id)) {
+    const most = Math.max((isKnown ? known : unknown) * share, 650)
+    const pages = await touched(one, member, query)
+    t.ok(pages <= most, `${query}: ${pages} pages`)
+  }
+}
+
+t.test('no table was ever analyzed', async (t) => {
+  await checkAll(t, large, patient, { isKnown: false })
+  await checkAll(t, small, few, { isKnown: false, share: FEW })
+})
+
+t.test('the rows are known, the contents are not', async (t) => {
+  await run('analyze resource')
+  await checkAll(t, large, patient)
+  await checkAll(t, small, few, { share: FEW })
+})
+
+t.test('all is known but of a Project that came later', async (t) => {
+  await run('analyze resource, version, idx_string, idx_range, code')
+  await checkAll(t, large, patient)
+  const late = await aMember()
+  await checkAll(t, late, await load(late, PATIENTS * LATE), { isKnown: false, share: LATE })
+})

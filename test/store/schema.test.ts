@@ -1,0 +1,154 @@
+/** The migrations on databases of every age, and docs/data-model.md beside the catalogue they make. */
+import { randomUUID } from 'node:crypto'
+import { readdirSync, readFileSync } from 'node:fs'
+import t from 'tap'
+import { createLogger } from '../../shared/log.ts'
+import { type Database, openDatabase } from '../../shared/platform/postgres/database.ts'
+import { migrate } from '../../shared/store/migrate.ts'
+import { openRepository } from '../../shared/store/open-repository.ts'
+import { writeFeatures } from '../../shared/write-features.ts'
+import { databaseUrl, system } from '../fixtures/store/store.ts'
+
+const ROOT = new URL('../../', import.meta.url)
+const DOCUMENT = readFileSync(new URL('docs/data-model.md', ROOT), 'utf8')
+const log = createLogger('silent', 'script')
+
+interface Teardown {
+  teardown(end: () => Promise<void>): void
+}
+
+const main = openDatabase({ databaseUrl: databaseUrl(), databasePool: 1 }, log)
+t.teardown(() => main.close())
+
+/** A database without any table. */
+async function anEmptyDatabase(t: Teardown): Promise<Database> {
+  const name = `schema_${randomUUID().replaceAll('-', '')}`
+  await main.query({ text: `create database ${name}`, values: [] })
+  const url = new URL(databaseUrl())
+  url.pathname = `/${name}`
+  const database = openDatabase({ databaseUrl: url.href, databasePool: 3 }, log)
+  t.teardown(() => database.close())
+  return database
+}
+
+async function applied(database: Database): Promise<string[]> {
+  return await database.knex('knex_migrations').orderBy('id').pluck('name')
+}
+
+/** Records these migrations as applied instead of the baseline. */
+async function pretend(database: Database, names: readonly string[]): Promise<void> {
+  await database.knex('knex_migrations').delete()
+  const rows = names.map((name) => ({ name, batch: 1, migration_time: new Date() }))
+  await database.knex('knex_migrations').insert(rows)
+}
+
+/** The names that `migrate.ts` lists as replaced by the baseline. */
+function replacedNames(): string[] {
+  const source = readFileSync(new URL('shared/store/migrate.ts', ROOT), 'utf8')
+  return Array.from(source.matchAll(/^ {2}'(\d{3}-[a-z-]+\.ts)',$/gm), ([, name = '']) => name)
+}
+
+const FILES = readdirSync(new URL('shared/store/migrations', ROOT)).filter((name) =>
+  name.endsWith('.ts'),
+)
+
+t.test('migrations may run twice and at once', async (t) => {
+  const database = await anEmptyDatabase(t)
+  await t.resolves(Promise.all([migrate(database), migrate(database), migrate(database)]))
+  t.same(await applied(database), FILES)
+  await migrate(database)
+  t.same(await applied(database), FILES)
+})
+
+t.test('a database that has all older migrations goes on with what it holds', async (t) => {
+  const database = await anEmptyDatabase(t)
+  await migrate(database)
+  const repository = await openRepository(database, writeFeatures())
+  const { id } = await repository.create(system, { resourceType: 'Project', name: 'Old' })
+  const names = replacedNames()
+  t.equal(names.length, 30)
+  await pretend(database, names)
+
+  await migrate(database)
+  t.same(await applied(database), FILES)
+  const again = await openRepository(database, writeFeatures())
+  t.match(await again.read(system, 'Project', id), { id, content: /"name":"Old"/ })
+})
+
+t.test('a database that has only some of them is left alone, with a way out', async (t) => {
+  const database = await anEmptyDatabase(t)
+  await migrate(database)
+  const names = replacedNames().slice(0, 28)
+  await pretend(database, names)
+
+  await t.rejects(migrate(database), {
+    message:
+      /has 28 of the 30 migrations .*missing is 062-export-shared-parts\.ts\. Run the release step/,
+  })
+  t.same(await applied(database), names)
+})
+
+t.test('a release that is rolled back tolerates the migrations of the newer one', async (t) => {
+  const database = await anEmptyDatabase(t)
+  await migrate(database)
+  await database.knex('knex_migrations').insert({
+    name: '999-of-a-newer-version.ts',
+    batch: 2,
+    migration_time: new Date(),
+  })
+  await database.knex.raw('alter table tenant add column newer int')
+
+  await migrate(database)
+  t.same(await applied(database), [...FILES, '999-of-a-newer-version.ts'])
+  const repository = await openRepository(database, writeFeatures())
+  await t.resolves(repository.create(system, { resourceType: 'Project', name: 'Rolled back' }))
+})
+
+t.test('the system project comes first, and the salt is there once', async (t) => {
+  const database = await anEmptyDatabase(t)
+  await migrate(database)
+  const [row] = await database.query({
+    text: `select t.project, t.fhir_id::text, (select count(*)::int from search_key_salt) as salts,
+        (select max(octet_length(salt)) from search_key_salt) as bytes,
+        nextval(pg_get_serial_sequence('tenant', 'project'))::int as next
+      from tenant t`,
+    values: [],
+  })
+  t.same(row, {
+    project: 1,
+    fhir_id: '00000000-0000-0000-0000-000000000001',
+    salts: 1,
+    bytes: 32,
+    next: 2,
+  })
+})
+
+t.test('docs/data-model.md names every table and index, and no other', async (t) => {
+  const rows = await main.query<{ table: string; index: string | null }>({
+    text: `select c.relname as table, i.relname as index
+      from pg_class c left join pg_index x on x.indrelid = c.oid
+      left join pg_class i on i.oid = x.indexrelid
+      where c.relkind = 'r' and c.relnamespace = current_schema()::regnamespace
+        and c.relname not like 'knex%'`,
+    values: [],
+  })
+  t.same(sections(DOCUMENT), sorted(Map.groupBy(rows, ({ table }) => table)))
+})
+
+/** Table → its indexes: `### name` heads a table, and `- \`name\`` each of its indexes. */
+function sections(text: string): Record<string, string[]> {
+  const parts = text.split(/^### /m).slice(1)
+  const entries = parts.map((part): [string, string[]] => {
+    const [, table = ''] = /^`(\w+)`/.exec(part) ?? []
+    return [table, Array.from(part.matchAll(/^- `(\w+)`/gm), ([, index = '']) => index).sort()]
+  })
+  return Object.fromEntries(entries.sort(([a], [b]) => (a < b ? -1 : 1)))
+}
+
+function sorted(tables: Map<string, { index: string | null }[]>): Record<string, string[]> {
+  const entries = Array.from(tables, ([table, rows]): [string, string[]] => [
+    table,
+    rows.flatMap(({ index }) => index ?? []).sort(),
+  ])
+  return Object.fromEntries(entries.sort(([a], [b]) => (a < b ? -1 : 1)))
+}
