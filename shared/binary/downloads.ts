@@ -1,6 +1,6 @@
 /**
- * Versions whose external attachments are to be fetched (events.md §10): rows of table `job`, put there by the
- * statement that writes the version, until a worker is done with them.
+ * Versions whose external attachments are to be fetched are rows of table `job`. The statement that writes the
+ * version adds the row, and a worker removes it when it has fetched them.
  */
 
 import type { Connection } from '../platform/postgres/statement.ts'

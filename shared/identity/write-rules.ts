@@ -1,4 +1,4 @@
-/** What holds for writes of users, memberships, policies, clients, configurations and the audit trail. */
+/** Rules for writes of users, memberships, policies, clients, configurations and the audit trail. */
 import { checkClient } from '../access/credentials/clients.ts'
 import { foreignAgent } from '../access/guarded/elements.ts'
 import { checkPolicy } from '../access/policy-check.ts'
@@ -169,8 +169,8 @@ interface PolicyHome {
 }
 
 /**
- * A membership names policies of its Project, or of one that this links to. Only who may see all
- * Projects is told that a policy is in another one. Errors: 400.
+ * A membership names policies of its Project, or of one that this links to. The error says that a policy is in
+ * another Project to those alone who may see all Projects. Errors: 400.
  */
 export async function requirePolicies(
   read: (references: readonly { type: string; id: string }[]) => ReturnType<Repository['readMany']>,

@@ -1,4 +1,4 @@
-/** What holds for writes of Subscriptions, and the part of the writing statements for who waits (events.md §2). */
+/** The rule for writes of Subscriptions, and the part of the writing statements that files the type they wait for. */
 
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
