@@ -8,7 +8,7 @@ import type { Database } from '../platform/postgres/database.ts'
 import type { Connection } from '../platform/postgres/statement.ts'
 import type { OwnParametersReader } from '../store/index/custom-parameters.ts'
 import { Keys } from '../store/index/keys.ts'
-import { readSalt } from '../store/rows/salt.ts'
+import { readSalt } from '../store/rows/tenants.ts'
 import { type Place, readContext, readMembershipsOf } from './memberships.ts'
 import { rulesOf } from './principals.ts'
 

@@ -1,5 +1,4 @@
 /** The repository as it runs: each of its calls → the file that does it. */
-
 import { LRUCache } from 'lru-cache'
 import { INTERACTIONS } from '../access/grant.ts'
 import type { Principal } from '../access/principal.ts'
@@ -20,10 +19,9 @@ import { metaSummary } from './read/meta-summary.ts'
 import { read, readMany, readVersion } from './read/read-judged.ts'
 import type { Repository, Transaction } from './repository.ts'
 import { type Store, type Transact, until, type WritePart, type WriteRule } from './rows/context.ts'
-import { createFetch, fetchTogether } from './rows/fetch.ts'
+import { createFetch, createRecentVersions, fetchTogether } from './rows/fetch.ts'
 import { rowKey } from './rows/read.ts'
 import { createTenants } from './rows/tenants.ts'
-import { createRecentVersions } from './rows/version-cache.ts'
 import { criteriaSql, needsSql, readJudged } from './rulings/rulings.ts'
 import { readCompartment } from './search/compartment.ts'
 import { searchDeleted } from './search/deleted.ts'

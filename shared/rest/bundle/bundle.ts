@@ -1,5 +1,4 @@
 /** Batch and transaction. https://hl7.org/fhir/R4/http.html#transaction */
-
 import { undoable } from '../../binary/content.ts'
 import { Contended, HttpError, outcome } from '../../errors.ts'
 import { type ResponseEntry, responseEntry } from '../../fhir/bundle.ts'
@@ -8,8 +7,7 @@ import type { FhirReply, Interaction } from '../../request/request.ts'
 import type { Repository, Transaction } from '../../store/repository.ts'
 import { pageReply } from '../page-reply.ts'
 import { mayAsk } from '../pre-commit.ts'
-import { createAnswerRoom } from './answer-room.ts'
-import { requireWanted, withDeadline } from './deadline.ts'
+import { createAnswerRoom, requireWanted, withDeadline } from './deadline.ts'
 import { type BundleRequest, entryPath, inStages, type Stage } from './entries.ts'
 import { identify, planEntry, requireDistinct, type Step } from './identities.ts'
 import { isMissing, type MissingStep, MOST_MISSING, makeMissing } from './missing.ts'

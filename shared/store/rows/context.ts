@@ -8,11 +8,10 @@ import type { Watchers } from '../events/subscribers.ts'
 import type { OwnParametersReader } from '../index/custom-parameters.ts'
 import type { Keys } from '../index/keys.ts'
 import type { KeyStatistics } from '../search/plan/statistics.ts'
-import type { Fetch } from './fetch.ts'
+import type { Fetch, RecentVersions } from './fetch.ts'
 import type { CheckedReference, Deleted, Deletion, Place, Submit, Turns } from './ports.ts'
 import type { VersionRow } from './rows.ts'
 import { REGISTRY_PROJECT, type Tenants } from './tenants.ts'
-import type { RecentVersions } from './version-cache.ts'
 import type { PartWritten, StatementPart } from './write-rows.ts'
 
 export interface Store {

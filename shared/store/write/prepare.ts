@@ -2,18 +2,19 @@
 import { type Principal, profileReference } from '../../access/principal.ts'
 import { badRequest } from '../../errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
+import { isSameJson, isSameValue } from '../../fhir/json.ts'
 import type { Meta, Resource } from '../../fhir/resource.ts'
 import { eventOrigin } from '../events/rows.ts'
 import { planOf } from '../index/index-plan.ts'
 import { accountsOf, indexRows } from '../index/index-rows.ts'
 import { deriveIndexes, type IndexRows, patientCompartments } from '../index/indexes.ts'
 import { keepsRows, keepsSideRows } from '../index/side-elements.ts'
-import { composeContent, timeText } from '../rows/content.ts'
+import { composeContent, tailOf, timeText } from '../rows/content.ts'
 import type { Store, UniqueValue, VersionDraft, WriteRule } from '../rows/context.ts'
 import type { CheckedReference, Place } from '../rows/ports.ts'
 import type { VersionRow } from '../rows/rows.ts'
 import type { UniqueKey } from '../rows/side-rows.ts'
-import type { WriteOptions } from '../rows/version.ts'
+import type { Version, WriteOptions } from '../rows/version.ts'
 import type { PartRow, Write } from '../rows/write-rows.ts'
 import { newText } from './full-text.ts'
 import { referencesToCheck } from './references.ts'
@@ -214,4 +215,27 @@ function sameSideRows(a: IndexRows, b: IndexRows): boolean {
 function uniqueKey(store: Store, project: number, type: string, value: UniqueValue): UniqueKey {
   const p = store.keys.param(project, type, `_unique:${value.scope}`)
   return { p, k: store.keys.token(p, undefined, value.value) }
+}
+
+/**
+ * Equal texts, or equal values whose keys came in another order (then the lengths agree). `stored` is
+ * what `live` holds.
+ */
+export function saysTheSame(live: Version, stored: Resource, prepared: Prepared): boolean {
+  const { write } = prepared
+  if (write.unique !== undefined) return false
+  const before = tailOf(live.content ?? '', live.type, live.id, live.ver)
+  if (before.length !== write.tail.length) return false
+  if (!isSameMeta(live.metaExtension, write.metaExtension)) return false
+  if (before === write.tail) return true
+  if (!hasSameElements(stored, prepared.resource)) return false
+  const asJson = (tail: string): string => `{"meta":{"_":"${tail}`
+  return isSameJson(asJson(before), asJson(write.tail))
+}
+
+/** Of other elements than `meta`; cheaper than to parse both texts. */
+function hasSameElements(a: Resource, b: Resource): boolean {
+  const { meta: _before, ...before } = a
+  const { meta: _after, ...after } = b
+  return isSameValue(before, after)
 }

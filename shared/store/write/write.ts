@@ -32,9 +32,8 @@ import { hiddenAfter, judgeChanged, judgeWritten, readonlyBy } from '../rulings/
 import { accountsGiven, distinctAccounts, inheritedAccounts, patientsOf } from './accounts.ts'
 import { create } from './create.ts'
 import { checkAttempt } from './guards.ts'
-import { type Prepared, prepare } from './prepare.ts'
+import { type Prepared, prepare, saysTheSame } from './prepare.ts'
 import { givenId, isTaken, resultOf, submit } from './submit.ts'
-import { saysTheSame } from './unchanged.ts'
 
 /** Writes of this process take turns, so only other processes win races: one of them at a time. */
 const LOST_RACES = 8
