@@ -1,5 +1,5 @@
 /**
- * Who the local PostgreSQL and Redis run as, and where their files are. PostgreSQL refuses root, so
+ * The account that the local PostgreSQL and Redis run as, and the place of their files. PostgreSQL refuses root, so
  * root starts both as `nobody`; anybody else starts them as themselves.
  */
 import {

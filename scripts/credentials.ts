@@ -3,7 +3,7 @@ import { randomBytes, randomUUID } from 'node:crypto'
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
-/** What credentials.json holds; the demo and the benchmarks sign in with it. */
+/** The content of credentials.json; the demo and the benchmarks sign in with it. */
 export interface Credentials {
   readonly email: string
   readonly password: string

@@ -84,7 +84,7 @@ export function describeTypes(structures: readonly Definition[]): TypeDefinition
   return types.sort((a, b) => compare(a.name, b.name))
 }
 
-/** Of the types that `describeTypes` describes. */
+/** Short descriptions of the types that `describeTypes` describes. */
 export function describeShorts(structures: readonly Definition[]): ShortsLine[] {
   return structures
     .filter(({ kind, derivation }) => kind !== 'logical' && derivation !== 'constraint')
@@ -104,7 +104,7 @@ function pathBelow(owner: string, path: string): string {
   return path.slice(owner.length + 1).replace(/\[x\]$/, '')
 }
 
-/** What the profiles of data types add to them, SimpleQuantity for one, by url. */
+/** The constraints that profiles of data types add, such as SimpleQuantity, by url. */
 function constraintsOfProfiles(
   structures: readonly Definition[],
 ): ReadonlyMap<string, readonly Constraint[]> {

@@ -12,7 +12,7 @@ export interface Terminology {
   readonly conceptMaps: readonly ConceptMap[]
 }
 
-/** Of two resources with one url the later one counts. */
+/** The later one of two resources with one url counts. */
 export function describeTerminology(resources: readonly unknown[]): Terminology {
   const codeSystems = new Map<string, CodeSystem>()
   const valueSets = new Map<string, ValueSet>()

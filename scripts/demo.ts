@@ -23,7 +23,7 @@ export interface DemoResult {
   readonly p99Ms: number
 }
 
-/** Runs the demo; `tick` is told of each answered message. Throws when a call does not answer 2xx. */
+/** Runs the demo; `tick` is called for each answered message. Throws when a call does not answer 2xx. */
 export async function demo(options: {
   rounds: number
   callers: number

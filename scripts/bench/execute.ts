@@ -59,7 +59,7 @@ export async function execute(seconds: number): Promise<readonly Figure[]> {
 }
 
 interface Costed extends Load {
-  /** Of all processes that serve one call, in microseconds. */
+  /** The CPU time of all processes that serve one call, in microseconds. */
   readonly cpuUs: number
 }
 

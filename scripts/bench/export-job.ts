@@ -2,7 +2,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Stage } from './stage.ts'
 
-/** More often, and one is told to slow down. */
+/** More frequent polls are answered 429. */
 const POLL_MS = 100
 export const MIB = 1024 * 1024
 

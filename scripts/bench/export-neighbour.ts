@@ -1,4 +1,4 @@
-/** What others lose while a worker exports. */
+/** Measures what others lose while a worker exports. */
 import type { Figure } from '../bench.ts'
 import { connect } from '../session.ts'
 import { ask, manifestOf } from './export-job.ts'

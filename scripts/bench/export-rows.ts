@@ -8,7 +8,7 @@ import type { Stage } from './stage.ts'
 
 const AT_ONCE = 200
 const PATIENTS = 1000
-/** Of each patient at least, the patient among them. */
+/** The least number of resources of a patient, itself included. */
 const FEWEST_EACH = 9
 
 /** The samples, and copies of their rows under new ids, as the server makes them, until there are so many. */
@@ -50,7 +50,7 @@ export async function patientsOf(
   return { group, count: patients.length, members: chosen.length }
 }
 
-/** What each patient has, the patient first, and whom they share. */
+/** Sorts samples into those of each patient, the patient first, and those that all share. */
 function sorted(samples: readonly Resource[]) {
   const isShared = ({ resourceType }: Resource) => SHARED.has(resourceType)
   const own = samples.filter((resource) => !isShared(resource))

@@ -9,7 +9,7 @@ import { settleIndexRevision } from '../../shared/store/index/index-revision.ts'
 import type { Figure } from '../bench.ts'
 import { freePort } from '../service.ts'
 import { startWeb, startWorker, stopChild, untilReady } from './children.ts'
-import { ask, exported, MIB, manifestOf, type Run } from './export-job.ts'
+import { exported, MIB, type Run } from './export-job.ts'
 import { neighbour } from './export-neighbour.ts'
 import { fillProject, patientsOf } from './export-rows.ts'
 import { median } from './load.ts'
@@ -73,7 +73,7 @@ async function withWorker<T>(
   }
 }
 
-/** Exports of all beside `COPY`, round about; what they took of memory; and their files. */
+/** Exports of all beside `COPY`, round about, and what they took of memory. */
 async function beside(
   stage: Stage,
   baseUrl: string,
@@ -92,7 +92,6 @@ async function beside(
   }
   const of = (name: 'ours' | 'limit') => median(rounds.map((round) => round[name])).toFixed(0)
   const mib = peakMib(pid)
-  const [plain, gzip] = await downloads(baseUrl, token)
   return [
     {
       what: `system export of ${rows} to disk, level ${level}`,
@@ -107,13 +106,6 @@ async function beside(
       limit: `${fewer.mib} MiB`,
       ratio: (mib / fewer.mib).toFixed(2),
       required: '<= 250 MiB',
-    },
-    {
-      what: `download, unpacked on the way, level ${level}`,
-      ours: `${plain.toFixed(0)} MiB/s`,
-      limit: `${gzip.toFixed(0)} MiB/s of plain text as gzip`,
-      ratio: (plain / gzip).toFixed(2),
-      required: '',
     },
   ]
 }
@@ -138,21 +130,6 @@ async function copied({ services }: Stage, projectId: string): Promise<Run> {
   await session.close()
   await sessions.close()
   return { rows, bytes, seconds, mibPerSecond: bytes / MIB / seconds }
-}
-
-/** MiB/s of plain text, of files that are unpacked on the way and of files that are not. */
-async function downloads(baseUrl: string, token: string): Promise<readonly [number, number]> {
-  const { output } = await manifestOf(baseUrl, token, '$export')
-  const rate = async (encoding: string) => {
-    let bytes = 0
-    const began = performance.now()
-    for (const { url } of output) {
-      const answer = await ask(baseUrl, token, url, { headers: { 'Accept-Encoding': encoding } })
-      for await (const chunk of answer.body ?? []) bytes += chunk.length
-    }
-    return bytes / MIB / ((performance.now() - began) / 1000)
-  }
-  return [await rate('identity'), await rate('gzip')]
 }
 
 /** Largest resident memory of a process since it began. */

@@ -50,7 +50,7 @@ function readOne({ samples }: Loaded): string {
   return `{ Patient(id: "${id}") { id name { family given } birthDate } }`
 }
 
-/** What a new process takes for its first query, and for the whole schema. */
+/** Measures a new process at its first query, and with the whole schema. */
 async function first({ stage, token, loaded }: LoadedStage): Promise<Figure[]> {
   const port = await freePort()
   const baseUrl = `http://127.0.0.1:${port}/`
@@ -88,7 +88,7 @@ async function first({ stage, token, loaded }: LoadedStage): Promise<Figure[]> {
 
 const NOTHING = { what: '', ours: '', limit: '', ratio: '', required: '' }
 
-/** Of this process, which has been asked the nested query, with all fields of all types it may reach. */
+/** The memory of this process after the nested query, with all fields of all types that it may reach. */
 async function memory(): Promise<Figure> {
   setFlagsFromString('--expose-gc')
   const gc: () => void = runInNewContext('gc')

@@ -16,7 +16,7 @@ import { openStage, type Stage } from './stage.ts'
 
 const ROUNDS = 3
 const CALLERS = 8
-/** More often, and one is told to slow down. */
+/** More frequent polls are answered 429. */
 const POLL_MS = 250
 /** A change of a Project is known everywhere by then. */
 const KNOWN_MS = 5000

@@ -12,7 +12,7 @@ export interface LoadedStage {
   readonly web: ChildProcess
   readonly baseUrl: string
   readonly projectId: string
-  /** Of a client of the Project. */
+  /** The access token of a client of the Project. */
   readonly token: string
   /** Sees all of the Project, and nothing else. */
   readonly principal: Principal

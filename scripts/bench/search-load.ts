@@ -12,10 +12,10 @@ const AT_ONCE = 128
 const DAY_MS = 86_400_000
 const SYLLABLES = ['al', 'ber', 'cor', 'dan', 'el', 'fer', 'gil', 'har', 'il', 'jan', 'kor', 'lin']
 
-/** What the queries of a bench ask for, taken from what was loaded. */
+/** The values that the queries of a bench ask for, taken from what was loaded. */
 export interface Loaded {
   readonly count: number
-  /** Of every type a sample, spread over all copies. */
+  /** A sample of every type, spread over all copies. */
   readonly samples: ReadonlyMap<string, readonly Resource[]>
 }
 

@@ -59,7 +59,7 @@ async function measureAll(
   return measured.map(figureOf)
 }
 
-/** By calls and not by time: on a busy machine the first shapes would be asked of code not yet compiled. */
+/** Counted in calls and not in time: on a busy machine the first shapes would run in code that is not compiled yet. */
 async function warmUp(shapes: readonly Shape[], wire: Wire): Promise<void> {
   const queries = shapes.flatMap((shape) => shape.queries.slice(0, WARM_QUERIES))
   await Promise.all(
@@ -99,7 +99,7 @@ async function measureShape(
   return { shape, ours: own, bare: limit, ...(await explain(pool, pageOf(statements[0]))) }
 }
 
-/** What the repository sends for a search, in this process. */
+/** Records the statements that the repository sends for a search, in this process. */
 async function openRecorder({ services }: Stage, principal: Principal): Promise<StatementsOf> {
   const { database } = services
   let seen: Statement[] = []
@@ -147,7 +147,7 @@ async function explain(
     [...statement.values],
   )
   const lines = rows.map((row) => row['QUERY PLAN'])
-  // Those of the topmost node are the whole statement's.
+  // The buffers of the topmost node are the whole statement's.
   const [, hit = '0', read = '0'] =
     /Buffers: shared(?: hit=(\d+))?(?: read=(\d+))?/.exec(lines.join('\n')) ?? []
   return { buffers: Number(hit) + Number(read), plan: executed(lines).join('\n') }

@@ -5,21 +5,16 @@
  * listens on the loopback interface and serves only who knows a secret of this process; the event loop copies
  * bytes from one socket to the other. When the thread dies, its callers get 503 and the next one starts another.
  */
+
 import { randomBytes } from 'node:crypto'
 import { Agent, type IncomingMessage, request, type ServerResponse } from 'node:http'
 import { Worker } from 'node:worker_threads'
+import type { Config } from '../../shared/config/config.ts'
 import { unavailable } from '../../shared/errors.ts'
 import { FHIR_JSON } from '../../shared/request/reply.ts'
 import type { Services } from '../../shared/services.ts'
 import type { Metrics } from '../metrics.ts'
 import { readOff } from '../middleware/body.ts'
-import {
-  type FromThread,
-  PEER_HEADER,
-  SECRET_HEADER,
-  type ThreadData,
-  type ToThread,
-} from './thread-messages.ts'
 
 export interface LargeBodies {
   /** True: the thread answers this request. */
@@ -159,6 +154,10 @@ async function pass(thread: Thread, req: IncomingMessage, res: ServerResponse): 
   req.pipe(onward)
 }
 
+export const SECRET_HEADER = 'x-botica-thread'
+/** The address of the caller's connection. */
+export const PEER_HEADER = 'x-botica-peer'
+
 const HOP_BY_HOP: ReadonlySet<string> = new Set([
   ...['connection', 'keep-alive', 'proxy-connection', 'te', 'trailer', 'upgrade', 'expect'],
   ...[SECRET_HEADER, PEER_HEADER],
@@ -174,3 +173,15 @@ function refuse(res: ServerResponse): void {
   res.writeHead(status, { ...headers, 'Content-Type': FHIR_JSON })
   res.end(JSON.stringify(outcome))
 }
+
+export interface ThreadData {
+  readonly config: Config
+  /** Each request shows it. */
+  readonly secret: string
+}
+
+export type ToThread = 'send away' | 'stop'
+
+export type FromThread =
+  | { readonly kind: 'ready'; readonly port: number }
+  | { readonly kind: 'request'; readonly request: Parameters<Metrics['request']> }

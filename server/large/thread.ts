@@ -13,7 +13,7 @@ import {
   SECRET_HEADER,
   type ThreadData,
   type ToThread,
-} from './thread-messages.ts'
+} from './large-bodies.ts'
 
 /** More than web itself takes, for the headers that it adds. */
 const MAX_HEADER_BYTES = 131_072

@@ -4,7 +4,6 @@
  */
 
 import { type Grant, INTERACTIONS, type Interaction, READONLY, type Rules } from './grant.ts'
-import { ownJobGrants } from './job-visibility.ts'
 import type { Principal } from './principal.ts'
 
 /** Types whose rows live in the system project whatever Project they belong to. */
@@ -178,3 +177,40 @@ export function entryOf({ type, interactions, said, hidden, readonly }: Grant): 
 function interactionsOf(interaction: readonly Interaction[]) {
   return interaction.length === INTERACTIONS.length ? {} : { interaction }
 }
+
+/** Records of jobs: the requester reads them, admins of the Project read all; only the service writes them. */
+const JOBS: ReadonlySet<string> = new Set(['AsyncJob', 'BulkDataExport'])
+const JOB_LOOKS: ReadonlySet<Interaction> = new Set(['read', 'vread', 'history', 'search'])
+
+/** The grants that make this job visible. undefined: the policy decides, as for admins and other types. */
+function ownJobGrants(
+  principal: Principal,
+  type: string,
+  interaction: Interaction,
+): readonly Grant[] | undefined {
+  const { profile, isProjectAdmin, isSuperAdmin } = principal
+  if (!JOBS.has(type) || isSuperAdmin) return undefined
+  if (!JOB_LOOKS.has(interaction)) return []
+  if (isProjectAdmin) return undefined
+  if (profile === undefined) return []
+  const known = jobGrants.get(principal)?.get(type)
+  if (known !== undefined) return known
+  const grants: readonly Grant[] = [
+    {
+      source: 'own jobs',
+      type,
+      interactions: JOB_LOOKS,
+      criteria: [{ code: '_author', type: 'reference', modifier: undefined, values: [profile] }],
+      said: [`${type}?_author=${profile}`],
+      hidden: [],
+      readonly: [],
+      constraints: [],
+      account: undefined,
+      isNamed: false,
+    },
+  ]
+  jobGrants.set(principal, new Map([...(jobGrants.get(principal) ?? []), [type, grants]]))
+  return grants
+}
+
+const jobGrants = new WeakMap<Principal, ReadonlyMap<string, readonly Grant[]>>()

@@ -95,7 +95,7 @@ async function withSigned(
   { path }: FhirRequest,
   reply: FhirReply,
 ): Promise<FhirReply> {
-  // What a bot answers is its own.
+  // The answer of a bot goes out as it is.
   if (typeof reply.body !== 'string' || /\$execute|^job\//.test(path)) return reply
   const body = await signAttachments(services, principal, reply.body)
   return body === reply.body ? reply : { ...reply, body }
@@ -154,7 +154,7 @@ async function answerRoute(
   return finish(reply, preferences)
 }
 
-/** What the entries of a bundle cost is charged by the bundle. */
+/** The bundle charges the cost of its entries. */
 const answerEntry: Respond = (services, principal, request) =>
   answerRoute(services, principal, request, findRoute(request.method, request.path))
 

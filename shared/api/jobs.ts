@@ -1,4 +1,4 @@
-/** Status, result and cancel of an AsyncJob (bots.md §7.2). Visible to its creator and to admins. */
+/** Status, result and cancel of an AsyncJob. Visible to its creator and to admins. */
 
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { scopeIn } from '../access/scopes.ts'
@@ -95,7 +95,7 @@ async function cancelJob(services: Services, principal: Principal, id: string): 
   if (job === undefined) return cancelBulkJob(services, principal, id)
   const { resource, author } = job
   if (!isRunning(resource)) throw notCancellable(resource.status)
-  // What has begun is ended by its worker, who knows whether it is done already.
+  // The worker ends what has begun; it knows whether the work is done already.
   const isRequest = await isAcceptedRequest(services.database, id)
   const onlyIf = isRequest ? ({ onlyIf: 'accepted' } as const) : {}
   try {

@@ -1,4 +1,4 @@
-/** What the CapabilityStatement says of search, from the definitions that search itself uses. */
+/** The search part of the CapabilityStatement, from the definitions that search itself uses. */
 import {
   COMPARTMENTS,
   isResourceType,

@@ -180,7 +180,7 @@ const BULK = 'http://hl7.org/fhir/uv/bulkdata'
 const STANDARD_OPERATIONS = 'http://hl7.org/fhir/OperationDefinition/'
 const PLATFORM_OPERATIONS = 'https://medplum.com/fhir/OperationDefinition/'
 
-/** Those that can be called at the level of the system, or of a type and its instances. */
+/** Lists operations that can be called at the level of the system, or of a type and its instances. */
 function operationsAt(type: string | undefined): { name: string; definition: string }[] {
   const offered = operations.filter(({ on }) =>
     on.some(({ level, type: only }) =>

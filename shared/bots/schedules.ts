@@ -18,7 +18,7 @@ export interface DueSchedule {
   /** Row id. */
   readonly id: string
   readonly projectId: string
-  /** What was due by then is dealt with. */
+  /** Every time before this one is done. */
   readonly since: Date
   readonly bot: Resource
   /** An occurrence of it has not ended. */
@@ -79,7 +79,7 @@ export async function removeSchedule(
   })
 }
 
-/** Of a Bot in whatever Project; its rows stay as they are. */
+/** Removes the schedule of a Bot in whatever Project; the resource stays as it is. */
 export async function removeScheduleOf(connection: Connection, id: string): Promise<void> {
   await connection.query({ text: 'delete from schedule where id = $1', values: [id] })
 }
@@ -144,7 +144,7 @@ export async function savePlans(
   })
 }
 
-/** Those that are to be in the queue of this Redis by now; they come again if they are not. */
+/** Takes occurrences that belong into the queue of this Redis; they come again if they do not get there. */
 export async function takeOccurrences(
   connection: Connection,
   home: string,

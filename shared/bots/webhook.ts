@@ -25,6 +25,7 @@ export async function runWebhook(
     principal: session.principal,
     request: { ...request, path },
     rest: '',
+    isWebhook: true,
   }
   const hasRawBody = request.method !== 'GET' && (request.body?.length ?? 0) > 0
   // Who sends it is nobody's profile.

@@ -11,6 +11,7 @@ import type {
   ProfileLine,
   SearchLine,
   SearchParameter,
+  ShortsLine,
   SnapshotLine,
   TypeDefinition,
   ValueSetLine,
@@ -249,6 +250,12 @@ const PARSED_SNAPSHOTS = 20
 
 const parametersOf = new Map<string, ReadonlyMap<string, SearchParameter>>()
 
+/** Returns the short description of a type, or of the element at a path below it; undefined where there is none. */
+export function shortText(type: string, path = ''): string | undefined {
+  return shorts().get(type)?.texts[path]
+}
+
+const shorts = openOnce(() => openLines<ShortsLine>('shorts', 'name'))
 const types = openOnce(() => openLines<TypeDefinition>('types', 'name'))
 const search = openOnce(() => openLines<SearchLine>('search', 'name'))
 const valueSets = openOnce(() => openLines<ValueSetLine>('valuesets', 'url'))

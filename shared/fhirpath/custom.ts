@@ -13,10 +13,10 @@ import {
   createPathCache,
   type NodePath,
   type Nodes,
+  plain,
   quietly,
   valuesOf,
 } from './path.ts'
-import { plain } from './plain.ts'
 
 const MAX_LENGTH = 2_000
 /** The parser needs up to 100 ms for so many. */
@@ -33,10 +33,10 @@ const MAX_INTEGER = 2n ** 63n
 
 const TIMEOUT_MS = 100
 const MAX_ATTEMPTS = 10
-/** Who had so much of the time for itself was not starved. */
+/** A thread that had this share of the time was not starved. */
 const MOST_OF_IT = 0.75
 
-// Of their own, lest tenants push out what every write needs.
+// Tenants have a cache of their own, so that they do not evict what every write needs.
 const cache = createPathCache(100_000)
 
 /**
@@ -89,7 +89,7 @@ export function withinTime<T>(timeoutMs: number, text: string, work: () => T): T
       return quietly(() => runTimed(work, timeoutMs))
     } catch (error) {
       if (!isTimeout(error)) throw error
-      // What is stopped runs no `finally`.
+      // V8 runs no `finally` in code that it stops.
       isInside = false
       forgetPatterns()
       const { user, system } = process.threadCpuUsage(start)

@@ -22,7 +22,7 @@ export function engine(): Engine {
   return loaded
 }
 
-/** What the engine would load by itself, in the order of need; as it names them. */
+/** Modules that the engine would load by itself, in the order of need and under its own names. */
 const PARTS = [
   'antlr4/src/antlr4/atn/index',
   'antlr4/src/antlr4/tree/index',

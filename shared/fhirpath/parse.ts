@@ -28,6 +28,9 @@ export type Expression =
   /** `this` is `$this`; `%resource` is `resource`. */
   | { readonly kind: 'variable'; readonly name: string }
 
+export type Call = Extract<Expression, { kind: 'call' }>
+export type Binary = Extract<Expression, { kind: 'binary' }>
+
 export type BinaryOperator =
   | (typeof EQUALITY)[number]
   | (typeof INEQUALITY)[number]
@@ -52,6 +55,14 @@ export function parsePath(text: string): Expression {
   const expression = parser.implies()
   parser.end()
   return expression
+}
+
+/** `a.b.c`; undefined for anything else. */
+export function pathOf(expression: Expression): readonly string[] | undefined {
+  if (expression.kind !== 'member') return undefined
+  if (expression.of === undefined) return [expression.name]
+  const path = pathOf(expression.of)
+  return path && [...path, expression.name]
 }
 
 class Parser {

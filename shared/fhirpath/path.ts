@@ -12,16 +12,17 @@
  * those of the resource itself, dates and quantities texts. Evaluation is synchronous, reads nothing
  * and leaves the node as it is. Errors: HttpError 400, for whatever is wrong with the expression.
  */
+
 import type { OptionVariants, ResourceNode } from 'fhirpath'
 import { LRUCache } from 'lru-cache'
 import { badRequest, HttpError } from '../errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import { openOnce } from '../fhir/definitions-lines.ts'
+import { isDecimal } from '../fhir/json.ts'
 import { isPrimitive } from '../fhir/primitives.ts'
 import { isObject } from '../fhir/resource.ts'
 import { engine } from './engine.ts'
 import { functions } from './functions.ts'
-import { plain, sourceOfPlain } from './plain.ts'
 
 /**
  * `%name` → value or array of values; undefined and `[]` are the empty collection. `%resource` and
@@ -129,7 +130,9 @@ function make(expression: string, base: string): NodePath {
       const itself = isResource ? { resource: data, rootResource: data } : undefined
       const run = base === '' || isResource || !isObject(data) ? forResources() : forElements()
       try {
-        const all = Object.assign({}, constants, itself, plain(variables))
+        const all: Record<string, unknown> = Object.assign({}, constants, itself, plain(variables))
+        // The engine's own %context is the node with its type.
+        if (all.context === own && holder === undefined) delete all.context
         return quietly(() => run(data, all, runOptions))
       } catch (error) {
         throw failed('could not be evaluated', error)
@@ -167,7 +170,7 @@ function failed(what: string, error: unknown): HttpError {
 }
 
 /**
- * What published expressions write otherwise than the grammar has it: `as` on collections, where it
+ * Adapts what published expressions write otherwise than the grammar has it: `as` on collections, where it
  * means `ofType`, and the element `div`, which is a word of the language. Texts, comments and quoted
  * names stay.
  */
@@ -196,4 +199,40 @@ function constantsOf(expression: string): Variables {
     constants[`${kind}-${name}`] = `http://hl7.org/fhir/${folder}/${name}`
   }
   return constants
+}
+
+// These maps remember what a value became, so that a resource is walked once for all expressions on it.
+const plainOf = new WeakMap<object, unknown>()
+const sourceOf = new WeakMap<object, unknown>()
+
+/** The same value when no Decimal is in it, otherwise a copy without any. */
+export function plain(value: unknown): unknown {
+  if (typeof value !== 'object' || value === null) return value
+  if (isDecimal(value)) return value.valueOf()
+  const known = plainOf.get(value)
+  if (known !== undefined) return known
+  const copy = Array.isArray(value) ? plainItems(value) : plainMembers(value)
+  plainOf.set(value, copy)
+  if (copy !== value) {
+    plainOf.set(copy, copy)
+    sourceOf.set(copy, value)
+  }
+  return copy
+}
+
+/** The value that `plain` was given, Decimals and all, for one that came out of the engine. */
+function sourceOfPlain(value: unknown): unknown {
+  return typeof value === 'object' && value !== null ? (sourceOf.get(value) ?? value) : value
+}
+
+function plainItems(items: readonly unknown[]): readonly unknown[] {
+  const copies = items.map(plain)
+  return copies.some((copy, index) => copy !== items[index]) ? copies : items
+}
+
+function plainMembers(value: object): object {
+  const entries = Object.entries(value)
+  const copies = entries.map(([key, member]) => [key, plain(member)] as const)
+  const isSame = copies.every(([, copy], index) => copy === entries[index]?.[1])
+  return isSame ? value : Object.fromEntries(copies)
 }

@@ -15,7 +15,6 @@ import { find } from '../store/rows/lookups.ts'
 import { compileProfile, profilesNamedIn } from '../validation/profiles/profiles.ts'
 import type { Profile } from '../validation/profiles/run.ts'
 import { isStructureDefinition, type StructureDefinition } from '../validation/profiles/tree.ts'
-import { withLinked } from './linked-projects.ts'
 import type { Principals } from './principals.ts'
 
 export interface Profiles {
@@ -146,4 +145,21 @@ async function readIn(
 /** A published definition never changes, so its url is enough. */
 function stampOf({ url, id, meta }: StructureDefinition): string {
   return `${url}/${id ?? ''}/${meta?.versionId ?? ''}`
+}
+
+/**
+ * The Project, then those it links to that share the type: the places of a definition.
+ * https://hl7.org/fhir/R4/references.html#canonical-resolution
+ */
+export async function withLinked(
+  principals: Principals,
+  project: ProjectContext,
+  type: string,
+): Promise<readonly ProjectContext[]> {
+  const linked = await Promise.all((project.links ?? []).map((id) => principals.project(id)))
+  const shared = linked.flatMap((item) => {
+    const { exports = [] } = item ?? {}
+    return item !== undefined && (exports.length === 0 || exports.includes(type)) ? [item] : []
+  })
+  return [project, ...shared]
 }

@@ -33,7 +33,7 @@ import {
   type StoredRequest,
 } from '../store/write/async-requests.ts'
 
-/** Of one Project: bundles are large, and rows of a database are no place to pile them up. */
+/** Requests of one Project: bundles are large, and rows of a database are no place to pile them up. */
 const MOST_WAITING = 100
 const RETRY_SECONDS = 5
 
@@ -73,7 +73,7 @@ export async function acceptRequest(interaction: Interaction): Promise<FhirReply
   })
 }
 
-/** What shapes the answer; the rest, credentials among it, stays behind. */
+/** Headers that shape the answer; the rest, credentials among it, is not stored. */
 function keptHeaders(
   headers: Readonly<Record<string, string | undefined>>,
 ): Record<string, string> {

@@ -4,12 +4,15 @@ import { randomUUID } from 'node:crypto'
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { SYSTEM_PROJECT } from '../access/project-context.ts'
 import { scopeExtension } from '../access/scopes.ts'
-import { accepted, allOk, forbidden } from '../errors.ts'
-import type { OperationCall } from '../request/operation.ts'
+import { accepted, allOk, badRequest, forbidden } from '../errors.ts'
+import { COMPARTMENTS } from '../fhir/definitions.ts'
+import type { Operation, OperationCall } from '../request/operation.ts'
+import { readInputs } from '../request/parameters.ts'
 import { absoluteUrl, outcomeReply } from '../request/reply.ts'
 import type { FhirReply, FhirRequest } from '../request/request.ts'
 import type { Services } from '../services.ts'
 import { addUpkeepJob, type UpkeepKind } from '../store/rows/upkeep-jobs.ts'
+import { platformMeta } from '../store/rows/version.ts'
 import { createMaintenance } from './upkeep/maintenance.ts'
 
 /** `projectId` is the Project that is worked on; `filter` narrows a reindex. Errors: 403 for who has no membership. */
@@ -71,10 +74,55 @@ function jobReply(services: Services, jobId: string): FhirReply {
 
 const KEPT_MS = 7 * 24 * 3_600_000
 
-/** Jobs and their results are kept 7 days; answers how many are gone now. */
+/** Removes jobs and their results after 7 days; returns how many. */
 export async function removeOldJobs({ repository }: Services): Promise<number> {
   const before = new Date(Date.now() - KEPT_MS)
   return await repository
     .feature(createMaintenance)
     .purge(systemPrincipal(SYSTEM_PROJECT), 'AsyncJob', before)
+}
+
+/** One resource at once, by an admin; a type or all of them by a worker, for a super admin. */
+export const reindex: Operation = {
+  name: 'reindex',
+  on: [{ level: 'system' }, { level: 'type' }, { level: 'instance' }],
+  methods: ['POST'],
+  area: 'administration',
+  async run(call) {
+    const { services, principal, type = '', id } = call
+    if (id === undefined) {
+      if (!principal.isSuperAdmin) throw forbidden()
+      return startUpkeep(call, 'reindex', principal.project.id)
+    }
+    await services.repository.feature(createMaintenance).reindex(principal, type, id)
+    return outcomeReply(200, allOk)
+  },
+}
+
+export const expunge: Operation = {
+  name: 'expunge',
+  on: [{ level: 'instance' }],
+  methods: ['POST'],
+  area: 'administration',
+  async run(call) {
+    const { services, principal, type = '', id = '' } = call
+    const { repository } = services
+    const everything = readInputs(call, [{ name: 'everything', kind: 'flag' }]).flag('everything')
+    if (type !== 'Project' && !everything) {
+      await repository.feature(createMaintenance).expunge(principal, type, id)
+      return outcomeReply(200, allOk)
+    }
+    if (!principal.isProjectAdmin) throw forbidden()
+    if (type === 'Project') {
+      if (!principal.isSuperAdmin) throw forbidden()
+      await repository.read(principal, type, id)
+      if (id === principal.project.id) throw badRequest('This Project cannot be expunged')
+      return startUpkeep(call, 'expunge', id)
+    }
+    if (!COMPARTMENTS.some((name) => name === type)) {
+      throw badRequest(`${type} has no compartment; only ${COMPARTMENTS.join(', ')} have`)
+    }
+    const { project } = platformMeta(await repository.read(principal, type, id))
+    return startUpkeep(call, 'expunge', project ?? principal.project.id)
+  },
 }

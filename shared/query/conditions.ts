@@ -48,7 +48,7 @@ interface Named {
   readonly modifier: string | undefined
 }
 
-/** What a name without a chain means. An impossible modifier throws always. */
+/** Reads a name without a chain. An impossible modifier throws always. */
 function readName(type: string, name: string, { own }: CriteriaScope): Named | Refusal {
   const colon = name.indexOf(':')
   const code = colon === -1 ? name : name.slice(0, colon)

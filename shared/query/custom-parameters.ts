@@ -18,7 +18,8 @@ import type {
 } from '../fhir/definitions-data.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import { compileTenantNodes } from '../fhirpath/custom.ts'
-import { compileExpression, UnknownElement } from '../fhirpath/extract.ts'
+import { compileExpression } from '../fhirpath/extract.ts'
+import { UnknownElement } from '../fhirpath/members.ts'
 
 export type Definition = Omit<OwnParameter, 'stamp' | 'isReady'>
 
@@ -35,7 +36,7 @@ const TYPES: ReadonlySet<string> = new Set([
 const CODE = /^[A-Za-z][A-Za-z0-9_-]{0,63}$/
 
 /**
- * What an active SearchParameter defines, one a base type; nothing where it repeats the standard.
+ * Returns the definitions of an active SearchParameter, one a base type; none where it repeats the standard.
  * Errors: 400 with the element at fault.
  */
 export function definitionsOf(resource: Resource): readonly Definition[] {
@@ -135,7 +136,7 @@ const READABLE: Readonly<Record<SearchParamType, ReadonlySet<string>>> = {
   special: new Set(),
 }
 
-/** Of an extension's value a parameter reads the types that it can. */
+/** True for types of an extension's value that a parameter can read. */
 export function isReadable(parameter: SearchParamType, type: string): boolean {
   return parameter === 'composite' || READABLE[parameter].has(type)
 }

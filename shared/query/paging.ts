@@ -11,7 +11,7 @@ const SUMMARIES = ['true', 'text', 'data', 'count', 'false']
 
 type Paging = Omit<SearchRequest, 'type' | 'conditions' | 'includes' | 'ignored'>
 
-/** Of a repeated parameter the last one counts; `_sort` and the element lists add up. */
+/** The last one of a repeated parameter counts; `_sort` and the element lists add up. */
 export function readPaging(
   type: string,
   query: URLSearchParams,

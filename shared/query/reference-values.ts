@@ -40,7 +40,7 @@ function walksOf(type: string, parameter: SearchParameter): readonly Walk<Set<st
   return walks
 }
 
-/** What only the FHIRPath engine can follow is found by its keys, but not included. */
+/** References that only the FHIRPath engine can follow are found by their keys, but not included. */
 function legsOf(type: string, parameter: SearchParameter): readonly Leg[] {
   const { expression } = parameter
   const isPath = expression !== undefined && !('isGeneral' in parameter && parameter.isGeneral)

@@ -6,7 +6,7 @@ export interface Refusal {
   readonly reason: Error
 }
 
-/** What the parameters of one search share. */
+/** The context that the parameters of one search share. */
 export interface CriteriaScope {
   readonly fhirUrl: string | undefined
   /** Search parameters of the caller's Project. */
@@ -26,7 +26,7 @@ export interface Condition {
   readonly modifier: string | undefined
   /** Not empty, without repeats; still escaped, to be read with search-values.ts. */
   readonly values: readonly string[]
-  /** What `:in`, `:not-in`, `:above` and `:below` of a token mean, once the terminology was asked. */
+  /** The codes behind `:in`, `:not-in`, `:above` and `:below` of a token, once the terminology has listed them. */
   readonly codes?: readonly ListedCode[]
 }
 
@@ -42,7 +42,7 @@ export interface Join {
   readonly code: string
   /** Alternatives, one a type. */
   readonly ends: readonly JoinEnd[]
-  /** Of `_list`: what a List refers to and has marked as deleted is none of its members. */
+  /** For `_list`: items that a List has marked as deleted are no members. */
   readonly isList?: true
 }
 
@@ -101,7 +101,7 @@ export interface SearchRequest {
   readonly total: 'none' | 'estimate' | 'accurate'
   readonly summary: string | undefined
   readonly elements: readonly string[] | undefined
-  /** What `handling=lenient` has ignored. */
+  /** The parameters that `handling=lenient` ignored. */
   readonly ignored: readonly Ignored[]
 }
 

@@ -130,7 +130,7 @@ function overlaid(current: Resource, resource: Resource): Resource {
   return { ...rest, ...resource, meta }
 }
 
-/** What is sent, the content apart. */
+/** The resource that is sent, without its content. */
 interface Draft {
   readonly resource: Resource
   readonly warnings: readonly Issue[]
@@ -151,7 +151,7 @@ async function write(
       : await storeContent(services, principal.project.id, content, filename)
   try {
     const written = await store(url)
-    // What was stored already is kept where it is.
+    // Content that is stored already stays where it is.
     const isKept = url !== undefined && written.content?.includes(url)
     if (isKept) await settleContent(services, url)
     else if (url !== undefined) await removeContent(services, url)

@@ -21,7 +21,7 @@ export interface ConditionalReference {
   readonly condition: SearchRequest
 }
 
-/** What was found for each search, by the name it was asked under. */
+/** The page of each search, by the name of the search. */
 export type Matches = ReadonlyMap<string, PromiseSettledResult<SearchPage>>
 
 const FORM = /^([A-Za-z]+)\?(.+)$/

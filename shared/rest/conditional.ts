@@ -105,7 +105,7 @@ export async function updateConditional(
   return writeReply(interaction, written, warnings)
 }
 
-/** What is written where nothing else is found meanwhile. */
+/** The resource to write where nothing else is found meanwhile. */
 async function askedAbout(
   interaction: Interaction,
   resource: Resource,

@@ -37,7 +37,7 @@ export const csv: Operation = {
     const { handling } = readPreferences({ ...request, headers })
     const search = await resolved(call, parsed(call, type, query, handling))
     const table = pagesOf(call, search, rowsOf(request.query.get('_count')), columns)
-    // What cannot be answered is told before the table begins.
+    // A refusal is answered before the table begins.
     const first = await table.next()
     const head = `${BYTE_ORDER_MARK}${csvLine(fields)}`
     const start = first.done ? head : `${head}${first.value.text}`

@@ -131,7 +131,7 @@ function instantOf(inputs: Inputs, name: string): Date | undefined {
   return new Date(range.low)
 }
 
-/** What the matches refer to, and what that refers to, each once; adds to `seen`. */
+/** Reads what the matches refer to, and what that refers to, each once; adds to `seen`. */
 async function includedBy(
   { services, principal }: Interaction,
   matches: readonly Version[],
@@ -151,7 +151,7 @@ async function includedBy(
     if (targets.size === 0) break
     const found = await services.repository.readMany(principal, [...targets.values()])
     for (const name of targets.keys()) seen.add(digest(name))
-    // What is in the compartment comes as a match, on this page or another one.
+    // A resource of the compartment comes as a match, on this page or another one.
     open = found.filter((item) => item !== undefined).filter((item) => !isMatch(item, type, id))
     included.push(...open)
   }
@@ -192,7 +192,7 @@ function linkOf(
   cursor: string | undefined,
 ): Link {
   const query = new URLSearchParams(request.query)
-  // What came in a body goes into the link, which is followed by GET.
+  // Parameters of a body go into the link, which is followed by GET.
   for (const { name } of PARAMETERS) {
     query.delete(name)
     for (const value of inputs.texts(name)) query.append(name, String(value))

@@ -51,7 +51,7 @@ function cellOf(text: string): string {
   return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe
 }
 
-/** What a person would write for a value. */
+/** Writes a value as a person would. */
 function textOf(value: unknown, type: string): string {
   if (value === undefined || value === null) return ''
   if (isDecimal(value)) return value.toString()

@@ -30,7 +30,7 @@ export function isIdempotent(
   return true
 }
 
-/** What a repeat is known by. */
+/** The parts of a request that identify a repeat. */
 type Asked = Pick<FhirRequest, 'method' | 'path' | 'query' | 'headers' | 'body' | 'requestId'>
 
 /** Errors: 422 for another body under the same key, 409 while the first still runs. */
@@ -67,7 +67,7 @@ export async function answerOnce(
   }
   const body = reply.body === undefined ? undefined : seal(reply.body, sealOf(asked))
   const { RateLimit: _, ...headers } = reply.headers
-  // What is done is done: the answer goes out even if it cannot be kept.
+  // The write is done: its answer goes out even if it cannot be stored.
   await keepReply(services.database, id, { ...reply, headers, body }).catch((cause: unknown) => {
     services.log.warn({ cause, requestId: request.requestId }, 'An answer could not be kept')
   })

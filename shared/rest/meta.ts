@@ -35,7 +35,7 @@ export const metaAdd: Operation = {
   run: (call) => change(call, (items, given) => [...items, ...given.filter(isNew(items))]),
 }
 
-/** What is not there is no error. */
+/** Removing what is not there is no error. */
 export const metaDelete: Operation = {
   name: 'meta-delete',
   on: [{ level: 'instance' }],
@@ -76,7 +76,7 @@ function listOf(value: unknown): readonly unknown[] {
   return Array.isArray(value) ? value : []
 }
 
-/** Codings are told apart by system and code alone. */
+/** Codings with the same system and code are equal. */
 function isNew(items: readonly unknown[]): (item: unknown) => boolean {
   const known = new Set(items.map(identityOf))
   return (item) => !known.has(identityOf(item))

@@ -1,5 +1,5 @@
 /**
- * Pre-commit bots (events.md §6): a bot is asked about a write before anything of it is locked or stored. What it
+ * Pre-commit bots: a bot is asked about a write before anything of it is locked or stored. What it
  * answers may take the place of what was sent, and goes the way of everything that is sent.
  */
 
@@ -35,7 +35,7 @@ import { withLiteralReferences } from './conditional-references.ts'
 import { acceptResource } from './interaction.ts'
 
 const WAIT_MS = 5000
-/** Of a patch whose resource is changed by others meanwhile. */
+/** The attempts at a patch whose resource others change meanwhile. */
 const ATTEMPTS = 3
 
 /** False where no bot can be asked about anything. */
@@ -74,7 +74,7 @@ export async function beforeWrite(
   return isBinary ? withContentOf(sent, next) : next
 }
 
-/** What a bot answers changes nothing of a deletion. Errors: as `beforeWrite`. */
+/** Calls the bot before a deletion, which its answer does not change. Errors: as `beforeWrite`. */
 export async function beforeDelete(
   interaction: Interaction,
   type: string,
@@ -84,7 +84,7 @@ export async function beforeDelete(
   if (mayAsk(interaction)) await ask(interaction, 'delete', { resourceType: type, id }, ifMatch)
 }
 
-/** What a patch makes of a version. */
+/** The result of a patch. */
 export interface Patched {
   readonly resource: Resource
   /** The version that it was made of. */
@@ -142,11 +142,11 @@ export async function patchAsking(
 interface Asked {
   readonly found: PreCommit
   readonly target: BotTarget
-  /** What the bot has answered. */
+  /** The answer of the bot. */
   readonly value: unknown
 }
 
-/** Undefined where no bot waits for it, or none that its author may have told of it. */
+/** Undefined where no bot waits for it, or none that the author of its Subscription may notify. */
 async function ask(
   interaction: Interaction,
   change: Change,
@@ -183,7 +183,7 @@ async function ask(
   return { found, target, value: kind === 'json' ? parseJson(text) : undefined }
 }
 
-/** What is not written has no address that its content could be had from. */
+/** A Binary that is not written yet has no address for its content. */
 function beforeContent({ resourceType }: Resource, body: string): string {
   if (resourceType !== 'Binary') return body
   // The text of a resource, platform meta spliced in.
@@ -241,7 +241,7 @@ async function run(
   }
   if (reply.status === 'ok') return reply
   if (expiry.aborted) throw timedOut(job)
-  if (reply.status === 'unavailable') throw unavailable('Bot execution')
+  if (reply.status !== 'error') throw unavailable('Bot execution')
   throw new HttpError(400, outcome(undefined, ...issuesOf(reply.body)))
 }
 

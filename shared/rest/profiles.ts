@@ -8,7 +8,7 @@ import type { Claim } from '../validation/profiles/claims.ts'
 import type { Claimed, Place, Profile } from '../validation/profiles/run.ts'
 import { pathOf } from '../validation/report.ts'
 
-/** What validation remembers of a type that was just written is forgotten. */
+/** Drops what validation has cached of a type that was just written. */
 export function forgetDefinitions({ profiles }: Services, type: string): void {
   if (type === 'StructureDefinition') profiles.forget()
   if (type === 'ValueSet' || type === 'CodeSystem') forgetBoundCodes()

@@ -133,7 +133,7 @@ export function withAccount({ request }: Interaction, body: unknown): unknown {
   if (reference === null || !isObject(body)) return body
   if (parseReference(reference) === undefined) throw badRequest('_account must be Type/id')
   const { meta = {} } = body
-  // What is no meta is for validation to tell.
+  // Validation reports a meta that is no object.
   return isObject(meta) ? { ...body, meta: { ...meta, accounts: [{ reference }] } } : body
 }
 
@@ -214,7 +214,7 @@ export async function patchFrom(
   return writeReply(interaction, written, [])
 }
 
-/** What a patch makes of a version, checked. Errors: 400 for what is no patch. */
+/** Applies a patch to a version and checks the result. Errors: 400 for what is no patch. */
 export function patchedBy(
   interaction: Interaction,
   type: string,

@@ -13,7 +13,7 @@ import {
 import { unescapeValue } from '../query/values.ts'
 import type { Asking } from '../request/request.ts'
 
-/** What `StructureDefinition?url=…`, `SearchParameter?base=…` and the like find of them, whatever the page. */
+/** The definitions that `StructureDefinition?url=…`, `SearchParameter?base=…` and the like find, on all pages. */
 export function standardDefinitions(
   { services, principal }: Asking,
   request: SearchRequest,
@@ -35,7 +35,7 @@ export function standardDefinitions(
     }))
 }
 
-/** Of other types there are those with a url. */
+/** The types whose definitions are found by more than their url. */
 const NAMING: ReadonlyMap<string, readonly string[]> = new Map([
   ['SearchParameter', ['url', 'base', 'code']],
   ['StructureDefinition', ['url', 'name', 'type']],

@@ -121,7 +121,7 @@ async function readStored(call: OperationCall): Promise<Resource> {
   return parseJson(content) as Resource
 }
 
-/** What an update with this body would say of its id. */
+/** The issues that an update with this body would have with its id. */
 function identityIssues(
   resource: Resource,
   id: string | undefined,

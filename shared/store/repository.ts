@@ -40,7 +40,7 @@ export interface Repository {
     references: readonly { readonly type: string; readonly id: string }[],
     signal?: AbortSignal,
   ): Promise<readonly (Version | undefined)[]>
-  /** Those Binaries that exist and are in sight. Two SQL statements at most. */
+  /** Reads the Binaries that exist and are visible. Two SQL statements at most. */
   readBinaries(
     principal: Principal,
     ids: readonly string[],
@@ -53,7 +53,7 @@ export interface Repository {
     id: string,
     request: HistoryRequest,
   ): Promise<HistoryPage>
-  /** Of a type, or of all types when undefined. One SQL statement; a second one for a total. */
+  /** Reads the history of a type, or of all types when undefined. One SQL statement; a second one for a total. */
   historyOf(
     principal: Principal,
     type: string | undefined,
@@ -69,9 +69,9 @@ export interface Repository {
     change: (current: Resource) => Resource | Promise<Resource>,
     options?: WriteOptions,
   ): Promise<WriteResult>
-  /** What the policy of a Principal says of a resource, whatever of it is allowed. Errors: 404. */
+  /** Returns the policy's rulings on a resource, for every interaction. Errors: 404. */
   rulings(principal: Principal, type: string, id: string): Promise<Judged['rulings']>
-  /** What rows `r` are asked for by a grant, without values; `true`: nothing. */
+  /** Returns a grant's condition on rows `r`, without values; `true`: none. */
   criteriaSql(principal: Principal, type: string, grant: Grant): string
   /** Idempotent; the version returned is the deletion. */
   delete(principal: Principal, type: string, id: string, options?: WriteOptions): Promise<Deletion>
@@ -134,7 +134,7 @@ export interface Repository {
     search: ReferenceSearch,
     signal?: AbortSignal,
   ): Promise<readonly number[]>
-  /** What is in use in `meta` of a type, or of all. Errors: 403. */
+  /** Lists what is in use in `meta` of a type, or of all. Errors: 403. */
   metaSummary(principal: Principal, type: string | undefined): Promise<MetaSummary>
   /**
    * The statements of a feature, made by `open` once for this Repository. They run where those of the Repository

@@ -62,7 +62,7 @@ export async function inTransaction<T>(
   { alone = false, ...options }: Options,
 ): Promise<T> {
   const codes = new Set<bigint>()
-  // What may still be rolled back proves nothing about the dictionary.
+  // A write that may still be rolled back proves nothing about the dictionary.
   const seenCodes: Store['seenCodes'] = {
     has: (key) => store.seenCodes.has(key),
     add: (key) => void codes.add(key),
@@ -103,7 +103,7 @@ export async function inTransaction<T>(
   return result
 }
 
-/** What is asked for early is one statement, and is given once: whoever asks again sees what is there by then. */
+/** Early reads are one statement, and each result is given once: a second read sees what is there by then. */
 function createReadAhead(connection: Connection, fetch: Fetch) {
   const ahead = new Map<string, Promise<VersionRow | undefined>>()
   const nameOf = ({ project, type, id }: RowKey) => `${project}/${type}/${id}`

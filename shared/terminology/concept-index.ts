@@ -1,5 +1,5 @@
 /** The concepts of a CodeSystem by their code, with their hierarchy. A large one takes many turns of the event loop. */
-import { paced } from '../fhir/paced.ts'
+import { setImmediate as turn } from 'node:timers/promises'
 import { isObject } from '../fhir/resource.ts'
 import type { CodeSystem, Concept, Designation, Property } from '../fhir/terminology.ts'
 
@@ -124,4 +124,19 @@ export async function reach(
     }
   })
   return found
+}
+
+/** A step takes some 20 µs at most. */
+const STEPS = 500
+
+/** Calls `work` for each item, and lets other requests have a turn of the event loop after some. */
+export async function paced<T>(items: Iterable<T>, work: (item: T) => void): Promise<void> {
+  let left = STEPS
+  for (const item of items) {
+    work(item)
+    left -= 1
+    if (left > 0) continue
+    left = STEPS
+    await turn()
+  }
 }

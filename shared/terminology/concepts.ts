@@ -2,10 +2,16 @@
 
 import { RE2JS, RE2JSException } from 're2js'
 import { badRequest, notSupported } from '../errors.ts'
-import { paced } from '../fhir/paced.ts'
 import type { Filter } from '../fhir/terminology.ts'
 import { normaliseString } from '../fhir/values.ts'
-import { type ConceptIndex, type ConceptNode, reach, textOf, valuesOf } from './concept-index.ts'
+import {
+  type ConceptIndex,
+  type ConceptNode,
+  paced,
+  reach,
+  textOf,
+  valuesOf,
+} from './concept-index.ts'
 
 export interface ConceptQuery {
   /** Only these. */

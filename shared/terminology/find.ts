@@ -15,7 +15,7 @@ import {
   coreValueSet,
   type ValueSet,
 } from '../fhir/terminology.ts'
-import { withLinked } from '../identity/linked-projects.ts'
+import { withLinked } from '../identity/profiles.ts'
 import { escapeValue } from '../query/values.ts'
 import type { Services } from '../services.ts'
 import { findVersions } from '../store/rows/lookups.ts'

@@ -6,11 +6,11 @@
 import { HttpError } from '../errors.ts'
 import type { Constraint } from '../fhir/definitions-data.ts'
 import { isObject } from '../fhir/resource.ts'
+import { compilePlain } from '../fhirpath/closures.ts'
 import { compileTenant } from '../fhirpath/custom.ts'
-import type { Truth, Variables } from '../fhirpath/invariant-logic.ts'
-import { compilePlain } from '../fhirpath/invariant-plain.ts'
-import { NOT_PLAIN } from '../fhirpath/invariant-values.ts'
+import type { Truth, Variables } from '../fhirpath/logic.ts'
 import { compile, holds } from '../fhirpath/path.ts'
+import { NOT_PLAIN } from '../fhirpath/values.ts'
 
 export interface Invariant {
   readonly key: string

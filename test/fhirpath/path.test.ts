@@ -83,6 +83,19 @@ t.test('an expression on an element knows the type by its base', async (t) => {
   t.same(compile('$this.length() > 1', 'Patient.gender')('male'), [true])
 })
 
+t.test('%context has the type of the element that an expression begins at', async (t) => {
+  const name = { family: 'A' }
+  for (const context of [undefined, name]) {
+    const variables = context && { context }
+    t.same(compile('%context.type().name', 'HumanName')(name, variables), ['HumanName'])
+    t.same(compile('family.select(%context.type().name)', 'HumanName')(name, variables), [
+      'HumanName',
+    ])
+  }
+  t.same(compile('%context.family', 'HumanName')(name, { context: { family: 'B' } }), ['B'])
+  t.same(evaluate('%context.type().name', observation, { context: observation }), ['Observation'])
+})
+
 t.test('an invariant that yields nothing passes', async (t) => {
   t.equal(holds(compile('name.given.first()'), observation), true)
   t.equal(holds(compile('subject.exists()'), observation), true)

@@ -124,7 +124,10 @@ t.test('the system project comes first, and the salt is there once', async (t) =
 })
 
 t.test('docs/data-model.md names every table and index, and no other', async (t) => {
-  const rows = await main.query<{ table: string; index: string | null }>({
+  // Other tests make tables in the common database.
+  const database = await anEmptyDatabase(t)
+  await migrate(database)
+  const rows = await database.query<{ table: string; index: string | null }>({
     text: `select c.relname as table, i.relname as index
       from pg_class c left join pg_index x on x.indrelid = c.oid
       left join pg_class i on i.oid = x.indexrelid

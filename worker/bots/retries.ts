@@ -1,5 +1,6 @@
 /** Which failed runs are made again, and when: only asynchronous ones whose bot asks for it (bots.md §9). */
 import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
+import { backoffMs } from '../loop.ts'
 import type { RunFailure } from './run-result.ts'
 
 /** Thrown for a run that is to be made again after `delayMs`. */
@@ -27,5 +28,5 @@ export function retryAfterMs(
     return undefined
   }
   if (failures + 1 >= maxAttempts) return undefined
-  return Math.min(FIRST_MS * 2 ** failures, LONGEST_MS)
+  return backoffMs(failures + 1, FIRST_MS, LONGEST_MS)
 }

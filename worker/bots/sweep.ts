@@ -13,6 +13,7 @@ import { interrupted } from '../../shared/platform/queue/replies.ts'
 import type { Runs } from '../../shared/platform/queue/runs.ts'
 import type { Services } from '../../shared/services.ts'
 import { platformMeta } from '../../shared/store/rows/version.ts'
+import { type Loop, startLoop } from '../loop.ts'
 
 /** Younger runs may be on their way into the queue. */
 const OLDER_THAN_MS = 10_000
@@ -20,39 +21,24 @@ const PAGE = 200
 const BEFORE_ALL = '00000000-0000-0000-0000-000000000000'
 
 /** Runs until `stop`; workers do it side by side, adding a job twice is harmless. */
-export function startSweep(services: Services, runs: Runs): { stop(): Promise<void> } {
-  let sweeping = Promise.resolve()
-  let stopped = false
-  const tick = async () => {
-    try {
-      await sweep(services, runs, () => stopped)
-    } catch (error) {
-      services.log.warn({ cause: error }, 'Upkeep of accepted runs failed')
-    }
-  }
-  const timer = setInterval(() => {
-    sweeping = sweeping.then(tick)
-  }, waits.sweepMs)
-  return {
-    async stop() {
-      stopped = true
-      clearInterval(timer)
-      await sweeping
-    },
-  }
+export function startSweep(services: Services, runs: Runs): Loop {
+  const { log } = services
+  return startLoop({ log, name: 'Upkeep of accepted runs', everyMs: waits.sweepMs }, (signal) =>
+    sweep(services, runs, signal),
+  )
 }
 
-async function sweep(services: Services, runs: Runs, isStopped: () => boolean): Promise<void> {
+async function sweep(services: Services, runs: Runs, signal: AbortSignal): Promise<boolean> {
   let after = BEFORE_ALL
   for (;;) {
     const { database, queues } = services
     const page = await pendingRuns(database, queues.home, OLDER_THAN_MS, after, PAGE)
     for (const run of page) {
-      if (isStopped()) return
+      if (signal.aborted) return false
       await look(services, runs, run)
     }
     const last = page.at(-1)
-    if (last === undefined || page.length < PAGE) return
+    if (last === undefined || page.length < PAGE) return false
     after = last.id
   }
 }

@@ -1,7 +1,5 @@
 /** Sends what the outbox holds: five attempts, the pause doubling; what is refused for good is not repeated. */
-import { setTimeout as delay } from 'node:timers/promises'
 import { systemPrincipal } from '../../shared/access/principal.ts'
-import { HttpError } from '../../shared/errors.ts'
 import { MailError, type Mailer, openMailer } from '../../shared/platform/mail/mail.ts'
 import {
   keepMail,
@@ -12,6 +10,7 @@ import {
 } from '../../shared/platform/mail/mails.ts'
 import { withoutLinkSecret } from '../../shared/projects/mail-texts.ts'
 import type { Services } from '../../shared/services.ts'
+import { backoffMs, startLoop } from '../loop.ts'
 
 const EVERY_MS = 500
 const ATTEMPTS = 5
@@ -19,25 +18,13 @@ const FIRST_PAUSE_MS = 10_000
 
 /** Sends one mail at a time until `stop`. */
 export function startMail(services: Services): { stop(): Promise<void> } {
-  const stopping = new AbortController()
-  const { signal } = stopping
   const mailer = openMailer(services.config)
-  const loop = async () => {
-    while (!signal.aborted) {
-      const isBusy = await takeAndSend(services, mailer).catch((error: Error) => {
-        // The pool logs once that PostgreSQL is away.
-        const isAway = error instanceof HttpError && error.status === 503
-        services.log[isAway ? 'debug' : 'warn']({ reason: error.message }, 'Mail failed')
-        return false
-      })
-      if (!isBusy) await delay(EVERY_MS, undefined, { signal }).catch(() => undefined)
-    }
-  }
-  const working = loop()
+  const loop = startLoop({ log: services.log, name: 'Mail', everyMs: EVERY_MS }, () =>
+    takeAndSend(services, mailer),
+  )
   return {
     async stop() {
-      stopping.abort()
-      await working
+      await loop.stop()
       mailer?.close()
     },
   }
@@ -70,7 +57,7 @@ async function attempt(services: Services, mailer: Mailer, mail: StoredMail): Pr
     const isLast = error.isPermanent || attempts >= ATTEMPTS
     log.warn({ mail: id, kind: message.kind, attempts, isLast, reason: error.message }, 'Mail')
     if (!isLast) {
-      return await repeatMail(database, id, FIRST_PAUSE_MS * 2 ** (attempts - 1), error.message)
+      return await repeatMail(database, id, backoffMs(attempts, FIRST_PAUSE_MS), error.message)
     }
     await keepMail(database, id, 'failed', error.message)
     return await reportFailure(services, mail)

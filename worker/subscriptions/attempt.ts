@@ -16,10 +16,7 @@ import { eventBody } from '../../shared/subscriptions/bot-event-body.ts'
 import type { Delivery } from '../../shared/subscriptions/deliveries.ts'
 import { createEvents } from '../../shared/subscriptions/events.ts'
 import type { Runner } from '../bots/run.ts'
-import { runBot, withoutTarget } from './bot-hook.ts'
-import type { Sent } from './delivery-outcome.ts'
-import type { Message } from './headers.ts'
-import { sendHook } from './rest-hook.ts'
+import { type Message, runBot, type Sent, sendHook, withoutTarget } from './hooks.ts'
 
 /** A delivery with its Subscription and the outcome. */
 export interface Attempted {
@@ -74,17 +71,16 @@ async function send(task: Task): Promise<Sent> {
   if (delivery.attempt > 1 && (await isOvertaken(task))) return stopped('newer version')
   const author = await authorOf(services, subscription, delivery.project)
   if (author === undefined) return stopped('author')
-  const message: Message = {
-    delivery,
-    subscription: subscription.id ?? '',
-    reference: task.reference,
+  const { reference } = task
+  const message = (body: string): Message => {
+    return { delivery, subscription: subscription.id ?? '', reference, hook, body }
   }
   const waited = { terms, change: delivery.change }
   if (hook.bot === undefined) {
     const body = await eventBody(services, author.principal, task.row, waited)
     if (body === undefined) return stopped('access')
     const text = delivery.change === 'delete' ? '{}' : body
-    return sendHook(services.config, terms, hook, message, text, signal)
+    return sendHook(services.config, terms, message(text), signal)
   }
   const isSeen = await services.repository
     .feature(createEvents)
@@ -95,9 +91,9 @@ async function send(task: Task): Promise<Sent> {
   const body = await eventBody(services, target.session.principal, task.row)
   if (body === undefined) return stopped('access')
   const input = delivery.change === 'delete' ? `{"deletedResource":${body}}` : body
-  const projectId = platformMetaOf(task.row).project ?? ''
-  const requester = platformMetaOf(task.row).author?.reference
-  return runBot(task.runner, projectId, target, hook, message, requester, input)
+  const { project = '', author: requester } = platformMetaOf(task.row)
+  const from = { projectId: project, requester: requester?.reference }
+  return runBot(task.runner, target, message(input), from)
 }
 
 async function isOvertaken({ services, delivery }: Task): Promise<boolean> {

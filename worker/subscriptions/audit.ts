@@ -1,10 +1,17 @@
 /** An AuditEvent an attempt, or one for many that succeeded. */
+import { LRUCache } from 'lru-cache'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
+import { HttpError } from '../../shared/errors.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import type { Services } from '../../shared/services.ts'
 import type { Repository } from '../../shared/store/repository.ts'
-import type { Unreported } from '../../shared/subscriptions/unreported-successes.ts'
+import { parseVersion, toVersion } from '../../shared/store/rows/rows.ts'
+import {
+  takeUnreported,
+  type Unreported,
+  unreportedSubscriptions,
+} from '../../shared/subscriptions/unreported-successes.ts'
 
 export interface AttemptRecord {
   readonly subscription: Resource
@@ -38,7 +45,7 @@ export async function auditAttempt(services: Services, record: AttemptRecord): P
 }
 
 /** Errors: 503 while PostgreSQL is away. */
-export async function auditSuccesses(
+async function auditSuccesses(
   services: Services,
   repository: Pick<Repository, 'create'>,
   subscription: Resource,
@@ -81,5 +88,42 @@ function auditEvent(
     entity: [...references.map((reference) => ({ what: { reference } })), { what: observer }],
     outcome,
     outcomeDesc: text,
+  }
+}
+
+// Successes of a Subscription have an AuditEvent each while they are few; beyond that PostgreSQL counts them with the
+// receipts, and one AuditEvent reports those of a minute.
+const ALONE_A_MINUTE = 60
+const MINUTE_MS = 60_000
+const KEPT = 20_000
+
+/** Answers whether the next success of a Subscription has an AuditEvent of its own. */
+export function createReportedAlone(): (subscription: string) => boolean {
+  const counts = new LRUCache<string, { readonly minute: number; count: number }>({ max: KEPT })
+  return (subscription) => {
+    const minute = Math.floor(Date.now() / MINUTE_MS)
+    let counted = counts.get(subscription)
+    if (counted?.minute !== minute) {
+      counted = { minute, count: 0 }
+      counts.set(subscription, counted)
+    }
+    counted.count += 1
+    return counted.count <= ALONE_A_MINUTE
+  }
+}
+
+/** One of several workers writes each AuditEvent. */
+export async function reportSuccesses(services: Services): Promise<void> {
+  for (const place of await unreportedSubscriptions(services.database)) {
+    const reporting = services.repository.transaction(async (inner) => {
+      const unreported = await inner.beside((connection) => takeUnreported(connection, place))
+      if (unreported?.version === undefined) return
+      const subscription = parseVersion(toVersion(unreported.version))
+      await auditSuccesses(services, inner, subscription, unreported)
+    })
+    await reporting.catch((error: unknown) => {
+      // One that cannot be reported, as of a Project that is gone, does not hold up the others.
+      if (!(error instanceof HttpError) || error.status >= 500) throw error
+    })
   }
 }

@@ -1,7 +1,6 @@
 /** Takes pending deliveries, makes them, and settles each attempt in PostgreSQL. */
 
 import { setTimeout as delay, setImmediate as nextTurn } from 'node:timers/promises'
-import { HttpError } from '../../shared/errors.ts'
 import type { Services } from '../../shared/services.ts'
 import {
   type Delivery,
@@ -12,15 +11,13 @@ import {
   repeatDelivery,
 } from '../../shared/subscriptions/deliveries.ts'
 import { createEvents } from '../../shared/subscriptions/events.ts'
-import { deliveryFailed, deliveryOrphaned } from '../../shared/subscriptions/state.ts'
+import { deliveryFailed, deliveryOrphaned, type Receipt } from '../../shared/subscriptions/state.ts'
 import type { Runner } from '../bots/run.ts'
+import { backoffMs, isAway, startLoop } from '../loop.ts'
 import { type Attempted, attempt } from './attempt.ts'
-import { auditAttempt } from './audit.ts'
-import { createLoop } from './loop.ts'
+import { auditAttempt, createReportedAlone } from './audit.ts'
 import type { EventMetrics } from './metrics.ts'
-import { createReceipts } from './receipts.ts'
 import { endSubscription } from './subscription-end.ts'
-import { createReportedAlone } from './successes.ts'
 
 /** Addresses outside that are waited for at once. */
 const HOOKS = 100
@@ -52,8 +49,8 @@ export function startDeliveries(
   let isClosing = false
   const underWay = { hooks: 0, bots: 0 }
 
-  const loop = createLoop(
-    SWEEP_MS,
+  const loop = startLoop(
+    { log, name: 'The take of deliveries', everyMs: SWEEP_MS, level: 'error' },
     async () => {
       // Attempts that end in one turn of the event loop are settled together.
       await nextTurn()
@@ -67,7 +64,6 @@ export function startDeliveries(
       for (const delivery of taken) start(delivery)
       return false
     },
-    (error) => report(error, 'Deliveries could not be taken'),
   )
 
   function start(delivery: Delivery): void {
@@ -169,7 +165,7 @@ export function startDeliveries(
       await deliveryFailed(database, delivery, text)
       return
     }
-    const delayMs = Math.min(FAULT_DELAY_MS * 2 ** faults, LONGEST_FAULT_DELAY_MS)
+    const delayMs = backoffMs(faults + 1, FAULT_DELAY_MS, LONGEST_FAULT_DELAY_MS)
     await repeatDelivery(database, id, delayMs, text, true)
   }
 
@@ -196,11 +192,13 @@ export function startDeliveries(
     log[isAway(error) ? 'debug' : 'error']({ cause: error, delivery: delivery?.id }, text)
   }
 
-  const holding = setInterval(() => {
-    holdDeliveries(database, [...active.keys()]).catch((error: unknown) =>
-      report(error, 'Deliveries could not be held'),
-    )
-  }, LEASE_MS / 3)
+  const holding = startLoop(
+    { log, name: 'The lease of deliveries', everyMs: LEASE_MS / 3, level: 'error' },
+    async () => {
+      await holdDeliveries(database, [...active.keys()])
+      return false
+    },
+  )
 
   return {
     wake: loop.wake,
@@ -210,18 +208,49 @@ export function startDeliveries(
       await Promise.race([all, new Promise((resolve) => setTimeout(resolve, graceMs).unref())])
       stopping.abort()
       await all
-      await loop.stop()
-      clearInterval(holding)
+      await Promise.all([loop.stop(), holding.stop()])
     },
   }
-}
-
-function isAway(error: unknown): boolean {
-  return error instanceof HttpError && error.status === 503
 }
 
 /** 1, 2, 4 … s, give or take a fifth. */
 function delayAfter(attempts: number): number {
   const jitter = 1 - JITTER + Math.random() * 2 * JITTER
-  return FIRST_DELAY_MS * 2 ** (attempts - 1) * jitter
+  return backoffMs(attempts, FIRST_DELAY_MS) * jitter
+}
+
+interface Receipts {
+  /** Resolves when PostgreSQL knows. */
+  add(receipt: Receipt): Promise<void>
+  /** Hands all that wait to `settle`. Where that fails they wait on, or fail too when it `isLast`. */
+  settle<T>(settle: (receipts: readonly Receipt[]) => Promise<T>, isLast: boolean): Promise<T>
+}
+
+interface Waiting {
+  readonly receipt: Receipt
+  readonly resolve: () => void
+  readonly reject: (error: unknown) => void
+}
+
+function createReceipts(): Receipts {
+  let queue: Waiting[] = []
+  return {
+    add: (receipt) =>
+      new Promise((resolve, reject) => {
+        queue.push({ receipt, resolve, reject })
+      }),
+    async settle(settle, isLast) {
+      const batch = queue
+      queue = []
+      try {
+        const result = await settle(batch.map(({ receipt }) => receipt))
+        for (const { resolve } of batch) resolve()
+        return result
+      } catch (error) {
+        if (!isLast) queue = [...batch, ...queue]
+        else for (const { reject } of batch) reject(error)
+        throw error
+      }
+    },
+  }
 }

@@ -2,7 +2,7 @@
 import { Counter, Histogram, type Registry } from 'prom-client'
 import type { Delivery } from '../../shared/subscriptions/deliveries.ts'
 import type { Matched } from '../../shared/subscriptions/events.ts'
-import type { Sent } from './delivery-outcome.ts'
+import type { Sent } from './hooks.ts'
 
 export interface EventMetrics {
   matched(found: Matched): void

@@ -1,6 +1,5 @@
 /** Events in the worker: changes are matched with Subscriptions, and the deliveries are made. */
 
-import { HttpError } from '../../shared/errors.ts'
 import { listenForChanges } from '../../shared/platform/queue/changes.ts'
 import type { Services } from '../../shared/services.ts'
 import {
@@ -9,11 +8,11 @@ import {
   type Notification,
 } from '../../shared/subscriptions/events.ts'
 import type { Runner } from '../bots/run.ts'
+import { startLoop } from '../loop.ts'
+import { reportSuccesses } from './audit.ts'
 import { startDeliveries } from './deliver.ts'
-import { createLoop } from './loop.ts'
 import type { EventMetrics } from './metrics.ts'
 import { endOverdue } from './subscription-end.ts'
-import { reportSuccesses } from './successes.ts'
 
 /** The parts of the worker that receive events beside rest-hooks. */
 export interface EventHooks extends Pick<MatchOptions, 'sockets'> {
@@ -47,8 +46,8 @@ export function startEvents(
       log.info({ ...about, isPending, requestId, traceId }, 'A Subscription was judged')
     },
   }
-  const matching = createLoop(
-    SWEEP_MS,
+  const matching = startLoop(
+    { log, name: 'The match of changes', everyMs: SWEEP_MS, level: 'error' },
     async () => {
       const matched = await repository.feature(createEvents).match(BATCH, options)
       metrics.matched(matched)
@@ -56,19 +55,13 @@ export function startEvents(
       if (matched.notifications.length > 0) await hooks.publish(matched.notifications)
       return matched.hasMore
     },
-    (error) => {
-      // The pool logs once that PostgreSQL is away.
-      const isAway = error instanceof HttpError && error.status === 503
-      log[isAway ? 'debug' : 'error']({ cause: error }, 'Changes could not be matched')
-    },
   )
-  const ending = createLoop(
-    END_MS,
+  const ending = startLoop(
+    { log, name: 'The end of Subscriptions', everyMs: END_MS, level: 'debug' },
     async () => {
       await Promise.all([endOverdue(services), reportSuccesses(services)])
       return false
     },
-    (cause) => log.debug({ cause }, 'Subscriptions could not be ended or told of'),
   )
   const listening = listenForChanges(config, log, matching.wake)
   return {

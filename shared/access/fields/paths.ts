@@ -2,7 +2,7 @@
 import { isDeepStrictEqual } from 'node:util'
 import { isResourceType } from '../../fhir/definitions.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
-import { propertiesOf } from '../../fhirpath/extract.ts'
+import { propertiesOf } from '../../fhirpath/members.ts'
 
 /** Without these a resource is none, or looks like another. */
 const ALWAYS_SHOWN = /^(resourceType|id|meta)(\.(versionId|lastUpdated))?$/

@@ -1,4 +1,4 @@
-/** What is seen of an export beside its status: a BulkDataExport that ends with it, and AuditEvents. */
+/** Writes what others see of an export: a BulkDataExport that ends with it, and AuditEvents. */
 
 import { type Principal, type ProjectContext, systemPrincipal } from '../../access/principal.ts'
 import { SYSTEM_PROJECT } from '../../access/project-context.ts'
@@ -7,9 +7,9 @@ import { HttpError } from '../../errors.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { createMaintenance } from '../../jobs/upkeep/maintenance.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
+import { agentsOf } from '../../request/admin-audit.ts'
 import type { Services } from '../../services.ts'
 import type { Repository } from '../../store/repository.ts'
-import { type BulkCaller, type BulkStep, recordBulk } from './audit.ts'
 import { forgetExports } from './rows/ended.ts'
 import { addExport, type ExportJob } from './rows/jobs.ts'
 
@@ -40,7 +40,7 @@ export async function beginExport(
   })
 }
 
-/** What a manifest and the record of an export have in common. */
+/** Members that a manifest and the record of an export share. */
 export interface ExportFiles {
   readonly transactionTime: string | undefined
   readonly requiresAccessToken: boolean
@@ -61,7 +61,7 @@ export interface ListedFile {
 export interface ExportEnd {
   readonly status: 'completed' | 'error' | 'cancelled'
   readonly files?: ExportFiles
-  /** Who is told to have done it, and what. */
+  /** The caller and the step that the AuditEvent names. */
   readonly told?: {
     readonly caller: BulkCaller
     readonly step: BulkStep
@@ -119,7 +119,7 @@ function shownFiles({ transactionTime, requiresAccessToken, output, deleted, err
 /** For whoever asks what has become of an export. */
 const KEPT_MS = 30 * 24 * 3_600_000
 
-/** Of those that ended 30 days ago nothing is left, their record included. */
+/** Removes exports that ended 30 days ago, their record included. */
 export async function removeOldExports({ database, repository }: Services): Promise<void> {
   const before = new Date(Date.now() - KEPT_MS)
   await forgetExports(database, before)
@@ -128,7 +128,7 @@ export async function removeOldExports({ database, repository }: Services): Prom
     .purge(systemPrincipal(SYSTEM_PROJECT), 'BulkDataExport', before)
 }
 
-/** Who has done what with an export; never what is in it. */
+/** Writes an AuditEvent about an export, never about its content. */
 export function recordExport(
   services: Pick<Services, 'repository'>,
   caller: BulkCaller,
@@ -139,8 +139,43 @@ export function recordExport(
   return recordBulk(services, caller, `BulkDataExport/${id}`, step, details)
 }
 
-/** Who an export belongs to, for what is done without a request. */
+/** The owner of an export, for steps without a request. */
 export function ownerOf(project: ProjectContext, { input }: Announced): BulkCaller {
   const { profile, membershipId } = input
   return { project, profile, profileDisplay: undefined, membershipId }
+}
+
+export type BulkCaller = Pick<Principal, 'profile' | 'profileDisplay' | 'membershipId' | 'project'>
+
+export type BulkStep = 'kick-off' | 'completed' | 'download' | 'cancel'
+
+/** `reference` is that of the job. */
+export async function recordBulk(
+  { repository }: Pick<Services, 'repository'>,
+  { project, profile, profileDisplay, membershipId }: BulkCaller,
+  reference: string,
+  step: BulkStep,
+  details: Readonly<Record<string, string | number>>,
+): Promise<void> {
+  const detail = Object.entries(details).map(([type, value]) => ({
+    type,
+    valueString: String(value),
+  }))
+  await repository.create(
+    { ...systemPrincipal(project), profile, profileDisplay },
+    {
+      resourceType: 'AuditEvent',
+      type: { system: 'http://terminology.hl7.org/CodeSystem/audit-event-type', code: 'rest' },
+      subtype: [
+        { system: 'http://hl7.org/fhir/restful-interaction', code: 'operation' },
+        { system: 'http://hl7.org/fhir/uv/bulkdata', code: step },
+      ],
+      action: step === 'download' ? 'R' : 'E',
+      recorded: new Date().toISOString(),
+      agent: agentsOf({ profile, membershipId }),
+      source: { observer: { reference: `Project/${project.id}` } },
+      entity: [{ what: { reference }, detail }],
+      outcome: '0',
+    },
+  )
 }

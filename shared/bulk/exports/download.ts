@@ -75,7 +75,7 @@ async function namedFile(
   return file
 }
 
-/** What the file may be called, the narrowest first: the first that is named says whether it is wanted. */
+/** Media types of the file, the narrowest first: the first one that is named decides. */
 const TYPES = ['application/fhir+ndjson', 'application/ndjson', 'application/*', '*/*']
 
 // https://www.rfc-editor.org/rfc/rfc9110#section-12.5.1
@@ -222,7 +222,7 @@ function ofBytes(bytes: Buffer): Segment {
   return {
     length: bytes.length,
     async *read({ start, end }) {
-      // Who is given it may let go of its memory.
+      // The taker may release its memory.
       yield Buffer.from(bytes.subarray(start, end + 1))
     },
   }

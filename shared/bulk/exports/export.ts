@@ -1,27 +1,29 @@
 /**
  * Kick-off of a bulk export: https://hl7.org/fhir/uv/bulkdata/STU2/export.html
- * All that can be refused is refused here; then a row is written and a worker told.
+ * All refusals happen here; then a row is written and a worker is woken.
  */
 
 import { randomUUID } from 'node:crypto'
 import type { Principal } from '../../access/principal.ts'
-import { accepted, forbidden, tooManyRequests } from '../../errors.ts'
+import { accepted, forbidden, HttpError, tooManyRequests } from '../../errors.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
-import { readPreferences } from '../../request/negotiate.ts'
+import { readPreferences, readQuery } from '../../request/negotiate.ts'
 import type { Operation, OperationCall } from '../../request/operation.ts'
 import { absoluteUrl, outcomeReply } from '../../request/reply.ts'
+import { withCodes } from '../../rest/search/codes.ts'
+import { parsed } from '../../rest/search/criteria.ts'
+import type { Services } from '../../services.ts'
 import { normalId } from '../../store/rows/context.ts'
 import { beginExport } from './announce.ts'
-import { type Fault, fault, settle } from './faults.ts'
 import { statusUrl } from './manifest.ts'
 import { rightsDigest } from './member.ts'
 import { type ExportParameters, readParameters } from './parameters.ts'
+import { type Fault, fault, settle } from './raw-parameters.ts'
 import { createExports } from './rows/exports.ts'
-import type { ExportLevel } from './rows/jobs.ts'
-import { isExportable, mayExport, typesOf } from './rows/scope.ts'
-import { readTypeFilters } from './type-filters.ts'
+import type { ExportLevel, TypeFilter } from './rows/jobs.ts'
+import { fits, isExportable, mayExport, typesOf } from './rows/scope.ts'
 
-/** Of one Project: a queue that grows beyond helps nobody. */
+/** Exports of one Project: a longer queue helps nobody. */
 const MOST_WAITING = 10
 const RETRY_SECONDS = 60
 
@@ -84,7 +86,7 @@ export const exportData: Operation = {
 }
 
 function preferencesOf({ request }: OperationCall) {
-  // What the client accepts is said of the files, too, and they are no JSON.
+  // `Accept` is about the files, too, and they are no JSON.
   const { headers, query } = request
   const asked = new URLSearchParams(query)
   asked.delete('_format')
@@ -154,4 +156,67 @@ async function unknownPatients(
     if (known.has(normalId(patient))) return []
     return [fault('invalid', `There is no Patient/${patient} to be exported`, 'patient', true)]
   })
+}
+
+interface ReadFilters {
+  readonly filters: readonly TypeFilter[]
+  readonly faults: readonly Fault[]
+}
+
+// Each is a search of one type: https://hl7.org/fhir/uv/bulkdata/STU2/export.html#_typefilter-query-parameter
+const NAME = '_typeFilter'
+/** These parameters shape the answer of a search, not its matches. */
+const RESULT =
+  /^_(sort|count|include|revinclude|summary|total|elements|contained|containedType|offset|cursor|score|explain|fields|format|pretty|deleted)(:|$)/
+
+/** Errors: 403 for a type, or a parameter of it, that the member may not search by. */
+async function readTypeFilters(
+  asking: { readonly services: Services; readonly principal: Principal },
+  texts: readonly string[],
+  level: ExportLevel,
+  types: readonly string[] | undefined,
+): Promise<ReadFilters> {
+  const filters: TypeFilter[] = []
+  const faults: Fault[] = []
+  for (const text of texts) {
+    const found = await readFilter(asking, text, level, types)
+    if ('isFatal' in found) faults.push(found)
+    else filters.push(found)
+  }
+  return { filters, faults }
+}
+
+async function readFilter(
+  asking: { readonly services: Services; readonly principal: Principal },
+  text: string,
+  level: ExportLevel,
+  types: readonly string[] | undefined,
+): Promise<TypeFilter | Fault> {
+  const { services, principal } = asking
+  const at = text.indexOf('?')
+  const type = at === -1 ? text : text.slice(0, at)
+  const said = type.slice(0, 64)
+  if (at < 1) return fault('invalid', `A filter is Type?query, not ${text.slice(0, 64)}`, NAME)
+  if (!isResourceType(type)) return fault('invalid', `Unknown type ${said}`, NAME)
+  if (!isExportable(principal, type)) return fault('not-supported', `${type} is not exported`, NAME)
+  if (types !== undefined && !types.includes(type)) {
+    return fault('invalid', `${type} is filtered but is not in _type`, NAME)
+  }
+  if (!fits(level, type)) {
+    return fault('invalid', `${type} is filtered but is not in the compartment of a patient`, NAME)
+  }
+  try {
+    const query = readQuery(text.slice(at + 1))
+    const result = [...query.keys()].find((name) => RESULT.test(name))
+    if (result !== undefined) {
+      return fault('not-supported', `${result.slice(0, 64)} is no filter`, NAME)
+    }
+    const request = await withCodes(asking, parsed(asking, type, query, 'strict'))
+    const filter = { type, conditions: request.conditions }
+    await services.repository.feature(createExports).check(principal, filter)
+    return filter
+  } catch (error) {
+    if (!(error instanceof HttpError) || error.status !== 400) throw error
+    return fault('invalid', `${type}: ${error.message}`, NAME)
+  }
 }

@@ -40,7 +40,7 @@ export async function unpackBlock(packed: Buffer): Promise<Buffer> {
   })
 }
 
-/** What one stored block holds at most, behind a header: a byte for its form, and its length twice. */
+/** The most that a stored block holds, behind a header: a byte for its form, and its length twice. */
 export const STORED_BYTES = 0xffff
 export const STORED_HEADER_BYTES = 5
 

@@ -9,7 +9,7 @@ import { listFiles } from './rows/files.ts'
 import type { ExportJob } from './rows/jobs.ts'
 
 /**
- * Of one page, or of all; `sign`: for callers who fetch the files from the storage itself.
+ * Makes the manifest of one page, or of all; `sign`: for callers who fetch the files from the storage itself.
  * https://hl7.org/fhir/uv/bulkdata/STU2/export.html#response---complete-status
  */
 export async function manifestOf(

@@ -17,7 +17,7 @@ export async function memberOf(
   return { ...session.principal, profile, clientId }
 }
 
-/** Of all that decides what a member reads: an export is made under one policy, or not at all. */
+/** A digest of all that decides what a member reads: an export is made under one policy, or not at all. */
 export function rightsDigest({ rules, isProjectAdmin, isSuperAdmin }: Principal): string {
   const told = [rules?.grants, rules?.scoped].map((grants) =>
     grants

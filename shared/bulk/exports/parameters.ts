@@ -7,8 +7,7 @@ import { elementsOf, isResourceType, resourceTypes } from '../../fhir/definition
 import { parseReference } from '../../fhir/resource.ts'
 import { parseDate } from '../../fhir/values-date.ts'
 import type { FhirRequest } from '../../request/request.ts'
-import { type Fault, fault } from './faults.ts'
-import { fromBody, fromQuery } from './raw-parameters.ts'
+import { type Fault, fault, fromBody, fromQuery } from './raw-parameters.ts'
 import type { ElementChoice, ExportLevel, ProvenanceChoice } from './rows/jobs.ts'
 
 export interface ExportParameters {
@@ -109,7 +108,7 @@ function element(text: string, faults: Fault[]): ElementChoice | readonly [] {
   return []
 }
 
-/** Of `value[x]`, too. */
+/** True for the name of a parameter's element, for those of `value[x]` too. */
 function isFormOf(path: string, name: string): boolean {
   return path.replace('[x]', '') === name
 }

@@ -1,10 +1,9 @@
 /** Parameters of `$export` as they were given: in the query, in a Parameters resource, or in both. */
 
-import { badRequest } from '../../errors.ts'
+import { badRequest, type Issue, invalid, issue } from '../../errors.ts'
 import { isObject, isResource } from '../../fhir/resource.ts'
 import { readJson } from '../../request/negotiate.ts'
 import type { FhirRequest } from '../../request/request.ts'
-import { type Fault, fault } from './faults.ts'
 
 export interface Given {
   readonly name: string
@@ -58,4 +57,21 @@ function textOf(item: Readonly<Record<string, unknown>>): string | undefined {
   }
   if (isObject(valueCoding) && typeof valueCoding.code === 'string') return valueCoding.code
   return undefined
+}
+
+/** `handling=lenient` may pass over it, unless that would widen the export silently. */
+export interface Fault {
+  readonly issue: Issue
+  readonly isFatal: boolean
+}
+
+export function fault(code: string, text: string, expression: string, isFatal = false): Fault {
+  return { issue: issue('error', code, text, expression), isFatal }
+}
+
+/** Returns the faults that are passed over. Errors: 400 with an issue for each, unless all may be. */
+export function settle(faults: readonly Fault[], isLenient: boolean): readonly Issue[] {
+  const refused = isLenient ? faults.filter(({ isFatal }) => isFatal) : faults
+  if (refused.length > 0) throw invalid(refused.map((one) => one.issue))
+  return faults.map((one) => ({ ...one.issue, severity: 'warning' }))
 }

@@ -1,4 +1,5 @@
 /** Status, manifest, cancel and files of an export: `bulkdata/export/{id}` and what is below it. */
+
 import { LRUCache } from 'lru-cache'
 import type { Principal } from '../../access/principal.ts'
 import {
@@ -19,7 +20,7 @@ import { endExport, recordExport } from './announce.ts'
 import { fileReply } from './download.ts'
 import { manifestOf, manifestText, statusUrl } from './manifest.ts'
 import { memberOf } from './member.ts'
-import { pageOf } from './pages.ts'
+import { addPage } from './rows/files.ts'
 import {
   cancelExport,
   type ExportJob,
@@ -185,7 +186,7 @@ async function complete(
   }
 }
 
-/** Who is given addresses in the storage has begun a download, as far as we can tell. Errors: 404. */
+/** A caller that gets addresses in the storage counts as downloading. Errors: 404. */
 async function finalManifest(services: Services, principal: Principal, job: ExportJob) {
   const { sign } = services.storage
   if (!job.input.presigned || sign === undefined) return manifestOf(services, job)
@@ -205,7 +206,32 @@ export function pollOrRefuse(id: string): void {
   const now = Date.now()
   const { left, at } = polled.get(id) ?? { left: BUCKET, at: now }
   const filled = Math.min(BUCKET, left + ((now - at) / 1000) * REFILL_PER_SECOND)
-  // Who is refused has taken nothing: however fast somebody asks, now and then there is an answer.
+  // A refusal takes no token, so even a fast caller gets an answer now and then.
   polled.set(id, { left: filled < 1 ? filled : filled - 1, at: now })
   if (filled < 1) throw tooManyRequests(1)
 }
+
+// `allowPartialManifests`: whole files are listed while others are made. A page never changes once it was answered,
+// except that it gains a link to the next one. https://build.fhir.org/ig/HL7/bulk-data/export.html
+
+/**
+ * The manifest of the page that is asked for; undefined: there is no such page yet. Errors: 404 for one
+ * that will never be.
+ */
+async function pageOf(services: Services, job: ExportJob, { query }: Asked) {
+  const page = Number(query.get('page') ?? 1)
+  if (!Number.isInteger(page) || page < 1) throw notFound()
+  const isRunning = job.state === 'accepted' || job.state === 'active'
+  const pages = await addPage(services.database, job.id)
+  if (page > pages + 1) throw notFound()
+  if (page > pages) {
+    if (isRunning) return undefined
+    if (page > 1) throw notFound()
+  }
+  const manifest = await manifestOf(services, job, { page })
+  if (page >= pages) return manifest
+  const url = `${statusUrl(services, job.id)}?page=${page + 1}`
+  return { ...manifest, link: [{ relation: 'next', url }] }
+}
+
+type Asked = Pick<FhirRequest, 'query'>

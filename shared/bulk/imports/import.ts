@@ -86,7 +86,7 @@ export const importRows: Operation = {
   },
 }
 
-/** Of the caller's own Project only: what it is linked to is not its to change. */
+/** Imports change the caller's own Project only, never linked ones. */
 async function targetOf(call: OperationCall, type: string, inputs: Inputs): Promise<Resource> {
   const own = await ownResource(call)
   if (own !== undefined) return own

@@ -35,7 +35,7 @@ export async function addImport(
   { id, project, request, caller, mode, inOrder, inputs }: NewImport,
   most: number,
 ): Promise<boolean> {
-  // Those of a Project are counted by one at a time.
+  // One transaction at a time counts the imports of a Project.
   await connection.query({
     name: 'import-lock',
     text: 'select pg_advisory_xact_lock($1, $2)',

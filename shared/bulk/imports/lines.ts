@@ -44,10 +44,10 @@ export interface Planned {
   readonly planned: string
 }
 
-/** What is to be written together. */
+/** Lines that are written together. */
 export interface ReadLines {
   readonly lines: readonly ReadLine[]
-  /** Of the lines that are planned; undefined: none is. */
+  /** Plans of the lines; undefined: none is planned. */
   readonly plans: PlannedCreates | undefined
 }
 
@@ -90,7 +90,7 @@ export async function readLines(
   return { lines: await withLiteralReferences(interaction, done, beforeSearch), plans }
 }
 
-/** What cannot be planned is left to the write, refusals included. */
+/** Plans lines; the write handles those that cannot be planned, refusals included. */
 async function planned(
   { services, principal }: Interaction,
   line: ReadLine,
@@ -115,7 +115,7 @@ function mayAsk({ bytes }: ImportLine): boolean {
 }
 
 /**
- * When a resource was last changed in the system that it comes from is kept as an extension: `lastUpdated` is the
+ * When a resource was last changed in the system that it comes from is stored as an extension: `lastUpdated` is the
  * time of the write here.
  */
 export function withImportedTime(
@@ -160,7 +160,7 @@ export function refusalOf(error: unknown): HttpError {
   throw error
 }
 
-/** What would be the same the next time. */
+/** True for a failure that would be the same the next time. */
 export function isRefusal(error: unknown): error is HttpError {
   return error instanceof HttpError && error.status < 500
 }

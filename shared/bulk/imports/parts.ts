@@ -19,7 +19,7 @@ export interface TakenPart extends ImportInput {
   readonly from: number
   /** Number of that line. */
   readonly nextLine: number
-  /** What is committed: `[start, end)` of bytes, in order. */
+  /** Committed ranges of bytes, `[start, end)`, in order. */
   readonly done: readonly (readonly [start: number, end: number])[]
 }
 
@@ -52,7 +52,7 @@ export async function takePart(database: Connection): Promise<TakenPart | undefi
   })
   if (row === undefined) return undefined
   const done = rangesOf(row.bytes)
-  // Of two batches that were under way the second may be committed, and the first not.
+  // The second of two batches under way may be committed without the first.
   const from = done.find(([start]) => start === 0)?.[1] ?? 0
   return { ...row, done, from }
 }
@@ -62,17 +62,6 @@ function rangesOf(text: string): readonly (readonly [number, number])[] {
   return [...text.matchAll(/\[(\d+),(\d+)\)/g)].map(
     ([, start, end]) => [Number(start), Number(end)] as const,
   )
-}
-
-/** True when somebody could take a part. */
-export async function hasWaitingPart(database: Connection): Promise<boolean> {
-  const rows = await database.query({
-    name: 'import-waiting',
-    text: `select 1 from import_part p join import_job j on j.id = p.job and j.state = 'active'
-      where p.state = 'waiting' and p.due <= clock_timestamp() limit 1`,
-    values: [],
-  })
-  return rows.length > 0
 }
 
 type Leased = Pick<TakenPart, 'job' | 'part' | 'lease'>
@@ -144,9 +133,9 @@ export interface LineFailure {
   readonly outcome: string
 }
 
-/** What one transaction has done. */
+/** The result of one transaction. */
 export interface ImportProgress extends Leased {
-  /** Of bytes, the second one exclusive. */
+  /** Bounds in bytes, the second one exclusive. */
   readonly bytes: readonly [number, number]
   readonly lines: readonly [number, number]
   readonly created: number
@@ -159,7 +148,7 @@ export interface ImportProgress extends Leased {
 /**
  * False when the transaction must not be committed. Its commit waits for no disk: should PostgreSQL crash,
  * the lines are lost together with their progress and are written again. Whatever is committed later and does
- * wait comes after them on the disk: the end of the part, and what Subscriptions are told.
+ * wait comes after them on the disk: the end of the part, and the deliveries of Subscriptions.
  */
 export async function advancePart(
   connection: Connection,
@@ -201,7 +190,7 @@ export async function advancePart(
 }
 
 /**
- * Ends a part, and its import with the last one, which it answers. `failure` tells of an input that could
+ * Ends a part, and its import with the last one, which it answers. `failure` names an input that could
  * not be read on. Inside a transaction.
  */
 export async function endPart(
@@ -247,7 +236,7 @@ export async function replaceManifest(
 }
 
 async function completeImport(connection: Connection, job: string): Promise<boolean> {
-  // Of two parts that end together the second one waits here, and then sees the first.
+  // When two parts end together, the second one waits here, and then sees the first.
   await connection.query({
     text: 'select 1 from import_job where id = $1 for update',
     values: [job],

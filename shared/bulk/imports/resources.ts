@@ -1,8 +1,10 @@
 /** `POST $import`: files of NDJSON are taken over by a worker, in the name of the caller. */
+
 import { randomUUID } from 'node:crypto'
 import { may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { toBinaryPath } from '../../binary/attachments.ts'
+import type { Config } from '../../config/config.ts'
 import {
   accepted,
   badRequest,
@@ -17,7 +19,6 @@ import type { Operation, OperationCall } from '../../request/operation.ts'
 import { type Inputs, readInputs } from '../../request/parameters.ts'
 import { absoluteUrl, outcomeReply } from '../../request/reply.ts'
 import type { Services } from '../../services.ts'
-import { importAddress } from './address.ts'
 import { addImport, type ImportInput, type ImportMode, type NewImport } from './imports.ts'
 import { isImportable } from './lines.ts'
 import { importUrl, recordImport } from './status.ts'
@@ -29,9 +30,9 @@ const FORMATS: ReadonlySet<string> = new Set([
 ])
 const MOST_INPUTS = 1000
 const LONGEST_URL = 4096
-/** Of a Project: two run at a time. */
+/** Imports of a Project: two run at a time. */
 const MOST_UNDER_WAY = 12
-/** Workers that are told; others look now and then. */
+/** Workers that are woken; others look now and then. */
 const MOST_WAKES = 4
 const RETRY_SECONDS = 10
 
@@ -156,7 +157,7 @@ async function readUrl(
   return path
 }
 
-/** What the address leads to is for the worker to see. */
+/** The worker judges what the address leads to. */
 function readOutside({ config }: Services, text: string, place: string): string {
   const url = text.length <= LONGEST_URL ? importAddress(config, text) : undefined
   if (url === undefined) throw badRequest('The input must be an https address or a Binary', place)
@@ -164,4 +165,18 @@ function readOutside({ config }: Services, text: string, place: string): string 
     throw badRequest('An address may hold no password', place)
   }
   return url.href
+}
+
+type Rules = Pick<Config, 'hookTargets'>
+
+/** Where only public addresses are called they are called by https. */
+export function takesHttp({ hookTargets }: Rules): boolean {
+  return hookTargets.reach !== 'public'
+}
+
+/** Undefined for what is no such address; `base` is what a relative one stands in. */
+export function importAddress(rules: Rules, text: string, base?: string): URL | undefined {
+  const url = URL.canParse(text, base) ? new URL(text, base) : undefined
+  const isKnown = url?.protocol === 'https:' || (url?.protocol === 'http:' && takesHttp(rules))
+  return isKnown ? url : undefined
 }

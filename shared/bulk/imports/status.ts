@@ -7,7 +7,7 @@ import { absoluteUrl, emptyReply, outcomeReply } from '../../request/reply.ts'
 import type { FhirReply, FhirRequest } from '../../request/request.ts'
 import type { Services } from '../../services.ts'
 import { isUuid } from '../../store/rows/context.ts'
-import { type BulkCaller, type BulkStep, recordBulk } from '../exports/audit.ts'
+import { type BulkCaller, type BulkStep, recordBulk } from '../exports/announce.ts'
 import { pollOrRefuse } from '../exports/status.ts'
 import {
   cancelImport,
@@ -78,7 +78,7 @@ export async function endImport(
   })
 }
 
-/** Who has done what with an import. */
+/** Writes an AuditEvent about an import. */
 export function recordImport(
   services: Pick<Services, 'repository'>,
   caller: BulkCaller,
@@ -119,7 +119,7 @@ function endOf({ ended, added }: ImportJob): Date {
   return ended ?? added
 }
 
-/** What has become of each input, and where to read which lines were refused. */
+/** The result of each input, with the address of its refused lines. */
 export function importManifest(services: Services, job: ImportJob, parts: readonly ImportPart[]) {
   const fileUrl = (part: number) =>
     `${importUrl(services, job.id)}/files/${part}.OperationOutcome.ndjson`

@@ -97,7 +97,7 @@ async function carryOut(
   }
 }
 
-/** What of an import stands alone in a statement: no resource twice. */
+/** Splits lines into statements, none of which has a resource twice. */
 function untilTwins(lines: readonly ReadLine[]): readonly (readonly ReadLine[])[] {
   const runs: ReadLine[][] = []
   let run: ReadLine[] = []
@@ -118,7 +118,7 @@ function untilTwins(lines: readonly ReadLine[]): readonly (readonly ReadLine[])[
 /** A line that is to be left alone, since its resource is there. */
 const SKIPPED = preconditionFailed()
 
-/** What comes back to where it was exported has no other time to keep. Plans have theirs. */
+/** A resource that returns to where it was exported has no other time. Plans have theirs. */
 async function withTimes(
   services: Services,
   principal: Principal,
@@ -192,7 +192,7 @@ async function write(
     // Sent with what follows, which does not wait for it.
     const carriedOut =
       plans === undefined ? Promise.resolve(true) : transaction.createPlanned(principal, plans)
-    // What follows fails, too, and may be heard of first.
+    // Later lines fail, too, and may be reported first.
     carriedOut.catch(() => undefined)
     transaction.readAhead(
       principal,

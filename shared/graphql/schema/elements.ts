@@ -1,8 +1,7 @@
 /** Elements of the definitions as fields: one a type of a choice, with the GraphQL name of what is inside. */
-import { elementsOf, typeDefinition } from '../../fhir/definitions.ts'
+import { elementsOf, shortText, typeDefinition } from '../../fhir/definitions.ts'
 import type { ElementDefinition } from '../../fhir/definitions-data.ts'
 import { openOnce } from '../../fhir/definitions-lines.ts'
-import { shortText } from '../../fhir/short-descriptions.ts'
 
 /** A type, or the backbone element at a path below it. */
 export interface Place {

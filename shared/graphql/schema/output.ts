@@ -1,4 +1,5 @@
 /** Output types of the schema, made when they are first named. https://hl7.org/fhir/R4/graphql.html */
+
 import {
   GraphQLBoolean,
   type GraphQLFieldConfig,
@@ -11,8 +12,8 @@ import {
   GraphQLString,
   GraphQLUnionType,
 } from 'graphql'
+import { shortText } from '../../fhir/definitions.ts'
 import { isResource } from '../../fhir/resource.ts'
-import { shortText } from '../../fhir/short-descriptions.ts'
 import { listArguments, reverseArguments } from './arguments.ts'
 import {
   type Child,

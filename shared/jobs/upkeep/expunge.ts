@@ -1,4 +1,4 @@
-/** What is expunged is gone with its history, as if it had never been. */
+/** Removes resources with their history, as if they had never been. */
 import type { Principal } from '../../access/principal.ts'
 import { BOT, removeSchedule } from '../../bots/schedules.ts'
 import { notFound } from '../../errors.ts'

@@ -19,7 +19,7 @@ import type { Version } from '../../store/rows/version.ts'
 import { readJudged } from '../../store/rulings/rulings.ts'
 import { expunge, expungeProjectPart, purgePart } from './expunge.ts'
 
-/** What is made anew. */
+/** The resources that are indexed anew. */
 export interface ReindexScope {
   /** Undefined: all types. */
   readonly type: string | undefined
@@ -50,11 +50,11 @@ export interface Maintenance {
     from: OwnIndexProgress | undefined,
     count: number,
   ): Promise<OwnIndexStep>
-  /** Of the Principal's Project; undefined when nothing is to be done. */
+  /** Indexes the next step in the Principal's Project; undefined when nothing is left. */
   ownIndexProgress(principal: Principal): ReturnType<typeof ownJobProgress>
   /** The resource with its history, live or deleted. Errors: 403 unless an admin, 404. */
   expunge(principal: Principal, type: string, id: string): Promise<Version>
-  /** Those last changed before a time, with their history, in all Projects; answers how many. Errors: 403. */
+  /** Expunges resources last changed before a time, in all Projects; returns how many. Errors: 403. */
   purge(principal: Principal, type: string, before: Date): Promise<number>
   /** The next `count` live resources of a Project; those of the registry are not among them. Errors: 403, 404. */
   scan(

@@ -1,4 +1,4 @@
-/** What waits in PostgreSQL, by the queue whose workers do it and by Project. Runs of bots wait in Redis. */
+/** Counts work that waits in PostgreSQL, by queue and by Project; runs of bots wait in Redis. */
 import type { Connection } from '../../platform/postgres/statement.ts'
 
 export interface QueueDepth {

@@ -1,11 +1,11 @@
-/** What PostgreSQL's own autovacuum does too late for us: statistics of new rows, the GIN index's backlog. */
+/** Does what PostgreSQL's autovacuum does too late: statistics of new rows, the backlog of the GIN index. */
 
 import type { Database } from '../../platform/postgres/database.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
 
 const TABLES = ['resource', 'version', 'idx_string', 'idx_range', 'code', 'unique_key'] as const
 const UPKEEP_LOCK = 726_010
-/** What a connection is called for as long as it writes statistics and indexes alone, and no resource. */
+/** The name of a connection while it writes statistics and indexes only, and no resource. */
 export const UPKEEP = 'botica-upkeep'
 /** Autovacuum looks once a minute; a bulk load is over by then, and was planned without statistics. */
 const FRESH_ROWS = 1000
@@ -50,7 +50,7 @@ export async function analyzeGrown(database: Database): Promise<readonly string[
   return rows.map(({ name }) => name)
 }
 
-/** Of several workers one is enough. */
+/** One of several workers is enough. */
 async function alone(database: Database, text: string): Promise<void> {
   await database.transaction(async (connection) => {
     const [row] = await connection.query<{ mine: boolean }>({

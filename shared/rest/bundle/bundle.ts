@@ -92,7 +92,7 @@ async function runBatch(
     for (const step of portion) if (await pay(step)) paid.push(step)
     const made = await makeMissing(inside, paid)
     const undecided = made.flatMap(({ kind, step }) => (kind === 'undecided' ? step : []))
-    // What cannot be looked for now fails when it is carried out.
+    // An entry whose search fails now fails when it is carried out.
     await races.lookAgain(undecided).catch(() => undefined)
     for (const one of made) {
       if (one.kind === 'made') {

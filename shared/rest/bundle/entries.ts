@@ -1,4 +1,4 @@
-/** What the entries of a batch or transaction ask for. https://hl7.org/fhir/R4/http.html#transaction */
+/** The entries of a batch or transaction, read and checked. https://hl7.org/fhir/R4/http.html#transaction */
 
 import type { Config } from '../../config/config.ts'
 import { badRequest, HttpError, tooCostly } from '../../errors.ts'
@@ -140,7 +140,7 @@ const ORDER = ['DELETE', 'POST', 'PUT', 'PATCH', 'operation', 'search', 'GET'] a
 
 export type Stage = (typeof ORDER)[number]
 
-/** What belongs to entries, in the order in which these are processed. */
+/** Sorts items into the order in which their entries are processed. */
 export function inStages<T extends { readonly entry: Entry }>(
   items: readonly T[],
 ): readonly { readonly stage: Stage; readonly items: readonly T[] }[] {

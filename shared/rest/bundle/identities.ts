@@ -30,7 +30,7 @@ export interface Identity {
   readonly id: string
   /** The criteria of a conditional entry. */
   readonly condition: SearchRequest | undefined
-  /** What fulfils the criteria. */
+  /** The resource that fulfils the criteria. */
   readonly match: Version | undefined
   /** The id was made for this entry; nothing exists under it yet. */
   readonly isNew: boolean
@@ -46,7 +46,7 @@ export interface Step {
   readonly identity: Identity | undefined
   /** An entry before it has the same criteria, found nothing and makes the resource of both. */
   readonly isTwin: boolean
-  /** What a conditional delete is to delete. */
+  /** The resources that a conditional delete removes. */
   readonly matches: readonly Version[]
   readonly identities: Identities
 }
@@ -88,7 +88,7 @@ function criteriaFor({ route, headers, query }: Entry) {
 }
 
 /**
- * Plans → steps; `failed` is told of each entry that cannot be carried out, and may throw.
+ * Plans → steps; `failed` is called for each entry that cannot be carried out, and may throw.
  * Errors of an entry: 400, 403, 412 at its url or at a reference.
  */
 export async function identify(
@@ -222,7 +222,7 @@ function severalMatches(entry: Entry): HttpError {
   return new HttpError(412, outcome(id, ...issues.map((item) => ({ ...item, expression }))))
 }
 
-/** What the links inside a bundle stand for. */
+/** The resources that links inside a bundle stand for. */
 function identitiesOf(
   entries: readonly { readonly entry: Entry; readonly identity: Identity | undefined }[],
   targets: ReadonlyMap<string, string>,

@@ -8,10 +8,10 @@ import { isObject } from '../../fhir/resource.ts'
 import { criteriaKey, type Matches } from '../conditional-references.ts'
 import type { Plan } from './plan.ts'
 
-/** What entries make, as `Type/id`, by the criteria that find it. */
+/** The resources that entries create, as `Type/id`, by the criteria that find them. */
 export type Made = ReadonlyMap<string, readonly string[]>
 
-/** The same plans, with ids for what is made, so that references can be told before it is. */
+/** Gives ids to what the plans create, so that references are known beforehand. */
 export function planMade(
   plans: readonly Plan[],
   matches: Matches,

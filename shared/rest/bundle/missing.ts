@@ -1,5 +1,5 @@
 /**
- * What conditional entries of a batch found missing is made in a few transactions instead of one each.
+ * Creates what conditional entries of a batch found missing in a few transactions instead of one each.
  * https://hl7.org/fhir/R4/http.html#ccreate
  */
 import type { ResponseEntry } from '../../fhir/bundle.ts'

@@ -22,7 +22,7 @@ export interface Asked {
   check(steps: readonly Step[]): void
 }
 
-/** `failed` tells of which entry an error is. Errors: those of the entries and of the bots. */
+/** `failed` gets the entry of an error. Errors: those of the entries and of the bots. */
 export async function askAhead(
   interaction: Interaction,
   plans: readonly Plan[],

@@ -1,6 +1,6 @@
 /**
- * What other requests make while a batch runs: a conditional entry that was to make a resource, and finds
- * it made, goes on with that one, and so do the entries that refer to it.
+ * Races with other requests while a batch runs: a conditional entry that was to create a resource, and finds
+ * it created, goes on with that one, and so do the entries that refer to it.
  * https://hl7.org/fhir/R4/http.html#ccreate
  */
 
@@ -33,7 +33,7 @@ export function createRaces(interaction: Interaction): Races {
     return { ...step, identity: identity && (found.get(identity) ?? identity) }
   }
 
-  /** What refers to it may be stored already. */
+  /** True when an entry refers to it, which may be stored already. */
   const isReferredTo = (target: string) => {
     for (const { entry, identities } of begun.splice(0)) {
       const text = JSON.stringify(rewrite(entry.resource ?? {}, identities))

@@ -56,7 +56,7 @@ export function through(interaction: Interaction, repository: Repository): Inter
   return { ...interaction, services: { ...interaction.services, repository } }
 }
 
-/** What a conditional delete found, one piece of work each: the pieces of a transaction share statements. */
+/** The deletions of a conditional delete, one piece of work each: the pieces of a transaction share statements. */
 export function deletions(interaction: Interaction, { matches }: Step) {
   const { principal } = interaction
   return matches.map(({ type, id }) => async (repository: Repository) => {
@@ -127,7 +127,7 @@ export function bodyOf({ resource, index }: Entry): Resource {
   throw badRequest('Missing Bundle entry resource', entryPath(index, '.resource'))
 }
 
-/** What fulfils the criteria is there already: it is the answer, the body only has to be valid. */
+/** A resource that fulfils the criteria is there already: it is the answer, and the body only has to be valid. */
 async function answerMatch(
   interaction: Interaction,
   { type, id, match }: Identity,
@@ -216,7 +216,7 @@ function locationOf({ route }: Entry, identity: Identity | undefined): string | 
   return route.kind === 'read' || route.kind === 'vread' ? `${route.type}/${route.id}` : undefined
 }
 
-/** What an operation answers need not be FHIR: an object stands there itself, all else travels as a Binary. */
+/** The answer of an operation need not be FHIR: an object stands there itself, all else travels as a Binary. */
 function resourceText(text: string, contentType = 'application/octet-stream'): string {
   if (text.startsWith('{') && /[/+]json\b/.test(contentType)) return text
   const data = Buffer.from(text).toString('base64')

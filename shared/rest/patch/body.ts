@@ -5,7 +5,7 @@ import { isResource, type Resource } from '../../fhir/resource.ts'
 import { applyFhirPathPatch, operationsOf, type Parts, readFhirPathPatch } from './fhirpath.ts'
 import { applyPatch, readPatch } from './patch.ts'
 
-/** What a body asks for, as a function on the resource as it stands. Errors: 400, here and there. */
+/** Compiles a patch into a function on the current resource. Errors: 400, here and there. */
 export function changeOf(body: unknown): (resource: Resource) => Resource {
   if (!isResource(body) || body.resourceType !== 'Parameters') {
     const operations = readPatch(body)

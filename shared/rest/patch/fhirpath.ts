@@ -5,8 +5,7 @@
 import { badRequest, tooCostly } from '../../errors.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
 import { compileTenantNodes, withinLimits } from '../../fhirpath/custom.ts'
-import { isNode, type NodePath } from '../../fhirpath/path.ts'
-import { plain } from '../../fhirpath/plain.ts'
+import { isNode, type NodePath, plain } from '../../fhirpath/path.ts'
 import type { Property } from '../../validation/shapes.ts'
 import { failed, PatchFault, requireSameResource } from './patch.ts'
 import {

@@ -8,7 +8,7 @@ import type { ResourceNode } from 'fhirpath'
 import { isResourceType } from '../../fhir/definitions.ts'
 import { isDecimal } from '../../fhir/json.ts'
 import { isObject } from '../../fhir/resource.ts'
-import { plain } from '../../fhirpath/plain.ts'
+import { plain } from '../../fhirpath/path.ts'
 import { type Property, type Shape, shapeOf } from '../../validation/shapes.ts'
 
 /** An object of the document. */

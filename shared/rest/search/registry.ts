@@ -27,7 +27,7 @@ const PAGE = 1000
 export async function withRegistry(asking: Asking, request: SearchRequest): Promise<SearchRequest> {
   const { type } = request
   if (!request.conditions.some((criterion) => crosses(type, criterion))) return request
-  // Of a super admin: whose Project the far end is in.
+  // For a super admin: the Project that the far end is in.
   const named = request.conditions.filter((one) => isCondition(one) && one.code === '_project')
   const joined = (criterion: Criterion) => joinedIn({ asking, named }, type, criterion)
   return { ...request, conditions: await Promise.all(request.conditions.map(joined)) }
@@ -105,7 +105,7 @@ async function joinedEnds(scope: Scope, type: string, join: Join): Promise<Crite
   return found.values.length === 0 ? kept : { kind: 'or', criteria: [kept, found] }
 }
 
-/** What a reference of the searched type must be, or the ids that the far end refers to. */
+/** The values that a reference of the searched type must have, or the ids that the far end refers to. */
 async function valuesOf(
   { asking, named }: Scope,
   searched: string,
@@ -133,7 +133,7 @@ async function valuesOf(
   }
 }
 
-/** Of the resources of type `target` that a reference parameter refers to. */
+/** The ids of resources of type `target` that a reference parameter refers to. */
 function idsIn(
   resource: Resource,
   code: string,

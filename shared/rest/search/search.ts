@@ -39,7 +39,7 @@ export async function search(interaction: Interaction, type: string): Promise<Fh
   return searchReply(interaction, type, query, request, page, standard)
 }
 
-/** What a search finds of the standard where the Project has nothing of its own. */
+/** The definitions of the standard that a search finds where the Project has none of its own. */
 async function standardFor(
   interaction: Interaction,
   request: SearchRequest,
@@ -99,7 +99,7 @@ export async function searchCompartment(
   )
 }
 
-/** What each of the types is asked. */
+/** The query for each of the types. */
 function withoutTypes(query: URLSearchParams): URLSearchParams {
   const asked = new URLSearchParams(query)
   asked.delete('_type')
@@ -172,7 +172,7 @@ function searchReply(
     content: version.content ?? '',
     write() {
       const text = textOf(interaction, version)
-      // What is included was asked for as a whole.
+      // Included resources are answered as a whole.
       const view = mode === 'match' ? viewFor(version.type) : undefined
       return searchEntry({
         fullUrl: absoluteUrl(interaction.services, `${version.type}/${version.id}`),

@@ -4,7 +4,7 @@ import type { Cause } from '../../access/principal.ts'
 import type { Change } from '../../access/subscription.ts'
 import type { VersionRow } from '../rows/rows.ts'
 
-/** Of a change that is sent again. */
+/** The marks of a change that is sent again. */
 export interface Resend {
   /** The Subscription that it is for alone, by its row id. */
   readonly only?: string | undefined
@@ -26,7 +26,7 @@ export interface ChangeEvent {
   readonly ver: number
   /** When. */
   readonly at: Date
-  /** What it is about: the new version, of a deletion the last one. */
+  /** The version that it is about: the new one, for a deletion the last one. */
   readonly subject: VersionRow
   /** The version before; undefined for a create. */
   readonly previous: VersionRow | undefined

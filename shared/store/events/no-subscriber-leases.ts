@@ -28,7 +28,7 @@ export function outlastLeases(): Promise<void> {
 }
 
 export interface QuietProjects {
-  /** What is written without a guard, if nobody can wait for it. */
+  /** Returns the write without its guard, if nobody can wait for it. */
   unguarded<T extends Pick<Write, 'project' | 'event'>>(write: T): T
   /** `sentAt`: of the clock `now`, from before the statement was sent. */
   learn(writes: readonly Write[], rows: readonly Written[], sentAt: number): void

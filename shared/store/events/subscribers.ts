@@ -25,7 +25,7 @@ export interface Watcher {
   readonly grant: Grant
 }
 
-/** Who waits for what; `until` is the end of one that is stored elsewhere. */
+/** A Subscription and what it waits for; `until` is the end of one that is stored elsewhere. */
 export interface WatchRow {
   readonly project: number
   readonly id: string
@@ -35,7 +35,7 @@ export interface WatchRow {
   readonly isStored: boolean
 }
 
-/** Those of the Projects of these events that wait for their types, or were changed since. One statement. */
+/** Reads Subscriptions of the events' Projects that wait for their types, or were changed since. One statement. */
 export async function readWatches(
   connection: Connection,
   events: readonly Pick<ChangeEvent, 'project' | 'type' | 'at'>[],
@@ -73,7 +73,7 @@ export interface Watchers {
     connection: Connection,
     place: Pick<WatchRow, 'project' | 'id' | 'ver'>,
   ): Promise<ActiveSubscription | undefined>
-  /** What was in force at a time; undefined for a Subscription that did not wait then. */
+  /** Returns what was in force at a time; undefined for a Subscription that did not wait then. */
   at(
     connection: Connection,
     watch: WatchRow,
@@ -129,7 +129,7 @@ export function createWatchers(): Watchers {
   }
 }
 
-/** What a Subscription says that is kept elsewhere. Errors: 400. */
+/** Reads a Subscription that is stored elsewhere. Errors: 400. */
 export function watcherFrom(
   project: number,
   id: string,

@@ -62,7 +62,7 @@ export function planComposite(
       const values = valuesOf(component, element, into)
       return { position, keys: keysOf(component.type, values, p, into) }
     })
-    // Of most elements there is only the first component.
+    // Most elements have only the first component.
     if (others.some((other) => other.keys.length === 0)) return
     let keys = keysOf(first.type, valuesOf(first, element, into), p, into)
     for (const { position, keys: seconds } of others) {

@@ -15,7 +15,7 @@ import {
 import { type ReindexPosition, reindexPage } from './reindex.ts'
 
 export interface OwnIndexProgress {
-  /** What is indexed; another one begins anew. */
+  /** Identifies what is indexed; another stamp begins anew. */
   readonly stamp: string
   /** Transactions that may write by older parameters come before this one. */
   readonly horizon: string

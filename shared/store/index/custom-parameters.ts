@@ -19,7 +19,7 @@ import { freshCache } from '../rows/fresh-cache.ts'
 import { FULL_TEXT_ID } from '../write/full-text.ts'
 import { planOf } from './index-plan.ts'
 
-/** What a statement tells of a Project: live SearchParameters, and those that it is indexed by. */
+/** The SearchParameters of a Project: the live ones, and those that it is indexed by. */
 export interface OwnVersions {
   /** `<row id>/<version>`, in the order of the ids: that of their creation. */
   readonly parameters: readonly string[]
@@ -44,7 +44,7 @@ export interface OwnParametersReader {
 export const SEARCH_PARAMETER = 'SearchParameter'
 /** More SearchParameters than this in a Project are not looked at. */
 const MOST = 1000
-/** What a session knows is trusted for so long. */
+/** The versions in a session are trusted for so long. */
 const TRUSTED_MS = waits.sessionMs + 1000
 const TIMES = { freshMs: waits.sessionMs / 2, usableMs: waits.sessionMs, max: 1_000 }
 
@@ -89,7 +89,7 @@ export function openOwnParameters(database: Database): OwnParametersReader {
   }
 }
 
-/** Those of the Project that is written to: a session tells its own, for a while. */
+/** Returns the parameters of the Project that is written to; a session has its own, for a while. */
 export async function ownParametersOf(
   reader: OwnParametersReader,
   connection: Connection,
@@ -101,7 +101,7 @@ export async function ownParametersOf(
   return project === number && isTrusted ? parameters : reader.of(connection, project)
 }
 
-/** Of versions by their stamps, in that order; those that are gone are left out. */
+/** Reads versions by their stamps, in that order; missing ones are left out. */
 export async function readVersions(
   connection: Connection,
   project: number,
@@ -119,8 +119,8 @@ export async function readVersions(
 }
 
 /**
- * Of several with one code for a type the first one counts; the others wait until it is gone. What is
- * stored and cannot be used defines nothing.
+ * The first of several parameters with one code for a type counts; the others wait until it is gone. A stored
+ * one that cannot be used defines nothing.
  */
 export function ownParametersFrom(
   resources: ReadonlyMap<string, Resource>,
@@ -154,7 +154,7 @@ function usable(resource: Resource): readonly Definition[] {
   }
 }
 
-/** What a SearchParameter defines, tried out. Errors: 400 with the element at fault. */
+/** Returns the definitions of a SearchParameter, tried out. Errors: 400 with the element at fault. */
 export function checkedDefinitions(resource: Resource): readonly Definition[] {
   const definitions = definitionsOf(resource)
   for (const definition of definitions) {

@@ -109,7 +109,7 @@ export class Derivation {
     }
   }
 
-  /** Of a List: an item that it has no more. */
+  /** Adds an item that a List has removed. */
   removed(reference: string): void {
     const p = this.keys.param(this.#project, this.resource.resourceType, REMOVED_KEY)
     this.others.add(this.keys.reference(p, this.target(reference)))

@@ -38,7 +38,7 @@ export function generalWalk(
   }
 }
 
-/** Elements know their type; what was computed is told by its looks. */
+/** Elements know their type; a computed value is classified by its form. */
 function typeOf(node: unknown): string {
   if (isObject(node) && typeof node.fhirNodeDataType === 'string') return node.fhirNodeDataType
   if (typeof node === 'boolean') return 'boolean'

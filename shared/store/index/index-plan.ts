@@ -25,9 +25,9 @@ export interface Plan extends PlannedType {
   readonly roots: ReadonlyMap<string, readonly Walk<Derivation>[]>
   /** Walks that answer for an absent element too (`deceased` is false). */
   readonly whole: readonly Walk<Derivation>[]
-  /** Elements that rows come from, ANY_ELEMENT where that cannot be told. */
+  /** Elements that rows come from; ANY_ELEMENT where that is unknown. */
   readonly elements: ReadonlySet<string>
-  /** Those of them that string and range rows come from. */
+  /** The elements among them that string and range rows come from. */
   readonly sides: ReadonlySet<string>
   /** In the order of COMPARTMENTS: walks that collect `Type/id`. */
   readonly compartments: readonly (readonly Walk<Set<string>>[])[]
@@ -57,7 +57,7 @@ export function planOf(type: string, own?: OwnParameters, only?: Only): Plan {
   return planIn(plans, type, own)
 }
 
-/** Those of the parameters that are worth the work, as stored; `_compartment` for whatever leads to one. */
+/** The parameters to derive, as stored; `_compartment` for whatever leads to one. */
 export interface Only {
   readonly stamp: string
   readonly codes: ReadonlySet<string>
@@ -195,7 +195,7 @@ function bindLeg(
   return handler && leg.bind(handler)
 }
 
-/** What a value of a type becomes. */
+/** Returns the function that turns values of a type into rows. */
 function handlerOf(
   owner: string,
   parameter: SearchParameter,

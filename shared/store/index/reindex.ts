@@ -89,7 +89,7 @@ async function newest({ connection }: Store, rows: readonly VersionRow[]): Promi
   })
 }
 
-/** What storage has damaged does not keep the others from being found. */
+/** A damaged version does not keep the others from being found. */
 function isReadable(store: Store, row: VersionRow): boolean {
   try {
     parseVersion(toVersion(row))

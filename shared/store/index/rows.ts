@@ -30,10 +30,10 @@ export interface StringRow {
   readonly v: string
 }
 
-/** What of a plan decides the constants of its keys. */
+/** The part of a plan that decides the constants of its keys. */
 export interface PlannedType {
   readonly type: string
-  /** Of a Project's own parameters in it; empty without any. */
+  /** Identifies the Project's own parameters in it; empty without any. */
   readonly stamp: string
   readonly parameters: readonly PlannedParameter[]
 }

@@ -1,4 +1,4 @@
-/** What the derivation of a type begins with in one project, and codings that it has met before. */
+/** Constants for the derivation of a type in one project, and codings that it has met before. */
 import { LRUCache } from 'lru-cache'
 import { plainWords, type Token } from '../../fhir/values.ts'
 import type { Keys } from './keys.ts'
@@ -13,7 +13,7 @@ const CACHED_CONSTANTS = 2000
 const CACHED_CODINGS = 20_000
 const MAX_CACHED_CODING = 500
 
-/** What the keys of a type start from, in one project. */
+/** The constants that keys of a type start from, in one project. */
 export interface TypeConstants {
   readonly self: bigint
   readonly compartment: bigint
@@ -116,7 +116,7 @@ function makeCoding(keys: Keys, { p, texts }: Constants, token: Token): Coding {
   }
 }
 
-/** Of the words that `:text` finds; undefined without any. */
+/** The key of the words that `:text` finds; undefined without any. */
 export function textKey(
   keys: Keys,
   texts: bigint,

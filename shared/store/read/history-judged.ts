@@ -24,7 +24,7 @@ export function isWholeHistory(principal: Principal, type: string): boolean {
   })
 }
 
-/** Those that the Principal may see. One more statement for deletions, one for each type that takes PostgreSQL. */
+/** Returns the rows that the Principal may see. One more statement for deletions, one for each type that takes PostgreSQL. */
 export async function seenVersions<Row extends VersionRow>(
   store: Store,
   principal: Principal,

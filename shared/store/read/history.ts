@@ -89,7 +89,7 @@ async function requireVisible(
   }
 }
 
-/** Of one type, or of all that the Principal may read. Errors: 403 for a type that is denied. */
+/** Reads the history of one type, or of all that the Principal may read. Errors: 403 for a type that is denied. */
 export async function historyOf(
   store: Store,
   principal: Principal,
@@ -257,7 +257,7 @@ async function pageOf<Row extends VersionRow>(
 ): Promise<Pick<HistoryPage, 'versions' | 'next'>> {
   const shown = rows.slice(0, count)
   const seen = await seenVersions(store, principal, shown, idFor)
-  // Of what was looked at, which may be out of sight: a cursor is sealed.
+  // The cursor holds the last row that was looked at, visible or not: it is sealed.
   const last = rows.length > count ? shown.at(-1) : undefined
   return {
     versions: seen.map(({ version }) => version),

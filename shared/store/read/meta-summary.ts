@@ -11,7 +11,7 @@ import { allSql, placeIn, visibleTests } from '../search/tests/grant-tests.ts'
 export interface MetaSummary {
   readonly tag: readonly object[]
   readonly security: readonly object[]
-  /** Of the newest resources of each type. */
+  /** The profiles of the newest resources of each type. */
   readonly profile: readonly string[]
 }
 
@@ -19,7 +19,7 @@ const MOST_CODINGS = 1000
 /** Resources whose profiles are looked at: no index tells them apart. */
 const LOOKED_AT = 1000
 
-/** Of one type, or of all that the Principal may search in its Project. Errors: 403. Two statements. */
+/** Summarizes one type, or all that the Principal may search in its Project. Errors: 403. Two statements. */
 export async function metaSummary(
   store: Store,
   principal: Principal,

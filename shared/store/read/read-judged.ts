@@ -147,7 +147,7 @@ export async function readMany(
   return references.map((_, place) => found.get(place))
 }
 
-/** Those that the Principal may read, as it sees them. One more statement a type that takes PostgreSQL. */
+/** Returns the rows that the Principal may read, as it sees them. One more statement a type that takes PostgreSQL. */
 async function seenRows<Row extends VersionRow>(
   store: Store,
   principal: Principal,

@@ -19,7 +19,7 @@ export function without<V extends Version>(version: V, hidden: readonly string[]
   const { type, content } = version
   if (hidden.length === 0 || content === undefined) return version
   const shown = textWithout(type, content, hidden)
-  // Of what comes before its closing brace only `meta` itself may have been cut.
+  // Only `meta` itself may have been cut before its closing brace.
   const isMetaCut = hidden.some((path) => path.startsWith('meta.'))
   const metaAt = isMetaCut ? metaEnd(shown) : version.metaAt
   const metaExtension = hidesPatient(type, hidden)
@@ -58,7 +58,7 @@ function shownMeta({ metaExtension }: Version, shown: string): string {
   return JSON.stringify({ ...meta, compartment }).slice(1, -1)
 }
 
-/** Of rows that the Principal may see. One statement a type where only PostgreSQL can tell what is hidden. */
+/** Redacts rows that the Principal may see. One statement a type where only PostgreSQL knows what is hidden. */
 export async function showAll(
   store: Store,
   principal: Principal,
@@ -79,7 +79,7 @@ export async function showAll(
   return rows.map((row) => without(toVersion(row), hidden.get(row) ?? []))
 }
 
-/** Of live rows of one type in one project. */
+/** The hidden paths of live rows of one type in one project. */
 async function hiddenIn(
   store: Store,
   principal: Principal,

@@ -20,7 +20,7 @@ export interface Pending<Item, Answer> {
 }
 
 export interface Batching<Item, Answer> {
-  /** What of the queue goes into the next batch, at most `share` items, and what stays. */
+  /** Divides the queue into the next batch, at most `share` items, and the rest. */
   take(
     queue: readonly Pending<Item, Answer>[],
     share: number,

@@ -1,4 +1,4 @@
-/** What the parts of the store share; one a process, and a copy for each transaction. */
+/** The context that the parts of the store share; one a process, and a copy for each transaction. */
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import type { OwnParameter, OwnParameters } from '../../fhir/definitions-data.ts'
@@ -27,7 +27,7 @@ export interface Store {
   readonly ownParameters: OwnParametersReader
   /** Told once of each search parameter of a Project that fails. */
   readonly warn: (parameter: OwnParameter) => void
-  /** Of a stored version that is no JSON any more. */
+  /** Reports a stored version that is no JSON any more. */
   readonly tellDamaged: (row: VersionRow) => void
   readonly tenants: Tenants
   readonly watchers: Watchers
@@ -153,7 +153,7 @@ export function scopeOf(principal: Principal, type: string): Scope {
     const everywhere = principal.isSuperAdmin
     return { project: principal.project.number, metaPrefix: '', everywhere }
   }
-  // Of Users a member who is no admin reads its own, which may be of no Project.
+  // A member who is no admin reads its own User only, which may belong to no Project.
   const isOwn = type === 'User' && !principal.isProjectAdmin
   const metaPrefix = principal.isSuperAdmin || isOwn ? '' : metaPrefixOf(principal.project.id)
   return { project: REGISTRY_PROJECT, metaPrefix, everywhere: false }

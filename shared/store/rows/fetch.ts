@@ -11,11 +11,11 @@ export interface RowKey {
   readonly project: number
   readonly type: number
   readonly id: string
-  /** What the platform meta of a row in sight begins with. */
+  /** The beginning of a visible row's platform meta. */
   readonly metaPrefix: string
   /** Where the project has no such row, that of another one. */
   readonly everywhere: boolean
-  /** What is asked about the row besides; the same value for the same question. */
+  /** A further question about the row; the same value for the same question. */
   readonly judging?: Judging | undefined
 }
 
@@ -61,7 +61,7 @@ const MANY_EVERYWHERE = `select x.n::int, ${V}
     limit 1) v
   where starts_with(v.meta_ext, x.prefix)`
 
-/** What is asked for in one turn of the event loop is one statement. */
+/** Joins the reads of one turn of the event loop into one statement. */
 export function fetchTogether(connection: Connection): Fetch {
   return inOneTurn((keys) => fetchAll(connection, keys))
 }
@@ -160,7 +160,7 @@ export interface RecentVersions {
 
 const MAX_CHARACTERS = 32_000_000
 const MAX_EACH = 100_000
-/** What a row takes beside its texts. */
+/** The bytes of a row beside its texts. */
 const ROW = 500
 
 export function createRecentVersions(): RecentVersions {

@@ -55,7 +55,7 @@ export interface Place {
   readonly id: string
   readonly ver: number
   readonly after: Date | undefined
-  /** Of a new resource, when it names none. */
+  /** The accounts of a new resource that names none. */
   readonly accounts?: readonly Reference[] | undefined
   /** Row ids of patients: one that holds accounts hinders the write. */
   readonly heirOf?: readonly string[] | undefined

@@ -27,7 +27,7 @@ export function rowKey(store: Store, principal: Principal, type: string, id: str
   return { project, type: typeNumber(type), id: row, metaPrefix, everywhere }
 }
 
-/** Of `v.project`; `$1` is the Principal's own. */
+/** The condition on `v.project`; `$1` is the Principal's own. */
 export const projectTest = (everywhere: boolean) =>
   everywhere ? 'v.project = any(array(select project from tenant))' : 'v.project = $1'
 

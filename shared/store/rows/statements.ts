@@ -63,7 +63,7 @@ export function writeStatement(writes: readonly Write[]): Statement {
   const missing = refused.map(
     (part) => `union all select n, null::timestamptz, target, false, false from ${part}`,
   )
-  // What a policy asks for is in other words each time.
+  // The conditions of a policy differ each time.
   const isNamed = targets.every(({ item }) => item.sight === undefined)
   return {
     ...(isNamed ? { name: shape.join('-') } : {}),

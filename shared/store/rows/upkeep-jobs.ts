@@ -7,10 +7,10 @@ import type { Connection } from '../../platform/postgres/statement.ts'
 
 export type UpkeepKind = 'reindex' | 'expunge'
 
-/** What the service finds out by itself. */
+/** The kinds of work that the service finds by itself. */
 export type OwnKind = 'own-parameters' | 'index-revision'
 
-/** What is to be done; ids alone. */
+/** The input of a job; ids alone. */
 export interface UpkeepInput {
   /** Project whose AsyncJob it is, and who asked. */
   readonly homeId: string
@@ -22,7 +22,7 @@ export interface UpkeepInput {
   readonly projectId: string
   readonly type: string | undefined
   readonly id: string | undefined
-  /** Of a reindex: a search that means some of the resources. */
+  /** For a reindex: a search that selects some of the resources. */
   readonly filter?: string | undefined
 }
 

@@ -57,7 +57,7 @@ export interface HistoryPage {
   readonly next: string | undefined
 }
 
-/** Of the newest version of a Binary. */
+/** The head of the newest version of a Binary. */
 export interface BinaryHead {
   readonly projectId: string
   readonly ver: number
@@ -68,9 +68,9 @@ export interface SearchPage {
   readonly total: number | undefined
   /** Opaque cursor of the next page. */
   readonly next: string | undefined
-  /** Of the page before, when this one was reached by a cursor. */
+  /** The cursor of the page before, when this one was reached by a cursor. */
   readonly previous: string | undefined
-  /** What the matches of the page led to; each once, and none of the matches. */
+  /** The includes of the page; each once, and none of the matches. */
   readonly included: readonly Version[]
   /** More was to be included than a page may hold. */
   readonly isCut: boolean

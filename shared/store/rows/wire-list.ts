@@ -5,7 +5,7 @@
  * https://www.postgresql.org/docs/current/protocol-overview.html#PROTOCOL-FORMAT-CODES
  */
 
-/** What lists are made of: its object id in PostgreSQL. */
+/** The object ids in PostgreSQL of the types that lists hold. */
 const OIDS = {
   bigint: 20,
   smallint: 21,
@@ -57,7 +57,7 @@ export class WireList {
     return this.#bytes.subarray(0, this.#end)
   }
 
-  /** What was given as the parameter must have been taken by then. */
+  /** Clears the list; its last parameter must have been sent by then. */
   clear(): void {
     this.#end = HEADER
     this.#length = 0
@@ -140,7 +140,7 @@ export class WireList {
   }
 }
 
-/** Of the code of a hexadecimal digit, in any case. */
+/** The value of a hexadecimal digit, in any case. */
 function digit(code: number): number {
   return (code & 15) + (code >> 6) * 9
 }

@@ -1,5 +1,5 @@
 /**
- * What PostgreSQL says of versions that have no row any more: which grant of a Principal is the first
+ * Rulings of PostgreSQL on versions that have no row any more: which grant of a Principal is the first
  * that lets each through. They take part in the statement as rows that were derived from their contents;
  * what they refer to is as it is now.
  */
@@ -23,7 +23,7 @@ export interface Content {
   readonly held: HeldRow
 }
 
-/** Of contents of one type in one project, in their order. One statement. */
+/** Rules on contents of one type in one project, in their order. One statement. */
 export async function askContents(
   { connection, keys }: Store,
   principal: Principal,
@@ -74,7 +74,7 @@ export async function askContents(
   })
 }
 
-/** What the content does not decide. A side table holds the rows of the newest version: not asked, not let through. */
+/** The conditions that the content does not decide. A side table only has rows of the newest version, so it denies. */
 function leftSql(place: Place, grant: Grant, bind: Bind): string {
   const { left } = grantTests(place, grant)
   return left === undefined ? 'false' : `coalesce(${fewRowsSql(left, bind)}, false)`

@@ -1,5 +1,5 @@
 /**
- * What PostgreSQL says of live rows: which grant of a Principal is the first that lets each through. Every
+ * Rulings of PostgreSQL on live rows: which grant of a Principal is the first that lets each through. Every
  * row is found by its primary key, what it refers to by single keys.
  */
 import type { Grant, Interaction, Rules } from '../../access/grant.ts'
@@ -123,7 +123,7 @@ function nameOf(text: string): { readonly name?: string } {
 const MAX_NAMES = 100
 const names = new Map<string, string>()
 
-/** What PostgreSQL says of live rows of one type, in the order of their row ids. One statement. */
+/** Rules on live rows of one type, in the order of their row ids. One statement. */
 export async function ask(
   store: Store,
   principal: Principal,
@@ -176,7 +176,7 @@ function rulingsIn(
   return found
 }
 
-/** Of the criteria that a content decides by itself. */
+/** The codes in criteria that a content decides by itself. */
 export function codesNamed(rules: Rules, type: string): Only {
   const known = named.get(rules) ?? new Map<string, Only>()
   named.set(rules, known)

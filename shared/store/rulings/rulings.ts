@@ -74,7 +74,7 @@ export function rulingOf(
   return undefined
 }
 
-/** Of a version that has content. */
+/** Rules on a version that has content. */
 export function rulingOfRow(
   store: Store,
   principal: Principal,
@@ -86,7 +86,7 @@ export function rulingOfRow(
   return rulingOf(store, principal, type, interaction, row.project, held)
 }
 
-/** Of what the criteria of the Principal name, and of nothing else. */
+/** Derives what the criteria of the Principal name, and nothing else. */
 function heldBy(store: Store, principal: Principal, row: VersionRow): HeldRow {
   const known = held.get(row)
   if (known !== undefined && known.rules === principal.rules) return known.held
@@ -133,7 +133,7 @@ export async function readJudged(
   return found && judged(store, principal, type, found.row, interactions, found.rulings)
 }
 
-/** Of a row that is known already; undefined where PostgreSQL must be asked. */
+/** Rules on a row that is known already; undefined where PostgreSQL has to decide. */
 export async function judgeRow(
   store: Store,
   principal: Principal,
@@ -156,7 +156,7 @@ async function judged(
   const rulings: Partial<Record<Interaction, Ruling>> = {}
   if (row.content === null) {
     const isAlike = interactions.every((item) => isPlain(principal, type, item))
-    // What is deleted is judged by its last content.
+    // The last content decides for a deletion.
     const [last] = isAlike ? [] : await lastContents(store, [row])
     if (last !== undefined) {
       const [found] = await rulingsOfContents(store, principal, interactions, [last])
@@ -171,13 +171,13 @@ async function judged(
   return { row, rulings }
 }
 
-/** Of what has no content any more. */
+/** Rules on a version that has no content any more. */
 function rulingWithout(principal: Principal, type: string, interaction: Interaction): Ruling {
   const grants = grantsFor(principal, type, interaction)
   return grants === undefined ? 'all' : grants.find(({ criteria }) => criteria.length === 0)
 }
 
-/** Of versions with content, in their order, whether they have rows or not. One statement a type that takes PostgreSQL. */
+/** Rules on versions with content, in their order, with rows or not. One statement a type that takes PostgreSQL. */
 export async function rulingsOfContents(
   store: Store,
   principal: Principal,
@@ -201,7 +201,7 @@ export async function rulingsOfContents(
   return rows.map((row) => found.get(row) ?? {})
 }
 
-/** Those of a Project's versions whose content the criteria of a grant let through. As `rulingsOfContents`. */
+/** Selects a Project's versions whose content the criteria of a grant let through. As `rulingsOfContents`. */
 export async function meeting(
   store: Store,
   grants: readonly Grant[],
@@ -249,7 +249,7 @@ export async function lastContents(
   return deletions.map((_, i) => found.get(i + 1))
 }
 
-/** Of live rows of one type in one project, in their order; one statement where keys do not decide. */
+/** Rules on live rows of one type in one project, in their order; one statement where keys do not decide. */
 export async function rulingsOfRows(
   store: Store,
   principal: Principal,

@@ -1,5 +1,5 @@
 /**
- * What a policy says of a resource that is written. The keys that its row will hold decide before the
+ * Rulings of a policy on a resource that is written. The keys that its row will hold decide before the
  * write; where they cannot, PostgreSQL decides after it, so such writes run in a transaction.
  */
 import { checkConstraints } from '../../access/constraints.ts'
@@ -100,7 +100,7 @@ export async function judgeWritten(
   return ruling
 }
 
-/** What the caller does not see of the new version; where it takes PostgreSQL to tell, all that may be. */
+/** The paths that the caller does not see of the new version; where only PostgreSQL knows, all that may be hidden. */
 export function hiddenAfter(
   store: Store,
   principal: Principal,

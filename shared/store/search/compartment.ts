@@ -39,7 +39,7 @@ export interface CompartmentRequest {
   readonly end: number | undefined
   readonly count: number
   readonly offset: number
-  /** What the page before ended with. */
+  /** The end of the page before. */
   readonly after: CompartmentPosition | undefined
 }
 
@@ -116,7 +116,7 @@ function isWanted({ types }: CompartmentRequest, type: string): boolean {
   return types.length === 0 || types.includes(type)
 }
 
-/** Those of the request that can be in the compartment and that the Principal may read. */
+/** The requested types that can be in the compartment and that the Principal may read. */
 function typesOf(principal: Principal, request: CompartmentRequest): readonly string[] {
   const compartment = request.type === 'Group' ? 'Patient' : request.type
   return resourceTypes.filter(
@@ -168,8 +168,8 @@ async function findRows(
 }
 
 /**
- * The types, and what a policy lets through of each: types of which it says the same go together. Where it
- * hides what puts a resource into the compartment, nobody is told that it is in there.
+ * Groups the types by what a policy lets through of each. Where it hides what puts a resource into the
+ * compartment, the search does not find it there.
  */
 function typeTests(
   { keys }: Store,

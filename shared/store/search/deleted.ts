@@ -118,7 +118,7 @@ function unfit() {
   return badRequest('_deleted goes with _id, _lastUpdated and _compartment only', '_deleted')
 }
 
-/** What is left of a resource: which it was, and when it was deleted. */
+/** The rest of a deleted resource: which it was, and when it was deleted. */
 function shownAs(row: Row): Version {
   const id = idOf(row.before)
   const version = toVersion(row, id)

@@ -1,4 +1,4 @@
-/** What a search costs, for who may know: its statement, how its rows are found, PostgreSQL's plan. */
+/** The cost of a search, for callers who may know: its statement, how its rows are found, PostgreSQL's plan. */
 import type { Principal } from '../../access/principal.ts'
 import type { SearchRequest } from '../../query/search-request.ts'
 import type { Store } from '../rows/context.ts'

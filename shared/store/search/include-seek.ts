@@ -1,4 +1,4 @@
-/** What the includes of a search look for from the resources at hand, before the store is asked. */
+/** The targets of a search's includes, from the resources at hand, before any statement. */
 import { isResourceType, resourceTypes, searchParameter } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import { parseReference, type Resource, referenceTo } from '../../fhir/resource.ts'
@@ -8,7 +8,7 @@ import { isCanonicalParameter } from '../index/index-plan.ts'
 
 export interface Targets {
   readonly ids: Set<string>
-  /** What canonical references hold. */
+  /** The values of canonical references. */
   readonly urls: Set<string>
 }
 

@@ -32,7 +32,7 @@ export interface Followed {
 
 const MAX_STEPS = 5
 const MAX_INCLUDED = 1000
-/** Of one step: `_revinclude=*` asks for every reference parameter of every type. */
+/** The limit of one step: `_revinclude=*` asks for every reference parameter of every type. */
 const MAX_KEYS = 10_000
 
 export async function followIncludes(
@@ -60,7 +60,7 @@ export async function followIncludes(
       return { query, driver: settledBy(store.statistics, part) }
     })
     const rows = await store.connection.query<SortedRow>(pageStatement(parts))
-    // What is reached both ways is shown as what it may be read as.
+    // A resource that is reached both ways is shown as it may be read.
     const interactionOf = (type: string) => (sought.targets.has(type) ? 'read' : 'search')
     const shown = await showAll(store, principal, interactionOf, rows)
     // Several queries may lead to the same.
@@ -113,7 +113,7 @@ function queriesOf(
       const scene = sightOf(store, principal, type, 'read', project)
       if (scene !== undefined) add(scene, idsTest(scene, unseen))
     }
-    // Who finds a resource by its url knows the url.
+    // Finding a resource by its url reveals the url.
     if (urls.size > 0 && !isHidden(store, principal, type, 'read', project, ['url'])) {
       const scene = sightOf(store, principal, type, 'read', project, [], ['url'])
       if (scene !== undefined) add(scene, urlsTest(scene, urls))

@@ -51,7 +51,7 @@ export async function searchTypes(
   return searchPage(store, principal, orderOfTypes(first, store.keys), first, allowed)
 }
 
-/** What search would do: the statement of its page and how it was chosen. Errors: as `search`. */
+/** Explains a search: the statement of its page and how it was chosen. Errors: as `search`. */
 export async function plan(
   store: Store,
   principal: Principal,
@@ -152,7 +152,7 @@ function surePartsOf(store: Store, queries: readonly Query[]): readonly Part[] {
   return partsOf(store, queries).map((part) => surely(store, part))
 }
 
-/** What the Principal sees of rows that it may see. */
+/** Redacts rows that the Principal may see. */
 export async function showRows(
   store: Store,
   principal: Principal,

@@ -114,7 +114,7 @@ async function ask(
   const scenes = prepared.queries.map(({ project }) =>
     sightOf(store, principal, type, 'search', project, [], [code]),
   )
-  // What a policy hides the reference of is not found by it.
+  // A row whose reference a policy hides is not found by it.
   const isHidden = grantsFor(principal, type, 'search')?.some((grant) =>
     hidesAny(grant, type, [code], principal.project.parameters),
   )

@@ -41,7 +41,7 @@ export function patientsOf(
 }
 
 /**
- * What `judge` makes of a new resource; with the accounts of its patients where these may matter. Errors:
+ * Runs `judge` on a new resource; with the accounts of its patients where these may matter. Errors:
  * those of `judge`; a 403 only when they do not help.
  */
 export async function judgeHeir<T>(
@@ -76,7 +76,7 @@ export async function inheritedAccounts(
   return distinctAccounts(found)
 }
 
-/** Those that hold accounts, or did once. One statement for many. */
+/** Finds patients that hold accounts, or did once. One statement for many. */
 async function holdersAmong(
   { connection }: Store,
   project: number,
@@ -106,7 +106,7 @@ async function accountsOfPatient(
   return accounts
 }
 
-/** Of a write that others of its transaction may have to inherit from. */
+/** True for a write that others of its transaction may have to inherit from. */
 export function givesAccounts({ type, metaExtension }: Write): boolean {
   return type === typeNumber(PATIENT) && metaExtension.includes('"accounts":')
 }

@@ -3,7 +3,7 @@ import type { Connection } from '../../platform/postgres/statement.ts'
 
 const KIND = 'request'
 
-/** What is needed to carry a request out in another process. Holds no token. */
+/** The data to carry a request out in another process. It holds no token. */
 export interface StoredRequest {
   readonly projectId: string
   readonly membershipId: string
@@ -88,7 +88,7 @@ export interface LostRequest {
   readonly profile: string | null
 }
 
-/** Those of which nobody has heard for a while, at most `count`. */
+/** Lists requests without a sign of life for a while, at most `count`. */
 export async function quietRequests(
   database: Connection,
   waitingMs: number,

@@ -53,7 +53,7 @@ export async function create(
   }
 }
 
-/** A new resource as far as it can be told without the accounts that it may inherit. */
+/** A new resource as far as it is known without the accounts that it may inherit. */
 export interface Draft {
   readonly id: string
   readonly project: number

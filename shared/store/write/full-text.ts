@@ -5,7 +5,7 @@ import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { type ResourceText, textOfResource } from '../../fhir/resource-text.ts'
 
-/** Of these nobody may search all of the content: they hold secrets. */
+/** Nobody may search all of the content of these: they hold secrets. */
 const SECRETIVE: ReadonlySet<string> = new Set(['Binary', 'ClientApplication', 'Subscription'])
 
 /** Names the state of a Project's texts among those of its parameters, with the version that began it. */

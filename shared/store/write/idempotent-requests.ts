@@ -1,4 +1,4 @@
-/** What was answered to requests with an Idempotency-Key, so that a repeat is answered the same. */
+/** Answers to requests with an Idempotency-Key, so that a repeat is answered the same. */
 import type { Connection } from '../../platform/postgres/statement.ts'
 
 const KEPT = '24 hours'

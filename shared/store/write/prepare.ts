@@ -23,7 +23,7 @@ export interface Prepared {
   readonly write: Write
   /** With its id and platform meta, as write constraints see it. */
   readonly resource: Resource
-  /** What it is found by, whether its row stays or not. */
+  /** The index rows of the resource, whether its row stays or not. */
   readonly rows: () => IndexRows
   /** In the order of `write.targets`. */
   readonly references: readonly CheckedReference[]
@@ -233,7 +233,7 @@ export function saysTheSame(live: Version, stored: Resource, prepared: Prepared)
   return isSameJson(asJson(before), asJson(write.tail))
 }
 
-/** Of other elements than `meta`; cheaper than to parse both texts. */
+/** Compares the elements other than `meta`; cheaper than to parse both texts. */
 function hasSameElements(a: Resource, b: Resource): boolean {
   const { meta: _before, ...before } = a
   const { meta: _after, ...after } = b

@@ -55,7 +55,7 @@ export function referencesToCheck({
   return found
 }
 
-/** What the rows in sight have in common; undefined where all are. */
+/** The condition that visible rows share; undefined where all are visible. */
 function readSight(place: Place, principal: Principal): Target['sight'] {
   const grants = grantsFor(principal, place.type, 'read')
   if (grants === undefined || grants.some(({ criteria }) => criteria.length === 0)) return undefined
@@ -85,7 +85,7 @@ export async function checkReferences(
   if (missing.length > 0) throw invalidReferences(missing.map(({ path }) => path))
 }
 
-/** Those that do not resolve, in their order. One statement for all, none for none. */
+/** Returns the references that do not resolve, in their order. One statement for all, none for none. */
 export async function missingReferences<T extends CheckedReference>(
   connection: Connection,
   references: readonly T[],

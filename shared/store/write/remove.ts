@@ -39,7 +39,7 @@ function isSeen(principal: Principal, type: string): boolean {
   return may(principal, type, 'read') && isPlain(principal, type, 'read')
 }
 
-/** What is judged is what is deleted: a version that came in between is judged anew. */
+/** Deletes the version that was ruled on: one that came in between is ruled on anew. */
 async function removeJudged(
   store: Store,
   principal: Principal,

@@ -1,5 +1,5 @@
 /**
- * What lies in the storage, so that content without a resource is found: a crash between storing content
+ * Rows for all content in the storage, so that content without a resource is found: a crash between storing content
  * and its resource leaves some, and `$expunge` does. `place` is the storage it lies in.
  */
 

@@ -1,4 +1,4 @@
-/** What creates and updates have in common: their writing statement, and what it answers. */
+/** The writing statement that creates and updates share, and its answer. */
 import { badRequest, conflict } from '../../errors.ts'
 import { SqlError } from '../../platform/postgres/sql-error.ts'
 import { timeText } from '../rows/content.ts'
@@ -36,7 +36,7 @@ export async function submit(
   return rows[0]?.lu ?? undefined
 }
 
-/** What was written, which the next change of it need not read. */
+/** Returns the written version, which the next change of it need not read. */
 export function resultOf(
   { recent }: Store,
   type: string,

@@ -133,7 +133,7 @@ interface Change {
   readonly isLive: boolean
   readonly stored: Resource | undefined
   readonly ruling: Ruling
-  /** What the caller does not see of the version before. */
+  /** The paths that the caller does not see of the version before. */
   readonly hidden: readonly string[]
   readonly id: string
 }

@@ -1,6 +1,6 @@
 /** Projects that take turns in the executors of a worker: nobody is sent away for the sake of a slow start. */
 import t from 'tap'
-import { defaultMemoryMb } from '../../../shared/config/memory.ts'
+import { defaultMemoryMb } from '../../../shared/config/config.ts'
 import { executorsWithin } from '../../../worker/bots/executors/executors.ts'
 import { ExecutorProcess } from '../../../worker/bots/executors/process.ts'
 import { until } from '../../fixtures/botica.ts'

@@ -1,7 +1,7 @@
 import { gunzipSync } from 'node:zlib'
 import t from 'tap'
 import { GZIP_HEADER, gzipTrailer } from '../../../shared/bulk/exports/file.ts'
-import { newestLines } from '../../../shared/bulk/exports/rows/newest.ts'
+import { newestLines } from '../../../shared/bulk/exports/rows/read.ts'
 import { bufferOf, sliceOf } from '../../../shared/platform/storage/slice.ts'
 import { createBlocks } from '../../../worker/bulk/exports/block.ts'
 import { openBotica, until } from '../../fixtures/botica.ts'

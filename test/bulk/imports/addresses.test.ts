@@ -1,8 +1,9 @@
 /** Where inputs of imports may come from: what the kick-off, a manifest and a redirect may name. */
+
 import { createServer } from 'node:http'
 import t from 'tap'
 import { freePort } from '../../../scripts/service.ts'
-import { importAddress } from '../../../shared/bulk/imports/address.ts'
+import { importAddress } from '../../../shared/bulk/imports/resources.ts'
 import { EVERYWHERE } from '../../../shared/config/outbound.ts'
 import { FetchRefused, openOutside } from '../../../shared/platform/outbound/fetch-outside.ts'
 import { openBotica } from '../../fixtures/botica.ts'

@@ -4,7 +4,7 @@ import { typeNumber } from '../../../shared/fhir/definitions.ts'
 import { UCUM } from '../../../shared/fhir/ucum.ts'
 import { readCursor, writeCursor } from '../../../shared/store/search/order/order.ts'
 import type { SortedRow } from '../../../shared/store/search/order/position.ts'
-import { pageStatement } from '../../../shared/store/search/plan/compile.ts'
+import { countStatement, pageStatement } from '../../../shared/store/search/plan/compile.ts'
 import { chooseDriver, type Driver } from '../../../shared/store/search/plan/driver.ts'
 import type { Query } from '../../../shared/store/search/plan/query.ts'
 import { settledBy } from '../../../shared/store/search/plan/single-way.ts'
@@ -101,6 +101,7 @@ const SEARCHES = [
   'Observation?combo-code-value-quantity=s|c2$lt100',
   'Patient?address-city=Norwood',
   'Patient?family=family1&given=given1',
+  'Patient?family=family1&birthdate=ge1991&birthdate=lt1996&gender=female',
   'Patient?_sort=name',
   'Patient?gender=female&_sort=name',
   'Patient?gender=female&_sort=-name,birthdate',
@@ -115,6 +116,22 @@ const SEARCHES = [
 ]
 
 const isKept = ({ kind, isKept }: Driver) => kind === 'settled' || isKept === true
+
+t.test('what is counted by keys is planned once, and looked up in their index once', async (t) => {
+  const query = queryOf('Observation?code=c1&status=final&date=ge2021')
+  const statement = countStatement(statistics, [query], undefined)
+  t.ok(statement.isKept)
+  t.equal(statement.text.match(/r\.keys @>/g)?.length, 1)
+  await database.transaction(async (connection) => {
+    const own = await ownBuffers(connection, statement)
+    const kept = await keptBuffers(connection, 'count', statement)
+    t.ok(kept !== undefined && kept <= own * 1.5, `${kept} beside ${own}`)
+  })
+  const [row] = await database.query<{ count: number }>(statement)
+  const all = await rowsBy({ ...query, limit: ROWS }, { kind: 'keys' })
+  t.equal(row?.count, all.length)
+  t.notOk(countStatement(statistics, [queryOf('Observation?date=2021')], undefined).isKept)
+})
 
 t.test('their plans are made once and touch hardly more than those made for values', async (t) => {
   for (const [n, search] of SEARCHES.entries()) {

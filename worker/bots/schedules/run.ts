@@ -1,5 +1,4 @@
 /** The life of an occurrence: planned, its job in the queue, run, and run again when it has failed. */
-import { setTimeout as delay } from 'node:timers/promises'
 import { type ProjectContext, systemPrincipal } from '../../../shared/access/principal.ts'
 import { codeLocation, maxQueueMs } from '../../../shared/bots/bot.ts'
 import { actingAs } from '../../../shared/bots/execute-bot.ts'
@@ -15,6 +14,7 @@ import type { Resource } from '../../../shared/fhir/resource.ts'
 import type { Acting } from '../../../shared/identity/within.ts'
 import type { ExecuteJob, ExecuteReply } from '../../../shared/platform/queue/jobs.ts'
 import type { Services } from '../../../shared/services.ts'
+import { backoffMs, type Loop, startLoop, whileLeased } from '../../loop.ts'
 import type { RunMetrics } from '../metrics.ts'
 import { type Planned, planDue } from './plan.ts'
 
@@ -28,30 +28,10 @@ const HOLD_MS = 3000
 export type ScheduleMetrics = Pick<RunMetrics, 'occurrence'>
 
 /** Looks for what is due until `stop`. */
-export function startSchedules(
-  services: Services,
-  metrics: ScheduleMetrics,
-): { stop(): Promise<void> } {
-  const stopping = new AbortController()
-  const { signal } = stopping
-  const loop = async () => {
-    while (!signal.aborted) {
-      const isBusy = await runDue(services, metrics, new Date()).catch((error: Error) => {
-        // That PostgreSQL or Redis is away is said once, by its connection.
-        const isAway = error instanceof HttpError && error.status === 503
-        services.log[isAway ? 'debug' : 'warn']({ reason: error.message }, 'Schedules failed')
-        return false
-      })
-      if (!isBusy) await delay(EVERY_MS, undefined, { signal }).catch(() => undefined)
-    }
-  }
-  const working = loop()
-  return {
-    async stop() {
-      stopping.abort()
-      await working
-    },
-  }
+export function startSchedules(services: Services, metrics: ScheduleMetrics): Loop {
+  return startLoop({ log: services.log, name: 'Schedules', everyMs: EVERY_MS }, () =>
+    runDue(services, metrics, new Date()),
+  )
 }
 
 /** Puts what is due by `now` into the queue; true: there may be more. */
@@ -76,15 +56,11 @@ export async function whileHeld(
   if (scheduled === undefined) return await work()
   const hold = () => holdOccurrence(database, runId, scheduled.attempt)
   if (!(await hold())) return
-  const timer = setInterval(() => {
-    // That PostgreSQL is away is said once, by its pool.
-    hold().catch((error: Error) => log.debug({ runId, reason: error.message }, 'Not held'))
-  }, HOLD_MS)
-  try {
-    await work()
-  } finally {
-    clearInterval(timer)
+  const renew = async () => {
+    await hold()
+    return true
   }
+  await whileLeased({ log, everyMs: HOLD_MS, renew }, undefined, work)
 }
 
 /** Ends the occurrence, or has it run again after a pause that doubles. */
@@ -94,7 +70,7 @@ export async function settleOccurrence(
   { runId, status }: ExecuteReply,
 ): Promise<void> {
   if (status === 'ok' || attempt >= ATTEMPTS) return await removeOccurrence(database, runId)
-  await repeatOccurrence(database, runId, attempt, FIRST_PAUSE_MS * 2 ** (attempt - 1))
+  await repeatOccurrence(database, runId, attempt, backoffMs(attempt, FIRST_PAUSE_MS))
 }
 
 async function tell(
@@ -137,7 +113,7 @@ async function enqueue(
     await auditSkipped(services, project, bot, scheduled, `the bot has no ${what}`)
     return await removeOccurrence(database, run)
   }
-  const job = jobOf(occurrence, actingAs(principal), maxQueueMs(bot, services.config))
+  const job = jobOf(occurrence, actingAs(principal), maxQueueMs(bot))
   try {
     await queues.enqueue(job, async () => undefined)
   } catch (error) {

@@ -17,14 +17,14 @@ import { bufferOf, type Slice, sliceOf } from '../../../shared/platform/storage/
 
 export interface Block {
   readonly rows: number
-  /** Of its lines. */
+  /** Bytes of its lines. */
   readonly bytes: number
   fits(line: Slice): boolean
   /** Copies the line, or several with line feeds between them. */
   add(line: Slice, lines?: number): void
   /** Takes the last line back, once. */
   undo(): void
-  /** Of its lines, after those that `crc` is of. */
+  /** Continues the checksum `crc` with its lines. */
   crc(crc: number): number
   /** Nothing is added any more. What is answered may be stored until the block is given back. */
   pack(): Promise<Uint8Array>

@@ -1,4 +1,4 @@
-/** What the worker counts of exports; web's /metrics shows it for all workers together. */
+/** Metrics of exports; /metrics of web shows them for all workers together. */
 import { Counter, type Registry } from 'prom-client'
 
 export interface ExportMetrics {

@@ -1,5 +1,5 @@
 /**
- * What exports leave to others while these wait: they go on in bursts, with rests between them. Rests must be
+ * Slows exports down while others wait: they go on in bursts, with rests between them. Rests must be
  * longer than it takes PostgreSQL to fill the buffers of a connection, some megabytes: after a shorter one the
  * next block is there already, and only this process has rested.
  */
@@ -9,7 +9,7 @@ const BURST_MS = 100
 /** Beside each burst. */
 const REST = 2
 const LONGEST_REST_MS = 500
-/** Who waits is seen only if it does so in the moment of the look. */
+/** A look sees only callers that wait at that moment. */
 const REMEMBERED_MS = 500
 
 export interface Pace {

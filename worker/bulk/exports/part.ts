@@ -2,36 +2,42 @@
 
 import type { Principal } from '../../../shared/access/principal.ts'
 import { endExport, ownerOf } from '../../../shared/bulk/exports/announce.ts'
+import { plainContent } from '../../../shared/bulk/exports/download.ts'
+import { fileKey } from '../../../shared/bulk/exports/file.ts'
 import { manifestOf } from '../../../shared/bulk/exports/manifest.ts'
 import { rightsDigest } from '../../../shared/bulk/exports/member.ts'
 import { createExports, hasType } from '../../../shared/bulk/exports/rows/exports.ts'
+import { filesOfPart } from '../../../shared/bulk/exports/rows/files.ts'
 import {
   addIssues,
   completeExport,
   type ExportJob,
   type PlannedJob,
+  readExport,
   UNREADABLE,
 } from '../../../shared/bulk/exports/rows/jobs.ts'
+import { uuidOf } from '../../../shared/bulk/exports/rows/part.ts'
 import {
   clearMembers,
   type Ended,
   finishPart,
   finishPlan,
+  renewLease,
   type TakenPart,
 } from '../../../shared/bulk/exports/rows/parts.ts'
 import { startExport } from '../../../shared/bulk/exports/rows/plan.ts'
-import { uuidOf } from '../../../shared/bulk/exports/rows/row-id.ts'
 import { issue } from '../../../shared/errors.ts'
 import { sliceOf } from '../../../shared/platform/storage/slice.ts'
-import { makeWhole } from './whole.ts'
-import { type Exporting, LeaseLost, writeFiles } from './writer.ts'
+import type { Services } from '../../../shared/services.ts'
+import { LeaseLost } from '../../loop.ts'
+import { type Exporting, writeFiles } from './writer.ts'
 
 /** A transaction that holds the time of exports back for longer is worth a look. */
 const HELD_MS = 60_000
 /** Rows that cannot be read, beyond which nobody is helped by the others. */
 const MOST_UNREADABLE = 1000
 const MOST_UNREADABLE_SHARE = 0.01
-/** So many workers are told of a plan. */
+/** So many workers are woken for a plan. */
 const MOST_WAKES = 4
 
 /** The export cannot be carried on, however often it is tried. */
@@ -99,7 +105,7 @@ async function plan(
   const others = parts.filter(({ n, kind }) => kind !== 'close' && n !== next?.part.n)
   if (others.length > 0) {
     wake()
-    // Others are told, and nobody here waits for that: a failure is told of by itself.
+    // Nothing here waits for the wake of others, whose failure is logged there.
     void queues.wake('export', Math.min(others.length, MOST_WAKES))
   }
   return next
@@ -159,7 +165,7 @@ async function deleted(
   return done(services, taken, ended, signal)
 }
 
-/** What the export could not do is told in a file. */
+/** Writes the issues of the export into a file, and ends it. */
 async function close(
   services: Exporting,
   principal: Principal,
@@ -211,4 +217,32 @@ async function done(
 
 function isPlanned(job: ExportJob): job is PlannedJob {
   return job.at !== null
+}
+
+/** Makes an object of each file of a written part. A worker that takes over makes the same. Errors: LeaseLost. */
+async function makeWhole(
+  { database, storage }: Services,
+  { job, part }: TakenPart,
+  signal: AbortSignal,
+): Promise<void> {
+  if (!job.input.presigned) return
+  for (const file of await filesOfPart(database, job.id, part.n)) {
+    const key = fileKey(job.input.projectId, job.id, part.n, file.seq)
+    await storage.put(key, untilAborted(plainContent(storage, job, file), signal))
+    if (await renewLease(database, job.id, part)) continue
+    // An object made after the export's files are gone would stay.
+    const now = await readExport(database, job.id)
+    if (now === undefined || now.state === 'error') await storage.delete(key)
+    throw new LeaseLost()
+  }
+}
+
+async function* untilAborted(
+  pieces: AsyncIterable<Buffer>,
+  signal: AbortSignal,
+): AsyncGenerator<Buffer> {
+  for await (const piece of pieces) {
+    signal.throwIfAborted()
+    yield piece
+  }
 }

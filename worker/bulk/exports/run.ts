@@ -2,9 +2,17 @@
  * Takes parts of exports, a few at a time. PostgreSQL knows what is to be done; that somebody says so
  * through Redis only spares the time until the next look.
  */
+
 import { setTimeout as delay } from 'node:timers/promises'
 import { endExport } from '../../../shared/bulk/exports/announce.ts'
+import { blockKey, fileKey } from '../../../shared/bulk/exports/file.ts'
 import { memberOf } from '../../../shared/bulk/exports/member.ts'
+import {
+  endedExport,
+  markSwept,
+  wholeFiles,
+  writtenBlocks,
+} from '../../../shared/bulk/exports/rows/ended.ts'
 import { failExport } from '../../../shared/bulk/exports/rows/jobs.ts'
 import {
   releasePart,
@@ -13,15 +21,14 @@ import {
   takePart,
 } from '../../../shared/bulk/exports/rows/parts.ts'
 import { giveUp } from '../../../shared/bulk/exports/status.ts'
-import { HttpError } from '../../../shared/errors.ts'
 import { openCopySessions } from '../../../shared/platform/postgres/copy.ts'
 import type { Services } from '../../../shared/services.ts'
+import { LeaseLost, type Loop, startLoop, whileLeased } from '../../loop.ts'
 import { createBlocks } from './block.ts'
 import type { ExportMetrics } from './metrics.ts'
 import { createPace } from './pace.ts'
 import { GivenUp, runPart } from './part.ts'
-import { sweepExport } from './sweep.ts'
-import { type Exporting, LeaseLost } from './writer.ts'
+import { type Exporting, mostUnderWay } from './writer.ts'
 
 const AT_ONCE = 2
 const LOOK_MS = 2000
@@ -31,65 +38,32 @@ const MOST_FAILURES = 3
 const MOST_TRIES = 10
 const PAUSE_MS = 1000
 
-export interface ExportRuns {
-  /** There may be parts to be taken. */
-  wake(): void
-  /** Parts under way are left for other workers, behind their last block. */
-  stop(): Promise<void>
-}
-
+/** `stop` leaves parts under way for other workers, behind their last block. */
 export function startExports(
   services: Services,
   metrics: ExportMetrics,
   isBusy: () => boolean,
-): ExportRuns {
-  const stopping = new AbortController()
+): Pick<Loop, 'wake' | 'stop'> {
+  const { log } = services
   const copies = openCopySessions(services.database)
   const blocks = createBlocks(services.config.exportCompressionLevel)
   const pace = createPace(isBusy)
-  let wakes: (() => void)[] = []
-  let woken = 0
-  const wake = () => {
-    woken += 1
-    for (const resolve of wakes) resolve()
-    wakes = []
+  const exporting: Exporting = {
+    ...services,
+    metrics,
+    copies,
+    blocks,
+    pace,
+    wake: () => loop.wake(),
   }
-  const exporting: Exporting = { ...services, metrics, copies, blocks, pace, wake }
-  const { signal } = stopping
-
-  /** Until somebody wakes it, or for a while. */
-  async function rest(seen: number): Promise<void> {
-    if (seen !== woken || signal.aborted) return
-    blocks.clear()
-    const { promise, resolve } = Promise.withResolvers<void>()
-    wakes.push(resolve)
-    const timer = setTimeout(resolve, LOOK_MS)
-    await promise
-    clearTimeout(timer)
-  }
-
-  async function loop(isFirst: boolean): Promise<void> {
-    while (!signal.aborted) {
-      const seen = woken
-      const isWorking =
-        (isFirst || !pace.isAwaited()) &&
-        (await work(exporting, signal).catch((error: Error) => {
-          // That PostgreSQL is away is said once, by its pool.
-          const isAway = error instanceof HttpError && error.status === 503
-          services.log[isAway ? 'debug' : 'warn']({ reason: error.message }, 'Exports failed')
-          return false
-        }))
-      if (!isWorking) await rest(seen)
-    }
-  }
-
-  const loops = Array.from({ length: AT_ONCE }, (_, i) => loop(i === 0))
+  const loop = startLoop(
+    { log, name: 'Exports', everyMs: LOOK_MS, lanes: AT_ONCE, onRest: blocks.clear },
+    async (signal, lane) => (lane === 0 || !pace.isAwaited()) && (await work(exporting, signal)),
+  )
   return {
-    wake,
+    wake: loop.wake,
     async stop() {
-      stopping.abort(new Error('The worker stops'))
-      wake()
-      await Promise.all(loops)
+      await loop.stop()
       await copies.close()
     },
   }
@@ -116,23 +90,17 @@ async function run(
   const { database, log, metrics } = services
   const { job, part } = taken
   if (part.epoch > 1) metrics.retried()
-  const lost = new AbortController()
-  const signal = AbortSignal.any([stopping, lost.signal])
-  const renewing = setInterval(() => {
-    renewLease(database, job.id, part).then(
-      (isHeld) => isHeld || lost.abort(new LeaseLost()),
-      (error: Error) => log.debug({ reason: error.message }, 'A lease was not renewed'),
-    )
-  }, RENEW_MS)
+  const lease = { log, everyMs: RENEW_MS, renew: () => renewLease(database, job.id, part) }
   try {
     if (part.tries > MOST_TRIES) throw new Error('It has lost its worker again and again')
     const principal = await memberOf(services, job.input)
-    if (principal !== undefined) return await runPart(services, principal, taken, signal)
+    if (principal !== undefined) {
+      const run = (signal: AbortSignal) => runPart(services, principal, taken, signal)
+      return await whileLeased(lease, stopping, run)
+    }
     await giveUp(services, job)
   } catch (error) {
     await settle(services, taken, error, stopping.aborted)
-  } finally {
-    clearInterval(renewing)
   }
   return undefined
 }
@@ -160,4 +128,23 @@ async function settle(
   }
   await delay(PAUSE_MS)
   await releasePart(database, job.id, part, true)
+}
+
+/** One export; false when there is none. */
+export async function sweepExport({ database, storage, log }: Services): Promise<boolean> {
+  const ended = await endedExport(database)
+  if (ended === undefined) return false
+  const { id, projectId } = ended
+  for (const { part, kind, epoch, last } of await writtenBlocks(database, id)) {
+    // A worker that died may have stored a few more than it could write down.
+    for (let seq = 0; seq <= last + mostUnderWay(kind); seq++) {
+      await storage.delete(blockKey(projectId, id, part, epoch, seq))
+    }
+  }
+  for (const { part, seq } of await wholeFiles(database, id)) {
+    await storage.delete(fileKey(projectId, id, part, seq))
+  }
+  await markSwept(database, id)
+  log.info({ export: id }, 'The files of an export are gone')
+  return true
 }

@@ -13,21 +13,21 @@ import {
   type Position,
   type StoredBlock,
 } from '../../../shared/bulk/exports/rows/files.ts'
-import type { PartKind } from '../../../shared/bulk/exports/rows/part.ts'
+import { type PartKind, ROW_ID_BYTES, uuidOf } from '../../../shared/bulk/exports/rows/part.ts'
 import { type Ended, finishPart, type TakenPart } from '../../../shared/bulk/exports/rows/parts.ts'
-import { ROW_ID_BYTES, uuidOf } from '../../../shared/bulk/exports/rows/row-id.ts'
 import type { CopySessions } from '../../../shared/platform/postgres/copy.ts'
 import type { Slice } from '../../../shared/platform/storage/slice.ts'
 import type { Services } from '../../../shared/services.ts'
+import { LeaseLost } from '../../loop.ts'
 import { type Block, type Blocks, lineBehind } from './block.ts'
 import type { ExportMetrics } from './metrics.ts'
 import type { Pace } from './pace.ts'
 
 /** A file is followed by the next one beyond. */
 const FILE_LIMITS: FileLimits = { rows: 100_000, bytes: 256 * 1024 * 1024 }
-/** Of the limits, beyond which a file takes no other patient: what fits into the next one is not torn. */
+/** Share of the limits beyond which a file takes no other patient, so that none is torn that fits into the next one. */
 const WITH_ROOM = 0.5
-/** What is not packed takes longer to be stored than the next one to be filled; packed ones are in memory twice. */
+/** Storing a plain block takes longer than filling the next one; packed blocks are in memory twice. */
 const ON_THEIR_WAY = { plain: 3, packed: 2 }
 /** Files that are small: their blocks are written down by one statement. */
 const FILES_TOGETHER = 16
@@ -48,7 +48,7 @@ export interface ExportWriter {
   add(id: Slice, line: Slice, header?: Slice, isFirst?: boolean): Promise<void> | undefined
   /** Takes the last line back, once: it is in a block that is not full. */
   undo(): void
-  /** What comes next is of this type, and has files of its own. */
+  /** The next lines have this type, and files of their own. */
   turn(type: string): void
 }
 
@@ -57,7 +57,7 @@ interface FileLimits {
   readonly bytes: number
 }
 
-/** What a worker exports with. */
+/** The services of a worker that exports. */
 export type Exporting = Services & {
   readonly metrics: ExportMetrics
   readonly copies: CopySessions
@@ -68,9 +68,6 @@ export type Exporting = Services & {
   /** There may be parts to be taken, by this worker. */
   wake(): void
 }
-
-/** The part is no longer this worker's. */
-export class LeaseLost extends Error {}
 
 interface Stored extends StoredBlock {
   readonly key: string
@@ -139,7 +136,7 @@ async function openWriter(
     return { key, file: at, block: [part.epoch, seq, bytes, packedBytes, rows], isWhole }
   }
 
-  /** Of what is not written down nobody knows, once the files of the export are taken away. */
+  /** Deletes blocks without a row: the removal of an export's files would not find them. */
   async function discard(storing: readonly Promise<Stored>[]): Promise<void> {
     for (const result of await Promise.allSettled(storing)) {
       if (result.status === 'rejected') continue
@@ -189,7 +186,7 @@ async function openWriter(
     return true
   }
 
-  /** What is on its way since the last time is written down when it is stored. False when there is nothing. */
+  /** Records the blocks since the last call once they are stored. False when there is none. */
   function writeDown(isLast = false): boolean {
     if (together.length === 0) return false
     written = inOrder(together, written, position, isLast)
@@ -222,7 +219,7 @@ async function openWriter(
     if (togetherBytes >= BLOCK_BYTES || together.length >= FILES_TOGETHER) writeDown()
   }
 
-  /** What is in the file holds the share of its limits. */
+  /** True when the file has reached the share of its limits. */
   function holds(share: number): boolean {
     const { rows = 0, bytes = 0 } = block ?? {}
     const { rows: mostRows, bytes: mostBytes } = fileLimits

@@ -99,7 +99,7 @@ export async function* batchesOf(
       end += chunk.length - read
     }
   } catch (error) {
-    // Those before that are whole.
+    // The lines before the failure are whole.
     if (lines.length > 0) yield batch()
     throw error
   }
@@ -116,7 +116,7 @@ function isWhite(bytes: Uint8Array): boolean {
 export async function* readAhead<T>(items: AsyncGenerator<T>): AsyncGenerator<T> {
   const ask = () => {
     const next = items.next()
-    // Who stops early does not hear of it.
+    // A reader that stops early ignores its failure.
     next.catch(() => undefined)
     return next
   }

@@ -1,7 +1,13 @@
 /** One input of an import, from where it was left to its end or until it is to be left again. */
+
 import { may } from '../../../shared/access/policy.ts'
 import type { Principal } from '../../../shared/access/principal.ts'
 import { memberOf } from '../../../shared/bulk/exports/member.ts'
+import {
+  type ImportInput,
+  type ImportPart,
+  readImport,
+} from '../../../shared/bulk/imports/imports.ts'
 import {
   type ImportLine,
   idOf,
@@ -10,16 +16,20 @@ import {
   readLines,
 } from '../../../shared/bulk/imports/lines.ts'
 import {
+  endPart,
   failImport,
   keepOrder,
+  type LineFailure,
   notePartSize,
+  replaceManifest,
   type TakenPart,
 } from '../../../shared/bulk/imports/parts.ts'
+import { recordImport } from '../../../shared/bulk/imports/status.ts'
 import { lineFailure, PartLost, writeLines } from '../../../shared/bulk/imports/writes.ts'
 import { badRequest, forbidden } from '../../../shared/errors.ts'
+import type { Connection } from '../../../shared/platform/postgres/statement.ts'
 import type { Services } from '../../../shared/services.ts'
 import { PlannedCreates } from '../../../shared/store/write/planned-rows.ts'
-import { finishPart } from './end.ts'
 import { batchesOf, readAhead } from './lines.ts'
 import { openSource } from './source.ts'
 
@@ -157,4 +167,46 @@ function openLanes(write: (batch: ReadBatch) => Promise<void>): Lanes {
       await Promise.all(running.keys())
     },
   }
+}
+
+/** `failure` names an input that could not be read on. */
+export function finishPart(
+  services: Services,
+  part: TakenPart,
+  failure?: LineFailure,
+): Promise<void> {
+  return finish(services, part, (connection) => endPart(connection, part, failure))
+}
+
+/** The inputs that a manifest names take its place. */
+export function finishManifest(
+  services: Services,
+  part: TakenPart,
+  inputs: readonly ImportInput[],
+): Promise<void> {
+  return finish(services, part, (connection) => replaceManifest(connection, part, inputs))
+}
+
+/** The record is there with the end, or neither is. */
+async function finish(
+  services: Services,
+  { job, caller }: TakenPart,
+  end: (connection: Connection) => Promise<boolean>,
+): Promise<void> {
+  const principal = await memberOf(services, caller)
+  await services.repository.transaction(async (transaction) => {
+    const isEnd = await transaction.beside(end)
+    if (!isEnd || principal === undefined) return
+    const found = await transaction.beside((connection) => readImport(connection, job))
+    const sum = (of: (part: ImportPart) => number) =>
+      (found?.parts ?? []).reduce((total, part) => total + of(part), 0)
+    await recordImport({ repository: transaction }, principal, job, 'completed', {
+      inputs: found?.parts.length ?? 0,
+      created: sum(({ created }) => created),
+      updated: sum(({ updated }) => updated),
+      unchanged: sum(({ unchanged }) => unchanged),
+      skipped: sum(({ skipped }) => skipped),
+      failed: sum(({ failed }) => failed),
+    })
+  })
 }

@@ -6,7 +6,6 @@
 import { removeOldImports } from '../../../shared/bulk/imports/imports.ts'
 import { isRefusal } from '../../../shared/bulk/imports/lines.ts'
 import {
-  hasWaitingPart,
   releasePart,
   renewLease,
   type TakenPart,
@@ -16,74 +15,47 @@ import { lineFailure, PartLost } from '../../../shared/bulk/imports/writes.ts'
 import { waits } from '../../../shared/config/waits.ts'
 import { HttpError } from '../../../shared/errors.ts'
 import type { Services } from '../../../shared/services.ts'
-import { finishManifest, finishPart } from './end.ts'
-import { readManifest } from './manifest.ts'
-import { importPart, PartTooEarly, type Spare } from './part.ts'
-import { unreadable } from './source.ts'
+import { backoffMs, type Loop, startLoop, whileLeased } from '../../loop.ts'
+import { finishManifest, finishPart, importPart, PartTooEarly, type Spare } from './part.ts'
+import { readManifest, unreadable } from './source.ts'
 
 /** More would only share the same processor. */
-export const IMPORTS_AT_ONCE = 2
+const AT_ONCE = 2
 const RENEW_MS = 5000
 /** So often a source may fail, or we, without a line in between. */
 const SOURCE_ATTEMPTS = 4
 const ATTEMPTS = 12
 const LONGEST_PAUSE_MS = 60_000
 
-export interface Imports {
-  /** Takes parts, several at a time, until none is waiting. */
-  drain(): Promise<void>
-  /** What runs is given back at the end of its batches. */
-  stop(): Promise<void>
-}
-
-/** `sweepMs`: so often it looks for parts that nobody told it of. */
-export function startImports(services: Services, sweepMs = waits.sweepMs / 2): Imports {
+/** Looks for parts by a wake, and every `lookMs`; `stop` gives back what runs at the end of its batches. */
+export function startImports(
+  services: Services,
+  lookMs = waits.sweepMs / 2,
+): Pick<Loop, 'wake' | 'stop'> {
   const { database, config, log } = services
-  const stopping = new AbortController()
-  const draining = new Set<Promise<void>>()
   const spare: Spare = { plans: [], blocks: [] }
-  let asked = 0
-
-  async function run(): Promise<void> {
-    while (!stopping.signal.aborted) {
-      const seen = asked
-      const part = await takePart(database)
-      if (part !== undefined) {
-        // Where there was one there may be more.
-        drain().catch(noteFailure)
-        await runPart(services, spare, part, stopping.signal)
-      } else if (seen === asked) return
-    }
+  const onRest = (working: number) => {
+    if (working > 0) return
+    spare.plans.length = 0
+    spare.blocks.length = 0
   }
-
-  async function drain(): Promise<void> {
-    // Those at work look again before they end.
-    asked += 1
-    if (draining.size >= IMPORTS_AT_ONCE) return
-    const work = run().finally(() => {
-      draining.delete(work)
-      if (draining.size > 0) return
-      spare.plans.length = 0
-      spare.blocks.length = 0
-    })
-    draining.add(work)
-    await work
-  }
-
-  const sweep = async () => {
+  const options = { log, name: 'Imports', everyMs: lookMs, level: 'debug' } as const
+  const loop = startLoop({ ...options, lanes: AT_ONCE, onRest }, async (signal) => {
+    const part = await takePart(database)
+    if (part === undefined) return false
+    // Where there was one there may be more.
+    loop.wake()
+    await runPart(services, spare, part, signal)
+    return true
+  })
+  const purging = startLoop({ ...options, name: 'Removal of old imports' }, async () => {
     await removeOldImports(database, config.exportTtlHours)
-    if (await hasWaitingPart(database)) await drain()
-  }
-  // An outage of PostgreSQL is told by those who wait for it, and the next sweep takes what is left.
-  const noteFailure = ({ message: reason }: Error) => log.debug({ reason }, 'Imports rest')
-  const timer = setInterval(() => void sweep().catch(noteFailure), sweepMs)
-
+    return false
+  })
   return {
-    drain,
+    wake: loop.wake,
     async stop() {
-      stopping.abort()
-      clearInterval(timer)
-      await Promise.allSettled(draining)
+      await Promise.all([loop.stop(), purging.stop()])
     },
   }
 }
@@ -96,29 +68,23 @@ async function runPart(
 ): Promise<void> {
   const { database, config, log } = services
   const { job, part: number } = part
-  const lost = new AbortController()
-  const signal = AbortSignal.any([stop, lost.signal])
-  const renewing = setInterval(() => {
-    renewLease(database, part)
-      .then((isOurs) => isOurs || lost.abort())
-      .catch((error: Error) => log.debug({ job, reason: error.message }, 'Renewal of a lease'))
-  }, RENEW_MS)
-  try {
-    if (part.type === null) {
-      const inputs = await readManifest(config, part.url, signal)
-      await finishManifest(services, part, inputs)
-    } else {
-      await importPart(services, spare, part, signal)
+  const lease = { log, everyMs: RENEW_MS, renew: () => renewLease(database, part) }
+  await whileLeased(lease, stop, async (signal) => {
+    try {
+      if (part.type === null) {
+        const inputs = await readManifest(config, part.url, signal)
+        await finishManifest(services, part, inputs)
+      } else {
+        await importPart(services, spare, part, signal)
+      }
+      if (signal.aborted) await releasePart(database, part, 0)
+      log.info({ job, part: number, given: signal.aborted ? 'back' : 'up' }, 'A part of an import')
+    } catch (error) {
+      const isLeft = signal.aborted || error instanceof PartTooEarly
+      if (isLeft) await releasePart(database, part, 0)
+      else await afterFailure(services, part, error)
     }
-    if (signal.aborted) await releasePart(database, part, 0)
-    log.info({ job, part: number, given: signal.aborted ? 'back' : 'up' }, 'A part of an import')
-  } catch (error) {
-    const isLeft = signal.aborted || error instanceof PartTooEarly
-    if (isLeft) await releasePart(database, part, 0)
-    else await afterFailure(services, part, error)
-  } finally {
-    clearInterval(renewing)
-  }
+  })
 }
 
 async function afterFailure(services: Services, part: TakenPart, error: unknown): Promise<void> {
@@ -129,7 +95,7 @@ async function afterFailure(services: Services, part: TakenPart, error: unknown)
   const isLast = attempts >= (isOurs ? ATTEMPTS : SOURCE_ATTEMPTS)
   log.warn({ job, part: number, attempts, isLast, cause: error }, 'An import was interrupted')
   if (!isLast && !isRefusal(error)) {
-    const pauseMs = Math.min(waits.retryMs * 2 ** (attempts - 1), LONGEST_PAUSE_MS)
+    const pauseMs = backoffMs(attempts, waits.retryMs, LONGEST_PAUSE_MS)
     return await releasePart(database, part, pauseMs)
   }
   const refusal = isRefusal(error) ? error : unreadable(error)

@@ -1,13 +1,19 @@
 /** An input of an import as a stream of plain bytes: a Binary of the Project, or a file elsewhere. */
+
 import { pipeline, Readable } from 'node:stream'
 import { createBrotliDecompress, createGunzip, createInflate } from 'node:zlib'
 import type { Principal } from '../../../shared/access/principal.ts'
 import { type BinaryContent, contentOf, openContent } from '../../../shared/binary/content.ts'
-import { takesHttp } from '../../../shared/bulk/imports/address.ts'
+import type { ImportInput } from '../../../shared/bulk/imports/imports.ts'
+import { isImportable } from '../../../shared/bulk/imports/lines.ts'
+import { importAddress, takesHttp } from '../../../shared/bulk/imports/resources.ts'
 import type { Config } from '../../../shared/config/config.ts'
 import { badRequest, type HttpError } from '../../../shared/errors.ts'
+import { parseBody } from '../../../shared/fhir/json.ts'
+import { isObject } from '../../../shared/fhir/resource.ts'
 import {
   FetchRefused,
+  fetchOutside,
   type Opened,
   openOutside,
 } from '../../../shared/platform/outbound/fetch-outside.ts'
@@ -19,7 +25,7 @@ type Chunks = AsyncIterable<Buffer>
 export interface Source {
   /** Errors: 4xx for what will not be better the next time. */
   readonly chunks: Chunks
-  /** Of the plain bytes, where it is known. */
+  /** Number of plain bytes, where it is known. */
   readonly size: number | undefined
   close(): void
 }
@@ -101,7 +107,7 @@ async function openFile(config: Config, url: string, signal: AbortSignal): Promi
 }
 
 /** Why an input is not to be had at present; the message is for who imports it. */
-export class SourceFailed extends Error {}
+class SourceFailed extends Error {}
 
 /** Errors: 400 for an answer that will be the same the next time, else SourceFailed. */
 async function openAnswer(config: Config, url: string, signal: AbortSignal): Promise<Opened> {
@@ -122,7 +128,7 @@ async function openAnswer(config: Config, url: string, signal: AbortSignal): Pro
 }
 
 /** Another answer than 200. */
-export function unwanted(status: number): Error {
+function unwanted(status: number): Error {
   const failure = new SourceFailed(`it was answered with status ${status}`)
   return status < 500 && status !== 429 ? unreadable(failure) : failure
 }
@@ -133,7 +139,7 @@ export function unreadable(error: unknown): HttpError {
   return badRequest(`The input could not be read${why}`)
 }
 
-/** What the rules of outbound requests do not allow will not be allowed later. */
+/** Rules of outbound requests refuse the address again the next time. */
 export function refused(error: Error): never {
   throw error instanceof FetchRefused
     ? badRequest(error.message)
@@ -202,4 +208,43 @@ async function* behind(chunks: Chunks, skipped: number, maxBytes: number): Async
 
 function isGzip(head: Buffer): boolean {
   return GZIP.every((byte, place) => head[place] === byte)
+}
+
+/** Errors: 400 for what is no manifest, or one whose files take a token; others may be tried again. */
+export async function readManifest(
+  config: Pick<Config, 'hookTargets'>,
+  url: string,
+  signal: AbortSignal,
+): Promise<readonly ImportInput[]> {
+  const headers = { accept: 'application/json' }
+  const isSecure = !takesHttp(config)
+  const asked = { url, method: 'GET', headers, body: undefined, redirect: 'follow', isSecure }
+  const { status, body } = await fetchOutside(asked, config.hookTargets, signal).catch(refused)
+  if (status !== 200) throw unwanted(status)
+  const manifest = parseBody(body)
+  if (!isObject(manifest) || !Array.isArray(manifest.output)) {
+    throw badRequest('The answer is no manifest of a bulk export')
+  }
+  if (manifest.requiresAccessToken === true) {
+    throw badRequest('The files of the manifest need an access token, which imports do not have')
+  }
+  if (Array.isArray(manifest.link) && manifest.link.some(isNext)) {
+    throw badRequest('The manifest goes on at another address; name its files as inputs')
+  }
+  return manifest.output.map((file: unknown) => {
+    const { type, url: address } = isObject(file) ? file : {}
+    if (typeof type !== 'string' || !isImportable(type)) {
+      throw badRequest('The manifest names a file of a type that is not imported')
+    }
+    const found = typeof address === 'string' ? importAddress(config, address, url) : undefined
+    if (found === undefined) {
+      throw badRequest('The manifest names a file that is at no https address')
+    }
+    return { type, url: found.href }
+  })
+}
+
+/** https://build.fhir.org/ig/HL7/bulk-data/export.html: a manifest lists files in pages. */
+function isNext(link: unknown): boolean {
+  return isObject(link) && link.relation === 'next'
 }

@@ -16,6 +16,7 @@ import {
   removeRequest,
   touchRequest,
 } from '../../../shared/store/write/async-requests.ts'
+import { startLoop, whileLeased } from '../../loop.ts'
 
 const TOUCH_MS = 10_000
 /** Three missed touches and more: the worker counts as gone. */
@@ -30,41 +31,34 @@ export interface Requests {
 }
 
 export function startRequests(services: Services, runs: Runs): Requests {
+  const { database, log } = services
   const running = new Map<string, AbortController>()
-  let sweeping = Promise.resolve()
   runs.onCancel((id) => running.get(id)?.abort(conflict('The job was cancelled')))
-  const timer = setInterval(() => {
-    // An outage of PostgreSQL is told by those who wait for it.
-    sweeping = sweeping
-      .then(() => sweep(services))
-      .catch((error: Error) => {
-        services.log.debug({ reason: error.message }, 'Upkeep of accepted requests failed')
-      })
-  }, waits.sweepMs)
+  const sweeping = startLoop(
+    { log, name: 'Upkeep of accepted requests', everyMs: waits.sweepMs, level: 'debug' },
+    () => sweep(services),
+  )
   return {
     async process(id) {
       const controller = new AbortController()
       running.set(id, controller)
-      const touching = setInterval(() => {
-        touchRequest(services.database, id).catch((cause: unknown) => {
-          services.log.warn({ jobId: id, cause }, 'An accepted request could not be touched')
-        })
-      }, TOUCH_MS)
+      const renew = async () => {
+        await touchRequest(database, id)
+        return true
+      }
       try {
-        await runRequest(services, id, controller.signal, handle)
+        await whileLeased({ log, everyMs: TOUCH_MS, renew }, undefined, () =>
+          runRequest(services, id, controller.signal, handle),
+        )
       } finally {
-        clearInterval(touching)
         running.delete(id)
       }
     },
-    async stop() {
-      clearInterval(timer)
-      await sweeping
-    },
+    stop: sweeping.stop,
   }
 }
 
-async function sweep(services: Services): Promise<void> {
+async function sweep(services: Services): Promise<boolean> {
   const { database, queues, log } = services
   for (const lost of await quietRequests(database, WAITING_MS, ACTIVE_MS, SWEPT)) {
     if (lost.state === 'active') {
@@ -74,6 +68,7 @@ async function sweep(services: Services): Promise<void> {
       await queues.addRequest(lost.id)
     }
   }
+  return false
 }
 
 async function end(services: Services, { id, projectId, profile }: LostRequest): Promise<void> {

@@ -3,7 +3,6 @@
  * those that are new in a version, as far as the newest version still has them.
  */
 import { Readable } from 'node:stream'
-import { setTimeout as delay } from 'node:timers/promises'
 import { type Principal, systemPrincipal } from '../../../shared/access/principal.ts'
 import { SYSTEM_PROJECT, settingOf } from '../../../shared/access/project-context.ts'
 import { removeContent, settleContent, storeContent } from '../../../shared/binary/content.ts'
@@ -21,6 +20,7 @@ import type { Services } from '../../../shared/services.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
 import { removeUpkeepJob } from '../../../shared/store/rows/upkeep-jobs.ts'
 import { type Attachment, mapAttachments } from '../../../shared/validation/attachments.ts'
+import { type Loop, startLoop } from '../../loop.ts'
 
 const LANES = 4
 const EVERY_MS = 1000
@@ -29,33 +29,18 @@ const DELAY_MS = 2000
 const TIMEOUT_MS = 300_000
 const MAX_BYTES = 100 * 1024 * 1024
 const TOO_LARGE = 'The attachment is larger than 100 MB'
-/** Of one version; what is beyond stays where it is. */
+/** Attachments of one version; further ones stay where they are. */
 const MOST = 100
 
 /** The resource has no such address any more. */
 class Gone extends Error {}
 
 /** Takes what is noted until `stop`, which gives back what is under way. */
-export function startDownloads(services: Services): { stop(): Promise<void> } {
-  const stopping = new AbortController()
-  const { signal } = stopping
-  const lane = async () => {
-    while (!signal.aborted) {
-      const isBusy = await takeAndRun(services, signal).catch((error: Error) => {
-        const isAway = error instanceof HttpError && error.status === 503
-        services.log[isAway ? 'debug' : 'warn']({ reason: error.message }, 'Downloads failed')
-        return false
-      })
-      if (!isBusy) await delay(EVERY_MS, undefined, { signal }).catch(() => undefined)
-    }
-  }
-  const working = Promise.all(Array.from({ length: LANES }, lane))
-  return {
-    async stop() {
-      stopping.abort()
-      await working
-    },
-  }
+export function startDownloads(services: Services): Loop {
+  const { log } = services
+  return startLoop({ log, name: 'Downloads', everyMs: EVERY_MS, lanes: LANES }, (signal) =>
+    takeAndRun(services, signal),
+  )
 }
 
 async function takeAndRun(services: Services, signal: AbortSignal): Promise<boolean> {

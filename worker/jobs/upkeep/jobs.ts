@@ -3,53 +3,52 @@
  * is repeated, and the AsyncJob is looked at between them, so that a cancel ends the work.
  */
 
-import { setTimeout as delay } from 'node:timers/promises'
 import { type Principal, systemPrincipal } from '../../../shared/access/principal.ts'
+import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
 import { finishAsyncJob, JobFinished } from '../../../shared/bots/async-jobs.ts'
 import { allOk, HttpError } from '../../../shared/errors.ts'
 import { type Compartment, resourceTypes } from '../../../shared/fhir/definitions.ts'
 import { actingSession } from '../../../shared/identity/within.ts'
-import { createMaintenance, type ReindexProgress } from '../../../shared/jobs/upkeep/maintenance.ts'
+import {
+  createMaintenance,
+  type ReindexProgress,
+  type ReindexScope,
+} from '../../../shared/jobs/upkeep/maintenance.ts'
 import type { Services } from '../../../shared/services.ts'
-import { checkIndexRevision } from '../../../shared/store/index/index-revision.ts'
+import type { OwnIndexProgress } from '../../../shared/store/index/custom-parameters-index.ts'
+import {
+  checkIndexRevision,
+  settleIndexRevision,
+} from '../../../shared/store/index/index-revision.ts'
 import type { Repository } from '../../../shared/store/repository.ts'
 import {
+  deferOwnJob,
+  endOwnJob,
   isOwnJob,
+  type OwnJob,
+  postponeOwnJob,
   releaseUpkeepJob,
   removeUpkeepJob,
   saveProgress,
   takeUpkeepJob,
   type UpkeepJob,
 } from '../../../shared/store/rows/upkeep-jobs.ts'
-import { runOwnJob, STEP } from './self-given-jobs.ts'
+import { type Loop, startLoop } from '../../loop.ts'
 
 const EVERY_MS = 500
 const WITHOUT_AUDIT = resourceTypes.filter((type) => type !== 'AuditEvent')
 
 /** Takes one job at a time until `stop`, which leaves the rest of a job to another worker. */
-export function startUpkeepJobs(services: Services): { stop(): Promise<void> } {
-  const stopping = new AbortController()
-  const { signal } = stopping
-  const tell = (error: Error) => {
-    // That PostgreSQL is away is said once, by its pool.
-    const isAway = error instanceof HttpError && error.status === 503
-    services.log[isAway ? 'debug' : 'warn']({ reason: error.message }, 'Upkeep jobs failed')
-    return false
-  }
-  const loop = async () => {
-    await checkIndexRevision(services.database).catch(tell)
-    while (!signal.aborted) {
-      const isBusy = await takeAndRun(services, signal).catch(tell)
-      if (!isBusy) await delay(EVERY_MS, undefined, { signal }).catch(() => undefined)
-    }
-  }
-  const working = loop()
-  return {
-    async stop() {
-      stopping.abort()
-      await working
+export function startUpkeepJobs(services: Services): Loop {
+  let isChecked = false
+  return startLoop(
+    { log: services.log, name: 'Upkeep jobs', everyMs: EVERY_MS },
+    async (signal) => {
+      if (!isChecked) await checkIndexRevision(services.database)
+      isChecked = true
+      return takeAndRun(services, signal)
     },
-  }
+  )
 }
 
 async function takeAndRun(services: Services, signal: AbortSignal): Promise<boolean> {
@@ -125,7 +124,7 @@ async function finish(
   }
 }
 
-/** What a step answers is given to the next one; undefined: there is none. */
+/** A step gets the result of the step before; undefined ends the job. */
 type Step = (
   services: Services,
   principal: Principal,
@@ -188,4 +187,72 @@ async function expungeMembers(
   if (members.length > 0) return true
   if (own !== undefined) await maintenance.expunge(principal, own.type, own.id)
   return undefined
+}
+
+/** Resources of a step. */
+export const STEP = 200
+const WAIT_MS = 200
+
+type Outcome = 'done' | 'stopped' | 'postponed'
+
+function runOwnJob(services: Services, job: OwnJob, signal: AbortSignal): Promise<Outcome> {
+  return job.kind === 'own-parameters'
+    ? indexOwn(services, job, signal)
+    : indexAll(services, job, signal)
+}
+
+const system = systemPrincipal(SYSTEM_PROJECT)
+const EVERYTHING: ReindexScope = { type: undefined, filter: undefined }
+
+async function indexOwn(
+  { repository, database }: Services,
+  job: OwnJob,
+  signal: AbortSignal,
+): Promise<Outcome> {
+  // Written by this loop.
+  let progress = (job.progress ?? undefined) as OwnIndexProgress | undefined
+  while (!signal.aborted) {
+    const step = await repository
+      .feature(createMaintenance)
+      .indexOwnNext(system, job.project, progress, STEP)
+    if (step.kind === 'done') {
+      await endOwnJob(database, job)
+      return 'done'
+    }
+    if (step.kind === 'changed') {
+      await postponeOwnJob(database, job.id)
+      return 'postponed'
+    }
+    progress = step.progress
+    await saveProgress(database, job.id, progress)
+    if (step.kind === 'wait') {
+      await deferOwnJob(database, job.id, WAIT_MS)
+      return 'postponed'
+    }
+  }
+  await releaseUpkeepJob(database, job.id)
+  return 'stopped'
+}
+
+async function indexAll(
+  { repository, database }: Services,
+  job: OwnJob,
+  signal: AbortSignal,
+): Promise<Outcome> {
+  // As above.
+  let progress = (job.progress ?? undefined) as ReindexProgress | undefined
+  while (!signal.aborted) {
+    const next = await repository
+      .feature(createMaintenance)
+      .reindexNext(system, EVERYTHING, progress, STEP)
+    if (next === undefined) {
+      await settleIndexRevision(database)
+      await endOwnJob(database, job)
+      return 'done'
+    }
+    progress = next.progress
+    await saveProgress(database, job.id, progress)
+  }
+  await releaseUpkeepJob(database, job.id)
+  return 'stopped'
 }

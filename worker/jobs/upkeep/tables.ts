@@ -13,6 +13,7 @@ import type { Services } from '../../../shared/services.ts'
 import { removeOldRequests } from '../../../shared/store/write/idempotent-requests.ts'
 import { removeOldDeliveries } from '../../../shared/subscriptions/state.ts'
 import { removeOldWatches } from '../../../shared/subscriptions/store-socket-subscriptions.ts'
+import { type Loop, startLoop } from '../../loop.ts'
 
 const EVERY_MS = 2000
 /** Answers that are old enough are forgotten a thousand at a time, content a hundred. */
@@ -25,14 +26,13 @@ const ABANDONED_MS = 24 * 3600 * 1000
 /** Fewer new and changed rows leave a backlog that nobody notices. */
 const MANY_ROWS = 500
 
-/** Runs until `stop`; an outage of PostgreSQL is told by those who wait for it. */
-export function startTableUpkeep(services: Services): { stop(): Promise<void> } {
+/** Runs until `stop`. */
+export function startTableUpkeep(services: Services): Loop {
   const { database, storage, log } = services
   let written = 0
   let ticks = 0
-  let working = Promise.resolve()
 
-  async function tick(): Promise<void> {
+  async function tick(): Promise<boolean> {
     const now = await writtenResources(database)
     if (now - written > MANY_ROWS) {
       await cleanPendingKeys(database)
@@ -48,23 +48,14 @@ export function startTableUpkeep(services: Services): { stop(): Promise<void> } 
       })
     }
     await analyzeGrown(database)
-    if (ticks % FORGET_EVERY !== 0) return
+    if (ticks % FORGET_EVERY !== 0) return false
     await removeOldRequests(database)
     await forgetOldRuns(services)
     await removeOldWatches(database)
     await removeOldDeliveries(database)
     await sweepContents(services)
+    return false
   }
 
-  const timer = setInterval(() => {
-    working = working.then(tick).catch((error: Error) => {
-      log.debug({ reason: error.message }, 'Upkeep of the tables failed')
-    })
-  }, EVERY_MS)
-  return {
-    async stop() {
-      clearInterval(timer)
-      await working
-    },
-  }
+  return startLoop({ log, name: 'Upkeep of the tables', everyMs: EVERY_MS, level: 'debug' }, tick)
 }

@@ -1,6 +1,6 @@
 /**
- * What is in the compartments of an export beside the rows that are there: what has been changed since its time, as
- * it was, and the Provenance of what they hold.
+ * Lists what the compartments of an export hold beside current rows: resources changed since its time, as
+ * they were, and the Provenance of all of them.
  */
 import {
   isResourceType,
@@ -118,13 +118,13 @@ async function nextPatients(
   return row?.patient
 }
 
-/** What is exported, and not there any more: what refers to it is not known by its row. */
+/** An exported resource without a row: references to it cannot be found by one. */
 interface Gone {
   readonly type: number
   readonly id: string
 }
 
-/** As in provenance-list.ts: of a row the first key is its own, and that of a reference to it differs by its type. */
+/** As in provenance.ts: of a row the first key is its own, and that of a reference to it differs by its type. */
 async function addAbout(
   { connection, keys }: Store,
   { id: job }: PlannedJob,
@@ -231,7 +231,7 @@ function aboutSql(about: Selection, isLatest: boolean, bind: Bind): string {
       where r.keys && g.some and ${own} and ${isAsked} offset 0) p`
 }
 
-/** As it was: what it was about is told by its content alone. */
+/** The resource as it was: only its content names what it was about. */
 async function addChangedProvenance(store: Store, job: string, about: Selection): Promise<void> {
   const { project } = about.scene
   await eachChanged(store, about, async (rows) => {

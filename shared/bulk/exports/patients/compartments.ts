@@ -3,6 +3,7 @@
  * down with the plan, as it was at the time of the export. What is read afterwards are versions alone.
  * https://build.fhir.org/ig/HL7/bulk-data/export.html#bulk-data-output-file-organization
  */
+
 import type { Principal } from '../../../access/principal.ts'
 import { type Issue, issue } from '../../../errors.ts'
 import { typeName, typeNumber } from '../../../fhir/definitions.ts'
@@ -15,17 +16,16 @@ import { readRowsAsOf } from '../rows/as-of.ts'
 import type { PlannedJob } from '../rows/jobs.ts'
 import { type Selection, selectionOf } from '../rows/select.ts'
 import { addChangedRows, addProvenance } from './changes.ts'
-import { leaveOutCopies } from './limits.ts'
 import { GONE, leftOut, membersOf } from './members.ts'
 import { targetTypes } from './provenance.ts'
-import { compartmentsSql, isOwnSql, PATIENT, rowTestsSql } from './sql.ts'
+import { compartmentsSql, isOwnSql, PATIENT, rowTestsSql, typeAtPlace } from './sql.ts'
 
 /** Patients that are listed by a statement. */
 const AT_ONCE = 200
-/** Of a part, about: less than half a file, and who has more begins one. A patient is in one part alone. */
+/** Rows of a part, about: less than half a file; a larger patient begins one. A patient is in one part only. */
 const PART_ROWS = 40_000
 
-/** Answers the row ids of the last patient of each part, and what is to be told of what is in none. */
+/** Returns the row id of the last patient of each part, and issues about resources that are in none. */
 export async function listCompartments(
   store: Store,
   principal: Principal,
@@ -70,7 +70,7 @@ const ONLY_PATIENTS = issue(
   'What is in the compartment of no patient is left out',
 )
 
-/** Those of the types of which something was written since; `orHere`: or that have rows. One statement. */
+/** Returns types with something written since; `orHere`: or with rows. One statement. */
 async function typesWith(
   connection: Connection,
   { project }: Principal,
@@ -89,7 +89,7 @@ async function typesWith(
   return rows.map(({ type }) => typeName(type))
 }
 
-/** What it is about was listed to find it, and was not asked for. */
+/** Keeps Provenance only: its targets were listed to find it, and the export does not ask for them. */
 async function keepProvenance(connection: Connection, job: string): Promise<void> {
   await connection.query({
     text: 'delete from export_compartment where job = $1 and place <> $2',
@@ -228,4 +228,80 @@ export async function partEnds(
     values: [job, size],
   })
   return rows.map(({ patient }) => patient)
+}
+
+// A resource in very many compartments would be in as many blocks: a Group of 50,000 members is 5 MB, and an export of
+// its members' compartments had 250 GB of it.
+/** Copies that nobody counts the bytes of. */
+const COPIES = 100
+/** Bytes of all copies of one resource. */
+const COPIES_BYTES = 256 * 1024 * 1024
+
+/** Lines that are counted by a statement, which has a time limit. */
+const LINES_COUNTED = 4_000_000
+
+interface Copied {
+  readonly type: number
+  readonly id: string
+  readonly copies: number
+  /** The beginning of it. */
+  readonly content: string
+}
+
+/** Takes out resources that are too large for all their blocks. Returns issues about them. */
+async function leaveOutCopies(
+  connection: Connection,
+  project: number,
+  job: string,
+): Promise<readonly Issue[]> {
+  const [listed] = await connection.query<{ lines: number }>({
+    text: `select coalesce(sum(cardinality(ids)), 0)::float8 as lines
+      from export_compartment where job = $1`,
+    values: [job],
+  })
+  const rounds = Math.ceil((listed?.lines ?? 0) / LINES_COUNTED)
+  const issues: Issue[] = []
+  for (let round = 0; round < rounds; round++) {
+    for (const copied of await copiedOf(connection, project, job, round, rounds)) {
+      issues.push(await leaveOut(connection, job, copied))
+    }
+  }
+  return issues
+}
+
+/** Counts copies of the ids whose last byte is that of the round. */
+async function copiedOf(
+  connection: Connection,
+  project: number,
+  job: string,
+  round: number,
+  rounds: number,
+): Promise<readonly Copied[]> {
+  return connection.query<Copied>({
+    text: `select c.type, c.id, c.copies::int as copies, left(v.content, 200) as content
+      from (select ${typeAtPlace('c')} as type, i.id, count(*) as copies
+        from export_compartment c cross join lateral unnest(c.ids) i(id)
+        where c.job = $1 and get_byte(uuid_send(i.id), 15) % $3 = $4
+        group by 1, 2 having count(*) > ${COPIES}) c
+      cross join lateral (select v.content from version v where v.project = $2
+        and v.type = c.type and v.id = c.id and v.content is not null
+        order by v.ver desc limit 1) v
+      where c.copies * octet_length(v.content) > ${COPIES_BYTES}`,
+    values: [job, project, rounds, round],
+  })
+}
+
+async function leaveOut(
+  connection: Connection,
+  job: string,
+  { type, id, copies, content }: Copied,
+): Promise<Issue> {
+  await connection.query({
+    text: `update export_compartment c set ids = array_remove(ids, $3)
+      where job = $1 and $3 = any(ids) and ${typeAtPlace('c')} = $2`,
+    values: [job, type, id],
+  })
+  const name = `${typeName(type)}/${idOf(content)}`
+  const text = `${name} is in ${copies} compartments, and too large for their blocks`
+  return issue('warning', 'too-costly', text)
 }

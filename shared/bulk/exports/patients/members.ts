@@ -1,5 +1,5 @@
 /**
- * Whose compartments are exported: the patients of a Group as it was at the time of the export, or those
+ * Lists the patients whose compartments are exported: those of a Group at the time of the export, or those
  * that were named. They and the rows in their compartments are written to tables: however many they are,
  * no process holds them all.
  */
@@ -22,7 +22,7 @@ import { memberSql } from '../rows/select.ts'
 /** Patients that are listed by a statement. */
 const AT_ONCE = 200
 
-/** What was listed, and what is to be told of members that are left out. */
+/** The patients that were listed, and issues about members that are left out. */
 export interface Listing {
   readonly listed: readonly Listed[]
   readonly issues: readonly Issue[]
@@ -56,7 +56,7 @@ export async function listMembers(
   return { listed, issues: leftOut(missing, 'not there or may not be read') }
 }
 
-/** Of members as a number: who they are is not told. */
+/** An issue gives the number of members, not their identity. */
 export function leftOut(members: number, why: string): readonly Issue[] {
   if (members === 0) return []
   return [issue('information', 'informational', `${members} members of the Group are ${why}`)]

@@ -3,15 +3,16 @@
  * of each target. https://hl7.org/fhir/uv/bulkdata/STU2/export.html#query-parameters
  */
 import type { Principal } from '../../../access/principal.ts'
-import { storedParameters, typeNumber } from '../../../fhir/definitions.ts'
+import { storedParameters, typeName, typeNumber } from '../../../fhir/definitions.ts'
 import { isObject, parseReference } from '../../../fhir/resource.ts'
+import type { Connection } from '../../../platform/postgres/statement.ts'
 import { bufferOf, type Slice, sliceOf } from '../../../platform/storage/slice.ts'
 import type { Store } from '../../../store/rows/context.ts'
 import { binder } from '../../../store/rows/side-rows.ts'
 import { allSql } from '../../../store/search/tests/grant-tests.ts'
 import type { ExportInput, PlannedJob, ProvenanceChoice } from '../rows/jobs.ts'
-import type { LineSink } from '../rows/part.ts'
-import { uuidOf } from '../rows/row-id.ts'
+import { listingSql } from '../rows/list.ts'
+import { type LineSink, uuidOf } from '../rows/part.ts'
 import { type Asked, typesOf } from '../rows/scope.ts'
 import { type Selection, selectedIds, selectionOf } from '../rows/select.ts'
 
@@ -26,7 +27,7 @@ export function provenanceChoice({
   return provenance ?? (level === 'system' ? undefined : 'relevant')
 }
 
-/** Of what the Provenance is that goes with an export. */
+/** Types of the targets by which Provenance goes with an export. */
 export function targetTypes(principal: Principal, input: Asked): readonly string[] {
   const isTarget = (type: string) => type !== 'Provenance'
   const named = typesOf(principal, input).filter(isTarget)
@@ -62,7 +63,7 @@ export function provenanceJudge(
     return made
   }
 
-  /** Those of the references that are exported. */
+  /** Returns the references that are exported. */
   async function exported(references: ReadonlySet<string>): Promise<ReadonlySet<string>> {
     const found = new Set<string>()
     const parsed = [...references].flatMap((text) => parseReference(text) ?? [])
@@ -172,4 +173,108 @@ async function newestOf(
     values,
   })
   return new Map(rows.map(({ n, id }) => [list[n - 1] ?? '', id]))
+}
+
+const PROVENANCE = typeNumber('Provenance')
+
+/** False when there is none that could be exported. One statement. */
+export async function hasProvenance(
+  connection: Connection,
+  { project }: Principal,
+  at: Date,
+): Promise<boolean> {
+  const [found] = await connection.query<{ isAny: boolean }>({
+    name: 'export-has-provenance',
+    text: `select exists (select 1 from resource where project = $1 and type = $2)
+      or exists (select 1 from version where project = $1 and type = $2 and lu > $3) as "isAny"`,
+    values: [project.number, PROVENANCE, at],
+  })
+  return found?.isAny === true
+}
+
+/** Arrays of the list that one statement goes through. */
+const ARRAYS = 16
+
+/** Answers how many there are, about. */
+export async function listProvenance(
+  store: Store,
+  principal: Principal,
+  job: string,
+  at: Date,
+): Promise<number> {
+  const { connection } = store
+  const [list] = await connection.query<{ arrays: number; types: number[] }>({
+    text: `select count(*)::int as arrays, coalesce(array_agg(distinct type), '{}') as types
+      from export_list where job = $1 and type <> $2`,
+    values: [job, PROVENANCE],
+  })
+  const { arrays = 0, types = [] } = list ?? {}
+  let areThere = true
+  for (let from = 0; from < arrays && areThere; from += ARRAYS) {
+    areThere = await listAbout(store, principal, job, types, at, from)
+  }
+  await listChanged(connection, principal, job, at, areThere)
+  const [found] = await connection.query<{ rows: number }>({
+    text: `select coalesce(sum(cardinality(ids)), 0)::int as rows
+      from export_list where job = $1 and type = $2`,
+    values: [job, PROVENANCE],
+  })
+  return found?.rows ?? 0
+}
+
+/**
+ * Each row's first key is its own, and that of a reference to it differs by what is the same for all of a
+ * type. False when a row of the list is not there any more: nobody knows what refers to it.
+ */
+async function listAbout(
+  { connection, keys }: Store,
+  { project }: Principal,
+  job: string,
+  types: readonly number[],
+  at: Date,
+  from: number,
+): Promise<boolean> {
+  const [code = 'target'] = storedParameters('Provenance', 'target')
+  const parameter = keys.param(project.number, 'Provenance', code)
+  const own = types.map((type) => parameter ^ keys.param(project.number, typeName(type), '_self'))
+  const { values, bind } = binder()
+  const [number, provenance] = [bind(project.number, 'int'), bind(PROVENANCE, 'smallint')]
+  const id = bind(job, 'uuid')
+  const found = `select p.type, p.id, p.ver
+    from (select array_agg(key) as some from k where key is not null group by n / 50) g
+    cross join lateral (select r.type, r.id, r.ver from resource r
+      where r.keys && g.some and (r.project = ${number}) is true and (r.type = ${provenance}) is true
+        and r.lu <= ${bind(at, 'timestamptz')} offset 0) p`
+  const rows = await connection.query({
+    text: `with l as (select type, ids from export_list where job = ${id} and type <> ${provenance}
+          order by type, low, high offset ${bind(from, 'int')} limit ${ARRAYS}),
+        k as materialized (select r.keys[1] # t.own as key, row_number() over () as n
+          from l cross join lateral unnest(l.ids) x(id)
+          join unnest(${bind(types, 'smallint[]')}, ${bind(`{${own.join(',')}}`, 'bigint[]')})
+            t(type, own) on t.type = l.type
+          left join resource r on r.project = ${number} and r.type = l.type and r.id = x.id),
+        w as (${listingSql(id, found)})
+      select 1 from k where key is null limit 1`,
+    values,
+  })
+  return rows.length === 0
+}
+
+/** Lists Provenance changed after the time of the export: its targets are unknown until it is read. */
+async function listChanged(
+  connection: Connection,
+  { project }: Principal,
+  job: string,
+  at: Date,
+  alone: boolean,
+): Promise<void> {
+  const { values, bind } = binder()
+  const [number, provenance] = [bind(project.number, 'int'), bind(PROVENANCE, 'smallint')]
+  const time = bind(at, 'timestamptz')
+  const changed = `select v.type, v.id, v.ver from version v where v.project = ${number}
+    and v.type = ${provenance} and v.lu > ${time} and v.ver > 1`
+  const all = `select r.type, r.id, r.ver from resource r
+    where r.project = ${number} and r.type = ${provenance}`
+  const rows = alone ? changed : `${changed} union all ${all}`
+  await connection.query({ text: listingSql(bind(job, 'uuid'), rows), values })
 }

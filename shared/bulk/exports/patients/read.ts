@@ -4,11 +4,10 @@ import { typeName } from '../../../fhir/definitions.ts'
 import type { CopySession } from '../../../platform/postgres/copy.ts'
 import { bufferOf, type Slice, sliceOf } from '../../../platform/storage/slice.ts'
 import type { Store } from '../../../store/rows/context.ts'
+import { literal } from '../rows/filters.ts'
 import type { PlannedJob } from '../rows/jobs.ts'
-import { literal } from '../rows/literal.ts'
-import type { Part } from '../rows/part.ts'
+import { bytesOf, type Part } from '../rows/part.ts'
 import { needsMeta, type Show, showOf } from '../rows/redact.ts'
-import { bytesOf } from '../rows/row-id.ts'
 import { rangeSql, type Selection, selectionOf } from '../rows/select.ts'
 import { typeAtPlace } from './sql.ts'
 
@@ -31,7 +30,7 @@ interface Shown {
   readonly show: Show
 }
 
-/** Those behind `part.after`, which is a place, while the bounds of the part are patients. */
+/** Reads the blocks behind `part.after`, which is a place, while the bounds of the part are patients. */
 export async function readCompartments(
   store: Store,
   principal: Principal,
@@ -116,7 +115,7 @@ function readSql(job: PlannedJob, part: Part, shown: ReadonlyMap<number, Shown>)
   )
   const range = rangeSql('c.patient', { low, high }, literal).map((test) => `and ${test}`)
   const behind = after === undefined ? '' : `where l.n > ${literal(numberOf(after), 'bigint')}`
-  // What is in several of the arrays was changed while they were made.
+  // A resource in several arrays was changed while they were made.
   return `select lpad(to_hex(x.n), 32, '0')::uuid, x.first, m.reference, x.type, x.id, v.content,
       case when x.type = any(${types}) then v.meta_ext else '' end, x.ruling
     from (select l.*, ${typeAtPlace('l')} as type

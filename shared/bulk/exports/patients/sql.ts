@@ -1,4 +1,4 @@
-/** What the statements have in common that write down what is in the compartments of an export. */
+/** SQL that the statements share which list the compartments of an export. */
 import { typeNumber } from '../../../fhir/definitions.ts'
 import type { Bind } from '../../../store/rows/side-rows.ts'
 import { allSql } from '../../../store/search/tests/grant-tests.ts'
@@ -23,7 +23,7 @@ export function typeAtPlace(table: string): string {
   return `(case ${table}.place when 0 then ${PATIENT} else ${table}.place end)`
 }
 
-/** Of rows `r` of several types: which grant governs, and whether they are exported. */
+/** Selects for rows `r` of several types which grant governs, and whether they are exported. */
 export function rowTestsSql(
   selections: readonly Selection[],
   bind: Bind,

@@ -77,7 +77,7 @@ export async function markSwept(connection: Connection, job: string): Promise<vo
   })
 }
 
-/** Those that ended before a time, and have left nothing in the storage. */
+/** Removes exports that ended before a time and have no files left. */
 export async function forgetExports(connection: Connection, before: Date): Promise<void> {
   await connection.query({
     name: 'export-forget',

@@ -25,7 +25,7 @@ export interface ExportFile {
   readonly type: string
   readonly number: number
   readonly rows: number
-  /** Of all its lines; `packed` of all its blocks. */
+  /** Bytes of all its lines; `packed` counts those of its blocks. */
   readonly bytes: number
   readonly packed: number
   readonly crc: number
@@ -101,7 +101,7 @@ export async function addBlocks(
       n,
       epoch,
       after,
-      // That of any other part says what it is of.
+      // Any other part names the type itself.
       partKind === 'shared' ? typeNumber(type) : null,
       isLast,
       kind,
@@ -119,7 +119,7 @@ export async function addBlocks(
   return endedOf(job, rows)
 }
 
-/** Of the files of a kind and type that `f` names. */
+/** The numbers of files, with one more for the kind and type that `f` names. */
 const NEXT_NUMBER = `jsonb_build_object(f.name, coalesce((j.numbers->>f.name)::int, 0) + 1)`
 
 /** A file that is whole gets the next number of its type. */
@@ -142,7 +142,7 @@ export async function nameFile(
   })
 }
 
-/** What a part has written so far: its last file, whole or not, and how many it has. */
+/** Returns what a part has written so far: its last file, whole or not, and how many it has. */
 export async function lastFile(
   connection: Connection,
   job: string,
@@ -158,8 +158,8 @@ export async function lastFile(
 }
 
 /**
- * What is whole and on no page yet is the next page of the manifest. Answers how many there are. A file that another
- * may go on with waits for its part: its page would have to be changed.
+ * Makes the whole files that are on no page the next page of the manifest. Returns the number of pages. A file that
+ * another part may go on with waits for that part: its page would have to be changed.
  */
 export async function addPage(database: Database, job: string): Promise<number> {
   return database.transaction(async (connection) => {
@@ -179,7 +179,7 @@ export async function addPage(database: Database, job: string): Promise<number> 
   })
 }
 
-/** Those that are whole, as the manifest lists them; `page`: of that one. */
+/** Returns whole files as the manifest lists them; `page` limits them to one. */
 export async function listFiles(
   connection: Connection,
   job: string,
@@ -193,7 +193,7 @@ export async function listFiles(
   })
 }
 
-/** Those of a part that are whole. */
+/** Returns the whole files of a part. */
 export async function filesOfPart(
   connection: Connection,
   job: string,

@@ -2,13 +2,14 @@
  * `_typeFilter`: rows of a type of which one of several searches holds. They are asked as the searches of
  * the member are, in sight of it; of a version that has no row any more its content is asked.
  */
+import { escapeLiteral } from 'pg'
 import type { Grant } from '../../../access/grant.ts'
 import type { Principal } from '../../../access/principal.ts'
 import { typeNumber } from '../../../fhir/definitions.ts'
 import type { Criterion } from '../../../query/search-request.ts'
 import type { Store } from '../../../store/rows/context.ts'
 import type { VersionRow } from '../../../store/rows/rows.ts'
-import { binder } from '../../../store/rows/side-rows.ts'
+import { type Bind, binder } from '../../../store/rows/side-rows.ts'
 import { needsSql, rulingsOfContents } from '../../../store/rulings/rulings.ts'
 import { testOf } from '../../../store/search/tests/conditions.ts'
 import { allSql } from '../../../store/search/tests/grant-tests.ts'
@@ -21,7 +22,7 @@ import type { TypeFilter } from './jobs.ts'
 
 export interface Filter {
   readonly scene: Scene
-  /** Of a row `r`: one of the searches finds it. */
+  /** A condition on a row `r`: one of the searches finds it. */
   readonly test: Test
   /** Sees what the searches find, by their conditions alone. */
   readonly asked: Principal
@@ -87,7 +88,7 @@ function grantOf(type: string, criteria: readonly Criterion[]): Grant {
   }
 }
 
-/** Those of the versions that one of the searches finds. */
+/** Returns the versions that one of the searches finds. */
 export async function filtered(
   store: Store,
   { scene, test, asked, isLimited }: Filter,
@@ -96,7 +97,7 @@ export async function filtered(
   const rulings = await rulingsOfContents(store, asked, ['search'], rows)
   const found = rows.filter((_, i) => rulings[i]?.search !== undefined)
   if (!isLimited || !needsSql(store, asked, scene.type, 'search')) return found
-  // What is at the other end of a reference is asked of rows, in the eyes of the member.
+  // The far end of a reference is tested on rows, as the member sees them.
   const { values, bind } = binder()
   const ids = bind(
     found.map(({ id }) => id),
@@ -110,4 +111,37 @@ export async function filtered(
   })
   const inSight = new Set(seen.map(({ id }) => id))
   return found.filter(({ id }) => inSight.has(id))
+}
+
+// `literal` is the one place that writes values into the text of a statement: COPY takes no parameters. The driver's
+// own function quotes every value, and its type must be on this list.
+const TYPES = /^(int|smallint|bigint|float8|boolean|text|uuid|timestamptz)(\[\])?$/
+
+/** `'value'::type`. Errors: a type that is not on the list, a value that is no plain one, a NUL. */
+export const literal: Bind = (value, type) => {
+  if (!TYPES.test(type)) throw new Error(`No literal can be written of type ${type}`)
+  if (value === null || value === undefined) return `null::${type}`
+  return `${escapeLiteral(textOf(value))}::${type}`
+}
+
+function textOf(value: unknown): string {
+  if (Array.isArray(value)) return `{${value.map(itemOf).join(',')}}`
+  if (value instanceof Date) return value.toISOString()
+  switch (typeof value) {
+    case 'string':
+      if (value.includes('\0')) throw new Error('A literal holds no NUL')
+      return value
+    case 'number':
+    case 'bigint':
+    case 'boolean':
+      return String(value)
+    default:
+      throw new Error(`No literal can be written of a ${typeof value}`)
+  }
+}
+
+/** https://www.postgresql.org/docs/current/arrays.html#ARRAYS-IO */
+function itemOf(value: unknown): string {
+  if (value === null || value === undefined) return 'null'
+  return `"${textOf(value).replace(/["\\]/g, '\\$&')}"`
 }

@@ -24,7 +24,7 @@ export interface TypeFilter {
 /** How much Provenance goes with what is exported: the newest of each resource, or all. */
 export type ProvenanceChoice = 'latest' | 'relevant'
 
-/** What was asked for, and for whom; no token is among it. */
+/** The request, and its caller; it holds no token. */
 export interface ExportInput {
   readonly projectId: string
   readonly membershipId: string
@@ -37,7 +37,7 @@ export interface ExportInput {
   /** Full URL of the request. */
   readonly request: string
   readonly level: ExportLevel
-  /** Of the Group, or of the Patient. */
+  /** Id of the Group, or of the Patient. */
   readonly id: string | undefined
   /** Undefined: all that can be exported without being named. */
   readonly types: readonly string[] | undefined
@@ -203,7 +203,7 @@ export async function completeExport(
 /** Code of the issue of a row that could not be read. */
 export const UNREADABLE = 'incomplete'
 
-/** What is in doubt but does not stop the export: told in its `error` file, and once. Answers how much there is. */
+/** Adds issues that do not stop the export, each once, for its `error` file. Returns their number. */
 export async function addIssues(
   connection: Connection,
   id: string,

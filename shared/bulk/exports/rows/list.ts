@@ -24,7 +24,7 @@ export function listingSql(job: string, rows: string): string {
     returning type, cardinality(ids) as rows`
 }
 
-/** Those of a type, each once and in their order, as the column `id`. */
+/** Selects the listed ids of a type, each once and in order, as the column `id`. */
 export function listedIdsSql(job: string, type: number, range: Range, bind: Bind): string {
   return `select distinct id from (${listedSql(job, type, range, bind)}) l order by id`
 }
@@ -47,7 +47,7 @@ export function listedSql(
     where ${tests.join(' and ')}`
 }
 
-/** Those of the types that have at most so many versions for each row that is listed. */
+/** Returns the types that have at most so many versions for each listed row. */
 export async function listedWithFew(
   connection: Connection,
   job: string,

@@ -16,7 +16,7 @@ export interface TakenPart {
   readonly part: Part
 }
 
-/** What follows on the end of a part is taken by whoever has ended it: nobody asks for it. */
+/** The worker that ends a part takes the part that follows, without a wake. */
 export interface Ended {
   readonly next: TakenPart | undefined
 }
@@ -144,7 +144,7 @@ export async function finishPart(
 }
 
 /**
- * Of a statement in which `p` ends a part, when `isLast` holds: the close, unless there are parts to be done. Two that
+ * Takes the close in a statement whose `p` ends a part, when `isLast` holds and no part is left. Two that
  * are the last ones end at once, and see each other at work: then it waits for whoever takes it.
  */
 export function takeCloseSql(isLast: string): string {
@@ -156,7 +156,7 @@ export function takeCloseSql(isLast: string): string {
     returning ${columnsOf('c')}`
 }
 
-/** Of such a statement, where `c` has taken the close: what came of it. */
+/** The result of such a statement, whose `c` has taken the close. */
 export const ENDED = `select to_jsonb(c) as close, j.issues
   from p join export_job j on j.id = p.job left join c on true`
 
@@ -172,7 +172,7 @@ export function endedOf(job: ExportJob, [row]: readonly EndedRow[]): Ended | und
 }
 
 /**
- * What somebody has listed who did not come to the end of the plan is gone: nobody has, before it is taken
+ * Removes what a worker has listed that did not come to the end of the plan: nothing is, before it is taken
  * again. False when the plan is no longer held: whoever was away meanwhile must not take from parts what they
  * read.
  */
@@ -246,7 +246,7 @@ export interface WaitingParts {
 
 export const NO_PARTS: WaitingParts = { waiting: 0, active: 0, oldestSeconds: 0 }
 
-/** Of all exports that have not ended. */
+/** Counts the parts of exports that have not ended. */
 export async function waitingParts(connection: Connection): Promise<WaitingParts> {
   const [row] = await connection.query<WaitingParts>({
     name: 'export-waiting',

@@ -1,13 +1,13 @@
 /**
  * Versions as of the time of an export that are read without their rows, by one statement: where nothing
- * tests the rows, the versions alone tell what is exported. It is the newest of each that was written by
+ * tests the rows, the versions alone decide what is exported. It is the newest of each that was written by
  * then, unless that is a deletion.
  */
 
 import { typeNumber } from '../../../fhir/definitions.ts'
 import type { Connection } from '../../../platform/postgres/statement.ts'
+import { literal } from './filters.ts'
 import { listedIdsSql, listedSql, listedWithFew } from './list.ts'
-import { literal } from './literal.ts'
 import type { Range } from './part.ts'
 import { IN_COMPARTMENT, rangeSql, type Selection } from './select.ts'
 
@@ -36,7 +36,7 @@ export interface PlainQuery {
 }
 
 /**
- * What COPY is to run, with the columns of `copySql` as far as they are needed: in the order of row ids, and of their
+ * Builds the query for COPY, with the columns of `copySql` that are needed: in the order of row ids, and of their
  * versions, of which the last one counts; without content it takes the resource out. Undefined when the rows are
  * tested, or when too many versions are not exported.
  */
@@ -52,7 +52,7 @@ export async function plainSql(
     const [sql = ''] = await listedQueries(connection, [{ selection, range, needsMeta }])
     return { sql, isLarge: true }
   }
-  // What was written since is mostly little, and found by its time.
+  // Little was written since, mostly, and it is found by its time.
   if (since !== undefined) return undefined
   const { isFew, isLarge } = await sizesOf(connection, selection, range)
   if (!isFew) return undefined
@@ -73,7 +73,7 @@ export function isListedAlone(selection: Selection): boolean {
   return selection.reach === 'listed' && !isTested(selection)
 }
 
-/** What is to be read of a type, behind `range.low`. */
+/** The rows of a type that are read, behind `range.low`. */
 interface ListedType {
   readonly selection: Selection
   readonly range: Range

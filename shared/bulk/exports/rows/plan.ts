@@ -9,8 +9,12 @@ import type { Connection } from '../../../platform/postgres/statement.ts'
 import { type Store, scopeOf } from '../../../store/rows/context.ts'
 import { listCompartments } from '../patients/compartments.ts'
 import { addChanged, type Listing, listMembers } from '../patients/members.ts'
-import { provenanceChoice, targetTypes } from '../patients/provenance.ts'
-import { hasProvenance, listProvenance } from '../patients/provenance-list.ts'
+import {
+  hasProvenance,
+  listProvenance,
+  provenanceChoice,
+  targetTypes,
+} from '../patients/provenance.ts'
 import { type ExportJob, lockExports, type PlannedJob } from './jobs.ts'
 import { cutList, type Listed } from './list.ts'
 import { MOST_RUNNING, type NewPart } from './parts.ts'
@@ -19,7 +23,7 @@ import { reachOf, stateTime } from './select.ts'
 
 /** Rows of one type beyond which its ids are cut into ranges: a file holds them, and what is deleted meanwhile. */
 const PART_ROWS = 95_000
-/** Rows of types that share a part: to take one, to store its file and to write that down is as much as for 1,000 rows. */
+/** Rows of types that share a part: taking one, storing its file and recording that costs as much as 1,000 rows. */
 const SHARED_ROWS = 20_000
 
 /**
@@ -115,7 +119,7 @@ function rowsByType(counts: readonly Listed[]): ReadonlyMap<string, number> {
   return found
 }
 
-/** Those that take longest are begun first; the manifest has an order of its own. */
+/** Begins with the parts that take longest; the manifest has an order of its own. */
 async function partsOf(
   { connection }: Store,
   principal: Principal,
@@ -128,7 +132,7 @@ async function partsOf(
     parts.push({ n: parts.length + 1, ...WHOLE, ...part })
   }
   const sorted = kept.toSorted(([, a], [, b]) => b - a)
-  // Of Provenance some is judged by what else is exported.
+  // Some Provenance depends on what else is exported.
   const isAlone = ([type, rows]: TypeRows) =>
     rows > SHARED_ROWS || (type === 'Provenance' && provenanceChoice(job.input) !== undefined)
   const alone = sorted.filter(isAlone)
@@ -178,7 +182,7 @@ async function countRows(
   })
 }
 
-/** Those of which something was written since. */
+/** Returns types with something written since. */
 async function lateTypes(
   connection: Connection,
   { project }: Principal,
@@ -216,7 +220,7 @@ async function cutsOf(
   return rows.map(({ id }) => id)
 }
 
-/** Those of which something was deleted in the time that is asked for. */
+/** Returns types with something deleted in the requested time. */
 async function deletedTypes(
   { connection }: Store,
   principal: Principal,

@@ -1,18 +1,17 @@
 /** The lines of a part of an export, in the order of their row ids. */
 
 import type { Principal } from '../../../access/principal.ts'
-import type { CopySession } from '../../../platform/postgres/copy.ts'
-import { bufferOf } from '../../../platform/storage/slice.ts'
+import type { CopySession, RowSink } from '../../../platform/postgres/copy.ts'
+import { bufferOf, type Slice, sliceOf } from '../../../platform/storage/slice.ts'
 import type { Store } from '../../../store/rows/context.ts'
 import { provenanceChoice, provenanceJudge, provenanceLines } from '../patients/provenance.ts'
 import type { PlannedJob } from './jobs.ts'
-import { newestLines } from './newest.ts'
-import type { Lines, Part, Range } from './part.ts'
-import { plainSql } from './plain.ts'
-import { needsMeta, showOf } from './redact.ts'
+import { type Lines, type Part, type Range, ROW_ID_BYTES } from './part.ts'
+import { isListedAlone, listedQueries, plainSql } from './plain.ts'
+import { needsMeta, type Show, showOf } from './redact.ts'
 import { changedRows, copySql, type Selection, selectionOf } from './select.ts'
 
-/** What of an export is read, by whom, and how it is shown. */
+/** A read of an export: its job, its member, and how its lines are shown. */
 export interface Reading {
   readonly store: Store
   readonly principal: Principal
@@ -23,7 +22,7 @@ export interface Reading {
 
 export type TypedPart = Pick<Part, 'low' | 'high' | 'after'> & { readonly type: string }
 
-/** Those behind `part.after`. */
+/** Reads the rows behind `part.after`. */
 export async function readPart(reading: Reading, part: TypedPart, lines: Lines): Promise<void> {
   const { store, principal, job } = reading
   const selection = await selectionOf(store, principal, part.type, job)
@@ -74,4 +73,126 @@ export async function readType(
     low = high
   } while (high !== part.high)
   await batches?.end()
+}
+
+/** The last version of each resource, from versions in the order of row ids and of their numbers. */
+export interface NewestLines {
+  /** A version without content takes the resource out. */
+  readonly take: RowSink
+  end(): Promise<void>
+}
+
+/** Platform meta of a row that was read without it. */
+const NONE = sliceOf(Buffer.alloc(0))
+
+export function newestLines(show: Show, { line, undo, bad }: Lines): NewestLines {
+  const last = Buffer.alloc(ROW_ID_BYTES)
+  /** The result so far. */
+  let isShown = false
+  let isBad = false
+
+  /** False when it is the same. */
+  function isNext({ bytes, start }: Slice): boolean {
+    let place = ROW_ID_BYTES - 1
+    while (place >= 0 && bytes[start + place] === last[place]) place -= 1
+    return place >= 0
+  }
+
+  /** An unreadable version is reported when no later version has come. */
+  function leave(id: Slice): Promise<void> | undefined {
+    const told = isBad ? bad(Buffer.from(last)) : undefined
+    for (let place = 0; place < ROW_ID_BYTES; place++) last[place] = id.bytes[id.start + place] ?? 0
+    return told
+  }
+
+  return {
+    take([id, content, metaExtension = NONE]) {
+      if (!id || !metaExtension) throw new Error('A row has no id')
+      let told: Promise<void> | undefined
+      if (isNext(id)) told = leave(id)
+      else if (isShown) undo()
+      isShown = false
+      isBad = false
+      if (!content) return told
+      try {
+        const wait = line(id, show(content, metaExtension, undefined))
+        isShown = true
+        return told && wait ? told.then(() => wait) : (told ?? wait)
+      } catch (error) {
+        if (!(error instanceof SyntaxError)) throw error
+        isBad = true
+        return told
+      }
+    },
+    async end() {
+      if (isBad) await bad(last)
+    },
+  }
+}
+
+export interface SharedLines extends Lines {
+  /** The next lines have this type. */
+  readonly turn: (type: string) => void
+}
+
+/** Reads the rows behind `part.after` of `part.type`. */
+export async function readShared(
+  reading: Reading,
+  { types, type: begun, after }: Pick<Part, 'types' | 'type' | 'after'>,
+  lines: SharedLines,
+): Promise<void> {
+  const { store, principal, job } = reading
+  const afterIn = (type: string | undefined) => (type === begun ? after : undefined)
+  let together: Selection[] = []
+  const flush = async () => {
+    const some = together
+    together = []
+    if (some.length > 0) await readTogether(reading, some, afterIn(some[0]?.scene.type), lines)
+  }
+  for (const type of types.slice(Math.max(0, types.indexOf(begun ?? '')))) {
+    const selection = await selectionOf(store, principal, type, job)
+    if (selection === undefined) continue
+    if (isListedAlone(selection)) {
+      together.push(selection)
+      continue
+    }
+    await flush()
+    lines.turn(type)
+    const part = { type, low: undefined, high: undefined, after: afterIn(type) }
+    await readType(reading, selection, part, lines)
+  }
+  await flush()
+}
+
+async function readTogether(
+  { job, baseUrl, session }: Reading,
+  selections: readonly Selection[],
+  after: string | undefined,
+  lines: SharedLines,
+): Promise<void> {
+  const queries = await listedQueries(
+    session,
+    selections.map((selection, i) => ({
+      selection,
+      range: { low: i === 0 ? after : undefined, high: undefined },
+      needsMeta: needsMeta(selection),
+    })),
+  )
+  let last: NewestLines | undefined
+  const leave = () => last?.end()
+  const copies = selections.map((selection, i) => {
+    const own = newestLines(showOf(selection, job.input.elements, baseUrl), lines)
+    const sink: RowSink = (fields) => {
+      if (last === own) return own.take(fields)
+      // Issues of one type are reported before the next type begins.
+      const told = leave()
+      lines.turn(selection.scene.type)
+      last = own
+      const wait = own.take(fields)
+      return told && wait ? told.then(() => wait) : (told ?? wait)
+    }
+    return { sql: queries[i] ?? '', sink }
+  })
+  await session.copyInOrder(copies)
+  await leave()
 }

@@ -40,12 +40,12 @@ export function showOf(
   }
 }
 
-/** Only what is hidden takes the platform meta to tell: a seventh of what PostgreSQL would send. */
+/** Only hidden elements need the platform meta, which is a seventh of what PostgreSQL would send. */
 export function needsMeta(selection: Selection): boolean {
   return changeOf(selection) !== undefined
 }
 
-/** What is handed on as it is stored is not parsed; that its ends are there is seen at no cost. */
+/** Text that is passed on as stored is not parsed; a look at its ends costs nothing. */
 function wholeObject(content: Slice): Slice {
   const { bytes, start, end } = content
   if (end > start && bytes[start] === OPENING && bytes[end - 1] === CLOSING) return content

@@ -29,7 +29,7 @@ export function isOfPatients(type: string): boolean {
   return type === 'Patient' || compartmentParams('Patient', type).length > 0
 }
 
-/** Those that the member may read, in the order of their names. */
+/** The types that the member may read, in the order of their names. */
 export function typesOf(
   principal: Principal,
   { level, types, provenance, organizedBy }: Asked,

@@ -31,14 +31,14 @@ export function reversed(order: Order): Order {
   return { ...order, descending: !order.descending, terms }
 }
 
-/** Of several types at once. Errors: 400 for what is not in the row of every type. */
+/** The order over several types. Errors: 400 for what is not in the row of every type. */
 export function orderOfTypes(request: SearchRequest, keys: Keys): Order {
   const order = orderOf(request, keys)
   if (order.column !== 'd_lo' && order.terms.length === 0) return { ...order, byType: true }
   throw notSupported('Several types are sorted by _lastUpdated or _id', '_sort')
 }
 
-/** Of a cursor; 0 is that of an order without the type. */
+/** The type numbers of cursors; 0 is that of an order without the type. */
 const TYPE_NUMBERS = new Set([0, ...resourceTypes.map(typeNumber)])
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
 const TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/
@@ -125,7 +125,7 @@ export function orderAfterSql(order: Order, alias: string): string {
     .join(', ')
 }
 
-/** What comes after a position, as one condition; rows without a date are after all ascending. */
+/** The condition on rows after a position; rows without a date are after all ascending. */
 export function afterSql(order: Order, position: Position, bind: Bind): string {
   const { column, descending, byType } = order
   const beyond = descending ? '<' : '>'
@@ -144,7 +144,7 @@ export function afterSql(order: Order, position: Position, bind: Bind): string {
   return column === 'd_lo' && !descending ? `(${later} or r.d_lo is null)` : later
 }
 
-/** What no two rows share. */
+/** The columns that no two rows share. */
 export function columnsOf(column: Order['column'], byType: boolean): readonly string[] {
   return [...(column === 'id' ? [] : [column]), 'id', ...(byType ? ['type'] : [])]
 }

@@ -45,7 +45,7 @@ export function termOrderSql(terms: readonly Term[], idDescending: boolean, alia
   return [...each, `${alias}.id${idDescending ? ' desc' : ''}`].join(', ')
 }
 
-/** What comes after a position. */
+/** The condition on rows after a position. */
 export function afterTermsSql(
   { terms, descending: idDescending }: Order,
   { id, values }: Position,

@@ -8,7 +8,7 @@ export interface Sorting {
   readonly project: number
   readonly order: Order
   readonly after: Parameters<typeof afterTermsSql>[1] | undefined
-  /** Of `resource r`. */
+  /** The columns of `resource r`. */
   readonly columns: string
   /** The search narrows its rows to few. */
   readonly isNarrow: boolean

@@ -19,7 +19,7 @@ export interface Term {
   readonly name: string
   readonly descending: boolean
   readonly type: 'text' | 'float8' | 'timestamptz' | 'uuid'
-  /** Of `resource r`, looked up for each row. */
+  /** The value of `resource r`, looked up for each row. */
   readonly one: (project: number, bind: Bind) => string
   /** `id` and `v` of all rows at once: quicker where most of them are sorted. */
   readonly all: ((project: number, bind: Bind) => string) | undefined

@@ -4,7 +4,7 @@
  */
 import type { Bind } from '../../rows/side-rows.ts'
 import { orderSql } from '../order/order.ts'
-import { probeSql } from '../tests/row-test.ts'
+import { probeSql, sqlOf } from '../tests/row-test.ts'
 import type { IdsTest, Test } from '../tests/test.ts'
 import type { Driver } from './driver.ts'
 import type { Query } from './query.ts'
@@ -15,8 +15,9 @@ type IdsDriver = Extract<Driver, { kind: 'ids' }>
 /** Not as a condition, which PostgreSQL would make a join. */
 const AMONG = '(r.id in (select id from f)) is true'
 
-export function byIds(query: Query, driver: IdsDriver, most: string, bind: Bind): string {
+export function byIds(asked: Query, driver: IdsDriver, most: string, bind: Bind): string {
   const { few, read, cap } = driver
+  const query = driver.isKept ? { ...asked, tests: asked.tests.map(besideIds) } : asked
   const ids = query.tests.filter((test) => test.kind === 'ids')
   const [first] = ids
   if (first === undefined) throw new Error('There is no test on a side table')
@@ -34,6 +35,12 @@ export function byIds(query: Query, driver: IdsDriver, most: string, bind: Bind)
       union all
       ${rows.else}
     ) r order by ${orderSql(query.order, 'r')}`
+}
+
+/** Of a plan for all values a date finds no rows: it may be that of most. */
+function besideIds(test: Test): Test {
+  if (test.kind !== 'date') return test
+  return { kind: 'filter', sql: (bind) => `(${sqlOf(test, bind)}) is true`, reach: 'row' }
 }
 
 /** Of all the tests together: PostgreSQL knows which of them is rare. */

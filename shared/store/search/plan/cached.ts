@@ -28,8 +28,7 @@ export function keptBy(statistics: Known, { query, driver }: Part): Driver {
   }
   switch (driver.kind) {
     case 'ids':
-      // A range of dates may be shorter than the ids are few.
-      return has('date') ? driver : { ...inSteps(driver), isKept: true }
+      return has('date') && !isBesideDates(query) ? driver : { ...inSteps(driver), isKept: true }
     case 'join':
       return { ...driver, isKept: true }
     case 'walk':
@@ -43,7 +42,7 @@ export function keptBy(statistics: Known, { query, driver }: Part): Driver {
 }
 
 /**
- * Dates that say where they begin, and beside them only what each row tells of itself. Keys that are not those of
+ * True for dates with a lower bound, and beside them only tests on the row alone. Keys that are not those of
  * most rows may find fewer than the dates do.
  */
 function isDated(statistics: Known, query: Query): boolean {
@@ -56,6 +55,17 @@ function isDated(statistics: Known, query: Query): boolean {
     return reachOf(test) === 'row'
   }
   return tests.some(({ kind }) => kind === 'date') && tests.every(isApt)
+}
+
+/** A range of dates may be shorter than the ids are few; one of years is not, and is asked of each row. */
+const LONG_MS = 2 * 365 * 86_400_000
+
+/** Dates that find no rows beside ids. */
+function isBesideDates({ tests, order }: Query): boolean {
+  const spans = tests.flatMap((test) => (test.kind === 'date' ? [test.span] : []))
+  const from = Math.max(...spans.map((span) => span?.[0] ?? -Infinity))
+  const to = Math.min(...spans.map((span) => span?.[1] ?? Infinity))
+  return order.column !== 'd_lo' && to - from >= LONG_MS
 }
 
 function byDates(statistics: Known, query: Query): Driver {

@@ -15,7 +15,8 @@ import type { Test } from '../tests/test.ts'
 import { byDates } from './by-dates.ts'
 import { byIds } from './by-ids.ts'
 import type { Part, Query } from './query.ts'
-import { isSettled, settledSql } from './single-way.ts'
+import { countedSql, isCountedOneWay, isSettled, settledSql } from './single-way.ts'
+import type { KeyStatistics } from './statistics.ts'
 import {
   behindSelect,
   COLUMNS,
@@ -99,18 +100,26 @@ function rowsSql({ query, driver }: Part, most: string, bind: Bind): string {
 }
 
 /** `count` rows, counted up to `max` when given. */
-export function countStatement(queries: readonly Query[], max: number | undefined): Statement {
+export function countStatement(
+  statistics: KeyStatistics,
+  queries: readonly Query[],
+  max: number | undefined,
+): Statement {
   const { bind, statement } = statementBuilder()
+  const hidden = behindSelect(bind)
+  const isKept = queries.every((query) => isCountedOneWay(statistics, query))
   const rows = queries
-    .map((query) => {
-      const narrows = query.tests.some(({ kind }) => kind !== 'join' && kind !== 'filter')
-      // Otherwise every row is looked at.
-      const testSql = narrows ? fewSql : sqlOf
-      return `select 1 from resource r where ${where(query, query.tests, bind, testSql)}`
-    })
+    .map((query) => (isKept ? countedSql(query, hidden) : matchesSql(query, bind)))
     .join(' union all ')
   const capped = max === undefined ? rows : `${rows} limit ${bind(max, 'int')}`
-  return statement(`select count(*)::int as count from (${capped}) r`)
+  return { ...statement(`select count(*)::int as count from (${capped}) r`), isKept }
+}
+
+function matchesSql(query: Query, bind: Bind): string {
+  const narrows = query.tests.some(({ kind }) => kind !== 'join' && kind !== 'filter')
+  // Otherwise every row is looked at.
+  const testSql = narrows ? fewSql : sqlOf
+  return `select 1 from resource r where ${where(query, query.tests, bind, testSql)}`
 }
 
 function statementBuilder() {
@@ -175,7 +184,7 @@ function walked(
     ) r order by ${orderSql(query.order, 'r')}`
 }
 
-/** Of a walk that very probably fills the page: joined with what one join leads to, where its order can be told. */
+/** A walk that very probably fills the page: joined with what one join leads to, where its order is known. */
 function surelyWalked(
   { order }: Query,
   walk: string,

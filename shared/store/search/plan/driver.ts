@@ -3,14 +3,15 @@
  * a match. Order-first walks the B-tree of the order and tests each row: 0.42 µs a row. With N rows
  * of the type and a page of L, walking wins from about sqrt(0.25 · L · N) matches on; the wrong
  * choice costs a hundredfold. The statistics know nothing of correlation (a code that was not used
- * for years, sorted by date), so a walk is capped and falls back to key-first in the same statement.
+ * for years, sorted by date), so a walk goes as far as its other way would cost and falls back to that in the same
+ * statement; where most rows match there is none that is quicker. docs/data-model.md lists what each way reads at most.
  */
 
 import type { IdsTest, KeysTest, Matches, Test } from '../tests/test.ts'
 import { reachOf } from '../tests/test-scope.ts'
 import type { KeyStatistics } from './statistics.ts'
 
-/** `isKept`: the plan of its statement is kept, as kept.ts tells. */
+/** `isKept`: the plan of its statement is kept, as cached.ts explains. */
 export type Driver = Way & { readonly isKept?: true }
 
 type Way =
@@ -89,9 +90,9 @@ export function chooseDriver(
 }
 
 /**
- * Of keys that are spread evenly. To walk all rows costs as much as to fetch and sort a quarter of them, so it goes
- * on to the end where more match, and else as far as it costs what all matches would. `isLight`: all tests look at
- * the row alone.
+ * The walk for keys that are spread evenly. To walk all rows costs as much as to fetch and sort a quarter of them, so
+ * it goes on to the end where more match, and else as far as it costs what all matches would. `isLight`: all tests
+ * look at the row alone.
  */
 function walkOf(counts: readonly number[], rows: number, limit: number, isLight: boolean) {
   const matches = counts.reduce((left, count) => (left * Math.min(count, rows)) / rows, rows)
@@ -159,7 +160,7 @@ interface Place {
   readonly number: number
 }
 
-/** Of the rows of a type, so many fulfil all tests, by what is known of their keys; 0 where nothing is. */
+/** The share of a type's rows that fulfil all tests, by the statistics of their keys; 0 without any. */
 export function shareOf(
   statistics: KeyStatistics,
   { project, number }: Place,

@@ -1,4 +1,4 @@
-/** A search → what is to be asked of `resource`, in whose eyes, and by which way. */
+/** A search → the query of `resource`, with the tests of the Principal, and the way to its rows. */
 
 import { REGISTRY_TYPES } from '../../../access/policy.ts'
 import type { Principal } from '../../../access/principal.ts'
@@ -167,7 +167,7 @@ function wantedOfType(
 
 /**
  * PostgreSQL makes a join of each test on a side table and looks for their best order: measured, 20 s for
- * 40 quantities. What is more than these is asked of the rows that they find.
+ * 40 quantities. Further tests filter the rows that they find.
  */
 const MOST_JOINED = 4
 

@@ -16,10 +16,10 @@ export interface Query {
   /** More than one: tests and order are the same for all of them, and keys are found first. */
   readonly typeNumbers: readonly number[]
   readonly tests: readonly Test[]
-  /** Some of the tests are a policy's: what is known of all rows is not to be told. */
+  /** Some of the tests are a policy's: statistics of all rows must not be revealed. */
   readonly isLimited?: boolean
   readonly order: Order
-  /** Of a row of the page, where words are searched. */
+  /** The score of a row of the page, where words are searched. */
   readonly score?: ((bind: Bind) => string) | undefined
   readonly after: Position | undefined
   readonly limit: number

@@ -6,7 +6,7 @@
  */
 import type { Bind } from '../../rows/side-rows.ts'
 import { afterSql, orderAfterSql } from '../order/order.ts'
-import { oneRowSql, scopeSql, sqlOf } from '../tests/row-test.ts'
+import { foundBySql, oneRowSql, scopeSql } from '../tests/row-test.ts'
 import type { IdsTest, Test } from '../tests/test.ts'
 import { farthest, reachOf } from '../tests/test-scope.ts'
 import { idsSql } from './by-ids.ts'
@@ -89,6 +89,20 @@ export function settledSql(query: Query, most: string, bind: Bind): string {
   return `select ${COLUMNS} from (${rows} offset 0) r where ${seen} limit ${most}`
 }
 
+/** True where one way leads to the rows that are to be counted. */
+export function isCountedOneWay(statistics: Known, query: Query): boolean {
+  const isFound = query.tests.some(({ kind }) => kind === 'keys' || kind === 'narrow')
+  return isFound && isPlannedOnce(statistics, query) && farthest(query.tests) !== undefined
+}
+
+/** Its rows, to be counted. */
+export function countedSql(query: Query, bind: Bind): string {
+  const leading = leadingTests(query.tests)
+  const others = query.tests.filter((test) => !leading.includes(test))
+  const tested = others.map((test) => `(${oneRowSql(test, bind)}) is true`)
+  return foundSql(query, leading, tested, '1', bind)
+}
+
 /** Those by which rows are found; the others are asked of what is found. */
 function leadingTests(tests: readonly Test[]): readonly Test[] {
   const kind = ['narrow', 'keys', 'ids'].find((one) => tests.some((test) => test.kind === one))
@@ -104,7 +118,7 @@ function foundSql(
 ): string {
   const isByKeys = leading.every(({ kind }) => kind === 'keys')
   const ids = leading.filter((test): test is IdsTest => test.kind === 'ids')
-  const found = ids.length === 0 ? leading.map((test) => sqlOf(test, bind)) : ['r.id = f.id']
+  const found = ids.length === 0 ? foundBySql(leading, bind) : ['r.id = f.id']
   const conditions = [...scopeSql(project, typeNumbers, bind, isByKeys), ...found, ...tested]
   const rows = `select ${columns} from resource r where ${conditions.join(' and ')}`
   if (ids.length === 0) return rows

@@ -10,7 +10,7 @@ import type { KeyStatistics } from './statistics.ts'
 const EXACT_COUNT = 10_000
 /** Under a policy an estimate is counted up to here: the statistics know of rows that are out of sight. */
 const LIMITED_COUNT = 100_000
-/** Of more than this an accurate total is an estimate, too. */
+/** Above this number an accurate total is an estimate, too. */
 const MAX_COUNTED = 1_000_000
 const MAX_SORTED = 100_000
 
@@ -26,7 +26,7 @@ export async function countRows(
   const isCounted = total === 'accurate' && estimate <= MAX_COUNTED
   const most = total === 'accurate' ? MAX_COUNTED : LIMITED_COUNT
   const max = isCounted ? undefined : isLimited ? most : EXACT_COUNT + 1
-  const [row] = await connection.query<{ count: number }>(countStatement(queries, max))
+  const [row] = await connection.query<{ count: number }>(countStatement(statistics, queries, max))
   const count = row?.count ?? 0
   return isCounted || isLimited || count <= EXACT_COUNT ? count : Math.max(count, estimate)
 }
@@ -34,7 +34,7 @@ export async function countRows(
 /** Errors: 400 too-costly for a sort by values, which looks at every match, of too many. */
 export function checkSortable(statistics: KeyStatistics, query: Query): void {
   const { order, tests } = query
-  // What a side table or a join narrows to is not known before it is asked.
+  // Nothing is known of what a side table or a join narrows to before it runs.
   const isUnknown = tests.some(({ kind }) => kind === 'ids' || kind === 'narrow' || kind === 'join')
   if (order.terms.length === 0 || isUnknown) return
   const estimate = Math.round(estimateOf(statistics, query))
@@ -44,12 +44,12 @@ export function checkSortable(statistics: KeyStatistics, query: Query): void {
   throw tooCostly(text, '_sort')
 }
 
-/** Of the types of a query. */
+/** The number of rows of a query's types. */
 export function rowsOf(statistics: KeyStatistics, { project, typeNumbers }: Query): number {
   return typeNumbers.reduce((sum, number) => sum + statistics.rowsOf(project, number), 0)
 }
 
-/** Of the rarest of its keys; before there are statistics keys say nothing. */
+/** Estimates by the rarest of the keys; before there are statistics keys say nothing. */
 function estimateOf(statistics: KeyStatistics, query: Query): number {
   const { rare } = statistics
   const all = rowsOf(statistics, query)

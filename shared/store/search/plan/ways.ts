@@ -63,11 +63,11 @@ export function keysFirst(query: Query, ids: string | undefined, most: string, b
   return `select ${COLUMNS} from (${rows(WALKED, 'offset 0')}) r where ${tested} limit ${most}`
 }
 
-/** Of few rows: a side table is asked for each of them, not read for all. */
+/** For few rows: a side table is probed for each of them, not read for all. */
 const probed: TestSql = (test, bind) =>
   test.kind === 'ids' ? probeSql(test, bind) : fewSql(test, bind)
 
-/** Of rows that are found by their ids: their keys are common, or they would have been found by those. */
+/** For rows that are found by their ids: their keys are common, or they would have been found by those. */
 const foundBefore: TestSql = (test, bind) =>
   test.kind === 'keys' ? forced(test, bind) : probed(test, bind)
 
@@ -83,7 +83,7 @@ export function ordered(
   plainBind: Bind,
 ) {
   const { order, after } = query
-  // Of a Project or type that it has never seen PostgreSQL expects one row, which it would rather sort than walk.
+  // PostgreSQL expects one row of a Project or type that it has never seen, and would rather sort it than walk.
   const bind = behindSelect(plainBind)
   // Without a fence the tests of who reads it may find the rows by an index of their own.
   const end = most === undefined ? 'offset 0' : `limit ${most}`

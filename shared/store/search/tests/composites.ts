@@ -54,7 +54,7 @@ export function compositeTest(
     kind: 'ids',
     ids: (bind) => rowsOf(bind, false),
     few: (bind) => rowsOf(bind, true),
-    // Of several ranges the rarest is read first.
+    // The rarest of several ranges is read first.
     isSteady: alternatives.every(({ ranged }) => ranged.length === 1),
   }
 }

@@ -109,7 +109,7 @@ function conditionTest(scene: Scene, condition: Condition): Test {
   }
 }
 
-/** What no resource is without. */
+/** Parameters that every resource has. */
 const ALWAYS: ReadonlySet<string> = new Set(['_lastUpdated', '_project'])
 
 function negated(modifier: string | undefined, test: Test): Test {
@@ -239,7 +239,7 @@ function referenceTest(
   return { kind: 'keys', any }
 }
 
-/** Of a canonical: its versions below `url|1` begin with it and a point, those above it are its beginnings. */
+/** Tests a canonical: versions below `url|1` begin with it and a point, those above it are its beginnings. */
 function versionTest(
   scene: Scene,
   ps: readonly bigint[],

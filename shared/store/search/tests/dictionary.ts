@@ -1,5 +1,5 @@
 /**
- * What is found through the dictionary of distinct values (table `code`): its keys first, then the
+ * Searches through the dictionary of distinct values (table `code`): its keys first, then the
  * rows that hold one of them, as in a join. The dictionary of a parameter is small, so it is read whole.
  */
 
@@ -50,7 +50,7 @@ export function belowTest(scene: Scene, ps: readonly bigint[], values: readonly 
   )
 }
 
-/** Those of many keys that are in use at all. */
+/** Narrows many keys to those that are in use at all. */
 export function knownTest(scene: Scene, ps: readonly bigint[], any: readonly bigint[]): Test {
   return held(scene, ps, (bind) => [`c.k = any(${bind(keysLiteral(any), 'bigint[]')})`])
 }

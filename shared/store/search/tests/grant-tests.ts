@@ -17,7 +17,7 @@ import type { Test } from './test.ts'
 import { farthest } from './test-scope.ts'
 
 /**
- * Whose rows are looked at; `own` are search parameters that they are indexed by beside the standard's,
+ * The Project and type of rows; `own` are search parameters that they are indexed by beside the standard's,
  * `units` those that a policy may have to convert to.
  */
 export type Place = Pick<Scene, 'keys' | 'project' | 'type' | 'own' | 'units'>
@@ -40,7 +40,7 @@ interface GrantTests {
   /** AND-ed. */
   readonly tests: readonly Test[]
   readonly decide: Decision
-  /** Those of the criteria that take PostgreSQL, by what a row holds itself; undefined: by more than that. */
+  /** The criteria that take PostgreSQL, by what a row holds itself; undefined: by more than that. */
   readonly left: readonly Test[] | undefined
   /** The other criteria. */
   readonly decided: (row: HeldRow) => boolean
@@ -214,7 +214,7 @@ function compileGrant(place: Place, { criteria }: Grant): GrantTests {
       decided,
     }
   } catch {
-    // What no statement can ask (a chain into the registry) lets nothing through.
+    // Criteria that no statement can test (a chain into the registry) let nothing through.
     return NOTHING
   }
 }

@@ -11,7 +11,7 @@ import type { Scene } from './row-test.ts'
 export const BARE: ReadonlySet<string> = new Set(['code', 'boolean', 'string', 'id'])
 
 /**
- * Of a code the system is that of the value set it is bound to, or none is named.
+ * The system of a code is that of the value set it is bound to, or none is named.
  * https://hl7.org/fhir/R4/search.html#token
  */
 export function isImplied(

@@ -30,7 +30,7 @@ import { farthest } from './test-scope.ts'
 
 /** More than this on one side of a join is 400 too-costly. */
 const MAX_KEYS = 50_000
-/** Of an int in PostgreSQL, with room for one more. */
+/** The largest int of PostgreSQL, with room for one more. */
 const UNLIMITED = 2_000_000_000
 
 type TestOf = (scene: Scene, criterion: Criterion) => Test
@@ -101,7 +101,7 @@ function readsUrl(criterion: Criterion, own: OwnParameters | undefined): boolean
   )
 }
 
-/** Of `_has`: where very many rows of the other side match, the first rows that are looked at fill a page. */
+/** For `_has`: where very many rows of the other side match, the first rows that are looked at fill a page. */
 function probing(parts: readonly Side[]): Pick<JoinTest, 'probe' | 'walk'> {
   const probe = (bind: Bind) => `(${parts.map((part) => probeSql(false, part, bind)).join(' or ')})`
   const rows = (statistics: Matches) => {
@@ -114,7 +114,7 @@ function probing(parts: readonly Side[]): Pick<JoinTest, 'probe' | 'walk'> {
   return { probe, walk: { rows, test: probe } }
 }
 
-/** Of a policy: most rows of a type hold one of the keys, so rows are walked in order before they are looked for. */
+/** For a policy: most rows of a type hold one of the keys, so rows are walked in order before they are looked for. */
 function judging(
   isChain: boolean,
   parts: readonly Side[],
@@ -204,7 +204,7 @@ interface Side {
   readonly link: Link
   readonly inner: Scene
   readonly test: Test
-  /** Of a List: from what it refers to to what it has removed. */
+  /** For a List: from what it refers to, to what it has removed. */
   readonly removed: bigint | undefined
 }
 
@@ -247,7 +247,7 @@ function isBySelf({ link, inner }: Pick<Side, 'link' | 'inner'>): boolean {
   return !link.isCanonical && BY_SELF.includes(typeNumber(inner.type))
 }
 
-/** Of a target that is found by its self key. */
+/** Finds a target by its self key. */
 function selfSql(inner: Scene, test: Test, bind: Bind): string {
   const tests = [...inner.visible, test].map((one) => oneRowSql(one, bind))
   return `${HAS_SELF} and (r.type = ${typeNumber(inner.type)}) is true and ${tests.join(' and ')}`

@@ -21,8 +21,11 @@ export function mainDateTest({ type, own }: Scene, condition: Condition): Test |
   const bounds = values.map((value) => beginningOf(value, isShort))
   const beginning = (bind: Bind) =>
     anyOf(bounds.map((bound) => (bound === undefined ? 'true' : beginsSql(bound, bind))))
+  const from = Math.min(...bounds.map((bound) => bound?.from ?? -Infinity))
+  const to = Math.max(...bounds.map((bound) => bound?.to ?? Infinity))
   return {
     kind: 'date',
+    span: [from, to],
     ...(bounds.includes(undefined) ? {} : { beginning }),
     sql: (bind) => {
       const at = (ms: number) => bind(timestamp(Math.floor(ms)), 'timestamptz')
@@ -80,7 +83,7 @@ function beginsSql({ from, to }: Bounds, bind: Bind): string {
   return `(${tests.join(' and ')})`
 }
 
-/** What the end of a match is not below; undefined where its beginning is bounded anyway, or nothing is. */
+/** The lower bound of a match's end; undefined where its beginning is bounded anyway, or nothing is. */
 function leastEnd({ prefix, low, high }: DateValue): number | undefined {
   if (prefix === 'gt') return high
   return prefix === 'ge' || prefix === 'ap' ? low : undefined

@@ -1,4 +1,4 @@
-/** What `dateSql` and `numberSql` of ranges.ts say, of a range at hand. */
+/** The same tests as `dateSql` and `numberSql` of ranges.ts, on a range at hand. */
 import type { DateValue, NumberValue } from '../../../query/values.ts'
 
 export function dateHolds({ prefix, low, high }: DateValue, lo: number, hi: number): boolean {

@@ -64,7 +64,7 @@ export function quantityBounds(
     const there = unit === code ? undefined : convertNumber(value, code, unit)
     return there ? withUnit(there, [keys.unit(UCUM, unit)]) : []
   })
-  // Of UCUM it is known which units there are; those of a policy were read with it, a moment ago.
+  // The units of UCUM in the data are known; those of a policy were read with it, a moment ago.
   if (system === UCUM && !isPolicy && !units.includes(code))
     return converted.length > 0 ? converted : ['false']
   const same = systems.map((one) => keys.unit(one, code))
@@ -108,13 +108,13 @@ export function distanceSql({ latitude, longitude }: NearValue, bind: Bind): str
     * sin(radians(g.hi - ${bind(longitude, 'float8')}) / 2) ^ 2)))`
 }
 
-/** Of a `_filter`: `po` is what `ap` tests, without its margin. */
+/** Reads dates of a `_filter`: `po` tests what `ap` does, without its margin. */
 export function dateValues({ values, modifier }: Condition): readonly DateValue[] {
   const parsed = values.map((value) => parseDateValue(value))
   return modifier === 'po' ? parsed.map((value) => ({ ...value, prefix: 'ap' })) : parsed
 }
 
-// The table of search.md A5, v = query range [low, high), r = resource range [lo, hi). The bounds on
+// Below, v = query range [low, high), r = resource range [lo, hi). The bounds on
 // `lo` that follow from the others are spelled out: the index is ordered by it.
 export function dateSql(
   value: DateValue,
@@ -160,7 +160,7 @@ export function numberBounds(
   number: NumberValue,
   alias: string,
   bind: Bind,
-  /** Of a row at hand, for which no index is to be bounded. */
+  /** True for a row at hand, where no index needs bounds. */
   isRow: boolean,
 ): readonly string[] {
   const test = numberSql(number, alias, bind)
@@ -174,7 +174,7 @@ export function numberBounds(
   return [`${alias}.lo >= ${floor} and ${test}`, `${isWide} and ${isBelow} and ${test}`]
 }
 
-/** What `hi` of a match is not below. */
+/** The lower bound of `hi` of a match. */
 function leastOf({ prefix, value, low }: NumberValue): number | undefined {
   if (prefix === 'eq' || prefix === 'ap') return low
   return prefix === 'gt' || prefix === 'ge' ? value : undefined

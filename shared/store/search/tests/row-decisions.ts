@@ -20,7 +20,7 @@ import { dateHolds, numberHolds } from './range-values.ts'
 import { convertNumber, dateValues } from './ranges.ts'
 import { isMissing, type Scene } from './row-test.ts'
 
-/** What a version is found by. */
+/** The index entries of a version. */
 export interface HeldRow {
   readonly rowId: string
   readonly keys: ReadonlySet<bigint>

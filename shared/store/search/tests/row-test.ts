@@ -1,4 +1,4 @@
-/** What a row of `resource r` must fulfil, as data that the driver can weigh and SQL can say. */
+/** Tests on a row of `resource r`, as data that the driver can weigh and SQL can say. */
 
 import { typeNumber } from '../../../fhir/definitions.ts'
 import type { OwnParameters } from '../../../fhir/definitions-data.ts'
@@ -6,7 +6,7 @@ import { type Keys, keysLiteral } from '../../index/keys.ts'
 import type { Bind } from '../../rows/side-rows.ts'
 import type { IdsTest, Reach, Test } from './test.ts'
 
-/** Whose rows are searched, in the eyes of one Principal. */
+/** The rows that are searched, as one Principal sees them. */
 export interface Scene {
   readonly keys: Keys
   readonly project: number
@@ -15,7 +15,7 @@ export interface Scene {
   readonly own: OwnParameters | undefined
   /** UCUM codes in the data of the project, for quantities with a unit; empty when none is asked for. */
   readonly units: readonly string[]
-  /** What the Principal sees of them: part of every statement that reads such rows. */
+  /** The tests for visible rows: part of every statement that reads such rows. */
   readonly visible: readonly Test[]
   /**
    * The other end of a join, whose rows `codes` tell apart; undefined for a type the Principal may not
@@ -46,6 +46,15 @@ export function sqlOf(test: Test, bind: Bind, forced = false): string {
   return forced ? `(${held}) is true` : held
 }
 
+/** Tests that find rows together: keys that all must be held are one look into their index instead of several. */
+export function foundBySql(tests: readonly Test[], bind: Bind): string[] {
+  const isOne = (test: Test) => test.kind === 'keys' && test.any.length === 1
+  const keys = tests.flatMap((test) => (test.kind === 'keys' && isOne(test) ? test.any : []))
+  if (keys.length < 2) return tests.map((test) => sqlOf(test, bind))
+  const others = tests.filter((test) => !isOne(test)).map((test) => sqlOf(test, bind))
+  return [`r.keys @> array[${keys.map((key) => bind(key, 'bigint')).join(', ')}]`, ...others]
+}
+
 /** A row of a side table belongs to one of the parameters; one alone bounds an index best. */
 export function parameterSql(alias: string, ps: readonly bigint[], bind: Bind): string {
   const [first] = ps
@@ -65,7 +74,7 @@ export function probeSql({ ids, few = ids }: IdsTest, bind: Bind): string {
   return `exists (select 1 from (${few(bind)}) x(id) where x.id = r.id offset 0)`
 }
 
-/** Of a row that is found already, whatever its keys and ids say of others. */
+/** Tests a row that is found already, whatever its keys and ids say of others. */
 export function oneRowSql(test: Test, bind: Bind): string {
   if (test.kind === 'ids') return probeSql(test, bind)
   return test.kind === 'keys' ? sqlOf(test, bind, true) : fewSql(test, bind)
@@ -134,7 +143,7 @@ export function isByKeys(tests: readonly Test[]): boolean {
 }
 
 /**
- * Whose rows, and of which types. Keys say both already: where rows are found by them, the words here
+ * Narrows rows to a Project and types. Keys imply both: where rows are found by them, the words here
  * are such that no index serves them, or PostgreSQL would read every row of the type beside the keys.
  */
 export function scopeSql(
@@ -157,7 +166,7 @@ export function filter(sql: (bind: Bind) => string, reach?: Reach): Test {
   return { kind: 'filter', sql, reach }
 }
 
-/** Of the value of `:missing`. */
+/** Reads the value of `:missing`. */
 export function isMissing([value]: readonly string[]): boolean {
   return value === 'true'
 }

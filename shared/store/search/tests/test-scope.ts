@@ -8,7 +8,7 @@ export function reachOf(test: Test): Reach | undefined {
   return test.reach
 }
 
-/** Of tests together. */
+/** The widest scope of several tests. */
 export function farthest(tests: readonly Test[]): Reach | undefined {
   const all = tests.map(reachOf)
   if (all.includes(undefined)) return undefined

@@ -15,11 +15,13 @@ export type Test =
       readonly sql: (bind: Bind) => string
       /** The same for few rows. */
       readonly few?: (bind: Bind) => string
-      /** Of a date: about the same rows by where it begins alone; absent where that is not bounded. */
+      /** For a date: about the same rows by where it begins alone; absent where that is not bounded. */
       readonly beginning?: (bind: Bind) => string
+      /** Of a date: the time that nearly all matches begin in, in epoch ms. */
+      readonly span?: readonly [from: number, to: number]
       /** Looks beyond the row: worth asking only of rows that may be on the page. */
       readonly isCostly?: boolean
-      /** What `few` looks at; absent: whatever its values lead to. */
+      /** The scope of `few`; absent: whatever its values lead to. */
       readonly reach?: Reach | undefined
       /** The tests that it says in one. */
       readonly of?: readonly Test[]
@@ -52,13 +54,13 @@ export interface JoinTest {
   readonly keys: (bind: Bind) => string
   /** Looks the row up in the keys, given as a bigint[]; for many rows. */
   readonly check: (keys: string) => string
-  /** Of this row alone; for few rows, where the keys may be many. */
+  /** Tests this row alone; for few rows, where the keys may be many. */
   readonly probe?: (bind: Bind) => string
   /** Both sides are read by the same indexes whatever is looked for. */
   readonly isSteady?: boolean
   /** A walk that is worth a try before the keys are looked for, which may be many or held by many rows. */
   readonly walk?: JoinWalk
-  /** What `probe` looks at; absent: whatever its values lead to. */
+  /** The scope of `probe`; absent: whatever its values lead to. */
   readonly reach?: Reach | undefined
 }
 
@@ -68,13 +70,13 @@ export type Reach = 'row' | 'beside'
 export interface JoinWalk {
   /** How far; 0 is not worth it. */
   readonly rows: (statistics: Matches) => number
-  /** Of one row; without it, whether it holds one of the keys. */
+  /** Tests one row; without it, whether the row holds one of the keys. */
   readonly test?: (bind: Bind) => string
-  /** Of the rows that are walked, so many pass, if they are spread evenly. */
+  /** The share of walked rows that pass, if they are spread evenly. */
   readonly share?: (statistics: KeyStatistics) => number
   /** `test` as what `r` is joined with, once for each target that lets it through. */
   readonly targets?: (bind: Bind) => string
 }
 
-/** What is known of keys and strings. */
+/** Statistics of keys and strings. */
 export type Matches = Pick<KeyStatistics, 'matches' | 'startingWith'>

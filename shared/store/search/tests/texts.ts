@@ -52,7 +52,7 @@ export function scoreOf(conditions: readonly Criterion[]): ((bind: Bind) => stri
   }
 }
 
-/** Errors: 400 where nothing is asked of words. */
+/** Errors: 400 for a search without words. */
 export function scoreToSortBy(
   conditions: readonly Criterion[],
 ): (project: number, bind: Bind) => string {

@@ -1,4 +1,4 @@
-/** What a Principal sees of a type: the one place that every statement of a search asks. */
+/** The tests for rows that a Principal sees of a type: every statement of a search takes them from here. */
 import type { Interaction } from '../../../access/grant.ts'
 import { grantsFor, may, REGISTRY_TYPES } from '../../../access/policy.ts'
 import type { Principal } from '../../../access/principal.ts'
@@ -11,7 +11,7 @@ import type { Test } from './test.ts'
 
 /**
  * Undefined for what the Principal may not do; `project` is that of the types outside the registry.
- * `codes` are the parameters that rows are told apart by. Errors: 403 for one whose element is hidden
+ * `codes` are the parameters that rows are found by. Errors: 403 for one whose element is hidden
  * in every row. `from`: the type that a reference leads here from.
  */
 export function sightOf(
@@ -24,13 +24,13 @@ export function sightOf(
   codes: readonly string[] = [],
   from?: string,
 ): Scene | undefined {
-  // Who sees a Binary is for its securityContext to say, not for a search.
+  // The securityContext of a Binary decides who sees it, not a search.
   if (type === 'Binary' || !may(principal, type, interaction)) return undefined
   const { keys } = store
   const isRegistry = REGISTRY_TYPES.has(type)
   const own: Test = { kind: 'keys', any: [projectKey(keys, type, principal.project.id)] }
   const place = placeIn(keys, principal, type, isRegistry ? REGISTRY_PROJECT : project)
-  // A member's User may be the platform's: who sees the membership is told its address there.
+  // A member's User may be the platform's: its address shows in the membership, too.
   const isMember = type === 'User' && from === 'ProjectMembership'
   const isLimited = isRegistry && !principal.isSuperAdmin && !isMember
   const grants = grantsFor(principal, type, interaction)

@@ -1,0 +1,125 @@
+/** Content of Binary resources, and the resources that usually go with it. */
+
+const { answerBytes, ask, call, headerOf, isForeign, send, serverPath } = require('./requests.cjs')
+const { OperationOutcomeError, badRequest } = require('./outcomes.cjs')
+const { createReference } = require('./resources.cjs')
+const { ContentType } = require('./constants.cjs')
+
+/** Both forms of the SDK: one object, or data, filename and content type. */
+function readArguments([first, second, third, , fifth]) {
+  const isOptions = typeof first === 'object' && first !== null && 'data' in first
+  if (isOptions) return [first, second]
+  return [{ data: first, filename: second, contentType: third }, fifth]
+}
+
+async function createBinary(...given) {
+  const [{ data, filename, contentType, securityContext }, options] = readArguments(given)
+  const owner = securityContext?.reference
+  const headers = { ...options?.headers, ...(owner ? { 'X-Security-Context': owner } : {}) }
+  const path = filename ? `Binary?_filename=${encodeURIComponent(filename)}` : 'Binary'
+  return ask('POST', path, { body: data, contentType, options: { ...options, headers } })
+}
+
+async function textOf(data) {
+  if (typeof data === 'string') return data
+  if (typeof data?.text === 'function') return data.text()
+  const { bytesOf, utf8Decode } = require('../web/encoding.cjs')
+  return utf8Decode(bytesOf(data))
+}
+
+/** A clinical document is XML whose media type says more. http://www.hl7.org/implement/standards/product_brief.cfm?product_id=7 */
+async function typeOf({ contentType, data }) {
+  if (contentType !== ContentType.XML) return contentType
+  const text = await textOf(data)
+  const isDocument = text.includes('<ClinicalDocument') && text.includes('urn:hl7-org:v3')
+  return isDocument ? ContentType.CDA_XML : contentType
+}
+
+async function createAttachment(...given) {
+  const [file, options] = readArguments(given)
+  const contentType = await typeOf(file)
+  const binary = await createBinary({ ...file, contentType }, options)
+  return { contentType, url: binary.url, title: file.filename }
+}
+
+/** The resource comes first, so that the Binary can be guarded by it. */
+async function createMedia(medplum, { additionalFields, ...file }, options) {
+  const content = { contentType: file.contentType }
+  const draft = { resourceType: 'Media', status: 'preparation', content, ...additionalFields }
+  const media = await medplum.createResource(draft)
+  const attachment = await createAttachment(guardedBy(media, file), options)
+  return medplum.updateResource({ ...media, status: 'completed', content: attachment })
+}
+
+async function createDocumentReference(medplum, { additionalFields, ...file }, options) {
+  const content = [{ attachment: { contentType: file.contentType } }]
+  const draft = {
+    resourceType: 'DocumentReference',
+    status: 'current',
+    content,
+    ...additionalFields,
+  }
+  const document = await medplum.createResource(draft)
+  const attachment = await createAttachment(guardedBy(document, file), options)
+  return medplum.updateResource({ ...document, content: [{ attachment }] })
+}
+
+function guardedBy(resource, file) {
+  return { ...file, securityContext: file.securityContext ?? createReference(resource) }
+}
+
+/** Of which encounter and of whom a comment on the resource is. */
+function aboutOf(resource) {
+  const { resourceType, encounter, subject } = resource
+  if (resourceType === 'Encounter') return { encounter: createReference(resource), subject }
+  if (resourceType === 'ServiceRequest') return { encounter, subject }
+  return resourceType === 'Patient' ? { subject: createReference(resource) } : {}
+}
+
+/** A Communication about the resource, sent by the bot. */
+async function createComment(medplum, resource, text, options) {
+  const profile = medplum.getProfile()
+  const comment = {
+    resourceType: 'Communication',
+    status: 'completed',
+    basedOn: [createReference(resource)],
+    ...aboutOf(resource),
+    sender: profile === undefined ? undefined : createReference(profile),
+    sent: new Date().toISOString(),
+    payload: [{ contentString: text }],
+  }
+  return medplum.createResource(comment, options)
+}
+
+function binaryPath(url) {
+  return /^Binary\//.test(url) ? url : serverPath(url)
+}
+
+async function fetchForeign(url, options) {
+  const headers = { Accept: '*/*', ...options?.headers }
+  const answer = await call('fetch', { url, method: 'GET', headers })
+  if (answer.status >= 400) {
+    throw new OperationOutcomeError(badRequest(`Download failed with status ${answer.status}`))
+  }
+  return { ...answer, encoding: 'base64' }
+}
+
+/** The content as a Blob. A signed address of another storage host goes through fetch. */
+async function download(address, options) {
+  const { Blob } = require('../web/blob.cjs')
+  const url = String(address)
+  const headers = { ...options?.headers, Accept: '*/*' }
+  const answer = isForeign(url)
+    ? await fetchForeign(url, options)
+    : await send('GET', binaryPath(url), { options: { ...options, headers } })
+  return new Blob([answerBytes(answer)], { type: headerOf(answer, 'content-type') })
+}
+
+module.exports = {
+  createAttachment,
+  createBinary,
+  createComment,
+  createDocumentReference,
+  createMedia,
+  download,
+}

@@ -1,0 +1,183 @@
+/** Deliveries to an address outside and to a Bot, and the headers that go with them. */
+
+import { createHmac, randomBytes } from 'node:crypto'
+import { type Hook, isSuccess, type SubscriptionTerms } from '../../shared/access/subscription.ts'
+import type { BotTarget, NoTarget } from '../../shared/bots/event-target.ts'
+import { actingAs } from '../../shared/bots/execute-bot.ts'
+import type { Config } from '../../shared/config/config.ts'
+import { fetchOutside } from '../../shared/platform/outbound/fetch-outside.ts'
+import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
+import type { Delivery } from '../../shared/subscriptions/deliveries.ts'
+import { HandedBack, type Runner } from '../bots/run.ts'
+import { Deferred } from '../bots/slots.ts'
+
+const TIMEOUT_MS = 120_000
+/** Bytes of an answer that are read off; its body is not used. */
+const MAX_BYTES = 65_536
+
+export async function sendHook(
+  config: Config,
+  terms: SubscriptionTerms,
+  message: Message,
+  signal: AbortSignal,
+): Promise<Sent> {
+  const { secret } = terms
+  const { hook, body } = message
+  const seconds = Math.floor(Date.now() / 1000)
+  const outgoing = {
+    url: hook.endpoint,
+    method: 'POST',
+    headers: {
+      ...eventHeaders(message),
+      ...givenHeaders(hook),
+      ...(secret === undefined ? {} : signatures(secret, body, seconds)),
+    },
+    body,
+    redirect: 'manual',
+    maxBytes: MAX_BYTES,
+    cutsBody: true,
+    timeoutMs: TIMEOUT_MS,
+    isRepeatable: true,
+  }
+  try {
+    const { status, headers } = await fetchOutside(outgoing, config.hookTargets, signal)
+    if (isSuccess(terms, status)) return { kind: 'received', text: `status ${status}` }
+    const isBusy = status === 429 || status === 503
+    const after = isBusy ? retryAfterMs(headers['retry-after']) : undefined
+    return { kind: 'failed', text: `status ${status}`, after }
+  } catch (error) {
+    const text = error instanceof Error ? error.message : 'The request failed'
+    return { kind: 'failed', text: `error ${text}`, after: undefined }
+  }
+}
+
+const LONGEST_AFTER_MS = 3_600_000
+
+/** Seconds or a date. https://www.rfc-editor.org/rfc/rfc9110#section-10.2.3 */
+function retryAfterMs(text: string | undefined): number | undefined {
+  if (text === undefined) return undefined
+  const ms = /^\d+$/.test(text) ? Number(text) * 1000 : Date.parse(text) - Date.now()
+  return Number.isFinite(ms) ? Math.min(Math.max(ms, 0), LONGEST_AFTER_MS) : undefined
+}
+
+/** How an attempt ended. */
+export type Sent =
+  | { readonly kind: 'received'; readonly text: string }
+  /** `after`: the receiver asks to wait so many ms. */
+  | { readonly kind: 'failed'; readonly text: string; readonly after: number | undefined }
+  /** By no fault of the receiver. */
+  | { readonly kind: 'fault'; readonly text: string }
+  /** It was not begun. */
+  | { readonly kind: 'back'; readonly delayMs: number }
+  /** Nobody waits for it, or nobody may have it; `text` is for the AuditEvent, if it is worth one. */
+  | { readonly kind: 'stopped'; readonly reason: string; readonly text?: string }
+
+const CONTENT_TYPE = 'application/fhir+json'
+
+export interface Message {
+  readonly delivery: Delivery
+  /** Id of the Subscription. */
+  readonly subscription: string
+  /** `Type/id`. */
+  readonly reference: string
+  readonly hook: Hook
+  /** JSON text. */
+  readonly body: string
+}
+
+function eventHeaders({ delivery, subscription, reference }: Message): Record<string, string> {
+  const { id, change, attempt, cause } = delivery
+  return {
+    'Content-Type': CONTENT_TYPE,
+    'X-Medplum-Subscription': subscription,
+    'X-Medplum-Interaction': change,
+    ...(change === 'delete' ? { 'X-Medplum-Deleted-Resource': reference } : {}),
+    'X-Event-Id': id,
+    'X-Attempt': String(attempt),
+    ...traceHeaders(cause.traceId),
+  }
+}
+
+/** `X-Signature` covers the body; the other one covers the time, too, so that a replay is noticed. */
+export function signatures(secret: string, body: string, seconds: number): Record<string, string> {
+  const hmac = (text: string) => createHmac('sha256', secret).update(text).digest('hex')
+  return {
+    'X-Signature': hmac(body),
+    'X-Signature-Timestamp': String(seconds),
+    'X-Signature-V1': hmac(`${seconds}.${body}`),
+  }
+}
+
+const KEPT = /^(content-type|x-signature.*)$/i
+
+/** Without those that say what the body is and who has signed it. */
+function givenHeaders({ headers }: Hook): Record<string, string> {
+  return Object.fromEntries(headers.filter(([name]) => !KEPT.test(name)))
+}
+
+/** https://www.w3.org/TR/trace-context/#traceparent-header */
+function traceHeaders(traceId: string | undefined): Record<string, string> {
+  if (traceId === undefined) return {}
+  const trace = traceId.replaceAll('-', '')
+  return {
+    'X-Trace-Id': traceId,
+    traceparent: `00-${trace}-${randomBytes(8).toString('hex')}-01`,
+  }
+}
+
+// A delivery to a Bot is run here and now, PostgreSQL holds the job.
+const BACK_MS = 1000
+/** A run that waits for no caller may wait for its turn. */
+const QUEUE_MS = 60_000
+
+/** Ends the attempt when no Bot can be run. */
+export function withoutTarget({ isOff, text }: NoTarget): Sent {
+  return isOff ? { kind: 'stopped', reason: 'bots off', text } : failed(`error ${text}`)
+}
+
+/** The last argument says where the change was made, and by whom. */
+export async function runBot(
+  runner: Runner,
+  { bot, version, projectId: botProjectId, session }: BotTarget,
+  message: Message,
+  { projectId, requester }: { readonly projectId: string; readonly requester: string | undefined },
+): Promise<Sent> {
+  const { delivery, hook, body: input } = message
+  const { id, cause, added, attempt } = delivery
+  const headers = Object.entries({ ...eventHeaders(message), ...givenHeaders(hook) })
+  const job: ExecuteJob = {
+    runId: id,
+    projectId,
+    botId: bot.id,
+    botProjectId,
+    botVersion: version,
+    ...actingAs(session.principal),
+    requester,
+    contentType: CONTENT_TYPE,
+    inputKind: 'json',
+    input,
+    headers: Object.fromEntries(headers.map(([name, value]) => [name.toLowerCase(), value])),
+    traceId: cause.traceId ?? id,
+    requestId: cause.requestId ?? id,
+    depth: cause.depth ?? 0,
+    added: added.getTime(),
+    deadline: Date.now() + QUEUE_MS,
+    subscription: `Subscription/${message.subscription}`,
+    delivery: true,
+  }
+  try {
+    const { reply, failure } = await runner.deliver(job, attempt)
+    if (reply.status === 'ok') return { kind: 'received', text: 'status 200' }
+    if (reply.status === 'unavailable')
+      return { kind: 'fault', text: 'error The run could not start' }
+    return failed(`error Bot run failed: ${failure ?? 'thrown'}`)
+  } catch (error) {
+    if (error instanceof Deferred) return { kind: 'back', delayMs: error.delayMs }
+    if (error instanceof HandedBack) return { kind: 'back', delayMs: BACK_MS }
+    throw error
+  }
+}
+
+function failed(text: string): Sent {
+  return { kind: 'failed', text, after: undefined }
+}
