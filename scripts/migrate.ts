@@ -4,6 +4,7 @@ import { createLogger } from '../shared/log.ts'
 import { openDatabase } from '../shared/platform/postgres/database.ts'
 import { migrate } from '../shared/store/migrate.ts'
 import { openRepository } from '../shared/store/open-repository.ts'
+import { writeFeatures } from '../shared/write-features.ts'
 import { isSeeded, seed, superAdminOf } from './seed.ts'
 
 /** Safe to run twice and from two machines at a time. True when the super admin was made now. */
@@ -11,7 +12,7 @@ export async function prepare(config: Config): Promise<boolean> {
   const database = openDatabase(config, createLogger(config.logLevel, 'script'))
   try {
     await migrate(database)
-    const repository = await openRepository(database)
+    const repository = await openRepository(database, writeFeatures())
     // Only a first start needs the super admin's credentials.
     if (await isSeeded(repository)) return false
     return (await seed({ database, repository }, superAdminOf(config))) === 'created'

@@ -21,6 +21,7 @@ import { openStorage } from './platform/storage/open-storage.ts'
 import type { Services } from './services.ts'
 import { openOwnParameters } from './store/index/custom-parameters.ts'
 import { openRepository } from './store/open-repository.ts'
+import { writeFeatures } from './write-features.ts'
 
 /** Why a process cannot start, in one sentence for whoever starts it. */
 export class StartError extends Error {}
@@ -40,13 +41,12 @@ export async function openServices(config: Config, log: Logger): Promise<Service
   await untilReady(redis, log).catch((error: Error) => {
     throw new StartError(error.message)
   })
-  const repository = await openRepository(database, {
+  const programRights = await openProgramRights(database, ownParameters, config)
+  const announce = createAnnouncer(redis)
+  const repository = await openRepository(database, writeFeatures({ ...config, programRights }), {
     ownParameters,
     log,
-    announce: createAnnouncer(redis),
-    programRights: await openProgramRights(database, ownParameters, config),
-    hookTargets: config.hookTargets,
-    autoDownload: config.autoDownload,
+    announce,
   })
   const principals = await openPrincipals(database, repository, ownParameters, log, config)
   const keys = await openSigningKeys(config, database, repository, log)

@@ -7,6 +7,7 @@ import type { Principal } from '../../shared/access/principal.ts'
 import type { Statement } from '../../shared/platform/postgres/statement.ts'
 import { parseSearch } from '../../shared/query/search.ts'
 import { openRepository } from '../../shared/store/open-repository.ts'
+import { writeFeatures } from '../../shared/write-features.ts'
 import type { Figure } from '../bench.ts'
 import { type Load, measure, openWire, type Wire } from './load.ts'
 import { type LoadedStage, onLoadedStage } from './loaded.ts'
@@ -102,20 +103,23 @@ async function measureShape(
 async function openRecorder({ services }: Stage, principal: Principal): Promise<StatementsOf> {
   const { database } = services
   let seen: Statement[] = []
-  const repository = await openRepository({
-    knex: database.knex,
-    statements: 0,
-    roundTrips: 0,
-    query: (statement) => {
-      // Not what the repository asks for itself, now and then.
-      if (statement.values.length > 0) seen.push(statement)
-      return database.query(statement)
+  const repository = await openRepository(
+    {
+      knex: database.knex,
+      statements: 0,
+      roundTrips: 0,
+      query: (statement) => {
+        // Not what the repository asks for itself, now and then.
+        if (statement.values.length > 0) seen.push(statement)
+        return database.query(statement)
+      },
+      transaction: (work, options) => database.transaction(work, options),
+      lane: () => database.lane(),
+      ping: () => database.ping(),
+      close: async () => undefined,
     },
-    transaction: (work, options) => database.transaction(work, options),
-    lane: () => database.lane(),
-    ping: () => database.ping(),
-    close: async () => undefined,
-  })
+    writeFeatures(),
+  )
   const statementsOf = async (query: string) => {
     const [type = '', parameters = ''] = query.split(/\?(.*)/s)
     seen = []

@@ -2,19 +2,47 @@
  * Answers FHIR requests. The web server, bundle entries and the client of a bot share this one router,
  * so that all three behave the same.
  */
+
+import { requireArea } from '../access/areas.ts'
 import type { Principal } from '../access/principal.ts'
 import { signAttachments } from '../binary/attachments.ts'
-import { signedContent } from '../binary/read.ts'
+import { contentReply, signedContent, wantsContent } from '../binary/read.ts'
+import { handleExport } from '../bulk/exports/status.ts'
+import { handleImport } from '../bulk/imports/status.ts'
 import { HttpError } from '../errors.ts'
+import { acceptRequest } from '../jobs/async-requests.ts'
 import { depthOf } from '../request/depth.ts'
-import { wantsPretty } from '../request/negotiate.ts'
+import { readJson, readPreferences, wantsPretty } from '../request/negotiate.ts'
+import type { Route } from '../request/operation.ts'
+import { charge, unitsOf } from '../request/quota.ts'
 import { auditRefusal } from '../request/refusals.ts'
-import { failureReply, indented, withTracing } from '../request/reply.ts'
-import type { FhirReply, FhirRequest, Handle } from '../request/request.ts'
+import { FHIR_JSON, failureReply, indented, withTracing } from '../request/reply.ts'
+import type {
+  FhirReply,
+  FhirRequest,
+  Handle,
+  Interaction,
+  Preferences,
+} from '../request/request.ts'
+import { bundle } from '../rest/bundle/bundle.ts'
+import { readBundle } from '../rest/bundle/entries.ts'
+import type { Respond } from '../rest/bundle/run.ts'
+import {
+  createConditional,
+  deleteConditional,
+  patchConditional,
+  updateConditional,
+} from '../rest/conditional.ts'
+import { history, historyOf } from '../rest/history.ts'
 import { answerOnce, isIdempotent } from '../rest/idempotency.ts'
+import { create, patch, read, remove, update, vread } from '../rest/resources.ts'
+import { search, searchCompartment, searchSystem } from '../rest/search/search.ts'
 import type { Services } from '../services.ts'
+import type { Version } from '../store/rows/version.ts'
+import { handleJob, readAsyncJob } from './jobs.ts'
+import { capabilities } from './metadata.ts'
 import { operations } from './operations.ts'
-import { respond } from './respond.ts'
+import { checkHead, findRoute } from './route.ts'
 
 /** Never throws for a caller's fault: failures are replies with an OperationOutcome. */
 export const handle: Handle = (services, principal, request) =>
@@ -78,4 +106,132 @@ function isStored(path: string): boolean {
   const [, operation] = /\$([\w-]+)/.exec(path) ?? []
   if (operation === undefined) return path.startsWith('OperationOutcome')
   return operation === 'execute' || operations.every(({ name }) => name !== operation)
+}
+
+/** Paths of jobs, which are no interactions: each is answered before anything else runs, and costs no load units. */
+const JOB_PATHS: readonly { readonly below: string; readonly answer: Handle }[] = [
+  { below: 'job/', answer: handleJob },
+  { below: 'bulkdata/import/', answer: handleImport },
+  { below: 'bulkdata/', answer: handleExport },
+]
+
+/** Types whose resources are not all stored as such. */
+const READS: Readonly<Record<string, typeof readAsyncJob>> = { AsyncJob: readAsyncJob }
+
+/** Answers one request. Errors: HttpError for whatever is the caller's fault. */
+export async function respond(
+  services: Services,
+  principal: Principal,
+  request: FhirRequest,
+): Promise<FhirReply> {
+  const job = JOB_PATHS.find(({ below }) => request.path.startsWith(below))
+  if (job !== undefined) return job.answer(services, principal, request)
+  const route = findRoute(request.method, request.path)
+  if (request.isHead) checkHead(route)
+  const item = await charge(services, principal, request, unitsOf(route))
+  const reply = await answerRoute(services, principal, request, route)
+  return item === undefined ? reply : { ...reply, headers: { RateLimit: item, ...reply.headers } }
+}
+
+async function answerRoute(
+  services: Services,
+  principal: Principal,
+  request: FhirRequest,
+  route: Route,
+): Promise<FhirReply> {
+  if (route.kind === 'operation') {
+    const { operation, type, id, rest } = route
+    const call = { services, principal, request, type, id, rest }
+    if (operation.area !== undefined) requireArea(principal, operation.area)
+    if (operation.ownFormat) return operation.run(call)
+    const asked = readPreferences(request)
+    return finish(await operation.run(call), asked)
+  }
+  const version = await versionWithContent(services, principal, request, route)
+  if (version !== undefined) return contentReply(services, request, version)
+  const preferences = readPreferences(request)
+  const reply = await run({ services, principal, request, preferences }, route)
+  return finish(reply, preferences)
+}
+
+/** The bundle charges the cost of its entries. */
+const answerEntry: Respond = (services, principal, request) =>
+  answerRoute(services, principal, request, findRoute(request.method, request.path))
+
+/** The Accept of content names its media type, which is not for `readPreferences` to judge. */
+function versionWithContent(
+  { repository }: Services,
+  principal: Principal,
+  request: FhirRequest,
+  route: Route,
+): Promise<Version> | undefined {
+  if (!('type' in route) || route.type !== 'Binary' || !wantsContent(request)) return undefined
+  if (route.kind === 'read') return repository.read(principal, route.type, route.id)
+  if (route.kind !== 'vread') return undefined
+  return repository.readVersion(principal, route.type, route.id, route.vid)
+}
+
+type InteractionRoute = Exclude<Route, { readonly kind: 'operation' }>
+
+async function run(interaction: Interaction, route: InteractionRoute): Promise<FhirReply> {
+  const { headers } = interaction.request
+  switch (route.kind) {
+    case 'read':
+      return READS[route.type]?.(interaction, route.id) ?? read(interaction, route.type, route.id)
+    case 'vread':
+      return vread(interaction, route.type, route.id, route.vid)
+    case 'history':
+      return history(interaction, route.type, route.id)
+    case 'create': {
+      const criteria = headers['if-none-exist']
+      return criteria === undefined
+        ? create(interaction, route.type)
+        : createConditional(interaction, route.type, criteria)
+    }
+    case 'update':
+      return update(interaction, route.type, route.id)
+    case 'patch':
+      return patch(interaction, route.type, route.id)
+    case 'delete':
+      return remove(interaction, route.type, route.id)
+    case 'conditional-update':
+      return updateConditional(interaction, route.type)
+    case 'conditional-patch':
+      return patchConditional(interaction, route.type)
+    case 'conditional-delete':
+      return deleteConditional(interaction, route.type)
+    case 'search':
+    case 'search-form':
+      if (interaction.preferences.respondAsync) return acceptRequest(interaction)
+      return search(interaction, route.type)
+    case 'bundle': {
+      const { request, services } = interaction
+      const asked = readBundle(readJson(request), services.config, findRoute)
+      if (interaction.preferences.respondAsync) return acceptRequest(interaction)
+      return bundle(interaction, asked, answerEntry)
+    }
+    case 'metadata':
+      return capabilities(interaction)
+    case 'system-search':
+      if (interaction.preferences.respondAsync) return acceptRequest(interaction)
+      return searchSystem(interaction)
+    case 'type-history':
+      return historyOf(interaction, route.type)
+    case 'system-history':
+      return historyOf(interaction, undefined)
+    case 'compartment-search':
+      if (interaction.preferences.respondAsync) return acceptRequest(interaction)
+      return searchCompartment(interaction, route)
+    default:
+      return route satisfies never
+  }
+}
+
+/** Content type, applied preferences and indentation, the same for every interaction. */
+function finish(reply: FhirReply, preferences: Preferences): FhirReply {
+  const { contentType, applied, pretty } = preferences
+  const headers: Record<string, string> = { ...reply.headers }
+  if (headers['Content-Type'] === FHIR_JSON) headers['Content-Type'] = contentType
+  if (applied !== '') headers['Preference-Applied'] ??= applied
+  return { ...(pretty ? indented(reply) : reply), headers }
 }

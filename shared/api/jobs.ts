@@ -41,10 +41,7 @@ export const cancel: Operation = {
   },
 }
 
-/** Whether a path below `fhir/R4/` belongs to this file. */
-export function isJobPath(path: string): boolean {
-  return /^job\/[^/]+\/(status|result)$/.test(path)
-}
+const PATH = /^job\/([^/]+)\/(status|result)$/
 
 /** `job/:id/status` and `job/:id/result`. Errors: 404, 405, 409 while it runs. */
 export async function handleJob(
@@ -52,7 +49,8 @@ export async function handleJob(
   principal: Principal,
   request: FhirRequest,
 ): Promise<FhirReply> {
-  const [, id = '', what] = request.path.split('/')
+  const [, id, what] = PATH.exec(request.path) ?? []
+  if (id === undefined) throw notFound()
   if (what === 'result') {
     if (request.method !== 'GET') throw methodNotAllowed('GET')
     return result(await readJob(services, principal, id))

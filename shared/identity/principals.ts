@@ -3,7 +3,6 @@
  * again, and never served beyond 4 s; so a change takes effect in every process within 5 s and a
  * busy session never waits for the database.
  */
-
 import { AREAS } from '../access/areas.ts'
 import { builtInAccess, patientOf } from '../access/built-in.ts'
 import { type Access, compilePolicies } from '../access/compile.ts'
@@ -23,7 +22,7 @@ import type { OwnParametersReader } from '../store/index/custom-parameters.ts'
 import { Keys } from '../store/index/keys.ts'
 import type { Repository } from '../store/repository.ts'
 import { freshCache } from '../store/rows/fresh-cache.ts'
-import { readSalt } from '../store/rows/salt.ts'
+import { readSalt } from '../store/rows/tenants.ts'
 import { unitsOf } from '../store/search/tests/units.ts'
 import {
   type MembershipContext,

@@ -24,7 +24,7 @@ import { isObject, type Resource } from '../fhir/resource.ts'
 import type { Logger } from '../log.ts'
 import type { Database } from '../platform/postgres/database.ts'
 import type { Repository } from '../store/repository.ts'
-import { readSalt } from '../store/rows/salt.ts'
+import { readSalt } from '../store/rows/tenants.ts'
 
 const RELOAD_AFTER_MS = 10_000
 /** Within the ten minutes that a key is published before it signs, every process has seen it. */

@@ -5,10 +5,10 @@ import { SYSTEM_PROJECT } from '../access/project-context.ts'
 import type { Config } from '../config/config.ts'
 import { badRequest } from '../errors.ts'
 import { isResource, type Reference, type Resource } from '../fhir/resource.ts'
+import { requirePolicies } from '../identity/write-rules.ts'
 import type { Repository } from '../store/repository.ts'
 import { parseVersion } from '../store/rows/rows.ts'
 import type { WriteResult } from '../store/rows/version.ts'
-import { requirePolicies } from '../store/write/registry.ts'
 
 const BOT_TEMPLATE = `import { BotEvent, MedplumClient } from '@medplum/core';
 

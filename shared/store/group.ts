@@ -36,7 +36,7 @@ export interface Group {
  */
 export class GroupRefused extends Error {}
 
-/** Why a piece did not go on: another one has failed. */
+/** A piece did not go on, since another one has failed. */
 class Abandoned extends Error {}
 
 /** Pieces are started in portions, so that other requests get their turn. */
@@ -51,36 +51,84 @@ interface Waiting<Call, Answer> {
 }
 
 /** `alone` sends a statement a write, so that each failure finds its owner. */
-export function createGroup(connection: Connection, alone: boolean): Group {
-  let live = 0
-  let hasFailed = false
-  let failure: unknown
-  let afterWrites = () => {}
-  const reads: Waiting<RowKey, VersionRow | undefined>[] = []
-  const deletions: Waiting<Deletion, readonly Deleted[]>[] = []
-  const writes: Waiting<Write, readonly Written[]>[] = []
+export class StatementGroup implements Group {
+  readonly #connection: Connection
+  readonly #alone: boolean
+  #live = 0
+  #hasFailed = false
+  #failure: unknown
+  #afterWrites = () => {}
+  readonly #reads: Waiting<RowKey, VersionRow | undefined>[] = []
+  readonly #deletions: Waiting<Deletion, readonly Deleted[]>[] = []
+  readonly #writes: Waiting<Write, readonly Written[]>[] = []
+  readonly fetch: Fetch = (key) => this.#wait(this.#reads, key)
+  readonly submit: Submit = (write) => this.#wait(this.#writes, write)
+  readonly remove: Group['remove'] = (deletion) => this.#wait(this.#deletions, deletion)
 
-  function wait<Call, Answer>(list: Waiting<Call, Answer>[], call: Call): Promise<Answer> {
+  constructor(connection: Connection, alone: boolean) {
+    this.#connection = connection
+    this.#alone = alone
+  }
+
+  async run<T>(
+    pieces: readonly (() => Promise<T>)[],
+    failed: (index: number, error: unknown) => unknown,
+    sent: () => void,
+  ) {
+    this.#live += pieces.length
+    this.#afterWrites = sent
+    const running: Promise<unknown>[] = []
+    const failures: { index: number; error: unknown }[] = []
+    const results: T[] = []
+    for (const [index, piece] of pieces.entries()) {
+      if (index % PORTION === PORTION - 1) await nextTurn()
+      running.push(
+        piece()
+          .then((result) => {
+            results[index] = result
+          })
+          .catch((error: unknown) => {
+            this.#hasFailed = true
+            failures.push({ index, error })
+          })
+          .finally(() => {
+            this.#live -= 1
+            this.#sendWhenAllWait()
+          }),
+      )
+    }
+    await Promise.all(running)
+    const first = failures
+      .filter(({ error }) => !(error instanceof Abandoned))
+      .sort((a, b) => a.index - b.index)[0]
+    if (first !== undefined) throw failed(first.index, first.error)
+    return results
+  }
+
+  #wait<Call, Answer>(list: Waiting<Call, Answer>[], call: Call): Promise<Answer> {
     return new Promise((resolve, reject) => {
       list.push({ call, resolve, reject })
-      sendWhenAllWait()
+      this.#sendWhenAllWait()
     })
   }
 
-  function sendWhenAllWait(): void {
-    const waiting = reads.length + deletions.length + writes.length
-    if (waiting === 0 || waiting < live) return
+  #sendWhenAllWait(): void {
+    const waiting = this.#reads.length + this.#deletions.length + this.#writes.length
+    if (waiting === 0 || waiting < this.#live) return
     // Failures reach the pieces through `reject`; the functions themselves do not throw.
-    if (reads.length > 0) void sendReads(reads.splice(0))
-    else void sendWrites(deletions.splice(0), writes.splice(0))
+    if (this.#reads.length > 0) void this.#sendReads(this.#reads.splice(0))
+    else void this.#sendWrites(this.#deletions.splice(0), this.#writes.splice(0))
   }
 
-  async function sendReads(asked: typeof reads): Promise<void> {
-    await answer(asked, (calls) => fetchAll(connection, calls))
+  async #sendReads(asked: Waiting<RowKey, VersionRow | undefined>[]): Promise<void> {
+    await this.#answer(asked, (calls) => fetchAll(this.#connection, calls))
   }
 
-  async function sendWrites(removed: typeof deletions, written: typeof writes): Promise<void> {
-    if (hasFailed) {
+  async #sendWrites(
+    removed: Waiting<Deletion, readonly Deleted[]>[],
+    written: Waiting<Write, readonly Written[]>[],
+  ): Promise<void> {
+    if (this.#hasFailed) {
       for (const { reject } of [...removed, ...written]) reject(new Abandoned())
       return
     }
@@ -91,53 +139,53 @@ export function createGroup(connection: Connection, alone: boolean): Group {
       givesAccounts(call) ? 'givers' : 'others',
     )
     const kinds = [
-      () => answerAll(removed, sendDeletions),
+      () => this.#answerAll(removed, (calls) => this.#sendDeletions(calls)),
       // Statements behind it see the patients that their rows inherit from.
-      () => answerAll(givers, sendRows),
-      () => answerAll(others, sendRows),
+      () => this.#answerAll(givers, (calls) => this.#sendRows(calls)),
+      () => this.#answerAll(others, (calls) => this.#sendRows(calls)),
       () =>
-        answerAll(
+        this.#answerAll(
           written.filter(({ call }) => call.kind === 'update'),
-          sendRows,
+          (calls) => this.#sendRows(calls),
         ),
     ]
     const answered: Promise<void>[] = []
     for (const send of kinds) {
       answered.push(send())
-      if (alone) await answered.at(-1)
+      if (this.#alone) await answered.at(-1)
     }
-    afterWrites()
+    this.#afterWrites()
     await Promise.all(answered)
   }
 
-  const sendDeletions = async (calls: readonly Deletion[]) => {
-    const rows = await connection.query<Deleted>(deleteStatement(calls))
+  async #sendDeletions(calls: readonly Deletion[]) {
+    const rows = await this.#connection.query<Deleted>(deleteStatement(calls))
     const found = Map.groupBy(rows, ({ n }) => n)
     return calls.map((_, i) => found.get(i + 1) ?? [])
   }
 
-  const sendRows = async (calls: readonly Write[]) => {
+  async #sendRows(calls: readonly Write[]) {
     const { name, ...statement } = writeStatement(calls)
     const isNamed = name !== undefined && calls.length <= NAMED_ROWS
-    const rows = await connection.query<Written>(isNamed ? { name, ...statement } : statement)
+    const rows = await this.#connection.query<Written>(isNamed ? { name, ...statement } : statement)
     const found = Map.groupBy(rows, ({ n }) => n)
     return calls.map((_, i) => found.get(i + 1) ?? [])
   }
 
-  async function answerAll<Call extends Deletion | Write, Answer>(
+  async #answerAll<Call extends Deletion | Write, Answer>(
     list: Waiting<Call, Answer>[],
     send: (calls: readonly Call[]) => Promise<readonly Answer[]>,
   ): Promise<void> {
     if (list.length === 0) return
     const sorted = list.toSorted((a, b) => compareRows(a.call, b.call))
-    if (!alone) return answer(sorted, send)
+    if (!this.#alone) return this.#answer(sorted, send)
     for (const one of sorted) {
-      if (hasFailed) one.reject(new Abandoned())
-      else await answer([one], send)
+      if (this.#hasFailed) one.reject(new Abandoned())
+      else await this.#answer([one], send)
     }
   }
 
-  async function answer<Call, Answer>(
+  async #answer<Call, Answer>(
     list: readonly Waiting<Call, Answer>[],
     send: (calls: readonly Call[]) => Promise<readonly Answer[]>,
   ): Promise<void> {
@@ -148,53 +196,13 @@ export function createGroup(connection: Connection, alone: boolean): Group {
         resolve(answers[i] as Answer)
       })
     } catch (error) {
-      // What was sent behind a statement that failed is given the reason of that one.
-      const isEcho = error === failure
-      hasFailed = true
-      failure ??= error
+      // What was sent behind a statement that failed gets the reason of that one.
+      const isEcho = error === this.#failure
+      this.#hasFailed = true
+      this.#failure ??= error
       const isRefused = error instanceof SqlError && list.length > 1
       const refused = isRefused ? new GroupRefused(error.message, { cause: error }) : error
       for (const { reject } of list) reject(isEcho ? new Abandoned() : refused)
     }
-  }
-
-  return {
-    fetch: (key) => wait(reads, key),
-    submit: (write) => wait(writes, write),
-    remove: (deletion) => wait(deletions, deletion),
-    async run<T>(
-      pieces: readonly (() => Promise<T>)[],
-      failed: (index: number, error: unknown) => unknown,
-      sent: () => void,
-    ) {
-      live += pieces.length
-      afterWrites = sent
-      const running: Promise<unknown>[] = []
-      const failures: { index: number; error: unknown }[] = []
-      const results: T[] = []
-      for (const [index, piece] of pieces.entries()) {
-        if (index % PORTION === PORTION - 1) await nextTurn()
-        running.push(
-          piece()
-            .then((result) => {
-              results[index] = result
-            })
-            .catch((error: unknown) => {
-              hasFailed = true
-              failures.push({ index, error })
-            })
-            .finally(() => {
-              live -= 1
-              sendWhenAllWait()
-            }),
-        )
-      }
-      await Promise.all(running)
-      const first = failures
-        .filter(({ error }) => !(error instanceof Abandoned))
-        .sort((a, b) => a.index - b.index)[0]
-      if (first !== undefined) throw failed(first.index, first.error)
-      return results
-    },
   }
 }

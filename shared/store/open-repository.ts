@@ -1,5 +1,4 @@
 /** The repository as it runs: each of its calls → the file that does it. */
-
 import { LRUCache } from 'lru-cache'
 import { INTERACTIONS } from '../access/grant.ts'
 import type { Principal } from '../access/principal.ts'
@@ -9,27 +8,20 @@ import type { Logger } from '../log.ts'
 import { addMail } from '../platform/mail/mails.ts'
 import type { Database } from '../platform/postgres/database.ts'
 import { lockStatement } from '../platform/postgres/transaction.ts'
-import { createQuietProjects, outlastLeases } from './events/no-subscriber-leases.ts'
+import { createQuietProjects } from './events/no-subscriber-leases.ts'
 import { createWatchers } from './events/subscribers.ts'
 import { type OwnParametersReader, openOwnParameters } from './index/custom-parameters.ts'
 import { Keys } from './index/keys.ts'
 import { withLinked } from './linked.ts'
-import {
-  historyInSight,
-  inSight,
-  manyInSight,
-  readBinaries,
-  requireInSight,
-} from './read/binaries.ts'
+import { readBinaries, withBinarySight } from './read/binaries.ts'
 import { history, historyOf } from './read/history.ts'
 import { metaSummary } from './read/meta-summary.ts'
 import { read, readMany, readVersion } from './read/read-judged.ts'
 import type { Repository, Transaction } from './repository.ts'
-import { type ProgramRights, type Store, type Transact, until } from './rows/context.ts'
-import { createFetch, fetchTogether } from './rows/fetch.ts'
+import { type Store, type Transact, until, type WritePart, type WriteRule } from './rows/context.ts'
+import { createFetch, createRecentVersions, fetchTogether } from './rows/fetch.ts'
 import { rowKey } from './rows/read.ts'
 import { createTenants } from './rows/tenants.ts'
-import { createRecentVersions } from './rows/version-cache.ts'
 import { criteriaSql, needsSql, readJudged } from './rulings/rulings.ts'
 import { readCompartment } from './search/compartment.ts'
 import { searchDeleted } from './search/deleted.ts'
@@ -52,22 +44,21 @@ import { createPlanned, planCreate } from './write/planned.ts'
 import { remove } from './write/remove.ts'
 import { patch, update } from './write/write.ts'
 
-const PUBLIC = { reach: 'public', only: [], never: [], userAgent: '' } as const
 const SEEN_CODES = 50_000
 const WARNED = 10_000
 const ACCOUNT_HOLDERS = 10_000
 
+/** What features register: rules for writes by type, and parts of the writing statements in their order. */
+export interface WriteFeatures {
+  readonly rules: readonly WriteRule[]
+  readonly parts: readonly WritePart[]
+}
+
 export interface RepositoryOptions {
   readonly ownParameters?: OwnParametersReader
   readonly log?: Logger
-  /** Told when the outbox has got something. */
+  /** Runs when the outbox has got something. */
   readonly announce?: Store['announce']
-  /** Without it nobody but administrators writes programs that have a membership. */
-  readonly programRights?: ProgramRights
-  /** Where Subscriptions may send to; only to public addresses by default. */
-  readonly hookTargets?: Store['hookTargets']
-  /** External attachments are fetched; not by default. */
-  readonly autoDownload?: boolean
 }
 
 const DAMAGED = 'A stored version cannot be read, and was passed over'
@@ -76,6 +67,7 @@ const FAILED = 'A search parameter of a Project fails on a resource, which has n
 /** Reads the salt of the search keys, so the schema must be there. Errors: 503. */
 export async function openRepository(
   database: Database,
+  { rules, parts }: WriteFeatures,
   options: RepositoryOptions = {},
 ): Promise<Repository> {
   const [row] = await database.query<{ salt: Buffer }>({
@@ -109,10 +101,9 @@ export async function openRepository(
     seenCodes: { has: (key) => seen.has(key), add: (key) => void seen.set(key, true) },
     holders: { has: (id) => holders.has(id), add: (id) => void holders.set(id, true) },
     announce: options.announce ?? (() => {}),
-    activated: outlastLeases,
-    programRights: options.programRights ?? (async () => [undefined]),
-    hookTargets: options.hookTargets ?? PUBLIC,
-    autoDownload: options.autoDownload ?? false,
+    written: async (part, row) => part.committed?.(row),
+    rules: new Map(rules.map((rule) => [rule.type, rule])),
+    parts,
     turns: createTurns(),
     deferred: undefined,
   }
@@ -156,13 +147,65 @@ interface Transactions {
 }
 
 function repositoryOf(store: Store, transactions: Transactions): Repository {
-  return withLinked(ownRepository(store, transactions))
+  return withLinked(withBinarySight(store, ownRepository(store, transactions)))
 }
 
-/** Of the Principal's own Project, searches aside. */
+/** The Principal's own Project, searches aside. */
 function ownRepository(store: Store, transactions: Transactions): Repository {
-  const transact = transactions.run
-  /** In a transaction where a policy takes PostgreSQL to judge what was written. */
+  return {
+    ...readsOf(store),
+    ...writesOf(store, transactions.run),
+    ...searchesOf(store),
+    feature: opener(store, transactions.run),
+    transaction: transactions.runAll,
+    sideBySide: () => {
+      const { connection } = store
+      const shared = { fetch: fetchTogether(connection), remove: removeTogether(connection) }
+      return repositoryOf({ ...store, ...shared }, transactions)
+    },
+  }
+}
+
+type Reads =
+  | 'read'
+  | 'readMany'
+  | 'readBinaries'
+  | 'readVersion'
+  | 'history'
+  | 'historyOf'
+  | 'rulings'
+  | 'metaSummary'
+
+function readsOf(store: Store): Pick<Repository, Reads> {
+  return {
+    read: (principal, type, id) => read(store, principal, type, id),
+    readMany: (principal, references, signal) =>
+      readMany(until(store, signal), principal, references),
+    readBinaries: (principal, ids) => readBinaries(store, principal, ids),
+    readVersion: (principal, type, id, ver) => readVersion(store, principal, type, id, ver),
+    history: (principal, type, id, request) => history(store, principal, type, id, request),
+    historyOf: (principal, type, request) => historyOf(store, principal, type, request),
+    rulings: async (principal, type, id) => {
+      const found = await readJudged(store, principal, type, id, INTERACTIONS)
+      if (found === undefined) throw notFound()
+      return found.rulings
+    },
+    metaSummary: (principal, type) => metaSummary(store, principal, type),
+  }
+}
+
+type Writes =
+  | 'create'
+  | 'planCreate'
+  | 'update'
+  | 'patch'
+  | 'delete'
+  | 'createConditional'
+  | 'updateConditional'
+  | 'deleteConditional'
+
+function writesOf(store: Store, transact: Transact): Pick<Repository, Writes> {
+  /** Runs in a transaction where it takes PostgreSQL to judge what was written. */
   const judged = <T>(
     principal: Principal,
     type: string,
@@ -180,52 +223,39 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
         create(inner, principal, resource, options),
       ),
     planCreate: (principal, resource, plans) => planCreate(store, principal, resource, plans),
-    read: async (principal, type, id) => {
-      const version = await read(store, principal, type, id)
-      return type === 'Binary' ? inSight(store, principal, version) : version
-    },
-    readMany: async (principal, references, signal) => {
-      const versions = await readMany(until(store, signal), principal, references)
-      const hasBinary = references.some(({ type }) => type === 'Binary')
-      return hasBinary ? manyInSight(store, principal, versions) : versions
-    },
-    readBinaries: (principal, ids) => readBinaries(store, principal, ids),
-    readVersion: async (principal, type, id, ver) => {
-      const version = await readVersion(store, principal, type, id, ver)
-      return type === 'Binary' ? inSight(store, principal, version) : version
-    },
-    history: async (principal, type, id, request) => {
-      const found = await history(store, principal, type, id, request)
-      return type === 'Binary' ? historyInSight(store, principal, found) : found
-    },
-    historyOf: async (principal, type, request) => {
-      const found = await historyOf(store, principal, type, request)
-      const versions = await manyInSight(store, principal, found.versions)
-      return { ...found, versions: versions.filter((version) => version !== undefined) }
-    },
-    update: async (principal, resource, options) => {
-      const { resourceType: type, id = '' } = resource
-      if (type === 'Binary') await requireInSight(store, principal, id)
-      return judged(principal, type, 'update', (inner) =>
+    update: (principal, resource, options) =>
+      judged(principal, resource.resourceType, 'update', (inner) =>
         update(inner, principal, resource, options),
-      )
-    },
-    patch: async (principal, type, id, change, options) => {
-      if (type === 'Binary') await requireInSight(store, principal, id)
-      return judged(principal, type, 'update', (inner) =>
+      ),
+    patch: (principal, type, id, change, options) =>
+      judged(principal, type, 'update', (inner) =>
         patch(inner, principal, type, id, change, options),
-      )
-    },
+      ),
+    delete: (principal, type, id, options) => remove(store, principal, type, id, options),
+    createConditional: (principal, resource, condition, options) =>
+      createConditional(store, transact, principal, resource, condition, options),
+    updateConditional: (principal, resource, condition, options) =>
+      updateConditional(store, transact, principal, resource, condition, options),
+    deleteConditional: (principal, condition, limit) =>
+      deleteConditional(store, transact, principal, condition, limit),
+  }
+}
+
+type Searches =
+  | 'criteriaSql'
+  | 'search'
+  | 'finder'
+  | 'searchDeleted'
+  | 'explain'
+  | 'searchTypes'
+  | 'searchMany'
+  | 'searchPerReference'
+  | 'countPerReference'
+  | 'compartment'
+
+function searchesOf(store: Store): Pick<Repository, Searches> {
+  return {
     criteriaSql: (principal, type, grant) => criteriaSql(store, principal, type, grant),
-    delete: async (principal, type, id, options) => {
-      if (type === 'Binary') await requireInSight(store, principal, id)
-      return remove(store, principal, type, id, options)
-    },
-    rulings: async (principal, type, id) => {
-      const found = await readJudged(store, principal, type, id, INTERACTIONS)
-      if (found === undefined) throw notFound()
-      return found.rulings
-    },
     search: (principal, request, signal) => search(until(store, signal), principal, request),
     finder: (principal, request) => finder(store, principal, request),
     searchDeleted: (principal, request) => searchDeleted(store, principal, request),
@@ -238,20 +268,6 @@ function ownRepository(store: Store, transactions: Transactions): Repository {
     countPerReference: (principal, wanted, signal) =>
       countPerReference(until(store, signal), principal, wanted),
     compartment: (principal, request) => readCompartment(store, principal, request),
-    createConditional: (principal, resource, condition, options) =>
-      createConditional(store, transact, principal, resource, condition, options),
-    updateConditional: (principal, resource, condition, options) =>
-      updateConditional(store, transact, principal, resource, condition, options),
-    deleteConditional: (principal, condition, limit) =>
-      deleteConditional(store, transact, principal, condition, limit),
-    metaSummary: (principal, type) => metaSummary(store, principal, type),
-    feature: opener(store, transact),
-    transaction: transactions.runAll,
-    sideBySide: () => {
-      const { connection } = store
-      const shared = { fetch: fetchTogether(connection), remove: removeTogether(connection) }
-      return repositoryOf({ ...store, ...shared }, transactions)
-    },
   }
 }
 

@@ -22,7 +22,7 @@ import type { Judged } from './rulings/rows.ts'
 import type { CompartmentPage, CompartmentRequest } from './search/compartment.ts'
 import type { Explanation } from './search/explain.ts'
 import type { ReferenceSearch } from './search/per-reference.ts'
-import type { PlannedCreates } from './write/planned-creates.ts'
+import type { PlannedCreates } from './write/planned-rows.ts'
 
 export interface Repository {
   /** Errors: 403 not allowed, 400 bad reference, 409 unique violation. One SQL statement. */

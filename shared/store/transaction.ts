@@ -3,13 +3,13 @@
 import type { Database } from '../platform/postgres/database.ts'
 import type { Connection } from '../platform/postgres/statement.ts'
 import type { TransactionOptions } from '../platform/postgres/transaction.ts'
-import { requirePlaces } from './events/subscriptions.ts'
-import { createGroup, type Group, GroupRefused } from './group.ts'
+import { type Group, GroupRefused, StatementGroup } from './group.ts'
 import type { Guard } from './repository.ts'
 import type { Store } from './rows/context.ts'
 import { type Fetch, fetchAll, type RowKey } from './rows/fetch.ts'
 import type { CheckedReference } from './rows/ports.ts'
 import type { VersionRow } from './rows/rows.ts'
+import type { PartWritten, StatementPart } from './rows/write-rows.ts'
 import { retrying } from './write/coalesce.ts'
 import { conditionKey } from './write/conditional.ts'
 import { checkReferences, invalidReferences, missingReferences } from './write/references.ts'
@@ -71,11 +71,12 @@ export async function inTransaction<T>(
   const announce = () => {
     hasEvents = true
   }
-  const activating = new Set<number>()
-  const activated = async (project: number) => void activating.add(project)
+  const done = new Map<StatementPart, PartWritten[]>()
+  const written: Store['written'] = async (part, row) =>
+    void done.set(part, [...(done.get(part) ?? []), row])
   const result = await database.transaction(async (connection) => {
     const deferred: CheckedReference[] = []
-    const group = createGroup(connection, alone)
+    const group = new StatementGroup(connection, alone)
     const ahead = createReadAhead(connection, group.fetch)
     const { submit, remove } = group
     const inner: Store = {
@@ -87,17 +88,18 @@ export async function inTransaction<T>(
       remove,
       seenCodes,
       announce,
-      activated,
+      written,
       deferred,
     }
     const result = await work({ store: inner, group, readAhead: ahead.read })
     await checkReferences(connection, deferred)
-    for (const project of activating) await requirePlaces(connection, project)
+    for (const [part, rows] of done) await part.beforeCommit?.(connection, rows)
     return result
   }, options)
   for (const key of codes) store.seenCodes.add(key)
   if (hasEvents) store.announce()
-  await Promise.all([...activating].map(store.activated))
+  const rows = [...done].flatMap(([part, rows]) => rows.map((row) => [part, row] as const))
+  await Promise.all(rows.map(([part, row]) => store.written(part, row)))
   return result
 }
 

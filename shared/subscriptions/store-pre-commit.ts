@@ -156,7 +156,7 @@ function composed(
   place: Place,
   stored: Resource | undefined,
 ): VersionRow {
-  return rowOf(prepare(store, principal, resource, place, stored, {}), new Date())
+  return rowOf(prepare({ store, principal, resource, place, stored, options: {} }), new Date())
 }
 
 /** As `Events.withUnseen`. */

@@ -14,7 +14,6 @@ import { typeName, typeNumber } from '../fhir/definitions.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { Connection } from '../platform/postgres/statement.ts'
 import { outlastLeases } from '../store/events/no-subscriber-leases.ts'
-import { requireShown } from '../store/events/subscriptions.ts'
 import { ownParametersOf } from '../store/index/custom-parameters.ts'
 import { without } from '../store/read/redact.ts'
 import type { Store } from '../store/rows/context.ts'
@@ -26,6 +25,7 @@ import { hiddenBy, needsSql, rulingsOfContents } from '../store/rulings/rulings.
 import { judgeNew } from '../store/rulings/write.ts'
 import { accountsGiven } from '../store/write/accounts.ts'
 import { prepare, rowOf } from '../store/write/prepare.ts'
+import { requireShown } from './write-rule.ts'
 
 /** A Subscription of a socket and its terms. */
 export interface SocketWatch {
@@ -104,7 +104,7 @@ async function compose(
     own,
   }
   const { prepared } = judgeNew(store, principal, active, (next) =>
-    prepare(store, principal, next, place, undefined, {}),
+    prepare({ store, principal, resource: next, place, stored: undefined, options: {} }),
   )
   return rowOf(prepared, new Date())
 }

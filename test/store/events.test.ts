@@ -2,6 +2,7 @@ import t from 'tap'
 import { createQuietProjects, LEASE_MS } from '../../shared/store/events/no-subscriber-leases.ts'
 import { openRepository } from '../../shared/store/open-repository.ts'
 import type { Write } from '../../shared/store/rows/write-rows.ts'
+import { writeFeatures } from '../../shared/write-features.ts'
 import { openTestStore, statementsOf } from '../fixtures/store/store.ts'
 
 const { database, repository, aMember } = await openTestStore(t)
@@ -100,7 +101,7 @@ t.test('a process that knows that nobody waits does not ask again for a moment',
 t.test(
   'what begins after a Subscription is acknowledged is an event, in each process',
   async (t) => {
-    const other = await openRepository(database)
+    const other = await openRepository(database, writeFeatures())
     for (let round = 0; round < 4; round++) {
       const member = await aMember()
       const write = () => other.create(member, { resourceType: 'Patient' })
@@ -124,7 +125,7 @@ t.test(
 )
 
 t.test('a Subscription that a transaction brings is acknowledged as late', async (t) => {
-  const other = await openRepository(database)
+  const other = await openRepository(database, writeFeatures())
   const member = await aMember()
   await other.create(member, { resourceType: 'Patient' })
   await repository.transaction((inner) => inner.create(member, aSubscription('Patient')))

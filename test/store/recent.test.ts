@@ -3,11 +3,12 @@ import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { createMaintenance } from '../../shared/jobs/upkeep/maintenance.ts'
 import { openRepository } from '../../shared/store/open-repository.ts'
+import { writeFeatures } from '../../shared/write-features.ts'
 import { openTestStore, statementsOf, statusOf, system } from '../fixtures/store/store.ts'
 
 const { database, repository, aMember } = await openTestStore(t)
 /** As another process has one. */
-const other = await openRepository(database)
+const other = await openRepository(database, writeFeatures())
 const member = await aMember({}, { updateAsCreate: true })
 
 const aPatient = (more: object = {}): Resource => ({

@@ -6,6 +6,7 @@ import { createLogger } from '../../shared/log.ts'
 import { type Database, openDatabase } from '../../shared/platform/postgres/database.ts'
 import { migrate } from '../../shared/store/migrate.ts'
 import { openRepository } from '../../shared/store/open-repository.ts'
+import { writeFeatures } from '../../shared/write-features.ts'
 import { databaseUrl, system } from '../fixtures/store/store.ts'
 
 const ROOT = new URL('../../', import.meta.url)
@@ -62,7 +63,7 @@ t.test('migrations may run twice and at once', async (t) => {
 t.test('a database that has all older migrations goes on with what it holds', async (t) => {
   const database = await anEmptyDatabase(t)
   await migrate(database)
-  const repository = await openRepository(database)
+  const repository = await openRepository(database, writeFeatures())
   const { id } = await repository.create(system, { resourceType: 'Project', name: 'Old' })
   const names = replacedNames()
   t.equal(names.length, 30)
@@ -70,7 +71,7 @@ t.test('a database that has all older migrations goes on with what it holds', as
 
   await migrate(database)
   t.same(await applied(database), FILES)
-  const again = await openRepository(database)
+  const again = await openRepository(database, writeFeatures())
   t.match(await again.read(system, 'Project', id), { id, content: /"name":"Old"/ })
 })
 
@@ -99,7 +100,7 @@ t.test('a release that is rolled back tolerates the migrations of the newer one'
 
   await migrate(database)
   t.same(await applied(database), [...FILES, '999-of-a-newer-version.ts'])
-  const repository = await openRepository(database)
+  const repository = await openRepository(database, writeFeatures())
   await t.resolves(repository.create(system, { resourceType: 'Project', name: 'Rolled back' }))
 })
 

@@ -6,7 +6,7 @@
 import { badRequest } from '../../errors.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
 import type { Principal } from '../principal.ts'
-import { SECRETS } from '../subscription.ts'
+import { SECRETS, SUBSCRIPTION } from '../subscription.ts'
 
 interface Masks {
   /** Never in any answer. */
@@ -103,9 +103,14 @@ export function masked(
   }
 }
 
+/** True when versions of the type may hold secrets of their author. */
+export function isMasked(type: string): boolean {
+  return type === SUBSCRIPTION
+}
+
 /** True when a version may hold what is not for this Principal. */
 export function hasMasks(type: string, principal: Principal, author: string | undefined): boolean {
-  if (type !== 'Subscription' || principal.isProjectAdmin) return false
+  if (!isMasked(type) || principal.isProjectAdmin) return false
   return principal.profile === undefined || principal.profile !== author
 }
 
@@ -114,7 +119,7 @@ export function hasMasks(type: string, principal: Principal, author: string | un
  * for the stored value. Errors: 400.
  */
 export function refuseMasks({ resourceType, extension, channel }: Resource): void {
-  if (resourceType !== 'Subscription') return
+  if (!isMasked(resourceType)) return
   const header = isObject(channel) ? channel.header : undefined
   if (Array.isArray(header) && header.includes(MASK))
     throw hiddenValue('Subscription.channel.header')

@@ -16,7 +16,7 @@ import type { Principal } from '../principal.ts'
 /** Element path → value, of what is guarded. */
 type Parts = Readonly<Record<string, unknown>>
 
-const GUARDED: Readonly<Record<string, (resource: Resource) => Parts>> = {
+export const GUARDED: Readonly<Record<string, (resource: Resource) => Parts>> = {
   Bot: ({ runAsUser, system }) => ({ runAsUser, system }),
   // All but what it is called: a new element is guarded until somebody says otherwise.
   ClientApplication: ({ name: _name, description: _description, ...rest }) => withoutBase(rest),
@@ -24,13 +24,6 @@ const GUARDED: Readonly<Record<string, (resource: Resource) => Parts>> = {
   Subscription: secretsOf,
   // Its options are limits that administrators set.
   UserConfiguration: ({ option }) => ({ option }),
-}
-
-/** Types whose every write is looked at: besides those above, code and the audit trail. */
-const LOOKED_AT: ReadonlySet<string> = new Set([...Object.keys(GUARDED), 'AuditEvent', 'Binary'])
-
-export function isGuarded(type: string): boolean {
-  return LOOKED_AT.has(type)
 }
 
 const BASE = ['resourceType', 'id', 'meta', 'implicitRules', 'language', 'text', 'contained']

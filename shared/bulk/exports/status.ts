@@ -32,11 +32,6 @@ import {
 
 const PATH = /^bulkdata\/export\/([0-9a-fA-F-]{36})(?:\/files\/([^/]+))?$/
 
-/** Whether a path below `fhir/R4/` belongs to this file. */
-export function isExportPath(path: string): boolean {
-  return path.startsWith('bulkdata/')
-}
-
 /** Errors: 404 for whoever may not see it, 403 once its member has gone. */
 export async function handleExport(
   services: Services,

@@ -17,7 +17,7 @@ import {
 import { acceptResource } from '../../rest/interaction.ts'
 import type { Services } from '../../services.ts'
 import { isLegalId, normalId } from '../../store/rows/context.ts'
-import type { PlannedCreates } from '../../store/write/planned-creates.ts'
+import type { PlannedCreates } from '../../store/write/planned-rows.ts'
 
 /** A line as it stands in the input. */
 export interface ImportLine {

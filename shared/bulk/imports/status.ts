@@ -27,10 +27,6 @@ export function importUrl(services: Services, id: string): string {
   return absoluteUrl(services, `bulkdata/import/${id}`)
 }
 
-export function isImportPath(path: string): boolean {
-  return path.startsWith('bulkdata/import/')
-}
-
 /** Errors: 404 for what is unknown, cancelled, old or another's; 405. */
 export async function handleImport(
   services: Services,

@@ -9,7 +9,7 @@ import { charge, unitsOf } from '../../request/quota.ts'
 import { forgetDefinitions } from '../../rest/profiles.ts'
 import type { Services } from '../../services.ts'
 import type { WriteResult } from '../../store/rows/version.ts'
-import type { PlannedCreates } from '../../store/write/planned-creates.ts'
+import type { PlannedCreates } from '../../store/write/planned-rows.ts'
 import {
   idOf,
   isRead,

@@ -2,6 +2,7 @@
 import { may, REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { SYSTEM_PROJECT } from '../../access/project-context.ts'
+import { BOT, rebuildSchedules, removeScheduleOf } from '../../bots/schedules.ts'
 import { badRequest, forbidden, gone, notFound, refused } from '../../errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import {
@@ -13,7 +14,6 @@ import { type ReindexPosition, reindexPage, rewrite } from '../../store/index/re
 import type { Store } from '../../store/rows/context.ts'
 import { readRow } from '../../store/rows/read.ts'
 import { type ScanPage, type ScanPosition, scanPage } from '../../store/rows/scan.ts'
-import { BOT, rebuildSchedules, removeScheduleOf } from '../../store/rows/schedules.ts'
 import { ownJobProgress } from '../../store/rows/upkeep-jobs.ts'
 import type { Version } from '../../store/rows/version.ts'
 import { readJudged } from '../../store/rulings/rulings.ts'

@@ -1,5 +1,4 @@
 /** Batch and transaction. https://hl7.org/fhir/R4/http.html#transaction */
-
 import { undoable } from '../../binary/content.ts'
 import { Contended, HttpError, outcome } from '../../errors.ts'
 import { type ResponseEntry, responseEntry } from '../../fhir/bundle.ts'
@@ -8,8 +7,7 @@ import type { FhirReply, Interaction } from '../../request/request.ts'
 import type { Repository, Transaction } from '../../store/repository.ts'
 import { pageReply } from '../page-reply.ts'
 import { mayAsk } from '../pre-commit.ts'
-import { createAnswerRoom } from './answer-room.ts'
-import { requireWanted, withDeadline } from './deadline.ts'
+import { createAnswerRoom, requireWanted, withDeadline } from './deadline.ts'
 import { type BundleRequest, entryPath, inStages, type Stage } from './entries.ts'
 import { identify, planEntry, requireDistinct, type Step } from './identities.ts'
 import { isMissing, type MissingStep, MOST_MISSING, makeMissing } from './missing.ts'
@@ -60,16 +58,7 @@ async function runBatch(
     responses[index] = failedEntry(interaction, error, entries[index])
   }
   const room = createAnswerRoom(interaction.services.config.maxBundleBytes)
-  const plans: Plan[] = []
-  const hasQuestion = asksSomewhere(interaction)
-  for (const [index, entry] of entries.entries()) {
-    try {
-      if (entry instanceof HttpError) throw entry
-      plans.push(planEntry(interaction, entry, hasQuestion))
-    } catch (error) {
-      failed({ index }, error)
-    }
-  }
+  const plans = plansOf(interaction, entries, failed)
   const steps = await identify(interaction, plans, failed)
   const races = createRaces(interaction)
   const inside = through(interaction, interaction.services.repository.sideBySide())
@@ -113,8 +102,39 @@ async function runBatch(
       else await runPaid(one.step)
     }
   }
-  // Each may wait for a bot, which waits for its turn.
-  const asks = mayAsk(interaction)
+  await runStages(steps, { asks: mayAsk(interaction), run, runMissing })
+  return responses
+}
+
+/** Plans of the entries that can be run; `failed` gets the others. */
+function plansOf(
+  interaction: Interaction,
+  entries: BundleRequest['entries'],
+  failed: (entry: { readonly index: number }, error: unknown) => void,
+): readonly Plan[] {
+  const hasQuestion = asksSomewhere(interaction)
+  return entries.flatMap((entry, index) => {
+    try {
+      if (entry instanceof HttpError) throw entry
+      return [planEntry(interaction, entry, hasQuestion)]
+    } catch (error) {
+      failed({ index }, error)
+      return []
+    }
+  })
+}
+
+interface Running {
+  /** Each step may wait for a bot, which waits for its turn. */
+  readonly asks: boolean
+  readonly run: (step: Step) => Promise<void>
+  readonly runMissing: (portion: readonly MissingStep[]) => Promise<void>
+}
+
+async function runStages(
+  steps: readonly Step[],
+  { asks, run, runMissing }: Running,
+): Promise<void> {
   for (const { stage, items } of inStages(steps)) {
     const missing = items.filter(isMissing)
     for (let from = 0; from < missing.length; from += MOST_MISSING) {
@@ -126,7 +146,6 @@ async function runBatch(
       await inLanes(stage === 'operation' ? 1 : LANES[way], ways.get(way) ?? [], run)
     }
   }
-  return responses
 }
 
 function wayOf(

@@ -109,36 +109,3 @@ function isWatched(project: string): string {
 
 /** Nobody waits for anything in the Project of a row that is written. */
 export const IS_QUIET = 'not exists (select from active_subscription a where a.project = w.project)'
-
-/** Of a Subscription that is written: the type it waits for; null: it waits for nothing any more. */
-export interface Watch {
-  readonly type: number | null
-  /** When it stops by itself. */
-  readonly ends: Date | undefined
-}
-
-export function watchParts(watches: readonly Listed<Watch>[], bind: Bind): readonly string[] {
-  const numbers = bind(`{${watches.map(({ n }) => n).join(',')}}`, 'int[]')
-  const types = bind(`{${watches.map(({ item }) => item.type ?? 'null').join(',')}}`, 'smallint[]')
-  const ends = bind(
-    watches.map(({ item }) => item.ends ?? null),
-    'timestamptz[]',
-  )
-  return [
-    `a as (insert into active_subscription as a (project, id, watched, ver, since, ends)
-      select w.project, w.id, x.watched, w.ver, w.lu, x.ends
-      from unnest(${numbers}, ${types}, ${ends}) as x(n, watched, ends) join w using (n)
-      where x.watched is not null
-      on conflict (project, id) do update
-        set watched = excluded.watched, ver = excluded.ver, since = excluded.since,
-          ends = excluded.ends)`,
-    // A Subscription that is changed begins anew.
-    `an as (update subscription_state s set failures = 0, failing_since = null, orphan_since = null,
-        pauses = 0, paused_until = null
-      from unnest(${numbers}, ${types}) as x(n, watched) join w using (n)
-      where x.watched is not null and s.project = w.project and s.subscription = w.id)`,
-    `ax as (delete from active_subscription a
-      using unnest(${numbers}, ${types}) as x(n, watched) join w using (n)
-      where x.watched is null and a.project = w.project and a.id = w.id)`,
-  ]
-}

@@ -8,11 +8,58 @@ import type { Principal } from '../../access/principal.ts'
 import { notFound } from '../../errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import { isObject, type Meta, parseReference } from '../../fhir/resource.ts'
+import type { Repository } from '../repository.ts'
 import { isLegalId, type Store, scopeOf } from '../rows/context.ts'
 import { readRow } from '../rows/read.ts'
 import { toVersion } from '../rows/rows.ts'
 import type { BinaryHead, HistoryPage, Version } from '../rows/version.ts'
 import { readMany } from './read-judged.ts'
+
+const BINARY = 'Binary'
+
+/** The same Repository, whose Binaries are those in sight. */
+export function withBinarySight(store: Store, own: Repository): Repository {
+  const requireSight = async (principal: Principal, type: string, id: string) => {
+    if (type === BINARY) await requireInSight(store, principal, id)
+  }
+  return {
+    ...own,
+    read: async (principal, type, id) => {
+      const version = await own.read(principal, type, id)
+      return type === BINARY ? inSight(store, principal, version) : version
+    },
+    readMany: async (principal, references, signal) => {
+      const versions = await own.readMany(principal, references, signal)
+      const hasBinary = references.some(({ type }) => type === BINARY)
+      return hasBinary ? manyInSight(store, principal, versions) : versions
+    },
+    readVersion: async (principal, type, id, ver) => {
+      const version = await own.readVersion(principal, type, id, ver)
+      return type === BINARY ? inSight(store, principal, version) : version
+    },
+    history: async (principal, type, id, request) => {
+      const found = await own.history(principal, type, id, request)
+      return type === BINARY ? historyInSight(store, principal, found) : found
+    },
+    historyOf: async (principal, type, request) => {
+      const found = await own.historyOf(principal, type, request)
+      const versions = await manyInSight(store, principal, found.versions)
+      return { ...found, versions: versions.filter((version) => version !== undefined) }
+    },
+    update: async (principal, resource, options) => {
+      await requireSight(principal, resource.resourceType, resource.id ?? '')
+      return own.update(principal, resource, options)
+    },
+    patch: async (principal, type, id, change, options) => {
+      await requireSight(principal, type, id)
+      return own.patch(principal, type, id, change, options)
+    },
+    delete: async (principal, type, id, options) => {
+      await requireSight(principal, type, id)
+      return own.delete(principal, type, id, options)
+    },
+  }
+}
 
 /** The version itself. Errors: 404. */
 export async function inSight(
@@ -26,13 +73,13 @@ export async function inSight(
 }
 
 /** Errors: 404 for a Binary that may not be read, so may not be changed either. */
-export async function requireInSight(store: Store, principal: Principal, id: string) {
-  const row = await readRow(store, principal, 'Binary', id)
+async function requireInSight(store: Store, principal: Principal, id: string) {
+  const row = await readRow(store, principal, BINARY, id)
   if (row !== undefined) await inSight(store, principal, toVersion(row, id))
 }
 
 /** Without the versions that are out of sight. Errors: 404 when none is left. */
-export async function historyInSight(
+async function historyInSight(
   store: Store,
   principal: Principal,
   page: HistoryPage,
@@ -44,15 +91,15 @@ export async function historyInSight(
 }
 
 /** Those out of sight become undefined; other types stay. */
-export async function manyInSight(
+async function manyInSight(
   store: Store,
   principal: Principal,
   versions: readonly (Version | undefined)[],
 ): Promise<readonly (Version | undefined)[]> {
-  const binaries = versions.filter((version) => version?.type === 'Binary') as readonly Version[]
+  const binaries = versions.filter((version) => version?.type === BINARY) as readonly Version[]
   const left = new Set(await keepInSight(store, principal, binaries, contextOf))
   return versions.map((version) =>
-    version === undefined || version.type !== 'Binary' || left.has(version) ? version : undefined,
+    version === undefined || version.type !== BINARY || left.has(version) ? version : undefined,
   )
 }
 
@@ -70,8 +117,8 @@ export async function readBinaries(
   ids: readonly string[],
 ): Promise<ReadonlyMap<string, BinaryHead>> {
   const legal = ids.filter(isLegalId)
-  if (legal.length === 0 || !may(principal, 'Binary', 'read')) return new Map()
-  const { project, everywhere } = scopeOf(principal, 'Binary')
+  if (legal.length === 0 || !may(principal, BINARY, 'read')) return new Map()
+  const { project, everywhere } = scopeOf(principal, BINARY)
   const rows = await store.connection.query<HeadRow>({
     name: everywhere ? 'read-binaries-everywhere' : 'read-binaries',
     text: `select distinct on (x.place) x.place, v.ver, v.meta_ext,
@@ -85,9 +132,9 @@ export async function readBinaries(
       order by x.place, v.project = $3 desc`,
     values: [
       `{${legal.map((_, place) => place).join(',')}}`,
-      `{${legal.map((id) => store.keys.rowId('Binary', id)).join(',')}}`,
+      `{${legal.map((id) => store.keys.rowId(BINARY, id)).join(',')}}`,
       project,
-      typeNumber('Binary'),
+      typeNumber(BINARY),
     ],
   })
   const left = await keepInSight(store, principal, rows, ({ context }) =>

@@ -2,9 +2,11 @@
  * History of a resource, of a type and of a Project, newest first unless asked otherwise. Versions are
  * in the order (lu, type, id, ver), which no two share, so a page continues where the last one ended.
  */
+
+import { seal, unseal } from '../../access/credentials/sealing.ts'
 import { may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
-import { forbidden, notFound } from '../../errors.ts'
+import { badRequest, forbidden, notFound } from '../../errors.ts'
 import { resourceTypes, typeNumber } from '../../fhir/definitions.ts'
 import type { Statement } from '../../platform/postgres/statement.ts'
 import { idOf } from '../rows/content.ts'
@@ -14,7 +16,6 @@ import { type VersionRow, versionColumns } from '../rows/rows.ts'
 import { type Bind, binder } from '../rows/side-rows.ts'
 import type { HistoryPage, HistoryRequest } from '../rows/version.ts'
 import { readJudged } from '../rulings/rulings.ts'
-import { type Position, readCursor, writeCursor } from './history-cursor.ts'
 import { isWholeHistory, seenVersions } from './history-judged.ts'
 
 const V = versionColumns('v')
@@ -261,5 +262,31 @@ async function pageOf<Row extends VersionRow>(
   return {
     versions: seen.map(({ version }) => version),
     next: last && writeCursor(store.keys.seal, last),
+  }
+}
+
+export interface Position {
+  readonly lu: string
+  readonly type: number
+  readonly id: string
+  readonly ver: number
+}
+
+export function writeCursor(key: Buffer, { lu, type, id, ver }: VersionRow): string {
+  return seal(JSON.stringify([lu.toISOString(), type, id, ver]), key).toString('base64url')
+}
+
+/** Errors: 400 for a damaged cursor. */
+export function readCursor(key: Buffer, cursor: string): Position {
+  // Written above: nobody else has the key.
+  const [lu, type, id, ver] = JSON.parse(opened(key, cursor)) as [string, number, string, number]
+  return { lu, type, id, ver }
+}
+
+function opened(key: Buffer, cursor: string): string {
+  try {
+    return unseal(Buffer.from(cursor, 'base64url'), key).toString()
+  } catch {
+    throw badRequest('Invalid cursor', '_cursor')
   }
 }

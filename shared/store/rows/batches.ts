@@ -56,18 +56,9 @@ export function createBatches<Item, Answer>(
       start()
     })
 
-  /** The first lane that is not stuck, if it has room. */
-  function freeLane(): Lane | undefined {
-    const now = performance.now()
-    const lane = lanes.find(
-      ({ since: [oldest] }) => oldest === undefined || now - oldest < STUCK_MS,
-    )
-    return lane !== undefined && lane.since.length < IN_FLIGHT ? lane : undefined
-  }
-
   function start(): void {
     if (isStarting || queue.length === 0) return
-    const lane = freeLane()
+    const lane = freeLane(lanes)
     if (lane === undefined) {
       lookAgain()
       return
@@ -77,7 +68,7 @@ export function createBatches<Item, Answer>(
     void drain(lane)
   }
 
-  /** Nothing else tells when a lane has become stuck. */
+  /** No event says that a lane has become stuck. */
   function lookAgain(): void {
     if (late !== undefined) return
     late = setTimeout(() => {
@@ -102,6 +93,13 @@ export function createBatches<Item, Answer>(
     }
     start()
   }
+}
+
+/** The first lane that is not stuck, if it has room. */
+function freeLane(lanes: readonly Lane[]): Lane | undefined {
+  const now = performance.now()
+  const lane = lanes.find(({ since: [oldest] }) => oldest === undefined || now - oldest < STUCK_MS)
+  return lane !== undefined && lane.since.length < IN_FLIGHT ? lane : undefined
 }
 
 /** Items of one turn of the event loop are sent together; answers in the order of the items. */

@@ -1,25 +1,18 @@
 /** The context that the parts of the store share; one a process, and a copy for each transaction. */
-import type { Rights } from '../../access/guarded/elements.ts'
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
-import type { Outbound } from '../../config/outbound.ts'
-import type { OwnParameter } from '../../fhir/definitions-data.ts'
+import type { OwnParameter, OwnParameters } from '../../fhir/definitions-data.ts'
+import type { Reference, Resource } from '../../fhir/resource.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
 import type { Watchers } from '../events/subscribers.ts'
 import type { OwnParametersReader } from '../index/custom-parameters.ts'
 import type { Keys } from '../index/keys.ts'
 import type { KeyStatistics } from '../search/plan/statistics.ts'
-import type { Fetch } from './fetch.ts'
-import type { CheckedReference, Deleted, Deletion, Submit, Turns } from './ports.ts'
+import type { Fetch, RecentVersions } from './fetch.ts'
+import type { CheckedReference, Deleted, Deletion, Place, Submit, Turns } from './ports.ts'
 import type { VersionRow } from './rows.ts'
 import { REGISTRY_PROJECT, type Tenants } from './tenants.ts'
-import type { RecentVersions } from './version-cache.ts'
-
-/** The rights of each membership with this profile, `Type/id`; undefined where they cannot be known. */
-export type ProgramRights = (
-  connection: Connection,
-  profile: string,
-) => Promise<readonly (Rights | undefined)[]>
+import type { PartWritten, StatementPart } from './write-rows.ts'
 
 export interface Store {
   /** The pool, or the one connection of a transaction. */
@@ -45,21 +38,99 @@ export interface Store {
   readonly holders: { has(id: string): boolean; add(id: string): void }
   /** Told when the outbox has got something; inside a transaction, once it is committed. */
   readonly announce: () => void
-  /**
-   * Told of the Project of a Subscription made active. Resolves when each write that begins then sees it; in
-   * a transaction at its end, where all that it has made active must have a place.
-   */
-  readonly activated: (project: number) => Promise<void>
-  /** The rights of a program whose code or keys are about to be written. */
-  readonly programRights: ProgramRights
-  /** Where Subscriptions may send to. */
-  readonly hookTargets: Outbound
-  /** External attachments are fetched. */
-  readonly autoDownload: boolean
+  /** Runs what a part does after its row is written; in a transaction, at the end of it. */
+  readonly written: (part: StatementPart, written: PartWritten) => Promise<void>
+  /** What features have registered: rules by type, and parts of the writing statements. */
+  readonly rules: ReadonlyMap<string, WriteRule>
+  readonly parts: readonly WritePart[]
   /** One at a time for equal conditional writes, and changes of one resource, of this process. */
   readonly turns: Turns
   /** Inside a transaction: references that are checked at its end. */
   readonly deferred: CheckedReference[] | undefined
+}
+
+/** A create, or a change of what is stored, as a rule looks at it. */
+export interface Attempt {
+  readonly store: Store
+  readonly principal: Principal
+  readonly interaction: 'create' | 'update'
+  readonly id: string
+  /** The id was made for the resource, so that nothing can refer to it. */
+  readonly isNew: boolean
+  /** The live version; undefined for a create, and for a deleted resource. */
+  readonly before: Resource | undefined
+  /** The resource as the caller sent it. */
+  readonly sent: Resource
+  /** As it would be written: elements that the caller may not set are as they are stored. */
+  readonly kept: Resource
+  /** As `kept`, with the elements that the caller sent without seeing them: it means to change them. */
+  readonly meant: Resource
+  /** An entry of a policy that names the type governs the write. */
+  readonly isNamed: boolean
+}
+
+/** A resource that is about to be stored in a Project. */
+export interface Admission {
+  readonly store: Store
+  readonly principal: Principal
+  readonly project: number
+  readonly before: Resource | undefined
+  readonly after: Resource
+  readonly own: OwnParameters | undefined
+}
+
+/**
+ * What holds for writes of one type, whatever path they take: REST, a bundle, a bot or an administration route.
+ * The feature whose type it is registers it. The functions stand in the order in which a write passes them.
+ */
+export interface WriteRule {
+  readonly type: string
+  /** Checks the resource as it is sent. Errors: 400. */
+  checkForm?(resource: Resource): void
+  /** The same, for what depends on the search parameters of the Project. Errors: 400. */
+  checkParameters?(resource: Resource, own: OwnParameters | undefined): void
+  /** Brings the resource into the form in which it is stored. */
+  file?(resource: Resource): Resource
+  /** Checks what a member changes; the service's own work (no membership) is trusted. Errors: 400, 403. */
+  check?(attempt: Attempt): Promise<void>
+  /** Makes the resource that is stored. Errors: 400, 403, 422. */
+  admit?(admission: Admission): Promise<Resource>
+  /** Values that only one resource of a scope has. */
+  uniqueValues?(resource: Resource): readonly UniqueValue[]
+  /** The author of what is written. */
+  authorOf?(principal: Principal): Reference
+  /** The id of the resource is that of the Project in which it is filed. */
+  readonly isProject?: boolean
+  /** Checks a member's deletion before the resource is looked for. Errors: 403. */
+  checkRemoval?(store: Store, principal: Principal, id: string): Promise<void>
+  /** Checks a member's deletion of what may be deleted. Errors: 400. */
+  checkDeletion?(store: Store, principal: Principal, id: string): Promise<void>
+}
+
+export interface UniqueValue {
+  readonly scope: string
+  readonly value: string
+}
+
+/** A version that is about to be written, as parts of the statement look at it. */
+export interface VersionDraft {
+  readonly store: Store
+  readonly principal: Principal
+  readonly place: Place
+  /** With its id and platform meta. */
+  readonly resource: Resource
+  /** The live version, with its platform meta. */
+  readonly stored: Resource | undefined
+  /** The text that is stored, from behind the time of the version. */
+  readonly tail: string
+}
+
+/** What a feature writes beside a version, by the same statement. */
+export interface WritePart<Row = unknown> extends StatementPart<Row> {
+  /** The types that have rows; undefined: all. */
+  readonly types: ReadonlySet<string> | undefined
+  /** Undefined: the version has none. */
+  rowOf(draft: VersionDraft): Row | undefined
 }
 
 /** The same, but its statements are cancelled when `signal` aborts. Errors: its reason. */

@@ -4,7 +4,7 @@ import type { Reference } from '../../fhir/resource.ts'
 import type { EventOrigin } from '../events/rows.ts'
 import type { VersionRow } from './rows.ts'
 import type { Target } from './side-rows.ts'
-import type { Write, Written } from './write-rows.ts'
+import type { PartRow, Write, Written } from './write-rows.ts'
 
 /** A row of the delete statement's answer. */
 export interface Deleted extends VersionRow {
@@ -32,6 +32,8 @@ export interface Deletion {
   readonly event: EventOrigin | undefined
   /** Key of the ProjectMemberships of which it is the profile, for what may be one. */
   readonly profileKey: bigint | undefined
+  /** Parts of features that have rows of its type. */
+  readonly parts: readonly Omit<PartRow, 'row'>[]
 }
 
 /** The rows of the answer that belong to one write: none when an update lost its race. */

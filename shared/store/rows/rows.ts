@@ -1,5 +1,5 @@
 /** Rows of `version` as values, and what of them a Principal may see. */
-import { hasMasks, hiddenFields, masked, strip } from '../../access/fields/fields.ts'
+import { hasMasks, hiddenFields, isMasked, masked, strip } from '../../access/fields/fields.ts'
 import type { Principal } from '../../access/principal.ts'
 import { typeName } from '../../fhir/definitions.ts'
 import { parseJson } from '../../fhir/json.ts'
@@ -63,9 +63,9 @@ export function present(version: Version, principal: Principal, extended: boolea
   return JSON.stringify(isMasked ? masked(shown, viewer, author) : shown)
 }
 
-/** The reader and the writer of a Subscription: in another Project nobody is an admin or an author. */
+/** The reader of a version with secrets, and its author: in another Project nobody is an admin or an author. */
 function seenAs({ type, metaExtension }: Version, principal: Principal) {
-  if (type !== 'Subscription') return { viewer: principal, author: undefined }
+  if (!isMasked(type)) return { viewer: principal, author: undefined }
   const { project, author } = JSON.parse(`{${metaExtension}}`) as Meta
   const isHere = principal.isSuperAdmin || project === principal.project.id
   return isHere

@@ -12,14 +12,12 @@
  * side rows are compared by their whole primary key. Every list is sorted, so that concurrent
  * batches take their locks in one order.
  */
-
 import type { Statement } from '../../platform/postgres/statement.ts'
-import { eventPart, IS_QUIET, registryEventPart, watchParts } from '../events/rows.ts'
-import { downloadRows } from './downloads.ts'
-import { inputRows } from './input-rows.ts'
-import { scheduleRows } from './schedules.ts'
+import { eventPart, IS_QUIET, registryEventPart } from '../events/rows.ts'
+import { keysLiteral } from '../index/keys.ts'
 import {
   type Bind,
+  binder,
   codeRows,
   heirRows,
   type Listed,
@@ -29,17 +27,12 @@ import {
   textRows,
   uniqueRows,
 } from './side-rows.ts'
-import { ownParametersJob } from './upkeep-jobs.ts'
-import type { Write } from './write-rows.ts'
+import type { PartRow, PartSql, Write } from './write-rows.ts'
 
 /** One statement for 1 to 100 writes of the same kind to different resources. */
 export function writeStatement(writes: readonly Write[]): Statement {
   const isUpdate = writes[0]?.kind === 'update'
-  const values: unknown[] = []
-  const bind: Bind = (value, type) => {
-    values.push(value)
-    return `$${values.length}::${type}`
-  }
+  const { values, bind } = binder()
   const shape: string[] = [isUpdate ? 'update' : 'insert', writes.length === 1 ? '1' : 'n']
   const parts = [`i as (${inputRows(writes, bind)})`]
 
@@ -61,89 +54,11 @@ export function writeStatement(writes: readonly Write[]): Statement {
     select i.*, ${times.length > 0 ? timeGiven(times, bind) : NOW} as lu
     from i ${isLeft && `where ${isLeft}`})`)
   parts.push(isUpdate ? UPDATE_RESOURCE : INSERT_RESOURCE, INSERT_VERSION)
-  const sides = writes.map((write) => (write.sideRows ? write.rows : undefined))
-
-  const strings = listed(sides, (rows) => rows?.strings ?? [])
-  const ranges = listed(sides, (rows) => rows?.ranges ?? [])
-  const hasSides = isUpdate && writes.some((write) => write.sideRows)
-  if (strings.length > 0 || hasSides) {
-    shape.push('strings')
-    parts.push(...stringRows(strings, isUpdate, bind))
-  }
-  if (ranges.length > 0 || hasSides) {
-    shape.push('ranges')
-    parts.push(...rangeRows(ranges, isUpdate, bind))
-  }
-  const texts = listed(writes, (write) => (write.text ? [write.text] : []))
-  if (texts.length > 0) {
-    shape.push('texts')
-    parts.push(textRows(texts, bind))
-  }
-  const codes = listed(writes, (write) => write.rows?.codes ?? [])
-  if (codes.length > 0) {
-    shape.push('codes')
-    parts.push(codeRows(codes, bind))
-  }
-  const unique = listed(writes, (write) => write.unique ?? [])
-  const owners = writes.flatMap((write, n) => (write.unique ? [n + 1] : []))
-  if (owners.length > 0) {
-    shape.push('unique')
-    parts.push(...uniqueRows(unique, owners, bind))
-  }
-  const tenants = writes.flatMap((write) => write.tenant ?? [])
-  if (tenants.length > 0) {
-    shape.push('tenants')
-    const ids = bind(
-      tenants.map(({ id }) => id),
-      'uuid[]',
-    )
-    const versions = bind(
-      tenants.map(({ fullText }) => fullText),
-      'int[]',
-    )
-    parts.push(`t as (insert into tenant as t (fhir_id, full_text)
-      select * from unnest(${ids}, ${versions})
-      on conflict (fhir_id) do update set full_text = excluded.full_text
-      returning t.project, t.fhir_id)`)
-  }
-  const reindexed = writes.filter((write) => write.reindexes).map((write) => write.project)
-  const switched = tenants.filter(({ isChanged }) => isChanged).map(({ id }) => id)
-  if (reindexed.length + switched.length > 0) {
-    shape.push(switched.length > 0 ? 'switch' : 'reindex')
-    const named = bind(`{${[...new Set(reindexed)].join(',')}}`, 'int[]')
-    const projects = () => `array(select unnest(${named}) union
-      select project from t where fhir_id = any(${bind(switched, 'uuid[]')}))`
-    parts.push(`p as (${ownParametersJob(switched.length > 0 ? projects() : named)})`)
-  }
-  const schedules = listed(writes, ({ schedule }) => (schedule === undefined ? [] : [schedule]))
-  if (schedules.length > 0) {
-    shape.push('schedules')
-    parts.push(...scheduleRows(schedules, bind))
-  }
-  const watches = listed(writes, (write) => (write.watch ? [write.watch] : []))
-  if (watches.length > 0) {
-    shape.push('watches')
-    parts.push(...watchParts(watches, bind))
-  }
-  const downloads = listed(writes, ({ download }) => (download ? [download] : []))
-  if (downloads.length > 0) {
-    shape.push('downloads')
-    parts.push(downloadRows(downloads, bind))
-  }
-  const op = isUpdate ? 'u' : 'c'
-  const made: string[] = []
-  let quiet = 'false'
-  if (writes.some(({ event }) => event !== undefined && event.home === undefined)) {
-    shape.push('events')
-    parts.push(eventPart(op))
-    made.push('exists (select from o)')
-    quiet = IS_QUIET
-  }
-  const filed = listed(writes, ({ event }) => (event?.home === undefined ? [] : [event]))
-  if (filed.length > 0) {
-    shape.push('filed')
-    parts.push(registryEventPart(op, filed, bind))
-    made.push('exists (select from ro)')
+  const sides = [...sideParts(writes, isUpdate, bind), ...partsOf(writes, bind)]
+  const events = eventParts(writes, isUpdate ? 'u' : 'c', bind)
+  for (const { name, sql } of [...sides, ...events.parts]) {
+    shape.push(name)
+    parts.push(...sql)
   }
   const missing = refused.map(
     (part) => `union all select n, null::timestamptz, target, false, false from ${part}`,
@@ -153,8 +68,8 @@ export function writeStatement(writes: readonly Write[]): Statement {
   return {
     ...(isNamed ? { name: shape.join('-') } : {}),
     text: `with ${parts.join(',\n')}
-      select w.n, w.lu, null::int as target, ${made.join(' or ') || 'false'} as "hasEvents",
-        ${quiet} as "isQuiet"
+      select w.n, w.lu, null::int as target, ${events.made.join(' or ') || 'false'} as "hasEvents",
+        ${events.quiet} as "isQuiet"
       from w ${missing.join(' ')}`,
     values,
   }
@@ -194,4 +109,137 @@ const INSERT_VERSION = `v as (
 
 function listed<W, T>(writes: readonly W[], items: (write: W) => readonly T[]): Listed<T>[] {
   return writes.flatMap((write, i) => items(write).map((item) => ({ n: i + 1, item })))
+}
+
+/** Rows beside the resource: what it is found by, and values that nobody else has. */
+function sideParts(writes: readonly Write[], isUpdate: boolean, bind: Bind): readonly PartSql[] {
+  const found: PartSql[] = []
+  const sides = writes.map((write) => (write.sideRows ? write.rows : undefined))
+  const hasSides = isUpdate && writes.some((write) => write.sideRows)
+  const strings = listed(sides, (rows) => rows?.strings ?? [])
+  if (strings.length > 0 || hasSides) {
+    found.push({ name: 'strings', sql: stringRows(strings, isUpdate, bind) })
+  }
+  const ranges = listed(sides, (rows) => rows?.ranges ?? [])
+  if (ranges.length > 0 || hasSides) {
+    found.push({ name: 'ranges', sql: rangeRows(ranges, isUpdate, bind) })
+  }
+  const texts = listed(writes, (write) => (write.text ? [write.text] : []))
+  if (texts.length > 0) found.push({ name: 'texts', sql: [textRows(texts, bind)] })
+  const codes = listed(writes, (write) => write.rows?.codes ?? [])
+  if (codes.length > 0) found.push({ name: 'codes', sql: [codeRows(codes, bind)] })
+  const owners = writes.flatMap((write, n) => (write.unique ? [n + 1] : []))
+  if (owners.length > 0) {
+    const unique = listed(writes, (write) => write.unique ?? [])
+    found.push({ name: 'unique', sql: uniqueRows(unique, owners, bind) })
+  }
+  return found
+}
+
+interface EventParts {
+  readonly parts: readonly PartSql[]
+  /** True in SQL when the statement has put something into the outbox. */
+  readonly made: readonly string[]
+  /** True in SQL when the statement has looked, and nobody waits in the Project of the row. */
+  readonly quiet: string
+}
+
+function eventParts(writes: readonly Write[], op: 'c' | 'u', bind: Bind): EventParts {
+  const filed = listed(writes, ({ event }) => (event?.home === undefined ? [] : [event]))
+  const isPlain = writes.some(({ event }) => event !== undefined && event.home === undefined)
+  return {
+    parts: [
+      ...(isPlain ? [{ name: 'events', sql: [eventPart(op)] }] : []),
+      ...(filed.length > 0 ? [{ name: 'filed', sql: [registryEventPart(op, filed, bind)] }] : []),
+    ],
+    made: [
+      ...(isPlain ? ['exists (select from o)'] : []),
+      ...(filed.length > 0 ? ['exists (select from ro)'] : []),
+    ],
+    quiet: isPlain ? IS_QUIET : 'false',
+  }
+}
+
+/** The parts of features that some of the writes have rows of, in the order of their registration. */
+function partsOf(writes: readonly Write[], bind: Bind): readonly PartSql[] {
+  const found: (PartRow & Listed<unknown>)[] = []
+  for (const [i, { parts }] of writes.entries()) {
+    for (const one of parts) found.push({ ...one, n: i + 1, item: one.row })
+  }
+  if (found.length === 0) return []
+  const byPart = Map.groupBy(
+    found.toSorted((a, b) => a.order - b.order),
+    ({ part }) => part,
+  )
+  return [...byPart].map(([part, rows]) => part.sql(rows, bind))
+}
+
+const COLUMNS = [
+  ['project', 'int'],
+  ['type', 'smallint'],
+  ['id', 'uuid'],
+  ['ver', 'int'],
+  ['after', 'timestamptz'],
+  ['author', 'uuid'],
+  ['head', 'text'],
+  ['tail', 'text'],
+  ['meta_at', 'int'],
+  ['meta_ext', 'text'],
+  ['d_lo', 'timestamptz'],
+  ['d_hi', 'timestamptz'],
+  ['nref', 'smallint'],
+  ['keys', 'bigint[]'],
+  ['side', 'boolean'],
+  ['cause', 'text'],
+] as const
+
+/** A single row needs no lists. */
+export function inputRows(writes: readonly Write[], bind: Bind): string {
+  const rows = writes.map(inputRow)
+  const [first] = rows
+  if (first && rows.length === 1) {
+    const columns = COLUMNS.map(([name, type], i) => `${bind(first[i], type)} as ${name}`)
+    return `select 1 as n, ${columns.join(', ')}`
+  }
+  const lists = COLUMNS.map(([, type], i) => {
+    const column = rows.map((row) => row[i])
+    if (type !== 'text' && type !== 'bigint[]') return bind(literal(column), `${type}[]`)
+    // bigint[] travels as text: unnest would flatten an array of arrays.
+    return `string_to_array(${bind(column.join(SEPARATOR), 'text')}, '${SEPARATOR}')`
+  })
+  const names = COLUMNS.map(([name, type]) =>
+    type === 'bigint[]' ? `nullif(x.${name}, '')::bigint[] as ${name}` : `x.${name}`,
+  )
+  return `select x.n::int as n, ${names.join(', ')} from unnest(${lists.join(', ')})
+    with ordinality as x(${COLUMNS.map(([name]) => name).join(', ')}, n)`
+}
+
+/** JSON text holds no raw control character, so long texts are joined by one instead of being quoted. */
+const SEPARATOR = '\u0001'
+
+/** An array of values that need no quotes. */
+function literal(values: readonly unknown[]): string {
+  return `{${values.map((value) => (value instanceof Date ? value.toISOString() : (value ?? 'null'))).join(',')}}`
+}
+
+function inputRow(write: Write): readonly unknown[] {
+  const { rows } = write
+  return [
+    write.project,
+    write.type,
+    write.id,
+    write.ver,
+    write.after ?? null,
+    write.author ?? null,
+    write.head,
+    write.tail,
+    write.metaAt,
+    write.metaExtension,
+    rows?.dateLow ?? null,
+    rows?.dateHigh ?? null,
+    rows?.nref ?? null,
+    rows && keysLiteral(rows.keys),
+    write.sideRows,
+    write.event !== undefined && write.event.home === undefined ? write.event.cause : '',
+  ]
 }

@@ -1,5 +1,6 @@
 /** Project id ↔ the small integer that leads every primary key. */
 import { SYSTEM_PROJECT_NUMBER } from '../../access/principal.ts'
+import type { Database } from '../../platform/postgres/database.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
 
 export interface Tenants {
@@ -27,3 +28,14 @@ export function createTenants(): Tenants {
 
 /** Registry rows of the platform live here, whatever Project they belong to. */
 export const REGISTRY_PROJECT = SYSTEM_PROJECT_NUMBER
+
+/** One statement. */
+export async function readSalt(database: Database): Promise<Buffer> {
+  const rows = await database.query<{ salt: Buffer }>({
+    text: 'select salt from search_key_salt',
+    values: [],
+  })
+  const salt = rows[0]?.salt
+  if (salt === undefined) throw new Error('search_key_salt has no row')
+  return salt
+}

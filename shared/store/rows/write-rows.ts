@@ -1,10 +1,10 @@
 /** The rows of one write, and the answer to it. */
 
 import type { ResourceText } from '../../fhir/resource-text.ts'
-import type { EventOrigin, Watch } from '../events/rows.ts'
+import type { Connection } from '../../platform/postgres/statement.ts'
+import type { EventOrigin } from '../events/rows.ts'
 import type { IndexRows } from '../index/indexes.ts'
-
-import type { Target, UniqueKey } from './side-rows.ts'
+import type { Bind, Listed, Target, UniqueKey } from './side-rows.ts'
 
 /** A version ready to be written. */
 export interface Write {
@@ -34,18 +34,43 @@ export interface Write {
   readonly heirOf: readonly string[]
   /** Undefined: the row stays as it is. */
   readonly text: ResourceText | undefined
-  /** Of a new Project, which gets a number, and of one that begins or ends to search words. */
-  readonly tenant: Tenant | undefined
-  /** Of a Bot: whether it runs by itself from now on; undefined: at the times it does already. */
-  readonly schedule: boolean | undefined
-  /** What its Project is indexed by changes with it. */
-  readonly reindexes: boolean
+  /** Rows of the features' own tables, in the order in which the parts are registered. */
+  readonly parts: readonly PartRow[]
   /** Undefined: nobody can wait for it. */
   readonly event: EventOrigin | undefined
-  /** Of a Subscription. */
-  readonly watch: Watch | undefined
-  /** Undefined: no attachments are to be fetched. */
-  readonly download: DownloadInput | undefined
+}
+
+/** A part of the writing statements that a feature registers (`WritePart` in context.ts): its SQL. */
+export interface StatementPart<Row = unknown> {
+  /** The rows of the writes, and the common table expressions that write them; `w` holds the written rows. */
+  sql(rows: readonly Listed<Row>[], bind: Bind): PartSql
+  /** The expression for creates that are planned: `list` is SQL of a text[] of rows as JSON, `$1` the Project. */
+  readonly planned?: (rows: string) => string
+  /** The expression of the deleting statement for one type; `d` holds the deleted rows, `now` the deletions. */
+  readonly removal?: { readonly type: string } & PartSql
+  /** Runs in a transaction that has written rows, before it commits. Errors undo it. */
+  beforeCommit?(connection: Connection, written: readonly PartWritten<Row>[]): Promise<void>
+  /** Runs after the commit; the write is acknowledged when it resolves. */
+  committed?(written: PartWritten<Row>): Promise<void>
+}
+
+export interface PartSql {
+  /** Stands in the name of the statement: one name for one text. */
+  readonly name: string
+  readonly sql: readonly string[]
+}
+
+export interface PartWritten<Row = unknown> {
+  readonly project: number
+  readonly row: Row
+}
+
+/** The row of one write for a part. */
+export interface PartRow {
+  readonly part: StatementPart
+  /** The place of the part among those registered. */
+  readonly order: number
+  readonly row: unknown
 }
 
 /** A row of the answer: `lu` of a written row, or `target`: the place of a reference not found, or HOLDER. */
@@ -57,19 +82,4 @@ export interface Written {
   readonly hasEvents: boolean
   /** The statement has looked, and nobody waits in the Project of the row. */
   readonly isQuiet: boolean
-}
-
-export interface DownloadInput {
-  readonly projectId: string
-  readonly type: string
-  readonly id: string
-  readonly ver: number
-}
-
-export interface Tenant {
-  /** Row id. */
-  readonly id: string
-  /** The version that has switched on the search of words. */
-  readonly fullText: number | null
-  readonly isChanged: boolean
 }

@@ -27,8 +27,7 @@ import {
 } from '../search/tests/grant-tests.ts'
 import { type HeldRow, heldRow } from '../search/tests/row-decisions.ts'
 import { askContents, type Content } from './contents.ts'
-import { codesNamed } from './criteria-codes.ts'
-import { ask, type Judged, type Ruling, readAsking } from './rows.ts'
+import { ask, codesNamed, type Judged, type Ruling, readAsking } from './rows.ts'
 
 export function hiddenBy(ruling: Ruling): readonly string[] {
   return ruling === undefined || ruling === 'all' ? [] : ruling.hidden

@@ -1,15 +1,11 @@
 /** A new resource: judged as it would be stored, and written by one statement. */
 import { randomUUIDv7 } from 'node:crypto'
-import { checkClient } from '../../access/credentials/clients.ts'
 import { fieldsNotCreated, keep } from '../../access/fields/fields.ts'
 import { REGISTRY_TYPES } from '../../access/policy.ts'
-import { checkPolicy } from '../../access/policy-check.ts'
 import type { Principal } from '../../access/principal.ts'
-import { SUBSCRIPTION } from '../../access/subscription.ts'
 import { badRequest, conflict } from '../../errors.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Reference, Resource } from '../../fhir/resource.ts'
-import { admitSubscription } from '../events/subscriptions.ts'
 import { ownParametersOf } from '../index/custom-parameters.ts'
 import { without } from '../read/redact.ts'
 import type { Store } from '../rows/context.ts'
@@ -26,9 +22,8 @@ import {
   judgeHeir,
   patientsOf,
 } from './accounts.ts'
-import { checkNew } from './guards.ts'
+import { checkAttempt } from './guards.ts'
 import { prepare } from './prepare.ts'
-import { checkChange, filed } from './registry.ts'
 import { givenId, isTaken, resultOf, submit } from './submit.ts'
 
 /** Errors: 400, 403, 409. Two statements more where it inherits accounts that nobody here knew of. */
@@ -79,26 +74,27 @@ export async function draft(
 ): Promise<Draft> {
   const { resourceType: type } = resource
   allow(principal, type, 'create')
-  if (type === 'ClientApplication') checkClient(resource)
+  const rule = store.rules.get(type)
+  rule?.checkForm?.(resource)
   const id = options.keepId && resource.id !== undefined ? givenId(resource.id) : randomUUIDv7()
-  const kept = filed(keep(resource, undefined, fieldsNotCreated(principal, type)))
-  await checkChange(store, principal, undefined, kept)
-  await checkNew(store, principal, { sent: resource, kept }, id, options.keepId !== true)
+  const allowed = keep(resource, undefined, fieldsNotCreated(principal, type))
+  const kept = rule?.file?.(allowed) ?? allowed
+  const isNew = options.keepId !== true
+  const attempt = { store, principal, interaction: 'create', id, isNew, before: undefined } as const
+  await checkAttempt({ ...attempt, sent: resource, kept })
   const { project, projectId } = await projectOf(store, principal, kept, id)
   const own = await ownParametersOf(store.ownParameters, store.connection, principal, project)
-  if (type === 'AccessPolicy') checkPolicy(resource, own)
-  const sent =
-    type === SUBSCRIPTION
-      ? await admitSubscription(store, principal, project, undefined, kept, own)
-      : kept
+  rule?.checkParameters?.(resource, own)
+  const admission = { store, principal, project, before: undefined, after: kept, own }
+  const admitted = rule?.admit === undefined ? kept : await rule.admit(admission)
   const heirOf = patientsOf(store, principal, kept)
   const given = accountsGiven(principal, type)
   const start = { kind: 'insert', ver: 1, after: undefined, project, projectId, id, own } as const
   const judge: Draft['judge'] = (inherited) => {
     const accounts = distinctAccounts([...given, ...(inherited ?? [])])
     const place = { ...start, accounts, ...(inherited === undefined ? { heirOf } : {}) }
-    return judgeNew(store, principal, sent, (next) =>
-      prepare(store, principal, next, place, undefined, options),
+    return judgeNew(store, principal, admitted, (next) =>
+      prepare({ store, principal, resource: next, place, stored: undefined, options }),
     )
   }
   return { id, project, own, heirOf, judge }
@@ -113,7 +109,8 @@ async function projectOf(
 ): Promise<{ project: number; projectId: string }> {
   const { resourceType: type } = resource
   const named = principal.isSuperAdmin ? resource.meta?.project : undefined
-  const projectId = type === 'Project' ? id : (named ?? principal.project.id)
+  const isProject = store.rules.get(type)?.isProject
+  const projectId = isProject ? id : (named ?? principal.project.id)
   if (REGISTRY_TYPES.has(type)) return { project: REGISTRY_PROJECT, projectId }
   if (projectId === principal.project.id) return { project: principal.project.number, projectId }
   const project = await store.tenants.numberOf(

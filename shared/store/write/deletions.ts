@@ -1,20 +1,12 @@
 /** The deleting statement: one for a single deletion and for those of a bundle. */
 
-import { typeNumber } from '../../fhir/definitions.ts'
 import type { Connection, Statement } from '../../platform/postgres/statement.ts'
 import { deletionEventPart } from '../events/rows.ts'
-import { SEARCH_PARAMETER } from '../index/custom-parameters.ts'
 import { inOneTurn } from '../rows/batches.ts'
 import type { Deleted, Deletion } from '../rows/ports.ts'
-import { BOT } from '../rows/schedules.ts'
 import { REGISTRY_PROJECT } from '../rows/tenants.ts'
-import { ownParametersJob } from '../rows/upkeep-jobs.ts'
 import type { Write } from '../rows/write-rows.ts'
-
-const SEARCH_PARAMETER_NUMBER = typeNumber(SEARCH_PARAMETER)
-const MEMBERSHIP = typeNumber('ProjectMembership')
-const BOT_NUMBER = typeNumber(BOT)
-const SUBSCRIPTION = typeNumber('Subscription')
+import { MEMBERSHIP_OF_PROFILE } from './profiles.ts'
 
 /**
  * Deletes the live rows and their side rows and writes the deletions. Answers what was there (`was`)
@@ -23,39 +15,20 @@ const SUBSCRIPTION = typeNumber('Subscription')
  */
 export function deleteStatement(deletions: readonly Deletion[]): Statement {
   const hasEvents = deletions.some(({ event }) => event !== undefined)
-  const isFiled = ({ project }: Deletion) => project === REGISTRY_PROJECT
   const hasFiled = hasEvents && deletions.some(isFiled)
-  const hasWatches = deletions.some(({ type }) => type === SUBSCRIPTION)
-  const reindexes = deletions.some(({ type }) => type === SEARCH_PARAMETER_NUMBER)
   const events = hasEvents ? `${deletionEventPart(hasFiled)},` : ''
-  const watches = hasWatches
-    ? `a as (delete from active_subscription a using d
-        where d.type = ${SUBSCRIPTION} and a.project = d.project and a.id = d.id),`
-    : ''
-  const jobs = reindexes
-    ? `p as (${ownParametersJob(`array(select distinct project from now
-        where type = ${SEARCH_PARAMETER_NUMBER})`)}),`
-    : ''
-  const hasBots = deletions.some(({ type }) => type === BOT_NUMBER)
-  const schedules = hasBots
-    ? `b as (delete from schedule x using d
-        where x.project = d.project and x.id = d.id and d.type = ${BOT_NUMBER}),`
-    : ''
+  const ordered = deletions.flatMap(({ parts }) => parts).toSorted((a, b) => a.order - b.order)
+  const removals = [...new Set(ordered.flatMap(({ part }) => part.removal ?? []))]
+  const parts = removals.flatMap(({ sql }) => sql.map((part) => `${part},`))
   const hasProfiles = deletions.some(({ profileKey }) => profileKey !== undefined)
-  const membership = hasProfiles
-    ? `(select m.id from resource m where m.project = ${REGISTRY_PROJECT} and m.type = ${MEMBERSHIP}
-        and m.keys @> array[profile] limit 1)`
-    : 'null::uuid'
+  const membership = hasProfiles ? MEMBERSHIP_OF_PROFILE : 'null::uuid'
   const name = [
     'delete',
     ...(hasEvents ? ['event'] : []),
     ...(hasFiled ? ['filed'] : []),
-    ...(hasWatches ? ['watch'] : []),
-    ...(reindexes ? ['reindex'] : []),
     ...(hasProfiles ? ['profile'] : []),
-    ...(hasBots ? ['schedule'] : []),
+    ...removals.map((removal) => removal.name),
   ]
-  const column = <T>(value: (deletion: Deletion) => T) => deletions.map(value)
   return {
     name: name.join('-'),
     text: `with x as materialized (
@@ -84,10 +57,7 @@ export function deleteStatement(deletions: readonly Deletion[]): Statement {
         where x.id = d.id and x.project = d.project and x.type = d.type),
       tx as (delete from resource_text x using d
         where x.project = d.project and x.type = d.type and x.id = d.id),
-      ${events}
-      ${watches}
-      ${jobs}
-      ${schedules}
+      ${[events, ...parts].join('\n      ')}
       q as (delete from unique_key x using d
         where x.id = d.id and x.project = d.project and x.type = d.type)
       select d.n::int, true as deleted, true as gone, ${membership} as membership,
@@ -96,18 +66,27 @@ export function deleteStatement(deletions: readonly Deletion[]): Statement {
       union all
       select n::int, false, content is null, null, false, project, type, id, ver, lu, null, meta_at, meta_ext
       from was where seen`,
-    values: [
-      list(column(({ project }) => project)),
-      list(column(({ type }) => type)),
-      list(column(({ id }) => id)),
-      column(({ vers }) => (vers === undefined ? null : `{${vers.join(',')}}`)),
-      column(({ metaPrefix }) => metaPrefix),
-      list(column(({ author }) => author ?? null)),
-      column(({ event }) => event?.cause ?? ''),
-      list(column(isFiled)),
-      list(column(({ profileKey }) => profileKey ?? null)),
-    ],
+    values: valuesOf(deletions),
   }
+}
+
+function valuesOf(deletions: readonly Deletion[]): readonly unknown[] {
+  const column = <T>(value: (deletion: Deletion) => T) => deletions.map(value)
+  return [
+    list(column(({ project }) => project)),
+    list(column(({ type }) => type)),
+    list(column(({ id }) => id)),
+    column(({ vers }) => (vers === undefined ? null : `{${vers.join(',')}}`)),
+    column(({ metaPrefix }) => metaPrefix),
+    list(column(({ author }) => author ?? null)),
+    column(({ event }) => event?.cause ?? ''),
+    list(column(isFiled)),
+    list(column(({ profileKey }) => profileKey ?? null)),
+  ]
+}
+
+function isFiled({ project }: Deletion): boolean {
+  return project === REGISTRY_PROJECT
 }
 
 /** Deletions of one turn of the event loop are one statement; of a resource that is named again, the next. */

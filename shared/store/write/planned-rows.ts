@@ -8,9 +8,12 @@
  *          string…  side rows: the number of the resource, then the columns
  */
 
+import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Statement } from '../../platform/postgres/statement.ts'
 import { eventPart } from '../events/rows.ts'
 import type { IndexRows } from '../index/indexes.ts'
+import type { WritePart } from '../rows/context.ts'
+import type { CheckedReference } from '../rows/ports.ts'
 import { compareRanges, compareStrings, distinct, holdsAccounts } from '../rows/side-rows.ts'
 import { WireList, type WireType } from '../rows/wire-list.ts'
 import type { Write } from '../rows/write-rows.ts'
@@ -52,7 +55,7 @@ const LISTS = {
   wordsOf: 'int',
   narrative: 'text',
   content: 'text',
-  download: 'text',
+  partRow: 'text',
   patient: 'uuid',
 } as const satisfies Record<string, WireType>
 
@@ -61,7 +64,7 @@ type ListName = keyof typeof LISTS
 /** What all of them have in common. */
 type Common = Pick<Write, 'project' | 'type' | 'author'> & { readonly cause: string }
 
-export class PlannedRows {
+class PlannedRows {
   #common: Common | undefined
   readonly #lists = Object.fromEntries(
     Object.entries(LISTS).map(([name, type]) => [name, new WireList(type)]),
@@ -73,7 +76,7 @@ export class PlannedRows {
     return this.#lists.id.length
   }
 
-  /** Keys of the codings that the dictionary is told of. */
+  /** Keys of the codings that the statement adds to the dictionary. */
   get codes(): Iterable<bigint> {
     return this.#codes
   }
@@ -88,7 +91,7 @@ export class PlannedRows {
 
   /** False, and nothing is added, for what takes more than these rows, or differs from the others. */
   add(write: Write): boolean {
-    const { rows, text, download } = write
+    const { rows, text, parts } = write
     const common = commonOf(write)
     if (rows === undefined || common === undefined || !this.#fits(common)) return false
     this.#addResource(write, rows)
@@ -103,17 +106,18 @@ export class PlannedRows {
       this.#lists.narrative.text(text.narrative)
       this.#lists.content.text(text.content)
     }
-    if (download !== undefined) this.#lists.download.text(JSON.stringify(download))
+    for (const { row } of parts) this.#lists.partRow.text(JSON.stringify(row))
     return true
   }
 
-  statement(): Statement {
+  /** `parts`: all that are registered. */
+  statement(parts: readonly WritePart[]): Statement {
     const { project = 0, type = 0, author = null, cause = '' } = this.#common ?? {}
     const lists = LIST_NAMES.map((name) => this.#lists[name].value)
     return {
       name: 'planned-creates',
       hasBlocks: true,
-      text: TEXT,
+      text: textOf(parts),
       values: [project, type, author, cause, ...lists],
     }
   }
@@ -174,13 +178,12 @@ export class PlannedRows {
   }
 }
 
-/** Undefined for what takes parts that the statement has not. */
+/** Undefined for what takes more than the statement has. */
 function commonOf(write: Write): Common | undefined {
-  const { kind, ver, time, unique, tenant, schedule, reindexes, event, watch } = write
-  const isPlain =
-    kind === 'insert' && ver === 1 && time === undefined && unique === undefined && !reindexes
-  const isAlone = tenant === undefined && schedule === undefined && watch === undefined
-  if (!isPlain || !isAlone || event?.home !== undefined) return undefined
+  const { kind, ver, time, unique, parts, event } = write
+  const isPlain = kind === 'insert' && ver === 1 && time === undefined && unique === undefined
+  const isPlannable = parts.every(({ part }) => part.planned !== undefined)
+  if (!isPlain || !isPlannable || event?.home !== undefined) return undefined
   const { project, type, author } = write
   return { project, type, author, cause: event?.cause ?? '' }
 }
@@ -200,8 +203,8 @@ function rowsOf(...columns: readonly (readonly [name: string, list: ListName])[]
 
 const OWNER = `(${list('id')})`
 
-// Rows are locked in one order by all, as statements.ts tells. Those of one resource are nobody else's.
-const TEXT = `with t as materialized (
+// Rows are locked in one order by all, as in statements.ts. Those of one resource are nobody else's.
+const textWith = (parts: string) => `with t as materialized (
     select date_trunc('milliseconds', clock_timestamp()) as lu),
   r as (insert into resource (project, type, id, ver, lu, d_lo, d_hi, nref, keys)
     select $1::int, $2::smallint, id, 1, (select lu from t), d_lo, d_hi, nref,
@@ -252,12 +255,39 @@ const TEXT = `with t as materialized (
     select $1::int, $2::smallint, ${OWNER}[n], ${lexemesSql('narrative', '$1::int', '$2::smallint')},
       ${lexemesSql('content', '$1::int', '$2::smallint')}
     from ${rowsOf(['n', 'wordsOf'], ['narrative', 'narrative'], ['content', 'content'])}),
-  dl as (insert into job (id, project, kind, state, input)
-    select gen_random_uuid(), $1::int, 'download', 'waiting', input::jsonb
-    from ${rowsOf(['input', 'download'])}),
+  ${parts}
   w as (select $1::int as project, $2::smallint as type, unnest(${list('id')}) as id, 1 as ver,
     $4::text as cause),
   ${eventPart('c')}
   select exists (select from o) as "hasEvents",
     exists (select from unnest(${list('patient')}) as x(id)
       where ${holdsAccounts('$1::int', 'x.id')}) as "isHeld"`
+
+const texts = new WeakMap<readonly WritePart[], string>()
+
+/** One part alone can be planned: its rows are the list `partRow`. */
+function textOf(parts: readonly WritePart[]): string {
+  const known = texts.get(parts)
+  if (known !== undefined) return known
+  const rows = rowsOf(['input', 'partRow'])
+  const planned = parts.flatMap((part) => part.planned?.(rows) ?? [])
+  if (planned.length > 1) throw new Error('Two parts of the writing statement can be planned')
+  const text = textWith(planned.map((part) => `${part},`).join(''))
+  texts.set(parts, text)
+  return text
+}
+
+/** Creates of one type in one Project, as the same Principal, that a transaction writes together. */
+export class PlannedCreates {
+  readonly rows = new PlannedRows()
+  readonly references: CheckedReference[] = []
+  /** Their rows are those of these search parameters. */
+  own: OwnParameters | undefined
+
+  /** Once they were written, or not, others may take their place. */
+  clear(): void {
+    this.rows.clear()
+    this.references.length = 0
+    this.own = undefined
+  }
+}

@@ -5,13 +5,11 @@
 
 import { grantsFor } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
-import { SUBSCRIPTION } from '../../access/subscription.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { ownParametersOf } from '../index/custom-parameters.ts'
 import type { Store } from '../rows/context.ts'
 import { draft } from './create.ts'
-import type { PlannedCreates } from './planned-creates.ts'
-import type { PlannedAnswer } from './planned-rows.ts'
+import type { PlannedAnswer, PlannedCreates } from './planned-rows.ts'
 
 /** Adds a create to the others; false where it takes PostgreSQL to tell what may be written. Errors: as a create. */
 export async function planCreate(
@@ -22,8 +20,7 @@ export async function planCreate(
 ): Promise<boolean> {
   const { resourceType: type } = resource
   const isPlain = !principal.isSuperAdmin && grantsFor(principal, type, 'create') === undefined
-  // Becoming active takes more than its row.
-  if (!isPlain || type === SUBSCRIPTION) return false
+  if (!isPlain || store.rules.get(type)?.admit !== undefined) return false
   const { own, heirOf, judge } = await draft(store, principal, resource, { keepId: true })
   if (heirOf.some((patient) => store.holders.has(patient))) return false
   if (plans.rows.length === 0) plans.own = own
@@ -48,7 +45,7 @@ export async function createPlanned(
   const now = await ownParametersOf(store.ownParameters, store.connection, principal, number)
   if (now !== own) return false
   store.deferred?.push(...references)
-  const [answer] = await store.connection.query<PlannedAnswer>(rows.statement())
+  const [answer] = await store.connection.query<PlannedAnswer>(rows.statement(store.parts))
   if (answer === undefined || answer.isHeld) return false
   for (const key of rows.codes) store.seenCodes.add(key)
   if (answer.hasEvents) store.announce()

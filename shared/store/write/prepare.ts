@@ -1,31 +1,23 @@
 /** A resource as a Principal sends it → the version and the rows that are written for it. */
-
 import { type Principal, profileReference } from '../../access/principal.ts'
-import { scopedAuthor } from '../../access/scopes.ts'
-import { SUBSCRIPTION } from '../../access/subscription.ts'
 import { badRequest } from '../../errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
-import type { OwnParameters } from '../../fhir/definitions-data.ts'
+import { isSameJson, isSameValue } from '../../fhir/json.ts'
 import type { Meta, Resource } from '../../fhir/resource.ts'
 import { eventOrigin } from '../events/rows.ts'
-import { watchOf } from '../events/subscriptions.ts'
-import { SEARCH_PARAMETER } from '../index/custom-parameters.ts'
 import { planOf } from '../index/index-plan.ts'
 import { accountsOf, indexRows } from '../index/index-rows.ts'
 import { deriveIndexes, type IndexRows, patientCompartments } from '../index/indexes.ts'
 import { keepsRows, keepsSideRows } from '../index/side-elements.ts'
-import { composeContent, timeText } from '../rows/content.ts'
-import type { Store } from '../rows/context.ts'
-import { downloadOf } from '../rows/downloads.ts'
+import { composeContent, tailOf, timeText } from '../rows/content.ts'
+import type { Store, UniqueValue, VersionDraft, WriteRule } from '../rows/context.ts'
 import type { CheckedReference, Place } from '../rows/ports.ts'
 import type { VersionRow } from '../rows/rows.ts'
-import { BOT, scheduleChange } from '../rows/schedules.ts'
 import type { UniqueKey } from '../rows/side-rows.ts'
-import type { WriteOptions } from '../rows/version.ts'
-import type { Write } from '../rows/write-rows.ts'
-import { newText, wantsFullText } from './full-text.ts'
+import type { Version, WriteOptions } from '../rows/version.ts'
+import type { PartRow, Write } from '../rows/write-rows.ts'
+import { newText } from './full-text.ts'
 import { referencesToCheck } from './references.ts'
-import { uniqueValues } from './registry.ts'
 
 export interface Prepared {
   readonly write: Write
@@ -39,20 +31,25 @@ export interface Prepared {
 
 const OPERATIONS = { insert: 'c', update: 'u' } as const
 
-/** `stored` is the live version, with its platform meta. Errors: 400. */
-export function prepare(
-  store: Store,
-  principal: Principal,
-  resource: Resource,
-  place: Place,
-  stored: Resource | undefined,
-  options: WriteOptions,
-): Prepared {
+export interface Preparation {
+  readonly store: Store
+  readonly principal: Principal
+  readonly resource: Resource
+  readonly place: Place
+  /** The live version, with its platform meta. */
+  readonly stored: Resource | undefined
+  readonly options: WriteOptions
+}
+
+/** Errors: 400. */
+export function prepare(preparation: Preparation): Prepared {
+  const { store, principal, resource, place, stored, options } = preparation
   const { resourceType: type } = resource
   const { id, project, own } = place
+  const rule = store.rules.get(type)
   const content = composeContent(resource, id, place.ver)
   const named = resource.id === id ? resource : { ...resource, id }
-  const meta = platformMeta(principal, named, place, stored?.meta)
+  const meta = platformMeta(preparation, named, rule)
   const indexed = { ...named, meta: { ...resource.meta, ...meta } }
   const stays = stored !== undefined && keepsRows(planOf(type, own).elements, stored, indexed)
   let derived: IndexRows | undefined
@@ -60,9 +57,10 @@ export function prepare(
     derived ??= indexRows(store, project, indexed, own)
     return derived
   }
-  const references = referencesToCheck(store, principal, project, resource, id)
-  const unique = options.unique ?? newUniqueValues(indexed, stored)
+  const references = referencesToCheck({ store, principal, project, resource, selfId: id })
+  const unique = options.unique ?? newUniqueValues(rule, indexed, stored)
   const author = meta.author?.reference
+  const draft = { store, principal, place, resource: indexed, stored, tail: content.tail }
   return {
     resource: indexed,
     rows,
@@ -79,21 +77,29 @@ export function prepare(
       ...content,
       // Without the outer braces: these members are spliced into the `meta` of an extended reply.
       metaExtension: JSON.stringify(meta).slice(1, -1),
-      ...(stays
-        ? { rows: undefined, sideRows: false }
-        : newRows(store, place, stored, indexed, rows())),
+      ...(stays ? { rows: undefined, sideRows: false } : newRows(draft, rows())),
       unique: unique?.map((value) => uniqueKey(store, project, type, value)),
       heirOf: place.heirOf ?? [],
       targets: store.deferred === undefined ? references : [],
       text: newText(own, indexed, stored),
-      tenant: type === 'Project' ? tenantOf(store, indexed, place, stored) : undefined,
-      schedule: type === BOT ? scheduleChange(stored, resource) : undefined,
-      reindexes: type === SEARCH_PARAMETER,
+      parts: partRows(draft),
       event: eventOrigin(store.keys, principal, type, place.projectId, OPERATIONS[place.kind]),
-      watch: type === SUBSCRIPTION ? watchOf(indexed) : undefined,
-      download: downloadOf(store, principal, type, { ...place, id }, content.tail),
     },
   }
+}
+
+const NO_ROWS: readonly PartRow[] = []
+
+function partRows(draft: VersionDraft): readonly PartRow[] {
+  let rows: PartRow[] | undefined
+  for (const [order, part] of draft.store.parts.entries()) {
+    if (part.types?.has(draft.resource.resourceType) === false) continue
+    const row = part.rowOf(draft)
+    if (row === undefined) continue
+    rows ??= []
+    rows.push({ part, order, row })
+  }
+  return rows ?? NO_ROWS
 }
 
 /** The version as it is read once it was written at a time. */
@@ -108,19 +114,6 @@ export function rowOf({ write }: Prepared, lu: Date): VersionRow {
     meta_at: write.metaAt,
     meta_ext: write.metaExtension,
   }
-}
-
-/** Undefined when the row of the Project stays as it is. */
-function tenantOf(
-  store: Store,
-  project: Resource,
-  { id, ver }: Place,
-  stored: Resource | undefined,
-): Write['tenant'] {
-  const isOn = wantsFullText(project)
-  const isChanged = isOn !== wantsFullText(stored)
-  if (ver > 1 && !isChanged) return undefined
-  return { id: store.keys.rowId('Project', id), fullText: isOn ? ver : null, isChanged }
 }
 
 /** True for equal platform meta, whoever wrote it: who sends the same again changes nothing. */
@@ -149,17 +142,16 @@ function timeGiven(principal: Principal, { resourceType, meta }: Resource): Date
 
 // `project` comes first: scopes compare the beginning of the text (context.ts).
 function platformMeta(
-  principal: Principal,
+  { principal, place, stored }: Preparation,
   resource: Resource,
-  { projectId, accounts: given }: Place,
-  stored: Meta | undefined,
+  rule: WriteRule | undefined,
 ): Meta {
+  const { projectId, accounts: given } = place
   const sent = resource.meta
-  const actsLater = resource.resourceType === SUBSCRIPTION
-  const own = actsLater ? scopedAuthor(principal) : profileReference(principal)
+  const own = rule?.authorOf?.(principal) ?? profileReference(principal)
   const author = (principal.isSuperAdmin ? sent?.author : undefined) ?? own
   const accounts =
-    accountsOf(principal.isProjectAdmin ? sent : undefined) ?? accountsOf(stored) ?? given
+    accountsOf(principal.isProjectAdmin ? sent : undefined) ?? accountsOf(stored?.meta) ?? given
   const [account] = accounts ?? []
   const compartment = new Set([
     `Project/${projectId}`,
@@ -176,38 +168,36 @@ function platformMeta(
 }
 
 /** Undefined when the stored version has the same: its rows stay. */
-function newUniqueValues(resource: Resource, stored: Resource | undefined) {
-  const values = uniqueValues(resource)
-  const before = stored ? uniqueValues(stored) : values && []
+function newUniqueValues(
+  rule: WriteRule | undefined,
+  resource: Resource,
+  stored: Resource | undefined,
+): readonly UniqueValue[] | undefined {
+  const values = rule?.uniqueValues?.(resource)
+  if (values === undefined) return undefined
+  const before = stored ? rule?.uniqueValues?.(stored) : []
   return JSON.stringify(values) === JSON.stringify(before) ? undefined : values
 }
 
 /** Rows that take the place of those of the live version. */
-function newRows(
-  store: Store,
-  { project, own }: Place,
-  stored: Resource | undefined,
-  next: Resource,
-  rows: IndexRows,
-): Pick<Write, 'rows' | 'sideRows'> {
+function newRows(draft: VersionDraft, rows: IndexRows): Pick<Write, 'rows' | 'sideRows'> {
+  const { seenCodes } = draft.store
   return {
-    rows: { ...rows, codes: rows.codes.filter(({ k }) => !store.seenCodes.has(k)) },
-    sideRows: stored === undefined || !hasSideRows(store, project, own, stored, next, rows),
+    rows: { ...rows, codes: rows.codes.filter(({ k }) => !seenCodes.has(k)) },
+    sideRows: draft.stored === undefined || !hasSideRows(draft, draft.stored, rows),
   }
 }
 
 /** True when the string and range rows of the live version are those of the next one. */
 function hasSideRows(
-  { keys }: Store,
-  project: number,
-  own: OwnParameters | undefined,
+  { store, place, resource }: VersionDraft,
   stored: Resource,
-  next: Resource,
   rows: IndexRows,
 ): boolean {
-  const { sides } = planOf(next.resourceType, own)
-  if (keepsSideRows(sides, stored, next)) return true
-  return sameSideRows(rows, deriveIndexes(keys, project, stored, own))
+  const { project, own } = place
+  const { sides } = planOf(resource.resourceType, own)
+  if (keepsSideRows(sides, stored, resource)) return true
+  return sameSideRows(rows, deriveIndexes(store.keys, project, stored, own))
 }
 
 function sameSideRows(a: IndexRows, b: IndexRows): boolean {
@@ -222,12 +212,30 @@ function sameSideRows(a: IndexRows, b: IndexRows): boolean {
   )
 }
 
-function uniqueKey(
-  store: Store,
-  project: number,
-  type: string,
-  value: { readonly scope: string; readonly value: string },
-): UniqueKey {
+function uniqueKey(store: Store, project: number, type: string, value: UniqueValue): UniqueKey {
   const p = store.keys.param(project, type, `_unique:${value.scope}`)
   return { p, k: store.keys.token(p, undefined, value.value) }
+}
+
+/**
+ * Equal texts, or equal values whose keys came in another order (then the lengths agree). `stored` is
+ * what `live` holds.
+ */
+export function saysTheSame(live: Version, stored: Resource, prepared: Prepared): boolean {
+  const { write } = prepared
+  if (write.unique !== undefined) return false
+  const before = tailOf(live.content ?? '', live.type, live.id, live.ver)
+  if (before.length !== write.tail.length) return false
+  if (!isSameMeta(live.metaExtension, write.metaExtension)) return false
+  if (before === write.tail) return true
+  if (!hasSameElements(stored, prepared.resource)) return false
+  const asJson = (tail: string): string => `{"meta":{"_":"${tail}`
+  return isSameJson(asJson(before), asJson(write.tail))
+}
+
+/** Compares the elements other than `meta`; cheaper than to parse both texts. */
+function hasSameElements(a: Resource, b: Resource): boolean {
+  const { meta: _before, ...before } = a
+  const { meta: _after, ...after } = b
+  return isSameValue(before, after)
 }

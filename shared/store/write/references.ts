@@ -9,17 +9,25 @@ import { parseReference, type Resource, visitReferences } from '../../fhir/resou
 import type { Connection } from '../../platform/postgres/statement.ts'
 import { projectKey, type Store, scopeOf } from '../rows/context.ts'
 import type { CheckedReference } from '../rows/ports.ts'
-import { type Bind, missingTargets, type Target } from '../rows/side-rows.ts'
+import { type Bind, binder, missingTargets, type Target } from '../rows/side-rows.ts'
 import { fewRowsSql, grantTests, type Place, placeIn } from '../search/tests/grant-tests.ts'
 
+interface Referring {
+  readonly store: Store
+  readonly principal: Principal
+  readonly project: number
+  readonly resource: Resource
+  readonly selfId: string
+}
+
 /** Every literal reference outside `meta`, as rows to look for. Throws 400 for an unknown type. */
-export function referencesToCheck(
-  store: Store,
-  principal: Principal,
-  project: number,
-  resource: Resource,
-  selfId: string,
-): readonly CheckedReference[] {
+export function referencesToCheck({
+  store,
+  principal,
+  project,
+  resource,
+  selfId,
+}: Referring): readonly CheckedReference[] {
   if (!principal.project.checkReferencesOnWrite) return []
   const found: CheckedReference[] = []
   const { meta: _meta, ...rest } = resource
@@ -83,11 +91,7 @@ export async function missingReferences<T extends CheckedReference>(
   references: readonly T[],
 ): Promise<readonly T[]> {
   if (references.length === 0) return []
-  const values: unknown[] = []
-  const bind: Bind = (value, type) => {
-    values.push(value)
-    return `$${values.length}::${type}`
-  }
+  const { values, bind } = binder()
   const bad = missingTargets(
     references.map((item) => ({ n: 1, item })),
     bind,

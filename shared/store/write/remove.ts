@@ -10,9 +10,8 @@ import { toVersion } from '../rows/rows.ts'
 import type { Deletion, WriteOptions } from '../rows/version.ts'
 import { isPlain, readJudged } from '../rulings/rulings.ts'
 import { retrying } from './coalesce.ts'
-import { checkRemoval } from './guards.ts'
 import { authorId } from './prepare.ts'
-import { checkDeletion, profileKey } from './registry.ts'
+import { profileKey } from './profiles.ts'
 
 /** Other processes win one race at a time. */
 const LOST_RACES = 8
@@ -27,7 +26,8 @@ export async function remove(
 ): Promise<Deletion> {
   allow(principal, type, 'delete')
   if (!isLegalId(id)) throw notFound()
-  await checkRemoval(store, principal, type, id)
+  const isMember = principal.membershipId !== undefined
+  if (isMember) await store.rules.get(type)?.checkRemoval?.(store, principal, id)
   if (!isPlain(principal, type, 'delete') || !isSeen(principal, type)) {
     return removeJudged(store, principal, type, id, options)
   }
@@ -71,7 +71,8 @@ async function removeRow(
   id: string,
   options: WriteOptions,
 ): Promise<Deletion> {
-  await checkDeletion(store, principal, type, id)
+  const isMember = principal.membershipId !== undefined
+  if (isMember) await store.rules.get(type)?.checkDeletion?.(store, principal, id)
   const scope = scopeOf(principal, type)
   const removeIn = (project: number) => {
     const deletion = {
@@ -83,6 +84,9 @@ async function removeRow(
       author: principal.profile && authorId(store, principal.profile),
       event: eventOrigin(store.keys, principal, type, undefined, 'd'),
       profileKey: profileKey(store.keys, type, id),
+      parts: store.parts.flatMap((part, order) =>
+        part.removal?.type === type ? [{ part, order }] : [],
+      ),
     }
     const run = () => store.remove(deletion)
     return store.deferred ? run() : retrying(run)

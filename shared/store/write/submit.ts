@@ -29,7 +29,10 @@ export async function submit(
   }
   if (rows.length > 0) for (const { k } of write.rows?.codes ?? []) store.seenCodes.add(k)
   if (rows.some(({ hasEvents }) => hasEvents)) store.announce()
-  if (rows.length > 0 && typeof write.watch?.type === 'number') await store.activated(write.project)
+  if (rows.length > 0) {
+    const { project, parts } = write
+    for (const { part, row } of parts) await store.written(part, { project, row })
+  }
   return rows[0]?.lu ?? undefined
 }
 

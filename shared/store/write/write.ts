@@ -1,5 +1,4 @@
 /** Update and patch: policy, then one statement to read, if need be, and one to write, after commit the answer. */
-import { checkClient } from '../../access/credentials/clients.ts'
 import {
   hiddenFields,
   keep,
@@ -9,9 +8,7 @@ import {
   strip,
 } from '../../access/fields/fields.ts'
 import { keepPaths } from '../../access/fields/paths.ts'
-import { checkPolicy } from '../../access/policy-check.ts'
 import type { Principal } from '../../access/principal.ts'
-import { SUBSCRIPTION } from '../../access/subscription.ts'
 import {
   badRequest,
   conflict,
@@ -22,7 +19,6 @@ import {
   preconditionFailed,
 } from '../../errors.ts'
 import type { Meta, Reference, Resource } from '../../fhir/resource.ts'
-import { admitSubscription } from '../events/subscriptions.ts'
 import { ownParametersOf } from '../index/custom-parameters.ts'
 import { without } from '../read/redact.ts'
 import { normalId, type Store, scopeOf } from '../rows/context.ts'
@@ -35,11 +31,9 @@ import { hiddenBy, judgeRow, readJudged } from '../rulings/rulings.ts'
 import { hiddenAfter, judgeChanged, judgeWritten, readonlyBy } from '../rulings/write.ts'
 import { accountsGiven, distinctAccounts, inheritedAccounts, patientsOf } from './accounts.ts'
 import { create } from './create.ts'
-import { checkStored } from './guards.ts'
-import { type Prepared, prepare } from './prepare.ts'
-import { checkChange, filed } from './registry.ts'
+import { checkAttempt } from './guards.ts'
+import { type Prepared, prepare, saysTheSame } from './prepare.ts'
 import { givenId, isTaken, resultOf, submit } from './submit.ts'
-import { saysTheSame } from './unchanged.ts'
 
 /** Writes of this process take turns, so only other processes win races: one of them at a time. */
 const LOST_RACES = 8
@@ -54,7 +48,7 @@ export async function update(
 ): Promise<WriteResult> {
   const { resourceType: type } = resource
   const id = givenId(resource.id ?? '')
-  return change(store, principal, type, id, options, () => resource)
+  return change({ store, principal, type, id, options, next: () => resource })
 }
 
 /** As update, of what `apply` makes of the live version; 404 or 410 when there is none. */
@@ -66,13 +60,14 @@ export async function patch(
   apply: (current: Resource) => Resource | Promise<Resource>,
   options: WriteOptions = {},
 ): Promise<WriteResult> {
-  return change(store, principal, type, givenId(id), options, (row, live, hidden) => {
+  const next: Next = (row, live, hidden) => {
     if (row === undefined) throw notFound()
     if (live === undefined) throw gone()
     const stored = parseVersion(without(live, hidden))
     const shown = strip(stored, hiddenFields(principal, type))
     return apply(masked(shown, principal, stored.meta?.author?.reference))
-  })
+  }
+  return change({ store, principal, type, id: givenId(id), options, next })
 }
 
 /** The resource to write, from the newest row and its live version, of which some paths are hidden. */
@@ -82,52 +77,51 @@ type Next = (
   hidden: readonly string[],
 ) => Resource | Promise<Resource>
 
-async function change(
-  store: Store,
-  principal: Principal,
-  type: string,
-  id: string,
-  options: WriteOptions,
-  next: Next,
-): Promise<WriteResult> {
+/** An update or a patch, before anything is read for it. */
+interface Wanted {
+  readonly store: Store
+  readonly principal: Principal
+  readonly type: string
+  readonly id: string
+  readonly options: WriteOptions
+  readonly next: Next
+}
+
+async function change(wanted: Wanted): Promise<WriteResult> {
+  const { store, principal, type, id } = wanted
   allow(principal, type, 'update')
   allow(principal, type, 'read')
-  const run = async () => {
-    const early = await changeRecent(store, principal, type, id, options, next)
-    if (early !== undefined) return early
-    for (let attempt = 0; attempt <= LOST_RACES; attempt++) {
-      const before = await readJudged(store, principal, type, id, INTERACTIONS)
-      const planned = await planChange(store, principal, type, id, options, next, before)
-      const result = isChange(planned) ? await writeChange(store, principal, planned) : planned
-      if (result !== undefined) return result
-      if (options.ifMatch) throw preconditionFailed()
-    }
-    throw conflict('Too many concurrent changes, try again')
-  }
+  const run = () => changeNow(wanted)
   // A transaction may hold the row that the one before it in the line is waiting for.
   if (store.deferred) return run()
   const { project } = scopeOf(principal, type)
   return store.turns(store.keys.self(project, type, `${type}/${id}`), run)
 }
 
+async function changeNow(wanted: Wanted): Promise<WriteResult> {
+  const { store, principal, type, id, options } = wanted
+  const early = await changeRecent(wanted)
+  if (early !== undefined) return early
+  for (let attempt = 0; attempt <= LOST_RACES; attempt++) {
+    const before = await readJudged(store, principal, type, id, INTERACTIONS)
+    const planned = await planChange(wanted, before)
+    const result = isChange(planned) ? await writeChange(store, principal, planned) : planned
+    if (result !== undefined) return result
+    if (options.ifMatch) throw preconditionFailed()
+  }
+  throw conflict('Too many concurrent changes, try again')
+}
+
 /**
  * Without a look at what is stored: undefined where nothing is known of it, or anything but a written
  * version would come of what is known.
  */
-async function changeRecent(
-  store: Store,
-  principal: Principal,
-  type: string,
-  id: string,
-  options: WriteOptions,
-  next: Next,
-): Promise<WriteResult | undefined> {
+async function changeRecent(wanted: Wanted): Promise<WriteResult | undefined> {
+  const { store, principal, type, id } = wanted
   const row = store.recent?.get(rowKey(store, principal, type, id))
   if (row === undefined) return undefined
   const before = await judgeRow(store, principal, type, row, INTERACTIONS)
-  const planned =
-    before &&
-    (await planChange(store, principal, type, id, options, next, before).catch(() => undefined))
+  const planned = before && (await planChange(wanted, before).catch(() => undefined))
   const result = isChange(planned) ? await writeChange(store, principal, planned) : undefined
   if (result === undefined) store.recent?.drop(row)
   return result
@@ -150,14 +144,10 @@ function isChange(planned: Change | WriteResult | undefined): planned is Change 
 
 /** The result, where nothing is left to be changed; undefined when another write came first. */
 async function planChange(
-  store: Store,
-  principal: Principal,
-  type: string,
-  id: string,
-  options: WriteOptions,
-  next: Next,
+  wanted: Wanted,
   before: Judged | undefined,
 ): Promise<Change | WriteResult | undefined> {
+  const { store, principal, type, id, options, next } = wanted
   const row = before?.row
   const { read: seen, update: changing } = before?.rulings ?? {}
   if (row !== undefined && seen === undefined) throw notFound()
@@ -169,15 +159,32 @@ async function planChange(
   if (options.onlyIfAbsent && live) throw preconditionFailed(`${type}/${id} exists already`)
   const hidden = hiddenBy(seen)
   const resource = await next(row, live, hidden)
-  if (type === 'ClientApplication') checkClient(resource)
+  store.rules.get(type)?.checkForm?.(resource)
   if (resource.resourceType !== type) throw badRequest('Incorrect resource type')
   if (normalId(resource.id ?? '') !== id) throw badRequest('Incorrect resource ID')
   if (row === undefined) return createAt(store, principal, resource, options)
+  return planOver(wanted, { row, live, hidden, changing, resource })
+}
 
+/** What is stored, and the resource that is to take its place. */
+interface Over {
+  readonly row: VersionRow
+  /** Undefined: it was deleted. */
+  readonly live: Version | undefined
+  readonly hidden: readonly string[]
+  readonly changing: Ruling
+  readonly resource: Resource
+}
+
+async function planOver(
+  { store, principal, type, id, options }: Wanted,
+  { row, live, hidden, changing, resource }: Over,
+): Promise<Change | WriteResult> {
+  const rule = store.rules.get(type)
   const stored = live && parseVersion(live)
   const { project: projectId = '' } = JSON.parse(`{${row.meta_ext}}`) as Meta
   const own = await ownParametersOf(store.ownParameters, store.connection, principal, row.project)
-  if (type === 'AccessPolicy') checkPolicy(resource, own)
+  rule?.checkParameters?.(resource, own)
   refuseMasks(resource)
   const place: Place = {
     kind: live ? 'update' : 'insert',
@@ -189,20 +196,17 @@ async function planChange(
     after: row.lu,
     ...(live ? {} : { accounts: await newAccounts(store, principal, row.project, resource) }),
   }
-  const kept = filed(
-    keepPaths(keep(resource, stored, keptFields(principal, type)), stored, [
-      ...hidden,
-      ...hiddenBy(changing),
-      ...readonlyBy(changing),
-    ]),
-  )
-  await checkChange(store, principal, stored, kept)
-  await checkStored(store, principal, stored, { sent: resource, kept }, id, changing)
-  const admitted =
-    type === SUBSCRIPTION
-      ? await admitSubscription(store, principal, row.project, stored, kept, own)
-      : kept
-  const prepared = prepare(store, principal, admitted, place, stored, options)
+  const allowed = keepPaths(keep(resource, stored, keptFields(principal, type)), stored, [
+    ...hidden,
+    ...hiddenBy(changing),
+    ...readonlyBy(changing),
+  ])
+  const kept = rule?.file?.(allowed) ?? allowed
+  const attempt = { store, principal, interaction: 'update', id, isNew: false } as const
+  await checkAttempt({ ...attempt, before: stored, sent: resource, kept }, changing)
+  const admission = { store, principal, project: row.project, before: stored, after: kept, own }
+  const admitted = rule?.admit === undefined ? kept : await rule.admit(admission)
+  const prepared = prepare({ store, principal, resource: admitted, place, stored, options })
   if (live && stored && saysTheSame(live, stored, prepared))
     return { ...without(live, hidden), outcome: 'unchanged' }
   const ruling = judgeChanged(store, principal, prepared, stored)

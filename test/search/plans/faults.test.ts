@@ -9,6 +9,7 @@ import { openDatabase } from '../../../shared/platform/postgres/database.ts'
 import { parseSearch } from '../../../shared/query/search.ts'
 import { openRepository } from '../../../shared/store/open-repository.ts'
 import type { Repository } from '../../../shared/store/repository.ts'
+import { writeFeatures } from '../../../shared/write-features.ts'
 import { until } from '../../fixtures/botica.ts'
 import { createDatabase } from '../../fixtures/store/own-database.ts'
 import { databaseUrl, openTestStore } from '../../fixtures/store/store.ts'
@@ -81,7 +82,7 @@ async function openOther(): Promise<Repository> {
   const settings = { databaseUrl: databaseUrl(), databasePool: 2 }
   const other = openDatabase(settings, createLogger('silent', 'script'))
   t.teardown(() => other.close())
-  return openRepository(other)
+  return openRepository(other, writeFeatures())
 }
 
 type Shape = readonly [query: string, known: number, unknown: number]

@@ -11,6 +11,7 @@ import { openDatabase } from '../../../shared/platform/postgres/database.ts'
 import { parseSearch } from '../../../shared/query/search.ts'
 import { openRepository } from '../../../shared/store/open-repository.ts'
 import type { Repository } from '../../../shared/store/repository.ts'
+import { writeFeatures } from '../../../shared/write-features.ts'
 import { until } from '../../fixtures/botica.ts'
 import { createDatabase } from '../../fixtures/store/own-database.ts'
 import { databaseUrl, openTestStore, statementsOf } from '../../fixtures/store/store.ts'
@@ -33,7 +34,7 @@ async function openOther(): Promise<Repository> {
     createLogger('silent', 'script'),
   )
   t.teardown(() => other.close())
-  return openRepository(other)
+  return openRepository(other, writeFeatures())
 }
 
 /** One Observation is amended, the others are final; rows as their twin has them, straight into the tables. */

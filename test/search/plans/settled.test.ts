@@ -15,6 +15,7 @@ import { settledBy } from '../../../shared/store/search/plan/single-way.ts'
 import { stringTest } from '../../../shared/store/search/tests/strings.ts'
 import type { Test } from '../../../shared/store/search/tests/test.ts'
 import { sightOf } from '../../../shared/store/search/tests/visible-rows.ts'
+import { writeFeatures } from '../../../shared/write-features.ts'
 import { until } from '../../fixtures/botica.ts'
 import { openPlannedStore } from '../../fixtures/store/planned-store.ts'
 import { keptBuffers, ownBuffers } from '../../fixtures/store/plans.ts'
@@ -168,7 +169,7 @@ t.test('a shape that becomes common is kept, after however many others', async (
     createLogger('silent', 'script'),
   )
   t.teardown(() => one.close())
-  const repository = await openRepository(one)
+  const repository = await openRepository(one, writeFeatures())
   const search = (parameters: string) => () =>
     repository.search(member, parseSearch('Observation', parameters))
   /** The last prepared first. */

@@ -2,6 +2,14 @@
  * When Bots that run by themselves run next. Any worker may plan: a row is locked by one of them, and
  * the occurrence it leaves behind has Bot and time as its key, so none is run by two.
  */
+
+import {
+  type DueSchedule,
+  dueSchedules,
+  type Plan,
+  readSchedule,
+  savePlans,
+} from '../../../shared/bots/schedules.ts'
 import {
   countOccurrences,
   lastOccurrence,
@@ -9,13 +17,6 @@ import {
   type Schedule,
 } from '../../../shared/fhir/schedule.ts'
 import type { Services } from '../../../shared/services.ts'
-import {
-  type DueSchedule,
-  dueSchedules,
-  type Plan,
-  readSchedule,
-  savePlans,
-} from '../../../shared/store/rows/schedules.ts'
 
 /** What was missed longer ago is not made up for. */
 const MADE_UP_MS = 3_600_000

@@ -2,18 +2,18 @@
 import { type ProjectContext, systemPrincipal } from '../../../shared/access/principal.ts'
 import { codeLocation, maxQueueMs } from '../../../shared/bots/bot.ts'
 import { actingAs } from '../../../shared/bots/execute-bot.ts'
-import { HttpError } from '../../../shared/errors.ts'
-import type { Resource } from '../../../shared/fhir/resource.ts'
-import type { Acting } from '../../../shared/identity/within.ts'
-import type { ExecuteJob, ExecuteReply } from '../../../shared/platform/queue/jobs.ts'
-import type { Services } from '../../../shared/services.ts'
 import {
   holdOccurrence,
   type Occurrence,
   removeOccurrence,
   repeatOccurrence,
   takeOccurrences,
-} from '../../../shared/store/rows/schedules.ts'
+} from '../../../shared/bots/schedules.ts'
+import { HttpError } from '../../../shared/errors.ts'
+import type { Resource } from '../../../shared/fhir/resource.ts'
+import type { Acting } from '../../../shared/identity/within.ts'
+import type { ExecuteJob, ExecuteReply } from '../../../shared/platform/queue/jobs.ts'
+import type { Services } from '../../../shared/services.ts'
 import { backoffMs, type Loop, startLoop, whileLeased } from '../../loop.ts'
 import type { RunMetrics } from '../metrics.ts'
 import { type Planned, planDue } from './plan.ts'

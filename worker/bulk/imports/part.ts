@@ -29,7 +29,7 @@ import { lineFailure, PartLost, writeLines } from '../../../shared/bulk/imports/
 import { badRequest, forbidden } from '../../../shared/errors.ts'
 import type { Connection } from '../../../shared/platform/postgres/statement.ts'
 import type { Services } from '../../../shared/services.ts'
-import { PlannedCreates } from '../../../shared/store/write/planned-creates.ts'
+import { PlannedCreates } from '../../../shared/store/write/planned-rows.ts'
 import { batchesOf, readAhead } from './lines.ts'
 import { openSource } from './source.ts'
 

@@ -7,18 +7,18 @@ import { type Principal, systemPrincipal } from '../../../shared/access/principa
 import { SYSTEM_PROJECT, settingOf } from '../../../shared/access/project-context.ts'
 import { removeContent, settleContent, storeContent } from '../../../shared/binary/content.ts'
 import { cleanFilename, safeContentType } from '../../../shared/binary/content-headers.ts'
+import {
+  type Download,
+  type DownloadInput,
+  repeatDownload,
+  takeDownload,
+} from '../../../shared/binary/downloads.ts'
 import { HttpError } from '../../../shared/errors.ts'
 import type { Resource } from '../../../shared/fhir/resource.ts'
 import { FetchRefused, openOutside } from '../../../shared/platform/outbound/fetch-outside.ts'
 import type { Services } from '../../../shared/services.ts'
-import {
-  type Download,
-  repeatDownload,
-  takeDownload,
-} from '../../../shared/store/rows/downloads.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
 import { removeUpkeepJob } from '../../../shared/store/rows/upkeep-jobs.ts'
-import type { DownloadInput } from '../../../shared/store/rows/write-rows.ts'
 import { type Attachment, mapAttachments } from '../../../shared/validation/attachments.ts'
 import { type Loop, startLoop } from '../../loop.ts'
 

@@ -4,12 +4,11 @@
  * has it twice.
  */
 
-import { typeNumber } from '../../fhir/definitions.ts'
-import { parseJson } from '../../fhir/json.ts'
-import type { Resource } from '../../fhir/resource.ts'
-import { isSameSchedule, type Schedule, scheduleOf } from '../../fhir/schedule.ts'
-import type { Connection } from '../../platform/postgres/statement.ts'
-import type { Bind, Listed } from './side-rows.ts'
+import { typeNumber } from '../fhir/definitions.ts'
+import { parseJson } from '../fhir/json.ts'
+import type { Resource } from '../fhir/resource.ts'
+import { isSameSchedule, type Schedule, scheduleOf } from '../fhir/schedule.ts'
+import type { Connection } from '../platform/postgres/statement.ts'
 
 export const BOT = 'Bot'
 
@@ -66,21 +65,6 @@ export function readSchedule(bot: Resource): Schedule | undefined {
   } catch {
     return undefined
   }
-}
-
-/** The parts of the writing statement; what is due by now is dealt with by the write itself. */
-export function scheduleRows(changes: readonly Listed<boolean>[], bind: Bind): string[] {
-  const ns = (wanted: boolean) => {
-    const found = changes.filter(({ item }) => item === wanted).map(({ n }) => n)
-    return bind(`{${found.join(',')}}`, 'int[]')
-  }
-  return [
-    `hi as (insert into schedule (project, id)
-      select w.project, w.id from w where w.n = any(${ns(true)}) order by w.project, w.id
-      on conflict (project, id) do update set since = excluded.since, due = null)`,
-    `hd as (delete from schedule s using w
-      where w.n = any(${ns(false)}) and s.project = w.project and s.id = w.id)`,
-  ]
 }
 
 export async function removeSchedule(

@@ -1,95 +1,130 @@
-/**
- * The rules for users, memberships, policies and bots, whatever path a write takes: REST, a bundle, a bot or
- * an administration route. The service's own work (no membership) is trusted.
- */
-import type { Principal } from '../../access/principal.ts'
-import { badRequest } from '../../errors.ts'
-import { isObject, parseReference, type Resource, referenceIn } from '../../fhir/resource.ts'
-import { checkBot } from '../../fhir/schedule.ts'
-import type { Condition } from '../../query/search-request.ts'
-import type { Keys } from '../index/keys.ts'
-import { readMany } from '../read/read-judged.ts'
-import type { Repository } from '../repository.ts'
-import type { Store } from '../rows/context.ts'
-import { searchFor } from '../rows/lookups.ts'
-import { readRow } from '../rows/read.ts'
-import { parseVersion, toVersion } from '../rows/rows.ts'
-import { BOT } from '../rows/schedules.ts'
-import { REGISTRY_PROJECT } from '../rows/tenants.ts'
-import { search } from '../search/page.ts'
+/** Rules for writes of users, memberships, policies, clients, configurations and the audit trail. */
+import { checkClient } from '../access/credentials/clients.ts'
+import { foreignAgent } from '../access/guarded/elements.ts'
+import { checkPolicy } from '../access/policy-check.ts'
+import type { Principal } from '../access/principal.ts'
+import { badRequest, refused } from '../errors.ts'
+import { isObject, parseReference, type Resource, referenceIn } from '../fhir/resource.ts'
+import type { Condition } from '../query/search-request.ts'
+import { readMany } from '../store/read/read-judged.ts'
+import type { Repository } from '../store/repository.ts'
+import { type Attempt, normalId, type Store, type WriteRule } from '../store/rows/context.ts'
+import { searchFor } from '../store/rows/lookups.ts'
+import { readRow } from '../store/rows/read.ts'
+import { parseVersion, toVersion } from '../store/rows/rows.ts'
+import { search } from '../store/search/page.ts'
+import { checkGuarded } from '../store/write/guards.ts'
+import { type ProgramRights, requireRightsOver } from './program-rights.ts'
 
-type UniqueValue = { readonly scope: string; readonly value: string }
+const CLIENT = 'ClientApplication'
 
-/** One User an address and scope, one membership an external id and Project; the database enforces it. */
-export function uniqueValues(resource: Resource): readonly UniqueValue[] | undefined {
-  const projectId = parseReference(referenceIn(resource.project))?.id
-  if (resource.resourceType === 'User') {
-    const { email } = resource
-    return typeof email === 'string' ? [{ scope: projectId ?? 'server', value: email }] : []
-  }
-  if (resource.resourceType === 'ProjectMembership') {
-    const { externalId } = resource
-    return typeof externalId === 'string'
-      ? [{ scope: `externalId ${projectId}`, value: externalId }]
-      : []
-  }
-  return undefined
+export function identityRules(programRights: ProgramRights): readonly WriteRule[] {
+  return [userRule, membershipRule, policyRule, clientRule(programRights), ...configurationRules]
 }
 
-/** Registry rows are filed under the Project they name; addresses are compared in lower case. */
-export function filed(resource: Resource): Resource {
-  const { resourceType: type } = resource
-  if (type !== 'User' && type !== 'ProjectMembership') return resource
-  const project = parseReference(referenceIn(resource.project))?.id
-  const { email } = resource
+/** One User has an address within its scope; addresses are compared in lower case. */
+const userRule: WriteRule = {
+  type: 'User',
+  file(user) {
+    const { email } = user
+    const filed = filedInProject(user)
+    return typeof email === 'string' ? { ...filed, email: email.trim().toLowerCase() } : filed
+  },
+  uniqueValues: (user) =>
+    typeof user.email === 'string'
+      ? [{ scope: projectOf(user) ?? 'server', value: user.email }]
+      : [],
+}
+
+/** One membership has an external id within its Project. */
+const membershipRule: WriteRule = {
+  type: 'ProjectMembership',
+  file: filedInProject,
+  check: checkMembership,
+  uniqueValues: (membership) =>
+    typeof membership.externalId === 'string'
+      ? [{ scope: `externalId ${projectOf(membership)}`, value: membership.externalId }]
+      : [],
+  checkDeletion: requireNoOwner,
+}
+
+const policyRule: WriteRule = {
+  type: 'AccessPolicy',
+  checkParameters: checkPolicy,
+  checkDeletion: requireUnused,
+}
+
+/** The keys of a client are a way to the rights that it has. */
+function clientRule(programRights: ProgramRights): WriteRule {
+  const check = (store: Store, principal: Principal, id: string) =>
+    requireRightsOver(programRights, store.connection, principal, `${CLIENT}/${id}`)
   return {
-    ...resource,
-    ...(project === undefined ? {} : { meta: { ...resource.meta, project } }),
-    ...(typeof email === 'string' ? { email: email.trim().toLowerCase() } : {}),
+    type: CLIENT,
+    checkForm: checkClient,
+    async check(attempt) {
+      const changes = checkGuarded(attempt)
+      if (changes.length === 0 || attempt.isNew) return
+      await check(attempt.store, attempt.principal, attempt.id)
+    },
+    async checkRemoval(store, principal, id) {
+      await check(store, principal, normalId(id))
+    },
   }
 }
 
-const PROFILES = new Set(['Patient', 'Practitioner', 'RelatedPerson', 'Bot', 'ClientApplication'])
+const configurationRules: readonly WriteRule[] = [
+  ...['DomainConfiguration', 'UserConfiguration'].map((type) => ({
+    type,
+    check: async (attempt: Attempt) => void checkGuarded(attempt),
+  })),
+  {
+    type: 'AuditEvent',
+    async check({ principal, interaction, sent }) {
+      if (interaction === 'update') throw neverChanged()
+      requireOwnName(principal, sent)
+    },
+    async checkRemoval() {
+      throw neverChanged()
+    },
+  },
+]
 
-/** Key that the ProjectMemberships of this profile hold; undefined for what is no profile. */
-export function profileKey(keys: Keys, type: string, id: string): bigint | undefined {
-  if (!PROFILES.has(type)) return undefined
-  const p = keys.param(REGISTRY_PROJECT, 'ProjectMembership', 'profile')
-  return keys.reference(p, keys.target(REGISTRY_PROJECT, `${type}/${id}`))
+/** Only super admins remove AuditEvents for good, by `$expunge`. */
+function neverChanged() {
+  return refused('An AuditEvent is never changed')
 }
 
-/** Errors: 400 for what a membership must not be or become, and for a Bot that cannot run as it says. */
-export async function checkChange(
-  store: Store,
-  principal: Principal,
-  before: Resource | undefined,
-  after: Resource,
-): Promise<void> {
-  if (principal.membershipId === undefined) return
-  if (after.resourceType === BOT) checkBot(after)
-  if (after.resourceType !== 'ProjectMembership') return
-  if (before === undefined) await checkNewMember(store, principal, after)
-  else if (!principal.isSuperAdmin && referenceIn(before.profile) !== referenceIn(after.profile)) {
+/** Errors: 403, and 400 where nobody is named. Super admins bring events from elsewhere. */
+function requireOwnName(principal: Principal, event: Resource): void {
+  if (principal.isSuperAdmin) return
+  const foreign = foreignAgent(principal, event)
+  if (foreign === undefined) return
+  const reason = `An AuditEvent names the caller, ${principal.profile}, as its agent`
+  throw foreign.isMissing ? badRequest(reason, foreign.path) : refused(reason, foreign.path)
+}
+
+function projectOf(resource: Resource): string | undefined {
+  return parseReference(referenceIn(resource.project))?.id
+}
+
+/** Rows of the registry are filed under the Project that they name. */
+function filedInProject(resource: Resource): Resource {
+  const project = projectOf(resource)
+  return project === undefined ? resource : { ...resource, meta: { ...resource.meta, project } }
+}
+
+/** Errors: 400 for what a membership must not be or become. */
+async function checkMembership({ store, principal, before, kept }: Attempt): Promise<void> {
+  if (before === undefined) await checkNewMember(store, principal, kept)
+  else if (!principal.isSuperAdmin && referenceIn(before.profile) !== referenceIn(kept.profile)) {
     throw badRequest('Cannot change profile', 'profile')
   }
-  const projectId = parseReference(referenceIn(after.project))?.id ?? ''
+  const projectId = projectOf(kept) ?? ''
   const { project } = principal
   const home = projectId === project.id ? project : { id: projectId }
   const read = (references: readonly { type: string; id: string }[]) =>
     readMany(store, serviceOf(principal), references)
-  await requirePolicies(read, home, after, principal.isSuperAdmin)
-}
-
-/** Errors: 400 for the owner's membership, and for a policy in use. */
-export async function checkDeletion(
-  store: Store,
-  principal: Principal,
-  type: string,
-  id: string,
-): Promise<void> {
-  if (principal.membershipId === undefined) return
-  if (type === 'ProjectMembership') await requireNoOwner(store, principal, id)
-  if (type === 'AccessPolicy') await requireUnused(store, principal, id)
+  await requirePolicies(read, home, kept, principal.isSuperAdmin)
 }
 
 async function checkNewMember(
@@ -122,7 +157,7 @@ async function checkNewMember(
   const condition = referenceCondition('user', `User/${userOf.id}`)
   const own = { ...service, isSuperAdmin: false, rules: undefined }
   const { versions } = await search(store, own, searchFor('ProjectMembership', [condition], 1, []))
-  // A User that nobody invited here is as unknown as one that does not exist.
+  // A user whom nobody has invited here looks like one that does not exist.
   if (versions.length === 0) throw badRequest('User not found', 'user')
 }
 
@@ -134,8 +169,8 @@ interface PolicyHome {
 }
 
 /**
- * A membership names policies of its Project, or of one that this links to. Only a caller who may see all
- * Projects learns that a policy is in another one. Errors: 400.
+ * A membership names policies of its Project, or of one that this links to. The error says that a policy is in
+ * another Project to those alone who may see all Projects. Errors: 400.
  */
 export async function requirePolicies(
   read: (references: readonly { type: string; id: string }[]) => ReturnType<Repository['readMany']>,

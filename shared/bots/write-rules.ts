@@ -1,0 +1,136 @@
+/** What holds for writes of Bots and of their code, and the part of the writing statements for their schedules. */
+import { changesCode, hasAllRights, runsAsCaller } from '../access/guarded/elements.ts'
+import { grantsFor, may } from '../access/policy.ts'
+import type { Principal } from '../access/principal.ts'
+import { refused } from '../errors.ts'
+import { typeNumber } from '../fhir/definitions.ts'
+import type { Resource } from '../fhir/resource.ts'
+import { checkBot } from '../fhir/schedule.ts'
+import { type ProgramRights, requireRightsOver } from '../identity/program-rights.ts'
+import { normalId, type Store, type WritePart, type WriteRule } from '../store/rows/context.ts'
+import type { Bind, Listed } from '../store/rows/side-rows.ts'
+import { checkGuarded } from '../store/write/guards.ts'
+import { BOT, scheduleChange } from './schedules.ts'
+
+export function botRules(programRights: ProgramRights): readonly WriteRule[] {
+  const rightsOver = (store: Store, principal: Principal, id: string) =>
+    requireRightsOver(programRights, store.connection, principal, `${BOT}/${id}`)
+  const requireCode = async (change: CodeChange) => {
+    const { store, principal, id, isNew } = change
+    if (hasAllRights(principal)) return
+    requireOwnRights(change)
+    const memberships = isNew ? 0 : await rightsOver(store, principal, id)
+    if (memberships === 0) requireNamed(change)
+  }
+  return [
+    {
+      type: BOT,
+      async check(attempt) {
+        checkBot(attempt.kept)
+        await requireCode({ ...attempt, after: attempt.meant })
+        checkGuarded(attempt)
+      },
+      async checkRemoval(store, principal, id) {
+        await rightsOver(store, principal, normalId(id))
+      },
+    },
+    {
+      type: 'Binary',
+      async check({ store, principal, id, isNew }) {
+        if (!isNew) await checkContent(store, principal, id, requireCode)
+      },
+      checkRemoval: (store, principal, id) =>
+        checkContent(store, principal, normalId(id), requireCode),
+    },
+  ]
+}
+
+/** A write that may change what a Bot runs. */
+interface CodeChange {
+  readonly store: Store
+  readonly principal: Principal
+  readonly id: string
+  readonly isNew: boolean
+  readonly before: Resource | undefined
+  readonly after: Resource
+  /** An entry of a policy that names the type Bot governs the write. */
+  readonly isNamed: boolean
+}
+
+/** Errors: 403 for code that would run with more rights than the writer has. */
+function requireOwnRights({ principal, before, after }: CodeChange): void {
+  if (runsAsCaller(before) || runsAsCaller(after)) {
+    const reason =
+      'A Bot that runs with the rights of its caller is written by administrators alone'
+    throw refused(reason, 'Bot.runAsUser')
+  }
+  if (before?.system === true && !principal.isSuperAdmin) {
+    throw refused('A Bot of the system is written by administrators alone', 'Bot.system')
+  }
+}
+
+/** Errors: 403. */
+function requireNamed({ before, after, isNamed }: CodeChange): void {
+  if (isNamed || !changesCode(before, after)) return
+  throw refused(
+    'A Bot without a membership runs with the rights of its caller: its code is for project administrators, and for policies with an entry for Bot',
+    'Bot.executableCode',
+  )
+}
+
+/** The Binary that a Bot of the Project names as its code is guarded like the Bot. Errors: 403. */
+async function checkContent(
+  store: Store,
+  principal: Principal,
+  id: string,
+  requireCode: (change: CodeChange) => Promise<void>,
+): Promise<void> {
+  if (hasAllRights(principal)) return
+  const rows = await store.connection.query<{ content: string }>({
+    name: 'bots-of-code',
+    text: `select v.content from resource r join version v using (project, type, id, ver)
+      where r.project = $1 and r.type = $2 and strpos(lower(v.content), $3) > 0`,
+    values: [principal.project.number, typeNumber(BOT), `binary/${id.toLowerCase()}`],
+  })
+  for (const { content } of rows) {
+    // Content is written by the store alone and is a resource.
+    const after = JSON.parse(content) as Resource
+    if (!may(principal, BOT, 'update')) {
+      throw refused(`Binary/${id} is the code of a Bot, which you may not write`)
+    }
+    const isNamed = grantsFor(principal, BOT, 'update')?.some((grant) => grant.isNamed) ?? false
+    const before = { ...after, executableCode: undefined, code: undefined }
+    const change = { store, principal, before, after, id: after.id ?? '', isNew: false, isNamed }
+    await requireCode(change)
+  }
+}
+
+/** True: the Bot runs by itself from now on. What is due by now is dealt with by the write itself. */
+export const schedulePart: WritePart<boolean> = {
+  types: new Set([BOT]),
+  rowOf: ({ stored, resource }) => scheduleChange(stored, resource),
+  sql(changes, bind) {
+    const ns = (wanted: boolean) => numbers(changes, wanted, bind)
+    const sql = [
+      `hi as (insert into schedule (project, id)
+      select w.project, w.id from w where w.n = any(${ns(true)}) order by w.project, w.id
+      on conflict (project, id) do update set since = excluded.since, due = null)`,
+      `hd as (delete from schedule s using w
+      where w.n = any(${ns(false)}) and s.project = w.project and s.id = w.id)`,
+    ]
+    return { name: 'schedules', sql }
+  },
+  removal: {
+    type: BOT,
+    name: 'schedule',
+    sql: [
+      `b as (delete from schedule x using d
+        where x.project = d.project and x.id = d.id and d.type = ${typeNumber(BOT)})`,
+    ],
+  },
+}
+
+function numbers(changes: readonly Listed<boolean>[], wanted: boolean, bind: Bind): string {
+  const found = changes.filter(({ item }) => item === wanted).map(({ n }) => n)
+  return bind(`{${found.join(',')}}`, 'int[]')
+}

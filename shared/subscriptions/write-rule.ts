@@ -1,0 +1,173 @@
+/** The rule for writes of Subscriptions, and the part of the writing statements that files the type they wait for. */
+
+import { may } from '../access/policy.ts'
+import type { Principal } from '../access/principal.ts'
+import { scopedAuthor } from '../access/scopes.ts'
+import {
+  criteriaGrant,
+  readSubscription,
+  SUBSCRIPTION,
+  type SubscriptionTerms,
+} from '../access/subscription.ts'
+import type { Outbound } from '../config/outbound.ts'
+import { badRequest, businessRule } from '../errors.ts'
+import { typeNumber } from '../fhir/definitions.ts'
+import type { OwnParameters } from '../fhir/definitions-data.ts'
+import type { Resource } from '../fhir/resource.ts'
+import { checkTarget } from '../platform/outbound/fetch-outside.ts'
+import type { Connection } from '../platform/postgres/statement.ts'
+import { testedCodes } from '../query/parameter-paths.ts'
+import { outlastLeases } from '../store/events/no-subscriber-leases.ts'
+import { makesEvents } from '../store/events/rows.ts'
+import type { Admission, Store, WritePart, WriteRule } from '../store/rows/context.ts'
+import type { Bind, Listed } from '../store/rows/side-rows.ts'
+import { readJudged } from '../store/rulings/rulings.ts'
+import { sightOf } from '../store/search/tests/visible-rows.ts'
+import { checkGuarded } from '../store/write/guards.ts'
+
+const MOST_ACTIVE = 1000
+
+export function subscriptionRule(hookTargets: Outbound): WriteRule {
+  return {
+    type: SUBSCRIPTION,
+    check: async (attempt) => void checkGuarded(attempt, true),
+    admit: (admission) => admit(admission, hookTargets),
+    // A Subscription acts later, with the rights that its author has now.
+    authorOf: scopedAuthor,
+  }
+}
+
+/**
+ * The Subscription as it is stored: what is requested becomes active. Errors: 400 for what could never
+ * fire as it says, 422 for one too many.
+ */
+async function admit(
+  { store, principal, project, before, after, own }: Admission,
+  hookTargets: Outbound,
+): Promise<Resource> {
+  const subscription = after.status === 'requested' ? { ...after, status: 'active' } : after
+  const terms = readSubscription(subscription)
+  requireShown(store, principal, project, terms, own)
+  await checkEndpoint(store, principal, terms, hookTargets)
+  if (subscription.status === 'active' && before?.status !== 'active') {
+    await requirePlaces(store.connection, project, 1)
+  }
+  return subscription
+}
+
+/** Errors: 400 for criteria that nothing can be judged by, 403 for those that read what is hidden from who asks. */
+export function requireShown(
+  store: Store,
+  principal: Principal,
+  project: number,
+  terms: SubscriptionTerms,
+  own: OwnParameters | undefined,
+): void {
+  const { type } = terms
+  const { criteria } = criteriaGrant(terms, own)
+  const codes = criteria.flatMap((criterion) => testedCodes(type, criterion))
+  sightOf(store, principal, type, 'read', project, [], codes)
+}
+
+/** The type that a written Subscription waits for; null: it waits for nothing any more. */
+interface Watch {
+  readonly type: number | null
+  /** When it stops by itself. */
+  readonly ends: Date | undefined
+}
+
+export const watchPart: WritePart<Watch> = {
+  types: new Set([SUBSCRIPTION]),
+  rowOf({ resource }) {
+    const { type, hook, ends } = readSubscription(resource)
+    const isWaiting = resource.status === 'active' && hook !== undefined && makesEvents(type)
+    return { type: isWaiting ? typeNumber(type) : null, ends }
+  },
+  sql: (watches, bind) => ({ name: 'watches', sql: watchSql(watches, bind) }),
+  removal: {
+    type: SUBSCRIPTION,
+    name: 'watch',
+    sql: [
+      `a as (delete from active_subscription a using d
+        where d.type = ${typeNumber(SUBSCRIPTION)} and a.project = d.project and a.id = d.id)`,
+    ],
+  },
+  async beforeCommit(connection, written) {
+    const active = written.filter(({ row }) => row.type !== null)
+    for (const project of new Set(active.map(({ project }) => project))) {
+      await requirePlaces(connection, project)
+    }
+  },
+  // Each write that begins after the acknowledgement sees the Subscription.
+  committed: async ({ row }) => (row.type === null ? undefined : outlastLeases()),
+}
+
+function watchSql(watches: readonly Listed<Watch>[], bind: Bind): readonly string[] {
+  const numbers = bind(`{${watches.map(({ n }) => n).join(',')}}`, 'int[]')
+  const types = bind(`{${watches.map(({ item }) => item.type ?? 'null').join(',')}}`, 'smallint[]')
+  const ends = bind(
+    watches.map(({ item }) => item.ends ?? null),
+    'timestamptz[]',
+  )
+  return [
+    `a as (insert into active_subscription as a (project, id, watched, ver, since, ends)
+      select w.project, w.id, x.watched, w.ver, w.lu, x.ends
+      from unnest(${numbers}, ${types}, ${ends}) as x(n, watched, ends) join w using (n)
+      where x.watched is not null
+      on conflict (project, id) do update
+        set watched = excluded.watched, ver = excluded.ver, since = excluded.since,
+          ends = excluded.ends)`,
+    // A Subscription that is changed begins anew.
+    `an as (update subscription_state s set failures = 0, failing_since = null, orphan_since = null,
+        pauses = 0, paused_until = null
+      from unnest(${numbers}, ${types}) as x(n, watched) join w using (n)
+      where x.watched is not null and s.project = w.project and s.subscription = w.id)`,
+    `ax as (delete from active_subscription a
+      using unnest(${numbers}, ${types}) as x(n, watched) join w using (n)
+      where x.watched is null and a.project = w.project and a.id = w.id)`,
+  ]
+}
+
+async function checkEndpoint(
+  store: Store,
+  principal: Principal,
+  { hook }: SubscriptionTerms,
+  hookTargets: Outbound,
+): Promise<void> {
+  if (hook === undefined || principal.membershipId === undefined) return
+  const path = `${SUBSCRIPTION}.channel.endpoint`
+  if (hook.bot === undefined) return requireTarget(hook.endpoint, hookTargets, path)
+  const isSeen =
+    may(principal, 'Bot', 'read') &&
+    (await readJudged(store, principal, 'Bot', hook.bot, ['read']).then(
+      (found) => found?.rulings.read !== undefined && found.row.content !== null,
+    ))
+  if (!isSeen) throw badRequest(`No Bot/${hook.bot} is in sight`, path)
+}
+
+function requireTarget(endpoint: string, rules: Outbound, path: string): void {
+  try {
+    checkTarget(endpoint, rules)
+  } catch (error) {
+    throw badRequest(error instanceof Error ? error.message : 'Invalid endpoint', path)
+  }
+  if (rules.reach !== 'all' && !/^https:/i.test(endpoint)) {
+    throw badRequest('An endpoint must be https', path)
+  }
+}
+
+/** Places for those that are active, and so many `more`. Errors: 422. */
+async function requirePlaces(connection: Connection, project: number, more = 0): Promise<void> {
+  const [row] = await connection.query<{ count: number }>({
+    name: 'active-subscriptions',
+    text: `select count(*)::int as count from active_subscription
+      where project = $1 and until is null`,
+    values: [project],
+  })
+  if ((row?.count ?? 0) + more > MOST_ACTIVE) {
+    throw businessRule(
+      `A project has at most ${MOST_ACTIVE} active Subscriptions`,
+      `${SUBSCRIPTION}.status`,
+    )
+  }
+}

@@ -1,0 +1,36 @@
+/** The rules and parts of writes that features register with the Repository. */
+import { downloadPart } from './binary/downloads.ts'
+import { botRules, schedulePart } from './bots/write-rules.ts'
+import type { Outbound } from './config/outbound.ts'
+import type { ProgramRights } from './identity/program-rights.ts'
+import { identityRules } from './identity/write-rules.ts'
+import type { WriteFeatures } from './store/open-repository.ts'
+import { projectRule, reindexPart, tenantPart } from './store/write/project-parts.ts'
+import { subscriptionRule, watchPart } from './subscriptions/write-rule.ts'
+
+interface Settings {
+  /** Without it nobody but administrators writes programs that have a membership. */
+  readonly programRights?: ProgramRights
+  /** Where Subscriptions may send to; only to public addresses by default. */
+  readonly hookTargets?: Outbound
+  /** External attachments are fetched; not by default. */
+  readonly autoDownload?: boolean
+}
+
+const PUBLIC = { reach: 'public', only: [], never: [], userAgent: '' } as const
+
+export function writeFeatures({
+  programRights = async () => [undefined],
+  hookTargets = PUBLIC,
+  autoDownload = false,
+}: Settings = {}): WriteFeatures {
+  return {
+    rules: [
+      projectRule,
+      ...identityRules(programRights),
+      ...botRules(programRights),
+      subscriptionRule(hookTargets),
+    ],
+    parts: [tenantPart, reindexPart, schedulePart, watchPart, downloadPart(autoDownload)],
+  }
+}

@@ -1,0 +1,61 @@
+/**
+ * Special cases of a resource type are rules that its feature registers (`WriteRule`, `WritePart`), so the general
+ * code of the store names no type.
+ */
+import { readdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import { GUARDED } from '../../shared/access/guarded/elements.ts'
+import { isResourceType } from '../../shared/fhir/definitions.ts'
+import { writeFeatures } from '../../shared/write-features.ts'
+
+const STORE = join(import.meta.dirname, '../../shared/store')
+const GENERAL = ['.', 'write', 'read', 'rows', 'rulings']
+
+/** Files about one matter of the model, which is that of some types; the general code asks them. */
+const OF_SOME_TYPES: ReadonlyMap<string, string> = new Map([
+  ['read/binaries.ts', 'the security context of Binaries'],
+  ['read/redact.ts', 'the patients that a resource is about'],
+  ['rows/context.ts', 'the registry, where a User reads itself'],
+  ['rows/side-rows.ts', 'the patients that hold accounts'],
+  ['write/accounts.ts', 'the patients that hold accounts'],
+  ['write/full-text.ts', 'types whose content nobody may search'],
+  ['write/profiles.ts', 'the profiles of memberships'],
+  ['write/project-parts.ts', 'what all of a Project depends on'],
+  ['write/stored-contents.ts', 'the content of Binaries'],
+])
+/** Each row belongs to a Project, whose row id the store looks up. */
+const TENANT = 'Project'
+
+t.test('the general code of the store names no type', (t) => {
+  const files = GENERAL.flatMap((folder) =>
+    readdirSync(join(STORE, folder))
+      .filter((name) => name.endsWith('.ts'))
+      .map((name) => join(folder, name)),
+  )
+  t.ok(files.length > 50)
+  const wrong = files
+    .filter((file) => !OF_SOME_TYPES.has(file))
+    .flatMap((file) => namedIn(file).map((type) => `${file} names ${type}`))
+  t.same(wrong, [])
+  const needless = [...OF_SOME_TYPES.keys()].filter((file) => namedIn(file).length === 0)
+  t.same(needless, [], 'each exception is one')
+  t.end()
+})
+
+function namedIn(file: string): readonly string[] {
+  const text = readFileSync(join(STORE, file), 'utf8')
+  const types = [...text.matchAll(/['"`]([A-Z][A-Za-z]+)['"`/]/g)].map(([, name = '']) => name)
+  const constants = /import [^\n]*\b(SUBSCRIPTION|SEARCH_PARAMETER|BOT)\b/.exec(text) ?? []
+  const named = types.filter((type) => type !== TENANT && isResourceType(type))
+  return [...named, ...constants.slice(1)]
+}
+
+t.test('writes of guarded elements, code, memberships and the audit trail have a rule', (t) => {
+  const { rules } = writeFeatures()
+  const checked = rules.flatMap(({ type, check }) => (check === undefined ? [] : [type]))
+  const guarded = [...Object.keys(GUARDED), 'AuditEvent', 'Binary', 'ProjectMembership']
+  t.same(checked.toSorted(), guarded.toSorted())
+  t.equal(new Set(rules.map(({ type }) => type)).size, rules.length, 'a type has one rule')
+  t.end()
+})
