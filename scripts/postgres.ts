@@ -28,7 +28,7 @@ export interface PostgresOptions {
   readonly port?: number
 }
 
-/** What fits into the address of a Unix socket, with the name that PostgreSQL gives it. */
+/** The longest address of a Unix socket, with the name that PostgreSQL gives it. */
 const MOST_SOCKET_PATH = 107 - '/.s.PGSQL.65535'.length
 
 /**

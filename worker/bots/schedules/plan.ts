@@ -17,7 +17,7 @@ import {
   savePlans,
 } from '../../../shared/store/rows/schedules.ts'
 
-/** What was missed longer ago is not made up for. */
+/** An occurrence that was missed longer ago is not made up for. */
 const MADE_UP_MS = 3_600_000
 const AT_ONCE = 200
 
@@ -42,7 +42,7 @@ export async function planDue(
   })
 }
 
-/** Of several that were missed the last one runs, unless it is too old. */
+/** The last one of several missed occurrences runs, unless it is too old. */
 export function planOf(row: DueSchedule, now: Date): Planned {
   const { project, id, since } = row
   const schedule = readSchedule(row.bot)
