@@ -59,7 +59,8 @@ export async function runInSandbox(
   input: Input | undefined,
   timeoutSeconds: number,
 ): Promise<SandboxRun> {
-  const { code, filename } = toJavaScript(await readFile(file, 'utf8'), path.basename(file))
+  const filename = path.basename(file)
+  const code = toJavaScript(await readFile(file, 'utf8'), filename)
   checkCode(code, filename)
   const began = performance.now()
   const executors = await openExecutors({

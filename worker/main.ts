@@ -1,4 +1,5 @@
 /** The worker process: read settings, open services, take jobs; on SIGTERM finish what runs and leave. */
+import { availableParallelism } from 'node:os'
 import { DelayedError, type Job, UnrecoverableError, WaitingError, Worker } from 'bullmq'
 import { openFollowed } from '../shared/bots/live-logs.ts'
 import { type Config, readConfig } from '../shared/config/config.ts'
@@ -25,14 +26,14 @@ import {
   socketSubscriptions,
 } from '../shared/subscriptions/socket-subscriptions.ts'
 import { createAudit } from './bots/audit.ts'
-import { executorsWithin, openExecutors } from './bots/executors/executors.ts'
+import { executorsWithin, openExecutors, runsWithin } from './bots/executors/executors.ts'
 import { createMetrics, type RunMetrics } from './bots/metrics.ts'
 import { createRecentRuns } from './bots/recent-runs.ts'
 import { Again } from './bots/retries.ts'
 import { createRunner, HandedBack, LeftToUpkeep, type Runner } from './bots/run.ts'
 import { createTelling } from './bots/run-reports.ts'
 import { startSchedules } from './bots/schedules/run.ts'
-import { Deferred } from './bots/slots.ts'
+import { Deferred, MOST_HELD } from './bots/slots.ts'
 import { startSweep } from './bots/sweep.ts'
 import { createExportMetrics } from './bulk/exports/metrics.ts'
 import { startExports } from './bulk/exports/run.ts'
@@ -48,8 +49,6 @@ import { startEvents } from './subscriptions/run.ts'
 /** Platforms kill after 30 s. */
 const FINISH_MS = 20_000
 const GIVE_BACK_MS = 3000
-/** Runs beside the places of the queues, while as many wait: each has an isolate of 2 MB. */
-const MOST_RESTING = 128
 /** Bundles are large: more requests at once would only share the same processor and connections. */
 const PLAIN_AT_ONCE = 2
 
@@ -73,7 +72,7 @@ async function main(): Promise<void> {
     maxExecutors,
     memoryMb,
     spares: 1,
-    isolatesPerBot: 4,
+    isolatesPerBot: Math.max(4, availableParallelism()),
   })
   const served = botQueues(config.workerQueues)
   const runs = await openRuns(config, log)
@@ -84,7 +83,8 @@ async function main(): Promise<void> {
   const runner: Runner = createRunner({ services, runs, executors, telling, metrics, stats })
   const opened: Opened = { services, runs, runner, metrics }
   const features = startFeatures(opened)
-  const loans: Loans = { most: MOST_RESTING, count: 0 }
+  // Runs beside the places of the queues: those that wait in their isolates, and those that wait for one.
+  const loans: Loans = { most: runsWithin(memoryMb) + MOST_HELD, count: 0 }
   const workers = [
     ...served.map((queue) => startWorker(opened, queue, loans)),
     ...startPlainWorkers(services, features),

@@ -112,7 +112,7 @@ export async function settleAsyncJob(
 ): Promise<void> {
   const project = await services.principals.project(job.projectId)
   if (project === undefined) return
-  const asked = { method: 'POST', headers: { 'content-type': job.contentType } }
+  const asked = { headers: { 'content-type': job.contentType }, wantsContent: false }
   const { headers } = await encodeReply(reply, asked, async () => undefined)
   const end: JobEnd = {
     status: reply.status === 'ok' ? 'completed' : 'error',

@@ -15,7 +15,6 @@ const CPU_MS = 10_000
 const CPU_MAX_MS = 300_000
 const MEMORY_MIN_MB = 16
 const MEMORY_MAX_MB = 512
-const CONCURRENCY = 10
 const QUEUE_SECONDS = 3600
 const ATTEMPTS_MAX = 20
 
@@ -27,10 +26,10 @@ export function botLimits(bot: Resource, config: Config): BotLimits {
       seconds === undefined ? config.botTimeoutMs : seconds * 1000,
       config.botTimeoutMaxMs,
     ),
-    cpuMs: Math.min(setting(bot, config, 'cpuMs') ?? CPU_MS, CPU_MAX_MS),
+    cpuMs: Math.min(setting(bot, 'cpuMs') ?? CPU_MS, CPU_MAX_MS),
     memoryMb: Math.max(
       MEMORY_MIN_MB,
-      Math.min(setting(bot, config, 'memoryMb') ?? config.botMemoryMb, MEMORY_MAX_MB),
+      Math.min(setting(bot, 'memoryMb') ?? config.botMemoryMb, MEMORY_MAX_MB),
     ),
     resultBytes: config.botResultMaxBytes,
     logBytes: config.botLogMaxBytes,
@@ -38,23 +37,23 @@ export function botLimits(bot: Resource, config: Config): BotLimits {
 }
 
 /** How long a run may wait for a worker, in ms. */
-export function maxQueueMs(bot: Resource, config: Config): number {
-  return Math.min(setting(bot, config, 'maxQueueSeconds') ?? QUEUE_SECONDS, QUEUE_SECONDS) * 1000
+export function maxQueueMs(bot: Resource): number {
+  return Math.min(setting(bot, 'maxQueueSeconds') ?? QUEUE_SECONDS, QUEUE_SECONDS) * 1000
 }
 
-/** How many runs of the bot may be active at once. */
+/** How many runs of the bot may be active at once; Infinity where nobody has set it. */
 export function maxConcurrency(bot: Resource, config: Config): number {
-  return setting(bot, config, 'maxConcurrency') ?? CONCURRENCY
+  return setting(bot, 'maxConcurrency') ?? (config.botConcurrency || Number.POSITIVE_INFINITY)
 }
 
 /** Whether each run gets an isolate that no other has used. */
-export function wantsFresh(bot: Resource, config: Config): boolean {
-  return extensionOf(bot, config, 'fresh')?.valueBoolean === true
+export function wantsFresh(bot: Resource): boolean {
+  return extensionOf(bot, 'fresh')?.valueBoolean === true
 }
 
 /** How often an asynchronous run that fails is made in all. */
-export function maxAttempts(bot: Resource, config: Config): number {
-  return Math.min(setting(bot, config, 'retry') ?? 1, ATTEMPTS_MAX)
+export function maxAttempts(bot: Resource): number {
+  return Math.min(setting(bot, 'retry') ?? 1, ATTEMPTS_MAX)
 }
 
 /**
@@ -75,15 +74,18 @@ export function codeLocation(
   return typeof bot.code === 'string' && bot.code !== '' ? 'inline' : undefined
 }
 
-function setting(bot: Resource, config: Config, name: string): number | undefined {
-  const found = extensionOf(bot, config, name)
+function setting(bot: Resource, name: string): number | undefined {
+  const found = extensionOf(bot, name)
   return positive(found?.valueInteger ?? found?.valuePositiveInt ?? found?.valueUnsignedInt)
 }
 
-function extensionOf(bot: Resource, { baseUrl }: Config, name: string) {
-  const url = `${baseUrl}fhir/StructureDefinition/bot-${name}`
+/** Whatever address comes before it: a Bot keeps its limits when the service moves to another one. */
+function extensionOf(bot: Resource, name: string) {
+  const path = `/fhir/StructureDefinition/bot-${name}`
   const extensions: readonly unknown[] = Array.isArray(bot.extension) ? bot.extension : []
-  return extensions.filter(isObject).find((extension) => extension.url === url)
+  return extensions
+    .filter(isObject)
+    .find(({ url }) => typeof url === 'string' && url.endsWith(path))
 }
 
 function positive(value: unknown): number | undefined {

@@ -15,14 +15,18 @@ export function codeFormat(code: string, filename: string): CodeFormat {
   return hasExport && !/\bmodule\.exports\b/.test(code) ? 'module' : 'commonjs'
 }
 
-/** Errors: 400 for a syntax error, an unknown import or a missing `handler`. */
-export function checkCode(code: string, filename: string): void {
+/**
+ * Answers what to warn of: modules that are not there throw only when a run reaches them. Errors: 400 for a syntax
+ * error, a name that a module does not export or a missing `handler`.
+ */
+export function checkCode(code: string, filename: string): readonly string[] {
   const format = codeFormat(code, filename)
   const program = parseCode(code, filename, format)
-  checkImports(program, filename)
+  const warnings = checkImports(program, filename)
   if (format === 'module' ? !exportsHandler(program) : !assignsHandler(program)) {
     throw badRequest(`${filename}: there is no export named "handler" (line 1, column 1)`)
   }
+  return warnings
 }
 
 function parseCode(code: string, filename: string, format: CodeFormat): Program {

@@ -1,7 +1,7 @@
 /** `Bot/:id/$deploy`: code → Binary → `executableCode`, in one transaction (bots.md §2, §3). */
 import { systemPrincipal } from '../access/principal.ts'
 import { contentOf, readWhole } from '../binary/content.ts'
-import { allOk, badRequest, notFound } from '../errors.ts'
+import { allOk, badRequest, issue, notFound } from '../errors.ts'
 import { parseBody } from '../fhir/json.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import type { Operation, OperationCall } from '../request/operation.ts'
@@ -31,12 +31,12 @@ export const deploy: Operation = {
     const given = readBody(call)
     if (given.code === undefined) {
       const code = await currentCode(call, repository, bot)
-      checkCode(code, titleOf(bot) ?? 'index.js')
-      return outcomeReply(200, allOk)
+      return deployed(checkCode(code, titleOf(bot) ?? 'index.js'))
     }
     if (Buffer.byteLength(given.code) > MAX_CODE_BYTES) throw badRequest('Bot code too large')
-    const { code, filename } = toJavaScript(given.code, given.filename)
-    checkCode(code, filename)
+    const { filename } = given
+    const code = toJavaScript(given.code, filename)
+    const warnings = checkCode(code, filename)
     // Who may update the Bot may deploy: its policy need not speak of Binary.
     const writer = { ...systemPrincipal(project), profile: principal.profile }
     await repository.transaction(async (inside) => {
@@ -52,8 +52,14 @@ export const deploy: Operation = {
       }))
     })
     forgetFound(services)
-    return outcomeReply(200, allOk)
+    return deployed(warnings)
   },
+}
+
+/** What warns comes behind `All OK`: clients show the first issue. */
+function deployed(warnings: readonly string[]) {
+  const issues = warnings.map((text) => issue('warning', 'not-supported', text))
+  return outcomeReply(200, { ...allOk, issue: [...allOk.issue, ...issues] })
 }
 
 interface Deployment {

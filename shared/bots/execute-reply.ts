@@ -1,4 +1,7 @@
-/** The handler's result → HTTP (bots.md §5.4). A failed bot is always 400: SDKs repeat a 5xx. */
+/**
+ * The handler's result → HTTP (bots.md §5.4). A failed bot is always 400, since SDKs repeat a 5xx. A run that lost
+ * its process is no failure of the bot: 500, and the caller decides whether it may be made again.
+ */
 
 import { safeContentType } from '../binary/content-headers.ts'
 import { allOk, unavailable } from '../errors.ts'
@@ -12,7 +15,10 @@ const JSON_TYPE = 'application/json; charset=utf-8'
 const TEXT_TYPE = 'text/plain; charset=utf-8'
 
 /** What of the request the reply depends on. */
-export type Asked = Pick<FhirRequest, 'method' | 'headers'>
+export interface Asked extends Pick<FhirRequest, 'headers'> {
+  /** A Binary is answered as its content, unless FHIR JSON is asked for. */
+  readonly wantsContent: boolean
+}
 
 /** Content of a stored Binary; undefined when the caller may not see it. */
 export type ReadBinary = (id: string) => Promise<Buffer | undefined>
@@ -25,6 +31,7 @@ export async function encodeReply(
 ): Promise<FhirReply> {
   const body = reply.body ?? ''
   if (reply.status === 'unavailable') throw unavailable('Bot execution')
+  if (reply.status === 'interrupted') return answer(500, FHIR_JSON, body)
   if (reply.status === 'error') return answer(400, FHIR_JSON, body)
   switch (reply.kind) {
     case 'undefined':
@@ -70,7 +77,7 @@ async function encodeJson(text: string, asked: Asked, readBinary: ReadBinary): P
     return answer(200, JSON_TYPE, text)
   }
   const asResource = mediaTypes(asked.headers.accept).includes('application/fhir+json')
-  if (value.resourceType === 'Binary' && asked.method === 'GET' && !asResource) {
+  if (value.resourceType === 'Binary' && asked.wantsContent && !asResource) {
     const { data, id } = value
     const bytes =
       typeof data === 'string'

@@ -34,7 +34,11 @@ export const execute: Operation = {
 }
 
 /** What a run needs of an OperationCall. */
-export type RunCall = Pick<OperationCall, 'services' | 'principal' | 'request' | 'rest'>
+export interface RunCall
+  extends Pick<OperationCall, 'services' | 'principal' | 'request' | 'rest'> {
+  /** A web hook's caller is no FHIR client: a Binary is answered as its content. */
+  readonly isWebhook?: true
+}
 
 /** The reply of the run, or 202 by what the caller prefers and how long it takes. */
 export async function runBot(call: RunCall, job: ExecuteJob, found: FoundBot): Promise<FhirReply> {
@@ -45,7 +49,7 @@ export async function runBot(call: RunCall, job: ExecuteJob, found: FoundBot): P
 
 /** Errors: 400 for a body that cannot be read and for bots that call each other without end. */
 export function createJob(call: RunCall, found: FoundBot, acting: Acting): ExecuteJob {
-  const { services, principal, request, rest } = call
+  const { principal, request, rest } = call
   const { kind, text } = readInput(request)
   const depth = depthOf(request)
   if (depth > MAX_DEPTH) throw badRequest('Bots call each other more than 10 deep')
@@ -68,7 +72,7 @@ export function createJob(call: RunCall, found: FoundBot, acting: Acting): Execu
     depth,
     ...(request.isPreCommitted ? { isPreCommit: true } : {}),
     added,
-    deadline: added + maxQueueMs(found.bot, services.config),
+    deadline: added + maxQueueMs(found.bot),
   }
 }
 
@@ -81,15 +85,21 @@ async function runNow(
   const { services, principal, request } = call
   const { config, queues } = services
   const waitMs = prefer.waitMs ?? config.executeWaitMs
+  const mayBeLate = config.executeDeadline === 'accept' || prefer.respondAsync
   const reply =
-    (await queues.execute(job, { waitMs, signal: request.signal })) ??
+    (await queues.execute(job, { waitMs, signal: request.signal, mayBeLate })) ??
     (await sendAway(call, found, job, prefer))
   if ('headers' in reply) return reply
-  const encoded = await encodeReply(reply, request, async (id) => {
-    const version = await services.repository.read(principal, 'Binary', id).catch(() => undefined)
-    if (version === undefined) return undefined
-    return await readWhole(services, contentOf(version), config.botResultMaxBytes)
-  })
+  const wantsContent = call.isWebhook === true || request.method === 'GET'
+  const encoded = await encodeReply(
+    reply,
+    { headers: request.headers, wantsContent },
+    async (id) => {
+      const version = await services.repository.read(principal, 'Binary', id).catch(() => undefined)
+      if (version === undefined) return undefined
+      return await readWhole(services, contentOf(version), config.botResultMaxBytes)
+    },
+  )
   const headers = {
     ...encoded.headers,
     ...runHeaders(job, appliedOf({ ...prefer, respondAsync: false })),

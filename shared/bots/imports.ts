@@ -1,23 +1,35 @@
 /** The imports of a bot, compared at deploy with what the sandbox has. */
 import type { AnyNode, Node, Program } from 'acorn'
-import { badRequest, type HttpError } from '../errors.ts'
+import { badRequest } from '../errors.ts'
 import { exportsOf } from './modules.ts'
 
-/** Errors: 400 naming the module or the name that is not there, with its place. */
-export function checkImports(program: Program, filename: string): void {
+const MOST_WARNINGS = 20
+
+/**
+ * Answers the modules, and the names read from one, that are not there, with their places: bundles reach for more than
+ * they need, inside `try` or in code that never runs. Errors: 400 for a name that an `import` takes from a module
+ * which does not have it, as nothing of such a bot could run.
+ */
+export function checkImports(program: Program, filename: string): readonly string[] {
+  const warnings = new Set<string>()
   walk(program, (node) => {
     for (const { module, names } of importsOf(node)) {
       const known = exportsOf(module)
-      if (known === undefined) throw unknown(filename, node, `Cannot find module "${module}"`)
-      const odd = names.find((name) => !known.has(name))
-      if (odd !== undefined) throw unknown(filename, node, `"${module}" has no "${odd}"`)
+      const odd = known === undefined ? undefined : names.find((name) => !known.has(name))
+      if (known === undefined)
+        warnings.add(placed(filename, node, `Cannot find module "${module}"`))
+      if (odd === undefined) continue
+      const text = placed(filename, node, `"${module}" has no "${odd}"`)
+      if (/^(Im|Ex)port/.test(node.type)) throw badRequest(text)
+      warnings.add(text)
     }
   })
+  return [...warnings].slice(0, MOST_WARNINGS)
 }
 
-function unknown(filename: string, node: Node, text: string): HttpError {
+function placed(filename: string, node: Node, text: string): string {
   const { line, column } = node.loc?.start ?? { line: 1, column: 0 }
-  return badRequest(`${filename}: ${text} (line ${line}, column ${column + 1})`)
+  return `${filename}: ${text} (line ${line}, column ${column + 1})`
 }
 
 interface Import {

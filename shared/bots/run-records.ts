@@ -16,6 +16,8 @@ export interface BotRunRecord {
   /** Version of the Bot. */
   readonly version: number
   readonly attempt: number
+  /** Why and how long it waited in its worker for its slot. */
+  readonly hold?: { readonly reason: string; readonly ms: number } | undefined
   /** What started it. */
   readonly mode: 'sync' | 'async' | 'event' | 'schedule'
   /** `Type/id` of the caller's profile. */

@@ -41,7 +41,7 @@ export async function requireAuthor({ services, principal, id = '' }: OperationC
 }
 
 function partsOf({ id, started, record }: BotRunRow): readonly unknown[] {
-  const { memoryMb, requester, runAs, error } = record
+  const { memoryMb, requester, runAs, error, hold } = record
   return [
     { name: 'runId', valueUuid: `urn:uuid:${id}` },
     { name: 'status', valueCode: record.status },
@@ -52,6 +52,12 @@ function partsOf({ id, started, record }: BotRunRow): readonly unknown[] {
     { name: 'botVersion', valueString: String(record.version) },
     { name: 'attempt', valueInteger: record.attempt },
     { name: 'mode', valueCode: record.mode },
+    ...(hold === undefined
+      ? []
+      : [
+          { name: 'waitedFor', valueCode: hold.reason },
+          { name: 'waitedMs', valueDecimal: hold.ms },
+        ]),
     ...(requester === undefined
       ? []
       : [{ name: 'requester', valueReference: { reference: requester } }]),

@@ -9,12 +9,8 @@ import { badRequest } from '../errors.ts'
 import { walk } from './imports.ts'
 
 /** Other files are answered as they are. Errors: 400 with line and column. */
-export function toJavaScript(code: string, filename: string): { code: string; filename: string } {
-  if (!/\.[cm]?ts$/i.test(filename)) return { code, filename }
-  return {
-    code: withoutTypeImports(strip(code, filename)),
-    filename: filename.replace(/ts$/i, 'js'),
-  }
+export function toJavaScript(code: string, filename: string): string {
+  return /\.[cm]?ts$/i.test(filename) ? withoutTypeImports(strip(code, filename)) : code
 }
 
 function strip(code: string, filename: string): string {
@@ -26,12 +22,15 @@ function strip(code: string, filename: string): string {
   }
 }
 
-/** Node tells the place only by a picture: `:line`, the line, a caret below the column or none at its end. */
+/** Node shows the place only by a picture: `:line`, some lines up to that one, carets below the place, an empty line. */
 function placeIn(stack: string): string {
-  const [head = '', text = '', carets = ''] = stack.split('\n')
+  const [head = '', ...lines] = stack.split('\n')
   const line = /:(\d+)$/.exec(head)?.[1]
   if (line === undefined) return ''
-  const column = /^\s*\^+$/.test(carets) ? carets.indexOf('^') : text.length
+  const shown = lines.slice(0, lines.findIndex((text) => /^\w*Error\b/.test(text)) - 1)
+  const carets = shown.find((text) => /^\s*\^+$/.test(text))
+  // There are none below the end of the file.
+  const column = carets === undefined ? (shown.at(-1)?.length ?? 0) : carets.indexOf('^')
   return ` (line ${line}, column ${column + 1})`
 }
 

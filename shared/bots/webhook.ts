@@ -25,6 +25,7 @@ export async function runWebhook(
     principal: session.principal,
     request: { ...request, path },
     rest: '',
+    isWebhook: true,
   }
   const hasRawBody = request.method !== 'GET' && (request.body?.length ?? 0) > 0
   // The sender has no profile.

@@ -66,6 +66,9 @@ export interface Config {
   /** Bots may be asked about a write before it is made, where their Project wants it. */
   readonly preCommitBots: boolean
   readonly workerConcurrency: number
+  /** Runs of a bot, and of a project, at a time over all workers; 0: as many as there is room for. */
+  readonly botConcurrency: number
+  readonly projectConcurrency: number
   /** For a worker and its executors: how many of them there are at a time. */
   readonly workerMemoryMb: number
   readonly workerQueues: readonly string[]
@@ -201,6 +204,8 @@ function jobs(read: Reader) {
     botInputArchive: read.flag('BOT_INPUT_ARCHIVE', false),
     preCommitBots: read.flag('PRE_COMMIT_BOTS', false),
     workerConcurrency: read.whole('WORKER_CONCURRENCY', 8, 1, 1000),
+    botConcurrency: read.whole('BOT_CONCURRENCY', 0, 0),
+    projectConcurrency: read.whole('PROJECT_CONCURRENCY', 0, 0),
     workerMemoryMb: read.whole('WORKER_MEMORY_MB', defaultMemoryMb(), 1),
     workerQueues: read.list('WORKER_QUEUES', QUEUE_NAMES, QUEUE_NAMES),
     queueBacklogMax: read.whole('QUEUE_BACKLOG_MAX', 10_000, 1),

@@ -1,6 +1,6 @@
 /**
- * Times by which the service waits for others. Tests and trials shorten them by WAITS, a JSON object of the same
- * names; a deployment leaves them alone, since they depend on each other.
+ * Times by which the service waits for others, and work that is costly on purpose. Tests and trials lower them by
+ * WAITS, a JSON object of the same names; a deployment leaves them alone.
  */
 
 export interface Waits {
@@ -17,6 +17,8 @@ export interface Waits {
   readonly sweepMs: number
   /** The first pause before a source of an import is read again; each further one is twice as long. */
   readonly retryMs: number
+  /** Binary logarithm of scrypt's N: 17 takes 0.3 s of a core and 128 MiB for each password. */
+  readonly passwordCost: number
 }
 
 const DEFAULTS: Waits = {
@@ -25,6 +27,7 @@ const DEFAULTS: Waits = {
   indexMs: 6000,
   sweepMs: 10_000,
   retryMs: 1000,
+  passwordCost: 17,
 }
 
 export const waits: Waits = { ...DEFAULTS, ...JSON.parse(process.env.WAITS ?? '{}') }

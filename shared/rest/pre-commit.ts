@@ -241,7 +241,7 @@ async function run(
   }
   if (reply.status === 'ok') return reply
   if (expiry.aborted) throw timedOut(job)
-  if (reply.status === 'unavailable') throw unavailable('Bot execution')
+  if (reply.status !== 'error') throw unavailable('Bot execution')
   throw new HttpError(400, outcome(undefined, ...issuesOf(reply.body)))
 }
 

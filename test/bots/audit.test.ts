@@ -77,6 +77,22 @@ t.test('the outcome tells failures of the bot from limits that ended it', async 
   }
 })
 
+t.test('a bot that cannot be loaded, or is ended by a limit, says why', async (t) => {
+  const cases: readonly [code: string, why: RegExp, fields?: BotDetails['fields']][] = [
+    [`console.log('top'); throw new Error('no luck'); exports.handler = 1`, /no luck/],
+    [`export const handler = 1\nawait Promise.reject(new Error('at the top'))`, /at the top/],
+    [handler('await new Promise(() => {})'), /timed out after 1 s/, { timeout: 1 }],
+  ]
+  for (const [code, why, fields] of cases) {
+    const id = await aBot(botica, code, { filename: 'index.js', ...(fields && { fields }) })
+    t.equal((await execute(admin, id)).status, 400)
+    t.match((await audited(id)).outcomeDesc, why)
+    const { body } = await admin.get<Untyped>(`Bot/${id}/$runs`)
+    const parts: Untyped[] = body.parameter[0].part
+    t.match(parts.find(({ name }) => name === 'error')?.valueString, why)
+  }
+})
+
 t.test('the trigger and the destination decide which runs are written down', async (t) => {
   const code = handler(
     'if (event.input.log) console.log("x"); if (event.input.fail) throw new Error("x")',

@@ -2,6 +2,7 @@ import t from 'tap'
 import { removeOldJobs } from '../../shared/jobs/long-jobs.ts'
 import { openBotica, until } from '../fixtures/botica.ts'
 import { aBot, execute, finished, handler, type Untyped } from '../fixtures/bots/bots.ts'
+import { AT_GATE, aGate } from '../fixtures/gates.ts'
 import { aSubscription } from '../fixtures/http/receiver.ts'
 
 const botica = await openBotica(t, { worker: true })
@@ -46,8 +47,10 @@ t.test('runs in hand and in line are told while they last', async (t) => {
   }
   await until(async () => {
     const { body } = await admin.get<Untyped>(path)
-    return body.lanes['bots-async'].inFlight === 3 && body.slotsUsed >= 1
+    return body.lanes['bots-async'].inFlight === 3 && body.slotsUsed >= 1 && body.held.bot === 2
   }, PATIENCE_MS)
+  const held = `bot_runs_held{project="${project.id}",reason="bot"} 2`
+  await until(async () => (await botica.anonymous.get('/metrics')).text.includes(held), PATIENCE_MS)
   const { body: queues } = await superAdmin.get<Untyped>('/admin/super/queues')
   t.match(
     queues.lanes.filter((lane: Untyped) => lane.project === project.id),
@@ -57,6 +60,37 @@ t.test('runs in hand and in line are told while they last', async (t) => {
   await until(async () => {
     const { body } = await admin.get<Untyped>(path)
     return body.lanes['bots-async'].inFlight === 0 && body.slotsUsed === 0
+  }, PATIENCE_MS)
+})
+
+t.test('a run that waited for a cap of its bot tells why and how long', async (t) => {
+  const extension = [
+    { url: `${botica.baseUrl}fhir/StructureDefinition/bot-maxConcurrency`, valueInteger: 1 },
+  ]
+  const id = await aBot(botica, handler(`${AT_GATE} return 1`), { fields: { extension } })
+  const { gate, open } = aGate(admin)
+  const calls = [execute(admin, id, { gate }), execute(admin, id, { gate })]
+  await until(async () => (await admin.get<Untyped>(path)).body.held.bot === 1, PATIENCE_MS)
+  await open()
+  for (const { status } of await Promise.all(calls)) t.equal(status, 200)
+
+  let waited: Untyped[] = []
+  await until(async () => {
+    const { body } = await admin.get<Untyped>(`Bot/${id}/$runs`)
+    waited = (body.parameter ?? []).flatMap(({ part = [] }: Untyped) =>
+      part.filter(({ name }: Untyped) => /^waited/.test(name)),
+    )
+    return body.parameter?.length === 2
+  }, PATIENCE_MS)
+  t.match(waited, [
+    { name: 'waitedFor', valueCode: 'bot' },
+    { name: 'waitedMs', valueDecimal: Number },
+  ])
+  await until(async () => {
+    const { body } = await admin.get<Untyped>(path)
+    return (
+      body.bots.find(({ bot }: Untyped) => bot.reference === `Bot/${id}`)?.held.bot?.count === 1
+    )
   }, PATIENCE_MS)
 })
 

@@ -90,7 +90,7 @@ for (const [length, ranMs] of [
 
 t.test('a run that is lost is added again if it has written nothing', async (t) => {
   const cut = await replyAfterOutage(async () => undefined, true)
-  t.match(cut, { status: 'error', kind: 'outcome', body: /Bot run interrupted/ })
+  t.match(cut, { status: 'interrupted', kind: 'outcome', body: /Bot run interrupted/ })
   t.same(added, [])
 
   const asked = replyAfterOutage(async () => undefined, false)

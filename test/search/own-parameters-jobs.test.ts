@@ -1,4 +1,4 @@
-import '../fixtures/short-sessions.ts'
+import '../fixtures/waits/short-sessions.ts'
 import { once } from 'node:events'
 import t from 'tap'
 import { INDEX_REVISION } from '../../shared/store/index/index-revision.ts'

@@ -1,4 +1,4 @@
-import '../fixtures/short-sessions.ts'
+import '../fixtures/waits/short-sessions.ts'
 import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { openBotica, until } from '../fixtures/botica.ts'

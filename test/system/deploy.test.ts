@@ -47,37 +47,18 @@ t.test('code that cannot run is refused with its place', async (t) => {
   const cases: readonly (readonly [string, string, RegExp])[] = [
     ['index.js', 'exports.handler = async (', /index\.js: Unexpected token \(line 1, column 26\)/],
     ['index.ts', 'export const handler =\nconst x: = 1', /index\.ts: .*\(line 2, column \d+\)/s],
-    ['index.ts', 'enum A { B }\nexport const handler = A', /enum is not supported.*line 1/s],
+    ['lib.ts', 'enum A { B }\nexport const handler = A', /lib\.ts: .*enum.*\(line 1, column 1\)/s],
+    ['lib.ts', 'const a = 1\n  enum B { C }', /lib\.ts: .*enum.*\(line 2, column 3\)/s],
+    ['lib.ts', 'const first: string = "long"\nlet b = ;', /lib\.ts: .*\(line 2, column 9\)/s],
+    ['lib.ts', 'const a: number = 1', /lib\.ts: there is no export/],
     ['index.js', 'const a = 1', /no export named "handler" \(line 1, column 1\)/],
     ['index.js', 'exports.other = 1', /no export named "handler"/],
     ['index.mjs', 'export const other = 1', /no export named "handler" \(line 1, column 1\)/],
     ['index.mts', 'export const handler = async () => {\n  return 1\n', /\(line 2, column 11\)/],
-    ['index.mjs', `import('./other.js')\nexport const handler = 1`, /"\.\/other\.js" \(line 1, /],
-    ['index.mjs', `export * from 'left-pad'`, /module "left-pad" \(line 1, column 1\)/],
-    [
-      'index.js',
-      `exports.handler = async () => require('crypto').createCipher`,
-      /"crypto" has no "createCipher" \(line 1, column 31\)/,
-    ],
-    [
-      'index.js',
-      `const fs = require('fs')\nexports.handler = fs`,
-      /Cannot find module "fs" \(line 1/,
-    ],
-    [
-      'index.mjs',
-      `\nimport axios from 'axios'\nexport const handler = axios`,
-      /module "axios" \(line 2/,
-    ],
     [
       'index.mjs',
       `import { Hl7Massage } from '@medplum/core'\nexport const handler = Hl7Massage`,
       /"@medplum\/core" has no "Hl7Massage" \(line 1, column 1\)/,
-    ],
-    [
-      'index.js',
-      `const { createReferense } = require('@medplum/core')\nexports.handler = createReferense`,
-      /has no "createReferense"/,
     ],
     ['index.js', `exports.handler = ${'('.repeat(200_000)}`, /index\.js: /],
   ]
@@ -88,6 +69,70 @@ t.test('code that cannot run is refused with its place', async (t) => {
   }
   const after = await execute(admin, id)
   t.equal(after.text, '1', 'the code that was there still runs')
+})
+
+t.test('what a bot may not find is told at deploy and fails when it is reached', async (t) => {
+  const answered = 'return event.input.a'
+  const cases: readonly (readonly [string, string, RegExp, string])[] = [
+    [
+      'index.js',
+      `let enc; try { enc = require('encoding') } catch (error) { enc = error.code }
+       exports.handler = async () => enc`,
+      /Cannot find module "encoding" \(line 1, column 22\)/,
+      'MODULE_NOT_FOUND',
+    ],
+    [
+      'index.js',
+      `exports.handler = async (m, event) => { ${answered}; return require('fs') }`,
+      /module "fs" \(line 1/,
+      '7',
+    ],
+    [
+      'index.js',
+      `exports.handler = async () => typeof require('crypto').createCipher`,
+      /"crypto" has no "createCipher" \(line 1, column 38\)/,
+      'undefined',
+    ],
+    [
+      'index.js',
+      `const { createReferense } = require('@medplum/core')
+       exports.handler = async () => typeof createReferense`,
+      /has no "createReferense"/,
+      'undefined',
+    ],
+    [
+      'index.mjs',
+      `import fs, { readFileSync } from 'node:fs'
+       export const handler = async (m, event) => {
+         try { readFileSync('x') } catch (error) { return error.message }
+       }`,
+      /module "node:fs" \(line 1, column 1\)/,
+      "Cannot find module 'node:fs'",
+    ],
+    ['index.mjs', `export * from 'left-pad'; export const handler = () => 1`, /"left-pad"/, '1'],
+  ]
+  for (const [filename, code, warning, text] of cases) {
+    const id = await aBot(botica)
+    const answer = await deploy(admin, id, code, filename)
+    t.equal(answer.status, 200, code)
+    t.equal(answer.body.issue[0].details.text, 'All OK')
+    t.match(answer.body.issue[1], { severity: 'warning', details: { text: warning } })
+    t.equal((await execute(admin, id, { a: 7 })).text, text)
+  }
+})
+
+t.test('errors name file, line and column as the author knows them', async (t) => {
+  const code = `const first: string = 'x'
+export async function handler(medplum: any, event: any): Promise<void> {
+  if (first) throw new Error('here')
+}`
+  const id = await aBot(botica, code, { filename: 'lib.ts' })
+  t.equal((await execute(admin, id)).status, 400)
+  const found = async () => {
+    const { body } = await admin.get<Untyped>(`Bot/${id}/$runs`)
+    return JSON.stringify(body.parameter ?? [])
+  }
+  await until(async () => (await found()).includes('handler (lib.ts:3:20)'), 60_000)
 })
 
 t.test('a deploy answers ok and names the code in the Bot', async (t) => {

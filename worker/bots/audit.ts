@@ -6,6 +6,7 @@ import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
 import type { Services } from '../../shared/services.ts'
 import { createBatches } from './batches.ts'
 import { isKilled, type RunFailure, type RunResult } from './run-result.ts'
+import type { Hold } from './slots.ts'
 
 export interface RunRecord {
   readonly job: ExecuteJob
@@ -21,6 +22,8 @@ export interface RunRecord {
   readonly log: string
   /** 1-based. */
   readonly attempt: number
+  /** Undefined when it had its slot at once. */
+  readonly hold: Hold | undefined
   readonly result: Pick<RunResult, 'cpuMs' | 'memoryMb'>
 }
 
@@ -80,8 +83,11 @@ function destinationsOf({ auditEventDestination }: Resource): readonly unknown[]
 }
 
 function auditEvent(record: RunRecord): Resource {
-  const { job, session, failure, log, startedAt, endedAt, input } = record
+  const { job, session, failure, error, log, startedAt, endedAt, input } = record
   const bot = { reference: `Bot/${job.botId}` }
+  // Code that cannot be loaded, and a limit, leave no line in the log.
+  const isLogged = error === undefined || log.includes(error)
+  const described = isLogged ? log : `${log}${endedAt.toISOString()} ERROR ${error}\n`
   const entities = [bot.reference, inputReference(job, input), job.subscription]
   return {
     resourceType: 'AuditEvent',
@@ -108,7 +114,7 @@ function auditEvent(record: RunRecord): Resource {
       reference === undefined ? [] : [{ what: { reference } }],
     ),
     outcome: failure === undefined ? '0' : isKilled(failure) ? '8' : '4',
-    ...(log === '' ? {} : { outcomeDesc: logTail(log) }),
+    ...(described === '' ? {} : { outcomeDesc: logTail(described) }),
   }
 }
 

@@ -40,9 +40,9 @@ export interface Bridge {
   readonly hasWritten: boolean
 }
 
-const MAX_CONCURRENT = 20
-const MAX_FHIR_CALLS = 1000
-const MAX_FETCHES = 50
+export const MAX_CONCURRENT = 20
+export const MAX_FHIR_CALLS = 1000
+export const MAX_FETCHES = 50
 /** Each may bring 10 MB, which are held more than once on their way. */
 const FETCHES_AT_ONCE = 6
 const MAX_CONTENT_BYTES = 20 * 1024 * 1024

@@ -34,7 +34,7 @@ export interface Secrets {
 export interface Loader {
   /** Errors: 400 when the code is gone. */
   bot(job: ExecuteJob): Promise<LoadedBot>
-  /** Runs of the job's project at a time, over all workers. */
+  /** Runs of the job's project at a time, over all workers; Infinity where nobody has set it. */
   projectConcurrency(job: ExecuteJob): Promise<number>
   /** As whom the run acts. Errors: 400 when the membership is gone. */
   session(job: ExecuteJob): Promise<Session>
@@ -44,7 +44,6 @@ export interface Loader {
 /** Characters of code kept; a bot has at most 5 MB. */
 const CODE_CACHE = 64 * 1024 * 1024
 const BOT_OVERHEAD = 10_000
-const PROJECT_CONCURRENCY = 20
 const PROJECT_FRESH_MS = 4000
 
 export function createLoader(services: Services): Loader {
@@ -69,7 +68,7 @@ export function createLoader(services: Services): Loader {
     },
     async projectConcurrency({ projectId }) {
       const { botConcurrency = 0 } = (await services.principals.project(projectId)) ?? {}
-      return botConcurrency > 0 ? botConcurrency : PROJECT_CONCURRENCY
+      return botConcurrency || services.config.projectConcurrency || Number.POSITIVE_INFINITY
     },
     async session(job) {
       const session = await actingSession(services.principals, job)
@@ -105,23 +104,27 @@ async function loadBot(services: Services, job: ExecuteJob): Promise<LoadedBot> 
     if (content.size === 0) throw badRequest('No executable code')
     code = (await readWhole(services, content, MAX_CODE_BYTES)).toString()
   }
+  const file = fileOf(bot)
   return {
     bot,
     code,
-    codeHash: createHash('sha256').update(code).digest('hex'),
-    format: codeFormat(code, titleOf(bot)),
+    file,
+    codeHash: createHash('sha256').update(`${file}\n${code}`).digest('hex'),
+    format: codeFormat(code, file),
     usesCore: usesLibrary(code),
     wantsToken: code.includes('getAccessToken'),
     limits: botLimits(bot, config),
     maxConcurrency: maxConcurrency(bot, config),
-    maxAttempts: maxAttempts(bot, config),
-    fresh: wantsFresh(bot, config),
+    maxAttempts: maxAttempts(bot),
+    fresh: wantsFresh(bot),
   }
 }
 
-function titleOf(bot: Resource): string {
+/** The title may be any text; it becomes a part of stacks. */
+function fileOf(bot: Resource): string {
   const title = isObject(bot.executableCode) ? bot.executableCode.title : undefined
-  return typeof title === 'string' ? title : 'index.js'
+  const name = typeof title === 'string' ? title.replaceAll(/[^\w.-]/g, '_').slice(-100) : ''
+  return name === '' ? 'index.js' : name
 }
 
 async function loadProject(services: Services, id: string): Promise<Resource | undefined> {

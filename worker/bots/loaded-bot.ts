@@ -6,6 +6,9 @@ import type { Resource } from '../../shared/fhir/resource.ts'
 export interface LoadedBot {
   readonly bot: Resource
   readonly code: string
+  /** Name of its file as its author knows it. */
+  readonly file: string
+  /** Of the file, name included. */
   readonly codeHash: string
   readonly format: CodeFormat
   readonly usesCore: boolean

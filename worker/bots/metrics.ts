@@ -3,6 +3,7 @@ import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom
 import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
 import type { ExecutorsStats } from './executors/executors.ts'
 import type { RunResult } from './run-result.ts'
+import type { HeldRuns } from './slots.ts'
 
 export interface RunMetrics {
   /** The run has its turn; the end of it: `ok` or the failure. Times in ms. */
@@ -10,6 +11,10 @@ export interface RunMetrics {
   /** Counts what a handler has used. */
   used(result: Pick<RunResult, 'cpuMs' | 'wallMs'>): void
   hostCall(kind: string): void
+  /** A run has waited for its slot; see slots.ts. */
+  held(reason: string, ms: number): void
+  /** What waits at the moment is asked for when the metrics are read. */
+  showHeld(held: () => readonly HeldRuns[]): void
   /** Occurrences of schedules; `driftMs` is how late one was put into the queue. */
   occurrence(
     outcome: 'queued' | 'missed' | 'overlap' | 'feature' | 'membership' | 'code',
@@ -53,6 +58,18 @@ export function createMetrics(stats: () => ExecutorsStats): RunMetrics {
     help: 'What handlers asked of the worker',
     labelNames: ['kind'],
     registers,
+  })
+  const holds = histogram('bot_hold_seconds', 'Time a run waited for its slot, by reason', 'reason')
+  let heldRuns: () => readonly HeldRuns[] = () => []
+  new Gauge({
+    name: 'bot_runs_held',
+    help: 'Runs that wait for their slot: a cap of the bot or project, memory, a turn',
+    labelNames: ['project', 'reason'],
+    registers,
+    collect() {
+      this.reset()
+      for (const { count, ...labels } of heldRuns()) this.set(labels, count)
+    },
   })
   const known = new Map<string, { readonly labels: Labels; running: number }>()
   new Gauge({
@@ -144,6 +161,10 @@ export function createMetrics(stats: () => ExecutorsStats): RunMetrics {
     used({ cpuMs, wallMs }) {
       cpu.observe(cpuMs / 1000)
       wall.observe(wallMs / 1000)
+    },
+    held: (reason, ms) => holds.observe({ reason }, ms / 1000),
+    showHeld(held) {
+      heldRuns = held
     },
     hostCall: (kind) => calls.inc({ kind }),
     occurrence(outcome, count, driftMs) {

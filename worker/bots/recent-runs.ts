@@ -98,6 +98,7 @@ function rowOf(record: RunRecord, archive?: InputArchive): BotRunRow {
       memoryMb: result.memoryMb === undefined ? undefined : rounded(result.memoryMb),
       version: job.botVersion,
       attempt,
+      hold: record.hold,
       mode: modeOf(job),
       requester: job.requester,
       runAs: session.principal.profile,

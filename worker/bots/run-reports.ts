@@ -9,7 +9,7 @@ import type { RunFailure, RunResult } from './run-result.ts'
 
 export type StartedRun = Pick<
   RunRecord,
-  'job' | 'bot' | 'session' | 'input' | 'startedAt' | 'attempt'
+  'job' | 'bot' | 'session' | 'input' | 'startedAt' | 'attempt' | 'hold'
 >
 
 export interface RunTelling {

@@ -1,5 +1,6 @@
 /** The request and the result of a run, and the words for everything that can end it. */
 import { issue, outcome } from '../../shared/errors.ts'
+import { INTERRUPTED } from '../../shared/platform/queue/replies.ts'
 import type {
   CallKind,
   DoneMessage,
@@ -19,6 +20,8 @@ export interface BotRun {
   readonly code: string
   readonly codeHash: string
   readonly format: 'commonjs' | 'module'
+  /** Name of its file in the frames of errors. */
+  readonly file?: string
   /** True: the code uses names that only the published `@medplum/core` has. */
   readonly usesCore?: boolean
   readonly limits: Limits
@@ -123,7 +126,7 @@ function describe({ limits }: BotRun, failure: RunFailure, message: string): [st
     case 'cancelled':
       return ['processing', 'Bot run cancelled']
     case 'interrupted':
-      return ['incomplete', 'Bot run interrupted']
+      return ['transient', INTERRUPTED]
   }
 }
 

@@ -23,7 +23,7 @@ import type { Telling } from './run-reports.ts'
 import { isKilled } from './run-result.ts'
 import { whileHeld } from './schedules/run.ts'
 import { createSettling } from './settle.ts'
-import { createSlots, Deferred } from './slots.ts'
+import { createSlots, Deferred, type Hold } from './slots.ts'
 import { createRunToken } from './token.ts'
 
 export interface RunnerOptions {
@@ -70,8 +70,10 @@ export function createRunner(options: RunnerOptions): Runner {
   const slots = createSlots({
     liveWorkers: () => runs.liveWorkers,
     perQueue: config.workerConcurrency,
+    room: () => executors.room,
   })
 
+  metrics.showHeld(() => slots.held())
   runs.onCancel((runId) => active.get(runId)?.abort(new Error('The run was cancelled')))
 
   /**
@@ -89,7 +91,13 @@ export function createRunner(options: RunnerOptions): Runner {
         const stop = () => controller.abort(signal?.reason)
         signal?.addEventListener('abort', stop, { once: true })
         try {
-          const done = await run(job, { number: 1, isRepeat: false }, controller, () => {})
+          const done = await run(
+            job,
+            { number: 1, isRepeat: false },
+            controller,
+            () => {},
+            undefined,
+          )
           return done.reply
         } finally {
           signal?.removeEventListener('abort', stop)
@@ -103,6 +111,7 @@ export function createRunner(options: RunnerOptions): Runner {
     attempt: Attempt,
     controller: AbortController,
     onRest: OnRest,
+    hold: Hold | undefined,
   ): Promise<Done> {
     const { runId } = job
     const { signal } = controller
@@ -126,7 +135,8 @@ export function createRunner(options: RunnerOptions): Runner {
     })
     const number = attempt.number + (job.scheduled?.attempt ?? 1) - 1
     const times = { attempt: number, deadline: Date.now() + loaded.limits.wallMs }
-    const started = { job, bot: loaded.bot, session, input, startedAt: new Date(), attempt: number }
+    const startedAt = new Date()
+    const started = { job, bot: loaded.bot, session, input, startedAt, attempt: number, hold }
     const told = telling.start(started, secrets.values)
     const result = await executors.run(
       {
@@ -138,6 +148,7 @@ export function createRunner(options: RunnerOptions): Runner {
         code: loaded.code,
         codeHash: loaded.codeHash,
         format: loaded.format,
+        file: loaded.file,
         usesCore: loaded.usesCore,
         limits: loaded.limits,
         fresh: loaded.fresh,
@@ -159,11 +170,12 @@ export function createRunner(options: RunnerOptions): Runner {
     metrics.used(result)
     const isStopped = signal.aborted && signal.reason === SHUTDOWN && result.failure === 'cancelled'
     if (isStopped && !bridge.hasWritten) throw new HandedBack()
-    const { status, kind } = result
+    const { kind } = result
     const failure = isStopped ? 'interrupted' : result.failure
+    const status = failure === 'interrupted' ? failure : result.status
     const audited = told.end(result, failure)
     if (isStopped) return { reply: interrupted(runId), failure, audited }
-    const body = status === 'error' ? withRunId(result.body, runId) : result.body
+    const body = status !== 'ok' ? withRunId(result.body, runId) : result.body
     return { reply: { runId, status, kind, body }, failure, audited }
   }
 
@@ -188,6 +200,11 @@ export function createRunner(options: RunnerOptions): Runner {
       onHold: onRest,
     })
     const slot = await taken
+    const { hold } = slot
+    if (hold !== undefined) {
+      metrics.held(hold.reason, hold.ms)
+      stats.held(job, hold.reason, hold.ms)
+    }
     try {
       const late = taken === slot ? undefined : await refusal(services, runs, job, attempt)
       if (late !== undefined) return late
@@ -195,7 +212,7 @@ export function createRunner(options: RunnerOptions): Runner {
         slot.rest(isResting)
         onRest(isResting)
       }
-      return await run(job, attempt, controller, rest).finally(tellBegun(services, job))
+      return await run(job, attempt, controller, rest, hold).finally(tellBegun(services, job))
     } finally {
       slot.free()
     }

@@ -1,14 +1,14 @@
 /**
- * How many runs of a bot and of a project this worker takes at once: its share of the caps among the
- * workers that are alive. No counter is shared, so a killed worker leaks none; with caps above the
- * worker's own concurrency the question costs nothing.
+ * How many runs of a bot and of a project this worker takes at once. Caps exist where somebody has set them; this
+ * worker has its share of them among the workers that are alive. No counter is shared, so a killed worker leaks
+ * none. Besides, the memory of the worker has room for a number of runs, and a project that is alone may fill it.
  *
- * A run beyond the caps is held, the oldest first, and lends its place in the queue meanwhile, so that
- * the next project's run comes through. Beyond what can be held it goes back to the queue for a while,
- * slowly: a flood must not spin through the queue.
+ * A run beyond its cap is held, the oldest first, and lends its place in the queue meanwhile, so that the next
+ * project's run comes through. Beyond what can be held it goes back to the queue for a while, slowly: a flood must
+ * not spin through the queue.
  */
 
-/** Thrown for a run whose bot or project has its share; it comes back after `delayMs`. */
+/** Thrown for a run that cannot be held any more; it comes back after `delayMs`. */
 export class Deferred extends Error {
   readonly delayMs: number
 
@@ -18,18 +18,32 @@ export class Deferred extends Error {
   }
 }
 
+/** A cap of the bot or of the project, the memory of the worker, or the turn of another project. */
+export type HeldFor = 'bot' | 'project' | 'memory' | 'turn'
+
 export interface SlotsOptions {
   liveWorkers(): number
   /** Runs of a queue that use the processor at a time; a project has half while others have runs, too. */
   readonly perQueue: number
+  /** Runs that the memory of the worker has room for at the moment. */
+  room(): number
 }
 
 export interface Slots {
   /** Errors: Deferred; what aborted the signal while the run was held. */
   take(asked: Asked): Slot | Promise<Slot>
+  /** Runs that are held now, by project and reason. */
+  held(): readonly HeldRuns[]
+}
+
+export interface HeldRuns {
+  readonly project: string
+  readonly reason: HeldFor
+  readonly count: number
 }
 
 export interface Slot {
+  readonly hold?: Hold
   /** The run begins or ends to wait without using the processor. */
   rest(isResting: boolean): void
   free(): void
@@ -48,12 +62,20 @@ export interface Asked {
 
 export interface Place {
   readonly id: string
-  /** Over all workers. */
+  /** Over all workers; Infinity without a cap. */
   readonly cap: number
+}
+
+/** Why a run was held first, and for how long in all. */
+export interface Hold {
+  readonly reason: HeldFor
+  readonly ms: number
 }
 
 interface Held {
   readonly asked: Asked
+  readonly by: HeldFor
+  readonly since: number
   resolve(slot: Slot): void
   reject(reason: unknown): void
   /** Its place in the queue is another's meanwhile. */
@@ -61,34 +83,52 @@ interface Held {
   patience?: NodeJS.Timeout
 }
 
-const MOST_HELD = 32
+/** Jobs that wait here and cost a few kilobytes each. */
+export const MOST_HELD = 1000
 /** How long a run that is one too many keeps its place in the queue before it goes back. */
 const PATIENCE_MS = 20
 const LONGEST_MS = 2000
 /** A project that had a run so lately is one of the others. */
 const LATELY_MS = 1000
 
-export function createSlots({ liveWorkers, perQueue }: SlotsOptions): Slots {
-  /** Runs by bot and by project; those that use the processor by queue and project. */
+export function createSlots({ liveWorkers, perQueue, room }: SlotsOptions): Slots {
+  /** Runs in all, by bot and by project; those that use the processor by queue and project. */
   const taken = new Map<string, number>()
   const deferred = new Map<string, number>()
   const held: Held[] = []
   let latest = { project: '', at: 0 }
   let before = latest
 
+  const count = (name: string) => taken.get(name) ?? 0
+
   function isFull(kind: string, { id, cap }: Place): boolean {
-    const share = Math.max(1, Math.floor(cap / liveWorkers()))
-    return (taken.get(`${kind} ${id}`) ?? 0) >= share
+    return count(`${kind} ${id}`) >= Math.max(1, Math.floor(cap / liveWorkers()))
   }
 
-  function hasHalf({ queue, project: { id } }: Asked): boolean {
-    if ((taken.get(`${queue} ${id}`) ?? 0) < Math.ceil(perQueue / 2)) return false
+  function hasOthers({ project: { id } }: Asked): boolean {
     const other = latest.project === id ? before : latest
     return other.at > Date.now() - LATELY_MS
   }
 
-  function isFree(asked: Asked): boolean {
-    return !isFull('bot', asked.bot) && !isFull('project', asked.project) && !hasHalf(asked)
+  function hasHalf(asked: Asked): boolean {
+    const { queue, project } = asked
+    return count(`${queue} ${project.id}`) >= Math.ceil(perQueue / 2) && hasOthers(asked)
+  }
+
+  /** A project that is alone leaves room for the first runs of the next; with others it has half. */
+  function isMemoryFull(asked: Asked): boolean {
+    const all = room()
+    if (count('all') >= all) return true
+    const share = hasOthers(asked) ? Math.ceil(all / 2) : all - perQueue
+    return count(`project ${asked.project.id}`) >= Math.max(1, share)
+  }
+
+  /** Undefined when the run may start. */
+  function reasonOf(asked: Asked): HeldFor | undefined {
+    if (isFull('bot', asked.bot)) return 'bot'
+    if (isFull('project', asked.project)) return 'project'
+    if (isMemoryFull(asked)) return 'memory'
+    return hasHalf(asked) ? 'turn' : undefined
   }
 
   function note(project: string): void {
@@ -99,12 +139,13 @@ export function createSlots({ liveWorkers, perQueue }: SlotsOptions): Slots {
     latest.at = Date.now()
   }
 
-  function occupy({ bot, project, queue }: Asked): Slot {
+  function occupy({ bot, project, queue }: Asked, hold?: Hold): Slot {
     const busy = `${queue} ${project.id}`
     const places = [`bot ${bot.id}`, `project ${project.id}`]
     let isResting = false
-    for (const name of [...places, busy]) add(taken, name, 1)
+    for (const name of [...places, busy, 'all']) add(taken, name, 1)
     return {
+      ...(hold && { hold }),
       rest(now) {
         if (now === isResting) return
         isResting = now
@@ -112,6 +153,7 @@ export function createSlots({ liveWorkers, perQueue }: SlotsOptions): Slots {
         if (now) admitHeld()
       },
       free() {
+        add(taken, 'all', -1)
         for (const name of places) {
           add(taken, name, -1)
           add(deferred, name, -1)
@@ -122,10 +164,11 @@ export function createSlots({ liveWorkers, perQueue }: SlotsOptions): Slots {
     }
   }
 
-  function hold(asked: Asked): Promise<Slot> {
+  function hold(asked: Asked, by: HeldFor): Promise<Slot> {
     asked.signal.throwIfAborted()
     const { promise, resolve, reject } = Promise.withResolvers<Slot>()
-    const one: Held = { asked, resolve, reject, hasLent: held.length < MOST_HELD }
+    const since = Date.now()
+    const one: Held = { asked, by, since, resolve, reject, hasLent: held.length < MOST_HELD }
     const at = held.findLastIndex((other) => other.asked.added <= asked.added)
     held.splice(at + 1, 0, one)
     asked.signal.addEventListener('abort', () => release(one)?.reject(asked.signal.reason), {
@@ -158,16 +201,36 @@ export function createSlots({ liveWorkers, perQueue }: SlotsOptions): Slots {
     return one
   }
 
+  /** Bots and projects that are full are looked at once, however many of their runs are held. */
   function admitHeld(): void {
+    const full = new Set<string>()
     for (const one of [...held]) {
-      if (isFree(one.asked)) release(one)?.resolve(occupy(one.asked))
+      const { bot, project, queue } = one.asked
+      const turn = `${queue} ${project.id}`
+      if (full.has(bot.id) || full.has(project.id) || full.has(turn)) continue
+      const reason = reasonOf(one.asked)
+      if (reason !== undefined) {
+        full.add(reason === 'bot' ? bot.id : reason === 'turn' ? turn : project.id)
+        continue
+      }
+      const hold = { reason: one.by, ms: Date.now() - one.since }
+      release(one)?.resolve(occupy(one.asked, hold))
     }
   }
 
   return {
     take(asked) {
       note(asked.project.id)
-      return isFree(asked) ? occupy(asked) : hold(asked)
+      const reason = reasonOf(asked)
+      return reason === undefined ? occupy(asked) : hold(asked, reason)
+    },
+    held() {
+      const groups = Map.groupBy(held, ({ by, asked }) => `${by} ${asked.project.id}`)
+      return [...groups.values()].flatMap((runs) => {
+        const [first] = runs
+        if (first === undefined) return []
+        return [{ project: first.asked.project.id, reason: first.by, count: runs.length }]
+      })
     },
   }
 }

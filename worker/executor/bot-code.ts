@@ -5,9 +5,9 @@
 import type ivm from 'isolated-vm'
 import type { CoreLibrary } from './core-library.ts'
 import { cachedDataOf, type Enter } from './guest-code.ts'
+import type { CodeMessage } from './messages.ts'
 
-export const BOT_FILE = 'bot.js'
-
+const BOT = 'botica:bot'
 /** Takes the exports of a module; offered before any code of the bot runs. */
 const ADOPT = 'botica:adopt'
 const OPEN = '(function (exports, require, module) {'
@@ -17,13 +17,19 @@ const CLOSE = '\n})'
 export class BotCode {
   readonly #text: string
   readonly #format: 'commonjs' | 'module'
+  readonly #file: string
   readonly #library: CoreLibrary | undefined
   #isChecked = false
   #cachedData: ivm.ExternalCopy<ArrayBuffer> | undefined
 
   /** `library` for a bot that uses more of `@medplum/core` than the guest's own files have. */
-  constructor(format: 'commonjs' | 'module', text: string, library: CoreLibrary | undefined) {
+  constructor(
+    { format, file }: Pick<CodeMessage, 'format' | 'file'>,
+    text: string,
+    library: CoreLibrary | undefined,
+  ) {
     this.#format = format
+    this.#file = file
     this.#library = library
     this.#text = text.startsWith('#!') ? `//${text}` : text
   }
@@ -44,7 +50,7 @@ export class BotCode {
     if (!this.#isChecked) {
       // Text that closes the wrapper would run outside the glue's try. It cannot close both of these.
       const method = await isolate.compileScript(`${METHOD_OPEN}${this.#text}\n} })`, {
-        filename: BOT_FILE,
+        filename: this.#file,
         columnOffset: 0 - METHOD_OPEN.length,
       })
       method.release()
@@ -67,7 +73,7 @@ export class BotCode {
     )
     // A top level may wait: what imports the module runs when it is through.
     const main = await isolate.compileModule(
-      `import adopt from '${ADOPT}'\nimport * as bot from '${BOT_FILE}'\nadopt(bot)`,
+      `import adopt from '${ADOPT}'\nimport * as bot from '${BOT}'\nadopt(bot)`,
       { filename: 'botica:main' },
     )
     await main.instantiate(context, (name) =>
@@ -78,7 +84,7 @@ export class BotCode {
 
   #options(columns: number): ivm.ScriptInfo {
     return {
-      filename: BOT_FILE,
+      filename: this.#file,
       columnOffset: 0 - columns,
       ...(this.#cachedData ? { cachedData: this.#cachedData } : { produceCachedData: true }),
     }
@@ -89,6 +95,14 @@ export class BotCode {
   }
 }
 
+/** What the importer takes from a module by name; a module that is not there is made to have it. */
+function namesIn(importer: string, module: string): string {
+  const quoted = module.replaceAll(/[^\w]/g, '\\$&')
+  const clauses = importer.matchAll(new RegExp(`{([^{}]*)}\\s*from\\s*['"]${quoted}['"]`, 'g'))
+  const names = [...clauses].flatMap(([, list = '']) => list.split(','))
+  return names.map((name) => name.trim().split(/\s/)[0]).join(' ')
+}
+
 /** A module of the table (@medplum/core, crypto, …) as an ES module. Runs before any bot code. */
 async function importedModule(
   isolate: ivm.Isolate,
@@ -97,7 +111,8 @@ async function importedModule(
   name: string,
   importer: string,
 ): Promise<ivm.Module> {
-  const names: unknown = JSON.parse(String(await enter.apply(undefined, ['offer', name])))
+  const offered = await enter.apply(undefined, ['offer', name, namesIn(importer, name)])
+  const names: unknown = JSON.parse(String(offered))
   // Reading a name loads the file behind it, so names that the importer cannot mean stay untouched.
   const wantsAll = /\*\s*(as|from)\b/.test(importer)
   const lines = [

@@ -1,9 +1,11 @@
 /**
- * The guest files (guest/*.cjs) as one script. Each becomes a function that runs at its first `require`, so
+ * The guest files (guest, with its folders) as one script. Each becomes a function that runs at its first `require`, so
  * a bot pays only for what it uses, and one code cache covers all of them. The cache is machine code: it is
  * made here, kept in memory and never taken from elsewhere.
  */
+
 import { readdirSync, readFileSync } from 'node:fs'
+import { basename } from 'node:path'
 import { createContext, Script } from 'node:vm'
 import type ivm from 'isolated-vm'
 
@@ -75,13 +77,20 @@ export function cachedDataOf(compiled: object): ivm.ExternalCopy<ArrayBuffer> | 
   return (compiled as { cachedData?: ivm.ExternalCopy<ArrayBuffer> }).cachedData
 }
 
+const RELATIVE = /'\.{1,2}\/(?:[\w-]+\/)*([\w-]+\.cjs)'/g
+
 function readGuestFiles(folder: URL): string {
-  const names = readdirSync(folder).filter((name) => name.endsWith('.cjs'))
-  const files = names.map((name) => {
-    const code = readFileSync(new URL(name, folder), 'utf8')
-    // Strict code keeps its functions out of the call sites that Error.prepareStackTrace gets to see.
-    return `${JSON.stringify(`./${name}`)}: (function (require, module, exports, host) {'use strict';\n${code}\n})`
-  })
+  const paths = readdirSync(folder, { recursive: true, encoding: 'utf8' })
+  const files = paths
+    .filter((path) => path.endsWith('.cjs'))
+    .map((path) => {
+      // A file is known by its name alone, from whatever folder: to join paths in the isolate would take functions
+      // that bots may have replaced.
+      const name = basename(path)
+      const code = readFileSync(new URL(path, folder), 'utf8').replaceAll(RELATIVE, "'./$1'")
+      // Strict code keeps its functions out of the call sites that Error.prepareStackTrace gets to see.
+      return `${JSON.stringify(`./${name}`)}: (function (require, module, exports, host) {'use strict';\n${code}\n})`
+    })
   return `(function (send, ask) {
 'use strict'
 const files = { __proto__: null, ${files.join(',\n')} }

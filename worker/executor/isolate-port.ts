@@ -2,10 +2,12 @@
 import type ivm from 'isolated-vm'
 import type { GuestCode } from './guest-code.ts'
 import type { CallKind, DoneMessage } from './messages.ts'
+import type { ProcessorShare } from './processor-share.ts'
 
 export interface IsolatePort {
   readonly ivm: typeof ivm
   readonly guest: GuestCode
+  readonly share: ProcessorShare
   call(run: number, call: number, kind: CallKind, payload: string): void
   log(run: number, text: string): void
   fatal(run: number, failure: 'memory' | 'timeout'): void

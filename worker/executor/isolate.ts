@@ -12,8 +12,8 @@ import { answerSyncCall } from './sync-calls.ts'
 
 const MAX_IN_FLIGHT = 32
 const MAX_LENGTH_IN_FLIGHT = 16 * 1024 * 1024
-const MAX_CALLS = 10_000
-const MAX_TIMERS = 100
+export const MAX_CALLS = 10_000
+export const MAX_TIMERS = 100
 /** How long a run that ran out of time may take to hand over its log. */
 const LOG_GRACE_MS = 150
 const STUCK_MS = 1000
@@ -30,7 +30,8 @@ interface ActiveRun {
   readonly run: number
   readonly message: RunMessage
   readonly startedAt: number
-  readonly cpuAtStart: bigint
+  /** What the isolate was entered for when its processor time was last counted. */
+  countedNs: bigint
   readonly timers: Map<number, NodeJS.Timeout>
   readonly deadline: NodeJS.Timeout
   readonly end: (end: RunEnd) => void
@@ -39,9 +40,6 @@ interface ActiveRun {
   made: number
   readonly followed: FollowedLog | undefined
   seenCpuMs: number
-  /** CPU time that it has used at most, and that of the whole process at that time. */
-  usedMs: number
-  processMs: number
   isResting: boolean
   isWatchedSoon: boolean
 }
@@ -85,7 +83,7 @@ export class BotIsolate {
       run: message.run,
       message,
       startedAt: performance.now(),
-      cpuAtStart: this.#isolate.cpuTime,
+      countedNs: this.#isolate.cpuTime,
       timers: new Map(),
       deadline: setTimeout(() => void this.#onDeadline(), wallMs),
       end: resolve,
@@ -93,8 +91,6 @@ export class BotIsolate {
       made: 0,
       followed: message.follow ? this.#follow(message.run) : undefined,
       seenCpuMs: 0,
-      usedMs: 0,
-      processMs: processCpuMs(),
       isResting: false,
       isWatchedSoon: false,
     }
@@ -123,12 +119,7 @@ export class BotIsolate {
     if (!active) return
     if (this.#isolate.isDisposed) this.stop('memory')
     const cpuMs = this.#cpuMs()
-    // While a thread runs, isolated-vm goes on by the clock, and counts time without a core, too. The process
-    // as a whole has used at least as much as this thread.
-    const processMs = processCpuMs()
-    active.usedMs = Math.min(cpuMs, active.usedMs + processMs - active.processMs)
-    active.processMs = processMs
-    if (active.usedMs > active.message.limits.cpuMs) this.stop('cpu')
+    if (cpuMs > active.message.limits.cpuMs) this.stop('cpu')
     if (this.#active !== active) return
     active.followed?.look()
     const isWaiting = active.calls.size > 0 || active.timers.size > 0
@@ -276,9 +267,16 @@ export class BotIsolate {
     this.#enter.applyIgnored(undefined, [what, ...args], { timeout: this.#remainingMs() })
   }
 
+  /** For how long the isolate was entered since its processor time was last counted. */
+  get uncountedMs(): number {
+    if (!this.#active || this.#isolate.isDisposed) return 0
+    return Number(this.#isolate.cpuTime - this.#active.countedNs) / 1e6
+  }
+
   #cpuMs(): number {
     if (this.#active && !this.#isolate.isDisposed) {
-      this.#lastCpuMs = Number((this.#isolate.cpuTime - this.#active.cpuAtStart) / 1000n) / 1000
+      this.#lastCpuMs += this.uncountedMs * this.#port.share.value
+      this.#active.countedNs = this.#isolate.cpuTime
     }
     return this.#lastCpuMs
   }
@@ -300,9 +298,4 @@ export class BotIsolate {
     const failure = message.includes('memory') ? 'memory' : 'timeout'
     this.#port.fatal(this.#active?.run ?? 0, failure)
   }
-}
-
-function processCpuMs(): number {
-  const { user, system } = process.cpuUsage()
-  return (user + system) / 1000
 }

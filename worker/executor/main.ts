@@ -2,7 +2,7 @@
  * The executor: a child process of the worker that runs the bots of one project and holds nothing of value.
  * It has no environment, no credentials and may read its own code only. Frames come in and go out on file
  * descriptor 3; the arguments are the paths of isolated-vm's addon, because its own loader would probe
- * files that this process may not read, and of `@medplum/core`.
+ * files that this process may not read, and of `@medplum/core`, and the number of isolates there is memory for.
  */
 import { createRequire } from 'node:module'
 import { Socket } from 'node:net'
@@ -14,6 +14,7 @@ import { readGuestCode } from './guest-code.ts'
 import type { BotIsolate } from './isolate.ts'
 import type { IsolatePort, RunEnd } from './isolate-port.ts'
 import type { FromExecutor, RunMessage, ToExecutor } from './messages.ts'
+import { ProcessorShare } from './processor-share.ts'
 import { WarmIsolates } from './warm-isolates.ts'
 
 const BEAT_MS = 1000
@@ -32,8 +33,10 @@ let watch: NodeJS.Timeout | undefined
 
 const library = loadAddon(process.argv[2] ?? '')
 const core = new CoreLibrary(library, process.argv[3] ?? '')
+const share = new ProcessorShare()
 const port: IsolatePort = {
   ivm: library,
+  share,
   guest: await readGuestCode(library, new URL('guest/', import.meta.url)),
   call: (run, call, kind, payload) => say({ t: 'call', run, call, kind }, payload),
   log: (run, text) => say({ t: 'log', run }, text),
@@ -45,7 +48,7 @@ const port: IsolatePort = {
   stuck: (run) => say({ t: 'stuck', run }),
   rest: (run, isResting) => say({ t: 'rest', run, isResting }),
 }
-const warm = new WarmIsolates(port)
+const warm = new WarmIsolates(port, Number(process.argv[4]))
 
 pipe.on('data', (chunk: Buffer) => {
   heard.push(...reader.push(chunk))
@@ -83,7 +86,7 @@ function hear({ header, parts: [first = '', second] }: Frame<ToExecutor>): void 
       running.get(header.run)?.stop('cancelled')
       return
     case 'code':
-      codes.set(header.hash, new BotCode(header.format, first, header.usesCore ? core : undefined))
+      codes.set(header.hash, new BotCode(header, first, header.usesCore ? core : undefined))
       return
     case 'forget':
       codes.delete(header.hash)
@@ -98,7 +101,10 @@ function start(message: RunMessage, event: string, input: string | undefined): v
   if (!code) throw new Error('A run came before its code')
   const isolate = warm.take(message)
   running.set(message.run, isolate)
-  watch ??= setInterval(watchAll, WATCH_MS)
+  if (watch === undefined) {
+    share.restart()
+    watch = setInterval(watchAll, WATCH_MS)
+  }
   void isolate.run(message, code, event, input).then((end) => finish(message, isolate, end))
 }
 
@@ -119,6 +125,7 @@ async function finish(message: RunMessage, isolate: BotIsolate, end: RunEnd): Pr
 }
 
 function watchAll(): void {
+  share.measure(running.values().reduce((sum, isolate) => sum + isolate.uncountedMs, 0))
   for (const isolate of running.values()) isolate.watch()
   if (running.size > 0) return
   clearInterval(watch)

@@ -27,6 +27,8 @@ export interface CodeMessage {
   readonly t: 'code'
   readonly hash: string
   readonly format: 'commonjs' | 'module'
+  /** Name of its file, for the frames of its errors. */
+  readonly file: string
   /** It uses names that only the published `@medplum/core` has. */
   readonly usesCore: boolean
 }

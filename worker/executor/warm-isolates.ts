@@ -13,9 +13,7 @@ const IDLE_MS = 10 * 60_000
 /** More than these of a bot are kept as long as its runs come many at a time: each costs 2 MB. */
 const IDLE_PER_BOT = 4
 const MANY_IDLE_MS = 2000
-const MOST_IDLE = 64
-/** Where runs have more isolates than this leaves, the idle ones give way, but for some. */
-const IN_ALL = 96
+/** Where runs leave no room for idle ones, they give way, but for some. */
 const FEWEST_IDLE = 16
 
 interface Idle {
@@ -26,12 +24,15 @@ interface Idle {
 
 export class WarmIsolates {
   readonly #port: IsolatePort
+  readonly #most: number
   readonly #idle = new Map<string, Idle[]>()
   #count = 0
   #inUse = 0
 
-  constructor(port: IsolatePort) {
+  /** `most` are the isolates that the worker has memory for. */
+  constructor(port: IsolatePort, most: number) {
     this.#port = port
+    this.#most = most
   }
 
   get idleCount(): number {
@@ -98,7 +99,7 @@ export class WarmIsolates {
   }
 
   #makeRoom(): void {
-    const allowed = Math.min(MOST_IDLE, Math.max(FEWEST_IDLE, IN_ALL - this.#inUse))
+    const allowed = Math.max(FEWEST_IDLE, this.#most - this.#inUse)
     while (this.#count > allowed) this.#dropLeastRecentlyUsed()
   }
 

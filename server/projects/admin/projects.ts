@@ -178,25 +178,39 @@ export async function botStats(
     readLanes(redis, projectId),
     queues.workerMetrics(),
   ])
+  const held = valuesOf(published, 'bot_runs_held', projectId)
   return {
     project: { reference: `Project/${projectId}` },
-    slotsUsed: slotsUsed(published, projectId),
+    slotsUsed: sumOf(valuesOf(published, 'bot_slots_used', projectId)),
+    held: Object.fromEntries(
+      [...Map.groupBy(held, ({ labels }) => labels.reason)].map(([reason, values]) => [
+        reason,
+        sumOf(values),
+      ]),
+    ),
     lanes,
     bots,
   }
 }
 
-interface Published {
-  readonly name: string
-  readonly values: readonly { readonly labels: { project?: string }; readonly value: number }[]
+interface Value {
+  readonly labels: { readonly project?: string; readonly reason?: string }
+  readonly value: number
 }
 
-/** Sums what all workers published last. */
-function slotsUsed(published: readonly string[], projectId: string): number {
+interface Published {
+  readonly name: string
+  readonly values: readonly Value[]
+}
+
+/** All workers are asked for what they published last. */
+function valuesOf(published: readonly string[], wanted: string, projectId: string): Value[] {
   // Each is a registry that a worker has written as JSON.
   const metrics = published.flatMap((text) => JSON.parse(text) as Published[])
-  const values = metrics.flatMap(({ name, values }) => (name === 'bot_slots_used' ? values : []))
-  return values
-    .filter(({ labels }) => labels.project === projectId)
-    .reduce((total, { value }) => total + value, 0)
+  const values = metrics.flatMap(({ name, values }) => (name === wanted ? values : []))
+  return values.filter(({ labels }) => labels.project === projectId)
+}
+
+function sumOf(values: readonly Value[]): number {
+  return values.reduce((total, { value }) => total + value, 0)
 }

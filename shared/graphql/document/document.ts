@@ -28,7 +28,7 @@ import type { LazySchema } from '../schema/lazy.ts'
 import { Float } from '../schema/scalars.ts'
 import { audienceName, schemaFor } from '../schema/schema.ts'
 import { Turns } from '../turns.ts'
-import { shapeErrors } from './limits.ts'
+import { fragmentsOf, shapeErrors } from './limits.ts'
 import { type Scanned, scan, withoutLiterals } from './literals.ts'
 import { variablePositions } from './variable-positions.ts'
 
@@ -167,16 +167,10 @@ function preparedOf(
   document: DocumentNode,
   spans: Scanned['spans'] | undefined,
 ): Prepared {
-  const fragments = new Map<string, FragmentDefinitionNode>()
-  for (const definition of document.definitions) {
-    if (definition.kind === Kind.FRAGMENT_DEFINITION) {
-      fragments.set(definition.name.value, definition)
-    }
-  }
   return {
     schema,
     document,
-    fragments,
+    fragments: fragmentsOf(document),
     spans: spans ?? [],
     hasLiterals: spans !== undefined,
     asksNumbers: asksNumbers(schema, document),

@@ -16,11 +16,8 @@ const MAX_DEPTH = 24
 const MAX_COST = 100_000
 const MAX_ROOT_FIELDS = 100
 const MAX_ALIASES = 500
-/** Validation compares the fields of one key, and fragments, each with each. */
-const MAX_SAME_KEY = 20
-const MAX_SELECTIONS = 1_000
+/** Validation compares fragments each with each. */
 const MAX_FRAGMENTS = 100
-const MAX_INLINE_FRAGMENTS = 500
 /** Fields, with those of a fragment counted wherever it is spread. */
 const MAX_FIELDS = 20_000
 /** Fields of one key that validation compares with each other: a microsecond or two for each pair. */
@@ -42,7 +39,6 @@ export function shapeErrors(document: DocumentNode): GraphQLError[] {
   const errors: GraphQLError[] = []
   let aliases = 0
   let fragments = 0
-  let inline = 0
   visit(document, {
     Field: ({ alias }) => {
       if (alias !== undefined) aliases++
@@ -52,21 +48,6 @@ export function shapeErrors(document: DocumentNode): GraphQLError[] {
     },
     FragmentSpread: () => {
       fragments++
-    },
-    InlineFragment: () => {
-      inline++
-    },
-    SelectionSet: ({ selections }) => {
-      const keys = new Map<string, number>()
-      for (const selection of selections) {
-        if (selection.kind !== Kind.FIELD) continue
-        const key = (selection.alias ?? selection.name).value
-        keys.set(key, (keys.get(key) ?? 0) + 1)
-      }
-      if (selections.length > MAX_SELECTIONS || Math.max(0, ...keys.values()) > MAX_SAME_KEY) {
-        const text = `A selection may have ${MAX_SELECTIONS} fields, ${MAX_SAME_KEY} of one name`
-        errors.push(new GraphQLError(text))
-      }
     },
   })
   const roots = document.definitions
@@ -80,9 +61,6 @@ export function shapeErrors(document: DocumentNode): GraphQLError[] {
   }
   if (fragments > MAX_FRAGMENTS) {
     errors.push(new GraphQLError(`A document may have ${MAX_FRAGMENTS} fragments and spreads`))
-  }
-  if (inline > MAX_INLINE_FRAGMENTS) {
-    errors.push(new GraphQLError(`A document may have ${MAX_INLINE_FRAGMENTS} inline fragments`))
   }
   return errors.length > 0 ? errors : mergeErrors(document)
 }
@@ -138,7 +116,9 @@ function mergeErrors(document: DocumentNode): GraphQLError[] {
   return [new GraphQLError(`A document may have ${MAX_PAIRS} pairs of fields of one name`)]
 }
 
-function fragmentsOf({ definitions }: DocumentNode): ReadonlyMap<string, FragmentDefinitionNode> {
+export function fragmentsOf({
+  definitions,
+}: DocumentNode): ReadonlyMap<string, FragmentDefinitionNode> {
   const fragments = new Map<string, FragmentDefinitionNode>()
   for (const definition of definitions) {
     if (definition.kind === Kind.FRAGMENT_DEFINITION) {

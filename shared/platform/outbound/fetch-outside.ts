@@ -49,8 +49,8 @@ export interface Opened extends Answered {
 /** The rule does not allow it, whenever it is tried. */
 export class FetchRefused extends Error {}
 
-const MAX_BYTES = 10 * 1024 * 1024
-const TIMEOUT_MS = 30_000
+export const MAX_FETCHED_BYTES = 10 * 1024 * 1024
+export const FETCH_TIMEOUT_MS = 30_000
 const MAX_REDIRECTS = 10
 /** Most servers keep a connection longer. */
 const IDLE_MS = 4000
@@ -71,8 +71,11 @@ export async function fetchOutside(
   rules: Outbound,
   signal: AbortSignal,
 ): Promise<Fetched> {
-  const limit = AbortSignal.any([signal, AbortSignal.timeout(outgoing.timeoutMs ?? TIMEOUT_MS)])
-  const { maxBytes = MAX_BYTES, cutsBody = false } = outgoing
+  const limit = AbortSignal.any([
+    signal,
+    AbortSignal.timeout(outgoing.timeoutMs ?? FETCH_TIMEOUT_MS),
+  ])
+  const { maxBytes = MAX_FETCHED_BYTES, cutsBody = false } = outgoing
   const { body: response, ...answered } = await openOutside(outgoing, rules, limit)
   try {
     const raw = await readAll(response, maxBytes, cutsBody)

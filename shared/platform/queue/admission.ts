@@ -20,7 +20,7 @@ export interface Admission {
    * The same for a run of `bots-sync`. If the project was far from its backlog a moment ago, its lane of then
    * is good enough to add the job right behind its admission, which saves a round trip.
    */
-  enter(job: ExecuteJob): Promise<Entry>
+  enter(job: ExecuteJob, durable: boolean): Promise<Entry>
 }
 
 export interface Entry {
@@ -47,7 +47,12 @@ export function createAdmission(redis: Redis, backlogMax: number): Admission {
     if (known !== undefined) return known
     const { promise: sent, resolve: send } = Promise.withResolvers<void>()
     const values: (string | number)[] = [most, durable ? 1 : 0]
-    const names = [keys.flight(name, projectId), keys.workers(name), keys.lane(name, projectId)]
+    const names = [
+      keys.flight(name, projectId),
+      keys.workers(name),
+      keys.lane(name, projectId),
+      keys.seen(name),
+    ]
     const lanes = sent.then(() => runScript(redis, ADMIT, names, values))
     const batch = { values, size: 0, sent, lanes }
     batches.set(key, batch)
@@ -78,9 +83,9 @@ export function createAdmission(redis: Redis, backlogMax: number): Admission {
 
   return {
     admit: (name, job, durable) => join(name, job, durable).admitted,
-    async enter(job) {
+    async enter(job, durable) {
       const lane = recent.next(job.projectId)
-      const { sent, admitted } = join('bots-sync', job, false)
+      const { sent, admitted } = join('bots-sync', job, durable)
       if (lane === undefined) return { lane: await admitted, admitted }
       // Its caller may fail before it looks.
       admitted.catch(() => undefined)

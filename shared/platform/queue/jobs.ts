@@ -70,8 +70,11 @@ export interface ExecuteJob {
 
 export interface ExecuteReply {
   readonly runId: string
-  /** `unavailable`: the handler was never called, the caller may repeat. */
-  readonly status: 'ok' | 'error' | 'unavailable'
+  /**
+   * `unavailable`: the handler was never called, the caller may repeat. `interrupted`: the run lost its process in
+   * the middle, after it may have had effects.
+   */
+  readonly status: 'ok' | 'error' | 'unavailable' | 'interrupted'
   /** How the handler's result is to be written. */
   readonly kind: 'undefined' | 'json' | 'string' | 'hl7' | 'outcome'
   readonly body?: string

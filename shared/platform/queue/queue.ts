@@ -26,6 +26,8 @@ import { ALIVE, CANCEL_CHANNEL, keys, LATE, PREFIX, runScript } from './scripts.
 export interface Wait {
   readonly waitMs: number
   readonly signal?: AbortSignal | undefined
+  /** True for a caller that can be sent away with a status URL: its run waits for a worker, whenever one comes. */
+  readonly mayBeLate?: boolean
 }
 
 export interface Queues {
@@ -181,8 +183,8 @@ function botRuns(parts: Parts, jobs: BotJobs, replies: Replies, channel: string)
   const { config, log, redis, requests } = parts
   const admission = createAdmission(redis, config.queueBacklogMax)
 
-  async function start(job: ExecuteJob, { waitMs, signal }: Wait): Promise<Waiter> {
-    const { lane, admitted } = await admission.enter(job)
+  async function start(job: ExecuteJob, { waitMs, signal, mayBeLate }: Wait): Promise<Waiter> {
+    const { lane, admitted } = await admission.enter(job, mayBeLate === true)
     const ready = await jobs.checkIn({ ...job, reply: channel, waitUntil: Date.now() + waitMs })
     const waiter = replies.wait(ready, waitMs, signal)
     await Promise.all([admitted, jobs.add('bots-sync', ready, lane)])

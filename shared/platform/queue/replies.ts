@@ -147,6 +147,9 @@ class ReplyChannel implements Replies {
   }
 }
 
+export const INTERRUPTED =
+  'Bot run interrupted: its process ended. It may have had effects; it can be retried if they may happen twice'
+
 /** The reply of a run that stopped midway and cannot be repeated. */
 export function interrupted(runId: string): ExecuteReply {
   const outcome = {
@@ -154,11 +157,11 @@ export function interrupted(runId: string): ExecuteReply {
     issue: [
       {
         severity: 'error',
-        code: 'incomplete',
-        details: { text: 'Bot run interrupted' },
+        code: 'transient',
+        details: { text: INTERRUPTED },
         diagnostics: runId,
       },
     ],
   }
-  return { runId, status: 'error', kind: 'outcome', body: JSON.stringify(outcome) }
+  return { runId, status: 'interrupted', kind: 'outcome', body: JSON.stringify(outcome) }
 }

@@ -178,7 +178,8 @@ class WorkerRuns implements Runs {
     if (redis.status !== 'ready') return
     for (const name of this.#served) {
       const values = [this.workerId, WORKER_TTL_MS]
-      const count = await runScript(redis, HEARTBEAT, [keys.workers(name)], values)
+      const names = [keys.workers(name), keys.seen(name)]
+      const count = await runScript(redis, HEARTBEAT, names, values)
       if (name === 'bots-sync') this.#liveWorkers = Math.max(1, Number(count))
     }
     await redis.set(keys.metrics(this.workerId), await metrics(), 'PX', WORKER_TTL_MS)

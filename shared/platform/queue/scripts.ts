@@ -12,6 +12,8 @@ export const keys = {
   lane: (queue: string, projectId: string) => `${PREFIX}:lane:${queue}:${projectId}`,
   /** Sorted set of workers that take jobs of a queue; the score is when to forget them. */
   workers: (queue: string) => `${PREFIX}:workers:${queue}`,
+  /** There while a worker has taken jobs of the queue in the last minute. */
+  seen: (queue: string) => `${PREFIX}:seen:${queue}`,
   input: (runId: string) => `${PREFIX}:input:${runId}`,
   body: (runId: string) => `${PREFIX}:body:${runId}`,
   /** The reply, kept for a web process that may have missed it on its channel. */
@@ -41,9 +43,9 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)`
 
 /**
- * KEYS flight, workers, lane; ARGV most in flight, durable (1: they may wait for a worker), then runId and
- * lease ms of each run. Answers the lanes of the runs, -1 for one that comes when too many of the project
- * are in flight, and for all of them -2 without a worker.
+ * KEYS flight, workers, lane, seen; ARGV most in flight, durable (1: they may wait for a worker, however long it
+ * takes to come), then runId and lease ms of each run. Answers the lanes of the runs, -1 for one that comes when
+ * too many of the project are in flight, and for all of them -2 when there was no worker for a minute.
  *
  * Lanes are fairness between projects: BullMQ takes lane 0 first, and a project with 8, 16, 32, …
  * runs in flight adds to lane 1, 2, 3, …, behind projects with fewer. Inside a lane it is first come,
@@ -54,6 +56,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)`
 export const ADMIT = script(`${NOW}
 local lanes = {}
 local isDead = ARGV[2] == '0' and redis.call('ZCOUNT', KEYS[2], now, '+inf') == 0
+  and redis.call('EXISTS', KEYS[4]) == 0
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
 local count = redis.call('ZCARD', KEYS[1])
 local before = tonumber(redis.call('GET', KEYS[3]) or 0)
@@ -98,9 +101,10 @@ if reply then return reply end
 redis.call('SET', KEYS[2], '1', 'PX', ARGV[1])
 return false`)
 
-/** KEYS workers; ARGV worker id, ms to live. Answers how many workers are alive. */
+/** KEYS workers, seen; ARGV worker id, ms to live. Answers how many workers are alive. */
 export const HEARTBEAT = script(`${NOW}
 redis.call('ZADD', KEYS[1], now + tonumber(ARGV[2]), ARGV[1])
+redis.call('SET', KEYS[2], '1', 'PX', 60000)
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
 return redis.call('ZCARD', KEYS[1])`)
 

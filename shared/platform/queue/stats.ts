@@ -16,6 +16,8 @@ const OLDEST_OF = 50
 export interface Stats {
   /** `outcome` is `ok` or the failure; times in ms. */
   run(job: ExecuteJob, outcome: string, queuedMs: number, ranMs: number): void
+  /** A run waited for its slot in the worker. */
+  held(job: ExecuteJob, reason: string, ms: number): void
   /** Adds what was counted since the last time; what fails to be added is kept. */
   flush(redis: Redis): Promise<void>
 }
@@ -34,6 +36,8 @@ export interface BotStats {
   /** By reason. */
   readonly failed: Readonly<Record<string, number>>
   readonly queueWait: Histogram
+  /** Runs that waited for their slot, and how long all of them did, by reason. */
+  readonly held: Readonly<Record<string, { readonly count: number; readonly sumMs: number }>>
   readonly runTime: Histogram
 }
 
@@ -69,6 +73,10 @@ export function createStats(): Stats {
         count(projectId, `${botId} ${what} sum`, Math.max(0, Math.round(ms)))
       }
     },
+    held({ projectId, botId }, reason, ms) {
+      count(projectId, `${botId} held ${reason}`, 1)
+      count(projectId, `${botId} heldMs ${reason}`, Math.round(ms))
+    },
     async flush(redis) {
       const flushed = counted
       counted = new Map()
@@ -98,12 +106,17 @@ export async function readBotStats(redis: Redis, projectId: string): Promise<rea
     const of = (kind: string) =>
       Object.fromEntries(counts.flatMap(([what, name, n]) => (what === kind ? [[name, n]] : [])))
     const { ok: succeeded = 0, ...failed } = of('outcome')
+    const heldMs = of('heldMs')
+    const held = Object.entries(of('held')).map(
+      ([reason, count]) => [reason, { count, sumMs: heldMs[reason] ?? 0 }] as const,
+    )
     return {
       bot: { reference: `Bot/${botId}` },
       started: succeeded + sumOf(failed),
       succeeded,
       failed,
       queueWait: histogram(of('wait')),
+      held: Object.fromEntries(held),
       runTime: histogram(of('run')),
     }
   })

@@ -19,17 +19,26 @@ const patient = { fields: { timeout: 300 } }
 const waiting = handler(`${AT_GATE}
   return 'attempt ' + event.attempt`)
 
-t.test('without a worker callers are sent away, and runs for later are accepted', async (t) => {
+t.test('without a worker runs wait for one, and callers get a status URL', async (t) => {
   const id = await aBot(botica, handler('return 1'))
-  const refused = await execute(admin, id)
+  const late = await execute(admin, id, {}, { Prefer: 'wait=1' })
+  const accepted = await execute(admin, id, {}, later)
+  t.equal(late.status, 202)
+  t.equal(accepted.status, 202)
+  await botica.startWorker()
+  for (const { headers } of [late, accepted]) {
+    const job = await finished(admin, headers.get('content-location'))
+    t.equal(job.status, 'completed')
+  }
+})
+
+t.test('a call that cannot be kept is refused when there was no worker for a minute', async (t) => {
+  const strict = await openBotica(t, { env: { EXECUTE_DEADLINE: 'fail' } })
+  const id = await aBot(strict, handler('return 1'))
+  const refused = await execute(strict.admin, id)
   t.equal(refused.status, 503)
   t.ok(Number(refused.headers.get('retry-after')) > 0)
   t.equal(refused.body.issue[0].code, 'transient')
-  const accepted = await execute(admin, id, {}, later)
-  t.equal(accepted.status, 202)
-  await botica.startWorker()
-  const job = await finished(admin, accepted.headers.get('content-location'))
-  t.equal(job.status, 'completed')
 })
 
 t.test('respond-async answers with a status URL, and the status with the result', async (t) => {

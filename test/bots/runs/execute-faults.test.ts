@@ -46,8 +46,8 @@ t.test('a killed worker loses no answer', { timeout: 300_000 }, async (t) => {
   await killed
   await fragile.startWorker()
   const interrupted = await wrote
-  t.equal(interrupted.status, 400)
-  t.equal(interrupted.body.issue[0].details.text, 'Bot run interrupted')
+  t.equal(interrupted.status, 500)
+  t.match(interrupted.body.issue[0], { code: 'transient', details: { text: /can be retried/ } })
   t.equal((await read).text, 'attempt 2')
   const job = await finished(fragile.admin, accepted.headers.get('content-location'), PATIENCE_MS)
   t.match(job.output.parameter[0], { valueString: 'attempt 2' })

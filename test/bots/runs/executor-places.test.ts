@@ -1,3 +1,4 @@
+import { availableParallelism } from 'node:os'
 import t from 'tap'
 import { until } from '../../fixtures/botica.ts'
 import { aRun, handler, openTestExecutors, run } from '../../fixtures/bots/runs.ts'
@@ -35,7 +36,8 @@ t.test('runs that only wait leave their places to others', async (t) => {
 })
 
 t.test('idle isolates give way to those of many runs', async (t) => {
-  const own = await openTestExecutors(t)
+  // Room for 96 isolates.
+  const own = await openTestExecutors(t, { memoryMb: 510 })
   const bots = Array.from({ length: 16 }, (_, n) => ({ ...waiting, botKey: `Bot/${n}` }))
   const first = aGate()
   const fill = bots.flatMap((bot) => Array.from({ length: 4 }, () => run(own, bot, first.host)))
@@ -93,4 +95,17 @@ t.test('a project that is never idle makes room for another', async (t) => {
   isServed = true
   await crowd
   t.equal(other.status, 'ok')
+})
+
+t.test('a run that waits for a processor uses none', async (t) => {
+  const cores = availableParallelism()
+  const own = await openTestExecutors(t, { isolatesPerBot: 8 * cores })
+  const busy = aRun(handler('let n = 0; while (n < 5e7) n++; return n'), { limits })
+  await run(own, busy)
+  const from = Date.now()
+  const results = await Promise.all(Array.from({ length: 8 * cores }, () => run(own, busy)))
+  const possibleMs = (Date.now() - from) * cores
+  t.ok(results.every(({ status }) => status === 'ok'))
+  const usedMs = results.reduce((sum, { cpuMs }) => sum + cpuMs, 0)
+  t.ok(usedMs <= 1.2 * possibleMs, `${usedMs} ms of ${possibleMs} that there were`)
 })

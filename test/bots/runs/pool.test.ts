@@ -6,6 +6,7 @@ import { aBot, execute, handler, type Untyped } from '../../fixtures/bots/bots.t
 import { AT_GATE, aGate } from '../../fixtures/gates.ts'
 
 const SLOTS = 4
+const CROWD = 100
 const PATIENCE_MS = 90_000
 const botica = await openBotica(t, {
   worker: true,
@@ -78,17 +79,18 @@ function many(
   )
 }
 
-t.test('runs that only wait take no slots', async (t) => {
+t.test('runs that only wait take no slots, and nothing caps them unless it is set', async (t) => {
   const tenant = await botica.createTenant()
-  await setConcurrency(tenant, 100)
-  const id = await aBot(tenant, waiting, { fields: limit('maxConcurrency', 100) })
+  const id = await aBot(tenant, waiting)
   const { gate, open } = aGate(tenant.admin)
-  const ended = await lineUp(40, () => many(tenant, id, 40, 0, gate))
+  const ended = await lineUp(CROWD, () => many(tenant, id, CROWD, 0, gate))
   await line.resume()
-  await until(async () => (await inLine()) === 0, PATIENCE_MS)
+  const path = `/admin/projects/${tenant.project.id}/bots/stats`
+  const underWay = async () => (await tenant.admin.get<Untyped>(path)).body.slotsUsed
+  await until(async () => (await underWay()) === CROWD, PATIENCE_MS)
   await open()
   const spans = await ended()
-  t.ok(overlap(spans) >= 8 * SLOTS, `${overlap(spans)} at once in ${SLOTS} slots`)
+  t.ok(overlap(spans) >= 20 * SLOTS, `${overlap(spans)} at once in ${SLOTS} slots`)
 })
 
 t.test('a bot that asks for it finds nothing of its last run', async (t) => {
@@ -126,8 +128,7 @@ t.test('a Project has no more runs at once than its setting allows', async (t) =
 
 t.test('a crowd of one Project does not hold up the run of another', async (t) => {
   const [crowded, calm] = [await botica.createTenant(), await botica.createTenant()]
-  await setConcurrency(crowded, 1000)
-  const crowd = await aBot(crowded, busy, { fields: limit('maxConcurrency', 1000) })
+  const crowd = await aBot(crowded, busy)
   const alone = await aBot(calm, busy)
   await many(calm, alone, 1, 0)
   const others = await lineUp(300, () => many(crowded, crowd, 300, 20))

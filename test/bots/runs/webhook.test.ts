@@ -47,6 +47,17 @@ t.test('whoever knows the address runs the bot, which acts as its own member', a
   })
 })
 
+t.test('a Binary is answered as its content', async (t) => {
+  const data = Buffer.from('<Response/>').toString('base64')
+  const { url } = await aHook(
+    `return { resourceType: 'Binary', contentType: 'application/xml', data: '${data}' }`,
+  )
+  const answer = await anonymous.post<Untyped>(url, '{}', json)
+  t.equal(answer.status, 200)
+  t.match(answer.headers.get('content-type'), /^application\/xml/)
+  t.equal(answer.text, '<Response/>')
+})
+
 t.test('the policy of its member holds for the run', async (t) => {
   const { url } = await aHook(`return await medplum.createResource({ resourceType: 'Patient' })`)
   const answer = await anonymous.post<Untyped>(url, '{}', json)

@@ -1,3 +1,4 @@
+import '../../fixtures/waits/costly-passwords.ts'
 import t from 'tap'
 import { systemPrincipal } from '../../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'

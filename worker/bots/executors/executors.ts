@@ -11,7 +11,7 @@ import type { Logger } from '../../../shared/log.ts'
 import { type ActiveRun, type Death, type Ended, type Host, remainingMs } from '../active-run.ts'
 import { Quarantine } from '../quarantine.ts'
 import { type BotRun, failed, type RunFailure, type RunResult, resultOf } from '../run-result.ts'
-import type { ExecutorProcess } from './process.ts'
+import { ExecutorProcess } from './process.ts'
 import { Spares } from './spares.ts'
 import { Tenant } from './tenant.ts'
 
@@ -24,7 +24,6 @@ export interface ExecutorsOptions {
   readonly spares: number
   readonly isolatesPerBot: number
   readonly runsPerExecutor?: number
-  readonly recycleRssMb?: number
   readonly idleMs?: number
   /** Starts a blank executor; tests count and delay it. */
   readonly start?: () => ExecutorProcess
@@ -57,6 +56,18 @@ const WORKER_MB = 250
 /** The memory of an idle bound executor, without the pages that all share. */
 const EXECUTOR_MB = 34
 const FEWEST_EXECUTORS = 2
+/** The executors' own memory, as a part of the worker's, from which on hardly a run is added. */
+const TOO_MUCH = 1
+
+/** What a run takes that waits in an isolate of its own, as measured. */
+const ISOLATE_MB = 2
+const FEWEST_RUNS = 16
+
+/** How many runs a worker with so much memory has at a time; each has an isolate. */
+export function runsWithin(memoryMb: number): number {
+  const leftMb = memoryMb - WORKER_MB - FEWEST_EXECUTORS * EXECUTOR_MB
+  return Math.max(FEWEST_RUNS, Math.floor(leftMb / ISOLATE_MB))
+}
 
 /** How many executors a worker with so much memory has; two even if they do not fit. */
 export function executorsWithin(memoryMb: number): number {
@@ -80,11 +91,14 @@ export class Executors {
   readonly #checks: NodeJS.Timeout
   readonly #binding = new Set<Tenant>()
   #lastCheck = Date.now()
+  #ownMb = 0
   #isClosed = false
 
   constructor(options: ExecutorsOptions) {
     this.#options = options
-    this.#spares = new Spares(options.log, options.spares, options.start)
+    const { memoryMb = Number.POSITIVE_INFINITY } = options
+    const start = options.start ?? (() => new ExecutorProcess(runsWithin(memoryMb)))
+    this.#spares = new Spares(options.log, options.spares, start)
     this.#quarantine = new Quarantine(this.#spares)
     this.#checks = setInterval(() => this.#check(), CHECK_MS)
   }
@@ -131,6 +145,13 @@ export class Executors {
   /** From now on the bot version runs alone: it may have ended workers. */
   suspect(version: Pick<BotRun, 'botKey' | 'codeHash'>): void {
     this.#quarantine.condemn(version)
+  }
+
+  /** Runs that there is room for; few while those under way take far more than they were reckoned with. */
+  get room(): number {
+    const { memoryMb = Number.POSITIVE_INFINITY } = this.#options
+    if (this.#ownMb > memoryMb * TOO_MUCH) return FEWEST_RUNS
+    return runsWithin(memoryMb)
   }
 
   stats(): ExecutorsStats {
@@ -262,16 +283,17 @@ export class Executors {
 
   /** Executors that bots have made large: the one longest idle gives its memory back. */
   #shed(): void {
-    const { memoryMb = Infinity } = this.#options
-    const ownMb = this.#processes().reduce((sum, process) => sum + process.ownMb, 0)
-    if (ownMb <= memoryMb - WORKER_MB) return
+    const { memoryMb = Number.POSITIVE_INFINITY } = this.#options
+    this.#ownMb = this.#processes().reduce((sum, process) => sum + process.ownMb, 0)
+    if (this.#ownMb <= memoryMb - WORKER_MB) return
     const bound = this.#bound()
     if (bound.length > FEWEST_EXECUTORS) bound.find(({ isIdle }) => isIdle)?.retire()
   }
 
   #tenantLimits() {
-    const { isolatesPerBot, runsPerExecutor = 64, recycleRssMb = 400 } = this.#options
-    return { isolatesPerBot, runsPerExecutor, recycleRssMb, maxAgeMs: MAX_AGE_MS }
+    const { isolatesPerBot, memoryMb = Number.POSITIVE_INFINITY } = this.#options
+    const { runsPerExecutor = runsWithin(memoryMb) } = this.#options
+    return { isolatesPerBot, runsPerExecutor, maxAgeMs: MAX_AGE_MS }
   }
 
   #processes(): ExecutorProcess[] {

@@ -3,11 +3,11 @@
  * It is killed, never asked to stop: its threads may be past listening.
  */
 import { type ChildProcess, spawn } from 'node:child_process'
-import { readFileSync } from 'node:fs'
-import { createRequire } from 'node:module'
+import { readdirSync, readFileSync } from 'node:fs'
+import { createRequire, stripTypeScriptTypes } from 'node:module'
 import { platform } from 'node:process'
 import type { Duplex } from 'node:stream'
-import { fileURLToPath } from 'node:url'
+import { fileURLToPath, pathToFileURL } from 'node:url'
 import { type Frame, FrameReader, writeFrame } from '../../executor/frames.ts'
 import type { FromExecutor, ToExecutor } from '../../executor/messages.ts'
 import { type ActiveRun, answerCall, type Death, type Ended, remainingMs } from '../active-run.ts'
@@ -26,6 +26,8 @@ const STOPPED_MS = 5000
 const CANCEL_MS = 1000
 const DEADLINE_GRACE_MS = 500
 const WARM_ISOLATE_MB = 4
+/** Beyond what its isolates take, an executor that has become so large takes no new run and ends after its last. */
+const BLOATED_MB = 400
 /** Codes an executor keeps by hash. */
 const MAX_CODES = 200
 
@@ -54,12 +56,15 @@ export class ExecutorProcess {
   #restingRssMb = 0
   #stderr = ''
 
-  constructor() {
-    this.#child = spawn(process.execPath, executorArguments(), {
+  /** `mostIsolates` are what the worker has memory for. */
+  constructor(mostIsolates = Number.POSITIVE_INFINITY) {
+    this.#child = spawn(process.execPath, executorArguments(mostIsolates), {
       env: {},
       cwd: FOLDER,
-      stdio: ['ignore', 'ignore', 'pipe', 'pipe'],
+      stdio: ['pipe', 'ignore', 'pipe', 'pipe'],
     })
+    // A child that ends at once does not read it; its exit is heard below.
+    this.#child.stdin?.on('error', () => {}).end(executorSources())
     // `stdio` above makes the fourth a pipe, which Node opens in both directions.
     this.#pipe = this.#child.stdio[3] as Duplex
     const ready = Promise.withResolvers<void>()
@@ -107,6 +112,11 @@ export class ExecutorProcess {
   /** False from the moment it is to be killed. */
   get isAlive(): boolean {
     return this.#death === undefined
+  }
+
+  /** V8 and the allocator keep what they have been given back for the next burst; this is more than that. */
+  get isBloated(): boolean {
+    return this.rssMb > BLOATED_MB + Math.max(this.isolates, this.active.size) * WARM_ISOLATE_MB
   }
 
   /** Sends the run with its wall limit, or what is left of it. */
@@ -189,7 +199,9 @@ export class ExecutorProcess {
     setTimeout(() => this.#stopped.delete(id), STOPPED_MS).unref()
   }
 
-  #sendCode({ run: { codeHash, code, format, usesCore = false } }: ActiveRun): void {
+  #sendCode({
+    run: { codeHash, code, format, file = 'bot.js', usesCore = false },
+  }: ActiveRun): void {
     if (this.#codes.delete(codeHash)) {
       this.#codes.add(codeHash)
       return
@@ -200,7 +212,7 @@ export class ExecutorProcess {
       this.#say({ t: 'forget', hash: oldest })
     }
     this.#codes.add(codeHash)
-    this.#say({ t: 'code', hash: codeHash, format, usesCore }, code)
+    this.#say({ t: 'code', hash: codeHash, format, file, usesCore }, code)
   }
 
   #hear({ header, parts: [first = '', second = ''] }: Frame<FromExecutor>): void {
@@ -254,11 +266,13 @@ function rest(run: ActiveRun, isResting: boolean): void {
   run.onRest(isResting)
 }
 
-function executorArguments(): string[] {
+function executorArguments(mostIsolates: number): string[] {
   const addon = addonPath()
   return [
     // Without it V8 refuses the code caches made at run time.
     '--no-node-snapshot',
+    // A file that does not come from the worker would cost a start twice the processor time.
+    '--no-experimental-strip-types',
     '--permission',
     '--allow-addons',
     `--allow-fs-read=${FOLDER}`,
@@ -267,10 +281,28 @@ function executorArguments(): string[] {
     `--allow-fs-read=${CORE}`,
     '--disable-warning=ExperimentalWarning',
     '--disable-warning=SecurityWarning',
-    `${FOLDER}main.ts`,
+    `${FOLDER}boot.mjs`,
     addon,
     CORE,
+    String(mostIsolates),
   ]
+}
+
+let strippedSources: string | undefined
+
+/** The files of the executor by URL, as JavaScript in JSON; see boot.mjs. */
+function executorSources(): string {
+  strippedSources ??= JSON.stringify(
+    Object.fromEntries(
+      readdirSync(FOLDER)
+        .filter((name) => name.endsWith('.ts'))
+        .map((name) => [
+          pathToFileURL(`${FOLDER}${name}`).href,
+          stripTypeScriptTypes(readFileSync(`${FOLDER}${name}`, 'utf8')),
+        ]),
+    ),
+  )
+  return strippedSources
 }
 
 let foundAddon: string | undefined

@@ -1,6 +1,6 @@
 /** Blank executors, started before anybody needs one: a start takes about 100 ms, a bind nothing. */
 import type { Logger } from '../../../shared/log.ts'
-import { ExecutorProcess } from './process.ts'
+import type { ExecutorProcess } from './process.ts'
 
 const START_MS = 10_000
 const MAX_ATTEMPTS = 3
@@ -14,7 +14,7 @@ export class Spares {
   #isClosed = false
   #retry: NodeJS.Timeout | undefined
 
-  constructor(log: Logger, wanted: number, start = () => new ExecutorProcess()) {
+  constructor(log: Logger, wanted: number, start: () => ExecutorProcess) {
     this.#log = log
     this.#wanted = wanted
     this.#start = start

@@ -7,12 +7,11 @@ export interface TenantLimits {
   readonly isolatesPerBot: number
   /** Bots called by bots have places besides. */
   readonly runsPerExecutor: number
-  /** Resident size at which an executor takes no new run and ends after its last. */
-  readonly recycleRssMb: number
   readonly maxAgeMs: number
 }
 
-const CALLED_PER_DEPTH = 16
+/** Fewer the deeper the call, as each run may call several. */
+const FEWEST_CALLED = 16
 /** After so many runs an executor ends; a start costs as much as a thousand. */
 const MAX_RUNS = 100_000
 
@@ -83,7 +82,7 @@ export class Tenant {
       if (!this.executor?.isAlive || !waiting) return
       const { botKey, depth = 0 } = waiting.active.run
       // Callers keep their places while they wait, so each depth has its own: no ring can form.
-      const places = depth === 0 ? runsPerExecutor : CALLED_PER_DEPTH
+      const places = Math.max(depth && FEWEST_CALLED, Math.floor(runsPerExecutor / 2 ** depth))
       const isFull = (this.#byDepth.get(depth) ?? 0) >= places
       if (isFull || (this.#running.get(botKey) ?? 0) >= isolatesPerBot) at++
       else {
@@ -138,9 +137,8 @@ export class Tenant {
       if (executor.active.size === 0) executor.kill({ cause: 'closed' })
       return
     }
-    const { recycleRssMb, maxAgeMs } = this.#limits
-    const isOld = Date.now() - executor.startedAt > maxAgeMs
-    if (executor.rssMb > recycleRssMb || executor.runs >= MAX_RUNS || isOld) this.retire()
+    const isOld = Date.now() - executor.startedAt > this.#limits.maxAgeMs
+    if (executor.isBloated || executor.runs >= MAX_RUNS || isOld) this.retire()
   }
 }
 

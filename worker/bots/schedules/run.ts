@@ -113,7 +113,7 @@ async function enqueue(
     await auditSkipped(services, project, bot, scheduled, `the bot has no ${what}`)
     return await removeOccurrence(database, run)
   }
-  const job = jobOf(occurrence, actingAs(principal), maxQueueMs(bot, services.config))
+  const job = jobOf(occurrence, actingAs(principal), maxQueueMs(bot))
   try {
     await queues.enqueue(job, async () => undefined)
   } catch (error) {

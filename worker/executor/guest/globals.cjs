@@ -4,18 +4,18 @@
  */
 
 const files = {
-  './abort.cjs': ['AbortController', 'AbortSignal', 'DOMException'],
-  './blob.cjs': ['Blob', 'File'],
-  './buffer.cjs': ['Buffer'],
-  './client.cjs': ['MedplumClient'],
-  './clone.cjs': ['structuredClone'],
-  './constants.cjs': ['ContentType'],
-  './encoding.cjs': ['TextDecoder', 'TextEncoder', 'atob', 'btoa'],
-  './fetch.cjs': ['Request', 'Response', 'fetch'],
-  './form-data.cjs': ['FormData'],
-  './headers.cjs': ['Headers'],
-  './hl7.cjs': ['Hl7Message'],
-  './url.cjs': ['URL', 'URLSearchParams'],
+  './web/abort.cjs': ['AbortController', 'AbortSignal', 'DOMException'],
+  './web/blob.cjs': ['Blob', 'File'],
+  './web/buffer.cjs': ['Buffer'],
+  './medplum/client.cjs': ['MedplumClient'],
+  './web/clone.cjs': ['structuredClone'],
+  './medplum/constants.cjs': ['ContentType'],
+  './web/encoding.cjs': ['TextDecoder', 'TextEncoder', 'atob', 'btoa'],
+  './web/fetch.cjs': ['Request', 'Response', 'fetch'],
+  './web/form-data.cjs': ['FormData'],
+  './web/headers.cjs': ['Headers'],
+  './medplum/hl7.cjs': ['Hl7Message'],
+  './web/url.cjs': ['URL', 'URLSearchParams'],
 }
 
 function define(target, name, read) {
@@ -37,7 +37,7 @@ function install(target) {
   for (const [file, names] of Object.entries(files)) {
     for (const name of names) define(target, name, () => require(file)[name])
   }
-  define(target, 'crypto', () => require('./crypto.cjs').webcrypto)
+  define(target, 'crypto', () => require('./web/crypto.cjs').webcrypto)
 }
 
 module.exports = { install }

@@ -58,7 +58,7 @@ exports.boot = function boot(send, ask) {
   function extend(factory) {
     const module = { exports: {} }
     apply(factory, undefined, [module, module.exports])
-    const core = require('./core.cjs')
+    const core = require('./medplum/core.cjs')
     const names = keys(module.exports)
     for (let index = 0; index < names.length; index++) {
       const name = names[index]
@@ -82,7 +82,7 @@ exports.boot = function boot(send, ask) {
       if (typeof event.rawBody === 'boolean') {
         event.rawBody = event.rawBody ? rawBodyOf(inputKind, input) : ''
       }
-      medplum = require('./client.cjs').createClient(host, host.context)
+      medplum = require('./medplum/client.cjs').createClient(host, host.context)
     } catch (error) {
       fail(error)
       return
@@ -93,16 +93,16 @@ exports.boot = function boot(send, ask) {
   function inputOf(kind, input) {
     if (kind === 'none' || input === undefined) return {}
     if (kind === 'json') return decimals.parse(input)
-    if (kind === 'form') return { ...require('./query.cjs').parse(input) }
-    if (kind === 'hl7') return require('./hl7.cjs').Hl7Message.parse(input)
-    if (kind === 'bytes') return require('./encoding.cjs').base64Decode(input)
+    if (kind === 'form') return { ...require('./web/query.cjs').parse(input) }
+    if (kind === 'hl7') return require('./medplum/hl7.cjs').Hl7Message.parse(input)
+    if (kind === 'bytes') return require('./web/encoding.cjs').base64Decode(input)
     return input
   }
 
   /** The body as it came, which a signature is about. */
   function rawBodyOf(kind, input) {
     if (kind !== 'bytes') return input
-    const { base64Decode, utf8Decode } = require('./encoding.cjs')
+    const { base64Decode, utf8Decode } = require('./web/encoding.cjs')
     return utf8Decode(base64Decode(input))
   }
 
@@ -159,8 +159,10 @@ exports.boot = function boot(send, ask) {
 
   // Names of a module for `import`; the module itself waits in a global until its wrapper has read it,
   // which is before any code of the bot runs.
-  function offer(name) {
-    const found = name === 'botica:adopt' ? adopt : botRequire(name)
+  function offer(name, wanted) {
+    const { has, absent } = require('./modules.cjs')
+    const found =
+      name === 'botica:adopt' ? adopt : has(name) ? botRequire(name) : absent(name, wanted)
     globalThis[`import ${name}`] = found
     return apply(results.stringify, undefined, [keys(found)])
   }
@@ -173,7 +175,7 @@ exports.boot = function boot(send, ask) {
       if (a === run) timers.fire(b)
     } else if (what === 'load') load(a)
     else if (what === 'extend') extend(a)
-    else if (what === 'offer') return offer(a)
+    else if (what === 'offer') return offer(a, b)
     else if (what === 'withdraw') delete globalThis[`import ${a}`]
     else if (what === 'log') return a === run ? journal.read() : ''
   }

@@ -11,11 +11,11 @@ function read(file, names) {
 }
 
 const builders = {
-  '@medplum/core': () => require('./core.cjs'),
+  '@medplum/core': () => require('./medplum/core.cjs'),
   '@medplum/fhirtypes': () => ({}),
-  buffer: () => read('./buffer.cjs', ['Buffer']),
+  buffer: () => read('./web/buffer.cjs', ['Buffer']),
   crypto: () =>
-    read('./crypto.cjs', [
+    read('./web/crypto.cjs', [
       'createHash',
       'createHmac',
       'randomBytes',
@@ -23,12 +23,12 @@ const builders = {
       'timingSafeEqual',
     ]),
   'node-fetch': () => {
-    const { Headers, Request, Response, fetch } = require('./fetch.cjs')
+    const { Headers, Request, Response, fetch } = require('./web/fetch.cjs')
     const exported = { Headers, Request, Response, default: fetch }
     return Object.assign((...given) => fetch(...given), exported)
   },
   querystring: () => {
-    const { parse, stringify } = require('./query.cjs')
+    const { parse, stringify } = require('./web/query.cjs')
     return withDefault({
       decode: parse,
       encode: stringify,
@@ -38,20 +38,45 @@ const builders = {
       unescape: decodeURIComponent,
     })
   },
-  url: () => read('./url.cjs', ['URL', 'URLSearchParams']),
-  util: () => read('./encoding.cjs', ['TextDecoder', 'TextEncoder']),
+  url: () => read('./web/url.cjs', ['URL', 'URLSearchParams']),
+  util: () => read('./web/encoding.cjs', ['TextDecoder', 'TextEncoder']),
 }
 
 const nodeModules = ['buffer', 'crypto', 'querystring', 'url', 'util']
 const loaded = new Map()
 
+function has(name) {
+  const plain = String(name).replace(/^node:/, '')
+  return plain === name ? Object.hasOwn(builders, name) : nodeModules.includes(plain)
+}
+
+function missing(name) {
+  // As Node names it: bundles look for this code.
+  return Object.assign(new Error(`Cannot find module '${name}'`), { code: 'MODULE_NOT_FOUND' })
+}
+
+/** What an ES module imports of a module that is not there: it throws when it is used. Before any code of the bot. */
+function absent(name, wanted) {
+  const fail = () => {
+    throw missing(name)
+  }
+  const proxy = new Proxy(function absent() {}, {
+    get: fail,
+    apply: fail,
+    construct: fail,
+    set: fail,
+  })
+  const found = { __proto__: null, default: proxy }
+  for (const one of wanted.split(' ')) if (one !== '') found[one] = proxy
+  return found
+}
+
 /** The module of that name; the same object each time. */
 function resolve(name) {
+  if (!has(name)) throw missing(name)
   const plain = String(name).replace(/^node:/, '')
-  const isKnown = plain === name ? Object.hasOwn(builders, name) : nodeModules.includes(plain)
-  if (!isKnown) throw new Error(`Cannot find module '${name}'`)
   if (!loaded.has(plain)) loaded.set(plain, builders[plain]())
   return loaded.get(plain)
 }
 
-module.exports = { names: Object.keys(builders), nodeModules, resolve }
+module.exports = { names: Object.keys(builders), nodeModules, has, absent, resolve }

@@ -1,6 +1,6 @@
 /** Questions about plain values, copies and comparisons. */
 
-const decimals = require('./decimals.cjs')
+const decimals = require('../decimals.cjs')
 
 const millisecondsPerDay = 86_400_000
 

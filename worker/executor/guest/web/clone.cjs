@@ -1,7 +1,7 @@
 /** structuredClone for data: plain objects, lists, dates, maps, sets, bytes, errors, cycles. */
 
 const { DOMException } = require('./abort.cjs')
-const { copyTexts } = require('./decimals.cjs')
+const { copyTexts } = require('../decimals.cjs')
 
 function refused(value) {
   const name = typeof value === 'function' ? value.name || 'function' : String(value)

@@ -125,12 +125,12 @@ class MedplumClient extends ResourceClient {
   }
 
   fhirUrl(...path) {
-    const { URL } = require('./url.cjs')
+    const { URL } = require('../web/url.cjs')
     return new URL(`${baseUrl()}fhir/R4/${path.join('/')}`)
   }
 
   fhirSearchUrl(type, query) {
-    const { URL } = require('./url.cjs')
+    const { URL } = require('../web/url.cjs')
     return new URL(`${baseUrl()}fhir/R4/${searchPath(type, query)}`)
   }
 

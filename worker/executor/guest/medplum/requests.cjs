@@ -4,7 +4,7 @@
  */
 
 const { ContentType } = require('./constants.cjs')
-const decimals = require('./decimals.cjs')
+const decimals = require('../decimals.cjs')
 const { OperationOutcomeError, badRequest, isOperationOutcome } = require('./outcomes.cjs')
 
 const maxConcurrent = 20
@@ -71,7 +71,7 @@ function bodyText(body, contentType) {
   if (typeof body === 'string') return body
   if (contentType === ContentType.HL7_V2) return String(body)
   if (contentType === ContentType.FORM_URL_ENCODED) {
-    const { URLSearchParams } = require('./url.cjs')
+    const { URLSearchParams } = require('../web/url.cjs')
     return new URLSearchParams(body).toString()
   }
   return decimals.stringify(body)
@@ -82,7 +82,7 @@ async function encodeBody(given, contentType) {
   const body = typeof given?.arrayBuffer === 'function' ? await given.arrayBuffer() : given
   if (!body) return {}
   if (!isBytes(body)) return { body: bodyText(body, contentType) }
-  const { base64Encode, bytesOf } = require('./encoding.cjs')
+  const { base64Encode, bytesOf } = require('../web/encoding.cjs')
   return { body: base64Encode(bytesOf(body)), encoding: 'base64' }
 }
 
@@ -101,12 +101,12 @@ function headerOf(answer, name) {
 
 function answerText(answer) {
   if (answer.encoding !== 'base64') return answer.body ?? ''
-  const { base64Decode, utf8Decode } = require('./encoding.cjs')
+  const { base64Decode, utf8Decode } = require('../web/encoding.cjs')
   return utf8Decode(base64Decode(answer.body ?? ''))
 }
 
 function answerBytes(answer) {
-  const { base64Decode, utf8Encode } = require('./encoding.cjs')
+  const { base64Decode, utf8Encode } = require('../web/encoding.cjs')
   const body = answer.body ?? ''
   return answer.encoding === 'base64' ? base64Decode(body) : utf8Encode(body)
 }

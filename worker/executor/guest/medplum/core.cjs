@@ -66,12 +66,12 @@ const files = {
 }
 
 function encodeBase64(text) {
-  const { base64Encode, utf8Encode } = require('./encoding.cjs')
+  const { base64Encode, utf8Encode } = require('../web/encoding.cjs')
   return base64Encode(utf8Encode(text))
 }
 
 function decodeBase64(text) {
-  const { base64Decode, utf8Decode } = require('./encoding.cjs')
+  const { base64Decode, utf8Decode } = require('../web/encoding.cjs')
   return utf8Decode(base64Decode(text))
 }
 

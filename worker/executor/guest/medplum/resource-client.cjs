@@ -21,7 +21,7 @@ function typeOf(resource) {
 }
 
 function searchParams(query) {
-  const { URLSearchParams } = require('./url.cjs')
+  const { URLSearchParams } = require('../web/url.cjs')
   if (typeof query !== 'object' || query === null) return new URLSearchParams(query ?? '')
   if (query.searchParams !== undefined) return new URLSearchParams(query.searchParams)
   if (typeof query[Symbol.iterator] === 'function') return new URLSearchParams(query)

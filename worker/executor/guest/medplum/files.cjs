@@ -23,7 +23,7 @@ async function createBinary(...given) {
 async function textOf(data) {
   if (typeof data === 'string') return data
   if (typeof data?.text === 'function') return data.text()
-  const { bytesOf, utf8Decode } = require('./encoding.cjs')
+  const { bytesOf, utf8Decode } = require('../web/encoding.cjs')
   return utf8Decode(bytesOf(data))
 }
 
@@ -106,7 +106,7 @@ async function fetchForeign(url, options) {
 
 /** The content as a Blob. A signed address of another storage host goes through fetch. */
 async function download(address, options) {
-  const { Blob } = require('./blob.cjs')
+  const { Blob } = require('../web/blob.cjs')
   const url = String(address)
   const headers = { ...options?.headers, Accept: '*/*' }
   const answer = isForeign(url)
