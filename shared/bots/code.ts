@@ -52,7 +52,7 @@ function parseCode(code: string, filename: string, format: CodeFormat): Program 
 function exportsHandler(program: Program): boolean {
   return program.body.some((node) => {
     if (node.type === 'ExportDefaultDeclaration') return true
-    // What another module exports is not known here; the sandbox will tell.
+    // The exports of another module are not known here; the sandbox will find out.
     if (node.type === 'ExportAllDeclaration') return true
     if (node.type !== 'ExportNamedDeclaration') return false
     const { declaration } = node

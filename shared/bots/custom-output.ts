@@ -1,4 +1,4 @@
-/** What a Bot answers → the out parameters of the operation that it carries out. https://hl7.org/fhir/R4/operations.html#response */
+/** A Bot's answer → the out parameters of the operation that it carries out. https://hl7.org/fhir/R4/operations.html#response */
 import { badRequest } from '../errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import { isObject, isResource, type Resource } from '../fhir/resource.ts'

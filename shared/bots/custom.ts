@@ -14,7 +14,7 @@ import { execute } from './execute.ts'
 const IMPLEMENTATION = 'operationDefinition-implementation'
 const MOST_DEFINITIONS = 20
 
-/** What the operation is given goes to the Bot as it is. Errors: 404 when no definition fits. */
+/** Hands the operation's input to the Bot as it is. Errors: 404 when no definition fits. */
 export function customOperation(name: string): Operation {
   return {
     name,
@@ -39,7 +39,7 @@ export function customOperation(name: string): Operation {
   }
 }
 
-/** What failed, comes later or is an outcome goes out as it is. Errors: 400 for an answer that does not fit. */
+/** A failure, a 202 or an outcome goes out as it is. Errors: 400 for an answer that does not fit. */
 function withOutput(definition: Resource, reply: FhirReply): FhirReply {
   if (reply.status !== 200 || typeof reply.body !== 'string') return reply
   const isJson = reply.headers['Content-Type']?.includes('json') === true

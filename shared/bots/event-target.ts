@@ -13,7 +13,7 @@ export interface BotTarget {
   readonly bot: Resource & { readonly id: string }
   readonly version: number
   readonly projectId: string
-  /** Whose membership the run has, and whose policy says what of the resource it gets. */
+  /** The session of the run: its membership, and the policy that decides what of the resource it gets. */
   readonly session: Session
 }
 
@@ -25,7 +25,7 @@ export interface NoTarget {
 }
 
 /**
- * Whose rights a Subscription has, in a Project, within the scope that it was written in; undefined without an
+ * Finds whose rights a Subscription has, in a Project, within the scope that it was written in; undefined without an
  * active membership.
  */
 export async function authorOf(

@@ -15,7 +15,7 @@ export interface FoundBot {
   readonly projectId: string
 }
 
-/** What another process deploys is in use within this time plus one read. */
+/** A deployment of another process is in use within this time plus one read. */
 const FRESH_MS = 500
 const CACHED_BOTS = 5000
 

@@ -1,4 +1,4 @@
-/** What a bot imports, compared at deploy with what the sandbox has (bots.md §3, §6.2). */
+/** The imports of a bot, compared at deploy with what the sandbox has. */
 import type { AnyNode, Node, Program } from 'acorn'
 import { badRequest } from '../errors.ts'
 import { exportsOf } from './modules.ts'

@@ -9,7 +9,7 @@ import type { Storage } from '../platform/storage/storage.ts'
 import type { Services } from '../services.ts'
 import { type InputArchive, removeOldBotRuns, trimBotRuns } from './run-records.ts'
 
-/** What of a job its bot gets to see. */
+/** The parts of a job that its bot gets. */
 export type KeptInput = Pick<
   ExecuteJob,
   'contentType' | 'inputKind' | 'input' | 'headers' | 'path' | 'hasRawBody'

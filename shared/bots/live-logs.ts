@@ -1,5 +1,5 @@
 /**
- * What runs of a bot log while somebody listens. Listeners say so on one channel, again and again; a worker
+ * Live logs of a bot's runs while somebody listens. Listeners say so on one channel, again and again; a worker
  * that has heard of them publishes on the channel of the bot. Without a listener nothing travels.
  */
 import type { Config } from '../config/config.ts'
@@ -41,7 +41,7 @@ const channelOf = (botId: string) => `${PREFIX}:bot-log:${botId}`
 const REPEAT_MS = 5000
 /** Two repeats may be missed. */
 const FORGET_MS = 3 * REPEAT_MS
-/** Of one bot: more than a person reads, less than Redis would notice. */
+/** The limit of one bot: more than a person reads, less than Redis would notice. */
 const LENGTH_A_SECOND = 1_000_000
 const COST_OF_A_MESSAGE = 500
 
@@ -130,7 +130,7 @@ export async function openFollowed(config: Config, log: Logger, redis: Redis): P
       const text = JSON.stringify({ ...message, events: [...gap, ...message.events] })
       budget.dropped = 0
       budget.length -= text.length + COST_OF_A_MESSAGE
-      // Nobody is owed a log: what Redis cannot take now is lost.
+      // A live log is best effort: lines that Redis cannot take now are lost.
       redis.publish(channelOf(botId), text).catch(() => undefined)
     },
     close() {

@@ -17,7 +17,7 @@ const HEARTBEAT_MS = 5000
 const LONGEST_MS = 3_600_000
 /** Each has two connections to Redis. */
 const MAX_STREAMS = 50
-/** Of a reader that is too slow; what comes on top is left out. */
+/** The backlog of a reader that is too slow; further lines are left out. */
 const MAX_WAITING = 1000
 
 let streams = 0
@@ -114,7 +114,7 @@ async function refusal(call: OperationCall): Promise<'revoked' | undefined> {
     await requireAuthor({ ...call, principal: within(session, call.principal).principal })
     return undefined
   } catch (error) {
-    // What is away for a moment refuses nobody.
+    // A store that is away for a moment refuses nobody.
     return error instanceof HttpError && error.status < 500 ? 'revoked' : undefined
   }
 }

@@ -28,7 +28,7 @@ export async function runWebhook(
     isWebhook: true,
   }
   const hasRawBody = request.method !== 'GET' && (request.body?.length ?? 0) > 0
-  // Who sends it is nobody's profile.
+  // The sender has no profile.
   const job: ExecuteJob = {
     ...createJob(call, found, actingAs(session.principal)),
     requester: undefined,

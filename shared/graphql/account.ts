@@ -1,11 +1,11 @@
-/** What a request has to account for: the load it causes, and an AuditEvent for each group of reads. */
+/** The accounts of a request: the load it causes, and an AuditEvent for each group of reads. */
 import { systemPrincipal } from '../access/principal.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { restEvent } from '../request/admin-audit.ts'
 import { charge } from '../request/quota.ts'
 import type { Interaction } from '../request/request.ts'
 
-/** What one statement has read, or several of one search. */
+/** The reads of one statement, or of several of one search. */
 export interface ReadGroup {
   readonly interaction: 'read' | 'search-type'
   readonly types: readonly string[]
@@ -20,7 +20,7 @@ export interface Account {
   /** Errors: 429. */
   charge(units: number): Promise<void>
   add(group: ReadGroup): void
-  /** Of the `RateLimit` header; undefined where there is no quota. */
+  /** The value of the `RateLimit` header; undefined where there is no quota. */
   readonly rateLimit: string | undefined
   /** Tells what was read, in the background: no answer waits for it, and none fails with it. */
   close(): void

@@ -51,7 +51,7 @@ interface Serving {
   readonly form: Form
   /** Set when the text of the query could not be parsed. */
   isSyntax: boolean
-  /** What is left of a quota, for its header. */
+  /** The rest of a quota, for its header. */
   rateLimit: string | undefined
   /** The body in gzip, instead of what graphql-http is given, where only types are asked for. */
   packed: Buffer | undefined
@@ -141,7 +141,7 @@ function formOf(accept: string | undefined): Form {
   throw notAcceptable('Only JSON is available: application/json, application/graphql-response+json')
 }
 
-/** What is kept packed is sent so to all who can read it. */
+/** Sends a cached compressed answer as it is to callers who can read it. */
 async function packedReply(
   { headers }: FhirRequest,
   packed: Buffer,
@@ -314,7 +314,7 @@ function forbiddenResponse(form: Form): Response {
   return respond(403, JSON.stringify({ errors: [{ message: forbidden().message }] }), form)
 }
 
-/** What graphql-http says, in the words of FHIR clients. */
+/** The messages of graphql-http, in the words of FHIR clients. */
 const WORDS: Readonly<Record<string, string>> = {
   'Missing query': 'Must provide query.',
   'Missing body': 'Must provide query.',

@@ -15,11 +15,10 @@ const NO_SUBJECT = /^(Of|What|Who|Whom|Whose|Those|That)\b/
 const RETIRED =
   /\b(owed|untold|told of|tells of|(?:is|are|be|been|was|were) told|asked of|[a-z-]+\.md §[\d.]+)/
 /** Folders whose comments are still to be rewritten. */
-const PENDING_WORDS =
-  /^(worker\/(bots|bulk|executor|jobs)|shared\/(bots|bulk|fhirpath|graphql|jobs|store))\//
+const PENDING_WORDS = /^(worker\/(bots|executor)|shared\/(bots|store))\//
 /** Functions that are still to be cut. */
 const PENDING_CUTS =
-  /^(scripts|worker|shared\/(bulk|graphql|jobs|rest|store))\/.*:(prepare|shapesOf|addBlocks|overlapErrors|openLevels|createMaintenance|runBatch|createGroup|run|ownRepository|createBatches|writeStatement|openStatistics|deleteStatement|createBridge|createMetrics|createRunner|createSlots|createBlock|openWriter|batchesOf|importPart|main|startDeliveries)$/
+  /^(scripts|worker|shared\/(bulk|jobs|rest|store))\/.*:(prepare|shapesOf|addBlocks|createMaintenance|runBatch|createGroup|run|ownRepository|createBatches|writeStatement|openStatistics|deleteStatement|createBridge|createMetrics|createRunner|createSlots|createBlock|openWriter|batchesOf|importPart|main|startDeliveries)$/
 
 interface Source {
   readonly path: string

@@ -140,7 +140,7 @@ t.test('docs/data-model.md names every table and index, and no other', async (t)
 
 /** Table → its indexes: `### name` heads a table, and `- \`name\`` each of its indexes. */
 function sections(text: string): Record<string, string[]> {
-  const parts = text.split(/^### /m).slice(1)
+  const parts = text.split(/^#+ /m).filter((part) => part.startsWith('`'))
   const entries = parts.map((part): [string, string[]] => {
     const [, table = ''] = /^`(\w+)`/.exec(part) ?? []
     return [table, Array.from(part.matchAll(/^- `(\w+)`/gm), ([, index = '']) => index).sort()]

@@ -27,13 +27,13 @@ export interface ActiveRun {
   deadline: number | undefined
   sideEffects: number
   isResting: boolean
-  /** Called when `isResting` has changed; a run that ends is told first that it rests no more. */
+  /** Called when `isResting` has changed; a run that ends stops resting first. */
   onRest: (isResting: boolean) => void
   /** Set by the process that has the run. */
   end: (ended: Ended) => void
 }
 
-/** What is left of the wall limit in ms. */
+/** The rest of the wall limit in ms. */
 export function remainingMs({ run, deadline }: ActiveRun): number {
   return deadline === undefined ? run.limits.wallMs : deadline - Date.now()
 }

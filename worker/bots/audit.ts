@@ -16,7 +16,7 @@ export interface RunRecord {
   readonly startedAt: Date
   readonly endedAt: Date
   readonly failure: RunFailure | undefined
-  /** What the failure says, without secrets. */
+  /** The text of the failure, without secrets. */
   readonly error: string | undefined
   /** Without secrets. */
   readonly log: string

@@ -1,4 +1,4 @@
-/** What is written about a run after its caller has the answer: together, soon, and later when PostgreSQL is away. */
+/** Writes about runs after their callers have the answers: in batches, soon, and later when PostgreSQL is away. */
 import { HttpError } from '../../shared/errors.ts'
 import type { Logger } from '../../shared/log.ts'
 
@@ -16,7 +16,7 @@ interface Queued<T> {
 
 export interface BatchOptions<T> {
   readonly log: Logger
-  /** What the items are, in the plural. */
+  /** The name of the items, in the plural. */
   readonly what: string
   /** For each item the error that it met, or undefined. */
   write(items: readonly T[]): Promise<readonly unknown[]>
@@ -24,7 +24,7 @@ export interface BatchOptions<T> {
 
 const BATCH = 100
 const BATCH_MS = 100
-/** Beyond it items are dropped, with a line in the log: runs must not wait for what is told of them. */
+/** Beyond it items are dropped, with a line in the log: runs must not wait for their reports. */
 const MAX_QUEUED = 10_000
 const AGAIN_MS = 1000
 

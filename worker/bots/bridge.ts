@@ -1,5 +1,5 @@
 /**
- * What a bot may ask of the worker: FHIR requests as its run-as identity, outbound fetches, a token.
+ * Calls of a bot to the worker: FHIR requests as its run-as identity, outbound fetches, a token.
  * Counted per run; the first call that may change something is journalled before it is made.
  */
 
@@ -53,7 +53,7 @@ const JSON_TYPE = 'application/json'
 const READING_POST = /(^|\/)(_search|\$validate|\$expand|\$lookup)$/
 /** The worker's own say; a bot's would let it hide how deep it is. */
 const RESERVED_HEADERS = new Set(['host', DEPTH_HEADER])
-/** A FHIR request is made as the run's identity; another service is told who asks. */
+/** A FHIR request is made as the run's identity; another service gets the bot's own headers. */
 const OWN_RESERVED_HEADERS = new Set([...RESERVED_HEADERS, 'authorization', 'cookie'])
 
 interface Asked {
@@ -140,7 +140,7 @@ export function createBridge(options: BridgeOptions): Bridge {
     return replyText(200, headers, present(membership, principal, true))
   }
 
-  /** What is no FHIR request: it always changes something. */
+  /** Makes a call that is no FHIR request, which always changes something. */
   async function beside(call: (asked: Asked) => Promise<string>, asked: Asked): Promise<string> {
     await write()
     try {

@@ -1,4 +1,4 @@
-/** What a run says to those who listen to its bot: that it starts, what it logs, how it ended. */
+/** The events of a run for listeners of its bot: its start, its log, its end. */
 import type { BotLogEvent, Followed } from '../../shared/bots/live-logs.ts'
 import type { RunRecord } from './audit.ts'
 
@@ -30,7 +30,7 @@ export function startLiveLog(
     traceId,
   }
   const isHeard = followed.has(botId)
-  // A short run is one message; one that goes on is told in several.
+  // A short run is one message; a longer one has several.
   let isTold = false
   const onLog = (text: string) => {
     const events = [

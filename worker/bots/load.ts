@@ -1,4 +1,4 @@
-/** What a run needs besides its input: bot, code and limits by version, secrets and context by session. */
+/** Loads what a run needs besides its input: bot, code and limits by version, secrets and context by session. */
 
 import { createHash } from 'node:crypto'
 import { LRUCache } from 'lru-cache'
@@ -27,7 +27,7 @@ import type { LoadedBot } from './loaded-bot.ts'
 export interface Secrets {
   /** `event.secrets` as JSON text. */
   readonly text: string
-  /** What a log must not show. */
+  /** The values that a log must not show. */
   readonly values: readonly string[]
 }
 

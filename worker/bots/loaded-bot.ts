@@ -17,7 +17,7 @@ export interface LoadedBot {
   readonly limits: BotLimits
   /** Over all workers. */
   readonly maxConcurrency: number
-  /** Of an asynchronous run that fails. */
+  /** The attempts at an asynchronous run that fails. */
   readonly maxAttempts: number
   readonly fresh: boolean
 }

@@ -1,4 +1,4 @@
-/** What the worker counts; web's /metrics shows it for all workers together. */
+/** The worker's metrics; web's /metrics shows them for all workers together. */
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
 import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
 import type { ExecutorsStats } from './executors/executors.ts'
@@ -8,7 +8,7 @@ import type { HeldRuns } from './slots.ts'
 export interface RunMetrics {
   /** The run has its turn; the end of it: `ok` or the failure. Times in ms. */
   started(job: ExecuteJob): (outcome: string, queuedMs: number, ranMs: number) => void
-  /** What a handler that was called has used. */
+  /** Counts what a handler has used. */
   used(result: Pick<RunResult, 'cpuMs' | 'wallMs'>): void
   hostCall(kind: string): void
   /** A run has waited for its slot; see slots.ts. */

@@ -1,4 +1,4 @@
-/** What `Bot/$runs` shows: a row a run, written in batches after the caller has its answer. */
+/** Rows of `Bot/$runs`: one a run, written in batches after the caller has its answer. */
 
 import { settingOf } from '../../shared/access/project-context.ts'
 import { keepInput, trimRuns } from '../../shared/bots/inputs.ts'

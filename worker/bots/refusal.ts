@@ -1,4 +1,4 @@
-/** Why a run that has its turn is not started, and what its caller is told. */
+/** Refusals of runs that have their turn, and the answers to their callers. */
 
 import { isPendingRun } from '../../shared/bots/pending-runs.ts'
 import { issue, outcome } from '../../shared/errors.ts'

@@ -15,7 +15,7 @@ export class Again extends Error {
 
 const FIRST_MS = 1000
 const LONGEST_MS = 10 * 60_000
-/** What another attempt cannot mend, or what nobody wants any more. */
+/** Failures that another attempt cannot mend, or whose result nobody wants any more. */
 const FINAL: ReadonlySet<string> = new Set(['cancelled', 'interrupted', 'unavailable'])
 
 /** Undefined when the failure stands. An event's run is repeated by who sends the event. */

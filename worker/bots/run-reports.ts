@@ -1,4 +1,4 @@
-/** What is told of a run: to those who listen to its bot, in an AuditEvent and in the list of its latest runs. */
+/** Reports of a run: to listeners of its bot, as an AuditEvent, and in the list of its latest runs. */
 import type { Followed } from '../../shared/bots/live-logs.ts'
 import { isObject } from '../../shared/fhir/resource.ts'
 import type { Audit, RunRecord } from './audit.ts'

@@ -1,4 +1,4 @@
-/** What a run asks for, what it comes to, and the words for everything that can end it (bots.md §5.4). */
+/** The request and the result of a run, and the words for everything that can end it. */
 import { issue, outcome } from '../../shared/errors.ts'
 import { INTERRUPTED } from '../../shared/platform/queue/replies.ts'
 import type {

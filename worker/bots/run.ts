@@ -165,7 +165,7 @@ export function createRunner(options: RunnerOptions): Runner {
       onRest,
     )
     bridge.end()
-    // What such a run has called ends with it.
+    // Calls of such a run end with it.
     if (isKilled(result.failure)) controller.abort()
     metrics.used(result)
     const isStopped = signal.aborted && signal.reason === SHUTDOWN && result.failure === 'cancelled'

@@ -3,7 +3,7 @@
 export interface FollowedLog {
   /** Called often while the run is under way. */
   look(): void
-  /** What of the whole log was not told yet. */
+  /** Returns the part of the whole log that was not sent yet. */
   rest(log: string): string
 }
 
@@ -28,7 +28,7 @@ export function followLog(ask: () => Promise<unknown>, tell: (text: string) => v
       if (performance.now() - toldAt < EVERY_MS) return
       // A busy isolate answers when it comes to rest, so one question at a time is enough.
       toldAt = Number.POSITIVE_INFINITY
-      // That it has ended is told otherwise.
+      // Its end is reported otherwise.
       tellNews().catch(() => {})
     },
     rest(log) {
@@ -38,7 +38,7 @@ export function followLog(ask: () => Promise<unknown>, tell: (text: string) => v
   }
 }
 
-/** What a log has more than before; its middle may have been left out meanwhile. */
+/** Returns what a log has more than before; its middle may have been left out meanwhile. */
 function newLines(before: string, log: string): string {
   if (log.startsWith(before)) return log.slice(before.length)
   const last = before.slice(before.lastIndexOf('\n', before.length - 2) + 1)

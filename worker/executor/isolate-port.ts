@@ -1,4 +1,4 @@
-/** What an isolate has of its executor, and what it tells it: of its runs, and of their ends. */
+/** The interface between an isolate and its executor: its runs, and their ends. */
 import type ivm from 'isolated-vm'
 import type { GuestCode } from './guest-code.ts'
 import type { CallKind, DoneMessage } from './messages.ts'
@@ -21,6 +21,6 @@ export interface RunEnd {
   readonly message: Omit<DoneMessage, 't' | 'run'>
   readonly body: string
   readonly log: string
-  /** Of a followed run: what of its log was not told yet. */
+  /** For a followed run: the part of its log that was not sent yet. */
   readonly untold: string
 }

@@ -74,7 +74,7 @@ export class BotIsolate {
     return this.#isLoaded && !this.#isolate.isDisposed
   }
 
-  /** Never rejects: whatever ends the run is told in the result. */
+  /** Never rejects: the result names whatever ended the run. */
   run(message: RunMessage, code: BotCode, event: string, input: string | undefined) {
     const { promise, resolve } = Promise.withResolvers<RunEnd>()
     const { wallMs, resultBytes, logBytes } = message.limits
@@ -166,7 +166,7 @@ export class BotIsolate {
     } catch (error) {
       if (this.#active?.run !== run) return
       if (this.#isolate.isDisposed) this.stop('memory')
-      // What its handler leaves rejected comes here, too; else the deadline is about to end the run.
+      // Rejections that its handler leaves come here, too; else the deadline is about to end the run.
       else if (!this.#isLoaded && this.#remainingMs() > 1) this.#failLoading(error)
     }
   }

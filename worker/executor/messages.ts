@@ -1,5 +1,5 @@
 /**
- * What worker and executor tell each other; the texts named in brackets are the parts of the frame.
+ * The messages between worker and executor; the texts named in brackets are the parts of the frame.
  * `run` and `call` are small numbers that mean something on one pipe only.
  */
 
@@ -88,7 +88,7 @@ export interface DoneMessage {
   readonly memoryMb?: number | undefined
 }
 
-/** [text]: what a followed run has logged since the last of these; all of it is told before it is done. */
+/** [text]: the log of a followed run since the last of these; all of it is sent before the run is done. */
 export interface LogMessage {
   readonly t: 'log'
   readonly run: number

@@ -1,4 +1,4 @@
-/** What a document may cost: checked before validation for what would make that slow, and after it. */
+/** The limits of a document: checked before validation for what would make that slow, and after it. */
 import {
   type DocumentNode,
   type FieldNode,
@@ -34,7 +34,7 @@ const SEARCH_COST = 8
 /** Above these a request is logged. */
 export const NOTABLE = { depth: 12, cost: 10_000 }
 
-/** What is wrong with the shape of a document; linear in its length. */
+/** Finds the faults in the shape of a document; linear in its length. */
 export function shapeErrors(document: DocumentNode): GraphQLError[] {
   const errors: GraphQLError[] = []
   let aliases = 0

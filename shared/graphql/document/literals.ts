@@ -16,7 +16,7 @@ export interface Scanned {
 }
 
 interface Span {
-  /** Of the opening quote. */
+  /** The place of the opening quote. */
   readonly start: number
   readonly length: number
   readonly number: number

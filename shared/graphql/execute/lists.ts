@@ -13,7 +13,7 @@ const BATCH_MS = 40
 /** The parser needs up to 30 ms for so many. */
 const MAX_TOKENS = 120
 
-/** The items that pass the filters by child, and the rest of what is asked of a list. */
+/** The items that pass the filters by child, and the other arguments of a list. */
 export interface Filtered {
   readonly items: readonly unknown[]
   readonly fhirpath: string | undefined

@@ -17,7 +17,7 @@ export class Out {
     this.#meter = meter
   }
 
-  /** What stands here is written later. */
+  /** Leaves a place that is written later. */
   hole(): Out {
     const hole = new Out(this.#meter)
     this.#meter.characters += this.text.length

@@ -71,7 +71,7 @@ export type Shape =
 export interface Compiling {
   readonly schema: GraphQLSchema
   readonly fragments: ReadonlyMap<string, FragmentDefinitionNode>
-  /** Those that conditions look at have their values. */
+  /** The variables that conditions look at have their values. */
   readonly variables: VariableValues
 }
 

@@ -6,7 +6,7 @@ import { publishedDefinition, publishedParameters, publishedType } from '../../f
 import type { Resource } from '../../fhir/resource.ts'
 import type { Given } from '../schema/sources.ts'
 
-/** What a list by url, `StructureDefinitionList` by name or `SearchParameterList` by type finds of them. */
+/** The definitions that a list by url, `StructureDefinitionList` by name or `SearchParameterList` by type finds. */
 export function publishedFor(type: string, given: Given): readonly Resource[] {
   const { _count, ...asked } = given
   const [[name, value] = [], ...others] = Object.entries(asked)

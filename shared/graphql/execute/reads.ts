@@ -1,4 +1,4 @@
-/** What a field needs of the store: resources by id, and searches. */
+/** The reads of fields from the store: resources by id, and searches. */
 import { may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { textOf } from '../../binary/attachments.ts'
@@ -167,7 +167,7 @@ export function search(run: Run, wanted: Search): Pending<undefined, SearchPage>
   }
 }
 
-/** What refers to a resource. All of equal arguments and one level are one statement. */
+/** Finds what refers to a resource. All fields of equal arguments and one level are one statement. */
 export function referring(
   run: Run,
   wanted: Search,

@@ -47,7 +47,7 @@ export function pathOf(path: Path | undefined): (string | number)[] {
   return keys
 }
 
-/** What a field waits for: items of one key and one level are one call of `run`. */
+/** The work that a field waits for: items of one key and one level are one call of `run`. */
 export interface Pending<Item, Answer> {
   readonly key: string
   readonly item: Item

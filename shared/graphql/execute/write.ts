@@ -198,7 +198,7 @@ function writeItems(
   items: readonly unknown[],
   at: At,
 ): void {
-  // What could fail fails before anything is written.
+  // Every failure happens before anything is written.
   if (of.kind === 'any') for (const item of items) planFor(of, item)
   const each = (to: Out, i: number) => {
     complete(run, to, of, isRequired, items[i], { ...at, path: { parent: at.path, key: i } })

@@ -56,7 +56,7 @@ export function searchArguments(type: string): Arguments {
 
 const searches = new Map<string, Arguments>()
 
-/** Of a nested list; `isShort` where the type refers to anything: `_filter` says all else. */
+/** The arguments of a nested list; `isShort` where the type refers to anything: `_filter` says all else. */
 export function reverseArguments(
   type: string,
   codes: readonly string[],
@@ -96,7 +96,7 @@ export function queryOf(type: string, given: Given): URLSearchParams {
   return query
 }
 
-/** Of a list element: its children that are texts, FHIRPath, and which part of it. */
+/** The arguments of a list element: its children that are texts, FHIRPath, and which part of it. */
 export function listArguments({ content }: Child): Arguments {
   if (content.kind !== 'object') return PART
   const name = nameOf(content.place)

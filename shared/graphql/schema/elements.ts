@@ -22,7 +22,7 @@ export interface Child {
   readonly isChoice: boolean
   readonly isList: boolean
   readonly content: Content
-  /** What the standard says of it. */
+  /** The standard's description of it. */
   readonly short: string | undefined
 }
 
@@ -49,7 +49,7 @@ export function isKnownType(name: string): boolean {
   return typeDefinition(name) !== undefined
 }
 
-/** What a place holds, in the order of the standard. */
+/** The children of a place, in the order of the standard. */
 export function childrenOf({ type, path }: Place): readonly Child[] {
   const prefix = path === '' ? '' : `${path}.`
   const own = elementsOf(type).flatMap((element) => {
@@ -66,7 +66,7 @@ const isNamed =
   (child: Child): boolean =>
     child.name === name
 
-/** What every backbone element has. */
+/** The children of every backbone element. */
 const backbone = openOnce(() => {
   const children = elementsOf('BackboneElement')
   return children.flatMap((element) => childOf('BackboneElement', element, element.path))

@@ -11,7 +11,7 @@ export type Source =
   | { readonly kind: 'reference' }
   | { readonly kind: 'read'; readonly type: string }
   | { readonly kind: 'search'; readonly type: string; readonly isConnection: boolean }
-  /** What refers to the resource that the field stands on. */
+  /** Resources that refer to the one that the field stands on. */
   | { readonly kind: 'referring'; readonly type: string; readonly isConnection: boolean }
   /** The resource of an edge of a connection. */
   | { readonly kind: 'edge' }

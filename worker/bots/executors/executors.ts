@@ -53,7 +53,7 @@ const SHORTEST_REPEAT_MS = 20
 
 /** The worker's own part of its memory, with a spare. */
 const WORKER_MB = 250
-/** What a bound executor takes while it is idle: memory of its own, without the pages that all share. */
+/** The memory of an idle bound executor, without the pages that all share. */
 const EXECUTOR_MB = 34
 const FEWEST_EXECUTORS = 2
 /** The executors' own memory, as a part of the worker's, from which on hardly a run is added. */
@@ -181,7 +181,7 @@ export class Executors {
     await Promise.all(processes.map(({ died }) => died))
   }
 
-  /** What the death of the process means for this run; undefined: try again. */
+  /** Decides what the death of the process means for this run; undefined: try again. */
   #judge(
     active: ActiveRun,
     { cause }: Death,
@@ -239,7 +239,7 @@ export class Executors {
     }
   }
 
-  /** Those that wait longest come first. */
+  /** Binds executors for waiting Projects, the longest wait first. */
   #bindWaiting(): void {
     const missing = this.#missing()
     missing.sort((a, b) => (a.missesSince ?? 0) - (b.missesSince ?? 0))

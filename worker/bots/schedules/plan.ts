@@ -18,7 +18,7 @@ import {
 } from '../../../shared/fhir/schedule.ts'
 import type { Services } from '../../../shared/services.ts'
 
-/** What was missed longer ago is not made up for. */
+/** An occurrence that was missed longer ago is not made up for. */
 const MADE_UP_MS = 3_600_000
 const AT_ONCE = 200
 
@@ -43,7 +43,7 @@ export async function planDue(
   })
 }
 
-/** Of several that were missed the last one runs, unless it is too old. */
+/** The last one of several missed occurrences runs, unless it is too old. */
 export function planOf(row: DueSchedule, now: Date): Planned {
   const { project, id, since } = row
   const schedule = readSchedule(row.bot)

@@ -1,5 +1,5 @@
 /**
- * Fetches external attachments into Binaries of the service and has the resource point there (events.md §10):
+ * Fetches external attachments into Binaries of the service and has the resource point there:
  * those that are new in a version, as far as the newest version still has them.
  */
 import { Readable } from 'node:stream'
