@@ -37,7 +37,7 @@ export const deploy: Operation = {
     const { filename } = given
     const code = toJavaScript(given.code, filename)
     const warnings = checkCode(code, filename)
-    // Who may update the Bot may deploy: its policy need not speak of Binary.
+    // A caller who may update the Bot may deploy: its policy need not mention Binary.
     const writer = { ...systemPrincipal(project), profile: principal.profile }
     await repository.transaction(async (inside) => {
       const binary = await inside.create(writer, {

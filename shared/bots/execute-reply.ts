@@ -14,7 +14,7 @@ import { HL7, mediaType } from './execute-input.ts'
 const JSON_TYPE = 'application/json; charset=utf-8'
 const TEXT_TYPE = 'text/plain; charset=utf-8'
 
-/** What of the request the reply depends on. */
+/** The parts of the request that the reply depends on. */
 export interface Asked extends Pick<FhirRequest, 'headers'> {
   /** A Binary is answered as its content, unless FHIR JSON is asked for. */
   readonly wantsContent: boolean

@@ -33,7 +33,7 @@ export const execute: Operation = {
   },
 }
 
-/** What a run needs of an OperationCall. */
+/** The parts of an OperationCall that a run needs. */
 export interface RunCall
   extends Pick<OperationCall, 'services' | 'principal' | 'request' | 'rest'> {
   /** A web hook's caller is no FHIR client: a Binary is answered as its content. */

@@ -1,4 +1,4 @@
-/** What came of the runs of a bot: a row an attempt, for a week and at most the latest thousand of a bot. */
+/** Records of a bot's runs: a row an attempt, for a week and at most the latest thousand of a bot. */
 import type { Connection } from '../platform/postgres/statement.ts'
 
 const KEPT = '7 days'
@@ -18,14 +18,14 @@ export interface BotRunRecord {
   readonly attempt: number
   /** Why and how long it waited in its worker for its slot. */
   readonly hold?: { readonly reason: string; readonly ms: number } | undefined
-  /** What started it. */
+  /** The way it was started. */
   readonly mode: 'sync' | 'async' | 'event' | 'schedule'
   /** `Type/id` of the caller's profile. */
   readonly requester?: string | undefined
   /** `Type/id` of the profile that it ran as. */
   readonly runAs?: string | undefined
   readonly traceId: string
-  /** What the caller was told went wrong. */
+  /** The error in the caller's answer. */
   readonly error?: string | undefined
   /** The last of it. */
   readonly log: string

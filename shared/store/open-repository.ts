@@ -115,7 +115,7 @@ export async function openRepository(
   })
 }
 
-/** What is begun inside a transaction is a part of it. */
+/** A transaction that begins inside another one is a part of it. */
 function transactionOf(inner: Inner): Transaction {
   const repositoryIn = (store: Store): Repository =>
     repositoryOf(store, {

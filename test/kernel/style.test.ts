@@ -14,11 +14,6 @@ const MOST_ENTRIES = 25
 const NO_SUBJECT = /^(Of|What|Who|Whom|Whose|Those|That)\b/
 const RETIRED =
   /\b(owed|untold|told of|tells of|(?:is|are|be|been|was|were) told|asked of|[a-z-]+\.md §[\d.]+)/
-/** Folders whose comments are still to be rewritten. */
-const PENDING_WORDS = /^(worker\/(bots|executor)|shared\/(bots|store))\//
-/** Functions that are still to be cut. */
-const PENDING_CUTS =
-  /^(scripts|worker|shared\/(bulk|jobs|rest|store))\/.*:(prepare|shapesOf|addBlocks|createMaintenance|runBatch|createGroup|run|ownRepository|createBatches|writeStatement|openStatistics|deleteStatement|createBridge|createMetrics|createRunner|createSlots|createBlock|openWriter|batchesOf|importPart|main|startDeliveries)$/
 
 interface Source {
   readonly path: string
@@ -54,7 +49,7 @@ function commentsOf({ text }: Source): readonly string[] {
 
 function commentsThat(isWrong: (comment: string) => boolean): readonly string[] {
   return sources
-    .filter(({ path }) => !PENDING_WORDS.test(path) && !path.endsWith('kernel/style.test.ts'))
+    .filter(({ path }) => !path.endsWith('kernel/style.test.ts'))
     .flatMap((source) =>
       commentsOf(source)
         .filter(isWrong)

@@ -1,16 +1,16 @@
 /**
- * The parts of the writing statements that make events. Whether somebody waits for a change is asked of
- * `active_subscription` inside the statement that makes the change, and its rows are written by the
- * statement that writes the Subscription. So whoever writes after a Subscription was acknowledged sees
- * it, in whatever process, and no cache has to be told. Where nobody waits no row is written, and the
- * guard itself may be left out for a moment (quiet-projects.ts).
+ * The parts of the writing statements that make events. The statement that makes a change looks into
+ * `active_subscription` whether somebody waits for it, and the statement that writes a Subscription writes
+ * the rows there. So every write after a Subscription was acknowledged sees it, in whatever process, and no
+ * cache has to be invalidated. Where nobody waits no row is written, and the guard itself may be left out
+ * for a moment (no-subscriber-leases.ts).
  */
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import type { Keys } from '../index/keys.ts'
 import type { Bind, Listed } from '../rows/side-rows.ts'
 
-/** What the outbox is told of a change, if somebody waits for it. */
+/** The part of an outbox row that a change adds, if somebody waits for it. */
 export interface EventOrigin {
   /** JSON text of the Principal's `cause`; `{}` without one. */
   readonly cause: string
@@ -29,7 +29,7 @@ const SILENT: ReadonlySet<string> = new Set([
   'DomainConfiguration',
 ])
 
-/** Of these the end alone is told, which is their only update: not that the service keeps a record or drops it. */
+/** The only event of these is their end, which is their only update: not that a record is created or removed. */
 const ENDING: ReadonlySet<string> = new Set(['BulkDataExport'])
 
 const OUTBOX = 'outbox (project, type, id, ver, op, origin)'
@@ -83,8 +83,8 @@ export function registryEventPart(
 }
 
 /**
- * Those of a deleting statement: `now` are the deletions, `x` what was asked, with `cause`. A row of the
- * registry says in its platform meta which Project it is of.
+ * The events of a deleting statement: `now` are the deletions, `x` the request, with `cause`. The platform
+ * meta of a registry row names its Project.
  */
 export function deletionEventPart(hasRegistry: boolean): string {
   const registry = hasRegistry

@@ -90,7 +90,7 @@ async function historyInSight(
   return { ...page, total: page.total && page.total - hidden, versions }
 }
 
-/** Those out of sight become undefined; other types stay. */
+/** Binaries that the Principal may not see become undefined; other types stay. */
 async function manyInSight(
   store: Store,
   principal: Principal,

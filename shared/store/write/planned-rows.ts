@@ -19,7 +19,7 @@ import { WireList, type WireType } from '../rows/wire-list.ts'
 import type { Write } from '../rows/write-rows.ts'
 import { lexemesSql } from './full-text.ts'
 
-/** What the statement answers: an answer with `isHeld` must not be committed. */
+/** The answer of the statement: one with `isHeld` must not be committed. */
 export interface PlannedAnswer {
   /** A patient of one of them holds accounts, which it should inherit. */
   readonly isHeld: boolean
@@ -61,7 +61,7 @@ const LISTS = {
 
 type ListName = keyof typeof LISTS
 
-/** What all of them have in common. */
+/** The values that all rows share. */
 type Common = Pick<Write, 'project' | 'type' | 'author'> & { readonly cause: string }
 
 class PlannedRows {

@@ -43,7 +43,7 @@ function besideIds(test: Test): Test {
   return { kind: 'filter', sql: (bind) => `(${sqlOf(test, bind)}) is true`, reach: 'row' }
 }
 
-/** Of all the tests together: PostgreSQL knows which of them is rare. */
+/** The ids of all tests together: PostgreSQL knows which of them is rare. */
 export function idsSql(ids: readonly IdsTest[], bind: Bind): string {
   const [first = '', ...others] = ids.map((test) => test.ids(bind))
   if (others.length === 0) return first

@@ -1,8 +1,9 @@
 /**
- * Searches with one way to their rows, whatever is looked for: PostgreSQL keeps their plan. To plan them anew took
+ * Searches with one way to their rows, whatever is looked for: PostgreSQL caches their plan. To plan them anew took
  * four times as long as to run them. All values stand behind a select, where PostgreSQL does not look, so that the
- * plan it makes for one search is the one for all; and what must not find rows is in words that no index serves. A
- * walk along an order is one way, too, as its cap is told, and so is what comes after it when it fills no page.
+ * plan it makes for one search is the one for all; and tests that must not find rows are in words that no index
+ * serves. A walk along an order is one way, too, as its cap is a value, and so is the search after a walk that fills
+ * no page.
  */
 import type { Bind } from '../../rows/side-rows.ts'
 import { afterSql, orderAfterSql } from '../order/order.ts'
@@ -16,7 +17,7 @@ import type { Part, Query } from './query.ts'
 import type { KeyStatistics } from './statistics.ts'
 import { COLUMNS, WALKED } from './ways.ts'
 
-/** Of fewer rows a plan would read them all, and be kept when there are many more. */
+/** Below this row count the planner picks a sequential scan, and a cached plan would keep it after the table has grown. */
 const FEWEST_ROWS = 10_000
 /** Ids that are looked up one by one. */
 const MOST_IDS = 100
@@ -103,7 +104,7 @@ export function countedSql(query: Query, bind: Bind): string {
   return foundSql(query, leading, tested, '1', bind)
 }
 
-/** Those by which rows are found; the others are asked of what is found. */
+/** The tests that find rows; the others filter what is found. */
 function leadingTests(tests: readonly Test[]): readonly Test[] {
   const kind = ['narrow', 'keys', 'ids'].find((one) => tests.some((test) => test.kind === one))
   return tests.filter((test) => test.kind === kind)
