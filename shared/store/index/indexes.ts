@@ -31,7 +31,8 @@ export interface IndexRows {
 
 /** `nref` is a smallint column. */
 const MAX_REFERENCES = 32_767
-const MAX_ROWS = 100_000
+/** A string has up to four: itself, its sound, its exact value, and the one of `name` or `address`. */
+const MAX_ROWS = 200_000
 
 /** The resource must have its id. Errors: 400 too-costly for more than 32,767 references. */
 export function deriveIndexes(
