@@ -1,5 +1,5 @@
 /**
- * AsyncJob of a bot run (bots.md §7): made when the caller is sent away with a status URL, finished
+ * AsyncJob of a bot run: made when the caller is sent away with a status URL, finished
  * once, by whoever comes first. Its author is the caller, whoever writes it.
  */
 

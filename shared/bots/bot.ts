@@ -1,4 +1,4 @@
-/** A Bot as the service reads it: where its code is and what its runs may use (bots.md §1). */
+/** A Bot as the service reads it: where its code is and what its runs may use. */
 import type { Config } from '../config/config.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
 

@@ -1,4 +1,4 @@
-/** Bot code as text: which module format it has, and whether it can run here (bots.md §3). */
+/** Bot code as text: which module format it has, and whether it can run here. */
 import { type AnyNode, type Position, type Program, parse } from 'acorn'
 import { badRequest } from '../errors.ts'
 import { checkImports, walk } from './imports.ts'

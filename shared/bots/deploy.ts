@@ -1,4 +1,4 @@
-/** `Bot/:id/$deploy`: code → Binary → `executableCode`, in one transaction (bots.md §2, §3). */
+/** `Bot/:id/$deploy`: code → Binary → `executableCode`, in one transaction. */
 import { systemPrincipal } from '../access/principal.ts'
 import { contentOf, readWhole } from '../binary/content.ts'
 import { allOk, badRequest, issue, notFound } from '../errors.ts'
@@ -56,7 +56,7 @@ export const deploy: Operation = {
   },
 }
 
-/** What warns comes behind `All OK`: clients show the first issue. */
+/** Warnings come behind `All OK`, since clients show the first issue. */
 function deployed(warnings: readonly string[]) {
   const issues = warnings.map((text) => issue('warning', 'not-supported', text))
   return outcomeReply(200, { ...allOk, issue: [...allOk.issue, ...issues] })

@@ -1,4 +1,4 @@
-/** The Bot that a Subscription starts, and as whom it runs (events.md §4.1). */
+/** The Bot that a Subscription starts, and as whom it runs. */
 import { scopeIn } from '../access/scopes.ts'
 import { HttpError } from '../errors.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'

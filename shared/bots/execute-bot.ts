@@ -1,4 +1,4 @@
-/** Which bot a `$execute` means, and as whom it runs (bots.md §4, §5.1). */
+/** Which bot a `$execute` means, and as whom it runs. */
 import { LRUCache } from 'lru-cache'
 import { askerKey, type Principal } from '../access/principal.ts'
 import { badRequest, HttpError, notFound } from '../errors.ts'

@@ -1,4 +1,4 @@
-/** Request → `event.input`, as text that the sandbox parses (bots.md §5.2). */
+/** Request → `event.input`, as text that the sandbox parses. */
 
 import { badRequest } from '../errors.ts'
 import { decodeText } from '../fhir/json.ts'

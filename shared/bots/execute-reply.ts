@@ -1,5 +1,5 @@
 /**
- * The handler's result → HTTP (bots.md §5.4). A failed bot is always 400, since SDKs repeat a 5xx. A run that lost
+ * The handler's result → HTTP. A failed bot is always 400, since SDKs repeat a 5xx. A run that lost
  * its process is no failure of the bot: 500, and the caller decides whether it may be made again.
  */
 

@@ -1,4 +1,4 @@
-/** `Bot/$execute`: request → job on the queue → reply, or 202 with a status URL (bots.md §5, §7). */
+/** `Bot/$execute`: request → job on the queue → reply, or 202 with a status URL. */
 import { randomUUID } from 'node:crypto'
 import { contentOf, readWhole } from '../binary/content.ts'
 import type { Config } from '../config/config.ts'

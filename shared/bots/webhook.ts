@@ -1,4 +1,4 @@
-/** A public web hook of a Bot: a request without a token, carried out as the Bot's own member (bots.md §5.6). */
+/** A public web hook of a Bot: a request without a token, carried out as the Bot's own member. */
 import { systemPrincipal } from '../access/principal.ts'
 import { forbidden, notFound } from '../errors.ts'
 import { parseReference } from '../fhir/resource.ts'

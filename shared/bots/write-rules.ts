@@ -1,4 +1,4 @@
-/** What holds for writes of Bots and of their code, and the part of the writing statements for their schedules. */
+/** Rules for writes of Bots and of their code, and the part of the writing statements for their schedules. */
 import { changesCode, hasAllRights, runsAsCaller } from '../access/guarded/elements.ts'
 import { grantsFor, may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'

@@ -196,7 +196,7 @@ export class StatementGroup implements Group {
         resolve(answers[i] as Answer)
       })
     } catch (error) {
-      // What was sent behind a statement that failed gets the reason of that one.
+      // A statement sent behind one that failed is rejected with the reason of that one.
       const isEcho = error === this.#failure
       this.#hasFailed = true
       this.#failure ??= error

@@ -48,7 +48,7 @@ const SEEN_CODES = 50_000
 const WARNED = 10_000
 const ACCOUNT_HOLDERS = 10_000
 
-/** What features register: rules for writes by type, and parts of the writing statements in their order. */
+/** Features register rules for writes by type, and parts of the writing statements in their order. */
 export interface WriteFeatures {
   readonly rules: readonly WriteRule[]
   readonly parts: readonly WritePart[]

@@ -1,4 +1,4 @@
-/** One AuditEvent a run (bots.md §8), written in batches after the caller has its answer. */
+/** One AuditEvent a run, written in batches after the caller has its answer. */
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { isResource, type Resource, referenceTo } from '../../shared/fhir/resource.ts'
 import type { Session } from '../../shared/identity/principals.ts'

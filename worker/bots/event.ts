@@ -1,4 +1,4 @@
-/** Job → the JSON text that becomes the handler's `event` (bots.md §5.3), and what `medplum` knows preset. */
+/** Job → the JSON text that becomes the handler's `event`, and what `medplum` knows preset. */
 
 import { isObject, type Resource } from '../../shared/fhir/resource.ts'
 import type { Session } from '../../shared/identity/principals.ts'

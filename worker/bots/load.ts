@@ -137,7 +137,7 @@ async function loadProject(services: Services, id: string): Promise<Resource | u
   return version?.content === undefined ? undefined : (JSON.parse(version.content) as Resource)
 }
 
-/** Later projects win over earlier ones, `secret` over `systemSecret` (bots.md §4.5). */
+/** Later projects win over earlier ones, `secret` over `systemSecret`. */
 function mergeSecrets(projects: readonly (Resource | undefined)[], withSystem: boolean): Secrets {
   const merged = new Map<string, Record<string, unknown>>()
   for (const project of projects) {

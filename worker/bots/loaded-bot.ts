@@ -8,7 +8,7 @@ export interface LoadedBot {
   readonly code: string
   /** Name of its file as its author knows it. */
   readonly file: string
-  /** Of the file, name included. */
+  /** Hash of the file, name included. */
   readonly codeHash: string
   readonly format: CodeFormat
   readonly usesCore: boolean

@@ -1,4 +1,4 @@
-/** A run that was asked for later shows `active` in its AsyncJob once it has gone on for a moment (bots.md §7.2). */
+/** A run that was asked for later shows `active` in its AsyncJob once it has gone on for a moment. */
 
 import { JobFinished, startAsyncJob } from '../../shared/bots/async-jobs.ts'
 import { HttpError } from '../../shared/errors.ts'
@@ -14,7 +14,7 @@ export function tellBegun(services: Services, job: ExecuteJob): (() => Promise<v
   let told: Promise<void> | undefined
   const timer = setTimeout(() => {
     told = tell(services, job).catch((cause: unknown) => {
-      services.log.warn({ runId: job.runId, cause }, 'The begin of a bot run could not be told')
+      services.log.warn({ runId: job.runId, cause }, 'The start of a bot run could not be reported')
     })
   }, MOMENT_MS)
   return async () => {

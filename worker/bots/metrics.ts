@@ -13,7 +13,7 @@ export interface RunMetrics {
   hostCall(kind: string): void
   /** A run has waited for its slot; see slots.ts. */
   held(reason: string, ms: number): void
-  /** What waits at the moment is asked for when the metrics are read. */
+  /** Calls `held` for the runs that wait at the moment, whenever the metrics are read. */
   showHeld(held: () => readonly HeldRuns[]): void
   /** Occurrences of schedules; `driftMs` is how late one was put into the queue. */
   occurrence(

@@ -1,4 +1,4 @@
-/** Which failed runs are made again, and when: only asynchronous ones whose bot asks for it (bots.md §9). */
+/** Which failed runs are made again, and when: only asynchronous ones whose bot asks for it. */
 import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
 import { backoffMs } from '../loop.ts'
 import type { RunFailure } from './run-result.ts'

@@ -32,7 +32,10 @@ export function createSettling(services: Services, runs: Runs): Settling {
       // The caller waits, so there will be nothing to store: the job is acknowledged along with the reply.
       const done = settled
         .catch((cause: unknown) => {
-          services.log.error({ runId: job.runId, cause }, 'The end of a bot run could not be told')
+          services.log.error(
+            { runId: job.runId, cause },
+            'The end of a bot run could not be reported',
+          )
         })
         .finally(() => settling.delete(done))
       settling.add(done)

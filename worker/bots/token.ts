@@ -1,5 +1,5 @@
 /**
- * Access tokens for bots that ask for one: most never do, so none is made beforehand (bots.md §4.3). A token
+ * Access tokens for bots that ask for one: most never do, so none is made beforehand. A token
  * reaches as far as its run, and ends with it.
  */
 

@@ -95,7 +95,7 @@ export class BotCode {
   }
 }
 
-/** What the importer takes from a module by name; a module that is not there is made to have it. */
+/** Names that the importer takes from a module; a module that is not there is made to have them. */
 function namesIn(importer: string, module: string): string {
   const quoted = module.replaceAll(/[^\w]/g, '\\$&')
   const clauses = importer.matchAll(new RegExp(`{([^{}]*)}\\s*from\\s*['"]${quoted}['"]`, 'g'))

@@ -30,7 +30,7 @@ interface ActiveRun {
   readonly run: number
   readonly message: RunMessage
   readonly startedAt: number
-  /** What the isolate was entered for when its processor time was last counted. */
+  /** Time inside the isolate when its processor time was last counted. */
   countedNs: bigint
   readonly timers: Map<number, NodeJS.Timeout>
   readonly deadline: NodeJS.Timeout

@@ -5,7 +5,7 @@
  */
 export class ProcessorShare {
   #usedMs = 0
-  /** Of a millisecond of entered code. */
+  /** Share of a millisecond of entered code that ran on a core. */
   value = 1
 
   /** The next `measure` counts from now. */

@@ -20,7 +20,7 @@ export interface EventOrigin {
 
 export type Operation = 'c' | 'u' | 'd'
 
-/** Changes of these tell nobody anything, or would never end telling (events.md §1.6). */
+/** Changes of these make no events: nobody could subscribe to them, or each event would cause the next. */
 const SILENT: ReadonlySet<string> = new Set([
   'AuditEvent',
   'Login',

@@ -40,7 +40,7 @@ export interface Store {
   readonly announce: () => void
   /** Runs what a part does after its row is written; in a transaction, at the end of it. */
   readonly written: (part: StatementPart, written: PartWritten) => Promise<void>
-  /** What features have registered: rules by type, and parts of the writing statements. */
+  /** Registered by features: rules by type, and parts of the writing statements. */
   readonly rules: ReadonlyMap<string, WriteRule>
   readonly parts: readonly WritePart[]
   /** One at a time for equal conditional writes, and changes of one resource, of this process. */
@@ -80,7 +80,7 @@ export interface Admission {
 }
 
 /**
- * What holds for writes of one type, whatever path they take: REST, a bundle, a bot or an administration route.
+ * The rule for writes of one type, whatever path they take: REST, a bundle, a bot or an administration route.
  * The feature whose type it is registers it. The functions stand in the order in which a write passes them.
  */
 export interface WriteRule {
@@ -125,7 +125,7 @@ export interface VersionDraft {
   readonly tail: string
 }
 
-/** What a feature writes beside a version, by the same statement. */
+/** Rows that a feature writes beside a version, by the same statement. */
 export interface WritePart<Row = unknown> extends StatementPart<Row> {
   /** The types that have rows; undefined: all. */
   readonly types: ReadonlySet<string> | undefined

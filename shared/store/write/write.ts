@@ -166,7 +166,7 @@ async function planChange(
   return planOver(wanted, { row, live, hidden, changing, resource })
 }
 
-/** What is stored, and the resource that is to take its place. */
+/** The stored version and the resource that is to take its place. */
 interface Over {
   readonly row: VersionRow
   /** Undefined: it was deleted. */

@@ -59,7 +59,7 @@ const FEWEST_EXECUTORS = 2
 /** The executors' own memory, as a part of the worker's, from which on hardly a run is added. */
 const TOO_MUCH = 1
 
-/** What a run takes that waits in an isolate of its own, as measured. */
+/** Measured memory of a run that waits in an isolate of its own. */
 const ISOLATE_MB = 2
 const FEWEST_RUNS = 16
 

@@ -1,4 +1,4 @@
-/** What a bot may import: everything else does not exist. */
+/** The modules that a bot may import: everything else does not exist. */
 
 /** A module that is also its own default export, as Node's are. */
 function withDefault(module) {
@@ -55,7 +55,7 @@ function missing(name) {
   return Object.assign(new Error(`Cannot find module '${name}'`), { code: 'MODULE_NOT_FOUND' })
 }
 
-/** What an ES module imports of a module that is not there: it throws when it is used. Before any code of the bot. */
+/** Stands for a module that is not there: each wanted name throws when it is used. Made before any code of the bot runs. */
 function absent(name, wanted) {
   const fail = () => {
     throw missing(name)

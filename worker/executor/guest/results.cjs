@@ -1,4 +1,4 @@
-// What a handler returned or threw, as text. Getters, proxies and toJSON of the bot run here, inside the
+// Writes the result or error of a handler as text. Getters, proxies and toJSON of the bot run here, inside the
 // isolate and under its timeout; only primitive strings leave.
 
 const { stringify } = require('./decimals.cjs')

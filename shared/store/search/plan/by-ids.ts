@@ -37,7 +37,7 @@ export function byIds(asked: Query, driver: IdsDriver, most: string, bind: Bind)
     ) r order by ${orderSql(query.order, 'r')}`
 }
 
-/** Of a plan for all values a date finds no rows: it may be that of most. */
+/** Turns a date into a filter: a plan for all values must not look rows up by a date that most rows may have. */
 function besideIds(test: Test): Test {
   if (test.kind !== 'date') return test
   return { kind: 'filter', sql: (bind) => `(${sqlOf(test, bind)}) is true`, reach: 'row' }

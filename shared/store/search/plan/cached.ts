@@ -57,7 +57,7 @@ function isDated(statistics: Known, query: Query): boolean {
   return tests.some(({ kind }) => kind === 'date') && tests.every(isApt)
 }
 
-/** A range of dates may be shorter than the ids are few; one of years is not, and is asked of each row. */
+/** A range of dates may be shorter than the ids are few; one of years is not, and is tested on each row. */
 const LONG_MS = 2 * 365 * 86_400_000
 
 /** Dates that find no rows beside ids. */

@@ -17,7 +17,7 @@ export type Test =
       readonly few?: (bind: Bind) => string
       /** For a date: about the same rows by where it begins alone; absent where that is not bounded. */
       readonly beginning?: (bind: Bind) => string
-      /** Of a date: the time that nearly all matches begin in, in epoch ms. */
+      /** For a date: the time in which nearly all matches begin, in epoch ms. */
       readonly span?: readonly [from: number, to: number]
       /** Looks beyond the row: worth asking only of rows that may be on the page. */
       readonly isCostly?: boolean

@@ -134,7 +134,7 @@ class MedplumClient extends ResourceClient {
     return new URL(`${baseUrl()}fhir/R4/${searchPath(type, query)}`)
   }
 
-  // Who the run acts as; known before it starts.
+  // The identity of the run is set before it starts.
 
   getProfile() {
     return currentContext().profile
@@ -203,7 +203,7 @@ class MedplumClient extends ResourceClient {
   }
 }
 
-/** What few bots ask for comes as text. */
+/** Parses lazily, since few bots need the details. */
 function detailsOf(context) {
   context.parsedDetails ??= JSON.parse(context.details ?? '{}')
   return context.parsedDetails

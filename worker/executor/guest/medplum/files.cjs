@@ -68,7 +68,7 @@ function guardedBy(resource, file) {
   return { ...file, securityContext: file.securityContext ?? createReference(resource) }
 }
 
-/** Of which encounter and of whom a comment on the resource is. */
+/** The encounter and the subject of a comment on the resource. */
 function aboutOf(resource) {
   const { resourceType, encounter, subject } = resource
   if (resourceType === 'Encounter') return { encounter: createReference(resource), subject }

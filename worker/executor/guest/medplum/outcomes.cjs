@@ -59,7 +59,7 @@ class OperationOutcomeError extends Error {
   }
 }
 
-/** What went wrong, in words, for whatever was thrown. */
+/** Describes in words whatever was thrown. */
 function normalizeErrorString(error) {
   if (!error) return unknownError
   if (typeof error === 'string') return error

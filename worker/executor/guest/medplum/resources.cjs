@@ -61,7 +61,7 @@ function isConcept(value) {
   return Array.isArray(value?.coding) && value.coding.every(isCoding)
 }
 
-/** What a person calls the resource; its reference when it has no name. */
+/** The name that a person uses for the resource; its reference when it has no name. */
 function getDisplayString(resource) {
   const named = ownName(resource)
   if (named) return named

@@ -4,7 +4,7 @@ const decimals = require('../decimals.cjs')
 
 const millisecondsPerDay = 86_400_000
 
-// What the server changes on each write, and so no difference of content.
+// The server changes these on each write, so they are no difference of content.
 const versionElements = ['versionId', 'lastUpdated', 'author']
 
 function isString(value) {

@@ -217,7 +217,7 @@ const labels = {
   'windows-1252': 'windows-1252',
 }
 
-// What bytes 0x80 to 0x9f mean: https://encoding.spec.whatwg.org/index-windows-1252.txt
+// Meaning of the bytes 0x80 to 0x9f: https://encoding.spec.whatwg.org/index-windows-1252.txt
 const windows1252 = '€\u0081‚ƒ„…†‡ˆ‰Š‹Œ\u008dŽ\u008f\u0090‘’“”•–—˜™š›œ\u009džŸ'
 
 /** Whole buffers only: `stream` is not kept between calls. */

@@ -22,7 +22,7 @@ async function readBody(body) {
   return { bytes: utf8Encode(body), type: 'text/plain;charset=UTF-8' }
 }
 
-/** What Request and Response share: a body that can be read once. */
+/** The body of Request and Response, which can be read once. */
 class Body {
   #content
   bodyUsed = false
