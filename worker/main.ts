@@ -26,7 +26,12 @@ import {
   socketSubscriptions,
 } from '../shared/subscriptions/socket-subscriptions.ts'
 import { createAudit } from './bots/audit.ts'
-import { executorsWithin, openExecutors, runsWithin } from './bots/executors/executors.ts'
+import {
+  type Executors,
+  executorsWithin,
+  openExecutors,
+  runsWithin,
+} from './bots/executors/executors.ts'
 import { createMetrics, type RunMetrics } from './bots/metrics.ts'
 import { createRecentRuns } from './bots/recent-runs.ts'
 import { Again } from './bots/retries.ts'
@@ -65,15 +70,7 @@ async function main(): Promise<void> {
   const config = readConfig()
   const log = createLogger(config.logLevel, 'worker')
   const services = await openServices(config, log)
-  const memoryMb = config.workerMemoryMb
-  const maxExecutors = executorsWithin(memoryMb)
-  const executors = await openExecutors({
-    log,
-    maxExecutors,
-    memoryMb,
-    spares: 1,
-    isolatesPerBot: Math.max(4, availableParallelism()),
-  })
+  const executors = await startExecutors(services)
   const served = botQueues(config.workerQueues)
   const runs = await openRuns(config, log)
   const metrics = createMetrics(() => executors.stats())
@@ -84,7 +81,7 @@ async function main(): Promise<void> {
   const opened: Opened = { services, runs, runner, metrics }
   const features = startFeatures(opened)
   // Runs beside the places of the queues: those that wait in their isolates, and those that wait for one.
-  const loans: Loans = { most: runsWithin(memoryMb) + MOST_HELD, count: 0 }
+  const loans: Loans = { most: runsWithin(config.workerMemoryMb) + MOST_HELD, count: 0 }
   const workers = [
     ...served.map((queue) => startWorker(opened, queue, loans)),
     ...startPlainWorkers(services, features),
@@ -128,6 +125,17 @@ async function main(): Promise<void> {
   for (const signal of ['SIGTERM', 'SIGINT'] as const) {
     process.on(signal, () => void stop(signal))
   }
+}
+
+function startExecutors({ config, log }: Services): Promise<Executors> {
+  const memoryMb = config.workerMemoryMb
+  return openExecutors({
+    log,
+    maxExecutors: executorsWithin(memoryMb),
+    memoryMb,
+    spares: 1,
+    isolatesPerBot: Math.max(4, availableParallelism()),
+  })
 }
 
 interface Opened {

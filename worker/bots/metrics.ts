@@ -39,37 +39,57 @@ interface Labels {
 
 export function createMetrics(stats: () => ExecutorsStats): RunMetrics {
   const registry = new Registry()
-  const registers = [registry]
   collectDefaultMetrics({ register: registry, prefix: 'worker_' })
+  const calls = new Counter({
+    name: 'bot_host_calls_total',
+    help: 'Calls of handlers to the worker',
+    labelNames: ['kind'],
+    registers: [registry],
+  })
+  const handlerHistogram = (name: string, help: string) =>
+    new Histogram({ name, help, buckets: BUCKETS, registers: [registry] })
+  const cpu = handlerHistogram('bot_handler_cpu_seconds', 'Processor time of a handler')
+  const wall = handlerHistogram(
+    'bot_handler_wall_seconds',
+    'Time from the start to the end of a handler',
+  )
+  watchExecutors(registry, stats)
+  return {
+    registry,
+    started: countRuns(registry),
+    used({ cpuMs, wallMs }) {
+      cpu.observe(cpuMs / 1000)
+      wall.observe(wallMs / 1000)
+    },
+    ...countHolds(registry),
+    hostCall: (kind) => calls.inc({ kind }),
+    occurrence: countOccurrences(registry),
+    text: async () => JSON.stringify(await registry.getMetricsAsJSON()),
+  }
+}
+
+function countRuns(registry: Registry): RunMetrics['started'] {
+  const registers = [registry]
   const runs = new Counter({
     name: 'bot_runs_total',
     help: 'Finished bot runs',
     labelNames: ['project', 'bot', 'mode', 'outcome'],
     registers,
   })
-  const histogram = (name: string, help: string, ...labelNames: string[]) =>
-    new Histogram({ name, help, labelNames, buckets: BUCKETS, registers })
-  const wait = histogram('bot_queue_wait_seconds', 'From the queue to the start of a run', 'mode')
-  const duration = histogram('bot_run_seconds', 'Time a bot run took in the worker', 'mode')
-  const cpu = histogram('bot_handler_cpu_seconds', 'Processor time of a handler')
-  const wall = histogram('bot_handler_wall_seconds', 'Time from the start to the end of a handler')
-  const calls = new Counter({
-    name: 'bot_host_calls_total',
-    help: 'What handlers asked of the worker',
-    labelNames: ['kind'],
+  const labelNames = ['mode']
+  const wait = new Histogram({
+    name: 'bot_queue_wait_seconds',
+    help: 'From the queue to the start of a run',
+    labelNames,
+    buckets: BUCKETS,
     registers,
   })
-  const holds = histogram('bot_hold_seconds', 'Time a run waited for its slot, by reason', 'reason')
-  let heldRuns: () => readonly HeldRuns[] = () => []
-  new Gauge({
-    name: 'bot_runs_held',
-    help: 'Runs that wait for their slot: a cap of the bot or project, memory, a turn',
-    labelNames: ['project', 'reason'],
+  const duration = new Histogram({
+    name: 'bot_run_seconds',
+    help: 'Time a bot run took in the worker',
+    labelNames,
+    buckets: BUCKETS,
     registers,
-    collect() {
-      this.reset()
-      for (const { count, ...labels } of heldRuns()) this.set(labels, count)
-    },
   })
   const known = new Map<string, { readonly labels: Labels; running: number }>()
   new Gauge({
@@ -84,6 +104,59 @@ export function createMetrics(stats: () => ExecutorsStats): RunMetrics {
       }
     },
   })
+  const place = ({ projectId, botId }: ExecuteJob) => {
+    const found = known.get(botId)
+    if (found !== undefined) return found
+    const isOne = known.size < MOST_BOTS
+    const key = isOne ? botId : 'other'
+    const labels = isOne ? { project: projectId, bot: botId } : OTHERS
+    const made = known.get(key) ?? { labels, running: 0 }
+    known.set(key, made)
+    return made
+  }
+  return (job) => {
+    const mine = place(job)
+    const mode = modeOf(job)
+    mine.running++
+    return (outcome, queuedMs, ranMs) => {
+      mine.running--
+      runs.inc({ ...mine.labels, mode, outcome })
+      wait.observe({ mode }, queuedMs / 1000)
+      duration.observe({ mode }, ranMs / 1000)
+    }
+  }
+}
+
+function countHolds(registry: Registry): Pick<RunMetrics, 'held' | 'showHeld'> {
+  const registers = [registry]
+  const holds = new Histogram({
+    name: 'bot_hold_seconds',
+    help: 'Time a run waited for its slot, by reason',
+    labelNames: ['reason'],
+    buckets: BUCKETS,
+    registers,
+  })
+  let heldRuns: () => readonly HeldRuns[] = () => []
+  new Gauge({
+    name: 'bot_runs_held',
+    help: 'Runs that wait for their slot: a cap of the bot or project, memory, a turn',
+    labelNames: ['project', 'reason'],
+    registers,
+    collect() {
+      this.reset()
+      for (const { count, ...labels } of heldRuns()) this.set(labels, count)
+    },
+  })
+  return {
+    held: (reason, ms) => holds.observe({ reason }, ms / 1000),
+    showHeld(held) {
+      heldRuns = held
+    },
+  }
+}
+
+function countOccurrences(registry: Registry): RunMetrics['occurrence'] {
+  const registers = [registry]
   const occurrences = new Counter({
     name: 'bot_schedule_occurrences_total',
     help: 'Occurrences of schedules: queued, or why they were skipped',
@@ -96,6 +169,14 @@ export function createMetrics(stats: () => ExecutorsStats): RunMetrics {
     buckets: BUCKETS,
     registers,
   })
+  return (outcome, count, driftMs) => {
+    occurrences.inc({ outcome }, count)
+    if (driftMs !== undefined) drift.observe(driftMs / 1000)
+  }
+}
+
+function watchExecutors(registry: Registry, stats: () => ExecutorsStats): void {
+  const registers = [registry]
   new Gauge({
     name: 'bot_executors',
     help: 'Executors by state; held_versions are bots that always run alone',
@@ -130,48 +211,6 @@ export function createMetrics(stats: () => ExecutorsStats): RunMetrics {
         this.set(stats()[key])
       },
     })
-  }
-
-  function place({ projectId, botId }: ExecuteJob) {
-    const found = known.get(botId)
-    if (found !== undefined) return found
-    const isOne = known.size < MOST_BOTS
-    const key = isOne ? botId : 'other'
-    const made = known.get(key) ?? {
-      labels: isOne ? { project: projectId, bot: botId } : OTHERS,
-      running: 0,
-    }
-    known.set(key, made)
-    return made
-  }
-
-  return {
-    registry,
-    started(job) {
-      const mine = place(job)
-      const mode = modeOf(job)
-      mine.running++
-      return (outcome, queuedMs, ranMs) => {
-        mine.running--
-        runs.inc({ ...mine.labels, mode, outcome })
-        wait.observe({ mode }, queuedMs / 1000)
-        duration.observe({ mode }, ranMs / 1000)
-      }
-    },
-    used({ cpuMs, wallMs }) {
-      cpu.observe(cpuMs / 1000)
-      wall.observe(wallMs / 1000)
-    },
-    held: (reason, ms) => holds.observe({ reason }, ms / 1000),
-    showHeld(held) {
-      heldRuns = held
-    },
-    hostCall: (kind) => calls.inc({ kind }),
-    occurrence(outcome, count, driftMs) {
-      occurrences.inc({ outcome }, count)
-      if (driftMs !== undefined) drift.observe(driftMs / 1000)
-    },
-    text: async () => JSON.stringify(await registry.getMetricsAsJSON()),
   }
 }
 

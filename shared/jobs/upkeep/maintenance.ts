@@ -108,14 +108,7 @@ export function createMaintenance(store: Store): Maintenance {
     },
     async purge(principal, type, before) {
       if (!principal.isSuperAdmin) throw forbidden()
-      let purged = 0
-      let project = await nextProject(store, undefined)
-      while (project !== undefined) {
-        const gone = await purgePart(store.connection, project, type, before)
-        purged += gone
-        if (gone === 0) project = await nextProject(store, { project, after: undefined })
-      }
-      return purged
+      return await purgeAll(store, type, before)
     },
     async scan(principal, projectId, after, count) {
       if (!principal.isSuperAdmin) throw forbidden()
@@ -134,17 +127,36 @@ export function createMaintenance(store: Store): Maintenance {
     },
     async expungeProject(principal, projectId) {
       if (!principal.isSuperAdmin) throw forbidden()
-      if (projectId === SYSTEM_PROJECT.id || projectId === principal.project.id) {
-        throw badRequest('This Project cannot be expunged')
-      }
-      const number = await store.tenants.numberOf(store.connection, projectId)
-      if (number === undefined) return false
-      if (await expungeProjectPart(store.connection, number, projectId)) return true
-      const row = await readRow(store, principal, 'Project', projectId)
-      if (row !== undefined) await expunge(store, principal, 'Project', projectId)
-      return false
+      return await expungeProject(store, principal, projectId)
     },
   }
+}
+
+async function purgeAll(store: Store, type: string, before: Date): Promise<number> {
+  let purged = 0
+  let project = await nextProject(store, undefined)
+  while (project !== undefined) {
+    const gone = await purgePart(store.connection, project, type, before)
+    purged += gone
+    if (gone === 0) project = await nextProject(store, { project, after: undefined })
+  }
+  return purged
+}
+
+async function expungeProject(
+  store: Store,
+  principal: Principal,
+  projectId: string,
+): Promise<boolean> {
+  if (projectId === SYSTEM_PROJECT.id || projectId === principal.project.id) {
+    throw badRequest('This Project cannot be expunged')
+  }
+  const number = await store.tenants.numberOf(store.connection, projectId)
+  if (number === undefined) return false
+  if (await expungeProjectPart(store.connection, number, projectId)) return true
+  const row = await readRow(store, principal, 'Project', projectId)
+  if (row !== undefined) await expunge(store, principal, 'Project', projectId)
+  return false
 }
 
 /** The audit trail outlives what administrators of a Project do. */

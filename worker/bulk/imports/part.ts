@@ -55,13 +55,6 @@ export async function importPart(
   signal: AbortSignal,
 ): Promise<void> {
   const { database, config } = services
-  const caller = async () => {
-    const principal = await memberOf(services, part.caller)
-    if (principal !== undefined) return principal
-    // All that is left of the import is lost, not this input alone.
-    await failImport(database, part.job, forbidden().outcome)
-    throw new PartLost()
-  }
   let isInTurn = false
   const takeTurn = async () => {
     if (!isInTurn && (await keepOrder(database, part))) throw new PartTooEarly()
@@ -78,7 +71,7 @@ export async function importPart(
     spare.plans.push(read.plans)
   })
   try {
-    const principal = await caller()
+    const principal = await callerOf(services, part)
     const { type } = part
     if (type === null || !may(principal, type, 'create') || !may(principal, type, 'update')) {
       throw forbidden()
@@ -93,7 +86,7 @@ export async function importPart(
         const left = leftOf(lines, part)
         if (left.length === 0) continue
         // Rights are those of the member now, not those of the kick-off.
-        const principal = await caller()
+        const principal = await callerOf(services, part)
         const plans = reached.allNew ? (spare.plans.pop() ?? new PlannedCreates()) : undefined
         const read = await readLines(services, principal, type, left, plans, takeTurn)
         await lanes.add({ ...read, principal, release })
@@ -114,6 +107,14 @@ export async function importPart(
     return
   }
   if (!signal.aborted) await finishPart(services, part)
+}
+
+/** Errors: PartLost where the caller is no member any more, which fails the whole import and not this input alone. */
+async function callerOf(services: Services, part: TakenPart): Promise<Principal> {
+  const principal = await memberOf(services, part.caller)
+  if (principal !== undefined) return principal
+  await failImport(services.database, part.job, forbidden().outcome)
+  throw new PartLost()
 }
 
 /** Without those that are committed already, behind others that are not. */

@@ -53,23 +53,8 @@ export interface Position {
   readonly after: string
 }
 
-/**
- * Writes down that blocks are stored, one a file at most; files that are whole have names from then on. With the
- * last ones of a part it is done. One statement. Undefined when the part is no longer held, or its job has ended.
- */
-export async function addBlocks(
-  connection: Connection,
-  job: ExportJob,
-  { n, epoch, kind: partKind }: Part,
-  kind: FileKind,
-  stored: readonly StoredBlock[],
-  { type, after }: Position,
-  isLast: boolean,
-): Promise<Ended | undefined> {
-  const column = (of: (one: StoredBlock) => unknown) => stored.map(of)
-  const rows = await connection.query<EndedRow>({
-    name: 'export-blocks',
-    text: `with b as (select x.*, $7::text || ' ' || x.type as name,
+/** $1 to $3: the part, $4 and $5: how far it is, $6: whether it ends here, $7: the kind of its files, then columns. */
+const BLOCKS_SQL = `with b as (select x.*, $7::text || ' ' || x.type as name,
           row_number() over (partition by x.type, x.whole order by x.seq) as place
         from unnest($8::int[], $9::text[], $10::bigint[], $11::bigint[], $12::bigint[],
           $13::bigint[], $14::text[], $15::boolean[], $16::boolean[])
@@ -95,7 +80,25 @@ export async function addBlocks(
           bytes = f.bytes + excluded.bytes, packed = f.packed + excluded.packed,
           crc = excluded.crc, blocks = f.blocks || excluded.blocks, number = excluded.number),
       c as (${takeCloseSql('$6')})
-      ${ENDED}`,
+      ${ENDED}`
+
+/**
+ * Writes down that blocks are stored, one a file at most; files that are whole have names from then on. With the
+ * last ones of a part it is done. One statement. Undefined when the part is no longer held, or its job has ended.
+ */
+export async function addBlocks(
+  connection: Connection,
+  job: ExportJob,
+  { n, epoch, kind: partKind }: Part,
+  kind: FileKind,
+  stored: readonly StoredBlock[],
+  { type, after }: Position,
+  isLast: boolean,
+): Promise<Ended | undefined> {
+  const column = (of: (one: StoredBlock) => unknown) => stored.map(of)
+  const rows = await connection.query<EndedRow>({
+    name: 'export-blocks',
+    text: BLOCKS_SQL,
     values: [
       job.id,
       n,

@@ -87,11 +87,14 @@ export function openStatistics(connection: Connection): KeyStatistics {
     return snapshot
   }
 
-  function knows(project: number, type: number): boolean {
+  return statisticsOf(refresh, current)
+}
+
+function statisticsOf(refresh: () => Promise<void>, current: () => Snapshot): KeyStatistics {
+  const knows = (project: number, type: number) => {
     const { projects, types } = current()
     return projects.has(project) && types.has(type)
   }
-
   return {
     refresh,
     matches: (key) => {
