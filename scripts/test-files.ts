@@ -27,7 +27,11 @@ export interface RunOptions {
  * tap's own runner loads source maps, mocks and coverage into every process, which is 1 CPU second a file.
  * The young generation is as large as in production from the start: a file is over before it has grown.
  */
-const ARGUMENTS = ['--max-semi-space-size=32', '--min-semi-space-size=16']
+const ARGUMENTS = [
+  '--max-semi-space-size=32',
+  '--min-semi-space-size=16',
+  '--disable-warning=ExperimentalWarning',
+]
 /** A file fails by itself after this time; a minute later its process is killed. */
 const TIMEOUT_S = 400
 const KILL_MS = (TIMEOUT_S + 60) * 1000
