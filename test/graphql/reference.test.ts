@@ -126,9 +126,11 @@ const resolve: GraphQLFieldResolver<unknown, unknown> = async (source, given, _c
       return itself(await read(`${from.type}/${given.id}`, false))
     case 'reference': {
       const reference = String(value('reference'))
-      if (given.type !== undefined && !reference.startsWith(`${given.type}/`)) return null
       const parts: readonly unknown[] = Array.isArray(owner?.contained) ? owner.contained : []
-      const part = parts.find((one) => isResource(one) && `#${one.id}` === reference)
+      const part = parts.filter(isResource).find((one) => `#${one.id}` === reference)
+      // Without an address there is no type to compare: that is an error, like an address of nothing.
+      const type = part?.resourceType ?? /^([A-Z]\w+)\//.exec(reference)?.[1]
+      if (given.type !== undefined && type !== undefined && type !== given.type) return null
       return part === undefined
         ? itself(await read(value('reference'), given.optional === true))
         : own(owner, part)
