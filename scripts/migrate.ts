@@ -1,10 +1,11 @@
 /** The release step, `node scripts/migrate.ts`: migrates the database and makes the first project. */
+
+import { writeFeatures } from '../shared/api/write-features.ts'
 import { type Config, readConfig } from '../shared/config/config.ts'
 import { createLogger } from '../shared/log.ts'
 import { openDatabase } from '../shared/platform/postgres/database.ts'
 import { migrate } from '../shared/store/migrate.ts'
 import { openRepository } from '../shared/store/open-repository.ts'
-import { writeFeatures } from '../shared/write-features.ts'
 import { isSeeded, seed, superAdminOf } from './seed.ts'
 
 /** Safe to run twice and from two machines at a time. True when the super admin was made now. */

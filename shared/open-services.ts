@@ -5,6 +5,7 @@ import { createDevices } from './access/credentials/devices.ts'
 import { createHashing } from './access/credentials/hashing.ts'
 import { createSignedUrls } from './access/credentials/signed-urls.ts'
 import { createTokens } from './access/credentials/tokens.ts'
+import { writeFeatures } from './api/write-features.ts'
 import type { Config } from './config/config.ts'
 import { waits } from './config/waits.ts'
 import { openPrincipals } from './identity/principals.ts'
@@ -21,7 +22,6 @@ import { openStorage } from './platform/storage/open-storage.ts'
 import type { Services } from './services.ts'
 import { openOwnParameters } from './store/index/custom-parameters.ts'
 import { openRepository } from './store/open-repository.ts'
-import { writeFeatures } from './write-features.ts'
 
 /** Why a process cannot start, in one sentence for whoever starts it. */
 export class StartError extends Error {}

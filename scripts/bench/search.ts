@@ -4,10 +4,10 @@
  */
 import pg from 'pg'
 import type { Principal } from '../../shared/access/principal.ts'
+import { writeFeatures } from '../../shared/api/write-features.ts'
 import type { Statement } from '../../shared/platform/postgres/statement.ts'
 import { parseSearch } from '../../shared/query/search.ts'
 import { openRepository } from '../../shared/store/open-repository.ts'
-import { writeFeatures } from '../../shared/write-features.ts'
 import type { Figure } from '../bench.ts'
 import { type Load, measure, openWire, type Wire } from './load.ts'
 import { type LoadedStage, onLoadedStage } from './loaded.ts'

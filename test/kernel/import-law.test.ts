@@ -31,7 +31,7 @@ const FLOORS = [
   ['graphql'],
   ['bulk'],
   ['api'],
-  ['write-features', 'open-services'],
+  ['open-services'],
 ].map((names, floor) => names.map((name) => [name, floor] as const))
 const FLOOR_OF = new Map(FLOORS.flat())
 /** The type of all that a process has opened: every feature takes it. */

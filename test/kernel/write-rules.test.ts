@@ -6,8 +6,8 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { GUARDED } from '../../shared/access/guarded/elements.ts'
+import { writeFeatures } from '../../shared/api/write-features.ts'
 import { isResourceType } from '../../shared/fhir/definitions.ts'
-import { writeFeatures } from '../../shared/write-features.ts'
 
 const STORE = join(import.meta.dirname, '../../shared/store')
 const GENERAL = ['.', 'write', 'read', 'rows', 'rulings']

@@ -1,8 +1,8 @@
 import t from 'tap'
+import { writeFeatures } from '../../shared/api/write-features.ts'
 import { createQuietProjects, LEASE_MS } from '../../shared/store/events/no-subscriber-leases.ts'
 import { openRepository } from '../../shared/store/open-repository.ts'
 import type { Write } from '../../shared/store/rows/write-rows.ts'
-import { writeFeatures } from '../../shared/write-features.ts'
 import { openTestStore, statementsOf } from '../fixtures/store/store.ts'
 
 const { database, repository, aMember } = await openTestStore(t)

@@ -1,9 +1,9 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
+import { writeFeatures } from '../../shared/api/write-features.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { createMaintenance } from '../../shared/jobs/upkeep/maintenance.ts'
 import { openRepository } from '../../shared/store/open-repository.ts'
-import { writeFeatures } from '../../shared/write-features.ts'
 import { openTestStore, statementsOf, statusOf, system } from '../fixtures/store/store.ts'
 
 const { database, repository, aMember } = await openTestStore(t)

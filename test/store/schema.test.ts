@@ -2,11 +2,11 @@
 import { randomUUID } from 'node:crypto'
 import { readdirSync, readFileSync } from 'node:fs'
 import t from 'tap'
+import { writeFeatures } from '../../shared/api/write-features.ts'
 import { createLogger } from '../../shared/log.ts'
 import { type Database, openDatabase } from '../../shared/platform/postgres/database.ts'
 import { migrate } from '../../shared/store/migrate.ts'
 import { openRepository } from '../../shared/store/open-repository.ts'
-import { writeFeatures } from '../../shared/write-features.ts'
 import { databaseUrl, system } from '../fixtures/store/store.ts'
 
 const ROOT = new URL('../../', import.meta.url)

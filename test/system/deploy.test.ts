@@ -71,7 +71,7 @@ t.test('code that cannot run is refused with its place', async (t) => {
   t.equal(after.text, '1', 'the code that was there still runs')
 })
 
-t.test('what a bot may not find is told at deploy and fails when it is reached', async (t) => {
+t.test('a deploy warns of a missing module, which fails when it is reached', async (t) => {
   const answered = 'return event.input.a'
   const cases: readonly (readonly [string, string, RegExp, string])[] = [
     [

@@ -4,12 +4,12 @@
  */
 import t from 'tap'
 import type { Principal } from '../../../shared/access/principal.ts'
+import { writeFeatures } from '../../../shared/api/write-features.ts'
 import { createLogger } from '../../../shared/log.ts'
 import { openDatabase } from '../../../shared/platform/postgres/database.ts'
 import { parseSearch } from '../../../shared/query/search.ts'
 import { openRepository } from '../../../shared/store/open-repository.ts'
 import type { Repository } from '../../../shared/store/repository.ts'
-import { writeFeatures } from '../../../shared/write-features.ts'
 import { until } from '../../fixtures/botica.ts'
 import { createDatabase } from '../../fixtures/store/own-database.ts'
 import { databaseUrl, openTestStore } from '../../fixtures/store/store.ts'

@@ -1,12 +1,12 @@
 /** The rules and parts of writes that features register with the Repository. */
-import { downloadPart } from './binary/downloads.ts'
-import { botRules, schedulePart } from './bots/write-rules.ts'
-import type { Outbound } from './config/outbound.ts'
-import type { ProgramRights } from './identity/program-rights.ts'
-import { identityRules } from './identity/write-rules.ts'
-import type { WriteFeatures } from './store/open-repository.ts'
-import { projectRule, reindexPart, tenantPart } from './store/write/project-parts.ts'
-import { subscriptionRule, watchPart } from './subscriptions/write-rule.ts'
+import { downloadPart } from '../binary/downloads.ts'
+import { botRules, schedulePart } from '../bots/write-rules.ts'
+import type { Outbound } from '../config/outbound.ts'
+import type { ProgramRights } from '../identity/program-rights.ts'
+import { identityRules } from '../identity/write-rules.ts'
+import type { WriteFeatures } from '../store/open-repository.ts'
+import { projectRule, reindexPart, tenantPart } from '../store/write/project-parts.ts'
+import { subscriptionRule, watchPart } from '../subscriptions/write-rule.ts'
 
 interface Settings {
   /** Without it nobody but administrators writes programs that have a membership. */
