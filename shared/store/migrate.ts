@@ -4,6 +4,7 @@ import type { Knex } from 'knex'
 import createKnex from 'knex'
 import type { Database } from '../platform/postgres/database.ts'
 import { rawPool } from '../platform/postgres/pool.ts'
+import { settleIndexRevision } from './index/index-revision.ts'
 
 const MIGRATION_LOCK = 6_221_483_007_210_001n
 const BASELINE = '001-baseline.ts'
@@ -61,7 +62,9 @@ export async function migrate(database: Database): Promise<void> {
     // Whoever holds the advisory lock is alone: knex's own lock can only be a leftover of a crash.
     await runner.migrate.forceFreeMigrationsLock(source)
     await adoptBaseline(runner)
-    await runner.migrate.latest(source)
+    const [, applied]: [number, string[]] = await runner.migrate.latest(source)
+    // A new database holds nothing that older code has indexed.
+    if (applied.includes(BASELINE)) await settleIndexRevision(database)
   } finally {
     // Closing the session gives the advisory lock back.
     await runner.destroy()

@@ -5,6 +5,7 @@ import t from 'tap'
 import { writeFeatures } from '../../shared/api/write-features.ts'
 import { createLogger } from '../../shared/log.ts'
 import { type Database, openDatabase } from '../../shared/platform/postgres/database.ts'
+import { INDEX_REVISION, oldestIndexRevision } from '../../shared/store/index/index-revision.ts'
 import { migrate } from '../../shared/store/migrate.ts'
 import { openRepository } from '../../shared/store/open-repository.ts'
 import { databaseUrl, system } from '../fixtures/store/store.ts'
@@ -58,6 +59,7 @@ t.test('migrations may run twice and at once', async (t) => {
   t.same(await applied(database), FILES)
   await migrate(database)
   t.same(await applied(database), FILES)
+  t.equal(await oldestIndexRevision(database), INDEX_REVISION, 'nothing has to be indexed anew')
 })
 
 t.test('a database that has all older migrations goes on with what it holds', async (t) => {
