@@ -1,6 +1,5 @@
 /** `Idempotency-Key` of routes that are not FHIR; behind `authenticate`. Those of FHIR see shared/api/idempotency.ts. */
 
-import { HttpError } from '../../shared/errors.ts'
 import { failureReply, withTracing } from '../../shared/request/reply.ts'
 import type { FhirReply } from '../../shared/request/request.ts'
 import { answerOnce, isIdempotent } from '../../shared/rest/idempotency.ts'
@@ -23,14 +22,13 @@ export function once({ services }: Web): Middleware {
     const query = new URLSearchParams(ctx.querystring)
     const { requestId, traceId } = ctx.state
     const request = { method, path, query, headers, body, requestId }
-    const reply = await answerOnce(services, principal, request, async () => {
-      try {
+    const reply = await answerOnce(services, principal, request, {
+      isWhole: false,
+      answer: async () => {
         await next()
         return replyOf(ctx)
-      } catch (error) {
-        if (!(error instanceof HttpError) || error.status >= 500) throw error
-        return withTracing(failureReply(error), { requestId, traceId })
-      }
+      },
+      failed: (error) => withTracing(failureReply(error), { requestId, traceId }),
     })
     await send(ctx, reply)
   }

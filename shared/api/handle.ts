@@ -10,6 +10,7 @@ import { contentReply, signedContent, wantsContent } from '../binary/read.ts'
 import { handleExport } from '../bulk/exports/status.ts'
 import { handleImport } from '../bulk/imports/status.ts'
 import { HttpError } from '../errors.ts'
+import { isObject } from '../fhir/resource.ts'
 import { acceptRequest } from '../jobs/async-requests.ts'
 import { depthOf } from '../request/depth.ts'
 import { readJson, readPreferences, wantsPretty } from '../request/negotiate.ts'
@@ -24,7 +25,7 @@ import type {
   Interaction,
   Preferences,
 } from '../request/request.ts'
-import { bundle } from '../rest/bundle/bundle.ts'
+import { bundle, WRITES } from '../rest/bundle/bundle.ts'
 import { readBundle } from '../rest/bundle/entries.ts'
 import type { Respond } from '../rest/bundle/run.ts'
 import {
@@ -46,22 +47,40 @@ import { checkHead, findRoute } from './route.ts'
 
 /** Never throws for a caller's fault: failures are replies with an OperationOutcome. */
 export const handle: Handle = (services, principal, request) =>
-  answered(request, async () =>
-    isIdempotent(request, principal)
-      ? answerOnce(services, principal, request, () => answer(services, principal, request))
-      : answer(services, principal, request),
-  )
-
-const answer: Handle = (services, principal, request) =>
-  answered(request, async () => {
-    const caller = withCause(principal, request)
-    const reply = await respond(services, caller, request).catch((error: unknown) => {
-      auditRefusal(services, principal, request, error)
-      throw error
+  answered(request, () => {
+    if (!isIdempotent(request, principal)) return answer(services, principal, request)
+    return answerOnce(services, principal, request, {
+      answer: (inner) => answer(inner, principal, request, services),
+      failed: (error) => failed(request, error),
+      isWhole: isWhole(request),
     })
-    const signed = await withSigned(services, principal, request, reply)
-    return isStored(request.path) ? signed : withTracing(signed, request)
   })
+
+/** Inside a transaction `outer` has the services that are not: a refusal is noted even if all is undone. */
+async function answer(
+  services: Services,
+  principal: Principal,
+  request: FhirRequest,
+  outer = services,
+): Promise<FhirReply> {
+  const caller = withCause(principal, request)
+  const reply = await respond(services, caller, request).catch((error: unknown) => {
+    auditRefusal(outer, principal, request, error)
+    throw error
+  })
+  const signed = await withSigned(services, principal, request, reply)
+  return isStored(request.path) ? signed : withTracing(signed, request)
+}
+
+/** A write of resources, or a transaction: all of it goes through the Repository, and nothing else is changed. */
+function isWhole(request: FhirRequest): boolean {
+  if (JOB_PATHS.some(({ below }) => request.path.startsWith(below))) return false
+  const { kind } = findRoute(request.method, request.path)
+  if (kind !== 'bundle') return WRITES.has(kind)
+  const sent = readJson(request)
+  const isTransaction = isObject(sent) && sent.type === 'transaction'
+  return isTransaction && !readPreferences(request).respondAsync
+}
 
 /** `storage/{id}/{vid}` with the signature in its query: needs no Principal. */
 export function handleSigned(services: Services, request: FhirRequest): Promise<FhirReply> {
@@ -76,9 +95,13 @@ async function answered(
     return await answer()
   } catch (error) {
     if (!(error instanceof HttpError)) throw error
-    const reply = withTracing(failureReply(error), request)
-    return wantsPretty(request) ? indented(reply) : reply
+    return failed(request, error)
   }
+}
+
+function failed(request: FhirRequest, error: HttpError): FhirReply {
+  const reply = withTracing(failureReply(error), request)
+  return wantsPretty(request) ? indented(reply) : reply
 }
 
 /** Whoever changes something says by what: events of the change carry it on. */

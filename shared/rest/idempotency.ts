@@ -1,6 +1,8 @@
 /**
  * `Idempotency-Key`: a repeat of a write from the same member, with the same method and URL, is given
  * the answer of the first for a day. What failed on our side, or was to be repeated later, is not kept.
+ * A write or a transaction commits together with its answer, so that a crash between the two replays; other
+ * work that a crash cuts off is not done again.
  * An answer may hold what is shown once (the secret of a new client), so it is kept sealed by the request.
  */
 import { createHash } from 'node:crypto'
@@ -9,7 +11,15 @@ import { askerKey, type Principal } from '../access/principal.ts'
 import { badRequest, businessRule, conflict, HttpError } from '../errors.ts'
 import type { FhirReply, FhirRequest } from '../request/request.ts'
 import type { Services } from '../services.ts'
-import { claimRequest, forgetRequest, keepReply } from '../store/write/idempotent-requests.ts'
+import {
+  claimRequest,
+  type Found,
+  forgetRequest,
+  holdRequest,
+  type KeptReply,
+  keepReply,
+  type Once,
+} from '../store/write/idempotent-requests.ts'
 
 const WRITES = new Set(['POST', 'PUT', 'PATCH', 'DELETE'])
 const KEY = /^[\x20-\x7e]{1,128}$/
@@ -33,50 +43,112 @@ export function isIdempotent(
 /** The parts of a request that identify a repeat. */
 type Asked = Pick<FhirRequest, 'method' | 'path' | 'query' | 'headers' | 'body' | 'requestId'>
 
-/** Errors: 422 for another body under the same key, 409 while the first still runs. */
+export interface Work {
+  /** Carries the request out, through the services it is given. Errors: HttpError. */
+  readonly answer: (services: Services) => Promise<FhirReply>
+  /** The reply to a failure. */
+  readonly failed: (error: HttpError) => FhirReply
+  /** All that is written goes through the Repository and belongs together: the answer is stored with it. */
+  readonly isWhole: boolean
+}
+
+/** Errors: 422 for another body under the same key, 409 while the first still runs or where it was cut off. */
 export async function answerOnce(
   services: Services,
   principal: Principal,
   request: Asked,
-  answer: () => Promise<FhirReply>,
+  work: Work,
 ): Promise<FhirReply> {
   const asked = identityOf(principal, request)
-  const id = digest(asked)
-  const found = await claimRequest(services.database, id, digest(request.body ?? ''))
+  const once = { id: digest(asked), body: digest(request.body ?? '') }
+  const keeping = { services, asked, once, requestId: request.requestId }
+  return work.isWhole ? await answerWhole(keeping, work) : await answerClaimed(keeping, work)
+}
+
+interface Keeping {
+  readonly services: Services
+  readonly asked: string
+  readonly once: Once
+  readonly requestId: string
+}
+
+/** A process that dies leaves either all of it or nothing; the repeat finds which. */
+async function answerWhole(keeping: Keeping, work: Work): Promise<FhirReply> {
+  const { services, once } = keeping
+  try {
+    return await services.repository.transaction(async (repository) => {
+      const found = await repository.beside((connection) => holdRequest(connection, once))
+      const before = repeated(keeping, found)
+      if (before !== undefined) return before
+      const reply = await work.answer({ ...services, repository })
+      const kept = sealed(keeping, reply)
+      await repository.beside((connection) => keepReply(connection, once, kept))
+      return reply
+    })
+  } catch (error) {
+    if (!(error instanceof HttpError) || error instanceof Repeated) throw error
+    return await keepUnlessOurs(keeping, work.failed(error))
+  }
+}
+
+/** Pieces commit by themselves, so nobody knows what a process has done that died meanwhile. */
+async function answerClaimed(keeping: Keeping, work: Work): Promise<FhirReply> {
+  const { services, once } = keeping
+  const before = repeated(keeping, await claimRequest(services.database, once))
+  if (before !== undefined) return before
+  try {
+    return await keepUnlessOurs(keeping, await work.answer(services))
+  } catch (error) {
+    if (error instanceof HttpError) return await keepUnlessOurs(keeping, work.failed(error))
+    await giveUp(services, once)
+    throw error
+  }
+}
+
+/** A refusal that says how the first request fares, and is not the answer to it. */
+class Repeated extends HttpError {}
+
+function repeated(keeping: Keeping, found: Found): FhirReply | undefined {
   switch (found.kind) {
     case 'answered':
-      return { ...found.reply, body: found.reply.body && unseal(found.reply.body, sealOf(asked)) }
-    case 'other-body':
-      throw businessRule('This Idempotency-Key was used with another body')
+      return { ...found.reply, body: found.reply.body && unseal(found.reply.body, sealOf(keeping)) }
+    case 'other-body': {
+      const { status, outcome } = businessRule('This Idempotency-Key was used with another body')
+      throw new Repeated(status, outcome)
+    }
     case 'running': {
       const { status, outcome } = conflict('The request with this Idempotency-Key still runs')
-      throw new HttpError(status, outcome, { headers: { 'Retry-After': '1' } })
+      throw new Repeated(status, outcome, { headers: { 'Retry-After': '1' } })
+    }
+    case 'interrupted': {
+      const { status, outcome } = conflict(
+        'The request with this Idempotency-Key was interrupted: look for what it has done, then use another key',
+      )
+      throw new Repeated(status, outcome)
     }
     case 'first':
-      break
+      return undefined
     default:
       return found satisfies never
   }
-  const reply = await answer().catch(async (error: unknown) => {
-    await giveUp(services, id)
-    throw error
-  })
+}
+
+/** The work is done: its answer goes out even if it cannot be stored. */
+async function keepUnlessOurs(keeping: Keeping, reply: FhirReply): Promise<FhirReply> {
+  const { services, once, requestId } = keeping
   if (reply.status >= 500 || reply.status === 429) {
-    await giveUp(services, id)
+    await giveUp(services, once)
     return reply
   }
-  const body = reply.body === undefined ? undefined : seal(reply.body, sealOf(asked))
-  const { RateLimit: _, ...headers } = reply.headers
-  // The write is done: its answer goes out even if it cannot be stored.
-  await keepReply(services.database, id, { ...reply, headers, body }).catch((cause: unknown) => {
-    services.log.warn({ cause, requestId: request.requestId }, 'An answer could not be kept')
+  await keepReply(services.database, once, sealed(keeping, reply)).catch((cause: unknown) => {
+    services.log.warn({ cause, requestId }, 'An answer could not be kept')
   })
   return reply
 }
 
-/** A claim that cannot be given up ends by itself after some minutes. */
-async function giveUp({ database, log }: Services, id: Buffer): Promise<void> {
-  await forgetRequest(database, id).catch((cause: unknown) => {
+/** A claim that cannot be given up counts as interrupted after some minutes. */
+async function giveUp({ database, log }: Services, once: Once): Promise<void> {
+  await forgetRequest(database, once).catch((cause: unknown) => {
     log.warn({ cause }, 'An Idempotency-Key stays claimed')
   })
 }
@@ -88,8 +160,17 @@ function identityOf(principal: Principal, { method, path, query, headers }: Aske
   return JSON.stringify([...who, method, path, query.toString(), key])
 }
 
+function sealed(keeping: Keeping, { status, headers, body }: FhirReply): KeptReply {
+  const { RateLimit: _, ...kept } = headers
+  return {
+    status,
+    headers: kept,
+    body: body === undefined ? undefined : seal(body, sealOf(keeping)),
+  }
+}
+
 /** Whoever repeats the request knows it; the table alone, with digests of it, does not open its answer. */
-function sealOf(asked: string): Buffer {
+function sealOf({ asked }: Keeping): Buffer {
   return sealingKey(asked, 'idempotent-reply')
 }
 

@@ -30,7 +30,13 @@ import { search, searchMany, searchTypes } from './search/page.ts'
 import { countPerReference, searchPerReference } from './search/per-reference.ts'
 import { openStatistics } from './search/plan/statistics.ts'
 import { finder } from './search/unstored.ts'
-import { type Inner, inTransaction, runTogether, runTransaction } from './transaction.ts'
+import {
+  type Inner,
+  inTransaction,
+  lockedKeys,
+  runTogether,
+  runTransaction,
+} from './transaction.ts'
 import { createCoalescer, retrying } from './write/coalesce.ts'
 import {
   createConditional,
@@ -115,7 +121,7 @@ export async function openRepository(
   })
 }
 
-/** A transaction that begins inside another one is a part of it. */
+/** A transaction that begins inside another one is a part of it: it has its locks, and no state of its own. */
 function transactionOf(inner: Inner): Transaction {
   const repositoryIn = (store: Store): Repository =>
     repositoryOf(store, {
@@ -123,7 +129,11 @@ function transactionOf(inner: Inner): Transaction {
         if (locks.length > 0) await store.connection.query(lockStatement(locks))
         return work(store)
       },
-      runAll: (work) => work(transactionOf({ ...inner, store })),
+      runAll: async (work, guard) => {
+        const locks = guard === undefined ? [] : lockedKeys(store, guard)
+        if (locks.length > 0) await store.connection.query(lockStatement(locks))
+        return work(transactionOf({ ...inner, store }))
+      },
     })
   return {
     ...repositoryIn(inner.store),

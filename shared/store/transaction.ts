@@ -44,7 +44,7 @@ export async function runTransaction<T>(
 }
 
 /** In one order for all, so that nobody waits in a circle. */
-function lockedKeys(store: Store, { principal, conditions }: Guard): bigint[] {
+export function lockedKeys(store: Store, { principal, conditions }: Guard): bigint[] {
   const keys = new Set(conditions.map((condition) => conditionKey(store, principal, condition)))
   return [...keys].sort((a, b) => (a < b ? -1 : 1))
 }

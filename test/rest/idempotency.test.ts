@@ -101,10 +101,11 @@ t.test('of equal requests at once one is carried out', async (t) => {
   t.equal(await countOf(mrn), 1)
 })
 
-t.test('a request that never answered is refused for a while, then tried anew', async (t) => {
+t.test('administration that never answered is refused, and not carried out again', async (t) => {
   const key = withKey()
-  const body = aPatient()
-  t.equal((await client.post('Patient', body, key)).status, 201)
+  const path = `/admin/projects/${botica.project.id}/client`
+  const body = { name: `Cut off ${randomUUID()}` }
+  t.equal((await botica.admin.post(path, body, key)).status, 201)
   const [row] = await database.query<{ id: Buffer }>({
     text: 'select id from idempotent_request order by added desc limit 1',
     values: [],
@@ -115,11 +116,18 @@ t.test('a request that never answered is refused for a while, then tried anew', 
     values: [time, row?.id],
   })
   await database.query(age('1 minute'))
-  const busy = await client.post('Patient', body, key)
+  const busy = await botica.admin.post(path, body, key)
   t.equal(busy.status, 409)
   t.equal(busy.headers.get('retry-after'), '1')
   await database.query(age('10 minutes'))
-  t.equal((await client.post('Patient', body, key)).status, 201)
+  const cut = await botica.admin.post(path, body, key)
+  t.equal(cut.status, 409)
+  t.notOk(cut.headers.has('retry-after'))
+  t.match(cut.text, /was interrupted/)
+  const found = await botica.admin.get(
+    `ClientApplication?name=${encodeURIComponent(body.name)}&_total=accurate`,
+  )
+  t.equal(found.body.total, 1)
 })
 
 t.test('keys are forgotten after a day', async (t) => {

@@ -227,7 +227,8 @@ function readsMore({ entry }: Plan): boolean {
   return !WRITES.has(kind) && kind !== 'read' && kind !== 'vread'
 }
 
-const WRITES: ReadonlySet<string> = new Set([
+/** Kinds of routes that write resources. */
+export const WRITES: ReadonlySet<string> = new Set([
   'create',
   'update',
   'patch',

@@ -1,4 +1,8 @@
-/** Answers to requests with an Idempotency-Key, so that a repeat is answered the same. */
+/**
+ * Answers to requests with an Idempotency-Key, so that a repeat is answered the same. What is written in one
+ * transaction is settled in it: its row and what it made are there together, or neither is. Other work claims
+ * the key first; a claim that was left without an answer is never carried out again.
+ */
 import type { Connection } from '../../platform/postgres/statement.ts'
 
 const KEPT = '24 hours'
@@ -11,58 +15,90 @@ export interface KeptReply {
   readonly body: Buffer | undefined
 }
 
+/** A key with the request that it stands for, both as digests. */
+export interface Once {
+  readonly id: Buffer
+  readonly body: Buffer
+}
+
 export type Found =
-  | { readonly kind: 'first' | 'running' | 'other-body' }
+  | { readonly kind: 'first' | 'running' | 'interrupted' | 'other-body' }
   | { readonly kind: 'answered'; readonly reply: KeptReply }
 
-/** Claims an id for a body, both as digests; only the first one gets it. */
-export async function claimRequest(database: Connection, id: Buffer, body: Buffer): Promise<Found> {
+/** Claims a key for work that commits piece by piece; only the first one gets it. */
+export async function claimRequest(database: Connection, { id, body }: Once): Promise<Found> {
   const claimed = await database.query({
     name: 'idempotent-claim',
     text: `insert into idempotent_request as r (id, body) values ($1, $2)
       on conflict (id) do update
       set body = excluded.body, added = clock_timestamp(), status = null, headers = null, reply = null
-      where r.added < clock_timestamp()
-        - case when r.status is null then interval '${LEASE}' else interval '${KEPT}' end
+      where r.added < clock_timestamp() - interval '${KEPT}'
       returning 1 as claimed`,
     values: [id, body],
   })
   if (claimed.length > 0) return { kind: 'first' }
-  const [row] = await database.query<{
+  // Where it was given up between the two statements the repeat after this one is the first.
+  return (await readRequest(database, { id, body })) ?? { kind: 'running' }
+}
+
+/**
+ * Takes a key until the transaction of `connection` ends: a process that dies gives it back at once. One round
+ * trip: the row is read by a statement of its own, behind the lock.
+ */
+export async function holdRequest(connection: Connection, once: Once): Promise<Found> {
+  const [[lock], found] = await Promise.all([
+    connection.query<{ held: boolean }>({
+      name: 'idempotent-hold',
+      text: 'select pg_try_advisory_xact_lock($1) as held',
+      values: [once.id.readBigInt64BE()],
+    }),
+    readRequest(connection, once),
+  ])
+  if (found !== undefined) return found
+  return { kind: lock?.held === true ? 'first' : 'running' }
+}
+
+async function readRequest(connection: Connection, { id, body }: Once): Promise<Found | undefined> {
+  const [row] = await connection.query<{
     body: Buffer
     status: number | null
     headers: Record<string, string> | null
     reply: Buffer | null
+    runs: boolean
   }>({
     name: 'idempotent-read',
-    text: 'select body, status, headers, reply from idempotent_request where id = $1',
+    text: `select body, status, headers, reply, added > clock_timestamp() - interval '${LEASE}' as runs
+      from idempotent_request where id = $1 and added > clock_timestamp() - interval '${KEPT}'`,
     values: [id],
   })
-  // It was given up between the two statements: the repeat after this one will be the first.
-  if (row === undefined) return { kind: 'running' }
+  if (row === undefined) return undefined
   if (!row.body.equals(body)) return { kind: 'other-body' }
-  if (row.status === null) return { kind: 'running' }
-  const { status, headers, reply } = row
+  const { status, headers, reply, runs } = row
+  if (status === null) return { kind: runs ? 'running' : 'interrupted' }
   return {
     kind: 'answered',
     reply: { status, headers: headers ?? {}, body: reply ?? undefined },
   }
 }
 
+/** Stores an answer: that to a claim, or, in the transaction that made it, one whose key is held. */
 export async function keepReply(
-  database: Connection,
-  id: Buffer,
-  { status, headers, body }: KeptReply,
+  connection: Connection,
+  { id, body }: Once,
+  { status, headers, body: reply }: KeptReply,
 ): Promise<void> {
-  await database.query({
+  await connection.query({
     name: 'idempotent-keep',
-    text: 'update idempotent_request set status = $2, headers = $3, reply = $4 where id = $1',
-    values: [id, status, JSON.stringify(headers), body ?? null],
+    text: `insert into idempotent_request as r (id, body, status, headers, reply) values ($1, $2, $3, $4, $5)
+      on conflict (id) do update set body = excluded.body, added = clock_timestamp(),
+        status = excluded.status, headers = excluded.headers, reply = excluded.reply
+      where r.status is null or r.added < clock_timestamp() - interval '${KEPT}'`,
+    values: [id, body, status, JSON.stringify(headers), reply ?? null],
   })
 }
 
-/** Gives an id up, so that a repeat is tried anew. */
-export async function forgetRequest(database: Connection, id: Buffer): Promise<void> {
+/** Gives a claim up, so that a repeat is tried anew. */
+export async function forgetRequest(database: Connection, { id }: Once): Promise<void> {
   await database.query({
     name: 'idempotent-forget',
     text: 'delete from idempotent_request where id = $1 and status is null',

@@ -1,0 +1,70 @@
+/** An Idempotency-Key holds whatever dies: what was committed is answered, what was not is carried out. */
+import { randomUUID } from 'node:crypto'
+import t from 'tap'
+import { freePort } from '../../../scripts/service.ts'
+import { until } from '../../fixtures/botica.ts'
+import { type Client, createClient } from '../../fixtures/client.ts'
+import { aPatient, MRN_SYSTEM } from '../../fixtures/resources.ts'
+import { openCluster, said } from '../../fixtures/services/cluster.ts'
+
+t.setTimeout(400_000)
+const COUNT = 60
+const cluster = await openCluster(t)
+const { admin } = await cluster.createTenant('Promises')
+
+const create = (value: string) => aPatient({ identifier: [{ system: MRN_SYSTEM, value }] })
+const bundle = (type: string, values: readonly string[]) => ({
+  resourceType: 'Bundle',
+  type,
+  entry: values.map((value) => ({
+    request: { method: 'POST', url: 'Patient' },
+    resource: create(value),
+  })),
+})
+
+/** Three kinds of writes by turns, each with a key and a mark of its own. */
+const writes = Array.from({ length: COUNT }, (_, n) => {
+  const value = randomUUID()
+  const key = { 'Idempotency-Key': randomUUID() }
+  const unless = { 'If-None-Exist': `identifier=${MRN_SYSTEM}|${value}` }
+  const ways = [
+    (client: Client) => client.post('Patient', create(value), key),
+    (client: Client) => client.post('Patient', create(value), { ...key, ...unless }),
+    (client: Client) => client.post('', bundle('transaction', [value]), key),
+  ]
+  return { value, send: ways[n % 3] ?? ways[0], status: n % 3 === 2 ? 200 : 201 }
+})
+
+async function countOf(value: string): Promise<number> {
+  const found = await admin.get(`Patient?identifier=${MRN_SYSTEM}|${value}&_summary=count`)
+  return Number(found.body.total)
+}
+
+t.test(
+  'a web process dies among answers: repeats are answered, nothing is there twice',
+  async (t) => {
+    const port = await freePort()
+    const doomed = cluster.run('server', { PORT: String(port) })
+    await said(doomed, '"listening"')
+    const client = createClient(`http://127.0.0.1:${port}/`, admin.token)
+    const batchKey = { 'Idempotency-Key': randomUUID() }
+    const marks = Array.from({ length: 2000 }, () => randomUUID())
+    const first = writes.map(({ send }) => send?.(client).catch(() => undefined))
+    await Promise.any(first)
+    const batch = client.post('', bundle('batch', marks), batchKey).catch(() => undefined)
+    await until(async () => (await countOf(marks[0] ?? '')) === 1, 60_000)
+    doomed.child.kill('SIGKILL')
+    t.ok((await batch) === undefined, 'the batch was cut off')
+    const before = await Promise.all(first)
+    const again = await Promise.all(writes.map(({ send }) => send?.(admin)))
+    const counts = await Promise.all(writes.map(({ value }) => countOf(value)))
+    const odd = writes.flatMap(({ status }, i) => {
+      const [one, two] = [before[i], again[i]]
+      const isSame = one === undefined || one.text === two?.text
+      return two?.status === status && isSame && counts[i] === 1 ? [] : [[two?.text, counts[i]]]
+    })
+    t.same(odd, [])
+    t.equal((await admin.post('', bundle('batch', marks), batchKey)).status, 409, 'not done again')
+    t.equal(await countOf(marks[0] ?? ''), 1)
+  },
+)
