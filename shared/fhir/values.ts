@@ -211,9 +211,8 @@ function text(value: unknown): string | undefined {
   return typeof value === 'string' && value !== '' ? value : undefined
 }
 
-/** Longer values are found by their beginning. */
+/** Longer names of codes are compared by their beginning. */
 const MAX_STRING = 200
-const MAX_WORDS = 20
 
 /** NFKD, no marks, lower case, single blanks, trimmed, at most MAX_STRING characters. */
 export function normaliseString(text: string): string {
@@ -232,12 +231,6 @@ export function plainWords(text: string): string {
   return normaliseString(text)
     .replace(/[^\p{L}\p{N}]+/gu, ' ')
     .trim()
-}
-
-/** Words of a normalised string after its first, which the string itself begins with. */
-export function laterWords(normalised: string): readonly string[] {
-  if (!normalised.includes(' ')) return []
-  return normalised.split(' ', MAX_WORDS + 1).slice(1)
 }
 
 const PLAIN = /^[\x20-\x7e]*$/

@@ -6,15 +6,8 @@
  * its system alone: the dictionary tells which those are for a code without one.
  */
 import type { SearchParameter } from '../../fhir/definitions-data.ts'
-import {
-  dateOf,
-  normaliseString,
-  quantityOf,
-  stringsOf,
-  targetOf,
-  tokensOf,
-  urisOf,
-} from '../../fhir/values.ts'
+import { searchedText } from '../../fhir/searched-text.ts'
+import { dateOf, quantityOf, stringsOf, targetOf, tokensOf, urisOf } from '../../fhir/values.ts'
 import { compileExpression, type Leg, type Walk } from '../../fhirpath/extract.ts'
 import type { Derivation } from './derivation.ts'
 
@@ -155,8 +148,9 @@ function addRows(
       const { low: lo, high: hi } = range
       for (const p of rows) into.ranges.push({ p, lo, hi, u: mark ?? 0n })
     } else if (kind === 'string') {
-      const parts = stringsOf(type, value).map(normaliseString)
-      for (const v of parts) for (const p of rows) if (v !== '') into.strings.push({ p, v })
+      const texts = stringsOf(type, value).map(searchedText)
+      const found = texts.flatMap(({ start, words }) => (start === '' ? [] : [start, ...words]))
+      for (const v of found) for (const p of rows) into.strings.push({ p, v })
     } else {
       const quantity = quantityOf(type, value)
       if (quantity === undefined) continue

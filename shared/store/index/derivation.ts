@@ -3,11 +3,10 @@ import { COMPARTMENTS } from '../../fhir/definitions.ts'
 import type { OwnParameter } from '../../fhir/definitions-data.ts'
 import { numberOf } from '../../fhir/json.ts'
 import { isObject, type Resource, referenceTo } from '../../fhir/resource.ts'
+import { searchedText } from '../../fhir/searched-text.ts'
 import { UCUM } from '../../fhir/ucum.ts'
 import {
   dateOf,
-  laterWords,
-  normaliseString,
   type QuantityRange,
   quantityOf,
   stringsOf,
@@ -116,13 +115,14 @@ export class Derivation {
   }
 
   string(index: number, type: string, value: unknown): void {
-    const { p, words } = this.#of(index)
+    const of = this.#of(index)
     for (const part of stringsOf(type, value)) {
-      const v = normaliseString(part)
-      if (v === '') continue
-      this.strings.push({ p, v })
-      this.others.add(this.keys.uri(p, part))
-      for (const word of laterWords(v)) this.strings.push({ p: words, v: word })
+      const { start, words, chunks } = searchedText(part)
+      if (start === '') continue
+      this.strings.push({ p: of.p, v: start })
+      this.others.add(this.keys.uri(of.p, part))
+      for (const v of words) this.strings.push({ p: of.words, v })
+      for (const v of chunks) this.strings.push({ p: this.keys.chunks(of.p), v })
     }
   }
 
@@ -224,7 +224,7 @@ export class Derivation {
 
   /** For `:contains`; a value of its own, so a dictionary would hold as many rows. */
   #contact(p: bigint, value: string): void {
-    const v = normaliseString(value)
+    const { start: v } = searchedText(value)
     if (v !== '') this.strings.push({ p, v })
   }
 

@@ -6,7 +6,7 @@ import { addRevisionJob } from '../rows/upkeep-jobs.ts'
  * Counted up with every change of keys or side rows: what older code has written is then made anew in
  * the background.
  */
-export const INDEX_REVISION = 4
+export const INDEX_REVISION = 5
 
 /** Adds the job when the index was made by other code. */
 export async function checkIndexRevision(connection: Connection): Promise<void> {

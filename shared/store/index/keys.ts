@@ -13,6 +13,7 @@ import { sealingKey } from '../../access/credentials/sealing.ts'
 import { SipHash } from './siphash.ts'
 
 const KIND = {
+  chunks: 0,
   parameter: 1,
   target: 2,
   token: 3,
@@ -114,9 +115,14 @@ export class Keys {
     return this.#sip.hash(KIND.unit, 0n, system, code)
   }
 
-  /** `p` of the rows of string words after the first, for a search by several words. */
+  /** `p` of the rows of string words that no row of `p` begins with. */
   words(p: bigint): bigint {
     return this.#sip.hash(KIND.words, p, '', '')
+  }
+
+  /** `p` of the rows of what follows the beginning of a long string, for `:contains`. */
+  chunks(p: bigint): bigint {
+    return this.#sip.hash(KIND.chunks, p, '', '')
   }
 
   /** `p` of the dictionary of what tokens are called, for `:text`. */

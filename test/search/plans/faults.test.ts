@@ -93,7 +93,7 @@ type Shape = readonly [query: string, known: number, unknown: number]
  */
 const shapes = (patient: string): readonly Shape[] => [
   ['Patient?identifier=urn:n|n3', 30, 60],
-  ['Patient?family=family03&birthdate=ge1960-01-01&birthdate=lt2000-01-01&active=true', 250, 1500],
+  ['Patient?family=family03&birthdate=ge1960-01-01&birthdate=lt2000-01-01&active=true', 250, 2100],
   ['Patient?family:exact=Family03', 150, 900],
   ['Patient?family:exact=Family03&given:exact=Given3', 60, 900],
   [`Observation?patient=Patient/${patient}&code=urn:c|c3&_sort=-date`, 60, 500],

@@ -1,6 +1,5 @@
 /** Composite parameters: all values of one element, by the rows that composite-plan.ts derives. */
 import type { SearchParameter } from '../../../fhir/definitions-data.ts'
-import { normaliseString } from '../../../fhir/values.ts'
 import type { Condition } from '../../../query/search-request.ts'
 import {
   parseDateValue,
@@ -15,7 +14,7 @@ import { keysLiteral } from '../../index/keys.ts'
 import type { Bind } from '../../rows/side-rows.ts'
 import { anyOf, dateSql, numberBounds, quantityBounds } from './ranges.ts'
 import { parameterSql, type Scene } from './row-test.ts'
-import { prefixSql } from './strings.ts'
+import { prefixSql, wordsOf } from './strings.ts'
 import type { Test } from './test.ts'
 
 type Component = NonNullable<SearchParameter['components']>[number]
@@ -31,7 +30,7 @@ export function compositeTest(
   scene: Scene,
   ps: readonly bigint[],
   parameter: SearchParameter,
-  { values }: Condition,
+  { code, values }: Condition,
 ): Test {
   const alternatives = values.map((value) => {
     const texts = splitComposite(parameter, value)
@@ -40,7 +39,7 @@ export function compositeTest(
       position,
       value: texts[position] ?? '',
     }))
-    const ranged = parts.filter(({ kind }) => !isKey(kind))
+    const ranged = parts.filter(({ kind }) => !isKey(kind)).flatMap((part) => byWords(part, code))
     const keyed = parts.filter(isKeyed)
     const keys = ps.flatMap((p) => joinedKeys(scene, p, keyed))
     return { keys, ranged, isInDictionary: keyed.length === 1 && hasNoSystem(keyed) }
@@ -64,6 +63,12 @@ interface Alternative {
   readonly ranged: readonly Part[]
   /** A code of any system: most rows are under their system, which the dictionary knows. */
   readonly isInDictionary: boolean
+}
+
+/** Each word of a string has rows of its own. */
+function byWords(part: Part, code: string): readonly Part[] {
+  if (part.kind !== 'string') return [part]
+  return wordsOf(unescapeValue(part.value), code).map((value) => ({ ...part, value }))
 }
 
 function hasNoSystem([first]: readonly Part[]): boolean {
@@ -105,12 +110,13 @@ function rowsSql(
   isRow: boolean,
 ): string {
   const project = bind(scene.project, 'int')
-  const isMarked = parts.length > 1
+  const isMarked = parts.length > 1 && parts[0]?.kind !== 'string'
   const joins = parts.map((part, i) => {
     const alias = `g${i}`
     const ps = keys.map((key) => scene.keys.composite(key, part.position))
     const table = part.kind === 'string' ? 'idx_string' : 'idx_range'
-    const same = i > 0 ? ` on g0.id = ${alias}.id and g0.u = ${alias}.u` : ''
+    const isOfElement = isMarked ? ` and g0.u = ${alias}.u` : ''
+    const same = i > 0 ? ` on g0.id = ${alias}.id${isOfElement}` : ''
     const isOfParameter = isInDictionary
       ? `${alias}.p = any(${bind(keysLiteral(ps), 'bigint[]')} || array(select c.k from code c
         where c.project = ${project} and ${parameterSql('c', ps, bind)}))`
@@ -142,7 +148,7 @@ function partSql(
   isMarked: boolean,
   isRow: boolean,
 ): readonly string[] {
-  if (kind === 'string') return [prefixSql(alias, normaliseString(unescapeValue(value)), bind)]
+  if (kind === 'string') return [prefixSql(alias, value, bind)]
   if (kind === 'date') {
     const at = (ms: number) => bind(ms, 'float8')
     return [dateSql(parseDateValue(value), `${alias}.lo`, `${alias}.hi`, at)]

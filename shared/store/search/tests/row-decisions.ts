@@ -3,8 +3,8 @@
  * that the tests of a search look at, so both agree. Chains, `_has` and what a dictionary knows are not.
  */
 import { mainDate, searchParameter, storedParameters } from '../../../fhir/definitions.ts'
+import { comparedText, windowsOf } from '../../../fhir/searched-text.ts'
 import { UCUM } from '../../../fhir/ucum.ts'
-import { normaliseString } from '../../../fhir/values.ts'
 import { type Condition, type Criterion, isCondition } from '../../../query/search-request.ts'
 import {
   type NumberValue,
@@ -19,6 +19,7 @@ import { testOf } from './conditions.ts'
 import { dateHolds, numberHolds } from './range-values.ts'
 import { convertNumber, dateValues } from './ranges.ts'
 import { isMissing, type Scene } from './row-test.ts'
+import { wordsOf } from './strings.ts'
 
 /** The index entries of a version. */
 export interface HeldRow {
@@ -135,28 +136,37 @@ function stringDecision(scene: Scene, ps: Parameters, condition: Condition): Dec
   if (modifier === 'exact') return byKeys(scene, condition)
   const isOf = ({ p }: StringRow) => ps.has(p)
   if (modifier === 'missing') return present(condition, (row) => row.strings.some(isOf))
-  const texts = values.map((value) => normaliseString(unescapeValue(value))).filter((v) => v !== '')
-  const anyOf = (holds: (v: string, value: string) => boolean) => (row: HeldRow) =>
-    texts.some((value) => row.strings.some((one) => isOf(one) && holds(one.v, value)))
-  switch (modifier) {
-    case 'contains':
-    case 'text':
-      return anyOf((v, value) => v.includes(value))
-    case 'ew':
-      return anyOf((v, value) => v.endsWith(value))
-    default: {
-      const anywhere = new Set([...ps, ...[...ps].map((p) => keys.words(p))])
-      const isSaid = ({ strings }: HeldRow) =>
-        texts.some((value) => {
-          if (strings.some((one) => isOf(one) && one.v.startsWith(value))) return true
-          const each = value.split(' ')
-          return (
-            each.length > 1 &&
-            each.every((word) => strings.some(({ p, v }) => anywhere.has(p) && v.startsWith(word)))
-          )
-        })
-      return modifier === 'not' ? opposite(isSaid) : isSaid
-    }
+  const texts = values.map(unescapeValue).filter((text) => comparedText(text) !== '')
+  if (modifier === 'contains' || modifier === 'text' || modifier === 'ew') {
+    return partDecision(scene, ps, texts, modifier === 'ew')
+  }
+  const anywhere = new Set([...ps, ...[...ps].map((p) => keys.words(p))])
+  const wanted = texts.map((text) => wordsOf(text, condition.code))
+  const isSaid = ({ strings }: HeldRow) =>
+    wanted.some((words) =>
+      words.every((word) => strings.some(({ p, v }) => anywhere.has(p) && v.startsWith(word))),
+    )
+  return modifier === 'not' ? opposite(isSaid) : isSaid
+}
+
+/** Anywhere in a value, or at its end. */
+function partDecision(
+  { keys }: Scene,
+  ps: Parameters,
+  texts: readonly string[],
+  isAtEnd: boolean,
+): Decision {
+  const all = new Set([...ps, ...[...ps].map((p) => keys.chunks(p))])
+  const wanted = texts.map((text) => windowsOf(comparedText(text)))
+  return ({ strings }) => {
+    const own = strings.filter(({ p }) => all.has(p))
+    return wanted.some((windows) =>
+      windows.every((window, i) =>
+        isAtEnd && i === windows.length - 1
+          ? own.some(({ v }) => v.endsWith(window))
+          : own.some(({ v }) => v.includes(window)),
+      ),
+    )
   }
 }
 

@@ -1,6 +1,7 @@
 /** String parameters: ranges of `idx_string`, whose values are normalised and ordered bytewise. */
 
-import { normaliseString } from '../../../fhir/values.ts'
+import { tooCostly } from '../../../errors.ts'
+import { comparedText, comparedWords, windowsOf } from '../../../fhir/searched-text.ts'
 import type { Condition } from '../../../query/search-request.ts'
 import { unescapeValue } from '../../../query/values.ts'
 import type { Bind } from '../../rows/side-rows.ts'
@@ -10,7 +11,7 @@ import type { Matches, Test } from './test.ts'
 /** No text sorts behind a prefix followed by this, bytewise. */
 const LAST = '\u{10ffff}'
 
-/** Some part starts with the value, or each word of the value starts some word of an element. */
+/** Each word of the value starts some word of the resource's values of the parameter. */
 export function stringTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
   const { modifier, values } = condition
   if (modifier === 'missing') {
@@ -20,42 +21,61 @@ export function stringTest(scene: Scene, ps: readonly bigint[], condition: Condi
       return isMissing(values) ? `not ${exists}` : exists
     })
   }
-  const texts = values.map(unescapeValue).filter((text) => normaliseString(text) !== '')
+  const texts = values.map(unescapeValue).filter((text) => comparedText(text) !== '')
   if (modifier === 'exact') {
     return { kind: 'keys', any: texts.flatMap((text) => ps.map((p) => scene.keys.uri(p, text))) }
   }
-  const alternative = ALTERNATIVES.get(modifier) ?? words
   if (texts.length === 0) return filter(() => (modifier === 'not' ? 'true' : 'false'))
-  const isSteady =
-    modifier === undefined && texts.every((text) => !normaliseString(text).includes(' '))
+  const alternative = ALTERNATIVES.get(modifier)
+  if (alternative !== undefined) {
+    return {
+      kind: 'ids',
+      ids: (bind) => texts.map((text) => alternative(scene, ps, text, bind)).join(' union '),
+    }
+  }
+  const wanted = texts.map((text) => wordsOf(text, condition.code))
   const test: Test = {
     kind: 'ids',
-    ids: (bind) => texts.map((text) => alternative(scene, ps, text, bind)).join(' union '),
-    ...(modifier === undefined ? { expected: expectedOf(texts) } : {}),
-    isSteady,
+    ids: (bind) => wanted.map((words) => wordsSql(scene, ps, words, bind)).join(' union '),
+    ...(modifier === undefined ? { expected: expectedOf(wanted) } : {}),
+    isSteady: modifier === undefined && wanted.every((words) => words.length === 1),
   }
   return modifier === 'not' ? filter((bind) => `not (${sqlOf(test, bind)})`) : test
 }
 
+const MOST_WORDS = 200
+
+/** Errors: 400 too-costly for a text of more words than a statement can look for. */
+export function wordsOf(text: string, code: string): readonly string[] {
+  const words = comparedWords(text)
+  if (words.length <= MOST_WORDS) return words
+  throw tooCostly(`A text that is searched may have ${MOST_WORDS} words`, code)
+}
+
 /** Each value by the rarest of its words. */
 function expectedOf(
-  texts: readonly string[],
+  values: readonly (readonly string[])[],
 ): (statistics: Pick<Matches, 'startingWith'>) => number {
-  const values = texts.map((text) => normaliseString(text).split(' '))
   return (statistics) =>
     values
       .map((words) => Math.min(...words.map((word) => statistics.startingWith(word))))
       .reduce((sum, rows) => sum + rows, 0)
 }
 
-function words({ keys, project }: Scene, ps: readonly bigint[], text: string, bind: Bind): string {
-  const value = normaliseString(text)
-  const whole = startsWith(project, ps, value, bind)
-  if (!value.includes(' ')) return whole
-  const anywhere = [...ps, ...ps.map((p) => keys.words(p))]
-  const each = [...new Set(value.split(' '))]
-  const rows = each.length > MAX_JOINED ? intersected : joined
-  return `${whole} union (${rows(project, anywhere, each, bind)})`
+function wordsSql(
+  { keys, project }: Scene,
+  ps: readonly bigint[],
+  words: readonly string[],
+  bind: Bind,
+): string {
+  const later = ps.map((p) => keys.words(p))
+  const [first = '', ...others] = words
+  if (others.length === 0) {
+    // PostgreSQL expects many rows of two parameters at once, and would begin elsewhere.
+    return [ps, later].map((some) => startsWith(project, some, first, bind)).join(' union all ')
+  }
+  const rows = words.length > MAX_JOINED ? intersected : joined
+  return `(${rows(project, [...ps, ...later], words, bind)})`
 }
 
 /** From here on the orders to join them in are too many to weigh. */
@@ -96,12 +116,12 @@ function startsWith(project: number, ps: readonly bigint[], value: string, bind:
   return `${select(project, ps, bind)} and ${prefixSql('s', value, bind)}`
 }
 
-/** `value` is normalised. */
+/** `value` is compared text. */
 export function prefixSql(alias: string, value: string, bind: Bind): string {
   return `${alias}.v >= ${bind(value, 'text')} and ${alias}.v < ${bind(value + LAST, 'text')}`
 }
 
-/** Anywhere in a row of `p`; `text` is as the caller wrote it. */
+/** Anywhere in a value; `text` is as the caller wrote it. */
 export function containsTest(scene: Scene, ps: readonly bigint[], texts: readonly string[]): Test {
   return {
     kind: 'ids',
@@ -110,22 +130,36 @@ export function containsTest(scene: Scene, ps: readonly bigint[], texts: readonl
 }
 
 function inside(scene: Scene, ps: readonly bigint[], text: string, bind: Bind): string {
-  return like(scene, ps, `%${escapeLike(text)}%`, bind)
+  const windows = windowsOf(comparedText(text))
+  return intersection(windows.map((window) => like(scene, ps, `%${escapeLike(window)}%`, bind)))
 }
 
 function atEnd(scene: Scene, ps: readonly bigint[], text: string, bind: Bind): string {
-  return like(scene, ps, `%${escapeLike(text)}`, bind)
+  const windows = windowsOf(comparedText(text))
+  const last = escapeLike(windows.at(-1) ?? '')
+  const before = windows.slice(0, -1).map((window) => `%${escapeLike(window)}%`)
+  return intersection([...before, `%${last}`].map((pattern) => like(scene, ps, pattern, bind)))
+}
+
+function intersection(selects: readonly string[]): string {
+  return selects.length === 1 ? selects.join() : `(${selects.join(' intersect ')})`
 }
 
 function escapeLike(text: string): string {
-  return normaliseString(text).replace(/[\\%_]/g, '\\$&')
+  return text.replace(/[\\%_]/g, '\\$&')
 }
 
-function like({ project }: Scene, ps: readonly bigint[], pattern: string, bind: Bind): string {
-  return `${select(project, ps, bind)} and s.v like ${bind(pattern, 'text')}`
+function like(
+  { keys, project }: Scene,
+  ps: readonly bigint[],
+  pattern: string,
+  bind: Bind,
+): string {
+  const all = [...ps, ...ps.map((p) => keys.chunks(p))]
+  return `${select(project, all, bind)} and s.v like ${bind(pattern, 'text')}`
 }
 
-const ALTERNATIVES = new Map<string | undefined, typeof words>([
+const ALTERNATIVES = new Map<string | undefined, typeof inside>([
   ['contains', inside],
   ['text', inside],
   ['ew', atEnd],
