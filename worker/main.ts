@@ -133,7 +133,7 @@ function startExecutors({ config, log }: Services): Promise<Executors> {
     log,
     maxExecutors: executorsWithin(memoryMb),
     memoryMb,
-    spares: 1,
+    spares: 2,
     isolatesPerBot: Math.max(4, availableParallelism()),
   })
 }

@@ -251,7 +251,7 @@ function withSlash(url: string): string {
 
 const MB = 1024 * 1024
 /** A larger budget is somebody's decision. */
-const MOST_MEMORY_MB = 2048
+const MOST_MEMORY_MB = 8192
 
 /** The limit of the container (cgroup), or half of a machine that is shared with others; 2 GB at most. */
 export function defaultMemoryMb(total = totalmem(), limit = process.constrainedMemory()): number {

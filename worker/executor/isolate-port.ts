@@ -6,7 +6,8 @@ import type { ProcessorShare } from './processor-share.ts'
 
 export interface IsolatePort {
   readonly ivm: typeof ivm
-  readonly guest: GuestCode
+  /** Set before the first run. */
+  guest: GuestCode
   readonly share: ProcessorShare
   call(run: number, call: number, kind: CallKind, payload: string): void
   log(run: number, text: string): void

@@ -1,16 +1,15 @@
 /**
  * The executor: a child process of the worker that runs the bots of one project and holds nothing of value.
- * It has no environment, no credentials and may read its own code only. Frames come in and go out on file
+ * It has no environment, no credentials and may read hardly a file. Frames come in and go out on file
  * descriptor 3; the arguments are the paths of isolated-vm's addon, because its own loader would probe
  * files that this process may not read, and of `@medplum/core`, and the number of isolates there is memory for.
  */
-import { createRequire } from 'node:module'
 import { Socket } from 'node:net'
 import type ivm from 'isolated-vm'
 import { BotCode } from './bot-code.ts'
 import { CoreLibrary } from './core-library.ts'
 import { type Frame, FrameReader, writeFrame } from './frames.ts'
-import { readGuestCode } from './guest-code.ts'
+import { GuestCode } from './guest-code.ts'
 import type { BotIsolate } from './isolate.ts'
 import type { IsolatePort, RunEnd } from './isolate-port.ts'
 import type { FromExecutor, RunMessage, ToExecutor } from './messages.ts'
@@ -32,12 +31,12 @@ let hearing: NodeJS.Immediate | undefined
 let watch: NodeJS.Timeout | undefined
 
 const library = loadAddon(process.argv[2] ?? '')
-const core = new CoreLibrary(library, process.argv[3] ?? '')
+const core = new CoreLibrary(process.argv[3] ?? '')
 const share = new ProcessorShare()
 const port: IsolatePort = {
   ivm: library,
   share,
-  guest: await readGuestCode(library, new URL('guest/', import.meta.url)),
+  guest: new GuestCode(library, '', ''),
   call: (run, call, kind, payload) => say({ t: 'call', run, call, kind }, payload),
   log: (run, text) => say({ t: 'log', run }, text),
   fatal(run, failure) {
@@ -57,10 +56,6 @@ pipe.on('data', (chunk: Buffer) => {
 // Without a worker there is no work. `exit` would wait for threads that may never end.
 pipe.on('close', die)
 pipe.on('error', die)
-setInterval(beat, BEAT_MS)
-// The first isolate sets up V8's threads and tables, before anybody waits.
-warm.warmUp()
-beat()
 
 // In order, but not in one go: isolates for many runs at once take long enough to miss a beat.
 function hearAll(): void {
@@ -76,6 +71,9 @@ function hearAll(): void {
 
 function hear({ header, parts: [first = '', second] }: Frame<ToExecutor>): void {
   switch (header.t) {
+    case 'guest':
+      begin(first, second ?? '')
+      return
     case 'run':
       start(header, first, second)
       return
@@ -94,6 +92,14 @@ function hear({ header, parts: [first = '', second] }: Frame<ToExecutor>): void 
     default:
       header satisfies never
   }
+}
+
+function begin(source: string, cache: string): void {
+  port.guest = new GuestCode(library, source, cache)
+  const made = port.guest.warmUp()
+  if (made !== undefined) say({ t: 'cache' }, made)
+  setInterval(beat, BEAT_MS)
+  beat()
 }
 
 function start(message: RunMessage, event: string, input: string | undefined): void {
@@ -150,8 +156,10 @@ function withinBytes(text: string, limit: number): string {
 }
 
 function loadAddon(path: string): typeof ivm {
-  const addon: { readonly ivm: typeof ivm } = createRequire(import.meta.url)(path)
-  return addon.ivm
+  const addon: { exports: { ivm?: typeof ivm } } = { exports: {} }
+  process.dlopen(addon, path)
+  if (addon.exports.ivm === undefined) throw new Error('This is no addon of isolates')
+  return addon.exports.ivm
 }
 
 function die(): void {

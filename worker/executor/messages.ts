@@ -22,6 +22,11 @@ export interface Limits {
   readonly logBytes: number
 }
 
+/** [source, cache]: the first of all; `cache` is empty where none has been made yet. */
+export interface GuestMessage {
+  readonly t: 'guest'
+}
+
 /** [code]: precedes the first run of that code on this pipe. */
 export interface CodeMessage {
   readonly t: 'code'
@@ -65,7 +70,13 @@ export interface CancelMessage {
   readonly run: number
 }
 
-export type ToExecutor = CodeMessage | ForgetMessage | RunMessage | ReplyMessage | CancelMessage
+export type ToExecutor =
+  | GuestMessage
+  | CodeMessage
+  | ForgetMessage
+  | RunMessage
+  | ReplyMessage
+  | CancelMessage
 
 /** [payload] */
 export interface CallMessage {
@@ -114,6 +125,11 @@ export interface RestMessage {
   readonly isResting: boolean
 }
 
+/** [cache]: the code cache of the guest; said once, before the first beat, by an executor that was given none. */
+export interface CacheMessage {
+  readonly t: 'cache'
+}
+
 /** Each second, and once at the start: the event loop of the executor turns. */
 export interface BeatMessage {
   readonly t: 'beat'
@@ -121,6 +137,7 @@ export interface BeatMessage {
 }
 
 export type FromExecutor =
+  | CacheMessage
   | CallMessage
   | DoneMessage
   | LogMessage

@@ -8,7 +8,6 @@ import type { RunMessage } from './messages.ts'
 
 const MAX_RUNS = 1000
 const RUNS_BETWEEN_HEAP_CHECKS = 50
-const WARM_UP_MB = 16
 const IDLE_MS = 10 * 60_000
 /** More than these of a bot are kept as long as its runs come many at a time: each costs 2 MB. */
 const IDLE_PER_BOT = 4
@@ -37,11 +36,6 @@ export class WarmIsolates {
 
   get idleCount(): number {
     return this.#count
-  }
-
-  /** Builds an isolate and drops it: the first one of a process takes longest. */
-  warmUp(): void {
-    new BotIsolate(this.#port, WARM_UP_MB).dispose()
   }
 
   /** A warm isolate of this bot version and membership, or a new one. */

@@ -6,6 +6,7 @@
  * nobody knows whose fault it was, each run is repeated once, alone, and the guilty one shows itself. A run
  * that may have had an effect is never repeated.
  */
+import { availableParallelism } from 'node:os'
 import { unavailable } from '../../../shared/errors.ts'
 import type { Logger } from '../../../shared/log.ts'
 import { type ActiveRun, type Death, type Ended, type Host, remainingMs } from '../active-run.ts'
@@ -48,13 +49,15 @@ const MAX_AGE_MS = 60 * 60_000
 const MAX_REPEATS = 2
 /** How long a project may wait for an executor while all are busy with others. */
 const TURN_MS = 250
+/** Executors that are started for projects at a time: a crowd of starts would all be late. */
+const BINDING_AT_ONCE = Math.max(2, availableParallelism())
 /** Less is not worth a start. */
 const SHORTEST_REPEAT_MS = 20
 
 /** The worker's own part of its memory, with a spare. */
 const WORKER_MB = 250
-/** The memory of an idle bound executor, without the pages that all share. */
-const EXECUTOR_MB = 34
+/** Measured memory of an idle bound executor, its part of what all share included, with a margin. */
+const EXECUTOR_MB = 20
 const FEWEST_EXECUTORS = 2
 /** The executors' own memory, as a part of the worker's, from which on hardly a run is added. */
 const TOO_MUCH = 1
@@ -219,7 +222,7 @@ export class Executors {
 
   /** Gives the tenant a spare, unless all executors are busy with others; then it waits. */
   async #bind(tenant: Tenant): Promise<void> {
-    if (this.#binding.has(tenant) || !this.#hasRoom()) return
+    if (this.#binding.has(tenant) || this.#isStartingEnough || !this.#hasRoom()) return
     this.#binding.add(tenant)
     try {
       const executor = await this.#spares.take()
@@ -236,11 +239,17 @@ export class Executors {
     } finally {
       this.#binding.delete(tenant)
       tenant.pump()
+      this.#bindWaiting()
     }
+  }
+
+  get #isStartingEnough(): boolean {
+    return this.#binding.size >= BINDING_AT_ONCE
   }
 
   /** Binds executors for waiting Projects, the longest wait first. */
   #bindWaiting(): void {
+    if (this.#isStartingEnough) return
     const missing = this.#missing()
     missing.sort((a, b) => (a.missesSince ?? 0) - (b.missesSince ?? 0))
     for (const tenant of missing) void this.#bind(tenant)
@@ -272,6 +281,7 @@ export class Executors {
    */
   #rotate(): void {
     this.#bindWaiting()
+    if (this.#isStartingEnough) return
     const since = Date.now() - TURN_MS
     if (!this.#missing().some(({ missesSince = since }) => missesSince < since)) return
     const [longest] = this.#bound()

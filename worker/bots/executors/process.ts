@@ -3,20 +3,20 @@
  * It is killed, never asked to stop: its threads may be past listening.
  */
 import { type ChildProcess, spawn } from 'node:child_process'
-import { readdirSync, readFileSync } from 'node:fs'
-import { createRequire, stripTypeScriptTypes } from 'node:module'
+import { readFileSync } from 'node:fs'
+import { createRequire } from 'node:module'
 import { platform } from 'node:process'
 import type { Duplex } from 'node:stream'
-import { fileURLToPath, pathToFileURL } from 'node:url'
+import { fileURLToPath } from 'node:url'
 import { type Frame, FrameReader, writeFrame } from '../../executor/frames.ts'
 import type { FromExecutor, ToExecutor } from '../../executor/messages.ts'
 import { type ActiveRun, answerCall, type Death, type Ended, remainingMs } from '../active-run.ts'
 import type { BotRun } from '../run-result.ts'
 import { stepBehindOnceBusy } from './priority.ts'
+import { executorFiles, guestCache, guestSource, keepGuestCache } from './sources.ts'
 
-const FOLDER = fileURLToPath(new URL('../../executor/', import.meta.url))
+const BOOT = fileURLToPath(new URL('../../executor/boot.cjs', import.meta.url))
 const CORE = createRequire(import.meta.url).resolve('@medplum/core')
-const PACKAGE = fileURLToPath(new URL('../../../package.json', import.meta.url))
 /** An executor that has nothing to do for so long has lost its beat: two are missing. */
 const BEATS_MISSING_MS = 3000
 /** A busy machine takes seconds to start a process. */
@@ -60,11 +60,11 @@ export class ExecutorProcess {
   constructor(mostIsolates = Number.POSITIVE_INFINITY) {
     this.#child = spawn(process.execPath, executorArguments(mostIsolates), {
       env: {},
-      cwd: FOLDER,
+      cwd: '/',
       stdio: ['pipe', 'ignore', 'pipe', 'pipe'],
     })
     // A child that ends at once does not read it; its exit is heard below.
-    this.#child.stdin?.on('error', () => {}).end(executorSources())
+    this.#child.stdin?.on('error', () => {}).end(executorFiles())
     // `stdio` above makes the fourth a pipe, which Node opens in both directions.
     this.#pipe = this.#child.stdio[3] as Duplex
     const ready = Promise.withResolvers<void>()
@@ -98,6 +98,7 @@ export class ExecutorProcess {
     this.#child.on('exit', (code, signal) => onEnd(signal ?? code))
     this.#child.on('error', onEnd)
     this.ready.catch(() => {})
+    this.#say({ t: 'guest' }, guestSource(), guestCache())
   }
 
   /** How many it was given so far. */
@@ -242,6 +243,10 @@ export class ExecutorProcess {
       case 'beat':
         this.isolates = header.isolates
         return
+      case 'cache':
+        // Whoever has run code of bots is not believed.
+        if (this.#lastRun === 0) keepGuestCache(first)
+        return
       default:
         header satisfies never
     }
@@ -269,40 +274,18 @@ function rest(run: ActiveRun, isResting: boolean): void {
 function executorArguments(mostIsolates: number): string[] {
   const addon = addonPath()
   return [
-    // Without it V8 refuses the code caches made at run time.
-    '--no-node-snapshot',
-    // A file that does not come from the worker would cost a start twice the processor time.
-    '--no-experimental-strip-types',
     '--permission',
     '--allow-addons',
-    `--allow-fs-read=${FOLDER}`,
-    `--allow-fs-read=${PACKAGE}`,
+    `--allow-fs-read=${BOOT}`,
     `--allow-fs-read=${addon}`,
     `--allow-fs-read=${CORE}`,
     '--disable-warning=ExperimentalWarning',
     '--disable-warning=SecurityWarning',
-    `${FOLDER}boot.mjs`,
+    BOOT,
     addon,
     CORE,
     String(mostIsolates),
   ]
-}
-
-let strippedSources: string | undefined
-
-/** The files of the executor by URL, as JavaScript in JSON; see boot.mjs. */
-function executorSources(): string {
-  strippedSources ??= JSON.stringify(
-    Object.fromEntries(
-      readdirSync(FOLDER)
-        .filter((name) => name.endsWith('.ts'))
-        .map((name) => [
-          pathToFileURL(`${FOLDER}${name}`).href,
-          stripTypeScriptTypes(readFileSync(`${FOLDER}${name}`, 'utf8')),
-        ]),
-    ),
-  )
-  return strippedSources
 }
 
 let foundAddon: string | undefined

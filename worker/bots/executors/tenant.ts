@@ -19,6 +19,8 @@ interface Waiting {
   readonly since: number
   readonly active: ActiveRun
   readonly resolve: (ended: Ended | undefined) => void
+  /** It waits for an executor and lends its place meanwhile. */
+  rests: boolean
 }
 
 export class Tenant {
@@ -58,10 +60,14 @@ export class Tenant {
   /** Resolves with the end of the run, or undefined when it was cancelled before it started. */
   run(active: ActiveRun): Promise<Ended | undefined> {
     const { promise, resolve } = Promise.withResolvers<Ended | undefined>()
-    const waiting = { since: Date.now(), active, resolve }
+    const waiting: Waiting = { since: Date.now(), active, resolve, rests: false }
     this.#waiting.push(waiting)
     this.pump()
     if (this.#waiting.includes(waiting)) {
+      if (!this.executor?.isAlive) {
+        waiting.rests = true
+        active.onRest(true)
+      }
       const onAbort = () => {
         const at = this.#waiting.indexOf(waiting)
         if (at < 0) return
@@ -107,13 +113,14 @@ export class Tenant {
     if (old.active.size === 0) old.kill({ cause: 'closed' })
   }
 
-  async #start(executor: ExecutorProcess, { active, resolve }: Waiting) {
+  async #start(executor: ExecutorProcess, { active, resolve, rests }: Waiting) {
     const { botKey, depth = 0 } = active.run
     const { onRest } = active
     this.#active++
     count(this.#byDepth, depth, 1)
     count(this.#running, botKey, 1)
     this.lastUsedAt = Date.now()
+    if (rests) onRest(false)
     // Named first, as the end of a run is.
     const onRestHere: ActiveRun['onRest'] = (isResting) => {
       count(this.#running, botKey, isResting ? -1 : 1)
