@@ -4,6 +4,7 @@ import { writeFeatures } from '../shared/api/write-features.ts'
 import { type Config, readConfig } from '../shared/config/config.ts'
 import { createLogger } from '../shared/log.ts'
 import { openDatabase } from '../shared/platform/postgres/database.ts'
+import { connectionRefusal } from '../shared/platform/postgres/refusal.ts'
 import { migrate } from '../shared/store/migrate.ts'
 import { openRepository } from '../shared/store/open-repository.ts'
 import { isSeeded, seed, superAdminOf } from './seed.ts'
@@ -28,7 +29,9 @@ if (import.meta.main) {
     const isFirst = await prepare(config)
     console.log(isFirst ? `Migrated; the super admin is ${config.superAdminEmail}` : 'Migrated')
   } catch (error) {
-    console.error(error instanceof Error ? error.message : error)
+    const refusal = connectionRefusal(error)
+    const reason = error instanceof Error ? error.message : error
+    console.error(refusal ? `PostgreSQL refuses the connection: ${refusal}` : reason)
     process.exitCode = 1
   }
 }

@@ -117,8 +117,11 @@ async function openStores(folder: string, env: NodeJS.ProcessEnv): Promise<void>
     )
   }
   await Promise.all(local)
-  const { databaseUrl, redisUrl, redisTlsInsecure } = readConfig(env)
-  await Promise.all([requireDatabase(databaseUrl), requireRedis(redisUrl, redisTlsInsecure)])
+  const { databaseUrl, databaseTlsInsecure, redisUrl, redisTlsInsecure } = readConfig(env)
+  await Promise.all([
+    requireDatabase(databaseUrl, databaseTlsInsecure),
+    requireRedis(redisUrl, redisTlsInsecure),
+  ])
 }
 
 /** Migrates and seeds; true when the super admin was made now, with the credentials that are kept. */

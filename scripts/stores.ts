@@ -1,17 +1,21 @@
 /** Are PostgreSQL and Redis there? Asked once before anything is started upon them. */
 import { Redis } from 'ioredis'
 import { Client } from 'pg'
+import { connectionRefusal } from '../shared/platform/postgres/refusal.ts'
 
 /** Throws with one sentence that names the place, never the password. */
-export async function requireDatabase(url: string): Promise<void> {
-  const client = new Client({ connectionString: url, connectionTimeoutMillis: 5000 })
+export async function requireDatabase(url: string, isTlsInsecure: boolean): Promise<void> {
+  const client = new Client({
+    ...(isTlsInsecure ? { ssl: { rejectUnauthorized: false } } : {}),
+    connectionString: url,
+    connectionTimeoutMillis: 5000,
+  })
   client.on('error', () => undefined)
   try {
     await client.connect()
   } catch (error) {
-    throw new Error(
-      `PostgreSQL at ${placeOf(url)} cannot be used: ${reasonOf(error)}; see DATABASE_URL`,
-    )
+    const reason = connectionRefusal(error) ?? `${reasonOf(error)}; see DATABASE_URL`
+    throw new Error(`PostgreSQL at ${placeOf(url)} cannot be used: ${reason}`)
   } finally {
     await client.end().catch(() => undefined)
   }

@@ -14,6 +14,7 @@ import { openProgramRights } from './identity/program-rights.ts'
 import { openSigningKeys } from './identity/signing-keys.ts'
 import type { Logger } from './log.ts'
 import { type Database, openDatabase } from './platform/postgres/database.ts'
+import { connectionRefusal } from './platform/postgres/refusal.ts'
 import { createAnnouncer } from './platform/queue/changes.ts'
 import { openQueues } from './platform/queue/queue.ts'
 import { createLimiter } from './platform/redis/limiter.ts'
@@ -85,9 +86,9 @@ async function untilAnswering(database: Database, log: Logger): Promise<void> {
       await database.ping()
       return
     } catch (error) {
-      const reason = refusalOf(error)
+      const reason = connectionRefusal(error)
       if (reason !== undefined) {
-        throw new StartError(`PostgreSQL refuses the connection: ${reason}; look at DATABASE_URL`)
+        throw new StartError(`PostgreSQL refuses the connection: ${reason}`)
       }
       if (Date.now() >= deadline) {
         throw new StartError('PostgreSQL does not answer; look at DATABASE_URL')
@@ -96,13 +97,6 @@ async function untilAnswering(database: Database, log: Logger): Promise<void> {
       await delay(RETRY_MS)
     }
   }
-}
-
-/** Waiting does not help against SQLSTATE class 28, a wrong account, and 3D000, no such database. */
-function refusalOf(error: unknown): string | undefined {
-  const cause = error instanceof Error && error.cause !== undefined ? error.cause : error
-  if (!(cause instanceof Error && 'code' in cause)) return undefined
-  return /^(28...|3D000)$/.test(String(cause.code)) ? cause.message : undefined
 }
 
 async function requireTables(database: Database): Promise<void> {

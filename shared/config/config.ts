@@ -15,6 +15,7 @@ export interface Config {
   /** Ends in a slash; every absolute URL of an answer starts with it. */
   readonly baseUrl: string
   readonly databaseUrl: string
+  readonly databaseTlsInsecure: boolean
   readonly databasePool: number
   readonly redisUrl: string
   readonly redisTlsInsecure: boolean
@@ -155,6 +156,7 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
 function backends(read: Reader, baseUrl: string, dataDir: string) {
   return {
     databaseUrl: read.required('DATABASE_URL'),
+    databaseTlsInsecure: read.flag('DATABASE_TLS_INSECURE', false),
     databasePool: read.whole('DATABASE_POOL', 10, 5, 500),
     redisUrl: read.required('REDIS_URL'),
     redisTlsInsecure: read.flag('REDIS_TLS_INSECURE', false),

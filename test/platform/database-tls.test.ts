@@ -1,7 +1,10 @@
 /** A hosted PostgreSQL demands TLS, with a certificate of its own: what is written and read in blocks goes through it, too. */
+import { spawn } from 'node:child_process'
 import { randomUUID } from 'node:crypto'
-import { chownSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { once } from 'node:events'
+import { chownSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { text } from 'node:stream/consumers'
 import t from 'tap'
 import { temporaryFolder } from '../../scripts/account.ts'
 import { prepare } from '../../scripts/migrate.ts'
@@ -31,12 +34,9 @@ t.teardown(async () => {
   rmSync(folder, { recursive: true, force: true })
 })
 await turnTlsOn()
-const url = `${postgres.url}?sslmode=no-verify`
-await prepare(readConfig({ ...process.env, DATABASE_URL: url }))
-const botica = await openBotica(t, {
-  worker: true,
-  env: { DATABASE_URL: url, EXPORT_COMPRESSION_LEVEL: '0' },
-})
+const env = { DATABASE_URL: postgres.url, DATABASE_TLS_INSECURE: 'true' }
+await prepare(readConfig({ ...process.env, ...env }))
+const botica = await openBotica(t, { worker: true, env: { ...env, EXPORT_COMPRESSION_LEVEL: '0' } })
 const { admin } = botica
 const { database } = botica.services
 
@@ -51,6 +51,8 @@ async function turnTlsOn(): Promise<void> {
     writeFileSync(join(data, name), text, { mode: 0o600 })
     chownSync(join(data, name), uid, gid)
   }
+  const rules = join(data, 'pg_hba.conf')
+  writeFileSync(rules, readFileSync(rules, 'utf8').replaceAll(/^host /gm, 'hostssl '))
   const log = createLogger('silent', 'script')
   const plain = openDatabase({ databaseUrl: postgres.url, databasePool: 1 }, log)
   const ask = <Row extends object>(text: string) => plain.query<Row>({ text, values: [] })
@@ -96,4 +98,32 @@ t.test('what is imported is exported as it was, and every connection is encrypte
     open.filter(({ ssl }) => !ssl),
     [],
   )
+})
+
+/** What the release step says, and its exit code. */
+async function release(settings: Readonly<Record<string, string>>) {
+  const child = spawn(process.execPath, ['scripts/migrate.ts'], {
+    env: { ...process.env, ...settings },
+    stdio: ['ignore', 'ignore', 'pipe'],
+  })
+  const [said, [code]] = await Promise.all([text(child.stderr), once(child, 'close')])
+  return { said, code }
+}
+
+t.test('a release that fails on TLS says which setting mends it', async (t) => {
+  const cases: readonly (readonly [string, Readonly<Record<string, string>>, RegExp])[] = [
+    ['without TLS', {}, /takes encrypted connections only; set DATABASE_TLS_INSECURE=true/],
+    [
+      'with a certificate that is checked',
+      { DATABASE_URL: `${postgres.url}?sslmode=verify-full` },
+      /certificate cannot be checked \(DEPTH_ZERO_SELF_SIGNED_CERT\); DATABASE_TLS_INSECURE=true/,
+    ],
+  ]
+  for (const [name, settings, sentence] of cases) {
+    const { said, code } = await release({ DATABASE_URL: postgres.url, ...settings })
+    t.equal(code, 1, name)
+    t.match(said, sentence, name)
+    t.notMatch(said, /\n\s+at |postgres:\/\//, name)
+  }
+  t.match(await release(env), { code: 0, said: '' })
 })

@@ -45,9 +45,12 @@ const SILENCE_MS = STATEMENT_TIMEOUT_MS + 5000
 const LOCK_TIMEOUT_MS = 3000
 const ACQUIRE_TIMEOUT_MS = 5000
 
+type DatabaseConfig = Pick<Config, 'databaseUrl' | 'databasePool'> &
+  Partial<Pick<Config, 'databaseTlsInsecure'>>
+
 /** Opens no connection yet: the first statement does, and every later one heals the pool. */
 export function openDatabase(
-  config: Pick<Config, 'databaseUrl' | 'databasePool'>,
+  config: DatabaseConfig,
   log: Logger,
   silenceMs = SILENCE_MS,
 ): Database {
@@ -66,14 +69,12 @@ class PooledDatabase implements Database {
   #roundTrips = 0
   #isAway = false
 
-  constructor(
-    config: Pick<Config, 'databaseUrl' | 'databasePool'>,
-    log: Logger,
-    silenceMs: number,
-  ) {
+  constructor(config: DatabaseConfig, log: Logger, silenceMs: number) {
     // knex's types do not know all that it hands on to pg.
     const settings = {
       connectionString: config.databaseUrl,
+      // pg reads the URL last: what it says of TLS goes first.
+      ...(config.databaseTlsInsecure ? { ssl: { rejectUnauthorized: false } } : {}),
       application_name: 'botica',
       // A search holds ways that it may not take; their cost alone would have it compiled, for 0.1 s and more.
       options: '-c jit=off',
