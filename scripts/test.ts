@@ -50,7 +50,7 @@ async function main(folder: string): Promise<number> {
     LOG_LEVEL: process.env.LOG_LEVEL ?? 'silent',
     TEST_DEPTH: options.full ? 'full' : 'slice',
     TEST_SEED: seed,
-    WAITS: JSON.stringify({ sweepMs: 1000, retryMs: 100, passwordCost: 12 }),
+    WAITS: JSON.stringify({ drainMs: 0, sweepMs: 1000, retryMs: 100, passwordCost: 12 }),
     ...compileCache(),
   }
   const [postgres, redis] = await Promise.all([databaseUrl(folder), redisUrl(folder)])

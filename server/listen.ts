@@ -8,6 +8,7 @@ import {
   type ServerResponse,
 } from 'node:http'
 import type { AddressInfo, Socket } from 'node:net'
+import { setTimeout as delay } from 'node:timers/promises'
 import { EVENT_STREAM } from '../shared/request/reply.ts'
 import type { Services } from '../shared/services.ts'
 import { createApp } from './app.ts'
@@ -19,14 +20,17 @@ export interface Listening {
   readonly port: number
   /** Callers of bots that still run get the address of the result. */
   sendAway(): void
-  /** Resolves when the last answer is sent, or after `patienceMs` with what is left cut off. */
-  stop(patienceMs: number): Promise<void>
+  /**
+   * Takes requests for `drainMs` more, whose answers close their connections, then refuses new connections.
+   * Resolves when the last answer is sent, or after `patienceMs` with what is left cut off.
+   */
+  stop(patienceMs: number, drainMs?: number): Promise<void>
 }
 
 /** Room for a URL of 32 KiB, which the app itself judges. */
 const MAX_HEADER_BYTES = 65_536
-/** Above the idle time of common load balancers, so that they close first. */
-const KEEP_ALIVE_MS = 75_000
+/** Above the idle time of common load balancers, Heroku's router with its 90 s included, so that they close first. */
+const KEEP_ALIVE_MS = 95_000
 /** The largest upload over a slow line; Node's own 5 minutes would cut it off. */
 const REQUEST_MS = 3_600_000
 const HEADER_LOOKS = 6
@@ -80,11 +84,14 @@ export async function listen(services: Services, port: number): Promise<Listenin
       services.queues.sendAway()
       largeBodies.sendAway()
     },
-    async stop(patienceMs) {
+    async stop(patienceMs, drainMs = 0) {
       stopping = true
-      const closed = new Promise<void>((resolve) => server.close(() => resolve()))
-      dismiss(connections)
+      announceEnd(connections)
       await sockets.close()
+      // A router goes on sending to a process until it has heard that the process is about to leave.
+      if (drainMs > 0) await delay(drainMs)
+      const closed = new Promise<void>((resolve) => server.close(() => resolve()))
+      endIdle(connections)
       const timer = setTimeout(() => server.closeAllConnections(), patienceMs)
       await closed
       clearTimeout(timer)
@@ -93,17 +100,20 @@ export async function listen(services: Services, port: number): Promise<Listenin
   }
 }
 
-/** Ends connections without a request; the others end with their answers. */
-function dismiss(connections: Connections): void {
-  // Node's own closeIdleConnections spares a connection that has not sent a request yet.
-  for (const [socket, running] of connections) {
-    if (running.size === 0) socket.destroy()
+/** Connections with a request end with its answer, which says so where its head is not sent yet. */
+function announceEnd(connections: Connections): void {
+  for (const running of connections.values()) {
     for (const res of running) {
       if (!res.headersSent) res.setHeader('Connection', 'close')
       // A stream of events has no end of its own; its receiver connects again.
       else if (res.getHeader('Content-Type') === EVENT_STREAM) res.end()
     }
   }
+}
+
+/** Node's own closeIdleConnections spares a connection that has not sent a request yet. */
+function endIdle(connections: Connections): void {
+  for (const [socket, running] of connections) if (running.size === 0) socket.destroy()
 }
 
 function optionsOf(idleMs: number): ServerOptions {

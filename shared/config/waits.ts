@@ -6,6 +6,8 @@
 export interface Waits {
   /** A process that starts waits so long for PostgreSQL and for Redis. */
   readonly startMs: number
+  /** After SIGTERM a web process takes requests for so long. */
+  readonly drainMs: number
   /** A session that was read is used so long; from half of that time on it is read again. */
   readonly sessionMs: number
   /**
@@ -23,6 +25,7 @@ export interface Waits {
 
 const DEFAULTS: Waits = {
   startMs: 30_000,
+  drainMs: 3000,
   sessionMs: 4000,
   indexMs: 6000,
   sweepMs: 10_000,

@@ -100,7 +100,7 @@ t.test('what is imported is exported as it was, and every connection is encrypte
   )
 })
 
-/** What the release step says, and its exit code. */
+/** Runs the release step and returns its exit code and what it writes to standard error. */
 async function release(settings: Readonly<Record<string, string>>) {
   const child = spawn(process.execPath, ['scripts/migrate.ts'], {
     env: { ...process.env, ...settings },

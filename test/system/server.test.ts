@@ -1,5 +1,6 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
+import { Agent, get, type IncomingMessage } from 'node:http'
 import { connect } from 'node:net'
 import { gzipSync } from 'node:zlib'
 import t from 'tap'
@@ -268,6 +269,37 @@ t.test('SIGTERM lets a running request finish and ends with 0', async (t) => {
   t.equal(code, 0)
   t.match(answer, /^HTTP\/1.1 400 [\s\S]*connection: close[\s\S]*Missing grant_type/i)
 })
+
+t.test(
+  'a stop is announced by the answers of connections that are kept, before any is cut',
+  async (t) => {
+    const port = await freePort()
+    const url = `http://127.0.0.1:${port}/livez`
+    const { child, output } = startMain({
+      PORT: String(port),
+      WAITS: JSON.stringify({ drainMs: 60_000 }),
+    })
+    await until(async () => output().includes('listening'), 120_000)
+    const agent = new Agent({ keepAlive: true, maxSockets: 1 })
+    const first = await headersOf(url, agent)
+    t.equal(first.connection, 'keep-alive')
+    child.kill('SIGTERM')
+    await until(async () => output().includes('stopping'), 60_000)
+
+    t.equal((await headersOf(url, agent)).connection, 'close', 'the connection was kept until now')
+    t.equal((await fetch(url)).headers.get('connection'), 'close', 'others are taken still')
+    child.kill('SIGTERM')
+    await once(child, 'close')
+  },
+)
+
+/** Asks on the agent's one connection. */
+async function headersOf(url: string, agent: Agent) {
+  const res = await new Promise<IncomingMessage>((resolve) => get(url, { agent }, resolve))
+  res.resume()
+  await once(res, 'end')
+  return res.headers
+}
 
 t.test('project admins may ask how long a request took, and nobody else', async (t) => {
   const botica = await openBotica(t)
