@@ -5,7 +5,7 @@
  */
 import { readFileSync } from 'node:fs'
 import { openCopySessions } from '../../shared/platform/postgres/copy.ts'
-import { settleIndexRevision } from '../../shared/store/index/index-revision.ts'
+import { settleIndexRevision } from '../../shared/store/migrate.ts'
 import type { Figure } from '../bench.ts'
 import { freePort } from '../service.ts'
 import { startWeb, startWorker, stopChild, untilReady } from './children.ts'

@@ -1,13 +1,11 @@
 /** A Subscription on a web socket, with the login that it was bound by. */
-
 import type { TokenClaims } from '../../shared/access/credentials/tokens.ts'
 import { isAllowedFrom } from '../../shared/access/ip-rules.ts'
 import type { Principal } from '../../shared/access/principal.ts'
 import { readSubscription, type SubscriptionTerms } from '../../shared/access/subscription.ts'
 import { within } from '../../shared/identity/within.ts'
 import type { Services } from '../../shared/services.ts'
-import { idOf } from '../../shared/store/rows/content.ts'
-import { parseVersion, toVersion } from '../../shared/store/rows/rows.ts'
+import { idOf, parseVersion, toVersion } from '../../shared/store/rows/rows.ts'
 import { eventBody } from '../../shared/subscriptions/bot-event-body.ts'
 import { createEvents } from '../../shared/subscriptions/events.ts'
 import {

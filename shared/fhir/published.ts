@@ -1,5 +1,4 @@
 /** The definitions of the standard and the platform, as resources. https://hl7.org/fhir/R4/structuredefinition.html */
-
 import {
   isPlatformType,
   publishedProfilesOf,
@@ -15,9 +14,9 @@ import type {
   TypeDefinition,
 } from './definitions-data.ts'
 import { openOnce } from './definitions-lines.ts'
+import { withoutEmpty } from './json.ts'
 import { type Resource, urlOf, versionOf } from './resource.ts'
 import { coreCodeSystem, coreConceptMap, coreValueSet } from './terminology.ts'
-import { withoutEmpty } from './without-empty.ts'
 
 const STANDARD = 'http://hl7.org/fhir/StructureDefinition/'
 const PLATFORM = 'https://medplum.com/fhir/StructureDefinition/'

@@ -4,28 +4,25 @@
  * cannot say with certainty throws NOT_PLAIN, and the engine answers instead.
  * https://hl7.org/fhirpath/N1/, of three-valued logic `undefined` is the empty collection.
  */
-
 import { numberOf } from '../fhir/json.ts'
 import { isObject } from '../fhir/resource.ts'
 import {
-  type Compiled,
-  type Evaluate,
-  isConstant,
-  LOGIC,
-  onceFor,
-  singleton,
-  TESTS,
-  type Truth,
-} from './logic.ts'
-import {
   type Child,
+  type Compiled,
   childrenOf,
   collect,
+  type Evaluate,
   FOLLOWED,
+  isConstant,
   isRootOf,
+  LOGIC,
+  onceFor,
   presence,
   RESOLVED,
   referenceType,
+  singleton,
+  TESTS,
+  type Truth,
   typesOf,
   UnknownElement,
 } from './members.ts'

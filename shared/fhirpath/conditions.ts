@@ -1,7 +1,6 @@
 /** Conditions and computed values of search expressions, as closures. */
-
 import { truth, values } from './closures.ts'
-import type { Variables } from './logic.ts'
+import type { Variables } from './members.ts'
 import type { Expression } from './parse.ts'
 import { NOT_PLAIN } from './values.ts'
 

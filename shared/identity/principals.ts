@@ -1,10 +1,9 @@
 /**
  * Login or membership → Principal, cached. An entry is served for 2 s, then served while it is read
  * again, and never served beyond 4 s; so a change takes effect in every process within 5 s and a
- * busy session never waits for the database.
+ * busy session never waits for the database. Members whose membership names no policy have a built-in one.
  */
 import { AREAS } from '../access/areas.ts'
-import { builtInAccess, patientOf } from '../access/built-in.ts'
 import { type Access, compilePolicies } from '../access/compile.ts'
 import { isActiveClient } from '../access/credentials/clients.ts'
 import type { Rules } from '../access/grant.ts'
@@ -263,4 +262,39 @@ export function displayOf(profile: Resource): string | undefined {
   if (!isObject(name)) return undefined
   const given = Array.isArray(name.given) ? name.given : []
   return [...given, name.family].filter((part) => typeof part === 'string').join(' ') || undefined
+}
+
+const ofPatient = [
+  { resourceType: 'Patient', readonly: true, criteria: 'Patient?_id=%patient.id' },
+  { resourceType: 'Binary', interaction: ['read'] },
+  { resourceType: '*', readonly: true, criteria: '*?_compartment=%patient' },
+]
+
+const POLICIES: Readonly<Record<string, Resource>> = {
+  Patient: { resourceType: 'AccessPolicy', id: 'built-in-patient', resource: ofPatient },
+  RelatedPerson: {
+    resourceType: 'AccessPolicy',
+    id: 'built-in-related-person',
+    resource: [
+      { resourceType: 'RelatedPerson', readonly: true, criteria: 'RelatedPerson?_id=%profile.id' },
+      ...ofPatient,
+    ],
+  },
+}
+
+/** Patients and their relatives see what is the patient's; undefined: no policy, so everything. */
+function builtInAccess(projectId: string, profile: Resource): Access | undefined {
+  const policy = POLICIES[profile.resourceType]
+  if (policy === undefined) return undefined
+  const reference = `${profile.resourceType}/${profile.id}`
+  return { policy, variables: variablesOf(projectId, reference, patientOf(profile), []) }
+}
+
+/** `Patient/id` that `%patient` stands for when no parameter says so. */
+function patientOf(profile: Resource): string | undefined {
+  if (profile.resourceType === 'Patient') return `Patient/${profile.id}`
+  if (profile.resourceType !== 'RelatedPerson') return `${profile.resourceType}/${profile.id}`
+  // A stored RelatedPerson has one patient, by the standard.
+  const { patient } = profile as { patient?: { reference?: string } }
+  return parseReference(patient?.reference)?.type === 'Patient' ? patient?.reference : undefined
 }

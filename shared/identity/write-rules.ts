@@ -1,16 +1,22 @@
 /** Rules for writes of users, memberships, policies, clients, configurations and the audit trail. */
+
+import { checkPolicy } from '../access/compile.ts'
 import { checkClient } from '../access/credentials/clients.ts'
 import { foreignAgent } from '../access/guarded/elements.ts'
-import { checkPolicy } from '../access/policy-check.ts'
 import type { Principal } from '../access/principal.ts'
 import { badRequest, refused } from '../errors.ts'
 import { isObject, parseReference, type Resource, referenceIn } from '../fhir/resource.ts'
 import type { Condition } from '../query/search-request.ts'
 import { readMany } from '../store/read/read-judged.ts'
 import type { Repository } from '../store/repository.ts'
-import { type Attempt, normalId, type Store, type WriteRule } from '../store/rows/context.ts'
+import {
+  type Attempt,
+  normalId,
+  readRow,
+  type Store,
+  type WriteRule,
+} from '../store/rows/context.ts'
 import { searchFor } from '../store/rows/lookups.ts'
-import { readRow } from '../store/rows/read.ts'
 import { parseVersion, toVersion } from '../store/rows/rows.ts'
 import { search } from '../store/search/page.ts'
 import { checkGuarded } from '../store/write/guards.ts'

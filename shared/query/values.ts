@@ -5,7 +5,7 @@
 import { badRequest } from '../errors.ts'
 import { resourceTypes } from '../fhir/definitions.ts'
 import type { SearchParameter } from '../fhir/definitions-data.ts'
-import { parseDate } from '../fhir/values-date.ts'
+import { parseDate } from '../fhir/values.ts'
 
 export type Prefix = 'eq' | 'ne' | 'gt' | 'lt' | 'ge' | 'le' | 'sa' | 'eb' | 'ap'
 

@@ -1,9 +1,8 @@
 /** History of a resource, a type and a Project. https://hl7.org/fhir/R4/http.html#history */
-
 import { textOf } from '../binary/attachments.ts'
 import { badRequest, notSupported } from '../errors.ts'
 import { historyEntry, type Link } from '../fhir/bundle.ts'
-import { type DateRange, parseDate } from '../fhir/values-date.ts'
+import { type DateRange, parseDate } from '../fhir/values.ts'
 import { etagOf } from '../request/preconditions.ts'
 import { absoluteUrl } from '../request/reply.ts'
 import type { FhirReply, Interaction } from '../request/request.ts'

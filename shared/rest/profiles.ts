@@ -4,8 +4,7 @@ import { tooCostly } from '../errors.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { Services } from '../services.ts'
 import { forgetBoundCodes } from '../terminology/bound-codes.ts'
-import type { Claim } from '../validation/profiles/claims.ts'
-import type { Claimed, Place, Profile } from '../validation/profiles/run.ts'
+import type { Claim, Claimed, Place, Profile } from '../validation/profiles/run.ts'
 import { pathOf } from '../validation/report.ts'
 
 /** Drops what validation has cached of a type that was just written. */

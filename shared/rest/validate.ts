@@ -10,15 +10,14 @@ import {
   notFound,
   outcome,
 } from '../errors.ts'
-import { parseJson } from '../fhir/json.ts'
+import { parseJson, withoutEmpty } from '../fhir/json.ts'
 import { isObject, isResource, type Resource } from '../fhir/resource.ts'
-import { withoutEmpty } from '../fhir/without-empty.ts'
 import { readJson } from '../request/negotiate.ts'
 import type { Operation, OperationCall } from '../request/operation.ts'
 import { outcomeReply } from '../request/reply.ts'
 import { normalId } from '../store/rows/context.ts'
 import { boundCodes } from '../terminology/bound-codes.ts'
-import { claimsOf } from '../validation/profiles/claims.ts'
+import { claimsOf } from '../validation/profiles/run.ts'
 import { pathOf } from '../validation/report.ts'
 import { validate as validateResource } from '../validation/validate.ts'
 import { findProfiles, withDefaultProfiles } from './profiles.ts'

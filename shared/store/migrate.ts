@@ -1,10 +1,15 @@
-/** The release step's part in PostgreSQL: runs the migrations that a database does not have yet. */
+/**
+ * The release step's part in PostgreSQL: runs the migrations that a database does not have yet, and compares the
+ * revision of the code that derives index rows with the one that stored rows were made by.
+ */
+
 import { fileURLToPath } from 'node:url'
 import type { Knex } from 'knex'
 import createKnex from 'knex'
 import type { Database } from '../platform/postgres/database.ts'
 import { rawPool } from '../platform/postgres/pool.ts'
-import { settleIndexRevision } from './index/index-revision.ts'
+import type { Connection } from '../platform/postgres/statement.ts'
+import { addRevisionJob } from './rows/upkeep-jobs.ts'
 
 const MIGRATION_LOCK = 6_221_483_007_210_001n
 const BASELINE = '001-baseline.ts'
@@ -93,4 +98,28 @@ async function adoptBaseline(knex: Knex): Promise<void> {
       migration_time: new Date(),
     })
   })
+}
+
+/**
+ * Counted up with every change of keys or side rows: what older code has written is then made anew in
+ * the background.
+ */
+export const INDEX_REVISION = 5
+
+/** Adds the job when the index was made by other code. */
+export async function checkIndexRevision(connection: Connection): Promise<void> {
+  if ((await oldestIndexRevision(connection)) !== INDEX_REVISION) await addRevisionJob(connection)
+}
+
+/** No index row is of an older revision. */
+export async function oldestIndexRevision(connection: Connection): Promise<number> {
+  const [row] = await connection.query<{ rev: number }>({
+    text: 'select rev from index_revision',
+    values: [],
+  })
+  return row?.rev ?? 0
+}
+
+export async function settleIndexRevision(connection: Connection): Promise<void> {
+  await connection.query({ text: 'update index_revision set rev = $1', values: [INDEX_REVISION] })
 }

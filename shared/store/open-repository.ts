@@ -18,9 +18,15 @@ import { history, historyOf } from './read/history.ts'
 import { metaSummary } from './read/meta-summary.ts'
 import { read, readMany, readVersion } from './read/read-judged.ts'
 import type { Repository, Transaction } from './repository.ts'
-import { type Store, type Transact, until, type WritePart, type WriteRule } from './rows/context.ts'
+import {
+  rowKey,
+  type Store,
+  type Transact,
+  until,
+  type WritePart,
+  type WriteRule,
+} from './rows/context.ts'
 import { createFetch, createRecentVersions, fetchTogether } from './rows/fetch.ts'
-import { rowKey } from './rows/read.ts'
 import { createTenants } from './rows/tenants.ts'
 import { criteriaSql, needsSql, readJudged } from './rulings/rulings.ts'
 import { readCompartment } from './search/compartment.ts'
@@ -46,7 +52,7 @@ import {
 } from './write/conditional.ts'
 import { create } from './write/create.ts'
 import { deleteStatement, removeTogether } from './write/deletions.ts'
-import { createPlanned, planCreate } from './write/planned.ts'
+import { createPlanned, planCreate } from './write/planned-rows.ts'
 import { remove } from './write/remove.ts'
 import { patch, update } from './write/write.ts'
 

@@ -7,7 +7,7 @@ import type { Cause } from '../access/principal.ts'
 import type { Change } from '../access/subscription.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import type { Connection } from '../platform/postgres/statement.ts'
-import type { ChangeEvent } from '../store/events/change.ts'
+import type { ChangeEvent } from '../store/events/rows.ts'
 import type { VersionRow } from '../store/rows/rows.ts'
 
 export interface NewDelivery {

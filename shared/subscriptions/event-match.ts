@@ -2,14 +2,13 @@
  * Does a Subscription wait for this change? Its criteria are judged as those of a policy, by the keys
  * and ranges that the row of the resource holds, so a search and a Subscription never disagree.
  */
-
 import { withoutPaths } from '../access/fields/paths.ts'
 import { type Change, criteriaGrant, type SubscriptionTerms } from '../access/subscription.ts'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { withinLimits } from '../fhirpath/custom.ts'
 import { testedCodes } from '../query/parameter-paths.ts'
-import type { ChangeEvent } from '../store/events/change.ts'
+import type { ChangeEvent } from '../store/events/rows.ts'
 import type { Watcher } from '../store/events/subscribers.ts'
 import { accountsOf, indexRows } from '../store/index/index-rows.ts'
 import type { Store } from '../store/rows/context.ts'

@@ -5,7 +5,7 @@ import type { Change } from '../access/subscription.ts'
 import { HttpError } from '../errors.ts'
 import { typeName } from '../fhir/definitions.ts'
 import type { Resource } from '../fhir/resource.ts'
-import type { ChangeEvent } from '../store/events/change.ts'
+import type { ChangeEvent } from '../store/events/rows.ts'
 import {
   type ActiveSubscription,
   readWatches,

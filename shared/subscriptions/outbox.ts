@@ -4,15 +4,13 @@
  * resource is in the hands of another worker, so deliveries are made in the order of the versions.
  * Projects take turns: a backlog of one does not hold up the changes of others.
  */
-
 import { REGISTRY_TYPES } from '../access/policy.ts'
 import { SYSTEM_PROJECT_NUMBER } from '../access/principal.ts'
 import type { Change } from '../access/subscription.ts'
 import { typeName } from '../fhir/definitions.ts'
 import type { Connection } from '../platform/postgres/statement.ts'
-import type { ChangeEvent, StoredCause } from '../store/events/change.ts'
-import { idOf } from '../store/rows/content.ts'
-import type { VersionRow } from '../store/rows/rows.ts'
+import type { ChangeEvent, StoredCause } from '../store/events/rows.ts'
+import { idOf, type VersionRow } from '../store/rows/rows.ts'
 
 export interface TakenEvents {
   readonly events: readonly ChangeEvent[]

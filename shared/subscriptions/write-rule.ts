@@ -1,5 +1,4 @@
 /** The rule for writes of Subscriptions, and the part of the writing statements that files the type they wait for. */
-
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { scopedAuthor } from '../access/scopes.ts'

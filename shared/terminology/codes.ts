@@ -1,8 +1,7 @@
 /** Codes as operations are given them: code and system, Coding, CodeableConcept. */
-
 import { badRequest, notFound } from '../errors.ts'
+import { withoutEmpty } from '../fhir/json.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
-import { withoutEmpty } from '../fhir/without-empty.ts'
 import type { Operation, OperationCall } from '../request/operation.ts'
 import { type Inputs, type ParameterDefinition, readInputs } from '../request/parameters.ts'
 import type { FhirReply } from '../request/request.ts'

@@ -2,13 +2,12 @@
  * Invariants of severity error, compiled at their first use. Those that hold for every element,
  * extension, reference and narrative are plain code. https://hl7.org/fhir/R4/conformance-rules.html
  */
-
 import { HttpError } from '../errors.ts'
 import type { Constraint } from '../fhir/definitions-data.ts'
 import { isObject } from '../fhir/resource.ts'
 import { compilePlain } from '../fhirpath/closures.ts'
 import { compileTenant } from '../fhirpath/custom.ts'
-import type { Truth, Variables } from '../fhirpath/logic.ts'
+import type { Truth, Variables } from '../fhirpath/members.ts'
 import { compile, holds } from '../fhirpath/path.ts'
 import { NOT_PLAIN } from '../fhirpath/values.ts'
 

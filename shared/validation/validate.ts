@@ -1,16 +1,194 @@
 /**
- * Validation of a resource in stages: structure, invariants, profiles, terminology.
- * https://hl7.org/fhir/R4/validation.html
+ * Validation of a resource: JSON shape, cardinality, primitive formats and, on the way back up, the invariants of
+ * a resource. https://hl7.org/fhir/R4/validation.html, levels "structure", "cardinality", "values", "invariants".
  */
+
 import { type Issue, invalid } from '../errors.ts'
-import type { Resource } from '../fhir/resource.ts'
+import { isResourceType } from '../fhir/definitions.ts'
+import { isDecimal } from '../fhir/json.ts'
+import { EMPTY_STRING } from '../fhir/primitives.ts'
+import { isObject, type Resource } from '../fhir/resource.ts'
 import { withinTime } from '../fhirpath/custom.ts'
 import { type CodeList, checkBindings } from './bindings.ts'
+import type { Invariant } from './invariants.ts'
 import { type Claimed, createMeter, type Run } from './profiles/run.ts'
 import { Report } from './report.ts'
-import { validateStructure } from './structure.ts'
+import { type Property, type Shape, shapeOf } from './shapes.ts'
 
-export interface ValidationOptions {
+export interface StructureOptions {
+  /** False: only unknown properties, JSON types and formats are errors, the rest are warnings. */
+  readonly isStrict: boolean
+  /** Two types of one choice are an error, not a warning. */
+  readonly refusesChoices: boolean
+}
+
+/** Checks a resource of a known type. What the second report has counts only if the first has no error. */
+export function validateStructure(
+  resource: Resource,
+  options: StructureOptions,
+): { readonly structure: Report; readonly invariants: Report } {
+  const walk = new Walk(options)
+  walk.resource(resource, resource.resourceType, undefined)
+  return { structure: walk.structure, invariants: walk.invariants }
+}
+
+class Walk {
+  readonly structure: Report
+  readonly invariants: Report
+  readonly #refusesChoices: boolean
+  readonly #variables: { context: unknown; resource: unknown; rootResource: unknown } = {
+    context: undefined,
+    resource: undefined,
+    rootResource: undefined,
+  }
+
+  constructor({ isStrict, refusesChoices }: StructureOptions) {
+    const steps: (string | number)[] = []
+    this.structure = new Report(isStrict, steps)
+    this.invariants = new Report(isStrict, steps)
+    this.#refusesChoices = refusesChoices
+  }
+
+  /** `property`: where it is inside another resource. */
+  resource(value: object, step: string | number, property: Property | undefined): void {
+    const { resourceType } = value as Record<string, unknown>
+    const variables = this.#variables
+    const outer = { ...variables }
+    variables.resource = value
+    if (property?.name !== 'contained') variables.rootResource = value
+    this.structure.enter(step)
+    if (typeof resourceType !== 'string' || !isResourceType(resourceType)) {
+      this.structure.error('Unknown resource type', 'resourceType')
+    } else {
+      this.#object(value as Record<string, unknown>, shapeOf(resourceType), property)
+    }
+    this.structure.leave()
+    Object.assign(variables, outer)
+  }
+
+  #object(value: Record<string, unknown>, shape: Shape, property: Property | undefined): void {
+    const isResource = property === undefined || property.shape === undefined
+    let isEmpty = true
+    let choices = 0
+    for (const key in value) {
+      if (this.structure.isDone) return
+      isEmpty = false
+      const found = shape.properties.get(key)
+      if (found?.choice !== undefined && !found.isSibling) choices += 1
+      if (found !== undefined) this.#property(value[key], found, value)
+      else if (key !== 'resourceType' || !isResource) {
+        const name = key.slice(0, 100)
+        this.structure.error(`Invalid additional property "${name}"`, name)
+      }
+    }
+    if (isEmpty) {
+      this.structure.rule('Invalid empty non-primitive value')
+      return
+    }
+    for (const { element, names } of shape.required) {
+      if (!hasAny(value, names)) this.structure.rule('Missing required property', element)
+    }
+    // An extension may hold one of 50 types.
+    if (choices > 1) for (const { names } of shape.choices) this.#choice(value, names)
+    this.#check(shape.invariants, value)
+    if (property !== undefined) this.#check(property.invariants, value)
+  }
+
+  #choice(value: Record<string, unknown>, names: readonly string[]): void {
+    let first: string | undefined
+    for (const name of names) {
+      if (value[name] === undefined) continue
+      if (first === undefined) {
+        first = name
+        continue
+      }
+      const text = `Conflicting choice of type properties: "${first}", "${name}"`
+      if (this.#refusesChoices) this.structure.rule(text, name)
+      else this.structure.add('warning', 'structure', text, name)
+    }
+  }
+
+  #property(value: unknown, property: Property, parent: Record<string, unknown>): void {
+    const { name } = property
+    if (value === null) this.structure.rule('Invalid null value', name)
+    else if (property.isArray) {
+      if (!Array.isArray(value)) {
+        this.structure.error('Expected array of values for property', name)
+      } else if (value.length === 0) this.structure.rule('Invalid empty value', name)
+      else this.#items(value, property, parent)
+    } else if (Array.isArray(value)) {
+      this.structure.error('Expected single value for property', name)
+    } else this.#item(value, name, property)
+  }
+
+  #items(values: readonly unknown[], property: Property, parent: Record<string, unknown>): void {
+    const { length } = values
+    if (length < property.min || length > property.max) {
+      const range = `${property.min}..${property.max === Number.POSITIVE_INFINITY ? '*' : property.max}`
+      const text = `Invalid number of values: expected ${range}, but found ${length}`
+      this.structure.rule(text, property.name)
+    }
+    this.structure.enter(property.name)
+    for (let index = 0; index < length && !this.structure.isDone; index++) {
+      if (values[index] !== null) this.#item(values[index], index, property)
+      else if (!hasTwin(parent, property, index)) this.structure.rule('Invalid null value', index)
+    }
+    this.structure.leave()
+  }
+
+  #item(value: unknown, step: string | number, property: Property): void {
+    if (property.check !== undefined) {
+      const fault = property.check(value)
+      if (fault === EMPTY_STRING) this.structure.rule(fault, step)
+      else if (fault !== undefined) this.structure.error(fault, step)
+      else this.#check(property.invariants, value, step)
+    } else if (!isPlainObject(value)) {
+      const text = `Invalid JSON type: expected object, but got ${jsonType(value)}`
+      this.structure.error(text, step)
+    } else if (property.shape === undefined) {
+      this.resource(value, step, property)
+    } else {
+      this.structure.enter(step)
+      this.#object(value, property.shape(), property)
+      this.structure.leave()
+    }
+  }
+
+  /** A resource whose shape is wrong is not checked further: the caller mends that first. */
+  #check(invariants: readonly Invariant[], value: unknown, step?: string | number): void {
+    if (invariants.length === 0 || this.structure.hasErrors || this.invariants.isFull) return
+    this.#variables.context = value
+    for (const { text, expression, holds } of invariants) {
+      if (holds(value, this.#variables)) continue
+      this.invariants.rule(text, step, 'invariant', JSON.stringify({ fhirpath: expression }))
+    }
+  }
+}
+
+function isPlainObject(value: unknown): value is Record<string, unknown> {
+  return isObject(value) && !isDecimal(value)
+}
+
+function jsonType(value: unknown): string {
+  if (isDecimal(value)) return 'number'
+  return Array.isArray(value) ? 'array' : typeof value
+}
+
+function hasAny(value: Record<string, unknown>, names: readonly string[]): boolean {
+  for (const name of names) if (value[name] !== undefined) return true
+  return false
+}
+
+/** A null in an array of primitives stands for a value that has only an id or extensions, or none of them. */
+function hasTwin(parent: Record<string, unknown>, property: Property, index: number): boolean {
+  if (property.check === undefined && !property.isSibling) return false
+  const name = property.isSibling ? property.name.slice(1) : `_${property.name}`
+  const twin = parent[name]
+  return Array.isArray(twin) && twin[index] !== undefined && twin[index] !== null
+}
+
+/** The stages are structure, invariants, profiles, terminology. */
+interface ValidationOptions {
   /** False: only unknown properties, JSON types and formats are errors, the rest are warnings. */
   readonly strict: boolean
   /** The claims of the resource and of those inside it. */

@@ -1,7 +1,8 @@
 /** Lists in binary form are what PostgreSQL reads them as. */
+
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
-import { timestamp } from '../../shared/fhir/values-date.ts'
+import { timestamp } from '../../shared/fhir/values.ts'
 import { WireList, type WireType } from '../../shared/store/rows/wire-list.ts'
 import { openTestStore } from '../fixtures/store/store.ts'
 

@@ -1,7 +1,7 @@
 import '../fixtures/waits/short-sessions.ts'
 import { once } from 'node:events'
 import t from 'tap'
-import { INDEX_REVISION } from '../../shared/store/index/index-revision.ts'
+import { INDEX_REVISION } from '../../shared/store/migrate.ts'
 import { openBotica, until } from '../fixtures/botica.ts'
 import type { Raw } from '../fixtures/oracle/values.ts'
 import { aPatient } from '../fixtures/resources.ts'

@@ -1,12 +1,12 @@
 /** The migrations on databases of every age, and docs/data-model.md beside the catalogue they make. */
+
 import { randomUUID } from 'node:crypto'
 import { readdirSync, readFileSync } from 'node:fs'
 import t from 'tap'
 import { writeFeatures } from '../../shared/api/write-features.ts'
 import { createLogger } from '../../shared/log.ts'
 import { type Database, openDatabase } from '../../shared/platform/postgres/database.ts'
-import { INDEX_REVISION, oldestIndexRevision } from '../../shared/store/index/index-revision.ts'
-import { migrate } from '../../shared/store/migrate.ts'
+import { INDEX_REVISION, migrate, oldestIndexRevision } from '../../shared/store/migrate.ts'
 import { openRepository } from '../../shared/store/open-repository.ts'
 import { databaseUrl, system } from '../fixtures/store/store.ts'
 

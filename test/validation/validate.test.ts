@@ -1,9 +1,8 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import { gunzipSync } from 'node:zlib'
 import t from 'tap'
-import { parseJson } from '../../shared/fhir/json.ts'
+import { parseJson, withoutEmpty } from '../../shared/fhir/json.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
-import { withoutEmpty } from '../../shared/fhir/without-empty.ts'
 import { requireValid, validate } from '../../shared/validation/validate.ts'
 import { r4Defects } from '../fixtures/resources.ts'
 

@@ -2,15 +2,13 @@
  * One attempt to deliver. Whether the Subscription still waits, what its author may see and whom a Bot
  * acts as are asked anew each time; the version that is sent is that of the event.
  */
-
 import type { SubscriptionTerms } from '../../shared/access/subscription.ts'
 import { authorOf, findTarget, isTarget } from '../../shared/bots/event-target.ts'
 import { typeName } from '../../shared/fhir/definitions.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { MAX_DEPTH } from '../../shared/request/depth.ts'
 import type { Services } from '../../shared/services.ts'
-import { idOf } from '../../shared/store/rows/content.ts'
-import type { VersionRow } from '../../shared/store/rows/rows.ts'
+import { idOf, type VersionRow } from '../../shared/store/rows/rows.ts'
 import { platformMeta } from '../../shared/store/rows/version.ts'
 import { eventBody } from '../../shared/subscriptions/bot-event-body.ts'
 import type { Delivery } from '../../shared/subscriptions/deliveries.ts'

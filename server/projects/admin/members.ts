@@ -1,5 +1,4 @@
 /** Members of a Project: looked up, changed and removed by its administrators. */
-
 import { provenApplicant } from '../../../shared/access/credentials/hashing.ts'
 import { requireGoodPassword } from '../../../shared/access/credentials/passwords.ts'
 import type { Principal } from '../../../shared/access/principal.ts'

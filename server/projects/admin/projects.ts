@@ -1,5 +1,4 @@
 /** Projects: made by super admins, read and changed by their administrators. */
-
 import type { Principal } from '../../../shared/access/principal.ts'
 import { badRequest, forbidden, type Issue, invalid, issue } from '../../../shared/errors.ts'
 import { isObject, type Resource } from '../../../shared/fhir/resource.ts'

@@ -1,5 +1,4 @@
 /** The routes for super admins without a policy. */
-
 import type { Principal } from '../../../shared/access/principal.ts'
 import { criteriaGrant } from '../../../shared/access/subscription.ts'
 import { badRequest, forbidden, located } from '../../../shared/errors.ts'
@@ -13,7 +12,7 @@ import { readAllLanes } from '../../../shared/platform/queue/stats.ts'
 import { Fields } from '../../../shared/projects/fields.ts'
 import type { FhirReply, FhirRequest } from '../../../shared/request/request.ts'
 import type { Services } from '../../../shared/services.ts'
-import { INDEX_REVISION, oldestIndexRevision } from '../../../shared/store/index/index-revision.ts'
+import { INDEX_REVISION, oldestIndexRevision } from '../../../shared/store/migrate.ts'
 import { upkeepDepths } from '../../../shared/store/rows/upkeep-jobs.ts'
 
 /** A super admin's request; `request.path` says what the AsyncJob was asked for by. */

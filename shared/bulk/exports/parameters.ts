@@ -2,10 +2,9 @@
  * Parameters of `$export`, from the query and from a Parameters resource.
  * https://hl7.org/fhir/uv/bulkdata/STU2/export.html#query-parameters
  */
-
 import { elementsOf, isResourceType, resourceTypes } from '../../fhir/definitions.ts'
 import { parseReference } from '../../fhir/resource.ts'
-import { parseDate } from '../../fhir/values-date.ts'
+import { parseDate } from '../../fhir/values.ts'
 import type { FhirRequest } from '../../request/request.ts'
 import { type Fault, fault, fromBody, fromQuery } from './raw-parameters.ts'
 import type { ElementChoice, ExportLevel, ProvenanceChoice } from './rows/jobs.ts'

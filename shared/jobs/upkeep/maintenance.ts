@@ -11,8 +11,7 @@ import {
   type OwnIndexStep,
 } from '../../store/index/custom-parameters-index.ts'
 import { type ReindexPosition, reindexPage, rewrite } from '../../store/index/reindex.ts'
-import type { Store } from '../../store/rows/context.ts'
-import { readRow } from '../../store/rows/read.ts'
+import { readRow, type Store } from '../../store/rows/context.ts'
 import { type ScanPage, type ScanPosition, scanPage } from '../../store/rows/scan.ts'
 import { ownJobProgress } from '../../store/rows/upkeep-jobs.ts'
 import type { Version } from '../../store/rows/version.ts'

@@ -1,13 +1,15 @@
 /**
- * The parts of the writing statements that make events. The statement that makes a change looks into
- * `active_subscription` whether somebody waits for it, and the statement that writes a Subscription writes
- * the rows there. So every write after a Subscription was acknowledged sees it, in whatever process, and no
- * cache has to be invalidated. Where nobody waits no row is written, and the guard itself may be left out
- * for a moment (no-subscriber-leases.ts).
+ * Events of committed changes, and the parts of the writing statements that make them. The statement that makes a
+ * change looks into `active_subscription` whether somebody waits for it, and the statement that writes a
+ * Subscription writes the rows there. So every write after a Subscription was acknowledged sees it, in whatever
+ * process, and no cache has to be invalidated. Where nobody waits no row is written, and the guard itself may be
+ * left out for a moment (no-subscriber-leases.ts).
  */
 import { REGISTRY_TYPES } from '../../access/policy.ts'
-import type { Principal } from '../../access/principal.ts'
+import type { Cause, Principal } from '../../access/principal.ts'
+import type { Change } from '../../access/subscription.ts'
 import type { Keys } from '../index/keys.ts'
+import type { VersionRow } from '../rows/rows.ts'
 import type { Bind, Listed } from '../rows/side-rows.ts'
 
 /** The part of an outbox row that a change adds, if somebody waits for it. */
@@ -109,3 +111,34 @@ function isWatched(project: string): string {
 
 /** Nobody waits for anything in the Project of a row that is written. */
 export const IS_QUIET = 'not exists (select from active_subscription a where a.project = w.project)'
+
+/** The marks of a change that is sent again. */
+interface Resend {
+  /** The Subscription that it is for alone, by its row id. */
+  readonly only?: string | undefined
+  /** Each Subscription logs its decision. */
+  readonly verbose?: boolean
+}
+
+export type StoredCause = Partial<Cause> & { readonly resend?: Resend }
+
+/** A committed change. */
+export interface ChangeEvent {
+  /** Number of the Project whose Subscriptions it concerns; rows of the registry are filed elsewhere. */
+  readonly project: number
+  readonly seq: string
+  readonly change: Change
+  readonly type: string
+  readonly id: string
+  /** The version that the change has made. */
+  readonly ver: number
+  /** When. */
+  readonly at: Date
+  /** The version that it is about: the new one, for a deletion the last one. */
+  readonly subject: VersionRow
+  /** The version before; undefined for a create. */
+  readonly previous: VersionRow | undefined
+  readonly cause: StoredCause
+  /** The cause as it is stored. */
+  readonly origin: string
+}

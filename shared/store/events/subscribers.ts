@@ -13,7 +13,7 @@ import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
-import type { ChangeEvent } from './change.ts'
+import type { ChangeEvent } from './rows.ts'
 
 /** A Subscription as it was when a change was made. */
 export interface Watcher {

@@ -1,5 +1,4 @@
 /** One plan a resource type: every parameter's compiled walks, grouped by the property they need. */
-
 import { LRUCache } from 'lru-cache'
 import {
   COMPARTMENTS,
@@ -10,13 +9,13 @@ import {
   storedParameters,
 } from '../../fhir/definitions.ts'
 import type { OwnParameter, OwnParameters, SearchParameter } from '../../fhir/definitions-data.ts'
+import { isObject } from '../../fhir/resource.ts'
 import { targetOf } from '../../fhir/values.ts'
 import { compileExpression, type Leg, type Walk } from '../../fhirpath/extract.ts'
 import { isReadable } from '../../query/custom-parameters.ts'
 import { planComposite } from './composite-plan.ts'
 import type { Derivation } from './derivation.ts'
 import { generalWalk } from './general-walk.ts'
-import { removedItems } from './list-items.ts'
 import type { PlannedParameter, PlannedType } from './rows.ts'
 import { ANY_ELEMENT, elementsRead, META, makesSideRows } from './side-elements.ts'
 
@@ -230,4 +229,16 @@ function handlerOf(
       return never
     }
   }
+}
+
+/** An item that stands in another entry, too, is still a member by that one. */
+function removedItems(resource: unknown, into: Derivation): void {
+  const entries = isObject(resource) && Array.isArray(resource.entry) ? resource.entry : []
+  const kept = new Set<string>()
+  const removed = new Set<string>()
+  for (const entry of entries) {
+    const literal = targetOf('Reference', entry?.item)?.literal
+    if (literal !== undefined) (entry.deleted === true ? removed : kept).add(literal)
+  }
+  for (const literal of removed.difference(kept)) into.removed(literal)
 }

@@ -2,12 +2,11 @@
  * Resource → the rows that make it findable: keys, main date, strings, ranges, codings. The write
  * path, the policy checks in memory and the subscriptions all use what is derived here.
  */
-
 import { tooCostly } from '../../errors.ts'
 import { COMPARTMENTS, type Compartment } from '../../fhir/definitions.ts'
 import type { OwnParameter, OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Resource } from '../../fhir/resource.ts'
-import { timestamp } from '../../fhir/values-date.ts'
+import { timestamp } from '../../fhir/values.ts'
 import { Derivation } from './derivation.ts'
 import { type Only, type Plan, planOf } from './index-plan.ts'
 import type { Keys } from './keys.ts'

@@ -1,22 +1,21 @@
 /**
- * History of a resource, of a type and of a Project, newest first unless asked otherwise. Versions are
- * in the order (lu, type, id, ver), which no two share, so a page continues where the last one ended.
+ * History of a resource, of a type and of a Project, newest first unless asked otherwise. Versions are in the
+ * order (lu, type, id, ver), which no two share, so a page continues where the last one ended. A policy decides
+ * for each version whether it is visible; a deletion is judged by what was deleted.
  */
-
 import { seal, unseal } from '../../access/credentials/sealing.ts'
-import { may } from '../../access/policy.ts'
+import type { Interaction } from '../../access/grant.ts'
+import { grantsFor, may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { badRequest, forbidden, notFound } from '../../errors.ts'
-import { resourceTypes, typeNumber } from '../../fhir/definitions.ts'
+import { resourceTypes, typeName, typeNumber } from '../../fhir/definitions.ts'
 import type { Statement } from '../../platform/postgres/statement.ts'
-import { idOf } from '../rows/content.ts'
-import { isLegalId, type Store, scopeOf } from '../rows/context.ts'
-import { allow, projectTest } from '../rows/read.ts'
-import { type VersionRow, versionColumns } from '../rows/rows.ts'
+import { allow, isLegalId, projectTest, type Store, scopeOf } from '../rows/context.ts'
+import { idOf, toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
 import { type Bind, binder } from '../rows/side-rows.ts'
-import type { HistoryPage, HistoryRequest } from '../rows/version.ts'
-import { readJudged } from '../rulings/rulings.ts'
-import { isWholeHistory, seenVersions } from './history-judged.ts'
+import type { HistoryPage, HistoryRequest, Version } from '../rows/version.ts'
+import { hiddenBy, lastContents, readJudged, rulingsOfContents } from '../rulings/rulings.ts'
+import { without } from './redact.ts'
 
 const V = versionColumns('v')
 
@@ -289,4 +288,45 @@ function opened(key: Buffer, cursor: string): string {
   } catch {
     throw badRequest('Invalid cursor', '_cursor')
   }
+}
+
+const ASKED: readonly Interaction[] = ['read', 'history']
+
+interface SeenVersion<Row> {
+  readonly row: Row
+  readonly version: Version
+}
+
+/** True when no policy tells versions of the type apart or hides part of them. */
+function isWholeHistory(principal: Principal, type: string): boolean {
+  return ASKED.every((item) => {
+    const [first] = grantsFor(principal, type, item) ?? []
+    return first === undefined || first.criteria.length + first.hidden.length === 0
+  })
+}
+
+/** Returns the rows that the Principal may see. One more statement for deletions, one for each type that takes PostgreSQL. */
+async function seenVersions<Row extends VersionRow>(
+  store: Store,
+  principal: Principal,
+  rows: readonly Row[],
+  idFor: (row: Row) => string,
+): Promise<readonly SeenVersion<Row>[]> {
+  const judged = rows.filter(({ type }) => !isWholeHistory(principal, typeName(type)))
+  const deletions = judged.filter(({ content }) => content === null)
+  const before = await lastContents(store, deletions)
+  const last = new Map<VersionRow, VersionRow | undefined>(
+    deletions.map((row, i) => [row, before[i]]),
+  )
+  const contents = judged.flatMap((row) => (row.content === null ? (last.get(row) ?? []) : row))
+  const answers = await rulingsOfContents(store, principal, ASKED, contents)
+  const found = new Map(contents.map((content, i) => [content, answers[i]]))
+  return rows.flatMap((row) => {
+    const version = toVersion(row, row.content === null ? idFor(row) : undefined)
+    if (!judged.includes(row)) return [{ row, version }]
+    const content = row.content === null ? last.get(row) : row
+    const rulings = ASKED.map((item) => content && found.get(content)?.[item])
+    if (rulings.some((ruling) => ruling === undefined)) return []
+    return [{ row, version: without(version, rulings.flatMap(hiddenBy)) }]
+  })
 }

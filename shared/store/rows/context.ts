@@ -1,6 +1,11 @@
-/** The context that the parts of the store share; one a process, and a copy for each transaction. */
-import { REGISTRY_TYPES } from '../../access/policy.ts'
+/**
+ * The context that the parts of the store share, and the reading of a row within it. There is one a process, and
+ * a copy for each transaction.
+ */
+import { may, REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
+import { badStructure, forbidden } from '../../errors.ts'
+import { isResourceType, typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameter, OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Reference, Resource } from '../../fhir/resource.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
@@ -8,7 +13,7 @@ import type { Watchers } from '../events/subscribers.ts'
 import type { OwnParametersReader } from '../index/custom-parameters.ts'
 import type { Keys } from '../index/keys.ts'
 import type { KeyStatistics } from '../search/plan/statistics.ts'
-import type { Fetch, RecentVersions } from './fetch.ts'
+import type { Fetch, RecentVersions, RowKey } from './fetch.ts'
 import type { CheckedReference, Deleted, Deletion, Place, Submit, Turns } from './ports.ts'
 import type { VersionRow } from './rows.ts'
 import { REGISTRY_PROJECT, type Tenants } from './tenants.ts'
@@ -190,3 +195,37 @@ export type Transact = <T>(
   work: (inner: Store) => Promise<T>,
   locks: readonly bigint[],
 ) => Promise<T>
+
+/** The newest version in sight, a deletion included; undefined for unknown or invisible ids. */
+export async function readRow(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+): Promise<VersionRow | undefined> {
+  if (!isLegalId(id)) return undefined
+  const row = await store.fetch(rowKey(store, principal, type, id))
+  if (row !== undefined) store.recent?.keep(row)
+  return row
+}
+
+/** Where the newest version of a resource is looked for. */
+export function rowKey(store: Store, principal: Principal, type: string, id: string): RowKey {
+  const { project, metaPrefix, everywhere } = scopeOf(principal, type)
+  const row = store.keys.rowId(type, id)
+  return { project, type: typeNumber(type), id: row, metaPrefix, everywhere }
+}
+
+/** The condition on `v.project`; `$1` is the Principal's own. */
+export const projectTest = (everywhere: boolean) =>
+  everywhere ? 'v.project = any(array(select project from tenant))' : 'v.project = $1'
+
+/** Throws 403, or 400 for an unknown type. */
+export function allow(
+  principal: Principal,
+  type: string,
+  interaction: Parameters<typeof may>[2],
+): void {
+  if (!isResourceType(type)) throw badStructure('Unknown resource type')
+  if (!may(principal, type, interaction)) throw forbidden(`no right to ${interaction} ${type}`)
+}

@@ -1,13 +1,13 @@
 /**
- * Rulings of a policy on a resource that is written. The keys that its row will hold decide before the
- * write; where they cannot, PostgreSQL decides after it, so such writes run in a transaction.
+ * Rulings of a policy on a resource that is written. The keys that its row will hold decide before the write;
+ * where they cannot, PostgreSQL decides after it, so such writes run in a transaction. The write constraints of
+ * the policy are evaluated in memory.
  */
-import { checkConstraints } from '../../access/constraints.ts'
 import { keepPaths } from '../../access/fields/paths.ts'
 import type { Grant } from '../../access/grant.ts'
 import { grantsFor } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
-import { forbidden } from '../../errors.ts'
+import { forbidden, forbiddenBecause } from '../../errors.ts'
 import { typeName } from '../../fhir/definitions.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import type { Store } from '../rows/context.ts'
@@ -130,4 +130,26 @@ function check(ruling: Ruling, before: Resource | undefined, { resource }: Prepa
 
 function after(interaction: Writing): string {
   return `criteria of every entry for ${interaction}, by what would be stored`
+}
+
+/** Exactly one `true` lets the write through; a failing evaluation does not. Errors: 403. */
+function checkConstraints(
+  { constraints, source }: Pick<Grant, 'constraints' | 'source'>,
+  before: Resource | undefined,
+  after: Resource,
+): void {
+  for (const { name, run, variables } of constraints) {
+    if (!holds(() => run(after, { ...variables, before: before ?? [], after }))) {
+      throw forbiddenBecause(name, `writeConstraint of ${source}`)
+    }
+  }
+}
+
+function holds(evaluate: () => readonly unknown[]): boolean {
+  try {
+    const result = evaluate()
+    return result.length === 1 && result[0] === true
+  } catch {
+    return false
+  }
 }

@@ -1,13 +1,11 @@
 /** One page of a search, as a Principal sees it: one statement, one more for a total and each step of includes. */
-
 import type { Principal } from '../../access/principal.ts'
 import { unlinked } from '../../access/project-context.ts'
 import { forbidden } from '../../errors.ts'
 import type { Statement } from '../../platform/postgres/statement.ts'
 import type { SearchRequest } from '../../query/search-request.ts'
 import { showAll } from '../read/redact.ts'
-import type { Store } from '../rows/context.ts'
-import { allow } from '../rows/read.ts'
+import { allow, type Store } from '../rows/context.ts'
 import { toVersion } from '../rows/rows.ts'
 import type { SearchPage, Version } from '../rows/version.ts'
 import { followIncludes } from './include.ts'

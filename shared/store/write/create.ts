@@ -8,8 +8,7 @@ import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Reference, Resource } from '../../fhir/resource.ts'
 import { ownParametersOf } from '../index/custom-parameters.ts'
 import { without } from '../read/redact.ts'
-import type { Store } from '../rows/context.ts'
-import { allow } from '../rows/read.ts'
+import { allow, type Store } from '../rows/context.ts'
 import { REGISTRY_PROJECT } from '../rows/tenants.ts'
 import type { WriteOptions, WriteResult } from '../rows/version.ts'
 import { hiddenBy } from '../rulings/rulings.ts'
@@ -22,9 +21,9 @@ import {
   judgeHeir,
   patientsOf,
 } from './accounts.ts'
+import { givenId, isTaken, resultOf, submit } from './coalesce.ts'
 import { checkAttempt } from './guards.ts'
 import { prepare } from './prepare.ts'
-import { givenId, isTaken, resultOf, submit } from './submit.ts'
 
 /** Errors: 400, 403, 409. Two statements more where it inherits accounts that nobody here knew of. */
 export async function create(

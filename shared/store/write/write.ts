@@ -21,19 +21,18 @@ import {
 import type { Meta, Reference, Resource } from '../../fhir/resource.ts'
 import { ownParametersOf } from '../index/custom-parameters.ts'
 import { without } from '../read/redact.ts'
-import { normalId, type Store, scopeOf } from '../rows/context.ts'
+import { allow, normalId, readRow, rowKey, type Store, scopeOf } from '../rows/context.ts'
 import type { Place } from '../rows/ports.ts'
-import { allow, readRow, rowKey } from '../rows/read.ts'
 import { parseVersion, toVersion, type VersionRow } from '../rows/rows.ts'
 import type { Version, WriteOptions, WriteResult } from '../rows/version.ts'
 import type { Judged, Ruling } from '../rulings/rows.ts'
 import { hiddenBy, judgeRow, readJudged } from '../rulings/rulings.ts'
 import { hiddenAfter, judgeChanged, judgeWritten, readonlyBy } from '../rulings/write.ts'
 import { accountsGiven, distinctAccounts, inheritedAccounts, patientsOf } from './accounts.ts'
+import { givenId, isTaken, resultOf, submit } from './coalesce.ts'
 import { create } from './create.ts'
 import { checkAttempt } from './guards.ts'
 import { type Prepared, prepare, saysTheSame } from './prepare.ts'
-import { givenId, isTaken, resultOf, submit } from './submit.ts'
 
 /** Writes of this process take turns, so only other processes win races: one of them at a time. */
 const LOST_RACES = 8

@@ -1,10 +1,9 @@
 /** `fixed[x]` and `pattern[x]`. https://hl7.org/fhir/R4/elementdefinition-definitions.html#ElementDefinition.pattern_x_ */
-
 import { HttpError } from '../../errors.ts'
 import { numberOf } from '../../fhir/json.ts'
 import { isObject } from '../../fhir/resource.ts'
-import { parseDate } from '../../fhir/values-date.ts'
-import type { Variables } from '../../fhirpath/logic.ts'
+import { parseDate } from '../../fhir/values.ts'
+import type { Variables } from '../../fhirpath/members.ts'
 import { type Invariant, tenantInvariant } from '../invariants.ts'
 import type { Report } from '../report.ts'
 import type { Property } from '../shapes.ts'

@@ -3,12 +3,11 @@
  * demands is left out: every resource has passed that already.
  * https://hl7.org/fhir/R4/profiling.html
  */
-
 import { isResourceType, typeDefinition } from '../../fhir/definitions.ts'
 import { isObject } from '../../fhir/resource.ts'
 import { bindingFault, checkTarget, codesOf, publishedCodes } from '../bindings.ts'
 import { type Property, shapeOf } from '../shapes.ts'
-import type { Others } from './members.ts'
+import { compileSlices, type Others } from './members.ts'
 import {
   checkCount,
   checkInvariants,
@@ -19,7 +18,6 @@ import {
   rangeOf,
 } from './patterns.ts'
 import { at, type Check, conforms, type ItemCheck, type Profile, type Run } from './run.ts'
-import { compileSlices } from './slices.ts'
 import {
   type ElementNode,
   elementsOf,

@@ -2,7 +2,6 @@
  * Runs what `$reindex` and `$expunge` have left in table `job`, in steps: each step is harmless when it
  * is repeated, and the AsyncJob is looked at between them, so that a cancel ends the work.
  */
-
 import { type Principal, systemPrincipal } from '../../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
 import { finishAsyncJob, JobFinished } from '../../../shared/bots/async-jobs.ts'
@@ -16,10 +15,7 @@ import {
 } from '../../../shared/jobs/upkeep/maintenance.ts'
 import type { Services } from '../../../shared/services.ts'
 import type { OwnIndexProgress } from '../../../shared/store/index/custom-parameters-index.ts'
-import {
-  checkIndexRevision,
-  settleIndexRevision,
-} from '../../../shared/store/index/index-revision.ts'
+import { checkIndexRevision, settleIndexRevision } from '../../../shared/store/migrate.ts'
 import type { Repository } from '../../../shared/store/repository.ts'
 import {
   deferOwnJob,

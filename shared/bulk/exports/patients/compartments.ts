@@ -3,14 +3,13 @@
  * down with the plan, as it was at the time of the export. What is read afterwards are versions alone.
  * https://build.fhir.org/ig/HL7/bulk-data/export.html#bulk-data-output-file-organization
  */
-
 import type { Principal } from '../../../access/principal.ts'
 import { type Issue, issue } from '../../../errors.ts'
 import { typeName, typeNumber } from '../../../fhir/definitions.ts'
 import type { Connection } from '../../../platform/postgres/statement.ts'
 import { keysLiteral } from '../../../store/index/keys.ts'
-import { idOf } from '../../../store/rows/content.ts'
 import { isLegalId, normalId, type Store } from '../../../store/rows/context.ts'
+import { idOf } from '../../../store/rows/rows.ts'
 import { binder } from '../../../store/rows/side-rows.ts'
 import { readRowsAsOf } from '../rows/as-of.ts'
 import type { PlannedJob } from '../rows/jobs.ts'

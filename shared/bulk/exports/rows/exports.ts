@@ -1,12 +1,10 @@
 /** Exports as the store does them: planned and read as a Principal. */
-
 import type { Principal } from '../../../access/principal.ts'
 import { typeNumber } from '../../../fhir/definitions.ts'
 import type { CopySession } from '../../../platform/postgres/copy.ts'
 import { sliceOf } from '../../../platform/storage/slice.ts'
-import { idOf } from '../../../store/rows/content.ts'
 import { type Store, scopeOf, until } from '../../../store/rows/context.ts'
-import { type VersionRow, versionColumns } from '../../../store/rows/rows.ts'
+import { idOf, type VersionRow, versionColumns } from '../../../store/rows/rows.ts'
 import { binder } from '../../../store/rows/side-rows.ts'
 import { rulingsOfContents } from '../../../store/rulings/rulings.ts'
 import { groupMembers } from '../patients/members.ts'

@@ -3,12 +3,12 @@
  * hidden, what is asked for in part, and the address of a Binary is read and written anew.
  */
 import { hiddenFields } from '../../../access/fields/fields.ts'
-import { grantsFor } from '../../../access/policy.ts'
 import {
   hasSecretExtensions,
   secretPaths,
   withoutSecretExtensions,
-} from '../../../access/secrets.ts'
+} from '../../../access/guarded/elements.ts'
+import { grantsFor } from '../../../access/policy.ts'
 import { parseJson } from '../../../fhir/json.ts'
 import type { Resource } from '../../../fhir/resource.ts'
 import { type View, viewOf } from '../../../fhir/view.ts'

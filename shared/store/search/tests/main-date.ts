@@ -1,6 +1,6 @@
 /** The main date of a type, and when a row was written: columns of the row itself. */
 import { mainDate } from '../../../fhir/definitions.ts'
-import { timestamp } from '../../../fhir/values-date.ts'
+import { timestamp } from '../../../fhir/values.ts'
 import type { Condition } from '../../../query/search-request.ts'
 import type { DateValue } from '../../../query/values.ts'
 import { plannedParameter } from '../../index/index-plan.ts'
