@@ -28,6 +28,14 @@ const PLAIN = new Set([
 const OWN = new Set(Object.values(AREA_WORDS))
 const SMART =
   /^(patient|user|system)\/([A-Z][A-Za-z]+|\*)\.(read|write|\*|(?=[cruds])c?r?u?d?s?)(\?\S+)?$/
+/** Whoever asks for a misspelt one wants to be narrowed, so it is kept and grants nothing. */
+const NEARLY_SMART = /^(patient|user|system)\//i
+const NOTHING: SmartScope = {
+  context: 'user',
+  type: '',
+  interactions: new Set(),
+  criteria: undefined,
+}
 const LETTERS: Readonly<Record<string, readonly Interaction[]>> = {
   c: ['create'],
   r: ['read', 'vread', 'history'],
@@ -40,7 +48,7 @@ const VERSION_1: Readonly<Record<string, string>> = { read: 'rs', write: 'cud', 
 /** One SMART word of a scope, read. */
 export interface SmartScope {
   readonly context: 'patient' | 'user' | 'system'
-  /** A resource type or `*`. */
+  /** A resource type or `*`; empty where the word cannot be read. */
   readonly type: string
   readonly interactions: ReadonlySet<Interaction>
   /** Search that narrows the word further, without its question mark. */
@@ -51,7 +59,7 @@ export interface SmartScope {
 export function smartScopes(scope: string): readonly SmartScope[] {
   return scope.split(' ').flatMap((word) => {
     const match = SMART.exec(word)
-    if (match === null) return []
+    if (match === null) return NEARLY_SMART.test(word) ? [NOTHING] : []
     const [, context, type = '', access = '', criteria] = match
     const letters = [...(VERSION_1[access] ?? access)]
     return [
@@ -92,7 +100,7 @@ export function grantedScope(asked: string): string {
 }
 
 function isKnown(word: string): boolean {
-  return PLAIN.has(word) || OWN.has(word) || SMART.test(word)
+  return PLAIN.has(word) || OWN.has(word) || NEARLY_SMART.test(word)
 }
 
 /**

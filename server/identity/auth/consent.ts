@@ -123,6 +123,7 @@ function scopeInWords(scope: string, project: string): readonly ScopeInWords[] {
 }
 
 function smartInWords({ context, type, interactions, criteria }: SmartScope): string {
+  if (interactions.size === 0) return 'No access: a scope that is not known here'
   const verbs = VERBS.filter(([interaction]) => interactions.has(interaction)).map(
     ([, verb]) => verb,
   )

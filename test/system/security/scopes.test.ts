@@ -174,6 +174,20 @@ t.test('a scope that names policies does not make up for a policy that does not'
   }
 })
 
+t.test('a SMART word that nobody can read grants nothing, instead of everything', async (t) => {
+  const words = ['user/patient.rs', 'USER/Patient.rs', 'user/Patient.', 'user/Patient.sr', 'user/']
+  for (const word of words) {
+    const app = await scopedPerson(botica, person, `openid ${word}`)
+    t.equal((await app.get('Patient')).status, 403, word)
+    t.equal((await app.get(`${ADMIN}/members`)).status, 403, word)
+    const program = await scopedClient(botica, botica.adminCredentials, word)
+    t.equal((await program.post('Patient', aPatient())).status, 403, word)
+  }
+  const mixed = await scopedPerson(botica, person, 'user/patient.cruds user/Patient.r')
+  t.equal((await mixed.get(`Patient/${patient.id}`)).status, 200)
+  t.equal((await mixed.post('Patient', aPatient())).status, 403)
+})
+
 t.test('an answer is given again to the same scopes only', async (t) => {
   const key = { 'Idempotency-Key': 'scopes' }
   const body = aPatient()
