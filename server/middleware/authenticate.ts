@@ -2,7 +2,7 @@
  * Bearer token or client credentials → Principal and Session, or those of the member it acts for.
  * Errors: 401, 403, 429.
  */
-import { isActiveClient } from '../../shared/access/credentials/clients.ts'
+import { isActiveClient, takesSecret } from '../../shared/access/credentials/clients.ts'
 import type { TokenClaims } from '../../shared/access/credentials/tokens.ts'
 import { isAllowedFrom } from '../../shared/access/ip-rules.ts'
 import { profileReference } from '../../shared/access/principal.ts'
@@ -40,6 +40,7 @@ export function authenticate({ services }: Web): Middleware {
     const { id, secret } = credentials
     const session = await principals.forProfile(`ClientApplication/${id}`)
     if (session === undefined || !isActiveClient(session.profile)) return undefined
+    if (!takesSecret(session.profile)) return undefined
     if (!isSecretOf(services, session.profile, secret, addressOf(ip))) return undefined
     return { session: withClient(session, id), claims: undefined }
   }

@@ -8,7 +8,11 @@ import {
   readKeySet,
   verifyAssertion,
 } from '../../../shared/access/credentials/client-assertions.ts'
-import { alwaysProves, ownsCredentials } from '../../../shared/access/credentials/clients.ts'
+import {
+  alwaysProves,
+  ownsCredentials,
+  takesSecret,
+} from '../../../shared/access/credentials/clients.ts'
 import type { Outbound } from '../../../shared/config/outbound.ts'
 import type { Resource } from '../../../shared/fhir/resource.ts'
 import type { Session } from '../../../shared/identity/principals.ts'
@@ -114,8 +118,9 @@ export async function requireProof(
     await requireAssertion(services, keys, client, given.assertion)
     return
   }
-  const isByKey = client.tokenEndpointAuthMethod === 'private_key_jwt'
-  if (isByKey) throw invalidClient(services, given, 'This client proves itself by its key')
+  if (!takesSecret(client)) {
+    throw invalidClient(services, given, 'This client proves itself by its key')
+  }
   if (given.secret === undefined) {
     throw new OAuthError('invalid_request', 'Missing client_secret')
   }

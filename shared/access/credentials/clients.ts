@@ -72,6 +72,11 @@ export function alwaysProves({ tokenEndpointAuthMethod: method }: Resource): boo
   return method !== undefined && method !== 'none'
 }
 
+/** False for a client that says that its key alone proves it. */
+export function takesSecret({ tokenEndpointAuthMethod: method }: Resource): boolean {
+  return method !== 'private_key_jwt'
+}
+
 /** Absent status is active. */
 export function isActiveClient(client: Resource): boolean {
   return client.status === undefined || client.status === 'active'

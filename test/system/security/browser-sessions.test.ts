@@ -1,5 +1,6 @@
 import t from 'tap'
 import { openBotica } from '../../fixtures/botica.ts'
+import { basic } from '../../fixtures/client.ts'
 import { FOREIGN_FETCH, openBrowser } from '../../fixtures/http/browser.ts'
 import { aPerson, askToken, codeFlow, PASSWORD } from '../../fixtures/people.ts'
 
@@ -237,4 +238,14 @@ t.test('a client that says how it proves itself always does', async (t) => {
     status: 400,
     body: { issue: [{ expression: ['ClientApplication.tokenEndpointAuthMethod'] }] },
   })
+})
+
+t.test('a client that proves itself by its key opens no route by its secret', async (t) => {
+  const { id, secret } = await botica.createMember()
+  const read = () => botica.anonymous.get('Patient', basic(id, secret))
+  t.equal((await read()).status, 200)
+  const byKey = [{ op: 'add', path: '/tokenEndpointAuthMethod', value: 'private_key_jwt' }]
+  t.equal((await admin.patch(`ClientApplication/${id}`, byKey)).status, 200)
+  services.principals.forget()
+  t.equal((await read()).status, 401)
 })
