@@ -10,6 +10,11 @@ export interface SecurityLink {
   readonly secret: string
 }
 
+export type AccountChange =
+  | 'the password was changed'
+  | 'a second factor was added'
+  | 'the second factor was removed'
+
 /** To a new user: sets the first password. `isVoid`: one that was set before counts no more. */
 export function inviteMail(
   settings: Settings,
@@ -89,6 +94,16 @@ export function emailChangedMail(settings: Settings, to: string): Mail {
   return composed('email-changed', to, `${productName} Email Address Replaced`, [
     `Your account on ${productName} has another email address now; this one no longer signs in.`,
     'If you did not ask for it, tell the administrators of your project at once.',
+  ])
+}
+
+/** To the owner, when a way to sign in was set or given up. */
+export function accountChangedMail(settings: Settings, to: string, what: AccountChange): Mail {
+  const { productName } = settings
+  return composed('account-changed', to, `${productName} Sign-In Changed`, [
+    `Your account on ${productName}: ${what}.`,
+    'If it was not you, tell the administrators of your project, and choose another password at once:',
+    `${settings.appUrl}resetpassword`,
   ])
 }
 

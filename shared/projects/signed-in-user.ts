@@ -8,8 +8,11 @@ import { badRequest, HttpError, issue, outcome } from '../errors.ts'
 import { parseReference, type Resource, referenceIn } from '../fhir/resource.ts'
 import { judgeGuess, requireNoPause, sessionGuess } from '../identity/guesses.ts'
 import type { Session } from '../identity/principals.ts'
+import { addMail } from '../platform/mail/mails.ts'
 import type { Services } from '../services.ts'
 import { parseVersion } from '../store/rows/rows.ts'
+import { type AccountChange, accountChangedMail } from './mail-texts.ts'
+import { projectOfUser } from './users.ts'
 
 const system = systemPrincipal(SYSTEM_PROJECT)
 
@@ -62,6 +65,17 @@ export async function isOwnPassword(
     }),
   )
   return found !== undefined
+}
+
+/** The owner of a stolen account learns of a change that they did not make. */
+export async function tellOwner(
+  { database, config }: Pick<Services, 'database' | 'config'>,
+  user: Resource,
+  what: AccountChange,
+): Promise<void> {
+  if (typeof user.email !== 'string') return
+  const mail = accountChangedMail(config, user.email, what)
+  await addMail(database, projectOfUser(user) ?? SYSTEM_PROJECT.id, mail)
 }
 
 // * A change that takes an account over for good (its address, its second factor) needs the person, not a token:

@@ -15,6 +15,7 @@ import {
   sessionGuess,
 } from '../../../shared/identity/guesses.ts'
 import { countEvent } from '../../../shared/platform/redis/events.ts'
+import { tellOwner } from '../../../shared/projects/signed-in-user.ts'
 import { patchUser, readUser } from '../../../shared/projects/users.ts'
 import type { Services } from '../../../shared/services.ts'
 import type { Context } from '../../context.ts'
@@ -63,6 +64,7 @@ export async function disable(
     mfaEnrolled: false,
     mfaSecret: newTotpSecret(),
   })
+  await tellOwner(services, user, 'the second factor was removed')
 }
 
 /** Enrols while signing in. Errors: 400, 429. */
@@ -114,6 +116,7 @@ async function enrolBy(services: Services, user: Resource, attempt: Attempt): Pr
   if (typeof user.mfaSecret !== 'string') throw badRequest('Secret not found')
   await requireToken(services, user, attempt, 'Invalid token')
   await patchUser(services.repository, user.id ?? '', { mfaEnrolled: true })
+  await tellOwner(services, user, 'a second factor was added')
 }
 
 async function userOf({ repository }: Services, login: Resource): Promise<Resource> {

@@ -17,7 +17,7 @@ import {
   redeemSecurityRequest,
   requireSameAddress,
 } from '../../../shared/projects/security-requests.ts'
-import { isOwnPassword } from '../../../shared/projects/signed-in-user.ts'
+import { isOwnPassword, tellOwner } from '../../../shared/projects/signed-in-user.ts'
 import {
   findUser,
   patchUser,
@@ -58,6 +58,7 @@ export async function changePassword(
     setPassword(services, id, newPassword, undefined, loginId),
   )
   await renewDevice(services, ctx, user)
+  await tellOwner(services, user, 'the password was changed')
   audit(services, ctx, { ...event, outcome: '0', what: 'Password changed' })
 }
 

@@ -11,6 +11,7 @@ export interface Mail {
     | 'reset'
     | 'verify-email'
     | 'email-changed'
+    | 'account-changed'
     | 'subscription'
     | 'client'
   readonly to: readonly string[]

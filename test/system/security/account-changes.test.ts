@@ -7,7 +7,7 @@ import { scopedPerson } from '../../fixtures/attacks/scoped.ts'
 import { openBotica } from '../../fixtures/botica.ts'
 import type { Client } from '../../fixtures/client.ts'
 import { anEmail, mailsTo } from '../../fixtures/invites.ts'
-import { aPerson, claimsOf, PASSWORD, type Person } from '../../fixtures/people.ts'
+import { aPerson, claimsOf, PASSWORD, type Person, pkce } from '../../fixtures/people.ts'
 
 const botica = await openBotica(t)
 const { admin, services, project } = botica
@@ -88,8 +88,35 @@ t.test(
     t.equal((await post('enroll', { password: PASSWORD })).status, 200)
     t.equal((await post('disable')).status, 403)
     t.equal((await post('disable', { password: PASSWORD })).status, 200)
+    t.match(await told(person), [/second factor was added/, /second factor was removed/])
   },
 )
+
+t.test('whoever enrols a second factor while signing in is told of, too', async (t) => {
+  const person = await aPerson(services, project, { mfaRequired: true })
+  const { verifier: _, asked } = pkce()
+  const begin = { email: person.email, password: PASSWORD, projectId: project.id, ...asked }
+  const { body } = await botica.anonymous.post<Record<string, string>>('/auth/login', begin)
+  const secret = new URL(body.enrollUri ?? '').searchParams.get('secret') ?? ''
+  const token = totpToken(secret, Math.floor(Date.now() / 30_000))
+  const enrolled = await botica.anonymous.post('/auth/mfa/login-enroll', {
+    login: body.login,
+    token,
+  })
+  t.equal(enrolled.status, 200, enrolled.text)
+  t.match(await told(person), [/second factor was added/])
+})
+
+t.test('the owner hears of another password', async (t) => {
+  const person = await aPerson(services, project)
+  const client = await signIn(person)
+  const change = (oldPassword: string) =>
+    client.post('/auth/changepassword', { oldPassword, newPassword: 'another long one indeed' })
+  t.equal((await change('wrong')).status, 400)
+  t.same(await mailsTo(services, person.email), [])
+  t.equal((await change(PASSWORD)).status, 200)
+  t.match(await told(person), [/password was changed/])
+})
 
 t.test('a burst of guesses is judged five times', async (t) => {
   const person = await aPerson(services, project)
@@ -103,6 +130,11 @@ t.test('a burst of guesses is judged five times', async (t) => {
   t.equal(right.status, 429)
   t.ok(Number(right.headers.get('retry-after')) > 0)
 })
+
+async function told({ email }: Person): Promise<(string | undefined)[]> {
+  const mails = await mailsTo(services, email)
+  return mails.filter(({ kind }) => kind === 'account-changed').map(({ text }) => text)
+}
 
 function signIn(person: Person): Promise<Client> {
   return scopedPerson(botica, person, 'openid')
