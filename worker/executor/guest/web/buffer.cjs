@@ -64,6 +64,12 @@ function compareBytes(left, right) {
 }
 
 class Buffer extends Uint8Array {
+  /** Old code makes one of a text. */
+  constructor(source, ...given) {
+    if (typeof source === 'string') super(codec(given[0]).encode(source))
+    else super(source, ...given)
+  }
+
   static from(source, encodingOrOffset, length) {
     if (typeof source === 'string') return viewOf(codec(encodingOrOffset).encode(source))
     if (source instanceof ArrayBuffer) return new Buffer(source, encodingOrOffset, length)
@@ -165,17 +171,22 @@ class Buffer extends Uint8Array {
     return this.indexOf(value, from, name) >= 0
   }
 
-  readUInt8(offset = 0) {
-    return this[offset]
-  }
-
-  readUInt16BE(offset = 0) {
-    return new DataView(this.buffer, this.byteOffset).getUint16(offset)
-  }
-
-  readUInt32BE(offset = 0) {
-    return new DataView(this.buffer, this.byteOffset).getUint32(offset)
+  lastIndexOf(value, from = this.length, name = 'utf8') {
+    if (typeof value === 'number') return super.lastIndexOf(value, Math.min(from, this.length - 1))
+    const wanted = typeof value === 'string' ? codec(name).encode(value) : value
+    for (let at = Math.min(from, this.length - wanted.length); at >= 0; at--) {
+      if (wanted.every((byte, index) => this[at + index] === byte)) return at
+    }
+    return -1
   }
 }
 
-module.exports = { Buffer }
+Buffer.allocUnsafeSlow = Buffer.allocUnsafe
+Buffer.poolSize = 8192
+require('./buffer-numbers.cjs').addNumbers(Buffer.prototype)
+
+/** Node's module has more names than the class. */
+const kMaxLength = 2 ** 31 - 1
+const constants = { MAX_LENGTH: kMaxLength, MAX_STRING_LENGTH: 2 ** 29 - 24 }
+
+module.exports = { Buffer, constants, kMaxLength }
