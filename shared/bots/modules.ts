@@ -3,9 +3,7 @@
  * sandbox. Anything else fails when the bot is deployed. Of `@medplum/core` the sandbox has the names that
  * bots use most in files of its own, written for a fast start; the others come from the published library.
  */
-import { createRequire } from 'node:module'
-
-const CORE = '@medplum/core'
+import { CORE, libraryExports, libraryModules, modulesNamed } from './libraries/table.ts'
 
 const core = [
   'CPT',
@@ -74,7 +72,7 @@ const core = [
   'unauthorized',
 ]
 
-const buffer = ['Buffer', 'default']
+const buffer = ['Blob', 'Buffer', 'File', 'atob', 'btoa', 'constants', 'default', 'kMaxLength']
 
 const crypto = [
   'createHash',
@@ -87,25 +85,54 @@ const crypto = [
 
 const nodeFetch = ['Headers', 'Request', 'Response', 'default']
 
+const process = [
+  'argv',
+  'browser',
+  'cwd',
+  'emitWarning',
+  'env',
+  'nextTick',
+  'platform',
+  'version',
+  'versions',
+]
+
 const querystring = ['decode', 'default', 'encode', 'escape', 'parse', 'stringify', 'unescape']
+
+const timers = [
+  'clearImmediate',
+  'clearInterval',
+  'clearTimeout',
+  'default',
+  'promises',
+  'setImmediate',
+  'setInterval',
+  'setTimeout',
+]
 
 const url = ['URL', 'URLSearchParams', 'default']
 
 const util = ['TextDecoder', 'TextEncoder', 'default']
 
-/** Exported names by module name, without those of the library. */
+/** Exported names by module name, without those of the libraries. */
 export const botModules: Readonly<Record<string, readonly string[]>> = {
   [CORE]: core,
   '@medplum/fhirtypes': [],
   buffer,
   crypto,
   'node-fetch': nodeFetch,
+  process,
   querystring,
+  timers,
+  'timers/promises': ['default', 'setImmediate', 'setTimeout'],
   url,
   util,
   'node:buffer': buffer,
   'node:crypto': crypto,
+  'node:process': process,
   'node:querystring': querystring,
+  'node:timers': timers,
+  'node:timers/promises': ['default', 'setImmediate', 'setTimeout'],
   'node:url': url,
   'node:util': util,
 }
@@ -113,10 +140,18 @@ export const botModules: Readonly<Record<string, readonly string[]>> = {
 /** Names that a module exports; undefined when there is no such module. */
 export function exportsOf(module: string): ReadonlySet<string> | undefined {
   if (module === CORE) return new Set([...core, ...libraryNames()])
-  return Object.hasOwn(botModules, module) ? new Set(botModules[module]) : undefined
+  const plain = module.replace(/^node:/, '')
+  const own = Object.hasOwn(botModules, module) ? botModules[module] : undefined
+  if (!libraryModules.includes(plain)) return own && new Set(own)
+  return new Set([...(own ?? []), ...libraryExports(plain), 'default'])
 }
 
-/** True when the code may use a name that only the library has; a doubt costs its runs a few ms once. */
+/** The libraries that an isolate gets before the code; a doubt costs its runs a few ms once. */
+export function librariesOf(code: string): readonly string[] {
+  return [...(usesLibrary(code) ? [CORE] : []), ...modulesNamed(code)]
+}
+
+/** True when the code may use a name that only the library has. */
 export function usesLibrary(code: string): boolean {
   return code.includes(CORE) && libraryPattern().test(code)
 }
@@ -125,9 +160,7 @@ let foundNames: readonly string[] | undefined
 
 /** Loading the library takes 60 ms, so it is done for the first bot that names it. */
 function libraryNames(): readonly string[] {
-  foundNames ??= Object.keys(createRequire(import.meta.url)(CORE)).filter(
-    (name) => !core.includes(name),
-  )
+  foundNames ??= libraryExports(CORE).filter((name) => !core.includes(name))
   return foundNames
 }
 

@@ -13,7 +13,7 @@ import {
   wantsFresh,
 } from '../../shared/bots/bot.ts'
 import { codeFormat } from '../../shared/bots/code.ts'
-import { usesLibrary } from '../../shared/bots/modules.ts'
+import { librariesOf } from '../../shared/bots/modules.ts'
 import { badRequest } from '../../shared/errors.ts'
 import { isObject, type Resource } from '../../shared/fhir/resource.ts'
 import type { Session } from '../../shared/identity/principals.ts'
@@ -111,7 +111,7 @@ async function loadBot(services: Services, job: ExecuteJob): Promise<LoadedBot> 
     file,
     codeHash: createHash('sha256').update(`${file}\n${code}`).digest('hex'),
     format: codeFormat(code, file),
-    usesCore: usesLibrary(code),
+    libraries: librariesOf(code),
     wantsToken: code.includes('getAccessToken'),
     limits: botLimits(bot, config),
     maxConcurrency: maxConcurrency(bot, config),

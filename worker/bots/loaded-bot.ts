@@ -11,7 +11,8 @@ export interface LoadedBot {
   /** Hash of the file, name included. */
   readonly codeHash: string
   readonly format: CodeFormat
-  readonly usesCore: boolean
+  /** Names of the libraries that its code uses, those that others need before them. */
+  readonly libraries: readonly string[]
   /** The client's `getAccessToken` does not wait, so that a token has to be there before it is called. */
   readonly wantsToken: boolean
   readonly limits: BotLimits

@@ -22,8 +22,8 @@ export interface BotRun {
   readonly format: 'commonjs' | 'module'
   /** Name of its file in the frames of errors. */
   readonly file?: string
-  /** True: the code uses names that only the published `@medplum/core` has. */
-  readonly usesCore?: boolean
+  /** Names of the libraries that the code uses. */
+  readonly libraries?: readonly string[]
   readonly limits: Limits
   /** JSON of the event without its input, `context` {baseUrl, project, membership, profile} included. */
   readonly event: string

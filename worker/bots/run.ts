@@ -149,7 +149,7 @@ export function createRunner(options: RunnerOptions): Runner {
         codeHash: loaded.codeHash,
         format: loaded.format,
         file: loaded.file,
-        usesCore: loaded.usesCore,
+        libraries: loaded.libraries,
         limits: loaded.limits,
         fresh: loaded.fresh,
         event: eventText(job, loaded, session, secrets.text, times, config.baseUrl, accessToken),

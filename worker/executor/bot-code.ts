@@ -3,8 +3,8 @@
  * memory only: it is machine code, so it is never taken from elsewhere.
  */
 import type ivm from 'isolated-vm'
-import type { CoreLibrary } from './core-library.ts'
 import { cachedDataOf, type Enter } from './guest-code.ts'
+import type { Library } from './library.ts'
 import type { CodeMessage } from './messages.ts'
 
 const BOT = 'botica:bot'
@@ -18,19 +18,19 @@ export class BotCode {
   readonly #text: string
   readonly #format: 'commonjs' | 'module'
   readonly #file: string
-  readonly #library: CoreLibrary | undefined
+  readonly #libraries: readonly Library[]
   #isChecked = false
   #cachedData: ivm.ExternalCopy<ArrayBuffer> | undefined
 
-  /** `library` for a bot that uses more of `@medplum/core` than the guest's own files have. */
+  /** `libraries` are those that the bot names. */
   constructor(
     { format, file }: Pick<CodeMessage, 'format' | 'file'>,
     text: string,
-    library: CoreLibrary | undefined,
+    libraries: readonly Library[],
   ) {
     this.#format = format
     this.#file = file
-    this.#library = library
+    this.#libraries = libraries
     this.#text = text.startsWith('#!') ? `//${text}` : text
   }
 
@@ -41,9 +41,10 @@ export class BotCode {
     enter: Enter,
     timeout: number,
   ): Promise<void> {
-    await this.#library?.install(isolate, context, enter)
+    for (const library of this.#libraries) await library.install(isolate, context, enter)
     if (this.#format === 'module') await this.#loadModule(isolate, context, enter, timeout)
     else await this.#loadScript(isolate, context, enter, timeout)
+    await Promise.all(this.#libraries.map((library) => library.keepCache(isolate)))
   }
 
   async #loadScript(isolate: ivm.Isolate, context: ivm.Context, enter: Enter, timeout: number) {

@@ -76,7 +76,7 @@ export class GuestCode {
 }
 
 /** The code cache of a script that has run in the isolate: it covers the functions that have run. */
-export function cacheOf(
+function cacheOf(
   isolate: ivm.Isolate,
   source: string,
   filename: string,

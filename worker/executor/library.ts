@@ -1,34 +1,43 @@
 /**
- * The published `@medplum/core` as one script, for the names that the guest's own files do not have. It is
- * read when the first bot of this executor needs it; its code cache is made here and kept in memory only.
+ * A library that bots may use as one script, which an isolate gets before the code of a bot that names it. Its code cache
+ * is made in the first of these isolates, and kept in memory only.
  */
-import { readFileSync } from 'node:fs'
 import type ivm from 'isolated-vm'
-import { cacheOf, type Enter } from './guest-code.ts'
+import { cachedDataOf, type Enter } from './guest-code.ts'
 
-const FILE = 'botica:guest/core'
-
-export class CoreLibrary {
-  readonly #path: string
-  #source: string | undefined
+export class Library {
+  readonly #name: string
+  readonly #source: string
+  readonly #filename: string
   #cachedData: ivm.ExternalCopy<ArrayBuffer> | undefined
 
-  /** `path` is the CommonJS build. */
-  constructor(path: string) {
-    this.#path = path
+  /** `source` is the text of a function of `require` and `host`. */
+  constructor(name: string, source: string) {
+    this.#name = name
+    this.#source = source
+    this.#filename = `botica:guest/${name}`
   }
 
-  /** Runs it in the context, whose `@medplum/core` then has all its names. Before any code of the bot. */
+  /** Hands it to the glue, whose module of that name it then is. Before any code of the bot. */
   async install(isolate: ivm.Isolate, context: ivm.Context, enter: Enter): Promise<void> {
-    this.#source ??= `(function (module, exports) {${readFileSync(this.#path, 'utf8')}\n})`
     const cachedData = this.#cachedData
     const script = await isolate.compileScript(this.#source, {
-      filename: FILE,
+      filename: this.#filename,
       ...(cachedData ? { cachedData } : {}),
     })
     const main = await script.run(context, { reference: true, release: true })
-    await enter.apply(undefined, ['extend', main.derefInto({ release: true })])
-    // Made after it has run, the cache covers the functions of its top level: half the time in an isolate.
-    this.#cachedData ??= cacheOf(isolate, this.#source, FILE)
+    await enter.apply(undefined, ['extend', this.#name, main.derefInto({ release: true })])
+  }
+
+  /**
+   * Once the bot is loaded: the cache covers the functions that have run, half the time in the next isolate. Rejects
+   * when the isolate has ended.
+   */
+  async keepCache(isolate: ivm.Isolate): Promise<void> {
+    if (this.#cachedData) return
+    const options = { filename: this.#filename, produceCachedData: true }
+    const script = await isolate.compileScript(this.#source, options)
+    this.#cachedData ??= cachedDataOf(script)
+    script.release()
   }
 }

@@ -1,17 +1,17 @@
 /**
  * The executor: a child process of the worker that runs the bots of one project and holds nothing of value.
  * It has no environment, no credentials and may read hardly a file. Frames come in and go out on file
- * descriptor 3; the arguments are the paths of isolated-vm's addon, because its own loader would probe
- * files that this process may not read, and of `@medplum/core`, and the number of isolates there is memory for.
+ * descriptor 3; the arguments are the path of isolated-vm's addon, because its own loader would probe
+ * files that this process may not read, and the number of isolates there is memory for.
  */
 import { Socket } from 'node:net'
 import type ivm from 'isolated-vm'
 import { BotCode } from './bot-code.ts'
-import { CoreLibrary } from './core-library.ts'
 import { type Frame, FrameReader, writeFrame } from './frames.ts'
 import { GuestCode } from './guest-code.ts'
 import type { BotIsolate } from './isolate.ts'
 import type { IsolatePort, RunEnd } from './isolate-port.ts'
+import { Library } from './library.ts'
 import type { FromExecutor, RunMessage, ToExecutor } from './messages.ts'
 import { ProcessorShare } from './processor-share.ts'
 import { WarmIsolates } from './warm-isolates.ts'
@@ -24,6 +24,7 @@ const TURN_MS = 5
 
 const pipe = new Socket({ fd: 3, readable: true, writable: true })
 const reader = new FrameReader<ToExecutor>()
+const libraries = new Map<string, Library>()
 const codes = new Map<string, BotCode>()
 const running = new Map<number, BotIsolate>()
 const heard: Frame<ToExecutor>[] = []
@@ -31,7 +32,6 @@ let hearing: NodeJS.Immediate | undefined
 let watch: NodeJS.Timeout | undefined
 
 const library = loadAddon(process.argv[2] ?? '')
-const core = new CoreLibrary(process.argv[3] ?? '')
 const share = new ProcessorShare()
 const port: IsolatePort = {
   ivm: library,
@@ -47,7 +47,7 @@ const port: IsolatePort = {
   stuck: (run) => say({ t: 'stuck', run }),
   rest: (run, isResting) => say({ t: 'rest', run, isResting }),
 }
-const warm = new WarmIsolates(port, Number(process.argv[4]))
+const warm = new WarmIsolates(port, Number(process.argv[3]))
 
 pipe.on('data', (chunk: Buffer) => {
   heard.push(...reader.push(chunk))
@@ -83,9 +83,14 @@ function hear({ header, parts: [first = '', second] }: Frame<ToExecutor>): void 
     case 'cancel':
       running.get(header.run)?.stop('cancelled')
       return
-    case 'code':
-      codes.set(header.hash, new BotCode(header, first, header.usesCore ? core : undefined))
+    case 'library':
+      libraries.set(header.name, new Library(header.name, first))
       return
+    case 'code': {
+      const used = header.libraries.flatMap((name) => libraries.get(name) ?? [])
+      codes.set(header.hash, new BotCode(header, first, used))
+      return
+    }
     case 'forget':
       codes.delete(header.hash)
       return

@@ -27,6 +27,12 @@ export interface GuestMessage {
   readonly t: 'guest'
 }
 
+/** [source]: precedes the first code that uses it on this pipe. */
+export interface LibraryMessage {
+  readonly t: 'library'
+  readonly name: string
+}
+
 /** [code]: precedes the first run of that code on this pipe. */
 export interface CodeMessage {
   readonly t: 'code'
@@ -34,8 +40,8 @@ export interface CodeMessage {
   readonly format: 'commonjs' | 'module'
   /** Name of its file, for the frames of its errors. */
   readonly file: string
-  /** It uses names that only the published `@medplum/core` has. */
-  readonly usesCore: boolean
+  /** Names of the libraries that it uses. */
+  readonly libraries: readonly string[]
 }
 
 export interface ForgetMessage {
@@ -72,6 +78,7 @@ export interface CancelMessage {
 
 export type ToExecutor =
   | GuestMessage
+  | LibraryMessage
   | CodeMessage
   | ForgetMessage
   | RunMessage

@@ -125,7 +125,7 @@ t.test('attacks on what the worker does for a bot end in the words of the contra
     const id = await aBot(botica, handler(`try { ${code} } catch (e) { throw e.cause ?? e }`), {
       fields: { timeout: 60 },
     })
-    const answer = await execute(admin, id)
+    const answer = await execute(admin, id, {}, { Prefer: 'wait=100' })
     const isRefused = answer.status === 400
     const text = isRefused ? answer.body.issue[0].details.text : answer.text
     t.ok(answer.status === 200 || isRefused, `${name}: status ${answer.status}`)

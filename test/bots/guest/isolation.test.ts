@@ -16,9 +16,7 @@ t.test('what a bot could use against the process is absent', async (t) => {
     'Atomics',
     'FinalizationRegistry',
     'ShadowRealm',
-    'process',
     'require',
-    'global',
     'Deno',
     'gc',
     'ivm',
@@ -26,6 +24,14 @@ t.test('what a bot could use against the process is absent', async (t) => {
   ]
   const code = `const outer = typeof global; ${handler(`return ${JSON.stringify(names)}.filter((n) => n !== 'require' && n in globalThis)`)}`
   t.same(await resultOf(code), [])
+})
+
+t.test('the process that code made for Node looks for has nothing of one', async (t) => {
+  const names =
+    'return [Object.keys(process), process.env, process.versions, global === globalThis]'
+  const shim = ['argv', 'browser', 'env', 'platform', 'version', 'versions', 'cwd']
+  const keys = [...shim, 'emitWarning', 'nextTick']
+  t.same(await resultOf(handler(names)), [keys, {}, {}, true])
 })
 
 t.test('no way leads to code from strings', async (t) => {

@@ -23,7 +23,10 @@ const resources: Resource[] = readdirSync(folder)
 async function answerOf(code: string, input: unknown): Promise<unknown> {
   const text = `const core = require('@medplum/core'); exports.handler = async (medplum, event) => {
     const { input } = event; ${code} }`
-  const result = await run(executors, aRun(text, { usesCore: true, input: JSON.stringify(input) }))
+  const result = await run(
+    executors,
+    aRun(text, { libraries: ['@medplum/core'], input: JSON.stringify(input) }),
+  )
   if (result.status !== 'ok') throw new Error(`${result.body} ${result.log}`)
   return JSON.parse(result.body)
 }
@@ -126,7 +129,10 @@ t.test('an ES module imports names of both kinds', async (t) => {
     export const handler = async (medplum, { input }) =>
       evalFhirPath('reference', createReference(input))`
   const input = JSON.stringify({ resourceType: 'Patient', id: '1' })
-  const result = await run(executors, aRun(code, { usesCore: true, format: 'module', input }))
+  const result = await run(
+    executors,
+    aRun(code, { libraries: ['@medplum/core'], format: 'module', input }),
+  )
   t.same(JSON.parse(result.body), ['Patient/1'])
 })
 

@@ -11,12 +11,12 @@ import { fileURLToPath } from 'node:url'
 import { type Frame, FrameReader, writeFrame } from '../../executor/frames.ts'
 import type { FromExecutor, ToExecutor } from '../../executor/messages.ts'
 import { type ActiveRun, answerCall, type Death, type Ended, remainingMs } from '../active-run.ts'
+import { librarySource } from '../libraries/sources.ts'
 import type { BotRun } from '../run-result.ts'
 import { stepBehindOnceBusy } from './priority.ts'
 import { executorFiles, guestCache, guestSource, keepGuestCache } from './sources.ts'
 
 const BOOT = fileURLToPath(new URL('../../executor/boot.cjs', import.meta.url))
-const CORE = createRequire(import.meta.url).resolve('@medplum/core')
 /** An executor that has nothing to do for so long has lost its beat: two are missing. */
 const BEATS_MISSING_MS = 3000
 /** A busy machine takes seconds to start a process. */
@@ -47,6 +47,7 @@ export class ExecutorProcess {
   readonly #pipe: Duplex
   readonly #stopped = new Map<number, BotRun>()
   readonly #codes = new Set<string>()
+  readonly #libraries = new Set<string>()
   readonly #behind = new Set<string>()
   #death: Death | undefined
   #isDead = false
@@ -200,9 +201,7 @@ export class ExecutorProcess {
     setTimeout(() => this.#stopped.delete(id), STOPPED_MS).unref()
   }
 
-  #sendCode({
-    run: { codeHash, code, format, file = 'bot.js', usesCore = false },
-  }: ActiveRun): void {
+  #sendCode({ run: { codeHash, code, format, file = 'bot.js', libraries = [] } }: ActiveRun): void {
     if (this.#codes.delete(codeHash)) {
       this.#codes.add(codeHash)
       return
@@ -213,7 +212,11 @@ export class ExecutorProcess {
       this.#say({ t: 'forget', hash: oldest })
     }
     this.#codes.add(codeHash)
-    this.#say({ t: 'code', hash: codeHash, format, file, usesCore }, code)
+    for (const name of libraries.filter((one) => !this.#libraries.has(one))) {
+      this.#libraries.add(name)
+      this.#say({ t: 'library', name }, librarySource(name))
+    }
+    this.#say({ t: 'code', hash: codeHash, format, file, libraries }, code)
   }
 
   #hear({ header, parts: [first = '', second = ''] }: Frame<FromExecutor>): void {
@@ -278,12 +281,10 @@ function executorArguments(mostIsolates: number): string[] {
     '--allow-addons',
     `--allow-fs-read=${BOOT}`,
     `--allow-fs-read=${addon}`,
-    `--allow-fs-read=${CORE}`,
     '--disable-warning=ExperimentalWarning',
     '--disable-warning=SecurityWarning',
     BOOT,
     addon,
-    CORE,
     String(mostIsolates),
   ]
 }

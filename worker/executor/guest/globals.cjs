@@ -15,6 +15,7 @@ const files = {
   './web/form-data.cjs': ['FormData'],
   './web/headers.cjs': ['Headers'],
   './medplum/hl7.cjs': ['Hl7Message'],
+  './process.cjs': ['process'],
   './web/url.cjs': ['URL', 'URLSearchParams'],
 }
 
@@ -37,6 +38,7 @@ function install(target) {
   for (const [file, names] of Object.entries(files)) {
     for (const name of names) define(target, name, () => require(file)[name])
   }
+  define(target, 'global', () => target)
   define(target, 'crypto', () => require('./web/crypto.cjs').webcrypto)
 }
 

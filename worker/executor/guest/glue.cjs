@@ -54,16 +54,10 @@ exports.boot = function boot(send, ask) {
     return botModules[key].exports
   }
 
-  // Its own names stay: a client and a message must be those that the glue knows.
-  function extend(factory) {
-    const module = { exports: {} }
-    apply(factory, undefined, [module, module.exports])
-    const core = require('./medplum/core.cjs')
-    const names = keys(module.exports)
-    for (let index = 0; index < names.length; index++) {
-      const name = names[index]
-      if (!(name in core)) core[name] = module.exports[name]
-    }
+  // A library asks for the guest's own files by their path, and for modules by their names as a bot does.
+  function extend(name, factory) {
+    const outside = (wanted) => (wanted[0] === '.' ? require(wanted) : botRequire(wanted))
+    require('./modules.cjs').provide(name, () => apply(factory, undefined, [outside, host]))
   }
 
   function begin(id, eventText, inputKind, input, resultBytes, logBytes) {
@@ -174,7 +168,7 @@ exports.boot = function boot(send, ask) {
     else if (what === 'fire') {
       if (a === run) timers.fire(b)
     } else if (what === 'load') load(a)
-    else if (what === 'extend') extend(a)
+    else if (what === 'extend') extend(a, b)
     else if (what === 'offer') return offer(a, b)
     else if (what === 'withdraw') delete globalThis[`import ${a}`]
     else if (what === 'log') return a === run ? journal.read() : ''

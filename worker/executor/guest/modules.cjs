@@ -10,10 +10,29 @@ function read(file, names) {
   return withDefault(Object.fromEntries(names.map((name) => [name, module[name]])))
 }
 
+/** The functions as globals are now, so that a bot may replace those. */
+function timers() {
+  const { clearImmediate, clearInterval, clearTimeout, setImmediate, setInterval, setTimeout } =
+    globalThis
+  const own = { clearImmediate, clearInterval, clearTimeout, setImmediate, setInterval, setTimeout }
+  return withDefault({ ...own, promises: resolve('timers/promises') })
+}
+
+function timersPromises() {
+  return withDefault({
+    setImmediate: (value) => new Promise((resolve) => setImmediate(resolve, value)),
+    setTimeout: (delay, value) => new Promise((resolve) => setTimeout(resolve, delay, value)),
+  })
+}
+
 const builders = {
   '@medplum/core': () => require('./medplum/core.cjs'),
   '@medplum/fhirtypes': () => ({}),
-  buffer: () => read('./web/buffer.cjs', ['Buffer']),
+  buffer: () => {
+    const { Blob, File } = require('./web/blob.cjs')
+    const { atob, btoa } = require('./web/encoding.cjs')
+    return withDefault({ ...require('./web/buffer.cjs'), Blob, File, atob, btoa })
+  },
   crypto: () =>
     read('./web/crypto.cjs', [
       'createHash',
@@ -27,6 +46,7 @@ const builders = {
     const exported = { Headers, Request, Response, default: fetch }
     return Object.assign((...given) => fetch(...given), exported)
   },
+  process: () => require('./process.cjs').process,
   querystring: () => {
     const { parse, stringify } = require('./web/query.cjs')
     return withDefault({
@@ -38,16 +58,48 @@ const builders = {
       unescape: decodeURIComponent,
     })
   },
+  timers,
+  'timers/promises': timersPromises,
   url: () => read('./web/url.cjs', ['URL', 'URLSearchParams']),
   util: () => read('./web/encoding.cjs', ['TextDecoder', 'TextEncoder']),
 }
 
-const nodeModules = ['buffer', 'crypto', 'querystring', 'url', 'util']
+/** Modules that are a part of a library. */
+const parts = {
+  'assert/strict': ['assert', 'strict'],
+  https: ['http', 'https'],
+  'path/posix': ['path', 'posix'],
+  'stream/promises': ['stream', 'promises'],
+  'util/types': ['util', 'types'],
+}
+
+const nodeModules = [
+  'buffer',
+  'crypto',
+  'process',
+  'querystring',
+  'timers',
+  'timers/promises',
+  'url',
+  'util',
+]
+const libraries = new Map()
 const loaded = new Map()
 
+/** Adds a library; `make` answers what it exports, and is called when it is first asked for. */
+function provide(name, make) {
+  libraries.set(name, make)
+  if (name === '@medplum/core') resolve(name)
+}
+
 function has(name) {
-  const plain = String(name).replace(/^node:/, '')
+  const plain = plainOf(name)
+  if (libraries.has(parts[plain]?.[0] ?? plain)) return true
   return plain === name ? Object.hasOwn(builders, name) : nodeModules.includes(plain)
+}
+
+function plainOf(name) {
+  return String(name).replace(/^node:/, '')
 }
 
 function missing(name) {
@@ -74,9 +126,21 @@ function absent(name, wanted) {
 /** The module of that name; the same object each time. */
 function resolve(name) {
   if (!has(name)) throw missing(name)
-  const plain = String(name).replace(/^node:/, '')
-  if (!loaded.has(plain)) loaded.set(plain, builders[plain]())
+  const plain = plainOf(name)
+  if (!loaded.has(plain)) loaded.set(plain, build(plain))
   return loaded.get(plain)
 }
 
-module.exports = { names: Object.keys(builders), nodeModules, has, absent, resolve }
+function build(name) {
+  const part = parts[name]
+  if (part !== undefined) return resolve(part[0])[part[1]]
+  const own = Object.hasOwn(builders, name) ? builders[name]() : undefined
+  const library = libraries.get(name)?.()
+  if (own === undefined || library === undefined) return own ?? library
+  if (name !== '@medplum/core') return withDefault(Object.assign(library, own))
+  // Its own names stay: a client and a message must be those that the glue knows.
+  for (const key of Object.keys(library)) if (!(key in own)) own[key] = library[key]
+  return own
+}
+
+module.exports = { names: Object.keys(builders), nodeModules, has, absent, provide, resolve }

@@ -59,8 +59,12 @@ exports.createTimers = function createTimers(send, currentRun, onError) {
     global.setInterval = function setInterval(callback, delay, ...args) {
       return add(callback, delay, args, true)
     }
+    global.setImmediate = function setImmediate(callback, ...args) {
+      return add(callback, 0, args, false)
+    }
     global.clearTimeout = remove
     global.clearInterval = remove
+    global.clearImmediate = remove
     global.queueMicrotask = function queueMicrotask(callback) {
       if (typeof callback !== 'function') throw new TypeError('The callback must be a function')
       apply(then, resolved, [() => guarded(callback, [])])

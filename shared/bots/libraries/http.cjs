@@ -1,0 +1,193 @@
+/** Node's client of HTTP. The worker makes the request, as for `fetch`: bodies are whole, and nothing else is kept open. */
+
+const { EventEmitter } = require('events')
+const { Readable, Writable } = require('stream')
+
+const STATUS_CODES = {
+  200: 'OK',
+  201: 'Created',
+  202: 'Accepted',
+  204: 'No Content',
+  301: 'Moved Permanently',
+  302: 'Found',
+  303: 'See Other',
+  304: 'Not Modified',
+  307: 'Temporary Redirect',
+  308: 'Permanent Redirect',
+  400: 'Bad Request',
+  401: 'Unauthorized',
+  403: 'Forbidden',
+  404: 'Not Found',
+  409: 'Conflict',
+  410: 'Gone',
+  412: 'Precondition Failed',
+  422: 'Unprocessable Entity',
+  429: 'Too Many Requests',
+  500: 'Internal Server Error',
+  502: 'Bad Gateway',
+  503: 'Service Unavailable',
+  504: 'Gateway Timeout',
+}
+const METHODS = ['DELETE', 'GET', 'HEAD', 'OPTIONS', 'PATCH', 'POST', 'PUT']
+
+class Agent {}
+
+class IncomingMessage extends Readable {
+  constructor({ status, statusText, headers, body, url }) {
+    super({ read() {} })
+    const { Buffer } = require('buffer')
+    this.statusCode = status
+    this.statusMessage = statusText ?? STATUS_CODES[status] ?? ''
+    this.httpVersion = '1.1'
+    this.url = url
+    // The body came unpacked.
+    const kept = Object.entries(headers ?? {})
+      .map(([name, value]) => [name.toLowerCase(), value])
+      .filter(([name]) => name !== 'content-encoding' && name !== 'content-length')
+    this.headers = Object.fromEntries(kept)
+    this.rawHeaders = kept.flat()
+    if (body) this.push(Buffer.from(body, 'base64'))
+    this.push(null)
+    this.complete = true
+  }
+
+  setTimeout() {
+    return this
+  }
+}
+
+class ClientRequest extends Writable {
+  #parts = []
+  #headers = new Map()
+  #timeout
+
+  constructor(options) {
+    // It lives on when all is sent, until the answer is there.
+    super({ autoDestroy: false })
+    this.method = String(options.method ?? 'GET').toUpperCase()
+    this.protocol = options.protocol
+    this.host = options.hostname ?? String(options.host ?? 'localhost').replace(/:\d+$/, '')
+    this.path = options.path ?? '/'
+    const port = options.port ? `:${options.port}` : ''
+    this.address = `${this.protocol}//${this.host}${port}${this.path}`
+    for (const [name, value] of Object.entries(options.headers ?? {})) this.setHeader(name, value)
+    if (options.auth && !this.hasHeader('authorization')) {
+      const { Buffer } = require('buffer')
+      this.setHeader('Authorization', `Basic ${Buffer.from(options.auth).toString('base64')}`)
+    }
+    if (options.timeout) this.setTimeout(options.timeout)
+    options.signal?.addEventListener('abort', () => this.destroy(options.signal.reason))
+    // Code waits for it before it counts time.
+    queueMicrotask(() => this.emit('socket', new EventEmitter()))
+  }
+
+  setHeader(name, value) {
+    this.#headers.set(name.toLowerCase(), [name, Array.isArray(value) ? value.join(', ') : value])
+    return this
+  }
+
+  getHeader(name) {
+    return this.#headers.get(name.toLowerCase())?.[1]
+  }
+
+  hasHeader(name) {
+    return this.#headers.has(name.toLowerCase())
+  }
+
+  removeHeader(name) {
+    this.#headers.delete(name.toLowerCase())
+  }
+
+  getHeaders() {
+    return Object.fromEntries([...this.#headers].map(([name, [, value]]) => [name, value]))
+  }
+
+  setTimeout(ms, onTimeout) {
+    if (onTimeout) this.once('timeout', onTimeout)
+    clearTimeout(this.#timeout)
+    if (ms > 0) this.#timeout = setTimeout(() => this.emit('timeout'), ms)
+    return this
+  }
+
+  setNoDelay() {}
+
+  setSocketKeepAlive() {}
+
+  flushHeaders() {}
+
+  abort() {
+    this.aborted = true
+    this.emit('abort')
+    this.destroy()
+  }
+
+  _write(chunk, _encoding, done) {
+    this.#parts.push(chunk)
+    done()
+  }
+
+  _final(done) {
+    const hear = (answer) => {
+      if (!this.destroyed) this.emit('response', new IncomingMessage(answer))
+    }
+    // What a listener throws ends the run, as it would end a process.
+    const send = this.#send()
+    send.then(
+      (answer) => queueMicrotask(() => hear(answer)),
+      (error) => this.destroy(error),
+    )
+    done()
+  }
+
+  _destroy(error, done) {
+    clearTimeout(this.#timeout)
+    done(error)
+  }
+
+  async #send() {
+    const { Buffer } = require('buffer')
+    const body = Buffer.concat(this.#parts)
+    const headers = [...this.#headers.values()].map(([name, value]) => [name, String(value)])
+    const request = {
+      url: this.address,
+      method: this.method,
+      headers: Object.fromEntries(headers.filter(([name]) => name.toLowerCase() !== 'host')),
+      redirect: 'manual',
+      ...(body.length > 0 ? { body: body.toString('base64') } : {}),
+    }
+    const answer = JSON.parse(await host.call('fetch', JSON.stringify(request)))
+    clearTimeout(this.#timeout)
+    if (typeof answer.error === 'string') throw new Error(answer.error)
+    return answer
+  }
+}
+
+/** The options of an address. */
+function optionsOf(address) {
+  const { protocol, hostname, port, pathname, search, username, password } = new URL(address)
+  const auth = username ? `${decodeURIComponent(username)}:${decodeURIComponent(password)}` : ''
+  return { protocol, hostname, port, path: `${pathname}${search}`, auth }
+}
+
+/** The module for this protocol. */
+function moduleOf(protocol) {
+  function request(first, ...others) {
+    const isAddress = typeof first === 'string' || first instanceof URL
+    const given = isAddress ? [optionsOf(first), ...others] : [first, ...others]
+    const options = given.filter((one) => typeof one === 'object' && one !== null)
+    const [onResponse] = given.filter((one) => typeof one === 'function')
+    const made = new ClientRequest({ protocol, ...Object.assign({}, ...options) })
+    if (onResponse) made.once('response', onResponse)
+    return made
+  }
+  function get(...given) {
+    const made = request(...given)
+    made.end()
+    return made
+  }
+  const globalAgent = new Agent()
+  return { Agent, ClientRequest, IncomingMessage, METHODS, STATUS_CODES, get, globalAgent, request }
+}
+
+module.exports = moduleOf('http:')
+module.exports.https = moduleOf('https:')

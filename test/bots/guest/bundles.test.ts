@@ -1,0 +1,123 @@
+/** Packages of npm that bots are bundled with, as esbuild makes bundles for Node. */
+import { createServer } from 'node:http'
+import { fileURLToPath } from 'node:url'
+import { gzipSync } from 'node:zlib'
+import { buildSync } from 'esbuild'
+import Handlebars from 'handlebars'
+import t from 'tap'
+import { openBotica } from '../../fixtures/botica.ts'
+import { aBot, execute } from '../../fixtures/bots/bots.ts'
+
+const botica = await openBotica(t, { worker: true })
+const { admin } = botica
+const resolveDir = fileURLToPath(new URL('../../..', import.meta.url))
+
+function bundle(contents: string, minify = false): string {
+  const { outputFiles } = buildSync({
+    stdin: { contents, resolveDir },
+    bundle: true,
+    platform: 'node',
+    target: 'es2022',
+    external: ['@medplum/core'],
+    format: 'cjs',
+    minify,
+    write: false,
+  })
+  return outputFiles[0]?.text ?? ''
+}
+
+type Case = readonly [name: string, source: string, input: unknown, output: unknown]
+
+const cases: readonly Case[] = [
+  [
+    'papaparse',
+    `import Papa from 'papaparse'
+     export async function handler(medplum, { input }) {
+       const { data, errors } = Papa.parse(input.csv, { header: true, skipEmptyLines: true })
+       return [data, errors, Papa.unparse(data)]
+     }`,
+    { csv: 'name,city\n"Chalmers, Peter",Pleasantville\n\n' },
+    [
+      [{ name: 'Chalmers, Peter', city: 'Pleasantville' }],
+      [],
+      'name,city\r\n"Chalmers, Peter",Pleasantville',
+    ],
+  ],
+  [
+    'jszip',
+    `import JSZip from 'jszip'
+     export async function handler(medplum, { input }) {
+       const made = await new JSZip().file('a/b.txt', input.text).generateAsync({ type: 'base64', compression: 'DEFLATE' })
+       const read = await JSZip.loadAsync(made, { base64: true })
+       return [Object.keys(read.files), await read.file('a/b.txt').async('string'), (await read.file('a/b.txt').async('nodebuffer')).length]
+     }`,
+    { text: 'zipped é' },
+    [['a/', 'a/b.txt'], 'zipped é', 9],
+  ],
+  [
+    'xml2js',
+    `import { parseStringPromise, Builder } from 'xml2js'
+     export async function handler(medplum, { input }) {
+       const read = await parseStringPromise(input.xml, { explicitArray: false })
+       return [read, new Builder({ headless: true }).buildObject({ a: { b: [1, 2] } })]
+     }`,
+    { xml: '<order id="7"><item>x &amp; y</item><item>z</item></order>' },
+    [{ order: { $: { id: '7' }, item: ['x & y', 'z'] } }, '<a>\n  <b>1</b>\n  <b>2</b>\n</a>'],
+  ],
+]
+
+for (const [name, source, input, output] of cases) {
+  t.test(`a bundle of ${name} runs`, async (t) => {
+    for (const isMinified of [false, true]) {
+      const id = await aBot(botica, bundle(source, isMinified), { filename: 'index.cjs' })
+      t.same((await execute(admin, id, input)).body, output, `minified: ${isMinified}`)
+    }
+  })
+}
+
+t.test('a bundle of handlebars runs templates that are compiled beforehand', async (t) => {
+  const compiled = Handlebars.precompile('Dear {{name}},{{#each items}} {{this}}{{/each}}')
+  const source = `import Handlebars from 'handlebars'
+    const template = Handlebars.template(${compiled})
+    export async function handler(medplum, { input }) {
+      if (input.text) return Handlebars.compile(input.text)(input)
+      return template(input)
+    }`
+  const id = await aBot(botica, bundle(source), { filename: 'index.cjs' })
+  const answer = await execute(admin, id, { name: 'A & B', items: [1, 2] })
+  t.equal(answer.text, 'Dear A &amp; B, 1 2')
+  const made = await execute(admin, id, { text: 'Dear {{name}}' })
+  t.match(made.text, /Code generation from strings disallowed/)
+})
+
+t.test('a bundle of node-fetch 2 runs, redirects and packed answers included', async (t) => {
+  const server = createServer((request, response) => {
+    if (request.url === '/moved') {
+      response.writeHead(302, { Location: '/packed' }).end()
+    } else if (request.url === '/packed') {
+      response.writeHead(200, { 'Content-Encoding': 'gzip' }).end(gzipSync('{"packed":true}'))
+    } else {
+      let body = ''
+      request.on('data', (part) => {
+        body += part
+      })
+      request.on('end', () =>
+        response.writeHead(201, { 'X-Seen': String(request.headers['x-own']) }).end(body),
+      )
+    }
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  t.teardown(() => server.close())
+  const address = server.address()
+  const port = typeof address === 'object' ? address?.port : 0
+  const source = `import fetch from 'node-fetch'
+    export async function handler(medplum, { input }) {
+      const posted = await fetch(input.url + '/echo', { method: 'POST', headers: { 'X-Own': '1' }, body: 'sent é' })
+      const moved = await fetch(input.url + '/moved')
+      const failed = await fetch('http://nowhere.invalid/').catch((error) => error.name)
+      return [posted.status, posted.headers.get('x-seen'), await posted.text(), await moved.json(), moved.redirected, failed]
+    }`
+  const id = await aBot(botica, bundle(source), { filename: 'index.cjs' })
+  const answer = await execute(admin, id, { url: `http://127.0.0.1:${port}` })
+  t.same(answer.body, [201, '1', 'sent é', { packed: true }, true, 'FetchError'])
+})
