@@ -130,7 +130,7 @@ class ClientRequest extends Writable {
     const hear = (answer) => {
       if (!this.destroyed) this.emit('response', new IncomingMessage(answer))
     }
-    // What a listener throws ends the run, as it would end a process.
+    // An error of a listener ends the run, as it would end a process.
     const send = this.#send()
     send.then(
       (answer) => queueMicrotask(() => hear(answer)),

@@ -1,6 +1,6 @@
 /**
  * One script of a CommonJS package and all that it requires, for an isolate that has no files. Packages are taken as
- * browsers get them (`browser` in package.json); Node's own modules are asked of the sandbox.
+ * browsers get them (`browser` in package.json); Node's own modules come from the sandbox.
  */
 import { readFileSync } from 'node:fs'
 import { createRequire, findPackageJSON, isBuiltin } from 'node:module'
@@ -19,7 +19,7 @@ export function link(entry: string): string {
     if (!files.includes(found.file)) files.push(found.file)
     return files.indexOf(found.file)
   }
-  // What a file requires is put behind it, and the loop gets there.
+  // The files that one requires are put behind it, and the loop gets there.
   for (const path of files) {
     const code = path === '' ? '' : readFileSync(path, 'utf8')
     const linked = code.replaceAll(

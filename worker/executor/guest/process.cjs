@@ -1,4 +1,4 @@
-/** What code made for Node looks for in its `process`: nothing of it is of a process. */
+/** Code made for Node looks for these in its `process`; nothing of them is of a process. */
 
 function later(what, ...given) {
   queueMicrotask(() => what(...given))

@@ -45,7 +45,7 @@ function addFixed(prototype, [name, inView, size], suffix) {
   }
 }
 
-/** Those whose length is an argument, up to 6 bytes. */
+/** Their length is an argument, up to 6 bytes. */
 function addVariable(prototype, isSigned, suffix) {
   const name = `${isSigned ? 'Int' : 'UInt'}${suffix}`
   const inOrder = (bytes) => (suffix === 'BE' ? bytes : bytes.slice().reverse())
