@@ -53,7 +53,8 @@ export async function startRedis(options: RedisOptions, onSpawn?: OnSpawn): Prom
   return await startService(program, onSpawn)
 }
 
-function findServer(): string | undefined {
+/** The program of the machine's Redis or Valkey. */
+export function findServer(): string | undefined {
   return onPath('redis-server') ?? onPath('valkey-server') ?? linkServer()
 }
 

@@ -1,7 +1,7 @@
 /** Are PostgreSQL and Redis there? Asked once before anything is started upon them. */
-import { Redis } from 'ioredis'
 import { Client } from 'pg'
 import { connectionRefusal } from '../shared/platform/postgres/refusal.ts'
+import { createRedis } from '../shared/platform/redis/address.ts'
 
 /** Throws with one sentence that names the place, never the password. */
 export async function requireDatabase(url: string, isTlsInsecure: boolean): Promise<void> {
@@ -23,12 +23,12 @@ export async function requireDatabase(url: string, isTlsInsecure: boolean): Prom
 
 /** Throws with one sentence that names the place, never the password. */
 export async function requireRedis(url: string, isTlsInsecure: boolean): Promise<void> {
-  const redis = new Redis(url, {
+  const redis = createRedis(url, isTlsInsecure, {
     lazyConnect: true,
     connectTimeout: 5000,
     maxRetriesPerRequest: 0,
     retryStrategy: () => null,
-    ...(isTlsInsecure ? { tls: { rejectUnauthorized: false } } : {}),
+    sentinelRetryStrategy: () => null,
   })
   let reason: unknown
   redis.on('error', (error) => {

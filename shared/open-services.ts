@@ -18,7 +18,7 @@ import { connectionRefusal } from './platform/postgres/refusal.ts'
 import { createAnnouncer } from './platform/queue/changes.ts'
 import { openQueues } from './platform/queue/queue.ts'
 import { createLimiter } from './platform/redis/limiter.ts'
-import { endStart, openRedis, untilReady } from './platform/redis/redis.ts'
+import { endStart, openRedis, unfitness, untilReady } from './platform/redis/redis.ts'
 import { openStorage } from './platform/storage/open-storage.ts'
 import type { Services } from './services.ts'
 import { openOwnParameters } from './store/index/custom-parameters.ts'
@@ -42,6 +42,8 @@ export async function openServices(config: Config, log: Logger): Promise<Service
   await untilReady(redis, log).catch((error: Error) => {
     throw new StartError(error.message)
   })
+  const unfit = await unfitness(redis)
+  if (unfit !== undefined) throw new StartError(unfit)
   const programRights = await openProgramRights(database, ownParameters, config)
   const announce = createAnnouncer(redis)
   const repository = await openRepository(database, writeFeatures({ ...config, programRights }), {

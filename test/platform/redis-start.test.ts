@@ -1,13 +1,16 @@
 /** How long a process waits for an answer of Redis: long at its start, when it may hear it late, and no longer. */
+import { spawn } from 'node:child_process'
 import { rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { Redis } from 'ioredis'
 import t from 'tap'
 import { temporaryFolder } from '../../scripts/account.ts'
-import { startRedis } from '../../scripts/redis.ts'
+import { findServer, startRedis } from '../../scripts/redis.ts'
+import { freePort } from '../../scripts/service.ts'
 import { readConfig } from '../../shared/config/config.ts'
 import { createLogger } from '../../shared/log.ts'
-import { endStart, openRedis, untilReady } from '../../shared/platform/redis/redis.ts'
+import { sentinelsOf } from '../../shared/platform/redis/address.ts'
+import { endStart, openRedis, unfitness, untilReady } from '../../shared/platform/redis/redis.ts'
 
 const PAUSE_MS = 3000
 
@@ -37,3 +40,42 @@ t.test('an answer that comes late is waited for at the start alone', async (t) =
   await t.rejects(redis.ping(), { message: 'Command timed out' })
   t.equal(await other.ping(), 'PONG', 'the pause is over before the next test')
 })
+
+t.test('a Redis that would lose jobs is refused in one sentence', async (t) => {
+  t.equal(await unfitness(redis), undefined)
+  await other.config('SET', 'maxmemory-policy', 'allkeys-lru')
+  t.match(await unfitness(redis), /evicts keys .*allkeys-lru.*set maxmemory-policy to noeviction/)
+  await other.config('SET', 'maxmemory-policy', 'noeviction')
+
+  const folder = temporaryFolder('botica-cluster-')
+  const port = await freePort()
+  const lines = [`port ${port}`, `dir ${folder}`, 'cluster-enabled yes', '']
+  const node = spawn(findServer() ?? 'redis-server', ['-'], { stdio: ['pipe', 'ignore', 'ignore'] })
+  node.stdin.end(lines.join('\n'))
+  const member = new Redis({ port, maxRetriesPerRequest: null, retryStrategy: () => 50 })
+  member.on('error', () => undefined)
+  t.teardown(() => {
+    member.disconnect()
+    node.kill('SIGKILL')
+    rmSync(folder, { recursive: true, force: true })
+  })
+  t.match(await unfitness(member), /names a node of a Redis Cluster/)
+})
+
+t.test(
+  'the URL of Sentinels has their places, the name, and what the servers ask for',
+  async (t) => {
+    t.same(sentinelsOf('redis-sentinel://me:s%40x@a:1,b/2?sentinelPassword=p#clinic'), {
+      sentinels: [
+        { host: 'a', port: 1 },
+        { host: 'b', port: 26_379 },
+      ],
+      name: 'clinic',
+      username: 'me',
+      password: 's@x',
+      db: 2,
+      sentinelPassword: 'p',
+    })
+    t.equal(sentinelsOf('redis://a:1/2'), undefined)
+  },
+)

@@ -1,10 +1,11 @@
 /** One way to open a Redis connection. It reconnects by itself for as long as the process lives. */
 
 import type { Socket } from 'node:net'
-import { Redis } from 'ioredis'
+import type { Redis } from 'ioredis'
 import type { Config } from '../../config/config.ts'
 import { waits } from '../../config/waits.ts'
 import type { Logger } from '../../log.ts'
+import { createRedis } from './address.ts'
 
 export type { Redis }
 
@@ -19,10 +20,7 @@ const REFUSAL = /^(WRONGPASS|NOAUTH|NOPERM|ERR (invalid password|invalid DB|DB i
 
 /** Connects in the background; `untilReady` waits for it. */
 export function openRedis(config: Config, purpose: RedisPurpose, log: Logger): Redis {
-  const redis = new Redis(config.redisUrl, {
-    ...(config.redisTlsInsecure && config.redisUrl.startsWith('rediss:')
-      ? { tls: { rejectUnauthorized: false } }
-      : {}),
+  const redis = createRedis(config.redisUrl, config.redisTlsInsecure, {
     retryStrategy: (attempt) => Math.min(50 * attempt, 1000),
     ...(purpose === 'request'
       ? {
@@ -84,6 +82,21 @@ function awayOf(log: Logger): Set<Redis> {
   const away = new Set<Redis>()
   awayByLog.set(log, away)
   return away
+}
+
+/**
+ * Why queues cannot rely on this Redis, as one sentence; undefined where they can, and where it does not
+ * say (an account without INFO).
+ */
+export async function unfitness(redis: Redis): Promise<string | undefined> {
+  const said = await redis.info().catch(() => '')
+  const field = (name: string) => new RegExp(`^${name}:(\\S+)`, 'm').exec(said)?.[1]
+  if (field('redis_mode') === 'cluster') {
+    return 'REDIS_URL names a node of a Redis Cluster; jobs need all of their keys on one server: use a single Redis, or one behind Sentinels (redis-sentinel://…)'
+  }
+  const policy = field('maxmemory_policy') ?? 'noeviction'
+  if (policy === 'noeviction') return undefined
+  return `The Redis of REDIS_URL evicts keys when its memory is full (maxmemory-policy ${policy}), and jobs would be lost; set maxmemory-policy to noeviction`
 }
 
 /**
