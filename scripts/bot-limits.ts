@@ -7,6 +7,11 @@ import { MAX_DEPTH } from '../shared/request/depth.ts'
 import { MAX_CONCURRENT, MAX_FETCHES, MAX_FHIR_CALLS } from '../worker/bots/bridge.ts'
 import { executorsWithin, runsWithin } from '../worker/bots/executors/executors.ts'
 import { MOST_HELD } from '../worker/bots/slots.ts'
+import {
+  MAX_ITERATIONS,
+  MAX_MODULUS_BITS,
+  MAX_SCRYPT_BLOCKS,
+} from '../worker/executor/crypto-calls.ts'
 import { MAX_CALLS, MAX_TIMERS } from '../worker/executor/isolate.ts'
 
 const ENDLESS = 1_000_000_000
@@ -102,6 +107,9 @@ function ofAll(): readonly Row[] {
     ['a fetch', `${s(FETCH_TIMEOUT_MS)}, ${mb(MAX_FETCHED_BYTES)}`, '', fixed],
     ['calls of a run in all', `${MAX_CALLS}`, '', fixed],
     ['timers of a run at a time', `${MAX_TIMERS}`, '', fixed],
+    ['iterations of a call of PBKDF2', `${MAX_ITERATIONS}`, '', fixed],
+    ['memory of a call of scrypt', mb(128 * MAX_SCRYPT_BLOCKS), '', fixed],
+    ['bits of an RSA key', `${MAX_MODULUS_BITS}`, '', fixed],
     ['bots that call each other', `${MAX_DEPTH} deep`, '', fixed],
   ]
 }

@@ -3,7 +3,7 @@
  * sandbox. Anything else fails when the bot is deployed. Of `@medplum/core` the sandbox has the names that
  * bots use most in files of its own, written for a fast start; the others come from the published library.
  */
-import { CORE, libraryExports, libraryModules, modulesNamed } from './libraries/table.ts'
+import { CORE, CRYPTO, libraryExports, libraryModules, modulesNamed } from './libraries/table.ts'
 
 const core = [
   'CPT',
@@ -74,6 +74,38 @@ const core = [
 
 const buffer = ['Blob', 'Buffer', 'File', 'atob', 'btoa', 'constants', 'default', 'kMaxLength']
 
+/** Names of a library; see libraries/crypto. */
+const cryptoLibrary = [
+  'KeyObject',
+  'constants',
+  'createCipheriv',
+  'createDecipheriv',
+  'createPrivateKey',
+  'createPublicKey',
+  'createSecretKey',
+  'createSign',
+  'createVerify',
+  'diffieHellman',
+  'generateKeyPair',
+  'generateKeyPairSync',
+  'getHashes',
+  'getRandomValues',
+  'hkdf',
+  'hkdfSync',
+  'pbkdf2',
+  'pbkdf2Sync',
+  'privateDecrypt',
+  'publicEncrypt',
+  'randomFillSync',
+  'randomInt',
+  'scrypt',
+  'scryptSync',
+  'sign',
+  'subtle',
+  'verify',
+  'webcrypto',
+]
+
 const crypto = [
   'createHash',
   'createHmac',
@@ -142,14 +174,22 @@ export function exportsOf(module: string): ReadonlySet<string> | undefined {
   if (module === CORE) return new Set([...core, ...libraryNames()])
   const plain = module.replace(/^node:/, '')
   const own = Object.hasOwn(botModules, module) ? botModules[module] : undefined
+  if (plain === CRYPTO) return new Set([...crypto, ...cryptoLibrary])
   if (!libraryModules.includes(plain)) return own && new Set(own)
   return new Set([...(own ?? []), ...libraryExports(plain), 'default'])
 }
 
 /** The libraries that an isolate gets before the code; a doubt costs its runs a few ms once. */
 export function librariesOf(code: string): readonly string[] {
-  return [...(usesLibrary(code) ? [CORE] : []), ...modulesNamed(code)]
+  const isSigning = /\b(?:crypto|subtle)\b/.test(code) && cryptoPattern.test(code)
+  return [
+    ...(usesLibrary(code) ? [CORE] : []),
+    ...(isSigning ? [CRYPTO] : []),
+    ...modulesNamed(code),
+  ]
 }
+
+const cryptoPattern = new RegExp(`\\b(?:${cryptoLibrary.join('|')})\\b`)
 
 /** True when the code may use a name that only the library has. */
 export function usesLibrary(code: string): boolean {

@@ -4,6 +4,7 @@
  */
 import type ivm from 'isolated-vm'
 import type { BotCode } from './bot-code.ts'
+import { answerCryptoCall } from './crypto-calls.ts'
 import { type FollowedLog, followLog } from './followed-log.ts'
 import type { Enter } from './guest-code.ts'
 import type { IsolatePort, RunEnd } from './isolate-port.ts'
@@ -66,7 +67,9 @@ export class BotIsolate {
     const send = new port.ivm.Callback((...said: unknown[]) => this.#onSent(said), {
       ignored: true,
     })
-    const ask = new port.ivm.Callback(answerSyncCall)
+    const ask = new port.ivm.Callback((kind: unknown, question: unknown) =>
+      this.#answer(kind, question),
+    )
     this.#enter = port.guest.boot(this.#isolate, this.#context, send, ask)
   }
 
@@ -233,8 +236,28 @@ export class BotIsolate {
     const length = active.calls.values().reduce((sum, one) => sum + one, payload.length)
     if (length > MAX_LENGTH_IN_FLIGHT) return
     active.calls.set(call, payload.length)
-    if (known) this.#port.call(active.run, call, known, payload)
+    if (kind === 'crypto') void this.#answerLater(active, call, payload)
+    else if (known) this.#port.call(active.run, call, known, payload)
     else this.reply(active.run, call, false, `Unknown call ${kind.slice(0, 100)}`)
+  }
+
+  /** The work of this process for a run counts as the run's own processor time. */
+  #answer(kind: unknown, question: unknown): string {
+    const beganAt = performance.now()
+    const answer = answerSyncCall(kind, question)
+    this.#count(performance.now() - beganAt)
+    return answer
+  }
+
+  async #answerLater(active: ActiveRun, call: number, payload: string): Promise<void> {
+    const { text, ms } = await answerCryptoCall(payload, () => this.#active === active)
+    if (this.#active !== active) return
+    this.#count(ms)
+    this.reply(active.run, call, true, text)
+  }
+
+  #count(ms: number): void {
+    this.#lastCpuMs += ms * this.#port.share.value
   }
 
   #setTimer(active: ActiveRun, id: number, delayMs: number): void {

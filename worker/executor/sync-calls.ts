@@ -3,9 +3,7 @@
  * randomness, which V8 alone does not have. The table is fixed, takes JSON text and gives a string as it is or
  * anything else as JSON text, and never lets an object or an error of this process through.
  */
-
-/** Loaded when it is first asked for: it takes a fifth of the start of an executor. */
-const crypto = () => process.getBuiltinModule('node:crypto')
+import { crypto, cryptoAnswers } from './crypto-calls.ts'
 
 const MAX_TEXT = 8 * 1024 * 1024
 const MAX_RANDOM_BYTES = 65_536
@@ -26,6 +24,7 @@ const answers: Readonly<Record<string, (question: Readonly<Record<string, unknow
         .digest('base64'),
     random: ({ bytes }) => crypto().randomBytes(count(bytes)).toString('base64'),
     uuid: () => crypto().randomUUID(),
+    ...cryptoAnswers,
   }
 
 /** `1` and the answer, or `0` and a message; never throws. */

@@ -5,11 +5,14 @@
 import { createRequire } from 'node:module'
 
 export const CORE = '@medplum/core'
+/** Digests and randomness are the guest's own; the library has the rest. */
+export const CRYPTO = 'crypto'
 
 /** The file of the package, or of ours in front of it, by name of the module. */
 const entries: Readonly<Record<string, string>> = {
   [CORE]: CORE,
   assert: 'assert/',
+  crypto: './crypto/index.cjs',
   events: 'events/',
   http: './http.cjs',
   path: 'path-browserify',
@@ -39,7 +42,7 @@ export const parts: Readonly<Record<string, readonly [module: string, part: stri
 
 /** Node's names of the modules that libraries answer for. */
 export const libraryModules: readonly string[] = [
-  ...Object.keys(entries).filter((name) => name !== CORE),
+  ...Object.keys(entries).filter((name) => name !== CORE && name !== CRYPTO),
   ...Object.keys(parts),
 ]
 

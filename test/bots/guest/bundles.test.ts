@@ -1,9 +1,11 @@
 /** Packages of npm that bots are bundled with, as esbuild makes bundles for Node. */
+import { createPublicKey, generateKeyPairSync } from 'node:crypto'
 import { createServer } from 'node:http'
 import { fileURLToPath } from 'node:url'
 import { gzipSync } from 'node:zlib'
 import { buildSync } from 'esbuild'
 import Handlebars from 'handlebars'
+import { jwtVerify } from 'jose'
 import t from 'tap'
 import { openBotica } from '../../fixtures/botica.ts'
 import { aBot, execute } from '../../fixtures/bots/bots.ts'
@@ -88,6 +90,34 @@ t.test('a bundle of handlebars runs templates that are compiled beforehand', asy
   t.equal(answer.text, 'Dear A &amp; B, 1 2')
   const made = await execute(admin, id, { text: 'Dear {{name}}' })
   t.match(made.text, /Code generation from strings disallowed/)
+})
+
+t.test('a bundle of jose signs, verifies and seals', async (t) => {
+  const { privateKey } = generateKeyPairSync('rsa', { modulusLength: 2048 })
+  const pem = privateKey.export({ type: 'pkcs8', format: 'pem' })
+  const source = `import { SignJWT, jwtVerify, importPKCS8, importJWK, exportJWK, CompactEncrypt, compactDecrypt, createLocalJWKSet } from 'jose'
+    export async function handler(medplum, { input }) {
+      const key = await importPKCS8(input.pem, 'RS384', { extractable: true })
+      const { d, p, q, dp, dq, qi, ...open } = await exportJWK(key)
+      const token = await new SignJWT({ scope: 'system/*.read' })
+        .setProtectedHeader({ alg: 'RS384', kid: 'one' }).setIssuer('a').setAudience('b').setExpirationTime('5m').sign(key)
+      const keys = createLocalJWKSet({ keys: [{ ...open, kid: 'one', alg: 'RS384' }] })
+      const { payload } = await jwtVerify(token, keys, { issuer: 'a', audience: 'b' })
+      const secret = crypto.getRandomValues(new Uint8Array(32))
+      const sealed = await new CompactEncrypt(new TextEncoder().encode('inside')).setProtectedHeader({ alg: 'dir', enc: 'A256GCM' }).encrypt(secret)
+      const { plaintext } = await compactDecrypt(sealed, secret)
+      const spoiled = await jwtVerify(token + 'x', keys).catch((error) => error.code)
+      return { token, scope: payload.scope, inside: new TextDecoder().decode(plaintext), spoiled }
+    }`
+  const id = await aBot(botica, bundle(source), { filename: 'index.cjs' })
+  const { body } = await execute(admin, id, { pem })
+  t.match(body, {
+    scope: 'system/*.read',
+    inside: 'inside',
+    spoiled: 'ERR_JWS_SIGNATURE_VERIFICATION_FAILED',
+  })
+  const { payload } = await jwtVerify(body.token, createPublicKey(privateKey))
+  t.equal(payload.iss, 'a')
 })
 
 t.test('a bundle of node-fetch 2 runs, redirects and packed answers included', async (t) => {

@@ -84,12 +84,22 @@ const subtle = {
   async digest(algorithm, data) {
     const name = String(algorithm?.name ?? algorithm).toUpperCase()
     const known = subtleAlgorithms[name]
-    if (known === undefined) throw new Error(`Unrecognized algorithm name "${name}"`)
+    if (known === undefined) {
+      const { DOMException } = require('./abort.cjs')
+      throw new DOMException(`Unrecognized algorithm name "${name}"`, 'NotSupportedError')
+    }
     return hash(known, base64Encode(bytesOf(data))).buffer
   },
 }
 
-const webcrypto = { getRandomValues, randomUUID, subtle }
+const webcrypto = {
+  getRandomValues,
+  randomUUID,
+  /** The one of the library, where the bot has it. */
+  get subtle() {
+    return require('./modules.cjs').resolve('crypto').subtle ?? subtle
+  },
+}
 
 module.exports = {
   createHash,

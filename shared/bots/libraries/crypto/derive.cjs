@@ -1,0 +1,58 @@
+/** Keys derived from passwords and from other keys. */
+
+const { Buffer } = require('buffer')
+const { ask, askLater, base64Of } = require('./keys.cjs')
+
+function pbkdf2Question(password, salt, iterations, length, digest) {
+  return { password: base64Of(password), salt: base64Of(salt), iterations, length, digest }
+}
+
+function pbkdf2Sync(...given) {
+  return Buffer.from(ask('pbkdf2', pbkdf2Question(...given)), 'base64')
+}
+
+function pbkdf2(password, salt, iterations, length, digest, done) {
+  derivedLater('pbkdf2', pbkdf2Question(password, salt, iterations, length, digest), done)
+}
+
+function scryptQuestion(password, salt, length, options = {}) {
+  const { N = options.cost, r = options.blockSize, p = options.parallelization } = options
+  return { password: base64Of(password), salt: base64Of(salt), length, N, r, p }
+}
+
+function scryptSync(...given) {
+  return Buffer.from(ask('scrypt', scryptQuestion(...given)), 'base64')
+}
+
+function scrypt(password, salt, length, ...others) {
+  const [options, done] = others.length > 1 ? others : [{}, others[0]]
+  derivedLater('scrypt', scryptQuestion(password, salt, length, options), done)
+}
+
+function derivedLater(kind, question, done) {
+  askLater(kind, question).then(
+    (answer) => done(null, Buffer.from(answer, 'base64')),
+    (error) => done(error),
+  )
+}
+
+function hkdfSync(digest, key, salt, info, length) {
+  const question = { digest, key: base64Of(key), salt: base64Of(salt), info: base64Of(info), length }
+  const bytes = Buffer.from(ask('hkdf', question), 'base64')
+  return bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.length)
+}
+
+function hkdf(digest, key, salt, info, length, done) {
+  queueMicrotask(() => {
+    let derived
+    try {
+      derived = hkdfSync(digest, key, salt, info, length)
+    } catch (error) {
+      done(error)
+      return
+    }
+    done(null, derived)
+  })
+}
+
+module.exports = { hkdf, hkdfSync, pbkdf2, pbkdf2Sync, scrypt, scryptSync }

@@ -1,0 +1,152 @@
+/**
+ * Keys as bots hold them: the bytes are in the isolate and go along with each question to the executor, which keeps
+ * nothing of them.
+ */
+
+const { Buffer } = require('buffer')
+
+const materials = new WeakMap()
+
+/** Asks the executor, which answers at once. */
+function ask(kind, question) {
+  return host.sync(kind, JSON.stringify(question))
+}
+
+/** Asks it for work that others do not wait for. */
+async function askLater(kind, question) {
+  const answer = JSON.parse(await host.call('crypto', JSON.stringify({ kind, ...question })))
+  if (typeof answer.error === 'string') throw new Error(answer.error)
+  return answer.value
+}
+
+/** Bytes of what Node takes for data. */
+function bytesOf(data, encoding) {
+  if (typeof data === 'string') return Buffer.from(data, encoding === 'buffer' ? 'utf8' : encoding)
+  if (data instanceof KeyObject) return materialOf(data)
+  if (data instanceof ArrayBuffer) return Buffer.from(data)
+  if (ArrayBuffer.isView(data)) return Buffer.from(data.buffer, data.byteOffset, data.byteLength)
+  throw new TypeError('The data must be a string, a buffer or a view of one')
+}
+
+function base64Of(data, encoding) {
+  return bytesOf(data, encoding).toString('base64')
+}
+
+/** The bytes of a secret key, or how the executor reads another. */
+function materialOf(key) {
+  return materials.get(key)
+}
+
+class KeyObject {
+  constructor(type, material, about = {}) {
+    this.type = type
+    materials.set(this, material)
+    if (type === 'secret') this.symmetricKeySize = material.length
+    else {
+      this.asymmetricKeyType = about.keyType
+      const { publicExponent, ...details } = about.details ?? {}
+      this.asymmetricKeyDetails =
+        publicExponent === undefined
+          ? details
+          : { ...details, publicExponent: BigInt(publicExponent) }
+    }
+  }
+
+  get [Symbol.toStringTag]() {
+    return 'KeyObject'
+  }
+
+  equals(other) {
+    if (!(other instanceof KeyObject) || other.type !== this.type) return false
+    return JSON.stringify(materialOf(this)) === JSON.stringify(materialOf(other))
+  }
+
+  export(options = {}) {
+    const { format, type } = options
+    const material = materialOf(this)
+    if (this.type === 'secret') {
+      if (format === 'jwk') return { kty: 'oct', k: material.toString('base64url') }
+      return Buffer.from(material)
+    }
+    if (options.cipher || options.passphrase) {
+      throw new Error('Keys with a passphrase are not supported')
+    }
+    const isPrivate = this.type === 'private'
+    const exported = ask('key-export', { key: material, isPrivate, format, type })
+    if (format === 'jwk') return JSON.parse(exported)
+    return format === 'der' ? Buffer.from(exported, 'base64') : exported
+  }
+}
+
+/** How the executor reads the key: `{data, format, type}`. */
+function keyOf(given) {
+  if (given instanceof KeyObject) return materialOf(given)
+  const isPlain = typeof given === 'string' || ArrayBuffer.isView(given)
+  const { key, format = 'pem', type, passphrase } = isPlain ? { key: given } : given
+  if (passphrase) throw new Error('Keys with a passphrase are not supported')
+  if (key instanceof KeyObject) return materialOf(key)
+  if (format === 'jwk') return { data: key, format }
+  if (format === 'der') return { data: base64Of(key), format, type: type ?? 'pkcs8' }
+  return { data: typeof key === 'string' ? key : bytesOf(key).toString(), format }
+}
+
+function made(type, described) {
+  const material = { data: described.der, format: 'der', type: type === 'private' ? 'pkcs8' : 'spki' }
+  return new KeyObject(type, material, described)
+}
+
+function createPrivateKey(given) {
+  return made('private', JSON.parse(ask('key', { key: keyOf(given), isPrivate: true })))
+}
+
+function createPublicKey(given) {
+  return made('public', JSON.parse(ask('key', { key: keyOf(given), isPrivate: false })))
+}
+
+function createSecretKey(data, encoding) {
+  return new KeyObject('secret', Buffer.from(bytesOf(data, encoding)))
+}
+
+/** A pair as `generateKeyPair` gives it: keys, or texts where an encoding is asked for. */
+function pairOf(answer, { publicKeyEncoding, privateKeyEncoding } = {}) {
+  const publicKey = made('public', answer.publicKey)
+  const privateKey = made('private', answer.privateKey)
+  return {
+    publicKey: publicKeyEncoding ? publicKey.export(publicKeyEncoding) : publicKey,
+    privateKey: privateKeyEncoding ? privateKey.export(privateKeyEncoding) : privateKey,
+  }
+}
+
+function generateKeyPairSync(type, options = {}) {
+  return pairOf(JSON.parse(ask('key-pair', { type, ...options })), options)
+}
+
+function generateKeyPair(type, options, done) {
+  askLater('key-pair', { type, ...options }).then(
+    (answer) => {
+      const { publicKey, privateKey } = pairOf(answer, options)
+      done(null, publicKey, privateKey)
+    },
+    (error) => done(error),
+  )
+}
+
+function diffieHellman({ privateKey, publicKey }) {
+  const answer = ask('dh', { key: keyOf(privateKey), other: keyOf(publicKey) })
+  return Buffer.from(answer, 'base64')
+}
+
+module.exports = {
+  KeyObject,
+  ask,
+  askLater,
+  base64Of,
+  bytesOf,
+  createPrivateKey,
+  createPublicKey,
+  createSecretKey,
+  diffieHellman,
+  generateKeyPair,
+  generateKeyPairSync,
+  keyOf,
+}

@@ -1,0 +1,315 @@
+/**
+ * Cryptography of the guest by Node. A key is bytes in its question and forgotten with the answer, so that there is
+ * nothing here to leak or to use up; what a question may cost is bounded, and counts as the run's processor time.
+ */
+import type { JsonWebKeyInput, KeyObject } from 'node:crypto'
+
+export type Question = Readonly<Record<string, unknown>>
+
+/** A private exponent as long as this costs 0.2 s. */
+const MAX_KEY_LENGTH = 8192
+export const MAX_MODULUS_BITS = 4096
+/** A larger pair is made beside the thread that serves all runs. */
+const MAX_MODULUS_BITS_SYNC = 2048
+export const MAX_ITERATIONS = 1_000_000
+/** N * r: 64 MB. */
+export const MAX_SCRYPT_BLOCKS = 2 ** 19
+/** N * r * p: 0.4 s. */
+const MAX_SCRYPT_COST = 2 ** 20
+const MAX_DERIVED_BYTES = 65_536
+const KEY_TYPES = ['rsa', 'rsa-pss', 'ec', 'ed25519', 'ed448', 'x25519', 'x448']
+const CURVES = ['prime256v1', 'secp384r1', 'secp521r1', 'secp256k1']
+const CIPHERS = /^(?:aes-(?:128|192|256)-(?:cbc|ctr|ecb|gcm)|chacha20-poly1305)$/
+/** As OpenSSL numbers them. */
+const PADDINGS: Readonly<Record<string, number>> = { pkcs1: 1, oaep: 4, pss: 6 }
+
+/** Loaded when it is first asked for: it takes a fifth of the start of an executor. */
+export const crypto = () => process.getBuiltinModule('node:crypto')
+
+/** Answered at once, while the isolate waits. */
+export const cryptoAnswers: Readonly<Record<string, (question: Question) => unknown>> = {
+  key: ({ key, isPrivate }) => describe(readKey(key, isPrivate === true)),
+  'key-export': exportKey,
+  sign: (question) => {
+    const key = readKey(question.key, true)
+    return crypto()
+      .sign(signatureDigest(question, key), bytes(question.data), signatureOptions(question, key))
+      .toString('base64')
+  },
+  verify: (question) => {
+    const key = readKey(question.key, false)
+    const options = signatureOptions(question, key)
+    return crypto().verify(
+      signatureDigest(question, key),
+      bytes(question.data),
+      options,
+      bytes(question.signature),
+    )
+  },
+  cipher,
+  'rsa-encrypt': (question) =>
+    crypto().publicEncrypt(rsaOptions(question, false), bytes(question.data)).toString('base64'),
+  'rsa-decrypt': (question) =>
+    crypto().privateDecrypt(rsaOptions(question, true), bytes(question.data)).toString('base64'),
+  dh: ({ key, other }) =>
+    crypto()
+      .diffieHellman({ privateKey: readKey(key, true), publicKey: readKey(other, false) })
+      .toString('base64'),
+  hkdf: ({ digest, key, salt, info, length }) => {
+    const derived = crypto().hkdfSync(
+      digestName(digest),
+      bytes(key),
+      bytes(salt),
+      bytes(info),
+      lengthOf(length),
+    )
+    return Buffer.from(derived).toString('base64')
+  },
+  pbkdf2: (question) => {
+    const { password, salt, iterations, length, digest } = pbkdf2Parameters(question)
+    return crypto().pbkdf2Sync(password, salt, iterations, length, digest).toString('base64')
+  },
+  scrypt: (question) => {
+    const { password, salt, length, options } = scryptParameters(question)
+    return crypto().scryptSync(password, salt, length, options).toString('base64')
+  },
+  'key-pair': (question) => {
+    const { type, options } = pairParameters(question, MAX_MODULUS_BITS_SYNC)
+    // One function with overloads by type, which is checked.
+    return pairOf(crypto().generateKeyPairSync(type as 'rsa', options as { modulusLength: number }))
+  },
+}
+
+/** Answered later, by a thread beside the one that serves all runs. */
+const laterAnswers: Readonly<Record<string, (question: Question) => Promise<unknown>>> = {
+  pbkdf2: async (question) => {
+    const { password, salt, iterations, length, digest } = pbkdf2Parameters(question)
+    const { promise, settle } = settled<Buffer>()
+    crypto().pbkdf2(password, salt, iterations, length, digest, settle)
+    return (await promise).toString('base64')
+  },
+  scrypt: async (question) => {
+    const { password, salt, length, options } = scryptParameters(question)
+    const { promise, settle } = settled<Buffer>()
+    crypto().scrypt(password, salt, length, options, settle)
+    return (await promise).toString('base64')
+  },
+  'key-pair': async (question) => {
+    const { type, options } = pairParameters(question, MAX_MODULUS_BITS)
+    const { promise, settle } = settled<Pair>()
+    const hear = (error: Error | null, publicKey: KeyObject, privateKey: KeyObject) =>
+      settle(error, { publicKey, privateKey })
+    // One function with overloads by type, which is checked.
+    crypto().generateKeyPair(type as 'rsa', options as { modulusLength: number }, hear)
+    return pairOf(await promise)
+  },
+}
+
+interface Pair {
+  readonly privateKey: KeyObject
+  readonly publicKey: KeyObject
+}
+
+/** A promise, and the callback that Node's functions settle it by. */
+function settled<T>() {
+  const { promise, resolve, reject } = Promise.withResolvers<T>()
+  const settle = (error: Error | null, value: T) => (error ? reject(error) : resolve(value))
+  return { promise, settle }
+}
+
+let last: Promise<unknown> = Promise.resolve()
+
+/** The JSON of `{value}` or `{error}`, and the time it took. One question at a time: hostile runs wait for each other. */
+export async function answerCryptoCall(
+  payload: string,
+  isWanted: () => boolean,
+): Promise<{ readonly text: string; readonly ms: number }> {
+  const answered = last.then(async () => {
+    const beganAt = performance.now()
+    const text = isWanted() ? await answerLater(payload) : ''
+    return { text, ms: performance.now() - beganAt }
+  })
+  last = answered
+  return await answered
+}
+
+async function answerLater(payload: string): Promise<string> {
+  try {
+    const question: unknown = JSON.parse(payload)
+    const asked = typeof question === 'object' && question !== null ? { ...question } : {}
+    const kind = 'kind' in asked ? String(asked.kind) : ''
+    if (!Object.hasOwn(laterAnswers, kind)) return JSON.stringify({ error: 'Unknown call' })
+    return JSON.stringify({ value: await laterAnswers[kind]?.(asked) })
+  } catch (error) {
+    return JSON.stringify({ error: error instanceof Error ? error.message : 'Invalid call' })
+  }
+}
+
+function text(value: unknown): string {
+  if (typeof value !== 'string') throw new TypeError('A string is needed')
+  return value
+}
+
+function bytes(value: unknown): Buffer {
+  return Buffer.from(text(value), 'base64')
+}
+
+function lengthOf(value: unknown): number {
+  const length = Number(value)
+  if (!Number.isInteger(length) || length < 0 || length > MAX_DERIVED_BYTES) {
+    throw new RangeError(`Between 0 and ${MAX_DERIVED_BYTES} bytes can be derived`)
+  }
+  return length
+}
+
+function digestName(value: unknown): string {
+  const [, size] = /^(?:rsa-)?sha-?(1|224|256|384|512)$/i.exec(text(value)) ?? []
+  if (size === undefined)
+    throw new TypeError(`Digest method not supported: ${text(value).slice(0, 50)}`)
+  return `sha${size}`
+}
+
+/** `{data, format, type}`: PEM as it is, DER in base64, a JWK as an object. */
+function readKey(value: unknown, isPrivate: boolean): KeyObject {
+  const { data, format, type }: Question = Object(value)
+  if (JSON.stringify(data ?? '').length > MAX_KEY_LENGTH)
+    throw new RangeError('The key is too large')
+  if (format === 'pem' && /ENCRYPTED/.test(text(data))) {
+    throw new TypeError('Keys with a passphrase are not supported')
+  }
+  const key = format === 'jwk' ? data : format === 'der' ? bytes(data) : text(data)
+  // Node checks what each of them is.
+  const given = { key, format, type } as JsonWebKeyInput
+  const read = isPrivate ? crypto().createPrivateKey(given) : crypto().createPublicKey(given)
+  const { asymmetricKeyType, asymmetricKeyDetails: details } = read
+  if (!KEY_TYPES.includes(asymmetricKeyType ?? ''))
+    throw new TypeError('The type of the key is not supported')
+  if ((details?.modulusLength ?? 0) > MAX_MODULUS_BITS) {
+    throw new RangeError(`A key may have ${MAX_MODULUS_BITS} bits`)
+  }
+  if (asymmetricKeyType === 'ec' && !CURVES.includes(details?.namedCurve ?? '')) {
+    throw new TypeError('The curve of the key is not supported')
+  }
+  return read
+}
+
+function describe(key: KeyObject) {
+  const { publicExponent, ...details } = key.asymmetricKeyDetails ?? {}
+  return {
+    der: derOf(key),
+    keyType: key.asymmetricKeyType,
+    details: { ...details, ...(publicExponent ? { publicExponent: String(publicExponent) } : {}) },
+  }
+}
+
+function derOf(key: KeyObject): string {
+  const type = key.type === 'private' ? 'pkcs8' : 'spki'
+  // The types allow each type of export for one type of key only.
+  return key.export({ format: 'der', type: type as 'spki' }).toString('base64')
+}
+
+function exportKey({ key, isPrivate, format, type }: Question): unknown {
+  const read = readKey(key, isPrivate === true)
+  if (format === 'jwk') return read.export({ format })
+  const kind = typeof type === 'string' ? type : isPrivate === true ? 'pkcs8' : 'spki'
+  // Node checks the type against the key.
+  const options = { type: kind as 'spki' }
+  if (format !== 'der') return read.export({ ...options, format: 'pem' })
+  return read.export({ ...options, format: 'der' }).toString('base64')
+}
+
+/** Ed25519 and its like have a digest of their own. */
+function signatureDigest({ digest }: Question, { asymmetricKeyType }: KeyObject): string | null {
+  return asymmetricKeyType?.startsWith('ed') ? null : digestName(digest)
+}
+
+function signatureOptions({ padding, saltLength, dsaEncoding }: Question, key: KeyObject) {
+  return {
+    key,
+    ...(typeof padding === 'string' ? { padding: paddingOf(padding) } : {}),
+    ...(typeof saltLength === 'number' ? { saltLength } : {}),
+    ...(dsaEncoding === 'ieee-p1363' ? { dsaEncoding: 'ieee-p1363' as const } : {}),
+  }
+}
+
+function paddingOf(name: string): number {
+  const padding = Object.hasOwn(PADDINGS, name) ? PADDINGS[name] : undefined
+  if (padding === undefined) throw new TypeError('The padding is not supported')
+  return padding
+}
+
+function rsaOptions({ key, padding, digest, label }: Question, isPrivate: boolean) {
+  return {
+    key: readKey(key, isPrivate),
+    padding: paddingOf(text(padding)),
+    ...(typeof digest === 'string' ? { oaepHash: digestName(digest) } : {}),
+    ...(typeof label === 'string' && label !== '' ? { oaepLabel: bytes(label) } : {}),
+  }
+}
+
+function cipher({ algorithm, key, iv, data, aad, tag, tagLength, isDecrypt, isPadded }: Question) {
+  const name = text(algorithm).toLowerCase()
+  if (!CIPHERS.test(name)) throw new TypeError('Unknown cipher')
+  const isSealed = /gcm|poly1305/.test(name)
+  const make = isDecrypt === true ? crypto().createDecipheriv : crypto().createCipheriv
+  // All of them take the length; those that seal need it for tags that are not 16 bytes.
+  const options = isSealed ? { authTagLength: Number(tagLength ?? 16) } : {}
+  const vector = iv === null ? null : bytes(iv)
+  const made = make(name as 'aes-256-gcm', bytes(key), vector as Buffer, options)
+  if (typeof aad === 'string') made.setAAD(bytes(aad), { plaintextLength: 0 })
+  if ('setAuthTag' in made && isSealed) made.setAuthTag(bytes(tag))
+  if (isPadded === false) made.setAutoPadding(false)
+  const done = Buffer.concat([made.update(bytes(data)), made.final()])
+  const sealed = 'getAuthTag' in made && isSealed ? made.getAuthTag().toString('base64') : ''
+  return { data: done.toString('base64'), tag: sealed }
+}
+
+function pbkdf2Parameters({ password, salt, iterations, length, digest }: Question) {
+  const derived = lengthOf(length)
+  const name = digestName(digest)
+  const rounds = Number(iterations) * Math.max(1, Math.ceil((derived * 8) / 160))
+  if (!(Number(iterations) >= 1) || rounds > MAX_ITERATIONS) {
+    throw new RangeError(`PBKDF2 may have ${MAX_ITERATIONS} iterations`)
+  }
+  return {
+    password: bytes(password),
+    salt: bytes(salt),
+    iterations: Number(iterations),
+    length: derived,
+    digest: name,
+  }
+}
+
+function scryptParameters({ password, salt, length, N = 16_384, r = 8, p = 1 }: Question) {
+  const blocks = Number(N) * Number(r)
+  if (!(blocks <= MAX_SCRYPT_BLOCKS && blocks * Number(p) <= MAX_SCRYPT_COST)) {
+    throw new RangeError('scrypt may use 64 MB, and N * r * p may be 2 ** 20')
+  }
+  const options = { N: Number(N), r: Number(r), p: Number(p), maxmem: 256 * MAX_SCRYPT_BLOCKS }
+  return { password: bytes(password), salt: bytes(salt), length: lengthOf(length), options }
+}
+
+function pairParameters({ type, modulusLength, namedCurve }: Question, mostBits: number) {
+  const name = text(type)
+  if (!KEY_TYPES.includes(name)) throw new TypeError('The type of the key is not supported')
+  if (name === 'ec') {
+    const curves: Readonly<Record<string, string>> = {
+      'P-256': 'prime256v1',
+      'P-384': 'secp384r1',
+      'P-521': 'secp521r1',
+    }
+    const curve = curves[text(namedCurve)] ?? text(namedCurve)
+    if (!CURVES.includes(curve)) throw new TypeError('The curve is not supported')
+    return { type: name, options: { namedCurve: curve } }
+  }
+  if (!name.startsWith('rsa')) return { type: name, options: {} }
+  const bits = Number(modulusLength)
+  if (!(bits >= 1024 && bits <= mostBits)) {
+    throw new RangeError(`A new RSA key may have 1024 to ${mostBits} bits`)
+  }
+  return { type: name, options: { modulusLength: bits } }
+}
+
+function pairOf({ privateKey, publicKey }: Pair) {
+  return { privateKey: describe(privateKey), publicKey: describe(publicKey) }
+}
