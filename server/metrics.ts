@@ -1,5 +1,6 @@
 /** The Prometheus registry of the web process. https://prometheus.io/docs/instrumenting/exposition_formats/ */
 
+import { hostname } from 'node:os'
 import {
   AggregatorRegistry,
   Counter,
@@ -16,7 +17,7 @@ import { backlogOf, NO_BACKLOG } from '../shared/subscriptions/deliveries.ts'
 
 export interface Metrics {
   readonly contentType: string
-  /** This process and all workers; without Redis, this process alone. */
+  /** This process, the service as a whole, and all workers; without Redis, the first two. */
   text(): Promise<string>
   /** One answered request; `route` is a pattern, never a path with ids. */
   request(method: string, route: string, status: number, seconds: number): void
@@ -31,7 +32,10 @@ type Watched = Pick<Services, 'database' | 'queues' | 'redis'>
 const BUCKETS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30]
 
 export function createMetrics(services: Watched): Metrics {
+  // A router leads a scraper to any of the web processes: their own counts name the process.
   const registry = new Registry()
+  registry.setDefaultLabels({ process: `${hostname()}:${process.pid}` })
+  const service = new Registry()
   const registers = [registry]
   collectDefaultMetrics({ register: registry })
   const requests = new Counter({
@@ -54,17 +58,18 @@ export function createMetrics(services: Watched): Metrics {
     registers,
   })
   watchDatabase(registry, services)
-  watchQueues(registry, services)
-  watchProjects(registry, services)
-  watchExports(registry, services)
-  const readBacklog = watchEvents(registry, services)
+  watchQueues(service, services)
+  watchProjects(service, services)
+  watchExports(service, services)
+  const readBacklog = watchEvents(service, services)
   return {
     contentType: registry.contentType,
     async text() {
       await readBacklog()
       const published = await services.queues.workerMetrics().catch(() => [])
       const workers = AggregatorRegistry.aggregate(published.map((text) => JSON.parse(text)))
-      return `${await registry.metrics()}\n${await workers.metrics()}`
+      const texts = [registry.metrics(), service.metrics(), workers.metrics()]
+      return (await Promise.all(texts)).join('\n')
     },
     request(method, route, status, seconds) {
       requests.inc({ method, route, status })

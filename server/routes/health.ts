@@ -97,12 +97,12 @@ function mapParts<T>(parts: Parts, read: (part: Part) => T): Record<string, T> {
   return Object.fromEntries(Object.entries(parts).map(([name, part]) => [name, read(part)]))
 }
 
-/** With a proxy in front every caller looks like loopback, so a forwarded request needs the token. */
+/** Without a token for scrapers only this machine may ask; behind a proxy everybody looks like that. */
 function mayScrape(ctx: Context, token: string | undefined): boolean {
-  const given = /^Bearer (.+)$/.exec(ctx.get('Authorization'))?.[1]
-  if (token !== undefined && given !== undefined) {
+  if (token !== undefined) {
+    const given = /^Bearer (.+)$/.exec(ctx.get('Authorization'))?.[1] ?? ''
     const [a, b] = [Buffer.from(given), Buffer.from(token)]
-    if (a.length === b.length && timingSafeEqual(a, b)) return true
+    return a.length === b.length && timingSafeEqual(a, b)
   }
   const isLoopback = /^(::ffff:)?127\.|^::1$/.test(ctx.req.socket.remoteAddress ?? '')
   return isLoopback && ctx.get('X-Forwarded-For') === '' && ctx.get('Forwarded') === ''

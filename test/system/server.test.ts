@@ -174,10 +174,18 @@ t.test('health tells of every part, and metrics count by route', async (t) => {
   t.match((await nobody.get('/robots.txt')).text, /Disallow: \//)
   await admin.get('Patient/00000000-0000-4000-8000-000000000000')
   const { text } = await nobody.get('/metrics')
-  t.match(text, /http_requests_total\{method="GET",route="\/livez",status="200"\}/)
+  t.match(
+    text,
+    /http_requests_total\{method="GET",route="\/livez",status="200",process="[^"]+:\d+"\}/,
+  )
   t.match(text, /route="\/fhir\/R4\/:type\/:id",status="404"/)
   t.notMatch(text, /00000000-0000-4000/)
   t.equal((await nobody.get('/metrics', { 'X-Forwarded-For': '1.2.3.4' })).status, 401)
+  const guarded = await openBotica(t, { env: { METRICS_TOKEN: 'for the scraper' } })
+  const scrape = async (headers = {}) => (await guarded.anonymous.get('/metrics', headers)).status
+  t.equal(await scrape(), 401, 'a token that is set is asked for on this machine, too')
+  t.equal(await scrape({ Authorization: 'Bearer for the' }), 401)
+  t.equal(await scrape({ Authorization: 'Bearer for the scraper' }), 200)
 })
 
 t.test('requests beyond the limit of the minute are 429 and say when to come back', async (t) => {
