@@ -3,6 +3,8 @@
  * https://hl7.org/fhir/R4/bundle.html
  */
 
+import { parseJson } from './json.ts'
+
 export interface Link {
   readonly relation: 'self' | 'first' | 'next' | 'previous'
   readonly url: string
@@ -50,19 +52,29 @@ export function searchBundle(head: BundleHead, entries: readonly SearchEntry[]):
   return bundleText(head, entries.map(searchEntry))
 }
 
-/** The same text as `bundleText` in pieces of about 64 kB; an entry is asked for when its piece is made. */
-export function* bundlePieces(head: BundleHead, entries: Iterable<string>): Iterable<string> {
+/**
+ * The same text as `bundleText` in pieces of about 64 kB, less where that takes long to make; an entry is asked for
+ * when its piece is made.
+ */
+export function* bundlePieces(
+  head: BundleHead,
+  entries: Iterable<string>,
+  isIndented = false,
+): Iterable<string> {
   let piece = ''
-  for (const part of bundleParts(head, entries)) {
+  let began = performance.now()
+  for (const part of (isIndented ? indentedParts : bundleParts)(head, entries)) {
     piece += part
-    if (piece.length < PIECE) continue
+    if (piece.length < PIECE && performance.now() - began < PIECE_MS) continue
     yield piece
     piece = ''
+    began = performance.now()
   }
   if (piece !== '') yield piece
 }
 
 const PIECE = 65_536
+const PIECE_MS = 4
 
 export function searchEntry({ fullUrl, resource, mode, score }: SearchEntry): string {
   // An outcome about the search is not a resource of the server and has no address.
@@ -102,6 +114,22 @@ function* bundleParts({ type, total, links }: BundleHead, entries: Iterable<stri
     before = ','
   }
   yield before === ',' ? ']}' : '}'
+}
+
+/** With two blanks a level. */
+function* indentedParts({ type, total, links }: BundleHead, entries: Iterable<string>) {
+  const link = links.length === 0 ? undefined : links
+  yield indent({ resourceType: 'Bundle', type, total, link }).slice(0, -'\n}'.length)
+  let before = ',\n  "entry": [\n    '
+  for (const entry of entries) {
+    yield before + indent(parseJson(entry)).replaceAll('\n', '\n    ')
+    before = ',\n    '
+  }
+  yield before === ',\n    ' ? '\n  ]\n}' : '\n}'
+}
+
+function indent(value: unknown): string {
+  return JSON.stringify(value, null, 2)
 }
 
 export function historyEntry(entry: HistoryEntry): string {

@@ -51,10 +51,13 @@ export function outcomeReply(
   return jsonReply(status, outcome, headers)
 }
 
+/** People read what is indented, and nobody reads more. It is made in one turn of the event loop. */
+const LARGEST_INDENTED = 1_048_576
+
 /** As `_pretty=true` asks for it. */
 export function indented(reply: FhirReply): FhirReply {
   const { body } = reply
-  if (typeof body !== 'string') return reply
+  if (typeof body !== 'string' || body.length > LARGEST_INDENTED) return reply
   return { ...reply, body: JSON.stringify(parseJson(body), null, 2) }
 }
 

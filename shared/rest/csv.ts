@@ -3,6 +3,7 @@ import { Readable } from 'node:stream'
 import { badRequest } from '../errors.ts'
 import { parseJson } from '../fhir/json.ts'
 import type { Resource } from '../fhir/resource.ts'
+import { ownTurn } from '../platform/event-loop-turns.ts'
 import type { SearchRequest } from '../query/search-request.ts'
 import { readPreferences } from '../request/negotiate.ts'
 import type { Operation, OperationCall } from '../request/operation.ts'
@@ -72,11 +73,13 @@ async function* pagesOf(
     const count = Math.min(left, PAGE)
     const page = await services.repository.search(principal, { ...search, count, cursor, offset })
     left -= page.versions.length
-    const lines = page.versions.map((version) => {
+    const lines: string[] = []
+    for (const version of page.versions) {
       // A stored version is a resource.
       const resource = parseJson(present(version, principal, false)) as Resource
-      return csvLine(columns.map((column) => column(resource)))
-    })
+      lines.push(csvLine(columns.map((column) => column(resource))))
+      await ownTurn()
+    }
     const hasNext = page.next !== undefined && left > 0
     yield { text: lines.join(''), hasNext }
     if (!hasNext) return

@@ -10,6 +10,7 @@ import { isResourceType } from '../fhir/definitions.ts'
 import { parseJson } from '../fhir/json.ts'
 import { parseReference, type Resource } from '../fhir/resource.ts'
 import { parseDate } from '../fhir/values.ts'
+import { ownTurn } from '../platform/event-loop-turns.ts'
 import { parseDateValue } from '../query/values.ts'
 import { mapStrings } from '../request/map-strings.ts'
 import type { Operation } from '../request/operation.ts'
@@ -141,18 +142,25 @@ async function includedBy(
   id: string,
 ): Promise<readonly Version[]> {
   const included: Version[] = []
-  let open = matches
+  let open: Version[] = [...matches]
   for (let round = 0; round < MAX_ROUNDS && open.length > 0; round++) {
     const targets = new Map<string, { readonly type: string; readonly id: string }>()
-    for (const reference of open.flatMap(referencesIn)) {
-      const name = `${reference.type}/${reference.id}`
-      if (isWanted(reference.type) && !seen.has(digest(name))) targets.set(name, reference)
+    for (const version of open) {
+      for (const reference of referencesIn(version)) {
+        const name = `${reference.type}/${reference.id}`
+        if (isWanted(reference.type) && !seen.has(digest(name))) targets.set(name, reference)
+      }
+      await ownTurn()
     }
     if (targets.size === 0) break
     const found = await services.repository.readMany(principal, [...targets.values()])
     for (const name of targets.keys()) seen.add(digest(name))
     // A resource of the compartment comes as a match, on this page or another one.
-    open = found.filter((item) => item !== undefined).filter((item) => !isMatch(item, type, id))
+    open = []
+    for (const item of found) {
+      if (item !== undefined && !isMatch(item, type, id)) open.push(item)
+      await ownTurn()
+    }
     included.push(...open)
   }
   return included

@@ -2,6 +2,7 @@
 
 import { signerOf } from '../binary/attachments.ts'
 import { type BundleHead, bundlePieces, bundleText } from '../fhir/bundle.ts'
+import { ownTurn } from '../platform/event-loop-turns.ts'
 import { piecesReply, textReply } from '../request/reply.ts'
 import type { FhirReply, Interaction } from '../request/request.ts'
 
@@ -21,15 +22,14 @@ export async function pageReply(
   entries: readonly PageEntry[],
 ): Promise<FhirReply> {
   const size = entries.reduce((sum, { content }) => sum + content.length, 0)
-  // Indented JSON is made from a text as a whole.
-  if (size < LARGE_PAGE || request.takesPieces !== true || preferences.pretty) {
-    return textReply(
-      200,
-      bundleText(
-        head,
-        entries.map(({ write }) => write()),
-      ),
-    )
+  const isSmall = size < LARGE_PAGE
+  if (isSmall || request.takesPieces !== true) {
+    const texts: string[] = []
+    for (const { write } of entries) {
+      texts.push(write())
+      if (!isSmall) await ownTurn()
+    }
+    return textReply(200, bundleText(head, texts))
   }
   const contents = entries.map(({ content }) => content)
   const sign = await signerOf(services, principal, contents)
@@ -40,5 +40,5 @@ export async function pageReply(
       yield sign(entry.write())
     }
   }
-  return piecesReply(200, bundlePieces(head, written()))
+  return piecesReply(200, bundlePieces(head, written(), preferences.pretty))
 }

@@ -40,10 +40,10 @@ t.test('a large page is compressed for who takes it so', async (t) => {
   t.equal(answer.body.entry.length, 60)
 })
 
-t.test('indented, and in a batch, a large page is one text', async (t) => {
+t.test('a large page may be indented, and stand in a batch', async (t) => {
   const indented = await admin.get<Raw>('Basic?_count=1000&_pretty=true')
   t.equal(indented.body.entry.length, 60)
-  t.match(indented.text, '\n  "entry": [')
+  t.equal(indented.text, JSON.stringify(indented.body, null, 2))
   const batch = await admin.post<Raw>('', {
     resourceType: 'Bundle',
     type: 'batch',
