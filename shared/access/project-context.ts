@@ -35,6 +35,7 @@ export function projectContext(project: Resource, number: number): ProjectContex
     links: linksOf(project),
     exports: textsOf(project.exportedResourceType),
     defaultProfiles: defaultProfilesOf(project),
+    takesCodes: settingOf(project.setting, 'validateTerminology')?.valueString === 'off',
   }
 }
 

@@ -55,10 +55,14 @@ export async function acceptValid(interaction: Interaction, body: Resource): Pro
   const sent = withRelativeAddresses(interaction, strict ? own : withoutEmpty(own))
   const resource = withDefaultProfiles(sent, project)
   const { profiles } = await findProfiles(interaction, claimsOf(resource))
-  const terminology = project.features.includes('validate-terminology')
   const valueSets = profiles.flatMap(({ profile }) => profile.valueSets)
   const { codes } = await boundCodes(services, project, valueSets, resource)
-  const warnings = requireValid(resource, { strict, profiles, codes, terminology })
+  const warnings = requireValid(resource, {
+    strict,
+    profiles,
+    codes,
+    takesCodes: project.takesCodes,
+  })
   if (resource.resourceType === SEARCH_PARAMETER) await requireUsable(interaction, resource)
   if (warnings.length > 0) {
     const issues = warnings.map(({ code, expression }) => `${code} ${expression}`)

@@ -154,7 +154,13 @@ async function contentIssues(
   const valueSets = all.flatMap((item) => item.profile.valueSets)
   const bound = await boundCodes(call.services, project, valueSets, resource)
   return [
-    ...validateResource(resource, { strict, profiles: all, codes: bound.codes, thorough: true }),
+    ...validateResource(resource, {
+      strict,
+      profiles: all,
+      codes: bound.codes,
+      takesCodes: project.takesCodes,
+      thorough: true,
+    }),
     ...bound.unknown.map((url) => issue('warning', 'not-found', `Unknown value set "${url}"`)),
     ...unknown.map(({ canonical, steps }) => {
       const path = pathOf([...steps, 'meta', 'profile'])

@@ -1,5 +1,6 @@
 /** Required bindings to value sets whose codes are known. https://hl7.org/fhir/R4/terminologies.html#strength */
 
+import { LRUCache } from 'lru-cache'
 import { isResourceType, valueSet } from '../fhir/definitions.ts'
 import { isObject, parseReference, type Resource, urlOf } from '../fhir/resource.ts'
 import type { Report } from './report.ts'
@@ -31,15 +32,19 @@ export function codeList(
 
 /** The codes of a value set that the definitions list, by its canonical. */
 export function publishedCodes(canonical: string): CodeList | undefined {
+  const known = published.get(canonical)
+  if (known !== undefined) return known
   const systems = valueSet(urlOf(canonical))?.systems
   if (systems === undefined) return undefined
-  return {
-    has(system, code) {
-      if (system === undefined) return Object.values(systems).some((codes) => codes.includes(code))
-      return Object.hasOwn(systems, system) && systems[system]?.includes(code) === true
-    },
-  }
+  const list = codeList(
+    Object.entries(systems).flatMap(([system, codes]) => codes.map((code) => ({ system, code }))),
+  )
+  published.set(canonical, list)
+  return list
 }
+
+/** The bindings of the standard: some hundreds. */
+const published = new LRUCache<string, CodeList>({ max: 1000 })
 
 /** Returns the codes that the definitions list, or else those that were looked up. */
 export function codesOf(
@@ -80,8 +85,11 @@ function codingsOf(value: unknown): readonly Code[] {
   return [{ system: typeof system === 'string' ? system : undefined, code }]
 }
 
-/** The resource has passed the check of its structure; `report` stands at it. */
-export function checkBindings(resource: Resource, report: Report): void {
+/**
+ * Reports references to a type that is not among those of the element. The resource has passed the check of its
+ * structure; `report` stands at it.
+ */
+export function checkTargets(resource: Resource, report: Report): void {
   checkObject(resource, shapeOf(resource.resourceType), report)
 }
 
@@ -103,11 +111,6 @@ function checkObject(value: Record<string, unknown>, shape: Shape, report: Repor
 }
 
 function checkItem(value: unknown, property: Property, report: Report): void {
-  if (property.binding !== undefined && !property.isSibling) {
-    const codes = publishedCodes(property.binding)
-    const fault = codes && bindingFault(value, property.binding, codes)
-    if (fault !== undefined) report.rule(fault, undefined, 'value')
-  }
   if (!isObject(value)) return
   if (property.isReference) checkTarget(value, property.targets, report)
   const { resourceType } = value

@@ -9,7 +9,7 @@ import { isDecimal } from '../fhir/json.ts'
 import { EMPTY_STRING } from '../fhir/primitives.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import { withinTime } from '../fhirpath/custom.ts'
-import { type CodeList, checkBindings } from './bindings.ts'
+import { bindingFault, type CodeList, checkTargets, publishedCodes } from './bindings.ts'
 import type { Invariant } from './invariants.ts'
 import { type Claimed, createMeter, type Run } from './profiles/run.ts'
 import { Report } from './report.ts'
@@ -18,35 +18,35 @@ import { type Property, type Shape, shapeOf } from './shapes.ts'
 export interface StructureOptions {
   /** False: only unknown properties, JSON types and formats are errors, the rest are warnings. */
   readonly isStrict: boolean
-  /** Two types of one choice are an error, not a warning. */
-  readonly refusesChoices: boolean
+  /** True: a code that a required binding does not list is an error, not a warning. */
+  readonly refusesCodes: boolean
 }
 
-/** Checks a resource of a known type. What the second report has counts only if the first has no error. */
+/** Checks a resource of a known type. What the others report counts only if the first has no error. */
 export function validateStructure(
   resource: Resource,
   options: StructureOptions,
-): { readonly structure: Report; readonly invariants: Report } {
+): { readonly structure: Report; readonly invariants: Report; readonly codes: Report } {
   const walk = new Walk(options)
   walk.resource(resource, resource.resourceType, undefined)
-  return { structure: walk.structure, invariants: walk.invariants }
+  return walk
 }
 
 class Walk {
   readonly structure: Report
   readonly invariants: Report
-  readonly #refusesChoices: boolean
+  readonly codes: Report
   readonly #variables: { context: unknown; resource: unknown; rootResource: unknown } = {
     context: undefined,
     resource: undefined,
     rootResource: undefined,
   }
 
-  constructor({ isStrict, refusesChoices }: StructureOptions) {
+  constructor({ isStrict, refusesCodes }: StructureOptions) {
     const steps: (string | number)[] = []
     this.structure = new Report(isStrict, steps)
     this.invariants = new Report(isStrict, steps)
-    this.#refusesChoices = refusesChoices
+    this.codes = new Report(refusesCodes, steps)
   }
 
   /** `property`: where it is inside another resource. */
@@ -103,8 +103,7 @@ class Walk {
         continue
       }
       const text = `Conflicting choice of type properties: "${first}", "${name}"`
-      if (this.#refusesChoices) this.structure.rule(text, name)
-      else this.structure.add('warning', 'structure', text, name)
+      this.structure.error(text, name)
     }
   }
 
@@ -141,7 +140,10 @@ class Walk {
       const fault = property.check(value)
       if (fault === EMPTY_STRING) this.structure.rule(fault, step)
       else if (fault !== undefined) this.structure.error(fault, step)
-      else this.#check(property.invariants, value, step)
+      else {
+        this.#check(property.invariants, value, step)
+        this.#bound(value, property, step)
+      }
     } else if (!isPlainObject(value)) {
       const text = `Invalid JSON type: expected object, but got ${jsonType(value)}`
       this.structure.error(text, step)
@@ -151,7 +153,15 @@ class Walk {
       this.structure.enter(step)
       this.#object(value, property.shape(), property)
       this.structure.leave()
+      this.#bound(value, property, step)
     }
+  }
+
+  #bound(value: unknown, { binding, isSibling }: Property, step: string | number): void {
+    if (binding === undefined || isSibling || this.structure.hasErrors || this.codes.isFull) return
+    const codes = publishedCodes(binding)
+    const fault = codes && bindingFault(value, binding, codes)
+    if (fault !== undefined) this.codes.rule(fault, step, 'value')
   }
 
   /** A resource whose shape is wrong is not checked further: the caller mends that first. */
@@ -195,8 +205,8 @@ interface ValidationOptions {
   readonly profiles?: readonly Claimed[]
   /** The codes of value sets that the profiles name, as they name them. */
   readonly codes?: ReadonlyMap<string, CodeList>
-  /** Codes are looked up in the value sets of required bindings. */
-  readonly terminology?: boolean
+  /** True: codes outside of the required bindings of the standard are warnings. */
+  readonly takesCodes?: boolean | undefined
   /** As the operation `$validate` asks: every stage, and what a write only warns of is an error. */
   readonly thorough?: boolean
 }
@@ -228,26 +238,27 @@ function countTo(most: number, value: object): number {
 }
 
 function validateNow(resource: Resource, options: ValidationOptions): readonly Issue[] {
-  const { strict, thorough = false, profiles = [], terminology = false } = options
+  const { strict, thorough = false, profiles = [], takesCodes = false } = options
   const { codes: lists = new Map() } = options
-  const { structure, invariants } = validateStructure(resource, {
+  const { structure, invariants, codes } = validateStructure(resource, {
     isStrict: strict,
-    refusesChoices: thorough && strict,
+    refusesCodes: !takesCodes,
   })
   if (structure.hasErrors) return structure.issues
-  const stages = [structure, invariants]
+  const stages = [structure, invariants, codes]
   const isOver = () => !thorough && stages.some(({ hasErrors }) => hasErrors)
   const steps = [resource.resourceType]
-  const codes = new Report(strict, steps)
   if (profiles.length > 0 && !isOver()) {
     const faults = new Report(strict, steps)
-    const spend = createMeter()
-    checkProfiles(profiles, { faults, terminology: codes, codes: lists, spend })
+    const terminology = new Report(strict && !takesCodes, steps)
+    checkProfiles(profiles, { faults, terminology, codes: lists, spend: createMeter() })
     stages.push(faults)
+    if (!isOver()) stages.push(terminology)
   }
-  if ((terminology || thorough) && !isOver()) {
-    checkBindings(resource, codes)
-    stages.push(codes)
+  if (thorough) {
+    const targets = new Report(strict, steps)
+    checkTargets(resource, targets)
+    stages.push(targets)
   }
   return stages.flatMap(({ issues }) => issues)
 }

@@ -33,7 +33,7 @@ function issues(
   const found = new Map(others.map((other) => [other.url, other]))
   const profile = compileProfile(definition, found)
   const profiles = [{ profile, resource, root: resource, steps: [resource.resourceType] }]
-  return validate(resource, { strict: true, profiles, terminology: true }).map(
+  return validate(resource, { strict: true, profiles }).map(
     ({ details, expression }) => `${expression}: ${details.text}`,
   )
 }

@@ -227,15 +227,14 @@ t.test('no more than 100 issues are answered', async (t) => {
   t.equal(body.issue.length, 100)
 })
 
-t.test('two types of one choice are stored with a warning', async (t) => {
+t.test('two types of one choice are refused', async (t) => {
   const { status, body } = await admin.post<OperationOutcome>(
     'Patient',
     patient({ deceasedBoolean: true, deceasedDateTime: '2020' }),
-    { Prefer: 'return=OperationOutcome' },
   )
-  t.equal(status, 201)
-  t.match(body.issue[1], {
-    severity: 'warning',
+  t.equal(status, 400)
+  t.match(body.issue[0], {
+    severity: 'error',
     details: {
       text: 'Conflicting choice of type properties: "deceasedBoolean", "deceasedDateTime"',
     },
@@ -283,25 +282,81 @@ t.test('without strict mode only the JSON schema is held up', async (t) => {
   t.match(warned.body.issue[1], { severity: 'warning', code: 'invariant' })
 })
 
-t.test('codes are looked up on write where the Project asks for it', async (t) => {
-  const odd = patient({ gender: 'odd' })
-  t.equal((await admin.post('Patient', odd)).status, 201)
-  const strict = await tenantWith(
-    { features: ['validate-terminology'] },
-    async ({ admin }) => (await admin.post('Patient', odd)).status === 400,
-  )
-  const { body } = await strict.post<OperationOutcome>('Patient', odd)
-  t.match(body.issue, [
+const CODES: readonly (readonly [path: string, resource: Resource, binding: string])[] = [
+  ['Patient.gender', patient({ gender: 'odd' }), 'administrative-gender'],
+  [
+    'Patient.contact[0].telecom[0].system',
+    patient({ contact: [{ telecom: [{ system: 'pigeon', value: '1' }] }] }),
+    'contact-point-system',
+  ],
+  [
+    'Condition.clinicalStatus',
     {
-      severity: 'error',
-      code: 'value',
-      details: {
-        text: 'Value "odd" did not satisfy terminology binding http://hl7.org/fhir/ValueSet/administrative-gender',
-      },
-      expression: ['Patient.gender'],
+      resourceType: 'Condition',
+      subject: { reference: 'Patient/1' },
+      clinicalStatus: { coding: [{ system: 'urn:other', code: 'active' }] },
     },
-  ])
-  t.equal((await strict.post('Patient', aPatient())).status, 201)
+    'condition-clinical',
+  ],
+]
+
+t.test('codes that a required binding does not list are refused', async (t) => {
+  const anyMode = await tenantWith(
+    { strictMode: false },
+    async ({ admin }) => (await admin.post('Patient', patient({ gender: '' }))).status === 201,
+  )
+  const taking = await tenantWith(
+    { setting: [{ name: 'validateTerminology', valueString: 'off' }] },
+    async ({ admin }) => (await admin.post('Patient', patient({ gender: 'odd' }))).status === 201,
+  )
+  for (const [path, resource, binding] of CODES) {
+    const fault = {
+      code: 'value',
+      details: { text: new RegExp(`did not satisfy .*/${binding}$`) },
+      expression: [path],
+    }
+    const refused = { status: 400, body: { issue: [{ severity: 'error', ...fault }] } }
+    const { resourceType: type } = resource
+    for (const client of [admin, anyMode]) {
+      t.match(await client.post(type, resource), refused, path)
+      t.match(await client.post(`${type}/$validate`, resource), refused, path)
+    }
+    const kept = await taking.post<OperationOutcome>(type, resource, {
+      Prefer: 'return=OperationOutcome',
+    })
+    t.equal(kept.status, 201, path)
+    t.match(kept.body.issue[1], { severity: 'warning', ...fault }, path)
+    const asked = await taking.post<OperationOutcome>(`${type}/$validate`, resource)
+    t.equal(asked.status, 200, path)
+    t.match(asked.body.issue[1], { severity: 'warning', ...fault }, path)
+  }
+})
+
+t.test('codes that it lists, texts alone and absent codes are stored', async (t) => {
+  const absent = [
+    { url: 'http://hl7.org/fhir/StructureDefinition/data-absent-reason', valueCode: 'unknown' },
+  ]
+  for (const resource of [
+    aPatient(),
+    patient({ _gender: { extension: absent } }),
+    {
+      resourceType: 'AllergyIntolerance',
+      patient: { reference: 'Patient/1' },
+      clinicalStatus: {
+        coding: [
+          { system: 'urn:other', code: 'active' },
+          {
+            system: 'http://terminology.hl7.org/CodeSystem/allergyintolerance-clinical',
+            code: 'active',
+          },
+        ],
+      },
+      verificationStatus: { text: 'certain' },
+    },
+  ]) {
+    const { status, text } = await admin.post(resource.resourceType, resource)
+    t.equal(status, 201, text)
+  }
 })
 
 t.test(
