@@ -7,7 +7,7 @@
  */
 import { isDeepStrictEqual } from 'node:util'
 import { badRequest } from '../errors.ts'
-import type { Resource } from './resource.ts'
+import { isObject, type Resource } from './resource.ts'
 
 // TypeScript's library does not know it yet.
 const { rawJSON } = JSON as unknown as { rawJSON(text: string): unknown }
@@ -179,6 +179,43 @@ export function isDeeper(value: unknown, levels: number): boolean {
 export function withoutEmpty(resource: Resource): Resource {
   // The type is never empty, so the result is still a resource.
   return (clean(resource) ?? { resourceType: resource.resourceType }) as Resource
+}
+
+/**
+ * The resource without members that hold "", [] or {}, at any depth; the same object when it has none. Items of
+ * arrays stay where they are: an empty one is a fault.
+ */
+export function withoutEmptyMembers(resource: Resource): Resource {
+  return trimObject(resource as Fields) as Resource
+}
+
+type Fields = Readonly<Record<string, unknown>>
+
+function trimObject(value: Fields): Fields {
+  let trimmed: Record<string, unknown> | undefined
+  for (const key in value) {
+    const member = value[key]
+    const kept = trim(member)
+    if (kept === member) continue
+    trimmed ??= { ...value }
+    if (kept === undefined) delete trimmed[key]
+    else trimmed[key] = kept
+  }
+  return trimmed ?? value
+}
+
+function trim(value: unknown): unknown {
+  if (value === '') return undefined
+  if (typeof value !== 'object' || value === null || isDecimal(value)) return value
+  if (!Array.isArray(value)) return orNothing(trimObject(value as Fields))
+  if (value.length === 0) return undefined
+  const items = value.map((item) => (isObject(item) && !isDecimal(item) ? trimObject(item) : item))
+  return unlessSame(value, items)
+}
+
+function orNothing(value: Fields): Fields | undefined {
+  for (const _ in value) return value
+  return undefined
 }
 
 function clean(value: unknown): unknown {

@@ -1,7 +1,7 @@
 /** Steps that several interactions share: accepting a body, presenting a version, replying to a write. */
 import { textOf, toBinaryPath } from '../binary/attachments.ts'
 import { allOk, badRequest, badStructure, created, type Issue, outcome } from '../errors.ts'
-import { withoutEmpty } from '../fhir/json.ts'
+import { withoutEmpty, withoutEmptyMembers } from '../fhir/json.ts'
 import { isObject, isResource, parseReference, type Resource } from '../fhir/resource.ts'
 import { recordWrite } from '../projects/admin-writes.ts'
 import { mapStrings } from '../request/map-strings.ts'
@@ -52,7 +52,10 @@ export async function acceptValid(interaction: Interaction, body: Resource): Pro
   const { project } = principal
   const strict = project.strictMode
   const own = withOwnMeta(interaction, body)
-  const sent = withRelativeAddresses(interaction, strict ? own : withoutEmpty(own))
+  const sent = withRelativeAddresses(
+    interaction,
+    strict ? withoutEmptyMembers(own) : withoutEmpty(own),
+  )
   const resource = withDefaultProfiles(sent, project)
   const { profiles } = await findProfiles(interaction, claimsOf(resource))
   const valueSets = profiles.flatMap(({ profile }) => profile.valueSets)

@@ -10,7 +10,7 @@ import {
   notFound,
   outcome,
 } from '../errors.ts'
-import { parseJson, withoutEmpty } from '../fhir/json.ts'
+import { parseJson, withoutEmpty, withoutEmptyMembers } from '../fhir/json.ts'
 import { isObject, isResource, type Resource } from '../fhir/resource.ts'
 import { readJson } from '../request/negotiate.ts'
 import type { Operation, OperationCall } from '../request/operation.ts'
@@ -141,7 +141,10 @@ async function contentIssues(
 ): Promise<readonly Issue[]> {
   const { project } = call.principal
   const strict = project.strictMode
-  const resource = withDefaultProfiles(strict ? sent : withoutEmpty(sent), project)
+  const resource = withDefaultProfiles(
+    strict ? withoutEmptyMembers(sent) : withoutEmpty(sent),
+    project,
+  )
   const place = { resource, root: resource, steps: [resource.resourceType] }
   const asked = { ...place, canonicals: profile === undefined ? [] : [profile] }
   const claims = claimsOf(resource).map((claim) => {
