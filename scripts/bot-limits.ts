@@ -1,9 +1,12 @@
-/** The table of `docs/bots.md`: what bounds a bot run, read from the code that enforces it. `node scripts/bot-limits.ts` prints it. */
+/**
+ * The table of `docs/bots.md`: what bounds a bot run, read from the code that enforces it. `node
+ * scripts/bot-limits.ts` prints it.
+ */
 import { botLimits, MAX_CODE_BYTES, maxAttempts, maxQueueMs } from '../shared/bots/bot.ts'
 import { readConfig } from '../shared/config/config.ts'
 import type { Resource } from '../shared/fhir/resource.ts'
 import { FETCH_TIMEOUT_MS, MAX_FETCHED_BYTES } from '../shared/platform/outbound/fetch-outside.ts'
-import { MAX_DEPTH } from '../shared/request/depth.ts'
+import { MAX_DEPTH } from '../shared/request/quota.ts'
 import { MAX_CONCURRENT, MAX_FETCHES, MAX_FHIR_CALLS } from '../worker/bots/bridge.ts'
 import { executorsWithin, runsWithin } from '../worker/bots/executors/executors.ts'
 import { MOST_HELD } from '../worker/bots/slots.ts'

@@ -1,4 +1,5 @@
 /** The Koa app: middleware in the order a request passes it, then the routes. */
+
 import { constants } from 'node:zlib'
 import Koa from 'koa'
 import compress from 'koa-compress'
@@ -16,12 +17,11 @@ import { adminRoutes } from './routes/admin.ts'
 import { authRoutes } from './routes/auth.ts'
 import { discoveryRoutes } from './routes/discovery.ts'
 import { emailRoutes } from './routes/email.ts'
-import { fhir } from './routes/fhir.ts'
+import { fhir, storageRoutes } from './routes/fhir.ts'
 import { healthRoutes } from './routes/health.ts'
 import { oauthRoutes } from './routes/oauth.ts'
 import { graphiqlRoutes, openapiRoutes, pageRoutes } from './routes/pages.ts'
 import { scimRoutes } from './routes/scim.ts'
-import { storageRoutes } from './routes/storage.ts'
 import { type Route, routerOf } from './routes/table.ts'
 import { webhookRoutes } from './routes/webhook.ts'
 

@@ -10,7 +10,7 @@ import {
   Registry,
 } from 'prom-client'
 import { NO_PARTS, waitingParts } from '../shared/bulk/exports/rows/parts.ts'
-import { queueDepths } from '../shared/jobs/upkeep/queue-depths.ts'
+import { queueDepths } from '../shared/jobs/upkeep/upkeep.ts'
 import { readAllLanes } from '../shared/platform/queue/stats.ts'
 import type { Services } from '../shared/services.ts'
 import { backlogOf, NO_BACKLOG } from '../shared/subscriptions/deliveries.ts'

@@ -61,7 +61,7 @@ const FHIR = '/fhir/R4'
 
 type FhirPath = Omit<Served, 'access'>
 
-/** As in shared/api/route.ts and shared/api/jobs.ts. */
+/** As in shared/api/handle.ts and shared/api/jobs.ts. */
 const INTERACTIONS: readonly FhirPath[] = [
   { path: FHIR, methods: ['GET', 'POST'] },
   { path: `${FHIR}/_history`, methods: ['GET'] },

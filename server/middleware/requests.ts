@@ -1,12 +1,11 @@
 /** Request id, trace id, one log line and one count a request. */
-
 import { randomUUID } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
 import type { Principal } from '../../shared/access/principal.ts'
 import type { Logger } from '../../shared/log.ts'
 import { ownTurn } from '../../shared/platform/event-loop-turns.ts'
 import { databaseTimeOf } from '../../shared/platform/postgres/statement.ts'
-import { DEPTH_HEADER } from '../../shared/request/depth.ts'
+import { DEPTH_HEADER } from '../../shared/request/quota.ts'
 import type { Context, Middleware } from '../context.ts'
 import type { Metrics } from '../metrics.ts'
 

@@ -1,7 +1,7 @@
 /** `/fhir/R4/**`: ctx → FhirRequest → shared/api → ctx. */
 import { type Principal, systemPrincipal } from '../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
-import { handle } from '../../shared/api/handle.ts'
+import { handle, handleSigned } from '../../shared/api/handle.ts'
 import { operations } from '../../shared/api/operations.ts'
 import type { Config } from '../../shared/config/config.ts'
 import { readQuery } from '../../shared/request/negotiate.ts'
@@ -12,6 +12,7 @@ import { openBody, readBody } from '../middleware/body.ts'
 import { goneSignal } from '../middleware/failures.ts'
 import { withTiming } from '../middleware/requests.ts'
 import { send } from '../send.ts'
+import { createRoutes, type RouteFamily } from './table.ts'
 
 const ROOT = '/fhir/R4'
 const DISCOVERY = `${ROOT}/.well-known/`
@@ -103,4 +104,23 @@ function shapeOf(segment: string): string {
   }
   if (['', 'metadata', '_history', '_search'].includes(segment)) return segment
   return /^[A-Z]/.test(segment) ? ':type' : ':id'
+}
+
+export function storageRoutes({ services }: Web): RouteFamily {
+  const routes = createRoutes()
+  routes.get('/storage/:id/:vid', 'address', async (ctx) => {
+    const { requestId, traceId } = ctx.state
+    const reply = await handleSigned(services, {
+      method: 'GET',
+      path: ctx.path.slice(1),
+      query: new URLSearchParams(ctx.querystring),
+      // Node joins repeated headers into one text; only set-cookie is a list, and nobody sends it.
+      headers: ctx.req.headers as Record<string, string | undefined>,
+      body: undefined,
+      requestId,
+      traceId,
+    })
+    await send(ctx, reply)
+  })
+  return routes
 }

@@ -2,13 +2,12 @@
  * AccessPolicy resources → Rules, and the check of a policy before it is stored. Grants only: entries are
  * alternatives. An entry that cannot be understood, or whose parameters are missing, grants nothing.
  */
-
 import { invalid, issue } from '../errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import { compileTenant } from '../fhirpath/custom.ts'
-import { parseCriteria } from './criteria.ts'
+import { fillText, parseCriteria, type Variables } from './criteria.ts'
 import { checkPath } from './fields/paths.ts'
 import {
   type Grant,
@@ -19,7 +18,6 @@ import {
   type WriteConstraint,
 } from './grant.ts'
 import { matcherOf } from './ip-rules.ts'
-import { fillText, type Variables } from './variables.ts'
 
 /** Readable under every policy, unless it has entries for them. */
 const ALWAYS_READABLE = ['SearchParameter', 'StructureDefinition']

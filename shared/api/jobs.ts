@@ -1,5 +1,4 @@
 /** Status, result and cancel of an AsyncJob. Visible to its creator and to admins. */
-
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { scopeIn } from '../access/scopes.ts'
 import { finishAsyncJob, JobFinished } from '../bots/async-jobs.ts'
@@ -14,7 +13,7 @@ import {
   notFound,
 } from '../errors.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
-import { covers } from '../identity/within.ts'
+import { covers } from '../identity/principals.ts'
 import type { Operation } from '../request/operation.ts'
 import { FHIR_JSON, jsonReply, outcomeReply } from '../request/reply.ts'
 import type { FhirReply, FhirRequest, Interaction } from '../request/request.ts'

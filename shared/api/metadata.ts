@@ -1,18 +1,28 @@
 /**
- * The CapabilityStatement: https://hl7.org/fhir/R4/http.html#capabilities
- * Made from the tables that routing and search use, so it cannot claim what is not served.
+ * The CapabilityStatement of the server: what it can do for the caller, with the search parameters of each type.
  */
 import { createHash } from 'node:crypto'
 import { LRUCache } from 'lru-cache'
-import { isPlatformType, publishedProfilesOf, resourceTypes } from '../fhir/definitions.ts'
-import type { OwnParameters } from '../fhir/definitions-data.ts'
+import {
+  COMPARTMENTS,
+  isPlatformType,
+  isResourceType,
+  publishedProfilesOf,
+  resourceTypes,
+  searchParameter,
+  searchParameters,
+} from '../fhir/definitions.ts'
+import type { OwnParameters, SearchParameter } from '../fhir/definitions-data.ts'
+import { isOfWords } from '../fhir/resource-text.ts'
 import { coreCodeSystems } from '../fhir/terminology.ts'
+import { isReady } from '../query/custom-parameters.ts'
+import { referenceParameters } from '../query/parameter-paths.ts'
 import type { Operation } from '../request/operation.ts'
 import { emptyReply, textReply } from '../request/reply.ts'
 import type { FhirReply, Interaction } from '../request/request.ts'
 import type { Services } from '../services.ts'
+import { hasFullText } from '../store/write/full-text.ts'
 import { webSocketUrl } from '../subscriptions/ws-binding-token.ts'
-import { compartments, describeSearch, sharedParameters } from './metadata-search.ts'
 import { operations } from './operations.ts'
 
 /** The same for every caller, also for one without a token, but for what a Project has of its own. */
@@ -199,4 +209,67 @@ function definitionOf({ name, standard }: Operation, type: string | undefined): 
   }
   if (standard === undefined) return `${PLATFORM_OPERATIONS}${name}`
   return `${STANDARD_OPERATIONS}${standard === 'type' ? type : standard}-${name}`
+}
+
+/** `searchParam`, `searchInclude`, `searchRevInclude` of a type. */
+function describeSearch(type: string, own: OwnParameters | undefined): object {
+  return {
+    searchInclude: ['*', ...includesOf(type, own)],
+    searchRevInclude: ['*', ...(referrers().get(type) ?? [])],
+    searchParam: searchParametersOf(type, own),
+  }
+}
+
+const compartments = COMPARTMENTS.map(
+  (name) => `http://hl7.org/fhir/CompartmentDefinition/${name.toLowerCase()}`,
+)
+
+/** Answered for every type; the last ones shape the answer. */
+const sharedParameters = [
+  ['_has', 'string'],
+  ['_list', 'string'],
+  ['_filter', 'special'],
+  ['_compartment', 'reference'],
+  ['_count', 'number'],
+  ['_sort', 'string'],
+  ['_total', 'token'],
+  ['_summary', 'token'],
+  ['_elements', 'string'],
+].map(([name, type]) => ({ name, type }))
+
+function searchParametersOf(type: string, own: OwnParameters | undefined): object[] {
+  return [...searchParameters(type, own).values()]
+    .filter((parameter) => isReady(parameter) && isAnswered(type, parameter, own))
+    .map(({ code, url, type: kind }) => ({ name: code, definition: url, type: kind }))
+}
+
+function isAnswered(
+  type: string,
+  { code, expression }: SearchParameter,
+  own: OwnParameters | undefined,
+): boolean {
+  if (expression !== undefined) return true
+  return isOfWords(code) && own?.fullText === 'ready' && hasFullText(type)
+}
+
+function includesOf(type: string, own: OwnParameters | undefined): readonly string[] {
+  return referenceParameters(type, own).map((code) => `${type}:${code}`)
+}
+
+let known: ReadonlyMap<string, readonly string[]> | undefined
+
+/** A reference to anything is left out: `*` covers it, and each would be listed at every type. */
+function referrers(): ReadonlyMap<string, readonly string[]> {
+  if (known !== undefined) return known
+  const found = new Map<string, string[]>()
+  for (const source of resourceTypes) {
+    for (const code of referenceParameters(source)) {
+      for (const target of searchParameter(source, code)?.targets ?? []) {
+        if (!isResourceType(target)) continue
+        found.set(target, [...(found.get(target) ?? []), `${source}:${code}`])
+      }
+    }
+  }
+  known = found
+  return found
 }

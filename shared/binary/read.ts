@@ -1,15 +1,12 @@
 /** Content of a Binary as bytes, whole or in part. https://hl7.org/fhir/R4/binary.html#rest */
-
 import { systemPrincipal } from '../access/principal.ts'
 import { gone, HttpError, issue, notFound, outcome, unauthorized } from '../errors.ts'
 import type { ByteRange } from '../platform/storage/storage.ts'
-import { isUnmodified, versionHeaders } from '../request/preconditions.ts'
-import { emptyReply } from '../request/reply.ts'
+import { emptyReply, isUnmodified, versionHeaders } from '../request/reply.ts'
 import type { FhirReply, FhirRequest } from '../request/request.ts'
 import type { Services } from '../services.ts'
 import { platformMeta, type Version } from '../store/rows/version.ts'
-import { type BinaryContent, contentOf, openContent, readWhole } from './content.ts'
-import { contentHeaders } from './content-headers.ts'
+import { type BinaryContent, contentHeaders, contentOf, openContent, readWhole } from './content.ts'
 
 /** True unless the resource is asked for as JSON, which the SDK does first of all. */
 export function wantsContent({ headers, query }: FhirRequest): boolean {

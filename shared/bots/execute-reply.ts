@@ -2,8 +2,7 @@
  * The handler's result → HTTP. A failed bot is always 400, since SDKs repeat a 5xx. A run that lost
  * its process is no failure of the bot: 500, and the caller decides whether it may be made again.
  */
-
-import { safeContentType } from '../binary/content-headers.ts'
+import { safeContentType } from '../binary/content.ts'
 import { allOk, unavailable } from '../errors.ts'
 import { isObject } from '../fhir/resource.ts'
 import type { ExecuteReply } from '../platform/queue/jobs.ts'

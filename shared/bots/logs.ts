@@ -5,7 +5,7 @@
  */
 import { Readable } from 'node:stream'
 import { badRequest, HttpError, tooManyRequests } from '../errors.ts'
-import { within } from '../identity/within.ts'
+import { within } from '../identity/principals.ts'
 import type { Operation, OperationCall } from '../request/operation.ts'
 import { EVENT_STREAM } from '../request/reply.ts'
 import { type BotLogMessage, listenToBot } from './live-logs.ts'

@@ -4,6 +4,7 @@
  * So a number whose text differs from JavaScript's own rendering becomes a Decimal; all others stay
  * plain numbers. Arithmetic and `<` work on a Decimal as on a number, `===` and `typeof` do not: code
  * that reads numbers of a resource goes through `numberOf`, code that walks objects asks `isDecimal`.
+ * Strings of a resource are changed, and what is empty is left out, here, too.
  */
 import { isDeepStrictEqual } from 'node:util'
 import { badRequest } from '../errors.ts'
@@ -259,4 +260,41 @@ function cleanInPlace(value: unknown): unknown {
 function unlessSame(before: readonly unknown[], after: readonly unknown[]): readonly unknown[] {
   const isSame = before.length === after.length && before.every((item, i) => item === after[i])
   return isSame ? before : after
+}
+
+/** A new text for a string; `name` is the element it stands in. */
+type MapString = (text: string, name: string) => string
+
+/** The same object when nothing changes; what does is copied on its path. */
+export function mapStrings<T>(value: T, map: MapString): T {
+  // Only strings are replaced, by strings, so the result has the shape of what goes in.
+  return mapValue(value, '', map) as T
+}
+
+function mapValue(value: unknown, name: string, map: MapString): unknown {
+  if (typeof value === 'string') return map(value, name)
+  if (typeof value !== 'object' || value === null || isDecimal(value)) return value
+  if (Array.isArray(value)) return mapItems(value, name, map)
+  // A parser made this value, or a copy of it: its members are its own.
+  const members = value as Readonly<Record<string, unknown>>
+  let changed: Record<string, unknown> | undefined
+  for (const key in members) {
+    const item = members[key]
+    const mapped = mapValue(item, key, map)
+    if (mapped === item) continue
+    changed ??= { ...value }
+    changed[key] = mapped
+  }
+  return changed ?? value
+}
+
+function mapItems(items: readonly unknown[], name: string, map: MapString): unknown {
+  let changed: unknown[] | undefined
+  for (const [index, item] of items.entries()) {
+    const mapped = mapValue(item, name, map)
+    if (mapped === item) continue
+    changed ??= [...items]
+    changed[index] = mapped
+  }
+  return changed ?? items
 }

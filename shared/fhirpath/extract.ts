@@ -4,9 +4,17 @@
  * Data of any wrong shape yields nothing and never throws.
  */
 import { isObject } from '../fhir/resource.ts'
-import { compileCondition, compileValues } from './conditions.ts'
-import { isRootOf, propertiesOf, RESOLVED, referenceType, UnknownElement } from './members.ts'
+import { truth, values } from './closures.ts'
+import {
+  isRootOf,
+  propertiesOf,
+  RESOLVED,
+  referenceType,
+  UnknownElement,
+  type Variables,
+} from './members.ts'
 import { type Call, type Expression, parsePath } from './parse.ts'
+import { NOT_PLAIN } from './values.ts'
 
 /** Takes a node and what the values end up in. */
 export type Walk<Sink> = (node: unknown, sink: Sink) => void
@@ -166,3 +174,39 @@ function nameIn(expression: Expression): string {
   if (expression.kind === 'member' && expression.of === undefined) return expression.name
   throw new Error('A type name is needed')
 }
+
+/** True for an element of `type` that fulfils a condition of a search expression. Throws as `compileValues`. */
+function compileCondition(expression: Expression, type: string): (focus: unknown) => boolean {
+  const isTrue = truth(expression, { ...SEARCH, types: [type], isStart: false })
+  return (focus) => {
+    try {
+      return isTrue(focus, NO_VARIABLES) === true
+    } catch (error) {
+      if (error === NOT_PLAIN) return false
+      throw error
+    }
+  }
+}
+
+const SEARCH = { isTenants: true, isInner: true, isSearch: true }
+
+/**
+ * The values that a part of a search expression has for an element of `type`; none where it is not certain. Throws
+ * NOT_PLAIN for what closures cannot do, UnknownElement for a name that the type has not.
+ */
+function compileValues(
+  expression: Expression,
+  type: string,
+): (focus: unknown) => readonly unknown[] {
+  const { evaluate } = values(expression, { ...SEARCH, types: [type], isStart: true })
+  return (focus) => {
+    try {
+      return evaluate(focus, NO_VARIABLES)
+    } catch (error) {
+      if (error === NOT_PLAIN) return []
+      throw error
+    }
+  }
+}
+
+const NO_VARIABLES: Variables = { context: undefined, resource: undefined, rootResource: undefined }

@@ -21,8 +21,8 @@ import {
   outcome,
   tooManyRequests,
 } from '../errors.ts'
-import { actingSession } from '../identity/within.ts'
-import { DEPTH_HEADER } from '../request/depth.ts'
+import { actingSession } from '../identity/principals.ts'
+import { DEPTH_HEADER } from '../request/quota.ts'
 import { absoluteUrl, FHIR_JSON, outcomeReply } from '../request/reply.ts'
 import type { FhirReply, Handle, Interaction } from '../request/request.ts'
 import type { Services } from '../services.ts'

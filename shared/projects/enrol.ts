@@ -2,10 +2,20 @@
  * An invite carried out: user, profile, membership and mail in one transaction, so that a failure leaves
  * nothing behind. Invites for one address or external id take turns, so that what they decide on stays.
  */
-import { type ProjectContext, systemPrincipal } from '../access/principal.ts'
-import { conflict, HttpError } from '../errors.ts'
-import { parseReference, type Resource, referenceIn, referenceTo } from '../fhir/resource.ts'
-import { displayOf } from '../identity/principals.ts'
+
+import { provenApplicant } from '../access/credentials/hashing.ts'
+import { hashPassword, requireGoodPassword } from '../access/credentials/passwords.ts'
+import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
+import { badRequest, conflict, HttpError } from '../errors.ts'
+import {
+  isObject,
+  parseReference,
+  type Reference,
+  type Resource,
+  referenceIn,
+  referenceTo,
+} from '../fhir/resource.ts'
+import { displayOf, type Session } from '../identity/principals.ts'
 import { requirePolicies } from '../identity/write-rules.ts'
 import type { Condition } from '../query/search-request.ts'
 import { escapeValue } from '../query/values.ts'
@@ -16,9 +26,15 @@ import { find, searchFor } from '../store/rows/lookups.ts'
 import { parseVersion } from '../store/rows/rows.ts'
 import type { WriteResult } from '../store/rows/version.ts'
 import { requireValid } from '../validation/validate.ts'
-import type { Enrollee, Inviter } from './invitation.ts'
+import { type Enrollee, type Invitation, type Inviter, readInvitation } from './invitation.ts'
 import { inviteMail, welcomeMail } from './mail-texts.ts'
-import { isProven, voidCredentials } from './ownership.ts'
+import {
+  administeredProject,
+  endStrangers,
+  isProven,
+  requireUnlessLimited,
+  voidCredentials,
+} from './ownership.ts'
 import {
   findOrCreateProfile,
   named,
@@ -269,4 +285,46 @@ function exactly(code: string, value: string): Condition {
 
 function reference(code: string, value: string): Condition {
   return { code, type: 'reference', modifier: undefined, values: [value] }
+}
+
+const OWNER_ALONE =
+  'Only its owner sets the password of a server scoped user: leave it out, or invite with scope "project"'
+
+/** `user` is who invites, where that is a person. Errors: 400, 403, 404, 409, 412, 429. */
+export async function inviteMember(
+  services: Services,
+  caller: Principal,
+  user: Reference | undefined,
+  projectId: string,
+  body: Record<string, unknown>,
+): Promise<Enrolment> {
+  const project = await administeredProject(services.principals, caller, projectId)
+  requireUnlessLimited(caller, ['ProjectMembership', 'create'], ['User', 'create'])
+  const { password, ...invitation }: Invitation = readInvitation(body)
+  // Its address may belong to people of other Projects, who would get in there by this password.
+  const isTheirs = invitation.scope === 'server' && !caller.isSuperAdmin
+  if (password !== undefined && isTheirs) throw badRequest(OWNER_ALONE, 'password')
+  const passwordHash = await hashOf(services, caller, password)
+  const inviter = { caller, user, project }
+  const enrolled = await enrol(services, inviter, { ...invitation, passwordHash })
+  if (enrolled.outcome === 'updated') services.principals.forget()
+  if (enrolled.strangersOf !== undefined) await endStrangers(services, enrolled.strangersOf)
+  return enrolled
+}
+
+async function hashOf(
+  { config, hashing }: Services,
+  { membershipId }: Principal,
+  password: string | undefined,
+): Promise<string | undefined> {
+  if (password === undefined) return undefined
+  await requireGoodPassword(password, 'password', config)
+  return await hashing.run(provenApplicant(membershipId ?? ''), () => hashPassword(password))
+}
+
+/** A client is no User. */
+export function userOf({ membership }: Session): Reference | undefined {
+  const { user } = membership
+  const reference = isObject(user) ? (user as Reference) : undefined
+  return parseReference(reference?.reference)?.type === 'User' ? reference : undefined
 }

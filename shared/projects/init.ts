@@ -2,17 +2,25 @@
 import { may } from '../access/policy.ts'
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { SYSTEM_PROJECT } from '../access/project-context.ts'
+import type { Config } from '../config/config.ts'
 import { badRequest, forbidden } from '../errors.ts'
 import { parseBody } from '../fhir/json.ts'
-import { isObject, parseReference, type Resource, referenceIn } from '../fhir/resource.ts'
+import {
+  isObject,
+  parseReference,
+  type Resource,
+  referenceIn,
+  referenceTo,
+} from '../fhir/resource.ts'
+import { displayOf } from '../identity/principals.ts'
 import type { Mail } from '../platform/mail/mails.ts'
 import type { Operation, OperationCall } from '../request/operation.ts'
 import { FHIR_JSON } from '../request/reply.ts'
 import type { Repository } from '../store/repository.ts'
 import { parseVersion, present } from '../store/rows/rows.ts'
-import { foundProject } from './found-project.ts'
+import type { WriteResult } from '../store/rows/version.ts'
 import { endStrangers, isProven, takeIn } from './ownership.ts'
-import { onBehalfOf } from './provision.ts'
+import { createClient, createMembership, onBehalfOf, projectDefaults } from './provision.ts'
 import { createUser, findUser } from './users.ts'
 
 const EMAIL = /^[^\s@]{1,64}@[^\s@]{1,255}$/
@@ -132,4 +140,73 @@ async function ownerByEmail(
   if (known !== undefined) return known
   const [firstName = email] = email.split('@')
   return await createUser(repository, actor, { firstName, lastName: 'Owner', email })
+}
+
+interface FoundedProject {
+  readonly project: WriteResult
+  /** The owner's membership. */
+  readonly membership: Resource | undefined
+}
+
+/** In the caller's transaction. */
+export async function foundProject(
+  repository: Repository,
+  actor: Principal,
+  name: string,
+  owner: Resource | undefined,
+  config: Config,
+): Promise<FoundedProject> {
+  const owned = owner === undefined ? {} : { owner: { reference: referenceTo(owner) } }
+  const resource = projectDefaults({ resourceType: 'Project', name, ...owned }, config)
+  const project = await repository.create(actor, resource)
+  const home = { id: project.id, name }
+  await createClient(repository, actor, home, { name: `${name} Default Client` })
+  const membership = owner && (await admitOwner(repository, actor, home, owner))
+  return { project, membership }
+}
+
+async function admitOwner(
+  repository: Repository,
+  actor: Principal,
+  home: { readonly id: string; readonly name: string },
+  owner: Resource,
+): Promise<Resource> {
+  const profile = await createProfile(repository, actor, home.id, 'Practitioner', owner)
+  return await admitUser(repository, actor, home, owner, profile, { admin: true })
+}
+
+/** A person of this name and address in the Project. */
+export async function createProfile(
+  repository: Repository,
+  actor: Principal,
+  projectId: string,
+  type: 'Patient' | 'Practitioner',
+  user: Resource,
+): Promise<Resource> {
+  const telecom =
+    typeof user.email === 'string'
+      ? { telecom: [{ system: 'email', use: 'work', value: user.email }] }
+      : {}
+  const written = await repository.create(actor, {
+    resourceType: type,
+    meta: { project: projectId },
+    name: [{ given: [user.firstName], family: user.lastName }],
+    ...telecom,
+  })
+  return parseVersion(written)
+}
+
+/** The membership that makes `profile` the one of this User. */
+export async function admitUser(
+  repository: Repository,
+  actor: Principal,
+  home: { readonly id: string; readonly name: string },
+  user: Resource,
+  profile: Resource,
+  details: Parameters<typeof createMembership>[5],
+): Promise<Resource> {
+  const who = { reference: referenceTo(user), display: String(user.email ?? user.id) }
+  const display = displayOf(profile)
+  const person = { reference: referenceTo(profile), ...(display === undefined ? {} : { display }) }
+  return parseVersion(await createMembership(repository, actor, home, who, person, details))
 }

@@ -1,13 +1,26 @@
-/** Creates what belongs together: projects, and programs with the membership that lets them in. */
+/**
+ * Creates what belongs together: projects, and programs with the membership that lets them in; gives a client
+ * another secret (`$rotate-secret`), and opens an app (`$smart-launch`).
+ */
 import { randomBytes } from 'node:crypto'
+import { isSameSecret } from '../access/credentials/clients.ts'
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { SYSTEM_PROJECT } from '../access/project-context.ts'
 import type { Config } from '../config/config.ts'
-import { badRequest } from '../errors.ts'
-import { isResource, type Reference, type Resource } from '../fhir/resource.ts'
+import { badRequest, forbidden } from '../errors.ts'
+import {
+  isResource,
+  parseReference,
+  type Reference,
+  type Resource,
+  referenceIn,
+} from '../fhir/resource.ts'
 import { requirePolicies } from '../identity/write-rules.ts'
+import type { Operation, OperationCall } from '../request/operation.ts'
+import { readInputs } from '../request/parameters.ts'
+import { emptyReply, textReply } from '../request/reply.ts'
 import type { Repository } from '../store/repository.ts'
-import { parseVersion } from '../store/rows/rows.ts'
+import { parseVersion, present } from '../store/rows/rows.ts'
 import type { WriteResult } from '../store/rows/version.ts'
 
 const BOT_TEMPLATE = `import { BotEvent, MedplumClient } from '@medplum/core';
@@ -153,4 +166,104 @@ async function admit(
   }
   const details = accessPolicy === undefined ? {} : { accessPolicy }
   await createMembership(repository, actor, home, reference, reference, details)
+}
+
+/** Project admins. Errors: 400, 403, 404. */
+export const rotateSecret: Operation = {
+  name: 'rotate-secret',
+  on: [{ type: 'ClientApplication', level: 'instance' }],
+  methods: ['POST'],
+  area: 'administration',
+  async run(call) {
+    const { services, principal, request, id = '' } = call
+    if (!principal.isProjectAdmin) throw forbidden()
+    const inputs = readInputs(call, [
+      { name: 'secret', kind: 'text' },
+      { name: 'retiringSecret', kind: 'text' },
+    ])
+    const secret = inputs.text('secret')
+    const retiring = inputs.text('retiringSecret')
+    if ((secret === undefined) === (retiring === undefined)) {
+      throw badRequest('Expected either secret or retiringSecret')
+    }
+    const change = (client: Resource): Resource => {
+      if (secret !== undefined) {
+        requireSame(client.secret, secret)
+        return { ...client, secret: newSecret(), retiringSecret: client.secret }
+      }
+      requireSame(client.retiringSecret, retiring ?? '')
+      const { retiringSecret: _, ...rest } = client
+      return { ...rest, resourceType: client.resourceType }
+    }
+    const { repository, principals } = services
+    const written = await repository.patch(principal, 'ClientApplication', id, change)
+    principals.forget()
+    const isExtended = request.headers['x-medplum'] === 'extended'
+    return textReply(200, present(written, principal, isExtended))
+  },
+}
+
+function requireSame(stored: unknown, given: string): void {
+  if (typeof stored !== 'string' || !isSameSecret(stored, given)) {
+    throw badRequest('Provided secret does not match client')
+  }
+}
+
+/** Whoever may read the client and what it is launched for. Errors: 400, 403, 404. */
+export const smartLaunch: Operation = {
+  name: 'smart-launch',
+  on: [{ type: 'ClientApplication', level: 'instance' }],
+  methods: ['POST'],
+  async run(call) {
+    const { services, principal, id = '' } = call
+    const { repository, config } = services
+    const client = parseVersion(await repository.read(principal, 'ClientApplication', id))
+    const { launchUri } = client
+    if (typeof launchUri !== 'string' || !URL.canParse(launchUri)) {
+      throw badRequest('Client has no launchUri', 'ClientApplication.launchUri')
+    }
+    const context = await contextOf(call)
+    const launch = await repository.create(onBehalfOf(principal), {
+      resourceType: 'SmartAppLaunch',
+      meta: { project: client.meta?.project ?? principal.project.id },
+      ...context,
+    })
+    const url = new URL(launchUri)
+    url.searchParams.set('iss', `${config.baseUrl}fhir/R4/`)
+    url.searchParams.set('launch', launch.id)
+    return emptyReply(302, { Location: url.href })
+  },
+}
+
+/** An encounter brings its patient along. */
+async function contextOf(call: OperationCall) {
+  const { services, principal } = call
+  const inputs = readInputs(call, [
+    { name: 'patient', kind: 'text' },
+    { name: 'encounter', kind: 'text' },
+  ])
+  const patient = inputs.text('patient')
+  const encounter = inputs.text('encounter')
+  if ((patient === undefined) === (encounter === undefined)) {
+    throw badRequest('Expected either patient or encounter')
+  }
+  if (patient !== undefined) {
+    const found = await services.repository.read(principal, 'Patient', idOf('Patient', patient))
+    return { patient: { reference: `Patient/${found.id}` } }
+  }
+  const id = idOf('Encounter', encounter ?? '')
+  const found = await services.repository.read(principal, 'Encounter', id)
+  const subject = parseReference(referenceIn(parseVersion(found).subject))
+  return {
+    encounter: { reference: `Encounter/${found.id}` },
+    ...(subject?.type === 'Patient' ? { patient: { reference: `Patient/${subject.id}` } } : {}),
+  }
+}
+
+/** An id, or a reference of the type. */
+function idOf(type: string, text: string): string {
+  const parsed = parseReference(text)
+  if (parsed?.type === type) return parsed.id
+  if (/^[A-Za-z0-9\-.]{1,64}$/.test(text)) return text
+  throw badRequest(`Expected the id of a ${type}`)
 }

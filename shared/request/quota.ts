@@ -92,3 +92,13 @@ function refusal(spent: Spent, limit: number) {
   const diagnostics = JSON.stringify({ msBeforeNext: spent.resetMs, limit })
   return tooManyRequests(secondsOf(spent.resetMs), diagnostics, itemOf(spent))
 }
+
+/** Counts bots that call each other; a bot cannot set it, the worker writes it over. */
+export const DEPTH_HEADER = 'x-bot-depth'
+export const MAX_DEPTH = 10
+
+/** 0 for a request that no bot has made. */
+export function depthOf({ headers }: Pick<FhirRequest, 'headers'>): number {
+  const depth = Number(headers[DEPTH_HEADER] ?? 0)
+  return Number.isInteger(depth) && depth > 0 ? depth : 0
+}

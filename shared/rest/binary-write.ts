@@ -7,6 +7,7 @@
 import { Readable } from 'node:stream'
 import { may } from '../access/policy.ts'
 import {
+  cleanFilename,
   decodeBase64,
   isSameContent,
   removeContent,
@@ -16,7 +17,6 @@ import {
   withContentOf,
   withoutContent,
 } from '../binary/content.ts'
-import { cleanFilename } from '../binary/content-headers.ts'
 import {
   badRequest,
   forbidden,
@@ -29,7 +29,7 @@ import { isResourceType } from '../fhir/definitions.ts'
 import { parseBody } from '../fhir/json.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
 import { chunksOf } from '../platform/storage/chunks.ts'
-import { demandsExistence, writeOptions } from '../request/preconditions.ts'
+import { demandsExistence, writeOptions } from '../request/reply.ts'
 import type { FhirReply, Interaction } from '../request/request.ts'
 import type { WriteResult } from '../store/rows/version.ts'
 import { acceptResource, requireSameId, writeReply } from './interaction.ts'

@@ -3,13 +3,12 @@
  * https://hl7.org/fhir/R4/http.html#trules
  */
 import { badRequest, HttpError, outcome } from '../errors.ts'
+import { mapStrings } from '../fhir/json.ts'
 import { isResource, type Resource, visitReferences } from '../fhir/resource.ts'
 import type { SearchRequest } from '../query/search-request.ts'
-import { mapStrings } from '../request/map-strings.ts'
 import type { Interaction } from '../request/request.ts'
 import type { SearchPage } from '../store/rows/version.ts'
-import { readCondition } from './search/criteria.ts'
-import { resolved } from './search/rewrite.ts'
+import { readCondition, resolved } from './search/criteria.ts'
 
 export interface ConditionalReference {
   /** As it stands in the resource. */

@@ -7,21 +7,24 @@ import { textOf } from '../binary/attachments.ts'
 import { badRequest, badStructure } from '../errors.ts'
 import { type Link, type SearchEntry, searchEntry } from '../fhir/bundle.ts'
 import { isResourceType } from '../fhir/definitions.ts'
-import { parseJson } from '../fhir/json.ts'
+import { mapStrings, parseJson } from '../fhir/json.ts'
 import { parseReference, type Resource } from '../fhir/resource.ts'
 import { parseDate } from '../fhir/values.ts'
 import { ownTurn } from '../platform/event-loop-turns.ts'
 import { parseDateValue } from '../query/values.ts'
-import { mapStrings } from '../request/map-strings.ts'
 import type { Operation } from '../request/operation.ts'
-import { interactionOf } from '../request/output.ts'
-import { type Inputs, type ParameterDefinition, readInputs } from '../request/parameters.ts'
+import {
+  type Inputs,
+  interactionOf,
+  type ParameterDefinition,
+  readInputs,
+} from '../request/parameters.ts'
 import { absoluteUrl } from '../request/reply.ts'
 import type { Interaction } from '../request/request.ts'
 import { compartmentsOf } from '../store/index/indexes.ts'
 import type { Version } from '../store/rows/version.ts'
 import type { CompartmentPosition } from '../store/search/compartment.ts'
-import { type PageEntry, pageReply } from './page-reply.ts'
+import { type PageEntry, pageReply } from './interaction.ts'
 
 const MAX_COUNT = 10_000
 const DEFAULT_COUNT = 1000

@@ -2,7 +2,6 @@
  * `$explain` of AccessPolicy: what a member of the Project may do with a resource, or with a type as a
  * search sees it, which entries say so, and what they hide.
  */
-
 import { type Grant, INTERACTIONS, type Interaction } from '../access/grant.ts'
 import { entryOf, grantsFor, may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
@@ -11,8 +10,7 @@ import { isResourceType } from '../fhir/definitions.ts'
 import { parseReference } from '../fhir/resource.ts'
 import { parseSearch } from '../query/search.ts'
 import type { Operation, OperationCall } from '../request/operation.ts'
-import { parametersReply } from '../request/output.ts'
-import { readInputs } from '../request/parameters.ts'
+import { parametersReply, readInputs } from '../request/parameters.ts'
 import { absoluteUrl } from '../request/reply.ts'
 import type { Repository } from '../store/repository.ts'
 

@@ -1,5 +1,4 @@
 /** `$graph`: a resource and what a GraphDefinition reaches from it. https://hl7.org/fhir/R4/graphdefinition.html */
-
 import { textOf } from '../binary/attachments.ts'
 import { badRequest, notFound, tooCostly } from '../errors.ts'
 import { plainBundle } from '../fhir/bundle.ts'
@@ -8,15 +7,13 @@ import { isObject, parseReference, type Resource, referenceTo } from '../fhir/re
 import { compileExpression, type Walk } from '../fhirpath/extract.ts'
 import { escapeValue } from '../query/values.ts'
 import type { Operation } from '../request/operation.ts'
-import { interactionOf } from '../request/output.ts'
-import { readInputs } from '../request/parameters.ts'
+import { interactionOf, readInputs } from '../request/parameters.ts'
 import { absoluteUrl, textReply } from '../request/reply.ts'
 import type { Interaction } from '../request/request.ts'
 import { find } from '../store/rows/lookups.ts'
 import { parseVersion } from '../store/rows/rows.ts'
 import type { Version } from '../store/rows/version.ts'
-import { parsed } from './search/criteria.ts'
-import { resolved } from './search/rewrite.ts'
+import { parsed, resolved } from './search/criteria.ts'
 
 const MAX_DEPTH = 5
 const MOST_RESULTS = 1000

@@ -3,11 +3,10 @@ import { textOf } from '../binary/attachments.ts'
 import { badRequest, notSupported } from '../errors.ts'
 import { historyEntry, type Link } from '../fhir/bundle.ts'
 import { type DateRange, parseDate } from '../fhir/values.ts'
-import { etagOf } from '../request/preconditions.ts'
-import { absoluteUrl } from '../request/reply.ts'
+import { absoluteUrl, etagOf } from '../request/reply.ts'
 import type { FhirReply, Interaction } from '../request/request.ts'
 import type { HistoryPage, HistoryRequest, Version } from '../store/rows/version.ts'
-import { type PageEntry, pageReply } from './page-reply.ts'
+import { type PageEntry, pageReply } from './interaction.ts'
 
 const DEFAULT_COUNT = 100
 const MAX_COUNT = 1000

@@ -1,21 +1,33 @@
-/** Steps that several interactions share: accepting a body, presenting a version, replying to a write. */
-import { textOf, toBinaryPath } from '../binary/attachments.ts'
+/**
+ * Steps that several interactions share: accepting a body, presenting a version or a page of them, replying to a
+ * write.
+ */
+
+import { systemPrincipal } from '../access/principal.ts'
+import { signerOf, textOf, toBinaryPath } from '../binary/attachments.ts'
 import { allOk, badRequest, badStructure, created, type Issue, outcome } from '../errors.ts'
-import { withoutEmpty, withoutEmptyMembers } from '../fhir/json.ts'
+import { type BundleHead, bundlePieces, bundleText } from '../fhir/bundle.ts'
+import { mapStrings, withoutEmpty, withoutEmptyMembers } from '../fhir/json.ts'
 import { isObject, isResource, parseReference, type Resource } from '../fhir/resource.ts'
+import { ownTurn } from '../platform/event-loop-turns.ts'
 import { recordWrite } from '../projects/admin-writes.ts'
-import { mapStrings } from '../request/map-strings.ts'
-import { versionHeaders } from '../request/preconditions.ts'
-import { absoluteUrl, emptyReply, outcomeReply, textReply } from '../request/reply.ts'
+import {
+  absoluteUrl,
+  emptyReply,
+  outcomeReply,
+  piecesReply,
+  textReply,
+  versionHeaders,
+} from '../request/reply.ts'
 import type { FhirReply, Interaction } from '../request/request.ts'
-import { SEARCH_PARAMETER } from '../store/index/custom-parameters.ts'
+import { checkedDefinitions, SEARCH_PARAMETER } from '../store/index/custom-parameters.ts'
 import { normalId } from '../store/rows/context.ts'
+import { find } from '../store/rows/lookups.ts'
 import type { WriteResult } from '../store/rows/version.ts'
 import { boundCodes } from '../terminology/bound-codes.ts'
 import { claimsOf } from '../validation/profiles/run.ts'
 import { requireValid } from '../validation/validate.ts'
 import { findProfiles, forgetDefinitions, withDefaultProfiles } from './profiles.ts'
-import { requireUsable } from './search-parameters.ts'
 
 /** A body that has passed validation, with what validation had to remark. */
 export interface Accepted {
@@ -119,4 +131,72 @@ export async function writeReply(
   }
   const { id, issue } = isNew ? created : allOk
   return { ...outcomeReply(status, outcome(id, ...issue, ...warnings), headers), lastUpdated }
+}
+
+const CANDIDATES = 100
+
+/**
+ * One statement for an active SearchParameter. Errors: 400 for a base, type, code or expression that
+ * cannot be searched by, and for a code that the standard or the Project has already.
+ */
+async function requireUsable(
+  { services, principal }: Interaction,
+  resource: Resource,
+): Promise<void> {
+  const [first, ...others] = checkedDefinitions(resource)
+  if (first === undefined) return
+  const reader = { ...systemPrincipal(principal.project), isSuperAdmin: false }
+  const conditions = [
+    { code: 'code', type: 'token', modifier: undefined, values: [first.code] },
+    { code: 'status', type: 'token', modifier: undefined, values: ['active'] },
+  ] as const
+  const { repository } = services
+  const same = await find(repository, reader, 'SearchParameter', conditions, CANDIDATES)
+  for (const { base } of [first, ...others]) {
+    const other = same.find((item) => item.id !== resource.id && basesOf(item).includes(base))
+    if (other === undefined) continue
+    const text = `${base} has a search parameter ${first.code} already: SearchParameter/${other.id}`
+    throw badRequest(text, 'SearchParameter.code')
+  }
+}
+
+function basesOf({ base }: Resource): readonly unknown[] {
+  return Array.isArray(base) ? base : []
+}
+
+export interface PageEntry {
+  /** The resource as it is stored, empty without one. */
+  readonly content: string
+  /** The JSON text of the entry; asked for once. */
+  readonly write: () => string
+}
+
+/** From here on a page as one text, and again as bytes, would be much memory at once. */
+const LARGE_PAGE = 262_144
+
+export async function pageReply(
+  { services, principal, request, preferences }: Interaction,
+  head: BundleHead,
+  entries: readonly PageEntry[],
+): Promise<FhirReply> {
+  const size = entries.reduce((sum, { content }) => sum + content.length, 0)
+  const isSmall = size < LARGE_PAGE
+  if (isSmall || request.takesPieces !== true) {
+    const texts: string[] = []
+    for (const { write } of entries) {
+      texts.push(write())
+      if (!isSmall) await ownTurn()
+    }
+    return textReply(200, bundleText(head, texts))
+  }
+  const contents = entries.map(({ content }) => content)
+  const sign = await signerOf(services, principal, contents)
+  const waiting = entries.toReversed()
+  // Each is let go of when it is written: a caller that reads slowly holds what it has not read.
+  function* written(): Iterable<string> {
+    for (let entry = waiting.pop(); entry !== undefined; entry = waiting.pop()) {
+      yield sign(entry.write())
+    }
+  }
+  return piecesReply(200, bundlePieces(head, written(), preferences.pretty))
 }

@@ -1,11 +1,9 @@
 /** Tags, security labels and profiles: https://hl7.org/fhir/R4/resource-operation-meta.html */
-
 import { badRequest } from '../errors.ts'
 import { parseJson } from '../fhir/json.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import type { Operation, OperationCall } from '../request/operation.ts'
-import { interactionOf, parametersReply } from '../request/output.ts'
-import { readInputs } from '../request/parameters.ts'
+import { interactionOf, parametersReply, readInputs } from '../request/parameters.ts'
 import type { FhirReply } from '../request/request.ts'
 import { acceptValid } from './interaction.ts'
 import { patchAsking } from './pre-commit.ts'

@@ -2,7 +2,6 @@
  * Pre-commit bots: a bot is asked about a write before anything of it is locked or stored. What it
  * answers may take the place of what was sent, and goes the way of everything that is sent.
  */
-
 import { randomUUIDv7 } from 'node:crypto'
 import { changedBeyondRights } from '../access/guarded/elements.ts'
 import { type Change, SUBSCRIPTION } from '../access/subscription.ts'
@@ -23,7 +22,7 @@ import {
 import { parseJson } from '../fhir/json.ts'
 import { isObject, isResource, type Resource } from '../fhir/resource.ts'
 import type { ExecuteJob, ExecuteReply } from '../platform/queue/jobs.ts'
-import { DEPTH_HEADER } from '../request/depth.ts'
+import { DEPTH_HEADER } from '../request/quota.ts'
 import { FHIR_JSON } from '../request/reply.ts'
 import type { Interaction } from '../request/request.ts'
 import type { Services } from '../services.ts'

@@ -1,5 +1,4 @@
 /** Interactions on one resource. https://hl7.org/fhir/R4/http.html */
-
 import { textOf } from '../binary/attachments.ts'
 import { isBinary, withContentOf } from '../binary/content.ts'
 import { withData } from '../binary/read.ts'
@@ -18,12 +17,14 @@ import { newProject } from '../projects/provision.ts'
 import { readJson, readPatchBody } from '../request/negotiate.ts'
 import {
   demandsExistence,
+  emptyReply,
   etagOf,
   isUnmodified,
+  outcomeReply,
+  textReply,
   versionHeaders,
   writeOptions,
-} from '../request/preconditions.ts'
-import { emptyReply, outcomeReply, textReply } from '../request/reply.ts'
+} from '../request/reply.ts'
 import type { FhirReply, Interaction } from '../request/request.ts'
 import type { Version } from '../store/rows/version.ts'
 import {

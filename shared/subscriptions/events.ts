@@ -19,8 +19,14 @@ import type { Store, Transact } from '../store/rows/context.ts'
 import { toVersion, type VersionRow, versionColumns } from '../store/rows/rows.ts'
 import type { Version } from '../store/rows/version.ts'
 import { hiddenBy, rulingsOfContents } from '../store/rulings/rulings.ts'
-import { addDeliveries, type Delivery, type NewDelivery, type Room } from './deliveries.ts'
-import { TAKE_LOCKS, takeDeliveries } from './delivery-take.ts'
+import {
+  addDeliveries,
+  type Delivery,
+  type NewDelivery,
+  type Room,
+  TAKE_LOCKS,
+  takeDeliveries,
+} from './deliveries.ts'
 import {
   type Candidate,
   candidateOf,

@@ -1,13 +1,12 @@
 /** The token that binds a web socket to a Subscription. */
-
 import type { Principal } from '../access/principal.ts'
 import { actingAs } from '../bots/execute-bot.ts'
 import { badRequest, HttpError, unauthorized } from '../errors.ts'
 import { parseReference } from '../fhir/resource.ts'
-import { actingSession } from '../identity/within.ts'
+import { actingSession } from '../identity/principals.ts'
 import { createMemberLogin } from '../projects/session-details.ts'
-import { depthOf } from '../request/depth.ts'
 import type { Operation } from '../request/operation.ts'
+import { depthOf } from '../request/quota.ts'
 import { jsonReply } from '../request/reply.ts'
 import type { Services } from '../services.ts'
 import { readSocketSubscription } from './socket-subscriptions.ts'

@@ -1,7 +1,6 @@
 /** `CodeSystem/$lookup` and `$subsumes`: https://hl7.org/fhir/R4/codesystem-operations.html */
 import { badRequest, notFound } from '../errors.ts'
-import { type Output, parameter, parametersReply } from '../request/output.ts'
-import type { Inputs } from '../request/parameters.ts'
+import { type Inputs, type Output, parameter, parametersReply } from '../request/parameters.ts'
 import {
   CODE_PARAMETERS,
   codeSourceOf,

@@ -1,12 +1,10 @@
 /** Stored terminology as values: the text of a large one takes a second to parse. */
-
 import { LRUCache } from 'lru-cache'
 import type { Resource } from '../fhir/resource.ts'
 import type { Connection } from '../platform/postgres/statement.ts'
 import { parseVersion } from '../store/rows/rows.ts'
 import type { Version } from '../store/rows/version.ts'
-import { importedMappings } from './concept-mappings.ts'
-import { conceptOwner, listImported } from './store-concepts.ts'
+import { conceptOwner, importedMappings, listImported } from './store-concepts.ts'
 
 /** In characters; smaller texts cost nothing. */
 const SMALLEST_KEPT = 50_000

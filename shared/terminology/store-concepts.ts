@@ -2,7 +2,6 @@
  * Imported concepts. Who may read the CodeSystem or ConceptMap that owns them was asked before: the
  * rows are found by the owner's Project and id alone.
  */
-
 import { HttpError, notSupported, tooCostly } from '../errors.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import type { Filter } from '../fhir/terminology.ts'
@@ -295,4 +294,63 @@ export async function ensureConceptOwner(
   const owner = await conceptOwner(connection, projectId, type, id)
   if (owner === undefined) throw new Error(`${type}/${id} has no row in concept_owner`)
   return owner
+}
+
+export interface ImportedMapping {
+  readonly sourceSystem: string
+  readonly source: string
+  readonly targetSystem: string
+  readonly target: string
+  readonly display: string | undefined
+  readonly equivalence: string
+}
+
+/** A mapping sent again gets the new equivalence and display. */
+export async function importMappings(
+  connection: Connection,
+  owner: number,
+  mappings: readonly ImportedMapping[],
+): Promise<void> {
+  const key = (item: ImportedMapping) =>
+    JSON.stringify([item.sourceSystem, item.source, item.targetSystem, item.target])
+  const distinct = [...new Map(mappings.map((item) => [key(item), item])).values()]
+  if (distinct.length === 0) return
+  await connection.query({
+    text: `insert into concept_mapping
+        (owner, source_system, source, target_system, target, display, equivalence)
+      select $1, a, b, c, d, nullif(e, ''), f
+      from unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[])
+        as x(a, b, c, d, e, f)
+      on conflict (owner, source_system, source, target_system, target)
+        do update set display = excluded.display, equivalence = excluded.equivalence`,
+    values: [
+      owner,
+      distinct.map(({ sourceSystem }) => sourceSystem),
+      distinct.map(({ source }) => source),
+      distinct.map(({ targetSystem }) => targetSystem),
+      distinct.map(({ target }) => target),
+      distinct.map(({ display }) => display ?? ''),
+      distinct.map(({ equivalence }) => equivalence),
+    ],
+  })
+}
+
+const MOST_MATCHES = 1000
+
+/** From a source code, or with `reverse` from a target code, in the order of import. */
+export async function importedMappings(
+  connection: Connection,
+  owner: number,
+  system: string | undefined,
+  code: string,
+  reverse: boolean,
+): Promise<readonly ImportedMapping[]> {
+  const side = reverse ? 'target' : 'source'
+  return connection.query<ImportedMapping>({
+    text: `select source_system as "sourceSystem", source, target_system as "targetSystem", target,
+        display, equivalence
+      from concept_mapping where owner = $1 and ${side} = $2
+        and ($3::text is null or ${side}_system = $3) order by seq limit $4`,
+    values: [owner, code, system ?? null, MOST_MATCHES],
+  })
 }

@@ -2,12 +2,10 @@
  * `$validate-code` of CodeSystem and ValueSet:
  * https://hl7.org/fhir/R4/valueset-operation-validate-code.html
  */
-
 import type { ValueSet } from '../fhir/terminology.ts'
 import { normaliseString } from '../fhir/values.ts'
 import type { OperationCall } from '../request/operation.ts'
-import { parametersReply } from '../request/output.ts'
-import type { Inputs } from '../request/parameters.ts'
+import { type Inputs, parametersReply } from '../request/parameters.ts'
 import type { FhirReply } from '../request/request.ts'
 import {
   CODE_PARAMETERS,

@@ -1,7 +1,7 @@
 /** Criteria of every kind: a read, a search, a history and a write agree on what they let through. */
 import t from 'tap'
 import { compilePolicies } from '../../shared/access/compile.ts'
-import { variablesOf } from '../../shared/access/variables.ts'
+import { variablesOf } from '../../shared/access/criteria.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { openBotica, statementsAsked } from '../fixtures/botica.ts'
 import { type Ask, asking, type Entry, idsIn, memberUnder } from '../fixtures/policy/policy.ts'

@@ -1,7 +1,7 @@
 /** Elements are taken out of a text as they are out of what it says, wherever else their names stand. */
 import t from 'tap'
+import { textWithout } from '../../shared/access/fields/fields.ts'
 import { withoutPaths } from '../../shared/access/fields/paths.ts'
-import { textWithout } from '../../shared/access/fields/text.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 
 const OBSERVATION = {

@@ -1,7 +1,7 @@
 /** `Project.checkReferencesOnWrite`: a reference resolves only to what the caller may read. */
 import t from 'tap'
 import { compilePolicies } from '../../shared/access/compile.ts'
-import { variablesOf } from '../../shared/access/variables.ts'
+import { variablesOf } from '../../shared/access/criteria.ts'
 import { openBotica } from '../fixtures/botica.ts'
 import { type Ask, asking, type Entry } from '../fixtures/policy/policy.ts'
 import { anObservation, aPatient } from '../fixtures/resources.ts'

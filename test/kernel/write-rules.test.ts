@@ -20,7 +20,7 @@ const OF_SOME_TYPES: ReadonlyMap<string, string> = new Map([
   ['rows/side-rows.ts', 'the patients that hold accounts'],
   ['write/accounts.ts', 'the patients that hold accounts'],
   ['write/full-text.ts', 'types whose content nobody may search'],
-  ['write/profiles.ts', 'the profiles of memberships'],
+  ['write/deletions.ts', 'the profiles of memberships'],
   ['write/stored-contents.ts', 'the content of Binaries'],
 ])
 /** Each row belongs to a Project, whose row id the store looks up. */

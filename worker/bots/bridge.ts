@@ -2,7 +2,6 @@
  * Calls of a bot to the worker: FHIR requests as its run-as identity, outbound fetches, a token.
  * Counted per run; the first call that may change something is journalled before it is made.
  */
-
 import { handle, handleSigned } from '../../shared/api/handle.ts'
 import { allOk, badStructure, HttpError, notFound } from '../../shared/errors.ts'
 import { parseBody } from '../../shared/fhir/json.ts'
@@ -11,11 +10,10 @@ import type { Session } from '../../shared/identity/principals.ts'
 import { type Fetched, fetchOutside } from '../../shared/platform/outbound/fetch-outside.ts'
 import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
 import { sendEmail } from '../../shared/projects/email.ts'
-import { inviteMember } from '../../shared/projects/invite.ts'
+import { inviteMember } from '../../shared/projects/enrol.ts'
 import { sessionDetails } from '../../shared/projects/session-details.ts'
-import { DEPTH_HEADER } from '../../shared/request/depth.ts'
-import { versionHeaders } from '../../shared/request/preconditions.ts'
-import { FHIR_JSON, wholeBody } from '../../shared/request/reply.ts'
+import { DEPTH_HEADER } from '../../shared/request/quota.ts'
+import { FHIR_JSON, versionHeaders, wholeBody } from '../../shared/request/reply.ts'
 import type { FhirReply } from '../../shared/request/request.ts'
 import type { Services } from '../../shared/services.ts'
 import { present } from '../../shared/store/rows/rows.ts'

@@ -1,5 +1,4 @@
 /** Loads what a run needs besides its input: bot, code and limits by version, secrets and context by session. */
-
 import { createHash } from 'node:crypto'
 import { LRUCache } from 'lru-cache'
 import { systemPrincipal } from '../../shared/access/principal.ts'
@@ -16,8 +15,7 @@ import { codeFormat } from '../../shared/bots/code.ts'
 import { librariesOf } from '../../shared/bots/modules.ts'
 import { badRequest } from '../../shared/errors.ts'
 import { isObject, type Resource } from '../../shared/fhir/resource.ts'
-import type { Session } from '../../shared/identity/principals.ts'
-import { actingSession } from '../../shared/identity/within.ts'
+import { actingSession, type Session } from '../../shared/identity/principals.ts'
 import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
 import type { Services } from '../../shared/services.ts'
 import { platformMeta } from '../../shared/store/rows/version.ts'

@@ -1,6 +1,5 @@
 /** Events in the worker: changes are matched with Subscriptions, and the deliveries are made. */
-
-import { listenForChanges } from '../../shared/platform/queue/changes.ts'
+import { listenForChanges } from '../../shared/platform/queue/scripts.ts'
 import type { Services } from '../../shared/services.ts'
 import {
   createEvents,

@@ -14,7 +14,7 @@ import {
   judgeGuess,
   sessionGuess,
 } from '../../../shared/identity/guesses.ts'
-import { countEvent } from '../../../shared/platform/redis/events.ts'
+import { countEvent } from '../../../shared/platform/redis/limiter.ts'
 import { tellOwner } from '../../../shared/projects/signed-in-user.ts'
 import { patchUser, readUser } from '../../../shared/projects/users.ts'
 import type { Services } from '../../../shared/services.ts'

@@ -1,5 +1,4 @@
 /** Changing a password, and proving an address by the link that was mailed to it. */
-
 import { provenApplicant } from '../../../shared/access/credentials/hashing.ts'
 import { requireGoodPassword } from '../../../shared/access/credentials/passwords.ts'
 import { systemPrincipal } from '../../../shared/access/principal.ts'
@@ -8,7 +7,7 @@ import { badRequest } from '../../../shared/errors.ts'
 import { type Resource, referenceTo } from '../../../shared/fhir/resource.ts'
 import { forgiveGuesses, strangersGuess } from '../../../shared/identity/guesses.ts'
 import { addMail } from '../../../shared/platform/mail/mails.ts'
-import { countEvent } from '../../../shared/platform/redis/events.ts'
+import { countEvent } from '../../../shared/platform/redis/limiter.ts'
 import type { Redis } from '../../../shared/platform/redis/redis.ts'
 import { resetMail } from '../../../shared/projects/mail-texts.ts'
 import { proven } from '../../../shared/projects/ownership.ts'

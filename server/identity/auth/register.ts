@@ -1,12 +1,11 @@
 /** Self registration: a new User, then a Project of their own or a place among a Project's patients. */
-
 import { hashPassword, requireGoodPassword } from '../../../shared/access/credentials/passwords.ts'
 import { systemPrincipal } from '../../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
 import { badRequest, HttpError } from '../../../shared/errors.ts'
 import { isObject, type Resource } from '../../../shared/fhir/resource.ts'
 import { addMail } from '../../../shared/platform/mail/mails.ts'
-import { admitUser, createProfile, foundProject } from '../../../shared/projects/found-project.ts'
+import { admitUser, createProfile, foundProject } from '../../../shared/projects/init.ts'
 import { knownAddressMail, registrationMail } from '../../../shared/projects/mail-texts.ts'
 import { createSecurityRequest } from '../../../shared/projects/security-requests.ts'
 import { hasLostPassword } from '../../../shared/projects/signed-in-user.ts'

@@ -8,8 +8,8 @@ import {
   referenceTo,
 } from '../../../shared/fhir/resource.ts'
 import type { Session } from '../../../shared/identity/principals.ts'
+import { inviteMember, userOf } from '../../../shared/projects/enrol.ts'
 import { PROFILE_TYPES } from '../../../shared/projects/invitation.ts'
-import { inviteMember, userOf } from '../../../shared/projects/invite.ts'
 import { movedTo, requireUnlessLimited } from '../../../shared/projects/ownership.ts'
 import { onBehalfOf } from '../../../shared/projects/provision.ts'
 import { notifyOldAddress } from '../../../shared/projects/update-email.ts'

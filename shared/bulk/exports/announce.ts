@@ -1,5 +1,4 @@
 /** Writes what others see of an export: a BulkDataExport that ends with it, and AuditEvents. */
-
 import { type Principal, type ProjectContext, systemPrincipal } from '../../access/principal.ts'
 import { SYSTEM_PROJECT } from '../../access/project-context.ts'
 import { jobPrincipal } from '../../bots/async-jobs.ts'
@@ -10,7 +9,7 @@ import type { Connection } from '../../platform/postgres/statement.ts'
 import { agentsOf } from '../../request/admin-audit.ts'
 import type { Services } from '../../services.ts'
 import type { Repository } from '../../store/repository.ts'
-import { forgetExports } from './rows/ended.ts'
+import { forgetExports } from './rows/files.ts'
 import { addExport, type ExportJob } from './rows/jobs.ts'
 
 type Announced = Pick<ExportJob, 'id' | 'input'>

@@ -9,8 +9,14 @@ import { takesGzip } from '../../request/negotiate.ts'
 import { emptyReply } from '../../request/reply.ts'
 import type { FhirReply, FhirRequest } from '../../request/request.ts'
 import type { Services } from '../../services.ts'
-import { blockKey, GZIP_HEADER, GZIP_TRAILER_BYTES, gzipTrailer, unpackBlock } from './file.ts'
-import { contentHeaders } from './manifest.ts'
+import {
+  blockKey,
+  contentHeaders,
+  GZIP_HEADER,
+  GZIP_TRAILER_BYTES,
+  gzipTrailer,
+  unpackBlock,
+} from './file.ts'
 import { type ExportFile, type FileKind, findFile } from './rows/files.ts'
 import { type ExportJob, holdExport } from './rows/jobs.ts'
 

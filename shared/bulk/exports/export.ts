@@ -2,7 +2,6 @@
  * Kick-off of a bulk export: https://hl7.org/fhir/uv/bulkdata/STU2/export.html
  * All refusals happen here; then a row is written and a worker is woken.
  */
-
 import { randomUUID } from 'node:crypto'
 import type { Principal } from '../../access/principal.ts'
 import { accepted, forbidden, HttpError, tooManyRequests } from '../../errors.ts'
@@ -15,13 +14,12 @@ import { parsed } from '../../rest/search/criteria.ts'
 import type { Services } from '../../services.ts'
 import { normalId } from '../../store/rows/context.ts'
 import { beginExport } from './announce.ts'
-import { statusUrl } from './manifest.ts'
-import { rightsDigest } from './member.ts'
-import { type ExportParameters, readParameters } from './parameters.ts'
-import { type Fault, fault, settle } from './raw-parameters.ts'
+import { statusUrl } from './file.ts'
+import { type ExportParameters, type Fault, fault, readParameters, settle } from './parameters.ts'
 import { createExports } from './rows/exports.ts'
 import type { ExportLevel, TypeFilter } from './rows/jobs.ts'
 import { fits, isExportable, mayExport, typesOf } from './rows/scope.ts'
+import { rightsDigest } from './status.ts'
 
 /** Exports of one Project: a longer queue helps nobody. */
 const MOST_WAITING = 10

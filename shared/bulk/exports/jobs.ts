@@ -5,7 +5,7 @@ import type { Version } from '../../store/rows/version.ts'
 import type { ImportJob, ImportPart } from '../imports/imports.ts'
 import { endImport, findImport, importManifest } from '../imports/status.ts'
 import type { ListedFile } from './announce.ts'
-import { manifestOf } from './manifest.ts'
+import { manifestOf } from './file.ts'
 import type { ExportJob } from './rows/jobs.ts'
 import { cancelJob, findExport } from './status.ts'
 

@@ -1,5 +1,6 @@
 /** Status, manifest, cancel and files of an export: `bulkdata/export/{id}` and what is below it. */
 
+import { createHash } from 'node:crypto'
 import { LRUCache } from 'lru-cache'
 import type { Principal } from '../../access/principal.ts'
 import {
@@ -11,15 +12,14 @@ import {
   outcome,
   tooManyRequests,
 } from '../../errors.ts'
-import { covers } from '../../identity/within.ts'
+import { type Acting, actingSession, covers } from '../../identity/principals.ts'
 import { emptyReply, outcomeReply } from '../../request/reply.ts'
 import type { FhirReply, FhirRequest } from '../../request/request.ts'
 import type { Services } from '../../services.ts'
 import { isUuid } from '../../store/rows/context.ts'
 import { endExport, recordExport } from './announce.ts'
 import { fileReply } from './download.ts'
-import { manifestOf, manifestText, statusUrl } from './manifest.ts'
-import { memberOf } from './member.ts'
+import { manifestOf, manifestText, statusUrl } from './file.ts'
 import { addPage } from './rows/files.ts'
 import {
   cancelExport,
@@ -235,3 +235,29 @@ async function pageOf(services: Services, job: ExportJob, { query }: Asked) {
 }
 
 type Asked = Pick<FhirRequest, 'query'>
+
+type Caller = Pick<Principal, 'profile' | 'clientId'> & Acting
+
+/** Undefined when the membership is no longer active. */
+export async function memberOf(
+  { principals }: Services,
+  caller: Caller,
+): Promise<Principal | undefined> {
+  const session = await actingSession(principals, caller)
+  if (session === undefined) return undefined
+  const { profile, clientId } = caller
+  return { ...session.principal, profile, clientId }
+}
+
+/** A digest of all that decides what a member reads: an export is made under one policy, or not at all. */
+export function rightsDigest({ rules, isProjectAdmin, isSuperAdmin }: Principal): string {
+  const told = [rules?.grants, rules?.scoped].map((grants) =>
+    grants
+      ?.filter(({ interactions }) => interactions.has('search') || interactions.has('read'))
+      .map(({ type, interactions, criteria, hidden }) => {
+        return { type, interactions: [...interactions].sort(), criteria, hidden }
+      }),
+  )
+  const text = JSON.stringify({ told, isProjectAdmin, isSuperAdmin })
+  return createHash('sha256').update(text).digest('base64')
+}

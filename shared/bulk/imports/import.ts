@@ -4,19 +4,19 @@ import { badRequest, forbidden, tooCostly } from '../../errors.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
 import { escapeValue } from '../../query/values.ts'
 import type { Operation, OperationCall } from '../../request/operation.ts'
-import { interactionOf } from '../../request/output.ts'
-import { type Inputs, readInputs } from '../../request/parameters.ts'
+import { type Inputs, interactionOf, readInputs } from '../../request/parameters.ts'
 import { textReply } from '../../request/reply.ts'
 import type { FhirReply } from '../../request/request.ts'
 import { forgetDefinitions } from '../../rest/profiles.ts'
 import { find } from '../../store/rows/lookups.ts'
 import { present } from '../../store/rows/rows.ts'
 import { fromCoding, ownResource } from '../../terminology/codes.ts'
-import { type ImportedMapping, importMappings } from '../../terminology/concept-mappings.ts'
 import {
   ensureConceptOwner,
+  type ImportedMapping,
   type ImportedProperty,
   importConcepts,
+  importMappings,
   storedName,
 } from '../../terminology/store-concepts.ts'
 

@@ -1,7 +1,7 @@
 /** Import jobs as the web process sees them: added, looked at, cancelled; and forgotten when they are old. */
 import type { Principal } from '../../access/principal.ts'
 import type { OperationOutcome } from '../../errors.ts'
-import type { Acting } from '../../identity/within.ts'
+import type { Acting } from '../../identity/principals.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
 
 /** `ifNoneMatch` leaves alone what is there. */

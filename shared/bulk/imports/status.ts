@@ -2,7 +2,7 @@
 import { Readable } from 'node:stream'
 import type { Principal } from '../../access/principal.ts'
 import { accepted, HttpError, methodNotAllowed, notFound } from '../../errors.ts'
-import { covers } from '../../identity/within.ts'
+import { covers } from '../../identity/principals.ts'
 import { absoluteUrl, emptyReply, outcomeReply } from '../../request/reply.ts'
 import type { FhirReply, FhirRequest } from '../../request/request.ts'
 import type { Services } from '../../services.ts'

@@ -17,9 +17,10 @@ import {
   stat,
 } from 'node:fs/promises'
 import path from 'node:path'
+import type { Config } from '../../config/config.ts'
 import { contentMissing } from '../../errors.ts'
+import { release } from './chunks.ts'
 import { pageBytes } from './page-memory.ts'
-import { release } from './release.ts'
 import type { Storage } from './storage.ts'
 
 /** So often a folder may go while a file is put into it. */
@@ -151,4 +152,19 @@ async function writeAll(handle: FileHandle, bytes: Uint8Array, from: number): Pr
   for (let at = 0; at < bytes.length; ) {
     at += (await handle.write(bytes, at, bytes.length - at, from + at)).bytesWritten
   }
+}
+
+/**
+ * `file:<folder>` or `s3://bucket/prefix?region=…&endpoint=…&forcePathStyle=true&timeout=<seconds>`, where the
+ * service is to encrypt objects with `&sse=AES256` or `&sse=aws:kms&sseKmsKeyId=…`, and callers fetch what is
+ * exported from it themselves with `&presigned=true`.
+ */
+export async function openStorage({
+  storageUrl,
+  maxUploadBytes,
+}: Pick<Config, 'storageUrl' | 'maxUploadBytes'>): Promise<Storage> {
+  if (storageUrl.startsWith('file:')) return openDisk(storageUrl.slice('file:'.length))
+  // Loading the client takes 0.3 s and 30 MB, which a folder need not pay.
+  const { openBucket } = await import('./s3.ts')
+  return openBucket(new URL(storageUrl), maxUploadBytes)
 }

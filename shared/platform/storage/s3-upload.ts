@@ -15,7 +15,7 @@ import {
   type S3Client,
   UploadPartCommand,
 } from '@aws-sdk/client-s3'
-import { release } from './release.ts'
+import { release } from './chunks.ts'
 
 interface ObjectName {
   readonly Bucket: string

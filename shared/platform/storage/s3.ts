@@ -1,5 +1,4 @@
 /** Storage in a bucket; credentials come from where the client library looks for them (`AWS_*`). */
-
 import { IncomingMessage } from 'node:http'
 import { Readable } from 'node:stream'
 import {
@@ -12,7 +11,7 @@ import {
 } from '@aws-sdk/client-s3'
 import { SignatureV4 } from '@smithy/signature-v4'
 import { contentMissing, unavailable } from '../../errors.ts'
-import { release } from './release.ts'
+import { release } from './chunks.ts'
 import { abortUploads, type Encryption, uploadObject } from './s3-upload.ts'
 import type { ContentHeaders, Storage } from './storage.ts'
 

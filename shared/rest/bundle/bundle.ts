@@ -5,16 +5,23 @@ import { type ResponseEntry, responseEntry } from '../../fhir/bundle.ts'
 import { charge, unitsOf } from '../../request/quota.ts'
 import type { FhirReply, Interaction } from '../../request/request.ts'
 import type { Repository, Transaction } from '../../store/repository.ts'
-import { pageReply } from '../page-reply.ts'
+import { pageReply } from '../interaction.ts'
 import { mayAsk } from '../pre-commit.ts'
-import { createAnswerRoom, requireWanted, withDeadline } from './deadline.ts'
-import { type BundleRequest, entryPath, inStages, type Stage } from './entries.ts'
+import { type BundleRequest, entryPath, inStages, type Plan, type Stage } from './entries.ts'
 import { identify, planEntry, requireDistinct, type Step } from './identities.ts'
 import { isMissing, type MissingStep, MOST_MISSING, makeMissing } from './missing.ts'
-import type { Plan } from './plan.ts'
 import { type Asked, askAhead } from './pre-commit.ts'
 import { createRaces } from './raced.ts'
-import { deletions, failedEntry, type Respond, runEntry, through } from './run.ts'
+import {
+  createAnswerRoom,
+  deletions,
+  failedEntry,
+  type Respond,
+  requireWanted,
+  runEntry,
+  through,
+  withDeadline,
+} from './run.ts'
 
 /** Errors: 400 for the bundle as a whole; of a transaction, the failure of any entry. */
 export async function bundle(

@@ -1,10 +1,11 @@
 /** The entries of a batch or transaction, read and checked. https://hl7.org/fhir/R4/http.html#transaction */
-
 import type { Config } from '../../config/config.ts'
 import { badRequest, HttpError, tooCostly } from '../../errors.ts'
 import { isObject, isResource, type Resource } from '../../fhir/resource.ts'
+import type { SearchRequest } from '../../query/search-request.ts'
 import { readQuery } from '../../request/negotiate.ts'
 import type { FindRoute, Route } from '../../request/operation.ts'
+import type { ConditionalReference } from '../conditional-references.ts'
 
 export interface Entry {
   readonly index: number
@@ -155,4 +156,14 @@ function stageOf({ method, route }: Entry): Stage {
   if (route.kind === 'operation') return 'operation'
   if (route.kind === 'search' || route.kind === 'search-form') return 'search'
   return ORDER.find((stage) => stage === method) ?? 'GET'
+}
+
+/** An entry and the searches that decide what it does. */
+export interface Plan {
+  readonly entry: Entry
+  readonly key: string
+  readonly condition: SearchRequest | undefined
+  readonly references: readonly ConditionalReference[]
+  /** The id of the new resource, where an earlier step has chosen it. */
+  readonly id?: string
 }

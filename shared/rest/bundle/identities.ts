@@ -3,7 +3,6 @@
  * that entries may refer to each other in any order and in circles. All searches that this takes,
  * those of conditional references among them, are one statement.
  */
-
 import { randomUUIDv7 } from 'node:crypto'
 import type { Principal } from '../../access/principal.ts'
 import { badRequest, HttpError, issue, multipleMatches, outcome } from '../../errors.ts'
@@ -20,10 +19,8 @@ import {
   targetOf,
 } from '../conditional-references.ts'
 import { criteriaOf, readCondition } from '../search/criteria.ts'
-import { type Entry, entryPath } from './entries.ts'
-import { planMade } from './made.ts'
-import type { Plan } from './plan.ts'
-import { type Identities, urnKey } from './references.ts'
+import { type Entry, entryPath, type Plan } from './entries.ts'
+import { type Identities, planMade, urnKey } from './references.ts'
 
 export interface Identity {
   readonly type: string

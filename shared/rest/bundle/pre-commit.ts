@@ -4,17 +4,15 @@
  */
 import { conflict } from '../../errors.ts'
 import type { Resource } from '../../fhir/resource.ts'
-import { writeOptions } from '../../request/preconditions.ts'
+import { writeOptions } from '../../request/reply.ts'
 import type { Interaction } from '../../request/request.ts'
 import { isOfSocket } from '../../subscriptions/socket-subscriptions.ts'
 import { beforeDelete, beforeWrite, mayAsk, patched } from '../pre-commit.ts'
 import { acceptNew, acceptUpdate, patchedBy } from '../resources.ts'
-import { requireWanted } from './deadline.ts'
-import type { Entry } from './entries.ts'
+import type { Entry, Plan } from './entries.ts'
 import { identify, requireDistinct, type Step } from './identities.ts'
-import type { Plan } from './plan.ts'
 import { rewrite } from './references.ts'
-import { bodyOf, interactionOf, patchOf } from './run.ts'
+import { bodyOf, interactionOf, patchOf, requireWanted } from './run.ts'
 
 export interface Asked {
   readonly plans: readonly Plan[]

@@ -1,4 +1,7 @@
-/** One entry of a bundle: carried out like a request of its own, answered as an entry. */
+/**
+ * One entry of a bundle: carried out like a request of its own, within the time of the bundle, and answered as an
+ * entry.
+ */
 import { may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import {
@@ -9,6 +12,8 @@ import {
   issue,
   outcome,
   preconditionFailed,
+  serverTimeout,
+  tooCostly,
 } from '../../errors.ts'
 import type { ResponseEntry } from '../../fhir/bundle.ts'
 import { parseBody } from '../../fhir/json.ts'
@@ -242,4 +247,54 @@ export function failedEntry(
   services.log.error({ err: error, requestId: request.requestId }, 'bundle entry failed')
   const failure = outcome(undefined, issue('error', 'exception', 'Internal server error'))
   return { status: 500, outcome: JSON.stringify(failure) }
+}
+
+/*
+ * The wall time of a batch or transaction. The signal of its request aborts then, which cancels searches, GraphQL and
+ * runs of bots; a write ends within the time of its statement.
+ */
+
+/** Nobody waits for what was accepted to be done later, so it may take its time: `late` never aborts. */
+export async function withDeadline<T>(
+  outer: Interaction,
+  work: (inner: Interaction, late: AbortSignal) => Promise<T>,
+): Promise<T> {
+  const { request, services } = outer
+  const late = new AbortController()
+  if (request.mayWait !== undefined) return await work(outer, late.signal)
+  const timer = setTimeout(() => late.abort(serverTimeout()), services.config.batchTimeoutMs)
+  const signals = [late.signal, ...(request.signal === undefined ? [] : [request.signal])]
+  try {
+    const signal = AbortSignal.any(signals)
+    return await work({ ...outer, request: { ...request, signal } }, late.signal)
+  } finally {
+    clearTimeout(timer)
+  }
+}
+
+/** Throws why a request is not to go on: an accepted one was cancelled, or its time is over. */
+export function requireWanted({ request }: Interaction): void {
+  if (request.signal?.reason instanceof HttpError) throw request.signal.reason
+}
+
+interface AnswerRoom {
+  /** Errors: 400 too-costly once an answer had no room. */
+  require(): void
+  /** The answer of an entry. Errors: 400 too-costly when it has no room. */
+  fill(step: Step, response: ResponseEntry): ResponseEntry
+}
+
+export function createAnswerRoom(maxBytes: number): AnswerRoom {
+  let left = maxBytes
+  const require = () => {
+    if (left < 0) throw tooCostly(`The entries of a bundle may read ${maxBytes} bytes`)
+  }
+  return {
+    require,
+    fill({ identity }, response) {
+      if (identity === undefined) left -= response.resource?.length ?? 0
+      require()
+      return response
+    },
+  }
 }

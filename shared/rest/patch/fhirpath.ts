@@ -6,18 +6,19 @@ import { badRequest, tooCostly } from '../../errors.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
 import { compileTenantNodes, withinLimits } from '../../fhirpath/custom.ts'
 import { isNode, type NodePath, plain } from '../../fhirpath/path.ts'
-import type { Property } from '../../validation/shapes.ts'
+import type { Property, Shape } from '../../validation/shapes.ts'
 import { failed, PatchFault, requireSameResource } from './patch.ts'
 import {
   holderAt,
   type Place,
   placeOf,
   presentProperty,
+  propertyFor,
+  put,
   type Slot,
   slotsOf,
   withSlots,
 } from './place.ts'
-import { type PatchValue, readPatchValue, requireProperty, slotOf } from './value.ts'
 
 export type FhirPathOperation = { readonly path: string; readonly select: NodePath } & (
   | { readonly type: 'add'; readonly name: string; readonly value: PatchValue }
@@ -216,4 +217,58 @@ function requireList({ isArray, name }: Property): void {
 
 function requireIndex(index: number, length: number): void {
   if (index < 0 || index >= length) throw new PatchFault(`has no index ${index}`)
+}
+
+type PatchValue =
+  | (Slot & { readonly type: string })
+  | { readonly type: ''; readonly parts: readonly NamedValue[] }
+
+interface NamedValue {
+  readonly name: string
+  readonly value: PatchValue
+}
+
+/** Undefined when the part has no value. */
+function readPatchValue(part: Record<string, unknown> = {}): PatchValue | undefined {
+  if (isObject(part.resource)) return { type: '', value: part.resource }
+  if (Array.isArray(part.part)) return readParts(part.part)
+  const key = Object.keys(part).find((name) => /^_?value[A-Z]/.test(name))
+  if (key === undefined) return undefined
+  const name = key.replace(/^_/, '')
+  return { type: name.slice('value'.length), value: part[name], twin: part[`_${name}`] }
+}
+
+function readParts(parts: readonly unknown[]): PatchValue | undefined {
+  const values: NamedValue[] = []
+  for (const part of parts) {
+    if (!isObject(part) || typeof part.name !== 'string') return undefined
+    const value = readPatchValue(part)
+    if (value === undefined) return undefined
+    values.push({ name: part.name, value })
+  }
+  return { type: '', parts: values }
+}
+
+/** The property that a value gets as an element of a shape. */
+function requireProperty(shape: Shape, element: string, { type }: PatchValue): Property {
+  const property = propertyFor(shape, element, type)
+  if (property === undefined)
+    throw new PatchFault(`has no element "${element.slice(0, 64)}" for the value`)
+  return property
+}
+
+/** The value as it stands under its property. */
+function slotOf(property: Property, value: PatchValue): Slot {
+  if (!('parts' in value)) return { value: value.value, twin: value.twin }
+  const shape = property.shape?.()
+  if (shape === undefined) throw new PatchFault('cannot take parts as its value')
+  const elements = new Map<Property, Slot[]>()
+  for (const { name, value: part } of value.parts) {
+    const inner = requireProperty(shape, name, part)
+    const slots = elements.get(inner) ?? []
+    if (slots.length > 0 && !inner.isArray) throw new PatchFault(`has two values for "${name}"`)
+    slots.push(slotOf(inner, part))
+    elements.set(inner, slots)
+  }
+  return { value: [...elements].reduce((object, [inner, slots]) => put(object, inner, slots), {}) }
 }

@@ -1,12 +1,12 @@
 /** The search that a conditional interaction depends on. https://hl7.org/fhir/R4/http.html#cond-update */
-
 import { badRequest } from '../../errors.ts'
 import { parseSearch } from '../../query/search.ts'
 import type { SearchRequest } from '../../query/search-request.ts'
 import { readQuery } from '../../request/negotiate.ts'
 import { absoluteUrl } from '../../request/reply.ts'
 import type { Asking, Interaction } from '../../request/request.ts'
-import { resolved } from './rewrite.ts'
+import { withCodes } from './codes.ts'
+import { withRegistry } from './registry.ts'
 
 /** The query of `If-None-Exist`, which may carry the type and a question mark before it. */
 export function criteriaOf(text: string): URLSearchParams {
@@ -54,4 +54,9 @@ export async function readSearch(
   const request = await resolved(interaction, parsed(interaction, type, query, handling))
   const isCount = request.summary === 'count'
   return isCount ? { ...request, count: 0, total: 'accurate' } : request
+}
+
+/** Its codes are listed, and its joins are those of one place. Errors: 400, 403. */
+export async function resolved(asking: Asking, request: SearchRequest): Promise<SearchRequest> {
+  return withRegistry(asking, await withCodes(asking, request))
 }

@@ -6,7 +6,7 @@ import { may, REGISTRY_TYPES } from '../../access/policy.ts'
 import { tooCostly } from '../../errors.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import { parseReference, type Resource } from '../../fhir/resource.ts'
-import { literalsOf } from '../../query/reference-values.ts'
+import { literalsOf } from '../../query/parameter-paths.ts'
 import { parseSearch } from '../../query/search.ts'
 import {
   type Condition,

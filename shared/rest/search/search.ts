@@ -1,24 +1,31 @@
 /** Search: of one type, of several, of a compartment. https://hl7.org/fhir/R4/http.html#search */
-
 import { textOf } from '../../binary/attachments.ts'
-import { badRequest, issue, outcome } from '../../errors.ts'
-import { type Link, type SearchEntry, searchEntry } from '../../fhir/bundle.ts'
+import { badRequest, forbidden, issue, outcome } from '../../errors.ts'
+import { type Link, type SearchEntry, searchBundle, searchEntry } from '../../fhir/bundle.ts'
 import {
   COMPARTMENTS,
   compartmentParams,
   isResourceType,
   resourceTypes,
 } from '../../fhir/definitions.ts'
+import type { OwnParameters } from '../../fhir/definitions-data.ts'
+import { publishedBy } from '../../fhir/published.ts'
+import { WORDS } from '../../fhir/resource-text.ts'
 import { type View, viewOf } from '../../fhir/view.ts'
-import type { SearchRequest } from '../../query/search-request.ts'
+import { createMaintenance } from '../../jobs/upkeep/maintenance.ts'
+import {
+  type Condition,
+  type Criterion,
+  isCondition,
+  type SearchRequest,
+} from '../../query/search-request.ts'
+import { unescapeValue } from '../../query/values.ts'
 import { readForm } from '../../request/negotiate.ts'
-import { absoluteUrl } from '../../request/reply.ts'
-import type { FhirReply, Interaction } from '../../request/request.ts'
+import { absoluteUrl, textReply } from '../../request/reply.ts'
+import type { Asking, FhirReply, Interaction } from '../../request/request.ts'
 import type { SearchPage, Version } from '../../store/rows/version.ts'
-import { type PageEntry, pageReply } from '../page-reply.ts'
-import { standardDefinitions } from '../standard-definitions.ts'
+import { type PageEntry, pageReply } from '../interaction.ts'
 import { readSearch } from './criteria.ts'
-import { explain, isExplained } from './explain.ts'
 
 /** `GET Type?…` and `POST Type/_search`; a search result is never 404, only empty. */
 export async function search(interaction: Interaction, type: string): Promise<FhirReply> {
@@ -266,4 +273,101 @@ function linksOf(
   if (offset > 0) links.push(link('previous', { _offset: String(Math.max(0, offset - count)) }))
   if (page.previous !== undefined) links.push(link('previous', { _cursor: page.previous }))
   return links
+}
+
+/*
+ * Definitions of the standard are not stored in any Project. Who looks for them by url, name, type, base
+ * or code, as the SDK does, and has none of its own, is given them all the same.
+ */
+
+/** The definitions that `StructureDefinition?url=…`, `SearchParameter?base=…` and the like find, on all pages. */
+function standardDefinitions(
+  { services, principal }: Asking,
+  request: SearchRequest,
+): readonly SearchEntry[] {
+  const { type, conditions } = request
+  const asked = conditions.find((one): one is Condition => isNaming(type, one))
+  if (asked === undefined) return []
+  const named = asked.values.flatMap((value) => publishedBy(type, asked.code, unescapeValue(value)))
+  const found = new Map(named.map((definition) => [String(definition.url), definition]))
+  if (found.size === 0) return []
+  const others = conditions.filter((criterion) => criterion !== asked)
+  const isFound = services.repository.finder(principal, { ...request, conditions: others })
+  return [...found]
+    .filter(([, definition]) => isFound(definition))
+    .map(([url, definition]) => ({
+      fullUrl: url,
+      resource: JSON.stringify(definition),
+      mode: 'match',
+    }))
+}
+
+/** The types whose definitions are found by more than their url. */
+const NAMING: ReadonlyMap<string, readonly string[]> = new Map([
+  ['SearchParameter', ['url', 'base', 'code']],
+  ['StructureDefinition', ['url', 'name', 'type']],
+])
+
+function isNaming(type: string, criterion: Criterion): criterion is Condition {
+  if (!isCondition(criterion)) return false
+  const { code, modifier } = criterion
+  if (!(NAMING.get(type) ?? ['url']).includes(code)) return false
+  return modifier === undefined || modifier === 'exact'
+}
+
+/** Errors: 400 for what is neither true nor false. */
+function isExplained(query: URLSearchParams): boolean {
+  const value = query.get('_explain') ?? 'false'
+  if (value === 'true' || value === 'false') return value === 'true'
+  throw badRequest(`Invalid _explain: ${value}; use true or false`, '_explain')
+}
+
+/**
+ * No rows, but what they cost, and how far the index of the Project's own parameters is. The plan tells
+ * of more than the caller's own data. Errors: 403.
+ */
+async function explain(
+  interaction: Interaction,
+  type: string,
+  query: URLSearchParams,
+): Promise<FhirReply> {
+  const { services, principal } = interaction
+  if (!principal.isProjectAdmin && !principal.isSuperAdmin) throw forbidden()
+  const unready = await unreadyIssues(interaction, type)
+  const parameters = ready(principal.project.parameters)
+  const asked = { ...principal, project: { ...principal.project, parameters } }
+  const request = await readSearch({ ...interaction, principal: asked }, type, query)
+  const { driver, sql, plan } = await services.repository.explain(asked, request)
+  const text = `Found by ${driver ?? 'nothing'}`
+  const told = issue('information', 'informational', text, undefined, [sql, ...plan].join('\n'))
+  const resource = JSON.stringify(outcome(undefined, told, ...unready))
+  const links: Link[] = [
+    { relation: 'self', url: absoluteUrl(services, `${type}?${query.toString()}`) },
+  ]
+  const entries: SearchEntry[] = [{ fullUrl: '', resource, mode: 'outcome' }]
+  return textReply(200, searchBundle({ type: 'searchset', links }, entries))
+}
+
+/** A search by them can be explained before it can be made. */
+function ready(own: OwnParameters | undefined): OwnParameters | undefined {
+  if (own === undefined) return undefined
+  const types = [...own.types].map(([type, codes]) => {
+    const all = [...codes].map(([code, one]) => [code, { ...one, isReady: true }] as const)
+    return [type, new Map(all)] as const
+  })
+  return { ...own, types: new Map(types), fullText: own.fullText && 'ready' }
+}
+
+async function unreadyIssues({ services, principal }: Interaction, type: string) {
+  const { project } = principal
+  const own = [...(project.parameters?.types.get(type)?.values() ?? [])]
+  const unready = own.filter(({ isReady }) => !isReady).map(({ code }) => code)
+  if (project.parameters?.fullText === 'indexing') unready.push(...WORDS)
+  if (unready.length === 0) return []
+  const job = await services.repository.feature(createMaintenance).ownIndexProgress(principal)
+  const { seen = 0, total = 0 } = job ?? {}
+  return unready.map((code) => {
+    const text = `Search parameter ${code} is not ready: ${seen} of ${total} resources are indexed`
+    return issue('warning', 'incomplete', text, code)
+  })
 }

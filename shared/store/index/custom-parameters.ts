@@ -2,7 +2,6 @@
  * The search parameters that Projects define for themselves. Which ones there are is read with the
  * session, as versions only; what they say is read when a version is new, and compiled once.
  */
-
 import { LRUCache } from 'lru-cache'
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
@@ -15,7 +14,7 @@ import type { Resource } from '../../fhir/resource.ts'
 import type { Database } from '../../platform/postgres/database.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
 import { type Definition, definitionsOf } from '../../query/custom-parameters.ts'
-import { freshCache } from '../rows/fresh-cache.ts'
+import { freshCache } from '../rows/batches.ts'
 import { FULL_TEXT_ID } from '../write/full-text.ts'
 import { planOf } from './index-plan.ts'
 

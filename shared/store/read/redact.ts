@@ -1,5 +1,5 @@
 /** Versions as a Principal sees them: what its policy hides is not in them any more. */
-import { textWithout } from '../../access/fields/text.ts'
+import { textWithout } from '../../access/fields/fields.ts'
 import type { Grant, Interaction } from '../../access/grant.ts'
 import { grantsFor } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'

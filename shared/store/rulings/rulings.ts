@@ -4,7 +4,7 @@
  * write, in its transaction. A version without a row is judged by its own content, with what that refers
  * to as it is now.
  */
-import { membersOf } from '../../access/fields/text.ts'
+import { membersOf } from '../../access/fields/fields.ts'
 import type { Grant, Interaction, Rules } from '../../access/grant.ts'
 import { grantsFor, REGISTRY_TYPES } from '../../access/policy.ts'
 import { type Principal, systemPrincipal } from '../../access/principal.ts'

@@ -2,7 +2,7 @@
 import { isResourceType, resourceTypes, searchParameter } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import { parseReference, type Resource, referenceTo } from '../../fhir/resource.ts'
-import { literalsOf, referenceParameters } from '../../query/reference-values.ts'
+import { literalsOf, referenceParameters } from '../../query/parameter-paths.ts'
 import type { Include } from '../../query/search-request.ts'
 import { isCanonicalParameter } from '../index/index-plan.ts'
 

@@ -1,12 +1,13 @@
 /** The deleting statement: one for a single deletion and for those of a bundle. */
 
+import { typeNumber } from '../../fhir/definitions.ts'
 import type { Connection, Statement } from '../../platform/postgres/statement.ts'
 import { deletionEventPart } from '../events/rows.ts'
+import type { Keys } from '../index/keys.ts'
 import { inOneTurn } from '../rows/batches.ts'
 import type { Deleted, Deletion } from '../rows/ports.ts'
 import { REGISTRY_PROJECT } from '../rows/tenants.ts'
 import type { Write } from '../rows/write-rows.ts'
-import { MEMBERSHIP_OF_PROFILE } from './profiles.ts'
 
 /**
  * Deletes the live rows and their side rows and writes the deletions. Answers what was there (`was`)
@@ -130,3 +131,17 @@ export function compareRows(a: Deletion | Write, b: Deletion | Write): number {
 function list(values: readonly unknown[]): string {
   return `{${values.map((value) => value ?? 'null').join(',')}}`
 }
+
+const MEMBERSHIP = 'ProjectMembership'
+const PROFILES = new Set(['Patient', 'Practitioner', 'RelatedPerson', 'Bot', 'ClientApplication'])
+
+/** Key that the memberships of this profile hold; undefined for what is no profile. */
+export function profileKey(keys: Keys, type: string, id: string): bigint | undefined {
+  if (!PROFILES.has(type)) return undefined
+  const p = keys.param(REGISTRY_PROJECT, MEMBERSHIP, 'profile')
+  return keys.reference(p, keys.target(REGISTRY_PROJECT, `${type}/${id}`))
+}
+
+/** The row id of a membership, in SQL, from the key `profile`. */
+const MEMBERSHIP_OF_PROFILE = `(select m.id from resource m where m.project = ${REGISTRY_PROJECT} and m.type = ${typeNumber(MEMBERSHIP)}
+        and m.keys @> array[profile] limit 1)`

@@ -9,8 +9,8 @@ import { toVersion } from '../rows/rows.ts'
 import type { Deletion, WriteOptions } from '../rows/version.ts'
 import { isPlain, readJudged } from '../rulings/rulings.ts'
 import { retrying } from './coalesce.ts'
+import { profileKey } from './deletions.ts'
 import { authorId } from './prepare.ts'
-import { profileKey } from './profiles.ts'
 
 /** Other processes win one race at a time. */
 const LOST_RACES = 8

@@ -1,7 +1,7 @@
 /** Shapes of policies and ways into the data: the outcome of each cell. Two clinics, A and B, with a patient each. */
 import t from 'tap'
 import { compilePolicies } from '../../../shared/access/compile.ts'
-import { variablesOf } from '../../../shared/access/variables.ts'
+import { variablesOf } from '../../../shared/access/criteria.ts'
 import { openBotica } from '../../fixtures/botica.ts'
 import { at, openClinics } from '../../fixtures/policy/clinics.ts'
 import { type Ask, asking, idsIn } from '../../fixtures/policy/policy.ts'

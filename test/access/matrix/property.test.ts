@@ -1,8 +1,8 @@
 /** Random policies: what is seen through each way into the data is what the contract's words let through. */
 import t from 'tap'
 import { compilePolicies } from '../../../shared/access/compile.ts'
+import { variablesOf } from '../../../shared/access/criteria.ts'
 import type { Principal } from '../../../shared/access/principal.ts'
-import { variablesOf } from '../../../shared/access/variables.ts'
 import { openBotica } from '../../fixtures/botica.ts'
 import {
   entryOf,

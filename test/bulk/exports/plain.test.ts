@@ -1,7 +1,7 @@
 import { constants, gunzipSync } from 'node:zlib'
 import t from 'tap'
 import { GZIP_HEADER, gzipTrailer, unpackBlock } from '../../../shared/bulk/exports/file.ts'
-import { sliceOf } from '../../../shared/platform/storage/slice.ts'
+import { sliceOf } from '../../../shared/platform/storage/storage.ts'
 import { createBlocks } from '../../../worker/bulk/exports/block.ts'
 import { openBotica } from '../../fixtures/botica.ts'
 import { exportAll, kickOff, manifestOf } from '../../fixtures/exports/exports.ts'

@@ -1,7 +1,12 @@
 /** On behalf of others only global unicast addresses are called: no private network, and no metadata of a cloud. */
 import t from 'tap'
-import { carriedAddress, isPublicAddress } from '../../../shared/config/addresses.ts'
-import { EVERYWHERE, readHostRule, refusalOf } from '../../../shared/config/outbound.ts'
+import {
+  carriedAddress,
+  EVERYWHERE,
+  isPublicAddress,
+  readHostRule,
+  refusalOf,
+} from '../../../shared/config/outbound.ts'
 import { openBotica } from '../../fixtures/botica.ts'
 import { aSubscription } from '../../fixtures/http/receiver.ts'
 

@@ -11,7 +11,7 @@ import {
 } from '../../../shared/bots/schedules.ts'
 import { HttpError } from '../../../shared/errors.ts'
 import type { Resource } from '../../../shared/fhir/resource.ts'
-import type { Acting } from '../../../shared/identity/within.ts'
+import type { Acting } from '../../../shared/identity/principals.ts'
 import type { ExecuteJob, ExecuteReply } from '../../../shared/platform/queue/jobs.ts'
 import type { Services } from '../../../shared/services.ts'
 import { backoffMs, type Loop, startLoop, whileLeased } from '../../loop.ts'

@@ -11,9 +11,9 @@ import {
   STORED_HEADER_BYTES,
   writeStoredHeader,
 } from '../../../shared/bulk/exports/file.ts'
+import { release } from '../../../shared/platform/storage/chunks.ts'
 import { allocatePages } from '../../../shared/platform/storage/page-memory.ts'
-import { release } from '../../../shared/platform/storage/release.ts'
-import { bufferOf, type Slice, sliceOf } from '../../../shared/platform/storage/slice.ts'
+import { bufferOf, type Slice, sliceOf } from '../../../shared/platform/storage/storage.ts'
 
 export interface Block {
   readonly rows: number

@@ -1,11 +1,8 @@
 /** One part of an export, from where it was left until its end. */
-
 import type { Principal } from '../../../shared/access/principal.ts'
 import { endExport, ownerOf } from '../../../shared/bulk/exports/announce.ts'
 import { plainContent } from '../../../shared/bulk/exports/download.ts'
-import { fileKey } from '../../../shared/bulk/exports/file.ts'
-import { manifestOf } from '../../../shared/bulk/exports/manifest.ts'
-import { rightsDigest } from '../../../shared/bulk/exports/member.ts'
+import { fileKey, manifestOf } from '../../../shared/bulk/exports/file.ts'
 import { createExports, hasType } from '../../../shared/bulk/exports/rows/exports.ts'
 import { filesOfPart } from '../../../shared/bulk/exports/rows/files.ts'
 import {
@@ -26,8 +23,9 @@ import {
   type TakenPart,
 } from '../../../shared/bulk/exports/rows/parts.ts'
 import { startExport } from '../../../shared/bulk/exports/rows/plan.ts'
+import { rightsDigest } from '../../../shared/bulk/exports/status.ts'
 import { issue } from '../../../shared/errors.ts'
-import { sliceOf } from '../../../shared/platform/storage/slice.ts'
+import { sliceOf } from '../../../shared/platform/storage/storage.ts'
 import type { Services } from '../../../shared/services.ts'
 import { LeaseLost } from '../../loop.ts'
 import { type Exporting, writeFiles } from './writer.ts'

@@ -2,17 +2,15 @@
  * Takes parts of exports, a few at a time. PostgreSQL knows what is to be done; that somebody says so
  * through Redis only spares the time until the next look.
  */
-
 import { setTimeout as delay } from 'node:timers/promises'
 import { endExport } from '../../../shared/bulk/exports/announce.ts'
 import { blockKey, fileKey } from '../../../shared/bulk/exports/file.ts'
-import { memberOf } from '../../../shared/bulk/exports/member.ts'
 import {
   endedExport,
   markSwept,
   wholeFiles,
   writtenBlocks,
-} from '../../../shared/bulk/exports/rows/ended.ts'
+} from '../../../shared/bulk/exports/rows/files.ts'
 import { failExport } from '../../../shared/bulk/exports/rows/jobs.ts'
 import {
   releasePart,
@@ -20,7 +18,7 @@ import {
   type TakenPart,
   takePart,
 } from '../../../shared/bulk/exports/rows/parts.ts'
-import { giveUp } from '../../../shared/bulk/exports/status.ts'
+import { giveUp, memberOf } from '../../../shared/bulk/exports/status.ts'
 import { openCopySessions } from '../../../shared/platform/postgres/copy.ts'
 import type { Services } from '../../../shared/services.ts'
 import { LeaseLost, type Loop, startLoop, whileLeased } from '../../loop.ts'

@@ -3,7 +3,6 @@
  * packed and stored. Blocks are written down when they are stored and those before them are, so that whoever takes
  * the part over goes on behind them. What files end with is written down together, where several are small.
  */
-
 import { BLOCK_BYTES, blockKey } from '../../../shared/bulk/exports/file.ts'
 import {
   addBlocks,
@@ -16,7 +15,7 @@ import {
 import { type PartKind, ROW_ID_BYTES, uuidOf } from '../../../shared/bulk/exports/rows/part.ts'
 import { type Ended, finishPart, type TakenPart } from '../../../shared/bulk/exports/rows/parts.ts'
 import type { CopySessions } from '../../../shared/platform/postgres/copy.ts'
-import type { Slice } from '../../../shared/platform/storage/slice.ts'
+import type { Slice } from '../../../shared/platform/storage/storage.ts'
 import type { Services } from '../../../shared/services.ts'
 import { LeaseLost } from '../../loop.ts'
 import { type Block, type Blocks, lineBehind } from './block.ts'

@@ -1,8 +1,7 @@
 /** One input of an import, from where it was left to its end or until it is to be left again. */
-
 import { may } from '../../../shared/access/policy.ts'
 import type { Principal } from '../../../shared/access/principal.ts'
-import { memberOf } from '../../../shared/bulk/exports/member.ts'
+import { memberOf } from '../../../shared/bulk/exports/status.ts'
 import {
   type ImportInput,
   type ImportPart,

@@ -5,8 +5,13 @@
 import { Readable } from 'node:stream'
 import { type Principal, systemPrincipal } from '../../../shared/access/principal.ts'
 import { SYSTEM_PROJECT, settingOf } from '../../../shared/access/project-context.ts'
-import { removeContent, settleContent, storeContent } from '../../../shared/binary/content.ts'
-import { cleanFilename, safeContentType } from '../../../shared/binary/content-headers.ts'
+import {
+  cleanFilename,
+  removeContent,
+  safeContentType,
+  settleContent,
+  storeContent,
+} from '../../../shared/binary/content.ts'
 import {
   type Download,
   type DownloadInput,

@@ -7,7 +7,7 @@ import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
 import { finishAsyncJob, JobFinished } from '../../../shared/bots/async-jobs.ts'
 import { allOk, HttpError } from '../../../shared/errors.ts'
 import { type Compartment, resourceTypes } from '../../../shared/fhir/definitions.ts'
-import { actingSession } from '../../../shared/identity/within.ts'
+import { actingSession } from '../../../shared/identity/principals.ts'
 import {
   createMaintenance,
   type ReindexProgress,

@@ -16,8 +16,8 @@ import { type Bind, binder } from '../../../store/rows/side-rows.ts'
 import { allSql } from '../../../store/search/tests/grant-tests.ts'
 import type { PlannedJob } from '../rows/jobs.ts'
 import { type ChangedRow, changedRows, type Selection } from '../rows/select.ts'
+import { compartmentsSql, isOwnSql, rowTestsSql, typeAtPlace } from './members.ts'
 import { provenanceChoice, targetsOf } from './provenance.ts'
-import { compartmentsSql, isOwnSql, rowTestsSql, typeAtPlace } from './sql.ts'
 
 const PROVENANCE = typeNumber('Provenance')
 /** Patients of whose compartments the Provenance is looked for by a statement, and targets by a look at the index. */

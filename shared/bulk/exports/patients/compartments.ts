@@ -11,13 +11,21 @@ import { keysLiteral } from '../../../store/index/keys.ts'
 import { isLegalId, normalId, type Store } from '../../../store/rows/context.ts'
 import { idOf } from '../../../store/rows/rows.ts'
 import { binder } from '../../../store/rows/side-rows.ts'
-import { readRowsAsOf } from '../rows/as-of.ts'
 import type { PlannedJob } from '../rows/jobs.ts'
+import { readRowsAsOf } from '../rows/scope.ts'
 import { type Selection, selectionOf } from '../rows/select.ts'
 import { addChangedRows, addProvenance } from './changes.ts'
-import { GONE, leftOut, membersOf } from './members.ts'
+import {
+  compartmentsSql,
+  GONE,
+  isOwnSql,
+  leftOut,
+  membersOf,
+  PATIENT,
+  rowTestsSql,
+  typeAtPlace,
+} from './members.ts'
 import { targetTypes } from './provenance.ts'
-import { compartmentsSql, isOwnSql, PATIENT, rowTestsSql, typeAtPlace } from './sql.ts'
 
 /** Patients that are listed by a statement. */
 const AT_ONCE = 200

@@ -2,14 +2,14 @@
 import type { Principal } from '../../../access/principal.ts'
 import { typeName } from '../../../fhir/definitions.ts'
 import type { CopySession } from '../../../platform/postgres/copy.ts'
-import { bufferOf, type Slice, sliceOf } from '../../../platform/storage/slice.ts'
+import { bufferOf, type Slice, sliceOf } from '../../../platform/storage/storage.ts'
 import type { Store } from '../../../store/rows/context.ts'
 import { literal } from '../rows/filters.ts'
 import type { PlannedJob } from '../rows/jobs.ts'
 import { bytesOf, type Part } from '../rows/part.ts'
 import { needsMeta, type Show, showOf } from '../rows/redact.ts'
 import { rangeSql, type Selection, selectionOf } from '../rows/select.ts'
-import { typeAtPlace } from './sql.ts'
+import { typeAtPlace } from './members.ts'
 
 /** Takes a line with its place in the part, and with what the lines of its patient begin with. */
 export type CompartmentSink = (

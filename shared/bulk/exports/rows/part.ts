@@ -1,5 +1,5 @@
 /** A part of an export, which one worker writes. */
-import type { Slice } from '../../../platform/storage/slice.ts'
+import type { Slice } from '../../../platform/storage/storage.ts'
 
 export interface Part {
   readonly n: number

@@ -1,8 +1,7 @@
 /** The lines of a part of an export, in the order of their row ids. */
-
 import type { Principal } from '../../../access/principal.ts'
 import type { CopySession, RowSink } from '../../../platform/postgres/copy.ts'
-import { bufferOf, type Slice, sliceOf } from '../../../platform/storage/slice.ts'
+import { bufferOf, type Slice, sliceOf } from '../../../platform/storage/storage.ts'
 import type { Store } from '../../../store/rows/context.ts'
 import { provenanceChoice, provenanceJudge, provenanceLines } from '../patients/provenance.ts'
 import type { PlannedJob } from './jobs.ts'
