@@ -46,6 +46,20 @@ const PACKAGES: ReadonlyMap<string, RegExp> = new Map([
   ['bullmq', /^(shared\/platform\/queue\/|worker\/main\.ts$)/],
 ])
 
+/** The files outside of the store that hold SQL: the tables of a feature are its own. */
+const SQL_FILES = [
+  /^shared\/(store|identity|platform\/postgres)\//,
+  /^shared\/open-services\.ts$/,
+  /^shared\/platform\/mail\/mails\.ts$/,
+  /^shared\/binary\/downloads\.ts$/,
+  /^shared\/terminology\/store-concepts\.ts$/,
+  /^shared\/bots\/(pending-runs|run-records|schedules|write-rules)\.ts$/,
+  /^shared\/jobs\/upkeep\/\w+\.ts$/,
+  /^shared\/subscriptions\/(deliveries|delivery-take|events|outbox|state|unreported-successes|write-rule|store-[\w-]+)\.ts$/,
+  /^shared\/bulk\/(exports\/(patients|rows)\/[\w-]+|imports\/(imports|parts))\.ts$/,
+]
+const SQL = /[`'"](with \w+ as|select|insert into|update \w+ set|delete from) /
+
 interface Import {
   readonly from: string
   readonly to: string
@@ -106,6 +120,15 @@ t.test('no imports go in a circle, types included', (t) => {
 t.test('a package is imported in its own place alone', (t) => {
   const wrong = named.filter(({ from, to }) => PACKAGES.get(to)?.test(from) === false)
   t.same(wrong.map(line), [])
+  t.end()
+})
+
+t.test('SQL stands in the store and in the files of features that are named', (t) => {
+  const holders = files.filter((path) => SQL.test(texts.get(path) ?? ''))
+  t.same(
+    holders.filter((path) => !SQL_FILES.some((allowed) => allowed.test(path))),
+    [],
+  )
   t.end()
 })
 

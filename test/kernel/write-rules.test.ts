@@ -21,6 +21,7 @@ const OF_SOME_TYPES: ReadonlyMap<string, string> = new Map([
   ['write/accounts.ts', 'the patients that hold accounts'],
   ['write/full-text.ts', 'types whose content nobody may search'],
   ['write/deletions.ts', 'the profiles of memberships'],
+  ['write/project-parts.ts', 'what all of a Project depends on'],
   ['write/stored-contents.ts', 'the content of Binaries'],
 ])
 /** Each row belongs to a Project, whose row id the store looks up. */

@@ -1,0 +1,80 @@
+/** The parts of the writing statements for what all of a Project depends on: its number and its index. */
+import { typeNumber } from '../../fhir/definitions.ts'
+import { SEARCH_PARAMETER } from '../index/custom-parameters.ts'
+import type { VersionDraft, WritePart, WriteRule } from '../rows/context.ts'
+import { ownParametersJob } from '../rows/upkeep-jobs.ts'
+import { wantsFullText } from './full-text.ts'
+
+const PROJECT = 'Project'
+
+/** A Project is filed under its own id. */
+export const projectRule: WriteRule = { type: PROJECT, isProject: true }
+
+/** The number of a new Project, and whether it searches words. */
+interface Tenant {
+  /** Row id. */
+  readonly id: string
+  /** The version that has switched on the search of words. */
+  readonly fullText: number | null
+}
+
+export const tenantPart: WritePart<Tenant> = {
+  types: new Set([PROJECT]),
+  rowOf(draft) {
+    const { store, resource, place } = draft
+    if (place.ver > 1 && !isSwitched(draft)) return undefined
+    const fullText = wantsFullText(resource) ? place.ver : null
+    return { id: store.keys.rowId(PROJECT, place.id), fullText }
+  },
+  sql(rows, bind) {
+    const ids = bind(
+      rows.map(({ item }) => item.id),
+      'uuid[]',
+    )
+    const versions = bind(
+      rows.map(({ item }) => item.fullText),
+      'int[]',
+    )
+    const insert = `t as (insert into tenant as t (fhir_id, full_text)
+      select * from unnest(${ids}, ${versions})
+      on conflict (fhir_id) do update set full_text = excluded.full_text
+      returning t.project, t.fhir_id)`
+    return { name: 'tenants', sql: [insert] }
+  },
+}
+
+/** True when a Project begins or ends to search words. */
+function isSwitched({ resource, stored }: VersionDraft): boolean {
+  return wantsFullText(resource) !== wantsFullText(stored)
+}
+
+/** The number of a Project, or the row id of one that is switched, whose number only the statement knows. */
+type Reindexed = { readonly project: number } | { readonly switched: string }
+
+/** Behind `tenantPart`, whose rows it reads. */
+export const reindexPart: WritePart<Reindexed> = {
+  types: new Set([SEARCH_PARAMETER, PROJECT]),
+  rowOf(draft) {
+    const { store, resource, place } = draft
+    if (resource.resourceType === SEARCH_PARAMETER) return { project: place.project }
+    return isSwitched(draft) ? { switched: store.keys.rowId(PROJECT, place.id) } : undefined
+  },
+  sql(rows, bind) {
+    const numbers = rows.flatMap(({ item }) => ('project' in item ? [item.project] : []))
+    const switched = rows.flatMap(({ item }) => ('switched' in item ? [item.switched] : []))
+    const named = bind(`{${[...new Set(numbers)].join(',')}}`, 'int[]')
+    if (switched.length === 0)
+      return { name: 'reindex', sql: [`p as (${ownParametersJob(named)})`] }
+    const projects = `array(select unnest(${named}) union
+      select project from t where fhir_id = any(${bind(switched, 'uuid[]')}))`
+    return { name: 'switch', sql: [`p as (${ownParametersJob(projects)})`] }
+  },
+  removal: {
+    type: SEARCH_PARAMETER,
+    name: 'reindex',
+    sql: [
+      `p as (${ownParametersJob(`array(select distinct project from now
+        where type = ${typeNumber(SEARCH_PARAMETER)})`)})`,
+    ],
+  },
+}
