@@ -4,179 +4,117 @@
  */
 import { randomUUID } from 'node:crypto'
 import pg from 'pg'
-import { type Principal, systemPrincipal } from '../../shared/access/principal.ts'
-import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import type { Figure } from '../bench.ts'
 import { type Load, measure, median } from './load.ts'
-import { syntheaResources } from './samples.ts'
-import { openStage, type Stage } from './stage.ts'
+import { any, syntheaResources } from './samples.ts'
+import { onStage, type Stage } from './stage.ts'
 
 const ROUNDS = 5
 const FILL_SECONDS = 3
 /** V8 needs some thousand calls before the code is what it stays. */
 const WARM_UP = { callers: 16, seconds: 2 }
+const AREAS = [
+  { name: 'create', callers: 1, required: '0.65' },
+  { name: 'create', callers: 16, required: '0.6' },
+  { name: 'create', callers: 64, required: '0.9' },
+  { name: 'read', callers: 1, required: '0.7' },
+  { name: 'read', callers: 16, required: '0.7' },
+  { name: 'update', callers: 1, required: '0.6' },
+  { name: 'update', callers: 16, required: '0.6' },
+] as const
 
-export async function crud(seconds: number): Promise<readonly Figure[]> {
-  const stage = await openStage()
-  try {
-    const bench = await prepare(stage)
-    const figures: Figure[] = []
-    for (const [callers, required] of [
-      [1, '0.65'],
-      [16, '0.6'],
-      [64, '0.9'],
-    ] as const) {
-      figures.push(
-        await compare(`create, ${callers} callers`, required, callers, seconds, {
-          ours: bench.create,
-          limit: bench.rawInsert,
-        }),
-      )
+type Call = () => Promise<boolean>
+type Calls = Readonly<Record<'create' | 'read' | 'update', { ours: Call; limit: Call }>>
+
+export function crud(seconds: number): Promise<readonly Figure[]> {
+  return onStage(async (stage) => {
+    const pool = new pg.Pool({ connectionString: stage.config.databaseUrl, max: 64 })
+    try {
+      const calls = await prepare(stage, pool)
+      const figures: Figure[] = []
+      for (const { name, callers, required } of AREAS) {
+        const figure = await compare(callers, seconds, calls[name])
+        figures.push({ what: `${name}, ${callers} callers`, ...figure, required })
+      }
+      return figures
+    } finally {
+      await pool.end()
     }
-    for (const callers of [1, 16]) {
-      figures.push(
-        await compare(`read, ${callers} callers`, '0.7', callers, seconds, {
-          ours: bench.read,
-          limit: bench.rawRead,
-        }),
-      )
-      figures.push(
-        await compare(`update, ${callers} callers`, '0.6', callers, seconds, {
-          ours: bench.update,
-          limit: bench.rawUpdate,
-        }),
-      )
-      figures.push(
-        await compare(`read, then update, ${callers} callers`, '0.6', callers, seconds, {
-          ours: bench.change,
-          limit: bench.rawChange,
-        }),
-      )
-    }
-    await bench.close()
-    return figures
-  } finally {
-    await stage.close()
-  }
+  })
 }
-
-type Call = (caller: number) => Promise<boolean>
 
 /** Alternating rounds; the median of the rounds' ratios is the one that counts. */
 async function compare(
-  what: string,
-  required: string,
   callers: number,
   seconds: number,
-  calls: { ours: Call; limit: Call },
-): Promise<Figure> {
+  calls: Calls['create'],
+): Promise<Pick<Figure, 'ours' | 'limit' | 'ratio'>> {
   await measure(WARM_UP.callers, WARM_UP.seconds, calls.limit)
   await measure(WARM_UP.callers, WARM_UP.seconds, calls.ours)
   const rounds: { ours: Load; limit: Load }[] = []
   for (let round = 0; round < ROUNDS; round++) {
     const limit = await measure(callers, seconds, calls.limit)
-    const ours = await measure(callers, seconds, calls.ours)
-    if (ours.failed + limit.failed > 0) throw new Error(`${what}: calls failed`)
-    rounds.push({ ours, limit })
+    rounds.push({ limit, ours: await measure(callers, seconds, calls.ours) })
   }
-  const rate = (side: 'ours' | 'limit') =>
-    `${Math.round(median(rounds.map((round) => round[side].perSecond)))}/s, p99 ${median(
-      rounds.map((round) => round[side].p99Ms),
-    ).toFixed(1)} ms`
+  const middle = (side: 'ours' | 'limit', key: keyof Load) =>
+    median(rounds.map((round) => round[side][key]))
+  const show = (side: 'ours' | 'limit') =>
+    `${Math.round(middle(side, 'perSecond'))}/s, p99 ${middle(side, 'p99Ms').toFixed(1)} ms`
   const ratio = median(rounds.map(({ ours, limit }) => ours.perSecond / limit.perSecond))
-  return { what, ours: rate('ours'), limit: rate('limit'), ratio: ratio.toFixed(2), required }
+  return { ours: show('ours'), limit: show('limit'), ratio: ratio.toFixed(2) }
 }
 
-async function prepare({ services, config }: Stage) {
-  const { repository } = services
-  const principal = await benchPrincipal(services)
+async function prepare(stage: Stage, pool: pg.Pool): Promise<Calls> {
+  const { repository } = stage.services
+  const { principal } = await stage.openProject()
   const all = await syntheaResources()
   const resources = all.filter(({ resourceType }) => resourceType === 'Observation')
   const texts = resources.map((resource) => JSON.stringify(resource))
-  const pool = new pg.Pool({ connectionString: config.databaseUrl, max: 64 })
   await pool.query('create table bench_raw (id uuid primary key, content text not null)')
-  const any = <T>(list: readonly T[]): T => {
-    const item = list[Math.floor(Math.random() * list.length)]
-    if (item === undefined) throw new Error('There is nothing to choose from')
-    return item
-  }
-
+  const statement = async (name: string, text: string, values: readonly string[]) =>
+    (await pool.query({ name, text, values: [...values] })).rowCount === 1
   const stored: { readonly id: string; readonly resource: Resource }[] = []
   const raw: string[] = []
-  const create: Call = async () => {
-    const resource = any(resources)
-    const { id } = await repository.create(principal, resource)
-    stored.push({ id, resource })
-    return true
-  }
-  const rawInsert: Call = async () => {
-    const id = randomUUID()
-    await pool.query({
-      name: 'bench_insert',
-      text: 'insert into bench_raw values ($1, $2)',
-      values: [id, any(texts)],
-    })
-    raw.push(id)
-    return true
-  }
-  const readOf = async (id: string) => {
-    const version = await repository.read(principal, 'Observation', id)
-    return version.content !== undefined
-  }
-  const rawReadOf = async (id: string) => {
-    const { rows } = await pool.query({
-      name: 'bench_read',
-      text: 'select content from bench_raw where id = $1',
-      values: [id],
-    })
-    return rows.length === 1
-  }
-  const read: Call = () => readOf(any(stored).id)
-  const rawRead: Call = () => rawReadOf(any(raw))
   let turn = 0
-  /** Both sides begin with rows and with statistics of them, as any server in use has. */
-  async function fill(): Promise<void> {
-    await measure(64, FILL_SECONDS, create)
-    await measure(16, FILL_SECONDS, rawInsert)
-    await pool.query('analyze')
+  const calls: Calls = {
+    create: {
+      async ours() {
+        const resource = any(resources)
+        const { id } = await repository.create(principal, resource)
+        return stored.push({ id, resource }) > 0
+      },
+      async limit() {
+        const id = randomUUID()
+        const text = 'insert into bench_raw values ($1, $2)'
+        return (await statement('bench_insert', text, [id, any(texts)])) && raw.push(id) > 0
+      },
+    },
+    read: {
+      async ours() {
+        const version = await repository.read(principal, 'Observation', any(stored).id)
+        return version.content !== undefined
+      },
+      limit: () =>
+        statement('bench_read', 'select content from bench_raw where id = $1', [any(raw)]),
+    },
+    update: {
+      /** One element changes, as in most updates of a hospital's day. */
+      async ours() {
+        const { id, resource } = any(stored)
+        const next = { ...resource, id, language: `x-${turn++}` }
+        return (await repository.update(principal, next)).outcome === 'updated'
+      },
+      limit: () =>
+        statement('bench_update', 'update bench_raw set content = $2 where id = $1', [
+          any(raw),
+          any(texts),
+        ]),
+    },
   }
-  /** One element changes, as in most updates of a hospital's day. */
-  const updateOf = async ({ id, resource }: (typeof stored)[number]) => {
-    const next = { ...resource, id, language: `x-${turn++}` }
-    return (await repository.update(principal, next)).outcome === 'updated'
-  }
-  const rawUpdateOf = async (id: string) => {
-    const { rowCount } = await pool.query({
-      name: 'bench_update',
-      text: 'update bench_raw set content = $2 where id = $1',
-      values: [id, any(texts)],
-    })
-    return rowCount === 1
-  }
-  const update: Call = () => updateOf(any(stored))
-  const rawUpdate: Call = () => rawUpdateOf(any(raw))
-  /** As a client that changes what it has just looked at. */
-  const change: Call = async () => {
-    const row = any(stored)
-    return (await readOf(row.id)) && (await updateOf(row))
-  }
-  const rawChange: Call = async () => {
-    const id = any(raw)
-    return (await rawReadOf(id)) && (await rawUpdateOf(id))
-  }
-  await fill()
-  const close = () => pool.end()
-  return { create, rawInsert, read, rawRead, update, rawUpdate, change, rawChange, close }
-}
-
-export async function benchPrincipal(services: Stage['services']): Promise<Principal> {
-  const { id } = await services.repository.create(systemPrincipal(SYSTEM_PROJECT), {
-    resourceType: 'Project',
-    name: 'Bench',
-    strictMode: true,
-  })
-  const project = await services.principals.project(id)
-  if (!project) throw new Error('The bench project was not made')
-  return { ...systemPrincipal(project), isSuperAdmin: false }
+  // Both sides begin with rows and with statistics of them, as any server in use has.
+  await measure(64, FILL_SECONDS, calls.create.ours)
+  await measure(16, FILL_SECONDS, calls.create.limit)
+  await pool.query('analyze')
+  return calls
 }

@@ -1,160 +1,192 @@
 /**
  * A system export to disk, plain and packed, beside `COPY … TO STDOUT` of the same rows, round about; the
- * worker's largest memory with a tenth of the rows and with all; reads of another Project and runs of its bot
- * alone and while an export runs; and a Group of a tenth of the patients beside all of them.
+ * worker's largest memory; reads of another Project alone and while an export runs; and a Group of a tenth of
+ * the patients beside all of them.
  */
+import { randomUUIDv7 } from 'node:crypto'
 import { readFileSync } from 'node:fs'
+import { setTimeout as delay } from 'node:timers/promises'
+import type { Resource } from '../../shared/fhir/resource.ts'
 import { openCopySessions } from '../../shared/platform/postgres/copy.ts'
-import { settleIndexRevision } from '../../shared/store/migrate.ts'
 import type { Figure } from '../bench.ts'
-import { freePort } from '../service.ts'
-import { startWeb, startWorker, stopChild, untilReady } from './children.ts'
-import { exported, MIB, type Run } from './export-job.ts'
-import { neighbour } from './export-neighbour.ts'
-import { fillProject, patientsOf } from './export-rows.ts'
-import { median } from './load.ts'
-import { openProject } from './project.ts'
-import { openStage, type Stage } from './stage.ts'
+import { alternate, measure, median, openWire, ratioOf } from './load.ts'
+import { createAll, load, syntheaResources } from './samples.ts'
+import { onStage, type Stage, stop } from './stage.ts'
 
 const ROUNDS = 3
+const MIB = 1024 * 1024
+const PATIENTS = 1000
 const GROUP_SHARE = 10
-/** Nothing is packed by 0. */
-const DEFAULT_LEVEL = 1
-const LEVELS = [0, DEFAULT_LEVEL]
+const READERS = 4
+/** More frequent polls are answered 429. */
+const POLL_MS = 100
 
-export async function exports(seconds: number, resources: number): Promise<readonly Figure[]> {
-  const port = await freePort()
-  const baseUrl = `http://127.0.0.1:${port}/`
-  const stage = await openStage({ PORT: String(port), BASE_URL: baseUrl })
-  const web = startWeb(stage.env)
-  try {
-    await untilReady(baseUrl, false)
-    // The first worker would go through all rows that are there, to index them anew.
-    await settleIndexRevision(stage.services.database)
-    const [small, large] = [await openProject(stage, baseUrl), await openProject(stage, baseUrl)]
-    await fillProject(stage, small.projectId, Math.ceil(resources / 10))
-    await fillProject(stage, large.projectId, resources)
+type Project = Awaited<ReturnType<Stage['openProject']>>
+
+interface Run {
+  readonly rows: number
+  readonly bytes: number
+  readonly seconds: number
+}
+
+export function exports(seconds: number, resources: number): Promise<readonly Figure[]> {
+  return onStage(async (stage) => {
+    const project = await stage.openProject()
+    await load(stage.services, project.principal, resources)
     const figures: Figure[] = []
-    for (const level of LEVELS) {
-      const fewer = await withWorker(stage, baseUrl, level, async (pid) => {
-        const { rows } = await exported(stage, baseUrl, small.token, '$export')
-        return { rows, mib: peakMib(pid) }
-      })
-      figures.push(
-        ...(await withWorker(stage, baseUrl, level, (pid) =>
-          beside(stage, baseUrl, large, level, fewer, pid),
-        )),
-      )
+    for (const level of [0, 1]) {
+      // A worker that has done nothing before, so that its largest memory is this export's.
+      const worker = await stage.start('worker', { EXPORT_COMPRESSION_LEVEL: String(level) })
+      figures.push(await beside(stage, project, level), memory(worker.pid, level))
+      if (level === 1) {
+        figures.push(await readers(stage, project, seconds), await group(stage, resources))
+      }
+      await stop(worker)
     }
-    const others = await withWorker(stage, baseUrl, DEFAULT_LEVEL, async () => [
-      await neighbour(stage, baseUrl, large.token, seconds),
-      await group(stage, baseUrl, resources),
-    ])
-    return [...figures, ...others]
-  } finally {
-    await stopChild(web)
-    await stage.close()
-  }
+    return figures
+  })
 }
 
-/** A worker that has done nothing before. */
-async function withWorker<T>(
-  { env }: Stage,
-  baseUrl: string,
-  level: number,
-  work: (pid: number | undefined) => Promise<T>,
-): Promise<T> {
-  const worker = startWorker({ ...env, EXPORT_COMPRESSION_LEVEL: String(level) })
-  try {
-    await untilReady(baseUrl, true)
-    return await work(worker.pid)
-  } finally {
-    await stopChild(worker)
-  }
-}
-
-/** Exports of all beside `COPY`, round about, and what they took of memory. */
-async function beside(
-  stage: Stage,
-  baseUrl: string,
-  { token, projectId }: { readonly token: string; readonly projectId: string },
-  level: number,
-  fewer: { readonly rows: number; readonly mib: number },
-  pid: number | undefined,
-): Promise<readonly Figure[]> {
-  const rounds: { ours: number; limit: number }[] = []
+async function beside(stage: Stage, { token, principal }: Project, level: number): Promise<Figure> {
   let rows = 0
-  for (let round = 0; round <= ROUNDS; round++) {
-    const limit = await copied(stage, projectId)
-    const ours = await exported(stage, baseUrl, token, '$export')
-    rows = ours.rows
-    if (round > 0) rounds.push({ ours: ours.mibPerSecond, limit: limit.mibPerSecond })
+  const { ours, limit } = await alternate(ROUNDS, {
+    limit: () => copied(stage, principal.project.number),
+    ours: async () => {
+      const run = await exported(stage, token, '$export')
+      rows = run.rows
+      return run.bytes / MIB / run.seconds
+    },
+  })
+  return {
+    what: `system export of ${rows} to disk, level ${level}`,
+    ours: `${median(ours).toFixed(0)} MiB/s of plain text`,
+    limit: `${median(limit).toFixed(0)} MiB/s`,
+    ratio: ratioOf(ours, limit),
+    required: level === 0 ? '>= 0.7' : '',
   }
-  const of = (name: 'ours' | 'limit') => median(rounds.map((round) => round[name])).toFixed(0)
-  const mib = peakMib(pid)
-  return [
-    {
-      what: `system export of ${rows} to disk, level ${level}`,
-      ours: `${of('ours')} MiB/s of plain text`,
-      limit: `${of('limit')} MiB/s`,
-      ratio: median(rounds.map(({ ours, limit }) => ours / limit)).toFixed(2),
-      required: level === 0 ? '>= 0.7' : '',
-    },
-    {
-      what: `worker's peak memory, ${rows} rows beside ${fewer.rows}, level ${level}`,
-      ours: `${mib} MiB`,
-      limit: `${fewer.mib} MiB`,
-      ratio: (mib / fewer.mib).toFixed(2),
-      required: '<= 250 MiB',
-    },
-  ]
 }
 
-/** The same texts, counted and forgotten. */
-async function copied({ services }: Stage, projectId: string): Promise<Run> {
-  const project = await services.principals.project(projectId)
+/** MiB a second of the same texts, counted and forgotten. */
+async function copied({ services }: Stage, project: number): Promise<number> {
   const sessions = openCopySessions(services.database)
   const session = await sessions.open(new AbortController().signal)
   let bytes = 0
-  let rows = 0
   const began = performance.now()
   await session.copy(
-    `select content from version where project = ${project?.number} and content is not null`,
+    `select content from version where project = ${project} and content is not null`,
     ([content]) => {
       if (content) bytes += content.end - content.start + 1
-      rows += 1
       return undefined
     },
   )
   const seconds = (performance.now() - began) / 1000
   await session.close()
   await sessions.close()
-  return { rows, bytes, seconds, mibPerSecond: bytes / MIB / seconds }
+  return bytes / MIB / seconds
 }
 
 /** Largest resident memory of a process since it began. */
-function peakMib(pid: number | undefined): number {
+function memory(pid: number | undefined, level: number): Figure {
   const text = readFileSync(`/proc/${pid}/status`, 'utf8')
-  return Math.round(Number(/VmHWM:\s*(\d+)/.exec(text)?.[1]) / 1024)
+  const mib = Math.round(Number(/VmHWM:\s*(\d+)/.exec(text)?.[1]) / 1024)
+  const what = `worker's peak memory, level ${level}`
+  return { what, ours: `${mib} MiB`, limit: '', ratio: '', required: '<= 250 MiB' }
 }
 
-/** Time beside that which the share of bytes would suggest. */
-async function group(stage: Stage, baseUrl: string, resources: number): Promise<Figure> {
-  const { token, projectId } = await openProject(stage, baseUrl)
-  const patients = await patientsOf(stage, projectId, GROUP_SHARE, resources)
-  const rounds: number[] = []
-  let last: { all: Run; some: Run } | undefined
-  for (let round = 0; round <= ROUNDS; round++) {
-    const all = await exported(stage, baseUrl, token, 'Patient/$export')
-    const some = await exported(stage, baseUrl, token, `Group/${patients.group}/$export`)
-    last = { all, some }
-    if (round > 0) rounds.push(some.seconds / ((all.seconds * some.bytes) / all.bytes))
+/** Reads of another Project, alone and while an export runs. */
+async function readers(stage: Stage, { token }: Project, seconds: number): Promise<Figure> {
+  const other = await stage.openProject()
+  const { id } = await stage.services.repository.create(other.principal, {
+    resourceType: 'Patient',
+  })
+  const wire = await openWire(stage.baseUrl, READERS, other.token, 'application/fhir+json')
+  const rate = async () => {
+    const read = async (caller: number) =>
+      (await wire.send(caller, 'GET', `/fhir/R4/Patient/${id}`)) === 200
+    return (await measure(READERS, seconds, read)).perSecond
   }
+  const { ours, limit } = await alternate(ROUNDS, {
+    limit: rate,
+    ours: async () => {
+      const running = exported(stage, token, '$export')
+      const found = await rate()
+      await running
+      return found
+    },
+  })
+  wire.close()
+  const show = (rates: readonly number[]) => `${Math.round(median(rates))}/s`
+  const what = 'reads of others beside an export'
+  const ratio = ratioOf(ours, limit)
+  return { what, ours: show(ours), limit: show(limit), ratio, required: '>= 0.7' }
+}
+
+/** The time of a Group beside that which its share of the bytes would suggest. */
+async function group(stage: Stage, resources: number): Promise<Figure> {
+  const project = await stage.openProject()
+  const id = await fillPatients(stage, project, Math.max(9, Math.floor(resources / PATIENTS)))
+  const runs: { all: Run; some: Run }[] = []
+  for (let round = 0; round <= ROUNDS; round++) {
+    const all = await exported(stage, project.token, 'Patient/$export')
+    runs.push({ all, some: await exported(stage, project.token, `Group/${id}/$export`) })
+  }
+  const shares = runs.slice(1).map(({ all, some }) => {
+    return some.seconds / ((all.seconds * some.bytes) / all.bytes)
+  })
+  const show = (run: Run | undefined) => `${run?.seconds.toFixed(2)} s, ${run?.rows} rows`
   return {
-    what: `group export of ${patients.members} of ${patients.count} patients`,
-    ours: `${last?.some.seconds.toFixed(2)} s, ${last?.some.rows} rows`,
-    limit: `${last?.all.seconds.toFixed(2)} s, ${last?.all.rows} rows of all`,
-    ratio: `${median(rounds).toFixed(2)} of its share`,
+    what: `group export of a tenth of ${PATIENTS} patients`,
+    ours: show(runs.at(-1)?.some),
+    limit: `${show(runs.at(-1)?.all)} of all`,
+    ratio: `${median(shares).toFixed(2)} of its share`,
     required: '<= 1.5',
   }
+}
+
+/** Patients with so many resources each, and a Group of a share of them. */
+async function fillPatients({ services }: Stage, { principal }: Project, each: number) {
+  const samples = await syntheaResources()
+  const [patient, observation] = ['Patient', 'Observation'].map((type) =>
+    samples.find(({ resourceType }) => resourceType === type),
+  )
+  if (!patient || !observation) throw new Error('There are no samples')
+  const { encounter: _encounter, performer: _performer, ...rest } = observation
+  const patients = Array.from({ length: PATIENTS }, () => ({ ...patient, id: randomUUIDv7() }))
+  const of = ({ id }: Resource) =>
+    Array.from({ length: each - 1 }, () => ({
+      ...(rest as Resource),
+      id: randomUUIDv7(),
+      subject: { reference: `Patient/${id}` },
+    }))
+  const member = patients
+    .filter((_, place) => place % GROUP_SHARE === 0)
+    .map(({ id }) => ({ entity: { reference: `Patient/${id}` } }))
+  const group = { resourceType: 'Group', id: randomUUIDv7(), type: 'person', actual: true, member }
+  await createAll(services, principal, [...patients, ...patients.flatMap(of), group])
+  return group.id
+}
+
+/** From the kick-off until it was complete, as its row says: who polls learns of it later. */
+async function exported(stage: Stage, token: string, path: string): Promise<Run> {
+  const ask = (url: string) =>
+    fetch(new URL(url, `${stage.baseUrl}fhir/R4/`), {
+      headers: { Authorization: `Bearer ${token}` },
+    })
+  const status = (await ask(path)).headers.get('content-location') ?? ''
+  let answer = await ask(status)
+  for (; answer.status !== 200; answer = await ask(status)) {
+    if (answer.status !== 202 && answer.status !== 429) {
+      throw new Error(`The export answered ${answer.status}`)
+    }
+    await delay(POLL_MS)
+  }
+  const { output } = (await answer.json()) as { output: readonly { readonly count: number }[] }
+  const [job] = await stage.services.database.query<{ seconds: number; bytes: number }>({
+    text: `select extract(epoch from finished - requested)::float8 as seconds,
+        (select sum(bytes)::float8 from export_file where job = id and kind = 'output') as bytes
+      from export_job where id = $1`,
+    values: [status.slice(status.lastIndexOf('/') + 1)],
+  })
+  if (job === undefined) throw new Error('The export is not there any more')
+  return { rows: output.reduce((sum, { count }) => sum + count, 0), ...job }
 }

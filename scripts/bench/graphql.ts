@@ -1,7 +1,4 @@
-/**
- * GraphQL over HTTP with 8 callers: one read, counts, and patients with their encounters, observations and
- * subjects; and what a process needs before its first answer.
- */
+/** GraphQL over HTTP with 8 callers, and what a process and a schema need before the first answer. */
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import { getIntrospectionQuery } from 'graphql'
@@ -10,83 +7,61 @@ import { scan } from '../../shared/graphql/document/literals.ts'
 import { schemaFor } from '../../shared/graphql/schema/schema.ts'
 import type { Figure } from '../bench.ts'
 import { freePort } from '../service.ts'
-import { startWeb, stopChild, untilReady } from './children.ts'
-import { type Load, measure, openWire } from './load.ts'
-import { type LoadedStage, onLoadedStage } from './loaded.ts'
-import type { Loaded } from './search-load.ts'
+import { measure, openWire } from './load.ts'
+import { any, load } from './samples.ts'
+import { onStage, type Stage } from './stage.ts'
 
 const CALLERS = 8
 const NESTED = `{ PatientList(_count: 20) { id EncounterList(_reference: patient) { id
   ObservationList(_reference: encounter) { id code { text } subject { resource { __typename } } } } } }`
 const COUNTS = '{ PatientConnection { count } ObservationConnection { count } }'
-const AUDIENCE = { isSuperAdmin: false, instance: undefined }
+const NOTHING = { limit: '', ratio: '', required: '' }
 
-export async function graphql(seconds: number, resources: number): Promise<readonly Figure[]> {
-  return onLoadedStage(resources, async (ready) => {
-    const { baseUrl, token, loaded } = ready
-    const wire = await openWire(baseUrl, CALLERS, token, 'application/json')
-    const load = (query: () => string) =>
-      measure(CALLERS, seconds, async (caller) => {
+export function graphql(seconds: number, resources: number): Promise<readonly Figure[]> {
+  return onStage(async (stage) => {
+    const { token, principal } = await stage.openProject()
+    const patients = (await load(stage.services, principal, resources)).get('Patient') ?? []
+    const readOne = () =>
+      `{ Patient(id: "${any(patients).id}") { id name { family given } birthDate } }`
+    const wire = await openWire(stage.baseUrl, CALLERS, token, 'application/json')
+    const rate = async (what: string, query: () => string): Promise<Figure> => {
+      const { p50Ms, perSecond } = await measure(CALLERS, seconds, async (caller) => {
         const body = JSON.stringify({ query: query() })
-        return (await wire.send(caller, 'POST', '/fhir/R4/$graphql', body)).status === 200
+        return (await wire.send(caller, 'POST', '/fhir/R4/$graphql', body)) === 200
       })
-    const read = await load(() => readOne(loaded))
-    const counted = await load(() => COUNTS)
-    const nested = await load(() => NESTED)
-    wire.close()
-    return [
-      figure('one Patient by id', read),
-      figure('counts of two types', counted),
-      figure('20 patients, four levels', nested),
-      ...(await first(ready)),
-      await memory(),
+      return { ...NOTHING, what, ours: `p50 ${p50Ms.toFixed(1)} ms, ${perSecond.toFixed(1)}/s` }
+    }
+    const rates = [
+      await rate('one Patient by id', readOne),
+      await rate('counts of two types', () => COUNTS),
+      await rate('20 patients, four levels', () => NESTED),
     ]
+    wire.close()
+    return [...rates, ...(await first(stage, token, readOne())), await memory()]
   })
 }
 
-function readOne({ samples }: Loaded): string {
-  const patients = samples.get('Patient') ?? []
-  const { id } = patients[Math.floor(Math.random() * patients.length)] ?? {}
-  return `{ Patient(id: "${id}") { id name { family given } birthDate } }`
-}
-
 /** Measures a new process at its first query, and with the whole schema. */
-async function first({ stage, token, loaded }: LoadedStage): Promise<Figure[]> {
+async function first(stage: Stage, token: string, query: string): Promise<Figure[]> {
   const port = await freePort()
-  const baseUrl = `http://127.0.0.1:${port}/`
   // Its tokens are for the address of the other one.
-  const web = startWeb({ ...stage.env, PORT: String(port) })
-  try {
-    await untilReady(baseUrl, false)
-    const ask = (query: string) =>
-      timed(async () => {
-        const response = await fetch(`${baseUrl}fhir/R4/$graphql`, {
-          method: 'POST',
-          headers: { Authorization: `Bearer ${token}`, 'Content-Type': 'application/json' },
-          body: JSON.stringify({ query }),
-        })
-        if (!response.ok) throw new Error(`The query was answered ${response.status}`)
-        await response.arrayBuffer()
-      })
-    const query = await ask(readOne(loaded))
-    const schema = await ask(getIntrospectionQuery())
-    const again = await ask(getIntrospectionQuery())
-    return [
-      { ...NOTHING, what: 'the first query', ours: milliseconds(query), required: '<= 300 ms' },
-      {
-        ...NOTHING,
-        what: 'introspection',
-        ours: milliseconds(schema),
-        limit: `${milliseconds(again)} the second time`,
-        required: '<= 2000 ms',
-      },
-    ]
-  } finally {
-    await stopChild(web)
+  await stage.start('web', { PORT: String(port) })
+  const ask = async (what: string, text: string, required: string): Promise<Figure> => {
+    const began = performance.now()
+    const response = await fetch(`http://127.0.0.1:${port}/fhir/R4/$graphql`, {
+      method: 'POST',
+      headers: { Authorization: `Bearer ${token}`, 'Content-Type': 'application/json' },
+      body: JSON.stringify({ query: text }),
+    })
+    if (!response.ok) throw new Error(`The query was answered ${response.status}`)
+    await response.arrayBuffer()
+    return { ...NOTHING, what, ours: `${Math.round(performance.now() - began)} ms`, required }
   }
+  return [
+    await ask('the first query', query, '<= 300 ms'),
+    await ask('introspection', getIntrospectionQuery(), '<= 2000 ms'),
+  ]
 }
-
-const NOTHING = { what: '', ours: '', limit: '', ratio: '', required: '' }
 
 /** The memory of this process after the nested query, with all fields of all types that it may reach. */
 async function memory(): Promise<Figure> {
@@ -97,34 +72,13 @@ async function memory(): Promise<Figure> {
     return process.memoryUsage().heapUsed / 1_048_576
   }
   const before = used()
-  const schema = schemaFor({ ...AUDIENCE, isSuperAdmin: true })
+  const schema = schemaFor({ isSuperAdmin: true, instance: undefined })
   await prepareDocument(schema, 'super', NESTED, scan(NESTED))
   const lazy = used() - before
-  for (const name of Object.keys(schema.getTypeMap())) {
-    const type = schema.getType(name)
-    if (type !== undefined && 'getFields' in type) type.getFields()
+  for (const type of Object.values(schema.getTypeMap())) {
+    if ('getFields' in type) type.getFields()
   }
-  const whole = used() - before
-  return {
-    what: 'memory of one more schema',
-    ours: `${lazy.toFixed(1)} MiB`,
-    limit: `${whole.toFixed(1)} MiB with the fields of all resources`,
-    ratio: '',
-    required: '<= 60 MiB',
-  }
-}
-
-async function timed(work: () => Promise<void>): Promise<number> {
-  const began = performance.now()
-  await work()
-  return performance.now() - began
-}
-
-function milliseconds(value: number): string {
-  return `${Math.round(value)} ms`
-}
-
-function figure(what: string, { failed, p50Ms, perSecond }: Load): Figure {
-  if (failed > 0) throw new Error(`${what}: ${failed} queries failed`)
-  return { ...NOTHING, what, ours: `p50 ${p50Ms.toFixed(1)} ms, ${perSecond.toFixed(1)}/s` }
+  const limit = `${(used() - before).toFixed(1)} MiB with the fields of all resources`
+  const ours = `${lazy.toFixed(1)} MiB`
+  return { what: 'memory of one more schema', ours, limit, ratio: '', required: '<= 60 MiB' }
 }

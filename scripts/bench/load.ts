@@ -5,19 +5,15 @@
 import net from 'node:net'
 
 export interface Load {
-  readonly done: number
-  readonly failed: number
   readonly perSecond: number
   readonly p50Ms: number
   readonly p99Ms: number
 }
 
-/** Runs `call` in `callers` loops for `seconds`; the first tenth is warm-up and not counted. */
-export async function measure(
-  callers: number,
-  seconds: number,
-  call: (caller: number) => Promise<boolean>,
-): Promise<Load> {
+type Call = (caller: number) => Promise<boolean>
+
+/** Runs `call` in `callers` loops for `seconds`; the first tenth is warm-up and not counted. Throws if a call fails. */
+export async function measure(callers: number, seconds: number, call: Call): Promise<Load> {
   const times: number[] = []
   let failed = 0
   const began = performance.now()
@@ -26,32 +22,47 @@ export async function measure(
   await Promise.all(
     Array.from({ length: callers }, async (_, caller) => {
       for (let sent = performance.now(); sent < ends; sent = performance.now()) {
-        const good = await call(caller)
-        if (!good) failed += 1
+        if (!(await call(caller))) failed += 1
         if (sent >= counted) times.push(performance.now() - sent)
       }
     }),
   )
+  if (failed > 0) throw new Error(`${failed} calls failed`)
   const elapsed = (performance.now() - counted) / 1000
   times.sort((a, b) => a - b)
-  return {
-    done: times.length,
-    failed,
-    perSecond: times.length / elapsed,
-    p50Ms: times[Math.floor(times.length * 0.5)] ?? 0,
-    p99Ms: times[Math.floor(times.length * 0.99)] ?? 0,
-  }
+  const part = (share: number) => times[Math.floor(times.length * share)] ?? 0
+  return { perSecond: times.length / elapsed, p50Ms: part(0.5), p99Ms: part(0.99) }
 }
 
-export interface WireAnswer {
-  readonly status: number
-  /** Header `Location`, empty when there is none. */
-  readonly location: string
+/** Both sides round about; the first round warms them up and is not counted. */
+export async function alternate<Side extends string>(
+  rounds: number,
+  sides: Readonly<Record<Side, () => Promise<number>>>,
+): Promise<{ readonly [side in Side]: readonly number[] }> {
+  const names = Object.keys(sides) as Side[] // of the parameter
+  const found = Object.fromEntries(names.map((name) => [name, [] as number[]]))
+  for (let round = 0; round <= rounds; round++) {
+    for (const name of names) {
+      const value = await sides[name]()
+      if (round > 0) found[name]?.push(value)
+    }
+  }
+  return found as Record<Side, number[]> // one list a name
+}
+
+/** The median of the rounds' ratios. */
+export function ratioOf(ours: readonly number[], limit: readonly number[]): string {
+  return median(ours.map((value, round) => value / (limit[round] ?? Number.NaN))).toFixed(2)
+}
+
+export function median(values: readonly number[]): number {
+  const sorted = values.toSorted((a, b) => a - b)
+  return sorted[Math.floor(sorted.length / 2)] ?? 0
 }
 
 export interface Wire {
-  /** Sends one request on the caller's connection. */
-  send(caller: number, method: string, path: string, body: string): Promise<WireAnswer>
+  /** Sends one request on the caller's connection and answers the status. */
+  send(caller: number, method: string, path: string, body?: string): Promise<number>
   close(): void
 }
 
@@ -68,7 +79,7 @@ export async function openWire(
   )
   const head = `Host: ${hostname}\r\nAuthorization: Bearer ${token}\r\nContent-Type: ${contentType}\r\n`
   return {
-    send(caller, method, path, body) {
+    send(caller, method, path, body = '') {
       const connection = sockets[caller]
       if (!connection) throw new Error(`There is no connection ${caller}`)
       return connection(
@@ -84,14 +95,14 @@ export async function openWire(
 /** Ends an answer of unknown length. https://www.rfc-editor.org/rfc/rfc9112#section-7.1 */
 const LAST_CHUNK = '\r\n0\r\n\r\n'
 
-type Connection = ((request: string) => Promise<WireAnswer>) & { end(): void }
+type Connection = ((request: string) => Promise<number>) & { end(): void }
 
 async function openConnection(host: string, port: number): Promise<Connection> {
   const socket = net.connect({ host, port, noDelay: true })
   await new Promise<void>((resolve, reject) => {
     socket.once('connect', resolve).once('error', reject)
   })
-  let waiting: { resolve(answer: WireAnswer): void; reject(error: Error): void } | undefined
+  let waiting: PromiseWithResolvers<number> | undefined
   let received = Buffer.alloc(0)
   socket.on('data', (chunk) => {
     received = received.length === 0 ? chunk : Buffer.concat([received, chunk])
@@ -106,23 +117,14 @@ async function openConnection(host: string, port: number): Promise<Connection> {
     if (!isWhole) return
     // Nothing follows: the next request is not sent before.
     received = Buffer.alloc(0)
-    const { resolve } = waiting ?? {}
-    waiting = undefined
-    const location = /\r\nlocation: ([^\r]*)/i.exec(headers)?.[1] ?? ''
-    resolve?.({ status: Number(headers.slice(9, 12)), location })
+    waiting?.resolve(Number(headers.slice(9, 12)))
   })
   socket.on('error', (error) => waiting?.reject(error))
   socket.on('close', () => waiting?.reject(new Error('The connection was closed')))
-  const send = (request: string) =>
-    new Promise<WireAnswer>((resolve, reject) => {
-      if (socket.destroyed) reject(new Error('The connection was closed'))
-      waiting = { resolve, reject }
-      socket.write(request)
-    })
+  const send = (request: string) => {
+    waiting = Promise.withResolvers<number>()
+    socket.write(request)
+    return waiting.promise
+  }
   return Object.assign(send, { end: () => socket.destroy() })
-}
-
-export function median(values: readonly number[]): number {
-  const sorted = values.toSorted((a, b) => a - b)
-  return sorted[Math.floor(sorted.length / 2)] ?? 0
 }

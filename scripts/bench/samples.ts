@@ -1,25 +1,120 @@
-/** Real resources for benches: the Synthea patients of test/data. */
-import { readdir, readFile } from 'node:fs/promises'
-import path from 'node:path'
-import { gunzipSync } from 'node:zlib'
+/**
+ * Real resources for benches: Synthea's patients again and again. Each copy has ids, names, identifiers and dates
+ * of its own, codes and values stay. So what belongs to one patient stays as rare as it was, and what all share
+ * grows.
+ */
+import { randomUUIDv7 } from 'node:crypto'
+import type { Principal } from '../../shared/access/principal.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
+import type { Services } from '../../shared/services.ts'
+import { syntheaTexts } from '../../test/fixtures/resources.ts'
 
-const folder = path.join(import.meta.dirname, '..', '..', 'test', 'data', 'synthea')
+const AT_ONCE = 128
+const DAY_MS = 86_400_000
+const SYLLABLES = ['al', 'ber', 'cor', 'dan', 'el', 'fer', 'gil', 'har', 'il', 'jan', 'kor', 'lin']
+const UUID = /[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}/g
+const DATE = /(?<=")(?:19|20)\d\d-\d\d-\d\d/g
+
+/** A sample of every type, spread over all copies: the values that the queries of a bench ask for. */
+export type Samples = ReadonlyMap<string, readonly Resource[]>
 
 /** The resources of all bundles; references between them have become literal ones. */
 export async function syntheaResources(): Promise<Resource[]> {
-  const files = (await readdir(folder)).filter((name) => /^patient-.*\.json\.gz$/.test(name))
-  const bundles = await Promise.all(files.map((name) => readFile(path.join(folder, name))))
-  return bundles.flatMap((zipped) => {
-    const text = gunzipSync(zipped).toString()
+  return (await syntheaTexts()).flatMap((text) => {
     const { entry } = JSON.parse(text) as { entry: { fullUrl: string; resource: Resource }[] }
     const types = new Map(entry.map((item) => [item.fullUrl, item.resource.resourceType]))
     const literal = text.replaceAll(
       /"(urn:uuid:([0-9a-f-]{36}))"/g,
       (_whole, url: string, id: string) => `"${types.get(url) ?? 'Patient'}/${id}"`,
     )
-    return (JSON.parse(literal) as { entry: { resource: Resource }[] }).entry.map(
-      ({ resource }) => resource,
-    )
+    const bundle = JSON.parse(literal) as { entry: { resource: Resource }[] }
+    return bundle.entry.map(({ resource }) => resource)
   })
+}
+
+/** So many resources, copy by copy. */
+export async function* copies(resources: number): AsyncGenerator<readonly Resource[]> {
+  const originals = (await syntheaResources()).map((resource) => JSON.stringify(resource))
+  for (let copy = 0, left = resources; left > 0; copy++) {
+    const made = copyOf(originals, copy).slice(0, left)
+    left -= made.length
+    yield made
+  }
+}
+
+/** Creates so many, then gathers the statistics that choose plans, as a server in use has them. */
+export async function load(
+  services: Services,
+  principal: Principal,
+  resources: number,
+): Promise<Samples> {
+  const samples = new Map<string, Resource[]>()
+  let copy = 0
+  for await (const made of copies(resources)) {
+    copy += 1
+    await createAll(services, principal, made)
+    for (const resource of made) {
+      const list = samples.get(resource.resourceType) ?? []
+      // A few of each copy keep the sample small and spread.
+      if (list.length < copy * 4) list.push(resource)
+      samples.set(resource.resourceType, list)
+    }
+  }
+  await services.database.query({ text: 'vacuum analyze', values: [] })
+  // Else what was loaded is written to disk while the bench runs.
+  await services.database.query({ text: 'checkpoint', values: [] })
+  return samples
+}
+
+export async function createAll(
+  { repository }: Services,
+  principal: Principal,
+  resources: readonly Resource[],
+): Promise<void> {
+  for (let start = 0; start < resources.length; start += AT_ONCE) {
+    const group = resources.slice(start, start + AT_ONCE)
+    await Promise.all(
+      group.map((resource) => repository.create(principal, resource, { keepId: true })),
+    )
+  }
+}
+
+/** Any one of a list that is not empty. */
+export function any<T>(list: readonly T[]): T {
+  const item = list[Math.floor(Math.random() * list.length)]
+  if (item === undefined) throw new Error('There is nothing to choose from')
+  return item
+}
+
+function copyOf(originals: readonly string[], copy: number): Resource[] {
+  const ids = new Map<string, string>()
+  const days = (copy * 37) % 3650
+  return originals.map((text, place) => {
+    const own = text
+      .replace(UUID, (id) => ids.get(id) ?? remember(ids, id))
+      .replace(DATE, (date) =>
+        new Date(Date.parse(date) - days * DAY_MS).toISOString().slice(0, 10),
+      )
+    const resource: Resource = JSON.parse(own)
+    if (resource.resourceType === 'Patient') {
+      const given = [syllables(copy), `g${copy}`]
+      return { ...resource, name: [{ family: syllables(copy * 7 + place), given }] }
+    }
+    if (resource.resourceType === 'Organization') {
+      return { ...resource, name: `${syllables(copy + place)} hospital ${copy}` }
+    }
+    return resource
+  })
+}
+
+function remember(ids: Map<string, string>, id: string): string {
+  const made = randomUUIDv7()
+  ids.set(id, made)
+  return made
+}
+
+function syllables(number: number): string {
+  const letters = (number + 144).toString(12)
+  const all = [...letters].map((digit) => SYLLABLES[Number.parseInt(digit, 12)])
+  return all.join('').replace(/^./, (first) => first.toUpperCase())
 }

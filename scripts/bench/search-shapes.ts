@@ -1,5 +1,8 @@
-/** The queries of the search bench: each shape is asked for many values of the loaded data. */
-import type { Loaded } from './search-load.ts'
+/**
+ * The queries of the search bench. A shape is asked for many values of the loaded data: `{path}` stands for what a
+ * sample of the first type named holds there, encoded; `{path:4}` for its first four characters.
+ */
+import type { Samples } from './samples.ts'
 
 export interface Shape {
   readonly name: string
@@ -7,131 +10,98 @@ export interface Shape {
   readonly queries: readonly string[]
 }
 
-/** Raw JSON of the samples. */
-// biome-ignore lint/suspicious/noExplicitAny: only as deep as Synthea's resources go
-type Raw = any
-
-const LOINC = 'http://loinc.org'
 const VALUES = 200
+const METRE = encodeURIComponent('|http://unitsofmeasure.org|m')
+const HEIGHT = encodeURIComponent('http://loinc.org|8302-2')
 
-export function shapesOf({ samples }: Loaded): Shape[] {
-  const of = (type: string, query: (raw: Raw) => string): readonly string[] => {
-    const all = samples.get(type) ?? []
+/** Name, type of the samples, query; without a type the query is asked as it is. */
+const SHAPES: readonly (readonly [name: string, type: string, query: string])[] = [
+  ['Patient name', 'Patient', 'Patient?name={name.0.family}'],
+  [
+    'Patient family and given',
+    'Patient',
+    'Patient?family={name.0.family:4}&given={name.0.given.1}',
+  ],
+  ['Patient address-city', 'Patient', 'Patient?address-city={address.0.city}'],
+  ['Patient birthdate', 'Patient', 'Patient?birthdate={birthDate}'],
+  [
+    'Patient birthdate range',
+    'Patient',
+    'Patient?birthdate=ge{birthDate:7}&birthdate=le{birthDate:7}',
+  ],
+  [
+    'Patient identifier',
+    'Patient',
+    'Patient?identifier={identifier.0.system}%7C{identifier.0.value}',
+  ],
+  ['Organization name', 'Organization', 'Organization?name={name}'],
+  ['Observation date', 'Observation', 'Observation?date={effectiveDateTime:10}'],
+  ['Observation category', '', 'Observation?category=laboratory'],
+  ['Observation code', '', `Observation?code=${HEIGHT}`],
+  ['Observation value-quantity', '', 'Observation?value-quantity=gt190'],
+  ['Observation value-quantity, unit', '', `Observation?value-quantity=gt1.9${METRE}`],
+  ['Observation code-value-quantity', '', 'Observation?code-value-quantity=8302-2$gt170'],
+  [
+    'Observation combo-code-value-quantity',
+    '',
+    'Observation?combo-code-value-quantity=8480-6$gt130',
+  ],
+  ['Encounter status', '', 'Encounter?status=finished'],
+  ['Encounter class', '', 'Encounter?class=AMB'],
+  ['Encounter date', 'Encounter', 'Encounter?date={period.start:10}'],
+  [
+    'MedicationRequest subject',
+    'MedicationRequest',
+    'MedicationRequest?subject={subject.reference}',
+  ],
+  [
+    'MedicationRequest encounter',
+    'MedicationRequest',
+    'MedicationRequest?encounter={encounter.reference}',
+  ],
+  [
+    'MedicationRequest requester',
+    'MedicationRequest',
+    'MedicationRequest?requester={requester.reference}',
+  ],
+  [
+    'Observation patient, category, newest 50',
+    'Patient',
+    'Observation?patient={id}&category=laboratory&_sort=-date&_count=50',
+  ],
+  ['Observation category, newest', '', 'Observation?category=vital-signs&_sort=-date'],
+  ['Observation patient, by code and date', 'Patient', 'Observation?patient={id}&_sort=code,-date'],
+  ['Patient by name', '', 'Patient?_sort=name'],
+  ['chain patient.name', 'Patient', 'Encounter?patient.name={name.0.family}&status=finished'],
+  [
+    '_has Observation code, by name',
+    'Patient',
+    'Patient?_has:Observation:patient:code=8302-2&name={name.0.family}',
+  ],
+  ['_has Observation code', '', 'Patient?_has:Observation:patient:code=8302-2'],
+  [
+    '_include patient and practitioner',
+    'Patient',
+    'Encounter?patient={id}&_include=Encounter:patient&_include=Encounter:practitioner',
+  ],
+  ['_revinclude Observation', 'Patient', 'Patient?_id={id}&_revinclude=Observation:patient'],
+  ['accurate total, Observation code', '', 'Observation?code=8302-2&_total=accurate'],
+  ['accurate total, Patient gender', '', 'Patient?gender=female&_total=accurate'],
+  ['code:text', '', 'Condition?code:text=sinusitis'],
+]
+
+export function shapesOf(samples: Samples): readonly Shape[] {
+  return SHAPES.map(([name, type, query]) => {
+    const all = type === '' ? [{}] : (samples.get(type) ?? [])
     const step = Math.max(1, Math.floor(all.length / VALUES))
     const picked = all.filter((_, i) => i % step === 0).slice(0, VALUES)
-    return [...new Set(picked.map((raw) => query(raw)))]
-  }
-  const shape = (name: string, type: string, query: (raw: Raw) => string): Shape => ({
-    name,
-    queries: of(type, query),
+    return { name, queries: [...new Set(picked.map((sample) => filled(query, sample)))] }
   })
-  const fixed = (name: string, ...queries: string[]): Shape => ({ name, queries })
-  const patient = (query: (id: string, raw: Raw) => string) => (raw: Raw) => query(raw.id, raw)
-  const token = (system: string, code: string) => encodeURIComponent(`${system}|${code}`)
-  const day = (raw: Raw) => String(raw.effectiveDateTime).slice(0, 10)
-  const monthOf = (text: string) => text.slice(0, 7)
+}
 
-  return [
-    shape('Patient name', 'Patient', ({ name }) => `Patient?name=${name[0].family}`),
-    shape(
-      'Patient family and given',
-      'Patient',
-      ({ name }) => `Patient?family=${name[0].family.slice(0, 4)}&given=${name[0].given[1]}`,
-    ),
-    shape(
-      'Patient address-city',
-      'Patient',
-      ({ address }) => `Patient?address-city=${encodeURIComponent(address[0].city)}`,
-    ),
-    shape('Patient birthdate', 'Patient', ({ birthDate }) => `Patient?birthdate=${birthDate}`),
-    shape(
-      'Patient birthdate range',
-      'Patient',
-      ({ birthDate: date }) => `Patient?birthdate=ge${monthOf(date)}&birthdate=le${monthOf(date)}`,
-    ),
-    shape(
-      'Patient identifier',
-      'Patient',
-      ({ identifier: [{ system, value }] }) => `Patient?identifier=${token(system, value)}`,
-    ),
-    shape(
-      'Organization name',
-      'Organization',
-      ({ name }) => `Organization?name=${encodeURIComponent(name)}`,
-    ),
-    shape('Observation date', 'Observation', (raw) => `Observation?date=${day(raw)}`),
-    fixed('Observation category', 'Observation?category=laboratory'),
-    fixed('Observation code', `Observation?code=${token(LOINC, '8302-2')}`),
-    fixed('Observation value-quantity', 'Observation?value-quantity=gt190'),
-    fixed(
-      'Observation value-quantity, unit',
-      `Observation?value-quantity=gt1.9${encodeURIComponent('|http://unitsofmeasure.org|m')}`,
-    ),
-    fixed('Observation code-value-quantity', 'Observation?code-value-quantity=8302-2$gt170'),
-    fixed(
-      'Observation combo-code-value-quantity',
-      'Observation?combo-code-value-quantity=8480-6$gt130',
-    ),
-    fixed('Encounter status', 'Encounter?status=finished'),
-    fixed('Encounter class', 'Encounter?class=AMB'),
-    shape(
-      'Encounter date',
-      'Encounter',
-      ({ period }) => `Encounter?date=${period.start.slice(0, 10)}`,
-    ),
-    shape(
-      'MedicationRequest subject',
-      'MedicationRequest',
-      ({ subject }) => `MedicationRequest?subject=${subject.reference}`,
-    ),
-    shape(
-      'MedicationRequest encounter',
-      'MedicationRequest',
-      ({ encounter }) => `MedicationRequest?encounter=${encounter.reference}`,
-    ),
-    shape(
-      'MedicationRequest requester',
-      'MedicationRequest',
-      ({ requester }) => `MedicationRequest?requester=${requester.reference}`,
-    ),
-    shape(
-      'Observation patient, category, newest 50',
-      'Patient',
-      patient((id) => `Observation?patient=${id}&category=laboratory&_sort=-date&_count=50`),
-    ),
-    fixed('Observation category, newest', 'Observation?category=vital-signs&_sort=-date'),
-    shape(
-      'Observation patient, by code and date',
-      'Patient',
-      patient((id) => `Observation?patient=${id}&_sort=code,-date`),
-    ),
-    fixed('Patient by name', 'Patient?_sort=name', 'Patient?gender=female&_sort=name'),
-    shape(
-      'chain patient.name',
-      'Patient',
-      ({ name }) => `Encounter?patient.name=${name[0].family}&status=finished`,
-    ),
-    shape(
-      '_has Observation code, by name',
-      'Patient',
-      ({ name }) => `Patient?_has:Observation:patient:code=8302-2&name=${name[0].family}`,
-    ),
-    fixed('_has Observation code', 'Patient?_has:Observation:patient:code=8302-2'),
-    shape(
-      '_include patient and practitioner',
-      'Patient',
-      patient(
-        (id) =>
-          `Encounter?patient=${id}&_include=Encounter:patient&_include=Encounter:practitioner`,
-      ),
-    ),
-    shape(
-      '_revinclude Observation',
-      'Patient',
-      patient((id) => `Patient?_id=${id}&_revinclude=Observation:patient`),
-    ),
-    fixed('accurate total, Observation code', 'Observation?code=8302-2&_total=accurate'),
-    fixed('accurate total, Patient gender', 'Patient?gender=female&_total=accurate'),
-    fixed('code:text', 'Condition?code:text=sinusitis'),
-  ]
+function filled(query: string, sample: object): string {
+  return query.replace(/\{([\w.]+)(?::(\d+))?\}/g, (_whole, path: string, length?: string) => {
+    const value = path.split('.').reduce<unknown>((at, name) => Object(at)[name], sample)
+    return encodeURIComponent(String(value).slice(0, Number(length ?? Number.POSITIVE_INFINITY)))
+  })
 }

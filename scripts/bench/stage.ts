@@ -1,7 +1,11 @@
-/** Throw-away PostgreSQL and Redis with durable settings, migrated, for one bench run. */
+/** The service for one bench run, on a throw-away PostgreSQL and Redis with durable settings. */
+import { type ChildProcess, spawn } from 'node:child_process'
 import { randomBytes, randomUUID } from 'node:crypto'
+import { once } from 'node:events'
 import { rm } from 'node:fs/promises'
 import path from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
+import { type Principal, systemPrincipal } from '../../shared/access/principal.ts'
 import { type Config, readConfig } from '../../shared/config/config.ts'
 import { createLogger } from '../../shared/log.ts'
 import { openServices } from '../../shared/open-services.ts'
@@ -9,27 +13,44 @@ import type { Services } from '../../shared/services.ts'
 import { temporaryFolder } from '../account.ts'
 import { prepare } from '../migrate.ts'
 import { startPostgres } from '../postgres.ts'
+import { nodeArguments } from '../procfile.ts'
 import { startRedis } from '../redis.ts'
+import { freePort } from '../service.ts'
+import { connect, type Session } from '../session.ts'
 
-export interface Stage {
-  /** Settings for child processes. */
-  readonly env: NodeJS.ProcessEnv
-  readonly config: Config
-  readonly services: Services
-  close(): Promise<void>
-}
-
+const ROOT = path.join(import.meta.dirname, '..', '..')
+const READY_MS = 120_000
 const STOP_MS = 5000
 
+export interface Stage {
+  readonly config: Config
+  /** Services of this process, on the same stores. */
+  readonly services: Services
+  readonly baseUrl: string
+  /** Starts another process, which is ended with the rest; its settings replace those of the stage. */
+  start(name: 'web' | 'worker', settings?: NodeJS.ProcessEnv): Promise<ChildProcess>
+  /** A Project, a client that is signed in to it, and who sees all of it and nothing else. */
+  openProject(): Promise<{
+    readonly projectId: string
+    readonly admin: Session
+    readonly token: string
+    readonly principal: Principal
+  }>
+}
+
 /** fsync is on, as in production: a bench without it would flatter the writes. */
-export async function openStage(settings: NodeJS.ProcessEnv = {}): Promise<Stage> {
+export async function onStage<T>(work: (stage: Stage) => Promise<T>): Promise<T> {
   const folder = temporaryFolder('botica-bench-')
-  const [postgres, redis] = await Promise.all([
+  const [postgres, redis, port] = await Promise.all([
     startPostgres({ folder: path.join(folder, 'postgres'), sharedBuffersMb: 1024, durable: true }),
     startRedis({ folder: path.join(folder, 'redis'), durable: true }),
+    freePort(),
   ])
-  const env = {
-    ...process.env,
+  const baseUrl = `http://127.0.0.1:${port}/`
+  // `connect` reads the client and the address from here.
+  const env = Object.assign(process.env, {
+    PORT: String(port),
+    BASE_URL: baseUrl,
     DATABASE_URL: postgres.url,
     REDIS_URL: redis.url,
     DATA_DIR: folder,
@@ -38,19 +59,61 @@ export async function openStage(settings: NodeJS.ProcessEnv = {}): Promise<Stage
     SUPER_ADMIN_CLIENT_ID: randomUUID(),
     SUPER_ADMIN_CLIENT_SECRET: randomBytes(32).toString('hex'),
     SUPER_ADMIN_PASSWORD: randomBytes(16).toString('hex'),
-    ...settings,
-  }
+  })
   const config = readConfig(env)
   await prepare(config)
   const services = await openServices(config, createLogger('warn', 'script'))
-  return {
-    env,
-    config,
-    services,
-    async close() {
-      await services.close()
-      await Promise.all([postgres.stop(STOP_MS), redis.stop(STOP_MS)])
-      await rm(folder, { recursive: true, force: true })
-    },
+  const children: ChildProcess[] = []
+  const start: Stage['start'] = async (name, settings = {}) => {
+    const child = spawn(process.execPath, nodeArguments(name), {
+      cwd: ROOT,
+      env: { ...env, ...settings },
+      stdio: ['ignore', 'inherit', 'inherit'],
+    })
+    children.push(child)
+    await untilReady(`http://127.0.0.1:${settings.PORT ?? port}/`, name === 'worker')
+    return child
   }
+  try {
+    await start('web')
+    return await work({
+      config,
+      services,
+      baseUrl,
+      start,
+      openProject: () => openProject(services),
+    })
+  } finally {
+    await Promise.all(children.map(stop))
+    await services.close()
+    await Promise.all([postgres.stop(STOP_MS), redis.stop(STOP_MS)])
+    await rm(folder, { recursive: true, force: true })
+  }
+}
+
+export async function stop(child: ChildProcess): Promise<void> {
+  child.kill('SIGTERM')
+  if (child.exitCode === null && child.signalCode === null) await once(child, 'exit')
+}
+
+async function untilReady(baseUrl: string, needsWorker: boolean): Promise<void> {
+  for (const deadline = Date.now() + READY_MS; Date.now() < deadline; await delay(100)) {
+    const answer = await fetch(`${baseUrl}healthcheck`).catch(() => undefined)
+    if (!answer?.ok) continue
+    const { workers } = (await answer.json()) as { workers: boolean }
+    if (workers || !needsWorker) return
+  }
+  throw new Error(`The service was not ready within ${READY_MS / 1000} s`)
+}
+
+async function openProject({ principals }: Services): ReturnType<Stage['openProject']> {
+  const admin = await connect()
+  const { id } = await admin.post('admin/Project/', { resourceType: 'Project', name: 'Bench' })
+  const projectId = String(id)
+  const client = await admin.post(`admin/projects/${projectId}/client`, { name: 'Caller' })
+  const { token } = await connect({ id: String(client.id), secret: String(client.secret) })
+  const project = await principals.project(projectId)
+  if (!project) throw new Error('The bench project was not made')
+  const principal = { ...systemPrincipal(project), isSuperAdmin: false }
+  return { projectId, admin, token, principal }
 }
